@@ -1,0 +1,1 @@
+"""parlab: the laboratory where people learn how large models are trained in parallel."""
