@@ -1,0 +1,1 @@
+"""The serial reference: each piece of a transformer, forward and backward, and the optimizer."""

@@ -1,0 +1,256 @@
+"""Attention one tile at a time, with the online softmax: the score matrix never exists as a whole.
+
+A *block* is a stretch of queries against a stretch of keys. It returns its own `(out, lse)`, and `merge` joins two such
+pairs over different keys exactly, because lse remembers how much each one was divided by. That is all that ring
+attention needs.
+
+Shapes: `B` batch, `H` query heads, `G` key/value heads (each serves H/G query heads), `S` queries, `T` keys, `D` head size.
+
+Source: Milakov and Gimelshein 2018 (online softmax); Dao et al. 2022, "FlashAttention", algorithms 1, 2 and 4.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from parlab.arrays import Array, exp_, namespace
+
+CAUSAL = 0  # `diagonal` of a block whose query i sees keys 0..i
+STRICT = -1  # ... keys 0..i−1: query 0 sees none
+
+QUERY_TILE = 256
+KEY_TILE = 512
+LOWEST_EXPONENT = -60.0  # exp(−60) vanishes beside 1; below −87 float32 results are denormal, ten times slower
+
+
+def attention(q: Array, k: Array, v: Array, *, causal: bool = False, scale: float | None = None) -> tuple[Array, Array]:
+    """softmax(scale · q kᵀ) v, and the log of the softmax's denominator ("log-sum-exp"), one a query.
+
+    Args:
+        q: `[B, H, S, D]`.
+        k, v: `[B, G, S, D]`, where G divides H: query head h reads key/value head h // (H/G).
+        causal: query i sees keys 0..i only.
+        scale: 1/√D when None.
+
+    Returns:
+        out `[B, H, S, D]` in q's dtype and lse `[B, H, S]` in float32 or wider.
+
+    Raises:
+        ValueError: shapes that do not fit.
+
+    >>> import numpy as np
+    >>> q = k = v = np.ones((1, 2, 8, 4))
+    >>> out, lse = attention(q, k, v, causal=True)
+    >>> out.shape, lse.shape
+    ((1, 2, 8, 4), (1, 2, 8))
+    >>> bool(np.allclose(np.exp(lse[0, 0] - 2), np.arange(1, 9)))  # each logit is 2; query i counts i + 1 keys
+    True
+    """
+    check_heads(q, k, v, causal)
+    xp = namespace(q)
+    out, lse = attend_block(q, k, v, diagonal=CAUSAL if causal else None, scale=scale)
+    return xp.astype(out, q.dtype, copy=False), lse
+
+
+def attention_backward(
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+) -> tuple[Array, Array, Array]:
+    """Gradients `(dq, dk, dv)` of a loss from `dout`, its gradient with respect to `out`.
+
+    The weights are made again, tile by tile, from q, k and lse: nothing of size S × S was kept.
+
+    Raises:
+        ValueError: shapes that do not fit.
+    """
+    check_heads(q, k, v, causal)
+    xp = namespace(q)
+    diagonal = CAUSAL if causal else None
+    gradients = attend_block_backward(dout, q, k, v, lse, row_dot(dout, out), diagonal=diagonal, scale=scale)
+    return tuple(xp.astype(d, x.dtype, copy=False) for d, x in zip(gradients, (q, k, v), strict=True))
+
+
+def attend_block(
+    q: Array, k: Array, v: Array, *, diagonal: int | None = None, scale: float | None = None
+) -> tuple[Array, Array]:
+    """One block's `(out [B, H, S, D], lse [B, H, S])`, both in float32 or wider.
+
+    `diagonal` None: every query sees every key; else query i sees keys 0..i + diagonal (`CAUSAL`, `STRICT`, or any
+    offset between the first query's and the first key's position). A query without keys gets out 0 and lse −inf.
+    """
+    xp = namespace(q, k, v)
+    B, H, S, D = q.shape
+    group = H // k.shape[1]
+    q, k, v = (_widen(x) for x in (q, k, v))
+    q = q * default_scale(scale, D)
+    out, lse = xp.empty_like(q), xp.empty(q.shape[:-1], dtype=q.dtype, device=q.device)
+    plan = list(_tiles(S, k.shape[2], diagonal, q))
+    for b in range(B):
+        for h in range(H):
+            keys, values = k[b, h // group, ...], v[b, h // group, ...]  # [T, D]
+            for rows, tiles in plan:
+                out[b, h, rows, :], lse[b, h, rows] = _attend_rows(q[b, h, rows, :], keys, values, tiles)
+    return out, lse
+
+
+def _attend_rows(q: Array, k: Array, v: Array, tiles: list[tuple[slice, Array | None]]) -> tuple[Array, Array]:
+    """Online softmax: `total` and `out` are sums of exp(score − largest), scaled down when a larger score turns up."""
+    xp = namespace(q, k, v)
+    largest = xp.full((q.shape[0], 1), -xp.inf, dtype=q.dtype, device=q.device)  # [rows, 1]
+    total = xp.zeros_like(largest)  # [rows, 1]
+    out = xp.zeros_like(q)  # [rows, D]
+    for columns, hidden in tiles:
+        scores = q @ xp.matrix_transpose(k[columns, :])  # [rows, columns]
+        if hidden is not None:
+            scores += hidden
+        before, largest = largest, xp.maximum(largest, xp.max(scores, axis=-1, keepdims=True))
+        reference = xp.where(largest == -xp.inf, 0.0, largest)  # no key so far: −inf − −inf would be NaN
+        scores -= reference
+        weights = exp_(xp.maximum(scores, LOWEST_EXPONENT))
+        if hidden is not None:
+            weights *= xp.astype(hidden == 0, weights.dtype)
+        shrink = exp_(xp.maximum(before - reference, LOWEST_EXPONENT))  # [rows, 1]
+        total = total * shrink + xp.sum(weights, axis=-1, keepdims=True)
+        out = out * shrink + weights @ v[columns, :]
+    seen = total > 0
+    total = xp.where(seen, total, 1.0)
+    return out / total, xp.where(seen, largest + xp.log(total), -xp.inf)[:, 0]
+
+
+def attend_block_backward(
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    lse: Array,
+    delta: Array,
+    *,
+    diagonal: int | None = None,
+    scale: float | None = None,
+) -> tuple[Array, Array, Array]:
+    """One block's share of `(dq, dk, dv)`, in float32 or wider.
+
+    `lse` and `delta` = rowsum(dO ∘ O), both `[B, H, S]`, belong to the whole attention, over the keys of all blocks;
+    then the blocks' shares simply add up: P = exp(scores − lse), dV = Pᵀ dO, dS = P ∘ (dO Vᵀ − delta), dQ = dS K,
+    dK = dSᵀ Q.
+    """
+    xp = namespace(dout, q, k, v)
+    B, H, S, D = q.shape
+    group = H // k.shape[1]
+    scale = default_scale(scale, D)
+    dout, q, k, v, lse, delta = (_widen(x) for x in (dout, q, k, v, lse, delta))
+    q = q * scale
+    lse = xp.where(lse == -xp.inf, xp.inf, lse)  # a query without keys: every weight exp(−inf)
+    dq, dk, dv = xp.zeros_like(q), xp.zeros_like(k), xp.zeros_like(v)
+    plan = list(_tiles(S, k.shape[2], diagonal, q))
+    for b in range(B):
+        for h in range(H):
+            g = h // group
+            for rows, tiles in plan:
+                queries, douts = q[b, h, rows, :], dout[b, h, rows, :]  # [rows, D]
+                for columns, hidden in tiles:
+                    keys, values = k[b, g, columns, :], v[b, g, columns, :]  # [columns, D]
+                    scores = queries @ xp.matrix_transpose(keys)  # [rows, columns]
+                    scores -= lse[b, h, rows, None]
+                    weights = exp_(xp.maximum(scores, LOWEST_EXPONENT))
+                    if hidden is not None:
+                        weights *= xp.astype(hidden == 0, weights.dtype)
+                    dscores = douts @ xp.matrix_transpose(values)
+                    dscores -= delta[b, h, rows, None]
+                    dscores *= weights
+                    dv[b, g, columns, :] += xp.matrix_transpose(weights) @ douts
+                    dk[b, g, columns, :] += xp.matrix_transpose(dscores) @ queries
+                    dq[b, h, rows, :] += dscores @ keys
+    return dq * scale, dk, dv
+
+
+def merge(out: Array, lse: Array, block_out: Array, block_lse: Array) -> tuple[Array, Array]:
+    """The `(out, lse)` over the keys of both pairs: a mean of the two outputs, weighted by exp(lse).
+
+    Either side may have rows without keys (lse −inf, weight 0); a row without keys on both sides stays 0 and −inf.
+
+    >>> import numpy as np
+    >>> merge(np.array([[1.0]]), np.array([0.0]), np.array([[4.0]]), np.array([np.log(2)]))[0]  # (1·1 + 2·4) / 3
+    array([[3.]])
+    """
+    xp = namespace(out, lse, block_out, block_lse)
+    merged = xp.logaddexp(lse, block_lse)
+    finite = xp.where(merged == -xp.inf, 0.0, merged)  # −inf − −inf would be NaN
+    out = out * xp.exp(lse - finite)[..., None] + block_out * xp.exp(block_lse - finite)[..., None]
+    return out, merged
+
+
+def row_dot(a: Array, b: Array) -> Array:
+    """Σ over the last axis of a ∘ b, in float32 or wider: `[..., D]`, `[..., D]` -> `[...]`."""
+    xp = namespace(a, b)
+    return xp.sum(_widen(a) * _widen(b), axis=-1)
+
+
+def accumulator_dtype(x: Array) -> object:
+    """What sums over x are kept in: float32, or x's own dtype where that is wider."""
+    xp = namespace(x)
+    return xp.result_type(x.dtype, xp.float32)
+
+
+def default_scale(scale: float | None, head_size: int) -> float:
+    """1/√D unless the caller says otherwise ("Attention is all you need", section 3.2.1)."""
+    return 1 / math.sqrt(head_size) if scale is None else scale
+
+
+def check_heads(q: Array, k: Array, v: Array, causal: bool) -> None:
+    """Refuse shapes that attention cannot mean, each with what would be right."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.ndim != 4:
+            raise ValueError(
+                f"{name} has shape {tuple(x.shape)}: 4 axes are needed, [batch, heads, sequence, head size]"
+            )
+    if tuple(k.shape) != tuple(v.shape):
+        raise ValueError(f"k has shape {tuple(k.shape)} and v {tuple(v.shape)}: they must be equal")
+    B, H, S, D = q.shape
+    if k.shape[0] != B or k.shape[3] != D:
+        raise ValueError(
+            f"k has batch {k.shape[0]} and head size {k.shape[3]}, q has batch {B} and head size {D}: they must be equal"
+        )
+    if k.shape[1] == 0 or H % k.shape[1]:
+        raise ValueError(f"{H} query heads do not divide among {k.shape[1]} key/value heads: use a multiple of them")
+    if causal and k.shape[2] != S:
+        raise ValueError(f"causal with {S} queries and {k.shape[2]} keys: it needs as many keys as queries")
+
+
+def _widen(x: Array) -> Array:
+    return namespace(x).astype(x, accumulator_dtype(x), copy=False)
+
+
+def _tiles(
+    num_queries: int, num_keys: int, diagonal: int | None, like: Array
+) -> Iterator[tuple[slice, list[tuple[slice, Array | None]]]]:
+    """Stretches of queries, each with the stretches of keys it looks at and what hides part of them (0 or −inf).
+
+    With a diagonal, the queries `start..stop − 1` all see the keys before `start + diagonal`; the next `stop − start`
+    keys form a triangle, the same one for every stretch; later keys are seen by none.
+    """
+    xp = namespace(like)
+    size = min(QUERY_TILE, num_queries)
+    triangle = xp.zeros((size, size), dtype=like.dtype, device=like.device)
+    if diagonal is not None:
+        triangle = xp.triu(xp.full_like(triangle, -xp.inf), k=1)
+    for start in range(0, num_queries, QUERY_TILE):
+        stop = min(start + QUERY_TILE, num_queries)
+        corner = num_keys if diagonal is None else min(max(start + diagonal, 0), num_keys)
+        tiles: list[tuple[slice, Array | None]] = [
+            (slice(first, min(first + KEY_TILE, corner)), None) for first in range(0, corner, KEY_TILE)
+        ]
+        if diagonal is not None:
+            end = min(max(stop + diagonal, 0), num_keys)
+            if end > corner:
+                offset = start + diagonal
+                tiles.append((slice(corner, end), triangle[: stop - start, corner - offset : end - offset]))
+        yield slice(start, stop), tiles
