@@ -1,0 +1,147 @@
+"""The stated hardware: what a message, and what a computation, costs on the simulated clock.
+
+Times are integer picoseconds, so that sums are exact and every machine computes the same timeline.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+PICOSECONDS = 10**12  # in a second
+
+
+def picoseconds(seconds: float) -> int:
+    """`seconds` rounded to the clock's tick."""
+    return round(seconds * PICOSECONDS)
+
+
+def _positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise ValueError(f"{name}={value!r}: must be greater than 0")
+
+
+@dataclass(frozen=True)
+class Link:
+    """A connection between two ranks.
+
+    Args:
+        latency: seconds from start to the first byte (α).
+        bandwidth: bytes a second (1/β), in one direction; `math.inf` for a link on which only latency counts.
+
+    >>> Link(latency=1e-6, bandwidth=1e9).picoseconds(1000)
+    2000000
+    """
+
+    latency: float
+    bandwidth: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.latency < math.inf:
+            raise ValueError(f"latency={self.latency!r}: must be at least 0 seconds, and finite")
+        if not self.bandwidth >= 1:
+            raise ValueError(f"bandwidth={self.bandwidth!r}: must be at least 1 byte a second")
+
+    def picoseconds(self, nbytes: int) -> int:
+        """How long a message of `nbytes` holds both ports: α + nβ, the second term rounded half up to a picosecond."""
+        if self.bandwidth == math.inf:
+            return picoseconds(self.latency)
+        bandwidth = int(self.bandwidth)
+        return picoseconds(self.latency) + (2 * nbytes * PICOSECONDS + bandwidth) // (2 * bandwidth)
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a rank computes on.
+
+    Args:
+        name: as it is shown.
+        flops: floating-point operations a second.
+        memory_bandwidth: bytes a second between the device and its memory.
+        memory: bytes of memory.
+    """
+
+    name: str
+    flops: float
+    memory_bandwidth: float
+    memory: float = math.inf
+
+    def __post_init__(self) -> None:
+        for field in ("flops", "memory_bandwidth", "memory"):
+            _positive(field, getattr(self, field))
+
+    def seconds(self, flops: float, nbytes: float) -> float:
+        """The roofline: the longer of computing and of moving the bytes.
+
+        Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).
+        """
+        return max(flops / self.flops, nbytes / self.memory_bandwidth)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices in nodes, with one link inside a node and another between nodes.
+
+    Args:
+        name: as it is shown.
+        device: what every rank computes on, or a tuple with one device a rank.
+        ranks_per_node: ranks 0 .. ranks_per_node − 1 share the first node, and so on.
+        intra: the link between ranks of one node.
+        inter: the link between ranks of different nodes.
+        ports: messages that a rank can send at once, and receive at once; None for no limit.
+        source: where the numbers come from.
+    """
+
+    name: str
+    device: Device | tuple[Device, ...]
+    ranks_per_node: int
+    intra: Link
+    inter: Link
+    ports: int | None = 1
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.ranks_per_node < 1:
+            raise ValueError(f"ranks_per_node={self.ranks_per_node!r}: must be at least 1")
+        if self.ports is not None and self.ports < 1:
+            raise ValueError(f"ports={self.ports!r}: must be at least 1, or None for no limit")
+
+    @classmethod
+    def uniform(
+        cls,
+        latency: float,
+        bandwidth: float,
+        *,
+        flops: float = 1e12,
+        memory_bandwidth: float = 1e11,
+        ports: int | None = 1,
+    ) -> Cluster:
+        """The same link between any two ranks: the α–β model of the textbooks.
+
+        Args:
+            latency: seconds a message (α).
+            bandwidth: bytes a second (1/β).
+            flops: floating-point operations a second of every rank.
+            memory_bandwidth: bytes a second to the memory of every rank.
+            ports: see `Cluster`.
+        """
+        link = Link(latency, bandwidth)
+        return cls("uniform", Device("uniform", flops, memory_bandwidth), 1, link, link, ports)
+
+    def device_of(self, rank: int) -> Device:
+        return self.device[rank] if isinstance(self.device, tuple) else self.device
+
+    def link(self, src: int, dst: int) -> Link:
+        """The link that a message from rank `src` to rank `dst` takes."""
+        same_node = src // self.ranks_per_node == dst // self.ranks_per_node
+        return self.intra if same_node else self.inter
+
+
+CLASSROOM = Cluster(
+    name="classroom",
+    device=Device("classroom", flops=1e12, memory_bandwidth=1e11),
+    ranks_per_node=8,
+    intra=Link(latency=1e-6, bandwidth=10e9),
+    inter=Link(latency=5e-6, bandwidth=1e9),
+    source="round numbers, chosen so that times can be worked out in the head",
+)

@@ -1,0 +1,233 @@
+"""What happened when: the spans, the messages and the held bytes of every rank, on one clock.
+
+The table behind each kind of record is kept in columns, because a long run has hundreds of thousands of them; `spans`,
+`transfers` and `waits` build the records when somebody looks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from parlab.world.units import format_bytes, format_time
+
+
+class Span(NamedTuple):
+    """Something that rank `rank` did from `start` to `end`; `kind` is compute, send, receive or wait."""
+
+    rank: int
+    start: int
+    end: int
+    kind: str
+    name: str
+
+
+class Transfer(NamedTuple):
+    """A message: both ends had posted it at `ready`, and it held their ports from `start` to `end`."""
+
+    src: int
+    dst: int
+    nbytes: int
+    ready: int
+    start: int
+    end: int
+    name: str
+    label: Any
+
+
+class Wait(NamedTuple):
+    """Rank `rank` stood still from `start` to `end`, until rank `peer` came or its message had passed."""
+
+    rank: int
+    start: int
+    end: int
+    peer: int
+    name: str
+
+
+Columns = tuple[Sequence[Any], ...]
+
+
+class Timeline:
+    """The ranks of one run, or of one simulated schedule, on one clock.
+
+    Times are in `unit`: integer picoseconds for a run, the unit of its costs for a simulated schedule.
+
+    Args:
+        size: number of ranks.
+        computes: columns (rank, start, end, name).
+        transfers: columns (src, dst, nbytes, ready, start, end, name, label), the messages that were delivered.
+        waits: columns (rank, start, end, peer, name).
+        held: for each rank its changes of held memory, (time, bytes, name), in the order in which they were made.
+        makespan: the time when the last rank is done; None: the end of the last compute or transfer.
+        unit: what one tick is, as it is shown.
+        cluster: the name of the hardware that the clock stands for.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        computes: Columns = ((), (), (), ()),
+        transfers: Columns = ((), (), (), (), (), (), (), ()),
+        waits: Columns = ((), (), (), (), ()),
+        held: Sequence[Sequence[tuple[int, int, str]]] | None = None,
+        makespan: int | None = None,
+        unit: str = "ps",
+        cluster: str = "",
+    ):
+        self.size = size
+        self.unit = unit
+        self.cluster = cluster
+        self._computes = computes
+        self._transfers = transfers
+        self._waits = waits
+        self._held = held if held is not None else [()] * size
+        if makespan is None:
+            makespan = max(max(computes[2], default=0), max(transfers[5], default=0))
+        self.makespan = makespan
+
+    @cached_property
+    def computes(self) -> list[Span]:
+        ranks, starts, ends, names = self._computes
+        return [Span(rank, start, end, "compute", name) for rank, start, end, name in zip(ranks, starts, ends, names, strict=True)]
+
+    @cached_property
+    def transfers(self) -> list[Transfer]:
+        """Every message, by start, then sender."""
+        return sorted(map(Transfer._make, zip(*self._transfers, strict=True)), key=lambda t: (t.start, t.src, t.end))
+
+    @cached_property
+    def waits(self) -> list[Wait]:
+        return [Wait._make(row) for row in zip(*self._waits, strict=True)]
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """Everything that took time, by rank, then start: computes, both ends of the messages, waits."""
+        spans = list(self.computes)
+        for t in self.transfers:
+            if t.end > t.start:
+                spans.append(Span(t.src, t.start, t.end, "send", t.name))
+                spans.append(Span(t.dst, t.start, t.end, "receive", t.name))
+        spans.extend(Span(w.rank, w.start, w.end, "wait", w.name) for w in self.waits)
+        return sorted(spans, key=lambda span: (span.rank, span.start, span.end))
+
+    def _check(self, rank: int) -> None:
+        if not 0 <= rank < self.size:
+            raise ValueError(f"rank={rank!r}: the timeline has ranks 0 to {self.size - 1}")
+
+    def messages(self, rank: int) -> int:
+        """How many messages `rank` sent to other ranks."""
+        self._check(rank)
+        return sum(src == rank != dst for src, dst in zip(*self._transfers[:2], strict=True))
+
+    def bytes_sent(self, rank: int) -> int:
+        """Bytes that `rank` sent to other ranks."""
+        self._check(rank)
+        return sum(nbytes for src, dst, nbytes in zip(*self._transfers[:3], strict=True) if src == rank != dst)
+
+    def held(self, rank: int) -> list[tuple[int, int]]:
+        """Held bytes of `rank` over time: (time, bytes from then on), one pair a change."""
+        self._check(rank)
+        total, steps = 0, []
+        for time, nbytes, _ in self._held[rank]:
+            total += nbytes
+            steps.append((time, total))
+        return steps
+
+    def held_by_name(self, rank: int) -> dict[str, list[tuple[int, int]]]:
+        """`held`, taken apart by the name under which the bytes are held."""
+        self._check(rank)
+        totals: dict[str, int] = {}
+        steps: dict[str, list[tuple[int, int]]] = {}
+        for time, nbytes, name in self._held[rank]:
+            totals[name] = totals.get(name, 0) + nbytes
+            steps.setdefault(name, []).append((time, totals[name]))
+        return steps
+
+    def peak_bytes(self, rank: int) -> int:
+        """The most bytes that `rank` held at once."""
+        return max((total for _, total in self.held(rank)), default=0)
+
+    def busy(self, rank: int) -> int:
+        """Time that `rank` computed."""
+        self._check(rank)
+        return sum(end - start for r, start, end in zip(*self._computes[:3], strict=True) if r == rank)
+
+    def waited(self, rank: int) -> int:
+        """Time that `rank` stood in a wait."""
+        self._check(rank)
+        return sum(end - start for r, start, end in zip(*self._waits[:3], strict=True) if r == rank)
+
+    def format(self, time: int) -> str:
+        """`time` as text, in its unit."""
+        return format_time(time) if self.unit == "ps" else f"{time:g} {self.unit}"
+
+    def __repr__(self) -> str:
+        title = f"Timeline: {self.size} ranks, makespan {self.format(self.makespan)}"
+        if self.cluster:
+            title += f" on {self.cluster}"
+        header = f"{'rank':>4} {'compute':>10} {'wait':>10} {'messages':>8} {'sent':>10} {'peak held':>10}"
+        shown = range(min(self.size, MOST_ROWS))
+        rows = [
+            f"{rank:>4} {self.format(self.busy(rank)):>10} {self.format(self.waited(rank)):>10} "
+            f"{self.messages(rank):>8} {format_bytes(self.bytes_sent(rank)):>10} {format_bytes(self.peak_bytes(rank)):>10}"
+            for rank in shown
+        ]
+        if self.size > MOST_ROWS:
+            rows.append(f"... and {self.size - MOST_ROWS} more ranks")
+        return "\n".join([title, header, *rows])
+
+    def save_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the timeline as a Chrome trace (JSON), which Perfetto and chrome://tracing open.
+
+        One thread a rank: computes and waits as slices, messages as slices on two tracks below joined by an arrow, held
+        bytes as a counter. Written to a temporary name and renamed.
+
+        Source: Trace Event Format (Google, 2016).
+        """
+        target = Path(path)
+        text = json.dumps({"traceEvents": self._trace_events(), "displayTimeUnit": "ns"}, separators=(",", ":"))
+        with tempfile.NamedTemporaryFile("w", dir=target.parent, suffix=".partial", delete=False) as file:
+            file.write(text)
+        os.replace(file.name, target)
+
+    def _trace_events(self) -> list[dict[str, Any]]:
+        micro = 1e6 if self.unit == "ps" else 1e-6  # the format counts microseconds; a unit of cost is drawn as a second
+        tracks = ("program", "sends", "receives")
+        events: list[dict[str, Any]] = []
+        for rank in range(self.size):
+            events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}})
+            events += (
+                {"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": track}}
+                for tid, track in enumerate(tracks)
+            )
+            events += (
+                {"ph": "C", "name": "held bytes", "pid": rank, "ts": time / micro, "args": {"bytes": total}}
+                for time, total in self.held(rank)
+            )
+        track_of = {"compute": 0, "wait": 0, "send": 1, "receive": 2}
+        for span in self.spans:
+            events.append(
+                {
+                    "ph": "X",
+                    "name": span.name,
+                    "cat": span.kind,
+                    "pid": span.rank,
+                    "tid": track_of[span.kind],
+                    "ts": span.start / micro,
+                    "dur": (span.end - span.start) / micro,
+                }
+            )
+        for number, t in enumerate(self.transfers):
+            arrow = {"name": t.name, "cat": "message", "id": number, "ts": t.start / micro}
+            events.append({**arrow, "ph": "s", "pid": t.src, "tid": 1})
+            events.append({**arrow, "ph": "f", "bp": "e", "pid": t.dst, "tid": 2})
+        return events
+
+
+MOST_ROWS = 16  # ranks that `repr` lists

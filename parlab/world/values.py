@@ -1,0 +1,93 @@
+"""What a message carries: an array, or nested tuples, lists and dicts (string keys, sorted) of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from parlab import arrays
+
+Value = Any  # an array, or a tuple, list or dict of Values
+
+NUMBERS = frozenset("biufc")  # NumPy's kinds of boolean, integer, unsigned, float and complex
+
+
+def checked(value: Value, argument: str) -> Value:
+    """`value` itself, if a message can carry it; a NumPy scalar comes back as an array without axes.
+
+    Raises:
+        ValueError: it holds anything but arrays of numbers.
+    """
+    if type(value) is np.ndarray and value.dtype.kind in NUMBERS:
+        return value
+    if isinstance(value, tuple | list):
+        return type(value)([checked(item, f"{argument}[{i}]") for i, item in enumerate(value)])
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise ValueError(f"{argument} has the key {key!r}: the keys of a message are strings")
+        return {key: checked(value[key], f"{argument}[{key!r}]") for key in sorted(value)}
+    if isinstance(value, np.generic) and value.dtype.kind in NUMBERS:
+        return np.asarray(value)
+    if not arrays.is_array(value):
+        raise ValueError(
+            f"{argument} is {value!r:.60} ({type(value).__name__}): a message carries arrays, or tuples, lists and dicts "
+            "of arrays; wrap numbers in an array"
+        )
+    if isinstance(value, np.ndarray | np.generic):
+        raise ValueError(f"{argument} has dtype {value.dtype}: a message carries numbers")
+    return value
+
+
+def leaves(value: Value) -> Iterator[Any]:
+    """The arrays in `value`, in the order in which they travel."""
+    if isinstance(value, dict):
+        value = [value[key] for key in sorted(value)]
+    if isinstance(value, tuple | list):
+        for item in value:
+            yield from leaves(item)
+    else:
+        yield value
+
+
+def nbytes(value: Value) -> int:
+    """Bytes of all arrays in `value`."""
+    if type(value) is np.ndarray:
+        return value.nbytes
+    return sum(arrays.nbytes(leaf) for leaf in leaves(value))
+
+
+def copied(value: Value) -> Value:
+    """`value` with every array copied into C order."""
+    if type(value) is np.ndarray:
+        return value.copy()
+    if isinstance(value, tuple | list):
+        return type(value)([copied(item) for item in value])
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    if hasattr(value, "copy"):
+        return value.copy()
+    return arrays.namespace(value).asarray(value, copy=True)
+
+
+def same_form(value: Value, like: Value) -> bool:
+    """Whether `value` has the nesting, shapes and dtypes of `like`."""
+    if type(value) is np.ndarray and type(like) is np.ndarray:
+        return value.shape == like.shape and value.dtype == like.dtype
+    if isinstance(value, dict):
+        return isinstance(like, dict) and value.keys() == like.keys() and all(same_form(value[k], like[k]) for k in value)
+    if isinstance(value, tuple | list):
+        return type(value) is type(like) and len(value) == len(like) and all(map(same_form, value, like))
+    return not isinstance(like, dict | tuple | list) and value.shape == like.shape and value.dtype == like.dtype
+
+
+def form(value: Value) -> str:
+    """Nesting, dtypes and shapes as text: `float32[4, 8]`, `(int64[3], {'k': float64[]})`."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {form(value[key])}" for key in sorted(value)) + "}"
+    if isinstance(value, tuple | list):
+        opening, closing = "()" if isinstance(value, tuple) else "[]"
+        return opening + ", ".join(form(item) for item in value) + closing
+    return f"{str(value.dtype).rpartition('.')[2]}[{', '.join(map(str, value.shape))}]"
