@@ -1,0 +1,50 @@
+# make lab opens the laboratory, make test checks everything. Both need only Python 3.11 or newer and make.
+
+VENV := .venv
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+help:           ## Say what can be made.
+	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
+
+lab: $(VENV)/lab.stamp           ## Open JupyterLab on the first notebook.
+	$(BIN)/jupyter lab --ip=127.0.0.1 notebooks/00_ranks_and_messages.ipynb
+
+test: lint $(VENV)/test.stamp    ## Check everything: style, types, arrows, examples, tests, notebooks.
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/test.stamp         ## Check style, types, and the arrows between the rooms.
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/lab.stamp         ## Measure speed; ONLY=world runs one benchmark.
+	$(BIN)/python -m benchmarks $(ONLY)
+
+notebooks: $(VENV)/lab.stamp     ## Run every notebook again and store its outputs.
+	$(BIN)/python tools/store_outputs.py notebooks
+
+constraints: $(BIN)/python       ## Pin the newest versions that fit together, for every platform and Python.
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --extra lab --extra test --extra mpi --upgrade --quiet \
+		--universal --python-version 3.11 --fork-strategy fewest --no-annotate \
+		--custom-compile-command "make constraints" --output-file constraints.txt
+
+clean:          ## Remove what was installed and cached here.
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
+
+$(VENV)/lab.stamp: EXTRAS := lab
+$(VENV)/test.stamp: EXTRAS := lab,test
+$(VENV)/%.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS)]"
+	touch $@
+
+$(BIN)/python:
+	$(if $(PYTHON),,$(error parlab needs Python 3.11 or newer with venv (Debian and Ubuntu keep venv in the package \
+		python3-venv). To name one yourself: make PYTHON=/path/to/python3))
+	$(PYTHON) -m venv $(VENV)
+
+.PHONY: help lab test lint bench notebooks constraints clean

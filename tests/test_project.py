@@ -1,0 +1,110 @@
+"""The frame holds: what `import parlab` loads, the arrows between the rooms, and conda's list beside pip's."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_importing_parlab_loads_neither_drawing_nor_testing_libraries():
+    heavy = {"matplotlib", "ipywidgets", "IPython", "threadpoolctl", "hypothesis", "safetensors"}
+    listing = "import sys, parlab; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", listing], check=True, capture_output=True, text=True).stdout.split()
+    assert "parlab" in loaded
+    assert heavy.isdisjoint(loaded)
+
+
+def test_conda_lists_the_same_packages_with_the_same_bounds_as_pip():
+    text = (ROOT / "environment.yml").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^ +- ([\w-]+[>=]\S+)$", text, re.MULTILINE))
+    extras = PROJECT["optional-dependencies"]
+    python = f"python{PROJECT['requires-python']}"
+    assert listed == {python, *PROJECT["dependencies"], *extras["lab"], *extras["test"]}
+
+
+def test_conda_marks_cupy_and_mpi_as_options_because_not_every_platform_has_them():
+    text = (ROOT / "environment.yml").read_text(encoding="utf-8")
+    options = set(re.findall(r"^ +# - (\S+)$", text, re.MULTILINE))
+    extras = PROJECT["optional-dependencies"]
+    wanted = {re.sub(r"-cuda\d+x|;.*", "", need) for name in ("mpi", "cuda12", "cuda13") for need in extras[name]}
+    assert options == wanted
+
+
+def test_every_needed_package_is_pinned():
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    extras = PROJECT["optional-dependencies"]
+    needed = [*PROJECT["dependencies"], *extras["lab"], *extras["test"], *extras["mpi"]]
+    unpinned = [need for need in needed if not re.search(rf"^{re.split('[>=;]', need)[0]}==", pins, re.MULTILINE)]
+    assert not unpinned
+    assert "://" not in pins
+
+
+@pytest.mark.parametrize(
+    ("module", "forbidden"),
+    [
+        ("arrays", "from parlab import world"),
+        ("world/run", "import parlab.nn.attention"),
+        ("nn/stage", "import parlab.sequence.stage"),
+        ("nn/stage", "import numpy"),
+        ("sequence/stage", "import parlab.zero.stage"),
+        ("sequence/stage", "import numpy as np"),
+        ("pipeline/stage", "import parlab.tensor.stage"),
+        ("tensor/stage", "import cupy"),
+        ("zero/stage", "import parlab.train.stage"),
+        ("train/stage", "import parlab.plan.stage"),
+        ("plan/stage", "import parlab.views.stage"),
+        ("plan/stage", "import ipywidgets"),
+        ("labs/stage", "import parlab.views.stage"),
+        ("labs/stage", "from matplotlib.figure import Figure"),
+        ("world/run", "import IPython.display"),
+        ("elsewhere", "import parlab.arrays"),
+    ],
+)
+def test_an_import_against_the_arrows_is_refused(tmp_path, module, forbidden):
+    _tiny_house(tmp_path)
+    assert _lint_imports(tmp_path).returncode == 0
+    with (tmp_path / f"parlab/{module}.py").open("a", encoding="utf-8") as source:
+        source.write(f"{forbidden}\n")
+    report = _lint_imports(tmp_path)
+    assert report.returncode == 1, report.stdout
+    assert "1 broken" in report.stdout
+
+
+def _tiny_house(folder: Path) -> None:
+    """Every room with one module that imports what it may."""
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    (folder / "parlab").mkdir()
+    (folder / "parlab/__init__.py").touch()
+    (folder / "parlab/arrays.py").write_text("import numpy\n", encoding="utf-8")
+    below = {
+        "world": ["numpy", "parlab.arrays"],
+        "nn": ["parlab.world.stage", "parlab.arrays"],
+        "sequence": ["parlab.nn.stage"],
+        "pipeline": ["parlab.nn.stage"],
+        "tensor": ["parlab.nn.stage"],
+        "zero": ["parlab.nn.stage"],
+        "train": ["parlab.sequence.stage", "parlab.zero.stage", "numpy"],
+        "plan": ["parlab.train.stage"],
+        "views": ["parlab.plan.stage", "matplotlib.figure", "ipywidgets", "IPython.display"],
+        "labs": ["parlab.plan.stage"],
+    }
+    for room, imports in below.items():
+        (folder / "parlab" / room).mkdir()
+        (folder / f"parlab/{room}/__init__.py").write_text(f"from parlab.{room} import stage\n", encoding="utf-8")
+        stage = "".join(f"import {name}\n" for name in imports)
+        (folder / f"parlab/{room}/stage.py").write_text(stage, encoding="utf-8")
+
+
+def _lint_imports(folder: Path) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(folder)}
+    )

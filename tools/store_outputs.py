@@ -1,0 +1,40 @@
+"""Run notebooks and store their outputs: `python tools/store_outputs.py notebooks`.
+
+What differs from run to run or from machine to machine (times, Python's version, widgets' random names) is left out, so
+that a change in a stored notebook is a change in what it says.
+"""
+
+import sys
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def store_outputs(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(
+        notebook,
+        kernel_name="python3",
+        record_timing=False,
+        store_widget_state=False,
+        resources={"metadata": {"path": str(path.parent)}},
+    ).execute()
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop(WIDGET, None)
+    nbformat.write(notebook, path)
+
+
+if __name__ == "__main__":
+    for folder in sys.argv[1:]:
+        for path in sorted(Path(folder).rglob("*.ipynb")):
+            if ".ipynb_checkpoints" not in path.parts:
+                print(path, flush=True)
+                store_outputs(path)
