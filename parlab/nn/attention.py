@@ -19,9 +19,11 @@ from parlab.arrays import Array, exp_, namespace
 CAUSAL = 0  # `diagonal` of a block whose query i sees keys 0..i
 STRICT = -1  # ... keys 0..i−1: query 0 sees none
 
-QUERY_TILE = 256
-KEY_TILE = 512
+TILE = 512  # queries × keys whose scores exist at one time
+TRIANGLE = 256  # queries of a tile on the diagonal, where half of the work is wasted
 LOWEST_EXPONENT = -60.0  # exp(−60) vanishes beside 1; below −87 float32 results are denormal, ten times slower
+
+Tile = tuple[slice, Array | None]  # which keys, and what to add to their scores: 0, or −inf where hidden
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, scale: float | None = None) -> tuple[Array, Array]:
@@ -91,35 +93,33 @@ def attend_block(
     group = H // k.shape[1]
     q, k, v = (_widen(x) for x in (q, k, v))
     q = q * default_scale(scale, D)
+    peaked = 2 * _largest_score(q, k) > -LOWEST_EXPONENT
+    v = xp.concat([v, xp.ones_like(v[..., :1])], axis=-1)  # [B, G, T, D+1]: the last column of P v is the sum of P
     out, lse = xp.empty_like(q), xp.empty(q.shape[:-1], dtype=q.dtype, device=q.device)
-    plan = list(_tiles(S, k.shape[2], diagonal, q))
+    stretches = list(_stretches(S, k.shape[2], diagonal, q))
     for b in range(B):
         for h in range(H):
-            keys, values = k[b, h // group, ...], v[b, h // group, ...]  # [T, D]
-            for rows, tiles in plan:
-                out[b, h, rows, :], lse[b, h, rows] = _attend_rows(q[b, h, rows, :], keys, values, tiles)
+            keys, values = k[b, h // group, ...], v[b, h // group, ...]  # [T, D], [T, D+1]
+            for rows, tiles in stretches:
+                out[b, h, rows, :], lse[b, h, rows] = _attend_rows(q[b, h, rows, :], keys, values, tiles, peaked)
     return out, lse
 
 
-def _attend_rows(q: Array, k: Array, v: Array, tiles: list[tuple[slice, Array | None]]) -> tuple[Array, Array]:
-    """Online softmax: `total` and `out` are sums of exp(score − largest), scaled down when a larger score turns up."""
+def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], peaked: bool) -> tuple[Array, Array]:
+    """The online softmax: `out` holds Σ exp(score − largest) · [v, 1], and shrinks when a larger score turns up."""
     xp = namespace(q, k, v)
-    largest = xp.full((q.shape[0], 1), -xp.inf, dtype=q.dtype, device=q.device)  # [rows, 1]
-    total = xp.zeros_like(largest)  # [rows, 1]
-    out = xp.zeros_like(q)  # [rows, D]
+    lowest = xp.finfo(q.dtype).min  # not −inf: −inf − −inf would be NaN in a row that sees no key
+    largest = xp.full((q.shape[0], 1), lowest, dtype=q.dtype, device=q.device)  # [rows, 1]
+    out = xp.zeros((q.shape[0], v.shape[1]), dtype=q.dtype, device=q.device)  # [rows, D+1]
     for columns, hidden in tiles:
         scores = q @ xp.matrix_transpose(k[columns, :])  # [rows, columns]
         if hidden is not None:
             scores += hidden
         before, largest = largest, xp.maximum(largest, xp.max(scores, axis=-1, keepdims=True))
-        reference = xp.where(largest == -xp.inf, 0.0, largest)  # no key so far: −inf − −inf would be NaN
-        scores -= reference
-        weights = exp_(xp.maximum(scores, LOWEST_EXPONENT))
-        if hidden is not None:
-            weights *= xp.astype(hidden == 0, weights.dtype)
-        shrink = exp_(xp.maximum(before - reference, LOWEST_EXPONENT))  # [rows, 1]
-        total = total * shrink + xp.sum(weights, axis=-1, keepdims=True)
-        out = out * shrink + weights @ v[columns, :]
+        scores -= largest
+        weights = _exp(scores, hidden, peaked)
+        out = out * xp.exp(before - largest) + weights @ v[columns, :]
+    out, total = out[:, :-1], out[:, -1:]  # [rows, D], [rows, 1]
     seen = total > 0
     total = xp.where(seen, total, 1.0)
     return out / total, xp.where(seen, largest + xp.log(total), -xp.inf)[:, 0]
@@ -148,22 +148,21 @@ def attend_block_backward(
     scale = default_scale(scale, D)
     dout, q, k, v, lse, delta = (_widen(x) for x in (dout, q, k, v, lse, delta))
     q = q * scale
-    lse = xp.where(lse == -xp.inf, xp.inf, lse)  # a query without keys: every weight exp(−inf)
+    peaked = _largest_score(q, k) + float(xp.max(lse)) > -LOWEST_EXPONENT
+    lse = xp.where(lse == -xp.inf, xp.inf, lse)  # a query without keys: every weight is exp(−inf)
     dq, dk, dv = xp.zeros_like(q), xp.zeros_like(k), xp.zeros_like(v)
-    plan = list(_tiles(S, k.shape[2], diagonal, q))
+    stretches = list(_stretches(S, k.shape[2], diagonal, q))
     for b in range(B):
         for h in range(H):
             g = h // group
-            for rows, tiles in plan:
+            for rows, tiles in stretches:
                 queries, douts = q[b, h, rows, :], dout[b, h, rows, :]  # [rows, D]
                 for columns, hidden in tiles:
                     keys, values = k[b, g, columns, :], v[b, g, columns, :]  # [columns, D]
                     scores = queries @ xp.matrix_transpose(keys)  # [rows, columns]
                     scores -= lse[b, h, rows, None]
-                    weights = exp_(xp.maximum(scores, LOWEST_EXPONENT))
-                    if hidden is not None:
-                        weights *= xp.astype(hidden == 0, weights.dtype)
-                    dscores = douts @ xp.matrix_transpose(values)
+                    weights = _exp(scores, hidden, peaked)
+                    dscores = douts @ xp.matrix_transpose(values)  # [rows, columns]
                     dscores -= delta[b, h, rows, None]
                     dscores *= weights
                     dv[b, g, columns, :] += xp.matrix_transpose(weights) @ douts
@@ -229,28 +228,41 @@ def _widen(x: Array) -> Array:
     return namespace(x).astype(x, accumulator_dtype(x), copy=False)
 
 
-def _tiles(
-    num_queries: int, num_keys: int, diagonal: int | None, like: Array
-) -> Iterator[tuple[slice, list[tuple[slice, Array | None]]]]:
-    """Stretches of queries, each with the stretches of keys it looks at and what hides part of them (0 or −inf).
+def _largest_score(q: Array, k: Array) -> float:
+    """No |q · k| is larger (Cauchy-Schwarz)."""
+    xp = namespace(q, k)
+    return math.sqrt(float(xp.max(xp.sum(q * q, axis=-1)) * xp.max(xp.sum(k * k, axis=-1))))
 
-    With a diagonal, the queries `start..stop − 1` all see the keys before `start + diagonal`; the next `stop − start`
-    keys form a triangle, the same one for every stretch; later keys are seen by none.
+
+def _exp(scores: Array, hidden: Array | None, peaked: bool) -> Array:
+    """exp(scores), 0 where hidden; overwrites `scores` where the library can."""
+    if peaked:
+        scores = namespace(scores).maximum(scores, LOWEST_EXPONENT)
+    if hidden is not None:
+        scores += hidden
+    return exp_(scores)
+
+
+def _stretches(
+    num_queries: int, num_keys: int, diagonal: int | None, like: Array
+) -> Iterator[tuple[slice, list[Tile]]]:
+    """Stretches of queries, each with the tiles of keys that it sees.
+
+    With a diagonal, the queries start..stop − 1 all see the keys before start + diagonal (the corner); the next
+    stop − start keys form a triangle with them, the same one in every stretch; none sees a later key.
     """
     xp = namespace(like)
-    size = min(QUERY_TILE, num_queries)
-    triangle = xp.zeros((size, size), dtype=like.dtype, device=like.device)
-    if diagonal is not None:
-        triangle = xp.triu(xp.full_like(triangle, -xp.inf), k=1)
-    for start in range(0, num_queries, QUERY_TILE):
-        stop = min(start + QUERY_TILE, num_queries)
-        corner = num_keys if diagonal is None else min(max(start + diagonal, 0), num_keys)
-        tiles: list[tuple[slice, Array | None]] = [
-            (slice(first, min(first + KEY_TILE, corner)), None) for first in range(0, corner, KEY_TILE)
-        ]
-        if diagonal is not None:
-            end = min(max(stop + diagonal, 0), num_keys)
-            if end > corner:
-                offset = start + diagonal
-                tiles.append((slice(corner, end), triangle[: stop - start, corner - offset : end - offset]))
+    height = TILE if diagonal is None else TRIANGLE
+    triangle = xp.triu(xp.full((height, height), -xp.inf, dtype=like.dtype, device=like.device), k=1)
+    for start in range(0, num_queries, height):
+        stop = min(start + height, num_queries)
+        corner, end = (
+            (num_keys, num_keys)
+            if diagonal is None
+            else (min(max(position + diagonal, 0), num_keys) for position in (start, stop))
+        )
+        tiles: list[Tile] = [(slice(first, min(first + TILE, corner)), None) for first in range(0, corner, TILE)]
+        if diagonal is not None and end > corner:
+            offset = start + diagonal
+            tiles.append((slice(corner, end), triangle[: stop - start, corner - offset : end - offset]))
         yield slice(start, stop), tiles
