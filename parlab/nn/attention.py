@@ -22,6 +22,7 @@ STRICT = -1  # ... keys 0..i−1: query 0 sees none
 TILE = 512  # queries × keys whose scores exist at one time
 TRIANGLE = 256  # queries of a tile on the diagonal, where half of the work is wasted
 LOWEST_EXPONENT = -60.0  # exp(−60) vanishes beside 1; below −87 float32 results are denormal, ten times slower
+GENTLE = 30.0  # scores within ±30 need no maximum: exp(30) is far from overflow, exp(−30) from vanishing
 
 Tile = tuple[slice, Array | None]  # which keys, and what to add to their scores: 0, or −inf where hidden
 
@@ -93,7 +94,7 @@ def attend_block(
     group = H // k.shape[1]
     q, k, v = (_widen(x) for x in (q, k, v))
     q = q * default_scale(scale, D)
-    peaked = 2 * _largest_score(q, k) > -LOWEST_EXPONENT
+    gentle = _largest_score(q, k) < GENTLE
     v = xp.concat([v, xp.ones_like(v[..., :1])], axis=-1)  # [B, G, T, D+1]: the last column of P v is the sum of P
     out, lse = xp.empty_like(q), xp.empty(q.shape[:-1], dtype=q.dtype, device=q.device)
     stretches = list(_stretches(S, k.shape[2], diagonal, q))
@@ -101,24 +102,30 @@ def attend_block(
         for h in range(H):
             keys, values = k[b, h // group, ...], v[b, h // group, ...]  # [T, D], [T, D+1]
             for rows, tiles in stretches:
-                out[b, h, rows, :], lse[b, h, rows] = _attend_rows(q[b, h, rows, :], keys, values, tiles, peaked)
+                out[b, h, rows, :], lse[b, h, rows] = _attend_rows(q[b, h, rows, :], keys, values, tiles, gentle)
     return out, lse
 
 
-def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], peaked: bool) -> tuple[Array, Array]:
-    """The online softmax: `out` holds Σ exp(score − largest) · [v, 1], and shrinks when a larger score turns up."""
+def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], gentle: bool) -> tuple[Array, Array]:
+    """The online softmax: `out` is Σ exp(score − largest) · [v, 1], and shrinks when a larger score turns up.
+
+    Where all scores are small no maximum is needed: exp can neither overflow nor vanish, and `largest` stays 0.
+    """
     xp = namespace(q, k, v)
-    lowest = xp.finfo(q.dtype).min  # not −inf: −inf − −inf would be NaN in a row that sees no key
+    lowest = 0.0 if gentle else xp.finfo(q.dtype).min  # not −inf: a row that sees no key would have −inf − −inf
     largest = xp.full((q.shape[0], 1), lowest, dtype=q.dtype, device=q.device)  # [rows, 1]
     out = xp.zeros((q.shape[0], v.shape[1]), dtype=q.dtype, device=q.device)  # [rows, D+1]
     for columns, hidden in tiles:
         scores = q @ xp.matrix_transpose(k[columns, :])  # [rows, columns]
         if hidden is not None:
             scores += hidden
-        before, largest = largest, xp.maximum(largest, xp.max(scores, axis=-1, keepdims=True))
-        scores -= largest
-        weights = _exp(scores, hidden, peaked)
-        out = out * xp.exp(before - largest) + weights @ v[columns, :]
+        if not gentle:
+            before, largest = largest, xp.maximum(largest, xp.max(scores, axis=-1, keepdims=True))
+            out *= xp.exp(before - largest)
+            scores = xp.maximum(scores - largest, LOWEST_EXPONENT)
+            if hidden is not None:
+                scores += hidden  # again: the line above let it through
+        out += exp_(scores) @ v[columns, :]
     out, total = out[:, :-1], out[:, -1:]  # [rows, D], [rows, 1]
     seen = total > 0
     total = xp.where(seen, total, 1.0)
