@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import array_api_compat
@@ -89,3 +90,24 @@ def owning_buffer(x: Array) -> Any:
     while (base := getattr(x, "base", None)) is not None and hasattr(base, "dtype"):
         x = base
     return x
+
+
+def generator(*seed: int) -> np.random.Generator:
+    """NumPy's generator for `seed`, one or several numbers: what it draws is moved with `asarray`."""
+    return np.random.default_rng(seed)
+
+
+def add_at(x: Array, rows: Array, values: Array) -> Array:
+    """`x[rows] += values`, row by row, so that a row named twice is added to twice: `[N, ...]`, `[n]`, `[n, ...]`."""
+    xp = namespace(x)
+    if hasattr(xp, "add") and hasattr(xp.add, "at"):  # NumPy and CuPy; the standard has nothing like it
+        xp.add.at(x, rows, values)
+    else:
+        for i in range(rows.shape[0]):
+            x[int(rows[i]), ...] += values[i, ...]
+    return x
+
+
+def from_bfloat16(data: bytes, shape: Sequence[int]) -> np.ndarray:
+    """float32 of the same values: a bfloat16 is the first half of a float32's bits, and NumPy does not know it."""
+    return (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
