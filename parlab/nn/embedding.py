@@ -1,0 +1,77 @@
+"""The embedding, a row of a table for each token, and the cross-entropy of logits at the other end of the model."""
+
+from __future__ import annotations
+
+from parlab.arrays import Array, add_at, namespace
+from parlab.nn.linear import as_rows
+
+LossCache = tuple[Array, Array]  # probabilities [B, S, V], targets [B, S]
+
+
+def embedding(tokens: Array, weight: Array) -> tuple[Array, Array]:
+    """`weight[token]`, a row for each: `[B, S]`, `[V, E]` -> `[B, S, E]`.
+
+    Raises:
+        ValueError: a token outside 0..V−1.
+    """
+    check_range("tokens", tokens, weight.shape[0])
+    xp = namespace(weight)
+    rows = xp.take(weight, xp.reshape(tokens, (-1,)), axis=0)
+    return xp.reshape(rows, (*tokens.shape, weight.shape[1])), tokens
+
+
+def embedding_backward(dy: Array, cache: Array, vocab_size: int) -> Array:
+    """dweight: each row of dy added to its token's row, `[V, E]`. There is no input part: a token has no gradient."""
+    xp = namespace(dy)
+    dweight = xp.zeros((vocab_size, dy.shape[-1]), dtype=dy.dtype, device=dy.device)
+    return add_at(dweight, xp.reshape(cache, (-1,)), as_rows(dy))
+
+
+def cross_entropy(logits: Array, targets: Array) -> tuple[Array, LossCache]:
+    """Mean over all tokens of −log softmax(logits)[target], in nats: `[B, S, V]`, `[B, S]` -> a number.
+
+    >>> import numpy as np
+    >>> loss, cache = cross_entropy(np.zeros((1, 3, 4)), np.array([[0, 1, 2]]))
+    >>> bool(np.isclose(loss, np.log(4)))  # a uniform guess among four
+    True
+
+    Raises:
+        ValueError: targets of another shape than the logits' tokens, or a target outside 0..V−1.
+    """
+    if tuple(targets.shape) != tuple(logits.shape[:-1]):
+        raise ValueError(
+            f"targets have shape {tuple(targets.shape)}, logits {tuple(logits.shape)}: one target a token is needed, "
+            f"{tuple(logits.shape[:-1])}"
+        )
+    check_range("targets", targets, logits.shape[-1])
+    xp = namespace(logits)
+    wide = xp.astype(logits, xp.result_type(logits.dtype, xp.float32), copy=False)
+    largest = xp.max(wide, axis=-1, keepdims=True)  # [B, S, 1]
+    probabilities = xp.exp(wide - largest)  # [B, S, V]
+    total = xp.sum(probabilities, axis=-1, keepdims=True)
+    probabilities /= total
+    chosen = xp.take_along_axis(wide, targets[..., None], axis=-1)  # [B, S, 1]
+    loss = xp.mean(largest + xp.log(total) - chosen)
+    return xp.asarray(loss), (xp.astype(probabilities, logits.dtype, copy=False), targets)
+
+
+def cross_entropy_backward(dloss: float, cache: LossCache) -> Array:
+    """dlogits = dloss (softmax − one-hot target) / tokens."""
+    probabilities, targets = cache
+    xp = namespace(probabilities)
+    share = float(dloss) / targets.size
+    hit = xp.arange(probabilities.shape[-1], dtype=targets.dtype, device=targets.device) == targets[..., None]
+    dlogits = probabilities * share
+    dlogits -= xp.astype(hit, dlogits.dtype) * share
+    return dlogits
+
+
+def check_range(name: str, indices: Array, size: int) -> None:
+    """Refuse indices that are not integers in 0..size−1: NumPy would count a negative one from the end."""
+    xp = namespace(indices)
+    if not xp.isdtype(indices.dtype, "integral"):
+        raise ValueError(f"{name} have dtype {indices.dtype}: integers are needed")
+    if indices.size and (int(xp.min(indices)) < 0 or int(xp.max(indices)) >= size):
+        raise ValueError(
+            f"{name} hold {int(xp.min(indices))}..{int(xp.max(indices))}: the vocabulary has 0..{size - 1}"
+        )

@@ -1,0 +1,120 @@
+"""RMSNorm, as Llama has it, and layer norm, as GPT has it. Each normalises the last axis.
+
+Statistics are kept in float32 or wider, as in practice: the square of a float16 above 255 is infinite.
+
+Sources: Zhang and Sennrich 2019 (RMSNorm); Ba, Kiros and Hinton 2016 (layer norm).
+"""
+
+from __future__ import annotations
+
+from parlab.arrays import Array, namespace
+from parlab.nn.linear import as_rows
+
+RMSCache = tuple[Array, Array]  # x [..., E], 1/rms [...]
+RMSPending = tuple[Array, Array, Array]  # x, 1/rms, dy
+LayerCache = tuple[Array, Array, Array]  # x [..., E], mean [...], 1/deviation [...]
+LayerPending = tuple[Array, Array, Array, Array]  # x, mean, 1/deviation, dy
+
+
+def rms_norm(x: Array, weight: Array, eps: float = 1e-6) -> tuple[Array, RMSCache]:
+    """weight ∘ x / rms(x), with rms(x) = √(mean(x²) + eps) over the last axis.
+
+    >>> import numpy as np
+    >>> y, cache = rms_norm(np.array([[3.0, 4.0]]), np.ones(2), eps=0.0)  # rms = √(25/2)
+    >>> [round(float(value), 4) for value in y[0, :]]
+    [0.8485, 1.1314]
+    """
+    xp = namespace(x, weight)
+    inverse = 1 / xp.sqrt(_mean_product(x, x) + eps)  # [...]
+    y = x * _column(inverse, x)
+    y *= weight
+    return y, (x, inverse)
+
+
+def rms_norm_backward_input(dy: Array, cache: RMSCache, weight: Array) -> tuple[Array, RMSPending]:
+    """dx = (g − x̂ mean(g ∘ x̂)) / rms, where g = weight ∘ dy and x̂ = x / rms.
+
+    The second term takes out what lies along x̂: a longer x gives the same output.
+    """
+    x, inverse = cache
+    dx = dy * weight
+    along = _mean_product(dx, x) * inverse**3  # [...]
+    dx *= _column(inverse, x)
+    dx -= x * _column(along, x)
+    return dx, (x, inverse, dy)
+
+
+def rms_norm_backward_weight(pending: RMSPending) -> Array:
+    """dweight = Σ over rows of dy ∘ x̂: `[E]`."""
+    x, inverse, dy = pending
+    return _weighted_sum(inverse, dy * x)
+
+
+def rms_norm_backward(dy: Array, cache: RMSCache, weight: Array) -> tuple[Array, Array]:
+    """Both parts: `(dx, dweight)`."""
+    dx, pending = rms_norm_backward_input(dy, cache, weight)
+    return dx, rms_norm_backward_weight(pending)
+
+
+def layer_norm(x: Array, weight: Array, bias: Array, eps: float = 1e-5) -> tuple[Array, LayerCache]:
+    """weight ∘ x̂ + bias, with x̂ = (x − mean(x)) / √(var(x) + eps) over the last axis.
+
+    >>> import numpy as np
+    >>> y, cache = layer_norm(np.array([[1.0, 3.0]]), np.ones(2), np.zeros(2), eps=0.0)
+    >>> [float(value) for value in y[0, :]]
+    [-1.0, 1.0]
+    """
+    xp = namespace(x, weight)
+    mean = xp.mean(_widen(x), axis=-1)  # [...]
+    y = x - _column(mean, x)
+    inverse = 1 / xp.sqrt(_mean_product(y, y) + eps)  # [...]
+    y *= _column(inverse, x)
+    y *= weight
+    y += bias
+    return y, (x, mean, inverse)
+
+
+def layer_norm_backward_input(dy: Array, cache: LayerCache, weight: Array) -> tuple[Array, LayerPending]:
+    """dx = (g − mean(g) − x̂ mean(g ∘ x̂)) / deviation, where g = weight ∘ dy."""
+    xp = namespace(dy, weight)
+    x, mean, inverse = cache
+    normal = (x - _column(mean, x)) * _column(inverse, x)
+    dx = dy * weight
+    along, level = _mean_product(dx, normal), xp.mean(_widen(dx), axis=-1)  # [...]
+    dx -= normal * _column(along, x)
+    dx -= _column(level, x)
+    dx *= _column(inverse, x)
+    return dx, (x, mean, inverse, dy)
+
+
+def layer_norm_backward_weight(pending: LayerPending) -> tuple[Array, Array]:
+    """(dweight, dbias) = Σ over rows of dy ∘ x̂ and of dy: both `[E]`."""
+    x, mean, inverse, dy = pending
+    dweight = _weighted_sum(inverse, dy * (x - _column(mean, x)))
+    return dweight, namespace(dy).sum(as_rows(dy), axis=0, dtype=dy.dtype)
+
+
+def layer_norm_backward(dy: Array, cache: LayerCache, weight: Array) -> tuple[Array, Array, Array]:
+    """Both parts: `(dx, dweight, dbias)`."""
+    dx, pending = layer_norm_backward_input(dy, cache, weight)
+    return dx, *layer_norm_backward_weight(pending)
+
+
+def _mean_product(a: Array, b: Array) -> Array:
+    return namespace(a, b).vecdot(_widen(a), _widen(b)) / a.shape[-1]
+
+
+def _weighted_sum(weights: Array, x: Array) -> Array:
+    """Σ over rows of weight · row: `[...]`, `[..., E]` -> `[E]` in x's dtype."""
+    xp = namespace(x)
+    total = xp.reshape(weights, (-1,)) @ _widen(as_rows(x))
+    return xp.astype(total, x.dtype, copy=False)
+
+
+def _column(values: Array, like: Array) -> Array:
+    return namespace(values).astype(values, like.dtype, copy=False)[..., None]
+
+
+def _widen(x: Array) -> Array:
+    xp = namespace(x)
+    return xp.astype(x, xp.result_type(x.dtype, xp.float32), copy=False)

@@ -1,0 +1,153 @@
+"""Rotary positions: each pair of coordinates of a query or key is turned by an angle that grows with its position.
+
+The product of a turned query and a turned key depends on the distance between them alone. The two coordinates of a pair
+are D/2 apart, as in Hugging Face's Llama (the paper takes neighbours; the weights are permuted to match).
+
+Source: Su et al. 2021, "RoFormer", section 3.2.2; for `llama3`, Meta's Llama 3.1 release.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from parlab.arrays import Array, namespace
+
+Tables = tuple[Array, Array]  # cos and sin: [S, D/2], or [B, 1, S, D/2] where the rows of a batch differ
+
+
+def rotate(x: Array, tables: Tables) -> tuple[Array, Tables]:
+    """Turn every pair `(x[i], x[i + D/2])` by its angle: `[B, H, S, D]` -> the same.
+
+    >>> import numpy as np
+    >>> tables = rotary_tables(np.asarray([0, 1]), head_dim=2)
+    >>> y, cache = rotate(np.ones((1, 1, 2, 2)), tables)
+    >>> bool(np.allclose(y[0, 0, 1], [np.cos(1) - np.sin(1), np.cos(1) + np.sin(1)]))  # the second token, by 1 radian
+    True
+    """
+    cos, sin = tables
+    return _turn(x, cos, sin), tables
+
+
+def rotate_backward(dy: Array, cache: Tables) -> Array:
+    """Turn back: the inverse of a rotation is its transpose."""
+    cos, sin = cache
+    return _turn(dy, cos, -sin)
+
+
+def _turn(x: Array, cos: Array, sin: Array) -> Array:
+    half = x.shape[-1] // 2
+    first, second = x[..., :half], x[..., half:]  # [B, H, S, D/2]
+    return namespace(x).concat([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def rotary_tables(
+    positions: Array,
+    head_dim: int,
+    theta: float = 10000.0,
+    scaling: Mapping[str, Any] | None = None,
+    dtype: Any = None,
+) -> Tables:
+    """cos and sin of the angles, computed in float64.
+
+    Args:
+        positions: of each token: `[S]`, or `[B, S]` where the rows of a batch differ. They need not be a range: under
+            zigzag sharding a rank holds two stretches of the sequence.
+        head_dim: D, even.
+        theta: the base; pair i turns by theta^(−2i/D) radians a token.
+        scaling: None, or Hugging Face's `rope_scaling`, of type `linear` or `llama3`.
+        dtype: of the tables; float64 when None.
+    """
+    xp = namespace(positions)
+    frequencies = inverse_frequencies(xp, head_dim, theta, scaling)
+    angles = xp.astype(positions, xp.float64)[..., None] * frequencies  # [S, D/2]
+    if angles.ndim == 3:
+        angles = angles[:, None, :, :]  # [B, 1, S, D/2]
+    dtype = dtype or xp.float64
+    return xp.astype(xp.cos(angles), dtype), xp.astype(xp.sin(angles), dtype)
+
+
+class Rotary:
+    """The tables of one model, made once for all its layers, and again only when the sequence's length changes.
+
+    Args:
+        positions: of the tokens that come, `[S]` or `[B, S]`; 0, 1, 2, ... when None.
+        head_dim, theta, scaling: as for `rotary_tables`.
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        theta: float = 10000.0,
+        scaling: Mapping[str, Any] | None = None,
+        positions: Array | None = None,
+    ) -> None:
+        self.head_dim, self.theta, self.scaling, self.positions = head_dim, theta, scaling, positions
+        self._made: tuple[Any, Tables] | None = None
+
+    def tables(self, x: Array) -> Tables:
+        """cos and sin for activations `x [B, S, E]`, in its dtype.
+
+        Raises:
+            ValueError: as many positions were given as x has not tokens.
+        """
+        xp, S = namespace(x), x.shape[1]
+        key = (S, x.dtype, x.device)
+        if self._made is None or self._made[0] != key:
+            positions = xp.arange(S, device=x.device) if self.positions is None else self.positions
+            if positions.shape[-1] != S:
+                raise ValueError(f"{positions.shape[-1]} positions for {S} tokens: give one to each token")
+            self._made = key, rotary_tables(positions, self.head_dim, self.theta, self.scaling, x.dtype)
+        return self._made[1]
+
+
+def inverse_frequencies(xp: Any, head_dim: int, theta: float, scaling: Mapping[str, Any] | None = None) -> Array:
+    """Radians a token by which each pair turns: `[D/2]`.
+
+    `linear` divides all by `factor`, which stretches every position. `llama3` does so only to the pairs that turn less
+    than `low_freq_factor` times in the context that the model was first trained on, leaves alone those that turn more
+    than `high_freq_factor` times, and goes smoothly from one to the other.
+
+    Raises:
+        ValueError: an unknown type, or a value that the type needs and lacks.
+    """
+    frequencies = theta ** (-2 * xp.arange(head_dim // 2, dtype=xp.float64) / head_dim)
+    kind = rotary_type(scaling)
+    if kind == "default" or scaling is None:
+        return frequencies
+    if kind == "linear":
+        return frequencies / scaling["factor"]
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    turns = scaling["original_max_position_embeddings"] * frequencies / (2 * math.pi)
+    kept = xp.clip((turns - low) / (high - low), 0.0, 1.0)  # 1: fast pairs, as they are; 0: slow ones, stretched
+    return frequencies * (kept + (1 - kept) / scaling["factor"])
+
+
+NEEDED = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
+
+
+def rotary_type(scaling: Mapping[str, Any] | None) -> str:
+    """The type that `rope_scaling` asks for, once its values are known to be there.
+
+    Raises:
+        ValueError: as above.
+    """
+    scaling = scaling or {}
+    kind = scaling.get("rope_type", scaling.get("type", "default"))  # "type" in older files
+    if kind not in NEEDED:
+        raise ValueError(f"rope_scaling has the type {kind!r}: known are {', '.join(NEEDED)}")
+    for name in NEEDED[kind]:
+        value = scaling.get(name)
+        if not isinstance(value, int | float) or value <= 0:
+            raise ValueError(f"rope_scaling of type {kind!r} has {name}={value!r}: a positive number is needed")
+    if kind == "llama3" and scaling["low_freq_factor"] >= scaling["high_freq_factor"]:
+        raise ValueError(
+            f"rope_scaling has low_freq_factor={scaling['low_freq_factor']!r} and "
+            f"high_freq_factor={scaling['high_freq_factor']!r}: the first must be smaller"
+        )
+    return kind
