@@ -1,0 +1,244 @@
+"""The layers of a Llama as stages: the pieces of this room, joined to their weights.
+
+A layer learns its sizes from its weights, so one that is given a shard of them (its heads, its columns) computes that
+shard: tensor parallelism adds the messages and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from parlab.arrays import Array, namespace
+from parlab.nn.activation import swiglu, swiglu_backward
+from parlab.nn.attention import attention, attention_backward
+from parlab.nn.embedding import cross_entropy, cross_entropy_backward, embedding, embedding_backward
+from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
+from parlab.nn.norm import rms_norm, rms_norm_backward_input, rms_norm_backward_weight
+from parlab.nn.rotary import Rotary, rotate, rotate_backward
+from parlab.nn.stage import Gradients, Stage, Weights
+
+
+class Core(NamedTuple):
+    """How queries meet keys: what context parallelism replaces.
+
+    `forward(q, k, v) -> (out, lse)` and `backward(dout, q, k, v, out, lse) -> (dq, dk, dv)`, on `q [B, H, S, D]` and
+    `k, v [B, G, S, D]`, already turned by their rotary positions. On S/P tokens a rank, for example,
+    `Core(partial(ring_attention, comm, causal=True), partial(ring_attention_backward, comm, causal=True))`.
+    """
+
+    forward: Callable[..., tuple[Array, Array]]
+    backward: Callable[..., tuple[Array, Array, Array]]
+
+
+CAUSAL_ATTENTION = Core(partial(attention, causal=True), partial(attention_backward, causal=True))
+
+
+class Embedding(Stage):
+    """Tokens `[B, S]` -> their rows of the table, `[B, S, E]`. Its dx is None: tokens have no gradient."""
+
+    def __init__(self, weights: Weights, name: str) -> None:
+        self.weights, self.name, self.weight_names = weights, name, (name,)
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        """`(rows, cache)`."""
+        return embedding(x, self.weights[self.name])
+
+    def backward_input(self, dy: Array, cache: Any) -> tuple[None, Any]:
+        """`(None, pending)`."""
+        return None, (dy, cache)
+
+    def backward_weight(self, pending: Any) -> Gradients:
+        """The table's gradient."""
+        dy, tokens = pending
+        return {self.name: embedding_backward(dy, tokens, self.weights[self.name].shape[0])}
+
+
+class RMSNorm(Stage):
+    """`[B, S, E]` -> the same."""
+
+    def __init__(self, weights: Weights, name: str, eps: float = 1e-6) -> None:
+        self.weights, self.name, self.weight_names, self.eps = weights, name, (name,), eps
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        """`(y, cache)`."""
+        return rms_norm(x, self.weights[self.name], self.eps)
+
+    def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
+        """`(dx, pending)`."""
+        return rms_norm_backward_input(dy, cache, self.weights[self.name])
+
+    def backward_weight(self, pending: Any) -> Gradients:
+        """The weight's gradient."""
+        return {self.name: rms_norm_backward_weight(pending)}
+
+
+class SelfAttention(Stage):
+    """Projections to q, k and v, rotary positions, the core, and the projection back: `[B, S, E]` -> the same.
+
+    The numbers of heads, H and G, follow from the weights: `q_proj [E, H·D]`, `k_proj`, `v_proj [E, G·D]`,
+    `o_proj [H·D, E]`.
+    """
+
+    def __init__(
+        self, weights: Weights, prefix: str, head_dim: int, rotary: Rotary, core: Core = CAUSAL_ATTENTION
+    ) -> None:
+        self.weights, self.head_dim, self.rotary, self.core = weights, head_dim, rotary, core
+        self.weight_names = tuple(f"{prefix}.{name}_proj.weight" for name in "qkvo")
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        """`(y, cache)`."""
+        *to_heads, from_heads = (self.weights[name] for name in self.weight_names)
+        q, k, v = (
+            split_heads(linear(x, weight)[0], self.head_dim) for weight in to_heads
+        )  # [B, H, S, D], [B, G, S, D]
+        tables = self.rotary.tables(x)
+        q, k = rotate(q, tables)[0], rotate(k, tables)[0]
+        out, lse = self.core.forward(q, k, v)  # [B, H, S, D], [B, H, S]
+        merged = merge_heads(out)  # [B, S, H·D]
+        y, _ = linear(merged, from_heads)
+        return y, (x, tables, q, k, v, merged, lse)
+
+    def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
+        """`(dx, pending)`."""
+        *to_heads, from_heads = (self.weights[name] for name in self.weight_names)
+        x, tables, q, k, v, merged, lse = cache
+        dmerged, pending = linear_backward_input(dy, merged, from_heads)
+        dout, out = (split_heads(y, self.head_dim) for y in (dmerged, merged))  # [B, H, S, D]
+        dq, dk, dv = self.core.backward(dout, q, k, v, out, lse)
+        dq, dk = rotate_backward(dq, tables), rotate_backward(dk, tables)
+        return _backward_input_of_all([merge_heads(d) for d in (dq, dk, dv)], x, to_heads, pending)
+
+    def backward_weight(self, pending: Any) -> Gradients:
+        """The gradients of the four projections."""
+        return _backward_weight_of_all(self.weight_names, pending)
+
+
+class GatedMLP(Stage):
+    """(silu(x W_gate) ∘ x W_up) W_down: `[B, S, E]` -> the same, through M columns."""
+
+    def __init__(self, weights: Weights, prefix: str) -> None:
+        self.weights = weights
+        self.weight_names = tuple(f"{prefix}.{name}_proj.weight" for name in ("gate", "up", "down"))
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        """`(y, cache)`."""
+        to_gate, to_up, down = (self.weights[name] for name in self.weight_names)
+        hidden, halves = swiglu(linear(x, to_gate)[0], linear(x, to_up)[0])  # [B, S, M]
+        y, _ = linear(hidden, down)
+        return y, (x, halves, hidden)
+
+    def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
+        """`(dx, pending)`."""
+        to_gate, to_up, down = (self.weights[name] for name in self.weight_names)
+        x, halves, hidden = cache
+        dhidden, pending = linear_backward_input(dy, hidden, down)
+        return _backward_input_of_all(swiglu_backward(dhidden, halves), x, (to_gate, to_up), pending)
+
+    def backward_weight(self, pending: Any) -> Gradients:
+        """The gradients of the three projections."""
+        return _backward_weight_of_all(self.weight_names, pending)
+
+
+def _backward_input_of_all(dys: Any, x: Array, weights: Any, last: Any) -> tuple[Array, Any]:
+    """dx of several projections of the same x is the sum; `last` is what the projection after them left pending."""
+    parts = [linear_backward_input(dy, x, weight) for dy, weight in zip(dys, weights, strict=True)]
+    dx = parts[0][0]
+    for more, _ in parts[1:]:
+        dx += more
+    return dx, (*(pending for _, pending in parts), last)
+
+
+def _backward_weight_of_all(names: tuple[str, ...], pending: Any) -> Gradients:
+    return {name: linear_backward_weight(of_one) for name, of_one in zip(names, pending, strict=True)}
+
+
+class Block(Stage):
+    """x + attention(norm(x)), then y + mlp(norm(y)): one layer of the decoder, from four stages of any make."""
+
+    def __init__(self, attention_norm: Stage, attention: Stage, mlp_norm: Stage, mlp: Stage) -> None:
+        self.attention_norm, self.attention, self.mlp_norm, self.mlp = attention_norm, attention, mlp_norm, mlp
+        self.weights = attention.weights
+        self.parts = {"attention_norm": attention_norm, "attention": attention, "mlp_norm": mlp_norm, "mlp": mlp}
+        self.weight_names = tuple(name for part in self.parts.values() for name in part.weight_names)
+
+    def forward(self, x: Array) -> tuple[Array, dict[str, Any]]:
+        """`(y, cache)`: the caches of the four parts by their names."""
+        cache = {}
+        y, cache["attention_norm"] = self.attention_norm.forward(x)
+        y, cache["attention"] = self.attention.forward(y)
+        x = x + y
+        y, cache["mlp_norm"] = self.mlp_norm.forward(x)
+        y, cache["mlp"] = self.mlp.forward(y)
+        return x + y, cache
+
+    def backward_input(self, dy: Array, cache: dict[str, Any]) -> tuple[Array, dict[str, Any]]:
+        """`(dx, pending)`. Where the forward added the two ways, the gradient goes both ways and is added before."""
+        pending = {}
+        dx, pending["mlp"] = self.mlp.backward_input(dy, cache["mlp"])
+        dx, pending["mlp_norm"] = self.mlp_norm.backward_input(dx, cache["mlp_norm"])
+        dy = dy + dx
+        dx, pending["attention"] = self.attention.backward_input(dy, cache["attention"])
+        dx, pending["attention_norm"] = self.attention_norm.backward_input(dx, cache["attention_norm"])
+        return dy + dx, pending
+
+    def backward_weight(self, pending: dict[str, Any]) -> Gradients:
+        """The gradients of all four parts."""
+        gradients: Gradients = {}
+        for name, part in self.parts.items():
+            gradients |= part.backward_weight(pending[name])
+        return gradients
+
+
+class Head(Stage):
+    """The final norm, the projection to the vocabulary and, given targets, the loss.
+
+    `tied` says that `projection` is the embedding's table `[V, E]`, which is used transposed and gets a second share of
+    its gradient from here.
+    """
+
+    def __init__(self, norm: Stage, weights: Weights, projection: str, *, tied: bool) -> None:
+        self.norm, self.weights, self.projection, self.tied = norm, weights, projection, tied
+        self.weight_names = (*norm.weight_names, projection)
+
+    def forward(self, x: Array, targets: Array | None = None) -> tuple[Array, Any]:
+        """`(logits [B, S, V], cache)`; with `targets [B, S]`, `(loss, cache)`."""
+        normed, norm_cache = self.norm.forward(x)
+        y, _ = linear(normed, self._turned(self.weights[self.projection]))
+        loss_cache = None
+        if targets is not None:
+            y, loss_cache = cross_entropy(y, targets)
+        return y, (norm_cache, normed, loss_cache)
+
+    def backward_input(self, dy: Any, cache: Any) -> tuple[Array, Any]:
+        """`(dx, pending)`; dy is dlogits or, after a forward with targets, a number: the loss's weight in the whole."""
+        norm_cache, normed, loss_cache = cache
+        if loss_cache is not None:
+            dy = cross_entropy_backward(dy, loss_cache)
+        dnormed, pending = linear_backward_input(dy, normed, self._turned(self.weights[self.projection]))
+        dx, norm_pending = self.norm.backward_input(dnormed, norm_cache)
+        return dx, (norm_pending, pending)
+
+    def backward_weight(self, pending: Any) -> Gradients:
+        """The gradients of the norm and the projection."""
+        norm_pending, of_projection = pending
+        dweight = self._turned(linear_backward_weight(of_projection))
+        return self.norm.backward_weight(norm_pending) | {self.projection: dweight}
+
+    def _turned(self, weight: Array) -> Array:
+        return namespace(weight).matrix_transpose(weight) if self.tied else weight
+
+
+def split_heads(x: Array, head_dim: int) -> Array:
+    """`[B, S, H·D]` -> `[B, H, S, D]`, a view where the library can."""
+    xp = namespace(x)
+    B, S, columns = x.shape
+    return xp.permute_dims(xp.reshape(x, (B, S, columns // head_dim, head_dim)), (0, 2, 1, 3))
+
+
+def merge_heads(x: Array) -> Array:
+    """`[B, H, S, D]` -> `[B, S, H·D]`."""
+    xp = namespace(x)
+    B, H, S, D = x.shape
+    return xp.reshape(xp.permute_dims(x, (0, 2, 1, 3)), (B, S, H * D))

@@ -1,0 +1,101 @@
+"""What a pipeline can own: the stage protocol, and a chain of stages, which is a stage again.
+
+    stage.forward(x) -> (y, cache)
+    stage.backward_input(dy, cache) -> (dx, pending)
+    stage.backward_weight(pending) -> gradients
+
+A stage finds its weights in a dictionary that it shares with the model, by their Hugging Face names and each time that
+it needs them: whoever replaces or frees an entry between two calls (an optimizer, ZeRO-3) need not tell it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from parlab.arrays import Array
+
+Weights = Mapping[str, Array]
+Gradients = dict[str, Array]
+
+
+class Stage(ABC):
+    """A stretch of the model. `weight_names` are the entries of `weights` that it reads, and has gradients for."""
+
+    weights: Weights
+    weight_names: tuple[str, ...]
+
+    @abstractmethod
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        """`(y, cache)`; the cache keeps activations, and never weights."""
+
+    @abstractmethod
+    def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
+        """`(dx, pending)`: the part of the backward that the stage before waits for."""
+
+    @abstractmethod
+    def backward_weight(self, pending: Any) -> Gradients:
+        """The gradients of this stage's weights, by name: the part that nobody waits for."""
+
+    def backward(self, dy: Array, cache: Any) -> tuple[Array, Gradients]:
+        """Both parts, one after the other: `(dx, gradients)`."""
+        dx, pending = self.backward_input(dy, cache)
+        return dx, self.backward_weight(pending)
+
+
+class Chain(Stage):
+    """Stages one after the other. The last may be a head, which takes the targets and gives the loss.
+
+    >>> import numpy as np
+    >>> from parlab.nn.layers import RMSNorm
+    >>> weights = {"a": np.ones(4), "b": np.ones(4)}
+    >>> chain = Chain([RMSNorm(weights, "a"), RMSNorm(weights, "b")])
+    >>> y, cache = chain.forward(np.ones((2, 4)))
+    >>> dx, gradients = chain.backward(np.ones((2, 4)), cache)
+    >>> sorted(gradients)
+    ['a', 'b']
+    """
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        self.stages = list(stages)
+        self.weights = self.stages[0].weights
+        self.weight_names = tuple(dict.fromkeys(name for stage in self.stages for name in stage.weight_names))
+
+    def forward(self, x: Array, targets: Array | None = None) -> tuple[Array, list[Any]]:
+        """`(y, caches)`, one cache a stage; with `targets`, y is the loss."""
+        caches = []
+        for stage in self.stages[:-1]:
+            x, cache = stage.forward(x)
+            caches.append(cache)
+        last = {} if targets is None else {"targets": targets}
+        x, cache = self.stages[-1].forward(x, **last)
+        return x, [*caches, cache]
+
+    def backward_input(self, dy: Array, cache: list[Any]) -> tuple[Array, list[Any]]:
+        """`(dx, pendings)`, one a stage."""
+        pendings = []
+        for stage, of_stage in zip(reversed(self.stages), reversed(cache), strict=True):
+            dy, pending = stage.backward_input(dy, of_stage)
+            pendings.append(pending)
+        return dy, pendings[::-1]
+
+    def backward_weight(self, pending: list[Any]) -> Gradients:
+        """The gradients of all stages; a weight that two of them share gets the sum."""
+        gradients: Gradients = {}
+        for stage, of_stage in zip(reversed(self.stages), reversed(pending), strict=True):
+            gradients = add_gradients(gradients, stage.backward_weight(of_stage))
+        return gradients
+
+    def backward(self, dy: Array, cache: list[Any]) -> tuple[Array, Gradients]:
+        """Both parts, stage by stage, so that what one of them leaves pending is used at once and freed."""
+        gradients: Gradients = {}
+        for stage, of_stage in zip(reversed(self.stages), reversed(cache), strict=True):
+            dy, of_weights = stage.backward(dy, of_stage)
+            gradients = add_gradients(gradients, of_weights)
+        return dy, gradients
+
+
+def add_gradients(total: Gradients, more: Gradients) -> Gradients:
+    """The sum, name by name, where a name may be missing on either side. Neither argument changes."""
+    return total | {name: total[name] + gradient if name in total else gradient for name, gradient in more.items()}
