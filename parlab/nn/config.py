@@ -1,0 +1,141 @@
+"""The sizes of a Llama, under Hugging Face's field names, and the shape of each of its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from parlab.nn.rotary import rotary_type
+
+EMBEDDING = "model.embed_tokens.weight"
+FINAL_NORM = "model.norm.weight"
+HEAD = "lm_head.weight"
+
+# What a file may say that this model does not do; every value but these is refused.
+ONLY = {
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "attention_dropout": 0.0,
+}
+REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """The fields of `config.json` that matter here, with Hugging Face's defaults.
+
+    Raises:
+        ValueError: a size that is not a positive whole number, heads that do not divide, an odd head size, an unknown
+            rope type.
+
+    >>> config = LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=40, num_hidden_layers=2,
+    ...                      num_attention_heads=4, num_key_value_heads=2)
+    >>> config.head_dim, config.num_parameters
+    (4, 6480)
+    """
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int = 0  # 0: as many as query heads
+    head_dim: int = 0  # 0: hidden_size / num_attention_heads
+    max_position_embeddings: int = 2048
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    rope_scaling: Mapping[str, Any] | None = None
+    tie_word_embeddings: bool = False
+    initializer_range: float = 0.02
+    other: Mapping[str, Any] = field(default_factory=dict)  # the rest of a file, to be written back as it was
+
+    def __post_init__(self) -> None:
+        for name in REQUIRED:
+            _check_whole(name, getattr(self, name))
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} does not divide among num_attention_heads {self.num_attention_heads}: "
+                "use a multiple of it"
+            )
+        # a frozen dataclass fills in its defaults this way
+        object.__setattr__(self, "num_key_value_heads", self.num_key_value_heads or self.num_attention_heads)
+        object.__setattr__(self, "head_dim", self.head_dim or self.hidden_size // self.num_attention_heads)
+        for name in ("num_key_value_heads", "head_dim", "max_position_embeddings"):
+            _check_whole(name, getattr(self, name))
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"num_attention_heads {self.num_attention_heads} do not divide among num_key_value_heads "
+                f"{self.num_key_value_heads}: use a multiple of it"
+            )
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim {self.head_dim} is odd: rotary positions turn pairs, so use an even number")
+        for name in ("rms_norm_eps", "rope_theta"):
+            if not isinstance(getattr(self, name), int | float) or not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)!r}: a positive number is needed")
+        rotary_type(self.rope_scaling)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> LlamaConfig:
+        """From what `config.json` holds: `rope_theta` and `rope_scaling`, or the `rope_parameters` of transformers 5.
+
+        Raises:
+            ValueError: another architecture, or a feature of Llama that is not here (biases, another activation).
+        """
+        for name, only in ONLY.items():
+            if values.get(name, only) != only:
+                raise ValueError(f"config.json has {name}={values[name]!r}: only {only!r} is known here")
+        values = {name: value for name, value in values.items() if value is not None}
+        rope = dict(values.pop("rope_parameters", {}))
+        if rope:
+            values["rope_theta"] = rope.pop("rope_theta", 10000.0)
+            values["rope_scaling"] = rope
+        if values.get("rope_scaling") and rotary_type(values["rope_scaling"]) == "default":
+            del values["rope_scaling"]
+        known = {item.name for item in fields(cls)} - {"other"}
+        missing = [name for name in REQUIRED if name not in values]
+        if missing:
+            raise ValueError(f"config.json lacks {', '.join(missing)}")
+        other = {name: value for name, value in values.items() if name not in known}
+        return cls(**{name: values[name] for name in known & set(values)}, other=other)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `config.json` is to hold."""
+        own = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "other"}
+        return {"architectures": ["LlamaForCausalLM"], **ONLY, **self.other, **own}
+
+    @property
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each weight by its name, in the model's order; matrices are `[in, out]`."""
+        E, M, D = self.hidden_size, self.intermediate_size, self.head_dim
+        queries, keys = self.num_attention_heads * D, self.num_key_value_heads * D
+        shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (self.vocab_size, E)}
+        for layer in range(self.num_hidden_layers):
+            of_layer = {
+                "input_layernorm": (E,),
+                "self_attn.q_proj": (E, queries),
+                "self_attn.k_proj": (E, keys),
+                "self_attn.v_proj": (E, keys),
+                "self_attn.o_proj": (queries, E),
+                "post_attention_layernorm": (E,),
+                "mlp.gate_proj": (E, M),
+                "mlp.up_proj": (E, M),
+                "mlp.down_proj": (M, E),
+            }
+            shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in of_layer.items()}
+        shapes[FINAL_NORM] = (E,)
+        if not self.tie_word_embeddings:
+            shapes[HEAD] = (E, self.vocab_size)
+        return shapes
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers in all weights; a tied head counts once."""
+        return sum(shape[0] * (shape[1] if len(shape) == 2 else 1) for shape in self.weight_shapes.values())
+
+
+def _check_whole(name: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}={value!r}: a whole number, 1 or more, is needed")

@@ -1,0 +1,146 @@
+"""A model's folder as Hugging Face's transformers writes it: `config.json`, and the weights in safetensors files.
+
+    config.json                          sizes, and the names in them
+    model.safetensors                    all weights, or, for large models:
+    model-00001-of-00003.safetensors     a part of them, ...
+    model.safetensors.index.json         ... and the part in which each weight lies
+
+Nothing is ever unpickled. Nothing is written half: every file is completed under a temporary name before the first of
+them takes its place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, deserialize, safe_open
+from safetensors.numpy import save_file
+
+from parlab.arrays import Array, from_bfloat16, nbytes
+
+CONFIG = "config.json"
+WHOLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+PART = "model-{part:05d}-of-{parts:05d}.safetensors"
+
+
+def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The content of `config.json`.
+
+    Raises:
+        FileNotFoundError: the folder or the file is not there.
+        ValueError: it is no JSON object.
+    """
+    return _read_json(Path(folder) / CONFIG)
+
+
+def read_weights(folder: str | os.PathLike[str]) -> dict[str, Array]:
+    """Every tensor in the folder's safetensors files, by name, as NumPy arrays; bfloat16 becomes float32.
+
+    Raises:
+        FileNotFoundError: there is neither `model.safetensors` nor an index, or a part is missing.
+        ValueError: a file is damaged, or the index and a part contradict each other.
+    """
+    folder = Path(folder)
+    if (folder / WHOLE).exists():
+        return _read_tensors(folder / WHOLE)
+    if not (folder / INDEX).exists():
+        pickled = " (pytorch_model.bin is a pickle, which is never opened: convert it)"
+        raise FileNotFoundError(
+            f"{folder} has neither {WHOLE} nor {INDEX}{pickled if (folder / 'pytorch_model.bin').exists() else ''}"
+        )
+    places = _read_json(folder / INDEX).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(place, str) for place in places.values()):
+        raise ValueError(f"{folder / INDEX} has no weight_map from names to files")
+    weights: dict[str, Array] = {}
+    for part in sorted(set(places.values())):
+        if Path(part).name != part:
+            raise ValueError(f"{folder / INDEX} names the file {part!r}: it must lie in the folder itself")
+        tensors = _read_tensors(folder / part)
+        for name in (name for name, place in places.items() if place == part):
+            if name not in tensors:
+                raise ValueError(f"{folder / part} lacks {name}, which {INDEX} places there")
+            weights[name] = tensors[name]
+    return weights
+
+
+def write_folder(
+    folder: str | os.PathLike[str],
+    config: Mapping[str, Any],
+    weights: Mapping[str, Array],
+    max_shard_bytes: int | None = None,
+) -> None:
+    """Write `config.json` and the weights (NumPy arrays), in one file or in parts of at most `max_shard_bytes`.
+
+    A part holds at least one weight. An earlier model in the folder is replaced, its surplus parts removed.
+
+    Raises:
+        ValueError: `max_shard_bytes` is not positive.
+    """
+    if max_shard_bytes is not None and max_shard_bytes < 1:
+        raise ValueError(f"max_shard_bytes={max_shard_bytes!r}: a positive number of bytes is needed, or None")
+    folder = Path(folder)
+    parts = list(_split(weights, max_shard_bytes))
+    whole = len(parts) == 1
+    names = [WHOLE] if whole else [PART.format(part=i + 1, parts=len(parts)) for i in range(len(parts))]
+    index = {
+        "metadata": {"total_size": sum(nbytes(x) for x in weights.values())},
+        "weight_map": {name: file for file, part in zip(names, parts, strict=True) for name in part},
+    }
+    texts = {CONFIG: config} if whole else {CONFIG: config, INDEX: index}
+
+    folder.mkdir(parents=True, exist_ok=True)
+    stale = {path for path in folder.glob("model*.safetensors*") if path.name not in {*names, *texts}}
+    temporary = {name: folder / f".{name}.partial" for name in (*names, *texts)}
+    try:
+        for name, part in zip(names, parts, strict=True):
+            save_file(part, temporary[name], metadata={"format": "pt"})  # transformers asks for this
+        for name, content in texts.items():
+            temporary[name].write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+        for name, path in temporary.items():
+            path.replace(folder / name)
+    finally:
+        for path in temporary.values():
+            path.unlink(missing_ok=True)
+    for path in stale:
+        path.unlink()
+
+
+def _split(weights: Mapping[str, Array], max_shard_bytes: int | None) -> Iterator[dict[str, Array]]:
+    part: dict[str, Array] = {}
+    size = 0
+    for name, x in weights.items():
+        if part and max_shard_bytes is not None and size + nbytes(x) > max_shard_bytes:
+            yield part
+            part, size = {}, 0
+        part[name] = x
+        size += nbytes(x)
+    yield part
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}: a JSON object is needed")
+    return content
+
+
+def _read_tensors(path: Path) -> dict[str, Array]:
+    try:
+        with safe_open(path, framework="np") as file:
+            kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 (it is no dict)
+            tensors = {name: file.get_tensor(name) for name, kind in kinds.items() if kind != "BF16"}
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged or truncated: {error}") from error
+    if len(tensors) < len(kinds):  # NumPy has no bfloat16
+        raw = dict(deserialize(path.read_bytes()))  # type: ignore[no-untyped-call]
+        missing = kinds.keys() - tensors.keys()
+        tensors |= {name: from_bfloat16(raw[name]["data"], raw[name]["shape"]) for name in missing}
+    return tensors

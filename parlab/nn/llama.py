@@ -1,0 +1,209 @@
+"""The serial Llama: the model that every parallel strategy shares, and is held against.
+
+>>> config = LlamaConfig(vocab_size=11, hidden_size=8, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2)
+>>> model = Llama.random(config, seed=1)
+>>> tokens = parlab.arrays.generator(2).integers(11, size=(3, 6))  # [B, S + 1]
+>>> loss, gradients = model.loss_and_gradients(tokens[:, :-1], tokens[:, 1:])
+>>> round(loss, 1), sorted(gradients) == sorted(model.weights)  # an untrained model guesses: log 11 = 2.4
+(2.4, True)
+
+Source: Touvron et al. 2023, "LLaMA"; names and files as in Hugging Face's transformers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import parlab.arrays
+from parlab.arrays import Array, namespace
+from parlab.nn.config import EMBEDDING, FINAL_NORM, HEAD, LlamaConfig
+from parlab.nn.huggingface import read_config, read_weights, write_folder
+from parlab.nn.layers import CAUSAL_ATTENTION, Block, Core, Embedding, GatedMLP, Head, RMSNorm, SelfAttention
+from parlab.nn.rotary import Rotary
+from parlab.nn.stage import Chain, Gradients, Stage
+
+
+class Llama:
+    """A configuration, its weights by Hugging Face name, and the layers that read them.
+
+    Args:
+        config: the sizes.
+        weights: by name, matrices `[in, out]`. The dictionary is shared, not copied: an entry replaced here is used in
+            the next call.
+        positions: of the tokens that come, `[S]` or `[B, S]`; 0, 1, 2, ... when None.
+        core: how queries meet keys; causal attention over all tokens, unless context parallelism puts its own here.
+
+    Raises:
+        ValueError: a weight is missing, surplus, or of the wrong shape or dtype.
+    """
+
+    def __init__(
+        self,
+        config: LlamaConfig,
+        weights: dict[str, Array],
+        *,
+        positions: Array | None = None,
+        core: Core = CAUSAL_ATTENTION,
+    ) -> None:
+        _check_weights(config, weights)
+        self.config, self.weights = config, weights
+        rotary = Rotary(config.head_dim, config.rope_theta, config.rope_scaling, positions)
+        self.embedding = Embedding(weights, EMBEDDING)
+        self.blocks = [decoder_block(config, weights, layer, rotary, core) for layer in range(config.num_hidden_layers)]
+        norm = RMSNorm(weights, FINAL_NORM, config.rms_norm_eps)
+        tied = config.tie_word_embeddings
+        self.head = Head(norm, weights, EMBEDDING if tied else HEAD, tied=tied)
+        self.chain = Chain([self.embedding, *self.blocks, self.head])
+
+    @classmethod
+    def random(
+        cls, config: LlamaConfig, seed: int = 0, *, xp: Any = None, dtype: str = "float32", **kwargs: Any
+    ) -> Llama:
+        """A model before training: matrices normal with deviation `initializer_range`, norms 1, as transformers has it.
+
+        The same seed gives the same values in every library; `xp` is `parlab.arrays.default_namespace()` when None.
+        """
+        xp = xp or parlab.arrays.default_namespace()
+        as_dtype = getattr(xp, dtype)
+        draw = parlab.arrays.generator(seed)
+        weights = {}
+        for name, shape in config.weight_shapes.items():
+            if len(shape) == 1:
+                weights[name] = xp.ones(shape, dtype=as_dtype)
+            else:
+                weights[name] = parlab.arrays.asarray(draw.normal(0.0, config.initializer_range, shape), xp, as_dtype)
+        return cls(config, weights, **kwargs)
+
+    def stages(self, layers: Sequence[range]) -> list[Chain]:
+        """The model cut into stages for a pipeline: stage i owns the decoder blocks `layers[i]`.
+
+        The first also owns the embedding; the last also the final norm, the head and the loss, and its `forward` takes
+        the targets. A tied table belongs to both ends, and its gradient is the sum of theirs.
+
+        Raises:
+            ValueError: the ranges are not all the layers in order.
+
+        >>> config = LlamaConfig(vocab_size=11, hidden_size=8, intermediate_size=16, num_hidden_layers=3,
+        ...                      num_attention_heads=2)
+        >>> [len(stage.stages) for stage in Llama.random(config).stages([range(0, 2), range(2, 3)])]
+        [3, 2]
+        """
+        if [layer for part in layers for layer in part] != list(range(self.config.num_hidden_layers)) or not layers:
+            raise ValueError(
+                f"layers={list(layers)!r}: ranges that join to 0..{self.config.num_hidden_layers - 1} are needed"
+            )
+        parts: list[list[Stage]] = [[self.blocks[layer] for layer in part] for part in layers]
+        parts[0].insert(0, self.embedding)
+        parts[-1].append(self.head)
+        return [Chain(part) for part in parts]
+
+    @property
+    def weight_blocks(self) -> dict[str, tuple[str, ...]]:
+        """The weights' names in the pieces that ZeRO gathers: `embedding`, `layers.0`, ..., `head`. Each name once."""
+        blocks = {"embedding": self.embedding.weight_names}
+        blocks |= {f"layers.{i}": block.weight_names for i, block in enumerate(self.blocks)}
+        return blocks | {"head": tuple(name for name in self.head.weight_names if name != EMBEDDING)}
+
+    def logits(self, tokens: Array) -> Array:
+        """`[B, S]` -> `[B, S, V]`.
+
+        Raises:
+            ValueError: tokens of another shape or dtype, or outside the vocabulary.
+        """
+        _check_tokens("tokens", tokens)
+        return self.chain.forward(tokens)[0]
+
+    def loss_and_gradients(self, tokens: Array, targets: Array) -> tuple[float, Gradients]:
+        """The mean cross-entropy in nats a token, and its gradient with respect to every weight, by name.
+
+        Args:
+            tokens: `[B, S]`.
+            targets: `[B, S]`: what comes after each token (they are not shifted here).
+
+        Raises:
+            ValueError: tokens or targets of another shape or dtype, or outside the vocabulary.
+        """
+        _check_tokens("tokens", tokens)
+        _check_tokens("targets", targets)
+        loss, cache = self.chain.forward(tokens, targets)
+        _, gradients = self.chain.backward(1.0, cache)
+        return float(loss), {name: gradients[name] for name in self.weights}
+
+    def save(self, folder: str | os.PathLike[str], *, max_shard_bytes: int | None = None) -> None:
+        """Write a folder that transformers opens: matrices are turned to its `[out, in]`.
+
+        Args:
+            folder: made if it is not there. A model in it is replaced, and never left half written.
+            max_shard_bytes: write parts of at most so many bytes, with an index.
+        """
+        weights = {name: _turned(name, parlab.arrays.to_numpy(x)) for name, x in self.weights.items()}
+        config = self.config.to_dict() | {"torch_dtype": str(weights[EMBEDDING].dtype)}
+        config.pop("dtype", None)  # its new name in transformers 5, which knows both
+        write_folder(folder, config, weights, max_shard_bytes)
+
+
+def load(folder: str | os.PathLike[str], *, xp: Any = None, dtype: str | None = None, **kwargs: Any) -> Llama:
+    """Read a folder that `Llama.save` or transformers wrote.
+
+    Args:
+        folder: with `config.json` and `model.safetensors`, or its parts and their index.
+        xp: the array library, `parlab.arrays.default_namespace()` when None.
+        dtype: of the weights; when None, that of the file (bfloat16 becomes float32).
+        kwargs: `positions` and `core`, as for `Llama`.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: a file is damaged, the architecture is another, or the weights do not fit the configuration.
+    """
+    config = LlamaConfig.from_dict(read_config(folder))
+    tensors = {name: x for name, x in read_weights(folder).items() if not name.endswith("rotary_emb.inv_freq")}
+    if config.tie_word_embeddings:
+        tensors.pop(HEAD, None)  # a copy of the table, in some files
+    xp = xp or parlab.arrays.default_namespace()
+    as_dtype = None if dtype is None else getattr(xp, dtype)
+    names = dict.fromkeys([*config.weight_shapes, *tensors])  # in the model's order
+    weights = {
+        name: parlab.arrays.asarray(_turned(name, tensors[name]), xp, as_dtype) for name in names if name in tensors
+    }
+    try:
+        return Llama(config, weights, **kwargs)
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from error
+
+
+def decoder_block(config: LlamaConfig, weights: Mapping[str, Array], layer: int, rotary: Rotary, core: Core) -> Block:
+    """Layer number `layer` of the decoder."""
+    prefix = f"model.layers.{layer}"
+    return Block(
+        RMSNorm(weights, f"{prefix}.input_layernorm.weight", config.rms_norm_eps),
+        SelfAttention(weights, f"{prefix}.self_attn", config.head_dim, rotary, core),
+        RMSNorm(weights, f"{prefix}.post_attention_layernorm.weight", config.rms_norm_eps),
+        GatedMLP(weights, f"{prefix}.mlp"),
+    )
+
+
+def _turned(name: str, x: Any) -> Any:
+    """A matrix as the other side has it, `[in, out]` or `[out, in]`; the embedding's table is the same on both."""
+    return x if x.ndim != 2 or name == EMBEDDING else x.T.copy(order="C")
+
+
+def _check_weights(config: LlamaConfig, weights: Mapping[str, Array]) -> None:
+    shapes = config.weight_shapes
+    for problem, names in (("missing", shapes.keys() - weights.keys()), ("surplus", weights.keys() - shapes.keys())):
+        if names:
+            raise ValueError(f"{len(names)} weights are {problem} for this configuration, among them {min(names)}")
+    dtype = weights[EMBEDDING].dtype
+    for name, shape in shapes.items():
+        x = weights[name]
+        if tuple(x.shape) != shape:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}: the configuration asks for {shape}")
+        if not namespace(x).isdtype(x.dtype, "real floating") or x.dtype != dtype:
+            raise ValueError(f"{name} has dtype {x.dtype}: one floating dtype for all is needed ({EMBEDDING}: {dtype})")
+
+
+def _check_tokens(name: str, tokens: Array) -> None:
+    if not parlab.arrays.is_array(tokens) or tokens.ndim != 2 or tokens.size == 0:
+        shape = tuple(getattr(tokens, "shape", ()))
+        raise ValueError(f"{name}: an array [batch, sequence] of whole numbers is needed, not shape {shape}")
