@@ -1,0 +1,151 @@
+"""AdamW, clipping by the gradients' norm, and the usual course of the learning rate.
+
+Sources: Loshchilov and Hutter 2019, "Decoupled weight decay regularization", algorithm 2; Pascanu, Mikolov and Bengio
+2013 (clipping); Loshchilov and Hutter 2017, "SGDR" (cosine).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from parlab.arrays import Array, namespace
+from parlab.nn.stage import Gradients
+
+PIECE = 65536  # numbers updated at once: weight, gradient and moments of a piece stay in a core's cache
+
+
+@dataclass
+class AdamW:
+    """Adam with decoupled weight decay; the defaults are PyTorch's.
+
+    Every operation is elementwise, so a shard of the weights with its shard of the moments gets bitwise the numbers
+    that the whole would get: that is all that ZeRO rests on.
+
+    >>> import numpy as np
+    >>> weights, optimizer = {"w": np.array([1.0, -1.0])}, AdamW(lr=0.1, weight_decay=0.0)
+    >>> optimizer.step(weights, {"w": np.array([0.5, -3.0])})
+    >>> [round(float(value), 4) for value in weights["w"]]  # the first step is lr against the gradient's sign
+    [0.9, -0.9]
+
+    Raises:
+        ValueError: a hyperparameter out of its range.
+    """
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    steps: int = field(default=0, init=False)
+    moments: dict[str, tuple[Array, Array]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "eps", "weight_decay"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name}={getattr(self, name)!r}: a number that is not negative is needed")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas={self.betas!r}: two numbers are needed, each at least 0 and less than 1")
+
+    def step(self, weights: Mapping[str, Array], gradients: Mapping[str, Array], lr: float | None = None) -> None:
+        """Change every weight in place, by its gradient of the same name; `lr` instead of the optimizer's, if given.
+
+        Raises:
+            ValueError: the names, or the shapes under a name, differ.
+        """
+        _check_alike(weights, gradients)
+        self.steps += 1
+        for name, weight in weights.items():
+            if name not in self.moments:
+                xp = namespace(weight)
+                self.moments[name] = xp.zeros_like(weight), xp.zeros_like(weight)
+            self.update(weight, gradients[name], *self.moments[name], step=self.steps, lr=lr)
+
+    def update(
+        self, weight: Array, gradient: Array, mean: Array, square: Array, *, step: int, lr: float | None = None
+    ) -> None:
+        """One update in place of a weight, or a shard of it, and its two moments; `step` counts from 1."""
+        lr = self.lr if lr is None else lr
+        flat = [namespace(x).reshape(x, (-1,), copy=False) for x in (weight, gradient, mean, square)]
+        for start in range(0, weight.size, PIECE):
+            w, g, m, v = (x[start : start + PIECE] for x in flat)
+            w[...], m[...], v[...] = adamw(w, g, m, v, step, lr, self.betas, self.eps, self.weight_decay)
+
+
+def adamw(
+    w: Array, g: Array, m: Array, v: Array, step: int, lr: float, betas: tuple[float, float], eps: float, decay: float
+) -> tuple[Array, Array, Array]:
+    """New weight, mean of the gradients and mean of their squares: algorithm 2 of the paper, on arrays of one shape."""
+    xp = namespace(w, g)
+    m = betas[0] * m + (1 - betas[0]) * g
+    v = betas[1] * v + (1 - betas[1]) * (g * g)
+    unbiased_m = m / (1 - betas[0] ** step)  # both began at 0, and would stay too small for the first steps
+    unbiased_v = v / (1 - betas[1] ** step)
+    w = w * (1 - lr * decay)  # apart from the gradient: that is what "decoupled" means
+    return w - lr * unbiased_m / (xp.sqrt(unbiased_v) + eps), m, v
+
+
+def gradient_norm(gradients: Mapping[str, Array]) -> float:
+    """√ of the sum of all squares, over all gradients together."""
+    return math.sqrt(sum(sum_of_squares(gradient) for gradient in gradients.values()))
+
+
+def sum_of_squares(x: Array) -> float:
+    """What shards of a gradient add up to its norm's square, in float32 or wider."""
+    xp = namespace(x)
+    x = xp.astype(xp.reshape(x, (-1,)), xp.result_type(x.dtype, xp.float32), copy=False)
+    return float(xp.vecdot(x, x))
+
+
+def clip_factor(norm: float, max_norm: float) -> float:
+    """What to multiply gradients by, so that their norm is at most `max_norm`: 1 where it already is.
+
+    Raises:
+        ValueError: `max_norm` is not positive.
+    """
+    if not max_norm > 0:
+        raise ValueError(f"max_norm={max_norm!r}: a positive number is needed")
+    return min(1.0, max_norm / norm) if norm > 0 else 1.0
+
+
+def clip_gradients(gradients: Mapping[str, Array], max_norm: float) -> tuple[Gradients, float]:
+    """The gradients, all shrunk alike if their common norm is above `max_norm`, and the norm that they had.
+
+    >>> import numpy as np
+    >>> clipped, norm = clip_gradients({"a": np.array([3.0]), "b": np.array([4.0])}, max_norm=1.0)
+    >>> norm, round(float(clipped["b"][0]), 3)
+    (5.0, 0.8)
+    """
+    norm = gradient_norm(gradients)
+    factor = clip_factor(norm, max_norm)
+    return ({name: gradient * factor for name, gradient in gradients.items()} if factor < 1 else dict(gradients)), norm
+
+
+def warmup_cosine(step: int, *, peak: float, warmup_steps: int, total_steps: int, floor: float = 0.0) -> float:
+    """The learning rate of `step`, counted from 0: up in a line to `peak`, then down half a cosine to `floor`.
+
+    >>> [round(warmup_cosine(step, peak=1.0, warmup_steps=2, total_steps=6), 3) for step in range(7)]
+    [0.5, 1.0, 1.0, 0.854, 0.5, 0.146, 0.0]
+
+    Raises:
+        ValueError: the warm-up is negative or not shorter than the whole.
+    """
+    if not 0 <= warmup_steps < total_steps:
+        raise ValueError(
+            f"warmup_steps={warmup_steps!r}: 0 or more are needed, and fewer than total_steps={total_steps}"
+        )
+    if step < warmup_steps:
+        return peak * (step + 1) / warmup_steps
+    progress = min((step - warmup_steps) / (total_steps - warmup_steps), 1.0)
+    return floor + (peak - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def _check_alike(weights: Mapping[str, Array], gradients: Mapping[str, Array]) -> None:
+    if weights.keys() != gradients.keys():
+        odd = sorted(weights.keys() ^ gradients.keys())
+        raise ValueError(f"weights and gradients have different names: {', '.join(odd[:3])} on one side only")
+    for name, weight in weights.items():
+        if tuple(weight.shape) != tuple(gradients[name].shape):
+            raise ValueError(
+                f"{name}: the weight has shape {tuple(weight.shape)}, its gradient {tuple(gradients[name].shape)}"
+            )
