@@ -83,11 +83,11 @@ def same_form(value: Value, like: Value) -> bool:
     return not isinstance(like, dict | tuple | list) and value.shape == like.shape and value.dtype == like.dtype
 
 
-def form(value: Value) -> str:
-    """Nesting, dtypes and shapes as text: `float32[4, 8]`, `(int64[3], {'k': float64[]})`."""
+def form(value: Value, shape: tuple[Any, ...] | None = None) -> str:
+    """Nesting, dtypes and shapes as text: `float32[4, 8]`, `(int64[3], {'k': float64[]})`; `shape` to show another."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {form(value[key])}" for key in sorted(value)) + "}"
     if isinstance(value, tuple | list):
         opening, closing = "()" if isinstance(value, tuple) else "[]"
         return opening + ", ".join(form(item) for item in value) + closing
-    return f"{str(value.dtype).rpartition('.')[2]}[{', '.join(map(str, value.shape))}]"
+    return f"{str(value.dtype).rpartition('.')[2]}[{', '.join(map(str, value.shape if shape is None else shape))}]"

@@ -1,0 +1,31 @@
+"""Ranks, messages, collectives, logs, and the simulated clock.
+
+`run` starts a rank program on threads; `Comm` is what the program talks to; `Timeline` is what happened. To add a world
+(MPI, NCCL), give `Comm` an engine with the methods of `ThreadsEngine`: post, wait, take, meet.
+"""
+
+from parlab.world.cluster import CLASSROOM, Cluster, Device, Link
+from parlab.world.comm import Comm, Request
+from parlab.world.errors import DeadlockError, MismatchError, RequestError, WorldError
+from parlab.world.run import Run, per_rank, run
+from parlab.world.timeline import Span, Timeline, Transfer, Wait
+
+__all__ = [
+    "CLASSROOM",
+    "Cluster",
+    "Comm",
+    "DeadlockError",
+    "Device",
+    "Link",
+    "MismatchError",
+    "Request",
+    "RequestError",
+    "Run",
+    "Span",
+    "Timeline",
+    "Transfer",
+    "Wait",
+    "WorldError",
+    "per_rank",
+    "run",
+]

@@ -1,0 +1,104 @@
+"""What the algorithms share: cutting an array into blocks, combining, and a ring or a power of two inside a group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+from parlab.arrays import Array, namespace
+from parlab.world.cluster import Link
+
+Combine = Callable[[Array, Array], Array]
+
+OPERATIONS = ("sum", "prod", "max", "min")
+
+
+def combiner(op: str, x: Array) -> Combine:
+    """The function of two arrays that `op` names, from the library of `x`.
+
+    Raises:
+        ValueError: an unknown operation.
+    """
+    xp = namespace(x)
+    functions = dict(zip(OPERATIONS, (xp.add, xp.multiply, xp.maximum, xp.minimum), strict=True))
+    if op not in functions:
+        raise ValueError(f"op={op!r}: the operations are {', '.join(OPERATIONS)}")
+    return functions[op]
+
+
+def block_sizes(length: int, parts: int) -> list[int]:
+    """How `length` elements are cut into `parts` blocks: the first (length mod parts) hold one more.
+
+    >>> block_sizes(10, 3)
+    [4, 3, 3]
+    """
+    return [length // parts + (part < length % parts) for part in range(parts)]
+
+
+def blocks_of(sizes: Sequence[int]) -> list[slice]:
+    """Consecutive blocks of these sizes."""
+    return [slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0))]
+
+
+def flat_copy(x: Array) -> Array:
+    """The elements of `x` in C order, in memory of their own."""  # [n]
+    xp = namespace(x)
+    return xp.reshape(xp.asarray(x, copy=True), (-1,))
+
+
+def cut(x: Array, axis: int, parts: int, name: str) -> list[Array]:
+    """`parts` equal pieces of `x` along `axis`, the argument called `name`.
+
+    Raises:
+        ValueError: the axis does not divide.
+    """
+    length = x.shape[axis]
+    if length % parts:
+        raise ValueError(
+            f"{name}={axis}: {length} elements along this axis do not divide among {parts} ranks; use a multiple of "
+            f"{parts}, or pad"
+        )
+    return cut_at(x, axis, [length // parts] * parts)
+
+
+def cut_at(x: Array, axis: int, sizes: Sequence[int]) -> list[Array]:
+    """Pieces of `x` of these sizes along `axis`."""
+    return [x[(slice(None),) * axis + (block, ...)] for block in blocks_of(sizes)]
+
+
+class Subset:
+    """Some ranks of a group, renumbered 0, 1, ...: the same messages under other numbers."""
+
+    def __init__(self, comm: Any, members: Sequence[int]):
+        self.comm = comm
+        self.members = members
+        self.rank = members.index(comm.rank)
+        self.size = len(members)
+        self.left = (self.rank - 1) % self.size
+        self.right = (self.rank + 1) % self.size
+
+    def sendrecv(self, x: Array, dst: int, src: int, like: Array | None = None) -> Array:
+        return self.comm.sendrecv(x, self.members[dst], self.members[src], like)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The closed form of one collective.
+
+    Attributes:
+        messages: how many messages each rank sends.
+        nbytes: how many bytes each rank sends.
+        picoseconds: from the moment when all ranks have entered to the moment when all have the result, on links of
+            equal speed with one port each way.
+    """
+
+    messages: list[int]
+    nbytes: list[int]
+    picoseconds: int
+
+
+def exchange_steps(link: Link, nbytes: Sequence[int]) -> int:
+    """Picoseconds of messages of these sizes, one after the other."""
+    return sum(map(link.picoseconds, nbytes))

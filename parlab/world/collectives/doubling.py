@@ -1,0 +1,161 @@
+"""Recursive doubling and halving: partners at distance 1, 2, 4, ..., so log₂ N steps instead of N.
+
+They need a power of two of ranks. For any other number, the ranks beyond it are folded away first: with N = 2ᵏ + e, each
+of the ranks 0, 2, ..., 2e − 2 hands its data to its right neighbour, sits out, and gets the result back at the end.
+
+Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH" (IJHPCA 2005).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parlab.arrays import Array, namespace
+from parlab.world.cluster import Link
+from parlab.world.collectives.common import Combine, Cost, Subset, block_sizes, blocks_of, exchange_steps, flat_copy
+
+
+def recursive_doubling_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:
+    """After step s every rank holds the sum over its block of 2ˢ⁺¹ ranks; the whole array travels each time."""
+
+    def exchange_everything(core: Any, total: Array) -> Array:
+        distance = 1
+        while distance < core.size:
+            partner = core.rank ^ distance
+            total = combine(total, core.sendrecv(total, partner, partner))
+            distance *= 2
+        return total
+
+    return _folded(comm, x, combine, exchange_everything)
+
+
+def rabenseifner_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:
+    """A reduce-scatter by recursive halving, then an all-gather by recursive doubling: few steps and few bytes."""
+
+    def halve_and_double(core: Any, total: Array) -> Array:
+        flat = flat_copy(total)  # [n]
+        blocks = blocks_of(block_sizes(flat.shape[0], core.size))
+        recursive_halving_reduce_scatter(core, flat, blocks, combine)
+        recursive_doubling_all_gather(core, flat, blocks)
+        return namespace(total).reshape(flat, total.shape)
+
+    return _folded(comm, x, combine, halve_and_double)
+
+
+def recursive_halving_reduce_scatter(comm: Any, total: Array, blocks: list[slice], combine: Combine) -> None:
+    """`total` [n]: in place, rank r's block r becomes complete. The window of blocks that a rank still sums halves."""
+    first, distance = 0, comm.size // 2  # the window is [first, first + 2 · distance)
+    while distance:
+        lower = slice(blocks[first].start, blocks[first + distance - 1].stop)
+        upper = slice(lower.stop, blocks[first + 2 * distance - 1].stop)
+        partner = comm.rank ^ distance
+        kept, given = (lower, upper) if comm.rank < partner else (upper, lower)
+        partial = comm.sendrecv(total[given], partner, partner, like=total[kept])
+        total[kept] = combine(total[kept], partial)
+        first += 0 if comm.rank < partner else distance
+        distance //= 2
+
+
+def recursive_doubling_all_gather(comm: Any, total: Array, blocks: list[slice]) -> None:
+    """`total` [n]: in place, rank r's block r goes to all others. The window of finished blocks doubles."""
+    distance = 1
+    while distance < comm.size:
+        partner = comm.rank ^ distance
+        mine, theirs = (_window(blocks, rank, distance) for rank in (comm.rank, partner))
+        total[theirs] = comm.sendrecv(total[mine], partner, partner, like=total[theirs])
+        distance *= 2
+
+
+def _window(blocks: list[slice], rank: int, width: int) -> slice:
+    """The elements of the aligned window of `width` blocks around block `rank`."""
+    first = rank - rank % width
+    return slice(blocks[first].start, blocks[first + width - 1].stop)
+
+
+def _folded(comm: Any, x: Array, combine: Combine, core_all_reduce: Any) -> Array:
+    """All-reduce among any number of ranks by one that needs a power of two."""
+    extra = comm.size - power_of_two_below(comm.size)
+    if comm.rank < 2 * extra and comm.rank % 2 == 0:
+        comm.send(x, comm.right)
+        return comm.recv(comm.right, like=x)
+    total = namespace(x).asarray(x, copy=True)
+    if comm.rank < 2 * extra:
+        total = combine(comm.recv(comm.left, like=x), total)
+    core = Subset(comm, [*range(1, 2 * extra, 2), *range(2 * extra, comm.size)])
+    total = core_all_reduce(core, total)
+    if comm.rank < 2 * extra:
+        comm.send(total, comm.left)
+    return total
+
+
+def power_of_two_below(size: int) -> int:
+    """The largest power of two that is at most `size`."""
+    return 1 << (size.bit_length() - 1)
+
+
+def recursive_doubling_all_reduce_cost(size: int, length: int, itemsize: int, link: Link) -> Cost:
+    """log₂N (α + nβ); with folding two steps more, and one message more for each folded pair's two ranks."""
+    nbytes = length * itemsize
+    core = power_of_two_below(size)
+    steps = core.bit_length() - 1
+    return _folded_cost(size, nbytes, steps, [nbytes * steps] * core, steps * link.picoseconds(nbytes), link)
+
+
+def rabenseifner_all_reduce_cost(size: int, length: int, itemsize: int, link: Link) -> Cost:
+    """2 log₂N α + 2(N − 1)/N · nβ where N is a power of two that divides the length.
+
+    The exchange lasts as long as the longer half, and the first window's lower half is the longest.
+    """
+    core = power_of_two_below(size)
+    sizes = [itemsize * block for block in block_sizes(length, core)]
+    halves = [sum(sizes[: core >> step]) for step in range(1, core.bit_length())]
+    sent = [sum(_sent_in_halving(sizes, rank)) + sum(_sent_in_doubling(sizes, rank)) for rank in range(core)]
+    return _folded_cost(size, sum(sizes), 2 * len(halves), sent, 2 * exchange_steps(link, halves), link)
+
+
+def recursive_halving_reduce_scatter_cost(nbytes: list[int], link: Link) -> Cost:
+    """log₂N α + (N − 1)/N · nβ for equal blocks."""
+    size = len(nbytes)
+    halves = [sum(nbytes[: size >> step]) for step in range(1, size.bit_length())]
+    sent = [sum(_sent_in_halving(nbytes, rank)) for rank in range(size)]
+    return Cost([len(halves)] * size, sent, exchange_steps(link, halves))
+
+
+def recursive_doubling_all_gather_cost(nbytes: list[int], link: Link) -> Cost:
+    """log₂N α + (N − 1)/N · nβ for equal blocks: the halving, backwards."""
+    size = len(nbytes)
+    halves = [sum(nbytes[: size >> step]) for step in range(1, size.bit_length())]
+    sent = [sum(_sent_in_doubling(nbytes, rank)) for rank in range(size)]
+    return Cost([len(halves)] * size, sent, exchange_steps(link, halves))
+
+
+def _sent_in_halving(sizes: list[int], rank: int) -> list[int]:
+    """Bytes that `rank` gives away in each step: its partner's half of the window."""
+    widths = [len(sizes) >> step for step in range(1, len(sizes).bit_length())]
+    return [_window_size(sizes, rank ^ width, width) for width in widths]
+
+
+def _sent_in_doubling(sizes: list[int], rank: int) -> list[int]:
+    """Bytes that `rank` passes on in each step: its own half of the window."""
+    widths = [len(sizes) >> step for step in range(1, len(sizes).bit_length())]
+    return [_window_size(sizes, rank, width) for width in widths]
+
+
+def _window_size(sizes: list[int], rank: int, width: int) -> int:
+    first = rank - rank % width
+    return sum(sizes[first : first + width])
+
+
+def _folded_cost(size: int, nbytes: int, steps: int, core_nbytes: list[int], core_time: int, link: Link) -> Cost:
+    """The cost of a power-of-two core, with the folding of the ranks beyond it around."""
+    extra = size - power_of_two_below(size)
+    messages, sent = [], []
+    for rank in range(size):
+        if rank < 2 * extra and rank % 2 == 0:
+            messages.append(1)
+            sent.append(nbytes)
+        else:
+            paired = rank < 2 * extra
+            messages.append(steps + paired)
+            sent.append(core_nbytes[rank // 2 if paired else rank - extra] + nbytes * paired)
+    return Cost(messages, sent, core_time + (2 * link.picoseconds(nbytes) if extra else 0))

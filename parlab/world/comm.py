@@ -1,0 +1,405 @@
+"""What a rank program talks to: messages, collectives, and notes of what it computes and holds."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from parlab.arrays import Array, namespace
+from parlab.world import collectives, values
+from parlab.world.errors import RequestError
+from parlab.world.log import COMPUTE, PRINT
+from parlab.world.threads import Group, Message, Seat, ThreadsEngine
+from parlab.world.values import Value
+
+
+class Comm:
+    """A rank's place in a group of ranks.
+
+    Messages from one rank to another match in the order in which they are posted. A blocking `send` returns when the
+    receiver takes the message. Values are arrays, or nested tuples, lists and dicts of arrays; one value is one message,
+    is copied, and arrives in C order.
+
+    Attributes:
+        rank: this rank's number in the group, from 0.
+        size: ranks in the group.
+    """
+
+    def __init__(self, engine: ThreadsEngine, seat: Seat, group: Group, channel: str = "messages", name: str = "message"):
+        self.rank = group.members.index(seat.rank)
+        self.size = len(group.members)
+        self._engine = engine
+        self._seat = seat
+        self._group = group
+        self._channel = channel
+        self._name = name  # what its messages are for, as a timeline shows it
+        self._ways_out: dict[int, Any] = {}
+        self._ways_in: dict[int, Any] = {}
+        self._splits = 0
+        self._inner: Comm | None = None
+
+    @property
+    def left(self) -> int:
+        """The previous rank on the ring."""
+        return (self.rank - 1) % self.size
+
+    @property
+    def right(self) -> int:
+        """The next rank on the ring."""
+        return (self.rank + 1) % self.size
+
+    def __repr__(self) -> str:
+        return f"Comm(rank {self.rank} of {self.size}, group {self._group.name})"
+
+    # Messages
+
+    def send(self, x: Value, dst: int, *, label: Any = None) -> None:
+        """Send `x` to rank `dst`; returns when `dst` takes it.
+
+        Args:
+            x: an array, or nested tuples, lists and dicts of arrays.
+            dst: a rank of this group.
+            label: what this message is; checked against the receiver's label, never used for matching.
+
+        Raises:
+            ValueError: `dst` is not a rank of the group, or `x` holds something else than arrays.
+            DeadlockError: raised by `run`: no rank could move any more.
+        """
+        message = self._post_send(x, dst, label)
+        self._engine.wait(self._seat, (message,), f"send(to {dst})")
+
+    def recv(self, src: int, like: Value, *, label: Any = None) -> Value:
+        """The next value from rank `src`.
+
+        Args:
+            src: a rank of this group.
+            like: a value with the nesting, shapes and dtypes that will come; its contents are not looked at.
+            label: see `send`.
+
+        Raises:
+            ValueError: `src` is not a rank of the group.
+            MismatchError: what came has another form than `like`, or another label.
+        """
+        message = self._post_receive(src, like, label)
+        self._engine.wait(self._seat, (message,), f"recv(from {src})")
+        return self._engine.take(self._seat, message)
+
+    def sendrecv(self, x: Value, dst: int, src: int, like: Value = None, *, label: Any = None) -> Value:
+        """Send `x` to `dst` and receive from `src` at once; `like` is what will come, None: like `x`.
+
+        Raises: as `send` and `recv`.
+        """
+        out = self._post_send(x, dst, label)
+        back = self._post_receive(src, x if like is None else like, label)
+        self._engine.wait(self._seat, (out, back), f"sendrecv(to {dst}, from {src})")
+        return self._engine.take(self._seat, back)
+
+    def isend(self, x: Value, dst: int, *, label: Any = None) -> Request:
+        """Post a send and go on; `x` may be changed at once. Every request must be waited for. See `send`."""
+        return Request(self, self._post_send(x, dst, label), f"isend(to {dst})")
+
+    def irecv(self, src: int, like: Value, *, label: Any = None) -> Request:
+        """Post a receive and go on; `wait()` returns the value, which counts as held from now on. See `recv`."""
+        return Request(self, self._post_receive(src, like, label), f"irecv(from {src})")
+
+    def _post_send(self, x: Value, dst: int, label: Any) -> Message:
+        box = self._ways_out.get(dst) or self._way_out(dst)
+        x = values.checked(x, "x")
+        return self._engine.post_send(self._seat, box, values.copied(x), values.nbytes(x), self._name, label)
+
+    def _post_receive(self, src: int, like: Value, label: Any) -> Message:
+        box = self._ways_in.get(src) or self._way_in(src)
+        like = values.checked(like, "like")
+        return self._engine.post_receive(self._seat, box, like, values.nbytes(like), self._name, label)
+
+    def _way_out(self, dst: int) -> Any:
+        dst = checked_rank(dst, "dst", self.size)
+        return self._ways_out.setdefault(dst, self._group.mailbox(self._channel, self.rank, dst))
+
+    def _way_in(self, src: int) -> Any:
+        src = checked_rank(src, "src", self.size)
+        return self._ways_in.setdefault(src, self._group.mailbox(self._channel, src, self.rank))
+
+    # Collectives. Every rank of the group calls the same ones in the same order; each waits until all have entered.
+
+    def all_reduce(
+        self, x: Array, op: str = "sum", algorithm: str | None = None, *, ranks_per_node: int | None = None
+    ) -> Array:
+        """Combine the ranks' arrays element by element; every rank gets the same result, to the bit.
+
+        Args:
+            x: an array of the same shape and dtype on every rank; it need not divide.
+            op: sum, prod, max or min.
+            algorithm: ring (the default), recursive_doubling, rabenseifner or hierarchical.
+            ranks_per_node: for hierarchical: how many consecutive ranks share a node; divides the group's size.
+
+        Raises:
+            ValueError: an unknown `op` or `algorithm`, or `ranks_per_node` missing or not a divisor.
+            MismatchError: another rank entered another collective, or this one with other arguments.
+        """
+        run = collectives.chosen("all_reduce", algorithm)
+        x = one_array(x)
+        combine = collectives.combiner(op, x)
+        if algorithm == "hierarchical":
+            per_node = collectives.checked_ranks_per_node(ranks_per_node, self.size)
+            inner = self._enter("all_reduce", x, op=op, algorithm=algorithm, ranks_per_node=per_node)
+            return collectives.hierarchical_all_reduce(inner, x, combine, per_node)
+        if ranks_per_node is not None:
+            raise ValueError(f"ranks_per_node={ranks_per_node!r}: only algorithm='hierarchical' takes it")
+        return run(self._enter("all_reduce", x, op=op, algorithm=algorithm), x, combine)
+
+    def reduce(self, x: Array, root: int = 0, op: str = "sum") -> Array | None:
+        """Combine the ranks' arrays on rank `root`, by a binomial tree; the others get None. See `all_reduce`."""
+        x = one_array(x)
+        root = checked_rank(root, "root", self.size)
+        combine = collectives.combiner(op, x)
+        return collectives.binomial_reduce(self._enter("reduce", x, op=op, root=root), x, root, combine)
+
+    def broadcast(self, x: Array, root: int = 0) -> Array:
+        """The array of rank `root`, on every rank, by a binomial tree; the others pass one of its shape and dtype.
+
+        Raises: as `all_reduce`.
+        """
+        x = one_array(x)
+        root = checked_rank(root, "root", self.size)
+        return collectives.binomial_broadcast(self._enter("broadcast", x, root=root), x, root)
+
+    def all_gather(
+        self, x: Array, axis: int = 0, algorithm: str | None = None, *, counts: list[int] | None = None
+    ) -> Array:
+        """The ranks' arrays joined along `axis`, by rank; every rank gets all.
+
+        Args:
+            x: an array of the same dtype, and with `counts` None of the same shape, on every rank.
+            axis: where to join.
+            algorithm: ring (the default), bruck, or recursive_doubling (a power of two of ranks).
+            counts: the length of each rank's array along `axis`, where they differ (ring only).
+
+        Raises: as `all_reduce`.
+        """
+        run = collectives.chosen("all_gather", algorithm)
+        x = one_array(x)
+        axis = checked_axis(axis, "axis", x)
+        counts = collectives.checked_counts(counts, self.size, algorithm, x.shape[axis], self.rank)
+        collectives.check_power_of_two(algorithm, self.size)
+        shape = x.shape if counts is None else (*x.shape[:axis], "counts", *x.shape[axis + 1 :])
+        inner = self._enter("all_gather", x, shape=shape, axis=axis, algorithm=algorithm, counts=counts)
+        return collectives.gathered(run, inner, x, axis, counts)
+
+    def reduce_scatter(
+        self,
+        x: Array,
+        axis: int = 0,
+        op: str = "sum",
+        algorithm: str | None = None,
+        *,
+        counts: list[int] | None = None,
+    ) -> Array:
+        """Combine the ranks' arrays; rank r gets the r-th piece along `axis`.
+
+        Args:
+            x: an array of the same shape and dtype on every rank.
+            axis: where to cut; its length divides by the group's size, unless `counts` says how long each piece is.
+            op: sum, prod, max or min.
+            algorithm: ring (the default), or recursive_halving (a power of two of ranks).
+            counts: the length of each rank's piece (ring only); they add up to the axis.
+
+        Raises: as `all_reduce`, and ValueError where the axis does not divide.
+        """
+        run = collectives.chosen("reduce_scatter", algorithm)
+        x = one_array(x)
+        axis = checked_axis(axis, "axis", x)
+        combine = collectives.combiner(op, x)
+        counts = collectives.checked_pieces(counts, self.size, algorithm, x, axis)
+        collectives.check_power_of_two(algorithm, self.size)
+        inner = self._enter("reduce_scatter", x, axis=axis, op=op, algorithm=algorithm, counts=counts)
+        return collectives.scattered(run, inner, x, axis, combine, counts)
+
+    def all_to_all(self, x: Array, split_axis: int, concat_axis: int, algorithm: str | None = None) -> Array:
+        """Cut `x` along `split_axis`, send the i-th piece to rank i, and join what comes along `concat_axis`.
+
+        Args:
+            x: an array of the same shape and dtype on every rank.
+            split_axis: where to cut; its length divides by the group's size.
+            concat_axis: where to join.
+            algorithm: pairwise (the default) or bruck.
+
+        Raises: as `all_reduce`, and ValueError where the axis does not divide.
+        """
+        run = collectives.chosen("all_to_all", algorithm)
+        x = one_array(x)
+        split_axis = checked_axis(split_axis, "split_axis", x)
+        concat_axis = checked_axis(concat_axis, "concat_axis", x)
+        pieces = collectives.cut(x, split_axis, self.size, "split_axis")
+        inner = self._enter("all_to_all", x, split_axis=split_axis, concat_axis=concat_axis, algorithm=algorithm)
+        return namespace(x).concat(run(inner, pieces), axis=concat_axis)
+
+    def scatter(self, x: Array, root: int = 0, axis: int = 0) -> Array:
+        """Rank r gets the r-th piece of the array of rank `root`; the others pass one of its shape and dtype.
+
+        Raises: as `all_reduce`, and ValueError where the axis does not divide.
+        """
+        x = one_array(x)
+        root = checked_rank(root, "root", self.size)
+        axis = checked_axis(axis, "axis", x)
+        pieces = collectives.cut(x, axis, self.size, "axis")
+        return collectives.linear_scatter(self._enter("scatter", x, root=root, axis=axis), pieces, root)
+
+    def gather(self, x: Array, root: int = 0, axis: int = 0) -> Array | None:
+        """The ranks' arrays joined along `axis` on rank `root`; the others get None. Raises: as `all_reduce`."""
+        x = one_array(x)
+        root = checked_rank(root, "root", self.size)
+        axis = checked_axis(axis, "axis", x)
+        pieces = collectives.linear_gather(self._enter("gather", x, root=root, axis=axis), x, root)
+        return None if pieces is None else namespace(x).concat(pieces, axis=axis)
+
+    def barrier(self) -> None:
+        """Return when every rank of the group has called it, and all know (dissemination: ⌈log₂ N⌉ empty messages)."""
+        collectives.dissemination_barrier(self._enter("barrier"))
+
+    def split(self, color: int | None, key: int | None = None) -> Comm | None:
+        """New groups: the ranks that name the same `color` form one, ordered by `key`, then by rank.
+
+        Takes no simulated time. Every rank of this group calls it.
+
+        Args:
+            color: a whole number; None to join no group (the call then returns None).
+            key: a whole number; None: this rank.
+
+        Raises:
+            ValueError: `color` or `key` is not a whole number.
+        """
+        color = None if color is None else whole("color", color)
+        key = self.rank if key is None else whole("key", key)
+        wishes = self._engine.meet(self._seat, self._group, self.rank, "split", "split", (color, key))
+        self._splits += 1
+        if color is None:
+            return None
+        chosen = sorted((wish[1], rank) for rank, wish in wishes.items() if wish[0] == color)
+        members = tuple(self._group.members[rank] for _, rank in chosen)
+        name = f"{self._group.name}/{self._splits}:{color}"
+        return Comm(self._engine, self._seat, self._engine.subgroup(name, members))
+
+    def _enter(self, name: str, x: Array | None = None, *, shape: tuple[Any, ...] | None = None, **arguments: Any) -> Comm:
+        """Meet the group in a collective; returns this rank's place on the channel that collectives use."""
+        described = [values.form(x, shape)] if x is not None else []
+        described += [f"{key}={value}" for key, value in arguments.items() if value is not None]
+        self._engine.meet(self._seat, self._group, self.rank, name, f"{name}({', '.join(described)})")
+        if self._inner is None:
+            self._inner = Comm(self._engine, self._seat, self._group, "collectives")
+        self._inner._name = name
+        return self._inner
+
+    # Notes
+
+    def compute(
+        self, name: str, flops: float = 0, bytes: float = 0, seconds: float | None = None
+    ) -> AbstractContextManager[None]:
+        """Note that this rank computes: `with comm.compute("matmul", flops=2 * m * n * k): ...`.
+
+        On the simulated clock the time passes when the block is entered.
+
+        Args:
+            name: as a timeline shows it.
+            flops: floating-point operations.
+            bytes: bytes moved between the device and its memory.
+            seconds: how long it lasts; None: the roofline of `flops` and `bytes` on the rank's device.
+
+        Raises:
+            ValueError: a negative or infinite amount.
+        """
+        amount("flops", flops)
+        amount("bytes", bytes)
+        amount("seconds", 0 if seconds is None else seconds)
+        self._seat.log += (COMPUTE, (name, flops, bytes, seconds))
+        return nullcontext()
+
+    def hold(self, name: str, *arrays: Value) -> None:
+        """Count the memory under these arrays as held by this rank, under `name`, until it dies.
+
+        What arrives in messages is counted without being asked. Memory that is counted already stays as it is.
+
+        Raises:
+            ValueError: something else than arrays.
+        """
+        for number, array in enumerate(arrays):
+            self._seat.hold(values.checked(array, f"arrays[{number}]"), name, logged=False)
+
+    def print(self, *objects: Any) -> None:
+        """Show `objects` after the run: all ranks' lines by simulated time, then by rank."""
+        self._seat.log += (PRINT, " ".join(map(str, objects)))
+        self._seat.printed = True
+
+
+class Request:
+    """A send or receive that was posted and is not done. Wait for it exactly once."""
+
+    __slots__ = ("_call", "_comm", "_message")
+
+    def __init__(self, comm: Comm, message: Message, call: str):
+        self._comm = comm
+        self._message = message
+        self._call = call
+        comm._seat.open[self] = call
+
+    def wait(self) -> Value:
+        """Return when the message has passed: its value for an `irecv`, None for an `isend`.
+
+        Raises:
+            RequestError: it was waited for already.
+            MismatchError: see `Comm.recv`.
+        """
+        seat, engine = self._comm._seat, self._comm._engine
+        if seat.open.pop(self, None) is None:
+            raise RequestError(f"{self._call} was already waited for: a request is waited for once")
+        engine.wait(seat, (self._message,), f"wait for {self._call}")
+        return engine.take(seat, self._message) if self._call.startswith("irecv") else None
+
+
+def whole(name: str, value: Any) -> int:
+    """`value` as an int.
+
+    Raises:
+        ValueError: it is not a whole number.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name}={value!r}: must be a whole number") from None
+
+
+def amount(name: str, value: Any) -> None:
+    """Refuse what is not an amount: negative, infinite, not a number.
+
+    Raises:
+        ValueError: so it is.
+    """
+    if not isinstance(value, numbers.Real) or not 0 <= value < math.inf:
+        raise ValueError(f"{name}={value!r}: must be a number, at least 0 and finite")
+
+
+def checked_rank(value: Any, name: str, size: int) -> int:
+    """`value` as a rank of a group of `size`."""
+    rank = whole(name, value)
+    if not 0 <= rank < size:
+        raise ValueError(f"{name}={value!r}: the ranks of this group are 0 to {size - 1}")
+    return rank
+
+
+def checked_axis(value: Any, name: str, x: Array) -> int:
+    """`value` as an axis of `x`, counted from the front."""
+    axis = whole(name, value)
+    if not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"{name}={value!r}: the array has {x.ndim} axes")
+    return axis % x.ndim
+
+
+def one_array(x: Any) -> Array:
+    """`x`, which a collective takes: one array of numbers."""
+    x = values.checked(x, "x")
+    if isinstance(x, tuple | list | dict):
+        raise ValueError(f"x is a {type(x).__name__}: a collective takes one array; call it once for each")
+    return x

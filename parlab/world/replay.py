@@ -1,0 +1,220 @@
+"""The simulated clock: one event loop runs over a trace and says when everything happens on a given cluster.
+
+The rules, at each instant: first everything that ends there ends, and the ranks that it frees run on, each through its
+own program until it must wait or compute. Then the messages that are ready (both ends posted) start, ordered by the time
+when they became ready, then the sender's posting number, then the sender; one whose port is busy is passed over. A
+message holds the sender's out-port and the receiver's in-port for latency + bytes/bandwidth; both requests end together.
+A collective is left when its last member has entered. Nothing else takes time.
+
+Nothing here depends on how the trace came about, so the same trace gives the same timeline on every machine.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+from parlab.world.cluster import Cluster, picoseconds
+from parlab.world.log import COMPUTE, HOLD, MEET, POST_RECEIVE, POST_SEND, WAIT
+from parlab.world.timeline import Timeline
+from parlab.world.trace import Trace
+
+Printed = tuple[int, int, str]  # time, rank, text
+
+
+def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
+    """The timeline of `trace` on `cluster`, and what the ranks printed, by time, then rank.
+
+    A run that failed is replayed as far as it came; a rank that never moves again waits until the end.
+    """
+    size, src, dst = trace.size, trace.src, trace.dst
+    count = len(src)
+    transfer_time = _transfer_times(trace, cluster)
+    compute_time = [picoseconds(c.seconds) if c.seconds is not None else -1 for c in trace.computes]
+
+    programs = [iter(program) for program in trace.programs]
+    posted = bytearray(count)  # how many ends of each message are posted
+    ready_at = [-1] * count
+    start_at = [-1] * count
+    end_at = [-1] * count
+    sender_waits = bytearray(count)
+    receiver_waits = bytearray(count)
+    waiting_since = [0] * size
+    waiting_for: list[tuple[int, int] | None] = [None] * size  # the (code, row) that a rank stands in
+    entered: list[list[int]] = [[] for _ in trace.meetings]
+    held: list[list[tuple[int, int, str]]] = [[] for _ in range(size)]
+    prints: list[Printed] = []
+    compute_ranks: list[int] = []
+    compute_starts: list[int] = []
+    compute_ends: list[int] = []
+    compute_names: list[str] = []
+    waits: tuple[list[int], list[int], list[int], list[int], list[str]] = ([], [], [], [], [])
+
+    ports = _Ports(trace, cluster)
+    events = [(0, ~rank) for rank in range(size)]  # (time, message that ends) or (time, ~rank that runs on)
+    now = 0
+
+    while events:
+        now = events[0][0]
+        free: list[int] = []  # ranks that run on now
+        ready: list[int] = []  # messages whose second end is posted now
+        while events and events[0][0] == now:
+            message = heappop(events)[1]
+            if message < 0:
+                free.append(~message)
+                continue
+            end_at[message] = now
+            ports.release(message)
+            if sender_waits[message]:
+                free.append(src[message])
+            if receiver_waits[message]:
+                free.append(dst[message])
+
+        for rank in free:  # grows when a collective is complete
+            stood = waiting_for[rank]
+            if stood is not None:
+                waiting_for[rank] = None
+                if now > waiting_since[rank]:
+                    _note_wait(waits, trace, rank, waiting_since[rank], now, stood, entered)
+            for code, row in programs[rank]:
+                if code == POST_SEND or code == POST_RECEIVE:
+                    if code == POST_RECEIVE and trace.nbytes[row]:
+                        held[rank].append((now, trace.nbytes[row], "received"))
+                    posted[row] += 1
+                    if posted[row] == 2:
+                        ready_at[row] = now
+                        ready.append(row)
+                elif code == WAIT:
+                    if end_at[row] < 0:
+                        if src[row] == rank:
+                            sender_waits[row] = 1
+                        else:
+                            receiver_waits[row] = 1
+                        waiting_for[rank] = (code, row)
+                        waiting_since[rank] = now
+                        break
+                elif code == COMPUTE:
+                    duration = compute_time[row]
+                    if duration < 0:
+                        work = trace.computes[row]
+                        duration = picoseconds(cluster.device_of(rank).seconds(work.flops, work.nbytes))
+                    compute_ranks.append(rank)
+                    compute_starts.append(now)
+                    compute_ends.append(now + duration)
+                    compute_names.append(trace.computes[row].name)
+                    if duration:
+                        heappush(events, (now + duration, ~rank))
+                        break
+                elif code == MEET:
+                    members = entered[row]
+                    members.append(rank)
+                    waiting_for[rank] = (code, row)
+                    waiting_since[rank] = now
+                    if len(members) == trace.meetings[row][1]:
+                        free.extend(members)
+                    break
+                elif code == HOLD:
+                    name, nbytes = trace.holds[row]
+                    held[rank].append((now, nbytes, name))
+                else:
+                    prints.append((now, rank, trace.prints[row]))
+
+        for message in ports.start(ready, now):
+            start_at[message] = now
+            heappush(events, (now + transfer_time[message], message))
+
+    for rank, stood in enumerate(waiting_for):
+        if stood is not None and now > waiting_since[rank]:
+            _note_wait(waits, trace, rank, waiting_since[rank], now, stood, entered)
+    passed = [message for message in range(count) if end_at[message] >= 0]
+    columns = (src, dst, trace.nbytes, ready_at, start_at, end_at, trace.names, trace.labels)
+    timeline = Timeline(
+        size,
+        computes=(compute_ranks, compute_starts, compute_ends, compute_names),
+        transfers=columns if len(passed) == count else tuple([column[row] for row in passed] for column in columns),  # type: ignore[index]
+        waits=waits,
+        held=held,
+        makespan=now,
+        cluster=cluster.name,
+    )
+    return timeline, sorted(prints, key=lambda printed: printed[:2])
+
+
+def _transfer_times(trace: Trace, cluster: Cluster) -> list[int]:
+    """Picoseconds that each message takes; one to oneself takes none."""
+    known: dict[tuple[bool, int], int] = {}
+    per_node, times = cluster.ranks_per_node, []
+    for src, dst, nbytes in zip(trace.src, trace.dst, trace.nbytes, strict=True):
+        kind = (src // per_node == dst // per_node, nbytes)
+        if kind not in known:
+            known[kind] = cluster.link(src, dst).picoseconds(nbytes)
+        times.append(known[kind] if src != dst else 0)
+    return times
+
+
+class _Ports:
+    """Which messages may start. A message that finds a port busy queues there until that port is free again."""
+
+    def __init__(self, trace: Trace, cluster: Cluster):
+        self.limited = cluster.ports is not None
+        self.free = [cluster.ports or 0] * (2 * trace.size)  # out-ports by rank, then in-ports
+        self.queues: list[list[tuple[int, int, int]]] = [[] for _ in self.free]
+        self.freed: list[int] = []  # ports with a queue that became free at this instant
+        self.out = trace.src
+        self.into = [trace.size + dst for dst in trace.dst]
+        self.to_itself = [src == dst for src, dst in zip(trace.src, trace.dst, strict=True)]
+        self.order = [
+            number * trace.size + src for number, src in zip(trace.posting, trace.src, strict=True)
+        ]  # by posting number, then sender
+
+    def release(self, message: int) -> None:
+        if self.limited and not self.to_itself[message]:
+            for port in (self.out[message], self.into[message]):
+                self.free[port] += 1
+                if self.queues[port]:
+                    self.freed.append(port)
+
+    def start(self, ready: list[int], now: int) -> list[int]:
+        """Of the messages that are `ready` now, and those that queue at ports freed now, the ones that start."""
+        if not self.limited:
+            return ready
+        candidates = [(now, self.order[message], message, -1) for message in ready]
+        for port in self.freed:
+            if self.queues[port]:
+                candidates.append((*heappop(self.queues[port]), port))
+        self.freed.clear()
+        heapify(candidates)
+        started = []
+        while candidates:
+            ready_at, order, message, queue = heappop(candidates)
+            out, into = self.out[message], self.into[message]
+            if self.to_itself[message]:
+                started.append(message)
+            elif self.free[out] and self.free[into]:
+                self.free[out] -= 1
+                self.free[into] -= 1
+                started.append(message)
+            else:
+                heappush(self.queues[into if self.free[out] else out], (ready_at, order, message))
+            if queue >= 0 and self.free[queue] and self.queues[queue]:
+                heappush(candidates, (*heappop(self.queues[queue]), queue))
+        return started
+
+
+def _note_wait(
+    waits: tuple[list[int], list[int], list[int], list[int], list[str]],
+    trace: Trace,
+    rank: int,
+    start: int,
+    end: int,
+    stood: tuple[int, int],
+    entered: list[list[int]],
+) -> None:
+    """Add a row to the columns `waits`: who waited, from when to when, for whom, in what."""
+    code, row = stood
+    if code == MEET:
+        peer, name = entered[row][-1], trace.meetings[row][0]
+    else:
+        peer = trace.dst[row] if trace.src[row] == rank else trace.src[row]
+        name = "send" if trace.src[row] == rank else "receive"
+    for column, value in zip(waits, (rank, start, end, peer, name), strict=True):
+        column.append(value)

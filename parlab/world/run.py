@@ -1,0 +1,200 @@
+"""Run a program on ranks, and keep what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+
+from parlab import arrays
+from parlab.world import values
+from parlab.world.cluster import CLASSROOM, Cluster
+from parlab.world.comm import Comm, whole
+from parlab.world.errors import WorldError
+from parlab.world.replay import replay
+from parlab.world.threads import ThreadsEngine, inside_a_rank
+from parlab.world.timeline import Timeline
+from parlab.world.trace import Trace, traced
+
+ENGINES = ("threads",)
+
+
+class per_rank:  # noqa: N801 - reads as a function: run(program, 2, per_rank([a, b]))
+    """An argument of `run` that gives rank r its own item, copied, so that the rank may change it.
+
+    Args:
+        items: one a rank.
+    """
+
+    def __init__(self, items: Sequence[Any]):
+        self.items = list(items)
+
+
+class Run:
+    """What a program returned on each rank, and what happened meanwhile.
+
+    Attributes:
+        results: what the program returned, a list, one a rank.
+        cluster: the hardware that `timeline` is computed for.
+    """
+
+    def __init__(self, logs: list[list[Any]], results: list[Any], cluster: Cluster):
+        self.results = results
+        self.cluster = cluster
+        self._logs = logs
+
+    @cached_property
+    def _trace(self) -> Trace:
+        trace = traced(self._logs)
+        del self._logs
+        return trace
+
+    @cached_property
+    def _replayed(self) -> tuple[Timeline, list[tuple[int, int, str]]]:
+        return replay(self._trace, self.cluster)
+
+    @property
+    def timeline(self) -> Timeline:
+        """What happened when, on this run's cluster."""
+        return self._replayed[0]
+
+    def on(self, cluster: Cluster) -> Timeline:
+        """The same run on other hardware: the clock is computed again, no rank runs again.
+
+        Raises:
+            ValueError: not a `Cluster`, or one with fewer devices than ranks.
+        """
+        check_cluster(cluster, self._trace.size)
+        return replay(self._trace, cluster)[0]
+
+    def __repr__(self) -> str:
+        return repr(self.timeline).replace("Timeline:", "Run:", 1)
+
+
+def run(
+    program: Callable[..., Any],
+    size: int,
+    *args: Any,
+    engine: str = "threads",
+    cluster: Cluster | None = None,
+    **kwargs: Any,
+) -> Run:
+    """Run `program(comm, *args, **kwargs)` on `size` ranks.
+
+    The arrays among the arguments arrive read-only and are shared by all ranks; an argument wrapped in `per_rank` gives
+    each rank its own item. Ranks share nothing but messages.
+
+    Args:
+        program: a function whose first parameter is the rank's `Comm`.
+        size: how many ranks.
+        engine: "threads": one thread a rank, in this process.
+        cluster: the hardware that times are computed for; None: `CLASSROOM`.
+
+    Returns:
+        The `Run`. What ranks printed with `comm.print` is printed first.
+
+    Raises:
+        ValueError: a bad argument.
+        DeadlockError: no rank could move any more.
+        Exception: what the program raised, on the lowest rank that did (its `rank` and `run` are attributes).
+
+    >>> def shout(comm, x):
+    ...     return comm.all_reduce(x)
+    >>> run(shout, 3, np.ones(2)).results[0]
+    array([3., 3.])
+    """
+    cluster = CLASSROOM if cluster is None else cluster
+    _check_arguments(program, size, engine, cluster, [*args, *kwargs.values()])
+    if inside_a_rank.get():
+        raise WorldError("run() inside a rank: a rank program cannot start ranks; use comm.split() for groups")
+    world = ThreadsEngine(size)
+
+    def body(rank: int) -> Any:
+        own_args = [_argument(arg, rank) for arg in args]
+        own_kwargs = {name: _argument(arg, rank) for name, arg in kwargs.items()}
+        return program(Comm(world, world.seats[rank], world.world), *own_args, **own_kwargs)
+
+    with _one_blas_thread():
+        world.run(body)
+    done = Run([seat.log for seat in world.seats], [seat.result for seat in world.seats], cluster)
+    if any(seat.printed for seat in world.seats):
+        for _, rank, text in done._replayed[1]:
+            print(f"rank {rank}: {text}")
+    for seat in world.seats:
+        if seat.error is not None:
+            raise _with_origin(seat.error, seat.rank, done)
+    if world.deadlock is not None:
+        raise _with_origin(world.deadlock, min(world.deadlock.waiting), done)
+    return done
+
+
+def _check_arguments(program: Any, size: Any, engine: Any, cluster: Any, arguments: list[Any]) -> None:
+    if not callable(program):
+        raise ValueError(f"program={program!r}: must be a function whose first parameter is the rank's comm")
+    if whole("size", size) < 1:
+        raise ValueError(f"size={size!r}: needs at least 1 rank")
+    if engine not in ENGINES:
+        raise ValueError(f"engine={engine!r}: the engines are {', '.join(ENGINES)}")
+    check_cluster(cluster, size)
+    for argument in arguments:
+        if isinstance(argument, per_rank) and len(argument.items) != size:
+            raise ValueError(f"per_rank has {len(argument.items)} items, but size={size}: give one a rank")
+
+
+def check_cluster(cluster: Any, size: int) -> None:
+    """Refuse what cannot time `size` ranks.
+
+    Raises:
+        ValueError: so it is.
+    """
+    if not isinstance(cluster, Cluster):
+        raise ValueError(f"cluster={cluster!r}: must be a Cluster")
+    if isinstance(cluster.device, tuple) and len(cluster.device) < size:
+        raise ValueError(f"cluster={cluster.name}: has {len(cluster.device)} devices, but there are {size} ranks")
+
+
+def _argument(argument: Any, rank: int) -> Any:
+    """What `rank` gets for an argument of `run`."""
+    if isinstance(argument, per_rank):
+        return _each_array(argument.items[rank], values.copied)
+    return _each_array(argument, _read_only)
+
+
+def _each_array(argument: Any, change: Callable[[Any], Any]) -> Any:
+    """`argument` with its arrays changed: itself, or those in tuples, lists and dicts."""
+    if type(argument) in (tuple, list):
+        return type(argument)(_each_array(item, change) for item in argument)
+    if type(argument) is dict:
+        return {key: _each_array(item, change) for key, item in argument.items()}
+    return change(argument) if arrays.is_array(argument) and not isinstance(argument, np.generic) else argument
+
+
+def _read_only(x: arrays.Array) -> arrays.Array:
+    """A view that cannot be written; for libraries without such views, a copy."""
+    if not isinstance(x, np.ndarray):
+        return values.copied(x)
+    view = x.view()
+    view.flags.writeable = False
+    return view
+
+
+def _with_origin(error: BaseException, rank: int, done: Run) -> BaseException:
+    error.run = done  # type: ignore[attr-defined]
+    error.rank = rank  # type: ignore[attr-defined]
+    if not isinstance(error, WorldError):
+        error.add_note(f"raised on rank {rank} of {len(done.results)}")
+    return error
+
+
+@cache
+def _blas() -> Any:
+    from threadpoolctl import ThreadpoolController  # not at the top: it reads all loaded libraries
+
+    return ThreadpoolController()
+
+
+def _one_blas_thread() -> Any:
+    """A rank computes on one core, as long as there are ranks to use the others."""
+    return _blas().limit(limits=1, user_api="blas")

@@ -1,0 +1,88 @@
+"""The logs of a run, numbered: what the replay reads, free of the threads that wrote it.
+
+A message's row is its sender's rank and posting number in order, so the same program always gives the same trace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from parlab.world.log import COMPUTE, HOLD, MEET, POST_RECEIVE, POST_SEND, PRINT
+
+
+class Compute(NamedTuple):
+    name: str
+    flops: float
+    nbytes: float
+    seconds: float | None
+
+
+@dataclass
+class Trace:
+    """What every rank did, in the order of its program.
+
+    Attributes:
+        programs: for each rank its (code, number) pairs; the codes are those of `log`, the number is a row below.
+        src, dst, nbytes, names, labels, posting: the messages, in columns; `posting` counts within the sender.
+        computes, meetings, holds, prints: the rows of the other codes; a meeting is (name, members).
+    """
+
+    size: int
+    programs: list[list[tuple[int, int]]]
+    src: list[int] = field(default_factory=list)
+    dst: list[int] = field(default_factory=list)
+    nbytes: list[int] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    labels: list[Any] = field(default_factory=list)
+    posting: list[int] = field(default_factory=list)
+    computes: list[Compute] = field(default_factory=list)
+    meetings: list[tuple[str, int]] = field(default_factory=list)
+    holds: list[tuple[str, int]] = field(default_factory=list)
+    prints: list[str] = field(default_factory=list)
+
+
+def traced(logs: list[list[Any]]) -> Trace:
+    """The trace of the ranks' logs."""
+    trace = Trace(len(logs), [])
+    for log in logs:
+        sent = [message for code, message in _pairs(log) if code == POST_SEND]
+        for number, message in enumerate(sent):
+            _add_message(trace, message, number)
+    for log in logs:
+        trace.programs.append([(code, _row(trace, code, operand)) for code, operand in _pairs(log)])
+    return trace
+
+
+def _pairs(log: list[Any]) -> zip[tuple[int, Any]]:
+    return zip(log[::2], log[1::2], strict=True)
+
+
+def _add_message(trace: Trace, message: Any, posting: int) -> None:
+    message.index = len(trace.src)
+    trace.src.append(message.src)
+    trace.dst.append(message.dst)
+    trace.nbytes.append(message.nbytes)
+    trace.names.append(message.name)
+    trace.labels.append(message.label)
+    trace.posting.append(posting)
+
+
+def _row(trace: Trace, code: int, operand: Any) -> int:
+    if code == COMPUTE:
+        trace.computes.append(Compute(*operand))
+        return len(trace.computes) - 1
+    if code == MEET:
+        if operand.index < 0:
+            operand.index = len(trace.meetings)
+            trace.meetings.append((operand.name, operand.size))
+        return operand.index
+    if code == HOLD:
+        trace.holds.append(operand)
+        return len(trace.holds) - 1
+    if code == PRINT:
+        trace.prints.append(operand)
+        return len(trace.prints) - 1
+    if operand.index < 0 and code == POST_RECEIVE:  # nobody sent it
+        _add_message(trace, operand, 0)
+    return operand.index
