@@ -1,0 +1,97 @@
+"""Which layers make up which stage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+
+
+def partition(
+    num_layers: int,
+    num_stages: int,
+    costs: Sequence[float] | None = None,
+    *,
+    embedding: float = 0,
+    head: float = 0,
+) -> list[range]:
+    """The layers of each stage: contiguous, and never none.
+
+    The first (num_layers mod num_stages) stages get one layer more. With costs, the most expensive stage is as cheap as
+    it can be, and the others as even as that leaves them (least sum of squares). The embedding always belongs to the
+    first stage and the head to the last; what they cost is balanced too.
+
+    Args:
+        costs: of each layer, in any unit; 1 each if None.
+        embedding: cost of the embedding, in the unit of `costs`.
+        head: cost of the final norm, the head and the loss, in the unit of `costs`.
+
+    Raises:
+        ValueError: fewer layers than stages, a wrong number of costs, or a negative one.
+
+    >>> partition(10, 3)
+    [range(0, 4), range(4, 7), range(7, 10)]
+    >>> partition(10, 3, head=2)
+    [range(0, 4), range(4, 8), range(8, 10)]
+    """
+    _check(num_layers, num_stages, costs, embedding, head)
+    if costs is None and embedding == head == 0:
+        each, extra = divmod(num_layers, num_stages)
+        starts = accumulate((each + (stage < extra) for stage in range(num_stages)), initial=0)
+        return [range(start, stop) for start, stop in pairwise(starts)]
+    loads: list[float] = [1] * num_layers if costs is None else list(costs)
+    loads[0] += embedding
+    loads[-1] += head
+    before = list(accumulate(loads, initial=0))
+
+    def cost(start: int, stop: int) -> float:
+        return before[stop] - before[start]
+
+    bottleneck, _ = _divide(num_layers, num_stages, cost, lambda total, stage: max(total, stage))
+    _, cuts = _divide(num_layers, num_stages, cost, lambda total, stage: total + stage**2, most=bottleneck)
+    return [range(start, stop) for start, stop in pairwise([*cuts, num_layers])]
+
+
+def _divide(
+    num_layers: int,
+    num_stages: int,
+    cost: Callable[[int, int], float],
+    combine: Callable[[float, float], float],
+    most: float = math.inf,
+) -> tuple[float, list[int]]:
+    """Dynamic programming over the stages: the least combined cost, and the first layer of each stage.
+
+    Among equals, the earlier stages are the longer ones.
+    """
+    best: dict[int, tuple[float, list[int]]] = {
+        0: (0, [])
+    }  # layers placed -> (combined cost, minus each stage's start)
+    for stage in range(num_stages):
+        longer: dict[int, tuple[float, list[int]]] = {}
+        for stop in range(stage + 1, num_layers - (num_stages - stage - 1) + 1):
+            choices = [
+                (combine(total, cost(start, stop)), [*starts, -start])
+                for start, (total, starts) in best.items()
+                if start < stop and cost(start, stop) <= most
+            ]
+            if choices:
+                longer[stop] = min(choices)
+        best = longer
+    total, starts = best[num_layers]
+    return total, [-start for start in starts]
+
+
+def _check(num_layers: int, num_stages: int, costs: Sequence[float] | None, embedding: float, head: float) -> None:
+    for name, number in (("num_layers", num_layers), ("num_stages", num_stages)):
+        if not isinstance(number, int) or number < 1:
+            raise ValueError(f"{name}={number!r}: must be a whole number, at least 1")
+    if num_layers < num_stages:
+        raise ValueError(
+            f"num_layers={num_layers}, num_stages={num_stages}: each stage needs a layer, use at most {num_layers}"
+        )
+    if costs is not None and len(costs) != num_layers:
+        raise ValueError(f"costs has {len(costs)} numbers for {num_layers} layers: give one a layer")
+    named = [("embedding", embedding), ("head", head), *((f"costs[{i}]", cost) for i, cost in enumerate(costs or ()))]
+    for name, value in named:
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name}={value!r}: must be at least 0, and finite")

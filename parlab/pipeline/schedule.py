@@ -1,0 +1,140 @@
+"""A pipeline schedule as data: for each rank, the list of actions that it runs, in order."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+
+from parlab.pipeline import files
+from parlab.pipeline.actions import KINDS, Action, Pair, Slot
+
+
+@dataclass(frozen=True, init=False)
+class Schedule:
+    """What each rank of a pipeline runs, in order.
+
+    Args:
+        ranks: one row a rank: actions, pairs, and None for a slot left idle. Idle slots are only for the eye: an action
+            starts as soon as its rank is free and its inputs are there.
+        name: shown in titles; schedules with the same rows are equal, whatever their names.
+
+    Raises:
+        ValueError: something that is not an action, an action of unknown kind, or a negative stage or microbatch.
+            Whether the schedule can run is a question for `validate`.
+
+    >>> schedule = Schedule([[Action("F", 0, 0), Action("B", 0, 0)]])
+    >>> schedule.num_stages, schedule.num_microbatches, schedule.rank_of(stage=0, microbatch=0)
+    (1, 1, 0)
+    """
+
+    ranks: tuple[tuple[Slot, ...], ...]
+    name: str = field(compare=False)
+
+    def __init__(self, ranks: Iterable[Iterable[Slot]], name: str = "") -> None:
+        object.__setattr__(self, "ranks", tuple(tuple(row) for row in ranks))
+        object.__setattr__(self, "name", name)
+        for rank, row in enumerate(self.ranks):
+            for position, slot in enumerate(row):
+                if slot is not None:
+                    _check_slot(slot, rank, position)
+        if not any(self.actions):
+            raise ValueError("ranks: a schedule needs at least one action")
+
+    @cached_property
+    def actions(self) -> tuple[tuple[Action, ...], ...]:
+        """The actions of each rank: idle slots left out, a pair as its forward and then its backward."""
+        return tuple(tuple(_flat(row)) for row in self.ranks)
+
+    @property
+    def num_ranks(self) -> int:
+        """Rows."""
+        return len(self.ranks)
+
+    @cached_property
+    def num_stages(self) -> int:
+        """One more than the highest stage."""
+        return 1 + max(map(operator.attrgetter("stage"), chain.from_iterable(self.actions)))
+
+    @cached_property
+    def num_microbatches(self) -> int:
+        """One more than the highest microbatch."""
+        return 1 + max(map(operator.attrgetter("microbatch"), chain.from_iterable(self.actions)))
+
+    @cached_property
+    def _rank_of(self) -> dict[tuple[int, int], int]:
+        return {(a.stage, a.microbatch): rank for rank, row in enumerate(self.actions) for a in row if a.kind == "F"}
+
+    def rank_of(self, stage: int, microbatch: int) -> int:
+        """The rank that runs this microbatch on this stage (a stage of DualPipe lives on two ranks).
+
+        Raises:
+            ValueError: no rank runs its forward.
+        """
+        if (stage, microbatch) not in self._rank_of:
+            raise ValueError(f"no rank of this schedule runs {Action('F', stage, microbatch)}")
+        return self._rank_of[stage, microbatch]
+
+    def holders(self, stage: int) -> tuple[int, ...]:
+        """The ranks that need this stage's weights."""
+        return tuple(rank for rank, row in enumerate(self.actions) if any(action.stage == stage for action in row))
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write PyTorch's format: a row a rank, a cell a slot, an idle slot as an empty cell."""
+        files.write_rows(path, self.ranks)
+
+    @classmethod
+    def from_csv(
+        cls, path: str | os.PathLike[str], *, old_letters: bool = False, check_communication: bool = False
+    ) -> Schedule:
+        """Read PyTorch's format, with or without its communication.
+
+        Args:
+            old_letters: read `B` as the backward for the input and `BW` as the full one, as PyTorch wrote them until
+                version 2.5.
+            check_communication: the file lists sends and receives as well (`1RECV_F0`): check that none is missing or
+                superfluous, that each stands where its rank can run it, and that two ranks agree on their order.
+                Otherwise they are passed over, as what gathers and frees sharded weights (`0UNSHARD`) always is.
+
+        Raises:
+            ValueError: a cell that is not an action, with its row and column; or, where asked for, the communication
+                that is wrong.
+        """
+        rows = files.read_rows(path, old_letters=old_letters)
+        schedule = cls([[cell for cell in row if not isinstance(cell, files.Communication)] for row in rows])
+        if check_communication:
+            files.check_communication(rows)
+        return schedule
+
+    def __str__(self) -> str:
+        """One line a rank, one column a slot."""
+        cells = [["." if slot is None else str(slot) for slot in row] for row in self.ranks]
+        width = max(len(cell) for row in cells for cell in row)
+        lines = (" ".join(cell.ljust(width) for cell in row) for row in cells)
+        return "\n".join(f"rank {rank}: {line}".rstrip() for rank, line in enumerate(lines))
+
+
+def _flat(row: Iterable[Slot]) -> Iterator[Action]:
+    for slot in row:
+        if type(slot) is Action:
+            yield slot
+        elif type(slot) is Pair:
+            yield from slot
+
+
+def _check_slot(slot: Slot, rank: int, position: int) -> None:
+    if type(slot) is Action:
+        kind, stage, microbatch = slot
+        if kind in KINDS and stage >= 0 and microbatch >= 0:
+            return
+    elif type(slot) is Pair and slot.F.kind == "F" and slot.B.kind == "B" and slot.F[1:] != slot.B[1:]:
+        _check_slot(slot.F, rank, position)
+        _check_slot(slot.B, rank, position)
+        return
+    raise ValueError(
+        f"ranks[{rank}][{position}]={slot!r}: give an Action of kind {', '.join(KINDS)} with stage and microbatch from "
+        "0, a Pair of an F and a B that is not its own backward, or None for an idle slot"
+    )

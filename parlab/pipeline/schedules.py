@@ -1,0 +1,166 @@
+"""The schedules of the papers, each as the order in which one rank forwards and backwards.
+
+Letters: p ranks, m microbatches, v chunks (stages a rank; rank r has the stages r, r + p, r + 2p, ...). F, B, I and W
+are the times of a forward, a full backward, a backward for the input and one for the weights, of all layers of a rank.
+Idle times are by longest stage (each rank from its first start to its last end), without transfers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+from parlab.pipeline.actions import Action
+from parlab.pipeline.schedule import Schedule
+
+
+def naive(p: int, m: int) -> Schedule:
+    """One microbatch at a time: all other ranks are idle. Idle time (mp − m)(F + B) on each rank; keeps 1 activation.
+
+    >>> print(naive(p=2, m=2))
+    rank 0: 0F0 0B0 0F1 0B1
+    rank 1: 1F0 1B0 1F1 1B1
+    """
+    _check(p=p, m=m)
+    ranks = (one_forward_one_backward(_each("F", r, m), _each("B", r, m), warmup=0) for r in range(p))
+    return Schedule(ranks, name=f"naive, {p} ranks, {m} microbatches")
+
+
+def gpipe(p: int, m: int) -> Schedule:
+    """All forwards, then all backwards. Idle time (p − 1)(F + B); keeps m activations.
+
+    Source: GPipe (Huang et al., 2019), section 2.3.
+
+    >>> print(gpipe(p=2, m=2))
+    rank 0: 0F0 0F1 0B0 0B1
+    rank 1: 1F0 1F1 1B0 1B1
+    """
+    _check(p=p, m=m)
+    ranks = (one_forward_one_backward(_each("F", r, m), _each("B", r, m), warmup=m) for r in range(p))
+    return Schedule(ranks, name=f"GPipe, {p} ranks, {m} microbatches")
+
+
+def one_f_one_b(p: int, m: int) -> Schedule:
+    """1F1B: rank r starts with p − r − 1 forwards, then one forward, one backward. Idle time (p − 1)(F + B), as
+    GPipe's; keeps p − r activations.
+
+    Source: PipeDream-Flush (Narayanan et al., 2021, "Memory-efficient pipeline-parallel DNN training"), section 3.2;
+    Megatron-LM (Narayanan et al., 2021), section 2.2.
+
+    >>> print(one_f_one_b(p=2, m=3))
+    rank 0: 0F0 0F1 0B0 0F2 0B1 0B2
+    rank 1: 1F0 1B0 1F1 1B1 1F2 1B2
+    """
+    _check(p=p, m=m, at_least=p)
+    ranks = (one_forward_one_backward(_each("F", r, m), _each("B", r, m), warmup=p - r - 1) for r in range(p))
+    return Schedule(ranks, name=f"1F1B, {p} ranks, {m} microbatches")
+
+
+def looped_bfs(p: int, m: int, chunks: int) -> Schedule:
+    """All microbatches through one chunk before the next; the backward in reverse. Idle time (p − 1)(F + B)/v for
+    m ≥ p; keeps mv chunks.
+
+    Source: Breadth-First Pipeline Parallelism (Lamy-Poirier, 2023), section 4.1.
+
+    >>> print(looped_bfs(p=1, m=2, chunks=2))
+    rank 0: 0F0 0F1 1F0 1F1 1B1 1B0 0B1 0B0
+    """
+    _check(p=p, m=m, chunks=chunks)
+
+    def rank(r: int) -> list[Action]:
+        stages = [r + p * chunk for chunk in range(chunks)]
+        forwards = [Action("F", stage, microbatch) for stage in stages for microbatch in range(m)]
+        return forwards + [Action("B", stage, microbatch) for _, stage, microbatch in reversed(forwards)]
+
+    return Schedule(map(rank, range(p)), name=f"looped breadth-first, {p} ranks, {m} microbatches, {chunks} chunks")
+
+
+def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = None) -> Schedule:
+    """1F1B over v chunks a rank: a group of microbatches passes through one chunk, then the next. Rank r starts with
+    2(p − r − 1) + (v − 1)·group forwards. Idle time (p − 1)(F + B)/v, with v times the messages; keeps vp + p − 1 − 2r
+    chunks, at most mv.
+
+    Args:
+        group: microbatches in a group, a divisor of m and at least p; p if None.
+
+    Source: Megatron-LM (Narayanan et al., 2021), section 2.2; the group size: Llama 3 (2024), section 3.3.2.
+
+    >>> print(interleaved_one_f_one_b(p=2, m=2, chunks=2))
+    rank 0: 0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1
+    rank 1: 1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1
+    """
+    _check(p=p, m=m, chunks=chunks)
+    group = p if group is None else group
+    if group < p or m % group:
+        raise ValueError(f"group={group}, m={m}: microbatches go in whole groups of at least p={p}: use a multiple")
+
+    def rank(r: int) -> list[Action]:
+        stages = [r + p * chunk for chunk in range(chunks)]
+        groups = [range(start, start + group) for start in range(0, m, group)]
+        forwards = [Action("F", stage, i) for microbatches in groups for stage in stages for i in microbatches]
+        backwards = [
+            Action("B", stage, i) for microbatches in groups for stage in reversed(stages) for i in microbatches
+        ]
+        return one_forward_one_backward(forwards, backwards, warmup=2 * (p - r - 1) + (chunks - 1) * group)
+
+    return Schedule(map(rank, range(p)), name=f"interleaved 1F1B, {p} ranks, {m} microbatches, {chunks} chunks")
+
+
+def zb_h1(p: int, m: int) -> Schedule:
+    """1F1B with the backward in two halves: the W's wait for the gaps. Idle time (p − 1)(F + I − W) for W ≤ F; keeps p
+    activations.
+
+    Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 2.1 (its B is our I).
+
+    >>> print(zb_h1(p=2, m=3))
+    rank 0: 0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2
+    rank 1: 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2
+    """
+    _check(p=p, m=m, at_least=p)
+    ranks = (split_backward(r, m, warmup=p - r - 1, delay=r) for r in range(p))
+    return Schedule(ranks, name=f"ZB-H1, {p} ranks, {m} microbatches")
+
+
+def zb_h2(p: int, m: int) -> Schedule:
+    """ZB-H1 with twice the forwards before the first backward, so that W's fill the end as well. Idle time
+    (p − 1)(F + I − 2W) for W ≤ min(F, I) and m ≥ 2p − 1; keeps 2p − 1 activations.
+
+    Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 2.2 (its B is our I).
+
+    >>> print(zb_h2(p=2, m=3))
+    rank 0: 0F0 0F1 0F2 0I0 0W0 0I1 0W1 0I2 0W2
+    rank 1: 1F0 1I0 1F1 1I1 1F2 1I2 1W0 1W1 1W2
+    """
+    _check(p=p, m=m, at_least=p)
+    ranks = (split_backward(r, m, warmup=2 * (p - r - 1), delay=2 * r) for r in range(p))
+    return Schedule(ranks, name=f"ZB-H2, {p} ranks, {m} microbatches")
+
+
+def one_forward_one_backward(forwards: Sequence[Action], backwards: Sequence[Action], warmup: int) -> list[Action]:
+    """`warmup` forwards, then a forward and a backward in turn, then the backwards that are left."""
+    warmup = min(warmup, len(forwards))
+    in_turn = chain.from_iterable(zip(forwards[warmup:], backwards, strict=False))
+    return [*forwards[:warmup], *in_turn, *backwards[len(forwards) - warmup :]]
+
+
+def split_backward(stage: int, m: int, warmup: int, delay: int) -> list[Action]:
+    """`warmup` forwards, then a forward and an I in turn; from the iteration `delay` on, a W after each I."""
+    forwards, weights = _each("F", stage, m), _each("W", stage, m)
+    actions = forwards[:warmup]
+    for i in range(m):
+        actions += [*forwards[warmup + i : warmup + i + 1], Action("I", stage, i)]
+        if i >= delay:
+            actions.append(weights.pop(0))
+    return actions + weights
+
+
+def _each(kind: str, stage: int, m: int) -> list[Action]:
+    return [Action(kind, stage, microbatch) for microbatch in range(m)]
+
+
+def _check(at_least: int = 1, **sizes: int) -> None:
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name}={size!r}: must be a whole number, at least 1")
+    if sizes["m"] < at_least:
+        raise ValueError(f"m={sizes['m']}: needs at least one microbatch a rank, m ≥ p={at_least}")

@@ -1,0 +1,117 @@
+"""How long a schedule takes: exact times, from stated costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from parlab.pipeline.actions import Pair
+from parlab.pipeline.dependencies import Program, lower
+from parlab.pipeline.replay import replay
+from parlab.pipeline.schedule import Schedule
+from parlab.pipeline.timeline import ScheduleTimeline
+
+Cost = float | Sequence[float]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What each action of a chunk takes, in one unit of time: a number, or one number a stage. Integers stay integers.
+
+    Args:
+        forward: F.
+        backward_input: I.
+        backward_weight: W. A full backward takes the sum of the two, and sends its gradient when all of it has ended.
+        transfer: from a stage to its neighbour on another rank (as a list: of what leaves that stage).
+        pair: an overlapped forward and backward, which then start and end together (as a list: by the forward's stage).
+            None: they run one after the other.
+
+    Raises:
+        ValueError: a cost that is negative or not finite.
+    """
+
+    forward: Cost = 1
+    backward_input: Cost = 1
+    backward_weight: Cost = 1
+    transfer: Cost = 0
+    pair: Cost | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            cost = getattr(self, field.name)
+            for value in cost if isinstance(cost, Sequence) else [cost]:
+                if cost is not None and not 0 <= value < math.inf:
+                    raise ValueError(f"{field.name}={cost!r}: costs must be at least 0, and finite")
+
+    def per_stage(self, name: str, num_stages: int) -> Sequence[float]:
+        """The cost `name` of each stage.
+
+        Raises:
+            ValueError: a list of another length.
+        """
+        cost = getattr(self, name)
+        if not isinstance(cost, Sequence):
+            return [cost] * num_stages
+        if len(cost) != num_stages:
+            raise ValueError(
+                f"{name} has {len(cost)} costs, but the schedule has {num_stages} stages: give one a stage"
+            )
+        return cost
+
+
+def simulate(schedule: Schedule, costs: Costs = Costs()) -> ScheduleTimeline:
+    """When each action runs: as soon as its rank is free and its inputs have arrived.
+
+    A message travels for `costs.transfer` and keeps nobody from computing; ranks never wait to send.
+
+    Raises:
+        ValueError: the schedule cannot run (see `validate`), or a list of costs does not have one a stage.
+
+    >>> from parlab.pipeline import one_f_one_b
+    >>> timeline = simulate(one_f_one_b(p=4, m=8))
+    >>> timeline.makespan, timeline.peak_activations
+    (33, [4, 3, 2, 1])
+    """
+    program = lower(schedule)
+    duration = _durations(program, costs)
+    lag = _lags(program, costs)
+    start, end = replay(program, duration, lag)
+    return ScheduleTimeline(program, costs, duration, lag, start, end)
+
+
+def _durations(program: Program, costs: Costs) -> list[Any]:
+    """Of each row; None for the forward of an atomic pair."""
+    stages = program.schedule.num_stages
+    forward, half, weight = (costs.per_stage(n, stages) for n in ("forward", "backward_input", "backward_weight"))
+    whole = [i + w for i, w in zip(half, weight, strict=True)]
+    by_kind = {"F": forward, "B": whole, "I": half, "W": weight}
+    duration: list[Any] = [by_kind[kind][stage] for kind, stage, _ in program.actions]
+    if costs.pair is not None:
+        together = costs.per_stage("pair", stages)
+        for row, pair in _pairs(program):
+            duration[row : row + 2] = None, together[pair.F.stage]
+    return duration
+
+
+def _pairs(program: Program) -> list[tuple[int, Pair]]:
+    """The overlapped pairs and the rows of their forwards."""
+    found, row = [], 0
+    for slots in program.schedule.ranks:
+        for slot in slots:
+            if isinstance(slot, Pair):
+                found.append((row, slot))
+            row += 0 if slot is None else 2 if isinstance(slot, Pair) else 1
+    return found
+
+
+def _lags(program: Program, costs: Costs) -> list[Any]:
+    """How long the input of each row travels: not at all on its own rank."""
+    transfer = costs.per_stage("transfer", program.schedule.num_stages)
+    if not any(transfer):
+        return [0] * len(program.source)
+    return [
+        transfer[program.actions[needed].stage] if needed >= 0 and program.rank[needed] != rank else 0
+        for needed, rank in zip(program.source, program.rank, strict=True)
+    ]

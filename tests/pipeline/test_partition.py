@@ -1,0 +1,86 @@
+"""Which layers make up which stage."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parlab.pipeline import partition
+
+
+def sizes(stages: list[range]) -> list[int]:
+    return [len(stage) for stage in stages]
+
+
+def test_10_layers_on_3_stages_are_4_3_3():
+    assert partition(10, 3) == [range(0, 4), range(4, 7), range(7, 10)]
+
+
+def test_24_layers_on_4_stages_are_6_each():
+    assert sizes(partition(24, 4)) == [6, 6, 6, 6]
+
+
+@given(st.integers(1, 200), st.integers(1, 64))
+def test_stages_are_contiguous_complete_and_the_first_have_one_layer_more(layers, stages):
+    if layers < stages:
+        with pytest.raises(ValueError, match="each stage needs a layer"):
+            partition(layers, stages)
+        return
+    found = partition(layers, stages)
+    assert [layer for stage in found for layer in stage] == list(range(layers))
+    assert sizes(found) == [layers // stages + 1] * (layers % stages) + [layers // stages] * (stages - layers % stages)
+
+
+@pytest.mark.parametrize(("layers", "stages"), [(10, 3), (7, 7), (9, 2), (13, 5)])
+def test_equal_costs_divide_as_no_costs_do(layers, stages):
+    assert partition(layers, stages, costs=[2.5] * layers) == partition(layers, stages)
+
+
+def test_a_head_of_two_layers_takes_two_layers_from_the_last_stage():
+    assert sizes(partition(10, 3, head=2)) == [4, 4, 2]
+
+
+def test_an_embedding_of_one_layer_and_a_head_of_three_leave_5_6_3():
+    assert sizes(partition(14, 3, embedding=1, head=3)) == [5, 6, 3]
+
+
+def test_one_layer_carries_embedding_and_head():
+    assert partition(1, 1, embedding=3, head=4) == [range(0, 1)]
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_no_other_division_has_a_cheaper_bottleneck_or_the_same_with_a_smaller_sum_of_squares(data):
+    costs = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=8))
+    stages = data.draw(st.integers(1, len(costs)))
+    embedding, head = data.draw(st.tuples(st.integers(0, 9), st.integers(0, 9)))
+
+    def value(cuts):
+        loads = [embedding + costs[0], *costs[1:]] if costs else []
+        loads[-1] += head
+        sums = [sum(loads[a:b]) for a, b in zip(cuts, cuts[1:])]  # noqa: B905
+        return max(sums), sum(s * s for s in sums)
+
+    best = min(value((0, *inner, len(costs))) for inner in combinations(range(1, len(costs)), stages - 1))
+    found = partition(len(costs), stages, costs, embedding=embedding, head=head)
+    assert value((*(stage.start for stage in found), len(costs))) == best
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "reason"),
+    [
+        ((3, 4), {}, "num_layers=3, num_stages=4: each stage needs a layer, use at most 3"),
+        ((0, 1), {}, "num_layers=0: must be a whole number"),
+        ((4, 0), {}, "num_stages=0: must be a whole number"),
+        ((4.0, 2), {}, "num_layers=4.0: must be a whole number"),
+        ((4, 2), {"costs": [1, 2, 3]}, "costs has 3 numbers for 4 layers"),
+        ((2, 2), {"costs": [1, -2]}, r"costs\[1\]=-2: must be at least 0"),
+        ((2, 2), {"costs": [1, float("nan")]}, r"costs\[1\]=nan: must be at least 0"),
+        ((2, 2), {"head": float("inf")}, "head=inf: must be at least 0, and finite"),
+        ((2, 2), {"embedding": -1}, "embedding=-1: must be at least 0"),
+    ],
+)
+def test_bad_input_is_refused(arguments, options, reason):
+    with pytest.raises(ValueError, match=reason):
+        partition(*arguments, **options)
