@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, deserialize, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from parlab.arrays import Array, from_bfloat16, nbytes
 
@@ -98,7 +98,7 @@ def write_folder(
     temporary = {name: folder / f".{name}.partial" for name in (*names, *texts)}
     try:
         for name, part in zip(names, parts, strict=True):
-            save_file(part, temporary[name], metadata={"format": "pt"})  # transformers asks for this
+            temporary[name].write_bytes(save(part, metadata={"format": "pt"}))  # transformers asks for the format
         for name, content in texts.items():
             temporary[name].write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
         for name, path in temporary.items():
