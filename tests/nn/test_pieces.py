@@ -1,0 +1,197 @@
+"""Every piece against finite differences, on NumPy and on array-api-strict, and against what its paper says."""
+
+from __future__ import annotations
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from parlab.arrays import asarray
+from parlab.nn.activation import dropout, dropout_backward, gelu, gelu_backward, swiglu, swiglu_backward
+from parlab.nn.embedding import cross_entropy, cross_entropy_backward, embedding, embedding_backward
+from parlab.nn.linear import linear, linear_backward, linear_backward_input, linear_backward_weight
+from parlab.nn.norm import layer_norm, layer_norm_backward, rms_norm, rms_norm_backward
+from parlab.nn.rotary import inverse_frequencies, rotary_tables, rotary_type, rotate, rotate_backward
+from tests.nn.finite_differences import assert_gradient, draw, weighted
+
+EPS = 1e-5
+
+
+@pytest.fixture(params=[np, array_api_strict], ids=["numpy", "strict"])
+def xp(request):
+    return request.param
+
+
+def test_linear_matches_finite_differences(xp):
+    x, weight, dy = draw(xp, 2, 3, 4), draw(xp, 4, 5), draw(xp, 2, 3, 5)
+    dx, dweight = linear_backward(dy, linear(x, weight)[1], weight)
+    assert_gradient(dx, lambda x: weighted(linear(x, weight)[0], dy), x)
+    assert_gradient(dweight, lambda weight: weighted(linear(x, weight)[0], dy), weight)
+
+
+def test_rms_norm_matches_finite_differences(xp):
+    x, weight, dy = draw(xp, 2, 3, 6), draw(xp, 6), draw(xp, 2, 3, 6, seed=1)
+    dx, dweight = rms_norm_backward(dy, rms_norm(x, weight, EPS)[1], weight)
+    assert_gradient(dx, lambda x: weighted(rms_norm(x, weight, EPS)[0], dy), x)
+    assert_gradient(dweight, lambda weight: weighted(rms_norm(x, weight, EPS)[0], dy), weight)
+
+
+def test_layer_norm_matches_finite_differences(xp):
+    x, weight, bias, dy = draw(xp, 2, 3, 6), draw(xp, 6), draw(xp, 6, seed=2), draw(xp, 2, 3, 6, seed=1)
+    dx, dweight, dbias = layer_norm_backward(dy, layer_norm(x, weight, bias, EPS)[1], weight)
+    assert_gradient(dx, lambda x: weighted(layer_norm(x, weight, bias, EPS)[0], dy), x)
+    assert_gradient(dweight, lambda weight: weighted(layer_norm(x, weight, bias, EPS)[0], dy), weight)
+    assert_gradient(dbias, lambda bias: weighted(layer_norm(x, weight, bias, EPS)[0], dy), bias)
+
+
+@pytest.mark.parametrize("positions", [[7, 2, 2], [[7, 2, 2], [0, 1, 9]]], ids=["one_row", "a_row_each"])
+def test_rotary_matches_finite_differences(xp, positions):
+    x, dy = draw(xp, 2, 2, 3, 4), draw(xp, 2, 2, 3, 4, seed=1)
+    tables = rotary_tables(xp.asarray(positions), head_dim=4)
+    dx = rotate_backward(dy, rotate(x, tables)[1])
+    assert_gradient(dx, lambda x: weighted(rotate(x, tables)[0], dy), x)
+
+
+def test_swiglu_matches_finite_differences(xp):
+    gate, up, dy = draw(xp, 3, 7), draw(xp, 3, 7, seed=1), draw(xp, 3, 7, seed=2)
+    dgate, dup = swiglu_backward(dy, swiglu(gate, up)[1])
+    assert_gradient(dgate, lambda gate: weighted(swiglu(gate, up)[0], dy), gate)
+    assert_gradient(dup, lambda up: weighted(swiglu(gate, up)[0], dy), up)
+
+
+def test_gelu_matches_finite_differences(xp):
+    x, dy = draw(xp, 3, 7), draw(xp, 3, 7, seed=1)
+    assert_gradient(gelu_backward(dy, gelu(x)[1]), lambda x: weighted(gelu(x)[0], dy), x)
+
+
+def test_dropout_matches_finite_differences(xp):
+    x, dy = draw(xp, 3, 7), draw(xp, 3, 7, seed=1)
+    keep = draw(xp, 3, 7, seed=2) > 0
+    dx = dropout_backward(dy, dropout(x, keep, 0.25)[1])
+    assert_gradient(dx, lambda x: weighted(dropout(x, keep, 0.25)[0], dy), x)
+
+
+def test_embedding_matches_finite_differences_and_adds_repeated_tokens(xp):
+    tokens, weight, dy = xp.asarray([[1, 4, 1], [0, 1, 4]]), draw(xp, 5, 3), draw(xp, 2, 3, 3)
+    dweight = embedding_backward(dy, embedding(tokens, weight)[1], 5)
+    assert_gradient(dweight, lambda weight: weighted(embedding(tokens, weight)[0], dy), weight)
+
+
+def test_cross_entropy_matches_finite_differences_with_its_weight_in_the_whole(xp):
+    logits, targets = draw(xp, 2, 3, 5), xp.asarray([[1, 4, 1], [0, 1, 4]])
+    dlogits = cross_entropy_backward(0.25, cross_entropy(logits, targets)[1])
+    assert_gradient(dlogits, lambda logits: 0.25 * float(cross_entropy(logits, targets)[0]), logits)
+
+
+def test_cross_entropy_of_a_uniform_guess_is_log_v_and_of_huge_logits_is_finite(xp):
+    targets = xp.asarray([[0, 3]])
+    assert float(cross_entropy(xp.zeros((1, 2, 4)), targets)[0]) == pytest.approx(np.log(4), rel=1e-15)
+    huge = xp.asarray([[[1e4, 0.0, 0.0, 0.0], [1e4, 0.0, 0.0, 0.0]]])
+    loss, cache = cross_entropy(huge, targets)
+    assert float(loss) == 5000.0  # one token certain and right (0), one certain and wrong (10 000)
+    assert bool(xp.all(xp.isfinite(cross_entropy_backward(1.0, cache))))
+
+
+def test_swiglu_of_huge_gates_is_finite(xp):
+    gate = xp.asarray([-1e4, -100.0, 0.0, 100.0, 1e4], dtype=xp.float32)
+    y, cache = swiglu(gate, xp.ones_like(gate))
+    assert bool(xp.all(y == xp.asarray([0.0, 0.0, 0.0, 100.0, 1e4], dtype=xp.float32)))
+    assert bool(xp.all(cache[0] == gate))
+    assert all(bool(xp.all(xp.isfinite(d))) for d in swiglu_backward(xp.ones_like(gate), cache))
+
+
+def test_rms_norm_does_not_feel_the_length_of_x(xp):
+    """With eps 0, x and 1000 x give the same output, so that dx is orthogonal to x."""
+    x, weight, dy = draw(xp, 3, 6), draw(xp, 6), draw(xp, 3, 6, seed=1)
+    y, cache = rms_norm(x, weight, 0.0)
+    assert float(xp.max(xp.abs(y - rms_norm(1000 * x, weight, 0.0)[0]))) < 1e-14
+    dx, _ = rms_norm_backward(dy, cache, weight)
+    assert float(xp.max(xp.abs(xp.vecdot(dx, x)))) < 1e-14
+
+
+def test_rms_norm_of_float16_does_not_overflow():
+    x = np.full((2, 4), 1000.0, dtype=np.float16)  # its square is infinite in float16
+    y, _ = rms_norm(x, np.ones(4, dtype=np.float16))
+    assert y.dtype == np.float16
+    assert (y == 1).all()
+
+
+def test_rotary_products_depend_on_the_distance_alone(xp):
+    q, k = draw(xp, 1, 1, 1, 8), draw(xp, 1, 1, 1, 8, seed=1)
+
+    def product(at: int, other: int) -> float:
+        turned = [rotate(x, rotary_tables(xp.asarray([p]), head_dim=8))[0] for x, p in ((q, at), (k, other))]
+        return float(xp.sum(turned[0] * turned[1]))
+
+    assert product(3, 1) == pytest.approx(product(1003, 1001), rel=1e-10)
+    assert abs(product(3, 1) - product(3, 2)) > 1e-3
+
+
+def test_rotary_follows_the_tokens_of_a_zigzag_shard(xp):
+    """Rank 0 of 2 holds chunks 0 and 3: turned there, its queries are the rows of the whole turned sequence."""
+    x, chosen = draw(xp, 1, 2, 8, 4), [0, 1, 6, 7]
+    whole, _ = rotate(x, rotary_tables(xp.arange(8), head_dim=4))
+    rows = xp.asarray(chosen)
+    shard, _ = rotate(xp.take(x, rows, axis=2), rotary_tables(rows, head_dim=4))
+    assert bool(xp.all(shard == xp.take(whole, rows, axis=2)))
+
+
+def test_llama3_rope_keeps_fast_pairs_divides_slow_ones_by_8_and_blends_between(xp):
+    """Llama 3.1's own numbers: head size 128, base 500 000, factor 8, 1 and 4 turns in 8192 tokens."""
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    scaling["original_max_position_embeddings"] = 8192
+    plain = np.asarray(inverse_frequencies(xp, 128, 500000.0))
+    scaled = np.asarray(inverse_frequencies(xp, 128, 500000.0, scaling))
+    wavelength = 2 * np.pi / plain
+    assert (scaled[wavelength < 8192 / 4] == plain[wavelength < 8192 / 4]).all()
+    assert np.allclose(scaled[wavelength > 8192], plain[wavelength > 8192] / 8, rtol=1e-15)
+    between = (wavelength > 8192 / 4) & (wavelength < 8192)
+    assert np.flatnonzero(between).tolist() == [29, 30, 31, 32, 33, 34]
+    smooth = (8192 / wavelength[between] - 1) / (4 - 1)
+    assert np.allclose(scaled[between], (1 - smooth) * plain[between] / 8 + smooth * plain[between], rtol=1e-12)
+
+
+def test_linear_rope_scaling_stretches_positions(xp):
+    stretched = inverse_frequencies(xp, 8, 10000.0, {"type": "linear", "factor": 4.0})
+    assert np.allclose(np.asarray(stretched) * 4, np.asarray(inverse_frequencies(xp, 8, 10000.0)), rtol=1e-15)
+
+
+def test_linear_weight_part_later_and_in_any_order_is_bitwise_the_same(xp):
+    weight = draw(xp, 4, 5)
+    caches = [linear(draw(xp, 2, 3, 4, seed=i), weight)[1] for i in range(3)]
+    dys = [draw(xp, 2, 3, 5, seed=i) for i in range(3)]
+    joint = [linear_backward(dy, cache, weight) for dy, cache in zip(dys, caches, strict=True)]
+    pending = [linear_backward_input(dy, cache, weight)[1] for dy, cache in zip(dys, caches, strict=True)]
+    for i in (2, 0, 1):
+        assert bool(xp.all(linear_backward_weight(pending[i]) == joint[i][1]))
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: embedding(np.asarray([[0, 5]]), np.ones((5, 2))), r"tokens hold 0..5: the vocabulary has 0..4"),
+        (lambda: embedding(np.asarray([[-1, 2]]), np.ones((5, 2))), r"tokens hold -1..2"),
+        (lambda: embedding(np.ones((1, 2)), np.ones((5, 2))), r"tokens have dtype float64: integers are needed"),
+        (lambda: cross_entropy(np.ones((1, 2, 5)), np.asarray([[0, 5]])), r"targets hold 0..5"),
+        (lambda: cross_entropy(np.ones((1, 2, 5)), np.asarray([0, 1])), r"one target a token is needed, \(1, 2\)"),
+        (lambda: rotary_type({"rope_type": "yarn"}), r"the type 'yarn': known are default, linear, llama3"),
+        (lambda: rotary_type({"rope_type": "linear"}), r"factor=None: a positive number is needed"),
+        (
+            lambda: rotary_type(
+                dict.fromkeys(
+                    ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"), 4.0
+                )
+                | {"rope_type": "llama3"}
+            ),
+            r"the first must be smaller",
+        ),
+    ],
+)
+def test_bad_input_is_refused_with_what_would_be_right(call, text):
+    with pytest.raises(ValueError, match=text):
+        call()
+
+
+def test_asarray_gives_both_libraries_the_same_values():
+    values = np.random.default_rng(0).normal(size=5)
+    assert (np.asarray(asarray(values, array_api_strict)) == values).all()
