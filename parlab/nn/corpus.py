@@ -1,0 +1,116 @@
+"""Text from a source whose entropy is known, so that a loss curve has a floor that one can see.
+
+A Markov source draws each character from probabilities that depend on the `order` characters before it. Nobody who
+predicts the next character can lose less, on average, than the source's *entropy rate*; and one who looks at fewer
+characters stays above a higher floor, so that the curve shows when a model has learnt to look further back.
+
+Source: Shannon 1948, "A mathematical theory of communication", sections 4 and 7.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import parlab.arrays
+from parlab.arrays import Array, namespace
+
+ALPHABET = " abcdefghijklmno"
+
+
+class MarkovSource:
+    """A source over `alphabet`, with probabilities drawn by `seed`.
+
+    Args:
+        alphabet: the characters; the token of a character is its index.
+        order: how many characters the next one depends on.
+        concentration: of the Dirichlet distribution from which each context's probabilities are drawn: near 0, a context
+            nearly decides what follows; large, all characters are equally likely.
+        seed: of the probabilities.
+
+    Raises:
+        ValueError: fewer than two characters, one twice, or a number that is not positive.
+
+    >>> source = MarkovSource("ab", order=1, seed=1)
+    >>> tokens, targets = source.batch(0, batch_size=2, length=5)
+    >>> tokens.shape, bool((tokens[:, 1:] == targets[:, :-1]).all())
+    ((2, 5), True)
+    >>> source.entropy_rate == source.floor(1) < source.floor(0) < 0.6932  # log 2
+    True
+    """
+
+    def __init__(self, alphabet: str = ALPHABET, *, order: int = 2, concentration: float = 0.15, seed: int = 0) -> None:
+        if len(set(alphabet)) != len(alphabet) or len(alphabet) < 2:
+            raise ValueError(f"alphabet={alphabet!r}: two or more characters are needed, each of them once")
+        if not isinstance(order, int) or order < 1:
+            raise ValueError(f"order={order!r}: a whole number, 1 or more, is needed")
+        if not concentration > 0:
+            raise ValueError(f"concentration={concentration!r}: a positive number is needed")
+        self.alphabet, self.order, self.vocab_size = alphabet, order, len(alphabet)
+        contexts = self.vocab_size**order
+        draw = parlab.arrays.generator(seed)
+        self.transitions: Array = draw.dirichlet([concentration] * self.vocab_size, size=contexts)  # [V^order, V]
+        self.stationary = self._stationary()  # [V^order]
+
+    def _stationary(self) -> Array:
+        """π = π T, the share of each context in a long text: the solution of (1 − Tᵀ + 1 1ᵀ) π = 1, as Σ π = 1."""
+        xp = namespace(self.transitions)
+        V, contexts = self.vocab_size, self.transitions.shape[0]
+        here = xp.reshape(xp.eye(contexts), (contexts, V, contexts // V, 1))
+        followers = xp.reshape(self.transitions, (V, contexts // V, V))
+        moves = xp.reshape(xp.sum(here * followers, axis=1), (contexts, contexts))  # T: the oldest character drops out
+        return xp.linalg.solve(xp.eye(contexts) - moves.T + 1.0, xp.ones(contexts))
+
+    @property
+    def entropy_rate(self) -> float:
+        """Σ π(context) H(next | context), in nats a character: the least mean loss that any model can reach."""
+        return self.floor(self.order)
+
+    def floor(self, context: int) -> float:
+        """The least mean loss, in nats, of a model that sees only the last `context` characters.
+
+        With more of them than the order it is the entropy rate. It is H(context and next) − H(context).
+        """
+        xp = namespace(self.transitions)
+        V, seen = self.vocab_size, min(context, self.order)
+        joint = xp.reshape(self.stationary[:, None] * self.transitions, (-1, V**seen, V))
+        joint = xp.sum(joint, axis=0)  # [V^seen, V]: the older characters summed over
+        return _entropy(joint) - _entropy(xp.sum(joint, axis=-1))
+
+    def window_floor(self, length: int) -> float:
+        """The least mean loss over windows of `length` characters, whose first predictions see fewer than the order."""
+        return sum(self.floor(min(t + 1, self.order)) for t in range(length)) / length
+
+    def batch(self, step: int, *, batch_size: int, length: int, seed: int = 0, xp: Any = None) -> tuple[Array, Array]:
+        """`(tokens, targets)`, both `[batch_size, length]`, of training step `step`.
+
+        They follow from `seed` and `step` alone: every rank of every world that asks gets the same, and takes its part.
+
+        Raises:
+            ValueError: a size that is not positive.
+        """
+        if batch_size < 1 or length < 1:
+            raise ValueError(f"batch_size={batch_size!r}, length={length!r}: both must be 1 or more")
+        draw = parlab.arrays.generator(seed, step)
+        np = namespace(self.transitions)
+        context = draw.choice(len(self.stationary), size=batch_size, p=self.stationary)  # [B]
+        chances = draw.random((length + 1, batch_size))
+        up_to = np.cumulative_sum(self.transitions, axis=-1)  # [V^order, V]
+        characters = [context // self.vocab_size**k % self.vocab_size for k in reversed(range(self.order))]
+        for chance in chances[self.order :]:
+            character = np.sum(up_to[context, :-1] <= chance[:, None], axis=-1)
+            context = (context * self.vocab_size + character) % len(self.stationary)
+            characters.append(character)
+        text = np.stack(characters[: length + 1], axis=1)  # [B, S + 1]
+        xp = xp or parlab.arrays.default_namespace()
+        tokens = parlab.arrays.asarray(text, xp, xp.int64)
+        return tokens[:, :-1], tokens[:, 1:]
+
+    def decode(self, tokens: Array) -> str:
+        """The characters of `[S]` tokens."""
+        return "".join(self.alphabet[int(token)] for token in parlab.arrays.to_numpy(tokens))
+
+
+def _entropy(probabilities: Array) -> float:
+    """−Σ p log p in nats, over all entries."""
+    xp = namespace(probabilities)
+    return -float(xp.sum(probabilities * xp.log(xp.where(probabilities > 0, probabilities, 1.0))))
