@@ -4,7 +4,8 @@ A *block* is a stretch of queries against a stretch of keys. It returns its own 
 pairs over different keys exactly, because lse remembers how much each one was divided by. That is all that ring
 attention needs.
 
-Shapes: `B` batch, `H` query heads, `G` key/value heads (each serves H/G query heads), `S` queries, `T` keys, `D` head size.
+Shapes: `B` batch, `H` query heads, `G` key/value heads (each serves H/G query heads), `S` queries, `T` keys, `D` head
+size.
 
 Source: Milakov and Gimelshein 2018 (online softmax); Dao et al. 2022, "FlashAttention", algorithms 1, 2 and 4.
 """
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+
+from array_api_compat import is_cupy_array, is_numpy_array
 
 from parlab.arrays import Array, exp_, namespace
 
@@ -50,7 +53,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, scale: floa
     >>> bool(np.allclose(np.exp(lse[0, 0] - 2), np.arange(1, 9)))  # each logit is 2; query i counts i + 1 keys
     True
     """
-    check_heads(q, k, v, causal)
+    check_inputs(q, k, v, causal=causal, scale=scale)
     xp = namespace(q)
     out, lse = attend_block(q, k, v, diagonal=CAUSAL if causal else None, scale=scale)
     return xp.astype(out, q.dtype, copy=False), lse
@@ -74,7 +77,8 @@ def attention_backward(
     Raises:
         ValueError: shapes that do not fit.
     """
-    check_heads(q, k, v, causal)
+    check_inputs(q, k, v, causal=causal, scale=scale)
+    check_gradient(dout, q, out, lse)
     xp = namespace(q)
     diagonal = CAUSAL if causal else None
     gradients = attend_block_backward(dout, q, k, v, lse, row_dot(dout, out), diagonal=diagonal, scale=scale)
@@ -97,16 +101,19 @@ def attend_block(
     gentle = _largest_score(q, k) < GENTLE
     v = xp.concat([v, xp.ones_like(v[..., :1])], axis=-1)  # [B, G, T, D+1]: the last column of P v is the sum of P
     out, lse = xp.empty_like(q), xp.empty(q.shape[:-1], dtype=q.dtype, device=q.device)
+    buffer = _tile_buffer(q)
     stretches = list(_stretches(S, k.shape[2], diagonal, q))
     for b in range(B):
         for h in range(H):
             keys, values = k[b, h // group, ...], v[b, h // group, ...]  # [T, D], [T, D+1]
             for rows, tiles in stretches:
-                out[b, h, rows, :], lse[b, h, rows] = _attend_rows(q[b, h, rows, :], keys, values, tiles, gentle)
+                out[b, h, rows, :], lse[b, h, rows] = _attend_rows(
+                    q[b, h, rows, :], keys, values, tiles, gentle, buffer
+                )
     return out, lse
 
 
-def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], gentle: bool) -> tuple[Array, Array]:
+def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], gentle: bool, buffer: Array) -> tuple[Array, Array]:
     """The online softmax: `out` is Σ exp(score − largest) · [v, 1], and shrinks when a larger score turns up.
 
     Where all scores are small no maximum is needed: exp can neither overflow nor vanish, and `largest` stays 0.
@@ -116,7 +123,7 @@ def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], gentle: bool) 
     largest = xp.full((q.shape[0], 1), lowest, dtype=q.dtype, device=q.device)  # [rows, 1]
     out = xp.zeros((q.shape[0], v.shape[1]), dtype=q.dtype, device=q.device)  # [rows, D+1]
     for columns, hidden in tiles:
-        scores = q @ xp.matrix_transpose(k[columns, :])  # [rows, columns]
+        scores = _product(q, k[columns, :], buffer)  # [rows, columns]
         if hidden is not None:
             scores += hidden
         if not gentle:
@@ -146,8 +153,8 @@ def attend_block_backward(
     """One block's share of `(dq, dk, dv)`, in float32 or wider.
 
     `lse` and `delta` = rowsum(dO ∘ O), both `[B, H, S]`, belong to the whole attention, over the keys of all blocks;
-    then the blocks' shares simply add up: P = exp(scores − lse), dV = Pᵀ dO, dS = P ∘ (dO Vᵀ − delta), dQ = dS K,
-    dK = dSᵀ Q.
+    then the blocks' shares simply add up. With P = exp(scores − lse): dV = Pᵀ dO, dS = P ∘ (dO Vᵀ − delta), dQ = dS K,
+    dK = dSᵀ Q. Both differences are made inside the products, by one more column against a column of ones.
     """
     xp = namespace(dout, q, k, v)
     B, H, S, D = q.shape
@@ -155,26 +162,33 @@ def attend_block_backward(
     scale = default_scale(scale, D)
     dout, q, k, v, lse, delta = (_widen(x) for x in (dout, q, k, v, lse, delta))
     q = q * scale
-    peaked = _largest_score(q, k) + float(xp.max(lse)) > -LOWEST_EXPONENT
+    gentle = _largest_score(q, k) + float(xp.max(lse)) < GENTLE
     lse = xp.where(lse == -xp.inf, xp.inf, lse)  # a query without keys: every weight is exp(−inf)
+    ones = xp.ones_like(k[..., :1])  # [B, G, T, 1]
+    q_lse, k_one = (
+        xp.concat([q, -lse[..., None]], axis=-1),
+        xp.concat([k, ones], axis=-1),
+    )  # [B, H, S, D+1], [B, G, T, D+1]
+    dout_delta, v_one = xp.concat([dout, -delta[..., None]], axis=-1), xp.concat([v, ones], axis=-1)
     dq, dk, dv = xp.zeros_like(q), xp.zeros_like(k), xp.zeros_like(v)
+    scores_buffer, dweights_buffer = _tile_buffer(q), _tile_buffer(q)
     stretches = list(_stretches(S, k.shape[2], diagonal, q))
     for b in range(B):
         for h in range(H):
             g = h // group
             for rows, tiles in stretches:
-                queries, douts = q[b, h, rows, :], dout[b, h, rows, :]  # [rows, D]
                 for columns, hidden in tiles:
-                    keys, values = k[b, g, columns, :], v[b, g, columns, :]  # [columns, D]
-                    scores = queries @ xp.matrix_transpose(keys)  # [rows, columns]
-                    scores -= lse[b, h, rows, None]
-                    weights = _exp(scores, hidden, peaked)
-                    dscores = douts @ xp.matrix_transpose(values)  # [rows, columns]
-                    dscores -= delta[b, h, rows, None]
+                    scores = _product(q_lse[b, h, rows, :], k_one[b, g, columns, :], scores_buffer)  # [rows, columns]
+                    if not gentle:
+                        scores = xp.maximum(scores, LOWEST_EXPONENT)
+                    if hidden is not None:
+                        scores += hidden
+                    weights = exp_(scores)
+                    dv[b, g, columns, :] += xp.matrix_transpose(weights) @ dout[b, h, rows, :]
+                    dscores = _product(dout_delta[b, h, rows, :], v_one[b, g, columns, :], dweights_buffer)
                     dscores *= weights
-                    dv[b, g, columns, :] += xp.matrix_transpose(weights) @ douts
-                    dk[b, g, columns, :] += xp.matrix_transpose(dscores) @ queries
-                    dq[b, h, rows, :] += dscores @ keys
+                    dk[b, g, columns, :] += xp.matrix_transpose(dscores) @ q[b, h, rows, :]
+                    dq[b, h, rows, :] += dscores @ k[b, g, columns, :]
     return dq * scale, dk, dv
 
 
@@ -211,24 +225,34 @@ def default_scale(scale: float | None, head_size: int) -> float:
     return 1 / math.sqrt(head_size) if scale is None else scale
 
 
-def check_heads(q: Array, k: Array, v: Array, causal: bool) -> None:
-    """Refuse shapes that attention cannot mean, each with what would be right."""
+def check_inputs(q: Array, k: Array, v: Array, *, causal: bool, scale: float | None) -> None:
+    """Refuse what attention cannot mean, each with what would be right."""
+    xp = namespace(q, k, v)
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.ndim != 4:
+        if x.ndim != 4 or 0 in x.shape:
             raise ValueError(
-                f"{name} has shape {tuple(x.shape)}: 4 axes are needed, [batch, heads, sequence, head size]"
+                f"{name} has shape {tuple(x.shape)}: [batch, heads, sequence, head size] is needed, none 0"
             )
+        if not xp.isdtype(x.dtype, "real floating") or x.dtype != q.dtype:
+            raise ValueError(f"{name} is {x.dtype} and q {q.dtype}: q, k and v need one floating-point dtype")
     if tuple(k.shape) != tuple(v.shape):
         raise ValueError(f"k has shape {tuple(k.shape)} and v {tuple(v.shape)}: they must be equal")
     B, H, S, D = q.shape
     if k.shape[0] != B or k.shape[3] != D:
-        raise ValueError(
-            f"k has batch {k.shape[0]} and head size {k.shape[3]}, q has batch {B} and head size {D}: they must be equal"
-        )
-    if k.shape[1] == 0 or H % k.shape[1]:
+        raise ValueError(f"k has batch {k.shape[0]} and head size {k.shape[3]}, q has {B} and {D}: they must be equal")
+    if H % k.shape[1]:
         raise ValueError(f"{H} query heads do not divide among {k.shape[1]} key/value heads: use a multiple of them")
     if causal and k.shape[2] != S:
-        raise ValueError(f"causal with {S} queries and {k.shape[2]} keys: it needs as many keys as queries")
+        raise ValueError(f"q has sequence length {S} and k {k.shape[2]}: they must be equal")
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"scale={scale!r}: must be a finite number, or None for 1/√D")
+
+
+def check_gradient(dout: Array, q: Array, out: Array, lse: Array) -> None:
+    """Refuse what cannot be the gradient of an attention's output, or that output."""
+    for name, x, shape in (("dout", dout, q.shape), ("out", out, q.shape), ("lse", lse, q.shape[:-1])):
+        if tuple(x.shape) != tuple(shape):
+            raise ValueError(f"{name} has shape {tuple(x.shape)}: with this q it must have {tuple(shape)}")
 
 
 def _widen(x: Array) -> Array:
@@ -241,13 +265,17 @@ def _largest_score(q: Array, k: Array) -> float:
     return math.sqrt(float(xp.max(xp.sum(q * q, axis=-1)) * xp.max(xp.sum(k * k, axis=-1))))
 
 
-def _exp(scores: Array, hidden: Array | None, peaked: bool) -> Array:
-    """exp(scores), 0 where hidden; overwrites `scores` where the library can."""
-    if peaked:
-        scores = namespace(scores).maximum(scores, LOWEST_EXPONENT)
-    if hidden is not None:
-        scores += hidden
-    return exp_(scores)
+def _tile_buffer(like: Array) -> Array:
+    return namespace(like).empty((TILE, TILE), dtype=like.dtype, device=like.device)
+
+
+def _product(a: Array, b: Array, buffer: Array) -> Array:
+    """a bᵀ, written into `buffer` where the library can: a new array for each tile would cost more than its exp."""
+    xp = namespace(a, b)
+    b = xp.matrix_transpose(b)
+    if is_numpy_array(a) or is_cupy_array(a):
+        return xp.matmul(a, b, out=buffer[: a.shape[0], : b.shape[1]])
+    return a @ b
 
 
 def _stretches(

@@ -1,12 +1,13 @@
 """Attention with the whole score matrix in memory: the plain reference that every other attention must equal.
 
-Shapes: `B` batch, `H` query heads, `G` key/value heads (each serves H/G query heads), `S` queries, `T` keys, `D` head size.
+Shapes: `B` batch, `H` query heads, `G` key/value heads (each serves H/G query heads), `S` queries, `T` keys, `D` head
+size.
 """
 
 from __future__ import annotations
 
 from parlab.arrays import Array, namespace
-from parlab.nn.attention import check_heads, default_scale
+from parlab.nn.attention import check_gradient, check_inputs, default_scale
 
 
 def dense_attention(
@@ -28,7 +29,7 @@ def dense_attention(
         ValueError: shapes that do not fit.
     """
     xp = namespace(q, k, v)
-    check_heads(q, k, v, causal)
+    check_inputs(q, k, v, causal=causal, scale=scale)
     scores = _scores(q, k, causal, scale, mask)  # [B, H, S, T]
     largest = xp.max(scores, axis=-1, keepdims=True)  # [B, H, S, 1]
     largest = xp.where(largest == -xp.inf, 0.0, largest)  # −inf − −inf would be NaN
@@ -57,7 +58,8 @@ def dense_attention_backward(
     With P = softmax(scores): dV = Pᵀ dO, dP = dO Vᵀ, and through the softmax dS = P ∘ (dP − rowsum(dO ∘ O)).
     """
     xp = namespace(dout, q, k, v)
-    check_heads(q, k, v, causal)
+    check_inputs(q, k, v, causal=causal, scale=scale)
+    check_gradient(dout, q, out, lse)
     B, H, S, D = q.shape
     _, G, T, _ = k.shape
     keys, values = xp.repeat(k, H // G, axis=1), xp.repeat(v, H // G, axis=1)  # [B, H, T, D]

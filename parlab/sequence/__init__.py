@@ -1,0 +1,41 @@
+"""Strategies that cut the sequence: attention over shards of it."""
+
+from parlab.sequence.costs import (
+    attention_flops,
+    bytes_per_hop,
+    bytes_sent,
+    forward_bytes_held,
+    hops,
+    load_ratio,
+    overlap_tokens,
+    score_bytes,
+    score_memory_savings,
+    striped_speedup,
+    unmasked_pairs,
+)
+from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
+from parlab.sequence.ring import ring_attention, ring_attention_backward
+from parlab.sequence.schedule import Block, RingSchedule, RingStep
+
+__all__ = [
+    "LAYOUTS",
+    "Block",
+    "RingSchedule",
+    "RingStep",
+    "attention_flops",
+    "bytes_per_hop",
+    "bytes_sent",
+    "forward_bytes_held",
+    "hops",
+    "load_ratio",
+    "overlap_tokens",
+    "positions",
+    "ring_attention",
+    "ring_attention_backward",
+    "score_bytes",
+    "score_memory_savings",
+    "shard",
+    "striped_speedup",
+    "unmasked_pairs",
+    "unshard",
+]

@@ -1,0 +1,172 @@
+"""What ring attention costs on paper: work, bytes, hops, memory, and when the transfers cost nothing.
+
+`S` tokens, `size` ranks (P), shards of c = S/P tokens, `H` query heads, `G` key/value heads, `D` head size, `B` batch.
+"""
+
+from __future__ import annotations
+
+from parlab.sequence.layouts import check_layout
+
+
+def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: bool = True) -> list[int]:
+    """The (query, key) pairs that each rank attends: its share of the work, and each pair costs 4·D flops a head.
+
+    >>> unmasked_pairs(16, 4, "contiguous"), unmasked_pairs(16, 4, "zigzag"), unmasked_pairs(16, 4, "striped")
+    ([10, 26, 42, 58], [34, 34, 34, 34], [28, 32, 36, 40])
+    """
+    check_layout(S, size, layout)
+    c = S // size
+    if not causal:
+        return [size * c * c] * size
+    own = c * (c + 1) // 2
+    if layout == "contiguous":
+        return [own + rank * c * c for rank in range(size)]
+    if layout == "zigzag":
+        return [own + (size - 1) * c * c // 2] * size
+    return [(rank + 1) * own + (size - 1 - rank) * (own - c) for rank in range(size)]
+
+
+def load_ratio(S: int, size: int, layout: str = "contiguous", *, causal: bool = True) -> float:
+    """The work of the slowest rank over the mean: 1 is balanced.
+
+    Causal, exactly: contiguous ((2P−1)c + 1)/(Pc + 1), towards 2 − 1/P; zigzag 1; striped P(c + 1)/(Pc + 1).
+
+    >>> round(load_ratio(8 * 1024, 8, "contiguous"), 3), load_ratio(8 * 1024, 8, "zigzag")
+    (1.875, 1.0)
+    >>> round(load_ratio(8 * 16, 8, "striped"), 2), round(load_ratio(8 * 1024, 8, "striped"), 3)
+    (1.05, 1.001)
+    """
+    pairs = unmasked_pairs(S, size, layout, causal=causal)
+    return max(pairs) * size / sum(pairs)
+
+
+def attention_flops(pairs: int, B: int, H: int, D: int, *, backward: bool = False) -> int:
+    """The products of `pairs` unmasked pairs: q kᵀ and p v forward; five products of the same size backward."""
+    return (10 if backward else 4) * pairs * B * H * D
+
+
+def hops(size: int, *, backward: bool = False) -> int:
+    """Times that a rank sends to its right: P − 1 forward; 2P − 1 backward, where dK/dV must also come home.
+
+    >>> hops(4), hops(4, backward=True), hops(1, backward=True)
+    (3, 7, 0)
+    """
+    return (size - 1) + (size if backward and size > 1 else 0)
+
+
+def bytes_per_hop(S: int, size: int, G: int, D: int, itemsize: int, B: int = 1) -> int:
+    """A shard of K and one of V: what each rank sends to its right in each hop of the forward.
+
+    >>> bytes_per_hop(S=2048, size=2, G=4, D=64, itemsize=4)
+    2097152
+    """
+    check_layout(S, size, "contiguous")
+    return 2 * B * (S // size) * G * D * itemsize
+
+
+def bytes_sent(
+    S: int,
+    size: int,
+    G: int,
+    D: int,
+    itemsize: int,
+    B: int = 1,
+    *,
+    backward: bool = False,
+    accumulator_itemsize: int | None = None,
+    layers: int = 1,
+) -> int:
+    """Bytes that each rank sends in `layers` attentions: K/V makes P − 1 hops; backward dK/dV makes P more.
+
+    Args:
+        S, size, G, D, B: see above.
+        itemsize: bytes of an element of K and V.
+        backward: the backward pass instead of the forward.
+        accumulator_itemsize: bytes of an element of dK and dV on their way; None: as `itemsize`, but at least 4.
+        layers: how often.
+
+    >>> bytes_sent(S=2048, size=2, G=4, D=64, itemsize=4, layers=24) == 24 * 2097152
+    True
+    """
+    moved = (size - 1) * bytes_per_hop(S, size, G, D, itemsize, B)
+    if backward and size > 1:
+        moved += size * bytes_per_hop(S, size, G, D, accumulator_itemsize or max(itemsize, 4), B)
+    return layers * moved
+
+
+def overlap_tokens(
+    flops_per_second: float,
+    bytes_per_second: float,
+    itemsize: int = 2,
+    kv_heads_per_query_head: float = 1.0,
+    *,
+    half_masked: bool = False,
+) -> float:
+    """The shortest shard, in tokens, whose attention takes as long as the next K/V takes to arrive (forward).
+
+    4·c²·D·H flops against 2·c·D·G·itemsize bytes: c ≥ (itemsize/2)·(G/H)·(flop/s ÷ byte/s). Causal zigzag and striped
+    do half of the work for the same bytes (`half_masked`) and need shards twice as long.
+
+    Source: Liu et al. 2023, section 3.2, for all pairs unmasked.
+
+    >>> overlap_tokens(312e12, 300e9), overlap_tokens(312e12, 12.5e9)  # A100 on NVLink, on InfiniBand
+    (1040.0, 24960.0)
+    """
+    tokens = itemsize / 2 * kv_heads_per_query_head * flops_per_second / bytes_per_second
+    return 2 * tokens if half_masked else tokens
+
+
+def striped_speedup(
+    S: int,
+    size: int,
+    hidden_size: int,
+    intermediate_size: int,
+    layers: int,
+    *,
+    mask_weight: int = 2,
+    vocab: int = 32000,
+) -> float:
+    """How much faster than contiguous a whole causal training step can be with striped shards.
+
+    (o + (P − ½)A) / (o + (P/2)A): A is the attention of one block of c × c, o the rest of a rank's step. `mask_weight`
+    is 2 on the paper's A100 and 1 on its TPU.
+
+    Source: Brandon et al. 2023, section 4.
+
+    >>> round(striped_speedup(16384, 4, 2048, 5504, 22), 2), round(striped_speedup(131072, 4, 2048, 5504, 22), 2)
+    (1.46, 1.7)
+    """
+    check_layout(S, size, "striped")
+    c = S // size
+    attention = mask_weight * 12 * layers * hidden_size * c**2
+    rest = 6 * c * (layers * (4 * hidden_size**2 + 2 * hidden_size * intermediate_size) + vocab * hidden_size)
+    return (rest + (size - 0.5) * attention) / (rest + size / 2 * attention)
+
+
+def score_memory_savings(size: int) -> float:
+    """The part of the score matrix that a rank is spared when it holds its S/P rows of it: 1 − 1/P.
+
+    >>> score_memory_savings(4)
+    0.75
+    """
+    return 1 - 1 / size
+
+
+def score_bytes(S: int, size: int, H: int, itemsize: int, B: int = 1) -> int:
+    """A rank's rows of the score matrix, S²/P·H elements: what a ring that keeps whole score blocks holds.
+
+    Ours holds `forward_bytes_held`, linear in S, beside one tile of scores.
+    """
+    check_layout(S, size, "contiguous")
+    return B * H * (S // size) * S * itemsize
+
+
+def forward_bytes_held(S: int, size: int, H: int, G: int, D: int, itemsize: int, B: int = 1) -> int:
+    """The most that a rank holds in the forward: its q, k, v, out and lse, the K/V it attends and the K/V that arrives.
+
+    out and lse are kept in 4 bytes an element, or `itemsize` where that is more.
+    """
+    c = S // size
+    arrived = min(size - 1, 2)  # K/V of another rank: the one attended, and the next
+    wide = max(itemsize, 4)
+    return B * c * ((H + (2 + 2 * arrived) * G) * D * itemsize + H * (D + 1) * wide)
