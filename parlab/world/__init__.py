@@ -4,7 +4,7 @@
 (MPI, NCCL), give `Comm` an engine with the methods of `ThreadsEngine`: post, wait, take, meet.
 """
 
-from parlab.world.cluster import CLASSROOM, Cluster, Device, Link
+from parlab.world.cluster import CLASSROOM, DGX_A100, DGX_H100, Cluster, Device, Link
 from parlab.world.comm import Comm, Request
 from parlab.world.errors import DeadlockError, MismatchError, RequestError, WorldError
 from parlab.world.run import Run, per_rank, run
@@ -12,6 +12,8 @@ from parlab.world.timeline import Span, Timeline, Transfer, Wait
 
 __all__ = [
     "CLASSROOM",
+    "DGX_A100",
+    "DGX_H100",
     "Cluster",
     "Comm",
     "DeadlockError",

@@ -129,6 +129,7 @@ class Cluster:
         return cls("uniform", Device("uniform", flops, memory_bandwidth), 1, link, link, ports)
 
     def device_of(self, rank: int) -> Device:
+        """What `rank` computes on."""
         return self.device[rank] if isinstance(self.device, tuple) else self.device
 
     def link(self, src: int, dst: int) -> Link:
@@ -144,4 +145,24 @@ CLASSROOM = Cluster(
     intra=Link(latency=1e-6, bandwidth=10e9),
     inter=Link(latency=5e-6, bandwidth=1e9),
     source="round numbers, chosen so that times can be worked out in the head",
+)
+
+NCCL = "latencies as NCCL's model of a ring with the Simple protocol has them (src/graph/tuning.cc, 2.8)"
+
+DGX_A100 = Cluster(
+    name="DGX A100",
+    device=Device("A100 80GB, bf16", flops=312e12, memory_bandwidth=2.039e12, memory=80e9),
+    ranks_per_node=8,
+    intra=Link(latency=3.4e-6, bandwidth=300e9),
+    inter=Link(latency=9.6e-6, bandwidth=25e9),
+    source=f"NVIDIA A100 and DGX A100 data sheets (NVLink 600 GB/s both ways, one 200 Gb/s port a GPU); {NCCL}",
+)
+
+DGX_H100 = Cluster(
+    name="DGX H100",
+    device=Device("H100 80GB, bf16", flops=989e12, memory_bandwidth=3.35e12, memory=80e9),
+    ranks_per_node=8,
+    intra=Link(latency=3.4e-6, bandwidth=450e9),
+    inter=Link(latency=9.6e-6, bandwidth=50e9),
+    source=f"NVIDIA H100 and DGX H100 data sheets (NVLink 900 GB/s both ways, one 400 Gb/s port a GPU); {NCCL}",
 )

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import math
-import numbers
-import operator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world import collectives, values
+from parlab.world.arguments import amount, checked_axis, checked_rank, one_array, whole
+from parlab.world.collectives import shaped
+from parlab.world.collectives.arguments import (
+    check_power_of_two,
+    checked_counts,
+    checked_pieces,
+    checked_ranks_per_node,
+)
+from parlab.world.collectives.common import cut
 from parlab.world.errors import RequestError
 from parlab.world.log import COMPUTE, PRINT
-from parlab.world.threads import Group, Message, Seat, ThreadsEngine
+from parlab.world.seats import Group, Message, Seat
+from parlab.world.threads import ThreadsEngine
 from parlab.world.values import Value
 
 
@@ -20,15 +27,17 @@ class Comm:
     """A rank's place in a group of ranks.
 
     Messages from one rank to another match in the order in which they are posted. A blocking `send` returns when the
-    receiver takes the message. Values are arrays, or nested tuples, lists and dicts of arrays; one value is one message,
-    is copied, and arrives in C order.
+    receiver takes the message. Values are arrays, or nested tuples, lists and dicts of arrays; one value is one
+    message, is copied, and arrives in C order.
 
     Attributes:
         rank: this rank's number in the group, from 0.
         size: ranks in the group.
     """
 
-    def __init__(self, engine: ThreadsEngine, seat: Seat, group: Group, channel: str = "messages", name: str = "message"):
+    def __init__(
+        self, engine: ThreadsEngine, seat: Seat, group: Group, channel: str = "messages", name: str = "message"
+    ):
         self.rank = group.members.index(seat.rank)
         self.size = len(group.members)
         self._engine = engine
@@ -69,7 +78,7 @@ class Comm:
             DeadlockError: raised by `run`: no rank could move any more.
         """
         message = self._post_send(x, dst, label)
-        self._engine.wait(self._seat, (message,), f"send(to {dst})")
+        self._engine.wait(self._seat, (message,), "send")
 
     def recv(self, src: int, like: Value, *, label: Any = None) -> Value:
         """The next value from rank `src`.
@@ -84,7 +93,7 @@ class Comm:
             MismatchError: what came has another form than `like`, or another label.
         """
         message = self._post_receive(src, like, label)
-        self._engine.wait(self._seat, (message,), f"recv(from {src})")
+        self._engine.wait(self._seat, (message,), "recv")
         return self._engine.take(self._seat, message)
 
     def sendrecv(self, x: Value, dst: int, src: int, like: Value = None, *, label: Any = None) -> Value:
@@ -94,16 +103,16 @@ class Comm:
         """
         out = self._post_send(x, dst, label)
         back = self._post_receive(src, x if like is None else like, label)
-        self._engine.wait(self._seat, (out, back), f"sendrecv(to {dst}, from {src})")
+        self._engine.wait(self._seat, (out, back), "sendrecv")
         return self._engine.take(self._seat, back)
 
     def isend(self, x: Value, dst: int, *, label: Any = None) -> Request:
         """Post a send and go on; `x` may be changed at once. Every request must be waited for. See `send`."""
-        return Request(self, self._post_send(x, dst, label), f"isend(to {dst})")
+        return Request(self, self._post_send(x, dst, label), "isend")
 
     def irecv(self, src: int, like: Value, *, label: Any = None) -> Request:
         """Post a receive and go on; `wait()` returns the value, which counts as held from now on. See `recv`."""
-        return Request(self, self._post_receive(src, like, label), f"irecv(from {src})")
+        return Request(self, self._post_receive(src, like, label), "irecv")
 
     def _post_send(self, x: Value, dst: int, label: Any) -> Message:
         box = self._ways_out.get(dst) or self._way_out(dst)
@@ -144,7 +153,7 @@ class Comm:
         x = one_array(x)
         combine = collectives.combiner(op, x)
         if algorithm == "hierarchical":
-            per_node = collectives.checked_ranks_per_node(ranks_per_node, self.size)
+            per_node = checked_ranks_per_node(ranks_per_node, self.size)
             inner = self._enter("all_reduce", x, op=op, algorithm=algorithm, ranks_per_node=per_node)
             return collectives.hierarchical_all_reduce(inner, x, combine, per_node)
         if ranks_per_node is not None:
@@ -183,11 +192,11 @@ class Comm:
         run = collectives.chosen("all_gather", algorithm)
         x = one_array(x)
         axis = checked_axis(axis, "axis", x)
-        counts = collectives.checked_counts(counts, self.size, algorithm, x.shape[axis], self.rank)
-        collectives.check_power_of_two(algorithm, self.size)
+        counts = checked_counts(counts, self.size, algorithm, x.shape[axis], self.rank)
+        check_power_of_two(algorithm, self.size)
         shape = x.shape if counts is None else (*x.shape[:axis], "counts", *x.shape[axis + 1 :])
         inner = self._enter("all_gather", x, shape=shape, axis=axis, algorithm=algorithm, counts=counts)
-        return collectives.gathered(run, inner, x, axis, counts)
+        return shaped.gathered(run, inner, x, axis, counts)
 
     def reduce_scatter(
         self,
@@ -213,10 +222,10 @@ class Comm:
         x = one_array(x)
         axis = checked_axis(axis, "axis", x)
         combine = collectives.combiner(op, x)
-        counts = collectives.checked_pieces(counts, self.size, algorithm, x, axis)
-        collectives.check_power_of_two(algorithm, self.size)
+        counts = checked_pieces(counts, self.size, algorithm, x, axis)
+        check_power_of_two(algorithm, self.size)
         inner = self._enter("reduce_scatter", x, axis=axis, op=op, algorithm=algorithm, counts=counts)
-        return collectives.scattered(run, inner, x, axis, combine, counts)
+        return shaped.scattered(run, inner, x, axis, combine, counts)
 
     def all_to_all(self, x: Array, split_axis: int, concat_axis: int, algorithm: str | None = None) -> Array:
         """Cut `x` along `split_axis`, send the i-th piece to rank i, and join what comes along `concat_axis`.
@@ -233,7 +242,7 @@ class Comm:
         x = one_array(x)
         split_axis = checked_axis(split_axis, "split_axis", x)
         concat_axis = checked_axis(concat_axis, "concat_axis", x)
-        pieces = collectives.cut(x, split_axis, self.size, "split_axis")
+        pieces = cut(x, split_axis, self.size, "split_axis")
         inner = self._enter("all_to_all", x, split_axis=split_axis, concat_axis=concat_axis, algorithm=algorithm)
         return namespace(x).concat(run(inner, pieces), axis=concat_axis)
 
@@ -245,7 +254,7 @@ class Comm:
         x = one_array(x)
         root = checked_rank(root, "root", self.size)
         axis = checked_axis(axis, "axis", x)
-        pieces = collectives.cut(x, axis, self.size, "axis")
+        pieces = cut(x, axis, self.size, "axis")
         return collectives.linear_scatter(self._enter("scatter", x, root=root, axis=axis), pieces, root)
 
     def gather(self, x: Array, root: int = 0, axis: int = 0) -> Array | None:
@@ -283,7 +292,9 @@ class Comm:
         name = f"{self._group.name}/{self._splits}:{color}"
         return Comm(self._engine, self._seat, self._engine.subgroup(name, members))
 
-    def _enter(self, name: str, x: Array | None = None, *, shape: tuple[Any, ...] | None = None, **arguments: Any) -> Comm:
+    def _enter(
+        self, name: str, x: Array | None = None, *, shape: tuple[Any, ...] | None = None, **arguments: Any
+    ) -> Comm:
         """Meet the group in a collective; returns this rank's place on the channel that collectives use."""
         described = [values.form(x, shape)] if x is not None else []
         described += [f"{key}={value}" for key, value in arguments.items() if value is not None]
@@ -325,8 +336,9 @@ class Comm:
         Raises:
             ValueError: something else than arrays.
         """
-        for number, array in enumerate(arrays):
-            self._seat.hold(values.checked(array, f"arrays[{number}]"), name, logged=False)
+        for number, value in enumerate(arrays):
+            for array in values.leaves(values.checked(value, f"arrays[{number}]")):
+                self._seat.hold(array, name)
 
     def print(self, *objects: Any) -> None:
         """Show `objects` after the run: all ranks' lines by simulated time, then by rank."""
@@ -343,7 +355,11 @@ class Request:
         self._comm = comm
         self._message = message
         self._call = call
-        comm._seat.open[self] = call
+        comm._seat.open.add(self)
+
+    def __repr__(self) -> str:
+        ends = f"to {self._message.dst}" if self._call == "isend" else f"from {self._message.src}"
+        return f"{self._call}({ends})"
 
     def wait(self) -> Value:
         """Return when the message has passed: its value for an `irecv`, None for an `isend`.
@@ -353,53 +369,8 @@ class Request:
             MismatchError: see `Comm.recv`.
         """
         seat, engine = self._comm._seat, self._comm._engine
-        if seat.open.pop(self, None) is None:
-            raise RequestError(f"{self._call} was already waited for: a request is waited for once")
+        if self not in seat.open:
+            raise RequestError(f"rank {seat.rank} waits for {self} a second time: a request is waited for once")
+        seat.open.remove(self)
         engine.wait(seat, (self._message,), f"wait for {self._call}")
-        return engine.take(seat, self._message) if self._call.startswith("irecv") else None
-
-
-def whole(name: str, value: Any) -> int:
-    """`value` as an int.
-
-    Raises:
-        ValueError: it is not a whole number.
-    """
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name}={value!r}: must be a whole number") from None
-
-
-def amount(name: str, value: Any) -> None:
-    """Refuse what is not an amount: negative, infinite, not a number.
-
-    Raises:
-        ValueError: so it is.
-    """
-    if not isinstance(value, numbers.Real) or not 0 <= value < math.inf:
-        raise ValueError(f"{name}={value!r}: must be a number, at least 0 and finite")
-
-
-def checked_rank(value: Any, name: str, size: int) -> int:
-    """`value` as a rank of a group of `size`."""
-    rank = whole(name, value)
-    if not 0 <= rank < size:
-        raise ValueError(f"{name}={value!r}: the ranks of this group are 0 to {size - 1}")
-    return rank
-
-
-def checked_axis(value: Any, name: str, x: Array) -> int:
-    """`value` as an axis of `x`, counted from the front."""
-    axis = whole(name, value)
-    if not -x.ndim <= axis < x.ndim:
-        raise ValueError(f"{name}={value!r}: the array has {x.ndim} axes")
-    return axis % x.ndim
-
-
-def one_array(x: Any) -> Array:
-    """`x`, which a collective takes: one array of numbers."""
-    x = values.checked(x, "x")
-    if isinstance(x, tuple | list | dict):
-        raise ValueError(f"x is a {type(x).__name__}: a collective takes one array; call it once for each")
-    return x
+        return engine.take(seat, self._message) if self._call == "irecv" else None

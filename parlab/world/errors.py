@@ -25,7 +25,7 @@ class RequestError(WorldError):
 
 @dataclass(frozen=True)
 class WaitsFor:
-    """One rank that cannot move: `rank` stands in `call` (at `where` in its program) until every one of `peers` acts."""
+    """A rank that cannot move: `rank` stands in `call` (at `where` in its program) until every one of `peers` acts."""
 
     rank: int
     call: str
@@ -98,7 +98,7 @@ def _cause(blocked: list[WaitsFor], path: list[int], left: frozenset[int]) -> st
     if len(cycle) == 1:
         return "a rank's blocking call to itself; post isend or irecv first, then wait"
     if all(call == "send" for call in cycle):
-        return "every rank sends first, and a send returns only when it is received; let one receive first, or use sendrecv"
+        return "every rank sends first, and a send returns when it is received; let one receive first, or use sendrecv"
     if all(call in ("recv", "wait for irecv") for call in cycle):
         return "every rank receives first, and nobody has sent; check the direction of the ring"
     if any(call in ("send", "recv", "sendrecv") or call.startswith("wait for") for call in cycle):

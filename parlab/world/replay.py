@@ -1,10 +1,10 @@
 """The simulated clock: one event loop runs over a trace and says when everything happens on a given cluster.
 
 The rules, at each instant: first everything that ends there ends, and the ranks that it frees run on, each through its
-own program until it must wait or compute. Then the messages that are ready (both ends posted) start, ordered by the time
-when they became ready, then the sender's posting number, then the sender; one whose port is busy is passed over. A
-message holds the sender's out-port and the receiver's in-port for latency + bytes/bandwidth; both requests end together.
-A collective is left when its last member has entered. Nothing else takes time.
+own program until it must wait or compute. Then the messages that are ready (both ends posted) start, ordered by the
+time when they became ready, then the sender's posting number, then the sender; one whose port is busy is passed over.
+A message holds the sender's out-port and the receiver's in-port for latency + bytes/bandwidth; both requests end
+together. A collective is left when its last member has entered. Nothing else takes time.
 
 Nothing here depends on how the trace came about, so the same trace gives the same timeline on every machine.
 """
@@ -12,9 +12,10 @@ Nothing here depends on how the trace came about, so the same trace gives the sa
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 from parlab.world.cluster import Cluster, picoseconds
-from parlab.world.log import COMPUTE, HOLD, MEET, POST_RECEIVE, POST_SEND, WAIT
+from parlab.world.log import COMPUTE, HOLD, MEET, POST_RECEIVE, WAIT
 from parlab.world.timeline import Timeline
 from parlab.world.trace import Trace
 
@@ -47,7 +48,7 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
     compute_starts: list[int] = []
     compute_ends: list[int] = []
     compute_names: list[str] = []
-    waits: tuple[list[int], list[int], list[int], list[int], list[str]] = ([], [], [], [], [])
+    waits: tuple[list[Any], ...] = ([], [], [], [], [])  # rank, start, end, peer, name
 
     ports = _Ports(trace, cluster)
     events = [(0, ~rank) for rank in range(size)]  # (time, message that ends) or (time, ~rank that runs on)
@@ -76,7 +77,7 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
                 if now > waiting_since[rank]:
                     _note_wait(waits, trace, rank, waiting_since[rank], now, stood, entered)
             for code, row in programs[rank]:
-                if code == POST_SEND or code == POST_RECEIVE:
+                if code <= POST_RECEIVE:  # of either end
                     if code == POST_RECEIVE and trace.nbytes[row]:
                         held[rank].append((now, trace.nbytes[row], "received"))
                     posted[row] += 1
@@ -130,7 +131,7 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
     timeline = Timeline(
         size,
         computes=(compute_ranks, compute_starts, compute_ends, compute_names),
-        transfers=columns if len(passed) == count else tuple([column[row] for row in passed] for column in columns),  # type: ignore[index]
+        transfers=columns if len(passed) == count else tuple([column[row] for row in passed] for column in columns),
         waits=waits,
         held=held,
         makespan=now,
@@ -201,7 +202,7 @@ class _Ports:
 
 
 def _note_wait(
-    waits: tuple[list[int], list[int], list[int], list[int], list[str]],
+    waits: tuple[list[Any], ...],
     trace: Trace,
     rank: int,
     start: int,

@@ -10,8 +10,9 @@ import numpy as np
 
 from parlab import arrays
 from parlab.world import values
+from parlab.world.arguments import whole
 from parlab.world.cluster import CLASSROOM, Cluster
-from parlab.world.comm import Comm, whole
+from parlab.world.comm import Comm
 from parlab.world.errors import WorldError
 from parlab.world.replay import replay
 from parlab.world.threads import ThreadsEngine, inside_a_rank

@@ -1,9 +1,9 @@
 """The threads world: one thread a rank, messages by hand-off, and an end that is always the same.
 
 Who holds what: every rank has a `Seat`. Each direction between two ranks of a group has a `Mailbox`; the end that posts
-first leaves a `Message` there, the end that posts second takes it out, and the message is matched. A rank that must wait
-parks on its own lock until its last unmatched message is matched by the peer (a lock a rank: waking one rank disturbs no
-other). All of this state changes under one mutex, held for a few microseconds and never while copying.
+first leaves a `Message` there, the end that posts second takes it out, and the message is matched. A rank that must
+wait parks on its own lock until the peers have matched all that it waits for (a lock a rank: waking one rank disturbs
+no other). All of this state changes under one mutex, held for a few microseconds and never while copying.
 
 Matching depends only on the order in which each rank posts, never on which thread came first. So the state in which no
 rank can move is unique, and whichever thread reaches it last finds the same error to report.
@@ -17,127 +17,22 @@ import gc
 import linecache
 import sys
 import threading
-import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
+
 from parlab import arrays
 from parlab.world import values
 from parlab.world.errors import DeadlockError, MismatchError, RequestError, Unwind, WaitsFor, WorldError
-from parlab.world.log import HOLD, MEET, POST_RECEIVE, POST_SEND, WAIT
+from parlab.world.log import MEET, POST_RECEIVE, POST_SEND, WAIT
+from parlab.world.seats import Group, Mailbox, Meeting, Message, Seat
 from parlab.world.values import Value
 
 inside_a_rank = contextvars.ContextVar("inside_a_rank", default=False)
-
-
-class Message:
-    """One value on its way from rank `src` to rank `dst`, posted by one end or by both."""
-
-    __slots__ = ("dst", "error", "expected", "index", "label", "matched", "name", "nbytes", "src", "value", "waiter")
-
-    def __init__(self, src: int, dst: int):
-        self.src = src
-        self.dst = dst
-        self.matched = False
-        self.waiter: Seat | None = None
-        self.value: Value = None
-        self.nbytes = 0
-        self.name = ""  # the collective that it belongs to, or "message"
-        self.label: Any = None
-        self.expected: Any = None  # the receiver's label
-        self.error: str | None = None
-        self.index = -1  # its row in the trace, when the run is over
-
-
-class Mailbox:
-    """The way from rank `src` to rank `dst` in one group and channel: sends or receives that wait for their other end."""
-
-    __slots__ = ("dst", "receives", "sends", "src")
-
-    def __init__(self, src: int, dst: int):
-        self.src = src
-        self.dst = dst
-        self.sends: deque[Message] = deque()
-        self.receives: deque[Message] = deque()
-
-
-class Meeting:
-    """A collective call: the members that have entered, each with its call."""
-
-    __slots__ = ("calls", "details", "error", "index", "name", "size", "waiters")
-
-    def __init__(self, name: str, size: int):
-        self.name = name
-        self.size = size
-        self.calls: dict[int, str] = {}  # the rank in the group: its call
-        self.details: dict[int, Any] = {}  # what the members tell each other by entering
-        self.waiters: list[Seat] = []
-        self.error: str | None = None
-        self.index = -1
-
-
-class Group:
-    """Ranks that talk to each other: `members` are their ranks in the whole run, by their rank in the group."""
-
-    def __init__(self, name: str, members: tuple[int, ...]):
-        self.name = name
-        self.members = members
-        self.mailboxes: dict[tuple[str, int, int], Mailbox] = {}
-        self.meeting: Meeting | None = None
-
-    def mailbox(self, channel: str, src: int, dst: int) -> Mailbox:
-        """The way from group rank `src` to group rank `dst`; both ends ask, the first one builds it."""
-        box = Mailbox(self.members[src], self.members[dst])
-        return self.mailboxes.setdefault((channel, src, dst), box)
-
-
-class Seat:
-    """What the engine knows of one rank."""
-
-    def __init__(self, rank: int):
-        self.rank = rank
-        self.park = threading.Lock()  # held while the rank runs; released by whoever wakes it
-        self.park.acquire()
-        self.missing = 0  # unmatched messages, or one meeting, that the rank is parked for
-        self.waits_for: tuple[Message, ...] | Meeting = ()
-        self.call = ""  # the call it is parked in
-        self.log: list[Any] = []
-        self.printed = False
-        self.open: dict[Any, str] = {}  # requests that were not waited for yet: what each was
-        self.held: dict[int, Held] = {}
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.thread: threading.Thread | None = None
-
-    def hold(self, value: Value, name: str, *, logged: bool) -> None:
-        """Count the arrays in `value` as held until their memory dies; `logged`: their birth is in the log already."""
-        for leaf in values.leaves(value):
-            owner = arrays.owning_buffer(leaf)
-            if id(owner) not in self.held:
-                held = Held(owner, _died)
-                held.seat, held.key, held.name, held.nbytes = self, id(owner), name, arrays.nbytes(owner)
-                self.held[id(owner)] = held
-                if not logged:
-                    self.log += (HOLD, (name, held.nbytes))
-
-
-class Held(weakref.ref):  # type: ignore[type-arg]
-    """A weak reference to memory that a rank holds."""
-
-    __slots__ = ("key", "name", "nbytes", "seat")
-    seat: Seat
-    key: int
-    name: str
-    nbytes: int
-
-
-def _died(held: Held) -> None:
-    if held.seat.held.pop(held.key, None) is not None:
-        held.seat.log += (HOLD, (held.name, -held.nbytes))
 
 
 class ThreadsEngine:
@@ -146,7 +41,7 @@ class ThreadsEngine:
     def __init__(self, size: int):
         self.seats = [Seat(rank) for rank in range(size)]
         self.world = Group("world", tuple(range(size)))
-        self.groups: dict[Any, Group] = {}
+        self.groups: dict[str, Group] = {}
         self.mutex = threading.Lock()
         self.running = size  # ranks that have not left the program
         self.blocked = 0  # of these, the parked ones; whoever wakes a rank counts it out, so the count is never late
@@ -159,7 +54,8 @@ class ThreadsEngine:
 
     def post_send(self, seat: Seat, box: Mailbox, value: Value, nbytes: int, name: str, label: Any) -> Message:
         """Offer `value`, which becomes the receiver's, in `box`."""
-        self._check_running()
+        if self.ending:
+            self._refuse()
         with self.mutex:
             if box.receives:
                 message = box.receives.popleft()
@@ -169,10 +65,7 @@ class ThreadsEngine:
                 del value  # before the receiver wakes: its last reference, not ours, must be the one that frees
                 self._match(message)
             else:
-                message = Message(box.src, box.dst)
-                message.value = value
-                message.nbytes = nbytes
-                message.name = name
+                message = Message(box.src, box.dst, value, nbytes, name)
                 message.label = label
                 box.sends.append(message)
             seat.log += (POST_SEND, message)
@@ -180,7 +73,8 @@ class ThreadsEngine:
 
     def post_receive(self, seat: Seat, box: Mailbox, like: Value, nbytes: int, name: str, label: Any) -> Message:
         """Ask for the next value in `box`; it must have the form of `like`."""
-        self._check_running()
+        if self.ending:
+            self._refuse()
         with self.mutex:
             if box.sends:
                 message = box.sends.popleft()
@@ -189,10 +83,7 @@ class ThreadsEngine:
                 self._deliver(message, value)
                 self._match(message)
             else:
-                message = Message(box.src, box.dst)
-                message.value = like
-                message.nbytes = nbytes
-                message.name = name
+                message = Message(box.src, box.dst, like, nbytes, name)
                 message.expected = label
                 box.receives.append(message)
             seat.log += (POST_RECEIVE, message)
@@ -209,8 +100,8 @@ class ThreadsEngine:
             )
         elif message.label != message.expected and message.label is not None and message.expected is not None:
             message.error = (
-                f"rank {message.dst} expected {message.expected} from rank {message.src}, got {message.label}; messages "
-                "between two ranks match in the order in which they are posted"
+                f"rank {message.dst} expected {message.expected} from rank {message.src}, got {message.label}; "
+                "messages between two ranks match in the order in which they are posted"
             )
         message.value = value
 
@@ -228,10 +119,9 @@ class ThreadsEngine:
 
     def wait(self, seat: Seat, messages: tuple[Message, ...], call: str) -> None:
         """Return when both ends of every message are posted; `call` names the waiting call in a deadlock."""
-        for message in messages:
-            seat.log += (WAIT, message)
         with self.mutex:
             for message in messages:
+                seat.log += (WAIT, message)
                 if not message.matched:
                     message.waiter = seat
                     seat.missing += 1
@@ -245,7 +135,8 @@ class ThreadsEngine:
         if message.error is not None:
             raise MismatchError(message.error)
         value, message.value = message.value, None
-        seat.hold(value, "received", logged=True)
+        for array in (value,) if type(value) is np.ndarray else values.leaves(value):
+            seat.watch(arrays.owning_buffer(array), "received")
         return value
 
     # Collectives
@@ -259,7 +150,8 @@ class ThreadsEngine:
         Raises:
             MismatchError: on every member, if two calls differ.
         """
-        self._check_running()
+        if self.ending:
+            self._refuse()
         with self.mutex:
             meeting = group.meeting
             if meeting is None:
@@ -283,18 +175,17 @@ class ThreadsEngine:
             raise MismatchError(meeting.error)
         return meeting.details
 
-    def subgroup(self, key: Any, name: str, members: tuple[int, ...]) -> Group:
-        """The group that all its members name by the same `key`."""
+    def subgroup(self, name: str, members: tuple[int, ...]) -> Group:
+        """The group of this name; all its members ask, the first one builds it."""
         with self.mutex:
-            return self.groups.setdefault(key, Group(name, members))
+            return self.groups.setdefault(name, Group(name, members))
 
     # Parking, and the end
 
-    def _check_running(self) -> None:
-        if self.ending:
-            if not inside_a_rank.get():
-                raise WorldError("the run is over: a Comm works only inside the program that it was given to")
-            raise Unwind
+    def _refuse(self) -> None:
+        if not inside_a_rank.get():
+            raise WorldError("the run is over: a Comm works only inside the program that it was given to")
+        raise Unwind
 
     def _block(self, seat: Seat, waits_for: tuple[Message, ...] | Meeting, call: str) -> None:
         seat.waits_for = waits_for
@@ -312,7 +203,7 @@ class ThreadsEngine:
         stuck = [seat for seat in self.seats if seat.missing]
         frames = sys._current_frames()
         waiting = {
-            seat.rank: WaitsFor(seat.rank, seat.call, self._peers(seat), _where(frames.get(seat.thread.ident)))  # type: ignore
+            seat.rank: WaitsFor(seat.rank, _call(seat), self._peers(seat), _where(frames.get(seat.thread.ident or 0)))
             for seat in stuck
         }
         self.deadlock = DeadlockError(waiting, frozenset(seat.rank for seat in self.seats) - waiting.keys())
@@ -357,7 +248,7 @@ class ThreadsEngine:
         with _collector_paused():
             try:
                 for seat in self.seats:
-                    seat.thread.start()  # type: ignore[union-attr]
+                    seat.thread.start()
                 for seat in self.seats:
                     seat.park.release()
                 while not self.done.acquire(timeout=0.5):  # Windows notices Ctrl-C only between the waits
@@ -368,8 +259,8 @@ class ThreadsEngine:
             finally:
                 self.ending = True
                 for seat in self.seats:
-                    if seat.thread.is_alive():  # type: ignore[union-attr]
-                        seat.thread.join()  # type: ignore[union-attr]
+                    if seat.thread.is_alive():
+                        seat.thread.join()
                     seat.held.clear()  # what dies from now on is no longer the run's affair
 
     def _occupy(self, seat: Seat, body: Callable[[int], Any]) -> None:
@@ -379,8 +270,8 @@ class ThreadsEngine:
             seat.result = body(seat.rank)
             if seat.open:
                 raise RequestError(
-                    f"rank {seat.rank} returned without waiting for {', '.join(seat.open.values())}: call wait() on "
-                    "every request"
+                    f"rank {seat.rank} returned without waiting for {', '.join(sorted(map(str, seat.open)))}: "
+                    "call wait() on every request"
                 )
         except Unwind:
             pass
@@ -397,7 +288,7 @@ class ThreadsEngine:
         for seat in self.seats:
             if seat.park.locked():  # it stands at the start, or runs and will find its lock open
                 seat.park.release()
-            if seat.thread is not None and seat.thread.ident is not None:
+            if seat.thread.ident is not None:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(seat.thread.ident), ctypes.py_object(Unwind))
 
 
@@ -420,10 +311,18 @@ def _differ(meeting: Meeting, group: Group) -> str | None:
         call = meeting.calls[rank]
         if call != first:
             return (
-                f"the ranks of group {group.name} entered different collectives: rank {group.members[0]} calls {first}, "
-                f"rank {group.members[rank]} calls {call}"
+                f"the ranks of group {group.name} entered different collectives: "
+                f"rank {group.members[0]} calls {first}, rank {group.members[rank]} calls {call}"
             )
     return None
+
+
+def _call(seat: Seat) -> str:
+    """The call in which a rank is parked, with the ranks it names."""
+    if isinstance(seat.waits_for, Meeting):
+        return seat.call
+    ends = [f"to {m.dst}" if m.src == seat.rank else f"from {m.src}" for m in seat.waits_for]
+    return f"{seat.call}({', '.join(ends)})"
 
 
 def _shown(label: Any) -> str:

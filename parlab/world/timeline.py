@@ -93,8 +93,12 @@ class Timeline:
 
     @cached_property
     def computes(self) -> list[Span]:
+        """Every computation, in the order in which they started."""
         ranks, starts, ends, names = self._computes
-        return [Span(rank, start, end, "compute", name) for rank, start, end, name in zip(ranks, starts, ends, names, strict=True)]
+        return [
+            Span(rank, start, end, "compute", name)
+            for rank, start, end, name in zip(ranks, starts, ends, names, strict=True)
+        ]
 
     @cached_property
     def transfers(self) -> list[Transfer]:
@@ -103,6 +107,7 @@ class Timeline:
 
     @cached_property
     def waits(self) -> list[Wait]:
+        """Every wait, in the order in which they ended."""
         return [Wait._make(row) for row in zip(*self._waits, strict=True)]
 
     @cached_property
@@ -175,7 +180,8 @@ class Timeline:
         shown = range(min(self.size, MOST_ROWS))
         rows = [
             f"{rank:>4} {self.format(self.busy(rank)):>10} {self.format(self.waited(rank)):>10} "
-            f"{self.messages(rank):>8} {format_bytes(self.bytes_sent(rank)):>10} {format_bytes(self.peak_bytes(rank)):>10}"
+            f"{self.messages(rank):>8} {format_bytes(self.bytes_sent(rank)):>10} "
+            f"{format_bytes(self.peak_bytes(rank)):>10}"
             for rank in shown
         ]
         if self.size > MOST_ROWS:
@@ -197,7 +203,7 @@ class Timeline:
         os.replace(file.name, target)
 
     def _trace_events(self) -> list[dict[str, Any]]:
-        micro = 1e6 if self.unit == "ps" else 1e-6  # the format counts microseconds; a unit of cost is drawn as a second
+        micro = 1e6 if self.unit == "ps" else 1e-6  # ticks a microsecond; one unit of cost is drawn as a second
         tracks = ("program", "sends", "receives")
         events: list[dict[str, Any]] = []
         for rank in range(self.size):

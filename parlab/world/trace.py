@@ -12,6 +12,8 @@ from parlab.world.log import COMPUTE, HOLD, MEET, POST_RECEIVE, POST_SEND, PRINT
 
 
 class Compute(NamedTuple):
+    """What a rank said of one computation; see `Comm.compute`."""
+
     name: str
     flops: float
     nbytes: float

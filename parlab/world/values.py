@@ -33,8 +33,8 @@ def checked(value: Value, argument: str) -> Value:
         return np.asarray(value)
     if not arrays.is_array(value):
         raise ValueError(
-            f"{argument} is {value!r:.60} ({type(value).__name__}): a message carries arrays, or tuples, lists and dicts "
-            "of arrays; wrap numbers in an array"
+            f"{argument} is {value!r:.60} ({type(value).__name__}): a message carries arrays, or tuples, lists and "
+            "dicts of arrays; wrap numbers in an array"
         )
     if isinstance(value, np.ndarray | np.generic):
         raise ValueError(f"{argument} has dtype {value.dtype}: a message carries numbers")
@@ -77,7 +77,9 @@ def same_form(value: Value, like: Value) -> bool:
     if type(value) is np.ndarray and type(like) is np.ndarray:
         return value.shape == like.shape and value.dtype == like.dtype
     if isinstance(value, dict):
-        return isinstance(like, dict) and value.keys() == like.keys() and all(same_form(value[k], like[k]) for k in value)
+        return (
+            isinstance(like, dict) and value.keys() == like.keys() and all(same_form(value[k], like[k]) for k in value)
+        )
     if isinstance(value, tuple | list):
         return type(value) is type(like) and len(value) == len(like) and all(map(same_form, value, like))
     return not isinstance(like, dict | tuple | list) and value.shape == like.shape and value.dtype == like.dtype

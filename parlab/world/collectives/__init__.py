@@ -1,34 +1,22 @@
 """Collectives, each built from point-to-point messages, with its closed form next to it.
 
-`Comm` checks the arguments and calls these; a learner can call them too, on any `comm`. The default algorithm of each is
-the first one, and is never chosen by size, so that a program always does the same.
+`Comm` checks the arguments and calls these; a learner can call them too, on any `comm`. The default algorithm of each
+is the first one, and is never chosen by size, so that a program always does the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from parlab.arrays import Array, namespace
 from parlab.world.collectives.bruck import (
     bruck_all_gather,
     bruck_all_gather_cost,
     bruck_all_to_all,
     bruck_all_to_all_cost,
 )
-from parlab.world.collectives.common import (
-    OPERATIONS,
-    Combine,
-    Cost,
-    Subset,
-    block_sizes,
-    blocks_of,
-    combiner,
-    cut,
-    cut_at,
-)
+from parlab.world.collectives.common import OPERATIONS, Cost, Subset, block_sizes, blocks_of, combiner
 from parlab.world.collectives.doubling import (
-    power_of_two_below,
     rabenseifner_all_reduce,
     rabenseifner_all_reduce_cost,
     recursive_doubling_all_gather,
@@ -98,99 +86,6 @@ def chosen(collective: str, algorithm: str | None) -> Callable[..., Any]:
     return known[algorithm]
 
 
-def check_power_of_two(algorithm: str | None, size: int) -> None:
-    """Refuse recursive halving or doubling, where it takes no other number of ranks.
-
-    Raises:
-        ValueError: `size` is not a power of two.
-    """
-    if algorithm in ("recursive_doubling", "recursive_halving") and size != power_of_two_below(size):
-        raise ValueError(f"algorithm={algorithm!r}: needs a power of two of ranks, not {size}; use ring")
-
-
-def checked_ranks_per_node(value: Any, size: int) -> int:
-    """`value` as the number of ranks a node.
-
-    Raises:
-        ValueError: it is missing, or does not divide the group.
-    """
-    if not isinstance(value, int) or value < 1 or size % value:
-        raise ValueError(f"ranks_per_node={value!r}: the hierarchical algorithm needs a divisor of {size}, the group's size")
-    return value
-
-
-def checked_counts(counts: Sequence[int] | None, size: int, algorithm: str | None, own: int, rank: int) -> list[int] | None:
-    """The lengths of all ranks' arrays, for an all-gather.
-
-    Raises:
-        ValueError: not one a rank, or not this rank's length, or an algorithm that needs equal blocks.
-    """
-    counts = _lengths(counts, size, algorithm)
-    if counts is not None and counts[rank] != own:
-        raise ValueError(f"counts={counts}: rank {rank} has {own} elements along the axis, not {counts[rank]}")
-    return counts
-
-
-def checked_pieces(
-    counts: Sequence[int] | None, size: int, algorithm: str | None, x: Array, axis: int
-) -> list[int] | None:
-    """The lengths of all ranks' pieces, for a reduce-scatter.
-
-    Raises:
-        ValueError: as `checked_counts`, or the lengths do not add up, or without `counts` the axis does not divide.
-    """
-    counts = _lengths(counts, size, algorithm)
-    if counts is None:
-        cut(x, axis, size, "axis")
-    elif sum(counts) != x.shape[axis]:
-        raise ValueError(f"counts={counts}: they add up to {sum(counts)}, but the axis has {x.shape[axis]} elements")
-    return counts
-
-
-def _lengths(counts: Sequence[int] | None, size: int, algorithm: str | None) -> list[int] | None:
-    if counts is None:
-        return None
-    if len(counts) != size or not all(isinstance(count, int) and count >= 0 for count in counts):
-        raise ValueError(f"counts={counts!r}: needs one length, at least 0, for each of the {size} ranks")
-    if algorithm not in (None, "ring"):
-        raise ValueError(f"counts={counts!r}: algorithm={algorithm!r} needs equal pieces; use ring")
-    return list(counts)
-
-
-def gathered(run: Callable[..., None], comm: Any, x: Array, axis: int, counts: list[int] | None) -> Array:
-    """The all-gather `run`, for arrays of any shape, joined along `axis`."""
-    xp = namespace(x)
-    counts = [x.shape[axis]] * comm.size if counts is None else counts
-    shapes = [(*x.shape[:axis], count, *x.shape[axis + 1 :]) for count in counts]
-    blocks = blocks_of([_elements(shape) for shape in shapes])
-    total = xp.empty((blocks[-1].stop,), dtype=x.dtype)  # [n], one rank's elements after the other's
-    total[blocks[comm.rank]] = xp.reshape(x, (-1,))
-    run(comm, total, blocks)
-    if axis == 0:
-        return xp.reshape(total, (sum(counts), *x.shape[1:]))
-    return xp.concat([xp.reshape(total[block], shape) for block, shape in zip(blocks, shapes, strict=True)], axis=axis)
-
-
-def scattered(
-    run: Callable[..., None], comm: Any, x: Array, axis: int, combine: Combine, counts: list[int] | None
-) -> Array:
-    """The reduce-scatter `run`, for arrays of any shape, cut along `axis`."""
-    xp = namespace(x)
-    pieces = cut_at(x, axis, counts or [x.shape[axis] // comm.size] * comm.size)
-    blocks = blocks_of([_elements(piece.shape) for piece in pieces])
-    total = xp.concat([xp.reshape(piece, (-1,)) for piece in pieces])  # [n], one piece after the other
-    run(comm, total, blocks, combine)
-    own = xp.asarray(total[blocks[comm.rank]], copy=True)  # so that the rest of `total` is freed
-    return xp.reshape(own, pieces[comm.rank].shape)
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    product = 1
-    for length in shape:
-        product *= length
-    return product
-
-
 __all__ = [
     "ALGORITHMS",
     "OPERATIONS",
@@ -201,6 +96,7 @@ __all__ = [
     "binomial_reduce",
     "binomial_reduce_cost",
     "block_sizes",
+    "blocks_of",
     "bruck_all_gather",
     "bruck_all_gather_cost",
     "bruck_all_to_all",

@@ -80,6 +80,7 @@ class Subset:
         self.right = (self.rank + 1) % self.size
 
     def sendrecv(self, x: Array, dst: int, src: int, like: Array | None = None) -> Array:
+        """As `Comm.sendrecv`, between ranks of the subset."""
         return self.comm.sendrecv(x, self.members[dst], self.members[src], like)
 
 

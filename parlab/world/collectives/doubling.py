@@ -1,7 +1,7 @@
 """Recursive doubling and halving: partners at distance 1, 2, 4, ..., so log₂ N steps instead of N.
 
-They need a power of two of ranks. For any other number, the ranks beyond it are folded away first: with N = 2ᵏ + e, each
-of the ranks 0, 2, ..., 2e − 2 hands its data to its right neighbour, sits out, and gets the result back at the end.
+They need a power of two of ranks. For any other number, the ranks beyond it are folded away first: with N = 2ᵏ + e,
+each of the ranks 0, 2, ..., 2e − 2 hands its data to its right neighbour, sits out, and gets the result in the end.
 
 Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH" (IJHPCA 2005).
 """

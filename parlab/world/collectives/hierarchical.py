@@ -1,7 +1,7 @@
 """The hierarchical all-reduce: reduce inside each node first, so that only 1/g of the data crosses between nodes.
 
-Who holds what, with g ranks a node: after the reduce-scatter inside, the l-th rank of a node has the node's sum of block
-l; after the ring between the l-th ranks of all nodes it has the whole sum of block l; the all-gather inside spreads it.
+Who holds what, with g ranks a node: after the reduce-scatter inside, the l-th rank of a node has the node's sum of
+block l; after the ring between the l-th ranks of all nodes it has the whole sum; the all-gather inside spreads it.
 
 Source: Jia et al., "Highly scalable deep learning training system with mixed-precision" (2018), section 3.2.
 """

@@ -1,7 +1,8 @@
 """Collectives with one special rank: binomial trees for broadcast and reduce, straight lines for scatter and gather.
 
 In the binomial tree the ranks count from the root: the parent of v is v without its lowest set bit, its children are
-v + 2ᵏ for every 2ᵏ below that bit. The root has ⌈log₂ N⌉ children; after step s of a broadcast 2ˢ⁺¹ ranks have the data.
+v + 2ᵏ for every 2ᵏ below that bit. The root has ⌈log₂ N⌉ children; after step s of a broadcast 2ˢ⁺¹ ranks hold the
+data.
 """
 
 from __future__ import annotations

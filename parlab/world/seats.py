@@ -1,0 +1,122 @@
+"""Who holds what while a program runs: a `Seat` for each rank, a `Mailbox` for each direction between two ranks of a
+`Group`, a `Message` for each value on its way, a `Meeting` for each collective call.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from typing import Any
+
+from parlab import arrays
+from parlab.arrays import Array
+from parlab.world.log import HOLD
+from parlab.world.values import Value
+
+
+class Message:
+    """One value on its way from rank `src` to rank `dst`, posted by one end or by both."""
+
+    matched = False
+    waiter: Seat | None = None  # the rank that is parked for it; only the end that has posted can be
+    label: Any = None
+    expected: Any = None  # the receiver's label
+    error: str | None = None
+    index = -1  # its row in the trace, when the run is over
+
+    def __init__(self, src: int, dst: int, value: Value, nbytes: int, name: str):
+        self.src = src
+        self.dst = dst
+        self.value = value  # what is sent; until then, what is expected
+        self.nbytes = nbytes
+        self.name = name  # the collective that it belongs to, or "message"
+
+
+class Mailbox:
+    """The way from rank `src` to rank `dst` in one group and channel: what one end has posted and the other not yet."""
+
+    __slots__ = ("dst", "receives", "sends", "src")
+
+    def __init__(self, src: int, dst: int):
+        self.src = src
+        self.dst = dst
+        self.sends: deque[Message] = deque()
+        self.receives: deque[Message] = deque()
+
+
+class Meeting:
+    """A collective call: the members that have entered, each with its call."""
+
+    __slots__ = ("calls", "details", "error", "index", "name", "size", "waiters")
+
+    def __init__(self, name: str, size: int):
+        self.name = name
+        self.size = size
+        self.calls: dict[int, str] = {}  # the rank in the group: its call
+        self.details: dict[int, Any] = {}  # what the members tell each other by entering
+        self.waiters: list[Seat] = []
+        self.error: str | None = None
+        self.index = -1
+
+
+class Group:
+    """Ranks that talk to each other: `members` are their ranks in the whole run, by their rank in the group."""
+
+    def __init__(self, name: str, members: tuple[int, ...]):
+        self.name = name
+        self.members = members
+        self.mailboxes: dict[tuple[str, int, int], Mailbox] = {}
+        self.meeting: Meeting | None = None
+
+    def mailbox(self, channel: str, src: int, dst: int) -> Mailbox:
+        """The way from group rank `src` to group rank `dst`; both ends ask, the first one builds it."""
+        box = Mailbox(self.members[src], self.members[dst])
+        return self.mailboxes.setdefault((channel, src, dst), box)
+
+
+class Seat:
+    """What the engine knows of one rank."""
+
+    thread: threading.Thread
+
+    def __init__(self, rank: int):
+        self.rank = rank
+        self.park = threading.Lock()  # held while the rank runs; released by whoever wakes it
+        self.park.acquire()
+        self.missing = 0  # unmatched messages, or one meeting, that the rank is parked for
+        self.waits_for: tuple[Message, ...] | Meeting = ()
+        self.call = ""  # the call it is parked in
+        self.log: list[Any] = []
+        self.printed = False
+        self.open: set[Any] = set()  # requests that were not waited for yet
+        self.held: dict[int, Held] = {}
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def hold(self, array: Array, name: str) -> None:
+        """Count the memory under `array` as held, until it dies; memory that is counted already stays as it is."""
+        owner = arrays.owning_buffer(array)
+        if id(owner) not in self.held:
+            self.log += (HOLD, (name, arrays.nbytes(owner)))
+            self.watch(owner, name)
+
+    def watch(self, owner: Any, name: str) -> None:
+        """Log the death of `owner`, whose birth is in the log."""
+        self.held[id(owner)] = held = Held(owner, _died)
+        held.seat, held.key, held.name, held.nbytes = self, id(owner), name, arrays.nbytes(owner)
+
+
+class Held(weakref.ref):
+    """A weak reference to memory that a rank holds."""
+
+    __slots__ = ("key", "name", "nbytes", "seat")
+    seat: Seat
+    key: int
+    name: str
+    nbytes: int
+
+
+def _died(held: Held) -> None:
+    if held.seat.held.pop(held.key, None) is not None:
+        held.seat.log += (HOLD, (held.name, -held.nbytes))
