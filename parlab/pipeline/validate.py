@@ -43,6 +43,6 @@ def _check_memory(schedule: Schedule, memory_limit: int | Sequence[int]) -> None
             kept += {"F": 1, "I": 0}.get(action.kind, -1)
             if kept > limit:
                 raise ValueError(
-                    f"rank {rank} keeps {kept} activations at {action} (action {position}), more than its limit of {limit}: "
+                    f"rank {rank} keeps {kept} activations at {action} (action {position}), but its limit is {limit}: "
                     "run a backward before this forward"
                 )

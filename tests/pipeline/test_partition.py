@@ -1,6 +1,6 @@
 """Which layers make up which stage."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +14,7 @@ def sizes(stages: list[range]) -> list[int]:
 
 
 def test_10_layers_on_3_stages_are_4_3_3():
-    assert partition(10, 3) == [range(0, 4), range(4, 7), range(7, 10)]
+    assert partition(10, 3) == [range(4), range(4, 7), range(7, 10)]
 
 
 def test_24_layers_on_4_stages_are_6_each():
@@ -46,7 +46,7 @@ def test_an_embedding_of_one_layer_and_a_head_of_three_leave_5_6_3():
 
 
 def test_one_layer_carries_embedding_and_head():
-    assert partition(1, 1, embedding=3, head=4) == [range(0, 1)]
+    assert partition(1, 1, embedding=3, head=4) == [range(1)]
 
 
 @settings(max_examples=60)
@@ -57,9 +57,9 @@ def test_no_other_division_has_a_cheaper_bottleneck_or_the_same_with_a_smaller_s
     embedding, head = data.draw(st.tuples(st.integers(0, 9), st.integers(0, 9)))
 
     def value(cuts):
-        loads = [embedding + costs[0], *costs[1:]] if costs else []
+        loads = [embedding + costs[0], *costs[1:]]
         loads[-1] += head
-        sums = [sum(loads[a:b]) for a, b in zip(cuts, cuts[1:])]  # noqa: B905
+        sums = [sum(loads[a:b]) for a, b in pairwise(cuts)]
         return max(sums), sum(s * s for s in sums)
 
     best = min(value((0, *inner, len(costs))) for inner in combinations(range(1, len(costs)), stages - 1))

@@ -17,7 +17,7 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_stage_2_forward_of_microbatch_0_is_written_2F0():
+def test_stage_2_forward_of_microbatch_0_is_written_2f0():
     assert str(Action("F", 2, 0)) == "2F0"
     assert str(Pair(Action("F", 0, 7), Action("B", 7, 3))) == "(0F7;7B3)OVERLAP_F_B"
 

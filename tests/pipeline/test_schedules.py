@@ -1,0 +1,216 @@
+"""The papers' schedules: their order, idle time and kept activations."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parlab.pipeline import (
+    Costs,
+    Schedule,
+    gpipe,
+    interleaved_one_f_one_b,
+    looped_bfs,
+    naive,
+    one_f_one_b,
+    simulate,
+    validate,
+    zb_h1,
+    zb_h2,
+)
+
+COST = st.integers(1, 50)
+RANKS = st.integers(2, 16)
+
+
+def idle_time(schedule: Schedule, costs: Costs, work: int) -> int:
+    """By longest stage, of a rank whose actions take `work` in all."""
+    return simulate(schedule, costs).longest_stage - work
+
+
+# Who holds what when, checked over p 2..16 and m up to 64
+
+
+@settings(max_examples=40)
+@given(RANKS, st.integers(1, 64), COST, COST, COST)
+def test_gpipe_idles_p_minus_1_times_f_plus_b_and_keeps_m(p, m, f, i, w):
+    schedule, costs = gpipe(p, m), Costs(f, i, w)
+    assert idle_time(schedule, costs, m * (f + i + w)) == (p - 1) * (f + i + w)
+    assert simulate(schedule, costs).peak_activations == [m] * p
+
+
+@settings(max_examples=40)
+@given(RANKS, st.data(), COST, COST, COST)
+def test_1f1b_idles_p_minus_1_times_f_plus_b_and_keeps_p_minus_r(p, data, f, i, w):
+    m = data.draw(st.integers(p, 64))
+    schedule, costs = one_f_one_b(p, m), Costs(f, i, w)
+    assert idle_time(schedule, costs, m * (f + i + w)) == (p - 1) * (f + i + w)
+    assert simulate(schedule, costs).peak_activations == [min(m, p - r) for r in range(p)]
+    assert simulate(schedule, costs).makespan == simulate(gpipe(p, m), costs).makespan
+
+
+@settings(max_examples=40)
+@given(RANKS, st.data(), COST, COST, COST)
+def test_interleaved_1f1b_idles_a_vth_and_keeps_vp_plus_p_minus_1_minus_2r_chunks(p, data, f, i, w):
+    v = data.draw(st.integers(1, 4))
+    m = p * data.draw(st.integers(1, 64 // p))
+    schedule, costs = interleaved_one_f_one_b(p, m, v), Costs(f, i, w)  # of a chunk
+    assert idle_time(schedule, costs, m * v * (f + i + w)) == (p - 1) * (f + i + w)
+    assert simulate(schedule, costs).peak_activations == [min(m * v, v * p + p - 1 - 2 * r) for r in range(p)]
+
+
+@settings(max_examples=30)
+@given(RANKS, st.data(), COST, COST, COST)
+def test_looped_bfs_idles_a_vth_and_keeps_all_chunks(p, data, f, i, w):
+    v = data.draw(st.integers(1, 4))
+    m = data.draw(st.integers(p, 64))
+    schedule, costs = looped_bfs(p, m, v), Costs(f, i, w)
+    assert idle_time(schedule, costs, m * v * (f + i + w)) == (p - 1) * (f + i + w)
+    assert simulate(schedule, costs).peak_activations == [m * v] * p
+
+
+@settings(max_examples=40)
+@given(RANKS, st.data(), COST, COST)
+def test_zb_h1_idles_p_minus_1_times_f_plus_i_minus_w_and_keeps_p(p, data, f, i):
+    w = data.draw(st.integers(1, f))
+    m = data.draw(st.integers(p, 64))
+    assert idle_time(zb_h1(p, m), Costs(f, i, w), m * (f + i + w)) == (p - 1) * (f + i - w)
+    assert simulate(zb_h1(p, m)).peak_activations == [p] * p
+
+
+@settings(max_examples=40)
+@given(RANKS, st.data(), COST, COST)
+def test_zb_h2_idles_p_minus_1_times_f_plus_i_minus_2w_and_keeps_2p_minus_1(p, data, f, i):
+    w = data.draw(st.integers(1, min(f, i)))
+    m = data.draw(st.integers(2 * p - 1, 64))
+    assert idle_time(zb_h2(p, m), Costs(f, i, w), m * (f + i + w)) == (p - 1) * (f + i - 2 * w)
+    assert simulate(zb_h2(p, m)).peak_activations == [2 * p - 1] * p
+
+
+@settings(max_examples=30)
+@given(RANKS, st.data(), st.integers(1, 3))
+def test_zb_h2_pays_2c_more_for_each_rank_but_one_when_transfers_take_c(p, data, c):
+    m = data.draw(st.integers(2 * p - 1, 64))
+    f, i, w = 20, 18, 10
+    assert idle_time(zb_h2(p, m), Costs(f, i, w, c), m * (f + i + w)) == (p - 1) * (f + i - 2 * w) + 2 * c * (p - 1)
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 8), (4, 8), (4, 64), (8, 24), (16, 64)])
+def test_small_transfers_cost_gpipe_2c_a_rank_and_1f1b_2c_a_group_of_p_microbatches(p, m):
+    f, i, w, c = 1000, 700, 400, 1
+    without = (m + p - 1) * (f + i + w)
+    costs = Costs(f, i, w, c)
+    assert simulate(gpipe(p, m), costs).makespan - without == 2 * c * (p - 1)
+    assert simulate(one_f_one_b(p, m), costs).makespan - without == 2 * c * (p - 1 + (p - 1) * m // p - 1)
+
+
+@pytest.mark.parametrize("p", [1, 2, 5])
+@pytest.mark.parametrize("m", [1, 4])
+def test_naive_runs_one_rank_at_a_time_and_keeps_1(p, m):
+    timeline = simulate(naive(p, m), Costs(2, 3, 4))
+    assert timeline.makespan == p * m * 9
+    assert timeline.peak_activations == [1] * p
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 4), st.integers(0, 3))
+def test_every_group_size_of_at_least_p_runs_and_keeps_its_warm_up_and_one(p, chunks, groups, more):
+    group = p + more
+    schedule = interleaved_one_f_one_b(p, group * groups, chunks, group)
+    validate(schedule)
+    most = [min(group * groups * chunks, 2 * (p - r - 1) + (chunks - 1) * group + 1) for r in range(p)]
+    assert simulate(schedule).peak_activations == most
+
+
+@pytest.mark.parametrize("make", [one_f_one_b, zb_h1, zb_h2])
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 7])
+def test_every_schedule_runs_from_m_equal_p_on(make, p):
+    for m in range(p, 2 * p + 2):
+        validate(make(p, m))
+
+
+@pytest.mark.parametrize("schedule", [gpipe(1, 5), one_f_one_b(1, 5), looped_bfs(1, 5, 2), zb_h1(1, 5), zb_h2(1, 5)])
+def test_one_rank_never_waits(schedule):
+    assert simulate(schedule).bubble_fraction() == 0
+
+
+def test_looped_bfs_runs_fewer_microbatches_than_ranks():
+    validate(looped_bfs(4, 2, 3))
+
+
+# Mutants: what the formulas above catch
+
+
+def test_w_one_iteration_too_late_breaks_the_peak_of_zb_h1():
+    from parlab.pipeline.schedules import split_backward
+
+    late = Schedule([split_backward(r, 8, warmup=3 - r, delay=r + 1) for r in range(4)])
+    assert simulate(late).peak_activations == [5] * 4 != simulate(zb_h1(4, 8)).peak_activations
+
+
+def test_w_one_iteration_too_early_breaks_the_idle_time_of_zb_h1():
+    from parlab.pipeline.schedules import split_backward
+
+    early = Schedule([split_backward(r, 8, warmup=3 - r, delay=max(0, r - 1)) for r in range(4)])
+    assert idle_time(early, Costs(), 24) > idle_time(zb_h1(4, 8), Costs(), 24) == 3
+
+
+def test_a_warm_up_one_forward_short_costs_1f1b_time():
+    from parlab.pipeline.schedules import _each, one_forward_one_backward
+
+    short = Schedule(
+        [one_forward_one_backward(_each("F", r, 8), _each("B", r, 8), warmup=max(0, 2 - r)) for r in range(4)]
+    )
+    assert simulate(short).makespan > simulate(one_f_one_b(4, 8)).makespan
+
+
+# PyTorch's own listings
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule", "chunks"),
+    [
+        ("GPipe", gpipe(4, 8), None),
+        ("Interleaved1F1B", interleaved_one_f_one_b(4, 8, 2), 2),
+        ("Interleaved1F1B", interleaved_one_f_one_b(2, 8, 4), 4),
+        ("LoopedBFS", looped_bfs(4, 8, 2), 2),
+        ("LoopedBFS", looped_bfs(3, 5, 3), 3),
+    ],
+)
+def test_the_order_of_actions_is_pytorchs(name, schedule, chunks):
+    visualizer = pytest.importorskip(
+        "torch.distributed.pipelining._schedule_visualizer", reason="needs the extra peers: torch"
+    )
+    rows = visualizer.get_schedule_ops(name, schedule.num_ranks, schedule.num_microbatches, num_stages_per_rank=chunks)
+    listed = [[str(a) for a in row if a is not None and "REDUCE_GRAD" not in str(a)] for row in rows]
+    assert listed == [[str(action) for action in row] for row in schedule.actions]
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("make", [one_f_one_b, zb_h1, zb_h2])
+def test_fewer_microbatches_than_ranks_are_refused(make):
+    with pytest.raises(ValueError, match="m=3: needs at least one microbatch a rank, m ≥ p=4"):
+        make(4, 3)
+
+
+@pytest.mark.parametrize("make", [naive, gpipe, one_f_one_b, zb_h1, zb_h2])
+@pytest.mark.parametrize(("p", "m", "name"), [(0, 4, "p=0"), (-1, 4, "p=-1"), (2, 0, "m=0"), (2.0, 4, "p=2.0")])
+def test_sizes_that_are_no_whole_numbers_from_1_are_refused(make, p, m, name):
+    with pytest.raises(ValueError, match=f"{name}: must be a whole number, at least 1"):
+        make(p, m)
+
+
+def test_chunks_from_1():
+    for make in (looped_bfs, interleaved_one_f_one_b):
+        with pytest.raises(ValueError, match="chunks=0: must be a whole number, at least 1"):
+            make(2, 4, 0)
+
+
+def test_interleaving_needs_whole_groups_of_at_least_p():
+    with pytest.raises(ValueError, match="group=4, m=6: microbatches go in whole groups of at least p=4"):
+        interleaved_one_f_one_b(4, 6, 2)
+    with pytest.raises(ValueError, match="group=2, m=8"):
+        interleaved_one_f_one_b(4, 8, 2, group=2)
+    with pytest.raises(ValueError, match="group=0"):
+        interleaved_one_f_one_b(4, 8, 2, group=0)

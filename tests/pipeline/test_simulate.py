@@ -1,0 +1,312 @@
+"""Exact times, idle time, kept activations, critical paths."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parlab.pipeline import (
+    Action,
+    Costs,
+    Pair,
+    Schedule,
+    ScheduleTimeline,
+    gpipe,
+    interleaved_one_f_one_b,
+    looped_bfs,
+    one_f_one_b,
+    simulate,
+    zb_h1,
+    zb_h2,
+)
+
+DATA = Path(__file__).parent.parent / "data"
+UNIT_F_AND_B = Costs(forward=1, backward_input=1, backward_weight=0)
+B_TWICE_F = Costs(forward=1, backward_input=1, backward_weight=1)
+
+
+def test_1f1b_p4_m8_unit_times_makespan_22_bubble_3_of_11_peaks_4_3_2_1():
+    timeline = simulate(one_f_one_b(4, 8), UNIT_F_AND_B)
+    assert (timeline.makespan, timeline.bubble_fraction(), timeline.peak_activations) == (22, 3 / 11, [4, 3, 2, 1])
+
+
+def test_gpipe_p4_m8_unit_times_makespan_22_bubble_3_of_11_peaks_8():
+    timeline = simulate(gpipe(4, 8), UNIT_F_AND_B)
+    assert (timeline.makespan, timeline.bubble_fraction(), timeline.peak_activations) == (22, 3 / 11, [8, 8, 8, 8])
+
+
+@pytest.mark.parametrize("make", [gpipe, one_f_one_b])
+def test_p4_m8_with_b_twice_f_makespan_33(make):
+    assert simulate(make(4, 8), B_TWICE_F).makespan == 33
+
+
+def test_the_bubble_of_p4_m8_is_3_of_8_of_the_useful_time_and_3_of_11_of_the_whole():
+    timeline = simulate(one_f_one_b(4, 8), UNIT_F_AND_B)
+    idle, useful = timeline.makespan - timeline.busy(0), timeline.busy(0)
+    assert (idle / useful, idle / timeline.makespan) == (3 / 8, 3 / 11)
+
+
+# Zero Bubble (Qi et al., 2024): the inputs of its Table 9, the bubbles of its Table 5, four digits
+
+INPUTS = {  # p, m, v, F, I, W, c in ms
+    "1.5B p8 m24": (8, 24, 3, 18.522, 18.086, 9.337, 0.601),
+    "1.5B p8 m64": (8, 64, 3, 18.546, 18.097, 9.321, 0.762),
+    "6.2B p8 m32": (8, 32, 4, 29.802, 29.428, 19.530, 0.577),
+    "14.6B p16 m48": (16, 48, 3, 11.347, 11.248, 8.132, 0.377),
+}
+BUBBLES = {
+    "1.5B p8 m24": {"1F1B": ".2431", "1F1B-I": ".1090", "ZB-H1": ".1585", "ZB-H2": ".1083"},
+    "1.5B p8 m64": {"1F1B": ".1240", "1F1B-I": ".0461", "ZB-H1": ".0674", "ZB-H2": ".0444"},
+    "6.2B p8 m32": {"1F1B": ".1898", "1F1B-I": ".0644", "ZB-H1": ".1045", "ZB-H2": ".0559"},
+    "14.6B p16 m48": {"1F1B": ".2552", "1F1B-I": ".1136", "ZB-H1": ".1397", "ZB-H2": ".0672"},
+}
+CELLS = [(model, name, bubble) for model, row in BUBBLES.items() for name, bubble in row.items()]
+IDS = [" ".join(cell) for cell in CELLS]
+
+
+def digits(timeline: ScheduleTimeline) -> str:
+    return f"{timeline.bubble_fraction('longest_stage'):.4f}".lstrip("0")
+
+
+def zero_bubble_cell(model: str, name: str) -> tuple[Schedule, Costs]:
+    p, m, v, f, i, w, c = INPUTS[model]
+    if name == "1F1B-I":
+        return interleaved_one_f_one_b(p, m, v), Costs(f / v, i / v, w / v, c)
+    return {"1F1B": one_f_one_b, "ZB-H1": zb_h1, "ZB-H2": zb_h2}[name](p, m), Costs(f, i, w, c)
+
+
+@pytest.mark.parametrize(("model", "name", "bubble"), CELLS, ids=IDS)
+def test_zero_bubble_table_5_to_four_digits(model, name, bubble):
+    assert digits(simulate(*zero_bubble_cell(model, name))) == bubble
+
+
+@pytest.mark.parametrize(("model", "name", "bubble"), CELLS, ids=IDS)
+def test_mutant_a_full_backward_that_sends_early_misses_table_5(model, name, bubble):
+    schedule, costs = zero_bubble_cell(model, name)
+    halves = Schedule([[half for a in row for half in early(a)] for row in schedule.actions])
+    assert (digits(simulate(halves, costs)) != bubble) == name.startswith("1F1B")
+
+
+def early(action: Action) -> list[Action]:
+    """A full backward whose gradient leaves after I alone."""
+    return [action._replace(kind=kind) for kind in "IW"] if action.kind == "B" else [action]
+
+
+# PyTorch's files
+
+
+def test_pytorch_zb1p_2rank_unit_costs_makespan_49():
+    timeline = simulate(Schedule.from_csv(DATA / "pytorch_zb1p_2rank.csv"))
+    assert timeline.makespan == 49
+
+
+def test_pytorch_dualpipev_4rank_unit_costs_makespan_63_peak_9():
+    timeline = simulate(Schedule.from_csv(DATA / "pytorch_dualpipev_4rank_10mb.csv"))
+    assert (timeline.makespan, timeline.peak_activations) == (63, [9, 9, 9, 9])
+
+
+def test_pytorch_dualpipev_4rank_atomic_pairs_makespan_66_peak_9():
+    timeline = simulate(Schedule.from_csv(DATA / "pytorch_dualpipev_4rank_10mb.csv"), Costs(pair=3))
+    assert (timeline.makespan, timeline.peak_activations) == (66, [9, 9, 9, 9])
+
+
+def test_dualpipev_p4_m10_idles_p_minus_1_times_pair_plus_b_minus_3w():
+    timeline = simulate(Schedule.from_csv(DATA / "pytorch_dualpipev_4rank_10mb.csv"), Costs(pair=3))
+    assert timeline.longest_stage - timeline.busy(0) == (4 - 1) * (3 + 2 - 3)
+
+
+# What a time means
+
+
+def test_whole_numbers_stay_whole_numbers():
+    timeline = simulate(zb_h1(4, 8), Costs(3, 2, 1, transfer=1))
+    assert type(timeline.makespan) is int
+    assert all(type(time) is int for span in timeline.spans for time in span[1:3])
+
+
+def test_idle_slots_of_a_file_change_nothing():
+    schedule = one_f_one_b(3, 4)
+    spaced = Schedule([[slot for action in row for slot in (None, action, None)] for row in schedule.ranks])
+    assert simulate(spaced).spans == simulate(schedule).spans
+
+
+def test_costs_a_stage_make_the_slow_stage_the_clock():
+    timeline = simulate(gpipe(3, 10), Costs(forward=[1, 5, 1], backward_input=[1, 5, 1], backward_weight=0))
+    assert timeline.makespan == 1 + 10 * 5 + 1 + 1 + 10 * 5 + 1
+    assert [timeline.busy(rank) for rank in range(3)] == [20, 100, 20]
+
+
+def test_a_transfer_a_stage_counts_for_what_leaves_that_stage():
+    timeline = simulate(gpipe(3, 1), Costs(1, 1, 0, transfer=[10, 100, 1000]))
+    assert timeline.makespan == 6 + 10 + 100 + 1000 + 100
+
+
+def test_nothing_travels_between_two_stages_of_one_rank():
+    v_shape = Schedule([[Action(k, s, 0) for k, s in (("F", 0), ("F", 1), ("B", 1), ("B", 0))]])
+    timeline = simulate(v_shape, Costs(transfer=100))
+    assert (timeline.makespan, timeline.transfers) == (6, [])
+
+
+def test_each_action_starts_when_its_rank_is_free_and_its_input_is_there():
+    timeline = simulate(one_f_one_b(2, 2), Costs(2, 1, 3, transfer=1))
+    spans = {span.name: (span.rank, span.start, span.end) for span in timeline.computes}
+    assert spans == {
+        "0F0": (0, 0, 2),
+        "0F1": (0, 2, 4),
+        "1F0": (1, 3, 5),
+        "1B0": (1, 5, 9),
+        "1F1": (1, 9, 11),
+        "0B0": (0, 10, 14),
+        "1B1": (1, 11, 15),
+        "0B1": (0, 16, 20),
+    }
+    assert [(t.src, t.dst, t.start, t.end, t.label) for t in timeline.transfers] == [
+        (0, 1, 2, 3, "0F0"),
+        (0, 1, 4, 5, "0F1"),
+        (1, 0, 9, 10, "1B0"),
+        (1, 0, 15, 16, "1B1"),
+    ]
+
+
+def test_an_atomic_pair_starts_when_both_inputs_are_there_and_sends_both_results_when_it_ends():
+    first = [Action("F", 0, 0), Action("F", 1, 0), Pair(Action("F", 0, 1), Action("B", 1, 0))]
+    schedule = Schedule([[*first, Action("B", 0, 0), Action("F", 1, 1), Action("B", 1, 1), Action("B", 0, 1)]])
+    assert simulate(schedule).makespan == 12
+    timeline = simulate(schedule, Costs(pair=10))
+    assert timeline.makespan == 2 + 10 + 2 + 1 + 2 + 2
+    assert [(s.start, s.end) for s in timeline.computes if s.name in ("0F1", "1B0")] == [(2, 12), (2, 12)]
+    assert timeline.busy(0) == 19
+
+
+# What the timeline shows
+
+ANY = st.sampled_from(
+    [
+        gpipe(4, 6),
+        one_f_one_b(4, 7),
+        looped_bfs(3, 4, 2),
+        interleaved_one_f_one_b(3, 6, 2),
+        zb_h1(4, 6),
+        zb_h2(3, 6),
+        Schedule.from_csv(DATA / "pytorch_zb1p_2rank.csv"),
+        Schedule.from_csv(DATA / "pytorch_dualpipev_4rank_10mb.csv"),
+    ]
+)
+ANY_COSTS = st.builds(
+    Costs,
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.integers(0, 5),
+    st.one_of(st.none(), st.integers(1, 20)),
+)
+
+
+@settings(max_examples=60)
+@given(ANY, ANY_COSTS)
+def test_busy_and_idle_slots_fill_the_makespan_of_every_rank(schedule, costs):
+    timeline = simulate(schedule, costs)
+    for rank in range(schedule.num_ranks):
+        idle = sum(slot.end - slot.start for slot in timeline.idle(rank))
+        assert timeline.busy(rank) + idle == timeline.makespan
+
+
+@settings(max_examples=60)
+@given(ANY, ANY_COSTS)
+def test_every_idle_slot_ends_when_what_it_names_has_arrived(schedule, costs):
+    timeline = simulate(schedule, costs)
+    ends = {span.name: (span.rank, span.end) for span in timeline.computes}
+    for rank in range(schedule.num_ranks):
+        for slot in timeline.idle(rank):
+            if slot.action is not None:
+                assert ends[str(slot.needs)] == (slot.peer, slot.end - slot.travel)
+                assert abs(slot.needs.stage - slot.action.stage) == 1
+                assert slot.needs.microbatch == slot.action.microbatch
+
+
+@settings(max_examples=60)
+@given(ANY, ANY_COSTS)
+def test_the_critical_path_lasts_from_0_to_the_makespan_without_a_gap_but_transfers(schedule, costs):
+    timeline = simulate(schedule, costs)
+    path = timeline.critical_path
+    assert (path[0].start, path[-1].end) == (0, timeline.makespan)
+    for before, after in pairwise(path):
+        assert after.start - before.end == (0 if before.rank == after.rank else costs.transfer)
+
+
+@settings(max_examples=60)
+@given(ANY, ANY_COSTS)
+def test_waits_are_the_idle_slots_that_wait_for_something(schedule, costs):
+    timeline = simulate(schedule, costs)
+    for rank in range(schedule.num_ranks):
+        end = max(span.end for span in timeline.computes if span.rank == rank)
+        assert timeline.busy(rank) + timeline.waited(rank) == end
+
+
+def test_an_idle_slot_says_why():
+    timeline = simulate(one_f_one_b(2, 2), Costs(2, 1, 3, transfer=1))
+    assert [str(slot) for slot in timeline.idle(0)] == [
+        "rank 0 is idle from 4 to 10: 0B0 needs 1B0, which rank 1 ends at 9, and travels for 1",
+        "rank 0 is idle from 14 to 16: 0B1 needs 1B1, which rank 1 ends at 15, and travels for 1",
+    ]
+    assert [str(slot) for slot in timeline.idle(1)] == [
+        "rank 1 is idle from 0 to 3: 1F0 needs 0F0, which rank 0 ends at 2, and travels for 1",
+        "rank 1 is idle from 15 to 20: it has nothing left to do",
+    ]
+
+
+def test_the_critical_path_of_gpipe_goes_down_the_ranks_along_the_last_back_and_along_the_first():
+    names = [span.name for span in simulate(gpipe(3, 2)).critical_path]
+    assert names == ["0F0", "1F0", "2F0", "2F1", "2B0", "1B0", "0B0", "0B1"]
+
+
+def test_kept_activations_rise_with_each_f_and_fall_with_each_b_or_w():
+    assert simulate(one_f_one_b(2, 2), UNIT_F_AND_B).kept(0) == [(0, 1), (1, 2), (4, 1), (6, 0)]
+    assert simulate(zb_h1(2, 2)).kept(1) == [(1, 1), (3, 2), (6, 1), (7, 0)]
+
+
+def test_kept_bytes_shrink_from_m_b_to_m_w_after_i():
+    timeline = simulate(zb_h1(2, 2))
+    assert [span.name for span in timeline.computes if span.rank == 1] == ["1F0", "1I0", "1F1", "1I1", "1W0", "1W1"]
+    steps = timeline.kept_bytes(1, activation=[7, 100], pending=[7, 30])
+    assert steps == [(1, 100), (3, 30), (3, 130), (5, 60), (6, 30), (7, 0)]
+
+
+def test_two_full_backwards_of_one_rank_never_overlap_its_forwards_in_memory():
+    for rank in range(4):
+        steps = simulate(one_f_one_b(4, 8)).kept_bytes(rank, activation=5, pending=3)
+        assert max(kept for _, kept in steps) == 5 * (4 - rank)
+        assert steps[-1][1] == 0
+
+
+def test_a_schedules_timeline_is_a_timeline():
+    timeline = simulate(one_f_one_b(2, 3), Costs(transfer=1))
+    assert [timeline.messages(rank) for rank in range(2)] == [3, 3]
+    assert "makespan 16 units" in repr(timeline)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("name", ["forward", "backward_input", "backward_weight", "transfer", "pair"])
+@pytest.mark.parametrize("cost", [-1, -0.5, float("nan"), float("inf"), [1, -1]])
+def test_negative_or_endless_costs_are_refused(name, cost):
+    with pytest.raises(ValueError, match=f"{name}=.*costs must be at least 0, and finite"):
+        Costs(**{name: cost})
+
+
+def test_a_list_of_costs_needs_one_a_stage():
+    with pytest.raises(ValueError, match="forward has 3 costs, but the schedule has 4 stages: give one a stage"):
+        simulate(gpipe(4, 2), Costs(forward=[1, 2, 3]))
+
+
+def test_an_unknown_metric_is_refused():
+    with pytest.raises(ValueError, match="metric='time': use makespan or longest_stage"):
+        simulate(gpipe(2, 2)).bubble_fraction("time")
+
+
+def test_a_rank_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="rank=2: the timeline has ranks 0 to 1"):
+        simulate(gpipe(2, 2)).idle(2)
