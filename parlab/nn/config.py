@@ -88,12 +88,9 @@ class LlamaConfig:
             if values.get(name, only) != only:
                 raise ValueError(f"config.json has {name}={values[name]!r}: only {only!r} is known here")
         values = {name: value for name, value in values.items() if value is not None}
-        rope = dict(values.pop("rope_parameters", {}))
-        if rope:
-            values["rope_theta"] = rope.pop("rope_theta", 10000.0)
-            values["rope_scaling"] = rope
-        if values.get("rope_scaling") and rotary_type(values["rope_scaling"]) == "default":
-            del values["rope_scaling"]
+        values |= _split_rope(values.pop("rope_parameters", None))
+        if rotary_type(values.get("rope_scaling")) == "default":
+            values.pop("rope_scaling", None)
         known = {item.name for item in fields(cls)} - {"other"}
         missing = [name for name in REQUIRED if name not in values]
         if missing:
@@ -134,6 +131,16 @@ class LlamaConfig:
     def num_parameters(self) -> int:
         """Numbers in all weights; a tied head counts once."""
         return sum(shape[0] * (shape[1] if len(shape) == 2 else 1) for shape in self.weight_shapes.values())
+
+
+def _split_rope(parameters: Any) -> dict[str, Any]:
+    """transformers 5 keeps the base and the scaling in one object."""
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, Mapping):
+        raise ValueError(f"rope_parameters={parameters!r}: an object with a type is needed")
+    scaling = dict(parameters)
+    return {"rope_theta": scaling.pop("rope_theta", 10000.0), "rope_scaling": scaling}
 
 
 def _check_whole(name: str, value: Any) -> None:

@@ -44,7 +44,7 @@ class AdamW:
         for name in ("lr", "eps", "weight_decay"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}={getattr(self, name)!r}: a number that is not negative is needed")
-        if not all(0 <= beta < 1 for beta in self.betas):
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas={self.betas!r}: two numbers are needed, each at least 0 and less than 1")
 
     def step(self, weights: Mapping[str, Array], gradients: Mapping[str, Array], lr: float | None = None) -> None:
@@ -68,7 +68,7 @@ class AdamW:
         lr = self.lr if lr is None else lr
         flat = [namespace(x).reshape(x, (-1,), copy=False) for x in (weight, gradient, mean, square)]
         for start in range(0, weight.size, PIECE):
-            w, g, m, v = (x[start : start + PIECE] for x in flat)
+            w, g, m, v = (x[start : min(start + PIECE, weight.size)] for x in flat)
             w[...], m[...], v[...] = adamw(w, g, m, v, step, lr, self.betas, self.eps, self.weight_decay)
 
 

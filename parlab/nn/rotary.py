@@ -137,7 +137,9 @@ def rotary_type(scaling: Mapping[str, Any] | None) -> str:
     Raises:
         ValueError: as above.
     """
-    scaling = scaling or {}
+    scaling = {} if scaling is None else scaling
+    if not isinstance(scaling, Mapping):
+        raise ValueError(f"rope_scaling={scaling!r}: an object with a type is needed")
     kind = scaling.get("rope_type", scaling.get("type", "default"))  # "type" in older files
     if kind not in NEEDED:
         raise ValueError(f"rope_scaling has the type {kind!r}: known are {', '.join(NEEDED)}")
