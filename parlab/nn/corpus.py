@@ -14,7 +14,7 @@ from typing import Any
 import parlab.arrays
 from parlab.arrays import Array, namespace
 
-ALPHABET = " abcdefghijklmno"
+ALPHABET = " aeinorst"
 
 
 class MarkovSource:
@@ -23,8 +23,8 @@ class MarkovSource:
     Args:
         alphabet: the characters; the token of a character is its index.
         order: how many characters the next one depends on.
-        concentration: of the Dirichlet distribution from which each context's probabilities are drawn: near 0, a context
-            nearly decides what follows; large, all characters are equally likely.
+        concentration: of the Dirichlet distribution that gives each context its probabilities: near 0, a context nearly
+            decides what follows; large, all characters are equally likely.
         seed: of the probabilities.
 
     Raises:
@@ -38,7 +38,7 @@ class MarkovSource:
     True
     """
 
-    def __init__(self, alphabet: str = ALPHABET, *, order: int = 2, concentration: float = 0.15, seed: int = 0) -> None:
+    def __init__(self, alphabet: str = ALPHABET, *, order: int = 2, concentration: float = 0.3, seed: int = 0) -> None:
         if len(set(alphabet)) != len(alphabet) or len(alphabet) < 2:
             raise ValueError(f"alphabet={alphabet!r}: two or more characters are needed, each of them once")
         if not isinstance(order, int) or order < 1:

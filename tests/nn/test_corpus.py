@@ -1,0 +1,132 @@
+"""The source against its own counts, its floors against Shannon's formulas, and a model against the floor."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import partial
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from parlab.nn.corpus import MarkovSource
+from parlab.nn.llama import Llama, LlamaConfig
+from parlab.nn.optimizer import AdamW, warmup_cosine
+from parlab.nn.training import train
+
+
+def test_two_state_source_has_the_entropy_rate_of_the_textbook():
+    """P(b|a) = p, P(a|b) = q: π = (q, p) / (p + q), H = π_a h(p) + π_b h(q)."""
+    source = MarkovSource("ab", order=1, concentration=1.0, seed=3)
+    p, q = source.transitions[0, 1], source.transitions[1, 0]
+
+    def h(x):
+        return -x * math.log(x) - (1 - x) * math.log(1 - x)
+
+    assert source.stationary == pytest.approx([q / (p + q), p / (p + q)], rel=1e-12)
+    assert source.entropy_rate == pytest.approx((q * h(p) + p * h(q)) / (p + q), rel=1e-12)
+    assert source.floor(0) == pytest.approx(h(p / (p + q)), rel=1e-12)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_floors_equal_the_entropies_summed_over_every_context(order):
+    source = MarkovSource("abc", order=order, concentration=0.5, seed=order)
+    contexts = list(itertools.product(range(3), repeat=order))
+    joint = {
+        (*context, c): source.stationary[i] * source.transitions[i, c]
+        for i, context in enumerate(contexts)
+        for c in range(3)
+    }
+    for seen in range(order + 2):
+        kept = {}
+        for text, p in joint.items():
+            key = text[max(order - seen, 0) :]
+            kept[key] = kept.get(key, 0.0) + p
+        before = {}
+        for text, p in kept.items():
+            before[text[:-1]] = before.get(text[:-1], 0.0) + p
+        expected = -sum(p * math.log(p / before[text[:-1]]) for text, p in kept.items())
+        assert source.floor(seen) == pytest.approx(expected, rel=1e-10)
+    assert source.entropy_rate == source.floor(order)
+
+
+def test_the_stationary_shares_stay_after_one_more_character():
+    source = MarkovSource(order=2)
+    joint = (source.stationary[:, None] * source.transitions).reshape(9, 9, 9)
+    assert joint.sum() == pytest.approx(1.0, rel=1e-12)
+    assert joint.sum(axis=0).reshape(-1) == pytest.approx(source.stationary, abs=1e-14)
+
+
+def test_400_000_characters_have_the_sources_frequencies():
+    source = MarkovSource("abcd", order=2, concentration=0.5, seed=1)
+    tokens, targets = source.batch(0, batch_size=2000, length=200)
+    contexts = tokens[:, :-1] * 4 + tokens[:, 1:]
+    counts = np.zeros((16, 4))
+    np.add.at(counts, (contexts, targets[:, 1:]), 1)
+    total = counts.sum(axis=1, keepdims=True)
+    spread = np.sqrt(source.transitions * (1 - source.transitions) / np.maximum(total, 1))
+    assert (np.abs(counts / np.maximum(total, 1) - source.transitions) <= 5 * spread + 1e-9)[total[:, 0] > 0].all()
+    assert counts.sum(axis=1) / counts.sum() == pytest.approx(source.stationary, abs=0.01)
+    first = np.bincount(tokens[:, 0], minlength=4) / 2000  # the first one has the stationary shares too
+    assert first == pytest.approx(source.stationary.reshape(4, 4).sum(axis=1), abs=0.05)
+
+
+def test_a_batch_follows_from_seed_and_step_alone():
+    source = MarkovSource()
+    tokens, targets = source.batch(3, batch_size=4, length=9, seed=5)
+    again, _ = MarkovSource().batch(3, batch_size=4, length=9, seed=5, xp=array_api_strict)
+    assert (np.asarray(again) == tokens).all()
+    assert (tokens[:, 1:] == targets[:, :-1]).all()
+    others = [source.batch(4, batch_size=4, length=9, seed=5)[0], source.batch(3, batch_size=4, length=9, seed=6)[0]]
+    assert not any((tokens == other).all() for other in others)
+    assert tokens.min() >= 0
+    assert tokens.max() < source.vocab_size
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_windows_shorter_than_the_order_are_drawn_too(length):
+    tokens, targets = MarkovSource("ab", order=3).batch(0, batch_size=2, length=length)
+    assert tokens.shape == targets.shape == (2, length)
+
+
+def test_decode_gives_the_characters():
+    assert MarkovSource("xyz", order=1).decode(np.array([2, 0, 1])) == "zxy"
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: MarkovSource("aa"), "alphabet='aa': two or more characters are needed, each of them once"),
+        (lambda: MarkovSource("a"), "alphabet='a'"),
+        (lambda: MarkovSource(order=0), "order=0: a whole number, 1 or more"),
+        (lambda: MarkovSource(concentration=0.0), "concentration=0.0: a positive number"),
+        (lambda: MarkovSource().batch(0, batch_size=0, length=4), "batch_size=0, length=4: both must be 1 or more"),
+    ],
+)
+def test_bad_input_is_refused(call, text):
+    with pytest.raises(ValueError, match=text):
+        call()
+
+
+def test_training_reaches_the_entropy_rate_within_5_percent():
+    """Far below the floor of a model that sees one character: this one has learnt to look back."""
+    source, steps, length = MarkovSource(), 300, 64
+    config = LlamaConfig(
+        vocab_size=source.vocab_size, hidden_size=48, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, initializer_range=0.08,
+    )  # fmt: skip
+    model = Llama.random(config)
+    seen = []
+    losses = train(
+        model,
+        (source.batch(step, batch_size=16, length=length) for step in range(steps)),
+        AdamW(betas=(0.9, 0.95)),
+        schedule=partial(warmup_cosine, peak=1e-2, warmup_steps=20, total_steps=steps),
+        on_step=lambda step, loss: seen.append((step, loss)),
+    )
+    assert losses[0] > math.log(source.vocab_size)
+    assert seen == list(enumerate(losses))
+    unseen = source.batch(10**6, batch_size=128, length=length)
+    loss, _ = model.chain.forward(*unseen)
+    assert source.entropy_rate < float(loss) < 1.05 * source.entropy_rate

@@ -1,0 +1,156 @@
+"""AdamW against its paper's algorithm, against PyTorch, and shard against whole."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from parlab.arrays import asarray, to_numpy
+from parlab.nn.optimizer import PIECE, AdamW, clip_factor, clip_gradients, gradient_norm, warmup_cosine
+
+TORCH_MISSING = importlib.util.find_spec("torch") is None
+SHAPES = {"a": (30, 7), "b": (7,)}
+
+
+def draw(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def algorithm_2(w, gradients, lr, betas, eps, decay):
+    """Loshchilov and Hutter's algorithm 2, number by number; their decay is not scaled by lr, PyTorch's is."""
+    m = v = 0.0
+    for t, g in enumerate(gradients, start=1):
+        m = betas[0] * m + (1 - betas[0]) * g
+        v = betas[1] * v + (1 - betas[1]) * g**2
+        m_hat, v_hat = m / (1 - betas[0] ** t), v / (1 - betas[1] ** t)
+        w = w - lr * (m_hat / (math.sqrt(v_hat) + eps) + decay * w)
+    return w
+
+
+@pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy", "strict"])
+def test_adamw_is_algorithm_2_of_its_paper(xp):
+    hyper = {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.3}
+    start, gradients = draw(0, 5), [draw(i, 5) for i in range(1, 8)]
+    weights, optimizer = {"w": asarray(start.copy(), xp)}, AdamW(**hyper)
+    for gradient in gradients:
+        optimizer.step(weights, {"w": asarray(gradient, xp)})
+    expected = [algorithm_2(start[i], [g[i] for g in gradients], 0.01, (0.8, 0.95), 1e-6, 0.3) for i in range(5)]
+    assert np.max(np.abs(to_numpy(weights["w"]) - expected)) < 1e-15
+
+
+@pytest.mark.skipif(TORCH_MISSING, reason="not installed: torch (pip install parlab[peers])")
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-13), ("float32", 1e-6)])
+def test_ten_steps_equal_pytorchs(dtype, tolerance):
+    import torch
+
+    weights = {name: draw(i, *shape).astype(dtype) for i, (name, shape) in enumerate(SHAPES.items())}
+    theirs = {name: torch.tensor(w.copy(), requires_grad=True) for name, w in weights.items()}
+    peer = torch.optim.AdamW(theirs.values(), lr=0.02, weight_decay=0.1)
+    optimizer = AdamW(lr=0.02, weight_decay=0.1)
+    for step in range(10):
+        gradients = {name: draw(100 + step, *shape).astype(dtype) for name, shape in SHAPES.items()}
+        for name, w in theirs.items():
+            w.grad = torch.tensor(gradients[name].copy())
+        peer.step()
+        optimizer.step(weights, gradients)
+    for name, w in weights.items():
+        assert np.max(np.abs(w - theirs[name].detach().numpy())) <= tolerance
+
+
+@pytest.mark.skipif(TORCH_MISSING, reason="not installed: torch (pip install parlab[peers])")
+@pytest.mark.parametrize("max_norm", [0.1, 2.0, 1000.0])
+def test_clipping_equals_pytorchs(max_norm):
+    import torch
+
+    gradients = {name: draw(i, *shape) for i, (name, shape) in enumerate(SHAPES.items())}
+    theirs = {name: torch.zeros(shape, dtype=torch.float64, requires_grad=True) for name, shape in SHAPES.items()}
+    for name, w in theirs.items():
+        w.grad = torch.tensor(gradients[name].copy())
+    their_norm = torch.nn.utils.clip_grad_norm_(theirs.values(), max_norm)
+    clipped, norm = clip_gradients(gradients, max_norm)
+    assert norm == pytest.approx(float(their_norm), rel=1e-14)
+    for name, w in theirs.items():  # PyTorch adds 1e-6 to the norm that it divides by
+        assert clipped[name] == pytest.approx(w.grad.numpy(), rel=2e-6 / norm)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("cuts", [(0, 100_003), (0, 1, 7, 70_000, 100_003), (0, 33_334, 66_668, 100_003)])
+def test_shards_get_bitwise_what_the_whole_gets(cuts, dtype):
+    """ZeRO's ground: 100 003 numbers, an odd count larger than a piece, cut anywhere."""
+    assert cuts[-1] > PIECE
+    whole = {"w": draw(0, cuts[-1]).astype(dtype)}
+    shards = [{"w": whole["w"][a:b].copy()} for a, b in zip(cuts, cuts[1:], strict=False)]
+    optimizers = [AdamW(lr=0.1) for _ in shards]
+    optimizer = AdamW(lr=0.1)
+    for step in range(3):
+        gradient = draw(1 + step, cuts[-1]).astype(dtype)
+        optimizer.step(whole, {"w": gradient})
+        for one, shard, a, b in zip(optimizers, shards, cuts, cuts[1:], strict=False):
+            one.step(shard, {"w": gradient[a:b]})
+    assert (np.concatenate([shard["w"] for shard in shards]) == whole["w"]).all()
+    assert whole["w"].dtype == dtype
+
+
+def test_weights_change_in_place_and_gradients_do_not():
+    weight, gradient = draw(0, 3, 4), draw(1, 3, 4)
+    before, seen = weight.copy(), gradient.copy()
+    AdamW(lr=0.1).step({"w": weight}, {"w": gradient})
+    assert (weight != before).all()
+    assert (gradient == seen).all()
+
+
+def test_decay_is_decoupled_from_the_gradients_size():
+    """Without gradient a weight shrinks by lr · decay exactly; as L2 in the gradient it would move by lr."""
+    weights = {"w": np.array([2.0, -1.0])}
+    AdamW(lr=0.1, weight_decay=0.5).step(weights, {"w": np.zeros(2)})
+    assert weights["w"].tolist() == [1.9, -0.95]
+
+
+def test_clipping_gives_norm_1_and_leaves_small_gradients_alone():
+    gradients = {"a": draw(0, 40), "b": draw(1, 3, 4)}
+    norm = math.sqrt(sum(float(np.sum(g**2)) for g in gradients.values()))
+    assert gradient_norm(gradients) == pytest.approx(norm, rel=1e-15)
+    clipped, before = clip_gradients(gradients, 1.0)
+    assert before == pytest.approx(norm, rel=1e-15)
+    assert gradient_norm(clipped) == pytest.approx(1.0, rel=1e-14)
+    untouched, _ = clip_gradients(gradients, 1000.0)
+    assert all(untouched[name] is gradients[name] for name in gradients)
+    assert clip_gradients({"a": np.zeros(3)}, 1.0)[0]["a"].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_norm_of_float16_gradients_does_not_overflow():
+    assert gradient_norm({"g": np.full(4, 300.0, dtype=np.float16)}) == 600.0
+
+
+def test_warmup_reaches_the_peak_after_10_steps_and_the_cosine_its_floor_after_100():
+    def rate(step):
+        return warmup_cosine(step, peak=2.0, warmup_steps=10, total_steps=100, floor=0.2)
+
+    assert [rate(0), rate(4), rate(9), rate(10)] == pytest.approx([0.2, 1.0, 2.0, 2.0])
+    assert rate(55) == pytest.approx(1.1)  # half way: the mean of peak and floor
+    assert rate(100) == rate(1000) == pytest.approx(0.2)
+    assert all(rate(step) >= rate(step + 1) for step in range(10, 120))
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: AdamW(lr=-1.0), "lr=-1.0: a number that is not negative"),
+        (lambda: AdamW(lr=math.nan), "lr=nan"),
+        (lambda: AdamW(weight_decay=-0.1), "weight_decay=-0.1"),
+        (lambda: AdamW(eps=-1e-8), "eps=-1e-08"),
+        (lambda: AdamW(betas=(0.9, 1.0)), r"betas=\(0.9, 1.0\): two numbers"),
+        (lambda: AdamW(betas=(0.9,)), r"betas=\(0.9,\): two numbers"),
+        (lambda: AdamW().step({"a": np.ones(2)}, {}), "different names: a on one side only"),
+        (lambda: AdamW().step({"a": np.ones(2)}, {"a": np.ones(3)}), r"a: the weight has shape \(2,\), its gradient"),
+        (lambda: clip_factor(1.0, 0.0), "max_norm=0.0: a positive number"),
+        (lambda: warmup_cosine(0, peak=1.0, warmup_steps=5, total_steps=5), "warmup_steps=5"),
+    ],
+)
+def test_bad_input_is_refused(call, text):
+    with pytest.raises(ValueError, match=text):
+        call()
