@@ -1,0 +1,237 @@
+"""Dense attention against finite differences and PyTorch; tiled attention, block by block, against dense."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import array_api_strict
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from parlab.arrays import asarray, to_numpy
+from parlab.nn import attention as tiled
+from parlab.nn.attention import (
+    CAUSAL,
+    STRICT,
+    attend_block,
+    attend_block_backward,
+    attention,
+    attention_backward,
+    merge,
+)
+from parlab.nn.dense_attention import dense_attention, dense_attention_backward
+from tests.nn.finite_differences import assert_gradient, draw, weighted
+from tests.nn.parity import assert_parity, relative_error
+
+PYTORCH = load_file(Path(__file__).parents[1] / "data" / "attention.safetensors")
+PAIRS = {
+    "dense": (dense_attention, dense_attention_backward),
+    "tiled": (attention, attention_backward),
+}
+
+
+@pytest.fixture(params=[np, array_api_strict], ids=["numpy", "strict"])
+def xp(request):
+    return request.param
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Tiles of 4 × 4, and of 2 × 4 on the diagonal, so that short sequences cross their edges."""
+    monkeypatch.setattr(tiled, "TILE", 4)
+    monkeypatch.setattr(tiled, "TRIANGLE", 2)
+
+
+def draw_inputs(xp, B, H, G, S, T, D, seed=0):
+    q, dout = (draw(xp, B, H, S, D, seed=seed + i) for i in range(2))
+    k, v = (draw(xp, B, G, T, D, seed=seed + i) for i in range(2, 4))
+    return dout, q, k, v
+
+
+def mask_of(diagonal, S, T):
+    return None if diagonal is None else np.tril(np.ones((S, T), dtype=bool), diagonal)
+
+
+def tiled_block(dout, q, k, v, diagonal=None, scale=None):
+    out, lse = attend_block(q, k, v, diagonal=diagonal, scale=scale)
+    delta = tiled.row_dot(dout, out)
+    return out, lse, *attend_block_backward(dout, q, k, v, lse, delta, diagonal=diagonal, scale=scale)
+
+
+def dense_block(dout, q, k, v, diagonal=None, scale=None):
+    mask = mask_of(diagonal, q.shape[2], k.shape[2])
+    out, lse = dense_attention(q, k, v, mask=mask, scale=scale)
+    return out, lse, *dense_attention_backward(dout, q, k, v, out, lse, mask=mask, scale=scale)
+
+
+# The reference
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_dense_gradients_match_finite_differences(xp, causal):
+    dout, q, k, v = draw_inputs(xp, 1, 2, 1, 4, 4, 3)
+    out, lse = dense_attention(q, k, v, causal=causal, scale=0.7)
+    dq, dk, dv = dense_attention_backward(dout, q, k, v, out, lse, causal=causal, scale=0.7)
+    assert_gradient(dq, lambda q: weighted(dense_attention(q, k, v, causal=causal, scale=0.7)[0], dout), q)
+    assert_gradient(dk, lambda k: weighted(dense_attention(q, k, v, causal=causal, scale=0.7)[0], dout), k)
+    assert_gradient(dv, lambda v: weighted(dense_attention(q, k, v, causal=causal, scale=0.7)[0], dout), v)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("case", ["full", "causal"])
+def test_attention_and_gradients_match_pytorch_to_1e_12(xp, pair, case):
+    forward, backward = PAIRS[pair]
+    q, k, v, dout = (asarray(PYTORCH[name], xp) for name in ("q", "k", "v", "dout"))
+    out, lse = forward(q, k, v, causal=case == "causal")
+    found = out, lse, *backward(dout, q, k, v, out, lse, causal=case == "causal")
+    assert_parity(found, [PYTORCH[f"{case}.{name}"] for name in ("out", "lse", "dq", "dk", "dv")])
+
+
+# Tiles
+
+
+@settings(max_examples=40)
+@given(
+    B=st.integers(1, 2),
+    G=st.integers(1, 3),
+    group=st.integers(1, 8),
+    S=st.integers(1, 11),
+    T=st.integers(1, 11),
+    D=st.integers(1, 5),
+    diagonal=st.none() | st.integers(-12, 12),
+    gentle=st.booleans(),
+    library=st.sampled_from([np, array_api_strict]),
+)
+def test_tiled_block_matches_dense_to_1e_12(B, G, group, S, T, D, diagonal, gentle, library):
+    inputs = draw_inputs(library, B, G * group, G, S, T, D)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiled, "TILE", 4)
+        patch.setattr(tiled, "TRIANGLE", 2)
+        patch.setattr(tiled, "GENTLE", 1e9 if gentle else -1e9)
+        expected = dense_block(*(to_numpy(x) for x in inputs), diagonal)
+        assert_parity(tiled_block(*inputs, diagonal), expected, floor=0.1)  # with one key dq and dk are 0 and noise
+
+
+@pytest.mark.parametrize("diagonal", [None, CAUSAL, STRICT])
+@pytest.mark.parametrize("S", [256, 257, 1100])
+def test_tiles_of_512_and_256_match_dense_at_their_edges(S, diagonal):
+    inputs = draw_inputs(np, 1, 2, 1, S, S, 4)
+    assert_parity(tiled_block(*inputs, diagonal), dense_block(*inputs, diagonal))
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("factor", [1e-30, 30.0, 1e4])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_huge_and_tiny_logits_stay_finite_and_right(dtype, factor):
+    dout, q, k, v = draw_inputs(np, 1, 2, 1, 9, 9, 4)
+    expected = dense_block(dout, q * factor, k, v, CAUSAL)
+    found = tiled_block(dout.astype(dtype), (q * factor).astype(dtype), k.astype(dtype), v.astype(dtype), CAUSAL)
+    assert all(np.all(np.isfinite(x)) for x in found)
+    tolerance = 200 * np.finfo(dtype).eps * max(factor, 1)  # a logit's rounding grows with it
+    assert_parity(found[:2], expected[:2], tolerance)
+    assert_parity(found[2:], expected[2:], tolerance, floor=factor)  # where one weight is 1, dq and dk are 0 and noise
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("factor", [1.0, 1e3])
+def test_queries_without_keys_get_0_and_minus_infinity_and_no_gradient(xp, factor):
+    dout, q, k, v = draw_inputs(xp, 1, 1, 1, 5, 5, 3)
+    out, lse, dq, dk, dv = map(to_numpy, tiled_block(dout, q * factor, k, v, STRICT))
+    assert np.array_equal(out[0, 0, 0], np.zeros(3))
+    assert lse[0, 0, 0] == -np.inf
+    assert np.array_equal(dq[0, 0, 0], np.zeros(3))
+    assert all(np.all(np.isfinite(x)) for x in (out, dq, dk, dv))
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("factor", [1.0, 1e3])
+def test_what_comes_later_changes_no_bit_of_what_came_before(factor):
+    dout, q, k, v = draw_inputs(np, 1, 2, 1, 9, 9, 3)
+    later = np.arange(9)[:, None] >= 5
+    before, _ = attention(q * factor, k, v, causal=True)
+    after, _ = attention(q * factor, np.where(later, -k, k), np.where(later, 1e3, v), causal=True)
+    assert np.array_equal(before[:, :, :5], after[:, :, :5])
+
+
+def test_float16_inputs_are_summed_in_float32():
+    dout, q, k, v = (x.astype(np.float16) for x in draw_inputs(np, 1, 2, 1, 40, 40, 4))
+    out, lse = attention(q, k, v, causal=True)
+    gradients = attention_backward(dout, q, k, v, out, lse, causal=True)
+    assert lse.dtype == np.float32
+    assert [x.dtype for x in (out, *gradients)] == [np.float16] * 4
+    wide_out, wide_lse = dense_attention(*(x.astype(np.float64) for x in (q, k, v)), causal=True)
+    assert relative_error(out, wide_out) <= 2**-11  # half of the last place of float16
+    assert relative_error(lse, wide_lse) <= 1e-6
+
+
+# Merging
+
+
+@settings(max_examples=40)
+@given(cuts=st.lists(st.integers(1, 9), max_size=4, unique=True), diagonal=st.none() | st.integers(-3, 3))
+def test_merging_blocks_of_keys_matches_attention_over_all_of_them(cuts, diagonal):
+    _, q, k, v = draw_inputs(np, 1, 2, 1, 6, 10, 3)
+    out, lse = np.zeros(q.shape), np.full(q.shape[:-1], -np.inf)
+    edges = [0, *sorted(cuts), 10]
+    for first, last in pairwise(edges):
+        offset = None if diagonal is None else diagonal - first
+        out, lse = merge(out, lse, *attend_block(q, k[:, :, first:last], v[:, :, first:last], diagonal=offset))
+    assert_parity((out, lse), dense_attention(q, k, v, mask=mask_of(diagonal, 6, 10)))
+
+
+def test_merge_with_a_side_without_keys_is_the_other_side_without_nan(xp):
+    out, lse = draw(xp, 1, 1, 2, 3), draw(xp, 1, 1, 2)
+    nothing, never = xp.zeros_like(out), xp.full_like(lse, -xp.inf)
+    for found in (merge(out, lse, nothing, never), merge(nothing, never, out, lse)):
+        assert_parity(found, (out, lse))
+    assert_parity(merge(nothing, never, nothing, never), (nothing, never))
+
+
+def test_merging_far_apart_blocks_does_not_overflow():
+    out, lse = merge(np.array([[1.0]]), np.array([-1e4]), np.array([[2.0]]), np.array([1e4]))
+    assert out.tolist() == [[2.0]]
+    assert lse.tolist() == [1e4]
+
+
+# Bad input
+
+
+SHAPE = (1, 2, 4, 3)
+BAD = {
+    "q has shape (2, 4, 3): [batch, heads": {"q": (2, 4, 3)},
+    "k has shape (1, 2, 0, 3): [batch, heads": {"k": (1, 2, 0, 3)},
+    "k has shape (1, 2, 4, 3) and v (1, 1, 4, 3): they must be equal": {"v": (1, 1, 4, 3)},
+    "k has batch 2 and head size 3, q has 1 and 3": {"k": (2, 2, 4, 3), "v": (2, 2, 4, 3)},
+    "k has batch 1 and head size 5, q has 1 and 3": {"k": (1, 2, 4, 5), "v": (1, 2, 4, 5)},
+    "2 query heads do not divide among 3 key/value heads": {"k": (1, 3, 4, 3), "v": (1, 3, 4, 3)},
+    "q has sequence length 4 and k 5: they must be equal": {"k": (1, 2, 5, 3), "v": (1, 2, 5, 3)},
+    "scale=nan: must be a finite number": {"scale": float("nan")},
+    "k is float32 and q float64: q, k and v need one floating-point dtype": {"k": np.zeros(SHAPE, np.float32)},
+    "q is int64 and q int64: q, k and v need one": {name: np.zeros(SHAPE, np.int64) for name in "qkv"},
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+@pytest.mark.parametrize("pair", PAIRS)
+def test_bad_input_is_refused_by_name(pair, text):
+    forward, backward = PAIRS[pair]
+    given = {"q": SHAPE, "k": SHAPE, "v": SHAPE} | BAD[text]
+    given = {name: np.zeros(x) if isinstance(x, tuple) else x for name, x in given.items()}
+    outputs = {"dout": np.zeros(SHAPE), "out": np.zeros(SHAPE), "lse": np.zeros(SHAPE[:-1])}
+    for call in (lambda: forward(**given, causal=True), lambda: backward(**given, **outputs, causal=True)):
+        with pytest.raises(ValueError, match=re.escape(text)):
+            call()
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("name", ["dout", "out", "lse"])
+def test_backward_refuses_what_the_forward_cannot_have_returned(pair, name):
+    given = {x: np.zeros(SHAPE) for x in ("dout", "q", "k", "v", "out")} | {"lse": np.zeros(SHAPE[:-1])}
+    given[name] = np.zeros((1, 2, 3, 3))
+    with pytest.raises(ValueError, match=rf"{name} has shape \(1, 2, 3, 3\): with this q it must have \(1, 2, 4"):
+        PAIRS[pair][1](**given)
