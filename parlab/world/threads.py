@@ -32,7 +32,7 @@ from parlab.world.log import MEET, POST_RECEIVE, POST_SEND, WAIT
 from parlab.world.seats import Group, Mailbox, Meeting, Message, Seat
 from parlab.world.values import Value
 
-inside_a_rank = contextvars.ContextVar("inside_a_rank", default=False)
+inside_a_rank: contextvars.ContextVar[Any] = contextvars.ContextVar("inside_a_rank", default=None)  # of which engine
 
 
 class ThreadsEngine:
@@ -59,6 +59,7 @@ class ThreadsEngine:
         with self.mutex:
             if box.receives:
                 message = box.receives.popleft()
+                message.nbytes = nbytes
                 message.label = label
                 message.name = name
                 self._deliver(message, value)
@@ -183,11 +184,13 @@ class ThreadsEngine:
     # Parking, and the end
 
     def _refuse(self) -> None:
-        if not inside_a_rank.get():
+        if inside_a_rank.get() is not self:
             raise WorldError("the run is over: a Comm works only inside the program that it was given to")
         raise Unwind
 
     def _block(self, seat: Seat, waits_for: tuple[Message, ...] | Meeting, call: str) -> None:
+        if self.ending:  # a rank that is being unwound waits once more, in a `finally`, and nobody would wake it
+            self._refuse()
         seat.waits_for = waits_for
         seat.call = call
         self.blocked += 1
@@ -264,7 +267,7 @@ class ThreadsEngine:
                     seat.held.clear()  # what dies from now on is no longer the run's affair
 
     def _occupy(self, seat: Seat, body: Callable[[int], Any]) -> None:
-        inside_a_rank.set(True)
+        inside_a_rank.set(self)
         try:
             self._sleep(seat)
             seat.result = body(seat.rank)
@@ -276,7 +279,8 @@ class ThreadsEngine:
         except Unwind:
             pass
         except BaseException as error:
-            seat.error = error
+            if not self.ending:  # else it comes from the unwinding, not from the program
+                seat.error = error
         finally:
             self._leave(seat)
 
