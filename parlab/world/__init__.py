@@ -5,8 +5,9 @@
 """
 
 from parlab.world.cluster import CLASSROOM, DGX_A100, DGX_H100, Cluster, Device, Link
-from parlab.world.comm import Comm, Request
+from parlab.world.comm import Comm
 from parlab.world.errors import DeadlockError, MismatchError, RequestError, WorldError
+from parlab.world.requests import Request
 from parlab.world.run import Run, per_rank, run
 from parlab.world.timeline import Span, Timeline, Transfer, Wait
 

@@ -147,7 +147,7 @@ CLASSROOM = Cluster(
     source="round numbers, chosen so that times can be worked out in the head",
 )
 
-NCCL = "latencies as NCCL's model of a ring with the Simple protocol has them (src/graph/tuning.cc, 2.8)"
+NCCL = "latencies as NCCL's model of a ring with the Simple protocol has them (src/graph/tuning.cc)"
 
 DGX_A100 = Cluster(
     name="DGX A100",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -16,9 +17,9 @@ from parlab.world.collectives.arguments import (
     checked_ranks_per_node,
 )
 from parlab.world.collectives.common import cut
-from parlab.world.errors import RequestError
 from parlab.world.log import COMPUTE, PRINT
-from parlab.world.seats import Group, Message, Seat
+from parlab.world.requests import CollectiveRequest, MessageRequest, Request
+from parlab.world.seats import Group, Message, Seat, Signal
 from parlab.world.threads import ThreadsEngine
 from parlab.world.values import Value
 
@@ -49,6 +50,7 @@ class Comm:
         self._ways_in: dict[int, Any] = {}
         self._splits = 0
         self._inner: Comm | None = None
+        self._last_beside: Signal | None = None
 
     @property
     def left(self) -> int:
@@ -108,11 +110,11 @@ class Comm:
 
     def isend(self, x: Value, dst: int, *, label: Any = None) -> Request:
         """Post a send and go on; `x` may be changed at once. Every request must be waited for. See `send`."""
-        return Request(self, self._post_send(x, dst, label), "isend")
+        return MessageRequest(self, "isend", self._post_send(x, dst, label))
 
     def irecv(self, src: int, like: Value, *, label: Any = None) -> Request:
         """Post a receive and go on; `wait()` returns the value, which counts as held from now on. See `recv`."""
-        return Request(self, self._post_receive(src, like, label), "irecv")
+        return MessageRequest(self, "irecv", self._post_receive(src, like, label))
 
     def _post_send(self, x: Value, dst: int, label: Any) -> Message:
         box = self._ways_out.get(dst) or self._way_out(dst)
@@ -269,6 +271,29 @@ class Comm:
         """Return when every rank of the group has called it, and all know (dissemination: ⌈log₂ N⌉ empty messages)."""
         collectives.dissemination_barrier(self._enter("barrier"))
 
+    # The same beside the program: they run in the order of their calls, on a channel of their own, while the rank
+    # computes; `x` may be changed at once.
+
+    def iall_reduce(self, x: Array, op: str = "sum", algorithm: str | None = None) -> Request:
+        """Start an `all_reduce` and go on; `wait()` returns its result."""
+        return self._beside("iall_reduce", x, lambda comm, x: comm.all_reduce(x, op, algorithm))
+
+    def iall_gather(self, x: Array, axis: int = 0, *, counts: list[int] | None = None) -> Request:
+        """Start an `all_gather` and go on; `wait()` returns its result."""
+        return self._beside("iall_gather", x, lambda comm, x: comm.all_gather(x, axis, counts=counts))
+
+    def ireduce_scatter(self, x: Array, axis: int = 0, op: str = "sum", *, counts: list[int] | None = None) -> Request:
+        """Start a `reduce_scatter` and go on; `wait()` returns its result."""
+        return self._beside("ireduce_scatter", x, lambda comm, x: comm.reduce_scatter(x, axis, op, counts=counts))
+
+    def _beside(self, call: str, x: Array, collective: Callable[[Comm, Array], Array]) -> Request:
+        cell = [values.copied(one_array(x))]
+        group = self._engine.subgroup(f"{self._group.name} (beside)", self._group.members)
+        self._last_beside = self._engine.spawn(
+            self._seat, lambda seat: collective(Comm(self._engine, seat, group), cell[0]), self._last_beside
+        )
+        return CollectiveRequest(self, call, self._last_beside, cell)
+
     def split(self, color: int | None, key: int | None = None) -> Comm | None:
         """New groups: the ranks that name the same `color` form one, ordered by `key`, then by rank.
 
@@ -344,33 +369,3 @@ class Comm:
         """Show `objects` after the run: all ranks' lines by simulated time, then by rank."""
         self._seat.log += (PRINT, " ".join(map(str, objects)))
         self._seat.printed = True
-
-
-class Request:
-    """A send or receive that was posted and is not done. Wait for it exactly once."""
-
-    __slots__ = ("_call", "_comm", "_message")
-
-    def __init__(self, comm: Comm, message: Message, call: str):
-        self._comm = comm
-        self._message = message
-        self._call = call
-        comm._seat.open.add(self)
-
-    def __repr__(self) -> str:
-        ends = f"to {self._message.dst}" if self._call == "isend" else f"from {self._message.src}"
-        return f"{self._call}({ends})"
-
-    def wait(self) -> Value:
-        """Return when the message has passed: its value for an `irecv`, None for an `isend`.
-
-        Raises:
-            RequestError: it was waited for already.
-            MismatchError: see `Comm.recv`.
-        """
-        seat, engine = self._comm._seat, self._comm._engine
-        if self not in seat.open:
-            raise RequestError(f"rank {seat.rank} waits for {self} a second time: a request is waited for once")
-        seat.open.remove(self)
-        engine.wait(seat, (self._message,), f"wait for {self._call}")
-        return engine.take(seat, self._message) if self._call == "irecv" else None

@@ -1,4 +1,4 @@
-"""What a rank writes down while it runs: a flat list of (code, operand) pairs, in the order of its program."""
+"""What a line of work writes down while it runs: a flat list of (code, operand) pairs, in the order of its program."""
 
 POST_SEND = 0  # operand: the Message
 POST_RECEIVE = 1  # the Message; from here on the rank holds the memory that it will arrive in
@@ -7,3 +7,5 @@ COMPUTE = 3  # (name, flops, bytes, seconds or None)
 MEET = 4  # the Meeting: entered, and left when all members have entered
 HOLD = 5  # (name, bytes), negative when memory dies
 PRINT = 6  # the text
+SIGNAL = 7  # the Signal: raised here
+AWAIT = 8  # the Signal: waited for here

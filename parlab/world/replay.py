@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from parlab.world.cluster import Cluster, picoseconds
-from parlab.world.log import COMPUTE, HOLD, MEET, POST_RECEIVE, WAIT
+from parlab.world.log import AWAIT, COMPUTE, HOLD, MEET, POST_RECEIVE, SIGNAL, WAIT
 from parlab.world.timeline import Timeline
 from parlab.world.trace import Trace
 
@@ -27,21 +27,24 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
 
     A run that failed is replayed as far as it came; a rank that never moves again waits until the end.
     """
-    size, src, dst = trace.size, trace.src, trace.dst
+    size, ranks, src, dst = trace.size, trace.ranks, trace.src, trace.dst
     count = len(src)
     transfer_time = _transfer_times(trace, cluster)
     compute_time = [picoseconds(c.seconds) if c.seconds is not None else -1 for c in trace.computes]
 
-    programs = [iter(program) for program in trace.programs]
+    programs = [iter(program) for program in trace.programs]  # of the lines of work; the first `size` are the ranks'
+    lines = len(programs)
     posted = bytearray(count)  # how many ends of each message are posted
     ready_at = [-1] * count
     start_at = [-1] * count
     end_at = [-1] * count
-    sender_waits = bytearray(count)
-    receiver_waits = bytearray(count)
-    waiting_since = [0] * size
-    waiting_for: list[tuple[int, int] | None] = [None] * size  # the (code, row) that a rank stands in
+    sender_line = [-1] * count  # the line of work that waits for the message, at either end
+    receiver_line = [-1] * count
+    waiting_since = [0] * lines
+    waiting_for: list[tuple[int, int] | None] = [None] * lines  # the (code, row) that a line of work stands in
     entered: list[list[int]] = [[] for _ in trace.meetings]
+    raised = bytearray(trace.signals)
+    awaiting: list[list[int]] = [[] for _ in range(trace.signals)]
     held: list[list[tuple[int, int, str]]] = [[] for _ in range(size)]
     prints: list[Printed] = []
     compute_ranks: list[int] = []
@@ -51,12 +54,12 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
     waits: tuple[list[Any], ...] = ([], [], [], [], [])  # rank, start, end, peer, name
 
     ports = _Ports(trace, cluster)
-    events = [(0, ~rank) for rank in range(size)]  # (time, message that ends) or (time, ~rank that runs on)
+    events = [(0, ~line) for line in range(lines)]  # (time, message that ends) or (time, ~line that runs on)
     now = 0
 
     while events:
         now = events[0][0]
-        free: list[int] = []  # ranks that run on now
+        free: list[int] = []  # lines of work that run on now
         ready: list[int] = []  # messages whose second end is posted now
         while events and events[0][0] == now:
             message = heappop(events)[1]
@@ -65,18 +68,19 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
                 continue
             end_at[message] = now
             ports.release(message)
-            if sender_waits[message]:
-                free.append(src[message])
-            if receiver_waits[message]:
-                free.append(dst[message])
+            if sender_line[message] >= 0:
+                free.append(sender_line[message])
+            if receiver_line[message] >= 0:
+                free.append(receiver_line[message])
 
-        for rank in free:  # grows when a collective is complete
-            stood = waiting_for[rank]
+        for line in free:  # grows when a collective is complete, or a signal raised
+            rank = ranks[line]
+            stood = waiting_for[line]
             if stood is not None:
-                waiting_for[rank] = None
-                if now > waiting_since[rank]:
-                    _note_wait(waits, trace, rank, waiting_since[rank], now, stood, entered)
-            for code, row in programs[rank]:
+                waiting_for[line] = None
+                if line < size and now > waiting_since[line]:
+                    _note_wait(waits, trace, rank, waiting_since[line], now, stood, entered)
+            for code, row in programs[line]:
                 if code <= POST_RECEIVE:  # of either end
                     if code == POST_RECEIVE and trace.nbytes[row]:
                         held[rank].append((now, trace.nbytes[row], "received"))
@@ -87,11 +91,11 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
                 elif code == WAIT:
                     if end_at[row] < 0:
                         if src[row] == rank:
-                            sender_waits[row] = 1
+                            sender_line[row] = line
                         else:
-                            receiver_waits[row] = 1
-                        waiting_for[rank] = (code, row)
-                        waiting_since[rank] = now
+                            receiver_line[row] = line
+                        waiting_for[line] = (code, row)
+                        waiting_since[line] = now
                         break
                 elif code == COMPUTE:
                     duration = compute_time[row]
@@ -103,19 +107,28 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
                     compute_ends.append(now + duration)
                     compute_names.append(trace.computes[row].name)
                     if duration:
-                        heappush(events, (now + duration, ~rank))
+                        heappush(events, (now + duration, ~line))
                         break
                 elif code == MEET:
                     members = entered[row]
-                    members.append(rank)
-                    waiting_for[rank] = (code, row)
-                    waiting_since[rank] = now
+                    members.append(line)
+                    waiting_for[line] = (code, row)
+                    waiting_since[line] = now
                     if len(members) == trace.meetings[row][1]:
                         free.extend(members)
                     break
                 elif code == HOLD:
                     name, nbytes = trace.holds[row]
                     held[rank].append((now, nbytes, name))
+                elif code == SIGNAL:
+                    raised[row] = 1
+                    free.extend(awaiting[row])
+                elif code == AWAIT:
+                    if not raised[row]:
+                        awaiting[row].append(line)
+                        waiting_for[line] = (code, row)
+                        waiting_since[line] = now
+                        break
                 else:
                     prints.append((now, rank, trace.prints[row]))
 
@@ -123,7 +136,7 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
             start_at[message] = now
             heappush(events, (now + transfer_time[message], message))
 
-    for rank, stood in enumerate(waiting_for):
+    for rank, stood in enumerate(waiting_for[:size]):
         if stood is not None and now > waiting_since[rank]:
             _note_wait(waits, trace, rank, waiting_since[rank], now, stood, entered)
     passed = [message for message in range(count) if end_at[message] >= 0]
@@ -213,7 +226,9 @@ def _note_wait(
     """Add a row to the columns `waits`: who waited, from when to when, for whom, in what."""
     code, row = stood
     if code == MEET:
-        peer, name = entered[row][-1], trace.meetings[row][0]
+        peer, name = trace.ranks[entered[row][-1]], trace.meetings[row][0]
+    elif code == AWAIT:
+        peer, name = rank, "request"
     else:
         peer = trace.dst[row] if trace.src[row] == rank else trace.src[row]
         name = "send" if trace.src[row] == rank else "receive"

@@ -15,6 +15,7 @@ from parlab.world.cluster import CLASSROOM, Cluster
 from parlab.world.comm import Comm
 from parlab.world.errors import WorldError
 from parlab.world.replay import replay
+from parlab.world.seats import Seat
 from parlab.world.threads import ThreadsEngine, inside_a_rank
 from parlab.world.timeline import Timeline
 from parlab.world.trace import Trace, traced
@@ -41,15 +42,15 @@ class Run:
         cluster: the hardware that `timeline` is computed for.
     """
 
-    def __init__(self, logs: list[list[Any]], results: list[Any], cluster: Cluster):
-        self.results = results
+    def __init__(self, seats: list[Seat], cluster: Cluster):
+        self.results = [seat.result for seat in seats]
         self.cluster = cluster
-        self._logs = logs
+        self._seats = seats
 
     @cached_property
     def _trace(self) -> Trace:
-        trace = traced(self._logs)
-        del self._logs
+        trace = traced(self._seats)
+        del self._seats
         return trace
 
     @cached_property
@@ -112,20 +113,21 @@ def run(
         raise WorldError("run() inside a rank: a rank program cannot start ranks; use comm.split() for groups")
     world = ThreadsEngine(size)
 
-    def body(rank: int) -> Any:
-        own_args = [_argument(arg, rank) for arg in args]
-        own_kwargs = {name: _argument(arg, rank) for name, arg in kwargs.items()}
-        return program(Comm(world, world.seats[rank], world.world), *own_args, **own_kwargs)
+    def body(seat: Seat) -> None:
+        own_args = [_argument(arg, seat.rank) for arg in args]
+        own_kwargs = {name: _argument(arg, seat.rank) for name, arg in kwargs.items()}
+        seat.result = program(Comm(world, seat, world.world), *own_args, **own_kwargs)
 
     with _one_blas_thread():
         world.run(body)
-    done = Run([seat.log for seat in world.seats], [seat.result for seat in world.seats], cluster)
+    done = Run(world.seats, cluster)
     if any(seat.printed for seat in world.seats):
         for _, rank, text in done._replayed[1]:
             print(f"rank {rank}: {text}")
     for seat in world.seats:
-        if seat.error is not None:
-            raise _with_origin(seat.error, seat.rank, done)
+        for line in (seat, *seat.beside):
+            if line.error is not None:
+                raise _with_origin(line.error, line.rank, done)
     if world.deadlock is not None:
         raise _with_origin(world.deadlock, min(world.deadlock.waiting), done)
     return done

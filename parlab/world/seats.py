@@ -75,22 +75,33 @@ class Group:
         return self.mailboxes.setdefault((channel, src, dst), box)
 
 
+class Signal:
+    """A point in one line of work of a rank that another of its lines of work can wait for."""
+
+    def __init__(self, seat: Seat):
+        self.seat = seat  # the line of work that raises it
+        self.raised = False
+        self.waiters: list[Seat] = []
+        self.index = -1
+
+
 class Seat:
-    """What the engine knows of one rank."""
+    """What the engine knows of one line of work: a rank's program, or a collective that runs beside it."""
 
     thread: threading.Thread
 
-    def __init__(self, rank: int):
+    def __init__(self, rank: int, program: Seat | None = None):
         self.rank = rank
+        self.beside: list[Seat] = []  # what runs, or ran, beside this program
         self.park = threading.Lock()  # held while the rank runs; released by whoever wakes it
         self.park.acquire()
-        self.missing = 0  # unmatched messages, or one meeting, that the rank is parked for
-        self.waits_for: tuple[Message, ...] | Meeting = ()
+        self.missing = 0  # how many unmatched messages, or 1 meeting or signal, it is parked for
+        self.waits_for: tuple[Message, ...] | Meeting | Signal = ()
         self.call = ""  # the call it is parked in
         self.log: list[Any] = []
         self.printed = False
         self.open: set[Any] = set()  # requests that were not waited for yet
-        self.held: dict[int, Held] = {}
+        self.held: dict[int, Held] = {} if program is None else program.held  # a rank has one memory
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -117,6 +128,12 @@ class Held(weakref.ref):
     nbytes: int
 
 
+working = threading.local()  # .seat: the line of work of this thread
+
+
 def _died(held: Held) -> None:
+    """Log the death where it happened: in the line of work that dropped the last reference."""
     if held.seat.held.pop(held.key, None) is not None:
-        held.seat.log += (HOLD, (held.name, -held.nbytes))
+        seat: Seat = getattr(working, "seat", held.seat)
+        log = seat.log if seat.rank == held.seat.rank else held.seat.log
+        log += (HOLD, (held.name, -held.nbytes))

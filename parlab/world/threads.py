@@ -28,8 +28,8 @@ import numpy as np
 from parlab import arrays
 from parlab.world import values
 from parlab.world.errors import DeadlockError, MismatchError, RequestError, Unwind, WaitsFor, WorldError
-from parlab.world.log import MEET, POST_RECEIVE, POST_SEND, WAIT
-from parlab.world.seats import Group, Mailbox, Meeting, Message, Seat
+from parlab.world.log import AWAIT, MEET, POST_RECEIVE, POST_SEND, SIGNAL, WAIT
+from parlab.world.seats import Group, Mailbox, Meeting, Message, Seat, Signal, working
 from parlab.world.values import Value
 
 inside_a_rank: contextvars.ContextVar[Any] = contextvars.ContextVar("inside_a_rank", default=None)  # of which engine
@@ -43,7 +43,7 @@ class ThreadsEngine:
         self.world = Group("world", tuple(range(size)))
         self.groups: dict[str, Group] = {}
         self.mutex = threading.Lock()
-        self.running = size  # ranks that have not left the program
+        self.running = size  # lines of work that are not done
         self.blocked = 0  # of these, the parked ones; whoever wakes a rank counts it out, so the count is never late
         self.ending = False
         self.deadlock: DeadlockError | None = None
@@ -181,6 +181,54 @@ class ThreadsEngine:
         with self.mutex:
             return self.groups.setdefault(name, Group(name, members))
 
+    # Work beside a program
+
+    def spawn(self, program: Seat, work: Callable[[Seat], Any], after: Signal | None) -> Signal:
+        """Run `work(seat)` beside a rank's program, on a thread of its own, once `after` is raised.
+
+        Returns:
+            The signal that it raises when it is done; the signal's seat then holds the result.
+        """
+        if self.ending:
+            self._refuse()
+        seat = Seat(program.rank, program)
+        begin, done = Signal(program), Signal(seat)
+
+        def body(seat: Seat) -> None:
+            self.await_signal(seat, begin, "start")
+            if after is not None:
+                self.await_signal(seat, after, "queue")
+            seat.result = work(seat)
+            self.raise_signal(seat, done)
+
+        with self.mutex:
+            self.running += 1
+            program.beside.append(seat)
+        self.raise_signal(program, begin)
+        seat.thread = self._thread(seat, body)
+        seat.thread.start()
+        seat.park.release()
+        return done
+
+    def raise_signal(self, seat: Seat, signal: Signal) -> None:
+        """Let those who wait for `signal` go on."""
+        seat.log += (SIGNAL, signal)
+        with self.mutex:
+            signal.raised = True
+            for waiter in signal.waiters:
+                self._release(waiter)
+
+    def await_signal(self, seat: Seat, signal: Signal, call: str) -> None:
+        """Return when `signal` is raised."""
+        seat.log += (AWAIT, signal)
+        with self.mutex:
+            if signal.raised:
+                return
+            signal.waiters.append(seat)
+            seat.missing = 1
+            self._block(seat, signal, call)
+        self._sleep(seat)
+
     # Parking, and the end
 
     def _refuse(self) -> None:
@@ -188,7 +236,7 @@ class ThreadsEngine:
             raise WorldError("the run is over: a Comm works only inside the program that it was given to")
         raise Unwind
 
-    def _block(self, seat: Seat, waits_for: tuple[Message, ...] | Meeting, call: str) -> None:
+    def _block(self, seat: Seat, waits_for: tuple[Message, ...] | Meeting | Signal, call: str) -> None:
         if self.ending:  # a rank that is being unwound waits once more, in a `finally`, and nobody would wake it
             self._refuse()
         seat.waits_for = waits_for
@@ -203,17 +251,25 @@ class ThreadsEngine:
             raise Unwind
 
     def _nobody_can_move(self) -> None:
-        stuck = [seat for seat in self.seats if seat.missing]
-        frames = sys._current_frames()
-        waiting = {
-            seat.rank: WaitsFor(seat.rank, _call(seat), self._peers(seat), _where(frames.get(seat.thread.ident or 0)))
-            for seat in stuck
-        }
-        self.deadlock = DeadlockError(waiting, frozenset(seat.rank for seat in self.seats) - waiting.keys())
+        if not any(seat.error for seat in self._everyone()):
+            frames = sys._current_frames()
+            waiting = {
+                seat.rank: WaitsFor(
+                    seat.rank, _call(seat), self._peers(seat), _where(frames.get(seat.thread.ident or 0))
+                )
+                for seat in self.seats
+                if seat.missing
+            }
+            self.deadlock = DeadlockError(waiting, frozenset(seat.rank for seat in self.seats) - waiting.keys())
         self._unwind()
+
+    def _everyone(self) -> list[Seat]:
+        return [line for seat in self.seats for line in (seat, *seat.beside)]
 
     def _peers(self, seat: Seat) -> tuple[int, ...]:
         """The ranks without which `seat` cannot move on."""
+        if isinstance(seat.waits_for, Signal):
+            return self._peers(seat.waits_for.seat)
         if isinstance(seat.waits_for, Meeting):
             meeting = seat.waits_for
             group = next(g for g in (self.world, *self.groups.values()) if g.meeting is meeting)
@@ -224,7 +280,7 @@ class ThreadsEngine:
     def _unwind(self) -> None:
         """Send every parked rank home; the others follow at their next call."""
         self.ending = True
-        for seat in self.seats:
+        for seat in self._everyone():
             if seat.missing:
                 seat.missing = 0
                 seat.park.release()
@@ -237,17 +293,14 @@ class ThreadsEngine:
             if not self.running:
                 self.done.release()
 
-    def run(self, body: Callable[[int], Any]) -> None:
-        """Run `body(rank)` on every rank; afterwards the seats hold logs, results and errors.
+    def run(self, body: Callable[[Seat], None]) -> None:
+        """Run `body(seat)` on every rank; afterwards the seats hold logs, results and errors.
 
         The threads start parked and are let go together, so that an interrupt during the start finds them in a state
         that can be unwound.
         """
         for seat in self.seats:
-            context = contextvars.copy_context()
-            seat.thread = threading.Thread(
-                target=context.run, args=(self._occupy, seat, body), name=f"rank {seat.rank}", daemon=True
-            )
+            seat.thread = self._thread(seat, body)
         with _collector_paused():
             try:
                 for seat in self.seats:
@@ -261,16 +314,22 @@ class ThreadsEngine:
                 raise
             finally:
                 self.ending = True
-                for seat in self.seats:
+                for seat in self._everyone():
                     if seat.thread.is_alive():
                         seat.thread.join()
                     seat.held.clear()  # what dies from now on is no longer the run's affair
 
-    def _occupy(self, seat: Seat, body: Callable[[int], Any]) -> None:
+    def _thread(self, seat: Seat, body: Callable[[Seat], None]) -> threading.Thread:
+        """A thread for `seat`, in a copy of the caller's context: `np.errstate` and the like reach every rank."""
+        run = contextvars.copy_context().run
+        return threading.Thread(target=run, args=(self._occupy, seat, body), name=f"rank {seat.rank}", daemon=True)
+
+    def _occupy(self, seat: Seat, body: Callable[[Seat], None]) -> None:
         inside_a_rank.set(self)
+        working.seat = seat
         try:
             self._sleep(seat)
-            seat.result = body(seat.rank)
+            body(seat)
             if seat.open:
                 raise RequestError(
                     f"rank {seat.rank} returned without waiting for {', '.join(sorted(map(str, seat.open)))}: "
@@ -289,7 +348,7 @@ class ThreadsEngine:
         with self.mutex:
             self.ending = True
             self._unwind()
-        for seat in self.seats:
+        for seat in self._everyone():
             if seat.park.locked():  # it stands at the start, or runs and will find its lock open
                 seat.park.release()
             if seat.thread.ident is not None:
@@ -323,7 +382,7 @@ def _differ(meeting: Meeting, group: Group) -> str | None:
 
 def _call(seat: Seat) -> str:
     """The call in which a rank is parked, with the ranks it names."""
-    if isinstance(seat.waits_for, Meeting):
+    if not isinstance(seat.waits_for, tuple):
         return seat.call
     ends = [f"to {m.dst}" if m.src == seat.rank else f"from {m.src}" for m in seat.waits_for]
     return f"{seat.call}({', '.join(ends)})"

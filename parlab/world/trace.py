@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from parlab.world.log import COMPUTE, HOLD, MEET, POST_RECEIVE, POST_SEND, PRINT
+from parlab.world.log import AWAIT, COMPUTE, HOLD, MEET, POST_RECEIVE, POST_SEND, PRINT, SIGNAL
+from parlab.world.seats import Seat
 
 
 class Compute(NamedTuple):
@@ -22,16 +23,21 @@ class Compute(NamedTuple):
 
 @dataclass
 class Trace:
-    """What every rank did, in the order of its program.
+    """What every line of work did, in the order of its program: first the ranks', then what ran beside them.
 
     Attributes:
-        programs: for each rank its (code, number) pairs; the codes are those of `log`, the number is a row below.
+        size: how many ranks.
+        ranks: the rank of each line of work.
+        programs: for each line of work its (code, number) pairs; the codes are those of `log`, the number is a row
+            below.
         src, dst, nbytes, names, labels, posting: the messages, in columns; `posting` counts within the sender.
         computes, meetings, holds, prints: the rows of the other codes; a meeting is (name, members).
+        signals: how many there are.
     """
 
     size: int
-    programs: list[list[tuple[int, int]]]
+    ranks: list[int]
+    programs: list[list[tuple[int, int]]] = field(default_factory=list)
     src: list[int] = field(default_factory=list)
     dst: list[int] = field(default_factory=list)
     nbytes: list[int] = field(default_factory=list)
@@ -42,17 +48,19 @@ class Trace:
     meetings: list[tuple[str, int]] = field(default_factory=list)
     holds: list[tuple[str, int]] = field(default_factory=list)
     prints: list[str] = field(default_factory=list)
+    signals: int = 0
 
 
-def traced(logs: list[list[Any]]) -> Trace:
-    """The trace of the ranks' logs."""
-    trace = Trace(len(logs), [])
-    for log in logs:
-        sent = [message for code, message in _pairs(log) if code == POST_SEND]
-        for number, message in enumerate(sent):
+def traced(seats: list[Seat]) -> Trace:
+    """The trace of the logs of all ranks, and of what ran beside them."""
+    lines = [*seats, *(line for seat in seats for line in seat.beside)]
+    trace = Trace(len(seats), [line.rank for line in lines])
+    for seat in seats:
+        sends = (message for line in (seat, *seat.beside) for code, message in _pairs(line.log) if code == POST_SEND)
+        for number, message in enumerate(sends):
             _add_message(trace, message, number)
-    for log in logs:
-        trace.programs.append([(code, _row(trace, code, operand)) for code, operand in _pairs(log)])
+    for line in lines:
+        trace.programs.append([(code, _row(trace, code, operand)) for code, operand in _pairs(line.log)])
     return trace
 
 
@@ -78,6 +86,11 @@ def _row(trace: Trace, code: int, operand: Any) -> int:
         if operand.index < 0:
             operand.index = len(trace.meetings)
             trace.meetings.append((operand.name, operand.size))
+        return operand.index
+    if code in (SIGNAL, AWAIT):
+        if operand.index < 0:
+            operand.index = trace.signals
+            trace.signals += 1
         return operand.index
     if code == HOLD:
         trace.holds.append(operand)

@@ -1,0 +1,73 @@
+"""What is posted and not done: the handles that `isend`, `irecv` and the collectives beside a program return."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from parlab.world.errors import RequestError
+from parlab.world.seats import Message, Signal
+from parlab.world.values import Value
+
+if TYPE_CHECKING:
+    from parlab.world.comm import Comm
+
+
+class Request:
+    """Something that was posted and is not done. Wait for it exactly once."""
+
+    def __init__(self, comm: Comm, call: str):
+        self._seat = comm._seat
+        self._engine = comm._engine
+        self._call = call
+        self._seat.open.add(self)
+
+    def wait(self) -> Value:
+        """Return when it is done: the value of an `irecv` or of a collective, None for an `isend`.
+
+        Raises:
+            RequestError: it was waited for already.
+            MismatchError: see `Comm.recv`.
+        """
+        if self not in self._seat.open:
+            raise RequestError(f"rank {self._seat.rank} waits for {self} a second time: a request is waited for once")
+        self._seat.open.remove(self)
+        return self._finish()
+
+    def _finish(self) -> Value:
+        raise NotImplementedError
+
+
+class MessageRequest(Request):
+    """One end of a message."""
+
+    def __init__(self, comm: Comm, call: str, message: Message):
+        super().__init__(comm, call)
+        self._message = message
+
+    def __repr__(self) -> str:
+        ends = f"to {self._message.dst}" if self._call == "isend" else f"from {self._message.src}"
+        return f"{self._call}({ends})"
+
+    def _finish(self) -> Value:
+        self._engine.wait(self._seat, (self._message,), f"wait for {self._call}")
+        return self._engine.take(self._seat, self._message) if self._call == "irecv" else None
+
+
+class CollectiveRequest(Request):
+    """A collective that runs beside the program. It keeps the call's own array alive until it is waited for, so that
+    this memory always dies in the program's line of work.
+    """
+
+    def __init__(self, comm: Comm, call: str, done: Signal, array: Any):
+        super().__init__(comm, call)
+        self._done = done
+        self._array = array
+
+    def __repr__(self) -> str:
+        return self._call
+
+    def _finish(self) -> Value:
+        self._engine.await_signal(self._seat, self._done, f"wait for {self._call}")
+        self._array = None
+        result, self._done.seat.result = self._done.seat.result, None
+        return result
