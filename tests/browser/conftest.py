@@ -1,0 +1,97 @@
+"""One JupyterLab server and one Chromium for all browser tests, cut off from the user's settings and the network."""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.browser.reader import Reader
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+QUIET = {
+    "notebook-extension/tracker": {"windowingMode": "none"},  # every cell in the page, seen or not
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+}
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        reason = "no Chromium on PATH: install one (Debian, Ubuntu: apt-get install chromium) to test in the browser"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        browser = playwright.chromium.launch(executable_path=path, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def jupyterlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, Path]]:
+    """The address and the token of a JupyterLab server, and the folder that it serves."""
+    home = tmp_path_factory.mktemp("jupyter")
+    folder = home / "notebooks"
+    folder.mkdir()
+    for name, setting in QUIET.items():
+        path = home / f"settings/@jupyterlab/{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(setting), encoding="utf-8")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    token = secrets.token_hex()
+    environment = os.environ | {
+        "JUPYTER_TOKEN": token,
+        "JUPYTER_CONFIG_DIR": str(home / "config"),
+        "JUPYTER_DATA_DIR": str(home / "data"),
+        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+        "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
+        "IPYTHONDIR": str(home / "ipython"),
+    }
+    options = ["--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", "--port-retries=0"]
+    command = [sys.executable, "-m", "jupyterlab", *options, f"--ServerApp.root_dir={folder}"]
+    log = home / "server.log"
+    with log.open("w") as output:
+        server = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
+    try:
+        address = f"http://127.0.0.1:{port}"
+        _wait_until_it_answers(f"{address}/api/status?token={token}", server, log)
+        yield address, token, folder
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def _wait_until_it_answers(url: str, server: subprocess.Popen, log: Path, seconds: float = 120) -> None:
+    give_up = time.monotonic() + seconds
+    while time.monotonic() < give_up and server.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.1)
+    pytest.fail(f"JupyterLab did not start:\n{log.read_text()}")
+
+
+@pytest.fixture
+def read(chromium: Browser, jupyterlab: tuple[str, str, Path]) -> Iterator[Callable[[Path], list[str]]]:
+    """A function that opens a copy of a notebook, runs it, moves every control, and returns a reader's complaints."""
+    address, token, folder = jupyterlab
+    screenshots = os.environ.get("PARLAB_SCREENSHOTS")
+    context = chromium.new_context(viewport={"width": 1400, "height": 1000})
+    yield Reader(context, address, token, folder, Path(screenshots) if screenshots else None).read
+    for session in context.request.get(f"{address}/api/sessions?token={token}").json():
+        context.request.delete(f"{address}/api/sessions/{session['id']}?token={token}")
+    context.close()

@@ -1,0 +1,160 @@
+"""A reader of notebooks in JupyterLab: runs every cell, moves every control, looks at the pictures beside it."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import nbformat
+from playwright.sync_api import BrowserContext, Locator, Page
+
+PATIENCE = 120  # seconds for what always comes: a page, a kernel, the end of a run
+ANSWER = 10  # seconds in which a picture must answer a control
+
+OUTPUT = ".jp-Cell-outputArea > .jp-OutputArea-child > .jp-OutputArea-output"
+ERROR = (
+    '[data-mime-type="application/vnd.jupyter.error"], [data-mime-type="application/vnd.jupyter.stderr"], '
+    ".jupyter-widgets-error-widget"
+)
+
+# One number a picture, from its pixels; icons are too small to count. An SVG is its text.
+LOOK = """async output => {
+    const hash = values => { let h = 0; for (const v of values) h = Math.imul(h ^ v, 16777619) + 1; return h; };
+    const looks = [];
+    for (const picture of output.querySelectorAll("img, canvas, svg")) {
+        const box = picture.getBoundingClientRect();
+        if (box.width < 100 || box.height < 50) continue;
+        if (picture.tagName === "svg") { looks.push(hash(new TextEncoder().encode(picture.outerHTML))); continue; }
+        if (picture.tagName === "IMG") await picture.decode().catch(() => null);
+        const copy = document.createElement("canvas");
+        copy.width = picture.naturalWidth || picture.width;
+        copy.height = picture.naturalHeight || picture.height;
+        const pen = copy.getContext("2d");
+        pen.drawImage(picture, 0, 0);
+        looks.push(hash(new Uint32Array(pen.getImageData(0, 0, copy.width, copy.height).data.buffer)));
+    }
+    return looks;
+}"""
+
+
+def _drag(handle: Locator) -> None:
+    """To the other half of its slider."""
+    track = handle.locator("xpath=ancestor::*[contains(@class, 'noUi-base')]").bounding_box()
+    grip = handle.bounding_box()
+    x, y = grip["x"] + grip["width"] / 2, grip["y"] + grip["height"] / 2
+    upright = track["height"] > track["width"]
+    start, length = (track["y"], track["height"]) if upright else (track["x"], track["width"])
+    goal = start + length * (0.25 if (y if upright else x) > start + length / 2 else 0.75)
+    mouse = handle.page.mouse
+    mouse.move(x, y)
+    mouse.down()
+    mouse.move(*((x, goal) if upright else (goal, y)), steps=5)
+    mouse.up()
+
+
+def _select_another(menu: Locator) -> None:
+    chosen = menu.evaluate("menu => menu.selectedIndex")
+    menu.select_option(index=0 if chosen else 1)
+
+
+CONTROLS: dict[str, Callable[[Locator], None]] = {
+    ".noUi-handle": _drag,
+    "select": _select_another,
+    "input[type=checkbox]": lambda box: box.click(),
+    ".widget-toggle-buttons": lambda group: group.locator("button:not(.mod-active)").first.click(),
+    ".widget-radio-box": lambda group: group.locator("input:not(:checked)").first.click(),
+}
+
+
+class Reader:
+    """Reads notebooks in the JupyterLab at `address`, which serves `folder`; keeps screenshots if given a folder."""
+
+    def __init__(self, context: BrowserContext, address: str, token: str, folder: Path, screenshots: Path | None):
+        self.address, self.token, self.folder, self.screenshots = address, token, folder, screenshots
+        self.complaints: list[str] = []
+        context.set_default_timeout(1000 * PATIENCE)
+        context.route(lambda url: not url.startswith(address), self._refuse)
+        self.page: Page = context.new_page()
+
+    def read(self, notebook: Path) -> list[str]:
+        """Complaints about `notebook`; none if all is as it should be."""
+        cells_to_run = self._serve(notebook)
+        self.page.goto(f"{self.address}/lab/tree/{notebook.name}?token={self.token}&reset")
+        self._run_all_cells(cells_to_run)
+        self._photograph(f"{notebook.stem}.png")
+        for output in self.page.locator(OUTPUT).all():
+            for selector, move in CONTROLS.items():
+                for control in output.locator(selector).all():
+                    self._try(control, move, output)
+        self._photograph(f"{notebook.stem}_moved.png")
+        self.complaints += [f"error output: {text.strip()[-500:]}" for text in self.page.locator(ERROR).all_inner_texts()]
+        return list(dict.fromkeys(self.complaints))
+
+    def _serve(self, notebook: Path) -> int:
+        """Copy `notebook` without its outputs, so that whatever is seen was made here; the number of cells to run."""
+        copy = nbformat.read(notebook, as_version=4)
+        code = [cell for cell in copy.cells if cell.cell_type == "code"]
+        for cell in code:
+            cell.outputs, cell.execution_count = [], None
+        nbformat.write(copy, self.folder / notebook.name)
+        return sum(bool(cell.source.strip()) for cell in code)
+
+    def _refuse(self, route) -> None:
+        self.complaints.append(f"asked the network for {urlsplit(route.request.url).netloc}")
+        route.abort()
+
+    def _run_all_cells(self, cells_to_run: int) -> None:
+        prompts = self.page.locator(".jp-CodeCell .jp-InputPrompt")
+
+        def finished() -> bool:
+            texts = prompts.all_inner_texts()
+            stopped = self.page.locator(ERROR).count() > 0 and "[*]:" not in texts
+            return self._idle() and (stopped or sum(text[1:-2].isdigit() for text in texts) == cells_to_run)
+
+        prompts.first.wait_for()
+        self._wait(self._idle, "the kernel starts")
+        self.page.get_by_role("menuitem", name="Run", exact=True).click()
+        self.page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+        self._wait(finished, "all cells have run")
+
+    def _idle(self) -> bool:
+        """The status bar, unlike the notebook's own indicator, does not say idle before there is a kernel."""
+        return "| Idle" in self.page.locator("#jp-main-statusbar").inner_text()
+
+    def _try(self, control: Locator, move: Callable[[Locator], None], output: Locator) -> None:
+        """Move one control; complain unless a picture in its output changes."""
+        control.scroll_into_view_if_needed()
+        label = control.locator("xpath=ancestor::*[contains(@class, 'widget-inline-hbox')]//label").first
+        name = f"the control {label.inner_text()!r}" if label.count() else "a control without a label"
+        before = output.evaluate(LOOK)
+        if not before:
+            self.complaints.append(f"{name} has no picture beside it")
+            return
+        move(control)
+        try:
+            self._wait(lambda: output.evaluate(LOOK) != before, "the picture changes", ANSWER)
+        except TimeoutError:
+            self.complaints.append(f"{name} changes no picture")
+        self._wait(lambda: self._idle() and self._at_rest(output), "the picture comes to rest")
+
+    def _at_rest(self, output: Locator) -> bool:
+        before = output.evaluate(LOOK)
+        self.page.wait_for_timeout(100)
+        return output.evaluate(LOOK) == before
+
+    def _wait(self, condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+        give_up = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > give_up:
+                raise TimeoutError(f"waited {seconds} s until {what}")
+            self.page.wait_for_timeout(50)
+
+    def _photograph(self, file: str) -> None:
+        """The whole notebook on one picture: the window is made as tall as the notebook."""
+        if not self.screenshots:
+            return
+        size = self.page.viewport_size
+        height = self.page.locator(".jp-WindowedPanel-outer").first.evaluate("panel => panel.scrollHeight")
+        self.page.set_viewport_size({"width": size["width"], "height": min(height + 200, 16000)})
+        self.page.screenshot(path=self.screenshots / file)
+        self.page.set_viewport_size(size)

@@ -1,0 +1,12 @@
+"""Every notebook of the tour, read in JupyterLab as a learner reads it."""
+
+from pathlib import Path
+
+import pytest
+
+NOTEBOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb"))
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_all_cells_run_and_every_control_changes_a_picture(read, notebook):
+    assert read(notebook) == []
