@@ -1,0 +1,64 @@
+"""What all exercises share: stubs, names, and text that never changes."""
+
+import pytest
+
+from parlab import labs
+
+
+def raises(comm, *arguments):
+    raise NotImplementedError
+
+
+def does_nothing(comm, *arguments): ...
+
+
+@pytest.mark.parametrize("name", labs.EXERCISES)
+@pytest.mark.parametrize("stub", [raises, does_nothing])
+def test_a_stub_is_not_written_yet(name, stub, capsys):
+    labs.check(name, stub)
+    assert capsys.readouterr().out == f"{name}: not written yet\n"
+
+
+@pytest.mark.parametrize("name", labs.EXERCISES)
+def test_an_answer_that_returns_its_argument_is_refused(name, capsys):
+    labs.check(name, lambda comm, x, *more: x)
+    assert capsys.readouterr().out.startswith(f"{name}: not yet. It fails with 2 ranks")
+
+
+def test_an_unknown_exercise_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"name='02.ring': the exercises are 00.exchange, .*, 01.reduce_scatter"):
+        labs.check("02.ring", raises)
+
+
+def test_an_answer_that_is_no_function_is_refused():
+    with pytest.raises(ValueError, match="answer=3: must be the function that you wrote"):
+        labs.check("00.exchange", 3)
+
+
+def test_the_ranks_of_the_cases_grow():
+    for exercise in labs.EXERCISES.values():
+        sizes = [case.size for case in exercise.cases if case.size > 1]
+        assert sizes == sorted(sizes), exercise.name
+        assert 2 in sizes
+        assert max(sizes) >= 7
+
+
+def test_an_answer_gets_the_same_text_each_time():
+    def exchange(comm, x):
+        comm.send(x, comm.right)
+
+    texts = {labs.EXERCISES["00.exchange"].review(exchange).text for _ in range(10)}
+    assert len(texts) == 1
+
+
+def test_what_an_answer_prints_is_shown_for_the_case_that_fails_only(capsys):
+    def exchange(comm, x):
+        comm.print(f"{comm.size} ranks")
+        from_left = comm.sendrecv(x, comm.right, comm.left)
+        from_right = comm.sendrecv(x, comm.left, comm.right)
+        return (from_left, from_right) if comm.size < 4 else (x, x)
+
+    labs.check("00.exchange", exchange)
+    assert capsys.readouterr().out.endswith(
+        "what it printed:\n" + "".join(f"  rank {rank}: 4 ranks\n" for rank in range(4))
+    )

@@ -1,0 +1,262 @@
+"""The checkers of notebook 00 accept the solutions and refuse what learners write on the way there."""
+
+import numpy as np
+import pytest
+
+from parlab.labs import EXERCISES
+
+
+def exchange(comm, x):
+    from_left = comm.sendrecv(x, comm.right, comm.left)
+    from_right = comm.sendrecv(x, comm.left, comm.right)
+    return from_left, from_right
+
+
+def exchange_with_requests(comm, x):
+    requests = [
+        comm.isend(x, comm.right),
+        comm.isend(x, comm.left),
+        comm.irecv(comm.left, x),
+        comm.irecv(comm.right, x),
+    ]
+    return [request.wait() for request in requests][2:]
+
+
+def tree_sum(comm, x):
+    distance = 1
+    while distance < comm.size:
+        if comm.rank % (2 * distance):
+            comm.send(x, comm.rank - distance)
+            return None
+        if comm.rank + distance < comm.size:
+            x = x + comm.recv(comm.rank + distance, like=x)
+        distance *= 2
+    return x
+
+
+def tree_sum_by_halves(comm, x):
+    active = comm.size
+    while active > 1:
+        half = (active + 1) // 2
+        if comm.rank >= half:
+            comm.send(x, comm.rank - half)
+            return None
+        if comm.rank + half < active:
+            x = x + comm.recv(comm.rank + half, like=x)
+        active = half
+    return x
+
+
+def overlap(comm, x, work):
+    total, block = 0, x
+    for step in range(comm.size):
+        if step < comm.size - 1:
+            requests = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
+        total = total + work(comm, block)
+        if step < comm.size - 1:
+            _, block = [request.wait() for request in requests]
+    return total
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("00.exchange", exchange),
+        ("00.exchange", exchange_with_requests),
+        ("00.tree_sum", tree_sum),
+        ("00.tree_sum", tree_sum_by_halves),
+        ("00.overlap", overlap),
+    ],
+)
+def test_a_right_answer_passes_with_counts_that_equal_the_closed_forms(name, answer):
+    review = EXERCISES[name].review(answer)
+    assert review.status == "passed", review.text
+    for line in review.text.splitlines()[1:]:
+        counted, _, closed_form = line.partition("; closed form: ")
+        assert counted.split(": ")[1] == closed_form.split(" = ")[-1], line
+
+
+def exchange_with_two_sends_first(comm, x):
+    comm.send(x, comm.right)
+    comm.send(x, comm.left)
+    return comm.recv(comm.left, x), comm.recv(comm.right, x)
+
+
+def exchange_swapped(comm, x):
+    return exchange(comm, x)[::-1]
+
+
+def exchange_one_way(comm, x):
+    from_left = comm.sendrecv(x, comm.right, comm.left)
+    return from_left, from_left
+
+
+def exchange_in_a_chain(comm, x):
+    if comm.rank:
+        from_left = comm.recv(comm.left, x)
+        comm.send(x, comm.right)
+    else:
+        comm.send(x, comm.right)
+        from_left = comm.recv(comm.left, x)
+    return from_left, comm.sendrecv(x, comm.left, comm.right)
+
+
+def exchange_by_gathering(comm, x):
+    blocks = comm.all_gather(np.reshape(x, (1, *x.shape)))
+    return blocks[comm.left], blocks[comm.right]
+
+
+def exchange_passed_on(comm, x):
+    from_left = comm.sendrecv(x, comm.right, comm.left)
+    block = x
+    for _ in range(comm.size - 1):
+        block = comm.sendrecv(block, comm.right, comm.left)
+    return from_left, block
+
+
+def exchange_on_rank_0_only(comm, x):
+    from_left, from_right = exchange(comm, x)
+    return (from_left, from_right) if comm.rank == 0 else (x, x)
+
+
+def exchange_without_waiting(comm, x):
+    comm.isend(x, comm.right)
+    return comm.recv(comm.left, x), x
+
+
+def exchange_with_wrong_like(comm, x):
+    return comm.sendrecv(x, comm.right, comm.left, like=np.zeros(3)), x
+
+
+def exchange_that_crashes(comm, x):
+    from_left, from_right = exchange(comm, x)
+    return from_left[99], from_right
+
+
+def exchange_with_other_arguments(comm):
+    return None
+
+
+def tree_sum_without_tree(comm, x):
+    if comm.rank:
+        comm.send(x, 0)
+        return None
+    for rank in range(1, comm.size):
+        x = x + comm.recv(rank, like=x)
+    return x
+
+
+def tree_sum_for_powers_of_two(comm, x):
+    distance = 1
+    while distance < comm.size:
+        if comm.rank % (2 * distance):
+            comm.send(x, comm.rank - distance)
+            return None
+        x = x + comm.recv(comm.rank + distance, like=x)
+        distance *= 2
+    return x
+
+
+def tree_sum_without_rank_0(comm, x):
+    total = tree_sum(comm, x)
+    return total - x if comm.rank == 0 else None
+
+
+def tree_sum_that_forgets_to_add(comm, x):
+    return x if tree_sum(comm, x) is not None else None
+
+
+def tree_sum_with_one_dropped_message(comm, x):
+    if comm.rank == comm.size - 1 > 1:
+        tree_sum(comm, 0 * x)
+        return None
+    return tree_sum(comm, x)
+
+
+def tree_sum_by_reduce(comm, x):
+    return comm.reduce(x)
+
+
+def tree_sum_without_return(comm, x):
+    tree_sum(comm, x)
+
+
+def tree_sum_sent_back(comm, x):
+    total = tree_sum(comm, x)
+    return comm.broadcast(x if total is None else total)
+
+
+def overlap_that_waits(comm, x, work):
+    total, block = work(comm, x), x
+    for _ in range(comm.size - 1):
+        block = comm.sendrecv(block, comm.right, comm.left)
+        total = total + work(comm, block)
+    return total
+
+
+def overlap_that_comes_home(comm, x, work):
+    total, block = 0, x
+    for _ in range(comm.size):
+        requests = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
+        total = total + work(comm, block)
+        _, block = [request.wait() for request in requests]
+    return total
+
+
+def overlap_without_its_own_block(comm, x, work):
+    return overlap(comm, x, work) - x * x
+
+
+def overlap_that_works_on_its_own_block(comm, x, work):
+    overlap(comm, x, work)
+    return comm.size * x * x
+
+
+def overlap_that_goes_both_ways(comm, x, work):
+    if comm.size < 3:
+        return overlap(comm, x, work)
+    requests = comm.isend(x, comm.right), comm.irecv(comm.right, like=x)
+    return work(comm, x) + [request.wait() for request in requests][1]
+
+
+def overlap_without_work(comm, x, work):
+    return overlap(comm, x, lambda comm, block: block * block)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "reason"),
+    [
+        ("00.exchange", exchange_with_two_sends_first, "likely cause: every rank sends first"),
+        ("00.exchange", exchange_with_two_sends_first, "comm.send(x, comm.right)"),
+        ("00.exchange", exchange_swapped, "3 ranks"),
+        ("00.exchange", exchange_swapped, "likely cause: the two are swapped"),
+        ("00.exchange", exchange_one_way, "(item 1 of the tuple)"),
+        ("00.exchange", exchange_in_a_chain, "steps: 3, should be 2"),
+        ("00.exchange", exchange_by_gathering, "comm.all_gather did the work"),
+        ("00.exchange", exchange_passed_on, "messages a rank sends: 3 (rank 0), should be 2"),
+        ("00.exchange", exchange_on_rank_0_only, "right on ranks: 0; wrong on: 1"),
+        ("00.exchange", exchange_without_waiting, "isend(to 1): call wait()"),
+        ("00.exchange", exchange_with_wrong_like, "expects float64[3]"),
+        ("00.exchange", exchange_that_crashes, "of exchange_that_crashes: return from_left[99], from_right"),
+        ("00.exchange", exchange_with_other_arguments, "it is called as exchange(comm, x)"),
+        ("00.tree_sum", tree_sum_without_tree, "steps: 3, should be ⌈log₂ N⌉ = 2"),
+        ("00.tree_sum", tree_sum_for_powers_of_two, "rank 2 raised ValueError: src=3"),
+        ("00.tree_sum", tree_sum_without_rank_0, "rank 0's contribution is missing"),
+        ("00.tree_sum", tree_sum_that_forgets_to_add, "this is the rank's own contribution; nothing was added to it"),
+        ("00.tree_sum", tree_sum_with_one_dropped_message, "rank 2's contribution is missing"),
+        ("00.tree_sum", tree_sum_by_reduce, "comm.reduce did the work: build it from send and recv"),
+        ("00.tree_sum", tree_sum_without_return, "a path through the program without a return"),
+        ("00.tree_sum", tree_sum_sent_back, "comm.broadcast did the work"),
+        ("00.overlap", overlap_that_waits, "a rank waits for a message before it works"),
+        ("00.overlap", overlap_that_waits, "should be N works = 20.0 µs"),
+        ("00.overlap", overlap_that_comes_home, "messages a rank sends: 2 (rank 0), should be N − 1 = 1"),
+        ("00.overlap", overlap_without_its_own_block, "rank 0's contribution is missing"),
+        ("00.overlap", overlap_that_works_on_its_own_block, "rank 0 returned"),
+        ("00.overlap", overlap_that_goes_both_ways, "rank 0 waits in wait for isend(to 1) for rank 1"),
+        ("00.overlap", overlap_without_work, "works of a rank: 0 (rank 0), should be N = 2"),
+    ],
+)
+def test_a_wrong_answer_is_refused_with_its_reason(name, answer, reason):
+    review = EXERCISES[name].review(answer)
+    assert review.status == "not yet", review.text
+    assert reason in review.text
