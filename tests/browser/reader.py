@@ -87,7 +87,8 @@ class Reader:
                 for control in output.locator(selector).all():
                     self._try(control, move, output)
         self._photograph(f"{notebook.stem}_moved.png")
-        self.complaints += [f"error output: {text.strip()[-500:]}" for text in self.page.locator(ERROR).all_inner_texts()]
+        errors = self.page.locator(ERROR).all_inner_texts()
+        self.complaints += [f"error output: ... {text.strip()[-500:]}" for text in errors]
         return list(dict.fromkeys(self.complaints))
 
     def _serve(self, notebook: Path) -> int:
