@@ -21,6 +21,8 @@ from parlab.sequence.layouts import check_layout
 from parlab.sequence.schedule import Block, RingSchedule
 from parlab.world import Comm, Request
 
+Hop = tuple[Request, Request]  # to the right, from the left
+
 
 def ring_attention(
     comm: Comm,
@@ -69,7 +71,7 @@ def ring_attention(
     source = comm.rank
     for hop in (*ring.steps, None):  # None: with the last block no K/V travels
         if hop is not None:
-            arriving = _pass_on(comm, (k, v))
+            arriving = comm.isend((k, v), hop.send_to), comm.irecv(hop.recv_from, like=(k, v))
         block = ring.block(source, q.shape[2], layout, causal=causal)
         if block is not None:
             _attend(comm, block, q, k, v, out, lse, scale)
@@ -124,10 +126,10 @@ def ring_attention_backward(
     comm.hold("out, lse", dout, out, lse, delta)
     comm.hold("dq, dk, dv", dq, dk, dv)
     source = comm.rank
-    returning: Requests | None = None  # the dK/dV of `source`, on their way to us
+    returning: Hop | None = None  # the dK/dV of `source`, on their way to us
     for hop in (*ring.steps, None):  # None: with the last block no K/V travels
         if hop is not None:
-            arriving = _pass_on(comm, (k, v))
+            arriving = comm.isend((k, v), hop.send_to), comm.irecv(hop.recv_from, like=(k, v))
         block = ring.block(source, q.shape[2], layout, causal=causal)
         if block is not None:
             share = _share(comm, block, dout, q, k, v, lse, delta, scale)
@@ -138,7 +140,7 @@ def ring_attention_backward(
             dk[:, :, block.keys, :] += share[1]
             dv[:, :, block.keys, :] += share[2]
         if comm.size > 1:
-            returning = _pass_on(comm, (dk, dv))
+            returning = comm.isend((dk, dv), comm.right), comm.irecv(comm.left, like=(dk, dv))
         if hop is not None:
             k, v = _arrived(arriving)
             source = hop.kv_source
@@ -185,16 +187,8 @@ def _share(
         )
 
 
-Requests = tuple[Request, Request]
-
-
-def _pass_on(comm: Comm, pair: tuple[Array, Array]) -> Requests:
-    """Start to send `pair` to the right and to receive its like from the left."""
-    return comm.isend(pair, comm.right), comm.irecv(comm.left, like=pair)
-
-
-def _arrived(requests: Requests) -> tuple[Array, Array]:
-    sending, receiving = requests
+def _arrived(hop: Hop) -> tuple[Array, Array]:
+    sending, receiving = hop
     sending.wait()
     return receiving.wait()
 

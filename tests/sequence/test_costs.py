@@ -1,0 +1,103 @@
+"""The closed forms, on the cases of the papers and of the older systems."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from parlab.sequence import (
+    LAYOUTS,
+    attention_flops,
+    bytes_per_hop,
+    bytes_sent,
+    hops,
+    load_ratio,
+    overlap_tokens,
+    positions,
+    score_bytes,
+    score_memory_savings,
+    striped_speedup,
+    unmasked_pairs,
+)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("S", "size"), [(4, 1), (16, 2), (48, 3), (128, 8)])
+def test_unmasked_pairs_are_those_counted_from_the_positions(S, size, layout):
+    counted = [int(np.sum(np.array(tokens) + 1)) for tokens in positions(S, size, layout)]  # token t sees t + 1 keys
+    assert unmasked_pairs(S, size, layout) == counted
+    assert unmasked_pairs(S, size, layout, causal=False) == [S * S // size] * size
+
+
+@pytest.mark.parametrize(
+    ("layout", "c", "ratio"),
+    [
+        ("contiguous", 16, Fraction(15 * 16 + 1, 8 * 16 + 1)),
+        ("contiguous", 1024, Fraction(15 * 1024 + 1, 8 * 1024 + 1)),
+        ("zigzag", 16, Fraction(1)),
+        ("striped", 16, Fraction(8 * 17, 8 * 16 + 1)),
+        ("striped", 1024, Fraction(8 * 1025, 8 * 1024 + 1)),
+    ],
+)
+def test_slowest_rank_over_the_mean_with_8_ranks(layout, c, ratio):
+    assert load_ratio(8 * c, 8, layout) == float(ratio)
+
+
+def test_slowest_rank_contiguous_tends_to_2_minus_1_over_p():
+    assert load_ratio(8 * 10**6, 8) == pytest.approx(2 - 1 / 8, abs=1e-6)
+
+
+def test_striped_load_is_1_05_at_c16_and_1_001_at_c1024():
+    assert round(load_ratio(8 * 16, 8, "striped"), 2) == 1.05
+    assert round(load_ratio(8 * 1024, 8, "striped"), 3) == 1.001
+
+
+def test_hops_are_p_minus_1_forward_and_2p_minus_1_backward_and_none_alone():
+    assert [hops(size) for size in (1, 2, 4)] == [0, 1, 3]
+    assert [hops(size, backward=True) for size in (1, 2, 4)] == [0, 3, 7]
+
+
+def test_b1_c1024_d64_g4_float32_p2_sends_2097152_bytes_a_hop_and_24_times_that_in_24_blocks():
+    assert bytes_per_hop(2048, 2, 4, 64, 4) == 2_097_152
+    assert bytes_sent(2048, 2, 4, 64, 4, layers=24) == 24 * 2_097_152
+
+
+def test_backward_sends_kv_again_and_gradients_p_times_in_the_accumulators_dtype():
+    S, size, G, D = 64, 4, 2, 8
+    shard = 2 * (S // size) * G * D
+    assert bytes_sent(S, size, G, D, itemsize=2, backward=True) == (size - 1) * shard * 2 + size * shard * 4
+    assert bytes_sent(S, size, G, D, itemsize=8, backward=True) == (2 * size - 1) * shard * 8
+    assert bytes_sent(S, size, G, D, 2, B=3, backward=True) == 3 * bytes_sent(S, size, G, D, 2, backward=True)
+    assert bytes_sent(S, size, G, D, 2, backward=True, accumulator_itemsize=2) == (2 * size - 1) * shard * 2
+    assert bytes_sent(S, 1, G, D, itemsize=4, backward=True) == 0
+
+
+def test_overlap_on_a100_bf16_needs_1040_tokens_on_nvlink_and_24960_on_infiniband():
+    assert overlap_tokens(312e12, 300e9) == 1040
+    assert overlap_tokens(312e12, 12.5e9) == 24_960
+
+
+def test_overlap_needs_twice_the_tokens_half_masked_and_an_eighth_with_8_query_heads_a_kv_head():
+    assert overlap_tokens(312e12, 300e9, half_masked=True) == 2080
+    assert overlap_tokens(312e12, 300e9, kv_heads_per_query_head=1 / 8) == 130
+
+
+@pytest.mark.parametrize(
+    ("S", "d_model", "d_ff", "layers", "speedup"),
+    [(16_384, 2048, 5504, 22, 1.46), (131_072, 2048, 5504, 22, 1.70), (65_536, 4096, 11_008, 32, 1.58)],
+)
+def test_striped_speedup_of_1b_and_7b_on_4_a100(S, d_model, d_ff, layers, speedup):
+    assert round(striped_speedup(S, 4, d_model, d_ff, layers), 2) == speedup
+
+
+def test_p4_saves_three_quarters_of_the_score_matrix():
+    assert score_memory_savings(4) == 0.75
+    assert score_bytes(16_384, 1, 8, 4) == 8_589_934_592  # the whole matrix: 8.6 GB
+    assert score_bytes(16_384, 4, 8, 4) * 4 == score_bytes(16_384, 1, 8, 4)
+
+
+def test_a_pair_costs_two_products_forward_and_five_backward():
+    assert attention_flops(10, B=1, H=2, D=8) == 2 * (2 * 10 * 2 * 8)
+    assert attention_flops(10, B=1, H=2, D=8, backward=True) == 5 * (2 * 10 * 2 * 8)

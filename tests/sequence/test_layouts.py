@@ -1,0 +1,90 @@
+"""Which rank owns which tokens."""
+
+from __future__ import annotations
+
+import re
+
+import array_api_strict
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parlab.arrays import asarray, to_numpy
+from parlab.sequence import LAYOUTS, positions, shard, unshard
+
+
+def test_contiguous_s8192_p4_rank_2_owns_2048_tokens_4096_to_6144():
+    assert positions(8192, 4, "contiguous")[2] == list(range(4096, 6144))
+
+
+def test_zigzag_s16_p4_rank_r_owns_chunks_r_and_7_minus_r():
+    assert positions(16, 4, "zigzag") == [[0, 1, 14, 15], [2, 3, 12, 13], [4, 5, 10, 11], [6, 7, 8, 9]]
+
+
+def test_striped_s8_p4_rank_r_owns_r_and_r_plus_4():
+    assert positions(8, 4, "striped") == [[0, 4], [1, 5], [2, 6], [3, 7]]
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 8), st.integers(1, 5), st.sampled_from(LAYOUTS))
+def test_each_token_has_one_owner_and_shards_keep_the_order(size, half, layout):
+    owned = positions(2 * half * size, size, layout)
+    assert sorted(token for tokens in owned for token in tokens) == list(range(2 * half * size))
+    assert all(len(tokens) == 2 * half and tokens == sorted(tokens) for tokens in owned)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("axis", [1, -2])
+@pytest.mark.parametrize("library", [np, array_api_strict], ids=["numpy", "strict"])
+def test_shard_follows_positions_and_unshard_undoes_it(library, axis, layout):
+    x = asarray(np.arange(3 * 24 * 2).reshape(3, 24, 2), library)
+    shards = shard(x, 3, layout, axis)
+    for piece, tokens in zip(shards, positions(24, 3, layout), strict=True):
+        assert np.array_equal(to_numpy(piece), to_numpy(x)[:, tokens])
+    assert np.array_equal(to_numpy(unshard(shards, layout, axis)), to_numpy(x))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_shard_is_a_copy(size, layout):
+    x = np.zeros(8)
+    shard(x, size, layout, axis=0)[0][:] = 1
+    assert not x.any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            (10, 4, "contiguous"),
+            "sequence length 10 does not divide into 4 shards: use a multiple of 4 (zigzag needs 8)",
+        ),
+        (
+            (12, 4, "zigzag"),
+            "sequence length 12 does not divide into 8 chunks, two for each of 4 ranks: use a multiple",
+        ),
+        ((12, 4, "spiral"), "layout='spiral': use one of contiguous, zigzag, striped"),
+        ((12, 0, "striped"), "size=0: there must be at least 1 rank"),
+        ((0, 4, "striped"), "sequence length 0: there must be at least 1 token"),
+    ],
+)
+def test_bad_layouts_are_refused(arguments, text):
+    S, size, layout = arguments
+    with pytest.raises(ValueError, match=re.escape(text)):
+        positions(*arguments)
+    with pytest.raises(ValueError, match=re.escape(text)):
+        shard(np.zeros((S, 2)), size, layout)
+
+
+def test_bad_axes_and_shards_are_refused():
+    with pytest.raises(ValueError, match=re.escape("axis=2: x has 2 axes")):
+        shard(np.zeros((4, 2)), 2, "contiguous", axis=2)
+    with pytest.raises(ValueError, match=re.escape("shards have the shapes [(2, 2), (3, 2)]: all must have the same")):
+        unshard([np.zeros((2, 2)), np.zeros((3, 2))])
+    with pytest.raises(
+        ValueError, match=re.escape("shards have the shapes []: all must have the same, and there must")
+    ):
+        unshard([])
+    with pytest.raises(ValueError, match="sequence length 6 does not divide into 4 chunks"):
+        unshard([np.zeros((3, 2)), np.zeros((3, 2))], "zigzag")

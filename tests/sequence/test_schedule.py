@@ -1,0 +1,81 @@
+"""Who sends what to whom, and which part of an arriving block is work."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from parlab.nn.attention import CAUSAL, STRICT
+from parlab.sequence import LAYOUTS, Block, RingSchedule, RingStep, positions
+
+
+def test_p4_rank_0_receives_the_blocks_of_3_2_1_from_3_and_sends_to_1():
+    assert RingSchedule(0, 4).steps == [RingStep(0, 1, 3, 3), RingStep(1, 1, 3, 2), RingStep(2, 1, 3, 1)]
+
+
+def test_p4_rank_2_contiguous_hop_0_is_full_from_1_and_hop_2_is_none_from_3():
+    schedule = RingSchedule(2, 4)
+    assert [step.kv_source for step in schedule.steps] == [1, 0, 3]
+    assert [schedule.mask(step.kv_source) for step in schedule.steps] == ["full", "full", "none"]
+    assert schedule.mask(2) == "causal"
+
+
+def test_one_rank_makes_no_hop():
+    assert RingSchedule(0, 1).steps == []
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_after_every_hop_the_sender_named_the_same_source_as_the_receiver(size):
+    held = list(range(size))
+    for hop in range(size - 1):
+        steps = [RingSchedule(rank, size).steps[hop] for rank in range(size)]
+        assert all(steps[step.send_to].recv_from == rank for rank, step in enumerate(steps))
+        held = [held[step.recv_from] for step in steps]
+        assert held == [step.kv_source for step in steps]
+
+
+def test_zigzag_step_rule_with_6_tokens_a_rank():
+    schedule = RingSchedule(1, 3)
+    assert schedule.block(1, 6, "zigzag") == Block(slice(0, 6), slice(0, 6), CAUSAL)
+    assert schedule.block(0, 6, "zigzag") == Block(slice(0, 6), slice(0, 3))
+    assert schedule.block(2, 6, "zigzag") == Block(slice(3, 6), slice(0, 6))
+
+
+def test_striped_block_of_a_later_rank_is_strict():
+    schedule = RingSchedule(1, 3)
+    assert [schedule.mask(source, "striped") for source in range(3)] == ["causal", "causal", "strict"]
+    assert schedule.block(2, 5, "striped") == Block(slice(0, 5), slice(0, 5), STRICT)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+@pytest.mark.parametrize("length", [2, 6])
+def test_blocks_are_exactly_the_mask_of_the_token_positions(length, size, layout, causal):
+    owned = np.array(positions(size * length, size, layout))  # [P, S/P]
+    for rank in range(size):
+        for source in range(size):
+            visible = owned[rank][:, None] >= owned[source] if causal else np.ones((length, length), dtype=bool)
+            block = RingSchedule(rank, size).block(source, length, layout, causal=causal)
+            found = np.zeros((length, length), dtype=bool)
+            if block is not None:
+                part = np.ones_like(found[block.queries, block.keys])
+                found[block.queries, block.keys] = part if block.diagonal is None else np.tril(part, block.diagonal)
+                assert block.pairs == np.sum(visible)
+            assert np.array_equal(found, visible)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: RingSchedule(4, 4), "rank=4: a ring of 4 has ranks 0 to 3"),
+        (lambda: RingSchedule(0, 4).block(4, 2), "source=4: a ring of 4 has ranks 0 to 3"),
+        (lambda: RingSchedule(0, 4).block(0, 2, "spiral"), "layout='spiral': use one of contiguous, zigzag, striped"),
+        (lambda: RingSchedule(0, 4).block(0, 3, "zigzag"), "sequence length 12 does not divide into 8 chunks"),
+    ],
+)
+def test_bad_arguments_are_refused(call, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        call()
