@@ -13,8 +13,17 @@ from nbclient import NotebookClient
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+
+
 def store_outputs(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
     NotebookClient(
         notebook,
         kernel_name="python3",
@@ -22,10 +31,7 @@ def store_outputs(path: Path) -> None:
         store_widget_state=False,
         resources={"metadata": {"path": str(path.parent)}},
     ).execute()
-    notebook.metadata = {
-        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-        "language_info": {"name": "python"},
-    }
+    notebook.metadata = nbformat.from_dict(METADATA)
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(WIDGET, None)

@@ -1,0 +1,35 @@
+"""The stored notebooks are as `make notebooks` writes them: whole, in order, without errors, the same every time."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tools.store_outputs import METADATA, WIDGET, store_outputs
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").rglob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_stored_notebook_was_run_in_order_without_errors(path):
+    notebook = nbformat.read(path, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+    outputs = [output for cell in code for output in cell.outputs]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
+    assert not [output for output in outputs if WIDGET in output.get("data", {})]
+    assert notebook.metadata == METADATA
+
+
+def test_storing_outputs_twice_writes_the_same_bytes_and_drops_stale_ones(tmp_path):
+    path = tmp_path / "throwaway.ipynb"
+    widget = nbformat.v4.new_code_cell("import ipywidgets\nipywidgets.IntSlider(8, description='ranks')")
+    empty = nbformat.v4.new_code_cell("", execution_count=7)
+    nbformat.write(nbformat.v4.new_notebook(cells=[widget, empty]), path)
+    store_outputs(path)
+    first = path.read_bytes()
+    store_outputs(path)
+    assert path.read_bytes() == first
+    shown, nothing = nbformat.read(path, as_version=4).cells
+    assert shown.outputs[0].data == {"text/plain": "IntSlider(value=8, description='ranks')"}
+    assert nothing.execution_count is None
