@@ -1,0 +1,112 @@
+"""How long an all-reduce of any size takes on any cluster: the steps of each algorithm, without running a rank.
+
+Every algorithm is a row of exchanges in which a rank sends one message and receives one. A message starts when both its
+ends have come, and a rank goes on when both its messages have passed; so one clock a rank says it all. On equal links
+this is the closed form: ring 2(N − 1)(α + nβ/N), recursive doubling log₂N (α + nβ), Rabenseifner 2 log₂N α + 2(N − 1)nβ/N.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from parlab.world import Cluster
+from parlab.world.cluster import PICOSECONDS
+
+Array = np.ndarray
+
+
+class Clock:
+    """One clock a rank, for many message sizes at once."""
+
+    def __init__(self, size: int, nbytes: Array, cluster: Cluster):
+        self.size = size
+        self.nbytes = nbytes[:, None]  # [sizes, 1]
+        self.cluster = cluster
+        self.now = np.zeros((len(nbytes), size))  # [sizes, N]
+
+    def exchange(self, dst: Array, share: float, members: Array | None = None) -> None:
+        """Each of `members` sends `share` of the data to its `dst`, and receives from the one whose `dst` it is."""
+        members = np.arange(self.size) if members is None else members
+        links = [self.cluster.link(int(a), int(b)) for a, b in zip(members, dst, strict=True)]
+        latency = np.array([link.latency for link in links])
+        pace = np.array([1 / link.bandwidth for link in links])
+        lasts = (latency + share * self.nbytes * pace) * PICOSECONDS  # [sizes, members]
+        end = np.maximum(self.now[:, members], self.now[:, dst]) + lasts
+        self.now[:, members] = np.maximum(self.now[:, members], end)
+        self.now[:, dst] = np.maximum(self.now[:, dst], end)
+
+
+def _ring(clock: Clock) -> None:
+    dst = (np.arange(clock.size) + 1) % clock.size
+    for _ in range(2 * (clock.size - 1)):
+        clock.exchange(dst, 1 / clock.size)
+
+
+def _folded(clock: Clock, core_steps: Callable[[Clock, Array], None]) -> None:
+    """The ranks beyond a power of two hand their data to their right neighbours first, and get the result at the end."""
+    extra = clock.size - (1 << (clock.size.bit_length() - 1))
+    away, core = np.arange(0, 2 * extra, 2), np.array([*range(1, 2 * extra, 2), *range(2 * extra, clock.size)])
+    clock.exchange(away + 1, 1, away)
+    core_steps(clock, core)
+    clock.exchange(away, 1, away + 1)
+
+
+def _doubling(clock: Clock, core: Array) -> None:
+    for step in range(len(core).bit_length() - 1):
+        clock.exchange(core[np.arange(len(core)) ^ (1 << step)], 1, core)
+
+
+def _halving_and_doubling(clock: Clock, core: Array) -> None:
+    steps = range(len(core).bit_length() - 1)
+    for step in [*reversed(steps), *steps]:
+        clock.exchange(core[np.arange(len(core)) ^ (1 << step)], (1 << step) / len(core), core)
+
+
+def _hierarchical(clock: Clock) -> None:
+    inside = clock.cluster.ranks_per_node
+    nodes, rank = clock.size // inside, np.arange(clock.size)
+    right_inside = rank - rank % inside + (rank + 1) % inside
+    for _ in range(inside - 1):
+        clock.exchange(right_inside, 1 / inside)
+    for _ in range(2 * (nodes - 1)):
+        clock.exchange((rank + inside) % clock.size, 1 / clock.size)
+    for _ in range(inside - 1):
+        clock.exchange(right_inside, 1 / inside)
+
+
+STEPS: dict[str, Callable[[Clock], None]] = {
+    "ring": _ring,
+    "recursive_doubling": lambda clock: _folded(clock, _doubling),
+    "rabenseifner": lambda clock: _folded(clock, _halving_and_doubling),
+    "hierarchical": _hierarchical,
+}
+
+
+def all_reduce_time(algorithm: str, size: int, nbytes: Array, cluster: Cluster) -> Array:
+    """Picoseconds of an all-reduce of `nbytes` [sizes] among `size` ranks, all of which enter at time 0.
+
+    Exact where the blocks are equal and bytes over bandwidth is a whole number of picoseconds; the hierarchical algorithm
+    takes the cluster's nodes.
+    """
+    clock = Clock(size, np.asarray(nbytes, dtype=float), cluster)
+    STEPS[algorithm](clock)
+    return clock.now.max(axis=1)
+
+
+def crossing(one: str, other: str, size: int, low: float, high: float, cluster: Cluster) -> float:
+    """The message size between `low` and `high` at which `one` and `other` take the same time, by bisection."""
+
+    def lead(nbytes: float) -> float:
+        at = np.array([nbytes])
+        return float(all_reduce_time(one, size, at, cluster)[0] - all_reduce_time(other, size, at, cluster)[0])
+
+    sign = lead(low)
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        if lead(middle) * sign > 0:
+            low = middle
+        else:
+            high = middle
+    return high

@@ -1,0 +1,22 @@
+"""Runs and timelines draw themselves as the last line of a cell. Their text stays their `repr`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from IPython.core.getipython import get_ipython
+
+from parlab.views.picture import Picture
+from parlab.views.timelines import timeline
+from parlab.world import Run, Timeline
+
+
+def register(shell: Any = None) -> None:
+    """Tell `shell` (None: the running one, if any) how runs, timelines and our figures look."""
+    shell = shell or get_ipython()
+    if shell is None:
+        return
+    png = shell.display_formatter.formatters["image/png"]
+    png.for_type(Run, lambda run: timeline(run)._repr_png_())
+    png.for_type(Timeline, lambda shown: timeline(shown)._repr_png_())
+    png.for_type(Picture, Picture._repr_png_)  # before the one that `%matplotlib inline` registers for all figures

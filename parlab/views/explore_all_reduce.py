@@ -1,0 +1,59 @@
+"""All-reduce algorithms under the learner's hands: ranks, nodes, latency and bandwidth."""
+
+from __future__ import annotations
+
+from parlab.views.crossings import all_reduce_times
+from parlab.views.picture import Picture
+from parlab.views.widget import Explorer, choice, steps
+from parlab.world import Cluster, Device, Link
+
+SLOWER_BETWEEN = 5, 10  # latency and bandwidth between nodes against inside, as in the classroom
+
+
+def collectives(
+    nodes: int = 2,
+    ranks_per_node: int = 8,
+    latency: float = 1e-6,
+    bandwidth: float = 10e9,
+    algorithm: str | None = None,
+) -> Picture:
+    """Draw the all-reduce algorithms on a cluster; what `explore_collectives` shows.
+
+    Args:
+        nodes: how many; the links between them have 5 times the latency and a tenth of the bandwidth.
+        ranks_per_node: ranks in each.
+        latency: seconds a message inside a node (α).
+        bandwidth: bytes a second inside a node (1/β).
+        algorithm: which one to draw beside the ring; None: all.
+
+    Raises:
+        ValueError: see `all_reduce_times`.
+    """
+    slower, thinner = SLOWER_BETWEEN
+    device = Device("classroom", 1e12, 1e11)
+    inside, between = Link(latency, bandwidth), Link(slower * latency, bandwidth / thinner)
+    cluster = Cluster("this cluster", device, ranks_per_node, inside, between)
+    return all_reduce_times(size=nodes * ranks_per_node, cluster=cluster, algorithms=algorithm and ["ring", algorithm])
+
+
+def explore_collectives() -> Explorer:
+    """Sliders for `collectives`: nodes, ranks a node, latency α, bandwidth 1/β, and the algorithm."""
+    controls = {
+        "nodes": steps("nodes", [(str(n), n) for n in (1, 2, 3, 4, 8)], 2),
+        "ranks_per_node": steps("ranks a node", [(str(n), n) for n in (2, 3, 4, 5, 6, 7, 8)], 8),
+        "latency": steps("latency α", [(f"{us:g} µs", us / 1e6) for us in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)], 1e-6),
+        "bandwidth": steps(
+            "bandwidth 1/β", [(f"{gb:g} GB/s", gb * 1e9) for gb in (0.5, 1, 2, 5, 10, 20, 50, 100, 200)], 10e9
+        ),
+        "algorithm": choice(
+            "algorithm",
+            [
+                ("all", None),
+                ("recursive doubling beside ring", "recursive_doubling"),
+                ("Rabenseifner beside ring", "rabenseifner"),
+                ("hierarchical beside ring", "hierarchical"),
+            ],
+            None,
+        ),
+    }
+    return Explorer("explore_collectives", controls, collectives)

@@ -1,0 +1,102 @@
+"""A lane a rank, rank 0 on top, over a time axis: what timelines, schedules and memory are drawn on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from parlab.views import theme
+from parlab.views.picture import Picture, plot
+from parlab.world import Run, Timeline
+
+UNITS = (("s", 10**12), ("ms", 10**9), ("µs", 10**6), ("ns", 10**3), ("ps", 1))
+MOST_LABELS = 24  # lanes that are labelled one by one
+
+
+def timeline_of(source: Any, name: str = "run") -> Timeline:
+    """The timeline of a run, or a timeline itself.
+
+    Raises:
+        ValueError: neither.
+    """
+    if isinstance(source, Run):
+        return source.timeline
+    if not isinstance(source, Timeline):
+        raise ValueError(f"{name}={source!r}: must be what run() or simulate() returned")
+    return source
+
+
+def checked_ranks(ranks: Any, size: int) -> list[int]:
+    """The ranks to show; None: all.
+
+    Raises:
+        ValueError: one that is not there, or none at all.
+    """
+    if ranks is None:
+        return list(range(size))
+    try:
+        shown = list(ranks)
+    except TypeError:
+        shown = [ranks]
+    if not shown or any(not isinstance(rank, int) or not 0 <= rank < size for rank in shown):
+        raise ValueError(f"ranks={ranks!r}: choose some of 0 to {size - 1}")
+    return shown
+
+
+def lane_height(lanes: int) -> float:
+    """Inches, so that two ranks are drawn large and 64 still fit on a screen."""
+    return min(0.8, max(0.13, 6.5 / lanes))
+
+
+def lanes(text: str, timeline: Timeline, ranks: list[int], right: float = 0.35) -> tuple[Picture, Axes]:
+    """A picture with a lane for each of `ranks`, at y = 0, 1, ... from the top, over the timeline's clock."""
+    figure, axes = plot(text, 1.4 + lane_height(len(ranks)) * len(ranks), right=right)
+    axes.set_ylim(len(ranks) - 0.5, -0.5)
+    time_axis(axes, timeline)
+    every = -(-len(ranks) // MOST_LABELS)
+    shown = range(0, len(ranks), every)
+    axes.set_yticks(list(shown), [f"rank {ranks[lane]}" for lane in shown])
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    return figure, axes
+
+
+def time_axis(axes: Axes, timeline: Timeline) -> None:
+    """From 0 to the makespan, in the timeline's own ticks, labelled in a unit that suits them."""
+    unit, size = next(((u, s) for u, s in UNITS if timeline.makespan >= 2 * s), UNITS[-1])
+    if timeline.unit != "ps":
+        unit, size = timeline.unit, 1
+    axes.set_xlim(0, timeline.makespan or 1)
+    axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda time, _: f"{time / size:g}"))
+    axes.set_xlabel(f"time ({unit})", size=theme.TEXT, color=theme.INK)
+
+
+def legend(figure: Picture, kinds: list[str]) -> None:
+    """Name the kinds of action that are drawn, under the title."""
+    legend_of(figure, [theme.KINDS[kind] for kind in kinds])
+
+
+def legend_of(figure: Picture, entries: Sequence[tuple[str, str, str]]) -> None:
+    """Name colours under the title: (colour, name, hatch) each."""
+    width, height = figure.get_size_inches()
+    x, y = 0.15, height - 0.56
+    for color, name, hatch in entries:
+        figure.add_artist(
+            Rectangle(
+                (x / width, y / height),
+                0.22 / width,
+                0.14 / height,
+                facecolor=color,
+                edgecolor="#999999",
+                hatch=hatch,
+                linewidth=0.6,
+                transform=figure.transFigure,
+            )
+        )
+        figure.text((x + 0.28) / width, (y - 0.01) / height, name, size=theme.SMALL, color=theme.INK)
+        x += 0.28 + 0.075 * len(name) + 0.25

@@ -1,0 +1,81 @@
+"""The figure that all figure functions return: drawn without pyplot, shown as a picture, read as text."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+
+from parlab.views import theme
+
+
+class Picture(Figure):
+    """A matplotlib figure whose text is what it shows, so that a notebook's stored output holds the numbers.
+
+    As the last line of a cell it is shown as a picture; its text is the picture's alternative text too.
+    """
+
+    def __init__(self, text: str, width: float, height: float):
+        super().__init__(figsize=(width, height), dpi=theme.DPI, facecolor=theme.PAPER)
+        FigureCanvasAgg(self)
+        self.text_shown = text
+
+    def __repr__(self) -> str:
+        return self.text_shown
+
+    __str__ = __repr__
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, Any]]:
+        return png(self), {"alt": self.text_shown}
+
+
+def png(figure: Figure) -> bytes:
+    """`figure` as a PNG file: the same bytes for the same figure."""
+    canvas = figure.canvas
+    assert isinstance(canvas, FigureCanvasAgg)
+    canvas.draw()
+    file = BytesIO()
+    # Level 1: half the time of `savefig`, for a file a fifth larger.
+    Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB").save(
+        file, "png", compress_level=1
+    )
+    return file.getvalue()
+
+
+def plot(
+    text: str,
+    height: float,
+    *,
+    width: float = theme.WIDTH,
+    left: float = 0.9,
+    right: float = 0.35,
+    top: float = 0.75,
+    bottom: float = 0.6,
+) -> tuple[Picture, Axes]:
+    """A picture with one pair of axes, placed by its margins: all in inches. No layout engine: they cost 50 ms."""
+    figure = Picture(text, width, height)
+    box = (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
+    axes = figure.add_axes(box)
+    axes.set_facecolor(theme.PAPER)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("bottom", "left"):
+        axes.spines[side].set_color(theme.FAINT)
+    axes.tick_params(labelsize=theme.TEXT, labelcolor=theme.INK, color=theme.FAINT)
+    return figure, axes
+
+
+def title(figure: Picture, text: str) -> None:
+    """What the figure shows, above it."""
+    width, height = figure.get_size_inches()
+    figure.text(0.15 / width, 1 - 0.12 / height, text, size=theme.TITLE, color=theme.INK, va="top", weight="bold")
+
+
+def inches(axes: Axes) -> tuple[float, float]:
+    """Width and height of the axes."""
+    (width, height), box = axes.figure.get_size_inches(), axes.get_position()
+    return width * box.width, height * box.height

@@ -1,0 +1,56 @@
+"""A figure function with sliders: what every `explore_*` is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ipywidgets as widgets
+
+from parlab.views.picture import Picture, png
+
+LABELS = {"description_width": "9.5em"}
+CONTROL = {"width": "26em"}
+
+
+class Explorer(widgets.VBox):
+    """Sliders above the picture that `draw` makes of their values; it redraws when one moves.
+
+    A slider that moves faster than the drawing sends one value after the other; values that are already outdated
+    when their turn comes are drawn all the same, so that the last picture is always the right one.
+    """
+
+    def __init__(self, name: str, controls: Mapping[str, Any], draw: Callable[..., Picture]):
+        self.name, self.controls, self.draw = name, dict(controls), draw
+        self.figure = self._drawn()
+        self.picture = widgets.Image(value=png(self.figure), format="png", layout=widgets.Layout(max_width="100%"))
+        self.picture.tooltip = self.figure.text_shown
+        for control in self.controls.values():
+            control.observe(self._redraw, "value")
+        grid = widgets.Layout(display="flex", flex_flow="row wrap")
+        super().__init__([widgets.Box(list(self.controls.values()), layout=grid), self.picture])
+
+    def _drawn(self) -> Picture:
+        return self.draw(**{name: control.value for name, control in self.controls.items()})
+
+    def _redraw(self, _: Any) -> None:
+        self.figure = self._drawn()
+        self.picture.value = png(self.figure)
+        self.picture.tooltip = self.figure.text_shown
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.figure.text_shown}"
+
+
+def steps(description: str, options: list[tuple[str, Any]], value: Any) -> widgets.SelectionSlider:
+    """A slider over named values."""
+    return widgets.SelectionSlider(
+        options=options, value=value, description=description, style=LABELS, layout=widgets.Layout(**CONTROL)
+    )
+
+
+def choice(description: str, options: list[tuple[str, Any]], value: Any) -> widgets.Dropdown:
+    """A menu of named values."""
+    return widgets.Dropdown(
+        options=options, value=value, description=description, style=LABELS, layout=widgets.Layout(**CONTROL)
+    )
