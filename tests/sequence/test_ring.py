@@ -1,0 +1,283 @@
+"""Ring attention: parity with dense attention, and what it sends, holds and waits for."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from fractions import Fraction
+
+import array_api_strict
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parlab import Cluster, per_rank, run
+from parlab.sequence import (
+    LAYOUTS,
+    attention_flops,
+    bytes_per_hop,
+    bytes_sent,
+    forward_bytes_held,
+    hops,
+    overlap_tokens,
+    ring_attention,
+    ring_attention_backward,
+    shard,
+    unmasked_pairs,
+)
+from parlab.world import WorldError
+from tests.nn.parity import assert_parity
+from tests.sequence.rings import dense, draw_inputs, gathered, run_ring
+
+FREE = Cluster.uniform(latency=0, bandwidth=float("inf"), flops=1e12)  # a flop is a picosecond, a message nothing
+
+
+# Parity
+
+
+@settings(max_examples=40)
+@given(
+    size=st.integers(1, 8),
+    B=st.integers(1, 3),
+    G=st.integers(1, 2),
+    group=st.integers(1, 8),
+    half=st.integers(1, 3),
+    D=st.integers(1, 4),
+    layout=st.sampled_from(LAYOUTS),
+    causal=st.booleans(),
+    scale=st.none() | st.floats(0.1, 2),
+    library=st.sampled_from([np, array_api_strict]),
+)
+def test_ring_matches_dense_to_1e_12(size, B, G, group, half, D, layout, causal, scale, library):
+    inputs = draw_inputs(B, G * group, G, 2 * half * size, D)
+    done = run_ring(size, inputs, layout, library, causal=causal, scale=scale)
+    assert_parity(gathered(done, layout), dense(inputs, causal, scale), floor=0.1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 7, 8])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_ring_of_1_to_8_ranks_matches_dense_to_1e_12(size, layout, causal):
+    inputs = draw_inputs(2, 8, 1, 4 * size, 3)
+    assert_parity(gathered(run_ring(size, inputs, layout, causal=causal), layout), dense(inputs, causal))
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "striped"])
+def test_one_token_a_rank_matches_dense(layout):
+    inputs = draw_inputs(1, 2, 2, 5, 3)
+    assert_parity(gathered(run_ring(5, inputs, layout, causal=True), layout), dense(inputs, True))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_peaked_logits_match_dense(layout):
+    dout, q, k, v = draw_inputs(1, 2, 1, 16, 4)
+    inputs = [dout, 1e3 * q, k, v]
+    assert_parity(gathered(run_ring(4, inputs, layout, causal=True), layout)[:2], dense(inputs, True)[:2], 1e-10)
+
+
+def test_float16_shards_keep_float32_sums_that_travel_as_float32():
+    inputs = draw_inputs(1, 2, 1, 16, 4)
+    done = run_ring(4, [x.astype(np.float16) for x in inputs], "zigzag", causal=True)
+    assert [x.dtype for x in done.results[0]] == [np.float16, np.float32, np.float16, np.float16, np.float16]
+    rounded = [x.astype(np.float16).astype(np.float64) for x in inputs]
+    assert_parity(gathered(done, "zigzag"), dense(rounded, True), tolerance=2**-9)
+    sent = bytes_sent(16, 4, G=1, D=4, itemsize=2), bytes_sent(16, 4, G=1, D=4, itemsize=2, backward=True)
+    assert [done.timeline.bytes_sent(rank) for rank in range(4)] == [sum(sent)] * 4
+
+
+def test_shards_that_were_passed_in_are_not_changed():
+    inputs = [x.copy() for x in draw_inputs(1, 2, 1, 8, 3)]
+
+    def program(comm, dout, q, k, v):
+        before = [x.copy() for x in (dout, q, k, v)]
+        out, lse = ring_attention(comm, q, k, v, causal=True)
+        before += [out.copy(), lse.copy()]
+        ring_attention_backward(comm, dout, q, k, v, out, lse, causal=True)
+        return all(np.array_equal(a, b) for a, b in zip(before, (dout, q, k, v, out, lse), strict=True))
+
+    assert run(program, 4, *(per_rank(shard(x, 4)) for x in inputs)).results == [True] * 4
+
+
+# Messages
+
+
+def forward_run(size, layout, causal, c, B=1, H=2, G=1, D=4):
+    _, q, k, v = (per_rank(shard(x, size, layout)) for x in draw_inputs(B, H, G, c * size, D))
+    return run(ring_attention, size, q, k, v, causal=causal, layout=layout)
+
+
+def backward_run(size, layout, causal, c, B=1, H=2, G=1, D=4):
+    inputs = draw_inputs(B, H, G, c * size, D)
+    out, lse = dense(inputs, causal)[:2]
+    shards = [per_rank(shard(x, size, layout)) for x in (*inputs, out)]
+    return run(
+        ring_attention_backward, size, *shards, per_rank(shard(lse, size, layout, -1)), causal=causal, layout=layout
+    )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
+def test_bytes_and_hops_counted_are_those_of_the_formulas(size, layout, causal):
+    shape = {"B": 2, "H": 4, "G": 2, "D": 3}
+    forward, backward = (f(size, layout, causal, c=4, **shape).timeline for f in (forward_run, backward_run))
+    sizes = {"S": 4 * size, "size": size, "G": 2, "D": 3, "itemsize": 8, "B": 2}
+    for rank in range(size):
+        assert forward.messages(rank) == hops(size)
+        assert backward.messages(rank) == hops(size, backward=True)
+        assert forward.bytes_sent(rank) == bytes_sent(**sizes)
+        assert backward.bytes_sent(rank) == bytes_sent(**sizes, backward=True)
+
+
+def test_every_message_goes_one_rank_to_the_right():
+    for done in (forward_run(4, "zigzag", True, 4), backward_run(4, "zigzag", True, 4)):
+        assert all(message.dst == (message.src + 1) % 4 for message in done.timeline.transfers)
+
+
+def test_after_hop_t_rank_r_holds_the_kv_of_r_minus_t_minus_1():
+    """The invariant, read off the messages: each rank's K/V are its own number, so what passes names its owner."""
+    seen = {}
+
+    class Watched:
+        def __init__(self, comm):
+            self.comm = comm
+
+        def __getattr__(self, name):
+            return getattr(self.comm, name)
+
+        def isend(self, x, dst):
+            seen.setdefault(self.comm.rank, []).append(int(x[0][0, 0, 0, 0]))
+            return self.comm.isend(x, dst)
+
+    def program(comm):
+        x = np.full((1, 1, 2, 2), float(comm.rank))
+        return ring_attention(Watched(comm), x, x, x)
+
+    run(program, 4)
+    assert seen == {rank: [(rank - hop) % 4 for hop in range(3)] for rank in range(4)}
+
+
+def test_what_a_rank_holds_forward_is_the_formula():
+    for size, itemsize in itertools.product([1, 2, 3, 8], [4, 8]):
+        _, q, k, v = draw_inputs(2, 4, 2, 4 * size, 3)
+        shards = [per_rank(shard(x.astype(f"f{itemsize}"), size)) for x in (q, k, v)]
+        timeline = run(ring_attention, size, *shards).timeline
+        expected = forward_bytes_held(4 * size, size, H=4, G=2, D=3, itemsize=itemsize, B=2)
+        assert [timeline.peak_bytes(rank) for rank in range(size)] == [expected] * size
+
+
+# The simulated clock
+
+
+def compute_time(timeline, rank):
+    return sum(span.end - span.start for span in timeline.computes if span.rank == rank)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(
+    ("layout", "ratio"),
+    [
+        ("contiguous", Fraction(15 * 16 + 1, 8 * 16 + 1)),
+        ("zigzag", Fraction(1)),
+        ("striped", Fraction(8 * 17, 8 * 16 + 1)),
+    ],
+)
+def test_8_ranks_causal_c16_the_slowest_rank_over_the_mean_is_exact(layout, ratio, backward):
+    done = (backward_run if backward else forward_run)(8, layout, True, 16)
+    timeline = done.on(FREE)
+    times = [compute_time(timeline, rank) for rank in range(8)]
+    assert Fraction(max(times) * 8, sum(times)) == ratio
+    pairs = unmasked_pairs(128, 8, layout)
+    assert times == [attention_flops(n, B=1, H=2, D=4, backward=backward) for n in pairs]
+    assert timeline.makespan == max(times)  # no other rank makes the slowest one wait
+
+
+def overlap_cluster(tokens, itemsize=8, kv_heads_per_query_head=0.5):
+    """Links on which exactly shards of `tokens` hide their transfers, all pairs unmasked."""
+    bandwidth = itemsize / 2 * kv_heads_per_query_head * 1e12 / tokens
+    assert overlap_tokens(1e12, bandwidth, itemsize, kv_heads_per_query_head) == tokens
+    return Cluster.uniform(latency=0, bandwidth=bandwidth, flops=1e12)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("tokens", "hidden"), [(4, True), (8, True), (10, False), (16, False)])
+def test_shards_of_8_tokens_hide_their_transfers_from_the_overlap_bound_on(layout, tokens, hidden):
+    timeline = forward_run(4, layout, False, c=8).on(overlap_cluster(tokens))
+    busiest = max(compute_time(timeline, rank) for rank in range(4))
+    assert (timeline.makespan == busiest) == hidden
+
+
+@pytest.mark.parametrize(("tokens", "hidden"), [(8, True), (10, False)])
+def test_causal_zigzag_needs_shards_of_twice_the_overlap_bound(tokens, hidden):
+    timeline = forward_run(4, "zigzag", True, c=16).on(overlap_cluster(tokens))
+    busiest = max(compute_time(timeline, rank) for rank in range(4))
+    assert (timeline.makespan == busiest) == hidden
+
+
+@pytest.mark.parametrize(("tokens", "hidden"), [(7.5, True), (10, False)])
+def test_causal_striped_needs_shards_of_twice_the_overlap_bound_and_one_token(tokens, hidden):
+    timeline = forward_run(4, "striped", True, c=16).on(overlap_cluster(tokens))
+    busiest = max(compute_time(timeline, rank) for rank in range(4))
+    assert (timeline.makespan == busiest) == hidden
+
+
+def test_backward_on_a_fast_link_shows_only_the_hop_that_brings_the_gradients_home():
+    cluster = overlap_cluster(0.5)
+    timeline = backward_run(4, "zigzag", True, c=16).on(cluster)
+    home = cluster.intra.picoseconds(bytes_per_hop(64, 4, G=1, D=4, itemsize=8))
+    assert timeline.makespan == compute_time(timeline, 0) + home
+
+
+# Bad input
+
+
+GOOD = {name: (1, heads, 4, 3) for name, heads in (("dout", 2), ("q", 2), ("k", 1), ("v", 1), ("out", 2))}
+BAD = {
+    "q has shape (2, 4, 3): [batch, heads, sequence, head size] is needed": {"q": (2, 4, 3)},
+    "k has shape (1, 1, 4, 3) and v (1, 1, 4, 5): they must be equal": {"v": (1, 1, 4, 5)},
+    "2 query heads do not divide among 3 key/value heads": {"k": (1, 3, 4, 3), "v": (1, 3, 4, 3)},
+    "q has sequence length 4 and k 6: they must be equal": {"k": (1, 1, 6, 3), "v": (1, 1, 6, 3)},
+    "layout='spiral': use one of contiguous, zigzag, striped": {"layout": "spiral"},
+    "scale=inf: must be a finite number, or None": {"scale": float("inf")},
+}
+
+
+def refused(text, forward=True, **changes):
+    def program(comm):
+        given = GOOD | {"lse": GOOD["q"][:-1]} | changes
+        arrays = {name: np.zeros(x) for name, x in given.items() if isinstance(x, tuple)}
+        how = {name: x for name, x in given.items() if not isinstance(x, tuple)}
+        if forward:
+            ring_attention(comm, arrays["q"], arrays["k"], arrays["v"], **how)
+        ring_attention_backward(comm, **arrays, **how)
+
+    with pytest.raises(ValueError, match=re.escape(text)):
+        run(program, 2)
+
+
+@pytest.mark.parametrize("forward", [True, False])
+@pytest.mark.parametrize("text", BAD)
+def test_bad_input_is_refused_by_name(text, forward):
+    refused(text, forward, **BAD[text])
+
+
+@pytest.mark.parametrize("forward", [True, False])
+def test_an_odd_zigzag_shard_is_refused(forward):
+    shapes = {name: (*shape[:2], 3, shape[3]) for name, shape in GOOD.items()} | {"lse": (1, 2, 3)}
+    text = "sequence length 6 does not divide into 4 chunks, two for each of 2 ranks: use a multiple of 4 with zigzag"
+    refused(text, forward, layout="zigzag", **shapes)
+
+
+def test_what_the_forward_cannot_have_returned_is_refused():
+    for name in ("dout", "out", "lse"):
+        refused(f"{name} has shape (1, 2, 5): with this q it must have (1, 2, 4", forward=False, **{name: (1, 2, 5)})
+
+
+def test_shards_of_different_lengths_are_an_error_not_a_wrong_answer():
+    def program(comm):
+        x = np.zeros((1, 1, 2 + comm.rank, 3))
+        ring_attention(comm, x, x, x)
+
+    with pytest.raises(WorldError):
+        run(program, 2)
