@@ -59,6 +59,7 @@ class ThreadsEngine:
         with self.mutex:
             if box.receives:
                 message = box.receives.popleft()
+                seat.log += (POST_SEND, message)
                 message.nbytes = nbytes
                 message.label = label
                 message.name = name
@@ -67,9 +68,9 @@ class ThreadsEngine:
                 self._match(message)
             else:
                 message = Message(box.src, box.dst, value, nbytes, name)
+                seat.log += (POST_SEND, message)
                 message.label = label
                 box.sends.append(message)
-            seat.log += (POST_SEND, message)
         return message
 
     def post_receive(self, seat: Seat, box: Mailbox, like: Value, nbytes: int, name: str, label: Any) -> Message:
@@ -120,9 +121,12 @@ class ThreadsEngine:
 
     def wait(self, seat: Seat, messages: tuple[Message, ...], call: str) -> None:
         """Return when both ends of every message are posted; `call` names the waiting call in a deadlock."""
+        for message in messages:
+            seat.log += (WAIT, message)
+        if all([message.matched for message in messages]):  # no match is ever undone, so no mutex is needed to see it
+            return
         with self.mutex:
             for message in messages:
-                seat.log += (WAIT, message)
                 if not message.matched:
                     message.waiter = seat
                     seat.missing += 1

@@ -1,0 +1,65 @@
+"""What a message costs: against a bare hand-off of a lock between as many threads, and on the simulated clock.
+
+A token goes round the ring: each rank receives it and sends it on, so every message wakes exactly one thread, as every
+hand-off does. Target: at most 2 × the hand-off. Replay's target: 150 000 messages a second.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import numpy as np
+
+from benchmarks.timing import ratio, seconds
+from parlab.world import DGX_A100, Comm, run
+
+MESSAGES = 16_384
+
+
+def main() -> None:
+    for size in (8, 64, 256):
+        pair = ratio(partial(run, pass_token, size, MESSAGES // size), partial(hand_off, size), 7)
+        per_message = 1e6 * min(pair.ours) / MESSAGES
+        print(f"{size:>4} ranks: token / bare hand-offs {pair}; {per_message:.1f} µs a message; target 2.0")
+    for size in (8, 64, 256):
+        taken = min(seconds(partial(run, exchange, size, MESSAGES // size)) for _ in range(5))
+        print(f"{size:>4} ranks: {MESSAGES / taken:9,.0f} sendrecv a second")
+    done = run(exchange, 8, MESSAGES // 8)
+    taken = min(seconds(partial(done.on, DGX_A100)) for _ in range(5))
+    print(f"replay: {MESSAGES / taken:9,.0f} messages a second; target 150,000")
+
+
+def pass_token(comm: Comm, rounds: int) -> None:
+    token = np.zeros(1)
+    for _ in range(rounds):
+        if comm.rank == 0:
+            comm.send(token, comm.right)
+        token = comm.recv(comm.left, like=token)
+        if comm.rank != 0:
+            comm.send(token, comm.right)
+
+
+def exchange(comm: Comm, rounds: int) -> None:
+    x = np.zeros(1)
+    for _ in range(rounds):
+        x = comm.sendrecv(x, comm.right, comm.left)
+
+
+def hand_off(size: int) -> None:
+    """Each thread waits for its own lock and releases the next one's."""
+    locks = [threading.Lock() for _ in range(size)]
+    for lock in locks:
+        lock.acquire()
+
+    def pass_on(rank: int) -> None:
+        for _ in range(MESSAGES // size):
+            locks[rank].acquire()
+            locks[(rank + 1) % size].release()
+
+    threads = [threading.Thread(target=pass_on, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    locks[0].release()
+    for thread in threads:
+        thread.join()
