@@ -121,9 +121,11 @@ class ThreadsEngine:
 
     def wait(self, seat: Seat, messages: tuple[Message, ...], call: str) -> None:
         """Return when both ends of every message are posted; `call` names the waiting call in a deadlock."""
+        unmatched = 0
         for message in messages:
             seat.log += (WAIT, message)
-        if all([message.matched for message in messages]):  # no match is ever undone, so no mutex is needed to see it
+            unmatched += not message.matched
+        if not unmatched:  # no match is ever undone, so it needs no mutex to be seen
             return
         with self.mutex:
             for message in messages:
