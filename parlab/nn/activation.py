@@ -25,13 +25,17 @@ def swiglu(gate: Array, up: Array) -> tuple[Array, tuple[Array, Array]]:
 
 
 def swiglu_backward(dy: Array, cache: tuple[Array, Array]) -> tuple[Array, Array]:
-    """`(dgate, dup)`: silu'(z) = σ + z σ (1 − σ)."""
+    """`(dgate, dup)`, with silu'(z) = σ + z σ (1 − σ) = σ (1 + z − silu(z))."""
     gate, up = cache
     sigmoid = _sigmoid(gate)
     silu = gate * sigmoid
-    dup = dy * silu
-    slope = sigmoid + silu * (1 - sigmoid)
-    return dy * up * slope, dup
+    dgate = gate - silu
+    dgate += 1
+    dgate *= sigmoid
+    dgate *= up
+    dgate *= dy
+    silu *= dy
+    return dgate, silu
 
 
 def _sigmoid(z: Array) -> Array:

@@ -14,11 +14,14 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 
-Tables = tuple[Array, Array]  # cos and sin: [S, D/2], or [B, 1, S, D/2] where the rows of a batch differ
+Tables = tuple[Array, Array]  # cos and signed sin: [S, D], or [B, 1, S, D] where the rows of a batch differ
 
 
 def rotate(x: Array, tables: Tables) -> tuple[Array, Tables]:
     """Turn every pair `(x[i], x[i + D/2])` by its angle: `[B, H, S, D]` -> the same.
+
+    The pair becomes `(x[i] cos − x[i + D/2] sin, x[i + D/2] cos + x[i] sin)`: x times cos, plus x with its halves
+    swapped times sin, whose first half carries the minus.
 
     >>> import numpy as np
     >>> tables = rotary_tables(np.asarray([0, 1]), head_dim=2)
@@ -26,20 +29,18 @@ def rotate(x: Array, tables: Tables) -> tuple[Array, Tables]:
     >>> bool(np.allclose(y[0, 0, 1], [np.cos(1) - np.sin(1), np.cos(1) + np.sin(1)]))  # the second token, by 1 radian
     True
     """
-    cos, sin = tables
-    return _turn(x, cos, sin), tables
+    cos, signed_sin = tables
+    half = x.shape[-1] // 2
+    y = namespace(x).concat([x[..., half:], x[..., :half]], axis=-1)
+    y *= signed_sin
+    y += x * cos
+    return y, tables
 
 
 def rotate_backward(dy: Array, cache: Tables) -> Array:
     """Turn back: the inverse of a rotation is its transpose."""
-    cos, sin = cache
-    return _turn(dy, cos, -sin)
-
-
-def _turn(x: Array, cos: Array, sin: Array) -> Array:
-    half = x.shape[-1] // 2
-    first, second = x[..., :half], x[..., half:]  # [B, H, S, D/2]
-    return namespace(x).concat([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    cos, signed_sin = cache
+    return rotate(dy, (cos, -signed_sin))[0]
 
 
 def rotary_tables(
@@ -49,7 +50,7 @@ def rotary_tables(
     scaling: Mapping[str, Any] | None = None,
     dtype: Any = None,
 ) -> Tables:
-    """cos and sin of the angles, computed in float64.
+    """cos and signed sin of the angles, computed in float64.
 
     Args:
         positions: of each token: `[S]`, or `[B, S]` where the rows of a batch differ. They need not be a range: under
@@ -64,8 +65,9 @@ def rotary_tables(
     angles = xp.astype(positions, xp.float64)[..., None] * frequencies  # [S, D/2]
     if angles.ndim == 3:
         angles = angles[:, None, :, :]  # [B, 1, S, D/2]
-    dtype = dtype or xp.float64
-    return xp.astype(xp.cos(angles), dtype), xp.astype(xp.sin(angles), dtype)
+    cos, sin = xp.cos(angles), xp.sin(angles)
+    tables = xp.concat([cos, cos], axis=-1), xp.concat([-sin, sin], axis=-1)
+    return tables if dtype is None else tuple(xp.astype(table, dtype) for table in tables)
 
 
 class Rotary:
