@@ -19,13 +19,16 @@ def combiner(op: str, x: Array) -> Combine:
     """The function of two arrays that `op` names, from the library of `x`.
 
     Raises:
-        ValueError: an unknown operation.
+        ValueError: an unknown operation, or one that the dtype of `x` has not.
     """
     xp = namespace(x)
-    functions = dict(zip(OPERATIONS, (xp.add, xp.multiply, xp.maximum, xp.minimum), strict=True))
-    if op not in functions:
+    if op not in OPERATIONS:
         raise ValueError(f"op={op!r}: the operations are {', '.join(OPERATIONS)}")
-    return functions[op]
+    if xp.isdtype(x.dtype, "bool"):
+        raise ValueError(f"op={op!r}: x is an array of booleans, whose sum would be another boolean; use integers")
+    if op in ("max", "min") and xp.isdtype(x.dtype, "complex floating"):
+        raise ValueError(f"op={op!r}: complex numbers have no order; use sum or prod")
+    return dict(zip(OPERATIONS, (xp.add, xp.multiply, xp.maximum, xp.minimum), strict=True))[op]
 
 
 def block_sizes(length: int, parts: int) -> list[int]:

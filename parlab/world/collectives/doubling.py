@@ -82,7 +82,7 @@ def _folded(comm: Any, x: Array, combine: Combine, core_all_reduce: Any) -> Arra
     if comm.rank < 2 * extra:
         total = combine(comm.recv(comm.left, like=x), total)
     core = Subset(comm, [*range(1, 2 * extra, 2), *range(2 * extra, comm.size)])
-    total = core_all_reduce(core, total)
+    total = namespace(x).asarray(core_all_reduce(core, total))  # NumPy makes scalars of arrays without axes
     if comm.rank < 2 * extra:
         comm.send(total, comm.left)
     return total

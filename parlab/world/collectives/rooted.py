@@ -28,9 +28,9 @@ def binomial_reduce(comm: Any, x: Array, root: int, combine: Combine) -> Array |
     parent, children = _family(comm.rank, comm.size, root)
     total = namespace(x).asarray(x, copy=True)
     for child in children:
-        total = combine(total, comm.recv(child, like=total))
+        total = combine(total, comm.recv(child, like=x))
     if parent is None:
-        return total
+        return namespace(x).asarray(total)  # NumPy makes scalars of arrays without axes
     comm.send(total, parent)
     return None
 
