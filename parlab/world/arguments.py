@@ -33,8 +33,23 @@ def amount(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value!r}: must be a number, at least 0 and finite")
 
 
+def text(name: str, value: Any) -> str:
+    """`value`, a name that a timeline shows.
+
+    Raises:
+        ValueError: it is not a string.
+    """
+    if not isinstance(value, str):
+        raise ValueError(f"{name}={value!r:.60}: must be a string")
+    return value
+
+
 def checked_rank(value: Any, name: str, size: int) -> int:
-    """`value` as a rank of a group of `size`."""
+    """`value` as a rank of a group of `size`.
+
+    Raises:
+        ValueError: it is none.
+    """
     rank = whole(name, value)
     if not 0 <= rank < size:
         raise ValueError(f"{name}={value!r}: the ranks of this group are 0 to {size - 1}")
@@ -42,7 +57,11 @@ def checked_rank(value: Any, name: str, size: int) -> int:
 
 
 def checked_axis(value: Any, name: str, x: Array) -> int:
-    """`value` as an axis of `x`, counted from the front."""
+    """`value` as an axis of `x`, counted from the front.
+
+    Raises:
+        ValueError: it is none.
+    """
     axis = whole(name, value)
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"{name}={value!r}: the array has {x.ndim} axes")
@@ -50,7 +69,11 @@ def checked_axis(value: Any, name: str, x: Array) -> int:
 
 
 def one_array(x: Any) -> Array:
-    """`x`, which a collective takes: one array of numbers."""
+    """`x`, which a collective takes: one array of numbers.
+
+    Raises:
+        ValueError: it is something else.
+    """
     x = values.checked(x, "x")
     if isinstance(x, tuple | list | dict):
         raise ValueError(f"x is a {type(x).__name__}: a collective takes one array; call it once for each")

@@ -6,7 +6,11 @@ Times are integer picoseconds, so that sums are exact and every machine computes
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
+from typing import Any
+
+from parlab.world.arguments import amount, text, whole
 
 PICOSECONDS = 10**12  # in a second
 
@@ -16,9 +20,19 @@ def picoseconds(seconds: float) -> int:
     return round(seconds * PICOSECONDS)
 
 
-def _positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise ValueError(f"{name}={value!r}: must be greater than 0")
+def _positive(name: str, value: Any) -> None:
+    if not isinstance(value, numbers.Real) or not float(value) > 0:
+        raise ValueError(f"{name}={value!r}: must be a number greater than 0")
+
+
+def _at_least_1(name: str, value: Any, otherwise: str = "") -> None:
+    if whole(name, value) < 1:
+        raise ValueError(f"{name}={value!r}: must be at least 1{otherwise}")
+
+
+def _one_of(kind: type, name: str, value: Any) -> None:
+    if not isinstance(value, kind):
+        raise ValueError(f"{name}={value!r:.60}: must be a {kind.__name__}")
 
 
 @dataclass(frozen=True)
@@ -37,13 +51,18 @@ class Link:
     bandwidth: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.latency < math.inf:
-            raise ValueError(f"latency={self.latency!r}: must be at least 0 seconds, and finite")
-        if not self.bandwidth >= 1:
-            raise ValueError(f"bandwidth={self.bandwidth!r}: must be at least 1 byte a second")
+        amount("latency", self.latency)
+        if not isinstance(self.bandwidth, numbers.Real) or not float(self.bandwidth) >= 1:
+            raise ValueError(f"bandwidth={self.bandwidth!r}: must be a number, at least 1 byte a second")
 
     def picoseconds(self, nbytes: int) -> int:
-        """How long a message of `nbytes` holds both ports: α + nβ, the second term rounded half up to a picosecond."""
+        """How long a message of `nbytes` holds both ports: α + nβ, the second term rounded half up to a picosecond.
+
+        Raises:
+            ValueError: `nbytes` is not a whole number, or negative.
+        """
+        if whole("nbytes", nbytes) < 0:
+            raise ValueError(f"nbytes={nbytes!r}: must be at least 0")
         if self.bandwidth == math.inf:
             return picoseconds(self.latency)
         bandwidth = int(self.bandwidth)
@@ -67,14 +86,20 @@ class Device:
     memory: float = math.inf
 
     def __post_init__(self) -> None:
+        text("name", self.name)
         for field in ("flops", "memory_bandwidth", "memory"):
             _positive(field, getattr(self, field))
 
     def seconds(self, flops: float, nbytes: float) -> float:
         """The roofline: the longer of computing and of moving the bytes.
 
+        Raises:
+            ValueError: an amount that is negative, infinite or no number.
+
         Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).
         """
+        amount("flops", flops)
+        amount("nbytes", nbytes)
         return max(flops / self.flops, nbytes / self.memory_bandwidth)
 
 
@@ -101,10 +126,15 @@ class Cluster:
     source: str = ""
 
     def __post_init__(self) -> None:
-        if self.ranks_per_node < 1:
-            raise ValueError(f"ranks_per_node={self.ranks_per_node!r}: must be at least 1")
-        if self.ports is not None and self.ports < 1:
-            raise ValueError(f"ports={self.ports!r}: must be at least 1, or None for no limit")
+        text("name", self.name)
+        for device in self.device if isinstance(self.device, tuple) else (self.device,):
+            _one_of(Device, "device", device)
+        _at_least_1("ranks_per_node", self.ranks_per_node)
+        _one_of(Link, "intra", self.intra)
+        _one_of(Link, "inter", self.inter)
+        if self.ports is not None:
+            _at_least_1("ports", self.ports, ", or None for no limit")
+        text("source", self.source)
 
     @classmethod
     def uniform(

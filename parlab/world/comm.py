@@ -8,7 +8,7 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world import collectives, values
-from parlab.world.arguments import amount, checked_axis, checked_rank, one_array, whole
+from parlab.world.arguments import amount, checked_axis, checked_rank, one_array, text, whole
 from parlab.world.collectives import shaped
 from parlab.world.collectives.arguments import (
     check_power_of_two,
@@ -117,12 +117,18 @@ class Comm:
         return MessageRequest(self, "irecv", self._post_receive(src, like, label))
 
     def _post_send(self, x: Value, dst: int, label: Any) -> Message:
-        box = self._ways_out.get(dst) or self._way_out(dst)
+        try:
+            box = self._ways_out[dst]
+        except (KeyError, TypeError):  # the first message there, or no rank at all
+            box = self._way_out(dst)
         x = values.checked(x, "x")
         return self._engine.post_send(self._seat, box, values.copied(x), values.nbytes(x), self._name, label)
 
     def _post_receive(self, src: int, like: Value, label: Any) -> Message:
-        box = self._ways_in.get(src) or self._way_in(src)
+        try:
+            box = self._ways_in[src]
+        except (KeyError, TypeError):
+            box = self._way_in(src)
         like = values.checked(like, "like")
         return self._engine.post_receive(self._seat, box, like, values.nbytes(like), self._name, label)
 
@@ -345,8 +351,9 @@ class Comm:
             seconds: how long it lasts; None: the roofline of `flops` and `bytes` on the rank's device.
 
         Raises:
-            ValueError: a negative or infinite amount.
+            ValueError: a name that is no string, or a negative or infinite amount.
         """
+        text("name", name)
         amount("flops", flops)
         amount("bytes", bytes)
         amount("seconds", 0 if seconds is None else seconds)
@@ -359,8 +366,9 @@ class Comm:
         What arrives in messages is counted without being asked. Memory that is counted already stays as it is.
 
         Raises:
-            ValueError: something else than arrays.
+            ValueError: a name that is no string, or something else than arrays.
         """
+        text("name", name)
         for number, value in enumerate(arrays):
             for array in values.leaves(values.checked(value, f"arrays[{number}]")):
                 self._seat.hold(array, name)

@@ -31,6 +31,8 @@ class per_rank:  # noqa: N801 - reads as a function: run(program, 2, per_rank([a
     """
 
     def __init__(self, items: Sequence[Any]):
+        if isinstance(items, str | dict | set) or not (hasattr(items, "__iter__") or hasattr(items, "__getitem__")):
+            raise ValueError(f"items={items!r:.60}: per_rank takes a list, one item a rank")
         self.items = list(items)
 
 
@@ -142,8 +144,10 @@ def _check_arguments(program: Any, size: Any, engine: Any, cluster: Any, argumen
         raise ValueError(f"engine={engine!r}: the engines are {', '.join(ENGINES)}")
     check_cluster(cluster, size)
     for argument in arguments:
-        if isinstance(argument, per_rank) and len(argument.items) != size:
-            raise ValueError(f"per_rank has {len(argument.items)} items, but size={size}: give one a rank")
+        if not isinstance(argument, per_rank):
+            _each_array(argument, lambda array: array)
+        elif len(argument.items) != size:
+            raise ValueError(f"items: per_rank has {len(argument.items)}, but size={size}: give one a rank")
 
 
 def check_cluster(cluster: Any, size: int) -> None:
@@ -171,6 +175,8 @@ def _each_array(argument: Any, change: Callable[[Any], Any]) -> Any:
         return type(argument)(_each_array(item, change) for item in argument)
     if type(argument) is dict:
         return {key: _each_array(item, change) for key, item in argument.items()}
+    if isinstance(argument, per_rank):
+        raise ValueError("per_rank inside a list or dict: wrap the whole argument, one list or dict a rank")
     return change(argument) if arrays.is_array(argument) and not isinstance(argument, np.generic) else argument
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from parlab.world.arguments import whole
 from parlab.world.units import format_bytes, format_time
 
 
@@ -122,7 +122,7 @@ class Timeline:
         return sorted(spans, key=lambda span: (span.rank, span.start, span.end))
 
     def _check(self, rank: int) -> None:
-        if not 0 <= rank < self.size:
+        if not 0 <= whole("rank", rank) < self.size:
             raise ValueError(f"rank={rank!r}: the timeline has ranks 0 to {self.size - 1}")
 
     def messages(self, rank: int) -> int:
@@ -194,13 +194,22 @@ class Timeline:
         One thread a rank: computes and waits as slices, messages as slices on two tracks below joined by an arrow, held
         bytes as a counter. Written to a temporary name and renamed.
 
+        Raises:
+            ValueError: `path` is not a path.
+
         Source: Trace Event Format (Google, 2016).
         """
+        if not isinstance(path, str | os.PathLike):
+            raise ValueError(f"path={path!r:.60}: must be a path")
         target = Path(path)
+        partial = target.with_name(f"{target.name}.partial")
         text = json.dumps({"traceEvents": self._trace_events(), "displayTimeUnit": "ns"}, separators=(",", ":"))
-        with tempfile.NamedTemporaryFile("w", dir=target.parent, suffix=".partial", delete=False) as file:
-            file.write(text)
-        os.replace(file.name, target)
+        try:
+            partial.write_text(text, encoding="utf-8")
+            os.replace(partial, target)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
 
     def _trace_events(self) -> list[dict[str, Any]]:
         micro = 1e6 if self.unit == "ps" else 1e-6  # ticks a microsecond; one unit of cost is drawn as a second

@@ -23,7 +23,7 @@ def checked(value: Value, argument: str) -> Value:
     if type(value) is np.ndarray and value.dtype.kind in NUMBERS:
         return value
     if isinstance(value, tuple | list):
-        return type(value)([checked(item, f"{argument}[{i}]") for i, item in enumerate(value)])
+        return _rebuilt(value, [checked(item, f"{argument}[{i}]") for i, item in enumerate(value)])
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
@@ -39,6 +39,11 @@ def checked(value: Value, argument: str) -> Value:
     if isinstance(value, np.ndarray | np.generic):
         raise ValueError(f"{argument} has dtype {value.dtype}: a message carries numbers")
     return value
+
+
+def _rebuilt(value: Any, items: list[Any]) -> Any:
+    """A tuple or list of the type of `value`, which may be a named tuple."""
+    return value._make(items) if hasattr(value, "_make") else type(value)(items)
 
 
 def leaves(value: Value) -> Iterator[Any]:
@@ -64,7 +69,7 @@ def copied(value: Value) -> Value:
     if type(value) is np.ndarray:
         return value.copy()
     if isinstance(value, tuple | list):
-        return type(value)([copied(item) for item in value])
+        return _rebuilt(value, [copied(item) for item in value])
     if isinstance(value, dict):
         return {key: copied(item) for key, item in value.items()}
     if hasattr(value, "copy"):

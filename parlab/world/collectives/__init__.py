@@ -81,7 +81,7 @@ def chosen(collective: str, algorithm: str | None) -> Callable[..., Any]:
     known = ALGORITHMS[collective]
     if algorithm is None:
         return next(iter(known.values()))
-    if algorithm not in known:
+    if algorithm not in list(known):  # a list, because what cannot be a key is a wrong name too
         raise ValueError(f"algorithm={algorithm!r}: {collective} has {', '.join(known)}")
     return known[algorithm]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 from parlab.arrays import Array
+from parlab.world.arguments import whole
 from parlab.world.collectives.common import cut
 from parlab.world.collectives.doubling import power_of_two_below
 
@@ -26,11 +28,11 @@ def checked_ranks_per_node(value: Any, size: int) -> int:
     Raises:
         ValueError: it is missing, or does not divide the group.
     """
-    if not isinstance(value, int) or value < 1 or size % value:
+    if value is None or (per_node := whole("ranks_per_node", value)) < 1 or size % per_node:
         raise ValueError(
             f"ranks_per_node={value!r}: the hierarchical algorithm needs a divisor of {size}, the group's size"
         )
-    return value
+    return per_node
 
 
 def checked_counts(
@@ -66,8 +68,12 @@ def checked_pieces(
 def _lengths(counts: Sequence[int] | None, size: int, algorithm: str | None) -> list[int] | None:
     if counts is None:
         return None
-    if len(counts) != size or not all(isinstance(count, int) and count >= 0 for count in counts):
+    try:
+        lengths = [operator.index(count) for count in counts]
+    except TypeError:
+        lengths = []
+    if len(lengths) != size or min(lengths) < 0:
         raise ValueError(f"counts={counts!r}: needs one length, at least 0, for each of the {size} ranks")
     if algorithm not in (None, "ring"):
         raise ValueError(f"counts={counts!r}: algorithm={algorithm!r} needs equal pieces; use ring")
-    return list(counts)
+    return lengths
