@@ -1,6 +1,7 @@
 """Pipeline parallelism: a schedule is data, which is validated, simulated, drawn and executed."""
 
 from parlab.pipeline.actions import Action, Pair
+from parlab.pipeline.execute import run_schedule
 from parlab.pipeline.partition import partition
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.schedules import (
@@ -29,6 +30,7 @@ __all__ = [
     "naive",
     "one_f_one_b",
     "partition",
+    "run_schedule",
     "simulate",
     "validate",
     "zb_h1",

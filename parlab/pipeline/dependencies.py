@@ -10,8 +10,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
-from parlab.pipeline.actions import Action
+from parlab.pipeline.actions import Action, Pair
 from parlab.pipeline.schedule import Schedule
 
 
@@ -86,6 +87,16 @@ def lower(schedule: Schedule) -> Program:
     for row, after in zip(gradient, gradient[microbatches:], strict=False):
         source[row] = after
     return Program(schedule, actions, rank, first, forward, gradient, source)
+
+
+def pair_rows(program: Program) -> list[int]:
+    """The rows of the forwards that overlap with the row after them."""
+    rows, row = [], 0
+    for slot in chain.from_iterable(program.schedule.ranks):
+        if isinstance(slot, Pair):
+            rows.append(row)
+        row += 0 if slot is None else 2 if isinstance(slot, Pair) else 1
+    return rows
 
 
 def _is_complete(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
 
 from parlab.pipeline import files
 from parlab.pipeline.actions import KINDS, Action, Pair, Slot
@@ -104,7 +105,8 @@ class Schedule:
                 that is wrong.
         """
         rows = files.read_rows(path, old_letters=old_letters)
-        schedule = cls([[cell for cell in row if not isinstance(cell, files.Communication)] for row in rows])
+        computing = [[cell for cell in row if not isinstance(cell, files.Communication)] for row in rows]
+        schedule = cls(computing, name=Path(path).stem)
         if check_communication:
             files.check_communication(rows)
         return schedule

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from parlab.pipeline.actions import Pair
-from parlab.pipeline.dependencies import Program, lower
+from parlab.pipeline.dependencies import Program, lower, pair_rows
 from parlab.pipeline.replay import replay
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.timeline import ScheduleTimeline
@@ -75,14 +74,14 @@ def simulate(schedule: Schedule, costs: Costs = Costs()) -> ScheduleTimeline:
     (33, [4, 3, 2, 1])
     """
     program = lower(schedule)
-    duration = _durations(program, costs)
+    duration = durations(program, costs)
     lag = _lags(program, costs)
     start, end = replay(program, duration, lag)
     return ScheduleTimeline(program, costs, duration, lag, start, end)
 
 
-def _durations(program: Program, costs: Costs) -> list[Any]:
-    """Of each row; None for the forward of an atomic pair."""
+def durations(program: Program, costs: Costs) -> list[Any]:
+    """How long each row takes; None for the forward of an atomic pair, whose backward has the duration of both."""
     stages = program.schedule.num_stages
     forward, half, weight = (costs.per_stage(n, stages) for n in ("forward", "backward_input", "backward_weight"))
     whole = [i + w for i, w in zip(half, weight, strict=True)]
@@ -90,20 +89,9 @@ def _durations(program: Program, costs: Costs) -> list[Any]:
     duration: list[Any] = [by_kind[kind][stage] for kind, stage, _ in program.actions]
     if costs.pair is not None:
         together = costs.per_stage("pair", stages)
-        for row, pair in _pairs(program):
-            duration[row : row + 2] = None, together[pair.F.stage]
+        for row in pair_rows(program):
+            duration[row : row + 2] = None, together[program.actions[row].stage]
     return duration
-
-
-def _pairs(program: Program) -> list[tuple[int, Pair]]:
-    """The overlapped pairs and the rows of their forwards."""
-    found, row = [], 0
-    for slots in program.schedule.ranks:
-        for slot in slots:
-            if isinstance(slot, Pair):
-                found.append((row, slot))
-            row += 0 if slot is None else 2 if isinstance(slot, Pair) else 1
-    return found
 
 
 def _lags(program: Program, costs: Costs) -> list[Any]:

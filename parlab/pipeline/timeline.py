@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parlab.pipeline.actions import Action
 from parlab.pipeline.dependencies import Program
+from parlab.pipeline.steps import receives, step_name, steps_of
 from parlab.world.timeline import Columns, Span, Timeline
 
 if TYPE_CHECKING:
@@ -68,8 +71,18 @@ class ScheduleTimeline(Timeline):
         self._duration, self._lag, self._start, self._end = duration, lag, start, end
 
     @cached_property
+    def _joined(self) -> frozenset[int]:
+        return frozenset(row for row, duration in enumerate(self._duration) if duration is None)
+
+    @cached_property
     def _computes(self) -> Columns:  # type: ignore[override]
-        return self._program.rank, self._start, self._end, [str(action) for action in self._program.actions]
+        steps = [step for rank in range(self.size) for step in steps_of(self._program, rank, self._joined)]
+        return (
+            [self._program.rank[step.start] for step in steps],
+            [self._start[step.start] for step in steps],
+            [self._end[step.start] for step in steps],
+            [step_name(self._program, step) for step in steps],
+        )
 
     @cached_property
     def _transfers(self) -> Columns:  # type: ignore[override]
@@ -106,17 +119,12 @@ class ScheduleTimeline(Timeline):
         self._check(rank)
         return range(self._program.first[rank], self._program.first[rank + 1])
 
-    def _together(self, row: int) -> range:
-        """The rows that start with `row`: both of an atomic pair, else itself."""
-        first = row - 1 if row > 0 and self._duration[row - 1] is None else row
-        return range(first, first + 2) if self._duration[first] is None else range(first, first + 1)
-
-    def _awaited(self, row: int) -> int | None:
-        """Which of the rows that start with `row` could not start earlier, because of its input."""
-        for candidate in self._together(row):
-            source = self._program.source[candidate]
-            if source >= 0 and self._end[source] + self._lag[candidate] == self._start[candidate]:
-                return candidate
+    def _awaited(self, step: range) -> int | None:
+        """The row of a step whose input kept the step from starting earlier."""
+        for row in step:
+            source = self._program.source[row]
+            if source >= 0 and self._end[source] + self._lag[row] == self._start[row]:
+                return row
         return None
 
     def busy(self, rank: int) -> Any:
@@ -151,53 +159,46 @@ class ScheduleTimeline(Timeline):
 
     def idle(self, rank: int) -> list[Idle]:
         """The idle slots of `rank`, and what each waits for."""
+        self._check(rank)
         program = self._program
         slots: list[Idle] = []
         free = 0
-        for row in self._rows(rank):
-            start = self._start[row]
+        for step in steps_of(program, rank, self._joined):
+            start = self._start[step.start]
             if start > free:
-                awaited = self._awaited(row)
-                assert awaited is not None, "a rank starts late only when an input comes late"
-                source = program.source[awaited]
-                slots.append(
-                    Idle(
-                        rank,
-                        free,
-                        start,
-                        program.actions[awaited],
-                        program.actions[source],
-                        program.rank[source],
-                        self._lag[awaited],
-                    )
-                )
-            free = self._end[row]
+                row = self._awaited(step)
+                assert row is not None, "a rank starts late only when an input comes late"
+                source = program.source[row]
+                action, needs, peer = program.actions[row], program.actions[source], program.rank[source]
+                slots.append(Idle(rank, free, start, action, needs, peer, self._lag[row]))
+            free = self._end[step.start]
         if free < self.makespan:
             slots.append(Idle(rank, free, self.makespan, None, None, None, 0))
         return slots
 
     @cached_property
     def critical_path(self) -> list[Span]:
-        """The actions, first to last, none of which can take longer without a later end. Between two of them on
-        different ranks lies a transfer. Where rank and input are ready at the same time, the path stays on the rank.
+        """The steps, first to last, none of which can take longer without a later end. Between two of them on different
+        ranks lies a transfer. Where rank and input are ready at the same time, the path stays on the rank.
         """
-        path: list[int] = []
+        path: list[Span] = []
         row: int | None = max(range(len(self._end)), key=lambda r: self._end[r])
         while row is not None:
-            path.append(row)
-            before = self._together(row)[0] - 1
-            if (
-                before >= 0
-                and self._program.rank[before] == self._program.rank[row]
-                and self._end[before] == self._start[row]
-            ):
+            step = self._step(row)
+            rank, start = self._program.rank[row], self._start[row]
+            path.append(Span(rank, start, self._end[row], "compute", step_name(self._program, step)))
+            before = step.start - 1
+            if before >= self._program.first[rank] and self._end[before] == start:
                 row = before
-            elif (awaited := self._awaited(row)) is not None:
-                path[-1] = awaited
-                row = self._program.source[awaited]
             else:
-                row = None
-        return [self.computes[row] for row in reversed(path)]
+                awaited = self._awaited(step)
+                row = None if awaited is None else self._program.source[awaited]
+        return path[::-1]
+
+    def _step(self, row: int) -> range:
+        """The step that a row belongs to."""
+        first = row - 1 if row - 1 in self._joined else row
+        return range(first, first + 2 if first in self._joined else first + 1)
 
     # Kept activations
 
@@ -211,24 +212,44 @@ class ScheduleTimeline(Timeline):
         return self.kept_bytes(rank, activation=1, pending=1)
 
     def kept_bytes(
-        self, rank: int, activation: int | Sequence[int], pending: int | Sequence[int]
+        self, rank: int, activation: int | Sequence[int], pending: int | Sequence[int], message: int = 0
     ) -> list[tuple[Any, int]]:
         """Bytes kept by `rank` over time: (time, bytes from then on), one pair a change.
 
         Args:
             activation: bytes that one chunk keeps from its F on (M_B), a number or one a stage.
             pending: bytes that are left of them between its I and its W (M_W), a number or one a stage.
+            message: bytes of what passes between stages: counted from when `run_schedule` posts its receive or, within
+                the rank, from when it is made, until it is used; what is kept of it then is part of the others.
 
         Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 2.
         """
-        stages = self.schedule.num_stages
+        program, stages = self._program, self.schedule.num_stages
         whole = activation if isinstance(activation, Sequence) else [activation] * stages
         rest = pending if isinstance(pending, Sequence) else [pending] * stages
-        total, steps = 0, []
-        for row in self._rows(rank):
-            kind, stage, _ = self._program.actions[row]
-            change = {"F": whole[stage], "I": rest[stage] - whole[stage], "W": -rest[stage], "B": -whole[stage]}[kind]
-            if change:
-                total += change
-                steps.append((self._start[row] if kind == "F" else self._end[row], total))
-        return steps
+        changes: list[tuple[Any, int]] = []  # (time, bytes), in the order of the rank's program
+        posted = deque(receives(program, rank, self._joined) if message else ())
+        time: Any = 0
+        for number, step in enumerate(steps_of(program, rank, self._joined)):
+            while posted and posted[0].after == number:
+                posted.popleft()
+                changes.append((time, message))
+            for row in step:
+                kind, stage, _ = program.actions[row]
+                before = {"F": 0, "W": rest[stage]}.get(kind, whole[stage]) + (
+                    message if program.source[row] >= 0 else 0
+                )
+                after = {"F": whole[stage], "I": rest[stage]}.get(kind, 0)
+                changes.append((self._start[row] if kind == "F" else self._end[row], after - before))
+            time = self._end[step.start]
+            changes += [(time, message) for row in step if row in self._handed_over]
+        totals = accumulate(change for _, change in changes)
+        return [(time, total) for (time, change), total in zip(changes, totals, strict=True) if change]
+
+    @cached_property
+    def _handed_over(self) -> frozenset[int]:
+        """The rows whose result is used by the same rank."""
+        rank, source = self._program.rank, self._program.source
+        return frozenset(
+            source[row] for row in range(len(source)) if source[row] >= 0 and rank[source[row]] == rank[row]
+        )

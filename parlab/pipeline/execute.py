@@ -1,0 +1,242 @@
+"""A schedule, executed on arrays: the same data that is simulated runs on any world."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from parlab.arrays import Array, is_array, namespace, owning_buffer
+from parlab.nn.stage import Gradients, Stage, add_gradients
+from parlab.pipeline.actions import Action
+from parlab.pipeline.dependencies import Program, lower, pair_rows
+from parlab.pipeline.schedule import Schedule
+from parlab.pipeline.simulate import Costs, durations
+from parlab.pipeline.steps import Receive, receives, step_name, steps_of
+from parlab.world import Comm, Request
+
+
+def run_schedule(
+    comm: Comm,
+    schedule: Schedule,
+    stages: Sequence[Stage] | Mapping[int, Stage],
+    inputs: Sequence[Array],
+    targets: Sequence[Array],
+    *,
+    costs: Costs | None = None,
+    like: Array | None = None,
+) -> tuple[float | None, Gradients]:
+    """One training step: this rank's part of `schedule`.
+
+    Each microbatch counts by the size of its targets, so that loss and gradients are those of the whole batch at once.
+    What the actions leave for each other is counted as held: `activation` and `gradient` (handed to a stage of the same
+    rank; `received` from another), `cache` from F to B or I, `pending` from I to W.
+
+    Args:
+        schedule: one row for each rank of `comm`.
+        stages: `stages[s]` is stage s: all of them, or a dict with those that this rank holds. The last one's
+            `forward(x, targets)` gives the mean loss, and its `backward_input` takes the loss's weight in the whole.
+        inputs: of the first stage, one a microbatch.
+        targets: of the last stage, one a microbatch.
+        costs: how long each action takes on the simulated clock, in seconds; transfers take what the cluster says.
+            None: actions take no time.
+        like: an array with the shape and dtype of what passes from stage to stage. None: this rank finds out, by
+            sending one row of the first microbatch through the stages before its own, which it must be given then.
+
+    Returns:
+        The loss, on the rank that has the last stage, else None (its part of the loss, where two ranks share that
+        stage); and the gradients of this rank's stages by name, summed in the order in which the schedule makes them. A
+        weight that two ranks use (a tied table, a stage of DualPipe) has a part of its gradient on each.
+
+    Raises:
+        ValueError: the schedule cannot run, or does not fit the ranks, the microbatches or the stages.
+    """
+    program = lower(schedule)
+    joined = frozenset(pair_rows(program) if costs is not None and costs.pair is not None else ())
+    to_post = deque(receives(program, comm.rank, joined))
+    seconds = durations(program, costs) if costs is not None else None
+    _check(comm, schedule, stages, inputs, targets)
+    rank = _Rank(comm, program, stages, inputs, targets, like)
+    for number, rows in enumerate(steps_of(program, comm.rank, joined)):
+        while to_post and to_post[0].after == number:
+            rank.post(to_post.popleft())
+        for row in rows:
+            rank.receive(row)
+        with comm.compute(step_name(program, rows), seconds=seconds[rows[-1]] if seconds else None):
+            results = [rank.perform(program.actions[row]) for row in rows]
+        for row in rows:
+            rank.deliver(row, results.pop(0))
+    for request in rank.sends:
+        request.wait()
+    return rank.loss, rank.gradients
+
+
+class _Rank:
+    """An interpreter of actions, and the buffer of what they leave for each other.
+
+    A value is referred to from one slot only, and a local name that holds it is deleted as soon as it is used, so that
+    memory dies, and is seen to die, at a fixed place.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        program: Program,
+        stages: Sequence[Stage] | Mapping[int, Stage],
+        inputs: Sequence[Array],
+        targets: Sequence[Array],
+        like: Array | None,
+    ) -> None:
+        self.comm, self.program, self.stages, self.like = comm, program, stages, like
+        self.inputs, self.targets = inputs, targets
+        self.last = program.schedule.num_stages - 1
+        self.loss: float | None = None
+        self.gradients: Gradients = {}
+        self.sends: list[Request] = []
+        self.requests: dict[int, Request] = {}  # by the row that needs the message
+        self.slots: dict[tuple[str, int, int], Any] = {}  # (name, stage, microbatch)
+        self.templates: dict[Any, Array] = {}
+        self.given = {id(owning_buffer(x)) for x in [*inputs, *targets]}
+
+    # Messages
+
+    def post(self, receive: Receive) -> None:
+        kind, stage, microbatch = self.program.actions[receive.row]
+        like = self._input_like(stage, microbatch) if kind == "F" else self.slots.pop(("output", stage, microbatch))
+        source = self.program.rank[receive.source]
+        label = str(self.program.actions[receive.source])
+        self.requests[receive.row] = self.comm.irecv(source, like, label=label)
+
+    def receive(self, row: int) -> None:
+        if row in self.requests:
+            kind, stage, microbatch = self.program.actions[row]
+            name = "activation" if kind == "F" else "gradient"
+            self.slots[name, stage, microbatch] = self.requests.pop(row).wait()
+
+    def deliver(self, row: int, value: Array | None) -> None:
+        """Send what an action made to the rank of the stage that needs it, or keep it here for that stage."""
+        kind, stage, microbatch = action = self.program.actions[row]
+        neighbour = stage + 1 if kind == "F" else stage - 1
+        if kind == "W" or not 0 <= neighbour <= self.last:
+            return
+        peer = self.program.schedule.rank_of(neighbour, microbatch)
+        if peer != self.comm.rank:
+            self.sends.append(self.comm.isend(value, peer, label=str(action)))
+        else:
+            self._keep("activation" if kind == "F" else "gradient", neighbour, microbatch, value)
+
+    # Actions
+
+    def perform(self, action: Action) -> Array | None:
+        kind, stage, microbatch = action
+        by_kind = {"F": self.forward, "B": self.backward, "I": self.backward_input, "W": self.backward_weight}
+        return by_kind[kind](stage, microbatch)
+
+    def forward(self, stage: int, microbatch: int) -> Array | None:
+        of_stage: Any = self.stages[stage]
+        x = self.slots.pop(("activation", stage, microbatch)) if stage > 0 else self.inputs[microbatch]
+        self.slots["shape", stage, microbatch] = tuple(x.shape)
+        if stage == self.last:
+            loss, cache = of_stage.forward(x, self.targets[microbatch])
+            self.loss = (self.loss or 0.0) + self._weight(microbatch) * float(loss)
+            y = None
+        else:
+            y, cache = of_stage.forward(x)
+            self.slots["output", stage, microbatch] = self._template(y.shape, y)
+        del x
+        self._keep("cache", stage, microbatch, cache)
+        return y
+
+    def backward_input(self, stage: int, microbatch: int) -> Array | None:
+        dx, pending = self._through(stage, microbatch)
+        self._keep("pending", stage, microbatch, pending)
+        return dx
+
+    def backward_weight(self, stage: int, microbatch: int) -> None:
+        pending = self.slots.pop(("pending", stage, microbatch))
+        self.gradients = add_gradients(self.gradients, self.stages[stage].backward_weight(pending))
+
+    def backward(self, stage: int, microbatch: int) -> Array | None:
+        dx, pending = self._through(stage, microbatch)
+        self.gradients = add_gradients(self.gradients, self.stages[stage].backward_weight(pending))
+        return dx
+
+    def _through(self, stage: int, microbatch: int) -> tuple[Array | None, Any]:
+        """`(dx, pending)` of a stage, from the cache and the gradient that its slots hold."""
+        dy = self.slots.pop(("gradient", stage, microbatch)) if stage < self.last else self._weight(microbatch)
+        cache = self.slots.pop(("cache", stage, microbatch))
+        dx, pending = self.stages[stage].backward_input(dy, cache)
+        shape = self.slots.pop(("shape", stage, microbatch))
+        if stage > 0 and tuple(dx.shape) != shape:
+            raise ValueError(
+                f"stage {stage}, microbatch {microbatch}: backward_input gave shape {tuple(dx.shape)} for an input "
+                f"of shape {shape}"
+            )
+        return dx, pending
+
+    # Slots
+
+    def _keep(self, name: str, stage: int, microbatch: int, value: Any) -> None:
+        self.slots[name, stage, microbatch] = value
+        for array in arrays_in(value):
+            if id(owning_buffer(array)) not in self.given:
+                self.comm.hold(name, array)
+
+    def _weight(self, microbatch: int) -> float:
+        return self.targets[microbatch].size / sum(target.size for target in self.targets)
+
+    def _input_like(self, stage: int, microbatch: int) -> Array:
+        if self.like is None:
+            self.like = _one_row_through(self.stages, stage, self.inputs[0])
+        return self._template((self.inputs[microbatch].shape[0], *self.like.shape[1:]), self.like)
+
+    def _template(self, shape: tuple[int, ...], like: Array) -> Array:
+        """An array that only tells its shape and dtype."""
+        key = (tuple(shape), like.dtype)
+        if key not in self.templates:
+            self.templates[key] = namespace(like).empty(key[0], dtype=like.dtype)
+        return self.templates[key]
+
+
+def _one_row_through(stages: Sequence[Stage] | Mapping[int, Stage], stage: int, x: Array) -> Array:
+    x = x[:1, ...]
+    for before in range(stage):
+        try:
+            x, _ = stages[before].forward(x)
+        except (KeyError, IndexError):
+            raise ValueError(
+                f"like=None: without stage {before} this rank cannot tell what comes to stage {stage}: pass an "
+                "array with the shape and dtype of what passes from stage to stage"
+            ) from None
+    return x
+
+
+def arrays_in(value: Any) -> Iterator[Array]:
+    """The arrays in a cache, which may hold anything else as well."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, tuple | list):
+        for item in value:
+            yield from arrays_in(item)
+    elif is_array(value):
+        yield value
+
+
+def _check(
+    comm: Comm,
+    schedule: Schedule,
+    stages: Sequence[Stage] | Mapping[int, Stage],
+    inputs: Sequence[Array],
+    targets: Sequence[Array],
+) -> None:
+    if comm.size != schedule.num_ranks:
+        raise ValueError(f"schedule has {schedule.num_ranks} ranks, comm has {comm.size}: they must be the same")
+    for name, given in (("inputs", inputs), ("targets", targets)):
+        if len(given) != schedule.num_microbatches:
+            raise ValueError(
+                f"{name} has {len(given)} microbatches, the schedule {schedule.num_microbatches}: give one array each"
+            )
+    held = range(len(stages)) if isinstance(stages, Sequence) else stages
+    for stage in range(schedule.num_stages):
+        if comm.rank in schedule.holders(stage) and stage not in held:
+            raise ValueError(f"stages: stage {stage} of rank {comm.rank} is missing")
