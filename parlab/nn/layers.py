@@ -190,6 +190,15 @@ class Block(Stage):
             gradients |= part.backward_weight(pending[name])
         return gradients
 
+    def backward(self, dy: Array, cache: dict[str, Any]) -> tuple[Array, Gradients]:
+        """Both, part by part: what one leaves pending is used at once, and a part that sends may compute meanwhile."""
+        dx, of_mlp = self.mlp.backward(dy, cache["mlp"])
+        dx, of_mlp_norm = self.mlp_norm.backward(dx, cache["mlp_norm"])
+        dy = dy + dx
+        dx, of_attention = self.attention.backward(dy, cache["attention"])
+        dx, of_attention_norm = self.attention_norm.backward(dx, cache["attention_norm"])
+        return dy + dx, of_attention_norm | of_attention | of_mlp_norm | of_mlp
+
 
 class Head(Stage):
     """The final norm, the projection to the vocabulary and, given targets, the loss.

@@ -25,56 +25,15 @@ from parlab.nn.rotary import Rotary
 from parlab.nn.stage import Chain, Gradients, Stage
 
 
-class Llama:
-    """A configuration, its weights by Hugging Face name, and the layers that read them.
-
-    Args:
-        config: the sizes.
-        weights: by name, matrices `[in, out]`. The dictionary is shared, not copied: an entry replaced here is used in
-            the next call.
-        positions: of the tokens that come, `[S]` or `[B, S]`; 0, 1, 2, ... when None.
-        core: how queries meet keys; causal attention over all tokens, unless context parallelism puts its own here.
-
-    Raises:
-        ValueError: a weight is missing, surplus, or of the wrong shape or dtype.
-    """
+class Decoder:
+    """An embedding, decoder blocks and a head, of any make, that read their weights from one dictionary."""
 
     def __init__(
-        self,
-        config: LlamaConfig,
-        weights: dict[str, Array],
-        *,
-        positions: Array | None = None,
-        core: Core = CAUSAL_ATTENTION,
+        self, config: LlamaConfig, weights: dict[str, Array], embedding: Stage, blocks: Sequence[Stage], head: Stage
     ) -> None:
-        _check_weights(config, weights)
         self.config, self.weights = config, weights
-        rotary = Rotary(config.head_dim, config.rope_theta, config.rope_scaling, positions)
-        self.embedding = Embedding(weights, EMBEDDING)
-        self.blocks = [decoder_block(config, weights, layer, rotary, core) for layer in range(config.num_hidden_layers)]
-        norm = RMSNorm(weights, FINAL_NORM, config.rms_norm_eps)
-        tied = config.tie_word_embeddings
-        self.head = Head(norm, weights, EMBEDDING if tied else HEAD, tied=tied)
-        self.chain = Chain([self.embedding, *self.blocks, self.head])
-
-    @classmethod
-    def random(
-        cls, config: LlamaConfig, seed: int = 0, *, xp: Any = None, dtype: str = "float32", **kwargs: Any
-    ) -> Llama:
-        """A model before training: matrices normal with deviation `initializer_range`, norms 1, as transformers has it.
-
-        The same seed gives the same values in every library; `xp` is `parlab.arrays.default_namespace()` when None.
-        """
-        xp = xp or parlab.arrays.default_namespace()
-        as_dtype = getattr(xp, dtype)
-        draw = parlab.arrays.generator(seed)
-        weights = {}
-        for name, shape in config.weight_shapes.items():
-            if len(shape) == 1:
-                weights[name] = xp.ones(shape, dtype=as_dtype)
-            else:
-                weights[name] = parlab.arrays.asarray(draw.normal(0.0, config.initializer_range, shape), xp, as_dtype)
-        return cls(config, weights, **kwargs)
+        self.embedding, self.blocks, self.head = embedding, list(blocks), head
+        self.chain = Chain([embedding, *blocks, head])
 
     def stages(self, layers: Sequence[range]) -> list[Chain]:
         """The model cut into stages for a pipeline: stage i owns the decoder blocks `layers[i]`.
@@ -130,6 +89,60 @@ class Llama:
         loss, cache = self.chain.forward(tokens, targets)
         _, gradients = self.chain.backward(1.0, cache)
         return float(loss), {name: gradients[name] for name in self.weights}
+
+
+class Llama(Decoder):
+    """A configuration, its weights by Hugging Face name, and the layers that read them.
+
+    Args:
+        config: the sizes.
+        weights: by name, matrices `[in, out]`. The dictionary is shared, not copied: an entry replaced here is used in
+            the next call.
+        positions: of the tokens that come, `[S]` or `[B, S]`; 0, 1, 2, ... when None.
+        core: how queries meet keys; causal attention over all tokens, unless context parallelism puts its own here.
+
+    Raises:
+        ValueError: a weight is missing, surplus, or of the wrong shape or dtype.
+    """
+
+    def __init__(
+        self,
+        config: LlamaConfig,
+        weights: dict[str, Array],
+        *,
+        positions: Array | None = None,
+        core: Core = CAUSAL_ATTENTION,
+    ) -> None:
+        _check_weights(config, weights)
+        rotary = Rotary(config.head_dim, config.rope_theta, config.rope_scaling, positions)
+        norm = RMSNorm(weights, FINAL_NORM, config.rms_norm_eps)
+        tied = config.tie_word_embeddings
+        super().__init__(
+            config,
+            weights,
+            Embedding(weights, EMBEDDING),
+            [decoder_block(config, weights, layer, rotary, core) for layer in range(config.num_hidden_layers)],
+            Head(norm, weights, EMBEDDING if tied else HEAD, tied=tied),
+        )
+
+    @classmethod
+    def random(
+        cls, config: LlamaConfig, seed: int = 0, *, xp: Any = None, dtype: str = "float32", **kwargs: Any
+    ) -> Llama:
+        """A model before training: matrices normal with deviation `initializer_range`, norms 1, as transformers has it.
+
+        The same seed gives the same values in every library; `xp` is `parlab.arrays.default_namespace()` when None.
+        """
+        xp = xp or parlab.arrays.default_namespace()
+        as_dtype = getattr(xp, dtype)
+        draw = parlab.arrays.generator(seed)
+        weights = {}
+        for name, shape in config.weight_shapes.items():
+            if len(shape) == 1:
+                weights[name] = xp.ones(shape, dtype=as_dtype)
+            else:
+                weights[name] = parlab.arrays.asarray(draw.normal(0.0, config.initializer_range, shape), xp, as_dtype)
+        return cls(config, weights, **kwargs)
 
     def save(self, folder: str | os.PathLike[str], *, max_shard_bytes: int | None = None) -> None:
         """Write a folder that transformers opens: matrices are turned to its `[out, in]`.
