@@ -42,8 +42,6 @@ class Program:
         actions: the action of each row.
         rank: the rank of each row.
         first: rank r owns the rows from first[r] up to first[r + 1].
-        forward: the row of F for each cell, where cell = stage · microbatches + microbatch.
-        gradient: the row of I or B for each cell.
         source: the row, of the neighbouring stage, whose result a row needs; -1 for none.
     """
 
@@ -51,8 +49,6 @@ class Program:
     actions: list[Action]
     rank: list[int]
     first: list[int]
-    forward: list[int]
-    gradient: list[int]
     source: list[int]
 
 
@@ -74,11 +70,17 @@ def lower(schedule: Schedule) -> Program:
     cells = schedule.num_stages * microbatches
     if 2 * cells > len(actions):  # before any table is made: the numbers in a file may be anything
         raise ValueError(_what_is_missing(schedule))
-    forward, gradient, weight = [-1] * cells, [-1] * cells, [-1] * cells
-    table = {"F": forward, "I": gradient, "B": gradient, "W": weight}
+    forward, whole, half, weight = table = [[-1] * cells for _ in "FBIW"]  # the row of each kind for each cell
+    of_kind = dict(zip("FBIW", table, strict=True))
     for row, (kind, stage, microbatch) in enumerate(actions):
-        table[kind][stage * microbatches + microbatch] = row
-    if not _is_complete(actions, rank, forward, gradient, weight):
+        of_kind[kind][stage * microbatches + microbatch] = row
+    gradient = list(map(max, whole, half))
+    if not (
+        len(actions) == sum(cells - rows.count(-1) for rows in table) == 3 * cells - half.count(-1)
+        and -1 not in forward
+        and _follow(rank, forward, gradient)
+        and _follow(rank, half, weight)
+    ):
         raise ValueError(_what_is_missing(schedule))
 
     source = [-1] * len(actions)
@@ -86,7 +88,14 @@ def lower(schedule: Schedule) -> Program:
         source[row] = before
     for row, after in zip(gradient, gradient[microbatches:], strict=False):
         source[row] = after
-    return Program(schedule, actions, rank, first, forward, gradient, source)
+    return Program(schedule, actions, rank, first, source)
+
+
+def _follow(rank: list[int], rows: list[int], later: list[int]) -> bool:
+    """Whether, wherever there is a row, there is a later one on the same rank."""
+    return all(map(operator.le, rows, later)) and all(
+        map(operator.eq, map(rank.__getitem__, rows), map(rank.__getitem__, later))
+    )
 
 
 def pair_rows(program: Program) -> list[int]:
@@ -97,22 +106,6 @@ def pair_rows(program: Program) -> list[int]:
             rows.append(row)
         row += 0 if slot is None else 2 if isinstance(slot, Pair) else 1
     return rows
-
-
-def _is_complete(
-    actions: list[Action], rank: list[int], forward: list[int], gradient: list[int], weight: list[int]
-) -> bool:
-    """Whether each cell has its rows once, in order, on one rank. Quick; `_complaints` finds out what is wrong."""
-    half = [row for row in gradient if actions[row].kind == "I"]
-    weight_of_half = [w for row, w in zip(gradient, weight, strict=True) if actions[row].kind == "I"]
-    return (
-        len(actions) == len(forward) + len(gradient) + len(half)
-        and min(*forward, *gradient, *weight_of_half) >= 0
-        and all(map(operator.lt, forward, gradient))
-        and all(map(operator.lt, half, weight_of_half))
-        and [rank[row] for row in forward] == [rank[row] for row in gradient]
-        and [rank[row] for row in half] == [rank[row] for row in weight_of_half]
-    )
 
 
 def _what_is_missing(schedule: Schedule) -> str:
