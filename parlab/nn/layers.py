@@ -16,7 +16,7 @@ from parlab.nn.attention import attention, attention_backward
 from parlab.nn.embedding import cross_entropy, cross_entropy_backward, embedding, embedding_backward
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 from parlab.nn.norm import rms_norm, rms_norm_backward_input, rms_norm_backward_weight
-from parlab.nn.rotary import Rotary, rotate, rotate_backward
+from parlab.nn.rotary import Rotary, Tables, rotate, rotate_backward
 from parlab.nn.stage import Gradients, Stage, Weights
 
 
@@ -74,6 +74,18 @@ class RMSNorm(Stage):
         return {self.name: rms_norm_backward_weight(pending)}
 
 
+class AttentionCache(NamedTuple):
+    """What attention keeps: no score, no probability, only the log of each softmax's denominator."""
+
+    x: Array  # [B, S, E]
+    tables: Tables
+    q: Array  # [B, H, S, D]
+    k: Array  # [B, G, S, D], as v
+    v: Array
+    merged: Array  # [B, S, H·D]
+    lse: Array  # [B, H, S]
+
+
 class SelfAttention(Stage):
     """Projections to q, k and v, rotary positions, the core, and the projection back: `[B, S, E]` -> the same.
 
@@ -98,7 +110,7 @@ class SelfAttention(Stage):
         out, lse = self.core.forward(q, k, v)  # [B, H, S, D], [B, H, S]
         merged = merge_heads(out)  # [B, S, H·D]
         y, _ = linear(merged, from_heads)
-        return y, (x, tables, q, k, v, merged, lse)
+        return y, AttentionCache(x, tables, q, k, v, merged, lse)
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
         """`(dx, pending)`."""
@@ -115,6 +127,15 @@ class SelfAttention(Stage):
         return _backward_weight_of_all(self.weight_names, pending)
 
 
+class MLPCache(NamedTuple):
+    """What the gated MLP keeps."""
+
+    x: Array  # [B, S, E]
+    gate: Array  # [B, S, M], as up and hidden
+    up: Array
+    hidden: Array
+
+
 class GatedMLP(Stage):
     """(silu(x W_gate) ∘ x W_up) W_down: `[B, S, E]` -> the same, through M columns."""
 
@@ -125,16 +146,17 @@ class GatedMLP(Stage):
     def forward(self, x: Array) -> tuple[Array, Any]:
         """`(y, cache)`."""
         to_gate, to_up, down = (self.weights[name] for name in self.weight_names)
-        hidden, halves = swiglu(linear(x, to_gate)[0], linear(x, to_up)[0])  # [B, S, M]
+        gate, up = linear(x, to_gate)[0], linear(x, to_up)[0]  # [B, S, M]
+        hidden, _ = swiglu(gate, up)
         y, _ = linear(hidden, down)
-        return y, (x, halves, hidden)
+        return y, MLPCache(x, gate, up, hidden)
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
         """`(dx, pending)`."""
         to_gate, to_up, down = (self.weights[name] for name in self.weight_names)
-        x, halves, hidden = cache
+        x, gate, up, hidden = cache
         dhidden, pending = linear_backward_input(dy, hidden, down)
-        return _backward_input_of_all(swiglu_backward(dhidden, halves), x, (to_gate, to_up), pending)
+        return _backward_input_of_all(swiglu_backward(dhidden, (gate, up)), x, (to_gate, to_up), pending)
 
     def backward_weight(self, pending: Any) -> Gradients:
         """The gradients of the three projections."""

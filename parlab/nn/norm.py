@@ -7,13 +7,28 @@ Sources: Zhang and Sennrich 2019 (RMSNorm); Ba, Kiros and Hinton 2016 (layer nor
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from parlab.arrays import Array, namespace
 from parlab.nn.linear import as_rows
 
-RMSCache = tuple[Array, Array]  # x [..., E], 1/rms [...]
-RMSPending = tuple[Array, Array, Array]  # x, 1/rms, dy
-LayerCache = tuple[Array, Array, Array]  # x [..., E], mean [...], 1/deviation [...]
-LayerPending = tuple[Array, Array, Array, Array]  # x, mean, 1/deviation, dy
+RMSPending = tuple[Array, Array, Array]  # x, inverse, dy
+LayerPending = tuple[Array, Array, Array, Array]  # x, mean, inverse, dy
+
+
+class RMSCache(NamedTuple):
+    """What RMSNorm keeps."""
+
+    x: Array  # [..., E]
+    inverse: Array  # [...]: 1 / rms(x)
+
+
+class LayerCache(NamedTuple):
+    """What layer norm keeps."""
+
+    x: Array  # [..., E]
+    mean: Array  # [...]
+    inverse: Array  # [...]: 1 / √(var(x) + eps)
 
 
 def rms_norm(x: Array, weight: Array, eps: float = 1e-6) -> tuple[Array, RMSCache]:
@@ -28,7 +43,7 @@ def rms_norm(x: Array, weight: Array, eps: float = 1e-6) -> tuple[Array, RMSCach
     inverse = 1 / xp.sqrt(_mean_product(x, x) + eps)  # [...]
     y = x * _column(inverse, x)
     y *= weight
-    return y, (x, inverse)
+    return y, RMSCache(x, inverse)
 
 
 def rms_norm_backward_input(dy: Array, cache: RMSCache, weight: Array) -> tuple[Array, RMSPending]:
@@ -71,7 +86,7 @@ def layer_norm(x: Array, weight: Array, bias: Array, eps: float = 1e-5) -> tuple
     y *= _column(inverse, x)
     y *= weight
     y += bias
-    return y, (x, mean, inverse)
+    return y, LayerCache(x, mean, inverse)
 
 
 def layer_norm_backward_input(dy: Array, cache: LayerCache, weight: Array) -> tuple[Array, LayerPending]:
@@ -91,7 +106,7 @@ def layer_norm_backward_weight(pending: LayerPending) -> tuple[Array, Array]:
     """(dweight, dbias) = Σ over rows of dy ∘ x̂ and of dy: both `[E]`."""
     x, mean, inverse, dy = pending
     dweight = _weighted_sum(inverse, dy * (x - _column(mean, x)))
-    return dweight, namespace(dy).sum(as_rows(dy), axis=0, dtype=dy.dtype)
+    return dweight, namespace(dy).sum(as_rows(dy), axis=0)
 
 
 def layer_norm_backward(dy: Array, cache: LayerCache, weight: Array) -> tuple[Array, Array, Array]:
