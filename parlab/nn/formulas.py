@@ -1,0 +1,110 @@
+"""What a piece costs on paper: the closed forms beside which `parlab.nn.counting` puts what it counted.
+
+FLOPs are the multiplications and additions of matrix products, 2 n m k for an n × k by k × m, as all papers on training
+count them; the rest is a few numbers an element. Letters: `B` batch, `S` sequence, and Megatron's s, b, h, a.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from parlab.nn.config import LlamaConfig
+
+
+class Flops(NamedTuple):
+    """Of the forward and of the two parts of the backward."""
+
+    forward: int = 0
+    backward_input: int = 0
+    backward_weight: int = 0
+
+    @property
+    def total(self) -> int:
+        """Of a training step."""
+        return sum(self)
+
+
+def linear_flops(rows: int, inputs: int, outputs: int) -> Flops:
+    """y = x W, dx = dy Wᵀ and dW = xᵀ dy: three products of the same size.
+
+    >>> linear_flops(rows=3, inputs=4, outputs=5).forward
+    120
+    """
+    product = 2 * rows * inputs * outputs
+    return Flops(product, product, product)
+
+
+def attention_flops(B: int, H: int, S: int, D: int) -> Flops:
+    """Two products forward (scores, and weights times v), five backward, of which the scores are made again.
+
+    Of whole score matrices: what causal attention would need is about half, and how much of the other half is skipped
+    depends on its tiles.
+    """
+    product = 2 * B * H * S * S * D
+    return Flops(2 * product, 5 * product, 0)
+
+
+def block_flops(config: LlamaConfig, B: int, S: int) -> dict[str, Flops]:
+    """Of one decoder layer, piece by piece."""
+    rows, E, M = B * S, config.hidden_size, config.intermediate_size
+    queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+    return {
+        "q_proj": linear_flops(rows, E, queries),
+        "k_proj": linear_flops(rows, E, keys),
+        "v_proj": linear_flops(rows, E, keys),
+        "attention": attention_flops(B, config.num_attention_heads, S, config.head_dim),
+        "o_proj": linear_flops(rows, queries, E),
+        "gate_proj": linear_flops(rows, E, M),
+        "up_proj": linear_flops(rows, E, M),
+        "down_proj": linear_flops(rows, M, E),
+    }
+
+
+def model_flops(config: LlamaConfig, B: int, S: int) -> Flops:
+    """Of the whole model; the embedding is a look-up and costs nothing.
+
+    >>> config = LlamaConfig(vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
+    ...                      num_attention_heads=32, num_key_value_heads=8)
+    >>> f"{model_flops(config, B=1, S=8192).forward / 8192:.3g} a token"  # Llama 3 8B
+    '1.93e+10 a token'
+    """
+    layer = add_flops(*block_flops(config, B, S).values())
+    head = linear_flops(B * S, config.hidden_size, config.vocab_size)
+    return add_flops(*[layer] * config.num_hidden_layers, head)
+
+
+def add_flops(*parts: Flops) -> Flops:
+    """The sum, part by part."""
+    return Flops(*(sum(column) for column in zip(*parts, strict=True)))
+
+
+def gpt_kept_bytes(s: int, b: int, h: int, a: int, *, dropout: bool = True, itemsize: int = 2) -> dict[str, int]:
+    """Bytes that a GPT layer keeps for its backward, item by item, the norms' statistics apart.
+
+    In 16 bits they add up to 34 s b h + 5 a s² b with dropout (masks of one byte), and to 32 s b h + 2 a s² b without.
+
+    Source: Korthikanti et al. 2022, section 4.1.
+
+    >>> sum(gpt_kept_bytes(s=2048, b=1, h=12288, a=96).values()) == 34 * 2048 * 12288 + 5 * 96 * 2048**2
+    True
+    """
+    vector, scores = s * b * h, a * s * s * b
+    items = {
+        "attention_norm.x": itemsize * vector,
+        "attention.x": itemsize * vector,
+        "attention.q": itemsize * vector,
+        "attention.k": itemsize * vector,
+        "attention.v": itemsize * vector,
+        "attention.softmax": itemsize * scores,
+        "attention.dropped": itemsize * scores,
+        "attention.keep": scores,
+        "attention.merged": itemsize * vector,
+        "attention.output_keep": vector,
+        "mlp_norm.x": itemsize * vector,
+        "mlp.x": itemsize * vector,
+        "mlp.before_gelu": 4 * itemsize * vector,
+        "mlp.after_gelu": 4 * itemsize * vector,
+        "mlp.output_keep": vector,
+    }
+    only_with_dropout = ("attention.dropped", "attention.keep", "attention.output_keep", "mlp.output_keep")
+    return {name: size for name, size in items.items() if dropout or name not in only_with_dropout}

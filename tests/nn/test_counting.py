@@ -1,0 +1,121 @@
+"""What is counted on the arrays equals the closed forms."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from parlab.nn.counting import Counter, itemize, kept_bytes
+from parlab.nn.dense_attention import dense_attention, dense_attention_backward
+from parlab.nn.formulas import add_flops, attention_flops, block_flops, linear_flops, model_flops
+from parlab.nn.layers import Core
+from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
+from parlab.nn.llama import Llama, LlamaConfig
+from parlab.nn.norm import rms_norm
+from tests.nn.finite_differences import draw
+from tests.nn.transformers_reference import SIZES, draw_tokens
+
+DENSE = Core(partial(dense_attention, causal=True), partial(dense_attention_backward, causal=True))
+
+
+@pytest.fixture(params=[np, array_api_strict], ids=["numpy", "strict"])
+def xp(request):
+    return request.param
+
+
+def products_of(counter, call):
+    before = counter.products
+    result = call()
+    return result, counter.products - before
+
+
+def test_linear_costs_2nmk_three_times(xp):
+    counter = Counter()
+    x, weight, dy = (counter.watch(draw(xp, *shape)) for shape in ((2, 3, 4), (4, 5), (2, 3, 5)))
+    (_, cache), forward = products_of(counter, lambda: linear(x, weight))
+    (_, pending), backward_input = products_of(counter, lambda: linear_backward_input(dy, cache, weight))
+    _, backward_weight = products_of(counter, lambda: linear_backward_weight(pending))
+    assert (forward, backward_input, backward_weight) == (2 * 6 * 4 * 5,) * 3 == linear_flops(6, 4, 5)
+    assert counter.others == 0
+
+
+def test_dense_attention_costs_4_and_10_bhssd(xp):
+    counter = Counter()
+    q, k, v, dout = (counter.watch(draw(xp, 2, heads, 5, 4)) for heads in (6, 3, 3, 6))
+    (out, lse), forward = products_of(counter, lambda: dense_attention(q, k, v))
+    _, backward = products_of(counter, lambda: dense_attention_backward(dout, q, k, v, out, lse))
+    assert (forward, backward) == (4 * 2 * 6 * 5 * 5 * 4, 10 * 2 * 6 * 5 * 5 * 4)
+    assert attention_flops(B=2, H=6, S=5, D=4) == (forward, backward, 0)
+
+
+def test_every_part_of_the_model_costs_what_the_formula_says(xp):
+    """Forward, input part and weight part; the norms' own small products come on top and are taken off here."""
+    config = LlamaConfig(**SIZES)
+    counter = Counter()
+    plain = Llama.random(config, xp=xp, dtype="float64", core=DENSE)
+    model = Llama(config, {name: counter.watch(x) for name, x in plain.weights.items()}, core=DENSE)
+    tokens, targets = (counter.watch(xp.asarray(x)) for x in draw_tokens())
+    B, S = tokens.shape
+    (loss, cache), forward = products_of(counter, lambda: model.chain.forward(tokens, targets))
+    (_, pending), backward_input = products_of(counter, lambda: model.chain.backward_input(1.0, cache))
+    _, backward_weight = products_of(counter, lambda: model.chain.backward_weight(pending))
+    norm = 2 * B * S * config.hidden_size * (2 * config.num_hidden_layers + 1)  # one such sum in each part
+    expected = model_flops(config, B, S)
+    assert (forward - norm, backward_input - norm, backward_weight - norm) == expected
+    assert counter.others > 0
+    assert float(loss) == plain.loss_and_gradients(*(xp.asarray(x) for x in draw_tokens()))[0]
+
+
+def test_model_flops_are_6_a_weight_and_token_and_attention():
+    """The rule of thumb, 6 N a token, is what the linear layers cost; attention adds 14 H S D a token and layer."""
+    config = LlamaConfig(**SIZES)
+    matrices = sum(np.prod(s) for name, s in config.weight_shapes.items() if len(s) == 2 and "embed" not in name)
+    attention = 14 * config.num_attention_heads * 24 * config.head_dim * config.num_hidden_layers
+    assert model_flops(config, 2, 24).total == 2 * 24 * (6 * matrices + attention)
+    block = add_flops(*block_flops(config, 2, 24).values())
+    assert add_flops(block, block, linear_flops(48, 8, 11)) == model_flops(config, 2, 24)
+
+
+def test_counted_values_are_the_plain_ones_and_elementwise_work_is_counted_apart(xp):
+    counter = Counter()
+    x, weight = draw(xp, 3, 4), draw(xp, 4)
+    y, cache = rms_norm(counter.watch(x), counter.watch(weight))
+    assert bool(xp.all(y.array == rms_norm(x, weight)[0]))
+    assert counter.products == 2 * 3 * 4
+    # mean: / 4; + eps; √; 1 / : 3 numbers each; x ∘ inverse and ∘ weight: 12 each
+    assert counter.others == 4 * 3 + 2 * 12
+    assert kept_bytes(cache) == 8 * (12 + 3)
+
+
+def test_shared_arrays_and_views_count_once_and_whole(xp):
+    x = draw(xp, 4, 6)
+    assert itemize({"a": x, "b": (x, [x[:2, :]]), "c": None, "d": 3.0}) == {"a": 8 * 24}
+    assert itemize([x[1:2, :]]) == {"0": 8 * 24}  # the view keeps all of x alive
+
+
+def test_a_llama_block_keeps_what_its_cache_names(xp):
+    """x and the norm's output at both halves, q, k, v, the merged heads and lse; gate, up and their product."""
+    config = LlamaConfig(**SIZES)
+    model = Llama.random(config, xp=xp, dtype="float32")
+    tokens, _ = draw_tokens()
+    _, caches = model.chain.forward(xp.asarray(tokens))
+    items = itemize(caches[1])
+    BS, E, M, D = tokens.size, config.hidden_size, config.intermediate_size, config.head_dim
+    H, G = config.num_attention_heads, config.num_key_value_heads
+    tables = 2 * 24 * D  # one pair for all layers
+    kept = 4 * E + 2 * H * D + 2 * G * D + H + 3 * M + 2  # 2: the norms' statistics
+    assert sum(items.values()) == 4 * (BS * kept + tables)
+    assert list(items)[:4] == ["attention_norm.x", "attention_norm.inverse", "attention.x", "attention.tables.0"]
+
+
+def test_pending_is_smaller_than_the_cache_it_replaces():
+    """After the input part a block keeps less: dq, dk, dv for q, k, v, and dgate, dup for gate and up, but no lse."""
+    model = Llama.random(LlamaConfig(**SIZES), xp=np, dtype="float32")
+    x, dy = draw(np, 2, 24, 8).astype(np.float32), draw(np, 2, 24, 8, seed=1).astype(np.float32)
+    _, cache = model.blocks[0].forward(x)
+    _, pending = model.blocks[0].backward_input(dy, cache)
+    assert kept_bytes(pending) > 0
+    assert "lse" not in " ".join(itemize(pending))
