@@ -52,10 +52,10 @@ def run_schedule(
         ValueError: the schedule cannot run, or does not fit the ranks, the microbatches or the stages.
     """
     program = lower(schedule)
+    _check(comm, schedule, stages, inputs, targets)
     joined = frozenset(pair_rows(program) if costs is not None and costs.pair is not None else ())
     to_post = deque(receives(program, comm.rank, joined))
     seconds = durations(program, costs) if costs is not None else None
-    _check(comm, schedule, stages, inputs, targets)
     rank = _Rank(comm, program, stages, inputs, targets, like)
     for number, rows in enumerate(steps_of(program, comm.rank, joined)):
         while to_post and to_post[0].after == number:
@@ -98,7 +98,7 @@ class _Rank:
         self.templates: dict[Any, Array] = {}
         self.given = {id(owning_buffer(x)) for x in [*inputs, *targets]}
 
-    # Messages
+    # Messages: receives are posted ahead; sends are waited for at the end, when all have long been taken
 
     def post(self, receive: Receive) -> None:
         kind, stage, microbatch = self.program.actions[receive.row]
@@ -194,7 +194,7 @@ class _Rank:
         """An array that only tells its shape and dtype."""
         key = (tuple(shape), like.dtype)
         if key not in self.templates:
-            self.templates[key] = namespace(like).empty(key[0], dtype=like.dtype)
+            self.templates[key] = namespace(like).empty(key[0], dtype=like.dtype, device=like.device)
         return self.templates[key]
 
 

@@ -33,14 +33,11 @@ class Idle(NamedTuple):
     travel: float
 
     def __str__(self) -> str:
-        slot = f"rank {self.rank} is idle from {self.start:g} to {self.end:g}: "
+        slot = f"rank {self.rank} is idle from {self.start:g} to {self.end:g}"
         if self.action is None:
-            return slot + "it has nothing left to do"
-        on_its_way = f", and travels for {self.travel:g}" if self.travel else ""
-        return (
-            slot
-            + f"{self.action} needs {self.needs}, which rank {self.peer} ends at {self.end - self.travel:g}{on_its_way}"
-        )
+            return f"{slot}: it has nothing left to do"
+        sent = f"{slot}: {self.action} needs {self.needs}, which rank {self.peer} ends at {self.end - self.travel:g}"
+        return f"{sent}, and travels for {self.travel:g}" if self.travel else sent
 
 
 class ScheduleTimeline(Timeline):
@@ -61,9 +58,8 @@ class ScheduleTimeline(Timeline):
         start: Sequence[Any],
         end: Sequence[Any],
     ) -> None:
-        super().__init__(
-            program.schedule.num_ranks, makespan=max(end[stop - 1] for stop in program.first[1:] if stop), unit="units"
-        )
+        makespan = max(end[stop - 1] for stop in program.first[1:] if stop > 0)
+        super().__init__(program.schedule.num_ranks, makespan=makespan, unit="units")
         del self._computes, self._transfers, self._waits  # made when somebody looks: they cost more than simulating
         self.schedule = program.schedule
         self.costs = costs
@@ -143,7 +139,7 @@ class ScheduleTimeline(Timeline):
         return max(self._end[rows[-1]] - self._start[rows[0]] for rows in owned)
 
     def bubble_fraction(self, metric: str = "makespan") -> float:
-        """Idle time over the whole time, of all ranks together.
+        """Idle time over the whole time, of all ranks together; 0 if nothing takes time.
 
         Args:
             metric: what the whole is. `makespan`: from the first start to the last end of all ranks. `longest_stage`:
@@ -155,7 +151,8 @@ class ScheduleTimeline(Timeline):
         if metric not in ("makespan", "longest_stage"):
             raise ValueError(f"metric={metric!r}: use makespan or longest_stage")
         whole = self.size * (self.makespan if metric == "makespan" else self.longest_stage)
-        return (whole - sum(self.busy(rank) for rank in range(self.size))) / whole
+        idle = whole - sum(self.busy(rank) for rank in range(self.size))
+        return idle / whole if whole else 0.0
 
     def idle(self, rank: int) -> list[Idle]:
         """The idle slots of `rank`, and what each waits for."""

@@ -95,6 +95,11 @@ def early(action: Action) -> list[Action]:
     return [action._replace(kind=kind) for kind in "IW"] if action.kind == "B" else [action]
 
 
+def test_actions_that_take_no_time_leave_no_bubble():
+    timeline = simulate(gpipe(2, 2), Costs(0, 0, 0))
+    assert (timeline.makespan, timeline.bubble_fraction(), timeline.critical_path[0].start) == (0, 0, 0)
+
+
 # PyTorch's files
 
 

@@ -41,6 +41,17 @@ def test_pytorchs_1f1b_listing_numbers_the_last_ranks_forwards_from_1_and_the_mi
         validate(Schedule(listed))
 
 
+def test_the_listing_that_pytorch_prints_is_refused_for_that_reason(tmp_path):
+    visualizer = pytest.importorskip(
+        "torch.distributed.pipelining._schedule_visualizer", reason="needs the extra peers: torch"
+    )
+    rows = visualizer.get_schedule_ops("1F1B", 4, 8)
+    path = tmp_path / "listing.csv"
+    path.write_text("\n".join(",".join("" if a is None else str(a) for a in row) for row in rows))
+    with pytest.raises(ValueError, match=r"^3B0 \(rank 3, action 1\) needs 3F0, which no rank does$"):
+        validate(Schedule.from_csv(path))
+
+
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
