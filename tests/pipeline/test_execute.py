@@ -421,6 +421,14 @@ def test_mutant_that_drops_a_microbatchs_weight_gradient_is_seen():
     assert [name for name in expected if error(gradients[name], expected[name]) > 1e-12] == ["w1"]
 
 
+def test_mutant_without_the_microbatchs_weight_in_the_loss_gives_m_times_the_gradients(monkeypatch):
+    monkeypatch.setattr(execute._Rank, "_weight", lambda self, microbatch: 1.0)
+    model, batch, target, inputs, targets = tanh_model(3, 6)
+    _, gradients = together(run(run_schedule, 3, one_f_one_b(3, 6), model, inputs, targets).results)
+    _, expected = serial(model, batch, target)
+    assert all(error(gradients[name], 6 * expected[name]) <= 1e-12 for name in expected)
+
+
 def test_mutant_that_posts_each_receive_only_when_it_is_needed_is_late(monkeypatch):
     def late(program, rank, joined):
         number = {row: n for n, step in enumerate(execute.steps_of(program, rank, joined)) for row in step}
@@ -433,6 +441,15 @@ def test_mutant_that_posts_each_receive_only_when_it_is_needed_is_late(monkeypat
     cluster = Cluster.uniform(latency=1, bandwidth=math.inf, ports=None)
     timeline = run(run_schedule, 4, gpipe(4, 8), model, inputs, targets, costs=costs, cluster=cluster).timeline
     assert timeline.makespan > simulate(gpipe(4, 8), costs).makespan * SECOND
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 4])
+def test_p_ranks_of_v_chunks_send_each_microbatch_over_pv_minus_1_boundaries_and_back(chunks):
+    model, _, _, inputs, targets = tanh_model(3 * chunks, 6)
+    schedule = interleaved_one_f_one_b(3, 6, chunks)
+    timeline = run(run_schedule, 3, schedule, model, inputs, targets).timeline
+    assert sum(timeline.messages(rank) for rank in range(3)) == 2 * 6 * (3 * chunks - 1)
+    assert sum(timeline.bytes_sent(rank) for rank in range(3)) == 2 * 6 * (3 * chunks - 1) * inputs[0].nbytes
 
 
 def test_messages_are_labelled_with_the_action_that_made_them():
