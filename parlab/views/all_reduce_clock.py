@@ -2,7 +2,8 @@
 
 Every algorithm is a row of exchanges in which a rank sends one message and receives one. A message starts when both its
 ends have come, and a rank goes on when both its messages have passed; so one clock a rank says it all. On equal links
-this is the closed form: ring 2(N − 1)(α + nβ/N), recursive doubling log₂N (α + nβ), Rabenseifner 2 log₂N α + 2(N − 1)nβ/N.
+it shows the closed forms: ring 2(N − 1)(α + nβ/N), recursive doubling log₂N (α + nβ), Rabenseifner
+2 log₂N α + 2(N − 1)nβ/N.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _ring(clock: Clock) -> None:
 
 
 def _folded(clock: Clock, core_steps: Callable[[Clock, Array], None]) -> None:
-    """The ranks beyond a power of two hand their data to their right neighbours first, and get the result at the end."""
+    """The ranks beyond a power of two hand their data to their right neighbours, and get the result at the end."""
     extra = clock.size - (1 << (clock.size.bit_length() - 1))
     away, core = np.arange(0, 2 * extra, 2), np.array([*range(1, 2 * extra, 2), *range(2 * extra, clock.size)])
     clock.exchange(away + 1, 1, away)
@@ -87,8 +88,8 @@ STEPS: dict[str, Callable[[Clock], None]] = {
 def all_reduce_time(algorithm: str, size: int, nbytes: Array, cluster: Cluster) -> Array:
     """Picoseconds of an all-reduce of `nbytes` [sizes] among `size` ranks, all of which enter at time 0.
 
-    Exact where the blocks are equal and bytes over bandwidth is a whole number of picoseconds; the hierarchical algorithm
-    takes the cluster's nodes.
+    Exact where the blocks are equal and bytes over bandwidth is a whole number of picoseconds. The hierarchical
+    algorithm takes the cluster's nodes.
     """
     clock = Clock(size, np.asarray(nbytes, dtype=float), cluster)
     STEPS[algorithm](clock)

@@ -14,11 +14,13 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from parlab.views import theme
 from parlab.views.all_reduce_clock import STEPS, all_reduce_time, crossing
-from parlab.views.picture import Picture, plot, title
-from parlab.world import CLASSROOM, Cluster, Run, Timeline
+from parlab.views.marks import text_width
+from parlab.views.picture import Picture, inches, plot, short, title
+from parlab.world import CLASSROOM, Cluster, Run
 from parlab.world.units import format_bytes, format_time
 
 SMALLEST, LARGEST = 64, 2**26  # bytes
+HEIGHT = 5.6  # inches
 POINTS = 81  # of a curve: four a doubling
 
 
@@ -50,8 +52,10 @@ def all_reduce_times(
         name: [(n, run.on(cluster).makespan) for n, run in sorted(measured.items())] for name, measured in runs.items()
     }
     nodes = -(-size // cluster.ranks_per_node)
-    where = f"{size} ranks on {cluster.name}" + (f", {nodes} nodes" if cluster.intra != cluster.inter else "")
-    figure, axes = plot(_table(where, wins, times, nbytes, dots), 5.6, left=1.0, top=1.2)
+    where = f"{size} ranks on {cluster.name}" + (
+        f", {nodes} nodes" if cluster.intra != cluster.inter and nodes > 1 else ""
+    )
+    figure, axes = plot(_table(where, wins, dots), HEIGHT, left=1.0, right=0.6, top=1.25)
     for name, time in times.items():
         color, dashes, label = theme.ALGORITHMS[name]
         axes.plot(nbytes, time, color=color, linestyle=dashes, linewidth=2.2)
@@ -126,8 +130,8 @@ def _log_axes(axes: Axes, times: Mapping[str, np.ndarray]) -> None:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     axes.xaxis.set_major_locator(FixedLocator([4**k for k in range(3, 14)]))
     axes.yaxis.set_major_locator(FixedLocator([10**k for k in decades]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: format_bytes(n).replace(".00", "").replace(".0 ", " ")))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda t, _: format_time(t).replace(".00", "").replace(".0 ", " ")))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: short(format_bytes(nbytes))))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: short(format_time(time))))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
         axis.grid(color=theme.GRID, linewidth=0.8)
@@ -152,19 +156,13 @@ def _mark_crossings(axes: Axes, wins: list[tuple[float, str]], size: int, cluste
                 color=theme.INK,
                 weight="bold",
             )
-        axes.axvspan(start, edges[number + 1], ymin=0, ymax=0.025, color=color, linewidth=0)
-        if math.log2(edges[number + 1] / start) > 2.5:
-            middle = math.sqrt(start * edges[number + 1])
-            axes.text(
-                middle,
-                0.035,
-                f"{label} is fastest",
-                transform=axes.get_xaxis_transform(),
-                size=theme.SMALL,
-                color=theme.INK,
-                ha="center",
-                bbox={"facecolor": theme.PAPER, "edgecolor": "none", "pad": 1},
-            )
+        end = edges[number + 1]
+        above = axes.get_xaxis_transform()
+        axes.fill_between([start, end], 1.0, 1.02, color=color, linewidth=0, transform=above, clip_on=False)
+        text = f"{label} is fastest"
+        if text_width(text) / 72 < inches(axes)[0] * math.log(end / start) / math.log(LARGEST / SMALLEST):
+            middle = math.sqrt(start * end)
+            axes.text(middle, 1.03, text, transform=above, size=theme.SMALL, color=theme.INK, ha="center")
 
 
 def _legend(figure: Picture, names: list[str], dots: bool) -> None:
@@ -179,7 +177,7 @@ def _legend(figure: Picture, names: list[str], dots: bool) -> None:
         lines,
         labels,
         loc="upper left",
-        bbox_to_anchor=(0.01, 0.925),
+        bbox_to_anchor=(0.01, 1 - 0.38 / HEIGHT),
         ncols=6,
         frameon=False,
         fontsize=theme.SMALL,
@@ -190,18 +188,13 @@ def _legend(figure: Picture, names: list[str], dots: bool) -> None:
 def _table(
     where: str,
     wins: list[tuple[float, str]],
-    times: Mapping[str, np.ndarray],
-    nbytes: np.ndarray,
     dots: Mapping[str, list[tuple[int, int]]],
 ) -> str:
     lines = [f"All-reduce among {where}"]
     for number, (start, name) in enumerate(wins):
-        lines.append(
-            f"{'from ' + format_bytes(start) if number else 'smallest messages'}: {theme.ALGORITHMS[name].name} is fastest"
-        )
+        since = f"from {format_bytes(start)} on" if number else "for small arrays"
+        lines.append(f"{since}, {theme.ALGORITHMS[name].name} is fastest")
     for name, points in dots.items():
-        lines.append(
-            f"{theme.ALGORITHMS[name].name}, measured: "
-            + ", ".join(f"{format_bytes(n)} {format_time(t)}" for n, t in points)
-        )
+        measured = ", ".join(f"{format_bytes(nbytes)} in {format_time(time)}" for nbytes, time in points)
+        lines.append(f"measured, {theme.ALGORITHMS[name].name}: {measured}")
     return "\n".join(lines)

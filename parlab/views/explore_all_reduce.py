@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parlab.views.crossings import all_reduce_times
 from parlab.views.picture import Picture
-from parlab.views.widget import Explorer, choice, steps
+from parlab.views.widget import BANDWIDTHS, LATENCIES, Explorer, choice, steps
 from parlab.world import Cluster, Device, Link
 
 SLOWER_BETWEEN = 5, 10  # latency and bandwidth between nodes against inside, as in the classroom
@@ -41,10 +41,8 @@ def explore_collectives() -> Explorer:
     controls = {
         "nodes": steps("nodes", [(str(n), n) for n in (1, 2, 3, 4, 8)], 2),
         "ranks_per_node": steps("ranks a node", [(str(n), n) for n in (2, 3, 4, 5, 6, 7, 8)], 8),
-        "latency": steps("latency α", [(f"{us:g} µs", us / 1e6) for us in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)], 1e-6),
-        "bandwidth": steps(
-            "bandwidth 1/β", [(f"{gb:g} GB/s", gb * 1e9) for gb in (0.5, 1, 2, 5, 10, 20, 50, 100, 200)], 10e9
-        ),
+        "latency": steps("latency α", LATENCIES, 1e-6),
+        "bandwidth": steps("bandwidth 1/β", BANDWIDTHS, 10e9),
         "algorithm": choice(
             "algorithm",
             [

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from parlab.views import theme
+from parlab.views.marks import text_width
 from parlab.views.picture import Picture, plot
 from parlab.world import Run, Timeline
 
@@ -49,29 +51,38 @@ def checked_ranks(ranks: Any, size: int) -> list[int]:
 
 def lane_height(lanes: int) -> float:
     """Inches, so that two ranks are drawn large and 64 still fit on a screen."""
-    return min(0.8, max(0.13, 6.5 / lanes))
+    return min(1.0, max(0.13, 6.5 / lanes))
 
 
-def lanes(text: str, timeline: Timeline, ranks: list[int], right: float = 0.35) -> tuple[Picture, Axes]:
-    """A picture with a lane for each of `ranks`, at y = 0, 1, ... from the top, over the timeline's clock."""
-    figure, axes = plot(text, 1.4 + lane_height(len(ranks)) * len(ranks), right=right)
+def lanes(
+    text: str, timeline: Timeline, ranks: list[int], *, end: float | None = None, right: float = 0.35
+) -> tuple[Picture, Axes]:
+    """A picture with a lane for each of `ranks`, at y = 0, 1, ... from the top, over the timeline's clock.
+
+    The chip before each lane has the rank's colour.
+    """
+    figure, axes = plot(text, 1.45 + lane_height(len(ranks)) * len(ranks), top=0.85, right=right)
     axes.set_ylim(len(ranks) - 0.5, -0.5)
-    time_axis(axes, timeline)
+    time_axis(axes, timeline, end)
     every = -(-len(ranks) // MOST_LABELS)
     shown = range(0, len(ranks), every)
     axes.set_yticks(list(shown), [f"rank {ranks[lane]}" for lane in shown])
-    axes.tick_params(axis="y", length=0)
+    axes.tick_params(axis="y", length=0, pad=9)
     axes.spines["left"].set_visible(False)
+    chips = [[(-0.007, y - 0.4), (-0.002, y - 0.4), (-0.002, y + 0.4), (-0.007, y + 0.4)] for y in range(len(ranks))]
+    colors = [theme.rank_color(rank) for rank in ranks]
+    axes.add_artist(PolyCollection(chips, facecolors=colors, transform=axes.get_yaxis_transform(), clip_on=False))
     return figure, axes
 
 
-def time_axis(axes: Axes, timeline: Timeline) -> None:
-    """From 0 to the makespan, in the timeline's own ticks, labelled in a unit that suits them."""
-    unit, size = next(((u, s) for u, s in UNITS if timeline.makespan >= 2 * s), UNITS[-1])
+def time_axis(axes: Axes, timeline: Timeline, end: float | None = None) -> None:
+    """From 0 to `end` (None: the makespan), in the timeline's own ticks, labelled in a unit that suits them."""
+    end = end or timeline.makespan or 1
+    unit, size = next(((u, s) for u, s in UNITS if end >= 2 * s), UNITS[-1])
     if timeline.unit != "ps":
         unit, size = timeline.unit, 1
-    axes.set_xlim(0, timeline.makespan or 1)
-    axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
+    axes.set_xlim(0, end)
+    axes.xaxis.set_major_locator(MaxNLocator(8 if end > 1 else 1, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda time, _: f"{time / size:g}"))
     axes.set_xlabel(f"time ({unit})", size=theme.TEXT, color=theme.INK)
 
@@ -84,7 +95,7 @@ def legend(figure: Picture, kinds: list[str]) -> None:
 def legend_of(figure: Picture, entries: Sequence[tuple[str, str, str]]) -> None:
     """Name colours under the title: (colour, name, hatch) each."""
     width, height = figure.get_size_inches()
-    x, y = 0.15, height - 0.56
+    x, y = 0.15, height - 0.6
     for color, name, hatch in entries:
         figure.add_artist(
             Rectangle(
@@ -98,5 +109,5 @@ def legend_of(figure: Picture, entries: Sequence[tuple[str, str, str]]) -> None:
                 transform=figure.transFigure,
             )
         )
-        figure.text((x + 0.28) / width, (y - 0.01) / height, name, size=theme.SMALL, color=theme.INK)
-        x += 0.28 + 0.075 * len(name) + 0.25
+        figure.text((x + 0.28) / width, (y + 0.005) / height, name, size=theme.SMALL, color=theme.INK)
+        x += 0.28 + text_width(name) / 72 + 0.25

@@ -1,9 +1,13 @@
-"""Bars, words and arrows by the thousand: one matplotlib collection for each, because an object a piece is slow."""
+"""Boxes, words and arrows by the thousand: one matplotlib collection for each, because an object a piece is slow.
+
+A box stands on a time axis: whatever has a `start` and an `end`, in a lane y, between two heights around it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,87 +21,119 @@ from parlab.views import theme
 from parlab.views.picture import inches
 
 Numbers = Sequence[float]
+Points = Sequence[tuple[float, float]]
+Height = tuple[float, float]  # from and to, around the middle of a lane
+
+OVER, ABOVE = 2.1, 2.2  # drawing order: boxes, then arrows, then words
+MANY = 500  # hatched boxes: more are drawn without outlines, which would hide the pattern
+OUTLINE = 10.0  # points of the letters whose outlines are kept
+DIGIT_HEIGHT = 0.73  # of the font's size
+HEAD = Path([(0, 0), (-7, 2.6), (-7, -2.6), (0, 0)])  # an arrow's, in points; its tip is at the origin
 
 
-def bars(
+def rectangles(axes: Axes, left: Numbers, right: Numbers, low: Numbers, high: Numbers, colors: Sequence[str]) -> None:
+    """Filled rectangles, in the units of the axes."""
+    fills = PolyCollection(_corners(left, right, low, high), facecolors=colors, edgecolors=theme.PAPER, linewidths=0.6)
+    axes.add_collection(fills, autolim=False)
+
+
+def boxes(axes: Axes, spans: Sequence[Any], lanes: Numbers, where: Height, colors: Sequence[str]) -> None:
+    """Filled boxes."""
+    if spans:
+        rectangles(axes, *_extents(spans, lanes, where), colors)
+
+
+def _extents(spans: Sequence[Any], lanes: Numbers, where: Height) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    low, high = ([lane + edge for lane in lanes] for edge in where)
+    return [span.start for span in spans], [span.end for span in spans], low, high
+
+
+def _corners(left: Numbers, right: Numbers, low: Numbers, high: Numbers) -> Any:  # [rectangles, 4, x and y]
+    return np.array([(left, low), (right, low), (right, high), (left, high)], dtype=float).transpose(2, 0, 1)
+
+
+def hatched_boxes(axes: Axes, spans: Sequence[Any], lanes: Numbers, where: Height, kind: theme.Kind) -> None:
+    """Boxes with a pattern: all in one path, because a pattern is laid over each path anew."""
+    if spans:
+        patch = PathPatch(
+            Path.make_compound_path_from_polys(_corners(*_extents(spans, lanes, where))),
+            facecolor=kind.color,
+            edgecolor=theme.PATTERN,
+            linewidth=0.6 if len(spans) < MANY else 0,
+            hatch=kind.hatch,
+            hatch_linewidth=0.6,
+        )
+        axes.add_artist(patch)  # `add_patch` would measure every corner
+
+
+def labels(
     axes: Axes,
-    left: Numbers,
-    right: Numbers,
-    low: Numbers,
-    high: Numbers,
-    colors: Sequence[str] | str,
-) -> PolyCollection:
-    """Rectangles between `left` and `right`, `low` and `high`, all in the units of the axes."""
-    return axes.add_collection(
-        PolyCollection(_corners(left, right, low, high), facecolors=colors, edgecolors=theme.PAPER, linewidths=0.6),
-        autolim=False,
+    spans: Sequence[Any],
+    lanes: Numbers,
+    where: Height,
+    texts: Sequence[Sequence[str]],
+    colors: Sequence[str],
+) -> None:
+    """Into each box the first of its texts that fits, or nothing. Small letters are taken if many fit only so."""
+    width, height = inches(axes)
+    across = 72 * width / np.ptp(axes.get_xlim())  # points
+    room_up = 72 * height / np.ptp(axes.get_ylim()) * (where[1] - where[0])
+    middle = (where[0] + where[1]) / 2
+    fitting = {}
+    for size in (theme.SMALL, theme.TINY):
+        rooms = [(span.end - span.start) * across - 1.5 if size <= room_up else 0 for span in spans]
+        fitting[size] = [_first_fitting(choices, size, room) for choices, room in zip(texts, rooms, strict=True)]
+    few = sum(map(bool, fitting[theme.SMALL])) < 0.9 * sum(map(bool, fitting[theme.TINY]))
+    size = theme.TINY if few else theme.SMALL
+    chosen = [
+        ((span.start + span.end) / 2, lane + middle, text, color)
+        for span, lane, text, color in zip(spans, lanes, fitting[size], colors, strict=True)
+        if text
+    ]
+    if chosen:
+        x, y, words, inks = zip(*chosen, strict=True)
+        _write(axes, x, y, words, inks, size)
+
+
+def _first_fitting(choices: Sequence[str], size: float, room: float) -> str:
+    return next((text for text in choices if text_width(text, size) <= room), "")
+
+
+def _write(axes: Axes, x: Numbers, y: Numbers, texts: Sequence[str], colors: Sequence[str], size: float) -> None:
+    words = PathCollection(
+        [_outline(text) for text in texts],
+        facecolors=colors,
+        edgecolors="none",
+        offsets=np.column_stack([x, y]),
+        offset_transform=axes.transData,
+        transform=Affine2D().scale(size / OUTLINE / 72) + axes.figure.dpi_scale_trans,
+        zorder=ABOVE,
     )
+    words.set_label("words")
+    axes.add_collection(words, autolim=False)
 
 
-def hatched(
-    axes: Axes, left: Numbers, right: Numbers, low: Numbers, high: Numbers, color: str, hatch: str
-) -> PathPatch:
-    """Rectangles with a pattern: one path with all of them, because a pattern is laid over each path anew."""
-    path = Path.make_compound_path_from_polys(_corners(left, right, low, high))
-    patch = PathPatch(path, facecolor=color, edgecolor="#B8B8B8", linewidth=0.6, hatch=hatch, hatch_linewidth=0.6)
-    return axes.add_artist(patch)  # `add_patch` would measure every corner
-
-
-def _corners(left: Numbers, right: Numbers, low: Numbers, high: Numbers) -> np.ndarray:
-    columns = [(left, low), (right, low), (right, high), (left, high)]
-    return np.array(columns, dtype=float).transpose(2, 0, 1)  # [bars, corners, x and y]
-
-
-def words(
-    axes: Axes, x: Numbers, y: Numbers, texts: Sequence[str], colors: Sequence[str] | str, size: float = theme.SMALL
-) -> PathCollection:
-    """`texts` centred on the points (x, y)."""
-    return axes.add_collection(
-        PathCollection(
-            [_outline(text) for text in texts],
-            facecolors=colors,
-            edgecolors="none",
-            offsets=np.column_stack([x, y]),
-            offset_transform=axes.transData,
-            transform=Affine2D().scale(size / OUTLINE / 72) + axes.figure.dpi_scale_trans,  # type: ignore[union-attr]
-        ),
-        autolim=False,
-    )
-
-
-def arrows(
-    axes: Axes, tails: Sequence[tuple[float, float]], heads: Sequence[tuple[float, float]], color: str
-) -> LineCollection:
+def arrows(axes: Axes, tails: Points, heads: Points, color: str) -> None:
     """Thin arrows from `tails` to `heads`."""
+    if not tails:
+        return
     ends = np.stack([np.array(tails, dtype=float), np.array(heads, dtype=float)], axis=1)  # [arrows, ends, x and y]
-    lines = axes.add_collection(LineCollection(ends, colors=color, linewidths=1.1, capstyle="butt"), autolim=False)
-    scale = np.array(inches(axes)) / [np.ptp(axes.get_xlim()), np.ptp(axes.get_ylim())]
-    if axes.yaxis_inverted():
-        scale[1] = -scale[1]
-    run, rise = ((ends[:, 1] - ends[:, 0]) * scale).T
-    points = [Path(HEAD.vertices @ [[c, s], [-s, c]]) for c, s in zip(*_unit(run, rise), strict=True)]
-    axes.add_collection(
-        PathCollection(
-            points,
-            facecolors=color,
-            edgecolors="none",
-            offsets=ends[:, 1],
-            offset_transform=axes.transData,
-            transform=Affine2D().scale(1 / 72) + axes.figure.dpi_scale_trans,  # type: ignore[union-attr]
-        ),
-        autolim=False,
+    axes.add_collection(LineCollection(ends, colors=color, linewidths=1.1, zorder=OVER), autolim=False)
+    width, height = inches(axes)
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    run, rise = (ends[:, 1] - ends[:, 0]).T * [[width / (right - left)], [height / (high - low)]]  # in inches
+    length = np.maximum(np.hypot(run, rise), 1e-9)
+    turns = np.array([[run, rise], [-rise, run]]).transpose(2, 0, 1) / length[:, None, None]  # [arrows, 2, 2]
+    tips = PathCollection(
+        [Path(HEAD.vertices @ turn) for turn in turns],
+        facecolors=color,
+        edgecolors="none",
+        offsets=ends[:, 1],
+        offset_transform=axes.transData,
+        transform=Affine2D().scale(1 / 72) + axes.figure.dpi_scale_trans,
+        zorder=OVER,
     )
-    return lines
-
-
-def _unit(run: np.ndarray, rise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    length = np.hypot(run, rise)
-    length[length == 0] = 1
-    return run / length, rise / length
-
-
-HEAD = Path([(0, 0), (-7, 2.6), (-7, -2.6), (0, 0)])  # points; its tip is at the origin
-OUTLINE = 10.0  # points of the outlines that are kept
+    axes.add_collection(tips, autolim=False)
 
 
 @lru_cache(maxsize=4096)
@@ -107,12 +143,11 @@ def _outline(text: str) -> Path:
     return Path(path.vertices - [text_width(text, OUTLINE) / 2, DIGIT_HEIGHT * OUTLINE / 2], path.codes)
 
 
-@lru_cache(maxsize=4096)
 def text_width(text: str, size: float = theme.SMALL) -> float:
     """How wide `text` is, in points."""
-    if not text.strip():
-        return 0.0
-    return float(TextPath((0, 0), text, size=OUTLINE).get_extents().x1) * size / OUTLINE
+    return _width(text) * size / OUTLINE
 
 
-DIGIT_HEIGHT = 0.73  # of the font's size
+@lru_cache(maxsize=4096)
+def _width(text: str) -> float:
+    return float(TextPath((0, 0), text, size=OUTLINE).get_extents().x1) if text.strip() else 0.0

@@ -30,19 +30,25 @@ class Picture(Figure):
     __str__ = __repr__
 
     def _repr_png_(self) -> tuple[bytes, dict[str, Any]]:
-        return png(self), {"alt": self.text_shown}
+        shape = {"width": round(self.get_figwidth() * theme.DPI), "height": round(self.get_figheight() * theme.DPI)}
+        return png(self, sharpness=1.5, compress_level=6), {**shape, "alt": self.text_shown}
 
 
-def png(figure: Figure) -> bytes:
-    """`figure` as a PNG file: the same bytes for the same figure."""
-    canvas = figure.canvas
-    assert isinstance(canvas, FigureCanvasAgg)
+def png(figure: Figure, sharpness: float = 1, compress_level: int = 1) -> bytes:
+    """`figure` as a PNG file: the same bytes for the same figure.
+
+    Args:
+        figure: what to draw.
+        sharpness: pixels of the file for each pixel on the page.
+        compress_level: of zlib. Level 1 takes half the time of `savefig`, for a file a fifth larger.
+    """
+    figure.set_dpi(sharpness * theme.DPI)
+    canvas = FigureCanvasAgg(figure)
     canvas.draw()
+    pixels = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB")
+    figure.set_dpi(theme.DPI)
     file = BytesIO()
-    # Level 1: half the time of `savefig`, for a file a fifth larger.
-    Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB").save(
-        file, "png", compress_level=1
-    )
+    pixels.save(file, "png", compress_level=compress_level)
     return file.getvalue()
 
 
@@ -75,7 +81,20 @@ def title(figure: Picture, text: str) -> None:
     figure.text(0.15 / width, 1 - 0.12 / height, text, size=theme.TITLE, color=theme.INK, va="top", weight="bold")
 
 
+def note(figure: Picture, text: str) -> None:
+    """A remark at the right end of the legend's line."""
+    width, height = figure.get_size_inches()
+    place = {"ha": "right", "va": "top"}
+    figure.text(1 - 0.15 / width, 1 - 0.44 / height, text, size=theme.SMALL, color=theme.FAINT, **place)
+
+
 def inches(axes: Axes) -> tuple[float, float]:
     """Width and height of the axes."""
     (width, height), box = axes.figure.get_size_inches(), axes.get_position()
     return width * box.width, height * box.height
+
+
+def short(text: str) -> str:
+    """A number with its unit, without decimals that are zero: `1.00 KiB` is `1 KiB`."""
+    number, _, unit = text.partition(" ")
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"

@@ -11,6 +11,7 @@ PAPER = "#FFFFFF"
 INK = "#222222"  # text and axes
 FAINT = "#666666"  # text that may be overlooked
 GRID = "#DDDDDD"
+PATTERN = "#BBBBBB"  # the lines of a hatched bar
 ALARM = "#B30000"  # what went wrong: a deadlock's cycle, a count that is not the formula's
 
 RANKS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
@@ -41,7 +42,7 @@ KINDS = {
 
 WIDTH = 10.0  # inches of a figure, the same for all, so that their time axes can be laid above each other
 DPI = 100
-TITLE, TEXT, SMALL = 13, 11, 9.5  # points
+TITLE, TEXT, SMALL, TINY = 13, 11, 9.5, 7  # points
 
 
 def rank_color(rank: int) -> str:

@@ -3,64 +3,77 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 
 from parlab.views import marks, theme
 from parlab.views.lanes import checked_ranks, lanes, legend, timeline_of
-from parlab.views.picture import Picture, inches, title
+from parlab.views.picture import Picture, note, title
 from parlab.world import Run, Timeline, Transfer
 from parlab.world.units import format_bytes
 
 MOST_ARROWS = 200
-MOST_SIZES = 6  # messages whose size is written beside the arrow
-PROGRAM, SENDS, RECEIVES, WHOLE = (-0.24, 0.24), (0.28, 0.42), (-0.42, -0.28), (-0.42, 0.42)  # of a lane
+RECEIVES, PROGRAM, SENDS, WHOLE = (-0.46, -0.29), (-0.23, 0.23), (0.29, 0.46), (-0.42, 0.42)  # of a lane
 ACTION = re.compile(r"\d+([FBIW])(\d+)")
 ACTION_KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
 
 
-def timeline(run: Run | Timeline, *, ranks: Any = None) -> Picture:
+def timeline(
+    run: Run | Timeline, *, ranks: Any = None, end: float | None = None, headline: str | None = None
+) -> Picture:
     """Draw what every rank did when: rank 0 on top, time to the right.
 
     In each lane, the bar in the middle is the program (computing, or waiting for the rank that is named), the strip
-    above what it receives, the strip below what it sends; arrows are messages.
+    above what the rank receives, the strip below what it sends; arrows are messages.
 
     Args:
         run: what `run` or `simulate` returned, or a timeline.
         ranks: which ranks to show; None: all.
+        end: where the time axis ends, in the timeline's ticks (picoseconds, for a run); None: at the makespan. With the
+            same end, two pictures can be compared.
+        headline: what stands above; None: ranks, cluster and makespan.
 
     Raises:
-        ValueError: something else, or ranks that are not there.
+        ValueError: something else than a run, ranks that are not there, or an end that is not positive.
     """
     shown = timeline_of(run)
     chosen = checked_ranks(ranks, shown.size)
-    figure, axes = lanes(repr(shown), shown, chosen)
+    if end is not None and not end > 0:
+        raise ValueError(f"end={end!r}: the time axis must end after 0; None ends it at the makespan")
+    figure, axes = lanes(repr(shown), shown, chosen, end=end)
     lane_of = {rank: lane for lane, rank in enumerate(chosen)}
-    travelling = [t for t in shown.transfers if t.end > t.start]
-    program = PROGRAM if travelling else WHOLE
+    messages = [t for t in shown.transfers if t.end > t.start]
+    program = PROGRAM if messages else WHOLE
     kinds = _draw_computes(axes, shown, lane_of, program)
     kinds += _draw_waits(axes, shown, lane_of, program)
-    kinds += _draw_messages(axes, travelling, lane_of)
-    name = "rank" if shown.size == 1 else "ranks"
-    on = f" on {shown.cluster}" if shown.cluster else ""
-    title(figure, f"{shown.size} {name}{on}: makespan {shown.format(shown.makespan)}")
+    kinds += _draw_messages(axes, messages, lane_of)
+    if len(messages) > MOST_ARROWS:
+        note(figure, f"{len(messages)} messages: too many for arrows")
+    if not shown.makespan:
+        note(figure, "nothing took any time")
+    title(figure, headline or _headline(shown))
     legend(figure, list(dict.fromkeys(kinds)))
     return figure
 
 
+def _headline(shown: Timeline) -> str:
+    ranks = f"{shown.size} rank{'s' if shown.size > 1 else ''}"
+    return f"{ranks}{' on ' + shown.cluster if shown.cluster else ''}: makespan {shown.format(shown.makespan)}"
+
+
 def _draw_computes(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
-    spans = [span for span in shown.computes if span.rank in lane_of]
-    if not spans:
-        return []
-    kinds, names = zip(*(_kind_and_label(span.name) for span in spans), strict=True)
+    spans = [span for span in shown.computes if span.rank in lane_of and span.end > span.start]
+    kinds, labels = [], []
+    for span in spans:
+        kind, label = _kind_and_label(span.name)
+        kinds.append(kind)
+        labels.append(label)
     colors = [theme.KINDS[kind].color for kind in kinds]
-    lane = [lane_of[span.rank] for span in spans]
-    left, right = [span.start for span in spans], [span.end for span in spans]
-    low, high = ([y + edge for y in lane] for edge in where)
-    marks.bars(axes, left, right, low, high, colors)
-    _name_bars(axes, left, right, lane, names, [theme.text_color(color) for color in colors])
-    return list(kinds)
+    marks.boxes(axes, spans, [lane_of[span.rank] for span in spans], where, colors)
+    _label(axes, spans, lane_of, where, [[label] for label in labels], colors)
+    return kinds
 
 
 def _kind_and_label(name: str) -> tuple[str, str]:
@@ -71,59 +84,51 @@ def _kind_and_label(name: str) -> tuple[str, str]:
 
 def _draw_waits(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
     waits = [wait for wait in shown.waits if wait.rank in lane_of]
-    if not waits:
-        return []
-    kind = theme.KINDS["wait"]
-    lane = [lane_of[wait.rank] for wait in waits]
-    left, right = [wait.start for wait in waits], [wait.end for wait in waits]
-    low, high = ([y + edge for y in lane] for edge in where)
-    marks.hatched(axes, left, right, low, high, kind.color, kind.hatch)
-    long = [f"waits for rank {wait.peer}" for wait in waits]
-    _name_bars(axes, left, right, lane, long, [theme.INK] * len(waits), [f"for {wait.peer}" for wait in waits])
-    return ["wait"]
+    marks.hatched_boxes(axes, waits, [lane_of[wait.rank] for wait in waits], where, theme.KINDS["wait"])
+    texts = [[f"waits for rank {wait.peer}", f"for {wait.peer}"] for wait in waits]
+    _label(axes, waits, lane_of, where, texts, [theme.KINDS["wait"].color] * len(waits))
+    return ["wait"] * bool(waits)
 
 
-def _name_bars(
-    axes: Axes,
-    left: list[int],
-    right: list[int],
-    lane: list[int],
-    names: Any,
-    colors: list[str],
-    short: Any = None,
-) -> None:
-    """Write into each bar what fits: its name, else its short name, else nothing."""
-    width, height = inches(axes)
-    points = 72 * width / (axes.get_xlim()[1] - axes.get_xlim()[0])
-    lane_points = 72 * height / abs(axes.get_ylim()[1] - axes.get_ylim()[0])
-    size = min(theme.SMALL, 0.6 * lane_points)
-    if size < 5:
-        return
-    placed = []
-    for number, choices in enumerate(zip(names, short or names, strict=True)):
-        room = (right[number] - left[number]) * points - 3
-        fitting = [text for text in choices if marks.text_width(text, size) <= room]
-        if fitting and fitting[0]:
-            placed.append(((left[number] + right[number]) / 2, lane[number], fitting[0], colors[number]))
-    if placed:
-        x, y, texts, inks = zip(*placed, strict=True)
-        marks.words(axes, x, y, texts, inks, size)
-
-
-def _draw_messages(axes: Axes, transfers: list[Transfer], lane_of: dict[int, int]) -> list[str]:
+def _draw_messages(axes: Axes, messages: list[Transfer], lane_of: dict[int, int]) -> list[str]:
+    between = [t for t in messages if t.src in lane_of and t.dst in lane_of]
+    if len(between) <= MOST_ARROWS:
+        tails = [(t.start, lane_of[t.src] + SENDS[1]) for t in between]
+        heads = [(t.end, lane_of[t.dst] + RECEIVES[0]) for t in between]
+        marks.arrows(axes, tails, heads, theme.FAINT)
     kinds = []
-    for kind, end, where in (("send", 0, SENDS), ("receive", 1, RECEIVES)):
-        own = [t for t in transfers if t[end] in lane_of]
-        if own:
-            low, high = ([lane_of[t[end]] + edge for t in own] for edge in where)
-            marks.bars(axes, [t.start for t in own], [t.end for t in own], low, high, theme.KINDS[kind].color)
-            kinds.append(kind)
-    between = [t for t in transfers if t.src in lane_of and t.dst in lane_of]
-    if 0 < len(between) <= MOST_ARROWS:
-        tails = [(t.start, lane_of[t.src] + sum(SENDS) / 2) for t in between]
-        heads = [(t.end, lane_of[t.dst] + sum(RECEIVES) / 2) for t in between]
-        marks.arrows(axes, tails, heads, theme.INK)
-        if len(between) <= MOST_SIZES:
-            for t, (x0, y0), (x1, y1) in zip(between, tails, heads, strict=True):
-                axes.text((x0 + x1) / 2, (y0 + y1) / 2, f" {format_bytes(t.nbytes)}", size=theme.SMALL, color=theme.INK)
+    for kind, where, rank_of, texts_of in ENDS:
+        own = [t for t in messages if rank_of(t) in lane_of]
+        color = theme.KINDS[kind].color
+        lane = [lane_of[rank_of(t)] for t in own]
+        marks.boxes(axes, own, lane, where, [color] * len(own))
+        marks.labels(axes, own, lane, where, [texts_of(t) for t in own], [theme.text_color(color)] * len(own))
+        kinds += [kind] * bool(own)
     return kinds
+
+
+class _End(NamedTuple):
+    """How one end of a message is drawn: on whose lane, and with which text, the longest first."""
+
+    kind: str
+    where: tuple[float, float]
+    rank_of: Callable[[Transfer], int]
+    texts_of: Callable[[Transfer], list[str]]
+
+
+ENDS = (
+    _End("send", SENDS, lambda t: t.src, lambda t: [f"{format_bytes(t.nbytes)} to rank {t.dst}", f"to {t.dst}"]),
+    _End("receive", RECEIVES, lambda t: t.dst, lambda t: [f"from rank {t.src}", f"from {t.src}"]),
+)
+
+
+def _label(
+    axes: Axes,
+    spans: Sequence[Any],
+    lane_of: dict[int, int],
+    where: tuple[float, float],
+    texts: list[list[str]],
+    colors: list[str],
+) -> None:
+    lane = [lane_of[span.rank] for span in spans]
+    marks.labels(axes, spans, lane, where, texts, [theme.text_color(color) for color in colors])

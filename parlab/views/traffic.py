@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, FuncFormatter, MultipleLocator
 
 from parlab.views import marks, theme
 from parlab.views.lanes import timeline_of
@@ -15,6 +17,7 @@ from parlab.world import Run, Timeline
 from parlab.world.collectives import Cost
 from parlab.world.units import format_bytes
 
+HEIGHT = 4.0  # inches
 MOST_VALUES = 12  # bars with their value above them
 
 
@@ -23,39 +26,34 @@ def bytes_sent(run: Run | Timeline, formula: Cost | Sequence[int] | int | None =
 
     Args:
         run: what `run` or `simulate` returned, or a timeline.
-        formula: what the closed form says: a `Cost` from `world.collectives`, a number a rank, or one number for all.
+        formula: what the closed form says: a `Cost` from `world.collectives` (its messages are compared too), bytes a
+            rank, or one number of bytes for all ranks. None: only what was counted.
 
     Raises:
         ValueError: something else, or not one number a rank.
     """
     shown = timeline_of(run)
-    counted = [shown.bytes_sent(rank) for rank in range(shown.size)]
-    messages = [shown.messages(rank) for rank in range(shown.size)]
-    expected = _expected(formula, shown.size)
-    different = [] if expected is None else [rank for rank in range(shown.size) if counted[rank] != expected[rank]]
-    headline = _headline(counted, expected, different)
-    figure, axes = plot(_table(headline, counted, messages, expected), 4.0, left=1.1, top=0.9)
-    colors = [theme.ALARM if rank in different else theme.rank_color(rank) for rank in range(shown.size)]
     ranks = range(shown.size)
-    marks.bars(axes, [r - 0.38 for r in ranks], [r + 0.38 for r in ranks], [0] * shown.size, counted, colors)
+    counted = [shown.bytes_sent(rank) for rank in ranks]
+    messages = [shown.messages(rank) for rank in ranks]
+    expected = _expected(formula, shown.size)
+    verdict = _verdict(counted, messages, expected, formula.messages if isinstance(formula, Cost) else None)
+    headline = f"{format_bytes(sum(counted))} sent by {shown.size} rank{'s' if shown.size > 1 else ''}{verdict}"
+    figure, axes = plot(_table(headline, counted, messages, expected), HEIGHT, left=1.1, top=1.0)
     highest = max([*counted, *(expected or []), 1])
     axes.set_xlim(-0.6, shown.size - 0.4)
     axes.set_ylim(0, 1.12 * highest)
+    left, right = [rank - 0.38 for rank in ranks], [rank + 0.38 for rank in ranks]
+    marks.rectangles(axes, left, right, [0] * shown.size, counted, [theme.rank_color(rank) for rank in ranks])
     if expected is not None:
-        axes.hlines(expected, [r - 0.46 for r in ranks], [r + 0.46 for r in ranks], color=theme.INK, linewidth=2.5)
-        figure.text(
-            0.15 / theme.WIDTH, 1 - 0.5 / 4, "bar: counted    black line: closed form", size=theme.SMALL, va="top"
-        )
+        _draw_formula(figure, axes, counted, expected)
     if shown.size <= MOST_VALUES:
         for rank in ranks:
-            top = max(counted[rank], expected[rank] if expected else 0)
+            top = max(counted[rank], expected[rank] if expected else 0) + 0.02 * highest
             axes.text(
-                rank, top + 0.02 * highest, format_bytes(counted[rank]), size=theme.SMALL, ha="center", va="bottom"
+                rank, top, format_bytes(counted[rank]), size=theme.SMALL, color=theme.INK, ha="center", va="bottom"
             )
-    _byte_axis(axes, highest)
-    axes.xaxis.set_major_locator(MaxNLocator(min(16, shown.size), integer=True))
-    axes.set_xlabel("rank", size=theme.TEXT, color=theme.INK)
-    axes.set_ylabel("bytes sent", size=theme.TEXT, color=theme.INK)
+    _name_axes(axes, shown.size, highest)
     title(figure, headline)
     return figure
 
@@ -71,28 +69,40 @@ def _expected(formula: Any, size: int) -> list[int] | None:
     return list(values)
 
 
-def _headline(counted: list[int], expected: list[int] | None, different: list[int]) -> str:
-    total = f"{format_bytes(sum(counted))} sent by {len(counted)} {'rank' if len(counted) == 1 else 'ranks'}"
+def _verdict(counted: list[int], messages: list[int], expected: list[int] | None, number: list[int] | None) -> str:
+    """Whether what was counted is what the closed form says, and if not, where it first differs."""
     if expected is None:
-        return total
-    if not different:
-        return f"{total}: counted = closed form on every rank"
-    rank = different[0]
-    more = f" ({len(different)} ranks differ)" if len(different) > 1 else ""
-    return f"Rank {rank} sent {counted[rank]} bytes; the closed form says {expected[rank]:g}{more}"
+        return ""
+    for what, have, want in (("bytes", counted, expected), ("messages", messages, number or messages)):
+        for rank, (value, wanted) in enumerate(zip(have, want, strict=True)):
+            if value != wanted:
+                return f": NOT the closed form; rank {rank} sent {value} {what}, not {wanted:g}"
+    return ": counted = closed form on every rank"
 
 
 def _table(headline: str, counted: list[int], messages: list[int], expected: list[int] | None) -> str:
-    rows = [
-        f"Bytes sent: {headline}",
-        f"{'rank':>4} {'messages':>8} {'counted':>14}" + (f" {'closed form':>14}" if expected else ""),
-    ]
-    for rank, (count, number) in enumerate(zip(counted, messages, strict=True)):
-        rows.append(f"{rank:>4} {number:>8} {count:>14}" + (f" {expected[rank]:>14g}" if expected else ""))
+    rows = [headline, f"{'rank':>4} {'messages':>8} {'bytes':>14}" + (f" {'closed form':>14}" if expected else "")]
+    for rank, (nbytes, number) in enumerate(zip(counted, messages, strict=True)):
+        rows.append(f"{rank:>4} {number:>8} {nbytes:>14}" + (f" {expected[rank]:>14g}" if expected else ""))
     return "\n".join(rows)
 
 
-def _byte_axis(axes: Axes, highest: float) -> None:
-    unit = next((u for u in (2**30, 2**20, 2**10) if highest >= 2 * u), 1)
-    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 4, 5, 8, 10]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value) if unit > 1 else f"{value:g} B"))
+def _draw_formula(figure: Picture, axes: Axes, counted: list[int], expected: list[int]) -> None:
+    """A line at the closed form across each bar: black where it is what was counted, red where not."""
+    ranks = range(len(counted))
+    colors = [theme.INK if counted[rank] == expected[rank] else theme.ALARM for rank in ranks]
+    axes.hlines(expected, [r - 0.46 for r in ranks], [r + 0.46 for r in ranks], color=colors, linewidth=2.5)
+    handles = [Patch(facecolor="#AAAAAA"), Line2D([], [], color=theme.INK, linewidth=2.5)]
+    where = {"loc": "upper left", "bbox_to_anchor": (0.01, 1 - 0.38 / HEIGHT), "ncols": 2, "frameon": False}
+    figure.legend(handles, ["counted", "closed form"], fontsize=theme.SMALL, labelcolor=theme.INK, **where)
+
+
+def _name_axes(axes: Axes, size: int, highest: float) -> None:
+    step = 2 ** max(0, round(highest / 5).bit_length() - 1)  # so that ticks are whole in powers of 1024
+    while highest / step > 7:
+        step *= 2
+    axes.yaxis.set_major_locator(MultipleLocator(step))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
+    axes.xaxis.set_major_locator(FixedLocator(range(0, size, -(-size // 16))))
+    axes.set_xlabel("rank", size=theme.TEXT, color=theme.INK)
+    axes.set_ylabel("bytes sent", size=theme.TEXT, color=theme.INK)

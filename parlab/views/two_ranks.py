@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from parlab.views.picture import Picture
+from parlab.views.picture import Picture, short
 from parlab.views.timelines import timeline
 from parlab.views.waits_for import deadlock
-from parlab.views.widget import Explorer, choice, steps
+from parlab.views.widget import BANDWIDTHS, LATENCIES, Explorer, choice, steps
 from parlab.world import Cluster, Comm, DeadlockError, Run, run
+from parlab.world.cluster import picoseconds
 from parlab.world.units import format_bytes, format_time
 
 COMPUTE = 20e-6  # seconds that each rank computes
@@ -49,18 +51,26 @@ def both_send_first(comm: Comm, x: np.ndarray) -> None:
     comm.recv(1 - comm.rank, like=x)
 
 
+class Order(NamedTuple):
+    """An order of the calls: the program, and how long it takes for messages of t and computing of c."""
+
+    program: Callable[[Comm, np.ndarray], None]
+    formula: str
+    duration: Callable[[int, int], int]
+
+
 ORDERS = {
-    "in turn: send, recv": in_turn,
-    "at once: sendrecv": both_at_once,
-    "ahead: isend, irecv, compute, wait": posted_ahead,
-    "both send first": both_send_first,
+    "in turn: send, recv": Order(in_turn, "2(α + nβ) + compute", lambda t, c: 2 * t + c),
+    "at once: sendrecv": Order(both_at_once, "α + nβ + compute", lambda t, c: t + c),
+    "ahead: isend, irecv, compute, wait": Order(posted_ahead, "max(α + nβ, compute)", max),
+    "both send first": Order(both_send_first, "never", lambda t, c: 0),
 }
 
 
 @lru_cache(maxsize=64)
 def _ran(order: str, nbytes: int) -> Run | DeadlockError:
     try:
-        return run(ORDERS[order], 2, np.zeros(nbytes, dtype=np.uint8))
+        return run(ORDERS[order].program, 2, np.zeros(nbytes, dtype=np.uint8))
     except DeadlockError as error:
         return error
 
@@ -73,8 +83,8 @@ def two_ranks(
     Args:
         order: of the calls, one of `ORDERS`.
         nbytes: of each of the two messages.
-        latency: seconds a message.
-        bandwidth: bytes a second.
+        latency: seconds a message (α).
+        bandwidth: bytes a second (1/β).
 
     Raises:
         ValueError: an unknown order, a negative size, or what `Cluster` refuses.
@@ -85,7 +95,18 @@ def two_ranks(
         raise ValueError(f"nbytes={nbytes!r}: must be a whole number, at least 0")
     cluster = Cluster.uniform(latency, bandwidth)
     ran = _ran(order, nbytes)
-    return deadlock(ran) if isinstance(ran, DeadlockError) else timeline(ran.on(cluster))
+    if isinstance(ran, DeadlockError):
+        return deadlock(ran)
+    measured = ran.on(cluster)
+    formula = ORDERS[order].duration(cluster.intra.picoseconds(nbytes), picoseconds(COMPUTE))
+    headline = f"{ORDERS[order].formula} = {format_time(formula)}, measured {format_time(measured.makespan)}"
+    return timeline(measured, end=_round_above(measured.makespan), headline=headline)
+
+
+def _round_above(time: int) -> int:
+    """The next of 1, 2, 5, 10, ...: an axis that stands still while a slider moves a little."""
+    decade = 10 ** (len(str(time)) - 1)
+    return next(step * decade for step in (1, 2, 5, 10) if step * decade >= time)
 
 
 def explore_two_ranks() -> Explorer:
@@ -93,18 +114,10 @@ def explore_two_ranks() -> Explorer:
 
     Latency and bandwidth only change the clock: the ranks run again when the size or the order changes.
     """
-    sizes: list[tuple[str, Any]] = [
-        (format_bytes(2**k).replace(".00", "").replace(".0", ""), 2**k) for k in range(8, 23)
-    ]
-    latencies = [
-        (format_time(10**6 * us).replace(".00", "").replace(".0", ""), us / 1e6)
-        for us in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
-    ]
-    bandwidths = [(f"{gb:g} GB/s", gb * 1e9) for gb in (0.5, 1, 2, 5, 10, 20, 50, 100, 200)]
     controls = {
-        "order": choice("order of calls", [(name, name) for name in ORDERS], next(iter(ORDERS))),
-        "nbytes": steps("size of a message", sizes, 2**16),
-        "latency": steps("latency", latencies, 1e-6),
-        "bandwidth": steps("bandwidth", bandwidths, 10e9),
+        "order": choice("order of the calls", [(name, name) for name in ORDERS], next(iter(ORDERS))),
+        "nbytes": steps("size of a message", [(short(format_bytes(2**k)), 2**k) for k in range(8, 23)], 2**16),
+        "latency": steps("latency α", LATENCIES, 1e-6),
+        "bandwidth": steps("bandwidth 1/β", BANDWIDTHS, 10e9),
     }
     return Explorer("explore_two_ranks", controls, two_ranks)

@@ -10,12 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch
 
 from parlab.views import theme
-from parlab.views.picture import Picture, plot, title
+from parlab.views.picture import Picture, inches, plot, title
 from parlab.world import DeadlockError
 from parlab.world.errors import WaitsFor
 
 MOST_STEPS = 8  # waits that are spelled out beside the circle
 LINE = 62  # letters
+MOST_INSIDE = 20  # ranks whose numbers stand inside their circles
+MOST_NUMBERS = 64
+REACH = 1.25  # of the axes to each side; the ranks stand on a circle of radius 1
+POINTS = 72 * (theme.WIDTH - 5.2) / (2 * REACH)  # in a unit of the axes
+
+Point = tuple[float, float]
 
 
 def deadlock(error: DeadlockError) -> Picture:
@@ -34,20 +40,22 @@ def deadlock(error: DeadlockError) -> Picture:
     red = list(zip(error.path, error.path[1:], strict=False))
     peers = {peer for wait in error.waiting.values() for peer in wait.peers}
     ranks = sorted({*error.waiting, *peers})
-    figure, axes = plot(str(error), 5.2, left=0.1, right=5.1, top=0.6, bottom=0.1)
+    height = 5.2 if len(ranks) > 2 else 3.0
+    figure, axes = plot(str(error), height, left=0.1, right=5.1, top=0.6, bottom=0.1)
     axes.set_axis_off()
-    axes.set_xlim(-1.25, 1.25)
-    axes.set_ylim(-1.18, 1.18)
+    axes.set_xlim(-REACH, REACH)
+    axes.set_ylim(*(side * REACH * inches(axes)[1] / inches(axes)[0] for side in (-1, 1)))
     place = {rank: _on_circle(number, len(ranks)) for number, rank in enumerate(ranks)}
-    radius = min(0.16, 2.4 / len(ranks))
+    radius = min(0.16, 2.1 / len(ranks))
     for rank, wait in error.waiting.items():
         for peer in wait.peers:
             if (rank, peer) not in red:
                 _arrow(axes, place[rank], place[peer], radius, "#AAAAAA", 0.8)
     for rank, peer in red:
-        _arrow(axes, place[rank], place[peer], radius, theme.ALARM, 2.4)
+        _arrow(axes, place[rank], place[peer], radius, theme.ALARM, 2.4 if len(ranks) <= MOST_INSIDE else 1.4)
     for rank in ranks:
         _node(axes, rank, place[rank], radius, rank in error.waiting, rank in error.path)
+    _number(axes, place, radius, error)
     _spell_out(figure, error)
     title(figure, _headline(error))
     return figure
@@ -62,47 +70,60 @@ def _headline(error: DeadlockError) -> str:
     return f"Deadlock: the waits end at rank {error.path[-1]}, which has returned"
 
 
-def _on_circle(number: int, count: int) -> tuple[float, float]:
-    """Clockwise from the top."""
-    angle = math.pi / 2 - 2 * math.pi * number / count
+def _on_circle(number: int, count: int) -> Point:
+    """Clockwise from the top; two ranks side by side, one in the middle."""
+    if count == 1:
+        return 0.0, 0.0
+    angle = (math.pi if count == 2 else math.pi / 2) - 2 * math.pi * number / count
     return math.cos(angle), math.sin(angle)
 
 
-def _arrow(
-    axes: Axes, tail: tuple[float, float], head: tuple[float, float], radius: float, color: str, width: float
-) -> None:
+def _arrow(axes: Axes, tail: Point, head: Point, radius: float, color: str, width: float) -> None:
+    """From one rank's edge to the other's; a rank that waits for itself gets a loop."""
+    bend, gap = 0.15, 1.05 * radius * POINTS
     if tail == head:
-        tail, head = (tail[0] - 0.01, tail[1] - radius), (tail[0] + 0.01, tail[1] - radius)
-        style, shrink = "arc3,rad=2.5", 0.0
-    else:
-        style, shrink = "arc3,rad=0.15", 1.05 * radius * 72 * 4.5 / 2.36
-    axes.add_patch(
-        FancyArrowPatch(
-            tail,
-            head,
-            arrowstyle="-|>",
-            mutation_scale=6 + 5 * width,
-            connectionstyle=style,
-            shrinkA=shrink,
-            shrinkB=shrink,
-            color=color,
-            linewidth=width,
-        )
+        x, y = tail
+        tail, head, bend, gap = (x + 0.8 * radius, y + 0.6 * radius), (x + 0.8 * radius, y - 0.6 * radius), -2.2, 1.0
+    patch = FancyArrowPatch(
+        tail,
+        head,
+        arrowstyle="-|>",
+        mutation_scale=5 + 5 * width,
+        connectionstyle=f"arc3,rad={bend}",
+        shrinkA=gap,
+        shrinkB=gap,
+        color=color,
+        linewidth=width,
+        clip_on=False,
     )
+    axes.add_artist(patch)
 
 
-def _node(axes: Axes, rank: int, at: tuple[float, float], radius: float, blocked: bool, on_path: bool) -> None:
-    size = 2 * radius * 72 * 4.5 / 2.36
+def _node(axes: Axes, rank: int, at: Point, radius: float, blocked: bool, on_path: bool) -> None:
     axes.plot(
-        *[[c] for c in at],
+        [at[0]],
+        [at[1]],
         "o" if blocked else "s",
-        markersize=size,
+        markersize=2 * radius * POINTS,
         markerfacecolor=theme.rank_color(rank) if blocked else theme.PAPER,
         markeredgecolor=theme.ALARM if on_path else theme.FAINT,
-        markeredgewidth=2 if on_path else 0.8,
+        markeredgewidth=1.8 if on_path else 0.8,
     )
-    color = theme.text_color(theme.rank_color(rank)) if blocked else theme.INK
-    axes.text(*at, str(rank), size=min(theme.TITLE, 0.55 * size), color=color, ha="center", va="center", weight="bold")
+
+
+def _number(axes: Axes, place: dict[int, Point], radius: float, error: DeadlockError) -> None:
+    """The ranks' numbers: inside, as long as they can be read there, then around the circle."""
+    inside = len(place) <= MOST_INSIDE
+    every = -(-len(place) // MOST_NUMBERS)
+    for number, (rank, (x, y)) in enumerate(place.items()):
+        if number % every and rank not in error.path[-1:]:
+            continue
+        if inside:
+            color = theme.text_color(theme.rank_color(rank)) if rank in error.waiting else theme.INK
+            size = min(theme.TITLE, 1.1 * radius * POINTS)
+        else:
+            x, y, color, size = 1.1 * x, 1.1 * y, theme.INK, theme.TINY
+        axes.text(x, y, str(rank), size=size, color=color, ha="center", va="center", weight="bold" if inside else None)
 
 
 def _spell_out(figure: Picture, error: DeadlockError) -> None:
@@ -117,7 +138,15 @@ def _spell_out(figure: Picture, error: DeadlockError) -> None:
         lines.append(f"rank {error.path[-1]} has already returned (square)")
     cause = str(error).rpartition("likely cause: ")[2]
     lines += ["", *textwrap.wrap(f"Likely cause: {cause}.", LINE)]
-    figure.text(0.5, 0.87, "\n".join(lines), size=theme.SMALL, color=theme.INK, va="top", linespacing=1.45)
+    figure.text(
+        0.5,
+        1 - 0.65 / figure.get_figheight(),
+        "\n".join(lines),
+        size=theme.SMALL,
+        color=theme.INK,
+        va="top",
+        linespacing=1.45,
+    )
 
 
 def _sentence(step: WaitsFor) -> list[str]:

@@ -12,12 +12,15 @@ from parlab.views.picture import Picture, png
 LABELS = {"description_width": "9.5em"}
 CONTROL = {"width": "26em"}
 
+LATENCIES = [(f"{us:g} µs", us / 1e6) for us in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)]  # seconds
+BANDWIDTHS = [(f"{gb:g} GB/s", gb * 1e9) for gb in (0.5, 1, 2, 5, 10, 20, 50, 100, 200)]  # bytes a second
+
 
 class Explorer(widgets.VBox):
     """Sliders above the picture that `draw` makes of their values; it redraws when one moves.
 
-    A slider that moves faster than the drawing sends one value after the other; values that are already outdated
-    when their turn comes are drawn all the same, so that the last picture is always the right one.
+    While a picture is being drawn, the browser holds a moving slider back and then sends its newest value alone, so the
+    picture follows the hand and the last one is always right.
     """
 
     def __init__(self, name: str, controls: Mapping[str, Any], draw: Callable[..., Picture]):
