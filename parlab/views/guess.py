@@ -31,7 +31,7 @@ def prediction(question: str, guess: float, measured: float, unit: str = "") -> 
     text = f"{question}\nyou said {_with_unit(guess, unit)}, measured {_with_unit(measured, unit)}: {verdict}"
     figure, axes = plot(text, 2.1, left=1.3, right=1.6, top=0.85, bottom=0.2)
     low, high = min(0.0, guess, measured), max(0.0, guess, measured)
-    marks.rectangles(axes, [0, 0], [guess, measured], [-0.35, 0.65], [0.35, 1.35], [GUESS, MEASURED])
+    marks.rectangles(axes, "bars", [0, 0], [guess, measured], [-0.35, 0.65], [0.35, 1.35], [GUESS, MEASURED])
     axes.set_xlim(low, high if high > low else 1)
     axes.set_ylim(1.5, -0.5)
     axes.set_yticks([0, 1], ["you said", "measured"])

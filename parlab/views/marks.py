@@ -31,16 +31,19 @@ DIGIT_HEIGHT = 0.73  # of the font's size
 HEAD = Path([(0, 0), (-7, 2.6), (-7, -2.6), (0, 0)])  # an arrow's, in points; its tip is at the origin
 
 
-def rectangles(axes: Axes, left: Numbers, right: Numbers, low: Numbers, high: Numbers, colors: Sequence[str]) -> None:
-    """Filled rectangles, in the units of the axes."""
+def rectangles(
+    axes: Axes, name: str, left: Numbers, right: Numbers, low: Numbers, high: Numbers, colors: Sequence[str]
+) -> None:
+    """Filled rectangles, in the units of the axes; `name` is the collection's gid."""
     fills = PolyCollection(_corners(left, right, low, high), facecolors=colors, edgecolors=theme.PAPER, linewidths=0.6)
+    fills.set_gid(name)
     axes.add_collection(fills, autolim=False)
 
 
-def boxes(axes: Axes, spans: Sequence[Any], lanes: Numbers, where: Height, colors: Sequence[str]) -> None:
-    """Filled boxes."""
+def boxes(axes: Axes, name: str, spans: Sequence[Any], lanes: Numbers, where: Height, colors: Sequence[str]) -> None:
+    """Filled boxes; `name` is the collection's gid."""
     if spans:
-        rectangles(axes, *_extents(spans, lanes, where), colors)
+        rectangles(axes, name, *_extents(spans, lanes, where), colors)
 
 
 def _extents(spans: Sequence[Any], lanes: Numbers, where: Height) -> tuple[Numbers, Numbers, Numbers, Numbers]:
@@ -52,7 +55,7 @@ def _corners(left: Numbers, right: Numbers, low: Numbers, high: Numbers) -> Any:
     return np.array([(left, low), (right, low), (right, high), (left, high)], dtype=float).transpose(2, 0, 1)
 
 
-def hatched_boxes(axes: Axes, spans: Sequence[Any], lanes: Numbers, where: Height, kind: theme.Kind) -> None:
+def hatched_boxes(axes: Axes, name: str, spans: Sequence[Any], lanes: Numbers, where: Height, kind: theme.Kind) -> None:
     """Boxes with a pattern: all in one path, because a pattern is laid over each path anew."""
     if spans:
         patch = PathPatch(
@@ -62,6 +65,7 @@ def hatched_boxes(axes: Axes, spans: Sequence[Any], lanes: Numbers, where: Heigh
             linewidth=0.6 if len(spans) < MANY else 0,
             hatch=kind.hatch,
             hatch_linewidth=0.6,
+            gid=name,
         )
         axes.add_artist(patch)  # `add_patch` would measure every corner
 
@@ -109,7 +113,7 @@ def _write(axes: Axes, x: Numbers, y: Numbers, texts: Sequence[str], colors: Seq
         transform=Affine2D().scale(size / OUTLINE / 72) + axes.figure.dpi_scale_trans,
         zorder=ABOVE,
     )
-    words.set_label("words")
+    words.set_gid("words")
     axes.add_collection(words, autolim=False)
 
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from parlab.views import marks, theme
 from parlab.views.lanes import checked_ranks, lanes, legend, timeline_of
 from parlab.views.picture import Picture, note, title
-from parlab.world import Run, Timeline, Transfer
+from parlab.world import Run, Timeline, Transfer, Wait
 from parlab.world.units import format_bytes
 
 MOST_ARROWS = 200
@@ -71,7 +71,7 @@ def _draw_computes(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: 
         kinds.append(kind)
         labels.append(label)
     colors = [theme.KINDS[kind].color for kind in kinds]
-    marks.boxes(axes, spans, [lane_of[span.rank] for span in spans], where, colors)
+    marks.boxes(axes, "computes", spans, [lane_of[span.rank] for span in spans], where, colors)
     _label(axes, spans, lane_of, where, [[label] for label in labels], colors)
     return kinds
 
@@ -84,10 +84,23 @@ def _kind_and_label(name: str) -> tuple[str, str]:
 
 def _draw_waits(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
     waits = [wait for wait in shown.waits if wait.rank in lane_of]
-    marks.hatched_boxes(axes, waits, [lane_of[wait.rank] for wait in waits], where, theme.KINDS["wait"])
-    texts = [[f"waits for rank {wait.peer}", f"for {wait.peer}"] for wait in waits]
-    _label(axes, waits, lane_of, where, texts, [theme.KINDS["wait"].color] * len(waits))
+    marks.hatched_boxes(axes, "waits", waits, [lane_of[wait.rank] for wait in waits], where, theme.KINDS["wait"])
+    named = waits if len(waits) < marks.MANY else _joined(waits)
+    texts = [[f"waits for rank {wait.peer}", f"for {wait.peer}"] for wait in named]
+    _label(axes, named, lane_of, where, texts, [theme.KINDS["wait"].color] * len(named))
     return ["wait"] * bool(waits)
+
+
+def _joined(waits: list[Wait]) -> list[Wait]:
+    """The waits, those of one rank for one peer that follow each other at once made one."""
+    joined: list[Wait] = []
+    for wait in sorted(waits):
+        last = joined[-1] if joined else None
+        if last and (last.rank, last.end, last.peer) == (wait.rank, wait.start, wait.peer):
+            joined[-1] = last._replace(end=wait.end)
+        else:
+            joined.append(wait)
+    return joined
 
 
 def _draw_messages(axes: Axes, messages: list[Transfer], lane_of: dict[int, int]) -> list[str]:
@@ -101,7 +114,7 @@ def _draw_messages(axes: Axes, messages: list[Transfer], lane_of: dict[int, int]
         own = [t for t in messages if rank_of(t) in lane_of]
         color = theme.KINDS[kind].color
         lane = [lane_of[rank_of(t)] for t in own]
-        marks.boxes(axes, own, lane, where, [color] * len(own))
+        marks.boxes(axes, f"{kind}s", own, lane, where, [color] * len(own))
         marks.labels(axes, own, lane, where, [texts_of(t) for t in own], [theme.text_color(color)] * len(own))
         kinds += [kind] * bool(own)
     return kinds

@@ -44,7 +44,7 @@ def bytes_sent(run: Run | Timeline, formula: Cost | Sequence[int] | int | None =
     axes.set_xlim(-0.6, shown.size - 0.4)
     axes.set_ylim(0, 1.12 * highest)
     left, right = [rank - 0.38 for rank in ranks], [rank + 0.38 for rank in ranks]
-    marks.rectangles(axes, left, right, [0] * shown.size, counted, [theme.rank_color(rank) for rank in ranks])
+    marks.rectangles(axes, "bars", left, right, [0] * shown.size, counted, [theme.rank_color(rank) for rank in ranks])
     if expected is not None:
         _draw_formula(figure, axes, counted, expected)
     if shown.size <= MOST_VALUES:
