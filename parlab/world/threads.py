@@ -64,11 +64,12 @@ class ThreadsEngine:
                 message.label = label
                 message.name = name
                 self._deliver(message, value)
-                del value  # before the receiver wakes: its last reference, not ours, must be the one that frees
+                del value  # before the receiver has it: its last reference, not ours, must be the one that frees
                 self._match(message)
             else:
                 message = Message(box.src, box.dst, value, nbytes, name)
                 seat.log += (POST_SEND, message)
+                del value  # as above
                 message.label = label
                 box.sends.append(message)
         return message
@@ -85,7 +86,7 @@ class ThreadsEngine:
                 self._deliver(message, value)
                 self._match(message)
             else:
-                message = Message(box.src, box.dst, like, nbytes, name)
+                message = Message(box.src, box.dst, values.template(like), nbytes, name)
                 message.expected = label
                 box.receives.append(message)
             seat.log += (POST_RECEIVE, message)

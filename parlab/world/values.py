@@ -77,9 +77,28 @@ def copied(value: Value) -> Value:
     return arrays.namespace(value).asarray(value, copy=True)
 
 
+class Template:
+    """Shape and dtype of an array that is expected, without the array, which may die meanwhile."""
+
+    __slots__ = ("dtype", "shape")
+
+    def __init__(self, x: Any):
+        self.shape = x.shape
+        self.dtype = x.dtype
+
+
+def template(value: Value) -> Value:
+    """`value` with a `Template` in the place of every array."""
+    if isinstance(value, tuple | list):
+        return _rebuilt(value, [template(item) for item in value])
+    if isinstance(value, dict):
+        return {key: template(item) for key, item in value.items()}
+    return Template(value)
+
+
 def same_form(value: Value, like: Value) -> bool:
     """Whether `value` has the nesting, shapes and dtypes of `like`."""
-    if type(value) is np.ndarray and type(like) is np.ndarray:
+    if type(value) is np.ndarray and type(like) in (np.ndarray, Template):
         return value.shape == like.shape and value.dtype == like.dtype
     if isinstance(value, dict):
         return (
