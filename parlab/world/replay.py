@@ -114,7 +114,7 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
                     members.append(line)
                     waiting_for[line] = (code, row)
                     waiting_since[line] = now
-                    if len(members) == trace.meetings[row][1]:
+                    if len(members) == len(trace.meetings[row][1]):
                         free.extend(members)
                     break
                 elif code == HOLD:
@@ -226,7 +226,11 @@ def _note_wait(
     """Add a row to the columns `waits`: who waited, from when to when, for whom, in what."""
     code, row = stood
     if code == MEET:
-        peer, name = trace.ranks[entered[row][-1]], trace.meetings[row][0]
+        names, members = trace.meetings[row]
+        peer = trace.ranks[entered[row][-1]]
+        if len(entered[row]) < len(members):  # nobody can move any more: wait for who did not come
+            peer = min(set(members) - {trace.ranks[line] for line in entered[row]})
+        name = names[rank]
     elif code == AWAIT:
         peer, name = rank, "request"
     else:

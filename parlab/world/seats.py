@@ -48,11 +48,11 @@ class Mailbox:
 class Meeting:
     """A collective call: the members that have entered, each with its call."""
 
-    __slots__ = ("calls", "details", "error", "index", "name", "size", "waiters")
+    __slots__ = ("calls", "details", "error", "index", "members", "names", "waiters")
 
-    def __init__(self, name: str, size: int):
-        self.name = name
-        self.size = size
+    def __init__(self, members: tuple[int, ...]):
+        self.members = members
+        self.names: dict[int, str] = {}  # the rank in the whole run: what it has entered
         self.calls: dict[int, str] = {}  # the rank in the group: its call
         self.details: dict[int, Any] = {}  # what the members tell each other by entering
         self.waiters: list[Seat] = []

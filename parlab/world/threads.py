@@ -19,6 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -101,7 +102,7 @@ class ThreadsEngine:
                 f"{values.form(value)}, but rank {message.dst} expects {values.form(like)}; messages between two ranks "
                 "match in the order in which they are posted"
             )
-        elif message.label != message.expected and message.label is not None and message.expected is not None:
+        elif message.label is not None and message.expected is not None and str(message.label) != str(message.expected):
             message.error = (
                 f"rank {message.dst} expected {message.expected} from rank {message.src}, got {message.label}; "
                 "messages between two ranks match in the order in which they are posted"
@@ -163,11 +164,12 @@ class ThreadsEngine:
         with self.mutex:
             meeting = group.meeting
             if meeting is None:
-                meeting = group.meeting = Meeting(name, len(group.members))
+                meeting = group.meeting = Meeting(group.members)
+            meeting.names[seat.rank] = name
             meeting.calls[rank] = call
             meeting.details[rank] = detail
             seat.log += (MEET, meeting)
-            last = len(meeting.calls) == meeting.size
+            last = len(meeting.calls) == len(group.members)
             if last:
                 group.meeting = None
                 meeting.error = _differ(meeting, group)
@@ -208,11 +210,11 @@ class ThreadsEngine:
             seat.result = work(seat)
             self.raise_signal(seat, done)
 
+        seat.thread = self._thread(seat, body)
         with self.mutex:
             self.running += 1
             program.beside.append(seat)
         self.raise_signal(program, begin)
-        seat.thread = self._thread(seat, body)
         seat.thread.start()
         seat.park.release()
         return done
@@ -321,9 +323,10 @@ class ThreadsEngine:
                 raise
             finally:
                 self.ending = True
-                for seat in self._everyone():
-                    if seat.thread.is_alive():
-                        seat.thread.join()
+                for seat in self.seats:
+                    for line in chain([seat], seat.beside):  # a program that is over starts no more beside it
+                        if line.thread.is_alive():
+                            line.thread.join()
                     seat.held.clear()  # what dies from now on is no longer the run's affair
 
     def _thread(self, seat: Seat, body: Callable[[Seat], None]) -> threading.Thread:
@@ -377,7 +380,7 @@ def _collector_paused() -> Iterator[None]:
 def _differ(meeting: Meeting, group: Group) -> str | None:
     """How the members' calls contradict each other, as text."""
     first = meeting.calls[0]
-    for rank in range(1, meeting.size):
+    for rank in range(1, len(group.members)):
         call = meeting.calls[rank]
         if call != first:
             return (

@@ -31,7 +31,8 @@ class Trace:
         programs: for each line of work its (code, number) pairs; the codes are those of `log`, the number is a row
             below.
         src, dst, nbytes, names, labels, posting: the messages, in columns; `posting` counts within the sender.
-        computes, meetings, holds, prints: the rows of the other codes; a meeting is (name, members).
+        computes, meetings, holds, prints: the rows of the other codes; a meeting is (its name on each
+            rank, members), and the names differ only where the run fails.
         signals: how many there are.
     """
 
@@ -45,7 +46,7 @@ class Trace:
     labels: list[Any] = field(default_factory=list)
     posting: list[int] = field(default_factory=list)
     computes: list[Compute] = field(default_factory=list)
-    meetings: list[tuple[str, int]] = field(default_factory=list)
+    meetings: list[tuple[dict[int, str], tuple[int, ...]]] = field(default_factory=list)
     holds: list[tuple[str, int]] = field(default_factory=list)
     prints: list[str] = field(default_factory=list)
     signals: int = 0
@@ -85,7 +86,7 @@ def _row(trace: Trace, code: int, operand: Any) -> int:
     if code == MEET:
         if operand.index < 0:
             operand.index = len(trace.meetings)
-            trace.meetings.append((operand.name, operand.size))
+            trace.meetings.append((operand.names, operand.members))
         return operand.index
     if code in (SIGNAL, AWAIT):
         if operand.index < 0:
