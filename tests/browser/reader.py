@@ -12,9 +12,10 @@ PATIENCE = 120  # seconds for what always comes: a page, a kernel, the end of a 
 ANSWER = 10  # seconds in which a picture must answer a control
 
 OUTPUT = ".jp-Cell-outputArea > .jp-OutputArea-child > .jp-OutputArea-output"
+BROKEN_WIDGET = ".jupyter-widgets-error-widget"
 ERROR = (
     '[data-mime-type="application/vnd.jupyter.error"], [data-mime-type="application/vnd.jupyter.stderr"], '
-    ".jupyter-widgets-error-widget"
+    + BROKEN_WIDGET
 )
 
 # One number a picture, from its pixels; icons are too small to count. An SVG is its text.
@@ -82,14 +83,18 @@ class Reader:
         self.page.goto(f"{self.address}/lab/tree/{notebook.name}?token={self.token}&reset")
         self._run_all_cells(cells_to_run)
         self._photograph(f"{notebook.stem}.png")
-        for output in self.page.locator(OUTPUT).all():
-            for selector, move in CONTROLS.items():
-                for control in output.locator(selector).all():
-                    self._try(control, move, output)
-        self._photograph(f"{notebook.stem}_moved.png")
-        errors = self.page.locator(ERROR).all_inner_texts()
-        self.complaints += [f"error output: ... {text.strip()[-500:]}" for text in errors]
-        return list(dict.fromkeys(self.complaints))
+        if not self._errors():
+            for output in self.page.locator(OUTPUT).all():
+                for selector, move in CONTROLS.items():
+                    for control in output.locator(selector).all():
+                        self._try(control, move, output)
+            self._photograph(f"{notebook.stem}_moved.png")
+        return list(dict.fromkeys([*self.complaints, *self._errors()]))
+
+    def _errors(self) -> list[str]:
+        for broken in self.page.locator(BROKEN_WIDGET).all():
+            broken.click()  # shows its message
+        return [f"error output: {text.strip()}" for text in self.page.locator(ERROR).all_inner_texts()]
 
     def _serve(self, notebook: Path) -> int:
         """Copy `notebook` without its outputs, so that whatever is seen was made here; the number of cells to run."""

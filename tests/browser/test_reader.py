@@ -96,6 +96,11 @@ widgets.VBox([controls[0], picture, area])
     assert "ValueError: too many ranks" in complaint
 
 
+def test_a_widget_that_cannot_be_shown_is_quoted(complaints):
+    (complaint,) = complaints("import ipywidgets\nipywidgets.Image(value=b'', tooltip='crashes its view')")
+    assert "Failed to create view for 'ImageView'" in complaint
+
+
 def test_a_request_to_the_network_is_refused_and_named(complaints):
     asks = "from IPython.display import HTML\nHTML('<img src=\"http://example.org/logo.png\">')"
     assert complaints(asks) == ["asked the network for example.org"]
