@@ -1,0 +1,21 @@
+"""What the tests of the world share: both array libraries, and a look at the threads after every test."""
+
+from __future__ import annotations
+
+import threading
+
+import array_api_strict
+import numpy as np
+import pytest
+
+
+@pytest.fixture(params=[np, array_api_strict], ids=["numpy", "strict"])
+def xp(request):
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left_behind():
+    before = set(threading.enumerate())
+    yield
+    assert not set(threading.enumerate()) - before

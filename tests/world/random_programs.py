@@ -1,0 +1,191 @@
+"""Random programs that cannot deadlock: one global list of steps, of which each rank runs its own in that order.
+
+Why none can deadlock: both ends of a message are posted in the same step, and nobody waits for anything that is posted
+in a later step. So the earliest step that is not over can always go on.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+
+WORLD, PARITY = "world", "parity"  # all ranks; the ranks of the same parity, in reverse order
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "gather", "barrier", "all_to_all")
+BESIDE = ("iall_reduce", "iall_gather", "ireduce_scatter")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a program. `ranks` take part in it; the other fields are what its `kind` needs."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    number: int  # of the step: names its message, its compute, its print
+    group: str = WORLD
+    shift: int = 0  # of a ring: how far to the right each rank sends
+    nbytes: int = 0
+    blocking: tuple[bool, bool] = (True, True)  # does the sender, does the receiver wait at once?
+    ticks: int = 0  # picoseconds of a compute
+    name: str = ""  # of a collective
+    ends: str = ""  # of a wait: "send", "receive" or "both", of the step `number`
+
+
+def members(group: str, rank: int, size: int) -> list[int]:
+    return list(range(size)) if group == WORLD else [r for r in reversed(range(size)) if r % 2 == rank % 2]
+
+
+def random_steps(random: Random, size: int, length: int, *, collectives: bool = True) -> list[Step]:
+    """`length` steps and the waits that they leave open; `collectives`: also collectives, holds and prints."""
+    kinds = ["message"] * 6 + ["ring"] * 2 + ["compute"] * 4 + ["meet"]
+    if collectives:
+        kinds += ["collective"] * 2 + ["beside"] + ["hold"] * 2 + ["drop"] * 2 + ["print"]
+    steps: list[Step] = []
+    open_: list[Step] = []  # the waits that are still to come
+    for number in range(length):
+        kind = random.choice(kinds)
+        group = random.choice((WORLD, PARITY))
+        nbytes = 4 * random.randrange(4)
+        rank = random.randrange(size)
+        if kind == "message":
+            src, dst = rank, random.choice(members(group, rank, size))
+            blocking = (False, False) if src == dst else (random.random() < 0.5, random.random() < 0.5)
+            steps.append(Step(kind, (src, dst), number, group, nbytes=nbytes, blocking=blocking))
+            open_ += [Step("wait", (r,), number, ends=e) for r, e, b in zip((src, dst), ("send", "receive"), blocking, strict=True) if not b]
+        elif kind == "ring":
+            shift = random.randrange(size)
+            steps.append(Step(kind, tuple(members(group, rank, size)), number, group, shift=shift, nbytes=nbytes))
+        elif kind in ("meet", "collective", "beside"):
+            name = {"meet": "split", "collective": random.choice(COLLECTIVES), "beside": random.choice(BESIDE)}[kind]
+            steps.append(Step(kind, tuple(members(group, rank, size)), number, group, name=name))
+            if kind == "beside":
+                open_ += [Step("wait", (r,), number, ends="both") for r in members(group, rank, size)]
+        elif kind in ("hold", "drop"):
+            steps.append(Step(kind, (rank,), number, nbytes=nbytes))
+        else:
+            steps.append(Step(kind, (rank,), number, ticks=random.randrange(5)))
+        while open_ and random.random() < 0.3:
+            steps.append(open_.pop(random.randrange(len(open_))))
+    random.shuffle(open_)
+    return steps + open_
+
+
+def program(comm: Any, steps: list[Step], delays: int | None = None) -> list[Any]:
+    """Run this rank's part; returns what it received. `delays` seeds sleeps at random places."""
+    dice = Random(f"{delays} {comm.rank}")
+    parity = comm.split(comm.rank % 2, key=-comm.rank)
+    groups = {WORLD: comm, PARITY: parity}
+    requests: dict[tuple[int, str], Any] = {}
+    kept: list[Any] = []
+    received: list[Any] = []
+
+    def keep(x: Any) -> None:
+        received.append((x.shape, float(x.sum())))
+        kept.append(x)
+
+    for step in steps:
+        if comm.rank not in step.ranks:
+            continue
+        if delays is not None and dice.random() < 0.2:
+            time.sleep(dice.random() * 4e-4)
+        group = groups[step.group]
+        order = members(step.group, comm.rank, comm.size)
+        x = np.full(step.nbytes // 4, step.number, dtype=np.float32)
+        if step.kind == "message":
+            src, dst = (order.index(rank) for rank in step.ranks)
+            for end, rank, waits in zip(("send", "receive"), step.ranks, step.blocking, strict=True):
+                if rank != comm.rank:
+                    continue
+                if waits and end == "send":
+                    group.send(x, dst, label=step.number)
+                elif waits:
+                    keep(group.recv(src, x, label=step.number))
+                elif end == "send":
+                    requests[step.number, end] = group.isend(x, dst, label=step.number)
+                else:
+                    requests[step.number, end] = group.irecv(src, x, label=step.number)
+        elif step.kind == "wait":
+            result = requests.pop((step.number, step.ends)).wait()
+            if result is not None:
+                keep(result)
+        elif step.kind == "ring":
+            keep(group.sendrecv(x, (group.rank + step.shift) % group.size, (group.rank - step.shift) % group.size))
+        elif step.kind == "compute":
+            with comm.compute(f"compute {step.number}", seconds=step.ticks * 1e-12):
+                pass
+        elif step.kind == "meet":
+            group.split(0)
+        elif step.kind == "collective":
+            result = collective(group, step.name, np.full(2 * group.size, step.number, dtype=np.float64))
+            if result is not None:
+                keep(result)
+        elif step.kind == "beside":
+            x = np.full(group.size, step.number, dtype=np.float64)
+            requests[step.number, "both"] = getattr(group, step.name)(x)
+        elif step.kind == "hold":
+            kept.append(np.zeros(step.nbytes))
+            comm.hold(f"hold {step.number}", kept[-1])
+        elif step.kind == "drop" and kept:
+            kept.pop(step.number % len(kept))
+        elif step.kind == "print":
+            comm.print("step", step.number)
+    return received
+
+
+def collective(group: Any, name: str, x: Any) -> Any:
+    if name == "barrier":
+        return group.barrier()
+    if name == "all_to_all":
+        return group.all_to_all(x, 0, 0)
+    return getattr(group, name)(x)
+
+
+@dataclass
+class Flow:
+    """A message, for the simulator: which ranks, how many bytes."""
+
+    src: int
+    dst: int
+    nbytes: int
+
+
+def operations(steps: list[Step], size: int) -> tuple[list[list[tuple[str, Any]]], list[Flow], list[int]]:
+    """The same program as lists of posts, waits, computes and meetings, with the messages and the sizes of the
+    meetings that they name by number.
+    """
+    lists: list[list[tuple[str, Any]]] = [[("meet", 0)] for _ in range(size)]
+    flows: list[Flow] = []
+    meetings = [size]  # the split that makes the groups
+    waits: dict[tuple[int, str], tuple[str, int]] = {}
+
+    def flow(src: int, dst: int, nbytes: int) -> int:
+        flows.append(Flow(src, dst, nbytes))
+        return len(flows) - 1
+
+    for step in steps:
+        if step.kind == "message":
+            message = flow(*step.ranks, step.nbytes)
+            for end, rank, blocks in zip(("send", "receive"), step.ranks, step.blocking, strict=True):
+                lists[rank].append((f"post {end}", message))
+                if blocks:
+                    lists[rank].append((f"wait {end}", message))
+                waits[step.number, end] = (f"wait {end}", message)
+        elif step.kind == "wait":
+            lists[step.ranks[0]].append(waits[step.number, step.ends])
+        elif step.kind == "ring":
+            count = len(step.ranks)
+            order = members(step.group, step.ranks[0], size)
+            sent = {src: flow(src, order[(i + step.shift) % count], step.nbytes) for i, src in enumerate(order)}
+            for i, rank in enumerate(order):
+                out, back = sent[rank], sent[order[(i - step.shift) % count]]
+                lists[rank] += [("post send", out), ("post receive", back), ("wait send", out), ("wait receive", back)]
+        elif step.kind == "compute":
+            lists[step.ranks[0]].append(("compute", (step.ticks, f"compute {step.number}")))
+        elif step.kind == "meet":
+            meetings.append(len(step.ranks))
+            for rank in step.ranks:
+                lists[rank].append(("meet", len(meetings) - 1))
+    return lists, flows, meetings

@@ -1,0 +1,502 @@
+"""Every collective and algorithm: its values against NumPy, its messages, bytes and picoseconds against closed forms.
+
+Two closed forms stand beside each count: `<name>_cost`, which the notebooks print, and the formulas of the papers,
+written here again without looking at the code, so that code and cost cannot be wrong together.
+"""
+
+from __future__ import annotations
+
+import time
+from math import ceil, floor, log2
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from parlab.arrays import asarray, to_numpy
+from parlab.world import CLASSROOM, Cluster, Link, collectives, per_rank, run
+
+SIZES = range(1, 18)
+POWERS_OF_TWO = (1, 2, 4, 8, 16)
+EVEN = Cluster.uniform(latency=3e-7, bandwidth=7e9)  # no step lasts a round number of picoseconds
+LINK = EVEN.intra
+OPERATIONS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+ALL_REDUCES = ("ring", "recursive_doubling", "rabenseifner")
+
+
+def draw(xp, size, *shape, dtype="float64"):
+    """One array a rank; whole numbers, so that every order of summation gives the same bits."""
+    numbers = np.random.default_rng([size, *shape]).integers(-8, 9, (size, *shape))
+    return [asarray(own, xp, dtype=getattr(xp, dtype)) for own in numbers]
+
+
+def counted(done):
+    """What a run sent and how long it took: messages and bytes of each rank, makespan."""
+    timeline = done.timeline
+    ranks = range(timeline.size)
+    return [timeline.messages(r) for r in ranks], [timeline.bytes_sent(r) for r in ranks], timeline.makespan
+
+
+def assert_cost(done, cost):
+    assert counted(done) == (cost.messages, cost.nbytes, cost.picoseconds)
+
+
+def assert_each_rank_has(results, expected):
+    for result in results:
+        np.testing.assert_array_equal(to_numpy(result), expected, strict=True)
+
+
+def assert_bitwise_equal(results):
+    first = to_numpy(results[0]).tobytes()
+    assert all(to_numpy(result).tobytes() == first for result in results)
+
+
+def some_lengths(size):
+    """Nothing, less than one element a rank, not a multiple, a multiple."""
+    return sorted({0, 1, size - 1, size + 2, 3 * size})
+
+
+# All-reduce
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("algorithm", ALL_REDUCES)
+def test_all_reduce_equals_numpy_and_its_cost_at_even_and_uneven_lengths(xp, algorithm, size):
+    cost = getattr(collectives, f"{algorithm}_all_reduce_cost")
+    for length in some_lengths(size):
+        xs = draw(xp, size, length)
+        done = run(lambda comm, x: comm.all_reduce(x, algorithm=algorithm), size, per_rank(xs), cluster=EVEN)  # noqa: B023
+        assert_each_rank_has(done.results, np.sum(xs, axis=0))
+        assert_cost(done, cost(size, length, 8, LINK))
+
+
+@pytest.mark.parametrize("algorithm", ALL_REDUCES)
+@pytest.mark.parametrize("op", OPERATIONS)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "int8"])
+def test_all_reduce_of_7_ranks_does_sum_prod_max_min_in_the_arrays_own_dtype(xp, algorithm, op, dtype):
+    xs = draw(xp, 7, 2, 5, dtype=dtype)
+    done = run(lambda comm, x: comm.all_reduce(x, op, algorithm), 7, per_rank(xs))
+    assert_each_rank_has(done.results, OPERATIONS[op].reduce([to_numpy(x) for x in xs], axis=0, dtype=dtype))
+
+
+@pytest.mark.parametrize("size", [2, 3, 6, 8, 13])
+@pytest.mark.parametrize("algorithm", [*ALL_REDUCES, "hierarchical"])
+def test_all_ranks_of_an_all_reduce_hold_the_same_bits_even_where_sums_round(algorithm, size):
+    xs = [np.random.default_rng([size, rank]).standard_normal(101) for rank in range(size)]
+    node = {"ranks_per_node": 2 if size % 2 == 0 else 1} if algorithm == "hierarchical" else {}
+    results = run(lambda comm, x: comm.all_reduce(x, algorithm=algorithm, **node), size, per_rank(xs)).results
+    assert_bitwise_equal(results)
+    np.testing.assert_allclose(results[0], np.sum(xs, axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_ring_all_reduce_takes_2_N_minus_1_steps_and_sends_2_n_N_minus_1_over_N(size):
+    n = 8 * 5 * size
+    done = run(lambda comm: comm.all_reduce(np.ones(5 * size)), size, cluster=EVEN)
+    time_ = 2 * (size - 1) * LINK.picoseconds(n // size)
+    assert counted(done) == ([2 * (size - 1)] * size, [2 * n * (size - 1) // size] * size, time_)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_recursive_doubling_takes_log2_N_steps_of_the_whole_array_and_2_more_with_n_more_bytes_where_N_is_no_power(size):
+    n = 8 * 11
+    done = run(lambda comm: comm.all_reduce(np.ones(11), algorithm="recursive_doubling"), size, cluster=EVEN)
+    steps = floor(log2(size))
+    extra = size - 2**steps  # ranks beyond the power of two: as many pairs, one of each pair only sends and receives once
+    folded = [r % 2 == 0 for r in range(2 * extra)]
+    messages = [1 if outside else steps + 1 for outside in folded] + [steps] * (size - 2 * extra)
+    time_ = (steps + 2 * (extra > 0)) * LINK.picoseconds(n)
+    assert counted(done) == (messages, [n * count for count in messages], time_)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_rabenseifner_takes_2_log2_N_steps_and_sends_2_n_N_minus_1_over_N_with_folding_where_N_is_no_power(size):
+    steps = floor(log2(size))
+    core, extra = 2**steps, size - 2**steps
+    n = 8 * 3 * core
+    done = run(lambda comm: comm.all_reduce(np.ones(3 * core), algorithm="rabenseifner"), size, cluster=EVEN)
+    inside = 2 * n * (core - 1) // core
+    nbytes = [n if r % 2 == 0 else inside + n for r in range(2 * extra)] + [inside] * (size - 2 * extra)
+    messages = [1 if r % 2 == 0 else 2 * steps + 1 for r in range(2 * extra)] + [2 * steps] * (size - 2 * extra)
+    halves = sum(LINK.picoseconds(n // 2**step) for step in range(1, steps + 1))
+    time_ = 2 * halves + 2 * (extra > 0) * LINK.picoseconds(n)
+    assert counted(done) == (messages, nbytes, time_)
+
+
+HIERARCHIES = [(nodes, per_node) for nodes in range(1, 6) for per_node in range(1, 6)]
+
+
+@pytest.mark.parametrize(("nodes", "per_node"), HIERARCHIES)
+def test_hierarchical_sends_2_n_g_minus_1_over_g_inside_and_2_n_k_minus_1_over_gk_between(xp, nodes, per_node):
+    size, length = nodes * per_node, 3 * nodes * per_node
+    cluster = Cluster("nodes", CLASSROOM.device, per_node, Link(1e-6, 5e9), Link(4e-6, 1e9))
+    xs = draw(xp, size, length)
+    done = run(
+        lambda comm, x: comm.all_reduce(x, algorithm="hierarchical", ranks_per_node=per_node),
+        size,
+        per_rank(xs),
+        cluster=cluster,
+    )
+    assert_each_rank_has(done.results, np.sum(xs, axis=0))
+    n = 8 * length
+    inside, between = [0] * size, [0] * size
+    for t in done.timeline.transfers:
+        (inside if t.src // per_node == t.dst // per_node else between)[t.src] += t.nbytes
+    assert inside == [2 * n * (per_node - 1) // per_node] * size
+    assert between == [2 * n * (nodes - 1) // (nodes * per_node)] * size
+    piece, part = n // per_node, n // per_node // nodes
+    time_ = 2 * (per_node - 1) * cluster.intra.picoseconds(piece) + 2 * (nodes - 1) * cluster.inter.picoseconds(part)
+    assert done.timeline.makespan == time_
+
+
+@pytest.mark.parametrize(("size", "per_node"), [(n, g) for n in SIZES for g in range(1, n + 1) if n % g == 0])
+def test_hierarchical_equals_its_cost_at_even_and_uneven_lengths(size, per_node):
+    cluster = Cluster("nodes", CLASSROOM.device, per_node, Link(1e-6, 5e9), Link(4e-6, 1e9))
+    for length in some_lengths(size):
+        xs = draw(np, size, length)
+        done = run(
+            lambda comm, x: comm.all_reduce(x, algorithm="hierarchical", ranks_per_node=per_node),
+            size,
+            per_rank(xs),
+            cluster=cluster,
+        )
+        assert_each_rank_has(done.results, np.sum(xs, axis=0))
+        cost = collectives.hierarchical_all_reduce_cost(size, length, 8, per_node, cluster.intra, cluster.inter)
+        assert_cost(done, cost)
+
+
+# All-gather and reduce-scatter
+
+
+def usable(algorithm):
+    return POWERS_OF_TWO if algorithm in ("recursive_doubling", "recursive_halving") else SIZES
+
+
+GATHERS = [(name, size) for name in ("ring", "bruck", "recursive_doubling") for size in usable(name)]
+SCATTERS = [(name, size) for name in ("ring", "recursive_halving") for size in usable(name)]
+
+
+@pytest.mark.parametrize(("algorithm", "size"), GATHERS)
+def test_all_gather_joins_by_rank_and_sends_n_N_minus_1_over_N(xp, algorithm, size):
+    xs = draw(xp, size, 2, 3, 4)
+    for axis in (0, 1, -1):
+        done = run(lambda comm, x: comm.all_gather(x, axis, algorithm), size, per_rank(xs), cluster=EVEN)  # noqa: B023
+        assert_each_rank_has(done.results, np.concatenate([to_numpy(x) for x in xs], axis=axis))
+        own = 8 * 24
+        assert_cost(done, getattr(collectives, f"{algorithm}_all_gather_cost")([own] * size, LINK))
+        if algorithm == "ring":
+            steps = [own] * (size - 1)
+        else:
+            steps = [min(2**k, size - 2**k) * own for k in range(ceil(log2(size)))]
+        assert sum(steps) == size * own * (size - 1) // size
+        assert counted(done) == ([len(steps)] * size, [sum(steps)] * size, sum(map(LINK.picoseconds, steps)))
+
+
+@pytest.mark.parametrize(("algorithm", "size"), SCATTERS)
+def test_reduce_scatter_gives_rank_r_piece_r_and_sends_n_N_minus_1_over_N(xp, algorithm, size):
+    for axis, shape in ((0, (2 * size, 3)), (1, (3, size)), (-1, (1, 2, 3 * size))):
+        xs = draw(xp, size, *shape)
+        done = run(lambda comm, x: comm.reduce_scatter(x, axis, "sum", algorithm), size, per_rank(xs), cluster=EVEN)  # noqa: B023
+        for result, piece in zip(done.results, np.split(np.sum(xs, axis=0), size, axis), strict=True):
+            np.testing.assert_array_equal(to_numpy(result), piece, strict=True)
+        n = 8 * int(np.prod(shape))
+        assert_cost(done, getattr(collectives, f"{algorithm}_reduce_scatter_cost")([n // size] * size, LINK))
+        steps = [n // size] * (size - 1)
+        if algorithm == "recursive_halving":
+            steps = [n // 2**k for k in range(1, ceil(log2(size)) + 1)]
+        assert counted(done) == ([len(steps)] * size, [n * (size - 1) // size] * size, sum(map(LINK.picoseconds, steps)))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_ring_all_gather_and_reduce_scatter_take_counts_of_every_kind(xp, size):
+    for counts in ([(3 * r + size) % 4 for r in range(size)], [0] * size, [5] + [0] * (size - 1)):
+        nbytes = [8 * 2 * count for count in counts]
+        shards = [asarray(np.full((2, count), r), xp, xp.float64) for r, count in enumerate(counts)]
+        done = run(lambda comm, x: comm.all_gather(x, 1, counts=counts), size, per_rank(shards), cluster=EVEN)  # noqa: B023
+        assert_each_rank_has(done.results, np.concatenate([to_numpy(x) for x in shards], axis=1))
+        assert_cost(done, collectives.ring_all_gather_cost(nbytes, LINK))
+        total = sum(nbytes)
+        assert counted(done)[1] == [total - nbytes[(r + 1) % size] for r in range(size)]  # all but what comes back last
+
+        xs = draw(xp, size, 2, sum(counts))
+        done = run(lambda comm, x: comm.reduce_scatter(x, 1, counts=counts), size, per_rank(xs), cluster=EVEN)  # noqa: B023
+        pieces = np.split(np.sum(xs, axis=0), np.cumsum(counts)[:-1], axis=1)
+        for result, piece in zip(done.results, pieces, strict=True):
+            np.testing.assert_array_equal(to_numpy(result), piece, strict=True)
+        assert_cost(done, collectives.ring_reduce_scatter_cost(nbytes, LINK))
+        assert counted(done)[1] == [total - own for own in nbytes]
+
+
+# All-to-all
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("algorithm", ["pairwise", "bruck"])
+def test_all_to_all_transposes_pieces_and_sends_what_its_formula_says(xp, algorithm, size):
+    for split_axis, concat_axis in ((0, 0), (1, 0), (0, 1), (-1, 2)):
+        xs = draw(xp, size, 2 * size, size, 3 * size)
+        done = run(
+            lambda comm, x: comm.all_to_all(x, split_axis, concat_axis, algorithm),  # noqa: B023
+            size,
+            per_rank(xs),
+            cluster=EVEN,
+        )
+        pieces = [np.split(to_numpy(x), size, split_axis) for x in xs]
+        for rank, result in enumerate(done.results):
+            expected = np.concatenate([pieces[src][rank] for src in range(size)], axis=concat_axis)
+            np.testing.assert_array_equal(to_numpy(result), expected, strict=True)
+        piece = 8 * 6 * size**3 // size
+        if algorithm == "pairwise":
+            steps = [piece] * (size - 1)
+        else:
+            steps = [sum(1 for i in range(size) if i >> k & 1) * piece for k in range(ceil(log2(size)))]
+        assert counted(done) == ([len(steps)] * size, [sum(steps)] * size, sum(map(LINK.picoseconds, steps)))
+        assert_cost(done, getattr(collectives, f"{algorithm}_all_to_all_cost")(size, piece, LINK))
+
+
+def test_bruck_all_to_all_of_5_ranks_sends_5_blocks():
+    done = run(lambda comm: comm.all_to_all(np.ones(5), 0, 0, "bruck"), 5, cluster=EVEN)
+    assert counted(done)[1] == [5 * 8] * 5
+
+
+# One special rank: trees, incast, fan-out
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_broadcast_and_reduce_take_ceil_log2_N_steps_from_every_root(xp, size):
+    n, steps = 8 * 6, ceil(log2(size))
+    xs = draw(xp, size, 2, 3)
+    for root in {0, size // 2, size - 1}:
+        done = run(lambda comm, x: comm.broadcast(x, root), size, per_rank(xs), cluster=EVEN)  # noqa: B023
+        assert_each_rank_has(done.results, to_numpy(xs[root]))
+        assert_cost(done, collectives.binomial_broadcast_cost(size, n, root, LINK))
+        messages, nbytes, time_ = counted(done)
+        assert sum(messages) == size - 1
+        assert messages[root] == steps == max(messages)
+        assert nbytes == [n * count for count in messages]
+        assert time_ == steps * LINK.picoseconds(n)
+
+        done = run(lambda comm, x: comm.reduce(x, root), size, per_rank(xs), cluster=EVEN)  # noqa: B023
+        np.testing.assert_array_equal(to_numpy(done.results[root]), np.sum(xs, axis=0), strict=True)
+        assert [rank for rank, result in enumerate(done.results) if result is not None] == [root]
+        assert_cost(done, collectives.binomial_reduce_cost(size, n, root, LINK))
+        assert counted(done)[0] == [int(rank != root) for rank in range(size)]
+        assert counted(done)[2] == steps * LINK.picoseconds(n)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_gather_is_an_incast_and_scatter_a_fan_out_of_N_minus_1_messages_one_after_the_other(xp, size):
+    piece = 8 * 6
+    for root in {0, size // 2, size - 1}:
+        for axis in (0, -1):
+            xs = draw(xp, size, 2, 3)
+            done = run(lambda comm, x: comm.gather(x, root, axis), size, per_rank(xs), cluster=EVEN)  # noqa: B023
+            joined = np.concatenate([to_numpy(x) for x in xs], axis=axis)
+            np.testing.assert_array_equal(to_numpy(done.results[root]), joined, strict=True)
+            assert [rank for rank, result in enumerate(done.results) if result is not None] == [root]
+            assert_cost(done, collectives.linear_gather_cost(size, piece, root, LINK))
+            assert counted(done)[2] == (size - 1) * LINK.picoseconds(piece)
+
+            whole = asarray(joined, xp)
+            done = run(lambda comm: comm.scatter(whole, root, axis), size, cluster=EVEN)  # noqa: B023
+            for result, x in zip(done.results, xs, strict=True):
+                np.testing.assert_array_equal(to_numpy(result), to_numpy(x), strict=True)
+            assert_cost(done, collectives.linear_scatter_cost(size, piece, root, LINK))
+            assert counted(done)[2] == (size - 1) * LINK.picoseconds(piece)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_barrier_takes_ceil_log2_N_latencies_and_no_bytes(size):
+    done = run(lambda comm: comm.barrier(), size, cluster=EVEN)
+    steps = ceil(log2(size))
+    assert counted(done) == ([steps] * size, [0] * size, steps * 300_000)
+    assert_cost(done, collectives.dissemination_barrier_cost(size, LINK))
+
+
+# Any shape, any owner, any timing
+
+
+@pytest.mark.parametrize("algorithm", ALL_REDUCES)
+def test_an_array_without_axes_stays_an_array_without_axes(xp, algorithm):
+    def program(comm, x):
+        reduced = comm.reduce(x, 1)
+        return [comm.all_reduce(x, algorithm=algorithm), comm.broadcast(x), x if reduced is None else reduced]
+
+    for results in run(program, 3, xp.asarray(2.0)).results:
+        for result in results:
+            assert type(result) is type(xp.asarray(2.0))
+            assert result.shape == ()
+
+
+def test_collectives_take_views_in_any_memory_order_and_leave_them_unchanged():
+    base = np.arange(48.0).reshape(6, 8)
+    view = base.T[::2, ::-1]  # [4, 6], neither C nor Fortran order
+    before = view.copy()
+
+    def program(comm, x):
+        return [
+            comm.all_reduce(x),
+            comm.all_gather(x),
+            comm.reduce_scatter(x),
+            comm.all_to_all(x, 0, 1),
+            comm.broadcast(x),
+            comm.scatter(x),
+        ]
+
+    first = run(program, 2, view).results
+    second = run(program, 2, np.ascontiguousarray(view)).results
+    for a, b in zip(first[1], second[1], strict=True):
+        np.testing.assert_array_equal(a, b, strict=True)
+    np.testing.assert_array_equal(view, before)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_what_a_collective_returns_is_the_ranks_own_and_may_be_changed(size):
+    def program(comm, x):
+        results = [
+            comm.all_reduce(x),
+            comm.all_reduce(x, algorithm="recursive_doubling"),
+            comm.all_reduce(x, algorithm="rabenseifner"),
+            comm.all_gather(x),
+            comm.reduce_scatter(x),
+            comm.all_to_all(x, 0, 0),
+            comm.broadcast(x),
+            comm.scatter(x),
+            comm.gather(x),
+            comm.reduce(x),
+        ]
+        for result in results:
+            if result is not None:
+                result += comm.rank + 1
+        return float(x.sum())
+
+    assert run(program, size, np.ones(6)).results == [6.0] * size
+
+
+class Hesitant:
+    """A comm whose rank sleeps for a random while before each message: what a busy machine does to threads."""
+
+    def __init__(self, comm, rng):
+        self.comm, self.rng = comm, rng
+        self.rank, self.size, self.left, self.right = comm.rank, comm.size, comm.left, comm.right
+
+    def __getattr__(self, name):
+        time.sleep(self.rng.random() * 1e-3)
+        return getattr(self.comm, name)
+
+
+@pytest.mark.parametrize("algorithm", ALL_REDUCES)
+def test_rounding_sums_of_6_ranks_keep_their_bits_in_20_runs_under_random_delays(algorithm):
+    xs = [np.random.default_rng(rank).standard_normal(50) for rank in range(6)]
+    all_reduce = getattr(collectives, f"{algorithm}_all_reduce")
+
+    def program(comm, x, seed):
+        rng = np.random.default_rng([seed, comm.rank])
+        return all_reduce(Hesitant(comm, rng), x, np.add)
+
+    outcomes = {run(program, 6, per_rank(xs), seed).results[seed % 6].tobytes() for seed in range(20)}
+    assert len(outcomes) == 1
+
+
+def test_collectives_run_on_subgroups_with_the_groups_own_ranks_and_roots():
+    def program(comm):
+        half = comm.split(comm.rank % 2, key=-comm.rank)  # evens and odds, the last first
+        x = np.full(2, float(comm.rank))
+        return [half.rank, half.size], half.all_gather(x).tolist(), half.broadcast(x, root=1).tolist()
+
+    results = run(program, 6).results
+    assert [r[0] for r in results] == [[2, 3], [2, 3], [1, 3], [1, 3], [0, 3], [0, 3]]
+    assert results[0][1] == [4, 4, 2, 2, 0, 0]
+    assert results[3][1] == [5, 5, 3, 3, 1, 1]
+    assert results[0][2] == [2, 2]
+    assert results[1][2] == [3, 3]
+
+
+# Broken on purpose: each of these must be caught by a check above
+
+
+def _wrong_values_or_cost(name, broken, monkeypatch, length=12):
+    """Whether the value or the count of a 4-rank all-reduce betrays `broken`, put in the place of `name`."""
+    monkeypatch.setitem(collectives.ALGORITHMS["all_reduce"], "ring", broken)
+    xs = draw(np, 4, length)
+    done = run(lambda comm, x: comm.all_reduce(x), 4, per_rank(xs), cluster=EVEN)
+    wrong = []
+    if any(not np.array_equal(result, np.sum(xs, axis=0)) for result in done.results):
+        wrong.append("values")
+    cost = collectives.ring_all_reduce_cost(4, length, 8, LINK)
+    wrong += [
+        what
+        for what, a, b in zip(
+            ("messages", "bytes", "time"), counted(done), (cost.messages, cost.nbytes, cost.picoseconds), strict=True
+        )
+        if a != b
+    ]
+    return wrong
+
+
+def _ring(comm, x, combine, *, shift=0, drop=0, gather=True, whole=False):
+    """A ring all-reduce with a fault for each argument."""
+    total = np.array(x).reshape(-1)
+    size = comm.size
+    blocks = np.array_split(np.arange(total.size), size)
+    for step in range(size - 1 - drop):
+        out, into = blocks[(comm.rank - step - 1 + shift) % size], blocks[(comm.rank - step - 2 + shift) % size]
+        if whole:
+            total[into] = combine(total[into], comm.sendrecv(total, comm.right, comm.left)[into])
+        else:
+            total[into] = combine(total[into], comm.sendrecv(total[out], comm.right, comm.left, total[into]))
+    for step in range(size - 1 if gather else 0):
+        out, into = blocks[(comm.rank - step) % size], blocks[(comm.rank - step - 1) % size]
+        total[into] = comm.sendrecv(total[out], comm.right, comm.left, total[into])
+    return total.reshape(x.shape)
+
+
+def test_the_mutants_unbroken_original_passes(monkeypatch):
+    assert _wrong_values_or_cost("ring", _ring, monkeypatch) == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "caught_by"),
+    [
+        (dict(shift=1), {"values"}),
+        (dict(drop=1), {"values", "messages", "bytes", "time"}),
+        (dict(gather=False), {"values", "messages", "bytes", "time"}),
+        (dict(whole=True), {"bytes", "time"}),
+    ],
+    ids=["shifted by one", "last step dropped", "all-gather forgotten", "whole array sent"],
+)
+def test_a_broken_ring_is_caught_by(monkeypatch, fault, caught_by):
+    broken = lambda comm, x, combine: _ring(comm, x, combine, **fault)  # noqa: E731
+    assert set(_wrong_values_or_cost("ring", broken, monkeypatch)) == caught_by
+
+
+def test_a_ring_that_combines_with_the_wrong_operation_is_caught_by_values_alone(monkeypatch):
+    broken = lambda comm, x, combine: _ring(comm, x, np.maximum)  # noqa: E731
+    assert _wrong_values_or_cost("ring", broken, monkeypatch) == ["values"]
+
+
+def test_matching_that_ignores_the_channel_of_collectives_is_caught(monkeypatch):
+    """A posted irecv must not swallow a message of the collective that runs before its partner sends."""
+
+    def program(comm):
+        if comm.rank == 0:
+            request = comm.irecv(1, np.ones(1))
+            total = comm.all_reduce(np.ones(1), algorithm="recursive_doubling")
+            return [float(request.wait()[0]), float(total[0])]
+        total = comm.all_reduce(np.ones(1), algorithm="recursive_doubling")
+        comm.send(np.full(1, 7.0), 0)
+        return float(total[0])
+
+    assert run(program, 2).results == [[7.0, 2.0], 2.0]
+    from parlab.world.seats import Group
+
+    with_channel = Group.mailbox
+    monkeypatch.setattr(Group, "mailbox", lambda self, channel, src, dst: with_channel(self, "one", src, dst))
+    assert run(program, 2).results != [[7.0, 2.0], 2.0]
+
+
+def test_both_libraries_are_the_ones_that_come_back(xp):
+    kind = type(xp.ones(1))
+    result = run(lambda comm: comm.all_reduce(xp.ones(3)), 2).results[0]
+    assert type(result) is kind
+    assert kind is np.ndarray or xp is array_api_strict
