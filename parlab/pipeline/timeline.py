@@ -59,8 +59,14 @@ class ScheduleTimeline(Timeline):
         end: Sequence[Any],
     ) -> None:
         makespan = max(end[stop - 1] for stop in program.first[1:] if stop > 0)
-        super().__init__(program.schedule.num_ranks, makespan=makespan, unit="units")
-        del self._computes, self._transfers, self._waits  # made when somebody looks: they cost more than simulating
+        super().__init__(  # the tables are made when somebody looks: that costs more than simulating
+            program.schedule.num_ranks,
+            makespan,
+            computes=self._computes,
+            transfers=self._transfers,
+            waits=self._waits,
+            unit="units",
+        )
         self.schedule = program.schedule
         self.costs = costs
         self._program = program
@@ -70,8 +76,7 @@ class ScheduleTimeline(Timeline):
     def _joined(self) -> frozenset[int]:
         return frozenset(row for row, duration in enumerate(self._duration) if duration is None)
 
-    @cached_property
-    def _computes(self) -> Columns:  # type: ignore[override]
+    def _computes(self) -> Columns:
         steps = [step for rank in range(self.size) for step in steps_of(self._program, rank, self._joined)]
         return (
             [self._program.rank[step.start] for step in steps],
@@ -80,8 +85,7 @@ class ScheduleTimeline(Timeline):
             [step_name(self._program, step) for step in steps],
         )
 
-    @cached_property
-    def _transfers(self) -> Columns:  # type: ignore[override]
+    def _transfers(self) -> Columns:
         program, end, lag = self._program, self._end, self._lag
         rows = [
             (source, row)
@@ -100,8 +104,7 @@ class ScheduleTimeline(Timeline):
             [str(program.actions[source]) for source, _ in rows],
         )
 
-    @cached_property
-    def _waits(self) -> Columns:  # type: ignore[override]
+    def _waits(self) -> Columns:
         idle = [slot for rank in range(self.size) for slot in self.idle(rank) if slot.action is not None]
         return (
             [slot.rank for slot in idle],

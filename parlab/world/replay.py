@@ -143,11 +143,11 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
     columns = (src, dst, trace.nbytes, ready_at, start_at, end_at, trace.names, trace.labels)
     timeline = Timeline(
         size,
+        now,
         computes=(compute_ranks, compute_starts, compute_ends, compute_names),
         transfers=columns if len(passed) == count else tuple([column[row] for row in passed] for column in columns),
         waits=waits,
         held=held,
-        makespan=now,
         cluster=cluster.name,
     )
     return timeline, sorted(prints, key=lambda printed: printed[:2])

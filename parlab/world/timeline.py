@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,11 +60,11 @@ class Timeline:
 
     Args:
         size: number of ranks.
-        computes: columns (rank, start, end, name).
+        computes: columns (rank, start, end, name), or a function that makes them when somebody looks; so the next two.
         transfers: columns (src, dst, nbytes, ready, start, end, name, label), the messages that were delivered.
         waits: columns (rank, start, end, peer, name).
         held: for each rank its changes of held memory, (time, bytes, name), in the order in which they were made.
-        makespan: the time when the last rank is done; None: the end of the last compute or transfer.
+        makespan: the time when the last rank is done.
         unit: what one tick is, as it is shown.
         cluster: the name of the hardware that the clock stands for.
     """
@@ -72,29 +72,32 @@ class Timeline:
     def __init__(
         self,
         size: int,
-        computes: Columns = ((), (), (), ()),
-        transfers: Columns = ((), (), (), (), (), (), (), ()),
-        waits: Columns = ((), (), (), (), ()),
+        makespan: int,
+        *,
+        computes: Columns | Callable[[], Columns] = ((),) * 4,
+        transfers: Columns | Callable[[], Columns] = ((),) * 8,
+        waits: Columns | Callable[[], Columns] = ((),) * 5,
         held: Sequence[Sequence[tuple[int, int, str]]] | None = None,
-        makespan: int | None = None,
         unit: str = "ps",
         cluster: str = "",
     ):
         self.size = size
+        self.makespan = makespan
         self.unit = unit
         self.cluster = cluster
-        self._computes = computes
-        self._transfers = transfers
-        self._waits = waits
+        self._tables = {"computes": computes, "transfers": transfers, "waits": waits}
         self._held = held if held is not None else [()] * size
-        if makespan is None:
-            makespan = max(max(computes[2], default=0), max(transfers[5], default=0))
-        self.makespan = makespan
+
+    def _columns(self, table: str) -> Columns:
+        columns = self._tables[table]
+        if callable(columns):
+            columns = self._tables[table] = columns()
+        return columns
 
     @cached_property
     def computes(self) -> list[Span]:
         """Every computation, in the order in which they started."""
-        ranks, starts, ends, names = self._computes
+        ranks, starts, ends, names = self._columns("computes")
         return [
             Span(rank, start, end, "compute", name)
             for rank, start, end, name in zip(ranks, starts, ends, names, strict=True)
@@ -103,12 +106,14 @@ class Timeline:
     @cached_property
     def transfers(self) -> list[Transfer]:
         """Every message, by start, then sender."""
-        return sorted(map(Transfer._make, zip(*self._transfers, strict=True)), key=lambda t: (t.start, t.src, t.end))
+        return sorted(
+            map(Transfer._make, zip(*self._columns("transfers"), strict=True)), key=lambda t: (t.start, t.src, t.end)
+        )
 
     @cached_property
     def waits(self) -> list[Wait]:
         """Every wait, in the order in which they ended."""
-        return [Wait._make(row) for row in zip(*self._waits, strict=True)]
+        return [Wait._make(row) for row in zip(*self._columns("waits"), strict=True)]
 
     @cached_property
     def spans(self) -> list[Span]:
@@ -128,12 +133,22 @@ class Timeline:
     def messages(self, rank: int) -> int:
         """How many messages `rank` sent to other ranks."""
         self._check(rank)
-        return sum(src == rank != dst for src, dst in zip(*self._transfers[:2], strict=True))
+        return self._sent[0][rank]
 
     def bytes_sent(self, rank: int) -> int:
         """Bytes that `rank` sent to other ranks."""
         self._check(rank)
-        return sum(nbytes for src, dst, nbytes in zip(*self._transfers[:3], strict=True) if src == rank != dst)
+        return self._sent[1][rank]
+
+    @cached_property
+    def _sent(self) -> tuple[list[int], list[int]]:
+        """How many messages, and how many bytes, each rank sent to others."""
+        messages, total = [0] * self.size, [0] * self.size
+        for src, dst, nbytes in zip(*self._columns("transfers")[:3], strict=True):
+            if src != dst:
+                messages[src] += 1
+                total[src] += nbytes
+        return messages, total
 
     def held(self, rank: int) -> list[tuple[int, int]]:
         """Held bytes of `rank` over time: (time, bytes from then on), one pair a change."""
@@ -161,12 +176,19 @@ class Timeline:
     def busy(self, rank: int) -> int:
         """Time that `rank` computed."""
         self._check(rank)
-        return sum(end - start for r, start, end in zip(*self._computes[:3], strict=True) if r == rank)
+        return self._spent("computes")[rank]
 
     def waited(self, rank: int) -> int:
         """Time that `rank` stood in a wait."""
         self._check(rank)
-        return sum(end - start for r, start, end in zip(*self._waits[:3], strict=True) if r == rank)
+        return self._spent("waits")[rank]
+
+    def _spent(self, table: str) -> list[int]:
+        """Time that each rank spent in the spans of `table`."""
+        spent = [0] * self.size
+        for rank, start, end in zip(*self._columns(table)[:3], strict=True):
+            spent[rank] += end - start
+        return spent
 
     def format(self, time: int) -> str:
         """`time` as text, in its unit."""
@@ -177,12 +199,11 @@ class Timeline:
         if self.cluster:
             title += f" on {self.cluster}"
         header = f"{'rank':>4} {'compute':>10} {'wait':>10} {'messages':>8} {'sent':>10} {'peak held':>10}"
-        shown = range(min(self.size, MOST_ROWS))
+        busy, waited = self._spent("computes"), self._spent("waits")
         rows = [
-            f"{rank:>4} {self.format(self.busy(rank)):>10} {self.format(self.waited(rank)):>10} "
-            f"{self.messages(rank):>8} {format_bytes(self.bytes_sent(rank)):>10} "
-            f"{format_bytes(self.peak_bytes(rank)):>10}"
-            for rank in shown
+            f"{rank:>4} {self.format(busy[rank]):>10} {self.format(waited[rank]):>10} {self.messages(rank):>8} "
+            f"{format_bytes(self.bytes_sent(rank)):>10} {format_bytes(self.peak_bytes(rank)):>10}"
+            for rank in range(min(self.size, MOST_ROWS))
         ]
         if self.size > MOST_ROWS:
             rows.append(f"... and {self.size - MOST_ROWS} more ranks")
