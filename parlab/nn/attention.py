@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import product
 
 from array_api_compat import is_cupy_array, is_numpy_array
 
@@ -95,21 +96,22 @@ def attend_block(
     """
     xp = namespace(q, k, v)
     B, H, S, D = q.shape
-    group = H // k.shape[1]
-    q, k, v = (_widen(x) for x in (q, k, v))
-    q = q * default_scale(scale, D)
-    gentle = _largest_score(q, k) < GENTLE
-    v = xp.concat([v, xp.ones_like(v[..., :1])], axis=-1)  # [B, G, T, D+1]: the last column of P v is the sum of P
-    out, lse = xp.empty_like(q), xp.empty(q.shape[:-1], dtype=q.dtype, device=q.device)
-    buffer = _tile_buffer(q)
-    stretches = list(_stretches(S, k.shape[2], diagonal, q))
-    for b in range(B):
-        for h in range(H):
-            keys, values = k[b, h // group, ...], v[b, h // group, ...]  # [T, D], [T, D+1]
-            for rows, tiles in stretches:
-                out[b, h, rows, :], lse[b, h, rows] = _attend_rows(
-                    q[b, h, rows, :], keys, values, tiles, gentle, buffer
-                )
+    G, T = k.shape[1:3]
+    scale = default_scale(scale, D)
+    gentle = _largest_score(q, k, scale) < GENTLE
+    out = xp.empty(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S, D]
+    lse = xp.empty(q.shape[:-1], dtype=out.dtype, device=q.device)  # [B, H, S]
+    buffer = _tile_buffer(out)
+    stretches = list(_stretches(S, T, diagonal, out))
+    for b, h in product(range(B), range(H)):
+        g = h // (H // G)
+        queries, keys, values = (
+            _widen(x) for x in (q[b, h, ...], k[b, g, ...], v[b, g, ...])
+        )  # [S, D], [T, D], [T, D]
+        queries = queries * scale
+        values = _append(values, xp.ones_like(values[:, 0]))  # [T, D+1]: the last column of P v is the sum of P
+        for rows, tiles in stretches:
+            out[b, h, rows, :], lse[b, h, rows] = _attend_rows(queries[rows, :], keys, values, tiles, gentle, buffer)
     return out, lse
 
 
@@ -158,38 +160,35 @@ def attend_block_backward(
     """
     xp = namespace(dout, q, k, v)
     B, H, S, D = q.shape
-    group = H // k.shape[1]
+    G, T = k.shape[1:3]
     scale = default_scale(scale, D)
-    dout, q, k, v, lse, delta = (_widen(x) for x in (dout, q, k, v, lse, delta))
-    q = q * scale
-    gentle = _largest_score(q, k) + float(xp.max(lse)) < GENTLE
+    gentle = _largest_score(q, k, scale) + float(xp.max(lse)) < -LOWEST_EXPONENT
     lse = xp.where(lse == -xp.inf, xp.inf, lse)  # a query without keys: every weight is exp(−inf)
-    ones = xp.ones_like(k[..., :1])  # [B, G, T, 1]
-    q_lse, k_one = (
-        xp.concat([q, -lse[..., None]], axis=-1),
-        xp.concat([k, ones], axis=-1),
-    )  # [B, H, S, D+1], [B, G, T, D+1]
-    dout_delta, v_one = xp.concat([dout, -delta[..., None]], axis=-1), xp.concat([v, ones], axis=-1)
-    dq, dk, dv = xp.zeros_like(q), xp.zeros_like(k), xp.zeros_like(v)
-    scores_buffer, dweights_buffer = _tile_buffer(q), _tile_buffer(q)
-    stretches = list(_stretches(S, k.shape[2], diagonal, q))
-    for b in range(B):
-        for h in range(H):
-            g = h // group
-            for rows, tiles in stretches:
-                for columns, hidden in tiles:
-                    scores = _product(q_lse[b, h, rows, :], k_one[b, g, columns, :], scores_buffer)  # [rows, columns]
-                    if not gentle:
-                        scores = xp.maximum(scores, LOWEST_EXPONENT)
-                    if hidden is not None:
-                        scores += hidden
-                    weights = exp_(scores)
-                    dv[b, g, columns, :] += xp.matrix_transpose(weights) @ dout[b, h, rows, :]
-                    dscores = _product(dout_delta[b, h, rows, :], v_one[b, g, columns, :], dweights_buffer)
-                    dscores *= weights
-                    dk[b, g, columns, :] += xp.matrix_transpose(dscores) @ q[b, h, rows, :]
-                    dq[b, h, rows, :] += dscores @ k[b, g, columns, :]
-    return dq * scale, dk, dv
+    dq, dk, dv = (xp.zeros(x.shape, dtype=accumulator_dtype(x), device=x.device) for x in (q, k, v))
+    scores_buffer, dscores_buffer = _tile_buffer(dq), _tile_buffer(dq)
+    stretches = list(_stretches(S, T, diagonal, dq))
+    for b, h in product(range(B), range(H)):
+        g = h // (H // G)
+        queries, douts = _widen(q[b, h, ...]) * scale, _widen(dout[b, h, ...])  # [S, D]
+        keys, values = _widen(k[b, g, ...]), _widen(v[b, g, ...])  # [T, D]
+        queries_lse, douts_delta = _append(queries, -lse[b, h, :]), _append(douts, -delta[b, h, :])  # [S, D+1]
+        ones = xp.ones_like(keys[:, 0])
+        keys_one, values_one = _append(keys, ones), _append(values, ones)  # [T, D+1]
+        for rows, tiles in stretches:
+            for columns, hidden in tiles:
+                scores = _product(queries_lse[rows, :], keys_one[columns, :], scores_buffer)  # [rows, columns]
+                if not gentle:
+                    scores = xp.maximum(scores, LOWEST_EXPONENT)
+                if hidden is not None:
+                    scores += hidden
+                weights = exp_(scores)
+                dv[b, g, columns, :] += xp.matrix_transpose(weights) @ douts[rows, :]
+                dscores = _product(douts_delta[rows, :], values_one[columns, :], dscores_buffer)
+                dscores *= weights
+                dk[b, g, columns, :] += xp.matrix_transpose(dscores) @ queries[rows, :]
+                dq[b, h, rows, :] += dscores @ keys[columns, :]
+        dq[b, h, ...] *= scale
+    return dq, dk, dv
 
 
 def merge(out: Array, lse: Array, block_out: Array, block_lse: Array) -> tuple[Array, Array]:
@@ -210,8 +209,7 @@ def merge(out: Array, lse: Array, block_out: Array, block_lse: Array) -> tuple[A
 
 def row_dot(a: Array, b: Array) -> Array:
     """Σ over the last axis of a ∘ b, in float32 or wider: `[..., D]`, `[..., D]` -> `[...]`."""
-    xp = namespace(a, b)
-    return xp.sum(_widen(a) * _widen(b), axis=-1)
+    return namespace(a, b).vecdot(_widen(a), _widen(b))
 
 
 def accumulator_dtype(x: Array) -> object:
@@ -259,10 +257,15 @@ def _widen(x: Array) -> Array:
     return namespace(x).astype(x, accumulator_dtype(x), copy=False)
 
 
-def _largest_score(q: Array, k: Array) -> float:
-    """No |q · k| is larger (Cauchy-Schwarz)."""
+def _append(x: Array, column: Array) -> Array:
+    """One more column: `[rows, D]`, `[rows]` -> `[rows, D+1]`."""
+    return namespace(x, column).concat([x, column[:, None]], axis=-1)
+
+
+def _largest_score(q: Array, k: Array, scale: float) -> float:
+    """No |scale · q · k| is larger (Cauchy-Schwarz)."""
     xp = namespace(q, k)
-    return math.sqrt(float(xp.max(xp.sum(q * q, axis=-1)) * xp.max(xp.sum(k * k, axis=-1))))
+    return abs(scale) * math.sqrt(float(xp.max(row_dot(q, q)))) * math.sqrt(float(xp.max(row_dot(k, k))))
 
 
 def _tile_buffer(like: Array) -> Array:

@@ -139,6 +139,7 @@ def ring_attention_backward(
             dq[:, :, block.queries, :] += share[0]
             dk[:, :, block.keys, :] += share[1]
             dv[:, :, block.keys, :] += share[2]
+            del share  # or it would still be held while the next one is made
         if comm.size > 1:
             returning = comm.isend((dk, dv), comm.right), comm.irecv(comm.left, like=(dk, dv))
         if hop is not None:

@@ -36,13 +36,13 @@ MUTANTS = {
     ),
     "dK/dV start anew at each rank": (RING, "dk, dv = _arrived(returning)  # the shares", "_arrived(returning)  #"),
     "last block forgotten": (RING, "for hop in (*ring.steps, None):", "for hop in ring.steps:"),
-    "scale forgotten in dq": (ATTENTION, "return dq * scale, dk, dv", "return dq, dk, dv"),
-    "scale forgotten in the backward's scores": (ATTENTION, "    q = q * scale\n", ""),
-    "delta added, not subtracted": (
+    "scale forgotten in dq": (ATTENTION, "        dq[b, h, ...] *= scale\n", ""),
+    "scale forgotten in the backward's scores": (
         ATTENTION,
-        "concat([dout, -delta[..., None]]",
-        "concat([dout, delta[..., None]]",
+        "_widen(q[b, h, ...]) * scale, _widen",
+        "_widen(q[b, h, ...]), _widen",
     ),
+    "delta added, not subtracted": (ATTENTION, "_append(douts, -delta", "_append(douts, delta"),
     "gradients of shared heads overwritten": (ATTENTION, "dv[b, g, columns, :] +=", "dv[b, g, columns, :] ="),
 }
 
