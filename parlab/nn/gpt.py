@@ -23,12 +23,15 @@ class Dropout(Stage):
     """Zeros a share `rate` of the entries and scales up the rest; keeps its mask, a byte an entry.
 
     Each forward draws the next mask from a generator seeded once, so that a run can be repeated.
+
+    Attributes:
+        draw: the generator; its state before a forward gives the same mask again.
     """
 
     def __init__(self, rate: float, seed: int = 0) -> None:
         if not 0 <= rate < 1:
             raise ValueError(f"rate={rate!r}: a share of at least 0 and less than 1 is needed")
-        self.rate, self._draw = rate, generator(seed)
+        self.rate, self.draw = rate, generator(seed)
         self.weights: Weights = {}
         self.weight_names = ()
 
@@ -36,9 +39,13 @@ class Dropout(Stage):
         """`(y, cache)`; the cache is the mask, or None where the rate is 0."""
         if self.rate == 0:
             return x, None
-        keep = asarray(self._draw.random(x.shape) >= self.rate, namespace(x))
+        keep = asarray(self.mask(x.shape), namespace(x))
         y, _ = dropout(x, keep, self.rate)
         return y, keep
+
+    def mask(self, shape: tuple[int, ...]) -> Any:
+        """The next one: booleans, true where an entry stays."""
+        return self.draw.random(shape) >= self.rate
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, None]:
         """`(dx, None)`."""
@@ -121,15 +128,19 @@ class SoftmaxAttention(AffineStage):
 
     def forward(self, x: Array) -> tuple[Array, AttentionCache]:
         """`(y, cache)`."""
-        xp = namespace(x)
         q, k, v = (split_heads(self.project(x, name), self.head_dim) for name in self.names[:3])  # [B, H, S, D]
-        scores = (q @ xp.matrix_transpose(k)) * (1 / math.sqrt(self.head_dim))  # [B, H, S, S]
-        seen = xp.tril(xp.ones(scores.shape[-2:], dtype=xp.bool))
-        softmax = softmax_of(xp.where(seen, scores, -xp.inf))
-        dropped, keep = self.dropout.forward(softmax)
+        softmax, dropped, keep = self.weigh(q, k)
         merged = merge_heads(dropped @ v)  # [B, S, E]
         kept = AttentionCache(x, q, k, v, softmax, None if keep is None else dropped, keep, merged)
         return self.project(merged, "o_proj"), kept
+
+    def weigh(self, q: Array, k: Array) -> tuple[Array, Array, Array | None]:
+        """What each query reads of each key: the softmax, the same after dropout, and the mask. All `[B, H, S, S]`."""
+        xp = namespace(q)
+        scores = (q @ xp.matrix_transpose(k)) * (1 / math.sqrt(self.head_dim))
+        seen = xp.tril(xp.ones(scores.shape[-2:], dtype=xp.bool))
+        softmax = softmax_of(xp.where(seen, scores, -xp.inf))
+        return softmax, *self.dropout.forward(softmax)
 
     def backward_input(self, dy: Array, cache: AttentionCache) -> tuple[Array, dict[str, Any]]:
         """`(dx, pending)`."""
