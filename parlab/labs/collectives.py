@@ -64,7 +64,7 @@ AVERAGE_GRADIENTS = Exercise(
         counts=(
             Count(
                 "bytes a rank sends",
-                "2n(N − 1)/N, n a multiple of N",
+                "2n(N − 1)/N (n filled up to a multiple of N)",
                 bytes_sent,
                 _twice_all_but_own,
                 "whole arrays travel where a piece of 1/N would do",
