@@ -1,0 +1,77 @@
+"""Strategies that cut the matrices: columns, then rows, and what the ranks send where the two meet."""
+
+from parlab.tensor.costs import Collective, Traffic, block_collectives, kept_by_place, model_collectives, traffic
+from parlab.tensor.gpt import parallel_gpt_block
+from parlab.tensor.layers import (
+    ColumnParallelLinear,
+    ParallelAttention,
+    ParallelMLP,
+    RowParallelLinear,
+    SequenceParallelNorm,
+)
+from parlab.tensor.llama import ParallelLlama
+from parlab.tensor.operators import (
+    COPY,
+    GATHER,
+    NOTHING,
+    REDUCE,
+    SCATTER,
+    Operator,
+    copy,
+    copy_backward,
+    gather,
+    gather_backward,
+    reduce,
+    reduce_backward,
+    scatter,
+    scatter_backward,
+)
+from parlab.tensor.recompute import Recompute
+from parlab.tensor.region import ParallelRegion
+from parlab.tensor.shards import Piece, pieces, shard, unshard
+from parlab.tensor.vocabulary import (
+    ParallelHead,
+    VocabParallelEmbedding,
+    vocab_parallel_cross_entropy,
+    vocab_parallel_cross_entropy_backward,
+)
+
+__all__ = [
+    "COPY",
+    "GATHER",
+    "NOTHING",
+    "REDUCE",
+    "SCATTER",
+    "Collective",
+    "ColumnParallelLinear",
+    "Operator",
+    "ParallelAttention",
+    "ParallelHead",
+    "ParallelLlama",
+    "ParallelMLP",
+    "ParallelRegion",
+    "Piece",
+    "Recompute",
+    "RowParallelLinear",
+    "SequenceParallelNorm",
+    "Traffic",
+    "VocabParallelEmbedding",
+    "block_collectives",
+    "copy",
+    "copy_backward",
+    "gather",
+    "gather_backward",
+    "kept_by_place",
+    "model_collectives",
+    "parallel_gpt_block",
+    "pieces",
+    "reduce",
+    "reduce_backward",
+    "scatter",
+    "scatter_backward",
+    "shard",
+    "traffic",
+    "unshard",
+    "vocab_parallel_cross_entropy",
+    "vocab_parallel_cross_entropy_backward",
+]

@@ -1,0 +1,213 @@
+"""What tensor parallelism costs on paper: messages, bytes, and the memory that a block keeps for its backward.
+
+B batch, S sequence, t ranks. Every collective is a ring: an all-reduce of n bytes sends 2n(t − 1)/t from each rank in
+2(t − 1) messages; an all-gather or a reduce-scatter half of both.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from parlab.nn.config import LlamaConfig
+from parlab.nn.formulas import gpt_kept_bytes
+from parlab.tensor.shards import check_divides, check_sizes, owners
+from parlab.world import Link
+from parlab.world.collectives import block_sizes, ring_all_gather_cost, ring_all_reduce_cost, ring_reduce_scatter_cost
+
+
+class Collective(NamedTuple):
+    """One call.
+
+    Attributes:
+        name: all_reduce, all_gather or reduce_scatter.
+        what: what travels.
+        elements: of the whole array: what is reduced, or what is gathered.
+        itemsize: bytes of each.
+        ranks: of the group: t, or those that share a key/value head.
+    """
+
+    name: str
+    what: str
+    elements: int
+    itemsize: int
+    ranks: int
+
+
+class Traffic(NamedTuple):
+    """What each rank sends: a list of messages and one of bytes, an item a rank."""
+
+    messages: list[int]
+    nbytes: list[int]
+
+
+def block_collectives(
+    config: LlamaConfig,
+    B: int,
+    S: int,
+    size: int,
+    itemsize: int,
+    *,
+    backward: bool = False,
+    sequence_parallel: bool = False,
+) -> list[Collective]:
+    """The collectives of one decoder block.
+
+    Two all-reduces of B·S·E forward and two backward. With sequence parallelism each forward one is an all-gather and a
+    reduce-scatter; backward there are two more all-gathers, which bring the inputs of the column layers again, and the
+    two norms' gradients are summed. Backward, where G < t, dW of k and v are summed over their t/G owners.
+
+    Source: Shoeybi et al. 2019, figure 4; Korthikanti et al. 2022, figures 5 and 6.
+
+    >>> config = LlamaConfig(vocab_size=32, hidden_size=1024, intermediate_size=4096, num_hidden_layers=24,
+    ...                      num_attention_heads=16, num_key_value_heads=4)
+    >>> found = block_collectives(config, B=1, S=1024, size=2, itemsize=4)
+    >>> [call.name for call in found], found[0].elements * 4 // 2**20  # MiB
+    (['all_reduce', 'all_reduce'], 4)
+    """
+    E, D, activation = config.hidden_size, config.head_dim, B * S * config.hidden_size
+
+    def call(name: str, what: str, elements: int, ranks: int = size) -> Collective:
+        return Collective(name, what, elements, itemsize, ranks)
+
+    found = []
+    for part in ("mlp", "attention") if backward else ("attention", "mlp"):
+        if not sequence_parallel:
+            found.append(call("all_reduce", f"{part}: dx" if backward else f"{part}: y", activation))
+        elif backward:
+            found.append(call("all_gather", f"{part}: dy", activation))
+            found.append(call("all_gather", f"{part}: x again", activation))
+            found.append(call("reduce_scatter", f"{part}: dx", activation))
+            found.append(call("all_reduce", f"{part} norm: dW", E))
+        else:
+            found.append(call("all_gather", f"{part}: x", activation))
+            found.append(call("reduce_scatter", f"{part}: y", activation))
+    sharing = owners(config.num_key_value_heads, size)
+    if backward and sharing > 1:
+        found += [call("all_reduce", f"attention: dW of {name}", E * D, sharing) for name in "kv"]
+    return found
+
+
+def model_collectives(
+    config: LlamaConfig,
+    B: int,
+    S: int,
+    size: int,
+    itemsize: int,
+    *,
+    backward: bool = False,
+    sequence_parallel: bool = False,
+) -> list[Collective]:
+    """The collectives of `loss_and_gradients`, forward or backward.
+
+    Forward 2L + 1 all-reduces of B·S·E (the embedding's is the one more), and the loss's three of B·S; backward 2L + 1
+    (the head's is the one more). With sequence parallelism the embedding scatters, and the head gathers, as the blocks do.
+
+    >>> config = LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=3,
+    ...                      num_attention_heads=4)
+    >>> len(model_collectives(config, 1, 8, 2, 4)), len(model_collectives(config, 1, 8, 2, 4, backward=True))
+    (10, 7)
+    """
+    check_sizes(config, size)
+    options = {"backward": backward, "sequence_parallel": sequence_parallel}
+    blocks = block_collectives(config, B, S, size, itemsize, **options) * config.num_hidden_layers
+    activation = B * S * config.hidden_size
+    wide = max(itemsize, 4)  # the loss is computed in float32 or wider
+
+    def call(name: str, what: str, elements: int = activation, bytes_each: int = itemsize) -> Collective:
+        return Collective(name, what, elements, bytes_each, size)
+
+    if not backward:
+        first = [call("reduce_scatter" if sequence_parallel else "all_reduce", "embedding: y")]
+        head = [call("all_gather", "head: x")] if sequence_parallel else []
+        loss = [
+            call("all_reduce", f"loss: {what}", B * S, wide) for what in ("maximum", "target's logit", "sum of exp")
+        ]
+        return first + blocks + head + loss
+    if not sequence_parallel:
+        return [call("all_reduce", "head: dx"), *blocks]
+    head = [
+        call("all_gather", "head: x again"),
+        call("reduce_scatter", "head: dx"),
+        call("all_reduce", "final norm: dW", config.hidden_size),
+    ]
+    return [*head, *blocks, call("all_gather", "embedding: dy")]
+
+
+def traffic(collectives: list[Collective], size: int) -> Traffic:
+    """What each of `size` ranks sends in these calls, uneven blocks of a ring included.
+
+    >>> traffic([Collective("all_reduce", "y", 8, 4, 2)], size=2)
+    Traffic(messages=[2, 2], nbytes=[32, 32])
+    """
+    total = Traffic([0] * size, [0] * size)
+    for call in collectives:
+        cost = _cost(call)
+        for rank in range(size):
+            total.messages[rank] += cost.messages[rank % call.ranks]
+            total.nbytes[rank] += cost.nbytes[rank % call.ranks]
+    return total
+
+
+def _cost(call: Collective):  # type: ignore[no-untyped-def]
+    link = Link(0, 1)
+    if call.name == "all_reduce":
+        return ring_all_reduce_cost(call.ranks, call.elements, call.itemsize, link)
+    blocks = [call.itemsize * block for block in block_sizes(call.elements, call.ranks)]
+    return ring_all_gather_cost(blocks, link) if call.name == "all_gather" else ring_reduce_scatter_cost(blocks, link)
+
+
+# What every rank keeps whole without sequence parallelism: 10 s b h bytes in 16 bits. The rest, 24 s b h, is cut by t.
+WHOLE = (
+    "attention_norm.x",
+    "attention.x",
+    "attention.output_keep",
+    "mlp_norm.x",
+    "mlp.x",
+    "mlp.output_keep",
+)
+SOFTMAX = ("attention.softmax", "attention.dropped", "attention.keep")  # 5 a s² b in 16 bits
+
+
+def kept_by_place(
+    s: int,
+    b: int,
+    h: int,
+    a: int,
+    t: int = 1,
+    *,
+    sequence_parallel: bool = False,
+    recompute: str = "none",
+    dropout: bool = True,
+    itemsize: int = 2,
+) -> dict[str, int]:
+    """Bytes that a rank keeps of one GPT block for its backward, item by item, the norms' statistics apart.
+
+    In 16 bits, with dropout, they add up to:
+
+    | recompute | tensor parallel             | and sequence parallel     |
+    |-----------|-----------------------------|---------------------------|
+    | none      | sbh (10 + 24/t) + 5 a s² b/t | 34 sbh/t + 5 a s² b/t    |
+    | selective | sbh (10 + 24/t)             | 34 sbh/t                  |
+    | full      | 2 sbh                       | 2 sbh/t                   |
+
+    Args:
+        s, b, h, a: sequence, batch, hidden size, heads, as the paper has them.
+        t: ranks.
+
+    Raises:
+        ValueError: heads or tokens do not divide among the ranks.
+
+    Source: Korthikanti et al. 2022, table 2.
+
+    >>> sum(kept_by_place(s=2048, b=1, h=12288, a=96, t=8).values()) == 2048 * 12288 * 13 + 5 * 96 * 2048**2 // 8
+    True
+    """
+    check_divides("num_attention_heads", a, t)
+    if sequence_parallel:
+        check_divides("sequence length", s, t)
+    whole = () if sequence_parallel else WHOLE
+    items = gpt_kept_bytes(s, b, h, a, dropout=dropout, itemsize=itemsize)
+    kept = {name: size if name in whole else size // t for name, size in items.items()}
+    if recompute == "full":
+        return {"attention_norm.x": kept["attention_norm.x"]}
+    return {name: size for name, size in kept.items() if recompute == "none" or name not in SOFTMAX}

@@ -1,0 +1,270 @@
+"""The layers of a tensor-parallel Llama: each a serial layer on this rank's shards, between two operators.
+
+Source: Shoeybi et al. 2019, "Megatron-LM", section 3; Korthikanti et al. 2022, section 4.2 (sequence parallelism).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from parlab.arrays import Array, namespace
+from parlab.nn.layers import CAUSAL_ATTENTION, Core, GatedMLP, SelfAttention
+from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
+from parlab.nn.rotary import Rotary
+from parlab.nn.stage import Gradients, Stage, Weights
+from parlab.tensor.operators import NOTHING
+from parlab.tensor.region import ParallelRegion
+from parlab.tensor.shards import COLUMNS, ROWS, check_divides, check_heads, even, owners, take
+from parlab.world import Comm
+
+
+class Linear(Stage):
+    """`[..., in]` -> `[..., out]`; `turned` says that the weight is kept as `[out, in]`."""
+
+    def __init__(self, weights: Weights, name: str, *, turned: bool = False) -> None:
+        self.weights, self.name, self.weight_names, self.turned = weights, name, (name,), turned
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        """`(y, cache)`."""
+        return linear(x, self._turned(self.weights[self.name]))
+
+    def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
+        """`(dx, pending)`."""
+        return linear_backward_input(dy, cache, self._turned(self.weights[self.name]))
+
+    def backward_weight(self, pending: Any) -> Gradients:
+        """The weight's gradient."""
+        return {self.name: self._turned(linear_backward_weight(pending))}
+
+    def _turned(self, weight: Array) -> Array:
+        return namespace(weight).matrix_transpose(weight) if self.turned else weight
+
+
+class ColumnParallelLinear(ParallelRegion):
+    """y = x W, each rank some columns of W `[in, out/t]`, and so of y: `[B, S, in]` -> `[B, S, out/t]`.
+
+    Backward every rank has a share of dx, from its columns alone; the shares are added up while dW is computed.
+
+    >>> import numpy as np
+    >>> from parlab import run
+    >>> def program(comm, x, W):
+    ...     y, cache = ColumnParallelLinear.from_full(comm, W).forward(x)
+    ...     return y
+    >>> x, W = np.ones((1, 2, 3)), np.arange(12.0).reshape(3, 4)
+    >>> bool((np.concatenate(run(program, 2, x, W).results, axis=-1) == x @ W).all())
+    True
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        weights: Weights,
+        name: str = "weight",
+        *,
+        turned: bool = False,
+        sequence_parallel: bool = False,
+        overlap: bool = True,
+    ) -> None:
+        inside = Linear(weights, name, turned=turned)
+        super().__init__(comm, inside, "column linear", sequence_parallel=sequence_parallel, overlap=overlap)
+        self.leave = NOTHING
+
+    @classmethod
+    def from_full(cls, comm: Comm, weight: Array, name: str = "weight", **options: Any) -> ColumnParallelLinear:
+        """From the whole weight `[in, out]`, of which this rank keeps a copy of its columns.
+
+        Raises:
+            ValueError: the columns do not divide among the ranks.
+        """
+        return cls(comm, {name: _even_slice(comm, weight, COLUMNS, "the number of columns")}, name, **options)
+
+
+class RowParallelLinear(ParallelRegion):
+    """y = x W, each rank some rows of W `[in/t, out]`: `[B, S, in/t]` -> `[B, S, out]`.
+
+    Every rank's product is a partial sum of all of y; `leave` adds them up. Backward there is nothing to send: dy is
+    whole, and gives each rank its columns of dx.
+
+    >>> import numpy as np
+    >>> from parlab import per_rank, run
+    >>> def program(comm, x, W):
+    ...     y, cache = RowParallelLinear.from_full(comm, W).forward(x)
+    ...     return y
+    >>> x, W = np.ones((1, 2, 4)), np.arange(12.0).reshape(4, 3)
+    >>> bool((run(program, 2, per_rank([x[..., :2], x[..., 2:]]), W).results[1] == x @ W).all())
+    True
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        weights: Weights,
+        name: str = "weight",
+        *,
+        sequence_parallel: bool = False,
+        overlap: bool = True,
+    ) -> None:
+        inside = Linear(weights, name)
+        super().__init__(comm, inside, "row linear", sequence_parallel=sequence_parallel, overlap=overlap)
+        self.enter = NOTHING
+
+    @classmethod
+    def from_full(cls, comm: Comm, weight: Array, name: str = "weight", **options: Any) -> RowParallelLinear:
+        """From the whole weight `[in, out]`, of which this rank keeps a copy of its rows.
+
+        Raises:
+            ValueError: the rows do not divide among the ranks.
+        """
+        return cls(comm, {name: _even_slice(comm, weight, ROWS, "the number of rows")}, name, **options)
+
+
+class ParallelAttention(ParallelRegion):
+    """Attention over this rank's heads: q, k and v are columns, o rows, and each head needs nobody else's.
+
+    Query head h reads key/value head h // (H/G). With G ≥ t a rank owns G/t of them and the H/t query heads that read
+    them. With G < t its query heads all read one, which t/G ranks own; each of these has the gradient of its own query
+    heads' reading, and their sum is everybody's.
+
+    Args:
+        comm: the tensor-parallel group.
+        weights: this rank's shards, by their names in the model.
+        prefix: `model.layers.0.self_attn`, for example.
+        head_dim, rotary, core: as for the serial `SelfAttention`.
+        sharers: the ranks that own this rank's key/value heads, when there are several.
+        options: as for `ParallelRegion`.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        weights: Weights,
+        prefix: str,
+        head_dim: int,
+        rotary: Rotary,
+        core: Core = CAUSAL_ATTENTION,
+        *,
+        sharers: Comm | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(comm, SelfAttention(weights, prefix, head_dim, rotary, core), "attention", **options)
+        self.sharers = sharers
+
+    @classmethod
+    def from_full(
+        cls,
+        comm: Comm,
+        weights: Mapping[str, Array],
+        prefix: str,
+        head_dim: int,
+        rotary: Rotary,
+        core: Core = CAUSAL_ATTENTION,
+        **options: Any,
+    ) -> ParallelAttention:
+        """From the whole weights; every rank of `comm` calls this (with G < t it makes the groups of `sharers`).
+
+        Raises:
+            ValueError: the heads do not divide among the ranks.
+        """
+        q, k, v, o = (f"{prefix}.{name}_proj.weight" for name in "qkvo")
+        H, G = (weights[name].shape[1] // head_dim for name in (q, k))
+        check_heads(H, G, comm.size)
+        cuts = {q: (COLUMNS, 1), k: (COLUMNS, owners(G, comm.size)), v: (COLUMNS, owners(G, comm.size)), o: (ROWS, 1)}
+        own = {
+            name: take(weights[name], even(weights[name].shape, axis, comm.rank, comm.size, sharing))
+            for name, (axis, sharing) in cuts.items()
+        }
+        sharers = kv_sharers(comm, G)
+        return cls(comm, own, prefix, head_dim, rotary, core, sharers=sharers, **options)
+
+    def _weight_part(self, x: Array, entered: Array, pending: Any) -> Gradients:
+        gradients = super()._weight_part(x, entered, pending)
+        if self.sharers is not None:
+            for name in self.weight_names[1:3]:  # k and v
+                gradients[name] = self.sharers.all_reduce(gradients[name])
+        return gradients
+
+    def core_flops(self, x: Array, *, backward: bool = False) -> int:
+        """Of causal attention, as the tiles do it: two products forward; five backward, which makes the scores again."""
+        B, S, _ = x.shape
+        columns = self.weights[self.weight_names[0]].shape[1]  # H/t · D
+        return (10 if backward else 4) * B * (S * (S + 1) // 2) * columns
+
+
+class ParallelMLP(ParallelRegion):
+    """SwiGLU over this rank's columns: gate and up are columns, down rows, and silu(gate) ∘ up works element by element.
+
+    Args:
+        comm: the tensor-parallel group.
+        weights: this rank's shards, by their names in the model.
+        prefix: `model.layers.0.mlp`, for example.
+        options: as for `ParallelRegion`.
+
+    >>> import numpy as np
+    >>> from parlab import run
+    >>> full = {f"mlp.{name}_proj.weight": np.ones(shape) for name, shape in
+    ...         {"gate": (2, 4), "up": (2, 4), "down": (4, 2)}.items()}
+    >>> def program(comm, x):
+    ...     mlp = ParallelMLP.from_full(comm, full, "mlp")
+    ...     y, cache = mlp.forward(x)
+    ...     dx, gradients = mlp.backward(np.ones_like(y), cache)
+    ...     return y, dx, gradients["mlp.up_proj.weight"].shape
+    >>> x = np.ones((1, 3, 2))
+    >>> y, dx, shape = run(program, 2, x).results[0]
+    >>> bool(np.allclose(y, GatedMLP(full, "mlp").forward(x)[0])), shape
+    (True, (2, 2))
+    """
+
+    def __init__(self, comm: Comm, weights: Weights, prefix: str, **options: Any) -> None:
+        super().__init__(comm, GatedMLP(weights, prefix), "mlp", **options)
+
+    @classmethod
+    def from_full(cls, comm: Comm, weights: Mapping[str, Array], prefix: str, **options: Any) -> ParallelMLP:
+        """From the whole weights.
+
+        Raises:
+            ValueError: the intermediate size does not divide among the ranks.
+        """
+        axes = {"gate": COLUMNS, "up": COLUMNS, "down": ROWS}
+        own = {
+            f"{prefix}.{name}_proj.weight": _even_slice(
+                comm, weights[f"{prefix}.{name}_proj.weight"], axis, "intermediate_size"
+            )
+            for name, axis in axes.items()
+        }
+        return cls(comm, own, prefix, **options)
+
+
+class SequenceParallelNorm(Stage):
+    """A norm over S/t tokens a rank. Its weights are whole on every rank, and their gradients sum over all tokens.
+
+    Without sequence parallelism every rank norms all tokens, has the same gradient, and needs no message: this is where
+    "norms need no synchronisation" is true, and where it stops to be.
+    """
+
+    def __init__(self, comm: Comm, norm: Stage) -> None:
+        self.comm, self.norm = comm, norm
+        self.weights, self.weight_names = norm.weights, norm.weight_names
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        """`(y, cache)`, `[B, S/t, E]`."""
+        return self.norm.forward(x)
+
+    def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
+        """`(dx, pending)`: a row's gradient needs its own row only."""
+        return self.norm.backward_input(dy, cache)
+
+    def backward_weight(self, pending: Any) -> Gradients:
+        """The gradients over the tokens of all ranks."""
+        return {name: self.comm.all_reduce(gradient) for name, gradient in self.norm.backward_weight(pending).items()}
+
+
+def kv_sharers(comm: Comm, num_key_value_heads: int) -> Comm | None:
+    """The ranks that own the same key/value heads as this one, or None where nobody else does. All ranks call this."""
+    sharing = owners(num_key_value_heads, comm.size)
+    return comm.split(comm.rank // sharing) if sharing > 1 else None
+
+
+def _even_slice(comm: Comm, weight: Array, axis: int, name: str) -> Array:
+    check_divides(name, weight.shape[axis], comm.size)
+    return take(weight, even(weight.shape, axis, comm.rank, comm.size))

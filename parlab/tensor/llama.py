@@ -1,0 +1,153 @@
+"""The tensor-parallel Llama: the serial one's blocks, from parts whose work the ranks divide.
+
+>>> import numpy as np
+>>> from parlab import run
+>>> config = LlamaConfig(vocab_size=11, hidden_size=8, intermediate_size=16, num_hidden_layers=2, num_attention_heads=4)
+>>> serial = Llama.random(config, seed=1, xp=np)
+>>> tokens = np.random.default_rng(2).integers(11, size=(3, 6))  # [B, S]
+>>> def program(comm):
+...     return ParallelLlama.from_full(comm, serial).logits(tokens)
+>>> bool(np.allclose(run(program, 2).results[1], serial.logits(tokens)))
+True
+
+Sources: Shoeybi et al. 2019, "Megatron-LM"; Korthikanti et al. 2022 (sequence parallelism).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from parlab.arrays import Array, namespace
+from parlab.nn.config import EMBEDDING, FINAL_NORM, HEAD, LlamaConfig
+from parlab.nn.layers import CAUSAL_ATTENTION, Block, Core, RMSNorm
+from parlab.nn.llama import Decoder, Llama
+from parlab.nn.optimizer import clip_factor, sum_of_squares
+from parlab.nn.rotary import Rotary
+from parlab.nn.stage import Gradients, Stage, Weights
+from parlab.tensor.layers import ParallelAttention, ParallelMLP, SequenceParallelNorm, kv_sharers
+from parlab.tensor.shards import Piece, pieces, shard, take
+from parlab.tensor.vocabulary import ParallelHead, VocabParallelEmbedding
+from parlab.world import Comm
+from parlab.world.collectives import block_sizes, blocks_of
+
+
+class ParallelLlama(Decoder):
+    """A Llama of which this rank has its heads, its columns and its part of the vocabulary.
+
+    `loss_and_gradients(tokens, targets)` takes the same tokens on every rank, and gives the same loss, and the gradients
+    of this rank's slices; `stages` cuts it for a pipeline, as a serial one.
+
+    Args:
+        comm: the tensor-parallel group; every rank of it makes the model and calls its methods.
+        config: of the whole model.
+        weights: this rank's slices, by name (`shard`). Shared, not copied.
+        sequence_parallel: between the regions that the ranks divide, each has S/t tokens.
+        overlap: gradients travel while others are computed.
+        positions, core: as for `Llama`.
+
+    Raises:
+        ValueError: heads or columns do not divide among the ranks, before any message.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        config: LlamaConfig,
+        weights: dict[str, Array],
+        *,
+        sequence_parallel: bool = False,
+        overlap: bool = True,
+        positions: Array | None = None,
+        core: Core = CAUSAL_ATTENTION,
+    ) -> None:
+        self.comm, self.sequence_parallel = comm, sequence_parallel
+        self.pieces = pieces(config, comm.rank, comm.size)
+        sharers = kv_sharers(comm, config.num_key_value_heads)
+        rotary = Rotary(config.head_dim, config.rope_theta, config.rope_scaling, positions)
+        options = {"sequence_parallel": sequence_parallel, "overlap": overlap}
+
+        def norm(name: str) -> Stage:
+            return _norm(comm, weights, name, config, sequence_parallel)
+
+        def block(prefix: str) -> Block:
+            return Block(
+                norm(f"{prefix}.input_layernorm.weight"),
+                ParallelAttention(
+                    comm, weights, f"{prefix}.self_attn", config.head_dim, rotary, core, sharers=sharers, **options
+                ),
+                norm(f"{prefix}.post_attention_layernorm.weight"),
+                ParallelMLP(comm, weights, f"{prefix}.mlp", **options),
+            )
+
+        tied = config.tie_word_embeddings
+        super().__init__(
+            config,
+            weights,
+            VocabParallelEmbedding(comm, weights, EMBEDDING, config.vocab_size, sequence_parallel=sequence_parallel),
+            [block(f"model.layers.{layer}") for layer in range(config.num_hidden_layers)],
+            ParallelHead(
+                comm,
+                norm(FINAL_NORM),
+                weights,
+                EMBEDDING if tied else HEAD,
+                config.vocab_size,
+                tied=tied,
+                **options,
+            ),
+        )
+
+    @classmethod
+    def from_full(cls, comm: Comm, model: Llama, **options: Any) -> ParallelLlama:
+        """From a serial model, of whose weights this rank keeps copies of its slices.
+
+        Raises:
+            ValueError: heads or columns do not divide among the ranks.
+        """
+        return cls(comm, model.config, shard(model.config, model.weights, comm.rank, comm.size), **options)
+
+    def to_serial(self) -> Llama:
+        """The whole model, on every rank."""
+        return Llama(self.config, self.whole(self.weights))
+
+    def whole(self, shards: Mapping[str, Array]) -> dict[str, Array]:
+        """The whole weights, or gradients, from those of all ranks: an all-gather for each that is cut."""
+        of_all = [pieces(self.config, rank, self.comm.size) for rank in range(self.comm.size)]
+        return {name: _joined(self.comm, x, [of_rank[name] for of_rank in of_all]) for name, x in shards.items()}
+
+    def logits(self, tokens: Array) -> Array:
+        """`[B, S]` -> `[B, S, V]`, gathered from all ranks. A loss does not need this: it never makes them whole.
+
+        Raises:
+            ValueError: tokens of another shape or dtype, or outside the vocabulary.
+        """
+        lengths = block_sizes(self.config.vocab_size, self.comm.size)
+        return self.comm.all_gather(super().logits(tokens), axis=2, counts=lengths)
+
+    def clip_gradients(self, gradients: Gradients, max_norm: float) -> tuple[Gradients, float]:
+        """As `parlab.nn.optimizer.clip_gradients`, by the norm of the whole model's gradients.
+
+        What several ranks own counts once: a norm's gradient, which is whole on every rank, or a shared key/value head's.
+        """
+        squares = math.fsum(sum_of_squares(gradients[name]) / piece.owners for name, piece in self.pieces.items())
+        xp = namespace(gradients[FINAL_NORM])
+        norm = math.sqrt(float(self.comm.all_reduce(xp.asarray([squares], dtype=xp.float64))[0]))
+        factor = clip_factor(norm, max_norm)
+        return {name: gradient * factor for name, gradient in gradients.items()}, norm
+
+
+def _joined(comm: Comm, x: Array, of_all: list[Piece]) -> Array:
+    """The whole of a weight, from every rank's piece; of the ranks that own the same one, the first's."""
+    axis, _, _, owners = of_all[0]
+    if axis is None:
+        return x
+    lengths = [piece.stop - piece.start for piece in of_all]
+    gathered = comm.all_gather(x, axis, counts=lengths)
+    firsts = blocks_of(lengths)[::owners]
+    return namespace(x).concat([take(gathered, Piece(axis, own.start, own.stop, 1)) for own in firsts], axis=axis)
+
+
+def _norm(comm: Comm, weights: Weights, name: str, config: LlamaConfig, sequence_parallel: bool) -> Stage:
+    norm = RMSNorm(weights, name, config.rms_norm_eps)
+    return SequenceParallelNorm(comm, norm) if sequence_parallel else norm

@@ -1,0 +1,119 @@
+"""Megatron's four conjugate operators: what stands where the ranks' work divides, and where it comes together.
+
+| operator | forward        | backward       | in front of it              | behind it                          |
+|----------|----------------|----------------|-----------------------------|------------------------------------|
+| copy     | nothing        | all-reduce     | x, whole on every rank      | x, read by each rank's columns     |
+| reduce   | all-reduce     | nothing        | a partial sum on each rank  | their sum, whole on every rank     |
+| gather   | all-gather     | reduce-scatter | S/t tokens on each rank     | all S, read by each rank's columns |
+| scatter  | reduce-scatter | all-gather     | a partial sum on each rank  | S/t tokens of their sum            |
+
+copy and reduce (f and f̄ in the paper) are a pair: each one's backward is the other's forward. So are gather and scatter
+(g and ḡ), which stand in their places under sequence parallelism, and send as many bytes: a ring all-reduce *is* a
+reduce-scatter and an all-gather.
+
+Why copy must all-reduce backward: each rank's columns read the same x, so the loss depends on x along t ways, and the
+gradient is the sum over them. Why reduce sends nothing backward: ∂(a + b)/∂a = 1, on every rank.
+
+Sources: Shoeybi et al. 2019, "Megatron-LM", section 3; Korthikanti et al. 2022, "Reducing activation recomputation in
+large transformer models", section 4.2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from parlab.arrays import Array
+from parlab.tensor.shards import check_divides
+from parlab.world import Comm
+
+SEQUENCE = 1  # the axis of [B, S, E] that sequence parallelism cuts
+
+Move = Callable[[Comm, Array], Array]
+MoveBeside = Callable[[Comm, Array], Callable[[], Array]]  # starts the move; what it returns waits for the result
+
+
+def copy(comm: Comm, x: Array) -> Array:
+    """`[B, S, E]`, the same on every rank -> itself. No message."""
+    return x
+
+
+def copy_backward(comm: Comm, dy: Array) -> Array:
+    """The sum over ranks of their shares of dx, `[B, S, E]`."""
+    return comm.all_reduce(dy)
+
+
+def reduce(comm: Comm, x: Array) -> Array:
+    """The sum over ranks of their partial sums, `[B, S, E]`; every rank gets the same, to the bit."""
+    return comm.all_reduce(x)
+
+
+def reduce_backward(comm: Comm, dy: Array) -> Array:
+    """`[B, S, E]`, the same on every rank -> itself. No message."""
+    return dy
+
+
+def gather(comm: Comm, x: Array) -> Array:
+    """All tokens: `[B, S/t, E]` -> `[B, S, E]`."""
+    return comm.all_gather(x, axis=SEQUENCE)
+
+
+def gather_backward(comm: Comm, dy: Array) -> Array:
+    """The sum over ranks of their shares of dx, this rank's tokens of it: `[B, S, E]` -> `[B, S/t, E]`."""
+    return comm.reduce_scatter(dy, axis=SEQUENCE)
+
+
+def scatter(comm: Comm, x: Array) -> Array:
+    """The sum over ranks of their partial sums, this rank's tokens of it: `[B, S, E]` -> `[B, S/t, E]`.
+
+    Raises:
+        ValueError: the sequence does not divide among the ranks.
+    """
+    check_divides("sequence length", x.shape[SEQUENCE], comm.size)
+    return comm.reduce_scatter(x, axis=SEQUENCE)
+
+
+def scatter_backward(comm: Comm, dy: Array) -> Array:
+    """dy of all tokens: `[B, S/t, E]` -> `[B, S, E]`."""
+    return comm.all_gather(dy, axis=SEQUENCE)
+
+
+class Operator(NamedTuple):
+    """One of the four, as a layer holds it: both directions, and both beside the program, for overlap."""
+
+    forward: Move
+    backward: Move
+    forward_beside: MoveBeside
+    backward_beside: MoveBeside
+
+
+def _nothing(comm: Comm, x: Array) -> Array:
+    return x
+
+
+def _nothing_beside(comm: Comm, x: Array) -> Callable[[], Array]:
+    return lambda: x
+
+
+def _all_reduce_beside(comm: Comm, x: Array) -> Callable[[], Array]:
+    return comm.iall_reduce(x).wait
+
+
+def _all_gather_beside(comm: Comm, x: Array) -> Callable[[], Array]:
+    return comm.iall_gather(x, SEQUENCE).wait
+
+
+def _reduce_scatter_beside(comm: Comm, x: Array) -> Callable[[], Array]:
+    return comm.ireduce_scatter(x, SEQUENCE).wait
+
+
+NOTHING = Operator(_nothing, _nothing, _nothing_beside, _nothing_beside)  # and, in a wrong place, a forgotten operator
+COPY = Operator(copy, copy_backward, _nothing_beside, _all_reduce_beside)
+REDUCE = Operator(reduce, reduce_backward, _all_reduce_beside, _nothing_beside)
+GATHER = Operator(gather, gather_backward, _all_gather_beside, _reduce_scatter_beside)
+SCATTER = Operator(scatter, scatter_backward, _reduce_scatter_beside, _all_gather_beside)
+
+
+def pair(sequence_parallel: bool) -> tuple[Operator, Operator]:
+    """What stands in front of a column layer, and what behind the row layer that follows it."""
+    return (GATHER, SCATTER) if sequence_parallel else (COPY, REDUCE)

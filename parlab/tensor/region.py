@@ -1,0 +1,128 @@
+"""A stretch of the model whose work the ranks divide: an operator in front, a stage on this rank's shards, one behind.
+
+    x ──enter──▶ x, whole ──[columns, then something local, then rows]──▶ a partial sum ──leave──▶ y
+
+The stage inside is a serial one, which learns its sizes from its weights: tensor parallelism adds the messages and
+nothing else. Whatever is done between columns and rows must need nobody else's columns: heads and activation functions
+do; a norm would not. And no nonlinearity may stand between rows and `leave`: f(a) + f(b) is not f(a + b).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from parlab.arrays import Array
+from parlab.nn.stage import Gradients, Stage
+from parlab.tensor.operators import Operator, pair
+from parlab.world import Comm
+
+
+class RegionCache(NamedTuple):
+    """What a region keeps: x as it came, and what `inside` keeps, where x stands for the x that entered."""
+
+    x: Array  # [B, S, E], or [B, S/t, E] with sequence parallelism
+    inside: Any
+
+
+class ParallelRegion(Stage):
+    """`inside`, on this rank's shards, between two conjugate operators.
+
+    | after                | without sequence parallelism       | with it                            |
+    |----------------------|------------------------------------|------------------------------------|
+    | forward, x           | whole, the same on every rank      | S/t tokens                         |
+    | enter                | the same, no message               | whole (all-gather)                 |
+    | inside               | a partial sum of y                 | a partial sum of y                 |
+    | leave                | y, whole (all-reduce)              | S/t tokens of y (reduce-scatter)   |
+    | backward, dy         | whole, the same on every rank      | S/t tokens                         |
+    | leave's backward     | the same, no message               | whole (all-gather)                 |
+    | inside, input part   | a share of dx                      | a share of dx                      |
+    | enter's backward     | dx, whole (all-reduce)             | S/t tokens of dx (reduce-scatter)  |
+    | inside, weight part  | this rank's slices of the gradients, whole: x and dy were (x is gathered again)   |
+
+    With sequence parallelism the cache keeps S/t tokens of x, and the backward enters again: one more all-gather, so that
+    no rank keeps what all of them have. dx travels while the weight part computes, which does not need it.
+
+    Args:
+        comm: the tensor-parallel group.
+        inside: a stage whose weights are this rank's shards.
+        name: as timelines show it.
+        sequence_parallel: gather and scatter along the sequence instead of copy and reduce.
+        overlap: let dx (and x, gathered again) travel beside the computation in `backward`.
+
+    Attributes:
+        enter, leave: the operators; `NOTHING` in their place is a forgotten one.
+    """
+
+    def __init__(
+        self, comm: Comm, inside: Stage, name: str, *, sequence_parallel: bool = False, overlap: bool = True
+    ) -> None:
+        self.comm, self.inside, self.name, self.overlap = comm, inside, name, overlap
+        self.weights, self.weight_names = inside.weights, inside.weight_names
+        self.enter: Operator
+        self.leave: Operator
+        self.enter, self.leave = pair(sequence_parallel)
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        """`(y, cache)`."""
+        entered = self.enter.forward(self.comm, x)  # [B, S, E]
+        with self.comm.compute(self.name, flops=self.product_flops(entered) + self.core_flops(entered)):
+            partial, cache = self.inside.forward(entered)  # [B, S, E], a share of it
+        return self.leave.forward(self.comm, partial), RegionCache(x, replaced(cache, entered, x))
+
+    def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
+        """`(dx, pending)`."""
+        dx, pending = self._backward_inside(dy, cache)
+        return self.enter.backward(self.comm, dx), pending
+
+    def backward_weight(self, pending: Any) -> Gradients:
+        """The gradients of this rank's slices. With sequence parallelism x is gathered again here."""
+        x, of_inside = pending
+        return self._weight_part(x, self.enter.forward(self.comm, x), of_inside)
+
+    def backward(self, dy: Array, cache: Any) -> tuple[Array, Gradients]:
+        """Both parts, and meanwhile what they need travels: x on its way in, dx on its way out."""
+        if self.comm.size == 1 or not self.overlap:
+            return super().backward(dy, cache)
+        entering = self.enter.forward_beside(self.comm, cache.x)
+        dx, (x, of_inside) = self._backward_inside(dy, cache)
+        leaving = self.enter.backward_beside(self.comm, dx)
+        gradients = self._weight_part(x, entering(), of_inside)
+        return leaving(), gradients
+
+    def _backward_inside(self, dy: Array, cache: Any) -> tuple[Array, Any]:
+        """This rank's share of dx, and what is pending."""
+        x, kept = cache
+        dpartial = self.leave.backward(self.comm, dy)  # [B, S, E]
+        work = self.product_flops(dpartial) + self.core_flops(dpartial, backward=True)
+        with self.comm.compute(f"{self.name}, backward for the input", flops=work):
+            dx, pending = self.inside.backward_input(dpartial, kept)
+        return dx, (x, pending)
+
+    def _weight_part(self, x: Array, entered: Array, pending: Any) -> Gradients:
+        with self.comm.compute(f"{self.name}, backward for the weights", flops=self.product_flops(entered)):
+            return self.inside.backward_weight(replaced(pending, x, entered))
+
+    def product_flops(self, x: Array) -> int:
+        """Multiplications and additions of one pass through the matrices, for the rows of x."""
+        columns = sum(weight.size for weight in (self.weights[name] for name in self.weight_names) if weight.ndim == 2)
+        return 2 * (x.size // x.shape[-1]) * columns
+
+    def core_flops(self, x: Array, *, backward: bool = False) -> int:
+        """The same of what is inside and has no weights."""
+        return 0
+
+
+def replaced(value: Any, old: Array, new: Array) -> Any:
+    """`value`, nested tuples, lists and dicts of arrays, with the array `new` wherever the array `old` stood.
+
+    A stage caches its input as it came. What is kept instead is up to the region around it: S/t tokens, say.
+    """
+    if value is old:
+        return new
+    if isinstance(value, dict):
+        return {key: replaced(item, old, new) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(replaced(item, old, new) for item in value))
+    if isinstance(value, tuple | list):
+        return type(value)(replaced(item, old, new) for item in value)
+    return value
