@@ -12,7 +12,7 @@ lab: $(VENV)/lab.stamp           ## Open JupyterLab on the first notebook.
 	$(BIN)/jupyter lab --ip=127.0.0.1 $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/00_ranks_and_messages.ipynb
 
 test: lint $(VENV)/test.stamp    ## Check everything: style, types, arrows, examples, tests, notebooks.
-	$(BIN)/python -m pytest --doctest-modules parlab
+	$(BIN)/python -m pytest --doctest-modules --doctest-glob="*.md" parlab README.md
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/test.stamp         ## Check style, types, and the arrows between the rooms.
@@ -24,8 +24,9 @@ lint: $(VENV)/test.stamp         ## Check style, types, and the arrows between t
 bench: $(VENV)/lab.stamp         ## Measure speed; ONLY=world runs one benchmark.
 	$(BIN)/python -m benchmarks $(ONLY)
 
-notebooks: $(VENV)/lab.stamp     ## Run every notebook again and store its outputs.
+notebooks: $(VENV)/lab.stamp     ## Run every notebook again, store its outputs, draw README's picture.
 	$(BIN)/python tools/store_outputs.py notebooks
+	$(BIN)/python tools/draw_first_screen.py
 
 constraints: $(BIN)/python       ## Pin the newest versions that fit together, for every platform and Python.
 	$(BIN)/python -m pip install --quiet uv

@@ -47,6 +47,14 @@ def test_every_needed_package_is_pinned():
     assert "://" not in pins
 
 
+def test_readme_lists_every_notebook_and_links_only_to_what_exists():
+    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert [link for link in links if not (ROOT / link).exists()] == []
+    assert {path.name for path in ROOT.glob("notebooks/*.ipynb")} == {
+        Path(link).name for link in links if "ipynb" in link
+    }
+
+
 @pytest.mark.parametrize(
     ("module", "forbidden"),
     [
