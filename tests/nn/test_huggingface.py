@@ -189,6 +189,7 @@ def test_a_write_that_fails_leaves_the_old_model_whole(max_shard_bytes, tmp_path
     first, second = (Llama.random(LlamaConfig(**SIZES), seed=seed) for seed in (1, 2))
     first.save(tmp_path, max_shard_bytes=max_shard_bytes)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert "config.json" in before
 
     def full_disk(*_, **__):
         raise OSError(28, "No space left on device")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from parlab.arrays import to_numpy
+from parlab.arrays import owning_buffer, to_numpy
 from parlab.nn import llama
 from parlab.nn.attention import attention, attention_backward
 from parlab.nn.layers import Core
@@ -119,6 +119,15 @@ def test_every_gradient_of_the_whole_model_matches_finite_differences(tied):
         assert_gradient(gradients[name], loss, weight, 1e-7)
 
 
+def buffers(cache, place):
+    """The place of every array in a cache, and the memory that it looks into."""
+    if isinstance(cache, np.ndarray):
+        yield place, id(owning_buffer(cache))
+    items = cache.items() if isinstance(cache, dict) else enumerate(cache) if isinstance(cache, tuple | list) else ()
+    for name, item in items:
+        yield from buffers(item, f"{place}.{name}")
+
+
 def small_model(**changes) -> Llama:
     return Llama.random(LlamaConfig(**SIZES | {"num_hidden_layers": 3} | changes), seed=1, dtype="float64")
 
@@ -201,6 +210,10 @@ def test_weights_replaced_between_forward_and_backward_are_the_ones_used():
     kept = dict(model.weights)
     _, cache = model.chain.forward(tokens, targets)
     model.weights.clear()
+    with pytest.raises(KeyError):
+        model.chain.backward(1.0, cache)
+    held = [id(owning_buffer(x)) for x in kept.values()]
+    assert not [place for place, buffer in buffers(cache, "") if buffer in held]
     model.weights.update({name: x.copy() for name, x in kept.items()})
     _, gradients = model.chain.backward(1.0, cache)
     assert all((gradients[name] == expected[name]).all() for name in expected)
