@@ -269,7 +269,7 @@ def _largest_score(q: Array, k: Array, scale: float) -> float:
 
 
 def _tile_buffer(like: Array) -> Array:
-    return namespace(like).empty((TILE, TILE), dtype=like.dtype, device=like.device)
+    return namespace(like).empty(TILE * TILE, dtype=like.dtype, device=like.device)
 
 
 def _product(a: Array, b: Array, buffer: Array) -> Array:
@@ -277,7 +277,8 @@ def _product(a: Array, b: Array, buffer: Array) -> Array:
     xp = namespace(a, b)
     b = xp.matrix_transpose(b)
     if is_numpy_array(a) or is_cupy_array(a):
-        return xp.matmul(a, b, out=buffer[: a.shape[0], : b.shape[1]])
+        shape = a.shape[0], b.shape[1]
+        return xp.matmul(a, b, out=xp.reshape(buffer[: math.prod(shape)], shape))
     return a @ b
 
 
