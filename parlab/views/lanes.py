@@ -62,8 +62,14 @@ def lanes(
     The chip before each lane has the rank's colour.
     """
     figure, axes = plot(text, 1.45 + lane_height(len(ranks)) * len(ranks), top=0.85, right=right)
-    axes.set_ylim(len(ranks) - 0.5, -0.5)
     time_axis(axes, timeline, end)
+    name_lanes(axes, ranks)
+    return figure, axes
+
+
+def name_lanes(axes: Axes, ranks: list[int]) -> None:
+    """A lane a rank, from the top, with its name and a chip in its colour."""
+    axes.set_ylim(len(ranks) - 0.5, -0.5)
     every = -(-len(ranks) // MOST_LABELS)
     shown = range(0, len(ranks), every)
     axes.set_yticks(list(shown), [f"rank {ranks[lane]}" for lane in shown])
@@ -72,7 +78,6 @@ def lanes(
     chips = [[(-0.007, y - 0.4), (-0.002, y - 0.4), (-0.002, y + 0.4), (-0.007, y + 0.4)] for y in range(len(ranks))]
     colors = [theme.rank_color(rank) for rank in ranks]
     axes.add_artist(PolyCollection(chips, facecolors=colors, transform=axes.get_yaxis_transform(), clip_on=False))
-    return figure, axes
 
 
 def time_axis(axes: Axes, timeline: Timeline, end: float | None = None) -> None:

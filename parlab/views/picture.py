@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from io import BytesIO
 from typing import Any
 
@@ -65,6 +66,11 @@ def plot(
     """A picture with one pair of axes, placed by its margins: all in inches. No layout engine: they cost 50 ms."""
     figure = Picture(text, width, height)
     box = (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
+    return figure, framed(figure, box)
+
+
+def framed(figure: Picture, box: tuple[float, float, float, float]) -> Axes:
+    """Axes with a line at the bottom and the left; `box` is left, bottom, width and height, in parts of the figure."""
     axes = figure.add_axes(box)
     axes.set_facecolor(theme.PAPER)
     for side in ("top", "right"):
@@ -72,13 +78,19 @@ def plot(
     for side in ("bottom", "left"):
         axes.spines[side].set_color(theme.FAINT)
     axes.tick_params(labelsize=theme.TEXT, labelcolor=theme.INK, color=theme.FAINT)
-    return figure, axes
+    return axes
 
 
 def title(figure: Picture, text: str) -> None:
-    """What the figure shows, above it."""
+    """What the figure shows, above it; a long one in smaller letters."""
     width, height = figure.get_size_inches()
-    figure.text(0.15 / width, 1 - 0.12 / height, text, size=theme.TITLE, color=theme.INK, va="top", weight="bold")
+    written = figure.text(
+        0.15 / width, 1 - 0.12 / height, text, size=theme.TITLE, color=theme.INK, va="top", weight="bold"
+    )
+    room = figure.bbox.width - 0.3 * theme.DPI
+    needed = written.get_window_extent().width
+    if needed > room:
+        written.set_size(max(theme.TINY, math.floor(10 * theme.TITLE * room / needed) / 10))
 
 
 def note(figure: Picture, text: str) -> None:
