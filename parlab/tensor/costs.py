@@ -12,7 +12,13 @@ from parlab.nn.config import LlamaConfig
 from parlab.nn.formulas import gpt_kept_bytes
 from parlab.tensor.shards import check_divides, check_sizes, owners
 from parlab.world import Link
-from parlab.world.collectives import block_sizes, ring_all_gather_cost, ring_all_reduce_cost, ring_reduce_scatter_cost
+from parlab.world.collectives import (
+    Cost,
+    block_sizes,
+    ring_all_gather_cost,
+    ring_all_reduce_cost,
+    ring_reduce_scatter_cost,
+)
 
 
 class Collective(NamedTuple):
@@ -100,7 +106,7 @@ def model_collectives(
     """The collectives of `loss_and_gradients`, forward or backward.
 
     Forward 2L + 1 all-reduces of B·S·E (the embedding's is the one more), and the loss's three of B·S; backward 2L + 1
-    (the head's is the one more). With sequence parallelism the embedding scatters, and the head gathers, as the blocks do.
+    (the head's is the one more). With sequence parallelism the embedding scatters and the head gathers, as blocks do.
 
     >>> config = LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=3,
     ...                      num_attention_heads=4)
@@ -119,9 +125,8 @@ def model_collectives(
     if not backward:
         first = [call("reduce_scatter" if sequence_parallel else "all_reduce", "embedding: y")]
         head = [call("all_gather", "head: x")] if sequence_parallel else []
-        loss = [
-            call("all_reduce", f"loss: {what}", B * S, wide) for what in ("maximum", "target's logit", "sum of exp")
-        ]
+        sums = ("maximum", "target's logit", "sum of exp")
+        loss = [call("all_reduce", f"loss: {what}", B * S, wide) for what in sums]
         return first + blocks + head + loss
     if not sequence_parallel:
         return [call("all_reduce", "head: dx"), *blocks]
@@ -148,7 +153,7 @@ def traffic(collectives: list[Collective], size: int) -> Traffic:
     return total
 
 
-def _cost(call: Collective):  # type: ignore[no-untyped-def]
+def _cost(call: Collective) -> Cost:
     link = Link(0, 1)
     if call.name == "all_reduce":
         return ring_all_reduce_cost(call.ranks, call.elements, call.itemsize, link)

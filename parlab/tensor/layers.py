@@ -185,14 +185,14 @@ class ParallelAttention(ParallelRegion):
         return gradients
 
     def core_flops(self, x: Array, *, backward: bool = False) -> int:
-        """Of causal attention, as the tiles do it: two products forward; five backward, which makes the scores again."""
+        """Of causal attention without its masked half: two products; five backward, which makes the scores again."""
         B, S, _ = x.shape
         columns = self.weights[self.weight_names[0]].shape[1]  # H/t · D
         return (10 if backward else 4) * B * (S * (S + 1) // 2) * columns
 
 
 class ParallelMLP(ParallelRegion):
-    """SwiGLU over this rank's columns: gate and up are columns, down rows, and silu(gate) ∘ up works element by element.
+    """SwiGLU over this rank's columns: gate and up are columns, down rows; silu(gate) ∘ up works element by element.
 
     Args:
         comm: the tensor-parallel group.

@@ -36,8 +36,8 @@ from parlab.world.collectives import block_sizes, blocks_of
 class ParallelLlama(Decoder):
     """A Llama of which this rank has its heads, its columns and its part of the vocabulary.
 
-    `loss_and_gradients(tokens, targets)` takes the same tokens on every rank, and gives the same loss, and the gradients
-    of this rank's slices; `stages` cuts it for a pipeline, as a serial one.
+    `loss_and_gradients(tokens, targets)` takes the same tokens on every rank, and gives the same loss, and of the
+    gradients this rank's slices; `stages` cuts it for a pipeline, as a serial one.
 
     Args:
         comm: the tensor-parallel group; every rank of it makes the model and calls its methods.
@@ -128,7 +128,7 @@ class ParallelLlama(Decoder):
     def clip_gradients(self, gradients: Gradients, max_norm: float) -> tuple[Gradients, float]:
         """As `parlab.nn.optimizer.clip_gradients`, by the norm of the whole model's gradients.
 
-        What several ranks own counts once: a norm's gradient, which is whole on every rank, or a shared key/value head's.
+        What several ranks own counts once: a norm's gradient, whole on every rank, or that of a shared key/value head.
         """
         squares = math.fsum(sum_of_squares(gradients[name]) / piece.owners for name, piece in self.pieces.items())
         xp = namespace(gradients[FINAL_NORM])

@@ -39,8 +39,8 @@ class ParallelRegion(Stage):
     | enter's backward     | dx, whole (all-reduce)             | S/t tokens of dx (reduce-scatter)  |
     | inside, weight part  | this rank's slices of the gradients, whole: x and dy were (x is gathered again)   |
 
-    With sequence parallelism the cache keeps S/t tokens of x, and the backward enters again: one more all-gather, so that
-    no rank keeps what all of them have. dx travels while the weight part computes, which does not need it.
+    With sequence parallelism the cache keeps S/t tokens of x, and the backward enters again: one more all-gather, so
+    that no rank keeps what all of them have. dx travels while the weight part computes, which does not need it.
 
     Args:
         comm: the tensor-parallel group.

@@ -1,9 +1,9 @@
 """Who owns which slice of which weight.
 
-A column layer (q, k, v, gate, up, head) is cut along its outputs, `W[:, a:b]`: every rank makes some columns of y. A row
-layer (o, down) along its inputs, `W[a:b, :]`: every rank makes a partial sum of all of y. Columns, then rows: what the
-first makes is what the second reads, so nothing is sent in between. The embedding's table is cut along the vocabulary;
-norms are whole on every rank.
+A column layer (q, k, v, gate, up, head) is cut along its outputs, `W[:, a:b]`: every rank makes some columns of y. A
+row layer (o, down) along its inputs, `W[a:b, :]`: every rank makes a partial sum of all of y. Columns, then rows: what
+the first makes is what the second reads, so nothing is sent in between. The embedding's table is cut along the
+vocabulary; norms are whole on every rank.
 
 Heads are never cut. Where there are fewer key/value heads than ranks (G < t), each of them is owned by t/G ranks: their
 query heads read the same one.

@@ -178,7 +178,7 @@ class ParallelHead(Stage):
         return y, (norm_cache, of_projection, of_loss)
 
     def backward_input(self, dy: Any, cache: Any) -> tuple[Array, Any]:
-        """`(dx, pending)`; dy is this rank's dlogits or, after a forward with targets, the loss's weight in the whole."""
+        """`(dx, pending)`; dy is this rank's dlogits or, after a forward with targets, the loss's weight."""
         norm_cache, of_projection, of_loss = cache
         dx, pending = self.projection.backward_input(_dlogits(dy, of_loss), of_projection)
         dx, norm_pending = self.norm.backward_input(dx, norm_cache)
@@ -216,7 +216,7 @@ def _check_loss(comm: Comm, logits: Array, targets: Array, vocab_size: int, owne
         )
     if logits.shape[-1] != owned.stop - owned.start:
         raise ValueError(
-            f"logits hold {logits.shape[-1]} tokens of the vocabulary: of {vocab_size}, rank {comm.rank} of {comm.size} "
-            f"owns {owned.stop - owned.start}"
+            f"logits hold {logits.shape[-1]} tokens of the vocabulary: of {vocab_size}, rank {comm.rank} of "
+            f"{comm.size} owns {owned.stop - owned.start}"
         )
     check_range("targets", targets, vocab_size)

@@ -1,0 +1,77 @@
+"""Small models for the tensor room's tests, and what the serial ones give."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import array_api_strict
+import numpy as np
+
+from parlab import run
+from parlab.arrays import asarray
+from parlab.nn.gpt import gpt_weight_shapes
+from parlab.nn.llama import Llama, LlamaConfig
+from parlab.tensor import ParallelLlama, unshard
+
+LIBRARIES = {"numpy": np, "strict": array_api_strict}
+SIZES = {
+    "vocab_size": 19,  # does not divide: the first ranks own one token more
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "initializer_range": 0.3,  # large enough for attention to be peaked and gradients to be felt everywhere
+}
+B, S = 2, 8
+
+
+def config(**changes: Any) -> LlamaConfig:
+    return LlamaConfig(**{**SIZES, **changes})
+
+
+def model(xp: Any = np, dtype: str = "float64", **changes: Any) -> Llama:
+    """Random matrices, and norm weights that are random too: at 1 they hide a missing weight."""
+    made = Llama.random(config(**changes), seed=3, xp=xp, dtype=dtype)
+    draw = np.random.default_rng(4)
+    for name, weight in made.weights.items():
+        if weight.ndim == 1:
+            made.weights[name] = asarray(draw.uniform(0.5, 1.5, weight.shape), xp, weight.dtype)
+    return made
+
+
+def text(xp: Any = np, seed: int = 0, vocab_size: int = SIZES["vocab_size"]) -> tuple[Any, Any]:
+    """Tokens and targets, `[B, S]`."""
+    drawn = np.random.default_rng(seed).integers(vocab_size, size=(B, S + 1))
+    return asarray(drawn[:, :-1].copy(), xp), asarray(drawn[:, 1:].copy(), xp)
+
+
+def parallel_results(serial: Llama, size: int, tokens: Any, targets: Any, **options: Any) -> dict[str, Any]:
+    """Every gradient by name, and `loss` and `logits`, as the ranks together have them."""
+
+    def program(comm):
+        parallel = ParallelLlama.from_full(comm, serial, **options)
+        loss, gradients = parallel.loss_and_gradients(tokens, targets)
+        return loss, parallel.logits(tokens), gradients
+
+    results = run(program, size).results
+    for loss, logits, _ in results[1:]:
+        assert loss == results[0][0]
+        assert bool((logits == results[0][1]).all() if hasattr(logits, "all") else True)
+    whole = unshard(serial.config, [gradients for _, _, gradients in results])
+    return {"loss": np.asarray(results[-1][0]), "logits": results[-1][1], **whole}
+
+
+def serial_results(serial: Llama, tokens: Any, targets: Any) -> dict[str, Any]:
+    loss, gradients = serial.loss_and_gradients(tokens, targets)
+    return {"loss": np.asarray(loss), "logits": serial.logits(tokens), **gradients}
+
+
+@cache
+def gpt_weights(hidden_size: int, dtype: str = "float64", library: str = "numpy") -> dict[str, Any]:
+    """Of one block called `h`; read them only."""
+    xp = LIBRARIES[library]
+    shapes = gpt_weight_shapes("h", hidden_size)
+    drawn = {name: np.random.default_rng([1, i]).normal(size=shape) for i, (name, shape) in enumerate(shapes.items())}
+    return {name: asarray(0.3 * x, xp, getattr(xp, dtype)) for name, x in drawn.items()}

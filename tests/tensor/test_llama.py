@@ -1,0 +1,257 @@
+"""The tensor-parallel Llama against the serial one: logits, loss, every gradient, and ten optimizer steps."""
+
+from __future__ import annotations
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from parlab import run
+from parlab.arrays import to_numpy
+from parlab.nn.optimizer import AdamW, clip_gradients
+from parlab.nn.stage import add_gradients
+from parlab.tensor import ParallelLlama, shard, unshard
+from tests.nn.parity import assert_parity, relative_error
+from tests.tensor.models import SIZES, model, parallel_results, serial_results, text
+
+every_library = pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy", "strict"])
+every_size = pytest.mark.parametrize("size", [1, 2, 4, 8])
+both_ways = pytest.mark.parametrize("sequence_parallel", [False, True], ids=["whole", "sequence"])
+
+
+def assert_all_within(found: dict, expected: dict, tolerance: float) -> None:
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        error = relative_error(found[name], array)
+        assert error <= tolerance, f"{name}: relative error {error:.1e}"
+
+
+@every_library
+@both_ways
+@pytest.mark.parametrize("heads", [8, 4, 2, 1], ids=lambda heads: f"G{heads}")
+@every_size
+def test_logits_loss_and_all_gradients_within_1e_12_of_serial(xp, size, heads, sequence_parallel):
+    serial = model(xp, num_key_value_heads=heads)
+    tokens, targets = text(xp)
+    found = parallel_results(serial, size, tokens, targets, sequence_parallel=sequence_parallel)
+    assert_all_within(found, serial_results(serial, tokens, targets), 1e-12)
+
+
+@both_ways
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_tied_head_adds_both_shares_of_its_table_within_1e_12(size, sequence_parallel):
+    serial = model(tie_word_embeddings=True)
+    tokens, targets = text()
+    found = parallel_results(serial, size, tokens, targets, sequence_parallel=sequence_parallel)
+    assert_all_within(found, serial_results(serial, tokens, targets), 1e-12)
+
+
+@both_ways
+@pytest.mark.parametrize("size", [3, 6])
+def test_ranks_that_are_no_power_of_two_within_1e_12(size, sequence_parallel):
+    serial = model(num_attention_heads=6, num_key_value_heads=3, hidden_size=24)
+    tokens, targets = (x[:, :6] for x in text())
+    found = parallel_results(serial, size, tokens, targets, sequence_parallel=sequence_parallel)
+    assert_all_within(found, serial_results(serial, tokens, targets), 1e-12)
+
+
+@both_ways
+@pytest.mark.parametrize(("size", "heads"), [(1, 4), (2, 4), (4, 2), (8, 1)])
+def test_ten_adamw_steps_end_within_1e_9_of_serial(size, heads, sequence_parallel):
+    serial, start = model(num_key_value_heads=heads), model(num_key_value_heads=heads)
+    optimizer, expected = AdamW(lr=1e-2), []
+    for step in range(10):
+        loss, gradients = serial.loss_and_gradients(*text(seed=step))
+        gradients, norm = clip_gradients(gradients, 1.0)
+        optimizer.step(serial.weights, gradients)
+        expected += [loss, norm]
+
+    def program(comm):
+        parallel = ParallelLlama.from_full(comm, start, sequence_parallel=sequence_parallel)
+        optimizer, found = AdamW(lr=1e-2), []
+        for step in range(10):
+            loss, gradients = parallel.loss_and_gradients(*text(seed=step))
+            gradients, norm = parallel.clip_gradients(gradients, 1.0)
+            optimizer.step(parallel.weights, gradients)
+            found += [loss, norm]
+        return found, parallel.to_serial().weights
+
+    for found, weights in run(program, size).results:
+        assert_parity([found], [expected], 1e-9)
+        assert_all_within(weights, serial.weights, 1e-9)
+
+
+def test_what_several_ranks_own_stays_bitwise_the_same_through_ten_steps():
+    start = model(num_key_value_heads=2)
+
+    def program(comm):
+        parallel, optimizer = ParallelLlama.from_full(comm, start, sequence_parallel=True), AdamW(lr=1e-2)
+        for step in range(10):
+            optimizer.step(parallel.weights, parallel.loss_and_gradients(*text(seed=step))[1])
+        return parallel.weights, parallel.pieces
+
+    results = run(program, 4).results
+    for name, piece in results[0][1].items():
+        for rank, (weights, _) in enumerate(results):
+            assert (weights[name] == results[rank - rank % piece.owners][0][name]).all(), name
+
+
+@both_ways
+def test_overlapped_or_not_the_numbers_are_bitwise_the_same(sequence_parallel):
+    serial, (tokens, targets) = model(num_key_value_heads=2), text()
+    one, other = (
+        parallel_results(serial, 4, tokens, targets, sequence_parallel=sequence_parallel, overlap=overlap)
+        for overlap in (False, True)
+    )
+    assert all((one[name] == other[name]).all() for name in one)
+
+
+@both_ways
+def test_backward_parts_of_three_microbatches_in_any_order_are_bitwise_the_joint_backward(sequence_parallel):
+    serial = model(num_key_value_heads=2)
+
+    def program(comm):
+        parallel = ParallelLlama.from_full(comm, serial, sequence_parallel=sequence_parallel)
+        batches = [text(seed=seed) for seed in range(3)]
+        joint = [parallel.loss_and_gradients(*batch)[1] for batch in batches]
+        caches = [parallel.chain.forward(*batch)[1] for batch in batches]
+        pending = {i: parallel.chain.backward_input(1.0, caches[i])[1] for i in (1, 0, 2)}
+        later = {i: parallel.chain.backward_weight(pending[i]) for i in (2, 0, 1)}
+        return all((later[i][name] == joint[i][name]).all() for i in later for name in joint[i])
+
+    assert run(program, 4).results == [True] * 4
+
+
+@both_ways
+def test_cut_into_pipeline_stages_gives_bitwise_the_whole_models_gradients(sequence_parallel):
+    serial, (tokens, targets) = model(tie_word_embeddings=True), text()
+
+    def program(comm):
+        parallel = ParallelLlama.from_full(comm, serial, sequence_parallel=sequence_parallel)
+        expected = parallel.loss_and_gradients(tokens, targets)[1]
+        first, last = parallel.stages([range(1), range(1, 2)])
+        x, first_cache = first.forward(tokens)
+        _, last_cache = last.forward(x, targets)
+        dy, gradients = last.backward(1.0, last_cache)
+        gradients = add_gradients(gradients, first.backward(dy, first_cache)[1])
+        return all((gradients[name] == expected[name]).all() for name in expected)
+
+    assert run(program, 2).results == [True, True]
+
+
+@every_size
+def test_a_serial_model_comes_back_bitwise(size):
+    serial = model(num_key_value_heads=2)
+
+    def program(comm):
+        return ParallelLlama.from_full(comm, serial).to_serial()
+
+    for back in run(program, size).results:
+        assert back.config == serial.config
+        assert all((back.weights[name] == weight).all() for name, weight in serial.weights.items())
+
+
+@every_size
+def test_shards_copy_and_never_share_memory_with_the_model(size):
+    serial = model()
+    for rank in range(size):
+        for name, piece in shard(serial.config, serial.weights, rank, size).items():
+            assert not np.shares_memory(piece, serial.weights[name])
+            assert piece.flags.c_contiguous
+
+
+def test_shards_of_8_ranks_hold_each_weight_once_but_norms_and_shared_heads():
+    serial = model(num_key_value_heads=2)
+    shards = [shard(serial.config, serial.weights, rank, 8) for rank in range(8)]
+    for name, weight in serial.weights.items():
+        copies = 8 if weight.ndim == 1 else 4 if "k_proj" in name or "v_proj" in name else 1
+        assert sum(part[name].size for part in shards) == copies * weight.size
+    back = unshard(serial.config, shards)
+    assert all((back[name] == weight).all() for name, weight in serial.weights.items())
+
+
+def test_fact_e_1024_m_4096_h_16_g_4_t_2_has_q_512_kv_128_and_m_2048_columns():
+    from parlab.nn.llama import LlamaConfig
+    from parlab.tensor import pieces
+
+    sizes = {"vocab_size": 32, "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 1}
+    owned = pieces(LlamaConfig(**sizes, num_attention_heads=16, num_key_value_heads=4), rank=1, size=2)
+    layer = "model.layers.0"
+    expected = {"self_attn.q_proj": 512, "self_attn.k_proj": 128, "self_attn.v_proj": 128, "self_attn.o_proj": 512}
+    expected |= {"mlp.gate_proj": 2048, "mlp.up_proj": 2048, "mlp.down_proj": 2048}
+    for name, length in expected.items():
+        piece = owned[f"{layer}.{name}.weight"]
+        assert (piece.start, piece.stop) == (length, 2 * length)
+        assert piece.axis == (0 if name.endswith(("o_proj", "down_proj")) else 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "message"),
+    [
+        ({"num_attention_heads": 6, "hidden_size": 24, "num_key_value_heads": 6}, 4,
+         "num_attention_heads 6 do not divide among 4 tensor-parallel ranks: use 4 or 8"),
+        ({"num_attention_heads": 12, "hidden_size": 24, "num_key_value_heads": 6}, 4,
+         "num_key_value_heads 6 and 4 tensor-parallel ranks: one must divide the other; use 4 or 12"),
+        ({"intermediate_size": 26}, 4,
+         "intermediate_size 26 does not divide among 4 tensor-parallel ranks: use 24 or 28"),
+        ({"intermediate_size": 3}, 4, "intermediate_size 3 does not divide among 4 tensor-parallel ranks: use 4"),
+        ({"vocab_size": 3}, 4, "vocab_size 3 does not reach for 4 tensor-parallel ranks: use 4 or more"),
+    ],
+)  # fmt: skip
+def test_sizes_that_do_not_divide_are_refused_with_the_nearest_that_do(changes, size, message):
+    serial = model(**changes)
+
+    def program(comm):
+        ParallelLlama.from_full(comm, serial)
+
+    with pytest.raises(ValueError, match=message) as caught:
+        run(program, size)
+    assert all(caught.value.run.timeline.messages(rank) == 0 for rank in range(size))
+
+
+def test_a_sequence_that_does_not_divide_is_refused_with_the_nearest_that_do():
+    serial = model()
+    tokens, targets = (x[:, :6] for x in text())
+
+    def program(comm):
+        ParallelLlama.from_full(comm, serial, sequence_parallel=True).loss_and_gradients(tokens, targets)
+
+    message = "sequence length 6 does not divide among 4 tensor-parallel ranks: use 4 or 8"
+    with pytest.raises(ValueError, match=message) as caught:
+        run(program, 4)
+    assert all(caught.value.run.timeline.messages(rank) == 0 for rank in range(4))
+
+
+def test_tokens_outside_the_vocabulary_are_refused_on_every_rank():
+    serial, (tokens, targets) = model(), text()
+    tokens = tokens + SIZES["vocab_size"]
+
+    def program(comm):
+        ParallelLlama.from_full(comm, serial).loss_and_gradients(tokens, targets)
+
+    with pytest.raises(ValueError, match=r"tokens hold 19\.\.\d+: the vocabulary has 0\.\.18"):
+        run(program, 2)
+
+
+@both_ways
+def test_float32_on_two_ranks_follows_serial_training_within_1e_3_for_thirty_steps(sequence_parallel):
+    start = model(dtype="float32", initializer_range=0.02)
+    serial = model(dtype="float32", initializer_range=0.02)
+    optimizer, expected = AdamW(lr=3e-3), []
+    for step in range(30):
+        loss, gradients = serial.loss_and_gradients(*text(seed=step % 3))
+        optimizer.step(serial.weights, gradients)
+        expected.append(loss)
+
+    def program(comm):
+        parallel, optimizer = ParallelLlama.from_full(comm, start, sequence_parallel=sequence_parallel), AdamW(lr=3e-3)
+        losses = []
+        for step in range(30):
+            loss, gradients = parallel.loss_and_gradients(*text(seed=step % 3))
+            optimizer.step(parallel.weights, gradients)
+            losses.append(loss)
+        return losses
+
+    found = run(program, 2).results[0]
+    assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) <= 1e-3
+    assert to_numpy(found)[-1] < expected[0] - 0.2  # and it learns
