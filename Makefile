@@ -9,7 +9,8 @@ help:           ## Say what can be made.
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
 
 lab: $(VENV)/lab.stamp           ## Open JupyterLab on the first notebook.
-	$(BIN)/jupyter lab --ip=127.0.0.1 $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/00_ranks_and_messages.ipynb
+	$(BIN)/jupyter lab --ip=127.0.0.1 $(if $(filter 0,$(shell id -u)),--allow-root) \
+		--ServerApp.root_dir=notebooks --LabApp.default_url=/lab/tree/00_ranks_and_messages.ipynb
 
 test: lint $(VENV)/test.stamp    ## Check everything: style, types, arrows, examples, tests, notebooks.
 	$(BIN)/python -m pytest --doctest-modules --doctest-glob="*.md" parlab README.md
