@@ -6,7 +6,9 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
+from parlab.pipeline import Schedule, ScheduleTimeline
 from parlab.views.picture import Picture
+from parlab.views.schedules import schedule
 from parlab.views.timelines import timeline
 from parlab.world import Run, Timeline
 
@@ -19,4 +21,8 @@ def register(shell: Any = None) -> None:
     png = shell.display_formatter.formatters["image/png"]
     png.for_type(Run, lambda run: timeline(run)._repr_png_())
     png.for_type(Timeline, lambda shown: timeline(shown)._repr_png_())
+    text = shell.display_formatter.formatters["text/plain"]
+    for kind in (Schedule, ScheduleTimeline):
+        png.for_type(kind, lambda shown: schedule(shown)._repr_png_())
+        text.for_type(kind, lambda shown, printer, cycle: printer.text(repr(schedule(shown))))
     png.for_type(Picture, Picture._repr_png_)  # before the one that `%matplotlib inline` registers for all figures

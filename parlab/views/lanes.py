@@ -44,8 +44,9 @@ def checked_ranks(ranks: Any, size: int) -> list[int]:
         shown = list(ranks)
     except TypeError:
         shown = [ranks]
-    if not shown or any(not isinstance(rank, int) or not 0 <= rank < size for rank in shown):
-        raise ValueError(f"ranks={ranks!r}: choose some of 0 to {size - 1}")
+    known = all(type(rank) is int and 0 <= rank < size for rank in shown)
+    if not shown or not known or len(set(shown)) < len(shown):
+        raise ValueError(f"ranks={ranks!r}: choose some of 0 to {size - 1}, each once")
     return shown
 
 
@@ -97,10 +98,12 @@ def legend(figure: Picture, kinds: list[str]) -> None:
     legend_of(figure, [theme.KINDS[kind] for kind in kinds])
 
 
-def legend_of(figure: Picture, entries: Sequence[tuple[str, str, str]]) -> None:
-    """Name colours under the title: (colour, name, hatch) each."""
+def legend_of(
+    figure: Picture, entries: Sequence[tuple[str, str, str]], *, left: float = 0.15, below: float = 0.6
+) -> None:
+    """Name colours, (colour, name, hatch) each: under the title, or at inches from the left and the top."""
     width, height = figure.get_size_inches()
-    x, y = 0.15, height - 0.6
+    x, y = left, height - below
     for color, name, hatch in entries:
         figure.add_artist(
             Rectangle(

@@ -1,0 +1,50 @@
+"""The memory strip under a schedule: how many chunks' activations every rank keeps, on the same clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+
+from parlab.pipeline import ScheduleTimeline
+from parlab.views import theme
+from parlab.views.picture import inches
+from parlab.views.schedule_bars import color_of
+
+FLOOR, HEIGHT = 0.44, 0.88  # of a lane: where the areas stand, and how high the highest is
+KEPT = [
+    (color_of("F"), "activations kept, in chunks, from F until B or I", ""),
+    (color_of("I"), "what is left of them until W", ""),
+]
+
+
+def draw_kept(axes: Axes, shown: ScheduleTimeline, highest: int) -> None:
+    """A lane a rank, all `highest` chunks high: below what is kept whole, above it what an I has left for its W."""
+    areas, colors = [], []
+    for rank in range(shown.size):
+        both = shown.kept(rank)
+        whole = shown.kept_bytes(rank, activation=1, pending=0)
+        areas += [_area(rank, steps, shown.makespan, highest) for steps in (both, whole)]
+        colors += [color_of("I"), color_of("F")]
+        axes.text(
+            1.008,
+            rank,
+            f"peak {shown.peak_activations[rank]}",
+            transform=axes.get_yaxis_transform(),
+            size=min(theme.SMALL, 70 * inches(axes)[1] / shown.size),
+            color=theme.INK,
+            va="center",
+        )
+    axes.add_collection(PolyCollection(areas, facecolors=colors, linewidths=0, gid="kept"), autolim=False)
+    floors = [rank + FLOOR for rank in range(shown.size)]
+    axes.hlines(floors, 0, shown.makespan, color=theme.FAINT, linewidth=0.6)
+
+
+def _area(lane: int, steps: list[tuple[Any, int]], end: Any, highest: int) -> np.ndarray:  # [corners, x and y]
+    last = dict(steps)  # of several changes at one time, the last
+    times = np.array([0, *last, end], dtype=float)
+    levels = np.array([0, *last.values(), 0], dtype=float)
+    x, y = np.repeat(times, 2)[1:], np.repeat(levels, 2)[:-1]
+    return np.column_stack([x, lane + FLOOR - HEIGHT * y / max(highest, 1)])
