@@ -1,1 +1,24 @@
-"""The serial reference: each piece of a transformer, forward and backward, and the optimizer."""
+"""The serial reference: each piece of a transformer, forward and backward, and the optimizer.
+
+The pieces are in files of their own (`parlab.nn.norm`, `parlab.nn.attention`, ...), the model in `parlab.nn.llama`.
+"""
+
+from parlab.nn.config import LlamaConfig
+from parlab.nn.corpus import MarkovSource
+from parlab.nn.counting import Counter, itemize, kept_bytes
+from parlab.nn.llama import Llama
+from parlab.nn.optimizer import AdamW, clip_gradients, warmup_cosine
+from parlab.nn.training import train
+
+__all__ = [
+    "AdamW",
+    "Counter",
+    "Llama",
+    "LlamaConfig",
+    "MarkovSource",
+    "clip_gradients",
+    "itemize",
+    "kept_bytes",
+    "train",
+    "warmup_cosine",
+]

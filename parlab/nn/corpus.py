@@ -69,7 +69,12 @@ class MarkovSource:
         """The least mean loss, in nats, of a model that sees only the last `context` characters.
 
         With more of them than the order it is the entropy rate. It is H(context and next) − H(context).
+
+        Raises:
+            ValueError: a negative number of characters.
         """
+        if context < 0:
+            raise ValueError(f"context={context!r}: 0 or more characters are needed")
         xp = namespace(self.transitions)
         V, seen = self.vocab_size, min(context, self.order)
         joint = xp.reshape(self.stationary[:, None] * self.transitions, (-1, V**seen, V))
@@ -77,7 +82,13 @@ class MarkovSource:
         return _entropy(joint) - _entropy(xp.sum(joint, axis=-1))
 
     def window_floor(self, length: int) -> float:
-        """The least mean loss over windows of `length` characters, whose first predictions see fewer than the order."""
+        """The least mean loss over windows of `length` characters, whose first predictions see fewer than the order.
+
+        Raises:
+            ValueError: a length that is not positive.
+        """
+        if length < 1:
+            raise ValueError(f"length={length!r}: 1 or more characters are needed")
         return sum(self.floor(min(t + 1, self.order)) for t in range(length)) / length
 
     def batch(self, step: int, *, batch_size: int, length: int, seed: int = 0, xp: Any = None) -> tuple[Array, Array]:

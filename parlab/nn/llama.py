@@ -132,9 +132,12 @@ class Llama(Decoder):
         """A model before training: matrices normal with deviation `initializer_range`, norms 1, as transformers has it.
 
         The same seed gives the same values in every library; `xp` is `parlab.arrays.default_namespace()` when None.
+
+        Raises:
+            ValueError: a dtype that no weights can have.
         """
         xp = xp or parlab.arrays.default_namespace()
-        as_dtype = getattr(xp, dtype)
+        as_dtype = _dtype(xp, dtype)
         draw = parlab.arrays.generator(seed)
         weights = {}
         for name, shape in config.weight_shapes.items():
@@ -168,14 +171,15 @@ def load(folder: str | os.PathLike[str], *, xp: Any = None, dtype: str | None = 
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a file is damaged, the architecture is another, or the weights do not fit the configuration.
+        ValueError: a file is damaged, the architecture is another, the weights do not fit the configuration, or no
+            weights can have `dtype`.
     """
     config = LlamaConfig.from_dict(read_config(folder))
     tensors = {name: x for name, x in read_weights(folder).items() if not name.endswith("rotary_emb.inv_freq")}
     if config.tie_word_embeddings:
         tensors.pop(HEAD, None)  # a copy of the table, in some files
     xp = xp or parlab.arrays.default_namespace()
-    as_dtype = None if dtype is None else getattr(xp, dtype)
+    as_dtype = None if dtype is None else _dtype(xp, dtype)
     names = dict.fromkeys([*config.weight_shapes, *tensors])  # in the model's order
     weights = {
         name: parlab.arrays.asarray(_turned(name, tensors[name]), xp, as_dtype) for name in names if name in tensors
@@ -200,6 +204,12 @@ def decoder_block(config: LlamaConfig, weights: Mapping[str, Array], layer: int,
 def _turned(name: str, x: Any) -> Any:
     """A matrix as the other side has it, `[in, out]` or `[out, in]`; the embedding's table is the same on both."""
     return x if x.ndim != 2 or name == EMBEDDING else x.T.copy(order="C")
+
+
+def _dtype(xp: Any, name: str) -> Any:
+    if name not in ("float16", "float32", "float64") or not hasattr(xp, name):
+        raise ValueError(f"dtype={name!r}: float64, float32 or, where {xp.__name__} has it, float16 is needed")
+    return getattr(xp, name)
 
 
 def _check_weights(config: LlamaConfig, weights: Mapping[str, Array]) -> None:

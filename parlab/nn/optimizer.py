@@ -64,7 +64,13 @@ class AdamW:
     def update(
         self, weight: Array, gradient: Array, mean: Array, square: Array, *, step: int, lr: float | None = None
     ) -> None:
-        """One update in place of a weight, or a shard of it, and its two moments; `step` counts from 1."""
+        """One update in place of a weight, or a shard of it, and its two moments; `step` counts from 1.
+
+        Raises:
+            ValueError: `step` is 0, as if it counted from there.
+        """
+        if step < 1:
+            raise ValueError(f"step={step!r}: steps count from 1")
         lr = self.lr if lr is None else lr
         flat = [namespace(x).reshape(x, (-1,), copy=False) for x in (weight, gradient, mean, square)]
         for start in range(0, weight.size, PIECE):

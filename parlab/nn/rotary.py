@@ -112,8 +112,10 @@ def inverse_frequencies(xp: Any, head_dim: int, theta: float, scaling: Mapping[s
     than `high_freq_factor` times, and goes smoothly from one to the other.
 
     Raises:
-        ValueError: an unknown type, or a value that the type needs and lacks.
+        ValueError: an odd head size, an unknown type, or a value that the type needs and lacks.
     """
+    if head_dim < 2 or head_dim % 2:
+        raise ValueError(f"head_dim={head_dim!r}: an even number is needed, because pairs are turned")
     frequencies = theta ** (-2 * xp.arange(head_dim // 2, dtype=xp.float64) / head_dim)
     kind = rotary_type(scaling)
     if kind == "default" or scaling is None:

@@ -102,6 +102,8 @@ def test_decode_gives_the_characters():
         (lambda: MarkovSource("a"), "alphabet='a'"),
         (lambda: MarkovSource(order=0), "order=0: a whole number, 1 or more"),
         (lambda: MarkovSource(concentration=0.0), "concentration=0.0: a positive number"),
+        (lambda: MarkovSource().floor(-1), "context=-1: 0 or more"),
+        (lambda: MarkovSource().window_floor(0), "length=0: 1 or more"),
         (lambda: MarkovSource().batch(0, batch_size=0, length=4), "batch_size=0, length=4: both must be 1 or more"),
     ],
 )

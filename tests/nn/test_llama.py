@@ -10,6 +10,8 @@ from pathlib import Path
 import array_api_strict
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from parlab.arrays import owning_buffer, to_numpy
@@ -126,6 +128,58 @@ def buffers(cache, place):
     items = cache.items() if isinstance(cache, dict) else enumerate(cache) if isinstance(cache, tuple | list) else ()
     for name, item in items:
         yield from buffers(item, f"{place}.{name}")
+
+
+@settings(max_examples=25)
+@given(
+    heads=st.sampled_from([(1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (6, 3)]),
+    head_dim=st.sampled_from([2, 4]),
+    sizes=st.tuples(*[st.integers(1, 5)] * 5),
+    tied=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_gradients_of_random_models_give_the_slope_along_a_random_direction(heads, head_dim, sizes, tied, seed):
+    vocabulary, middle, layers, batch, length = sizes
+    config = LlamaConfig(
+        vocab_size=vocabulary, hidden_size=2 * heads[0], intermediate_size=middle, num_hidden_layers=layers,
+        num_attention_heads=heads[0], num_key_value_heads=heads[1], head_dim=head_dim, tie_word_embeddings=tied,
+        initializer_range=0.5,
+    )  # fmt: skip
+    model = Llama.random(config, seed, dtype="float64")
+    draw = np.random.default_rng(seed)
+    tokens, targets = draw.integers(vocabulary, size=(2, batch, length))
+    _, gradients = model.loss_and_gradients(tokens, targets)
+    direction = {name: draw.normal(size=x.shape) for name, x in model.weights.items()}
+
+    def loss(step):
+        moved = {name: x + step * direction[name] for name, x in model.weights.items()}
+        return float(Llama(config, moved).chain.forward(tokens, targets)[0])
+
+    slope = sum(float(np.sum(gradients[name] * direction[name])) for name in gradients)
+    steps = 1e-5, 2e-5
+    near, far = ((loss(step) - loss(-step)) / (2 * step) for step in steps)
+    assert slope == pytest.approx((4 * near - far) / 3, rel=1e-6, abs=1e-8)  # the error in step² taken out
+
+
+def test_a_float16_model_has_float16_gradients_near_those_of_float32():
+    config = small_model(initializer_range=0.1).config  # calm: rounding errors are not blown up by peaked attention
+    tokens, targets = draw_tokens()
+    halves = Llama.random(config, dtype="float16")
+    singles = Llama(config, {name: x.astype(np.float32) for name, x in halves.weights.items()})
+    loss, gradients = halves.loss_and_gradients(tokens, targets)
+    expected_loss, expected = singles.loss_and_gradients(tokens, targets)
+    assert loss == pytest.approx(expected_loss, rel=1e-3)
+    for name, gradient in gradients.items():
+        assert gradient.dtype == np.float16
+        assert np.max(np.abs(gradient - expected[name])) <= 0.02 * np.max(np.abs(expected[name]))
+
+
+def test_a_model_in_another_library_is_saved_alike(tmp_path):
+    config = LlamaConfig(**SIZES)
+    for xp, folder in ((np, "numpy"), (array_api_strict, "strict")):
+        Llama.random(config, seed=4, xp=xp).save(tmp_path / folder)
+    for file in ("config.json", "model.safetensors"):
+        assert (tmp_path / "numpy" / file).read_bytes() == (tmp_path / "strict" / file).read_bytes()
 
 
 def small_model(**changes) -> Llama:
@@ -294,6 +348,8 @@ def test_bad_configurations_are_refused(changes, text):
             lambda model, x: Llama(model.config, model.weights | {"lm_head.weight": np.ones((8, 11), np.float32)}),
             r"lm_head.weight has dtype float32: one floating dtype for all",
         ),
+        (lambda model, x: Llama.random(model.config, dtype="int32"), "dtype='int32': float64, float32 or, where"),
+        (lambda model, x: Llama.random(model.config, xp=array_api_strict, dtype="float16"), "dtype='float16'"),
         (lambda model, x: model.save("unused", max_shard_bytes=0), "max_shard_bytes=0: a positive number"),
     ],
 )

@@ -174,6 +174,7 @@ def test_linear_weight_part_later_and_in_any_order_is_bitwise_the_same(xp):
         (lambda: embedding(np.ones((1, 2)), np.ones((5, 2))), r"tokens have dtype float64: integers are needed"),
         (lambda: cross_entropy(np.ones((1, 2, 5)), np.asarray([[0, 5]])), r"targets hold 0..5"),
         (lambda: cross_entropy(np.ones((1, 2, 5)), np.asarray([0, 1])), r"one target a token is needed, \(1, 2\)"),
+        (lambda: rotary_tables(np.arange(2), head_dim=3), "head_dim=3: an even number is needed"),
         (lambda: rotary_type({"rope_type": "yarn"}), r"the type 'yarn': known are default, linear, llama3"),
         (lambda: rotary_type({"rope_type": "linear"}), r"factor=None: a positive number is needed"),
         (
