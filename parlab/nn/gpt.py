@@ -154,10 +154,10 @@ class SoftmaxAttention(AffineStage):
         dscores = softmax * (dsoftmax - xp.sum(dsoftmax * softmax, axis=-1, keepdims=True))
         dscores *= 1 / math.sqrt(self.head_dim)
         dq, dk = dscores @ k, xp.matrix_transpose(dscores) @ q
-        dx = xp.zeros_like(x)
+        dx: Array = 0
         for name, d in zip(self.names[:3], (dq, dk, dv), strict=True):
             more, pending[name] = self.project_backward(merge_heads(d), x, name)
-            dx += more
+            dx = more + dx
         return dx, pending
 
 
