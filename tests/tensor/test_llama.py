@@ -81,6 +81,18 @@ def test_ten_adamw_steps_end_within_1e_9_of_serial(size, heads, sequence_paralle
         assert_all_within(weights, serial.weights, 1e-9)
 
 
+@both_ways
+def test_loss_and_logits_are_bitwise_the_same_on_all_8_ranks(sequence_parallel):
+    serial, (tokens, targets) = model(), text()
+
+    def program(comm):
+        parallel = ParallelLlama.from_full(comm, serial, sequence_parallel=sequence_parallel)
+        return parallel.loss_and_gradients(tokens, targets)[0], parallel.logits(tokens)
+
+    results = run(program, 8).results
+    assert all(loss == results[0][0] and (logits == results[0][1]).all() for loss, logits in results)
+
+
 def test_what_several_ranks_own_stays_bitwise_the_same_through_ten_steps():
     start = model(num_key_value_heads=2)
 

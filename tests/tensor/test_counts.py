@@ -1,0 +1,163 @@
+"""Counted messages and bytes, forward and backward, of a block and of the whole model, against the closed forms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parlab import Cluster, run
+from parlab.nn.llama import LlamaConfig
+from parlab.tensor import ParallelLlama, block_collectives, model_collectives, traffic
+from tests.tensor.models import SIZES, B, S, config, model, text
+
+E, L = SIZES["hidden_size"], SIZES["num_hidden_layers"]
+both_ways = pytest.mark.parametrize("sequence_parallel", [False, True], ids=["whole", "sequence"])
+sizes = pytest.mark.parametrize("size", [1, 2, 4, 8])
+
+
+def forward_of_block(comm, serial, **options):
+    block = ParallelLlama.from_full(comm, serial, **options).blocks[0]
+    tokens = S // comm.size if options.get("sequence_parallel") else S
+    x = np.ones((B, tokens, E), dtype=serial.weights["model.norm.weight"].dtype)
+    return block, *block.forward(x)
+
+
+def backward_of_block(comm, serial, **options):
+    block, y, cache = forward_of_block(comm, serial, **options)
+    block.backward(np.ones_like(y), cache)
+
+
+def forward_of_model(comm, serial, **options):
+    parallel = ParallelLlama.from_full(comm, serial, **options)
+    return parallel, *parallel.chain.forward(*text())
+
+
+def backward_of_model(comm, serial, **options):
+    parallel, _, cache = forward_of_model(comm, serial, **options)
+    parallel.chain.backward(1.0, cache)
+
+
+def counted(program, size, serial, **options):
+    timeline = run(lambda comm: program(comm, serial, **options) and None, size).timeline
+    return np.array([[timeline.messages(rank), timeline.bytes_sent(rank)] for rank in range(size)]).T
+
+
+def ring(size, *arrays):
+    """2n(t − 1)/t bytes in 2(t − 1) messages for an all-reduce of n bytes; half of both for its two halves."""
+    messages = sum((2 if kind == "all_reduce" else 1) * (size - 1) for kind, _ in arrays)
+    sent = sum((2 if kind == "all_reduce" else 1) * n * (size - 1) / size for kind, n in arrays)
+    return np.array([[messages] * size, [sent] * size])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@sizes
+def test_a_block_takes_2_all_reduces_of_bse_forward_and_2_backward(size, dtype):
+    serial = model(dtype=dtype, num_key_value_heads=8)
+    n = B * S * E * (4 if dtype == "float32" else 8)
+    forward = counted(forward_of_block, size, serial)
+    backward = counted(backward_of_block, size, serial) - forward
+    assert (forward == ring(size, *2 * [("all_reduce", n)])).all()
+    assert (backward == ring(size, *2 * [("all_reduce", n)])).all()
+
+
+@sizes
+def test_a_sequence_parallel_block_takes_2_gathers_2_scatters_forward_and_4_and_2_and_the_norms_backward(size):
+    serial = model(num_key_value_heads=8)
+    n = B * S * E * 8
+    forward = counted(forward_of_block, size, serial, sequence_parallel=True)
+    backward = counted(backward_of_block, size, serial, sequence_parallel=True) - forward
+    assert (forward == ring(size, *2 * [("all_gather", n)], *2 * [("reduce_scatter", n)])).all()
+    moves = [("all_gather", n)] * 4 + [("reduce_scatter", n)] * 2 + [("all_reduce", E * 8)] * 2
+    assert (backward == ring(size, *moves)).all()
+
+
+@sizes
+def test_forward_bytes_with_sequence_parallelism_are_those_without(size):
+    """ "Sequence parallelism cuts traffic": it does not. It cuts memory."""
+    serial = model(num_key_value_heads=8)
+    whole, cut = (
+        counted(forward_of_block, size, serial, sequence_parallel=sequence_parallel)[1]
+        for sequence_parallel in (False, True)
+    )
+    assert (whole == cut).all()
+
+
+@sizes
+def test_the_model_takes_2l_plus_1_all_reduces_and_3_of_bs_forward_and_2l_plus_1_backward(size):
+    serial = model(num_key_value_heads=8)
+    n = B * S * E * 8
+    forward = counted(forward_of_model, size, serial)
+    backward = counted(backward_of_model, size, serial) - forward
+    assert (forward == ring(size, *(2 * L + 1) * [("all_reduce", n)], *3 * [("all_reduce", B * S * 8)])).all()
+    assert (backward == ring(size, *(2 * L + 1) * [("all_reduce", n)])).all()
+
+
+@pytest.mark.parametrize(("size", "heads", "owners"), [(4, 2, 2), (8, 2, 4), (8, 1, 8)])
+def test_fewer_kv_heads_than_ranks_add_2_all_reduces_of_their_weights_over_the_owners(size, heads, owners):
+    shared = counted(backward_of_block, size, model(num_key_value_heads=heads))
+    alone = counted(backward_of_block, size, model(num_key_value_heads=8))
+    assert (shared - alone == ring(owners, *2 * [("all_reduce", E * 2 * 8)])[:, :1]).all()
+
+
+@both_ways
+@pytest.mark.parametrize("heads", [8, 4, 2, 1])
+@sizes
+def test_counted_messages_and_bytes_equal_the_closed_forms_block_and_model(size, heads, sequence_parallel):
+    serial, options = model(num_key_value_heads=heads), {"sequence_parallel": sequence_parallel}
+    for forward_program, backward_program, formula in (
+        (forward_of_block, backward_of_block, block_collectives),
+        (forward_of_model, backward_of_model, model_collectives),
+    ):
+        forward = counted(forward_program, size, serial, **options)
+        backward = counted(backward_program, size, serial, **options) - forward
+        for found, direction in ((forward, False), (backward, True)):
+            calls = formula(serial.config, B, S, size, 8, backward=direction, **options)
+            assert found.tolist() == list(traffic(calls, size))
+
+
+def test_closed_forms_know_the_uneven_rings_of_3_ranks_whose_16_losses_do_not_divide():
+    serial = model(num_attention_heads=6, num_key_value_heads=3, hidden_size=24)
+    forward = counted(forward_of_model, 3, serial)
+    assert len(set(forward[1])) > 1
+    assert forward.tolist() == list(traffic(model_collectives(serial.config, B, S, 3, 8), 3))
+
+
+def test_fact_24_blocks_of_e_1024_s_1024_float32_reduce_192_mib_forward_4_each():
+    wide = LlamaConfig(
+        vocab_size=32, hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16,
+        num_key_value_heads=4,
+    )  # fmt: skip
+    calls = block_collectives(wide, B=1, S=1024, size=2, itemsize=4) * 24
+    assert {call.elements * call.itemsize for call in calls} == {4 * 2**20}
+    assert sum(call.elements * call.itemsize for call in calls) == 192 * 2**20
+
+
+def test_closed_forms_refuse_heads_that_do_not_divide():
+    with pytest.raises(ValueError, match="num_attention_heads 8 do not divide among 3"):
+        model_collectives(config(), B, S, 3, 4)
+
+
+@both_ways
+def test_overlap_hides_dx_behind_dw_on_the_clock(sequence_parallel):
+    """A link on which dx takes as long as dW: overlapped, a backward is shorter by about the hidden time."""
+    serial = model(num_key_value_heads=8)
+    cluster = Cluster.uniform(latency=0, bandwidth=1e9, flops=1e9)
+    whole, hidden = (
+        run(
+            backward_of_model, 2, serial, sequence_parallel=sequence_parallel, overlap=overlap, cluster=cluster
+        ).timeline
+        for overlap in (False, True)
+    )
+    assert [whole.bytes_sent(rank) for rank in range(2)] == [hidden.bytes_sent(rank) for rank in range(2)]
+    dx = B * S * E * 8 * 10**12 // 10**9  # picoseconds of one all-reduce over 2 ranks, and of two halves of it
+    moves = (2 * L + 1) * dx
+    assert whole.makespan - hidden.makespan > moves // 2
+    assert hidden.makespan >= whole.busy(0)
+
+
+def test_without_overlap_the_clock_shows_exactly_the_work_and_the_messages_one_after_the_other():
+    serial = model(num_key_value_heads=8)
+    cluster = Cluster.uniform(latency=0, bandwidth=1e9, flops=1e12)
+    timeline = run(backward_of_model, 2, serial, overlap=False, cluster=cluster).timeline
+    forward, backward = (model_collectives(serial.config, B, S, 2, 8, backward=back) for back in (False, True))
+    assert timeline.makespan == timeline.busy(0) + traffic(forward + backward, 2).nbytes[0] * 1000

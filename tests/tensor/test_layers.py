@@ -1,0 +1,302 @@
+"""The layers one by one: integers bitwise, strict arrays, and who holds what in between."""
+
+from __future__ import annotations
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from parlab import per_rank, run
+from parlab.arrays import asarray, to_numpy
+from parlab.nn.embedding import cross_entropy, cross_entropy_backward, embedding, embedding_backward
+from parlab.nn.layers import GatedMLP, SelfAttention
+from parlab.nn.linear import linear, linear_backward
+from parlab.nn.rotary import Rotary
+from parlab.tensor import (
+    ColumnParallelLinear,
+    ParallelAttention,
+    ParallelMLP,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+    copy,
+    copy_backward,
+    gather,
+    gather_backward,
+    reduce,
+    reduce_backward,
+    scatter,
+    scatter_backward,
+    vocab_parallel_cross_entropy,
+    vocab_parallel_cross_entropy_backward,
+)
+from tests.nn.finite_differences import assert_gradient
+from tests.nn.parity import assert_parity
+
+every_library = pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy", "strict"])
+every_size = pytest.mark.parametrize("size", [1, 2, 4, 8])
+both_ways = pytest.mark.parametrize("sequence_parallel", [False, True], ids=["whole", "sequence"])
+
+
+def integers(xp, *shape, seed=0):
+    """float64 whole numbers, small enough for every sum of products to be exact."""
+    return asarray(np.random.default_rng([seed, *shape]).integers(-9, 10, size=shape).astype("float64"), xp)
+
+
+def tokens_of(x, comm, sequence_parallel):
+    """This rank's tokens of [B, S, E]."""
+    if not sequence_parallel:
+        return x
+    length = x.shape[1] // comm.size
+    return x[:, comm.rank * length : (comm.rank + 1) * length, :]
+
+
+def joined(pieces, axis):
+    return np.concatenate([to_numpy(piece) for piece in pieces], axis=axis)
+
+
+@every_library
+@both_ways
+@every_size
+def test_integers_through_columns_and_rows_are_bitwise_serial(xp, size, sequence_parallel):
+    x, dy = integers(xp, 2, 8, 6), integers(xp, 2, 8, 5, seed=1)
+    first, second = integers(xp, 6, 16, seed=2), integers(xp, 16, 5, seed=3)
+    hidden, first_cache = linear(x, first)
+    y, second_cache = linear(hidden, second)
+    dhidden, dsecond = linear_backward(dy, second_cache, second)
+    dx, dfirst = linear_backward(dhidden, first_cache, first)
+
+    def program(comm):
+        columns = ColumnParallelLinear.from_full(comm, first, sequence_parallel=sequence_parallel)
+        rows = RowParallelLinear.from_full(comm, second, sequence_parallel=sequence_parallel)
+        hidden, first_cache = columns.forward(tokens_of(x, comm, sequence_parallel))
+        y, second_cache = rows.forward(hidden)
+        dhidden, dsecond = rows.backward(tokens_of(dy, comm, sequence_parallel), second_cache)
+        dx, dfirst = columns.backward(dhidden, first_cache)
+        return hidden, y, dhidden, dx, dfirst["weight"], dsecond["weight"]
+
+    found = list(zip(*run(program, size).results, strict=True))
+    for pieces, expected, axis in (
+        (found[0], hidden, 2), (found[2], dhidden, 2), (found[4], dfirst, 1), (found[5], dsecond, 0)
+    ):  # fmt: skip
+        assert (joined(pieces, axis) == to_numpy(expected)).all()
+    for pieces, expected in ((found[1], y), (found[3], dx)):
+        whole = [joined(pieces, 1)] if sequence_parallel else [to_numpy(piece) for piece in pieces]
+        assert all((piece == to_numpy(expected)).all() for piece in whole)
+
+
+@every_library
+@both_ways
+@every_size
+def test_integers_through_the_embedding_are_bitwise_serial_where_11_tokens_do_not_divide(xp, size, sequence_parallel):
+    tokens = asarray(np.random.default_rng(0).integers(11, size=(2, 8)), xp)
+    table, dy = integers(xp, 11, 3), integers(xp, 2, 8, 3, seed=1)
+    y, _ = embedding(tokens, table)
+    dtable = embedding_backward(dy, tokens, 11)
+
+    def program(comm):
+        layer = VocabParallelEmbedding.from_full(comm, table, sequence_parallel=sequence_parallel)
+        found, cache = layer.forward(tokens)
+        dx, gradients = layer.backward(tokens_of(dy, comm, sequence_parallel), cache)
+        assert dx is None
+        return found, gradients["weight"]
+
+    ys, dtables = zip(*run(program, size).results, strict=True)
+    assert (joined(dtables, 0) == to_numpy(dtable)).all()
+    for whole in [joined(ys, 1)] if sequence_parallel else map(to_numpy, ys):
+        assert (whole == to_numpy(y)).all()
+
+
+@every_library
+@every_size
+def test_integers_through_the_four_operators_are_bitwise_numpys(xp, size):
+    shares = [integers(xp, 2, 8, 3, seed=rank) for rank in range(size)]
+    total = sum(to_numpy(share) for share in shares)
+
+    def program(comm, x):
+        own = tokens_of(x, comm, True)
+        return (
+            copy(comm, x), copy_backward(comm, x), reduce(comm, x), reduce_backward(comm, x),
+            gather(comm, own), gather_backward(comm, x), scatter(comm, x), scatter_backward(comm, own),
+        )  # fmt: skip
+
+    found = list(zip(*run(program, size, per_rank(shares)).results, strict=True))
+    rows = [np.split(to_numpy(share), size, axis=1)[rank] for rank, share in enumerate(shares)]
+    gathered = np.concatenate(rows, axis=1)
+    for rank in range(size):
+        expected = [shares[rank], total, total, shares[rank], gathered, None, None, gathered]
+        expected[5] = expected[6] = np.split(total, size, axis=1)[rank]
+        for pieces, array in zip(found, expected, strict=True):
+            assert (to_numpy(pieces[rank]) == to_numpy(array)).all()
+
+
+@both_ways
+def test_each_operators_backward_is_the_transpose_of_its_forward(sequence_parallel):
+    """Σ over ranks of ⟨f(x), dy⟩ = Σ over ranks of ⟨x, f_backward(dy)⟩: what makes a pair conjugate."""
+    size, pairs = 4, ((copy, copy_backward), (reduce, reduce_backward))
+    if sequence_parallel:
+        pairs = ((gather, gather_backward), (scatter, scatter_backward))
+    draw = np.random.default_rng(0)
+    whole, pieces = (
+        [draw.normal(size=(2, 8, 3)) for _ in range(2 * size)],
+        [draw.normal(size=(2, 2, 3)) for _ in range(8)],
+    )
+
+    def program(comm, forward, backward, x, dy):
+        return float(np.sum(forward(comm, x) * dy)), float(np.sum(x * backward(comm, dy)))
+
+    for forward, backward in pairs:
+        xs = pieces[:size] if forward is gather else whole[:size]
+        dys = pieces[size:] if forward is scatter else whole[size:]
+        if forward is copy:
+            xs = [xs[0]] * size  # its input is the same on every rank
+        if forward is reduce:
+            dys = [dys[0]] * size  # and so is what comes back to reduce
+        results = run(program, size, forward, backward, per_rank(xs), per_rank(dys)).results
+        left, right = (sum(side) for side in zip(*results, strict=True))
+        if forward is copy:
+            right /= size  # one x, counted on every rank
+        if forward is reduce:
+            left /= size  # one y, counted on every rank
+        assert abs(left - right) <= 1e-12 * abs(left)
+
+
+@every_library
+@both_ways
+@every_size
+def test_mlp_within_1e_12_of_serial(xp, size, sequence_parallel):
+    draw = np.random.default_rng(0)
+    shapes = {"gate": (6, 16), "up": (6, 16), "down": (16, 6)}
+    full = {f"mlp.{name}_proj.weight": asarray(draw.normal(size=shape), xp) for name, shape in shapes.items()}
+    check_region(
+        xp, size, sequence_parallel, GatedMLP(full, "mlp"),
+        lambda comm, **options: ParallelMLP.from_full(comm, full, "mlp", **options), axes=(1, 1, 0),
+    )  # fmt: skip
+
+
+@every_library
+@both_ways
+@pytest.mark.parametrize("heads", [8, 2, 1], ids=lambda heads: f"G{heads}")
+@every_size
+def test_attention_within_1e_12_of_serial(xp, size, heads, sequence_parallel):
+    draw = np.random.default_rng(0)
+    shapes = {"q": (6, 16), "k": (6, 2 * heads), "v": (6, 2 * heads), "o": (16, 6)}
+    full = {f"a.{name}_proj.weight": asarray(draw.normal(size=shape), xp) for name, shape in shapes.items()}
+    rotary = Rotary(2)
+    sharing = max(1, size // heads)
+    check_region(
+        xp, size, sequence_parallel, SelfAttention(full, "a", 2, rotary),
+        lambda comm, **options: ParallelAttention.from_full(comm, full, "a", 2, Rotary(2), **options),
+        axes=(1, 1, 1, 0), owners=(1, sharing, sharing, 1),
+    )  # fmt: skip
+
+
+def check_region(xp, size, sequence_parallel, serial, make, axes, owners=None):
+    """y, dx and every gradient of a region, from its ranks' pieces, against the serial stage."""
+    draw = np.random.default_rng(1)
+    x, dy = (asarray(draw.normal(size=(2, 8, 6)), xp) for _ in range(2))
+    y, cache = serial.forward(x)
+    dx, gradients = serial.backward(dy, cache)
+
+    def program(comm):
+        region = make(comm, sequence_parallel=sequence_parallel)
+        found, cache = region.forward(tokens_of(x, comm, sequence_parallel))
+        return found, *region.backward(tokens_of(dy, comm, sequence_parallel), cache)
+
+    ys, dxs, parts = zip(*run(program, size).results, strict=True)
+    for pieces, expected in ((ys, y), (dxs, dx)):
+        whole = [joined(pieces, 1)] if sequence_parallel else pieces
+        assert_parity(whole, [expected] * len(whole))
+    for name, axis, sharing in zip(serial.weight_names, axes, owners or (1,) * len(axes), strict=True):
+        for first in range(0, size, sharing):
+            for rank in range(first, first + sharing):
+                assert (to_numpy(parts[rank][name]) == to_numpy(parts[first][name])).all()
+        assert_parity([joined([part[name] for part in parts[::sharing]], axis)], [gradients[name]])
+
+
+@every_library
+@every_size
+def test_loss_over_a_cut_vocabulary_within_1e_12_of_serial_where_11_logits_do_not_divide(xp, size):
+    draw = np.random.default_rng(0)
+    logits, targets = asarray(30 * draw.normal(size=(2, 8, 11)), xp), asarray(draw.integers(11, size=(2, 8)), xp)
+    loss, cache = cross_entropy(logits, targets)
+    expected = cross_entropy_backward(0.7, cache)
+
+    def program(comm, own):
+        found, cache = vocab_parallel_cross_entropy(comm, own, targets, vocab_size=11)
+        return found, vocab_parallel_cross_entropy_backward(0.7, cache)
+
+    pieces = [asarray(piece.copy(), xp) for piece in np.array_split(to_numpy(logits), size, axis=2)]
+    done = run(program, size, per_rank(pieces))
+    losses, dlogits = zip(*done.results, strict=True)
+    assert_parity(losses, [loss] * size)
+    assert_parity([joined(dlogits, 2)], [expected])
+
+
+def test_the_loss_takes_3_all_reduces_of_one_number_a_token_and_its_gradient_none():
+    logits, targets = np.zeros((2, 8, 3)), np.zeros((2, 8), dtype="int64")
+
+    def program(comm, backward):
+        _, cache = vocab_parallel_cross_entropy(comm, logits, targets)
+        if backward:
+            vocab_parallel_cross_entropy_backward(1.0, cache)
+
+    for backward in (False, True):
+        timeline = run(program, 4, backward).timeline
+        assert [timeline.messages(rank) for rank in range(4)] == [3 * 2 * 3] * 4
+        assert [timeline.bytes_sent(rank) for rank in range(4)] == [3 * 2 * 16 * 8 * 3 // 4] * 4
+
+
+def test_loss_of_logits_a_thousand_apart_on_different_ranks_is_finite_and_exact():
+    """A rank that subtracted its own maximum would add up numbers that were scaled differently."""
+
+    def program(comm, own):
+        loss, cache = vocab_parallel_cross_entropy(comm, own, np.array([[0]]))
+        return float(loss), vocab_parallel_cross_entropy_backward(1.0, cache)
+
+    pieces = [np.full((1, 1, 2), -1000.0), np.full((1, 1, 2), 1000.0)]
+    for loss, dlogits in run(program, 2, per_rank(pieces)).results:
+        assert loss == 2000 + np.log(2)
+        assert np.isfinite(dlogits).all()
+
+
+def test_gradient_of_the_cut_loss_matches_finite_differences():
+    draw = np.random.default_rng(0)
+    logits, targets = draw.normal(size=(1, 3, 6)), draw.integers(6, size=(1, 3))
+
+    def program(comm, own):
+        loss, cache = vocab_parallel_cross_entropy(comm, own, targets)
+        return float(loss), vocab_parallel_cross_entropy_backward(1.0, cache)
+
+    def evaluate(whole):
+        return run(program, 2, per_rank(np.split(whole, 2, axis=2))).results
+
+    found = joined([dlogits for _, dlogits in evaluate(logits)], 2)
+    assert_gradient(found, lambda moved: evaluate(moved)[0][0], logits)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (lambda comm: ColumnParallelLinear.from_full(comm, np.ones((6, 10))),
+         "the number of columns 10 does not divide among 4 tensor-parallel ranks: use 8 or 12"),
+        (lambda comm: RowParallelLinear.from_full(comm, np.ones((6, 8))),
+         "the number of rows 6 does not divide among 4 tensor-parallel ranks: use 4 or 8"),
+        (lambda comm: ParallelMLP.from_full(
+            comm, {f"m.{name}_proj.weight": np.ones((6, 6)) for name in ("gate", "up", "down")}, "m"),
+         "intermediate_size 6 does not divide among 4 tensor-parallel ranks: use 4 or 8"),
+        (lambda comm: ParallelAttention.from_full(
+            comm, {f"a.{name}_proj.weight": np.ones((12, 12)) for name in "qkvo"}, "a", 2, Rotary(2)),
+         "num_attention_heads 6 do not divide among 4 tensor-parallel ranks: use 4 or 8"),
+        (lambda comm: scatter(comm, np.ones((1, 6, 2))),
+         "sequence length 6 does not divide among 4 tensor-parallel ranks: use 4 or 8"),
+        (lambda comm: vocab_parallel_cross_entropy(comm, np.ones((1, 2, 2)), np.array([[0, 8]])),
+         "targets hold 0..8: the vocabulary has 0..7"),
+        (lambda comm: vocab_parallel_cross_entropy(comm, np.ones((1, 2, 2)), np.array([0, 1])),
+         r"targets have shape \(2,\), logits \(1, 2, 2\): one target a token is needed, \(1, 2\)"),
+        (lambda comm: vocab_parallel_cross_entropy(comm, np.ones((1, 1, 2)), np.array([[0]]), vocab_size=9),
+         "logits hold 2 tokens of the vocabulary: of 9, rank 0 of 4 owns 3"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_with_what_would_be_right(program, message):
+    with pytest.raises(ValueError, match=message):
+        run(program, 4)
