@@ -27,22 +27,22 @@ class Clock:
         self.cluster = cluster
         self.now = np.zeros((len(nbytes), size))  # [sizes, N]
 
-    def exchange(self, dst: Array, share: float, members: Array | None = None) -> None:
-        """Each of `members` sends `share` of the data to its `dst`, and receives from the one whose `dst` it is."""
+    def exchange(self, dst: Array, share: float, members: Array | None = None, times: int = 1) -> None:
+        """`times` over, each of `members` sends `share` of the data to its `dst`, and takes what comes from another."""
         members = np.arange(self.size) if members is None else members
         links = [self.cluster.link(int(a), int(b)) for a, b in zip(members, dst, strict=True)]
         latency = np.array([link.latency for link in links])
         pace = np.array([1 / link.bandwidth for link in links])
         lasts = (latency + share * self.nbytes * pace) * PICOSECONDS  # [sizes, members]
-        end = np.maximum(self.now[:, members], self.now[:, dst]) + lasts
-        self.now[:, members] = np.maximum(self.now[:, members], end)
-        self.now[:, dst] = np.maximum(self.now[:, dst], end)
+        for _ in range(times):
+            end = np.maximum(self.now[:, members], self.now[:, dst]) + lasts
+            self.now[:, members] = np.maximum(self.now[:, members], end)
+            self.now[:, dst] = np.maximum(self.now[:, dst], end)
 
 
 def _ring(clock: Clock) -> None:
     dst = (np.arange(clock.size) + 1) % clock.size
-    for _ in range(2 * (clock.size - 1)):
-        clock.exchange(dst, 1 / clock.size)
+    clock.exchange(dst, 1 / clock.size, times=2 * (clock.size - 1))
 
 
 def _folded(clock: Clock, core_steps: Callable[[Clock, Array], None]) -> None:
@@ -69,12 +69,9 @@ def _hierarchical(clock: Clock) -> None:
     inside = clock.cluster.ranks_per_node
     nodes, rank = clock.size // inside, np.arange(clock.size)
     right_inside = rank - rank % inside + (rank + 1) % inside
-    for _ in range(inside - 1):
-        clock.exchange(right_inside, 1 / inside)
-    for _ in range(2 * (nodes - 1)):
-        clock.exchange((rank + inside) % clock.size, 1 / clock.size)
-    for _ in range(inside - 1):
-        clock.exchange(right_inside, 1 / inside)
+    clock.exchange(right_inside, 1 / inside, times=inside - 1)
+    clock.exchange((rank + inside) % clock.size, 1 / clock.size, times=2 * (nodes - 1))
+    clock.exchange(right_inside, 1 / inside, times=inside - 1)
 
 
 STEPS: dict[str, Callable[[Clock], None]] = {
@@ -97,17 +94,24 @@ def all_reduce_time(algorithm: str, size: int, nbytes: Array, cluster: Cluster) 
 
 
 def crossing(one: str, other: str, size: int, low: float, high: float, cluster: Cluster) -> float:
-    """The message size between `low` and `high` at which `one` and `other` take the same time, by bisection."""
+    """The message size between `low` and `high` at which `one` and `other` take the same time.
+
+    The lead of one over the other is a chain of straight pieces, so a straight line through the ends meets zero at the
+    crossing, or moves an end closer to it.
+    """
 
     def lead(nbytes: float) -> float:
         at = np.array([nbytes])
         return float(all_reduce_time(one, size, at, cluster)[0] - all_reduce_time(other, size, at, cluster)[0])
 
-    sign = lead(low)
+    at_low, at_high = lead(low), lead(high)
     while high - low > 1e-3:
-        middle = (low + high) / 2
-        if lead(middle) * sign > 0:
-            low = middle
+        meet = low + (high - low) * at_low / (at_low - at_high)
+        at_meet = lead(meet)
+        if abs(at_meet) < 1:  # picosecond
+            return meet
+        if at_meet * at_low > 0:
+            low, at_low = meet, at_meet
         else:
-            high = middle
+            high, at_high = meet, at_meet
     return high

@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from parlab.views import theme
 from parlab.views.all_reduce_clock import STEPS, all_reduce_time, crossing
 from parlab.views.marks import text_width
-from parlab.views.picture import Picture, inches, plot, short, title
+from parlab.views.picture import Picture, inches, line_legend, plot, short, title
 from parlab.world import CLASSROOM, Cluster, Run
 from parlab.world.units import format_bytes, format_time
 
 SMALLEST, LARGEST = 64, 2**26  # bytes
 HEIGHT = 5.6  # inches
+ROUNDING = 1e-9  # relative: times that differ by less are equal
 POINTS = 81  # of a curve: four a doubling
 
 
@@ -58,9 +58,16 @@ def all_reduce_times(
     figure, axes = plot(_table(where, wins, dots), HEIGHT, left=1.0, right=0.6, top=1.25)
     for name, time in times.items():
         color, dashes, label = theme.ALGORITHMS[name]
-        axes.plot(nbytes, time, color=color, linestyle=dashes, linewidth=2.2)
+        axes.plot(nbytes, time, color=color, linestyle=dashes, linewidth=2.2, gid=f"formula {name}")
         if dots.get(name):
-            axes.plot(*zip(*dots[name], strict=True), "o", color=color, markersize=8, markeredgecolor=theme.PAPER)
+            axes.plot(
+                *zip(*dots[name], strict=True),
+                "o",
+                color=color,
+                markersize=8,
+                markeredgecolor=theme.PAPER,
+                gid=f"measured {name}",
+            )
     _log_axes(axes, times)
     _mark_crossings(axes, wins, size, cluster)
     _legend(figure, chosen, bool(dots))
@@ -76,7 +83,8 @@ def winners(
     Where two are equally fast, the one that is named first in `times` counts.
     """
     names = list(times)
-    best = [names[int(np.argmin(np.round(column)))] for column in np.array([times[name] for name in names]).T]
+    table = np.array([times[name] for name in names])  # [algorithms, sizes]
+    best = [names[first] for first in np.argmax(table <= table.min(axis=0) * (1 + ROUNDING), axis=0)]
     wins = [(float(nbytes[0]), best[0])]
     for (low, before), (high, after) in pairwise(zip(nbytes, best, strict=True)):
         if before != after:
@@ -87,10 +95,12 @@ def winners(
 def _checked_world(runs: Any, size: Any, cluster: Any) -> tuple[int, Cluster]:
     if not isinstance(runs, Mapping) or not all(isinstance(measured, Mapping) for measured in runs.values()):
         raise ValueError(f"runs={runs!r}: must be {{algorithm: {{bytes: run}}}}")
-    measured = [run for by_size in runs.values() for run in by_size.values()]
-    for run in measured:
-        if not isinstance(run, Run):
-            raise ValueError(f"runs: {run!r} must be what run() returned")
+    for nbytes, done in (item for measured in runs.values() for item in measured.items()):
+        if not isinstance(nbytes, int) or nbytes < 1:
+            raise ValueError(f"runs: {nbytes!r} must be the bytes of the array, at least 1")
+        if not isinstance(done, Run):
+            raise ValueError(f"runs: {done!r} must be what run() returned")
+    measured = [done for by_size in runs.values() for done in by_size.values()]
     if size is None:
         size = measured[0].timeline.size if measured else 8
     if not isinstance(size, int) or size < 2:
@@ -109,6 +119,8 @@ def _checked_algorithms(runs: Mapping[str, Any], algorithms: Any, size: int, clu
     whole_nodes = size % cluster.ranks_per_node == 0 and 1 < cluster.ranks_per_node < size
     if algorithms is None:
         algorithms = list(runs) or [name for name in STEPS if name != "hierarchical" or whole_nodes]
+    if not isinstance(algorithms, list | tuple) or not algorithms:
+        raise ValueError(f"algorithms={algorithms!r}: must be a list of some of {', '.join(STEPS)}")
     for name in [*algorithms, *runs]:
         if name not in STEPS:
             raise ValueError(f"algorithms: {name!r} is none of {', '.join(STEPS)}")
@@ -128,7 +140,7 @@ def _log_axes(axes: Axes, times: Mapping[str, np.ndarray]) -> None:
     high = max(float(time.max()) for time in times.values())
     axes.set_ylim(low / 1.6, high * 1.6)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    axes.xaxis.set_major_locator(FixedLocator([4**k for k in range(3, 14)]))
+    axes.xaxis.set_major_locator(FixedLocator([16**k * 64 for k in range(6)]))
     axes.yaxis.set_major_locator(FixedLocator([10**k for k in decades]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: short(format_bytes(nbytes))))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: short(format_time(time))))
@@ -146,7 +158,7 @@ def _mark_crossings(axes: Axes, wins: list[tuple[float, str]], size: int, cluste
         color, _, label = theme.ALGORITHMS[name]
         if number:
             time = float(all_reduce_time(name, size, np.array([start]), cluster)[0])
-            axes.plot([start], [time], "D", color=theme.INK, markersize=7)
+            axes.plot([start], [time], "D", color=theme.INK, markersize=7, gid="crossing")
             axes.annotate(
                 format_bytes(start),
                 (start, time),
@@ -158,7 +170,9 @@ def _mark_crossings(axes: Axes, wins: list[tuple[float, str]], size: int, cluste
             )
         end = edges[number + 1]
         above = axes.get_xaxis_transform()
-        axes.fill_between([start, end], 1.0, 1.02, color=color, linewidth=0, transform=above, clip_on=False)
+        axes.fill_between(
+            [start, end], 1.0, 1.02, color=color, linewidth=0, transform=above, clip_on=False, gid=f"fastest: {name}"
+        )
         text = f"{label} is fastest"
         if text_width(text) / 72 < inches(axes)[0] * math.log(end / start) / math.log(LARGEST / SMALLEST):
             middle = math.sqrt(start * end)
@@ -166,23 +180,12 @@ def _mark_crossings(axes: Axes, wins: list[tuple[float, str]], size: int, cluste
 
 
 def _legend(figure: Picture, names: list[str], dots: bool) -> None:
-    lines = [Line2D([], [], color=c, linestyle=d, linewidth=2.2) for c, d, _ in map(theme.ALGORITHMS.get, names)]  # type: ignore[misc]
-    labels = [theme.ALGORITHMS[name].name for name in names]
+    curves = [theme.ALGORITHMS[name] for name in names]
+    entries = [(name, {"color": color, "linestyle": dashes, "linewidth": 2.2}) for color, dashes, name in curves]
     if dots:
-        lines.append(Line2D([], [], color=theme.INK, marker="o", linestyle="none"))
-        labels.append("measured run")
-    lines.append(Line2D([], [], color=theme.INK, marker="D", linestyle="none"))
-    labels.append("equally fast")
-    figure.legend(
-        lines,
-        labels,
-        loc="upper left",
-        bbox_to_anchor=(0.01, 1 - 0.38 / HEIGHT),
-        ncols=6,
-        frameon=False,
-        fontsize=theme.SMALL,
-        handlelength=3.2,
-    )
+        entries.append(("measured run", {"color": theme.INK, "marker": "o"}))
+    entries.append(("equally fast", {"color": theme.INK, "marker": "D"}))
+    line_legend(figure, entries)
 
 
 def _table(

@@ -27,8 +27,10 @@ def collectives(
         algorithm: which one to draw beside the ring; None: all.
 
     Raises:
-        ValueError: see `all_reduce_times`.
+        ValueError: no node, and see `all_reduce_times`.
     """
+    if not isinstance(nodes, int) or nodes < 1:
+        raise ValueError(f"nodes={nodes!r}: must be a whole number, at least 1")
     slower, thinner = SLOWER_BETWEEN
     device = Device("classroom", 1e12, 1e11)
     inside, between = Link(latency, bandwidth), Link(slower * latency, bandwidth / thinner)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
 import ipywidgets as widgets
 
 from parlab.views import marks, theme
+from parlab.views.marks import text_width
 from parlab.views.picture import Picture, plot, png, title
 
+LINE = 90  # letters of a question
 GUESS, MEASURED = "#BBBBBB", "#0072B2"
 
 
@@ -24,12 +27,17 @@ def prediction(question: str, guess: float, measured: float, unit: str = "") -> 
         unit: of both.
 
     Raises:
-        ValueError: a value that is not a finite number.
+        ValueError: no question, or a value that is not a finite number.
     """
+    _check_texts(question, unit)
     guess, measured = _number("guess", guess), _number("measured", measured)
     verdict = _verdict(guess, measured)
     text = f"{question}\nyou said {_with_unit(guess, unit)}, measured {_with_unit(measured, unit)}: {verdict}"
-    figure, axes = plot(text, 2.1, left=1.3, right=1.6, top=0.85, bottom=0.2)
+    values = [_with_unit(value, unit) for value in (guess, measured)]
+    lines = textwrap.wrap(question, LINE)
+    top, height = 0.85 + 0.22 * (len(lines) - 1), 2.1 + 0.22 * (len(lines) - 1)
+    right = 0.35 + max(text_width(value, theme.TEXT) for value in values) / 72
+    figure, axes = plot(text, height, left=1.3, right=right, top=top, bottom=0.2)
     low, high = min(0.0, guess, measured), max(0.0, guess, measured)
     marks.rectangles(axes, "bars", [0, 0], [guess, measured], [-0.35, 0.65], [0.35, 1.35], [GUESS, MEASURED])
     axes.set_xlim(low, high if high > low else 1)
@@ -38,9 +46,9 @@ def prediction(question: str, guess: float, measured: float, unit: str = "") -> 
     axes.set_xticks([])
     axes.tick_params(axis="y", length=0)
     axes.spines["bottom"].set_visible(False)
-    for row, value in enumerate((guess, measured)):
+    for row, (value, shown) in enumerate(zip((guess, measured), values, strict=True)):
         axes.annotate(
-            _with_unit(value, unit),
+            shown,
             (max(value, 0), row),
             xytext=(5, 0),
             textcoords="offset points",
@@ -48,8 +56,8 @@ def prediction(question: str, guess: float, measured: float, unit: str = "") -> 
             color=theme.INK,
             va="center",
         )
-    title(figure, question)
-    figure.text(0.15 / theme.WIDTH, 1 - 0.5 / 2.1, verdict, size=theme.TEXT, color=theme.INK, va="top")
+    title(figure, "\n".join(lines))
+    figure.text(0.15 / theme.WIDTH, 1 - (top - 0.35) / height, verdict, size=theme.TEXT, color=theme.INK, va="top")
     return figure
 
 
@@ -87,11 +95,17 @@ def predict(question: str, measured: float | Callable[[], float], unit: str = ""
     Raises:
         ValueError: no question, or an answer that is no number.
     """
-    if not isinstance(question, str) or not question.strip():
-        raise ValueError(f"question={question!r}: must be a text")
+    _check_texts(question, unit)
     if not callable(measured):
         measured = _number("measured", measured)
     return Prediction(question, measured, unit)
+
+
+def _check_texts(question: Any, unit: Any) -> None:
+    if not isinstance(question, str) or not question.strip():
+        raise ValueError(f"question={question!r}: must be a text")
+    if not isinstance(unit, str):
+        raise ValueError(f"unit={unit!r}: must be a text, such as bytes")
 
 
 def _number(name: str, value: Any) -> float:

@@ -122,7 +122,7 @@ def arrows(axes: Axes, tails: Points, heads: Points, color: str) -> None:
     if not tails:
         return
     ends = np.stack([np.array(tails, dtype=float), np.array(heads, dtype=float)], axis=1)  # [arrows, ends, x and y]
-    axes.add_collection(LineCollection(ends, colors=color, linewidths=1.1, zorder=OVER), autolim=False)
+    axes.add_collection(LineCollection(ends, colors=color, linewidths=1.1, zorder=OVER, gid="arrows"), autolim=False)
     width, height = inches(axes)
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     run, rise = (ends[:, 1] - ends[:, 0]).T * [[width / (right - left)], [height / (high - low)]]  # in inches

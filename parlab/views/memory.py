@@ -11,7 +11,8 @@ from parlab.views.picture import Picture, title
 from parlab.world import Run, Timeline
 from parlab.world.units import format_bytes
 
-FILLS = ("#C77DA8", "#8CC4EF", "#E08214", "#1F7A5C", "#F7D488", "#4A2A7F", "#999999")
+FILLS = (theme.KINDS["receive"].color, "#8CC4EF", "#E08214", "#1F7A5C", "#F7D488", "#4A2A7F", "#999999")
+BASE, HEIGHT = 0.45, 0.85  # of a lane: where the areas stand, and how high the highest is
 RECEIVED = "received"  # the name of what arrives in messages; it has the colour of receiving
 
 Steps = Sequence[tuple[int, int]]
@@ -43,16 +44,16 @@ def held_bytes(run: Run | Timeline, *, ranks: Any = None) -> Picture:
         by_name = shown.held_by_name(rank)
         for name in by_name:
             fills.setdefault(name, FILLS[0] if name == RECEIVED else _next_fill(fills))
-        times, layers = stacked(by_name, shown.makespan)
-        floor = lane + 0.45
+        times, layers = stacked(by_name, shown.makespan or 1)
+        floor = lane + BASE
         base = [floor] * len(times)
         for name, layer in zip(by_name, layers, strict=True):
-            roof = [b - 0.85 * value / (highest or 1) for b, value in zip(base, layer, strict=True)]
-            axes.fill_between(times, base, roof, step="post", color=fills[name], linewidth=0)
+            roof = [b - HEIGHT * value / (highest or 1) for b, value in zip(base, layer, strict=True)]
+            axes.fill_between(times, base, roof, step="post", color=fills[name], linewidth=0, gid=f"lane {lane}")
             base = roof
         axes.plot([0, shown.makespan], [floor, floor], color=theme.GRID, linewidth=0.8)
         if peaks[rank] and len(chosen) <= 24:
-            level = floor - 0.85 * peaks[rank] / highest
+            level = floor - HEIGHT * peaks[rank] / highest
             axes.plot([0, shown.makespan], [level, level], color=theme.INK, linewidth=0.9, linestyle=(0, (4, 3)))
             axes.text(
                 1.01,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -40,8 +41,10 @@ def timeline(
     """
     shown = timeline_of(run)
     chosen = checked_ranks(ranks, shown.size)
-    if end is not None and not end > 0:
+    if end is not None and not (isinstance(end, int | float) and 0 < end < math.inf):
         raise ValueError(f"end={end!r}: the time axis must end after 0; None ends it at the makespan")
+    if not isinstance(headline, str | None):
+        raise ValueError(f"headline={headline!r}: must be a text, or None")
     figure, axes = lanes(repr(shown), shown, chosen, end=end)
     lane_of = {rank: lane for lane, rank in enumerate(chosen)}
     messages = [t for t in shown.transfers if t.end > t.start]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MultipleLocator
 
 from parlab.views import marks, theme
 from parlab.views.lanes import timeline_of
-from parlab.views.picture import Picture, plot, title
+from parlab.views.picture import Picture, line_legend, plot, title
 from parlab.world import Run, Timeline
 from parlab.world.collectives import Cost
 from parlab.world.units import format_bytes
@@ -62,11 +61,10 @@ def _expected(formula: Any, size: int) -> list[int] | None:
     if formula is None:
         return None
     values = formula.nbytes if isinstance(formula, Cost) else formula
-    if isinstance(values, int | float):
-        return [values] * size  # type: ignore[list-item]
-    if not isinstance(values, Sequence) or len(values) != size or not all(isinstance(v, int | float) for v in values):
+    numbers = list(values) if isinstance(values, Sequence) else [values] * size
+    if len(numbers) != size or not all(isinstance(n, int | float) and 0 <= n < math.inf for n in numbers):
         raise ValueError(f"formula={formula!r}: must be a Cost, a number of bytes, or one for each of the {size} ranks")
-    return list(values)
+    return numbers
 
 
 def _verdict(counted: list[int], messages: list[int], expected: list[int] | None, number: list[int] | None) -> str:
@@ -91,10 +89,11 @@ def _draw_formula(figure: Picture, axes: Axes, counted: list[int], expected: lis
     """A line at the closed form across each bar: black where it is what was counted, red where not."""
     ranks = range(len(counted))
     colors = [theme.INK if counted[rank] == expected[rank] else theme.ALARM for rank in ranks]
-    axes.hlines(expected, [r - 0.46 for r in ranks], [r + 0.46 for r in ranks], color=colors, linewidth=2.5)
-    handles = [Patch(facecolor="#AAAAAA"), Line2D([], [], color=theme.INK, linewidth=2.5)]
-    where = {"loc": "upper left", "bbox_to_anchor": (0.01, 1 - 0.38 / HEIGHT), "ncols": 2, "frameon": False}
-    figure.legend(handles, ["counted", "closed form"], fontsize=theme.SMALL, labelcolor=theme.INK, **where)
+    axes.hlines(
+        expected, [r - 0.46 for r in ranks], [r + 0.46 for r in ranks], color=colors, linewidth=2.5, gid="closed form"
+    )
+    bar = {"color": "#AAAAAA", "linewidth": 9, "solid_capstyle": "butt"}
+    line_legend(figure, [("counted", bar), ("closed form", {"color": theme.INK, "linewidth": 2.5})])
 
 
 def _name_axes(axes: Axes, size: int, highest: float) -> None:

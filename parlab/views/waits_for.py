@@ -15,6 +15,7 @@ from parlab.world import DeadlockError
 from parlab.world.errors import WaitsFor
 
 MOST_STEPS = 8  # waits that are spelled out beside the circle
+OTHER = "#AAAAAA"  # the waits that lead into the chain
 LINE = 62  # letters
 MOST_INSIDE = 20  # ranks whose numbers stand inside their circles
 MOST_NUMBERS = 64
@@ -50,9 +51,9 @@ def deadlock(error: DeadlockError) -> Picture:
     for rank, wait in error.waiting.items():
         for peer in wait.peers:
             if (rank, peer) not in red:
-                _arrow(axes, place[rank], place[peer], radius, "#AAAAAA", 0.8)
+                _arrow(axes, rank, peer, place, radius, OTHER, 0.8)
     for rank, peer in red:
-        _arrow(axes, place[rank], place[peer], radius, theme.ALARM, 2.4 if len(ranks) <= MOST_INSIDE else 1.4)
+        _arrow(axes, rank, peer, place, radius, theme.ALARM, 2.4 if len(ranks) <= MOST_INSIDE else 1.4)
     for rank in ranks:
         _node(axes, rank, place[rank], radius, rank in error.waiting, rank in error.path)
     _number(axes, place, radius, error)
@@ -78,10 +79,11 @@ def _on_circle(number: int, count: int) -> Point:
     return math.cos(angle), math.sin(angle)
 
 
-def _arrow(axes: Axes, tail: Point, head: Point, radius: float, color: str, width: float) -> None:
+def _arrow(axes: Axes, rank: int, peer: int, place: dict[int, Point], radius: float, color: str, width: float) -> None:
     """From one rank's edge to the other's; a rank that waits for itself gets a loop."""
+    tail, head = place[rank], place[peer]
     bend, gap = 0.15, 1.05 * radius * POINTS
-    if tail == head:
+    if rank == peer:
         x, y = tail
         tail, head, bend, gap = (x + 0.8 * radius, y + 0.6 * radius), (x + 0.8 * radius, y - 0.6 * radius), -2.2, 1.0
     patch = FancyArrowPatch(
@@ -95,6 +97,7 @@ def _arrow(axes: Axes, tail: Point, head: Point, radius: float, color: str, widt
         color=color,
         linewidth=width,
         clip_on=False,
+        gid=f"{rank} waits for {peer}",
     )
     axes.add_artist(patch)
 
@@ -108,6 +111,7 @@ def _node(axes: Axes, rank: int, at: Point, radius: float, blocked: bool, on_pat
         markerfacecolor=theme.rank_color(rank) if blocked else theme.PAPER,
         markeredgecolor=theme.ALARM if on_path else theme.FAINT,
         markeredgewidth=1.8 if on_path else 0.8,
+        gid=f"rank {rank}",
     )
 
 
@@ -115,8 +119,10 @@ def _number(axes: Axes, place: dict[int, Point], radius: float, error: DeadlockE
     """The ranks' numbers: inside, as long as they can be read there, then around the circle."""
     inside = len(place) <= MOST_INSIDE
     every = -(-len(place) // MOST_NUMBERS)
+    end = list(place).index(error.path[-1])  # always numbered, and its neighbours then not
     for number, (rank, (x, y)) in enumerate(place.items()):
-        if number % every and rank not in error.path[-1:]:
+        distance = min((number - end) % len(place), (end - number) % len(place))
+        if distance and (number % every or distance < every):
             continue
         if inside:
             color = theme.text_color(theme.rank_color(rank)) if rank in error.waiting else theme.INK

@@ -1,0 +1,81 @@
+"""Read back from a figure what it draws, and the runs that the tests draw."""
+
+import numpy as np
+from matplotlib.text import Text
+
+from parlab import run
+from parlab.world import DeadlockError
+
+
+def artists(figure, name):
+    return figure.findobj(lambda artist: artist.get_gid() == name)
+
+
+def boxes(figure, name):
+    """(left, right, low, high) of every box drawn under `name`."""
+    found = []
+    for artist in artists(figure, name):
+        paths = artist.get_paths() if hasattr(artist, "get_paths") else [artist.get_path()]
+        for path in paths:
+            for polygon in path.to_polygons(closed_only=False):
+                (left, low), (right, high) = polygon.min(axis=0), polygon.max(axis=0)
+                found.append((left, right, low, high))
+    return found
+
+
+def texts(figure):
+    """Every text that is shown, with its place in pixels."""
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
+    shown = figure.findobj(
+        lambda artist: isinstance(artist, Text) and artist.get_visible() and artist.get_text().strip()
+    )
+    ticks = {id(label) for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for label in _unseen_ticks(axis)}
+    return [(text.get_text(), text.get_window_extent(renderer)) for text in shown if id(text) not in ticks]
+
+
+def _unseen_ticks(axis):
+    """Labels of ticks beyond the axis's ends, which matplotlib keeps but does not draw."""
+    low, high = sorted(axis.get_view_interval())
+    unseen = [] if axis.axes.axison else [axis.label]
+    for tick in [*axis.get_major_ticks(), *axis.get_minor_ticks()]:
+        if not axis.axes.axison or not low - 1e-9 * (high - low) <= tick.get_loc() <= high + 1e-9 * (high - low):
+            unseen += [tick.label1, tick.label2]
+    return unseen
+
+
+def ring(comm, x):
+    """Ranks that come at different times, then an all-reduce, with something held."""
+    weights = np.ones(100 * (comm.rank + 1))
+    comm.hold("weights", weights)
+    with comm.compute("forward", seconds=1e-6 * (comm.rank % 3)):
+        total = comm.all_reduce(x)
+    return total + weights[0]
+
+
+def nothing(comm):
+    """A program that takes no time."""
+
+
+def both_send_first(comm, x):
+    comm.send(x, comm.right)
+    comm.recv(comm.left, like=x)
+
+
+def last_returns_early(comm, x):
+    if comm.rank < comm.size - 1:
+        comm.recv(comm.right, like=x)
+
+
+def one_skips(comm, x):
+    if comm.rank != 1:
+        comm.all_reduce(x)
+
+
+def stuck(program, size):
+    """The deadlock of `program`."""
+    try:
+        run(program, size, np.ones(4))
+    except DeadlockError as error:
+        return error
+    raise AssertionError("no deadlock")
