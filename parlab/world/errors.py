@@ -25,12 +25,16 @@ class RequestError(WorldError):
 
 @dataclass(frozen=True)
 class WaitsFor:
-    """A rank that cannot move: `rank` stands in `call` (at `where` in its program) until every one of `peers` acts."""
+    """A rank that cannot move: `rank` stands in `call` (at `where` in its program) until every one of `peers` acts.
+
+    `posted` are its other requests that no peer has met.
+    """
 
     rank: int
     call: str
     peers: tuple[int, ...]
     where: str
+    posted: tuple[str, ...] = ()
 
 
 class DeadlockError(WorldError):
@@ -78,7 +82,7 @@ def _explain(waiting: dict[int, WaitsFor], path: list[int], left: frozenset[int]
         lines.append(f"  ... and {len(blocked) - SHOWN} more in the same chain")
     if path[-1] in left:
         lines.append(f"  rank {path[-1]} has already returned from the program")
-    lines.append(f"likely cause: {_cause(blocked, path, left)}")
+    lines.append(f"likely cause: {_cause(blocked, path, waiting, left)}")
     return "\n".join(lines)
 
 
@@ -89,21 +93,42 @@ def _ranks(ranks: tuple[int, ...]) -> str:
     return f"ranks {shown}" + (f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else "")
 
 
-def _cause(blocked: list[WaitsFor], path: list[int], left: frozenset[int]) -> str:
-    calls = [step.call.partition("(")[0] for step in blocked]
+POINT_TO_POINT = ("send", "recv", "sendrecv", "isend", "irecv")
+
+
+def _cause(blocked: list[WaitsFor], path: list[int], waiting: dict[int, WaitsFor], left: frozenset[int]) -> str:
+    """What most often brings ranks here. What it says of these ranks is true; only its advice is a guess."""
     if path[-1] in left:
-        return f"rank {path[-1]} takes part in fewer calls than its peers expect"
-    start = path.index(path[-1])
-    cycle = calls[start:]
+        return (
+            f"rank {path[-1]} takes part in fewer calls than its peers expect: nothing in it meets {blocked[-1].call}"
+        )
+    cycle = blocked[path.index(path[-1]) :]
     if len(cycle) == 1:
-        return "a rank's blocking call to itself; post isend or irecv first, then wait"
-    if all(call == "send" for call in cycle):
-        return "every rank sends first, and a send returns when it is received; let one receive first, or use sendrecv"
-    if all(call in ("recv", "wait for irecv") for call in cycle):
-        return "every rank receives first, and nobody has sent; check the direction of the ring"
-    if any(call in ("send", "recv", "sendrecv") or call.startswith("wait for") for call in cycle):
-        return "the ranks' calls do not pair up; compare their order on both sides"
-    return "the ranks enter their groups' collectives in different orders, or one skips a collective"
+        return f"rank {cycle[0].rank} waits for itself; post both isend and irecv first, then wait"
+    calls = [step.call.partition("(")[0] for step in cycle]
+    if not any(call in POINT_TO_POINT for call in calls):
+        return "the ranks enter their groups' collectives in different orders, or one skips a collective"
+    for number, peer in enumerate(cycle):
+        step = cycle[number - 1]  # waits for peer
+        if calls[number - 1] in POINT_TO_POINT and calls[number] not in POINT_TO_POINT:
+            return (
+                f"rank {step.rank} needs rank {peer.rank}, which has gone on to {peer.call}; their calls come in "
+                "different orders, or one is missing"
+            )
+        if peer.posted:
+            return (
+                f"rank {peer.rank} has posted {peer.posted[0]}, which does not meet {step.call} of rank {step.rank}; "
+                "check who sends to whom: in a ring, receive from the side opposite to where you send"
+            )
+    everyone = len(cycle) == len(waiting) + len(left)
+    ranks = ", ".join(str(step.rank) for step in cycle[:SHOWN]) + ", ..." * (len(cycle) > SHOWN)
+    if all(call in ("send", "isend") for call in calls):
+        who = "every rank sends" if everyone else f"ranks {ranks} send"
+        return f"{who} first, and a send returns when it is received; let one receive first, or use sendrecv"
+    if all(call in ("recv", "irecv") for call in calls):
+        who = "every rank receives" if everyone else f"ranks {ranks} receive"
+        return f"{who} first, so nobody sends; let one send first, or use sendrecv"
+    return "the ranks' calls do not pair up; compare their order on both sides"
 
 
 class Unwind(SystemExit):

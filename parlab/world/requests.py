@@ -33,6 +33,11 @@ class Request:
         self._seat.open.remove(self)
         return self._finish()
 
+    @property
+    def met(self) -> bool:
+        """Whether the peers have done their part, so that `wait` would return at once."""
+        raise NotImplementedError
+
     def _finish(self) -> Value:
         raise NotImplementedError
 
@@ -48,8 +53,13 @@ class MessageRequest(Request):
         ends = f"to {self._message.dst}" if self._call == "isend" else f"from {self._message.src}"
         return f"{self._call}({ends})"
 
+    @property
+    def met(self) -> bool:
+        """Whether the other end is posted."""
+        return self._message.matched
+
     def _finish(self) -> Value:
-        self._engine.wait(self._seat, (self._message,), f"wait for {self._call}")
+        self._engine.wait(self._seat, (self._message,), self._call)
         return self._engine.take(self._seat, self._message) if self._call == "irecv" else None
 
 
@@ -66,8 +76,13 @@ class CollectiveRequest(Request):
     def __repr__(self) -> str:
         return self._call
 
+    @property
+    def met(self) -> bool:
+        """Whether the collective is over."""
+        return self._done.raised
+
     def _finish(self) -> Value:
-        self._engine.await_signal(self._seat, self._done, f"wait for {self._call}")
+        self._engine.await_signal(self._seat, self._done, f"{self._call}().wait()")
         self._array = None
         result, self._done.seat.result = self._done.seat.result, None
         return result

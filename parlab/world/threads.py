@@ -264,7 +264,11 @@ class ThreadsEngine:
             frames = sys._current_frames()
             waiting = {
                 seat.rank: WaitsFor(
-                    seat.rank, _call(seat), self._peers(seat), _where(frames.get(seat.thread.ident or 0))
+                    seat.rank,
+                    _call(seat),
+                    self._peers(seat),
+                    _where(frames.get(seat.thread.ident or 0)),
+                    tuple(sorted(str(request) for request in seat.open if not request.met)),
                 )
                 for seat in self.seats
                 if seat.missing
@@ -394,8 +398,10 @@ def _call(seat: Seat) -> str:
     """The call in which a rank is parked, with the ranks it names."""
     if not isinstance(seat.waits_for, tuple):
         return seat.call
-    ends = [f"to {m.dst}" if m.src == seat.rank else f"from {m.src}" for m in seat.waits_for]
-    return f"{seat.call}({', '.join(ends)})"
+    # A sendrecv waits for its send first; a message to oneself has the same rank at both ends.
+    sends = [seat.call in ("send", "isend"), False] if seat.call != "sendrecv" else [True, False]
+    ends = [f"to {m.dst}" if out else f"from {m.src}" for m, out in zip(seat.waits_for, sends, strict=False)]
+    return f"{seat.call}({', '.join(ends)})" + ".wait()" * (seat.call in ("isend", "irecv"))
 
 
 def _shown(label: Any) -> str:
