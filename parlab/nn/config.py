@@ -50,7 +50,7 @@ class LlamaConfig:
     rope_scaling: Mapping[str, Any] | None = None
     tie_word_embeddings: bool = False
     initializer_range: float = 0.02
-    other: Mapping[str, Any] = field(default_factory=dict)  # the rest of a file, to be written back as it was
+    other: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # the rest of a file, kept for it
 
     def __post_init__(self) -> None:
         for name in REQUIRED:
@@ -91,6 +91,8 @@ class LlamaConfig:
         values |= _split_rope(values.pop("rope_parameters", None))
         if rotary_type(values.get("rope_scaling")) == "default":
             values.pop("rope_scaling", None)
+        if values.get("partial_rotary_factor", 1) != 1:
+            raise ValueError(f"partial_rotary_factor={values['partial_rotary_factor']!r}: only 1 is known here")
         known = {item.name for item in fields(cls)} - {"other"}
         missing = [name for name in REQUIRED if name not in values]
         if missing:
@@ -139,8 +141,9 @@ def _split_rope(parameters: Any) -> dict[str, Any]:
         return {}
     if not isinstance(parameters, Mapping):
         raise ValueError(f"rope_parameters={parameters!r}: an object with a type is needed")
-    scaling = dict(parameters)
-    return {"rope_theta": scaling.pop("rope_theta", 10000.0), "rope_scaling": scaling}
+    scaling = {name: value for name, value in parameters.items() if value is not None}
+    apart = {name: scaling.pop(name) for name in ("rope_theta", "partial_rotary_factor") if name in scaling}
+    return apart | {"rope_scaling": scaling}
 
 
 def _check_whole(name: str, value: Any) -> None:

@@ -60,6 +60,33 @@ def block_flops(config: LlamaConfig, B: int, S: int) -> dict[str, Flops]:
     }
 
 
+def block_kept_bytes(config: LlamaConfig, B: int, S: int, itemsize: int = 4) -> dict[str, int]:
+    """Bytes that one decoder layer keeps for its backward, by place in its cache; the common rotary tables apart.
+
+    Nothing grows with S²: attention is computed tile by tile, and keeps only the log of each softmax's denominator.
+    """
+    rows, E, M = B * S, config.hidden_size, config.intermediate_size
+    queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+    statistic = max(itemsize, 4)  # float32 at least
+    bytes_a_row = {
+        "attention_norm.x": itemsize * E,
+        "attention_norm.inverse": statistic,
+        "attention.x": itemsize * E,
+        "attention.q": itemsize * queries,
+        "attention.k": itemsize * keys,
+        "attention.v": itemsize * keys,
+        "attention.merged": itemsize * queries,
+        "attention.lse": statistic * config.num_attention_heads,
+        "mlp_norm.x": itemsize * E,
+        "mlp_norm.inverse": statistic,
+        "mlp.x": itemsize * E,
+        "mlp.gate": itemsize * M,
+        "mlp.up": itemsize * M,
+        "mlp.hidden": itemsize * M,
+    }
+    return {place: rows * size for place, size in bytes_a_row.items()}
+
+
 def model_flops(config: LlamaConfig, B: int, S: int) -> Flops:
     """Of the whole model; the embedding is a look-up and costs nothing.
 

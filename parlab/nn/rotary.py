@@ -92,16 +92,18 @@ class Rotary:
         """cos and sin for activations `x [B, S, E]`, in its dtype.
 
         Raises:
-            ValueError: as many positions were given as x has not tokens.
+            ValueError: there are not as many positions as tokens.
         """
         xp, S = namespace(x), x.shape[1]
         key = (S, x.dtype, x.device)
-        if self._made is None or self._made[0] != key:
+        made = self._made  # ranks that share a model may be making others meanwhile
+        if made is None or made[0] != key:
             positions = xp.arange(S, device=x.device) if self.positions is None else self.positions
             if positions.shape[-1] != S:
                 raise ValueError(f"{positions.shape[-1]} positions for {S} tokens: give one to each token")
-            self._made = key, rotary_tables(positions, self.head_dim, self.theta, self.scaling, x.dtype)
-        return self._made[1]
+            made = key, rotary_tables(positions, self.head_dim, self.theta, self.scaling, x.dtype)
+            self._made = made
+        return made[1]
 
 
 def inverse_frequencies(xp: Any, head_dim: int, theta: float, scaling: Mapping[str, Any] | None = None) -> Array:

@@ -8,9 +8,17 @@ import array_api_strict
 import numpy as np
 import pytest
 
+from parlab.nn.attention import attention, attention_backward
 from parlab.nn.counting import Counter, itemize, kept_bytes
 from parlab.nn.dense_attention import dense_attention, dense_attention_backward
-from parlab.nn.formulas import add_flops, attention_flops, block_flops, linear_flops, model_flops
+from parlab.nn.formulas import (
+    add_flops,
+    attention_flops,
+    block_flops,
+    block_kept_bytes,
+    linear_flops,
+    model_flops,
+)
 from parlab.nn.layers import Core
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 from parlab.nn.llama import Llama, LlamaConfig
@@ -96,19 +104,28 @@ def test_shared_arrays_and_views_count_once_and_whole(xp):
     assert itemize([x[1:2, :]]) == {"0": 8 * 24}  # the view keeps all of x alive
 
 
-def test_a_llama_block_keeps_what_its_cache_names(xp):
-    """x and the norm's output at both halves, q, k, v, the merged heads and lse; gate, up and their product."""
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_llama_block_keeps_what_the_formula_says_array_by_array(dtype):
     config = LlamaConfig(**SIZES)
-    model = Llama.random(config, xp=xp, dtype="float32")
+    model = Llama.random(config, xp=np, dtype=dtype)
     tokens, _ = draw_tokens()
-    _, caches = model.chain.forward(xp.asarray(tokens))
+    _, caches = model.chain.forward(tokens)
     items = itemize(caches[1])
-    BS, E, M, D = tokens.size, config.hidden_size, config.intermediate_size, config.head_dim
-    H, G = config.num_attention_heads, config.num_key_value_heads
-    tables = 2 * 24 * D  # one pair for all layers
-    kept = 4 * E + 2 * H * D + 2 * G * D + H + 3 * M + 2  # 2: the norms' statistics
-    assert sum(items.values()) == 4 * (BS * kept + tables)
-    assert list(items)[:4] == ["attention_norm.x", "attention_norm.inverse", "attention.x", "attention.tables.0"]
+    itemsize = np.dtype(dtype).itemsize
+    assert [items.pop(f"attention.tables.{i}") for i in (0, 1)] == [24 * config.head_dim * itemsize] * 2
+    assert items == block_kept_bytes(config, *tokens.shape, itemsize)
+    both = itemize(caches[1:3])
+    assert sum(both.values()) == 2 * sum(items.values()) + 2 * 24 * config.head_dim * itemsize  # one pair of tables
+
+
+def test_causal_tiles_save_between_a_quarter_and_a_half_of_the_dense_products_at_1024_tokens():
+    counter = Counter()
+    q, k, v, dout = (counter.watch(draw(np, 1, 1, 1024, 64)) for _ in range(4))
+    (out, lse), forward = products_of(counter, lambda: attention(q, k, v, causal=True))
+    _, backward = products_of(counter, lambda: attention_backward(dout, q, k, v, out, lse, causal=True))
+    dense = attention_flops(B=1, H=1, S=1024, D=64)
+    for counted, whole in ((forward, dense.forward), (backward, dense.backward_input)):
+        assert 0.5 < counted / whole < 0.75
 
 
 def test_pending_is_smaller_than_the_cache_it_replaces():
