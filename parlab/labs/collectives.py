@@ -18,8 +18,9 @@ from parlab.labs.rank_programs import (
 from parlab.world import Run
 
 
-def _divisible_shape(random: np.random.Generator, size: int) -> tuple[int, ...]:
-    return (size * int(random.integers(1, 4)), *some_shape(random, size)[1:])
+def _divisible_shape(random: np.random.Generator, size: int, longest: int) -> tuple[int, ...]:
+    first, *more = some_shape(random, size, longest)
+    return (size * first, *more)
 
 
 REDUCE_SCATTER = Exercise(
@@ -43,8 +44,8 @@ REDUCE_SCATTER = Exercise(
 )
 
 
-def _one_axis(random: np.random.Generator, size: int) -> tuple[int, ...]:
-    return (int(random.integers(1, 30)),)
+def _one_axis(random: np.random.Generator, size: int, longest: int) -> tuple[int, ...]:
+    return some_shape(random, size, longest)[:1]
 
 
 def _twice_all_but_own(case: Case) -> int:

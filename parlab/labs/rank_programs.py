@@ -56,22 +56,25 @@ class Case:
         return list(random.integers(1, 100, size=(self.size, *self.shape)).astype(self.dtype))
 
 
-def growing(sizes: Sequence[int], shape: Callable[[np.random.Generator, int], tuple[int, ...]]) -> list[Case]:
-    """Two cases for each number of ranks, of random shapes and dtypes; always the same.
+Shape = Callable[[np.random.Generator, int, int], tuple[int, ...]]  # from a generator, the ranks, and the longest axis
+
+
+def growing(sizes: Sequence[int], shape: Shape) -> list[Case]:
+    """A small and a larger case for each number of ranks, of random shapes and dtypes; always the same.
 
     One rank, if at all, comes after two: alone, a stub looks much like an answer.
     """
     random = np.random.default_rng(0)
-    cases = []
-    for size in sizes:
-        for chosen in sorted((shape(random, size) for _ in range(2)), key=math.prod):
-            cases.append(Case(size, chosen, str(random.choice(["float64", "float32"]))))
-    return cases
+    return [
+        Case(size, shape(random, size, longest), str(random.choice(["float64", "float32"])))
+        for size in sizes
+        for longest in (3, 20)
+    ]
 
 
-def some_shape(random: np.random.Generator, size: int) -> tuple[int, ...]:
-    """A shape of one or two axes."""
-    return tuple(map(int, random.integers(1, 7, size=random.integers(1, 3))))
+def some_shape(random: np.random.Generator, size: int, longest: int) -> tuple[int, ...]:
+    """A shape of one or two axes, none shorter than half of the longest."""
+    return tuple(map(int, random.integers(longest // 2, longest + 1, size=random.integers(1, 3))))
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class Count:
             self.show(allowed) if self.formula == self.show(allowed) else f"{self.formula} = {self.show(allowed)}"
         )
         if worst > allowed or (self.exact and worst < allowed):
-            where = f" (rank {counts.index(worst)})" if len(counts) > 1 else ""
+            where = f" (rank {counts.index(worst)})" if len(set(counts)) > 1 else ""
             raise Wrong(
                 "the results are right, but not what was counted:",
                 f"{self.what}: {self.show(worst)}{where}, should be {closed_form}",
@@ -148,7 +151,7 @@ class RankProgram:
             raise NotWritten
         self._compare(done.results, case, inputs)
         for name in sorted(names - {"message", *self.calls}):
-            tools = " and ".join(["send and recv", *(f"comm.{call}" for call in self.calls)])
+            tools = ", ".join(["comm.send", "comm.recv", *(f"comm.{call}" for call in self.calls)])
             raise Wrong(f"the results are right, but comm.{name} did the work: build it from {tools}")
         return [count.check(done, case) for count in self.counts]
 

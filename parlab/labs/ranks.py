@@ -86,8 +86,21 @@ OVERLAP = Exercise(
         parts=lambda case, inputs, rank: [x * x for x in inputs],
         cluster=LINK,
         counts=(
-            Count("works of a rank", "N", _works, lambda case: case.size, "each block is worked on once", exact=True),
-            Count("messages a rank sends", "N − 1", messages, lambda case: case.size - 1, "the last block travels on"),
+            Count(
+                "works of a rank",
+                "N",
+                _works,
+                lambda case: case.size,
+                "work is not called exactly once with each block",
+                exact=True,
+            ),
+            Count(
+                "messages a rank sends",
+                "N − 1",
+                messages,
+                lambda case: case.size - 1,
+                "the last block is passed on, too",
+            ),
             Count(
                 "makespan",
                 "N works",

@@ -213,11 +213,11 @@ def with_a_whole_sum_inside(comm, x, ranks_per_node):
     [
         ("01.reduce_scatter", shifted_right, "this is the rank's own contribution; nothing was added to it"),
         ("01.reduce_scatter", without_the_last_step, "this is the rank's own contribution; nothing was added to it"),
-        ("01.reduce_scatter", with_one_step_too_many, "bytes a rank sends: 16 (rank 0), should be n(N − 1)/N = 8"),
+        ("01.reduce_scatter", with_one_step_too_many, "or one step too many is made"),
         ("01.reduce_scatter", without_adding, "rank 0's contribution is missing"),
         ("01.reduce_scatter", with_the_whole_array_travelling, "n(N − 1)/N"),
         ("01.reduce_scatter", with_the_whole_array_travelling, "more than one block travels in a step"),
-        ("01.reduce_scatter", in_two_halves, "messages a rank sends: 2 (rank 0), should be N − 1 = 1"),
+        ("01.reduce_scatter", in_two_halves, "messages a rank sends: 2, should be N − 1 = 1"),
         ("01.reduce_scatter", only_on_rank_0, "right on ranks: 0; wrong on: 1"),
         ("01.reduce_scatter", that_returns_the_mean, "2 times too little"),
         ("01.reduce_scatter", where_rank_0_receives_first, "every rank receives first"),
@@ -226,7 +226,7 @@ def with_a_whole_sum_inside(comm, x, ranks_per_node):
         (
             "01.reduce_scatter",
             by_calling_reduce_scatter,
-            "comm.reduce_scatter did the work: build it from send and recv",
+            "comm.reduce_scatter did the work: build it from comm.send, comm.recv",
         ),
         ("01.reduce_scatter", in_float64, "expected float32["),
         ("01.reduce_scatter", as_a_list, "returned list, expected float"),

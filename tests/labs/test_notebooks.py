@@ -1,0 +1,47 @@
+"""Each exercise stands in its notebook as a stub, and solved in the notebook of solutions, both as they really ran."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from parlab.labs import EXERCISES
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+
+
+def stored_checks(folder: Path) -> dict[str, str]:
+    """What the stored notebooks in `folder` say of each exercise."""
+    said = {}
+    for path in sorted(folder.glob("*.ipynb")):
+        for cell in nbformat.read(path, as_version=4).cells:
+            for name in EXERCISES:
+                if f'labs.check("{name}"' in cell.source:
+                    assert path.name.startswith(name[:2])
+                    said[name] = cell.outputs[0].text
+    return said
+
+
+def test_every_exercise_is_a_stub_in_its_notebook():
+    assert stored_checks(NOTEBOOKS) == {name: f"{name}: not written yet\n" for name in EXERCISES}
+
+
+def test_every_exercise_is_solved_in_the_notebook_of_solutions():
+    said = stored_checks(NOTEBOOKS / "solutions")
+    assert said.keys() == EXERCISES.keys()
+    assert all(text.startswith(f"{name}: passed") for name, text in said.items())
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.rglob("*.ipynb")), ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_stored_notebook_holds_nothing_of_the_machine_that_ran_it(path):
+    notebook = nbformat.read(path, as_version=4)
+    assert notebook.metadata == {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    outputs = [output for cell in code for output in cell.outputs]
+    assert all(not cell.metadata for cell in notebook.cells)
+    assert all(output.output_type != "error" and output.get("name") != "stderr" for output in outputs)
+    texts = [output.get("text", "") + output.get("data", {}).get("text/plain", "") for output in outputs]
+    assert not [text for text in texts if " at 0x" in text or "/home/" in text or "ipykernel" in text]
