@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parlab.labs import collectives, ranks
+from parlab.labs import collectives, pipeline, ranks
 from parlab.labs.exercise import Exercise, Review
 
-EXERCISES = {exercise.name: exercise for exercise in (*ranks.EXERCISES, *collectives.EXERCISES)}
+EXERCISES = {exercise.name: exercise for exercise in (*ranks.EXERCISES, *collectives.EXERCISES, *pipeline.EXERCISES)}
 
 
 def check(name: str, answer: Callable[..., Any]) -> None:

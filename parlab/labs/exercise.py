@@ -62,7 +62,8 @@ class Exercise:
             except Wrong as wrong:
                 title = f"{self.name}: {FAILED}. It fails with {case}:"
                 return Review(FAILED, _indented(title, [*wrong.args, *_quoted(printed.getvalue())]))
-        title = f"{self.name}: {PASSED}, {len(self.cases)} cases, the largest with {self.cases[-1]}:"
+        many = f", {len(self.cases)} cases, the largest" if len(self.cases) > 1 else ""
+        title = f"{self.name}: {PASSED}{many} with {self.cases[-1]}:"
         return Review(PASSED, _indented(title, counted))
 
 

@@ -163,7 +163,7 @@ class RankProgram:
         except WorldError as error:
             raise Wrong(str(error)) from None
         except Exception as error:
-            where = _where(error) or f"; it is called as {self.call}"
+            where = learners_line(error) or f"; it is called as {self.call}"
             raise Wrong(f"rank {error.rank} raised {type(error).__name__}: {error}{where}") from None  # type: ignore[attr-defined]
 
     def _compare(self, results: list[Any], case: Case, inputs: list[Any]) -> None:
@@ -212,7 +212,7 @@ class RankProgram:
         return None
 
 
-def _where(error: Exception) -> str:
+def learners_line(error: Exception) -> str:
     """The innermost line of the learner's that the error passed; "" if none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(PARLAB)]
     return f", at line {frames[-1].lineno} of {frames[-1].name}: {frames[-1].line}" if frames else ""

@@ -22,7 +22,9 @@ def test_a_stub_is_not_written_yet(name, stub, capsys):
 @pytest.mark.parametrize("name", labs.EXERCISES)
 def test_an_answer_that_returns_its_argument_is_refused(name, capsys):
     labs.check(name, lambda comm, x, *more: x)
-    assert capsys.readouterr().out.startswith(f"{name}: not yet. It fails with 2 ranks")
+    smallest = labs.EXERCISES[name].cases[0]
+    assert smallest.size == (3 if name == "04.faster" else 2)
+    assert capsys.readouterr().out.startswith(f"{name}: not yet. It fails with {smallest.size} ranks")
 
 
 def test_an_unknown_exercise_is_refused_with_the_known_ones():
@@ -37,6 +39,8 @@ def test_an_answer_that_is_no_function_is_refused():
 
 def test_the_ranks_of_the_cases_grow():
     for exercise in labs.EXERCISES.values():
+        if exercise.name == "04.faster":  # one puzzle, which is solved by hand
+            continue
         sizes = [case.size for case in exercise.cases if case.size > 1]
         assert sizes == sorted(sizes), exercise.name
         assert 2 in sizes

@@ -1,0 +1,250 @@
+"""The exercises of notebook 04, pipeline schedules. Every answer that is accepted has also been executed on arrays."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parlab.labs.exercise import Exercise, NotWritten, Wrong
+from parlab.labs.rank_programs import learners_line
+from parlab.nn.config import LlamaConfig
+from parlab.nn.llama import Llama
+from parlab.pipeline import (
+    Action,
+    Costs,
+    Schedule,
+    ScheduleTimeline,
+    one_f_one_b,
+    run_schedule,
+    simulate,
+    validate,
+)
+from parlab.world import run
+
+
+@dataclass(frozen=True)
+class Case:
+    """`size` ranks and `microbatches`."""
+
+    size: int
+    microbatches: int
+
+    def __str__(self) -> str:
+        return f"{self.size} ranks, {self.microbatches} microbatches"
+
+
+GROWING = [Case(p, m) for p in range(2, 8) for m in (p, 2 * p - 1)]
+
+
+def listing(p: int, m: int) -> Schedule:
+    """1F1B as PyTorch 2.15 lists it in `torch.distributed.pipelining._schedule_visualizer`, which cannot run."""
+    *others, last = one_f_one_b(p, m).ranks
+    return Schedule([*others, [Action(a.kind, a.stage, a.microbatch + (a.kind == "F")) for a in _actions(last)]])
+
+
+def _actions(row: Sequence[Any]) -> list[Action]:
+    return [slot for slot in row if isinstance(slot, Action)]
+
+
+def _repaired(answer: Callable[..., Any], case: Case) -> list[str]:
+    faulty = listing(case.size, case.microbatches)
+    schedule = _schedule(_call(answer, "repaired(listing)", faulty))
+    if schedule == faulty:
+        raise Wrong("it is still the listing that you were given")
+    _check_shape(schedule, case)
+    _validated(schedule)
+    expected = one_f_one_b(case.size, case.microbatches)
+    for rank, (mine, wanted) in enumerate(zip(schedule.actions, expected.actions, strict=True)):
+        for position, (one, other) in enumerate(zip(mine, wanted, strict=False)):
+            if one != other:
+                raise Wrong(
+                    f"it runs, but is no longer 1F1B: rank {rank} does {one} as action {position}, should be {other}",
+                    "change only the cells that are wrong",
+                )
+    changed = sum(
+        one != other
+        for mine, was in zip(schedule.ranks, faulty.ranks, strict=True)
+        for one, other in zip(mine, was, strict=True)
+    )
+    return [f"cells changed: {changed}", *_executed(schedule)]
+
+
+LISTING = Exercise(name="04.listing", cases=GROWING, attempt=_repaired)
+
+
+def _placed(answer: Callable[..., Any], case: Case) -> list[str]:
+    p, m = case.size, case.microbatches
+    rows = []
+    for rank in range(p):
+        given = _without_weights(rank, p, m)
+        row = _call(answer, "place_weights(row, rank, p)", list(given), rank, p)
+        if not isinstance(row, list | tuple) or not all(isinstance(action, Action) for action in row):
+            raise Wrong(f"rank {rank}: returned {_brief(row)}, expected a list of actions")
+        if [action for action in row if action.kind != "W"] != given:
+            raise Wrong(f"rank {rank}: the F's and I's are not those that were given, in their order; only add W's")
+        rows.append(row)
+    schedule = Schedule(rows)
+    _validated(schedule)
+    timeline = simulate(schedule)
+    return [
+        _at_most("activations a rank keeps", max(timeline.peak_activations), p, "p", _keeps_more(timeline, p)),
+        _at_most(
+            "makespan",
+            timeline.makespan,
+            3 * m + p - 1,
+            "m(F + I + W) + (p − 1)(F + I − W)",
+            "a W delays an I that another rank waits for, or leaves a gap empty that it could fill",
+        ),
+        *_executed(schedule),
+    ]
+
+
+def _without_weights(rank: int, p: int, m: int) -> list[Action]:
+    """The F's and I's of ZB-H1: those of 1F1B."""
+    return [action._replace(kind="I" if action.kind == "B" else "F") for action in one_f_one_b(p, m).actions[rank]]
+
+
+def _keeps_more(timeline: ScheduleTimeline, limit: int) -> str:
+    rank = next((r for r, peak in enumerate(timeline.peak_activations) if peak > limit), 0)
+    return f"rank {rank} puts off too many W's: an activation is kept until its W"
+
+
+PLACE_WEIGHTS = Exercise(name="04.place_weights", cases=GROWING, attempt=_placed)
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """A makespan to reach within a memory limit."""
+
+    size: int
+    microbatches: int
+    costs: Costs
+    limit: int
+    target: int
+    best_known: int
+
+    def __str__(self) -> str:
+        return f"{self.size} ranks, {self.microbatches} microbatches, at most {self.limit} activations on a rank"
+
+
+PUZZLE = Puzzle(3, 5, Costs(2, 2, 2, 1), limit=4, target=38, best_known=36)
+
+
+def _faster(answer: Callable[..., Any], puzzle: Puzzle) -> list[str]:
+    schedule = _schedule(_call(answer, "faster(costs)", puzzle.costs))
+    _check_shape(schedule, puzzle)
+    _validated(schedule)
+    timeline = simulate(schedule, puzzle.costs)
+    kept = max(timeline.peak_activations)
+    rank = timeline.peak_activations.index(kept)
+    if kept > puzzle.limit:
+        raise Wrong(
+            f"rank {rank} keeps {kept} activations, the limit is {puzzle.limit}: a W or B must come sooner there"
+        )
+    if timeline.makespan > puzzle.target:
+        rank = max(range(puzzle.size), key=lambda r: sum(slot.end - slot.start for slot in timeline.idle(r)))
+        longest = max(timeline.idle(rank), key=lambda slot: slot.end - slot.start)
+        raise Wrong(
+            f"it runs in {timeline.makespan:g}, should be at most {puzzle.target}", f"where time goes: {longest}"
+        )
+    return [
+        f"makespan: {timeline.makespan:g}; at most {puzzle.target}; the best known is {puzzle.best_known}",
+        f"activations a rank keeps: {kept}; at most {puzzle.limit}",
+        *_executed(schedule),
+    ]
+
+
+FASTER = Exercise(name="04.faster", cases=[PUZZLE], attempt=_faster)
+
+
+def _call(answer: Callable[..., Any], call: str, *arguments: Any) -> Any:
+    try:
+        result = answer(*arguments)
+    except NotImplementedError:
+        raise NotWritten from None
+    except Exception as error:
+        line = learners_line(error) or f"; it is called as {call}"
+        raise Wrong(f"it raised {type(error).__name__}: {error}{line}") from None
+    if result is None:
+        raise NotWritten
+    return result
+
+
+def _schedule(result: Any) -> Schedule:
+    """A schedule, from the text of a CSV too."""
+    if isinstance(result, str):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "yours.csv"
+            path.write_text(os.linesep.join(line.strip() for line in result.strip().splitlines()), encoding="utf-8")
+            try:
+                return Schedule.from_csv(path)
+            except ValueError as error:
+                raise Wrong(str(error).removeprefix(f"{path}: ")) from None
+    if not isinstance(result, Schedule):
+        raise Wrong(f"returned {_brief(result)}, expected a Schedule, or the text of its CSV")
+    return result
+
+
+def _check_shape(schedule: Schedule, case: Case | Puzzle) -> None:
+    if schedule.num_ranks != case.size or schedule.num_stages != case.size:
+        raise Wrong(
+            f"it has {schedule.num_ranks} ranks and {schedule.num_stages} stages, should have {case.size} of each"
+        )
+    if schedule.num_microbatches < case.microbatches:
+        raise Wrong(f"it has {schedule.num_microbatches} microbatches, should have {case.microbatches}")
+
+
+def _validated(schedule: Schedule) -> None:
+    try:
+        validate(schedule)
+    except ValueError as error:
+        raise Wrong(f"it cannot run: {error}") from None
+
+
+def _at_most(what: str, measured: Any, allowed: Any, formula: str, likely: str) -> str:
+    if measured > allowed:
+        raise Wrong(f"it runs, but {what}: {measured:g}, should be {formula} = {allowed:g}", f"likely cause: {likely}")
+    return f"{what}: {measured:g}; closed form: {formula} = {allowed:g}"
+
+
+def _executed(schedule: Schedule) -> list[str]:
+    """Run it on a small Llama; the line that says so."""
+    stages, inputs, targets, loss, gradients = _model(schedule.num_stages, schedule.num_microbatches)
+    results = run(run_schedule, schedule.num_ranks, schedule, stages, inputs, targets).results
+    own = {name: gradient for _, of_rank in results for name, gradient in of_rank.items()}
+    losses = [of_rank for of_rank, _ in results if of_rank is not None]
+    errors = [abs(losses[0] - loss) / loss]
+    errors += [float(np.max(np.abs(own[name] - right)) / np.max(np.abs(right))) for name, right in gradients.items()]
+    equal = f"equal the serial ones to 1e-12: {max(errors) <= 1e-12}"
+    return [f"executed on arrays: loss and {len(gradients)} gradients {equal}"]
+
+
+@lru_cache(maxsize=64)
+def _model(stages: int, microbatches: int) -> Any:
+    config = LlamaConfig(
+        vocab_size=11,
+        hidden_size=8,
+        intermediate_size=12,
+        num_hidden_layers=stages,
+        num_attention_heads=2,
+    )
+    model = Llama.random(config, seed=1, xp=np, dtype="float64")
+    tokens = np.random.default_rng(2).integers(config.vocab_size, size=(microbatches, 5))  # [m·B, S + 1]
+    inputs, targets = tokens[:, :-1], tokens[:, 1:]
+    loss, gradients = model.loss_and_gradients(inputs, targets)
+    cut = model.stages([range(s, s + 1) for s in range(stages)])
+    return cut, np.split(inputs, microbatches), np.split(targets, microbatches), loss, gradients
+
+
+def _brief(result: Any) -> str:
+    return f"{type(result).__name__} {result!r:.60}"
+
+
+EXERCISES = (LISTING, FASTER, PLACE_WEIGHTS)
