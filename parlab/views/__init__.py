@@ -1,11 +1,14 @@
 """Figures and widgets: what a run, a schedule or an error looks like."""
 
 from parlab.views import display
+from parlab.views.bubbles import bubble_and_memory
 from parlab.views.crossings import all_reduce_times
 from parlab.views.exchange import ORDERS, explore_two_ranks, two_ranks
 from parlab.views.explore_all_reduce import collectives, explore_collectives
+from parlab.views.explore_schedules import explore_schedules, pipeline
 from parlab.views.guess import predict, prediction
 from parlab.views.memory import held_bytes
+from parlab.views.schedules import compare_schedules, schedule
 from parlab.views.timelines import timeline
 from parlab.views.traffic import bytes_sent
 from parlab.views.waits_for import deadlock
@@ -13,14 +16,19 @@ from parlab.views.waits_for import deadlock
 __all__ = [
     "ORDERS",
     "all_reduce_times",
+    "bubble_and_memory",
     "bytes_sent",
     "collectives",
+    "compare_schedules",
     "deadlock",
     "explore_collectives",
+    "explore_schedules",
     "explore_two_ranks",
     "held_bytes",
+    "pipeline",
     "predict",
     "prediction",
+    "schedule",
     "timeline",
     "two_ranks",
 ]

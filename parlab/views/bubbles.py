@@ -22,8 +22,8 @@ PER_RANK = (1, 2, 3, 4, 6, 8, 16)  # microbatches a rank
 class Curve(NamedTuple):
     """A schedule's closed forms, with F = I = W = 1 for all layers of a rank, and how they are drawn.
 
-    From `holds_from` microbatches on the ranks are idle for `idle` (by longest stage); rank 0 keeps at most `kept` whole
-    stages' activations.
+    From `holds_from` microbatches on, the ranks are idle for `idle` (by longest stage), and rank 0 keeps at most the
+    activations of `kept` whole stages.
     """
 
     name: str
