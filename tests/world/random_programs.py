@@ -54,7 +54,11 @@ def random_steps(random: Random, size: int, length: int, *, collectives: bool = 
             src, dst = rank, random.choice(members(group, rank, size))
             blocking = (False, False) if src == dst else (random.random() < 0.5, random.random() < 0.5)
             steps.append(Step(kind, (src, dst), number, group, nbytes=nbytes, blocking=blocking))
-            open_ += [Step("wait", (r,), number, ends=e) for r, e, b in zip((src, dst), ("send", "receive"), blocking, strict=True) if not b]
+            open_ += [
+                Step("wait", (r,), number, ends=e)
+                for r, e, b in zip((src, dst), ("send", "receive"), blocking, strict=True)
+                if not b
+            ]
         elif kind == "ring":
             shift = random.randrange(size)
             steps.append(Step(kind, tuple(members(group, rank, size)), number, group, shift=shift, nbytes=nbytes))

@@ -65,7 +65,7 @@ def test_all_reduce_equals_numpy_and_its_cost_at_even_and_uneven_lengths(xp, alg
     cost = getattr(collectives, f"{algorithm}_all_reduce_cost")
     for length in some_lengths(size):
         xs = draw(xp, size, length)
-        done = run(lambda comm, x: comm.all_reduce(x, algorithm=algorithm), size, per_rank(xs), cluster=EVEN)  # noqa: B023
+        done = run(lambda comm, x: comm.all_reduce(x, algorithm=algorithm), size, per_rank(xs), cluster=EVEN)
         assert_each_rank_has(done.results, np.sum(xs, axis=0))
         assert_cost(done, cost(size, length, 8, LINK))
 
@@ -98,11 +98,15 @@ def test_ring_all_reduce_takes_2_N_minus_1_steps_and_sends_2_n_N_minus_1_over_N(
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_recursive_doubling_takes_log2_N_steps_of_the_whole_array_and_2_more_with_n_more_bytes_where_N_is_no_power(size):
+def test_recursive_doubling_takes_log2_N_steps_of_the_whole_array_and_2_more_with_n_more_bytes_where_N_is_no_power(
+    size,
+):
     n = 8 * 11
     done = run(lambda comm: comm.all_reduce(np.ones(11), algorithm="recursive_doubling"), size, cluster=EVEN)
     steps = floor(log2(size))
-    extra = size - 2**steps  # ranks beyond the power of two: as many pairs, one of each pair only sends and receives once
+    extra = (
+        size - 2**steps
+    )  # ranks beyond the power of two: as many pairs, one of each pair only sends and receives once
     folded = [r % 2 == 0 for r in range(2 * extra)]
     messages = [1 if outside else steps + 1 for outside in folded] + [steps] * (size - 2 * extra)
     time_ = (steps + 2 * (extra > 0)) * LINK.picoseconds(n)
@@ -204,7 +208,11 @@ def test_reduce_scatter_gives_rank_r_piece_r_and_sends_n_N_minus_1_over_N(xp, al
         steps = [n // size] * (size - 1)
         if algorithm == "recursive_halving":
             steps = [n // 2**k for k in range(1, ceil(log2(size)) + 1)]
-        assert counted(done) == ([len(steps)] * size, [n * (size - 1) // size] * size, sum(map(LINK.picoseconds, steps)))
+        assert counted(done) == (
+            [len(steps)] * size,
+            [n * (size - 1) // size] * size,
+            sum(map(LINK.picoseconds, steps)),
+        )
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -1,0 +1,338 @@
+"""Programs that disagree or raise: what is shown, who is blamed, and what is left behind."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+
+import numpy as np
+import pytest
+
+from parlab.world import MismatchError, WorldError, per_rank, run
+
+
+def mismatch_of(program, size=2, *args):
+    with pytest.raises(MismatchError) as caught:
+        run(program, size, *args)
+    return str(caught.value)
+
+
+def one_of(first, second):
+    """A program in which rank 0 makes one call and rank 1 another."""
+    return lambda comm, x: first(comm, x) if comm.rank == 0 else second(comm, x)
+
+
+EIGHT = np.ones(8)
+COLLECTIVE_MISMATCHES = {
+    "name": (lambda c, x: c.all_reduce(x), lambda c, x: c.barrier(), "all_reduce(float64[8], op=sum)", "barrier()"),
+    "split": (lambda c, x: c.split(0), lambda c, x: c.barrier(), "split", "barrier()"),
+    "op": (lambda c, x: c.all_reduce(x), lambda c, x: c.all_reduce(x, "max"), "op=sum", "op=max"),
+    "op of reduce": (lambda c, x: c.reduce(x, 0, "min"), lambda c, x: c.reduce(x), "op=min", "op=sum"),
+    "algorithm": (
+        lambda c, x: c.all_gather(x, algorithm="bruck"),
+        lambda c, x: c.all_gather(x, algorithm="ring"),
+        "algorithm=bruck",
+        "algorithm=ring",
+    ),
+    "shape": (
+        lambda c, x: c.all_reduce(x),
+        lambda c, x: c.all_reduce(x.reshape(2, 4)),
+        "float64[8]",
+        "float64[2, 4]",
+    ),
+    "dtype": (
+        lambda c, x: c.all_reduce(x),
+        lambda c, x: c.all_reduce(x.astype(np.float32)),
+        "float64[8]",
+        "float32[8]",
+    ),
+    "root": (lambda c, x: c.broadcast(x, 0), lambda c, x: c.broadcast(x, 1), "root=0", "root=1"),
+    "root of gather": (lambda c, x: c.gather(x, 0), lambda c, x: c.gather(x, 1), "root=0", "root=1"),
+    "axis": (
+        lambda c, x: c.all_gather(x.reshape(4, 2), 0),
+        lambda c, x: c.all_gather(x.reshape(4, 2), 1),
+        "axis=0",
+        "axis=1",
+    ),
+    "axes": (
+        lambda c, x: c.all_to_all(x.reshape(4, 2), 0, 1),
+        lambda c, x: c.all_to_all(x.reshape(4, 2), 1, 0),
+        "split_axis=0, concat_axis=1",
+        "split_axis=1, concat_axis=0",
+    ),
+    "counts": (
+        lambda c, x: c.reduce_scatter(x, counts=[3, 5]),
+        lambda c, x: c.reduce_scatter(x, counts=[5, 3]),
+        "counts=[3, 5]",
+        "counts=[5, 3]",
+    ),
+    "ranks_per_node": (
+        lambda c, x: c.all_reduce(x, algorithm="hierarchical", ranks_per_node=1),
+        lambda c, x: c.all_reduce(x, algorithm="hierarchical", ranks_per_node=2),
+        "ranks_per_node=1",
+        "ranks_per_node=2",
+    ),
+    "beside": (
+        lambda c, x: c.iall_reduce(x).wait(),
+        lambda c, x: c.iall_gather(x).wait(),
+        "all_reduce(float64[8], op=sum)",
+        "all_gather(float64[8], axis=0)",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shown_first", "shown_second"), COLLECTIVE_MISMATCHES.values(), ids=COLLECTIVE_MISMATCHES
+)
+def test_collectives_that_differ_are_shown_as_both_calls(first, second, shown_first, shown_second):
+    text = mismatch_of(one_of(first, second), 2, EIGHT)
+    before, after = text.split("rank 1 calls")
+    assert "entered different collectives: rank 0 calls" in before
+    assert shown_first in before
+    assert shown_second in after
+
+
+def test_a_mismatch_in_a_subgroup_names_the_group_and_the_ranks_of_the_run():
+    def program(comm):
+        group = comm.split(comm.rank % 2)
+        if comm.rank == 3:
+            group.barrier()
+        else:
+            group.all_reduce(EIGHT)
+
+    text = mismatch_of(program, 4)
+    assert "group world/1:1" in text
+    assert "rank 1 calls all_reduce(float64[8], op=sum), rank 3 calls barrier()" in text
+
+
+def sends(value, like, **labels):
+    def program(comm):
+        if comm.rank == 0:
+            comm.send(value, 1, label=labels.get("sent"))
+        else:
+            comm.recv(0, like, label=labels.get("expected"))
+
+    return program
+
+
+MESSAGE_MISMATCHES = {
+    "shape": (np.ones(3), np.ones((3, 1)), "float64[3]", "float64[3, 1]"),
+    "dtype": (np.ones(3), np.ones(3, dtype=int), "float64[3]", "int64[3]"),
+    "nesting": ((np.ones(3), np.ones(2)), np.ones(3), "(float64[3], float64[2])", "float64[3]"),
+    "tuple and list": ((np.ones(3),), [np.ones(3)], "(float64[3])", "[float64[3]]"),
+    "length": ([np.ones(3)] * 2, [np.ones(3)] * 3, "[float64[3], float64[3]]", "[float64[3], float64[3], float64[3]]"),
+    "keys": ({"k": np.ones(3)}, {"v": np.ones(3)}, "{'k': float64[3]}", "{'v': float64[3]}"),
+    "inner dtype": ({"k": [np.ones(3)]}, {"k": [np.ones(3) > 0]}, "{'k': [float64[3]]}", "{'k': [bool[3]]}"),
+}
+
+
+@pytest.mark.parametrize(("value", "like", "sent", "expected"), MESSAGE_MISMATCHES.values(), ids=MESSAGE_MISMATCHES)
+def test_a_message_of_another_form_is_shown_with_both_forms(value, like, sent, expected):
+    text = mismatch_of(sends(value, like))
+    assert text.startswith(f"a message from rank 0 to rank 1 holds {sent}, but rank 1 expects {expected};")
+
+
+def test_labels_that_differ_are_shown_both_and_a_missing_one_is_not_checked():
+    text = mismatch_of(sends(EIGHT, EIGHT, sent="F of microbatch 4", expected="F of microbatch 3"))
+    assert text.startswith("rank 1 expected F of microbatch 3 from rank 0, got F of microbatch 4;")
+    run(sends(EIGHT, EIGHT, sent="F"), 2)
+    run(sends(EIGHT, EIGHT, expected="F"), 2)
+    run(sends(EIGHT, EIGHT, sent=("F", 1), expected=("F", 1)), 2)
+    run(sends(EIGHT, EIGHT, sent=np.arange(3), expected=np.arange(3)), 2)
+    assert "[0 1]" in mismatch_of(sends(EIGHT, EIGHT, sent=np.arange(2), expected=np.arange(3)))
+
+
+def test_messages_match_in_posting_order_so_two_swapped_receives_of_different_shape_are_a_mismatch():
+    def program(comm):
+        if comm.rank == 0:
+            for request in [comm.isend(np.ones(1), 1), comm.isend(np.ones(2), 1)]:
+                request.wait()
+        else:
+            comm.recv(0, np.ones(2))
+
+    assert "holds float64[1], but rank 1 expects float64[2]; messages between two ranks match in" in mismatch_of(
+        program
+    )
+
+
+# A rank that raises
+
+
+def test_the_error_of_the_lowest_rank_that_raises_arrives_with_its_rank_run_note_and_line():
+    def program(comm):
+        with comm.compute("before", seconds=1e-6):
+            pass
+        if comm.rank >= 2:
+            raise KeyError(f"from rank {comm.rank}")
+        comm.barrier()
+
+    with pytest.raises(KeyError, match="from rank 2") as caught:
+        run(program, 4)
+    error = caught.value
+    assert error.rank == 2
+    assert error.__notes__ == ["raised on rank 2 of 4"]
+    assert error.run.timeline.makespan == 1_000_000
+    assert any('raise KeyError(f"from rank' in line for line in traceback.format_tb(error.__traceback__))
+
+
+def test_a_rank_that_raises_is_the_cause_also_where_the_others_would_be_deadlocked():
+    def program(comm):
+        if comm.rank == 3:
+            raise ZeroDivisionError
+        comm.recv(comm.left, np.ones(1))
+
+    with pytest.raises(ZeroDivisionError):
+        run(program, 4)
+
+
+def test_a_rank_that_raises_leaves_the_others_their_work():
+    done = []
+
+    def program(comm):
+        if comm.rank == 0:
+            raise KeyError
+        comm.sendrecv(np.ones(1), 3 - comm.rank, 3 - comm.rank)
+        done.append(comm.rank)
+
+    with pytest.raises(KeyError):
+        run(program, 3)
+    assert sorted(done) == [1, 2]
+
+
+def blocked_in():
+    """Every call in which a rank can be parked."""
+    x = np.ones(4)
+    return {
+        "send": lambda comm: comm.send(x, 0),
+        "recv": lambda comm: comm.recv(0, x),
+        "sendrecv": lambda comm: comm.sendrecv(x, 0, 0),
+        "isend": lambda comm: comm.isend(x, 0).wait(),
+        "irecv": lambda comm: comm.irecv(0, x).wait(),
+        "all_reduce": lambda comm: comm.all_reduce(x),
+        "barrier": lambda comm: comm.barrier(),
+        "split": lambda comm: comm.split(0),
+        "iall_reduce": lambda comm: comm.iall_reduce(x).wait(),
+    }
+
+
+@pytest.mark.parametrize("blocked", blocked_in().values(), ids=blocked_in())
+def test_unwinding_runs_finally_and_with_blocks_and_except_exception_cannot_swallow_it(blocked):
+    left = []
+
+    def program(comm):
+        if comm.rank == 0:
+            raise KeyError("the cause")
+        try:
+            while True:
+                try:
+                    blocked(comm)
+                except Exception:
+                    left.append("swallowed")
+        finally:
+            left.append(comm.rank)
+
+    with pytest.raises(KeyError, match="the cause"):
+        run(program, 3)
+    assert sorted(left) == [1, 2]
+
+
+@pytest.mark.parametrize("blocked", blocked_in().values(), ids=blocked_in())
+def test_a_finally_that_communicates_again_ends_too_and_what_it_raises_hides_no_cause(blocked):
+    def program(comm):
+        request = comm.irecv(comm.size - 1, np.ones(1)) if comm.rank else None
+        if comm.rank == 0:
+            raise KeyError("the cause")
+        try:
+            blocked(comm)
+        finally:
+            try:
+                request.wait()
+            finally:
+                blocked(comm)
+                raise ValueError("from the finally")
+
+    with pytest.raises(KeyError, match="the cause"):
+        run(program, 3)
+
+
+def test_sys_exit_and_keyboard_interrupt_in_a_rank_arrive_as_such():
+    def program(comm, error):
+        if comm.rank == 1:
+            raise error
+        comm.barrier()
+
+    for error in (SystemExit(3), KeyboardInterrupt()):
+        with pytest.raises(type(error)) as caught:
+            run(program, 2, error)
+        assert caught.value is error
+
+
+def test_a_failed_mismatch_or_deadlock_keeps_what_was_printed(capsys):
+    def program(comm):
+        comm.print("before")
+        comm.barrier() if comm.rank else comm.all_reduce(np.ones(1))
+
+    with pytest.raises(MismatchError):
+        run(program, 2)
+    assert capsys.readouterr().out == "rank 0: before\nrank 1: before\n"
+
+
+def test_errors_of_the_world_are_world_errors_and_mismatches_value_errors_too():
+    assert issubclass(MismatchError, WorldError)
+    assert issubclass(MismatchError, ValueError)
+
+
+def test_where_threads_cannot_be_started_the_started_ones_go_home(monkeypatch):
+    start, started = threading.Thread.start, []
+
+    def start_few(thread):
+        if len(started) == 5:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_few)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        run(lambda comm: comm.barrier(), 9)
+    monkeypatch.undo()
+    assert len(started) == 5
+    assert run(lambda comm: comm.rank, 9).results == list(range(9))
+
+
+# Whose comm, whose run
+
+
+def test_run_inside_a_rank_is_refused():
+    with pytest.raises(WorldError, match=r"run\(\) inside a rank"):
+        run(lambda comm: run(lambda inner: None, 2), 2)
+
+
+@pytest.mark.parametrize("call", blocked_in().values(), ids=blocked_in())
+def test_a_comm_used_after_its_run_is_refused_outside_and_inside_another_run(call):
+    kept = []
+    run(lambda comm: kept.append(comm), 2)
+    with pytest.raises(WorldError, match="the run is over: a Comm works only inside the program that it was given to"):
+        call(kept[1])
+    with pytest.raises(WorldError, match="the run is over"):
+        run(lambda comm: call(kept[1]), 2)
+
+
+def test_a_request_kept_after_its_run_is_refused_and_does_not_hang():
+    kept = []
+
+    def program(comm):
+        kept.append(comm.irecv(1 - comm.rank, np.ones(1)))
+
+    with pytest.raises(WorldError, match="without waiting"):
+        run(program, 2)
+    with pytest.raises(WorldError, match="the run is over"):
+        kept[0].wait()
+
+
+def test_bad_input_to_a_collective_is_raised_on_the_lowest_rank_and_the_others_go_home():
+    def program(comm, x):
+        return comm.reduce_scatter(x)
+
+    with pytest.raises(ValueError, match="10 elements along this axis do not divide among 4 ranks") as caught:
+        run(program, 4, per_rank([np.ones(10)] * 4))
+    assert caught.value.rank == 0
