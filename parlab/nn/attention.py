@@ -105,10 +105,8 @@ def attend_block(
     stretches = list(_stretches(S, T, diagonal, out))
     for b, h in product(range(B), range(H)):
         g = h // (H // G)
-        queries, keys, values = (
-            _widen(x) for x in (q[b, h, ...], k[b, g, ...], v[b, g, ...])
-        )  # [S, D], [T, D], [T, D]
-        queries = queries * scale
+        queries = _widen(q[b, h, ...]) * scale  # [S, D]
+        keys, values = _widen(k[b, g, ...]), _widen(v[b, g, ...])  # [T, D]
         values = _append(values, xp.ones_like(values[:, 0]))  # [T, D+1]: the last column of P v is the sum of P
         for rows, tiles in stretches:
             out[b, h, rows, :], lse[b, h, rows] = _attend_rows(queries[rows, :], keys, values, tiles, gentle, buffer)
@@ -248,9 +246,12 @@ def check_inputs(q: Array, k: Array, v: Array, *, causal: bool, scale: float | N
 
 def check_gradient(dout: Array, q: Array, out: Array, lse: Array) -> None:
     """Refuse what cannot be the gradient of an attention's output, or that output."""
-    for name, x, shape in (("dout", dout, q.shape), ("out", out, q.shape), ("lse", lse, q.shape[:-1])):
-        if tuple(x.shape) != tuple(shape):
-            raise ValueError(f"{name} has shape {tuple(x.shape)}: with this q it must have {tuple(shape)}")
+    wide = accumulator_dtype(q)
+    expected = (("dout", dout, q.shape, q.dtype), ("out", out, q.shape, q.dtype), ("lse", lse, q.shape[:-1], wide))
+    for name, x, shape, dtype in expected:
+        if tuple(x.shape) != tuple(shape) or x.dtype != dtype:
+            found = f"{name} has shape {tuple(x.shape)} and is {x.dtype}"
+            raise ValueError(f"{found}: with this q it must have {tuple(shape)} and {dtype}")
 
 
 def _widen(x: Array) -> Array:
@@ -287,21 +288,19 @@ def _stretches(
 ) -> Iterator[tuple[slice, list[Tile]]]:
     """Stretches of queries, each with the tiles of keys that it sees.
 
-    With a diagonal, the queries start..stop − 1 all see the keys before start + diagonal (the corner); the next
-    stop − start keys form a triangle with them, the same one in every stretch; none sees a later key.
+    The queries start..stop − 1 all see the keys before start + diagonal; the next stop − start keys form a triangle
+    with them, the same one in every stretch; no query of the stretch sees a later key.
     """
     xp = namespace(like)
     height = TILE if diagonal is None else TRIANGLE
-    triangle = xp.triu(xp.full((height, height), -xp.inf, dtype=like.dtype, device=like.device), k=1)
+    corner = min(TRIANGLE, num_queries)
+    triangle = xp.triu(xp.full((corner, corner), -xp.inf, dtype=like.dtype, device=like.device), k=1)
+    shift = num_keys if diagonal is None else diagonal
     for start in range(0, num_queries, height):
         stop = min(start + height, num_queries)
-        corner, end = (
-            (num_keys, num_keys)
-            if diagonal is None
-            else (min(max(position + diagonal, 0), num_keys) for position in (start, stop))
-        )
-        tiles: list[Tile] = [(slice(first, min(first + TILE, corner)), None) for first in range(0, corner, TILE)]
-        if diagonal is not None and end > corner:
-            offset = start + diagonal
-            tiles.append((slice(corner, end), triangle[: stop - start, corner - offset : end - offset]))
+        full, end = (min(max(position + shift, 0), num_keys) for position in (start, stop))
+        tiles: list[Tile] = [(slice(first, min(first + TILE, full)), None) for first in range(0, full, TILE)]
+        if full < end:
+            first = start + shift  # the key at the triangle's corner; before key 0 if `shift` is negative
+            tiles.append((slice(full, end), triangle[: stop - start, full - first : end - first]))
         yield slice(start, stop), tiles

@@ -107,7 +107,7 @@ def overlap_tokens(
     4·c²·D·H flops against 2·c·D·G·itemsize bytes: c ≥ (itemsize/2)·(G/H)·(flop/s ÷ byte/s). Causal zigzag and striped
     do half of the work for the same bytes (`half_masked`) and need shards twice as long.
 
-    Source: Liu et al. 2023, section 3.2, for all pairs unmasked.
+    Source: Liu et al. 2023, "Ring Attention", the arithmetic intensity of hosts, for all pairs unmasked.
 
     >>> overlap_tokens(312e12, 300e9), overlap_tokens(312e12, 12.5e9)  # A100 on NVLink, on InfiniBand
     (1040.0, 24960.0)
@@ -131,7 +131,7 @@ def striped_speedup(
     (o + (P − ½)A) / (o + (P/2)A): A is the attention of one block of c × c, o the rest of a rank's step. `mask_weight`
     is 2 on the paper's A100 and 1 on its TPU.
 
-    Source: Brandon et al. 2023, section 4.
+    Source: Brandon et al. 2023, "Striped Attention", the theoretical speed-up.
 
     >>> round(striped_speedup(16384, 4, 2048, 5504, 22), 2), round(striped_speedup(131072, 4, 2048, 5504, 22), 2)
     (1.46, 1.7)

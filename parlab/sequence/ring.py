@@ -123,7 +123,7 @@ def ring_attention_backward(
     dq = xp.zeros(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S/P, D]
     dk, dv = (xp.zeros(k.shape, dtype=dq.dtype, device=k.device) for _ in range(2))  # [B, G, S/P, D], of `source`
     comm.hold("q, k, v", q, k, v)
-    comm.hold("out, lse", dout, out, lse, delta)
+    comm.hold("dout, out, lse", dout, out, lse, delta)
     comm.hold("dq, dk, dv", dq, dk, dv)
     source = comm.rank
     returning: Hop | None = None  # the dK/dV of `source`, on their way to us

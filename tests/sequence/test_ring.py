@@ -36,12 +36,12 @@ FREE = Cluster.uniform(latency=0, bandwidth=float("inf"), flops=1e12)  # a flop 
 # Parity
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     size=st.integers(1, 8),
-    B=st.integers(1, 3),
+    B=st.integers(1, 2),
     G=st.integers(1, 2),
-    group=st.integers(1, 8),
+    group=st.sampled_from([1, 2, 3, 8]),
     half=st.integers(1, 3),
     D=st.integers(1, 4),
     layout=st.sampled_from(LAYOUTS),
@@ -271,7 +271,11 @@ def test_an_odd_zigzag_shard_is_refused(forward):
 
 def test_what_the_forward_cannot_have_returned_is_refused():
     for name in ("dout", "out", "lse"):
-        refused(f"{name} has shape (1, 2, 5): with this q it must have (1, 2, 4", forward=False, **{name: (1, 2, 5)})
+        refused(
+            f"{name} has shape (1, 2, 5) and is float64: with this q it must have (1, 2, 4",
+            forward=False,
+            **{name: (1, 2, 5)},
+        )
 
 
 def test_shards_of_different_lengths_are_an_error_not_a_wrong_answer():
