@@ -64,6 +64,7 @@ CONTROLS: dict[str, Callable[[Locator], None]] = {
     "input[type=checkbox]": lambda box: box.click(),
     ".widget-toggle-buttons": lambda group: group.locator("button:not(.mod-active)").first.click(),
     ".widget-radio-box": lambda group: group.locator("input:not(:checked)").first.click(),
+    ".widget-button": lambda button: button.click(),
 }
 
 
@@ -128,19 +129,16 @@ class Reader:
         return "| Idle" in self.page.locator("#jp-main-statusbar").inner_text()
 
     def _try(self, control: Locator, move: Callable[[Locator], None], output: Locator) -> None:
-        """Move one control; complain unless a picture in its output changes."""
+        """Move one control; complain unless a picture in its output changes or appears."""
         control.scroll_into_view_if_needed()
         label = control.locator("xpath=ancestor::*[contains(@class, 'widget-inline-hbox')]//label").first
-        name = f"the control {label.inner_text()!r}" if label.count() else "a control without a label"
+        name = (label if label.count() else control).inner_text()
         before = output.evaluate(LOOK)
-        if not before:
-            self.complaints.append(f"{name} has no picture beside it")
-            return
         move(control)
         try:
-            self._wait(lambda: output.evaluate(LOOK) != before, "the picture changes", ANSWER)
+            self._wait(lambda: output.evaluate(LOOK) not in ([], before), "a picture changes", ANSWER)
         except TimeoutError:
-            self.complaints.append(f"{name} changes no picture")
+            self.complaints.append(f"the control {name!r} changes no picture")
         self._wait(lambda: self._idle() and self._at_rest(output), "the picture comes to rest")
 
     def _at_rest(self, output: Locator) -> bool:
@@ -159,8 +157,10 @@ class Reader:
         """The whole notebook on one picture: the window is made as tall as the notebook."""
         if not self.screenshots:
             return
-        size = self.page.viewport_size
-        height = self.page.locator(".jp-WindowedPanel-outer").first.evaluate("panel => panel.scrollHeight")
-        self.page.set_viewport_size({"width": size["width"], "height": min(height + 200, 16000)})
+        window, cells = self.page.viewport_size, self.page.locator(".jp-Notebook .jp-Cell")
+        first, last = cells.first.bounding_box(), cells.last.bounding_box()
+        height = last["y"] + last["height"] - first["y"] + 200
+        self.page.set_viewport_size({"width": window["width"], "height": int(height)})
+        cells.first.scroll_into_view_if_needed()
         self.page.screenshot(path=self.screenshots / file)
-        self.page.set_viewport_size(size)
+        self.page.set_viewport_size(window)
