@@ -5,9 +5,13 @@ from parlab.views.bubbles import bubble_and_memory
 from parlab.views.crossings import all_reduce_times
 from parlab.views.exchange import ORDERS, explore_two_ranks, two_ranks
 from parlab.views.explore_all_reduce import collectives, explore_collectives
+from parlab.views.explore_ring import explore_ring_masks, explore_ring_overlap, ring_overlap
 from parlab.views.explore_schedules import explore_schedules, pipeline
 from parlab.views.guess import predict, prediction
 from parlab.views.memory import held_bytes
+from parlab.views.ring_growth import ring_growth
+from parlab.views.ring_masks import ring_masks
+from parlab.views.ring_steps import ring_steps
 from parlab.views.schedules import compare_schedules, schedule
 from parlab.views.timelines import timeline
 from parlab.views.traffic import bytes_sent
@@ -22,12 +26,18 @@ __all__ = [
     "compare_schedules",
     "deadlock",
     "explore_collectives",
+    "explore_ring_masks",
+    "explore_ring_overlap",
     "explore_schedules",
     "explore_two_ranks",
     "held_bytes",
     "pipeline",
     "predict",
     "prediction",
+    "ring_growth",
+    "ring_masks",
+    "ring_overlap",
+    "ring_steps",
     "schedule",
     "timeline",
     "two_ranks",
