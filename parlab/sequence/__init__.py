@@ -2,6 +2,7 @@
 
 from parlab.sequence.costs import (
     attention_flops,
+    backward_bytes_held,
     bytes_per_hop,
     bytes_sent,
     forward_bytes_held,
@@ -23,6 +24,7 @@ __all__ = [
     "RingSchedule",
     "RingStep",
     "attention_flops",
+    "backward_bytes_held",
     "bytes_per_hop",
     "bytes_sent",
     "forward_bytes_held",

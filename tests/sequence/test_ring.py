@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from fractions import Fraction
 
@@ -16,6 +15,7 @@ from parlab import Cluster, per_rank, run
 from parlab.sequence import (
     LAYOUTS,
     attention_flops,
+    backward_bytes_held,
     bytes_per_hop,
     bytes_sent,
     forward_bytes_held,
@@ -158,13 +158,19 @@ def test_after_hop_t_rank_r_holds_the_kv_of_r_minus_t_minus_1():
     assert seen == {rank: [(rank - hop) % 4 for hop in range(3)] for rank in range(4)}
 
 
-def test_what_a_rank_holds_forward_is_the_formula():
-    for size, itemsize in itertools.product([1, 2, 3, 8], [4, 8]):
-        _, q, k, v = draw_inputs(2, 4, 2, 4 * size, 3)
-        shards = [per_rank(shard(x.astype(f"f{itemsize}"), size)) for x in (q, k, v)]
-        timeline = run(ring_attention, size, *shards).timeline
-        expected = forward_bytes_held(4 * size, size, H=4, G=2, D=3, itemsize=itemsize, B=2)
-        assert [timeline.peak_bytes(rank) for rank in range(size)] == [expected] * size
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+@pytest.mark.parametrize("backward", [False, True])
+def test_what_a_rank_holds_is_the_formula(size, backward):
+    shape = {"B": 2, "H": 4, "G": 2, "D": 3}
+    timeline = (backward_run if backward else forward_run)(size, "contiguous", False, c=4, **shape).timeline
+    expected = (backward_bytes_held if backward else forward_bytes_held)(4 * size, size, **shape, itemsize=8)
+    assert [timeline.peak_bytes(rank) for rank in range(size)] == [expected] * size
+
+
+def test_what_a_rank_holds_of_float16_is_the_formula():
+    _, q, k, v = draw_inputs(1, 2, 1, 16, 4)
+    timeline = run(ring_attention, 4, *(per_rank(shard(x.astype(np.float16), 4)) for x in (q, k, v))).timeline
+    assert timeline.peak_bytes(0) == forward_bytes_held(16, 4, H=2, G=1, D=4, itemsize=2)
 
 
 # The simulated clock
