@@ -7,6 +7,7 @@ from parlab.views.picture import Picture
 from parlab.views.widget import BANDWIDTHS, LATENCIES, Explorer, choice, steps
 from parlab.world import Cluster, Device, Link
 
+ALL = "all"
 SLOWER_BETWEEN = 5, 10  # latency and bandwidth between nodes against inside, as in the classroom
 
 
@@ -15,7 +16,7 @@ def collectives(
     ranks_per_node: int = 8,
     latency: float = 1e-6,
     bandwidth: float = 10e9,
-    algorithm: str | None = None,
+    algorithm: str = ALL,
 ) -> Picture:
     """Draw the all-reduce algorithms on a cluster; what `explore_collectives` shows.
 
@@ -24,7 +25,7 @@ def collectives(
         ranks_per_node: ranks in each.
         latency: seconds a message inside a node (α).
         bandwidth: bytes a second inside a node (1/β).
-        algorithm: which one to draw beside the ring; None: all.
+        algorithm: which one to draw beside the ring; "all": all that fit.
 
     Raises:
         ValueError: no node, and see `all_reduce_times`.
@@ -34,8 +35,9 @@ def collectives(
     slower, thinner = SLOWER_BETWEEN
     device = Device("classroom", 1e12, 1e11)
     inside, between = Link(latency, bandwidth), Link(slower * latency, bandwidth / thinner)
+    chosen = None if algorithm == ALL else ["ring", algorithm]
     cluster = Cluster("this cluster", device, ranks_per_node, inside, between)
-    return all_reduce_times(size=nodes * ranks_per_node, cluster=cluster, algorithms=algorithm and ["ring", algorithm])
+    return all_reduce_times(size=nodes * ranks_per_node, cluster=cluster, algorithms=chosen)
 
 
 def explore_collectives() -> Explorer:
@@ -48,12 +50,12 @@ def explore_collectives() -> Explorer:
         "algorithm": choice(
             "algorithm",
             [
-                ("all", None),
+                ("all", ALL),
                 ("recursive doubling beside ring", "recursive_doubling"),
                 ("Rabenseifner beside ring", "rabenseifner"),
                 ("hierarchical beside ring", "hierarchical"),
             ],
-            None,
+            ALL,
         ),
     }
     return Explorer("explore_collectives", controls, collectives)

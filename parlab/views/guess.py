@@ -69,15 +69,16 @@ class Prediction(widgets.VBox):
         self.field = widgets.FloatText(layout=widgets.Layout(width="10em"))
         self.button = widgets.Button(description="Compare", button_style="primary")
         self.picture = widgets.Image(format="png", layout=widgets.Layout(display="none", max_width="100%"))
+        self.answer = widgets.Label()
         self.button.on_click(self._answer)
         row = [self.field, *([widgets.Label(unit)] if unit else []), self.button]
-        super().__init__([widgets.HTML(f"<b>{question}</b>"), widgets.HBox(row), self.picture])
+        super().__init__([widgets.HTML(f"<b>{question}</b>"), widgets.HBox(row), self.picture, self.answer])
 
     def _answer(self, _: Any) -> None:
         measured = self.measured() if callable(self.measured) else self.measured
         figure = prediction(self.question, self.field.value, measured, self.unit)
         self.picture.value = png(figure)
-        self.picture.tooltip = figure.text_shown
+        self.answer.value = repr(figure).splitlines()[-1]
         self.picture.layout.display = None
 
     def __repr__(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from html import escape
 from typing import Any
 
 import ipywidgets as widgets
@@ -27,11 +28,12 @@ class Explorer(widgets.VBox):
         self.name, self.controls, self.draw = name, dict(controls), draw
         self.figure = self._drawn()
         self.picture = widgets.Image(value=png(self.figure), format="png", layout=widgets.Layout(max_width="100%"))
-        self.picture.tooltip = self.figure.text_shown
+        self.numbers = widgets.HTML(_preformatted(self.figure))
         for control in self.controls.values():
             control.observe(self._redraw, "value")
         grid = widgets.Layout(display="flex", flex_flow="row wrap")
-        super().__init__([widgets.Box(list(self.controls.values()), layout=grid), self.picture])
+        below = widgets.Accordion([self.numbers], titles=("In words and numbers",), selected_index=None)
+        super().__init__([widgets.Box(list(self.controls.values()), layout=grid), self.picture, below])
 
     def _drawn(self) -> Picture:
         return self.draw(**{name: control.value for name, control in self.controls.items()})
@@ -39,10 +41,15 @@ class Explorer(widgets.VBox):
     def _redraw(self, _: Any) -> None:
         self.figure = self._drawn()
         self.picture.value = png(self.figure)
-        self.picture.tooltip = self.figure.text_shown
+        self.numbers.value = _preformatted(self.figure)
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.figure.text_shown}"
+
+
+def _preformatted(figure: Picture) -> str:
+    """The text of a picture, for those who cannot see it."""
+    return f"<pre>{escape(repr(figure))}</pre>"
 
 
 def steps(description: str, options: list[tuple[str, Any]], value: Any) -> widgets.SelectionSlider:

@@ -44,7 +44,7 @@ def test_the_picture_is_the_figure_functions_with_the_controls_values(explore, d
     for name, value in values.items():
         explorer.controls[name].value = value
     assert explorer.picture.value == png(draw(**values))
-    assert explorer.picture.tooltip == repr(draw(**values))
+    assert explorer.numbers.value == f"<pre>{draw(**values)!r}</pre>"
     assert repr(explorer) == f"{explorer.name}: {draw(**values)!r}"
 
 
@@ -55,9 +55,10 @@ def test_at_first_the_picture_is_the_figure_functions_defaults(explore):
 
 
 @pytest.mark.parametrize("explore", EXPLORERS.values())
-def test_every_slider_has_a_name_and_a_default_that_half_the_track_lies_beside(explore):
+def test_every_control_has_a_name_and_shows_its_default(explore):
     for control in explore().controls.values():
         assert control.description
+        assert control.index is not None  # with the value None a menu would show nothing
         assert len(control.options) >= 2
 
 
@@ -143,7 +144,7 @@ def test_the_guess_is_drawn_beside_the_measured_value():
     widget = answered(views.predict("How many bytes?", 1750, "bytes"), 875)
     assert widget.picture.layout.display is None
     assert widget.picture.value == png(views.prediction("How many bytes?", 875, 1750, "bytes"))
-    assert widget.picture.tooltip == "How many bytes?\nyou said 875 bytes, measured 1 750 bytes: 2 times too low"
+    assert widget.answer.value == "you said 875 bytes, measured 1 750 bytes: 2 times too low"
 
 
 def test_a_function_measures_only_once_somebody_has_guessed():
@@ -157,7 +158,7 @@ def test_a_function_measures_only_once_somebody_has_guessed():
     assert not calls
     answered(widget, 3)
     assert len(calls) == 1
-    assert widget.picture.tooltip.endswith("exactly right")
+    assert widget.answer.value.endswith("exactly right")
 
 
 def test_bars_are_as_long_as_the_values():
