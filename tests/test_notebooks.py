@@ -24,12 +24,14 @@ def test_stored_notebook_was_run_in_order_without_errors(path):
 def test_storing_outputs_twice_writes_the_same_bytes_and_drops_stale_ones(tmp_path):
     path = tmp_path / "throwaway.ipynb"
     widget = nbformat.v4.new_code_cell("import ipywidgets\nipywidgets.IntSlider(8, description='ranks')")
+    slow = nbformat.v4.new_code_cell("import time\nprint(1, flush=True)\ntime.sleep(0.5)\nprint(2)")
     empty = nbformat.v4.new_code_cell("", execution_count=7)
-    nbformat.write(nbformat.v4.new_notebook(cells=[widget, empty]), path)
+    nbformat.write(nbformat.v4.new_notebook(cells=[widget, slow, empty]), path)
     store_outputs(path)
     first = path.read_bytes()
     store_outputs(path)
     assert path.read_bytes() == first
-    shown, nothing = nbformat.read(path, as_version=4).cells
+    shown, printed, nothing = nbformat.read(path, as_version=4).cells
     assert shown.outputs[0].data == {"text/plain": "IntSlider(value=8, description='ranks')"}
+    assert [output.text for output in printed.outputs] == ["1\n2\n"]
     assert nothing.execution_count is None

@@ -27,6 +27,8 @@ def store_outputs(path: Path) -> None:
     NotebookClient(
         notebook,
         kernel_name="python3",
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],
+        coalesce_streams=True,
         record_timing=False,
         store_widget_state=False,
         resources={"metadata": {"path": str(path.parent)}},
