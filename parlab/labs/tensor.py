@@ -1,0 +1,226 @@
+"""The exercises of notebook 05, tensor sharding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from parlab.labs.exercise import Exercise, NotWritten, Wrong
+from parlab.labs.rank_programs import learners_line
+from parlab.nn.embedding import cross_entropy, cross_entropy_backward
+from parlab.nn.layers import CAUSAL_ATTENTION, GatedMLP, RMSNorm, SelfAttention
+from parlab.nn.llama import Llama, LlamaConfig, decoder_block
+from parlab.nn.rotary import Rotary
+from parlab.nn.stage import Stage
+from parlab.tensor import Collective, block_collectives, shard, traffic
+from parlab.tensor.layers import kv_sharers
+from parlab.tensor.shards import vocabulary
+from parlab.world import Comm, Run, WorldError, per_rank, run
+
+PREFIX = "model.layers.0"
+TOLERANCE = 1e-10  # of the largest entry
+
+
+@dataclass
+class BareBlock:
+    """A decoder block on one rank's shards: four serial stages, which send nothing.
+
+    Attributes:
+        attention_norm, attention, mlp_norm, mlp: each with `forward(x) -> (y, cache)` and
+            `backward(dy, cache) -> (dx, gradients)`.
+        kv_sharers: a comm of the ranks that own the same key/value heads as this one; None where no other rank does.
+    """
+
+    attention_norm: Stage
+    attention: Stage
+    mlp_norm: Stage
+    mlp: Stage
+    kv_sharers: Comm | None
+
+
+@dataclass(frozen=True)
+class BlockCase:
+    """t ranks, H query heads and G key/value heads."""
+
+    size: int
+    H: int
+    G: int
+
+    def __str__(self) -> str:
+        return f"t = {self.size}, H = {self.H}, G = {self.G}"
+
+    def config(self) -> LlamaConfig:
+        """Of a block as small as it can be."""
+        return LlamaConfig(
+            vocab_size=self.size,
+            hidden_size=2 * self.H,
+            intermediate_size=3 * self.size,
+            num_hidden_layers=1,
+            num_attention_heads=self.H,
+            num_key_value_heads=self.G,
+            initializer_range=0.5,
+        )
+
+
+def _try_block(answer: Callable[..., Any], case: BlockCase) -> list[str]:
+    config = case.config()
+    weights = Llama.random(config, seed=case.size, xp=np, dtype="float64").weights
+    x, dy = np.random.default_rng(case.G).normal(size=(2, 1, 4, config.hidden_size))
+    serial = decoder_block(config, weights, 0, Rotary(config.head_dim), CAUSAL_ATTENTION)
+    y, cache = serial.forward(x)
+    dx, gradients = serial.backward(dy, cache)
+
+    def program(comm: Comm) -> Any:
+        return answer(comm, _bare_block(comm, config, weights), x.copy(), dy.copy())
+
+    done = _run(program, case.size, "block_step(comm, block, x, dy)")
+    if case.size > 1 and not done.timeline.transfers:
+        raise NotWritten
+    of_block = {name: gradient for name, gradient in gradients.items() if name.startswith(PREFIX)}
+    for rank, result in enumerate(done.results):
+        _check_form(rank, result, 3, "(y, dx, gradients)")
+        found_y, found_dx, found = result
+        own = shard(config, {**weights, **of_block}, rank, case.size)
+        _compare(rank, "y", found_y, y, case.size)
+        for name in reversed(of_block):
+            if not isinstance(found, dict) or name not in found:
+                raise Wrong(f"rank {rank} returned no gradient of {name}")
+            _compare(rank, f"the gradient of {name.removeprefix(PREFIX + '.')}", found[name], own[name], case.size)
+        _compare(rank, "dx", found_dx, dx, case.size)
+    calls = [
+        call for back in (False, True) for call in block_collectives(config, 1, 4, case.size, x.itemsize, backward=back)
+    ]
+    return _counted(done, traffic(calls, case.size).nbytes, "4 all-reduces of B·S·E, and those of k and v where G < t")
+
+
+def _bare_block(comm: Comm, config: LlamaConfig, weights: dict[str, Any]) -> BareBlock:
+    own = shard(config, weights, comm.rank, comm.size)
+    return BareBlock(
+        RMSNorm(own, f"{PREFIX}.input_layernorm.weight", config.rms_norm_eps),
+        SelfAttention(own, f"{PREFIX}.self_attn", config.head_dim, Rotary(config.head_dim)),
+        RMSNorm(own, f"{PREFIX}.post_attention_layernorm.weight", config.rms_norm_eps),
+        GatedMLP(own, f"{PREFIX}.mlp"),
+        kv_sharers(comm, config.num_key_value_heads),
+    )
+
+
+@dataclass(frozen=True)
+class LossCase:
+    """t ranks, V tokens in the vocabulary, logits up to `largest`."""
+
+    size: int
+    V: int
+    largest: float
+
+    def __str__(self) -> str:
+        return f"t = {self.size}, V = {self.V}, logits up to {self.largest:g}"
+
+
+def _try_loss(answer: Callable[..., Any], case: LossCase) -> list[str]:
+    draw = np.random.default_rng([case.size, case.V])
+    logits = draw.uniform(-case.largest, case.largest, size=(2, 3, case.V))
+    targets = draw.integers(case.V, size=(2, 3))
+    loss, cache = cross_entropy(logits, targets)
+    dlogits = cross_entropy_backward(1.0, cache)
+    parts = [vocabulary(case.V, rank, case.size) for rank in range(case.size)]
+    own = per_rank([logits[..., part] for part in parts])
+    first = per_rank([part.start for part in parts])
+
+    def program(comm: Comm, logits: Any, first: int) -> Any:
+        return answer(comm, logits, targets.copy(), first)
+
+    done = _run(program, case.size, "parallel_loss(comm, logits, targets, first)", own, first)
+    if case.size > 1 and not done.timeline.transfers and all(result is None for result in done.results):
+        raise NotWritten
+    for rank, result in enumerate(done.results):
+        _check_form(rank, result, 2, "(loss, dlogits)")
+        _compare(rank, "the loss", np.asarray(result[0]), np.asarray(loss), case.size)
+        _compare(rank, "dlogits", result[1], dlogits[..., parts[rank]], case.size)
+    numbers = targets.size * logits.itemsize
+    allowed = [3 * sent for sent in _all_reduce_bytes(targets.size, logits.itemsize, case.size)]
+    return _counted(done, allowed, f"3 all-reduces of B·S numbers ({numbers} bytes)")
+
+
+def _all_reduce_bytes(elements: int, itemsize: int, size: int) -> list[int]:
+    return traffic([Collective("all_reduce", "", elements, itemsize, size)], size).nbytes
+
+
+def _run(program: Callable[..., Any], size: int, call: str, *args: Any) -> Run:
+    try:
+        with np.errstate(all="ignore"):  # an overflow is explained by the loss that it gives
+            return run(program, size, *args)
+    except NotImplementedError:
+        raise NotWritten from None
+    except WorldError as error:
+        raise Wrong(str(error)) from None
+    except Exception as error:
+        where = learners_line(error) or f"; it is called as {call}"
+        raise Wrong(f"rank {error.rank} raised {type(error).__name__}: {error}{where}") from None  # type: ignore[attr-defined]
+
+
+def _check_form(rank: int, result: Any, length: int, form: str) -> None:
+    if not isinstance(result, tuple) or len(result) != length:
+        raise Wrong(f"rank {rank} returned {type(result).__name__}, expected {form}")
+
+
+def _compare(rank: int, what: str, found: Any, expected: Any, size: int) -> None:
+    """Raise `Wrong` where `found` is not `expected`, with the likely cause."""
+    found = np.asarray(found)
+    if found.shape != expected.shape:
+        raise Wrong(f"rank {rank}: {what} has shape {found.shape}, expected {expected.shape}")
+    error = np.max(np.abs(found - expected)) / np.max(np.abs(expected))
+    if error <= TOLERANCE:
+        return
+    wrong = f"wrong: {error:.0%} of its largest entry off" if np.isfinite(error) else "not finite"
+    cause = _cause(what, found, expected, size)
+    raise Wrong(f"rank {rank}: {what} is {wrong}", *([f"likely cause: {cause}"] if cause else []))
+
+
+def _cause(what: str, found: Any, expected: Any, size: int) -> str:
+    if np.max(np.abs(found - size * expected)) <= TOLERANCE * size * np.max(np.abs(expected)):
+        return f"{size} times too much: something that every rank has already was summed once more"
+    if what == "the loss":
+        return "the largest logit, the target's logit and the sum of exp each need all ranks"
+    if "k_proj" in what or "v_proj" in what:
+        return "several ranks own this head, and each has the share of its own query heads only: see block.kv_sharers"
+    if what == "y":
+        return "behind a row layer each rank has a partial sum"
+    if "mlp." in what or what == "dlogits":
+        return ""
+    return "what reaches this place from behind is one rank's share: in front of the columns the shares must be summed"
+
+
+def _counted(done: Run, allowed: list[int], formula: str) -> list[str]:
+    sent = [done.timeline.bytes_sent(rank) for rank in range(len(allowed))]
+    worst = max(range(len(sent)), key=lambda rank: sent[rank] - allowed[rank])
+    if sent[worst] > allowed[worst]:
+        raise Wrong(
+            "the results are right, but not what was counted:",
+            f"bytes a rank sends: {sent[worst]} (rank {worst}), should be {allowed[worst]}: {formula}",
+            "likely cause: something travels that every rank has, or could compute",
+        )
+    return [f"bytes a rank sends: {sent[worst]}; closed form: {formula} = {allowed[worst]}"]
+
+
+BLOCK = Exercise(
+    name="05.block_step",
+    cases=[
+        BlockCase(*sizes)
+        for sizes in ((2, 2, 2), (2, 4, 2), (2, 2, 1), (1, 2, 1), (3, 6, 3), (4, 4, 2), (4, 8, 1), (8, 8, 2))
+    ],
+    attempt=_try_block,
+)
+
+LOSS = Exercise(
+    name="05.parallel_loss",
+    cases=[
+        LossCase(*sizes)
+        for sizes in ((2, 4, 3.0), (2, 7, 3.0), (2, 6, 2e3), (1, 5, 3.0), (3, 8, 30.0), (4, 9, 2e3), (8, 20, 2e3))
+    ],
+    attempt=_try_loss,
+)
+
+EXERCISES = (BLOCK, LOSS)
