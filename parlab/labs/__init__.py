@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parlab.labs import collectives, pipeline, ranks
+from parlab.labs import collectives, pipeline, ranks, ring, tensor
 from parlab.labs.exercise import Exercise, Review
 
-EXERCISES = {exercise.name: exercise for exercise in (*ranks.EXERCISES, *collectives.EXERCISES, *pipeline.EXERCISES)}
+ROOMS = (ranks, collectives, ring, pipeline, tensor)
+EXERCISES = {exercise.name: exercise for room in ROOMS for exercise in room.EXERCISES}
 
 
 def check(name: str, answer: Callable[..., Any]) -> None:

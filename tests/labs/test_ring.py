@@ -1,0 +1,167 @@
+"""The checkers of notebook 02 accept the solutions and refuse what learners write on the way there."""
+
+import numpy as np
+import pytest
+
+from parlab.labs import EXERCISES
+
+
+def zigzag_block(rank, source, size, length):
+    whole, early, late = slice(0, length), slice(0, length // 2), slice(length // 2, length)
+    if source == rank:
+        return whole, whole, True
+    return (whole, early, False) if source < rank else (late, whole, False)
+
+
+def merge(out_a, lse_a, out_b, lse_b):
+    lse = np.logaddexp(lse_a, lse_b)
+    finite = np.where(lse == -np.inf, 0, lse)
+    return out_a * np.exp(lse_a - finite)[:, None] + out_b * np.exp(lse_b - finite)[:, None], lse
+
+
+def bring_home(comm, x):
+    total = x[comm.rank]
+    for hop in range(1, comm.size):
+        total = comm.sendrecv(total, comm.right, comm.left) + x[(comm.rank - hop) % comm.size]
+    return comm.sendrecv(total, comm.right, comm.left)
+
+
+SOLUTIONS = {"02.zigzag_block": zigzag_block, "02.merge": merge, "02.bring_home": bring_home}
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_the_solution_passes(name):
+    review = EXERCISES[name].review(SOLUTIONS[name])
+    assert review.status == "passed", review.text
+
+
+def test_the_passing_text_shows_the_load_of_zigzag_147_and_that_gradients_are_equal():
+    assert EXERCISES["02.zigzag_block"].review(zigzag_block).text == (
+        "02.zigzag_block: passed, 10 cases, the largest with 8 ranks, 6 tokens on each:\n"
+        "  pairs of the slowest rank: 147; closed form: c(c + 1)/2 + (N − 1)c²/2 = 147\n"
+        "  attended by your rule: dq, dk and dv equal dense attention's to 1e-12: True"
+    )
+
+
+def contiguous_rule(rank, source, size, length):
+    whole = slice(0, length)
+    return whole, whole if source <= rank else slice(0, 0), source == rank
+
+
+def earlier_and_later_swapped(rank, source, size, length):
+    return zigzag_block(rank, source if source == rank else size - 1 - source, size, length)
+
+
+def own_block_without_a_mask(rank, source, size, length):
+    return *zigzag_block(rank, source, size, length)[:2], False
+
+
+def causal_everywhere(rank, source, size, length):
+    return *zigzag_block(rank, source, size, length)[:2], True
+
+
+def wrong_half_of_the_keys(rank, source, size, length):
+    queries, keys, causal = zigzag_block(rank, source, size, length)
+    return queries, slice(length // 2, length) if source < rank else keys, causal
+
+
+def right_for_two_ranks_only(rank, source, size, length):
+    return zigzag_block(rank, source, size, length) if size == 2 else contiguous_rule(rank, source, size, length)
+
+
+def without_the_causal_flag(rank, source, size, length):
+    return zigzag_block(rank, source, size, length)[:2]
+
+
+def mean(out_a, lse_a, out_b, lse_b):
+    return (out_a + out_b) / 2, np.logaddexp(lse_a, lse_b)
+
+
+def without_rescaling(out_a, lse_a, out_b, lse_b):
+    return out_a + out_b, np.logaddexp(lse_a, lse_b)
+
+
+def added_lse(out_a, lse_a, out_b, lse_b):
+    return merge(out_a, lse_a, out_b, lse_b)[0], lse_a + lse_b
+
+
+def overflowing(out_a, lse_a, out_b, lse_b):
+    a, b = np.exp(lse_a)[:, None], np.exp(lse_b)[:, None]
+    total = np.where(a + b == 0, 1, a + b)
+    return (out_a * a + out_b * b) / total, np.logaddexp(lse_a, lse_b)
+
+
+def nan_without_keys(out_a, lse_a, out_b, lse_b):
+    lse = np.logaddexp(lse_a, lse_b)
+    return out_a * np.exp(lse_a - lse)[:, None] + out_b * np.exp(lse_b - lse)[:, None], lse
+
+
+def only_out(out_a, lse_a, out_b, lse_b):
+    return merge(out_a, lse_a, out_b, lse_b)[0]
+
+
+def one_hop_short(comm, x):
+    total = x[comm.rank]
+    for hop in range(1, comm.size):
+        total = comm.sendrecv(total, comm.right, comm.left) + x[(comm.rank - hop) % comm.size]
+    return total
+
+
+def shifted_by_one(comm, x):
+    return bring_home(comm, np.roll(x, 1, axis=0))
+
+
+def without_the_own_share(comm, x):
+    return bring_home(comm, x) - x[comm.rank]
+
+
+def only_rank_0_right(comm, x):
+    home = bring_home(comm, x)
+    return home if comm.rank == 0 else home + 1
+
+
+def all_shares_travel(comm, x):
+    return sum(comm.sendrecv(x, comm.right, comm.left) for _ in range(comm.size)) if comm.size > 1 else x[0]
+
+
+def a_reduce_scatter_that_starts_at_the_neighbour(comm, x):
+    total = x[(comm.rank - 1) % comm.size]
+    for hop in range(2, comm.size + 1):
+        total = comm.sendrecv(total, comm.right, comm.left) + x[(comm.rank - hop) % comm.size]
+    return total
+
+
+def sends_first(comm, x):
+    comm.send(x[0], comm.right)
+    return comm.recv(comm.left, like=x[0])
+
+
+WRONG = [
+    ("02.zigzag_block", contiguous_rule, "token 3 should see but does not token 1"),
+    ("02.zigzag_block", earlier_and_later_swapped, "pairs are wrong"),
+    ("02.zigzag_block", own_block_without_a_mask, "rank 0, K/V of rank 0"),
+    ("02.zigzag_block", causal_everywhere, "should see but does not"),
+    ("02.zigzag_block", wrong_half_of_the_keys, "rank 1, K/V of rank 0"),
+    ("02.zigzag_block", right_for_two_ranks_only, "It fails with 3 ranks"),
+    ("02.zigzag_block", without_the_causal_flag, "expected (slice of queries, slice of keys, whether causal)"),
+    ("02.merge", mean, "a plain mean"),
+    ("02.merge", without_rescaling, "without their weights"),
+    ("02.merge", added_lse, "exp(lse) is"),
+    ("02.merge", overflowing, "lse around 10000"),
+    ("02.merge", nan_without_keys, "both sides without keys"),
+    ("02.merge", only_out, "expected (out, lse)"),
+    ("02.bring_home", one_hop_short, "this is what rank"),
+    ("02.bring_home", shifted_by_one, "expected"),
+    ("02.bring_home", without_the_own_share, "contribution is missing"),
+    ("02.bring_home", only_rank_0_right, "right on ranks: 0"),
+    ("02.bring_home", all_shares_travel, "expected"),
+    ("02.bring_home", a_reduce_scatter_that_starts_at_the_neighbour, "one rank short of home"),
+    ("02.bring_home", sends_first, "no rank can move"),
+]
+
+
+@pytest.mark.parametrize(("name", "answer", "said"), WRONG, ids=[answer.__name__ for _, answer, _ in WRONG])
+def test_a_wrong_answer_is_refused_and_explained(name, answer, said):
+    review = EXERCISES[name].review(answer)
+    assert review.status == "not yet"
+    assert said in review.text
