@@ -46,7 +46,8 @@ GROWING = [Case(p, m) for p in range(2, 8) for m in (p, 2 * p - 1)]
 def listing(p: int, m: int) -> Schedule:
     """1F1B as PyTorch 2.15 lists it in `torch.distributed.pipelining._schedule_visualizer`, which cannot run."""
     *others, last = one_f_one_b(p, m).ranks
-    return Schedule([*others, [Action(a.kind, a.stage, a.microbatch + (a.kind == "F")) for a in _actions(last)]])
+    renumbered = [Action(a.kind, a.stage, a.microbatch + (a.kind == "F")) for a in _actions(last)]
+    return Schedule([*others, renumbered], name=f"listed 1F1B, {p} ranks, {m} microbatches")
 
 
 def _actions(row: Sequence[Any]) -> list[Action]:

@@ -51,9 +51,9 @@ def stuck(schedule: Schedule, reason: str) -> Picture:
     axes.set_xlabel("time (units), F, I and W taking 1 each", size=theme.TEXT, color=theme.INK)
     name_lanes(axes, list(range(ranks)))
     draw_bars(axes, bars, chunks_of(schedule))
-    standing = [stop._replace(end=end / (1 - ROOM)) for stop in stops]
+    standing = [stop._replace(end=0.998 * end / (1 - ROOM)) for stop in stops]
     marks.hatched_boxes(axes, "stops", standing, [stop.rank for stop in stops], WHOLE, theme.KINDS["wait"])
-    frame(axes, "stuck", [(stop.rank, stop.start, end / (1 - ROOM)) for stop in stops])
+    frame(axes, "stuck", [(stop.rank, stop.start, stop.end) for stop in standing])
     words = [[f"{stop.action} needs {stop.needs}", f"needs {stop.needs}", str(stop.needs)] for stop in stops]
     marks.labels(axes, standing, [stop.rank for stop in stops], WHOLE, words, [theme.ALARM] * len(stops))
     holder = {action: rank for rank, row in enumerate(schedule.actions) for action in row}
