@@ -1,6 +1,16 @@
 """Strategies that cut the matrices: columns, then rows, and what the ranks send where the two meet."""
 
-from parlab.tensor.costs import Collective, Traffic, block_collectives, kept_by_place, model_collectives, traffic
+from parlab.tensor.costs import (
+    Collective,
+    Time,
+    Traffic,
+    block_collectives,
+    block_time,
+    kept_by_place,
+    llama_kept_by_place,
+    model_collectives,
+    traffic,
+)
 from parlab.tensor.gpt import parallel_gpt_block
 from parlab.tensor.layers import (
     ColumnParallelLinear,
@@ -54,14 +64,17 @@ __all__ = [
     "Recompute",
     "RowParallelLinear",
     "SequenceParallelNorm",
+    "Time",
     "Traffic",
     "VocabParallelEmbedding",
     "block_collectives",
+    "block_time",
     "copy",
     "copy_backward",
     "gather",
     "gather_backward",
     "kept_by_place",
+    "llama_kept_by_place",
     "model_collectives",
     "parallel_gpt_block",
     "pieces",

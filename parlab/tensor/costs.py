@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from parlab.nn.config import LlamaConfig
-from parlab.nn.formulas import gpt_kept_bytes
+from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
 from parlab.tensor.shards import check_divides, check_sizes, owners
-from parlab.world import Link
+from parlab.world import Cluster, Link
+from parlab.world.cluster import picoseconds
 from parlab.world.collectives import (
     Cost,
     block_sizes,
@@ -138,6 +139,9 @@ def model_collectives(
     return [*head, *blocks, call("all_gather", "embedding: dy")]
 
 
+ANY_LINK = Link(0, 1)  # messages and bytes do not depend on it
+
+
 def traffic(collectives: list[Collective], size: int) -> Traffic:
     """What each of `size` ranks sends in these calls, uneven blocks of a ring included.
 
@@ -146,15 +150,14 @@ def traffic(collectives: list[Collective], size: int) -> Traffic:
     """
     total = Traffic([0] * size, [0] * size)
     for call in collectives:
-        cost = _cost(call)
+        cost = _cost(call, ANY_LINK)
         for rank in range(size):
             total.messages[rank] += cost.messages[rank % call.ranks]
             total.nbytes[rank] += cost.nbytes[rank % call.ranks]
     return total
 
 
-def _cost(call: Collective) -> Cost:
-    link = Link(0, 1)
+def _cost(call: Collective, link: Link) -> Cost:
     if call.name == "all_reduce":
         return ring_all_reduce_cost(call.ranks, call.elements, call.itemsize, link)
     blocks = [call.itemsize * block for block in block_sizes(call.elements, call.ranks)]
@@ -216,3 +219,75 @@ def kept_by_place(
     if recompute == "full":
         return {"attention_norm.x": kept["attention_norm.x"]}
     return {name: size for name, size in kept.items() if recompute == "none" or name not in SOFTMAX}
+
+
+class Time(NamedTuple):
+    """Picoseconds of one pass through a block, computing and sending one after the other."""
+
+    compute: int
+    messages: int
+
+
+def block_time(
+    config: LlamaConfig,
+    B: int,
+    S: int,
+    size: int,
+    itemsize: int,
+    cluster: Cluster,
+    *,
+    backward: bool = False,
+    sequence_parallel: bool = False,
+) -> Time:
+    """How long one decoder block takes on the simulated clock without overlap; all ranks share a node.
+
+    Norms and residuals take no time on this clock.
+
+    >>> from parlab.world import CLASSROOM
+    >>> config = LlamaConfig(vocab_size=32, hidden_size=1024, intermediate_size=4096, num_hidden_layers=1,
+    ...                      num_attention_heads=16)
+    >>> alone, shared = (block_time(config, 1, 1024, t, 4, CLASSROOM) for t in (1, 2))
+    >>> alone.compute == 2 * shared.compute, alone.messages
+    (True, 0)
+    """
+    check_sizes(config, size)
+    E, D = config.hidden_size, config.head_dim
+    queries = config.num_attention_heads * D // size
+    keys = config.num_key_value_heads * owners(config.num_key_value_heads, size) * D // size
+    products = {
+        "attention": 2 * B * S * E * (2 * queries + 2 * keys),
+        "mlp": 2 * B * S * E * 3 * config.intermediate_size // size,
+    }
+    core = {"attention": B * (S * (S + 1) // 2) * queries, "mlp": 0}
+    compute = 0
+    for part, work in products.items():
+        parts = (work + 10 * core[part], work) if backward else (work + 4 * core[part],)
+        compute += sum(picoseconds(cluster.device_of(0).seconds(flops, 0)) for flops in parts)
+    calls = block_collectives(config, B, S, size, itemsize, backward=backward, sequence_parallel=sequence_parallel)
+    return Time(compute, sum(_cost(call, cluster.intra).picoseconds for call in calls))
+
+
+def llama_kept_by_place(
+    config: LlamaConfig, B: int, S: int, size: int, itemsize: int, *, sequence_parallel: bool = False
+) -> dict[str, int]:
+    """Bytes that a rank keeps of one Llama block for its backward, item by item; the common rotary tables apart.
+
+    Norms, and the inputs of norms and of column layers, are whole on every rank, or S/t tokens of them with sequence
+    parallelism; the rest is heads and columns. Where G < t each key/value head is kept by all its owners.
+
+    >>> config = LlamaConfig(vocab_size=32, hidden_size=64, intermediate_size=128, num_hidden_layers=1,
+    ...                      num_attention_heads=8)
+    >>> [sum(llama_kept_by_place(config, 1, 8, t, 2, sequence_parallel=True).values()) for t in (1, 2, 4)]
+    [15744, 7872, 3936]
+    """
+    check_sizes(config, size)
+    if sequence_parallel:
+        check_divides("sequence length", S, size)
+    sharing = owners(config.num_key_value_heads, size)
+    kept = {}
+    for place, nbytes in block_kept_bytes(config, B, S, itemsize).items():
+        if "norm" in place or place.endswith(".x"):
+            kept[place] = nbytes // size if sequence_parallel else nbytes
+        else:
+            kept[place] = nbytes * (sharing if place in ("attention.k", "attention.v") else 1) // size
+    return kept

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from parlab import Cluster, run
+from parlab.nn.counting import itemize
 from parlab.nn.llama import LlamaConfig
-from parlab.tensor import ParallelLlama, block_collectives, model_collectives, traffic
+from parlab.tensor import ParallelLlama, block_collectives, block_time, llama_kept_by_place, model_collectives, traffic
+from parlab.world import CLASSROOM
 from tests.tensor.models import SIZES, B, S, config, model, text
 
 E, L = SIZES["hidden_size"], SIZES["num_hidden_layers"]
@@ -161,3 +163,33 @@ def test_without_overlap_the_clock_shows_exactly_the_work_and_the_messages_one_a
     timeline = run(backward_of_model, 2, serial, overlap=False, cluster=cluster).timeline
     forward, backward = (model_collectives(serial.config, B, S, 2, 8, backward=back) for back in (False, True))
     assert timeline.makespan == timeline.busy(0) + traffic(forward + backward, 2).nbytes[0] * 1000
+
+
+@both_ways
+@pytest.mark.parametrize("heads", [8, 2])
+@sizes
+def test_block_time_equals_the_clock_to_the_picosecond_forward_and_backward(size, heads, sequence_parallel):
+    serial, options = model(num_key_value_heads=heads), {"sequence_parallel": sequence_parallel}
+    spans = [
+        run(program, size, serial, overlap=False, **options).timeline.makespan
+        for program in (forward_of_block, backward_of_block)
+    ]
+    forward, backward = (
+        sum(block_time(serial.config, B, S, size, 8, CLASSROOM, backward=back, **options)) for back in (False, True)
+    )
+    assert spans == [forward, forward + backward]
+
+
+@both_ways
+@pytest.mark.parametrize("heads", [8, 2])
+@sizes
+def test_kept_bytes_of_a_llama_block_equal_the_closed_form_byte_for_byte(size, heads, sequence_parallel):
+    serial, options = model(num_key_value_heads=heads), {"sequence_parallel": sequence_parallel}
+
+    def program(comm):
+        found = itemize(forward_of_block(comm, serial, **options)[2])
+        places = {place: f"{place.split('.')[0]}.{place.split('.')[-1]}" for place in found if "tables" not in place}
+        return {short: found[place] for place, short in places.items()}
+
+    expected = llama_kept_by_place(serial.config, B, S, size, 8, **options)
+    assert run(program, size).results == [expected] * size
