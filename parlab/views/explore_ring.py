@@ -44,7 +44,10 @@ def ring_overlap(
     measured = _ran(layout, size, tokens, kv_heads).on(Cluster.uniform(0, bandwidth, flops=FLOPS))
     bound = overlap_tokens(FLOPS, bandwidth, 4, kv_heads / HEADS, half_masked=layout != "contiguous")
     verdict = "longer: a block hides the next K/V" if tokens >= bound else "shorter: ranks wait for K/V"
-    return timeline(measured, headline=f"{tokens} tokens a rank, overlap needs {bound:.0f}; {verdict}")
+    headline = f"{tokens} tokens a rank, overlap needs {bound:.0f}; {verdict}"
+    figure = timeline(measured, headline=headline)
+    figure.text_shown = f"{headline}\n{figure.text_shown}"
+    return figure
 
 
 def explore_ring_overlap() -> Explorer:
