@@ -409,6 +409,7 @@ def _shown(label: Any) -> str:
 
 
 WORLD = str(Path(__file__).parent)
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")  # frames of their own before Python 3.12
 
 
 def _where(frame: FrameType | None) -> str:
@@ -417,5 +418,7 @@ def _where(frame: FrameType | None) -> str:
         frame = frame.f_back
     if frame is None:
         return ""
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-    return f", at line {frame.f_lineno} of {frame.f_code.co_name}" + (f": {line}" if line else "")
+    number, line = frame.f_lineno, linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    while frame.f_code.co_name in COMPREHENSIONS and frame.f_back is not None:
+        frame = frame.f_back
+    return f", at line {number} of {frame.f_code.co_name}" + (f": {line}" if line else "")
