@@ -14,9 +14,9 @@ from parlab.nn.config import LlamaConfig
 class Flops(NamedTuple):
     """Of the forward and of the two parts of the backward."""
 
-    forward: int = 0
-    backward_input: int = 0
-    backward_weight: int = 0
+    forward: int
+    backward_input: int
+    backward_weight: int
 
     @property
     def total(self) -> int:

@@ -8,6 +8,7 @@ import array_api_strict
 import numpy as np
 import pytest
 
+from parlab.arrays import namespace
 from parlab.nn.attention import attention, attention_backward
 from parlab.nn.counting import Counter, itemize, kept_bytes
 from parlab.nn.dense_attention import dense_attention, dense_attention_backward
@@ -96,6 +97,16 @@ def test_counted_values_are_the_plain_ones_and_elementwise_work_is_counted_apart
     # mean: / 4; + eps; √; 1 / : 3 numbers each; x ∘ inverse and ∘ weight: 12 each
     assert counter.others == 4 * 3 + 2 * 12
     assert kept_bytes(cache) == 8 * (12 + 3)
+
+
+def test_sums_count_what_goes_into_them_and_moves_count_nothing(xp):
+    counter = Counter()
+    x = counter.watch(draw(xp, 3, 4))
+    named = namespace(x)
+    named.sum(x, axis=0)
+    assert counter.others == 12
+    named.reshape(named.concat([x, x]), (-1,))[2:]
+    assert (counter.others, counter.products) == (12, 0)
 
 
 def test_shared_arrays_and_views_count_once_and_whole(xp):

@@ -11,7 +11,7 @@ import pytest
 from parlab.arrays import asarray, to_numpy
 from parlab.nn.counting import itemize
 from parlab.nn.formulas import gpt_kept_bytes
-from parlab.nn.gpt import Dropout, gpt_block, gpt_weight_shapes
+from parlab.nn.gpt import Dropout, gpt_block, gpt_weight_shapes, softmax_of
 from tests.nn.finite_differences import assert_gradient, draw, weighted
 
 
@@ -77,6 +77,11 @@ def test_the_block_equals_pytorchs_pre_norm_encoder_layer():
     expected = layer(torch.tensor(x), src_mask=mask, is_causal=True).detach().numpy()
     found, _ = gpt_block(weights, "h", 4).forward(x)
     assert np.max(np.abs(found - expected)) <= 1e-14 * np.max(np.abs(expected)) * 10
+
+
+@pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy", "strict"])
+def test_softmax_of_huge_scores_is_finite(xp):
+    assert to_numpy(softmax_of(xp.asarray([1e4, 1e4, -xp.inf]))).tolist() == [0.5, 0.5, 0.0]
 
 
 STATISTICS = ("attention_norm.mean", "attention_norm.inverse", "mlp_norm.mean", "mlp_norm.inverse")

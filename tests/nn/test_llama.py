@@ -223,6 +223,16 @@ def test_weight_parts_of_three_microbatches_in_any_order_are_bitwise_the_joint_b
     assert all((again[name] == joint[0][name]).all() for name in again)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_logits_of_a_prefix_are_those_of_the_whole_there(dtype):
+    """No token sees a later one; and one model serves sequences of several lengths."""
+    model = Llama.random(LlamaConfig(**SIZES), dtype=dtype)
+    tokens, _ = draw_tokens()
+    whole = model.logits(tokens)
+    for length in (1, 9, 24):
+        assert np.max(np.abs(model.logits(tokens[:, :length]) - whole[:, :length])) <= 1e-5 * np.max(np.abs(whole))
+
+
 def test_accumulated_microbatches_equal_the_whole_batch():
     model = small_model()
     tokens, targets = draw_tokens()

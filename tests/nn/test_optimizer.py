@@ -123,6 +123,17 @@ def test_clipping_gives_norm_1_and_leaves_small_gradients_alone():
     assert clip_gradients({"a": np.zeros(3)}, 1.0)[0]["a"].tolist() == [0.0, 0.0, 0.0]
 
 
+def test_a_clip_factor_is_at_most_1_and_1_without_gradients():
+    assert [clip_factor(norm, 2.0) for norm in (0.0, 1.0, 2.0, 8.0)] == [1.0, 1.0, 1.0, 0.25]
+
+
+def test_zeros_are_allowed_and_change_nothing():
+    weight = np.array([1.0, 2.0])
+    AdamW(lr=0.0, betas=(0.0, 0.0), eps=0.0, weight_decay=0.0).step({"w": weight}, {"w": np.array([3.0, -4.0])})
+    assert weight.tolist() == [1.0, 2.0]
+    assert warmup_cosine(0, peak=2.0, warmup_steps=0, total_steps=1) == 2.0
+
+
 def test_norm_of_float16_gradients_does_not_overflow():
     assert gradient_norm({"g": np.full(4, 300.0, dtype=np.float16)}) == 600.0
 

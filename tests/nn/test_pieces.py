@@ -100,6 +100,13 @@ def test_swiglu_of_huge_gates_is_finite(xp):
     assert all(bool(xp.all(xp.isfinite(d))) for d in swiglu_backward(xp.ones_like(gate), cache))
 
 
+def test_eps_is_added_to_the_mean_square_and_to_the_variance(xp):
+    """Of (1, 3): mean square 5, variance 1."""
+    x, one = xp.asarray([[1.0, 3.0]]), xp.ones(2)
+    assert bool(xp.all(rms_norm(x, one, 4.0)[0] == x / 3))  # √(5 + 4)
+    assert bool(xp.all(layer_norm(x, one, xp.zeros(2), 3.0)[0] == xp.asarray([[-0.5, 0.5]])))  # √(1 + 3) = 2
+
+
 def test_rms_norm_does_not_feel_the_length_of_x(xp):
     """With eps 0, x and 1000 x give the same output, so that dx is orthogonal to x."""
     x, weight, dy = draw(xp, 3, 6), draw(xp, 6), draw(xp, 3, 6, seed=1)
@@ -151,6 +158,12 @@ def test_llama3_rope_keeps_fast_pairs_divides_slow_ones_by_8_and_blends_between(
     assert np.allclose(scaled[between], (1 - smooth) * plain[between] / 8 + smooth * plain[between], rtol=1e-12)
 
 
+def test_rotary_tables_are_float64_unless_asked_otherwise(xp):
+    assert [table.dtype for table in rotary_tables(xp.arange(2), head_dim=4)] == [xp.float64] * 2
+    single = rotary_tables(xp.arange(2), head_dim=4, dtype=xp.float32)
+    assert [table.dtype for table in single] == [xp.float32] * 2
+
+
 def test_linear_rope_scaling_stretches_positions(xp):
     stretched = inverse_frequencies(xp, 8, 10000.0, {"type": "linear", "factor": 4.0})
     assert np.allclose(np.asarray(stretched) * 4, np.asarray(inverse_frequencies(xp, 8, 10000.0)), rtol=1e-15)
@@ -176,6 +189,7 @@ def test_linear_weight_part_later_and_in_any_order_is_bitwise_the_same(xp):
         (lambda: cross_entropy(np.ones((1, 2, 5)), np.asarray([0, 1])), r"one target a token is needed, \(1, 2\)"),
         (lambda: rotary_tables(np.arange(2), head_dim=3), "head_dim=3: an even number is needed"),
         (lambda: rotary_type({"rope_type": "yarn"}), r"the type 'yarn': known are default, linear, llama3"),
+        (lambda: rotary_type({"rope_type": "linear", "factor": 0}), "factor=0: a positive number is needed"),
         (lambda: rotary_type({"rope_type": "linear"}), r"factor=None: a positive number is needed"),
         (
             lambda: rotary_type(
