@@ -71,7 +71,7 @@ def jupyterlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, 
         yield address, token, folder
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(120)
 
 
 def _wait_until_it_answers(url: str, server: subprocess.Popen, log: Path, seconds: float = 120) -> None:
