@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from parlab.arrays import owning_buffer, to_numpy
 from parlab.nn import llama
 from parlab.nn.attention import attention, attention_backward
+from parlab.nn.config import REQUIRED
 from parlab.nn.layers import Core
 from parlab.nn.llama import Llama, LlamaConfig
 from parlab.nn.stage import add_gradients
@@ -289,6 +290,16 @@ def test_weight_blocks_hold_every_weight_once(tied):
     names = [name for block in model.weight_blocks.values() for name in block]
     assert sorted(names) == sorted(model.weights)
     assert model.config.num_parameters == sum(x.size for x in model.weights.values())
+
+
+def test_what_a_configuration_does_not_say_is_what_transformers_documents():
+    sizes = {name: SIZES[name] for name in REQUIRED}
+    config = LlamaConfig(**sizes)
+    assert (config.num_key_value_heads, config.head_dim) == (4, 2)  # as many as query heads; hidden size / heads
+    assert (config.rms_norm_eps, config.rope_theta, config.rope_scaling) == (1e-6, 10000.0, None)
+    assert (config.max_position_embeddings, config.initializer_range) == (2048, 0.02)
+    assert not config.tie_word_embeddings
+    assert LlamaConfig.from_dict(sizes | {"model_type": "llama", "head_dim": None, "rope_scaling": None}) == config
 
 
 def test_num_parameters_of_llama_3_8b_is_8_030_261_248():
