@@ -1,4 +1,7 @@
-"""How long a redraw takes: from a slider's new value to the bytes of the picture. Target: under 100 ms."""
+"""How long a redraw takes: from a slider's new value to the bytes of the picture. Target: under 100 ms.
+
+For a schedule with p 16, m 64 (2048 actions, with its memory strip) the target is 200 ms.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ from parlab.views.widget import Explorer
 from parlab.world import Comm
 
 TARGET = 0.1  # seconds
+OF_LARGE_SCHEDULES = 0.2
+LARGE = "p 16, m 64"
 REPEATS = 15
 
 
@@ -24,7 +29,7 @@ def main() -> None:
         redraw()  # the first one loads fonts
         taken = [seconds(redraw) for _ in range(REPEATS)]
         median, best = statistics.median(taken), min(taken)
-        verdict = "" if best < TARGET else "  TOO SLOW"
+        verdict = "" if best < (OF_LARGE_SCHEDULES if LARGE in name else TARGET) else "  TOO SLOW"
         print(f"{name:<50} median {1e3 * median:6.1f} ms, best {1e3 * best:6.1f} ms{verdict}")
 
 
@@ -38,6 +43,12 @@ def redraws() -> dict[str, Callable[[], object]]:
     largest = views.explore_collectives()
     largest.controls["nodes"].value = 8
     found["explore_collectives: latency, with 64 ranks"] = _mover(largest, "latency")
+    for p, m in ((8, 32), (16, 64)):
+        explorer = views.explore_schedules()
+        explorer.controls["m"].value = m
+        explorer.controls["p"].value = p
+        for control in ("schedule", "mark", "v", "backward_weight", "transfer"):
+            found[f"explore_schedules: {control}, with p {p}, m {m}"] = _mover(explorer, control)
     ring = run(_all_reduce, 8, np.ones(1024))
     found["timeline: ring all-reduce of 8 ranks"] = lambda: png(views.timeline(ring))
     schedule = simulate(one_f_one_b(8, 32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,9 +51,19 @@ def checked_ranks(ranks: Any, size: int) -> list[int]:
     return shown
 
 
+def check_end(end: Any) -> None:
+    """Refuse a time at which no axis can end.
+
+    Raises:
+        ValueError: so it is.
+    """
+    if end is not None and not (isinstance(end, int | float) and 0 < end < math.inf):
+        raise ValueError(f"end={end!r}: the time axis must end after 0; None ends it at the makespan")
+
+
 def lane_height(lanes: int) -> float:
-    """Inches, so that two ranks are drawn large and 64 still fit on a screen."""
-    return min(1.0, max(0.13, 6.5 / lanes))
+    """Inches, so that two ranks are drawn large and 64 still fit on a screen; of more ranks, better choose some."""
+    return min(1.0, max(6.5 / lanes, min(0.13, 9 / lanes)))
 
 
 def lanes(
@@ -68,11 +79,11 @@ def lanes(
     return figure, axes
 
 
-def name_lanes(axes: Axes, ranks: list[int]) -> None:
-    """A lane a rank, from the top, with its name and a chip in its colour."""
+def name_lanes(axes: Axes, ranks: list[int], *, words: bool = True) -> None:
+    """A lane a rank, from the top, with a chip in its colour and, unless another panel has it, its name."""
     axes.set_ylim(len(ranks) - 0.5, -0.5)
     every = -(-len(ranks) // MOST_LABELS)
-    shown = range(0, len(ranks), every)
+    shown = range(0, len(ranks), every) if words else ()
     axes.set_yticks(list(shown), [f"rank {ranks[lane]}" for lane in shown])
     axes.tick_params(axis="y", length=0, pad=9)
     axes.spines["left"].set_visible(False)

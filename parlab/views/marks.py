@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection, PolyCollection
+from matplotlib.font_manager import FontProperties
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
-from matplotlib.textpath import TextPath
+from matplotlib.textpath import TextPath, text_to_path
 from matplotlib.transforms import Affine2D
 
 from parlab.views import theme
@@ -28,6 +29,7 @@ OVER, ABOVE = 2.1, 2.2  # drawing order: boxes, then arrows, then words
 MANY = 500  # hatched boxes: more are drawn without outlines, which would hide the pattern
 OUTLINE = 10.0  # points of the letters whose outlines are kept
 DIGIT_HEIGHT = 0.73  # of the font's size
+NARROWEST = 0.25  # of the font's size; no letter is narrower on average
 HEAD = Path([(0, 0), (-7, 2.6), (-7, -2.6), (0, 0)])  # an arrow's, in points; its tip is at the origin
 
 
@@ -100,7 +102,8 @@ def labels(
 
 
 def _first_fitting(choices: Sequence[str], size: float, room: float) -> str:
-    return next((text for text in choices if text_width(text, size) <= room), "")
+    likely = (text for text in choices if NARROWEST * size * len(text) <= room)  # before measuring thousands
+    return next((text for text in likely if text_width(text, size) <= room), "")
 
 
 def _write(axes: Axes, x: Numbers, y: Numbers, texts: Sequence[str], colors: Sequence[str], size: float) -> None:
@@ -154,4 +157,5 @@ def text_width(text: str, size: float = theme.SMALL) -> float:
 
 @lru_cache(maxsize=4096)
 def _width(text: str) -> float:
-    return float(TextPath((0, 0), text, size=OUTLINE).get_extents().x1) if text.strip() else 0.0
+    width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=OUTLINE), ismath=False)
+    return float(width)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from parlab.views import theme
-from parlab.views.lanes import checked_ranks, lanes, legend_of, timeline_of
+from parlab.views.lanes import check_end, checked_ranks, lanes, legend_of, timeline_of
 from parlab.views.picture import Picture, title
 from parlab.world import Run, Timeline
 from parlab.world.units import format_bytes
@@ -18,7 +18,7 @@ RECEIVED = "received"  # the name of what arrives in messages; it has the colour
 Steps = Sequence[tuple[int, int]]
 
 
-def held_bytes(run: Run | Timeline, *, ranks: Any = None) -> Picture:
+def held_bytes(run: Run | Timeline, *, ranks: Any = None, end: float | None = None) -> Picture:
     """Draw how many bytes every rank holds over time, one lane a rank, stacked by name; a line marks each peak.
 
     All lanes have the same scale, and the time axis is the one of `timeline`, so the two can be read together.
@@ -26,19 +26,21 @@ def held_bytes(run: Run | Timeline, *, ranks: Any = None) -> Picture:
     Args:
         run: what `run` returned, or a timeline.
         ranks: which ranks to show; None: all.
+        end: where the time axis ends, in the timeline's ticks; None: at the makespan. See `timeline`.
 
     Raises:
-        ValueError: something else, or ranks that are not there.
+        ValueError: something else, ranks that are not there, or an end that is not positive.
     """
     shown = timeline_of(run)
     chosen = checked_ranks(ranks, shown.size)
+    check_end(end)
     peaks = {rank: shown.peak_bytes(rank) for rank in chosen}
     highest = max(peaks.values())
     text = "\n".join(
         [f"Held bytes: {_of_ranks(chosen)}, the most at once {format_bytes(highest)}"]
         + [f"rank {rank}: peak {peak} bytes" for rank, peak in peaks.items()]
     )
-    figure, axes = lanes(text, shown, chosen, right=1.2)
+    figure, axes = lanes(text, shown, chosen, end=end, right=1.2)
     fills: dict[str, str] = {}
     for lane, rank in enumerate(chosen):
         by_name = shown.held_by_name(rank)

@@ -89,6 +89,7 @@ def title(figure: Picture, text: str) -> None:
     written = figure.text(
         0.15 / width, 1 - 0.12 / height, text, size=theme.TITLE, color=theme.INK, va="top", weight="bold"
     )
+    written.set_gid("title")
     room = figure.bbox.width - 0.3 * theme.DPI
     needed = written.get_window_extent().width
     if needed > room:

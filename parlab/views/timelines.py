@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 
 from parlab.views import marks, theme
-from parlab.views.lanes import checked_ranks, lanes, legend, timeline_of
+from parlab.views.lanes import check_end, checked_ranks, lanes, legend, timeline_of
 from parlab.views.picture import Picture, note, title
 from parlab.world import Run, Timeline, Transfer, Wait
 from parlab.world.units import format_bytes
@@ -41,8 +40,7 @@ def timeline(
     """
     shown = timeline_of(run)
     chosen = checked_ranks(ranks, shown.size)
-    if end is not None and not (isinstance(end, int | float) and 0 < end < math.inf):
-        raise ValueError(f"end={end!r}: the time axis must end after 0; None ends it at the makespan")
+    check_end(end)
     if not isinstance(headline, str | None):
         raise ValueError(f"headline={headline!r}: must be a text, or None")
     figure, axes = lanes(repr(shown), shown, chosen, end=end)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from itertools import pairwise
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -28,7 +29,8 @@ Point = tuple[float, float]
 def deadlock(error: DeadlockError) -> Picture:
     """Draw who waits for whom: an arrow from each blocked rank to the ranks without which it cannot move on.
 
-    Red is the chain that the error follows, to its cycle or to the rank that left the program (a dashed square).
+    Red is what holds up all the others: the cycle of waits, or the chain that ends at a rank which has left the program
+    (a square).
 
     Args:
         error: what `run` raised.
@@ -38,7 +40,8 @@ def deadlock(error: DeadlockError) -> Picture:
     """
     if not isinstance(error, DeadlockError):
         raise ValueError(f"error={error!r}: must be the DeadlockError that run() raised")
-    red = list(zip(error.path, error.path[1:], strict=False))
+    knot = [*error.cycle, error.cycle[0]] if error.cycle else error.path
+    red = list(pairwise(knot))
     peers = {peer for wait in error.waiting.values() for peer in wait.peers}
     ranks = sorted({*error.waiting, *peers})
     height = 5.2 if len(ranks) > 2 else 3.0
@@ -55,7 +58,7 @@ def deadlock(error: DeadlockError) -> Picture:
     for rank, peer in red:
         _arrow(axes, rank, peer, place, radius, theme.ALARM, 2.4 if len(ranks) <= MOST_INSIDE else 1.4)
     for rank in ranks:
-        _node(axes, rank, place[rank], radius, rank in error.waiting, rank in error.path)
+        _node(axes, rank, place[rank], radius, rank in error.waiting, rank in knot)
     _number(axes, place, radius, error)
     _spell_out(figure, error)
     title(figure, _headline(error))
@@ -102,15 +105,15 @@ def _arrow(axes: Axes, rank: int, peer: int, place: dict[int, Point], radius: fl
     axes.add_artist(patch)
 
 
-def _node(axes: Axes, rank: int, at: Point, radius: float, blocked: bool, on_path: bool) -> None:
+def _node(axes: Axes, rank: int, at: Point, radius: float, blocked: bool, in_knot: bool) -> None:
     axes.plot(
         [at[0]],
         [at[1]],
         "o" if blocked else "s",
         markersize=2 * radius * POINTS,
         markerfacecolor=theme.rank_color(rank) if blocked else theme.PAPER,
-        markeredgecolor=theme.ALARM if on_path else theme.FAINT,
-        markeredgewidth=1.8 if on_path else 0.8,
+        markeredgecolor=theme.ALARM if in_knot else theme.FAINT,
+        markeredgewidth=1.8 if in_knot else 0.8,
         gid=f"rank {rank}",
     )
 

@@ -11,7 +11,7 @@ import ipywidgets as widgets
 from parlab.views.picture import Picture, png
 
 LABELS = {"description_width": "9.5em"}
-CONTROL = {"width": "26em"}
+CONTROL = {"width": "29em"}
 
 LATENCIES = [(f"{us:g} µs", us / 1e6) for us in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)]  # seconds
 BANDWIDTHS = [(f"{gb:g} GB/s", gb * 1e9) for gb in (0.5, 1, 2, 5, 10, 20, 50, 100, 200)]  # bytes a second

@@ -23,6 +23,11 @@ def boxes(figure, name):
     return found
 
 
+def title(figure):
+    (written,) = artists(figure, "title")
+    return written.get_text()
+
+
 def texts(figure):
     """Every text that is shown, with its place in pixels."""
     figure.canvas.draw()

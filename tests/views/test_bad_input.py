@@ -30,6 +30,7 @@ CASES = [
     (lambda: views.timeline(DONE, headline=3), "headline=3", "text"),
     (lambda: views.held_bytes(None), "run=None", "what run() or simulate() returned"),
     (lambda: views.held_bytes(DONE, ranks=[7]), "ranks=[7]", "0 to 3"),
+    (lambda: views.held_bytes(DONE, end=0), "end=0", "after 0"),
     (lambda: views.bytes_sent("run"), "run='run'", "what run() or simulate() returned"),
     (lambda: views.bytes_sent(DONE, [1, 2]), "formula=[1, 2]", "each of the 4 ranks"),
     (lambda: views.bytes_sent(DONE, "2n"), "formula='2n'", "a Cost"),

@@ -8,7 +8,7 @@ from parlab import run, views
 from parlab.views import theme
 from parlab.views.memory import BASE, HEIGHT, stacked
 from parlab.world import Timeline
-from tests.views.drawn import artists, nothing, ring
+from tests.views.drawn import artists, nothing, ring, title
 
 
 def drawn_totals(figure, lane, name=None):
@@ -41,6 +41,11 @@ def test_layers_add_up_to_what_is_held_at_every_change():
         assert {time: totals[time] for time in held} == held
 
 
+def test_two_runs_can_be_drawn_on_one_clock():
+    axes = views.held_bytes(run(ring, 2, np.ones(8)), end=10**8).axes[0]
+    assert axes.get_xlim() == (0, 10**8)
+
+
 def test_a_name_that_comes_later_starts_at_0():
     times, layers = stacked({"a": [(0, 8)], "b": [(5, 4), (7, 0)]}, 10)
     assert times == [0, 5, 7, 10]
@@ -49,7 +54,7 @@ def test_a_name_that_comes_later_starts_at_0():
 
 def test_a_rank_that_holds_nothing_has_an_empty_lane():
     figure = views.held_bytes(run(nothing, 3))
-    assert "at most 0 B" in figure.texts[0].get_text()
+    assert "at most 0 B" in title(figure)
 
 
 def test_the_text_holds_each_peak():

@@ -90,6 +90,25 @@ def test_two_ranks_write_whom_they_wait_for():
     assert _says(written, "waits for rank 0")
 
 
+@pytest.mark.parametrize("size", [2, 4, 8])  # in larger ones a word stands over several waits
+def test_no_word_is_wider_than_the_box_around_it(runs, size):
+    figure = views.timeline(runs[size])
+    to_pixels = figure.axes[0].transData.transform
+    found = [box for name in ("computes", "waits", "sends", "receives") for box in boxes(figure, name)]
+    for words in artists(figure, "words"):
+        scale = words.get_transform().get_matrix()[0, 0]  # pixels
+        for path, (x, y) in zip(words.get_paths(), words.get_offsets(), strict=True):
+            around = [box for box in found if box[0] <= x <= box[1] and box[2] <= y <= box[3]]
+            left, right = min(box[0] for box in around), max(box[1] for box in around)
+            room = to_pixels((right, y))[0] - to_pixels((left, y))[0]
+            assert scale * np.ptp(path.vertices[:, 0]) <= room
+
+
+@pytest.mark.parametrize("text", ["i", "lllll", "1", "waits for rank 3", "to 1", "....", "a long name: lil"])
+def test_no_text_is_narrower_than_a_quarter_of_its_size_a_letter(text):
+    assert marks.text_width(text, 10) >= marks.NARROWEST * 10 * len(text)
+
+
 def _says(words, text):
     outline = marks._outline(text).vertices
     return any(np.array_equal(path.vertices, outline) for path in words.get_paths())

@@ -8,7 +8,7 @@ from parlab import run, views
 from parlab.views import theme
 from parlab.world import CLASSROOM
 from parlab.world.collectives import ring_all_reduce_cost
-from tests.views.drawn import artists, boxes, nothing, ring
+from tests.views.drawn import artists, boxes, nothing, ring, title
 
 
 def lines(figure):
@@ -26,14 +26,14 @@ def test_bars_are_the_bytes_counted_and_lines_the_closed_form(size):
     figure = views.bytes_sent(done, cost)
     assert [box[3] for box in boxes(figure, "bars")] == [done.timeline.bytes_sent(rank) for rank in range(size)]
     assert [height for height, _ in lines(figure)] == cost.nbytes
-    assert "counted = closed form on every rank" in figure.texts[0].get_text()
+    assert "counted = closed form on every rank" in title(figure)
 
 
 def test_a_wrong_formula_is_named_with_its_first_rank_and_drawn_in_red():
     done = run(ring, 4, np.ones(256))
     right = [done.timeline.bytes_sent(rank) for rank in range(4)]
     figure = views.bytes_sent(done, [*right[:2], right[2] + 8, right[3]])
-    assert f"rank 2 sent {right[2]} bytes, not {right[2] + 8}" in figure.texts[0].get_text()
+    assert f"rank 2 sent {right[2]} bytes, not {right[2] + 8}" in title(figure)
     colors = [color for _, color in lines(figure)]
     assert colors[0] == colors[1] == colors[3] != colors[2]
 

@@ -1,4 +1,4 @@
-"""A deadlock is drawn as it is: one node a rank, one arrow a wait, the chain in red."""
+"""A deadlock is drawn as it is: one node a rank, one arrow a wait, the cycle or the chain in red."""
 
 import pytest
 from matplotlib.colors import to_hex
@@ -39,6 +39,14 @@ def test_a_collective_that_one_rank_skips_has_one_red_arrow_and_the_others_grey(
     figure = views.deadlock(stuck(one_skips, 8))
     wanted = {("0", "1", True), *((str(rank), "1", False) for rank in range(2, 8))}
     assert arrows(figure) == wanted
+
+
+def test_a_wait_that_leads_into_a_cycle_is_not_red():
+    def rank_0_waits_for_a_pair_that_waits_for_each_other(comm, x):
+        comm.recv({0: 1, 1: 2, 2: 1}[comm.rank], like=x)
+
+    figure = views.deadlock(stuck(rank_0_waits_for_a_pair_that_waits_for_each_other, 3))
+    assert arrows(figure) == {("0", "1", False), ("1", "2", True), ("2", "1", True)}
 
 
 def test_nodes_have_the_colours_of_their_ranks():

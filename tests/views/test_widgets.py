@@ -12,6 +12,7 @@ from parlab import views
 from parlab.views import exchange
 from parlab.views.picture import png
 from parlab.views.widget import BANDWIDTHS, LATENCIES, Explorer, steps
+from tests.views.drawn import boxes, title
 
 EXPLORERS = {"two ranks": views.explore_two_ranks, "collectives": views.explore_collectives}
 CONTROLS = [(name, control) for name, explore in EXPLORERS.items() for control in explore().controls]
@@ -75,7 +76,7 @@ def test_every_algorithm_is_drawn_on_one_node_and_on_many(algorithm):
 @pytest.mark.parametrize("order", list(views.ORDERS)[:-1])
 @pytest.mark.parametrize("nbytes", [256, 2**22])
 def test_two_ranks_measure_what_their_formula_says(order, nbytes, latency, bandwidth):
-    headline = views.two_ranks(order, nbytes, latency, bandwidth).texts[0].get_text()
+    headline = title(views.two_ranks(order, nbytes, latency, bandwidth))
     said, _, measured = headline.rpartition(" = ")[2].partition(", measured ")
     assert said == measured
 
@@ -162,8 +163,6 @@ def test_a_function_measures_only_once_somebody_has_guessed():
 
 
 def test_bars_are_as_long_as_the_values():
-    from tests.views.drawn import boxes
-
     assert [box[:2] for box in boxes(views.prediction("?", 100, 1750), "bars")] == [(0, 100), (0, 1750)]
 
 
