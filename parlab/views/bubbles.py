@@ -71,17 +71,19 @@ def bubble_and_memory(
 
     Args:
         p: ranks; then m is a multiple of it, up to 16 p.
-        m: microbatches; then p are its divisors up to 16.
+        m: microbatches; then p are those of 2, 3, 4, 6, 8, 12, 16 that divide it.
         schedules: which to draw, of `CURVES`.
 
     Raises:
-        ValueError: both p and m or neither, a number below 2, or an unknown schedule.
+        ValueError: both p and m or neither, a number below 2, an m that none of the p divides, or an unknown schedule.
     """
     fixed = _checked(p, m)
     for name in schedules:
         if name not in CURVES:
             raise ValueError(f"schedules: {name!r} is none of {', '.join(CURVES)}")
     points = [(p, p * k) for k in PER_RANK] if p is not None else [(q, m) for q in RANKS if m and m % q == 0]
+    if not points:
+        raise ValueError(f"m={m}: no number of ranks divides it; use a multiple of one of {', '.join(map(str, RANKS))}")
     across = [m if p is not None else q for q, m in points]
     lines = [f"{'schedule':<27}{fixed}; " + ("m" if p is not None else "p") + ": idle %, kept on rank 0"]
     figure = Picture("", theme.WIDTH, HEIGHT)

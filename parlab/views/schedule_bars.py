@@ -15,6 +15,7 @@ WHOLE, UPPER, LOWER = (-0.42, 0.42), (-0.42, 0.0), (0.0, 0.42)  # of a lane; an 
 ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 KIND_OF = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
 PALEST = 0.55  # how much white the last chunk has
+STEEPNESS = 0.7  # below 1 the second chunk is soon pale: at medium brightness neither black nor white is read well
 
 
 class Bar(NamedTuple):
@@ -47,7 +48,7 @@ def chunks_of(schedule: Schedule) -> dict[tuple[int, int], float]:
     for rank, row in enumerate(schedule.actions):
         stages = sorted({action.stage for action in row})
         for number, stage in enumerate(stages):
-            paler[rank, stage] = PALEST * number / max(len(stages) - 1, 1)
+            paler[rank, stage] = PALEST * (number / max(len(stages) - 1, 1)) ** STEEPNESS
     return paler
 
 
@@ -59,8 +60,9 @@ def draw_bars(axes: Axes, bars: list[Bar], paler: dict[tuple[int, int], float]) 
             lanes = [bar.rank for bar in here]
             colors = [color_of(bar.kind, paler[bar.rank, bar.stage]) for bar in here]
             marks.boxes(axes, "actions", here, lanes, where, colors)
-            inks = [theme.text_color(color) for color in colors]
-            marks.labels(axes, here, lanes, where, [[str(bar.microbatch)] for bar in here], inks)
+            ink_on = {color: theme.text_color(color) for color in set(colors)}
+            numbers = [[str(bar.microbatch)] for bar in here]
+            marks.labels(axes, here, lanes, where, numbers, [ink_on[color] for color in colors])
 
 
 def color_of(kind: str, white: float = 0.0) -> str:

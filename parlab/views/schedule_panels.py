@@ -51,21 +51,26 @@ def panel(
     draw_bars(axes, bars_of(shown), chunks_of(shown.schedule))
     if memory:
         below = top + shown.size * lane + GAP
-        kept = lanes_at(figure, below, shown, shown.size * strip, end, clock)
-        kept.set_yticks([])  # the chips' colours name the ranks: words would take a third of the time to draw
+        kept = lanes_at(figure, below, shown, shown.size * strip, end, clock, words=False)
         draw_kept(kept, shown, highest)
         legend_of(figure, KEPT if has_weights(shown) else KEPT[:1], left=LEFT, below=below - 0.1)
     return axes
 
 
 def lanes_at(
-    figure: Picture, top: float, shown: ScheduleTimeline, height: float, end: float, clock: bool = True
+    figure: Picture,
+    top: float,
+    shown: ScheduleTimeline,
+    height: float,
+    end: float,
+    clock: bool = True,
+    words: bool = True,
 ) -> Axes:
-    """Axes with a lane a rank."""
+    """Axes with a lane a rank; `clock` and `words` say whether times and ranks are named."""
     width, total = figure.get_size_inches()
     axes = framed(figure, (LEFT / width, 1 - (top + height) / total, 1 - (LEFT + RIGHT) / width, height / total))
     time_axis(axes, shown, end)
-    name_lanes(axes, list(range(shown.size)))
+    name_lanes(axes, list(range(shown.size)), words=words)
     if not clock:
         axes.tick_params(axis="x", labelbottom=False)
         axes.set_xlabel("")

@@ -82,6 +82,8 @@ def edge(rank: int, other: int) -> float:
 
 def frame(axes: Axes, name: str, boxes: list[tuple[int, Any, Any]]) -> None:
     """Red frames: (rank, start, end) each."""
+    if not boxes:
+        return
     corners = [
         [(start, rank + low), (end, rank + low), (end, rank + high), (start, rank + high)]
         for rank, start, end in boxes
