@@ -7,12 +7,16 @@ from parlab.views.exchange import ORDERS, explore_two_ranks, two_ranks
 from parlab.views.explore_all_reduce import collectives, explore_collectives
 from parlab.views.explore_ring import explore_ring_masks, explore_ring_overlap, ring_overlap
 from parlab.views.explore_schedules import explore_schedules, pipeline
+from parlab.views.explore_tensor import explore_tensor, tensor
 from parlab.views.guess import predict, prediction
 from parlab.views.memory import held_bytes
 from parlab.views.ring_growth import ring_growth
 from parlab.views.ring_masks import ring_masks
 from parlab.views.ring_steps import ring_steps
 from parlab.views.schedules import compare_schedules, schedule
+from parlab.views.tensor import sharded_block, wrong_gradients
+from parlab.views.tensor_memory import kept_activations
+from parlab.views.timeline_panels import compare_timelines
 from parlab.views.timelines import timeline
 from parlab.views.traffic import bytes_sent
 from parlab.views.waits_for import deadlock
@@ -24,13 +28,16 @@ __all__ = [
     "bytes_sent",
     "collectives",
     "compare_schedules",
+    "compare_timelines",
     "deadlock",
     "explore_collectives",
     "explore_ring_masks",
     "explore_ring_overlap",
     "explore_schedules",
+    "explore_tensor",
     "explore_two_ranks",
     "held_bytes",
+    "kept_activations",
     "pipeline",
     "predict",
     "prediction",
@@ -39,8 +46,11 @@ __all__ = [
     "ring_overlap",
     "ring_steps",
     "schedule",
+    "sharded_block",
+    "tensor",
     "timeline",
     "two_ranks",
+    "wrong_gradients",
 ]
 
 display.register()
