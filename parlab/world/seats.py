@@ -100,6 +100,8 @@ class Seat:
         self.call = ""  # the call it is parked in
         self.log: list[Any] = []
         self.printed = False
+        self.inside = False  # whether its thread may be sent an exception: earlier, `Thread.start` would wait for ever,
+        # and later its number may be another thread's
         self.open: set[Any] = set()  # requests that were not waited for yet
         self.held: dict[int, Held] = {} if program is None else program.held  # a rank has one memory
         self.result: Any = None

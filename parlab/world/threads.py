@@ -212,10 +212,19 @@ class ThreadsEngine:
 
         seat.thread = self._thread(seat, body)
         with self.mutex:
+            if self.ending:  # once more: whoever ends the run takes the mutex, and must see this seat or refuse it
+                self._refuse()
             self.running += 1
             program.beside.append(seat)
+            program.inside = (
+                False  # CPython gives a new thread its maker's number at first: it would take the exception
+            )
         self.raise_signal(program, begin)
         seat.thread.start()
+        with self.mutex:
+            program.inside = True
+            if self.ending:
+                self._refuse()
         seat.park.release()
         return done
 
@@ -300,6 +309,7 @@ class ThreadsEngine:
 
     def _leave(self, seat: Seat) -> None:
         with self.mutex:
+            seat.inside = False
             self.running -= 1
             if self.running and self.blocked == self.running and not self.ending:
                 self._nobody_can_move()
@@ -342,6 +352,7 @@ class ThreadsEngine:
         inside_a_rank.set(self)
         working.seat = seat
         try:
+            seat.inside = True
             self._sleep(seat)
             body(seat)
             if seat.open:
@@ -362,11 +373,12 @@ class ThreadsEngine:
         with self.mutex:
             self.ending = True
             self._unwind()
-        for seat in self._everyone():
-            if seat.park.locked():  # it stands at the start, or runs and will find its lock open
-                seat.park.release()
-            if seat.thread.ident is not None:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(seat.thread.ident), ctypes.py_object(Unwind))
+            for seat in self._everyone():
+                if seat.park.locked():  # it stands at the start, or runs and will find its lock open
+                    seat.park.release()
+                if seat.inside:
+                    thread = ctypes.c_ulong(seat.thread.ident or 0)
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(Unwind))
 
 
 @contextmanager
