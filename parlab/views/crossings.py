@@ -40,39 +40,58 @@ def all_reduce_times(
         algorithms: which to draw; None: those of the runs, or all that fit (hierarchical needs whole nodes, and two).
 
     Raises:
-        ValueError: an unknown algorithm, fewer than 2 ranks, nodes that do not divide, or runs of another size.
+        ValueError: an unknown algorithm, fewer than 2 ranks, nodes that do not divide, runs of another size, or links
+            on which nothing takes time.
+
+    >>> all_reduce_times(size=16)
+    All-reduce among 16 ranks on classroom, 2 nodes
+    for small arrays, recursive doubling is fastest
+    from 15.6 KiB on, hierarchical is fastest
     """
     runs = {} if runs is None else runs
     size, cluster = _checked_world(runs, size, cluster)
     chosen = _checked_algorithms(runs, algorithms, size, cluster)
-    nbytes = np.geomspace(SMALLEST, LARGEST, POINTS)
-    times = {name: all_reduce_time(name, size, nbytes, cluster) for name in chosen}
-    wins = winners(times, nbytes, size, cluster)
     dots = {
-        name: [(n, run.on(cluster).makespan) for n, run in sorted(measured.items())] for name, measured in runs.items()
+        name: [(n, run.on(cluster).makespan) for n, run in sorted(measured.items())]
+        for name, measured in runs.items()
+        if measured
     }
-    nodes = -(-size // cluster.ranks_per_node)
-    where = f"{size} ranks on {cluster.name}" + (
-        f", {nodes} nodes" if cluster.intra != cluster.inter and nodes > 1 else ""
-    )
+    sizes = [n for points in dots.values() for n, _ in points]
+    nbytes = np.geomspace(min([SMALLEST, *sizes]), max([LARGEST, *sizes]), POINTS)
+    times = {name: all_reduce_time(name, size, nbytes, cluster) for name in chosen}
+    if not all(time.all() for time in times.values()):
+        raise ValueError(
+            f"cluster={cluster.name}: messages take no time on it; give it a latency or a finite bandwidth"
+        )
+    wins = winners(times, nbytes, size, cluster)
+    where = f"{size} ranks on {cluster.name}{_nodes(size, cluster)}"
     figure, axes = plot(_table(where, wins, dots), HEIGHT, left=1.0, right=0.6, top=1.25)
-    for name, time in times.items():
-        color, dashes, label = theme.ALGORITHMS[name]
-        axes.plot(nbytes, time, color=color, linestyle=dashes, linewidth=2.2, gid=f"formula {name}")
-        if dots.get(name):
-            axes.plot(
-                *zip(*dots[name], strict=True),
-                "o",
-                color=color,
-                markersize=8,
-                markeredgecolor=theme.PAPER,
-                gid=f"measured {name}",
-            )
-    _log_axes(axes, times)
-    _mark_crossings(axes, wins, size, cluster)
-    _legend(figure, chosen, bool(dots))
+    _log_axes(axes, nbytes, times)
+    _draw_curves(axes, nbytes, times, dots)
+    _mark_crossings(axes, [*wins, (float(nbytes[-1]), "")], size, cluster)
+    _legend(figure, chosen, bool(sizes), len(wins) > 1)
     title(figure, f"All-reduce among {where}: the fastest depends on the size")
     return figure
+
+
+def _nodes(size: int, cluster: Cluster) -> str:
+    nodes = -(-size // cluster.ranks_per_node)
+    return f", {nodes} nodes" if nodes > 1 and cluster.intra != cluster.inter else ""
+
+
+def _draw_curves(
+    axes: Axes,
+    nbytes: np.ndarray,
+    times: Mapping[str, np.ndarray],
+    dots: Mapping[str, list[tuple[int, int]]],
+) -> None:
+    for name, time in times.items():
+        color, dashes, _ = theme.ALGORITHMS[name]
+        axes.plot(nbytes, time, color=color, linestyle=dashes, linewidth=2.2, gid=f"formula {name}")
+    for name, points in dots.items():
+        color, _, _ = theme.ALGORITHMS[name]
+        dot = {"color": color, "markersize": 8, "markeredgecolor": theme.PAPER, "gid": f"measured {name}"}
+        axes.plot(*zip(*points, strict=True), "o", **dot)
 
 
 def winners(
@@ -132,15 +151,15 @@ def _checked_algorithms(runs: Mapping[str, Any], algorithms: Any, size: int, clu
     return list(dict.fromkeys([*algorithms, *runs]))
 
 
-def _log_axes(axes: Axes, times: Mapping[str, np.ndarray]) -> None:
+def _log_axes(axes: Axes, nbytes: np.ndarray, times: Mapping[str, np.ndarray]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.set_xlim(SMALLEST, LARGEST)
+    axes.set_xlim(nbytes[0], nbytes[-1])
     low = min(float(time.min()) for time in times.values())
     high = max(float(time.max()) for time in times.values())
     axes.set_ylim(low / 1.6, high * 1.6)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    axes.xaxis.set_major_locator(FixedLocator([16**k * 64 for k in range(6)]))
+    axes.xaxis.set_major_locator(FixedLocator([4 * 16**k for k in range(12)]))
     axes.yaxis.set_major_locator(FixedLocator([10**k for k in decades]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: short(format_bytes(nbytes))))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: short(format_time(time))))
@@ -153,46 +172,35 @@ def _log_axes(axes: Axes, times: Mapping[str, np.ndarray]) -> None:
 
 
 def _mark_crossings(axes: Axes, wins: list[tuple[float, str]], size: int, cluster: Cluster) -> None:
-    edges = [*(start for start, _ in wins), LARGEST]
-    for number, (start, name) in enumerate(wins):
+    """A diamond where the fastest changes, and a strip above that says which it is; `wins` ends at the last size."""
+    above = axes.get_xaxis_transform()
+    smallest, largest = wins[0][0], wins[-1][0]
+    for number, ((start, name), (end, _)) in enumerate(pairwise(wins)):
         color, _, label = theme.ALGORITHMS[name]
         if number:
-            time = float(all_reduce_time(name, size, np.array([start]), cluster)[0])
+            (time,) = all_reduce_time(name, size, np.array([start]), cluster)
             axes.plot([start], [time], "D", color=theme.INK, markersize=7, gid="crossing")
-            axes.annotate(
-                format_bytes(start),
-                (start, time),
-                xytext=(8, -14),
-                textcoords="offset points",
-                size=theme.TEXT,
-                color=theme.INK,
-                weight="bold",
-            )
-        end = edges[number + 1]
-        above = axes.get_xaxis_transform()
-        axes.fill_between(
-            [start, end], 1.0, 1.02, color=color, linewidth=0, transform=above, clip_on=False, gid=f"fastest: {name}"
-        )
-        text = f"{label} is fastest"
-        if text_width(text) / 72 < inches(axes)[0] * math.log(end / start) / math.log(LARGEST / SMALLEST):
+            text = {"xytext": (8, -14), "textcoords": "offset points", "size": theme.TEXT, "weight": "bold"}
+            axes.annotate(format_bytes(start), (start, time), color=theme.INK, **text)
+        strip = {"color": color, "linewidth": 0, "transform": above, "clip_on": False, "gid": f"fastest: {name}"}
+        axes.fill_between([start, end], 1.0, 1.02, **strip)
+        words = f"{label} is fastest"
+        if text_width(words) / 72 < inches(axes)[0] * math.log(end / start) / math.log(largest / smallest):
             middle = math.sqrt(start * end)
-            axes.text(middle, 1.03, text, transform=above, size=theme.SMALL, color=theme.INK, ha="center")
+            axes.text(middle, 1.03, words, transform=above, size=theme.SMALL, color=theme.INK, ha="center")
 
 
-def _legend(figure: Picture, names: list[str], dots: bool) -> None:
+def _legend(figure: Picture, names: list[str], dots: bool, crossings: bool) -> None:
     curves = [theme.ALGORITHMS[name] for name in names]
     entries = [(name, {"color": color, "linestyle": dashes, "linewidth": 2.2}) for color, dashes, name in curves]
     if dots:
         entries.append(("measured run", {"color": theme.INK, "marker": "o"}))
-    entries.append(("equally fast", {"color": theme.INK, "marker": "D"}))
+    if crossings:
+        entries.append(("equally fast", {"color": theme.INK, "marker": "D"}))
     line_legend(figure, entries)
 
 
-def _table(
-    where: str,
-    wins: list[tuple[float, str]],
-    dots: Mapping[str, list[tuple[int, int]]],
-) -> str:
+def _table(where: str, wins: list[tuple[float, str]], dots: Mapping[str, list[tuple[int, int]]]) -> str:
     lines = [f"All-reduce among {where}"]
     for number, (start, name) in enumerate(wins):
         since = f"from {format_bytes(start)} on" if number else "for small arrays"

@@ -28,6 +28,10 @@ def prediction(question: str, guess: float, measured: float, unit: str = "") -> 
 
     Raises:
         ValueError: no question, or a value that is not a finite number.
+
+    >>> prediction("How many messages?", 7, 14)
+    How many messages?
+    you said 7, measured 14: 2 times too low
     """
     _check_texts(question, unit)
     guess, measured = _number("guess", guess), _number("measured", measured)

@@ -94,12 +94,13 @@ def name_lanes(axes: Axes, ranks: list[int], *, words: bool = True) -> None:
 
 def time_axis(axes: Axes, timeline: Timeline, end: float | None = None) -> None:
     """From 0 to `end` (None: the makespan), in the timeline's own ticks, labelled in a unit that suits them."""
+    takes_time = bool(end or timeline.makespan)
     end = end or timeline.makespan or 1
     unit, size = next(((u, s) for u, s in UNITS if end >= 2 * s), UNITS[-1])
     if timeline.unit != "ps":
         unit, size = timeline.unit, 1
     axes.set_xlim(0, end)
-    axes.xaxis.set_major_locator(MaxNLocator(8 if end > 1 else 1, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_locator(MaxNLocator(8 if takes_time else 1, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda time, _: f"{time / size:g}"))
     axes.set_xlabel(f"time ({unit})", size=theme.TEXT, color=theme.INK)
 

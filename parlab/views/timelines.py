@@ -47,8 +47,8 @@ def timeline(
     lane_of = {rank: lane for lane, rank in enumerate(chosen)}
     messages = [t for t in shown.transfers if t.end > t.start]
     program = PROGRAM if messages else WHOLE
-    kinds = _draw_computes(axes, shown, lane_of, program)
-    kinds += _draw_waits(axes, shown, lane_of, program)
+    kinds = draw_computes(axes, shown, lane_of, program)
+    kinds += draw_waits(axes, shown, lane_of, program)
     kinds += _draw_messages(axes, messages, lane_of)
     if len(messages) > MOST_ARROWS:
         note(figure, f"{len(messages)} messages: too many for arrows")
@@ -64,7 +64,8 @@ def _headline(shown: Timeline) -> str:
     return f"{ranks}{' on ' + shown.cluster if shown.cluster else ''}: makespan {shown.format(shown.makespan)}"
 
 
-def _draw_computes(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
+def draw_computes(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
+    """The computations of the ranks in `lane_of`, between two heights of their lanes; the kinds that were drawn."""
     spans = [span for span in shown.computes if span.rank in lane_of and span.end > span.start]
     kinds, labels = [], []
     for span in spans:
@@ -83,7 +84,8 @@ def _kind_and_label(name: str) -> tuple[str, str]:
     return (ACTION_KINDS[action[1]], action[2]) if action else ("compute", name)
 
 
-def _draw_waits(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
+def draw_waits(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
+    """The waits, as `draw_computes`; each says for whom."""
     waits = [wait for wait in shown.waits if wait.rank in lane_of]
     marks.hatched_boxes(axes, "waits", waits, [lane_of[wait.rank] for wait in waits], where, theme.KINDS["wait"])
     named = waits if len(waits) < marks.MANY else _joined(waits)

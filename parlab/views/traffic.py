@@ -30,6 +30,13 @@ def bytes_sent(run: Run | Timeline, formula: Cost | Sequence[int] | int | None =
 
     Raises:
         ValueError: something else, or not one number a rank.
+
+    >>> from parlab import run
+    >>> bytes_sent(run(lambda comm: comm.barrier(), 2), formula=0)
+    0 B sent by 2 ranks: counted = closed form on every rank
+    rank messages          bytes    closed form
+       0        1              0              0
+       1        1              0              0
     """
     shown = timeline_of(run)
     ranks = range(shown.size)

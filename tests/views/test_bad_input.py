@@ -52,6 +52,8 @@ CASES = [
     (lambda: views.all_reduce_times(algorithms=[]), "algorithms=[]", "list"),
     (lambda: views.all_reduce_times(size=17, algorithms=["hierarchical"]), "size=17", "multiple of the cluster's 8"),
     (lambda: views.all_reduce_times(cluster="classroom"), "cluster='classroom'", "a Cluster"),
+    (lambda: views.all_reduce_times(cluster=Cluster.uniform(0, math.inf)), "cluster=uniform", "a finite bandwidth"),
+    (lambda: views.all_reduce_times({"ring": {}}, size=1), "size=1", "at least 2"),
     (lambda: views.deadlock(ValueError("no")), "error=ValueError('no')", "DeadlockError"),
     (lambda: views.deadlock(DONE), "error=Run", "DeadlockError"),
     (lambda: views.two_ranks("sideways"), "order='sideways'", "in turn: send, recv"),

@@ -108,6 +108,12 @@ def test_dots_are_the_measured_runs_and_lie_on_the_curves():
         assert curve.get_ydata() == pytest.approx(all_reduce_time(name, 8, curve.get_xdata(), CLASSROOM))
 
 
+def test_a_run_of_8_bytes_and_one_of_128_mib_widen_the_axis():
+    done = run(all_reduce, 2, 2, "ring")
+    axes = views.all_reduce_times({"ring": {8: done, 2**27: done}}).axes[0]
+    assert axes.get_xlim() == (8, 2**27)
+
+
 def test_another_cluster_moves_dots_and_curves_alike_without_running_again():
     done = run(all_reduce, 4, 4096, "ring")
     axes = views.all_reduce_times({"ring": {32768: done}}, cluster=UNIFORM).axes[0]

@@ -60,6 +60,12 @@ def test_ticks_are_labelled_in_microseconds(runs):
     assert [label.get_text() for label in axes.get_xticklabels()][:3] == ["0", "1", "2"]
 
 
+def test_a_schedule_shorter_than_one_unit_has_ticks():
+    axes = views.timeline(simulate(one_f_one_b(2, 2), Costs(0.01, 0.01, 0.01))).axes[0]
+    axes.figure.canvas.draw()
+    assert len([label for label in axes.get_xticklabels() if label.get_text()]) > 3
+
+
 def test_chosen_ranks_keep_their_names_and_colours(runs):
     figure = views.timeline(runs[8], ranks=[5, 2])
     axes = figure.axes[0]
