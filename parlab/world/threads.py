@@ -216,9 +216,7 @@ class ThreadsEngine:
                 self._refuse()
             self.running += 1
             program.beside.append(seat)
-            program.inside = (
-                False  # CPython gives a new thread its maker's number at first: it would take the exception
-            )
+            program.inside = False  # a new thread has its maker's number at first, and would take the exception
         self.raise_signal(program, begin)
         seat.thread.start()
         with self.mutex:
