@@ -18,7 +18,7 @@ import linecache
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from types import FrameType
@@ -349,22 +349,23 @@ class ThreadsEngine:
     def _occupy(self, seat: Seat, body: Callable[[Seat], None]) -> None:
         inside_a_rank.set(self)
         working.seat = seat
-        try:
-            seat.inside = True
-            self._sleep(seat)
-            body(seat)
-            if seat.open:
-                raise RequestError(
-                    f"rank {seat.rank} returned without waiting for {', '.join(sorted(map(str, seat.open)))}: "
-                    "call wait() on every request"
-                )
-        except Unwind:
-            pass
-        except BaseException as error:
-            if not self.ending:  # else it comes from the unwinding, not from the program
-                seat.error = error
-        finally:
-            self._leave(seat)
+        with suppress(Unwind):  # which an interrupt may also raise below, in `_leave`
+            try:
+                seat.inside = True
+                self._sleep(seat)
+                body(seat)
+                if seat.open:
+                    raise RequestError(
+                        f"rank {seat.rank} returned without waiting for {', '.join(sorted(map(str, seat.open)))}: "
+                        "call wait() on every request"
+                    )
+            except Unwind:
+                pass
+            except BaseException as error:
+                if not self.ending:  # else it comes from the unwinding, not from the program
+                    seat.error = error
+            finally:
+                self._leave(seat)
 
     def _interrupt(self) -> None:
         """End all ranks early: parked ones are released, running ones get an exception at their next line of Python."""
