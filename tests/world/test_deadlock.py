@@ -1,4 +1,4 @@
-"""Every way to stop for ever that we could think of: named at once, with the ranks, the calls and a cause that are true."""
+"""Every way to stop for ever that we could think of: named at once, with ranks, calls and a cause that are true."""
 
 from __future__ import annotations
 

@@ -1,0 +1,248 @@
+"""Ctrl-C in every state: the run ends, nothing is left behind, and the next run works."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from parlab.world import run
+
+X = np.ones(4)
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT, which Windows has not")
+
+
+def asleep(comm):
+    time.sleep(0.25)
+    comm.barrier()
+    while True:
+        comm.barrier()
+        time.sleep(0.01)
+
+
+def computing_in_python(comm):
+    total = 0
+    while True:
+        total += 1
+
+
+def computing_in_numpy(comm):
+    a = np.ones((120, 120))
+    while True:
+        a = a @ a / 120
+
+
+def one_computes_the_others_wait(comm):
+    if comm.rank == 0:
+        computing_in_python(comm)
+    comm.barrier()
+
+
+def one_sleeps_while_the_others_stand_in(call):
+    def program(comm):
+        if comm.rank == 0:
+            while True:
+                time.sleep(0.01)
+        call(comm)
+
+    return program
+
+
+STATES = {
+    "asleep": asleep,
+    "computing in Python": computing_in_python,
+    "computing in NumPy": computing_in_numpy,
+    "one computes": one_computes_the_others_wait,
+    "send": one_sleeps_while_the_others_stand_in(lambda comm: comm.send(X, 0)),
+    "recv": one_sleeps_while_the_others_stand_in(lambda comm: comm.recv(0, X)),
+    "sendrecv": one_sleeps_while_the_others_stand_in(lambda comm: comm.sendrecv(X, 0, 0)),
+    "irecv": one_sleeps_while_the_others_stand_in(lambda comm: comm.irecv(0, X).wait()),
+    "all_reduce": one_sleeps_while_the_others_stand_in(lambda comm: comm.all_reduce(X)),
+    "iall_reduce": one_sleeps_while_the_others_stand_in(lambda comm: comm.iall_reduce(X).wait()),
+    "split": one_sleeps_while_the_others_stand_in(lambda comm: comm.split(0)),
+}
+
+
+def interrupted(program, size, after):
+    """Run `program`, and press Ctrl-C `after` so many seconds; returns how long the run lasted from then on."""
+    running = threading.Event()
+    pressed = []
+
+    def press():
+        running.wait()
+        time.sleep(after)
+        pressed.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    presser.start()  # before the run, so that the interrupt falls into the run and not into this start
+    with pytest.raises(KeyboardInterrupt):
+        running.set()
+        run(program, size)
+    lasted = time.monotonic() - pressed[0]
+    presser.join()
+    return lasted
+
+
+def ranks_left():
+    """Threads of ranks that are still there a moment later."""
+    deadline = time.monotonic() + 2
+    while (left := [t for t in threading.enumerate() if t.name.startswith("rank ")]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return left
+
+
+@POSIX
+@pytest.mark.parametrize("program", STATES.values(), ids=STATES)
+def test_ctrl_c_ends_4_ranks_within_a_second_and_the_next_run_works(program):
+    before = set(threading.enumerate())
+    assert interrupted(program, 4, after=0.1) < 1
+    assert not set(threading.enumerate()) - before
+    assert run(lambda comm: float(comm.all_reduce(X)[0]), 4).results == [4.0] * 4
+
+
+@POSIX
+def test_ctrl_c_at_any_moment_of_starting_300_ranks_leaves_no_thread():
+    for after in (0.001, 0.003, 0.005, 0.01, 0.02, 0.03):
+        assert interrupted(one_computes_the_others_wait, 300, after) < 5
+        assert not ranks_left()
+    assert run(lambda comm: comm.rank, 3).results == [0, 1, 2]
+
+
+@POSIX
+def test_ctrl_c_during_a_busy_exchange_of_8_ranks_at_20_random_moments():
+    def exchange(comm):
+        while True:
+            comm.sendrecv(X, comm.right, comm.left)
+            comm.iall_reduce(X).wait()
+
+    for after in np.random.default_rng(0).uniform(0.005, 0.05, 20):
+        assert interrupted(exchange, 8, after) < 1
+        assert not ranks_left()
+
+
+@POSIX
+def test_finally_blocks_run_on_every_rank():
+    left = []
+
+    def program(comm):
+        try:
+            one_computes_the_others_wait(comm)
+        finally:
+            left.append(comm.rank)
+
+    interrupted(program, 4, after=0.1)
+    assert sorted(left) == [0, 1, 2, 3]
+
+
+@POSIX
+def test_a_finally_that_communicates_does_not_block_the_interrupt():
+    def program(comm):
+        request = comm.irecv(comm.left, X)
+        try:
+            while True:
+                time.sleep(0.005)
+        finally:
+            try:
+                request.wait()
+            finally:
+                comm.barrier()
+
+    assert interrupted(program, 4, after=0.05) < 1
+
+
+@POSIX
+def test_raise_signal_from_a_timer_interrupts_as_a_terminal_does():
+    timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        run(computing_in_python, 3)
+    timer.join()
+
+
+@POSIX
+def test_a_script_that_is_interrupted_ends_with_keyboard_interrupt_and_not_with_a_hang():
+    script = """
+        import numpy as np
+        from parlab import run
+        print("running", flush=True)
+        def program(comm):
+            if comm.rank == 0:
+                while True: pass
+            comm.recv(0, np.ones(1))
+        run(program, 16)
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "running\n"
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == -signal.SIGINT
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert "Exception in thread" not in errors
+
+
+KERNEL = """
+    import threading
+    from jupyter_client.manager import start_new_kernel
+
+    manager, client = start_new_kernel(kernel_name="python3")
+
+    def cell(code):
+        reply = client.execute_interactive(textwrap.dedent(code), timeout=60)["content"]
+        print(reply.get("ename", reply["status"]), flush=True)
+
+    cell("import numpy as np, threading; from parlab import run")
+    threading.Timer(1, manager.interrupt_kernel).start()
+    cell("run(lambda comm: comm.barrier() if comm.rank else [0 for _ in iter(int, 1)], 8)")
+    cell("print([t.name for t in threading.enumerate() if t.name.startswith('rank')])")
+    cell("print(run(lambda comm: int(comm.all_reduce(np.ones(1))[0]), 4).results)")
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+"""
+
+
+@POSIX
+def test_interrupting_a_jupyter_kernel_ends_the_ranks_and_the_next_cell_runs():
+    script = "import textwrap\n" + textwrap.dedent(KERNEL)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.splitlines() == ["ok", "KeyboardInterrupt", "[]", "ok", "[4, 4, 4, 4]", "ok"]
+
+
+# Many ranks
+
+
+@pytest.mark.parametrize("size", [256, 1024])
+def test_many_ranks_run_a_ring_all_reduce_and_a_barrier(size):
+    before = threading.active_count()
+
+    def program(comm):
+        comm.barrier()
+        small = comm.split(comm.rank // 16)
+        return float(small.all_reduce(np.full(16, comm.rank, dtype=np.float64))[0])
+
+    results = run(program, size).results
+    assert results[-1] == sum(range(size - 16, size))
+    assert threading.active_count() == before
+
+
+def test_96_ranks_run_a_ring_all_reduce_of_190_steps():
+    done = run(lambda comm: comm.all_reduce(np.ones(96)), 96)
+    assert done.timeline.messages(17) == 190
+    np.testing.assert_array_equal(done.results[95], np.full(96, 96.0))
+
+
+def test_1024_ranks_that_wait_in_a_circle_are_named_within_3_seconds():
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="no rank can move: 1024 blocked, 0 finished"):
+        run(lambda comm: comm.recv(comm.left, X), 1024)
+    assert time.monotonic() - began < 3
