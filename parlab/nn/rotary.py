@@ -9,6 +9,7 @@ Source: Su et al. 2021, "RoFormer", section 3.2.2; for `llama3`, Meta's Llama 3.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -87,6 +88,7 @@ class Rotary:
     ) -> None:
         self.head_dim, self.theta, self.scaling, self.positions = head_dim, theta, scaling, positions
         self._made: tuple[Any, Tables] | None = None
+        self._making = threading.Lock()  # ranks that share a model share its tables: what they hold must not vary
 
     def tables(self, x: Array) -> Tables:
         """cos and sin for activations `x [B, S, E]`, in its dtype.
@@ -96,14 +98,13 @@ class Rotary:
         """
         xp, S = namespace(x), x.shape[1]
         key = (S, x.dtype, x.device)
-        made = self._made  # ranks that share a model may be making others meanwhile
-        if made is None or made[0] != key:
-            positions = xp.arange(S, device=x.device) if self.positions is None else self.positions
-            if positions.shape[-1] != S:
-                raise ValueError(f"{positions.shape[-1]} positions for {S} tokens: give one to each token")
-            made = key, rotary_tables(positions, self.head_dim, self.theta, self.scaling, x.dtype)
-            self._made = made
-        return made[1]
+        with self._making:
+            if self._made is None or self._made[0] != key:
+                positions = xp.arange(S, device=x.device) if self.positions is None else self.positions
+                if positions.shape[-1] != S:
+                    raise ValueError(f"{positions.shape[-1]} positions for {S} tokens: give one to each token")
+                self._made = key, rotary_tables(positions, self.head_dim, self.theta, self.scaling, x.dtype)
+            return self._made[1]
 
 
 def inverse_frequencies(xp: Any, head_dim: int, theta: float, scaling: Mapping[str, Any] | None = None) -> Array:
