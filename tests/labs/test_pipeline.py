@@ -2,9 +2,9 @@
 
 import pytest
 
-from parlab.labs import EXERCISES
+from parlab.labs import EXERCISES, pipeline
 from parlab.labs.pipeline import PUZZLE, listing
-from parlab.pipeline import Schedule, gpipe, one_f_one_b, simulate, validate, zb_h1, zb_h2
+from parlab.pipeline import Schedule, gpipe, one_f_one_b, run_schedule, simulate, validate, zb_h1, zb_h2
 
 
 def repaired(listing):
@@ -58,12 +58,32 @@ def test_the_puzzle_has_no_answer_in_the_library():
         timeline = simulate(make(PUZZLE.size, PUZZLE.microbatches), PUZZLE.costs)
         assert timeline.makespan > PUZZLE.target or max(timeline.peak_activations) > PUZZLE.limit
     assert simulate(zb_h1(3, 5), PUZZLE.costs).makespan == 42
-    assert simulate(zb_h2(3, 5), PUZZLE.costs).makespan == PUZZLE.best_known == 36
+    assert simulate(zb_h2(3, 5), PUZZLE.costs).makespan == PUZZLE.shortest == 36
 
 
 def test_the_listing_is_refused_as_pytorchs_is():
     with pytest.raises(ValueError, match=r"^3B0 \(rank 3, action 1\) needs 3F0, which no rank does$"):
         validate(listing(4, 8))
+
+
+def test_no_schedule_beats_the_puzzles_shortest():
+    costs = PUZZLE.costs
+    first_start_of_the_last_rank = (PUZZLE.size - 1) * (costs.forward + costs.transfer)
+    work = PUZZLE.microbatches * (costs.forward + costs.backward_input + costs.backward_weight)
+    assert first_start_of_the_last_rank + work == PUZZLE.shortest
+
+
+def test_an_answer_whose_gradients_are_not_the_serial_ones_is_refused(monkeypatch):
+    def twice(*arguments):
+        loss, gradients = run_schedule(*arguments)
+        return loss, {
+            name: 2 * gradient if "layers.1.mlp" in name else gradient for name, gradient in gradients.items()
+        }
+
+    monkeypatch.setattr(pipeline, "run_schedule", twice)
+    review = EXERCISES["04.faster"].review(faster)
+    assert review.status == "not yet"
+    assert "executed on arrays it gets model.layers.1.mlp." in review.text
 
 
 def unchanged(listing):

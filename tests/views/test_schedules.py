@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 from matplotlib.colors import to_hex
 
 from parlab import views
@@ -22,7 +23,7 @@ from parlab.pipeline import (
     zb_h1,
     zb_h2,
 )
-from parlab.views import marks, schedule_bars, theme
+from parlab.views import bubbles, display, marks, schedule_bars, theme
 from parlab.views.kept import FLOOR, HEIGHT
 from parlab.views.picture import png
 from parlab.views.stuck import until_stuck
@@ -177,6 +178,27 @@ def test_shades_of_four_chunks_differ_and_the_first_is_the_kinds_own_colour():
     colors = [schedule_bars.color_of("F", shades[1, stage]) for stage in (1, 3, 5, 7)]
     assert colors[0] == theme.KINDS["forward"].color
     assert len(set(colors)) == 4
+
+
+@pytest.fixture(scope="module")
+def last_line():
+    shell = InteractiveShell.instance()
+    display.register(shell)
+    yield lambda value: shell.display_formatter.format(value)[0]
+    InteractiveShell.clear_instance()
+
+
+@pytest.mark.parametrize("value", [one_f_one_b(4, 8), simulate(one_f_one_b(4, 8))])
+def test_a_schedule_as_the_last_line_of_a_cell_is_its_picture_and_its_numbers(last_line, value):
+    data = last_line(value)
+    assert data["image/png"] == views.schedule(value)._repr_png_()[0]
+    assert data["text/plain"] == repr(views.schedule(value))
+    assert "makespan 33 units, 27.3 % of it idle" in data["text/plain"]
+
+
+def test_a_schedule_that_cannot_run_says_so_as_the_last_line_of_a_cell(last_line):
+    broken = Schedule([[Action("B", 0, 0), Action("F", 0, 0)]], name="backwards")
+    assert last_line(broken)["text/plain"].startswith("backwards cannot run: 0B0 (rank 0, action 0) needs 0F0")
 
 
 # The critical path
@@ -378,8 +400,6 @@ def test_dots_lie_on_their_curves_wherever_the_closed_form_holds(fixed):
 
 
 def test_a_wrong_closed_form_is_said(monkeypatch):
-    from parlab.views import bubbles
-
     wrong = bubbles.CURVES["1F1B"]._replace(kept=lambda p, m: p + 1)
     monkeypatch.setitem(bubbles.CURVES, "1F1B", wrong)
     assert repr(views.bubble_and_memory(p=4)).endswith("closed form = simulated: False")
