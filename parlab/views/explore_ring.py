@@ -8,7 +8,8 @@ import numpy as np
 
 from parlab.sequence import LAYOUTS, overlap_tokens, ring_attention, shard
 from parlab.views.picture import Picture
-from parlab.views.ring_masks import ring_masks
+from parlab.views.ring_masks import MOST_TOKENS, ring_masks
+from parlab.views.ring_steps import MOST_RANKS, checked_number
 from parlab.views.timelines import timeline
 from parlab.views.widget import Explorer, choice, steps
 from parlab.world import Cluster, Run, per_rank, run
@@ -33,21 +34,35 @@ def ring_overlap(
 
     Args:
         layout: contiguous, zigzag or striped.
-        size: ranks.
-        tokens: of each rank, S/P.
+        size: ranks, at most 16.
+        tokens: of each rank, S/P; at most 1024.
         kv_heads: 1, 2 or 4.
         bandwidth: bytes a second; messages have no latency here.
 
     Raises:
-        ValueError: what `shard`, `ring_attention` or `Cluster` refuses.
+        ValueError: no such ring, or what `shard` or `Cluster` refuses.
     """
+    checked_number("size", size, MOST_RANKS)
+    checked_number("tokens", tokens, MOST_TOKENS)
+    if kv_heads not in (1, 2, 4):
+        raise ValueError(f"kv_heads={kv_heads!r}: 4 query heads share 1, 2 or 4")
     measured = _ran(layout, size, tokens, kv_heads).on(Cluster.uniform(0, bandwidth, flops=FLOPS))
-    bound = overlap_tokens(FLOPS, bandwidth, 4, kv_heads / HEADS, half_masked=layout != "contiguous")
-    verdict = "longer: a block hides the next K/V" if tokens >= bound else "shorter: ranks wait for K/V"
-    headline = f"{tokens} tokens a rank, overlap needs {bound:.0f}; {verdict}"
+    full = overlap_tokens(FLOPS, bandwidth, 4, kv_heads / HEADS)
+    headline = f"{tokens} tokens a rank: {_verdict(layout, tokens, full)}"
     figure = timeline(measured, headline=headline)
     figure.text_shown = f"{headline}\n{figure.text_shown}"
     return figure
+
+
+def _verdict(layout: str, tokens: int, full: float) -> str:
+    """What hides the transfers: full blocks do from `full` tokens on, half-masked ones from twice that on."""
+    if tokens >= 2 * full:
+        return f"every block hides the next K/V, half-masked ones from {2 * full:g} on"
+    if layout != "contiguous":
+        return f"too short, half-masked blocks hide the next K/V from {2 * full:g} on"
+    if tokens >= full:
+        return f"full blocks hide the next K/V, the half-masked first one only from {2 * full:g} on"
+    return f"too short, full blocks hide the next K/V from {full:g} on"
 
 
 def explore_ring_overlap() -> Explorer:

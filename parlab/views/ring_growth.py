@@ -10,8 +10,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 
 from parlab import sequence
 from parlab.views import theme
+from parlab.views.lanes import timeline_of
 from parlab.views.picture import Picture, framed, line_legend, short, title
-from parlab.world import Run
+from parlab.world import Run, Timeline
 from parlab.world.units import format_bytes
 
 FORWARD = {"color": "#0072B2", "linestyle": "solid", "linewidth": 2}
@@ -32,21 +33,23 @@ def ring_growth(
         itemsize: bytes of an element of q, k and v.
 
     Raises:
-        ValueError: no runs, or not of the same lengths and ranks.
+        ValueError: no runs, runs of other lengths or ranks than the others, or on one rank.
     """
+    done = {"forward": _timelines("forward", forward), "backward": _timelines("backward", backward)}
     lengths = sorted(forward)
-    sizes = {run.timeline.size for run in [*forward.values(), *backward.values()]}
+    sizes = {shown.size for timelines in done.values() for shown in timelines.values()}
     if not lengths or sorted(backward) != lengths or len(sizes) != 1:
         raise ValueError(
             f"forward has the lengths {lengths}, backward {sorted(backward)}, on {sorted(sizes)} ranks: "
             "they must be the same lengths, and one number of ranks"
         )
+    if sizes == {1}:
+        raise ValueError("forward and backward ran on 1 rank, which sends nothing: run them on 2 or more")
     size = sizes.pop()
     sent = {
-        "forward": [(S, max(map(forward[S].timeline.bytes_sent, range(size)))) for S in lengths],
-        "backward": [(S, max(map(backward[S].timeline.bytes_sent, range(size)))) for S in lengths],
+        way: [(S, max(map(timelines[S].bytes_sent, range(size)))) for S in lengths] for way, timelines in done.items()
     }
-    held = [(S, max(map(forward[S].timeline.peak_bytes, range(size)))) for S in lengths]
+    held = [(S, max(map(done["forward"][S].peak_bytes, range(size)))) for S in lengths]
     curves = {
         "forward": [sequence.bytes_sent(S, size, G, D, itemsize, B) for S in lengths],
         "backward": [sequence.bytes_sent(S, size, G, D, itemsize, B, backward=True) for S in lengths],
@@ -81,6 +84,12 @@ def ring_growth(
     )
     title(figure, headline)
     return figure
+
+
+def _timelines(name: str, runs: Any) -> dict[int, Timeline]:
+    if not isinstance(runs, Mapping):
+        raise ValueError(f"{name}={runs!r}: must be {{length: run}}")
+    return {S: timeline_of(done, f"{name}[{S}]") for S, done in runs.items()}
 
 
 def _panel(axes: Axes, lengths: Sequence[int], curves: Sequence[tuple[Sequence[int], Any]], what: str) -> None:

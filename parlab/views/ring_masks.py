@@ -58,7 +58,7 @@ def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal
     legend_of(
         figure,
         [
-            (theme.FAINT, "seen (in the colour of the keys' rank)", ""),
+            (theme.rank_color(0), "seen: in the colour of the keys' rank", ""),
             (MASKED, "masked", ""),
             (SKIPPED, "skipped", ""),
         ],
