@@ -19,7 +19,10 @@ def test_a_stub_is_not_written_yet(name, stub, capsys):
     assert capsys.readouterr().out == f"{name}: not written yet\n"
 
 
-@pytest.mark.parametrize("name", labs.EXERCISES)
+STARTS_BARE = "05.block_step"  # the learner is given a program that sends nothing: that is its stub
+
+
+@pytest.mark.parametrize("name", [name for name in labs.EXERCISES if name != STARTS_BARE])
 def test_an_answer_that_returns_its_argument_is_refused(name, capsys):
     labs.check(name, lambda comm, x, *more: x)
     smallest = labs.EXERCISES[name].cases[0]
