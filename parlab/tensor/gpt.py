@@ -22,7 +22,7 @@ from parlab.tensor.layers import SequenceParallelNorm
 from parlab.tensor.operators import SEQUENCE
 from parlab.tensor.recompute import Recompute, SelectiveAttention
 from parlab.tensor.region import ParallelRegion
-from parlab.tensor.shards import COLUMNS, ROWS, check_divides, even, take
+from parlab.tensor.shards import COLUMNS, ROWS, Piece, check_divides, even, take
 from parlab.world import Comm
 
 HEADS = 1  # the axis of [B, H, S, S]
@@ -157,7 +157,7 @@ def shard_gpt_block(weights: Mapping[str, Array], prefix: str, head_dim: int, ra
         elif layer in ("o_proj", "down_proj") and kind == "weight":
             own[name] = take(x, even(x.shape, ROWS, rank, size))
         else:
-            own[name] = x
+            own[name] = take(x, Piece(None, 0, x.shape[0], size))
     return own
 
 

@@ -48,7 +48,8 @@ class ParallelLlama(Decoder):
         positions, core: as for `Llama`.
 
     Raises:
-        ValueError: heads or columns do not divide among the ranks, before any message.
+        ValueError: heads or columns do not divide among the ranks, or a weight is not this rank's slice; before any
+            message.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class ParallelLlama(Decoder):
     ) -> None:
         self.comm, self.sequence_parallel = comm, sequence_parallel
         self.pieces = pieces(config, comm.rank, comm.size)
+        _check_shards(comm, config, weights, self.pieces)
         sharers = kv_sharers(comm, config.num_key_value_heads)
         rotary = Rotary(config.head_dim, config.rope_theta, config.rope_scaling, positions)
         options = {"sequence_parallel": sequence_parallel, "overlap": overlap}
@@ -146,6 +148,16 @@ def _joined(comm: Comm, x: Array, of_all: list[Piece]) -> Array:
     gathered = comm.all_gather(x, axis, counts=lengths)
     firsts = blocks_of(lengths)[::owners]
     return namespace(x).concat([take(gathered, Piece(axis, own.start, own.stop, 1)) for own in firsts], axis=axis)
+
+
+def _check_shards(comm: Comm, config: LlamaConfig, weights: Mapping[str, Array], owned: Mapping[str, Piece]) -> None:
+    for name, whole in config.weight_shapes.items():
+        axis, start, stop, _ = owned[name]
+        shape = tuple(stop - start if number == axis else n for number, n in enumerate(whole))
+        found = tuple(weights[name].shape) if name in weights else None
+        if found != shape:
+            has = "is missing" if found is None else f"has shape {found}"
+            raise ValueError(f"{name} {has}: of {whole}, rank {comm.rank} of {comm.size} owns {shape}")
 
 
 def _norm(comm: Comm, weights: Weights, name: str, config: LlamaConfig, sequence_parallel: bool) -> Stage:

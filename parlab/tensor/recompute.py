@@ -94,6 +94,8 @@ def set_back(generators: Sequence[Any], states: Sequence[Any]) -> Iterator[None]
     now = states_of(generators)
     for generator, state in zip(generators, states, strict=True):
         generator.bit_generator.state = state
-    yield
-    for generator, state in zip(generators, now, strict=True):
-        generator.bit_generator.state = state
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, now, strict=True):
+            generator.bit_generator.state = state

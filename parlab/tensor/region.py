@@ -71,7 +71,7 @@ class ParallelRegion(Stage):
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
         """`(dx, pending)`."""
-        dx, pending = self._backward_inside(dy, cache)
+        dx, pending = self._input_part(self.leave.backward(self.comm, dy), cache)
         return self.enter.backward(self.comm, dx), pending
 
     def backward_weight(self, pending: Any) -> Gradients:
@@ -83,16 +83,16 @@ class ParallelRegion(Stage):
         """Both parts, and meanwhile what they need travels: x on its way in, dx on its way out."""
         if self.comm.size == 1 or not self.overlap:
             return super().backward(dy, cache)
+        dpartial = self.leave.backward(self.comm, dy)
         entering = self.enter.forward_beside(self.comm, cache.x)
-        dx, (x, of_inside) = self._backward_inside(dy, cache)
+        dx, (x, of_inside) = self._input_part(dpartial, cache)
         leaving = self.enter.backward_beside(self.comm, dx)
         gradients = self._weight_part(x, entering(), of_inside)
         return leaving(), gradients
 
-    def _backward_inside(self, dy: Array, cache: Any) -> tuple[Array, Any]:
+    def _input_part(self, dpartial: Array, cache: Any) -> tuple[Array, Any]:
         """This rank's share of dx, and what is pending."""
         x, kept = cache
-        dpartial = self.leave.backward(self.comm, dy)  # [B, S, E]
         work = self.product_flops(dpartial) + self.core_flops(dpartial, backward=True)
         with self.comm.compute(f"{self.name}, backward for the input", flops=work):
             dx, pending = self.inside.backward_input(dpartial, kept)

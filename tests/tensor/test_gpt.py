@@ -154,6 +154,23 @@ def test_norm_statistics_apart_are_4_float32_a_token_that_sequence_parallelism_c
         assert sum(n for place, n in items.items() if place.endswith(STATISTICS)) == expected
 
 
+@both_ways
+@pytest.mark.parametrize(("recompute", "forwards"), [("none", 1), ("selective", 1), ("full", 2)])
+def test_full_recomputation_sends_the_forward_again_and_selective_nothing(recompute, forwards, sequence_parallel):
+    x, dy = inputs("numpy")
+
+    def program(comm, backward):
+        options = {"sequence_parallel": sequence_parallel, "recompute": recompute}
+        block = parallel_gpt_block(comm, gpt_weights(h), "h", h // a, **options)
+        _, cache = block.forward(own_tokens(x, comm, sequence_parallel))
+        if backward:
+            block.backward(own_tokens(dy, comm, sequence_parallel), cache)
+
+    forward, both = (run(program, 2, backward).timeline.messages(0) for backward in (False, True))
+    backward = 6 + 4 * 2 if sequence_parallel else 2 * 2  # 6 halves of an all-reduce, and those of 4 norm gradients
+    assert both == forward + backward + (forwards - 1) * forward
+
+
 def test_a_bias_added_by_every_rank_counts_t_times(monkeypatch):
     monkeypatch.delattr(gpt.PartialSums, "project")
     assert errors(2)["y"] > 0.1
