@@ -27,6 +27,7 @@ Height = tuple[float, float]  # from and to, around the middle of a lane
 
 OVER, ABOVE = 2.1, 2.2  # drawing order: boxes, then arrows, then words
 MANY = 500  # hatched boxes: more are drawn without outlines, which would hide the pattern
+NARROW = 2  # points of a box that keeps a white edge
 OUTLINE = 10.0  # points of the letters whose outlines are kept
 DIGIT_HEIGHT = 0.73  # of the font's size
 NARROWEST = 0.25  # of the font's size; no letter is narrower on average
@@ -37,7 +38,9 @@ def rectangles(
     axes: Axes, name: str, left: Numbers, right: Numbers, low: Numbers, high: Numbers, colors: Sequence[str]
 ) -> None:
     """Filled rectangles, in the units of the axes; `name` is the collection's gid."""
-    fills = PolyCollection(_corners(left, right, low, high), facecolors=colors, edgecolors=theme.PAPER, linewidths=0.6)
+    points = 72 * inches(axes)[0] / np.ptp(axes.get_xlim()) * np.median(np.subtract(right, left))
+    gap = 0.6 if points >= NARROW else 0  # paper between neighbours, as long as it leaves something of them
+    fills = PolyCollection(_corners(left, right, low, high), facecolors=colors, edgecolors=theme.PAPER, linewidths=gap)
     fills.set_gid(name)
     axes.add_collection(fills, autolim=False)
 

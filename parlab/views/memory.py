@@ -73,7 +73,7 @@ def _mark_peak(axes: Axes, lane: int, peak: int, last: int, highest: int) -> Non
     level = lane + BASE - HEIGHT * peak / highest
     axes.plot([0, last], [level, level], color=theme.INK, linewidth=0.9, linestyle=(0, (4, 3)))
     beside = axes.get_yaxis_transform()
-    text = format_bytes(peak)
+    text = f"peak {format_bytes(peak)}"
     axes.text(1.01, lane, text, transform=beside, size=theme.SMALL, color=theme.INK, va="center")
 
 
