@@ -1,0 +1,214 @@
+"""Held bytes: counted from the irecv until the memory dies, each buffer once, the same in every run."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+
+import numpy as np
+import pytest
+
+from parlab.world import Cluster, per_rank, run
+
+KB = 1000
+TICKS = Cluster.uniform(latency=0, bandwidth=1e12)  # a picosecond a byte
+
+
+def bytes_(xp, count):
+    return xp.zeros(count, dtype=xp.uint8)
+
+
+def changes(timeline, rank=0):
+    """The levels of held bytes, without repeats."""
+    levels = [0]
+    for _, total in timeline.held(rank):
+        if total != levels[-1]:
+            levels.append(total)
+    return levels
+
+
+def test_a_message_is_held_from_its_irecv_on_until_its_last_reference_dies(xp):
+    def program(comm):
+        with comm.compute("before", seconds=100e-12):
+            pass
+        if comm.rank == 1:
+            comm.send(bytes_(xp, KB), 0)
+            return
+        request = comm.irecv(1, bytes_(xp, KB))
+        x = request.wait()
+        with comm.compute("use", seconds=50e-12):
+            pass
+        del x
+        with comm.compute("after", seconds=50e-12):
+            pass
+
+    timeline = run(program, 2, cluster=TICKS).timeline
+    assert timeline.held(0) == [(100, KB), (1150, 0)]
+    assert timeline.held_by_name(0) == {"received": [(100, KB), (1150, 0)]}
+    assert (timeline.peak_bytes(0), timeline.peak_bytes(1)) == (KB, 0)
+    assert timeline.makespan == 1200
+
+
+def test_the_array_that_says_what_comes_is_not_kept_alive_by_an_irecv(xp):
+    def program(comm):
+        if comm.rank == 1:
+            comm.recv(0, bytes_(xp, 1))
+            return comm.send(bytes_(xp, KB), 0)
+        like = bytes_(xp, KB)
+        comm.hold("like", like)
+        request = comm.irecv(1, like)
+        del like
+        comm.send(bytes_(xp, 1), 1)
+        request.wait()
+
+    timeline = run(program, 2, cluster=TICKS).timeline
+    assert timeline.held_by_name(0)["like"] == [(0, KB), (0, 0)]
+
+
+def test_a_view_keeps_its_owner_and_its_owner_is_counted_whole(xp):
+    def program(comm):
+        x = bytes_(xp, KB)
+        comm.hold("weights", x)
+        view = x[:10]
+        del x
+        with comm.compute("use the view", seconds=1e-12):
+            pass
+        del view
+
+    timeline = run(program, 1).timeline
+    assert timeline.held(0) == [(0, KB), (1, 0)]
+
+
+def test_a_view_that_is_held_counts_the_memory_it_keeps(xp):
+    def program(comm):
+        view = bytes_(xp, KB)[:10]
+        comm.hold("slice", view)
+        return view
+
+    assert run(program, 1).timeline.peak_bytes(0) == KB
+
+
+def test_the_same_memory_is_counted_once_under_its_first_name(xp):
+    def program(comm):
+        x = bytes_(xp, KB)
+        comm.hold("first", x)
+        comm.hold("second", x, x[:5], [x], {"k": (x,)})
+        if comm.rank == 0:
+            comm.send(x, 1)
+        else:
+            received = comm.recv(0, x)
+            comm.hold("third", received)
+
+    timeline = run(program, 2).timeline
+    assert set(timeline.held_by_name(0)) == {"first"}
+    assert set(timeline.held_by_name(1)) == {"first", "received"}
+    assert timeline.peak_bytes(1) == 2 * KB
+
+
+def test_hold_takes_nested_values_and_names_add_up(xp):
+    def program(comm):
+        kept = {"a": [bytes_(xp, 10), (bytes_(xp, 20),)], "b": bytes_(xp, 30)}
+        comm.hold("nested", kept, bytes_(xp, 40))  # the last one dies at once
+        comm.hold("other", bytes_(xp, 50))
+        return kept
+
+    timeline = run(program, 1).timeline
+    assert timeline.held_by_name(0)["nested"][-1] == (0, 60)
+    assert timeline.held_by_name(0)["other"][-1] == (0, 0)
+    assert timeline.peak_bytes(0) == 110
+
+
+def test_what_is_returned_is_held_to_the_end_and_dies_after_the_run_unnoticed():
+    def program(comm):
+        x = bytes_(np, KB)
+        comm.hold("result", x)
+        return x
+
+    done = run(program, 2)
+    results, done.results = done.results, None
+    del results
+    assert done.timeline.held(1) == [(0, KB)]
+
+
+def test_memory_in_a_cycle_lives_to_the_end_of_the_run_in_every_run():
+    def program(comm):
+        node = {"x": bytes_(np, KB)}
+        node["self"] = node
+        comm.hold("cycle", node["x"])
+        del node
+        comm.hold("more", x := bytes_(np, KB))
+        return x.size
+
+    assert {run(program, 1).timeline.peak_bytes(0) for _ in range(5)} == {2 * KB}
+
+
+def test_two_receives_posted_ahead_hold_both_buffers_one_by_one_only_one(xp):
+    def ahead(comm):
+        if comm.rank:
+            return [comm.send(bytes_(xp, KB), 0) for _ in range(4)] and None
+        requests = [comm.irecv(1, bytes_(xp, KB)) for _ in range(4)]
+        return [request.wait() for request in requests] and None
+
+    def one_by_one(comm):
+        for _ in range(4):
+            if comm.rank:
+                comm.send(bytes_(xp, KB), 0)
+            else:
+                comm.recv(1, bytes_(xp, KB))
+
+    assert run(ahead, 2).timeline.peak_bytes(0) == 4 * KB
+    assert run(one_by_one, 2).timeline.peak_bytes(0) == KB
+
+
+def test_a_ring_that_keeps_one_block_and_receives_the_next_peaks_at_2_blocks(xp):
+    def ring(comm, block):
+        for _ in range(comm.size - 1):
+            block = comm.sendrecv(block, comm.right, comm.left)
+
+    timeline = run(ring, 5, per_rank([bytes_(xp, KB)] * 5)).timeline
+    assert [timeline.peak_bytes(rank) for rank in range(5)] == [2 * KB] * 5
+    assert changes(timeline) == [0, KB, 2 * KB, KB, 2 * KB, KB, 2 * KB, KB, 0]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_peaks_are_the_same_in_20_runs_under_random_delays(xp, beside):
+    def program(comm, seed):
+        dice = Random(f"{seed} {comm.rank}")
+        block = bytes_(xp, KB)
+        comm.hold("block", block)
+        for step in range(6):
+            time.sleep(dice.random() * 5e-4)
+            request = comm.irecv(comm.left, block)
+            sent = comm.isend(block, comm.right)
+            if beside:
+                total = comm.iall_reduce(block)
+            if step % 2:
+                del block
+                time.sleep(dice.random() * 5e-4)
+            block = request.wait()
+            sent.wait()
+            if beside:
+                comm.hold("total", total.wait())
+
+    def levels(seed):
+        timeline = run(program, 4, seed).timeline
+        return str([timeline.held(rank) for rank in range(4)])
+
+    assert len({levels(seed) for seed in range(20)}) == 1
+
+
+def test_an_empty_array_holds_nothing(xp):
+    def program(comm):
+        comm.hold("empty", bytes_(xp, 0))
+        comm.sendrecv(bytes_(xp, 0), comm.right, comm.left)
+
+    assert run(program, 2).timeline.peak_bytes(0) == 0
+
+
+def test_arrays_of_the_caller_may_be_held_and_the_callers_memory_counts_on_every_rank(xp):
+    def program(comm, x):
+        comm.hold("weights", x)
+        return x
+
+    timeline = run(program, 2, bytes_(xp, KB)).timeline
+    assert [timeline.peak_bytes(rank) for rank in (0, 1)] == [KB, KB]

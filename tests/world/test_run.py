@@ -1,0 +1,220 @@
+"""What goes into a run and what comes out: arguments, contexts, results, prints, groups."""
+
+from __future__ import annotations
+
+import contextvars
+import gc
+import inspect
+
+import numpy as np
+import pytest
+
+from parlab.arrays import to_numpy
+from parlab.world import CLASSROOM, Cluster, Run, per_rank, run
+
+
+def test_results_are_a_list_in_rank_order_whatever_rank_is_done_first():
+    import time
+
+    def program(comm):
+        time.sleep(0.02 * (3 - comm.rank))
+        return comm.rank, comm.size, comm.left, comm.right
+
+    assert run(program, 4).results == [(0, 4, 3, 1), (1, 4, 0, 2), (2, 4, 1, 3), (3, 4, 2, 0)]
+
+
+def test_the_default_cluster_is_the_classroom_and_repr_is_a_table_with_a_row_a_rank():
+    done = run(lambda comm: comm.barrier(), 3)
+    assert isinstance(done, Run)
+    assert done.cluster is CLASSROOM
+    lines = repr(done).splitlines()
+    assert lines[0] == "Run: 3 ranks, makespan 2.00 µs on classroom"
+    assert lines[1].split() == ["rank", "compute", "wait", "messages", "sent", "peak", "held"]
+    assert [line.split()[0] for line in lines[2:]] == ["0", "1", "2"]
+    assert repr(run(lambda comm: None, 18)).splitlines()[-1] == "... and 2 more ranks"
+
+
+def arrays_in(x):
+    if isinstance(x, dict):
+        x = list(x.values())
+    return [leaf for item in x for leaf in arrays_in(item)] if isinstance(x, list | tuple) else [x]
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x, (x,)], lambda x: {"a": {"b": x}}], ids=["x", "list", "dict"])
+def test_plain_arguments_arrive_read_only_also_nested_and_by_name(wrap):
+    def program(comm, by_position, *, by_name):
+        for array in arrays_in([by_position, by_name]):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 7
+        return True
+
+    x = np.ones(3)
+    assert run(program, 2, wrap(x), by_name=wrap(x)).results == [True, True]
+    x[0] = 2  # the caller's array is as writable as before
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x, (x,)], lambda x: {"a": {"b": x}}], ids=["x", "list", "dict"])
+def test_per_rank_arguments_are_the_ranks_own_copies_also_nested_and_by_name(xp, wrap):
+    def program(comm, by_position, *, by_name):
+        for array in arrays_in([by_position, by_name]):
+            array += comm.rank + 1
+        return [float(array[0]) for array in arrays_in([by_position, by_name])]
+
+    x = xp.ones(3)
+    first, second = run(program, 2, per_rank([wrap(x)] * 2), by_name=per_rank([wrap(x)] * 2)).results
+    assert set(first) == {2.0}
+    assert set(second) == {3.0}
+    np.testing.assert_array_equal(to_numpy(x), np.ones(3))
+
+
+def test_containers_of_plain_arguments_are_rebuilt_so_that_a_rank_changes_only_its_own():
+    def program(comm, items, options):
+        items.append(comm.rank)
+        options["rank"] = comm.rank
+        return len(items), options["rank"]
+
+    items, options = [1], {}
+    assert run(program, 3, items, options).results == [(2, 0), (2, 1), (2, 2)]
+    assert (items, options) == ([1], {})
+
+
+def test_arguments_that_are_no_arrays_pass_as_they_are():
+    marker = object()
+    results = run(lambda comm, *args, **kwargs: (args, kwargs), 2, 3, "x", None, marker, k=np.float64(2)).results
+    assert results[1] == ((3, "x", None, marker), {"k": np.float64(2)})
+
+
+def test_per_rank_takes_any_sequence_of_items():
+    assert run(lambda comm, x: x, 3, per_rank(range(5, 8))).results == [5, 6, 7]
+    assert run(lambda comm, x: x.tolist(), 2, per_rank(np.eye(2))).results == [[1, 0], [0, 1]]
+    assert run(lambda comm, x: x, 2, per_rank(name for name in "ab")).results == ["a", "b"]
+
+
+def test_np_errstate_and_context_variables_reach_the_ranks_and_do_not_come_back():
+    variable = contextvars.ContextVar("variable", default="default")
+    variable.set("caller's")
+
+    def program(comm):
+        seen = variable.get()
+        variable.set(f"rank {comm.rank}")
+        return seen, np.geterr()["divide"], variable.get()
+
+    with np.errstate(divide="raise"):
+        results = run(program, 2).results
+        with pytest.raises(FloatingPointError):
+            run(lambda comm: np.ones(1) / np.zeros(1), 1)
+    assert results == [("caller's", "raise", "rank 0"), ("caller's", "raise", "rank 1")]
+    assert variable.get() == "caller's"
+
+
+def test_the_garbage_collector_is_paused_in_a_run_and_on_again_after_it_also_after_an_error():
+    assert run(lambda comm: gc.isenabled(), 2).results == [False, False]
+    assert gc.isenabled()
+    with pytest.raises(KeyError):
+        run(lambda comm: {}["missing"], 2)
+    assert gc.isenabled()
+
+
+def test_blas_works_on_one_thread_inside_a_run_and_on_as_many_as_before_after_it():
+    from threadpoolctl import threadpool_info
+
+    def threads():
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    before = threads()
+    assert set(run(lambda comm: threads(), 2).results[0]) <= {1}
+    assert threads() == before
+
+
+def test_on_another_cluster_runs_no_rank_again():
+    runs = []
+    done = run(lambda comm: runs.append(comm.rank) or comm.all_reduce(np.ones(4)), 4)
+    slow = done.on(Cluster.uniform(1, 1))
+    assert len(runs) == 4
+    assert slow.makespan == 6 * (10**12 + 8 * 10**12)
+    assert done.timeline.makespan < slow.makespan
+
+
+def test_messages_are_copies_the_sender_may_change_what_it_sent_at_once(xp):
+    def program(comm):
+        x = xp.ones(3)
+        if comm.rank == 0:
+            request = comm.isend(x, 1)
+            x += 6
+            request.wait()
+            return None
+        return float(comm.recv(0, x)[0])
+
+    assert run(program, 2).results == [None, 1.0]
+
+
+def test_messages_arrive_c_ordered_from_every_memory_order():
+    views = [np.arange(6.0).reshape(2, 3).T, np.asfortranarray(np.ones((3, 2))), np.ones((6, 4))[::2, ::2]]
+
+    def program(comm):
+        return [comm.sendrecv(view, comm.right, comm.left) for view in views]
+
+    for view, received in zip(views, run(program, 2).results[0], strict=True):
+        assert received.flags.c_contiguous
+        assert received.flags.writeable
+        np.testing.assert_array_equal(received, view)
+
+
+def test_split_orders_by_key_then_rank_and_none_joins_no_group():
+    def program(comm):
+        group = comm.split(None if comm.rank == 4 else comm.rank % 2, key=comm.rank // 2 * -1)
+        if group is None:
+            return None
+        nested = group.split(0)
+        return group.rank, group.size, nested.rank, repr(group)
+
+    assert run(program, 6).results == [
+        (1, 2, 1, "Comm(rank 1 of 2, group world/1:0)"),
+        (2, 3, 2, "Comm(rank 2 of 3, group world/1:1)"),
+        (0, 2, 0, "Comm(rank 0 of 2, group world/1:0)"),
+        (1, 3, 1, "Comm(rank 1 of 3, group world/1:1)"),
+        None,
+        (0, 3, 0, "Comm(rank 0 of 3, group world/1:1)"),
+    ]
+
+
+def test_colours_that_are_equal_numbers_of_other_types_are_one_group():
+    def program(comm):
+        color = [True, 1, np.int64(1)][comm.rank]
+        return comm.split(color).all_reduce(np.ones(1))[0]
+
+    assert run(program, 3).results == [3.0] * 3
+
+
+def test_groups_messages_and_collectives_keep_apart():
+    """The same two ranks talk in two groups and in collectives at once, without mixing a message up."""
+
+    def program(comm):
+        groups = [comm, comm.split(0), comm.split(0)]
+        other = 1 - comm.rank
+        requests = [group.irecv(other, np.ones(1)) for group in groups]
+        total = comm.all_reduce(np.full(1, 100.0))[0]
+        for number, group in reversed(list(enumerate(groups))):
+            group.isend(np.full(1, float(number)), other).wait()
+        return [float(request.wait()[0]) for request in requests], float(total)
+
+    assert run(program, 2).results == [([0.0, 1.0, 2.0], 200.0)] * 2
+
+
+def test_all_values_of_the_contract_travel_arrays_tuples_lists_dicts_named_tuples_and_numpy_scalars():
+    from collections import namedtuple
+
+    pair = namedtuple("pair", "k v")  # noqa: PYI024
+    value = (np.ones(2), [np.zeros((1, 2), dtype=np.int8)], {"b": np.float32(3), "a": pair(np.ones(0), np.ones(1) > 0)})
+    received = run(lambda comm: comm.sendrecv(value, comm.right, comm.left), 2).results[0]
+    assert isinstance(received, tuple)
+    assert list(received[2]) == ["a", "b"]
+    assert received[2]["a"]._fields == ("k", "v")
+    assert received[1][0].dtype == np.int8
+    assert float(received[2]["b"]) == 3
+    timeline = run(lambda comm: comm.sendrecv(value, comm.right, comm.left), 2).timeline
+    assert (timeline.messages(0), timeline.bytes_sent(0)) == (1, 16 + 2 + 4 + 1)
+
+
+def test_the_docstring_example_of_run_is_what_a_newcomer_types():
+    assert "comm.all_reduce(x)" in inspect.getdoc(run)
