@@ -228,14 +228,8 @@ def test_sizes_that_do_not_divide_are_refused_with_the_nearest_that_do(changes, 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda own, full: full,
-            r"embed_tokens.weight has shape \(19, 16\): of \(19, 16\), rank 0 of 2 owns \(10, 16\)",
-        ),
-        (
-            lambda own, full: {name: w for name, w in own.items() if "norm" not in name},
-            "input_layernorm.weight is missing",
-        ),
+        (lambda own, full: full, r"embed_tokens.weight has shape \(19, 16\): .*, rank 0 of 2 owns \(10, 16\)"),
+        (lambda own, full: {name: x for name, x in own.items() if "norm" not in name}, "input_layernorm.* is missing"),
     ],
 )
 def test_weights_that_are_not_this_ranks_slices_are_refused(change, message):
@@ -265,13 +259,11 @@ def test_random_sizes_within_1e_12_of_serial(data):
         num_key_value_heads=G,
         tie_word_embeddings=tied,
     )
-    shape = data.draw(st.integers(1, 3)), size * data.draw(st.integers(1, 3))
+    least = 1 if size > 1 else 2  # one token alone has nothing to attend to: its gradients of q and k are rounding
+    shape = data.draw(st.integers(1, 3)), size * data.draw(st.integers(least, 3))
     tokens, targets = np.random.default_rng(0).integers(serial.config.vocab_size, size=(2, *shape))
     found = parallel_results(serial, size, tokens, targets, sequence_parallel=sequence_parallel)
-    expected = serial_results(serial, tokens, targets)
-    scale = max(float(np.max(np.abs(array))) for array in expected.values())
-    for name, array in expected.items():  # one token alone has no attention to learn: its gradients are rounding
-        assert relative_error(found[name], array, floor=1e-3 * scale) <= 1e-12, name
+    assert_all_within(found, serial_results(serial, tokens, targets), 1e-12)
 
 
 def test_a_sequence_that_does_not_divide_is_refused_with_the_nearest_that_do():
