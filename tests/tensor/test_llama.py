@@ -259,11 +259,13 @@ def test_random_sizes_within_1e_12_of_serial(data):
         num_key_value_heads=G,
         tie_word_embeddings=tied,
     )
-    least = 1 if size > 1 else 2  # one token alone has nothing to attend to: its gradients of q and k are rounding
-    shape = data.draw(st.integers(1, 3)), size * data.draw(st.integers(least, 3))
+    shape = data.draw(st.integers(1, 3)), size * data.draw(st.integers(1, 3))
     tokens, targets = np.random.default_rng(0).integers(serial.config.vocab_size, size=(2, *shape))
     found = parallel_results(serial, size, tokens, targets, sequence_parallel=sequence_parallel)
-    assert_all_within(found, serial_results(serial, tokens, targets), 1e-12)
+    expected = serial_results(serial, tokens, targets)
+    largest = max(float(np.max(np.abs(array))) for array in expected.values())
+    for name, array in expected.items():  # where all tokens are alike, q and k have gradients of rounding alone
+        assert relative_error(found[name], array, floor=1e-3 * largest) <= 1e-12, name
 
 
 def test_a_sequence_that_does_not_divide_is_refused_with_the_nearest_that_do():
