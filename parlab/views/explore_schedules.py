@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from parlab.pipeline import (
     Costs,
     Schedule,
+    ScheduleTimeline,
     gpipe,
     interleaved_one_f_one_b,
     looped_bfs,
@@ -29,7 +31,8 @@ SCHEDULES: dict[str, Callable[[int, int, int], Schedule]] = {
     "ZB-H1": lambda p, m, v: zb_h1(p, m),
     "ZB-H2": lambda p, m, v: zb_h2(p, m),
 }
-NOTHING, PATH, FIRST, LAST = "nothing", "critical path", "why rank 0 waits", "why the last rank waits"
+NOTHING, PATH = "nothing", "critical path"
+MOST_WAITS = 30  # that the slider offers
 
 
 def pipeline(
@@ -41,7 +44,7 @@ def pipeline(
     backward_input: float = 1,
     backward_weight: float = 1,
     transfer: float = 0,
-    mark: str = NOTHING,
+    mark: str | int = NOTHING,
 ) -> Picture:
     """Draw a schedule of the papers; what `explore_schedules` shows. Where a schedule refuses the numbers, draw why.
 
@@ -54,15 +57,15 @@ def pipeline(
         backward_input: I, likewise.
         backward_weight: W, likewise; a full backward takes I + W.
         transfer: time of a message between two ranks.
-        mark: "nothing", "critical path", "why rank 0 waits" or "why the last rank waits": its longest wait.
+        mark: "nothing", "critical path", or a number: explain the longest wait (1), the next (2), ...
 
     Raises:
         ValueError: an unknown schedule or mark, or a negative cost.
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule={schedule!r}: choose one of {', '.join(SCHEDULES)}")
-    if mark not in (NOTHING, PATH, FIRST, LAST):
-        raise ValueError(f"mark={mark!r}: choose {NOTHING}, {PATH}, {FIRST} or {LAST}")
+    if mark not in (NOTHING, PATH) and not (isinstance(mark, int) and mark >= 1):
+        raise ValueError(f"mark={mark!r}: choose {NOTHING}, {PATH}, or the number of a wait, from 1")
     costs = Costs(forward / v, backward_input / v, backward_weight / v, transfer)
     try:
         made = SCHEDULES[schedule](p, m, v)
@@ -72,8 +75,24 @@ def pipeline(
     if chunks < v:
         costs = Costs(forward, backward_input, backward_weight, transfer)
     shown = simulate(made, costs)
-    rank = {FIRST: 0, LAST: p - 1}.get(mark)
-    return draw(shown, critical_path=mark == PATH, why=rank if rank is not None and shown.idle(rank) else None)
+    wait = _wait(shown, mark) if isinstance(mark, int) else None
+    return draw(shown, critical_path=mark == PATH, why=wait, end=_round_above(shown.makespan))
+
+
+def _wait(shown: ScheduleTimeline, number: int) -> tuple[int, float] | None:
+    """(rank, start) of a wait, the longest first; the last if there are not so many, None if there are none."""
+    waits = [slot for rank in range(shown.size) for slot in shown.idle(rank) if slot.action]
+    by_length = sorted(waits, key=lambda slot: slot.start - slot.end)
+    if not by_length:
+        return None
+    chosen = by_length[min(number, len(by_length)) - 1]
+    return chosen.rank, chosen.start
+
+
+def _round_above(makespan: float) -> float:
+    """An axis that stands still while a slider moves a little: two digits, the second in steps of 2.5."""
+    step = 10 ** math.floor(math.log10(makespan or 1)) / 4
+    return math.ceil((makespan or 1) / step) * step
 
 
 def _refused(schedule: str, reason: str) -> Picture:
@@ -84,11 +103,12 @@ def _refused(schedule: str, reason: str) -> Picture:
 
 
 def explore_schedules() -> Explorer:
-    """Sliders for `pipeline`: ranks, microbatches, chunks, the costs F, I, W and of a transfer; what to mark."""
+    """Sliders for `pipeline`: p, m, v, the costs F, I, W and of a transfer; and the critical path, or why a rank waits."""
     costs = [(f"{cost:g}", cost) for cost in (0, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4)]
+    waits = [(f"wait {number}", number) for number in range(1, MOST_WAITS + 1)]
     controls = {
         "schedule": choice("schedule", [(name, name) for name in SCHEDULES], "1F1B"),
-        "mark": choice("mark", [(name, name) for name in (NOTHING, PATH, FIRST, LAST)], NOTHING),
+        "mark": steps("mark", [(NOTHING, NOTHING), (PATH, PATH), *waits], NOTHING),
         "p": steps("ranks p", [(str(n), n) for n in (1, 2, 3, 4, 5, 6, 8, 12, 16)], 4),
         "m": steps("microbatches m", [(str(n), n) for n in (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)], 8),
         "v": steps("chunks a rank v", [(str(n), n) for n in (1, 2, 4)], 1),

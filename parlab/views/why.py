@@ -13,7 +13,7 @@ from parlab.views import marks, theme
 from parlab.views.schedule_bars import WHOLE, Bar
 from parlab.world import Span
 
-THICK = 2.0  # points
+THICK, THIN, MANY = 2.0, 0.9, 60  # points; more frames than that are thin
 
 
 def path_in_words(shown: ScheduleTimeline) -> str:
@@ -89,5 +89,6 @@ def frame(axes: Axes, name: str, boxes: list[tuple[int, Any, Any]]) -> None:
         for rank, start, end in boxes
         for low, high in [WHOLE]
     ]
-    frames = PolyCollection(corners, facecolors="none", edgecolors=theme.ALARM, linewidths=THICK, gid=name, zorder=2.05)
+    width = THICK if len(boxes) <= MANY else THIN
+    frames = PolyCollection(corners, facecolors="none", edgecolors=theme.ALARM, linewidths=width, gid=name, zorder=2.05)
     axes.add_collection(frames, autolim=False)

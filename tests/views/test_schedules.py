@@ -284,7 +284,8 @@ def test_a_rank_that_is_never_idle_is_refused():
         (lambda: views.bubble_and_memory(m=7), "m=7: no number of ranks divides it; use a multiple"),
         (lambda: views.bubble_and_memory(p=4, schedules=["zb"]), "schedules: 'zb' is none of GPipe, 1F1B"),
         (lambda: views.pipeline("zb"), "schedule='zb': choose one of naive, GPipe"),
-        (lambda: views.pipeline(mark="all"), "mark='all': choose nothing, critical path"),
+        (lambda: views.pipeline(mark="all"), "mark='all': choose nothing, critical path, or the number of a wait"),
+        (lambda: views.pipeline(mark=0), "mark=0: choose nothing, critical path, or the number of a wait, from 1"),
         (lambda: views.pipeline(transfer=-1), "transfer=-1: costs must be at least 0"),
     ],
 )
@@ -437,7 +438,22 @@ def test_p4_m8_takes_what_the_formula_says_whatever_the_chunks(schedule, v, make
     assert f"makespan {makespan:g} units" in repr(views.pipeline(schedule, v=v))
 
 
-@pytest.mark.parametrize("mark", ["critical path", "why rank 0 waits", "why the last rank waits"])
+def test_waits_are_explained_the_longest_first_and_beyond_the_last_the_last():
+    said = [repr(views.pipeline(p=2, m=2, mark=number)).splitlines()[-1] for number in (1, 2, 3, 9)]
+    assert said == [
+        "rank 0 is idle from 2 to 4: 0B0 needs 1B0, which rank 1 ends at 4",
+        "rank 0 is idle from 6 to 7: 0B1 needs 1B1, which rank 1 ends at 7",
+        "rank 1 is idle from 0 to 1: 1F0 needs 0F0, which rank 0 ends at 1",
+        "rank 1 is idle from 0 to 1: 1F0 needs 0F0, which rank 0 ends at 1",
+    ]
+
+
+@pytest.mark.parametrize(("transfer", "end"), [(0, 35), (0.125, 35), (0.25, 37.5), (2, 65)])
+def test_the_widgets_axis_ends_a_little_above_the_makespan(transfer, end):
+    assert {axes.get_xlim() for axes in views.pipeline(transfer=transfer).axes} == {(0, end)}
+
+
+@pytest.mark.parametrize("mark", ["critical path", 1, 30])
 @pytest.mark.parametrize("p", [1, 4])
 def test_marks_are_drawn_for_any_number_of_ranks(mark, p):
     assert png(views.pipeline(p=p, mark=mark))
