@@ -50,7 +50,10 @@ def all_reduce_times(
     """
     runs = {} if runs is None else runs
     size, cluster = _checked_world(runs, size, cluster)
-    chosen = _checked_algorithms(runs, algorithms, size, cluster)
+    wanted = list(runs) or None if algorithms is None else algorithms
+    chosen = checked_algorithms(wanted, size, cluster)
+    checked_algorithms(list(runs) or None, size, cluster)
+    chosen += [name for name in runs if name not in chosen]
     dots = {
         name: [(n, run.on(cluster).makespan) for n, run in sorted(measured.items())]
         for name, measured in runs.items()
@@ -134,21 +137,27 @@ def _checked_world(runs: Any, size: Any, cluster: Any) -> tuple[int, Cluster]:
     return size, cluster
 
 
-def _checked_algorithms(runs: Mapping[str, Any], algorithms: Any, size: int, cluster: Cluster) -> list[str]:
-    whole_nodes = size % cluster.ranks_per_node == 0 and 1 < cluster.ranks_per_node < size
+def checked_algorithms(algorithms: Sequence[str] | None, size: int, cluster: Cluster) -> list[str]:
+    """The algorithms to draw; None: all that fit `size` ranks on `cluster`.
+
+    Raises:
+        ValueError: not a list, an unknown one, or hierarchical where the nodes are not whole.
+    """
+    inside = cluster.ranks_per_node
     if algorithms is None:
-        algorithms = list(runs) or [name for name in STEPS if name != "hierarchical" or whole_nodes]
+        nodes = size % inside == 0 and 1 < inside < size
+        return [name for name in STEPS if name != "hierarchical" or nodes]
     if not isinstance(algorithms, list | tuple) or not algorithms:
         raise ValueError(f"algorithms={algorithms!r}: must be a list of some of {', '.join(STEPS)}")
-    for name in [*algorithms, *runs]:
+    for name in algorithms:
         if name not in STEPS:
             raise ValueError(f"algorithms: {name!r} is none of {', '.join(STEPS)}")
-        if name == "hierarchical" and size % cluster.ranks_per_node:
+        if name == "hierarchical" and size % inside:
             raise ValueError(
-                f"algorithms: hierarchical needs whole nodes, but size={size} is no multiple of the cluster's "
-                f"{cluster.ranks_per_node} ranks a node"
+                f"algorithms: hierarchical needs whole nodes, but size={size} is no multiple of the cluster's {inside} "
+                "ranks a node"
             )
-    return list(dict.fromkeys([*algorithms, *runs]))
+    return list(dict.fromkeys(algorithms))
 
 
 def _log_axes(axes: Axes, nbytes: np.ndarray, times: Mapping[str, np.ndarray]) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from parlab.views.crossings import all_reduce_times
+from functools import lru_cache
+
+import numpy as np
+
+from parlab.views.crossings import all_reduce_times, checked_algorithms
 from parlab.views.picture import Picture
 from parlab.views.widget import BANDWIDTHS, LATENCIES, Explorer, choice, steps
-from parlab.world import Cluster, Device, Link
+from parlab.world import Cluster, Comm, Device, Link, Run, run
 
 ALL = "all"
+MEASURED = 2**16  # bytes of the array that is really reduced
+MOST_RUN = 16  # ranks that really run: more would make a slider wait
 SLOWER_BETWEEN = 5, 10  # latency and bandwidth between nodes against inside, as in the classroom
 
 
@@ -19,6 +25,8 @@ def collectives(
     algorithm: str = ALL,
 ) -> Picture:
     """Draw the all-reduce algorithms on a cluster; what `explore_collectives` shows.
+
+    Up to 16 ranks really all-reduce 64 KiB, once for each algorithm, and are timed on the cluster: the dots.
 
     Args:
         nodes: how many; the links between them have 5 times the latency and a tenth of the bandwidth.
@@ -35,13 +43,29 @@ def collectives(
     slower, thinner = SLOWER_BETWEEN
     device = Device("classroom", 1e12, 1e11)
     inside, between = Link(latency, bandwidth), Link(slower * latency, bandwidth / thinner)
-    chosen = None if algorithm == ALL else ["ring", algorithm]
     cluster = Cluster("this cluster", device, ranks_per_node, inside, between)
-    return all_reduce_times(size=nodes * ranks_per_node, cluster=cluster, algorithms=chosen)
+    size = nodes * ranks_per_node
+    names = checked_algorithms(None if algorithm == ALL else ["ring", algorithm], size, cluster)
+    runs = {name: {MEASURED: _ran(name, size, ranks_per_node)} for name in names} if size <= MOST_RUN else {}
+    return all_reduce_times(runs, size=size, cluster=cluster, algorithms=names)
+
+
+@lru_cache(maxsize=256)
+def _ran(algorithm: str, size: int, ranks_per_node: int) -> Run:
+    """An all-reduce of 64 KiB, to be timed on any cluster."""
+
+    def program(comm: Comm) -> None:
+        x = np.zeros(MEASURED, dtype=np.uint8)
+        comm.all_reduce(x, "max", algorithm, ranks_per_node=ranks_per_node if algorithm == "hierarchical" else None)
+
+    return run(program, size)
 
 
 def explore_collectives() -> Explorer:
-    """Sliders for `collectives`: nodes, ranks a node, latency α, bandwidth 1/β, and the algorithm."""
+    """Sliders for `collectives`: nodes, ranks a node, latency α, bandwidth 1/β, and the algorithm.
+
+    Latency and bandwidth only change the clock: no rank runs again.
+    """
     controls = {
         "nodes": steps("nodes", [(str(n), n) for n in (1, 2, 3, 4, 8)], 2),
         "ranks_per_node": steps("ranks a node", [(str(n), n) for n in (2, 3, 4, 5, 6, 7, 8)], 8),

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from parlab import views
-from parlab.views import exchange
+from parlab import Cluster, views
+from parlab.views import exchange, explore_all_reduce
+from parlab.views.all_reduce_clock import all_reduce_time
 from parlab.views.picture import png
 from parlab.views.widget import BANDWIDTHS, LATENCIES, Explorer, steps
-from tests.views.drawn import boxes, title
+from parlab.world import Device, Link
+from tests.views.drawn import artists, boxes, title
 
 EXPLORERS = {"two ranks": views.explore_two_ranks, "collectives": views.explore_collectives}
 CONTROLS = [(name, control) for name, explore in EXPLORERS.items() for control in explore().controls]
@@ -93,6 +95,28 @@ def test_moving_latency_and_bandwidth_runs_no_rank_again(monkeypatch):
     explorer.controls["bandwidth"].value = 1e9
     with pytest.raises(AssertionError, match="ran again"):
         explorer.controls["nbytes"].value = 2**10
+
+
+@pytest.mark.parametrize(("nodes", "inside"), [(1, 2), (2, 8), (3, 5)])
+def test_up_to_16_ranks_really_reduce_64_kib_for_each_algorithm(nodes, inside):
+    figure = views.collectives(nodes, inside, latency=2e-6, bandwidth=1e9)
+    for algorithm in ("ring", "recursive_doubling", "rabenseifner", *["hierarchical"] * (nodes > 1)):
+        (dot,) = artists(figure, f"measured {algorithm}")
+        cluster = Cluster("", Device("", 1, 1), inside, Link(2e-6, 1e9), Link(10e-6, 1e8))
+        (formula,) = all_reduce_time(algorithm, nodes * inside, np.array([2**16]), cluster)
+        assert dot.get_xdata() == [2**16]
+        assert dot.get_ydata() == pytest.approx([formula], rel=1e-3)  # blocks of 65536 bytes among 15 are uneven
+
+
+def test_more_than_16_ranks_do_not_run():
+    assert not artists(views.collectives(3, 6), "measured ring")
+
+
+def test_moving_the_cluster_of_the_collectives_runs_no_rank_again(monkeypatch):
+    explorer = views.explore_collectives()
+    monkeypatch.setattr(explore_all_reduce, "run", None)
+    explorer.controls["latency"].value = 5e-5
+    explorer.controls["bandwidth"].value = 1e9
 
 
 def test_sliders_follow_the_hand():
