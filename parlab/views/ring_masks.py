@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from parlab.sequence import RingSchedule, load_ratio, positions, unmasked_pairs
+from parlab.sequence import Block, RingSchedule, load_ratio, positions, unmasked_pairs
 from parlab.views import marks, theme
 from parlab.views.lanes import legend_of, name_lanes
 from parlab.views.picture import Picture, framed, title
@@ -74,9 +74,16 @@ def _axes(figure: Picture, left: float, side: float, width: float | None = None)
 
 
 def _masks(rank: int, size: int, layout: str, causal: bool) -> str:
-    ring = RingSchedule(rank, size)
-    masks = [ring.mask((rank - step) % size, layout, causal=causal) for step in range(size)]
-    return ", ".join(masks)
+    """What the rank attends in each step, in words."""
+    blocks = [RingSchedule(rank, size).block((rank - step) % size, 2, layout, causal=causal) for step in range(size)]
+    return ", ".join("none" if block is None else f"{block.mask}{_half(block)}" for block in blocks)
+
+
+def _half(block: Block) -> str:
+    """Which part of a shard of two tokens the block is, if not the whole."""
+    if block.queries.start:
+        return " (late queries)"
+    return " (early keys)" if block.keys.stop < 2 else ""
 
 
 def _image(S: int, size: int, layout: str, causal: bool) -> np.ndarray:  # [S, S, 3]

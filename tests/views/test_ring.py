@@ -158,6 +158,20 @@ def test_32_tokens_on_4_ranks_slowest_over_mean_57_of_33_and_1_and_12_of_11(layo
     )
 
 
+def test_the_text_says_what_is_attended_in_each_step():
+    assert repr(views.ring_masks(12, 3, "zigzag")).splitlines()[1:] == [
+        "rank 0: 26 pairs; causal, full (late queries), full (late queries)",
+        "rank 1: 26 pairs; causal, full (early keys), full (late queries)",
+        "rank 2: 26 pairs; causal, full (early keys), full (early keys)",
+    ]
+    assert repr(views.ring_masks(6, 2)).splitlines()[1:] == [
+        "rank 0: 6 pairs; causal, none",
+        "rank 1: 15 pairs; causal, full",
+    ]
+    assert "rank 0: 9 pairs; causal, strict" in repr(views.ring_masks(6, 2, "striped"))
+    assert "rank 0: 18 pairs; full, full" in repr(views.ring_masks(6, 2, causal=False))
+
+
 def test_a_mask_that_is_off_by_one_would_be_noticed(monkeypatch):
     monkeypatch.setitem(globals(), "causal_mask", lambda S: np.tril(np.ones((S, S), dtype=bool), -1))
     with pytest.raises(AssertionError):
