@@ -29,7 +29,7 @@ BATCH, LENGTH, LR = 8, 256, 1e-3
 
 def main() -> None:
     if importlib.util.find_spec("torch") is None:
-        print("torch is not installed (pip install parlab[peers]): nothing to compare with")
+        print("torch is not installed (pip install -e '.[peers]'): nothing to compare with")
         return
     text = np.random.default_rng(0).integers(CONFIG.vocab_size, size=(BATCH, LENGTH + 1))
     print("training step, parlab / PyTorch (target 2.00, aim 1.60):", ratio(our_step(text), pytorch_step(text)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from parlab.labs.exercise import Exercise, NotWritten, Wrong
-from parlab.labs.rank_programs import learners_line
+from parlab.labs.exercise import Exercise, Wrong
+from parlab.labs.functions import brief, called
 from parlab.nn.config import LlamaConfig
 from parlab.nn.llama import Llama
 from parlab.pipeline import (
@@ -45,22 +45,17 @@ GROWING = [Case(p, m) for p in range(2, 8) for m in (p, 2 * p - 1)]
 
 def listing(p: int, m: int) -> Schedule:
     """1F1B as PyTorch 2.15 lists it in `torch.distributed.pipelining._schedule_visualizer`, which cannot run."""
-    *others, last = one_f_one_b(p, m).ranks
-    renumbered = [Action(a.kind, a.stage, a.microbatch + (a.kind == "F")) for a in _actions(last)]
+    *others, last = one_f_one_b(p, m).actions
+    renumbered = [action._replace(microbatch=action.microbatch + (action.kind == "F")) for action in last]
     return Schedule([*others, renumbered], name=f"listed 1F1B, {p} ranks, {m} microbatches")
-
-
-def _actions(row: Sequence[Any]) -> list[Action]:
-    return [slot for slot in row if isinstance(slot, Action)]
 
 
 def _repaired(answer: Callable[..., Any], case: Case) -> list[str]:
     faulty = listing(case.size, case.microbatches)
-    schedule = _schedule(_call(answer, "repaired(listing)", faulty))
+    schedule = _schedule(called(answer, "repaired(listing)", faulty))
     if schedule == faulty:
         raise Wrong("it is still the listing that you were given")
-    _check_shape(schedule, case)
-    _validated(schedule)
+    _validated(schedule, case)
     expected = one_f_one_b(case.size, case.microbatches)
     for rank, (mine, wanted) in enumerate(zip(schedule.actions, expected.actions, strict=True)):
         for position, (one, other) in enumerate(zip(mine, wanted, strict=False)):
@@ -71,7 +66,7 @@ def _repaired(answer: Callable[..., Any], case: Case) -> list[str]:
                 )
     changed = sum(
         one != other
-        for mine, was in zip(schedule.ranks, faulty.ranks, strict=True)
+        for mine, was in zip(schedule.actions, faulty.actions, strict=True)
         for one, other in zip(mine, was, strict=True)
     )
     return [f"cells changed: {changed}", *_executed(schedule)]
@@ -85,14 +80,14 @@ def _placed(answer: Callable[..., Any], case: Case) -> list[str]:
     rows = []
     for rank in range(p):
         given = _without_weights(rank, p, m)
-        row = _call(answer, "place_weights(row, rank, p)", list(given), rank, p)
+        row = called(answer, "place_weights(row, rank, p)", list(given), rank, p)
         if not isinstance(row, list | tuple) or not all(isinstance(action, Action) for action in row):
-            raise Wrong(f"rank {rank}: returned {_brief(row)}, expected a list of actions")
+            raise Wrong(f"rank {rank}: returned {brief(row)}, expected a list of actions")
         if [action for action in row if action.kind != "W"] != given:
             raise Wrong(f"rank {rank}: the F's and I's are not those that were given, in their order; only add W's")
         rows.append(row)
     schedule = Schedule(rows)
-    _validated(schedule)
+    _validated(schedule, case)
     timeline = simulate(schedule)
     return [
         _at_most("activations a rank keeps", max(timeline.peak_activations), p, "p", _keeps_more(timeline, p)),
@@ -139,9 +134,8 @@ PUZZLE = Puzzle(3, 5, Costs(2, 2, 2, 1), limit=4, target=38, shortest=36)
 
 
 def _faster(answer: Callable[..., Any], puzzle: Puzzle) -> list[str]:
-    schedule = _schedule(_call(answer, "faster(costs)", puzzle.costs))
-    _check_shape(schedule, puzzle)
-    _validated(schedule)
+    schedule = _schedule(called(answer, "faster(costs)", puzzle.costs))
+    _validated(schedule, puzzle)
     timeline = simulate(schedule, puzzle.costs)
     kept = max(timeline.peak_activations)
     rank = timeline.peak_activations.index(kept)
@@ -165,19 +159,6 @@ def _faster(answer: Callable[..., Any], puzzle: Puzzle) -> list[str]:
 FASTER = Exercise(name="04.faster", cases=[PUZZLE], attempt=_faster)
 
 
-def _call(answer: Callable[..., Any], call: str, *arguments: Any) -> Any:
-    try:
-        result = answer(*arguments)
-    except NotImplementedError:
-        raise NotWritten from None
-    except Exception as error:
-        line = learners_line(error) or f"; it is called as {call}"
-        raise Wrong(f"it raised {type(error).__name__}: {error}{line}") from None
-    if result is None:
-        raise NotWritten
-    return result
-
-
 def _schedule(result: Any) -> Schedule:
     """A schedule, from the text of a CSV too."""
     if isinstance(result, str):
@@ -189,24 +170,21 @@ def _schedule(result: Any) -> Schedule:
             except ValueError as error:
                 raise Wrong(str(error).removeprefix(f"{path}: ")) from None
     if not isinstance(result, Schedule):
-        raise Wrong(f"returned {_brief(result)}, expected a Schedule, or the text of its CSV")
+        raise Wrong(f"returned {brief(result)}, expected a Schedule, or the text of its CSV")
     return result
 
 
-def _check_shape(schedule: Schedule, case: Case | Puzzle) -> None:
+def _validated(schedule: Schedule, case: Case | Puzzle) -> None:
     if schedule.num_ranks != case.size or schedule.num_stages != case.size:
         raise Wrong(
             f"it has {schedule.num_ranks} ranks and {schedule.num_stages} stages, should have {case.size} of each"
         )
-    if schedule.num_microbatches < case.microbatches:
-        raise Wrong(f"it has {schedule.num_microbatches} microbatches, should have {case.microbatches}")
-
-
-def _validated(schedule: Schedule) -> None:
     try:
         validate(schedule)
     except ValueError as error:
         raise Wrong(f"it cannot run: {error}") from None
+    if schedule.num_microbatches != case.microbatches:
+        raise Wrong(f"it has {schedule.num_microbatches} microbatches, should have {case.microbatches}")
 
 
 def _at_most(what: str, measured: Any, allowed: Any, formula: str, likely: str) -> str:
@@ -244,10 +222,6 @@ def _model(stages: int, microbatches: int) -> Any:
     loss, gradients = model.loss_and_gradients(inputs, targets)
     cut = model.stages([range(s, s + 1) for s in range(stages)])
     return cut, np.split(inputs, microbatches), np.split(targets, microbatches), loss, gradients
-
-
-def _brief(result: Any) -> str:
-    return f"{type(result).__name__} {result!r:.60}"
 
 
 EXERCISES = (LISTING, FASTER, PLACE_WEIGHTS)

@@ -50,7 +50,7 @@ def test_parts_later_are_bitwise_the_joint_backward():
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="not installed: torch (pip install parlab[peers])"
+    importlib.util.find_spec("torch") is None, reason="not installed: torch (pip install -e '.[peers]')"
 )
 def test_the_block_equals_pytorchs_pre_norm_encoder_layer():
     import torch

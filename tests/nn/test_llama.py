@@ -25,7 +25,7 @@ from tests.nn.transformers_reference import CONFIGURATIONS, SIZES, draw_tokens, 
 
 STORED = Path(__file__).parents[1] / "data" / "llama"
 PEERS_MISSING = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
-live = pytest.mark.skipif(bool(PEERS_MISSING), reason=f"not installed: {PEERS_MISSING} (pip install parlab[peers])")
+live = pytest.mark.skipif(bool(PEERS_MISSING), reason=f"not installed: {PEERS_MISSING} (pip install -e '.[peers]')")
 every_configuration = pytest.mark.parametrize("name", CONFIGURATIONS)
 
 

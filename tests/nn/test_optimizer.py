@@ -43,7 +43,7 @@ def test_adamw_is_algorithm_2_of_its_paper(xp):
     assert np.max(np.abs(to_numpy(weights["w"]) - expected)) < 1e-15
 
 
-@pytest.mark.skipif(TORCH_MISSING, reason="not installed: torch (pip install parlab[peers])")
+@pytest.mark.skipif(TORCH_MISSING, reason="not installed: torch (pip install -e '.[peers]')")
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-13), ("float32", 1e-6)])
 def test_ten_steps_equal_pytorchs(dtype, tolerance):
     import torch
@@ -62,7 +62,7 @@ def test_ten_steps_equal_pytorchs(dtype, tolerance):
         assert np.max(np.abs(w - theirs[name].detach().numpy())) <= tolerance
 
 
-@pytest.mark.skipif(TORCH_MISSING, reason="not installed: torch (pip install parlab[peers])")
+@pytest.mark.skipif(TORCH_MISSING, reason="not installed: torch (pip install -e '.[peers]')")
 @pytest.mark.parametrize("max_norm", [0.1, 2.0, 1000.0])
 def test_clipping_equals_pytorchs(max_norm):
     import torch
