@@ -103,7 +103,7 @@ def _refused(schedule: str, reason: str) -> Picture:
 
 
 def explore_schedules() -> Explorer:
-    """Sliders for `pipeline`: p, m, v, the costs F, I, W and of a transfer; and the critical path, or why a rank waits."""
+    """Sliders for `pipeline`: p, m, v, the costs F, I, W and of a transfer; the critical path, or why a rank waits."""
     costs = [(f"{cost:g}", cost) for cost in (0, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4)]
     waits = [(f"wait {number}", number) for number in range(1, MOST_WAITS + 1)]
     controls = {

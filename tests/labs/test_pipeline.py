@@ -35,8 +35,18 @@ def faster(costs):
     return FOUND
 
 
+def repaired_with_idle_slots(listing):
+    return Schedule([[None, *row, None] for row in repaired(listing).ranks])
+
+
 @pytest.mark.parametrize(
-    ("name", "answer"), [("04.listing", repaired), ("04.place_weights", place_weights), ("04.faster", faster)]
+    ("name", "answer"),
+    [
+        ("04.listing", repaired),
+        ("04.listing", repaired_with_idle_slots),
+        ("04.place_weights", place_weights),
+        ("04.faster", faster),
+    ],
 )
 def test_a_right_answer_passes(name, answer):
     review = EXERCISES[name].review(answer)
@@ -107,6 +117,14 @@ def with_every_forward_renumbered(listing):
     return Schedule(
         [[a._replace(microbatch=max(a.microbatch - (a.kind == "F"), 0)) for a in row] for row in listing.ranks]
     )
+
+
+def with_an_idle_slot_and_as_gpipe(listing):
+    return Schedule([[None, *row] for row in as_gpipe(listing).ranks])
+
+
+def with_a_microbatch_more(listing):
+    return one_f_one_b(listing.num_ranks, listing.num_microbatches)
 
 
 def as_rows(listing):
@@ -193,6 +211,8 @@ def with_ranks_that_wait_for_each_other(costs):
         ("04.listing", as_gpipe, "no longer 1F1B: rank 1 does 1F1 as action 1, should be 1B0"),
         ("04.listing", without_the_last_rank, "it has 1 ranks and 1 stages, should have 2 of each"),
         ("04.listing", with_every_forward_renumbered, "it cannot run: 0F0 is done twice"),
+        ("04.listing", with_an_idle_slot_and_as_gpipe, "no longer 1F1B: rank 1 does 1F1 as action 1"),
+        ("04.listing", with_a_microbatch_more, "it has 3 microbatches, should have 2"),
         ("04.listing", as_rows, "returned list"),
         ("04.listing", that_fails, "AttributeError: 'Schedule' object has no attribute 'row', at line"),
         ("04.place_weights", w_after_each_i, "makespan: "),
