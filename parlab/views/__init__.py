@@ -10,6 +10,7 @@ from parlab.views.explore_schedules import explore_schedules, pipeline
 from parlab.views.explore_tensor import explore_tensor, tensor
 from parlab.views.guess import predict, prediction
 from parlab.views.memory import held_bytes
+from parlab.views.progress import progress
 from parlab.views.ring_growth import ring_growth
 from parlab.views.ring_masks import ring_masks
 from parlab.views.ring_steps import ring_steps
@@ -41,6 +42,7 @@ __all__ = [
     "pipeline",
     "predict",
     "prediction",
+    "progress",
     "ring_growth",
     "ring_masks",
     "ring_overlap",
