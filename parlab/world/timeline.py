@@ -234,35 +234,37 @@ class Timeline:
 
     def _trace_events(self) -> list[dict[str, Any]]:
         micro = 1e6 if self.unit == "ps" else 1e-6  # ticks a microsecond; one unit of cost is drawn as a second
-        tracks = ("program", "sends", "receives")
         events: list[dict[str, Any]] = []
         for rank in range(self.size):
             events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}})
-            events += (
-                {"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": track}}
-                for tid, track in enumerate(tracks)
-            )
+            events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": 0, "args": {"name": "program"}})
             events += (
                 {"ph": "C", "name": "held bytes", "pid": rank, "ts": time / micro, "args": {"bytes": total}}
                 for time, total in self.held(rank)
             )
-        track_of = {"compute": 0, "wait": 0, "send": 1, "receive": 2}
         for span in self.spans:
-            events.append(
-                {
-                    "ph": "X",
-                    "name": span.name,
-                    "cat": span.kind,
-                    "pid": span.rank,
-                    "tid": track_of[span.kind],
-                    "ts": span.start / micro,
-                    "dur": (span.end - span.start) / micro,
-                }
-            )
+            if span.kind in ("compute", "wait"):
+                place = {"name": span.name, "pid": span.rank, "tid": 0, "ts": span.start / micro}
+                events.append({**place, "ph": "X", "cat": span.kind, "dur": (span.end - span.start) / micro})
+        tracks: dict[tuple[int, str], list[float]] = {}  # when each track of sends or receives of a rank is free again
         for number, t in enumerate(self.transfers):
-            arrow = {"name": t.name, "cat": "message", "id": number, "ts": t.start / micro}
-            events.append({**arrow, "ph": "s", "pid": t.src, "tid": 1})
-            events.append({**arrow, "ph": "f", "bp": "e", "pid": t.dst, "tid": 2})
+            if t.end == t.start:
+                continue
+            for rank, kind, arrow in ((t.src, "send", {"ph": "s"}), (t.dst, "receive", {"ph": "f", "bp": "e"})):
+                free = tracks.setdefault((rank, kind), [])
+                track = next((track for track, end in enumerate(free) if end <= t.start), len(free))
+                tid = 1 + 2 * track + (kind == "receive")
+                if track == len(
+                    free
+                ):  # one for each message that is under way at once: slices of a track must not cross
+                    free.append(t.end)
+                    events.append(
+                        {"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": f"{kind}s"}}
+                    )
+                free[track] = t.end
+                place = {"name": t.name, "pid": rank, "tid": tid, "ts": t.start / micro}
+                events.append({**place, "ph": "X", "cat": kind, "dur": (t.end - t.start) / micro})
+                events.append({**place, **arrow, "cat": "message", "id": number})
         return events
 
 
