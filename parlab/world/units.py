@@ -12,7 +12,7 @@ def format_time(picoseconds: float) -> str:
     '0 s'
     """
     for unit, size in (("s", 10**12), ("ms", 10**9), ("µs", 10**6), ("ns", 10**3)):
-        if picoseconds >= size:
+        if _rounded(picoseconds / size) >= 1:
             return f"{_three_digits(picoseconds / size)} {unit}"
     return f"{picoseconds:g} ps" if picoseconds else "0 s"
 
@@ -26,11 +26,16 @@ def format_bytes(nbytes: float) -> str:
     '800 B'
     """
     for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= size:
+        if _rounded(nbytes / size) >= 1:
             return f"{_three_digits(nbytes / size)} {unit}"
     return f"{nbytes:g} B"
 
 
 def _three_digits(value: float) -> str:
-    digits = len(str(int(value)))
+    digits = len(str(int(_rounded(value))))
     return f"{value:.{max(0, 3 - digits)}f}"
+
+
+def _rounded(value: float) -> float:
+    """To three significant digits, so that 999.9 ns are shown as 1.00 µs."""
+    return float(f"{value:.3g}")
