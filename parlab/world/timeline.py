@@ -246,7 +246,8 @@ class Timeline:
             if span.kind in ("compute", "wait"):
                 place = {"name": span.name, "pid": span.rank, "tid": 0, "ts": span.start / micro}
                 events.append({**place, "ph": "X", "cat": span.kind, "dur": (span.end - span.start) / micro})
-        tracks: dict[tuple[int, str], list[float]] = {}  # when each track of sends or receives of a rank is free again
+        # Slices of a track must not cross, so messages under way at once lie on several: when each is free again.
+        tracks: dict[tuple[int, str], list[float]] = {}
         for number, t in enumerate(self.transfers):
             if t.end == t.start:
                 continue
@@ -254,13 +255,10 @@ class Timeline:
                 free = tracks.setdefault((rank, kind), [])
                 track = next((track for track, end in enumerate(free) if end <= t.start), len(free))
                 tid = 1 + 2 * track + (kind == "receive")
-                if track == len(
-                    free
-                ):  # one for each message that is under way at once: slices of a track must not cross
+                if track == len(free):
                     free.append(t.end)
-                    events.append(
-                        {"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": f"{kind}s"}}
-                    )
+                    args = {"name": f"{kind}s"}
+                    events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": args})
                 free[track] = t.end
                 place = {"name": t.name, "pid": rank, "tid": tid, "ts": t.start / micro}
                 events.append({**place, "ph": "X", "cat": kind, "dur": (t.end - t.start) / micro})
