@@ -136,4 +136,6 @@ def _verdict(guess: float, measured: float) -> str:
     ratio = guess / measured
     if 0.99 < ratio < 1.01:
         return "right within 1 %"
-    return f"{ratio:.3g} times too high" if ratio > 1 else f"{1 / ratio:.3g} times too low"
+    times = max(ratio, 1 / ratio)
+    shown = f"{times:.3g}" if times < 1000 else _with_unit(round(times), "")
+    return f"{shown} times too {'high' if ratio > 1 else 'low'}"

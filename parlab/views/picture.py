@@ -101,13 +101,13 @@ def line_legend(figure: Picture, entries: Sequence[tuple[str, dict[str, Any]]]) 
     width, height = figure.get_size_inches()
     x, y = 0.15, height - 0.53
     for name, style in entries:
-        points = [x + 0.2] if "marker" in style else [x, x + 0.45]
+        points = [x + 0.08] if "marker" in style else [x, x + 0.45]
         line = Line2D([at / width for at in points], [y / height] * len(points), **style)
         figure.add_artist(line)
         text = figure.text(
-            (x + 0.53) / width, y / height, name, size=theme.SMALL, color=theme.INK, va="center_baseline"
+            (points[-1] + 0.1) / width, y / height, name, size=theme.SMALL, color=theme.INK, va="center_baseline"
         )
-        x += 0.53 + text.get_window_extent().width / theme.DPI + 0.3
+        x = points[-1] + 0.1 + text.get_window_extent().width / theme.DPI + 0.3
 
 
 def note(figure: Picture, text: str) -> None:

@@ -197,6 +197,7 @@ def test_bars_are_as_long_as_the_values():
         (14.1, 14, "right within 1 %"),
         (7, 14, "2 times too low"),
         (30, 12, "2.5 times too high"),
+        (3, 123_456_789, "41 152 263 times too low"),
         (0, 3, "too low"),
         (2, 0, "too high"),
         (0, 0, "exactly right"),
