@@ -71,7 +71,7 @@ def explore_ring_overlap() -> Explorer:
         "layout": choice("layout", [(name, name) for name in LAYOUTS], "zigzag"),
         "size": steps("ranks", [(str(n), n) for n in (2, 3, 4, 6, 8)], 4),
         "tokens": steps("tokens a rank", [(str(c), c) for c in (8, 16, 32, 64, 128, 256)], 64),
-        "kv_heads": steps("K/V heads G of H = 4", [(str(g), g) for g in (1, 2, 4)], 4),
+        "kv_heads": steps("K/V heads, of 4", [(str(g), g) for g in (1, 2, 4)], 4),
         "bandwidth": steps("bandwidth", [(f"{gb} GB/s", gb * 1e9) for gb in (5, 10, 20, 50, 100, 200)], 50e9),
     }
     return Explorer("explore_ring_overlap", controls, ring_overlap)

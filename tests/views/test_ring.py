@@ -81,6 +81,14 @@ def test_gradients_follow_their_kv_collect_n_shares_and_hop_n_comes_home(size, w
     assert len(written) == len(held)
 
 
+def test_a_ring_that_is_shifted_by_one_would_be_noticed(monkeypatch, written):
+    monkeypatch.setitem(
+        views.ring_steps.__globals__, "RingSchedule", lambda rank, size: RingSchedule((rank + 1) % size, size)
+    )
+    with pytest.raises(AssertionError):
+        test_each_cell_has_the_colour_and_the_number_of_the_kv_that_the_rank_holds_then(4, written)
+
+
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("size", SIZES)
 def test_every_arrow_leads_from_a_rank_to_its_right_into_the_next_column(size, backward):
