@@ -8,6 +8,7 @@ from parlab.views.explore_all_reduce import collectives, explore_collectives
 from parlab.views.explore_ring import explore_ring_masks, explore_ring_overlap, ring_overlap
 from parlab.views.explore_schedules import explore_schedules, pipeline
 from parlab.views.explore_tensor import explore_tensor, tensor
+from parlab.views.gradients import wrong_gradients
 from parlab.views.guess import predict, prediction
 from parlab.views.memory import held_bytes
 from parlab.views.progress import progress
@@ -15,7 +16,7 @@ from parlab.views.ring_growth import ring_growth
 from parlab.views.ring_masks import ring_masks
 from parlab.views.ring_steps import ring_steps
 from parlab.views.schedules import compare_schedules, schedule
-from parlab.views.tensor import sharded_block, wrong_gradients
+from parlab.views.tensor import sharded_block
 from parlab.views.tensor_memory import kept_activations
 from parlab.views.timeline_panels import compare_timelines
 from parlab.views.timelines import timeline

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 
 from parlab.nn.llama import LlamaConfig
 from parlab.tensor import Piece, block_collectives, pieces
 from parlab.views import marks, theme
-from parlab.views.picture import Picture, line_legend, plot, title
+from parlab.views.picture import Picture, line_legend, title
 
 UNIT, ABOVE = 0.95, 0.85  # inches: of the drawing's unit, and of title and legend
 WHOLE = "#D9D9D9"  # what every rank has
@@ -21,8 +19,6 @@ X, ENTER, FIRST, CORE, LAST, LEAVE, Y = 0.0, 1.35, 2.1, 5.5, 6.6, 8.25, 9.05  # 
 SIDE, STEP = 0.85, 1.15
 LOW = {"attention": 1.85, "mlp": 0.0}
 SAID = 8.0  # points: what an operator sends
-RIGHT = 1e-12  # relative error of a right gradient
-SMALLEST = 1e-17
 
 
 def sharded_block(config: LlamaConfig, size: int, *, sequence_parallel: bool = False) -> Picture:
@@ -158,47 +154,3 @@ def rank_legend(figure: Picture, size: int) -> None:
     """Name the ranks' colours."""
     square = {"linewidth": 9, "solid_capstyle": "butt"}
     line_legend(figure, [(f"rank {rank}", {"color": theme.rank_color(rank), **square}) for rank in range(min(size, 8))])
-
-
-def wrong_gradients(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Picture:
-    """Draw how far each array is from what it should be: what a wrong sharding breaks, and what it leaves right.
-
-    Args:
-        found: gradients (or a loss) by name, whole.
-        expected: the serial ones.
-
-    Raises:
-        ValueError: a name of `expected` is missing, or its shape differs.
-    """
-    errors = {name: _relative_error(name, found, expected) for name in expected}
-    wrong = [name for name, error in errors.items() if not error <= RIGHT]
-    verdict = f"{len(wrong)} of {len(errors)} arrays are wrong" if wrong else f"all {len(errors)} arrays are right"
-    width = max(map(len, errors))
-    lines = [verdict, *(f"{name:<{width}}  {_said(error)}" for name, error in errors.items())]
-    figure, axes = plot("\n".join(lines), 1.15 + 0.24 * len(errors), left=0.35 + 0.082 * width, top=0.5, bottom=0.65)
-    ends = [max(min(error, 10.0), SMALLEST) if np.isfinite(error) else 10.0 for error in errors.values()]
-    rows = list(range(len(errors)))
-    colors = [theme.ALARM if name in wrong else theme.RANKS[2] for name in errors]
-    low, high = [row - 0.36 for row in rows], [row + 0.36 for row in rows]
-    axes.set_xscale("log")
-    axes.set_xlim(SMALLEST, 10)
-    axes.set_ylim(len(errors) - 0.4, -0.6)
-    marks.rectangles(axes, "errors", [SMALLEST] * len(rows), ends, low, high, colors)
-    axes.axvline(RIGHT, color=theme.FAINT, linewidth=1, linestyle="dashed", gid="right")
-    axes.set_yticks(rows, list(errors), size=theme.SMALL)
-    axes.set_xlabel("largest error over largest entry; right of the dashed line: wrong", size=theme.SMALL)
-    title(figure, verdict)
-    return figure
-
-
-def _relative_error(name: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
-    if name not in found:
-        raise ValueError(f"found lacks {name}: it needs every name of expected")
-    one, other = np.asarray(found[name]), np.asarray(expected[name])
-    if one.shape != other.shape:
-        raise ValueError(f"found[{name!r}] has shape {one.shape}: expected has {other.shape}")
-    return float(np.max(np.abs(one - other)) / np.max(np.abs(other)))
-
-
-def _said(error: float) -> str:
-    return f"right, ≤ {RIGHT:g}" if error <= RIGHT else f"WRONG by {error:.0%} of its largest entry"
