@@ -14,21 +14,18 @@ from __future__ import annotations
 import contextvars
 import ctypes
 import gc
-import linecache
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from parlab import arrays
 from parlab.world import values
-from parlab.world.errors import DeadlockError, MismatchError, RequestError, Unwind, WaitsFor, WorldError
+from parlab.world.diagnosis import deadlock_of, difference
+from parlab.world.errors import DeadlockError, MismatchError, RequestError, Unwind, WorldError
 from parlab.world.log import AWAIT, MEET, POST_RECEIVE, POST_SEND, SIGNAL, WAIT
 from parlab.world.seats import Group, Mailbox, Meeting, Message, Seat, Signal, working
 from parlab.world.values import Value
@@ -172,7 +169,7 @@ class ThreadsEngine:
             last = len(meeting.calls) == len(group.members)
             if last:
                 group.meeting = None
-                meeting.error = _differ(meeting, group)
+                meeting.error = difference(meeting, group)
                 for waiter in meeting.waiters:
                     self._release(waiter)
             else:
@@ -268,34 +265,11 @@ class ThreadsEngine:
 
     def _nobody_can_move(self) -> None:
         if not any(seat.error for seat in self._everyone()):
-            frames = sys._current_frames()
-            waiting = {
-                seat.rank: WaitsFor(
-                    seat.rank,
-                    _call(seat),
-                    self._peers(seat),
-                    _where(frames.get(seat.thread.ident or 0)),
-                    tuple(sorted(str(request) for request in seat.open if not request.met)),
-                )
-                for seat in self.seats
-                if seat.missing
-            }
-            self.deadlock = DeadlockError(waiting, frozenset(seat.rank for seat in self.seats) - waiting.keys())
+            self.deadlock = deadlock_of(self.seats)
         self._unwind()
 
     def _everyone(self) -> list[Seat]:
         return [line for seat in self.seats for line in (seat, *seat.beside)]
-
-    def _peers(self, seat: Seat) -> tuple[int, ...]:
-        """The ranks without which `seat` cannot move on."""
-        if isinstance(seat.waits_for, Signal):
-            return self._peers(seat.waits_for.seat)
-        if isinstance(seat.waits_for, Meeting):
-            meeting = seat.waits_for
-            group = next(g for g in (self.world, *self.groups.values()) if g.meeting is meeting)
-            return tuple(member for rank, member in enumerate(group.members) if rank not in meeting.calls)
-        unmatched = [message for message in seat.waits_for if not message.matched]
-        return tuple(sorted({message.dst if message.src == seat.rank else message.src for message in unmatched}))
 
     def _unwind(self) -> None:
         """Send every parked rank home; the others follow at their next call."""
@@ -392,44 +366,5 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _differ(meeting: Meeting, group: Group) -> str | None:
-    """How the members' calls contradict each other, as text."""
-    first = meeting.calls[0]
-    for rank in range(1, len(group.members)):
-        call = meeting.calls[rank]
-        if call != first:
-            return (
-                f"the ranks of group {group.name} entered different collectives: "
-                f"rank {group.members[0]} calls {first}, rank {group.members[rank]} calls {call}"
-            )
-    return None
-
-
-def _call(seat: Seat) -> str:
-    """The call in which a rank is parked, with the ranks it names."""
-    if not isinstance(seat.waits_for, tuple):
-        return seat.call
-    # A sendrecv waits for its send first; a message to oneself has the same rank at both ends.
-    sends = [seat.call in ("send", "isend"), False] if seat.call != "sendrecv" else [True, False]
-    ends = [f"to {m.dst}" if out else f"from {m.src}" for m, out in zip(seat.waits_for, sends, strict=False)]
-    return f"{seat.call}({', '.join(ends)})" + ".wait()" * (seat.call in ("isend", "irecv"))
-
-
 def _shown(label: Any) -> str:
     return "" if label is None else f" ({label})"
-
-
-WORLD = str(Path(__file__).parent)
-COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")  # frames of their own before Python 3.12
-
-
-def _where(frame: FrameType | None) -> str:
-    """The line of the program in which a rank stands: the innermost one outside this package."""
-    while frame is not None and frame.f_code.co_filename.startswith(WORLD):
-        frame = frame.f_back
-    if frame is None:
-        return ""
-    number, line = frame.f_lineno, linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-    while frame.f_code.co_name in COMPREHENSIONS and frame.f_back is not None:
-        frame = frame.f_back
-    return f", at line {number} of {frame.f_code.co_name}" + (f": {line}" if line else "")

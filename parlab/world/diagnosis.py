@@ -1,0 +1,78 @@
+"""What keeps ranks from moving on: who waits for whom, in which call and at which line, and how two calls differ."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from pathlib import Path
+from types import FrameType
+
+from parlab.world.errors import DeadlockError, WaitsFor
+from parlab.world.seats import Group, Meeting, Seat, Signal
+
+
+def deadlock_of(seats: list[Seat]) -> DeadlockError:
+    """The error that names every parked rank and what it waits for. No rank may run meanwhile."""
+    frames = sys._current_frames()
+    waiting = {
+        seat.rank: WaitsFor(
+            seat.rank,
+            _call(seat),
+            _peers(seat),
+            _where(frames.get(seat.thread.ident or 0)),
+            tuple(sorted(str(request) for request in seat.open if not request.met)),
+        )
+        for seat in seats
+        if seat.missing
+    }
+    return DeadlockError(waiting, frozenset(seat.rank for seat in seats) - waiting.keys())
+
+
+def _peers(seat: Seat) -> tuple[int, ...]:
+    """The ranks without which `seat` cannot move on."""
+    if isinstance(seat.waits_for, Signal):
+        return _peers(seat.waits_for.seat)
+    if isinstance(seat.waits_for, Meeting):
+        entered = seat.waits_for.calls
+        return tuple(member for rank, member in enumerate(seat.waits_for.members) if rank not in entered)
+    unmatched = [message for message in seat.waits_for if not message.matched]
+    return tuple(sorted({message.dst if message.src == seat.rank else message.src for message in unmatched}))
+
+
+def _call(seat: Seat) -> str:
+    """The call in which a rank is parked, with the ranks it names."""
+    if not isinstance(seat.waits_for, tuple):
+        return seat.call
+    # A sendrecv waits for its send first; a message to oneself has the same rank at both ends.
+    sends = [seat.call in ("send", "isend"), False] if seat.call != "sendrecv" else [True, False]
+    ends = [f"to {m.dst}" if out else f"from {m.src}" for m, out in zip(seat.waits_for, sends, strict=False)]
+    return f"{seat.call}({', '.join(ends)})" + ".wait()" * (seat.call in ("isend", "irecv"))
+
+
+WORLD = str(Path(__file__).parent)
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")  # frames of their own before Python 3.12
+
+
+def _where(frame: FrameType | None) -> str:
+    """The line of the program in which a rank stands: the innermost one outside this package."""
+    while frame is not None and frame.f_code.co_filename.startswith(WORLD):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    number, line = frame.f_lineno, linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    while frame.f_code.co_name in COMPREHENSIONS and frame.f_back is not None:
+        frame = frame.f_back
+    return f", at line {number} of {frame.f_code.co_name}" + (f": {line}" if line else "")
+
+
+def difference(meeting: Meeting, group: Group) -> str | None:
+    """How the members' calls contradict each other, as text."""
+    first = meeting.calls[0]
+    for rank in range(1, len(group.members)):
+        call = meeting.calls[rank]
+        if call != first:
+            return (
+                f"the ranks of group {group.name} entered different collectives: "
+                f"rank {group.members[0]} calls {first}, rank {group.members[rank]} calls {call}"
+            )
+    return None
