@@ -60,12 +60,14 @@ def test_ranks_that_are_no_power_of_two_within_1e_12(size, sequence_parallel):
 
 
 @both_ways
-@pytest.mark.parametrize(("size", "heads"), [(1, 4), (2, 4), (4, 2), (8, 1)])
-def test_ten_adamw_steps_end_within_1e_9_of_serial(size, heads, sequence_parallel):
-    serial, start = model(num_key_value_heads=heads), model(num_key_value_heads=heads)
+@pytest.mark.parametrize(
+    ("xp", "size", "heads"), [(np, 1, 4), (np, 2, 4), (np, 4, 2), (np, 8, 1), (array_api_strict, 2, 1)]
+)
+def test_ten_adamw_steps_end_within_1e_9_of_serial(xp, size, heads, sequence_parallel):
+    serial, start = model(xp, num_key_value_heads=heads), model(xp, num_key_value_heads=heads)
     optimizer, expected = AdamW(lr=1e-2), []
     for step in range(10):
-        loss, gradients = serial.loss_and_gradients(*text(seed=step))
+        loss, gradients = serial.loss_and_gradients(*text(xp, seed=step))
         gradients, norm = clip_gradients(gradients, 1.0)
         optimizer.step(serial.weights, gradients)
         expected += [loss, norm]
@@ -74,7 +76,7 @@ def test_ten_adamw_steps_end_within_1e_9_of_serial(size, heads, sequence_paralle
         parallel = ParallelLlama.from_full(comm, start, sequence_parallel=sequence_parallel)
         optimizer, found = AdamW(lr=1e-2), []
         for step in range(10):
-            loss, gradients = parallel.loss_and_gradients(*text(seed=step))
+            loss, gradients = parallel.loss_and_gradients(*text(xp, seed=step))
             gradients, norm = parallel.clip_gradients(gradients, 1.0)
             optimizer.step(parallel.weights, gradients)
             found += [loss, norm]
