@@ -1,6 +1,6 @@
 """One look for every figure: a colour a rank, a colour a kind of action, and the sizes of text and lanes.
 
-Nothing is said by colour alone: lanes carry their rank, waits are hatched, lines change their dashes as well.
+Nothing is said by colour alone: lanes carry their rank, waits are hatched, curves differ in their dashes.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ ALARM = "#B30000"  # what went wrong: a deadlock's cycle, a count that is not th
 
 RANKS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
 """Okabe and Ito, "Color universal design" (2008), ordered so that neighbours differ most."""
-
-DASHES = ("solid", "dashed", "dotted", "dashdot")
 
 
 class Kind(NamedTuple):
@@ -46,13 +44,8 @@ TITLE, TEXT, SMALL, TINY = 13, 11, 9.5, 7  # points
 
 
 def rank_color(rank: int) -> str:
-    """The colour of `rank`, in every figure; every eighth rank has the same."""
+    """The colour of `rank`, in every figure; every eighth rank has the same, and stands in another lane."""
     return RANKS[rank % len(RANKS)]
-
-
-def rank_dashes(rank: int) -> str:
-    """The line style of `rank`: with the colour it tells 32 ranks apart."""
-    return DASHES[rank // len(RANKS) % len(DASHES)]
 
 
 def text_color(background: str) -> str:

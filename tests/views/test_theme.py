@@ -69,5 +69,7 @@ def test_contrast_of_black_on_white_is_21_and_of_a_colour_on_itself_1():
     assert theme.contrast("#E69F00", "#E69F00") == 1
 
 
-def test_colour_and_dashes_tell_32_ranks_apart():
-    assert len({(theme.rank_color(rank), theme.rank_dashes(rank)) for rank in range(32)}) == 32
+def test_neighbours_on_a_ring_differ_in_colour_unless_the_last_begins_a_new_round():
+    for size in range(2, 66):
+        same = [rank for rank in range(size) if theme.rank_color(rank) == theme.rank_color((rank + 1) % size)]
+        assert same == ([size - 1] if size % 8 == 1 else [])
