@@ -76,8 +76,11 @@ def floor() -> None:
         serve({"forward": lambda: list(pool.map(products, [range(0, H, 2), range(1, H, 2)]))}, 0.0)
 
 
-def jax_ring() -> None:
-    """Ring attention as JAX's users write it: shard_map and ppermute on 4 host devices, hidden blocks skipped."""
+def jax_ring(hidden: str) -> None:
+    """Contiguous ring attention with shard_map and ppermute on 4 host devices.
+
+    `hidden` blocks are "masked", computed for nothing as the plain ring does, or "skipped".
+    """
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={RANKS}"
     jax: Any = import_module("jax")
     jnp, sharding = jax.numpy, jax.sharding
@@ -102,7 +105,8 @@ def jax_ring() -> None:
                 out = out * shrink[..., None] + jnp.einsum("bhqk,bhkd->bhqd", weights, v)
                 return out, largest, total * shrink + weights.sum(-1)
 
-            sums = jax.lax.cond(source <= rank, attend, lambda sums: sums, sums)
+            seen = source <= rank if hidden == "skipped" else True
+            sums = jax.lax.cond(seen, attend, lambda sums: sums, sums)
             k, v = arriving
         return sums[0] / sums[2][..., None]
 
