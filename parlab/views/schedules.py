@@ -61,7 +61,7 @@ def schedule(
         draw_critical_path(axes, shown)
     if slot:
         draw_idle(axes, slot, bars_of(shown))
-    title(figure, headline or summary(shown))
+    title(figure, headline or _headline(shown))
     legend_of(figure, legend_entries([shown.schedule]))
     write_lines(figure, remarks, TOP - 0.12, theme.ALARM)
     return figure
@@ -108,6 +108,12 @@ def summary(shown: ScheduleTimeline) -> str:
     """Name, makespan and bubble in one line."""
     name = f"{shown.schedule.name}: " if shown.schedule.name else ""
     return f"{name}makespan {shown.format(shown.makespan)}, {100 * shown.bubble_fraction():.1f} % of it idle"
+
+
+def _headline(shown: ScheduleTimeline) -> str:
+    """The summary without what the axis says: the longest names leave no more room."""
+    name = f"{shown.schedule.name}: " if shown.schedule.name else ""
+    return f"{name}makespan {shown.makespan:g}, {100 * shown.bubble_fraction():.1f} % idle"
 
 
 def describe(shown: ScheduleTimeline) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from matplotlib.axes import Axes
+
 from parlab.pipeline import Action, Schedule, validate
 from parlab.pipeline.dependencies import input_from, kept_from
 from parlab.views import marks, theme
@@ -18,13 +20,14 @@ ROOM = 0.45  # for what the ranks wait for, beside what they did
 
 
 class Stop(NamedTuple):
-    """Where a rank stands for ever: from `start` on it cannot do `action`, which `needs` what never comes."""
+    """Where a rank stands for ever: from `start` on, at `action`, which `needs` what never comes from rank `peer`."""
 
     rank: int
     start: float
     end: float
     action: Action
     needs: Action
+    peer: int | None
 
 
 def refusal(schedule: Schedule) -> str | None:
@@ -39,40 +42,59 @@ def refusal(schedule: Schedule) -> str | None:
 def stuck(schedule: Schedule, reason: str) -> Picture:
     """Draw what the ranks do with unit costs until none can go on, and what each needs then."""
     bars, stops = until_stuck(schedule)
-    end = max((bar.end for bar in bars), default=0) + 1
+    end = (1 + max((bar.end for bar in bars), default=0)) / (1 - ROOM)
     lines = reason.splitlines()
     ranks, lane = schedule.num_ranks, lane_heights(schedule.num_ranks)[0]
-    top = TOP + LINE * len(lines)
-    height = top + ranks * lane + BOTTOM
+    height = TOP + LINE * len(lines) + ranks * lane + BOTTOM
     figure = Picture(f"{schedule.name or 'this schedule'} cannot run: {reason}", theme.WIDTH, height)
     box = (LEFT / theme.WIDTH, BOTTOM / height, 1 - (LEFT + RIGHT) / theme.WIDTH, ranks * lane / height)
     axes = framed(figure, box)
-    axes.set_xlim(0, end / (1 - ROOM))
+    axes.set_xlim(0, end)
     axes.set_xlabel("time (units), F, I and W taking 1 each", size=theme.TEXT, color=theme.INK)
     name_lanes(axes, list(range(ranks)))
     draw_bars(axes, bars, chunks_of(schedule))
-    standing = [stop._replace(end=0.998 * end / (1 - ROOM)) for stop in stops]
-    marks.hatched_boxes(axes, "stops", standing, [stop.rank for stop in stops], WHOLE, theme.KINDS["wait"])
-    frame(axes, "stuck", [(stop.rank, stop.start, stop.end) for stop in standing])
-    words = [[f"{stop.action} needs {stop.needs}", f"needs {stop.needs}", str(stop.needs)] for stop in stops]
-    marks.labels(axes, standing, [stop.rank for stop in stops], WHOLE, words, [theme.ALARM] * len(stops))
-    holder = {action: rank for rank, row in enumerate(schedule.actions) for action in row}
-    waits = [(stop, holder[stop.needs]) for stop in standing if stop.needs in holder]
-    marks.arrows(
-        axes,
-        [(stop.end * (1 - 0.03 * (1 + stop.rank)), edge(stop.rank, peer)) for stop, peer in waits if peer != stop.rank],
-        [(stop.end * (1 - 0.03 * (1 + stop.rank)), edge(peer, stop.rank)) for stop, peer in waits if peer != stop.rank],
-        theme.ALARM,
-    )
+    _draw_stops(axes, [stop._replace(end=0.998 * end) for stop in stops])
     title(figure, f"{schedule.name or 'This schedule'} cannot run")
     legend_of(figure, legend_entries([schedule]))
     write_lines(figure, lines, TOP - 0.12, theme.ALARM)
     return figure
 
 
+def _draw_stops(axes: Axes, stops: list[Stop]) -> None:
+    """A hatched box from where a rank stands, with what it needs, and an arrow to the rank that would have to do it; in
+    red where the cause is, in grey where ranks only wait for those."""
+    lanes = [stop.rank for stop in stops]
+    marks.hatched_boxes(axes, "stops", stops, lanes, WHOLE, theme.KINDS["wait"])
+    cause = cause_of(stops)
+    for color, name, shown in ((theme.FAINT, "waiting", False), (theme.ALARM, "stuck", True)):
+        own = [stop for stop in stops if (stop.rank in cause) == shown]
+        frame(axes, name, [(stop.rank, stop.start, stop.end) for stop in own], color)
+        waits = [(stop.rank, stop.peer, stop.end * (0.97 - 0.3 * stop.rank / len(stops))) for stop in own]
+        across = [(rank, peer, x) for rank, peer, x in waits if peer is not None and peer != rank]
+        tails = [(x, edge(rank, peer)) for rank, peer, x in across]
+        heads = [(x, edge(peer, rank)) for rank, peer, x in across]
+        marks.arrows(axes, tails, heads, color)
+    words = [[f"{stop.action} needs {stop.needs}", f"needs {stop.needs}", str(stop.needs)] for stop in stops]
+    inks = [theme.ALARM if stop.rank in cause else theme.INK for stop in stops]
+    marks.labels(axes, stops, lanes, WHOLE, words, inks)
+
+
+def cause_of(stops: list[Stop]) -> set[int]:
+    """The ranks that wait for each other in a cycle, or for what nobody will do; the others wait for those."""
+    peer_of = {stop.rank: stop.peer for stop in stops}
+    cause: set[int] = set()
+    for rank in peer_of:
+        path = [rank]
+        while (peer := peer_of[path[-1]]) in peer_of and peer not in path:
+            path.append(peer)
+        cause |= set(path[path.index(peer) :] if peer in path else path[-1:])
+    return cause
+
+
 def until_stuck(schedule: Schedule) -> tuple[list[Bar], list[Stop]]:
     """What the ranks do before none can go on, and where each that is not done then stands."""
     last = schedule.num_stages - 1
+    rank_of = {action: rank for rank, row in enumerate(schedule.actions) for action in row}
     ended: dict[Action, float] = {}
     bars: list[Bar] = []
     position, time = [0] * schedule.num_ranks, [0.0] * schedule.num_ranks
@@ -81,7 +103,9 @@ def until_stuck(schedule: Schedule) -> tuple[list[Bar], list[Stop]]:
         kept, inputs = kept_from(action), input_from(action, last)
         if kept is not None and kept not in ended:
             return kept
-        return inputs[-1] if inputs and not any(source in ended for source in inputs) else None
+        if not inputs or any(source in ended for source in inputs):
+            return None
+        return next((source for source in inputs if source in rank_of), inputs[-1])
 
     moved = True
     while moved:
@@ -100,5 +124,5 @@ def until_stuck(schedule: Schedule) -> tuple[list[Bar], list[Stop]]:
             action = row[position[rank]]
             needs = unmet(action)
             assert needs is not None, "a rank stands only at what it cannot do"
-            stops.append(Stop(rank, time[rank], time[rank], action, needs))
+            stops.append(Stop(rank, time[rank], time[rank], action, needs, rank_of.get(needs)))
     return bars, stops

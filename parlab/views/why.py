@@ -80,8 +80,8 @@ def edge(rank: int, other: int) -> float:
     return rank + (WHOLE[1] if other > rank else WHOLE[0])
 
 
-def frame(axes: Axes, name: str, boxes: list[tuple[int, Any, Any]]) -> None:
-    """Red frames: (rank, start, end) each."""
+def frame(axes: Axes, name: str, boxes: list[tuple[int, Any, Any]], color: str = theme.ALARM) -> None:
+    """Frames around boxes: (rank, start, end) each."""
     if not boxes:
         return
     corners = [
@@ -90,5 +90,5 @@ def frame(axes: Axes, name: str, boxes: list[tuple[int, Any, Any]]) -> None:
         for low, high in [WHOLE]
     ]
     width = THICK if len(boxes) <= MANY else THIN
-    frames = PolyCollection(corners, facecolors="none", edgecolors=theme.ALARM, linewidths=width, gid=name, zorder=2.05)
+    frames = PolyCollection(corners, facecolors="none", edgecolors=color, linewidths=width, gid=name, zorder=2.05)
     axes.add_collection(frames, autolim=False)

@@ -10,6 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from matplotlib.colors import to_hex
 
 from parlab import views
+from parlab.labs.pipeline import listing
 from parlab.pipeline import (
     Action,
     Costs,
@@ -26,7 +27,7 @@ from parlab.pipeline import (
 from parlab.views import bubbles, display, marks, schedule_bars, theme
 from parlab.views.kept import FLOOR, HEIGHT
 from parlab.views.picture import png
-from parlab.views.stuck import until_stuck
+from parlab.views.stuck import cause_of, until_stuck
 from tests.pipeline.conftest import spoil
 from tests.views.drawn import artists, boxes, texts
 
@@ -152,7 +153,18 @@ def test_two_drawings_are_the_same_bytes(shown):
 
 @each_shown
 def test_no_two_texts_overlap_and_none_leaves_the_figure(shown):
-    figure = views.schedule(shown, critical_path=True, why=shown.size - 1 if shown.size > 1 else None)
+    check_texts(views.schedule(shown, critical_path=True, why=shown.size - 1 if shown.size > 1 else None))
+
+
+def test_the_longest_title_fits():
+    check_texts(views.pipeline("GPipe", 16, 64, 4, transfer=0.125, backward_weight=0.75, mark=1))
+
+
+def test_the_texts_of_four_schedules_below_each_other_fit():
+    check_texts(views.compare_schedules([gpipe(4, 8), one_f_one_b(8, 32), zb_h2(16, 32), DUALPIPEV]))
+
+
+def check_texts(figure):
     width, height = figure.canvas.get_width_height()
     found = texts(figure)
     for text, box in found:
@@ -343,6 +355,39 @@ def test_a_deadlock_is_drawn_up_to_where_each_rank_stands_and_why():
     figure = views.schedule(Schedule([WAITING, EAGER], name="two halves"))
     assert repr(figure).startswith("two halves cannot run: deadlock: 2 ranks wait for each other in a cycle")
     assert [round(box[0], 9) for box in boxes(figure, "stuck")] == [1, 2]
+
+
+def test_of_eight_stuck_ranks_the_two_in_the_cycle_are_red():
+    rows = [list(row) for row in zb_h1(8, 12).ranks]
+    early = rows[3].index(Action("F", 3, 7))
+    rows[3].insert(4, rows[3].pop(early))
+    _, stops = until_stuck(Schedule(rows))
+    assert [(stop.rank, stop.peer) for stop in stops] == [
+        (0, 1),
+        (1, 2),
+        (2, 3),
+        (3, 2),
+        (4, 3),
+        (5, 4),
+        (6, 5),
+        (7, 6),
+    ]
+    assert cause_of(stops) == {2, 3}
+    figure = views.schedule(Schedule(rows))
+    assert [round((low + high) / 2) for _, _, low, high in boxes(figure, "stuck")] == [2, 3]
+    assert [round((low + high) / 2) for _, _, low, high in boxes(figure, "waiting")] == [0, 1, 4, 5, 6, 7]
+
+
+def test_where_an_action_is_missing_the_rank_that_needs_it_is_red():
+    missing = listing(4, 6)
+    assert cause_of(until_stuck(missing)[1]) == {3}
+
+
+def test_a_rank_that_waits_for_an_i_says_i():
+    rows = [[Action(k, 0, 0) for k in "FIW"], [Action(F, 1, 1), Action("I", 1, 0), Action("W", 1, 0)]]
+    _, (first, second) = until_stuck(Schedule(rows))
+    assert (str(first.needs), first.peer) == ("1I0", 1)
+    assert (str(second.needs), second.peer) == ("0F1", None)
 
 
 def test_a_schedule_that_ends_but_lacks_gradients_is_drawn_whole_with_the_reason():
