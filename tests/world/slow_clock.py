@@ -101,7 +101,7 @@ def simulate(lists, flows, meetings, cluster, rules=None):
                 ended[message] = True
                 if not rules.endings_first:
                     break
-        while any([move(rank) for rank in range(size)]):
+        while sum(move(rank) for rank in range(size)):
             pass
         waiting = [message for message in range(len(flows)) if ready[message] is not None and start[message] is None]
         for message in sorted(waiting, key=lambda m: rules.order(ready[m], number[m], flows[m].src)):

@@ -53,7 +53,8 @@ def test_the_array_that_says_what_comes_is_not_kept_alive_by_an_irecv(xp):
     def program(comm):
         if comm.rank == 1:
             comm.recv(0, bytes_(xp, 1))
-            return comm.send(bytes_(xp, KB), 0)
+            comm.send(bytes_(xp, KB), 0)
+            return
         like = bytes_(xp, KB)
         comm.hold("like", like)
         request = comm.irecv(1, like)

@@ -34,13 +34,18 @@ def test_the_default_cluster_is_the_classroom_and_repr_is_a_table_with_a_row_a_r
     assert repr(run(lambda comm: None, 18)).splitlines()[-1] == "... and 2 more ranks"
 
 
+WRAPPED = {"x": lambda x: x, "list": lambda x: [x, (x,)], "dict": lambda x: {"a": {"b": x}}}
+
+
 def arrays_in(x):
     if isinstance(x, dict):
         x = list(x.values())
     return [leaf for item in x for leaf in arrays_in(item)] if isinstance(x, list | tuple) else [x]
 
 
-@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x, (x,)], lambda x: {"a": {"b": x}}], ids=["x", "list", "dict"])
+@pytest.mark.parametrize(
+    "wrap", [lambda x: x, lambda x: [x, (x,)], lambda x: {"a": {"b": x}}], ids=["x", "list", "dict"]
+)
 def test_plain_arguments_arrive_read_only_also_nested_and_by_name(wrap):
     def program(comm, by_position, *, by_name):
         for array in arrays_in([by_position, by_name]):
@@ -53,7 +58,9 @@ def test_plain_arguments_arrive_read_only_also_nested_and_by_name(wrap):
     x[0] = 2  # the caller's array is as writable as before
 
 
-@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x, (x,)], lambda x: {"a": {"b": x}}], ids=["x", "list", "dict"])
+@pytest.mark.parametrize(
+    "wrap", [lambda x: x, lambda x: [x, (x,)], lambda x: {"a": {"b": x}}], ids=["x", "list", "dict"]
+)
 def test_per_rank_arguments_are_the_ranks_own_copies_also_nested_and_by_name(xp, wrap):
     def program(comm, by_position, *, by_name):
         for array in arrays_in([by_position, by_name]):
@@ -204,7 +211,7 @@ def test_groups_messages_and_collectives_keep_apart():
 def test_all_values_of_the_contract_travel_arrays_tuples_lists_dicts_named_tuples_and_numpy_scalars():
     from collections import namedtuple
 
-    pair = namedtuple("pair", "k v")  # noqa: PYI024
+    pair = namedtuple("pair", "k v")
     value = (np.ones(2), [np.zeros((1, 2), dtype=np.int8)], {"b": np.float32(3), "a": pair(np.ones(0), np.ones(1) > 0)})
     received = run(lambda comm: comm.sendrecv(value, comm.right, comm.left), 2).results[0]
     assert isinstance(received, tuple)

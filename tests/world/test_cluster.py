@@ -1,0 +1,87 @@
+"""The stated hardware: what its numbers are, and that they are added up in whole picoseconds."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parlab.world import CLASSROOM, DGX_A100, DGX_H100, Cluster, Device, Link, run
+
+
+def test_the_classroom_has_numbers_for_the_head():
+    assert CLASSROOM.link(0, 7).picoseconds(10_000) == 1_000_000 + 1_000_000  # 1 µs and 10 KB at 10 GB/s
+    assert CLASSROOM.link(7, 8).picoseconds(1_000) == 5_000_000 + 1_000_000  # 5 µs and 1 KB at 1 GB/s
+    assert CLASSROOM.device_of(3).seconds(10**12, 0) == 1
+    assert CLASSROOM.device_of(3).seconds(0, 10**11) == 1
+    assert CLASSROOM.ports == 1
+
+
+@pytest.mark.parametrize(("cluster", "flops"), [(DGX_A100, 312e12), (DGX_H100, 989e12)])
+def test_ready_made_clusters_carry_their_source_and_published_numbers(cluster, flops):
+    assert cluster.source
+    assert cluster.ranks_per_node == 8
+    assert cluster.device_of(0).flops == flops
+    assert cluster.device_of(0).memory == 80e9
+    assert cluster.intra.bandwidth > cluster.inter.bandwidth
+    assert cluster.intra.latency < cluster.inter.latency
+
+
+@given(st.integers(0, 10**15), st.integers(1, 10**13), st.integers(0, 10**9))
+def test_a_transfer_is_latency_plus_bytes_over_bandwidth_rounded_half_up_exactly(nbytes, bandwidth, latency):
+    exact = Fraction(nbytes * 10**12, bandwidth)
+    expected = latency + math.floor(exact + Fraction(1, 2))
+    assert Link(latency * 1e-12, bandwidth).picoseconds(nbytes) == expected
+
+
+def test_a_link_of_infinite_bandwidth_costs_its_latency_alone():
+    assert Link(2e-6, math.inf).picoseconds(10**12) == 2_000_000
+
+
+def test_the_roofline_is_the_longer_of_computing_and_moving():
+    device = Device("x", flops=100, memory_bandwidth=10)
+    assert (device.seconds(50, 1), device.seconds(50, 50), device.seconds(0, 0)) == (0.5, 5.0, 0.0)
+
+
+def test_ranks_8_to_15_are_the_second_node_of_8():
+    inside = {(0, 7), (8, 15), (9, 8)}
+    between = {(7, 8), (0, 8), (15, 16)}
+    assert {CLASSROOM.link(*pair) for pair in inside} == {CLASSROOM.intra}
+    assert {CLASSROOM.link(*pair) for pair in between} == {CLASSROOM.inter}
+
+
+def test_clusters_links_and_devices_are_values():
+    assert Cluster.uniform(1e-6, 1e9) == Cluster.uniform(1e-6, 1e9)
+    assert len({Link(0, 1), Link(0, 1), Link(0, 2)}) == 2
+    with pytest.raises(AttributeError):
+        CLASSROOM.ports = 2
+
+
+def test_a_billion_small_steps_lose_no_picosecond():
+    """Times are whole numbers, so 1000 computes of a third of a microsecond add up to 1000 times one of them."""
+
+    def many(comm):
+        for _ in range(1000):
+            with comm.compute("third", seconds=1e-6 / 3):
+                pass
+
+    assert run(many, 1).timeline.makespan == 1000 * 333_333
+
+
+def test_one_device_a_rank_may_be_slower_than_the_others():
+    slow, fast = Device("slow", 1e9, 1e9), Device("fast", 1e12, 1e9)
+    cluster = Cluster("mixed", (fast, slow, fast), 3, Link(0, 1e9), Link(0, 1e9))
+
+    def work(comm):
+        with comm.compute("work", flops=1e6):
+            pass
+        comm.barrier()
+
+    timeline = run(work, 3, cluster=cluster).timeline
+    assert [timeline.busy(rank) for rank in range(3)] == [1_000_000, 1_000_000_000, 1_000_000]
+    assert timeline.waited(0) == 999_000_000
+    np.testing.assert_array_equal([w.peer for w in timeline.waits], [1, 1])

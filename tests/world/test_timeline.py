@@ -1,0 +1,213 @@
+"""Timelines: what they count, what they print, and the file that Perfetto opens."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from random import Random
+
+import numpy as np
+import pytest
+
+from parlab.world import CLASSROOM, Cluster, Link, run
+from parlab.world.timeline import Timeline
+from parlab.world.units import format_bytes, format_time
+from tests.world.random_programs import program, random_steps
+
+TICKS = Cluster.uniform(latency=10e-12, bandwidth=1e12)
+
+
+def relay(comm):
+    """0 → 1 → 2 of 100 bytes each, with a compute of 50 ticks on rank 1 between."""
+    x = np.zeros(100, dtype=np.uint8)
+    if comm.rank > 0:
+        x = comm.recv(comm.left, x)
+    if comm.rank == 1:
+        with comm.compute("add", seconds=50e-12):
+            x = x + 1
+    if comm.rank < 2:
+        comm.send(x, comm.right)
+
+
+def test_spans_of_a_relay_are_its_computes_both_ends_of_its_messages_and_its_waits():
+    timeline = run(relay, 3, cluster=TICKS).timeline
+    assert [tuple(span) for span in timeline.spans] == [
+        (0, 0, 110, "send", "message"),
+        (0, 0, 110, "wait", "send"),
+        (1, 0, 110, "receive", "message"),
+        (1, 0, 110, "wait", "receive"),
+        (1, 110, 160, "compute", "add"),
+        (1, 160, 270, "send", "message"),
+        (1, 160, 270, "wait", "send"),
+        (2, 0, 270, "wait", "receive"),
+        (2, 160, 270, "receive", "message"),
+    ]
+    assert [timeline.busy(rank) for rank in range(3)] == [0, 50, 0]
+    assert [timeline.waited(rank) for rank in range(3)] == [110, 220, 270]
+    assert [timeline.messages(rank) for rank in range(3)] == [1, 1, 0]
+    assert [timeline.bytes_sent(rank) for rank in range(3)] == [100, 100, 0]
+    assert timeline.makespan == 270
+    assert [(t.src, t.dst, t.nbytes, t.name, t.label) for t in timeline.transfers] == [
+        (0, 1, 100, "message", None),
+        (1, 2, 100, "message", None),
+    ]
+
+
+def test_messages_of_a_collective_carry_its_name_and_others_their_label():
+    def labelled(comm):
+        comm.all_reduce(np.ones(2))
+        comm.sendrecv(np.ones(1), comm.right, comm.left, label=("F", 3))
+
+    transfers = run(labelled, 2).timeline.transfers
+    assert {(t.name, t.label) for t in transfers} == {("all_reduce", None), ("message", ("F", 3))}
+
+
+def test_a_table_shows_times_counts_and_bytes_of_each_rank():
+    text = repr(run(relay, 3, cluster=TICKS).timeline)
+    assert text.splitlines() == [
+        "Timeline: 3 ranks, makespan 270 ps on uniform",
+        "rank    compute       wait messages       sent  peak held",
+        "   0        0 s     110 ps        1      100 B        0 B",
+        "   1      50 ps     220 ps        1      100 B      100 B",
+        "   2        0 s     270 ps        0        0 B      100 B",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("picoseconds", "text"),
+    [
+        (0, "0 s"),
+        (1, "1 ps"),
+        (999, "999 ps"),
+        (1000, "1.00 ns"),
+        (1_234_567, "1.23 µs"),
+        (12_345_678, "12.3 µs"),
+        (999_999_999, "1.00 ms"),
+        (10**12, "1.00 s"),
+        (1234 * 10**12, "1234 s"),
+    ],
+)
+def test_times_are_shown_with_three_digits_in_the_largest_unit_that_fits(picoseconds, text):
+    assert format_time(picoseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (1536, "1.50 KiB"),
+        (2**20 - 1, "1.00 MiB"),
+        (5 * 2**40, "5.00 TiB"),
+    ],
+)
+def test_bytes_are_shown_in_powers_of_1024(nbytes, text):
+    assert format_bytes(nbytes) == text
+
+
+def test_a_timeline_of_a_schedule_counts_in_its_own_unit():
+    timeline = Timeline(1, 3, computes=([0], [0], [3], ["F"]), unit="units of cost")
+    assert repr(timeline).splitlines()[0] == "Timeline: 1 ranks, makespan 3 units of cost"
+
+
+# The Chrome trace
+
+
+def events_of(timeline, tmp_path):
+    path = tmp_path / "trace.json"
+    timeline.save_chrome_trace(path)
+    document = json.loads(path.read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    assert document["displayTimeUnit"] == "ns"
+    return document["traceEvents"]
+
+
+REQUIRED = {
+    "X": {"name", "cat", "pid", "tid", "ts", "dur"},
+    "M": {"name", "pid", "args"},
+    "C": {"name", "pid", "ts", "args"},
+}
+REQUIRED |= {"s": {"name", "cat", "id", "pid", "tid", "ts"}, "f": {"name", "cat", "id", "pid", "tid", "ts", "bp"}}
+
+
+def test_the_trace_of_a_relay_holds_each_span_in_microseconds_an_arrow_a_message_and_the_held_bytes(tmp_path):
+    timeline = run(relay, 3, cluster=TICKS).timeline
+    events = events_of(timeline, tmp_path)
+    for event in events:
+        assert set(event) >= REQUIRED[event["ph"]], event
+    slices = sorted(
+        (e["pid"], round(e["ts"] * 1e6), round(e["dur"] * 1e6), e["cat"], e["name"]) for e in events if e["ph"] == "X"
+    )
+    assert slices == sorted((s.rank, s.start, s.end - s.start, s.kind, s.name) for s in timeline.spans)
+    arrows = {(e["ph"], e["id"]): e["pid"] for e in events if e["ph"] in "sf"}
+    assert arrows == {("s", 0): 0, ("f", 0): 1, ("s", 1): 1, ("f", 1): 2}
+    held = [(e["pid"], round(e["ts"] * 1e6), e["args"]["bytes"]) for e in events if e["ph"] == "C"]
+    assert held == [(rank, *step) for rank in range(3) for step in timeline.held(rank)]
+    names = {(e["pid"], e["args"]["name"]) for e in events if e["name"] == "process_name"}
+    assert names == {(0, "rank 0"), (1, "rank 1"), (2, "rank 2")}
+
+
+@pytest.mark.parametrize("ports", [1, 2, None])
+def test_slices_of_a_track_never_overlap_halfway_so_that_perfetto_draws_them_all(tmp_path, ports):
+    for seed in range(10):
+        steps = random_steps(Random(seed), 4, 40)
+        cluster = Cluster("other", CLASSROOM.device, 2, Link(1e-6, 3e9), Link(3e-6, 1e9), ports=ports)
+        tracks = {}
+        for event in events_of(run(program, 4, steps, cluster=cluster).timeline, tmp_path):
+            if event["ph"] == "X":
+                tracks.setdefault((event["pid"], event["tid"]), []).append((event["ts"], -event["dur"]))
+        for slices in tracks.values():
+            open_until = []
+            for start, minus_duration in sorted(slices):
+                while open_until and open_until[-1] <= start + 1e-9:
+                    open_until.pop()
+                end = start - minus_duration
+                assert not open_until or end <= open_until[-1] + 1e-9
+                open_until.append(end)
+
+
+def test_every_arrow_starts_and_ends_at_a_slice_and_messages_that_take_no_time_have_none(tmp_path):
+    timeline = run(program, 4, random_steps(Random(1), 4, 40)).timeline
+    events = events_of(timeline, tmp_path)
+    slices = {(e["pid"], e["tid"], e["ts"]) for e in events if e["ph"] == "X"}
+    arrows = [e for e in events if e["ph"] in "sf"]
+    assert len(arrows) == 2 * sum(t.end > t.start for t in timeline.transfers)
+    assert {(e["pid"], e["tid"], e["ts"]) for e in arrows} <= slices
+
+
+def test_a_trace_replaces_the_file_that_was_there_and_has_the_rights_of_any_new_file(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text("old")
+    timeline = run(relay, 3).timeline
+    timeline.save_chrome_trace(str(path))
+    assert json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    other = tmp_path / "other"
+    other.write_text("")
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(other.stat().st_mode)
+
+
+@pytest.mark.parametrize("failing", ["replace", "write"])
+def test_a_trace_that_cannot_be_written_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, failing):
+    path = tmp_path / "trace.json"
+    path.write_text("old")
+    timeline = run(relay, 3).timeline
+
+    def full(*args, **kwargs):
+        raise OSError("no space left on device")
+
+    if failing == "replace":
+        monkeypatch.setattr(os, "replace", full)
+    else:
+        monkeypatch.setattr(type(path), "write_text", full)
+    with pytest.raises(OSError, match="no space left"):
+        timeline.save_chrome_trace(path)
+    monkeypatch.undo()
+    assert os.listdir(tmp_path) == ["trace.json"]
+    assert path.read_text() == "old"
+
+
+def test_a_trace_into_a_folder_that_does_not_exist_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        run(relay, 3).timeline.save_chrome_trace(tmp_path / "missing" / "trace.json")
+    assert os.listdir(tmp_path) == []
