@@ -17,6 +17,8 @@ ALARM = "#B30000"  # what went wrong: a deadlock's cycle, a count that is not th
 RANKS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
 """Okabe and Ito, "Color universal design" (2008), ordered so that neighbours differ most."""
 
+DASHES = ("solid", "dashed", "dotted", "dashdot")
+
 
 class Kind(NamedTuple):
     """How one kind of action is drawn: its bar, the pattern on it, and its name in a legend."""
