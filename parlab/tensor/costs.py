@@ -278,7 +278,7 @@ def llama_kept_by_place(
     >>> config = LlamaConfig(vocab_size=32, hidden_size=64, intermediate_size=128, num_hidden_layers=1,
     ...                      num_attention_heads=8)
     >>> [sum(llama_kept_by_place(config, 1, 8, t, 2, sequence_parallel=True).values()) for t in (1, 2, 4)]
-    [15744, 7872, 3936]
+    [14656, 7328, 3664]
     """
     check_sizes(config, size)
     if sequence_parallel:

@@ -28,9 +28,7 @@ def kept_activations(counted: Bytes, formula: Bytes) -> Picture:
         raise ValueError("counted and formula must have the same ways of keeping and the same t, at least one")
     sizes = sorted({t for at in counted.values() for t in at})
     equal = all(counted[way][t] == formula[way][t] for way in counted for t in counted[way])
-    verdict = "Kept by one rank of one block: " + (
-        "counted = closed form everywhere" if equal else "NOT the closed form"
-    )
+    verdict = f"Kept by one rank of one block: {'counted = closed form everywhere' if equal else 'NOT the closed form'}"
     width = max(map(len, counted))
     lines = [verdict, f"{'':<{width}}" + "".join(f"{f't = {t}':>12}" for t in sizes)]
     lines += [f"{way:<{width}}" + "".join(f"{at[t]:>12}" for t in sizes) for way, at in counted.items()]
