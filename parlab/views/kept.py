@@ -22,12 +22,12 @@ KEPT = [
 
 def draw_kept(axes: Axes, shown: ScheduleTimeline, highest: int) -> None:
     """A lane a rank, all `highest` chunks high: below what is kept whole, above it what an I has left for its W."""
-    areas, colors = [], []
+    layers = {color_of("I"): 1, color_of("F"): 0} if has_weights(shown) else {color_of("F"): 0}
+    areas = []
     for rank in range(shown.size):
-        both = shown.kept(rank)
-        whole = shown.kept_bytes(rank, activation=1, pending=0)
-        areas += [_area(rank, steps, shown.makespan, highest) for steps in (both, whole)]
-        colors += [color_of("I"), color_of("F")]
+        for pending in layers.values():
+            steps = shown.kept_bytes(rank, activation=1, pending=pending)
+            areas.append(_area(rank, steps, shown.makespan, highest))
         axes.text(
             1.008,
             rank,
@@ -37,9 +37,14 @@ def draw_kept(axes: Axes, shown: ScheduleTimeline, highest: int) -> None:
             color=theme.INK,
             va="center",
         )
-    axes.add_collection(PolyCollection(areas, facecolors=colors, linewidths=0, gid="kept"), autolim=False)
+    axes.add_collection(PolyCollection(areas, facecolors=list(layers), linewidths=0, gid="kept"), autolim=False)
     floors = [rank + FLOOR for rank in range(shown.size)]
     axes.hlines(floors, 0, shown.makespan, color=theme.FAINT, linewidth=0.6)
+
+
+def has_weights(shown: ScheduleTimeline) -> bool:
+    """Whether the weights' gradients are made by actions of their own."""
+    return any(action.kind == "W" for row in shown.schedule.actions for action in row)
 
 
 def _area(lane: int, steps: list[tuple[Any, int]], end: Any, highest: int) -> np.ndarray:  # [corners, x and y]

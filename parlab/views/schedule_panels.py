@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from parlab.pipeline import ScheduleTimeline
 from parlab.views import theme
-from parlab.views.kept import KEPT, draw_kept
+from parlab.views.kept import KEPT, draw_kept, has_weights
 from parlab.views.lanes import legend_of, name_lanes, time_axis
 from parlab.views.picture import Picture, framed
 from parlab.views.schedule_bars import bars_of, chunks_of, draw_bars
@@ -75,11 +75,6 @@ def lanes_at(
         axes.tick_params(axis="x", labelbottom=False)
         axes.set_xlabel("")
     return axes
-
-
-def has_weights(shown: ScheduleTimeline) -> bool:
-    """Whether the weights' gradients are made by actions of their own."""
-    return any(action.kind == "W" for row in shown.schedule.actions for action in row)
 
 
 def write_lines(figure: Picture, lines: Sequence[str], top: float, color: str = theme.INK) -> None:

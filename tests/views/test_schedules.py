@@ -96,8 +96,8 @@ def test_the_memory_strip_is_as_high_as_the_chunks_kept_at_every_instant(shown):
     highest = max(shown.peak_activations)
     polygons = [path.vertices for path in areas.get_paths()]
     for rank in range(shown.size):
-        kept, whole = shown.kept(rank), shown.kept_bytes(rank, activation=1, pending=0)
-        for steps, polygon in ((kept, polygons[2 * rank]), (whole, polygons[2 * rank + 1])):
+        layers = [shown.kept(rank), shown.kept_bytes(rank, activation=1, pending=0)][-len(polygons) // shown.size :]
+        for steps, polygon in zip(layers, polygons[rank * len(layers) :], strict=False):
             last = dict(steps)
             for (time, level), (after, _) in pairwise([*last.items(), (shown.makespan, 0)]):
                 if after > time:
@@ -318,9 +318,7 @@ def test_nothing_that_takes_time_is_drawn_without_bars():
 def test_schedules_below_each_other_have_one_clock_and_one_scale_of_memory():
     figure = views.compare_schedules([gpipe(4, 8), one_f_one_b(4, 8), zb_h1(4, 8)])
     assert {axes.get_xlim() for axes in figure.axes} == {(0, 33)}
-    whole, least, _ = (
-        max(FLOOR - path.vertices[:, 1].min() for path in areas.get_paths()[:2]) for areas in artists(figure, "kept")
-    )
+    whole, least, _ = (FLOOR - areas.get_paths()[0].vertices[:, 1].min() for areas in artists(figure, "kept"))
     assert whole == pytest.approx(HEIGHT)
     assert least == pytest.approx(HEIGHT * 4 / 8)
 
