@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -73,8 +74,10 @@ STATES = {
 def interrupted(program, size, after):
     """Run `program`, and press Ctrl-C `after` so many seconds; returns how long the run lasted from then on.
 
-    Like a person it presses again after a while: Python drops an interrupt that falls into a destructor.
+    Like a person it presses again after a while: Python drops an interrupt that falls into a destructor. The collector
+    is off, because hypothesis hooks into it, and an interrupt that falls into that hook is dropped with a warning.
     """
+    gc.disable()
     running, over = threading.Event(), threading.Event()
     pressed = []
 
@@ -92,6 +95,7 @@ def interrupted(program, size, after):
     with pytest.raises(KeyboardInterrupt):
         run(program, size)
     over.set()
+    gc.enable()
     lasted = time.monotonic() - pressed[0]
     presser.join()
     return lasted
