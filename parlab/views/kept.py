@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 
 from parlab.pipeline import ScheduleTimeline
-from parlab.views import theme
+from parlab.views import marks, theme
 from parlab.views.picture import inches
 from parlab.views.schedule_bars import color_of
 
@@ -28,16 +28,9 @@ def draw_kept(axes: Axes, shown: ScheduleTimeline, highest: int) -> None:
         for pending in layers.values():
             steps = shown.kept_bytes(rank, activation=1, pending=pending)
             areas.append(_area(rank, steps, shown.makespan, highest))
-        axes.text(
-            1.008,
-            rank,
-            f"peak {shown.peak_activations[rank]}",
-            transform=axes.get_yaxis_transform(),
-            size=min(theme.SMALL, 70 * inches(axes)[1] / shown.size),
-            color=theme.INK,
-            va="center",
-        )
     axes.add_collection(PolyCollection(areas, facecolors=list(layers), linewidths=0, gid="kept"), autolim=False)
+    size = min(theme.SMALL, 70 * inches(axes)[1] / shown.size)
+    marks.beside(axes, range(shown.size), [f"peak {peak}" for peak in shown.peak_activations], size)
     floors = [rank + FLOOR for rank in range(shown.size)]
     axes.hlines(floors, 0, shown.makespan, color=theme.FAINT, linewidth=0.6)
 

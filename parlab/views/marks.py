@@ -109,17 +109,34 @@ def _first_fitting(choices: Sequence[str], size: float, room: float) -> str:
     return next((text for text in likely if text_width(text, size) <= room), "")
 
 
-def _write(axes: Axes, x: Numbers, y: Numbers, texts: Sequence[str], colors: Sequence[str], size: float) -> None:
+def beside(axes: Axes, lanes: Numbers, texts: Sequence[str], size: float) -> None:
+    """Words at the right end of lanes, outside the axes."""
+    points = 72 * inches(axes)[0]  # across
+    x = [1 + (6 + text_width(text, size) / 2) / points for text in texts]
+    _write(axes, x, lanes, texts, [theme.INK] * len(texts), size, outside=True)
+
+
+def _write(
+    axes: Axes,
+    x: Numbers,
+    y: Numbers,
+    texts: Sequence[str],
+    colors: Sequence[str],
+    size: float,
+    outside: bool = False,
+) -> None:
+    """Words around points; `outside`: x is a part of the axes' width."""
     words = PathCollection(
         [_outline(text) for text in texts],
         facecolors=colors,
         edgecolors="none",
         offsets=np.column_stack([x, y]),
-        offset_transform=axes.transData,
+        offset_transform=axes.get_yaxis_transform() if outside else axes.transData,
         transform=Affine2D().scale(size / OUTLINE / 72) + axes.figure.dpi_scale_trans,
         zorder=ABOVE,
+        clip_on=not outside,
     )
-    words.set_gid("words")
+    words.set_gid("words beside" if outside else "words")
     axes.add_collection(words, autolim=False)
 
 

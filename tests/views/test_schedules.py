@@ -121,8 +121,18 @@ def test_bars_and_memory_have_one_clock_that_ends_at_the_makespan(shown):
 
 
 def test_each_lane_of_memory_names_its_peak():
-    words = [text for text, _ in texts(views.schedule(one_f_one_b(4, 8)))]
-    assert [word for word in words if word.startswith("peak")] == ["peak 4", "peak 3", "peak 2", "peak 1"]
+    (words,) = artists(views.schedule(one_f_one_b(4, 8)), "words beside")
+    for path, text, lane in zip(words.get_paths(), ("peak 4", "peak 3", "peak 2", "peak 1"), range(4), strict=True):
+        assert np.array_equal(path.vertices, marks._outline(text).vertices)
+        assert words.get_offsets()[lane][1] == lane
+
+
+def test_the_longest_peak_stays_inside_the_figure():
+    figure = views.pipeline("GPipe", 16, 64, 4)
+    (words,) = artists(figure, "words beside")
+    widest = marks.text_width("peak 256", theme.SMALL) * theme.DPI / 72
+    centers = words.get_offset_transform().transform(words.get_offsets())
+    assert centers[:, 0].max() + widest / 2 <= figure.canvas.get_width_height()[0]
 
 
 def test_without_memory_there_are_bars_only():
