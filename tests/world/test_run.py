@@ -225,3 +225,14 @@ def test_all_values_of_the_contract_travel_arrays_tuples_lists_dicts_named_tuple
 
 def test_the_docstring_example_of_run_is_what_a_newcomer_types():
     assert "comm.all_reduce(x)" in inspect.getdoc(run)
+
+
+def test_runs_started_from_several_threads_at_once_do_not_mix():
+    from concurrent.futures import ThreadPoolExecutor
+
+    def one(number):
+        return run(lambda comm: float(comm.all_reduce(np.full(3, float(number)))[0]), 4).results
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(one, range(12))) == [[4.0 * number] * 4 for number in range(12)]
+    assert gc.isenabled()
