@@ -94,9 +94,7 @@ class Comm:
             ValueError: `src` is not a rank of the group.
             MismatchError: what came has another form than `like`, or another label.
         """
-        message = self._post_receive(src, like, label)
-        self._engine.wait(self._seat, (message,), "recv")
-        return self._engine.take(self._seat, message)
+        return self._engine.take(self._seat, self._post_receive(src, like, label, call="recv"))
 
     def sendrecv(self, x: Value, dst: int, src: int, like: Value = None, *, label: Any = None) -> Value:
         """Send `x` to `dst` and receive from `src` at once; `like` is what will come, None: like `x`.
@@ -124,13 +122,13 @@ class Comm:
         x = values.checked(x, "x")
         return self._engine.post_send(self._seat, box, values.copied(x), values.nbytes(x), self._name, label)
 
-    def _post_receive(self, src: int, like: Value, label: Any) -> Message:
+    def _post_receive(self, src: int, like: Value, label: Any, call: str = "") -> Message:
         try:
             box = self._ways_in[src]
         except (KeyError, TypeError):
             box = self._way_in(src)
         like = values.checked(like, "like")
-        return self._engine.post_receive(self._seat, box, like, values.nbytes(like), self._name, label)
+        return self._engine.post_receive(self._seat, box, like, values.nbytes(like), self._name, label, call=call)
 
     def _way_out(self, dst: int) -> Any:
         dst = checked_rank(dst, "dst", self.size)

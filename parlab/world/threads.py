@@ -72,27 +72,43 @@ class ThreadsEngine:
                 box.sends.append(message)
         return message
 
-    def post_receive(self, seat: Seat, box: Mailbox, like: Value, nbytes: int, name: str, label: Any) -> Message:
-        """Ask for the next value in `box`; it must have the form of `like`."""
+    def post_receive(
+        self, seat: Seat, box: Mailbox, like: Value, nbytes: int, name: str, label: Any, *, call: str = ""
+    ) -> Message:
+        """Ask for the next value in `box`, which must have the form of `like`; with a `call`, wait for it at once.
+
+        A rank that will wait anyway parks without letting go of the mutex in between: the sooner it is parked, the less
+        the rank that it woke last has to contend with it for the interpreter.
+        """
         if self.ending:
             self._refuse()
         with self.mutex:
             if box.sends:
                 message = box.sends.popleft()
+                seat.log += (POST_RECEIVE, message)
                 value, message.value = message.value, like
                 message.expected = label
                 self._deliver(message, value)
                 self._match(message)
             else:
                 message = Message(box.src, box.dst, values.template(like), nbytes, name)
+                seat.log += (POST_RECEIVE, message)
                 message.expected = label
                 box.receives.append(message)
-            seat.log += (POST_RECEIVE, message)
+            if call:
+                seat.log += (WAIT, message)
+                if message.matched:
+                    return message
+                message.waiter = seat
+                seat.missing = 1
+                self._block(seat, (message,), call)
+        if call:
+            self._sleep(seat)
         return message
 
     def _deliver(self, message: Message, value: Value) -> None:
         """Compare what was sent with what `message.value` says is expected, and put the value in its place."""
-        like = message.value
+        like, message.value = message.value, value
         if not values.same_form(value, like):
             message.error = (
                 f"a message from rank {message.src} to rank {message.dst}{_shown(message.label)} holds "
@@ -104,7 +120,6 @@ class ThreadsEngine:
                 f"rank {message.dst} expected {message.expected} from rank {message.src}, got {message.label}; "
                 "messages between two ranks match in the order in which they are posted"
             )
-        message.value = value
 
     def _match(self, message: Message) -> None:
         message.matched = True
