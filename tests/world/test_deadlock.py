@@ -443,3 +443,12 @@ def test_a_message_that_is_never_taken_is_an_error():
 
     with pytest.raises(RequestError, match=r"^rank 1 returned without waiting for isend\(to 0\)"):
         run(not_taken, 2)
+
+
+def test_a_deadlock_that_cannot_be_described_still_ends_the_run(monkeypatch):
+    def fails(seats):
+        raise ZeroDivisionError("no description")
+
+    monkeypatch.setattr("parlab.world.threads.deadlock_of", fails)
+    with pytest.raises(ZeroDivisionError, match="no description"):
+        run(lambda comm: comm.recv(comm.left, np.ones(1)), 3)
