@@ -62,7 +62,7 @@ def pytorch_step(text: np.ndarray) -> Callable[[], float]:
         optimizer.zero_grad()
         logits = pytorch_logits(torch, weights, rotary, tokens)
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         return float(loss.detach())
 
