@@ -168,7 +168,7 @@ def forward_bytes_held(S: int, size: int, H: int, G: int, D: int, itemsize: int,
     element, or `itemsize` where that is more.
 
     >>> forward_bytes_held(S=16384, size=8, H=8, G=8, D=64, itemsize=4) / score_bytes(S=16384, size=8, H=8, itemsize=4)
-    0.031494140625
+    0.03131103515625
     """
     check_layout(S, size, "contiguous")
     rows, wide = B * (S // size), max(itemsize, 4)
