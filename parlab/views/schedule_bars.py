@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 
 from parlab.pipeline import Schedule, ScheduleTimeline
 from parlab.views import marks, theme
+from parlab.views.timelines import ACTION_KINDS
 
 WHOLE, UPPER, LOWER = (-0.42, 0.42), (-0.42, 0.0), (0.0, 0.42)  # of a lane; an overlapped pair has its forward on top
 ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
-KIND_OF = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
 PALEST = 0.55  # how much white the last chunk has
 STEEPNESS = 0.7  # below 1 the second chunk is soon pale: at medium brightness neither black nor white is read well
 
@@ -67,7 +67,7 @@ def draw_bars(axes: Axes, bars: list[Bar], paler: dict[tuple[int, int], float]) 
 
 def color_of(kind: str, white: float = 0.0) -> str:
     """The colour of F, B, I or W, made paler."""
-    return _paler(theme.KINDS[KIND_OF[kind]].color, white)
+    return _paler(theme.KINDS[ACTION_KINDS[kind]].color, white)
 
 
 def _paler(color: str, white: float) -> str:
@@ -82,7 +82,7 @@ def legend_entries(schedules: Iterable[Schedule]) -> list[tuple[str, str, str]]:
         for row in schedule.actions:
             kinds |= {action.kind for action in row}
             most = max(most, len({action.stage for action in row}))
-    entries = [(color_of(kind), theme.KINDS[name].name, "") for kind, name in KIND_OF.items() if kind in kinds]
+    entries = [(color_of(kind), theme.KINDS[name].name, "") for kind, name in ACTION_KINDS.items() if kind in kinds]
     if most > 1:
         entries.append((color_of("F", PALEST), f"paler: a later chunk of the rank's {most}", ""))
     return entries
