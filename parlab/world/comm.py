@@ -11,6 +11,7 @@ from parlab.world import collectives, values
 from parlab.world.arguments import amount, checked_axis, checked_rank, one_array, text, whole
 from parlab.world.collectives import shaped
 from parlab.world.collectives.arguments import (
+    check_out,
     check_power_of_two,
     checked_counts,
     checked_pieces,
@@ -183,7 +184,13 @@ class Comm:
         return collectives.binomial_broadcast(self._enter("broadcast", x, root=root), x, root)
 
     def all_gather(
-        self, x: Array, axis: int = 0, algorithm: str | None = None, *, counts: list[int] | None = None
+        self,
+        x: Array,
+        axis: int = 0,
+        algorithm: str | None = None,
+        *,
+        counts: list[int] | None = None,
+        out: Array | None = None,
     ) -> Array:
         """The ranks' arrays joined along `axis`, by rank; every rank gets all.
 
@@ -192,17 +199,20 @@ class Comm:
             axis: where to join.
             algorithm: ring (the default), bruck, or recursive_doubling (a power of two of ranks).
             counts: the length of each rank's array along `axis`, where they differ (ring only).
+            out: for arrays of one axis: where the result is written, and what is returned, instead of a new array;
+                `x` may be this rank's part of it.
 
-        Raises: as `all_reduce`.
+        Raises: as `all_reduce`, and ValueError where `out` does not fit.
         """
         run = collectives.chosen("all_gather", algorithm)
         x = one_array(x)
         axis = checked_axis(axis, "axis", x)
         counts = checked_counts(counts, self.size, algorithm, x.shape[axis], self.rank)
+        check_out(out, x, self.size * x.shape[axis] if counts is None else sum(counts))
         check_power_of_two(algorithm, self.size)
         shape = x.shape if counts is None else (*x.shape[:axis], "counts", *x.shape[axis + 1 :])
         inner = self._enter("all_gather", x, shape=shape, axis=axis, algorithm=algorithm, counts=counts)
-        return shaped.gathered(run, inner, x, axis, counts)
+        return shaped.gathered(run, inner, x, axis, counts, out)
 
     def reduce_scatter(
         self,
@@ -282,9 +292,11 @@ class Comm:
         """Start an `all_reduce` and go on; `wait()` returns its result."""
         return self._beside("iall_reduce", x, lambda comm, x: comm.all_reduce(x, op, algorithm))
 
-    def iall_gather(self, x: Array, axis: int = 0, *, counts: list[int] | None = None) -> Request:
-        """Start an `all_gather` and go on; `wait()` returns its result."""
-        return self._beside("iall_gather", x, lambda comm, x: comm.all_gather(x, axis, counts=counts))
+    def iall_gather(
+        self, x: Array, axis: int = 0, *, counts: list[int] | None = None, out: Array | None = None
+    ) -> Request:
+        """Start an `all_gather` and go on; `wait()` returns its result. Leave `out` alone until then."""
+        return self._beside("iall_gather", x, lambda comm, x: comm.all_gather(x, axis, counts=counts, out=out))
 
     def ireduce_scatter(self, x: Array, axis: int = 0, op: str = "sum", *, counts: list[int] | None = None) -> Request:
         """Start a `reduce_scatter` and go on; `wait()` returns its result."""

@@ -195,6 +195,22 @@ ROWS = [
         comm(lambda c: c.all_gather(X, algorithm="bruck", counts=[4, 4])),
         "counts=[4, 4]: algorithm='bruck' needs equal pieces; use ring",
     ),
+    (
+        "out of all_gather",
+        comm(lambda c: c.all_gather(X, out=np.ones((8, 2)))),
+        "x has shape (4, 2): with out=, arrays of one axis are gathered",
+    ),
+    (
+        "out of all_gather",
+        comm(lambda c: c.all_gather(X[:, 0], out=np.ones(4))),
+        "out is (4,) float64: an array (8,) of float64 is needed",
+    ),
+    (
+        "out of all_gather",
+        comm(lambda c: c.all_gather(X[:, 0], counts=[4, 4], out=np.ones(8, "f4"))),
+        "out is (8,) float32: an array (8,) of float64 is needed",
+    ),
+    ("out", comm(lambda c: c.all_gather(X[:, 0], out=8)), "out is int: an array (8,) of float64 is needed"),
     ("x of reduce_scatter", comm(lambda c: c.reduce_scatter((X,))), "x is a tuple: a collective takes one array"),
     (
         "axis of reduce_scatter",

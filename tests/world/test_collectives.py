@@ -13,7 +13,7 @@ import array_api_strict
 import numpy as np
 import pytest
 
-from parlab.arrays import asarray, to_numpy
+from parlab.arrays import asarray, owning_buffer, to_numpy
 from parlab.world import CLASSROOM, Cluster, Link, collectives, per_rank, run
 
 SIZES = range(1, 18)
@@ -192,6 +192,27 @@ def test_all_gather_joins_by_rank_and_sends_n_N_minus_1_over_N(xp, algorithm, si
             steps = [min(2**k, size - 2**k) * own for k in range(ceil(log2(size)))]
         assert sum(steps) == size * own * (size - 1) // size
         assert counted(done) == ([len(steps)] * size, [sum(steps)] * size, sum(map(LINK.picoseconds, steps)))
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("counts", [None, [2, 2, 2], [4, 0, 2]])
+def test_all_gather_writes_into_out_where_each_rank_may_hold_its_own_part_already(xp, counts, beside):
+    whole = np.arange(6.0)
+
+    def program(comm):
+        start = sum((counts or [2, 2, 2])[: comm.rank])
+        own = slice(start, start + (counts or [2, 2, 2])[comm.rank])
+        out = xp.zeros((6,), dtype=xp.float64)
+        out[own] = asarray(whole[own], xp)
+        if beside:
+            result = comm.iall_gather(out[own], counts=counts, out=out).wait()
+        else:
+            result = comm.all_gather(out[own], counts=counts, out=out)
+        return result, owning_buffer(result) is owning_buffer(out)
+
+    for result, in_place in run(program, 3).results:
+        np.testing.assert_array_equal(to_numpy(result), whole)
+        assert in_place
 
 
 @pytest.mark.parametrize(("algorithm", "size"), SCATTERS)

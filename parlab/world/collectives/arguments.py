@@ -6,7 +6,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from parlab.arrays import Array
+from parlab.arrays import Array, is_array
 from parlab.world.arguments import whole
 from parlab.world.collectives.common import cut
 from parlab.world.collectives.doubling import power_of_two_below
@@ -63,6 +63,21 @@ def checked_pieces(
     elif sum(counts) != x.shape[axis]:
         raise ValueError(f"counts={counts}: they add up to {sum(counts)}, but the axis has {x.shape[axis]} elements")
     return counts
+
+
+def check_out(out: Any, x: Array, length: int) -> None:
+    """Refuse an array that cannot take `length` numbers gathered from arrays like `x`.
+
+    Raises:
+        ValueError: more than one axis, or another length or dtype.
+    """
+    if out is None:
+        return
+    if x.ndim != 1:
+        raise ValueError(f"x has shape {tuple(x.shape)}: with out=, arrays of one axis are gathered")
+    if not is_array(out) or tuple(out.shape) != (length,) or out.dtype != x.dtype:
+        found = f"{tuple(out.shape)} {out.dtype}" if is_array(out) else type(out).__name__
+        raise ValueError(f"out is {found}: an array {(length,)} of {x.dtype} is needed")
 
 
 def _lengths(counts: Sequence[int] | None, size: int, algorithm: str | None) -> list[int] | None:

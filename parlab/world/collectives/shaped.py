@@ -10,13 +10,16 @@ from parlab.arrays import Array, namespace
 from parlab.world.collectives.common import Combine, blocks_of, cut_at
 
 
-def gathered(run: Callable[..., None], comm: Any, x: Array, axis: int, counts: list[int] | None) -> Array:
-    """The all-gather `run`, for arrays of any shape, joined along `axis`."""
+def gathered(
+    run: Callable[..., None], comm: Any, x: Array, axis: int, counts: list[int] | None, out: Array | None
+) -> Array:
+    """The all-gather `run`, for arrays of any shape, joined along `axis`; those of one axis may go into `out`."""
     xp = namespace(x)
     counts = [x.shape[axis]] * comm.size if counts is None else counts
     shapes = [(*x.shape[:axis], count, *x.shape[axis + 1 :]) for count in counts]
     blocks = blocks_of([math.prod(shape) for shape in shapes])
-    total = xp.empty((blocks[-1].stop,), dtype=x.dtype)  # [n], one rank's elements after the other's
+    # [n], one rank's elements after the other's
+    total = xp.empty((blocks[-1].stop,), dtype=x.dtype) if out is None else out
     total[blocks[comm.rank]] = xp.reshape(x, (-1,))
     run(comm, total, blocks)
     if axis == 0:
