@@ -37,6 +37,11 @@ def itemize(cache: Any) -> dict[str, int]:
     return items
 
 
+def arrays_in(cache: Any) -> Iterator[Array]:
+    """The arrays in a cache, which may hold anything else as well."""
+    return (x for _, x in _arrays(cache, ""))
+
+
 def _arrays(cache: Any, place: str) -> Iterator[tuple[str, Array]]:
     if is_array(cache):
         yield place, cache

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parlab.arrays import Array, is_array, namespace, owning_buffer
+from parlab.arrays import Array, namespace, owning_buffer
+from parlab.nn.counting import arrays_in
 from parlab.nn.stage import Gradients, Stage, add_gradients
 from parlab.pipeline.actions import Action
 from parlab.pipeline.dependencies import Program, lower, pair_rows
@@ -209,17 +210,6 @@ def _one_row_through(stages: Sequence[Stage] | Mapping[int, Stage], stage: int, 
                 "array with the shape and dtype of what passes from stage to stage"
             ) from None
     return x
-
-
-def arrays_in(value: Any) -> Iterator[Array]:
-    """The arrays in a cache, which may hold anything else as well."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, tuple | list):
-        for item in value:
-            yield from arrays_in(item)
-    elif is_array(value):
-        yield value
 
 
 def _check(

@@ -11,6 +11,7 @@ import pytest
 
 from parlab import arrays
 from parlab.nn.config import LlamaConfig
+from parlab.nn.counting import arrays_in
 from parlab.nn.llama import Llama
 from parlab.pipeline import (
     Action,
@@ -288,7 +289,7 @@ def test_measured_peak_bytes_are_the_simulated_ones(schedule):
 
 def bytes_in(cache, but_not):
     """Of the memory under the arrays of a cache, each buffer once."""
-    owners = {id(owner): owner for owner in map(arrays.owning_buffer, execute.arrays_in(cache))}
+    owners = {id(owner): owner for owner in map(arrays.owning_buffer, arrays_in(cache))}
     return sum(arrays.nbytes(owner) for key, owner in owners.items() if key not in but_not)
 
 

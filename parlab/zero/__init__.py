@@ -1,0 +1,36 @@
+"""ZeRO: data parallelism whose ranks share the model's state instead of repeating it."""
+
+from parlab.zero.accounting import state_bytes_held
+from parlab.zero.costs import (
+    MIXED,
+    StateBytes,
+    elements_sent,
+    model_state_bytes,
+    tokens_to_hide_a_gather,
+)
+from parlab.zero.data_parallel import DataParallel
+from parlab.zero.offload import Offload
+from parlab.zero.precision import LossScale, StepResult
+from parlab.zero.replica import Replica
+from parlab.zero.shards import ShardMap, cut, shard_range
+from parlab.zero.training import forward_backward
+from parlab.zero.zero import Zero
+
+__all__ = [
+    "MIXED",
+    "DataParallel",
+    "LossScale",
+    "Offload",
+    "Replica",
+    "ShardMap",
+    "StateBytes",
+    "StepResult",
+    "Zero",
+    "cut",
+    "elements_sent",
+    "forward_backward",
+    "model_state_bytes",
+    "shard_range",
+    "state_bytes_held",
+    "tokens_to_hide_a_gather",
+]

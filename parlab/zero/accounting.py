@@ -1,0 +1,25 @@
+"""What a rank held, measured: the model's state, apart from activations and from what is on its way."""
+
+from __future__ import annotations
+
+from parlab.world import Timeline
+
+WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer"  # the model's state
+OFFLOADED = "optimizer, offloaded"  # the same, but not on the device
+GATHERED, LEAVING = "gathered weights", "gradients on their way"  # the blocks in use
+ACTIVATIONS = "activations"
+
+
+def state_bytes_held(timeline: Timeline, rank: int) -> dict[str, int]:
+    """Bytes of weights, gradients and optimizer state that `rank` held, each at its peak.
+
+    Weights and optimizer state are held all the time, so the sum was held too, when the last gradient had come: it is
+    what `model_state_bytes` says.
+
+    Raises:
+        ValueError: there is no such rank.
+    """
+    held = timeline.held_by_name(rank)
+    return {
+        name: max((total for _, total in held.get(name, [])), default=0) for name in (WEIGHTS, GRADIENTS, OPTIMIZER)
+    }

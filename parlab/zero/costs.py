@@ -1,0 +1,144 @@
+"""What ZeRO costs on paper: bytes that a rank holds, elements that the ranks send, and when a gather is hidden.
+
+Letters: Ψ parameters, N ranks, k microbatches a step. Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations
+toward training trillion parameter models", sections 3.1 (16 bytes a parameter), 5 (memory) and 7 (traffic).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from parlab.world.arguments import amount, whole
+
+
+class StateBytes(NamedTuple):
+    """Bytes a parameter of a model's state.
+
+    `StateBytes()` is the paper's mixed precision: float16 weights and gradients; float32 master weights and two
+    moments. Megatron keeps gradients in float32, `StateBytes(gradient=4)`: 18 in all. Training in float32 alone is
+    `StateBytes(4, 4, 8)`: the weights are their own masters.
+    """
+
+    weight: int = 2
+    gradient: int = 2
+    optimizer: int = 12
+
+    @property
+    def total(self) -> int:
+        """Of all three."""
+        return sum(self)
+
+
+MIXED = StateBytes()
+
+
+def model_state_bytes(num_params: float, ranks: int, stage: int, *, state: StateBytes = MIXED) -> float:
+    """Bytes of weights, gradients and optimizer state that a rank holds: 16Ψ, 4Ψ + 12Ψ/N, 2Ψ + 14Ψ/N, 16Ψ/N.
+
+    Where N does not divide Ψ it is the mean over ranks: the largest shard has at most one parameter more.
+
+    Args:
+        num_params: Ψ.
+        ranks: N, among which the state is sharded.
+        stage: 0 plain data parallelism; 1 shards the optimizer's state, 2 the gradients too, 3 the weights too.
+        state: bytes a parameter.
+
+    Raises:
+        ValueError: a negative number of parameters, no ranks, or another stage.
+
+    >>> [round(model_state_bytes(7.5e9, 64, stage) / 1e9, 2) for stage in range(4)]  # the paper's Figure 1, GB
+    [120.0, 31.41, 16.64, 1.88]
+    """
+    amount("num_params", num_params)
+    check_ranks(ranks)
+    check_stage(stage)
+    sharded_from = {"weight": 3, "gradient": 2, "optimizer": 1}
+    return sum(
+        getattr(state, part) * num_params / (ranks if stage >= first else 1) for part, first in sharded_from.items()
+    )
+
+
+def elements_sent(
+    num_params: int, ranks: int, stage: int, *, microbatches: int = 1, keep_after_forward: bool = False
+) -> int:
+    """Elements that all ranks together send in a step: passes · (N − 1) · Ψ, where a pass is an all-gather or a
+    reduce-scatter of everything. Exact, however uneven the shards; a rank sends 1/N of it on average.
+
+    | stage | passes                                                                    | k = 1 |
+    |-------|---------------------------------------------------------------------------|-------|
+    | 0     | the all-reduce of the gradients: 2                                        | 2     |
+    | 1     | gradients to their shards, new weights back: 2                            | 2     |
+    | 2     | the same, but whole gradients are not kept, so each microbatch sends: k + 1 | 2   |
+    | 3     | weights before forward and before backward, gradients: 3k (kept between: 2k) | 3  |
+
+    Raises:
+        ValueError: a bad number, as for `model_state_bytes`; no microbatches.
+
+    >>> [elements_sent(1000, 4, stage) // (3 * 1000) for stage in range(4)]
+    [2, 2, 2, 3]
+    """
+    amount("num_params", num_params)
+    check_ranks(ranks)
+    check_stage(stage)
+    k = check_microbatches(microbatches)
+    passes = [2, 2, k + 1, (2 if keep_after_forward else 3) * k][stage]
+    return passes * (ranks - 1) * num_params
+
+
+def tokens_to_hide_a_gather(flops: float, bandwidth: float, ranks: int, *, itemsize: int = 2) -> float:
+    """Tokens a rank from which a block's forward lasts as long as the gather of the next block's weights.
+
+    A forward computes 2 FLOPs a weight and token; a rank receives (N − 1)/N of the weights. The block's size cancels:
+    2ψT/flops ≥ ψ · itemsize · (N − 1)/N / bandwidth. Latency, and attention's own FLOPs, apart.
+
+    Args:
+        flops: of the device, in floating-point operations a second.
+        bandwidth: bytes a second of a rank's link.
+        ranks: N.
+        itemsize: bytes of a weight as it travels.
+
+    Raises:
+        ValueError: a number that is not positive.
+
+    >>> round(tokens_to_hide_a_gather(flops=312e12, bandwidth=300e9, ranks=8))  # A100s joined by NVLink, 16-bit weights
+    910
+    """
+    for name, value in (("flops", flops), ("bandwidth", bandwidth), ("itemsize", itemsize)):
+        amount(name, value)
+        if not value > 0:
+            raise ValueError(f"{name}={value!r}: a positive number is needed")
+    check_ranks(ranks)
+    return itemsize * (ranks - 1) / ranks * flops / (2 * bandwidth)
+
+
+def check_ranks(ranks: int) -> int:
+    """`ranks`, if there are any.
+
+    Raises:
+        ValueError: no ranks.
+    """
+    if whole("ranks", ranks) < 1:
+        raise ValueError(f"ranks={ranks!r}: at least 1 rank is needed")
+    return ranks
+
+
+def check_stage(stage: int, least: int = 0) -> int:
+    """`stage`, if it is one.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if whole("stage", stage) not in range(least, 4):
+        raise ValueError(f"stage={stage!r}: the stages are {', '.join(map(str, range(least, 3)))} and 3")
+    return stage
+
+
+def check_microbatches(microbatches: int) -> int:
+    """`microbatches`, if there are any.
+
+    Raises:
+        ValueError: none.
+    """
+    if whole("microbatches", microbatches) < 1:
+        raise ValueError(f"microbatches={microbatches!r}: at least 1 is needed")
+    return microbatches

@@ -1,0 +1,147 @@
+"""Mixed precision: what a step decides before it changes a weight, so that no overflow reaches the model.
+
+float16 ends at 65 504, and below 6e-8 there is nothing: small gradients would vanish. So the loss, and with it every
+gradient, is multiplied by a scale, which is divided out in float32. Where a gradient overflows, the step is skipped on
+all ranks and the scale halved; after many good steps it doubles.
+
+Source: Micikevicius et al. 2018, "Mixed precision training", section 3.2; the numbers are PyTorch's `GradScaler`'s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from parlab.arrays import Array, itemsize, namespace
+from parlab.nn.optimizer import clip_factor, sum_of_squares
+from parlab.world import Comm
+
+
+@dataclass
+class LossScale:
+    """The factor on the loss, and how it moves.
+
+    Args:
+        value: the factor now.
+        growth: what multiplies it after `interval` good steps in a row.
+        backoff: what multiplies it after an overflow.
+        interval: good steps before it grows.
+
+    Raises:
+        ValueError: a factor that is not positive, growth below 1, backoff not between 0 and 1, or no interval.
+
+    >>> scale = LossScale(interval=2)
+    >>> for overflow in (True, False, False):
+    ...     scale.update(overflow)
+    ...     print(scale.value)
+    32768.0
+    32768.0
+    65536.0
+    """
+
+    value: float = 2.0**16
+    growth: float = 2.0
+    backoff: float = 0.5
+    interval: int = 2000
+    good_steps: int = field(default=0, init=False)  # in a row
+
+    def __post_init__(self) -> None:
+        if not 0 < self.value < math.inf:
+            raise ValueError(f"value={self.value!r}: a positive, finite number is needed")
+        if not 1 <= self.growth < math.inf:
+            raise ValueError(f"growth={self.growth!r}: a number, at least 1, is needed")
+        if not 0 < self.backoff < 1:
+            raise ValueError(f"backoff={self.backoff!r}: a number between 0 and 1 is needed")
+        if not self.interval >= 1:
+            raise ValueError(f"interval={self.interval!r}: at least 1 step is needed")
+
+    def update(self, overflow: bool) -> None:
+        """Move the factor by what a step found."""
+        if overflow:
+            self.value, self.good_steps = self.value * self.backoff, 0
+            return
+        self.good_steps += 1
+        if self.good_steps == self.interval:
+            self.value, self.good_steps = self.value * self.growth, 0
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What `step()` did.
+
+    Attributes:
+        skipped: a gradient was infinite or not a number on some rank: no weight changed, on any.
+        norm: of the mean gradient, all weights together, before clipping; None where nothing asked for it.
+        loss_scale: the factor that the next loss needs.
+    """
+
+    skipped: bool
+    norm: float | None
+    loss_scale: float
+
+
+@dataclass
+class StepGuard:
+    """Decides what every gradient is multiplied by, or that the step is skipped: the same on all ranks.
+
+    Args:
+        mean: what makes the mean gradient of the summed one: 1 / (ranks · microbatches).
+        max_norm: to which the mean gradient is clipped; None: it is not.
+        scale: of the loss; None: 1, for ever.
+    """
+
+    mean: float
+    max_norm: float | None
+    scale: LossScale | None
+    norm: float | None = field(default=None, init=False)
+    steps: int = field(default=0, init=False)
+    skipped: int = field(default=0, init=False)
+
+    @classmethod
+    def of(cls, parts: int, max_norm: float | None, scale: LossScale | None, dtype: Any) -> StepGuard:
+        """For a mean over so many parts. A scale is copied, since ranks may be given the same one; float16 has one."""
+        if scale is not None and not isinstance(scale, LossScale):
+            raise ValueError(f"loss_scale={scale!r:.60}: a LossScale is needed")
+        if scale is None and itemsize(dtype) == 2:
+            scale = LossScale()
+        return cls(1 / parts, max_norm, None if scale is None else copy(scale))
+
+    @property
+    def loss_scale(self) -> float:
+        """What the next loss is multiplied by."""
+        return 1.0 if self.scale is None else self.scale.value
+
+    def factor(self, gradients: Sequence[Array], comm: Comm | None) -> float | None:
+        """The factor for summed gradients, or None: skip.
+
+        One number is all-reduced where clipping or a loss scale asks for it: an infinity or a NaN in any shard makes
+        the sum of squares of all of them no number.
+
+        Args:
+            gradients: what this rank has of them.
+            comm: the ranks that hold the other shards; None: the gradients are whole.
+        """
+        mean = self.mean / self.loss_scale
+        if self.max_norm is None and self.scale is None:
+            self.steps += 1
+            return mean
+        squares = sum(map(sum_of_squares, gradients))
+        if comm is not None:
+            xp = namespace(*gradients)
+            squares = float(comm.all_reduce(xp.asarray([squares], dtype=xp.float64))[0])
+        self.norm = math.sqrt(squares) * mean if squares >= 0 else math.nan
+        overflow = not math.isfinite(self.norm)
+        if self.scale is not None:
+            self.scale.update(overflow)
+        if overflow:
+            self.skipped += 1
+            return None
+        self.steps += 1
+        return mean if self.max_norm is None else mean * clip_factor(self.norm, self.max_norm)
+
+    def result(self, factor: float | None) -> StepResult:
+        """What the step did that used `factor`."""
+        return StepResult(factor is None, self.norm, self.loss_scale)

@@ -1,0 +1,171 @@
+"""Who owns what: contiguous shards of a flat vector, and whole blocks dealt out to ranks.
+
+Invariant of every cut: the shards are disjoint, and together they are everything.
+
+Sources: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", section 5;
+Zhao et al. 2023, "PyTorch FSDP", section 3.2 (flat parameters, cut block by block).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+from parlab.arrays import Array, namespace
+from parlab.world.arguments import checked_rank, whole
+
+
+def shard_range(total: int, rank: int, size: int) -> range:
+    """The elements that `rank` owns of `total`: contiguous, the first (total mod size) ranks own one more.
+
+    Raises:
+        ValueError: a negative total, no ranks, or a rank that is not there.
+
+    >>> [shard_range(10, rank, 3) for rank in range(3)]
+    [range(0, 4), range(4, 7), range(7, 10)]
+    """
+    _at_least("total", total, 0)
+    _at_least("size", size, 1)
+    rank = checked_rank(rank, "rank", size)
+    base, more = divmod(total, size)
+    start = rank * base + min(rank, more)
+    return range(start, start + base + (rank < more))
+
+
+class ShardMap:
+    """Blocks that are not cut: each has one owner.
+
+    Args:
+        owners: the rank that owns block i, for every i.
+        size: how many ranks there are.
+
+    Raises:
+        ValueError: an owner that is not one of the ranks.
+
+    >>> ShardMap.round_robin(24, 4).blocks(0)
+    [0, 4, 8, 12, 16, 20]
+    >>> ShardMap.contiguous(10, 3).blocks(1)
+    [4, 5, 6]
+    """
+
+    def __init__(self, owners: Sequence[int], size: int) -> None:
+        _at_least("size", size, 1)
+        self.owners = tuple(checked_rank(owner, f"owners[{block}]", size) for block, owner in enumerate(owners))
+        self.size = size
+
+    @classmethod
+    def contiguous(cls, num_blocks: int, size: int) -> ShardMap:
+        """Neighbouring blocks together, the first (num_blocks mod size) ranks own one more: as a pipeline has them.
+
+        Raises:
+            ValueError: a negative number of blocks, or no ranks.
+        """
+        _at_least("size", size, 1)
+        return cls([rank for rank in range(size) for _ in shard_range(num_blocks, rank, size)], size)
+
+    @classmethod
+    def round_robin(cls, num_blocks: int, size: int) -> ShardMap:
+        """Block i on rank i mod size.
+
+        Raises:
+            ValueError: a negative number of blocks, or no ranks.
+        """
+        _at_least("num_blocks", num_blocks, 0)
+        _at_least("size", size, 1)
+        return cls([block % size for block in range(num_blocks)], size)
+
+    def with_ends(self) -> ShardMap:
+        """The same with one block more at each end, both on rank 0: the embedding, and the final norm with the head.
+
+        >>> ShardMap.round_robin(3, 2).with_ends().owners
+        (0, 0, 1, 0, 0)
+        """
+        return ShardMap([0, *self.owners, 0], self.size)
+
+    def owner(self, block: int) -> int:
+        """The rank that owns block number `block`.
+
+        Raises:
+            ValueError: there is no such block.
+        """
+        return self.owners[checked_rank(block, "block", len(self.owners))]
+
+    def blocks(self, rank: int) -> list[int]:
+        """The numbers of the blocks that `rank` owns, ascending.
+
+        Raises:
+            ValueError: there is no such rank.
+        """
+        rank = checked_rank(rank, "rank", self.size)
+        return [block for block, owner in enumerate(self.owners) if owner == rank]
+
+    def __repr__(self) -> str:
+        return f"ShardMap({list(self.owners)}, size={self.size})"
+
+
+def cut(sizes: Sequence[int], ranks: int, shard_map: ShardMap | None = None) -> list[list[int]]:
+    """How many elements of each block each rank owns, `[block][rank]`; in a block they follow each other by rank.
+
+    Without a map every block is cut into `ranks` parts, and the elements left over are dealt out in turn, going on from
+    block to block: so a rank owns in all as many as `shard_range` would give it of the whole.
+
+    >>> cut([5, 5, 4], ranks=3)
+    [[2, 2, 1], [2, 1, 2], [1, 2, 1]]
+    >>> cut([5, 4], ranks=3, shard_map=ShardMap([2, 0], 3))
+    [[0, 0, 5], [4, 0, 0]]
+    """
+    if shard_map is not None:
+        return [
+            [size * (rank == owner) for rank in range(ranks)]
+            for size, owner in zip(sizes, shard_map.owners, strict=True)
+        ]
+    starts = accumulate(sizes, initial=0)
+    return [
+        [len(shard_range(size, (rank - start) % ranks, ranks)) for rank in range(ranks)]
+        for size, start in zip(sizes, starts, strict=False)
+    ]
+
+
+class Layout:
+    """How the arrays of a block lie one after the other in one flat array, and which part of it is this rank's.
+
+    Args:
+        arrays: the block's, for their names and shapes.
+        counts: elements that each rank owns.
+        rank: this one.
+
+    Attributes:
+        size: elements of the block.
+        own: those of this rank.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array], counts: Sequence[int], rank: int) -> None:
+        self.shapes, self.counts = {name: tuple(x.shape) for name, x in arrays.items()}, list(counts)
+        self.own = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
+        ends = list(accumulate((x.size for x in arrays.values()), initial=0))
+        self.places = {name: slice(start, end) for name, (start, end) in zip(arrays, pairwise(ends), strict=True)}
+        self.size = ends[-1]
+
+    def pack(self, arrays: Mapping[str, Array], dtype: Any) -> Array:
+        """The arrays as one, in memory of its own: `[n]`."""
+        xp = namespace(*arrays.values())
+        flat = xp.empty((self.size,), dtype=dtype)  # [n]
+        for name, place in self.places.items():
+            flat[place] = xp.astype(xp.reshape(arrays[name], (-1,)), dtype, copy=False)
+        return flat
+
+    def pack_own(self, arrays: Mapping[str, Array], dtype: Any) -> Array:
+        """This rank's part of them, in memory of its own: `[n_r]`."""
+        xp = namespace(*arrays.values())
+        return xp.asarray(self.pack(arrays, dtype)[self.own], copy=True)
+
+    def unpack(self, flat: Array) -> dict[str, Array]:
+        """Views of `flat`, by name and in shape."""
+        xp = namespace(flat)
+        return {name: xp.reshape(flat[place], self.shapes[name]) for name, place in self.places.items()}
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if whole(name, value) < least:
+        raise ValueError(f"{name}={value!r}: a whole number, at least {least}, is needed")

@@ -1,0 +1,49 @@
+"""The optimizer's state of one flat piece of the weights, wherever the piece was cut from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parlab.arrays import Array, itemsize, namespace
+from parlab.nn.optimizer import AdamW
+from parlab.world import Comm
+from parlab.zero.accounting import OFFLOADED, OPTIMIZER
+from parlab.zero.offload import Offload
+
+
+class OptimizerShard:
+    """Master weights and two moments, `[n]` each, of the piece of the weights that this rank updates.
+
+    Args:
+        comm: whose memory and time it takes.
+        weights: `[n]`: the piece in the precision of the masters. It becomes the master, and is changed in place.
+        dtype: of the weights that the model computes with. Where it is the masters' own, there is no second copy:
+            `weights` is part of the model, and counted there.
+        offload: where the state lives, if not on the device.
+    """
+
+    def __init__(self, comm: Comm, weights: Array, dtype: Any, offload: Offload | None) -> None:
+        xp = namespace(weights)
+        self.comm, self.dtype, self.offload = comm, dtype, offload
+        self.master = weights
+        self.mean, self.square = xp.zeros_like(weights), xp.zeros_like(weights)
+        self.mixed = weights.dtype != dtype
+        owned = (self.master, self.mean, self.square) if self.mixed else (self.mean, self.square)
+        comm.hold(OPTIMIZER if offload is None else OFFLOADED, *owned)
+
+    def update(self, optimizer: AdamW, gradient: Array, factor: float, step: int, lr: float | None) -> Array:
+        """The new weights of this piece, `[n]`, in the model's precision, from the summed gradient times `factor`."""
+        xp = namespace(self.master)
+        if self.master.size > 0:  # a rank may own nothing of a small block
+            with self.comm.compute("AdamW", **self._cost()):
+                gradient = xp.astype(gradient, self.master.dtype, copy=False) * factor  # [n]
+                optimizer.update(self.master, gradient, self.mean, self.square, step=step, lr=lr)
+        return xp.astype(self.master, self.dtype, copy=False)
+
+    def _cost(self) -> dict[str, float]:
+        """Read the gradient, read and write master and moments, write the weights."""
+        wide, narrow = itemsize(self.master.dtype), itemsize(self.dtype)
+        state = (2 * 3 * wide + 2 * narrow if self.mixed else 2 * 3 * wide + wide) * self.master.size
+        if self.offload is None:
+            return {"bytes": state}
+        return {"seconds": self.offload.seconds(gradient=narrow * self.master.size, state=state)}

@@ -1,0 +1,66 @@
+"""A decoder's forward and backward, block by block, so that weights come and gradients go where they are needed.
+
+The same loop for plain data parallelism and for every stage of ZeRO: what happens at `weights` and `add_gradients`
+differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from parlab.arrays import Array
+from parlab.nn.counting import arrays_in
+from parlab.nn.formulas import flops_by_block
+from parlab.nn.llama import Decoder
+from parlab.nn.stage import Gradients, Stage, add_gradients
+from parlab.zero.accounting import ACTIVATIONS
+from parlab.zero.replica import Replica
+
+
+def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: Array) -> float:
+    """The mean loss of this rank's batch; its gradients, scaled, are given to `replica`.
+
+    Args:
+        replica: `Zero` or `DataParallel`, made of `model.weights` and `model.weight_blocks`.
+        model: whose weights it took over.
+        tokens: `[B, S]`, this rank's.
+        targets: `[B, S]`.
+
+    Raises:
+        ValueError: tokens or targets of another shape or dtype, or outside the vocabulary.
+    """
+    comm, blocks = replica.comm, model.weight_blocks
+    stages = dict(zip(blocks, model.chain.stages, strict=True))
+    owner = {name: block for block, names in blocks.items() for name in names}
+    flops = flops_by_block(model.config, *tokens.shape)
+    last = list(stages)[-1]
+
+    x = tokens
+    caches: dict[str, Any] = {}
+    for block, stage in stages.items():
+        arguments = (x, targets) if block == last else (x,)
+        with _weights_of(replica, stage, owner), comm.compute(f"forward {block}", flops=flops[block].forward):
+            x, caches[block] = stage.forward(*arguments)
+        comm.hold(ACTIVATIONS, *arrays_in(caches[block]))
+    loss = float(x)
+
+    dy: Any = replica.loss_scale
+    carried: Gradients = {}
+    for block, stage in reversed(stages.items()):
+        backward = flops[block].backward_input + flops[block].backward_weight
+        with _weights_of(replica, stage, owner), comm.compute(f"backward {block}", flops=backward):
+            dy, gradients = stage.backward(dy, caches.pop(block))
+        gradients = add_gradients(carried, gradients)  # a tied table's other share came with the head
+        replica.add_gradients(block, {name: gradients.pop(name) for name in blocks[block]})
+        carried = gradients
+    return loss
+
+
+def _weights_of(replica: Replica, stage: Stage, owner: Mapping[str, str]) -> ExitStack:
+    """All blocks that a stage reads: its own and, for the head of a tied model, the embedding's."""
+    stack = ExitStack()
+    for block in dict.fromkeys(owner[name] for name in stage.weight_names):
+        stack.enter_context(replica.weights(block))
+    return stack
