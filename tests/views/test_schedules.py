@@ -10,7 +10,6 @@ from IPython.core.interactiveshell import InteractiveShell
 from matplotlib.colors import to_hex
 
 from parlab import views
-from parlab.labs.pipeline import listing
 from parlab.pipeline import (
     Action,
     Costs,
@@ -24,11 +23,9 @@ from parlab.pipeline import (
     zb_h1,
     zb_h2,
 )
-from parlab.views import bubbles, display, marks, schedule_bars, theme
+from parlab.views import display, marks, schedule_bars, theme
 from parlab.views.kept import FLOOR, HEIGHT
 from parlab.views.picture import png
-from parlab.views.stuck import cause_of, until_stuck
-from tests.pipeline.conftest import spoil
 from tests.views.drawn import artists, boxes, texts
 
 DATA = Path(__file__).parent.parent / "data"
@@ -344,160 +341,3 @@ def test_schedules_below_each_other_give_all_their_numbers():
 def test_a_schedule_that_cannot_run_is_not_compared():
     with pytest.raises(ValueError, match="0B0"):
         views.compare_schedules([Schedule([[Action("B", 0, 0), Action("F", 0, 0)]])])
-
-
-# Schedules that cannot run
-
-F, B = "F", "B"
-WAITING = [Action(F, 0, 0), Action(B, 0, 0), Action(F, 0, 1), Action(B, 0, 1)]
-EAGER = [Action(F, 1, 0), Action(F, 1, 1), Action(B, 1, 0), Action(B, 1, 1)]
-
-
-def test_a_deadlock_is_drawn_up_to_where_each_rank_stands_and_why():
-    bars, stops = until_stuck(Schedule([WAITING, EAGER]))
-    assert [(bar.rank, bar.start, bar.end, bar.kind) for bar in bars] == [(0, 0, 1, F), (1, 1, 2, F)]
-    assert [(stop.rank, stop.start, str(stop.action), str(stop.needs)) for stop in stops] == [
-        (0, 1, "0B0", "1B0"),
-        (1, 2, "1F1", "0F1"),
-    ]
-    figure = views.schedule(Schedule([WAITING, EAGER], name="two halves"))
-    assert repr(figure).startswith("two halves cannot run: deadlock: 2 ranks wait for each other in a cycle")
-    assert [round(box[0], 9) for box in boxes(figure, "stuck")] == [1, 2]
-
-
-def test_of_eight_stuck_ranks_the_two_in_the_cycle_are_red():
-    rows = [list(row) for row in zb_h1(8, 12).ranks]
-    early = rows[3].index(Action("F", 3, 7))
-    rows[3].insert(4, rows[3].pop(early))
-    _, stops = until_stuck(Schedule(rows))
-    assert [stop.peer for stop in stops] == [1, 2, 3, 2, 3, 4, 5, 6]
-    assert cause_of(stops) == {2, 3}
-    figure = views.schedule(Schedule(rows))
-    assert [round((low + high) / 2) for _, _, low, high in boxes(figure, "stuck")] == [2, 3]
-    assert [round((low + high) / 2) for _, _, low, high in boxes(figure, "waiting")] == [0, 1, 4, 5, 6, 7]
-
-
-def test_where_an_action_is_missing_the_rank_that_needs_it_is_red():
-    missing = listing(4, 6)
-    assert cause_of(until_stuck(missing)[1]) == {3}
-
-
-def test_a_rank_that_waits_for_an_i_says_i():
-    rows = [[Action(k, 0, 0) for k in "FIW"], [Action(F, 1, 1), Action("I", 1, 0), Action("W", 1, 0)]]
-    _, (first, second) = until_stuck(Schedule(rows))
-    assert (str(first.needs), first.peer) == ("1I0", 1)
-    assert (str(second.needs), second.peer) == ("0F1", None)
-
-
-def test_a_schedule_that_ends_but_lacks_gradients_is_drawn_whole_with_the_reason():
-    figure = views.schedule(Schedule([[Action(F, 0, 0), Action("I", 0, 0)]]))
-    assert len(boxes(figure, "actions")) == 2
-    assert not artists(figure, "stuck")
-    assert "0I0 has no 0W0" in repr(figure)
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_any_spoilt_schedule_is_drawn(seed):
-    schedule = spoil(seed)
-    figure = views.schedule(schedule)
-    assert len(boxes(figure, "actions")) <= sum(map(len, schedule.actions))
-    assert png(figure)
-
-
-@pytest.mark.parametrize("schedule", [gpipe(3, 4), one_f_one_b(4, 8), interleaved_one_f_one_b(2, 4, 2), zb_h1(3, 5)])
-def test_what_can_run_is_never_stuck_and_ends_as_simulated(schedule):
-    bars, stops = until_stuck(schedule)
-    assert not stops
-    assert max(bar.end for bar in bars) == simulate(schedule).makespan
-
-
-# Against the formulas
-
-
-def curves(figure):
-    """{colour: [(curve), (dots)]} of the two panels."""
-    return [
-        [(line.get_color(), line.get_linestyle() == "None", line.get_xydata()) for line in axes.lines]
-        for axes in figure.axes
-    ]
-
-
-@pytest.mark.parametrize(
-    ("schedule", "idle", "kept"),
-    [("GPipe", 100 * 3 / 11, 8), ("1F1B", 100 * 3 / 11, 4), ("ZB-H1", 100 / 9, 4), ("ZB-H2", 0, 7)],
-)
-def test_p4_m8_lies_on_curve_and_dot(schedule, idle, kept):
-    figure = views.bubble_and_memory(p=4, schedules=[schedule])
-    for panel, expected in zip(curves(figure), (idle, kept), strict=True):
-        for _, _, points in panel:
-            assert points[points[:, 0] == 8][0, 1] == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("fixed", [{"p": 4}, {"p": 16}, {"m": 48}, {"m": 16}])
-def test_dots_lie_on_their_curves_wherever_the_closed_form_holds(fixed):
-    figure = views.bubble_and_memory(**fixed)
-    assert repr(figure).endswith("closed form = simulated: True")
-    for panel in curves(figure):
-        for (_, of_curve, curve), (_, of_dots, dots) in zip(panel[::2], panel[1::2], strict=True):
-            assert (of_curve, of_dots) == (False, True)
-            holds = ~np.isnan(curve[:, 1])
-            assert np.allclose(curve[holds], dots[holds], rtol=0, atol=1e-9)
-
-
-def test_a_wrong_closed_form_is_said(monkeypatch):
-    wrong = bubbles.CURVES["1F1B"]._replace(kept=lambda p, m: p + 1)
-    monkeypatch.setitem(bubbles.CURVES, "1F1B", wrong)
-    assert repr(views.bubble_and_memory(p=4)).endswith("closed form = simulated: False")
-
-
-# The widget
-
-
-def test_every_control_of_the_widget_changes_the_picture():
-    explorer = views.explore_schedules()
-    for name, control in explorer.controls.items():
-        before, default = explorer.picture.value, control.value
-        control.value = next(value for _, value in control.options if value != default)
-        assert explorer.picture.value != before, name
-        control.value = default
-        assert explorer.picture.value == before, name
-
-
-@pytest.mark.parametrize(
-    ("numbers", "reason"),
-    [
-        ({"p": 8, "m": 4}, "1F1B: m=4: needs at least one microbatch a rank, m ≥ p=8"),
-        ({"p": 4, "m": 6, "v": 2}, "1F1B: group=4, m=6: microbatches go in whole groups of at least p=4"),
-    ],
-)
-def test_numbers_that_do_not_fit_are_answered_with_the_reason(numbers, reason):
-    assert repr(views.pipeline("1F1B", **numbers)).startswith(reason)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "v", "makespan"),
-    [("GPipe", 1, 33), ("1F1B", 1, 33), ("GPipe", 2, 28.5), ("1F1B", 2, 28.5), ("ZB-H1", 1, 27), ("ZB-H1", 2, 27)],
-)
-def test_p4_m8_takes_what_the_formula_says_whatever_the_chunks(schedule, v, makespan):
-    assert f"makespan {makespan:g} units" in repr(views.pipeline(schedule, v=v))
-
-
-def test_waits_are_explained_the_longest_first_and_beyond_the_last_the_last():
-    said = [repr(views.pipeline(p=2, m=2, mark=number)).splitlines()[-1] for number in (1, 2, 3, 9)]
-    assert said == [
-        "rank 0 is idle from 2 to 4: 0B0 needs 1B0, which rank 1 ends at 4",
-        "rank 0 is idle from 6 to 7: 0B1 needs 1B1, which rank 1 ends at 7",
-        "rank 1 is idle from 0 to 1: 1F0 needs 0F0, which rank 0 ends at 1",
-        "rank 1 is idle from 0 to 1: 1F0 needs 0F0, which rank 0 ends at 1",
-    ]
-
-
-@pytest.mark.parametrize(("transfer", "end"), [(0, 35), (0.125, 35), (0.25, 37.5), (2, 65)])
-def test_the_widgets_axis_ends_a_little_above_the_makespan(transfer, end):
-    assert {axes.get_xlim() for axes in views.pipeline(transfer=transfer).axes} == {(0, end)}
-
-
-@pytest.mark.parametrize("mark", ["critical path", 1, 30])
-@pytest.mark.parametrize("p", [1, 4])
-def test_marks_are_drawn_for_any_number_of_ranks(mark, p):
-    assert png(views.pipeline(p=p, mark=mark))

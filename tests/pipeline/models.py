@@ -1,0 +1,119 @@
+"""A small model with a two-part backward, and the schedules that it runs under."""
+
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from parlab import arrays
+from parlab.nn.config import LlamaConfig
+from parlab.pipeline import (
+    Schedule,
+    gpipe,
+    interleaved_one_f_one_b,
+    looped_bfs,
+    naive,
+    one_f_one_b,
+    zb_h1,
+    zb_h2,
+)
+
+DATA = Path(__file__).parent.parent / "data"
+SECOND = 10**12  # picoseconds
+IN_ORDER = [
+    naive(2, 4),
+    gpipe(4, 4),
+    one_f_one_b(2, 4),
+    one_f_one_b(4, 4),
+    interleaved_one_f_one_b(2, 4, 2),
+    zb_h1(4, 4),
+    zb_h2(2, 4),
+    one_f_one_b(1, 4),
+]
+ALL = [
+    *IN_ORDER,
+    looped_bfs(2, 4, 2),
+    interleaved_one_f_one_b(2, 6, 4, group=3),
+    one_f_one_b(8, 8),
+    zb_h1(8, 9),
+    zb_h2(5, 10),
+    Schedule.from_csv(DATA / "pytorch_zb1p_2rank.csv"),
+    Schedule.from_csv(DATA / "pytorch_dualpipev_4rank_10mb.csv"),
+]
+
+
+class TanhStage:
+    """y = tanh(x W): a stage whose backward has two parts. The last one's loss is the mean of (y − target)²/2."""
+
+    def __init__(self, weights, name):
+        self.weights, self.name = weights, name
+
+    def forward(self, x, target=None):
+        xp = arrays.namespace(x)
+        y = xp.tanh(x @ self.weights[self.name])
+        slope = 1 - y**2
+        if target is None:
+            return y, (x, slope, None)
+        return xp.mean((y - target) ** 2) / 2, (x, slope, y - target)
+
+    def backward_input(self, dy, cache):
+        x, slope, error = cache
+        if error is not None:
+            dy = error * (dy / error.size)
+        dz = dy * slope
+        return dz @ self.weights[self.name].T, (x, dz)
+
+    def backward_weight(self, pending):
+        x, dz = pending
+        return {self.name: x.T @ dz}
+
+
+def tanh_model(stages, microbatches, xp=np, rows=3, width=5):
+    rng = np.random.default_rng(stages)
+    weights = {f"w{i}": xp.asarray(rng.normal(size=(width, width))) for i in range(stages)}
+    batch, targets = (xp.asarray(rng.normal(size=(microbatches * rows, width))) for _ in range(2))
+    parts = [slice(i * rows, (i + 1) * rows) for i in range(microbatches)]
+    model = [TanhStage(weights, f"w{i}") for i in range(stages)]
+    return model, batch, targets, [batch[p, :] for p in parts], [targets[p, :] for p in parts]
+
+
+def serial(model, x, target):
+    """Loss and gradients of the whole batch at once."""
+    caches, gradients = [], {}
+    for stage in model[:-1]:
+        x, cache = stage.forward(x)
+        caches.append(cache)
+    loss, cache = model[-1].forward(x, target)
+    dy = 1.0
+    for stage, of_stage in zip(reversed(model), reversed([*caches, cache]), strict=True):
+        dy, pending = stage.backward_input(dy, of_stage)
+        gradients |= stage.backward_weight(pending)
+    return float(loss), gradients
+
+
+def together(results):
+    """The loss and all gradients, from the ranks' parts."""
+    losses = [loss for loss, _ in results if loss is not None]
+    names = [name for _, gradients in results for name in gradients]
+    assert len(losses) == 1
+    assert len(names) == len(set(names))
+    return losses[0], dict(chain.from_iterable(gradients.items() for _, gradients in results))
+
+
+def error(found, expected):
+    found, expected = arrays.to_numpy(found), arrays.to_numpy(expected)
+    return np.max(np.abs(found - expected)) / np.max(np.abs(expected))
+
+
+def name_of(value):
+    return value.name if isinstance(value, Schedule) else None
+
+
+CONFIG = LlamaConfig(
+    vocab_size=13,
+    hidden_size=8,
+    intermediate_size=12,
+    num_hidden_layers=8,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+)
