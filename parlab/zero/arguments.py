@@ -3,37 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from parlab.arrays import Array, is_array, itemsize, namespace
 from parlab.nn.optimizer import AdamW
 from parlab.world.arguments import whole
 
+Params = dict[str, Array] | dict[Any, dict[str, Array]] | Sequence[dict[str, Array]]
 
-def checked_blocks(
-    params: Mapping[str, Array], blocks: Mapping[str, Sequence[str]] | None
-) -> dict[str, tuple[str, ...]]:
-    """The names of the weights in each block.
+
+class Members(NamedTuple):
+    """The weights of a block: their names, and the dictionary in which the model finds them."""
+
+    names: tuple[str, ...]
+    home: dict[str, Array]
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """By name."""
+        return {name: self.home[name] for name in self.names}
+
+
+def checked_blocks(params: Any, blocks: Mapping[str, Sequence[str]] | None) -> dict[Any, Members]:
+    """The blocks: those that `params` is sorted into, or those that `blocks` names; else each weight is one.
 
     Raises:
-        ValueError: `params` is no dictionary of floating arrays of one dtype, or `blocks` does not name each once.
+        ValueError: `params` is none of these, or has other things than floating arrays of one dtype in it, or `blocks`
+            does not name each weight once.
     """
-    if not isinstance(params, dict) or not params:
-        raise ValueError(f"params={params!r:.60}: a dictionary of arrays by name is needed, with at least one")
-    first = next(iter(params.values()))
-    for name, x in params.items():
-        if not is_array(x) or not namespace(x).isdtype(x.dtype, "real floating") or x.dtype != first.dtype:
-            kind = x.dtype if is_array(x) else type(x).__name__
-            raise ValueError(f"params[{name!r}] is {kind}: arrays of one floating dtype are needed")
+    nested = dict(enumerate(params)) if isinstance(params, list | tuple) else params
+    if not isinstance(nested, dict) or not nested:
+        raise ValueError(f"params={params!r:.60}: arrays by name are needed, or by block and name, at least one")
+    if not all(isinstance(of_block, dict) and of_block for of_block in nested.values()):
+        named = _checked_names(nested, blocks)
+        members = {block: Members(names, nested) for block, names in named.items()}
+    elif blocks is None:
+        members = {block: Members(tuple(of_block), of_block) for block, of_block in nested.items()}
+    else:
+        raise ValueError(f"blocks={blocks!r:.60}: params are in blocks already, leave it out")
+    _check_arrays(members)
+    return members
+
+
+def _checked_names(
+    params: dict[str, Array], blocks: Mapping[str, Sequence[str]] | None
+) -> Mapping[str, tuple[str, ...]]:
     if blocks is None:
         return {name: (name,) for name in params}
     if not isinstance(blocks, Mapping):
-        raise ValueError(f"blocks={blocks!r:.60}: names of weights by name of block are needed")
+        raise ValueError(f"blocks={blocks!r:.60}: the names of each block's weights are needed, by block")
     named = [name for names in blocks.values() for name in names]
-    odd = sorted({name for name in named if named.count(name) > 1} | (params.keys() ^ set(named)))
+    odd = {name for name in named if named.count(name) > 1} | (params.keys() ^ set(named))
     if odd or not all(blocks.values()):
-        raise ValueError(f"blocks: each weight must be in one block, and no block empty; look at {odd[:3]}")
+        raise ValueError(f"blocks: each weight must be in one block, and no block empty; look at {sorted(odd)[:3]}")
     return {block: tuple(names) for block, names in blocks.items()}
+
+
+def _check_arrays(members: Mapping[Any, Members]) -> None:
+    dtype = None
+    for of_block in members.values():
+        for name, x in of_block.arrays.items():
+            dtype = dtype or getattr(x, "dtype", None)
+            if not is_array(x) or not namespace(x).isdtype(x.dtype, "real floating") or x.dtype != dtype:
+                kind = x.dtype if is_array(x) else type(x).__name__
+                raise ValueError(f"params[{name!r}] is {kind}: arrays of one floating dtype are needed")
 
 
 def check_numbers(optimizer: Any, max_norm: Any, microbatches: Any) -> None:
@@ -49,13 +82,13 @@ def check_numbers(optimizer: Any, max_norm: Any, microbatches: Any) -> None:
     at_least("microbatches", microbatches, 1)
 
 
-def dtypes(params: Mapping[str, Array], dtype: str | None) -> tuple[Any, Any]:
+def dtypes(members: Mapping[Any, Members], dtype: str | None) -> tuple[Any, Any]:
     """`(of the weights that the model computes with, of their masters)`.
 
     Raises:
         ValueError: a dtype that no weights can have, or that is wider than that of `params`.
     """
-    first = next(iter(params.values()))
+    first = next(iter(next(iter(members.values())).arrays.values()))
     xp = namespace(first)
     if dtype not in (None, "float16", "float32", "float64") or (dtype and not hasattr(xp, dtype)):
         raise ValueError(f"dtype={dtype!r}: float64, float32 or, where {xp.__name__} has it, float16 is needed")

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from parlab.arrays import Array, namespace, nbytes
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm, Request
 from parlab.zero.accounting import GRADIENTS
 from parlab.zero.arguments import (
+    Params,
     at_least,
     check_block,
     check_complete,
@@ -72,7 +73,7 @@ class DataParallel(Replica):
     def __init__(
         self,
         comm: Comm,
-        params: dict[str, Array],
+        params: Params,
         optimizer: AdamW,
         *,
         blocks: Mapping[str, Sequence[str]] | None = None,
@@ -82,18 +83,19 @@ class DataParallel(Replica):
         max_norm: float | None = None,
         microbatches: int = 1,
     ) -> None:
-        names = checked_blocks(params, blocks)
+        members = checked_blocks(params, blocks)
         check_numbers(optimizer, max_norm, microbatches)
         at_least("bucket_bytes", bucket_bytes, 1)
-        work, wide = dtypes(params, dtype)
+        work, wide = dtypes(members, dtype)
         self.comm, self.optimizer = comm, optimizer
         self.bucket_bytes, self.microbatches, self.dtype = bucket_bytes, microbatches, work
+        self.given_in_blocks = all(of_block.home is not params for of_block in members.values())
         self.guard = StepGuard.of(comm.size * microbatches, max_norm, loss_scale, work)
-        self._blocks: dict[str, Block] = {}
-        for block, in_block in names.items():
-            arrays = {name: params[name] for name in in_block}
+        self._blocks: dict[Any, Block] = {}
+        for block, of_block in members.items():
+            arrays = of_block.arrays
             layout = Layout(arrays, [sum(x.size for x in arrays.values())], rank=0)
-            weights = WholeWeights(comm, layout, params, work)
+            weights = WholeWeights(comm, layout, of_block.home, work)
             master = weights.whole if work == wide else layout.pack(arrays, wide)
             self._blocks[block] = Block(layout, weights, OptimizerShard(comm, master, work, offload=None))
             del arrays, master

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world import Comm
@@ -26,6 +27,7 @@ class Replica(ABC):
 
     comm: Comm
     guard: StepGuard
+    given_in_blocks: bool
 
     @property
     def loss_scale(self) -> float:
@@ -71,10 +73,10 @@ class Replica(ABC):
             ValueError: gradients of a block are missing.
         """
 
-    def full_weights(self) -> dict[str, Array]:
-        """Copies of all weights by name, on every rank."""
-        copies: dict[str, Array] = {}
+    def full_weights(self) -> dict[Any, Any]:
+        """Copies of all weights on every rank: by name; by block and name, if that is how they were given."""
+        copies: dict[Any, dict[str, Array]] = {}
         for block in self.block_names:
             with self.weights(block) as weights:
-                copies |= {name: namespace(weight).asarray(weight, copy=True) for name, weight in weights.items()}
-        return copies
+                copies[block] = {name: namespace(x).asarray(x, copy=True) for name, x in weights.items()}
+        return copies if self.given_in_blocks else {name: x for block in copies.values() for name, x in block.items()}

@@ -21,13 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from parlab.arrays import Array
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm
 from parlab.world.arguments import whole
 from parlab.zero.arguments import (
+    Params,
     at_least,
     check_block,
     check_complete,
@@ -60,12 +61,13 @@ class Zero(Replica):
 
     Args:
         comm: the data-parallel group.
-        params: the weights by name, the same on every rank. The dictionary is taken over: its entries become views of
-            ZeRO's memory, and in stage 3 are there inside `weights` only. The model that reads them need not know.
+        params: the weights by name, the same on every rank; or a dictionary or list of blocks, each of them by name.
+            The dictionaries are taken over: their entries become views of ZeRO's memory, and in stage 3 are there
+            inside `weights` only. A model that reads them need not know.
         stage: 1: the optimizer's state is sharded; 2: the gradients too; 3: the weights too.
         optimizer: the hyperparameters; its state is kept here.
-        blocks: the names of weights that are gathered and reduced together, by block, in the order of the forward pass
-            (`Llama.weight_blocks`); None: every weight is a block.
+        blocks: where `params` has no blocks: names of weights that are gathered and reduced together, by block, in the
+            order of the forward pass (`Llama.weight_blocks`); None: every weight is a block.
         shard_map: which rank owns which block, whole; None: every block is cut among all ranks.
         dtype: of the weights and gradients that the model computes with, such as "float16"; None: that of `params`.
             Masters and moments have the dtype of `params`, float32 at least.
@@ -94,7 +96,7 @@ class Zero(Replica):
     def __init__(
         self,
         comm: Comm,
-        params: dict[str, Array],
+        params: Params,
         stage: int,
         optimizer: AdamW,
         *,
@@ -109,17 +111,18 @@ class Zero(Replica):
         ranks_per_node: int | None = None,
         offload: Offload | None = None,
     ) -> None:
-        names = checked_blocks(params, blocks)
+        members = checked_blocks(params, blocks)
         check_stage(stage, least=1)
         check_numbers(optimizer, max_norm, microbatches)
         at_least("prefetch", prefetch, 0)
-        work, wide = dtypes(params, dtype)
+        work, wide = dtypes(members, dtype)
         per_node = _checked_ranks_per_node(ranks_per_node, comm.size)
-        _check_shard_map(shard_map, len(names), per_node)
+        _check_shard_map(shard_map, len(members), per_node)
         if offload is not None and not isinstance(offload, Offload):
             raise ValueError(f"offload={offload!r:.60}: an Offload is needed")
         self.comm, self.stage, self.optimizer = comm, stage, optimizer
         self.microbatches, self.prefetch = microbatches, prefetch
+        self.given_in_blocks = all(of_block.home is not params for of_block in members.values())
         self.guard = StepGuard.of(comm.size * microbatches, max_norm, loss_scale, work)
 
         self.shards: Comm = comm  # the ranks that share the state
@@ -128,16 +131,16 @@ class Zero(Replica):
             self.shards = cast(Comm, comm.split(comm.rank // per_node))
             self.replicas = comm.split(comm.rank % per_node)
 
-        sizes = [sum(params[name].size for name in in_block) for in_block in names.values()]
-        self._blocks: dict[str, Block] = {}
-        for (block, in_block), counts in zip(names.items(), cut(sizes, per_node, shard_map), strict=True):
-            arrays = {name: params[name] for name in in_block}
+        sizes = [sum(x.size for x in of_block.arrays.values()) for of_block in members.values()]
+        self._blocks: dict[Any, Block] = {}
+        for (block, of_block), counts in zip(members.items(), cut(sizes, per_node, shard_map), strict=True):
+            arrays, home = of_block.arrays, of_block.home
             layout = Layout(arrays, counts, self.shards.rank)
             weights: WholeWeights | ShardedWeights
             if stage < 3:
-                weights = WholeWeights(self.shards, layout, params, work)
+                weights = WholeWeights(self.shards, layout, home, work)
             else:
-                weights = ShardedWeights(self.shards, layout, params, work, keep=keep_after_forward)
+                weights = ShardedWeights(self.shards, layout, home, work, keep=keep_after_forward)
             gradients = (WholeGradients if stage == 1 else ShardedGradients)(self.shards, layout, work, microbatches)
             master = weights.shard if work == wide else layout.pack_own(arrays, wide)
             self._blocks[block] = Block(layout, weights, gradients, OptimizerShard(comm, master, work, offload))
