@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextvars
 import gc
 import inspect
+import os
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -131,6 +134,44 @@ def test_blas_works_on_one_thread_inside_a_run_and_on_as_many_as_before_after_it
     before = threads()
     assert set(run(lambda comm: threads(), 2).results[0]) <= {1}
     assert threads() == before
+
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks for a policy of Linux's scheduler")
+
+
+def policies(comm):
+    request = comm.iall_reduce(np.ones(1))
+    return os.sched_getscheduler(0), float(request.wait()[0])
+
+
+@LINUX
+def test_ranks_are_batch_work_to_the_scheduler_and_their_caller_is_not():
+    before = os.sched_getscheduler(0)
+    assert run(policies, 2).results == [(os.SCHED_BATCH, 2.0)] * 2
+    assert os.sched_getscheduler(0) == before
+
+
+@LINUX
+def test_ranks_keep_a_policy_that_their_caller_chose():
+    seen = []
+
+    def caller():
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # of this thread alone
+        seen.extend(run(policies, 2).results)
+
+    thread = threading.Thread(target=caller)
+    thread.start()
+    thread.join()
+    assert seen == [(os.SCHED_IDLE, 2.0)] * 2
+
+
+@LINUX
+def test_ranks_run_where_a_sandbox_forbids_to_change_the_policy(monkeypatch):
+    def forbidden(*arguments):
+        raise PermissionError("Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setscheduler", forbidden)
+    assert run(policies, 2).results == [(os.sched_getscheduler(0), 2.0)] * 2
 
 
 def test_on_another_cluster_runs_no_rank_again():
