@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parlab.labs import collectives, pipeline, ranks, ring, tensor
+from parlab.labs import collectives, pipeline, ranks, ring, tensor, zero
 from parlab.labs.exercise import Exercise, Review
 
-ROOMS = (ranks, collectives, ring, pipeline, tensor)
+ROOMS = (ranks, collectives, ring, pipeline, tensor, zero)
 EXERCISES = {exercise.name: exercise for room in ROOMS for exercise in room.EXERCISES}
 
 

@@ -1,0 +1,422 @@
+"""The exercises of notebook 06, ZeRO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from parlab.labs.difference import difference
+from parlab.labs.exercise import Exercise, Wrong
+from parlab.labs.runs import at_most, peak_bytes, ran
+from parlab.nn.optimizer import AdamW
+from parlab.world import Cluster, Comm, Timeline
+from parlab.world.units import format_time
+from parlab.zero import shard_range
+
+ITEMSIZE = 8  # bytes: everything is float64
+TOLERANCE = 1e-12  # of the largest entry
+MOMENTS, WHOLE, GATHERED = "moments", "whole gradients", "gathered weights"
+
+
+@dataclass(frozen=True)
+class StepCase:
+    """Ψ weights on `size` ranks."""
+
+    size: int
+    num_params: int
+
+    def __str__(self) -> str:
+        return f"{_ranks(self.size)}, Ψ = {self.num_params} weights"
+
+
+STEPS = 3
+OPTIMIZER = AdamW(lr=0.1, eps=0.1)  # so large an eps that a wrong scale of the gradient is seen
+
+
+def _try_zero_1(answer: Callable[..., Any], case: StepCase) -> list[str]:
+    size, n = case.size, case.num_params
+    draw = np.random.default_rng([size, n])
+    weights, mean, square = draw.normal(size=n), np.zeros(n), np.zeros(n)  # [Ψ]: what a single rank has
+    states: list[dict[str, Any]] = [{} for _ in range(size)]
+    lines = []
+    for step in range(1, STEPS + 1):
+        gradients = draw.integers(-9, 10, size=(size, n)).astype(float)
+        before, moments = weights.copy(), (mean.copy(), square.copy())
+        OPTIMIZER.update(weights, gradients.mean(axis=0), mean, square, step=step)
+
+        def program(comm: Comm, before: Any = before, gradients: Any = gradients, step: int = step) -> Any:
+            def update(weights: Any, gradient: Any, mean: Any, square: Any) -> None:
+                comm.hold(MOMENTS, mean, square)
+                OPTIMIZER.update(weights, gradient, mean, square, step=step)
+
+            return answer(comm, before.copy(), gradients[comm.rank].copy(), states[comm.rank], update)
+
+        done = ran(program, size, "zero_1(comm, weights, gradient, state, update)")
+        _check_weights(done.results, weights, case, step, partial(_mistakes, before, gradients, moments, step))
+        sent = sum(done.timeline.bytes_sent(rank) for rank in range(size)) // ITEMSIZE
+        lines = [
+            at_most(
+                "elements that all ranks send in a step", sent, "2Ψ(N − 1)", 2 * n * (size - 1), _why_more(sent, case)
+            ),
+            at_most(
+                "bytes of moments that a rank holds",
+                peak_bytes(done.timeline, MOMENTS),
+                "2 moments · ⌈Ψ/N⌉ · 8",
+                2 * -(-n // size) * ITEMSIZE,
+                "a moment is as long as the shard, not as the weights: a view of a whole array keeps all of it",
+            ),
+        ]
+    return [f"weights after {STEPS} steps equal the serial optimizer's, on every rank", *lines]
+
+
+def _check_weights(
+    results: list[Any], expected: Any, case: StepCase, step: int, mistakes: Callable[[int], dict[str, Any]]
+) -> None:
+    """Raise `Wrong` for the lowest rank whose weights after `step` are not the serial ones."""
+    for rank, found in enumerate(results):
+        if not isinstance(found, np.ndarray) or found.shape != expected.shape:
+            raise Wrong(f"rank {rank} {difference(found, expected)}")
+    wrong = [rank for rank, found in enumerate(results) if not _same(found, expected)]
+    if not wrong:
+        return
+    rank, found = wrong[0], results[wrong[0]]
+    places = np.flatnonzero(~np.isclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE))
+    first = int(places[0])
+    owner = next(r for r in range(case.size) if first in shard_range(case.num_params, r, case.size))
+    own = shard_range(case.num_params, owner, case.size)
+    lines = [
+        f"after step {step}, rank {rank}: weight {first} is {found[first]:.6g}, should be {expected[first]:.6g}; "
+        f"{len(places)} of {case.num_params} differ",
+        f"weight {first} is in the shard of rank {owner}, {own.start} to {own[-1]}",
+    ]
+    if right := [str(r) for r in range(case.size) if r not in wrong]:
+        lines.append(f"right on ranks: {', '.join(right)}; wrong on: {', '.join(map(str, wrong))}")
+    causes = [text for text, weights in mistakes(rank).items() if _same(found[places], weights[places])]
+    if "not updated" in causes and not set(places) & set(shard_range(case.num_params, rank, case.size)):
+        causes = ["the other ranks' new weights have not come"]
+    raise Wrong(*lines, *[f"likely cause: {cause}" for cause in causes[:1]])
+
+
+def _mistakes(before: Any, gradients: Any, moments: tuple[Any, Any], step: int, rank: int) -> dict[str, Any]:
+    """The weights that well-known mistakes give."""
+
+    def updated(gradient: Any, mean: Any, square: Any) -> Any:
+        weights, mean, square = before.copy(), mean.copy(), square.copy()
+        OPTIMIZER.update(weights, gradient, mean, square, step=step)
+        return weights
+
+    size = len(gradients)
+    mean = gradients.mean(axis=0)
+    return {
+        "not updated": before,
+        f"the gradient is {size} times too large: the mean over ranks is needed (with a usual eps you would hardly see "
+        "it, since Adam divides by the gradient's size)": updated(size * mean, *moments),
+        f"the gradient is {size} times too small: divided by the number of ranks once too often": updated(
+            mean / size, *moments
+        ),
+        "updated with this rank's own gradient: nothing was summed": updated(gradients[rank], *moments),
+        "each rank took a step with its own gradient, and the weights were averaged: that is not the step with the mean "
+        "gradient": np.mean([updated(own, *moments) for own in gradients], axis=0),
+        "the moments start from 0 again: keep them in `state`": updated(mean, *map(np.zeros_like, moments)),
+    }
+
+
+def _why_more(sent: int, case: StepCase) -> str:
+    if sent >= 3 * case.num_params * (case.size - 1):
+        return "an all_reduce is a reduce_scatter and an all_gather: you need the first half of it only"
+    return "padding travels, too: reduce_scatter and all_gather take counts="
+
+
+ZERO_1 = Exercise(
+    name="06.zero_1",
+    cases=[StepCase(*sizes) for sizes in ((2, 4), (2, 5), (1, 3), (3, 10), (4, 6), (4, 3), (5, 23), (7, 100))],
+    attempt=_try_zero_1,
+)
+
+
+@dataclass(frozen=True)
+class BlocksCase:
+    """Blocks of so many weights on `size` ranks, and microbatches."""
+
+    size: int
+    blocks: tuple[int, ...]
+    microbatches: int
+
+    def __str__(self) -> str:
+        many = "1 microbatch" if self.microbatches == 1 else f"{self.microbatches} microbatches"
+        return f"{_ranks(self.size)}, blocks of {_listed(self.blocks)} weights, {many}"
+
+    @property
+    def order(self) -> list[int]:
+        """The blocks, as their gradients come."""
+        return list(reversed(range(len(self.blocks)))) * self.microbatches
+
+
+BACKWARD = 1e-3  # seconds that a block's backward takes: longer than anything travels here
+
+
+def _try_stage_2(answer: Callable[..., Any], case: BlocksCase) -> list[str]:
+    draw = np.random.default_rng([case.size, *case.blocks])
+    gradients = [draw.integers(1, 100, size=(case.size, case.blocks[block])).astype(float) for block in case.order]
+
+    def program(comm: Comm) -> Any:
+        return answer(comm, _backward(comm, case.order, gradients), case.microbatches)
+
+    done = ran(program, case.size, "stage_2(comm, backward, microbatches)")
+    for rank, result in enumerate(done.results):
+        if not isinstance(result, dict) or sorted(result) != list(range(len(case.blocks))):
+            keys = f" with the keys {sorted(result)}" if isinstance(result, dict) else ""
+            raise Wrong(
+                f"rank {rank} returned {type(result).__name__}{keys}, expected a shard for each block, by block"
+            )
+        for block in reversed(range(len(case.blocks))):
+            of_block = [g for b, g in zip(case.order, gradients, strict=True) if b == block]
+            _check_shard(rank, block, result[block], np.stack(of_block), case)
+    passes = sum(done.timeline.bytes_sent(rank) for rank in range(case.size)) // ITEMSIZE
+    k = case.microbatches
+    alive, unsent = peak_bytes(done.timeline, WHOLE), _most_unsent(done.timeline, case)
+    likely = (
+        "a whole gradient is still referenced after it was reduced: by a list, a dictionary, or a view of a part of it"
+        if alive >= unsent
+        else "gradients are copied or added up whole, and sent later: send each as it comes, and add up the shards"
+    )
+    return [
+        at_most(
+            "elements that all ranks send",
+            passes,
+            "k·Ψ(N − 1)",
+            k * sum(case.blocks) * (case.size - 1),
+            "an all_reduce gives every rank the whole sum, and each needs its shard only",
+        ),
+        at_most("bytes of whole gradients held", max(alive, unsent), "two blocks", ITEMSIZE * _two(case), likely),
+    ]
+
+
+def _backward(comm: Comm, order: Sequence[int], gradients: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """(block, this rank's gradient of it) for each block, from the last to the first, in every microbatch."""
+
+    def made(values: Any) -> Any:
+        gradient = values.copy()
+        comm.hold(WHOLE, gradient)
+        return gradient
+
+    for block, of_ranks in zip(order, gradients, strict=True):
+        with comm.compute(f"backward {block}", seconds=BACKWARD):
+            pass
+        yield block, made(of_ranks[comm.rank])
+
+
+def _check_shard(rank: int, block: int, found: Any, gradients: Any, case: BlocksCase) -> None:
+    """`gradients` `[k, N, n]`: of a block, from every microbatch and rank."""
+    k, size, n = gradients.shape
+    own = slice(shard_range(n, rank, size).start, shard_range(n, rank, size).stop)
+    mean = gradients.mean(axis=(0, 1))
+    expected = mean[own]
+    if isinstance(found, np.ndarray) and found.shape == expected.shape and _same(found, expected):
+        return
+    mistakes = {
+        "this is the sum: divide by the number of ranks times that of microbatches": k * size * expected,
+        "divided by the number of microbatches only, not by that of ranks too": size * expected,
+        "divided by the number of ranks only, not by that of microbatches too": k * expected,
+        "this is the whole mean gradient: a rank keeps its shard": mean,
+        "this rank's own gradient: nothing was summed over ranks": gradients.mean(axis=0)[rank][own],
+        "the last microbatch alone: shards of all microbatches add up": gradients[-1].sum(axis=0)[own] / (k * size),
+        "the last element of the shard is missing": expected[:-1],
+    }
+    causes = [text for text, array in mistakes.items() if np.shape(found) == array.shape and _same(found, array)]
+    said = difference(found, expected) or "returned a wrong shard"
+    raise Wrong(f"rank {rank}, block {block}: {said}", *[f"likely cause: {cause}" for cause in causes[:1]])
+
+
+def _most_unsent(timeline: Timeline, case: BlocksCase) -> int:
+    """Bytes of the gradients that are made and not reduced, at the most: of those that wait while one more is made."""
+    starts = [min(column) for column in zip(*(_starts(timeline, rank) for rank in range(case.size)), strict=True)]
+    made, most = 0, 0
+    for block, start in zip(case.order, starts, strict=True):
+        sent = sum(t.nbytes for t in timeline.transfers if t.end <= start) // (case.size - 1)
+        made += ITEMSIZE * case.blocks[block]
+        most = max(most, made - sent)
+    return most
+
+
+def _starts(timeline: Timeline, rank: int) -> list[int]:
+    return [span.start for span in timeline.computes if span.rank == rank]
+
+
+def _two(case: BlocksCase | PrefetchCase) -> int:
+    """Weights of two blocks that follow each other, at the most."""
+    return max(case.blocks[one] + case.blocks[other] for one, other in pairwise(case.order))
+
+
+STAGE_2 = Exercise(
+    name="06.stage_2",
+    cases=[
+        BlocksCase(*sizes)
+        for sizes in (
+            (2, (4, 2, 6), 1),
+            (2, (5, 3, 4), 3),
+            (3, (7, 10, 1, 5), 1),
+            (3, (4, 8, 5), 3),
+            (4, (9, 20, 20, 6), 2),
+            (7, (30, 41, 12, 50, 23), 2),
+        )
+    ],
+    attempt=_try_stage_2,
+)
+
+
+@dataclass(frozen=True)
+class PrefetchCase:
+    """Blocks of so many weights, and the microseconds that each computes."""
+
+    size: int
+    blocks: tuple[int, ...]
+    micros: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{_ranks(self.size)}, blocks of {_listed(self.blocks)} weights that compute {_listed(self.micros)} µs"
+
+    @property
+    def order(self) -> list[int]:
+        """The blocks, as they are used: there and back."""
+        return [*range(len(self.blocks)), *reversed(range(len(self.blocks)))]
+
+
+LINK = Cluster.uniform(latency=1e-6, bandwidth=8e6)  # an element a microsecond
+
+
+def _try_prefetch(answer: Callable[..., Any], case: PrefetchCase) -> list[str]:
+    draw = np.random.default_rng([case.size, *case.blocks])
+    weights = [draw.integers(1, 100, size=n).astype(float) for n in case.blocks]
+    used: list[list[tuple[int, str]]] = [[] for _ in range(case.size)]  # by rank: (block, whose weights it was given)
+
+    def program(comm: Comm) -> Any:
+        def gather(block: int) -> Any:
+            n = case.blocks[block]
+            whole = np.empty(n)
+            comm.hold(GATHERED, whole)
+            own = shard_range(n, comm.rank, comm.size)
+            return comm.iall_gather(weights[block][own.start : own.stop], out=whole)
+
+        def work(block: int, given: Any, x: float) -> float:
+            with comm.compute(f"block {block}", seconds=case.micros[block] / 1e6):
+                used[comm.rank].append((block, _whose(given, weights)))
+                return (2 * x + float(np.sum(weights[block]))) % 1009
+
+        return answer(comm, list(case.order), gather, work, float(comm.rank))
+
+    done = ran(program, case.size, "prefetch(comm, uses, gather, work, x)", cluster=LINK)
+    for rank, result in enumerate(done.results):
+        _check_uses(rank, used[rank], case)
+        x = float(rank)
+        for block in case.order:
+            x = (2 * x + float(np.sum(weights[block]))) % 1009
+        if result != x:
+            raise Wrong(f"rank {rank} returned {result!r:.40}, expected {x}: what the last work returned")
+    sent = sum(done.timeline.bytes_sent(rank) for rank in range(case.size)) // ITEMSIZE
+    return [
+        at_most(
+            "elements that all ranks send",
+            sent,
+            "2Ψ(N − 1)",
+            2 * sum(case.blocks) * (case.size - 1),
+            "something is gathered that is not used",
+        ),
+        at_most(
+            "bytes of gathered weights held",
+            peak_bytes(done.timeline, GATHERED),
+            "two blocks",
+            ITEMSIZE * _two(case),
+            "gather one block ahead, not more, and let go of a block after its work",
+        ),
+        at_most(
+            "makespan",
+            done.timeline.makespan,
+            "first gather + Σ max(work, next gather) + last work",
+            _hidden(case),
+            _first_wait(done.timeline, case),
+            format_time,
+        ),
+    ]
+
+
+def _whose(given: Any, weights: Sequence[Any]) -> str:
+    """What `work` was given, in words."""
+    if not isinstance(given, np.ndarray):
+        return f"a {type(given).__name__}: wait() returns the weights"
+    same = [block for block, right in enumerate(weights) if given.shape == right.shape and (given == right).all()]
+    return f"the weights of block {same[0]}" if same else "weights of no block"
+
+
+def _check_uses(rank: int, used: list[tuple[int, str]], case: PrefetchCase) -> None:
+    if [block for block, _ in used] != case.order:
+        raise Wrong(f"rank {rank} worked on blocks {[block for block, _ in used]}, should be {case.order}")
+    for number, (block, given) in enumerate(used):
+        if given != f"the weights of block {block}":
+            raise Wrong(
+                f"rank {rank}, use {number} (from 0): work on block {block} was given {given}",
+                f"likely cause: the next block is that of uses[{number}], on the way back, too",
+            )
+
+
+def _gather_time(case: PrefetchCase, block: int) -> int:
+    """Picoseconds of a ring all-gather: N − 1 steps."""
+    return (case.size - 1) * LINK.intra.picoseconds(ITEMSIZE * case.blocks[block] // case.size)
+
+
+def _hidden(case: PrefetchCase) -> int:
+    """The makespan in picoseconds when each gather runs beside the work on the block before."""
+    work = [10**6 * case.micros[block] for block in case.order]
+    gathers = [_gather_time(case, block) for block in case.order]
+    return gathers[0] + sum(map(max, work[:-1], gathers[1:])) + work[-1]
+
+
+def _first_wait(timeline: Timeline, case: PrefetchCase) -> str:
+    """Where a rank waits although the gather could be under way."""
+    spans = [span for span in timeline.computes if span.rank == 0]
+    for number, (one, other) in enumerate(pairwise(spans), start=1):
+        gap, gather = other.start - one.end, _gather_time(case, case.order[number])
+        if gap > max(0, gather - (one.end - one.start)):
+            return (
+                f"before use {number}, {other.name}, rank 0 waits {format_time(gap)}: its gather takes "
+                f"{format_time(gather)}, and must start before the work that takes {format_time(one.end - one.start)}"
+            )
+    return "the first work waits for more than its own gather"
+
+
+PREFETCH = Exercise(
+    name="06.prefetch",
+    cases=[
+        PrefetchCase(*sizes)
+        for sizes in (
+            (2, (4, 4), (9, 9)),
+            (2, (8, 4, 12), (9, 3, 9)),
+            (1, (3, 5), (2, 2)),
+            (3, (6, 3, 9, 12), (5, 12, 20, 3)),
+            (4, (8, 16, 4, 40), (30, 4, 9, 50)),
+            (7, (21, 14, 28, 7, 35), (30, 30, 12, 40, 25)),
+        )
+    ],
+    attempt=_try_prefetch,
+)
+
+
+def _same(a: Any, b: Any) -> bool:
+    return bool(np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE))
+
+
+def _ranks(size: int) -> str:
+    return "1 rank" if size == 1 else f"{size} ranks"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    *others, last = map(str, numbers)
+    return f"{', '.join(others)} and {last}"
+
+
+EXERCISES = (ZERO_1, STAGE_2, PREFETCH)

@@ -1,0 +1,441 @@
+"""The checkers of notebook 06 accept the solutions and refuse what learners write on the way there."""
+
+import numpy as np
+import pytest
+
+from parlab.labs import EXERCISES
+from parlab.zero import shard_range
+
+
+def counts_of(n, size):
+    return [len(shard_range(n, rank, size)) for rank in range(size)]
+
+
+def zero_1(comm, weights, gradient, state, update, parts=None, forget=False, keep=True, gather=True):
+    counts, own = counts_of(weights.size, comm.size), shard_range(weights.size, comm.rank, comm.size)
+    gradient = comm.reduce_scatter(gradient, counts=counts) / (comm.size if parts is None else parts)
+    shard = weights[own.start : own.stop]
+    if not state or not keep:
+        state["mean"], state["square"] = np.zeros(len(own)), np.zeros(len(own))
+    last = len(own) - forget
+    update(shard[:last], gradient[:last], state["mean"][:last], state["square"][:last])
+    return comm.all_gather(shard, counts=counts) if gather else weights
+
+
+def all_reduce_first(comm, weights, gradient, state, update):
+    """As the old systems did: 3Ψ."""
+    counts, own = counts_of(weights.size, comm.size), shard_range(weights.size, comm.rank, comm.size)
+    gradient = comm.all_reduce(gradient)[own.start : own.stop] / comm.size
+    state.setdefault("moments", (np.zeros(len(own)), np.zeros(len(own))))
+    shard = weights[own.start : own.stop]
+    update(shard, gradient, *state["moments"])
+    return comm.all_gather(shard, counts=counts)
+
+
+def whole_moments(comm, weights, gradient, state, update):
+    """A view of a whole array keeps all of it."""
+    counts, own = counts_of(weights.size, comm.size), shard_range(weights.size, comm.rank, comm.size)
+    gradient = comm.reduce_scatter(gradient, counts=counts) / comm.size
+    mean, square = state.setdefault("moments", (np.zeros(weights.size), np.zeros(weights.size)))
+    shard, here = weights[own.start : own.stop], slice(own.start, own.stop)
+    update(shard, gradient, mean[here], square[here])
+    return comm.all_gather(shard, counts=counts)
+
+
+def data_parallel(comm, weights, gradient, state, update):
+    """Right, and nothing is sharded."""
+    mean, square = state.setdefault("moments", (np.zeros(weights.size), np.zeros(weights.size)))
+    update(weights, comm.all_reduce(gradient) / comm.size, mean, square)
+    return weights
+
+
+def padded(comm, weights, gradient, state, update):
+    length = -(-weights.size // comm.size)
+    pad = length * comm.size - weights.size
+    gradient = comm.reduce_scatter(np.pad(gradient, (0, pad))) / comm.size
+    shard = np.pad(weights, (0, pad))[comm.rank * length : (comm.rank + 1) * length]
+    mean, square = state.setdefault("moments", (np.zeros(length), np.zeros(length)))
+    update(shard, gradient, mean, square)
+    return comm.all_gather(shard)[: weights.size]
+
+
+def the_last_takes_the_rest(comm, weights, gradient, state, update):
+    """Disjoint and complete, and uneven: the last rank may have nearly N more than the others."""
+    length = weights.size // comm.size
+    counts = [length] * (comm.size - 1) + [weights.size - length * (comm.size - 1)]
+    shard = weights[comm.rank * length :][: counts[comm.rank]]
+    gradient = comm.reduce_scatter(gradient, counts=counts) / comm.size
+    mean, square = state.setdefault("moments", (np.zeros(shard.size), np.zeros(shard.size)))
+    update(shard, gradient, mean, square)
+    return comm.all_gather(shard, counts=counts)
+
+
+def divides_without_the_rest(comm, weights, gradient, state, update):
+    """The last Ψ mod N weights are nobody's."""
+    length = weights.size // comm.size
+    used = length * comm.size
+    gradient = comm.reduce_scatter(gradient[:used]) / comm.size
+    shard = weights[comm.rank * length : (comm.rank + 1) * length]
+    mean, square = state.setdefault("moments", (np.zeros(length), np.zeros(length)))
+    update(shard, gradient, mean, square)
+    return np.concatenate([comm.all_gather(shard), weights[used:]])
+
+
+def weights_averaged(comm, weights, gradient, state, update):
+    mean, square = state.setdefault("moments", (np.zeros(weights.size), np.zeros(weights.size)))
+    update(weights, gradient, mean, square)
+    return comm.all_reduce(weights) / comm.size
+
+
+def no_messages(comm, weights, gradient, state, update):
+    mean, square = state.setdefault("moments", (np.zeros(weights.size), np.zeros(weights.size)))
+    update(weights, gradient, mean, square)
+    return weights
+
+
+def only_rank_0_right(comm, *arguments):
+    weights = zero_1(comm, *arguments)
+    return weights if comm.rank == 0 else weights + 1
+
+
+def stage_2(comm, backward, microbatches, parts=None, last_only=False, forget=False):
+    shards = {}
+    for block, gradient in backward:
+        part = comm.reduce_scatter(gradient, counts=counts_of(gradient.size, comm.size))
+        shards[block] = part + (0 if last_only else shards.get(block, 0))
+    parts = comm.size * microbatches if parts is None else parts(comm.size, microbatches)
+    return {block: (shard / parts)[: len(shard) - forget] for block, shard in shards.items()}
+
+
+def beside(comm, backward, microbatches):
+    """Right too: a block travels while the next one is computed."""
+    shards, leaving = {}, None
+
+    def settle():
+        if leaving is not None:
+            block, request = leaving
+            shards[block] = shards.get(block, 0) + request.wait() / (comm.size * microbatches)
+
+    for block, gradient in backward:
+        settle()
+        leaving = block, comm.ireduce_scatter(gradient, counts=counts_of(gradient.size, comm.size))
+    settle()
+    return shards
+
+
+def stage_1(comm, backward, microbatches):
+    whole = {}
+    for block, gradient in backward:
+        whole[block] = whole.get(block, 0) + gradient
+    parts = comm.size * microbatches
+    return {b: comm.reduce_scatter(g, counts=counts_of(g.size, comm.size)) / parts for b, g in whole.items()}
+
+
+def listed_first(comm, backward, microbatches):
+    return stage_2(comm, list(backward), microbatches)
+
+
+def kept_as_well(comm, backward, microbatches):
+    kept = []
+
+    def watched():
+        for block, gradient in backward:
+            kept.append(gradient)
+            yield block, gradient
+
+    return stage_2(comm, watched(), microbatches)
+
+
+def copied_and_sent_at_the_end(comm, backward, microbatches):
+    return stage_2(comm, [(block, gradient.copy()) for block, gradient in backward], microbatches)
+
+
+def all_reduced(comm, backward, microbatches):
+    shards = {}
+    for block, gradient in backward:
+        own = shard_range(gradient.size, comm.rank, comm.size)
+        total = comm.all_reduce(gradient)[own.start : own.stop].copy()
+        shards[block] = shards.get(block, 0) + total / (comm.size * microbatches)
+    return shards
+
+
+def whole_mean(comm, backward, microbatches):
+    shards = {}
+    for block, gradient in backward:
+        shards[block] = shards.get(block, 0) + comm.all_reduce(gradient) / (comm.size * microbatches)
+    return shards
+
+
+def own_share(comm, backward, microbatches):
+    shards = {}
+    for block, gradient in backward:
+        own = shard_range(gradient.size, comm.rank, comm.size)
+        shards[block] = shards.get(block, 0) + gradient[own.start : own.stop] / microbatches
+    return shards
+
+
+def prefetch(comm, uses, gather, work, x):
+    request = gather(uses[0])
+    for block, following in zip(uses, [*uses[1:], None], strict=True):
+        weights = request.wait()
+        if following is not None:
+            request = gather(following)
+        x = work(block, weights, x)
+    return x
+
+
+def one_by_one(comm, uses, gather, work, x):
+    for block in uses:
+        x = work(block, gather(block).wait(), x)
+    return x
+
+
+def waits_at_once(comm, uses, gather, work, x):
+    weights = gather(uses[0]).wait()
+    for block, following in zip(uses, [*uses[1:], None], strict=True):
+        coming = gather(following).wait() if following is not None else None
+        x = work(block, weights, x)
+        weights = coming
+    return x
+
+
+def everything_at_start(comm, uses, gather, work, x):
+    requests = [gather(block) for block in uses]
+    for block, request in zip(uses, requests, strict=True):
+        x = work(block, request.wait(), x)
+    return x
+
+
+def each_block_once_and_kept(comm, uses, gather, work, x):
+    weights = {}
+    for block in uses:
+        if block not in weights:
+            weights[block] = gather(block).wait()
+        x = work(block, weights[block], x)
+    return x
+
+
+def two_ahead(comm, uses, gather, work, x):
+    requests = [gather(block) for block in uses[:2]]
+    for number, block in enumerate(uses):
+        weights = requests[number].wait()
+        requests[number] = None
+        if number + 2 < len(uses):
+            requests.append(gather(uses[number + 2]))
+        x = work(block, weights, x)
+    return x
+
+
+def never_turns(comm, uses, gather, work, x):
+    """Prefetches as if the way went forward only."""
+    blocks = max(uses) + 1
+    request = gather(uses[0])
+    for number, block in enumerate(uses):
+        weights = request.wait()
+        if number + 1 < len(uses):
+            request = gather((block + 1) % blocks)
+        x = work(block, weights, x)
+    return x
+
+
+def forward_only(comm, uses, gather, work, x):
+    turn = len(uses) // 2
+    x = prefetch(comm, uses[:turn], gather, work, x)
+    return one_by_one(comm, uses[turn:], gather, work, x)
+
+
+def stale(comm, uses, gather, work, x):
+    """Works on each block with the weights that came for the one before."""
+    old = request = gather(uses[0]).wait()
+    for block in uses:
+        request = gather(block)
+        x = work(block, old, x)
+        old = request.wait()
+    return x
+
+
+def backwards_first(comm, uses, gather, work, x):
+    return prefetch(comm, uses[::-1][1:] + uses[:1], gather, work, x)
+
+
+def request_instead_of_weights(comm, uses, gather, work, x):
+    for block in uses:
+        request = gather(block)
+        x = work(block, request, x)
+        request.wait()
+    return x
+
+
+def forgotten_wait(comm, uses, gather, work, x):
+    x = prefetch(comm, uses, gather, work, x)
+    gather(uses[0])
+    return x
+
+
+def one_gather_too_many(comm, uses, gather, work, x):
+    x = prefetch(comm, uses, gather, work, x)
+    gather(0).wait()
+    return x
+
+
+SOLUTIONS = [("06.zero_1", zero_1), ("06.stage_2", stage_2), ("06.stage_2", beside), ("06.prefetch", prefetch)]
+
+
+@pytest.mark.parametrize(("name", "answer"), SOLUTIONS)
+def test_a_right_answer_passes(name, answer):
+    review = EXERCISES[name].review(answer)
+    assert review.status == "passed", review.text
+
+
+def test_zero_1_shows_2_psi_times_6_and_15_elements_of_each_moment():
+    assert EXERCISES["06.zero_1"].review(zero_1).text == (
+        "06.zero_1: passed, 8 cases, the largest with 7 ranks, Ψ = 100 weights:\n"
+        "  weights after 3 steps equal the serial optimizer's, on every rank\n"
+        "  elements that all ranks send in a step: 1200; closed form: 2Ψ(N − 1) = 1200\n"
+        "  bytes of moments that a rank holds: 240; closed form: 2 moments · ⌈Ψ/N⌉ · 8 = 240"
+    )
+
+
+def test_stage_2_shows_two_passes_of_156_elements_and_blocks_of_50_and_23():
+    assert EXERCISES["06.stage_2"].review(stage_2).text == (
+        "06.stage_2: passed, 6 cases, the largest with 7 ranks, blocks of 30, 41, 12, 50 and 23 weights, "
+        "2 microbatches:\n"
+        "  elements that all ranks send: 1872; closed form: k·Ψ(N − 1) = 1872\n"
+        "  bytes of whole gradients held: 584; closed form: two blocks = 584"
+    )
+
+
+def test_prefetch_shows_315_microseconds_as_computed_by_hand():
+    work = [30, 30, 12, 40, 25, 25, 40, 12, 30, 30]
+    gathers = [24, 18, 30, 12, 36, 36, 12, 30, 18, 24]  # six hops, each 1 µs and an element a µs
+    assert gathers[0] + sum(map(max, work[:-1], gathers[1:])) + work[-1] == 315
+    assert (
+        EXERCISES["06.prefetch"]
+        .review(prefetch)
+        .text.endswith(
+            "  elements that all ranks send: 1260; closed form: 2Ψ(N − 1) = 1260\n"
+            "  bytes of gathered weights held: 560; closed form: two blocks = 560\n"
+            "  makespan: 315 µs; closed form: first gather + Σ max(work, next gather) + last work = 315 µs"
+        )
+    )
+
+
+def raises(comm, *arguments):
+    raise NotImplementedError
+
+
+def nothing(comm, *arguments):
+    """A stub without its raise."""
+
+
+@pytest.mark.parametrize("stub", [raises, nothing])
+@pytest.mark.parametrize("name", ["06.zero_1", "06.stage_2", "06.prefetch"])
+def test_stubs_are_not_written_yet(name, stub):
+    assert EXERCISES[name].review(stub).text == f"{name}: not written yet"
+
+
+def changed(answer, **options):
+    return lambda *arguments: answer(*arguments, **options)
+
+
+def refused(name, answer):
+    review = EXERCISES[name].review(answer)
+    assert review.status == "not yet", review.text
+    return review.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (changed(zero_1, parts=1), "likely cause: the gradient is 2 times too large: the mean over ranks is needed"),
+        (changed(zero_1, parts=4), "likely cause: the gradient is 2 times too small"),
+        (changed(zero_1, forget=True), "weight 1 is in the shard of rank 0, 0 to 1\n  likely cause: not updated"),
+        (changed(zero_1, keep=False), "likely cause: the moments start from 0 again: keep them in `state`"),
+        (changed(zero_1, gather=False), "likely cause: the other ranks' new weights have not come"),
+        (no_messages, "likely cause: updated with this rank's own gradient: nothing was summed"),
+        (weights_averaged, "likely cause: each rank took a step with its own gradient, and the weights were averaged"),
+        (divides_without_the_rest, "rank 0: weight 4 is"),
+        (only_rank_0_right, "right on ranks: 0; wrong on: 1"),
+        (all_reduce_first, "elements that all ranks send in a step: 12, should be 2Ψ(N − 1) = 8"),
+        (all_reduce_first, "likely cause: an all_reduce is a reduce_scatter and an all_gather"),
+        (
+            padded,
+            "elements that all ranks send in a step: 12, should be 2Ψ(N − 1) = 10\n  likely cause: padding travels",
+        ),
+        (whole_moments, "bytes of moments that a rank holds: 64, should be 2 moments · ⌈Ψ/N⌉ · 8 = 32"),
+        (whole_moments, "likely cause: a moment is as long as the shard"),
+        (data_parallel, "bytes of moments that a rank holds: 64, should be"),
+        (lambda comm, *arguments: zero_1(comm, *arguments)[:1], "rank 0 returned float64[1], expected float64[4]"),
+        (lambda comm, *arguments: list(zero_1(comm, *arguments)), "rank 0 returned list, expected float64[4]"),
+        (lambda comm, *arguments: 1 / 0, "rank 0 raised ZeroDivisionError: division by zero, at line"),
+    ],
+)
+def test_wrong_steps_of_zero_1_are_refused(answer, says):
+    assert says in refused("06.zero_1", answer)
+
+
+def test_moments_that_start_again_are_missed_in_step_2():
+    assert "after step 2, rank 0" in refused("06.zero_1", changed(zero_1, keep=False))
+
+
+def test_an_uneven_cut_is_refused_where_the_last_rank_has_2_more():
+    text = refused("06.zero_1", the_last_takes_the_rest)
+    assert text.startswith("06.zero_1: not yet. It fails with 4 ranks, Ψ = 6 weights:")
+    assert "bytes of moments that a rank holds: 48, should be 2 moments · ⌈Ψ/N⌉ · 8 = 32" in text
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (changed(stage_2, parts=lambda size, k: 1), "this is the sum: divide by the number of ranks times that of"),
+        (changed(stage_2, parts=lambda size, k: size), "divided by the number of ranks only"),
+        (changed(stage_2, parts=lambda size, k: k), "this is the sum: divide by the number of ranks times that of"),
+        (changed(stage_2, last_only=True), "the last microbatch alone: shards of all microbatches add up"),
+        (changed(stage_2, forget=True), "the last element of the shard is missing"),
+        (own_share, "this rank's own gradient: nothing was summed over ranks"),
+        (whole_mean, "this is the whole mean gradient: a rank keeps its shard"),
+        (all_reduced, "elements that all ranks send: 24, should be k·Ψ(N − 1) = 12"),
+        (listed_first, "bytes of whole gradients held: 96, should be two blocks = 64"),
+        (listed_first, "a whole gradient is still referenced after it was reduced"),
+        (kept_as_well, "a whole gradient is still referenced after it was reduced"),
+        (stage_1, "bytes of whole gradients held: 96, should be two blocks = 64"),
+        (stage_1, "gradients are copied or added up whole, and sent later"),
+        (copied_and_sent_at_the_end, "gradients are copied or added up whole, and sent later"),
+        (
+            lambda comm, backward, k: {0: np.ones(3)},
+            "rank 0 returned dict with the keys [0], expected a shard for each",
+        ),
+        (
+            lambda comm, *rest: stage_2(comm, *rest) if comm.rank == 0 else stage_2(comm, *rest) | {1: 0},
+            "rank 1, block 1",
+        ),
+    ],
+)
+def test_wrong_ways_from_stage_1_to_2_are_refused(answer, says):
+    assert says in refused("06.stage_2", answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (one_by_one, "makespan: "),
+        (one_by_one, "before use 1, block 1, rank 0 waits"),
+        (waits_at_once, "must start before the work"),
+        (forward_only, "before use 2, block 1, rank 0 waits"),
+        (everything_at_start, "bytes of gathered weights held: "),
+        (everything_at_start, "likely cause: gather one block ahead, not more"),
+        (two_ahead, "likely cause: gather one block ahead, not more"),
+        (each_block_once_and_kept, "makespan: "),
+        (never_turns, "use 2 (from 0): work on block 1 was given the weights of block 0"),
+        (never_turns, "the next block is that of uses[2], on the way back, too"),
+        (stale, "use 1 (from 0): work on block 1 was given the weights of block 0"),
+        (backwards_first, "rank 0 worked on blocks [1, 1, 0, 0], should be [0, 1, 1, 0]"),
+        (request_instead_of_weights, "was given a CollectiveRequest: wait() returns the weights"),
+        (forgotten_wait, "rank 0 returned without waiting for iall_gather: call wait() on every request"),
+        (one_gather_too_many, "elements that all ranks send: 20, should be 2Ψ(N − 1) = 16"),
+        (lambda comm, *rest: prefetch(comm, *rest) + (comm.rank > 0), "rank 1 returned"),
+        (lambda comm, uses, *rest: None if comm.rank else prefetch(comm, uses, *rest), "rank"),
+    ],
+)
+def test_wrong_ways_to_prefetch_are_refused(answer, says):
+    assert says in refused("06.prefetch", answer)
