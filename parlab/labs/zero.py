@@ -120,7 +120,7 @@ def _mistakes(before: Any, gradients: Any, moments: tuple[Any, Any], step: int, 
             mean / size, *moments
         ),
         "updated with this rank's own gradient: nothing was summed": updated(gradients[rank], *moments),
-        "each rank took a step with its own gradient, and the weights were averaged: that is not the step with the mean "
+        "each rank took a step with its own gradient, and the weights were averaged: that is not the step of the mean "
         "gradient": np.mean([updated(own, *moments) for own in gradients], axis=0),
         "the moments start from 0 again: keep them in `state`": updated(mean, *map(np.zeros_like, moments)),
     }
