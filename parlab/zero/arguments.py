@@ -1,13 +1,14 @@
-"""What `Zero` and `DataParallel` ask of their arguments."""
+"""What this room asks of its arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, NamedTuple
 
 from parlab.arrays import Array, is_array, itemsize, namespace
 from parlab.nn.optimizer import AdamW
-from parlab.world.arguments import whole
+from parlab.world.arguments import amount, whole
 
 Params = dict[str, Array] | dict[Any, dict[str, Array]] | Sequence[dict[str, Array]]
 
@@ -24,6 +25,36 @@ class Members(NamedTuple):
         return {name: self.home[name] for name in self.names}
 
 
+def at_least(name: str, value: Any, least: int) -> None:
+    """Refuse what is not a whole number, at least `least`.
+
+    Raises:
+        ValueError: so it is.
+    """
+    if whole(name, value) < least:
+        raise ValueError(f"{name}={value!r}: a whole number, at least {least}, is needed")
+
+
+def positive(name: str, value: Any) -> None:
+    """Refuse what is not a number above 0.
+
+    Raises:
+        ValueError: so it is.
+    """
+    if not isinstance(value, Real) or not float(value) > 0:
+        raise ValueError(f"{name}={value!r}: a positive number is needed")
+
+
+def check_stage(stage: Any, least: int) -> None:
+    """Refuse what is no stage of ZeRO.
+
+    Raises:
+        ValueError: so it is.
+    """
+    if whole("stage", stage) not in range(least, 4):
+        raise ValueError(f"stage={stage!r}: the stages are {', '.join(map(str, range(least, 3)))} and 3")
+
+
 def checked_blocks(params: Any, blocks: Mapping[str, Sequence[str]] | None) -> dict[Any, Members]:
     """The blocks: those that `params` is sorted into, or those that `blocks` names; else each weight is one.
 
@@ -34,39 +65,32 @@ def checked_blocks(params: Any, blocks: Mapping[str, Sequence[str]] | None) -> d
     nested = dict(enumerate(params)) if isinstance(params, list | tuple) else params
     if not isinstance(nested, dict) or not nested:
         raise ValueError(f"params={params!r:.60}: arrays by name are needed, or by block and name, at least one")
-    if not all(isinstance(of_block, dict) and of_block for of_block in nested.values()):
-        named = _checked_names(nested, blocks)
-        members = {block: Members(names, nested) for block, names in named.items()}
-    elif blocks is None:
+    if all(isinstance(of_block, dict) and of_block for of_block in nested.values()):
+        if blocks is not None:
+            raise ValueError(f"blocks={blocks!r:.60}: params are in blocks already, leave it out")
         members = {block: Members(tuple(of_block), of_block) for block, of_block in nested.items()}
+    elif nested is params:
+        members = {block: Members(names, params) for block, names in _checked_names(params, blocks).items()}
     else:
-        raise ValueError(f"blocks={blocks!r:.60}: params are in blocks already, leave it out")
-    _check_arrays(members)
+        raise ValueError(f"params={params!r:.60}: each item of a list is a block, a dictionary of arrays by name")
+    first = next(x for of_block in members.values() for x in of_block.arrays.values())
+    for of_block in members.values():
+        for name, x in of_block.arrays.items():
+            if not _is_real_floating(x) or x.dtype != first.dtype:
+                raise ValueError(f"params[{name!r}] is {_kind(x)}: arrays of one floating dtype are needed")
     return members
 
 
-def _checked_names(
-    params: dict[str, Array], blocks: Mapping[str, Sequence[str]] | None
-) -> Mapping[str, tuple[str, ...]]:
+def _checked_names(params: dict[str, Array], blocks: Any) -> dict[Any, tuple[str, ...]]:
     if blocks is None:
         return {name: (name,) for name in params}
-    if not isinstance(blocks, Mapping):
+    if not isinstance(blocks, Mapping) or not all(isinstance(names, tuple | list) for names in blocks.values()):
         raise ValueError(f"blocks={blocks!r:.60}: the names of each block's weights are needed, by block")
     named = [name for names in blocks.values() for name in names]
-    odd = {name for name in named if named.count(name) > 1} | (params.keys() ^ set(named))
+    odd = [name for name in dict.fromkeys([*params, *named]) if named.count(name) != 1 or name not in params]
     if odd or not all(blocks.values()):
-        raise ValueError(f"blocks: each weight must be in one block, and no block empty; look at {sorted(odd)[:3]}")
+        raise ValueError(f"blocks: each weight must be in one block, and no block empty; look at {odd[:3]}")
     return {block: tuple(names) for block, names in blocks.items()}
-
-
-def _check_arrays(members: Mapping[Any, Members]) -> None:
-    dtype = None
-    for of_block in members.values():
-        for name, x in of_block.arrays.items():
-            dtype = dtype or getattr(x, "dtype", None)
-            if not is_array(x) or not namespace(x).isdtype(x.dtype, "real floating") or x.dtype != dtype:
-                kind = x.dtype if is_array(x) else type(x).__name__
-                raise ValueError(f"params[{name!r}] is {kind}: arrays of one floating dtype are needed")
 
 
 def check_numbers(optimizer: Any, max_norm: Any, microbatches: Any) -> None:
@@ -77,8 +101,8 @@ def check_numbers(optimizer: Any, max_norm: Any, microbatches: Any) -> None:
     """
     if not isinstance(optimizer, AdamW):
         raise ValueError(f"optimizer={optimizer!r:.60}: an AdamW is needed")
-    if max_norm is not None and not max_norm > 0:
-        raise ValueError(f"max_norm={max_norm!r}: a positive number is needed")
+    if max_norm is not None:
+        positive("max_norm", max_norm)
     at_least("microbatches", microbatches, 1)
 
 
@@ -88,7 +112,7 @@ def dtypes(members: Mapping[Any, Members], dtype: str | None) -> tuple[Any, Any]
     Raises:
         ValueError: a dtype that no weights can have, or that is wider than that of `params`.
     """
-    first = next(iter(next(iter(members.values())).arrays.values()))
+    first = next(x for of_block in members.values() for x in of_block.arrays.values())
     xp = namespace(first)
     if dtype not in (None, "float16", "float32", "float64") or (dtype and not hasattr(xp, dtype)):
         raise ValueError(f"dtype={dtype!r}: float64, float32 or, where {xp.__name__} has it, float16 is needed")
@@ -98,18 +122,18 @@ def dtypes(members: Mapping[Any, Members], dtype: str | None) -> tuple[Any, Any]
     return work, xp.result_type(first.dtype, xp.float32)
 
 
-def check_block(block: Any, blocks: Mapping[str, Any]) -> None:
+def check_block(block: Any, blocks: Sequence[Any]) -> None:
     """Refuse a name that is no block's.
 
     Raises:
         ValueError: so it is.
     """
     if block not in blocks:
-        raise ValueError(f"block={block!r}: the blocks are {', '.join(blocks)}")
+        raise ValueError(f"block={block!r}: the blocks are {', '.join(map(str, blocks))}")
 
 
 def check_gradients(
-    block: str, gradients: Any, shapes: Mapping[str, tuple[int, ...]], added: int, microbatches: int
+    block: Any, gradients: Any, shapes: Mapping[str, tuple[int, ...]], added: int, microbatches: int
 ) -> None:
     """Refuse gradients that are not those of the block's weights, or one microbatch too many.
 
@@ -125,17 +149,20 @@ def check_gradients(
         raise ValueError(f"gradients={found!r:.60}: block {block} needs one for each of {', '.join(shapes)}")
     for name, shape in shapes.items():
         gradient = gradients[name]
-        if not is_array(gradient) or tuple(gradient.shape) != shape:
-            kind = f"has shape {tuple(gradient.shape)}" if is_array(gradient) else f"is a {type(gradient).__name__}"
-            raise ValueError(f"gradients[{name!r}] {kind}: its weight has shape {shape}")
+        if not _is_real_floating(gradient) or tuple(gradient.shape) != shape:
+            raise ValueError(f"gradients[{name!r}] is {_kind(gradient)}: a floating array {shape} is needed")
 
 
-def check_complete(added: Mapping[str, int], microbatches: int) -> None:
-    """Refuse a step before all gradients have come.
+def check_step(lr: Any, in_use: Sequence[Any], added: Mapping[Any, int], microbatches: int) -> None:
+    """Refuse a step that would change weights in use, or before all gradients have come.
 
     Raises:
-        ValueError: a block lacks some.
+        ValueError: so it is, or `lr` is no learning rate.
     """
+    if lr is not None:
+        amount("lr", lr)
+    if in_use:
+        raise ValueError(f"step() inside `with weights({in_use[-1]!r})`: leave it first, since its weights change")
     for block, number in added.items():
         if number != microbatches:
             raise ValueError(
@@ -143,11 +170,20 @@ def check_complete(added: Mapping[str, int], microbatches: int) -> None:
             )
 
 
-def at_least(name: str, value: Any, least: int) -> None:
-    """Refuse what is not a whole number, at least `least`.
+def check_batch(tokens: Any, targets: Any) -> None:
+    """Refuse what is no batch of tokens, or one without a row.
 
     Raises:
         ValueError: so it is.
     """
-    if whole(name, value) < least:
-        raise ValueError(f"{name}={value!r}: a whole number, at least {least}, is needed")
+    for name, x in (("tokens", tokens), ("targets", targets)):
+        if not is_array(x) or x.ndim != 2 or x.size == 0 or not namespace(x).isdtype(x.dtype, "integral"):
+            raise ValueError(f"{name} is {_kind(x)}: whole numbers [batch, sequence] are needed, on every rank")
+
+
+def _is_real_floating(x: Any) -> bool:
+    return is_array(x) and namespace(x).isdtype(x.dtype, "real floating")
+
+
+def _kind(x: Any) -> str:
+    return f"{x.dtype} of shape {tuple(x.shape)}" if is_array(x) else f"a {type(x).__name__}"

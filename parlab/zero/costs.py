@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from parlab.world.arguments import amount, whole
+from parlab.world.arguments import amount
+from parlab.zero.arguments import at_least, check_stage, positive
 
 
 class StateBytes(NamedTuple):
@@ -50,8 +51,10 @@ def model_state_bytes(num_params: float, ranks: int, stage: int, *, state: State
     [120.0, 31.41, 16.64, 1.88]
     """
     amount("num_params", num_params)
-    check_ranks(ranks)
-    check_stage(stage)
+    at_least("ranks", ranks, 1)
+    check_stage(stage, least=0)
+    if not isinstance(state, StateBytes):
+        raise ValueError(f"state={state!r:.60}: a StateBytes is needed")
     sharded_from = {"weight": 3, "gradient": 2, "optimizer": 1}
     return sum(
         getattr(state, part) * num_params / (ranks if stage >= first else 1) for part, first in sharded_from.items()
@@ -78,9 +81,10 @@ def elements_sent(
     [2, 2, 2, 3]
     """
     amount("num_params", num_params)
-    check_ranks(ranks)
-    check_stage(stage)
-    k = check_microbatches(microbatches)
+    at_least("ranks", ranks, 1)
+    check_stage(stage, least=0)
+    at_least("microbatches", microbatches, 1)
+    k = microbatches
     passes = [2, 2, k + 1, (2 if keep_after_forward else 3) * k][stage]
     return passes * (ranks - 1) * num_params
 
@@ -104,41 +108,6 @@ def tokens_to_hide_a_gather(flops: float, bandwidth: float, ranks: int, *, items
     910
     """
     for name, value in (("flops", flops), ("bandwidth", bandwidth), ("itemsize", itemsize)):
-        amount(name, value)
-        if not value > 0:
-            raise ValueError(f"{name}={value!r}: a positive number is needed")
-    check_ranks(ranks)
+        positive(name, value)
+    at_least("ranks", ranks, 1)
     return itemsize * (ranks - 1) / ranks * flops / (2 * bandwidth)
-
-
-def check_ranks(ranks: int) -> int:
-    """`ranks`, if there are any.
-
-    Raises:
-        ValueError: no ranks.
-    """
-    if whole("ranks", ranks) < 1:
-        raise ValueError(f"ranks={ranks!r}: at least 1 rank is needed")
-    return ranks
-
-
-def check_stage(stage: int, least: int = 0) -> int:
-    """`stage`, if it is one.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if whole("stage", stage) not in range(least, 4):
-        raise ValueError(f"stage={stage!r}: the stages are {', '.join(map(str, range(least, 3)))} and 3")
-    return stage
-
-
-def check_microbatches(microbatches: int) -> int:
-    """`microbatches`, if there are any.
-
-    Raises:
-        ValueError: none.
-    """
-    if whole("microbatches", microbatches) < 1:
-        raise ValueError(f"microbatches={microbatches!r}: at least 1 is needed")
-    return microbatches

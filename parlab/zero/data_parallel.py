@@ -8,25 +8,15 @@ Source: Li et al. 2020, "PyTorch distributed: experiences on accelerating data p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from parlab.arrays import Array, namespace, nbytes
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm, Request
 from parlab.zero.accounting import GRADIENTS
-from parlab.zero.arguments import (
-    Params,
-    at_least,
-    check_block,
-    check_complete,
-    check_gradients,
-    check_numbers,
-    checked_blocks,
-    dtypes,
-)
-from parlab.zero.precision import LossScale, StepGuard, StepResult
+from parlab.zero.arguments import Params, at_least
+from parlab.zero.precision import LossScale
 from parlab.zero.replica import Replica
 from parlab.zero.shards import Layout
 from parlab.zero.state import OptimizerShard
@@ -44,7 +34,7 @@ class Block(NamedTuple):
 class Bucket(NamedTuple):
     """Gradients of some blocks, one after the other, on their way to become everybody's sum."""
 
-    blocks: list[str]
+    blocks: list[Any]
     gradients: Array  # [n]
     request: Request
 
@@ -83,54 +73,38 @@ class DataParallel(Replica):
         max_norm: float | None = None,
         microbatches: int = 1,
     ) -> None:
-        members = checked_blocks(params, blocks)
-        check_numbers(optimizer, max_norm, microbatches)
+        super().__init__(comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches)
         at_least("bucket_bytes", bucket_bytes, 1)
-        work, wide = dtypes(members, dtype)
-        self.comm, self.optimizer = comm, optimizer
-        self.bucket_bytes, self.microbatches, self.dtype = bucket_bytes, microbatches, work
-        self.given_in_blocks = all(of_block.home is not params for of_block in members.values())
-        self.guard = StepGuard.of(comm.size * microbatches, max_norm, loss_scale, work)
+        self.bucket_bytes = bucket_bytes
         self._blocks: dict[Any, Block] = {}
-        for block, of_block in members.items():
+        for block, of_block in self._members.items():
             arrays = of_block.arrays
             layout = Layout(arrays, [sum(x.size for x in arrays.values())], rank=0)
-            weights = WholeWeights(comm, layout, of_block.home, work)
-            master = weights.whole if work == wide else layout.pack(arrays, wide)
-            self._blocks[block] = Block(layout, weights, OptimizerShard(comm, master, work, offload=None))
+            weights = WholeWeights(comm, layout, of_block.home, self.dtype)
+            master = weights.whole if self.dtype == self.wide else layout.pack(arrays, self.wide)
+            self._blocks[block] = Block(layout, weights, OptimizerShard(comm, master, self.dtype, offload=None))
             del arrays, master
         self._forget_gradients()
 
     def _forget_gradients(self) -> None:
-        self._gradients: dict[str, Array] = {}  # [n] by block, this rank's
-        self._added = dict.fromkeys(self._blocks, 0)
-        self._waiting: list[str] = []  # blocks that are complete, and not in a bucket yet
+        self._gradients: dict[Any, Array] = {}  # [n] by block, this rank's
+        self._waiting: list[Any] = []  # blocks that are complete, and not in a bucket yet
         self._buckets: list[Bucket] = []
 
-    @property
-    def block_names(self) -> Iterable[str]:
-        """In the order of the forward pass."""
-        return self._blocks
+    def _open(self, block: Any) -> dict[str, Array]:
+        return self._blocks[block].weights.open()
 
-    @contextmanager
-    def weights(self, block: str) -> Iterator[dict[str, Array]]:
-        """A block's weights by name. See `Replica.weights`."""
-        check_block(block, self._blocks)
-        yield self._blocks[block].weights.open()
+    def _close(self, block: Any) -> None:
+        self._blocks[block].weights.close()
 
-    def add_gradients(self, block: str, gradients: Mapping[str, Array]) -> None:
-        """The gradients of a block's weights from one microbatch. See `Replica.add_gradients`."""
-        check_block(block, self._blocks)
-        layout = self._blocks[block].layout
-        check_gradients(block, gradients, layout.shapes, self._added[block], self.microbatches)
-        flat = layout.pack(gradients, self.dtype)  # [n]
+    def _add(self, block: Any, gradients: Mapping[str, Array], complete: bool) -> None:
+        flat = self._blocks[block].layout.pack(gradients, self.dtype)  # [n]
         if block in self._gradients:
             self._gradients[block] += flat
         else:
             self._gradients[block] = flat
             self.comm.hold(GRADIENTS, flat)
-        self._added[block] += 1
-        if self._added[block] == self.microbatches:
+        if complete:
             self._waiting.append(block)
             if sum(nbytes(self._gradients[name]) for name in self._waiting) >= self.bucket_bytes:
                 self._send_bucket()
@@ -143,9 +117,7 @@ class DataParallel(Replica):
         self._buckets.append(Bucket(self._waiting, gradients, self.comm.iall_reduce(gradients)))
         self._waiting = []
 
-    def step(self, lr: float | None = None) -> StepResult:
-        """Update every weight, on every rank alike. See `Replica.step`."""
-        check_complete(self._added, self.microbatches)
+    def _step(self, lr: float | None) -> float | None:
         if self._waiting:
             self._send_bucket()
         for bucket in self._buckets:
@@ -155,7 +127,7 @@ class DataParallel(Replica):
             for bucket in self._buckets:
                 self._update(bucket, factor, lr)
         self._forget_gradients()
-        return self.guard.result(factor)
+        return factor
 
     def _update(self, bucket: Bucket, factor: float, lr: float | None) -> None:
         start = 0

@@ -18,20 +18,18 @@ class WholeGradients:
         comm: the ranks among which the block is cut.
         layout: of the block.
         dtype: of the gradients.
-        microbatches: how many are added before the ranks' sums are.
     """
 
-    def __init__(self, comm: Comm, layout: Layout, dtype: Any, microbatches: int) -> None:
-        self.comm, self.layout, self.dtype, self.microbatches = comm, layout, dtype, microbatches
+    def __init__(self, comm: Comm, layout: Layout, dtype: Any) -> None:
+        self.comm, self.layout, self.dtype = comm, layout, dtype
         self.free()
 
     def free(self) -> None:
         """Drop them, after a step."""
         self.whole: Array | None = None  # [n]
         self.request: Request | None = None
-        self.added = 0
 
-    def add(self, gradients: Mapping[str, Array]) -> None:
+    def add(self, gradients: Mapping[str, Array], complete: bool) -> None:
         """One microbatch's. The last one starts the reduction, which runs beside the rest of the backward."""
         flat = self.layout.pack(gradients, self.dtype)  # [n]
         if self.whole is None:
@@ -39,8 +37,7 @@ class WholeGradients:
             self.comm.hold(GRADIENTS, flat)
         else:
             self.whole += flat
-        self.added += 1
-        if self.added == self.microbatches:
+        if complete:
             self.request = self.comm.ireduce_scatter(self.whole, counts=self.layout.counts)
 
     def settle(self) -> None:
@@ -57,24 +54,22 @@ class WholeGradients:
 class ShardedGradients:
     """The sum over ranks and microbatches of the n_r gradients that this rank owns; arguments as `WholeGradients`."""
 
-    def __init__(self, comm: Comm, layout: Layout, dtype: Any, microbatches: int) -> None:
-        self.comm, self.layout, self.dtype, self.microbatches = comm, layout, dtype, microbatches
+    def __init__(self, comm: Comm, layout: Layout, dtype: Any) -> None:
+        self.comm, self.layout, self.dtype = comm, layout, dtype
+        self.request: Request | None = None
         self.free()
 
     def free(self) -> None:
         """Drop them, after a step."""
         self.sum: Array | None = None  # [n_r]
         self.leaving: Array | None = None  # [n], on its way to the owners
-        self.request: Request | None = None
-        self.added = 0
 
-    def add(self, gradients: Mapping[str, Array]) -> None:
+    def add(self, gradients: Mapping[str, Array], complete: bool) -> None:
         """One microbatch's: they start for their owners at once, since there is no place to collect them whole."""
         self.settle()
         self.leaving = self.layout.pack(gradients, self.dtype)  # [n]
         self.comm.hold(LEAVING, self.leaving)
         self.request = self.comm.ireduce_scatter(self.leaving, counts=self.layout.counts)
-        self.added += 1
 
     def settle(self) -> None:
         """Return when what was added has been reduced, and the whole of it is freed."""

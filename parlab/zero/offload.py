@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parlab.world import Link
-from parlab.world.arguments import amount
+from parlab.zero.arguments import positive
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,7 @@ class Offload:
     def __post_init__(self) -> None:
         if not isinstance(self.link, Link):
             raise ValueError(f"link={self.link!r}: a Link is needed")
-        amount("memory_bandwidth", self.memory_bandwidth)
-        if not self.memory_bandwidth > 0:
-            raise ValueError(f"memory_bandwidth={self.memory_bandwidth!r}: a positive number is needed")
+        positive("memory_bandwidth", self.memory_bandwidth)
 
     def seconds(self, gradient: int, state: int) -> float:
         """How long an update lasts: the gradient there, the state read and written, as many bytes of weights back.

@@ -18,6 +18,7 @@ from typing import Any
 from parlab.arrays import Array, itemsize, namespace
 from parlab.nn.optimizer import clip_factor, sum_of_squares
 from parlab.world import Comm
+from parlab.zero.arguments import at_least, positive
 
 
 @dataclass
@@ -31,7 +32,7 @@ class LossScale:
         interval: good steps before it grows.
 
     Raises:
-        ValueError: a factor that is not positive, growth below 1, backoff not between 0 and 1, or no interval.
+        ValueError: a factor that is not positive and finite, growth below 1, backoff not between 0 and 1, no interval.
 
     >>> scale = LossScale(interval=2)
     >>> for overflow in (True, False, False):
@@ -49,23 +50,28 @@ class LossScale:
     good_steps: int = field(default=0, init=False)  # in a row
 
     def __post_init__(self) -> None:
-        if not 0 < self.value < math.inf:
-            raise ValueError(f"value={self.value!r}: a positive, finite number is needed")
+        for name in ("value", "growth", "backoff"):
+            positive(name, getattr(self, name))
+        if self.value == math.inf:
+            raise ValueError(f"value={self.value!r}: a finite number is needed")
         if not 1 <= self.growth < math.inf:
-            raise ValueError(f"growth={self.growth!r}: a number, at least 1, is needed")
-        if not 0 < self.backoff < 1:
+            raise ValueError(f"growth={self.growth!r}: a finite number, at least 1, is needed")
+        if not self.backoff < 1:
             raise ValueError(f"backoff={self.backoff!r}: a number between 0 and 1 is needed")
-        if not self.interval >= 1:
-            raise ValueError(f"interval={self.interval!r}: at least 1 step is needed")
+        at_least("interval", self.interval, 1)
 
     def update(self, overflow: bool) -> None:
         """Move the factor by what a step found."""
+        self.good_steps = 0 if overflow else self.good_steps + 1
         if overflow:
-            self.value, self.good_steps = self.value * self.backoff, 0
-            return
-        self.good_steps += 1
-        if self.good_steps == self.interval:
-            self.value, self.good_steps = self.value * self.growth, 0
+            self._multiply(self.backoff)
+        elif self.good_steps == self.interval:
+            self._multiply(self.growth)
+            self.good_steps = 0
+
+    def _multiply(self, factor: float) -> None:
+        if 0 < self.value * factor < math.inf:  # at either end it stays: it could never come back
+            self.value *= factor
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,7 @@ class StepResult:
     """What `step()` did.
 
     Attributes:
-        skipped: a gradient was infinite or not a number on some rank: no weight changed, on any.
+        skipped: where the norm is asked for, it was infinite or not a number: no weight changed, on any rank.
         norm: of the mean gradient, all weights together, before clipping; None where nothing asked for it.
         loss_scale: the factor that the next loss needs.
     """
@@ -132,7 +138,7 @@ class StepGuard:
         if comm is not None:
             xp = namespace(*gradients)
             squares = float(comm.all_reduce(xp.asarray([squares], dtype=xp.float64))[0])
-        self.norm = math.sqrt(squares) * mean if squares >= 0 else math.nan
+        self.norm = math.sqrt(squares) * mean
         overflow = not math.isfinite(self.norm)
         if self.scale is not None:
             self.scale.update(overflow)

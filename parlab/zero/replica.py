@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from parlab.arrays import Array, namespace
+from parlab.nn.optimizer import AdamW
 from parlab.world import Comm
-from parlab.zero.precision import StepGuard, StepResult
+from parlab.zero.arguments import (
+    Params,
+    check_block,
+    check_gradients,
+    check_numbers,
+    check_step,
+    checked_blocks,
+    dtypes,
+)
+from parlab.zero.precision import LossScale, StepGuard, StepResult
 
 
 class Replica(ABC):
@@ -23,11 +33,36 @@ class Replica(ABC):
         replica.step()
 
     Gradients are averaged over ranks and microbatches: each loss is the mean over a rank's own batch.
+
+    Attributes:
+        params: the weights, where the model reads them.
+        block_names: in the order of the forward pass.
     """
 
-    comm: Comm
-    guard: StepGuard
-    given_in_blocks: bool
+    def __init__(
+        self,
+        comm: Comm,
+        params: Params,
+        optimizer: AdamW,
+        blocks: Mapping[str, Sequence[str]] | None,
+        dtype: str | None,
+        loss_scale: LossScale | None,
+        max_norm: float | None,
+        microbatches: int,
+    ) -> None:
+        members = checked_blocks(params, blocks)
+        check_numbers(optimizer, max_norm, microbatches)
+        self.dtype, self.wide = dtypes(members, dtype)
+        self.guard = StepGuard.of(comm.size * microbatches, max_norm, loss_scale, self.dtype)
+        self.comm, self.params, self.optimizer, self.microbatches = comm, params, optimizer, microbatches
+        self.block_names = tuple(members)
+        self._members = members
+        self._shapes = {
+            block: {name: tuple(x.shape) for name, x in of_block.arrays.items()} for block, of_block in members.items()
+        }
+        self._added = dict.fromkeys(members, 0)  # how many microbatches' gradients have come
+        self._in_use: list[Any] = []
+        self._xp = namespace(*members[self.block_names[0]].arrays.values())
 
     @property
     def loss_scale(self) -> float:
@@ -44,34 +79,44 @@ class Replica(ABC):
         """How many steps were skipped."""
         return self.guard.skipped
 
-    @property
-    @abstractmethod
-    def block_names(self) -> Iterable[str]:
-        """In the order of the forward pass."""
-
-    @abstractmethod
-    def weights(self, block: str) -> AbstractContextManager[dict[str, Array]]:
+    @contextmanager
+    def weights(self, block: Any) -> Iterator[dict[str, Array]]:
         """A block's weights by name, for as long as the `with` lasts.
 
         Raises:
             ValueError: there is no such block.
         """
+        check_block(block, self.block_names)
+        self._in_use.append(block)
+        try:
+            yield self._open(block)
+        finally:
+            self._in_use.remove(block)
+            self._close(block)
 
-    @abstractmethod
-    def add_gradients(self, block: str, gradients: Mapping[str, Array]) -> None:
+    def add_gradients(self, block: Any, gradients: Mapping[str, Array]) -> None:
         """The gradients of a block's weights from one microbatch, by name; they are copied.
 
         Raises:
             ValueError: there is no such block, or its gradients have come already, or they do not fit the weights.
         """
+        check_block(block, self.block_names)
+        check_gradients(block, gradients, self._shapes[block], self._added[block], self.microbatches)
+        self._added[block] += 1
+        with self.overflow_expected():
+            self._add(block, gradients, complete=self._added[block] == self.microbatches)
 
-    @abstractmethod
     def step(self, lr: float | None = None) -> StepResult:
         """Update every weight; `lr` instead of the optimizer's, if given.
 
         Raises:
-            ValueError: gradients of a block are missing.
+            ValueError: gradients of a block are missing, a block's weights are in use, or `lr` is no learning rate.
         """
+        check_step(lr, self._in_use, self._added, self.microbatches)
+        with self.overflow_expected():
+            factor = self._step(lr)
+        self._added = dict.fromkeys(self.block_names, 0)
+        return self.guard.result(factor)
 
     def full_weights(self) -> dict[Any, Any]:
         """Copies of all weights on every rank: by name; by block and name, if that is how they were given."""
@@ -79,4 +124,28 @@ class Replica(ABC):
         for block in self.block_names:
             with self.weights(block) as weights:
                 copies[block] = {name: namespace(x).asarray(x, copy=True) for name, x in weights.items()}
-        return copies if self.given_in_blocks else {name: x for block in copies.values() for name, x in block.items()}
+        if any(of_block.home is not self.params for of_block in self._members.values()):
+            return copies
+        return {name: x for of_block in copies.values() for name, x in of_block.items()}
+
+    def overflow_expected(self) -> AbstractContextManager[Any]:
+        """Inside, an infinity is no warning where a loss scale will find it, and skip the step."""
+        if self.guard.scale is None or not hasattr(self._xp, "errstate"):  # NumPy's alone
+            return nullcontext()
+        return self._xp.errstate(over="ignore", invalid="ignore")
+
+    @abstractmethod
+    def _open(self, block: Any) -> dict[str, Array]:
+        """The block's weights, from now on in use."""
+
+    @abstractmethod
+    def _close(self, block: Any) -> None:
+        """They are no longer."""
+
+    @abstractmethod
+    def _add(self, block: Any, gradients: Mapping[str, Array], complete: bool) -> None:
+        """Take one microbatch's gradients; `complete`: the last microbatch's."""
+
+    @abstractmethod
+    def _step(self, lr: float | None) -> float | None:
+        """Update and forget the gradients; what each was multiplied by, or None: the step was skipped."""

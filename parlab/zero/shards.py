@@ -13,7 +13,8 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from parlab.arrays import Array, namespace
-from parlab.world.arguments import checked_rank, whole
+from parlab.world.arguments import checked_rank
+from parlab.zero.arguments import at_least
 
 
 def shard_range(total: int, rank: int, size: int) -> range:
@@ -25,8 +26,8 @@ def shard_range(total: int, rank: int, size: int) -> range:
     >>> [shard_range(10, rank, 3) for rank in range(3)]
     [range(0, 4), range(4, 7), range(7, 10)]
     """
-    _at_least("total", total, 0)
-    _at_least("size", size, 1)
+    at_least("total", total, 0)
+    at_least("size", size, 1)
     rank = checked_rank(rank, "rank", size)
     base, more = divmod(total, size)
     start = rank * base + min(rank, more)
@@ -50,7 +51,7 @@ class ShardMap:
     """
 
     def __init__(self, owners: Sequence[int], size: int) -> None:
-        _at_least("size", size, 1)
+        at_least("size", size, 1)
         self.owners = tuple(checked_rank(owner, f"owners[{block}]", size) for block, owner in enumerate(owners))
         self.size = size
 
@@ -61,7 +62,7 @@ class ShardMap:
         Raises:
             ValueError: a negative number of blocks, or no ranks.
         """
-        _at_least("size", size, 1)
+        at_least("size", size, 1)
         return cls([rank for rank in range(size) for _ in shard_range(num_blocks, rank, size)], size)
 
     @classmethod
@@ -71,8 +72,8 @@ class ShardMap:
         Raises:
             ValueError: a negative number of blocks, or no ranks.
         """
-        _at_least("num_blocks", num_blocks, 0)
-        _at_least("size", size, 1)
+        at_least("num_blocks", num_blocks, 0)
+        at_least("size", size, 1)
         return cls([block % size for block in range(num_blocks)], size)
 
     def with_ends(self) -> ShardMap:
@@ -110,12 +111,19 @@ def cut(sizes: Sequence[int], ranks: int, shard_map: ShardMap | None = None) -> 
     Without a map every block is cut into `ranks` parts, and the elements left over are dealt out in turn, going on from
     block to block: so a rank owns in all as many as `shard_range` would give it of the whole.
 
+    Raises:
+        ValueError: no ranks, a negative size, or a map of other blocks or ranks.
+
     >>> cut([5, 5, 4], ranks=3)
     [[2, 2, 1], [2, 1, 2], [1, 2, 1]]
     >>> cut([5, 4], ranks=3, shard_map=ShardMap([2, 0], 3))
     [[0, 0, 5], [4, 0, 0]]
     """
+    at_least("ranks", ranks, 1)
+    for block, size in enumerate(sizes):
+        at_least(f"sizes[{block}]", size, 0)
     if shard_map is not None:
+        _check_shard_map(shard_map, len(sizes), ranks)
         return [
             [size * (rank == owner) for rank in range(ranks)]
             for size, owner in zip(sizes, shard_map.owners, strict=True)
@@ -166,6 +174,11 @@ class Layout:
         return {name: xp.reshape(flat[place], self.shapes[name]) for name, place in self.places.items()}
 
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if whole(name, value) < least:
-        raise ValueError(f"{name}={value!r}: a whole number, at least {least}, is needed")
+def _check_shard_map(shard_map: Any, num_blocks: int, ranks: int) -> None:
+    if not isinstance(shard_map, ShardMap):
+        raise ValueError(f"shard_map={shard_map!r:.60}: a ShardMap is needed")
+    if (len(shard_map.owners), shard_map.size) != (num_blocks, ranks):
+        raise ValueError(
+            f"shard_map has {len(shard_map.owners)} blocks on {shard_map.size} ranks: {num_blocks} blocks on {ranks} "
+            "are needed (with_ends() adds the embedding and the head)"
+        )

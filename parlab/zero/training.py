@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from parlab.arrays import Array
+from parlab.arrays import Array, namespace
 from parlab.nn.counting import arrays_in
 from parlab.nn.formulas import flops_by_block
 from parlab.nn.llama import Decoder
 from parlab.nn.stage import Gradients, Stage, add_gradients
 from parlab.zero.accounting import ACTIVATIONS
+from parlab.zero.arguments import check_batch
 from parlab.zero.replica import Replica
 
 
@@ -29,33 +30,43 @@ def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: A
         targets: `[B, S]`.
 
     Raises:
-        ValueError: tokens or targets of another shape or dtype, or outside the vocabulary.
+        ValueError: tokens or targets of another shape or dtype, outside the vocabulary, or none; or a replica that was
+            not made of this model's weights and blocks.
     """
+    check_batch(tokens, targets)
     comm, blocks = replica.comm, model.weight_blocks
+    if model.weights is not replica.params or replica.block_names != tuple(blocks):
+        raise ValueError("replica: make it of this model: Zero(comm, model.weights, ..., blocks=model.weight_blocks)")
     stages = dict(zip(blocks, model.chain.stages, strict=True))
     owner = {name: block for block, names in blocks.items() for name in names}
     flops = flops_by_block(model.config, *tokens.shape)
     last = list(stages)[-1]
 
-    x = tokens
-    caches: dict[str, Any] = {}
-    for block, stage in stages.items():
-        arguments = (x, targets) if block == last else (x,)
-        with _weights_of(replica, stage, owner), comm.compute(f"forward {block}", flops=flops[block].forward):
-            x, caches[block] = stage.forward(*arguments)
-        comm.hold(ACTIVATIONS, *arrays_in(caches[block]))
-    loss = float(x)
+    with replica.overflow_expected():
+        x = tokens
+        caches: dict[str, Any] = {}
+        for block, stage in stages.items():
+            arguments = (x, targets) if block == last else (x,)
+            with _weights_of(replica, stage, owner), comm.compute(f"forward {block}", flops=flops[block].forward):
+                x, caches[block] = stage.forward(*arguments)
+            comm.hold(ACTIVATIONS, *_activations(caches[block]))
+        loss = float(x)
 
-    dy: Any = replica.loss_scale
-    carried: Gradients = {}
-    for block, stage in reversed(stages.items()):
-        backward = flops[block].backward_input + flops[block].backward_weight
-        with _weights_of(replica, stage, owner), comm.compute(f"backward {block}", flops=backward):
-            dy, gradients = stage.backward(dy, caches.pop(block))
-        gradients = add_gradients(carried, gradients)  # a tied table's other share came with the head
-        replica.add_gradients(block, {name: gradients.pop(name) for name in blocks[block]})
-        carried = gradients
+        dy: Any = replica.loss_scale
+        carried: Gradients = {}
+        for block, stage in reversed(stages.items()):
+            backward = flops[block].backward_input + flops[block].backward_weight
+            with _weights_of(replica, stage, owner), comm.compute(f"backward {block}", flops=backward):
+                dy, gradients = stage.backward(dy, caches.pop(block))
+            gradients = add_gradients(carried, gradients)  # a tied table's other share came with the head
+            replica.add_gradients(block, {name: gradients.pop(name) for name in blocks[block]})
+            carried = gradients
     return loss
+
+
+def _activations(cache: Any) -> list[Array]:
+    """What a cache holds, without tokens and targets: they are the caller's."""
+    return [x for x in arrays_in(cache) if not namespace(x).isdtype(x.dtype, "integral")]
 
 
 def _weights_of(replica: Replica, stage: Stage, owner: Mapping[str, str]) -> ExitStack:

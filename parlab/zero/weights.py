@@ -88,9 +88,8 @@ class ShardedWeights:
     def open(self) -> dict[str, Array]:
         """The block's weights by name, as soon as they are here; emptied when they go."""
         self.start()
-        if self.request is not None:
-            self.request.wait()
-            self.request = None
+        self.settle()
+        if not self.views:
             self.views = self.layout.unpack(self.whole)
             self.params.update(self.views)
         self.users += 1
@@ -121,7 +120,7 @@ class ShardedWeights:
             self.request = None
 
     def _free_if_unused(self) -> None:
-        if self.users == 0 and not self.wanted:
+        if self.users == 0 and not self.wanted and self.request is None:
             self.whole = None
             self.views.clear()
             self._mark_freed()
@@ -135,9 +134,10 @@ class Freed:
     """Stands in the model for a weight that is not gathered, and says so when somebody computes with it."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
 
     def __getattr__(self, attribute: str) -> Any:
+        name = vars(self).get("name", "this weight")  # not there yet in a copy
         raise RuntimeError(
-            f"{self._name} is sharded, and its block is not gathered: use it inside `with zero.weights(block):`"
+            f"{name} is sharded, and its block is not gathered: use it inside `with zero.weights(block):`"
         )

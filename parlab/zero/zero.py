@@ -19,28 +19,17 @@ Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training tri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from parlab.arrays import Array
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm
 from parlab.world.arguments import whole
-from parlab.zero.arguments import (
-    Params,
-    at_least,
-    check_block,
-    check_complete,
-    check_gradients,
-    check_numbers,
-    checked_blocks,
-    dtypes,
-)
-from parlab.zero.costs import check_stage
+from parlab.zero.arguments import Params, at_least, check_stage
 from parlab.zero.gradients import ShardedGradients, WholeGradients
 from parlab.zero.offload import Offload
-from parlab.zero.precision import LossScale, StepGuard, StepResult
+from parlab.zero.precision import LossScale
 from parlab.zero.replica import Replica
 from parlab.zero.shards import Layout, ShardMap, cut
 from parlab.zero.state import OptimizerShard
@@ -111,19 +100,15 @@ class Zero(Replica):
         ranks_per_node: int | None = None,
         offload: Offload | None = None,
     ) -> None:
-        members = checked_blocks(params, blocks)
+        super().__init__(comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches)
         check_stage(stage, least=1)
-        check_numbers(optimizer, max_norm, microbatches)
         at_least("prefetch", prefetch, 0)
-        work, wide = dtypes(members, dtype)
         per_node = _checked_ranks_per_node(ranks_per_node, comm.size)
-        _check_shard_map(shard_map, len(members), per_node)
         if offload is not None and not isinstance(offload, Offload):
             raise ValueError(f"offload={offload!r:.60}: an Offload is needed")
-        self.comm, self.stage, self.optimizer = comm, stage, optimizer
-        self.microbatches, self.prefetch = microbatches, prefetch
-        self.given_in_blocks = all(of_block.home is not params for of_block in members.values())
-        self.guard = StepGuard.of(comm.size * microbatches, max_norm, loss_scale, work)
+        sizes = [sum(x.size for x in of_block.arrays.values()) for of_block in self._members.values()]
+        counts = cut(sizes, per_node, shard_map)
+        self.stage, self.prefetch = stage, prefetch
 
         self.shards: Comm = comm  # the ranks that share the state
         self.replicas: Comm | None = None  # those that have the same shard of it
@@ -131,75 +116,48 @@ class Zero(Replica):
             self.shards = cast(Comm, comm.split(comm.rank // per_node))
             self.replicas = comm.split(comm.rank % per_node)
 
-        sizes = [sum(x.size for x in of_block.arrays.values()) for of_block in members.values()]
         self._blocks: dict[Any, Block] = {}
-        for (block, of_block), counts in zip(members.items(), cut(sizes, per_node, shard_map), strict=True):
+        for (block, of_block), of_ranks in zip(self._members.items(), counts, strict=True):
             arrays, home = of_block.arrays, of_block.home
-            layout = Layout(arrays, counts, self.shards.rank)
+            layout = Layout(arrays, of_ranks, self.shards.rank)
             weights: WholeWeights | ShardedWeights
             if stage < 3:
-                weights = WholeWeights(self.shards, layout, home, work)
+                weights = WholeWeights(self.shards, layout, home, self.dtype)
             else:
-                weights = ShardedWeights(self.shards, layout, home, work, keep=keep_after_forward)
-            gradients = (WholeGradients if stage == 1 else ShardedGradients)(self.shards, layout, work, microbatches)
-            master = weights.shard if work == wide else layout.pack_own(arrays, wide)
-            self._blocks[block] = Block(layout, weights, gradients, OptimizerShard(comm, master, work, offload))
+                weights = ShardedWeights(self.shards, layout, home, self.dtype, keep=keep_after_forward)
+            gradients = (WholeGradients if stage == 1 else ShardedGradients)(self.shards, layout, self.dtype)
+            master = weights.shard if self.dtype == self.wide else layout.pack_own(arrays, self.wide)
+            self._blocks[block] = Block(layout, weights, gradients, OptimizerShard(comm, master, self.dtype, offload))
             del arrays, master
-        self._order = list(self._blocks)
         self._at, self._direction = -1, 1  # the number of the block used last, and which way blocks have come
         self._reducing: Block | None = None
-
-    @property
-    def block_names(self) -> Iterable[str]:
-        """In the order of the forward pass."""
-        return self._order
 
     @property
     def owned(self) -> dict[str, list[int]]:
         """How many elements of each block each rank of a node owns; in a block they follow each other by rank."""
         return {name: block.layout.counts for name, block in self._blocks.items()}
 
-    @contextmanager
-    def weights(self, block: str) -> Iterator[dict[str, Array]]:
-        """A block's weights by name, for as long as the `with` lasts.
+    def _open(self, block: Any) -> dict[str, Array]:
+        weights = self._blocks[block].weights
+        weights.start()
+        if len(self._in_use) == 1:  # a block used beside another, as a tied table is, says nothing about the way
+            for ahead in self._ahead(self.block_names.index(block)):
+                self._blocks[self.block_names[ahead]].weights.start()
+        return weights.open()
 
-        Stage 3 gathers them if they are not here, and starts to gather the next block in the direction in which blocks
-        have come: the one after it on the way forward, the one before it on the way back.
+    def _close(self, block: Any) -> None:
+        self._blocks[block].weights.close()
 
-        Raises:
-            ValueError: there is no such block.
-        """
-        of_block = self._block(block).weights
-        of_block.start()
-        for ahead in self._ahead(self._order.index(block)):
-            self._blocks[self._order[ahead]].weights.start()
-        try:
-            yield of_block.open()
-        finally:
-            of_block.close()
-
-    def add_gradients(self, block: str, gradients: Mapping[str, Array]) -> None:
-        """The gradients of a block's weights from one microbatch, by name; they are copied.
-
-        Raises:
-            ValueError: there is no such block, or its gradients have come already, or they do not fit the weights.
-        """
-        of_block = self._block(block)
-        check_gradients(block, gradients, of_block.layout.shapes, of_block.gradients.added, self.microbatches)
+    def _add(self, block: Any, gradients: Mapping[str, Array], complete: bool) -> None:
+        of_block = self._blocks[block]
         if self._reducing is not None:
             self._reducing.gradients.settle()  # so that one block at most is on its way
-        of_block.gradients.add(gradients)
+        of_block.gradients.add(gradients, complete)
         of_block.weights.gradients_came()
         self._reducing = of_block
 
-    def step(self, lr: float | None = None) -> StepResult:
-        """Update every weight, each on the rank that owns it; `lr` instead of the optimizer's, if given.
-
-        Raises:
-            ValueError: gradients of a block are missing.
-        """
+    def _step(self, lr: float | None) -> float | None:
         blocks = self._blocks.values()
-        check_complete({name: of_block.gradients.added for name, of_block in self._blocks.items()}, self.microbatches)
         gradients = [of_block.gradients.shard() for of_block in blocks]  # [n_r] each, summed over the shards' ranks
         if self.replicas is not None:
             requests = [self.replicas.iall_reduce(shard) for shard in gradients]
@@ -208,26 +166,24 @@ class Zero(Replica):
         if factor is not None:
             for of_block, shard in zip(blocks, gradients, strict=True):
                 of_block.weights.publish(of_block.state.update(self.optimizer, shard, factor, self.steps, lr))
-            for of_block in blocks:
-                of_block.weights.settle()
         for of_block in blocks:
+            of_block.weights.settle()
             of_block.gradients.free()
         self._reducing = None
-        return self.guard.result(factor)
+        return factor
 
     def _ahead(self, index: int) -> list[int]:
-        """The blocks to gather ahead of block number `index`. A block used twice in a row is where the way turns."""
+        """The blocks to gather ahead of block number `index`: the next ones in the direction in which blocks have come.
+
+        Up on the way forward, down on the way back; a block used twice in a row is where the way turns.
+        """
         if index == self._at:
             self._direction = -self._direction
         elif self._at >= 0:
             self._direction = 1 if index > self._at else -1
         self._at = index
-        number = min(self.prefetch, index if self._direction < 0 else len(self._order) - 1 - index)
+        number = min(self.prefetch, index if self._direction < 0 else len(self.block_names) - 1 - index)
         return [index + self._direction * distance for distance in range(1, number + 1)]
-
-    def _block(self, block: str) -> Block:
-        check_block(block, self._blocks)
-        return self._blocks[block]
 
 
 def _checked_ranks_per_node(ranks_per_node: int | None, size: int) -> int:
@@ -236,15 +192,3 @@ def _checked_ranks_per_node(ranks_per_node: int | None, size: int) -> int:
     if whole("ranks_per_node", ranks_per_node) < 1 or size % ranks_per_node:
         raise ValueError(f"ranks_per_node={ranks_per_node!r}: a divisor of {size}, the group's size, is needed")
     return ranks_per_node
-
-
-def _check_shard_map(shard_map: ShardMap | None, num_blocks: int, ranks: int) -> None:
-    if shard_map is None:
-        return
-    if not isinstance(shard_map, ShardMap):
-        raise ValueError(f"shard_map={shard_map!r:.60}: a ShardMap is needed")
-    if (len(shard_map.owners), shard_map.size) != (num_blocks, ranks):
-        raise ValueError(
-            f"shard_map has {len(shard_map.owners)} blocks on {shard_map.size} ranks: {num_blocks} blocks on {ranks} "
-            "are needed (with_ends() adds the embedding and the head)"
-        )
