@@ -1,0 +1,113 @@
+"""A small Llama for the ZeRO room's tests, what serial training makes of it, and the program that ranks run."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+
+import parlab.arrays
+from parlab import run
+from parlab.arrays import asarray, to_numpy
+from parlab.nn.llama import Llama, LlamaConfig
+from parlab.nn.optimizer import AdamW, clip_gradients
+from parlab.zero import DataParallel, Replica, Zero, forward_backward
+
+SIZES = {
+    "vocab_size": 18,
+    "hidden_size": 5,
+    "intermediate_size": 7,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 5,
+    "num_key_value_heads": 1,
+    "head_dim": 2,
+    "initializer_range": 0.3,  # large enough for gradients to be felt everywhere
+}
+NUM_PARAMS = {False: 655, True: 565}  # of the untied and of the tied model: neither is a multiple of 2, 3 or 7
+TOKENS = 4  # a row
+LR = 1e-2
+STAGES = [0, 1, 2, 3]
+
+library = pytest.mark.parametrize(
+    "library",
+    [
+        "numpy",
+        "array_api_strict",
+        pytest.param(
+            "array_api_compat.cupy", marks=pytest.mark.skipif(not parlab.arrays._gpu_answers(), reason="no GPU answers")
+        ),
+    ],
+)
+
+
+def library_of(name: str) -> Any:
+    return {"numpy": np, "array_api_strict": array_api_strict}.get(name) or importlib.import_module(name)
+
+
+def model(xp: Any = np, dtype: str = "float64", **changes: Any) -> Llama:
+    """Random matrices, and norm weights that are random too: at 1 they hide a missing weight."""
+    made = Llama.random(LlamaConfig(**{**SIZES, **changes}), seed=3, xp=xp, dtype=dtype)
+    draw = np.random.default_rng(4)
+    for name, weight in made.weights.items():
+        if weight.ndim == 1:
+            made.weights[name] = asarray(draw.uniform(0.5, 1.5, weight.shape), xp, weight.dtype)
+    return made
+
+
+def batches(rows: int, steps: int, xp: Any = np) -> list[tuple[Any, Any]]:
+    """Tokens and targets, `[rows, TOKENS]`, for each step."""
+    drawn = np.random.default_rng(5).integers(SIZES["vocab_size"], size=(steps, rows, TOKENS + 1))
+    return [(asarray(text[:, :-1].copy(), xp), asarray(text[:, 1:].copy(), xp)) for text in drawn]
+
+
+@cache
+def serial(rows: int, steps: int, max_norm: float | None = None, *, tied: bool = False) -> dict[str, np.ndarray]:
+    """The weights after `steps` steps of the serial optimizer, each on the whole batch."""
+    trained, optimizer = model(tie_word_embeddings=tied), AdamW(lr=LR)
+    for tokens, targets in batches(rows, steps):
+        _, gradients = trained.loss_and_gradients(tokens, targets)
+        if max_norm is not None:
+            gradients, _ = clip_gradients(gradients, max_norm)
+        optimizer.step(trained.weights, gradients)
+    return trained.weights
+
+
+def replica_of(comm: Any, params: Any, stage: int, **options: Any) -> Replica:
+    """ZeRO of a stage; plain data parallelism is stage 0."""
+    optimizer = options.pop("optimizer", AdamW(lr=LR))
+    if stage == 0:
+        return DataParallel(comm, params, optimizer, **options)
+    return Zero(comm, params, stage, optimizer, **options)
+
+
+def train(
+    comm: Any, start: Llama, text: list[tuple[Any, Any]], stage: int, microbatches: int = 1, **options: Any
+) -> dict[str, Any]:
+    """What one rank runs: a step for each batch, of which it has one row a microbatch. Its weights in the end."""
+    mine = Llama(start.config, dict(start.weights))
+    replica = replica_of(comm, mine.weights, stage, blocks=mine.weight_blocks, microbatches=microbatches, **options)
+    for batch in text:
+        for part in range(microbatches):
+            row = comm.rank * microbatches + part
+            forward_backward(replica, mine, *(x[row : row + 1, ...] for x in batch))
+        replica.step()
+    return {name: to_numpy(x) for name, x in replica.full_weights().items()}
+
+
+def trained(
+    stage: int, size: int, steps: int, microbatches: int = 1, *, xp: Any = np, tied: bool = False, **options: Any
+) -> dict[str, np.ndarray]:
+    """The weights that `train` makes, the same to the bit on all ranks."""
+    start = model(xp, tie_word_embeddings=tied)
+    text = batches(size * microbatches, steps, xp)
+    first, *others = run(train, size, start, text, stage, microbatches, **options).results
+    assert all(np.array_equal(first[name], other[name]) for other in others for name in first)
+    return first
+
+
+def same_bits(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)

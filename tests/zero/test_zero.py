@@ -1,0 +1,239 @@
+"""Training under every stage beside serial training, with every option; and stage 3's gathers on the clock."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parlab import Cluster, run
+from parlab.nn.optimizer import AdamW, gradient_norm
+from parlab.world import Link
+from parlab.zero import Offload, ShardMap, Zero, tokens_to_hide_a_gather
+from tests.nn.parity import assert_parity
+from tests.zero.models import NUM_PARAMS, STAGES, batches, library, library_of, model, same_bits, serial, trained
+
+CLIP = 1.0  # shrinks most steps of the small model
+SIZE = 4
+
+
+def assert_serial(found, expected):
+    assert found.keys() == expected.keys()
+    assert_parity(list(found.values()), list(expected.values()), 1e-12)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_neither_model_divides_among_2_3_4_or_7_ranks(tied):
+    num_params = sum(x.size for x in model(tie_word_embeddings=tied).weights.values())
+    assert num_params == NUM_PARAMS[tied]
+    assert all(num_params % size for size in (2, 3, 4, 7))
+
+
+def assert_every_stage_is_serial(size, steps, max_norm, tied):
+    plain, *stages = (trained(stage, size, steps, tied=tied, max_norm=max_norm) for stage in STAGES)
+    for found in (plain, *stages):
+        assert_serial(found, serial(size, steps, max_norm, tied=tied))
+    assert same_bits(stages[0], stages[1])
+    assert same_bits(stages[0], stages[2])
+
+
+@pytest.mark.parametrize(
+    ("size", "max_norm", "tied"),
+    [(1, CLIP, False), (2, None, True), (3, CLIP, True), (4, None, False), (7, CLIP, False)],
+)
+def test_20_steps_of_every_stage_equal_the_serial_optimizer_and_stages_1_2_3_each_other_to_the_bit(
+    size, max_norm, tied
+):
+    assert_every_stage_is_serial(size, 20, max_norm, tied)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("max_norm", [None, CLIP], ids=["unclipped", "clipped"])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_2_steps_likewise_clipped_and_not_with_tied_embeddings_and_without(size, max_norm, tied):
+    assert_every_stage_is_serial(size, 2, max_norm, tied)
+
+
+def test_the_norm_to_which_is_clipped_shrinks_the_first_steps_of_the_small_model():
+    _, gradients = model().loss_and_gradients(*batches(3, 1)[0])
+    assert gradient_norm(gradients) > CLIP
+
+
+@library
+@pytest.mark.parametrize("stage", STAGES)
+def test_2_steps_are_serial_on_every_array_library(library, stage):
+    assert_serial(trained(stage, 3, 2, xp=library_of(library), max_norm=CLIP), serial(3, 2, CLIP))
+
+
+@library
+@pytest.mark.parametrize("stage", STAGES)
+def test_float32_weights_with_float64_masters_stay_within_1e_5_of_serial(library, stage):
+    """Mixed precision where a library has no float16."""
+    found = trained(stage, 3, 2, xp=library_of(library), dtype="float32")
+    assert {x.dtype for x in found.values()} == {np.dtype("float32")}
+    assert_parity(list(found.values()), list(serial(3, 2).values()), 1e-5)
+
+
+OPTIONS = {
+    "no prefetch": {"prefetch": 0},
+    "prefetch 3": {"prefetch": 3},
+    "kept after forward": {"keep_after_forward": True},
+    "kept, prefetch 3": {"keep_after_forward": True, "prefetch": 3},
+    "offloaded": {"offload": Offload(Link(1e-6, 1e9), 1e9)},
+}
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_what_only_moves_things_changes_no_bit_in_2_steps(options, tied):
+    expected = trained(1, SIZE, 2, tied=tied)
+    assert all(
+        same_bits(trained(stage, SIZE, 2, tied=tied, **options), expected)
+        for stage in ([1, 2, 3] if "offload" in options else [3])
+    )
+
+
+MAPS = {
+    "contiguous": ShardMap.contiguous(4, SIZE),
+    "round robin": ShardMap.round_robin(4, SIZE),
+    "with ends": ShardMap.round_robin(2, SIZE).with_ends(),
+    "all on rank 2": ShardMap([2, 2, 2, 2], SIZE),
+}
+
+
+@pytest.mark.parametrize("shard_map", MAPS.values(), ids=MAPS)
+def test_2_steps_with_whole_blocks_on_their_owners_are_serial_and_the_same_in_every_stage(shard_map):
+    first, *others = (trained(stage, SIZE, 2, shard_map=shard_map, max_norm=CLIP) for stage in (1, 2, 3))
+    assert_serial(first, serial(SIZE, 2, CLIP))
+    assert all(same_bits(first, other) for other in others)
+
+
+@pytest.mark.parametrize("ranks_per_node", [1, 2, 4])
+def test_2_steps_sharded_inside_nodes_are_serial_and_the_same_in_every_stage(ranks_per_node):
+    options = {"ranks_per_node": ranks_per_node, "max_norm": CLIP}
+    first, *others = (trained(stage, SIZE, 2, **options) for stage in (1, 2, 3))
+    assert_serial(first, serial(SIZE, 2, CLIP))
+    assert all(same_bits(first, other) for other in others)
+
+
+def test_2_steps_of_3_microbatches_are_serial_and_stages_2_and_3_equal_to_the_bit():
+    """Stage 1 adds microbatches and then ranks, the others the other way round: there bits may differ."""
+    plain, *stages = (trained(stage, 3, 2, microbatches=3, max_norm=CLIP) for stage in STAGES)
+    for found in (plain, *stages):
+        assert_serial(found, serial(9, 2, CLIP))
+    assert same_bits(stages[1], stages[2])
+    for options in ({"prefetch": 0}, {"prefetch": 3, "keep_after_forward": True}):
+        assert same_bits(trained(3, 3, 2, microbatches=3, max_norm=CLIP, **options), stages[1])
+
+
+def test_a_learning_rate_for_one_step_replaces_the_optimizers():
+    def program(comm, stage):
+        zero = Zero(comm, {"w": np.ones(3)}, stage, AdamW(lr=0.5, weight_decay=0.0))
+        for lr in (0.25, None):
+            zero.add_gradients("w", {"w": np.ones(3)})
+            zero.step(lr)
+        return zero.full_weights()["w"]
+
+    for stage in (1, 2, 3):  # Adam moves by lr while the gradient stays the same
+        assert run(program, 2, stage).results[0] == pytest.approx(np.full(3, 1 - 0.25 - 0.5), abs=1e-6)
+
+
+@pytest.mark.parametrize("shape", [list, tuple, dict])
+def test_params_in_blocks_without_names_train_as_named_ones(shape):
+    draw = np.random.default_rng(0)
+    layers = [{"w": draw.normal(size=(3, 2)), "b": draw.normal(size=2)} for _ in range(3)]
+    gradients = [{name: draw.normal(size=x.shape) for name, x in layer.items()} for layer in layers]
+
+    def program(comm, stage, nested):
+        homes = [dict(layer) for layer in layers]
+        named = {f"{i}.{name}": x for i, layer in enumerate(layers) for name, x in layer.items()}
+        params = shape(enumerate(homes)) if shape is dict else shape(homes)
+        blocks = {str(i): (f"{i}.w", f"{i}.b") for i in range(3)}
+        replica = Zero(comm, params, stage, AdamW()) if nested else Zero(comm, named, stage, AdamW(), blocks=blocks)
+        for i in reversed(range(3)):
+            if nested:
+                with replica.weights(i) as w:
+                    assert w["w"] is homes[i]["w"]
+                replica.add_gradients(i, gradients[i])
+            else:
+                replica.add_gradients(str(i), {f"{i}.{name}": x for name, x in gradients[i].items()})
+        replica.step()
+        return replica.full_weights()
+
+    for stage in (1, 2, 3):
+        found, expected = (run(program, 3, stage, nested).results[1] for nested in (True, False))
+        assert same_bits({f"{i}.{name}": x for i in found for name, x in found[i].items()}, expected)
+
+
+# The clock. L blocks of n weights; ring messages without latency: a gather and a reduce-scatter last g each.
+
+L, N_BLOCK = 4, 840
+CLUSTER = Cluster.uniform(latency=0, bandwidth=1e9, flops=1e12)
+GATHER = (SIZE - 1) * (N_BLOCK // SIZE) * 8 * 1000  # picoseconds: 8 bytes a weight, 1000 ps a byte
+
+
+def layers_program(comm, forward, backward, prefetch, **options):
+    """Blocks whose computations last as said, in picoseconds; no step, so that its messages do not count."""
+    params = {f"w{i}": np.ones(N_BLOCK) for i in range(L)}
+    zero = Zero(comm, params, 3, AdamW(), prefetch=prefetch, **options)
+    for name in zero.block_names:
+        with zero.weights(name), comm.compute(f"forward {name}", seconds=forward / 1e12):
+            pass
+    for name in reversed(zero.block_names):
+        with zero.weights(name), comm.compute(f"backward {name}", seconds=backward / 1e12):
+            pass
+        zero.add_gradients(name, {name: np.ones(N_BLOCK)})
+    for of_block in zero._blocks.values():
+        of_block.gradients.settle()
+
+
+def makespan(forward, backward, prefetch, **options):
+    return run(layers_program, SIZE, forward, backward, prefetch, cluster=CLUSTER, **options).timeline.makespan
+
+
+@pytest.mark.parametrize("backward", [0.1, 0.9, 1.0, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("forward", [0.1, 1.0, 1.3])
+def test_prefetch_exposes_the_first_gather_the_turn_and_the_last_reduction_and_hides_the_rest_if_there_is_room(
+    forward, backward
+):
+    """Forward: the gather of the next block beside each computation. Backward: beside each computation, the reduction
+    of the block before it and then the gather of the next; the first has no reduction, and the last no gather.
+    """
+    g = GATHER
+    f, b = round(forward * g), round(backward * g)
+    expected = g + (L - 1) * max(f, g) + f
+    expected += g + max(b, g) + (L - 2) * max(b, 2 * g) + max(b, g) + g
+    assert makespan(f, b, prefetch=1) == expected
+    if f >= g and b >= 2 * g:
+        assert expected == L * (f + b) + 3 * g
+
+
+@pytest.mark.parametrize("backward", [0.1, 1.0, 3.0])
+def test_without_prefetch_every_gather_and_every_reduction_is_waited_for(backward):
+    g, b = GATHER, round(backward * GATHER)
+    assert makespan(g, b, prefetch=0) == L * (g + g) + L * (g + b + g)
+
+
+def test_kept_weights_need_no_second_gather_and_the_backward_hides_reductions_alone():
+    g = GATHER
+    assert makespan(g, g, prefetch=1, keep_after_forward=True) == g + L * g + L * g + g
+
+
+def test_the_gathers_are_hidden_from_tokens_to_hide_a_gather_on_to_the_token():
+    """4 ranks, 8 bytes a weight, 10¹² FLOP/s, 10⁹ bytes/s: 3000 tokens."""
+    crossing = tokens_to_hide_a_gather(CLUSTER.device.flops, CLUSTER.intra.bandwidth, SIZE, itemsize=8)
+    assert crossing == 3000
+
+    def program(comm, tokens):
+        zero = Zero(comm, {f"w{i}": np.ones(N_BLOCK) for i in range(L)}, 3, AdamW())
+        for name in zero.block_names:
+            with zero.weights(name), comm.compute(name, flops=2 * N_BLOCK * tokens):
+                pass
+
+    def exposed(tokens):
+        timeline = run(program, SIZE, tokens, cluster=CLUSTER).timeline
+        return timeline.makespan - timeline.busy(0)
+
+    a_token = 2 * N_BLOCK  # picoseconds
+    assert exposed(3000) == exposed(3001) == exposed(6000) == GATHER
+    assert exposed(2999) == GATHER + (L - 1) * a_token
+    assert exposed(2990) == GATHER + (L - 1) * 10 * a_token
