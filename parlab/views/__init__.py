@@ -11,17 +11,21 @@ from parlab.views.explore_tensor import explore_tensor, tensor
 from parlab.views.gradients import wrong_gradients
 from parlab.views.guess import predict, prediction
 from parlab.views.memory import held_bytes
+from parlab.views.model_state import model_state_memory
 from parlab.views.progress import progress
 from parlab.views.ring_growth import ring_growth
 from parlab.views.ring_masks import ring_masks
 from parlab.views.ring_steps import ring_steps
 from parlab.views.schedules import compare_schedules, schedule
+from parlab.views.shard_owners import shard_owners
+from parlab.views.step_memory import step_memory
 from parlab.views.tensor import sharded_block
 from parlab.views.tensor_memory import kept_activations
 from parlab.views.timeline_panels import compare_timelines
 from parlab.views.timelines import timeline
 from parlab.views.traffic import bytes_sent
 from parlab.views.waits_for import deadlock
+from parlab.views.zero_traffic import zero_traffic
 
 __all__ = [
     "ORDERS",
@@ -40,6 +44,7 @@ __all__ = [
     "explore_two_ranks",
     "held_bytes",
     "kept_activations",
+    "model_state_memory",
     "pipeline",
     "predict",
     "prediction",
@@ -49,11 +54,14 @@ __all__ = [
     "ring_overlap",
     "ring_steps",
     "schedule",
+    "shard_owners",
     "sharded_block",
+    "step_memory",
     "tensor",
     "timeline",
     "two_ranks",
     "wrong_gradients",
+    "zero_traffic",
 ]
 
 display.register()
