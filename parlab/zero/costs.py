@@ -74,6 +74,8 @@ def elements_sent(
     | 2     | the same, but whole gradients are not kept, so each microbatch sends: k + 1 | 2   |
     | 3     | weights before forward and before backward, gradients: 3k (kept between: 2k) | 3  |
 
+    A tied embedding is gathered for the head too, in stage 3: its table twice more a microbatch, unless it is kept.
+
     Raises:
         ValueError: a bad number, as for `model_state_bytes`; no microbatches.
 

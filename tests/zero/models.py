@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from parlab import run
 from parlab.arrays import asarray, to_numpy
 from parlab.nn.llama import Llama, LlamaConfig
 from parlab.nn.optimizer import AdamW, clip_gradients
+from parlab.world import Timeline
 from parlab.zero import DataParallel, Replica, Zero, forward_backward
 
 SIZES = {
@@ -85,9 +87,16 @@ def replica_of(comm: Any, params: Any, stage: int, **options: Any) -> Replica:
 
 
 def train(
-    comm: Any, start: Llama, text: list[tuple[Any, Any]], stage: int, microbatches: int = 1, **options: Any
-) -> dict[str, Any]:
-    """What one rank runs: a step for each batch, of which it has one row a microbatch. Its weights in the end."""
+    comm: Any,
+    start: Llama,
+    text: list[tuple[Any, Any]],
+    stage: int,
+    microbatches: int = 1,
+    *,
+    after_step: Callable[[Any, Replica], object] = lambda comm, replica: None,
+    **options: Any,
+) -> Replica:
+    """What one rank runs: a step for each batch, of which it has one row a microbatch."""
     mine = Llama(start.config, dict(start.weights))
     replica = replica_of(comm, mine.weights, stage, blocks=mine.weight_blocks, microbatches=microbatches, **options)
     for batch in text:
@@ -95,19 +104,52 @@ def train(
             row = comm.rank * microbatches + part
             forward_backward(replica, mine, *(x[row : row + 1, ...] for x in batch))
         replica.step()
-    return {name: to_numpy(x) for name, x in replica.full_weights().items()}
+        after_step(comm, replica)
+    return replica
+
+
+def timed(
+    stage: int, size: int, steps: int = 1, microbatches: int = 1, *, start: Llama | None = None, **options: Any
+) -> Timeline:
+    """What happens in `train`, with nothing else."""
+    start = start or model()
+
+    def program(comm: Any) -> None:
+        train(comm, start, batches(size * microbatches, steps), stage, microbatches, **options)
+
+    return run(program, size).timeline
 
 
 def trained(
     stage: int, size: int, steps: int, microbatches: int = 1, *, xp: Any = np, tied: bool = False, **options: Any
 ) -> dict[str, np.ndarray]:
-    """The weights that `train` makes, the same to the bit on all ranks."""
+    """The weights after `train`, the same to the bit on all ranks."""
     start = model(xp, tie_word_embeddings=tied)
     text = batches(size * microbatches, steps, xp)
-    first, *others = run(train, size, start, text, stage, microbatches, **options).results
+
+    def program(comm: Any) -> dict[str, np.ndarray]:
+        weights = train(comm, start, text, stage, microbatches, **options).full_weights()
+        return {name: to_numpy(x) for name, x in weights.items()}
+
+    first, *others = run(program, size).results
     assert all(np.array_equal(first[name], other[name]) for other in others for name in first)
     return first
 
 
 def same_bits(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
     return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+TOY = {"a": (5,), "b": (2, 3), "c": (1,)}  # 12 weights in three blocks, none of which divides among 4 ranks
+
+
+def toy(seed: int, dtype: str = "float64") -> dict[str, np.ndarray]:
+    """Weights or gradients in the shapes of TOY."""
+    draw = np.random.default_rng(seed)
+    return {name: draw.normal(size=shape).astype(dtype) for name, shape in TOY.items()}
+
+
+def add_all(replica: Replica, gradients: dict[str, Any]) -> None:
+    """The gradients of a backward pass over weights that are each a block of their own."""
+    for name in reversed(replica.block_names):
+        replica.add_gradients(name, {name: gradients[name]})

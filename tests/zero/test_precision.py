@@ -1,0 +1,344 @@
+"""Loss scales, overflows and master weights, in real float16."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parlab import run
+from parlab.arrays import to_numpy
+from parlab.nn.llama import Llama
+from parlab.nn.optimizer import AdamW, clip_gradients, gradient_norm
+from parlab.zero import LossScale, forward_backward
+from parlab.zero.zero import Zero
+from tests.nn.parity import relative_error
+from tests.zero.models import STAGES, add_all, batches, model, replica_of, same_bits, toy
+
+HALF = {"dtype": "float16"}
+every_stage = pytest.mark.parametrize("stage", STAGES)
+torch_needed = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="not installed: torch (pip install -e '.[peers]')"
+)
+
+
+def snapshot(replica):
+    """Weights, masters and moments of this rank, as bits."""
+    blocks = replica._blocks.values()
+    state = [x.copy() for block in blocks for x in (block.state.master, block.state.mean, block.state.square)]
+    return [*replica.full_weights().values(), *state]
+
+
+def halves(seed, scale=1.0):
+    """Gradients whose sums float16 has exactly, whatever power of two up to 65536 they are multiplied by."""
+    return {name: np.float16(2**-7) * np.sign(x) * scale for name, x in toy(seed, "float32").items()}
+
+
+def broken(gradients, value):
+    gradients["b"][1, 1] = value
+    return gradients
+
+
+@every_stage
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan], ids=["inf", "-inf", "nan"])
+@pytest.mark.parametrize("culprit", [0, 1, 3])
+def test_one_overflow_on_one_rank_skips_the_step_on_all_4_halves_the_scale_and_touches_no_bit(stage, culprit, value):
+    def program(comm):
+        replica = replica_of(comm, toy(0, "float32"), stage, **HALF)
+        add_all(replica, halves(1, replica.loss_scale))
+        assert not replica.step().skipped
+        before = snapshot(replica)
+        gradients = halves(2, replica.loss_scale)
+        add_all(replica, broken(gradients, value) if comm.rank == culprit else gradients)
+        result = replica.step()
+        untouched = all(np.array_equal(a, b) for a, b in zip(before, snapshot(replica), strict=True))
+        return result.skipped, result.loss_scale, replica.loss_scale, replica.steps, replica.skipped, untouched
+
+    assert run(program, 4).results == [(True, 2.0**15, 2.0**15, 1, 1, True)] * 4
+
+
+@pytest.mark.parametrize("culprit", range(4))
+def test_one_overflow_on_one_rank_reaches_the_other_node_too(culprit):
+    def program(comm):
+        replica = replica_of(comm, toy(0, "float32"), 2, ranks_per_node=2, **HALF)
+        gradients = halves(2, replica.loss_scale)
+        add_all(replica, broken(gradients, np.inf) if comm.rank == culprit else gradients)
+        return replica.step().skipped
+
+    assert run(program, 4).results == [True] * 4
+
+
+@every_stage
+def test_an_overflow_that_only_the_sum_over_ranks_has_skips_the_step_and_warns_of_nothing(stage):
+    def program(comm):
+        replica = replica_of(comm, {"w": np.ones(5, np.float32)}, stage, **HALF)
+        replica.add_gradients("w", {"w": np.full(5, 40_000, np.float16)})
+        return replica.step().skipped
+
+    assert run(program, 1).results == [False]
+    assert run(program, 2).results == [True] * 2
+
+
+@every_stage
+def test_an_overflow_that_only_the_sum_over_microbatches_or_the_conversion_has_skips_the_step_too(stage):
+    def program(comm, values):
+        replica = replica_of(comm, {"w": np.ones(5, np.float32)}, stage, microbatches=2, **HALF)
+        for value in values:
+            replica.add_gradients("w", {"w": np.full(5, value, np.float32)})
+        return replica.step().skipped
+
+    assert run(program, 1, (40_000, 40_000)).results == [True]
+    assert run(program, 2, (1, 70_000)).results == [True] * 2
+    assert run(program, 2, (10_000, 10_000)).results == [False] * 2
+
+
+@every_stage
+def test_a_skipped_step_between_two_good_ones_leaves_what_the_two_alone_leave_to_the_bit(stage):
+    def program(comm, kinds):
+        replica = replica_of(comm, toy(0, "float32"), stage, **HALF)
+        for seed in kinds:
+            gradients = halves(abs(seed), replica.loss_scale)
+            add_all(replica, broken(gradients, np.nan) if seed < 0 else gradients)
+            replica.step()
+        return snapshot(replica)
+
+    with_skip, without = (run(program, 3, kinds).results for kinds in ((1, -9, 2), (1, 2)))
+    for one, other in zip(with_skip, without, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@every_stage
+def test_the_scale_doubles_after_interval_good_steps_in_a_row_on_all_ranks(stage):
+    def program(comm):
+        replica = replica_of(comm, toy(0, "float32"), stage, loss_scale=LossScale(1024.0, interval=3), **HALF)
+        scales = []
+        for step in range(9):
+            gradients = halves(step, replica.loss_scale)
+            add_all(replica, broken(gradients, np.inf) if step == 4 and comm.rank == 1 else gradients)
+            scales.append(replica.step().loss_scale)
+        return scales
+
+    assert run(program, 2).results == [[1024, 1024, 2048, 2048, 1024, 1024, 1024, 2048, 2048]] * 2
+
+
+def test_ranks_that_share_one_loss_scale_object_each_have_their_own_copy():
+    shared = LossScale(8.0)
+
+    def program(comm):
+        replica = replica_of(comm, toy(0, "float32"), 1, loss_scale=shared, **HALF)
+        add_all(replica, broken(halves(1), np.inf))
+        return replica.step().loss_scale
+
+    assert run(program, 3).results == [4.0] * 3
+    assert shared.value == 8.0
+
+
+@every_stage
+def test_gradients_of_1e_minus_8_vanish_in_float16_and_survive_with_a_scale(stage):
+    """Nothing between 0 and 6e-8 is there in float16."""
+
+    def program(comm, scale):
+        adam = AdamW(lr=0.1, eps=1e-12, weight_decay=0.0)
+        replica = replica_of(comm, {"w": np.ones(3, np.float32)}, stage, optimizer=adam, loss_scale=scale, **HALF)
+        replica.add_gradients("w", {"w": np.full(3, 1e-8 * replica.loss_scale, np.float16)})
+        replica.step()
+        return replica.full_weights()["w"]
+
+    scaled, unscaled = (run(program, 2, LossScale(value)).results[0] for value in (2.0**16, 1.0))
+    assert scaled == pytest.approx(np.full(3, 0.9), abs=1e-3)
+    assert (unscaled == 1).all()
+
+
+@every_stage
+def test_100_steps_of_1e_minus_5_move_a_master_to_0_999_where_float16_alone_stays_at_1(stage):
+    """Below 1, float16's neighbours are 2⁻¹¹ apart: a single step of 1e-5 is rounded away."""
+
+    def program(comm):
+        adam = AdamW(lr=1e-5, weight_decay=0.0)
+        replica = replica_of(comm, {"w": np.ones(3, np.float32)}, stage, optimizer=adam, **HALF)
+        seen = []
+        for _ in range(100):
+            replica.add_gradients("w", {"w": np.full(3, replica.loss_scale / 4, np.float16)})
+            replica.step()
+            seen.append(float(replica.full_weights()["w"][0]))
+        return seen
+
+    seen = run(program, 2).results[1]
+    assert seen[0] == 1.0 == float(np.float16(1) - np.float16(1e-5))
+    assert seen[-1] == float(np.float16(0.999))
+
+
+@every_stage
+@pytest.mark.parametrize("max_norm", [0.01, 1.0, 1e6])
+def test_clipping_across_shards_is_the_serial_clip_and_the_norm_the_serial_norm(stage, max_norm):
+    """In float64, with decay and eps large enough for a step to depend on the gradient's size."""
+
+    def program(comm):
+        adam = AdamW(lr=0.1, eps=1.0)
+        replica = replica_of(comm, toy(0), stage, optimizer=adam, max_norm=max_norm)
+        add_all(replica, toy(1 + comm.rank))
+        return replica.step().norm, replica.full_weights()
+
+    mean = {name: sum(toy(1 + rank)[name] for rank in range(4)) / 4 for name in toy(0)}
+    weights, optimizer = toy(0), AdamW(lr=0.1, eps=1.0)
+    clipped, norm = clip_gradients(mean, max_norm)
+    optimizer.step(weights, clipped)
+    for found_norm, found in run(program, 4).results:
+        assert found_norm == pytest.approx(norm, rel=1e-14)
+        assert all(relative_error(found[name], weights[name]) <= 1e-14 for name in weights)
+
+
+@every_stage
+def test_the_loss_scale_is_divided_out_before_the_norm_is_taken_and_clipped(stage):
+    def program(comm, scale):
+        replica = replica_of(comm, toy(0, "float32"), stage, max_norm=0.02, loss_scale=LossScale(scale), **HALF)
+        add_all(replica, halves(1, scale))
+        result = replica.step()
+        return result.norm, replica.full_weights()
+
+    (norm, weights), (other_norm, other_weights) = (run(program, 3, scale).results[2] for scale in (1.0, 4096.0))
+    assert norm == other_norm == pytest.approx(gradient_norm(halves(1)), rel=1e-6)
+    assert same_bits(weights, other_weights)
+
+
+@every_stage
+def test_where_clipping_asks_for_the_norm_a_nan_skips_the_step_without_a_loss_scale(stage):
+    def program(comm):
+        replica = replica_of(comm, toy(0), stage, max_norm=1.0)
+        before = replica.full_weights()
+        add_all(replica, broken(toy(1), np.nan) if comm.rank == 1 else toy(1))
+        result = replica.step()
+        return result.skipped, result.loss_scale, math.isnan(result.norm), same_bits(before, replica.full_weights())
+
+    assert run(program, 3).results == [(True, 1.0, True, True)] * 3
+
+
+@every_stage
+def test_without_clipping_or_scale_nobody_asks_and_there_is_no_norm(stage):
+    def program(comm):
+        replica = replica_of(comm, toy(0), stage)
+        add_all(replica, toy(1))
+        return replica.step().norm, replica.loss_scale, replica.guard.scale
+
+    assert run(program, 2).results == [(None, 1.0, None)] * 2
+
+
+@every_stage
+@pytest.mark.parametrize("size", [1, 3])
+def test_30_steps_of_a_float16_llama_learn_as_the_float32_one_does_and_all_ranks_agree(stage, size):
+    """From a scale that is too large: some first steps are skipped, without a warning."""
+
+    def program(comm, start, dtype):
+        mine = Llama(start.config, dict(start.weights))
+        options = {"blocks": mine.weight_blocks, "max_norm": 1.0, "dtype": dtype, "optimizer": AdamW(lr=3e-3)}
+        replica = replica_of(comm, mine.weights, stage, **options)
+        losses = []
+        for tokens, targets in batches(size, 1) * 30:
+            rows = slice(comm.rank, comm.rank + 1)
+            losses.append(forward_backward(replica, mine, tokens[rows], targets[rows]))
+            replica.step()
+        return losses, replica.skipped, replica.loss_scale, replica.full_weights()
+
+    start = model(dtype="float32")
+    half, full = (run(program, size, start, dtype).results for dtype in ("float16", "float32"))
+    assert 0 < half[0][1] < 10
+    assert half[0][2] == 2.0 ** (16 - half[0][1])
+    assert all(one[1:3] == half[0][1:3] and same_bits(one[3], half[0][3]) for one in half)
+    learned = full[0][0][0] - full[0][0][20]
+    assert learned > 0.2
+    assert half[0][0][20 + half[0][1]] == pytest.approx(full[0][0][20], abs=0.05 * learned)
+
+
+def test_a_scale_moves_by_its_factors_and_never_to_infinity_or_0():
+    scale = LossScale(2.0, growth=4.0, backoff=0.25, interval=2)
+    values = []
+    for overflow in (False, False, False, True, False, False):
+        scale.update(overflow)
+        values.append(scale.value)
+    assert values == [2, 8, 8, 2, 2, 8]
+    for overflow in (True, False):
+        scale = LossScale(1.0, interval=1)
+        for _ in range(3000):
+            scale.update(overflow)
+        assert 0 < scale.value < math.inf
+
+
+@torch_needed
+@given(overflows=st.lists(st.booleans(), max_size=40), interval=st.integers(1, 4))
+def test_the_scale_follows_pytorchs_gradscaler(overflows, interval):
+    import torch
+
+    ours = LossScale(1024.0, interval=interval)
+    theirs, growth = torch.full((), 1024.0), torch.zeros((), dtype=torch.int32)
+    for overflow in overflows:
+        found = torch.full((), float(overflow))
+        torch._amp_update_scale_(theirs, growth, found, 2.0, 0.5, interval)  # what GradScaler.update calls
+        ours.update(overflow)
+        assert (ours.value, ours.good_steps) == (float(theirs), int(growth))
+
+
+@torch_needed
+@every_stage
+def test_10_clipped_and_scaled_steps_on_3_ranks_equal_pytorchs_adamw_clip_grad_norm_and_gradscaler(stage):
+    """Float32 weights under a loss scale, the mean over ranks, an infinity in steps 3 and 7."""
+    import torch
+
+    hyper = {"lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
+    size, max_norm = 3, 1.5
+
+    def gradient(step, rank):
+        found = toy(100 * step + rank, "float32")
+        return broken(found, np.inf) if step in (3, 7) and rank == step % size else found
+
+    def program(comm):
+        options = {"optimizer": AdamW(**hyper), "max_norm": max_norm, "loss_scale": LossScale(64.0, interval=3)}
+        replica = replica_of(comm, toy(0, "float32"), stage, **options)
+        scales = []
+        for step in range(10):
+            scaled = {name: x * np.float32(replica.loss_scale) for name, x in gradient(step, comm.rank).items()}
+            add_all(replica, scaled)
+            scales.append(replica.step().loss_scale)
+        return replica.full_weights(), scales
+
+    weights = {name: torch.tensor(x, requires_grad=True) for name, x in toy(0, "float32").items()}
+    optimizer = torch.optim.AdamW(weights.values(), **hyper)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=3)
+    expected_scales = []
+    for step in range(10):
+        scaler.scale(torch.zeros(1))  # it makes its scale with the first loss
+        for name, w in weights.items():
+            mean = sum(torch.tensor(gradient(step, rank)[name]) for rank in range(size)) / size
+            w.grad = mean * scaler.get_scale()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(weights.values(), max_norm)
+        scaler.step(optimizer)
+        scaler.update()
+        expected_scales.append(scaler.get_scale())
+    for found, scales in run(program, size).results:
+        assert scales == expected_scales
+        for name, w in weights.items():
+            assert relative_error(found[name], w.detach().numpy()) <= 2e-6
+
+
+@every_stage
+def test_params_in_float16_have_float32_masters(stage):
+    def program(comm):
+        replica = replica_of(comm, toy(0, "float16"), stage)
+        block = replica._blocks["a"]
+        return str(block.state.master.dtype), str(to_numpy(replica.full_weights()["a"]).dtype), replica.loss_scale
+
+    assert run(program, 2).results == [("float32", "float16", 65536.0)] * 2
+
+
+def test_an_overflow_without_a_loss_scale_is_warned_of_as_ever():
+    def program(comm):
+        zero = Zero(comm, {"w": np.ones(2, np.float32)}, 1, AdamW(), microbatches=2)
+        for _ in range(2):
+            zero.add_gradients("w", {"w": np.full(2, 3e38, np.float32)})
+
+    with pytest.raises(RuntimeWarning, match="overflow encountered in add"):
+        run(program, 1)

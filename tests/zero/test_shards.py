@@ -1,0 +1,106 @@
+"""Who owns what: every cut is disjoint and complete, and as even as can be."""
+
+from __future__ import annotations
+
+import itertools
+
+import array_api_strict
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parlab.arrays import asarray, owning_buffer, to_numpy
+from parlab.pipeline import partition
+from parlab.zero import ShardMap, cut, shard_range
+from parlab.zero.shards import Layout
+
+ranks = st.integers(1, 9)
+
+
+@given(total=st.integers(0, 10**12), size=ranks)
+def test_shards_join_to_everything_and_the_first_total_mod_size_own_one_more(total, size):
+    shards = [shard_range(total, rank, size) for rank in range(size)]
+    assert shards[0].start == 0
+    assert shards[-1].stop == total
+    assert all(one.stop == next_one.start for one, next_one in itertools.pairwise(shards))
+    lengths = [shard.stop - shard.start for shard in shards]
+    assert lengths == [total // size + 1] * (total % size) + [total // size] * (size - total % size)
+
+
+def test_fact_10_over_3_is_4_3_3():
+    assert [len(shard_range(10, rank, 3)) for rank in range(3)] == [4, 3, 3]
+
+
+def test_fact_1_000_003_over_7_covers_every_element_once():
+    assert [i for rank in range(7) for i in shard_range(1_000_003, rank, 7)] == list(range(1_000_003))
+
+
+def test_fact_24_blocks_round_robin_over_4_rank_0_has_0_4_8_12_16_20():
+    dealt = ShardMap.round_robin(24, 4)
+    assert dealt.blocks(0) == [0, 4, 8, 12, 16, 20]
+    assert [dealt.owner(i) for i in range(24)] == [i % 4 for i in range(24)]
+
+
+@given(num_blocks=st.integers(0, 40), size=ranks, kind=st.sampled_from(["contiguous", "round_robin"]))
+def test_a_map_gives_each_block_one_owner_and_numbers_differ_by_at_most_1(num_blocks, size, kind):
+    shard_map = getattr(ShardMap, kind)(num_blocks, size)
+    owned = [shard_map.blocks(rank) for rank in range(size)]
+    assert sorted(block for blocks in owned for block in blocks) == list(range(num_blocks))
+    assert all(shard_map.owner(block) == rank for rank, blocks in enumerate(owned) for block in blocks)
+    assert max(map(len, owned)) - min(map(len, owned)) <= 1
+
+
+@pytest.mark.parametrize(("layers", "stages"), [(10, 3), (24, 4), (5, 5)])
+def test_contiguous_owners_are_those_of_pipeline_stages(layers, stages):
+    found = [ShardMap.contiguous(layers, stages).blocks(rank) for rank in range(stages)]
+    assert found == [list(part) for part in partition(layers, stages)]
+
+
+def test_ends_go_to_rank_0_and_layers_move_up_by_one():
+    for shard_map in (ShardMap.contiguous(3, 3), ShardMap.round_robin(3, 3)):
+        assert shard_map.with_ends().owners == (0, 0, 1, 2, 0)
+
+
+@given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=8), size=ranks)
+def test_a_cut_is_complete_even_in_each_block_and_a_rank_owns_in_all_its_shard_range(sizes, size):
+    counts = cut(sizes, size)
+    assert [sum(of_block) for of_block in counts] == sizes
+    assert all(max(of_block) - min(of_block) <= 1 for of_block in counts)
+    assert [sum(of_rank) for of_rank in zip(*counts, strict=True)] == [
+        len(shard_range(sum(sizes), rank, size)) for rank in range(size)
+    ]
+
+
+@given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=8), size=ranks, data=st.data())
+def test_a_cut_by_a_map_gives_every_block_whole_to_its_owner(sizes, size, data):
+    owners = data.draw(st.lists(st.integers(0, size - 1), min_size=len(sizes), max_size=len(sizes)))
+    counts = cut(sizes, size, ShardMap(owners, size))
+    for of_block, total, owner in zip(counts, sizes, owners, strict=True):
+        assert of_block == [total if rank == owner else 0 for rank in range(size)]
+
+
+@given(shapes=st.lists(st.lists(st.integers(0, 3), max_size=3), min_size=1, max_size=4), size=ranks)
+def test_packed_shards_join_to_the_arrays_and_unpack_as_they_were(shapes, size):
+    arrays = {f"w{i}": np.random.default_rng(i).normal(size=shape) for i, shape in enumerate(shapes)}
+    (counts,) = cut([sum(x.size for x in arrays.values())], size)
+    layouts = [Layout(arrays, counts, rank) for rank in range(size)]
+    flat = np.concatenate([layout.pack_own(arrays, np.float64) for layout in layouts])
+    assert np.array_equal(flat, layouts[0].pack(arrays, np.float64))
+    assert np.array_equal(flat, np.concatenate([layouts[0].pack(arrays, np.float64)[one.own] for one in layouts]))
+    assert all(np.array_equal(x, arrays[name]) for name, x in layouts[0].unpack(flat).items())
+
+
+@pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy", "strict"])
+def test_packing_copies_unpacking_does_not_and_a_shard_keeps_no_whole_alive(xp):
+    arrays = {"w": asarray(np.ones((2, 3)), xp), "b": asarray(np.ones(5), xp)}
+    layout = Layout(arrays, [6, 5], rank=1)
+    flat = layout.pack(arrays, xp.float32)
+    flat[...] = 2
+    assert to_numpy(arrays["w"]).max() == 1
+    assert {float(x[(0,) * x.ndim]) for x in layout.unpack(flat).values()} == {2.0}
+    assert owning_buffer(layout.pack_own(arrays, xp.float64)).size == 5
+
+
+def test_a_map_shows_how_to_make_it_again():
+    assert repr(ShardMap.round_robin(3, 2)) == "ShardMap([0, 1, 0], size=2)"
