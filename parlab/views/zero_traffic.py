@@ -10,12 +10,13 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
 from parlab.views import marks, theme
 from parlab.views.lanes import timeline_of
-from parlab.views.picture import Picture, line_legend, plot, short, title
+from parlab.views.marks import text_width
+from parlab.views.picture import Picture, inches, line_legend, plot, short, title
 from parlab.world import Run, Timeline
 from parlab.world.arguments import whole
 from parlab.world.units import format_bytes
 
-HEIGHT = 4.3  # inches
+HEIGHT = 4.4  # inches
 COLORS = {"all_reduce": "#666666", "reduce_scatter": "#E08214", "all_gather": "#0072B2", "other": "#CC79A7"}
 SAID = {
     "all_reduce": "all-reduce of gradients",
@@ -119,21 +120,23 @@ def _draw_bars(
         marks.rectangles(axes, kind, left, right, low, high, [color] * len(sent))
         low = high
     highest = max(*low, *(nbytes / a_pass for nbytes in wanted.values()))
-    axes.set_ylim(0, 1.14 * highest)
+    axes.set_ylim(0, 1.2 * highest)
     levels = [nbytes / a_pass for nbytes in wanted.values()]
     colors = [theme.ALARM if name in differ else theme.INK for name in sent]
     axes.hlines(levels, [x - 0.08 for x in left], [x + 0.08 for x in right], color=colors, linewidth=2.5, gid="formula")
     for place, name, top, level in zip(places, sent, low, levels, strict=True):
-        said = f"{short(f'{top:.2f} ')}passes, {short(format_bytes(sum(sent[name].values())))}"
-        above = max(top, level) + 0.025 * highest
+        said = f"{short(f'{top:.2f} ')}passes\n{short(format_bytes(sum(sent[name].values())))}"
+        above = max(top, level) + 0.03 * highest
         axes.text(place, above, said, size=theme.SMALL, color=theme.INK, ha="center", va="bottom")
     _name_axes(axes, list(sent))
 
 
 def _name_axes(axes: Axes, names: Sequence[str]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(range(len(names))))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: names[round(place)].replace(", ", "\n")))
-    axes.tick_params(axis="x", length=0)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: str(names[round(place)]).replace(", ", "\n")))
+    lines = [line for name in names for line in str(name).split(", ")]
+    width, room = max(map(text_width, lines)), 72 * inches(axes)[0] / len(names)
+    axes.tick_params(axis="x", length=0, labelsize=theme.SMALL * min(theme.TEXT / theme.SMALL, 0.95 * room / width))
     axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.grid(axis="y", color=theme.GRID, linewidth=0.7)
     axes.set_axisbelow(True)
