@@ -63,7 +63,8 @@ class Zero(Replica):
         loss_scale: where it starts and how it moves; None: `LossScale()` for float16, else none.
         max_norm: to which the mean gradient is clipped.
         microbatches: how often gradients of each block are added before a step.
-        prefetch: how many blocks stage 3 gathers ahead of the one in use.
+        prefetch: how many blocks stage 3 gathers ahead of the one in use. A pass that stops half-way leaves them under
+            way; `step()` ends them.
         keep_after_forward: stage 3 keeps a block gathered until its gradients have come.
         ranks_per_node: shard among this many consecutive ranks, and repeat the shards on each such node.
         offload: where the optimizer's state lives; None: on the device.

@@ -1,0 +1,65 @@
+"""The time of an update in another place."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parlab import Cluster, run
+from parlab.nn.optimizer import AdamW
+from parlab.world import Link
+from parlab.zero import LossScale, Offload, Zero
+
+CLUSTER = Cluster.uniform(latency=0, bandwidth=1e9, memory_bandwidth=1e10)
+PLACE = Offload(Link(1e-6, 1e9), memory_bandwidth=1e9)
+
+
+def one_step(comm, count, dtype, offload):
+    zero = Zero(comm, {"w": np.ones(count, np.float32)}, 2, AdamW(), dtype=dtype, offload=offload)
+    zero.add_gradients("w", {"w": np.ones(count, np.float32)})
+    zero.step()
+
+
+def update_time(size, count, dtype, offload):
+    """Picoseconds of rank 0's AdamW."""
+    timeline = run(one_step, size, count, dtype, offload, cluster=CLUSTER).timeline
+    return sum(span.end - span.start for span in timeline.computes if span.rank == 0)
+
+
+def test_500_bytes_there_and_back_over_1_gb_a_second_with_a_microsecond_each_and_7000_bytes_of_state_last_10_us():
+    assert PLACE.seconds(gradient=500, state=7000) == pytest.approx(2 * (1e-6 + 0.5e-6) + 7e-6)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_float16_shards_go_there_with_2_bytes_and_come_back_with_2_and_28_are_read_and_written_there(size):
+    """Master and two moments, each 4 bytes read and 4 written; 2 bytes of gradient read, 2 of weights written."""
+    own = 1000 // size
+    expected = 2 * (10**6 + 2 * own * 1000) + 28 * own * 1000
+    assert update_time(size, 1000, "float16", PLACE) == expected
+    assert update_time(size, 1000, "float16", None) == 28 * own * 100
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_float32_shards_go_there_with_4_bytes_and_come_back_with_4_and_28_are_read_and_written_there(size):
+    own = 1000 // size
+    assert update_time(size, 1000, None, PLACE) == 2 * (10**6 + 4 * own * 1000) + 28 * own * 1000
+    assert update_time(size, 1000, None, None) == 28 * own * 100
+
+
+def test_a_rank_that_owns_nothing_of_a_block_takes_no_time_for_it():
+    timeline = run(one_step, 3, 2, None, PLACE, cluster=CLUSTER).timeline
+    assert [timeline.busy(rank) > 0 for rank in range(3)] == [True, True, False]
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [None, "float16"])
+def test_where_the_state_lives_changes_no_bit_of_the_weights(stage, dtype):
+    def program(comm, offload):
+        scale = LossScale(1.0) if dtype else None
+        zero = Zero(comm, {"w": np.ones(7, np.float32)}, stage, AdamW(), dtype=dtype, loss_scale=scale, offload=offload)
+        for step in range(3):
+            zero.add_gradients("w", {"w": np.arange(7, dtype=np.float32) - step})
+            zero.step()
+        return zero.full_weights()["w"]
+
+    assert np.array_equal(run(program, 3, PLACE).results[1], run(program, 3, None).results[1])

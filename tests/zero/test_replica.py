@@ -1,0 +1,156 @@
+"""What every replica promises, whatever its stage."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parlab import run
+from parlab.nn.optimizer import AdamW
+from parlab.zero import LossScale
+from tests.zero.models import STAGES, add_all, replica_of, same_bits, toy
+
+every_stage = pytest.mark.parametrize("stage", STAGES)
+
+
+@every_stage
+def test_the_gradient_is_the_mean_over_ranks_and_microbatches(stage):
+    """One step of Adam with a large eps moves by lr · g / eps: gradients 1 to 6 on 3 ranks and 2 microbatches."""
+
+    def program(comm):
+        optimizer = AdamW(lr=1.0, eps=1e12, weight_decay=0.0)
+        replica = replica_of(comm, {"w": np.zeros(5)}, stage, optimizer=optimizer, microbatches=2)
+        for part in range(2):
+            replica.add_gradients("w", {"w": np.full(5, 1e3 * (1 + 2 * comm.rank + part))})
+        replica.step()
+        return replica.full_weights()["w"]
+
+    for found in run(program, 3).results:
+        assert found == pytest.approx(np.full(5, -3.5e3 / 1e12), rel=1e-6)
+
+
+@every_stage
+def test_gradients_are_copied_so_that_the_caller_may_reuse_their_memory_at_once(stage):
+    def program(comm, reuse):
+        replica = replica_of(comm, toy(0), stage)
+        buffers = toy(1)
+        for name in reversed(replica.block_names):
+            replica.add_gradients(name, {name: buffers[name]})
+            if reuse:
+                buffers[name][...] = np.nan
+        replica.step()
+        return replica.full_weights()
+
+    reused, left = (run(program, 3, reuse).results[2] for reuse in (True, False))
+    assert same_bits(reused, left)
+
+
+@every_stage
+def test_full_weights_are_copies(stage):
+    def program(comm):
+        replica = replica_of(comm, toy(0), stage)
+        for x in replica.full_weights().values():
+            x[...] = np.nan
+        return replica.full_weights()
+
+    assert same_bits(run(program, 2).results[0], toy(0))
+
+
+@every_stage
+def test_the_arrays_that_were_given_stay_as_they_were(stage):
+    given = toy(0)
+
+    def program(comm):
+        replica = replica_of(comm, dict(given), stage)
+        add_all(replica, toy(1))
+        replica.step()
+
+    run(program, 2)
+    assert same_bits(given, toy(0))
+
+
+@every_stage
+def test_a_step_inside_weights_is_refused_and_after_it_goes_on(stage):
+    """Its weights would change under the hands of whoever computes with them; in stage 3 they would be stale."""
+
+    def program(comm):
+        replica = replica_of(comm, toy(0), stage)
+        add_all(replica, toy(1))
+        with replica.weights("b"), pytest.raises(ValueError, match=r"step\(\) inside `with weights\('b'\)`: leave it"):
+            replica.step()
+        assert replica.steps == 0
+        replica.step()
+        return replica.steps, replica.full_weights()
+
+    def plain(comm):
+        replica = replica_of(comm, toy(0), stage)
+        add_all(replica, toy(1))
+        replica.step()
+        return replica.full_weights()
+
+    (steps, found), *_ = run(program, 3).results
+    assert steps == 1
+    assert same_bits(found, run(plain, 3).results[0])
+
+
+@every_stage
+def test_a_block_may_be_used_twice_at_once_and_stays_until_the_last_has_left_it(stage):
+    def program(comm):
+        replica = replica_of(comm, {"w": np.ones(3)}, stage)
+        with replica.weights("w") as outer:
+            with replica.weights("w") as inner:
+                assert inner["w"] is outer["w"]
+            return float(outer["w"].sum())
+
+    assert run(program, 2).results == [3.0, 3.0]
+
+
+@every_stage
+def test_an_error_inside_weights_gives_the_block_back(stage):
+    def program(comm):
+        replica = replica_of(comm, {"w": np.ones(3)}, stage)
+        with pytest.raises(ZeroDivisionError), replica.weights("w"):
+            raise ZeroDivisionError
+        replica.add_gradients("w", {"w": np.ones(3)})
+        return replica.step().skipped
+
+    assert run(program, 2).results == [False, False]
+
+
+@every_stage
+def test_every_rank_counts_the_same_steps_and_skips(stage):
+    def program(comm):
+        replica = replica_of(comm, toy(0), stage, loss_scale=LossScale(4.0))
+        for bad in (False, True, False, True, True):
+            add_all(replica, {name: x * (np.nan if bad and comm.rank == 0 else 1) for name, x in toy(1).items()})
+            replica.step()
+        return replica.steps, replica.skipped, replica.loss_scale
+
+    assert run(program, 3).results == [(2, 3, 0.5)] * 3
+
+
+@every_stage
+def test_gradients_may_come_in_any_order_and_without_their_weights_having_been_used(stage):
+    def program(comm, order):
+        replica = replica_of(comm, toy(0), stage)
+        for name in order:
+            replica.add_gradients(name, {name: toy(1)[name]})
+        replica.step()
+        return replica.full_weights()
+
+    found = [run(program, 3, order).results[1] for order in ("abc", "cba", "bca")]
+    for one in found[1:]:
+        for name in one:
+            assert one[name] == pytest.approx(found[0][name], rel=1e-15)
+
+
+@every_stage
+def test_strided_and_transposed_gradients_land_where_they_belong(stage):
+    def program(comm, strided):
+        replica = replica_of(comm, {"w": np.zeros((2, 3))}, stage)
+        gradient = np.arange(6.0).reshape(3, 2).T - 2.5
+        replica.add_gradients("w", {"w": gradient if strided else gradient.copy()})
+        replica.step()
+        return replica.full_weights()
+
+    assert same_bits(run(program, 2, True).results[0], run(program, 2, False).results[0])

@@ -1,0 +1,52 @@
+"""The optimizer's state of a piece: bitwise the whole optimizer's, and no larger than its piece."""
+
+from __future__ import annotations
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from parlab import run
+from parlab.arrays import asarray, to_numpy
+from parlab.nn.optimizer import AdamW
+from parlab.zero import shard_range
+from parlab.zero.state import OptimizerShard
+
+HYPER = {"lr": 0.1, "betas": (0.8, 0.9), "weight_decay": 0.1}
+COUNT = 11
+
+
+def draw(seed):
+    return np.random.default_rng(seed).normal(size=COUNT)
+
+
+@pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy", "strict"])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 13])
+def test_shards_updated_apart_join_to_what_the_whole_optimizer_makes_to_the_bit(xp, size):
+    weights, optimizer = {"w": asarray(draw(0), xp)}, AdamW(**HYPER)
+    for step in range(1, 6):
+        optimizer.step(weights, {"w": asarray(draw(step), xp) * 0.25})
+
+    def program(comm):
+        own = shard_range(COUNT, comm.rank, comm.size)
+        piece = slice(own.start, own.stop)
+        shard = OptimizerShard(comm, asarray(draw(0)[piece], xp), xp.float64, offload=None)
+        for step in range(1, 6):
+            found = shard.update(AdamW(**HYPER), asarray(draw(step)[piece], xp), 0.25, step, None)
+        return to_numpy(found)
+
+    assert np.array_equal(np.concatenate(run(program, size).results), to_numpy(weights["w"]))
+
+
+def test_a_master_in_the_models_own_precision_is_the_models_weight_and_not_counted_twice():
+    def program(comm):
+        for dtype in (np.float32, np.float16):
+            weights = np.ones(COUNT, np.float32)
+            shard = OptimizerShard(comm, weights, dtype, offload=None)
+            shard.update(AdamW(), np.ones(COUNT, dtype), 1.0, 1, None)
+            assert shard.master is weights
+            del shard, weights
+
+    held = [total for _, total in run(program, 1).timeline.held_by_name(0)["optimizer"]]
+    assert max(held) == 12 * COUNT
+    assert max(held[: held.index(0) + 1]) == 8 * COUNT  # the first one, in float32 alone

@@ -1,0 +1,100 @@
+"""The block-by-block loop against the serial model's own, and what it notes on the clock."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parlab import run
+from parlab.nn.formulas import flops_by_block
+from parlab.nn.llama import Llama
+from parlab.nn.optimizer import AdamW
+from parlab.zero import DataParallel, Zero, forward_backward
+from tests.nn.parity import assert_parity
+from tests.zero.models import STAGES, TOKENS, batches, library, library_of, model, replica_of, timed
+
+
+class Noting(DataParallel):
+    """It keeps what it is given."""
+
+    def add_gradients(self, block, gradients):
+        self.given = getattr(self, "given", {}) | dict(gradients)
+        super().add_gradients(block, gradients)
+
+
+@library
+@pytest.mark.parametrize("scale", [1.0, 8.0])
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_loss_and_scaled_gradients_are_the_serial_models(library, tied, scale):
+    from parlab.zero import LossScale
+
+    xp = library_of(library)
+    start = model(xp, tie_word_embeddings=tied)
+    (tokens, targets), *_ = batches(2, 1, xp)
+
+    def program(comm):
+        mine = Llama(start.config, dict(start.weights))
+        scaled = None if scale == 1 else LossScale(scale)
+        replica = Noting(comm, mine.weights, AdamW(), blocks=mine.weight_blocks, loss_scale=scaled)
+        return forward_backward(replica, mine, tokens, targets), replica.given
+
+    ((loss, found),) = run(program, 1).results
+    expected_loss, expected = start.loss_and_gradients(tokens, targets)
+    assert loss == expected_loss
+    assert found.keys() == expected.keys()
+    assert_parity([found[name] for name in expected], [scale * expected[name] for name in expected], 1e-14)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_block_is_a_forward_and_a_backward_of_its_flops_on_the_clock(stage):
+    timeline = timed(stage, 2)
+    names = [span.name for span in timeline.computes if span.rank == 1 and span.name != "AdamW"]
+    blocks = ["embedding", "layers.0", "layers.1", "head"]
+    assert names == [f"forward {block}" for block in blocks] + [f"backward {block}" for block in reversed(blocks)]
+    flops = flops_by_block(model().config, 1, TOKENS)
+    for span in timeline.computes:
+        if span.name != "AdamW":
+            direction, block = span.name.split()
+            forward, *backward = flops[block]
+            expected = forward if direction == "forward" else sum(backward)
+            assert span.end - span.start == expected  # picoseconds: the classroom computes 10¹² a second
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_replica_of_other_weights_than_the_models_is_refused(stage):
+    def program(comm):
+        mine = Llama(model().config, dict(model().weights))
+        replica = replica_of(comm, dict(mine.weights), stage, blocks=mine.weight_blocks)
+        forward_backward(replica, mine, *batches(1, 1)[0])
+
+    with pytest.raises(ValueError, match=r"replica: make it of this model: Zero\(comm, model.weights"):
+        run(program, 2)
+
+
+def test_a_replica_with_a_block_for_every_weight_is_refused():
+    def program(comm):
+        mine = Llama(model().config, dict(model().weights))
+        forward_backward(Zero(comm, mine.weights, 1, AdamW()), mine, *batches(1, 1)[0])
+
+    with pytest.raises(ValueError, match=r"blocks=model.weight_blocks"):
+        run(program, 2)
+
+
+def test_a_rank_without_a_row_is_told_so():
+    def program(comm):
+        mine = Llama(model().config, dict(model().weights))
+        replica = Zero(comm, mine.weights, 1, AdamW(), blocks=mine.weight_blocks)
+        rows = slice(comm.rank, comm.rank + 1)
+        forward_backward(replica, mine, *(x[rows] for x in batches(2, 1)[0]))
+        replica.step()
+
+    with pytest.raises(ValueError, match=r"tokens is int64 of shape \(0, 4\): whole numbers .* on every rank"):
+        run(program, 3)
+
+
+def test_activations_die_as_the_backward_goes_back():
+    """Held activations fall from block to block: the cache of a block is dropped when its backward is through."""
+    steps = [total for _, total in timed(3, 2).held_by_name(0)["activations"]]
+    top = steps.index(max(steps))
+    assert np.all(np.diff(steps[top:]) <= 0)
+    assert steps[-1] < max(steps) / 10

@@ -1,0 +1,194 @@
+"""Weights that come and go: what is there when, that nothing stale is ever used, and what a freed weight says."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from parlab import run
+from parlab.nn.llama import Llama
+from parlab.nn.optimizer import AdamW
+from parlab.zero import Zero, forward_backward
+from tests.zero.models import add_all, batches, model, replica_of, same_bits, toy, train
+
+FREED = "is sharded, and its block is not gathered: use it inside `with zero.weights(block):`"
+PREFETCH = [0, 1, 3]
+
+
+@pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy", "strict"])
+def test_a_stage_3_weight_used_outside_weights_says_how_to_use_it(xp):
+    def program(comm, use):
+        mine = Llama(model(xp).config, dict(model(xp).weights))
+        Zero(comm, mine.weights, 3, AdamW(), blocks=mine.weight_blocks)
+        use(mine)
+
+    uses = {
+        "model.embed_tokens.weight": lambda mine: mine.loss_and_gradients(*batches(1, 1, xp)[0]),
+        "model.norm.weight": lambda mine: xp.sum(mine.weights["model.norm.weight"]),
+        "lm_head.weight": lambda mine: mine.weights["lm_head.weight"].shape,
+    }
+    for name, use in uses.items():
+        with pytest.raises(RuntimeError, match=re.escape(f"{name} {FREED}")):
+            run(program, 2, use)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [lambda w: w @ np.ones((2, 2)), lambda w: np.ones((2, 2)) @ w, np.asarray, copy.copy, copy.deepcopy],
+    ids=["w @ x", "x @ w", "asarray", "copy", "deepcopy"],
+)
+def test_however_it_is_used(use):
+    def program(comm):
+        params = {"w": np.ones((2, 2))}
+        Zero(comm, params, 3, AdamW())
+        use(params["w"])
+
+    with pytest.raises(RuntimeError, match=re.escape(FREED)):
+        run(program, 1)
+
+
+def test_a_freed_weight_is_freed_again_after_its_block_was_used_and_what_was_handed_out_is_emptied():
+    def program(comm):
+        params = toy(0)
+        zero = Zero(comm, params, 3, AdamW())
+        with zero.weights("b") as weights:
+            assert weights["b"] is params["b"]
+            assert (params["b"] == toy(0)["b"]).all()
+        assert weights == {}
+        with pytest.raises(RuntimeError, match="b is sharded"):
+            params["b"].shape  # noqa: B018
+        zero.full_weights()  # ends the gather of c, which was started ahead
+
+    run(program, 3)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_before_stage_3_weights_are_views_of_one_array_that_stay(stage):
+    def program(comm):
+        params = toy(0)
+        replica = replica_of(comm, params, stage, blocks={"all": ("a", "b", "c")})
+        seen = dict(params)
+        add = {name: np.ones(x.shape) for name, x in params.items()}
+        replica.add_gradients("all", add)
+        replica.step()
+        return all(params[name] is seen[name] and params[name].base is params["a"].base for name in params)
+
+    assert run(program, 2).results == [True, True]
+
+
+@pytest.mark.parametrize("prefetch", PREFETCH)
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_evaluation_between_steps_sees_the_new_weights_and_changes_no_bit_of_training(stage, prefetch):
+    start, text = model(), batches(2, 3)
+    losses = []
+
+    def program(comm, evaluate):
+        mine = Llama(start.config, dict(start.weights))
+        options = {"prefetch": prefetch} if stage == 3 else {}
+        replica = replica_of(comm, mine.weights, stage, blocks=mine.weight_blocks, **options)
+        for tokens, targets in text:
+            row = slice(comm.rank, comm.rank + 1)
+            forward_backward(replica, mine, tokens[row], targets[row])
+            replica.step()
+            if evaluate:
+                x = text[0][0][row]
+                for block, layer in zip(replica.block_names[:-1], mine.chain.stages[:-1], strict=True):
+                    with replica.weights(block):
+                        x = layer.forward(x)[0]
+                with replica.weights("head"):
+                    loss = mine.chain.stages[-1].forward(x, targets=text[0][1][row])[0]
+                full = Llama(start.config, replica.full_weights())
+                losses.append((float(loss), full.loss_and_gradients(text[0][0][row], text[0][1][row])[0]))
+        return replica.full_weights()
+
+    evaluated, plain = (run(program, 2, evaluate).results for evaluate in (True, False))
+    assert all(same_bits(one, other) for one, other in zip(evaluated, plain, strict=True))
+    assert len(losses) == 6
+    assert all(found == expected for found, expected in losses)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("prefetch", PREFETCH)
+def test_what_was_gathered_before_a_step_is_never_used_after_it(prefetch, keep):
+    """Forwards of all lengths, which leave gathers ahead, and a step without a backward pass after each."""
+
+    def program(comm):
+        params = {f"w{i}": np.full(3, 1.0) for i in range(4)}
+        zero = Zero(comm, params, 3, AdamW(lr=1.0, weight_decay=0.0), prefetch=prefetch, keep_after_forward=keep)
+        for step, length in enumerate([4, 1, 2, 3, 1, 4, 2]):
+            for name in zero.block_names[:length]:
+                with zero.weights(name) as weights:
+                    assert weights[name] == pytest.approx(np.full(3, 1.0 - step), abs=1e-6)
+            add_all(zero, {name: np.ones(3) for name in params})
+            zero.step()  # Adam moves every weight by lr
+        return zero.full_weights()
+
+    for weights in run(program, 2).results:
+        assert all(x == pytest.approx(np.full(3, -6.0), abs=1e-6) for x in weights.values())
+
+
+def test_gradients_of_a_block_whose_gather_is_still_under_way_leave_no_request_behind():
+    def program(comm):
+        zero = Zero(comm, toy(0), 3, AdamW())
+        with zero.weights("a"):
+            pass  # starts b
+        add_all(zero, toy(1))
+        zero.step()
+        return zero.full_weights()
+
+    def expected(comm):
+        zero = Zero(comm, toy(0), 1, AdamW())
+        add_all(zero, toy(1))
+        zero.step()
+        return zero.full_weights()
+
+    assert same_bits(run(program, 2).results[0], run(expected, 2).results[0])
+
+
+def test_a_skipped_step_ends_the_gathers_that_were_started_ahead():
+    def program(comm):
+        zero = Zero(comm, toy(0), 3, AdamW(), max_norm=1.0)
+        with zero.weights("a"):
+            pass
+        add_all(zero, {name: x * np.nan for name, x in toy(1).items()})
+        assert zero.step().skipped
+
+    run(program, 2)
+
+
+@pytest.mark.parametrize(
+    ("tied", "expected"),
+    [
+        (False, ["embedding", "layers.0", "layers.1", "head", "head", "layers.1", "layers.0", "embedding"]),
+        (
+            True,
+            [
+                *("embedding", "layers.0", "layers.1", "head", "embedding"),
+                *("head", "layers.1", "embedding", "layers.0", "embedding"),
+            ],
+        ),
+    ],
+)
+def test_blocks_are_gathered_once_forward_and_once_backward_each_ahead_of_its_use(tied, expected):
+    """A tied table is gathered beside the head, and does not turn the way of those that are gathered ahead."""
+    start = model(tie_word_embeddings=tied, hidden_size=10, vocab_size=18)
+    names, sent = list(start.weight_blocks), []
+
+    def program(comm):
+        right = comm.__class__.iall_gather
+
+        def noted(self, x, *rest, counts, **options):
+            if self.rank == 0:
+                sent.append(sum(counts))
+            return right(self, x, *rest, counts=counts, **options)
+
+        comm.iall_gather = noted.__get__(comm)
+        train(comm, start, batches(2, 1), 3)
+
+    run(program, 2)
+    sizes = {name: sum(start.weights[w].size for w in start.weight_blocks[name]) for name in names}
+    assert sent == [sizes[name] for name in expected]
