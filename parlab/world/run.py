@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from parlab.world.arguments import whole
 from parlab.world.cluster import CLASSROOM, Cluster
 from parlab.world.comm import Comm
 from parlab.world.errors import WorldError
+from parlab.world.process import interrupts, one_blas_thread
 from parlab.world.replay import replay
 from parlab.world.seats import Seat
 from parlab.world.threads import ThreadsEngine, inside_a_rank
@@ -120,8 +121,10 @@ def run(
         own_kwargs = {name: _argument(arg, seat.rank) for name, arg in kwargs.items()}
         seat.result = program(Comm(world, seat, world.world), *own_args, **own_kwargs)
 
-    with _one_blas_thread():
+    with interrupts(world.interrupt), one_blas_thread():
         world.run(body)
+    if world.presses:
+        raise KeyboardInterrupt
     done = Run(world.seats, cluster)
     if any(seat.printed for seat in world.seats):
         for _, rank, text in done._replayed[1]:
@@ -195,15 +198,3 @@ def _with_origin(error: BaseException, rank: int, done: Run) -> BaseException:
     if not isinstance(error, WorldError):
         error.add_note(f"raised on rank {rank} of {len(done.results)}")
     return error
-
-
-@cache
-def _blas() -> Any:
-    from threadpoolctl import ThreadpoolController  # not at the top: it reads all loaded libraries
-
-    return ThreadpoolController()
-
-
-def _one_blas_thread() -> Any:
-    """A rank computes on one core, as long as there are ranks to use the others."""
-    return _blas().limit(limits=1, user_api="blas")

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import contextvars
 import ctypes
-import gc
-import os
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from itertools import chain
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import chain, repeat
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from parlab.world import values
 from parlab.world.diagnosis import deadlock_of, difference
 from parlab.world.errors import DeadlockError, MismatchError, RequestError, Unwind, WorldError
 from parlab.world.log import AWAIT, MEET, POST_RECEIVE, POST_SEND, SIGNAL, WAIT
+from parlab.world.process import collector_paused, wake_without_preempting
 from parlab.world.seats import Group, Mailbox, Meeting, Message, Seat, Signal, working
 from parlab.world.values import Value
 
@@ -47,8 +47,8 @@ class ThreadsEngine:
         self.blocked = 0  # of these, the parked ones; whoever wakes a rank counts it out, so the count is never late
         self.ending = False
         self.deadlock: DeadlockError | None = None
-        self.done = threading.Lock()  # released when the last rank has left
-        self.done.acquire()
+        self.presses = 0  # of Ctrl-C
+        self.news: SimpleQueue[str] = SimpleQueue()  # what the caller of `run` waits for: the end, or an interrupt
 
     # Messages
 
@@ -306,7 +306,7 @@ class ThreadsEngine:
             if self.running and self.blocked == self.running and not self.ending:
                 self._nobody_can_move()
             if not self.running:
-                self.done.release()
+                self.news.put("all ranks have left")
 
     def run(self, body: Callable[[Seat], None]) -> None:
         """Run `body(seat)` on every rank; afterwards the seats hold logs, results and errors.
@@ -316,24 +316,40 @@ class ThreadsEngine:
         """
         for seat in self.seats:
             seat.thread = self._thread(seat, body)
-        with _collector_paused():
+        with collector_paused():
             try:
                 for seat in self.seats:
                     seat.thread.start()
                 for seat in self.seats:
                     seat.park.release()
-                while not self.done.acquire(timeout=0.5):  # Windows notices Ctrl-C only between the waits
-                    pass
-            except BaseException:
-                self._interrupt()
-                raise
+                self._await_news()
             finally:
+                if self.running:
+                    self._interrupt()
                 self.ending = True
+                while not self._gone(within=1) and self.presses < 2:
+                    pass
                 for seat in self.seats:
-                    for line in chain([seat], seat.beside):  # a program that is over starts no more beside it
-                        if line.thread.is_alive():
-                            line.thread.join()
                     seat.held.clear()  # what dies from now on is no longer the run's affair
+
+    def interrupt(self) -> None:
+        """End the run early; may be called from a signal's handler. A second call leaves behind who does not end."""
+        self.presses += 1
+        self.news.put("an interrupt")
+
+    def _await_news(self) -> None:
+        while True:
+            with suppress(Empty):
+                self.news.get(timeout=0.5)  # Windows notices Ctrl-C only between the waits
+                return
+
+    def _gone(self, within: float) -> bool:
+        """Whether all threads have ended, for which they get so many seconds."""
+        deadline = time.monotonic() + within
+        lines = [line for line in self._everyone() if line.thread.is_alive()]
+        for line in lines:
+            line.thread.join(max(0, deadline - time.monotonic()))
+        return not any(line.thread.is_alive() for line in lines)
 
     def _thread(self, seat: Seat, body: Callable[[Seat], None]) -> threading.Thread:
         """A thread for `seat`, in a copy of the caller's context: `np.errstate` and the like reach every rank."""
@@ -341,7 +357,7 @@ class ThreadsEngine:
         return threading.Thread(target=run, args=(self._occupy, seat, body), name=f"rank {seat.rank}", daemon=True)
 
     def _occupy(self, seat: Seat, body: Callable[[Seat], None]) -> None:
-        _wake_without_preempting()
+        wake_without_preempting()
         inside_a_rank.set(self)
         working.seat = seat
         with suppress(Unwind):  # which an interrupt may also raise below, in `_leave`
@@ -363,39 +379,24 @@ class ThreadsEngine:
                 self._leave(seat)
 
     def _interrupt(self) -> None:
-        """End all ranks early: parked ones are released, running ones get an exception at their next line of Python."""
+        """End all ranks early: parked ones are released, and others end at their next call.
+
+        Those that make no call get an exception at their next line of Python; once a second, because Python drops one
+        that falls into a destructor.
+        """
         with self.mutex:
-            self.ending = True
             self._unwind()
             for seat in self._everyone():
                 if seat.park.locked():  # it stands at the start, or runs and will find its lock open
                     seat.park.release()
-                if seat.inside:
-                    thread = ctypes.c_ulong(seat.thread.ident or 0)
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(Unwind))
-
-
-def _wake_without_preempting() -> None:
-    """Ask Linux to let whoever wakes this thread run on until it parks.
-
-    A woken thread that takes the waker's core at once only finds that the waker still holds the interpreter: it must
-    give the core back and be woken again. Two switches a message instead of one, and twice the time.
-    """
-    if sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER:
-        with suppress(OSError):  # a sandbox may forbid it
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Without the cyclic collector, memory dies exactly where the last reference goes, the same in every run."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+        for pause in chain([0.2], repeat(1)):
+            if self._gone(within=pause) or self.presses > 1:
+                return
+            with self.mutex:
+                for seat in self._everyone():
+                    if seat.inside:
+                        thread = ctypes.c_ulong(seat.thread.ident or 0)
+                        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(Unwind))
 
 
 def _shown(label: Any) -> str:

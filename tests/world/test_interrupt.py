@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import subprocess
@@ -71,31 +70,23 @@ STATES = {
 }
 
 
-def interrupted(program, size, after):
-    """Run `program`, and press Ctrl-C `after` so many seconds; returns how long the run lasted from then on.
-
-    Like a person it presses again after a while: Python drops an interrupt that falls into a destructor. The collector
-    is off, because hypothesis hooks into it, and an interrupt that falls into that hook is dropped with a warning.
-    """
-    gc.disable()
-    running, over = threading.Event(), threading.Event()
+def interrupted(program, size, *after):
+    """Run `program`, and press Ctrl-C after so many seconds; returns how long it lasted from the first press on."""
+    running = threading.Event()
     pressed = []
 
     def press():
         running.wait()
-        time.sleep(after)
-        while not over.is_set():
+        for pause in after:
+            time.sleep(pause)
             pressed.append(time.monotonic())
             os.kill(os.getpid(), signal.SIGINT)
-            over.wait(2)
 
     presser = threading.Thread(target=press)
     presser.start()  # before the run, so that the interrupt falls into the run and not into this start
     running.set()
     with pytest.raises(KeyboardInterrupt):
         run(program, size)
-    over.set()
-    gc.enable()
     lasted = time.monotonic() - pressed[0]
     presser.join()
     return lasted
@@ -113,14 +104,13 @@ def ranks_left():
 @pytest.mark.parametrize("program", STATES.values(), ids=STATES)
 def test_ctrl_c_ends_4_ranks_and_the_next_run_works(program):
     before = set(threading.enumerate())
-    assert interrupted(program, 4, after=0.1) < 5
+    assert interrupted(program, 4, 0.1) < 5
     assert not set(threading.enumerate()) - before
     assert run(lambda comm: float(comm.all_reduce(X)[0]), 4).results == [4.0] * 4
 
 
 @POSIX
 def test_ctrl_c_at_any_moment_of_starting_300_ranks_leaves_no_thread():
-    run(lambda comm: None, 1)  # so that no interrupt falls into what the first run of a process does once
     for after in (0.001, 0.003, 0.005, 0.01, 0.02, 0.03):
         assert interrupted(one_computes_the_others_wait, 300, after) < 5
         assert not ranks_left()
@@ -139,6 +129,72 @@ def test_ctrl_c_during_a_busy_exchange_of_8_ranks_at_20_random_moments():
         assert not ranks_left()
 
 
+class Presses:
+    """Its destructor is where Ctrl-C falls; Python drops a KeyboardInterrupt that is raised there."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+
+@POSIX
+def test_ctrl_c_in_a_destructor_of_the_main_thread_is_not_lost(monkeypatch):
+    start = threading.Thread.start
+
+    def start_and_destroy(thread):
+        start(thread)
+        if thread.name == "rank 3":
+            Presses()
+
+    monkeypatch.setattr(threading.Thread, "start", start_and_destroy)
+    with pytest.raises(KeyboardInterrupt):
+        run(one_computes_the_others_wait, 4)
+
+
+class TakesLongToDie:
+    def __del__(self):
+        for _ in range(2000):
+            pass
+
+
+@POSIX
+def test_ctrl_c_ends_8_ranks_that_spend_half_their_time_in_destructors(monkeypatch):
+    """One exception each would be dropped by 4 of them, on average, and end the others."""
+
+    def program(comm):
+        while True:
+            TakesLongToDie()
+            for _ in range(2000):
+                pass
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: None)
+    assert interrupted(program, 8, 0.05) < 30
+
+
+@POSIX
+def test_a_second_ctrl_c_leaves_a_rank_behind_that_does_not_end():
+    def program(comm):
+        time.sleep(2)
+
+    assert interrupted(program, 2, 0.1, 0.2) < 1.5
+    deadline = time.monotonic() + 10
+    while ranks_left() and time.monotonic() < deadline:
+        pass
+
+
+@POSIX
+def test_after_a_run_ctrl_c_is_handled_as_before_it():
+    before = signal.getsignal(signal.SIGINT)
+    run(lambda comm: None, 2)
+    assert signal.getsignal(signal.SIGINT) is before
+    handled = []
+    signal.signal(signal.SIGINT, lambda number, frame: handled.append(number))
+    try:
+        run(lambda comm: comm.rank or signal.raise_signal(signal.SIGINT), 2)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert handled == [signal.SIGINT]
+
+
 @POSIX
 def test_finally_blocks_run_on_every_rank():
     left = []
@@ -149,7 +205,7 @@ def test_finally_blocks_run_on_every_rank():
         finally:
             left.append(comm.rank)
 
-    interrupted(program, 4, after=0.1)
+    interrupted(program, 4, 0.1)
     assert sorted(left) == [0, 1, 2, 3]
 
 
@@ -166,7 +222,7 @@ def test_a_finally_that_communicates_does_not_block_the_interrupt():
             finally:
                 comm.barrier()
 
-    assert interrupted(program, 4, after=0.05) < 5
+    assert interrupted(program, 4, 0.05) < 5
 
 
 @POSIX
