@@ -35,9 +35,24 @@ def interrupts(note: Callable[[], None]) -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def one_blas_thread() -> Any:
-    """A rank computes on one core, as long as there are ranks to use the others."""
-    return _blas().limit(limits=1, user_api="blas")
+_limited = threading.Lock()  # held by the run that keeps BLAS at one thread
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """A rank computes on one core, as long as there are ranks to use the others.
+
+    BLAS has one number of threads for the whole process. Of several runs at once one lowers it and puts it back: a
+    second one would find the lowered number, and put back that.
+    """
+    if not _limited.acquire(blocking=False):
+        yield
+        return
+    try:
+        with _blas().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        _limited.release()
 
 
 @cache

@@ -136,6 +136,22 @@ def test_blas_works_on_one_thread_inside_a_run_and_on_as_many_as_before_after_it
     assert threads() == before
 
 
+def test_of_two_runs_at_once_the_one_that_began_first_puts_the_blas_threads_back():
+    from threadpoolctl import threadpool_info
+
+    before = threadpool_info()
+    first_is_in, second_is_in, first_is_out = threading.Event(), threading.Event(), threading.Event()
+    first = threading.Thread(target=run, args=(lambda comm: (first_is_in.set(), second_is_in.wait(10)), 1))
+    second = threading.Thread(target=run, args=(lambda comm: (second_is_in.set(), first_is_out.wait(10)), 1))
+    first.start()
+    first_is_in.wait(10)
+    second.start()
+    first.join()
+    first_is_out.set()
+    second.join()
+    assert threadpool_info() == before
+
+
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks for a policy of Linux's scheduler")
 
 
