@@ -232,11 +232,16 @@ class ThreadsEngine:
             program.beside.append(seat)
             program.inside = False  # a new thread has its maker's number at first, and would take the exception
         self.raise_signal(program, begin)
-        seat.thread.start()
-        with self.mutex:
-            program.inside = True
-            if self.ending:
-                self._refuse()
+        try:
+            seat.thread.start()
+        except RuntimeError:  # the system gives no more threads
+            self._leave(seat)
+            raise
+        finally:
+            with self.mutex:
+                program.inside = True
+                if self.ending:
+                    self._refuse()
         seat.park.release()
         return done
 

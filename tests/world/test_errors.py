@@ -299,6 +299,22 @@ def test_where_threads_cannot_be_started_the_started_ones_go_home(monkeypatch):
     assert run(lambda comm: comm.rank, 9).results == list(range(9))
 
 
+def test_where_no_thread_can_be_started_beside_a_rank_its_error_ends_the_run(monkeypatch):
+    start, started = threading.Thread.start, []
+
+    def start_few(thread):
+        if len(started) == 6:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_few)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        run(lambda comm: comm.iall_reduce(np.ones(1)).wait(), 4)
+    monkeypatch.undo()
+    assert run(lambda comm: comm.iall_reduce(np.ones(1)).wait()[0], 4).results == [4.0] * 4
+
+
 # Whose comm, whose run
 
 
