@@ -17,8 +17,10 @@ def state_bytes_held(timeline: Timeline, rank: int) -> dict[str, int]:
     what `model_state_bytes` says.
 
     Raises:
-        ValueError: there is no such rank.
+        ValueError: there is no such rank, or no timeline.
     """
+    if not isinstance(timeline, Timeline):
+        raise ValueError(f"timeline={timeline!r:.60}: a Timeline is needed, such as run(...).timeline")
     held = timeline.held_by_name(rank)
     return {
         name: max((total for _, total in held.get(name, [])), default=0) for name in (WEIGHTS, GRADIENTS, OPTIMIZER)

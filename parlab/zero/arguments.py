@@ -45,6 +45,16 @@ def positive(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value!r}: a positive number is needed")
 
 
+def check_sequence(name: str, value: Any) -> None:
+    """Refuse what is no list of numbers.
+
+    Raises:
+        ValueError: so it is.
+    """
+    if not isinstance(value, Sequence):
+        raise ValueError(f"{name}={value!r:.60}: a list of whole numbers is needed")
+
+
 def check_stage(stage: Any, least: int) -> None:
     """Refuse what is no stage of ZeRO.
 
@@ -88,7 +98,8 @@ def _checked_names(params: dict[str, Array], blocks: Any) -> dict[Any, tuple[str
         raise ValueError(f"blocks={blocks!r:.60}: the names of each block's weights are needed, by block")
     named = [name for names in blocks.values() for name in names]
     odd = [name for name in dict.fromkeys([*params, *named]) if named.count(name) != 1 or name not in params]
-    if odd or not all(blocks.values()):
+    odd += [block for block, names in blocks.items() if not names]
+    if odd:
         raise ValueError(f"blocks: each weight must be in one block, and no block empty; look at {odd[:3]}")
     return {block: tuple(names) for block, names in blocks.items()}
 

@@ -55,6 +55,8 @@ def model_state_bytes(num_params: float, ranks: int, stage: int, *, state: State
     check_stage(stage, least=0)
     if not isinstance(state, StateBytes):
         raise ValueError(f"state={state!r:.60}: a StateBytes is needed")
+    for part, bytes_each in state._asdict().items():
+        amount(part, bytes_each)
     sharded_from = {"weight": 3, "gradient": 2, "optimizer": 1}
     return sum(
         getattr(state, part) * num_params / (ranks if stage >= first else 1) for part, first in sharded_from.items()

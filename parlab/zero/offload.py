@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parlab.world import Link
-from parlab.zero.arguments import positive
+from parlab.zero.arguments import at_least, positive
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Offload:
 
     def __post_init__(self) -> None:
         if not isinstance(self.link, Link):
-            raise ValueError(f"link={self.link!r}: a Link is needed")
+            raise ValueError(f"link={self.link!r:.60}: a Link is needed")
         positive("memory_bandwidth", self.memory_bandwidth)
 
     def seconds(self, gradient: int, state: int) -> float:
@@ -38,5 +38,10 @@ class Offload:
         Args:
             gradient: bytes of the gradient's shard as it travels; the weights' shard is as long.
             state: bytes that the update reads and writes.
+
+        Raises:
+            ValueError: a negative number of bytes.
         """
+        at_least("gradient", gradient, 0)
+        at_least("state", state, 0)
         return 2 * self.link.picoseconds(gradient) / 1e12 + state / self.memory_bandwidth

@@ -13,8 +13,8 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from parlab.arrays import Array, namespace
-from parlab.world.arguments import checked_rank
-from parlab.zero.arguments import at_least
+from parlab.world.arguments import checked_rank, whole
+from parlab.zero.arguments import at_least, check_sequence
 
 
 def shard_range(total: int, rank: int, size: int) -> range:
@@ -52,6 +52,7 @@ class ShardMap:
 
     def __init__(self, owners: Sequence[int], size: int) -> None:
         at_least("size", size, 1)
+        check_sequence("owners", owners)
         self.owners = tuple(checked_rank(owner, f"owners[{block}]", size) for block, owner in enumerate(owners))
         self.size = size
 
@@ -62,6 +63,7 @@ class ShardMap:
         Raises:
             ValueError: a negative number of blocks, or no ranks.
         """
+        at_least("num_blocks", num_blocks, 0)
         at_least("size", size, 1)
         return cls([rank for rank in range(size) for _ in shard_range(num_blocks, rank, size)], size)
 
@@ -90,7 +92,9 @@ class ShardMap:
         Raises:
             ValueError: there is no such block.
         """
-        return self.owners[checked_rank(block, "block", len(self.owners))]
+        if not 0 <= whole("block", block) < len(self.owners):
+            raise ValueError(f"block={block!r}: there are {len(self.owners)} blocks, from 0")
+        return self.owners[block]
 
     def blocks(self, rank: int) -> list[int]:
         """The numbers of the blocks that `rank` owns, ascending.
@@ -120,6 +124,7 @@ def cut(sizes: Sequence[int], ranks: int, shard_map: ShardMap | None = None) -> 
     [[0, 0, 5], [4, 0, 0]]
     """
     at_least("ranks", ranks, 1)
+    check_sequence("sizes", sizes)
     for block, size in enumerate(sizes):
         at_least(f"sizes[{block}]", size, 0)
     if shard_map is not None:

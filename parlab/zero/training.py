@@ -33,6 +33,10 @@ def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: A
         ValueError: tokens or targets of another shape or dtype, outside the vocabulary, or none; or a replica that was
             not made of this model's weights and blocks.
     """
+    if not isinstance(replica, Replica):
+        raise ValueError(f"replica={replica!r:.60}: a Zero or a DataParallel is needed")
+    if not isinstance(model, Decoder):
+        raise ValueError(f"model={model!r:.60}: a Llama is needed, or another decoder")
     check_batch(tokens, targets)
     comm, blocks = replica.comm, model.weight_blocks
     if model.weights is not replica.params or replica.block_names != tuple(blocks):

@@ -1,0 +1,314 @@
+"""Bad input, one row for each argument of each public function: refused before any work, with the argument's name, its
+value and what would be right.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+
+import array_api_strict
+import numpy as np
+import pytest
+
+import parlab.zero
+from parlab import run
+from parlab.nn.llama import Llama
+from parlab.nn.optimizer import AdamW
+from parlab.world import Link
+from parlab.zero import (
+    DataParallel,
+    LossScale,
+    Offload,
+    Replica,
+    ShardMap,
+    StateBytes,
+    Zero,
+    cut,
+    elements_sent,
+    forward_backward,
+    model_state_bytes,
+    shard_range,
+    state_bytes_held,
+    tokens_to_hide_a_gather,
+)
+from tests.zero.models import STAGES, batches, model, replica_of, toy
+
+LINK = Link(1e-6, 1e9)
+NOT_WHOLE = ["2", 1.5, None, [1]]
+TOKENS, TARGETS = batches(1, 1)[0]
+
+
+def zero(*, params=None, stage=1, optimizer=None, **options):
+    """A `Zero` on two ranks."""
+
+    def program(comm):
+        Zero(comm, toy(0) if params is None else params, stage, optimizer or AdamW(), **options)
+
+    return lambda: run(program, 2)
+
+
+def plain(**options):
+    return lambda: run(lambda comm: DataParallel(comm, toy(0), AdamW(), **options), 2)
+
+
+def used(use, stage=1, **options):
+    """`use(replica)` on two ranks."""
+    return lambda: run(lambda comm: use(replica_of(comm, toy(0), stage, **options)), 2)
+
+
+def trained(tokens=TOKENS, targets=TARGETS, replica=None, of=None):
+    def program(comm):
+        mine = Llama(model().config, dict(model().weights))
+        made = Zero(comm, mine.weights, 1, AdamW(), blocks=mine.weight_blocks)
+        forward_backward(replica or made, of or mine, tokens, targets)
+
+    return lambda: run(program, 2)
+
+
+def complete(replica):
+    for name, gradient in toy(1).items():
+        replica.add_gradients(name, {name: gradient})
+    return replica
+
+
+def too_often(replica):
+    for _ in range(2):
+        replica.add_gradients("a", {"a": np.ones(5)})
+
+
+MIXED_DTYPES = {"a": np.ones(2), "b": np.ones(2, np.float32)}
+DONE = run(lambda comm: None, 2).timeline
+
+ROWS = [
+    # shards
+    ("total", lambda: shard_range(-1, 0, 1), "total=-1: a whole number, at least 0, is needed"),
+    ("size", lambda: shard_range(5, 0, 0), "size=0: a whole number, at least 1, is needed"),
+    ("rank", lambda: shard_range(5, 3, 3), "rank=3: the ranks of this group are 0 to 2"),
+    ("rank", lambda: shard_range(5, -1, 3), "rank=-1: the ranks of this group are 0 to 2"),
+    *[("total", lambda x=x: shard_range(x, 0, 1), f"total={x!r}: must be a whole number") for x in NOT_WHOLE],
+    *[("size", lambda x=x: shard_range(5, 0, x), f"size={x!r}: must be a whole number") for x in NOT_WHOLE],
+    ("owners", lambda: ShardMap([0, 2], 2), "owners[1]=2: the ranks of this group are 0 to 1"),
+    ("owners", lambda: ShardMap(3, 2), "owners=3: a list of whole numbers is needed"),
+    ("size of a map", lambda: ShardMap([], 0), "size=0: a whole number, at least 1, is needed"),
+    *[
+        (f"num_blocks of {kind}", lambda k=kind, x=x: getattr(ShardMap, k)(x, 2), message)
+        for kind in ("contiguous", "round_robin")
+        for x, message in ((-1, "num_blocks=-1: a whole number, at least 0"), (2.0, "num_blocks=2.0: must be a whole"))
+    ],
+    *[
+        (f"size of {kind}", lambda k=kind: getattr(ShardMap, k)(2, 0), "size=0: a whole number, at least 1, is needed")
+        for kind in ("contiguous", "round_robin")
+    ],
+    ("block of a map", lambda: ShardMap([0], 1).owner(1), "block=1: there are 1 blocks, from 0"),
+    ("rank of a map", lambda: ShardMap([0], 1).blocks(1), "rank=1: the ranks of this group are 0 to 0"),
+    ("sizes", lambda: cut([3, -1], 2), "sizes[1]=-1: a whole number, at least 0, is needed"),
+    ("sizes", lambda: cut(3, 2), "sizes=3: a list of whole numbers is needed"),
+    ("ranks of cut", lambda: cut([3], 0), "ranks=0: a whole number, at least 1, is needed"),
+    (
+        "shard_map of cut",
+        lambda: cut([3, 4], 2, ShardMap([0], 2)),
+        "shard_map has 1 blocks on 2 ranks: 2 blocks on 2 are needed (with_ends() adds the embedding and the head)",
+    ),
+    ("shard_map of cut", lambda: cut([3], 2, [0]), "shard_map=[0]: a ShardMap is needed"),
+    # costs
+    ("num_params", lambda: model_state_bytes(-1, 4, 0), "num_params=-1: must be a number, at least 0 and finite"),
+    ("num_params", lambda: elements_sent(math.nan, 4, 0), "num_params=nan: must be a number, at least 0 and finite"),
+    ("ranks", lambda: model_state_bytes(1, 0, 0), "ranks=0: a whole number, at least 1, is needed"),
+    ("ranks", lambda: elements_sent(1, 2.5, 0), "ranks=2.5: must be a whole number"),
+    ("stage", lambda: model_state_bytes(1, 4, 4), "stage=4: the stages are 0, 1, 2 and 3"),
+    ("stage", lambda: elements_sent(1, 4, -1), "stage=-1: the stages are 0, 1, 2 and 3"),
+    ("state", lambda: model_state_bytes(1, 4, 0, state=(2, 2, 12)), "state=(2, 2, 12): a StateBytes is needed"),
+    (
+        "weight",
+        lambda: model_state_bytes(1, 4, 0, state=StateBytes(weight=-2)),
+        "weight=-2: must be a number",
+    ),
+    (
+        "gradient",
+        lambda: model_state_bytes(1, 4, 0, state=StateBytes(gradient=None)),
+        "gradient=None: must be",
+    ),
+    (
+        "optimizer",
+        lambda: model_state_bytes(1, 4, 0, state=StateBytes(optimizer="12")),
+        "optimizer='12': must be",
+    ),
+    ("microbatches", lambda: elements_sent(1, 4, 0, microbatches=0), "microbatches=0: a whole number, at least 1"),
+    ("flops", lambda: tokens_to_hide_a_gather(0, 1, 1), "flops=0: a positive number is needed"),
+    ("bandwidth", lambda: tokens_to_hide_a_gather(1, -1, 1), "bandwidth=-1: a positive number is needed"),
+    ("bandwidth", lambda: tokens_to_hide_a_gather(1, "1", 1), "bandwidth='1': a positive number is needed"),
+    ("ranks", lambda: tokens_to_hide_a_gather(1, 1, 0), "ranks=0: a whole number, at least 1, is needed"),
+    ("itemsize", lambda: tokens_to_hide_a_gather(1, 1, 1, itemsize=0), "itemsize=0: a positive number is needed"),
+    # precision
+    ("value", lambda: LossScale(0), "value=0: a positive number is needed"),
+    ("value", lambda: LossScale(math.nan), "value=nan: a positive number is needed"),
+    ("value", lambda: LossScale(math.inf), "value=inf: a finite number is needed"),
+    ("value", lambda: LossScale("1024"), "value='1024': a positive number is needed"),
+    ("growth", lambda: LossScale(growth=0.5), "growth=0.5: a finite number, at least 1, is needed"),
+    ("growth", lambda: LossScale(growth=math.inf), "growth=inf: a finite number, at least 1, is needed"),
+    ("backoff", lambda: LossScale(backoff=1), "backoff=1: a number between 0 and 1 is needed"),
+    ("backoff", lambda: LossScale(backoff=0), "backoff=0: a positive number is needed"),
+    ("interval", lambda: LossScale(interval=0), "interval=0: a whole number, at least 1, is needed"),
+    ("interval", lambda: LossScale(interval=2.5), "interval=2.5: must be a whole number"),
+    # offload
+    ("link", lambda: Offload(1e9, 1e9), "link=1000000000.0: a Link is needed"),
+    ("memory_bandwidth", lambda: Offload(LINK, 0), "memory_bandwidth=0: a positive number is needed"),
+    ("memory_bandwidth", lambda: Offload(LINK, math.nan), "memory_bandwidth=nan: a positive number is needed"),
+    ("gradient of seconds", lambda: Offload(LINK, 1e9).seconds(-1, 0), "gradient=-1: a whole number, at least 0"),
+    ("state of seconds", lambda: Offload(LINK, 1e9).seconds(0, -1), "state=-1: a whole number, at least 0, is needed"),
+    # replicas
+    ("params", zero(params={}), "params={}: arrays by name are needed, or by block and name, at least one"),
+    ("params", zero(params=[]), "params=[]: arrays by name are needed, or by block and name, at least one"),
+    ("params", zero(params=np.ones(3)), "params=array([1., 1., 1.]): arrays by name are needed"),
+    ("params", zero(params=[np.ones(2)]), "params=[array([1., 1.])]: each item of a list is a block, a dictionary"),
+    ("params", zero(params={"w": [1.0]}), "params['w'] is a list: arrays of one floating dtype are needed"),
+    ("params", zero(params={"w": np.ones(2, int)}), "params['w'] is int64 of shape (2,): arrays of one floating dtype"),
+    ("params", zero(params=MIXED_DTYPES), "params['b'] is float32 of shape (2,): arrays of one floating dtype"),
+    ("params", zero(params=[{"w": np.ones(2)}, {}]), "each item of a list is a block, a dictionary of arrays by name"),
+    ("params", zero(params={"x": {"w": np.ones(2)}, "y": np.ones(2)}), "params['x'] is a dict: arrays of one floating"),
+    ("stage of Zero", zero(stage=0), "stage=0: the stages are 1, 2 and 3"),
+    ("stage of Zero", zero(stage=4), "stage=4: the stages are 1, 2 and 3"),
+    ("stage of Zero", zero(stage="3"), "stage='3': must be a whole number"),
+    ("optimizer", zero(optimizer="adam"), "optimizer='adam': an AdamW is needed"),
+    ("blocks", zero(blocks=["a"]), "blocks=['a']: the names of each block's weights are needed, by block"),
+    ("blocks", zero(blocks={"a": "abc"}), "blocks={'a': 'abc'}: the names of each block's weights are needed"),
+    (
+        "blocks",
+        zero(blocks={"x": ("a",)}),
+        "blocks: each weight must be in one block, and no block empty; look at ['b'",
+    ),
+    (
+        "blocks",
+        zero(blocks={"x": ("a", "b", "c", "a")}),
+        "blocks: each weight must be in one block, and no block empty",
+    ),
+    ("blocks", zero(blocks={"x": ("a", "b", "c", "d")}), "no block empty; look at ['d']"),
+    ("blocks", zero(blocks={"x": ("a", "b", "c"), "y": ()}), "no block empty; look at ['y']"),
+    ("blocks", zero(params=[toy(0)], blocks={"x": ("a",)}), "params are in blocks already, leave it out"),
+    ("shard_map", zero(shard_map=[0, 1, 0]), "shard_map=[0, 1, 0]: a ShardMap is needed"),
+    ("shard_map", zero(shard_map=ShardMap([0, 1], 2)), "shard_map has 2 blocks on 2 ranks: 3 blocks on 2 are needed"),
+    ("shard_map", zero(shard_map=ShardMap([0] * 3, 3)), "shard_map has 3 blocks on 3 ranks: 3 blocks on 2 are needed"),
+    ("dtype", zero(dtype="int8"), "dtype='int8': float64, float32 or, where array_api_compat.numpy has it, float16"),
+    ("dtype", zero(dtype=np.float16), "dtype=<class 'numpy.float16'>: float64, float32 or"),
+    (
+        "dtype",
+        zero(params={"w": array_api_strict.ones(2)}, dtype="float16"),
+        "dtype='float16': float64, float32 or, where array_api_strict has it, float16 is needed",
+    ),
+    (
+        "dtype",
+        zero(params={"w": np.ones(2, np.float32)}, dtype="float64"),
+        "dtype='float64': params are float32, which is narrower",
+    ),
+    ("loss_scale", zero(loss_scale=1024), "loss_scale=1024: a LossScale is needed"),
+    ("max_norm", zero(max_norm=0), "max_norm=0: a positive number is needed"),
+    ("max_norm", zero(max_norm="1"), "max_norm='1': a positive number is needed"),
+    ("max_norm", zero(max_norm=math.nan), "max_norm=nan: a positive number is needed"),
+    ("microbatches", zero(microbatches=0), "microbatches=0: a whole number, at least 1, is needed"),
+    ("microbatches", zero(microbatches=1.5), "microbatches=1.5: must be a whole number"),
+    ("prefetch", zero(prefetch=-1), "prefetch=-1: a whole number, at least 0, is needed"),
+    ("prefetch", zero(prefetch=None), "prefetch=None: must be a whole number"),
+    ("ranks_per_node", zero(ranks_per_node=3), "ranks_per_node=3: a divisor of 2, the group's size, is needed"),
+    ("ranks_per_node", zero(ranks_per_node=0), "ranks_per_node=0: a divisor of 2, the group's size, is needed"),
+    ("ranks_per_node", zero(ranks_per_node="1"), "ranks_per_node='1': must be a whole number"),
+    ("offload", zero(offload=True), "offload=True: an Offload is needed"),
+    ("bucket_bytes", plain(bucket_bytes=0), "bucket_bytes=0: a whole number, at least 1, is needed"),
+    ("bucket_bytes", plain(bucket_bytes=25.0), "bucket_bytes=25.0: must be a whole number"),
+    ("microbatches of DataParallel", plain(microbatches=0), "microbatches=0: a whole number, at least 1, is needed"),
+    ("max_norm of DataParallel", plain(max_norm=-1), "max_norm=-1: a positive number is needed"),
+    *[
+        (argument, used(use, stage), message)
+        for stage in STAGES
+        for argument, use, message in [
+            ("block", lambda r: r.weights("d").__enter__(), "block='d': the blocks are a, b, c"),
+            ("block", lambda r: r.weights(0).__enter__(), "block=0: the blocks are a, b, c"),
+            ("block", lambda r: r.add_gradients("d", {}), "block='d': the blocks are a, b, c"),
+            ("gradients", lambda r: r.add_gradients("a", {}), "gradients=[]: block a needs one for each of a"),
+            ("gradients", lambda r: r.add_gradients("a", None), "gradients=None: block a needs one for each of a"),
+            (
+                "gradients",
+                lambda r: r.add_gradients("a", {"a": np.ones(5), "b": np.ones(1)}),
+                "gradients=['a', 'b']: block a needs one for each of a",
+            ),
+            (
+                "gradients",
+                lambda r: r.add_gradients("a", {"a": np.ones(4)}),
+                "gradients['a'] is float64 of shape (4,): a floating array (5,) is needed",
+            ),
+            (
+                "gradients",
+                lambda r: r.add_gradients("a", {"a": np.ones(5, complex)}),
+                "gradients['a'] is complex128 of shape (5,): a floating array (5,) is needed",
+            ),
+            (
+                "gradients",
+                lambda r: r.add_gradients("a", {"a": [1.0] * 5}),
+                "gradients['a'] is a list: a floating array (5,) is needed",
+            ),
+            (
+                "block",
+                too_often,
+                "block='a': gradients of all microbatches, 1, have come: call step() first",
+            ),
+            ("lr", lambda r: complete(r).step(lr=-1), "lr=-1: must be a number, at least 0 and finite"),
+            ("lr", lambda r: complete(r).step("fast"), "lr='fast': must be a number, at least 0 and finite"),
+            (
+                "block",
+                lambda r: r.step(),
+                "block a: gradients of 0 microbatches have come, and a step needs 1",
+            ),
+        ]
+    ],
+    # training
+    ("replica", trained(replica=3), "replica=3: a Zero or a DataParallel is needed"),
+    ("model", trained(of="llama"), "model='llama': a Llama is needed, or another decoder"),
+    ("tokens", trained(tokens=None), "tokens is a NoneType: whole numbers [batch, sequence] are needed, on every rank"),
+    ("tokens", trained(tokens=TOKENS[0]), "tokens is int64 of shape (4,): whole numbers [batch, sequence] are needed"),
+    ("tokens", trained(tokens=TOKENS * 1.0), "tokens is float64 of shape (1, 4): whole numbers [batch, sequence]"),
+    ("tokens", trained(tokens=TOKENS + 100), "tokens hold 10"),
+    ("targets", trained(targets=[1, 2]), "targets is a list: whole numbers [batch, sequence] are needed"),
+    ("targets", trained(targets=TARGETS[:, :3]), "targets have shape (1, 3), logits (1, 4, 18): one target a token"),
+    # accounting
+    ("timeline", lambda: state_bytes_held(DONE.held(0), 0), "timeline=[]: a Timeline is needed, such as run(...).time"),
+    ("rank of held", lambda: state_bytes_held(DONE, 2), "rank=2: the timeline has ranks 0 to 1"),
+]
+
+
+@pytest.mark.parametrize(("argument", "call", "message"), ROWS, ids=[f"{i} {row[0]}" for i, row in enumerate(ROWS)])
+def test_bad_input_is_a_value_error_that_says_what_would_be_right(argument, call, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call()
+
+
+def test_the_table_has_a_row_for_every_argument_of_every_public_function():
+    named = {row[0].split(" ")[0] for row in ROWS}
+    free = {
+        *("self", "cls", "comm"),  # only a run makes one
+        *("keep_after_forward", "overflow"),  # anything is true or false
+        *("skipped", "norm", "loss_scale"),  # of a StepResult, which is an answer
+    }
+    classes = (Zero, DataParallel, Replica, ShardMap, StateBytes, LossScale, Offload)
+    functions = {name: x for name, x in vars(parlab.zero).items() if name in parlab.zero.__all__ and callable(x)}
+    for owner in classes:
+        for name, method in inspect.getmembers(owner, inspect.isroutine):
+            if not name.startswith("_") and not hasattr(tuple, name):
+                functions[f"{owner.__name__}.{name}"] = method
+    for name, function in functions.items():
+        if name != "Replica":
+            assert set(inspect.signature(function).parameters) - free <= named, name
+
+
+def test_numpy_numbers_are_as_good_as_pythons():
+    options = {"microbatches": np.int64(1), "prefetch": np.int32(1), "max_norm": np.float32(1)}
+    zero(stage=np.int64(2), ranks_per_node=np.int64(1), **options)()
+    assert shard_range(np.int64(10), np.int64(1), np.int64(3)) == range(4, 7)
+
+
+def test_a_dead_end_before_any_work_leaves_the_weights_alone():
+    params = toy(0)
+    arrays = dict(params)
+    with pytest.raises(ValueError, match="prefetch"):
+        zero(params=params, stage=3, prefetch=-1)()
+    assert all(params[name] is arrays[name] for name in arrays)
