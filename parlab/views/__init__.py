@@ -8,6 +8,7 @@ from parlab.views.explore_all_reduce import collectives, explore_collectives
 from parlab.views.explore_ring import explore_ring_masks, explore_ring_overlap, ring_overlap
 from parlab.views.explore_schedules import explore_schedules, pipeline
 from parlab.views.explore_tensor import explore_tensor, tensor
+from parlab.views.explore_zero import explore_zero, zero
 from parlab.views.gather_overlap import gather_overlap
 from parlab.views.gradients import wrong_gradients
 from parlab.views.guess import predict, prediction
@@ -43,6 +44,7 @@ __all__ = [
     "explore_schedules",
     "explore_tensor",
     "explore_two_ranks",
+    "explore_zero",
     "gather_overlap",
     "held_bytes",
     "kept_activations",
@@ -63,6 +65,7 @@ __all__ = [
     "timeline",
     "two_ranks",
     "wrong_gradients",
+    "zero",
     "zero_traffic",
 ]
 
