@@ -19,7 +19,7 @@ from parlab.world.units import format_time
 from parlab.zero import shard_range
 
 ITEMSIZE = 8  # bytes: everything is float64
-TOLERANCE = 1e-12  # of the largest entry
+TOLERANCE = 1e-12  # of an entry, or of 1
 MOMENTS, WHOLE, GATHERED = "moments", "whole gradients", "gathered weights"
 
 
@@ -58,7 +58,7 @@ def _try_zero_1(answer: Callable[..., Any], case: StepCase) -> list[str]:
 
         done = ran(program, size, "zero_1(comm, weights, gradient, state, update)")
         _check_weights(done.results, weights, case, step, partial(_mistakes, before, gradients, moments, step))
-        sent = sum(done.timeline.bytes_sent(rank) for rank in range(size)) // ITEMSIZE
+        sent = _sent(done.timeline)
         lines = [
             at_most(
                 "elements that all ranks send in a step", sent, "2Ψ(N − 1)", 2 * n * (size - 1), _why_more(sent, case)
@@ -169,16 +169,14 @@ def _try_stage_2(answer: Callable[..., Any], case: BlocksCase) -> list[str]:
 
     done = ran(program, case.size, "stage_2(comm, backward, microbatches)")
     for rank, result in enumerate(done.results):
-        if not isinstance(result, dict) or sorted(result) != list(range(len(case.blocks))):
-            keys = f" with the keys {sorted(result)}" if isinstance(result, dict) else ""
+        if not isinstance(result, dict) or set(result) != set(range(len(case.blocks))):
+            keys = f" with the keys {list(result)}" if isinstance(result, dict) else ""
             raise Wrong(
                 f"rank {rank} returned {type(result).__name__}{keys}, expected a shard for each block, by block"
             )
         for block in reversed(range(len(case.blocks))):
             of_block = [g for b, g in zip(case.order, gradients, strict=True) if b == block]
             _check_shard(rank, block, result[block], np.stack(of_block), case)
-    passes = sum(done.timeline.bytes_sent(rank) for rank in range(case.size)) // ITEMSIZE
-    k = case.microbatches
     alive, unsent = peak_bytes(done.timeline, WHOLE), _most_unsent(done.timeline, case)
     likely = (
         "a whole gradient is still referenced after it was reduced: by a list, a dictionary, or a view of a part of it"
@@ -188,9 +186,9 @@ def _try_stage_2(answer: Callable[..., Any], case: BlocksCase) -> list[str]:
     return [
         at_most(
             "elements that all ranks send",
-            passes,
+            _sent(done.timeline),
             "k·Ψ(N − 1)",
-            k * sum(case.blocks) * (case.size - 1),
+            case.microbatches * sum(case.blocks) * (case.size - 1),
             "an all_reduce gives every rank the whole sum, and each needs its shard only",
         ),
         at_most("bytes of whole gradients held", max(alive, unsent), "two blocks", ITEMSIZE * _two(case), likely),
@@ -217,7 +215,9 @@ def _check_shard(rank: int, block: int, found: Any, gradients: Any, case: Blocks
     own = slice(shard_range(n, rank, size).start, shard_range(n, rank, size).stop)
     mean = gradients.mean(axis=(0, 1))
     expected = mean[own]
-    if isinstance(found, np.ndarray) and found.shape == expected.shape and _same(found, expected):
+    if not isinstance(found, np.ndarray):
+        raise Wrong(f"rank {rank}, block {block}: {difference(found, expected)}")
+    if found.shape == expected.shape and _same(found, expected):
         return
     mistakes = {
         "this is the sum: divide by the number of ranks times that of microbatches": k * size * expected,
@@ -228,24 +228,21 @@ def _check_shard(rank: int, block: int, found: Any, gradients: Any, case: Blocks
         "the last microbatch alone: shards of all microbatches add up": gradients[-1].sum(axis=0)[own] / (k * size),
         "the last element of the shard is missing": expected[:-1],
     }
-    causes = [text for text, array in mistakes.items() if np.shape(found) == array.shape and _same(found, array)]
-    said = difference(found, expected) or "returned a wrong shard"
+    causes = [text for text, array in mistakes.items() if found.shape == array.shape and _same(found, array)]
+    said = difference(found, expected)
     raise Wrong(f"rank {rank}, block {block}: {said}", *[f"likely cause: {cause}" for cause in causes[:1]])
 
 
 def _most_unsent(timeline: Timeline, case: BlocksCase) -> int:
     """Bytes of the gradients that are made and not reduced, at the most: of those that wait while one more is made."""
-    starts = [min(column) for column in zip(*(_starts(timeline, rank) for rank in range(case.size)), strict=True)]
+    starts = [[span.start for span in timeline.computes if span.rank == rank] for rank in range(case.size)]
     made, most = 0, 0
-    for block, start in zip(case.order, starts, strict=True):
+    for block, *of_ranks in zip(case.order, *starts, strict=True):
+        start = min(of_ranks)
         sent = sum(t.nbytes for t in timeline.transfers if t.end <= start) // (case.size - 1)
         made += ITEMSIZE * case.blocks[block]
         most = max(most, made - sent)
     return most
-
-
-def _starts(timeline: Timeline, rank: int) -> list[int]:
-    return [span.start for span in timeline.computes if span.rank == rank]
 
 
 def _two(case: BlocksCase | PrefetchCase) -> int:
@@ -316,13 +313,12 @@ def _try_prefetch(answer: Callable[..., Any], case: PrefetchCase) -> list[str]:
         x = float(rank)
         for block in case.order:
             x = (2 * x + float(np.sum(weights[block]))) % 1009
-        if result != x:
+        if not isinstance(result, float) or result != x:
             raise Wrong(f"rank {rank} returned {result!r:.40}, expected {x}: what the last work returned")
-    sent = sum(done.timeline.bytes_sent(rank) for rank in range(case.size)) // ITEMSIZE
     return [
         at_most(
             "elements that all ranks send",
-            sent,
+            _sent(done.timeline),
             "2Ψ(N − 1)",
             2 * sum(case.blocks) * (case.size - 1),
             "something is gathered that is not used",
@@ -404,6 +400,11 @@ PREFETCH = Exercise(
     ],
     attempt=_try_prefetch,
 )
+
+
+def _sent(timeline: Timeline) -> int:
+    """Elements that all ranks together sent."""
+    return sum(timeline.bytes_sent(rank) for rank in range(timeline.size)) // ITEMSIZE
 
 
 def _same(a: Any, b: Any) -> bool:
