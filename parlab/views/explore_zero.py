@@ -78,6 +78,7 @@ def zero(
     axes.set_ylim(len(STAGES) - 0.5, -0.5)
     marks.rectangles(axes, "chosen", [0], [END], [stage - 0.46], [stage + 0.46], [CHOSEN])
     draw_state(axes, {number: _cut(parts) for number, parts in held.items()})
+    axes.axvline(DEVICE, color=theme.PAPER, linewidth=4)  # so that the dashes are seen on dark bars too
     axes.axvline(DEVICE, gid="device", **EDGE)
     _name_axes(axes, whole, held, stage, state, offload)
     for line, words in enumerate((limits, APART)):
@@ -130,11 +131,12 @@ def _name_axes(
     axes.get_yticklabels()[chosen].set_weight("bold")
     axes.xaxis.set_major_locator(MultipleLocator(20e9))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: decimal_bytes(nbytes)))
+    axes.set_xlabel("model state on a device", size=theme.TEXT, color=theme.INK)
     beside = axes.get_yaxis_transform()
     for stage, parts in held.items():
         total, away = sum(parts), parts[2] < whole[stage][2]
         formula = state_formula(stage, StateBytes(state.weight, state.gradient, 0) if away else state)
-        host = f", and {decimal_bytes(whole[stage][2])} on the host" if away else ""
+        host = f"; {decimal_bytes(whole[stage][2])} on the host" if away else ""
         fits = "fits" if total <= DEVICE else "does not fit"
         weight = "bold" if stage == chosen else "normal"
         words = f"{decimal_bytes(total)} = {formula}\n{fits}{host}"

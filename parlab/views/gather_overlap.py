@@ -189,7 +189,9 @@ def _draw_curves(axes: Axes, layer: Layer, last: float) -> None:
 
 def _mark_crossing(axes: Axes, crossing: float, layer: Layer, last: float) -> None:
     axes.plot([crossing] * 2, [0, 2.55 * layer.gather], gid="crossing", **CROSSING)
-    words = f"{crossing:.4g} tokens, latency apart: a weight's\n2 FLOPs a token last as long as its gather"
+    words = (
+        f"{crossing:.4g} tokens: a weight's 2 FLOPs a token last as long\nas its gather, latency and attention apart"
+    )
     right = crossing < 0.6 * last
     place = {"xytext": (6 if right else -6, 0), "ha": "left" if right else "right", "va": "top"}
     where = (crossing, 2.45 * layer.gather)

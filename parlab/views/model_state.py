@@ -17,7 +17,7 @@ from parlab.zero import MIXED, StateBytes, model_state_bytes, state_bytes_held
 STAGES = range(4)
 NAMES = ("data parallel", "ZeRO stage 1", "ZeRO stage 2", "ZeRO stage 3")
 PARTS = ("weights", "gradients", "optimizer")
-COLORS = {"weights": "#0072B2", "gradients": "#E08214", "optimizer": "#1F7A5C"}  # as in the paper: blue, orange, green
+COLORS = {"weights": "#0072B2", "gradients": "#E08214", "optimizer": "#0F5238"}  # as in the paper: blue, orange, green
 LABELS = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer state"}
 BAR = {"linewidth": 9, "solid_capstyle": "butt"}  # a colour in a legend
 POINT = {"marker": "o", "markersize": 9, "linestyle": "none", "color": theme.PAPER, "markeredgecolor": theme.INK}

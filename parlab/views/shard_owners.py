@@ -60,10 +60,7 @@ def shard_owners(owned: Owned | ShardMap, *, title: str | None = None) -> Pictur
     _draw_strips(axes, checked)
     _name_axes(axes, checked, unit)
     picture.title(figure, title or headline)
-    ranks = len(next(iter(checked.values())))
-    square = {"linewidth": 9, "solid_capstyle": "butt"}
-    colors = [(f"rank {rank}", {"color": theme.rank_color(rank), **square}) for rank in range(min(ranks, 8))]
-    picture.line_legend(figure, colors)
+    _legend(figure, len(next(iter(checked.values()))))
     return figure
 
 
@@ -151,6 +148,21 @@ def _words(piece: Piece) -> list[str]:
     if piece.more:
         return [f"rank {piece.rank}, +1", f"{piece.rank}, +1", "+1", "+"]
     return [f"rank {piece.rank}", f"{piece.rank}"]
+
+
+def _legend(figure: Picture, size: int) -> None:
+    """Every eighth rank has the same colour."""
+    square = {"linewidth": 9, "solid_capstyle": "butt"}
+    every = len(theme.RANKS)
+    names = [
+        ", ".join([*map(str, range(rank, size, every)[:2]), *["…"] * (size > rank + 2 * every)])
+        for rank in range(min(size, every))
+    ]
+    if size <= every:
+        names = [f"rank {name}" for name in names]
+    picture.line_legend(
+        figure, [(name, {"color": theme.rank_color(rank), **square}) for rank, name in enumerate(names)]
+    )
 
 
 def _name_axes(axes: Axes, owned: Mapping[str, Sequence[int]], unit: str) -> None:

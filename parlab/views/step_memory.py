@@ -15,6 +15,7 @@ from parlab.views import theme
 from parlab.views.lanes import checked_ranks, legend_of, time_axis, timeline_of
 from parlab.views.marks import text_width
 from parlab.views.memory import RECEIVED, Steps, stacked
+from parlab.views.model_state import COLORS
 from parlab.views.picture import Picture, framed, inches, short, title
 from parlab.world import Run, Timeline
 from parlab.world.timeline import Span
@@ -31,13 +32,13 @@ class Layer(NamedTuple):
 
 
 LAYERS = (  # from the bottom to the top
-    Layer(accounting.OPTIMIZER, "#1F7A5C", "optimizer state"),
-    Layer(accounting.WEIGHTS, "#0072B2", "weights"),
-    Layer(accounting.GRADIENTS, "#E08214", "gradients"),
+    Layer(accounting.OPTIMIZER, COLORS["optimizer"], "optimizer state"),
+    Layer(accounting.WEIGHTS, COLORS["weights"], "weights"),
+    Layer(accounting.GRADIENTS, COLORS["gradients"], "gradients"),
     Layer(accounting.GATHERED, "#8CC4EF", "gathered weights"),
     Layer(accounting.LEAVING, "#F7D488", "gradients on their way"),
     Layer(RECEIVED, theme.KINDS["receive"].color, "messages"),
-    Layer("", "#999999", "other"),  # what the program itself holds
+    Layer("", "#000000", "other"),  # what the program itself holds
     Layer(accounting.ACTIVATIONS, "#DDDDDD", "activations"),
 )
 Stack = tuple[list[int], list[list[int]]]  # times of changes, and the bytes of each of LAYERS from then on

@@ -11,13 +11,19 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 from parlab.views import marks, theme
 from parlab.views.lanes import timeline_of
 from parlab.views.marks import text_width
+from parlab.views.model_state import COLORS as STATE
 from parlab.views.picture import Picture, inches, line_legend, plot, short, title
 from parlab.world import Run, Timeline
 from parlab.world.arguments import whole
 from parlab.world.units import format_bytes
 
 HEIGHT = 4.4  # inches
-COLORS = {"all_reduce": "#666666", "reduce_scatter": "#E08214", "all_gather": "#0072B2", "other": "#CC79A7"}
+COLORS = {
+    "all_reduce": "#666666",
+    "reduce_scatter": STATE["gradients"],
+    "all_gather": STATE["weights"],
+    "other": theme.KINDS["receive"].color,
+}
 SAID = {
     "all_reduce": "all-reduce of gradients",
     "reduce_scatter": "reduce-scatter of gradients",
@@ -138,6 +144,4 @@ def _name_axes(axes: Axes, names: Sequence[str]) -> None:
     width, room = max(map(text_width, lines)), 72 * inches(axes)[0] / len(names)
     axes.tick_params(axis="x", length=0, labelsize=theme.SMALL * min(theme.TEXT / theme.SMALL, 0.95 * room / width))
     axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.grid(axis="y", color=theme.GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
     axes.set_ylabel("passes of Ψ(N − 1) elements", size=theme.TEXT, color=theme.INK)
