@@ -150,6 +150,6 @@ def toy(seed: int, dtype: str = "float64") -> dict[str, np.ndarray]:
 
 
 def add_all(replica: Replica, gradients: dict[str, Any]) -> None:
-    """The gradients of a backward pass over weights that are each a block of their own."""
-    for name in reversed(replica.block_names):
-        replica.add_gradients(name, {name: gradients[name]})
+    """The gradients of a backward pass, block by block."""
+    for block in reversed(replica.block_names):
+        replica.add_gradients(block, {name: gradients[name] for name in replica._shapes[block]})

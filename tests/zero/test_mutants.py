@@ -113,15 +113,10 @@ def test_moments_shifted_by_one_rank_against_their_masters_are_caught(monkeypatc
             moment[...] = self.comm.sendrecv(moment, self.comm.right, self.comm.left)
         return right(self, *arguments)
 
-    options = {"size": 4, "blocks": {"a": ("a", "b", "c")}}
-    monkeypatch.setattr("tests.zero.test_mutants.add_all", add_all_at_once)
+    options = {"size": 4, "blocks": {"all": ("a", "b", "c")}}
     assert wrong(stage, **options) == set()
     monkeypatch.setattr(OptimizerShard, "update", shifted)
     assert wrong(stage, **options) == {SERIAL}
-
-
-def add_all_at_once(replica, gradients):
-    replica.add_gradients("a", gradients)
 
 
 @pytest.mark.parametrize(("stage", "microbatches"), [(0, 1), (1, 2)])
@@ -223,8 +218,7 @@ def test_counts_of_two_ranks_swapped_on_all_of_them_are_caught(monkeypatch, stag
         right(self, arrays, counts, rank)
         self.own = slice(6, 12) if rank == 0 else slice(0, 6)
 
-    monkeypatch.setattr("tests.zero.test_mutants.add_all", add_all_at_once)
-    options = {"size": 2, "blocks": {"a": ("a", "b", "c")}}
+    options = {"size": 2, "blocks": {"all": ("a", "b", "c")}}
     assert wrong(stage, **options) == set()
     monkeypatch.setattr(Layout, "__init__", swapped)
     assert SERIAL in wrong(stage, **options)
