@@ -349,12 +349,18 @@ def refused(name, answer):
     [
         (changed(zero_1, parts=1), "likely cause: the gradient is 2 times too large: the mean over ranks is needed"),
         (changed(zero_1, parts=4), "likely cause: the gradient is 2 times too small"),
-        (changed(zero_1, forget=True), "weight 1 is in the shard of rank 0, 0 to 1\n  likely cause: not updated"),
+        (
+            changed(zero_1, forget=True),
+            "weight 1 belongs to rank 0, whose shard is 0 to 1\n  likely cause: no rank has updated it",
+        ),
         (changed(zero_1, keep=False), "likely cause: the moments start from 0 again: keep them in `state`"),
         (changed(zero_1, gather=False), "likely cause: the other ranks' new weights have not come"),
         (no_messages, "likely cause: updated with this rank's own gradient: nothing was summed"),
         (weights_averaged, "likely cause: each rank took a step with its own gradient, and the weights were averaged"),
-        (divides_without_the_rest, "rank 0: weight 4 is"),
+        (
+            divides_without_the_rest,
+            "weight 4 belongs to rank 1, whose shard is 3 to 4\n  likely cause: no rank has updated it",
+        ),
         (only_rank_0_right, "right on ranks: 0; wrong on: 1"),
         (all_reduce_first, "elements that all ranks send in a step: 12, should be 2Ψ(N − 1) = 8"),
         (all_reduce_first, "likely cause: an all_reduce is a reduce_scatter and an all_gather"),
