@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world import collectives, values
 from parlab.world.arguments import amount, checked_axis, checked_rank, one_array, text, whole
-from parlab.world.collectives import shaped
-from parlab.world.collectives.arguments import (
-    check_out,
-    check_power_of_two,
-    checked_counts,
-    checked_pieces,
-    checked_ranks_per_node,
-)
+from parlab.world.collectives import checked
+from parlab.world.collectives.checked import Collective
 from parlab.world.collectives.common import cut
 from parlab.world.log import COMPUTE, PRINT
 from parlab.world.requests import CollectiveRequest, MessageRequest, Request
@@ -156,16 +149,8 @@ class Comm:
             ValueError: an unknown `op` or `algorithm`, or `ranks_per_node` missing or not a divisor.
             MismatchError: another rank entered another collective, or this one with other arguments.
         """
-        run = collectives.chosen("all_reduce", algorithm)
         x = one_array(x)
-        combine = collectives.combiner(op, x)
-        if algorithm == "hierarchical":
-            per_node = checked_ranks_per_node(ranks_per_node, self.size)
-            inner = self._enter("all_reduce", x, op=op, algorithm=algorithm, ranks_per_node=per_node)
-            return collectives.hierarchical_all_reduce(inner, x, combine, per_node)
-        if ranks_per_node is not None:
-            raise ValueError(f"ranks_per_node={ranks_per_node!r}: only algorithm='hierarchical' takes it")
-        return run(self._enter("all_reduce", x, op=op, algorithm=algorithm), x, combine)
+        return checked.all_reduce(self, x, op, algorithm, ranks_per_node)(self, x)
 
     def reduce(self, x: Array, root: int = 0, op: str = "sum") -> Array | None:
         """Combine the ranks' arrays on rank `root`, by a binomial tree; the others get None. See `all_reduce`."""
@@ -204,15 +189,8 @@ class Comm:
 
         Raises: as `all_reduce`, and ValueError where `out` does not fit.
         """
-        run = collectives.chosen("all_gather", algorithm)
         x = one_array(x)
-        axis = checked_axis(axis, "axis", x)
-        counts = checked_counts(counts, self.size, algorithm, x.shape[axis], self.rank)
-        check_out(out, x, self.size * x.shape[axis] if counts is None else sum(counts))
-        check_power_of_two(algorithm, self.size)
-        shape = x.shape if counts is None else (*x.shape[:axis], "counts", *x.shape[axis + 1 :])
-        inner = self._enter("all_gather", x, shape=shape, axis=axis, algorithm=algorithm, counts=counts)
-        return shaped.gathered(run, inner, x, axis, counts, out)
+        return checked.all_gather(self, x, axis, algorithm, counts, out)(self, x)
 
     def reduce_scatter(
         self,
@@ -234,14 +212,8 @@ class Comm:
 
         Raises: as `all_reduce`, and ValueError where the axis does not divide.
         """
-        run = collectives.chosen("reduce_scatter", algorithm)
         x = one_array(x)
-        axis = checked_axis(axis, "axis", x)
-        combine = collectives.combiner(op, x)
-        counts = checked_pieces(counts, self.size, algorithm, x, axis)
-        check_power_of_two(algorithm, self.size)
-        inner = self._enter("reduce_scatter", x, axis=axis, op=op, algorithm=algorithm, counts=counts)
-        return shaped.scattered(run, inner, x, axis, combine, counts)
+        return checked.reduce_scatter(self, x, axis, op, algorithm, counts)(self, x)
 
     def all_to_all(self, x: Array, split_axis: int, concat_axis: int, algorithm: str | None = None) -> Array:
         """Cut `x` along `split_axis`, send the i-th piece to rank i, and join what comes along `concat_axis`.
@@ -254,7 +226,7 @@ class Comm:
 
         Raises: as `all_reduce`, and ValueError where the axis does not divide.
         """
-        run = collectives.chosen("all_to_all", algorithm)
+        run, algorithm = collectives.chosen("all_to_all", algorithm)
         x = one_array(x)
         split_axis = checked_axis(split_axis, "split_axis", x)
         concat_axis = checked_axis(concat_axis, "concat_axis", x)
@@ -290,20 +262,23 @@ class Comm:
 
     def iall_reduce(self, x: Array, op: str = "sum", algorithm: str | None = None) -> Request:
         """Start an `all_reduce` and go on; `wait()` returns its result."""
-        return self._beside("iall_reduce", x, lambda comm, x: comm.all_reduce(x, op, algorithm))
+        x = one_array(x)
+        return self._beside("iall_reduce", x, checked.all_reduce(self, x, op, algorithm))
 
     def iall_gather(
         self, x: Array, axis: int = 0, *, counts: list[int] | None = None, out: Array | None = None
     ) -> Request:
         """Start an `all_gather` and go on; `wait()` returns its result. Leave `out` alone until then."""
-        return self._beside("iall_gather", x, lambda comm, x: comm.all_gather(x, axis, counts=counts, out=out))
+        x = one_array(x)
+        return self._beside("iall_gather", x, checked.all_gather(self, x, axis, None, counts, out))
 
     def ireduce_scatter(self, x: Array, axis: int = 0, op: str = "sum", *, counts: list[int] | None = None) -> Request:
         """Start a `reduce_scatter` and go on; `wait()` returns its result."""
-        return self._beside("ireduce_scatter", x, lambda comm, x: comm.reduce_scatter(x, axis, op, counts=counts))
+        x = one_array(x)
+        return self._beside("ireduce_scatter", x, checked.reduce_scatter(self, x, axis, op, None, counts))
 
-    def _beside(self, call: str, x: Array, collective: Callable[[Comm, Array], Array]) -> Request:
-        cell = [values.copied(one_array(x))]
+    def _beside(self, call: str, x: Array, collective: Collective) -> Request:
+        cell = [values.copied(x)]
         group = self._engine.subgroup(f"{self._group.name} (beside)", self._group.members)
         self._last_beside = self._engine.spawn(
             self._seat, lambda seat: collective(Comm(self._engine, seat, group), cell[0]), self._last_beside

@@ -30,9 +30,15 @@ COLLECTIVE_MISMATCHES = {
     "op of reduce": (lambda c, x: c.reduce(x, 0, "min"), lambda c, x: c.reduce(x), "op=min", "op=sum"),
     "algorithm": (
         lambda c, x: c.all_gather(x, algorithm="bruck"),
-        lambda c, x: c.all_gather(x, algorithm="ring"),
+        lambda c, x: c.all_gather(x, algorithm="recursive_doubling"),
         "algorithm=bruck",
-        "algorithm=ring",
+        "algorithm=recursive_doubling",
+    ),
+    "default algorithm": (
+        lambda c, x: c.all_gather(x),
+        lambda c, x: c.all_gather(x, algorithm="bruck"),
+        "all_gather(float64[8], axis=0)",
+        "algorithm=bruck",
     ),
     "shape": (
         lambda c, x: c.all_reduce(x),
@@ -90,6 +96,18 @@ def test_collectives_that_differ_are_shown_as_both_calls(first, second, shown_fi
     assert "entered different collectives: rank 0 calls" in before
     assert shown_first in before
     assert shown_second in after
+
+
+def test_asking_for_the_default_algorithm_by_name_is_the_same_call():
+    def program(comm):
+        named = comm.rank == 1
+        comm.all_reduce(EIGHT, algorithm="ring" if named else None)
+        comm.all_gather(EIGHT, algorithm="ring" if named else None)
+        comm.reduce_scatter(EIGHT, algorithm="ring" if named else None)
+        comm.iall_reduce(EIGHT, algorithm="ring" if named else None).wait()
+        return comm.all_to_all(EIGHT, 0, 0, "pairwise" if named else None).size
+
+    assert run(program, 2).results == [8, 8]
 
 
 def test_a_mismatch_in_a_subgroup_names_the_group_and_the_ranks_of_the_run():

@@ -72,18 +72,20 @@ ALGORITHMS: dict[str, dict[str, Callable[..., Any]]] = {
 }
 
 
-def chosen(collective: str, algorithm: str | None) -> Callable[..., Any]:
-    """The function of `algorithm`; None: the first.
+def chosen(collective: str, algorithm: str | None) -> tuple[Callable[..., Any], str | None]:
+    """The function of `algorithm`, and how calls that ask for it are compared: by name, or by None for the default one,
+    which may be asked for in both ways.
 
     Raises:
         ValueError: there is no such algorithm for this collective.
     """
     known = ALGORITHMS[collective]
-    if algorithm is None:
-        return next(iter(known.values()))
+    default = next(iter(known))
+    if algorithm is None or algorithm == default:
+        return known[default], None
     if algorithm not in list(known):  # a list, because what cannot be a key is a wrong name too
         raise ValueError(f"algorithm={algorithm!r}: {collective} has {', '.join(known)}")
-    return known[algorithm]
+    return known[algorithm], algorithm
 
 
 __all__ = [
