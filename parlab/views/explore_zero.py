@@ -18,12 +18,12 @@ from parlab.views.model_state import (
     decimal_bytes,
     draw_state,
     spoken,
+    state_by_stage,
     state_formula,
-    state_parts,
 )
 from parlab.views.picture import Picture, line_legend, plot, title
 from parlab.views.widget import Explorer, choice, steps
-from parlab.zero import MIXED, StateBytes
+from parlab.zero import MIXED, StateBytes, model_state_bytes
 
 DEVICE = 80e9  # bytes of memory
 END = 2 * DEVICE  # of the axis; longer bars are cut there
@@ -52,7 +52,7 @@ def zero(
         offload: stages 1 to 3 keep the optimizer's state in the host's memory.
 
     Raises:
-        ValueError: what `model_state_bytes` refuses.
+        ValueError: what `model_state_bytes` refuses, or no parameters.
 
     >>> zero(7.5e9, 64, stage=1)
     Stage 1, Ψ = 7.5 billion, N = 64: 31.4 GB of model state, fits an 80 GB device
@@ -64,7 +64,8 @@ def zero(
     Stage 1 on 64 devices fits up to Ψ = 19.1 billion; Ψ = 7.5 billion fits from N = 2 on.
     Activations, buffers and the blocks in use come on top: ZeRO shards the model's state alone.
     """
-    whole = {number: state_parts(params, N, number, state) for number in STAGES}
+    model_state_bytes(params, N, stage, state=state)  # refuses what makes no sense, before anything is drawn
+    whole = state_by_stage(params, N, state)
     away = {number: offload and number > 0 for number in STAGES}
     held = {number: [*parts[:2], 0 if away[number] else parts[2]] for number, parts in whole.items()}
     total = sum(held[stage])
@@ -90,7 +91,7 @@ def zero(
 
 def _limits(params: float, N: int, stage: int, on_device: StateBytes) -> str:
     """The largest model that fits N devices, and how many devices this one needs."""
-    most = DEVICE / sum(state_parts(1, N, stage, on_device))
+    most = DEVICE / model_state_bytes(1, N, stage, state=on_device)
     replicated, sharded = params * sum(on_device[: 3 - stage]), params * sum(on_device[3 - stage :])
     first = f"Stage {stage} on {N} device{'s' if N > 1 else ''} fits up to Ψ = {spoken(float(f'{most:.3g}'))}"
     if replicated > DEVICE or (replicated == DEVICE and sharded):

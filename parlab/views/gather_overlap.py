@@ -63,7 +63,8 @@ def gather_overlap(
     forward and backward. Without prefetch nothing overlaps: 3g. With it, max(0, g − f) + max(0, 2g − b).
 
     Args:
-        runs: of a step with `forward_backward` at stage 3, `{prefetch: {tokens a rank: run}}`.
+        runs: of a step with `forward_backward` at stage 3, `{prefetch: {tokens a rank: run}}`,
+            where prefetch is 0 or 1.
         config: of the model that ran, with 3 layers or more.
         S: tokens of a sequence; the tokens of a rank are a multiple.
         itemsize: bytes of a weight as it travels.
@@ -72,8 +73,7 @@ def gather_overlap(
     Raises:
         ValueError: no runs, something else, other numbers of ranks, one rank, or fewer layers.
     """
-    size, cluster = _checked(runs, config, S, cluster)
-    whole("itemsize", itemsize)
+    size, cluster = _checked(runs, config, S, itemsize, cluster)
     layer = _layer(config, S, size, itemsize, cluster)
     measured = {
         prefetch: {tokens: _waiting(run.on(cluster), config) for tokens, run in sorted(by_tokens.items())}
@@ -97,17 +97,18 @@ def gather_overlap(
     return figure
 
 
-def _checked(runs: Any, config: Any, S: Any, cluster: Any) -> tuple[int, Cluster]:
+def _checked(runs: Any, config: Any, S: Any, itemsize: Any, cluster: Any) -> tuple[int, Cluster]:
     if not isinstance(config, LlamaConfig) or config.num_hidden_layers < FEWEST:
         raise ValueError(f"config={config!r:.60}: a LlamaConfig with {FEWEST} layers or more is needed")
-    if whole("S", S) < 1:
-        raise ValueError(f"S={S!r}: a sequence has 1 token or more")
+    for name, value in (("S", S), ("itemsize", itemsize)):
+        if whole(name, value) < 1:
+            raise ValueError(f"{name}={value!r}: must be at least 1")
     if not isinstance(runs, Mapping) or not all(isinstance(points, Mapping) for points in runs.values()):
         raise ValueError(f"runs={runs!r:.60}: must be {{prefetch: {{tokens a rank: run}}}}")
     done = []
     for prefetch, points in runs.items():
-        if whole("runs: prefetch", prefetch) < 0:
-            raise ValueError(f"runs: prefetch {prefetch!r} must be at least 0")
+        if prefetch not in (0, 1):
+            raise ValueError(f"runs: prefetch {prefetch!r}: the formula knows 0 and 1")
         for tokens, run in points.items():
             if whole("runs: tokens", tokens) < 1 or tokens % S:
                 raise ValueError(f"runs[{prefetch}]: {tokens!r} tokens a rank are no multiple of S={S}")

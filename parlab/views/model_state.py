@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -43,7 +44,7 @@ def model_state_memory(
         state: bytes a parameter, in the formula; what runs held needs the same precision.
 
     Raises:
-        ValueError: what `model_state_bytes` refuses, no stage, something that is no run, or a run on other ranks.
+        ValueError: what `model_state_bytes` refuses, no parameters, no stage, no run, or a run on other ranks.
 
     Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", figure 1.
 
@@ -55,9 +56,10 @@ def model_state_memory(
         2       15 GB      234 MB     1.41 GB     16.6 GB  = 2Ψ + 14Ψ/N
         3      234 MB      234 MB     1.41 GB     1.88 GB  = 16Ψ/N
     """
-    formula = {stage: state_parts(num_params, ranks, stage, state) for stage in STAGES}
-    held = _measured(measured or {}, ranks, (measured_params or num_params))
-    scale = num_params / (measured_params or num_params)
+    formula = state_by_stage(num_params, ranks, state)
+    small = num_params if measured_params is None else measured_params
+    held = _measured({} if measured is None else measured, ranks, small)
+    scale = num_params / small
     headline = f"Model state a device, Ψ = {spoken(num_params)}, N = {ranks}, {state.total} bytes a parameter"
     lines = [headline, f"{'stage':>5}" + "".join(f"{name:>12}" for name in (*PARTS, "all"))]
     for stage, parts in formula.items():
@@ -76,14 +78,16 @@ def model_state_memory(
     return figure
 
 
-def state_parts(num_params: float, ranks: int, stage: int, state: StateBytes) -> list[float]:
-    """Bytes a device of weights, gradients and optimizer state.
+def state_by_stage(num_params: float, ranks: int, state: StateBytes) -> dict[int, list[float]]:
+    """Bytes a device of weights, gradients and optimizer state, by stage.
 
     Raises:
-        ValueError: what `model_state_bytes` refuses.
+        ValueError: what `model_state_bytes` refuses, or no parameters.
     """
+    if not model_state_bytes(num_params, ranks, 0, state=state) > 0:
+        raise ValueError(f"num_params={num_params!r}, state={state!r}: a model has parameters, of a byte or more")
     only = (StateBytes(state.weight, 0, 0), StateBytes(0, state.gradient, 0), StateBytes(0, 0, state.optimizer))
-    return [model_state_bytes(num_params, ranks, stage, state=part) for part in only]
+    return {stage: [model_state_bytes(num_params, ranks, stage, state=part) for part in only] for stage in STAGES}
 
 
 def state_formula(stage: int, state: StateBytes) -> str:
@@ -137,7 +141,7 @@ def _measured(measured: Any, ranks: int, num_params: float) -> dict[int, list[fl
     """Bytes of the three parts by stage, the mean over ranks: however uneven the shards, it is the formula's."""
     if not isinstance(measured, Mapping):
         raise ValueError(f"measured={measured!r:.60}: must be {{stage: run}}")
-    if not num_params > 0 and measured:
+    if not isinstance(num_params, Real) or not num_params > 0:
         raise ValueError(f"measured_params={num_params!r}: must be a positive number")
     held = {}
     for stage, run in measured.items():

@@ -154,12 +154,11 @@ def _legend(figure: Picture, size: int) -> None:
     """Every eighth rank has the same colour."""
     square = {"linewidth": 9, "solid_capstyle": "butt"}
     every = len(theme.RANKS)
-    names = [
-        ", ".join([*map(str, range(rank, size, every)[:2]), *["…"] * (size > rank + 2 * every)])
-        for rank in range(min(size, every))
-    ]
-    if size <= every:
-        names = [f"rank {name}" for name in names]
+    names = [f"rank {rank}" for rank in range(min(size, every))]
+    if size > 2 * every:
+        names = [f"{rank}, …" for rank in range(every)]
+    elif size > every:
+        names = [", ".join(map(str, range(rank, size, every))) for rank in range(every)]
     picture.line_legend(
         figure, [(name, {"color": theme.rank_color(rank), **square}) for rank, name in enumerate(names)]
     )

@@ -12,12 +12,13 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 
 from parlab.views import theme
-from parlab.views.lanes import checked_ranks, legend_of, time_axis, timeline_of
+from parlab.views.lanes import legend_of, time_axis, timeline_of
 from parlab.views.marks import text_width
 from parlab.views.memory import RECEIVED, Steps, stacked
 from parlab.views.model_state import COLORS
 from parlab.views.picture import Picture, framed, inches, short, title
 from parlab.world import Run, Timeline
+from parlab.world.arguments import amount, checked_rank
 from parlab.world.timeline import Span
 from parlab.world.units import format_bytes
 from parlab.zero import accounting, state_bytes_held
@@ -75,7 +76,7 @@ def step_memory(
             did not run.
     """
     shown, levels = _checked(runs, formula)
-    (rank,) = checked_ranks(rank, next(iter(shown.values())).size)
+    rank = checked_rank(rank, "rank", next(iter(shown.values())).size)
     end = max(timeline.makespan for timeline in shown.values())
     stacks = {name: _stack(timeline, rank, end) for name, timeline in shown.items()}
     peaks = {name: max(map(sum, zip(*layers, strict=True))) for name, (_, layers) in stacks.items()}
@@ -117,10 +118,11 @@ def _checked(runs: Any, formula: Any) -> tuple[dict[str, Timeline], dict[str, fl
         raise ValueError(f"runs: they have {sorted(sizes)} ranks, and need the same number")
     if formula is not None and not isinstance(formula, Mapping):
         raise ValueError(f"formula={formula!r:.60}: must be {{name: bytes}}")
+    for name, level in (formula or {}).items():
+        amount(f"formula[{name!r}]", level)
+        if name not in runs:
+            raise ValueError(f"formula[{name!r}]={level!r}: the runs are {', '.join(shown)}")
     levels = {str(name): float(level) for name, level in (formula or {}).items()}
-    for name, level in levels.items():
-        if name not in shown or not 0 <= level < math.inf:
-            raise ValueError(f"formula[{name!r}]={level!r}: must be bytes, for one of {', '.join(shown)}")
     return shown, levels
 
 
@@ -135,19 +137,22 @@ def _stack(timeline: Timeline, rank: int, end: int) -> Stack:
 
 
 def _phases(timeline: Timeline, rank: int) -> list[Phase]:
-    """Forward and backward of every microbatch, and the step, which lasts until the next forward computes."""
+    """Forward and backward of every microbatch, and the step, which lasts until the next forward computes.
+
+    None, if nothing is called "forward": then it is no training step.
+    """
     spans = sorted((span for span in timeline.computes if span.rank == rank), key=lambda span: span.start)
     groups = [(kind, list(of_kind)) for kind, of_kind in groupby(spans, _kind)]
     phases, start = [], 0
-    for (kind, of_kind), following in zip(groups, [*groups[1:], None], strict=True):
+    for number, (kind, of_kind) in enumerate(groups):
         stop = of_kind[-1].end
         if kind == "step":
-            stop = following[1][0].start if following else timeline.makespan
+            stop = timeline.makespan if number + 1 == len(groups) else groups[number + 1][1][0].start
         phases.append(Phase(kind, start, stop))
         start = stop
     if phases and start < timeline.makespan:
         phases.append(Phase("step", start, timeline.makespan))
-    return phases
+    return phases if any(phase.name == "forward" for phase in phases) else []
 
 
 def _kind(span: Span) -> str:

@@ -74,6 +74,8 @@ def _checked(runs: Any, formula: Any, num_params: Any, itemsize: Any) -> tuple[d
         raise ValueError(f"runs: they have {sorted(sizes)} ranks, and need the same number, 2 or more")
     if not isinstance(formula, Mapping) or formula.keys() != shown.keys():
         raise ValueError(f"formula={formula!r:.60}: must be {{name: elements}}, for {', '.join(map(str, shown))}")
+    for name, elements in formula.items():
+        whole(f"formula[{name!r}]", elements)
     for name, value in (("num_params", num_params), ("itemsize", itemsize)):
         if whole(name, value) < 1:
             raise ValueError(f"{name}={value!r}: must be at least 1")
