@@ -36,7 +36,7 @@ def main() -> None:
 def redraws() -> dict[str, Callable[[], object]]:
     """What is timed, by name: each slider's move, and figures of a size that widgets draw."""
     found: dict[str, Callable[[], object]] = {}
-    for explore in (views.explore_two_ranks, views.explore_collectives):
+    for explore in (views.explore_two_ranks, views.explore_collectives, views.explore_tensor, views.explore_zero):
         explorer = explore()
         for control in explorer.controls:
             found[f"{explorer.name}: {control}"] = _mover(explorer, control)

@@ -1,6 +1,7 @@
 """Every control redraws its picture, which is the figure function's; the text is stable."""
 
 import io
+from html import escape
 from itertools import product
 
 import ipywidgets
@@ -13,10 +14,15 @@ from parlab.views import exchange, explore_all_reduce
 from parlab.views.all_reduce_clock import all_reduce_time
 from parlab.views.picture import png
 from parlab.views.widget import BANDWIDTHS, LATENCIES, Explorer, steps
-from parlab.world import Device, Link
+from parlab.world import DGX_H100, Device, Link
 from tests.views.drawn import artists, boxes, title
 
-EXPLORERS = {"two ranks": views.explore_two_ranks, "collectives": views.explore_collectives}
+EXPLORERS = {
+    "two ranks": views.explore_two_ranks,
+    "collectives": views.explore_collectives,
+    "tensor": views.explore_tensor,
+    "zero": views.explore_zero,
+}
 CONTROLS = [(name, control) for name, explore in EXPLORERS.items() for control in explore().controls]
 
 
@@ -40,6 +46,8 @@ def test_every_value_of_every_control_changes_the_picture(name, control):
     [
         (views.explore_two_ranks, views.two_ranks, {"nbytes": 2**20, "latency": 5e-5, "order": list(views.ORDERS)[1]}),
         (views.explore_collectives, views.collectives, {"nodes": 4, "ranks_per_node": 3, "algorithm": "hierarchical"}),
+        (views.explore_tensor, views.tensor, {"t": 8, "cluster": DGX_H100, "sequence_parallel": True}),
+        (views.explore_zero, views.zero, {"params": 70e9, "N": 512, "stage": 3, "offload": True}),
     ],
 )
 def test_the_picture_is_the_figure_functions_with_the_controls_values(explore, draw, values):
@@ -47,7 +55,7 @@ def test_the_picture_is_the_figure_functions_with_the_controls_values(explore, d
     for name, value in values.items():
         explorer.controls[name].value = value
     assert explorer.picture.value == png(draw(**values))
-    assert explorer.numbers.value == f"<pre>{draw(**values)!r}</pre>"
+    assert explorer.numbers.value == f"<pre>{escape(repr(draw(**values)))}</pre>"
     assert repr(explorer) == f"{explorer.name}: {draw(**values)!r}"
 
 
