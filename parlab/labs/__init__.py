@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parlab.labs import collectives, pipeline, ranks, ring, tensor, zero
+from parlab.labs import collectives, pipeline, ranks, ring, tensor, zero, zero_prefetch
 from parlab.labs.exercise import Exercise, Review
 
-ROOMS = (ranks, collectives, ring, pipeline, tensor, zero)
+ROOMS = (ranks, collectives, ring, pipeline, tensor, zero, zero_prefetch)
 EXERCISES = {exercise.name: exercise for room in ROOMS for exercise in room.EXERCISES}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from parlab.labs.exercise import NotWritten, Wrong
-from parlab.labs.rank_programs import learners_line
+from parlab.labs.runs import learners_line
 
 
 def called(answer: Callable[..., Any], call: str, *arguments: Any) -> Any:

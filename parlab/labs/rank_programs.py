@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from parlab.labs.difference import difference
-from parlab.labs.exercise import NotWritten, Wrong
-from parlab.world import CLASSROOM, Cluster, Run, WorldError, per_rank, run
+from parlab.labs.exercise import Wrong
+from parlab.labs.runs import ran, ranks_in_words
+from parlab.world import CLASSROOM, Cluster, Run, per_rank
 
-PARLAB = str(Path(__file__).parents[1])
 ONE_STEP = Cluster.uniform(
     latency=1e-6, bandwidth=math.inf
 )  # every message takes a microsecond: a clock that counts steps
@@ -31,9 +29,8 @@ class Case:
     ranks_per_node: int = 1
 
     def __str__(self) -> str:
-        ranks = "1 rank" if self.size == 1 else f"{self.size} ranks"
         nodes = f" in nodes of {self.ranks_per_node}" if self.ranks_per_node > 1 else ""
-        return f"{ranks}{nodes}, x {self.dtype}[{', '.join(map(str, self.shape))}] on each"
+        return f"{ranks_in_words(self.size)}{nodes}, x {self.dtype}[{', '.join(map(str, self.shape))}] on each"
 
     @property
     def elements(self) -> int:
@@ -145,26 +142,12 @@ class RankProgram:
             NotWritten: it is still the stub.
         """
         inputs = case.inputs()
-        done = self._run(answer, case, inputs)
-        names = {transfer.name for transfer in done.timeline.transfers}
-        if case.size > 1 and not names and all(result is None for result in done.results):
-            raise NotWritten
+        done = ran(answer, case.size, self.call, per_rank(inputs), *self.more(case), cluster=self.cluster)
         self._compare(done.results, case, inputs)
-        for name in sorted(names - {"message", *self.calls}):
+        for name in sorted({transfer.name for transfer in done.timeline.transfers} - {"message", *self.calls}):
             tools = ", ".join(["comm.send", "comm.recv", *(f"comm.{call}" for call in self.calls)])
             raise Wrong(f"the results are right, but comm.{name} did the work: build it from {tools}")
         return [count.check(done, case) for count in self.counts]
-
-    def _run(self, answer: Callable[..., Any], case: Case, inputs: list[Any]) -> Run:
-        try:
-            return run(answer, case.size, per_rank(inputs), *self.more(case), cluster=self.cluster)
-        except NotImplementedError:
-            raise NotWritten from None
-        except WorldError as error:
-            raise Wrong(str(error)) from None
-        except Exception as error:
-            where = learners_line(error) or f"; it is called as {self.call}"
-            raise Wrong(f"rank {error.rank} raised {type(error).__name__}: {error}{where}") from None  # type: ignore[attr-defined]
 
     def _compare(self, results: list[Any], case: Case, inputs: list[Any]) -> None:
         """Raise `Wrong` for the lowest rank whose result is not as expected."""
@@ -210,12 +193,6 @@ class RankProgram:
         if is_result(wanted / case.size):
             return f"{case.size} times too little: divided by the number of ranks once too often"
         return None
-
-
-def learners_line(error: Exception) -> str:
-    """The innermost line of the learner's that the error passed; "" if none."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(PARLAB)]
-    return f", at line {frames[-1].lineno} of {frames[-1].name}: {frames[-1].line}" if frames else ""
 
 
 def inputs_of_all(case: Case, inputs: list[Any], rank: int) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parlab.labs.exercise import Exercise, NotWritten, Wrong
-from parlab.labs.rank_programs import learners_line
+from parlab.labs.runs import ran
 from parlab.nn.embedding import cross_entropy, cross_entropy_backward
 from parlab.nn.layers import CAUSAL_ATTENTION, GatedMLP, RMSNorm, SelfAttention
 from parlab.nn.llama import Llama, LlamaConfig, decoder_block
@@ -18,7 +18,7 @@ from parlab.nn.stage import Stage
 from parlab.tensor import Collective, block_collectives, shard, traffic
 from parlab.tensor.layers import kv_sharers
 from parlab.tensor.shards import vocabulary
-from parlab.world import Comm, Run, WorldError, per_rank, run
+from parlab.world import Comm, Run, per_rank
 
 PREFIX = "model.layers.0"
 TOLERANCE = 1e-10  # of the largest entry
@@ -76,7 +76,7 @@ def _try_block(answer: Callable[..., Any], case: BlockCase) -> list[str]:
     def program(comm: Comm) -> Any:
         return answer(comm, _bare_block(comm, config, weights), x.copy(), dy.copy())
 
-    done = _run(program, case.size, "block_step(comm, block, x, dy)")
+    done = ran(program, case.size, "block_step(comm, block, x, dy)")
     if case.size > 1 and not done.timeline.transfers:
         raise NotWritten
     of_block = {name: gradient for name, gradient in gradients.items() if name.startswith(PREFIX)}
@@ -132,9 +132,7 @@ def _try_loss(answer: Callable[..., Any], case: LossCase) -> list[str]:
     def program(comm: Comm, logits: Any, first: int) -> Any:
         return answer(comm, logits, targets.copy(), first)
 
-    done = _run(program, case.size, "parallel_loss(comm, logits, targets, first)", own, first)
-    if case.size > 1 and not done.timeline.transfers and all(result is None for result in done.results):
-        raise NotWritten
+    done = ran(program, case.size, "parallel_loss(comm, logits, targets, first)", own, first)
     for rank, result in enumerate(done.results):
         _check_form(rank, result, 2, "(loss, dlogits)")
         _compare(rank, "the loss", np.asarray(result[0]), np.asarray(loss), case.size)
@@ -146,19 +144,6 @@ def _try_loss(answer: Callable[..., Any], case: LossCase) -> list[str]:
 
 def _all_reduce_bytes(elements: int, itemsize: int, size: int) -> list[int]:
     return traffic([Collective("all_reduce", "", elements, itemsize, size)], size).nbytes
-
-
-def _run(program: Callable[..., Any], size: int, call: str, *args: Any) -> Run:
-    try:
-        with np.errstate(all="ignore"):  # an overflow is explained by the loss that it gives
-            return run(program, size, *args)
-    except NotImplementedError:
-        raise NotWritten from None
-    except WorldError as error:
-        raise Wrong(str(error)) from None
-    except Exception as error:
-        where = learners_line(error) or f"; it is called as {call}"
-        raise Wrong(f"rank {error.rank} raised {type(error).__name__}: {error}{where}") from None  # type: ignore[attr-defined]
 
 
 def _check_form(rank: int, result: Any, length: int, form: str) -> None:

@@ -1,0 +1,156 @@
+"""The exercise of notebook 06 on time: stage 3's gathers, hidden behind the work on the block before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from parlab.labs.exercise import Exercise, Wrong
+from parlab.labs.runs import at_most, elements_sent, listed, peak_bytes, ran, ranks_in_words, two_blocks
+from parlab.world import Cluster, Comm, Timeline
+from parlab.world.units import format_time
+from parlab.zero import shard_range
+
+ITEMSIZE = 8  # bytes: everything is float64
+GATHERED = "gathered weights"
+
+
+@dataclass(frozen=True)
+class PrefetchCase:
+    """Blocks of so many weights, and the microseconds that each computes."""
+
+    size: int
+    blocks: tuple[int, ...]
+    micros: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{ranks_in_words(self.size)}, blocks of {listed(self.blocks)} weights that compute {listed(self.micros)} µs"
+
+    @property
+    def order(self) -> list[int]:
+        """The blocks, as they are used: there and back."""
+        return [*range(len(self.blocks)), *reversed(range(len(self.blocks)))]
+
+
+LINK = Cluster.uniform(latency=1e-6, bandwidth=8e6)  # an element a microsecond
+
+
+def _try_prefetch(answer: Callable[..., Any], case: PrefetchCase) -> list[str]:
+    draw = np.random.default_rng([case.size, *case.blocks])
+    weights = [draw.integers(1, 100, size=n).astype(float) for n in case.blocks]
+    used: list[list[tuple[int, str]]] = [[] for _ in range(case.size)]  # by rank: (block, whose weights it was given)
+
+    def program(comm: Comm) -> Any:
+        def gather(block: int) -> Any:
+            n = case.blocks[block]
+            whole = np.empty(n)
+            comm.hold(GATHERED, whole)
+            own = shard_range(n, comm.rank, comm.size)
+            return comm.iall_gather(weights[block][own.start : own.stop], out=whole)
+
+        def work(block: int, given: Any, x: float) -> float:
+            with comm.compute(f"block {block}", seconds=case.micros[block] / 1e6):
+                used[comm.rank].append((block, _whose(given, weights)))
+                return (2 * x + float(np.sum(weights[block]))) % 1009
+
+        return answer(comm, list(case.order), gather, work, float(comm.rank))
+
+    done = ran(program, case.size, "prefetch(comm, uses, gather, work, x)", cluster=LINK)
+    for rank, result in enumerate(done.results):
+        _check_uses(rank, used[rank], case)
+        x = float(rank)
+        for block in case.order:
+            x = (2 * x + float(np.sum(weights[block]))) % 1009
+        if not isinstance(result, float) or result != x:
+            raise Wrong(f"rank {rank} returned {result!r:.40}, expected {x}: what the last work returned")
+    return [
+        at_most(
+            "elements that all ranks send",
+            elements_sent(done.timeline, ITEMSIZE),
+            "2Ψ(N − 1)",
+            2 * sum(case.blocks) * (case.size - 1),
+            "something is gathered that is not used",
+        ),
+        at_most(
+            "bytes of gathered weights held",
+            peak_bytes(done.timeline, GATHERED),
+            "two blocks",
+            ITEMSIZE * two_blocks(case.blocks, case.order),
+            "gather one block ahead, not more, and let go of a block after its work",
+        ),
+        at_most(
+            "makespan",
+            done.timeline.makespan,
+            "first gather + Σ max(work, next gather) + last work",
+            _hidden(case),
+            _first_wait(done.timeline, case),
+            format_time,
+        ),
+    ]
+
+
+def _whose(given: Any, weights: Sequence[Any]) -> str:
+    """What `work` was given, in words."""
+    if not isinstance(given, np.ndarray):
+        return f"a {type(given).__name__}: wait() returns the weights"
+    same = [block for block, right in enumerate(weights) if given.shape == right.shape and (given == right).all()]
+    return f"the weights of block {same[0]}" if same else "weights of no block"
+
+
+def _check_uses(rank: int, used: list[tuple[int, str]], case: PrefetchCase) -> None:
+    if [block for block, _ in used] != case.order:
+        raise Wrong(f"rank {rank} worked on blocks {[block for block, _ in used]}, should be {case.order}")
+    for number, (block, given) in enumerate(used):
+        if given != f"the weights of block {block}":
+            raise Wrong(
+                f"rank {rank}, use {number} (from 0): work on block {block} was given {given}",
+                f"likely cause: the next block is that of uses[{number}], on the way back, too",
+            )
+
+
+def _gather_time(case: PrefetchCase, block: int) -> int:
+    """Picoseconds of a ring all-gather: N − 1 steps."""
+    return (case.size - 1) * LINK.intra.picoseconds(ITEMSIZE * case.blocks[block] // case.size)
+
+
+def _hidden(case: PrefetchCase) -> int:
+    """The makespan in picoseconds when each gather runs beside the work on the block before."""
+    work = [10**6 * case.micros[block] for block in case.order]
+    gathers = [_gather_time(case, block) for block in case.order]
+    return gathers[0] + sum(map(max, work[:-1], gathers[1:])) + work[-1]
+
+
+def _first_wait(timeline: Timeline, case: PrefetchCase) -> str:
+    """Where a rank waits although the gather could be under way."""
+    spans = [span for span in timeline.computes if span.rank == 0]
+    for number, (one, other) in enumerate(pairwise(spans), start=1):
+        gap, gather = other.start - one.end, _gather_time(case, case.order[number])
+        if gap > max(0, gather - (one.end - one.start)):
+            return (
+                f"before use {number}, {other.name}, rank 0 waits {format_time(gap)}: its gather takes "
+                f"{format_time(gather)}, and must start before the work that takes {format_time(one.end - one.start)}"
+            )
+    return "the first work waits for more than its own gather"
+
+
+PREFETCH = Exercise(
+    name="06.prefetch",
+    cases=[
+        PrefetchCase(*sizes)
+        for sizes in (
+            (2, (4, 4), (9, 9)),
+            (2, (8, 4, 12), (9, 3, 9)),
+            (1, (3, 5), (2, 2)),
+            (3, (6, 3, 9, 12), (5, 12, 20, 3)),
+            (4, (8, 16, 4, 40), (30, 4, 9, 50)),
+            (7, (21, 14, 28, 7, 35), (30, 30, 12, 40, 25)),
+        )
+    ],
+    attempt=_try_prefetch,
+)
+
+EXERCISES = (PREFETCH,)
