@@ -130,7 +130,7 @@ def _name_axes(
     axes.set_yticks(list(STAGES), NAMES)
     axes.tick_params(axis="y", length=0)
     axes.get_yticklabels()[chosen].set_weight("bold")
-    axes.xaxis.set_major_locator(MultipleLocator(20e9))
+    axes.xaxis.set_major_locator(MultipleLocator(40e9))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: decimal_bytes(nbytes)))
     axes.set_xlabel("model state on a device", size=theme.TEXT, color=theme.INK)
     beside = axes.get_yaxis_transform()

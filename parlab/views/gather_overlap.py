@@ -13,7 +13,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from parlab.nn.formulas import flops_by_block
 from parlab.nn.llama import LlamaConfig
 from parlab.views import theme
-from parlab.views.picture import Picture, line_legend, plot, short, title
+from parlab.views.marks import text_width
+from parlab.views.picture import Picture, inches, line_legend, plot, short, title
 from parlab.world import Cluster, Run, Timeline
 from parlab.world.arguments import whole
 from parlab.world.units import format_time
@@ -193,7 +194,8 @@ def _mark_crossing(axes: Axes, crossing: float, layer: Layer, last: float) -> No
     words = (
         f"{crossing:.4g} tokens: a weight's 2 FLOPs a token last as long\nas its gather, latency and attention apart"
     )
-    right = crossing < 0.6 * last
+    points = 72 * inches(axes)[0] / last
+    right = max(map(text_width, words.split("\n"))) + 8 < (last - crossing) * points
     place = {"xytext": (6 if right else -6, 0), "ha": "left" if right else "right", "va": "top"}
     where = (crossing, 2.45 * layer.gather)
     axes.annotate(words, where, textcoords="offset points", size=theme.SMALL, color=theme.INK, **place)

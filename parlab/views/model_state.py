@@ -72,7 +72,7 @@ def model_state_memory(
         axes.plot([scale * sum(parts)], [stage], gid=f"measured {stage}", clip_on=False, zorder=3, **POINT)
     axes.set_xlim(0, 1.04 * max(max(map(sum, formula.values())), *(scale * sum(parts) for parts in held.values()), 1))
     _name_axes(axes, formula, state)
-    point = [("what a run held", {**POINT, "markersize": 8})] if held else []
+    point = [("what a run held", {**POINT, "markersize": 6.5})] if held else []
     line_legend(figure, [(LABELS[part], {"color": COLORS[part], **BAR}) for part in PARTS] + point)
     title(figure, headline)
     return figure

@@ -127,26 +127,21 @@ def _left_over(counts: Sequence[int]) -> bool:
 def _draw_strips(axes: Axes, owned: Mapping[str, Sequence[int]]) -> None:
     axes.set_xlim(0, max(1, *map(sum, owned.values())))
     axes.set_ylim(len(owned) - 0.5, -0.5)
-    lanes, pieces = [], []
     for lane, counts in enumerate(owned.values()):
-        of_block = _pieces(counts)
-        pieces += of_block
-        lanes += [lane] * len(of_block)
-    colors = [theme.rank_color(piece.rank) for piece in pieces]
-    marks.boxes(axes, "strips", pieces, lanes, (-THICK, THICK), colors)
-    hats = [(lane, piece) for lane, piece in zip(lanes, pieces, strict=True) if piece.more]
-    if hats:
-        marks.boxes(
-            axes, "one more", [piece for _, piece in hats], [lane for lane, _ in hats], HAT, [theme.INK] * len(hats)
-        )
-    words = [_words(piece) for piece in pieces]
-    marks.labels(axes, pieces, lanes, (-THICK, THICK), words, [theme.text_color(color) for color in colors])
+        pieces = _pieces(counts)
+        colors = [theme.rank_color(piece.rank) for piece in pieces]
+        lanes = [lane] * len(pieces)
+        marks.boxes(axes, "strips", pieces, lanes, (-THICK, THICK), colors)
+        hats = [piece for piece in pieces if piece.more]
+        marks.boxes(axes, "one more", hats, lanes[: len(hats)], HAT, [theme.INK] * len(hats))
+        words = [_words(piece) for piece in pieces]
+        marks.labels(axes, pieces, lanes, (-THICK, THICK), words, [theme.text_color(color) for color in colors])
 
 
 def _words(piece: Piece) -> list[str]:
     """From the longest to the shortest: which rank, and whether it has one of the elements left over."""
     if piece.more:
-        return [f"rank {piece.rank}, +1", f"{piece.rank}, +1", "+1", "+"]
+        return [f"rank {piece.rank}, +1", f"{piece.rank}, +1", f"{piece.rank}"]
     return [f"rank {piece.rank}", f"{piece.rank}"]
 
 

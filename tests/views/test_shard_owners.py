@@ -14,6 +14,11 @@ def owned(sizes, ranks, shard_map=None):
     return dict(zip("abcdefgh", cut(sizes, ranks, shard_map), strict=False))
 
 
+def colors(figure):
+    faces = [color for strip in artists(figure, "strips") for color in strip.get_facecolors()]
+    return [tuple(round(255 * channel) for channel in color[:3]) for color in faces]
+
+
 def rgb(code):
     return tuple(int(code[start : start + 2], 16) for start in (1, 3, 5))
 
@@ -23,9 +28,7 @@ def rgb(code):
 def test_a_strip_is_as_long_as_its_block_and_cut_at_the_counts_in_the_owners_colours(sizes, ranks):
     counts = owned(sizes, ranks)
     figure = views.shard_owners(counts)
-    (strips,) = artists(figure, "strips")
-    found = zip(boxes(figure, "strips"), strips.get_facecolors(), strict=True)
-    drawn = [(*box, *(round(255 * channel) for channel in color[:3])) for box, color in found]
+    drawn = [(*box, *color) for box, color in zip(boxes(figure, "strips"), colors(figure), strict=True)]
     expected = []
     for lane, of_block in enumerate(counts.values()):
         ends = np.cumsum(of_block)
@@ -65,9 +68,7 @@ def test_a_map_of_whole_blocks_is_drawn_with_one_colour_a_block():
     figure = views.shard_owners(ShardMap.round_robin(5, 4).with_ends())
     assert title(figure) == "7 blocks on 4 ranks: 1 to 4 a rank"
     assert [box[:2] for box in boxes(figure, "strips")] == [(0, 1)] * 7
-    (strips,) = artists(figure, "strips")
-    owners = [tuple(round(255 * channel) for channel in color[:3]) for color in strips.get_facecolors()]
-    assert owners == [rgb(theme.rank_color(rank)) for rank in (0, 0, 1, 2, 3, 0, 0)]
+    assert colors(figure) == [rgb(theme.rank_color(rank)) for rank in (0, 0, 1, 2, 3, 0, 0)]
 
 
 def test_the_text_lists_8_ranks_and_says_that_there_are_more():
