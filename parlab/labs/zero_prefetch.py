@@ -28,7 +28,8 @@ class PrefetchCase:
     micros: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"{ranks_in_words(self.size)}, blocks of {listed(self.blocks)} weights that compute {listed(self.micros)} µs"
+        blocks = f"blocks of {listed(self.blocks)} weights that compute {listed(self.micros)} µs"
+        return f"{ranks_in_words(self.size)}, {blocks}"
 
     @property
     def order(self) -> list[int]:
