@@ -10,9 +10,12 @@ What a rank holds of a block of n weights, of which it owns n_r:
 | `add_gradients()`    | n gradients, its own         | n_r gradients, all ranks'    | n_r gradients, all ranks'     |
 | `step()`             | n new weights, no gradients  | n new weights, no gradients  | n_r new weights, no gradients |
 
-and always n_r of the optimizer's state. A ring all-reduce is a reduce-scatter and then an all-gather. ZeRO puts the
-optimizer between the two, and so sends no byte more than plain data parallelism, until stage 3, which has to gather the
-weights once for the forward pass and once more for the backward.
+and always n_r of the optimizer's state. Beside it, while a step goes on: at most 1 + `prefetch` gathered blocks (and a
+tied table beside the head), the gradients of one block on their way, and two messages of n/N.
+
+A ring all-reduce is a reduce-scatter and then an all-gather. ZeRO puts the optimizer between the two, and so sends no
+byte more than plain data parallelism, until stage 3, which has to gather the weights once for the forward pass and once
+more for the backward.
 
 Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", section 5.
 """
@@ -134,7 +137,7 @@ class Zero(Replica):
         self._reducing: Block | None = None
 
     @property
-    def owned(self) -> dict[str, list[int]]:
+    def owned(self) -> dict[Any, list[int]]:
         """How many elements of each block each rank of a node owns; in a block they follow each other by rank."""
         return {name: block.layout.counts for name, block in self._blocks.items()}
 

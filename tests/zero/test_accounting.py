@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -114,6 +115,19 @@ def test_stages_before_3_gather_nothing_and_only_stage_2_has_gradients_on_their_
 def test_besides_state_and_blocks_in_use_there_are_activations_and_messages_alone(stage):
     names = set(timed(stage, 3).held_by_name(0))
     assert STATE <= names <= STATE | {GATHERED, LEAVING, ACTIVATIONS, "received"}
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("stage", STAGES)
+def test_messages_are_held_two_at_a_time_each_at_most_a_quarter_of_the_largest_block_or_bucket_on_4_ranks(
+    stage, microbatches
+):
+    start = model()
+    largest = max(sum(start.weights[name].size for name in names) for names in start.weight_blocks.values())
+    timeline = timed(stage, 4, microbatches=microbatches, start=start, max_norm=1.0)
+    piece = 8 * math.ceil((PSI if stage == 0 else largest) / 4)
+    for rank in range(4):
+        assert piece < most(timeline, rank, "received") <= 2 * piece
 
 
 @pytest.mark.parametrize("stage", STAGES)
