@@ -106,11 +106,13 @@ def test_2_microbatches_have_5_phases():
 
 
 def test_a_program_without_phases_and_with_names_of_its_own_is_drawn_as_other():
-    timeline = Timeline(1, held=[[(0, 800, "mine"), (2, 80, "yours")]], makespan=10)
+    timeline = Timeline(1, held=[[(0, 800, "mine"), (0, 5, "activations"), (2, 80, "yours")]], makespan=10)
     figure = views.step_memory({"one": timeline})
     other = next(layer for layer in LAYERS if not layer.name)
     assert area(figure.axes[0], other) == {0: (0, 800), 2: (0, 880)}
-    assert repr(figure).splitlines()[2].split()[-1] == "880"
+    assert area(figure.axes[0], LAYERS[-1]) == {0: (800, 805), 2: (880, 885)}
+    assert repr(figure).splitlines()[2].split()[-1] == "885"
+    assert not figure.axes[0].texts
 
 
 def test_offloaded_state_is_not_on_the_device():
