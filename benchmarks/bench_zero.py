@@ -1,8 +1,8 @@
 """A training step of ZeRO on two threads beside plain data parallelism, and both beside PyTorch's on two processes.
 
-4 layers, E 256, H 8, G 4, M 688, V 256, sequence 256, 4 rows a rank, float32; forward, backward and AdamW. One core a
-rank on either side; PyTorch sends by gloo. Targets: stages 1 and 2 no longer than data parallelism, stage 3, which
-sends half as much again, 1.15 of it; no longer than PyTorch's DDP and FSDP.
+The model of `bench_training_step`: 4 layers, E 256. Sequence 256, 4 rows a rank, float32; forward, backward and AdamW;
+one core a rank on either side; PyTorch sends by gloo. Targets: stages 1 and 2 no longer than data parallelism; stage 3,
+which sends half as much again, 1.15 of it; no longer than PyTorch's DDP and FSDP.
 """
 
 from __future__ import annotations
@@ -15,22 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.bench_training_step import CONFIG
 from benchmarks.contest import Contender
 from benchmarks.timing import Ratio
 from parlab import run
-from parlab.nn.llama import Llama, LlamaConfig
+from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm
 from parlab.zero import DataParallel, Zero, forward_backward
 
-CONFIG = LlamaConfig(
-    vocab_size=256,
-    hidden_size=256,
-    intermediate_size=688,
-    num_hidden_layers=4,
-    num_attention_heads=8,
-    num_key_value_heads=4,
-)
 RANKS, ROWS, LENGTH, LR = 2, 4, 256, 1e-3
 STEPS, ROUNDS = 3, 7
 REST = 0.2  # seconds for BLAS's worker threads to stop spinning

@@ -19,8 +19,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 
-from benchmarks.bench_training_step import pytorch_rotary
-from benchmarks.bench_zero import CONFIG, LR, RANKS, ROWS, STEPS, draw
+from benchmarks.bench_training_step import CONFIG, pytorch_rotary
+from benchmarks.bench_zero import LR, RANKS, ROWS, STEPS, draw
 from benchmarks.contest import serve
 from parlab.nn.llama import Llama
 

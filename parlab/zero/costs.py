@@ -97,7 +97,8 @@ def tokens_to_hide_a_gather(flops: float, bandwidth: float, ranks: int, *, items
     """Tokens a rank from which a block's forward lasts as long as the gather of the next block's weights.
 
     A forward computes 2 FLOPs a weight and token; a rank receives (N − 1)/N of the weights. The block's size cancels:
-    2ψT/flops ≥ ψ · itemsize · (N − 1)/N / bandwidth. Latency, and attention's own FLOPs, apart.
+    2ψT/flops ≥ ψ · itemsize · (N − 1)/N / bandwidth. Latency, and attention's own FLOPs, apart. The backward computes
+    twice as much and has a reduce-scatter of gradients to hide as well: the same number of tokens.
 
     Args:
         flops: of the device, in floating-point operations a second.

@@ -165,12 +165,12 @@ def test_params_in_blocks_without_names_train_as_named_ones(shape):
 # The clock. L blocks of n weights; ring messages without latency: a gather and a reduce-scatter last g each.
 
 L, N_BLOCK = 4, 840
-CLUSTER = Cluster.uniform(latency=0, bandwidth=1e9, flops=1e12)
+CLUSTER = Cluster.uniform(latency=0, bandwidth=1e9, flops=1e12, memory_bandwidth=float("inf"))
 GATHER = (SIZE - 1) * (N_BLOCK // SIZE) * 8 * 1000  # picoseconds: 8 bytes a weight, 1000 ps a byte
 
 
 def layers_program(comm, forward, backward, prefetch, **options):
-    """Blocks whose computations last as said, in picoseconds; no step, so that its messages do not count."""
+    """Blocks whose computations last as said, in picoseconds, and a step that takes no time and sends nothing."""
     params = {f"w{i}": np.ones(N_BLOCK) for i in range(L)}
     zero = Zero(comm, params, 3, AdamW(), prefetch=prefetch, **options)
     for name in zero.block_names:
@@ -180,8 +180,7 @@ def layers_program(comm, forward, backward, prefetch, **options):
         with zero.weights(name), comm.compute(f"backward {name}", seconds=backward / 1e12):
             pass
         zero.add_gradients(name, {name: np.ones(N_BLOCK)})
-    for of_block in zero._blocks.values():
-        of_block.gradients.settle()
+    zero.step()
 
 
 def makespan(forward, backward, prefetch, **options):
@@ -235,3 +234,13 @@ def test_the_gathers_are_hidden_from_tokens_to_hide_a_gather_on_to_the_token():
     assert exposed(3000) == exposed(3001) == exposed(6000) == GATHER
     assert exposed(2999) == GATHER + (L - 1) * a_token
     assert exposed(2990) == GATHER + (L - 1) * 10 * a_token
+
+
+def test_the_backwards_double_work_hides_a_gather_and_a_reduction_from_the_same_3000_tokens_on():
+    def exposed(tokens):
+        forward, backward = 2 * N_BLOCK * tokens, 4 * N_BLOCK * tokens
+        return makespan(forward, backward, prefetch=1) - L * (forward + backward)
+
+    assert exposed(3000) == exposed(4000) == 3 * GATHER
+    a_token = 2 * N_BLOCK
+    assert exposed(2999) == 3 * GATHER + (L - 1) * a_token + (L - 2) * 2 * a_token
