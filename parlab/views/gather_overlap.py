@@ -64,18 +64,20 @@ def gather_overlap(
     forward and backward. Without prefetch nothing overlaps: 3g. With it, max(0, g − f) + max(0, 2g − b).
 
     Args:
-        runs: of a step with `forward_backward` at stage 3, `{prefetch: {tokens a rank: run}}`,
-            where prefetch is 0 or 1.
+        runs: of a step with `forward_backward` at stage 3, `{prefetch: {tokens a rank: run}}`, for prefetch 0 and 1.
         config: of the model that ran, with 3 layers or more.
         S: tokens of a sequence; the tokens of a rank are a multiple.
         itemsize: bytes of a weight as it travels.
-        cluster: the hardware; None: that of the runs. They are timed on it, not run again.
+        cluster: the hardware, all ranks joined alike; None: that of the runs. They are timed on it, not run again.
 
     Raises:
-        ValueError: no runs, something else, other numbers of ranks, one rank, or fewer layers.
+        ValueError: no runs, something else, other numbers of ranks, one rank, fewer layers, or messages that take no
+            time.
     """
     size, cluster = _checked(runs, config, S, itemsize, cluster)
     layer = _layer(config, S, size, itemsize, cluster)
+    if not layer.gather:
+        raise ValueError(f"cluster={cluster.name}: messages take no time on it; give it a finite bandwidth")
     measured = {
         prefetch: {tokens: _waiting(run.on(cluster), config) for tokens, run in sorted(by_tokens.items())}
         for prefetch, by_tokens in sorted(runs.items())

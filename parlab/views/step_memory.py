@@ -80,9 +80,11 @@ def step_memory(
     end = max(timeline.makespan for timeline in shown.values())
     stacks = {name: _stack(timeline, rank, end) for name, timeline in shown.items()}
     peaks = {name: max(map(sum, zip(*layers, strict=True))) for name, (_, layers) in stacks.items()}
+    states = {name: sum(state_bytes_held(timeline, rank).values()) for name, timeline in shown.items()}
     highest = max(*peaks.values(), *levels.values(), 1)
     headline = f"Rank {rank} of {next(iter(shown.values())).size} through a step: what it holds on its device"
-    text = _table(headline, {name: _row(shown[name], rank, stacks[name], peaks[name]) for name in shown}, levels)
+    rows = {name: [states[name], *_tops(stacks[name]), peaks[name]] for name in shown}
+    text = _table(headline, rows, levels)
     figure, panels = _panels(text, len(shown))
     for (name, timeline), axes in zip(shown.items(), panels, strict=True):
         time_axis(axes, timeline, end)
@@ -91,22 +93,11 @@ def step_memory(
         if name in levels:
             axes.plot([0, end or 1], [levels[name]] * 2, gid=f"formula {name}", zorder=3, **FORMULA)
         _draw_phases(axes, _phases(timeline, rank), highest)
-        state = sum(state_bytes_held(timeline, rank).values())
-        choices = [
-            f"{name}: model state {_said(state)}, at most {_said(peaks[name])} in all",
-            f"{name}: {_said(state)}, at most {_said(peaks[name])}",
-            name,
-        ]
-        fits = (text for text in choices if text_width(text, theme.TEXT) <= 72 * inches(axes)[0])
-        axes.set_title(next(fits, ""), size=theme.TEXT, color=theme.INK, loc="left", pad=6)
+        _name_panel(axes, name, states[name], peaks[name])
     _name_axes(panels, highest)
     title(figure, headline)
     _legend(figure, stacks.values(), bool(levels))
     return figure
-
-
-def _said(nbytes: float) -> str:
-    return short(format_bytes(nbytes))
 
 
 def _checked(runs: Any, formula: Any) -> tuple[dict[str, Timeline], dict[str, float]]:
@@ -160,15 +151,14 @@ def _kind(span: Span) -> str:
     return first if first in ("forward", "backward") else "step"
 
 
-def _row(timeline: Timeline, rank: int, stack: Stack, peak: int) -> list[str]:
-    """Bytes: the model's state, then the peaks of what comes on top."""
-    tops = {layer.name: max(heights) for layer, heights in zip(LAYERS, stack[1], strict=True)}
-    in_use = [sum(both) for both in zip(stack[1][3], stack[1][4], strict=True)]
-    state = sum(state_bytes_held(timeline, rank).values())
-    return [str(state), str(max(in_use)), str(tops[RECEIVED]), str(tops[accounting.ACTIVATIONS]), str(peak)]
+def _tops(stack: Stack) -> list[int]:
+    """The most bytes of blocks in use, of messages and of activations."""
+    heights = {layer.name: of_layer for layer, of_layer in zip(LAYERS, stack[1], strict=True)}
+    in_use = map(sum, zip(heights[accounting.GATHERED], heights[accounting.LEAVING], strict=True))
+    return [max(in_use), max(heights[RECEIVED]), max(heights[accounting.ACTIVATIONS])]
 
 
-def _table(headline: str, rows: Mapping[str, list[str]], levels: Mapping[str, float]) -> str:
+def _table(headline: str, rows: Mapping[str, list[int]], levels: Mapping[str, float]) -> str:
     width = max(5, *map(len, rows))
     names = ["state", *(["formula"] if levels else []), "blocks in use", "messages", "activations", "all at once"]
     lines = [f"{headline}; peaks in bytes", f"{'':<{width}}" + "".join(f"{name:>15}" for name in names)]
@@ -210,21 +200,22 @@ def _draw_stack(axes: Axes, times: list[int], layers: list[list[int]]) -> None:
 
 def _draw_phases(axes: Axes, phases: Sequence[Phase], highest: float) -> None:
     """A thin line where one ends, and its name above the stack where there is room."""
-    axes.vlines(
-        [phase.end for phase in phases],
-        0,
-        HEADROOM * highest,
-        color=theme.FAINT,
-        linewidth=0.8,
-        linestyle="dotted",
-        gid="phases",
-    )
+    line = {"color": theme.FAINT, "linewidth": 0.8, "linestyle": "dotted"}
+    axes.vlines([phase.end for phase in phases], 0, HEADROOM * highest, gid="phases", **line)
     points = 72 * inches(axes)[0] / axes.get_xlim()[1]
     for phase in phases:
         middle, room = (phase.start + phase.end) / 2, (phase.end - phase.start) * points
         size = next((size for size in (theme.SMALL, theme.TINY) if text_width(phase.name, size) <= room), None)
         if size is not None:
             axes.text(middle, 1.09 * highest, phase.name, size=size, color=theme.INK, ha="center", va="center")
+
+
+def _name_panel(axes: Axes, name: str, state: int, peak: int) -> None:
+    """The longest of these words that fits above it."""
+    held, most = short(format_bytes(state)), short(format_bytes(peak))
+    choices = (f"{name}: model state {held}, at most {most} in all", f"{name}: {held}, at most {most}", name)
+    fits = (text for text in choices if text_width(text, theme.TEXT) <= 72 * inches(axes)[0])
+    axes.set_title(next(fits, ""), size=theme.TEXT, color=theme.INK, loc="left", pad=6)
 
 
 def _legend(figure: Picture, stacks: Iterable[Stack], with_formula: bool) -> None:

@@ -74,11 +74,10 @@ def _checked(runs: Any, formula: Any, num_params: Any, itemsize: Any) -> tuple[d
         raise ValueError(f"runs: they have {sorted(sizes)} ranks, and need the same number, 2 or more")
     if not isinstance(formula, Mapping) or formula.keys() != shown.keys():
         raise ValueError(f"formula={formula!r:.60}: must be {{name: elements}}, for {', '.join(map(str, shown))}")
-    for name, elements in formula.items():
-        whole(f"formula[{name!r}]", elements)
-    for name, value in (("num_params", num_params), ("itemsize", itemsize)):
-        if whole(name, value) < 1:
-            raise ValueError(f"{name}={value!r}: must be at least 1")
+    numbers = [(f"formula[{name!r}]", elements, 0) for name, elements in formula.items()]
+    for name, value, least in [*numbers, ("num_params", num_params, 1), ("itemsize", itemsize, 1)]:
+        if whole(name, value) < least:
+            raise ValueError(f"{name}={value!r}: must be at least {least}")
     return shown, sizes.pop()
 
 
@@ -143,7 +142,8 @@ def _name_axes(axes: Axes, names: Sequence[str]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(range(len(names))))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: str(names[round(place)]).replace(", ", "\n")))
     lines = [line for name in names for line in str(name).split(", ")]
-    width, room = max(map(text_width, lines)), 72 * inches(axes)[0] / len(names)
-    axes.tick_params(axis="x", length=0, labelsize=theme.SMALL * min(theme.TEXT / theme.SMALL, 0.95 * room / width))
+    room, width = 72 * inches(axes)[0] / len(names), max(text_width(line, theme.TEXT) for line in lines)
+    size = max(theme.TINY, theme.TEXT * min(1, 0.95 * room / width))
+    axes.tick_params(axis="x", length=0, labelsize=size)
     axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.set_ylabel("passes of Ψ(N − 1) elements", size=theme.TEXT, color=theme.INK)

@@ -1,9 +1,11 @@
 """What holds for all of ZeRO's figures: text that is read, the same pixels twice, bad input."""
 
+import math
+
 import pytest
 from matplotlib.text import Text
 
-from parlab import run, views
+from parlab import Cluster, run, views
 from parlab.views.picture import png
 from parlab.zero import ShardMap, cut, elements_sent, model_state_bytes
 from tests.views.drawn import texts
@@ -116,6 +118,7 @@ REFUSED = [
     (lambda: views.zero_traffic({"a": DONE, "b": THREE}, {"a": 0, "b": 0}, PSI), "[3, 4] ranks", "the same number"),
     (lambda: views.zero_traffic({"a": DONE}, {"b": 3}, PSI), "formula={'b': 3}", "for a"),
     (lambda: views.zero_traffic({"a": DONE}, {"a": "3Ψ"}, PSI), "formula['a']='3Ψ'", "whole number"),
+    (lambda: views.zero_traffic({"a": DONE}, {"a": -3}, PSI), "formula['a']=-3", "at least 0"),
     (lambda: views.zero_traffic({"a": DONE}, {"a": 3}, 0), "num_params=0", "at least 1"),
     (lambda: views.zero_traffic({"a": DONE}, {"a": 3}, PSI, itemsize=0), "itemsize=0", "at least 1"),
     (lambda: views.gather_overlap({}, CONFIG, S), "[] ranks", "2 or more"),
@@ -128,6 +131,11 @@ REFUSED = [
     (lambda: views.gather_overlap({1: {16: DONE}}, CONFIG, 0), "S=0", "at least 1"),
     (lambda: views.gather_overlap({1: {16: DONE}}, CONFIG, S, itemsize=0), "itemsize=0", "at least 1"),
     (lambda: views.gather_overlap({1: {16: DONE}}, CONFIG, S, cluster="fast"), "cluster='fast'", "a Cluster"),
+    (
+        lambda: views.gather_overlap({1: {16: DONE}}, CONFIG, S, cluster=Cluster.uniform(0, math.inf)),
+        "cluster=uniform",
+        "finite bandwidth",
+    ),
     (lambda: views.zero(-1), "num_params=-1", "at least 0"),
     (lambda: views.zero(0), "params=0", "has parameters"),
     (lambda: views.zero(N=0), "ranks=0", "at least 1"),
