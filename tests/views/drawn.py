@@ -39,6 +39,21 @@ def texts(figure):
     return [(text.get_text(), text.get_window_extent(renderer)) for text in shown if id(text) not in ticks]
 
 
+def check_text(figure):
+    """All text is on the canvas, large enough, and free of other text."""
+    shown, canvas = texts(figure), figure.bbox
+    for number, (text, place) in enumerate(shown):
+        assert place.x0 >= 0, text
+        assert place.y0 >= 0, text
+        assert place.x1 <= canvas.x1, text
+        assert place.y1 <= canvas.y1, text
+        for other, its_place in shown[:number]:
+            wide = min(place.x1, its_place.x1) - max(place.x0, its_place.x0)
+            tall = min(place.y1, its_place.y1) - max(place.y0, its_place.y0)
+            assert wide <= 1 or tall <= 1, (text, other)
+    assert min(text.get_size() for text in figure.findobj(Text) if text.get_text()) >= 7
+
+
 def _unseen_ticks(axis):
     """Labels of ticks beyond the axis's ends, which matplotlib keeps but does not draw."""
     low, high = sorted(axis.get_view_interval())

@@ -1,12 +1,11 @@
 """What holds for all of ring attention's figures: text that is read, the same pixels twice, bad input."""
 
 import pytest
-from matplotlib.text import Text
 
 from parlab import run, views
 from parlab.sequence import LAYOUTS
 from parlab.views.picture import png
-from tests.views.drawn import texts
+from tests.views.drawn import check_text
 from tests.views.ring_runs import SIZES, D, G, H, both_ways, growth, rings
 
 FIGURES = {
@@ -39,18 +38,7 @@ FIGURES = {
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_all_text_is_on_the_canvas_large_enough_and_free_of_other_text(name):
-    figure = FIGURES[name]()
-    shown, canvas = texts(figure), figure.bbox
-    for number, (text, place) in enumerate(shown):
-        assert place.x0 >= 0, text
-        assert place.y0 >= 0, text
-        assert place.x1 <= canvas.x1, text
-        assert place.y1 <= canvas.y1, text
-        for other, its_place in shown[:number]:
-            wide = min(place.x1, its_place.x1) - max(place.x0, its_place.x0)
-            tall = min(place.y1, its_place.y1) - max(place.y0, its_place.y0)
-            assert wide <= 1 or tall <= 1, (text, other)
-    assert min(text.get_size() for text in figure.findobj(Text) if text.get_text()) >= 7
+    check_text(FIGURES[name]())
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,11 @@
 import math
 
 import pytest
-from matplotlib.text import Text
 
 from parlab import Cluster, run, views
 from parlab.views.picture import png
 from parlab.zero import ShardMap, cut, elements_sent, model_state_bytes
-from tests.views.drawn import texts
+from tests.views.drawn import check_text
 from tests.views.zero_runs import CONFIG, PSI, WEIGHTS, S, stages, step
 
 STAGES = stages()
@@ -54,18 +53,7 @@ FIGURES = {
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_all_text_is_on_the_canvas_large_enough_and_free_of_other_text(name):
-    figure = FIGURES[name]()
-    shown, canvas = texts(figure), figure.bbox
-    for number, (text, place) in enumerate(shown):
-        assert place.x0 >= 0, text
-        assert place.y0 >= 0, text
-        assert place.x1 <= canvas.x1, text
-        assert place.y1 <= canvas.y1, text
-        for other, its_place in shown[:number]:
-            wide = min(place.x1, its_place.x1) - max(place.x0, its_place.x0)
-            tall = min(place.y1, its_place.y1) - max(place.y0, its_place.y0)
-            assert wide <= 1 or tall <= 1, (text, other)
-    assert min(text.get_size() for text in figure.findobj(Text) if text.get_text()) >= 7
+    check_text(FIGURES[name]())
 
 
 @pytest.mark.parametrize("name", ["owners of 4", "memory of four", "state of runs", "traffic of eight", "overlap"])
