@@ -63,11 +63,14 @@ class ShardedWeights:
     Args:
         comm, layout, params, dtype: as for `WholeWeights`; outside `open` ... `close`, what stands in `params` says how
             to open.
+        block: its name.
         keep: whether `close` leaves them whole, until `gradients_came`.
     """
 
-    def __init__(self, comm: Comm, layout: Layout, params: dict[str, Array], dtype: Any, *, keep: bool = False) -> None:
-        self.comm, self.layout, self.params, self.keep = comm, layout, params, keep
+    def __init__(
+        self, comm: Comm, layout: Layout, params: dict[str, Array], dtype: Any, *, block: Any, keep: bool
+    ) -> None:
+        self.comm, self.layout, self.params, self.block, self.keep = comm, layout, params, block, keep
         self.shard = layout.pack_own({name: params[name] for name in layout.shapes}, dtype)  # [n_r]
         comm.hold(WEIGHTS, self.shard)
         self.whole: Array | None = None
@@ -127,17 +130,14 @@ class ShardedWeights:
 
     def _mark_freed(self) -> None:
         for name in self.layout.shapes:
-            self.params[name] = Freed(name)
+            self.params[name] = Freed(name, self.block)
 
 
 class Freed:
     """Stands in the model for a weight that is not gathered, and says so when somebody computes with it."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, block: Any) -> None:
+        self.text = f"{name} is sharded, and not gathered now: use it inside `with zero.weights({block!r}):`"
 
     def __getattr__(self, attribute: str) -> Any:
-        name = vars(self).get("name", "this weight")  # not there yet in a copy
-        raise RuntimeError(
-            f"{name} is sharded, and its block is not gathered: use it inside `with zero.weights(block):`"
-        )
+        raise RuntimeError(vars(self).get("text", "a weight that is not gathered cannot be copied"))

@@ -128,7 +128,7 @@ class Zero(Replica):
             if stage < 3:
                 weights = WholeWeights(self.shards, layout, home, self.dtype)
             else:
-                weights = ShardedWeights(self.shards, layout, home, self.dtype, keep=keep_after_forward)
+                weights = ShardedWeights(self.shards, layout, home, self.dtype, block=block, keep=keep_after_forward)
             gradients = (WholeGradients if stage == 1 else ShardedGradients)(self.shards, layout, self.dtype)
             master = weights.shard if self.dtype == self.wide else layout.pack_own(arrays, self.wide)
             self._blocks[block] = Block(layout, weights, gradients, OptimizerShard(comm, master, self.dtype, offload))
