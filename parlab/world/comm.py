@@ -73,8 +73,7 @@ class Comm:
             ValueError: `dst` is not a rank of the group, or `x` holds something else than arrays.
             DeadlockError: raised by `run`: no rank could move any more.
         """
-        message = self._post_send(x, dst, label)
-        self._engine.wait(self._seat, (message,), "send")
+        self._post_send(x, dst, label, call="send")
 
     def recv(self, src: int, like: Value, *, label: Any = None) -> Value:
         """The next value from rank `src`.
@@ -108,21 +107,20 @@ class Comm:
         """Post a receive and go on; `wait()` returns the value, which counts as held from now on. See `recv`."""
         return MessageRequest(self, "irecv", self._post_receive(src, like, label))
 
-    def _post_send(self, x: Value, dst: int, label: Any) -> Message:
+    def _post_send(self, x: Value, dst: int, label: Any, call: str = "") -> Message:
         try:
             box = self._ways_out[dst]
         except (KeyError, TypeError):  # the first message there, or no rank at all
             box = self._way_out(dst)
         x = values.checked(x, "x")
-        return self._engine.post_send(self._seat, box, values.copied(x), values.nbytes(x), self._name, label)
+        return self._engine.post_send(self._seat, box, values.copied(x), values.nbytes(x), self._name, label, call=call)
 
     def _post_receive(self, src: int, like: Value, label: Any, call: str = "") -> Message:
         try:
             box = self._ways_in[src]
         except (KeyError, TypeError):
             box = self._way_in(src)
-        like = values.checked(like, "like")
-        return self._engine.post_receive(self._seat, box, like, values.nbytes(like), self._name, label, call=call)
+        return self._engine.post_receive(self._seat, box, values.checked(like, "like"), self._name, label, call=call)
 
     def _way_out(self, dst: int) -> Any:
         dst = checked_rank(dst, "dst", self.size)

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+from parlab.world import values
 from parlab.world.errors import DeadlockError, WaitsFor
-from parlab.world.seats import Group, Meeting, Seat, Signal
+from parlab.world.seats import Group, Meeting, Message, Seat, Signal
+from parlab.world.values import Value
 
 
 def deadlock_of(seats: list[Seat]) -> DeadlockError:
@@ -63,6 +65,23 @@ def _where(frame: FrameType | None) -> str:
     while frame.f_code.co_name in COMPREHENSIONS and frame.f_back is not None:
         frame = frame.f_back
     return f", at line {number} of {frame.f_code.co_name}" + (f": {line}" if line else "")
+
+
+def misfit(message: Message, like: Value) -> str | None:
+    """How what was sent contradicts what is expected, which has the form of `like`, as text."""
+    if not values.same_form(message.value, like):
+        sent = "" if message.label is None else f" ({message.label})"
+        return (
+            f"a message from rank {message.src} to rank {message.dst}{sent} holds {values.form(message.value)}, but "
+            f"rank {message.dst} expects {values.form(like)}; messages between two ranks match in the order in which "
+            "they are posted"
+        )
+    if message.label is not None and message.expected is not None and str(message.label) != str(message.expected):
+        return (
+            f"rank {message.dst} expected {message.expected} from rank {message.src}, got {message.label}; messages "
+            "between two ranks match in the order in which they are posted"
+        )
+    return None
 
 
 def difference(meeting: Meeting, group: Group) -> str | None:

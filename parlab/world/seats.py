@@ -20,16 +20,16 @@ class Message:
 
     matched = False
     waiter: Seat | None = None  # the rank that is parked for it; only the end that has posted can be
+    nbytes = 0  # of what is sent
     label: Any = None
     expected: Any = None  # the receiver's label
     error: str | None = None
     index = -1  # its row in the trace, when the run is over
 
-    def __init__(self, src: int, dst: int, value: Value, nbytes: int, name: str):
+    def __init__(self, src: int, dst: int, value: Value, name: str):
         self.src = src
         self.dst = dst
         self.value = value  # what is sent; until then, what is expected
-        self.nbytes = nbytes
         self.name = name  # the collective that it belongs to, or "message"
 
 
@@ -111,13 +111,14 @@ class Seat:
         """Count the memory under `array` as held, until it dies; memory that is counted already stays as it is."""
         owner = arrays.owning_buffer(array)
         if id(owner) not in self.held:
-            self.log += (HOLD, (name, arrays.nbytes(owner)))
-            self.watch(owner, name)
+            nbytes = arrays.nbytes(owner)
+            self.log += (HOLD, (name, nbytes))
+            self.watch(owner, name, nbytes)
 
-    def watch(self, owner: Any, name: str) -> None:
+    def watch(self, owner: Any, name: str, nbytes: int) -> None:
         """Log the death of `owner`, whose birth is in the log."""
         self.held[id(owner)] = held = Held(owner, _died)
-        held.seat, held.key, held.name, held.nbytes = self, id(owner), name, arrays.nbytes(owner)
+        held.seat, held.key, held.name, held.nbytes = self, id(owner), name, nbytes
 
 
 class Held(weakref.ref):

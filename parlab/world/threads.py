@@ -25,7 +25,7 @@ import numpy as np
 
 from parlab import arrays
 from parlab.world import values
-from parlab.world.diagnosis import deadlock_of, difference
+from parlab.world.diagnosis import deadlock_of, difference, misfit
 from parlab.world.errors import DeadlockError, MismatchError, RequestError, Unwind, WorldError
 from parlab.world.log import AWAIT, MEET, POST_RECEIVE, POST_SEND, SIGNAL, WAIT
 from parlab.world.process import collector_paused, wake_without_preempting
@@ -52,32 +52,10 @@ class ThreadsEngine:
 
     # Messages
 
-    def post_send(self, seat: Seat, box: Mailbox, value: Value, nbytes: int, name: str, label: Any) -> Message:
-        """Offer `value`, which becomes the receiver's, in `box`."""
-        if self.ending:
-            self._refuse()
-        with self.mutex:
-            if box.receives:
-                message = box.receives.popleft()
-                seat.log += (POST_SEND, message)
-                message.nbytes = nbytes
-                message.label = label
-                message.name = name
-                self._deliver(message, value)
-                del value  # before the receiver has it: its last reference, not ours, must be the one that frees
-                self._match(message)
-            else:
-                message = Message(box.src, box.dst, value, nbytes, name)
-                seat.log += (POST_SEND, message)
-                del value  # as above
-                message.label = label
-                box.sends.append(message)
-        return message
-
-    def post_receive(
-        self, seat: Seat, box: Mailbox, like: Value, nbytes: int, name: str, label: Any, *, call: str = ""
+    def post_send(
+        self, seat: Seat, box: Mailbox, value: Value, nbytes: int, name: str, label: Any, *, call: str = ""
     ) -> Message:
-        """Ask for the next value in `box`, which must have the form of `like`; with a `call`, wait for it at once.
+        """Offer `value`, which becomes the receiver's, in `box`; with a `call`, wait at once until it is taken.
 
         A rank that will wait anyway parks without letting go of the mutex in between: the sooner it is parked, the less
         the rank that it woke last has to contend with it for the interpreter.
@@ -85,49 +63,60 @@ class ThreadsEngine:
         if self.ending:
             self._refuse()
         with self.mutex:
-            if box.sends:
-                message = box.sends.popleft()
-                seat.log += (POST_RECEIVE, message)
-                value, message.value = message.value, like
-                message.expected = label
-                self._deliver(message, value)
-                self._match(message)
+            if box.receives:
+                message = box.receives.popleft()
+                like, message.value, message.name = message.value, value, name
             else:
-                message = Message(box.src, box.dst, values.template(like), nbytes, name)
-                seat.log += (POST_RECEIVE, message)
-                message.expected = label
-                box.receives.append(message)
-            if call:
-                seat.log += (WAIT, message)
-                if message.matched:
-                    return message
-                message.waiter = seat
-                seat.missing = 1
-                self._block(seat, (message,), call)
-        if call:
+                message, like = Message(box.src, box.dst, value, name), None
+                box.sends.append(message)
+            del value  # before the receiver has it: its last reference, not ours, must be the one that frees
+            message.nbytes = nbytes
+            message.label = label
+            seat.log += (POST_SEND, message)
+            if like is not None:
+                self._match(message, like)
+            parked = call and self._parks(seat, message, call)
+        if parked:
             self._sleep(seat)
         return message
 
-    def _deliver(self, message: Message, value: Value) -> None:
-        """Compare what was sent with what `message.value` says is expected, and put the value in its place."""
-        like, message.value = message.value, value
-        if not values.same_form(value, like):
-            message.error = (
-                f"a message from rank {message.src} to rank {message.dst}{_shown(message.label)} holds "
-                f"{values.form(value)}, but rank {message.dst} expects {values.form(like)}; messages between two ranks "
-                "match in the order in which they are posted"
-            )
-        elif message.label is not None and message.expected is not None and str(message.label) != str(message.expected):
-            message.error = (
-                f"rank {message.dst} expected {message.expected} from rank {message.src}, got {message.label}; "
-                "messages between two ranks match in the order in which they are posted"
-            )
+    def post_receive(self, seat: Seat, box: Mailbox, like: Value, name: str, label: Any, *, call: str = "") -> Message:
+        """Ask for the next value in `box`, which must have the form of `like`; with a `call`, wait for it at once."""
+        if self.ending:
+            self._refuse()
+        with self.mutex:
+            if box.sends:
+                message = box.sends.popleft()
+                message.expected = label
+                seat.log += (POST_RECEIVE, message)
+                self._match(message, like)
+            else:
+                message = Message(box.src, box.dst, values.template(like), name)
+                message.expected = label
+                seat.log += (POST_RECEIVE, message)
+                box.receives.append(message)
+            parked = call and self._parks(seat, message, call)
+        if parked:
+            self._sleep(seat)
+        return message
 
-    def _match(self, message: Message) -> None:
+    def _match(self, message: Message, like: Value) -> None:
+        """Both ends are posted: compare them, and let the one that waits go on."""
+        message.error = misfit(message, like)
         message.matched = True
         if message.waiter is not None:
-            self._release(message.waiter)
-            message.waiter = None
+            waiter, message.waiter = message.waiter, None
+            self._release(waiter)
+
+    def _parks(self, seat: Seat, message: Message, call: str) -> bool:
+        """Whether `seat`, which waits for `message` in `call`, has to park."""
+        seat.log += (WAIT, message)
+        if message.matched:
+            return False
+        message.waiter = seat
+        seat.missing = 1
+        self._block(seat, (message,), call)
+        return True
 
     def _release(self, seat: Seat) -> None:
         seat.missing -= 1
@@ -158,8 +147,12 @@ class ThreadsEngine:
         if message.error is not None:
             raise MismatchError(message.error)
         value, message.value = message.value, None
-        for array in (value,) if type(value) is np.ndarray else values.leaves(value):
-            seat.watch(arrays.owning_buffer(array), "received")
+        if type(value) is np.ndarray:  # a copy, so it owns its memory
+            seat.watch(value, "received", message.nbytes)
+            return value
+        for array in values.leaves(value):
+            owner = arrays.owning_buffer(array)
+            seat.watch(owner, "received", arrays.nbytes(owner))
         return value
 
     # Collectives
@@ -327,12 +320,13 @@ class ThreadsEngine:
                     seat.thread.start()
                 for seat in self.seats:
                     seat.park.release()
-                self._await_news()
+                while not self._news(within=0.5):  # Windows notices Ctrl-C only between the waits
+                    pass
             finally:
                 if self.running:
                     self._interrupt()
                 self.ending = True
-                while not self._gone(within=1) and self.presses < 2:
+                while self.presses < 2 and not self._gone(within=1):
                     pass
                 for seat in self.seats:
                     seat.held.clear()  # what dies from now on is no longer the run's affair
@@ -342,14 +336,15 @@ class ThreadsEngine:
         self.presses += 1
         self.news.put("an interrupt")
 
-    def _await_news(self) -> None:
-        while True:
-            with suppress(Empty):
-                self.news.get(timeout=0.5)  # Windows notices Ctrl-C only between the waits
-                return
+    def _news(self, within: float) -> bool:
+        """Whether within so many seconds all ranks leave, or Ctrl-C is pressed."""
+        with suppress(Empty):
+            self.news.get(timeout=within)
+            return True
+        return False
 
     def _gone(self, within: float) -> bool:
-        """Whether all threads have ended, for which they get so many seconds."""
+        """Whether within so many seconds all threads end."""
         deadline = time.monotonic() + within
         lines = [line for line in self._everyone() if line.thread.is_alive()]
         for line in lines:
@@ -395,14 +390,11 @@ class ThreadsEngine:
                 if seat.park.locked():  # it stands at the start, or runs and will find its lock open
                     seat.park.release()
         for pause in chain([0.2], repeat(1)):
-            if self._gone(within=pause) or self.presses > 1:
+            self._news(within=pause)
+            if self.presses > 1 or self._gone(within=0.1):
                 return
             with self.mutex:
                 for seat in self._everyone():
                     if seat.inside:
                         thread = ctypes.c_ulong(seat.thread.ident or 0)
                         ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(Unwind))
-
-
-def _shown(label: Any) -> str:
-    return "" if label is None else f" ({label})"

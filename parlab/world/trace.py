@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from parlab.world import values
 from parlab.world.log import AWAIT, COMPUTE, HOLD, MEET, POST_RECEIVE, POST_SEND, PRINT, SIGNAL
 from parlab.world.seats import Seat
 
@@ -100,5 +101,6 @@ def _row(trace: Trace, code: int, operand: Any) -> int:
         trace.prints.append(operand)
         return len(trace.prints) - 1
     if operand.index < 0 and code == POST_RECEIVE:  # nobody sent it
+        operand.nbytes = values.nbytes(operand.value)
         _add_message(trace, operand, 0)
     return operand.index

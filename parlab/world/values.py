@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -86,9 +87,16 @@ class Template:
         self.shape = x.shape
         self.dtype = x.dtype
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return math.prod(self.shape) * arrays.itemsize(self.dtype)
+
 
 def template(value: Value) -> Value:
     """`value` with a `Template` in the place of every array."""
+    if type(value) is np.ndarray:
+        return Template(value)
     if isinstance(value, tuple | list):
         return _rebuilt(value, [template(item) for item in value])
     if isinstance(value, dict):

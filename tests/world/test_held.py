@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from parlab.world import Cluster, per_rank, run
+from parlab.world import Cluster, DeadlockError, per_rank, run
 
 KB = 1000
 TICKS = Cluster.uniform(latency=0, bandwidth=1e12)  # a picosecond a byte
@@ -47,6 +47,16 @@ def test_a_message_is_held_from_its_irecv_on_until_its_last_reference_dies(xp):
     assert timeline.held_by_name(0) == {"received": [(100, KB), (1150, 0)]}
     assert (timeline.peak_bytes(0), timeline.peak_bytes(1)) == (KB, 0)
     assert timeline.makespan == 1200
+
+
+def test_memory_for_a_message_that_nobody_sends_is_held_from_its_receive_on(xp):
+    def program(comm):
+        if comm.rank == 0:
+            comm.recv(1, {"k": (bytes_(xp, KB), xp.zeros((2, 3), dtype=xp.float64))})
+
+    with pytest.raises(DeadlockError) as caught:
+        run(program, 2)
+    assert caught.value.run.timeline.held(0) == [(0, KB + 48)]
 
 
 def test_the_array_that_says_what_comes_is_not_kept_alive_by_an_irecv(xp):
