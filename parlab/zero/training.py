@@ -44,15 +44,14 @@ def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: A
     stages = dict(zip(blocks, model.chain.stages, strict=True))
     owner = {name: block for block, names in blocks.items() for name in names}
     flops = flops_by_block(model.config, *tokens.shape)
-    last = list(stages)[-1]
+    and_targets = {list(stages)[-1]: (targets,)}  # what the last one takes besides
 
     with replica.overflow_expected():
         x = tokens
         caches: dict[str, Any] = {}
         for block, stage in stages.items():
-            arguments = (x, targets) if block == last else (x,)
             with _weights_of(replica, stage, owner), comm.compute(f"forward {block}", flops=flops[block].forward):
-                x, caches[block] = stage.forward(*arguments)
+                x, caches[block] = stage.forward(x, *and_targets.get(block, ()))
             comm.hold(ACTIVATIONS, *_activations(caches[block]))
         loss = float(x)
 

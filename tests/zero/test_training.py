@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from parlab import run
@@ -92,9 +91,17 @@ def test_a_rank_without_a_row_is_told_so():
         run(program, 3)
 
 
-def test_activations_die_as_the_backward_goes_back():
-    """Held activations fall from block to block: the cache of a block is dropped when its backward is through."""
-    steps = [total for _, total in timed(3, 2).held_by_name(0)["activations"]]
-    top = steps.index(max(steps))
-    assert np.all(np.diff(steps[top:]) <= 0)
-    assert steps[-1] < max(steps) / 10
+@pytest.mark.parametrize("stage", STAGES)
+def test_when_the_backward_comes_to_a_layer_only_the_activations_of_it_and_those_before_it_are_held(stage):
+    """As many as when its forward was through: all that came after has died."""
+    timeline = timed(stage, 2)
+    steps = timeline.held_by_name(1)["activations"]
+
+    def held(time):
+        return [total for at, total in steps if at <= time][-1]
+
+    ends = {span.name: span.end for span in timeline.computes if span.rank == 1}
+    starts = {span.name: span.start for span in timeline.computes if span.rank == 1}
+    after = [held(ends[f"forward {block}"]) for block in ("layers.0", "layers.1", "head")]
+    assert after == sorted(set(after))
+    assert [held(starts[f"backward {block}"]) for block in ("layers.0", "layers.1", "head")] == after
