@@ -89,9 +89,16 @@ def draw_waits(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tupl
     waits = [wait for wait in shown.waits if wait.rank in lane_of]
     marks.hatched_boxes(axes, "waits", waits, [lane_of[wait.rank] for wait in waits], where, theme.KINDS["wait"])
     named = waits if len(waits) < marks.MANY else _joined(waits)
-    texts = [[f"waits for rank {wait.peer}", f"for {wait.peer}"] for wait in named]
+    texts = [_awaited(wait) for wait in named]
     _label(axes, named, lane_of, where, texts, [theme.KINDS["wait"].color] * len(named))
     return ["wait"] * bool(waits)
+
+
+def _awaited(wait: Wait) -> list[str]:
+    """For whom, in full and in short. What a rank started to run beside it has its own rank as the peer."""
+    if wait.peer == wait.rank:
+        return ["waits for its own collective", "its own"]
+    return [f"waits for rank {wait.peer}", f"for {wait.peer}"]
 
 
 def _joined(waits: list[Wait]) -> list[Wait]:

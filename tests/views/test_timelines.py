@@ -96,6 +96,18 @@ def test_two_ranks_write_whom_they_wait_for():
     assert _says(written, "waits for rank 0")
 
 
+def test_a_rank_that_waits_for_what_it_started_waits_for_its_own_collective():
+    def gathers(comm, x):
+        request = comm.iall_gather(x)
+        with comm.compute("work", seconds=1e-6):
+            pass
+        request.wait()
+
+    figure = views.timeline(run(gathers, 2, np.ones(10**4)))
+    (written,) = (words for words in artists(figure, "words") if _says(words, "waits for its own collective"))
+    assert not _says(written, "waits for rank 0")
+
+
 @pytest.mark.parametrize("size", [2, 4, 8])  # in larger ones a word stands over several waits
 def test_no_word_is_wider_than_the_box_around_it(runs, size):
     figure = views.timeline(runs[size])
