@@ -214,7 +214,9 @@ class ThreadsEngine:
             self.await_signal(seat, begin, "start")
             if after is not None:
                 self.await_signal(seat, after, "queue")
+            nonlocal work
             seat.result = work(seat)
+            del work  # what it holds must die in the program's line of work, which the signal sets free
             self.raise_signal(seat, done)
 
         seat.thread = self._thread(seat, body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from random import Random
 
@@ -223,3 +224,25 @@ def test_arrays_of_the_caller_may_be_held_and_the_callers_memory_counts_on_every
 
     timeline = run(program, 2, bytes_(xp, KB)).timeline
     assert [timeline.peak_bytes(rank) for rank in (0, 1)] == [KB, KB]
+
+
+def test_an_array_that_a_gather_beside_the_program_filled_dies_where_the_program_drops_it():
+    """However the threads are switched: after each of 50 computations of 1 ms, in 40 runs."""
+
+    def program(comm):
+        for _ in range(50):
+            whole = np.empty(comm.size)
+            comm.hold("whole", whole)
+            request = comm.iall_gather(np.ones(1), out=whole)
+            with comm.compute("meanwhile", seconds=1e-3):
+                request.wait()
+            del whole
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        held = [run(program, 4).timeline.held_by_name(3)["whole"] for _ in range(40)]
+    finally:
+        sys.setswitchinterval(interval)
+    expected = [(ms * 10**9, total) for step in range(50) for ms, total in ((step, 32), (step + 1, 0))]
+    assert held == [expected] * 40
