@@ -71,12 +71,19 @@ STATES = {
 
 
 def interrupted(program, size, *after):
-    """Run `program`, and press Ctrl-C after so many seconds; returns how long it lasted from the first press on."""
+    """Run `program`, and press Ctrl-C so many seconds after the run began to handle it; returns how long it lasted from
+    the first press on.
+
+    Before that, a KeyboardInterrupt is Python's, which drops one that falls into a callback of the garbage collector:
+    hypothesis has one.
+    """
     running = threading.Event()
     pressed = []
 
     def press():
         running.wait()
+        while signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            time.sleep(1e-4)
         for pause in after:
             time.sleep(pause)
             pressed.append(time.monotonic())
