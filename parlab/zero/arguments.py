@@ -14,7 +14,7 @@ Params = dict[str, Array] | dict[Any, dict[str, Array]] | Sequence[dict[str, Arr
 
 
 class Members(NamedTuple):
-    """The weights of a block: their names, and the dictionary in which the model finds them."""
+    """The weights of a block: their names, and the dictionary in which they are kept up to date."""
 
     names: tuple[str, ...]
     home: dict[str, Array]
@@ -68,19 +68,23 @@ def check_stage(stage: Any, least: int) -> None:
 def checked_blocks(params: Any, blocks: Mapping[str, Sequence[str]] | None) -> dict[Any, Members]:
     """The blocks: those that `params` is sorted into, or those that `blocks` names; else each weight is one.
 
+    Named blocks are those of a model, and stay in its dictionary; the others are put into dictionaries of their own, so
+    that what is given can be given to all ranks.
+
     Raises:
         ValueError: `params` is none of these, or has other things than floating arrays of one dtype in it, or `blocks`
             does not name each weight once.
     """
-    nested = dict(enumerate(params)) if isinstance(params, list | tuple) else params
+    nested = dict(enumerate(params)) if isinstance(params, list | tuple) else params  # by block, or by name
     if not isinstance(nested, dict) or not nested:
         raise ValueError(f"params={params!r:.60}: arrays by name are needed, or by block and name, at least one")
     if all(isinstance(of_block, dict) and of_block for of_block in nested.values()):
         if blocks is not None:
             raise ValueError(f"blocks={blocks!r:.60}: params are in blocks already, leave it out")
-        members = {block: Members(tuple(of_block), of_block) for block, of_block in nested.items()}
+        members = {block: Members(tuple(of_block), dict(of_block)) for block, of_block in nested.items()}
     elif nested is params:
-        members = {block: Members(names, params) for block, names in _checked_names(params, blocks).items()}
+        home = dict(params) if blocks is None else params
+        members = {block: Members(names, home) for block, names in _checked_names(params, blocks).items()}
     else:
         raise ValueError(f"params={params!r:.60}: each item of a list is a block, a dictionary of arrays by name")
     first = next(x for of_block in members.values() for x in of_block.arrays.values())

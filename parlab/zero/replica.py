@@ -35,7 +35,7 @@ class Replica(ABC):
     Gradients are averaged over ranks and microbatches: each loss is the mean over a rank's own batch.
 
     Attributes:
-        params: the weights, where the model reads them.
+        params: as given.
         block_names: in the order of the forward pass.
     """
 
@@ -57,6 +57,7 @@ class Replica(ABC):
         self.comm, self.params, self.optimizer, self.microbatches = comm, params, optimizer, microbatches
         self.block_names = tuple(members)
         self._members = members
+        self._in_blocks = not isinstance(params, dict) or isinstance(next(iter(params.values())), dict)
         self._shapes = {
             block: {name: tuple(x.shape) for name, x in of_block.arrays.items()} for block, of_block in members.items()
         }
@@ -124,9 +125,7 @@ class Replica(ABC):
         for block in self.block_names:
             with self.weights(block) as weights:
                 copies[block] = {name: namespace(x).asarray(x, copy=True) for name, x in weights.items()}
-        if any(of_block.home is not self.params for of_block in self._members.values()):
-            return copies
-        return {name: x for of_block in copies.values() for name, x in of_block.items()}
+        return copies if self._in_blocks else {name: x for block in copies.values() for name, x in block.items()}
 
     def overflow_expected(self) -> AbstractContextManager[Any]:
         """Inside, an infinity is no warning where a loss scale will find it, and skip the step."""

@@ -54,12 +54,13 @@ class Zero(Replica):
     Args:
         comm: the data-parallel group.
         params: the weights by name, the same on every rank; or a dictionary or list of blocks, each of them by name.
-            The dictionaries are taken over: their entries become views of ZeRO's memory, and in stage 3 are there
-            inside `weights` only. A model that reads them need not know.
+            They are copied.
         stage: 1: the optimizer's state is sharded; 2: the gradients too; 3: the weights too.
         optimizer: the hyperparameters; its state is kept here.
-        blocks: where `params` has no blocks: names of weights that are gathered and reduced together, by block, in the
-            order of the forward pass (`Llama.weight_blocks`); None: every weight is a block.
+        blocks: for the weights of a model: the names of those that are gathered and reduced together, by block, in the
+            order of the forward pass (`Llama.weight_blocks`). The model's dictionary is then taken over: its entries
+            become views of ZeRO's memory, and in stage 3 are there inside `weights` only; the model need not know.
+            None: `params` is in blocks, or every weight is one.
         shard_map: which rank owns which block, whole; None: every block is cut among all ranks.
         dtype: of the weights and gradients that the model computes with, such as "float16"; None: that of `params`.
             Masters and moments have the dtype of `params`, float32 at least.

@@ -44,7 +44,7 @@ def test_a_stage_3_weight_used_outside_weights_says_how_to_use_it(xp):
 def test_however_it_is_used(use):
     def program(comm):
         params = {"w": np.ones((2, 2))}
-        Zero(comm, params, 3, AdamW())
+        Zero(comm, params, 3, AdamW(), blocks={"w": ("w",)})
         use(params["w"])
 
     with pytest.raises(RuntimeError, match=re.escape(f"w {FREED}('w'):`")):
@@ -55,7 +55,7 @@ def test_however_it_is_used(use):
 def test_a_freed_weight_cannot_be_copied(copied):
     def program(comm):
         params = {"w": np.ones((2, 2))}
-        Zero(comm, params, 3, AdamW())
+        Zero(comm, params, 3, AdamW(), blocks={"w": ("w",)})
         copied(params["w"])
 
     with pytest.raises(RuntimeError, match=r"cannot be copied|w is sharded, and not gathered now"):
@@ -65,7 +65,7 @@ def test_a_freed_weight_cannot_be_copied(copied):
 def test_a_freed_weight_is_freed_again_after_its_block_was_used_and_what_was_handed_out_is_emptied():
     def program(comm):
         params = toy(0)
-        zero = Zero(comm, params, 3, AdamW())
+        zero = Zero(comm, params, 3, AdamW(), blocks={name: (name,) for name in params})
         with zero.weights("b") as weights:
             assert weights["b"] is params["b"]
             assert (params["b"] == toy(0)["b"]).all()

@@ -8,7 +8,7 @@ import pytest
 from parlab import Cluster, run
 from parlab.nn.optimizer import AdamW, gradient_norm
 from parlab.world import Link
-from parlab.zero import Offload, ShardMap, Zero, tokens_to_hide_a_gather
+from parlab.zero import DataParallel, Offload, ShardMap, Zero, tokens_to_hide_a_gather
 from tests.nn.parity import assert_parity
 from tests.zero.models import NUM_PARAMS, STAGES, batches, library, library_of, model, same_bits, serial, trained
 
@@ -142,15 +142,14 @@ def test_params_in_blocks_without_names_train_as_named_ones(shape):
     gradients = [{name: draw.normal(size=x.shape) for name, x in layer.items()} for layer in layers]
 
     def program(comm, stage, nested):
-        homes = [dict(layer) for layer in layers]
         named = {f"{i}.{name}": x for i, layer in enumerate(layers) for name, x in layer.items()}
-        params = shape(enumerate(homes)) if shape is dict else shape(homes)
+        params = shape(enumerate(layers)) if shape is dict else shape(layers)
         blocks = {str(i): (f"{i}.w", f"{i}.b") for i in range(3)}
         replica = Zero(comm, params, stage, AdamW()) if nested else Zero(comm, named, stage, AdamW(), blocks=blocks)
         for i in reversed(range(3)):
             if nested:
                 with replica.weights(i) as w:
-                    assert w["w"] is homes[i]["w"]
+                    assert (w["w"] == layers[i]["w"]).all()
                 replica.add_gradients(i, gradients[i])
             else:
                 replica.add_gradients(str(i), {f"{i}.{name}": x for name, x in gradients[i].items()})
@@ -160,6 +159,37 @@ def test_params_in_blocks_without_names_train_as_named_ones(shape):
     for stage in (1, 2, 3):
         found, expected = (run(program, 3, stage, nested).results[1] for nested in (True, False))
         assert same_bits({f"{i}.{name}": x for i in found for name, x in found[i].items()}, expected)
+
+
+@pytest.mark.parametrize("shape", ["by name", "in blocks", "one block"])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_params_that_all_ranks_and_runs_share_stay_as_they_are(stage, shape):
+    """As a program has them that finds them outside of itself, and does not get them as an argument."""
+    w, b = np.ones((3, 2)), np.zeros(5)
+    params = {"by name": {"w": w, "b": b}, "in blocks": [{"w": w}, {"b": b}], "one block": {"all": {"w": w, "b": b}}}[
+        shape
+    ]
+
+    def program(comm):
+        replica = DataParallel(comm, params, AdamW(lr=0.5)) if stage == 0 else Zero(comm, params, stage, AdamW(lr=0.5))
+        for block in reversed(replica.block_names):
+            with replica.weights(block) as weights:
+                gradients = {name: np.ones_like(x) for name, x in weights.items()}
+            replica.add_gradients(block, gradients)
+        replica.step()
+        return replica.full_weights()
+
+    first, second = (run(program, 3).results for _ in range(2))
+    assert all(same_bits(flat(found), flat(first[0])) for found in (*first, *second))
+    assert (w == 1).all()
+    assert (b == 0).all()
+    np.testing.assert_allclose(flat(first[0])["b"], -0.5, rtol=1e-6)
+
+
+def flat(weights):
+    """By name, whether or not they are in blocks."""
+    parts = [x if isinstance(x, dict) else {name: x} for name, x in weights.items()]
+    return {name: x for part in parts for name, x in part.items()}
 
 
 # The clock. L blocks of n weights; ring messages without latency: a gather and a reduce-scatter last g each.
