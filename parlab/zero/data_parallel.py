@@ -104,6 +104,7 @@ class DataParallel(Replica):
         else:
             self._gradients[block] = flat
             self.comm.hold(GRADIENTS, flat)
+        del flat  # or a bucket that leaves now would leave this block's copy behind
         if complete:
             self._waiting.append(block)
             if sum(nbytes(self._gradients[name]) for name in self._waiting) >= self.bucket_bytes:
