@@ -94,9 +94,6 @@ class DataParallel(Replica):
     def _open(self, block: Any) -> dict[str, Array]:
         return self._blocks[block].weights.open()
 
-    def _close(self, block: Any) -> None:
-        self._blocks[block].weights.close()
-
     def _add(self, block: Any, gradients: Mapping[str, Array], complete: bool) -> None:
         flat = self._blocks[block].layout.pack(gradients, self.dtype)  # [n]
         if block in self._gradients:

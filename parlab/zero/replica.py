@@ -39,6 +39,8 @@ class Replica(ABC):
         block_names: in the order of the forward pass.
     """
 
+    _blocks: Mapping[Any, Any]  # each with its layout and weights
+
     def __init__(
         self,
         comm: Comm,
@@ -58,9 +60,6 @@ class Replica(ABC):
         self.block_names = tuple(members)
         self._members = members
         self._in_blocks = not isinstance(params, dict) or isinstance(next(iter(params.values())), dict)
-        self._shapes = {
-            block: {name: tuple(x.shape) for name, x in of_block.arrays.items()} for block, of_block in members.items()
-        }
         self._added = dict.fromkeys(members, 0)  # how many microbatches' gradients have come
         self._in_use: list[Any] = []
         self._xp = namespace(*members[self.block_names[0]].arrays.values())
@@ -93,7 +92,7 @@ class Replica(ABC):
             yield self._open(block)
         finally:
             self._in_use.remove(block)
-            self._close(block)
+            self._blocks[block].weights.close()
 
     def add_gradients(self, block: Any, gradients: Mapping[str, Array]) -> None:
         """The gradients of a block's weights from one microbatch, by name; they are copied.
@@ -102,7 +101,7 @@ class Replica(ABC):
             ValueError: there is no such block, or its gradients have come already, or they do not fit the weights.
         """
         check_block(block, self.block_names)
-        check_gradients(block, gradients, self._shapes[block], self._added[block], self.microbatches)
+        check_gradients(block, gradients, self._blocks[block].layout.shapes, self._added[block], self.microbatches)
         self._added[block] += 1
         with self.overflow_expected():
             self._add(block, gradients, complete=self._added[block] == self.microbatches)
@@ -136,10 +135,6 @@ class Replica(ABC):
     @abstractmethod
     def _open(self, block: Any) -> dict[str, Array]:
         """The block's weights, from now on in use."""
-
-    @abstractmethod
-    def _close(self, block: Any) -> None:
-        """They are no longer."""
 
     @abstractmethod
     def _add(self, block: Any, gradients: Mapping[str, Array], complete: bool) -> None:

@@ -150,9 +150,6 @@ class Zero(Replica):
                 self._blocks[self.block_names[ahead]].weights.start()
         return weights.open()
 
-    def _close(self, block: Any) -> None:
-        self._blocks[block].weights.close()
-
     def _add(self, block: Any, gradients: Mapping[str, Array], complete: bool) -> None:
         of_block = self._blocks[block]
         if self._reducing is not None:

@@ -152,4 +152,4 @@ def toy(seed: int, dtype: str = "float64") -> dict[str, np.ndarray]:
 def add_all(replica: Replica, gradients: dict[str, Any]) -> None:
     """The gradients of a backward pass, block by block."""
     for block in reversed(replica.block_names):
-        replica.add_gradients(block, {name: gradients[name] for name in replica._shapes[block]})
+        replica.add_gradients(block, {name: gradients[name] for name in replica._blocks[block].layout.shapes})
