@@ -1,6 +1,7 @@
 """Read back from a figure what it draws, and the runs that the tests draw."""
 
 import numpy as np
+import pytest
 from matplotlib.text import Text
 
 from parlab import run
@@ -99,3 +100,11 @@ def stuck(program, size):
     except DeadlockError as error:
         return error
     raise AssertionError("no deadlock")
+
+
+def check_refused(call, value, right):
+    """A ValueError that says what was given, and what would be right."""
+    with pytest.raises(ValueError, match=r".") as caught:
+        call()
+    assert value in str(caught.value)
+    assert right in str(caught.value)

@@ -1,0 +1,163 @@
+"""The checker of notebook 06's exercise on time accepts the solution, and refuses gathers that wait, pile up or mix."""
+
+import numpy as np
+import pytest
+
+from parlab.labs import EXERCISES
+from tests.labs.answers import STUBS, refused
+
+
+def prefetch(comm, uses, gather, work, x):
+    request = gather(uses[0])
+    for block, following in zip(uses, [*uses[1:], None], strict=True):
+        weights = request.wait()
+        if following is not None:
+            request = gather(following)
+        x = work(block, weights, x)
+    return x
+
+
+def one_by_one(comm, uses, gather, work, x):
+    for block in uses:
+        x = work(block, gather(block).wait(), x)
+    return x
+
+
+def waits_at_once(comm, uses, gather, work, x):
+    weights = gather(uses[0]).wait()
+    for block, following in zip(uses, [*uses[1:], None], strict=True):
+        coming = gather(following).wait() if following is not None else None
+        x = work(block, weights, x)
+        weights = coming
+    return x
+
+
+def everything_at_start(comm, uses, gather, work, x):
+    requests = [gather(block) for block in uses]
+    for block, request in zip(uses, requests, strict=True):
+        x = work(block, request.wait(), x)
+    return x
+
+
+def each_block_once_and_kept(comm, uses, gather, work, x):
+    weights = {}
+    for block in uses:
+        if block not in weights:
+            weights[block] = gather(block).wait()
+        x = work(block, weights[block], x)
+    return x
+
+
+def two_ahead(comm, uses, gather, work, x):
+    requests = [gather(block) for block in uses[:2]]
+    for number, block in enumerate(uses):
+        weights = requests[number].wait()
+        requests[number] = None
+        if number + 2 < len(uses):
+            requests.append(gather(uses[number + 2]))
+        x = work(block, weights, x)
+    return x
+
+
+def never_turns(comm, uses, gather, work, x):
+    """Prefetches as if the way went forward only."""
+    blocks = max(uses) + 1
+    request = gather(uses[0])
+    for number, block in enumerate(uses):
+        weights = request.wait()
+        if number + 1 < len(uses):
+            request = gather((block + 1) % blocks)
+        x = work(block, weights, x)
+    return x
+
+
+def forward_only(comm, uses, gather, work, x):
+    turn = len(uses) // 2
+    x = prefetch(comm, uses[:turn], gather, work, x)
+    return one_by_one(comm, uses[turn:], gather, work, x)
+
+
+def stale(comm, uses, gather, work, x):
+    """Works on each block with the weights that came for the one before."""
+    old = request = gather(uses[0]).wait()
+    for block in uses:
+        request = gather(block)
+        x = work(block, old, x)
+        old = request.wait()
+    return x
+
+
+def backwards_first(comm, uses, gather, work, x):
+    return prefetch(comm, uses[::-1][1:] + uses[:1], gather, work, x)
+
+
+def request_instead_of_weights(comm, uses, gather, work, x):
+    for block in uses:
+        request = gather(block)
+        x = work(block, request, x)
+        request.wait()
+    return x
+
+
+def forgotten_wait(comm, uses, gather, work, x):
+    x = prefetch(comm, uses, gather, work, x)
+    gather(uses[0])
+    return x
+
+
+def one_gather_too_many(comm, uses, gather, work, x):
+    x = prefetch(comm, uses, gather, work, x)
+    gather(0).wait()
+    return x
+
+
+def test_the_solution_passes():
+    review = EXERCISES["06.prefetch"].review(prefetch)
+    assert review.status == "passed", review.text
+
+
+def test_prefetch_shows_315_microseconds_as_computed_by_hand():
+    work = [30, 30, 12, 40, 25, 25, 40, 12, 30, 30]
+    gathers = [24, 18, 30, 12, 36, 36, 12, 30, 18, 24]  # six hops, each 1 µs and an element a µs
+    assert gathers[0] + sum(map(max, work[:-1], gathers[1:])) + work[-1] == 315
+    assert (
+        EXERCISES["06.prefetch"]
+        .review(prefetch)
+        .text.endswith(
+            "  elements that all ranks send: 1260; closed form: 2Ψ(N − 1) = 1260\n"
+            "  bytes of gathered weights held: 560; closed form: two blocks = 560\n"
+            "  makespan: 315 µs; closed form: first gather + Σ max(work, next gather) + last work = 315 µs"
+        )
+    )
+
+
+@pytest.mark.parametrize("stub", STUBS)
+def test_stubs_are_not_written_yet(stub):
+    assert EXERCISES["06.prefetch"].review(stub).text == "06.prefetch: not written yet"
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (one_by_one, "makespan: "),
+        (one_by_one, "before use 1, block 1, rank 0 waits"),
+        (waits_at_once, "must start before the work"),
+        (forward_only, "before use 2, block 1, rank 0 waits"),
+        (everything_at_start, "bytes of gathered weights held: "),
+        (everything_at_start, "likely cause: gather one block ahead, not more"),
+        (two_ahead, "likely cause: gather one block ahead, not more"),
+        (each_block_once_and_kept, "makespan: "),
+        (never_turns, "use 2 (from 0): work on block 1 was given the weights of block 0"),
+        (never_turns, "the next block is that of uses[2], on the way back, too"),
+        (stale, "use 1 (from 0): work on block 1 was given the weights of block 0"),
+        (backwards_first, "rank 0 worked on blocks [1, 1, 0, 0], should be [0, 1, 1, 0]"),
+        (request_instead_of_weights, "was given a CollectiveRequest: wait() returns the weights"),
+        (lambda *arguments: np.ones(2) * prefetch(*arguments), "rank 0 returned array([52., 52.])"),
+        (forgotten_wait, "rank 0 returned without waiting for iall_gather: call wait() on every request"),
+        (one_gather_too_many, "elements that all ranks send: 20, should be 2Ψ(N − 1) = 16"),
+        (lambda comm, *rest: prefetch(comm, *rest) + (comm.rank > 0), "rank 1 returned"),
+        (lambda comm, uses, *rest: None if comm.rank else prefetch(comm, uses, *rest), "rank"),
+    ],
+)
+def test_wrong_ways_to_prefetch_are_refused(answer, says):
+    assert says in refused("06.prefetch", answer)
