@@ -66,13 +66,14 @@ def zero(
     """
     model_state_bytes(params, N, stage, state=state)  # refuses what makes no sense, before anything is drawn
     whole = state_by_stage(params, N, state)
-    away = {number: offload and number > 0 for number in STAGES}
-    held = {number: [*parts[:2], 0 if away[number] else parts[2]] for number, parts in whole.items()}
+    without = StateBytes(state.weight, state.gradient, 0)
+    on_device = {number: without if offload and number > 0 else state for number in STAGES}
+    held = {number: [*parts[:2], parts[2] if on_device[number] == state else 0] for number, parts in whole.items()}
     total = sum(held[stage])
     verdict = "fits" if total <= DEVICE else "does not fit"
     said = f"{decimal_bytes(total)} of model state, {verdict} an 80 GB device"
     headline = f"Stage {stage}, Ψ = {spoken(params)}, N = {N}: {said}"
-    limits = _limits(params, N, stage, StateBytes(state.weight, state.gradient, 0) if away[stage] else state)
+    limits = _limits(params, N, stage, on_device[stage])
     text = "\n".join([headline, *_table(whole, held, offload), limits, APART])
     figure, axes = plot(text, 4.6, left=1.45, right=2.75, top=1.0, bottom=1.15)
     axes.set_xlim(0, END)
@@ -81,7 +82,7 @@ def zero(
     draw_state(axes, {number: _cut(parts) for number, parts in held.items()})
     axes.axvline(DEVICE, color=theme.PAPER, linewidth=4)  # so that the dashes are seen on dark bars too
     axes.axvline(DEVICE, gid="device", **EDGE)
-    _name_axes(axes, whole, held, stage, state, offload)
+    _name_axes(axes, whole, held, stage, on_device)
     for line, words in enumerate((limits, APART)):
         figure.text(0.015, (0.36 - 0.22 * line) / 4.6, words, size=theme.SMALL, color=theme.INK)
     line_legend(figure, [(LABELS[part], {"color": COLORS[part], **BAR}) for part in PARTS] + [("80 GB", EDGE)])
@@ -124,8 +125,7 @@ def _name_axes(
     whole: dict[int, list[float]],
     held: dict[int, list[float]],
     chosen: int,
-    state: StateBytes,
-    offload: bool,
+    on_device: dict[int, StateBytes],
 ) -> None:
     axes.set_yticks(list(STAGES), NAMES)
     axes.tick_params(axis="y", length=0)
@@ -136,7 +136,7 @@ def _name_axes(
     beside = axes.get_yaxis_transform()
     for stage, parts in held.items():
         total, away = sum(parts), parts[2] < whole[stage][2]
-        formula = state_formula(stage, StateBytes(state.weight, state.gradient, 0) if away else state)
+        formula = state_formula(stage, on_device[stage])
         host = f"; {decimal_bytes(whole[stage][2])} on the host" if away else ""
         fits = "fits" if total <= DEVICE else "does not fit"
         weight = "bold" if stage == chosen else "normal"
