@@ -165,8 +165,8 @@ def forward_bytes_held(S: int, size: int, H: int, G: int, D: int, itemsize: int,
     """The most that a rank holds in the forward, beside one block's results: linear in S/P.
 
     Its q, k, v, out and lse, the K/V that it attends, the K/V that arrives, and the copy of the K/V that leaves: an
-    `isend` copies, so that its memory may be changed at once. (MPI and NCCL forbid that, and hold one K/V less.) out and
-    lse are kept in 4 bytes an element, or `itemsize` where that is more.
+    `isend` copies, so that its memory may be changed at once. (MPI and NCCL forbid that, and hold one K/V less.) out
+    and lse are kept in 4 bytes an element, or `itemsize` where that is more.
 
     >>> forward_bytes_held(S=16384, size=8, H=8, G=8, D=64, itemsize=4) / score_bytes(S=16384, size=8, H=8, itemsize=4)
     0.03912353515625
@@ -180,8 +180,8 @@ def backward_bytes_held(S: int, size: int, H: int, G: int, D: int, itemsize: int
     """The most that a rank holds in the backward, beside one block's results: linear in S/P.
 
     Its q, k, v, dout, out, lse, delta and dq; the K/V that it attends, that arrives and that leaves; the dK/dV that it
-    added to, that arrives and that leaves. lse, delta and the gradients are kept as `forward_bytes_held` says. Two ranks
-    hold one K/V less where it has left before the block is computed.
+    added to, that arrives and that leaves. lse, delta and the gradients are kept as `forward_bytes_held` says. Two
+    ranks hold one K/V less where it has left before the block is computed.
     """
     check_layout(S, size, "contiguous")
     rows, wide = B * (S // size), max(itemsize, 4)

@@ -68,7 +68,7 @@ def test_a_table_shows_times_counts_and_bytes_of_each_rank():
     assert text.splitlines() == [
         "Timeline: 3 ranks, makespan 270 ps on uniform",
         "rank    compute       wait messages       sent  peak held",
-        "   0        0 s     110 ps        1      100 B        0 B",
+        "   0        0 s     110 ps        1      100 B      100 B",
         "   1      50 ps     220 ps        1      100 B      100 B",
         "   2        0 s     270 ps        0        0 B      100 B",
     ]
