@@ -59,6 +59,7 @@ def test_readme_lists_every_notebook_and_links_only_to_what_exists():
     ("module", "forbidden"),
     [
         ("arrays", "from parlab import world"),
+        ("arguments", "from parlab import world"),
         ("world/run", "import parlab.nn.attention"),
         ("nn/stage", "import parlab.sequence.stage"),
         ("nn/stage", "import numpy"),

@@ -7,9 +7,10 @@ Sources: Loshchilov and Hutter 2019, "Decoupled weight decay regularization", al
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from parlab.arguments import amount, positive, whole
 from parlab.arrays import Array, namespace
 from parlab.nn.stage import Gradients
 
@@ -42,10 +43,11 @@ class AdamW:
 
     def __post_init__(self) -> None:
         for name in ("lr", "eps", "weight_decay"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}={getattr(self, name)!r}: a number that is not negative is needed")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas={self.betas!r}: two numbers are needed, each at least 0 and less than 1")
+            amount(name, getattr(self, name))
+        if not isinstance(self.betas, Sequence) or len(self.betas) != 2:
+            raise ValueError(f"betas={self.betas!r:.60}: two numbers are needed")
+        for beta in self.betas:
+            amount("betas", beta, below=1)
 
     def step(self, weights: Mapping[str, Array], gradients: Mapping[str, Array], lr: float | None = None) -> None:
         """Change every weight in place, by its gradient of the same name; `lr` instead of the optimizer's, if given.
@@ -69,8 +71,7 @@ class AdamW:
         Raises:
             ValueError: `step` is 0, as if it counted from there.
         """
-        if step < 1:
-            raise ValueError(f"step={step!r}: steps count from 1")
+        whole("step", step, 1)
         lr = self.lr if lr is None else lr
         flat = [namespace(x).reshape(x, (-1,), copy=False) for x in (weight, gradient, mean, square)]
         for start in range(0, weight.size, PIECE):
@@ -109,8 +110,7 @@ def clip_factor(norm: float, max_norm: float) -> float:
     Raises:
         ValueError: `max_norm` is not positive.
     """
-    if not max_norm > 0:
-        raise ValueError(f"max_norm={max_norm!r}: a positive number is needed")
+    positive("max_norm", max_norm)
     return min(1.0, max_norm / norm) if norm > 0 else 1.0
 
 

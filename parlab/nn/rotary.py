@@ -13,6 +13,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from parlab.arguments import positive
 from parlab.arrays import Array, namespace
 
 Tables = tuple[Array, Array]  # cos and signed sin: [S, D], or [B, 1, S, D] where the rows of a batch differ
@@ -151,9 +152,7 @@ def rotary_type(scaling: Mapping[str, Any] | None) -> str:
     if kind not in NEEDED:
         raise ValueError(f"rope_scaling has the type {kind!r}: known are {', '.join(NEEDED)}")
     for name in NEEDED[kind]:
-        value = scaling.get(name)
-        if not isinstance(value, int | float) or value <= 0:
-            raise ValueError(f"rope_scaling of type {kind!r} has {name}={value!r}: a positive number is needed")
+        positive(f"rope_scaling of type {kind!r}: {name}", scaling.get(name), finite=True)
     if kind == "llama3" and scaling["low_freq_factor"] >= scaling["high_freq_factor"]:
         raise ValueError(
             f"rope_scaling has low_freq_factor={scaling['low_freq_factor']!r} and "

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from parlab.arguments import amount
 from parlab.pipeline.dependencies import Program, lower, pair_rows
 from parlab.pipeline.replay import replay
 from parlab.pipeline.schedule import Schedule
@@ -41,8 +41,8 @@ class Costs:
         for field in fields(self):
             cost = getattr(self, field.name)
             for value in cost if isinstance(cost, Sequence) else [cost]:
-                if cost is not None and not 0 <= value < math.inf:
-                    raise ValueError(f"{field.name}={cost!r}: costs must be at least 0, and finite")
+                if cost is not None or field.name != "pair":
+                    amount(field.name, value)
 
     def per_stage(self, name: str, num_stages: int) -> Sequence[float]:
         """The cost `name` of each stage.

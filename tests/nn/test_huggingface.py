@@ -87,7 +87,7 @@ def truncate(path, bytes_lost):
         (lambda f: edit_config(f, rope_parameters=["llama3"]), "rope_parameters=.*: an object with a type is needed"),
         (
             lambda f: edit_config(f, rope_parameters=LLAMA3_ROPE | {"factor": None}),
-            "rope_scaling of type 'llama3' has factor=None",
+            "rope_scaling of type 'llama3': factor=None",
         ),
     ],
 )  # fmt: skip

@@ -331,12 +331,12 @@ def test_the_learners_cell(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"vocab_size": 0}, "vocab_size=0: a whole number, 1 or more"),
+        ({"vocab_size": 0}, "vocab_size=0: must be a whole number, at least 1"),
         ({"num_hidden_layers": 2.0}, "num_hidden_layers=2.0"),
         ({"num_attention_heads": 3}, "hidden_size 8 does not divide among num_attention_heads 3"),
         ({"num_key_value_heads": 3}, "num_attention_heads 4 do not divide among num_key_value_heads 3"),
         ({"head_dim": 3}, "head_dim 3 is odd"),
-        ({"rms_norm_eps": 0.0}, "rms_norm_eps=0.0: a positive number"),
+        ({"rms_norm_eps": 0.0}, "rms_norm_eps=0.0: must be a number greater than 0 and finite"),
         ({"rope_theta": "big"}, "rope_theta='big'"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "the type 'yarn': known are default, linear, llama3"),
     ],
