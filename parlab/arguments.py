@@ -114,4 +114,10 @@ def checked_axis(value: Any, name: str, x: Array) -> int:
 
 
 def _is_real(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        float(value)
+    except OverflowError:  # an int beyond every float
+        return False
+    return True

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from parlab.arguments import positive, whole
+from parlab.arguments import amount, flag, positive, whole
 from parlab.nn.rotary import rotary_type
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -29,8 +29,8 @@ class LlamaConfig:
     """The fields of `config.json` that matter here, with Hugging Face's defaults.
 
     Raises:
-        ValueError: a size that is not a positive whole number, heads that do not divide, an odd head size, an unknown
-            rope type.
+        ValueError: a size that is not a positive whole number, heads that do not divide, an odd head size, a number out
+            of its range, an unknown rope type.
 
     >>> config = LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=40, num_hidden_layers=2,
     ...                      num_attention_heads=4, num_key_value_heads=2)
@@ -75,6 +75,8 @@ class LlamaConfig:
             raise ValueError(f"head_dim {self.head_dim} is odd: rotary positions turn pairs, so use an even number")
         for name in ("rms_norm_eps", "rope_theta"):
             positive(name, getattr(self, name), finite=True)
+        amount("initializer_range", self.initializer_range)
+        flag("tie_word_embeddings", self.tie_word_embeddings)
         rotary_type(self.rope_scaling)
 
     @classmethod

@@ -90,8 +90,8 @@ def _check(num_layers: int, num_stages: int, costs: Sequence[float] | None, embe
         raise ValueError(
             f"num_layers={num_layers}, num_stages={num_stages}: each stage needs a layer, use at most {num_layers}"
         )
-    if costs is not None and len(costs) != num_layers:
-        raise ValueError(f"costs has {len(costs)} numbers for {num_layers} layers: give one a layer")
+    if costs is not None and (not isinstance(costs, Sequence) or len(costs) != num_layers):
+        raise ValueError(f"costs={costs!r:.60}: a list of {num_layers} numbers is needed, one a layer")
     named = [("embedding", embedding), ("head", head), *((f"costs[{i}]", cost) for i, cost in enumerate(costs or ()))]
     for name, value in named:
         amount(name, value)

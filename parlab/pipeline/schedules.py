@@ -92,7 +92,7 @@ def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = Non
     """
     _check(p=p, m=m, chunks=chunks)
     group = p if group is None else group
-    if group < p or m % group:
+    if whole("group", group) < p or m % group:
         raise ValueError(f"group={group}, m={m}: microbatches go in whole groups of at least p={p}: use a multiple")
 
     def rank(r: int) -> list[Action]:
