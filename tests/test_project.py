@@ -22,6 +22,14 @@ def test_importing_parlab_loads_neither_drawing_nor_testing_libraries():
     assert heavy.isdisjoint(loaded)
 
 
+@pytest.mark.parametrize(("ci", "fixed"), [("true", True), ("", False)])
+def test_in_ci_hypothesis_draws_the_same_examples_every_time(ci, fixed):
+    asked = "from tests import conftest; from hypothesis import settings; print(settings.default.derandomize)"
+    command = [sys.executable, "-c", asked]
+    said = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "CI": ci})
+    assert said.stdout.strip() == str(fixed)
+
+
 def test_conda_lists_the_same_packages_with_the_same_bounds_as_pip():
     text = (ROOT / "environment.yml").read_text(encoding="utf-8")
     listed = set(re.findall(r"^ +- ([\w-]+[>=]\S+)$", text, re.MULTILINE))

@@ -149,4 +149,4 @@ def _check_slot(slot: Slot, rank: int, position: int) -> None:
 
 
 def _from_0(number: Any) -> bool:
-    return (type(number) is int or (isinstance(number, Integral) and not isinstance(number, bool))) and number >= 0
+    return (type(number) is int or (isinstance(number, Integral) and not isinstance(number, bool))) and int(number) >= 0
