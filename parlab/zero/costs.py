@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from parlab.world.arguments import amount
-from parlab.zero.arguments import at_least, check_stage, positive
+from parlab.arguments import amount, positive, whole
+from parlab.zero.arguments import check_stage
 
 
 class StateBytes(NamedTuple):
@@ -51,7 +51,7 @@ def model_state_bytes(num_params: float, ranks: int, stage: int, *, state: State
     [120.0, 31.41, 16.64, 1.88]
     """
     amount("num_params", num_params)
-    at_least("ranks", ranks, 1)
+    whole("ranks", ranks, 1)
     check_stage(stage, least=0)
     if not isinstance(state, StateBytes):
         raise ValueError(f"state={state!r:.60}: a StateBytes is needed")
@@ -87,9 +87,9 @@ def elements_sent(
     [2, 2, 2, 3]
     """
     amount("num_params", num_params)
-    at_least("ranks", ranks, 1)
+    whole("ranks", ranks, 1)
     check_stage(stage, least=0)
-    at_least("microbatches", microbatches, 1)
+    whole("microbatches", microbatches, 1)
     k = microbatches
     passes = [2, 2, k + 1, (2 if keep_after_forward else 3) * k][stage]
     return passes * (ranks - 1) * num_params
@@ -116,5 +116,5 @@ def tokens_to_hide_a_gather(flops: float, bandwidth: float, ranks: int, *, items
     """
     for name, value in (("flops", flops), ("bandwidth", bandwidth), ("itemsize", itemsize)):
         positive(name, value)
-    at_least("ranks", ranks, 1)
+    whole("ranks", ranks, 1)
     return itemsize * (ranks - 1) / ranks * flops / (2 * bandwidth)
