@@ -303,7 +303,7 @@ class Comm:
         Raises:
             ValueError: `color` or `key` is not a whole number.
         """
-        color = None if color is None else whole("color", color)
+        color = color if color is None else whole("color", int(color) if isinstance(color, bool) else color)
         key = self.rank if key is None else whole("key", key)
         wishes = self._engine.meet(self._seat, self._group, self.rank, "split", "split", (color, key))
         self._splits += 1
