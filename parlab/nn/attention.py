@@ -44,6 +44,9 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, scale: floa
     Returns:
         out `[B, H, S, D]` in q's dtype and lse `[B, H, S]` in float32 or wider.
 
+    A key that is not a number reaches every query that sees it and, under the causal mask, the queries before it in its
+    tile of 256 as well: a hidden score is made by adding −inf, and NaN − inf is NaN.
+
     Raises:
         ValueError: shapes that do not fit.
 

@@ -176,6 +176,12 @@ def where_the_ranks_call_in_different_orders(comm, x):
     return comm.all_gather(own)[: len(x)] / comm.size
 
 
+def with_one_number_more(comm, x):
+    if comm.size > 1:
+        comm.sendrecv(x[:1].copy(), comm.right, comm.left)
+    return average_gradients(comm, x)
+
+
 def by_calling_all_reduce(comm, x):
     return comm.all_reduce(x) / comm.size
 
@@ -242,6 +248,7 @@ def with_a_whole_sum_inside(comm, x, ranks_per_node):
             where_the_ranks_call_in_different_orders,
             "entered different collectives: rank 0 calls all_gather",
         ),
+        ("01.average_gradients", with_one_number_more, "bytes a rank sends"),
         ("01.average_gradients", by_calling_all_reduce, "comm.all_reduce did the work: build it from"),
         ("01.hierarchical_all_reduce", flat, "bytes a rank sends to other nodes"),
         ("01.hierarchical_all_reduce", with_everything_crossing, "4 ranks in nodes of 2"),

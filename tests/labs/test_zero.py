@@ -151,6 +151,30 @@ def copied_and_sent_at_the_end(comm, backward, microbatches):
     return stage_2(comm, [(block, gradient.copy()) for block, gradient in backward], microbatches)
 
 
+def copied_and_sent_one_later(comm, backward, microbatches):
+    """While a block is computed, one travels and a copy of one waits: three."""
+    shards, waiting, leaving = {}, [], []
+
+    def settle():
+        block, request = leaving.pop()
+        shards[block] = shards.get(block, 0) + request.wait() / (comm.size * microbatches)
+
+    def send():
+        if leaving:
+            settle()
+        block, copy = waiting.pop(0)
+        leaving.append((block, comm.ireduce_scatter(copy, counts=counts_of(copy.size, comm.size))))
+
+    for block, gradient in backward:
+        waiting.append((block, gradient.copy()))
+        if len(waiting) > 1:
+            send()
+    while waiting:
+        send()
+    settle()
+    return shards
+
+
 def all_reduced(comm, backward, microbatches):
     shards = {}
     for block, gradient in backward:
@@ -280,6 +304,7 @@ def test_an_uneven_cut_is_refused_where_the_last_rank_has_2_more():
         (kept_as_well, "a whole gradient is still referenced after it was reduced"),
         (stage_1, "bytes of whole gradients held: 96, should be two blocks = 64"),
         (stage_1, "gradients are copied or added up whole, and sent later"),
+        (copied_and_sent_one_later, "gradients are copied or added up whole, and sent later"),
         (copied_and_sent_at_the_end, "gradients are copied or added up whole, and sent later"),
         (
             lambda comm, backward, k: {0: np.ones(3)},
