@@ -5,7 +5,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 from parlab.sequence.layouts import check_layout
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """The sizes of one attention; `itemsize`: bytes of an element of q, k and v."""
+
+    S: int
+    H: int
+    G: int
+    D: int
+    itemsize: int
+    B: int = 1
+
+    @property
+    def wide(self) -> int:
+        """Bytes of an element of what is summed: lse, and gradients on their way."""
+        return max(self.itemsize, 4)
+
+
+class RankCost(NamedTuple):
+    """What one rank sends, and the most bytes that it holds, beside one block's results."""
+
+    messages: int
+    nbytes: int
+    held: int
 
 
 def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: bool = True) -> list[int]:
