@@ -368,7 +368,7 @@ async def coroutine(comm, *arguments):
         *[(name, leaving, "raised SystemExit: 3, at line") for name in EXERCISES],
         *[(name, pressing, "raised KeyboardInterrupt") for name in EXERCISES],
         ("00.exchange", ragged, "returned list"),
-        ("05.parallel_loss", ragged, "returned list"),
+        ("05.parallel_loss", ragged, "the loss is a list"),
         ("06.prefetch", ragged, "worked on blocks []"),
         ("02.zigzag_block", halves, "`/` gives a float"),
         ("00.exchange", error_that_cannot_be_shown, "raised Odd"),
