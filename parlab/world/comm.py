@@ -89,13 +89,17 @@ class Comm:
         """
         return self._engine.take(self._seat, self._post_receive(src, like, label, call="recv"))
 
-    def sendrecv(self, x: Value, dst: int, src: int, like: Value = None, *, label: Any = None) -> Value:
+    def sendrecv(
+        self, x: Value, dst: int, src: int, like: Value = None, *, label: Any = None, expected: Any = None
+    ) -> Value:
         """Send `x` to `dst` and receive from `src` at once; `like` is what will come, None: like `x`.
+
+        `expected` is the label of what will come, None: `label`.
 
         Raises: as `send` and `recv`.
         """
         out = self._post_send(x, dst, label)
-        back = self._post_receive(src, x if like is None else like, label)
+        back = self._post_receive(src, x if like is None else like, label if expected is None else expected)
         self._engine.wait(self._seat, (out, back), "sendrecv")
         return self._engine.take(self._seat, back)
 

@@ -75,6 +75,14 @@ def hatched_boxes(axes: Axes, name: str, spans: Sequence[Any], lanes: Numbers, w
         axes.add_artist(patch)  # `add_patch` would measure every corner
 
 
+def frames(axes: Axes, name: str, spans: Sequence[Any], lanes: Numbers, where: Height, color: str = theme.INK) -> None:
+    """Frames around boxes."""
+    if spans:
+        corners = _corners(*_extents(spans, lanes, where))
+        outlines = PolyCollection(corners, facecolors="none", edgecolors=color, linewidths=2, gid=name)
+        axes.add_collection(outlines, autolim=False)
+
+
 def labels(
     axes: Axes,
     spans: Sequence[Any],

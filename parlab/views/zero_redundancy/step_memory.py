@@ -78,7 +78,7 @@ def step_memory(
     shown, levels = _checked(runs, formula)
     rank = checked_rank(rank, "rank", next(iter(shown.values())).size)
     end = max(timeline.makespan for timeline in shown.values())
-    stacks = {name: _stack(timeline, rank, end) for name, timeline in shown.items()}
+    stacks = {name: stack_of(timeline, rank, end) for name, timeline in shown.items()}
     peaks = {name: max(map(sum, zip(*layers, strict=True))) for name, (_, layers) in stacks.items()}
     states = {name: sum(state_bytes_held(timeline, rank).values()) for name, timeline in shown.items()}
     highest = max(*peaks.values(), *levels.values(), 1)
@@ -117,7 +117,8 @@ def _checked(runs: Any, formula: Any) -> tuple[dict[str, Timeline], dict[str, fl
     return shown, levels
 
 
-def _stack(timeline: Timeline, rank: int, end: int) -> Stack:
+def stack_of(timeline: Timeline, rank: int, end: int) -> Stack:
+    """What `rank` holds over time, by layer."""
     held = timeline.held_by_name(rank)
     by_layer: dict[str, Steps] = {layer.name: held.get(layer.name, []) for layer in LAYERS}
     times, layers = stacked(by_layer | {name: steps for name, steps in held.items() if name not in KNOWN}, end)
@@ -220,14 +221,19 @@ def _name_panel(axes: Axes, name: str, state: int, peak: int) -> None:
 
 def _legend(figure: Picture, stacks: Iterable[Stack], with_formula: bool) -> None:
     """The layers that are there, in one line, and the formula's dashes in another."""
-    drawn = {layer for _, layers in stacks for layer, heights in zip(LAYERS, layers, strict=True) if any(heights)}
-    legend_of(figure, [(layer.color, layer.said, "") for layer in LAYERS if layer in drawn])
+    legend_of(figure, entries_of(stacks))
     if with_formula:
         width, height = figure.get_size_inches()
         y = (height - 0.83) / height
         figure.add_artist(Line2D([0.15 / width, 0.6 / width], [y, y], **FORMULA))
         said = "model state by the formula, when all gradients have come"
         figure.text(0.7 / width, y, said, size=theme.SMALL, color=theme.INK, va="center_baseline")
+
+
+def entries_of(stacks: Iterable[Stack]) -> list[tuple[str, str, str]]:
+    """The layers that are ever there, for a legend."""
+    drawn = {layer for _, layers in stacks for layer, heights in zip(LAYERS, layers, strict=True) if any(heights)}
+    return [(layer.color, layer.said, "") for layer in LAYERS if layer in drawn]
 
 
 def _name_axes(panels: list[Axes], highest: float) -> None:
