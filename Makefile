@@ -25,6 +25,10 @@ lint: $(VENV)/test.stamp         ## Check style, types, and the arrows between t
 bench: $(VENV)/lab.stamp         ## Measure speed; ONLY=world runs one benchmark.
 	$(BIN)/python -m benchmarks $(ONLY)
 
+book: $(VENV)/test.stamp         ## Build the reading edition, to be opened in a browser without a server.
+	$(BIN)/python -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/book
+	@echo "Open build/book/docs/index.html"
+
 mutants: $(VENV)/mutants.stamp   ## Break a room at random places, and list what its tests do not see: ROOM=world SIZE=30.
 	$(BIN)/python tools/mutants.py $(ROOM) --size $(or $(SIZE),30)
 
@@ -54,4 +58,4 @@ $(BIN)/python:
 		python3-venv). To name one yourself: make PYTHON=/path/to/python3))
 	$(PYTHON) -m venv $(VENV)
 
-.PHONY: help lab test lint bench mutants notebooks constraints clean
+.PHONY: help lab test lint bench book mutants notebooks constraints clean

@@ -193,11 +193,13 @@ def kept_by_place(
 
     In 16 bits, with dropout, they add up to:
 
-    | recompute | tensor parallel             | and sequence parallel     |
-    |-----------|-----------------------------|---------------------------|
-    | none      | sbh (10 + 24/t) + 5 a s² b/t | 34 sbh/t + 5 a s² b/t    |
-    | selective | sbh (10 + 24/t)             | 34 sbh/t                  |
-    | full      | 2 sbh                       | 2 sbh/t                   |
+    =========  ============================  =====================
+    recompute  tensor parallel               and sequence parallel
+    =========  ============================  =====================
+    none       sbh (10 + 24/t) + 5 a s² b/t  34 sbh/t + 5 a s² b/t
+    selective  sbh (10 + 24/t)               34 sbh/t
+    full       2 sbh                         2 sbh/t
+    =========  ============================  =====================
 
     Args:
         s, b, h, a: sequence, batch, hidden size, heads, as the paper has them.

@@ -69,12 +69,14 @@ def elements_sent(
     """Elements that all ranks together send in a step: passes · (N − 1) · Ψ, where a pass is an all-gather or a
     reduce-scatter of everything. Exact, however uneven the shards; a rank sends 1/N of it on average.
 
-    | stage | passes                                                                    | k = 1 |
-    |-------|---------------------------------------------------------------------------|-------|
-    | 0     | the all-reduce of the gradients: 2                                        | 2     |
-    | 1     | gradients to their shards, new weights back: 2                            | 2     |
-    | 2     | the same, but whole gradients are not kept, so each microbatch sends: k + 1 | 2   |
-    | 3     | weights before forward and before backward, gradients: 3k (kept between: 2k) | 3  |
+    =====  ============================================================================  =====
+    stage  passes                                                                        k = 1
+    =====  ============================================================================  =====
+    0      the all-reduce of the gradients: 2                                            2
+    1      gradients to their shards, new weights back: 2                                2
+    2      the same, but whole gradients are not kept, so each microbatch sends: k + 1   2
+    3      weights before forward and before backward, gradients: 3k (kept between: 2k)  3
+    =====  ============================================================================  =====
 
     A tied embedding is gathered for the head too, in stage 3: its table twice more a microbatch, unless it is kept.
 

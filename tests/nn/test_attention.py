@@ -53,18 +53,21 @@ def draw_inputs(xp, B, H, G, S, T, D, seed=0):
     return dout, q, k, v
 
 
-def mask_of(diagonal, S, T):
-    return None if diagonal is None else np.tril(np.ones((S, T), dtype=bool), diagonal)
+def mask_of(diagonal, S, T, window=None):
+    if diagonal is None:
+        return None
+    newest = np.arange(S)[:, None] + diagonal
+    return (np.arange(T) <= newest) & (np.arange(T) > newest - (window or S + T + abs(diagonal)))
 
 
-def tiled_block(dout, q, k, v, diagonal=None, scale=None):
-    out, lse = attend_block(q, k, v, diagonal=diagonal, scale=scale)
-    delta = tiled.row_dot(dout, out)
-    return out, lse, *attend_block_backward(dout, q, k, v, lse, delta, diagonal=diagonal, scale=scale)
+def tiled_block(dout, q, k, v, diagonal=None, scale=None, window=None):
+    how = {"diagonal": diagonal, "scale": scale, "window": window}
+    out, lse = attend_block(q, k, v, **how)
+    return out, lse, *attend_block_backward(dout, q, k, v, lse, tiled.row_dot(dout, out), **how)
 
 
-def dense_block(dout, q, k, v, diagonal=None, scale=None):
-    mask = mask_of(diagonal, q.shape[2], k.shape[2])
+def dense_block(dout, q, k, v, diagonal=None, scale=None, window=None):
+    mask = mask_of(diagonal, q.shape[2], k.shape[2], window)
     out, lse = dense_attention(q, k, v, mask=mask, scale=scale)
     return out, lse, *dense_attention_backward(dout, q, k, v, out, lse, mask=mask, scale=scale)
 
@@ -104,17 +107,21 @@ def test_attention_and_gradients_match_pytorch_to_1e_12(xp, pair, case):
     T=st.integers(1, 11),
     D=st.integers(1, 5),
     diagonal=st.none() | st.integers(-12, 12),
+    window=st.none() | st.integers(1, 12),
     gentle=st.booleans(),
     library=st.sampled_from([np, array_api_strict]),
 )
-def test_tiled_block_matches_dense_to_1e_12(B, G, group, S, T, D, diagonal, gentle, library):
+def test_tiled_block_matches_dense_to_1e_12(B, G, group, S, T, D, diagonal, window, gentle, library):
     inputs = draw_inputs(library, B, G * group, G, S, T, D)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiled, "TILE", 4)
         patch.setattr(tiled, "TRIANGLE", 2)
         patch.setattr(tiled, "GENTLE", 1e9 if gentle else -1e9)
-        expected = dense_block(*(to_numpy(x) for x in inputs), diagonal)
-        assert_parity(tiled_block(*inputs, diagonal), expected, floor=0.1)  # with one key dq and dk are 0 and noise
+        window = None if diagonal is None else window
+        expected = dense_block(*(to_numpy(x) for x in inputs), diagonal, window=window)
+        assert_parity(
+            tiled_block(*inputs, diagonal, window=window), expected, floor=0.1
+        )  # with one key dq and dk are 0 and noise
 
 
 @pytest.mark.parametrize("diagonal", [None, CAUSAL, STRICT])
@@ -122,6 +129,13 @@ def test_tiled_block_matches_dense_to_1e_12(B, G, group, S, T, D, diagonal, gent
 def test_tiles_of_512_and_256_match_dense_at_their_edges(S, diagonal):
     inputs = draw_inputs(np, 1, 2, 1, S, S, 4)
     assert_parity(tiled_block(*inputs, diagonal), dense_block(*inputs, diagonal))
+
+
+@pytest.mark.parametrize(("diagonal", "window"), [(0, 1), (0, 255), (0, 256), (0, 257), (-3, 600), (700, 300)])
+def test_windows_match_dense_at_the_edges_of_the_tiles(diagonal, window):
+    inputs = draw_inputs(np, 1, 1, 1, 700, 1100, 2)
+    expected = dense_block(*inputs, diagonal, window=window)
+    assert_parity(tiled_block(*inputs, diagonal, window=window), expected, floor=0.1)
 
 
 @pytest.mark.usefixtures("small_tiles")
