@@ -20,7 +20,7 @@ from parlab.sequence.costs import (
 from parlab.sequence.double_ring import double_ring_attention, double_ring_attention_backward, double_ring_cost
 from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
 from parlab.sequence.patterns import PATTERNS
-from parlab.sequence.ring import ring_attention, ring_attention_backward
+from parlab.sequence.ring import ring_attention, ring_attention_backward, ring_cost
 from parlab.sequence.schedule import Block, RingSchedule, RingStep
 from parlab.sequence.tree import tree_attention, tree_attention_backward, tree_cost
 from parlab.sequence.ulysses import ulysses_attention, ulysses_attention_backward, ulysses_cost
@@ -52,6 +52,7 @@ __all__ = [
     "positions",
     "ring_attention",
     "ring_attention_backward",
+    "ring_cost",
     "score_bytes",
     "score_memory_savings",
     "shard",
