@@ -1,5 +1,6 @@
 """Strategies that cut the sequence: attention over shards of it."""
 
+from parlab.sequence.chunks import Chunk, best_size, split_by_memory, split_equal
 from parlab.sequence.costs import (
     attention_flops,
     backward_bytes_held,
@@ -21,10 +22,12 @@ from parlab.sequence.schedule import Block, RingSchedule, RingStep
 __all__ = [
     "LAYOUTS",
     "Block",
+    "Chunk",
     "RingSchedule",
     "RingStep",
     "attention_flops",
     "backward_bytes_held",
+    "best_size",
     "bytes_per_hop",
     "bytes_sent",
     "forward_bytes_held",
@@ -37,6 +40,8 @@ __all__ = [
     "score_bytes",
     "score_memory_savings",
     "shard",
+    "split_by_memory",
+    "split_equal",
     "striped_speedup",
     "unmasked_pairs",
     "unshard",
