@@ -1,5 +1,15 @@
 """Strategies that cut the sequence: attention over shards of it."""
 
+from parlab.sequence.balance import (
+    causal_work,
+    head_tail,
+    imbalance,
+    loads_of,
+    longest_first,
+    packed_work,
+    per_document,
+    split_by_work,
+)
 from parlab.sequence.chunks import Chunk, best_size, split_by_memory, split_equal
 from parlab.sequence.costs import (
     attention_flops,
@@ -30,10 +40,17 @@ __all__ = [
     "best_size",
     "bytes_per_hop",
     "bytes_sent",
+    "causal_work",
     "forward_bytes_held",
+    "head_tail",
     "hops",
+    "imbalance",
     "load_ratio",
+    "loads_of",
+    "longest_first",
     "overlap_tokens",
+    "packed_work",
+    "per_document",
     "positions",
     "ring_attention",
     "ring_attention_backward",
@@ -41,6 +58,7 @@ __all__ = [
     "score_memory_savings",
     "shard",
     "split_by_memory",
+    "split_by_work",
     "split_equal",
     "striped_speedup",
     "unmasked_pairs",
