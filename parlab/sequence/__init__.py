@@ -28,6 +28,7 @@ from parlab.sequence.costs import (
 from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
 from parlab.sequence.ring import ring_attention, ring_attention_backward
 from parlab.sequence.schedule import Block, RingSchedule, RingStep
+from parlab.sequence.text_split import split_by_text, unit_ends
 
 __all__ = [
     "LAYOUTS",
@@ -58,9 +59,11 @@ __all__ = [
     "score_memory_savings",
     "shard",
     "split_by_memory",
+    "split_by_text",
     "split_by_work",
     "split_equal",
     "striped_speedup",
+    "unit_ends",
     "unmasked_pairs",
     "unshard",
 ]
