@@ -1,5 +1,6 @@
 """Strategies that cut the sequence: attention over shards of it."""
 
+from parlab.sequence.attention_split import split_by_attention
 from parlab.sequence.balance import (
     causal_work,
     head_tail,
@@ -58,6 +59,7 @@ __all__ = [
     "score_bytes",
     "score_memory_savings",
     "shard",
+    "split_by_attention",
     "split_by_memory",
     "split_by_text",
     "split_by_work",
