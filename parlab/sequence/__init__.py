@@ -1,5 +1,6 @@
 """Strategies that cut the sequence: attention over shards of it."""
 
+from parlab.sequence.analysis import AttentionAnalysis, HeadPattern, analyse_attention, stem
 from parlab.sequence.attention_split import split_by_attention
 from parlab.sequence.balance import (
     causal_work,
@@ -33,10 +34,13 @@ from parlab.sequence.text_split import split_by_text, unit_ends
 
 __all__ = [
     "LAYOUTS",
+    "AttentionAnalysis",
     "Block",
     "Chunk",
+    "HeadPattern",
     "RingSchedule",
     "RingStep",
+    "analyse_attention",
     "attention_flops",
     "backward_bytes_held",
     "best_size",
@@ -64,6 +68,7 @@ __all__ = [
     "split_by_text",
     "split_by_work",
     "split_equal",
+    "stem",
     "striped_speedup",
     "unit_ends",
     "unmasked_pairs",
