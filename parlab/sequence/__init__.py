@@ -28,16 +28,20 @@ from parlab.sequence.costs import (
     unmasked_pairs,
 )
 from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
+from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, MemoryLevel, level_bytes, level_flops
 from parlab.sequence.ring import ring_attention, ring_attention_backward
 from parlab.sequence.schedule import Block, RingSchedule, RingStep
 from parlab.sequence.text_split import split_by_text, unit_ends
 
 __all__ = [
     "LAYOUTS",
+    "MEMORY_LEVELS",
     "AttentionAnalysis",
     "Block",
+    "CheckpointedBlock",
     "Chunk",
     "HeadPattern",
+    "MemoryLevel",
     "RingSchedule",
     "RingStep",
     "analyse_attention",
@@ -51,6 +55,8 @@ __all__ = [
     "head_tail",
     "hops",
     "imbalance",
+    "level_bytes",
+    "level_flops",
     "load_ratio",
     "loads_of",
     "longest_first",
