@@ -31,6 +31,7 @@ from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
 from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, MemoryLevel, level_bytes, level_flops
 from parlab.sequence.ring import ring_attention, ring_attention_backward
 from parlab.sequence.schedule import Block, RingSchedule, RingStep
+from parlab.sequence.statistics import SequenceStatistics, sequence_statistics, synchronise_gradients
 from parlab.sequence.text_split import split_by_text, unit_ends
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "MemoryLevel",
     "RingSchedule",
     "RingStep",
+    "SequenceStatistics",
     "analyse_attention",
     "attention_flops",
     "backward_bytes_held",
@@ -68,6 +70,7 @@ __all__ = [
     "ring_attention_backward",
     "score_bytes",
     "score_memory_savings",
+    "sequence_statistics",
     "shard",
     "split_by_attention",
     "split_by_memory",
@@ -76,6 +79,7 @@ __all__ = [
     "split_equal",
     "stem",
     "striped_speedup",
+    "synchronise_gradients",
     "unit_ends",
     "unmasked_pairs",
     "unshard",
