@@ -27,6 +27,7 @@ from parlab.sequence.costs import (
     striped_speedup,
     unmasked_pairs,
 )
+from parlab.sequence.lab import LabAttention, lab_attention, words_of
 from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
 from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, MemoryLevel, level_bytes, level_flops
 from parlab.sequence.ring import ring_attention, ring_attention_backward
@@ -42,6 +43,7 @@ __all__ = [
     "CheckpointedBlock",
     "Chunk",
     "HeadPattern",
+    "LabAttention",
     "MemoryLevel",
     "RingSchedule",
     "RingStep",
@@ -57,6 +59,7 @@ __all__ = [
     "head_tail",
     "hops",
     "imbalance",
+    "lab_attention",
     "level_bytes",
     "level_flops",
     "load_ratio",
@@ -83,4 +86,5 @@ __all__ = [
     "unit_ends",
     "unmasked_pairs",
     "unshard",
+    "words_of",
 ]
