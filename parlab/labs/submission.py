@@ -6,12 +6,12 @@ What is known so far is in the file RESULT after each step: whatever ends this p
 
 from __future__ import annotations
 
-import ast
 import json
 import linecache
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -22,7 +22,9 @@ from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial, Wrong
 
 CELL = 3  # a cell may take so many times as long as a case
-SOLUTION = re.compile(r"solutions\b|parlab\.labs\.(?!pipeline import listing)|from parlab\.labs import (?!check)")
+SOLUTION = re.compile(
+    r"solutions\b|EXERCISES|parlab\.labs\.(?!pipeline import listing)|from parlab\.labs import (?!check)"
+)
 
 
 def mark(path: Path, report: Callable[[dict[str, Any]], None], seconds: float, seed: int, extra: int) -> None:
@@ -41,7 +43,7 @@ def mark(path: Path, report: Callable[[dict[str, Any]], None], seconds: float, s
     report(known)
     for number, text in enumerate(cells(path), start=1):
         if SOLUTION.search(text):
-            known["flags"].append(f"cell {number} reads a solution or the checker")
+            known["flags"].append(f"cell {number} names a solution or the checker")
         if error := _ran(f"cell {number}", text, notebook.__dict__, CELL * seconds):
             known["errors"].append(f"cell {number}: {error}")
         known["flags"] += [f"patched checker: {name}" for name in checker.restore()]
@@ -78,21 +80,21 @@ def cells(path: Path) -> list[str]:
 def _ran(name: str, text: str, namespace: dict[str, Any], seconds: float) -> str:
     """Run a cell; what went wrong."""
     try:
-        ast.parse(text)
+        code = compile(text, name, "exec")
     except SyntaxError:  # IPython's own lines, perhaps
         text = re.sub(r"^(\s*)[%!].*$", r"\1pass", text, flags=re.MULTILINE)
+        try:
+            code = compile(text, name, "exec")
+        except SyntaxError as error:
+            return f"SyntaxError: {error}"
     linecache.cache[name] = (
         len(text),
         None,
         text.splitlines(keepends=True),
         name,
     )  # the text of functions, and of errors
-
-    def cell() -> None:
-        exec(compile(text, name, "exec"), namespace)
-
     try:
-        Trial(cell, seconds).called(name)
+        Trial(partial(exec, code, namespace), seconds).called(name)
     except Wrong as wrong:
         return "\n".join(wrong.args).removeprefix("it ")
     return ""
@@ -142,7 +144,7 @@ class Checker:
             for name, part in list(vars(owner).items())
             if callable(part) or isinstance(part, property | classmethod | staticmethod)
         ]
-        self.exercises = dict(labs.EXERCISES)
+        self.exercises = {name: _parts(exercise) for name, exercise in labs.EXERCISES.items()}
 
     def restore(self) -> list[str]:
         """Put everything back; the names of what was changed."""
@@ -154,11 +156,15 @@ class Checker:
             if code is not None and part.__code__ is not code:
                 changed.append(f"{owner.__name__}.{name}")
                 part.__code__ = code
-        if self.exercises != labs.EXERCISES:
-            changed.append("parlab.labs.EXERCISES")
-            labs.EXERCISES.clear()
-            labs.EXERCISES.update(self.exercises)
+        for name, parts in self.exercises.items():
+            if name not in labs.EXERCISES or _parts(labs.EXERCISES[name]) != parts:
+                changed.append(f"the exercise {name}")
+                labs.EXERCISES[name] = Exercise(**parts)
         return changed
+
+
+def _parts(exercise: Exercise) -> dict[str, Any]:
+    return vars(exercise) | {"cases": tuple(exercise.cases)}
 
 
 def _ours(kind: type) -> bool:

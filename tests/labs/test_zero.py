@@ -284,7 +284,7 @@ def test_an_uneven_cut_is_refused_where_the_last_rank_has_2_more():
         (kept_as_well, "a whole gradient is still referenced after it was reduced"),
         (stage_1, "bytes of whole gradients held: 96, should be two blocks = 64"),
         (stage_1, "gradients are copied or added up whole, and sent later"),
-        (copied_and_sent_a_block_late, "gradients are copied or added up whole, and sent later"),
+        (copied_and_sent_a_block_late, "bytes of whole gradients held: 96, should be two blocks = 64"),
         (copied_and_sent_at_the_end, "gradients are copied or added up whole, and sent later"),
         (
             lambda comm, backward, k: {0: np.ones(3)},
