@@ -1,7 +1,7 @@
 """One submission, marked in a process of its own: `python -P -m parlab.labs.submission FILE RESULT OPTIONS`.
 
 Every cell runs, errors or not; what its checks ask for is reviewed after it, by a checker that is as it was before.
-What is known so far is in the file RESULT after each step: whatever ends this process, the rest is marked.
+What is known so far is in the file RESULT before each step: if one ends this process, the next leaves that one out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from parlab import labs
 from parlab.labs import work
-from parlab.labs.exercise import Exercise
+from parlab.labs.exercise import FAILED, Exercise, Review
 from parlab.labs.trial import Trial, Wrong
 
 CELL = 3  # a cell may take so many times as long as a case
@@ -27,8 +27,11 @@ SOLUTION = re.compile(
 )
 
 
-def mark(path: Path, report: Callable[[dict[str, Any]], None], seconds: float, seed: int, extra: int) -> None:
-    """Run and review the submission at `path`; `report` gets what is known after each step."""
+def mark(path: Path, report: Callable[[dict[str, Any]], None], skip: dict[str, str], **limits: Any) -> None:
+    """Run and review the submission at `path`; `report` gets what is known before each step, and `at` which it is.
+
+    Cells and exercises in `skip` are left out, for the reason given. `limits` are those of `Exercise.review`.
+    """
     known: dict[str, Any] = {"reviews": {}, "errors": [], "flags": [], "done": False}
     asked: dict[str, Any] = {}
 
@@ -40,22 +43,26 @@ def mark(path: Path, report: Callable[[dict[str, Any]], None], seconds: float, s
     checker = Checker()
     notebook = ModuleType("__main__")
     sys.modules["__main__"] = notebook
-    report(known)
+
+    def review(name: str, answer: Any) -> None:
+        report(known | {"at": name})
+        _review(name, answer, known, skip, limits)
+        known["flags"] += [f"patched checker: {part}" for part in checker.restore()]
+
     for number, text in enumerate(cells(path), start=1):
+        cell = f"cell {number}"
+        report(known | {"at": cell})
         if SOLUTION.search(text):
-            known["flags"].append(f"cell {number} names a solution or the checker")
-        if error := _ran(f"cell {number}", text, notebook.__dict__, CELL * seconds):
-            known["errors"].append(f"cell {number}: {error}")
-        known["flags"] += [f"patched checker: {name}" for name in checker.restore()]
+            known["flags"].append(f"{cell} names a solution or the checker")
+        if error := skip.get(cell) or _ran(cell, text, notebook.__dict__, CELL * limits["seconds"]):
+            known["errors"].append(f"{cell}: {error}")
+        known["flags"] += [f"patched checker: {part}" for part in checker.restore()]
         for name in list(asked):
-            _review(name, asked.pop(name), known, seconds, seed, extra)
-            known["flags"] += [f"patched checker: {name}" for name in checker.restore()]
-            report(known)
+            review(name, asked.pop(name))
     for name, exercise in labs.EXERCISES.items():  # whose check was deleted
         answer = notebook.__dict__.get(exercise.call.partition("(")[0])
         if name not in known["reviews"] and getattr(answer, "__globals__", None) is notebook.__dict__:
-            _review(name, answer, known, seconds, seed, extra)
-            report(known)
+            review(name, answer)
     report(known | {"done": True})
 
 
@@ -100,12 +107,15 @@ def _ran(name: str, text: str, namespace: dict[str, Any], seconds: float) -> str
     return ""
 
 
-def _review(name: str, answer: Any, known: dict[str, Any], seconds: float, seed: int, extra: int) -> None:
+def _review(name: str, answer: Any, known: dict[str, Any], skip: dict[str, str], limits: dict[str, Any]) -> None:
     if name not in labs.EXERCISES:
         known["errors"].append(f"there is no exercise {name!r:.60}")
         return
     exercise = labs.EXERCISES[name]
-    review = exercise.review(answer, seconds, seed, extra)
+    if name in skip:
+        review = Review(name, FAILED, f"{name}: {FAILED}. {skip[name]}", 0, 1, limits["seed"])
+    else:
+        review = exercise.review(answer, **limits)
     known["reviews"][name] = review.as_dict() | {"source": work.source(answer)}
     known["flags"] += [f"{name}: {flag}" for flag in (*review.flags, *_library(exercise, answer))]
 
