@@ -1,7 +1,9 @@
 """Pipeline parallelism: a schedule is data, which is validated, simulated, drawn and executed."""
 
 from parlab.pipeline.actions import Action, Pair
+from parlab.pipeline.bidirectional import dualpipe, dualpipe_v
 from parlab.pipeline.execute import run_schedule
+from parlab.pipeline.memory import MemoryLimit
 from parlab.pipeline.partition import partition
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.schedules import (
@@ -15,15 +17,19 @@ from parlab.pipeline.schedules import (
 )
 from parlab.pipeline.simulate import Costs, simulate
 from parlab.pipeline.timeline import Idle, ScheduleTimeline
+from parlab.pipeline.v_shaped import v_half, v_min, zb_v
 from parlab.pipeline.validate import validate
 
 __all__ = [
     "Action",
     "Costs",
     "Idle",
+    "MemoryLimit",
     "Pair",
     "Schedule",
     "ScheduleTimeline",
+    "dualpipe",
+    "dualpipe_v",
     "gpipe",
     "interleaved_one_f_one_b",
     "looped_bfs",
@@ -32,7 +38,10 @@ __all__ = [
     "partition",
     "run_schedule",
     "simulate",
+    "v_half",
+    "v_min",
     "validate",
     "zb_h1",
     "zb_h2",
+    "zb_v",
 ]

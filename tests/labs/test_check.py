@@ -1,8 +1,10 @@
 """What all exercises share: stubs, names, and text that never changes."""
 
+import numpy as np
 import pytest
 
 from parlab import labs
+from parlab.labs.difference import difference
 from tests.labs.answers import nothing, raises
 
 
@@ -29,9 +31,9 @@ def test_an_unknown_exercise_is_refused_with_the_known_ones():
         labs.check("02.rings", raises)
 
 
-def test_an_answer_that_is_no_function_is_refused():
-    with pytest.raises(ValueError, match="answer=3: must be the function that you wrote"):
-        labs.check("00.exchange", 3)
+def test_an_answer_that_is_no_function_is_refused(capsys):
+    labs.check("00.exchange", 3)
+    assert "answer=3: must be the function that you wrote" in capsys.readouterr().out
 
 
 def test_the_ranks_of_the_cases_grow():
@@ -60,6 +62,13 @@ def test_what_an_answer_prints_is_shown_for_the_case_that_fails_only(capsys):
         return (from_left, from_right) if comm.size < 4 else (x, x)
 
     labs.check("00.exchange", exchange)
-    assert capsys.readouterr().out.endswith(
-        "what it printed:\n" + "".join(f"  rank {rank}: 4 ranks\n" for rank in range(4))
-    )
+    printed = "".join(f"  rank {rank}: 4 ranks\n" for rank in range(4))
+    assert f"what it printed:\n{printed}  hint: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("dtype", "off"), [("float64", 1e-13), ("float32", 1e-5)])
+@pytest.mark.parametrize("shape", [(3,), (4, 5)])
+def test_a_result_is_equal_to_16_units_of_rounding_and_different_beyond(shape, dtype, off):
+    expected = np.full(shape, 3.0, dtype)
+    assert difference(expected * (1 + 8 * np.finfo(dtype).eps), expected) == ""
+    assert "expected" in difference((expected * (1 + off)).astype(dtype), expected)

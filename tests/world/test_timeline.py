@@ -54,13 +54,14 @@ def test_spans_of_a_relay_are_its_computes_both_ends_of_its_messages_and_its_wai
     ]
 
 
-def test_messages_of_a_collective_carry_its_name_and_others_their_label():
+def test_messages_of_a_collective_carry_its_name_and_their_block_and_others_their_label():
     def labelled(comm):
         comm.all_reduce(np.ones(2))
         comm.sendrecv(np.ones(1), comm.right, comm.left, label=("F", 3))
 
     transfers = run(labelled, 2).timeline.transfers
-    assert {(t.name, t.label) for t in transfers} == {("all_reduce", None), ("message", ("F", 3))}
+    ring = {("all_reduce", f"{how} block {block}") for how in ("add", "take") for block in range(2)}
+    assert {(t.name, t.label) for t in transfers} == ring | {("message", ("F", 3))}
 
 
 def test_a_table_shows_times_counts_and_bytes_of_each_rank():
@@ -68,7 +69,7 @@ def test_a_table_shows_times_counts_and_bytes_of_each_rank():
     assert text.splitlines() == [
         "Timeline: 3 ranks, makespan 270 ps on uniform",
         "rank    compute       wait messages       sent  peak held",
-        "   0        0 s     110 ps        1      100 B        0 B",
+        "   0        0 s     110 ps        1      100 B      100 B",
         "   1      50 ps     220 ps        1      100 B      100 B",
         "   2        0 s     270 ps        0        0 B      100 B",
     ]
