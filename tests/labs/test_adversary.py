@@ -194,7 +194,7 @@ def merge_that_zeroes_its_inputs(out_a, lse_a, out_b, lse_b):
 
 MEMORY = "ranks share memory"
 WRONG = [
-    ("00.exchange", exchange_through_a_global, MEMORY),
+    ("00.exchange", exchange_through_a_global, "no message was sent: they did not come by messages"),
     ("00.exchange", exchange_through_a_global_with_messages_for_show, MEMORY),
     ("01.reduce_scatter", scatter_from_the_checkers_seed, MEMORY),
     ("00.tree_sum", tree_that_gathers_lists, "bytes a rank sends"),

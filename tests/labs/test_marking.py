@@ -59,6 +59,7 @@ PATCHED = """import parlab.labs.difference, parlab.labs.rank_programs
 parlab.labs.difference.difference = parlab.labs.rank_programs.difference = lambda *given, **more: ""
 """
 CODE_PATCHED = """from parlab.labs.rank_programs import Count
+labs.EXERCISES["00.exchange"].cases.clear()
 Count.check.__code__ = (lambda self, done, case: "all is well").__code__
 """
 SWAPPED = RIGHT[FIRST].replace("return from_left, from_right", "return from_right, from_left")
@@ -75,9 +76,27 @@ CLASS = {  # by file: its text, the status of both exercises, a part of the flag
     "endless_1.ipynb": (notebook(checked(FIRST, ENDLESS), RIGHT_SECOND), NOT_YET, PASSED, "", ""),
     "endless_3.ipynb": (notebook(checked(FIRST, HOLDS_ON), RIGHT_SECOND), NOT_YET, PASSED, "", ""),
     "crash_1.ipynb": (notebook("1 / 0", *BOTH), PASSED, PASSED, "", ""),
-    "crash_2.ipynb": (notebook(RIGHT_FIRST, SEGFAULT, RIGHT_SECOND), PASSED, MISSING, "", "crashed"),
-    "leaves_1.ipynb": (notebook(RIGHT_SECOND, checked(FIRST, LEAVES)), MISSING, PASSED, "", "ended itself"),
-    "leaves_2.ipynb": (notebook("import os\nos._exit(0)", *BOTH), MISSING, MISSING, "", "ended itself"),
+    "crash_2.ipynb": (
+        notebook(RIGHT_FIRST, SEGFAULT, RIGHT_SECOND),
+        PASSED,
+        PASSED,
+        "",
+        "cell 3: it ended the process",
+    ),
+    "leaves_1.ipynb": (
+        notebook(checked(FIRST, LEAVES), RIGHT_SECOND),
+        NOT_YET,
+        PASSED,
+        "",
+        "00.exchange: it ended the process",
+    ),
+    "leaves_2.ipynb": (
+        notebook("import os\nos._exit(0)", *BOTH),
+        PASSED,
+        PASSED,
+        "",
+        "cell 2: it ended the process (exit code 0)",
+    ),
     "deletes/lab.ipynb": (notebook(DELETES, *BOTH), PASSED, PASSED, "", ""),
     "chatty.ipynb": (notebook(CHATTY, *BOTH), PASSED, PASSED, "", ""),
     "shares.ipynb": (notebook(checked(FIRST, GLOBAL), RIGHT_SECOND), NOT_YET, PASSED, "00.exchange: no messages", ""),
@@ -89,7 +108,7 @@ CLASS = {  # by file: its text, the status of both exercises, a part of the flag
         "",
     ),
     "patches_2.ipynb": (notebook(CODE_PATCHED, *BOTH), PASSED, PASSED, "patched checker: Count.check", ""),
-    "reads.ipynb": (notebook("open('solutions/01.ipynb')", *BOTH), PASSED, PASSED, "reads a solution", ""),
+    "reads.ipynb": (notebook("open('solutions/01.ipynb')", *BOTH), PASSED, PASSED, "names a solution", ""),
     "magics.ipynb": (notebook("%matplotlib inline\n!ls\nx = 1", *BOTH), PASSED, PASSED, "", ""),
     "unchecked.ipynb": (notebook(RIGHT[FIRST], RIGHT[SECOND]), PASSED, PASSED, "", ""),
     "endless_2.ipynb": (notebook("while True:\n    pass\n", "def (:", *BOTH), PASSED, PASSED, "", ""),
@@ -156,6 +175,8 @@ def test_reports_stand_apart_and_say_what_a_student_must_know(marked, class_room
     assert "2 of 2 exercises passed" in (reports / "alice" / "lab.html").read_text(encoding="utf-8")
     assert "raised ZeroDivisionError: division by zero" in (reports / "crash_1.html").read_text(encoding="utf-8")
     assert "still running after 1.5 s" in (reports / "endless_1.html").read_text(encoding="utf-8")
+    assert "def exchange(comm, x):\n    while True:" in (reports / "endless_1.html").read_text(encoding="utf-8")
+    assert "SyntaxError: " in (reports / "endless_2.html").read_text(encoding="utf-8")
     assert "while True:" in (reports / "endless_2.html").read_text(encoding="utf-8")
     assert "it is not a notebook" in (reports / "not_json.html").read_text(encoding="utf-8")
 
