@@ -8,6 +8,7 @@ import pytest
 
 from parlab import labs
 from parlab.labs import work
+from parlab.labs.difference import difference
 from tests.labs import answers
 from tests.labs.answers import nothing, raises
 
@@ -68,6 +69,14 @@ def test_what_an_answer_prints_is_shown_for_the_case_that_fails_only(capsys):
     labs.check("00.exchange", exchange)
     printed = "".join(f"  rank {rank}: 4 ranks\n" for rank in range(4))
     assert f"what it printed:\n{printed}  hint: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("dtype", "off"), [("float64", 1e-13), ("float32", 1e-5)])
+@pytest.mark.parametrize("shape", [(3,), (4, 5)])
+def test_a_result_is_equal_to_16_units_of_rounding_and_different_beyond(shape, dtype, off):
+    expected = np.full(shape, 3.0, dtype)
+    assert difference(expected * (1 + 8 * np.finfo(dtype).eps), expected) == ""
+    assert "expected" in difference((expected * (1 + off)).astype(dtype), expected)
 
 
 def test_the_users_own_ctrl_c_passes_through():
