@@ -22,6 +22,15 @@ def test_importing_parlab_loads_neither_drawing_nor_testing_libraries():
     assert heavy.isdisjoint(loaded)
 
 
+def test_in_ci_hypothesis_draws_the_same_examples_every_time():
+    asked = "from tests import conftest; from hypothesis import settings; print(settings.default.derandomize)"
+    command = [sys.executable, "-c", asked]
+    said = subprocess.run(
+        command, check=True, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "CI": "true"}
+    )
+    assert said.stdout.strip() == "True"
+
+
 def test_conda_lists_the_same_packages_with_the_same_bounds_as_pip():
     text = (ROOT / "environment.yml").read_text(encoding="utf-8")
     listed = set(re.findall(r"^ +- ([\w-]+[>=]\S+)$", text, re.MULTILINE))
@@ -41,7 +50,7 @@ def test_conda_marks_cupy_and_mpi_as_options_because_not_every_platform_has_them
 def test_every_needed_package_is_pinned():
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     extras = PROJECT["optional-dependencies"]
-    needed = [*PROJECT["dependencies"], *extras["lab"], *extras["test"], *extras["mpi"]]
+    needed = [*PROJECT["dependencies"], *extras["lab"], *extras["test"], *extras["mpi"], *extras["mutants"]]
     unpinned = [need for need in needed if not re.search(rf"^{re.split('[>=;]', need)[0]}==", pins, re.MULTILINE)]
     assert not unpinned
     assert "://" not in pins
@@ -59,6 +68,7 @@ def test_readme_lists_every_notebook_and_links_only_to_what_exists():
     ("module", "forbidden"),
     [
         ("arrays", "from parlab import world"),
+        ("arguments", "from parlab import world"),
         ("world/run", "import parlab.nn.attention"),
         ("nn/stage", "import parlab.sequence.stage"),
         ("nn/stage", "import numpy"),

@@ -18,6 +18,7 @@ from itertools import product
 
 from array_api_compat import is_cupy_array, is_numpy_array
 
+from parlab.arguments import finite
 from parlab.arrays import Array, exp_, namespace
 
 CAUSAL = 0  # `diagonal` of a block whose query i sees keys 0..i
@@ -42,6 +43,9 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, scale: floa
 
     Returns:
         out `[B, H, S, D]` in q's dtype and lse `[B, H, S]` in float32 or wider.
+
+    A key that is not a number reaches every query that sees it and, under the causal mask, the queries before it in its
+    tile of 256 as well: a hidden score is made by adding −inf, and NaN − inf is NaN.
 
     Raises:
         ValueError: shapes that do not fit.
@@ -248,8 +252,8 @@ def check_inputs(q: Array, k: Array, v: Array, *, causal: bool, scale: float | N
         raise ValueError(f"{H} query heads do not divide among {k.shape[1]} key/value heads: use a multiple of them")
     if causal and k.shape[2] != S:
         raise ValueError(f"q has sequence length {S} and k {k.shape[2]}: they must be equal")
-    if scale is not None and not math.isfinite(scale):
-        raise ValueError(f"scale={scale!r}: must be a finite number, or None for 1/√D")
+    if scale is not None:
+        finite("scale", scale)
 
 
 def check_gradient(dout: Array, q: Array, out: Array, lse: Array) -> None:

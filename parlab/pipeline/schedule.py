@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 from parlab.pipeline import files
 from parlab.pipeline.actions import KINDS, Action, Pair, Slot
@@ -22,6 +24,8 @@ class Schedule:
         ranks: one row a rank: actions, pairs, and None for a slot left idle. Idle slots are only for the eye: an action
             starts as soon as its rank is free and its inputs are there.
         name: shown in titles; schedules with the same rows are equal, whatever their names.
+        sharding: what a file says of sharded weights, which only `run_schedule` looks at, if it is given such: for each
+            rank (how many of its actions come before, cell).
 
     Raises:
         ValueError: something that is not an action, an action of unknown kind, or a negative stage or microbatch.
@@ -34,10 +38,20 @@ class Schedule:
 
     ranks: tuple[tuple[Slot, ...], ...]
     name: str = field(compare=False)
+    sharding: tuple[tuple[tuple[int, files.Communication], ...], ...] = field(compare=False)
 
-    def __init__(self, ranks: Iterable[Iterable[Slot]], name: str = "") -> None:
-        object.__setattr__(self, "ranks", tuple(tuple(row) for row in ranks))
+    def __init__(
+        self,
+        ranks: Iterable[Iterable[Slot]],
+        name: str = "",
+        sharding: Iterable[Iterable[tuple[int, files.Communication]]] = (),
+    ) -> None:
+        try:
+            object.__setattr__(self, "ranks", tuple(tuple(row) for row in ranks))
+        except TypeError:
+            raise ValueError(f"ranks={ranks!r:.60}: give a list of actions for each rank") from None
         object.__setattr__(self, "name", name)
+        object.__setattr__(self, "sharding", tuple(map(tuple, sharding)))
         for rank, row in enumerate(self.ranks):
             for position, slot in enumerate(row):
                 if slot is not None:
@@ -98,7 +112,8 @@ class Schedule:
                 version 2.5.
             check_communication: the file lists sends and receives as well (`1RECV_F0`): check that none is missing or
                 superfluous, that each stands where its rank can run it, and that two ranks agree on their order.
-                Otherwise they are passed over, as what gathers and frees sharded weights (`0UNSHARD`) always is.
+                Otherwise they are passed over. What gathers, frees and reduces sharded weights (`0UNSHARD`) is kept
+                in `sharding`.
 
         Raises:
             ValueError: a cell that is not an action, with its row and column; or, where asked for, the communication
@@ -106,7 +121,7 @@ class Schedule:
         """
         rows = files.read_rows(path, old_letters=old_letters)
         computing = [[cell for cell in row if not isinstance(cell, files.Communication)] for row in rows]
-        schedule = cls(computing, name=Path(path).stem)
+        schedule = cls(computing, Path(path).stem, map(_sharding, rows))
         if check_communication:
             files.check_communication(rows)
         return schedule
@@ -127,16 +142,29 @@ def _flat(row: Iterable[Slot]) -> Iterator[Action]:
             yield from slot
 
 
+def _sharding(row: Iterable[files.Cell]) -> Iterator[tuple[int, files.Communication]]:
+    done = 0
+    for cell in row:
+        if isinstance(cell, files.Communication) and cell.microbatch is None:
+            yield done, cell
+        done += len(list(_flat([cell] if isinstance(cell, Action | Pair) else [])))
+
+
 def _check_slot(slot: Slot, rank: int, position: int) -> None:
     if type(slot) is Action:
         kind, stage, microbatch = slot
-        if kind in KINDS and stage >= 0 and microbatch >= 0:
+        if isinstance(kind, str) and kind in KINDS and _from_0(stage) and _from_0(microbatch):
             return
-    elif type(slot) is Pair and slot.F.kind == "F" and slot.B.kind == "B" and slot.F[1:] != slot.B[1:]:
+    elif type(slot) is Pair and all(type(part) is Action for part in slot) and slot.F[1:] != slot.B[1:]:
         _check_slot(slot.F, rank, position)
         _check_slot(slot.B, rank, position)
-        return
+        if slot.F.kind == "F" and slot.B.kind == "B":
+            return
     raise ValueError(
         f"ranks[{rank}][{position}]={slot!r}: give an Action of kind {', '.join(KINDS)} with stage and microbatch from "
         "0, a Pair of an F and a B that is not its own backward, or None for an idle slot"
     )
+
+
+def _from_0(number: Any) -> bool:
+    return (type(number) is int or (isinstance(number, Integral) and not isinstance(number, bool))) and int(number) >= 0

@@ -112,6 +112,7 @@ class ScheduleTimeline(Timeline):
             [slot.end for slot in idle],
             [slot.peer for slot in idle],
             [f"wait for {slot.needs}" for slot in idle],
+            [max(slot.start, slot.end - slot.travel) for slot in idle],
         )
 
     def _rows(self, rank: int) -> range:
@@ -151,8 +152,7 @@ class ScheduleTimeline(Timeline):
         Raises:
             ValueError: another metric.
         """
-        if metric not in ("makespan", "longest_stage"):
-            raise ValueError(f"metric={metric!r}: use makespan or longest_stage")
+        check_metric(metric)
         whole = self.size * (self.makespan if metric == "makespan" else self.longest_stage)
         idle = whole - sum(self.busy(rank) for rank in range(self.size))
         return idle / whole if whole else 0.0
@@ -220,7 +220,8 @@ class ScheduleTimeline(Timeline):
             activation: bytes that one chunk keeps from its F on (M_B), a number or one a stage.
             pending: bytes that are left of them between its I and its W (M_W), a number or one a stage.
             message: bytes of what passes between stages: counted from when `run_schedule` posts its receive or, within
-                the rank, from when it is made, until it is used; what is kept of it then is part of the others.
+                the rank, from when it is made, until it is used; what is kept of it then is part of the others. What is
+                sent counts besides, while it is under way: how long that is, the links say, not the schedule.
 
         Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 2.
         """
@@ -253,3 +254,9 @@ class ScheduleTimeline(Timeline):
         return frozenset(
             source[row] for row in range(len(source)) if source[row] >= 0 and rank[source[row]] == rank[row]
         )
+
+
+def check_metric(metric: str) -> None:
+    """Refuse a metric that is neither `makespan` nor `longest_stage`."""
+    if metric not in ("makespan", "longest_stage"):
+        raise ValueError(f"metric={metric!r}: use makespan or longest_stage")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from parlab.arguments import whole
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import accumulator_dtype, check_gradient, row_dot
 from parlab.sequence.attend import (
@@ -25,7 +26,6 @@ from parlab.sequence.attend import (
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.schedule import Block, RingSchedule
 from parlab.world import Comm
-from parlab.world.arguments import whole
 
 Pair = tuple[Array, Array]  # K/V, or their gradients
 

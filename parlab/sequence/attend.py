@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from parlab.arguments import whole
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import (
     accumulator_dtype,
@@ -20,7 +21,6 @@ from parlab.sequence.costs import attention_flops
 from parlab.sequence.layouts import checked_documents
 from parlab.sequence.schedule import Block
 from parlab.world import Comm, MismatchError
-from parlab.world.arguments import whole
 from parlab.world.values import Value
 
 Heads = list[tuple[slice, slice]]  # query heads, and the K/V heads that they read: equally many to each

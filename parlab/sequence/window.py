@@ -5,13 +5,13 @@ Source: Beltagy et al. 2020, "Longformer", section 3.1; Jiang et al. 2023, "Mist
 
 from __future__ import annotations
 
+from parlab.arguments import whole
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import CAUSAL, accumulator_dtype, check_gradient, row_dot
 from parlab.sequence.attend import add_to, agreement, attend, attend_backward, checked, narrowed, nothing_attended
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.schedule import Block
 from parlab.world import Comm, Request
-from parlab.world.arguments import whole
 
 
 def window_attention(

@@ -1,38 +1,44 @@
 """Figures and widgets: what a run, a schedule or an error looks like."""
 
 from parlab.views import display
-from parlab.views.bubbles import bubble_and_memory
-from parlab.views.crossings import all_reduce_times
-from parlab.views.exchange import ORDERS, explore_two_ranks, two_ranks
-from parlab.views.explore_all_reduce import collectives, explore_collectives
-from parlab.views.explore_ring import explore_ring_masks, explore_ring_overlap, ring_overlap
-from parlab.views.explore_schedules import explore_schedules, pipeline
-from parlab.views.explore_tensor import explore_tensor, tensor
-from parlab.views.explore_zero import explore_zero, zero
-from parlab.views.gather_overlap import gather_overlap
-from parlab.views.gradients import wrong_gradients
-from parlab.views.guess import predict, prediction
-from parlab.views.memory import held_bytes
-from parlab.views.model_state import model_state_memory
-from parlab.views.progress import progress
-from parlab.views.ring_growth import ring_growth
-from parlab.views.ring_masks import ring_masks
-from parlab.views.ring_steps import ring_steps
-from parlab.views.schedules import compare_schedules, schedule
-from parlab.views.shard_owners import shard_owners
-from parlab.views.step_memory import step_memory
-from parlab.views.tensor import sharded_block
-from parlab.views.tensor_memory import kept_activations
-from parlab.views.timeline_panels import compare_timelines
-from parlab.views.timelines import timeline
-from parlab.views.traffic import bytes_sent
-from parlab.views.waits_for import deadlock
-from parlab.views.zero_traffic import zero_traffic
+from parlab.views.all_reduce.blocks import all_reduce_steps
+from parlab.views.all_reduce.crossings import all_reduce_times
+from parlab.views.all_reduce.explore import collectives, explore_collectives
+from parlab.views.attention.explore import explore_ring_masks, explore_ring_overlap, ring_overlap
+from parlab.views.attention.growth import ring_growth
+from parlab.views.attention.masks import ring_masks
+from parlab.views.attention.steps import ring_steps
+from parlab.views.bugs.gradients import wrong_gradients
+from parlab.views.bugs.losses import loss_curves
+from parlab.views.schedules.bubbles import bubble_and_memory
+from parlab.views.schedules.explore import explore_schedules, pipeline
+from parlab.views.schedules.schedule import compare_schedules, schedule
+from parlab.views.sharding.block import sharded_block
+from parlab.views.sharding.explore import explore_tensor, tensor
+from parlab.views.sharding.memory import kept_activations
+from parlab.views.timelines.communication import lanes_of
+from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
+from parlab.views.timelines.memory import held_bytes
+from parlab.views.timelines.panels import compare_timelines
+from parlab.views.timelines.timeline import timeline
+from parlab.views.timelines.traffic import bytes_in_and_out, bytes_sent
+from parlab.views.timelines.waits_for import deadlock
+from parlab.views.widgets.guess import predict, prediction
+from parlab.views.widgets.progress import progress
+from parlab.views.widgets.step_through import step_through
+from parlab.views.zero_redundancy.explore import explore_zero, zero
+from parlab.views.zero_redundancy.model_state import model_state_memory
+from parlab.views.zero_redundancy.overlap import gather_overlap
+from parlab.views.zero_redundancy.owners import shard_owners
+from parlab.views.zero_redundancy.step_memory import step_memory
+from parlab.views.zero_redundancy.traffic import zero_traffic
 
 __all__ = [
     "ORDERS",
+    "all_reduce_steps",
     "all_reduce_times",
     "bubble_and_memory",
+    "bytes_in_and_out",
     "bytes_sent",
     "collectives",
     "compare_schedules",
@@ -48,6 +54,8 @@ __all__ = [
     "gather_overlap",
     "held_bytes",
     "kept_activations",
+    "lanes_of",
+    "loss_curves",
     "model_state_memory",
     "pipeline",
     "predict",
@@ -61,6 +69,7 @@ __all__ = [
     "shard_owners",
     "sharded_block",
     "step_memory",
+    "step_through",
     "tensor",
     "timeline",
     "two_ranks",

@@ -7,9 +7,9 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 
 from parlab.pipeline import Schedule, ScheduleTimeline
-from parlab.views.picture import Picture
-from parlab.views.schedules import schedule
-from parlab.views.timelines import timeline
+from parlab.views.drawing.picture import Picture
+from parlab.views.schedules.schedule import schedule
+from parlab.views.timelines.timeline import timeline
 from parlab.world import Run, Timeline
 
 

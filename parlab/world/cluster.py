@@ -6,28 +6,18 @@ Times are integer picoseconds, so that sums are exact and every machine computes
 from __future__ import annotations
 
 import math
-import numbers
 from dataclasses import dataclass
 from typing import Any
 
-from parlab.world.arguments import amount, text, whole
+from parlab.world.arguments import amount, positive, text, whole
 
 PICOSECONDS = 10**12  # in a second
+MOST_SECONDS = 1e18  # of one message or computation: older than the universe, and far from where floats end
 
 
 def picoseconds(seconds: float) -> int:
     """`seconds` rounded to the clock's tick."""
     return round(seconds * PICOSECONDS)
-
-
-def _positive(name: str, value: Any) -> None:
-    if not isinstance(value, numbers.Real) or not float(value) > 0:
-        raise ValueError(f"{name}={value!r}: must be a number greater than 0")
-
-
-def _at_least_1(name: str, value: Any, otherwise: str = "") -> None:
-    if whole(name, value) < 1:
-        raise ValueError(f"{name}={value!r}: must be at least 1{otherwise}")
 
 
 def _one_of(kind: type, name: str, value: Any) -> None:
@@ -51,9 +41,10 @@ class Link:
     bandwidth: float
 
     def __post_init__(self) -> None:
-        amount("latency", self.latency)
-        if not isinstance(self.bandwidth, numbers.Real) or not float(self.bandwidth) >= 1:
-            raise ValueError(f"bandwidth={self.bandwidth!r}: must be a number, at least 1 byte a second")
+        amount("latency", self.latency, below=MOST_SECONDS)
+        positive("bandwidth", self.bandwidth)
+        if self.bandwidth < 1:
+            raise ValueError(f"bandwidth={self.bandwidth!r}: must be at least 1 byte a second")
 
     def picoseconds(self, nbytes: int) -> int:
         """How long a message of `nbytes` holds both ports: α + nβ, the second term rounded half up to a picosecond.
@@ -61,8 +52,7 @@ class Link:
         Raises:
             ValueError: `nbytes` is not a whole number, or negative.
         """
-        if whole("nbytes", nbytes) < 0:
-            raise ValueError(f"nbytes={nbytes!r}: must be at least 0")
+        whole("nbytes", nbytes, 0)
         if self.bandwidth == math.inf:
             return picoseconds(self.latency)
         bandwidth = int(self.bandwidth)
@@ -88,19 +78,25 @@ class Device:
     def __post_init__(self) -> None:
         text("name", self.name)
         for field in ("flops", "memory_bandwidth", "memory"):
-            _positive(field, getattr(self, field))
+            positive(field, getattr(self, field))
 
     def seconds(self, flops: float, nbytes: float) -> float:
         """The roofline: the longer of computing and of moving the bytes.
 
         Raises:
-            ValueError: an amount that is negative, infinite or no number.
+            ValueError: an amount that is negative, infinite or no number, or one that takes longer than any clock runs.
 
         Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).
         """
         amount("flops", flops)
         amount("nbytes", nbytes)
-        return max(flops / self.flops, nbytes / self.memory_bandwidth)
+        seconds = max(flops / self.flops, nbytes / self.memory_bandwidth)
+        if not seconds < MOST_SECONDS:
+            raise ValueError(
+                f"flops={flops!r}, nbytes={nbytes!r}: they take {seconds:g} seconds on {self.name} ({self.flops:g} a "
+                f"second, memory {self.memory_bandwidth:g} bytes a second); at most {MOST_SECONDS:g} can be simulated"
+            )
+        return seconds
 
 
 @dataclass(frozen=True)
@@ -129,11 +125,11 @@ class Cluster:
         text("name", self.name)
         for device in self.device if isinstance(self.device, tuple) else (self.device,):
             _one_of(Device, "device", device)
-        _at_least_1("ranks_per_node", self.ranks_per_node)
+        whole("ranks_per_node", self.ranks_per_node, 1)
         _one_of(Link, "intra", self.intra)
         _one_of(Link, "inter", self.inter)
         if self.ports is not None:
-            _at_least_1("ports", self.ports, ", or None for no limit")
+            whole("ports", self.ports, 1, ", or None for no limit")
         text("source", self.source)
 
     @classmethod

@@ -8,6 +8,7 @@ from typing import Any
 from parlab.arrays import Array, namespace
 from parlab.world import collectives, values
 from parlab.world.arguments import amount, checked_axis, checked_rank, one_array, text, whole
+from parlab.world.cluster import MOST_SECONDS
 from parlab.world.collectives import checked
 from parlab.world.collectives.checked import Collective
 from parlab.world.collectives.common import cut
@@ -62,7 +63,7 @@ class Comm:
     # Messages
 
     def send(self, x: Value, dst: int, *, label: Any = None) -> None:
-        """Send `x` to rank `dst`; returns when `dst` takes it.
+        """Send `x` to rank `dst`; returns when `dst` takes it. Until then this rank holds it.
 
         Args:
             x: an array, or nested tuples, lists and dicts of arrays.
@@ -89,31 +90,41 @@ class Comm:
         """
         return self._engine.take(self._seat, self._post_receive(src, like, label, call="recv"))
 
-    def sendrecv(self, x: Value, dst: int, src: int, like: Value = None, *, label: Any = None) -> Value:
+    def sendrecv(
+        self, x: Value, dst: int, src: int, like: Value = None, *, label: Any = None, expected: Any = None
+    ) -> Value:
         """Send `x` to `dst` and receive from `src` at once; `like` is what will come, None: like `x`.
+
+        `expected` is the label of what will come, None: `label`.
 
         Raises: as `send` and `recv`.
         """
         out = self._post_send(x, dst, label)
-        back = self._post_receive(src, x if like is None else like, label)
+        back = self._post_receive(src, x if like is None else like, label if expected is None else expected)
         self._engine.wait(self._seat, (out, back), "sendrecv")
         return self._engine.take(self._seat, back)
 
     def isend(self, x: Value, dst: int, *, label: Any = None) -> Request:
-        """Post a send and go on; `x` may be changed at once. Every request must be waited for. See `send`."""
-        return MessageRequest(self, "isend", self._post_send(x, dst, label))
+        """Post a send and go on; `x` may be changed at once. Every request must be waited for. See `send`.
+
+        What is sent is a copy, which counts as held by this rank until it has passed.
+        """
+        return MessageRequest(self, "isend", self._post_send(x, dst, label, copy=True))
 
     def irecv(self, src: int, like: Value, *, label: Any = None) -> Request:
         """Post a receive and go on; `wait()` returns the value, which counts as held from now on. See `recv`."""
         return MessageRequest(self, "irecv", self._post_receive(src, like, label))
 
-    def _post_send(self, x: Value, dst: int, label: Any, call: str = "") -> Message:
+    def _post_send(self, x: Value, dst: int, label: Any, call: str = "", *, copy: bool = False) -> Message:
+        """`copy`: what travels is no longer the caller's memory, and counts as held even where that counts too."""
         try:
             box = self._ways_out[dst]
         except (KeyError, TypeError):  # the first message there, or no rank at all
             box = self._way_out(dst)
-        x = values.checked(x, "x")
-        return self._engine.post_send(self._seat, box, values.copied(x), values.nbytes(x), self._name, label, call=call)
+        x, seat = values.checked(x, "x"), self._seat
+        nbytes = values.nbytes(x)
+        kept = nbytes if copy else seat.uncounted(x)
+        return self._engine.post_send(seat, box, values.copied(x), nbytes, kept, self._name, label, call=call)
 
     def _post_receive(self, src: int, like: Value, label: Any, call: str = "") -> Message:
         try:
@@ -130,7 +141,8 @@ class Comm:
         src = checked_rank(src, "src", self.size)
         return self._ways_in.setdefault(src, self._group.mailbox(self._channel, src, self.rank))
 
-    # Collectives. Every rank of the group calls the same ones in the same order; each waits until all have entered.
+    # Collectives. Every rank of the group calls the same ones in the same order. The calls of all are compared, but on
+    # the simulated clock a rank that enters waits only for the messages that it needs: `barrier` alone waits for all.
 
     def all_reduce(
         self, x: Array, op: str = "sum", algorithm: str | None = None, *, ranks_per_node: int | None = None
@@ -286,7 +298,8 @@ class Comm:
     def split(self, color: int | None, key: int | None = None) -> Comm | None:
         """New groups: the ranks that name the same `color` form one, ordered by `key`, then by rank.
 
-        Takes no simulated time. Every rank of this group calls it.
+        Every rank of this group calls it. It takes no simulated time, but a rank needs the wishes of all to know its
+        group, so nobody leaves before the last one has entered.
 
         Args:
             color: a whole number; None to join no group (the call then returns None).
@@ -295,7 +308,7 @@ class Comm:
         Raises:
             ValueError: `color` or `key` is not a whole number.
         """
-        color = None if color is None else whole("color", color)
+        color = color if color is None else whole("color", int(color) if isinstance(color, bool) else color)
         key = self.rank if key is None else whole("key", key)
         wishes = self._engine.meet(self._seat, self._group, self.rank, "split", "split", (color, key))
         self._splits += 1
@@ -334,29 +347,33 @@ class Comm:
             seconds: how long it lasts; None: the roofline of `flops` and `bytes` on the rank's device.
 
         Raises:
-            ValueError: a name that is no string, or a negative or infinite amount.
+            ValueError: a name that is no string, or an amount that is negative, infinite or beyond any clock.
         """
         text("name", name)
         amount("flops", flops)
         amount("bytes", bytes)
-        amount("seconds", 0 if seconds is None else seconds)
+        amount("seconds", 0 if seconds is None else seconds, below=MOST_SECONDS)
+        self._engine.check(self._seat)
         self._seat.log += (COMPUTE, (name, flops, bytes, seconds))
         return nullcontext()
 
     def hold(self, name: str, *arrays: Value) -> None:
         """Count the memory under these arrays as held by this rank, under `name`, until it dies.
 
-        What arrives in messages is counted without being asked. Memory that is counted already stays as it is.
+        What arrives in messages, and what is sent while it is under way, is counted without being asked. Memory that is
+        counted already stays as it is.
 
         Raises:
             ValueError: a name that is no string, or something else than arrays.
         """
         text("name", name)
+        self._engine.check(self._seat)
         for number, value in enumerate(arrays):
             for array in values.leaves(values.checked(value, f"arrays[{number}]")):
                 self._seat.hold(array, name)
 
     def print(self, *objects: Any) -> None:
         """Show `objects` after the run: all ranks' lines by simulated time, then by rank."""
+        self._engine.check(self._seat)
         self._seat.log += (PRINT, " ".join(map(str, objects)))
         self._seat.printed = True

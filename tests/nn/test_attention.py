@@ -172,6 +172,36 @@ def test_what_comes_later_changes_no_bit_of_what_came_before(factor):
     assert np.array_equal(before[:, :, :5], after[:, :, :5])
 
 
+@pytest.mark.parametrize("score", [29.0, 31.0, 94.0, 3000.0])
+def test_float32_scores_of_29_to_3000_give_the_mean_of_equal_keys(score):
+    """Above 88 exp overflows in float32, unless the largest score is taken off."""
+    q = k = np.full((1, 1, 4, 1), np.sqrt(score), dtype=np.float32)
+    v = np.arange(4, dtype=np.float32).reshape(1, 1, 4, 1)
+    out, lse = attention(q, k, v, scale=1.0)
+    assert np.allclose(out, 1.5, rtol=1e-6)
+    assert np.allclose(lse, score + np.log(4), rtol=1e-6)
+    dq, dk, dv = attention_backward(np.ones_like(q), q, k, v, out, lse, scale=1.0)
+    assert np.allclose(dv, 1, rtol=1e-3 if score == 3000 else 1e-5)  # lse itself is rounded
+    assert np.isfinite([dq, dk]).all()
+
+
+def test_a_weight_of_exp_minus_45_still_counts_in_both_passes():
+    q, k = np.full((1, 1, 1, 1), 70.0), np.asarray([70.0, 25.0]).reshape(1, 1, 2, 1) / 70
+    v, dout = np.asarray([0.0, np.exp(45.0)]).reshape(1, 1, 2, 1), np.ones((1, 1, 1, 1))
+    out, lse = attention(q, k, v, scale=1.0)
+    assert out.item() == pytest.approx(1, rel=1e-12)
+    _, _, dv = attention_backward(dout, q, k, v, out, lse, scale=1.0)
+    assert dv.ravel().tolist() == pytest.approx([1, np.exp(-45.0)], rel=1e-12, abs=0)
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_a_nan_in_key_4_reaches_no_query_of_an_earlier_tile():
+    _, q, k, v = draw_inputs(np, 1, 1, 1, 8, 8, 4)
+    k[0, 0, 4, :] = np.nan
+    seen = np.isnan(attention(q, k, v, causal=True)[0]).any(axis=(0, 1, 3))
+    assert seen.tolist() == [False] * 4 + [True] * 4
+
+
 def test_float16_inputs_are_summed_in_float32():
     dout, q, k, v = (x.astype(np.float16) for x in draw_inputs(np, 1, 2, 1, 40, 40, 4))
     out, lse = attention(q, k, v, causal=True)

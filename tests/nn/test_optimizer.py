@@ -43,6 +43,13 @@ def test_adamw_is_algorithm_2_of_its_paper(xp):
     assert np.max(np.abs(to_numpy(weights["w"]) - expected)) < 1e-15
 
 
+@pytest.mark.parametrize("size", [1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE + 1])
+def test_every_number_of_a_weight_is_updated_whatever_its_size(size):
+    weights = {"w": np.zeros(size)}
+    AdamW(lr=1.0, eps=0.0).step(weights, {"w": np.ones(size)})
+    assert (weights["w"] == -1).all()
+
+
 @pytest.mark.skipif(TORCH_MISSING, reason="not installed: torch (pip install -e '.[peers]')")
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-13), ("float32", 1e-6)])
 def test_ten_steps_equal_pytorchs(dtype, tolerance):
@@ -151,16 +158,16 @@ def test_warmup_reaches_the_peak_after_10_steps_and_the_cosine_its_floor_after_1
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: AdamW(lr=-1.0), "lr=-1.0: a number that is not negative"),
+        (lambda: AdamW(lr=-1.0), "lr=-1.0: must be a number, at least 0"),
         (lambda: AdamW(lr=math.nan), "lr=nan"),
         (lambda: AdamW(weight_decay=-0.1), "weight_decay=-0.1"),
         (lambda: AdamW(eps=-1e-8), "eps=-1e-08"),
-        (lambda: AdamW(betas=(0.9, 1.0)), r"betas=\(0.9, 1.0\): two numbers"),
+        (lambda: AdamW(betas=(0.9, 1.0)), r"betas=1.0: must be a number, at least 0 and less than 1"),
         (lambda: AdamW(betas=(0.9,)), r"betas=\(0.9,\): two numbers"),
         (lambda: AdamW().step({"a": np.ones(2)}, {}), "different names: a on one side only"),
         (lambda: AdamW().step({"a": np.ones(2)}, {"a": np.ones(3)}), r"a: the weight has shape \(2,\), its gradient"),
-        (lambda: AdamW().update(*(np.ones(2),) * 4, step=0), "step=0: steps count from 1"),
-        (lambda: clip_factor(1.0, 0.0), "max_norm=0.0: a positive number"),
+        (lambda: AdamW().update(*(np.ones(2),) * 4, step=0), "step=0: must be a whole number, at least 1"),
+        (lambda: clip_factor(1.0, 0.0), "max_norm=0.0: must be a number greater than 0"),
         (lambda: warmup_cosine(0, peak=1.0, warmup_steps=5, total_steps=5), "warmup_steps=5"),
     ],
 )

@@ -82,9 +82,9 @@ class Subset:
         self.left = (self.rank - 1) % self.size
         self.right = (self.rank + 1) % self.size
 
-    def sendrecv(self, x: Array, dst: int, src: int, like: Array | None = None) -> Array:
+    def sendrecv(self, x: Array, dst: int, src: int, like: Array | None = None, **labels: str) -> Array:
         """As `Comm.sendrecv`, between ranks of the subset."""
-        return self.comm.sendrecv(x, self.members[dst], self.members[src], like)
+        return self.comm.sendrecv(x, self.members[dst], self.members[src], like, **labels)
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Cost:
     Attributes:
         messages: how many messages each rank sends.
         nbytes: how many bytes each rank sends.
-        picoseconds: from the moment when all ranks have entered to the moment when all have the result, on links of
+        picoseconds: from the moment when all ranks enter together to the moment when all have the result, on links of
             equal speed with one port each way.
     """
 

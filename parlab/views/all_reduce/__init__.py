@@ -1,0 +1,1 @@
+"""All-reduce algorithms against each other: when each one is fastest."""

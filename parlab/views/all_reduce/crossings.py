@@ -1,0 +1,220 @@
+"""All-reduce algorithms against message size: which one is fastest where, and where their curves cross."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from parlab.views.all_reduce.clock import STEPS, all_reduce_time, crossing
+from parlab.views.drawing import theme
+from parlab.views.drawing.marks import text_width
+from parlab.views.drawing.picture import Picture, inches, line_legend, plot, short, title
+from parlab.world import CLASSROOM, Cluster, Run
+from parlab.world.units import format_bytes, format_time
+
+SMALLEST, LARGEST = 64, 2**26  # bytes
+HEIGHT = 5.6  # inches
+ROUNDING = 1e-9  # relative: times that differ by less are equal
+POINTS = 81  # of a curve: four a doubling
+
+
+def all_reduce_times(
+    runs: Mapping[str, Mapping[int, Run]] | None = None,
+    *,
+    size: int | None = None,
+    cluster: Cluster | None = None,
+    algorithms: Sequence[str] | None = None,
+) -> Picture:
+    """Draw how long each all-reduce algorithm takes for messages of any size: formulas as curves, runs as dots.
+
+    Args:
+        runs: measured runs, `{algorithm: {bytes of the array: run}}`; they are drawn as dots.
+        size: number of ranks; None: that of the runs, or 8.
+        cluster: the hardware; None: that of the runs, or `CLASSROOM`. The runs are timed on it, not run again.
+        algorithms: which to draw; None: those of the runs, or all that fit (hierarchical needs whole nodes, and two).
+
+    Raises:
+        ValueError: an unknown algorithm, fewer than 2 ranks, nodes that do not divide, runs of another size, or links
+            on which nothing takes time.
+
+    >>> all_reduce_times(size=16)
+    All-reduce among 16 ranks on classroom, 2 nodes
+    for small arrays, recursive doubling is fastest
+    from 15.6 KiB on, hierarchical is fastest
+    """
+    runs = {} if runs is None else runs
+    size, cluster = _checked_world(runs, size, cluster)
+    wanted = list(runs) or None if algorithms is None else algorithms
+    chosen = checked_algorithms(wanted, size, cluster)
+    checked_algorithms(list(runs) or None, size, cluster)
+    chosen += [name for name in runs if name not in chosen]
+    dots = {
+        name: [(n, run.on(cluster).makespan) for n, run in sorted(measured.items())]
+        for name, measured in runs.items()
+        if measured
+    }
+    sizes = [n for points in dots.values() for n, _ in points]
+    nbytes = np.geomspace(min([SMALLEST, *sizes]), max([LARGEST, *sizes]), POINTS)
+    times = {name: all_reduce_time(name, size, nbytes, cluster) for name in chosen}
+    if not all(time.all() for time in times.values()):
+        raise ValueError(
+            f"cluster={cluster.name}: messages take no time on it; give it a latency or a finite bandwidth"
+        )
+    wins = winners(times, nbytes, size, cluster)
+    where = f"{size} ranks on {cluster.name}{_nodes(size, cluster)}"
+    figure, axes = plot(_table(where, wins, dots), HEIGHT, left=1.0, right=0.6, top=1.25)
+    _log_axes(axes, nbytes, times)
+    _draw_curves(axes, nbytes, times, dots)
+    _mark_crossings(axes, [*wins, (float(nbytes[-1]), "")], size, cluster)
+    _legend(figure, chosen, bool(sizes), len(wins) > 1)
+    title(figure, f"All-reduce among {where}: the fastest depends on the size")
+    return figure
+
+
+def _nodes(size: int, cluster: Cluster) -> str:
+    nodes = -(-size // cluster.ranks_per_node)
+    return f", {nodes} nodes" if nodes > 1 and cluster.intra != cluster.inter else ""
+
+
+def _draw_curves(
+    axes: Axes,
+    nbytes: np.ndarray,
+    times: Mapping[str, np.ndarray],
+    dots: Mapping[str, list[tuple[int, int]]],
+) -> None:
+    for name, time in times.items():
+        color, dashes, _ = theme.ALGORITHMS[name]
+        axes.plot(nbytes, time, color=color, linestyle=dashes, linewidth=2.2, gid=f"formula {name}")
+    for name, points in dots.items():
+        color, _, _ = theme.ALGORITHMS[name]
+        dot = {"color": color, "markersize": 8, "markeredgecolor": theme.PAPER, "gid": f"measured {name}"}
+        axes.plot(*zip(*points, strict=True), "o", **dot)
+
+
+def winners(
+    times: Mapping[str, np.ndarray], nbytes: np.ndarray, size: int, cluster: Cluster
+) -> list[tuple[float, str]]:
+    """From which message size on which algorithm is the fastest: (bytes, algorithm), ascending.
+
+    Where two are equally fast, the one that is named first in `times` counts.
+    """
+    names = list(times)
+    table = np.array([times[name] for name in names])  # [algorithms, sizes]
+    best = [names[first] for first in np.argmax(table <= table.min(axis=0) * (1 + ROUNDING), axis=0)]
+    wins = [(float(nbytes[0]), best[0])]
+    for (low, before), (high, after) in pairwise(zip(nbytes, best, strict=True)):
+        if before != after:
+            wins.append((crossing(before, after, size, float(low), float(high), cluster), after))
+    return wins
+
+
+def _checked_world(runs: Any, size: Any, cluster: Any) -> tuple[int, Cluster]:
+    if not isinstance(runs, Mapping) or not all(isinstance(measured, Mapping) for measured in runs.values()):
+        raise ValueError(f"runs={runs!r}: must be {{algorithm: {{bytes: run}}}}")
+    for nbytes, done in (item for measured in runs.values() for item in measured.items()):
+        if not isinstance(nbytes, int) or nbytes < 1:
+            raise ValueError(f"runs: {nbytes!r} must be the bytes of the array, at least 1")
+        if not isinstance(done, Run):
+            raise ValueError(f"runs: {done!r} must be what run() returned")
+    measured = [done for by_size in runs.values() for done in by_size.values()]
+    if size is None:
+        size = measured[0].timeline.size if measured else 8
+    if not isinstance(size, int) or size < 2:
+        raise ValueError(f"size={size!r}: an all-reduce needs at least 2 ranks to send anything")
+    for run in measured:
+        if run.timeline.size != size:
+            raise ValueError(f"runs: one has {run.timeline.size} ranks, but size={size}")
+    if cluster is None:
+        cluster = measured[0].cluster if measured else CLASSROOM
+    if not isinstance(cluster, Cluster):
+        raise ValueError(f"cluster={cluster!r}: must be a Cluster")
+    return size, cluster
+
+
+def checked_algorithms(algorithms: Sequence[str] | None, size: int, cluster: Cluster) -> list[str]:
+    """The algorithms to draw; None: all that fit `size` ranks on `cluster`.
+
+    Raises:
+        ValueError: not a list, an unknown one, or hierarchical where the nodes are not whole.
+    """
+    inside = cluster.ranks_per_node
+    if algorithms is None:
+        nodes = size % inside == 0 and 1 < inside < size
+        return [name for name in STEPS if name != "hierarchical" or nodes]
+    if not isinstance(algorithms, list | tuple) or not algorithms:
+        raise ValueError(f"algorithms={algorithms!r}: must be a list of some of {', '.join(STEPS)}")
+    for name in algorithms:
+        if name not in STEPS:
+            raise ValueError(f"algorithms: {name!r} is none of {', '.join(STEPS)}")
+        if name == "hierarchical" and size % inside:
+            raise ValueError(
+                f"algorithms: hierarchical needs whole nodes, but size={size} is no multiple of the cluster's {inside} "
+                "ranks a node"
+            )
+    return list(dict.fromkeys(algorithms))
+
+
+def _log_axes(axes: Axes, nbytes: np.ndarray, times: Mapping[str, np.ndarray]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlim(nbytes[0], nbytes[-1])
+    low = min(float(time.min()) for time in times.values())
+    high = max(float(time.max()) for time in times.values())
+    axes.set_ylim(low / 1.6, high * 1.6)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    axes.xaxis.set_major_locator(FixedLocator([4 * 16**k for k in range(12)]))
+    axes.yaxis.set_major_locator(FixedLocator([10**k for k in decades]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: short(format_bytes(nbytes))))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: short(format_time(time))))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
+        axis.grid(color=theme.GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.set_xlabel("bytes of the array, on every rank", size=theme.TEXT, color=theme.INK)
+    axes.set_ylabel("time", size=theme.TEXT, color=theme.INK)
+
+
+def _mark_crossings(axes: Axes, wins: list[tuple[float, str]], size: int, cluster: Cluster) -> None:
+    """A diamond where the fastest changes, and a strip above that says which it is; `wins` ends at the last size."""
+    above = axes.get_xaxis_transform()
+    smallest, largest = wins[0][0], wins[-1][0]
+    for number, ((start, name), (end, _)) in enumerate(pairwise(wins)):
+        color, _, label = theme.ALGORITHMS[name]
+        if number:
+            (time,) = all_reduce_time(name, size, np.array([start]), cluster)
+            axes.plot([start], [time], "D", color=theme.INK, markersize=7, gid="crossing")
+            text = {"xytext": (8, -14), "textcoords": "offset points", "size": theme.TEXT, "weight": "bold"}
+            axes.annotate(format_bytes(start), (start, time), color=theme.INK, **text)
+        strip = {"color": color, "linewidth": 0, "transform": above, "clip_on": False, "gid": f"fastest: {name}"}
+        axes.fill_between([start, end], 1.0, 1.02, **strip)
+        words = f"{label} is fastest"
+        if text_width(words) / 72 < inches(axes)[0] * math.log(end / start) / math.log(largest / smallest):
+            middle = math.sqrt(start * end)
+            axes.text(middle, 1.03, words, transform=above, size=theme.SMALL, color=theme.INK, ha="center")
+
+
+def _legend(figure: Picture, names: list[str], dots: bool, crossings: bool) -> None:
+    curves = [theme.ALGORITHMS[name] for name in names]
+    entries = [(name, {"color": color, "linestyle": dashes, "linewidth": 2.2}) for color, dashes, name in curves]
+    if dots:
+        entries.append(("measured run", {"color": theme.INK, "marker": "o"}))
+    if crossings:
+        entries.append(("equally fast", {"color": theme.INK, "marker": "D"}))
+    line_legend(figure, entries)
+
+
+def _table(where: str, wins: list[tuple[float, str]], dots: Mapping[str, list[tuple[int, int]]]) -> str:
+    lines = [f"All-reduce among {where}"]
+    for number, (start, name) in enumerate(wins):
+        since = f"from {format_bytes(start)} on" if number else "for small arrays"
+        lines.append(f"{since}, {theme.ALGORITHMS[name].name} is fastest")
+    for name, points in dots.items():
+        measured = ", ".join(f"{format_bytes(nbytes)} in {format_time(time)}" for nbytes, time in points)
+        lines.append(f"measured, {theme.ALGORITHMS[name].name}: {measured}")
+    return "\n".join(lines)

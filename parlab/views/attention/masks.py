@@ -1,0 +1,153 @@
+"""Which part of every block is work: a rank a row, a step a column, and the load that each rank ends up with."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+
+from parlab.sequence import Block, RingSchedule, load_ratio, positions, unmasked_pairs
+from parlab.views.attention.steps import MOST_RANKS, checked_number
+from parlab.views.drawing import marks, theme
+from parlab.views.drawing.lanes import legend_of, name_lanes
+from parlab.views.drawing.picture import Picture, framed, title
+
+MOST_TOKENS = 1024
+SKIPPED, MASKED = "#FFFFFF", "#E4E4E4"
+BARS = 2.6  # inches for the load, on the right
+
+
+def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal: bool = True) -> Picture:
+    """Draw, for every rank and step, which of its queries (down) see which of the arriving keys (across).
+
+    Seen pairs have the colour of the rank that the keys come from, hidden ones are grey; what is never computed is
+    white. The bars on the right count the seen pairs: a rank's work.
+
+    Args:
+        S: tokens in the sequence, at most 1024.
+        size: ranks in the ring, at most 16.
+        layout: contiguous, zigzag or striped.
+        causal: a token sees itself and earlier ones only.
+
+    Raises:
+        ValueError: too many, or a length that the layout cannot deal out.
+    """
+    checked_number("S", S, MOST_TOKENS)
+    checked_number("size", size, MOST_RANKS)
+    headline = masks_headline(S, size, layout, causal)
+    rows = [
+        f"rank {rank}: {pairs} pairs; " + ", ".join(mask_in_words(*at, layout, causal) for at in sources_of(rank, size))
+        for rank, pairs in enumerate(unmasked_pairs(S, size, layout, causal=causal))
+    ]
+    figure = Picture("\n".join([headline, *rows]), theme.WIDTH, masks_side(size) + 1.75)
+    draw_masks(figure, S, size, layout, causal)
+    title(figure, headline)
+    return figure
+
+
+def masks_headline(S: int, size: int, layout: str, causal: bool) -> str:
+    """How uneven the work is."""
+    ratio = load_ratio(S, size, layout, causal=causal)
+    kind = "causal" if causal else "full"
+    return f"{layout}, {kind}, {size} ranks, {S} tokens: the slowest rank has {ratio:.3g} × the mean work"
+
+
+def masks_side(size: int) -> float:
+    """Inches of the square of blocks."""
+    return min(5.2, max(2.2, 0.62 * size))
+
+
+def draw_masks(
+    figure: Picture, S: int, size: int, layout: str, causal: bool, left: float = 0.9, steps: int | None = None
+) -> None:
+    """The square of blocks, from `left` inches on, of `steps` columns (None: all), and beside it the load so far."""
+    side, shown = masks_side(size), size if steps is None else steps
+    grid = _axes(figure, left, side)
+    image = _image(S, size, layout, causal)
+    image[:, shown * (S // size) :] = 1
+    grid.imshow(image, extent=(0, size, size - 0.5, -0.5), aspect="auto", interpolation="none")
+    for edge in range(1, size):
+        grid.axhline(edge - 0.5, color=theme.PAPER, linewidth=3)
+        grid.axvline(edge, color=theme.PAPER, linewidth=3)
+    name_lanes(grid, list(range(size)))
+    grid.spines["bottom"].set_visible(False)
+    grid.set_xticks([step + 0.5 for step in range(size)], ["own" if step == 0 else str(step) for step in range(size)])
+    grid.tick_params(axis="x", length=0)
+    grid.set_xlabel("K/V after this many hops", size=theme.TEXT, color=theme.INK)
+    blocks = [
+        [ring.block((ring.rank - step) % size, S // size, layout, causal=causal) for step in range(shown)]
+        for ring in (RingSchedule(rank, size) for rank in range(size))
+    ]
+    load = [sum(block.pairs for block in row if block) for row in blocks]
+    _draw_load(
+        _axes(figure, theme.WIDTH - BARS - 0.55, side, BARS), load, unmasked_pairs(S, size, layout, causal=causal)
+    )
+    legend_of(
+        figure,
+        [
+            (theme.rank_color(0), "seen: in the colour of the keys' rank", ""),
+            (MASKED, "masked", ""),
+            (SKIPPED, "skipped", ""),
+        ],
+    )
+
+
+def _axes(figure: Picture, left: float, side: float, width: float | None = None) -> Axes:
+    """Axes as high as the blocks; as wide as what the load leaves, or `width` inches."""
+    across, down = figure.get_size_inches()
+    width = theme.WIDTH - BARS - 1.35 - left if width is None else width
+    return framed(figure, (left / across, 0.65 / down, width / across, side / down))
+
+
+def sources_of(rank: int, size: int) -> list[tuple[int, int, int]]:
+    """For each step, `(rank, source, size)`: whose K/V the rank attends."""
+    sources = [rank, *(step.kv_source for step in RingSchedule(rank, size).steps)]
+    return [(rank, source, size) for source in sources]
+
+
+def mask_in_words(rank: int, source: int, size: int, layout: str, causal: bool) -> str:
+    """What `rank` attends of the K/V of rank `source`."""
+    block = RingSchedule(rank, size).block(source, 2, layout, causal=causal)
+    return "none" if block is None else f"{block.mask}{_half(block)}"
+
+
+def _half(block: Block) -> str:
+    """Which part of a shard of two tokens the block is, if not the whole."""
+    if block.queries.start:
+        return " (late queries)"
+    return " (early keys)" if block.keys.stop < 2 else ""
+
+
+def _image(S: int, size: int, layout: str, causal: bool) -> np.ndarray:  # [S, S, 3]
+    """Every block's pairs as pixels, rank by rank down and step by step across; seen ones from the token positions."""
+    c = S // size
+    owned = np.array(positions(S, size, layout))  # [P, c]
+    image = np.full((S, S, 3), to_rgb(SKIPPED))
+    for rank in range(size):
+        ring = RingSchedule(rank, size)
+        for step in range(size):
+            source = (rank - step) % size
+            block = ring.block(source, c, layout, causal=causal)
+            if block is None:
+                continue
+            pixels = image[rank * c : (rank + 1) * c, step * c : (step + 1) * c]
+            pixels[block.queries, block.keys] = to_rgb(MASKED)
+            seen = owned[rank][:, None] >= owned[source][None, :] if causal else np.ones((c, c), dtype=bool)
+            pixels[seen] = to_rgb(theme.rank_color(source))
+    return image
+
+
+def _draw_load(axes: Axes, load: list[int], at_end: list[int]) -> None:
+    ranks = range(len(load))
+    axes.set_ylim(len(load) - 0.5, -0.5)
+    axes.set_xlim(0, 1.02 * max(at_end))
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    low, high = [rank - 0.33 for rank in ranks], [rank + 0.33 for rank in ranks]
+    marks.rectangles(axes, "load", [0] * len(load), load, low, high, [theme.KINDS["compute"].color] * len(load))
+    mean = sum(at_end) / len(at_end)
+    axes.axvline(mean, color=theme.INK, linewidth=1.2, linestyle=(0, (4, 3)), gid="mean")
+    for rank, pairs in enumerate(load):
+        axes.text(0.02 * max(at_end), rank, f"{pairs}", size=theme.SMALL, color=theme.INK, va="center")
+    axes.set_xticks([mean], ["mean"])
+    axes.set_xlabel("pairs that a rank attends", size=theme.TEXT, color=theme.INK)

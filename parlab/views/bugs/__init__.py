@@ -1,0 +1,1 @@
+"""What a silent mistake does, and which check sees it."""

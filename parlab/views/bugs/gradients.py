@@ -1,0 +1,58 @@
+"""Which gradients a mistake breaks, and which it leaves right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from parlab.views.drawing import marks, theme
+from parlab.views.drawing.picture import Picture, plot, title
+
+RIGHT = 1e-12  # relative error of a right gradient
+SMALLEST = 1e-17  # the left end of the axis
+
+
+def wrong_gradients(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Picture:
+    """Draw how far each array is from what it should be: what a wrong sharding breaks, and what it leaves right.
+
+    Args:
+        found: gradients (or a loss) by name, whole.
+        expected: the serial ones.
+
+    Raises:
+        ValueError: a name of `expected` is missing, or its shape differs.
+    """
+    errors = {name: _relative_error(name, found, expected) for name in expected}
+    wrong = [name for name, error in errors.items() if not error <= RIGHT]
+    verdict = f"{len(wrong)} of {len(errors)} arrays are wrong" if wrong else f"all {len(errors)} arrays are right"
+    width = max(map(len, errors))
+    lines = [verdict, *(f"{name:<{width}}  {_said(error)}" for name, error in errors.items())]
+    figure, axes = plot("\n".join(lines), 1.15 + 0.24 * len(errors), left=0.35 + 0.082 * width, top=0.5, bottom=0.65)
+    ends = [max(min(error, 10.0), SMALLEST) if np.isfinite(error) else 10.0 for error in errors.values()]
+    rows = list(range(len(errors)))
+    colors = [theme.ALARM if name in wrong else theme.RIGHT for name in errors]
+    low, high = [row - 0.36 for row in rows], [row + 0.36 for row in rows]
+    axes.set_xscale("log")
+    axes.set_xlim(SMALLEST, 10)
+    axes.set_ylim(len(errors) - 0.4, -0.6)
+    marks.rectangles(axes, "errors", [SMALLEST] * len(rows), ends, low, high, colors)
+    axes.axvline(RIGHT, color=theme.FAINT, linewidth=1, linestyle="dashed", gid="right")
+    axes.set_yticks(rows, list(errors), size=theme.SMALL)
+    axes.set_xlabel("largest error over largest entry; right of the dashed line: wrong", size=theme.SMALL)
+    title(figure, verdict)
+    return figure
+
+
+def _relative_error(name: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
+    if name not in found:
+        raise ValueError(f"found lacks {name}: it needs every name of expected")
+    one, other = np.asarray(found[name]), np.asarray(expected[name])
+    if one.shape != other.shape:
+        raise ValueError(f"found[{name!r}] has shape {one.shape}: expected has {other.shape}")
+    return float(np.max(np.abs(one - other)) / np.max(np.abs(other)))
+
+
+def _said(error: float) -> str:
+    return f"right, ≤ {RIGHT:g}" if error <= RIGHT else f"WRONG by {error:.0%} of its largest entry"

@@ -1,0 +1,190 @@
+"""Boxes, words and arrows by the thousand: one matplotlib collection for each, because an object a piece is slow.
+
+A box stands on a time axis: whatever has a `start` and an `end`, in a lane y, between two heights around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PathCollection, PolyCollection
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+from matplotlib.textpath import TextPath, text_to_path
+from matplotlib.transforms import Affine2D
+
+from parlab.views.drawing import theme
+from parlab.views.drawing.picture import inches
+
+Numbers = Sequence[float]
+Points = Sequence[tuple[float, float]]
+Height = tuple[float, float]  # from and to, around the middle of a lane
+
+BEHIND, BETWEEN, ABOVE = 0.8, 0.9, 2.2  # drawing order: hatched boxes, arrows, boxes, words
+MANY = 500  # hatched boxes: more are drawn without outlines, which would hide the pattern
+NARROW = 2  # points of a box that keeps a white edge
+OUTLINE = 10.0  # points of the letters whose outlines are kept
+DIGIT_HEIGHT = 0.73  # of the font's size
+NARROWEST = 0.25  # of the font's size; no letter is narrower on average
+HEAD = Path([(0, 0), (-7, 2.6), (-7, -2.6), (0, 0)])  # an arrow's, in points; its tip is at the origin
+
+
+def rectangles(
+    axes: Axes, name: str, left: Numbers, right: Numbers, low: Numbers, high: Numbers, colors: Sequence[str]
+) -> None:
+    """Filled rectangles, in the units of the axes; `name` is the collection's gid."""
+    points = 72 * inches(axes)[0] / np.ptp(axes.get_xlim()) * np.median(np.subtract(right, left))
+    gap = 0.6 if points >= NARROW else 0  # paper between neighbours, as long as it leaves something of them
+    fills = PolyCollection(_corners(left, right, low, high), facecolors=colors, edgecolors=theme.PAPER, linewidths=gap)
+    fills.set_gid(name)
+    axes.add_collection(fills, autolim=False)
+
+
+def boxes(axes: Axes, name: str, spans: Sequence[Any], lanes: Numbers, where: Height, colors: Sequence[str]) -> None:
+    """Filled boxes; `name` is the collection's gid."""
+    if spans:
+        rectangles(axes, name, *_extents(spans, lanes, where), colors)
+
+
+def _extents(spans: Sequence[Any], lanes: Numbers, where: Height) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    low, high = ([lane + edge for lane in lanes] for edge in where)
+    return [span.start for span in spans], [span.end for span in spans], low, high
+
+
+def _corners(left: Numbers, right: Numbers, low: Numbers, high: Numbers) -> Any:  # [rectangles, 4, x and y]
+    return np.array([(left, low), (right, low), (right, high), (left, high)], dtype=float).transpose(2, 0, 1)
+
+
+def hatched_boxes(axes: Axes, name: str, spans: Sequence[Any], lanes: Numbers, where: Height, kind: theme.Kind) -> None:
+    """Boxes with a pattern: all in one path, because a pattern is laid over each path anew."""
+    if spans:
+        patch = PathPatch(
+            Path.make_compound_path_from_polys(_corners(*_extents(spans, lanes, where))),
+            facecolor=kind.color,
+            edgecolor=theme.PATTERN,
+            linewidth=0.6 if len(spans) < MANY else 0,
+            hatch=kind.hatch,
+            hatch_linewidth=0.6,
+            gid=name,
+            zorder=BEHIND,
+        )
+        axes.add_artist(patch)  # `add_patch` would measure every corner
+
+
+def frames(axes: Axes, name: str, spans: Sequence[Any], lanes: Numbers, where: Height, color: str = theme.INK) -> None:
+    """Frames around boxes."""
+    if spans:
+        corners = _corners(*_extents(spans, lanes, where))
+        outlines = PolyCollection(corners, facecolors="none", edgecolors=color, linewidths=2, gid=name)
+        axes.add_collection(outlines, autolim=False)
+
+
+def labels(
+    axes: Axes,
+    spans: Sequence[Any],
+    lanes: Numbers,
+    where: Height,
+    texts: Sequence[Sequence[str]],
+    colors: Sequence[str],
+) -> None:
+    """Into each box the first of its texts that fits, or nothing. Small letters are taken if many fit only so."""
+    width, height = inches(axes)
+    across = 72 * width / np.ptp(axes.get_xlim())  # points
+    room_up = 72 * height / np.ptp(axes.get_ylim()) * (where[1] - where[0])
+    middle = (where[0] + where[1]) / 2
+    fitting = {}
+    for size in (theme.SMALL, theme.TINY):
+        rooms = [(span.end - span.start) * across - 1.5 if size <= room_up else 0 for span in spans]
+        fitting[size] = [_first_fitting(choices, size, room) for choices, room in zip(texts, rooms, strict=True)]
+    few = sum(map(bool, fitting[theme.SMALL])) < 0.9 * sum(map(bool, fitting[theme.TINY]))
+    size = theme.TINY if few else theme.SMALL
+    chosen = [
+        ((span.start + span.end) / 2, lane + middle, text, color)
+        for span, lane, text, color in zip(spans, lanes, fitting[size], colors, strict=True)
+        if text
+    ]
+    if chosen:
+        x, y, words, inks = zip(*chosen, strict=True)
+        _write(axes, x, y, words, inks, size)
+
+
+def _first_fitting(choices: Sequence[str], size: float, room: float) -> str:
+    likely = (text for text in choices if NARROWEST * size * len(text) <= room)  # before measuring thousands
+    return next((text for text in likely if text_width(text, size) <= room), "")
+
+
+def beside(axes: Axes, lanes: Numbers, texts: Sequence[str], size: float) -> None:
+    """Words at the right end of lanes, outside the axes."""
+    points = 72 * inches(axes)[0]  # across
+    x = [1 + (6 + text_width(text, size) / 2) / points for text in texts]
+    _write(axes, x, lanes, texts, [theme.INK] * len(texts), size, outside=True)
+
+
+def _write(
+    axes: Axes,
+    x: Numbers,
+    y: Numbers,
+    texts: Sequence[str],
+    colors: Sequence[str],
+    size: float,
+    outside: bool = False,
+) -> None:
+    """Words around points; `outside`: x is a part of the axes' width."""
+    words = PathCollection(
+        [_outline(text) for text in texts],
+        facecolors=colors,
+        edgecolors="none",
+        offsets=np.column_stack([x, y]),
+        offset_transform=axes.get_yaxis_transform() if outside else axes.transData,
+        transform=Affine2D().scale(size / OUTLINE / 72) + axes.figure.dpi_scale_trans,
+        zorder=ABOVE,
+        clip_on=not outside,
+    )
+    words.set_gid("words beside" if outside else "words")
+    axes.add_collection(words, autolim=False)
+
+
+def arrows(axes: Axes, tails: Points, heads: Points, color: str) -> None:
+    """Thin arrows from `tails` to `heads`."""
+    if not tails:
+        return
+    ends = np.stack([np.array(tails, dtype=float), np.array(heads, dtype=float)], axis=1)  # [arrows, ends, x and y]
+    axes.add_collection(LineCollection(ends, colors=color, linewidths=1.1, zorder=BETWEEN, gid="arrows"), autolim=False)
+    width, height = inches(axes)
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    run, rise = (ends[:, 1] - ends[:, 0]).T * [[width / (right - left)], [height / (high - low)]]  # in inches
+    length = np.maximum(np.hypot(run, rise), 1e-9)
+    turns = np.array([[run, rise], [-rise, run]]).transpose(2, 0, 1) / length[:, None, None]  # [arrows, 2, 2]
+    tips = PathCollection(
+        [Path(HEAD.vertices @ turn) for turn in turns],
+        facecolors=color,
+        edgecolors="none",
+        offsets=ends[:, 1],
+        offset_transform=axes.transData,
+        transform=Affine2D().scale(1 / 72) + axes.figure.dpi_scale_trans,
+        zorder=BETWEEN,
+    )
+    axes.add_collection(tips, autolim=False)
+
+
+@lru_cache(maxsize=4096)
+def _outline(text: str) -> Path:
+    """`text` as an outline around the origin; vertically by the digits' height, so that all stand on one line."""
+    path = TextPath((0, 0), text, size=OUTLINE)
+    return Path(path.vertices - [text_width(text, OUTLINE) / 2, DIGIT_HEIGHT * OUTLINE / 2], path.codes)
+
+
+def text_width(text: str, size: float = theme.SMALL) -> float:
+    """How wide `text` is, in points."""
+    return _width(text) * size / OUTLINE
+
+
+@lru_cache(maxsize=4096)
+def _width(text: str) -> float:
+    width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=OUTLINE), ismath=False)
+    return float(width)

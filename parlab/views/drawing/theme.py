@@ -1,0 +1,90 @@
+"""One look for every figure: a colour a rank, a colour a kind of action, and the sizes of text and lanes.
+
+Nothing is said by colour alone: lanes carry their rank, waits are hatched, curves differ in their dashes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+PAPER = "#FFFFFF"
+INK = "#222222"  # text and axes
+FAINT = "#666666"  # text that may be overlooked
+GRID = "#DDDDDD"
+PATTERN = "#BBBBBB"  # the lines of a hatched bar
+ARROW = "#8A8A8A"  # pale enough that words are read across it
+ALARM = "#B30000"  # what went wrong: a deadlock's cycle, a count that is not the formula's, a loss that is too high
+RIGHT = "#009E73"  # what is as it should be, where something else is not
+
+RANKS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#5C4033", "#F0E442")
+"""Okabe and Ito, "Color universal design" (2008), ordered so that neighbours differ most; brown for their black, which
+is the ink's."""
+
+DASHES = ("solid", "dashed", "dotted", "dashdot")
+
+
+class Kind(NamedTuple):
+    """How one kind of action is drawn: its bar, the pattern on it, and its name in a legend."""
+
+    color: str
+    name: str
+    hatch: str = ""
+
+
+KINDS = {
+    "compute": Kind("#8CC4EF", "compute"),
+    "forward": Kind("#8CC4EF", "forward"),
+    "backward": Kind("#E08214", "backward"),
+    "backward_input": Kind("#F7D488", "backward for the input"),
+    "backward_weight": Kind("#1F7A5C", "backward for the weights"),
+    "send": Kind("#4A2A7F", "send"),
+    "receive": Kind("#B388FF", "receive"),
+    "wait": Kind("#F4F4F4", "waits: other rank not there", "////"),
+    "transfer": Kind("#F1EAFF", "waits: transfer under way", "...."),
+    "idle": Kind("#FFFFFF", "idle"),
+}
+
+WIDTH = 10.0  # inches of a figure, the same for all, so that their time axes can be laid above each other
+DPI = 100
+TITLE, TEXT, SMALL, TINY = 13, 11, 9.5, 7  # points
+
+
+def rank_color(rank: int) -> str:
+    """The colour of `rank`, in every figure; every eighth rank has the same, and stands in another lane."""
+    return RANKS[rank % len(RANKS)]
+
+
+def text_color(background: str) -> str:
+    """Ink or paper, whichever is read more easily on `background`."""
+    return INK if contrast(INK, background) >= contrast(PAPER, background) else PAPER
+
+
+def contrast(one: str, other: str) -> float:
+    """How much two colours differ in luminance, from 1 to 21.
+
+    Source: Web Content Accessibility Guidelines 2.2 (W3C, 2023), "contrast ratio"; text needs 4.5, drawings 3.
+    """
+    dark, bright = sorted((_luminance(one), _luminance(other)))
+    return (bright + 0.05) / (dark + 0.05)
+
+
+def _luminance(color: str) -> float:
+    channels = (int(color[start : start + 2], 16) / 255 for start in (1, 3, 5))
+    linear = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+class Line(NamedTuple):
+    """How one algorithm's curve is drawn."""
+
+    color: str
+    dashes: str
+    name: str
+
+
+ALGORITHMS = {
+    "ring": Line("#0072B2", "solid", "ring"),
+    "recursive_doubling": Line("#D55E00", "dashed", "recursive doubling"),
+    "rabenseifner": Line("#009E73", "dashdot", "Rabenseifner"),
+    "hierarchical": Line("#000000", "dotted", "hierarchical"),
+}

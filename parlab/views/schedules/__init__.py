@@ -1,0 +1,1 @@
+"""Pipeline schedules: bars over memory, critical paths, bubbles."""

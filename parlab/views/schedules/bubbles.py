@@ -1,0 +1,157 @@
+"""Bubble and memory of schedules against the number of microbatches or of ranks: formulas as curves, runs as dots."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from parlab.arguments import whole
+from parlab.pipeline import Costs, Schedule, gpipe, interleaved_one_f_one_b, one_f_one_b, simulate, zb_h1, zb_h2
+from parlab.views.drawing import theme
+from parlab.views.drawing.picture import Picture, framed, title
+
+HEIGHT = 4.4  # inches
+RANKS = (2, 3, 4, 6, 8, 12, 16)
+PER_RANK = (1, 2, 3, 4, 6, 8, 16)  # microbatches a rank
+
+
+class Curve(NamedTuple):
+    """A schedule's closed forms, with F = I = W = 1 for all layers of a rank, and how they are drawn.
+
+    From `holds_from` microbatches on, the ranks are idle for `idle` (by longest stage), and rank 0 keeps at most the
+    activations of `kept` whole stages.
+    """
+
+    name: str
+    make: Callable[[int, int], Schedule]
+    chunks: int
+    holds_from: Callable[[int], int]
+    idle: Callable[[int], float]
+    kept: Callable[[int, int], float]
+    color: str
+    dashes: str
+    marker: str
+
+
+CURVES = {
+    curve.name: curve
+    for curve in (
+        Curve("GPipe", gpipe, 1, lambda p: 1, lambda p: 3 * (p - 1), lambda p, m: m, "#E69F00", "solid", "s"),
+        Curve("1F1B", one_f_one_b, 1, lambda p: p, lambda p: 3 * (p - 1), lambda p, m: p, "#0072B2", "dashed", "o"),
+        Curve(
+            "interleaved 1F1B, 2 chunks",
+            lambda p, m: interleaved_one_f_one_b(p, m, 2),
+            2,
+            lambda p: p,
+            lambda p: 3 * (p - 1) / 2,
+            lambda p, m: min(2 * m, 3 * p - 1) / 2,
+            "#D55E00",
+            "dashdot",
+            "^",
+        ),
+        Curve("ZB-H1", zb_h1, 1, lambda p: p, lambda p: p - 1, lambda p, m: p, "#009E73", "dotted", "D"),
+        Curve(
+            "ZB-H2", zb_h2, 1, lambda p: 2 * p - 1, lambda p: 0, lambda p, m: min(m, 2 * p - 1), "#000000", "solid", "v"
+        ),
+    )
+}
+
+
+def bubble_and_memory(
+    *, p: int | None = None, m: int | None = None, schedules: Sequence[str] = tuple(CURVES)
+) -> Picture:
+    """Draw the idle fraction and the activations kept on rank 0: against m for a fixed p, or against p for a fixed m.
+
+    Curves are the closed forms, dots are simulated schedules; F = I = W, transfers take no time. The idle fraction is
+    taken of the longest stage, as in the Zero Bubble paper; for GPipe and both 1F1B that is the makespan.
+
+    Args:
+        p: ranks; then m is a multiple of it, up to 16 p.
+        m: microbatches; then p are those of 2, 3, 4, 6, 8, 12, 16 that divide it.
+        schedules: which to draw, of `CURVES`.
+
+    Raises:
+        ValueError: both p and m or neither, a number below 2, an m that none of the p divides, or an unknown schedule.
+    """
+    fixed = _checked(p, m)
+    for name in schedules:
+        if name not in CURVES:
+            raise ValueError(f"schedules: {name!r} is none of {', '.join(CURVES)}")
+    points = [(p, p * k) for k in PER_RANK] if p is not None else [(q, m) for q in RANKS if m and m % q == 0]
+    if not points:
+        raise ValueError(f"m={m}: no number of ranks divides it; use a multiple of one of {', '.join(map(str, RANKS))}")
+    across = [m if p is not None else q for q, m in points]
+    lines = [f"{'schedule':<27}{fixed}; " + ("m" if p is not None else "p") + ": idle %, kept on rank 0"]
+    figure = Picture("", theme.WIDTH, HEIGHT)
+    left, right = (framed(figure, (x / 10, 0.14, 4.1 / 10, 0.62)) for x in (0.75, 5.6))
+    same = True
+    for name in schedules:
+        curve = CURVES[name]
+        ran = [simulate(curve.make(q, n), _costs(curve.chunks)) for q, n in points]
+        idle = [100 * one.bubble_fraction("longest_stage") for one in ran]
+        kept = [one.peak_activations[0] / curve.chunks for one in ran]
+        formula = [_idle_percent(curve, q, n) for q, n in points]
+        formula_kept = [curve.kept(q, n) for q, n in points]
+        both = zip(idle, formula, strict=True)
+        same &= kept == formula_kept and all(abs(i - f) < 1e-9 for i, f in both if not math.isnan(f))
+        _draw(left, across, formula, idle, curve)
+        _draw(right, across, formula_kept, kept, curve)
+        cells = "  ".join(f"{x}: {i:.1f}, {k:g}" for x, i, k in zip(across, idle, kept, strict=True))
+        lines.append(f"{name:<27}{cells}")
+    lines.append(f"closed form = simulated: {same}")
+    figure.text_shown = "\n".join(lines)
+    for axes, label in ((left, "% of the time idle (longest stage)"), (right, "activations kept on rank 0, in stages")):
+        _name_axes(axes, label, across, "microbatches m" if p is not None else "ranks p")
+    title(figure, f"Bubble and memory, {fixed}, F = I = W: closed forms as lines, simulated schedules as dots")
+    _legend(figure, [CURVES[name] for name in schedules])
+    return figure
+
+
+def _idle_percent(curve: Curve, p: int, m: int) -> float:
+    """The closed form; NaN where it does not hold."""
+    return 100 * curve.idle(p) / (3 * m + curve.idle(p)) if m >= curve.holds_from(p) else math.nan
+
+
+def _checked(p: int | None, m: int | None) -> str:
+    if (p is None) == (m is None):
+        raise ValueError(f"p={p!r}, m={m!r}: fix one of them; the other is the axis")
+    for name, size in (("p", p), ("m", m)):
+        if size is not None:
+            whole(name, size, 2)
+    return f"p = {p}" if p is not None else f"m = {m}"
+
+
+def _costs(chunks: int) -> Costs:
+    return Costs(1 / chunks, 1 / chunks, 1 / chunks)
+
+
+def _draw(axes: Axes, across: list[int], formula: list[float], measured: list[float], curve: Curve) -> None:
+    axes.plot(across, formula, color=curve.color, linestyle=curve.dashes, linewidth=1.8)
+    axes.plot(across, measured, curve.marker, color=curve.color, markersize=6.5, markeredgecolor=theme.PAPER, zorder=3)
+
+
+def _name_axes(axes: Axes, label: str, across: list[int], below: str) -> None:
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(across))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.grid(color=theme.GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.set_ylim(bottom=0)
+    axes.margins(y=0.08)
+    axes.set_xlabel(below, size=theme.TEXT, color=theme.INK)
+    axes.set_title(label, size=theme.TEXT, color=theme.INK, loc="left")
+
+
+def _legend(figure: Picture, curves: list[Curve]) -> None:
+    lines = [
+        Line2D([], [], color=c.color, linestyle=c.dashes, marker=c.marker, markeredgecolor=theme.PAPER, linewidth=1.8)
+        for c in curves
+    ]
+    where = {"loc": "upper left", "bbox_to_anchor": (0.005, 1 - 0.38 / HEIGHT), "ncols": len(curves), "frameon": False}
+    figure.legend(lines, [c.name for c in curves], fontsize=theme.SMALL, handlelength=3, **where)

@@ -1,0 +1,120 @@
+"""Pipeline schedules under the learner's hands: schedule, ranks, microbatches, chunks, costs, transfer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from parlab.pipeline import (
+    Costs,
+    Schedule,
+    ScheduleTimeline,
+    gpipe,
+    interleaved_one_f_one_b,
+    looped_bfs,
+    naive,
+    one_f_one_b,
+    simulate,
+    zb_h1,
+    zb_h2,
+)
+from parlab.views.drawing import theme
+from parlab.views.drawing.picture import Picture, title
+from parlab.views.schedules.panels import write_lines
+from parlab.views.schedules.schedule import schedule as draw
+from parlab.views.widgets.explorer import Explorer, choice, steps
+
+SCHEDULES: dict[str, Callable[[int, int, int], Schedule]] = {
+    "naive": lambda p, m, v: naive(p, m),
+    "GPipe": lambda p, m, v: gpipe(p, m) if v == 1 else looped_bfs(p, m, v),
+    "1F1B": lambda p, m, v: one_f_one_b(p, m) if v == 1 else interleaved_one_f_one_b(p, m, v),
+    "ZB-H1": lambda p, m, v: zb_h1(p, m),
+    "ZB-H2": lambda p, m, v: zb_h2(p, m),
+}
+NOTHING, PATH = "nothing", "critical path"
+MOST_WAITS = 30  # that the slider offers
+
+
+def pipeline(
+    schedule: str = "1F1B",
+    p: int = 4,
+    m: int = 8,
+    v: int = 1,
+    forward: float = 1,
+    backward_input: float = 1,
+    backward_weight: float = 1,
+    transfer: float = 0,
+    mark: str | int = NOTHING,
+) -> Picture:
+    """Draw a schedule of the papers; what `explore_schedules` shows. Where a schedule refuses the numbers, draw why.
+
+    Args:
+        schedule: one of `SCHEDULES`; GPipe with several chunks is looped breadth-first, 1F1B is interleaved.
+        p: ranks.
+        m: microbatches.
+        v: chunks a rank, for GPipe and 1F1B.
+        forward: F, the time of all layers of a rank, so that each chunk takes 1/v of it.
+        backward_input: I, likewise.
+        backward_weight: W, likewise; a full backward takes I + W.
+        transfer: time of a message between two ranks.
+        mark: "nothing", "critical path", or a number: explain the longest wait (1), the next (2), ...
+
+    Raises:
+        ValueError: an unknown schedule or mark, or a negative cost.
+    """
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule={schedule!r}: choose one of {', '.join(SCHEDULES)}")
+    if mark not in (NOTHING, PATH) and not (isinstance(mark, int) and mark >= 1):
+        raise ValueError(f"mark={mark!r}: choose {NOTHING}, {PATH}, or the number of a wait, from 1")
+    costs = Costs(forward / v, backward_input / v, backward_weight / v, transfer)
+    try:
+        made = SCHEDULES[schedule](p, m, v)
+    except ValueError as error:
+        return _refused(schedule, str(error))
+    chunks = len({action.stage for action in made.actions[0]})
+    if chunks < v:
+        costs = Costs(forward, backward_input, backward_weight, transfer)
+    shown = simulate(made, costs)
+    wait = _wait(shown, mark) if isinstance(mark, int) else None
+    return draw(shown, critical_path=mark == PATH, why=wait, end=_round_above(shown.makespan))
+
+
+def _wait(shown: ScheduleTimeline, number: int) -> tuple[int, float] | None:
+    """(rank, start) of a wait, the longest first; the last if there are not so many, None if there are none."""
+    waits = [slot for rank in range(shown.size) for slot in shown.idle(rank) if slot.action]
+    by_length = sorted(waits, key=lambda slot: slot.start - slot.end)
+    if not by_length:
+        return None
+    chosen = by_length[min(number, len(by_length)) - 1]
+    return chosen.rank, chosen.start
+
+
+def _round_above(makespan: float) -> float:
+    """An axis that stands still while a slider moves a little: two digits, the second in steps of 2.5."""
+    step = 10 ** math.floor(math.log10(makespan or 1)) / 4
+    return math.ceil((makespan or 1) / step) * step
+
+
+def _refused(schedule: str, reason: str) -> Picture:
+    figure = Picture(f"{schedule}: {reason}", theme.WIDTH, 1.0)
+    title(figure, f"{schedule} does not fit these numbers")
+    write_lines(figure, [reason], 0.5, theme.ALARM)
+    return figure
+
+
+def explore_schedules() -> Explorer:
+    """Sliders for `pipeline`: p, m, v, the costs F, I, W and of a transfer; the critical path, or why a rank waits."""
+    costs = [(f"{cost:g}", cost) for cost in (0, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4)]
+    waits = [(f"wait {number}", number) for number in range(1, MOST_WAITS + 1)]
+    controls = {
+        "schedule": choice("schedule", [(name, name) for name in SCHEDULES], "1F1B"),
+        "mark": steps("mark", [(NOTHING, NOTHING), (PATH, PATH), *waits], NOTHING),
+        "p": steps("ranks p", [(str(n), n) for n in (1, 2, 3, 4, 5, 6, 8, 12, 16)], 4),
+        "m": steps("microbatches m", [(str(n), n) for n in (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)], 8),
+        "v": steps("chunks a rank v", [(str(n), n) for n in (1, 2, 4)], 1),
+        "forward": steps("forward F", costs[1:], 1),
+        "backward_input": steps("for the input I", costs[1:], 1),
+        "backward_weight": steps("for the weights W", costs, 1),
+        "transfer": steps("transfer", [(f"{cost:g}", cost) for cost in (0, 0.125, 0.25, 0.5, 1, 2)], 0),
+    }
+    return Explorer("explore_schedules", controls, pipeline)

@@ -1,0 +1,141 @@
+"""A pipeline schedule over the memory that it keeps, on one clock; and several of them below each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from parlab.pipeline import Costs, Schedule, ScheduleTimeline, simulate
+from parlab.views.drawing import theme
+from parlab.views.drawing.lanes import check_end, legend_of
+from parlab.views.drawing.picture import Picture, title
+from parlab.views.schedules.bars import bars_of, legend_entries
+from parlab.views.schedules.panels import BOTTOM, LINE, TOP, panel, panel_height, write_lines
+from parlab.views.schedules.stuck import refusal, stuck
+from parlab.views.schedules.why import draw_critical_path, draw_idle, idle_slot, path_in_words
+
+MOST_ROWS = 16  # ranks that the text lists
+
+
+def schedule(
+    schedule: Schedule | ScheduleTimeline,
+    costs: Costs | None = None,
+    *,
+    memory: bool = True,
+    critical_path: bool = False,
+    why: int | tuple[int, float] | None = None,
+    end: float | None = None,
+    headline: str | None = None,
+) -> Picture:
+    """Draw what every rank of a pipeline does when, and below it, on the same clock, what it keeps for the backward.
+
+    Each box is an action: its colour says which kind, its number which microbatch, its shade which of the rank's
+    chunks. A schedule that cannot run is drawn up to where it stops, with what each rank waits for.
+
+    Args:
+        schedule: a schedule, or what `simulate` returned.
+        costs: of a schedule; None: F, I and W take 1 each, transfers nothing.
+        memory: draw the activations kept on every rank, counted in chunks.
+        critical_path: frame the actions that the makespan depends on.
+        why: explain an idle slot: (rank, a time within it), or a rank, whose longest wait is taken.
+        end: where the time axis ends; None: at the makespan. With the same end two pictures can be compared.
+        headline: what stands above; None: name, makespan and bubble.
+
+    Raises:
+        ValueError: neither a schedule nor a simulated one, costs for one that is simulated already, a rank that is not
+            there or not idle then, an end that is not positive.
+    """
+    if isinstance(schedule, Schedule) and (reason := refusal(schedule)):
+        return stuck(schedule, reason)
+    shown = simulated("schedule", schedule, costs)
+    check_end(end)
+    slot = None if why is None else idle_slot(shown, why)
+    remarks = [path_in_words(shown)] * critical_path + ([str(slot)] if slot else [])
+    top = TOP + LINE * len(remarks)
+    height = top + panel_height(shown.size, memory) + BOTTOM
+    figure = Picture("\n".join([describe(shown), *remarks]), theme.WIDTH, height)
+    highest = max(shown.peak_activations)
+    axes = panel(figure, top, shown, end=end or shown.makespan, memory=memory, highest=highest)
+    if critical_path:
+        draw_critical_path(axes, shown)
+    if slot:
+        draw_idle(axes, slot, bars_of(shown))
+    title(figure, headline or _headline(shown))
+    legend_of(figure, legend_entries([shown.schedule]))
+    write_lines(figure, remarks, TOP - 0.12, theme.ALARM)
+    return figure
+
+
+def compare_schedules(
+    schedules: Sequence[Schedule | ScheduleTimeline],
+    costs: Costs | None = None,
+    *,
+    memory: bool = True,
+    headline: str | None = None,
+) -> Picture:
+    """Draw schedules below each other, on one clock and one scale of memory.
+
+    Args:
+        schedules: schedules that can run, or what `simulate` returned.
+        costs: of the schedules; None: F, I and W take 1 each, transfers nothing.
+        memory: draw the activations kept on every rank, counted in chunks.
+        headline: what stands above; None: how many.
+
+    Raises:
+        ValueError: nothing to compare, a schedule that cannot run, or see `schedule`.
+    """
+    if not schedules:
+        raise ValueError("schedules: give at least one")
+    shown = [simulated(f"schedules[{number}]", one, costs) for number, one in enumerate(schedules)]
+    each = [2.2 * LINE + panel_height(one.size, memory) for one in shown]
+    figure = Picture("\n".join(map(describe, shown)), theme.WIDTH, TOP - LINE + sum(each) + BOTTOM)
+    end = max(one.makespan for one in shown)
+    highest = max(max(one.peak_activations) for one in shown)
+    top = TOP - LINE
+    for one in shown:
+        top += 2.2 * LINE
+        write_lines(figure, [summary(one)], top - 1.2 * LINE)
+        clock = one is shown[-1]
+        panel(figure, top, one, end=end, memory=memory, highest=highest, clock=clock)
+        top += panel_height(one.size, memory)
+    title(figure, headline or f"{len(shown)} schedules on one clock")
+    legend_of(figure, legend_entries([one.schedule for one in shown]))
+    return figure
+
+
+def summary(shown: ScheduleTimeline) -> str:
+    """Name, makespan and bubble in one line."""
+    name = f"{shown.schedule.name}: " if shown.schedule.name else ""
+    return f"{name}makespan {shown.format(shown.makespan)}, {100 * shown.bubble_fraction():.1f} % of it idle"
+
+
+def _headline(shown: ScheduleTimeline) -> str:
+    """The summary without what the axis says: the longest names leave no more room."""
+    name = f"{shown.schedule.name}: " if shown.schedule.name else ""
+    return f"{name}makespan {shown.makespan:g}, {100 * shown.bubble_fraction():.1f} % idle"
+
+
+def describe(shown: ScheduleTimeline) -> str:
+    """What the picture shows, in numbers."""
+    rows = [f"{'rank':>4} {'busy':>9} {'idle':>9} {'peak kept':>9}"]
+    for rank in range(min(shown.size, MOST_ROWS)):
+        busy, peak = shown.busy(rank), shown.peak_activations[rank]
+        rows.append(f"{rank:>4} {busy:>9g} {shown.makespan - busy:>9g} {peak:>9}")
+    if shown.size > MOST_ROWS:
+        rows.append(f"... and {shown.size - MOST_ROWS} more ranks")
+    return "\n".join([summary(shown), *rows])
+
+
+def simulated(name: str, source: Any, costs: Costs | None) -> ScheduleTimeline:
+    """`source`, the argument called `name`, timed.
+
+    Raises:
+        ValueError: neither a schedule nor a simulated one, or costs for one that is simulated already.
+    """
+    if isinstance(source, Schedule):
+        return simulate(source, Costs() if costs is None else costs)
+    if not isinstance(source, ScheduleTimeline):
+        raise ValueError(f"{name}={source!r}: must be a schedule, or what simulate() returned")
+    if costs is not None:
+        raise ValueError(f"costs={costs!r}: {name} was simulated with costs of its own; give its schedule instead")
+    return source

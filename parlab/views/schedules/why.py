@@ -1,0 +1,94 @@
+"""Why a schedule takes as long as it does: the critical path, and what an idle slot waits for."""
+
+from __future__ import annotations
+
+from itertools import groupby, pairwise
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+
+from parlab.pipeline import Idle, ScheduleTimeline
+from parlab.views.drawing import marks, theme
+from parlab.views.schedules.bars import WHOLE, Bar
+from parlab.world import Span
+
+THICK, THIN, MANY = 2.0, 0.9, 60  # points; more frames than that are thin
+
+
+def path_in_words(shown: ScheduleTimeline) -> str:
+    """How long the critical path computes, and how often it goes to another rank."""
+    path, moves = shown.critical_path, _moves(shown)
+    computing = sum(step.end - step.start for step in path)
+    return (
+        f"critical path: {len(path)} actions of {computing:g} together, {len(moves)} moves to another rank, which take "
+        f"{shown.makespan - computing:g}"
+    )
+
+
+def draw_critical_path(axes: Axes, shown: ScheduleTimeline) -> None:
+    """Frame the actions none of which may take longer, with an arrow for each move to another rank."""
+    frame(axes, "critical path", _stretches(shown))
+    moves = _moves(shown)
+    tails = [(one.end, edge(one.rank, other.rank)) for one, other in moves]
+    heads = [(other.start, edge(other.rank, one.rank)) for one, other in moves]
+    marks.arrows(axes, tails, heads, theme.ALARM)
+
+
+def _stretches(shown: ScheduleTimeline) -> list[tuple[int, Any, Any]]:
+    """(rank, start, end) of what the path does on one rank before it goes to the next."""
+    by_rank = [list(steps) for _, steps in groupby(shown.critical_path, key=lambda step: step.rank)]
+    return [(steps[0].rank, steps[0].start, steps[-1].end) for steps in by_rank]
+
+
+def _moves(shown: ScheduleTimeline) -> list[tuple[Span, Span]]:
+    return [(one, other) for one, other in pairwise(shown.critical_path) if one.rank != other.rank]
+
+
+def idle_slot(shown: ScheduleTimeline, why: int | tuple[int, float]) -> Idle:
+    """The idle slot of a rank at a time; if only the rank is given, the longest in which it waits for something.
+
+    Raises:
+        ValueError: no such rank, or the rank is not idle then.
+    """
+    rank, time = why if isinstance(why, tuple) else (why, None)
+    if not isinstance(rank, int) or not 0 <= rank < shown.size:
+        raise ValueError(f"why={why!r}: choose a rank from 0 to {shown.size - 1}, or (rank, time)")
+    slots = shown.idle(rank)
+    if time is None:
+        longest = max(slots, key=lambda slot: (slot.action is not None, slot.end - slot.start), default=None)
+    else:
+        longest = next((slot for slot in slots if slot.start <= time < slot.end), None)
+    if longest is None:
+        known = ", ".join(f"{slot.start:g} to {slot.end:g}" for slot in slots) or "never"
+        raise ValueError(f"why={why!r}: rank {rank} is idle {known}")
+    return longest
+
+
+def draw_idle(axes: Axes, slot: Idle, bars: list[Bar]) -> None:
+    """Hatch the slot; frame what the rank does next and what that waited for, with an arrow between them."""
+    marks.hatched_boxes(axes, "idle", [slot], [slot.rank], WHOLE, theme.KINDS["wait"])
+    concerned = [bar for bar in bars if (bar.kind, bar.stage, bar.microbatch) in (slot.action, slot.needs)]
+    frame(axes, "needed", [(bar.rank, bar.start, bar.end) for bar in concerned])
+    if slot.peer is not None:
+        tail = (slot.end - slot.travel, edge(slot.peer, slot.rank))
+        marks.arrows(axes, [tail], [(slot.end, edge(slot.rank, slot.peer))], theme.ALARM)
+
+
+def edge(rank: int, other: int) -> float:
+    """Where the boxes of a rank end that faces another."""
+    return rank + (WHOLE[1] if other > rank else WHOLE[0])
+
+
+def frame(axes: Axes, name: str, boxes: list[tuple[int, Any, Any]], color: str = theme.ALARM) -> None:
+    """Frames around boxes: (rank, start, end) each."""
+    if not boxes:
+        return
+    corners = [
+        [(start, rank + low), (end, rank + low), (end, rank + high), (start, rank + high)]
+        for rank, start, end in boxes
+        for low, high in [WHOLE]
+    ]
+    width = THICK if len(boxes) <= MANY else THIN
+    frames = PolyCollection(corners, facecolors="none", edgecolors=color, linewidths=width, gid=name, zorder=2.05)
+    axes.add_collection(frames, autolim=False)

@@ -1,0 +1,1 @@
+"""A block cut by tensor parallelism: who owns what, what it keeps."""

@@ -1,0 +1,55 @@
+"""What a block keeps for its backward against the number of ranks: counted, beside the closed forms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from parlab.views.drawing import theme
+from parlab.views.drawing.picture import Picture, line_legend, plot, title
+from parlab.world.units import format_bytes
+
+HEIGHT = 4.2  # inches
+Bytes = Mapping[str, Mapping[int, int]]  # way of keeping: t: bytes
+
+
+def kept_activations(counted: Bytes, formula: Bytes) -> Picture:
+    """Draw the bytes that a rank keeps of one block: closed forms as lines, what was counted as dots.
+
+    Args:
+        counted: `{way: {t: bytes}}`, such as `{"tensor parallel": {1: 8192, 2: 5120}}`.
+        formula: the same from the closed form.
+
+    Raises:
+        ValueError: the two have different ways or numbers of ranks, or none.
+    """
+    if not counted or {way: set(at) for way, at in counted.items()} != {way: set(at) for way, at in formula.items()}:
+        raise ValueError("counted and formula must have the same ways of keeping and the same t, at least one")
+    sizes = sorted({t for at in counted.values() for t in at})
+    equal = all(counted[way][t] == formula[way][t] for way in counted for t in counted[way])
+    verdict = f"Kept by one rank of one block: {'counted = closed form everywhere' if equal else 'NOT the closed form'}"
+    width = max(map(len, counted))
+    lines = [verdict, f"{'':<{width}}" + "".join(f"{f't = {t}':>12}" for t in sizes)]
+    lines += [f"{way:<{width}}" + "".join(f"{at[t]:>12}" for t in sizes) for way, at in counted.items()]
+    figure, axes = plot("\n".join(lines), HEIGHT, left=1.0, top=1.0)
+    entries = []
+    for number, (way, at) in enumerate(formula.items()):
+        style = {
+            "color": theme.RANKS[number % len(theme.RANKS)],
+            "linestyle": theme.DASHES[number % len(theme.DASHES)],
+            "linewidth": 2.2,
+        }
+        axes.plot(list(at), list(at.values()), gid=f"formula {way}", **style)
+        axes.plot(list(counted[way]), list(counted[way].values()), "o", color=style["color"], gid=f"counted {way}")
+        entries.append((way, style))
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(sizes))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"t = {value:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
+    axes.grid(axis="y", color=theme.GRID)
+    line_legend(figure, entries)
+    title(figure, verdict)
+    return figure

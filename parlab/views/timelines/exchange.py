@@ -1,0 +1,123 @@
+"""Two ranks that exchange an array and compute: what latency, bandwidth, size and the order of the calls do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from parlab.arguments import whole
+from parlab.views.drawing.picture import Picture, short
+from parlab.views.timelines.timeline import timeline
+from parlab.views.timelines.waits_for import deadlock
+from parlab.views.widgets.explorer import BANDWIDTHS, LATENCIES, Explorer, choice, steps
+from parlab.world import Cluster, Comm, DeadlockError, Run, run
+from parlab.world.cluster import picoseconds
+from parlab.world.units import format_bytes, format_time
+
+COMPUTE = 20e-6  # seconds that each rank computes
+
+
+def in_turn(comm: Comm, x: np.ndarray) -> None:
+    """Rank 0 sends first, rank 1 receives first: one message, then the other, then the computing."""
+    other = 1 - comm.rank
+    if comm.rank == 0:
+        comm.send(x, other)
+        comm.recv(other, like=x)
+    else:
+        comm.recv(other, like=x)
+        comm.send(x, other)
+    comm.compute("compute", seconds=COMPUTE)
+
+
+def both_at_once(comm: Comm, x: np.ndarray) -> None:
+    """Both messages travel at the same time, then the computing."""
+    comm.sendrecv(x, 1 - comm.rank, 1 - comm.rank)
+    comm.compute("compute", seconds=COMPUTE)
+
+
+def posted_ahead(comm: Comm, x: np.ndarray) -> None:
+    """Both messages travel while the ranks compute."""
+    requests = [comm.isend(x, 1 - comm.rank), comm.irecv(1 - comm.rank, like=x)]
+    comm.compute("compute", seconds=COMPUTE)
+    for request in requests:
+        request.wait()
+
+
+def both_send_first(comm: Comm, x: np.ndarray) -> None:
+    """Each waits until the other receives."""
+    comm.send(x, 1 - comm.rank)
+    comm.recv(1 - comm.rank, like=x)
+
+
+class Order(NamedTuple):
+    """An order of the calls: the program, and how long it takes for messages of t and computing of c."""
+
+    program: Callable[[Comm, np.ndarray], None]
+    formula: str
+    duration: Callable[[int, int], int]
+
+
+ORDERS = {
+    "in turn: send, recv": Order(in_turn, "2(α + nβ) + compute", lambda t, c: 2 * t + c),
+    "at once: sendrecv": Order(both_at_once, "α + nβ + compute", lambda t, c: t + c),
+    "ahead: isend, irecv, compute, wait": Order(posted_ahead, "max(α + nβ, compute)", max),
+    "both send first": Order(both_send_first, "never", lambda t, c: 0),
+}
+
+
+@lru_cache(maxsize=64)
+def _ran(order: str, nbytes: int) -> Run | DeadlockError:
+    try:
+        return run(ORDERS[order].program, 2, np.zeros(nbytes, dtype=np.uint8))
+    except DeadlockError as error:
+        return error
+
+
+def two_ranks(
+    order: str = "in turn: send, recv", nbytes: int = 65536, latency: float = 1e-6, bandwidth: float = 10e9
+) -> Picture:
+    """Draw two ranks that exchange `nbytes` and compute for 20 µs; what `explore_two_ranks` shows.
+
+    Args:
+        order: of the calls, one of `ORDERS`.
+        nbytes: of each of the two messages.
+        latency: seconds a message (α).
+        bandwidth: bytes a second (1/β).
+
+    Raises:
+        ValueError: an unknown order, a negative size, or what `Cluster` refuses.
+    """
+    if order not in ORDERS:
+        raise ValueError(f"order={order!r}: the orders are {', '.join(map(repr, ORDERS))}")
+    whole("nbytes", nbytes, 0)
+    cluster = Cluster.uniform(latency, bandwidth)
+    ran = _ran(order, nbytes)
+    if isinstance(ran, DeadlockError):
+        return deadlock(ran)
+    measured = ran.on(cluster)
+    formula = ORDERS[order].duration(cluster.intra.picoseconds(nbytes), picoseconds(COMPUTE))
+    headline = f"{ORDERS[order].formula} = {format_time(formula)}, measured {format_time(measured.makespan)}"
+    return timeline(measured, end=_round_above(measured.makespan), headline=headline)
+
+
+def _round_above(time: int) -> int:
+    """The next of 1, 2, 5, 10, ...: an axis that stands still while a slider moves a little."""
+    decade = 10 ** (len(str(time)) - 1)
+    return next(step * decade for step in (1, 2, 5, 10) if step * decade >= time)
+
+
+def explore_two_ranks() -> Explorer:
+    """Sliders for `two_ranks`: latency, bandwidth, size, and the order of the calls.
+
+    Latency and bandwidth only change the clock: the ranks run again when the size or the order changes.
+    """
+    controls = {
+        "order": choice("order of the calls", [(name, name) for name in ORDERS], next(iter(ORDERS))),
+        "nbytes": steps("size of a message", [(short(format_bytes(2**k)), 2**k) for k in range(8, 23)], 2**16),
+        "latency": steps("latency α", LATENCIES, 1e-6),
+        "bandwidth": steps("bandwidth 1/β", BANDWIDTHS, 10e9),
+    }
+    return Explorer("explore_two_ranks", controls, two_ranks)

@@ -1,0 +1,184 @@
+"""The timeline of a run: a lane a rank, with what it computes, sends, receives, and whom it waits for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+
+from parlab.views.drawing import marks, theme
+from parlab.views.drawing.lanes import check_end, checked_ranks, lanes, legend, timeline_of
+from parlab.views.drawing.picture import Picture, note, title
+from parlab.world import Run, Timeline, Transfer, Wait
+from parlab.world.units import format_bytes
+
+MOST_ARROWS = 200
+RECEIVES, PROGRAM, SENDS, WHOLE = (-0.46, -0.29), (-0.23, 0.23), (0.29, 0.46), (-0.42, 0.42)  # of a lane
+ACTION = re.compile(r"\d+([FBIW])(\d+)")
+ACTION_KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
+
+
+def timeline(
+    run: Run | Timeline, *, ranks: Any = None, end: float | None = None, headline: str | None = None
+) -> Picture:
+    """Draw what every rank did when: rank 0 on top, time to the right.
+
+    In each lane, the bar in the middle is the program: computing, waiting for a rank that has not come, or waiting for
+    a transfer that is under way. The strip above is what the rank receives, the one below what it sends; arrows are
+    messages.
+
+    Args:
+        run: what `run` or `simulate` returned, or a timeline.
+        ranks: which ranks to show; None: all.
+        end: where the time axis ends, in the timeline's ticks (picoseconds, for a run); None: at the makespan. With the
+            same end, two pictures can be compared.
+        headline: what stands above; None: what the time goes into.
+
+    Raises:
+        ValueError: something else than a run, ranks that are not there, or an end that is not positive.
+    """
+    shown = timeline_of(run)
+    chosen = checked_ranks(ranks, shown.size)
+    check_end(end)
+    if not isinstance(headline, str | None):
+        raise ValueError(f"headline={headline!r}: must be a text, or None")
+    figure, axes = lanes(repr(shown), shown, chosen, end=end)
+    lane_of = {rank: lane for lane, rank in enumerate(chosen)}
+    messages = [t for t in shown.transfers if t.end > t.start]
+    program = PROGRAM if messages else WHOLE
+    kinds = draw_computes(axes, shown, lane_of, program)
+    kinds += draw_waits(axes, shown, lane_of, program)
+    kinds += _draw_messages(axes, messages, lane_of)
+    if len(messages) > MOST_ARROWS:
+        note(figure, f"{len(messages)} messages, without arrows")
+    if not shown.makespan:
+        note(figure, "nothing took any time")
+    title(figure, headline or _headline(shown))
+    legend(figure, list(dict.fromkeys(kinds)))
+    return figure
+
+
+def _headline(shown: Timeline) -> str:
+    ranks = f"{shown.size} rank{'s' if shown.size > 1 else ''}"
+    return f"{ranks}{' on ' + shown.cluster if shown.cluster else ''}: {time_spent(shown)}"
+
+
+def time_spent(shown: Timeline) -> str:
+    """The makespan, and how much of the time of all ranks goes into what."""
+    whole = shown.size * shown.makespan
+    spent = {
+        "computing": sum(map(shown.busy, range(shown.size))),
+        "waiting for a rank": sum(wait.came - wait.start for wait in shown.waits),
+        "waiting for a transfer": sum(wait.end - wait.came for wait in shown.waits),
+    }
+    parts = ", ".join(f"{time / whole:.0%} {what}" for what, time in spent.items() if time).replace("%", " %")
+    return f"{shown.format(shown.makespan)}, {parts}" if parts else shown.format(shown.makespan)
+
+
+def draw_computes(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
+    """The computations of the ranks in `lane_of`, between two heights of their lanes; the kinds that were drawn."""
+    spans = [span for span in shown.computes if span.rank in lane_of and span.end > span.start]
+    kinds, labels = [], []
+    for span in spans:
+        kind, label = _kind_and_label(span.name)
+        kinds.append(kind)
+        labels.append(label)
+    colors = [theme.KINDS[kind].color for kind in kinds]
+    marks.boxes(axes, "computes", spans, [lane_of[span.rank] for span in spans], where, colors)
+    _label(axes, spans, lane_of, where, [[label] for label in labels], colors)
+    return kinds
+
+
+def _kind_and_label(name: str) -> tuple[str, str]:
+    """A pipeline's action is drawn by its letter and labelled with its microbatch; anything else by its name."""
+    action = ACTION.fullmatch(name)
+    return (ACTION_KINDS[action[1]], action[2]) if action else ("compute", name)
+
+
+def draw_waits(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
+    """The waits, as `draw_computes`: until the other rank has come, then until the transfer has passed."""
+    waits = [wait for wait in shown.waits if wait.rank in lane_of]
+    drawn = []
+    for kind, texts_of, part in (
+        ("wait", _awaited, [wait._replace(end=wait.came) for wait in waits]),
+        ("transfer", _passing, [wait._replace(start=wait.came) for wait in waits]),
+    ):
+        spans = [wait for wait in part if wait.end > wait.start]
+        marks.hatched_boxes(axes, f"{kind}s", spans, [lane_of[wait.rank] for wait in spans], where, theme.KINDS[kind])
+        named = spans if len(spans) < marks.MANY else _joined(spans)
+        _label(axes, named, lane_of, where, list(map(texts_of, named)), [theme.KINDS[kind].color] * len(named))
+        drawn += [kind] * bool(spans)
+    return drawn
+
+
+def _awaited(wait: Wait) -> list[str]:
+    """For whom, in full and in short. What a rank started to run beside it has its own rank as the peer."""
+    if wait.peer == wait.rank:
+        return ["waits for its own collective", "its own"]
+    return [f"waits for rank {wait.peer}", f"for {wait.peer}"]
+
+
+def _passing(wait: Wait) -> list[str]:
+    """What is under way, in full and in short."""
+    if wait.peer == wait.rank:
+        return _awaited(wait)
+    way = "to" if wait.name == "send" else "from"
+    return [f"transfer {way} rank {wait.peer}", f"{way} {wait.peer}"]
+
+
+def _joined(waits: list[Wait]) -> list[Wait]:
+    """The waits, those of one rank for one peer that follow each other at once made one."""
+    joined: list[Wait] = []
+    for wait in sorted(waits):
+        last = joined[-1] if joined else None
+        if last and (last.rank, last.end, last.peer) == (wait.rank, wait.start, wait.peer):
+            joined[-1] = last._replace(end=wait.end)
+        else:
+            joined.append(wait)
+    return joined
+
+
+def _draw_messages(axes: Axes, messages: list[Transfer], lane_of: dict[int, int]) -> list[str]:
+    between = [t for t in messages if t.src in lane_of and t.dst in lane_of]
+    if len(between) <= MOST_ARROWS:
+        tails = [(t.start, lane_of[t.src] + SENDS[1]) for t in between]
+        heads = [(t.end, lane_of[t.dst] + RECEIVES[0]) for t in between]
+        marks.arrows(axes, tails, heads, theme.ARROW)
+    kinds = []
+    for kind, where, rank_of, texts_of in ENDS:
+        own = [t for t in messages if rank_of(t) in lane_of]
+        color = theme.KINDS[kind].color
+        lane = [lane_of[rank_of(t)] for t in own]
+        marks.boxes(axes, f"{kind}s", own, lane, where, [color] * len(own))
+        marks.labels(axes, own, lane, where, [texts_of(t) for t in own], [theme.text_color(color)] * len(own))
+        kinds += [kind] * bool(own)
+    return kinds
+
+
+class _End(NamedTuple):
+    """How one end of a message is drawn: on whose lane, and with which text, the longest first."""
+
+    kind: str
+    where: tuple[float, float]
+    rank_of: Callable[[Transfer], int]
+    texts_of: Callable[[Transfer], list[str]]
+
+
+ENDS = (
+    _End("send", SENDS, lambda t: t.src, lambda t: [f"{format_bytes(t.nbytes)} to rank {t.dst}", f"to {t.dst}"]),
+    _End("receive", RECEIVES, lambda t: t.dst, lambda t: [f"from rank {t.src}", f"from {t.src}"]),
+)
+
+
+def _label(
+    axes: Axes,
+    spans: Sequence[Any],
+    lane_of: dict[int, int],
+    where: tuple[float, float],
+    texts: list[list[str]],
+    colors: list[str],
+) -> None:
+    lane = [lane_of[span.rank] for span in spans]
+    marks.labels(axes, spans, lane, where, texts, [theme.text_color(color) for color in colors])

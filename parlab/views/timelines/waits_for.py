@@ -1,0 +1,164 @@
+"""A deadlock: which rank waits for which, on a circle; the waits that hold each other are red."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from itertools import pairwise
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyArrowPatch
+
+from parlab.views.drawing import theme
+from parlab.views.drawing.picture import Picture, inches, plot, title
+from parlab.world import DeadlockError
+from parlab.world.errors import WaitsFor
+
+MOST_STEPS = 8  # waits that are spelled out beside the circle
+OTHER = "#AAAAAA"  # the waits that lead into the chain
+LINE = 62  # letters
+MOST_INSIDE = 20  # ranks whose numbers stand inside their circles
+MOST_NUMBERS = 64
+REACH = 1.25  # of the axes to each side; the ranks stand on a circle of radius 1
+POINTS = 72 * (theme.WIDTH - 5.2) / (2 * REACH)  # in a unit of the axes
+
+Point = tuple[float, float]
+
+
+def deadlock(error: DeadlockError) -> Picture:
+    """Draw who waits for whom: an arrow from each blocked rank to the ranks without which it cannot move on.
+
+    Red is what holds up all the others: the cycle of waits, or the chain that ends at a rank which has left the program
+    (a square).
+
+    Args:
+        error: what `run` raised.
+
+    Raises:
+        ValueError: something else.
+    """
+    if not isinstance(error, DeadlockError):
+        raise ValueError(f"error={error!r}: must be the DeadlockError that run() raised")
+    knot = [*error.cycle, error.cycle[0]] if error.cycle else error.path
+    red = list(pairwise(knot))
+    peers = {peer for wait in error.waiting.values() for peer in wait.peers}
+    ranks = sorted({*error.waiting, *peers})
+    height = 5.2 if len(ranks) > 2 else 3.0
+    figure, axes = plot(str(error), height, left=0.1, right=5.1, top=0.6, bottom=0.1)
+    axes.set_axis_off()
+    axes.set_xlim(-REACH, REACH)
+    axes.set_ylim(*(side * REACH * inches(axes)[1] / inches(axes)[0] for side in (-1, 1)))
+    place = {rank: _on_circle(number, len(ranks)) for number, rank in enumerate(ranks)}
+    radius = min(0.16, 2.1 / len(ranks))
+    for rank, wait in error.waiting.items():
+        for peer in wait.peers:
+            if (rank, peer) not in red:
+                _arrow(axes, rank, peer, place, radius, OTHER, 0.8)
+    for rank, peer in red:
+        _arrow(axes, rank, peer, place, radius, theme.ALARM, 2.4 if len(ranks) <= MOST_INSIDE else 1.4)
+    for rank in ranks:
+        _node(axes, rank, place[rank], radius, rank in error.waiting, rank in knot)
+    _number(axes, place, radius, error)
+    _spell_out(figure, error)
+    title(figure, _headline(error))
+    return figure
+
+
+def _headline(error: DeadlockError) -> str:
+    cycle = error.cycle
+    if len(cycle) == 1:
+        return f"Deadlock: rank {cycle[0]} waits for itself"
+    if cycle:
+        return f"Deadlock: {len(cycle)} ranks wait for each other in a circle"
+    return f"Deadlock: the waits end at rank {error.path[-1]}, which has returned"
+
+
+def _on_circle(number: int, count: int) -> Point:
+    """Clockwise from the top; two ranks side by side, one in the middle."""
+    if count == 1:
+        return 0.0, 0.0
+    angle = (math.pi if count == 2 else math.pi / 2) - 2 * math.pi * number / count
+    return math.cos(angle), math.sin(angle)
+
+
+def _arrow(axes: Axes, rank: int, peer: int, place: dict[int, Point], radius: float, color: str, width: float) -> None:
+    """From one rank's edge to the other's; a rank that waits for itself gets a loop."""
+    tail, head = place[rank], place[peer]
+    bend, gap = 0.15, 1.05 * radius * POINTS
+    if rank == peer:
+        x, y = tail
+        tail, head, bend, gap = (x + 0.8 * radius, y + 0.6 * radius), (x + 0.8 * radius, y - 0.6 * radius), -2.2, 1.0
+    patch = FancyArrowPatch(
+        tail,
+        head,
+        arrowstyle="-|>",
+        mutation_scale=5 + 5 * width,
+        connectionstyle=f"arc3,rad={bend}",
+        shrinkA=gap,
+        shrinkB=gap,
+        color=color,
+        linewidth=width,
+        clip_on=False,
+        gid=f"{rank} waits for {peer}",
+    )
+    axes.add_artist(patch)
+
+
+def _node(axes: Axes, rank: int, at: Point, radius: float, blocked: bool, in_knot: bool) -> None:
+    axes.plot(
+        [at[0]],
+        [at[1]],
+        "o" if blocked else "s",
+        markersize=2 * radius * POINTS,
+        markerfacecolor=theme.rank_color(rank) if blocked else theme.PAPER,
+        markeredgecolor=theme.ALARM if in_knot else theme.FAINT,
+        markeredgewidth=1.8 if in_knot else 0.8,
+        gid=f"rank {rank}",
+    )
+
+
+def _number(axes: Axes, place: dict[int, Point], radius: float, error: DeadlockError) -> None:
+    """The ranks' numbers: inside, as long as they can be read there, then around the circle."""
+    inside = len(place) <= MOST_INSIDE
+    every = -(-len(place) // MOST_NUMBERS)
+    end = list(place).index(error.path[-1])  # always numbered, and its neighbours then not
+    for number, (rank, (x, y)) in enumerate(place.items()):
+        distance = min((number - end) % len(place), (end - number) % len(place))
+        if distance and (number % every or distance < every):
+            continue
+        if inside:
+            color = theme.text_color(theme.rank_color(rank)) if rank in error.waiting else theme.INK
+            size = min(theme.TITLE, 1.1 * radius * POINTS)
+        else:
+            x, y, color, size = 1.1 * x, 1.1 * y, theme.INK, theme.TINY
+        axes.text(x, y, str(rank), size=size, color=color, ha="center", va="center", weight="bold" if inside else None)
+
+
+def _spell_out(figure: Picture, error: DeadlockError) -> None:
+    """Beside the circle: the waits on the chain, as the error says them."""
+    steps = [error.waiting[rank] for rank in dict.fromkeys(error.path) if rank in error.waiting]
+    lines: list[str] = []
+    for step in steps[:MOST_STEPS]:
+        lines += _sentence(step)
+    if len(steps) > MOST_STEPS:
+        lines.append(f"... and {len(steps) - MOST_STEPS} more in the same chain")
+    if error.path[-1] in error.left:
+        lines.append(f"rank {error.path[-1]} has already returned (square)")
+    cause = str(error).rpartition("likely cause: ")[2]
+    lines += ["", *textwrap.wrap(f"Likely cause: {cause}.", LINE)]
+    figure.text(
+        0.5,
+        1 - 0.65 / figure.get_figheight(),
+        "\n".join(lines),
+        size=theme.SMALL,
+        color=theme.INK,
+        va="top",
+        linespacing=1.45,
+    )
+
+
+def _sentence(step: WaitsFor) -> list[str]:
+    peers: Any = ", ".join(map(str, step.peers[:4])) + (" ..." if len(step.peers) > 4 else "")
+    text = f"rank {step.rank} waits for {peers} in {step.call}{step.where}"
+    return textwrap.wrap(text, LINE, subsequent_indent="    ", max_lines=2, placeholder=" ...")

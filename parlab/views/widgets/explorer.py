@@ -1,0 +1,66 @@
+"""A figure function with sliders: what every `explore_*` is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+
+from parlab.views.drawing.picture import Picture, png
+
+LABELS = {"description_width": "9.5em"}
+CONTROL = {"width": "29em"}
+
+LATENCIES = [(f"{us:g} µs", us / 1e6) for us in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)]  # seconds
+BANDWIDTHS = [(f"{gb:g} GB/s", gb * 1e9) for gb in (0.5, 1, 2, 5, 10, 20, 50, 100, 200)]  # bytes a second
+
+
+class Explorer(widgets.VBox):
+    """Sliders above the picture that `draw` makes of their values; it redraws when one moves.
+
+    While a picture is being drawn, the browser holds a moving slider back and then sends its newest value alone, so the
+    picture follows the hand and the last one is always right.
+    """
+
+    def __init__(self, name: str, controls: Mapping[str, Any], draw: Callable[..., Picture]):
+        self.name, self.controls, self.draw = name, dict(controls), draw
+        self.figure = self._drawn()
+        self.picture = widgets.Image(value=png(self.figure), format="png", layout=widgets.Layout(max_width="100%"))
+        self.numbers = widgets.HTML(_preformatted(self.figure))
+        for control in self.controls.values():
+            control.observe(self._redraw, "value")
+        grid = widgets.Layout(display="flex", flex_flow="row wrap")
+        below = widgets.Accordion([self.numbers], titles=("In words and numbers",), selected_index=None)
+        super().__init__([widgets.Box(list(self.controls.values()), layout=grid), self.picture, below])
+
+    def _drawn(self) -> Picture:
+        return self.draw(**{name: control.value for name, control in self.controls.items()})
+
+    def _redraw(self, _: Any) -> None:
+        self.figure = self._drawn()
+        self.picture.value = png(self.figure)
+        self.numbers.value = _preformatted(self.figure)
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.figure.text_shown}"
+
+
+def _preformatted(figure: Picture) -> str:
+    """The text of a picture, for those who cannot see it."""
+    return f"<pre>{escape(repr(figure))}</pre>"
+
+
+def steps(description: str, options: list[tuple[str, Any]], value: Any) -> widgets.SelectionSlider:
+    """A slider over named values."""
+    return widgets.SelectionSlider(
+        options=options, value=value, description=description, style=LABELS, layout=widgets.Layout(**CONTROL)
+    )
+
+
+def choice(description: str, options: list[tuple[str, Any]], value: Any) -> widgets.Dropdown:
+    """A menu of named values."""
+    return widgets.Dropdown(
+        options=options, value=value, description=description, style=LABELS, layout=widgets.Layout(**CONTROL)
+    )

@@ -1,0 +1,141 @@
+"""A question before the answer: the learner guesses, then sees the guess beside what was measured."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import ipywidgets as widgets
+
+from parlab.views.drawing import marks, theme
+from parlab.views.drawing.marks import text_width
+from parlab.views.drawing.picture import Picture, plot, png, title
+
+LINE = 90  # letters of a question
+GUESS, MEASURED = "#BBBBBB", "#0072B2"
+
+
+def prediction(question: str, guess: float, measured: float, unit: str = "") -> Picture:
+    """Draw a guess beside the measured value; what `predict` shows once it has been answered.
+
+    Args:
+        question: what was asked.
+        guess: what the learner said.
+        measured: what happened.
+        unit: of both.
+
+    Raises:
+        ValueError: no question, or a value that is not a finite number.
+
+    >>> prediction("How many messages?", 7, 14)
+    How many messages?
+    you said 7, measured 14: 2 times too low
+    """
+    _check_texts(question, unit)
+    guess, measured = _number("guess", guess), _number("measured", measured)
+    verdict = _verdict(guess, measured)
+    text = f"{question}\nyou said {_with_unit(guess, unit)}, measured {_with_unit(measured, unit)}: {verdict}"
+    values = [_with_unit(value, unit) for value in (guess, measured)]
+    lines = textwrap.wrap(question, LINE)
+    top, height = 0.85 + 0.22 * (len(lines) - 1), 2.1 + 0.22 * (len(lines) - 1)
+    right = 0.35 + max(text_width(value, theme.TEXT) for value in values) / 72
+    figure, axes = plot(text, height, left=1.3, right=right, top=top, bottom=0.2)
+    low, high = min(0.0, guess, measured), max(0.0, guess, measured)
+    marks.rectangles(axes, "bars", [0, 0], [guess, measured], [-0.35, 0.65], [0.35, 1.35], [GUESS, MEASURED])
+    axes.set_xlim(low, high if high > low else 1)
+    axes.set_ylim(1.5, -0.5)
+    axes.set_yticks([0, 1], ["you said", "measured"])
+    axes.set_xticks([])
+    axes.tick_params(axis="y", length=0)
+    axes.spines["bottom"].set_visible(False)
+    for row, (value, shown) in enumerate(zip((guess, measured), values, strict=True)):
+        axes.annotate(
+            shown,
+            (max(value, 0), row),
+            xytext=(5, 0),
+            textcoords="offset points",
+            size=theme.TEXT,
+            color=theme.INK,
+            va="center",
+        )
+    title(figure, "\n".join(lines))
+    figure.text(0.15 / theme.WIDTH, 1 - (top - 0.35) / height, verdict, size=theme.TEXT, color=theme.INK, va="top")
+    return figure
+
+
+class Prediction(widgets.VBox):
+    """The question with its field and button; the picture comes with the answer."""
+
+    def __init__(self, question: str, measured: float | Callable[[], float], unit: str):
+        self.question, self.measured, self.unit = question, measured, unit
+        self.field = widgets.FloatText(layout=widgets.Layout(width="10em"))
+        self.button = widgets.Button(description="Compare", button_style="primary")
+        self.picture = widgets.Image(format="png", layout=widgets.Layout(display="none", max_width="100%"))
+        self.answer = widgets.Label()
+        self.button.on_click(self._answer)
+        row = [self.field, *([widgets.Label(unit)] if unit else []), self.button]
+        super().__init__([widgets.HTML(f"<b>{question}</b>"), widgets.HBox(row), self.picture, self.answer])
+
+    def _answer(self, _: Any) -> None:
+        measured = self.measured() if callable(self.measured) else self.measured
+        figure = prediction(self.question, self.field.value, measured, self.unit)
+        self.picture.value = png(figure)
+        self.answer.value = repr(figure).splitlines()[-1]
+        self.picture.layout.display = None
+
+    def __repr__(self) -> str:
+        return f"{self.question} (answer with a number{', in ' + self.unit if self.unit else ''})"
+
+
+def predict(question: str, measured: float | Callable[[], float], unit: str = "") -> Prediction:
+    """Ask for a number; when the learner has given one, draw it beside the measured value.
+
+    Args:
+        question: as it is shown.
+        measured: the answer, or a function without arguments that measures it once the learner has guessed.
+        unit: what is counted, such as "bytes" or "µs".
+
+    Raises:
+        ValueError: no question, or an answer that is no number.
+    """
+    _check_texts(question, unit)
+    if not callable(measured):
+        measured = _number("measured", measured)
+    return Prediction(question, measured, unit)
+
+
+def _check_texts(question: Any, unit: Any) -> None:
+    if not isinstance(question, str) or not question.strip():
+        raise ValueError(f"question={question!r}: must be a text")
+    if not isinstance(unit, str):
+        raise ValueError(f"unit={unit!r}: must be a text, such as bytes")
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{name}={value!r}: must be a finite number")
+    return value
+
+
+def _with_unit(value: float, unit: str) -> str:
+    shown = f"{value:,.0f}".replace(",", " ") if float(value).is_integer() else f"{value:.4g}"
+    return f"{shown} {unit}".rstrip()
+
+
+def _verdict(guess: float, measured: float) -> str:
+    if guess == measured:
+        return "exactly right"
+    if guess * measured <= 0:
+        return "too low" if guess < measured else "too high"
+    ratio = guess / measured
+    if 0.99 < ratio < 1.01:
+        return "right within 1 %"
+    times = max(ratio, 1 / ratio)
+    shown = f"{times:.3g}" if times < 1000 else _with_unit(round(times), "")
+    return f"{shown} times too {'high' if ratio > 1 else 'low'}"

@@ -1,0 +1,1 @@
+"""ZeRO: who owns which state, what is held and sent when."""

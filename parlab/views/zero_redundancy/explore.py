@@ -1,0 +1,158 @@
+"""ZeRO on paper under the learner's hands: parameters, devices, stage, precision, and what fits a device."""
+
+from __future__ import annotations
+
+import math
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MultipleLocator
+
+from parlab.views.drawing import marks, theme
+from parlab.views.drawing.picture import Picture, line_legend, plot, title
+from parlab.views.widgets.explorer import Explorer, choice, steps
+from parlab.views.zero_redundancy.model_state import (
+    BAR,
+    COLORS,
+    LABELS,
+    NAMES,
+    PARTS,
+    STAGES,
+    decimal_bytes,
+    draw_state,
+    spoken,
+    state_by_stage,
+    state_formula,
+)
+from parlab.zero import MIXED, StateBytes, model_state_bytes
+
+DEVICE = 80e9  # bytes of memory
+END = 2 * DEVICE  # of the axis; longer bars are cut there
+CHOSEN = "#ECECEC"  # behind the stage that is chosen
+EDGE = {"color": theme.INK, "linestyle": (0, (4, 2)), "linewidth": 1.6}
+BOOKS = {
+    "16: float16, float32 masters": MIXED,
+    "18: gradients in float32": StateBytes(gradient=4),
+    "20: gradients in both": StateBytes(gradient=6),
+    "16: float32 alone": StateBytes(4, 4, 8),
+}
+SIZES = (1e9, 1.5e9, 3e9, 7.5e9, 13e9, 30e9, 70e9, 128e9, 175e9, 405e9, 1e12)
+APART = "Activations, buffers and the blocks in use come on top: ZeRO shards the model's state alone."
+
+
+def zero(
+    params: float = 7.5e9, N: int = 64, stage: int = 2, state: StateBytes = MIXED, offload: bool = False
+) -> Picture:
+    """Draw the model's state on a device at each stage against 80 GB: what `explore_zero` shows.
+
+    Args:
+        params: Ψ.
+        N: devices that share the state.
+        stage: the one that the headline is about.
+        state: bytes a parameter.
+        offload: stages 1 to 3 keep the optimizer's state in the host's memory.
+
+    Raises:
+        ValueError: what `model_state_bytes` refuses, or no parameters.
+
+    >>> zero(7.5e9, 64, stage=1)
+    Stage 1, Ψ = 7.5 billion, N = 64: 31.4 GB of model state, fits an 80 GB device
+    stage     weights   gradients   optimizer   on device  fits
+        0       15 GB       15 GB       90 GB      120 GB  no
+        1       15 GB       15 GB     1.41 GB     31.4 GB  yes
+        2       15 GB      234 MB     1.41 GB     16.6 GB  yes
+        3      234 MB      234 MB     1.41 GB     1.88 GB  yes
+    Stage 1 on 64 devices fits up to Ψ = 19.1 billion; Ψ = 7.5 billion fits from N = 2 on.
+    Activations, buffers and the blocks in use come on top: ZeRO shards the model's state alone.
+    """
+    model_state_bytes(params, N, stage, state=state)  # refuses what makes no sense, before anything is drawn
+    whole = state_by_stage(params, N, state)
+    without = StateBytes(state.weight, state.gradient, 0)
+    on_device = {number: without if offload and number > 0 else state for number in STAGES}
+    held = {number: [*parts[:2], parts[2] if on_device[number] == state else 0] for number, parts in whole.items()}
+    total = sum(held[stage])
+    verdict = "fits" if total <= DEVICE else "does not fit"
+    said = f"{decimal_bytes(total)} of model state, {verdict} an 80 GB device"
+    headline = f"Stage {stage}, Ψ = {spoken(params)}, N = {N}: {said}"
+    limits = _limits(params, N, stage, on_device[stage])
+    text = "\n".join([headline, *_table(whole, held, offload), limits, APART])
+    figure, axes = plot(text, 4.6, left=1.45, right=2.75, top=1.0, bottom=1.15)
+    axes.set_xlim(0, END)
+    axes.set_ylim(len(STAGES) - 0.5, -0.5)
+    marks.rectangles(axes, "chosen", [0], [END], [stage - 0.46], [stage + 0.46], [CHOSEN])
+    draw_state(axes, {number: _cut(parts) for number, parts in held.items()})
+    axes.axvline(DEVICE, color=theme.PAPER, linewidth=4)  # so that the dashes are seen on dark bars too
+    axes.axvline(DEVICE, gid="device", **EDGE)
+    _name_axes(axes, whole, held, stage, on_device)
+    for line, words in enumerate((limits, APART)):
+        figure.text(0.015, (0.36 - 0.22 * line) / 4.6, words, size=theme.SMALL, color=theme.INK)
+    line_legend(figure, [(LABELS[part], {"color": COLORS[part], **BAR}) for part in PARTS] + [("80 GB", EDGE)])
+    title(figure, headline)
+    return figure
+
+
+def _limits(params: float, N: int, stage: int, on_device: StateBytes) -> str:
+    """The largest model that fits N devices, and how many devices this one needs."""
+    most = DEVICE / model_state_bytes(1, N, stage, state=on_device)
+    replicated, sharded = params * sum(on_device[: 3 - stage]), params * sum(on_device[3 - stage :])
+    first = f"Stage {stage} on {N} device{'s' if N > 1 else ''} fits up to Ψ = {spoken(float(f'{most:.3g}'))}"
+    if replicated > DEVICE or (replicated == DEVICE and sharded):
+        every = f"{sum(on_device[: 3 - stage])}Ψ"
+        return f"{first}; for Ψ = {spoken(params)} no N is enough: {every} on each is {decimal_bytes(replicated)}."
+    needed = math.ceil(sharded / (DEVICE - replicated)) if sharded else 1
+    return f"{first}; Ψ = {spoken(params)} fits from N = {max(1, needed)} on."
+
+
+def _table(whole: dict[int, list[float]], held: dict[int, list[float]], offload: bool) -> list[str]:
+    lines = [f"{'stage':>5}" + "".join(f"{name:>12}" for name in (*PARTS, "on device")) + "  fits"]
+    for stage, parts in whole.items():
+        total = sum(held[stage])
+        cells = "".join(f"{decimal_bytes(nbytes):>12}" for nbytes in (*parts, total))
+        lines.append(f"{stage:>5}{cells}  {'yes' if total <= DEVICE else 'no'}")
+    return lines + ["The optimizer's state of stages 1 to 3 is in the host's memory."] * offload
+
+
+def _cut(parts: list[float]) -> list[float]:
+    """What of the parts is before the end of the axis."""
+    room, seen = END, []
+    for part in parts:
+        seen.append(min(part, room))
+        room -= seen[-1]
+    return seen
+
+
+def _name_axes(
+    axes: Axes,
+    whole: dict[int, list[float]],
+    held: dict[int, list[float]],
+    chosen: int,
+    on_device: dict[int, StateBytes],
+) -> None:
+    axes.set_yticks(list(STAGES), NAMES)
+    axes.tick_params(axis="y", length=0)
+    axes.get_yticklabels()[chosen].set_weight("bold")
+    axes.xaxis.set_major_locator(MultipleLocator(40e9))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: decimal_bytes(nbytes)))
+    axes.set_xlabel("model state on a device", size=theme.TEXT, color=theme.INK)
+    beside = axes.get_yaxis_transform()
+    for stage, parts in held.items():
+        total, away = sum(parts), parts[2] < whole[stage][2]
+        formula = state_formula(stage, on_device[stage])
+        host = f"; {decimal_bytes(whole[stage][2])} on the host" if away else ""
+        fits = "fits" if total <= DEVICE else "does not fit"
+        weight = "bold" if stage == chosen else "normal"
+        words = f"{decimal_bytes(total)} = {formula}\n{fits}{host}"
+        axes.text(1.02, stage, words, transform=beside, size=theme.SMALL, color=theme.INK, va="center", weight=weight)
+        if total > END:
+            axes.plot([0.985 * END], [stage], ">", color=theme.PAPER, markersize=8, gid="longer")
+
+
+def explore_zero() -> Explorer:
+    """Sliders for `zero`: parameters, devices, stage, bytes a parameter, and offloading."""
+    controls = {
+        "params": steps("parameters Ψ", [(spoken(size), size) for size in SIZES], 7.5e9),
+        "N": steps("devices N", [(str(2**k), 2**k) for k in range(11)], 64),
+        "stage": steps("stage", [(str(stage), stage) for stage in STAGES], 2),
+        "state": choice("bytes a parameter", list(BOOKS.items()), MIXED),
+        "offload": choice("optimizer state", [("on the device", False), ("offloaded to the host", True)], False),
+    }
+    return Explorer("explore_zero", controls, zero)

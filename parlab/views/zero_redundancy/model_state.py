@@ -1,0 +1,176 @@
+"""The model's state on one device, stage by stage: the paper's first figure, with what runs held as points on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from parlab.arguments import positive
+from parlab.views.drawing import marks, theme
+from parlab.views.drawing.lanes import timeline_of
+from parlab.views.drawing.picture import Picture, line_legend, plot, title
+from parlab.world import Run, Timeline
+from parlab.zero import MIXED, StateBytes, model_state_bytes, state_bytes_held
+
+STAGES = range(4)
+NAMES = ("data parallel", "ZeRO stage 1", "ZeRO stage 2", "ZeRO stage 3")
+PARTS = ("weights", "gradients", "optimizer")
+COLORS = {"weights": "#0072B2", "gradients": "#E08214", "optimizer": "#0F5238"}  # as in the paper: blue, orange, green
+LABELS = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer state"}
+BAR = {"linewidth": 9, "solid_capstyle": "butt"}  # a colour in a legend
+POINT = {"marker": "o", "markersize": 9, "linestyle": "none", "color": theme.PAPER, "markeredgecolor": theme.INK}
+THICK = 0.32  # half of a bar, of the distance between two
+
+
+def model_state_memory(
+    num_params: float,
+    ranks: int,
+    *,
+    measured: Mapping[int, Run | Timeline] | None = None,
+    measured_params: int | None = None,
+    state: StateBytes = MIXED,
+) -> Picture:
+    """Draw the bytes of weights, gradients and optimizer state that a device holds, at each stage of ZeRO.
+
+    Args:
+        num_params: Ψ.
+        ranks: N.
+        measured: a run by stage, on N ranks, whose mean over ranks is drawn as a point. Every part is proportional to
+            Ψ, so that a small model shows what a large one would hold.
+        measured_params: parameters of the model that ran; its bytes are drawn times `num_params` over this. None: Ψ.
+        state: bytes a parameter, in the formula; what runs held needs the same precision.
+
+    Raises:
+        ValueError: what `model_state_bytes` refuses, no parameters, no stage, no run, or a run on other ranks.
+
+    Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", figure 1.
+
+    >>> model_state_memory(7.5e9, 64)
+    Model state a device, Ψ = 7.5 billion, N = 64, 16 bytes a parameter
+    stage     weights   gradients   optimizer         all
+        0       15 GB       15 GB       90 GB      120 GB  = 16Ψ
+        1       15 GB       15 GB     1.41 GB     31.4 GB  = 4Ψ + 12Ψ/N
+        2       15 GB      234 MB     1.41 GB     16.6 GB  = 2Ψ + 14Ψ/N
+        3      234 MB      234 MB     1.41 GB     1.88 GB  = 16Ψ/N
+    """
+    formula = state_by_stage(num_params, ranks, state)
+    small = num_params if measured_params is None else measured_params
+    held = _measured({} if measured is None else measured, ranks, small)
+    scale = num_params / small
+    headline = f"Model state a device, Ψ = {spoken(num_params)}, N = {ranks}, {state.total} bytes a parameter"
+    lines = [headline, f"{'stage':>5}" + "".join(f"{name:>12}" for name in (*PARTS, "all"))]
+    for stage, parts in formula.items():
+        cells = "".join(f"{decimal_bytes(nbytes):>12}" for nbytes in (*parts, sum(parts)))
+        lines.append(f"{stage:>5}{cells}  = {state_formula(stage, state)}")
+    lines += _compared(held, {stage: [part / scale for part in parts] for stage, parts in formula.items()})
+    figure, axes = plot("\n".join(lines), 3.9, left=1.45, right=2.35, top=1.0)
+    draw_state(axes, formula)
+    for stage, parts in held.items():
+        axes.plot([scale * sum(parts)], [stage], gid=f"measured {stage}", clip_on=False, zorder=3, **POINT)
+    axes.set_xlim(0, 1.04 * max(max(map(sum, formula.values())), *(scale * sum(parts) for parts in held.values()), 1))
+    _name_axes(axes, formula, state)
+    point = [("what a run held", {**POINT, "markersize": 6.5})] if held else []
+    line_legend(figure, [(LABELS[part], {"color": COLORS[part], **BAR}) for part in PARTS] + point)
+    title(figure, headline)
+    return figure
+
+
+def state_by_stage(num_params: float, ranks: int, state: StateBytes) -> dict[int, list[float]]:
+    """Bytes a device of weights, gradients and optimizer state, by stage.
+
+    Raises:
+        ValueError: what `model_state_bytes` refuses, or no parameters.
+    """
+    if not model_state_bytes(num_params, ranks, 0, state=state) > 0:
+        raise ValueError(f"num_params={num_params!r}, state={state!r}: a model has parameters, of a byte or more")
+    only = (StateBytes(state.weight, 0, 0), StateBytes(0, state.gradient, 0), StateBytes(0, 0, state.optimizer))
+    return {stage: [model_state_bytes(num_params, ranks, stage, state=part) for part in only] for stage in STAGES}
+
+
+def state_formula(stage: int, state: StateBytes) -> str:
+    """What a device holds, as the paper writes it.
+
+    >>> state_formula(1, MIXED)
+    '4Ψ + 12Ψ/N'
+    """
+    whole = sum(state[: 3 - stage])
+    sharded = state.total - whole
+    return " + ".join([f"{whole}Ψ"] * (whole > 0) + [f"{sharded}Ψ/N"] * (sharded > 0))
+
+
+def decimal_bytes(nbytes: float) -> str:
+    """Three significant digits in powers of 1000, as the paper and the makers of devices count.
+
+    >>> decimal_bytes(31.41e9)
+    '31.4 GB'
+    """
+    nbytes *= 1 + 1e-12  # so that 41.25 is 41.3, as in the paper, and not the even 41.2
+    for unit, size in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if float(f"{nbytes / size:.3g}") >= 1:
+            return f"{nbytes / size:.3g} {unit}"
+    return f"{nbytes:.3g} B"
+
+
+def spoken(number: float) -> str:
+    """A number of parameters as people say it.
+
+    >>> [spoken(number) for number in (54560, 7.5e9, 1e12)]
+    ['54560', '7.5 billion', '1 trillion']
+    """
+    for word, size in (("trillion", 1e12), ("billion", 1e9), ("million", 1e6)):
+        if number >= size:
+            return f"{number / size:.4g} {word}"
+    return f"{number:g}"
+
+
+def draw_state(axes: Axes, formula: Mapping[int, Sequence[float]]) -> None:
+    """A bar a stage, stage 0 on top: weights, gradients and optimizer state one after the other."""
+    axes.set_ylim(len(formula) - 0.5, -0.5)
+    low, high = [stage - THICK for stage in formula], [stage + THICK for stage in formula]
+    left = [0.0] * len(formula)
+    for number, part in enumerate(PARTS):
+        right = [start + parts[number] for start, parts in zip(left, formula.values(), strict=True)]
+        marks.rectangles(axes, part, left, right, low, high, [COLORS[part]] * len(formula))
+        left = right
+
+
+def _measured(measured: Any, ranks: int, num_params: float) -> dict[int, list[float]]:
+    """Bytes of the three parts by stage, the mean over ranks: however uneven the shards, it is the formula's."""
+    if not isinstance(measured, Mapping):
+        raise ValueError(f"measured={measured!r:.60}: must be {{stage: run}}")
+    positive("measured_params", num_params)
+    held = {}
+    for stage, run in measured.items():
+        if stage not in STAGES:
+            raise ValueError(f"measured: {stage!r} is no stage, they are 0, 1, 2 and 3")
+        timeline = timeline_of(run, f"measured[{stage}]")
+        if timeline.size != ranks:
+            raise ValueError(f"measured[{stage}] has {timeline.size} ranks, but ranks={ranks}")
+        by_rank = [state_bytes_held(timeline, rank) for rank in range(ranks)]
+        held[stage] = [sum(of_rank[part] for of_rank in by_rank) / ranks for part in PARTS]
+    return held
+
+
+def _compared(held: Mapping[int, Sequence[float]], formula: Mapping[int, Sequence[float]]) -> list[str]:
+    """A line a run: what it held, beside the formula for as many parameters."""
+    lines = []
+    for stage, parts in held.items():
+        equal = all(abs(have - want) <= 1e-9 * want for have, want in zip(parts, formula[stage], strict=True))
+        said = "= formula" if equal else f"NOT the formula's {sum(formula[stage]):g}"
+        lines.append(f"held by a run at stage {stage}: {sum(parts):g} bytes, {said}")
+    return lines
+
+
+def _name_axes(axes: Axes, formula: Mapping[int, Sequence[float]], state: StateBytes) -> None:
+    axes.set_yticks(list(STAGES), NAMES)
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: decimal_bytes(nbytes)))
+    axes.set_xlabel("bytes a device", size=theme.TEXT, color=theme.INK)
+    beside = axes.get_yaxis_transform()
+    for stage, parts in formula.items():
+        written = f"{decimal_bytes(sum(parts))} = {state_formula(stage, state)}"
+        axes.text(1.03, stage, written, transform=beside, size=theme.TEXT, color=theme.INK, va="center")

@@ -1,0 +1,212 @@
+"""Where prefetch hides what stage 3 sends: waiting against tokens a rank, formula as lines, runs as points on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from statistics import mean
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from parlab.arguments import whole
+from parlab.nn.formulas import flops_by_block
+from parlab.nn.llama import LlamaConfig
+from parlab.views.drawing import theme
+from parlab.views.drawing.marks import text_width
+from parlab.views.drawing.picture import Picture, inches, line_legend, plot, short, title
+from parlab.world import Cluster, Run, Timeline
+from parlab.world.units import format_time
+from parlab.zero import tokens_to_hide_a_gather
+
+HEIGHT = 4.6  # inches
+WITHOUT = {"color": "#D55E00", "linestyle": "dashed", "linewidth": 2.2}
+WITH = {"color": "#0072B2", "linestyle": "solid", "linewidth": 2.2}
+HIDDEN = "#E3EEF6"
+POINT = {"marker": "o", "markersize": 8, "linestyle": "none", "markeredgecolor": theme.PAPER}
+CROSSING = {"color": theme.INK, "linestyle": "dotted", "linewidth": 1.6}
+ROUNDING = 1e-3  # of a gather: waits that differ by less are equal
+FEWEST = 3  # layers: the first of the backward has no reduction of another layer beside it
+
+
+class Layer(NamedTuple):
+    """What a layer needs, in picoseconds: to gather it (its gradients' reduction lasts as long), and to compute."""
+
+    gather: float
+    forward_a_token: float
+    backward_a_token: float
+
+    def waiting(self, tokens: float, prefetch: int) -> float:
+        """Beside its forward the next layer is gathered; beside its backward also another's gradients are reduced."""
+        if prefetch == 0:
+            return 3 * self.gather
+        forward, backward = tokens * self.forward_a_token, tokens * self.backward_a_token
+        return max(0, self.gather - forward) + max(0, 2 * self.gather - backward)
+
+    @property
+    def hidden_from(self) -> float:
+        """Tokens a rank from which nothing is waited for, with prefetch."""
+        return max(self.gather / self.forward_a_token, 2 * self.gather / self.backward_a_token)
+
+
+def gather_overlap(
+    runs: Mapping[int, Mapping[int, Run]],
+    config: LlamaConfig,
+    S: int,
+    *,
+    itemsize: int = 2,
+    cluster: Cluster | None = None,
+) -> Picture:
+    """Draw how long stage 3 waits for a layer in a step, against tokens a rank, with prefetch and without.
+
+    The formula, for a layer inside the model: g to gather it, as long to reduce its gradients, f and b to compute its
+    forward and backward. Without prefetch nothing overlaps: 3g. With it, max(0, g − f) + max(0, 2g − b).
+
+    Args:
+        runs: of a step with `forward_backward` at stage 3, `{prefetch: {tokens a rank: run}}`, for prefetch 0 and 1.
+        config: of the model that ran, with 3 layers or more.
+        S: tokens of a sequence; the tokens of a rank are a multiple.
+        itemsize: bytes of a weight as it travels.
+        cluster: the hardware, all ranks joined alike; None: that of the runs. They are timed on it, not run again.
+
+    Raises:
+        ValueError: no runs, something else, other numbers of ranks, one rank, fewer layers, or messages that take no
+            time.
+    """
+    size, cluster = _checked(runs, config, S, itemsize, cluster)
+    layer = _layer(config, S, size, itemsize, cluster)
+    if not layer.gather:
+        raise ValueError(f"cluster={cluster.name}: messages take no time on it; give it a finite bandwidth")
+    measured = {
+        prefetch: {tokens: _waiting(run.on(cluster), config) for tokens, run in sorted(by_tokens.items())}
+        for prefetch, by_tokens in sorted(runs.items())
+    }
+    flops, link = cluster.device_of(0).flops, cluster.link(0, 1)
+    crossing = tokens_to_hide_a_gather(flops, link.bandwidth, size, itemsize=itemsize)
+    hidden = f"hidden from {math.ceil(layer.hidden_from)} tokens a rank on"
+    headline = f"What stage 3 waits for a layer in a step, {size} ranks: {hidden}"
+    figure, axes = plot(_table(headline, measured, layer, crossing), HEIGHT, left=1.05, top=1.0)
+    last = 1.06 * max([crossing, layer.hidden_from, *(tokens for points in measured.values() for tokens in points)])
+    _draw_curves(axes, layer, last)
+    for prefetch, points in measured.items():
+        style = {**POINT, "color": (WITH if prefetch else WITHOUT)["color"], "gid": f"measured {prefetch}"}
+        axes.plot(list(points), list(points.values()), clip_on=False, zorder=3, **style)
+    _mark_crossing(axes, crossing, layer, last)
+    _name_axes(axes, layer, last)
+    entries = [("no prefetch: 3g", WITHOUT), ("prefetch: max(0, g − f) + max(0, 2g − b)", WITH)]
+    line_legend(figure, [*entries, ("measured", {**POINT, "color": theme.FAINT})])
+    title(figure, headline)
+    return figure
+
+
+def _checked(runs: Any, config: Any, S: Any, itemsize: Any, cluster: Any) -> tuple[int, Cluster]:
+    if not isinstance(config, LlamaConfig) or config.num_hidden_layers < FEWEST:
+        raise ValueError(f"config={config!r:.60}: a LlamaConfig with {FEWEST} layers or more is needed")
+    for name, value in (("S", S), ("itemsize", itemsize)):
+        whole(name, value, 1)
+    if not isinstance(runs, Mapping) or not all(isinstance(points, Mapping) for points in runs.values()):
+        raise ValueError(f"runs={runs!r:.60}: must be {{prefetch: {{tokens a rank: run}}}}")
+    done = []
+    for prefetch, points in runs.items():
+        if prefetch not in (0, 1):
+            raise ValueError(f"runs: prefetch {prefetch!r}: the formula knows 0 and 1")
+        for tokens, run in points.items():
+            if whole("runs: tokens", tokens) < 1 or tokens % S:
+                raise ValueError(f"runs[{prefetch}]: {tokens!r} tokens a rank are no multiple of S={S}")
+            if not isinstance(run, Run):
+                raise ValueError(f"runs[{prefetch}][{tokens}]={run!r:.60}: must be what run() returned")
+            done.append(run)
+    sizes = {run.timeline.size for run in done}
+    if len(sizes) != 1 or sizes == {1}:
+        raise ValueError(f"runs: they have {sorted(sizes)} ranks, and need the same number, 2 or more")
+    if cluster is None:
+        cluster = done[0].cluster
+    if not isinstance(cluster, Cluster):
+        raise ValueError(f"cluster={cluster!r:.60}: must be a Cluster")
+    return sizes.pop(), cluster
+
+
+def _layer(config: LlamaConfig, S: int, size: int, itemsize: int, cluster: Cluster) -> Layer:
+    weights = sum(
+        math.prod(shape) for name, shape in config.weight_shapes.items() if name.startswith("model.layers.0.")
+    )
+    flops = flops_by_block(config, 1, S)["layers.0"]
+    picoseconds_a_token = 1e12 / cluster.device_of(0).flops / S
+    return Layer(
+        gather=(size - 1) * cluster.link(0, 1).picoseconds(-(-weights // size) * itemsize),
+        forward_a_token=flops.forward * picoseconds_a_token,
+        backward_a_token=(flops.backward_input + flops.backward_weight) * picoseconds_a_token,
+    )
+
+
+def _waiting(timeline: Timeline, config: LlamaConfig) -> float:
+    """Of an average layer and rank, in a step: what passes between its computations and those before them."""
+    last = config.num_hidden_layers - 1
+    forward = [(f"forward layers.{i - 1}", f"forward layers.{i}") for i in range(1, last + 1)]
+    backward = [(f"backward layers.{i + 1}", f"backward layers.{i}") for i in range(last - 1)]
+    spans = {(span.rank, span.name): span for span in timeline.computes}
+    try:
+        return sum(
+            mean(
+                spans[rank, after].start - spans[rank, before].end
+                for rank in range(timeline.size)
+                for before, after in pairs
+            )
+            for pairs in (forward, backward)
+        )
+    except KeyError as error:
+        raise ValueError(
+            f"runs: one did not compute {error}: a step of forward_backward on this config is needed"
+        ) from None
+
+
+def _table(headline: str, measured: Mapping[int, Mapping[int, float]], layer: Layer, crossing: float) -> str:
+    pairs = [
+        (waited, layer.waiting(tokens, prefetch))
+        for prefetch, points in measured.items()
+        for tokens, waited in points.items()
+    ]
+    equal = all(abs(waited - formula) <= ROUNDING * layer.gather for waited, formula in pairs)
+    lines = [
+        headline,
+        f"a gather lasts {format_time(layer.gather)}; latency and attention's own FLOPs apart: from {crossing:.4g} on",
+        f"{'prefetch':>8} {'tokens':>7} {'waits':>10} {'formula':>10}",
+    ]
+    for prefetch, points in measured.items():
+        for tokens, waited in points.items():
+            times = f"{format_time(waited):>10} {format_time(layer.waiting(tokens, prefetch)):>10}"
+            lines.append(f"{prefetch:>8} {tokens:>7} {times}")
+    return "\n".join([*lines, f"measured = formula at every point: {equal}"])
+
+
+def _draw_curves(axes: Axes, layer: Layer, last: float) -> None:
+    corners = [layer.gather / layer.forward_a_token, 2 * layer.gather / layer.backward_a_token]
+    tokens = sorted([0, *corners, last])
+    for prefetch, style in ((0, WITHOUT), (1, WITH)):
+        axes.plot(tokens, [layer.waiting(at, prefetch) for at in tokens], gid=f"formula {prefetch}", **style)
+    both = [[layer.waiting(at, prefetch) for at in tokens] for prefetch in (1, 0)]
+    axes.fill_between(tokens, *both, color=HIDDEN, linewidth=0)
+    axes.text(0.985 * last, 2.7 * layer.gather, "hidden behind computing", size=theme.TEXT, color=theme.INK, ha="right")
+
+
+def _mark_crossing(axes: Axes, crossing: float, layer: Layer, last: float) -> None:
+    axes.plot([crossing] * 2, [0, 2.55 * layer.gather], gid="crossing", **CROSSING)
+    words = (
+        f"{crossing:.4g} tokens: a weight's 2 FLOPs a token last as long\nas its gather, latency and attention apart"
+    )
+    points = 72 * inches(axes)[0] / last
+    right = max(map(text_width, words.split("\n"))) + 8 < (last - crossing) * points
+    place = {"xytext": (6 if right else -6, 0), "ha": "left" if right else "right", "va": "top"}
+    where = (crossing, 2.45 * layer.gather)
+    axes.annotate(words, where, textcoords="offset points", size=theme.SMALL, color=theme.INK, **place)
+
+
+def _name_axes(axes: Axes, layer: Layer, last: float) -> None:
+    axes.set_xlim(0, last)
+    axes.set_ylim(0, 3.4 * layer.gather)
+    axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10], integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: short(format_time(time))))
+    axes.set_xlabel("tokens a rank", size=theme.TEXT, color=theme.INK)
+    axes.set_ylabel("waiting, a layer in a step", size=theme.TEXT, color=theme.INK)

@@ -1,0 +1,249 @@
+"""Memory through a training step: what one rank holds, stacked by what it is, a panel a stage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
+
+from parlab.arguments import amount, checked_rank
+from parlab.views.drawing import theme
+from parlab.views.drawing.lanes import legend_of, time_axis, timeline_of
+from parlab.views.drawing.marks import text_width
+from parlab.views.drawing.picture import Picture, framed, inches, short, title
+from parlab.views.timelines.memory import RECEIVED, SENT, stacked
+from parlab.views.zero_redundancy.model_state import COLORS
+from parlab.world import Run, Timeline
+from parlab.world.timeline import Span
+from parlab.world.units import format_bytes
+from parlab.zero import accounting, state_bytes_held
+
+
+class Layer(NamedTuple):
+    """One area of the stack: the name under which bytes are held, its colour, and its name in the legend."""
+
+    name: str
+    color: str
+    said: str
+
+
+LAYERS = (  # from the bottom to the top
+    Layer(accounting.OPTIMIZER, COLORS["optimizer"], "optimizer state"),
+    Layer(accounting.WEIGHTS, COLORS["weights"], "weights"),
+    Layer(accounting.GRADIENTS, COLORS["gradients"], "gradients"),
+    Layer(accounting.GATHERED, "#8CC4EF", "gathered weights"),
+    Layer(accounting.LEAVING, "#F7D488", "gradients on their way"),
+    Layer(RECEIVED, theme.KINDS["receive"].color, "messages"),
+    Layer("", "#000000", "other"),  # what the program itself holds
+    Layer(accounting.ACTIVATIONS, "#DDDDDD", "activations"),
+)
+Stack = tuple[list[int], list[list[int]]]  # times of changes, and the bytes of each of LAYERS from then on
+MESSAGES = [layer.name for layer in LAYERS].index(RECEIVED)  # what is sent, too, until it has passed
+FORMULA = {"color": theme.INK, "linestyle": (0, (4, 2)), "linewidth": 1.6}
+ROW, HEAD, FOOT = 2.9, 0.35, 0.4  # inches: of a row of panels, of which above and below its axes
+ABOVE, BELOW, LEFT, RIGHT, BETWEEN = 0.95, 0.25, 0.95, 0.2, 0.3  # inches: margins
+FEW = 2  # panels that stand below each other, as wide as the page
+HEADROOM = 1.16  # of the highest stack: the phases are named above it
+
+
+class Phase(NamedTuple):
+    """Forward, backward or step, from `start` to `end`."""
+
+    name: str
+    start: int
+    end: int
+
+
+def step_memory(
+    runs: Mapping[str, Run | Timeline], *, rank: int = 0, formula: Mapping[str, float] | None = None
+) -> Picture:
+    """Draw what `rank` holds on its device through a training step, stacked by what it is; a panel a run.
+
+    All panels have the same scales. Optimizer state that is offloaded is not on the device, and not drawn.
+
+    Args:
+        runs: what `run` returned, or a timeline, by the name of its panel, such as `"stage 1"`; all on as many ranks.
+        rank: whose memory.
+        formula: bytes of the model's state by the same names, from `model_state_bytes`: a dashed line.
+
+    Raises:
+        ValueError: no runs, something else, another number of ranks, a rank that is not there, or a formula for what
+            did not run.
+    """
+    shown, levels = _checked(runs, formula)
+    rank = checked_rank(rank, "rank", next(iter(shown.values())).size)
+    end = max(timeline.makespan for timeline in shown.values())
+    stacks = {name: stack_of(timeline, rank, end) for name, timeline in shown.items()}
+    peaks = {name: max(map(sum, zip(*layers, strict=True))) for name, (_, layers) in stacks.items()}
+    states = {name: sum(state_bytes_held(timeline, rank).values()) for name, timeline in shown.items()}
+    highest = max(*peaks.values(), *levels.values(), 1)
+    headline = f"Rank {rank} of {next(iter(shown.values())).size} through a step: what it holds on its device"
+    rows = {name: [states[name], *_tops(stacks[name]), peaks[name]] for name in shown}
+    text = _table(headline, rows, levels)
+    figure, panels = _panels(text, len(shown))
+    for (name, timeline), axes in zip(shown.items(), panels, strict=True):
+        time_axis(axes, timeline, end)
+        axes.set_ylim(0, HEADROOM * highest)
+        _draw_stack(axes, *stacks[name])
+        if name in levels:
+            axes.plot([0, end or 1], [levels[name]] * 2, gid=f"formula {name}", zorder=3, **FORMULA)
+        _draw_phases(axes, _phases(timeline, rank), highest)
+        _name_panel(axes, name, states[name], peaks[name])
+    _name_axes(panels, highest)
+    title(figure, headline)
+    _legend(figure, stacks.values(), bool(levels))
+    return figure
+
+
+def _checked(runs: Any, formula: Any) -> tuple[dict[str, Timeline], dict[str, float]]:
+    if not isinstance(runs, Mapping) or not runs:
+        raise ValueError(f"runs={runs!r:.60}: must be {{name: run}}, with at least one")
+    shown = {str(name): timeline_of(run, f"runs[{name!r}]") for name, run in runs.items()}
+    sizes = {timeline.size for timeline in shown.values()}
+    if len(sizes) > 1:
+        raise ValueError(f"runs: they have {sorted(sizes)} ranks, and need the same number")
+    if formula is not None and not isinstance(formula, Mapping):
+        raise ValueError(f"formula={formula!r:.60}: must be {{name: bytes}}")
+    for name, level in (formula or {}).items():
+        amount(f"formula[{name!r}]", level)
+        if name not in runs:
+            raise ValueError(f"formula[{name!r}]={level!r}: the runs are {', '.join(shown)}")
+    levels = {str(name): float(level) for name, level in (formula or {}).items()}
+    return shown, levels
+
+
+def stack_of(timeline: Timeline, rank: int, end: int) -> Stack:
+    """What `rank` holds over time, by layer."""
+    held = timeline.held_by_name(rank)
+    times, by_name = stacked(held, end)
+    layer_of = {layer.name: number for number, layer in enumerate(LAYERS)} | {SENT: MESSAGES}
+    layers = [[0] * len(times) for _ in LAYERS]
+    for name, values in zip(held, by_name, strict=True):
+        if name != accounting.OFFLOADED:
+            number = layer_of.get(name, layer_of[""])
+            layers[number] = [sum(pair) for pair in zip(layers[number], values, strict=True)]
+    return times, layers
+
+
+def _phases(timeline: Timeline, rank: int) -> list[Phase]:
+    """Forward and backward of every microbatch, and the step, which lasts until the next forward computes.
+
+    None, if nothing is called "forward": then it is no training step.
+    """
+    spans = sorted((span for span in timeline.computes if span.rank == rank), key=lambda span: span.start)
+    groups = [(kind, list(of_kind)) for kind, of_kind in groupby(spans, _kind)]
+    phases, start = [], 0
+    for number, (kind, of_kind) in enumerate(groups):
+        stop = of_kind[-1].end
+        if kind == "step":
+            stop = timeline.makespan if number + 1 == len(groups) else groups[number + 1][1][0].start
+        phases.append(Phase(kind, start, stop))
+        start = stop
+    if phases and start < timeline.makespan:
+        phases.append(Phase("step", start, timeline.makespan))
+    return phases if any(phase.name == "forward" for phase in phases) else []
+
+
+def _kind(span: Span) -> str:
+    first = span.name.partition(" ")[0]
+    return first if first in ("forward", "backward") else "step"
+
+
+def _tops(stack: Stack) -> list[int]:
+    """The most bytes of blocks in use, of messages and of activations."""
+    heights = {layer.name: of_layer for layer, of_layer in zip(LAYERS, stack[1], strict=True)}
+    in_use = map(sum, zip(heights[accounting.GATHERED], heights[accounting.LEAVING], strict=True))
+    return [max(in_use), max(heights[RECEIVED]), max(heights[accounting.ACTIVATIONS])]
+
+
+def _table(headline: str, rows: Mapping[str, list[int]], levels: Mapping[str, float]) -> str:
+    width = max(5, *map(len, rows))
+    names = ["state", *(["formula"] if levels else []), "blocks in use", "messages", "activations", "all at once"]
+    lines = [f"{headline}; peaks in bytes", f"{'':<{width}}" + "".join(f"{name:>15}" for name in names)]
+    for name, (state, *rest) in rows.items():
+        level = [_exact(levels[name]) if name in levels else ""] if levels else []
+        lines.append(f"{name:<{width}}" + "".join(f"{cell:>15}" for cell in (state, *level, *rest)))
+    return "\n".join(lines)
+
+
+def _exact(nbytes: float) -> str:
+    return f"{nbytes:.0f}" if nbytes == round(nbytes) else f"{nbytes:.1f}"
+
+
+def _panels(text: str, number: int) -> tuple[Picture, list[Axes]]:
+    columns = 1 if number <= FEW else 2
+    rows = -(-number // columns)
+    height = ABOVE + ROW * rows + BELOW
+    figure = Picture(text, theme.WIDTH, height)
+    wide = (theme.WIDTH - LEFT - RIGHT - BETWEEN * (columns - 1)) / columns
+    panels = []
+    for place in range(number):
+        row, column = divmod(place, columns)
+        low = height - ABOVE - ROW * (row + 1) + FOOT
+        left = LEFT + column * (wide + BETWEEN)
+        box = (left / theme.WIDTH, low / height, wide / theme.WIDTH, (ROW - HEAD - FOOT) / height)
+        panels.append(framed(figure, box))
+    return figure, panels
+
+
+def _draw_stack(axes: Axes, times: list[int], layers: list[list[int]]) -> None:
+    base = [0] * len(times)
+    for layer, heights in zip(LAYERS, layers, strict=True):
+        roof = [below + height for below, height in zip(base, heights, strict=True)]
+        if any(heights):
+            style = {"color": layer.color, "linewidth": 0, "gid": f"layer {layer.said}"}
+            axes.fill_between(times, base, roof, step="post", **style)
+        base = roof
+
+
+def _draw_phases(axes: Axes, phases: Sequence[Phase], highest: float) -> None:
+    """A thin line where one ends, and its name above the stack where there is room."""
+    line = {"color": theme.FAINT, "linewidth": 0.8, "linestyle": "dotted"}
+    axes.vlines([phase.end for phase in phases], 0, HEADROOM * highest, gid="phases", **line)
+    points = 72 * inches(axes)[0] / axes.get_xlim()[1]
+    for phase in phases:
+        middle, room = (phase.start + phase.end) / 2, (phase.end - phase.start) * points
+        size = next((size for size in (theme.SMALL, theme.TINY) if text_width(phase.name, size) <= room), None)
+        if size is not None:
+            axes.text(middle, 1.09 * highest, phase.name, size=size, color=theme.INK, ha="center", va="center")
+
+
+def _name_panel(axes: Axes, name: str, state: int, peak: int) -> None:
+    """The longest of these words that fits above it."""
+    held, most = short(format_bytes(state)), short(format_bytes(peak))
+    choices = (f"{name}: model state {held}, at most {most} in all", f"{name}: {held}, at most {most}", name)
+    fits = (text for text in choices if text_width(text, theme.TEXT) <= 72 * inches(axes)[0])
+    axes.set_title(next(fits, ""), size=theme.TEXT, color=theme.INK, loc="left", pad=6)
+
+
+def _legend(figure: Picture, stacks: Iterable[Stack], with_formula: bool) -> None:
+    """The layers that are there, in one line, and the formula's dashes in another."""
+    legend_of(figure, entries_of(stacks))
+    if with_formula:
+        width, height = figure.get_size_inches()
+        y = (height - 0.83) / height
+        figure.add_artist(Line2D([0.15 / width, 0.6 / width], [y, y], **FORMULA))
+        said = "model state by the formula, when all gradients have come"
+        figure.text(0.7 / width, y, said, size=theme.SMALL, color=theme.INK, va="center_baseline")
+
+
+def entries_of(stacks: Iterable[Stack]) -> list[tuple[str, str, str]]:
+    """The layers that are ever there, for a legend."""
+    drawn = {layer for _, layers in stacks for layer, heights in zip(LAYERS, layers, strict=True) if any(heights)}
+    return [(layer.color, layer.said, "") for layer in LAYERS if layer in drawn]
+
+
+def _name_axes(panels: list[Axes], highest: float) -> None:
+    for place, axes in enumerate(panels):
+        axes.yaxis.set_major_locator(MultipleLocator(2.0 ** max(0, round(math.log2(highest / 4)))))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: short(format_bytes(nbytes))))
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        if len(panels) > FEW and place % 2:
+            axes.tick_params(axis="y", labelleft=False)
+        if place < len(panels) - (2 if len(panels) > FEW else 1):
+            axes.set_xlabel("")

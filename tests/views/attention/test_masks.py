@@ -1,0 +1,94 @@
+"""Every pixel of a mask is a pair of tokens, and every bar a count of pairs."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.colors import to_hex, to_rgb
+
+from parlab import views
+from parlab.sequence import LAYOUTS, unmasked_pairs
+from parlab.views.attention.masks import MASKED, SKIPPED
+from parlab.views.drawing import theme
+from tests.views.attention.ring_runs import SIZES
+from tests.views.drawn import artists, boxes, texts, title
+
+
+def causal_mask(S):
+    """Who sees whom among all tokens of the sequence, whichever rank has them: `[S, S]`."""
+    return np.tril(np.ones((S, S), dtype=bool))
+
+
+def dealt(S, size, layout):
+    """Token positions in each rank's shard, dealt out by hand: `[P, S/P]`."""
+    if layout == "striped":
+        return np.arange(S).reshape(-1, size).T
+    if layout == "contiguous":
+        return np.arange(S).reshape(size, -1)
+    chunks = np.arange(S).reshape(2 * size, -1)
+    return np.concatenate([chunks[:size], chunks[::-1][:size]], axis=1)
+
+
+def pixels(figure):
+    (image,) = figure.axes[0].get_images()
+    return np.asarray(image.get_array())
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", SIZES)
+def test_pixels_are_the_causal_mask_between_the_tokens_of_both_ranks(size, layout, causal):
+    S = 4 * size
+    image, owned = pixels(views.ring_masks(S, size, layout, causal=causal)), dealt(S, size, layout)
+    mask = causal_mask(S) if causal else np.ones((S, S), dtype=bool)
+    for rank in range(size):
+        for step in range(size):
+            source = (rank - step) % size
+            block = image[4 * rank : 4 * rank + 4, 4 * step : 4 * step + 4]
+            seen = mask[np.ix_(owned[rank], owned[source])]
+            assert (block[seen] == to_rgb(theme.rank_color(source))).all()
+            hidden = {to_hex(color).upper() for color in block[~seen]}
+            assert hidden <= {MASKED, SKIPPED}
+            assert seen.any() or hidden == {SKIPPED}
+
+
+@settings(max_examples=20)
+@given(size=st.integers(1, 8), chunk=st.integers(1, 6), layout=st.sampled_from(LAYOUTS))
+def test_as_many_pixels_are_coloured_as_pairs_are_attended_and_bars_are_as_long(size, chunk, layout):
+    S = 2 * size * chunk
+    figure = views.ring_masks(S, size, layout)
+    blank = [to_rgb(MASKED), to_rgb(SKIPPED)]
+    coloured = (pixels(figure)[:, :, None, :] != np.array(blank)).any(axis=-1).all(axis=-1)
+    load = coloured.reshape(size, 2 * chunk, S).sum(axis=(1, 2)).tolist()
+    assert load == unmasked_pairs(S, size, layout)
+    assert [box[:2] for box in boxes(figure, "load")] == [(0, pairs) for pairs in load]
+    assert artists(figure, "mean")[0].get_xdata() == [sum(load) / size] * 2
+    shown = [text for text, _ in texts(figure)]
+    assert all(f"{pairs}" in shown for pairs in load)
+    assert all(f"rank {rank}: {pairs} pairs" in repr(figure) for rank, pairs in enumerate(load))
+
+
+@pytest.mark.parametrize(("layout", "ratio"), [("contiguous", "1.73"), ("zigzag", "1"), ("striped", "1.09")])
+def test_32_tokens_on_4_ranks_slowest_over_mean_57_of_33_and_1_and_12_of_11(layout, ratio):
+    figure = views.ring_masks(32, 4, layout)
+    assert title(figure) == (f"{layout}, causal, 4 ranks, 32 tokens: the slowest rank has {ratio} × the mean work")
+
+
+def test_the_text_says_what_is_attended_in_each_step():
+    assert repr(views.ring_masks(12, 3, "zigzag")).splitlines()[1:] == [
+        "rank 0: 26 pairs; causal, full (late queries), full (late queries)",
+        "rank 1: 26 pairs; causal, full (early keys), full (late queries)",
+        "rank 2: 26 pairs; causal, full (early keys), full (early keys)",
+    ]
+    assert repr(views.ring_masks(6, 2)).splitlines()[1:] == [
+        "rank 0: 6 pairs; causal, none",
+        "rank 1: 15 pairs; causal, full",
+    ]
+    assert "rank 0: 9 pairs; causal, strict" in repr(views.ring_masks(6, 2, "striped"))
+    assert "rank 0: 18 pairs; full, full" in repr(views.ring_masks(6, 2, causal=False))
+
+
+def test_a_mask_that_is_off_by_one_would_be_noticed(monkeypatch):
+    monkeypatch.setitem(globals(), "causal_mask", lambda S: np.tril(np.ones((S, S), dtype=bool), -1))
+    with pytest.raises(AssertionError):
+        test_pixels_are_the_causal_mask_between_the_tokens_of_both_ranks(4, "zigzag", True)

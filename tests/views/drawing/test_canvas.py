@@ -1,0 +1,109 @@
+"""What holds for every figure: it fits its canvas, comes out the same twice, and leaves no trace outside itself."""
+
+import subprocess
+import sys
+from itertools import combinations
+
+import numpy as np
+import pytest
+from matplotlib.text import Text
+
+from parlab import Cluster, run, views
+from parlab.pipeline import gpipe, one_f_one_b, simulate
+from parlab.views.drawing.picture import png
+from parlab.world import CLASSROOM
+from parlab.world.collectives import ring_all_reduce_cost
+from tests.views.drawn import both_send_first, last_returns_early, nothing, one_skips, ring, stuck, texts
+
+FIGURES = {
+    **{
+        f"{name} of {size} ranks": (lambda draw=draw, size=size: draw(run(ring, size, np.ones(256))))
+        for size in (1, 2, 4, 8, 17, 64)
+        for name, draw in (
+            ("timeline", views.timeline),
+            ("held bytes", views.held_bytes),
+            (
+                "bytes",
+                lambda done: views.bytes_sent(done, ring_all_reduce_cost(done.timeline.size, 256, 8, CLASSROOM.intra)),
+            ),
+        )
+    },
+    **{
+        f"deadlock of {size}: {program.__name__}": (
+            lambda program=program, size=size: views.deadlock(stuck(program, size))
+        )
+        for size in (1, 2, 5, 17, 64, 200)
+        for program in (both_send_first, last_returns_early, one_skips)
+        if size > 1 or program is both_send_first
+    },
+    **{f"all-reduce of {size}": (lambda size=size: views.all_reduce_times(size=size)) for size in (2, 3, 16, 17, 64)},
+    **{f"two ranks, {order}": (lambda order=order: views.two_ranks(order)) for order in views.ORDERS},
+    "all-reduce without latency": lambda: views.all_reduce_times(cluster=Cluster.uniform(0, 1e9)),
+    "no time": lambda: views.timeline(run(nothing, 4)),
+    "nothing held": lambda: views.held_bytes(run(nothing, 4)),
+    "1F1B": lambda: views.timeline(simulate(one_f_one_b(8, 32))),
+    "GPipe": lambda: views.timeline(simulate(gpipe(64, 4))),
+    "guess": lambda: views.prediction("How many bytes does each rank of a ring send?", 1, 123456789012, "bytes"),
+    "guess of 0": lambda: views.prediction("How many?", 0, 0),
+    "negative guess": lambda: views.prediction("How many?", -1e9, 0.25, "µs"),
+    "long question": lambda: views.prediction("How many bytes " * 12 + "?", 3, 4, "bytes"),
+}
+
+
+@pytest.fixture(scope="module", params=FIGURES)
+def figure(request):
+    return FIGURES[request.param]()
+
+
+def test_no_text_is_cut_off(figure):
+    canvas = figure.bbox
+    for text, place in texts(figure):
+        assert place.x0 >= 0, text
+        assert place.y0 >= 0, text
+        assert place.x1 <= canvas.x1, text
+        assert place.y1 <= canvas.y1, text
+
+
+def test_no_text_lies_on_another(figure):
+    for (one, place), (other, its_place) in combinations(texts(figure), 2):
+        wide = min(place.x1, its_place.x1) - max(place.x0, its_place.x0)
+        tall = min(place.y1, its_place.y1) - max(place.y0, its_place.y0)
+        assert wide <= 1 or tall <= 1, (one, other)
+
+
+def test_text_is_at_least_7_points_high(figure):
+    assert min(text.get_size() for text in figure.findobj(Text) if text.get_text()) >= 7
+
+
+def test_the_text_says_what_is_shown(figure):
+    assert len(repr(figure)) > 10
+    assert repr(figure) == str(figure)
+    assert "Figure" not in repr(figure)
+    assert " at 0x" not in repr(figure)
+
+
+@pytest.mark.parametrize("name", ["timeline of 8 ranks", "deadlock of 5: both_send_first", "all-reduce of 16", "1F1B"])
+def test_the_same_run_drawn_twice_gives_the_same_pixels(name):
+    assert png(FIGURES[name]()) == png(FIGURES[name]())
+
+
+def test_a_figure_drawn_twice_gives_the_same_pixels_and_keeps_its_size():
+    figure = FIGURES["timeline of 4 ranks"]()
+    before = png(figure)
+    figure._repr_png_()
+    assert png(figure) == before
+
+
+def test_drawing_needs_no_pyplot_and_changes_no_setting():
+    program = """
+import sys
+import matplotlib
+before = matplotlib.rcParams.copy()  # reading them one by one would load pyplot
+from parlab import run, views
+from parlab.views.drawing.picture import png
+png(views.timeline(run(lambda comm: comm.barrier(), 3)))
+png(views.all_reduce_times())
+assert "matplotlib.pyplot" not in sys.modules
+assert matplotlib.rcParams.copy() == before
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)

@@ -1,0 +1,56 @@
+"""The schedules' widget: its controls, its answers to numbers that do not fit, its explanations."""
+
+import pytest
+
+from parlab import views
+from parlab.views.drawing.picture import png
+
+
+def test_every_control_of_the_widget_changes_the_picture():
+    explorer = views.explore_schedules()
+    for name, control in explorer.controls.items():
+        before, default = explorer.picture.value, control.value
+        control.value = next(value for _, value in control.options if value != default)
+        assert explorer.picture.value != before, name
+        control.value = default
+        assert explorer.picture.value == before, name
+
+
+@pytest.mark.parametrize(
+    ("numbers", "reason"),
+    [
+        ({"p": 8, "m": 4}, "1F1B: m=4: needs at least one microbatch a rank, m ≥ p=8"),
+        ({"p": 4, "m": 6, "v": 2}, "1F1B: group=4, m=6: microbatches go in whole groups of at least p=4"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_answered_with_the_reason(numbers, reason):
+    assert repr(views.pipeline("1F1B", **numbers)).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "v", "makespan"),
+    [("GPipe", 1, 33), ("1F1B", 1, 33), ("GPipe", 2, 28.5), ("1F1B", 2, 28.5), ("ZB-H1", 1, 27), ("ZB-H1", 2, 27)],
+)
+def test_p4_m8_takes_what_the_formula_says_whatever_the_chunks(schedule, v, makespan):
+    assert f"makespan {makespan:g} units" in repr(views.pipeline(schedule, v=v))
+
+
+def test_waits_are_explained_the_longest_first_and_beyond_the_last_the_last():
+    said = [repr(views.pipeline(p=2, m=2, mark=number)).splitlines()[-1] for number in (1, 2, 3, 9)]
+    assert said == [
+        "rank 0 is idle from 2 to 4: 0B0 needs 1B0, which rank 1 ends at 4",
+        "rank 0 is idle from 6 to 7: 0B1 needs 1B1, which rank 1 ends at 7",
+        "rank 1 is idle from 0 to 1: 1F0 needs 0F0, which rank 0 ends at 1",
+        "rank 1 is idle from 0 to 1: 1F0 needs 0F0, which rank 0 ends at 1",
+    ]
+
+
+@pytest.mark.parametrize(("transfer", "end"), [(0, 35), (0.125, 35), (0.25, 37.5), (2, 65)])
+def test_the_widgets_axis_ends_a_little_above_the_makespan(transfer, end):
+    assert {axes.get_xlim() for axes in views.pipeline(transfer=transfer).axes} == {(0, end)}
+
+
+@pytest.mark.parametrize("mark", ["critical path", 1, 30])
+@pytest.mark.parametrize("p", [1, 4])
+def test_marks_are_drawn_for_any_number_of_ranks(mark, p):
+    assert png(views.pipeline(p=p, mark=mark))

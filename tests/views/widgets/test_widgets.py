@@ -1,0 +1,222 @@
+"""Every control redraws its picture, which is the figure function's; the text is stable."""
+
+import io
+from html import escape
+from itertools import product
+
+import ipywidgets
+import numpy as np
+import pytest
+from PIL import Image
+
+from parlab import Cluster, views
+from parlab.views.all_reduce import explore as explore_all_reduce
+from parlab.views.all_reduce.clock import all_reduce_time
+from parlab.views.drawing.picture import png
+from parlab.views.timelines import exchange
+from parlab.views.widgets.explorer import BANDWIDTHS, LATENCIES, Explorer, steps
+from parlab.world import DGX_H100, Device, Link
+from tests.views.drawn import artists, boxes, title
+
+EXPLORERS = {
+    "two ranks": views.explore_two_ranks,
+    "collectives": views.explore_collectives,
+    "tensor": views.explore_tensor,
+    "zero": views.explore_zero,
+}
+CONTROLS = [(name, control) for name, explore in EXPLORERS.items() for control in explore().controls]
+
+
+def options(control):
+    """What the control's options stand for."""
+    return [value for _, value in control.options]
+
+
+@pytest.mark.parametrize(("name", "control"), CONTROLS)
+def test_every_value_of_every_control_changes_the_picture(name, control):
+    explorer = EXPLORERS[name]()
+    seen = set()
+    for value in options(explorer.controls[control]):
+        explorer.controls[control].value = value
+        seen.add(explorer.picture.value)
+    assert len(seen) == len(options(explorer.controls[control]))
+
+
+@pytest.mark.parametrize(
+    ("explore", "draw", "values"),
+    [
+        (views.explore_two_ranks, views.two_ranks, {"nbytes": 2**20, "latency": 5e-5, "order": list(views.ORDERS)[1]}),
+        (views.explore_collectives, views.collectives, {"nodes": 4, "ranks_per_node": 3, "algorithm": "hierarchical"}),
+        (views.explore_tensor, views.tensor, {"t": 8, "cluster": DGX_H100, "sequence_parallel": True}),
+        (views.explore_zero, views.zero, {"params": 70e9, "N": 512, "stage": 3, "offload": True}),
+    ],
+)
+def test_the_picture_is_the_figure_functions_with_the_controls_values(explore, draw, values):
+    explorer = explore()
+    for name, value in values.items():
+        explorer.controls[name].value = value
+    assert explorer.picture.value == png(draw(**values))
+    assert explorer.numbers.value == f"<pre>{escape(repr(draw(**values)))}</pre>"
+    assert repr(explorer) == f"{explorer.name}: {draw(**values)!r}"
+
+
+@pytest.mark.parametrize("explore", EXPLORERS.values())
+def test_at_first_the_picture_is_the_figure_functions_defaults(explore):
+    explorer = explore()
+    assert explorer.picture.value == png(explorer.draw())
+
+
+@pytest.mark.parametrize("explore", EXPLORERS.values())
+def test_every_control_has_a_name_and_shows_its_default(explore):
+    for control in explore().controls.values():
+        assert control.description
+        assert control.index is not None  # with the value None a menu would show nothing
+        assert len(control.options) >= 2
+
+
+@pytest.mark.parametrize("algorithm", options(views.explore_collectives().controls["algorithm"]))
+def test_every_algorithm_is_drawn_on_one_node_and_on_many(algorithm):
+    explorer = views.explore_collectives()
+    many, inside = (options(explorer.controls[name]) for name in ("nodes", "ranks_per_node"))
+    for nodes, ranks_per_node in product((many[0], many[-1]), (inside[0], inside[-1])):
+        assert "fastest" in repr(views.collectives(nodes, ranks_per_node, algorithm=algorithm))
+
+
+@pytest.mark.parametrize("latency", [LATENCIES[0][1], LATENCIES[-1][1]])
+@pytest.mark.parametrize("bandwidth", [BANDWIDTHS[0][1], BANDWIDTHS[-1][1]])
+@pytest.mark.parametrize("order", list(views.ORDERS)[:-1])
+@pytest.mark.parametrize("nbytes", [256, 2**22])
+def test_two_ranks_measure_what_their_formula_says(order, nbytes, latency, bandwidth):
+    headline = title(views.two_ranks(order, nbytes, latency, bandwidth))
+    said, _, measured = headline.rpartition(" = ")[2].partition(", measured ")
+    assert said == measured
+
+
+def test_moving_latency_and_bandwidth_runs_no_rank_again(monkeypatch):
+    exchange._ran.cache_clear()
+    explorer = views.explore_two_ranks()
+
+    def refuse(*_):
+        raise AssertionError("ran again")
+
+    monkeypatch.setattr(exchange, "run", refuse)
+    explorer.controls["latency"].value = 5e-5
+    explorer.controls["bandwidth"].value = 1e9
+    with pytest.raises(AssertionError, match="ran again"):
+        explorer.controls["nbytes"].value = 2**10
+
+
+@pytest.mark.parametrize(("nodes", "inside"), [(1, 2), (2, 8), (3, 5)])
+def test_up_to_16_ranks_really_reduce_64_kib_for_each_algorithm(nodes, inside):
+    figure = views.collectives(nodes, inside, latency=2e-6, bandwidth=1e9)
+    for algorithm in ("ring", "recursive_doubling", "rabenseifner", *["hierarchical"] * (nodes > 1)):
+        (dot,) = artists(figure, f"measured {algorithm}")
+        cluster = Cluster("", Device("", 1, 1), inside, Link(2e-6, 1e9), Link(10e-6, 1e8))
+        (formula,) = all_reduce_time(algorithm, nodes * inside, np.array([2**16]), cluster)
+        assert dot.get_xdata() == [2**16]
+        assert dot.get_ydata() == pytest.approx([formula], rel=1e-3)  # blocks of 65536 bytes among 15 are uneven
+
+
+def test_more_than_16_ranks_do_not_run():
+    assert not artists(views.collectives(3, 6), "measured ring")
+
+
+def test_moving_the_cluster_of_the_collectives_runs_no_rank_again(monkeypatch):
+    explorer = views.explore_collectives()
+    monkeypatch.setattr(explore_all_reduce, "run", None)
+    explorer.controls["latency"].value = 5e-5
+    explorer.controls["bandwidth"].value = 1e9
+
+
+def test_sliders_follow_the_hand():
+    assert steps("ranks", [("1", 1), ("2", 2)], 1).continuous_update
+
+
+def test_the_text_of_a_widget_names_no_object_and_no_bytes():
+    for explore in EXPLORERS.values():
+        bundle = explore()._repr_mimebundle_()
+        assert bundle["text/plain"].startswith("explore_")
+        assert "application/vnd.jupyter.widget-view+json" in bundle
+        assert "children" not in bundle["text/plain"]
+        assert bundle["text/plain"] == explore()._repr_mimebundle_()["text/plain"]
+
+
+def test_a_picture_in_a_widget_is_a_png_of_1000_pixels():
+    with Image.open(io.BytesIO(views.explore_two_ranks().picture.value)) as picture:
+        assert picture.format == "PNG"
+        assert picture.width == 1000
+
+
+def test_any_figure_function_becomes_an_explorer():
+    explorer = Explorer("explore_guess", {"guess": steps("guess", [("1", 1), ("2", 2)], 1)}, _guess)
+    explorer.controls["guess"].value = 2
+    assert repr(explorer) == "explore_guess: How many?\nyou said 2, measured 3: 1.5 times too low"
+
+
+def _guess(guess):
+    return views.prediction("How many?", guess, 3)
+
+
+# predict
+
+
+def answered(widget, guess):
+    widget.field.value = guess
+    widget.button.click()
+    return widget
+
+
+def test_the_measured_value_is_not_shown_before_the_guess():
+    widget = views.predict("How many bytes?", 1750, "bytes")
+    assert widget.picture.layout.display == "none"
+    assert not widget.picture.value
+    assert "1750" not in str(widget._repr_mimebundle_())
+    assert repr(widget) == "How many bytes? (answer with a number, in bytes)"
+
+
+def test_the_guess_is_drawn_beside_the_measured_value():
+    widget = answered(views.predict("How many bytes?", 1750, "bytes"), 875)
+    assert widget.picture.layout.display is None
+    assert widget.picture.value == png(views.prediction("How many bytes?", 875, 1750, "bytes"))
+    assert widget.answer.value == "you said 875 bytes, measured 1 750 bytes: 2 times too low"
+
+
+def test_a_function_measures_only_once_somebody_has_guessed():
+    calls = []
+
+    def measure():
+        calls.append(1)
+        return 3
+
+    widget = views.predict("How many?", measure)
+    assert not calls
+    answered(widget, 3)
+    assert len(calls) == 1
+    assert widget.answer.value.endswith("exactly right")
+
+
+def test_bars_are_as_long_as_the_values():
+    assert [box[:2] for box in boxes(views.prediction("?", 100, 1750), "bars")] == [(0, 100), (0, 1750)]
+
+
+@pytest.mark.parametrize(
+    ("guess", "measured", "verdict"),
+    [
+        (14, 14, "exactly right"),
+        (14.1, 14, "right within 1 %"),
+        (7, 14, "2 times too low"),
+        (30, 12, "2.5 times too high"),
+        (3, 123_456_789, "41 152 263 times too low"),
+        (0, 3, "too low"),
+        (2, 0, "too high"),
+        (0, 0, "exactly right"),
+        (np.int64(7), 14, "2 times too low"),
+    ],
+)
+def test_the_verdict_compares(guess, measured, verdict):
+    assert repr(views.prediction("How many?", guess, measured)).endswith(f": {verdict}")
+
+
+def test_the_widgets_are_boxes():
+    assert isinstance(views.predict("How many?", 3), ipywidgets.VBox)
+    assert isinstance(views.explore_two_ranks(), ipywidgets.VBox)
