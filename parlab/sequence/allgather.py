@@ -56,11 +56,11 @@ def allgather_attention(
     causal: bool = False,
     layout: str = "contiguous",
     documents: Sequence[int] | None = None,
-    kv_heads: int = 1,
+    kv_heads: int | None = None,
     scale: float | None = None,
 ) -> tuple[Array, Array]:
     """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and `kv_heads`:
-    how many K/V heads are gathered at a time.
+    how many K/V heads are gathered at a time; None: 2, or 1 if there is one only.
 
     K/V go straight to each rank that has a block with them: without documents, to all.
 
@@ -104,7 +104,7 @@ def allgather_attention_backward(
     causal: bool = False,
     layout: str = "contiguous",
     documents: Sequence[int] | None = None,
-    kv_heads: int = 1,
+    kv_heads: int | None = None,
     scale: float | None = None,
 ) -> tuple[Array, Array, Array]:
     """Gradients `(dq, dk, dv)` of this rank's shards; arguments as `ring_attention_backward`.
@@ -162,8 +162,9 @@ def _reduce_scatter(comm: Comm, shares: dict[int, Pair], mine: Pair, needs: Need
     )
 
 
-def _a_few_at_a_time(H: int, G: int, kv_heads: int) -> list[tuple[slice, slice]]:
+def _a_few_at_a_time(H: int, G: int, kv_heads: int | None) -> list[tuple[slice, slice]]:
     """Query heads and the K/V heads that they read, `kv_heads` or fewer of these at a time."""
+    kv_heads = min(2, G) if kv_heads is None else kv_heads
     if not 1 <= whole("kv_heads", kv_heads) <= G:
         raise ValueError(f"kv_heads={kv_heads}: gather 1 to {G} key/value heads at a time")
     starts = range(0, G, kv_heads)
@@ -178,21 +179,22 @@ def allgather_cost(
     causal: bool = False,
     layout: str = "contiguous",
     documents: Sequence[int] | None = None,
-    kv_heads: int = 1,
+    kv_heads: int | None = None,
     backward: bool = False,
 ) -> RankCost:
     """What `rank` sends and holds: its K/V to each rank that reads them, P − 1 without documents, G/kv_heads messages
     each; backward as many with dK/dV, to each rank whose K/V it has.
 
     >>> allgather_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4)[:2]
-    (6, 786432)
+    (3, 786432)
     """
     edges = None if documents is None else tuple(documents)
     needs = Needs.of(rank, size, shape.S // size, causal=causal, layout=layout, documents=edges)
     readers, sources = sum(needs.readers) - 1, sum(needs.sources) - 1
-    turns, c = -(-shape.G // kv_heads), shape.S // size
+    few = [keys.stop - keys.start for _, keys in _a_few_at_a_time(shape.H, shape.G, kv_heads)]
+    turns, c = len(few), shape.S // size
     held = c * (shape.own(backward=backward) + shape.sums(backward=backward))
-    kv, dkv = c * shape.kv * kv_heads // shape.G, c * shape.dkv * kv_heads // shape.G  # of the heads of one turn
+    kv, dkv = (c * few[0] * nbytes // shape.G for nbytes in (shape.kv, shape.dkv))  # of the heads of one turn
     if not backward:
         return RankCost(readers * turns, readers * c * shape.kv, held + sources * kv)
     held += c * shape.dkv + (sources + 1) * dkv + max(sources * kv, min(readers, 1) * dkv)
