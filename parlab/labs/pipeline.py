@@ -104,7 +104,7 @@ def _placed(trial: Trial, case: Case) -> list[str]:
             3 * m + p - 1,
             "m(F + I + W) + (p − 1)(F + I − W)",
             "a W delays an I that another rank waits for, or leaves a gap empty that it could fill",
-            f"where time goes: {_longest_idle(timeline)}",
+            timeline,
         ),
         *_executed(schedule, case),
     ]
@@ -205,9 +205,11 @@ def _validated(schedule: Schedule, case: Case | Puzzle) -> None:
         raise Wrong(f"it has {schedule.num_microbatches} microbatches, should have {case.microbatches}")
 
 
-def _at_most(what: str, measured: Any, allowed: Any, formula: str, likely: str, *more: str) -> str:
+def _at_most(what: str, measured: Any, allowed: Any, formula: str, likely: str, slow: Any = None) -> str:
+    """The line that shows both; `slow` is the timeline of which to show where time goes."""
     if measured > allowed:
         shown = f"it runs, but {what}: {measured:g}, should be {formula} = {allowed:g}"
+        more = [] if slow is None else [f"where time goes: {_longest_idle(slow)}"]
         raise Wrong(shown, f"likely cause: {likely}", *more)
     return f"{what}: {measured:g}; closed form: {formula} = {allowed:g}"
 

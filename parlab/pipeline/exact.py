@@ -49,7 +49,7 @@ def best_schedule(p: int, m: int, costs: Costs = UNIT_COSTS, memory_limit: Limit
     if p > MOST_RANKS or m > MOST_MICROBATCHES:
         raise ValueError(f"p={p}, m={m}: all orders can be searched for p ≤ {MOST_RANKS} and m ≤ {MOST_MICROBATCHES}")
     least = lower_bound(p, m, costs, memory_limit)
-    start = zb_auto(p, m, costs, memory_limit, tries=100, metric="makespan")
+    start = zb_auto(p, m, costs, memory_limit, tries=20, metric="makespan")
     best, shortest = start.actions, simulate(start, costs).makespan
     search = _BranchAndBound(p, m, costs, memory_limit)
     none = ((),) * p

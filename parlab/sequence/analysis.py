@@ -99,10 +99,7 @@ def analyse_attention(
         inside[name] = same, _by_offset(same) / _by_offset(xp.ones_like(same))
     position = xp.arange(S, device=device)
     distance = xp.astype(xp.abs(position[:, None] - position[None, :]), xp.float64)  # [S, S]
-    causal = not bool(xp.any(xp.triu(weights, k=1) > 0))
-    uniform = xp.tril(xp.ones_like(distance)) if causal else xp.ones_like(distance)
-    uniform = uniform / xp.sum(uniform, axis=-1, keepdims=True)
-    everywhere = float(xp.sum(uniform * distance)) / S
+    everywhere = _uniform_span(distance, causal=not bool(xp.any(xp.triu(weights, k=1) > 0)))
     crossing = _crossing(weights)  # [H, S+1]
     heads = []
     for head in range(weights.shape[0]):
@@ -126,6 +123,13 @@ def stem(word: str) -> str:
     """
     letters = re.sub(r"['’]s\b|\W", "", word.lower())
     return re.sub(r"(?<=\w\w\w)(?:ing|ed|es|s)$", "", letters)
+
+
+def _uniform_span(distance: Array, *, causal: bool) -> float:
+    """The span of a head that looks at all tokens that it may look at alike."""
+    xp = namespace(distance)
+    seen = xp.tril(xp.ones_like(distance)) if causal else xp.ones_like(distance)  # [S, S]
+    return float(xp.mean(xp.sum(seen * distance, axis=-1) / xp.sum(seen, axis=-1)))
 
 
 def _crossing(weights: Array) -> Array:

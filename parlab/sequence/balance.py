@@ -15,7 +15,8 @@ from itertools import accumulate, pairwise
 
 from parlab.arrays import Array, is_array, to_numpy
 from parlab.sequence.chunks import Chunk, check_counts, deal
-from parlab.world.arguments import amount, whole
+from parlab.sequence.layouts import checked_documents
+from parlab.world.arguments import amount
 
 
 def causal_work(S: int) -> list[int]:
@@ -181,9 +182,4 @@ def _checked_work(work: Sequence[float] | Array) -> list[float]:
 
 def _documents(documents: Sequence[int]) -> list[tuple[int, int]]:
     """Start and stop of each."""
-    edges = [whole(f"documents[{i}]", edge) for i, edge in enumerate(documents)]
-    if len(edges) < 2 or edges[0] != 0 or any(start >= stop for start, stop in pairwise(edges)):
-        raise ValueError(
-            f"documents={edges!r:.60}: the starts of the documents from 0, growing, and the end are needed"
-        )
-    return list(pairwise(edges))
+    return list(pairwise(checked_documents(documents, documents[-1] if len(documents) else 0, size=1)))

@@ -6,25 +6,6 @@ import pytest
 from tests.labs.answers import average_gradients, hierarchical_all_reduce, reduce_scatter, refused, reviewed
 
 
-def average_gradients_divided_first(comm, x):
-    counts = [len(x) // comm.size + (rank < len(x) % comm.size) for rank in range(comm.size)]
-    return comm.all_gather(comm.reduce_scatter(x / comm.size, counts=counts), counts=counts)
-
-
-@pytest.mark.parametrize(
-    ("name", "answer"),
-    [
-        ("01.reduce_scatter", reduce_scatter),
-        ("01.average_gradients", average_gradients),
-        ("01.average_gradients", average_gradients_divided_first),
-        ("01.hierarchical_all_reduce", hierarchical_all_reduce),
-    ],
-)
-def test_a_right_answer_passes(name, answer):
-    review = reviewed(name, answer)
-    assert review.status == "passed", review.text
-
-
 def test_the_passing_text_shows_count_beside_closed_form():
     review = reviewed("01.hierarchical_all_reduce", hierarchical_all_reduce)
     assert review.text == (

@@ -11,6 +11,7 @@ import pytest
 from parlab import Cluster, per_rank, run
 from parlab.arrays import asarray, to_numpy
 from parlab.sequence import (
+    PATTERNS,
     bytes_sent,
     ring_attention,
     ring_attention_backward,
@@ -134,3 +135,14 @@ def test_peak_bytes_and_efficiency_are_the_timelines():
 def test_a_run_without_attention_has_zeros():
     found = sequence_statistics(run(lambda comm: None, 2))
     assert (found.chunks, found.attention_bytes, found.reuse, found.efficiency) == ([0, 0], [0, 0], 0, 0)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_no_pattern_of_attention_is_taken_for_gradients(pattern):
+    x = np.ones((1, 4, 4, 8))
+    how = {"hierarchical": {"ranks_per_node": 2}, "point_to_point": {"window": 4}}.get(pattern, {})
+    done = run(PATTERNS[pattern][0], 4, x, x, x, **how)
+    found = sequence_statistics(done)
+    assert found.attention_bytes == [done.timeline.bytes_sent(rank) for rank in range(4)] != [0] * 4
+    assert found.gradient_bytes == [0] * 4
+    assert min(found.chunks) >= 1
