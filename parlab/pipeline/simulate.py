@@ -60,7 +60,10 @@ class Costs:
         return cost
 
 
-def simulate(schedule: Schedule, costs: Costs = Costs()) -> ScheduleTimeline:
+UNIT_COSTS = Costs()
+
+
+def simulate(schedule: Schedule, costs: Costs = UNIT_COSTS) -> ScheduleTimeline:
     """When each action runs: as soon as its rank is free and its inputs have arrived.
 
     A message travels for `costs.transfer` and keeps nobody from computing; ranks never wait to send.

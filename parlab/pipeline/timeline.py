@@ -152,8 +152,7 @@ class ScheduleTimeline(Timeline):
         Raises:
             ValueError: another metric.
         """
-        if metric not in ("makespan", "longest_stage"):
-            raise ValueError(f"metric={metric!r}: use makespan or longest_stage")
+        check_metric(metric)
         whole = self.size * (self.makespan if metric == "makespan" else self.longest_stage)
         idle = whole - sum(self.busy(rank) for rank in range(self.size))
         return idle / whole if whole else 0.0
@@ -255,3 +254,9 @@ class ScheduleTimeline(Timeline):
         return frozenset(
             source[row] for row in range(len(source)) if source[row] >= 0 and rank[source[row]] == rank[row]
         )
+
+
+def check_metric(metric: str) -> None:
+    """Refuse a metric that is neither `makespan` nor `longest_stage`."""
+    if metric not in ("makespan", "longest_stage"):
+        raise ValueError(f"metric={metric!r}: use makespan or longest_stage")

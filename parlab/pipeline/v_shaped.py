@@ -6,16 +6,16 @@ chunk, and where they are equal one of them is a slot.
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterator
 
 from parlab.pipeline.actions import Action
 from parlab.pipeline.memory import Limit, limit_tables
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.schedules import check_sizes
-from parlab.pipeline.simulate import Costs
-from parlab.pipeline.weights import Filled, fill, skeleton_of
-
-Offsets = list[tuple[int, int, int, int]]  # of each rank, the slots of F, F, I, I of microbatch 0 along the V
+from parlab.pipeline.search import improve
+from parlab.pipeline.simulate import UNIT_COSTS, Costs
+from parlab.pipeline.slots import LENGTH, Offsets, Slots
+from parlab.pipeline.weights import Filler, Rows, best_filled, order_of, skeleton_of
 
 
 def zb_v(p: int, m: int) -> Schedule:
@@ -60,131 +60,127 @@ def v_half(p: int, m: int) -> Schedule:
     """Half of the activations of 1F1B: keeps p + 2 chunks (p + 1 for odd p), where 1F1B keeps p stages of two.
 
     Source: Pipeline Parallelism with Controllable Memory (Qi et al., 2024), section 3.3.
+
+    >>> print(v_half(p=2, m=2))
+    rank 0: 0F0 0F1 3F0 3I0 3F1 3I1 0I0 3W0 0I1 3W1 0W0 0W1
+    rank 1: 1F0 2F0 1F1 2F1 2I0 1I0 2I1 1I1 2W0 1W0 2W1 1W1
     """
     check_sizes(p=p, m=m)
-    shift = 3 if p % 2 == 0 else 0
-    offsets = [(2 * r, 3 * p - 2 - r, 3 * p - 1 + shift + 2 * r, 6 * p - 2 + shift - r) for r in range(p)]
-    return Schedule(_squeezed(offsets, m, Costs(), None).rows, name=f"V-Half, {p} ranks, {m} microbatches")
+    return Schedule(_timed(Slots(_v_half_block(p), "FFII", m)), name=f"V-Half, {p} ranks, {m} microbatches")
 
 
 def v_min(p: int, m: int) -> Schedule:
     """A third of the activations of 1F1B, towards large p: keeps 2⌊(p + 4)/3⌋ chunks, at least 4.
 
     Source: Pipeline Parallelism with Controllable Memory (Qi et al., 2024), section 3.3.
+
+    >>> print(v_min(p=2, m=2))
+    rank 0: 0F0 0F1 3F0 3I0 3F1 3W0 0I0 3I1 0W0 3W1 0I1 0W1
+    rank 1: 1F0 2F0 1F1 2F1 2I0 1I0 2W0 1W0 2I1 1I1 2W1 1W1
     """
     check_sizes(p=p, m=m)
-    return Schedule(_squeezed(_v_min_offsets(p), m, Costs(), None).rows, name=f"V-Min, {p} ranks, {m} microbatches")
+    return Schedule(_timed(Slots(_first_free("FFII", p), "FFII", m)), name=f"V-Min, {p} ranks, {m} microbatches")
 
 
-def whole_chunks(limit: Limit, p: int) -> int:
-    """How many whole chunks fit on every rank of a V."""
-    limits, whole, _ = limit_tables(limit, p, 2 * p)
-    return int(min(min(limits) // max(whole), 2**31)) if max(whole) else 2**31
+def one_f_one_b_v(p: int, m: int) -> Schedule:
+    """1F1B on a V, with full backwards: keeps 2⌊2p/3⌋ + 2 chunks, two thirds of 1F1B's activations.
 
+    Source: Pipeline Parallelism with Controllable Memory (Qi et al., 2024), appendix.
 
-def _v_min_offsets(p: int) -> Offsets:
-    shift = 2 if p % 3 == 0 else 0
-    return [(r, 2 * p - 1 - r, 2 * p + shift + r, 4 * p - 1 + shift - r) for r in range(p)]
-
-
-def _squeezed(offsets: Offsets, m: int, costs: Costs, memory_limit: Limit, period: int = 6) -> Filled:
-    """The blocks of m microbatches, `period` slots apart, moved left as far as the limit allows (None: as far as the
-    blocks' own peak does), and timed with these costs."""
-    slots = Slots(offsets, m, period)
-    limit = slots.peak if memory_limit is None else memory_limit
-    slots.squeeze(whole_chunks(limit, slots.p))
-    slots.let_go()
-    filled = fill(skeleton_of(slots.rows()), costs, limit)
-    assert filled is not None, "the slots themselves are a way to run it"
-    return filled
-
-
-class Slots:
-    """A timetable in slots of one unit: F, I and W take one each, a rank does one at a time.
-
-    It starts as one block of offsets, repeated every `period` slots, with the W's in the slots that are left.
+    >>> print(one_f_one_b_v(p=2, m=2))
+    rank 0: 0F0 0F1 3F0 3B0 3F1 3B1 0B0 0B1
+    rank 1: 1F0 2F0 1F1 2F1 2B0 1B0 2B1 1B1
     """
+    check_sizes(p=p, m=m)
+    slots = Slots(_first_free("FFBB", p), "FFBB", m)
+    slots.squeeze(slots.peak)
+    return Schedule(slots.rows(), name=f"1F1B-V, {p} ranks, {m} microbatches")
 
-    def __init__(self, offsets: Offsets, m: int, period: int) -> None:
-        self.p, self.last = len(offsets), 2 * len(offsets) - 1
-        self.ranks: list[dict[int, Action]] = [{} for _ in offsets]  # slot -> action
-        self.slot: dict[Action, int] = {}
-        for r, starts in enumerate(offsets):
-            for kind, stage, start in zip("FFII", (r, self.last - r, self.last - r, r), starts, strict=True):
-                for i in range(m):
-                    self._put(r, start + period * i, Action(kind, stage, i))
-            self._fill(r)
-        self.peak = max(max(self._kept(r)) for r in range(self.p))
 
-    def _put(self, r: int, slot: int, action: Action) -> None:
-        self.ranks[r][slot] = action
-        self.slot[action] = slot
+def v_controlled(
+    p: int,
+    m: int,
+    costs: Costs = UNIT_COSTS,
+    memory_limit: Limit = None,
+    *,
+    tries: int | None = None,
+    seconds: float | None = None,
+    metric: str = "makespan",
+) -> Schedule:
+    """The best on a V within a limit: ZB-V, V-Half, V-Min and slower blocks than it, whichever keep to the limit, each
+    moved left as far as the limit allows; the best of them for these costs is improved by local search.
 
-    def _move(self, r: int, slot: int, earlier: int) -> None:
-        self._put(r, earlier, self.ranks[r].pop(slot))
+    Args:
+        costs: of a chunk, half of a rank's layers.
+        memory_limit: chunks a rank, at least 2, or a `MemoryLimit` in bytes. None: no limit.
+        tries, seconds, metric: as of `zb_auto`.
 
-    def _fill(self, r: int) -> None:
-        pending: deque[Action] = deque()
-        slot, last = 0, max(self.ranks[r])
-        while slot <= last or pending:
-            action = self.ranks[r].get(slot)
-            if action is None and pending:
-                self._put(r, slot, pending.popleft())
-            elif action and action.kind == "I":
-                pending.append(action._replace(kind="W"))
-            slot += 1
+    Raises:
+        ValueError: a limit below two chunks: a microbatch keeps both of a rank's.
 
-    def _kept(self, r: int) -> list[int]:
-        """Chunks kept in each slot; a W frees from the next slot on."""
-        kept, total = [], 0
-        for slot in range(max(self.ranks[r]) + 1):
-            action = self.ranks[r].get(slot)
-            total += action is not None and action.kind == "F"
-            kept.append(total)
-            total -= action is not None and action.kind == "W"
-        return kept
+    Source: Pipeline Parallelism with Controllable Memory (Qi et al., 2024), section 3.
 
-    def _ready(self, action: Action) -> int:
-        """The first slot in which its inputs are there."""
-        kind, stage, microbatch = action
-        before = {
-            "F": [Action("F", stage - 1, microbatch)],
-            "I": [Action("F", stage, microbatch), Action("I", stage + 1, microbatch)],
-            "W": [Action("I", stage, microbatch)],
-        }
-        return max((self.slot[needed] + 1 for needed in before[kind] if needed in self.slot), default=0)
+    >>> from parlab.pipeline import simulate
+    >>> [simulate(v_controlled(p=4, m=8, memory_limit=limit)).makespan for limit in (2, 4, 6, 8)]
+    [101, 59, 53, 51]
+    """
+    check_sizes(p=p, m=m)
+    fits = _whole_chunks(memory_limit, p)
+    if fits < 2:
+        raise ValueError(
+            f"memory_limit={memory_limit!r}: a rank must be able to keep two chunks, one of each of its stages"
+        )
+    filled = [best_filled(Filler(rows, costs, memory_limit), [rows], metric) for rows in _blocks_within(p, m, fits)]
+    start = Schedule(min(filled, key=order_of(metric)).rows, name=f"V by search, {p} ranks, {m} microbatches")
+    return improve(start, costs, memory_limit, tries=tries, seconds=seconds, metric=metric).schedule
 
-    def squeeze(self, peak: int) -> None:
-        """Move each action, the earliest first, to the first free slot in which it is ready and no rank keeps more than
-        `peak` chunks."""
-        kept = [self._kept(r) for r in range(self.p)]
-        for action, slot in self._in_order():
-            r = min(action.stage, self.last - action.stage)
-            first = self._ready(action)
-            if action.kind == "F":
-                full = (s for s in range(slot - 1, first - 1, -1) if kept[r][s] >= peak)
-                first = next(full, first - 1) + 1
-            earlier = next(s for s in range(first, slot + 1) if s == slot or s not in self.ranks[r])
-            self._move(r, slot, earlier)
-            if action.kind != "I":
-                for s in range(earlier + (action.kind == "W"), slot + (action.kind == "W")):
-                    kept[r][s] += 1 if action.kind == "F" else -1
 
-    def let_go(self) -> None:
-        """After a rank's last forward no memory is missed: its I's come first, and its W's fill up afterwards."""
-        ends = [max(slot for slot, action in row.items() if action.kind == "F") for row in self.ranks]
-        for row, end in zip(self.ranks, ends, strict=True):
-            for slot in [slot for slot, action in row.items() if action.kind == "W" and slot > end]:
-                del self.slot[row.pop(slot)]
-        for action, slot in self._in_order():
-            r = min(action.stage, self.last - action.stage)
-            if action.kind == "I" and slot > ends[r]:
-                first = max(self._ready(action), ends[r] + 1)
-                self._move(r, slot, next(s for s in range(first, slot + 1) if s == slot or s not in self.ranks[r]))
+def _timed(slots: Slots) -> Rows:
+    """A block's order, squeezed within its own peak, with the W's where they are best."""
+    rows = slots.squeezed(slots.peak)
+    return best_filled(Filler(rows, UNIT_COSTS, slots.peak), [rows], "makespan").rows
 
-    def _in_order(self) -> list[tuple[Action, int]]:
-        return sorted(self.slot.items(), key=lambda item: (item[1], item[0].stage))
 
-    def rows(self) -> list[list[Action]]:
-        """The actions of each rank, in order."""
-        return [[row[slot] for slot in sorted(row)] for row in self.ranks]
+def _blocks_within(p: int, m: int, fits: int) -> Iterator[Rows]:
+    """The orders of F's and I's of the blocks that keep at most `fits` chunks."""
+    if fits >= 2 * p:
+        yield skeleton_of(zb_v(p, m).actions)
+    slots = Slots(_v_half_block(p), "FFII", m)
+    if fits >= slots.peak:
+        yield slots.squeezed(fits)
+    period = 6
+    while Slots(_first_free("FFII", p, period), "FFII", min(m, p + 1), period).peak > fits:
+        period += 1
+    yield Slots(_first_free("FFII", p, period), "FFII", m, period).squeezed(fits)
+
+
+def _whole_chunks(limit: Limit, p: int) -> int:
+    """How many whole chunks fit on every rank of a V, as far as that matters."""
+    limits, whole, _ = limit_tables(limit, p, 2 * p)
+    return int(min(min(limits) / max(whole) + 1e-9, 2**31)) if max(whole) else 2**31
+
+
+def _v_half_block(p: int) -> Offsets:
+    shift = 3 if p % 2 == 0 else 0
+    return [(2 * r, 3 * p - 2 - r, 3 * p - 1 + shift + 2 * r, 6 * p - 2 + shift - r) for r in range(p)]
+
+
+def _first_free(kinds: str, p: int, period: int = 6) -> Offsets:
+    """A block in which each action takes the first slot that is free on its rank when the block is repeated."""
+    taken: list[set[int]] = [set() for _ in range(p)]
+    offsets: Offsets = [()] * p
+    slot = 0
+    for kind, ranks in zip(kinds, (range(p), range(p)[::-1]) * 2, strict=True):
+        for r in ranks:
+            while not _fits(own := {(slot + i) % period for i in range(LENGTH[kind])}, taken[r], period):
+                slot += 1
+            taken[r] |= own
+            offsets[r] += (slot,)
+            slot += LENGTH[kind]
+    return offsets
+
+
+def _fits(own: set[int], taken: set[int], period: int) -> bool:
+    """Whether an action can have these slots; a full backward leaves two for the other one that lie side by side."""
+    left = sorted(set(range(period)) - taken - own)
+    return not own & taken and (len(own) == 1 or not left or left[1] - left[0] in (1, period - 1))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import operator
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from parlab.pipeline.actions import Action
 from parlab.pipeline.dependencies import input_from
@@ -43,20 +43,13 @@ class Filler:
             needs = next(iter(input_from(action, stages - 1)), None)
             lag = transfer[needs.stage] if needs and home[needs] != rank else 0
             self.steps[action] = (took[action.kind][action.stage], needs, lag)
-        self.work = [sum(took[a.kind][a.stage] + (a.kind == "I") * self.weight[a.stage] for a in row) for row in rows]
 
-    def idle(self, filled: Filled) -> float:
-        """Of the busiest rank, by longest stage."""
-        return filled.longest_stage - max(self.work)
-
-    def __call__(self, rows: Sequence[Sequence[Action]], patience: Sequence[float | None]) -> Filled | None:
+    def __call__(self, rows: Sequence[Sequence[Action]], eager: Sequence[float], patient: bool) -> Filled | None:
         """The rows with their W's; None if they cannot run within the memory.
 
-        A rank that waits does W's as long as they fit into the wait; one more, which delays what follows, where waiting
-        would take its idle time beyond its `patience`; and what memory needs before a forward.
-
-        Args:
-            patience: of each rank; None: the most that any rank has stood idle so far.
+        A rank does what W's memory needs before a forward, and while it waits, as many as fit into the wait. One more,
+        which delays what follows: as often as it is `eager`, and if it is not `patient` also where waiting would make
+        it the rank that has stood idle most.
         """
         ended: dict[Action, float] = {}
         waiting: dict[Action, Iterator[None]] = {}  # what has not ended -> the rank that waits for it
@@ -66,9 +59,12 @@ class Filler:
 
         def run(rank: int) -> Iterator[None]:
             nonlocal most_idle
-            limit, own, done = self.limits[rank], patience[rank], out[rank]
+            limit, squeezed, done = self.limits[rank], eager[rank], out[rank]
             pending: deque[Action] = deque()
-            time = begin = kept = idle = 0.0
+            time: float = 0
+            begin: float = 0
+            kept: float = 0
+            idle: float = 0
 
             def weight() -> None:
                 nonlocal time, kept
@@ -80,7 +76,7 @@ class Filler:
             for action in rows[rank]:
                 kind, stage, microbatch = action
                 took, needs, lag = self.steps[action]
-                arrival = 0.0
+                arrival: float = 0
                 if needs:
                     while needs not in ended:
                         waiting[needs] = ranks[rank]
@@ -93,7 +89,9 @@ class Filler:
                         weight()
                 while pending and time + self.weight[pending[0].stage] <= arrival:
                     weight()
-                if pending and arrival - time > max(0, (most_idle if own is None else own) - idle):
+                wait = arrival - time
+                if pending and wait > 0 and (squeezed > 0 or (not patient and idle + wait > most_idle)):
+                    squeezed -= 1
                     weight()
                 if not done:
                     begin = arrival
@@ -136,13 +134,20 @@ def skeleton_of(actions: Iterable[Sequence[Action]]) -> Rows:
     return rows
 
 
-def fill(skeleton: Iterable[Sequence[Action]], costs: Costs, memory_limit: Limit) -> Filled | None:
-    """The best that `Filler` makes of a skeleton by patience alone; None if it cannot run within the memory."""
-    rows: list[Any] = list(skeleton)
-    filler = Filler(rows, costs, memory_limit)
-    found = [filler(rows, [patience] * len(rows)) for patience in (None, math.inf)]
-    runs = [filled for filled in found if filled]
-    if runs:
-        allowed = filler.idle(min(runs, key=lambda filled: filled[1:]))
-        runs += filter(None, [filler(rows, [allowed * part] * len(rows)) for part in (1, 0.5)])
-    return min(runs, key=lambda filled: filled[1:], default=None)
+def order_of(metric: str) -> Callable[[Filled], tuple[float, float]]:
+    """What makes one better than another: the time by `metric`, then the other one."""
+    return operator.itemgetter(1, 2) if metric == "longest_stage" else operator.itemgetter(2, 1)
+
+
+def best_filled(filler: Filler, skeletons: Iterable[Rows], metric: str = "longest_stage") -> Filled:
+    """The best that a filler makes of some skeletons, patient or not.
+
+    Raises:
+        ValueError: none of them can run within the memory.
+    """
+    choices = ((0, False), (0, True), (2, True))
+    tried = (filler(rows, [eager] * len(rows), patient) for rows in skeletons for eager, patient in choices)
+    found = [filled for filled in tried if filled]
+    if not found:
+        raise ValueError("memory_limit: no order was found that keeps to it; a rank needs room for one more chunk")
+    return min(found, key=order_of(metric))

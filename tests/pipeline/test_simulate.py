@@ -22,6 +22,7 @@ from parlab.pipeline import (
     zb_h1,
     zb_h2,
 )
+from tests.pipeline.models import INPUTS
 
 DATA = Path(__file__).parent.parent / "data"
 UNIT_F_AND_B = Costs(forward=1, backward_input=1, backward_weight=0)
@@ -49,14 +50,8 @@ def test_the_bubble_of_p4_m8_is_3_of_8_of_the_useful_time_and_3_of_11_of_the_who
     assert (idle / useful, idle / timeline.makespan) == (3 / 8, 3 / 11)
 
 
-# Zero Bubble (Qi et al., 2024): the inputs of its Table 9, the bubbles of its Table 5, four digits
+# Zero Bubble (Qi et al., 2024): the bubbles of its Table 5, four digits
 
-INPUTS = {  # p, m, v, F, I, W, c in ms
-    "1.5B p8 m24": (8, 24, 3, 18.522, 18.086, 9.337, 0.601),
-    "1.5B p8 m64": (8, 64, 3, 18.546, 18.097, 9.321, 0.762),
-    "6.2B p8 m32": (8, 32, 4, 29.802, 29.428, 19.530, 0.577),
-    "14.6B p16 m48": (16, 48, 3, 11.347, 11.248, 8.132, 0.377),
-}
 BUBBLES = {
     "1.5B p8 m24": {"1F1B": ".2431", "1F1B-I": ".1090", "ZB-H1": ".1585", "ZB-H2": ".1083"},
     "1.5B p8 m64": {"1F1B": ".1240", "1F1B-I": ".0461", "ZB-H1": ".0674", "ZB-H2": ".0444"},
