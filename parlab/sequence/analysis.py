@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from parlab.arguments import whole
 from parlab.arrays import Array, namespace
 from parlab.sequence.attention_split import check_weights, prefix_sums
-from parlab.world.arguments import whole
 
 LOCAL, GLOBAL = 1 / 3, 2 / 3  # of the span of a head that looks everywhere alike
 TINY = 1e-300  # keeps a map of zeros from dividing by 0
