@@ -59,7 +59,7 @@ def zb_auto(
 
     Args:
         memory_limit: chunks a rank, or a `MemoryLimit` in bytes. None: no limit.
-        tries: of the local search. None: up to 700, fewer the longer each takes.
+        tries: of the local search. None: up to 250, fewer the longer each takes.
         seconds: after which no further try begins, which makes the result depend on the machine. None: no limit.
         metric: what is to be short, `longest_stage` or `makespan` (see `ScheduleTimeline.bubble_fraction`).
 
@@ -154,7 +154,7 @@ def improve(
     times, better = [order(start)[0]], [(0, start)]
     current = Filled(rows, math.inf, math.inf)
     eager: list[float] = [2] * len(rows)
-    tries = min(700, 250_000 // len(filler.steps)) if tries is None else tries
+    tries = min(250, 60_000 // len(filler.steps)) if tries is None else tries
     stop = math.inf if seconds is None else time.monotonic() + seconds
     least = lower_bound(len(rows), schedule.num_microbatches, costs, memory_limit, like=schedule, metric=metric)
     for number in range(1, tries + 1):
@@ -165,7 +165,7 @@ def improve(
         before = rows[rank], eager[rank]
         if number == 1:
             pass  # the order as it is given, its W's placed anew
-        elif random_number() < 0.3:
+        elif random_number() < 0.7:
             eager[rank] = int(random_number() * MOST_EAGER)
         else:
             rows[rank] = _moved(rows[rank], random_number(), random_number())
