@@ -57,3 +57,7 @@ def _grade(chosen: argparse.Namespace) -> int:
     grade(chosen.folder, chosen.out, exercises, seed=seed, say=lambda line: print(line, flush=True), **options)
     print(f"{chosen.out}: written; --seed {seed} draws the same cases again")
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,7 +2,7 @@
 
 Each mutant is one small change (a + for a −, < for ≤, a number one larger, a condition turned round, a loop that never
 runs), made by cosmic-ray's operators in a copy of the tree: the tree itself is never touched. The sample follows from
-the seed. Against each mutant the room's tests run until one fails, the test of the mutated file first. Changes that
+the seed. Against each mutant the room's tests run until one fails, those of the mutated file first. Changes that
 only an annotation or a `__repr__` sees are passed over.
 """
 
@@ -13,11 +13,11 @@ import ast
 import difflib
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,24 +67,65 @@ def meaning(code: str) -> str:
     return ast.dump(_Meaning().visit(ast.parse(code)))
 
 
-def tests_for(room: str, path: Path) -> list[str]:
-    """The room's test files: that of the file itself first, then those that name it."""
-    files = sorted((ROOT / "tests" / room).glob("test_*.py")) or [ROOT / f"tests/test_{room}.py"]
-    named = {file: f".{path.stem} import" in file.read_text(encoding="utf-8") for file in files}
-    return [
-        str(f.relative_to(ROOT)) for f in sorted(files, key=lambda f: (f.stem != f"test_{path.stem}", not named[f]))
-    ]
-
-
-def run_tests(tree: Path, tests: list[str], limit: float | None = None) -> tuple[bool, str]:
-    """Whether they all pass within `limit` seconds, and the last line that they print."""
-    command = [sys.executable, "-m", "pytest", "-xq", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
+def run_tests(tree: Path, *arguments: str, limit: float | None = None) -> tuple[bool, str]:
+    """Whether the tests pass within `limit` seconds, and what pytest printed."""
+    ours = ["addopts=--import-mode=importlib", "faulthandler_timeout=0"]  # the limit is set here
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *(f"-o{option}" for option in ours)]
     said = {**os.environ, "CI": "true", "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        done = subprocess.run([*command, *tests], cwd=tree, env=said, capture_output=True, text=True, timeout=limit)
+        done = subprocess.run([*command, *arguments], cwd=tree, env=said, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
         return False, f"nothing after {limit:.0f} s"
-    return done.returncode == 0, (done.stdout.strip().splitlines() or [""])[-1]
+    return done.returncode == 0, done.stdout
+
+
+def seconds_of(tree: Path, tests: list[str]) -> dict[str, float]:
+    """How long each test takes, by its id, before anything is broken."""
+    passed, said = run_tests(tree, "-vv", "--durations=0", *tests)
+    if not passed:
+        sys.exit(f"the tests fail before anything is broken:\n{said[-2000:]}")
+    seconds: dict[str, float] = {}
+    for took, test in re.findall(r"^ *([0-9.]+)s (?:setup|call|teardown) +(\S.*)$", said, re.MULTILINE):
+        seconds[test] = seconds.get(test, 0.0) + float(took)
+    return seconds
+
+
+def in_order(tree: Path, seconds: dict[str, float], path: Path) -> list[str]:
+    """The tests of the file itself first, then those in files that name it; among equals the quickest."""
+    texts = {name: (tree / name).read_text("utf-8") for name in {test.partition("::")[0] for test in seconds}}
+
+    def place(test: str) -> tuple[bool, bool, float]:
+        name = test.partition("::")[0]
+        return not name.endswith(f"/test_{path.stem}.py"), f".{path.stem} import" not in texts[name], seconds[test]
+
+    return sorted(seconds, key=place)
+
+
+def try_mutants(tree: Path, room: str, size: int, seed: int) -> None:
+    files = sorted((tree / "parlab" / room).rglob("*.py")) or [tree / f"parlab/{room}.py"]
+    tests = sorted((tree / "tests" / room).glob("test_*.py")) or [tree / f"tests/test_{room}.py"]
+    mutants = [mutant for path in files for mutant in mutants_of(path)]
+    random.Random(seed).shuffle(mutants)
+    print(f"{room}: {len(mutants)} mutants in {len(files)} files, of which {size} are tried", flush=True)
+    seconds = seconds_of(tree, [str(file.relative_to(tree)) for file in tests])
+    tried, survivors = 0, []
+    while mutants and tried < size:
+        path, operator, place = mutants.pop()
+        name, code = str(path.relative_to(tree)), path.read_text("utf-8")
+        changed = mutate_code(code, get_operator(f"core/{operator}")(), place)
+        if changed is None or meaning(changed) == meaning(code):
+            continue
+        tried += 1
+        (tree / "tests.txt").write_text("\n".join(in_order(tree, seconds, path)), "utf-8")
+        path.write_text(changed, "utf-8")
+        passed, said = run_tests(tree, "-q", "@tests.txt", limit=60 + 3 * sum(seconds.values()))
+        path.write_text(code, "utf-8")
+        verdict, last = "SURVIVES" if passed else "killed", (said.strip().splitlines() or ["nothing said"])[-1]
+        print(f"{tried:4} {verdict:9} {name:34} {operator:36} {last}", flush=True)
+        if passed:
+            lines = difflib.unified_diff(code.splitlines(), changed.splitlines(), name, name, n=1, lineterm="")
+            survivors.append("\n".join(lines))
+    print(f"\n{tried - len(survivors)} of {tried} killed", *survivors, sep="\n\n")
 
 
 def main() -> None:
@@ -93,40 +134,10 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=30, help="mutants (30)")
     parser.add_argument("--seed", type=int, default=0, help="another seed, another sample (0)")
     options = parser.parse_args()
-    files = sorted((ROOT / "parlab" / options.room).rglob("*.py")) or [ROOT / f"parlab/{options.room}.py"]
-    mutants = [mutant for path in files for mutant in mutants_of(path)]
-    random.Random(options.seed).shuffle(mutants)
-    print(
-        f"{options.room}: {len(mutants)} mutants in {len(files)} files, of which {options.size} are tried", flush=True
-    )
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "parlab"
         shutil.copytree(ROOT, tree, ignore=NEITHER)
-        start = time.monotonic()
-        passed, said = run_tests(tree, tests_for(options.room, files[0]))
-        if not passed:
-            sys.exit(f"the tests fail before anything is broken: {said}")
-        limit = 60 + 3 * (time.monotonic() - start)
-        survivors = []
-        tried = 0
-        while mutants and tried < options.size:
-            path, operator, place = mutants.pop()
-            code = path.read_text(encoding="utf-8")
-            changed = mutate_code(code, get_operator(f"core/{operator}")(), place)
-            if changed is None or meaning(changed) == meaning(code):
-                continue
-            tried += 1
-            copy = tree / path.relative_to(ROOT)
-            copy.write_text(changed, encoding="utf-8")
-            survived, said = run_tests(tree, tests_for(options.room, path), limit)
-            copy.write_text(code, encoding="utf-8")
-            name = str(path.relative_to(ROOT))
-            print(f"{tried:4} {'SURVIVES' if survived else 'killed':9} {name:34} {operator:36} {said}", flush=True)
-            if survived:
-                survivors.append(
-                    "\n".join(difflib.unified_diff(code.split("\n"), changed.split("\n"), name, name, "", "", 1, ""))
-                )
-    print(f"\n{tried - len(survivors)} of {tried} killed", *survivors, sep="\n\n")
+        try_mutants(tree, options.room, options.size, options.seed)
 
 
 if __name__ == "__main__":

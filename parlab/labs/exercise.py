@@ -8,7 +8,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -96,9 +95,8 @@ class Exercise:
                     return Review(self.name, NOT_WRITTEN, f"{self.name}: {NOT_WRITTEN}", 0, len(cases), seed)
                 drawn = f", drawn anew (seed={seed} repeats it)" if number >= len(self.cases) else ""
                 title = f"{self.name}: {FAILED}. It fails with {case}{drawn}:"
-                said = (
-                    error.args if isinstance(error, Wrong) else [f"what it returned cannot be compared: {error!r:.300}"]
-                )
+                known = isinstance(error, Wrong)
+                said = error.args if known else [f"what it returned cannot be compared: {error!r:.300}"]
                 text = _indented(title, [*said, *trial.printed.quoted(), f'hint: labs.hint("{self.name}", 1)'])
                 flags = ("no messages",) if isinstance(error, NoMessages) else ()
                 return Review(self.name, FAILED, text, number, len(cases), seed, flags)
@@ -115,8 +113,8 @@ class Exercise:
 
     def _on_ranks(self, cases: Sequence[Any], start: int = 0) -> int | None:
         """The first case, from `start` on, whose ranks need messages."""
-        several = (number for number, case in enumerate(cases) if self.on_ranks and number >= start and case.size > 1)
-        return next(islice(several, 1), None)
+        several = [number for number, case in enumerate(cases) if number >= start and case.size > 1]
+        return several[0] if self.on_ranks and several else None
 
     def _falsified(self, answer: Callable[..., Any], case: Any, seconds: float) -> None:
         """Raise `NoMessages` if `answer` passes though every message is falsified."""

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
@@ -34,7 +35,7 @@ class Mark:
         reviews: what `Review.as_dict` gives, and the answer's `source`, by exercise.
         errors: cells that failed, and how.
         flags: what a person should look at.
-        note: why it was not marked to the end; "" if it was.
+        note: what ended the process, or why it was not marked to the end; "" if nothing.
     """
 
     name: str
@@ -117,20 +118,34 @@ def _marked(path: Path, folder: Path, options: dict[str, Any], limit: float) -> 
     name = below.with_suffix("").as_posix()
     if path.suffix == ".py" and path.with_suffix(".ipynb").exists():
         name = below.as_posix()
+    ends, skip = time.monotonic() + limit, dict[str, str]()
+    while True:
+        known, code = _once(path, below, options | {"skip": skip}, ends - time.monotonic())
+        at = known.get("at")
+        if known.get("done") or code is None or at is None or at in skip:
+            break
+        skip[at] = f"it ended the process (exit code {code}), and was left out"
+    notes = [f"{at}: {reason}" for at, reason in skip.items()]
+    if not known.get("done"):
+        notes.append(f"still running after {limit:g} s: ended" if code is None else f"exit code {code}: not marked")
+    return Mark(name, known.get("reviews", {}), known.get("errors", []), known.get("flags", []), "; ".join(notes))
+
+
+def _once(path: Path, below: Path, options: dict[str, Any], limit: float) -> tuple[dict[str, Any], int | None]:
+    """What the marking process wrote, on a fresh copy, and its exit code; None if it took too long."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         copy, result = Path(place) / "work" / below, Path(place) / "result.json"
         copy.parent.mkdir(parents=True)
         if len(below.parts) > 1:  # what a student handed in beside it
-            own = Path(below.parts[0])
-            shutil.copytree(folder / own, Path(place) / "work" / own, symlinks=True, dirs_exist_ok=True)
+            folder = path.parents[len(below.parts) - 2]
+            shutil.copytree(folder, Path(place) / "work" / below.parts[0], symlinks=True, dirs_exist_ok=True)
         else:
             shutil.copyfile(path, copy)
         code = _run([str(copy), str(result), json.dumps(options)], copy.parent, limit)
         try:
-            known = json.loads(result.read_text(encoding="utf-8"))
-            return Mark(name, known["reviews"], known["errors"], known["flags"], _note(code, known["done"], limit))
-        except (OSError, ValueError, KeyError):
-            return Mark(name, note=_note(code, False, limit))
+            return json.loads(result.read_text(encoding="utf-8")), code
+        except (OSError, ValueError):
+            return {}, code
 
 
 def _run(arguments: list[str], place: Path, limit: float) -> int | None:
@@ -147,19 +162,13 @@ def _run(arguments: list[str], place: Path, limit: float) -> int | None:
         start_new_session=True,  # so that what it started ends with it
     )
     try:
-        return process.wait(limit)
+        return process.wait(max(limit, 0))
     except subprocess.TimeoutExpired:
         return None
     finally:
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL) if os.name == "posix" else process.kill()
         process.wait()
-
-
-def _note(code: int | None, done: bool, limit: float) -> str:
-    if code is None:
-        return f"still running after {limit:g} s: ended"
-    return "" if done else f"it ended itself, or crashed (exit code {code}): what comes behind is not marked"
 
 
 def _table(marks: list[Mark], exercises: Sequence[str]) -> str:

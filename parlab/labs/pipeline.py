@@ -1,4 +1,4 @@
-"""The exercises of notebook 04, pipeline schedules. Every answer that is accepted has also been executed on arrays."""
+"""The exercises of notebook 04, pipeline schedules. An answer that is accepted was also executed on arrays."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Case:
         return f"{self.size} ranks, {self.microbatches} microbatches"
 
 
-GROWING = [Case(p, m) for p in range(2, 8) for m in (p, 2 * p - 1)]
+GROWING = [Case(p, m, executed=p < 4 or (p, m) == (7, 13)) for p in range(2, 8) for m in (p, 2 * p - 1)]
 
 
 def listing(p: int, m: int) -> Schedule:
@@ -104,7 +104,7 @@ def _placed(trial: Trial, case: Case) -> list[str]:
             3 * m + p - 1,
             "m(F + I + W) + (p − 1)(F + I − W)",
             "a W delays an I that another rank waits for, or leaves a gap empty that it could fill",
-            f"where time goes: {_longest_idle(timeline)}",
+            timeline,
         ),
         *_executed(schedule, case),
     ]
@@ -205,9 +205,11 @@ def _validated(schedule: Schedule, case: Case | Puzzle) -> None:
         raise Wrong(f"it has {schedule.num_microbatches} microbatches, should have {case.microbatches}")
 
 
-def _at_most(what: str, measured: Any, allowed: Any, formula: str, likely: str, *more: str) -> str:
+def _at_most(what: str, measured: Any, allowed: Any, formula: str, likely: str, slow: Any = None) -> str:
+    """The line that shows both; `slow` is the timeline of which to show where time goes."""
     if measured > allowed:
         shown = f"it runs, but {what}: {measured:g}, should be {formula} = {allowed:g}"
+        more = [] if slow is None else [f"where time goes: {_longest_idle(slow)}"]
         raise Wrong(shown, f"likely cause: {likely}", *more)
     return f"{what}: {measured:g}; closed form: {formula} = {allowed:g}"
 

@@ -1,32 +1,37 @@
 """One submission, marked in a process of its own: `python -P -m parlab.labs.submission FILE RESULT OPTIONS`.
 
 Every cell runs, errors or not; what its checks ask for is reviewed after it, by a checker that is as it was before.
-What is known so far is in the file RESULT after each step: whatever ends this process, the rest is marked.
+What is known so far is in the file RESULT before each step: if one ends this process, the next leaves that one out.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import linecache
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from parlab import labs
 from parlab.labs import work
-from parlab.labs.exercise import Exercise
+from parlab.labs.exercise import FAILED, Exercise, Review
 from parlab.labs.trial import Trial, Wrong
 
 CELL = 3  # a cell may take so many times as long as a case
-SOLUTION = re.compile(r"solutions\b|parlab\.labs\.(?!pipeline import listing)|from parlab\.labs import (?!check)")
+SOLUTION = re.compile(
+    r"solutions\b|EXERCISES|parlab\.labs\.(?!pipeline import listing)|from parlab\.labs import (?!check)"
+)
 
 
-def mark(path: Path, report: Callable[[dict[str, Any]], None], seconds: float, seed: int, extra: int) -> None:
-    """Run and review the submission at `path`; `report` gets what is known after each step."""
+def mark(path: Path, report: Callable[[dict[str, Any]], None], skip: dict[str, str], **limits: Any) -> None:
+    """Run and review the submission at `path`; `report` gets what is known before each step, and `at` which it is.
+
+    Cells and exercises in `skip` are left out, for the reason given. `limits` are those of `Exercise.review`.
+    """
     known: dict[str, Any] = {"reviews": {}, "errors": [], "flags": [], "done": False}
     asked: dict[str, Any] = {}
 
@@ -38,22 +43,26 @@ def mark(path: Path, report: Callable[[dict[str, Any]], None], seconds: float, s
     checker = Checker()
     notebook = ModuleType("__main__")
     sys.modules["__main__"] = notebook
-    report(known)
+
+    def review(name: str, answer: Any) -> None:
+        report(known | {"at": name})
+        _review(name, answer, known, skip, limits)
+        known["flags"] += [f"patched checker: {part}" for part in checker.restore()]
+
     for number, text in enumerate(cells(path), start=1):
+        cell = f"cell {number}"
+        report(known | {"at": cell})
         if SOLUTION.search(text):
-            known["flags"].append(f"cell {number} reads a solution or the checker")
-        if error := _ran(f"cell {number}", text, notebook.__dict__, CELL * seconds):
-            known["errors"].append(f"cell {number}: {error}")
-        known["flags"] += [f"patched checker: {name}" for name in checker.restore()]
+            known["flags"].append(f"{cell} names a solution or the checker")
+        if error := skip.get(cell) or _ran(cell, text, notebook.__dict__, CELL * limits["seconds"]):
+            known["errors"].append(f"{cell}: {error}")
+        known["flags"] += [f"patched checker: {part}" for part in checker.restore()]
         for name in list(asked):
-            _review(name, asked.pop(name), known, seconds, seed, extra)
-            known["flags"] += [f"patched checker: {name}" for name in checker.restore()]
-            report(known)
+            review(name, asked.pop(name))
     for name, exercise in labs.EXERCISES.items():  # whose check was deleted
         answer = notebook.__dict__.get(exercise.call.partition("(")[0])
         if name not in known["reviews"] and getattr(answer, "__globals__", None) is notebook.__dict__:
-            _review(name, answer, known, seconds, seed, extra)
-            report(known)
+            review(name, answer)
     report(known | {"done": True})
 
 
@@ -78,32 +87,35 @@ def cells(path: Path) -> list[str]:
 def _ran(name: str, text: str, namespace: dict[str, Any], seconds: float) -> str:
     """Run a cell; what went wrong."""
     try:
-        ast.parse(text)
+        code = compile(text, name, "exec")
     except SyntaxError:  # IPython's own lines, perhaps
         text = re.sub(r"^(\s*)[%!].*$", r"\1pass", text, flags=re.MULTILINE)
+        try:
+            code = compile(text, name, "exec")
+        except SyntaxError as error:
+            return f"SyntaxError: {error}"
     linecache.cache[name] = (
         len(text),
         None,
         text.splitlines(keepends=True),
         name,
     )  # the text of functions, and of errors
-
-    def cell() -> None:
-        exec(compile(text, name, "exec"), namespace)
-
     try:
-        Trial(cell, seconds).called(name)
+        Trial(partial(exec, code, namespace), seconds).called(name)
     except Wrong as wrong:
         return "\n".join(wrong.args).removeprefix("it ")
     return ""
 
 
-def _review(name: str, answer: Any, known: dict[str, Any], seconds: float, seed: int, extra: int) -> None:
+def _review(name: str, answer: Any, known: dict[str, Any], skip: dict[str, str], limits: dict[str, Any]) -> None:
     if name not in labs.EXERCISES:
         known["errors"].append(f"there is no exercise {name!r:.60}")
         return
     exercise = labs.EXERCISES[name]
-    review = exercise.review(answer, seconds, seed, extra)
+    if name in skip:
+        review = Review(name, FAILED, f"{name}: {FAILED}. {skip[name]}", 0, 1, limits["seed"])
+    else:
+        review = exercise.review(answer, **limits)
     known["reviews"][name] = review.as_dict() | {"source": work.source(answer)}
     known["flags"] += [f"{name}: {flag}" for flag in (*review.flags, *_library(exercise, answer))]
 
@@ -142,7 +154,7 @@ class Checker:
             for name, part in list(vars(owner).items())
             if callable(part) or isinstance(part, property | classmethod | staticmethod)
         ]
-        self.exercises = dict(labs.EXERCISES)
+        self.exercises = {name: _parts(exercise) for name, exercise in labs.EXERCISES.items()}
 
     def restore(self) -> list[str]:
         """Put everything back; the names of what was changed."""
@@ -154,11 +166,15 @@ class Checker:
             if code is not None and part.__code__ is not code:
                 changed.append(f"{owner.__name__}.{name}")
                 part.__code__ = code
-        if self.exercises != labs.EXERCISES:
-            changed.append("parlab.labs.EXERCISES")
-            labs.EXERCISES.clear()
-            labs.EXERCISES.update(self.exercises)
+        for name, parts in self.exercises.items():
+            if name not in labs.EXERCISES or _parts(labs.EXERCISES[name]) != parts:
+                changed.append(f"the exercise {name}")
+                labs.EXERCISES[name] = Exercise(**parts)
         return changed
+
+
+def _parts(exercise: Exercise) -> dict[str, Any]:
+    return vars(exercise) | {"cases": tuple(exercise.cases)}
 
 
 def _ours(kind: type) -> bool:

@@ -203,9 +203,8 @@ class _Watch:
             late = self._done.wait(0.01)
         if late or self.engine is None:
             return
-        self.said = [
-            f"still running after {self.seconds:g} s{self.ranks}; {_whereabouts(self.engine, bool(self.ranks))}"
-        ]
+        where = _whereabouts(self.engine, bool(self.ranks))
+        self.said = [f"still running after {self.seconds:g} s{self.ranks}; {where}"]
         self.engine.interrupt()
         if not self._done.wait(GRACE):
             self.said.append("and it cannot be ended: restart the kernel")
@@ -266,9 +265,8 @@ def explained(error: BaseException, call: str) -> str:
     except Exception:
         text = ""
     lines = learners(traceback.extract_tb(error.__traceback__))
-    where = (
-        f", at line {lines[-1].lineno} of {lines[-1].name}: {lines[-1].line}" if lines else f"; it is called as {call}"
-    )
+    last = lines[-1] if lines else None
+    where = f", at line {last.lineno} of {last.name}: {last.line}" if last else f"; it is called as {call}"
     return f"raised {type(error).__name__}{text}{where}"
 
 
@@ -296,10 +294,6 @@ def unfit(answer: Any) -> Wrong | None:
         return Wrong("it holds a `yield`, so a call runs nothing of it: use `return`")
     if inspect.iscoroutinefunction(answer):
         return Wrong("it is an `async def`, so a call runs nothing of it: use `def`")
-    code = getattr(answer, "__code__", None)
-    steps = dis.get_instructions(code) if code is not None else ()
-    if code is not None and all(
-        step.opname in EMPTY and ("CONST" not in step.opname or step.argval is None) for step in steps
-    ):
-        return NotWritten()
-    return None
+    steps = dis.get_instructions(answer.__code__) if inspect.isfunction(answer) else ()
+    nothing = [step.opname in EMPTY and ("CONST" not in step.opname or step.argval is None) for step in steps]
+    return NotWritten() if nothing and all(nothing) else None

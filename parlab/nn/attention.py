@@ -305,13 +305,16 @@ def _stretches(
     in every stretch, which both lie in `band`. In a window shorter than the stretch the two are one.
     """
     xp = namespace(like)
-    height = TILE if diagonal is None else TRIANGLE
+    corner = min(TRIANGLE, max(num_queries // 4, 64), num_queries)  # of a short block a large one would be all
+    height = TILE if diagonal is None else corner
     shift = num_keys if diagonal is None else diagonal
-    window = num_queries + abs(shift) if window is None else window
-    corner = min(TRIANGLE, num_queries)
-    width = min(window, corner)
+    width = 1 if window is None else min(window, corner)
     hidden = xp.full((corner, corner + width - 1), -xp.inf, dtype=like.dtype, device=like.device)
-    band = xp.tril(hidden, k=-1) + xp.triu(hidden, k=width)  # row i sees the columns i..i + width − 1
+    band = xp.triu(hidden, k=width)  # row i sees the columns 0..i + width − 1
+    if window is None:
+        window = num_queries + abs(shift)  # all of them
+    else:
+        band += xp.tril(hidden, k=-1)  # ... i..i + width − 1
     for start in range(0, num_queries, height):
         stop = min(start + height, num_queries)
         newest, oldest = start + shift, start + shift - window + 1

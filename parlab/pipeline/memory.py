@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from parlab.arguments import amount
+
 Amount = float | Sequence[float]
 
 
@@ -36,10 +38,10 @@ class MemoryLimit:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            amount = getattr(self, field.name)
-            for value in amount if isinstance(amount, Sequence) else [amount]:
-                if amount is not None and not value >= 0:
-                    raise ValueError(f"{field.name}={amount!r}: must be at least 0")
+            given = getattr(self, field.name)
+            for value in given if isinstance(given, Sequence) else [given]:
+                if value != math.inf and (value is not None or field.name != "pending"):
+                    amount(field.name, value)
 
     def tables(self, num_ranks: int, num_stages: int) -> tuple[list[float], list[float], list[float]]:
         """The limit of each rank, and what a chunk of each stage keeps before and after its I.

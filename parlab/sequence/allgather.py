@@ -10,13 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from parlab.arguments import whole
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import accumulator_dtype, check_gradient, row_dot
-from parlab.sequence.attend import agreement, attend, attend_backward, checked, exchange, narrowed, nothing_attended
+from parlab.sequence.attend import (
+    add_to,
+    agreement,
+    attend,
+    attend_backward,
+    checked,
+    exchange,
+    narrowed,
+    nothing_attended,
+)
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.schedule import Block, RingSchedule
 from parlab.world import Comm
-from parlab.world.arguments import whole
 
 Pair = tuple[Array, Array]  # K/V, or their gradients
 
@@ -47,11 +56,11 @@ def allgather_attention(
     causal: bool = False,
     layout: str = "contiguous",
     documents: Sequence[int] | None = None,
-    kv_heads: int = 1,
+    kv_heads: int | None = None,
     scale: float | None = None,
 ) -> tuple[Array, Array]:
     """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and `kv_heads`:
-    how many K/V heads are gathered at a time.
+    how many K/V heads are gathered at a time; None: 2, or 1 if there is one only.
 
     K/V go straight to each rank that has a block with them: without documents, to all.
 
@@ -95,7 +104,7 @@ def allgather_attention_backward(
     causal: bool = False,
     layout: str = "contiguous",
     documents: Sequence[int] | None = None,
-    kv_heads: int = 1,
+    kv_heads: int | None = None,
     scale: float | None = None,
 ) -> tuple[Array, Array, Array]:
     """Gradients `(dq, dk, dv)` of this rank's shards; arguments as `ring_attention_backward`.
@@ -144,16 +153,18 @@ def _gather(comm: Comm, pair: Pair, needs: Needs, label: str) -> dict[int, Pair]
 
 def _reduce_scatter(comm: Comm, shares: dict[int, Pair], mine: Pair, needs: Needs, label: str) -> None:
     """Each rank's share goes to it; the sum of what comes is added to `mine`."""
+    exchange(
+        comm,
+        give=shares.get,
+        like=lambda src: mine if needs.readers[src] else None,
+        take=lambda src, share: add_to(mine, share),
+        label=label,
+    )
 
-    def take(src: int, share: Pair) -> None:
-        for total, part in zip(mine, share, strict=True):
-            total += part
 
-    exchange(comm, give=shares.get, like=lambda src: mine if needs.readers[src] else None, take=take, label=label)
-
-
-def _a_few_at_a_time(H: int, G: int, kv_heads: int) -> list[tuple[slice, slice]]:
+def _a_few_at_a_time(H: int, G: int, kv_heads: int | None) -> list[tuple[slice, slice]]:
     """Query heads and the K/V heads that they read, `kv_heads` or fewer of these at a time."""
+    kv_heads = min(2, G) if kv_heads is None else kv_heads
     if not 1 <= whole("kv_heads", kv_heads) <= G:
         raise ValueError(f"kv_heads={kv_heads}: gather 1 to {G} key/value heads at a time")
     starts = range(0, G, kv_heads)
@@ -168,19 +179,23 @@ def allgather_cost(
     causal: bool = False,
     layout: str = "contiguous",
     documents: Sequence[int] | None = None,
-    kv_heads: int = 1,
+    kv_heads: int | None = None,
     backward: bool = False,
 ) -> RankCost:
     """What `rank` sends and holds: its K/V to each rank that reads them, P − 1 without documents, G/kv_heads messages
     each; backward as many with dK/dV, to each rank whose K/V it has.
 
     >>> allgather_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4)[:2]
-    (6, 786432)
+    (3, 786432)
     """
     edges = None if documents is None else tuple(documents)
     needs = Needs.of(rank, size, shape.S // size, causal=causal, layout=layout, documents=edges)
-    out, back = sum(needs.readers) - 1, sum(needs.sources) - 1
-    turns, pair = -(-shape.G // kv_heads), 2 * shape.B * (shape.S // size) * shape.D
+    readers, sources = sum(needs.readers) - 1, sum(needs.sources) - 1
+    few = [keys.stop - keys.start for _, keys in _a_few_at_a_time(shape.H, shape.G, kv_heads)]
+    turns, c = len(few), shape.S // size
+    held = c * (shape.own(backward=backward) + shape.sums(backward=backward))
+    kv, dkv = (c * few[0] * nbytes // shape.G for nbytes in (shape.kv, shape.dkv))  # of the heads of one turn
     if not backward:
-        return RankCost(out * turns, out * shape.G * pair * shape.itemsize, 0)
-    return RankCost((out + back) * turns, (out * shape.itemsize + back * shape.wide) * shape.G * pair, 0)
+        return RankCost(readers * turns, readers * c * shape.kv, held + sources * kv)
+    held += c * shape.dkv + (sources + 1) * dkv + max(sources * kv, min(readers, 1) * dkv)
+    return RankCost((readers + sources) * turns, c * (readers * shape.kv + sources * shape.dkv), held)

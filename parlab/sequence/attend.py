@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from parlab.arguments import whole
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import (
     accumulator_dtype,
@@ -19,8 +20,7 @@ from parlab.nn.attention import (
 from parlab.sequence.costs import attention_flops
 from parlab.sequence.layouts import checked_documents
 from parlab.sequence.schedule import Block
-from parlab.world import Comm
-from parlab.world.arguments import whole
+from parlab.world import Comm, MismatchError
 from parlab.world.values import Value
 
 Heads = list[tuple[slice, slice]]  # query heads, and the K/V heads that they read: equally many to each
@@ -52,16 +52,20 @@ def agreement(method: str, **how: Any) -> str:
     return ", ".join([method, *(f"{name}={value}" for name, value in how.items() if value is not None)])
 
 
-def grid(comm: Comm, name: str, inside: int) -> tuple[Any, Any]:
+def grid(comm: Comm, name: str, inside: int) -> tuple[Comm, Comm]:
     """Two groups of this rank: `inside` consecutive ranks, and those that have its place in each such group.
 
     Raises:
         ValueError: `inside`, the argument called `name`, does not divide the ranks.
+        MismatchError: another rank was told another number.
     """
     if whole(name, inside) < 1 or comm.size % inside:
         divisors = [number for number in range(1, comm.size + 1) if comm.size % number == 0]
         raise ValueError(f"{name}={inside}: must divide the {comm.size} ranks: use one of {divisors}")
-    return comm.split(comm.rank // inside), comm.split(comm.rank % inside)
+    groups: tuple[Any, Any] = comm.split(comm.rank // inside), comm.split(comm.rank % inside)
+    if (groups[0].size, groups[1].size) != (inside, comm.size // inside):
+        raise MismatchError(f"rank {comm.rank} was told {name}={inside}, and another rank something else")
+    return groups
 
 
 def exchange(
@@ -154,6 +158,12 @@ def attend_backward(
             dk[:, g, columns, :] += share[1]
             dv[:, g, columns, :] += share[2]
     return dk, dv
+
+
+def add_to(totals: Sequence[Array], parts: Sequence[Array]) -> None:
+    """Add each part to its total, in place."""
+    for total, part in zip(totals, parts, strict=True):
+        total += part
 
 
 def narrowed(gradients: Sequence[Array], inputs: Sequence[Array]) -> tuple[Array, ...]:

@@ -13,7 +13,10 @@ from parlab.sequence.layouts import check_layout
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """The sizes of one attention; `itemsize`: bytes of an element of q, k and v."""
+    """The sizes of one attention, and bytes of one token's arrays, all its heads; `itemsize` is q's, k's and v's.
+
+    What is summed, lse, and gradients on their way are kept in 4 bytes an element, or `itemsize` where that is more.
+    """
 
     S: int
     H: int
@@ -24,8 +27,45 @@ class AttentionShape:
 
     @property
     def wide(self) -> int:
-        """Bytes of an element of what is summed: lse, and gradients on their way."""
+        """Bytes of an element of what is summed."""
         return max(self.itemsize, 4)
+
+    @property
+    def kv(self) -> int:
+        """K and V."""
+        return 2 * self.B * self.G * self.D * self.itemsize
+
+    @property
+    def dkv(self) -> int:
+        """dK and dV, as they are summed."""
+        return 2 * self.B * self.G * self.D * self.wide
+
+    @property
+    def q(self) -> int:
+        """q; out and dout too."""
+        return self.B * self.H * self.D * self.itemsize
+
+    @property
+    def dq(self) -> int:
+        """dq, or out, as they are summed."""
+        return self.B * self.H * self.D * self.wide
+
+    @property
+    def lse(self) -> int:
+        """lse; delta too."""
+        return self.B * self.H * self.wide
+
+    def rows(self, *, backward: bool) -> int:
+        """What a query is to those who attend it: q; backward dout, q, lse and delta."""
+        return 2 * self.q + 2 * self.lse if backward else self.q
+
+    def own(self, *, backward: bool) -> int:
+        """What a rank begins with: the rows, K and V; backward also out."""
+        return self.rows(backward=backward) + self.kv + (self.q if backward else 0)
+
+    def sums(self, *, backward: bool) -> int:
+        """Of the queries, what a pass adds to: out and lse; backward dq."""
+        return self.dq + (0 if backward else self.lse)
 
 
 class RankCost(NamedTuple):

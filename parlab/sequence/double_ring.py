@@ -44,8 +44,9 @@ def double_ring_attention(
     [7, 8]
     """
     checked(comm, q, k, v, scale, layout)
-    node, between = grid(comm, "ranks_per_node", comm.size if ranks_per_node is None else ranks_per_node)
-    label = agreement("double ring", causal=causal, layout=layout, ranks_per_node=node.size, scale=scale)
+    ranks_per_node = comm.size if ranks_per_node is None else ranks_per_node
+    node, between = grid(comm, "ranks_per_node", ranks_per_node)
+    label = agreement("double ring", causal=causal, layout=layout, ranks_per_node=ranks_per_node, scale=scale)
     out, lse = nothing_attended(q)  # [B, H, S/P, D], [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("out, lse", out, lse)
@@ -84,8 +85,9 @@ def double_ring_attention_backward(
     """
     checked(comm, q, k, v, scale, layout)
     check_gradient(dout, q, out, lse)
-    node, between = grid(comm, "ranks_per_node", comm.size if ranks_per_node is None else ranks_per_node)
-    label = agreement("double ring back", causal=causal, layout=layout, ranks_per_node=node.size, scale=scale)
+    ranks_per_node = comm.size if ranks_per_node is None else ranks_per_node
+    node, between = grid(comm, "ranks_per_node", ranks_per_node)
+    label = agreement("double ring back", causal=causal, layout=layout, ranks_per_node=ranks_per_node, scale=scale)
     delta = row_dot(dout, out)  # [B, H, S/P]
     dq = namespace(q).zeros(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S/P, D]
     comm.hold("q, k, v", q, k, v)
@@ -105,9 +107,9 @@ def double_ring_attention_backward(
 
 
 def double_ring_cost(
-    shape: AttentionShape, size: int, *, ranks_per_node: int | None = None, backward: bool = False
+    shape: AttentionShape, size: int, rank: int = 0, *, ranks_per_node: int | None = None, backward: bool = False
 ) -> RankCost:
-    """What each rank sends and holds: forward as often and as much as in a plain ring, but between nodes once a turn.
+    """What every `rank` sends and holds: forward as much as in a plain ring, but between nodes only once a turn.
 
     P/n turns of n − 1 hops and P/n − 1 between nodes of n ranks: P − 1. Backward each turn brings dK/dV back to
     where it began, n hops, and P/n more bring them home.
@@ -117,6 +119,11 @@ def double_ring_cost(
     """
     inside = ranks_per_node or size
     nodes = size // inside
-    pair = 2 * shape.B * (shape.S // size) * shape.G * shape.D
-    back = (nodes * inside if inside > 1 else 0) + (nodes if nodes > 1 else 0) if backward else 0
-    return RankCost(size - 1 + back, pair * ((size - 1) * shape.itemsize + back * shape.wide), 0)
+    c = shape.S // size
+    held = c * (shape.own(backward=backward) + shape.sums(backward=backward))
+    held += c * (min(nodes - 1, 2) + min(inside - 1, 2)) * shape.kv  # attended and arriving, of each ring
+    if not backward:
+        return RankCost(size - 1, c * (size - 1) * shape.kv, held)
+    back = (nodes * inside if inside > 1 else 0) + (nodes if nodes > 1 else 0)
+    held += c * (min(inside, 2) + (2 if nodes > 1 else 0)) * shape.dkv  # added to and arriving, of each ring
+    return RankCost(size - 1 + back, c * ((size - 1) * shape.kv + back * shape.dkv), held)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parlab.arrays import Array, namespace
-from parlab.sequence.attend import ALL, Heads, exchange
+from parlab.sequence.attend import ALL, Heads, add_to, exchange
 from parlab.world import Comm
 from parlab.world.collectives import block_sizes, blocks_of
 
@@ -119,8 +119,7 @@ def to_sequence(
 
     def take(src: int, pieces: list[list[Array]]) -> None:
         for rows, parts in zip(form(src), pieces, strict=True):
-            for x, part in zip(rows, parts, strict=True):
-                x += part  # a view of `mine`; a query head comes once, and finds 0 there
+            add_to(rows, parts)  # views of `mine`; a query head comes once, and finds 0 there
 
     exchange(comm, give, form, take, label)
     return mine

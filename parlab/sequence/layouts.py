@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from parlab.arguments import whole
 from parlab.arrays import Array, namespace
-from parlab.world.arguments import whole
 
 LAYOUTS = ("contiguous", "zigzag", "striped")
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import accumulator_dtype, check_gradient, row_dot
-from parlab.sequence.attend import agreement, attend, attend_backward, checked, narrowed, nothing_attended
+from parlab.sequence.attend import add_to, agreement, attend, attend_backward, checked, narrowed, nothing_attended
+from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.schedule import RingSchedule, journeys
 from parlab.world import Comm, Request
 
@@ -183,8 +184,7 @@ def around_backward(
             gradients = share
             comm.hold("dq, dk, dv", gradients)
         elif share is not None:
-            for total, part in zip(gradients, share, strict=True):
-                total += part
+            add_to(gradients, share)
         del share  # or it would still be held while the next one is made
         if own == 0 == step:
             mine = gradients
@@ -198,6 +198,40 @@ def around_backward(
             source = hop.kv_source
     _arrived(returning)
     return _arrived(home) if own else mine
+
+
+def ring_cost(
+    shape: AttentionShape,
+    size: int,
+    rank: int = 0,
+    *,
+    causal: bool = False,
+    layout: str = "contiguous",
+    documents: Sequence[int] | None = None,
+    backward: bool = False,
+) -> RankCost:
+    """What `rank` sends and holds, packed documents too: K/V of rank s make `journeys[s]` hops, dK/dV one more.
+
+    >>> shape = AttentionShape(S=12, H=1, G=1, D=1, itemsize=8)
+    >>> [ring_cost(shape, 3, rank)[:2] for rank in range(3)]
+    [(2, 128), (2, 128), (2, 128)]
+    >>> [ring_cost(shape, 3, rank, causal=True, documents=[0, 6, 12])[:2] for rank in range(3)]  # cut inside rank 1
+    [(1, 64), (1, 64), (0, 0)]
+    """
+    c, edges = shape.S // size, None if documents is None else tuple(documents)
+    travel = journeys(size, c, layout, causal=causal, documents=edges)
+    left = [travel[(rank - step) % size] - step for step in range(size)]  # hops still to make by what is here
+    here, goes = [hops >= 0 for hops in left], [hops > 0 for hops in left]
+    comes = [*here[1:], False]
+    kv = [(step > 0 and here[step]) + comes[step] for step in range(size)]  # attended, if not our own, and arriving
+    held = c * (shape.own(backward=backward) + shape.sums(backward=backward))
+    if not backward:
+        return RankCost(sum(goes), sum(goes) * c * shape.kv, held + max(kv) * c * shape.kv)
+    home = [step >= max(travel[rank], 1) for step in range(size)]  # our dK/dV: arriving, or never gone
+    dkv = [here[step] + comes[step] + home[step] for step in range(size)]  # added to, arriving, ours
+    most = max(dkv[step] * shape.dkv + max(kv[step : step + 2]) * shape.kv for step in range(size))
+    back = sum(here[step] and travel[(rank - step) % size] > 0 for step in range(size))
+    return RankCost(sum(goes) + back, c * (sum(goes) * shape.kv + back * shape.dkv), held + c * most)
 
 
 def _start(comm: Comm, x: Pair | None, dst: int, form: Pair | None, src: int, label: str) -> Hop:

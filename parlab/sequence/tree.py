@@ -84,14 +84,15 @@ def tree_attention_backward(
     rows = [dout, q, lse, row_dot(dout, out)]  # twice [B, H, S/P, D], twice [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, rows[3])
-    if not replicated:
-        rows = gather_rows(comm, rows, label)
-    dq = namespace(q).zeros(rows[1].shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S or T, D]
+    every = rows if replicated else gather_rows(comm, rows, label)  # [B, H, S or T, ...]
+    dq = namespace(q).zeros(every[1].shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S or T, D]
     comm.hold("dq, dk, dv", dq)
     blocks = tree_blocks(comm, dq, k, causal, replicated)
-    dk, dv = attend_backward(comm, blocks, rows[0], rows[1], k, v, rows[2], rows[3], dq, scale=scale)  # [B, G, S/P, D]
+    dk, dv = attend_backward(
+        comm, blocks, every[0], every[1], k, v, every[2], every[3], dq, scale=scale
+    )  # [B, G, S/P, D]
     comm.hold("dq, dk, dv", dk, dv)
-    del rows
+    del every
     (dq,) = (merge_all if replicated else merge_rows)(comm, (dq,), lambda a, b: (a + b,), label)
     return narrowed((dq, dk, dv), (q, k, v))
 
@@ -151,12 +152,8 @@ def gather_rows(comm: Comm, parts: Parts, label: str) -> list[Array]:
     comm.hold("rows", *whole)
     _put(_rows(whole, range(comm.rank, comm.rank + 1), length), parts)
     for level in reversed(levels(comm.rank, comm.size)):
-        ours = _rows(whole, level.mine, length)
-        sends = [comm.isend(ours, client, label=label) for client in level.clients]
         theirs = _rows(whole, level.other, length)
-        _put(theirs, comm.recv(level.partner, like=theirs, label=label))
-        for send in sends:
-            send.wait()
+        _put(theirs, _give(comm, level, _rows(whole, level.mine, length), theirs, label))
     return whole
 
 
@@ -164,11 +161,16 @@ def merge_rows(comm: Comm, parts: Parts, combine: Combine, label: str) -> list[A
     """Each rank's rows, combined over all ranks, down the tree: a half gets its rows from the other, and goes on."""
     length = parts[0].shape[2] // comm.size
     for level in levels(comm.rank, comm.size):
-        sending = comm.isend(_rows(parts, level.other, length), level.partner, label=label)
-        ours = _rows(parts, level.mine, length)
-        for client in level.clients:
-            _put(ours, combine(*ours, *comm.recv(client, like=ours, label=label)))
-        sending.wait()
+        ours, theirs = _rows(parts, level.mine, length), _rows(parts, level.other, length)
+        if not level.clients:
+            comm.send(theirs, level.partner, label=label)
+        for number, client in enumerate(level.clients):  # the first is the partner
+            if number == 0:
+                came = comm.sendrecv(theirs, client, client, like=ours, label=label)
+            else:
+                came = comm.recv(client, like=ours, label=label)
+            _put(ours, combine(*ours, *came))
+            del came
     xp = namespace(*parts)
     return [xp.asarray(x, copy=True) for x in _rows(parts, range(comm.rank, comm.rank + 1), length)]
 
@@ -176,13 +178,22 @@ def merge_rows(comm: Comm, parts: Parts, combine: Combine, label: str) -> list[A
 def merge_all(comm: Comm, parts: Parts, combine: Combine, label: str) -> Parts:
     """All rows, combined over all ranks, on every rank, up the tree: the same to the bit."""
     for level in reversed(levels(comm.rank, comm.size)):
-        sends = [comm.isend(parts, client, label=label) for client in level.clients]
-        other = comm.recv(level.partner, like=parts, label=label)
+        other = _give(comm, level, parts, parts, label)
         first, second = (parts, other) if level.mine.start < level.other.start else (other, parts)
         parts = combine(*first, *second)
-        for send in sends:
-            send.wait()
+        del other, first, second
+        comm.hold("out, lse", *parts)
     return parts
+
+
+def _give(comm: Comm, level: Level, x: Parts, like: Parts, label: str) -> Parts:
+    """Give x to the clients, and take what the partner, who is the first of them, gives."""
+    if not level.clients:
+        return comm.recv(level.partner, like, label=label)
+    came = comm.sendrecv(x, level.partner, level.partner, like, label=label)
+    for client in level.clients[1:]:
+        comm.send(x, client, label=label)
+    return came
 
 
 def _rows(parts: Parts, ranks: range, length: int) -> list[Array]:
@@ -219,16 +230,19 @@ def tree_cost(
     >>> tree_cost(AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4), 8, queries=1)[:2]
     (3, 6240)
     """
-    i, w, D = shape.itemsize, shape.wide, shape.D
-    row_up = shape.B * shape.H * (2 * D * i + 2 * w if backward else D * i)
-    row_down = shape.B * shape.H * (D * w if backward else (D + 1) * w)
-    messages = nbytes = 0
-    for level in levels(rank, size):
-        if queries is not None:
-            messages += len(level.clients)
-            nbytes += len(level.clients) * queries * row_down
-        else:
-            c = shape.S // size
-            messages += len(level.clients) + 1
-            nbytes += c * (len(level.clients) * len(level.mine) * row_up + len(level.other) * row_down)
-    return RankCost(messages, nbytes, 0)
+    up, down = shape.rows(backward=backward), shape.sums(backward=backward)  # bytes of one query
+    tree, c = levels(rank, size), shape.S // size
+    dkv = c * shape.dkv if backward else 0
+    if queries is not None:
+        messages = sum(len(level.clients) for level in tree)
+        sums = min(len(tree) + 1, 3) * queries * down  # its own, those so far, and what arrives
+        own = c * shape.kv + queries * (shape.own(backward=backward) - shape.kv)
+        return RankCost(messages, messages * queries * down, own + dkv + sums)
+    messages = sum(len(level.clients) + 1 for level in tree)
+    given = sum(len(level.clients) * len(level.mine) for level in tree)
+    nbytes = c * (given * up + sum(len(level.other) for level in tree) * down)
+    coming = c * max((len(level.other) for level in tree), default=0) * up
+    merged = c * max((len(level.mine) for level in tree if level.clients), default=0) * down
+    sums = shape.S * down + dkv
+    held = c * shape.own(backward=backward) + max(shape.S * up + max(coming, sums), sums + merged)
+    return RankCost(messages, nbytes, held)

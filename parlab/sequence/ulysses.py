@@ -6,6 +6,7 @@ Source: Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import accumulator_dtype, check_gradient, row_dot
@@ -86,7 +87,7 @@ def ulysses_attention_backward(
     delta = row_dot(dout, out)  # [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
-    dout, q_heads, lse, delta, k_heads, v_heads = to_heads(
+    dout_heads, q_heads, lse_heads, delta_heads, k_heads, v_heads = to_heads(
         comm, shares, [dout, q, lse, delta], [k, v], "contiguous", label
     )  # [B, H/P or G/P, S, D], [B, H/P, S]
     dq = namespace(q).zeros(q_heads.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H/P, S, D]
@@ -94,10 +95,10 @@ def ulysses_attention_backward(
     blocks = RingSchedule(0, 1).blocks(0, dq.shape[2], causal=causal, documents=documents)
     heads = shares[comm.rank].pairs
     dk, dv = attend_backward(
-        comm, blocks, dout, q_heads, k_heads, v_heads, lse, delta, dq, scale=scale, heads=heads
+        comm, blocks, dout_heads, q_heads, k_heads, v_heads, lse_heads, delta_heads, dq, scale=scale, heads=heads
     )  # [B, G/P, S, D]
     comm.hold("dq, dk, dv", dk, dv)
-    del dout, q_heads, lse, delta, k_heads, v_heads
+    del dout_heads, q_heads, lse_heads, delta_heads, k_heads, v_heads
     (dq,) = narrowed([dq], [q])
     comm.hold("dq, dk, dv", dq)
     dq, dk, dv = to_sequence(comm, shares, [dq], [dk, dv], "contiguous", label)  # [B, H or G, S/P, D]
@@ -114,14 +115,22 @@ def ulysses_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: b
     >>> ulysses_cost(shape, 4).nbytes == 4 * (4 * 1024 * 512 * 3 // 16 + 1024 * 8 * 3 // 16)
     True
     """
+    ranks = heads_of_ranks(shape, size)
+    there = [heads.rows(backward=backward) + heads.kv for heads in ranks]  # bytes of a token
+    back = [heads.q + (heads.dkv if backward else heads.lse) for heads in ranks]
+    c, mine = shape.S // size, ranks[rank]
+    nbytes = c * (sum(there) - there[rank] + (size - 1) * back[rank])
+    sums = mine.sums(backward=backward) + (mine.dkv if backward else 0)
+    coming = max(back[:rank] + back[rank + 1 :], default=0)
+    home = shape.S * back[rank] + c * (shape.q + (shape.dkv if backward else shape.lse) + coming)
+    heads_held = shape.S * there[rank] + max(c * there[rank] if size > 1 else 0, shape.S * sums)
+    return RankCost(2 * (size - 1), nbytes, c * shape.own(backward=backward) + max(heads_held, home))
+
+
+def heads_of_ranks(shape: AttentionShape, size: int) -> list[AttentionShape]:
+    """The same attention with each rank's share of the heads."""
     shares = head_shares(shape.H, shape.G, size)
-    queries = [share.queries.stop - share.queries.start for share in shares]
-    keys = [share.keys.stop - share.keys.start for share in shares]
-    i, w, D, rows = shape.itemsize, shape.wide, shape.D, shape.B * (shape.S // size)
-    there = [
-        h * (2 * D * i + 2 * w) + g * 2 * D * i if backward else (h + 2 * g) * D * i
-        for h, g in zip(queries, keys, strict=True)
+    return [
+        replace(shape, H=share.queries.stop - share.queries.start, G=share.keys.stop - share.keys.start)
+        for share in shares
     ]
-    back = [h * D * i + 2 * g * D * w if backward else h * (D * i + w) for h, g in zip(queries, keys, strict=True)]
-    nbytes = rows * (sum(there) - there[rank] + (size - 1) * back[rank])
-    return RankCost(2 * (size - 1), nbytes, 0)

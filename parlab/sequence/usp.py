@@ -18,7 +18,7 @@ from parlab.sequence.double_ring import double_ring_cost
 from parlab.sequence.heads import head_shares, to_heads, to_sequence
 from parlab.sequence.ring import Pair, around, around_backward
 from parlab.sequence.schedule import RingSchedule
-from parlab.sequence.ulysses import ulysses_cost
+from parlab.sequence.ulysses import heads_of_ranks, ulysses_cost
 from parlab.world import Comm
 
 
@@ -121,10 +121,16 @@ def usp_cost(shape: AttentionShape, size: int, rank: int = 0, *, ulysses: int, b
     >>> usp_cost(shape, 4, ulysses=4)[:2] == ulysses_cost(shape, 4)[:2], usp_cost(shape, 4, ulysses=1)[:2]
     (True, (3, 3145728))
     """
-    inner = ulysses_cost(replace(shape, S=shape.S * ulysses // size), ulysses, rank % ulysses, backward=backward)
-    keys = head_shares(shape.H, shape.G, ulysses)[rank % ulysses].keys
-    outer = double_ring_cost(replace(shape, G=keys.stop - keys.start), size // ulysses, backward=backward)
-    return RankCost(inner.messages + outer.messages, inner.nbytes + outer.nbytes, 0)
+    group, ring = replace(shape, S=shape.S * ulysses // size), size // ulysses
+    inner = ulysses_cost(group, ulysses, rank % ulysses, backward=backward)
+    mine = replace(heads_of_ranks(shape, ulysses)[rank % ulysses], S=shape.S)
+    outer = double_ring_cost(mine, ring, backward=backward)
+    one = group.S // ulysses * shape.own(backward=backward)
+    held = max(
+        inner.held,
+        one + outer.held + group.S * ((mine.rows(backward=backward) + mine.kv) - mine.own(backward=backward)),
+    )
+    return RankCost(inner.messages + outer.messages, inner.nbytes + outer.nbytes, held)
 
 
 def _checked(

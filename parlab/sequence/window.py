@@ -5,13 +5,13 @@ Source: Beltagy et al. 2020, "Longformer", section 3.1; Jiang et al. 2023, "Mist
 
 from __future__ import annotations
 
+from parlab.arguments import whole
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import CAUSAL, accumulator_dtype, check_gradient, row_dot
-from parlab.sequence.attend import agreement, attend, attend_backward, checked, narrowed, nothing_attended
+from parlab.sequence.attend import add_to, agreement, attend, attend_backward, checked, narrowed, nothing_attended
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.schedule import Block
 from parlab.world import Comm, Request
-from parlab.world.arguments import whole
 
 
 def window_attention(
@@ -94,8 +94,7 @@ def window_attention_backward(
         del keys, values, share
     for distance, tail in enumerate(tails[: comm.size - 1 - comm.rank], 1):
         mine = dk[:, :, c - tail :, :], dv[:, :, c - tail :, :]
-        for total, part in zip(mine, comm.recv(comm.rank + distance, like=mine, label=label), strict=True):
-            total += part
+        add_to(mine, comm.recv(comm.rank + distance, like=mine, label=label))
     for send in sends:
         send.wait()
     return narrowed((dq, dk, dv), (q, k, v))
@@ -127,11 +126,12 @@ def window_cost(shape: AttentionShape, size: int, rank: int = 0, *, window: int,
     (2, 56)
     """
     tails = window_tails(shape.S, size, window)
-    right, left = tails[: size - 1 - rank], tails[:rank]
-    token = 2 * shape.B * shape.G * shape.D
+    right, left, c = tails[: size - 1 - rank], tails[:rank], shape.S // size
+    held = c * (shape.own(backward=backward) + shape.sums(backward=backward))
     if not backward:
-        return RankCost(len(right), sum(right) * token * shape.itemsize, 0)
-    return RankCost(len(right) + len(left), token * (sum(right) * shape.itemsize + sum(left) * shape.wide), 0)
+        return RankCost(len(right), sum(right) * shape.kv, held + sum(left) * shape.kv)
+    held += c * shape.dkv + max(sum(left) * shape.kv, max(right, default=0) * shape.dkv)
+    return RankCost(len(right) + len(left), sum(right) * shape.kv + sum(left) * shape.dkv, held)
 
 
 def _post(comm: Comm, k: Array, v: Array, tails: list[int], label: str) -> tuple[list[Request], list[Request]]:

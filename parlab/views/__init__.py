@@ -16,11 +16,12 @@ from parlab.views.schedules.schedule import compare_schedules, schedule
 from parlab.views.sharding.block import sharded_block
 from parlab.views.sharding.explore import explore_tensor, tensor
 from parlab.views.sharding.memory import kept_activations
+from parlab.views.timelines.communication import lanes_of
 from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
 from parlab.views.timelines.memory import held_bytes
 from parlab.views.timelines.panels import compare_timelines
 from parlab.views.timelines.timeline import timeline
-from parlab.views.timelines.traffic import bytes_sent
+from parlab.views.timelines.traffic import bytes_in_and_out, bytes_sent
 from parlab.views.timelines.waits_for import deadlock
 from parlab.views.widgets.guess import predict, prediction
 from parlab.views.widgets.progress import progress
@@ -37,6 +38,7 @@ __all__ = [
     "all_reduce_steps",
     "all_reduce_times",
     "bubble_and_memory",
+    "bytes_in_and_out",
     "bytes_sent",
     "collectives",
     "compare_schedules",
@@ -52,6 +54,7 @@ __all__ = [
     "gather_overlap",
     "held_bytes",
     "kept_activations",
+    "lanes_of",
     "loss_curves",
     "model_state_memory",
     "pipeline",

@@ -5,26 +5,7 @@ import pytest
 from parlab.labs import pipeline
 from parlab.labs.pipeline import PUZZLE, listing
 from parlab.pipeline import Schedule, gpipe, one_f_one_b, run_schedule, simulate, validate, zb_h1, zb_h2
-from tests.labs.answers import FOUND, faster, place_weights, refused, repaired, reviewed
-
-
-def repaired_with_idle_slots(listing):
-    return Schedule([[None, *row, None] for row in repaired(listing).ranks])
-
-
-@pytest.mark.parametrize(
-    ("name", "answer"),
-    [
-        ("04.listing", repaired),
-        ("04.listing", repaired_with_idle_slots),
-        ("04.place_weights", place_weights),
-        ("04.faster", faster),
-    ],
-)
-def test_a_right_answer_passes(name, answer):
-    review = reviewed(name, answer)
-    assert review.status == "passed", review.text
-    assert "equal the serial ones to 1e-12: True" in review.text
+from tests.labs.answers import FOUND, faster, place_weights, refused, reviewed
 
 
 def test_the_passing_text_shows_count_beside_closed_form():

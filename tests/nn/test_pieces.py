@@ -116,13 +116,6 @@ def test_rms_norm_does_not_feel_the_length_of_x(xp):
     assert float(xp.max(xp.abs(xp.vecdot(dx, x)))) < 1e-14
 
 
-def test_4096_rows_of_float16_add_up_to_4096_in_the_norms_gradient():
-    """Float16 ends at 2048: there, adding 1 changes nothing any more."""
-    x, one = np.ones((4096, 2), dtype=np.float16), np.ones(2, dtype=np.float16)
-    _, cache = rms_norm(x, one, 0.0)
-    assert rms_norm_backward(x, cache, one)[1].tolist() == [4096, 4096]
-
-
 def test_the_loss_of_float16_logits_is_that_of_float64_in_float32():
     logits = np.random.default_rng(0).normal(size=(2, 8, 300)).astype(np.float16)
     targets = np.random.default_rng(1).integers(300, size=(2, 8))

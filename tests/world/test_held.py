@@ -284,6 +284,8 @@ def test_an_empty_array_holds_nothing(xp):
         comm.sendrecv(bytes_(xp, 0), comm.right, comm.left)
 
     assert run(program, 2).timeline.peak_bytes(0) == 0
+    exchanged = run(lambda comm: comm.sendrecv(bytes_(xp, 0), comm.right, comm.left), 2).timeline
+    assert exchanged.held(0) == []  # not even a change by nothing
 
 
 def test_arrays_of_the_caller_may_be_held_and_the_callers_memory_counts_on_every_rank(xp):

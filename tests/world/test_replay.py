@@ -358,6 +358,21 @@ def test_a_collective_beside_a_compute_of_equal_length_costs_no_time():
     np.testing.assert_array_equal(done.results[3], size * x)
 
 
+def test_of_a_message_and_one_beside_the_program_ready_at_once_the_programs_goes_first():
+    def program_(comm):
+        total = comm.iall_reduce(np.ones(2))
+        message = comm.irecv(0, bytes_(8)) if comm.rank else comm.isend(bytes_(8), 1)
+        message.wait()
+        total.wait()
+
+    timeline = run(program_, 2, cluster=TICKS).timeline
+    assert [(t.name, t.start) for t in timeline.transfers if t.src == 0] == [
+        ("message", 0),
+        ("all_reduce", 18),
+        ("all_reduce", 36),
+    ]
+
+
 def test_prints_come_by_simulated_time_then_rank(capsys):
     def program_(comm, seconds):
         comm.print("first", 1)

@@ -16,7 +16,7 @@ from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import legend_of, time_axis, timeline_of
 from parlab.views.drawing.marks import text_width
 from parlab.views.drawing.picture import Picture, framed, inches, short, title
-from parlab.views.timelines.memory import RECEIVED, Steps, stacked
+from parlab.views.timelines.memory import RECEIVED, SENT, stacked
 from parlab.views.zero_redundancy.model_state import COLORS
 from parlab.world import Run, Timeline
 from parlab.world.timeline import Span
@@ -43,7 +43,7 @@ LAYERS = (  # from the bottom to the top
     Layer(accounting.ACTIVATIONS, "#DDDDDD", "activations"),
 )
 Stack = tuple[list[int], list[list[int]]]  # times of changes, and the bytes of each of LAYERS from then on
-KNOWN = {layer.name for layer in LAYERS} | {accounting.OFFLOADED}
+MESSAGES = [layer.name for layer in LAYERS].index(RECEIVED)  # what is sent, too, until it has passed
 FORMULA = {"color": theme.INK, "linestyle": (0, (4, 2)), "linewidth": 1.6}
 ROW, HEAD, FOOT = 2.9, 0.35, 0.4  # inches: of a row of panels, of which above and below its axes
 ABOVE, BELOW, LEFT, RIGHT, BETWEEN = 0.95, 0.25, 0.95, 0.2, 0.3  # inches: margins
@@ -120,12 +120,14 @@ def _checked(runs: Any, formula: Any) -> tuple[dict[str, Timeline], dict[str, fl
 def stack_of(timeline: Timeline, rank: int, end: int) -> Stack:
     """What `rank` holds over time, by layer."""
     held = timeline.held_by_name(rank)
-    by_layer: dict[str, Steps] = {layer.name: held.get(layer.name, []) for layer in LAYERS}
-    times, layers = stacked(by_layer | {name: steps for name, steps in held.items() if name not in KNOWN}, end)
-    named, others = layers[: len(LAYERS)], layers[len(LAYERS) :]
-    other = [layer.name for layer in LAYERS].index("")
-    named[other] = [sum(values) for values in zip(named[other], *others, strict=True)]
-    return times, named
+    times, by_name = stacked(held, end)
+    layer_of = {layer.name: number for number, layer in enumerate(LAYERS)} | {SENT: MESSAGES}
+    layers = [[0] * len(times) for _ in LAYERS]
+    for name, values in zip(held, by_name, strict=True):
+        if name != accounting.OFFLOADED:
+            number = layer_of.get(name, layer_of[""])
+            layers[number] = [sum(pair) for pair in zip(layers[number], values, strict=True)]
+    return times, layers
 
 
 def _phases(timeline: Timeline, rank: int) -> list[Phase]:

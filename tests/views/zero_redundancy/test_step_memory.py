@@ -35,9 +35,12 @@ def test_every_layer_is_as_high_as_the_bytes_held_under_its_name_and_stands_on_t
     timeline = step(stage).timeline
     (axes,) = views.step_memory({"one": timeline}, rank=rank).axes
     held = timeline.held_by_name(rank)
-    times, heights = stacked({layer.name: held.get(layer.name, []) for layer in LAYERS}, timeline.makespan)
+    times, by_name = stacked(held, timeline.makespan)
+    heights = dict(zip(held, map(np.array, by_name), strict=True))
+    heights["received"] = heights["received"] + heights.pop("sent")  # one layer: messages
     floor = np.zeros(len(times))
-    for layer, of_layer in zip(LAYERS, heights, strict=True):
+    for layer in LAYERS:
+        of_layer = heights.get(layer.name, np.zeros(len(times)))
         if any(of_layer):
             drawn = area(axes, layer)
             for time, low, height in zip(times, floor, of_layer, strict=True):
