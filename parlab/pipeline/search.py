@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
+from parlab.arguments import amount, whole
 from parlab.pipeline.actions import Action
 from parlab.pipeline.bounds import lower_bound
 from parlab.pipeline.memory import Limit, limit_tables
@@ -59,7 +61,7 @@ def zb_auto(
 
     Args:
         memory_limit: chunks a rank, or a `MemoryLimit` in bytes. None: no limit.
-        tries: of the local search. None: up to 700, fewer the longer each takes.
+        tries: of the local search. None: as many as the seconds allow, or up to 250, fewer the longer each takes.
         seconds: after which no further try begins, which makes the result depend on the machine. None: no limit.
         metric: what is to be short, `longest_stage` or `makespan` (see `ScheduleTimeline.bubble_fraction`).
 
@@ -73,10 +75,10 @@ def zb_auto(
     (27, 24)
     """
     check_sizes(p=p, m=m)
-    limits, whole, _ = limit_tables(memory_limit, p, p)
+    limits, activation, _ = limit_tables(memory_limit, p, p)
     fits = [
         min(m, int(limit // kept)) if kept and limit < math.inf else m
-        for limit, kept in zip(limits, whole, strict=True)
+        for limit, kept in zip(limits, activation, strict=True)
     ]
     if min(fits) < 1:
         raise ValueError(f"memory_limit={memory_limit!r}: a rank must be able to keep the activations of one chunk")
@@ -144,7 +146,11 @@ def improve(
     (13, 12)
     """
     check_metric(metric)
+    tries = None if tries is None else whole("tries", tries, 0)
+    if seconds is not None:
+        amount("seconds", seconds)
     validate(schedule, memory_limit)
+    costs = replace(costs, pair=None, optimizer=None)  # neither changes the order that is best
     rows = skeleton_of(schedule.actions)
     filler = Filler(rows, costs, memory_limit)
     random_number = random.Random(0).random
@@ -154,9 +160,11 @@ def improve(
     times, better = [order(start)[0]], [(0, start)]
     current = Filled(rows, math.inf, math.inf)
     eager: list[float] = [2] * len(rows)
-    tries = min(700, 250_000 // len(filler.steps)) if tries is None else tries
+    if tries is None:
+        tries = min(250, 60_000 // len(filler.steps)) if seconds is None else sys.maxsize - 1
     stop = math.inf if seconds is None else time.monotonic() + seconds
-    least = lower_bound(len(rows), schedule.num_microbatches, costs, memory_limit, like=schedule, metric=metric)
+    sizes = len(rows), schedule.num_microbatches
+    least = lower_bound(*sizes, costs, memory_limit, like=schedule, metric=metric) if tries else math.inf
     for number in range(1, tries + 1):
         best = better[-1][1]
         if order(best)[0] <= least or time.monotonic() > stop:
@@ -165,7 +173,7 @@ def improve(
         before = rows[rank], eager[rank]
         if number == 1:
             pass  # the order as it is given, its W's placed anew
-        elif random_number() < 0.3:
+        elif random_number() < 0.7:
             eager[rank] = int(random_number() * MOST_EAGER)
         else:
             rows[rank] = _moved(rows[rank], random_number(), random_number())
