@@ -2,7 +2,7 @@
 
 from parlab.sequence.allgather import allgather_attention, allgather_attention_backward, allgather_cost
 from parlab.sequence.analysis import AttentionAnalysis, HeadPattern, analyse_attention, stem
-from parlab.sequence.attention_split import split_by_attention
+from parlab.sequence.attention_split import split_by_attention, weight_cut
 from parlab.sequence.balance import (
     causal_work,
     head_tail,
@@ -120,6 +120,7 @@ __all__ = [
     "usp_attention_backward",
     "usp_cost",
     "usp_time",
+    "weight_cut",
     "window_attention",
     "window_attention_backward",
     "window_cost",

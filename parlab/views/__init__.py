@@ -4,9 +4,13 @@ from parlab.views import display
 from parlab.views.all_reduce.blocks import all_reduce_steps
 from parlab.views.all_reduce.crossings import all_reduce_times
 from parlab.views.all_reduce.explore import collectives, explore_collectives
+from parlab.views.attention.cuts import attention_cuts
 from parlab.views.attention.explore import explore_ring_masks, explore_ring_overlap, ring_overlap
 from parlab.views.attention.growth import ring_growth
+from parlab.views.attention.levels import memory_levels
 from parlab.views.attention.masks import ring_masks
+from parlab.views.attention.methods import attention_map, explore_long_sequences
+from parlab.views.attention.packed import packed_ring, work_loads
 from parlab.views.attention.steps import ring_steps
 from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves
@@ -37,6 +41,8 @@ __all__ = [
     "ORDERS",
     "all_reduce_steps",
     "all_reduce_times",
+    "attention_cuts",
+    "attention_map",
     "bubble_and_memory",
     "bytes_in_and_out",
     "bytes_sent",
@@ -45,6 +51,7 @@ __all__ = [
     "compare_timelines",
     "deadlock",
     "explore_collectives",
+    "explore_long_sequences",
     "explore_ring_masks",
     "explore_ring_overlap",
     "explore_schedules",
@@ -56,7 +63,9 @@ __all__ = [
     "kept_activations",
     "lanes_of",
     "loss_curves",
+    "memory_levels",
     "model_state_memory",
+    "packed_ring",
     "pipeline",
     "predict",
     "prediction",
@@ -73,6 +82,7 @@ __all__ = [
     "tensor",
     "timeline",
     "two_ranks",
+    "work_loads",
     "wrong_gradients",
     "zero",
     "zero_traffic",
