@@ -112,7 +112,7 @@ HINTS: dict[str, tuple[str, str, str]] = {
     ),
     "03.cuts": (
         "If you knew the best first p − 1 cuts for every place of the last one, how would you find the next?",
-        "The least sum of n chunks that end at b: the least of n − 1 chunks that end at a ≤ b − shortest, plus crossing[b].",
+        "The least sum of n chunks up to b: the least of n − 1 chunks up to some a ≤ b − shortest, plus crossing[b].",
         """def cuts(crossing, ranks, shortest):
     S = len(crossing) - 1
     best = {0: (0.0, [])}                    # where the last chunk ends: its sum, and the cuts

@@ -182,14 +182,14 @@ def explore_long_sequences() -> Explorer:
     """Sliders for `attention_map`: the method, the reader's point, the heads, the node, the cluster."""
 
     def draw(method: str, S: int, size: int, H: int, G: int, node: int, cluster: Cluster) -> Picture:
-        return attention_map(S, size, H=H, G=G, cluster=replace(cluster, ranks_per_node=node), method=method)
+        return attention_map(S, size, H=H, G=min(G, H), cluster=replace(cluster, ranks_per_node=node), method=method)
 
     controls = {
         "method": choice("method", [(name, name) for name in (FASTEST, *METHODS)], FASTEST),
         "S": steps("tokens S", [(str(s), s) for s in LENGTHS], 131072),
         "size": steps("ranks P", [(str(p), p) for p in RANKS], 16),
         "H": steps("query heads H", [(str(n), n) for n in (8, 16, 32, 64, 128)], 32),
-        "G": steps("K/V heads G", [(str(n), n) for n in (1, 2, 4, 8)], 8),
+        "G": steps("K/V heads G", [(str(n), n) for n in (1, 2, 4, 8, 16, 32)], 8),
         "node": steps("ranks a node", [(str(n), n) for n in (4, 8, 16, 64)], 8),
         "cluster": choice("cluster", [(c.name, c) for c in (DGX_H100, DGX_A100, CLASSROOM)], DGX_H100),
     }
