@@ -9,7 +9,7 @@ from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import Picture, framed, title
 from parlab.world.units import format_bytes
 
-BARS = (("bytes that a block keeps", theme.KINDS["compute"].color), ("work made again, of a forward", "#E08214"))
+BARS = (("bytes that a block keeps", theme.KINDS["compute"].color), ("work made again, of a forward", "#BDBDBD"))
 
 
 def memory_levels(config: LlamaConfig, S: int, size: int, *, B: int = 1, itemsize: int = 2) -> Picture:
@@ -39,7 +39,7 @@ def memory_levels(config: LlamaConfig, S: int, size: int, *, B: int = 1, itemsiz
     ]
     height = 3.7
     figure = Picture("\n".join([headline, *rows]), theme.WIDTH, height)
-    values = [list(kept.values()), list(again.values())]
+    values: list[list[float]] = [list(kept.values()), list(again.values())]
     texts = [[format_bytes(x) for x in values[0]], [f"{100 * x:.0f} %" for x in values[1]]]
     for number, (name, color) in enumerate(BARS):
         left, width, most = 0.95 + 5.0 * number, 3.6, max(values[number])
