@@ -142,7 +142,7 @@ def test_no_seconds_no_tries():
         (lambda: v_controlled(4, 8, memory_limit=1), "memory_limit=1: a rank must be able to keep two chunks"),
         (lambda: improve(one_f_one_b(2, 4)), "0B0 is a full backward"),
         (lambda: improve(zb_h1(3, 4), memory_limit=2), "rank 0 keeps 3 activations"),
-        (lambda: MemoryLimit(-1), "limit=-1: must be at least 0"),
+        (lambda: MemoryLimit(-1), "limit=-1: must be a number, at least 0"),
         (lambda: validate(zb_h1(2, 2), MemoryLimit(4, 1, 2)), "pending=2 is more than activation=1"),
     ],
 )
