@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -178,6 +180,46 @@ def test_block_time_equals_the_clock_to_the_picosecond_forward_and_backward(size
         sum(block_time(serial.config, B, S, size, 8, CLASSROOM, backward=back, **options)) for back in (False, True)
     )
     assert spans == [forward, forward + backward]
+
+
+TWO_A_NODE = replace(CLASSROOM, ranks_per_node=2)
+
+
+@both_ways
+@pytest.mark.parametrize("heads", [8, 2])
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_block_time_equals_the_clock_to_the_picosecond_where_rings_leave_nodes_of_2(size, heads, sequence_parallel):
+    serial, options = model(num_key_value_heads=heads), {"sequence_parallel": sequence_parallel}
+    done = run(backward_of_block, size, serial, overlap=False, cluster=TWO_A_NODE, **options)
+    passes = (block_time(serial.config, B, S, size, 8, TWO_A_NODE, backward=back, **options) for back in (False, True))
+    assert done.timeline.makespan == sum(map(sum, passes))
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_block_time_of_a_hierarchical_all_reduce_equals_the_clock(size):
+    serial = model(num_key_value_heads=8)
+
+    def hierarchical(comm, x):
+        return comm.all_reduce(x, algorithm="hierarchical", ranks_per_node=2)
+
+    def program(comm):
+        block = ParallelLlama.from_full(comm, serial).blocks[0]
+        for part in (block.attention, block.mlp):
+            part.leave = part.leave._replace(forward=hierarchical)
+        block.forward(np.ones((B, S, E)))
+
+    found = run(program, size, cluster=TWO_A_NODE).timeline.makespan
+    assert found == sum(block_time(serial.config, B, S, size, 8, TWO_A_NODE, algorithm="hierarchical"))
+
+
+@pytest.mark.parametrize(
+    ("node", "algorithm", "message"),
+    [(8, "tree", "knows ring and hierarchical"), (3, "hierarchical", "needs whole nodes of 3 ranks")],
+)
+def test_block_time_refuses_unknown_algorithms_and_nodes_that_are_not_filled(node, algorithm, message):
+    cluster = replace(CLASSROOM, ranks_per_node=node)
+    with pytest.raises(ValueError, match=message):
+        block_time(config(), B, S, 4, 8, cluster, algorithm=algorithm)
 
 
 @both_ways
