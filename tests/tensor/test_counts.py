@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 
 from parlab import Cluster, run
-from parlab.nn.counting import itemize
 from parlab.nn.llama import LlamaConfig
-from parlab.tensor import ParallelLlama, block_collectives, block_time, llama_kept_by_place, model_collectives, traffic
+from parlab.tensor import (
+    ParallelLlama,
+    block_collectives,
+    block_time,
+    kept_items,
+    llama_kept_by_place,
+    model_collectives,
+    traffic,
+)
 from parlab.world import CLASSROOM
 from tests.tensor.models import SIZES, B, S, config, model, text
 
@@ -229,9 +236,7 @@ def test_kept_bytes_of_a_llama_block_equal_the_closed_form_byte_for_byte(size, h
     serial, options = model(num_key_value_heads=heads), {"sequence_parallel": sequence_parallel}
 
     def program(comm):
-        found = itemize(forward_of_block(comm, serial, **options)[2])
-        places = {place: f"{place.split('.')[0]}.{place.split('.')[-1]}" for place in found if "tables" not in place}
-        return {short: found[place] for place, short in places.items()}
+        return kept_items(forward_of_block(comm, serial, **options)[2])
 
     expected = llama_kept_by_place(serial.config, B, S, size, 8, **options)
     assert run(program, size).results == [expected] * size
