@@ -25,6 +25,10 @@ lint: $(VENV)/test.stamp         ## Check style, types, and the arrows between t
 bench: $(VENV)/lab.stamp         ## Measure speed; ONLY=world runs one benchmark.
 	$(BIN)/python -m benchmarks $(ONLY)
 
+book: $(VENV)/test.stamp         ## Build the reading edition, to be opened in a browser without a server.
+	$(BIN)/python -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/book
+	@echo "Open build/book/docs/index.html"
+
 notebooks: $(VENV)/lab.stamp     ## Run every notebook again, store its outputs, draw README's picture.
 	$(BIN)/python tools/store_outputs.py notebooks
 	$(BIN)/python tools/draw_first_screen.py
@@ -50,4 +54,4 @@ $(BIN)/python:
 		python3-venv). To name one yourself: make PYTHON=/path/to/python3))
 	$(PYTHON) -m venv $(VENV)
 
-.PHONY: help lab test lint bench notebooks constraints clean
+.PHONY: help lab test lint bench book notebooks constraints clean

@@ -22,6 +22,15 @@ def test_importing_parlab_loads_neither_drawing_nor_testing_libraries():
     assert heavy.isdisjoint(loaded)
 
 
+def test_in_ci_hypothesis_draws_the_same_examples_every_time():
+    asked = "from tests import conftest; from hypothesis import settings; print(settings.default.derandomize)"
+    command = [sys.executable, "-c", asked]
+    said = subprocess.run(
+        command, check=True, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "CI": "true"}
+    )
+    assert said.stdout.strip() == "True"
+
+
 def test_conda_lists_the_same_packages_with_the_same_bounds_as_pip():
     text = (ROOT / "environment.yml").read_text(encoding="utf-8")
     listed = set(re.findall(r"^ +- ([\w-]+[>=]\S+)$", text, re.MULTILINE))
@@ -59,6 +68,7 @@ def test_readme_lists_every_notebook_and_links_only_to_what_exists():
     ("module", "forbidden"),
     [
         ("arrays", "from parlab import world"),
+        ("arguments", "from parlab import world"),
         ("world/run", "import parlab.nn.attention"),
         ("nn/stage", "import parlab.sequence.stage"),
         ("nn/stage", "import numpy"),

@@ -51,6 +51,11 @@ def sections(notebook: NotebookNode) -> list[Section]:
     return found
 
 
+def anchor(title: str) -> str:
+    """What a link to a heading is called in JupyterLab."""
+    return title.replace(" ", "-")
+
+
 def core_minutes(notebook: NotebookNode) -> int:
     """Minutes of the first screen and of all sections that are not further."""
     return sum(section.minutes for section in sections(notebook) if not section.further)
@@ -72,7 +77,7 @@ def with_minutes(notebook: NotebookNode, text: str) -> str:
         if title not in known:
             raise ValueError(f"the map names the section {title!r}; the notebook has {', '.join(filter(None, known))}")
         further = "*further:* " if known[title].further else ""
-        return f"| {further}[{title}](#{title.replace(' ', '-')}) | {known[title].minutes} |"
+        return f"| {further}[{title}](#{anchor(title)}) | {known[title].minutes} |"
 
     further = sum(section.minutes for section in known.values() if section.further)
     total = f"Core path: **{core_minutes(notebook)} minutes**. Further: {further} minutes."

@@ -18,6 +18,7 @@ from itertools import product
 
 from array_api_compat import is_cupy_array, is_numpy_array
 
+from parlab.arguments import finite
 from parlab.arrays import Array, exp_, namespace
 
 CAUSAL = 0  # `diagonal` of a block whose query i sees keys 0..i
@@ -240,8 +241,8 @@ def check_inputs(q: Array, k: Array, v: Array, *, causal: bool, scale: float | N
         raise ValueError(f"{H} query heads do not divide among {k.shape[1]} key/value heads: use a multiple of them")
     if causal and k.shape[2] != S:
         raise ValueError(f"q has sequence length {S} and k {k.shape[2]}: they must be equal")
-    if scale is not None and not math.isfinite(scale):
-        raise ValueError(f"scale={scale!r}: must be a finite number, or None for 1/√D")
+    if scale is not None:
+        finite("scale", scale)
 
 
 def check_gradient(dout: Array, q: Array, out: Array, lse: Array) -> None:

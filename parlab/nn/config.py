@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from parlab.arguments import amount, flag, positive, whole
 from parlab.nn.rotary import rotary_type
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -28,8 +29,8 @@ class LlamaConfig:
     """The fields of `config.json` that matter here, with Hugging Face's defaults.
 
     Raises:
-        ValueError: a size that is not a positive whole number, heads that do not divide, an odd head size, an unknown
-            rope type.
+        ValueError: a size that is not a positive whole number, heads that do not divide, an odd head size, a number out
+            of its range, an unknown rope type.
 
     >>> config = LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=40, num_hidden_layers=2,
     ...                      num_attention_heads=4, num_key_value_heads=2)
@@ -54,7 +55,7 @@ class LlamaConfig:
 
     def __post_init__(self) -> None:
         for name in REQUIRED:
-            _check_whole(name, getattr(self, name))
+            whole(name, getattr(self, name), 1)
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} does not divide among num_attention_heads {self.num_attention_heads}: "
@@ -64,7 +65,7 @@ class LlamaConfig:
         object.__setattr__(self, "num_key_value_heads", self.num_key_value_heads or self.num_attention_heads)
         object.__setattr__(self, "head_dim", self.head_dim or self.hidden_size // self.num_attention_heads)
         for name in ("num_key_value_heads", "head_dim", "max_position_embeddings"):
-            _check_whole(name, getattr(self, name))
+            whole(name, getattr(self, name), 1)
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 f"num_attention_heads {self.num_attention_heads} do not divide among num_key_value_heads "
@@ -73,8 +74,9 @@ class LlamaConfig:
         if self.head_dim % 2:
             raise ValueError(f"head_dim {self.head_dim} is odd: rotary positions turn pairs, so use an even number")
         for name in ("rms_norm_eps", "rope_theta"):
-            if not isinstance(getattr(self, name), int | float) or not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)!r}: a positive number is needed")
+            positive(name, getattr(self, name), finite=True)
+        amount("initializer_range", self.initializer_range)
+        flag("tie_word_embeddings", self.tie_word_embeddings)
         rotary_type(self.rope_scaling)
 
     @classmethod
@@ -144,8 +146,3 @@ def _split_rope(parameters: Any) -> dict[str, Any]:
     scaling = {name: value for name, value in parameters.items() if value is not None}
     apart = {name: scaling.pop(name) for name in ("rope_theta", "partial_rotary_factor") if name in scaling}
     return apart | {"rope_scaling": scaling}
-
-
-def _check_whole(name: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}={value!r}: a whole number, 1 or more, is needed")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import parlab.arrays
+from parlab.arguments import positive, whole
 from parlab.arrays import Array, namespace
 
 ALPHABET = " aeinorst"
@@ -41,10 +42,8 @@ class MarkovSource:
     def __init__(self, alphabet: str = ALPHABET, *, order: int = 2, concentration: float = 0.3, seed: int = 0) -> None:
         if len(set(alphabet)) != len(alphabet) or len(alphabet) < 2:
             raise ValueError(f"alphabet={alphabet!r}: two or more characters are needed, each of them once")
-        if not isinstance(order, int) or order < 1:
-            raise ValueError(f"order={order!r}: a whole number, 1 or more, is needed")
-        if not concentration > 0:
-            raise ValueError(f"concentration={concentration!r}: a positive number is needed")
+        whole("order", order, 1)
+        positive("concentration", concentration, finite=True)
         self.alphabet, self.order, self.vocab_size = alphabet, order, len(alphabet)
         contexts = self.vocab_size**order
         draw = parlab.arrays.generator(seed)
@@ -73,8 +72,7 @@ class MarkovSource:
         Raises:
             ValueError: a negative number of characters.
         """
-        if context < 0:
-            raise ValueError(f"context={context!r}: 0 or more characters are needed")
+        whole("context", context, 0)
         xp = namespace(self.transitions)
         V, seen = self.vocab_size, min(context, self.order)
         joint = xp.reshape(self.stationary[:, None] * self.transitions, (-1, V**seen, V))
@@ -87,8 +85,7 @@ class MarkovSource:
         Raises:
             ValueError: a length that is not positive.
         """
-        if length < 1:
-            raise ValueError(f"length={length!r}: 1 or more characters are needed")
+        whole("length", length, 1)
         return sum(self.floor(min(t + 1, self.order)) for t in range(length)) / length
 
     def batch(self, step: int, *, batch_size: int, length: int, seed: int = 0, xp: Any = None) -> tuple[Array, Array]:
@@ -99,8 +96,8 @@ class MarkovSource:
         Raises:
             ValueError: a size that is not positive.
         """
-        if batch_size < 1 or length < 1:
-            raise ValueError(f"batch_size={batch_size!r}, length={length!r}: both must be 1 or more")
+        whole("batch_size", batch_size, 1)
+        whole("length", length, 1)
         draw = parlab.arrays.generator(seed, step)
         np = namespace(self.transitions)
         context = draw.choice(len(self.stationary), size=batch_size, p=self.stationary)  # [B]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from parlab.arguments import amount
 from parlab.arrays import Array, asarray, generator, namespace
 from parlab.nn.activation import dropout, dropout_backward, gelu, gelu_backward
 from parlab.nn.layers import Block, merge_heads, split_heads
@@ -29,8 +30,7 @@ class Dropout(Stage):
     """
 
     def __init__(self, rate: float, seed: int = 0) -> None:
-        if not 0 <= rate < 1:
-            raise ValueError(f"rate={rate!r}: a share of at least 0 and less than 1 is needed")
+        amount("rate", rate, below=1)
         self.rate, self.draw = rate, generator(seed)
         self.weights: Weights = {}
         self.weight_names = ()

@@ -20,6 +20,7 @@ from typing import Any
 from safetensors import SafetensorError, deserialize, safe_open
 from safetensors.numpy import save
 
+from parlab.arguments import whole
 from parlab.arrays import Array, from_bfloat16, nbytes
 
 CONFIG = "config.json"
@@ -81,17 +82,17 @@ def write_folder(
     Raises:
         ValueError: `max_shard_bytes` is not positive.
     """
-    if max_shard_bytes is not None and max_shard_bytes < 1:
-        raise ValueError(f"max_shard_bytes={max_shard_bytes!r}: a positive number of bytes is needed, or None")
+    if max_shard_bytes is not None:
+        whole("max_shard_bytes", max_shard_bytes, 1, ", or None")
     folder = Path(folder)
     parts = list(_split(weights, max_shard_bytes))
-    whole = len(parts) == 1
-    names = [WHOLE] if whole else [PART.format(part=i + 1, parts=len(parts)) for i in range(len(parts))]
+    alone = len(parts) == 1
+    names = [WHOLE] if alone else [PART.format(part=i + 1, parts=len(parts)) for i in range(len(parts))]
     index = {
         "metadata": {"total_size": sum(nbytes(x) for x in weights.values())},
         "weight_map": {name: file for file, part in zip(names, parts, strict=True) for name in part},
     }
-    texts = {CONFIG: config} if whole else {CONFIG: config, INDEX: index}
+    texts = {CONFIG: config} if alone else {CONFIG: config, INDEX: index}
 
     folder.mkdir(parents=True, exist_ok=True)
     stale = {path for path in folder.glob("model*.safetensors*") if path.name not in {*names, *texts}}

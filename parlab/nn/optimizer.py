@@ -7,10 +7,12 @@ Sources: Loshchilov and Hutter 2019, "Decoupled weight decay regularization", al
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from parlab.arrays import Array, namespace
+from parlab.arguments import amount, positive, whole
+from parlab.arrays import Array, is_array, namespace
 from parlab.nn.stage import Gradients
 
 PIECE = 65536  # numbers updated at once: weight, gradient and moments of a piece stay in a core's cache
@@ -42,18 +44,20 @@ class AdamW:
 
     def __post_init__(self) -> None:
         for name in ("lr", "eps", "weight_decay"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}={getattr(self, name)!r}: a number that is not negative is needed")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas={self.betas!r}: two numbers are needed, each at least 0 and less than 1")
+            amount(name, getattr(self, name))
+        if not isinstance(self.betas, Sequence) or len(self.betas) != 2:
+            raise ValueError(f"betas={self.betas!r:.60}: two numbers are needed")
+        for beta in self.betas:
+            amount("betas", beta, below=1)
 
     def step(self, weights: Mapping[str, Array], gradients: Mapping[str, Array], lr: float | None = None) -> None:
         """Change every weight in place, by its gradient of the same name; `lr` instead of the optimizer's, if given.
 
         Raises:
-            ValueError: the names, or the shapes under a name, differ.
+            ValueError: no floating arrays; the names, or the shapes under a name, differ; `lr` is no learning rate.
         """
         _check_alike(weights, gradients)
+        amount("lr", self.lr if lr is None else lr)
         self.steps += 1
         for name, weight in weights.items():
             if name not in self.moments:
@@ -67,11 +71,11 @@ class AdamW:
         """One update in place of a weight, or a shard of it, and its two moments; `step` counts from 1.
 
         Raises:
-            ValueError: `step` is 0, as if it counted from there.
+            ValueError: `step` is 0, as if it counted from there; `lr` is no learning rate.
         """
-        if step < 1:
-            raise ValueError(f"step={step!r}: steps count from 1")
+        whole("step", step, 1)
         lr = self.lr if lr is None else lr
+        amount("lr", lr)
         flat = [namespace(x).reshape(x, (-1,), copy=False) for x in (weight, gradient, mean, square)]
         for start in range(0, weight.size, PIECE):
             w, g, m, v = (x[start : min(start + PIECE, weight.size)] for x in flat)
@@ -109,8 +113,7 @@ def clip_factor(norm: float, max_norm: float) -> float:
     Raises:
         ValueError: `max_norm` is not positive.
     """
-    if not max_norm > 0:
-        raise ValueError(f"max_norm={max_norm!r}: a positive number is needed")
+    positive("max_norm", max_norm)
     return min(1.0, max_norm / norm) if norm > 0 else 1.0
 
 
@@ -121,7 +124,12 @@ def clip_gradients(gradients: Mapping[str, Array], max_norm: float) -> tuple[Gra
     >>> clipped, norm = clip_gradients({"a": np.array([3.0]), "b": np.array([4.0])}, max_norm=1.0)
     >>> norm, round(float(clipped["b"][0]), 3)
     (5.0, 0.8)
+
+    Raises:
+        ValueError: no floating arrays by name, or `max_norm` is not positive.
     """
+    _check_arrays("gradients", gradients)
+    positive("max_norm", max_norm)
     norm = gradient_norm(gradients)
     factor = clip_factor(norm, max_norm)
     return ({name: gradient * factor for name, gradient in gradients.items()} if factor < 1 else dict(gradients)), norm
@@ -146,7 +154,17 @@ def warmup_cosine(step: int, *, peak: float, warmup_steps: int, total_steps: int
     return floor + (peak - floor) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def _check_alike(weights: Mapping[str, Array], gradients: Mapping[str, Array]) -> None:
+def _check_arrays(name: str, arrays: Any) -> None:
+    if not isinstance(arrays, Mapping):
+        raise ValueError(f"{name}={arrays!r:.60}: arrays by name are needed")
+    for key, x in arrays.items():
+        if not is_array(x) or not namespace(x).isdtype(x.dtype, "real floating"):
+            raise ValueError(f"{name}[{key!r}]={x!r:.60}: an array of a floating dtype is needed")
+
+
+def _check_alike(weights: Any, gradients: Any) -> None:
+    _check_arrays("weights", weights)
+    _check_arrays("gradients", gradients)
     if weights.keys() != gradients.keys():
         odd = sorted(weights.keys() ^ gradients.keys())
         raise ValueError(f"weights and gradients have different names: {', '.join(odd[:3])} on one side only")

@@ -13,7 +13,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from parlab.arrays import Array, namespace
+from parlab.arguments import one_of, positive, whole
+from parlab.arrays import Array, is_array, namespace
 
 Tables = tuple[Array, Array]  # cos and signed sin: [S, D], or [B, 1, S, D] where the rows of a batch differ
 
@@ -60,7 +61,11 @@ def rotary_tables(
         theta: the base; pair i turns by theta^(−2i/D) radians a token.
         scaling: None, or Hugging Face's `rope_scaling`, of type `linear` or `llama3`.
         dtype: of the tables; float64 when None.
+
+    Raises:
+        ValueError: positions that are no array of numbers; and as `inverse_frequencies`.
     """
+    _check_positions(positions)
     xp = namespace(positions)
     frequencies = inverse_frequencies(xp, head_dim, theta, scaling)
     angles = xp.astype(positions, xp.float64)[..., None] * frequencies  # [S, D/2]
@@ -86,6 +91,8 @@ class Rotary:
         scaling: Mapping[str, Any] | None = None,
         positions: Array | None = None,
     ) -> None:
+        if positions is not None:
+            _check_positions(positions)
         self.head_dim, self.theta, self.scaling, self.positions = head_dim, theta, scaling, positions
         self._made: tuple[Any, Tables] | None = None
         self._making = threading.Lock()  # ranks that share a model share its tables: what they hold must not vary
@@ -107,6 +114,12 @@ class Rotary:
             return self._made[1]
 
 
+def _check_positions(positions: Any) -> None:
+    numbers = is_array(positions) and namespace(positions).isdtype(positions.dtype, ("integral", "real floating"))
+    if not numbers or positions.ndim not in (1, 2):
+        raise ValueError(f"positions={positions!r:.60}: an array of numbers, [S] or [B, S], is needed")
+
+
 def inverse_frequencies(xp: Any, head_dim: int, theta: float, scaling: Mapping[str, Any] | None = None) -> Array:
     """Radians a token by which each pair turns: `[D/2]`.
 
@@ -117,8 +130,9 @@ def inverse_frequencies(xp: Any, head_dim: int, theta: float, scaling: Mapping[s
     Raises:
         ValueError: an odd head size, an unknown type, or a value that the type needs and lacks.
     """
-    if head_dim < 2 or head_dim % 2:
+    if whole("head_dim", head_dim, 2) % 2:
         raise ValueError(f"head_dim={head_dim!r}: an even number is needed, because pairs are turned")
+    positive("theta", theta, finite=True)
     frequencies = theta ** (-2 * xp.arange(head_dim // 2, dtype=xp.float64) / head_dim)
     kind = rotary_type(scaling)
     if kind == "default" or scaling is None:
@@ -148,12 +162,9 @@ def rotary_type(scaling: Mapping[str, Any] | None) -> str:
     if not isinstance(scaling, Mapping):
         raise ValueError(f"rope_scaling={scaling!r}: an object with a type is needed")
     kind = scaling.get("rope_type", scaling.get("type", "default"))  # "type" in older files
-    if kind not in NEEDED:
-        raise ValueError(f"rope_scaling has the type {kind!r}: known are {', '.join(NEEDED)}")
+    one_of("rope_scaling: type", kind, tuple(NEEDED))
     for name in NEEDED[kind]:
-        value = scaling.get(name)
-        if not isinstance(value, int | float) or value <= 0:
-            raise ValueError(f"rope_scaling of type {kind!r} has {name}={value!r}: a positive number is needed")
+        positive(f"rope_scaling of type {kind!r}: {name}", scaling.get(name), finite=True)
     if kind == "llama3" and scaling["low_freq_factor"] >= scaling["high_freq_factor"]:
         raise ValueError(
             f"rope_scaling has low_freq_factor={scaling['low_freq_factor']!r} and "

@@ -56,8 +56,10 @@ def lower(schedule: Schedule) -> Program:
     """The columns of a schedule.
 
     Raises:
-        ValueError: the schedule is incomplete, does something twice, or uses what its rank does not have yet.
+        ValueError: no schedule, or it is incomplete, does something twice, or uses what its rank does not have yet.
     """
+    if not isinstance(schedule, Schedule):
+        raise ValueError(f"schedule={schedule!r:.60}: must be a Schedule")
     actions: list[Action] = []
     rank: list[int] = []
     first = [0]

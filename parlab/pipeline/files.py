@@ -20,12 +20,12 @@ _NUMBER = "([0-9]{1,9})"
 _COMPUTE = re.compile(f"{_NUMBER}(F|B|I|W|BW){_NUMBER}")
 _PAIR = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
 _MESSAGE = re.compile(f"{_NUMBER}(SEND_F|RECV_F|SEND_B|RECV_B){_NUMBER}")
-_WEIGHTS = re.compile(f"{_NUMBER}(UNSHARD|RESHARD|REDUCE_GRAD)")
+_WEIGHTS = re.compile(f"{_NUMBER}(UNSHARD|RESHARD|REDUCE_GRAD|WAIT_REDUCE_GRAD)[0-9]*")  # a number says nothing
 
 
 class Communication(NamedTuple):
-    """A cell that computes nothing: `SEND_F`, `RECV_F`, `SEND_B` or `RECV_B` of a microbatch, or what gathers, frees or
-    reduces a stage's sharded weights, which has no microbatch."""
+    """A cell that computes nothing: `SEND_F`, `RECV_F`, `SEND_B` or `RECV_B` of a microbatch, or what gathers or
+    frees a stage's sharded weights, reduces their gradient or waits for that, which has no microbatch."""
 
     kind: str
     stage: int

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
+from parlab.arguments import amount, whole
+
 
 def partition(
     num_layers: int,
@@ -83,15 +85,13 @@ def _divide(
 
 def _check(num_layers: int, num_stages: int, costs: Sequence[float] | None, embedding: float, head: float) -> None:
     for name, number in (("num_layers", num_layers), ("num_stages", num_stages)):
-        if not isinstance(number, int) or number < 1:
-            raise ValueError(f"{name}={number!r}: must be a whole number, at least 1")
+        whole(name, number, 1)
     if num_layers < num_stages:
         raise ValueError(
             f"num_layers={num_layers}, num_stages={num_stages}: each stage needs a layer, use at most {num_layers}"
         )
-    if costs is not None and len(costs) != num_layers:
-        raise ValueError(f"costs has {len(costs)} numbers for {num_layers} layers: give one a layer")
+    if costs is not None and (not isinstance(costs, Sequence) or len(costs) != num_layers):
+        raise ValueError(f"costs={costs!r:.60}: a list of {num_layers} numbers is needed, one a layer")
     named = [("embedding", embedding), ("head", head), *((f"costs[{i}]", cost) for i, cost in enumerate(costs or ()))]
     for name, value in named:
-        if not 0 <= value < math.inf:
-            raise ValueError(f"{name}={value!r}: must be at least 0, and finite")
+        amount(name, value)

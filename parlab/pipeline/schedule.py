@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 from parlab.pipeline import files
 from parlab.pipeline.actions import KINDS, Action, Pair, Slot
@@ -36,7 +38,10 @@ class Schedule:
     name: str = field(compare=False)
 
     def __init__(self, ranks: Iterable[Iterable[Slot]], name: str = "") -> None:
-        object.__setattr__(self, "ranks", tuple(tuple(row) for row in ranks))
+        try:
+            object.__setattr__(self, "ranks", tuple(tuple(row) for row in ranks))
+        except TypeError:
+            raise ValueError(f"ranks={ranks!r:.60}: give a list of actions for each rank") from None
         object.__setattr__(self, "name", name)
         for rank, row in enumerate(self.ranks):
             for position, slot in enumerate(row):
@@ -130,13 +135,18 @@ def _flat(row: Iterable[Slot]) -> Iterator[Action]:
 def _check_slot(slot: Slot, rank: int, position: int) -> None:
     if type(slot) is Action:
         kind, stage, microbatch = slot
-        if kind in KINDS and stage >= 0 and microbatch >= 0:
+        if isinstance(kind, str) and kind in KINDS and _from_0(stage) and _from_0(microbatch):
             return
-    elif type(slot) is Pair and slot.F.kind == "F" and slot.B.kind == "B" and slot.F[1:] != slot.B[1:]:
+    elif type(slot) is Pair and all(type(part) is Action for part in slot) and slot.F[1:] != slot.B[1:]:
         _check_slot(slot.F, rank, position)
         _check_slot(slot.B, rank, position)
-        return
+        if slot.F.kind == "F" and slot.B.kind == "B":
+            return
     raise ValueError(
         f"ranks[{rank}][{position}]={slot!r}: give an Action of kind {', '.join(KINDS)} with stage and microbatch from "
         "0, a Pair of an F and a B that is not its own backward, or None for an idle slot"
     )
+
+
+def _from_0(number: Any) -> bool:
+    return (type(number) is int or (isinstance(number, Integral) and not isinstance(number, bool))) and int(number) >= 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
+from parlab.arguments import whole
 from parlab.pipeline.actions import Action
 from parlab.pipeline.schedule import Schedule
 
@@ -91,7 +92,7 @@ def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = Non
     """
     _check(p=p, m=m, chunks=chunks)
     group = p if group is None else group
-    if group < p or m % group:
+    if whole("group", group) < p or m % group:
         raise ValueError(f"group={group}, m={m}: microbatches go in whole groups of at least p={p}: use a multiple")
 
     def rank(r: int) -> list[Action]:
@@ -160,7 +161,6 @@ def _each(kind: str, stage: int, m: int) -> list[Action]:
 
 def _check(at_least: int = 1, **sizes: int) -> None:
     for name, size in sizes.items():
-        if not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name}={size!r}: must be a whole number, at least 1")
+        whole(name, size, 1)
     if sizes["m"] < at_least:
         raise ValueError(f"m={sizes['m']}: needs at least one microbatch a rank, m ≥ p={at_least}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from parlab.arguments import amount
 from parlab.pipeline.dependencies import Program, lower, pair_rows
 from parlab.pipeline.replay import replay
 from parlab.pipeline.schedule import Schedule
@@ -41,8 +41,8 @@ class Costs:
         for field in fields(self):
             cost = getattr(self, field.name)
             for value in cost if isinstance(cost, Sequence) else [cost]:
-                if cost is not None and not 0 <= value < math.inf:
-                    raise ValueError(f"{field.name}={cost!r}: costs must be at least 0, and finite")
+                if cost is not None or field.name != "pair":
+                    amount(field.name, value)
 
     def per_stage(self, name: str, num_stages: int) -> Sequence[float]:
         """The cost `name` of each stage.
@@ -66,7 +66,7 @@ def simulate(schedule: Schedule, costs: Costs = Costs()) -> ScheduleTimeline:
     A message travels for `costs.transfer` and keeps nobody from computing; ranks never wait to send.
 
     Raises:
-        ValueError: the schedule cannot run (see `validate`), or a list of costs does not have one a stage.
+        ValueError: the schedule cannot run (see `validate`), no `Costs`, or a list of them that is not one a stage.
 
     >>> from parlab.pipeline import one_f_one_b
     >>> timeline = simulate(one_f_one_b(p=4, m=8))
@@ -82,6 +82,8 @@ def simulate(schedule: Schedule, costs: Costs = Costs()) -> ScheduleTimeline:
 
 def durations(program: Program, costs: Costs) -> list[Any]:
     """How long each row takes; None for the forward of an atomic pair, whose backward has the duration of both."""
+    if not isinstance(costs, Costs):
+        raise ValueError(f"costs={costs!r:.60}: must be Costs")
     stages = program.schedule.num_stages
     forward, half, weight = (costs.per_stage(n, stages) for n in ("forward", "backward_input", "backward_weight"))
     whole = [i + w for i, w in zip(half, weight, strict=True)]

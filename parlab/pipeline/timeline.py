@@ -112,6 +112,7 @@ class ScheduleTimeline(Timeline):
             [slot.end for slot in idle],
             [slot.peer for slot in idle],
             [f"wait for {slot.needs}" for slot in idle],
+            [max(slot.start, slot.end - slot.travel) for slot in idle],
         )
 
     def _rows(self, rank: int) -> range:
@@ -220,7 +221,8 @@ class ScheduleTimeline(Timeline):
             activation: bytes that one chunk keeps from its F on (M_B), a number or one a stage.
             pending: bytes that are left of them between its I and its W (M_W), a number or one a stage.
             message: bytes of what passes between stages: counted from when `run_schedule` posts its receive or, within
-                the rank, from when it is made, until it is used; what is kept of it then is part of the others.
+                the rank, from when it is made, until it is used; what is kept of it then is part of the others. What is
+                sent counts besides, while it is under way: how long that is, the links say, not the schedule.
 
         Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 2.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from parlab.arguments import whole
 from parlab.pipeline.dependencies import lower
 from parlab.pipeline.replay import replay
 from parlab.pipeline.schedule import Schedule
@@ -37,6 +38,8 @@ def _check_memory(schedule: Schedule, memory_limit: int | Sequence[int]) -> None
     limits = memory_limit if isinstance(memory_limit, Sequence) else [memory_limit] * schedule.num_ranks
     if len(limits) != schedule.num_ranks:
         raise ValueError(f"memory_limit has {len(limits)} numbers for {schedule.num_ranks} ranks: give one a rank")
+    for limit in limits:
+        whole("memory_limit", limit, 0, ", or None for no limit")
     for rank, (actions, limit) in enumerate(zip(schedule.actions, limits, strict=True)):
         kept = 0
         for position, action in enumerate(actions):

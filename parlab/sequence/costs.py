@@ -164,11 +164,12 @@ def score_bytes(S: int, size: int, H: int, itemsize: int, B: int = 1) -> int:
 def forward_bytes_held(S: int, size: int, H: int, G: int, D: int, itemsize: int, B: int = 1) -> int:
     """The most that a rank holds in the forward, beside one block's results: linear in S/P.
 
-    Its q, k, v, out and lse, the K/V that it attends and the K/V that arrives. out and lse are kept in 4 bytes an
-    element, or `itemsize` where that is more.
+    Its q, k, v, out and lse, the K/V that it attends, the K/V that arrives, and the copy of the K/V that leaves: an
+    `isend` copies, so that its memory may be changed at once. (MPI and NCCL forbid that, and hold one K/V less.) out and
+    lse are kept in 4 bytes an element, or `itemsize` where that is more.
 
     >>> forward_bytes_held(S=16384, size=8, H=8, G=8, D=64, itemsize=4) / score_bytes(S=16384, size=8, H=8, itemsize=4)
-    0.03131103515625
+    0.03912353515625
     """
     check_layout(S, size, "contiguous")
     rows, wide = B * (S // size), max(itemsize, 4)
@@ -178,15 +179,16 @@ def forward_bytes_held(S: int, size: int, H: int, G: int, D: int, itemsize: int,
 def backward_bytes_held(S: int, size: int, H: int, G: int, D: int, itemsize: int, B: int = 1) -> int:
     """The most that a rank holds in the backward, beside one block's results: linear in S/P.
 
-    Its q, k, v, dout, out, lse, delta and dq, the K/V that it attends and the K/V that arrives, the dK/dV that it added
-    to and the dK/dV that arrives. lse, delta and the gradients are kept as `forward_bytes_held` says.
+    Its q, k, v, dout, out, lse, delta and dq; the K/V that it attends, that arrives and that leaves; the dK/dV that it
+    added to, that arrives and that leaves. lse, delta and the gradients are kept as `forward_bytes_held` says. Two ranks
+    hold one K/V less where it has left before the block is computed.
     """
     check_layout(S, size, "contiguous")
     rows, wide = B * (S // size), max(itemsize, 4)
-    gradients = rows * (H + min(size, 2) * 2 * G) * D * wide
+    gradients = rows * (H + (1 + 2 * (size > 1)) * 2 * G) * D * wide
     return _shard_bytes(rows, size, H, G, D, itemsize) + rows * H * 2 * (D * itemsize + wide) + gradients
 
 
 def _shard_bytes(rows: int, size: int, H: int, G: int, D: int, itemsize: int) -> int:
-    """q, one's own K/V, and up to two K/V of other ranks: the one attended, and the next."""
-    return rows * (H + (1 + min(size - 1, 2)) * 2 * G) * D * itemsize
+    """q, one's own K/V, up to two K/V of other ranks, the one attended and the next, and the copy that leaves."""
+    return rows * (H + (1 + min(size - 1, 2) + (size > 1)) * 2 * G) * D * itemsize

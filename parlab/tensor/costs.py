@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from parlab.arguments import one_of, whole
 from parlab.nn.config import LlamaConfig
 from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
 from parlab.tensor.shards import check_divides, check_sizes, owners
@@ -193,30 +194,35 @@ def kept_by_place(
 
     In 16 bits, with dropout, they add up to:
 
-    | recompute | tensor parallel             | and sequence parallel     |
-    |-----------|-----------------------------|---------------------------|
-    | none      | sbh (10 + 24/t) + 5 a s² b/t | 34 sbh/t + 5 a s² b/t    |
-    | selective | sbh (10 + 24/t)             | 34 sbh/t                  |
-    | full      | 2 sbh                       | 2 sbh/t                   |
+    =========  ============================  =====================
+    recompute  tensor parallel               and sequence parallel
+    =========  ============================  =====================
+    none       sbh (10 + 24/t) + 5 a s² b/t  34 sbh/t + 5 a s² b/t
+    selective  sbh (10 + 24/t)               34 sbh/t
+    full       2 sbh                         2 sbh/t
+    =========  ============================  =====================
 
     Args:
         s, b, h, a: sequence, batch, hidden size, heads, as the paper has them.
         t: ranks.
 
     Raises:
-        ValueError: heads or tokens do not divide among the ranks.
+        ValueError: a size that is not positive, another `recompute`; heads or tokens do not divide among the ranks.
 
     Source: Korthikanti et al. 2022, table 2.
 
     >>> sum(kept_by_place(s=2048, b=1, h=12288, a=96, t=8).values()) == 2048 * 12288 * 13 + 5 * 96 * 2048**2 // 8
     True
     """
+    for name, number in (("s", s), ("b", b), ("h", h), ("a", a), ("t", t), ("itemsize", itemsize)):
+        whole(name, number, 1)
+    one_of("recompute", recompute, ("none", "selective", "full"))
     check_divides("num_attention_heads", a, t)
     if sequence_parallel:
         check_divides("sequence length", s, t)
-    whole = () if sequence_parallel else WHOLE
+    uncut = () if sequence_parallel else WHOLE
     items = gpt_kept_bytes(s, b, h, a, dropout=dropout, itemsize=itemsize)
-    kept = {name: size if name in whole else size // t for name, size in items.items()}
+    kept = {name: size if name in uncut else size // t for name, size in items.items()}
     if recompute == "full":
         return {"attention_norm.x": kept["attention_norm.x"]}
     return {name: size for name, size in kept.items() if recompute == "none" or name not in SOFTMAX}

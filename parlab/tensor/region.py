@@ -28,17 +28,20 @@ class RegionCache(NamedTuple):
 class ParallelRegion(Stage):
     """`inside`, on this rank's shards, between two conjugate operators.
 
-    | after                | without sequence parallelism       | with it                            |
-    |----------------------|------------------------------------|------------------------------------|
-    | forward, x           | whole, the same on every rank      | S/t tokens                         |
-    | enter                | the same, no message               | whole (all-gather)                 |
-    | inside               | a partial sum of y                 | a partial sum of y                 |
-    | leave                | y, whole (all-reduce)              | S/t tokens of y (reduce-scatter)   |
-    | backward, dy         | whole, the same on every rank      | S/t tokens                         |
-    | leave's backward     | the same, no message               | whole (all-gather)                 |
-    | inside, input part   | a share of dx                      | a share of dx                      |
-    | enter's backward     | dx, whole (all-reduce)             | S/t tokens of dx (reduce-scatter)  |
-    | inside, weight part  | this rank's slices of the gradients, whole: x and dy were (x is gathered again)   |
+    ==================  =============================  =================================
+    after               without sequence parallelism   with it
+    ==================  =============================  =================================
+    forward, x          whole, the same on every rank  S/t tokens
+    enter               the same, no message           whole (all-gather)
+    inside              a partial sum of y             a partial sum of y
+    leave               y, whole (all-reduce)          S/t tokens of y (reduce-scatter)
+    backward, dy        whole, the same on every rank  S/t tokens
+    leave's backward    the same, no message           whole (all-gather)
+    inside, input part  a share of dx                  a share of dx
+    enter's backward    dx, whole (all-reduce)         S/t tokens of dx (reduce-scatter)
+    ==================  =============================  =================================
+
+    The weight part inside then gives this rank's slices of the gradients, whole: x and dy were (x is gathered again).
 
     With sequence parallelism the cache keeps S/t tokens of x, and the backward enters again: one more all-gather, so
     that no rank keeps what all of them have. dx travels while the weight part computes, which does not need it.

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from parlab.arguments import checked_rank, whole
 from parlab.arrays import Array, namespace
 from parlab.nn.config import EMBEDDING, HEAD, LlamaConfig
 from parlab.world.collectives import block_sizes, blocks_of
@@ -42,7 +43,7 @@ def pieces(config: LlamaConfig, rank: int, size: int) -> dict[str, Piece]:
     """What `rank` of `size` owns of each weight of the model, by name.
 
     Raises:
-        ValueError: heads or columns do not divide among the ranks; see `check_sizes`.
+        ValueError: no such rank; heads or columns do not divide among the ranks, see `check_sizes`.
 
     >>> config = LlamaConfig(vocab_size=10, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
     ...                      num_attention_heads=8, num_key_value_heads=2)
@@ -53,6 +54,7 @@ def pieces(config: LlamaConfig, rank: int, size: int) -> dict[str, Piece]:
     Piece(axis=1, start=2, stop=4, owners=2)
     """
     check_sizes(config, size)
+    checked_rank(rank, "rank", size)
     return {name: _piece(config, name, shape, rank, size) for name, shape in config.weight_shapes.items()}
 
 
@@ -129,6 +131,7 @@ def check_sizes(config: LlamaConfig, size: int) -> None:
     Raises:
         ValueError: so it is, with the sizes nearest to the model's that do.
     """
+    whole("size", size, 1)
     check_heads(config.num_attention_heads, config.num_key_value_heads, size)
     check_divides("intermediate_size", config.intermediate_size, size)
     if config.vocab_size < size:

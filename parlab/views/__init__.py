@@ -8,6 +8,7 @@ from parlab.views.attention.growth import ring_growth
 from parlab.views.attention.masks import ring_masks
 from parlab.views.attention.steps import ring_steps
 from parlab.views.bugs.gradients import wrong_gradients
+from parlab.views.bugs.losses import loss_curves
 from parlab.views.schedules.bubbles import bubble_and_memory
 from parlab.views.schedules.explore import explore_schedules, pipeline
 from parlab.views.schedules.schedule import compare_schedules, schedule
@@ -48,6 +49,7 @@ __all__ = [
     "gather_overlap",
     "held_bytes",
     "kept_activations",
+    "loss_curves",
     "model_state_memory",
     "pipeline",
     "predict",

@@ -1,71 +1,14 @@
-"""Checks of arguments: each returns the argument as the code wants it, or says what would be right."""
+"""What this room asks of its arguments, beside what all rooms do."""
 
 from __future__ import annotations
 
-import math
-import numbers
-import operator
 from typing import Any
 
+from parlab.arguments import amount, checked_axis, checked_rank, positive, text, whole
 from parlab.arrays import Array
 from parlab.world import values
 
-
-def whole(name: str, value: Any) -> int:
-    """`value` as an int.
-
-    Raises:
-        ValueError: it is not a whole number.
-    """
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name}={value!r}: must be a whole number") from None
-
-
-def amount(name: str, value: Any) -> None:
-    """Refuse what is not an amount: negative, infinite, not a number.
-
-    Raises:
-        ValueError: so it is.
-    """
-    if not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf:
-        raise ValueError(f"{name}={value!r}: must be a number, at least 0 and finite")
-
-
-def text(name: str, value: Any) -> str:
-    """`value`, a name that a timeline shows.
-
-    Raises:
-        ValueError: it is not a string.
-    """
-    if not isinstance(value, str):
-        raise ValueError(f"{name}={value!r:.60}: must be a string")
-    return value
-
-
-def checked_rank(value: Any, name: str, size: int) -> int:
-    """`value` as a rank of a group of `size`.
-
-    Raises:
-        ValueError: it is none.
-    """
-    rank = whole(name, value)
-    if not 0 <= rank < size:
-        raise ValueError(f"{name}={value!r}: the ranks of this group are 0 to {size - 1}")
-    return rank
-
-
-def checked_axis(value: Any, name: str, x: Array) -> int:
-    """`value` as an axis of `x`, counted from the front.
-
-    Raises:
-        ValueError: it is none.
-    """
-    axis = whole(name, value)
-    if not -x.ndim <= axis < x.ndim:
-        raise ValueError(f"{name}={value!r}: the array has {x.ndim} axes")
-    return axis % x.ndim
+__all__ = ["amount", "checked_axis", "checked_rank", "one_array", "positive", "text", "whole"]
 
 
 def one_array(x: Any) -> Array:

@@ -6,11 +6,10 @@ Times are integer picoseconds, so that sums are exact and every machine computes
 from __future__ import annotations
 
 import math
-import numbers
 from dataclasses import dataclass
 from typing import Any
 
-from parlab.world.arguments import amount, text, whole
+from parlab.world.arguments import amount, positive, text, whole
 
 PICOSECONDS = 10**12  # in a second
 
@@ -18,16 +17,6 @@ PICOSECONDS = 10**12  # in a second
 def picoseconds(seconds: float) -> int:
     """`seconds` rounded to the clock's tick."""
     return round(seconds * PICOSECONDS)
-
-
-def _positive(name: str, value: Any) -> None:
-    if not isinstance(value, numbers.Real) or not float(value) > 0:
-        raise ValueError(f"{name}={value!r}: must be a number greater than 0")
-
-
-def _at_least_1(name: str, value: Any, otherwise: str = "") -> None:
-    if whole(name, value) < 1:
-        raise ValueError(f"{name}={value!r}: must be at least 1{otherwise}")
 
 
 def _one_of(kind: type, name: str, value: Any) -> None:
@@ -52,8 +41,9 @@ class Link:
 
     def __post_init__(self) -> None:
         amount("latency", self.latency)
-        if not isinstance(self.bandwidth, numbers.Real) or not float(self.bandwidth) >= 1:
-            raise ValueError(f"bandwidth={self.bandwidth!r}: must be a number, at least 1 byte a second")
+        positive("bandwidth", self.bandwidth)
+        if self.bandwidth < 1:
+            raise ValueError(f"bandwidth={self.bandwidth!r}: must be at least 1 byte a second")
 
     def picoseconds(self, nbytes: int) -> int:
         """How long a message of `nbytes` holds both ports: α + nβ, the second term rounded half up to a picosecond.
@@ -61,8 +51,7 @@ class Link:
         Raises:
             ValueError: `nbytes` is not a whole number, or negative.
         """
-        if whole("nbytes", nbytes) < 0:
-            raise ValueError(f"nbytes={nbytes!r}: must be at least 0")
+        whole("nbytes", nbytes, 0)
         if self.bandwidth == math.inf:
             return picoseconds(self.latency)
         bandwidth = int(self.bandwidth)
@@ -88,7 +77,7 @@ class Device:
     def __post_init__(self) -> None:
         text("name", self.name)
         for field in ("flops", "memory_bandwidth", "memory"):
-            _positive(field, getattr(self, field))
+            positive(field, getattr(self, field))
 
     def seconds(self, flops: float, nbytes: float) -> float:
         """The roofline: the longer of computing and of moving the bytes.
@@ -129,11 +118,11 @@ class Cluster:
         text("name", self.name)
         for device in self.device if isinstance(self.device, tuple) else (self.device,):
             _one_of(Device, "device", device)
-        _at_least_1("ranks_per_node", self.ranks_per_node)
+        whole("ranks_per_node", self.ranks_per_node, 1)
         _one_of(Link, "intra", self.intra)
         _one_of(Link, "inter", self.inter)
         if self.ports is not None:
-            _at_least_1("ports", self.ports, ", or None for no limit")
+            whole("ports", self.ports, 1, ", or None for no limit")
         text("source", self.source)
 
     @classmethod

@@ -62,7 +62,7 @@ class Comm:
     # Messages
 
     def send(self, x: Value, dst: int, *, label: Any = None) -> None:
-        """Send `x` to rank `dst`; returns when `dst` takes it.
+        """Send `x` to rank `dst`; returns when `dst` takes it. Until then this rank holds it.
 
         Args:
             x: an array, or nested tuples, lists and dicts of arrays.
@@ -100,20 +100,26 @@ class Comm:
         return self._engine.take(self._seat, back)
 
     def isend(self, x: Value, dst: int, *, label: Any = None) -> Request:
-        """Post a send and go on; `x` may be changed at once. Every request must be waited for. See `send`."""
-        return MessageRequest(self, "isend", self._post_send(x, dst, label))
+        """Post a send and go on; `x` may be changed at once. Every request must be waited for. See `send`.
+
+        What is sent is a copy, which counts as held by this rank until it has passed.
+        """
+        return MessageRequest(self, "isend", self._post_send(x, dst, label, copy=True))
 
     def irecv(self, src: int, like: Value, *, label: Any = None) -> Request:
         """Post a receive and go on; `wait()` returns the value, which counts as held from now on. See `recv`."""
         return MessageRequest(self, "irecv", self._post_receive(src, like, label))
 
-    def _post_send(self, x: Value, dst: int, label: Any, call: str = "") -> Message:
+    def _post_send(self, x: Value, dst: int, label: Any, call: str = "", *, copy: bool = False) -> Message:
+        """`copy`: what travels is no longer the caller's memory, and counts as held even where that counts too."""
         try:
             box = self._ways_out[dst]
         except (KeyError, TypeError):  # the first message there, or no rank at all
             box = self._way_out(dst)
-        x = values.checked(x, "x")
-        return self._engine.post_send(self._seat, box, values.copied(x), values.nbytes(x), self._name, label, call=call)
+        x, seat = values.checked(x, "x"), self._seat
+        nbytes = values.nbytes(x)
+        kept = nbytes if copy else seat.uncounted(x)
+        return self._engine.post_send(seat, box, values.copied(x), nbytes, kept, self._name, label, call=call)
 
     def _post_receive(self, src: int, like: Value, label: Any, call: str = "") -> Message:
         try:
@@ -130,7 +136,8 @@ class Comm:
         src = checked_rank(src, "src", self.size)
         return self._ways_in.setdefault(src, self._group.mailbox(self._channel, src, self.rank))
 
-    # Collectives. Every rank of the group calls the same ones in the same order; each waits until all have entered.
+    # Collectives. Every rank of the group calls the same ones in the same order. The calls of all are compared, but on
+    # the simulated clock a rank that enters waits only for the messages that it needs: `barrier` alone waits for all.
 
     def all_reduce(
         self, x: Array, op: str = "sum", algorithm: str | None = None, *, ranks_per_node: int | None = None
@@ -286,7 +293,8 @@ class Comm:
     def split(self, color: int | None, key: int | None = None) -> Comm | None:
         """New groups: the ranks that name the same `color` form one, ordered by `key`, then by rank.
 
-        Takes no simulated time. Every rank of this group calls it.
+        Every rank of this group calls it. It takes no simulated time, but a rank needs the wishes of all to know its
+        group, so nobody leaves before the last one has entered.
 
         Args:
             color: a whole number; None to join no group (the call then returns None).
@@ -295,7 +303,7 @@ class Comm:
         Raises:
             ValueError: `color` or `key` is not a whole number.
         """
-        color = None if color is None else whole("color", color)
+        color = color if color is None else whole("color", int(color) if isinstance(color, bool) else color)
         key = self.rank if key is None else whole("key", key)
         wishes = self._engine.meet(self._seat, self._group, self.rank, "split", "split", (color, key))
         self._splits += 1
@@ -346,7 +354,8 @@ class Comm:
     def hold(self, name: str, *arrays: Value) -> None:
         """Count the memory under these arrays as held by this rank, under `name`, until it dies.
 
-        What arrives in messages is counted without being asked. Memory that is counted already stays as it is.
+        What arrives in messages, and what is sent while it is under way, is counted without being asked. Memory that is
+        counted already stays as it is.
 
         Raises:
             ValueError: a name that is no string, or something else than arrays.

@@ -4,7 +4,9 @@ The rules, at each instant: first everything that ends there ends, and the ranks
 own program until it must wait or compute. Then the messages that are ready (both ends posted) start, ordered by the
 time when they became ready, then the sender's posting number, then the sender; one whose port is busy is passed over.
 A message holds the sender's out-port and the receiver's in-port for latency + bytes/bandwidth; both requests end
-together. A collective is left when its last member has entered. Nothing else takes time.
+together. A collective waits for nobody: a rank that enters runs its own messages at once. Only where the members tell
+each other something by entering (a split), or where some never enter, a rank stays until the last one has. Nothing else
+takes time. The sender holds what it sends until its request ends.
 
 Nothing here depends on how the trace came about, so the same trace gives the same timeline on every machine.
 """
@@ -27,7 +29,7 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
 
     A run that failed is replayed as far as it came; a rank that never moves again waits until the end.
     """
-    size, ranks, src, dst = trace.size, trace.ranks, trace.src, trace.dst
+    size, ranks, src, dst, kept = trace.size, trace.ranks, trace.src, trace.dst, trace.kept
     count = len(src)
     transfer_time = _transfer_times(trace, cluster)
     compute_time = [picoseconds(c.seconds) if c.seconds is not None else -1 for c in trace.computes]
@@ -51,7 +53,7 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
     compute_starts: list[int] = []
     compute_ends: list[int] = []
     compute_names: list[str] = []
-    waits: tuple[list[Any], ...] = ([], [], [], [], [])  # rank, start, end, peer, name
+    waits: tuple[list[Any], ...] = ([], [], [], [], [], [])  # rank, start, end, peer, name, came
 
     ports = _Ports(trace, cluster)
     events = [(0, ~line) for line in range(lines)]  # (time, message that ends) or (time, ~line that runs on)
@@ -68,6 +70,8 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
                 continue
             end_at[message] = now
             ports.release(message)
+            if kept[message]:
+                held[src[message]].append((now, -kept[message], "sent"))
             if sender_line[message] >= 0:
                 free.append(sender_line[message])
             if receiver_line[message] >= 0:
@@ -79,11 +83,14 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
             if stood is not None:
                 waiting_for[line] = None
                 if line < size and now > waiting_since[line]:
-                    _note_wait(waits, trace, rank, waiting_since[line], now, stood, entered)
+                    _note_wait(waits, trace, rank, waiting_since[line], now, stood, entered, ready_at)
             for code, row in programs[line]:
                 if code <= POST_RECEIVE:  # of either end
-                    if code == POST_RECEIVE and trace.nbytes[row]:
-                        held[rank].append((now, trace.nbytes[row], "received"))
+                    if code == POST_RECEIVE:
+                        if trace.nbytes[row]:
+                            held[rank].append((now, trace.nbytes[row], "received"))
+                    elif kept[row]:
+                        held[rank].append((now, kept[row], "sent"))
                     posted[row] += 1
                     if posted[row] == 2:
                         ready_at[row] = now
@@ -110,11 +117,13 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
                         heappush(events, (now + duration, ~line))
                         break
                 elif code == MEET:
+                    if not trace.meetings[row].joint:
+                        continue
                     members = entered[row]
                     members.append(line)
                     waiting_for[line] = (code, row)
                     waiting_since[line] = now
-                    if len(members) == len(trace.meetings[row][1]):
+                    if len(members) == len(trace.meetings[row].members):
                         free.extend(members)
                     break
                 elif code == HOLD:
@@ -138,7 +147,7 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
 
     for rank, stood in enumerate(waiting_for[:size]):
         if stood is not None and now > waiting_since[rank]:
-            _note_wait(waits, trace, rank, waiting_since[rank], now, stood, entered)
+            _note_wait(waits, trace, rank, waiting_since[rank], now, stood, entered, ready_at)
     passed = [message for message in range(count) if end_at[message] >= 0]
     columns = (src, dst, trace.nbytes, ready_at, start_at, end_at, trace.names, trace.labels)
     timeline = Timeline(
@@ -222,19 +231,23 @@ def _note_wait(
     end: int,
     stood: tuple[int, int],
     entered: list[list[int]],
+    ready_at: list[int],
 ) -> None:
-    """Add a row to the columns `waits`: who waited, from when to when, for whom, in what."""
+    """Add a row to the columns `waits`: who waited, from when to when, for whom, in what, and when the peer came."""
     code, row = stood
+    came = end
     if code == MEET:
-        names, members = trace.meetings[row]
+        names, members, _ = trace.meetings[row]
         peer = trace.ranks[entered[row][-1]]
         if len(entered[row]) < len(members):  # nobody can move any more: wait for who did not come
             peer = min(set(members) - {trace.ranks[line] for line in entered[row]})
         name = names[rank]
     elif code == AWAIT:
-        peer, name = rank, "request"
+        peer, name, came = rank, "request", start
     else:
         peer = trace.dst[row] if trace.src[row] == rank else trace.src[row]
         name = "send" if trace.src[row] == rank else "receive"
-    for column, value in zip(waits, (rank, start, end, peer, name), strict=True):
+        if ready_at[row] >= 0:
+            came = max(start, ready_at[row])
+    for column, value in zip(waits, (rank, start, end, peer, name, came), strict=True):
         column.append(value)

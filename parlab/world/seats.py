@@ -11,6 +11,7 @@ from typing import Any
 
 from parlab import arrays
 from parlab.arrays import Array
+from parlab.world import values
 from parlab.world.log import HOLD
 from parlab.world.values import Value
 
@@ -21,6 +22,7 @@ class Message:
     matched = False
     waiter: Seat | None = None  # the rank that is parked for it; only the end that has posted can be
     nbytes = 0  # of what is sent
+    kept = 0  # bytes that its sender holds for it while it is under way
     label: Any = None
     expected: Any = None  # the receiver's label
     error: str | None = None
@@ -93,6 +95,7 @@ class Seat:
     def __init__(self, rank: int, program: Seat | None = None):
         self.rank = rank
         self.beside: list[Seat] = []  # what runs, or ran, beside this program
+        self.is_beside = program is not None
         self.park = threading.Lock()  # held while the rank runs; released by whoever wakes it
         self.park.acquire()
         self.missing = 0  # how many unmatched messages, or 1 meeting or signal, it is parked for
@@ -114,6 +117,20 @@ class Seat:
             nbytes = arrays.nbytes(owner)
             self.log += (HOLD, (name, nbytes))
             self.watch(owner, name, nbytes)
+
+    def uncounted(self, value: Value) -> int:
+        """Bytes of `value` in memory that does not count as held.
+
+        What the program holds is not looked at from a line of work beside it: it may begin or end at any time.
+        """
+        if not self.held:
+            return values.nbytes(value)
+        total = 0
+        for leaf in values.leaves(value):
+            held = self.held.get(id(arrays.owning_buffer(leaf)))
+            if held is None or (self.is_beside and held.seat is not self):
+                total += arrays.nbytes(leaf)
+        return total
 
     def watch(self, owner: Any, name: str, nbytes: int) -> None:
         """Log the death of `owner`, whose birth is in the log."""

@@ -53,9 +53,11 @@ class ThreadsEngine:
     # Messages
 
     def post_send(
-        self, seat: Seat, box: Mailbox, value: Value, nbytes: int, name: str, label: Any, *, call: str = ""
+        self, seat: Seat, box: Mailbox, value: Value, nbytes: int, kept: int, name: str, label: Any, *, call: str = ""
     ) -> Message:
         """Offer `value`, which becomes the receiver's, in `box`; with a `call`, wait at once until it is taken.
+
+        Of its `nbytes`, `kept` count as held by the sender until the request ends.
 
         A rank that will wait anyway parks without letting go of the mutex in between: the sooner it is parked, the less
         the rank that it woke last has to contend with it for the interpreter.
@@ -71,6 +73,7 @@ class ThreadsEngine:
                 box.sends.append(message)
             del value  # before the receiver has it: its last reference, not ours, must be the one that frees
             message.nbytes = nbytes
+            message.kept = kept
             message.label = label
             seat.log += (POST_SEND, message)
             if like is not None:
@@ -127,7 +130,7 @@ class ThreadsEngine:
     def wait(self, seat: Seat, messages: tuple[Message, ...], call: str) -> None:
         """Return when both ends of every message are posted; `call` names the waiting call in a deadlock."""
         unmatched = 0
-        for message in messages:
+        for message in reversed(messages):  # of a sendrecv, first for what comes: that is what the rank needs
             seat.log += (WAIT, message)
             unmatched += not message.matched
         if not unmatched:  # no match is ever undone, so it needs no mutex to be seen
@@ -159,6 +162,8 @@ class ThreadsEngine:
 
     def meet(self, seat: Seat, group: Group, rank: int, name: str, call: str, detail: Any = None) -> dict[int, Any]:
         """Wait until every member of `group` has entered its next collective, and compare the calls.
+
+        On the simulated clock this is no wait, unless the members tell each other a `detail`.
 
         Returns:
             The `detail` of every member, by its rank in the group.

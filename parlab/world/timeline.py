@@ -41,13 +41,22 @@ class Transfer(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Rank `rank` stood still from `start` to `end`, until rank `peer` came or its message had passed."""
+    """Rank `rank` stood still from `start` to `end`, because it needed something from rank `peer`.
+
+    From `start` to `came` the peer was absent: it had not posted its end. From `came` to `end` the transfer was under
+    way: on the wire, or in a queue at a port. `came` is `start` where the peer was there first, and `end` where it
+    never came or where nothing was to be transferred.
+
+    `name` is what the rank waited for: receive; send, that is for it to be taken; request, something that runs beside
+    its own program (`peer` is the rank itself); or a collective that not all members had entered.
+    """
 
     rank: int
     start: int
     end: int
     peer: int
     name: str
+    came: int
 
 
 Columns = tuple[Sequence[Any], ...]
@@ -62,7 +71,7 @@ class Timeline:
         size: number of ranks.
         computes: columns (rank, start, end, name), or a function that makes them when somebody looks; so the next two.
         transfers: columns (src, dst, nbytes, ready, start, end, name, label), the messages that were delivered.
-        waits: columns (rank, start, end, peer, name).
+        waits: columns (rank, start, end, peer, name, came).
         held: for each rank its changes of held memory, (time, bytes, name), in the order in which they were made.
         makespan: the time when the last rank is done.
         unit: what one tick is, as it is shown.
@@ -76,7 +85,7 @@ class Timeline:
         *,
         computes: Columns | Callable[[], Columns] = ((),) * 4,
         transfers: Columns | Callable[[], Columns] = ((),) * 8,
-        waits: Columns | Callable[[], Columns] = ((),) * 5,
+        waits: Columns | Callable[[], Columns] = ((),) * 6,
         held: Sequence[Sequence[tuple[int, int, str]]] | None = None,
         unit: str = "ps",
         cluster: str = "",
@@ -151,7 +160,11 @@ class Timeline:
         return messages, total
 
     def held(self, rank: int) -> list[tuple[int, int]]:
-        """Held bytes of `rank` over time: (time, bytes from then on), one pair a change."""
+        """Held bytes of `rank` over time: (time, bytes from then on), one pair a change.
+
+        What arrives counts from its receive until it dies, what is sent from its send until it has passed (once: what a
+        blocking call sends from memory that counts already adds nothing), and the rest as `Comm.hold` says.
+        """
         self._check(rank)
         total, steps = 0, []
         for time, nbytes, _ in self._held[rank]:

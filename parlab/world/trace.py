@@ -22,6 +22,18 @@ class Compute(NamedTuple):
     seconds: float | None
 
 
+class Met(NamedTuple):
+    """A collective call: its name on each rank that entered it, and the group's members.
+
+    `joint`: nobody leaves it before all have entered, because by entering they tell each other something, or because
+    some never do.
+    """
+
+    names: dict[int, str]
+    members: tuple[int, ...]
+    joint: bool
+
+
 @dataclass
 class Trace:
     """What every line of work did, in the order of its program: first the ranks', then what ran beside them.
@@ -31,9 +43,9 @@ class Trace:
         ranks: the rank of each line of work.
         programs: for each line of work its (code, number) pairs; the codes are those of `log`, the number is a row
             below.
-        src, dst, nbytes, names, labels, posting: the messages, in columns; `posting` counts within the sender.
-        computes, meetings, holds, prints: the rows of the other codes; a meeting is (its name on each
-            rank, members), and the names differ only where the run fails.
+        src, dst, nbytes, kept, names, labels, posting: the messages, in columns; `kept` are the bytes that the sender
+            holds for it while it is under way, `posting` counts within the sender.
+        computes, meetings, holds, prints: the rows of the other codes.
         signals: how many there are.
     """
 
@@ -43,11 +55,12 @@ class Trace:
     src: list[int] = field(default_factory=list)
     dst: list[int] = field(default_factory=list)
     nbytes: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     labels: list[Any] = field(default_factory=list)
     posting: list[int] = field(default_factory=list)
     computes: list[Compute] = field(default_factory=list)
-    meetings: list[tuple[dict[int, str], tuple[int, ...]]] = field(default_factory=list)
+    meetings: list[Met] = field(default_factory=list)
     holds: list[tuple[str, int]] = field(default_factory=list)
     prints: list[str] = field(default_factory=list)
     signals: int = 0
@@ -75,6 +88,7 @@ def _add_message(trace: Trace, message: Any, posting: int) -> None:
     trace.src.append(message.src)
     trace.dst.append(message.dst)
     trace.nbytes.append(message.nbytes)
+    trace.kept.append(message.kept)
     trace.names.append(message.name)
     trace.labels.append(message.label)
     trace.posting.append(posting)
@@ -87,7 +101,8 @@ def _row(trace: Trace, code: int, operand: Any) -> int:
     if code == MEET:
         if operand.index < 0:
             operand.index = len(trace.meetings)
-            trace.meetings.append((operand.names, operand.members))
+            joint = len(operand.names) < len(operand.members) or any(d is not None for d in operand.details.values())
+            trace.meetings.append(Met(operand.names, operand.members, joint))
         return operand.index
     if code in (SIGNAL, AWAIT):
         if operand.index < 0:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import Any, NamedTuple
 
+from parlab.arguments import amount, positive, whole
 from parlab.arrays import Array, is_array, itemsize, namespace
 from parlab.nn.optimizer import AdamW
-from parlab.world.arguments import amount, whole
 
 Params = dict[str, Array] | dict[Any, dict[str, Array]] | Sequence[dict[str, Array]]
 
@@ -23,26 +22,6 @@ class Members(NamedTuple):
     def arrays(self) -> dict[str, Array]:
         """By name."""
         return {name: self.home[name] for name in self.names}
-
-
-def at_least(name: str, value: Any, least: int) -> None:
-    """Refuse what is not a whole number, at least `least`.
-
-    Raises:
-        ValueError: so it is.
-    """
-    if whole(name, value) < least:
-        raise ValueError(f"{name}={value!r}: a whole number, at least {least}, is needed")
-
-
-def positive(name: str, value: Any) -> None:
-    """Refuse what is not a number above 0.
-
-    Raises:
-        ValueError: so it is.
-    """
-    if not isinstance(value, Real) or not float(value) > 0:
-        raise ValueError(f"{name}={value!r}: a positive number is needed")
 
 
 def check_sequence(name: str, value: Any) -> None:
@@ -118,7 +97,7 @@ def check_numbers(optimizer: Any, max_norm: Any, microbatches: Any) -> None:
         raise ValueError(f"optimizer={optimizer!r:.60}: an AdamW is needed")
     if max_norm is not None:
         positive("max_norm", max_norm)
-    at_least("microbatches", microbatches, 1)
+    whole("microbatches", microbatches, 1)
 
 
 def dtypes(members: Mapping[Any, Members], dtype: str | None) -> tuple[Any, Any]:

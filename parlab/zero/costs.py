@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from parlab.world.arguments import amount
-from parlab.zero.arguments import at_least, check_stage, positive
+from parlab.arguments import amount, positive, whole
+from parlab.zero.arguments import check_stage
 
 
 class StateBytes(NamedTuple):
@@ -51,7 +51,7 @@ def model_state_bytes(num_params: float, ranks: int, stage: int, *, state: State
     [120.0, 31.41, 16.64, 1.88]
     """
     amount("num_params", num_params)
-    at_least("ranks", ranks, 1)
+    whole("ranks", ranks, 1)
     check_stage(stage, least=0)
     if not isinstance(state, StateBytes):
         raise ValueError(f"state={state!r:.60}: a StateBytes is needed")
@@ -69,12 +69,14 @@ def elements_sent(
     """Elements that all ranks together send in a step: passes · (N − 1) · Ψ, where a pass is an all-gather or a
     reduce-scatter of everything. Exact, however uneven the shards; a rank sends 1/N of it on average.
 
-    | stage | passes                                                                    | k = 1 |
-    |-------|---------------------------------------------------------------------------|-------|
-    | 0     | the all-reduce of the gradients: 2                                        | 2     |
-    | 1     | gradients to their shards, new weights back: 2                            | 2     |
-    | 2     | the same, but whole gradients are not kept, so each microbatch sends: k + 1 | 2   |
-    | 3     | weights before forward and before backward, gradients: 3k (kept between: 2k) | 3  |
+    =====  ============================================================================  =====
+    stage  passes                                                                        k = 1
+    =====  ============================================================================  =====
+    0      the all-reduce of the gradients: 2                                            2
+    1      gradients to their shards, new weights back: 2                                2
+    2      the same, but whole gradients are not kept, so each microbatch sends: k + 1   2
+    3      weights before forward and before backward, gradients: 3k (kept between: 2k)  3
+    =====  ============================================================================  =====
 
     A tied embedding is gathered for the head too, in stage 3: its table twice more a microbatch, unless it is kept.
 
@@ -85,9 +87,9 @@ def elements_sent(
     [2, 2, 2, 3]
     """
     amount("num_params", num_params)
-    at_least("ranks", ranks, 1)
+    whole("ranks", ranks, 1)
     check_stage(stage, least=0)
-    at_least("microbatches", microbatches, 1)
+    whole("microbatches", microbatches, 1)
     k = microbatches
     passes = [2, 2, k + 1, (2 if keep_after_forward else 3) * k][stage]
     return passes * (ranks - 1) * num_params
@@ -114,5 +116,5 @@ def tokens_to_hide_a_gather(flops: float, bandwidth: float, ranks: int, *, items
     """
     for name, value in (("flops", flops), ("bandwidth", bandwidth), ("itemsize", itemsize)):
         positive(name, value)
-    at_least("ranks", ranks, 1)
+    whole("ranks", ranks, 1)
     return itemsize * (ranks - 1) / ranks * flops / (2 * bandwidth)

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from parlab.arguments import whole
 from parlab.arrays import Array, namespace, nbytes
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm, Request
 from parlab.zero.accounting import GRADIENTS
-from parlab.zero.arguments import Params, at_least
+from parlab.zero.arguments import Params
 from parlab.zero.precision import LossScale
 from parlab.zero.replica import Replica
 from parlab.zero.shards import Layout
@@ -74,7 +75,7 @@ class DataParallel(Replica):
         microbatches: int = 1,
     ) -> None:
         super().__init__(comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches)
-        at_least("bucket_bytes", bucket_bytes, 1)
+        whole("bucket_bytes", bucket_bytes, 1)
         self.bucket_bytes = bucket_bytes
         self._blocks: dict[Any, Block] = {}
         for block, of_block in self._members.items():

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from parlab.arguments import positive, whole
 from parlab.world import Link
-from parlab.zero.arguments import at_least, positive
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,6 @@ class Offload:
         Raises:
             ValueError: a negative number of bytes.
         """
-        at_least("gradient", gradient, 0)
-        at_least("state", state, 0)
+        whole("gradient", gradient, 0)
+        whole("state", state, 0)
         return 2 * self.link.picoseconds(gradient) / 1e12 + state / self.memory_bandwidth

@@ -15,10 +15,10 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
+from parlab.arguments import amount, positive, whole
 from parlab.arrays import Array, itemsize, namespace
 from parlab.nn.optimizer import clip_factor, sum_of_squares
 from parlab.world import Comm
-from parlab.zero.arguments import at_least, positive
 
 
 @dataclass
@@ -50,15 +50,11 @@ class LossScale:
     good_steps: int = field(default=0, init=False)  # in a row
 
     def __post_init__(self) -> None:
-        for name in ("value", "growth", "backoff"):
-            positive(name, getattr(self, name))
-        if self.value == math.inf:
-            raise ValueError(f"value={self.value!r}: a finite number is needed")
-        if not 1 <= self.growth < math.inf:
-            raise ValueError(f"growth={self.growth!r}: a finite number, at least 1, is needed")
-        if not self.backoff < 1:
-            raise ValueError(f"backoff={self.backoff!r}: a number between 0 and 1 is needed")
-        at_least("interval", self.interval, 1)
+        positive("value", self.value, finite=True)
+        amount("growth", self.growth, least=1)
+        positive("backoff", self.backoff)
+        amount("backoff", self.backoff, below=1)
+        whole("interval", self.interval, 1)
 
     def update(self, overflow: bool) -> None:
         """Move the factor by what a step found."""

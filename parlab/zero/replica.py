@@ -23,7 +23,7 @@ from parlab.zero.precision import LossScale, StepGuard, StepResult
 
 
 class Replica(ABC):
-    """The weights, gradients and optimizer state of one rank, and all the messages that they need.
+    """The weights, gradients and optimizer state of one rank, and all the messages that they need::
 
         for block in blocks:                        # forward
             with replica.weights(block) as w: ...

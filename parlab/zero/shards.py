@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
+from parlab.arguments import checked_rank, whole
 from parlab.arrays import Array, namespace
-from parlab.world.arguments import checked_rank, whole
-from parlab.zero.arguments import at_least, check_sequence
+from parlab.zero.arguments import check_sequence
 
 
 def shard_range(total: int, rank: int, size: int) -> range:
@@ -26,8 +26,8 @@ def shard_range(total: int, rank: int, size: int) -> range:
     >>> [shard_range(10, rank, 3) for rank in range(3)]
     [range(0, 4), range(4, 7), range(7, 10)]
     """
-    at_least("total", total, 0)
-    at_least("size", size, 1)
+    whole("total", total, 0)
+    whole("size", size, 1)
     rank = checked_rank(rank, "rank", size)
     base, more = divmod(total, size)
     start = rank * base + min(rank, more)
@@ -51,7 +51,7 @@ class ShardMap:
     """
 
     def __init__(self, owners: Sequence[int], size: int) -> None:
-        at_least("size", size, 1)
+        whole("size", size, 1)
         check_sequence("owners", owners)
         self.owners = tuple(checked_rank(owner, f"owners[{block}]", size) for block, owner in enumerate(owners))
         self.size = size
@@ -63,8 +63,8 @@ class ShardMap:
         Raises:
             ValueError: a negative number of blocks, or no ranks.
         """
-        at_least("num_blocks", num_blocks, 0)
-        at_least("size", size, 1)
+        whole("num_blocks", num_blocks, 0)
+        whole("size", size, 1)
         return cls([rank for rank in range(size) for _ in shard_range(num_blocks, rank, size)], size)
 
     @classmethod
@@ -74,8 +74,8 @@ class ShardMap:
         Raises:
             ValueError: a negative number of blocks, or no ranks.
         """
-        at_least("num_blocks", num_blocks, 0)
-        at_least("size", size, 1)
+        whole("num_blocks", num_blocks, 0)
+        whole("size", size, 1)
         return cls([block % size for block in range(num_blocks)], size)
 
     def with_ends(self) -> ShardMap:
@@ -123,10 +123,10 @@ def cut(sizes: Sequence[int], ranks: int, shard_map: ShardMap | None = None) -> 
     >>> cut([5, 4], ranks=3, shard_map=ShardMap([2, 0], 3))
     [[0, 0, 5], [4, 0, 0]]
     """
-    at_least("ranks", ranks, 1)
+    whole("ranks", ranks, 1)
     check_sequence("sizes", sizes)
     for block, size in enumerate(sizes):
-        at_least(f"sizes[{block}]", size, 0)
+        whole(f"sizes[{block}]", size, 0)
     if shard_map is not None:
         _check_shard_map(shard_map, len(sizes), ranks)
         return [

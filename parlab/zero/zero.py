@@ -25,11 +25,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+from parlab.arguments import whole
 from parlab.arrays import Array
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm
-from parlab.world.arguments import whole
-from parlab.zero.arguments import Params, at_least, check_stage
+from parlab.zero.arguments import Params, check_stage
 from parlab.zero.gradients import ShardedGradients, WholeGradients
 from parlab.zero.offload import Offload
 from parlab.zero.precision import LossScale
@@ -107,7 +107,7 @@ class Zero(Replica):
     ) -> None:
         super().__init__(comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches)
         check_stage(stage, least=1)
-        at_least("prefetch", prefetch, 0)
+        whole("prefetch", prefetch, 0)
         per_node = _checked_ranks_per_node(ranks_per_node, comm.size)
         if offload is not None and not isinstance(offload, Offload):
             raise ValueError(f"offload={offload!r:.60}: an Offload is needed")

@@ -106,11 +106,11 @@ def test_decode_gives_the_characters():
     [
         (lambda: MarkovSource("aa"), "alphabet='aa': two or more characters are needed, each of them once"),
         (lambda: MarkovSource("a"), "alphabet='a'"),
-        (lambda: MarkovSource(order=0), "order=0: a whole number, 1 or more"),
-        (lambda: MarkovSource(concentration=0.0), "concentration=0.0: a positive number"),
-        (lambda: MarkovSource().floor(-1), "context=-1: 0 or more"),
-        (lambda: MarkovSource().window_floor(0), "length=0: 1 or more"),
-        (lambda: MarkovSource().batch(0, batch_size=0, length=4), "batch_size=0, length=4: both must be 1 or more"),
+        (lambda: MarkovSource(order=0), "order=0: must be a whole number, at least 1"),
+        (lambda: MarkovSource(concentration=0.0), "concentration=0.0: must be a number greater than 0"),
+        (lambda: MarkovSource().floor(-1), "context=-1: must be a whole number, at least 0"),
+        (lambda: MarkovSource().window_floor(0), "length=0: must be a whole number, at least 1"),
+        (lambda: MarkovSource().batch(0, batch_size=0, length=4), "batch_size=0: must be a whole number, at least 1"),
     ],
 )
 def test_bad_input_is_refused(call, text):

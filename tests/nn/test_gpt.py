@@ -123,5 +123,5 @@ def test_dropout_keeps_3_of_4_and_the_mean_and_repeats_by_seed():
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
 def test_a_rate_out_of_range_is_refused(rate):
-    with pytest.raises(ValueError, match="a share of at least 0 and less than 1"):
+    with pytest.raises(ValueError, match="at least 0 and less than 1"):
         Dropout(rate)

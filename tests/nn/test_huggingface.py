@@ -77,7 +77,7 @@ def truncate(path, bytes_lost):
         (lambda f: edit_config(f, num_hidden_layers=3), "9 weights are missing .*model.layers.2"),
         (lambda f: edit_config(f, num_hidden_layers=1), "9 weights are surplus .*model.layers.1"),
         (lambda f: edit_config(f, vocab_size="removed", hidden_size=None), "lacks vocab_size, hidden_size"),
-        (lambda f: edit_config(f, rope_scaling={"type": "yarn", "factor": 2}), "the type 'yarn': known are"),
+        (lambda f: edit_config(f, rope_scaling={"type": "yarn", "factor": 2}), "type='yarn': use one of"),
         (lambda f: edit_config(f, partial_rotary_factor=0.5), "partial_rotary_factor=0.5: only 1 is known"),
         (
             lambda f: edit_config(f, rope_parameters={"rope_type": "default", "partial_rotary_factor": 0.5}),
@@ -87,7 +87,7 @@ def truncate(path, bytes_lost):
         (lambda f: edit_config(f, rope_parameters=["llama3"]), "rope_parameters=.*: an object with a type is needed"),
         (
             lambda f: edit_config(f, rope_parameters=LLAMA3_ROPE | {"factor": None}),
-            "rope_scaling of type 'llama3' has factor=None",
+            "rope_scaling of type 'llama3': factor=None",
         ),
     ],
 )  # fmt: skip

@@ -74,11 +74,11 @@ def test_no_other_division_has_a_cheaper_bottleneck_or_the_same_with_a_smaller_s
         ((0, 1), {}, "num_layers=0: must be a whole number"),
         ((4, 0), {}, "num_stages=0: must be a whole number"),
         ((4.0, 2), {}, "num_layers=4.0: must be a whole number"),
-        ((4, 2), {"costs": [1, 2, 3]}, "costs has 3 numbers for 4 layers"),
-        ((2, 2), {"costs": [1, -2]}, r"costs\[1\]=-2: must be at least 0"),
-        ((2, 2), {"costs": [1, float("nan")]}, r"costs\[1\]=nan: must be at least 0"),
-        ((2, 2), {"head": float("inf")}, "head=inf: must be at least 0, and finite"),
-        ((2, 2), {"embedding": -1}, "embedding=-1: must be at least 0"),
+        ((4, 2), {"costs": [1, 2, 3]}, "costs=\\[1, 2, 3\\]: a list of 4 numbers"),
+        ((2, 2), {"costs": [1, -2]}, r"costs\[1\]=-2: must be a number, at least 0"),
+        ((2, 2), {"costs": [1, float("nan")]}, r"costs\[1\]=nan: must be a number, at least 0"),
+        ((2, 2), {"head": float("inf")}, "head=inf: must be a number, at least 0 and finite"),
+        ((2, 2), {"embedding": -1}, "embedding=-1: must be a number, at least 0"),
     ],
 )
 def test_bad_input_is_refused(arguments, options, reason):

@@ -149,8 +149,9 @@ WITH_MESSAGES = """\
 
 
 @pytest.mark.parametrize("check", [False, True])
-def test_sends_receives_and_sharding_are_passed_over(check, tmp_path):
-    path = write(tmp_path, WITH_MESSAGES)
+@pytest.mark.parametrize("last", ["0RESHARD", "0WAIT_REDUCE_GRAD", "0RESHARD,0WAIT_REDUCE_GRAD", "0UNSHARD1"])
+def test_sends_receives_and_sharding_are_passed_over(last, check, tmp_path):
+    path = write(tmp_path, WITH_MESSAGES.replace("0RESHARD", last))
     assert Schedule.from_csv(path, check_communication=check) == one_f_one_b(2, 2)
 
 

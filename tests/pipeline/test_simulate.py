@@ -299,7 +299,7 @@ def test_a_schedules_timeline_is_a_timeline():
 @pytest.mark.parametrize("name", ["forward", "backward_input", "backward_weight", "transfer", "pair"])
 @pytest.mark.parametrize("cost", [-1, -0.5, float("nan"), float("inf"), [1, -1]])
 def test_negative_or_endless_costs_are_refused(name, cost):
-    with pytest.raises(ValueError, match=f"{name}=.*costs must be at least 0, and finite"):
+    with pytest.raises(ValueError, match=f"{name}=.*must be a number, at least 0 and finite"):
         Costs(**{name: cost})
 
 

@@ -245,7 +245,7 @@ BAD = {
     "2 query heads do not divide among 3 key/value heads": {"k": (1, 3, 4, 3), "v": (1, 3, 4, 3)},
     "q has sequence length 4 and k 6: they must be equal": {"k": (1, 1, 6, 3), "v": (1, 1, 6, 3)},
     "layout='spiral': use one of contiguous, zigzag, striped": {"layout": "spiral"},
-    "scale=inf: must be a finite number, or None": {"scale": float("inf")},
+    "scale=inf: must be a finite number": {"scale": float("inf")},
 }
 
 

@@ -60,7 +60,7 @@ CASES = [
     (lambda: views.two_ranks(nbytes=-1), "nbytes=-1", "at least 0"),
     (lambda: views.two_ranks(nbytes=1.5), "nbytes=1.5", "whole number"),
     (lambda: views.two_ranks(latency=-1e-6), "latency=-1e-06", "at least 0"),
-    (lambda: views.two_ranks(bandwidth=0), "bandwidth=0", "at least 1"),
+    (lambda: views.two_ranks(bandwidth=0), "bandwidth=0", "greater than 0"),
     (lambda: views.collectives(nodes=0), "nodes=0", "at least 1"),
     (lambda: views.collectives(nodes=1.5), "nodes=1.5", "at least 1"),
     (lambda: views.collectives(ranks_per_node=0), "ranks_per_node=0", "at least 1"),

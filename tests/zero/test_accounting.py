@@ -114,7 +114,7 @@ def test_stages_before_3_gather_nothing_and_only_stage_2_has_gradients_on_their_
 @pytest.mark.parametrize("stage", STAGES)
 def test_besides_state_and_blocks_in_use_there_are_activations_and_messages_alone(stage):
     names = set(timed(stage, 3).held_by_name(0))
-    assert STATE <= names <= STATE | {GATHERED, LEAVING, ACTIVATIONS, "received"}
+    assert STATE <= names <= STATE | {GATHERED, LEAVING, ACTIVATIONS, "received", "sent"}
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])

@@ -83,29 +83,32 @@ DONE = run(lambda comm: None, 2).timeline
 
 ROWS = [
     # shards
-    ("total", lambda: shard_range(-1, 0, 1), "total=-1: a whole number, at least 0, is needed"),
-    ("size", lambda: shard_range(5, 0, 0), "size=0: a whole number, at least 1, is needed"),
+    ("total", lambda: shard_range(-1, 0, 1), "total=-1: must be a whole number, at least 0"),
+    ("size", lambda: shard_range(5, 0, 0), "size=0: must be a whole number, at least 1"),
     ("rank", lambda: shard_range(5, 3, 3), "rank=3: the ranks of this group are 0 to 2"),
     ("rank", lambda: shard_range(5, -1, 3), "rank=-1: the ranks of this group are 0 to 2"),
     *[("total", lambda x=x: shard_range(x, 0, 1), f"total={x!r}: must be a whole number") for x in NOT_WHOLE],
     *[("size", lambda x=x: shard_range(5, 0, x), f"size={x!r}: must be a whole number") for x in NOT_WHOLE],
     ("owners", lambda: ShardMap([0, 2], 2), "owners[1]=2: the ranks of this group are 0 to 1"),
     ("owners", lambda: ShardMap(3, 2), "owners=3: a list of whole numbers is needed"),
-    ("size of a map", lambda: ShardMap([], 0), "size=0: a whole number, at least 1, is needed"),
+    ("size of a map", lambda: ShardMap([], 0), "size=0: must be a whole number, at least 1"),
     *[
         (f"num_blocks of {kind}", lambda k=kind, x=x: getattr(ShardMap, k)(x, 2), message)
         for kind in ("contiguous", "round_robin")
-        for x, message in ((-1, "num_blocks=-1: a whole number, at least 0"), (2.0, "num_blocks=2.0: must be a whole"))
+        for x, message in (
+            (-1, "num_blocks=-1: must be a whole number, at least 0"),
+            (2.0, "num_blocks=2.0: must be a whole"),
+        )
     ],
     *[
-        (f"size of {kind}", lambda k=kind: getattr(ShardMap, k)(2, 0), "size=0: a whole number, at least 1, is needed")
+        (f"size of {kind}", lambda k=kind: getattr(ShardMap, k)(2, 0), "size=0: must be a whole number, at least 1")
         for kind in ("contiguous", "round_robin")
     ],
     ("block of a map", lambda: ShardMap([0], 1).owner(1), "block=1: there are 1 blocks, from 0"),
     ("rank of a map", lambda: ShardMap([0], 1).blocks(1), "rank=1: the ranks of this group are 0 to 0"),
-    ("sizes", lambda: cut([3, -1], 2), "sizes[1]=-1: a whole number, at least 0, is needed"),
+    ("sizes", lambda: cut([3, -1], 2), "sizes[1]=-1: must be a whole number, at least 0"),
     ("sizes", lambda: cut(3, 2), "sizes=3: a list of whole numbers is needed"),
-    ("ranks of cut", lambda: cut([3], 0), "ranks=0: a whole number, at least 1, is needed"),
+    ("ranks of cut", lambda: cut([3], 0), "ranks=0: must be a whole number, at least 1"),
     (
         "shard_map of cut",
         lambda: cut([3, 4], 2, ShardMap([0], 2)),
@@ -115,7 +118,7 @@ ROWS = [
     # costs
     ("num_params", lambda: model_state_bytes(-1, 4, 0), "num_params=-1: must be a number, at least 0 and finite"),
     ("num_params", lambda: elements_sent(math.nan, 4, 0), "num_params=nan: must be a number, at least 0 and finite"),
-    ("ranks", lambda: model_state_bytes(1, 0, 0), "ranks=0: a whole number, at least 1, is needed"),
+    ("ranks", lambda: model_state_bytes(1, 0, 0), "ranks=0: must be a whole number, at least 1"),
     ("ranks", lambda: elements_sent(1, 2.5, 0), "ranks=2.5: must be a whole number"),
     ("stage", lambda: model_state_bytes(1, 4, 4), "stage=4: the stages are 0, 1, 2 and 3"),
     ("stage", lambda: elements_sent(1, 4, -1), "stage=-1: the stages are 0, 1, 2 and 3"),
@@ -135,29 +138,37 @@ ROWS = [
         lambda: model_state_bytes(1, 4, 0, state=StateBytes(optimizer="12")),
         "optimizer='12': must be",
     ),
-    ("microbatches", lambda: elements_sent(1, 4, 0, microbatches=0), "microbatches=0: a whole number, at least 1"),
-    ("flops", lambda: tokens_to_hide_a_gather(0, 1, 1), "flops=0: a positive number is needed"),
-    ("bandwidth", lambda: tokens_to_hide_a_gather(1, -1, 1), "bandwidth=-1: a positive number is needed"),
-    ("bandwidth", lambda: tokens_to_hide_a_gather(1, "1", 1), "bandwidth='1': a positive number is needed"),
-    ("ranks", lambda: tokens_to_hide_a_gather(1, 1, 0), "ranks=0: a whole number, at least 1, is needed"),
-    ("itemsize", lambda: tokens_to_hide_a_gather(1, 1, 1, itemsize=0), "itemsize=0: a positive number is needed"),
+    (
+        "microbatches",
+        lambda: elements_sent(1, 4, 0, microbatches=0),
+        "microbatches=0: must be a whole number, at least 1",
+    ),
+    ("flops", lambda: tokens_to_hide_a_gather(0, 1, 1), "flops=0: must be a number greater than 0"),
+    ("bandwidth", lambda: tokens_to_hide_a_gather(1, -1, 1), "bandwidth=-1: must be a number greater than 0"),
+    ("bandwidth", lambda: tokens_to_hide_a_gather(1, "1", 1), "bandwidth='1': must be a number greater than 0"),
+    ("ranks", lambda: tokens_to_hide_a_gather(1, 1, 0), "ranks=0: must be a whole number, at least 1"),
+    ("itemsize", lambda: tokens_to_hide_a_gather(1, 1, 1, itemsize=0), "itemsize=0: must be a number greater than 0"),
     # precision
-    ("value", lambda: LossScale(0), "value=0: a positive number is needed"),
-    ("value", lambda: LossScale(math.nan), "value=nan: a positive number is needed"),
-    ("value", lambda: LossScale(math.inf), "value=inf: a finite number is needed"),
-    ("value", lambda: LossScale("1024"), "value='1024': a positive number is needed"),
-    ("growth", lambda: LossScale(growth=0.5), "growth=0.5: a finite number, at least 1, is needed"),
-    ("growth", lambda: LossScale(growth=math.inf), "growth=inf: a finite number, at least 1, is needed"),
-    ("backoff", lambda: LossScale(backoff=1), "backoff=1: a number between 0 and 1 is needed"),
-    ("backoff", lambda: LossScale(backoff=0), "backoff=0: a positive number is needed"),
-    ("interval", lambda: LossScale(interval=0), "interval=0: a whole number, at least 1, is needed"),
+    ("value", lambda: LossScale(0), "value=0: must be a number greater than 0"),
+    ("value", lambda: LossScale(math.nan), "value=nan: must be a number greater than 0"),
+    ("value", lambda: LossScale(math.inf), "value=inf: must be a number greater than 0 and finite"),
+    ("value", lambda: LossScale("1024"), "value='1024': must be a number greater than 0"),
+    ("growth", lambda: LossScale(growth=0.5), "growth=0.5: must be a number, at least 1 and finite"),
+    ("growth", lambda: LossScale(growth=math.inf), "growth=inf: must be a number, at least 1 and finite"),
+    ("backoff", lambda: LossScale(backoff=1), "backoff=1: must be a number, at least 0 and less than 1"),
+    ("backoff", lambda: LossScale(backoff=0), "backoff=0: must be a number greater than 0"),
+    ("interval", lambda: LossScale(interval=0), "interval=0: must be a whole number, at least 1"),
     ("interval", lambda: LossScale(interval=2.5), "interval=2.5: must be a whole number"),
     # offload
     ("link", lambda: Offload(1e9, 1e9), "link=1000000000.0: a Link is needed"),
-    ("memory_bandwidth", lambda: Offload(LINK, 0), "memory_bandwidth=0: a positive number is needed"),
-    ("memory_bandwidth", lambda: Offload(LINK, math.nan), "memory_bandwidth=nan: a positive number is needed"),
-    ("gradient of seconds", lambda: Offload(LINK, 1e9).seconds(-1, 0), "gradient=-1: a whole number, at least 0"),
-    ("state of seconds", lambda: Offload(LINK, 1e9).seconds(0, -1), "state=-1: a whole number, at least 0, is needed"),
+    ("memory_bandwidth", lambda: Offload(LINK, 0), "memory_bandwidth=0: must be a number greater than 0"),
+    ("memory_bandwidth", lambda: Offload(LINK, math.nan), "memory_bandwidth=nan: must be a number greater than 0"),
+    (
+        "gradient of seconds",
+        lambda: Offload(LINK, 1e9).seconds(-1, 0),
+        "gradient=-1: must be a whole number, at least 0",
+    ),
+    ("state of seconds", lambda: Offload(LINK, 1e9).seconds(0, -1), "state=-1: must be a whole number, at least 0"),
     # replicas
     ("params", zero(params={}), "params={}: arrays by name are needed, or by block and name, at least one"),
     ("params", zero(params=[]), "params=[]: arrays by name are needed, or by block and name, at least one"),
@@ -203,21 +214,21 @@ ROWS = [
         "dtype='float64': params are float32, which is narrower",
     ),
     ("loss_scale", zero(loss_scale=1024), "loss_scale=1024: a LossScale is needed"),
-    ("max_norm", zero(max_norm=0), "max_norm=0: a positive number is needed"),
-    ("max_norm", zero(max_norm="1"), "max_norm='1': a positive number is needed"),
-    ("max_norm", zero(max_norm=math.nan), "max_norm=nan: a positive number is needed"),
-    ("microbatches", zero(microbatches=0), "microbatches=0: a whole number, at least 1, is needed"),
+    ("max_norm", zero(max_norm=0), "max_norm=0: must be a number greater than 0"),
+    ("max_norm", zero(max_norm="1"), "max_norm='1': must be a number greater than 0"),
+    ("max_norm", zero(max_norm=math.nan), "max_norm=nan: must be a number greater than 0"),
+    ("microbatches", zero(microbatches=0), "microbatches=0: must be a whole number"),
     ("microbatches", zero(microbatches=1.5), "microbatches=1.5: must be a whole number"),
-    ("prefetch", zero(prefetch=-1), "prefetch=-1: a whole number, at least 0, is needed"),
+    ("prefetch", zero(prefetch=-1), "prefetch=-1: must be a whole number, at least 0"),
     ("prefetch", zero(prefetch=None), "prefetch=None: must be a whole number"),
     ("ranks_per_node", zero(ranks_per_node=3), "ranks_per_node=3: a divisor of 2, the group's size, is needed"),
     ("ranks_per_node", zero(ranks_per_node=0), "ranks_per_node=0: a divisor of 2, the group's size, is needed"),
     ("ranks_per_node", zero(ranks_per_node="1"), "ranks_per_node='1': must be a whole number"),
     ("offload", zero(offload=True), "offload=True: an Offload is needed"),
-    ("bucket_bytes", plain(bucket_bytes=0), "bucket_bytes=0: a whole number, at least 1, is needed"),
+    ("bucket_bytes", plain(bucket_bytes=0), "bucket_bytes=0: must be a whole number, at least 1"),
     ("bucket_bytes", plain(bucket_bytes=25.0), "bucket_bytes=25.0: must be a whole number"),
-    ("microbatches of DataParallel", plain(microbatches=0), "microbatches=0: a whole number, at least 1, is needed"),
-    ("max_norm of DataParallel", plain(max_norm=-1), "max_norm=-1: a positive number is needed"),
+    ("microbatches of DataParallel", plain(microbatches=0), "microbatches=0: must be a whole number"),
+    ("max_norm of DataParallel", plain(max_norm=-1), "max_norm=-1: must be a number greater than 0"),
     *[
         (argument, used(use, stage), message)
         for stage in STAGES

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from parlab.arguments import whole
 from parlab.views.all_reduce.crossings import all_reduce_times, checked_algorithms
 from parlab.views.drawing.picture import Picture
 from parlab.views.widgets.explorer import BANDWIDTHS, LATENCIES, Explorer, choice, steps
@@ -38,8 +39,7 @@ def collectives(
     Raises:
         ValueError: no node, and see `all_reduce_times`.
     """
-    if not isinstance(nodes, int) or nodes < 1:
-        raise ValueError(f"nodes={nodes!r}: must be a whole number, at least 1")
+    whole("nodes", nodes, 1)
     slower, thinner = SLOWER_BETWEEN
     device = Device("classroom", 1e12, 1e11)
     inside, between = Link(latency, bandwidth), Link(slower * latency, bandwidth / thinner)

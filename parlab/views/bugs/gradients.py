@@ -32,7 +32,7 @@ def wrong_gradients(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Pi
     figure, axes = plot("\n".join(lines), 1.15 + 0.24 * len(errors), left=0.35 + 0.082 * width, top=0.5, bottom=0.65)
     ends = [max(min(error, 10.0), SMALLEST) if np.isfinite(error) else 10.0 for error in errors.values()]
     rows = list(range(len(errors)))
-    colors = [theme.ALARM if name in wrong else theme.RANKS[2] for name in errors]
+    colors = [theme.ALARM if name in wrong else theme.RIGHT for name in errors]
     low, high = [row - 0.36 for row in rows], [row + 0.36 for row in rows]
     axes.set_xscale("log")
     axes.set_xlim(SMALLEST, 10)

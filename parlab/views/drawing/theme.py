@@ -12,10 +12,12 @@ INK = "#222222"  # text and axes
 FAINT = "#666666"  # text that may be overlooked
 GRID = "#DDDDDD"
 PATTERN = "#BBBBBB"  # the lines of a hatched bar
-ALARM = "#B30000"  # what went wrong: a deadlock's cycle, a count that is not the formula's
+ALARM = "#B30000"  # what went wrong: a deadlock's cycle, a count that is not the formula's, a loss that is too high
+RIGHT = "#009E73"  # what is as it should be, where something else is not
 
-RANKS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
-"""Okabe and Ito, "Color universal design" (2008), ordered so that neighbours differ most."""
+RANKS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#5C4033", "#F0E442")
+"""Okabe and Ito, "Color universal design" (2008), ordered so that neighbours differ most; brown for their black, which
+is the ink's."""
 
 DASHES = ("solid", "dashed", "dotted", "dashdot")
 
@@ -35,7 +37,7 @@ KINDS = {
     "backward_input": Kind("#F7D488", "backward for the input"),
     "backward_weight": Kind("#1F7A5C", "backward for the weights"),
     "send": Kind("#4A2A7F", "send"),
-    "receive": Kind("#C77DA8", "receive"),
+    "receive": Kind("#B388FF", "receive"),
     "wait": Kind("#F4F4F4", "wait", "////"),
     "idle": Kind("#FFFFFF", "idle"),
 }

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from parlab.arguments import whole
 from parlab.pipeline import Costs, Schedule, gpipe, interleaved_one_f_one_b, one_f_one_b, simulate, zb_h1, zb_h2
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, framed, title
@@ -120,8 +121,8 @@ def _checked(p: int | None, m: int | None) -> str:
     if (p is None) == (m is None):
         raise ValueError(f"p={p!r}, m={m!r}: fix one of them; the other is the axis")
     for name, size in (("p", p), ("m", m)):
-        if size is not None and (not isinstance(size, int) or size < 2):
-            raise ValueError(f"{name}={size!r}: must be a whole number, at least 2")
+        if size is not None:
+            whole(name, size, 2)
     return f"p = {p}" if p is not None else f"m = {m}"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from parlab.pipeline import Costs, Schedule, ScheduleTimeline, simulate
 from parlab.views.drawing import theme
-from parlab.views.drawing.lanes import legend_of
+from parlab.views.drawing.lanes import check_end, legend_of
 from parlab.views.drawing.picture import Picture, title
 from parlab.views.schedules.bars import bars_of, legend_entries
 from parlab.views.schedules.panels import BOTTOM, LINE, TOP, panel, panel_height, write_lines
@@ -48,8 +48,7 @@ def schedule(
     if isinstance(schedule, Schedule) and (reason := refusal(schedule)):
         return stuck(schedule, reason)
     shown = _simulated("schedule", schedule, costs)
-    if end is not None and not end > 0:
-        raise ValueError(f"end={end!r}: the time axis must end after 0; None ends it at the makespan")
+    check_end(end)
     slot = None if why is None else idle_slot(shown, why)
     remarks = [path_in_words(shown)] * critical_path + ([str(slot)] if slot else [])
     top = TOP + LINE * len(remarks)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from parlab.arguments import whole
 from parlab.views.drawing.picture import Picture, short
 from parlab.views.timelines.timeline import timeline
 from parlab.views.timelines.waits_for import deadlock
@@ -91,8 +92,7 @@ def two_ranks(
     """
     if order not in ORDERS:
         raise ValueError(f"order={order!r}: the orders are {', '.join(map(repr, ORDERS))}")
-    if not isinstance(nbytes, int) or nbytes < 0:
-        raise ValueError(f"nbytes={nbytes!r}: must be a whole number, at least 0")
+    whole("nbytes", nbytes, 0)
     cluster = Cluster.uniform(latency, bandwidth)
     ran = _ran(order, nbytes)
     if isinstance(ran, DeadlockError):

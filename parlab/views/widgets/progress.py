@@ -11,6 +11,8 @@ import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
 from IPython.display import clear_output, display
 
+from parlab.arguments import whole
+
 REDRAW = 0.1  # seconds between two drawings
 VIEW = "application/vnd.jupyter.widget-view+json"
 WIDTH = 40  # characters, in a terminal
@@ -28,8 +30,7 @@ def progress(steps: int, label: str = "training") -> Iterator[Callable[[int, flo
     Raises:
         ValueError: `steps` is not a positive number.
     """
-    if steps < 1:
-        raise ValueError(f"steps={steps!r}: a whole number, 1 or more, is needed")
+    whole("steps", steps, 1)
     show, remove = _in_notebook(steps) if _kernel_runs() else _in_terminal(steps)
     drawn = -REDRAW
 

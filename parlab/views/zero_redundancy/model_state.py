@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from parlab.arguments import positive
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import timeline_of
 from parlab.views.drawing.picture import Picture, line_legend, plot, title
@@ -141,8 +141,7 @@ def _measured(measured: Any, ranks: int, num_params: float) -> dict[int, list[fl
     """Bytes of the three parts by stage, the mean over ranks: however uneven the shards, it is the formula's."""
     if not isinstance(measured, Mapping):
         raise ValueError(f"measured={measured!r:.60}: must be {{stage: run}}")
-    if not isinstance(num_params, Real) or not num_params > 0:
-        raise ValueError(f"measured_params={num_params!r}: must be a positive number")
+    positive("measured_params", num_params)
     held = {}
     for stage, run in measured.items():
         if stage not in STAGES:

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from parlab.arguments import whole
 from parlab.nn.formulas import flops_by_block
 from parlab.nn.llama import LlamaConfig
 from parlab.views.drawing import theme
 from parlab.views.drawing.marks import text_width
 from parlab.views.drawing.picture import Picture, inches, line_legend, plot, short, title
 from parlab.world import Cluster, Run, Timeline
-from parlab.world.arguments import whole
 from parlab.world.units import format_time
 from parlab.zero import tokens_to_hide_a_gather
 
@@ -104,8 +104,7 @@ def _checked(runs: Any, config: Any, S: Any, itemsize: Any, cluster: Any) -> tup
     if not isinstance(config, LlamaConfig) or config.num_hidden_layers < FEWEST:
         raise ValueError(f"config={config!r:.60}: a LlamaConfig with {FEWEST} layers or more is needed")
     for name, value in (("S", S), ("itemsize", itemsize)):
-        if whole(name, value) < 1:
-            raise ValueError(f"{name}={value!r}: must be at least 1")
+        whole(name, value, 1)
     if not isinstance(runs, Mapping) or not all(isinstance(points, Mapping) for points in runs.values()):
         raise ValueError(f"runs={runs!r:.60}: must be {{prefetch: {{tokens a rank: run}}}}")
     done = []

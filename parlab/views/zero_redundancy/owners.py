@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from parlab.arguments import whole
 from parlab.views.drawing import marks, picture, theme
 from parlab.views.drawing.picture import Picture, plot
-from parlab.world.arguments import whole
 from parlab.zero import ShardMap
 
 STRIP, TALLEST = 0.4, 8.0  # inches: of a strip with the space around it, and of all strips together
@@ -74,9 +74,7 @@ def _checked(owned: Any) -> dict[str, list[int]]:
     for block, counts in owned.items():
         if not isinstance(counts, list | tuple) or not counts:
             raise ValueError(f"owned[{block!r}]={counts!r:.60}: a list of elements, one for each rank, is needed")
-        checked[str(block)] = [whole(f"owned[{block!r}]", count) for count in counts]
-        if min(checked[str(block)]) < 0:
-            raise ValueError(f"owned[{block!r}]={counts!r:.60}: a rank owns 0 elements at least")
+        checked[str(block)] = [whole(f"owned[{block!r}]", count, 0) for count in counts]
     sizes = {len(counts) for counts in checked.values()}
     if len(sizes) > 1:
         raise ValueError(f"owned has blocks on {sorted(sizes)} ranks: the same number is needed in all")

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 
+from parlab.arguments import amount, checked_rank
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import legend_of, time_axis, timeline_of
 from parlab.views.drawing.marks import text_width
@@ -18,7 +19,6 @@ from parlab.views.drawing.picture import Picture, framed, inches, short, title
 from parlab.views.timelines.memory import RECEIVED, Steps, stacked
 from parlab.views.zero_redundancy.model_state import COLORS
 from parlab.world import Run, Timeline
-from parlab.world.arguments import amount, checked_rank
 from parlab.world.timeline import Span
 from parlab.world.units import format_bytes
 from parlab.zero import accounting, state_bytes_held

@@ -8,13 +8,13 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
+from parlab.arguments import whole
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import timeline_of
 from parlab.views.drawing.marks import text_width
 from parlab.views.drawing.picture import Picture, inches, line_legend, plot, short, title
 from parlab.views.zero_redundancy.model_state import COLORS as STATE
 from parlab.world import Run, Timeline
-from parlab.world.arguments import whole
 from parlab.world.units import format_bytes
 
 HEIGHT = 4.4  # inches
@@ -76,8 +76,7 @@ def _checked(runs: Any, formula: Any, num_params: Any, itemsize: Any) -> tuple[d
         raise ValueError(f"formula={formula!r:.60}: must be {{name: elements}}, for {', '.join(map(str, shown))}")
     numbers = [(f"formula[{name!r}]", elements, 0) for name, elements in formula.items()]
     for name, value, least in [*numbers, ("num_params", num_params, 1), ("itemsize", itemsize, 1)]:
-        if whole(name, value) < least:
-            raise ValueError(f"{name}={value!r}: must be at least {least}")
+        whole(name, value, least)
     return shown, sizes.pop()
 
 

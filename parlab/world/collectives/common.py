@@ -94,7 +94,7 @@ class Cost:
     Attributes:
         messages: how many messages each rank sends.
         nbytes: how many bytes each rank sends.
-        picoseconds: from the moment when all ranks have entered to the moment when all have the result, on links of
+        picoseconds: from the moment when all ranks enter together to the moment when all have the result, on links of
             equal speed with one port each way.
     """
 

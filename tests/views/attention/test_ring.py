@@ -81,7 +81,7 @@ REFUSED = [
     (lambda: views.ring_overlap(tokens=64.0), "tokens=64.0", "whole number"),
     (lambda: views.ring_overlap(size=0), "size=0", "1 to 16"),
     (lambda: views.ring_overlap(kv_heads=3), "kv_heads=3", "1, 2 or 4"),
-    (lambda: views.ring_overlap(bandwidth=0), "bandwidth=0", "at least 1"),
+    (lambda: views.ring_overlap(bandwidth=0), "bandwidth=0", "greater than 0"),
     (lambda: views.compare_timelines({}), "runs={}", "at least one"),
     (lambda: views.compare_timelines([3]), "runs=[3]", "{name: run}"),
     (lambda: views.compare_timelines({"one": 3}), "runs['one']=3", "what run() or simulate() returned"),

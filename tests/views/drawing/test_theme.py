@@ -43,6 +43,13 @@ def test_eight_ranks_and_four_algorithms_differ_by_more_than_15(vision):
     assert closest([line.color for line in theme.ALGORITHMS.values()], vision) > NOTICEABLE
 
 
+@pytest.mark.parametrize("vision", VISIONS)
+def test_each_rank_differs_from_messages_and_waits_by_more_than_15_and_right_from_wrong(vision):
+    for other in (*(theme.KINDS[kind].color for kind in ("send", "receive", "wait")), theme.INK, theme.ALARM):
+        assert min(closest([rank, other], vision) for rank in theme.RANKS) > NOTICEABLE
+    assert closest([theme.RIGHT, theme.ALARM], vision) > NOTICEABLE
+
+
 def test_red_and_green_of_one_lightness_would_be_refused():
     assert closest(["#C04040", "#3F7F3F"], "normal") > NOTICEABLE
     assert closest(["#A05050", "#6E6E40"], "deuteranopia") < NOTICEABLE

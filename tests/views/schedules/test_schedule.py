@@ -307,7 +307,7 @@ def test_a_rank_that_is_never_idle_is_refused():
         (lambda: views.pipeline("zb"), "schedule='zb': choose one of naive, GPipe"),
         (lambda: views.pipeline(mark="all"), "mark='all': choose nothing, critical path, or the number of a wait"),
         (lambda: views.pipeline(mark=0), "mark=0: choose nothing, critical path, or the number of a wait, from 1"),
-        (lambda: views.pipeline(transfer=-1), "transfer=-1: costs must be at least 0"),
+        (lambda: views.pipeline(transfer=-1), "transfer=-1: must be a number, at least 0"),
     ],
 )
 def test_bad_input_is_refused_by_name(call, reason):

@@ -93,5 +93,5 @@ def test_it_is_removed_when_the_loop_fails(monkeypatch):
 
 
 def test_no_steps_are_refused():
-    with pytest.raises(ValueError, match="steps=0: a whole number, 1 or more"), progress(0):
+    with pytest.raises(ValueError, match="steps=0: must be a whole number, at least 1"), progress(0):
         pass

@@ -1,0 +1,123 @@
+"""Checks of arguments, for all rooms: each returns the argument as the code wants it, or says what would be right."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+from parlab.arrays import Array
+
+
+def whole(name: str, value: Any, least: int | None = None, otherwise: str = "") -> int:
+    """`value` as an int; `otherwise` says what else there is.
+
+    Raises:
+        ValueError: it is not a whole number, or less than `least`.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or (least is not None and number < least):
+        bound = "" if least is None else f", at least {least}"
+        raise ValueError(f"{name}={value!r:.60}: must be a whole number{bound}{otherwise}")
+    return number
+
+
+def amount(name: str, value: Any, least: float = 0, below: float = math.inf) -> None:
+    """Refuse what is no number from `least` on, finite or even less than `below`.
+
+    Raises:
+        ValueError: so it is.
+    """
+    if not _is_real(value) or not least <= value < below:
+        bound = "finite" if below == math.inf else f"less than {below}"
+        raise ValueError(f"{name}={value!r:.60}: must be a number, at least {least} and {bound}")
+
+
+def positive(name: str, value: Any, *, finite: bool = False) -> None:
+    """Refuse what is no number greater than 0, or not `finite` where it must be.
+
+    Raises:
+        ValueError: so it is.
+    """
+    if not _is_real(value) or not value > 0 or (finite and value == math.inf):
+        raise ValueError(f"{name}={value!r:.60}: must be a number greater than 0{' and finite' if finite else ''}")
+
+
+def finite(name: str, value: Any) -> None:
+    """Refuse what is no number, or none that one can compute with.
+
+    Raises:
+        ValueError: so it is.
+    """
+    if not _is_real(value) or not -math.inf < value < math.inf:
+        raise ValueError(f"{name}={value!r:.60}: must be a finite number")
+
+
+def flag(name: str, value: Any) -> None:
+    """Refuse what is neither True nor False: a text such as "no" would count as True.
+
+    Raises:
+        ValueError: so it is.
+    """
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}={value!r:.60}: must be True or False")
+
+
+def text(name: str, value: Any) -> str:
+    """`value`, a name that a timeline shows.
+
+    Raises:
+        ValueError: it is not a string.
+    """
+    if not isinstance(value, str):
+        raise ValueError(f"{name}={value!r:.60}: must be a string")
+    return value
+
+
+def one_of(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Refuse a choice that there is not.
+
+    Raises:
+        ValueError: so it is.
+    """
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name}={value!r:.60}: use one of {', '.join(choices)}")
+
+
+def checked_rank(value: Any, name: str, size: int) -> int:
+    """`value` as a rank of a group of `size`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    rank = whole(name, value)
+    if not 0 <= rank < size:
+        raise ValueError(f"{name}={value!r}: the ranks of this group are 0 to {size - 1}")
+    return rank
+
+
+def checked_axis(value: Any, name: str, x: Array) -> int:
+    """`value` as an axis of `x`, counted from the front.
+
+    Raises:
+        ValueError: it is none.
+    """
+    axis = whole(name, value)
+    if not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"{name}={value!r}: the array has {x.ndim} axes")
+    return axis % x.ndim
+
+
+def _is_real(value: Any) -> bool:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        float(value)
+    except OverflowError:  # an int beyond every float
+        return False
+    return True

@@ -1,0 +1,110 @@
+"""Loss curves of the right program and of wrong ones: a bug that raises no error has its price here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from parlab.views.drawing import theme
+from parlab.views.drawing.picture import Picture, line_legend, plot, title
+
+APART = 0.01  # of the right loss: a smaller difference is not seen on a curve
+MOST_CURVES = 4
+COLORS = (theme.RIGHT, theme.ALARM, theme.INK, theme.RANKS[0])
+
+
+def loss_curves(losses: Mapping[str, Sequence[float]], *, headline: str | None = None) -> Picture:
+    """Draw the loss of several trainings over their steps. The first is right, the others are compared with it.
+
+    Args:
+        losses: the loss of every step, by the name of the training, such as `{"right": [...], "scale missing": [...]}`;
+            all of the same length, 2 to 4 of them.
+        headline: what stands above; None: where the losses end, and where they part.
+
+    Raises:
+        ValueError: fewer or more, a training without steps, of another length, or with something else than numbers.
+
+    >>> loss_curves({"right": [4.0, 3.0, 2.0], "wrong": [4.0, 3.5, 3.0]})
+    wrong ends at a loss of 3, right at 2: 50 % higher
+    loss at step        1        2        3
+    right               4        3        2
+    wrong               4      3.5        3
+    wrong and right part at step 2, by more than 1 %
+    """
+    curves = _checked(losses, headline)
+    (right, expected), *others = curves.items()
+    length = len(expected)
+    findings = [_finding(name, curve, right, expected) for name, curve in others]
+    columns = sorted({0, length // 4, length // 2, 3 * length // 4, length - 1})
+    width = max(len("loss at step"), *map(len, curves))
+    rows = [f"{'loss at step':<{width}}" + "".join(f"{step + 1:>9}" for step in columns)]
+    rows += [f"{name:<{width}}" + "".join(f"{curve[step]:>9.3g}" for step in columns) for name, curve in curves.items()]
+    parting = [_parting(name, curve, right, expected) for name, curve in others]
+    figure, axes = plot("\n".join([*findings, *rows, *parting]), 3.9, left=0.9, top=0.8)
+    _draw(axes, curves)
+    styles = {name: _style(number) for number, name in enumerate(curves)}
+    line_legend(figure, list(styles.items()))
+    title(figure, headline or "; ".join(findings))
+    return figure
+
+
+def _checked(losses: Any, headline: Any) -> dict[str, list[float]]:
+    if not isinstance(losses, Mapping) or not 2 <= len(losses) <= MOST_CURVES:
+        raise ValueError(f"losses={losses!r:.60}: must be {{name: losses}}, the right ones first, 2 to {MOST_CURVES}")
+    if not isinstance(headline, str | None):
+        raise ValueError(f"headline={headline!r}: must be a text, or None")
+    try:
+        curves = {str(name): [float(loss) for loss in curve] for name, curve in losses.items()}
+    except (TypeError, ValueError):
+        raise ValueError(f"losses={losses!r:.60}: each must be a list of numbers, one a step") from None
+    lengths = {len(curve) for curve in curves.values()}
+    if len(lengths) > 1 or lengths == {0}:
+        raise ValueError(f"losses: they have {sorted(lengths)} steps, and need the same number, 1 or more")
+    return curves
+
+
+def _finding(name: str, curve: list[float], right: str, expected: list[float]) -> str:
+    """Where both end."""
+    end, wanted = curve[-1], expected[-1]
+    if not math.isfinite(end):
+        return f"{name} is lost: its loss ends as {end}, that of {right} at {wanted:.3g}"
+    if not _apart(end, wanted):
+        return f"{name} ends as {right} does, at a loss of {wanted:.3g}: the curve does not tell them apart"
+    ends = f"{name} ends at a loss of {end:.3g}, {right} at {wanted:.3g}"
+    if not wanted:
+        return ends
+    change = abs(end / wanted - 1)
+    return f"{ends}: " + (
+        f"{change:.0%} {'higher' if end > wanted else 'lower'}" if change < 2 else f"{end / wanted:.2g} ×"
+    ).replace("%", " %")
+
+
+def _parting(name: str, curve: list[float], right: str, expected: list[float]) -> str:
+    """From where on the difference can be seen; no error says so."""
+    apart = (step for step, pair in enumerate(zip(curve, expected, strict=True), start=1) if _apart(*pair))
+    first = next(apart, None)
+    if first is None:
+        return f"{name} and {right} never part by more than {APART:.0%}".replace("%", " %")
+    return f"{name} and {right} part at step {first}, by more than {APART:.0%}".replace("%", " %")
+
+
+def _apart(loss: float, expected: float) -> bool:
+    return not abs(loss - expected) <= APART * abs(expected)
+
+
+def _draw(axes: Axes, curves: Mapping[str, list[float]]) -> None:
+    for number, (name, curve) in reversed(list(enumerate(curves.items()))):  # the right one above the others
+        axes.plot(range(1, len(curve) + 1), curve, gid=f"losses {name}", **_style(number))
+    length = len(next(iter(curves.values())))
+    axes.set_xlim(1, max(length, 2))
+    axes.grid(axis="y", color=theme.GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.set_xlabel("step", size=theme.TEXT, color=theme.INK)
+    axes.set_ylabel("loss", size=theme.TEXT, color=theme.INK)
+
+
+def _style(number: int) -> dict[str, Any]:
+    return {"color": COLORS[number], "linestyle": theme.DASHES[number], "linewidth": 2.2}

@@ -1,0 +1,200 @@
+"""Bad input to the serial model and to the strategies that are no rank programs: one row each, refused by name and
+value before any work. World and ZeRO have tables of their own, one row for each argument.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from parlab import run, views
+from parlab.arguments import amount, finite, flag, one_of, positive, text, whole
+from parlab.nn.attention import attention
+from parlab.nn.config import LlamaConfig
+from parlab.nn.gpt import Dropout
+from parlab.nn.llama import Llama
+from parlab.nn.optimizer import AdamW, clip_gradients
+from parlab.nn.rotary import Rotary, inverse_frequencies, rotary_tables
+from parlab.pipeline import (
+    Action,
+    Costs,
+    Pair,
+    Schedule,
+    gpipe,
+    interleaved_one_f_one_b,
+    partition,
+    run_schedule,
+    simulate,
+    validate,
+)
+from parlab.tensor.costs import kept_by_place
+from parlab.tensor.shards import pieces
+from parlab.zero import Zero, model_state_bytes
+
+CONFIG = LlamaConfig(vocab_size=11, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=4)
+SCHEDULE = gpipe(2, 2)
+W = {"w": np.ones(2)}
+Q = np.ones((1, 1, 2, 2))
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+NO_NUMBERS = ["1", None, [1.0], 1j, True]
+
+
+def config(**changes):
+    return lambda: replace(CONFIG, **changes)
+
+
+def rope(**scaling):
+    return config(rope_scaling={"rope_type": "llama3", "factor": 8.0, **LLAMA3, **scaling})
+
+
+def kept(**changes):
+    return lambda: kept_by_place(**{"s": 8, "b": 1, "h": 16, "a": 4, "t": 2} | changes)
+
+
+def step(weights=W, gradients=W, **options):
+    return lambda: AdamW().step(weights, gradients, **options)
+
+
+def actions(*row):
+    return lambda: Schedule([row])
+
+
+def executed(schedule, **options):
+    return lambda: run(lambda comm: run_schedule(comm, schedule, [], [], [], **options), 1)
+
+
+ROWS = [
+    # AdamW
+    *[(lambda x=x: AdamW(lr=x), f"lr={x!r}: must be a number, at least 0") for x in (*NO_NUMBERS, math.inf, math.nan)],
+    *[(step(lr=x), f"lr={x!r}: must be a number, at least 0 and finite") for x in ("fast", -1, math.nan, math.inf)],
+    (lambda: AdamW().update(*(np.ones(2),) * 4, step=1, lr=math.nan), "lr=nan: must be a number"),
+    (lambda: AdamW().update(*(np.ones(2),) * 4, step=1.5), "step=1.5: must be a whole number, at least 1"),
+    (lambda: AdamW(betas=None), "betas=None: two numbers"),
+    (lambda: AdamW(betas=("a", 0.9)), "betas='a': must be a number, at least 0 and less than 1"),
+    (lambda: AdamW(eps="small"), "eps='small': must be a number"),
+    (step({"w": np.ones(2, int)}), "weights['w']=array([1, 1]): an array of a floating dtype"),
+    (step({"w": "heavy"}), "weights['w']='heavy': an array"),
+    (step(None), "weights=None: arrays by name"),
+    (step(gradients=None), "gradients=None: arrays by name"),
+    (step(gradients={"w": None}), "gradients['w']=None: an array"),
+    (
+        step(gradients={"w": np.ones(2, complex)}),
+        "gradients['w']=array([1.+0.j, 1.+0.j]): an array of a",
+    ),
+    (lambda: clip_gradients(None, 1.0), "gradients=None: arrays by name"),
+    (lambda: clip_gradients({"w": [1.0]}, 1.0), "gradients['w']=[1.0]: an array"),
+    (lambda: clip_gradients(W, "1"), "max_norm='1': must be a number greater than 0"),
+    (lambda: clip_gradients(W, None), "max_norm=None: must be a number greater than 0"),
+    # the model
+    *[(config(vocab_size=x), f"vocab_size={x!r}: must be a whole number, at least 1") for x in (True, "9", 2.0, None)],
+    (config(rms_norm_eps=math.inf), "rms_norm_eps=inf: must be a number greater than 0 and finite"),
+    (config(rope_theta=math.inf), "rope_theta=inf: must be a number greater than 0 and finite"),
+    (config(rope_theta=None), "rope_theta=None: must be a number greater than 0 and finite"),
+    (config(initializer_range=-1), "initializer_range=-1: must be a number, at least 0 and finite"),
+    (config(tie_word_embeddings="no"), "tie_word_embeddings='no': must be True or False"),
+    (rope(factor=math.nan), "factor=nan: must be a number greater than 0 and finite"),
+    (rope(low_freq_factor=math.inf), "low_freq_factor=inf: must be a number greater than 0 and finite"),
+    (rope(rope_type=["llama3"]), "rope_scaling: type=['llama3']: use one of default, linear, llama3"),
+    (lambda: inverse_frequencies(np, "8", 1e4), "head_dim='8': must be a whole number, at least 2"),
+    (lambda: inverse_frequencies(np, 8, math.nan), "theta=nan: must be a number greater than 0 and finite"),
+    (lambda: rotary_tables(None, 8), "positions=None: an array of numbers, [S] or [B, S]"),
+    (lambda: rotary_tables(np.asarray(["a"]), 8), "positions=array(['a'], dtype='<U1'): an array of numbers"),
+    (lambda: Rotary(8, positions=[0, 1]), "positions=[0, 1]: an array of numbers, [S] or [B, S]"),
+    (lambda: Rotary(8, positions=np.ones((1, 1, 2))), "positions=array([[[1., 1.]]]): an array of numbers, [S] or"),
+    (lambda: attention(Q, Q, Q, scale="1"), "scale='1': must be a finite number"),
+    (lambda: attention(Q, Q, Q, scale=math.nan), "scale=nan: must be a finite number"),
+    (lambda: Dropout("0.1"), "rate='0.1': must be a number, at least 0 and less than 1"),
+    (
+        lambda: Llama.random(CONFIG).save("unused", max_shard_bytes=math.nan),
+        "max_shard_bytes=nan: must be a whole number, at least 1, or None",
+    ),
+    # tensor
+    (lambda: pieces(CONFIG, 5, 2), "rank=5: the ranks of this group are 0 to 1"),
+    (lambda: pieces(CONFIG, 0, 0), "size=0: must be a whole number, at least 1"),
+    (kept(t=0), "t=0: must be a whole number, at least 1"),
+    (kept(s=8.0), "s=8.0: must be a whole number, at least 1"),
+    (kept(recompute="some"), "recompute='some': use one of none, selective, full"),
+    (kept(recompute=["full"]), "recompute=['full']: use one of none, selective, full"),
+    # zero
+    (lambda: model_state_bytes(1, 4, True), "stage=True: must be a whole number"),
+    (lambda: model_state_bytes(1, 4, 0.5), "stage=0.5: must be a whole number"),
+    (lambda: run(lambda comm: Zero(comm, W, True, AdamW()), 1), "stage=True: must be a whole number"),
+    # pipeline
+    *[(lambda x=x: Costs(forward=x), f"forward={x!r}: must be a number, at least 0") for x in ("1", None, True)],
+    (lambda: Costs(pair=[1, "2"]), "pair='2': must be a number, at least 0 and finite"),
+    (lambda: Schedule(None), "ranks=None: give a list of actions for each rank"),
+    (lambda: Schedule([None]), "ranks=[None]: give a list of actions for each rank"),
+    (lambda: Schedule("0F0"), "ranks[0][0]='0': give an Action"),
+    (actions(Action(["F"], 0, 0)), "ranks[0][0]=Action(kind=['F'], stage=0, microbatch=0): give an Action"),
+    *[(actions(Action("F", x, 0)), f"ranks[0][0]=Action(kind='F', stage={x!r}") for x in ("a", None, 0.5, True)],
+    (actions(Action("F", 0, True)), "microbatch=True): give an Action"),
+    (actions(Pair(Action("F", 0, 0), "0B1")), "ranks[0][0]=Pair(F=Action(kind='F', stage=0, microbatch=0), B='0B1')"),
+    (lambda: simulate("x"), "schedule='x': must be a Schedule"),
+    (lambda: validate(None), "schedule=None: must be a Schedule"),
+    (executed("x"), "schedule='x': must be a Schedule"),
+    (lambda: simulate(SCHEDULE, 3), "costs=3: must be Costs"),
+    (lambda: views.schedule(SCHEDULE, costs=3), "costs=3: must be Costs"),
+    (lambda: views.schedule(SCHEDULE, end="10"), "end='10': the time axis must end after 0"),
+    *[
+        (lambda x=x: validate(SCHEDULE, x), f"memory_limit={x!r}: must be a whole number, at least 0, or None")
+        for x in (math.nan, -1, True)
+    ],
+    (lambda: validate(SCHEDULE, [1, "4"]), "memory_limit='4': must be a whole number"),
+    (lambda: interleaved_one_f_one_b(2, 4, 2, group="2"), "group='2': must be a whole number"),
+    (lambda: partition(4, 2, costs=3), "costs=3: a list of 4 numbers is needed, one a layer"),
+    (lambda: partition(2, 2, costs=[1, "2"]), "costs[1]='2': must be a number, at least 0 and finite"),
+    (lambda: partition(2, True), "num_stages=True: must be a whole number, at least 1"),
+]
+
+
+@pytest.mark.parametrize(("call", "said"), ROWS, ids=[said for _, said in ROWS])
+def test_bad_input_is_refused_by_name_and_value(call, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        call()
+
+
+def test_a_refused_step_of_adamw_counts_nothing_and_changes_nothing():
+    optimizer, weights = AdamW(), {"w": np.ones(2)}
+    with pytest.raises(ValueError, match="lr=nan"):
+        optimizer.step(weights, W, lr=math.nan)
+    assert (optimizer.steps, optimizer.moments) == (0, {})
+    assert (weights["w"] == 1).all()
+
+
+# The checks themselves, at their edges
+
+
+@pytest.mark.parametrize("value", [0, np.int64(0), 10**30])
+def test_whole_takes_what_counts_as_an_index(value):
+    assert whole("n", value, 0) == value
+    assert type(whole("n", value)) is int
+
+
+@pytest.mark.parametrize(
+    ("check", "good", "bad"),
+    [
+        (
+            amount,
+            [0, 0.0, np.float32(1), Fraction(1, 3)],
+            [-1e-300, math.inf, math.nan, 10**400, *NO_NUMBERS],
+        ),
+        (lambda n, x: amount(n, x, least=1, below=2), [1, 1.99], [0.99, 2]),
+        (positive, [1e-300, math.inf], [0, -1, math.nan, *NO_NUMBERS]),
+        (lambda n, x: positive(n, x, finite=True), [1e-300, 1e300], [0, math.inf, math.nan]),
+        (finite, [-1, 0, 1e300], [math.inf, -math.inf, math.nan, *NO_NUMBERS]),
+        (flag, [True, False], [0, 1, None, "no"]),
+        (text, ["", "a"], [None, 1, b"a"]),
+        (lambda n, x: one_of(n, x, ("a", "b")), ["a", "b"], ["c", "", None, ["a"]]),
+    ],
+)
+def test_each_check_takes_what_is_right_and_names_what_is_not(check, good, bad):
+    for value in good:
+        check("name", value)
+    for value in bad:
+        with pytest.raises(ValueError, match=re.escape(f"name={value!r:.60}: ")):
+            check("name", value)
