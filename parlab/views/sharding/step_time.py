@@ -1,4 +1,4 @@
-"""How far tensor parallelism pays: the time of a block against t, over the edge of a node, under the learner's hands."""
+"""How far tensor parallelism pays: the time of a block against t, inside a node and over its edge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.world import DGX_A100, DGX_H100, Cluster
 from parlab.world.units import format_time
 
-MODELS = {  # E, H, M; all have 8 key/value heads. Source: Grattafiori et al. 2024, "The Llama 3 herd of models", table 3
+MODELS = {  # E, H, M; G is 8. Source: Grattafiori et al. 2024, "The Llama 3 herd of models", table 3
     "Llama 3 8B": (4096, 32, 14336),
     "Llama 3 70B": (8192, 64, 28672),
     "Llama 3 405B": (16384, 128, 53248),
