@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 
 from parlab.nn.llama import LlamaConfig
@@ -20,7 +21,7 @@ TOKENS = 0.5  # inches that stand for S
 CUT, COPY, THINNEST = 0.03, 0.055, 0.035  # inches: between slices, between cards, and of a slice that would vanish
 TOP, LEFT, RIGHT = 0.95, 0.5, 0.2  # inches around what is drawn
 WORDS, APART, BEFORE = 0.5, 0.95, 0.35  # inches: for words between two arrays, from k to v, from columns to rows
-PALE = 0.8  # white in an activation's colour
+PALE, EDGE = 0.8, 0.02  # white in an activation's colour; inches of its edge
 Groups = Sequence[Sequence[int]]  # the ranks that have each slice, along the axis that is cut
 
 
@@ -64,10 +65,9 @@ def block_text(config: LlamaConfig, size: int, *, sequence_parallel: bool = Fals
         f"{'weight':>10} {'whole':>14} {'a rank has':>14}  cut",
     ]
     shapes, owned = config.weight_shapes, pieces(config, 0, size)
-    for part, firsts, last in PARTS.values():
+    for part, (_, firsts, last) in PARTS.items():
         for name in (*firsts, last):
-            full = f"{LAYER}.{part}.{name}_proj.weight"
-            piece, whole = owned[full], shapes[full]
+            piece, whole = owned[_full(part, name)], shapes[_full(part, name)]
             cut = "along its columns" if piece.axis == 1 else "along its rows"
             shared = f", each slice on {piece.owners} ranks" if piece.owners > 1 else ""
             own = _shape(_own(whole, piece))
@@ -82,42 +82,50 @@ def block_text(config: LlamaConfig, size: int, *, sequence_parallel: bool = Fals
 def _row(
     axes: Axes, part: str, low: float, height: float, unit: float, config: LlamaConfig, size: int, cut_tokens: bool
 ) -> None:
-    """x, the operator, column matrices above what they make, the row matrix, the operator, y."""
-    prefix, firsts, last = PARTS[part]
-    names = {name: f"{LAYER}.{prefix}.{name}_proj.weight" for name in (*firsts, last)}
-    shapes = {name: [n * unit for n in config.weight_shapes[full]] for name, full in names.items()}  # inches
-    owned = {name: pieces(config, 0, size)[full] for name, full in names.items()}
-    said = {name: _shape(_own(config.weight_shapes[full], owned[name])) for name, full in names.items()}
-    middle, across, inner = low + height / 2, config.hidden_size * unit, shapes[last][0]
-    alone: Groups = [[rank] for rank in range(size)]
-    tokens: tuple[int | None, Groups] = (0, alone) if cut_tokens else (None, [range(size)])
+    """x, the operator, the matrices, the operator, y."""
+    inner = config.weight_shapes[_full(part, PARTS[part][2])][0] * unit
+    middle, across = low + height / 2, config.hidden_size * unit
     columns = max(inner + size * CUT, APART) + (1.8 * APART if part == "attention" else 0)
     operator = (theme.WIDTH - LEFT - RIGHT - 3 * across - columns - BEFORE) / 2
-    operators = [("gather", "all-gather", "reduce-scatter"), ("scatter", "reduce-scatter", "all-gather")]
-    if not cut_tokens:
-        operators = [("copy", "nothing", "all-reduce"), ("reduce", "all-reduce", "nothing")]
     first = LEFT + across + operator
     second = first + columns + BEFORE
     _word(axes, 0.15, middle, part, theme.TEXT, rotation=90)
+    tokens: tuple[int | None, Groups] = (0, [[rank] for rank in range(size)]) if cut_tokens else (None, [range(size)])
     for name, left in (("x", LEFT), ("y", theme.WIDTH - RIGHT - across - 0.2)):
-        words = "S/t tokens each" if cut_tokens else "whole on each"
-        _sheet(axes, f"{part} {name}", (name, words), left, middle - TOKENS / 2, across, TOKENS, *tokens, pale=True)
-    for left, operator_words in zip((LEFT + across, second + across), operators, strict=True):
-        _operator(axes, left, operator - 0.2, middle, operator_words, size)
-    left, top = first, middle + (len(firsts) * (across + WORDS) if part == "mlp" else across + WORDS) / 2 + TOKENS / 2
-    for name in firsts:
-        groups = [range(at, at + owned[name].owners) for at in range(0, size, owned[name].owners)]
-        place = left, top - across, shapes[name][1], across
-        _sheet(axes, f"matrix {name}", (f"W {name}", said[name]), *place, 1, groups)
+        words = name, "S/t tokens each" if cut_tokens else "whole on each"
+        _sheet(axes, f"{part} {name}", words, left, middle - TOKENS / 2, across, TOKENS, *tokens, pale=True)
+    operators = [("gather", "all-gather", "reduce-scatter"), ("scatter", "reduce-scatter", "all-gather")]
+    if not cut_tokens:
+        operators = [("copy", "nothing", "all-reduce"), ("reduce", "all-reduce", "nothing")]
+    for left, said in zip((LEFT + across, second + across), operators, strict=True):
+        _operator(axes, left, operator - 0.2, middle, said, size)
+    _matrices(axes, part, first, second, middle, unit, config, size)
+
+
+def _matrices(
+    axes: Axes, part: str, first: float, second: float, middle: float, unit: float, config: LlamaConfig, size: int
+) -> None:
+    """Column matrices from `first` on, above what they make; the row matrix at `second`."""
+    _, names, last = PARTS[part]
+    owned, across = pieces(config, 0, size), config.hidden_size * unit
+    inner = config.weight_shapes[_full(part, last)][0] * unit
+    stacked = len(names) if part == "mlp" else 1
+    left, top = first, middle + (stacked * (across + WORDS) + TOKENS) / 2
+    below = top - stacked * (across + WORDS)
+    for name in (*names, last):
+        whole, piece = config.weight_shapes[_full(part, name)], owned[_full(part, name)]
+        groups = [range(at, at + piece.owners) for at in range(0, size, piece.owners)]
+        place = left, top - across, whole[1] * unit, across
+        if name == last:
+            place = second, middle - (inner + size * CUT) / 2, across, inner
+        _sheet(axes, f"matrix {name}", (f"W {name}", _shape(_own(whole, piece))), *place, piece.axis, groups)
         if part == "mlp":
             top -= across + WORDS
         else:
             left += max(inner + size * CUT, 0.7) + 0.35 if name == "q" else APART
-    top = top if part == "mlp" else top - across - WORDS
-    core = "heads" if part == "attention" else "silu(gate) ∘ up"
-    _sheet(axes, f"{part} core", (core, "no message"), first, top - TOKENS, inner, TOKENS, 1, alone, pale=True)
-    low = middle - (inner + size * CUT) / 2
-    _sheet(axes, f"matrix {last}", (f"W {last}", said[last]), second, low, across, inner, 0, alone)
+    words = "heads" if part == "attention" else "silu(gate) ∘ up", "no message"
+    alone: Groups = [[rank] for rank in range(size)]
+    _sheet(axes, f"{part} core", words, first, below - TOKENS, inner, TOKENS, 1, alone, pale=True)
 
 
 def _sheet(
@@ -129,23 +137,22 @@ def _sheet(
     card = min(COPY, 0.3 / copies)
     gap = CUT + card * (copies - 1)
     wide, tall = (max(side / (len(groups) if axis == cut else 1), THINNEST) for side, cut in ((width, 1), (height, 0)))
-    boxes, colors = [], []
+    corners, colors = [], []
     for number, ranks in enumerate(groups):
         x = left + number * (wide + gap) if axis == 1 else left
         y = low + (len(groups) - 1 - number) * (tall + gap) if axis == 0 else low
         for behind, rank in reversed(list(enumerate(ranks))):
-            at = x + behind * card, y + behind * card
-            boxes.append((at[0], at[0] + wide, at[1], at[1] + tall))
+            corners.append((x + behind * card, y + behind * card))
             colors.append(theme.rank_color(rank))
+    lefts: Any
+    lows: Any
+    lefts, lows = np.array(corners).T
+    for layer, edge, white in [(gid, 0.0, 0.0), (f"{gid}, inside", EDGE, PALE)][: 1 + pale]:
+        places = lefts + edge, lefts + wide - edge, lows + edge, lows + tall - edge
+        marks.rectangles(axes, layer, *places, [theme.paler(color, white) for color in colors])
     over = (len(groups) - 1) * gap + (copies - 1) * card
     high = low + height + (over if axis == 0 else (copies - 1) * card)
     middle = left + (width + (over if axis == 1 else 0)) / 2
-    marks.rectangles(axes, gid, *zip(*boxes, strict=True), colors)
-    if pale:
-        inner = [(a + 0.02, b - 0.02, c + 0.02, d - 0.02) for a, b, c, d in boxes]
-        marks.rectangles(
-            axes, f"{gid}, inside", *zip(*inner, strict=True), [theme.paler(color, PALE) for color in colors]
-        )
     _word(axes, middle, high + 0.12, words[0], theme.TEXT)
     _word(axes, middle, low - 0.12, words[1], theme.SMALL)
 
@@ -159,6 +166,10 @@ def _operator(axes: Axes, left: float, room: float, middle: float, words: tuple[
     _word(axes, at, middle + 0.38, name, theme.TEXT, weight="bold")
     _word(axes, at, middle + 0.15, f"→ {sent if size > 1 else 'nothing'}", theme.SMALL)
     _word(axes, at, middle - 0.15, f"← {back if size > 1 else 'nothing'}", theme.SMALL)
+
+
+def _full(part: str, name: str) -> str:
+    return f"{LAYER}.{PARTS[part][0]}.{name}_proj.weight"
 
 
 def _own(whole: tuple[int, ...], piece: Piece) -> list[int]:

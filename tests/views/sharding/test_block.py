@@ -10,7 +10,7 @@ from parlab import views
 from parlab.nn.llama import LlamaConfig
 from parlab.tensor import pieces
 from parlab.views.drawing import theme
-from tests.views.drawn import artists, boxes, check_text
+from tests.views.drawn import artists, boxes, check_text, title
 
 CONFIG = LlamaConfig(
     vocab_size=32, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=8,
@@ -123,6 +123,12 @@ def test_kept_bytes_are_dots_on_lines_and_their_numbers_are_in_the_text():
         for kind in ("formula", "counted"):
             (line,) = artists(figure, f"{kind} {way}")
             assert list(zip(*line.get_data(), strict=True)) == list(at.items())
+
+
+def test_a_headline_stands_above_and_the_verdict_stays_in_the_text():
+    figure = views.kept_activations(KEPT, KEPT, headline="Cut is half")
+    assert title(figure) == "Cut is half"
+    assert "counted = closed form everywhere" in repr(figure)
 
 
 def test_a_count_that_is_not_the_closed_form_is_said():
