@@ -29,13 +29,16 @@ book: $(VENV)/test.stamp         ## Build the reading edition, to be opened in a
 	$(BIN)/python -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/book
 	@echo "Open build/book/docs/index.html"
 
+mutants: $(VENV)/mutants.stamp   ## Break a room at random places, and list what its tests do not see: ROOM=world SIZE=30.
+	$(BIN)/python tools/mutants.py $(ROOM) --size $(or $(SIZE),30)
+
 notebooks: $(VENV)/lab.stamp     ## Run every notebook again, store its outputs, draw README's picture.
 	$(BIN)/python tools/store_outputs.py notebooks
 	$(BIN)/python tools/draw_first_screen.py
 
 constraints: $(BIN)/python       ## Pin the newest versions that fit together, for every platform and Python.
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra lab --extra test --extra mpi --upgrade --quiet \
+	$(BIN)/uv pip compile pyproject.toml --extra lab --extra test --extra mpi --extra mutants --upgrade --quiet \
 		--universal --python-version 3.11 --fork-strategy fewest --no-annotate \
 		--custom-compile-command "make constraints" --output-file constraints.txt
 
@@ -45,6 +48,7 @@ clean:          ## Remove what was installed and cached here.
 
 $(VENV)/lab.stamp: EXTRAS := lab
 $(VENV)/test.stamp: EXTRAS := lab,test
+$(VENV)/mutants.stamp: EXTRAS := lab,test,mutants
 $(VENV)/%.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS)]"
 	touch $@
@@ -54,4 +58,4 @@ $(BIN)/python:
 		python3-venv). To name one yourself: make PYTHON=/path/to/python3))
 	$(PYTHON) -m venv $(VENV)
 
-.PHONY: help lab test lint bench book notebooks constraints clean
+.PHONY: help lab test lint bench book mutants notebooks constraints clean

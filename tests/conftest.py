@@ -2,7 +2,7 @@
 
 from hypothesis import settings
 
-# Nothing timed belongs in a test: a slow machine is no failure. Where CI is set, hypothesis's own settings draw the same
-# examples every time, which the parent hands on; elsewhere each run looks for new ones.
+# Nothing timed belongs in a test: a slow machine is no failure. Where CI is set, hypothesis draws the same
+# examples every time (the parent hands that on); elsewhere each run looks for new ones.
 settings.register_profile("parlab", parent=settings(), deadline=None)
 settings.load_profile("parlab")

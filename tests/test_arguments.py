@@ -23,6 +23,7 @@ from parlab.nn.rotary import Rotary, inverse_frequencies, rotary_tables
 from parlab.pipeline import (
     Action,
     Costs,
+    MemoryLimit,
     Pair,
     Schedule,
     gpipe,
@@ -140,11 +141,9 @@ ROWS = [
     (lambda: simulate(SCHEDULE, 3), "costs=3: must be Costs"),
     (lambda: views.schedule(SCHEDULE, costs=3), "costs=3: must be Costs"),
     (lambda: views.schedule(SCHEDULE, end="10"), "end='10': the time axis must end after 0"),
-    *[
-        (lambda x=x: validate(SCHEDULE, x), f"memory_limit={x!r}: must be a whole number, at least 0, or None")
-        for x in (math.nan, -1, True)
-    ],
-    (lambda: validate(SCHEDULE, [1, "4"]), "memory_limit='4': must be a whole number"),
+    *[(lambda x=x: validate(SCHEDULE, x), f"limit={x!r}: must be a number, at least 0") for x in (math.nan, -1, True)],
+    (lambda: validate(SCHEDULE, [1, "4"]), "limit='4': must be a number, at least 0"),
+    (lambda: MemoryLimit(None), "limit=None: must be a number, at least 0"),
     (lambda: interleaved_one_f_one_b(2, 4, 2, group="2"), "group='2': must be a whole number"),
     (lambda: partition(4, 2, costs=3), "costs=3: a list of 4 numbers is needed, one a layer"),
     (lambda: partition(2, 2, costs=[1, "2"]), "costs[1]='2': must be a number, at least 0 and finite"),

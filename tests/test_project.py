@@ -50,7 +50,7 @@ def test_conda_marks_cupy_and_mpi_as_options_because_not_every_platform_has_them
 def test_every_needed_package_is_pinned():
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     extras = PROJECT["optional-dependencies"]
-    needed = [*PROJECT["dependencies"], *extras["lab"], *extras["test"], *extras["mpi"]]
+    needed = [*PROJECT["dependencies"], *extras["lab"], *extras["test"], *extras["mpi"], *extras["mutants"]]
     unpinned = [need for need in needed if not re.search(rf"^{re.split('[>=;]', need)[0]}==", pins, re.MULTILINE)]
     assert not unpinned
     assert "://" not in pins

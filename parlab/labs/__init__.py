@@ -5,31 +5,115 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parlab.labs import collectives, pipeline, ranks, ring, tensor, zero, zero_prefetch
-from parlab.labs.exercise import Exercise, Review
+from parlab.labs import collectives, hints, pipeline, ranks, ring, tensor, work, zero, zero_prefetch
+from parlab.labs.exercise import PASSED, Exercise, Review
+from parlab.labs.work import Answers, Summary
 
 ROOMS = (ranks, collectives, ring, pipeline, tensor, zero, zero_prefetch)
 EXERCISES = {exercise.name: exercise for room in ROOMS for exercise in room.EXERCISES}
 
 
-def check(name: str, answer: Callable[..., Any]) -> None:
+def check(name: str, answer: Callable[..., Any], seconds: float = 10, seed: int | None = None) -> None:
     """Run `answer` on many cases, compare its results and what it sent, and print what came of it.
 
     Args:
         name: the exercise, such as "01.reduce_scatter".
         answer: the function that you wrote.
+        seconds: how long it may run on a case.
+        seed: of the cases that are drawn anew; a failure says which one repeats it.
 
     Raises:
-        ValueError: an unknown exercise, or `answer` is not a function.
+        ValueError: an unknown exercise, or no time at all.
 
     >>> def reduce_scatter(comm, x):
     ...     raise NotImplementedError
     >>> check("01.reduce_scatter", reduce_scatter)
     01.reduce_scatter: not written yet
     """
+    print(_reviewed(name, answer, seconds, seed).text)
+
+
+def require(name: str, answer: Callable[..., Any], seconds: float = 10, seed: int | None = None) -> None:
+    """As `check`, for a cell that must fail where the answer does.
+
+    Raises:
+        AssertionError: the answer is not right; what is wrong is its text.
+        ValueError: see `check`.
+    """
+    review = _reviewed(name, answer, seconds, seed)
+    if review.status != PASSED:
+        raise AssertionError(review.text)
+    print(review.text)
+
+
+def score(
+    name: str, answer: Callable[..., Any], points: float = 1, seconds: float = 10, seed: int | None = None
+) -> float:
+    """As `check`; returns the share of `points` that is the share of the cases passed before the first that failed.
+
+    Raises:
+        ValueError: see `check`.
+    """
+    review = _reviewed(name, answer, seconds, seed)
+    print(review.text)
+    return points * review.passed / review.total
+
+
+def hint(name: str, step: int = 1) -> None:
+    """Print a hint: 1 a question, 2 the idea, 3 the skeleton of an answer.
+
+    Raises:
+        ValueError: an unknown exercise, or another step.
+
+    >>> hint("00.exchange", 1)
+    What does the rank on your right get, and when may it take it? Who receives, if all send first?
+    """
+    _known(name)
+    if step not in (1, 2, 3):
+        raise ValueError(f"step={step!r}: 1 is a question, 2 the idea, 3 the skeleton")
+    print(hints.HINTS[name][step - 1])
+
+
+def summary() -> Summary:
+    """What came of each exercise that was checked here: a table, drawn as the last line of a cell."""
+    return work.summary(EXERCISES)
+
+
+def save(path: str) -> None:
+    """Write the functions that were last checked, by exercise, into one small file, from which `load` takes them.
+
+    Their text is kept, and that of the functions beside them that they call. What the file holds of other exercises
+    stays in it.
+
+    Raises:
+        ValueError: there is a file of this name that holds something else; or nothing was checked yet.
+    """
+    work.save(path)
+
+
+def load(path: str) -> Answers:
+    """The answers in a file of `save`, by exercise: text, of which nothing is run. `save` keeps them.
+
+    Raises:
+        ValueError: the file holds something else.
+        OSError: it cannot be read.
+    """
+    return work.load(path)
+
+
+def _known(name: str) -> Exercise:
     if name not in EXERCISES:
         raise ValueError(f"name={name!r}: the exercises are {', '.join(EXERCISES)}")
-    print(EXERCISES[name].review(answer).text)
+    return EXERCISES[name]
 
 
-__all__ = ["EXERCISES", "Exercise", "Review", "check"]
+def _reviewed(name: str, answer: Callable[..., Any], seconds: float, seed: int | None) -> Review:
+    exercise = _known(name)
+    if not isinstance(seconds, int | float) or not seconds > 0:
+        raise ValueError(f"seconds={seconds!r}: a positive number is needed")
+    review = exercise.review(answer, seconds, seed)
+    work.remember(review, answer)
+    return review
+
+
+__all__ = ["EXERCISES", "Exercise", "Review", "check", "hint", "load", "require", "save", "score", "summary"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from parlab.labs.exercise import Exercise
 from parlab.labs.rank_programs import (
     Case,
     Count,
     RankProgram,
     bytes_sent,
+    drawn,
     growing,
     inputs_of_all,
     messages,
@@ -23,24 +23,24 @@ def _divisible_shape(random: np.random.Generator, size: int, longest: int) -> tu
     return (size * first, *more)
 
 
-REDUCE_SCATTER = Exercise(
-    name="01.reduce_scatter",
-    cases=growing((2, 1, *range(3, 9)), _divisible_shape),
-    attempt=RankProgram(
-        call="reduce_scatter(comm, x)",
-        expected=lambda case, inputs: np.split(sum(inputs), case.size),
-        parts=lambda case, inputs, rank: [np.split(x, case.size)[rank] for x in inputs],
-        counts=(
-            Count(
-                "bytes a rank sends",
-                "n(N − 1)/N",
-                bytes_sent,
-                lambda case: case.nbytes * (case.size - 1) // case.size,
-                "more than one block travels in a step, or one step too many is made",
-            ),
-            Count("messages a rank sends", "N − 1", messages, lambda case: case.size - 1, "a block travels in parts"),
+REDUCE_SCATTER = RankProgram(
+    expected=lambda case, inputs: np.split(sum(inputs), case.size),
+    parts=lambda case, inputs, rank: [np.split(x, case.size)[rank] for x in inputs],
+    counts=(
+        Count(
+            "bytes a rank sends",
+            "n(N − 1)/N",
+            bytes_sent,
+            lambda case: case.nbytes * (case.size - 1) // case.size,
+            "more than one block travels in a step, or one step too many is made",
         ),
+        Count("messages a rank sends", "N − 1", messages, lambda case: case.size - 1, "a block travels in parts"),
     ),
+).exercise(
+    "01.reduce_scatter",
+    "reduce_scatter(comm, x)",
+    growing((2, 1, *range(3, 9)), _divisible_shape),
+    drawn(_divisible_shape),
 )
 
 
@@ -54,24 +54,21 @@ def _twice_all_but_own(case: Case) -> int:
     return 2 * (case.size - 1) * block
 
 
-AVERAGE_GRADIENTS = Exercise(
-    name="01.average_gradients",
-    cases=growing((2, 1, *range(3, 9)), _one_axis),
-    attempt=RankProgram(
-        call="average_gradients(comm, x)",
-        expected=lambda case, inputs: [sum(inputs) / case.size] * case.size,
-        parts=lambda case, inputs, rank: [x / case.size for x in inputs],
-        calls=("reduce_scatter", "all_gather"),
-        counts=(
-            Count(
-                "bytes a rank sends",
-                "2n(N − 1)/N (n filled up to a multiple of N)",
-                bytes_sent,
-                _twice_all_but_own,
-                "whole arrays travel where a piece of 1/N would do",
-            ),
+AVERAGE_GRADIENTS = RankProgram(
+    expected=lambda case, inputs: [sum(inputs) / case.size] * case.size,
+    parts=lambda case, inputs, rank: [x / case.size for x in inputs],
+    calls=("reduce_scatter", "all_gather"),
+    counts=(
+        Count(
+            "bytes a rank sends",
+            "2n(N − 1)/N (n filled up to a multiple of N)",
+            bytes_sent,
+            _twice_all_but_own,
+            "whole arrays travel where a piece of 1/N would do",
         ),
     ),
+).exercise(
+    "01.average_gradients", "average_gradients(comm, x)", growing((2, 1, *range(3, 9)), _one_axis), drawn(_one_axis)
 )
 
 
@@ -96,32 +93,38 @@ def _in_nodes(*layouts: tuple[int, int]) -> list[Case]:
     ]
 
 
-HIERARCHICAL_ALL_REDUCE = Exercise(
-    name="01.hierarchical_all_reduce",
-    cases=_in_nodes((2, 1), (1, 2), (2, 2), (3, 2), (2, 3), (2, 4), (3, 4)),
-    attempt=RankProgram(
-        call="hierarchical_all_reduce(comm, x, ranks_per_node)",
-        more=lambda case: (case.ranks_per_node,),
-        expected=lambda case, inputs: [sum(inputs)] * case.size,
-        parts=inputs_of_all,
-        calls=("reduce_scatter", "all_gather"),
-        counts=(
-            Count(
-                "bytes a rank sends to other nodes",
-                "2(k − 1)/k · n/g",
-                _bytes_between,
-                lambda case: 2 * (case.size // case.ranks_per_node - 1) * case.nbytes // case.size,
-                "whole arrays cross; let each rank of a node carry the node's sum of one piece",
-            ),
-            Count(
-                "bytes a rank sends inside its node",
-                "2(g − 1)/g · n",
-                _bytes_inside,
-                lambda case: 2 * (case.ranks_per_node - 1) * case.nbytes // case.ranks_per_node,
-                "the sum is made whole inside the node before it crosses; a reduce-scatter is enough",
-            ),
+def _draw_nodes(random: np.random.Generator, size: int) -> Case:
+    per_node = int(random.integers(1, 5))
+    size = per_node * -(-size // per_node)
+    return Case(size, (size * int(random.integers(1, 5)),), "float64", per_node, int(random.integers(1, 10**6)))
+
+
+HIERARCHICAL_ALL_REDUCE = RankProgram(
+    more=lambda case: (case.ranks_per_node,),
+    expected=lambda case, inputs: [sum(inputs)] * case.size,
+    parts=inputs_of_all,
+    calls=("reduce_scatter", "all_gather"),
+    counts=(
+        Count(
+            "bytes a rank sends to other nodes",
+            "2(k − 1)/k · n/g",
+            _bytes_between,
+            lambda case: 2 * (case.size // case.ranks_per_node - 1) * case.nbytes // case.size,
+            "whole arrays cross; let each rank of a node carry the node's sum of one piece",
+        ),
+        Count(
+            "bytes a rank sends inside its node",
+            "2(g − 1)/g · n",
+            _bytes_inside,
+            lambda case: 2 * (case.ranks_per_node - 1) * case.nbytes // case.ranks_per_node,
+            "the sum is made whole inside the node before it crosses; a reduce-scatter is enough",
         ),
     ),
+).exercise(
+    "01.hierarchical_all_reduce",
+    "hierarchical_all_reduce(comm, x, ranks_per_node)",
+    _in_nodes((2, 1), (1, 2), (2, 2), (3, 2), (2, 3), (2, 4), (3, 4)),
+    _draw_nodes,
 )
 
 EXERCISES = (REDUCE_SCATTER, AVERAGE_GRADIENTS, HIERARCHICAL_ALL_REDUCE)

@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from parlab.labs.trial import Foreign
+
 SHOWN = 8  # elements of an array that are printed
 
 
-def difference(result: Any, expected: Any) -> str:
+def difference(result: Any, expected: Any, rtol: float | None = None, atol: float = 0.0) -> str:
     """The end of a sentence that begins with the rank; "" where there is no difference, or nothing is expected.
 
-    Equal means: to 16 units of rounding, so that the order of a sum is free.
+    Equal means: of the same shape and dtype, to 16 units of rounding unless told, so that the order of a sum is free.
 
     >>> difference(np.ones(2), np.zeros(2))
     'returned [1, 1], expected [0, 0]'
@@ -24,35 +26,50 @@ def difference(result: Any, expected: Any) -> str:
     if isinstance(expected, tuple):
         return _difference_of_tuples(result, expected)
     if not isinstance(result, np.ndarray | np.generic):
-        return f"returned {'None' if result is None else type(result).__name__}, expected {_form(expected)}"
+        return f"returned {kind(result)}, expected {_form(expected)}"
     result = np.asarray(result)
     if result.shape != expected.shape or result.dtype != expected.dtype:
         return f"returned {_form(result)}, expected {_form(expected)}"
-    tolerance = 16 * float(np.finfo(expected.dtype).eps)
-    wrong = np.argwhere(~np.isclose(result, expected, rtol=tolerance, atol=0))
+    rtol = 16 * float(np.finfo(expected.dtype).eps) if rtol is None else rtol
+    wrong = np.argwhere(~np.isclose(result, expected, rtol=rtol, atol=atol))
     if not len(wrong):
         return ""
     if expected.size <= SHOWN:
-        return f"returned {_shown(result)}, expected {_shown(expected)}"
+        shown = _shown(result, "g"), _shown(expected, "g")
+        if shown[0] == shown[1]:
+            shown = _shown(result, ".17g"), _shown(expected, ".17g")
+        return f"returned {shown[0]}, expected {shown[1]}"
     place = tuple(map(int, wrong[0]))
+    one, other = f"{result[place]:g}", f"{expected[place]:g}"
+    if one == other:
+        one, other = f"{result[place]:.17g}", f"{expected[place]:.17g}"
     index = ", ".join(map(str, place))
-    many = f"{len(wrong)} of {expected.size} elements differ"
-    return f"returned {result[place]:g} at [{index}], expected {expected[place]:g}; {many}"
+    return f"returned {one} at [{index}], expected {other}; {len(wrong)} of {expected.size} elements differ"
 
 
 def _difference_of_tuples(result: Any, expected: tuple[Any, ...]) -> str:
     if not isinstance(result, tuple | list) or len(result) != len(expected):
-        return f"returned {type(result).__name__}, expected a tuple of {len(expected)} arrays"
+        return f"returned {kind(result)}, expected a tuple of {len(expected)} arrays"
     for number, (one, other) in enumerate(zip(result, expected, strict=True)):
         if found := difference(one, other):
             return f"{found} (item {number} of the tuple)"
     return ""
 
 
+def kind(result: Any) -> str:
+    """The name of a result's type, as it is shown."""
+    return "None" if result is None else result.kind if isinstance(result, Foreign) else type(result).__name__
+
+
+def brief(result: Any) -> str:
+    """What was returned instead of what was expected."""
+    return "None" if result is None else f"{kind(result)} {result!r:.60}"
+
+
 def _form(x: Any) -> str:
     return f"{x.dtype}[{', '.join(map(str, x.shape))}]"
 
 
-def _shown(x: Any) -> str:
-    text = np.array2string(x, separator=", ", formatter={"float_kind": lambda value: f"{value:g}"})
+def _shown(x: Any, digits: str) -> str:
+    text = np.array2string(x, separator=", ", formatter={"float_kind": lambda value: f"{value:{digits}}"})
     return " ".join(text.split())

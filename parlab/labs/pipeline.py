@@ -1,10 +1,8 @@
-"""The exercises of notebook 04, pipeline schedules. Every answer that is accepted has also been executed on arrays."""
+"""The exercises of notebook 04, pipeline schedules. An answer that is accepted was also executed on arrays."""
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from parlab.labs.exercise import Exercise, Wrong
-from parlab.labs.functions import brief, called
+from parlab.labs.difference import brief
+from parlab.labs.exercise import Exercise
+from parlab.labs.trial import Trial, Wrong
 from parlab.nn.config import LlamaConfig
 from parlab.nn.llama import Llama
 from parlab.pipeline import (
@@ -31,16 +30,17 @@ from parlab.world import run
 
 @dataclass(frozen=True)
 class Case:
-    """`size` ranks and `microbatches`."""
+    """`size` ranks and `microbatches`; `executed`: on arrays, too."""
 
     size: int
     microbatches: int
+    executed: bool = True
 
     def __str__(self) -> str:
         return f"{self.size} ranks, {self.microbatches} microbatches"
 
 
-GROWING = [Case(p, m) for p in range(2, 8) for m in (p, 2 * p - 1)]
+GROWING = [Case(p, m, executed=p < 4 or (p, m) == (7, 13)) for p in range(2, 8) for m in (p, 2 * p - 1)]
 
 
 def listing(p: int, m: int) -> Schedule:
@@ -50,9 +50,13 @@ def listing(p: int, m: int) -> Schedule:
     return Schedule([*others, renumbered], name=f"listed 1F1B, {p} ranks, {m} microbatches")
 
 
-def _repaired(answer: Callable[..., Any], case: Case) -> list[str]:
+def _draw(random: np.random.Generator, size: int) -> Case:
+    return Case(size, int(random.integers(size, 3 * size)), executed=False)
+
+
+def _repaired(trial: Trial, case: Case) -> list[str]:
     faulty = listing(case.size, case.microbatches)
-    schedule = _schedule(called(answer, "repaired(listing)", faulty))
+    schedule = _schedule(trial.called("repaired(listing)", listing(case.size, case.microbatches)))
     if schedule == faulty:
         raise Wrong("it is still the listing that you were given")
     _validated(schedule, case)
@@ -69,24 +73,27 @@ def _repaired(answer: Callable[..., Any], case: Case) -> list[str]:
         for mine, was in zip(schedule.actions, faulty.actions, strict=True)
         for one, other in zip(mine, was, strict=True)
     )
-    return [f"cells changed: {changed}", *_executed(schedule)]
+    return [f"cells changed: {changed}", *_executed(schedule, case)]
 
 
-LISTING = Exercise(name="04.listing", cases=GROWING, attempt=_repaired)
+LISTING = Exercise(
+    "04.listing", "repaired(listing)", GROWING, _repaired, _draw, solved_by=("parlab.pipeline.one_f_one_b",)
+)
 
 
-def _placed(answer: Callable[..., Any], case: Case) -> list[str]:
+def _placed(trial: Trial, case: Case) -> list[str]:
     p, m = case.size, case.microbatches
-    rows = []
-    for rank in range(p):
-        given = _without_weights(rank, p, m)
-        row = called(answer, "place_weights(row, rank, p)", list(given), rank, p)
+    given = [_without_weights(rank, p, m) for rank in range(p)]
+    rows = trial.called_each("place_weights(row, rank, p)", [(row, rank, p) for rank, row in enumerate(given)])
+    for rank, row in enumerate(rows):
         if not isinstance(row, list | tuple) or not all(isinstance(action, Action) for action in row):
             raise Wrong(f"rank {rank}: returned {brief(row)}, expected a list of actions")
-        if [action for action in row if action.kind != "W"] != given:
+        if [action for action in row if action.kind != "W"] != given[rank]:
             raise Wrong(f"rank {rank}: the F's and I's are not those that were given, in their order; only add W's")
-        rows.append(row)
-    schedule = Schedule(rows)
+    try:
+        schedule = Schedule(rows)
+    except ValueError as error:
+        raise Wrong(f"it cannot run: {error}") from None
     _validated(schedule, case)
     timeline = simulate(schedule)
     return [
@@ -97,9 +104,17 @@ def _placed(answer: Callable[..., Any], case: Case) -> list[str]:
             3 * m + p - 1,
             "m(F + I + W) + (p − 1)(F + I − W)",
             "a W delays an I that another rank waits for, or leaves a gap empty that it could fill",
+            timeline,
         ),
-        *_executed(schedule),
+        *_executed(schedule, case),
     ]
+
+
+def _longest_idle(timeline: ScheduleTimeline) -> Any:
+    """The longest idle slot of the rank that idles most."""
+    of_ranks = [timeline.idle(rank) for rank in range(timeline.schedule.num_ranks)]
+    worst = max(of_ranks, key=lambda slots: sum(slot.end - slot.start for slot in slots))
+    return max(worst, key=lambda slot: slot.end - slot.start)
 
 
 def _without_weights(rank: int, p: int, m: int) -> list[Action]:
@@ -112,7 +127,9 @@ def _keeps_more(timeline: ScheduleTimeline, limit: int) -> str:
     return f"rank {rank} puts off too many W's: an activation is kept until its W"
 
 
-PLACE_WEIGHTS = Exercise(name="04.place_weights", cases=GROWING, attempt=_placed)
+PLACE_WEIGHTS = Exercise(
+    "04.place_weights", "place_weights(row, rank, p)", GROWING, _placed, _draw, solved_by=("parlab.pipeline.zb_h1",)
+)
 
 
 @dataclass(frozen=True)
@@ -125,6 +142,7 @@ class Puzzle:
     limit: int
     target: int
     shortest: int
+    executed: bool = True
 
     def __str__(self) -> str:
         return f"{self.size} ranks, {self.microbatches} microbatches, at most {self.limit} activations on a rank"
@@ -133,8 +151,8 @@ class Puzzle:
 PUZZLE = Puzzle(3, 5, Costs(2, 2, 2, 1), limit=4, target=38, shortest=36)
 
 
-def _faster(answer: Callable[..., Any], puzzle: Puzzle) -> list[str]:
-    schedule = _schedule(called(answer, "faster(costs)", puzzle.costs))
+def _faster(trial: Trial, puzzle: Puzzle) -> list[str]:
+    schedule = _schedule(trial.called("faster(costs)", puzzle.costs))
     _validated(schedule, puzzle)
     timeline = simulate(schedule, puzzle.costs)
     kept = max(timeline.peak_activations)
@@ -144,19 +162,18 @@ def _faster(answer: Callable[..., Any], puzzle: Puzzle) -> list[str]:
             f"rank {rank} keeps {kept} activations, the limit is {puzzle.limit}: a W or B must come sooner there"
         )
     if timeline.makespan > puzzle.target:
-        rank = max(range(puzzle.size), key=lambda r: sum(slot.end - slot.start for slot in timeline.idle(r)))
-        longest = max(timeline.idle(rank), key=lambda slot: slot.end - slot.start)
         raise Wrong(
-            f"it runs in {timeline.makespan:g}, should be at most {puzzle.target}", f"where time goes: {longest}"
+            f"it runs in {timeline.makespan:g}, should be at most {puzzle.target}",
+            f"where time goes: {_longest_idle(timeline)}",
         )
     return [
         f"makespan: {timeline.makespan:g}; at most {puzzle.target}; no schedule takes less than {puzzle.shortest}",
         f"activations a rank keeps: {kept}; at most {puzzle.limit}",
-        *_executed(schedule),
+        *_executed(schedule, puzzle),
     ]
 
 
-FASTER = Exercise(name="04.faster", cases=[PUZZLE], attempt=_faster)
+FASTER = Exercise("04.faster", "faster(costs)", [PUZZLE], _faster)
 
 
 def _schedule(result: Any) -> Schedule:
@@ -164,7 +181,8 @@ def _schedule(result: Any) -> Schedule:
     if isinstance(result, str):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "yours.csv"
-            path.write_text(os.linesep.join(line.strip() for line in result.strip().splitlines()), encoding="utf-8")
+            lines = [line.strip() for line in result.splitlines() if line.strip()]
+            path.write_bytes("\n".join(lines).encode())
             try:
                 return Schedule.from_csv(path)
             except ValueError as error:
@@ -187,14 +205,19 @@ def _validated(schedule: Schedule, case: Case | Puzzle) -> None:
         raise Wrong(f"it has {schedule.num_microbatches} microbatches, should have {case.microbatches}")
 
 
-def _at_most(what: str, measured: Any, allowed: Any, formula: str, likely: str) -> str:
+def _at_most(what: str, measured: Any, allowed: Any, formula: str, likely: str, slow: Any = None) -> str:
+    """The line that shows both; `slow` is the timeline of which to show where time goes."""
     if measured > allowed:
-        raise Wrong(f"it runs, but {what}: {measured:g}, should be {formula} = {allowed:g}", f"likely cause: {likely}")
+        shown = f"it runs, but {what}: {measured:g}, should be {formula} = {allowed:g}"
+        more = [] if slow is None else [f"where time goes: {_longest_idle(slow)}"]
+        raise Wrong(shown, f"likely cause: {likely}", *more)
     return f"{what}: {measured:g}; closed form: {formula} = {allowed:g}"
 
 
-def _executed(schedule: Schedule) -> list[str]:
+def _executed(schedule: Schedule, case: Case | Puzzle) -> list[str]:
     """Run it on a small Llama; the line that says so."""
+    if not case.executed:
+        return []
     stages, inputs, targets, loss, gradients = _model(schedule.num_stages, schedule.num_microbatches)
     results = run(run_schedule, schedule.num_ranks, schedule, stages, inputs, targets).results
     own = {name: gradient for _, of_rank in results for name, gradient in of_rank.items()}

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from parlab.labs.counts import ranks_in_words, wrong_count
 from parlab.labs.difference import difference
-from parlab.labs.exercise import Wrong
-from parlab.labs.runs import ran, ranks_in_words
+from parlab.labs.exercise import Exercise
+from parlab.labs.trial import Trial, Wrong, need_messages
 from parlab.world import CLASSROOM, Cluster, Run, per_rank
 
 ONE_STEP = Cluster.uniform(
@@ -21,12 +22,13 @@ ONE_STEP = Cluster.uniform(
 
 @dataclass(frozen=True)
 class Case:
-    """`size` ranks, each with its own array `x` of this shape and dtype."""
+    """`size` ranks, each with its own array `x` of this shape and dtype, drawn from `seed`."""
 
     size: int
     shape: tuple[int, ...]
     dtype: str
     ranks_per_node: int = 1
+    seed: int = 0
 
     def __str__(self) -> str:
         nodes = f" in nodes of {self.ranks_per_node}" if self.ranks_per_node > 1 else ""
@@ -49,7 +51,7 @@ class Case:
 
     def inputs(self) -> list[np.ndarray]:
         """Each rank's array: random whole numbers, so that sums are exact in any order."""
-        random = np.random.default_rng([self.size, *self.shape])
+        random = np.random.default_rng([self.seed, self.size, *self.shape])
         return list(random.integers(1, 100, size=(self.size, *self.shape)).astype(self.dtype))
 
 
@@ -69,6 +71,16 @@ def growing(sizes: Sequence[int], shape: Shape) -> list[Case]:
     ]
 
 
+def drawn(shape: Shape) -> Callable[[np.random.Generator, int], Case]:
+    """Draws one more case for so many ranks."""
+
+    def draw(random: np.random.Generator, size: int) -> Case:
+        dtype = str(random.choice(["float64", "float32"]))
+        return Case(size, shape(random, size, 24), dtype, seed=int(random.integers(1, 10**6)))
+
+    return draw
+
+
 def some_shape(random: np.random.Generator, size: int, longest: int) -> tuple[int, ...]:
     """A shape of one or two axes, none shorter than half of the longest."""
     return tuple(map(int, random.integers(longest // 2, longest + 1, size=random.integers(1, 3))))
@@ -85,6 +97,8 @@ class Count:
         allowed: the closed form of a case.
         likely: what usually makes it differ.
         show: how a number is shown.
+        exact: whether less is wrong, too.
+        early: whether it is looked at before the results are: they can hardly be right without.
     """
 
     what: str
@@ -94,6 +108,7 @@ class Count:
     likely: str
     show: Callable[[int], str] = str
     exact: bool = False
+    early: bool = False
 
     def check(self, done: Run, case: Case) -> str:
         """The line that shows both; raises `Wrong` if the count is not as the closed form."""
@@ -104,11 +119,8 @@ class Count:
         )
         if worst > allowed or (self.exact and worst < allowed):
             where = f" (rank {counts.index(worst)})" if len(set(counts)) > 1 else ""
-            raise Wrong(
-                "the results are right, but not what was counted:",
-                f"{self.what}: {self.show(worst)}{where}, should be {closed_form}",
-                f"likely cause: {self.likely}",
-            )
+            shown = f"{self.what}: {self.show(worst)}{where}, should be {closed_form}"
+            raise wrong_count(shown, self.likely, results_right=not self.early)
         return f"{self.what}: {self.show(worst)}; closed form: {closed_form}"
 
 
@@ -117,37 +129,42 @@ class RankProgram:
     """How an answer that is a rank program is tried.
 
     Attributes:
-        call: how it is called, as it is shown: "reduce_scatter(comm, x)".
         expected: from a case and the ranks' inputs, what every rank should return; None: whatever it likes.
         counts: what is counted besides.
         parts: if the result of a rank is a sum over the ranks: its terms. A result that lacks one is then explained.
         more: further arguments of the answer after `x`.
         calls: the collectives that the answer may use; send and recv it always may.
+        tools: of these, the ones to name.
         cluster: the hardware that the run is timed on.
     """
 
-    call: str
     expected: Callable[[Case, list[Any]], list[Any]]
     counts: tuple[Count, ...]
     parts: Callable[[Case, list[Any], int], list[Any]] = lambda case, inputs, rank: []
     more: Callable[[Case], tuple[Any, ...]] = lambda case: ()
     calls: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ("send", "recv")
     cluster: Cluster = CLASSROOM
 
-    def __call__(self, answer: Callable[..., Any], case: Case) -> list[str]:
-        """Try `answer` on `case`; the lines about what was counted.
+    def exercise(self, name: str, call: str, cases: Sequence[Case], draw: Any) -> Exercise:
+        """The exercise of this name, whose answer is called as `call`."""
+        return Exercise(name, call, cases, lambda trial, case: self.attempt(trial, case, call), draw, on_ranks=True)
+
+    def attempt(self, trial: Trial, case: Case, call: str) -> list[str]:
+        """Try the answer on `case`; the lines about what was counted.
 
         Raises:
             Wrong: the answer fails.
-            NotWritten: it is still the stub.
         """
         inputs = case.inputs()
-        done = ran(answer, case.size, self.call, per_rank(inputs), *self.more(case), cluster=self.cluster)
+        done = trial.ran(trial.answer, case.size, call, per_rank(inputs), *self.more(case), cluster=self.cluster)
+        lines = [count.check(done, case) for count in self.counts if count.early]
         self._compare(done.results, case, inputs)
+        need_messages(done)
         for name in sorted({transfer.name for transfer in done.timeline.transfers} - {"message", *self.calls}):
-            tools = ", ".join(["comm.send", "comm.recv", *(f"comm.{call}" for call in self.calls)])
+            tools = ", ".join(f"comm.{call}" for call in (*self.tools, *self.calls))
             raise Wrong(f"the results are right, but comm.{name} did the work: build it from {tools}")
-        return [count.check(done, case) for count in self.counts]
+        return lines + [count.check(done, case) for count in self.counts if not count.early]
 
     def _compare(self, results: list[Any], case: Case, inputs: list[Any]) -> None:
         """Raise `Wrong` for the lowest rank whose result is not as expected."""

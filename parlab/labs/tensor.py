@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from parlab.labs.exercise import Exercise, NotWritten, Wrong
-from parlab.labs.runs import ran
+from parlab.labs.counts import at_most
+from parlab.labs.difference import kind
+from parlab.labs.exercise import Exercise
+from parlab.labs.trial import NotWritten, Trial, Wrong, need_messages
 from parlab.nn.embedding import cross_entropy, cross_entropy_backward
 from parlab.nn.layers import CAUSAL_ATTENTION, GatedMLP, RMSNorm, SelfAttention
 from parlab.nn.llama import Llama, LlamaConfig, decoder_block
@@ -43,11 +44,12 @@ class BareBlock:
 
 @dataclass(frozen=True)
 class BlockCase:
-    """t ranks, H query heads and G key/value heads."""
+    """t ranks, H query heads and G key/value heads; `seed` is that of the values."""
 
     size: int
     H: int
     G: int
+    seed: int = 0
 
     def __str__(self) -> str:
         return f"t = {self.size}, H = {self.H}, G = {self.G}"
@@ -65,20 +67,22 @@ class BlockCase:
         )
 
 
-def _try_block(answer: Callable[..., Any], case: BlockCase) -> list[str]:
+def _try_block(trial: Trial, case: BlockCase) -> list[str]:
     config = case.config()
-    weights = Llama.random(config, seed=case.size, xp=np, dtype="float64").weights
-    x, dy = np.random.default_rng(case.G).normal(size=(2, 1, 4, config.hidden_size))
+    weights = Llama.random(config, seed=case.size + case.seed, xp=np, dtype="float64").weights
+    x, dy = np.random.default_rng([case.seed, case.G]).normal(size=(2, 1, 4, config.hidden_size))
     serial = decoder_block(config, weights, 0, Rotary(config.head_dim), CAUSAL_ATTENTION)
     y, cache = serial.forward(x)
     dx, gradients = serial.backward(dy, cache)
+    owned = [shard(config, weights, rank, case.size) for rank in range(case.size)]
+    given = [{name: array.copy() for name, array in own.items()} for own in owned]  # by rank: what the block works on
 
     def program(comm: Comm) -> Any:
-        return answer(comm, _bare_block(comm, config, weights), x.copy(), dy.copy())
+        return trial.answer(comm, _bare_block(comm, config, given[comm.rank]), x.copy(), dy.copy())
 
-    done = ran(program, case.size, "block_step(comm, block, x, dy)")
-    if case.size > 1 and not done.timeline.transfers:
-        raise NotWritten
+    done = trial.ran(program, case.size, "block_step(comm, block, x, dy)")
+    if case == CASES[0] and not done.timeline.transfers:
+        raise NotWritten("no message was sent: the block is the one that you were given")
     of_block = {name: gradient for name, gradient in gradients.items() if name.startswith(PREFIX)}
     for rank, result in enumerate(done.results):
         _check_form(rank, result, 3, "(y, dx, gradients)")
@@ -90,14 +94,19 @@ def _try_block(answer: Callable[..., Any], case: BlockCase) -> list[str]:
                 raise Wrong(f"rank {rank} returned no gradient of {name}")
             _compare(rank, f"the gradient of {name.removeprefix(PREFIX + '.')}", found[name], own[name], case.size)
         _compare(rank, "dx", found_dx, dx, case.size)
+        if changed := [name for name, array in given[rank].items() if not np.array_equal(array, owned[rank][name])]:
+            raise Wrong(
+                f"rank {rank}: it changed the weights {changed[0]}: a step forward and backward only reads them"
+            )
+    need_messages(done)
     calls = [
         call for back in (False, True) for call in block_collectives(config, 1, 4, case.size, x.itemsize, backward=back)
     ]
-    return _counted(done, traffic(calls, case.size).nbytes, "4 all-reduces of B·S·E, and those of k and v where G < t")
+    sent = traffic(calls, case.size).nbytes
+    return _counted(done, sent, "4 all-reduces of B·S·E, and those of k and v where G < t")
 
 
-def _bare_block(comm: Comm, config: LlamaConfig, weights: dict[str, Any]) -> BareBlock:
-    own = shard(config, weights, comm.rank, comm.size)
+def _bare_block(comm: Comm, config: LlamaConfig, own: dict[str, Any]) -> BareBlock:
     return BareBlock(
         RMSNorm(own, f"{PREFIX}.input_layernorm.weight", config.rms_norm_eps),
         SelfAttention(own, f"{PREFIX}.self_attn", config.head_dim, Rotary(config.head_dim)),
@@ -114,13 +123,14 @@ class LossCase:
     size: int
     V: int
     largest: float
+    seed: int = 0
 
     def __str__(self) -> str:
         return f"t = {self.size}, V = {self.V}, logits up to {self.largest:g}"
 
 
-def _try_loss(answer: Callable[..., Any], case: LossCase) -> list[str]:
-    draw = np.random.default_rng([case.size, case.V])
+def _try_loss(trial: Trial, case: LossCase) -> list[str]:
+    draw = np.random.default_rng([case.seed, case.size, case.V])
     logits = draw.uniform(-case.largest, case.largest, size=(2, 3, case.V))
     targets = draw.integers(case.V, size=(2, 3))
     loss, cache = cross_entropy(logits, targets)
@@ -130,13 +140,15 @@ def _try_loss(answer: Callable[..., Any], case: LossCase) -> list[str]:
     first = per_rank([part.start for part in parts])
 
     def program(comm: Comm, logits: Any, first: int) -> Any:
-        return answer(comm, logits, targets.copy(), first)
+        return trial.answer(comm, logits, targets.copy(), first)
 
-    done = ran(program, case.size, "parallel_loss(comm, logits, targets, first)", own, first)
+    done = trial.ran(program, case.size, "parallel_loss(comm, logits, targets, first)", own, first)
     for rank, result in enumerate(done.results):
         _check_form(rank, result, 2, "(loss, dlogits)")
-        _compare(rank, "the loss", np.asarray(result[0]), np.asarray(loss), case.size)
+        found = np.float64(result[0]) if type(result[0]) is float else result[0]
+        _compare(rank, "the loss", found, np.asarray(loss), case.size)
         _compare(rank, "dlogits", result[1], dlogits[..., parts[rank]], case.size)
+    need_messages(done)
     numbers = targets.size * logits.itemsize
     allowed = [3 * sent for sent in _all_reduce_bytes(targets.size, logits.itemsize, case.size)]
     return _counted(done, allowed, f"3 all-reduces of B·S numbers ({numbers} bytes)")
@@ -147,65 +159,93 @@ def _all_reduce_bytes(elements: int, itemsize: int, size: int) -> list[int]:
 
 
 def _check_form(rank: int, result: Any, length: int, form: str) -> None:
-    if not isinstance(result, tuple) or len(result) != length:
-        raise Wrong(f"rank {rank} returned {type(result).__name__}, expected {form}")
+    if not isinstance(result, tuple | list) or len(result) != length:
+        raise Wrong(f"rank {rank} returned {kind(result)}, expected {form}")
 
 
 def _compare(rank: int, what: str, found: Any, expected: Any, size: int) -> None:
     """Raise `Wrong` where `found` is not `expected`, with the likely cause."""
-    found = np.asarray(found)
-    if found.shape != expected.shape:
-        raise Wrong(f"rank {rank}: {what} has shape {found.shape}, expected {expected.shape}")
+    if not isinstance(found, np.ndarray | np.generic):
+        raise Wrong(f"rank {rank}: {what} is a {kind(found)}, expected an array of float64")
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        form = f"{found.dtype} and shape {found.shape}"
+        raise Wrong(f"rank {rank}: {what} has dtype {form}, expected {expected.dtype} and {expected.shape}")
+    if not np.isfinite(found).all():
+        cause = "exp overflows: subtract the largest logit of all ranks first" if "lo" in what else "a division by 0"
+        raise Wrong(f"rank {rank}: {what} is not finite", f"likely cause: {cause}")
     error = np.max(np.abs(found - expected)) / np.max(np.abs(expected))
     if error <= TOLERANCE:
         return
-    wrong = f"wrong: {error:.0%} of its largest entry off" if np.isfinite(error) else "not finite"
+    off = f"{error:.0%}" if error >= 0.01 else f"{error:.1e}"
     cause = _cause(what, found, expected, size)
-    raise Wrong(f"rank {rank}: {what} is {wrong}", *([f"likely cause: {cause}"] if cause else []))
+    raise Wrong(
+        f"rank {rank}: {what} is wrong: {off} of its largest entry off", *([f"likely cause: {cause}"] * bool(cause))
+    )
 
 
 def _cause(what: str, found: Any, expected: Any, size: int) -> str:
+    if np.max(np.abs(found - expected)) <= 1e-6 * np.max(np.abs(expected)):
+        return "it is nearly right: a constant that is too coarse, or float32 on the way"
     if np.max(np.abs(found - size * expected)) <= TOLERANCE * size * np.max(np.abs(expected)):
         return f"{size} times too much: something that every rank has already was summed once more"
     if what == "the loss":
         return "the largest logit, the target's logit and the sum of exp each need all ranks"
+    if what == "dlogits":
+        return "it is (softmax − one-hot) / (B·S): softmax over all ranks' logits, one-hot where targets − first hits"
     if "k_proj" in what or "v_proj" in what:
         return "several ranks own this head, and each has the share of its own query heads only: see block.kv_sharers"
     if what == "y":
         return "behind a row layer each rank has a partial sum"
-    if "mlp." in what or what == "dlogits":
-        return ""
     return "what reaches this place from behind is one rank's share: in front of the columns the shares must be summed"
 
 
 def _counted(done: Run, allowed: list[int], formula: str) -> list[str]:
-    sent = [done.timeline.bytes_sent(rank) for rank in range(len(allowed))]
-    worst = max(range(len(sent)), key=lambda rank: sent[rank] - allowed[rank])
-    if sent[worst] > allowed[worst]:
-        raise Wrong(
-            "the results are right, but not what was counted:",
-            f"bytes a rank sends: {sent[worst]} (rank {worst}), should be {allowed[worst]}: {formula}",
-            "likely cause: something travels that every rank has, or could compute",
-        )
-    return [f"bytes a rank sends: {sent[worst]}; closed form: {formula} = {allowed[worst]}"]
+    """Of all ranks together: how a ring pads a stack of arrays is no affair of the answer's."""
+    sent = sum(done.timeline.bytes_sent(rank) for rank in range(len(allowed)))
+    likely = "something travels that every rank has, or could compute"
+    return [at_most("bytes that all ranks send", sent, formula, sum(allowed), likely)]
+
+
+CASES = [
+    BlockCase(*sizes)
+    for sizes in ((2, 2, 2), (2, 4, 2), (2, 2, 1), (1, 2, 1), (3, 6, 3), (4, 4, 2), (4, 8, 1), (8, 8, 2))
+]
+
+
+def _draw_block(random: np.random.Generator, size: int) -> BlockCase:
+    """t and G of which one divides the other, and H that both divide."""
+    size = 2 if size < 5 else size // 2 * 2 if size < 10 else 8
+    G = int(random.choice([g for g in (1, 2, 4, 8) if g % size == 0 or size % g == 0]))
+    return BlockCase(size, max(size, G) * int(random.integers(1, 3)), G, int(random.integers(1, 10**6)))
 
 
 BLOCK = Exercise(
-    name="05.block_step",
-    cases=[
-        BlockCase(*sizes)
-        for sizes in ((2, 2, 2), (2, 4, 2), (2, 2, 1), (1, 2, 1), (3, 6, 3), (4, 4, 2), (4, 8, 1), (8, 8, 2))
-    ],
-    attempt=_try_block,
+    "05.block_step",
+    "block_step(comm, block, x, dy)",
+    CASES,
+    _try_block,
+    _draw_block,
+    on_ranks=True,
+    solved_by=("parlab.tensor.ParallelAttention", "parlab.tensor.ParallelMLP"),
 )
 
+
+def _draw_loss(random: np.random.Generator, size: int) -> LossCase:
+    largest = float(random.choice([3, 30, 2000]))
+    return LossCase(size, size + int(random.integers(size, 3 * size)), largest, int(random.integers(1, 10**6)))
+
+
 LOSS = Exercise(
-    name="05.parallel_loss",
-    cases=[
+    "05.parallel_loss",
+    "parallel_loss(comm, logits, targets, first)",
+    [
         LossCase(*sizes)
         for sizes in ((2, 4, 3.0), (2, 7, 3.0), (2, 6, 2e3), (1, 5, 3.0), (3, 8, 30.0), (4, 9, 2e3), (8, 20, 2e3))
     ],
-    attempt=_try_loss,
+    _try_loss,
+    _draw_loss,
+    on_ranks=True,
+    solved_by=("parlab.tensor.vocab_parallel_cross_entropy",),
 )
 
 EXERCISES = (BLOCK, LOSS)

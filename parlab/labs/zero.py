@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from parlab.labs.difference import difference
-from parlab.labs.exercise import Exercise, Wrong
-from parlab.labs.runs import at_most, elements_sent, listed, peak_bytes, ran, ranks_in_words, two_blocks
+from parlab.labs.counts import at_most, elements_sent, listed, peak_bytes, ranks_in_words, two_blocks
+from parlab.labs.difference import difference, kind
+from parlab.labs.exercise import Exercise
+from parlab.labs.trial import Trial, Wrong, need_messages
 from parlab.nn.optimizer import AdamW
-from parlab.world import Comm, Timeline
+from parlab.world import Comm, Run, Timeline
 from parlab.zero import shard_range
 
 ITEMSIZE = 8  # bytes: everything is float64
@@ -27,6 +28,7 @@ class StepCase:
 
     size: int
     num_params: int
+    seed: int = 0
 
     def __str__(self) -> str:
         return f"{ranks_in_words(self.size)}, Ψ = {self.num_params} weights"
@@ -34,33 +36,44 @@ class StepCase:
 
 STEPS = 3
 NOT_UPDATED = "no rank has updated it"
-OPTIMIZER = AdamW(lr=0.1, eps=0.1)  # so large an eps that a wrong scale of the gradient is seen
 
 
-def _try_zero_1(answer: Callable[..., Any], case: StepCase) -> list[str]:
-    size, n = case.size, case.num_params
-    draw = np.random.default_rng([size, n])
+def _optimizer(case: StepCase) -> AdamW:
+    """Not to be guessed, so that `update` must be called; so large an eps that a wrong scale of the gradient shows."""
+    lr, beta = np.random.default_rng([case.seed, case.size, case.num_params]).uniform([0.05, 0.8], [0.2, 0.95])
+    return AdamW(lr=float(lr), betas=(float(beta), 0.99), eps=0.1)
+
+
+def _try_zero_1(trial: Trial, case: StepCase) -> list[str]:
+    size, n, optimizer = case.size, case.num_params, _optimizer(case)
+    draw = np.random.default_rng([case.seed, size, n])
     weights, mean, square = draw.normal(size=n), np.zeros(n), np.zeros(n)  # [Ψ]: what a single rank has
     states: list[dict[str, Any]] = [{} for _ in range(size)]
     lines = []
     for step in range(1, STEPS + 1):
         gradients = draw.integers(-9, 10, size=(size, n)).astype(float)
         before, moments = weights.copy(), (mean.copy(), square.copy())
-        OPTIMIZER.update(weights, gradients.mean(axis=0), mean, square, step=step)
+        optimizer.update(weights, gradients.mean(axis=0), mean, square, step=step)
+        updates: list[int] = []
 
-        def program(comm: Comm, before: Any = before, gradients: Any = gradients, step: int = step) -> Any:
+        def program(
+            comm: Comm, before: Any = before, gradients: Any = gradients, step: int = step, updates: Any = updates
+        ) -> Any:
             def update(weights: Any, gradient: Any, mean: Any, square: Any) -> None:
                 comm.hold(MOMENTS, mean, square)
-                OPTIMIZER.update(weights, gradient, mean, square, step=step)
+                updates.append(comm.rank)
+                optimizer.update(weights, gradient, mean, square, step=step)
 
-            return answer(comm, before.copy(), gradients[comm.rank].copy(), states[comm.rank], update)
+            return trial.answer(comm, before.copy(), gradients[comm.rank].copy(), states[comm.rank], update)
 
-        done = ran(program, size, "zero_1(comm, weights, gradient, state, update)")
-        _check_weights(done.results, weights, case, step, partial(_mistakes, before, gradients, moments, step))
+        done = trial.ran(program, size, "zero_1(comm, weights, gradient, state, update)")
+        mistakes = partial(_mistakes, optimizer, before, gradients, moments, step)
+        _check_weights(done.results, weights, case, step, mistakes, bool(updates))
+        need_messages(done)
         sent = elements_sent(done.timeline, ITEMSIZE)
         lines = [
             at_most(
-                "elements that all ranks send in a step", sent, "2Ψ(N − 1)", 2 * n * (size - 1), _why_more(sent, case)
+                "elements that all ranks send in a step", sent, "2Ψ(N − 1)", 2 * n * (size - 1), _why_more(done, case)
             ),
             at_most(
                 "bytes of moments that a rank holds",
@@ -74,11 +87,16 @@ def _try_zero_1(answer: Callable[..., Any], case: StepCase) -> list[str]:
 
 
 def _check_weights(
-    results: list[Any], expected: Any, case: StepCase, step: int, mistakes: Callable[[int], dict[str, Any]]
+    results: list[Any],
+    expected: Any,
+    case: StepCase,
+    step: int,
+    mistakes: Callable[[int], dict[str, Any]],
+    updated: bool,
 ) -> None:
     """Raise `Wrong` for the lowest rank whose weights after `step` are not the serial ones."""
     for rank, found in enumerate(results):
-        if not isinstance(found, np.ndarray) or found.shape != expected.shape:
+        if not isinstance(found, np.ndarray) or (found.shape, found.dtype) != (expected.shape, expected.dtype):
             raise Wrong(f"rank {rank} {difference(found, expected)}")
     wrong = [rank for rank, found in enumerate(results) if not _same(found, expected)]
     if not wrong:
@@ -96,17 +114,21 @@ def _check_weights(
     if right := [str(r) for r in range(case.size) if r not in wrong]:
         lines.append(f"right on ranks: {', '.join(right)}; wrong on: {', '.join(map(str, wrong))}")
     causes = [text for text, weights in mistakes(rank).items() if _same(found[places], weights[places])]
-    if NOT_UPDATED in causes and _same(results[owner][first], expected[first]):
+    if not updated:
+        causes = ["`update` was not called"]
+    elif NOT_UPDATED in causes and _same(results[owner][first], expected[first]):
         causes = ["the other ranks' new weights have not come"]
     raise Wrong(*lines, *[f"likely cause: {cause}" for cause in causes[:1]])
 
 
-def _mistakes(before: Any, gradients: Any, moments: tuple[Any, Any], step: int, rank: int) -> dict[str, Any]:
+def _mistakes(
+    optimizer: AdamW, before: Any, gradients: Any, moments: tuple[Any, Any], step: int, rank: int
+) -> dict[str, Any]:
     """The weights that well-known mistakes give."""
 
     def updated(gradient: Any, mean: Any, square: Any) -> Any:
         weights, mean, square = before.copy(), mean.copy(), square.copy()
-        OPTIMIZER.update(weights, gradient, mean, square, step=step)
+        optimizer.update(weights, gradient, mean, square, step=step)
         return weights
 
     size = len(gradients)
@@ -125,16 +147,22 @@ def _mistakes(before: Any, gradients: Any, moments: tuple[Any, Any], step: int, 
     }
 
 
-def _why_more(sent: int, case: StepCase) -> str:
-    if sent >= 3 * case.num_params * (case.size - 1):
+def _why_more(done: Run, case: StepCase) -> str:
+    if any(transfer.name == "all_reduce" for transfer in done.timeline.transfers):
         return "an all_reduce is a reduce_scatter and an all_gather: you need the first half of it only"
-    return "padding travels, too: reduce_scatter and all_gather take counts="
+    if case.num_params % case.size:
+        return "padding travels, too: reduce_scatter and all_gather take counts="
+    return "each weight travels once as a gradient, on its way to its owner, and once as a new weight"
 
 
 ZERO_1 = Exercise(
-    name="06.zero_1",
-    cases=[StepCase(*sizes) for sizes in ((2, 4), (2, 5), (1, 3), (3, 10), (4, 6), (4, 3), (5, 23), (7, 100))],
-    attempt=_try_zero_1,
+    "06.zero_1",
+    "zero_1(comm, weights, gradient, state, update)",
+    [StepCase(*sizes) for sizes in ((2, 4), (2, 5), (1, 3), (3, 10), (4, 6), (4, 3), (5, 23), (7, 100))],
+    _try_zero_1,
+    lambda random, size: StepCase(size, int(random.integers(size // 2, 8 * size)), int(random.integers(1, 10**6))),
+    on_ranks=True,
+    solved_by=("parlab.zero.Zero",),
 )
 
 
@@ -145,6 +173,7 @@ class BlocksCase:
     size: int
     blocks: tuple[int, ...]
     microbatches: int
+    seed: int = 0
 
     def __str__(self) -> str:
         many = "1 microbatch" if self.microbatches == 1 else f"{self.microbatches} microbatches"
@@ -159,23 +188,22 @@ class BlocksCase:
 BACKWARD = 1e-3  # seconds that a block's backward takes: longer than anything travels here
 
 
-def _try_stage_2(answer: Callable[..., Any], case: BlocksCase) -> list[str]:
-    draw = np.random.default_rng([case.size, *case.blocks])
+def _try_stage_2(trial: Trial, case: BlocksCase) -> list[str]:
+    draw = np.random.default_rng([case.seed, case.size, *case.blocks])
     gradients = [draw.integers(1, 100, size=(case.size, case.blocks[block])).astype(float) for block in case.order]
 
     def program(comm: Comm) -> Any:
-        return answer(comm, _backward(comm, case.order, gradients), case.microbatches)
+        return trial.answer(comm, _backward(comm, case.order, gradients), case.microbatches)
 
-    done = ran(program, case.size, "stage_2(comm, backward, microbatches)")
+    done = trial.ran(program, case.size, "stage_2(comm, backward, microbatches)")
     for rank, result in enumerate(done.results):
         if not isinstance(result, dict) or set(result) != set(range(len(case.blocks))):
             keys = f" with the keys {list(result)}" if isinstance(result, dict) else ""
-            raise Wrong(
-                f"rank {rank} returned {type(result).__name__}{keys}, expected a shard for each block, by block"
-            )
+            raise Wrong(f"rank {rank} returned {kind(result)}{keys}, expected a shard for each block, by block")
         for block in reversed(range(len(case.blocks))):
             of_block = [g for b, g in zip(case.order, gradients, strict=True) if b == block]
             _check_shard(rank, block, result[block], np.stack(of_block), case)
+    need_messages(done)
     alive, unsent = peak_bytes(done.timeline, WHOLE), _most_unsent(done.timeline, case)
     likely = (
         "a whole gradient is still referenced after it was reduced: by a list, a dictionary, or a view of a part of it"
@@ -222,7 +250,7 @@ def _check_shard(rank: int, block: int, found: Any, gradients: Any, case: Blocks
     expected = mean[own]
     if not isinstance(found, np.ndarray):
         raise Wrong(f"rank {rank}, block {block}: {difference(found, expected)}")
-    if found.shape == expected.shape and _same(found, expected):
+    if (found.shape, found.dtype) == (expected.shape, expected.dtype) and _same(found, expected):
         return
     mistakes = {
         "this is the sum: divide by the number of ranks times that of microbatches": k * size * expected,
@@ -233,7 +261,10 @@ def _check_shard(rank: int, block: int, found: Any, gradients: Any, case: Blocks
         "the last microbatch alone: shards of all microbatches add up": gradients[-1].sum(axis=0)[own] / (k * size),
         "the last element of the shard is missing": expected[:-1],
     }
-    causes = [text for text, array in mistakes.items() if found.shape == array.shape and _same(found, array)]
+    right_type = found.dtype == expected.dtype
+    causes = [
+        text for text, array in mistakes.items() if right_type and found.shape == array.shape and _same(found, array)
+    ]
     said = difference(found, expected)
     raise Wrong(f"rank {rank}, block {block}: {said}", *[f"likely cause: {cause}" for cause in causes[:1]])
 
@@ -250,9 +281,15 @@ def _most_unsent(timeline: Timeline, case: BlocksCase) -> int:
     return most
 
 
+def _draw_blocks(random: np.random.Generator, size: int) -> BlocksCase:
+    blocks = tuple(map(int, random.integers(1, 40, size=random.integers(2, 6))))
+    return BlocksCase(size, blocks, int(random.integers(1, 4)), int(random.integers(1, 10**6)))
+
+
 STAGE_2 = Exercise(
-    name="06.stage_2",
-    cases=[
+    "06.stage_2",
+    "stage_2(comm, backward, microbatches)",
+    [
         BlocksCase(*sizes)
         for sizes in (
             (2, (4, 2, 6), 1),
@@ -263,7 +300,10 @@ STAGE_2 = Exercise(
             (7, (30, 41, 12, 50, 23), 2),
         )
     ],
-    attempt=_try_stage_2,
+    _try_stage_2,
+    _draw_blocks,
+    on_ranks=True,
+    solved_by=("parlab.zero.Zero",),
 )
 
 

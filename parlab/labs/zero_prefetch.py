@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from parlab.labs.exercise import Exercise, Wrong
-from parlab.labs.runs import at_most, elements_sent, listed, peak_bytes, ran, ranks_in_words, two_blocks
+from parlab.labs.counts import at_most, elements_sent, listed, peak_bytes, ranks_in_words, two_blocks
+from parlab.labs.exercise import Exercise
+from parlab.labs.trial import Trial, Wrong, need_messages
 from parlab.world import Cluster, Comm, Timeline
 from parlab.world.units import format_time
 from parlab.zero import shard_range
@@ -26,6 +27,7 @@ class PrefetchCase:
     size: int
     blocks: tuple[int, ...]
     micros: tuple[int, ...]
+    seed: int = 0
 
     def __str__(self) -> str:
         blocks = f"blocks of {listed(self.blocks)} weights that compute {listed(self.micros)} µs"
@@ -40,8 +42,8 @@ class PrefetchCase:
 LINK = Cluster.uniform(latency=1e-6, bandwidth=8e6)  # an element a microsecond
 
 
-def _try_prefetch(answer: Callable[..., Any], case: PrefetchCase) -> list[str]:
-    draw = np.random.default_rng([case.size, *case.blocks])
+def _try_prefetch(trial: Trial, case: PrefetchCase) -> list[str]:
+    draw = np.random.default_rng([case.seed, case.size, *case.blocks])
     weights = [draw.integers(1, 100, size=n).astype(float) for n in case.blocks]
     used: list[list[tuple[int, str]]] = [[] for _ in range(case.size)]  # by rank: (block, whose weights it was given)
 
@@ -58,9 +60,9 @@ def _try_prefetch(answer: Callable[..., Any], case: PrefetchCase) -> list[str]:
                 used[comm.rank].append((block, _whose(given, weights)))
                 return (2 * x + float(np.sum(weights[block]))) % 1009
 
-        return answer(comm, list(case.order), gather, work, float(comm.rank))
+        return trial.answer(comm, list(case.order), gather, work, float(comm.rank))
 
-    done = ran(program, case.size, "prefetch(comm, uses, gather, work, x)", cluster=LINK)
+    done = trial.ran(program, case.size, "prefetch(comm, uses, gather, work, x)", cluster=LINK)
     for rank, result in enumerate(done.results):
         _check_uses(rank, used[rank], case)
         x = float(rank)
@@ -68,6 +70,7 @@ def _try_prefetch(answer: Callable[..., Any], case: PrefetchCase) -> list[str]:
             x = (2 * x + float(np.sum(weights[block]))) % 1009
         if not isinstance(result, float) or result != x:
             raise Wrong(f"rank {rank} returned {result!r:.40}, expected {x}: what the last work returned")
+    need_messages(done)
     return [
         at_most(
             "elements that all ranks send",
@@ -138,9 +141,17 @@ def _first_wait(timeline: Timeline, case: PrefetchCase) -> str:
     return "the first work waits for more than its own gather"
 
 
+def _draw(random: np.random.Generator, size: int) -> PrefetchCase:
+    """Blocks that divide among the ranks: the closed form of a gather's time wants it."""
+    blocks = tuple(size * int(n) for n in random.integers(1, 6, size=random.integers(2, 6)))
+    micros = tuple(map(int, random.integers(1, 10 * size, size=len(blocks))))
+    return PrefetchCase(size, blocks, micros, int(random.integers(1, 10**6)))
+
+
 PREFETCH = Exercise(
-    name="06.prefetch",
-    cases=[
+    "06.prefetch",
+    "prefetch(comm, uses, gather, work, x)",
+    [
         PrefetchCase(*sizes)
         for sizes in (
             (2, (4, 4), (9, 9)),
@@ -151,7 +162,9 @@ PREFETCH = Exercise(
             (7, (21, 14, 28, 7, 35), (30, 30, 12, 40, 25)),
         )
     ],
-    attempt=_try_prefetch,
+    _try_prefetch,
+    _draw,
+    on_ranks=True,
 )
 
 EXERCISES = (PREFETCH,)

@@ -44,6 +44,9 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, scale: floa
     Returns:
         out `[B, H, S, D]` in q's dtype and lse `[B, H, S]` in float32 or wider.
 
+    A key that is not a number reaches every query that sees it and, under the causal mask, the queries before it in its
+    tile of 256 as well: a hidden score is made by adding −inf, and NaN − inf is NaN.
+
     Raises:
         ValueError: shapes that do not fit.
 
@@ -88,12 +91,19 @@ def attention_backward(
 
 
 def attend_block(
-    q: Array, k: Array, v: Array, *, diagonal: int | None = None, scale: float | None = None
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    diagonal: int | None = None,
+    window: int | None = None,
+    scale: float | None = None,
 ) -> tuple[Array, Array]:
     """One block's `(out [B, H, S, D], lse [B, H, S])`, both in float32 or wider.
 
     `diagonal` None: every query sees every key; else query i sees keys 0..i + diagonal (`CAUSAL`, `STRICT`, or any
-    offset between the first query's and the first key's position). A query without keys gets out 0 and lse −inf.
+    offset between the first query's and the first key's position), with a `window` only the last `window` of them. A
+    query without keys gets out 0 and lse −inf.
     """
     xp = namespace(q, k, v)
     B, H, S, D = q.shape
@@ -103,7 +113,7 @@ def attend_block(
     out = xp.empty(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S, D]
     lse = xp.empty(q.shape[:-1], dtype=out.dtype, device=q.device)  # [B, H, S]
     buffer = _tile_buffer(out)
-    stretches = list(_stretches(S, T, diagonal, out))
+    stretches = list(_stretches(S, T, diagonal, window, out))
     for b, h in product(range(B), range(H)):
         g = h // (H // G)
         queries = _widen(q[b, h, ...]) * scale  # [S, D]
@@ -149,6 +159,7 @@ def attend_block_backward(
     delta: Array,
     *,
     diagonal: int | None = None,
+    window: int | None = None,
     scale: float | None = None,
 ) -> tuple[Array, Array, Array]:
     """One block's share of `(dq, dk, dv)`, in float32 or wider.
@@ -165,7 +176,7 @@ def attend_block_backward(
     lse = xp.where(lse == -xp.inf, xp.inf, lse)  # a query without keys: every weight is exp(−inf)
     dq, dk, dv = (xp.zeros(x.shape, dtype=accumulator_dtype(x), device=x.device) for x in (q, k, v))
     scores_buffer, dscores_buffer = _tile_buffer(dq), _tile_buffer(dq)
-    stretches = list(_stretches(S, T, diagonal, dq))
+    stretches = list(_stretches(S, T, diagonal, window, dq))
     for b, h in product(range(B), range(H)):
         g = h // (H // G)
         queries, douts = _widen(q[b, h, ...]) * scale, _widen(dout[b, h, ...])  # [S, D]
@@ -285,23 +296,35 @@ def _product(a: Array, b: Array, buffer: Array) -> Array:
 
 
 def _stretches(
-    num_queries: int, num_keys: int, diagonal: int | None, like: Array
+    num_queries: int, num_keys: int, diagonal: int | None, window: int | None, like: Array
 ) -> Iterator[tuple[slice, list[Tile]]]:
     """Stretches of queries, each with the tiles of keys that it sees.
 
-    The queries start..stop − 1 all see the keys before start + diagonal; the next stop − start keys form a triangle
-    with them, the same one in every stretch; no query of the stretch sees a later key.
+    The first query of a stretch sees the keys up to `newest`, from `oldest` on, and each next query those one further.
+    So the keys inner..newest are seen by all of the stretch; those before and behind form triangles with it, the same
+    in every stretch, which both lie in `band`. In a window shorter than the stretch the two are one.
     """
     xp = namespace(like)
-    height = TILE if diagonal is None else TRIANGLE
-    corner = min(TRIANGLE, num_queries)
-    triangle = xp.triu(xp.full((corner, corner), -xp.inf, dtype=like.dtype, device=like.device), k=1)
+    corner = min(TRIANGLE, max(num_queries // 4, 64), num_queries)  # of a short block a large one would be all
+    height = TILE if diagonal is None else corner
     shift = num_keys if diagonal is None else diagonal
+    width = 1 if window is None else min(window, corner)
+    hidden = xp.full((corner, corner + width - 1), -xp.inf, dtype=like.dtype, device=like.device)
+    band = xp.triu(hidden, k=width)  # row i sees the columns 0..i + width − 1
+    if window is None:
+        window = num_queries + abs(shift)  # all of them
+    else:
+        band += xp.tril(hidden, k=-1)  # ... i..i + width − 1
     for start in range(0, num_queries, height):
         stop = min(start + height, num_queries)
-        full, end = (min(max(position + shift, 0), num_keys) for position in (start, stop))
-        tiles: list[Tile] = [(slice(first, min(first + TILE, full)), None) for first in range(0, full, TILE)]
-        if full < end:
-            first = start + shift  # the key at the triangle's corner; before key 0 if `shift` is negative
-            tiles.append((slice(full, end), triangle[: stop - start, full - first : end - first]))
+        newest, oldest = start + shift, start + shift - window + 1
+        edges = (oldest, stop + shift - window, newest, stop + shift)
+        first, inner, full, end = (min(max(edge, 0), num_keys) for edge in edges)
+        triangles = [(first, inner, oldest), (full, end, newest - width + 1)]  # from, to, key of the band's column 0
+        if inner > full:
+            triangles = [(first, end, oldest)]
+        tiles: list[Tile] = [(slice(key, min(key + TILE, full)), None) for key in range(inner, full, TILE)]
+        for left, right, column in triangles:
+            if left < right:
+                tiles.append((slice(left, right), band[: stop - start, left - column : right - column]))
         yield slice(start, stop), tiles

@@ -122,7 +122,7 @@ def _mean_product(a: Array, b: Array) -> Array:
 def _weighted_sum(weights: Array, x: Array) -> Array:
     """Σ over rows of weight · row: `[...]`, `[..., E]` -> `[E]` in x's dtype."""
     xp = namespace(x)
-    total = xp.reshape(weights, (-1,)) @ _widen(as_rows(x))
+    total = xp.reshape(weights, (-1,)) @ as_rows(x)  # the weights are float32 or wider, and so is the sum
     return xp.astype(total, x.dtype, copy=False)
 
 

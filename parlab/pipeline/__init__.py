@@ -1,8 +1,12 @@
 """Pipeline parallelism: a schedule is data, which is validated, simulated, drawn and executed."""
 
 from parlab.pipeline.actions import Action, Pair
+from parlab.pipeline.bidirectional import dualpipe, dualpipe_v
+from parlab.pipeline.bounds import gap, lower_bound
+from parlab.pipeline.exact import best_schedule
 from parlab.pipeline.execute import run_schedule
-from parlab.pipeline.partition import partition
+from parlab.pipeline.memory import MemoryLimit
+from parlab.pipeline.partition import balance, partition
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.schedules import (
     gpipe,
@@ -13,26 +17,43 @@ from parlab.pipeline.schedules import (
     zb_h1,
     zb_h2,
 )
+from parlab.pipeline.search import Search, improve, zb_auto
 from parlab.pipeline.simulate import Costs, simulate
 from parlab.pipeline.timeline import Idle, ScheduleTimeline
+from parlab.pipeline.v_shaped import one_f_one_b_v, v_controlled, v_half, v_min, zb_v
 from parlab.pipeline.validate import validate
 
 __all__ = [
     "Action",
     "Costs",
     "Idle",
+    "MemoryLimit",
     "Pair",
     "Schedule",
     "ScheduleTimeline",
+    "Search",
+    "balance",
+    "best_schedule",
+    "dualpipe",
+    "dualpipe_v",
+    "gap",
     "gpipe",
+    "improve",
     "interleaved_one_f_one_b",
     "looped_bfs",
+    "lower_bound",
     "naive",
     "one_f_one_b",
+    "one_f_one_b_v",
     "partition",
     "run_schedule",
     "simulate",
+    "v_controlled",
+    "v_half",
+    "v_min",
     "validate",
+    "zb_auto",
     "zb_h1",
     "zb_h2",
+    "zb_v",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from parlab.arrays import Array, namespace, owning_buffer
@@ -12,9 +12,12 @@ from parlab.nn.stage import Gradients, Stage, add_gradients
 from parlab.pipeline.actions import Action
 from parlab.pipeline.dependencies import Program, lower, pair_rows
 from parlab.pipeline.schedule import Schedule
+from parlab.pipeline.sharding import ShardedWeights, Sharding
 from parlab.pipeline.simulate import Costs, durations
 from parlab.pipeline.steps import Receive, receives, step_name, steps_of
 from parlab.world import Comm, Request
+
+OnGradients = Callable[[int, int, Gradients], None]
 
 
 def run_schedule(
@@ -26,12 +29,16 @@ def run_schedule(
     *,
     costs: Costs | None = None,
     like: Array | None = None,
+    on_gradients: OnGradients | None = None,
+    sharded: Mapping[int, ShardedWeights] | None = None,
+    loss_scale: float = 1.0,
 ) -> tuple[float | None, Gradients]:
     """One training step: this rank's part of `schedule`.
 
     Each microbatch counts by the size of its targets, so that loss and gradients are those of the whole batch at once.
     What the actions leave for each other is counted as held: `activation` and `gradient` (handed to a stage of the same
-    rank; `received` from another), `cache` from F to B or I, `pending` from I to W.
+    rank; `received` from another), `cache` from F to B or I, `pending` from I to W. When its actions are done, a rank
+    that shares stages with others exchanges its part of their gradients: the simulated timeline does not show that.
 
     Args:
         schedule: one row for each rank of `comm`.
@@ -43,32 +50,45 @@ def run_schedule(
             None: actions take no time.
         like: an array with the shape and dtype of what passes from stage to stage. None: this rank finds out, by
             sending one row of the first microbatch through the stages before its own, which it must be given then.
+        on_gradients: is given `(stage, microbatch, gradients)` of each B and W, which are then neither summed nor
+            exchanged nor returned; they count as held, as `new gradients`, until they die. None: they are summed.
+        sharded: of the stages of whose weights this rank keeps a shard: what gathers, frees and reduces them where the
+            schedule says so. Their gradients are given to `reduce_gradients`, and not returned. None: such cells are
+            passed over.
+        loss_scale: the gradients, not the loss, are multiplied by this: so that small ones survive in float16.
 
     Returns:
         The loss, on the rank that has the last stage, else None (its part of the loss, where two ranks share that
-        stage); and the gradients of this rank's stages by name, summed in the order in which the schedule makes them. A
-        weight that two ranks use (a tied table, a stage of DualPipe) has a part of its gradient on each.
+        stage); and the gradients of this rank's stages by name, summed in the order in which the schedule makes them,
+        over all ranks that hold the stage (DualPipe). A weight that stages of different ranks share (a tied table) has
+        a part of its gradient on each.
 
     Raises:
-        ValueError: the schedule cannot run, or does not fit the ranks, the microbatches or the stages.
+        ValueError: the schedule cannot run, or does not fit the ranks, the microbatches or the stages; or it uses a
+            sharded stage while its weights are not gathered, or leaves gradients of it unreduced.
     """
     program = lower(schedule)
     _check(comm, schedule, stages, inputs, targets)
     joined = frozenset(pair_rows(program) if costs is not None and costs.pair is not None else ())
     to_post = deque(receives(program, comm.rank, joined))
     seconds = durations(program, costs) if costs is not None else None
-    rank = _Rank(comm, program, stages, inputs, targets, like)
+    cells = Sharding(schedule, comm.rank, sharded or {})
+    rank = _Rank(comm, program, stages, inputs, targets, like, cells, on_gradients, loss_scale)
     for number, rows in enumerate(steps_of(program, comm.rank, joined)):
         while to_post and to_post[0].after == number:
             rank.post(to_post.popleft())
         for row in rows:
+            cells.before(row - program.first[comm.rank])
             rank.receive(row)
         with comm.compute(step_name(program, rows), seconds=seconds[rows[-1]] if seconds else None):
             results = [rank.perform(program.actions[row]) for row in rows]
         for row in rows:
             rank.deliver(row, results.pop(0))
+    cells.before(None)
     for request in rank.sends:
         request.wait()
+    if on_gradients is None:
+        rank.sum_over_holders()
     return rank.loss, rank.gradients
 
 
@@ -87,12 +107,17 @@ class _Rank:
         inputs: Sequence[Array],
         targets: Sequence[Array],
         like: Array | None,
+        sharding: Sharding,
+        on_gradients: OnGradients | None,
+        loss_scale: float,
     ) -> None:
         self.comm, self.program, self.stages, self.like = comm, program, stages, like
-        self.inputs, self.targets = inputs, targets
+        self.inputs, self.targets, self.loss_scale = inputs, targets, loss_scale
+        self.sharding, self.on_gradients = sharding, on_gradients
         self.last = program.schedule.num_stages - 1
         self.loss: float | None = None
         self.gradients: Gradients = {}
+        self.names: dict[int, set[str]] = {}  # of the gradients of each stage
         self.sends: list[Request] = []
         self.requests: dict[int, Request] = {}  # by the row that needs the message
         self.slots: dict[tuple[str, int, int], Any] = {}  # (name, stage, microbatch)
@@ -155,25 +180,61 @@ class _Rank:
 
     def backward_weight(self, stage: int, microbatch: int) -> None:
         pending = self.slots.pop(("pending", stage, microbatch))
-        self.gradients = add_gradients(self.gradients, self.stages[stage].backward_weight(pending))
+        self._take(stage, microbatch, self.stages[stage].backward_weight(pending))
 
     def backward(self, stage: int, microbatch: int) -> Array | None:
-        dx, pending = self._through(stage, microbatch)
-        self.gradients = add_gradients(self.gradients, self.stages[stage].backward_weight(pending))
+        of_stage = self.stages[stage]
+        if hasattr(of_stage, "backward"):  # which may do the two parts at once, or free the one before the other
+            dx, gradients = self._through(stage, microbatch, "backward")
+        else:
+            dx, pending = self._through(stage, microbatch)
+            gradients = of_stage.backward_weight(pending)
+        self._take(stage, microbatch, gradients)
         return dx
 
-    def _through(self, stage: int, microbatch: int) -> tuple[Array | None, Any]:
-        """`(dx, pending)` of a stage, from the cache and the gradient that its slots hold."""
-        dy = self.slots.pop(("gradient", stage, microbatch)) if stage < self.last else self._weight(microbatch)
+    def _through(self, stage: int, microbatch: int, how: str = "backward_input") -> tuple[Array | None, Any]:
+        """`(dx, pending)` of a stage, or `(dx, gradients)`, from the cache and the gradient that its slots hold."""
+        scaled = self._weight(microbatch) * self.loss_scale
+        dy = self.slots.pop(("gradient", stage, microbatch)) if stage < self.last else scaled
         cache = self.slots.pop(("cache", stage, microbatch))
-        dx, pending = self.stages[stage].backward_input(dy, cache)
+        dx, rest = getattr(self.stages[stage], how)(dy, cache)
         shape = self.slots.pop(("shape", stage, microbatch))
         if stage > 0 and tuple(dx.shape) != shape:
             raise ValueError(
-                f"stage {stage}, microbatch {microbatch}: backward_input gave shape {tuple(dx.shape)} for an input "
+                f"stage {stage}, microbatch {microbatch}: {how} gave shape {tuple(dx.shape)} for an input "
                 f"of shape {shape}"
             )
-        return dx, pending
+        return dx, rest
+
+    # Gradients
+
+    def _take(self, stage: int, microbatch: int, gradients: Gradients) -> None:
+        if stage in self.sharding:
+            self.sharding.add(stage, gradients)
+        elif self.on_gradients is not None:
+            self.comm.hold("new gradients", *arrays_in(gradients))
+            self.on_gradients(stage, microbatch, gradients)
+        else:
+            self.names.setdefault(stage, set()).update(gradients)
+            self.gradients = add_gradients(self.gradients, gradients)
+
+    def sum_over_holders(self) -> None:
+        """A rank that shares stages with others sends them its part of the gradients; all add in the same order."""
+        shared: dict[tuple[int, ...], set[str]] = {}
+        for stage, names in self.names.items():
+            shared.setdefault(self.program.schedule.holders(stage), set()).update(names)
+        for ranks, names in sorted(shared.items()):
+            own = {name: self.gradients[name] for name in sorted(names)}
+            peers = [rank for rank in ranks if rank != self.comm.rank]
+            arriving = {rank: self.comm.irecv(rank, own, label="gradients") for rank in peers}
+            leaving = [self.comm.isend(own, rank, label="gradients") for rank in peers]
+            parts = {self.comm.rank: own} | {rank: request.wait() for rank, request in arriving.items()}
+            for request in leaving:
+                request.wait()
+            total: Gradients = {}
+            for rank in ranks:
+                total = add_gradients(total, parts[rank])
+            self.gradients |= total
 
     # Slots
 

@@ -24,6 +24,8 @@ class Schedule:
         ranks: one row a rank: actions, pairs, and None for a slot left idle. Idle slots are only for the eye: an action
             starts as soon as its rank is free and its inputs are there.
         name: shown in titles; schedules with the same rows are equal, whatever their names.
+        sharding: what a file says of sharded weights, which only `run_schedule` looks at, if it is given such: for each
+            rank (how many of its actions come before, cell).
 
     Raises:
         ValueError: something that is not an action, an action of unknown kind, or a negative stage or microbatch.
@@ -36,13 +38,20 @@ class Schedule:
 
     ranks: tuple[tuple[Slot, ...], ...]
     name: str = field(compare=False)
+    sharding: tuple[tuple[tuple[int, files.Communication], ...], ...] = field(compare=False)
 
-    def __init__(self, ranks: Iterable[Iterable[Slot]], name: str = "") -> None:
+    def __init__(
+        self,
+        ranks: Iterable[Iterable[Slot]],
+        name: str = "",
+        sharding: Iterable[Iterable[tuple[int, files.Communication]]] = (),
+    ) -> None:
         try:
             object.__setattr__(self, "ranks", tuple(tuple(row) for row in ranks))
         except TypeError:
             raise ValueError(f"ranks={ranks!r:.60}: give a list of actions for each rank") from None
         object.__setattr__(self, "name", name)
+        object.__setattr__(self, "sharding", tuple(map(tuple, sharding)))
         for rank, row in enumerate(self.ranks):
             for position, slot in enumerate(row):
                 if slot is not None:
@@ -103,7 +112,8 @@ class Schedule:
                 version 2.5.
             check_communication: the file lists sends and receives as well (`1RECV_F0`): check that none is missing or
                 superfluous, that each stands where its rank can run it, and that two ranks agree on their order.
-                Otherwise they are passed over, as what gathers and frees sharded weights (`0UNSHARD`) always is.
+                Otherwise they are passed over. What gathers, frees and reduces sharded weights (`0UNSHARD`) is kept
+                in `sharding`.
 
         Raises:
             ValueError: a cell that is not an action, with its row and column; or, where asked for, the communication
@@ -111,7 +121,7 @@ class Schedule:
         """
         rows = files.read_rows(path, old_letters=old_letters)
         computing = [[cell for cell in row if not isinstance(cell, files.Communication)] for row in rows]
-        schedule = cls(computing, name=Path(path).stem)
+        schedule = cls(computing, Path(path).stem, map(_sharding, rows))
         if check_communication:
             files.check_communication(rows)
         return schedule
@@ -130,6 +140,14 @@ def _flat(row: Iterable[Slot]) -> Iterator[Action]:
             yield slot
         elif type(slot) is Pair:
             yield from slot
+
+
+def _sharding(row: Iterable[files.Cell]) -> Iterator[tuple[int, files.Communication]]:
+    done = 0
+    for cell in row:
+        if isinstance(cell, files.Communication) and cell.microbatch is None:
+            yield done, cell
+        done += len(list(_flat([cell] if isinstance(cell, Action | Pair) else [])))
 
 
 def _check_slot(slot: Slot, rank: int, position: int) -> None:

@@ -22,7 +22,7 @@ def naive(p: int, m: int) -> Schedule:
     rank 0: 0F0 0B0 0F1 0B1
     rank 1: 1F0 1B0 1F1 1B1
     """
-    _check(p=p, m=m)
+    check_sizes(p=p, m=m)
     ranks = (one_forward_one_backward(_each("F", r, m), _each("B", r, m), warmup=0) for r in range(p))
     return Schedule(ranks, name=f"naive, {p} ranks, {m} microbatches")
 
@@ -36,7 +36,7 @@ def gpipe(p: int, m: int) -> Schedule:
     rank 0: 0F0 0F1 0B0 0B1
     rank 1: 1F0 1F1 1B0 1B1
     """
-    _check(p=p, m=m)
+    check_sizes(p=p, m=m)
     ranks = (one_forward_one_backward(_each("F", r, m), _each("B", r, m), warmup=m) for r in range(p))
     return Schedule(ranks, name=f"GPipe, {p} ranks, {m} microbatches")
 
@@ -52,7 +52,7 @@ def one_f_one_b(p: int, m: int) -> Schedule:
     rank 0: 0F0 0F1 0B0 0F2 0B1 0B2
     rank 1: 1F0 1B0 1F1 1B1 1F2 1B2
     """
-    _check(p=p, m=m, at_least=p)
+    check_sizes(p=p, m=m, at_least=p)
     ranks = (one_forward_one_backward(_each("F", r, m), _each("B", r, m), warmup=p - r - 1) for r in range(p))
     return Schedule(ranks, name=f"1F1B, {p} ranks, {m} microbatches")
 
@@ -66,7 +66,7 @@ def looped_bfs(p: int, m: int, chunks: int) -> Schedule:
     >>> print(looped_bfs(p=1, m=2, chunks=2))
     rank 0: 0F0 0F1 1F0 1F1 1B1 1B0 0B1 0B0
     """
-    _check(p=p, m=m, chunks=chunks)
+    check_sizes(p=p, m=m, chunks=chunks)
 
     def rank(r: int) -> list[Action]:
         stages = [r + p * chunk for chunk in range(chunks)]
@@ -90,7 +90,7 @@ def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = Non
     rank 0: 0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1
     rank 1: 1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1
     """
-    _check(p=p, m=m, chunks=chunks)
+    check_sizes(p=p, m=m, chunks=chunks)
     group = p if group is None else group
     if whole("group", group) < p or m % group:
         raise ValueError(f"group={group}, m={m}: microbatches go in whole groups of at least p={p}: use a multiple")
@@ -117,7 +117,7 @@ def zb_h1(p: int, m: int) -> Schedule:
     rank 0: 0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2
     rank 1: 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2
     """
-    _check(p=p, m=m, at_least=p)
+    check_sizes(p=p, m=m, at_least=p)
     ranks = (split_backward(r, m, warmup=p - r - 1, delay=r) for r in range(p))
     return Schedule(ranks, name=f"ZB-H1, {p} ranks, {m} microbatches")
 
@@ -132,7 +132,7 @@ def zb_h2(p: int, m: int) -> Schedule:
     rank 0: 0F0 0F1 0F2 0I0 0W0 0I1 0W1 0I2 0W2
     rank 1: 1F0 1I0 1F1 1I1 1F2 1I2 1W0 1W1 1W2
     """
-    _check(p=p, m=m, at_least=p)
+    check_sizes(p=p, m=m, at_least=p)
     ranks = (split_backward(r, m, warmup=2 * (p - r - 1), delay=2 * r) for r in range(p))
     return Schedule(ranks, name=f"ZB-H2, {p} ranks, {m} microbatches")
 
@@ -159,7 +159,8 @@ def _each(kind: str, stage: int, m: int) -> list[Action]:
     return [Action(kind, stage, microbatch) for microbatch in range(m)]
 
 
-def _check(at_least: int = 1, **sizes: int) -> None:
+def check_sizes(at_least: int = 1, **sizes: int) -> None:
+    """Refuse a size that is no whole number from 1 on, and an m below `at_least`."""
     for name, size in sizes.items():
         whole(name, size, 1)
     if sizes["m"] < at_least:

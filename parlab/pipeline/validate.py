@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from parlab.arguments import whole
+from parlab.pipeline.actions import Action
 from parlab.pipeline.dependencies import lower
+from parlab.pipeline.memory import Limit, limit_tables
 from parlab.pipeline.replay import replay
 from parlab.pipeline.schedule import Schedule
 
 
-def validate(schedule: Schedule, memory_limit: int | Sequence[int] | None = None) -> None:
+def validate(schedule: Schedule, memory_limit: Limit = None) -> None:
     """Refuse a schedule that cannot run to the right gradients.
 
     Args:
-        memory_limit: the most chunks whose activations a rank may keep at once, a number or one a rank; None: no limit.
+        memory_limit: the most chunks whose activations a rank may keep at once, a number or one a rank, or a
+            `MemoryLimit` in bytes; None: no limit.
 
     Raises:
         ValueError: a stage does not do a microbatch exactly once (F and B, or F, I and W, all on one rank); an action
@@ -34,18 +34,16 @@ def validate(schedule: Schedule, memory_limit: int | Sequence[int] | None = None
         _check_memory(schedule, memory_limit)
 
 
-def _check_memory(schedule: Schedule, memory_limit: int | Sequence[int]) -> None:
-    limits = memory_limit if isinstance(memory_limit, Sequence) else [memory_limit] * schedule.num_ranks
-    if len(limits) != schedule.num_ranks:
-        raise ValueError(f"memory_limit has {len(limits)} numbers for {schedule.num_ranks} ranks: give one a rank")
-    for limit in limits:
-        whole("memory_limit", limit, 0, ", or None for no limit")
+def _check_memory(schedule: Schedule, memory_limit: Limit) -> None:
+    limits, whole, rest = limit_tables(memory_limit, schedule.num_ranks, schedule.num_stages)
     for rank, (actions, limit) in enumerate(zip(schedule.actions, limits, strict=True)):
-        kept = 0
-        for position, action in enumerate(actions):
-            kept += {"F": 1, "I": 0}.get(action.kind, -1)
+        kept: float = 0
+        for position, (kind, stage, microbatch) in enumerate(actions):
+            before = {"F": 0, "W": rest[stage]}.get(kind, whole[stage])
+            kept += {"F": whole[stage], "I": rest[stage]}.get(kind, 0) - before
             if kept > limit:
+                action = Action(kind, stage, microbatch)
                 raise ValueError(
-                    f"rank {rank} keeps {kept} activations at {action} (action {position}), but its limit is {limit}: "
-                    "run a backward before this forward"
+                    f"rank {rank} keeps {kept:g} activations at {action} (action {position}), but its limit is "
+                    f"{limit:g}: run a backward before this forward"
                 )

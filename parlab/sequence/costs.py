@@ -5,7 +5,75 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 from parlab.sequence.layouts import check_layout
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """The sizes of one attention, and bytes of one token's arrays, all its heads; `itemsize` is q's, k's and v's.
+
+    What is summed, lse, and gradients on their way are kept in 4 bytes an element, or `itemsize` where that is more.
+    """
+
+    S: int
+    H: int
+    G: int
+    D: int
+    itemsize: int
+    B: int = 1
+
+    @property
+    def wide(self) -> int:
+        """Bytes of an element of what is summed."""
+        return max(self.itemsize, 4)
+
+    @property
+    def kv(self) -> int:
+        """K and V."""
+        return 2 * self.B * self.G * self.D * self.itemsize
+
+    @property
+    def dkv(self) -> int:
+        """dK and dV, as they are summed."""
+        return 2 * self.B * self.G * self.D * self.wide
+
+    @property
+    def q(self) -> int:
+        """q; out and dout too."""
+        return self.B * self.H * self.D * self.itemsize
+
+    @property
+    def dq(self) -> int:
+        """dq, or out, as they are summed."""
+        return self.B * self.H * self.D * self.wide
+
+    @property
+    def lse(self) -> int:
+        """lse; delta too."""
+        return self.B * self.H * self.wide
+
+    def rows(self, *, backward: bool) -> int:
+        """What a query is to those who attend it: q; backward dout, q, lse and delta."""
+        return 2 * self.q + 2 * self.lse if backward else self.q
+
+    def own(self, *, backward: bool) -> int:
+        """What a rank begins with: the rows, K and V; backward also out."""
+        return self.rows(backward=backward) + self.kv + (self.q if backward else 0)
+
+    def sums(self, *, backward: bool) -> int:
+        """Of the queries, what a pass adds to: out and lse; backward dq."""
+        return self.dq + (0 if backward else self.lse)
+
+
+class RankCost(NamedTuple):
+    """What one rank sends, and the most bytes that it holds, beside one block's results."""
+
+    messages: int
+    nbytes: int
+    held: int
 
 
 def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: bool = True) -> list[int]:
@@ -165,8 +233,8 @@ def forward_bytes_held(S: int, size: int, H: int, G: int, D: int, itemsize: int,
     """The most that a rank holds in the forward, beside one block's results: linear in S/P.
 
     Its q, k, v, out and lse, the K/V that it attends, the K/V that arrives, and the copy of the K/V that leaves: an
-    `isend` copies, so that its memory may be changed at once. (MPI and NCCL forbid that, and hold one K/V less.) out and
-    lse are kept in 4 bytes an element, or `itemsize` where that is more.
+    `isend` copies, so that its memory may be changed at once. (MPI and NCCL forbid that, and hold one K/V less.) out
+    and lse are kept in 4 bytes an element, or `itemsize` where that is more.
 
     >>> forward_bytes_held(S=16384, size=8, H=8, G=8, D=64, itemsize=4) / score_bytes(S=16384, size=8, H=8, itemsize=4)
     0.03912353515625
@@ -180,8 +248,8 @@ def backward_bytes_held(S: int, size: int, H: int, G: int, D: int, itemsize: int
     """The most that a rank holds in the backward, beside one block's results: linear in S/P.
 
     Its q, k, v, dout, out, lse, delta and dq; the K/V that it attends, that arrives and that leaves; the dK/dV that it
-    added to, that arrives and that leaves. lse, delta and the gradients are kept as `forward_bytes_held` says. Two ranks
-    hold one K/V less where it has left before the block is computed.
+    added to, that arrives and that leaves. lse, delta and the gradients are kept as `forward_bytes_held` says. Two
+    ranks hold one K/V less where it has left before the block is computed.
     """
     check_layout(S, size, "contiguous")
     rows, wide = B * (S // size), max(itemsize, 4)

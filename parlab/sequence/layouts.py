@@ -2,7 +2,8 @@
 
 With causal attention a late token has more keys to look at than an early one, so equal shares of tokens need not be
 equal shares of work. `contiguous` hands out neighbours; `zigzag` gives rank r the chunks r and 2P − 1 − r of 2P, one
-early and one late; `striped` deals tokens like cards.
+early and one late; `striped` deals tokens like cards. Where several documents are packed into one sequence, zigzag
+deals out each of them by itself; `documents` are their starts, and the end: [0, ..., S].
 
 Source: Brandon et al. 2023, "Striped Attention", section 3; zigzag: Llama 3 (2024), section 3.3.2.
 """
@@ -10,19 +11,21 @@ Source: Brandon et al. 2023, "Striped Attention", section 3; zigzag: Llama 3 (20
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
+from parlab.arguments import whole
 from parlab.arrays import Array, namespace
 
 LAYOUTS = ("contiguous", "zigzag", "striped")
 
 
-def positions(S: int, size: int, layout: str = "contiguous") -> list[list[int]]:
+def positions(S: int, size: int, layout: str = "contiguous", documents: Sequence[int] | None = None) -> list[list[int]]:
     """The token positions of each rank's shard, in the order in which the shard holds them: S/P for each of P ranks.
 
     Rotary embeddings and masks need them: under zigzag and striped a rank's positions are no range.
 
     Raises:
-        ValueError: S does not divide, or there is no such layout.
+        ValueError: S, or a document in zigzag, does not divide; no such layout, or no such documents.
 
     >>> positions(8, 2, "contiguous")
     [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -30,34 +33,43 @@ def positions(S: int, size: int, layout: str = "contiguous") -> list[list[int]]:
     [[0, 1, 6, 7], [2, 3, 4, 5]]
     >>> positions(8, 2, "striped")
     [[0, 2, 4, 6], [1, 3, 5, 7]]
+    >>> positions(12, 2, "zigzag", documents=[0, 8, 12])
+    [[0, 1, 6, 7, 8, 11], [2, 3, 4, 5, 9, 10]]
     """
-    check_layout(S, size, layout)
+    edges = checked_documents(documents, S, size, layout)
     if layout == "striped":
         return [list(range(rank, S, size)) for rank in range(size)]
     if layout == "contiguous":
         return [list(range(rank * S // size, (rank + 1) * S // size)) for rank in range(size)]
-    chunk = S // (2 * size)
-    early = [list(range(rank * chunk, (rank + 1) * chunk)) for rank in range(size)]
-    late = [list(range(S - (rank + 1) * chunk, S - rank * chunk)) for rank in range(size)]
-    return [first + second for first, second in zip(early, late, strict=True)]
+    owned: list[list[int]] = [[] for _ in range(size)]
+    for start, stop in pairwise(edges):
+        chunk = (stop - start) // (2 * size)
+        for rank, mine in enumerate(owned):
+            mine += range(start + rank * chunk, start + (rank + 1) * chunk)
+            mine += range(stop - (rank + 1) * chunk, stop - rank * chunk)
+    return owned
 
 
-def shard(x: Array, size: int, layout: str = "contiguous", axis: int = -2) -> list[Array]:
+def shard(
+    x: Array, size: int, layout: str = "contiguous", axis: int = -2, documents: Sequence[int] | None = None
+) -> list[Array]:
     """The shards of `x` along its sequence axis, one a rank, each a copy: `[..., S, D]` -> P times `[..., S/P, D]`.
 
     Raises:
-        ValueError: the axis does not divide, or there is no such layout.
+        ValueError: as `positions`.
 
     >>> import numpy as np
     >>> [piece.tolist() for piece in shard(np.arange(8), 2, "zigzag", axis=0)]
     [[0, 1, 6, 7], [2, 3, 4, 5]]
     """
     xp = namespace(x)
-    owned = positions(_length(x, "x", axis), size, layout)
+    owned = positions(_length(x, "x", axis), size, layout, documents)
     return [xp.take(x, xp.asarray(indices, device=x.device), axis=axis) for indices in owned]
 
 
-def unshard(shards: Sequence[Array], layout: str = "contiguous", axis: int = -2) -> Array:
+def unshard(
+    shards: Sequence[Array], layout: str = "contiguous", axis: int = -2, documents: Sequence[int] | None = None
+) -> Array:
     """The whole array again, its tokens in their order: the inverse of `shard`.
 
     Raises:
@@ -68,7 +80,7 @@ def unshard(shards: Sequence[Array], layout: str = "contiguous", axis: int = -2)
         raise ValueError(f"shards have the shapes {sorted(shapes)}: all must have the same, and there must be one")
     xp = namespace(*shards)
     size = len(shards)
-    owned = positions(size * _length(shards[0], "shards[0]", axis), size, layout)
+    owned = positions(size * _length(shards[0], "shards[0]", axis), size, layout, documents)
     order = xp.asarray([position for indices in owned for position in indices], device=shards[0].device)  # [S]
     return xp.take(xp.concat(list(shards), axis=axis), xp.argsort(order), axis=axis)
 
@@ -95,6 +107,31 @@ def check_layout(S: int, size: int, layout: str) -> None:
             f"sequence length {S} does not divide into {2 * size} chunks, two for each of {size} ranks: "
             f"use a multiple of {2 * size} with zigzag"
         )
+
+
+def checked_documents(
+    documents: Sequence[int] | None, S: int, size: int, layout: str = "contiguous"
+) -> tuple[int, ...]:
+    """The starts of the documents, and the end; (0, S) when None.
+
+    Raises:
+        ValueError: they do not rise from 0 to S, zigzag cannot deal one of them out, or as `check_layout`.
+    """
+    if documents is None:
+        check_layout(S, size, layout)
+        return 0, S
+    check_layout(S, size, "contiguous" if layout == "zigzag" else layout)
+    edges = tuple(whole(f"documents[{number}]", edge) for number, edge in enumerate(documents))
+    if len(edges) < 2 or edges[0] != 0 or edges[-1] != S or any(start >= stop for start, stop in pairwise(edges)):
+        raise ValueError(f"documents={list(edges)}: must rise from 0 to the sequence length {S}, each start once")
+    for number, (start, stop) in enumerate(pairwise(edges)):
+        if layout == "zigzag" and (missing := -(stop - start) % (2 * size)):
+            raise ValueError(
+                f"documents={list(edges)}: document {number} has {stop - start} tokens, which do not divide into "
+                f"{2 * size} chunks, two for each of {size} ranks: pad it with {missing} to {stop - start + missing}, "
+                "or use another layout"
+            )
+    return edges
 
 
 def _length(x: Array, name: str, axis: int) -> int:

@@ -6,22 +6,18 @@ layouts of `parlab.sequence.layouts` and blocks merged by their log-sum-exp.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from parlab.arrays import Array, namespace
-from parlab.nn.attention import (
-    accumulator_dtype,
-    attend_block,
-    attend_block_backward,
-    check_gradient,
-    check_inputs,
-    merge,
-    row_dot,
-)
-from parlab.sequence.costs import attention_flops
-from parlab.sequence.layouts import check_layout
-from parlab.sequence.schedule import Block, RingSchedule
+from parlab.nn.attention import accumulator_dtype, check_gradient, row_dot
+from parlab.sequence.attend import add_to, agreement, attend, attend_backward, checked, narrowed, nothing_attended
+from parlab.sequence.costs import AttentionShape, RankCost
+from parlab.sequence.schedule import RingSchedule, journeys
 from parlab.world import Comm, Request
 
-Hop = tuple[Request, Request]  # to the right, from the left
+Pair = tuple[Array, Array]  # K/V, or their gradients
+Hop = tuple[Request | None, Request | None]  # out, in
 
 
 def ring_attention(
@@ -32,12 +28,10 @@ def ring_attention(
     *,
     causal: bool = False,
     layout: str = "contiguous",
+    documents: Sequence[int] | None = None,
     scale: float | None = None,
 ) -> tuple[Array, Array]:
     """Attention over the whole sequence, from this rank's shards of it.
-
-    Invariant: when hop t starts (from 0), rank r holds the K/V of rank (r − t) mod P, and `(out, lse)` over the K/V of
-    the ranks r, r − 1, ..., r − t + 1. After P − 1 hops and the last block it has seen all.
 
     Args:
         comm: the ring; every rank of it calls this.
@@ -45,13 +39,16 @@ def ring_attention(
         k, v: `[B, G, S/P, D]`, where G divides H.
         causal: a token sees itself and earlier ones only.
         layout: contiguous, zigzag or striped: how the sequence was dealt out (`parlab.sequence.shard`).
+        documents: starts of the packed documents, and the end, [0, ..., S]: no token sees another document's. K/V
+            then travel no further than to the last rank that needs them (`journeys`).
         scale: 1/√D when None.
 
     Returns:
         out `[B, H, S/P, D]` in q's dtype, lse `[B, H, S/P]` in float32 or wider.
 
     Raises:
-        ValueError: shapes or a layout that do not fit, before any message.
+        ValueError: shapes, a layout or documents that do not fit, before any message.
+        MismatchError: another rank was told another layout, `causal`, documents or scale.
 
     >>> import numpy as np
     >>> from parlab import per_rank, run
@@ -61,24 +58,18 @@ def ring_attention(
     >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 0 owns tokens 0 and 7, which see 1 and 8 keys
     [1, 8]
     """
-    _check(comm, q, k, v, layout, scale)
-    xp = namespace(q)
-    ring = RingSchedule(comm.rank, comm.size)
-    out = xp.zeros(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S/P, D]
-    lse = xp.full(q.shape[:-1], -xp.inf, dtype=out.dtype, device=q.device)  # [B, H, S/P]
+    documents = checked(comm, q, k, v, scale, layout, documents)
+    out, lse = nothing_attended(q)  # [B, H, S/P, D], [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("out, lse", out, lse)
-    source = comm.rank
-    for hop in (*ring.steps, None):  # None: with the last block no K/V travels
-        if hop is not None:
-            arriving = comm.isend((k, v), hop.send_to), comm.irecv(hop.recv_from, like=(k, v))
-        block = ring.block(source, q.shape[2], layout, causal=causal)
-        if block is not None:
-            _attend(comm, block, q, k, v, out, lse, scale)
-        if hop is not None:
-            k, v = _arrived(arriving)
-            source = hop.kv_source
-    return xp.astype(out, q.dtype, copy=False), lse
+    dealt: dict[str, Any] = {"causal": causal, "layout": layout, "documents": documents}
+    ring = RingSchedule(comm.rank, comm.size)
+
+    def visit(source: int, k: Array, v: Array) -> None:
+        attend(comm, ring.blocks(source, q.shape[2], **dealt), q, k, v, out, lse, scale=scale)
+
+    around(comm, k, v, visit, agreement("ring", scale=scale, **dealt), journeys(comm.size, q.shape[2], **dealt))
+    return namespace(q).astype(out, q.dtype, copy=False), lse
 
 
 def ring_attention_backward(
@@ -92,6 +83,7 @@ def ring_attention_backward(
     *,
     causal: bool = False,
     layout: str = "contiguous",
+    documents: Sequence[int] | None = None,
     scale: float | None = None,
 ) -> tuple[Array, Array, Array]:
     """Gradients `(dq, dk, dv)` of this rank's shards, from `dout`, the gradient of a loss with respect to its `out`.
@@ -99,106 +91,159 @@ def ring_attention_backward(
     The K/V go around once more. Behind them travel their gradients, to which each rank adds its share, and which need
     one hop more than the K/V to come home: (P − 1) + P = 2P − 1 hops.
 
-    Invariant: when K/V hop t starts (from 0), rank r holds the K/V of rank s = (r − t) mod P, and their dK/dV, summed
-    over the ranks s, s + 1, ..., r − 1, are on their way from r − 1. Rank s − 1 adds the last share, and home they go.
-
     Args:
         comm: the ring; every rank of it calls this.
         dout: `[B, H, S/P, D]`.
-        q, k, v, causal, layout, scale: as in the forward.
+        q, k, v, causal, layout, documents, scale: as in the forward.
         out, lse: what the forward returned.
 
     Returns:
         dq `[B, H, S/P, D]`, dk and dv `[B, G, S/P, D]`, in the dtypes of q, k and v; sums are made, and travel, in
         float32 or wider.
 
-    Raises:
-        ValueError: shapes or a layout that do not fit, before any message.
+    Raises: as the forward.
     """
-    _check(comm, q, k, v, layout, scale)
+    documents = checked(comm, q, k, v, scale, layout, documents)
     check_gradient(dout, q, out, lse)
-    xp = namespace(q)
-    ring = RingSchedule(comm.rank, comm.size)
     delta = row_dot(dout, out)  # [B, H, S/P]
-    dq = xp.zeros(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S/P, D]
-    dk, dv = (xp.zeros(k.shape, dtype=dq.dtype, device=k.device) for _ in range(2))  # [B, G, S/P, D], of `source`
+    dq = namespace(q).zeros(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S/P, D]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
-    comm.hold("dq, dk, dv", dq, dk, dv)
-    source = comm.rank
-    returning: Hop | None = None  # the dK/dV of `source`, on their way to us
-    for hop in (*ring.steps, None):  # None: with the last block no K/V travels
-        if hop is not None:
-            arriving = comm.isend((k, v), hop.send_to), comm.irecv(hop.recv_from, like=(k, v))
-        block = ring.block(source, q.shape[2], layout, causal=causal)
-        if block is not None:
-            share = _share(comm, block, dout, q, k, v, lse, delta, scale)
-        if returning is not None:
-            dk, dv = _arrived(returning)  # the shares of the ranks that held this K/V before us
-        if block is not None:
-            dq[:, :, block.queries, :] += share[0]
-            dk[:, :, block.keys, :] += share[1]
-            dv[:, :, block.keys, :] += share[2]
-            del share  # or it would still be held while the next one is made
-        if comm.size > 1:
-            returning = comm.isend((dk, dv), comm.right), comm.irecv(comm.left, like=(dk, dv))
-        if hop is not None:
-            k, v = _arrived(arriving)
-            source = hop.kv_source
-    if returning is not None:
-        dk, dv = _arrived(returning)  # the extra hop: our own, from the rank that held our K/V last
-    return xp.astype(dq, q.dtype, copy=False), xp.astype(dk, k.dtype, copy=False), xp.astype(dv, v.dtype, copy=False)
+    comm.hold("dq, dk, dv", dq)
+    dealt: dict[str, Any] = {"causal": causal, "layout": layout, "documents": documents}
+    ring = RingSchedule(comm.rank, comm.size)
+
+    def visit(source: int, k: Array, v: Array) -> Pair:
+        blocks = ring.blocks(source, q.shape[2], **dealt)
+        return attend_backward(comm, blocks, dout, q, k, v, lse, delta, dq, scale=scale)
+
+    label, travel = agreement("ring", scale=scale, **dealt), journeys(comm.size, q.shape[2], **dealt)
+    dk, dv = around_backward(comm, k, v, visit, label, travel)
+    return narrowed((dq, dk, dv), (q, k, v))
 
 
-def _attend(
-    comm: Comm, block: Block, q: Array, k: Array, v: Array, out: Array, lse: Array, scale: float | None
-) -> None:
-    """Merge this block's attention into the rows of `out` and `lse` that see it."""
-    rows, columns = block.queries, block.keys
-    with comm.compute("attend", flops=attention_flops(block.pairs, *_sizes(q))):
-        part = attend_block(
-            q[:, :, rows, :], k[:, :, columns, :], v[:, :, columns, :], diagonal=block.diagonal, scale=scale
-        )
-        out[:, :, rows, :], lse[:, :, rows] = merge(out[:, :, rows, :], lse[:, :, rows], *part)
-
-
-def _share(
+def around(
     comm: Comm,
-    block: Block,
-    dout: Array,
-    q: Array,
     k: Array,
     v: Array,
-    lse: Array,
-    delta: Array,
-    scale: float | None,
-) -> tuple[Array, Array, Array]:
-    """What this block adds to dq of its queries and to dk and dv of its keys."""
-    rows, columns = block.queries, block.keys
-    with comm.compute("attend backward", flops=attention_flops(block.pairs, *_sizes(q), backward=True)):
-        return attend_block_backward(
-            dout[:, :, rows, :],
-            q[:, :, rows, :],
-            k[:, :, columns, :],
-            v[:, :, columns, :],
-            lse[:, :, rows],
-            delta[:, :, rows],
-            diagonal=block.diagonal,
-            scale=scale,
-        )
+    visit: Callable[[int, Array, Array], None],
+    label: str,
+    travel: Sequence[int] | None = None,
+) -> None:
+    """The K/V of all ranks come past this one: `visit(source, k, v)`, while the next ones travel.
+
+    Invariant: when hop t starts (from 0), rank r holds the K/V of rank (r − t) mod P, and has visited those of the
+    ranks r, r − 1, ..., r − t + 1. After P − 1 hops and the last visit it has seen all. `travel`: how many hops the
+    K/V of each rank make, if not P − 1; the later ones are left out.
+    """
+    travel = travel or [comm.size - 1] * comm.size
+    source = comm.rank
+    held: Pair | None = (k, v)
+    for hop in (*RingSchedule(comm.rank, comm.size).steps, None):  # None: with the last block no K/V travels
+        if hop is not None:
+            outgoing = held if travel[source] > hop.step else None
+            form = (k, v) if travel[hop.kv_source] > hop.step else None
+            arriving = _start(comm, outgoing, hop.send_to, form, hop.recv_from, label)
+        if held is not None:
+            visit(source, *held)
+        if hop is not None:
+            held = _arrived(arriving)
+            source = hop.kv_source
 
 
-def _arrived(hop: Hop) -> tuple[Array, Array]:
+def around_backward(
+    comm: Comm,
+    k: Array,
+    v: Array,
+    visit: Callable[[int, Array, Array], Pair],
+    label: str,
+    travel: Sequence[int] | None = None,
+) -> Pair:
+    """The K/V come past once more, `visit` returns this rank's share of their gradients, and ours come home summed.
+
+    Invariant: when K/V hop t starts (from 0), rank r holds the K/V of rank s = (r − t) mod P, and their dK/dV, summed
+    over the ranks s, s + 1, ..., r − 1, are on their way from r − 1. The last rank to hold the K/V adds the last share
+    and sends dK/dV home: if they went all around, that is one hop more to the right.
+    """
+    xp = namespace(k)
+    travel = travel or [comm.size - 1] * comm.size
+    own = travel[comm.rank]
+    form = tuple(xp.empty(x.shape, dtype=accumulator_dtype(x), device=x.device) for x in (k, v))  # of dK/dV
+    source = comm.rank
+    held: Pair | None = (k, v)
+    returning: Hop = (None, None)  # the dK/dV of `source`, on their way to us
+    home: Hop = (None, None)
+    for step, hop in enumerate((*RingSchedule(comm.rank, comm.size).steps, None)):
+        coming = hop is not None and travel[hop.kv_source] > step
+        if hop is not None:
+            outgoing = held if travel[source] > step else None
+            arriving = _start(comm, outgoing, hop.send_to, (k, v) if coming else None, hop.recv_from, label)
+        share = None if held is None else visit(source, *held)
+        gradients = _arrived(returning)  # the shares of the ranks that held this K/V before us
+        if step == 0:
+            gradients = share
+            comm.hold("dq, dk, dv", gradients)
+        elif share is not None:
+            add_to(gradients, share)
+        del share  # or it would still be held while the next one is made
+        if own == 0 == step:
+            mine = gradients
+        next_stop = comm.right if travel[source] > step else source
+        outgoing = gradients if travel[source] > 0 else None
+        returning = _start(comm, outgoing, next_stop, form if coming else None, comm.left, label)
+        if step == own > 0:
+            home = _start(comm, None, comm.rank, form, (comm.rank + own) % comm.size, label)
+        if hop is not None:
+            held = _arrived(arriving)
+            source = hop.kv_source
+    _arrived(returning)
+    return _arrived(home) if own else mine
+
+
+def ring_cost(
+    shape: AttentionShape,
+    size: int,
+    rank: int = 0,
+    *,
+    causal: bool = False,
+    layout: str = "contiguous",
+    documents: Sequence[int] | None = None,
+    backward: bool = False,
+) -> RankCost:
+    """What `rank` sends and holds, packed documents too: K/V of rank s make `journeys[s]` hops, dK/dV one more.
+
+    >>> shape = AttentionShape(S=12, H=1, G=1, D=1, itemsize=8)
+    >>> [ring_cost(shape, 3, rank)[:2] for rank in range(3)]
+    [(2, 128), (2, 128), (2, 128)]
+    >>> [ring_cost(shape, 3, rank, causal=True, documents=[0, 6, 12])[:2] for rank in range(3)]  # cut inside rank 1
+    [(1, 64), (1, 64), (0, 0)]
+    """
+    c, edges = shape.S // size, None if documents is None else tuple(documents)
+    travel = journeys(size, c, layout, causal=causal, documents=edges)
+    left = [travel[(rank - step) % size] - step for step in range(size)]  # hops still to make by what is here
+    here, goes = [hops >= 0 for hops in left], [hops > 0 for hops in left]
+    comes = [*here[1:], False]
+    kv = [(step > 0 and here[step]) + comes[step] for step in range(size)]  # attended, if not our own, and arriving
+    held = c * (shape.own(backward=backward) + shape.sums(backward=backward))
+    if not backward:
+        return RankCost(sum(goes), sum(goes) * c * shape.kv, held + max(kv) * c * shape.kv)
+    home = [step >= max(travel[rank], 1) for step in range(size)]  # our dK/dV: arriving, or never gone
+    dkv = [here[step] + comes[step] + home[step] for step in range(size)]  # added to, arriving, ours
+    most = max(dkv[step] * shape.dkv + max(kv[step : step + 2]) * shape.kv for step in range(size))
+    back = sum(here[step] and travel[(rank - step) % size] > 0 for step in range(size))
+    return RankCost(sum(goes) + back, c * (sum(goes) * shape.kv + back * shape.dkv), held + c * most)
+
+
+def _start(comm: Comm, x: Pair | None, dst: int, form: Pair | None, src: int, label: str) -> Hop:
+    """Post a message out and one in; None is not sent, or will not come."""
+    return (
+        None if x is None else comm.isend(x, dst, label=label),
+        None if form is None else comm.irecv(src, form, label=label),
+    )
+
+
+def _arrived(hop: Hop) -> Any:
     sending, receiving = hop
-    sending.wait()
-    return receiving.wait()
-
-
-def _sizes(q: Array) -> tuple[int, int, int]:
-    B, H, _, D = q.shape
-    return B, H, D
-
-
-def _check(comm: Comm, q: Array, k: Array, v: Array, layout: str, scale: float | None) -> None:
-    check_inputs(q, k, v, causal=True, scale=scale)  # causal or not, shards have as many keys as queries
-    check_layout(q.shape[2] * comm.size, comm.size, layout)
+    if sending is not None:
+        sending.wait()
+    return None if receiving is None else receiving.wait()

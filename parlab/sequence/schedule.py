@@ -1,17 +1,20 @@
 """Who sends what to whom in ring attention, and which part of each arriving block is work.
 
-A mask is never made for a block: in all three layouts what a rank's queries see of an arriving block is either a
-rectangle or a triangle, and this file says which.
+A mask is never made for a block: in all three layouts what a rank's queries see of an arriving block is, in each
+document, either a rectangle or a triangle, and this file says which.
 
 Source: Liu et al. 2023, "Ring Attention", algorithm 1; Brandon et al. 2023, "Striped Attention", section 3.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 
 from parlab.nn.attention import CAUSAL, STRICT
-from parlab.sequence.layouts import check_layout
+from parlab.sequence.layouts import checked_documents
 
 
 @dataclass(frozen=True)
@@ -28,12 +31,14 @@ class RingStep:
 class Block:
     """The part of a block that is work: the first and last of the shard's queries and keys, and how they are masked.
 
-    `diagonal` None: each of these queries sees each of these keys; else query i sees keys 0..i + diagonal.
+    `diagonal` None: each of these queries sees each of these keys; else query i sees keys 0..i + diagonal, with a
+    `window` only the last `window` of them.
     """
 
     queries: slice
     keys: slice
     diagonal: int | None = None
+    window: int | None = None
 
     @property
     def mask(self) -> str:
@@ -46,9 +51,21 @@ class Block:
 
         >>> Block(slice(0, 4), slice(0, 4), CAUSAL).pairs, Block(slice(0, 4), slice(0, 4), STRICT).pairs
         (10, 6)
+        >>> Block(slice(0, 4), slice(0, 4), CAUSAL, window=2).pairs
+        7
         """
         queries, keys = self.queries.stop - self.queries.start, self.keys.stop - self.keys.start
-        return queries * keys if self.diagonal is None else queries * (queries + 1) // 2 + self.diagonal * queries
+        if self.diagonal is None:
+            return queries * keys
+        edges = [self.diagonal] if self.window is None else [self.diagonal, self.diagonal - self.window]
+        below = [
+            _triangle(queries + d) - _triangle(d) - _triangle(queries + d - keys) + _triangle(d - keys) for d in edges
+        ]
+        return below[0] - sum(below[1:])
+
+
+def _triangle(side: int) -> int:
+    return max(side, 0) * (side + 1) // 2
 
 
 class RingSchedule:
@@ -83,22 +100,55 @@ class RingSchedule:
         Raises:
             ValueError: no such rank or layout, or an odd shard in zigzag.
         """
-        check_layout(length * self.size, self.size, layout)
+        found = self.blocks(source, length, layout, causal=causal)
+        return found[0] if found else None
+
+    def blocks(
+        self,
+        source: int,
+        length: int,
+        layout: str = "contiguous",
+        *,
+        causal: bool = True,
+        documents: Sequence[int] | None = None,
+    ) -> list[Block]:
+        """As `block`, for packed documents: at most one block a document, for nothing is seen across their edges.
+
+        >>> RingSchedule(1, 2).blocks(0, 6, documents=[0, 2, 7, 12])  # the second document lies on both ranks
+        [Block(queries=slice(0, 1, None), keys=slice(2, 6, None), diagonal=None, window=None)]
+        """
+        edges = checked_documents(documents, length * self.size, self.size, layout)
         if not 0 <= source < self.size:
             raise ValueError(f"source={source}: a ring of {self.size} has ranks 0 to {self.size - 1}")
-        everything, half = slice(0, length), length // 2
-        if not causal:
-            return Block(everything, everything)
+        found = []
+        for start, stop in pairwise(edges):
+            queries, keys = (self._part(rank, length, layout, start, stop) for rank in (self.rank, source))
+            if queries.start < queries.stop and keys.start < keys.stop:
+                block = self._block(queries, keys, source, layout) if causal else Block(queries, keys)
+                found += [block] if block is not None and block.pairs else []
+        return found
+
+    def _part(self, rank: int, length: int, layout: str, start: int, stop: int) -> slice:
+        """Where in the shard of `rank` the tokens start..stop − 1 stand, which are one document."""
+        if layout == "contiguous":
+            return slice(*(min(max(edge - rank * length, 0), length) for edge in (start, stop)))
+        if layout == "zigzag":  # each rank has as much of it
+            return slice(start // self.size, stop // self.size)
+        return slice(*((edge - rank + self.size - 1) // self.size for edge in (start, stop)))
+
+    def _block(self, queries: slice, keys: slice, source: int, layout: str) -> Block | None:
+        """What these queries see of these keys, both of one document, in causal attention."""
+        if layout == "striped":  # query i is token i·P + rank of the sequence, key i is token i·P + source
+            return Block(queries, keys, queries.start - keys.start + (CAUSAL if source <= self.rank else STRICT))
         if source == self.rank:
-            return Block(everything, everything, CAUSAL)  # in every layout a shard's tokens stand in their order
+            return Block(queries, keys, CAUSAL)  # a shard's tokens stand in their order
         earlier = source < self.rank
-        if layout == "striped":  # query i is token i·P + rank, key i is token i·P + source
-            return Block(everything, everything, CAUSAL if earlier else STRICT)
-        if (
-            layout == "zigzag"
-        ):  # earlier: only its early chunk lies before ours; later: both its chunks before our late one
-            return Block(everything, slice(0, half)) if earlier else Block(slice(half, length), everything)
-        return Block(everything, everything) if earlier else None
+        if layout == "zigzag":  # earlier: only its early chunk lies before ours; later: both before our late one
+            half = (keys.stop - keys.start) // 2
+            if earlier:
+                return Block(queries, slice(keys.start, keys.start + half))
+            return Block(slice(queries.start + half, queries.stop), keys)
+        return Block(queries, keys) if earlier else None
 
     def mask(self, source: int, layout: str = "contiguous", *, causal: bool = True) -> str:
         """full, causal, strict or none: the mask on what `block` selects (in zigzag, half of the queries or keys).
@@ -108,3 +158,29 @@ class RingSchedule:
         """
         block = self.block(source, 2, layout, causal=causal)
         return "none" if block is None else block.mask
+
+
+@lru_cache(maxsize=64)
+def journeys(
+    size: int,
+    length: int,
+    layout: str = "contiguous",
+    *,
+    causal: bool = False,
+    documents: tuple[int, ...] | None = None,
+) -> tuple[int, ...]:
+    """How many hops the K/V of each rank make: with documents, to the last rank that has a block with them.
+
+    Every rank finds the same from `documents`, so each knows what will come. Without documents K/V go all around.
+
+    >>> journeys(4, 3, causal=True, documents=(0, 2, 8, 12))  # token 2, on rank 0, is seen by rank 2
+    (2, 1, 1, 0)
+    """
+    if documents is None:
+        return (size - 1,) * size
+
+    def sees(rank: int, source: int) -> bool:
+        return bool(RingSchedule(rank, size).blocks(source, length, layout, causal=causal, documents=documents))
+
+    ahead = range(1, size)
+    return tuple(max((hop for hop in ahead if sees((s + hop) % size, s)), default=0) for s in range(size))

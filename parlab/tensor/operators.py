@@ -78,21 +78,23 @@ def scatter_backward(comm: Comm, dy: Array) -> Array:
     return comm.all_gather(dy, axis=SEQUENCE)
 
 
-class Operator(NamedTuple):
-    """One of the four, as a layer holds it: both directions, and both beside the program, for overlap."""
-
-    forward: Move
-    backward: Move
-    forward_beside: MoveBeside
-    backward_beside: MoveBeside
-
-
 def _nothing(comm: Comm, x: Array) -> Array:
     return x
 
 
 def _nothing_beside(comm: Comm, x: Array) -> Callable[[], Array]:
     return lambda: x
+
+
+class Operator(NamedTuple):
+    """One of the four, as a layer holds it: both directions, and of what stands in front of the layer also both beside
+    the program, for overlap.
+    """
+
+    forward: Move
+    backward: Move
+    forward_beside: MoveBeside = _nothing_beside
+    backward_beside: MoveBeside = _nothing_beside
 
 
 def _all_reduce_beside(comm: Comm, x: Array) -> Callable[[], Array]:
@@ -107,11 +109,11 @@ def _reduce_scatter_beside(comm: Comm, x: Array) -> Callable[[], Array]:
     return comm.ireduce_scatter(x, SEQUENCE).wait
 
 
-NOTHING = Operator(_nothing, _nothing, _nothing_beside, _nothing_beside)  # and, in a wrong place, a forgotten operator
+NOTHING = Operator(_nothing, _nothing)  # and, in a wrong place, a forgotten operator
 COPY = Operator(copy, copy_backward, _nothing_beside, _all_reduce_beside)
-REDUCE = Operator(reduce, reduce_backward, _all_reduce_beside, _nothing_beside)
+REDUCE = Operator(reduce, reduce_backward)
 GATHER = Operator(gather, gather_backward, _all_gather_beside, _reduce_scatter_beside)
-SCATTER = Operator(scatter, scatter_backward, _reduce_scatter_beside, _all_gather_beside)
+SCATTER = Operator(scatter, scatter_backward)
 
 
 def pair(sequence_parallel: bool) -> tuple[Operator, Operator]:

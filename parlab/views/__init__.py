@@ -1,6 +1,7 @@
 """Figures and widgets: what a run, a schedule or an error looks like."""
 
 from parlab.views import display
+from parlab.views.all_reduce.blocks import all_reduce_steps
 from parlab.views.all_reduce.crossings import all_reduce_times
 from parlab.views.all_reduce.explore import collectives, explore_collectives
 from parlab.views.attention.explore import explore_ring_masks, explore_ring_overlap, ring_overlap
@@ -15,14 +16,16 @@ from parlab.views.schedules.schedule import compare_schedules, schedule
 from parlab.views.sharding.block import sharded_block
 from parlab.views.sharding.memory import kept_activations
 from parlab.views.sharding.step_time import explore_tensor, tensor
+from parlab.views.timelines.communication import lanes_of
 from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
 from parlab.views.timelines.memory import held_bytes
 from parlab.views.timelines.panels import compare_timelines
 from parlab.views.timelines.timeline import timeline
-from parlab.views.timelines.traffic import bytes_sent
+from parlab.views.timelines.traffic import bytes_in_and_out, bytes_sent
 from parlab.views.timelines.waits_for import deadlock
 from parlab.views.widgets.guess import predict, prediction
 from parlab.views.widgets.progress import progress
+from parlab.views.widgets.step_through import step_through
 from parlab.views.zero_redundancy.explore import explore_zero, zero
 from parlab.views.zero_redundancy.model_state import model_state_memory
 from parlab.views.zero_redundancy.overlap import gather_overlap
@@ -32,8 +35,10 @@ from parlab.views.zero_redundancy.traffic import zero_traffic
 
 __all__ = [
     "ORDERS",
+    "all_reduce_steps",
     "all_reduce_times",
     "bubble_and_memory",
+    "bytes_in_and_out",
     "bytes_sent",
     "collectives",
     "compare_schedules",
@@ -49,6 +54,7 @@ __all__ = [
     "gather_overlap",
     "held_bytes",
     "kept_activations",
+    "lanes_of",
     "loss_curves",
     "model_state_memory",
     "pipeline",
@@ -63,6 +69,7 @@ __all__ = [
     "shard_owners",
     "sharded_block",
     "step_memory",
+    "step_through",
     "tensor",
     "timeline",
     "two_ranks",

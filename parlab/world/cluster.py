@@ -12,6 +12,7 @@ from typing import Any
 from parlab.world.arguments import amount, positive, text, whole
 
 PICOSECONDS = 10**12  # in a second
+MOST_SECONDS = 1e18  # of one message or computation: older than the universe, and far from where floats end
 
 
 def picoseconds(seconds: float) -> int:
@@ -40,7 +41,7 @@ class Link:
     bandwidth: float
 
     def __post_init__(self) -> None:
-        amount("latency", self.latency)
+        amount("latency", self.latency, below=MOST_SECONDS)
         positive("bandwidth", self.bandwidth)
         if self.bandwidth < 1:
             raise ValueError(f"bandwidth={self.bandwidth!r}: must be at least 1 byte a second")
@@ -83,13 +84,19 @@ class Device:
         """The roofline: the longer of computing and of moving the bytes.
 
         Raises:
-            ValueError: an amount that is negative, infinite or no number.
+            ValueError: an amount that is negative, infinite or no number, or one that takes longer than any clock runs.
 
         Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).
         """
         amount("flops", flops)
         amount("nbytes", nbytes)
-        return max(flops / self.flops, nbytes / self.memory_bandwidth)
+        seconds = max(flops / self.flops, nbytes / self.memory_bandwidth)
+        if not seconds < MOST_SECONDS:
+            raise ValueError(
+                f"flops={flops!r}, nbytes={nbytes!r}: they take {seconds:g} seconds on {self.name} ({self.flops:g} a "
+                f"second, memory {self.memory_bandwidth:g} bytes a second); at most {MOST_SECONDS:g} can be simulated"
+            )
+        return seconds
 
 
 @dataclass(frozen=True)

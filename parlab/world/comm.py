@@ -8,6 +8,7 @@ from typing import Any
 from parlab.arrays import Array, namespace
 from parlab.world import collectives, values
 from parlab.world.arguments import amount, checked_axis, checked_rank, one_array, text, whole
+from parlab.world.cluster import MOST_SECONDS
 from parlab.world.collectives import checked
 from parlab.world.collectives.checked import Collective
 from parlab.world.collectives.common import cut
@@ -89,13 +90,17 @@ class Comm:
         """
         return self._engine.take(self._seat, self._post_receive(src, like, label, call="recv"))
 
-    def sendrecv(self, x: Value, dst: int, src: int, like: Value = None, *, label: Any = None) -> Value:
+    def sendrecv(
+        self, x: Value, dst: int, src: int, like: Value = None, *, label: Any = None, expected: Any = None
+    ) -> Value:
         """Send `x` to `dst` and receive from `src` at once; `like` is what will come, None: like `x`.
+
+        `expected` is the label of what will come, None: `label`.
 
         Raises: as `send` and `recv`.
         """
         out = self._post_send(x, dst, label)
-        back = self._post_receive(src, x if like is None else like, label)
+        back = self._post_receive(src, x if like is None else like, label if expected is None else expected)
         self._engine.wait(self._seat, (out, back), "sendrecv")
         return self._engine.take(self._seat, back)
 
@@ -342,12 +347,13 @@ class Comm:
             seconds: how long it lasts; None: the roofline of `flops` and `bytes` on the rank's device.
 
         Raises:
-            ValueError: a name that is no string, or a negative or infinite amount.
+            ValueError: a name that is no string, or an amount that is negative, infinite or beyond any clock.
         """
         text("name", name)
         amount("flops", flops)
         amount("bytes", bytes)
-        amount("seconds", 0 if seconds is None else seconds)
+        amount("seconds", 0 if seconds is None else seconds, below=MOST_SECONDS)
+        self._engine.check(self._seat)
         self._seat.log += (COMPUTE, (name, flops, bytes, seconds))
         return nullcontext()
 
@@ -361,11 +367,13 @@ class Comm:
             ValueError: a name that is no string, or something else than arrays.
         """
         text("name", name)
+        self._engine.check(self._seat)
         for number, value in enumerate(arrays):
             for array in values.leaves(values.checked(value, f"arrays[{number}]")):
                 self._seat.hold(array, name)
 
     def print(self, *objects: Any) -> None:
         """Show `objects` after the run: all ranks' lines by simulated time, then by rank."""
+        self._engine.check(self._seat)
         self._seat.log += (PRINT, " ".join(map(str, objects)))
         self._seat.printed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -141,6 +142,11 @@ def run(
 def _check_arguments(program: Any, size: Any, engine: Any, cluster: Any, arguments: list[Any]) -> None:
     if not callable(program):
         raise ValueError(f"program={program!r}: must be a function whose first parameter is the rank's comm")
+    for function in (program, getattr(program, "__call__", None)):  # noqa: B004 - an object may be called too
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ValueError(f"program={program!r:.60}: it yields, so a call would run nothing of it; return instead")
+        if inspect.iscoroutinefunction(function):
+            raise ValueError(f"program={program!r:.60}: it is async, so a call would run nothing of it; use plain def")
     if whole("size", size) < 1:
         raise ValueError(f"size={size!r}: needs at least 1 rank")
     if engine not in ENGINES:

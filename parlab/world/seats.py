@@ -148,12 +148,18 @@ class Held(weakref.ref):
     nbytes: int
 
 
-working = threading.local()  # .seat: the line of work of this thread
+class Working(threading.local):
+    """What a thread works on."""
+
+    seat: Seat | None = None
+
+
+working = Working()
 
 
 def _died(held: Held) -> None:
     """Log the death where it happened: in the line of work that dropped the last reference."""
     if held.seat.held.pop(held.key, None) is not None:
-        seat: Seat = getattr(working, "seat", held.seat)
+        seat = working.seat or held.seat
         log = seat.log if seat.rank == held.seat.rank else held.seat.log
         log += (HOLD, (held.name, -held.nbytes))

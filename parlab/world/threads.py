@@ -62,8 +62,7 @@ class ThreadsEngine:
         A rank that will wait anyway parks without letting go of the mutex in between: the sooner it is parked, the less
         the rank that it woke last has to contend with it for the interpreter.
         """
-        if self.ending:
-            self._refuse()
+        self.check(seat)
         with self.mutex:
             if box.receives:
                 message = box.receives.popleft()
@@ -85,8 +84,7 @@ class ThreadsEngine:
 
     def post_receive(self, seat: Seat, box: Mailbox, like: Value, name: str, label: Any, *, call: str = "") -> Message:
         """Ask for the next value in `box`, which must have the form of `like`; with a `call`, wait for it at once."""
-        if self.ending:
-            self._refuse()
+        self.check(seat)
         with self.mutex:
             if box.sends:
                 message = box.sends.popleft()
@@ -129,6 +127,7 @@ class ThreadsEngine:
 
     def wait(self, seat: Seat, messages: tuple[Message, ...], call: str) -> None:
         """Return when both ends of every message are posted; `call` names the waiting call in a deadlock."""
+        self.check(seat)
         unmatched = 0
         for message in reversed(messages):  # of a sendrecv, first for what comes: that is what the rank needs
             seat.log += (WAIT, message)
@@ -171,8 +170,7 @@ class ThreadsEngine:
         Raises:
             MismatchError: on every member, if two calls differ.
         """
-        if self.ending:
-            self._refuse()
+        self.check(seat)
         with self.mutex:
             meeting = group.meeting
             if meeting is None:
@@ -210,8 +208,7 @@ class ThreadsEngine:
         Returns:
             The signal that it raises when it is done; the signal's seat then holds the result.
         """
-        if self.ending:
-            self._refuse()
+        self.check(program)
         seat = Seat(program.rank, program)
         begin, done = Signal(program), Signal(seat)
 
@@ -227,7 +224,7 @@ class ThreadsEngine:
         seat.thread = self._thread(seat, body)
         with self.mutex:
             if self.ending:  # once more: whoever ends the run takes the mutex, and must see this seat or refuse it
-                self._refuse()
+                self._refuse(program)
             self.running += 1
             program.beside.append(seat)
             program.inside = False  # a new thread has its maker's number at first, and would take the exception
@@ -241,7 +238,7 @@ class ThreadsEngine:
             with self.mutex:
                 program.inside = True
                 if self.ending:
-                    self._refuse()
+                    self._refuse(program)
         seat.park.release()
         return done
 
@@ -255,6 +252,7 @@ class ThreadsEngine:
 
     def await_signal(self, seat: Seat, signal: Signal, call: str) -> None:
         """Return when `signal` is raised."""
+        self.check(seat)
         seat.log += (AWAIT, signal)
         with self.mutex:
             if signal.raised:
@@ -266,14 +264,25 @@ class ThreadsEngine:
 
     # Parking, and the end
 
-    def _refuse(self) -> None:
+    def check(self, seat: Seat) -> None:
+        """Refuse a call after the end, or from a thread that is not the one of this line of work."""
+        if self.ending or working.seat is not seat:
+            self._refuse(seat)
+
+    def _refuse(self, seat: Seat) -> None:
+        if not self.ending:
+            seat.error = WorldError(
+                f"rank {seat.rank}: comm is called from another thread than the rank's own; a rank is one thread, and "
+                "what should go on meanwhile is posted: isend, irecv, iall_reduce"
+            )
+            raise seat.error
         if inside_a_rank.get() is not self:
             raise WorldError("the run is over: a Comm works only inside the program that it was given to")
         raise Unwind
 
     def _block(self, seat: Seat, waits_for: tuple[Message, ...] | Meeting | Signal, call: str) -> None:
         if self.ending:  # a rank that is being unwound waits once more, in a `finally`, and nobody would wake it
-            self._refuse()
+            self._refuse(seat)
         seat.waits_for = waits_for
         seat.call = call
         self.blocked += 1
@@ -380,7 +389,7 @@ class ThreadsEngine:
             except Unwind:
                 pass
             except BaseException as error:
-                if not self.ending:  # else it comes from the unwinding, not from the program
+                if not (self.ending or seat.error):  # else it comes from the unwinding, or from that error
                     seat.error = error
             finally:
                 self._leave(seat)

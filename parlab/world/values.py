@@ -16,12 +16,13 @@ NUMBERS = frozenset("biufc")  # NumPy's kinds of boolean, integer, unsigned, flo
 
 
 def checked(value: Value, argument: str) -> Value:
-    """`value` itself, if a message can carry it; a NumPy scalar comes back as an array without axes.
+    """`value` itself, if a message can carry it; a NumPy scalar comes back as an array without axes, and what is more
+    than a plain NumPy array (a memory map) as a plain one.
 
     Raises:
-        ValueError: it holds anything but arrays of numbers.
+        ValueError: it holds anything but arrays of numbers in this machine's byte order.
     """
-    if type(value) is np.ndarray and value.dtype.kind in NUMBERS:
+    if type(value) is np.ndarray and value.dtype.kind in NUMBERS and value.dtype.isnative:
         return value
     if isinstance(value, tuple | list):
         return _rebuilt(value, [checked(item, f"{argument}[{i}]") for i, item in enumerate(value)])
@@ -30,16 +31,23 @@ def checked(value: Value, argument: str) -> Value:
             if not isinstance(key, str):
                 raise ValueError(f"{argument} has the key {key!r}: the keys of a message are strings")
         return {key: checked(value[key], f"{argument}[{key!r}]") for key in sorted(value)}
-    if isinstance(value, np.generic) and value.dtype.kind in NUMBERS:
-        return np.asarray(value)
     if not arrays.is_array(value):
         raise ValueError(
             f"{argument} is {value!r:.60} ({type(value).__name__}): a message carries arrays, or tuples, lists and "
             "dicts of arrays; wrap numbers in an array"
         )
-    if isinstance(value, np.ndarray | np.generic):
+    if not isinstance(value, np.ndarray | np.generic):
+        return value
+    if isinstance(value, np.ma.MaskedArray):
+        raise ValueError(f"{argument} is a masked array: a message carries no mask; fill it, or send data and mask")
+    if value.dtype.kind not in NUMBERS:
         raise ValueError(f"{argument} has dtype {value.dtype}: a message carries numbers")
-    return value
+    if not value.dtype.isnative:
+        raise ValueError(
+            f"{argument} has dtype {value.dtype.str}: a message carries numbers in this machine's byte order; use "
+            "x.astype(x.dtype.newbyteorder('='))"
+        )
+    return np.asarray(value)
 
 
 def _rebuilt(value: Any, items: list[Any]) -> Any:

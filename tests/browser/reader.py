@@ -11,6 +11,7 @@ from playwright.sync_api import BrowserContext, Locator, Page
 PATIENCE = 120  # seconds for what always comes: a page, a kernel, the end of a run
 ANSWER = 10  # seconds in which a picture must answer a control
 
+FOLDED = "jp-MarkdownHeadingCollapsed"  # a heading whose cells are hidden when the notebook opens
 OUTPUT = ".jp-Cell-outputArea > .jp-OutputArea-child > .jp-OutputArea-output"
 BROKEN_WIDGET = ".jupyter-widgets-error-widget"
 ERROR = (
@@ -58,12 +59,22 @@ def _select_another(menu: Locator) -> None:
     menu.select_option(index=0 if chosen else 1)
 
 
+def _play(film: Locator) -> None:
+    """For a while, then pause, unless the film has ended by itself: then the button would begin anew."""
+    button = film.locator("button").first
+    button.click()
+    film.page.wait_for_timeout(1500)
+    if button.locator(".fa-pause").count():
+        button.click()
+
+
 CONTROLS: dict[str, Callable[[Locator], None]] = {
     ".noUi-handle": _drag,
     "select": _select_another,
     "input[type=checkbox]": lambda box: box.click(),
     ".widget-toggle-buttons": lambda group: group.locator("button:not(.mod-active)").first.click(),
     ".widget-radio-box": lambda group: group.locator("input:not(:checked)").first.click(),
+    ".widget-play": _play,
     ".widget-button": lambda button: button.click(),
 }
 
@@ -98,8 +109,12 @@ class Reader:
         return [f"error output: {text.strip()}" for text in self.page.locator(ERROR).all_inner_texts()]
 
     def _serve(self, notebook: Path) -> int:
-        """Copy `notebook` without its outputs, so that whatever is seen was made here; the number of cells to run."""
+        """Copy `notebook` without its outputs, so that whatever is seen was made here, and with all sections open; the
+        number of cells to run.
+        """
         copy = nbformat.read(notebook, as_version=4)
+        for cell in copy.cells:
+            cell.metadata.pop(FOLDED, None)
         code = [cell for cell in copy.cells if cell.cell_type == "code"]
         for cell in code:
             cell.outputs, cell.execution_count = [], None

@@ -3,6 +3,8 @@
 import nbformat
 import pytest
 
+from tests.browser.reader import FOLDED
+
 PICTURE = """
 import io
 
@@ -58,12 +60,22 @@ widgets.VBox([button, answer])
 """
 
 
+A_FILM = """
+from parlab import views
+from parlab.pipeline import one_f_one_b
+
+views.step_through(one_f_one_b(2, 3))
+"""
+DEAD_FILM = "widgets.VBox([widgets.Play(), picture])"
+
+
 @pytest.fixture
 def complaints(tmp_path, read):
     def about(*cells):
         kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+        heading = nbformat.v4.new_markdown_cell("## Further", metadata={FOLDED: True})
         notebook = nbformat.v4.new_notebook(
-            cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata={"kernelspec": kernel}
+            cells=[heading, *(nbformat.v4.new_code_cell(cell) for cell in cells)], metadata={"kernelspec": kernel}
         )
         nbformat.write(notebook, tmp_path / "throwaway.ipynb")
         return read(tmp_path / "throwaway.ipynb")
@@ -73,14 +85,15 @@ def complaints(tmp_path, read):
 
 def test_a_sound_notebook_gets_no_complaint(complaints):
     live = "for control in controls:\n    control.observe(redraw, 'value')"
-    assert complaints(PICTURE, live, SHOW, "", IN_AN_OUTPUT_WIDGET, AFTER_A_CLICK) == []
+    assert complaints(PICTURE, live, SHOW, "", IN_AN_OUTPUT_WIDGET, AFTER_A_CLICK, A_FILM) == []
 
 
 def test_a_control_without_effect_and_one_without_a_picture_are_named(complaints):
     dead = "del controls[2:]\ncontrols[1].observe(redraw, 'value')"
-    assert complaints(PICTURE, dead, SHOW, "widgets.IntSlider(description='stages')") == [
+    assert complaints(PICTURE, dead, SHOW, "widgets.IntSlider(description='stages')", DEAD_FILM) == [
         "the control 'latency' changes no picture",
         "the control 'stages' changes no picture",
+        "the control '' changes no picture",
     ]
 
 

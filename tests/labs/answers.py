@@ -1,6 +1,12 @@
-"""Answers that no exercise takes, and what a checker says of one that is wrong."""
+"""The solutions, answers that no exercise takes, and what a checker says of one that is wrong."""
+
+import numpy as np
 
 from parlab.labs import EXERCISES
+from parlab.pipeline import Schedule
+from parlab.zero import shard_range
+
+SEED = 20260  # so that a test's drawn cases are the same each time
 
 
 def raises(comm, *arguments):
@@ -14,7 +20,214 @@ def nothing(comm, *arguments):
 STUBS = (raises, nothing)
 
 
-def refused(name, answer):
-    review = EXERCISES[name].review(answer)
+def reviewed(name, answer, seconds=30.0):
+    return EXERCISES[name].review(answer, seconds=seconds, seed=SEED)
+
+
+def refused(name, answer, seconds=30.0):
+    review = reviewed(name, answer, seconds)
     assert review.status == "not yet", review.text
     return review.text
+
+
+def exchange(comm, x):
+    from_left = comm.sendrecv(x, comm.right, comm.left)
+    from_right = comm.sendrecv(x, comm.left, comm.right)
+    return from_left, from_right
+
+
+def tree_sum(comm, x):
+    distance = 1
+    while distance < comm.size:
+        if comm.rank % (2 * distance):
+            comm.send(x, comm.rank - distance)
+            return None
+        if comm.rank + distance < comm.size:
+            x = x + comm.recv(comm.rank + distance, like=x)
+        distance *= 2
+    return x
+
+
+def overlap(comm, x, work):
+    total, block = 0, x
+    for step in range(comm.size):
+        if step < comm.size - 1:
+            requests = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
+        total = total + work(comm, block)
+        if step < comm.size - 1:
+            _, block = [request.wait() for request in requests]
+    return total
+
+
+def reduce_scatter(comm, x, shift=0, steps=None, add=np.add):
+    blocks = np.split(x, comm.size)
+    for step in range(comm.size - 1 if steps is None else steps):
+        outgoing = (comm.rank - step - 1 + shift) % comm.size
+        incoming = (comm.rank - step - 2 + shift) % comm.size
+        partial = comm.sendrecv(blocks[outgoing], comm.right, comm.left)
+        blocks[incoming] = add(blocks[incoming], partial)
+    return blocks[comm.rank]
+
+
+def average_gradients(comm, x):
+    padded = np.pad(x, (0, -len(x) % comm.size))
+    own = comm.reduce_scatter(padded)
+    return comm.all_gather(own)[: len(x)] / comm.size
+
+
+def hierarchical_all_reduce(comm, x, ranks_per_node):
+    inside = comm.split(comm.rank // ranks_per_node)
+    between = comm.split(comm.rank % ranks_per_node)
+    own = inside.reduce_scatter(x)
+    own = between.all_gather(between.reduce_scatter(own))
+    return inside.all_gather(own)
+
+
+def zigzag_block(rank, source, size, length):
+    whole, early, late = slice(0, length), slice(0, length // 2), slice(length // 2, length)
+    if source == rank:
+        return whole, whole, True
+    return (whole, early, False) if source < rank else (late, whole, False)
+
+
+def merge(out_a, lse_a, out_b, lse_b):
+    lse = np.logaddexp(lse_a, lse_b)
+    finite = np.where(lse == -np.inf, 0, lse)
+    return out_a * np.exp(lse_a - finite)[:, None] + out_b * np.exp(lse_b - finite)[:, None], lse
+
+
+def bring_home(comm, x):
+    total = x[comm.rank]
+    for hop in range(1, comm.size):
+        total = comm.sendrecv(total, comm.right, comm.left) + x[(comm.rank - hop) % comm.size]
+    return comm.sendrecv(total, comm.right, comm.left)
+
+
+def repaired(listing):
+    *others, last = listing.ranks
+    return Schedule([*others, [a._replace(microbatch=a.microbatch - (a.kind == "F")) for a in last]])
+
+
+def place_weights(row, rank, p):
+    """A W as soon as p activations would be exceeded without it, the rest at the end: ZB-H1."""
+    placed, weights = [], []
+    for action in row:
+        placed.append(action)
+        if action.kind == "I":
+            weights.append(action._replace(kind="W"))
+            if len(weights) > rank:
+                placed.append(weights.pop(0))
+    return placed + weights
+
+
+FOUND = """
+    0F0,0F1,0F2,0F3,0I0,0W0,0F4,0I1,0I2,0W1,0W2,0I3,0W3,0I4,0W4
+    1F0,1F1,1F2,1F3,1I0,1W0,1I1,1I2,1F4,1W1,1I3,1W2,1I4,1W3,1W4
+    2F0,2I0,2F1,2F2,2I1,2I2,2F3,2I3,2W0,2F4,2I4,2W1,2W2,2W3,2W4
+"""
+
+
+def faster(costs):
+    return FOUND
+
+
+def block_step(comm, block, x, dy, without="", twice="", shares=True):
+    def summed(partial, place):
+        if place == without:
+            return partial
+        total = comm.all_reduce(partial)
+        return comm.all_reduce(total) if place == twice else total
+
+    a, first_norm = block.attention_norm.forward(x)
+    a, attention = block.attention.forward(a)
+    h = x + summed(a, "attention forward")
+    m, second_norm = block.mlp_norm.forward(h)
+    m, mlp = block.mlp.forward(m)
+    y = h + summed(m, "mlp forward")
+
+    dm, gradients = block.mlp.backward(dy, mlp)
+    dm, more = block.mlp_norm.backward(summed(dm, "mlp backward"), second_norm)
+    gradients |= more
+    dh = dy + dm
+    da, more = block.attention.backward(dh, attention)
+    if block.kv_sharers is not None and shares:
+        more = {
+            name: block.kv_sharers.all_reduce(gradient) if "k_proj" in name or "v_proj" in name else gradient
+            for name, gradient in more.items()
+        }
+    gradients |= more
+    da, more = block.attention_norm.backward(summed(da, "attention backward"), first_norm)
+    return y, dh + da, gradients | more
+
+
+def parallel_loss(comm, logits, targets, first, forget=()):
+    largest = logits.max(axis=-1)
+    if "max" not in forget:
+        largest = comm.all_reduce(largest, op="max")
+    here = (targets >= first) & (targets < first + logits.shape[-1])
+    place = np.where(here, targets - first, 0)
+    chosen = np.where(here, np.take_along_axis(logits, place[..., None], axis=-1)[..., 0], 0.0)
+    if "target" not in forget:
+        chosen = comm.all_reduce(chosen)
+    weights = np.exp(logits - largest[..., None])
+    total = weights.sum(axis=-1)
+    if "sum" not in forget:
+        total = comm.all_reduce(total)
+    dlogits = weights / total[..., None]
+    dlogits -= here[..., None] * (np.arange(logits.shape[-1]) == place[..., None])
+    return np.mean(largest + np.log(total) - chosen), dlogits / targets.size
+
+
+def counts_of(n, size):
+    return [len(shard_range(n, rank, size)) for rank in range(size)]
+
+
+def zero_1(comm, weights, gradient, state, update, parts=None, forget=False, keep=True, gather=True):
+    counts, own = counts_of(weights.size, comm.size), shard_range(weights.size, comm.rank, comm.size)
+    gradient = comm.reduce_scatter(gradient, counts=counts) / (comm.size if parts is None else parts)
+    shard = weights[own.start : own.stop]
+    if not state or not keep:
+        state["mean"], state["square"] = np.zeros(len(own)), np.zeros(len(own))
+    last = len(own) - forget
+    update(shard[:last], gradient[:last], state["mean"][:last], state["square"][:last])
+    return comm.all_gather(shard, counts=counts) if gather else weights
+
+
+def stage_2(comm, backward, microbatches, parts=None, last_only=False, forget=False):
+    shards = {}
+    for block, gradient in backward:
+        part = comm.reduce_scatter(gradient, counts=counts_of(gradient.size, comm.size))
+        shards[block] = part + (0 if last_only else shards.get(block, 0))
+    parts = comm.size * microbatches if parts is None else parts(comm.size, microbatches)
+    return {block: (shard / parts)[: len(shard) - forget] for block, shard in shards.items()}
+
+
+def prefetch(comm, uses, gather, work, x):
+    request = gather(uses[0])
+    for block, following in zip(uses, [*uses[1:], None], strict=True):
+        weights = request.wait()
+        if following is not None:
+            request = gather(following)
+        x = work(block, weights, x)
+    return x
+
+
+SOLUTIONS = {
+    "00.exchange": exchange,
+    "00.tree_sum": tree_sum,
+    "00.overlap": overlap,
+    "01.reduce_scatter": reduce_scatter,
+    "01.average_gradients": average_gradients,
+    "01.hierarchical_all_reduce": hierarchical_all_reduce,
+    "02.zigzag_block": zigzag_block,
+    "02.merge": merge,
+    "02.bring_home": bring_home,
+    "04.listing": repaired,
+    "04.faster": faster,
+    "04.place_weights": place_weights,
+    "05.block_step": block_step,
+    "05.parallel_loss": parallel_loss,
+    "06.zero_1": zero_1,
+    "06.stage_2": stage_2,
+    "06.prefetch": prefetch,
+}

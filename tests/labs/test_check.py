@@ -1,8 +1,15 @@
 """What all exercises share: stubs, names, and text that never changes."""
 
+import inspect
+import signal
+
+import numpy as np
 import pytest
 
 from parlab import labs
+from parlab.labs import work
+from parlab.labs.difference import difference
+from tests.labs import answers
 from tests.labs.answers import nothing, raises
 
 
@@ -29,9 +36,9 @@ def test_an_unknown_exercise_is_refused_with_the_known_ones():
         labs.check("02.rings", raises)
 
 
-def test_an_answer_that_is_no_function_is_refused():
-    with pytest.raises(ValueError, match="answer=3: must be the function that you wrote"):
-        labs.check("00.exchange", 3)
+def test_an_answer_that_is_no_function_is_refused(capsys):
+    labs.check("00.exchange", 3)
+    assert "answer=3: must be the function that you wrote" in capsys.readouterr().out
 
 
 def test_the_ranks_of_the_cases_grow():
@@ -60,6 +67,152 @@ def test_what_an_answer_prints_is_shown_for_the_case_that_fails_only(capsys):
         return (from_left, from_right) if comm.size < 4 else (x, x)
 
     labs.check("00.exchange", exchange)
-    assert capsys.readouterr().out.endswith(
-        "what it printed:\n" + "".join(f"  rank {rank}: 4 ranks\n" for rank in range(4))
-    )
+    printed = "".join(f"  rank {rank}: 4 ranks\n" for rank in range(4))
+    assert f"what it printed:\n{printed}  hint: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("dtype", "off"), [("float64", 1e-13), ("float32", 1e-5)])
+@pytest.mark.parametrize("shape", [(3,), (4, 5)])
+def test_a_result_is_equal_to_16_units_of_rounding_and_different_beyond(shape, dtype, off):
+    expected = np.full(shape, 3.0, dtype)
+    assert difference(expected * (1 + 8 * np.finfo(dtype).eps), expected) == ""
+    assert "expected" in difference((expected * (1 + off)).astype(dtype), expected)
+
+
+def test_the_users_own_ctrl_c_passes_through():
+    def slow(comm, x):
+        signal.raise_signal(signal.SIGINT)  # reaches the main thread, as a key does
+        while True:
+            pass
+
+    with pytest.raises(KeyboardInterrupt):
+        labs.EXERCISES["00.exchange"].review(slow)
+
+
+def test_a_seed_repeats_what_was_drawn_anew():
+    def late(comm, x):
+        return answers.exchange(comm, x) if comm.size < 9 else (x, x)
+
+    exercise = labs.EXERCISES["00.exchange"]
+    first = exercise.review(late)
+    assert f"drawn anew (seed={first.seed} repeats it)" in first.text
+    assert exercise.review(late, seed=first.seed) == first
+    assert len({exercise.review(late).seed for _ in range(5)}) > 1
+
+
+def test_more_cases_can_be_drawn():
+    review = labs.EXERCISES["00.exchange"].review(answers.exchange, extra=9)
+    assert (review.passed, review.total) == (23, 23)
+    assert "14 cases and 9 drawn anew" in review.text
+
+
+def test_a_review_is_data():
+    assert labs.EXERCISES["00.exchange"].review(raises, seed=3).as_dict() == {
+        "name": "00.exchange",
+        "status": "not written yet",
+        "text": "00.exchange: not written yet",
+        "passed": 0,
+        "total": 18,
+        "seed": 3,
+        "flags": (),
+    }
+
+
+def test_require_raises_what_check_prints(capsys):
+    labs.require("00.exchange", answers.exchange)
+    assert capsys.readouterr().out.startswith("00.exchange: passed")
+    with pytest.raises(AssertionError, match=r"^00.exchange: not yet. It fails with 2 ranks"):
+        labs.require("00.exchange", lambda comm, x: x)
+    with pytest.raises(AssertionError, match=r"^00.exchange: not written yet$"):
+        labs.require("00.exchange", raises)
+
+
+def test_score_is_the_share_of_the_cases_before_the_first_that_fails():
+    def for_two(comm, x):
+        return answers.exchange(comm, x) if comm.size == 2 else (x, x)
+
+    assert labs.score("00.exchange", answers.exchange, points=3) == 3
+    assert labs.score("00.exchange", for_two, points=9) == 9 * 2 / 18
+    assert labs.score("00.exchange", raises) == 0
+
+
+def test_summary_is_a_table_of_what_was_checked(monkeypatch):
+    monkeypatch.setattr(work, "_reviews", {})
+    labs.check("01.reduce_scatter", raises)
+    labs.check("00.exchange", lambda comm, x: x, seed=1)
+    labs.check("00.exchange", answers.exchange, seed=1)
+    table = labs.summary()
+    assert repr(table).splitlines() == [
+        "✓ 00.exchange                 passed             18 of 18 cases",
+        "· 01.reduce_scatter           not written yet     0 of 20 cases",
+        "1 of 2 exercises passed",
+    ]
+    assert "<td>00.exchange</td><td>passed</td><td>18 of 18</td>" in table._repr_html_()
+
+
+def helper(x):
+    return 2 * x
+
+
+def twice(comm, x):
+    return helper(x)
+
+
+def test_answers_are_saved_with_their_helpers_and_come_back(tmp_path, monkeypatch):
+    path = tmp_path / "answers.json"
+    monkeypatch.setattr(work, "_texts", work.Answers())
+    with pytest.raises(ValueError, match="nothing to save"):
+        labs.save(path)
+    labs.check("00.exchange", twice)
+    labs.check("01.reduce_scatter", raises)  # a stub is no answer
+    labs.save(path)
+    monkeypatch.setattr(work, "_texts", work.Answers())
+    labs.check("00.tree_sum", answers.tree_sum)
+    labs.save(path)
+    monkeypatch.setattr(work, "_texts", work.Answers())
+    loaded = labs.load(path)
+    assert list(loaded) == ["00.exchange", "00.tree_sum"]
+    assert loaded["00.exchange"] == inspect.getsource(helper) + "\n\n" + inspect.getsource(twice)
+    assert repr(loaded).startswith("# 00.exchange\ndef helper(x):")
+    labs.save(tmp_path / "again.json")
+    assert labs.load(tmp_path / "again.json") == loaded
+    assert [file.name for file in sorted(tmp_path.iterdir())] == ["again.json", "answers.json"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1]", '{"format": "parlab answers 1"}', '{"format": 1, "answers": {}}', "\0"]
+)
+def test_a_file_of_something_else_is_neither_read_nor_overwritten(text, tmp_path):
+    path = tmp_path / "thesis.txt"
+    path.write_text(text)
+    labs.check("00.exchange", twice)
+    for use in (labs.load, labs.save):
+        with pytest.raises(ValueError, match=r"thesis.txt'?: it holds no answers"):
+            use(path)
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("name", labs.EXERCISES)
+def test_each_exercise_has_a_question_an_idea_and_a_skeleton_that_is_no_answer(name, capsys):
+    labs.hint(name)
+    assert "?" in capsys.readouterr().out
+    labs.hint(name, 2)
+    idea = capsys.readouterr().out
+    assert idea.count("\n") == 1
+    labs.hint(name, 3)
+    skeleton = capsys.readouterr().out
+    function = labs.EXERCISES[name].call.partition("(")[0]
+    assert skeleton.startswith(f"def {labs.EXERCISES[name].call}:\n")
+    assert "..." in skeleton
+    space = {"np": np}
+    exec(skeleton, space)
+    assert labs.EXERCISES[name].review(space[function]).status == "not yet"
+
+
+def test_arguments_that_cannot_be_used_are_refused():
+    with pytest.raises(ValueError, match="step=4: 1 is a question, 2 the idea, 3 the skeleton"):
+        labs.hint("00.exchange", 4)
+    with pytest.raises(ValueError, match="seconds=0: a positive number is needed"):
+        labs.check("00.exchange", raises, seconds=0)
+    with pytest.raises(ValueError, match=r"name='no': the exercises are 00.exchange"):
+        labs.score("no", raises)

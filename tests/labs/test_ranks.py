@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 
-from parlab.labs import EXERCISES
-
-
-def exchange(comm, x):
-    from_left = comm.sendrecv(x, comm.right, comm.left)
-    from_right = comm.sendrecv(x, comm.left, comm.right)
-    return from_left, from_right
+from tests.labs.answers import exchange, overlap, refused, reviewed, tree_sum
 
 
 def exchange_with_requests(comm, x):
@@ -20,18 +14,6 @@ def exchange_with_requests(comm, x):
         comm.irecv(comm.right, x),
     ]
     return [request.wait() for request in requests][2:]
-
-
-def tree_sum(comm, x):
-    distance = 1
-    while distance < comm.size:
-        if comm.rank % (2 * distance):
-            comm.send(x, comm.rank - distance)
-            return None
-        if comm.rank + distance < comm.size:
-            x = x + comm.recv(comm.rank + distance, like=x)
-        distance *= 2
-    return x
 
 
 def tree_sum_by_halves(comm, x):
@@ -47,17 +29,6 @@ def tree_sum_by_halves(comm, x):
     return x
 
 
-def overlap(comm, x, work):
-    total, block = 0, x
-    for step in range(comm.size):
-        if step < comm.size - 1:
-            requests = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
-        total = total + work(comm, block)
-        if step < comm.size - 1:
-            _, block = [request.wait() for request in requests]
-    return total
-
-
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
@@ -69,7 +40,7 @@ def overlap(comm, x, work):
     ],
 )
 def test_a_right_answer_passes_with_counts_that_equal_the_closed_forms(name, answer):
-    review = EXERCISES[name].review(answer)
+    review = reviewed(name, answer)
     assert review.status == "passed", review.text
     for line in review.text.splitlines()[1:]:
         counted, _, closed_form = line.partition("; closed form: ")
@@ -134,7 +105,7 @@ def exchange_that_crashes(comm, x):
 
 
 def exchange_with_other_arguments(comm):
-    return None
+    return comm
 
 
 def tree_sum_without_tree(comm, x):
@@ -204,12 +175,15 @@ def overlap_that_comes_home(comm, x, work):
 
 
 def overlap_without_its_own_block(comm, x, work):
-    return overlap(comm, x, work) - x * x
+    pieces = []
+    overlap(comm, x, lambda comm, block: pieces.append(work(comm, block)) or block)
+    return sum(pieces[1:])
 
 
 def overlap_that_works_on_its_own_block(comm, x, work):
-    overlap(comm, x, work)
-    return comm.size * x * x
+    pieces = []
+    overlap(comm, x, lambda comm, block: pieces.append(work(comm, block)) or block)
+    return comm.size * pieces[0]
 
 
 def overlap_that_goes_both_ways(comm, x, work):
@@ -257,6 +231,4 @@ def overlap_without_work(comm, x, work):
     ],
 )
 def test_a_wrong_answer_is_refused_with_its_reason(name, answer, reason):
-    review = EXERCISES[name].review(answer)
-    assert review.status == "not yet", review.text
-    assert reason in review.text
+    assert reason in refused(name, answer)

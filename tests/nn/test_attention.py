@@ -53,18 +53,21 @@ def draw_inputs(xp, B, H, G, S, T, D, seed=0):
     return dout, q, k, v
 
 
-def mask_of(diagonal, S, T):
-    return None if diagonal is None else np.tril(np.ones((S, T), dtype=bool), diagonal)
+def mask_of(diagonal, S, T, window=None):
+    if diagonal is None:
+        return None
+    newest = np.arange(S)[:, None] + diagonal
+    return (np.arange(T) <= newest) & (np.arange(T) > newest - (window or S + T + abs(diagonal)))
 
 
-def tiled_block(dout, q, k, v, diagonal=None, scale=None):
-    out, lse = attend_block(q, k, v, diagonal=diagonal, scale=scale)
-    delta = tiled.row_dot(dout, out)
-    return out, lse, *attend_block_backward(dout, q, k, v, lse, delta, diagonal=diagonal, scale=scale)
+def tiled_block(dout, q, k, v, diagonal=None, scale=None, window=None):
+    how = {"diagonal": diagonal, "scale": scale, "window": window}
+    out, lse = attend_block(q, k, v, **how)
+    return out, lse, *attend_block_backward(dout, q, k, v, lse, tiled.row_dot(dout, out), **how)
 
 
-def dense_block(dout, q, k, v, diagonal=None, scale=None):
-    mask = mask_of(diagonal, q.shape[2], k.shape[2])
+def dense_block(dout, q, k, v, diagonal=None, scale=None, window=None):
+    mask = mask_of(diagonal, q.shape[2], k.shape[2], window)
     out, lse = dense_attention(q, k, v, mask=mask, scale=scale)
     return out, lse, *dense_attention_backward(dout, q, k, v, out, lse, mask=mask, scale=scale)
 
@@ -104,17 +107,21 @@ def test_attention_and_gradients_match_pytorch_to_1e_12(xp, pair, case):
     T=st.integers(1, 11),
     D=st.integers(1, 5),
     diagonal=st.none() | st.integers(-12, 12),
+    window=st.none() | st.integers(1, 12),
     gentle=st.booleans(),
     library=st.sampled_from([np, array_api_strict]),
 )
-def test_tiled_block_matches_dense_to_1e_12(B, G, group, S, T, D, diagonal, gentle, library):
+def test_tiled_block_matches_dense_to_1e_12(B, G, group, S, T, D, diagonal, window, gentle, library):
     inputs = draw_inputs(library, B, G * group, G, S, T, D)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiled, "TILE", 4)
         patch.setattr(tiled, "TRIANGLE", 2)
         patch.setattr(tiled, "GENTLE", 1e9 if gentle else -1e9)
-        expected = dense_block(*(to_numpy(x) for x in inputs), diagonal)
-        assert_parity(tiled_block(*inputs, diagonal), expected, floor=0.1)  # with one key dq and dk are 0 and noise
+        window = None if diagonal is None else window
+        expected = dense_block(*(to_numpy(x) for x in inputs), diagonal, window=window)
+        assert_parity(
+            tiled_block(*inputs, diagonal, window=window), expected, floor=0.1
+        )  # with one key dq and dk are 0 and noise
 
 
 @pytest.mark.parametrize("diagonal", [None, CAUSAL, STRICT])
@@ -122,6 +129,13 @@ def test_tiled_block_matches_dense_to_1e_12(B, G, group, S, T, D, diagonal, gent
 def test_tiles_of_512_and_256_match_dense_at_their_edges(S, diagonal):
     inputs = draw_inputs(np, 1, 2, 1, S, S, 4)
     assert_parity(tiled_block(*inputs, diagonal), dense_block(*inputs, diagonal))
+
+
+@pytest.mark.parametrize(("diagonal", "window"), [(0, 1), (0, 255), (0, 256), (0, 257), (-3, 600), (700, 300)])
+def test_windows_match_dense_at_the_edges_of_the_tiles(diagonal, window):
+    inputs = draw_inputs(np, 1, 1, 1, 700, 1100, 2)
+    expected = dense_block(*inputs, diagonal, window=window)
+    assert_parity(tiled_block(*inputs, diagonal, window=window), expected, floor=0.1)
 
 
 @pytest.mark.usefixtures("small_tiles")
@@ -156,6 +170,36 @@ def test_what_comes_later_changes_no_bit_of_what_came_before(factor):
     before, _ = attention(q * factor, k, v, causal=True)
     after, _ = attention(q * factor, np.where(later, -k, k), np.where(later, 1e3, v), causal=True)
     assert np.array_equal(before[:, :, :5], after[:, :, :5])
+
+
+@pytest.mark.parametrize("score", [29.0, 31.0, 94.0, 3000.0])
+def test_float32_scores_of_29_to_3000_give_the_mean_of_equal_keys(score):
+    """Above 88 exp overflows in float32, unless the largest score is taken off."""
+    q = k = np.full((1, 1, 4, 1), np.sqrt(score), dtype=np.float32)
+    v = np.arange(4, dtype=np.float32).reshape(1, 1, 4, 1)
+    out, lse = attention(q, k, v, scale=1.0)
+    assert np.allclose(out, 1.5, rtol=1e-6)
+    assert np.allclose(lse, score + np.log(4), rtol=1e-6)
+    dq, dk, dv = attention_backward(np.ones_like(q), q, k, v, out, lse, scale=1.0)
+    assert np.allclose(dv, 1, rtol=1e-3 if score == 3000 else 1e-5)  # lse itself is rounded
+    assert np.isfinite([dq, dk]).all()
+
+
+def test_a_weight_of_exp_minus_45_still_counts_in_both_passes():
+    q, k = np.full((1, 1, 1, 1), 70.0), np.asarray([70.0, 25.0]).reshape(1, 1, 2, 1) / 70
+    v, dout = np.asarray([0.0, np.exp(45.0)]).reshape(1, 1, 2, 1), np.ones((1, 1, 1, 1))
+    out, lse = attention(q, k, v, scale=1.0)
+    assert out.item() == pytest.approx(1, rel=1e-12)
+    _, _, dv = attention_backward(dout, q, k, v, out, lse, scale=1.0)
+    assert dv.ravel().tolist() == pytest.approx([1, np.exp(-45.0)], rel=1e-12, abs=0)
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_a_nan_in_key_4_reaches_no_query_of_an_earlier_tile():
+    _, q, k, v = draw_inputs(np, 1, 1, 1, 8, 8, 4)
+    k[0, 0, 4, :] = np.nan
+    seen = np.isnan(attention(q, k, v, causal=True)[0]).any(axis=(0, 1, 3))
+    assert seen.tolist() == [False] * 4 + [True] * 4
 
 
 def test_float16_inputs_are_summed_in_float32():

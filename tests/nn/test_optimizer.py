@@ -43,6 +43,13 @@ def test_adamw_is_algorithm_2_of_its_paper(xp):
     assert np.max(np.abs(to_numpy(weights["w"]) - expected)) < 1e-15
 
 
+@pytest.mark.parametrize("size", [1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE + 1])
+def test_every_number_of_a_weight_is_updated_whatever_its_size(size):
+    weights = {"w": np.zeros(size)}
+    AdamW(lr=1.0, eps=0.0).step(weights, {"w": np.ones(size)})
+    assert (weights["w"] == -1).all()
+
+
 @pytest.mark.skipif(TORCH_MISSING, reason="not installed: torch (pip install -e '.[peers]')")
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-13), ("float32", 1e-6)])
 def test_ten_steps_equal_pytorchs(dtype, tolerance):

@@ -116,6 +116,14 @@ def test_rms_norm_does_not_feel_the_length_of_x(xp):
     assert float(xp.max(xp.abs(xp.vecdot(dx, x)))) < 1e-14
 
 
+def test_the_loss_of_float16_logits_is_that_of_float64_in_float32():
+    logits = np.random.default_rng(0).normal(size=(2, 8, 300)).astype(np.float16)
+    targets = np.random.default_rng(1).integers(300, size=(2, 8))
+    loss, (probabilities, _) = cross_entropy(logits, targets)
+    assert (loss.dtype, probabilities.dtype) == (np.float32, np.float16)
+    assert float(loss) == pytest.approx(float(cross_entropy(logits.astype(float), targets)[0]), rel=1e-6)
+
+
 def test_rms_norm_of_float16_does_not_overflow():
     x = np.full((2, 4), 1000.0, dtype=np.float16)  # its square is infinite in float16
     y, _ = rms_norm(x, np.ones(4, dtype=np.float16))

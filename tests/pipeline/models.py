@@ -117,3 +117,11 @@ CONFIG = LlamaConfig(
     num_attention_heads=4,
     num_key_value_heads=2,
 )
+
+# Zero Bubble (Qi et al., 2024): the inputs of its Table 9
+INPUTS = {  # p, m, v, F, I, W, c in ms
+    "1.5B p8 m24": (8, 24, 3, 18.522, 18.086, 9.337, 0.601),
+    "1.5B p8 m64": (8, 64, 3, 18.546, 18.097, 9.321, 0.762),
+    "6.2B p8 m32": (8, 32, 4, 29.802, 29.428, 19.530, 0.577),
+    "14.6B p16 m48": (16, 48, 3, 11.347, 11.248, 8.132, 0.377),
+}

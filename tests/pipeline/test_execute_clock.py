@@ -70,13 +70,9 @@ def test_measured_peak_bytes_are_the_simulated_ones(schedule):
     for rank in range(schedule.num_ranks):
         steps = simulated.kept_bytes(rank, activation, pending, message=one)
         assert peak_but_for_sent(measured, rank) == max(kept for _, kept in steps)
-        if (
-            schedule.num_ranks > 1
-        ):  # a transfer lasts as long as an action: what one sends has passed when the next ends
+        if schedule.num_ranks > 1:  # a transfer lasts as long as an action, so it is over when the next action ends
             sent = max(total for _, total in measured.held_by_name(rank)["sent"])
-            assert sent == one * (
-                2 if any(";" in span.name for span in measured.computes) else 1
-            )  # of an atomic pair, 2
+            assert sent == one * (2 if any(";" in span.name for span in measured.computes) else 1)  # an atomic pair: 2
         assert measured.held(rank)[-1][1] == steps[-1][1] == 0
 
 

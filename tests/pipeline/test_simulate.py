@@ -22,6 +22,7 @@ from parlab.pipeline import (
     zb_h1,
     zb_h2,
 )
+from tests.pipeline.models import INPUTS
 
 DATA = Path(__file__).parent.parent / "data"
 UNIT_F_AND_B = Costs(forward=1, backward_input=1, backward_weight=0)
@@ -49,14 +50,8 @@ def test_the_bubble_of_p4_m8_is_3_of_8_of_the_useful_time_and_3_of_11_of_the_who
     assert (idle / useful, idle / timeline.makespan) == (3 / 8, 3 / 11)
 
 
-# Zero Bubble (Qi et al., 2024): the inputs of its Table 9, the bubbles of its Table 5, four digits
+# Zero Bubble (Qi et al., 2024): the bubbles of its Table 5, four digits
 
-INPUTS = {  # p, m, v, F, I, W, c in ms
-    "1.5B p8 m24": (8, 24, 3, 18.522, 18.086, 9.337, 0.601),
-    "1.5B p8 m64": (8, 64, 3, 18.546, 18.097, 9.321, 0.762),
-    "6.2B p8 m32": (8, 32, 4, 29.802, 29.428, 19.530, 0.577),
-    "14.6B p16 m48": (16, 48, 3, 11.347, 11.248, 8.132, 0.377),
-}
 BUBBLES = {
     "1.5B p8 m24": {"1F1B": ".2431", "1F1B-I": ".1090", "ZB-H1": ".1585", "ZB-H2": ".1083"},
     "1.5B p8 m64": {"1F1B": ".1240", "1F1B-I": ".0461", "ZB-H1": ".0674", "ZB-H2": ".0444"},
@@ -316,3 +311,34 @@ def test_an_unknown_metric_is_refused():
 def test_a_rank_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match="rank=2: the timeline has ranks 0 to 1"):
         simulate(gpipe(2, 2)).idle(2)
+
+
+# Costs that differ from stage to stage
+
+
+def starts(timeline):
+    return {span.name: span.start for span in timeline.computes}
+
+
+def test_a_message_travels_as_long_as_the_stage_that_sends_it_says():
+    timeline = simulate(gpipe(2, 1), Costs(transfer=[3, 5]))
+    assert starts(timeline) == {"0F0": 0, "1F0": 1 + 3, "1B0": 5, "0B0": 7 + 5}
+
+
+V_OF_TWO_RANKS = Schedule(
+    [
+        [Action("F", 0, 0), Action("F", 0, 1), *(Action(k, 3, 0) for k in "FB"), *(Action(k, 3, 1) for k in "FB"),
+         Action("B", 0, 0), Action("B", 0, 1)],
+        [Action("F", 1, 0), Action("F", 2, 0), Pair(Action("F", 1, 1), Action("B", 2, 0)), Action("F", 2, 1),
+         Action("B", 1, 0), Action("B", 2, 1), Action("B", 1, 1)],
+    ]
+)  # fmt: skip
+
+
+def test_an_atomic_pair_takes_what_the_stage_of_its_forward_says_and_waits_for_the_later_of_its_inputs():
+    """0F1 ends at 2 and 3B0, on rank 0 as well, at 6: the pair starts then, and takes the 7 of stage 1."""
+    timeline = simulate(V_OF_TWO_RANKS, Costs(pair=[5, 7, 9, 11]))
+    (pair,) = [span for span in timeline.computes if "1F1" in span.name]
+    assert (pair.start, pair.end) == (6, 13)
+    waits = [str(slot) for slot in timeline.idle(1) if slot.end == 6]
+    assert waits == ["rank 1 is idle from 3 to 6: 2B0 needs 3B0, which rank 0 ends at 6"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import array_api_strict
 import numpy as np
@@ -32,6 +33,25 @@ def test_each_token_has_one_owner_and_shards_keep_the_order(size, half, layout):
     owned = positions(2 * half * size, size, layout)
     assert sorted(token for tokens in owned for token in tokens) == list(range(2 * half * size))
     assert all(len(tokens) == 2 * half and tokens == sorted(tokens) for tokens in owned)
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 5), st.lists(st.integers(1, 3), min_size=1, max_size=4))
+def test_zigzag_deals_out_each_document_by_itself(size, lengths):
+    documents = np.cumsum([0, *lengths]) * 2 * size
+    owned = positions(int(documents[-1]), size, "zigzag", documents)
+    for start, stop in pairwise(documents):
+        alone = positions(int(stop - start), size, "zigzag")
+        assert [[t - start for t in tokens if start <= t < stop] for tokens in owned] == alone
+    x = np.arange(documents[-1])
+    shards = shard(x, size, "zigzag", 0, documents)
+    assert [piece.tolist() for piece in shards] == owned
+    assert np.array_equal(unshard(shards, "zigzag", 0, documents), x)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "striped"])
+def test_documents_change_nothing_in_the_other_layouts(layout):
+    assert positions(12, 3, layout, [0, 1, 7, 12]) == positions(12, 3, layout)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -146,9 +146,9 @@ def test_after_hop_t_rank_r_holds_the_kv_of_r_minus_t_minus_1():
         def __getattr__(self, name):
             return getattr(self.comm, name)
 
-        def isend(self, x, dst):
+        def isend(self, x, dst, label):
             seen.setdefault(self.comm.rank, []).append(int(x[0][0, 0, 0, 0]))
-            return self.comm.isend(x, dst)
+            return self.comm.isend(x, dst, label=label)
 
     def program(comm):
         x = np.full((1, 1, 2, 2), float(comm.rank))

@@ -6,6 +6,8 @@ import re
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from parlab.nn.attention import CAUSAL, STRICT
 from parlab.sequence import LAYOUTS, Block, RingSchedule, RingStep, positions
@@ -65,6 +67,40 @@ def test_blocks_are_exactly_the_mask_of_the_token_positions(length, size, layout
                 found[block.queries, block.keys] = part if block.diagonal is None else np.tril(part, block.diagonal)
                 assert block.pairs == np.sum(visible)
             assert np.array_equal(found, visible)
+
+
+@settings(max_examples=60)
+@given(
+    size=st.integers(1, 5),
+    lengths=st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    layout=st.sampled_from(LAYOUTS),
+    causal=st.booleans(),
+)
+def test_packed_blocks_are_exactly_the_mask_of_documents_and_positions(size, lengths, layout, causal):
+    documents = np.cumsum([0, *lengths]) * (2 * size if layout == "zigzag" else 1)
+    if layout != "zigzag":
+        documents[-1] += -documents[-1] % size
+    S = int(documents[-1])
+    owned = np.array(positions(S, size, layout, documents))
+    inside = np.searchsorted(documents, owned, side="right")
+    for rank, source in np.ndindex(size, size):
+        visible = inside[rank][:, None] == inside[source]
+        if causal:
+            visible &= owned[rank][:, None] >= owned[source]
+        found = np.zeros_like(visible)
+        for block in RingSchedule(rank, size).blocks(source, S // size, layout, causal=causal, documents=documents):
+            part = np.ones_like(found[block.queries, block.keys])
+            part = part if block.diagonal is None else np.tril(part, block.diagonal)
+            assert block.pairs == np.sum(part) > 0
+            found[block.queries, block.keys] |= part
+        assert np.array_equal(found, visible)
+
+
+@given(*[st.integers(0, 9)] * 2, st.integers(-12, 12), st.none() | st.integers(1, 12))
+def test_pairs_of_a_block_are_those_counted(queries, keys, diagonal, window):
+    newest = np.arange(queries)[:, None] + diagonal
+    seen = (np.arange(keys) <= newest) & (np.arange(keys) > newest - (window or 99))
+    assert Block(slice(0, queries), slice(0, keys), diagonal, window).pairs == np.sum(seen)
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,13 @@ def test_counted_messages_and_bytes_equal_the_closed_forms_block_and_model(size,
             assert found.tolist() == list(traffic(calls, size))
 
 
+def test_a_float16_model_sends_its_loss_in_float32():
+    serial = model(dtype="float16")
+    forward = counted(forward_of_model, 2, serial)
+    assert forward.tolist() == list(traffic(model_collectives(serial.config, B, S, 2, 2), 2))
+    assert (forward == ring(2, *(2 * L + 1) * [("all_reduce", B * S * E * 2)], *3 * [("all_reduce", B * S * 4)])).all()
+
+
 def test_closed_forms_know_the_uneven_rings_of_3_ranks_whose_16_losses_do_not_divide():
     serial = model(num_attention_heads=6, num_key_value_heads=3, hidden_size=24)
     forward = counted(forward_of_model, 3, serial)

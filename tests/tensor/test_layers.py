@@ -300,3 +300,12 @@ def test_gradient_of_the_cut_loss_matches_finite_differences():
 def test_bad_input_is_refused_with_what_would_be_right(program, message):
     with pytest.raises(ValueError, match=message):
         run(program, 4)
+
+
+def test_the_loss_of_float16_logits_is_the_serial_one_of_float64_in_float32():
+    logits = np.random.default_rng(0).normal(size=(2, 8, 300)).astype(np.float16)
+    targets = np.random.default_rng(1).integers(300, size=(2, 8))
+    parts = per_rank([np.ascontiguousarray(part) for part in np.split(logits, 2, axis=-1)])
+    loss, (probabilities, *_) = run(vocab_parallel_cross_entropy, 2, parts, targets).results[0]
+    assert (loss.dtype, probabilities.dtype) == (np.float32, np.float16)
+    assert float(loss) == pytest.approx(float(cross_entropy(logits.astype(float), targets)[0]), rel=1e-6)

@@ -15,7 +15,7 @@ from tests.nn.parity import relative_error
 from tests.tensor.models import model, parallel_results, serial_results, text
 
 FIRST, SECOND = "model.layers.0", "model.layers.1"
-DOUBLED = Operator(REDUCE.forward, COPY.backward, REDUCE.forward_beside, COPY.backward_beside)
+DOUBLED = Operator(REDUCE.forward, COPY.backward)
 
 
 def names_of(prefix: str) -> set[str]:

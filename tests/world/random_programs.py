@@ -38,11 +38,11 @@ def members(group: str, rank: int, size: int) -> list[int]:
     return list(range(size)) if group == WORLD else [r for r in reversed(range(size)) if r % 2 == rank % 2]
 
 
-def random_steps(random: Random, size: int, length: int, *, collectives: bool = True) -> list[Step]:
-    """`length` steps and the waits that they leave open; `collectives`: also collectives, holds and prints."""
-    kinds = ["message"] * 6 + ["ring"] * 2 + ["compute"] * 4 + ["meet"]
-    if collectives:
-        kinds += ["collective"] * 2 + ["beside"] + ["hold"] * 2 + ["drop"] * 2 + ["print"]
+def random_steps(random: Random, size: int, length: int, *, timed: bool = False) -> list[Step]:
+    """`length` steps and the waits that they leave open; `timed`: only what takes time on the slow clock."""
+    kinds = ["message"] * 6 + ["ring"] * 2 + ["compute"] * 4 + ["meet"] + ["collective"]
+    if not timed:
+        kinds += ["collective", "beside"] + ["hold"] * 2 + ["drop"] * 2 + ["print"]
     steps: list[Step] = []
     open_: list[Step] = []  # the waits that are still to come
     for number in range(length):
@@ -147,6 +147,46 @@ def collective(group: Any, name: str, x: Any) -> Any:
     return getattr(group, name)(x)
 
 
+def exchange(out: int, back: int) -> list[tuple[str, Any]]:
+    """A sendrecv: it needs what comes first."""
+    return [("post send", out), ("post receive", back), ("wait receive", back), ("wait send", out)]
+
+
+def of_collective(name: str, order: list[int], lists: list[list[tuple[str, Any]]], flow: Any) -> None:
+    """The messages of a collective of 2 float64 a rank, as the textbooks have them, at the end of `lists`."""
+    count = len(order)
+    piece = 16  # bytes that each rank has for each other
+    if name == "gather":
+        root, *others = order
+        sent = [flow(rank, root, count * piece) for rank in others]
+        for rank, message in zip(others, sent, strict=True):
+            lists[rank] += [("post send", message), ("wait send", message)]
+        lists[root] += [("post receive", message) for message in sent]
+        lists[root] += [("wait receive", message) for message in sent]
+        return
+    if name == "broadcast":
+        distance = 1 << (count - 1).bit_length() >> 1
+        while distance:  # a binomial tree: whoever has it passes it on, the farthest first
+            for place in range(0, count - distance, 2 * distance):
+                src, dst = order[place], order[place + distance]
+                message = flow(src, dst, count * piece)
+                lists[src] += [("post send", message), ("wait send", message)]
+                lists[dst] += [("post receive", message), ("wait receive", message)]
+            distance //= 2
+        return
+    rounds = {  # (to how far a rank sends, how much)
+        "all_reduce": [(1, piece)] * (2 * (count - 1)),
+        "reduce_scatter": [(1, piece)] * (count - 1),
+        "all_gather": [(1, count * piece)] * (count - 1),
+        "all_to_all": [(distance, piece) for distance in range(1, count)],
+        "barrier": [(1 << step, 0) for step in range((count - 1).bit_length())],
+    }
+    for distance, nbytes in rounds[name]:
+        sent = [flow(src, order[(place + distance) % count], nbytes) for place, src in enumerate(order)]
+        for place, rank in enumerate(order):
+            lists[rank] += exchange(sent[place], sent[place - distance])
+
+
 @dataclass
 class Flow:
     """A message, for the simulator: which ranks, how many bytes."""
@@ -185,11 +225,16 @@ def operations(steps: list[Step], size: int) -> tuple[list[list[tuple[str, Any]]
             sent = {src: flow(src, order[(i + step.shift) % count], step.nbytes) for i, src in enumerate(order)}
             for i, rank in enumerate(order):
                 out, back = sent[rank], sent[order[(i - step.shift) % count]]
-                lists[rank] += [("post send", out), ("post receive", back), ("wait send", out), ("wait receive", back)]
+                lists[rank] += exchange(out, back)
         elif step.kind == "compute":
             lists[step.ranks[0]].append(("compute", (step.ticks, f"compute {step.number}")))
         elif step.kind == "meet":
             meetings.append(len(step.ranks))
             for rank in step.ranks:
                 lists[rank].append(("meet", len(meetings) - 1))
+        elif step.kind == "collective":
+            meetings.append(len(step.ranks))
+            for rank in step.ranks:
+                lists[rank].append(("enter", len(meetings) - 1))
+            of_collective(step.name, members(step.group, step.ranks[0], size), lists, flow)
     return lists, flows, meetings

@@ -1,7 +1,9 @@
 """DESIGN's clock once more, slow and obviously right: at every instant everything is looked at again.
 
 "At each instant endings and resumed ranks go first, then ready messages start, ordered by (ready time, sender's posting
-number, sender); one whose port is busy is passed over."
+number, sender); one whose port is busy is passed over." "In simulated time a collective is no barrier: a rank that
+enters runs its own messages at once, and waits only for what it needs." A wait has two parts: until the peer has posted
+its end, and from then on.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 class Clocked:
     transfers: list[tuple[int, ...]]  # (src, dst, nbytes, ready, start, end), sorted
     computes: list[tuple[Any, ...]]  # (rank, start, end, name), sorted
-    waits: list[tuple[Any, ...]]  # (rank, start, end, name), sorted
+    waits: list[tuple[Any, ...]]  # (rank, start, end, peer or None, name, came), sorted
     makespan: int
 
 
@@ -27,6 +29,7 @@ class Rules:
     endings_first: bool = True  # before messages start, all ranks that an ending frees have moved on
     sender_port: bool = True
     receiver_port: bool = True
+    barriers: bool = False  # nobody begins a collective before all have entered
 
 
 def simulate(lists, flows, meetings, cluster, rules=None):
@@ -46,9 +49,14 @@ def simulate(lists, flows, meetings, cluster, rules=None):
     computes, waits = [], []
     now = 0
 
-    def over(rank, name):
+    def over(rank, name, message=None):
         if since[rank] is not None and since[rank] < now:
-            waits.append((rank, since[rank], now, name))
+            peer, came = None, now
+            if message is not None:
+                flow = flows[message]
+                peer = flow.dst if name == "send" else flow.src
+                came = max(since[rank], ready[message])
+            waits.append((rank, since[rank], now, peer, name, came))
         since[rank] = None
         next_[rank] += 1
         return True
@@ -71,13 +79,15 @@ def simulate(lists, flows, meetings, cluster, rules=None):
             if posts[what] == 2:
                 ready[what] = now
             return over(rank, "")
-        if kind == "meet":
+        if kind == "enter" and not rules.barriers:
+            return over(rank, "")
+        if kind in ("enter", "meet"):
             if since[rank] is None:
                 since[rank] = now
                 entered[what] += 1
             return entered[what] == meetings[what] and over(rank, "split")
         if ended[what]:
-            return over(rank, kind.removeprefix("wait "))
+            return over(rank, kind.removeprefix("wait "), what)
         if since[rank] is None:
             since[rank] = now
         return False

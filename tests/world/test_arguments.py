@@ -5,6 +5,7 @@ value and what would be right.
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -34,12 +35,37 @@ def device(**changed):
     return lambda: Device(**{"name": "x", "flops": 1e9, "memory_bandwidth": 1e9, "memory": 1e9, **changed})
 
 
+def yields(comm, x=0):
+    yield comm.rank
+
+
+class Yields:
+    def __call__(self, comm):
+        yield comm.rank
+
+
+async def awaits(comm):
+    return comm.rank
+
+
+async def awaits_and_yields(comm):
+    yield comm.rank
+
+
+READ_ONLY = np.ones(8)
+READ_ONLY.flags.writeable = False
 DONE = run(lambda comm: None, 2)
 NOT_A_RANK = ["0", 1.5, None, [1], np.ones(2)]
 
 ROWS = [
     # run
     ("program", lambda: run(None, 2), "program=None: must be a function whose first parameter is the rank's comm"),
+    ("program", lambda: run(yields, 2), ": it yields, so a call would run nothing of it; return instead"),
+    ("program", lambda: run(Yields(), 2), ": it yields, so a call would run nothing of it; return instead"),
+    ("program", lambda: run(partial(yields, x=1), 2), ": it yields, so a call would run nothing of it; return instead"),
+    ("program", lambda: run(awaits, 2), ": it is async, so a call would run nothing of it; use plain def"),
+    ("program", lambda: run(awaits_and_yields, 2), ": it yields, so a call would run nothing of it; return instead"),
+    ("size", lambda: run(print, True), "size=True: must be a whole number"),
     ("size", lambda: run(print, 0), "size=0: needs at least 1 rank"),
     ("size", lambda: run(print, -3), "size=-3: needs at least 1 rank"),
     ("size", lambda: run(print, 2.0), "size=2.0: must be a whole number"),
@@ -67,9 +93,10 @@ ROWS = [
         "cluster=one: has 1 devices, but there are 2 ranks",
     ),
     # Link, Device, Cluster
-    ("latency", lambda: Link(-1, 1), "latency=-1: must be a number, at least 0 and finite"),
-    ("latency", lambda: Link(float("nan"), 1), "latency=nan: must be a number, at least 0 and finite"),
-    ("latency", lambda: Link("1", 1), "latency='1': must be a number, at least 0 and finite"),
+    ("latency", lambda: Link(-1, 1), "latency=-1: must be a number, at least 0 and less than 1e+18"),
+    ("latency", lambda: Link(float("nan"), 1), "latency=nan: must be a number, at least 0 and less than 1e+18"),
+    ("latency", lambda: Link("1", 1), "latency='1': must be a number, at least 0 and less than 1e+18"),
+    ("latency", lambda: Link(1e300, 1), "latency=1e+300: must be a number, at least 0 and less than 1e+18"),
     ("bandwidth", lambda: Link(0, 0), "bandwidth=0: must be a number greater than 0"),
     ("bandwidth", lambda: Link(0, 0.5), "bandwidth=0.5: must be at least 1 byte a second"),
     ("bandwidth", lambda: Link(0, float("nan")), "bandwidth=nan: must be a number greater than 0"),
@@ -83,6 +110,16 @@ ROWS = [
     ("memory", device(memory=float("nan")), "memory=nan: must be a number greater than 0"),
     ("flops of seconds", lambda: DEVICE.seconds(-1, 0), "flops=-1: must be a number, at least 0 and finite"),
     ("nbytes of seconds", lambda: DEVICE.seconds(0, None), "nbytes=None: must be a number, at least 0 and finite"),
+    (
+        "flops of seconds",
+        lambda: Device("slow", 1e-320, 1e9).seconds(1, 0),
+        "flops=1, nbytes=0: they take inf seconds on slow (9.99989e-321 a second, memory 1e+09 bytes a second)",
+    ),
+    (
+        "bytes of compute",
+        lambda: run(lambda c: c.compute("f", bytes=1e300), 2, cluster=Cluster.uniform(0, 1)).timeline,
+        "flops=0, nbytes=1e+300: they take 1e+289 seconds on uniform",
+    ),
     ("name of a cluster", cluster(name=3), "name=3: must be a string"),
     ("device", cluster(device="A100"), "device='A100': must be a Device"),
     ("device", cluster(device=(DEVICE, None)), "device=None: must be a Device"),
@@ -93,7 +130,11 @@ ROWS = [
     ("ports", cluster(ports=0), "ports=0: must be a whole number, at least 1, or None"),
     ("ports", cluster(ports=1.5), "ports=1.5: must be a whole number"),
     ("source", cluster(source=None), "source=None: must be a string"),
-    ("latency of uniform", lambda: Cluster.uniform(-1, 1), "latency=-1: must be a number, at least 0 and finite"),
+    (
+        "latency of uniform",
+        lambda: Cluster.uniform(-1, 1),
+        "latency=-1: must be a number, at least 0 and less than 1e+18",
+    ),
     ("bandwidth of uniform", lambda: Cluster.uniform(0, 0), "bandwidth=0: must be a number greater than 0"),
     ("flops of uniform", lambda: Cluster.uniform(0, 1, flops=-1), "flops=-1: must be a number greater than 0"),
     (
@@ -114,6 +155,24 @@ ROWS = [
     ("x of send", comm(lambda c: c.send({1: X}, 1)), "x has the key 1: the keys of a message are strings"),
     ("x of send", comm(lambda c: c.send(np.array(["a"]), 1)), "x has dtype <U1: a message carries numbers"),
     ("x of send", comm(lambda c: c.send(np.array([{}]), 1)), "x has dtype object: a message carries numbers"),
+    *[
+        (f"x of {name}", comm(lambda c, f=f: f(c, X.astype(">f8"))), "has dtype >f8: a message carries numbers in this")
+        for name, f in {
+            "send": lambda c, x: c.send(x, c.right),
+            "recv": lambda c, x: c.recv(c.left, x),
+            "isend": lambda c, x: c.isend([x], c.right),
+            "reduce": lambda c, x: c.reduce(x),
+            "all_reduce": lambda c, x: c.all_reduce(x),
+            "iall_gather": lambda c, x: c.iall_gather(x),
+            "hold": lambda c, x: c.hold("x", x),
+        }.items()
+    ],
+    (
+        "x of send",
+        comm(lambda c: c.send(np.ma.ones(3), 1)),
+        "x is a masked array: a message carries no mask; fill it, or",
+    ),
+    ("x of reduce", comm(lambda c: c.reduce(np.ma.ones(3))), "x is a masked array: a message carries no mask; fill it"),
     ("x of isend", comm(lambda c: c.isend(object, 1)), "x is <class 'object'> (type): a message carries arrays"),
     ("x of sendrecv", comm(lambda c: c.sendrecv(5, 1, 1)), "x is 5 (int): a message carries arrays"),
     ("like of recv", comm(lambda c: c.recv(c.right, None)), "like is None (NoneType): a message carries arrays"),
@@ -215,6 +274,9 @@ ROWS = [
         "out is (8,) float32: an array (8,) of float64 is needed",
     ),
     ("out", comm(lambda c: c.all_gather(X[:, 0], out=8)), "out is int: an array (8,) of float64 is needed"),
+    ("out", comm(lambda c: c.all_gather(X[:, 0], out=READ_ONLY)), "out is read-only: the result is written there;"),
+    ("out", on(1, lambda c: c.iall_gather(READ_ONLY, out=READ_ONLY)), "out is read-only: the result is written there;"),
+    ("out", comm(lambda c: c.rank or c.all_gather(X[:, 0], out=READ_ONLY)), "out is read-only"),  # before they meet
     ("x of reduce_scatter", comm(lambda c: c.reduce_scatter((X,))), "x is a tuple: a collective takes one array"),
     (
         "axis of reduce_scatter",
@@ -281,6 +343,7 @@ ROWS = [
     ("bytes of compute", comm(lambda c: c.compute("f", bytes="9")), "bytes='9': must be a number, at least 0"),
     ("seconds", comm(lambda c: c.compute("f", seconds=float("inf"))), "seconds=inf: must be a number, at least 0"),
     ("seconds", comm(lambda c: c.compute("f", seconds=float("nan"))), "seconds=nan: must be a number, at least 0"),
+    ("seconds", comm(lambda c: c.compute("f", seconds=1e300)), "seconds=1e+300: must be a number, at least 0 and less"),
     ("name of hold", comm(lambda c: c.hold(X)), "must be a string"),
     ("arrays of hold", comm(lambda c: c.hold("x", X, 3)), "arrays[1] is 3 (int): a message carries arrays"),
     # timelines

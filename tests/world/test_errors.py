@@ -110,6 +110,26 @@ def test_asking_for_the_default_algorithm_by_name_is_the_same_call():
     assert run(program, 2).results == [8, 8]
 
 
+def test_of_several_ranks_that_differ_the_first_is_named():
+    def program(comm):
+        comm.broadcast(EIGHT, root=max(0, comm.rank - 1))
+
+    assert "rank 0 calls broadcast(float64[8], root=0), rank 2 calls broadcast(float64[8], root=1)" in mismatch_of(
+        program, 4
+    )
+
+
+@pytest.mark.parametrize(("shapes", "differ"), [([(2, 1, 3), (2, 4, 3)], False), ([(2, 1, 3), (9, 4, 3)], True)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_gathered_with_counts_arrays_may_differ_along_the_axis_and_nowhere_else(shapes, differ, turned):
+    xs = [np.ones(shape[::-1] if turned else shape) for shape in shapes]
+    gather = lambda comm, x: comm.all_gather(x, axis=1, counts=[1, 4]).shape  # noqa: E731
+    if differ:
+        assert "counts, " in mismatch_of(gather, 2, per_rank(xs))
+    else:
+        assert run(gather, 2, per_rank(xs)).results == [(3, 5, 2) if turned else (2, 5, 3)] * 2
+
+
 def test_a_mismatch_in_a_subgroup_names_the_group_and_the_ranks_of_the_run():
     def program(comm):
         group = comm.split(comm.rank % 2)
@@ -349,6 +369,61 @@ def test_a_comm_used_after_its_run_is_refused_outside_and_inside_another_run(cal
         call(kept[1])
     with pytest.raises(WorldError, match="the run is over"):
         run(lambda comm: call(kept[1]), 2)
+
+
+@pytest.mark.parametrize("note", ["compute", "hold", "print"])
+def test_a_comm_kept_after_its_run_notes_nothing_any_more(note):
+    kept = []
+    done = run(lambda comm: kept.append(comm), 1)
+    notes = {"compute": ("late", 0, 0, 1.0), "hold": ("late", np.ones(1)), "print": ("late",)}
+    with pytest.raises(WorldError, match="the run is over: a Comm works only inside the program that it was given to"):
+        getattr(kept[0], note)(*notes[note])
+    assert (done.timeline.makespan, done.timeline.held(0)) == (0, [])
+
+
+CALLS_OF_ANOTHER_THREAD = {
+    "all_reduce": lambda comm: comm.all_reduce(np.ones(2)),
+    "iall_reduce": lambda comm: comm.iall_reduce(np.ones(2)),
+    "send": lambda comm: comm.send(np.ones(2), 1 - comm.rank),
+    "irecv": lambda comm: comm.irecv(1 - comm.rank, np.ones(2)),
+    "compute": lambda comm: comm.compute("work", seconds=1),
+    "hold": lambda comm: comm.hold("x", np.ones(2)),
+    "split": lambda comm: comm.split(0),
+}
+
+
+@pytest.mark.parametrize("call", CALLS_OF_ANOTHER_THREAD.values(), ids=CALLS_OF_ANOTHER_THREAD)
+def test_two_threads_of_one_rank_in_comm_at_once_are_named_and_no_deadlock_is_invented(call):
+    from concurrent.futures import ThreadPoolExecutor
+
+    def program(comm):
+        if comm.rank == 0:
+            with ThreadPoolExecutor(1) as pool:
+                other = pool.submit(call, comm)
+                comm.recv(1, np.ones(2))
+                other.result()
+        else:
+            comm.send(np.ones(2), 0)
+            comm.recv(0, np.ones(2))
+
+    for _ in range(5):
+        with pytest.raises(
+            WorldError, match=r"rank 0: comm is called from another thread than the rank's own"
+        ) as caught:
+            run(program, 2)
+        assert caught.value.rank == 0
+
+
+def test_a_request_of_a_rank_is_waited_for_on_its_own_thread():
+    from concurrent.futures import ThreadPoolExecutor
+
+    def program(comm):
+        request = comm.iall_reduce(np.ones(2))
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(request.wait).result()
+
+    with pytest.raises(WorldError, match="comm is called from another thread"):
+        run(program, 2)
 
 
 def test_a_request_kept_after_its_run_is_refused_and_does_not_hang():

@@ -212,6 +212,22 @@ def test_messages_are_copies_the_sender_may_change_what_it_sent_at_once(xp):
     assert run(program, 2).results == [None, 1.0]
 
 
+def test_a_memory_map_is_as_good_as_an_array(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(6.0))
+    x = np.load(tmp_path / "x.npy", mmap_mode="r")
+
+    def program(comm, given):
+        own = np.load(tmp_path / "x.npy", mmap_mode="r")
+        comm.hold("file", own)
+        received = comm.sendrecv({"k": own[1:]}, comm.right, comm.left)["k"]
+        gathered = comm.iall_gather(own).wait()
+        return type(received), received.sum() + comm.all_reduce(given).sum() + comm.scatter(own).sum() + gathered.sum()
+
+    done = run(program, 2, x)
+    assert done.results == [(np.ndarray, 15 + 30 + 3 + 30), (np.ndarray, 15 + 30 + 12 + 30)]
+    assert done.timeline.held_by_name(0)["file"][0] == (0, 48)
+
+
 def test_messages_arrive_c_ordered_from_every_memory_order():
     views = [np.arange(6.0).reshape(2, 3).T, np.asfortranarray(np.ones((3, 2))), np.ones((6, 4))[::2, ::2]]
 

@@ -54,13 +54,14 @@ def test_spans_of_a_relay_are_its_computes_both_ends_of_its_messages_and_its_wai
     ]
 
 
-def test_messages_of_a_collective_carry_its_name_and_others_their_label():
+def test_messages_of_a_collective_carry_its_name_and_their_block_and_others_their_label():
     def labelled(comm):
         comm.all_reduce(np.ones(2))
         comm.sendrecv(np.ones(1), comm.right, comm.left, label=("F", 3))
 
     transfers = run(labelled, 2).timeline.transfers
-    assert {(t.name, t.label) for t in transfers} == {("all_reduce", None), ("message", ("F", 3))}
+    ring = {("all_reduce", f"{how} block {block}") for how in ("add", "take") for block in range(2)}
+    assert {(t.name, t.label) for t in transfers} == ring | {("message", ("F", 3))}
 
 
 def test_a_table_shows_times_counts_and_bytes_of_each_rank():
@@ -68,7 +69,7 @@ def test_a_table_shows_times_counts_and_bytes_of_each_rank():
     assert text.splitlines() == [
         "Timeline: 3 ranks, makespan 270 ps on uniform",
         "rank    compute       wait messages       sent  peak held",
-        "   0        0 s     110 ps        1      100 B        0 B",
+        "   0        0 s     110 ps        1      100 B      100 B",
         "   1      50 ps     220 ps        1      100 B      100 B",
         "   2        0 s     270 ps        0        0 B      100 B",
     ]
@@ -110,6 +111,12 @@ def test_bytes_are_shown_in_powers_of_1024(nbytes, text):
 def test_a_timeline_of_a_schedule_counts_in_its_own_unit():
     timeline = Timeline(1, 3, computes=([0], [0], [3], ["F"]), unit="units of cost")
     assert repr(timeline).splitlines()[0] == "Timeline: 1 ranks, makespan 3 units of cost"
+
+
+def test_messages_that_start_together_come_by_sender_not_by_end():
+    columns = ([1, 0, 0], [2, 2, 1], [5, 9, 9], [0, 0, 0], [0, 0, 0], [5, 9, 7], ["m"] * 3, [None] * 3)
+    transfers = Timeline(3, 9, transfers=columns).transfers
+    assert [(t.src, t.dst, t.end) for t in transfers] == [(0, 1, 7), (0, 2, 9), (1, 2, 5)]
 
 
 # The Chrome trace
@@ -165,6 +172,14 @@ def test_slices_of_a_track_never_overlap_halfway_so_that_perfetto_draws_them_all
                 end = start - minus_duration
                 assert not open_until or end <= open_until[-1] + 1e-9
                 open_until.append(end)
+
+
+def test_messages_one_after_the_other_share_one_track(tmp_path):
+    timeline = run(lambda comm: comm.all_reduce(np.ones(40)), 4, cluster=TICKS).timeline
+    tracks = {(e["pid"], e["cat"], e["tid"]) for e in events_of(timeline, tmp_path) if e["ph"] == "X"}
+    assert {track for track in tracks if track[1] != "wait"} == {
+        (rank, kind, tid) for rank in range(4) for kind, tid in (("send", 1), ("receive", 2))
+    }
 
 
 def test_every_arrow_starts_and_ends_at_a_slice_and_messages_that_take_no_time_have_none(tmp_path):

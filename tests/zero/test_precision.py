@@ -218,6 +218,22 @@ def test_where_clipping_asks_for_the_norm_a_nan_skips_the_step_without_a_loss_sc
 
 
 @every_stage
+def test_a_step_in_which_the_scale_grows_divides_by_the_scale_that_its_gradients_had(stage):
+    def program(comm, interval):
+        replica = replica_of(comm, toy(0), stage, loss_scale=LossScale(4.0, interval=interval), max_norm=1e6)
+        norms = []
+        for seed in (1, 2):
+            add_all(replica, {name: replica.loss_scale * x for name, x in toy(seed).items()})
+            norms.append(replica.step().norm)
+        return norms, replica.loss_scale, replica.full_weights()
+
+    (norms, grown, weights), (plain_norms, kept, plain) = (run(program, 3, every).results[0] for every in (1, 9))
+    assert (grown, kept) == (16.0, 4.0)
+    assert norms == plain_norms == pytest.approx([gradient_norm(toy(seed)) for seed in (1, 2)], rel=1e-14)
+    assert same_bits(weights, plain)
+
+
+@every_stage
 def test_without_clipping_or_scale_nobody_asks_and_there_is_no_norm(stage):
     def program(comm):
         replica = replica_of(comm, toy(0), stage)

@@ -34,17 +34,38 @@ def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal
     """
     checked_number("S", S, MOST_TOKENS)
     checked_number("size", size, MOST_RANKS)
-    load = unmasked_pairs(S, size, layout, causal=causal)
+    headline = masks_headline(S, size, layout, causal)
+    rows = [
+        f"rank {rank}: {pairs} pairs; " + ", ".join(mask_in_words(*at, layout, causal) for at in sources_of(rank, size))
+        for rank, pairs in enumerate(unmasked_pairs(S, size, layout, causal=causal))
+    ]
+    figure = Picture("\n".join([headline, *rows]), theme.WIDTH, masks_side(size) + 1.75)
+    draw_masks(figure, S, size, layout, causal)
+    title(figure, headline)
+    return figure
+
+
+def masks_headline(S: int, size: int, layout: str, causal: bool) -> str:
+    """How uneven the work is."""
     ratio = load_ratio(S, size, layout, causal=causal)
     kind = "causal" if causal else "full"
-    headline = f"{layout}, {kind}, {size} ranks, {S} tokens: the slowest rank has {ratio:.3g} × the mean work"
-    rows = [f"rank {rank}: {pairs} pairs; {_masks(rank, size, layout, causal)}" for rank, pairs in enumerate(load)]
-    side = min(5.2, max(2.2, 0.62 * size))  # inches of the square of blocks
-    figure = Picture("\n".join([headline, *rows]), theme.WIDTH, side + 1.75)
-    grid = _axes(figure, 0.9, side)
-    grid.imshow(
-        _image(S, size, layout, causal), extent=(0, size, size - 0.5, -0.5), aspect="auto", interpolation="none"
-    )
+    return f"{layout}, {kind}, {size} ranks, {S} tokens: the slowest rank has {ratio:.3g} × the mean work"
+
+
+def masks_side(size: int) -> float:
+    """Inches of the square of blocks."""
+    return min(5.2, max(2.2, 0.62 * size))
+
+
+def draw_masks(
+    figure: Picture, S: int, size: int, layout: str, causal: bool, left: float = 0.9, steps: int | None = None
+) -> None:
+    """The square of blocks, from `left` inches on, of `steps` columns (None: all), and beside it the load so far."""
+    side, shown = masks_side(size), size if steps is None else steps
+    grid = _axes(figure, left, side)
+    image = _image(S, size, layout, causal)
+    image[:, shown * (S // size) :] = 1
+    grid.imshow(image, extent=(0, size, size - 0.5, -0.5), aspect="auto", interpolation="none")
     for edge in range(1, size):
         grid.axhline(edge - 0.5, color=theme.PAPER, linewidth=3)
         grid.axvline(edge, color=theme.PAPER, linewidth=3)
@@ -53,8 +74,14 @@ def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal
     grid.set_xticks([step + 0.5 for step in range(size)], ["own" if step == 0 else str(step) for step in range(size)])
     grid.tick_params(axis="x", length=0)
     grid.set_xlabel("K/V after this many hops", size=theme.TEXT, color=theme.INK)
-    _draw_load(_axes(figure, theme.WIDTH - BARS - 0.55, side, BARS), load)
-    title(figure, headline)
+    blocks = [
+        [ring.block((ring.rank - step) % size, S // size, layout, causal=causal) for step in range(shown)]
+        for ring in (RingSchedule(rank, size) for rank in range(size))
+    ]
+    load = [sum(block.pairs for block in row if block) for row in blocks]
+    _draw_load(
+        _axes(figure, theme.WIDTH - BARS - 0.55, side, BARS), load, unmasked_pairs(S, size, layout, causal=causal)
+    )
     legend_of(
         figure,
         [
@@ -63,7 +90,6 @@ def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal
             (SKIPPED, "skipped", ""),
         ],
     )
-    return figure
 
 
 def _axes(figure: Picture, left: float, side: float, width: float | None = None) -> Axes:
@@ -73,10 +99,16 @@ def _axes(figure: Picture, left: float, side: float, width: float | None = None)
     return framed(figure, (left / across, 0.65 / down, width / across, side / down))
 
 
-def _masks(rank: int, size: int, layout: str, causal: bool) -> str:
-    """What the rank attends in each step, in words."""
-    blocks = [RingSchedule(rank, size).block((rank - step) % size, 2, layout, causal=causal) for step in range(size)]
-    return ", ".join("none" if block is None else f"{block.mask}{_half(block)}" for block in blocks)
+def sources_of(rank: int, size: int) -> list[tuple[int, int, int]]:
+    """For each step, `(rank, source, size)`: whose K/V the rank attends."""
+    sources = [rank, *(step.kv_source for step in RingSchedule(rank, size).steps)]
+    return [(rank, source, size) for source in sources]
+
+
+def mask_in_words(rank: int, source: int, size: int, layout: str, causal: bool) -> str:
+    """What `rank` attends of the K/V of rank `source`."""
+    block = RingSchedule(rank, size).block(source, 2, layout, causal=causal)
+    return "none" if block is None else f"{block.mask}{_half(block)}"
 
 
 def _half(block: Block) -> str:
@@ -105,17 +137,17 @@ def _image(S: int, size: int, layout: str, causal: bool) -> np.ndarray:  # [S, S
     return image
 
 
-def _draw_load(axes: Axes, load: list[int]) -> None:
+def _draw_load(axes: Axes, load: list[int], at_end: list[int]) -> None:
     ranks = range(len(load))
     axes.set_ylim(len(load) - 0.5, -0.5)
-    axes.set_xlim(0, 1.02 * max(load))
+    axes.set_xlim(0, 1.02 * max(at_end))
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     low, high = [rank - 0.33 for rank in ranks], [rank + 0.33 for rank in ranks]
     marks.rectangles(axes, "load", [0] * len(load), load, low, high, [theme.KINDS["compute"].color] * len(load))
-    mean = sum(load) / len(load)
+    mean = sum(at_end) / len(at_end)
     axes.axvline(mean, color=theme.INK, linewidth=1.2, linestyle=(0, (4, 3)), gid="mean")
     for rank, pairs in enumerate(load):
-        axes.text(0.02 * max(load), rank, f"{pairs}", size=theme.SMALL, color=theme.INK, va="center")
+        axes.text(0.02 * max(at_end), rank, f"{pairs}", size=theme.SMALL, color=theme.INK, va="center")
     axes.set_xticks([mean], ["mean"])
     axes.set_xlabel("pairs that a rank attends", size=theme.TEXT, color=theme.INK)

@@ -58,7 +58,7 @@ def ring_steps(size: int, *, backward: bool = False) -> Picture:
     hops = [(rank, column) for rank in range(size) for column in range(columns - 1)] if size > 1 else []
     tails = [(column + 1 - ROOM, rank) for rank, column in hops]
     heads = [(column + 1, (rank + 1) % size) for rank, column in hops]
-    marks.arrows(axes, tails, heads, theme.FAINT)
+    marks.arrows(axes, tails, heads, theme.ARROW)
     title(figure, headline)
     return figure
 

@@ -25,7 +25,7 @@ Numbers = Sequence[float]
 Points = Sequence[tuple[float, float]]
 Height = tuple[float, float]  # from and to, around the middle of a lane
 
-OVER, ABOVE = 2.1, 2.2  # drawing order: boxes, then arrows, then words
+BEHIND, BETWEEN, ABOVE = 0.8, 0.9, 2.2  # drawing order: hatched boxes, arrows, boxes, words
 MANY = 500  # hatched boxes: more are drawn without outlines, which would hide the pattern
 NARROW = 2  # points of a box that keeps a white edge
 OUTLINE = 10.0  # points of the letters whose outlines are kept
@@ -71,8 +71,17 @@ def hatched_boxes(axes: Axes, name: str, spans: Sequence[Any], lanes: Numbers, w
             hatch=kind.hatch,
             hatch_linewidth=0.6,
             gid=name,
+            zorder=BEHIND,
         )
         axes.add_artist(patch)  # `add_patch` would measure every corner
+
+
+def frames(axes: Axes, name: str, spans: Sequence[Any], lanes: Numbers, where: Height, color: str = theme.INK) -> None:
+    """Frames around boxes."""
+    if spans:
+        corners = _corners(*_extents(spans, lanes, where))
+        outlines = PolyCollection(corners, facecolors="none", edgecolors=color, linewidths=2, gid=name)
+        axes.add_collection(outlines, autolim=False)
 
 
 def labels(
@@ -145,7 +154,7 @@ def arrows(axes: Axes, tails: Points, heads: Points, color: str) -> None:
     if not tails:
         return
     ends = np.stack([np.array(tails, dtype=float), np.array(heads, dtype=float)], axis=1)  # [arrows, ends, x and y]
-    axes.add_collection(LineCollection(ends, colors=color, linewidths=1.1, zorder=OVER, gid="arrows"), autolim=False)
+    axes.add_collection(LineCollection(ends, colors=color, linewidths=1.1, zorder=BETWEEN, gid="arrows"), autolim=False)
     width, height = inches(axes)
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     run, rise = (ends[:, 1] - ends[:, 0]).T * [[width / (right - left)], [height / (high - low)]]  # in inches
@@ -158,7 +167,7 @@ def arrows(axes: Axes, tails: Points, heads: Points, color: str) -> None:
         offsets=ends[:, 1],
         offset_transform=axes.transData,
         transform=Affine2D().scale(1 / 72) + axes.figure.dpi_scale_trans,
-        zorder=OVER,
+        zorder=BETWEEN,
     )
     axes.add_collection(tips, autolim=False)
 

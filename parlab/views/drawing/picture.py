@@ -45,13 +45,25 @@ def png(figure: Figure, sharpness: float = 1, compress_level: int = 1) -> bytes:
         sharpness: pixels of the file for each pixel on the page.
         compress_level: of zlib. Level 1 takes half the time of `savefig`, for a file a fifth larger.
     """
+    return png_of(pixels(figure, sharpness), compress_level)
+
+
+def pixels(figure: Figure, sharpness: float = 1) -> Image.Image:
+    """`figure`, drawn; see `png`."""
     figure.set_dpi(sharpness * theme.DPI)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
-    pixels = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB")
+    drawn = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB")
     figure.set_dpi(theme.DPI)
+    return drawn
+
+
+def png_of(drawn: Any, compress_level: int = 1) -> bytes:
+    """A PNG file of an image, or of pixels `[height, width, 3]`."""
     file = BytesIO()
-    pixels.save(file, "png", compress_level=compress_level)
+    (drawn if isinstance(drawn, Image.Image) else Image.fromarray(drawn)).save(
+        file, "png", compress_level=compress_level
+    )
     return file.getvalue()
 
 

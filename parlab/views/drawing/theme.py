@@ -12,6 +12,7 @@ INK = "#222222"  # text and axes
 FAINT = "#666666"  # text that may be overlooked
 GRID = "#DDDDDD"
 PATTERN = "#BBBBBB"  # the lines of a hatched bar
+ARROW = "#8A8A8A"  # pale enough that words are read across it
 ALARM = "#B30000"  # what went wrong: a deadlock's cycle, a count that is not the formula's, a loss that is too high
 RIGHT = "#009E73"  # what is as it should be, where something else is not
 
@@ -38,7 +39,8 @@ KINDS = {
     "backward_weight": Kind("#1F7A5C", "backward for the weights"),
     "send": Kind("#4A2A7F", "send"),
     "receive": Kind("#B388FF", "receive"),
-    "wait": Kind("#F4F4F4", "wait", "////"),
+    "wait": Kind("#F4F4F4", "waits: other rank not there", "////"),
+    "transfer": Kind("#F1EAFF", "waits: transfer under way", "...."),
     "idle": Kind("#FFFFFF", "idle"),
 }
 

@@ -47,7 +47,7 @@ def schedule(
     """
     if isinstance(schedule, Schedule) and (reason := refusal(schedule)):
         return stuck(schedule, reason)
-    shown = _simulated("schedule", schedule, costs)
+    shown = simulated("schedule", schedule, costs)
     check_end(end)
     slot = None if why is None else idle_slot(shown, why)
     remarks = [path_in_words(shown)] * critical_path + ([str(slot)] if slot else [])
@@ -86,7 +86,7 @@ def compare_schedules(
     """
     if not schedules:
         raise ValueError("schedules: give at least one")
-    shown = [_simulated(f"schedules[{number}]", one, costs) for number, one in enumerate(schedules)]
+    shown = [simulated(f"schedules[{number}]", one, costs) for number, one in enumerate(schedules)]
     each = [2.2 * LINE + panel_height(one.size, memory) for one in shown]
     figure = Picture("\n".join(map(describe, shown)), theme.WIDTH, TOP - LINE + sum(each) + BOTTOM)
     end = max(one.makespan for one in shown)
@@ -126,7 +126,12 @@ def describe(shown: ScheduleTimeline) -> str:
     return "\n".join([summary(shown), *rows])
 
 
-def _simulated(name: str, source: Any, costs: Costs | None) -> ScheduleTimeline:
+def simulated(name: str, source: Any, costs: Costs | None) -> ScheduleTimeline:
+    """`source`, the argument called `name`, timed.
+
+    Raises:
+        ValueError: neither a schedule nor a simulated one, or costs for one that is simulated already.
+    """
     if isinstance(source, Schedule):
         return simulate(source, Costs() if costs is None else costs)
     if not isinstance(source, ScheduleTimeline):

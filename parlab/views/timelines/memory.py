@@ -13,9 +13,9 @@ from parlab.world import Run, Timeline
 from parlab.world.units import format_bytes
 
 FILLS = ("#8CC4EF", "#E08214", "#1F7A5C", "#F7D488", "#999999", "#000000")
-RECEIVED_FILL = theme.KINDS["receive"].color
 BASE, HEIGHT = 0.45, 0.85  # of a lane: where the areas stand, and how high the highest is
-RECEIVED = "received"  # the name of what arrives in messages; it has the colour of receiving
+SENT, RECEIVED = "sent", "received"  # the names of what leaves and arrives in messages, which have colours of their own
+MESSAGE_FILLS = {SENT: theme.KINDS["send"].color, RECEIVED: theme.KINDS["receive"].color}
 
 MOST_PEAKS = 24  # lanes that name their peak
 
@@ -63,7 +63,7 @@ def _draw_stack(
     base = [lane + BASE] * len(times)
     axes.plot([0, last], [lane + BASE] * 2, color=theme.GRID, linewidth=0.8)
     for name, layer in zip(by_name, layers, strict=True):
-        fills.setdefault(name, RECEIVED_FILL if name == RECEIVED else _next_fill(fills))
+        fills.setdefault(name, MESSAGE_FILLS.get(name) or _next_fill(fills))
         roof = [below - HEIGHT * nbytes / (highest or 1) for below, nbytes in zip(base, layer, strict=True)]
         axes.fill_between(times, base, roof, step="post", color=fills[name], linewidth=0, gid=f"lane {lane}")
         base = roof
@@ -92,7 +92,7 @@ def stacked(by_name: dict[str, Steps], end: int) -> tuple[list[int], list[list[i
 
 
 def _next_fill(fills: dict[str, str]) -> str:
-    return FILLS[sum(name != RECEIVED for name in fills) % len(FILLS)]
+    return FILLS[sum(name not in MESSAGE_FILLS for name in fills) % len(FILLS)]
 
 
 def _of_ranks(ranks: list[int]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import legend, name_lanes, time_axis, timeline_of
 from parlab.views.drawing.picture import Picture, framed, title
-from parlab.views.timelines.timeline import WHOLE, draw_computes, draw_waits
+from parlab.views.timelines.timeline import WHOLE, draw_computes, draw_waits, time_spent
 from parlab.world import Run, Timeline
 
 LEFT, RIGHT, TOP, BOTTOM = 0.9, 0.35, 0.6, 0.6  # inches around the panels
@@ -15,7 +15,8 @@ LINE = 0.5  # inches above each panel, for its text
 
 
 def compare_timelines(runs: Mapping[str, Run | Timeline], *, headline: str | None = None) -> Picture:
-    """Draw runs below each other on one clock, without their messages: a hatched bar says for whom a rank waits.
+    """Draw runs below each other on one clock, without their messages: a hatched bar says for whom a rank waits, or
+    which transfer.
 
     Args:
         runs: what `run` or `simulate` returned, each under the name that stands above it.
@@ -32,7 +33,7 @@ def compare_timelines(runs: Mapping[str, Run | Timeline], *, headline: str | Non
     units = {one.unit for one in shown.values()}
     if len(units) > 1:
         raise ValueError(f"runs: their clocks tick in {' and '.join(sorted(units))}; one clock needs one unit")
-    texts = {name: f"{name}: {_summary(one)}" for name, one in shown.items()}
+    texts = {name: f"{name}: {time_spent(one)}" for name, one in shown.items()}
     words = "\n".join(f"{texts[name]}\n{one!r}" for name, one in shown.items())
     height = TOP + sum(LINE + _height(one) for one in shown.values()) + BOTTOM
     figure = Picture(words, theme.WIDTH, height)
@@ -46,12 +47,6 @@ def compare_timelines(runs: Mapping[str, Run | Timeline], *, headline: str | Non
     title(figure, headline or f"{len(shown)} runs on one clock")
     legend(figure, list(dict.fromkeys(kinds)))
     return figure
-
-
-def _summary(shown: Timeline) -> str:
-    whole = shown.size * shown.makespan
-    busy = sum(map(shown.busy, range(shown.size))) / whole if whole else 1
-    return f"makespan {shown.format(shown.makespan)}, the ranks compute {busy:.0%} of it"
 
 
 def _height(shown: Timeline) -> float:

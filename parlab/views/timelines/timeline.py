@@ -25,15 +25,16 @@ def timeline(
 ) -> Picture:
     """Draw what every rank did when: rank 0 on top, time to the right.
 
-    In each lane, the bar in the middle is the program (computing, or waiting for the rank that is named), the strip
-    above what the rank receives, the strip below what it sends; arrows are messages.
+    In each lane, the bar in the middle is the program: computing, waiting for a rank that has not come, or waiting for
+    a transfer that is under way. The strip above is what the rank receives, the one below what it sends; arrows are
+    messages.
 
     Args:
         run: what `run` or `simulate` returned, or a timeline.
         ranks: which ranks to show; None: all.
         end: where the time axis ends, in the timeline's ticks (picoseconds, for a run); None: at the makespan. With the
             same end, two pictures can be compared.
-        headline: what stands above; None: ranks, cluster and makespan.
+        headline: what stands above; None: what the time goes into.
 
     Raises:
         ValueError: something else than a run, ranks that are not there, or an end that is not positive.
@@ -51,7 +52,7 @@ def timeline(
     kinds += draw_waits(axes, shown, lane_of, program)
     kinds += _draw_messages(axes, messages, lane_of)
     if len(messages) > MOST_ARROWS:
-        note(figure, f"{len(messages)} messages: too many for arrows")
+        note(figure, f"{len(messages)} messages, without arrows")
     if not shown.makespan:
         note(figure, "nothing took any time")
     title(figure, headline or _headline(shown))
@@ -61,7 +62,19 @@ def timeline(
 
 def _headline(shown: Timeline) -> str:
     ranks = f"{shown.size} rank{'s' if shown.size > 1 else ''}"
-    return f"{ranks}{' on ' + shown.cluster if shown.cluster else ''}: makespan {shown.format(shown.makespan)}"
+    return f"{ranks}{' on ' + shown.cluster if shown.cluster else ''}: {time_spent(shown)}"
+
+
+def time_spent(shown: Timeline) -> str:
+    """The makespan, and how much of the time of all ranks goes into what."""
+    whole = shown.size * shown.makespan
+    spent = {
+        "computing": sum(map(shown.busy, range(shown.size))),
+        "waiting for a rank": sum(wait.came - wait.start for wait in shown.waits),
+        "waiting for a transfer": sum(wait.end - wait.came for wait in shown.waits),
+    }
+    parts = ", ".join(f"{time / whole:.0%} {what}" for what, time in spent.items() if time).replace("%", " %")
+    return f"{shown.format(shown.makespan)}, {parts}" if parts else shown.format(shown.makespan)
 
 
 def draw_computes(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
@@ -85,13 +98,19 @@ def _kind_and_label(name: str) -> tuple[str, str]:
 
 
 def draw_waits(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
-    """The waits, as `draw_computes`; each says for whom."""
+    """The waits, as `draw_computes`: until the other rank has come, then until the transfer has passed."""
     waits = [wait for wait in shown.waits if wait.rank in lane_of]
-    marks.hatched_boxes(axes, "waits", waits, [lane_of[wait.rank] for wait in waits], where, theme.KINDS["wait"])
-    named = waits if len(waits) < marks.MANY else _joined(waits)
-    texts = [_awaited(wait) for wait in named]
-    _label(axes, named, lane_of, where, texts, [theme.KINDS["wait"].color] * len(named))
-    return ["wait"] * bool(waits)
+    drawn = []
+    for kind, texts_of, part in (
+        ("wait", _awaited, [wait._replace(end=wait.came) for wait in waits]),
+        ("transfer", _passing, [wait._replace(start=wait.came) for wait in waits]),
+    ):
+        spans = [wait for wait in part if wait.end > wait.start]
+        marks.hatched_boxes(axes, f"{kind}s", spans, [lane_of[wait.rank] for wait in spans], where, theme.KINDS[kind])
+        named = spans if len(spans) < marks.MANY else _joined(spans)
+        _label(axes, named, lane_of, where, list(map(texts_of, named)), [theme.KINDS[kind].color] * len(named))
+        drawn += [kind] * bool(spans)
+    return drawn
 
 
 def _awaited(wait: Wait) -> list[str]:
@@ -99,6 +118,14 @@ def _awaited(wait: Wait) -> list[str]:
     if wait.peer == wait.rank:
         return ["waits for its own collective", "its own"]
     return [f"waits for rank {wait.peer}", f"for {wait.peer}"]
+
+
+def _passing(wait: Wait) -> list[str]:
+    """What is under way, in full and in short."""
+    if wait.peer == wait.rank:
+        return _awaited(wait)
+    way = "to" if wait.name == "send" else "from"
+    return [f"transfer {way} rank {wait.peer}", f"{way} {wait.peer}"]
 
 
 def _joined(waits: list[Wait]) -> list[Wait]:
@@ -118,7 +145,7 @@ def _draw_messages(axes: Axes, messages: list[Transfer], lane_of: dict[int, int]
     if len(between) <= MOST_ARROWS:
         tails = [(t.start, lane_of[t.src] + SENDS[1]) for t in between]
         heads = [(t.end, lane_of[t.dst] + RECEIVES[0]) for t in between]
-        marks.arrows(axes, tails, heads, theme.FAINT)
+        marks.arrows(axes, tails, heads, theme.ARROW)
     kinds = []
     for kind, where, rank_of, texts_of in ENDS:
         own = [t for t in messages if rank_of(t) in lane_of]

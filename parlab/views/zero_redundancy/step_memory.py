@@ -16,7 +16,7 @@ from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import legend_of, time_axis, timeline_of
 from parlab.views.drawing.marks import text_width
 from parlab.views.drawing.picture import Picture, framed, inches, short, title
-from parlab.views.timelines.memory import RECEIVED, Steps, stacked
+from parlab.views.timelines.memory import RECEIVED, SENT, stacked
 from parlab.views.zero_redundancy.model_state import COLORS
 from parlab.world import Run, Timeline
 from parlab.world.timeline import Span
@@ -43,7 +43,7 @@ LAYERS = (  # from the bottom to the top
     Layer(accounting.ACTIVATIONS, "#DDDDDD", "activations"),
 )
 Stack = tuple[list[int], list[list[int]]]  # times of changes, and the bytes of each of LAYERS from then on
-KNOWN = {layer.name for layer in LAYERS} | {accounting.OFFLOADED}
+MESSAGES = [layer.name for layer in LAYERS].index(RECEIVED)  # what is sent, too, until it has passed
 FORMULA = {"color": theme.INK, "linestyle": (0, (4, 2)), "linewidth": 1.6}
 ROW, HEAD, FOOT = 2.9, 0.35, 0.4  # inches: of a row of panels, of which above and below its axes
 ABOVE, BELOW, LEFT, RIGHT, BETWEEN = 0.95, 0.25, 0.95, 0.2, 0.3  # inches: margins
@@ -78,7 +78,7 @@ def step_memory(
     shown, levels = _checked(runs, formula)
     rank = checked_rank(rank, "rank", next(iter(shown.values())).size)
     end = max(timeline.makespan for timeline in shown.values())
-    stacks = {name: _stack(timeline, rank, end) for name, timeline in shown.items()}
+    stacks = {name: stack_of(timeline, rank, end) for name, timeline in shown.items()}
     peaks = {name: max(map(sum, zip(*layers, strict=True))) for name, (_, layers) in stacks.items()}
     states = {name: sum(state_bytes_held(timeline, rank).values()) for name, timeline in shown.items()}
     highest = max(*peaks.values(), *levels.values(), 1)
@@ -117,14 +117,17 @@ def _checked(runs: Any, formula: Any) -> tuple[dict[str, Timeline], dict[str, fl
     return shown, levels
 
 
-def _stack(timeline: Timeline, rank: int, end: int) -> Stack:
+def stack_of(timeline: Timeline, rank: int, end: int) -> Stack:
+    """What `rank` holds over time, by layer."""
     held = timeline.held_by_name(rank)
-    by_layer: dict[str, Steps] = {layer.name: held.get(layer.name, []) for layer in LAYERS}
-    times, layers = stacked(by_layer | {name: steps for name, steps in held.items() if name not in KNOWN}, end)
-    named, others = layers[: len(LAYERS)], layers[len(LAYERS) :]
-    other = [layer.name for layer in LAYERS].index("")
-    named[other] = [sum(values) for values in zip(named[other], *others, strict=True)]
-    return times, named
+    times, by_name = stacked(held, end)
+    layer_of = {layer.name: number for number, layer in enumerate(LAYERS)} | {SENT: MESSAGES}
+    layers = [[0] * len(times) for _ in LAYERS]
+    for name, values in zip(held, by_name, strict=True):
+        if name != accounting.OFFLOADED:
+            number = layer_of.get(name, layer_of[""])
+            layers[number] = [sum(pair) for pair in zip(layers[number], values, strict=True)]
+    return times, layers
 
 
 def _phases(timeline: Timeline, rank: int) -> list[Phase]:
@@ -220,14 +223,19 @@ def _name_panel(axes: Axes, name: str, state: int, peak: int) -> None:
 
 def _legend(figure: Picture, stacks: Iterable[Stack], with_formula: bool) -> None:
     """The layers that are there, in one line, and the formula's dashes in another."""
-    drawn = {layer for _, layers in stacks for layer, heights in zip(LAYERS, layers, strict=True) if any(heights)}
-    legend_of(figure, [(layer.color, layer.said, "") for layer in LAYERS if layer in drawn])
+    legend_of(figure, entries_of(stacks))
     if with_formula:
         width, height = figure.get_size_inches()
         y = (height - 0.83) / height
         figure.add_artist(Line2D([0.15 / width, 0.6 / width], [y, y], **FORMULA))
         said = "model state by the formula, when all gradients have come"
         figure.text(0.7 / width, y, said, size=theme.SMALL, color=theme.INK, va="center_baseline")
+
+
+def entries_of(stacks: Iterable[Stack]) -> list[tuple[str, str, str]]:
+    """The layers that are ever there, for a legend."""
+    drawn = {layer for _, layers in stacks for layer, heights in zip(LAYERS, layers, strict=True) if any(heights)}
+    return [(layer.color, layer.said, "") for layer in LAYERS if layer in drawn]
 
 
 def _name_axes(panels: list[Axes], highest: float) -> None:

@@ -69,7 +69,7 @@ def check_out(out: Any, x: Array, length: int) -> None:
     """Refuse an array that cannot take `length` numbers gathered from arrays like `x`.
 
     Raises:
-        ValueError: more than one axis, or another length or dtype.
+        ValueError: more than one axis, another length or dtype, or it is read-only.
     """
     if out is None:
         return
@@ -78,6 +78,9 @@ def check_out(out: Any, x: Array, length: int) -> None:
     if not is_array(out) or tuple(out.shape) != (length,) or out.dtype != x.dtype:
         found = f"{tuple(out.shape)} {out.dtype}" if is_array(out) else type(out).__name__
         raise ValueError(f"out is {found}: an array {(length,)} of {x.dtype} is needed")
+    flags = getattr(getattr(out, "_array", out), "flags", None)  # array-api-strict wraps a NumPy array
+    if not getattr(flags, "writeable", True):
+        raise ValueError("out is read-only: the result is written there; pass an array of your own, or a copy")
 
 
 def _lengths(counts: Sequence[int] | None, size: int, algorithm: str | None) -> list[int] | None:

@@ -82,9 +82,9 @@ class Subset:
         self.left = (self.rank - 1) % self.size
         self.right = (self.rank + 1) % self.size
 
-    def sendrecv(self, x: Array, dst: int, src: int, like: Array | None = None) -> Array:
+    def sendrecv(self, x: Array, dst: int, src: int, like: Array | None = None, **labels: str) -> Array:
         """As `Comm.sendrecv`, between ranks of the subset."""
-        return self.comm.sendrecv(x, self.members[dst], self.members[src], like)
+        return self.comm.sendrecv(x, self.members[dst], self.members[src], like, **labels)
 
 
 @dataclass(frozen=True)

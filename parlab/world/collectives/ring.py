@@ -9,6 +9,7 @@ Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters o
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from parlab.arrays import Array, namespace
@@ -19,18 +20,28 @@ from parlab.world.collectives.common import Combine, Cost, block_sizes, blocks_o
 def ring_reduce_scatter(comm: Any, total: Array, blocks: list[slice], combine: Combine) -> None:
     """`total` [n]: in place, rank r's block r becomes the combination of all ranks' blocks r."""
     for step in range(comm.size - 1):
-        outgoing = blocks[(comm.rank - step - 1) % comm.size]
-        incoming = blocks[(comm.rank - step - 2) % comm.size]
-        partial = comm.sendrecv(total[outgoing], comm.right, comm.left, like=total[incoming])
-        total[incoming] = combine(total[incoming], partial)
+        sent, received = (comm.rank - step - 1) % comm.size, (comm.rank - step - 2) % comm.size
+        incoming = blocks[received]
+        total[incoming] = combine(total[incoming], _pass_on(comm, total, blocks, "add", sent, received))
 
 
 def ring_all_gather(comm: Any, total: Array, blocks: list[slice]) -> None:
     """`total` [n]: in place, rank r's block r goes to all others."""
     for step in range(comm.size - 1):
-        outgoing = blocks[(comm.rank - step) % comm.size]
-        incoming = blocks[(comm.rank - step - 1) % comm.size]
-        total[incoming] = comm.sendrecv(total[outgoing], comm.right, comm.left, like=total[incoming])
+        sent, received = (comm.rank - step) % comm.size, (comm.rank - step - 1) % comm.size
+        total[blocks[received]] = _pass_on(comm, total, blocks, "take", sent, received)
+
+
+def _pass_on(comm: Any, total: Array, blocks: list[slice], how: str, sent: int, received: int) -> Array:
+    """One block to the right, another from the left. Labels say which, and whether it is added: views read them."""
+    out, back = total[blocks[sent]], total[blocks[received]]
+    labels = _labels(how, comm.size)
+    return comm.sendrecv(out, comm.right, comm.left, back, label=labels[sent], expected=labels[received])
+
+
+@cache
+def _labels(how: str, size: int) -> list[str]:
+    return [f"{how} block {block}" for block in range(size)]
 
 
 def ring_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:

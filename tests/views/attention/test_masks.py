@@ -11,7 +11,7 @@ from parlab.sequence import LAYOUTS, unmasked_pairs
 from parlab.views.attention.masks import MASKED, SKIPPED
 from parlab.views.drawing import theme
 from tests.views.attention.ring_runs import SIZES
-from tests.views.drawn import artists, boxes, texts
+from tests.views.drawn import artists, boxes, texts, title
 
 
 def causal_mask(S):
@@ -71,9 +71,7 @@ def test_as_many_pixels_are_coloured_as_pairs_are_attended_and_bars_are_as_long(
 @pytest.mark.parametrize(("layout", "ratio"), [("contiguous", "1.73"), ("zigzag", "1"), ("striped", "1.09")])
 def test_32_tokens_on_4_ranks_slowest_over_mean_57_of_33_and_1_and_12_of_11(layout, ratio):
     figure = views.ring_masks(32, 4, layout)
-    assert figure.texts[0].get_text() == (
-        f"{layout}, causal, 4 ranks, 32 tokens: the slowest rank has {ratio} × the mean work"
-    )
+    assert title(figure) == (f"{layout}, causal, 4 ranks, 32 tokens: the slowest rank has {ratio} × the mean work")
 
 
 def test_the_text_says_what_is_attended_in_each_step():

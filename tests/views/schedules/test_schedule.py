@@ -140,6 +140,12 @@ def test_without_memory_there_are_bars_only():
     assert not artists(figure, "kept")
 
 
+def test_busy_and_idle_are_each_ranks_own_where_stages_differ():
+    """Rank 1 starts at 1 and takes 2 · (4 + 2) without a pause; then rank 0 has a last backward of 2."""
+    rows = [row.split() for row in repr(views.schedule(one_f_one_b(2, 2), Costs(forward=[1, 4]))).splitlines()]
+    assert [row[:3] for row in rows[2:]] == [["0", "6", "9"], ["1", "12", "3"]]
+
+
 def test_1f1b_p4_m8_in_numbers_33_units_bubble_27_3_percent_peaks_4_3_2_1():
     assert repr(views.schedule(one_f_one_b(4, 8))) == (
         "1F1B, 4 ranks, 8 microbatches: makespan 33 units, 27.3 % of it idle\n"

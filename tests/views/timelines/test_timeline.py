@@ -7,7 +7,7 @@ from parlab import Cluster, run, views
 from parlab.pipeline import Costs, one_f_one_b, simulate, zb_h1
 from parlab.views.drawing import marks, theme
 from parlab.views.timelines import timeline as module
-from tests.views.drawn import artists, boxes, nothing, ring
+from tests.views.drawn import artists, boxes, nothing, ring, title
 
 SIZES = (1, 2, 4, 8, 17, 64)
 
@@ -32,9 +32,18 @@ def test_every_span_is_a_bar_in_the_lane_of_its_rank_and_every_bar_a_span(runs, 
 
 def check_bars(done):
     shown, figure = done.timeline, views.timeline(done)
-    for kind in ("compute", "send", "receive", "wait"):
+    for kind in ("compute", "send", "receive"):
         spans = sorted((s.rank, s.start, s.end) for s in shown.spans if s.kind == kind and s.end > s.start)
         assert drawn(figure, f"{kind}s") == spans
+    check_waits(figure, shown, {rank: rank for rank in range(shown.size)})
+
+
+def check_waits(figure, shown, lane_of):
+    """Until the peer came in one pattern, until the message had passed in another."""
+    waits = [wait for wait in shown.waits if wait.rank in lane_of]
+    absent = sorted((lane_of[w.rank], w.start, w.came) for w in waits if w.came > w.start)
+    under_way = sorted((lane_of[w.rank], w.came, w.end) for w in waits if w.end > w.came)
+    assert (drawn(figure, "waits"), drawn(figure, "transfers")) == (absent, under_way)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -71,8 +80,7 @@ def test_chosen_ranks_keep_their_names_and_colours(runs):
     figure = views.timeline(runs[8], ranks=[5, 2])
     axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 5", "rank 2"]
-    waits = sorted((w.rank, w.start, w.end) for w in runs[8].timeline.waits if w.rank in (2, 5))
-    assert sorted(({0: 5, 1: 2}[row], start, end) for row, start, end in drawn(figure, "waits")) == waits
+    check_waits(figure, runs[8].timeline, {5: 0, 2: 1})
 
 
 def test_one_arrow_a_message_from_the_senders_strip_to_the_receivers(runs):
@@ -87,14 +95,28 @@ def test_too_many_arrows_are_left_out_and_counted(runs):
     assert any("544 messages" in text.get_text() for text in figure.texts)
 
 
-def test_two_ranks_write_whom_they_wait_for():
+def test_a_rank_writes_that_it_waits_for_another_and_then_for_the_transfer():
     def late(comm, x):
         with comm.compute("work", seconds=5e-6 * comm.rank):
             comm.sendrecv(x, 1 - comm.rank, 1 - comm.rank)
 
     figure = views.timeline(run(late, 2, np.ones(10**4)))
     (written,) = (words for words in artists(figure, "words") if _says(words, "waits for rank 1"))
-    assert _says(written, "waits for rank 0")
+    assert not _says(written, "waits for rank 0")  # which was there first
+    (written,) = (words for words in artists(figure, "words") if _says(words, "transfer from rank 1"))
+    assert _says(written, "transfer from rank 0")
+
+
+def test_the_title_says_what_the_time_goes_into():
+    def late(comm, x):
+        comm.compute("work", seconds=5e-6 * comm.rank)
+        comm.sendrecv(x, 1 - comm.rank, 1 - comm.rank)
+
+    figure = views.timeline(run(late, 2, np.ones(5000), cluster=Cluster.uniform(1e-6, 10e9)))
+    assert (
+        title(figure)
+        == "2 ranks on uniform: 10.0 µs, 25 % computing, 25 % waiting for a rank, 50 % waiting for a transfer"
+    )
 
 
 def test_a_rank_that_waits_for_what_it_started_waits_for_its_own_collective():
@@ -113,7 +135,7 @@ def test_a_rank_that_waits_for_what_it_started_waits_for_its_own_collective():
 def test_no_word_is_wider_than_the_box_around_it(runs, size):
     figure = views.timeline(runs[size])
     to_pixels = figure.axes[0].transData.transform
-    found = [box for name in ("computes", "waits", "sends", "receives") for box in boxes(figure, name)]
+    found = [box for name in ("computes", "waits", "transfers", "sends", "receives") for box in boxes(figure, name)]
     for words in artists(figure, "words"):
         scale = words.get_transform().get_matrix()[0, 0]  # pixels
         for path, (x, y) in zip(words.get_paths(), words.get_offsets(), strict=True):

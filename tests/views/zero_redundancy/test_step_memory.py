@@ -10,7 +10,7 @@ from parlab import views
 from parlab.views.timelines.memory import stacked
 from parlab.views.zero_redundancy.step_memory import LAYERS
 from parlab.world import Link, Timeline
-from parlab.zero import Offload, model_state_bytes, state_bytes_held
+from parlab.zero import Offload, accounting, model_state_bytes, state_bytes_held
 from tests.views.drawing.test_theme import NOTICEABLE, VISIONS, closest
 from tests.views.drawn import artists
 from tests.views.zero_redundancy.zero_runs import PSI, WEIGHTS, stages, step
@@ -35,9 +35,12 @@ def test_every_layer_is_as_high_as_the_bytes_held_under_its_name_and_stands_on_t
     timeline = step(stage).timeline
     (axes,) = views.step_memory({"one": timeline}, rank=rank).axes
     held = timeline.held_by_name(rank)
-    times, heights = stacked({layer.name: held.get(layer.name, []) for layer in LAYERS}, timeline.makespan)
+    times, by_name = stacked(held, timeline.makespan)
+    heights = dict(zip(held, map(np.array, by_name), strict=True))
+    heights["received"] = heights["received"] + heights.pop("sent")  # one layer: messages
     floor = np.zeros(len(times))
-    for layer, of_layer in zip(LAYERS, heights, strict=True):
+    for layer in LAYERS:
+        of_layer = heights.get(layer.name, np.zeros(len(times)))
         if any(of_layer):
             drawn = area(axes, layer)
             for time, low, height in zip(times, floor, of_layer, strict=True):
@@ -97,6 +100,20 @@ def test_the_phases_end_with_the_last_forward_the_last_backward_and_the_step():
     found, words = phases(views.step_memory({"one": timeline}))
     assert found == [ends["forward"], ends["backward"], timeline.makespan]
     assert words == ["forward", "backward", "step"]
+
+
+@pytest.mark.parametrize(("makespan", "found"), [(30, [10, 30]), (50, [10, 30, 50])])
+def test_what_comes_after_the_last_backward_without_a_name_is_the_step(makespan, found):
+    computes = [0, 0], [0, 10], [10, 30], ["forward 0", "backward 0"]
+    timeline = Timeline(1, makespan, computes=computes, held=[[(0, 8, "activations")]])
+    assert phases(views.step_memory({"one": timeline})) == (found, ["forward", "backward", "step"][: len(found)])
+
+
+def test_blocks_in_use_are_those_gathered_and_those_that_leave_at_the_same_time():
+    held = [[(0, 100, accounting.GATHERED), (2, 30, accounting.LEAVING), (5, -100, accounting.GATHERED)]]
+    _, headings, row = repr(views.step_memory({"one": Timeline(1, 9, held=held)})).splitlines()
+    assert headings.split()[:4] == ["state", "blocks", "in", "use"]
+    assert row.split()[2] == "130"
 
 
 def test_2_microbatches_have_5_phases():

@@ -1,9 +1,10 @@
 """The bars are the counted bytes, by collective; the marks are the formula."""
 
+import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from parlab import views
+from parlab import run, views
 from parlab.views.drawing import theme
 from parlab.views.zero_redundancy.traffic import COLORS
 from parlab.zero import elements_sent
@@ -71,5 +72,12 @@ def test_a_wrong_formula_is_said_and_marked_in_red():
 
 def test_float32_travels_in_4_bytes_and_has_no_norm_to_agree_on():
     figure = views.zero_traffic({"one": step(1, dtype="float32")}, {"one": elements_sent(PSI, 4, 1)}, PSI, itemsize=4)
+    assert title(figure).endswith("counted = formula")
+    assert "norm" not in repr(figure)
+
+
+def test_the_small_all_reduce_of_plain_data_parallelism_is_a_gradient_and_no_norm():
+    done = run(lambda comm: comm.all_reduce(np.ones(2)), 2)
+    figure = views.zero_traffic({"one": done}, {"one": 4}, 2, itemsize=8)
     assert title(figure).endswith("counted = formula")
     assert "norm" not in repr(figure)

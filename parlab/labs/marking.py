@@ -1,0 +1,203 @@
+"""Marking a folder of submissions: each in a process of its own, on a copy, and always to the end."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from parlab.labs.exercise import PASSED
+from parlab.labs.work import write
+
+MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What came of one submission.
+
+    Attributes:
+        name: its path below the folder, without the ending.
+        reviews: what `Review.as_dict` gives, and the answer's `source`, by exercise.
+        errors: cells that failed, and how.
+        flags: what a person should look at.
+        note: what ended the process, or why it was not marked to the end; "" if nothing.
+    """
+
+    name: str
+    reviews: dict[str, dict[str, Any]] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    flags: list[str] = field(default_factory=list)
+    note: str = ""
+
+    def status(self, exercise: str) -> str:
+        """Of an exercise: a review's, or "missing"."""
+        return self.reviews[exercise]["status"] if exercise in self.reviews else MISSING
+
+    def passed(self, exercises: Sequence[str]) -> int:
+        """How many of these it solves."""
+        return sum(self.status(exercise) == PASSED for exercise in exercises)
+
+
+def submissions(folder: Path) -> list[Path]:
+    """The notebooks below `folder`, and programs in folders that have no notebook."""
+    files = [path for path in sorted(folder.rglob("*")) if path.suffix in (".ipynb", ".py") and path.is_file()]
+    seen = [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    with_notebook = {path.parent for path in seen if path.suffix == ".ipynb"}
+    return [path for path in seen if path.suffix == ".ipynb" or path.parent not in with_notebook]
+
+
+def grade(
+    folder: Path,
+    out: Path,
+    exercises: Sequence[str] = (),
+    *,
+    seed: int = 0,
+    extra: int = 4,
+    seconds: float = 10.0,
+    limit: float = 120.0,
+    jobs: int | None = None,
+    say: Callable[[str], None] = print,
+) -> list[Mark]:
+    """Mark every submission below `folder`, and write `out` and a report for each into the folder beside it.
+
+    Args:
+        folder: a notebook or program a student, or a folder a student.
+        out: a table (CSV), a row a submission; reports go to `out` without its ending, with "-reports".
+        exercises: what is looked for; (): whatever any submission checks.
+        seed, extra: of the cases drawn anew, and how many: the same for all.
+        seconds: limit of a case.
+        limit: seconds for a submission, whatever it does.
+        jobs: how many at once; None: as many as there are cores.
+        say: is told of each that is done.
+
+    Raises:
+        ValueError: nothing to mark.
+    """
+    paths = submissions(folder)
+    if not paths:
+        raise ValueError(f"folder={str(folder)!r}: it holds no .ipynb or .py")
+    options = {"seconds": seconds, "seed": seed, "extra": extra}
+    marks = []
+    with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
+        waiting = [pool.submit(_marked, path, folder, options, limit) for path in paths]
+        for number, done in enumerate(as_completed(waiting), start=1):
+            mark = done.result()
+            marks.append(mark)
+            flags = f"; flags: {len(mark.flags)}" if mark.flags else ""
+            note = f"; {mark.note}" if mark.note else ""
+            solved = f"{mark.passed(list(mark.reviews))} of {len(mark.reviews)} passed"
+            say(f"[{number:>3}/{len(paths)}] {mark.name}: {solved}{flags}{note}")
+    marks.sort(key=lambda mark: mark.name)
+    found = {name for mark in marks for name in mark.reviews}
+    exercises = exercises or sorted(found)
+    write(out, _table(marks, exercises))
+    for mark in marks:
+        report = out.with_suffix("").with_name(f"{out.stem}-reports") / f"{mark.name}.html"
+        report.parent.mkdir(parents=True, exist_ok=True)
+        write(report, _page(mark, exercises))
+    return marks
+
+
+def _marked(path: Path, folder: Path, options: dict[str, Any], limit: float) -> Mark:
+    below = path.relative_to(folder)
+    name = below.with_suffix("").as_posix()
+    if path.suffix == ".py" and path.with_suffix(".ipynb").exists():
+        name = below.as_posix()
+    ends, skip = time.monotonic() + limit, dict[str, str]()
+    while True:
+        known, code = _once(path, below, options | {"skip": skip}, ends - time.monotonic())
+        at = known.get("at")
+        if known.get("done") or code is None or at is None or at in skip:
+            break
+        skip[at] = f"it ended the process (exit code {code}), and was left out"
+    notes = [f"{at}: {reason}" for at, reason in skip.items()]
+    if not known.get("done"):
+        notes.append(f"still running after {limit:g} s: ended" if code is None else f"exit code {code}: not marked")
+    return Mark(name, known.get("reviews", {}), known.get("errors", []), known.get("flags", []), "; ".join(notes))
+
+
+def _once(path: Path, below: Path, options: dict[str, Any], limit: float) -> tuple[dict[str, Any], int | None]:
+    """What the marking process wrote, on a fresh copy, and its exit code; None if it took too long."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+        copy, result = Path(place) / "work" / below, Path(place) / "result.json"
+        copy.parent.mkdir(parents=True)
+        if len(below.parts) > 1:  # what a student handed in beside it
+            folder = path.parents[len(below.parts) - 2]
+            shutil.copytree(folder, Path(place) / "work" / below.parts[0], symlinks=True, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(path, copy)
+        code = _run([str(copy), str(result), json.dumps(options)], copy.parent, limit)
+        try:
+            return json.loads(result.read_text(encoding="utf-8")), code
+        except (OSError, ValueError):
+            return {}, code
+
+
+def _run(arguments: list[str], place: Path, limit: float) -> int | None:
+    """Run the marking process; its exit code, None if it took too long."""
+    parlab = str(Path(__file__).parents[2])
+    paths = os.pathsep.join(filter(None, [parlab, os.environ.get("PYTHONPATH")]))
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "parlab.labs.submission", *arguments],
+        cwd=place,
+        env=os.environ | {"PYTHONPATH": paths, "MPLBACKEND": "Agg", "PYTHONDONTWRITEBYTECODE": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # so that what it started ends with it
+    )
+    try:
+        return process.wait(max(limit, 0))
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL) if os.name == "posix" else process.kill()
+        process.wait()
+
+
+def _table(marks: list[Mark], exercises: Sequence[str]) -> str:
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["submission", "passed", "of", *exercises, "flags", "note"])
+    for mark in marks:
+        statuses = [mark.status(exercise) for exercise in exercises]
+        flags = "; ".join(dict.fromkeys(mark.flags))
+        rows.writerow([mark.name, mark.passed(exercises), len(exercises), *statuses, flags, mark.note])
+    return text.getvalue()
+
+
+def _page(mark: Mark, exercises: Sequence[str]) -> str:
+    """The report of one submission."""
+    lines = [
+        f"<h1>{html.escape(mark.name)}</h1>",
+        f"<p>{mark.passed(exercises)} of {len(exercises)} exercises passed</p>",
+    ]
+    lines += [f"<p>{html.escape(mark.note)}</p>"] * bool(mark.note)
+    for title, entries in (("To look at", mark.flags), ("Cells that failed", mark.errors)):
+        if entries:
+            shown = "".join(f"<li><pre>{html.escape(entry)}</pre></li>" for entry in dict.fromkeys(entries))
+            lines.append(f"<h2>{title}</h2><ul>{shown}</ul>")
+    for exercise in exercises:
+        review = mark.reviews.get(exercise, {"text": f"{exercise}: {MISSING}", "source": ""})
+        lines.append(f"<h2>{exercise}</h2><pre>{html.escape(review['text'])}</pre>")
+        lines += [f"<details><summary>answer</summary><pre>{html.escape(review['source'])}</pre></details>"]
+    head = f'<!doctype html><meta charset="utf-8"><title>{html.escape(mark.name)}</title>'
+    return "\n".join(
+        [f"{head}<style>body {{ max-width: 60em; margin: 2em auto; font-family: sans-serif }}</style>", *lines]
+    )

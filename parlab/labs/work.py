@@ -1,0 +1,117 @@
+"""What was checked in this session: a table of it, and the answers' text in a file."""
+
+from __future__ import annotations
+
+import html
+import inspect
+import json
+import os
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from parlab.labs.exercise import NOT_WRITTEN, PASSED, Review
+
+FORMAT = "parlab answers 1"
+SYMBOLS = {PASSED: "✓", NOT_WRITTEN: "·"}
+
+
+class Answers(dict[str, str]):
+    """The text of answers, by exercise; drawn as a program that can be pasted into cells."""
+
+    def __repr__(self) -> str:
+        return "\n\n".join(f"# {name}\n{text}" for name, text in self.items())
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A row for each exercise that was checked: its name, status, cases passed, and all cases."""
+
+    rows: tuple[tuple[str, str, int, int], ...]
+
+    def __repr__(self) -> str:
+        lines = [
+            f"{SYMBOLS.get(status, '✗')} {name:<28}{status:<18}{passed:>3} of {total} cases"
+            for name, status, passed, total in self.rows
+        ]
+        return "\n".join([*lines, self._total()])
+
+    def _repr_html_(self) -> str:
+        cells = (
+            f"<tr><td>{SYMBOLS.get(status, '✗')}</td><td>{html.escape(name)}</td><td>{status}</td>"
+            f"<td>{passed} of {total}</td></tr>"
+            for name, status, passed, total in self.rows
+        )
+        head = "<tr><th></th><th>exercise</th><th>status</th><th>cases</th></tr>"
+        return f"<table>{head}{''.join(cells)}</table><p>{self._total()}</p>"
+
+    def _total(self) -> str:
+        return f"{sum(row[1] == PASSED for row in self.rows)} of {len(self.rows)} exercises passed"
+
+
+_reviews: dict[str, Review] = {}
+_texts = Answers()
+
+
+def remember(review: Review, answer: Any) -> None:
+    """Keep the last review of an exercise, and the answer's text."""
+    _reviews[review.name] = review
+    if review.status != NOT_WRITTEN and (text := source(answer)):
+        _texts[review.name] = text
+
+
+def summary(names: Iterable[str]) -> Summary:
+    """Of the exercises in `names` that were reviewed, in this order."""
+    known = (_reviews[name] for name in names if name in _reviews)
+    return Summary(tuple((review.name, review.status, review.passed, review.total) for review in known))
+
+
+def source(answer: Any, seen: set[Any] | None = None) -> str:
+    """The text of a function, behind that of the functions beside it that it calls; "" where there is none."""
+    seen = set() if seen is None else seen
+    if not isinstance(answer, FunctionType) or answer in seen:
+        return ""
+    seen.add(answer)
+    beside = [answer.__globals__.get(name) for name in answer.__code__.co_names]
+    own = [f for f in beside if isinstance(f, FunctionType) and f.__globals__ is answer.__globals__]
+    try:
+        texts = [*(source(f, seen) for f in own), textwrap.dedent(inspect.getsource(answer))]
+    except (OSError, TypeError):
+        return ""
+    return "\n\n".join(text.strip() + "\n" for text in texts if text)
+
+
+def save(path: str) -> None:
+    """See `labs.save`."""
+    if not _texts:
+        raise ValueError("nothing to save: no answer was checked yet")
+    kept = _read(path) if Path(path).exists() else {}
+    write(path, json.dumps({"format": FORMAT, "answers": kept | _texts}, indent=1))
+
+
+def load(path: str) -> Answers:
+    """See `labs.load`."""
+    answers = Answers(_read(path))
+    for name, text in answers.items():
+        _texts.setdefault(name, text)
+    return answers
+
+
+def write(path: str | os.PathLike[str], text: str) -> None:
+    """Write a file as a whole, or not at all."""
+    draft = Path(f"{path}.{os.getpid()}.draft")
+    draft.write_text(text, encoding="utf-8", newline="")
+    draft.replace(path)
+
+
+def _read(path: str) -> dict[str, str]:
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        if content["format"] == FORMAT and all(type(text) is str for text in content["answers"].values()):
+            return content["answers"]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass
+    raise ValueError(f"path={str(path)!r}: it holds no answers; give a file that `save` wrote, or a new name")

@@ -1,0 +1,155 @@
+"""The best schedule there is, for sizes small enough to look at all that could be better."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from parlab.pipeline.actions import Action
+from parlab.pipeline.bounds import lower_bound, rank_tasks
+from parlab.pipeline.memory import Limit, limit_tables
+from parlab.pipeline.schedule import Schedule
+from parlab.pipeline.search import zb_auto
+from parlab.pipeline.simulate import UNIT_COSTS, Costs, simulate
+
+MOST_RANKS, MOST_MICROBATCHES = 3, 4
+
+
+class State(NamedTuple):
+    """What has been decided. Of each rank: how many F's, I's and W's, and when the last of it ends; when each of its
+    F's and I's ends; and what was run, in the order in which it was decided."""
+
+    done: tuple[tuple[int, int, int], ...]
+    free: tuple[Any, ...]
+    f_end: tuple[tuple[Any, ...], ...]
+    i_end: tuple[tuple[Any, ...], ...]
+    rows: tuple[tuple[Action, ...], ...]
+
+
+def best_schedule(p: int, m: int, costs: Costs = UNIT_COSTS, memory_limit: Limit = None) -> Schedule:
+    """The shortest schedule by makespan of stage r on rank r, among all with full or split backwards within the memory.
+
+    Branch and bound. Microbatches may stay in order, and backwards be split (see `lower_bound`). Of the actions that
+    can come next, the one that would end first, on rank r, ends at C. Some best schedule next runs on r what can start
+    before C, else that action would fit in front of it (Giffler and Thompson, 1960): also where memory is limited, for
+    an F that it keeps out comes after an I or W of the same rank, and an F moves forward only past I's and W's, which
+    give memory back. A branch is cut where its bound is no better than what is known, and where the same actions were
+    done before and nothing that still matters ended later.
+
+    Args:
+        p: at most 3. m: at most 4: beyond that the search takes too long.
+
+    Raises:
+        ValueError: larger sizes, or as of `lower_bound`.
+
+    >>> from parlab.pipeline import best_schedule, simulate, zb_h1
+    >>> costs = Costs(forward=3, backward_input=2, backward_weight=2)
+    >>> simulate(zb_h1(p=3, m=3), costs).makespan, simulate(best_schedule(p=3, m=3, costs=costs), costs).makespan
+    (27, 27)
+    """
+    if p > MOST_RANKS or m > MOST_MICROBATCHES:
+        raise ValueError(f"p={p}, m={m}: all orders can be searched for p ≤ {MOST_RANKS} and m ≤ {MOST_MICROBATCHES}")
+    least = lower_bound(p, m, costs, memory_limit)
+    start = zb_auto(p, m, costs, memory_limit, tries=20, metric="makespan")
+    best, shortest = start.actions, simulate(start, costs).makespan
+    search = _BranchAndBound(p, m, costs, memory_limit)
+    none = ((),) * p
+    stack = [State(((0, 0, 0),) * p, (0,) * p, none, none, none)]
+    while stack and shortest > least:
+        state = stack.pop()
+        if search.bound(state) >= shortest or search.seen_better(state):
+            continue
+        branches = search.branches(state)
+        if not branches:
+            best, shortest = state.rows, max(state.free)
+        stack += sorted(branches, key=search.bound, reverse=True)
+    return Schedule(best, name=f"best possible, {p} ranks, {m} microbatches")
+
+
+class _BranchAndBound:
+    def __init__(self, p: int, m: int, costs: Costs, memory_limit: Limit) -> None:
+        self.p, self.m = p, m
+        names = ("forward", "backward_input", "backward_weight", "transfer")
+        self.forward, self.half, self.weight, self.transfer = (costs.per_stage(name, p) for name in names)
+        self.limits, self.whole, self.rest = limit_tables(memory_limit, p, p)
+        tasks = rank_tasks(p, m, costs, memory_limit)
+        self.f_tail = [[task.tail for task in reversed(of_rank[::3])] for of_rank in tasks]
+        self.i_tail = [[task.tail for task in reversed(of_rank[1::3])] for of_rank in tasks]
+        self.seen: dict[Any, list[tuple[Any, ...]]] = {}
+
+    def ready(self, state: State, r: int) -> tuple[Any, Any]:
+        """When the inputs of the next F and of the next I of a rank are there; None: not before more is decided."""
+        f, i, _ = state.done[r]
+        start: Any = None
+        if f < self.m:
+            if r == 0:
+                start = 0
+            elif f < len(state.f_end[r - 1]):
+                start = state.f_end[r - 1][f] + self.transfer[r - 1]
+        back: Any = None
+        if i < f:
+            if r == self.p - 1:
+                back = 0
+            elif i < len(state.i_end[r + 1]):
+                back = state.i_end[r + 1][i] + self.transfer[r + 1]
+        return start, back
+
+    def branches(self, state: State) -> list[State]:
+        options: list[tuple[Any, int, str, Any]] = []  # (end, rank, kind, start)
+        for r in range(self.p):
+            f, i, w = state.done[r]
+            start, back = self.ready(state, r)
+            if (f - i + 1) * self.whole[r] + (i - w) * self.rest[r] > self.limits[r] + 1e-9:
+                start = None
+            for kind, at, takes in (("I", back, self.half[r]), ("F", start, self.forward[r])):
+                if at is not None:
+                    at = max(at, state.free[r])
+                    options.append((at + takes, r, kind, at))
+            if w < i:
+                options.append((state.free[r] + self.weight[r], r, "W", state.free[r]))
+        if not options:
+            return []
+        first = min(options)
+        return [self.after(state, *option) for option in options if option[1] == first[1] and option[3] < first[0]] or [
+            self.after(state, *first)
+        ]
+
+    def after(self, state: State, end: Any, r: int, kind: str, start: Any) -> State:
+        f, i, w = state.done[r]
+        number = {"F": f, "I": i, "W": w}[kind]
+        return State(
+            _put(state.done, r, (f + (kind == "F"), i + (kind == "I"), w + (kind == "W"))),
+            _put(state.free, r, end),
+            _put(state.f_end, r, (*state.f_end[r], end)) if kind == "F" else state.f_end,
+            _put(state.i_end, r, (*state.i_end[r], end)) if kind == "I" else state.i_end,
+            _put(state.rows, r, (*state.rows[r], Action(kind, r, number))),
+        )
+
+    def bound(self, state: State) -> Any:
+        """No schedule that goes on from here is shorter: a rank has its work to do, what it does next has its tail."""
+        latest = 0
+        for r in range(self.p):
+            f, i, w = state.done[r]
+            free, (start, back) = state.free[r], self.ready(state, r)
+            work = (self.m - f) * self.forward[r] + (self.m - i) * self.half[r] + (self.m - w) * self.weight[r]
+            latest = max(latest, free + work)
+            if start is not None:
+                latest = max(latest, max(free, start) + self.forward[r] + self.f_tail[r][f])
+            if i < self.m:
+                latest = max(latest, max(free, back or 0) + self.half[r] + self.i_tail[r][i])
+        return latest
+
+    def seen_better(self, state: State) -> bool:
+        """Whether the same actions were done before, and nothing that still matters ended later."""
+        matters = list(state.free)
+        for r in range(self.p):
+            matters += state.f_end[r][state.done[r + 1][0] :] if r + 1 < self.p else ()
+            matters += state.i_end[r][state.done[r - 1][1] :] if r else ()
+        known = self.seen.setdefault(state.done, [])
+        if any(all(a <= b for a, b in zip(other, matters, strict=True)) for other in known):
+            return True
+        known.append(tuple(matters))
+        return False
+
+
+def _put(values: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
+    return (*values[:place], value, *values[place + 1 :])

@@ -1,0 +1,74 @@
+"""How much a rank may keep at once: in chunks, or in bytes that shrink between I and W."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from parlab.arguments import amount
+
+Amount = float | Sequence[float]
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """A limit on what a rank keeps of its chunks. A plain number L, wherever a limit is asked for, is `MemoryLimit(L)`:
+    at most L chunks, each counted from its F to its W or B.
+
+    Args:
+        limit: the most that a rank may keep, a number or one a rank, in the unit of the other two.
+        activation: what one chunk keeps from its F on (M_B), a number or one a stage.
+        pending: what is left of it between its I and its W (M_W), at most `activation`, a number or one a stage. None:
+            all of it.
+
+    Raises:
+        ValueError: a negative amount, or more pending than was kept before.
+
+    Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 2 and appendix; its limits of p and 2p
+    activations are `MemoryLimit(p, pending=M_W / M_B)`.
+
+    >>> MemoryLimit(limit=80, activation=10, pending=4).tables(num_ranks=2, num_stages=2)
+    ([80, 80], [10, 10], [4, 4])
+    """
+
+    limit: Amount
+    activation: Amount = 1
+    pending: Amount | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            given = getattr(self, field.name)
+            for value in given if isinstance(given, Sequence) else [given]:
+                if value != math.inf and (value is not None or field.name != "pending"):
+                    amount(field.name, value)
+
+    def tables(self, num_ranks: int, num_stages: int) -> tuple[list[float], list[float], list[float]]:
+        """The limit of each rank, and what a chunk of each stage keeps before and after its I.
+
+        Raises:
+            ValueError: a list of another length, or more pending than was kept before.
+        """
+        limit = _one_each("memory_limit", self.limit, num_ranks, "rank")
+        whole = _one_each("activation", self.activation, num_stages, "stage")
+        rest = whole if self.pending is None else _one_each("pending", self.pending, num_stages, "stage")
+        if any(after > before for after, before in zip(rest, whole, strict=True)):
+            raise ValueError(f"pending={self.pending!r} is more than activation={self.activation!r}: an I only frees")
+        return limit, whole, rest
+
+
+Limit = float | Sequence[float] | MemoryLimit | None
+
+
+def limit_tables(memory_limit: Limit, num_ranks: int, num_stages: int) -> tuple[list[float], list[float], list[float]]:
+    """`MemoryLimit.tables` of what a caller may give: None (no limit), chunks, one number a rank, or a MemoryLimit."""
+    if not isinstance(memory_limit, MemoryLimit):
+        memory_limit = MemoryLimit(math.inf if memory_limit is None else memory_limit)
+    return memory_limit.tables(num_ranks, num_stages)
+
+
+def _one_each(name: str, amount: Amount, number: int, of: str) -> list[float]:
+    amounts = list(amount) if isinstance(amount, Sequence) else [amount] * number
+    if len(amounts) != number:
+        raise ValueError(f"{name} has {len(amounts)} numbers for {number} {of}s: give one a {of}")
+    return amounts

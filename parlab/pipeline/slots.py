@@ -1,0 +1,118 @@
+"""A timetable on a V in slots of one unit: one microbatch's block, repeated, and then moved left."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import accumulate
+
+from parlab.pipeline.actions import Action
+from parlab.pipeline.dependencies import input_from, kept_from
+
+Offsets = list[
+    tuple[int, ...]
+]  # of each rank, where microbatch 0 is done: down the V, up, and its backward down and up
+LENGTH = {"F": 1, "I": 1, "W": 1, "B": 2}  # in slots
+
+
+class Slots:
+    """Which action stands where. It starts as a block of m microbatches, each `period` slots after the one before, with
+    W's in the slots that are left.
+
+    Args:
+        kinds: of the four actions of the block on each rank: `FFII` or `FFBB`.
+
+    Source: Pipeline Parallelism with Controllable Memory (Qi et al., 2024), section 3: repeat, squeeze, reorder.
+    """
+
+    def __init__(self, offsets: Offsets, kinds: str, m: int, period: int = 6) -> None:
+        self.last = 2 * len(offsets) - 1
+        self.ranks: list[dict[int, Action]] = [{} for _ in offsets]  # slot -> action; a B stands in both of its slots
+        self.slot: dict[Action, int] = {}
+        for r, starts in enumerate(offsets):
+            for kind, stage, start in zip(kinds, (r, self.last - r, self.last - r, r), starts, strict=True):
+                for i in range(m):
+                    self._put(Action(kind, stage, i), start + period * i)
+            self._place_weights(r)
+        self.peak = max(max(self._kept(r)) for r in range(len(offsets)))
+
+    def _rank(self, action: Action) -> int:
+        return min(action.stage, self.last - action.stage)
+
+    def _put(self, action: Action, slot: int) -> None:
+        self.slot[action] = slot
+        for taken in range(slot, slot + LENGTH[action.kind]):
+            self.ranks[self._rank(action)][taken] = action
+
+    def _advance(self, action: Action, first: int) -> int:
+        """Move an action to where it fits, from the slot `first` on, if that is earlier; returns its slot."""
+        row, slot, length = self.ranks[self._rank(action)], self.slot[action], LENGTH[action.kind]
+        for taken in range(slot, slot + length):
+            del row[taken]
+        while first < slot and any(first + i in row for i in range(length)):
+            first += 1
+        self._put(action, min(first, slot))
+        return self.slot[action]
+
+    def _place_weights(self, r: int) -> None:
+        row, pending = self.ranks[r], deque[Action]()
+        slot, last = 0, max(row)
+        while slot <= last or pending:
+            if slot in row and row[slot].kind == "I":
+                pending.append(row[slot]._replace(kind="W"))
+            elif slot not in row and pending:
+                self._put(pending.popleft(), slot)
+            slot += 1
+
+    def _kept(self, r: int) -> list[int]:
+        """Chunks kept in each slot, from an F on, until its W or B has ended."""
+        changes = [0] * (max(self.ranks[r]) + 2)
+        for action in set(self.ranks[r].values()):
+            if action.kind == "F":
+                changes[self.slot[action]] += 1
+            elif action.kind != "I":
+                changes[self.slot[action] + LENGTH[action.kind]] -= 1
+        return list(accumulate(changes))
+
+    def _ready(self, action: Action) -> int:
+        """The first slot in which its inputs are there."""
+        needed = [kept_from(action), *input_from(action, self.last)]
+        return max((self.slot[a] + LENGTH[a.kind] for a in needed if a in self.slot), default=0)
+
+    def _in_order(self) -> list[tuple[Action, int]]:
+        return sorted(self.slot.items(), key=lambda item: (item[1], item[0].stage))
+
+    def squeeze(self, peak: int) -> None:
+        """Move each action, the earliest first, to the first free slot in which it is ready and its rank keeps no more
+        than `peak` chunks."""
+        kept = [self._kept(r) for r in range(len(self.ranks))]
+        for action, slot in self._in_order():
+            of_rank, first = kept[self._rank(action)], self._ready(action)
+            if action.kind == "F":
+                first = next((s + 1 for s in range(slot - 1, first - 1, -1) if of_rank[s] >= peak), first)
+            earlier = self._advance(action, first)
+            change = {"F": 1, "I": 0}.get(action.kind, -1)
+            behind = LENGTH[action.kind] if change < 0 else 0
+            for s in range(earlier + behind, slot + behind):
+                of_rank[s] += change
+
+    def let_go(self) -> None:
+        """After a rank's last F memory does not matter: take its W's out, and move its I's up."""
+        ends = [max(slot for slot, action in row.items() if action.kind == "F") for row in self.ranks]
+        for action, slot in self._in_order():
+            end = ends[self._rank(action)]
+            if action.kind == "W" and slot > end:
+                del self.ranks[self._rank(action)][self.slot.pop(action)]
+        for action, slot in self._in_order():
+            end = ends[self._rank(action)]
+            if action.kind == "I" and slot > end:
+                self._advance(action, max(self._ready(action), end + 1))
+
+    def rows(self) -> list[list[Action]]:
+        """The actions of each rank, in order."""
+        return [[row[s] for s in sorted(row) if self.slot[row[s]] == s] for row in self.ranks]
+
+    def squeezed(self, peak: int) -> list[list[Action]]:
+        """The order of the F's and I's within `peak` chunks: the W's find their places when it is timed."""
+        self.squeeze(peak)
+        self.let_go()
+        return [[action for action in row if action.kind != "W"] for row in self.rows()]

@@ -1,0 +1,129 @@
+"""Double ring: K/V go around the ring of a node, while those for the next turn come from the node before.
+
+A plain ring crosses the slow link between two nodes in every hop. Here that link has a whole turn of the inner ring's
+time for each transfer, and all ranks of a node use their links to the next at once.
+
+Source: Gu et al. 2024, "LoongTrain: Efficient Training of Long-Sequence LLMs with Head-Context Parallelism", section 4.
+"""
+
+from __future__ import annotations
+
+from parlab.arrays import Array, namespace
+from parlab.nn.attention import accumulator_dtype, check_gradient, row_dot
+from parlab.sequence.attend import agreement, attend, attend_backward, checked, grid, narrowed, nothing_attended
+from parlab.sequence.costs import AttentionShape, RankCost
+from parlab.sequence.ring import Pair, around, around_backward
+from parlab.sequence.schedule import RingSchedule
+from parlab.world import Comm
+
+
+def double_ring_attention(
+    comm: Comm,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    ranks_per_node: int | None = None,
+    causal: bool = False,
+    layout: str = "contiguous",
+    scale: float | None = None,
+) -> tuple[Array, Array]:
+    """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and
+    `ranks_per_node`: how many consecutive ranks share a node; it divides P. None: all do, and the inner ring is all.
+
+    Raises:
+        ValueError: shapes, a layout or a node that do not fit, before any message.
+        MismatchError: another rank was told another layout, `causal` or scale.
+
+    >>> import numpy as np
+    >>> from parlab import per_rank, run
+    >>> from parlab.sequence import shard
+    >>> pieces = per_rank(shard(np.ones((1, 2, 8, 4)), 4))
+    >>> out, lse = run(double_ring_attention, 4, pieces, pieces, pieces, ranks_per_node=2, causal=True).results[3]
+    >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 3 owns tokens 6 and 7
+    [7, 8]
+    """
+    checked(comm, q, k, v, scale, layout)
+    ranks_per_node = comm.size if ranks_per_node is None else ranks_per_node
+    node, between = grid(comm, "ranks_per_node", ranks_per_node)
+    label = agreement("double ring", causal=causal, layout=layout, ranks_per_node=ranks_per_node, scale=scale)
+    out, lse = nothing_attended(q)  # [B, H, S/P, D], [B, H, S/P]
+    comm.hold("q, k, v", q, k, v)
+    comm.hold("out, lse", out, lse)
+    schedule = RingSchedule(comm.rank, comm.size)
+
+    def turn(home: int, k: Array, v: Array) -> None:
+        def visit(local: int, k: Array, v: Array) -> None:
+            blocks = schedule.blocks(home * node.size + local, q.shape[2], layout, causal=causal)
+            attend(comm, blocks, q, k, v, out, lse, scale=scale)
+
+        around(node, k, v, visit, label)  # K/V of all ranks of the node `home`
+
+    around(between, k, v, turn, label)  # the next node's are posted before a turn
+    return narrowed([out], [q])[0], lse
+
+
+def double_ring_attention_backward(
+    comm: Comm,
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    *,
+    ranks_per_node: int | None = None,
+    causal: bool = False,
+    layout: str = "contiguous",
+    scale: float | None = None,
+) -> tuple[Array, Array, Array]:
+    """Gradients `(dq, dk, dv)` of this rank's shards; arguments as `ring_attention_backward`, and `ranks_per_node`.
+
+    In each turn dK/dV of one node's K/V are summed over this node, and then over the nodes on their way home.
+
+    Raises: as the forward.
+    """
+    checked(comm, q, k, v, scale, layout)
+    check_gradient(dout, q, out, lse)
+    ranks_per_node = comm.size if ranks_per_node is None else ranks_per_node
+    node, between = grid(comm, "ranks_per_node", ranks_per_node)
+    label = agreement("double ring back", causal=causal, layout=layout, ranks_per_node=ranks_per_node, scale=scale)
+    delta = row_dot(dout, out)  # [B, H, S/P]
+    dq = namespace(q).zeros(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S/P, D]
+    comm.hold("q, k, v", q, k, v)
+    comm.hold("dout, out, lse", dout, out, lse, delta)
+    comm.hold("dq, dk, dv", dq)
+    schedule = RingSchedule(comm.rank, comm.size)
+
+    def turn(home: int, k: Array, v: Array) -> Pair:
+        def visit(local: int, k: Array, v: Array) -> Pair:
+            blocks = schedule.blocks(home * node.size + local, q.shape[2], layout, causal=causal)
+            return attend_backward(comm, blocks, dout, q, k, v, lse, delta, dq, scale=scale)
+
+        return around_backward(node, k, v, visit, label)
+
+    dk, dv = around_backward(between, k, v, turn, label)  # [B, G, S/P, D]
+    return narrowed((dq, dk, dv), (q, k, v))
+
+
+def double_ring_cost(
+    shape: AttentionShape, size: int, rank: int = 0, *, ranks_per_node: int | None = None, backward: bool = False
+) -> RankCost:
+    """What every `rank` sends and holds: forward as much as in a plain ring, but between nodes only once a turn.
+
+    P/n turns of n − 1 hops and P/n − 1 between nodes of n ranks: P − 1. Backward each turn brings dK/dV back to
+    where it began, n hops, and P/n more bring them home.
+
+    >>> double_ring_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4, ranks_per_node=2)[:2]
+    (3, 786432)
+    """
+    inside = ranks_per_node or size
+    nodes = size // inside
+    c = shape.S // size
+    held = c * (shape.own(backward=backward) + shape.sums(backward=backward))
+    held += c * (min(nodes - 1, 2) + min(inside - 1, 2)) * shape.kv  # attended and arriving, of each ring
+    if not backward:
+        return RankCost(size - 1, c * (size - 1) * shape.kv, held)
+    back = (nodes * inside if inside > 1 else 0) + (nodes if nodes > 1 else 0)
+    held += c * (min(inside, 2) + (2 if nodes > 1 else 0)) * shape.dkv  # added to and arriving, of each ring
+    return RankCost(size - 1 + back, c * ((size - 1) * shape.kv + back * shape.dkv), held)

@@ -1,0 +1,85 @@
+"""The lab's own text, and the attention maps of a small Llama that was trained on it.
+
+The maps are stored as `tools/train_lab_attention.py` wrote them, so that they are the same on every machine: the lower
+triangle of each, a byte a weight, its square root in 127 parts.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from functools import cache
+from importlib.resources import files
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import parlab.arrays
+from parlab.arrays import Array, namespace
+from parlab.sequence.text_split import unit_ends
+
+TEXT, MAPS = "scribes.txt", "scribes_attention.safetensors.z"
+PARTS = 127
+
+
+class LabAttention(NamedTuple):
+    """A text and how a model looked at it.
+
+    Attributes:
+        words: S words and punctuation marks, with the spaces behind them; joined they are the text.
+        text: of 2 kB.
+        weights: `[H, S, S]`, head, query, key; causal, rows of sum 1, float32.
+        sentences: where each sentence ends, in words.
+    """
+
+    words: list[str]
+    text: str
+    weights: Array
+    sentences: list[int]
+
+
+def lab_attention(layer: int = 1, *, xp: Any = None) -> LabAttention:
+    """The lab's text, and its four attention maps in `layer`, 0 or 1, of a Llama with two.
+
+    Raises:
+        ValueError: there is no such layer.
+
+    >>> lab = lab_attention()
+    >>> lab.words[:4], lab.weights.shape[0], "".join(lab.words) == lab.text
+    (['The ', 'abbot ', 'of ', 'Orrin '], 4, True)
+    """
+    if layer not in (0, 1):
+        raise ValueError(f"layer={layer!r}: the model has the layers 0 and 1")
+    text = (files("parlab.sequence") / "data" / TEXT).read_text(encoding="utf-8")
+    words = words_of(text)
+    xp = xp or parlab.arrays.default_namespace()
+    weights = parlab.arrays.asarray(_stored(len(words))[layer], xp, xp.float32)
+    word_at = dict(zip(accumulate(map(len, words)), range(1, len(words) + 1), strict=True))  # by its last character
+    return LabAttention(words, text, weights, [word_at[end] for end in unit_ends(text)])
+
+
+def words_of(text: str) -> list[str]:
+    """Words and punctuation marks, each with the spaces behind it.
+
+    >>> words_of("The well, Ilse!")
+    ['The ', 'well', ', ', 'Ilse', '!']
+    """
+    return re.findall(r"(?:[\w'’]+|[^\w\s])\s*", text)
+
+
+@cache
+def _stored(S: int) -> list[Array]:
+    """`[H, S, S]` of each layer, as NumPy reads them."""
+    from safetensors.numpy import load
+
+    stored = load(zlib.decompress((files("parlab.sequence") / "data" / MAPS).read_bytes()))
+    maps = []
+    for layer in sorted(stored):
+        triangle = stored[layer]  # [H, S(S+1)/2]
+        xp = namespace(triangle)
+        roots = xp.zeros((triangle.shape[0], S, S))
+        for query in range(S):
+            before = query * (query + 1) // 2
+            roots[:, query, : query + 1] = triangle[:, before : before + query + 1] / PARTS
+        weights = roots**2
+        maps.append(weights / xp.sum(weights, axis=-1, keepdims=True))
+    return maps

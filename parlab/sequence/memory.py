@@ -1,0 +1,193 @@
+"""How much a block keeps for its backward when its sequence is spread over ranks: five levels.
+
+Under context parallelism a forward that runs again sends its messages again. So between "keep all" and "keep the input
+alone" lies a level that makes all products again, and keeps what the messages brought.
+
+Source: Chen et al. 2016, "Training deep nets with sublinear memory cost"; to keep attention's output and lse: Li et al.
+2023, "DistFlashAttn", section 3.3.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any, NamedTuple, cast
+
+from parlab.arrays import Array, asarray, namespace, nbytes, to_numpy
+from parlab.nn.activation import swiglu
+from parlab.nn.config import LlamaConfig
+from parlab.nn.counting import arrays_in
+from parlab.nn.formulas import block_flops, block_kept_bytes
+from parlab.nn.layers import Block, Core, SelfAttention, split_heads
+from parlab.nn.stage import Gradients, Stage
+from parlab.sequence.costs import attention_flops, unmasked_pairs
+from parlab.world import Comm, Link
+
+KEPT = "kept activations"
+AGAIN = "again"  # the computation that makes what was not kept
+PCIE = Link(latency=10e-6, bandwidth=25e9)  # to host memory: PCIe 4.0 with 16 lanes, as measured
+
+
+class MemoryLevel(NamedTuple):
+    """What a level does."""
+
+    keeps: str
+    makes_again: str
+
+
+MEMORY_LEVELS = {
+    "none": MemoryLevel("everything", "nothing"),
+    "low": MemoryLevel("what took a product or a message", "normed inputs and the MLP's hidden: no product"),
+    "medium": MemoryLevel("the input, attention's output and its lse", "all products outside attention: no message"),
+    "high": MemoryLevel("the input", "everything, with its messages"),
+    "extreme": MemoryLevel("nothing: the input is moved to the host", "everything, with its messages"),
+}
+
+
+class CheckpointedBlock(Stage):
+    """A decoder block that keeps what its level says; its gradients are the same at every level, to the bit.
+
+    Args:
+        comm: notes the flops of the projections ("block", and `AGAIN` for those made again) and holds what is kept.
+        block: `parlab.nn.llama.decoder_block(..., core=Core(partial(ring_attention, comm, ...), ...))`, for example.
+        level: one of `MEMORY_LEVELS`.
+        host: the way to the slower place of level extreme.
+
+    Raises:
+        ValueError: there is no such level.
+    """
+
+    def __init__(self, comm: Comm, block: Block, level: str = "none", host: Link = PCIE) -> None:
+        check_level(level)
+        self.comm, self.block, self.level, self.host = comm, block, level, host
+        self.weights, self.weight_names = block.weights, block.weight_names
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        """`(y, kept)`: `[B, S/P, E]` -> the same."""
+        with self.comm.compute("block", flops=self._flops(x)):
+            y, cache = self.block.forward(x)
+        attention, mlp = cache["attention"], cache["mlp"]
+        kept: Any = cache
+        if self.level == "low":
+            kept = cache | {"attention": attention._replace(x=None), "mlp": mlp._replace(x=None, hidden=None)}
+        elif self.level == "medium":
+            kept = x, attention.merged, attention.lse
+        elif self.level == "high":
+            kept = x
+        elif self.level == "extreme":
+            self._move(x)
+            return y, to_numpy(x).copy()
+        self._hold(kept)
+        return y, kept
+
+    def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
+        """`(dx, pending)`, after what was not kept has been made again."""
+        cache = self._again(cache, namespace(dy))
+        with self.comm.compute("block backward: input", flops=self._flops(dy)):
+            return self.block.backward_input(dy, cache)
+
+    def backward_weight(self, pending: Any) -> Gradients:
+        """The block's gradients."""
+        with self.comm.compute("block backward: weights", flops=self._flops(pending["mlp_norm"][0])):
+            return self.block.backward_weight(pending)
+
+    def _again(self, kept: Any, xp: Any) -> dict[str, Any]:
+        """The whole cache."""
+        block = self.block
+        if self.level == "none":
+            return kept
+        if self.level == "low":
+            with self.comm.compute(AGAIN):
+                attention_x, mlp_x = (
+                    block.parts[f"{name}_norm"].forward(kept[f"{name}_norm"].x)[0] for name in ("attention", "mlp")
+                )
+                mlp = kept["mlp"]._replace(x=mlp_x, hidden=swiglu(kept["mlp"].gate, kept["mlp"].up)[0])
+            cache = kept | {"attention": kept["attention"]._replace(x=attention_x), "mlp": mlp}
+        elif self.level == "medium":
+            x, merged, lse = kept
+            block = _replayed(block, merged, lse)
+            with self.comm.compute(AGAIN, flops=self._flops(x)):
+                cache = block.forward(x)[1]
+            cache["attention"] = cache["attention"]._replace(merged=merged)
+        else:
+            if self.level == "extreme":
+                kept = asarray(kept, xp)
+                self._move(kept)
+            with self.comm.compute(AGAIN, flops=self._flops(kept)):
+                cache = block.forward(kept)[1]
+        self._hold(cache)
+        return cache
+
+    def _move(self, x: Array) -> None:
+        self.comm.compute("to or from the host", seconds=self.host.picoseconds(nbytes(x)) / 1e12)
+
+    def _hold(self, kept: Any) -> None:
+        """Count all of it but the rotary tables, which all blocks share."""
+        if isinstance(kept, dict):
+            kept = kept | {"attention": kept["attention"]._replace(tables=None)}
+        self.comm.hold(KEPT, *arrays_in(kept))
+
+    def _flops(self, x: Array) -> int:
+        """Of the seven projections of `x [B, S/P, E]`: forward, or either part of the backward."""
+        matrices = [self.weights[name] for name in self.weight_names if self.weights[name].ndim == 2]
+        return sum(2 * x.shape[0] * x.shape[1] * matrix.shape[0] * matrix.shape[1] for matrix in matrices)
+
+
+def level_bytes(config: LlamaConfig, B: int, S: int, size: int, level: str, itemsize: int = 4) -> int:
+    """Bytes that one block keeps on each rank from its forward to its backward, S/P tokens a rank.
+
+    In a step of L blocks the peak is that of level none less (L − 1) times what a block keeps less: the block whose
+    backward runs has everything back.
+
+    >>> config = LlamaConfig(vocab_size=8, hidden_size=64, intermediate_size=128, num_hidden_layers=1,
+    ...                      num_attention_heads=4)
+    >>> [level_bytes(config, 1, 64, 4, level) for level in MEMORY_LEVELS]
+    [57728, 41344, 8448, 4096, 0]
+    """
+    check_level(level)
+    items = block_kept_bytes(config, B, S // size, itemsize)
+    dropped = ("attention.x", "mlp.x", "mlp.hidden")
+    kept = {
+        "none": tuple(items),
+        "low": tuple(name for name in items if name not in dropped),
+        "medium": ("attention_norm.x", "attention.merged", "attention.lse"),
+        "high": ("attention_norm.x",),
+        "extreme": (),
+    }
+    return sum(items[name] for name in kept[level])
+
+
+def level_flops(
+    config: LlamaConfig, B: int, S: int, size: int, level: str, layout: str = "zigzag", *, causal: bool = True
+) -> list[int]:
+    """The products that each rank makes again for one block, in a ring; high and extreme send `bytes_sent` again too.
+
+    >>> config = LlamaConfig(vocab_size=8, hidden_size=64, intermediate_size=128, num_hidden_layers=1,
+    ...                      num_attention_heads=4)
+    >>> [level_flops(config, 1, 64, 4, level)[0] for level in MEMORY_LEVELS]
+    [0, 0, 1310720, 1443840, 1443840]
+    """
+    check_level(level)
+    projections = sum(f.forward for name, f in block_flops(config, B, S // size).items() if name != "attention")
+    H, D = config.num_attention_heads, config.head_dim
+    attention = [attention_flops(pairs, B, H, D) for pairs in unmasked_pairs(S, size, layout, causal=causal)]
+    again = {"none": (0, 0), "low": (0, 0), "medium": (1, 0)}.get(level, (1, 1))
+    return [again[0] * projections + again[1] * flops for flops in attention]
+
+
+def check_level(level: str) -> None:
+    """Refuse a level that does not exist.
+
+    Raises:
+        ValueError: so it is.
+    """
+    if level not in MEMORY_LEVELS:
+        raise ValueError(f"level={level!r}: use one of {', '.join(MEMORY_LEVELS)}")
+
+
+def _replayed(block: Block, merged: Array, lse: Array) -> Block:
+    """The block with a core that knows its result already."""
+    replayed, attention = copy(block), cast(SelfAttention, copy(block.attention))
+    out = split_heads(merged, attention.head_dim)
+    attention.core = Core(lambda q, k, v: (out, lse), attention.core.backward)
+    replayed.attention = attention
+    return replayed

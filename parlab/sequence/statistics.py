@@ -1,0 +1,137 @@
+"""The gradients' mean over the ranks of a sequence, and what a run of them did, in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parlab.arrays import namespace
+from parlab.world import Comm, Run, Timeline, Transfer
+from parlab.world.values import Value, checked, leaves
+
+GRADIENTS = "all_reduce"  # what gradients travel in; attention across ranks never does
+ATTEND = "attend"  # how the names of its computations begin
+
+
+def synchronise_gradients(comm: Comm, gradients: Value) -> Value:
+    """The mean of the ranks' gradients, the same on all of them to the bit. One all-reduce for each dtype.
+
+    Right where each rank's loss is the mean over its own tokens, and all have as many.
+
+    Args:
+        comm: the ranks that share a sequence; every one of them calls this.
+        gradients: nested dicts, lists and tuples of floating arrays, of the same form on every rank.
+
+    Returns:
+        New arrays, nested the same way.
+
+    Raises:
+        ValueError: something else than floating arrays.
+        MismatchError: another rank's gradients have another number of elements or another dtype.
+
+    >>> import numpy as np
+    >>> from parlab import per_rank, run
+    >>> shares = per_rank([{"w": np.ones(2)}, {"w": np.zeros(2)}])
+    >>> run(synchronise_gradients, 2, shares).results
+    [{'w': array([0.5, 0.5])}, {'w': array([0.5, 0.5])}]
+    """
+    gradients = checked(gradients, "gradients")
+    arrays = list(leaves(gradients))
+    for x in arrays:
+        if not namespace(x).isdtype(x.dtype, "real floating"):
+            raise ValueError(f"gradients has an array of {x.dtype}: a mean needs floating numbers")
+    means = list(arrays)
+    for dtype in dict.fromkeys(str(x.dtype) for x in arrays):
+        places = [place for place, x in enumerate(arrays) if str(x.dtype) == dtype]
+        xp = namespace(arrays[places[0]])
+        flat = xp.concat([xp.reshape(arrays[place], (-1,)) for place in places])
+        mean = comm.all_reduce(flat) / comm.size
+        for place in places:
+            shape, size = arrays[place].shape, arrays[place].size
+            means[place], mean = xp.reshape(mean[:size], shape), mean[size:]
+    return _filled(gradients, iter(means))
+
+
+def _filled(form: Value, arrays: Iterator[Any]) -> Value:
+    """The nesting of `form` with other arrays, in the order of `leaves`."""
+    if isinstance(form, dict):
+        return {key: _filled(form[key], arrays) for key in sorted(form)}
+    if isinstance(form, tuple | list):
+        return type(form)([_filled(item, arrays) for item in form])
+    return next(arrays)
+
+
+@dataclass(frozen=True)
+class SequenceStatistics:
+    """What a run of attention across ranks did; lists have an item a rank, times are in picoseconds.
+
+    Attributes:
+        chunks: blocks of attention that it computed (computations named attend...), forward and backward.
+        attention_bytes: bytes sent in all messages but those of all-reduces.
+        gradient_bytes: bytes sent in all-reduces, as `synchronise_gradients` does.
+        attention_time: time in which at least one of the first messages left or reached it.
+        gradient_time: time in which at least one of the second did.
+        reuse: of all ranks' chunks, the share that found its K/V there: between the start of the one before and its
+            own start no message of attention had arrived. A ring reuses its own K/V alone: 1/P of all, unmasked.
+        efficiency: time computing over the makespan, in the mean over the ranks.
+        peak_bytes: the most bytes held at once.
+    """
+
+    chunks: list[int]
+    attention_bytes: list[int]
+    gradient_bytes: list[int]
+    attention_time: list[int]
+    gradient_time: list[int]
+    reuse: float
+    efficiency: float
+    peak_bytes: list[int]
+
+
+def sequence_statistics(run: Run | Timeline) -> SequenceStatistics:
+    """The statistics of a run, from what its timeline recorded; of `run.on(cluster)` for other hardware.
+
+    >>> import numpy as np
+    >>> import parlab
+    >>> from parlab.sequence import ring_attention
+    >>> x = np.ones((1, 1, 4, 8))
+    >>> found = sequence_statistics(parlab.run(ring_attention, 4, x, x, x))
+    >>> found.chunks, found.attention_bytes, found.gradient_bytes, found.reuse
+    ([4, 4, 4, 4], [1536, 1536, 1536, 1536], [0, 0, 0, 0], 0.25)
+    """
+    timeline = run.timeline if isinstance(run, Run) else run
+    ranks = range(timeline.size)
+    travelled = [t for t in timeline.transfers if t.src != t.dst]
+    attention = [t for t in travelled if t.name != GRADIENTS]
+    gradients = [t for t in travelled if t.name == GRADIENTS]
+    starts: list[list[int]] = [[] for _ in ranks]
+    for span in timeline.computes:
+        if span.name.startswith(ATTEND):
+            starts[span.rank].append(span.start)
+    there = 0
+    for rank in ranks:
+        arrivals = [t.end for t in attention if t.dst == rank]
+        for before, start in zip([-1, *starts[rank]], starts[rank], strict=False):
+            there += not any(before < arrival <= start for arrival in arrivals)
+    chunks = [len(of_rank) for of_rank in starts]
+    busy = sum(timeline.busy(rank) for rank in ranks)
+    return SequenceStatistics(
+        chunks,
+        [sum(t.nbytes for t in attention if t.src == rank) for rank in ranks],
+        [sum(t.nbytes for t in gradients if t.src == rank) for rank in ranks],
+        [_time_in(attention, rank) for rank in ranks],
+        [_time_in(gradients, rank) for rank in ranks],
+        there / max(sum(chunks), 1),
+        busy / max(timeline.size * timeline.makespan, 1),
+        [timeline.peak_bytes(rank) for rank in ranks],
+    )
+
+
+def _time_in(transfers: Sequence[Transfer], rank: int) -> int:
+    """How long at least one of them was under way, from or to `rank`."""
+    total = last = 0
+    for t in transfers:  # by start
+        if rank in (t.src, t.dst):
+            total += max(t.end - max(t.start, last), 0)
+            last = max(last, t.end)
+    return total

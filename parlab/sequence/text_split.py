@@ -1,0 +1,94 @@
+"""A text cut where a sentence or a paragraph ends."""
+
+from __future__ import annotations
+
+import re
+from itertools import accumulate
+
+from parlab.sequence.balance import even_stops
+from parlab.sequence.chunks import Chunk, check_counts, deal
+
+ABBREVIATIONS = ("Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Fig", "vs", "cf", "e.g", "i.e", "[A-HJ-Z]")  # and initials
+NO_ABBREVIATION = "".join(rf"(?<!\b{word})" for word in ABBREVIATIONS)
+BLANK_LINE = r"\n\s*\n\s*"
+ENDS = {  # what a unit ends with, spaces included
+    "sentence": re.compile(rf"{NO_ABBREVIATION}[.!?…]+[\"'”’»)\]]*\s+|[。！？]+[”」』]?\s*|{BLANK_LINE}"),
+    "paragraph": re.compile(BLANK_LINE),
+}
+
+
+def split_by_text(text: str, ranks: int, limit: int, unit: str = "sentence") -> list[Chunk]:
+    """One chunk a rank, or as many as the limit takes, of whole sentences or paragraphs; the longest is the shortest.
+
+    Positions, lengths and the limit are bytes of the UTF-8 text. A unit longer than the limit is cut after a word, a
+    word longer than the limit after a character. With more ranks than units the last ranks get no chunk.
+
+    Args:
+        text: any.
+        ranks: how many.
+        limit: the most bytes in a chunk.
+        unit: sentence: up to `.`, `!` or `?` and what closes it, unless it ends an abbreviation or a small letter
+            follows; or paragraph: up to a blank line, which always ends a sentence too.
+
+    Raises:
+        ValueError: an empty text, another unit, a number below 1, or a character longer than the limit.
+
+    >>> text = "Mr. Holm lit the lamp. Nobody came! Why? It rained."
+    >>> [text[chunk.start : chunk.stop] for chunk in split_by_text(text, ranks=2, limit=30)]
+    ['Mr. Holm lit the lamp. ', 'Nobody came! Why? It rained.']
+    """
+    check_counts(ranks=ranks, limit=limit)
+    ends = unit_ends(text, unit)
+    sizes: list[int] = []
+    for start, stop in zip([0, *ends], ends, strict=False):
+        sizes += _pieces(text[start:stop], limit)
+    needed = len(_packed(sizes, limit))
+    before = list(accumulate(sizes, initial=0))
+    return deal([before[stop] for stop in even_stops(sizes, max(needed, min(ranks, len(sizes))))], ranks)
+
+
+def unit_ends(text: str, unit: str = "sentence") -> list[int]:
+    """Where each sentence or paragraph ends, in characters, with the spaces behind it; the last is the text's end.
+
+    Raises:
+        ValueError: an empty text, or another unit.
+
+    >>> unit_ends("One. Two, e.g. three. Four")
+    [5, 22, 26]
+    """
+    if unit not in ENDS:
+        raise ValueError(f"unit={unit!r}: use one of {', '.join(ENDS)}")
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"text={text!r:.60}: a string with at least one character is needed")
+    ends = []
+    for found in ENDS[unit].finditer(text):
+        goes_on = text[found.end() : found.end() + 1].islower() and found[0].count("\n") < 2
+        if not goes_on and text[: found.end()].strip():
+            ends.append(found.end())
+    return ends if ends and ends[-1] == len(text) else [*ends, len(text)]
+
+
+def _pieces(unit: str, limit: int) -> list[int]:
+    """Bytes of the unit or, where it is longer than the limit, of the runs of words that are not."""
+    if _size(unit) <= limit:
+        return [_size(unit)]
+    sizes: list[int] = []
+    for word in re.findall(r"\S+\s*|\s+", unit):
+        sizes += [_size(word)] if _size(word) <= limit else map(_size, word)
+    if max(sizes) > limit:
+        raise ValueError(f"limit={limit}: the text has a character of {max(sizes)} bytes")
+    return _packed(sizes, limit)
+
+
+def _packed(sizes: list[int], limit: int) -> list[int]:
+    """Neighbours joined for as long as they stay within the limit."""
+    packed = [0]
+    for size in sizes:
+        if packed[-1] + size > limit:
+            packed.append(0)
+        packed[-1] += size
+    return packed
+
+
+def _size(text: str) -> int:
+    return len(text.encode())

@@ -1,0 +1,221 @@
+"""A ring collective by blocks: which ranks' numbers are summed in which block, step by step, as its messages say."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+
+from parlab.views.drawing import marks, theme
+from parlab.views.drawing.film import Film, Span, chips, steps_of, wrapped
+from parlab.views.drawing.lanes import lane_height, name_lanes, timeline_of
+from parlab.views.drawing.picture import Picture, plot, png, title
+from parlab.world import Run, Timeline
+
+LABEL = re.compile(r"(add|take) block (\d+)")
+MOST_RANKS = 8
+HALF = 0.3  # of a lane: half the height of a block
+COLUMN = 0.9  # of a column: the width of a block
+PLACE = "#EEEEEE"  # of a block, as far as nobody's numbers are in it
+
+Cell = tuple[Span, float, tuple[int, ...]]  # a place, its lane, and the ranks whose numbers are in it
+Sums = list[list[tuple[int, ...]]]  # for each rank and block, whose numbers are in it, in the order of the sum
+
+
+class Move(NamedTuple):
+    """A message: `src` sends `block`, which holds `ranks`, to `dst`, which adds its own or takes it as it is."""
+
+    src: int
+    dst: int
+    block: int
+    adds: bool
+    ranks: tuple[int, ...]
+
+
+class Blocks(NamedTuple):
+    """What was moved in each step, and what every rank held before the first and after each."""
+
+    name: str
+    steps: list[list[Move]]
+    sums: list[Sums]
+
+
+def labelled(shown: Timeline) -> bool:
+    """Whether the messages of a run say which blocks they carry."""
+    return any(LABEL.fullmatch(str(transfer.label)) for transfer in shown.transfers)
+
+
+def blocks_of(run: Run | Timeline) -> Blocks:
+    """Read from the messages' labels what each block is the sum of.
+
+    Raises:
+        ValueError: no run of one ring collective on 2 to 8 ranks.
+    """
+    shown = timeline_of(run)
+    size, rows = (
+        shown.size,
+        [[t for t in shown.transfers if t.src == rank and t.dst != rank] for rank in range(shown.size)],
+    )
+    found = [[LABEL.fullmatch(str(t.label)) for t in row] for row in rows]
+    ring = all(t.dst == (rank + 1) % size for rank, row in enumerate(rows) for t in row)
+    adds = sum(match is not None and match[1] == "add" for match in found[0])
+    right = {(0, size - 1), (size - 1, 0), (size - 1, size - 1)}
+    if not (ring and all(map(all, found)) and (adds, len(found[0]) - adds) in right and 2 <= size <= MOST_RANKS):
+        raise ValueError(
+            f"run={run!r:.60}: must be the run of one ring all_reduce, reduce_scatter or all_gather, and nothing else, "
+            f"on 2 to {MOST_RANKS} ranks"
+        )
+    held: Sums = [[(rank,) if adds or rank == block else () for block in range(size)] for rank in range(size)]
+    steps, sums = [], [held]
+    for number in range(len(rows[0])):
+        moves = []
+        for rank in range(size):
+            how, block = found[rank][number].groups()  # type: ignore[union-attr]
+            moves.append(Move(rank, rows[rank][number].dst, int(block), how == "add", held[rank][int(block)]))
+        held = [list(row) for row in held]
+        for move in moves:
+            own = held[move.dst][move.block] if move.adds else ()
+            held[move.dst][move.block] = move.ranks + own
+        steps.append(moves)
+        sums.append(held)
+    return Blocks(rows[0][0].name.replace("_", "-"), steps, sums)
+
+
+def all_reduce_steps(run: Run | Timeline) -> Picture:
+    """Draw what a ring collective did, a rank a row and a step a column: the block that came, and the sum it is now.
+
+    A frame marks a block in which all ranks' numbers are.
+
+    Args:
+        run: of one ring `all_reduce`, `reduce_scatter` or `all_gather` on 2 to 8 ranks.
+
+    Raises:
+        ValueError: another run.
+    """
+    done = blocks_of(run)
+    size, columns = len(done.sums[0]), len(done.steps)
+    headline = _headline(done)
+    came = {(move.dst, step): move.block for step, moves in enumerate(done.steps) for move in moves}
+    spans = {(rank, step): Span(step, step + COLUMN) for rank in range(size) for step in range(columns)}
+    now = {(rank, step): done.sums[step + 1][rank][came[rank, step]] for rank, step in spans}
+    said = {place: f"block {came[place]}: {_sum(ranks)}" for place, ranks in now.items()}
+    rows = [f"rank {rank}: " + ", ".join(said[rank, step] for step in range(columns)) for rank in range(size)]
+    figure, axes = plot("\n".join([headline, *rows]), 1.3 + max(0.62, lane_height(size)) * size, top=0.7)
+    axes.set_xlim(0, columns)
+    name_lanes(axes, list(range(size)))
+    axes.spines["bottom"].set_visible(False)
+    axes.set_xticks([step + COLUMN / 2 for step in range(columns)], [_column(done, step) for step in range(columns)])
+    axes.tick_params(axis="x", length=0)
+    heads = [[said[place], f"block {came[place]}", str(came[place])] for place in spans]
+    lanes = [rank for rank, _ in spans]
+    marks.labels(axes, list(spans.values()), lanes, (-0.42, -0.12), heads, [theme.INK] * len(heads))
+    _draw_sums(axes, "sums", [(span, place[0], now[place]) for place, span in spans.items()], size, (-0.08, 0.36))
+    title(figure, headline)
+    return figure
+
+
+def all_reduce_film(run: Run | Timeline) -> Film:
+    """The blocks of all ranks, and those that travel, for `step_through`."""
+    done = blocks_of(run)
+    lines = [f"start: {_start(done)}", *(_line(done, step) for step in range(len(done.steps)))]
+    headline = _headline(done)
+    return Film(headline, lines, steps_of(len(lines)), lambda place: png(_frame(done, headline, place)))
+
+
+def _frame(done: Blocks, headline: str, place: float) -> Picture:
+    """All blocks after `int(place)` steps, with those of the next one on their way."""
+    size, step = len(done.sums[0]), int(place)
+    figure, axes = plot(headline, 1.3 + max(0.62, lane_height(size)) * size, top=0.75, bottom=0.45)
+    axes.set_xlim(-0.05, size - 0.05)
+    name_lanes(axes, list(range(size)))
+    axes.spines["bottom"].set_visible(False)
+    spans = [Span(block, block + COLUMN) for block in range(size)]
+    axes.set_xticks([span.start + COLUMN / 2 for span in spans], [f"block {block}" for block in range(size)])
+    axes.tick_params(axis="x", length=0)
+    where = (-HALF, HALF)
+    _draw_sums(
+        axes,
+        "blocks",
+        [(spans[b], r, now) for r, row in enumerate(done.sums[step]) for b, now in enumerate(row)],
+        size,
+        where,
+    )
+    if place > step:
+        moves = done.steps[step]
+        lanes = wrapped([move.src + place - step for move in moves], size)
+        moving = [
+            (spans[move.block], lane, move.ranks) for move, both in zip(moves, lanes, strict=True) for lane in both
+        ]
+        _draw_sums(axes, "travelling", moving, size, where)
+        marks.frames(
+            axes,
+            "messages",
+            [span for span, *_ in moving],
+            [lane for _, lane, _ in moving],
+            where,
+            theme.KINDS["send"].color,
+        )
+    title(figure, headline)
+    return figure
+
+
+def _draw_sums(axes: Axes, name: str, cells: list[Cell], size: int, where: marks.Height) -> None:
+    """In each place, a chip for each rank in the sum, in the order of the ranks; a frame around a complete one."""
+    marks.boxes(
+        axes,
+        f"{name}' places",
+        [span for span, *_ in cells],
+        [lane for _, lane, _ in cells],
+        where,
+        [PLACE] * len(cells),
+    )
+    placed = [
+        (
+            Span(
+                span.start + rank * (span.end - span.start) / size,
+                span.start + (rank + 1) * (span.end - span.start) / size,
+            ),
+            lane,
+            rank,
+        )
+        for span, lane, members in cells
+        for rank in members
+    ]
+    chips(axes, name, placed, where)
+    whole = [(span, lane) for span, lane, members in cells if len(members) == size]
+    marks.frames(axes, f"complete {name}", [span for span, _ in whole], [lane for _, lane in whole], where)
+
+
+def _headline(done: Blocks) -> str:
+    size, steps = len(done.sums[0]), len(done.steps)
+    then = {
+        "reduce-scatter": f"after {steps} steps every rank has one block with the numbers of all",
+        "all-gather": f"after {steps} steps every rank has all blocks",
+    }
+    summed = f"after {size - 1} steps each block is summed on one rank, after {steps} on all"
+    return f"Ring {done.name}, {size} ranks: {then.get(done.name, summed)}"
+
+
+def _start(done: Blocks) -> str:
+    whole = all(all(row) for row in done.sums[0])
+    return "every rank has numbers of its own in all blocks" if whole else "every rank has the block of its own number"
+
+
+def _line(done: Blocks, step: int) -> str:
+    first, *others = done.steps[step]
+    now = _sum(done.sums[step + 1][first.dst][first.block])
+    then = f"which adds its own: {now}" if first.adds else f"which keeps it: {now}"
+    also = ", ".join(f"{move.src} → {move.dst} block {move.block}" for move in others)
+    what = f"rank {first.src} sends block {first.block} ({_sum(first.ranks)}) to rank {first.dst}, {then}"
+    return f"step {step + 1} of {len(done.steps)}: {what}; at once {also}"
+
+
+def _column(done: Blocks, step: int) -> str:
+    return (
+        f"step {step + 1}: {'adds' if done.steps[step][0].adds else 'keeps'}" if len(done.steps) <= 8 else str(step + 1)
+    )
+
+
+def _sum(ranks: tuple[int, ...]) -> str:
+    return "+".join(map(str, ranks))

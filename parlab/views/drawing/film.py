@@ -1,0 +1,90 @@
+"""Films: what happens step by step, in pictures that are made once and then played; see `views.step_through`."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from parlab.views.drawing import theme
+from parlab.views.drawing.marks import Height, boxes, labels
+from parlab.views.drawing.picture import Picture, pixels, png_of
+
+MOVING, RESTING = 6, 5  # pictures of a step: things move, then stand so that they can be read
+EACH = 4  # pictures between two events on a clock
+FADED = 0.16  # how much is seen of what is still to come
+
+
+class Film(NamedTuple):
+    """Lines, one a step; for each frame its step and its place in the film; and the PNG of a place."""
+
+    headline: str
+    lines: list[str]
+    frames: list[tuple[int, float]]
+    png: Callable[[float], bytes]
+
+
+class Span(NamedTuple):
+    """From where to where a box reaches."""
+
+    start: float
+    end: float
+
+
+def steps_of(count: int) -> list[tuple[int, float]]:
+    """The frames of a start and `count - 1` steps: in each something moves, then rests."""
+    places = [(0, 0.0)] * RESTING
+    for step in range(1, count):
+        places += [(step, step - 1 + part / MOVING) for part in range(1, MOVING + 1)]
+        places += [(step, float(step))] * RESTING
+    return places
+
+
+def moments_of(times: Sequence[float], end: float) -> list[tuple[int, float]]:
+    """The frames of a clock that stops at each of `times`, ascending, and at `end`."""
+    stops = [*times, end]
+    return [
+        (step, start + (stop - start) * part / EACH)
+        for step, (start, stop) in enumerate(pairwise(stops))
+        for part in range(EACH)
+    ] + [(len(times) - 1, end)]
+
+
+def revealed(figure: Picture, axes: Sequence[Axes]) -> Callable[[float], bytes]:
+    """The PNG of `figure` at a time: in `axes`, what comes later is pale. It is drawn once, then painted over."""
+    sharp = np.array(pixels(figure))  # [height, width, 3]
+    pale = (255 - FADED * (255.0 - sharp)).astype(np.uint8)
+    windows = [(one, one.get_window_extent().extents.round().astype(int)) for one in axes]
+
+    def at(time: float) -> bytes:
+        picture = sharp.copy()
+        for one, (left, low, right, high) in windows:
+            now = round(min(max(one.transData.transform((time, 0))[0], left), right))
+            rows = slice(len(sharp) - high, len(sharp) - low)
+            picture[rows, now:right] = pale[rows, now:right]
+            picture[rows, max(now - 1, left) : now + 1] = [int(theme.INK[k : k + 2], 16) for k in (1, 3, 5)]
+        return png_of(picture)
+
+    return at
+
+
+def wrapped(lanes: Sequence[float], count: int) -> list[list[float]]:
+    """Where things stand that move around `count` lanes: whoever leaves below comes in above, so both places."""
+    return [[lane, lane - count] if lane > count - 1 else [lane] for lane in lanes]
+
+
+def chips(axes: Axes, name: str, placed: Sequence[tuple[Span, float, int]], where: Height) -> None:
+    """Boxes with the number of a rank, in its colour: (from where to where, lane, rank) each."""
+    spans, lanes, ranks = zip(*placed, strict=True) if placed else ((), (), ())
+    colors = [theme.rank_color(rank) for rank in ranks]
+    boxes(axes, name, spans, lanes, where, colors)
+    labels(axes, spans, lanes, where, [[str(rank)] for rank in ranks], [theme.text_color(color) for color in colors])
+
+
+def step_at(times: Sequence[float], time: float) -> int:
+    """The last of `times`, ascending, that has come."""
+    return max(bisect_right(times, time) - 1, 0)

@@ -1,0 +1,104 @@
+"""A film of what a run or a schedule does: play, pause, or step; each step in a picture and in words."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+
+from parlab.pipeline import Costs, Schedule, ScheduleTimeline
+from parlab.sequence import RingSchedule
+from parlab.views.all_reduce.blocks import all_reduce_film, labelled
+from parlab.views.attention.film import ring_film
+from parlab.views.drawing.film import Film
+from parlab.views.drawing.lanes import timeline_of
+from parlab.views.schedules.film import schedule_film
+from parlab.views.timelines.film import timeline_film
+from parlab.views.zero_redundancy.film import sharded, zero_film
+from parlab.world import Run, Timeline
+
+INTERVAL = 100  # milliseconds a frame
+RINGS = ({"all_reduce"}, {"reduce_scatter"}, {"all_gather"})  # what the messages of one collective are called
+
+
+class Player(widgets.VBox):
+    """Play, a slider over the frames, the picture, and below it the line of the step.
+
+    A frame is drawn when it is first shown, and kept.
+    """
+
+    def __init__(self, film: Film):
+        self.film = film
+        self._kept: dict[float, bytes] = {}
+        last = len(film.frames) - 1
+        self.play = widgets.Play(min=0, max=last, interval=INTERVAL, show_repeat=False)
+        self.slider = widgets.IntSlider(min=0, max=last, readout=False, layout=widgets.Layout(width="24em"))
+        self.back, self.forward = (
+            widgets.Button(description=name, layout=widgets.Layout(width="6em")) for name in ("◀ step", "step ▶")
+        )
+        self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
+        self.line = widgets.HTML()
+        widgets.jslink((self.play, "value"), (self.slider, "value"))
+        self.slider.observe(self._show, "value")
+        self.back.on_click(lambda _: self.go(self.step - 1))
+        self.forward.on_click(lambda _: self.go(self.step + 1))
+        self._show()
+        super().__init__([widgets.HBox([self.play, self.slider, self.back, self.forward]), self.picture, self.line])
+
+    @property
+    def step(self) -> int:
+        """The step that is shown, from 0."""
+        return self.film.frames[self.slider.value][0]
+
+    def go(self, step: int) -> None:
+        """Show the end of `step`, or the nearest there is."""
+        ends = [number for number, (of, _) in enumerate(self.film.frames) if of == step]
+        if ends:
+            self.slider.value = ends[-1]
+
+    def _show(self, _: Any = None) -> None:
+        step, place = self.film.frames[self.slider.value]
+        if place not in self._kept:
+            self._kept[place] = self.film.png(place)
+        self.picture.value = self._kept[place]
+        self.line.value = f"<div style='min-height: 3.6em; line-height: 1.35'>{escape(self.film.lines[step])}</div>"
+
+    def __repr__(self) -> str:
+        return "\n".join([f"step_through: {self.film.headline}", *self.film.lines])
+
+
+def step_through(
+    source: Run | Timeline | Schedule | ScheduleTimeline | RingSchedule,
+    costs: Costs | None = None,
+    *,
+    layout: str = "contiguous",
+    S: int = 32,
+    causal: bool = True,
+) -> Player:
+    """Play what happened, 10 pictures a second: with a slider, buttons for single steps, and a line of words a step.
+
+    - the run of one ring `all_reduce`, `reduce_scatter` or `all_gather`: whose numbers are summed in which block;
+    - the run of a ZeRO training step: what each rank holds, computes and sends;
+    - any other run: its timeline;
+    - a pipeline schedule: its actions, and the activations that are kept meanwhile;
+    - a `RingSchedule`: who holds whose K/V in ring attention, and which part of each block is attended.
+
+    Args:
+        source: one of these.
+        costs: of a schedule; None: F, I and W take 1 each, transfers nothing.
+        layout, S, causal: for ring attention: how S tokens are dealt out, and whether a token sees only earlier ones.
+
+    Raises:
+        ValueError: something else, or what the figure functions refuse.
+    """
+    if isinstance(source, Schedule | ScheduleTimeline):
+        return Player(schedule_film(source, costs))
+    if isinstance(source, RingSchedule):
+        return Player(ring_film(source.size, layout, S, causal=causal))
+    if not isinstance(source, Run | Timeline):
+        raise ValueError(f"source={source!r:.60}: must be a run, a schedule, or a RingSchedule")
+    shown = timeline_of(source)
+    if {transfer.name for transfer in shown.transfers} in RINGS and labelled(shown):
+        return Player(all_reduce_film(shown))
+    return Player((zero_film if sharded(shown) else timeline_film)(shown))

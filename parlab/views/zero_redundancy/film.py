@@ -1,0 +1,93 @@
+"""A training step of ZeRO as time goes by: what each rank holds, what it computes, and what it sends meanwhile."""
+
+from __future__ import annotations
+
+import math
+
+from matplotlib.ticker import FuncFormatter, MultipleLocator
+
+from parlab.views.drawing import marks, theme
+from parlab.views.drawing.film import Film, Span, moments_of, step_at
+from parlab.views.drawing.lanes import lane_height, legend_of, name_lanes
+from parlab.views.drawing.picture import Picture, plot, png, short, title
+from parlab.views.zero_redundancy.step_memory import LAYERS, Stack, entries_of, stack_of
+from parlab.world import Timeline
+from parlab.world.units import format_bytes
+from parlab.zero import accounting
+
+MOST_RANKS = 8
+MOST_MOMENTS = 100  # with a line of their own
+BAR, WORDS = (-0.42, 0.12), (0.16, 0.42)  # of a lane
+
+
+def sharded(shown: Timeline) -> bool:
+    """Whether a run holds a model's state as `parlab.zero` does."""
+    return (
+        all(accounting.OPTIMIZER in shown.held_by_name(rank) for rank in range(shown.size)) and shown.size <= MOST_RANKS
+    )
+
+
+def zero_film(shown: Timeline) -> Film:
+    """For `step_through`: a bar a rank, of what it holds, and below it what it computes or waits for."""
+    stacks = [stack_of(shown, rank, shown.makespan) for rank in range(shown.size)]
+    highest = max(max(map(sum, zip(*layers, strict=True))) for _, layers in stacks)
+    headline = f"{shown.size} ranks through a step: each holds at most {format_bytes(highest)}"
+    starts = sorted({0, *(span.start for span in shown.computes), *(t.start for t in shown.transfers)})
+    does = [_does(shown, time) for time in starts]
+    times = [time for number, time in enumerate(starts) if not number or does[number] != does[number - 1]][
+        :MOST_MOMENTS
+    ]
+    lines = [_line(shown, stacks, time) for time in times]
+    return Film(
+        headline,
+        lines,
+        moments_of(times, shown.makespan),
+        lambda time: png(_frame(shown, stacks, headline, highest, time)),
+    )
+
+
+def _frame(shown: Timeline, stacks: list[Stack], headline: str, highest: int, time: float) -> Picture:
+    figure, axes = plot(headline, 1.75 + max(0.6, lane_height(shown.size)) * shown.size, top=1.0, right=0.5)
+    axes.set_xlim(0, 1.02 * highest)
+    name_lanes(axes, list(range(shown.size)))
+    axes.xaxis.set_major_locator(MultipleLocator(2.0 ** max(0, round(math.log2(highest / 6)))))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: short(format_bytes(nbytes))))
+    axes.set_xlabel(f"bytes held, {shown.format(round(time))} after the start", size=theme.TEXT, color=theme.INK)
+    held = _held(stacks, time)
+    for number, layer in enumerate(LAYERS):
+        spans = [Span(sum(parts[:number]), sum(parts[: number + 1])) for parts in held]
+        full = [(rank, span) for rank, span in enumerate(spans) if span.end > span.start]
+        marks.boxes(
+            axes, layer.said, [span for _, span in full], [rank for rank, _ in full], BAR, [layer.color] * len(full)
+        )
+    for rank, words in enumerate(_does(shown, time)):
+        axes.text(0, rank + sum(WORDS) / 2, words, size=theme.SMALL, color=theme.INK, va="center")
+    title(figure, headline)
+    legend_of(figure, entries_of(stacks))
+    return figure
+
+
+def _held(stacks: list[Stack], time: float) -> list[list[int]]:
+    """Of each rank, the bytes of each of LAYERS."""
+    return [[layer[step_at(times, time)] for layer in layers] for times, layers in stacks]
+
+
+def _does(shown: Timeline, time: float) -> list[str]:
+    """What each rank computes, and what it sends and receives meanwhile."""
+    words = []
+    for rank in range(shown.size):
+        computes = [span.name for span in shown.computes if span.rank == rank and span.start <= time < span.end]
+        sends = {
+            f"sends to {t.dst} ({t.name.replace('_', '-')})": 0
+            for t in shown.transfers
+            if t.src == rank and t.start <= time < t.end
+        }
+        words.append("; ".join([*(f"computes {name}" for name in computes), *sends]) or "waits")
+    return words
+
+
+def _line(shown: Timeline, stacks: list[Stack], time: int) -> str:
+    held = _held(stacks, time)[0]
+    parts = [f"{layer.said} {format_bytes(nbytes)}" for layer, nbytes in zip(LAYERS, held, strict=True) if nbytes]
+    does = "; ".join(f"rank {rank} {words}" for rank, words in enumerate(_does(shown, time)))
+    return f"{shown.format(time)}: {does}. Rank 0 holds {format_bytes(sum(held))}: {', '.join(parts)}"

@@ -1,0 +1,421 @@
+"""Right answers to the exercises of notebooks 00 to 02, in six styles each."""
+
+import math
+from collections import defaultdict
+
+import numpy as np
+
+from tests.labs import answers
+
+RIGHT = defaultdict(list)
+
+
+def of(name):
+    def keep(answer):
+        RIGHT[name].append(answer)
+        return answer
+
+    return keep
+
+
+for _name, _solution in answers.SOLUTIONS.items():
+    RIGHT[_name].append(_solution)
+
+
+@of("00.exchange")
+def posted_first(comm, x):
+    sent = [comm.isend(x, comm.right), comm.isend(x, comm.left)]
+    found = comm.recv(comm.left, like=x), comm.recv(comm.right, like=x)
+    for request in sent:
+        request.wait()
+    return found
+
+
+@of("00.exchange")
+def as_a_list_of_copies(comm, x):
+    return [comm.sendrecv(x, there, back).copy() for there, back in ((comm.right, comm.left), (comm.left, comm.right))]
+
+
+@of("00.exchange")
+def in_a_dict(comm, x):
+    return tuple(comm.sendrecv({"x": x}, there, back)["x"] for there, back in _ways(comm))
+
+
+def _ways(comm):
+    return (comm.right, comm.left), (comm.left, comm.right)
+
+
+@of("00.exchange")
+def one_message_for_two(comm, x):
+    if comm.size == 2:
+        other = comm.sendrecv(x, 1 - comm.rank, 1 - comm.rank)
+        return other, other
+    return answers.exchange(comm, x)
+
+
+@of("00.exchange")
+def left_first_in_place(comm, x):
+    found = np.empty((2, *x.shape), x.dtype)
+    found[1] = comm.sendrecv(x, comm.left, comm.right)
+    found[0] = comm.sendrecv(x, comm.right, comm.left, label="right")
+    return found[0], found[1]
+
+
+@of("00.tree_sum")
+def by_halves(comm, x):
+    active = comm.size
+    while active > 1:
+        half = (active + 1) // 2
+        if comm.rank >= half:
+            comm.send(x, comm.rank - half)
+            return None
+        if comm.rank + half < active:
+            x = x + comm.recv(comm.rank + half, like=x)
+        active = half
+    return x
+
+
+@of("00.tree_sum")
+def in_place_and_all_return(comm, x):
+    for level in range((comm.size - 1).bit_length()):
+        if comm.rank >> level & 1:
+            comm.send(x, comm.rank - (1 << level))
+            return x
+        if comm.rank + (1 << level) < comm.size:
+            x += comm.recv(comm.rank + (1 << level), like=x)
+    return x
+
+
+@of("00.tree_sum")
+def by_lowest_bit(comm, x):
+    bit = 1
+    while bit < comm.size and not comm.rank & bit:
+        if comm.rank | bit < comm.size:
+            x = np.add(x, comm.recv(comm.rank | bit, like=x))
+        bit <<= 1
+    return comm.isend(x, comm.rank ^ bit).wait() if comm.rank else x
+
+
+@of("00.tree_sum")
+def recursively(comm, x, distance=1):
+    if distance >= comm.size:
+        return x
+    if comm.rank % (2 * distance):
+        return comm.send(x, comm.rank - distance)
+    if comm.rank + distance < comm.size:
+        x = x + comm.recv(comm.rank + distance, like=x)
+    return recursively(comm, x, 2 * distance)
+
+
+@of("00.tree_sum")
+def by_splitting(comm, x):
+    while comm.size > 1:
+        if comm.rank % 2:
+            comm.send(x, comm.rank - 1)
+        elif comm.rank + 1 < comm.size:
+            x = x + comm.recv(comm.rank + 1, like=x)
+        odd, comm = comm.rank % 2, comm.split(comm.rank % 2)
+        if odd:
+            return None
+    return x
+
+
+@of("00.overlap")
+def to_the_left(comm, x, work):
+    total, block = 0, x
+    for _ in range(comm.size - 1):
+        arriving, sent = comm.irecv(comm.right, like=block), comm.isend(block, comm.left)
+        total = total + work(comm, block)
+        block = arriving.wait()
+        sent.wait()
+    return total + work(comm, block)
+
+
+@of("00.overlap")
+def from_each_directly(comm, x, work):
+    total, block = 0, x
+    for k in range(1, comm.size):
+        sent = comm.isend(x, (comm.rank + k) % comm.size)
+        arriving = comm.irecv((comm.rank - k) % comm.size, like=x)
+        total = total + work(comm, block)
+        sent.wait()
+        block = arriving.wait()
+    return total + work(comm, block)
+
+
+@of("00.overlap")
+def everything_posted_at_the_start(comm, x, work):
+    sent = [comm.isend(x, (comm.rank + k) % comm.size) for k in range(1, comm.size)]
+    arriving = [comm.irecv((comm.rank - k) % comm.size, like=x) for k in range(1, comm.size)]
+    pieces = [work(comm, x)] + [work(comm, request.wait()) for request in arriving]
+    for request in sent:
+        request.wait()
+    return sum(pieces)
+
+
+@of("00.overlap")
+def summed_in_place(comm, x, work):
+    total, block, requests = np.zeros_like(x), x, ()
+    for step in range(comm.size):
+        for request in requests:
+            block = request.wait()
+        last = step == comm.size - 1
+        requests = () if last else (comm.isend(block, comm.right), comm.irecv(comm.left, like=x))
+        total += work(comm, block)
+    return total
+
+
+@of("00.overlap")
+def gathered_first_to_work_on(comm, x, work):
+    blocks = [x]
+    for step in range(comm.size):
+        more = step < comm.size - 1
+        sent, arriving = (comm.isend(blocks[-1], comm.right), comm.irecv(comm.left, like=x)) if more else (None, None)
+        blocks[-1:] = [work(comm, blocks[-1])]
+        if more:
+            sent.wait()
+            blocks.append(arriving.wait())
+    return sum(blocks)
+
+
+@of("01.reduce_scatter")
+def pairwise(comm, x):
+    blocks = np.split(x, comm.size)
+    total = blocks[comm.rank]
+    for k in range(1, comm.size):
+        to, source = (comm.rank + k) % comm.size, (comm.rank - k) % comm.size
+        total = total + comm.sendrecv(blocks[to], to, source)
+    return total
+
+
+@of("01.reduce_scatter")
+def leftwards(comm, x):
+    blocks = np.split(x, comm.size)
+    for step in range(1, comm.size):
+        incoming = (comm.rank + step + 1) % comm.size
+        blocks[incoming] = blocks[incoming] + comm.sendrecv(blocks[incoming - 1], comm.left, comm.right)
+    return blocks[comm.rank]
+
+
+@of("01.reduce_scatter")
+def in_place_by_slices(comm, x):
+    n = len(x) // comm.size
+    for step in range(comm.size - 1):
+        out, back = (comm.rank - step - 1) % comm.size, (comm.rank - step - 2) % comm.size
+        x[back * n : (back + 1) * n] += comm.sendrecv(x[out * n : (out + 1) * n], comm.right, comm.left)
+    return x[comm.rank * n :][:n]
+
+
+@of("01.reduce_scatter")
+def all_posted(comm, x):
+    blocks = x.reshape(comm.size, -1, *x.shape[1:])
+    others = [rank for rank in range(comm.size) if rank != comm.rank]
+    sent = [comm.isend(blocks[rank], rank) for rank in others]
+    arriving = [comm.irecv(rank, like=blocks[0]) for rank in others]
+    total = blocks[comm.rank] + sum(request.wait() for request in arriving)
+    return [request.wait() for request in sent] and total if others else total
+
+
+@of("01.reduce_scatter")
+def halved_if_a_power_of_two(comm, x):
+    if comm.size & (comm.size - 1):
+        return answers.reduce_scatter(comm, x)
+    half = comm.size // 2
+    while half:
+        upper = bool(comm.rank & half)
+        low, high = np.split(x, 2)
+        mine, theirs = (high, low) if upper else (low, high)
+        x = mine + comm.sendrecv(theirs, comm.rank ^ half, comm.rank ^ half)
+        half //= 2
+    return x
+
+
+@of("01.average_gradients")
+def with_counts(comm, x):
+    counts = answers.counts_of(len(x), comm.size)
+    return comm.all_gather(comm.reduce_scatter(x, counts=counts) / comm.size, counts=counts)
+
+
+@of("01.average_gradients")
+def divided_first(comm, x):
+    counts = [len(part) for part in np.array_split(x, comm.size)]
+    return comm.all_gather(comm.reduce_scatter(x / comm.size, counts=counts), counts=counts)
+
+
+@of("01.average_gradients")
+def padded_with_zeros(comm, x):
+    whole = np.concatenate([x, np.zeros(-len(x) % comm.size, x.dtype)])
+    own = comm.reduce_scatter(whole)
+    own /= comm.size
+    return comm.all_gather(own)[: len(x)].copy()
+
+
+@of("01.average_gradients")
+def in_two_dimensions(comm, x):
+    whole = np.resize(np.append(x, np.zeros(comm.size, x.dtype)), -(-len(x) // comm.size) * comm.size)
+    own = comm.reduce_scatter(whole.reshape(comm.size, -1))
+    return comm.all_gather(own).ravel()[: len(x)] / comm.size
+
+
+@of("01.average_gradients")
+def by_requests(comm, x):
+    counts = answers.counts_of(len(x), comm.size)
+    own = comm.ireduce_scatter(x, counts=counts).wait()
+    return comm.iall_gather(own, counts=counts).wait() / comm.size
+
+
+@of("01.hierarchical_all_reduce")
+def with_keys(comm, x, ranks_per_node):
+    node, place = divmod(comm.rank, ranks_per_node)
+    inside, between = comm.split(node, key=place), comm.split(place, key=node)
+    return inside.all_gather(between.all_gather(between.reduce_scatter(inside.reduce_scatter(x))))
+
+
+@of("01.hierarchical_all_reduce")
+def with_shortcuts(comm, x, ranks_per_node):
+    if ranks_per_node in (1, comm.size):
+        return comm.all_gather(comm.reduce_scatter(x))
+    return answers.hierarchical_all_reduce(comm, x, ranks_per_node)
+
+
+@of("01.hierarchical_all_reduce")
+def pairwise_between(comm, x, ranks_per_node):
+    inside, between = comm.split(comm.rank // ranks_per_node), comm.split(comm.rank % ranks_per_node)
+    own = answers.reduce_scatter(between, inside.reduce_scatter(x))
+    return inside.all_gather(between.all_gather(own))
+
+
+@of("01.hierarchical_all_reduce")
+def ring_inside(comm, x, ranks_per_node):
+    inside, between = comm.split(comm.rank // ranks_per_node), comm.split(comm.rank % ranks_per_node)
+    own = pairwise(inside, x)
+    return inside.all_gather(between.all_gather(between.reduce_scatter(own)))
+
+
+@of("01.hierarchical_all_reduce")
+def with_counts_everywhere(comm, x, ranks_per_node):
+    inside, between = comm.split(comm.rank // ranks_per_node), comm.split(comm.rank % ranks_per_node)
+    own = inside.reduce_scatter(x, counts=answers.counts_of(len(x), inside.size))
+    piece = between.reduce_scatter(own, counts=answers.counts_of(len(own), between.size))
+    return inside.all_gather(between.all_gather(piece))
+
+
+@of("02.zigzag_block")
+def with_open_ends(rank, source, size, length):
+    if source == rank:
+        return slice(None), slice(None), True
+    return (slice(None), slice(length // 2), False) if source < rank else (slice(length // 2, None), slice(None), False)
+
+
+@of("02.zigzag_block")
+def as_a_list(rank, source, size, length):
+    return list(answers.zigzag_block(rank, source, size, length))
+
+
+@of("02.zigzag_block")
+def with_numbers_of_numpy(rank, source, size, length):
+    half, kind = np.int64(length) // 2, np.sign(source - rank)
+    return slice(half if kind > 0 else 0, length), slice(0, half if kind < 0 else length), kind == 0
+
+
+@of("02.zigzag_block")
+def counted_from_the_end(rank, source, size, length):
+    return slice(-length // 2 if source > rank else 0, None), slice(0, length // (1 + (source < rank))), rank == source
+
+
+@of("02.zigzag_block")
+def from_a_dictionary(rank, source, size, length):
+    whole, half = slice(0, length), length // 2
+    rules = {0: (whole, whole, True), -1: (whole, slice(half), False), 1: (slice(half, length), whole, False)}
+    return rules[(source > rank) - (source < rank)]
+
+
+@of("02.merge")
+def row_by_row(out_a, lse_a, out_b, lse_b):
+    out, lse = np.zeros_like(out_a), np.empty_like(lse_a)
+    for row, (a, b) in enumerate(zip(lse_a, lse_b, strict=True)):
+        top = max(a, b)
+        if top == -math.inf:
+            lse[row] = top
+            continue
+        total = math.exp(a - top) + math.exp(b - top)
+        lse[row] = top + math.log(total)
+        out[row] = (math.exp(a - top) * out_a[row] + math.exp(b - top) * out_b[row]) / total
+    return out, lse
+
+
+@of("02.merge")
+def by_a_sigmoid(out_a, lse_a, out_b, lse_b):
+    difference = np.nan_to_num(lse_b - lse_a, nan=0.0)
+    share = 1 / (1 + np.exp(difference))[:, None]
+    return share * out_a + (1 - share) * out_b, np.logaddexp(lse_a, lse_b)
+
+
+@of("02.merge")
+def stacked(out_a, lse_a, out_b, lse_b):
+    lses, outs = np.stack([lse_a, lse_b]), np.stack([out_a, out_b])
+    top = lses.max(axis=0)
+    weights = np.exp(lses - np.where(np.isfinite(top), top, 0))
+    total = weights.sum(axis=0)
+    out = np.einsum("sr,srd->rd", weights, outs) / np.maximum(total, np.finfo(float).tiny)[:, None]
+    return [out, top + np.log(np.where(total > 0, total, 1))]
+
+
+@of("02.merge")
+def in_longer_floats(out_a, lse_a, out_b, lse_b):
+    lse = np.logaddexp(lse_a.astype(np.longdouble), lse_b)
+    a, b = (np.exp(np.where(np.isneginf(side), -np.inf, side - lse)) for side in (lse_a, lse_b))
+    return (a[:, None] * out_a + b[:, None] * out_b).astype(float), lse.astype(float)
+
+
+@of("02.merge")
+def by_the_larger_one_in_place(out_a, lse_a, out_b, lse_b):
+    top = np.maximum(lse_a, lse_b)
+    top[np.isneginf(top)] = 0
+    a, b = np.exp(lse_a - top), np.exp(lse_b - top)
+    out_a *= (a / np.where(a + b == 0, 1, a + b))[:, None]
+    out_a += out_b * (b / np.where(a + b == 0, 1, a + b))[:, None]
+    lse_a[:] = top + np.log(a + b)
+    return out_a, lse_a
+
+
+@of("02.bring_home")
+def leftwards_home(comm, x):
+    total = x[comm.rank]
+    for hop in range(1, comm.size):
+        total = comm.sendrecv(total, comm.left, comm.right) + x[(comm.rank + hop) % comm.size]
+    return comm.sendrecv(total, comm.left, comm.right)
+
+
+@of("02.bring_home")
+def in_one_loop(comm, x):
+    total = np.zeros_like(x[0])
+    for hop in range(comm.size):
+        total = total + x[(comm.rank - hop) % comm.size]
+        total = comm.sendrecv(total, comm.right, comm.left)
+    return total
+
+
+@of("02.bring_home")
+def added_into_what_came(comm, x):
+    total = x[comm.rank].copy()
+    for hop in range(1, comm.size + 1):
+        total = comm.sendrecv(total, comm.right, comm.left)
+        if hop < comm.size:
+            total += x[comm.rank - hop]
+    return total
+
+
+@of("02.bring_home")
+def home_by_requests(comm, x):
+    total = x[comm.rank]
+    for source in [*((comm.rank - hop) % comm.size for hop in range(1, comm.size)), None]:
+        sent, arriving = comm.isend(total, comm.right), comm.irecv(comm.left, like=x[0])
+        total = arriving.wait() + (0 if source is None else x[source])
+        sent.wait()
+    return total
+
+
+@of("02.bring_home")
+def alone_at_once(comm, x):
+    return x[0] if comm.size == 1 else answers.bring_home(comm, x)

@@ -1,0 +1,361 @@
+"""Right answers to the exercises of notebooks 04 to 06, in six styles each."""
+
+import textwrap
+from collections import defaultdict, deque
+from itertools import zip_longest
+
+import numpy as np
+
+from parlab.pipeline import Action, Schedule, one_f_one_b
+from parlab.zero import shard_range
+from tests.labs import answers
+from tests.labs.right_answers import RIGHT, of
+
+
+@of("04.listing")
+def made_anew(listing):
+    return one_f_one_b(listing.num_ranks, listing.num_microbatches - 1)
+
+
+@of("04.listing")
+def counted(listing):
+    rows, number = [list(row) for row in listing.ranks], 0
+    for place, action in enumerate(rows[-1]):
+        if action.kind == "F":
+            rows[-1][place] = Action("F", action.stage, number)
+            number += 1
+    return Schedule(rows)
+
+
+@of("04.listing")
+def as_text(listing):
+    rows = [[str(action) for action in row] for row in answers.repaired(listing).ranks]
+    return "\n".join(",".join(row) for row in rows)
+
+
+@of("04.listing")
+def with_idle_slots(listing):
+    return Schedule([[None, *row, None] for row in answers.repaired(listing).ranks], name="mine")
+
+
+@of("04.listing")
+def by_the_previous_rank(listing):
+    *others, last = (list(row) for row in listing.ranks)
+    return Schedule([*others, [a if a.kind == "B" else a._replace(microbatch=a.microbatch - 1) for a in last]])
+
+
+FOUND = textwrap.dedent(answers.FOUND).strip()
+
+
+@of("04.faster")
+def as_a_schedule(costs):
+    cells = [row.split(",") for row in FOUND.splitlines()]
+    return Schedule([[Action(cell[1], int(cell[0]), int(cell[2:])) for cell in row] for row in cells])
+
+
+@of("04.faster")
+def with_windows_ends(costs):
+    return FOUND.replace("\n", "\r\n") + "\r\n"
+
+
+@of("04.faster")
+def with_blank_rows(costs):
+    return "\n\n\n" + FOUND.replace("\n", "\n \n")
+
+
+@of("04.faster")
+def joined(costs):
+    return "\n".join(FOUND.split("\n"))
+
+
+@of("04.faster")
+def with_idle_cells(costs):
+    return FOUND.replace("2F0,", ",,2F0,").replace("1F0,", ",1F0,")
+
+
+@of("04.place_weights")
+def with_a_deque(row, rank, p):
+    waiting, placed = deque(), []
+    for action in row:
+        placed.append(action)
+        if action.kind == "I":
+            waiting.append(Action("W", action.stage, action.microbatch))
+            while len(waiting) > rank:
+                placed.append(waiting.popleft())
+    return (*placed, *waiting)
+
+
+@of("04.place_weights")
+def inserted(row, rank, p):
+    backwards = [action for action in row if action.kind == "I"]
+    for action in reversed(backwards):
+        number = backwards.index(action) + rank
+        place = row.index(backwards[number]) + 1 if number < len(backwards) else None
+        weight = action._replace(kind="W")
+        if place is None:
+            tail = next((k for k, a in enumerate(row) if a.kind == "W" and k > row.index(backwards[-1])), len(row))
+            row.insert(tail, weight)
+        else:
+            row.insert(place, weight)
+    return row
+
+
+@of("04.place_weights")
+def by_counting(row, rank, p):
+    done, placed = 0, []
+    for action in row:
+        placed.append(action)
+        done += action.kind == "I"
+        if action.kind == "I" and done > rank:
+            placed.append(Action("W", rank, done - rank - 1))
+    return placed + [Action("W", rank, m) for m in range(max(0, done - rank), done)]
+
+
+@of("04.place_weights")
+def by_a_generator(row, rank, p):
+    def placed():
+        kept = []
+        for action in row:
+            yield action
+            kept += [action._replace(kind="W")] * (action.kind == "I")
+            if len(kept) > rank:
+                yield kept.pop(0)
+        yield from kept
+
+    return list(placed())
+
+
+@of("04.place_weights")
+def oldest_first_by_index(row, rank, p):
+    order = [a for a in row if a.kind == "I"]
+    after = {order[k + rank]: a._replace(kind="W") for k, a in enumerate(order) if k + rank < len(order)}
+    rest = [a._replace(kind="W") for a in order[max(0, len(order) - rank) :]]
+    return [b for a in row for b in ([a, after[a]] if a in after else [a])] + rest
+
+
+def _block_by(comm, block, x, dy, summed, of_sharers):
+    a, norm_1 = block.attention_norm.forward(x)
+    a, attention = block.attention.forward(a)
+    h = x + summed(a)
+    m, norm_2 = block.mlp_norm.forward(h)
+    m, mlp = block.mlp.forward(m)
+    y = h + summed(m)
+    dm, gradients = block.mlp.backward(dy, mlp)
+    dm, of_norm_2 = block.mlp_norm.backward(summed(dm), norm_2)
+    dh = dy + dm
+    da, of_attention = block.attention.backward(dh, attention)
+    da, of_norm_1 = block.attention_norm.backward(summed(da), norm_1)
+    return y, dh + da, {**gradients, **of_norm_1, **of_norm_2, **of_sharers(block.kv_sharers, of_attention)}
+
+
+def _each(group, gradients):
+    shared = {name: g for name, g in gradients.items() if group and name.split(".")[-2] in ("k_proj", "v_proj")}
+    return gradients | {name: group.all_reduce(g) for name, g in shared.items()}
+
+
+def _at_once(group, gradients):
+    names = [name for name in sorted(gradients) if group and ("k_proj" in name or "v_proj" in name)]
+    whole = group.all_reduce(np.stack([gradients[name] for name in names])) if names else ()
+    return gradients | dict(zip(names, whole, strict=True))
+
+
+RIGHT["05.block_step"] += [
+    lambda comm, *rest: _block_by(comm, *rest, comm.all_reduce, _each),
+    lambda comm, *rest: _block_by(comm, *rest, comm.all_reduce, _at_once),
+    lambda comm, *rest: _block_by(comm, *rest, lambda x: comm.all_reduce(x.ravel()).reshape(x.shape), _each),
+    lambda comm, *rest: _block_by(comm, *rest, lambda x: comm.iall_reduce(x).wait(), _at_once),
+    lambda comm, *rest: list(_block_by(comm, *rest, lambda x: comm.all_reduce(x, op="sum").copy(), _each)),
+]
+
+
+def _loss_by(comm, logits, targets, first, most, sums):
+    own = targets - first
+    hit = np.arange(logits.shape[-1]) == own[..., None]
+    shifted = logits - most(logits.max(-1))[..., None]
+    total, chosen = sums(np.exp(shifted).sum(-1), (shifted * hit).sum(-1))
+    return (np.log(total) - chosen).mean(), (np.exp(shifted) / total[..., None] - hit) / targets.size
+
+
+def _greatest(comm):
+    return lambda x: comm.all_reduce(x, op="max")
+
+
+RIGHT["05.parallel_loss"] += [
+    lambda comm, *rest: _loss_by(comm, *rest, _greatest(comm), lambda *s: [comm.all_reduce(x) for x in s]),
+    lambda comm, *rest: _loss_by(comm, *rest, _greatest(comm), lambda *s: comm.all_reduce(np.stack(s))),
+    lambda comm, *rest: _loss_by(
+        comm, *rest, _greatest(comm), lambda *s: comm.all_reduce(np.stack(s, -1)).T.swapaxes(1, 2)
+    ),
+    lambda comm, *rest: list(answers.parallel_loss(comm, *rest)),
+    lambda comm, *rest: (
+        (float(answers.parallel_loss(comm, *rest)[0]), answers.parallel_loss(comm, *rest)[1])
+        if comm.size == 1
+        else answers.parallel_loss(comm, *rest)
+    ),
+]
+
+
+def _step_by(comm, weights, gradient, state, update, reduce, gather):
+    own = shard_range(weights.size, comm.rank, comm.size)
+    mean = reduce(gradient, answers.counts_of(weights.size, comm.size))
+    moments = state.setdefault("moments", [np.zeros(len(own)), np.zeros(len(own))])
+    shard = weights[own.start : own.stop].copy()
+    update(shard, mean, *moments)
+    return gather(shard, answers.counts_of(weights.size, comm.size))
+
+
+RIGHT["06.zero_1"] += [
+    lambda comm, *rest: _step_by(
+        comm,
+        *rest,
+        lambda g, counts: comm.reduce_scatter(g, counts=counts) / comm.size,
+        lambda w, counts: comm.all_gather(w, counts=counts),
+    ),
+    lambda comm, *rest: _step_by(
+        comm,
+        *rest,
+        lambda g, counts: comm.reduce_scatter(g / comm.size, counts=counts),
+        lambda w, counts: comm.all_gather(w, counts=counts).copy(),
+    ),
+    lambda comm, *rest: _step_by(
+        comm,
+        *rest,
+        lambda g, counts: comm.ireduce_scatter(g, counts=counts).wait() / comm.size,
+        lambda w, counts: comm.iall_gather(w, counts=counts).wait(),
+    ),
+    lambda comm, *rest: _step_by(
+        comm,
+        *rest,
+        lambda g, counts: np.divide(comm.reduce_scatter(g, counts=counts), comm.size),
+        lambda w, counts: np.concatenate([comm.all_gather(w, counts=counts)]),
+    ),
+]
+
+
+@of("06.zero_1")
+def in_place_on_the_weights(comm, weights, gradient, state, update):
+    cuts = np.array_split(np.arange(weights.size), comm.size)
+    counts, own = [len(cut) for cut in cuts], cuts[comm.rank]
+    if "square" not in state:
+        state.update(mean=np.zeros(own.size), square=np.zeros(own.size))
+    shard = weights[own[0] : own[-1] + 1] if own.size else weights[:0]
+    update(shard, comm.reduce_scatter(gradient, counts=counts) / comm.size, state["mean"], state["square"])
+    weights[:] = comm.all_gather(shard, counts=counts)
+    return weights
+
+
+@of("06.stage_2")
+def next_one_beside(comm, backward, microbatches):
+    shards, leaving = {}, None
+
+    def settle():
+        if leaving is not None:
+            block, request = leaving
+            shards[block] = shards.get(block, 0) + request.wait() / (comm.size * microbatches)
+
+    for block, gradient in backward:
+        settle()
+        leaving = block, comm.ireduce_scatter(gradient, counts=answers.counts_of(gradient.size, comm.size))
+    settle()
+    return shards
+
+
+@of("06.stage_2")
+def with_a_defaultdict(comm, backward, microbatches):
+    shards = defaultdict(float)
+    for block, gradient in backward:
+        shards[block] += comm.reduce_scatter(gradient, counts=answers.counts_of(gradient.size, comm.size))
+    return {block: shard / (comm.size * microbatches) for block, shard in shards.items()}
+
+
+@of("06.stage_2")
+def in_place_shards(comm, backward, microbatches):
+    shards = {}
+    for block, gradient in backward:
+        own = shard_range(gradient.size, comm.rank, comm.size)
+        shards.setdefault(block, np.zeros(len(own)))
+        gradient /= comm.size * microbatches
+        shards[block] += comm.reduce_scatter(gradient, counts=answers.counts_of(gradient.size, comm.size))
+    return shards
+
+
+@of("06.stage_2")
+def divided_at_the_end(comm, backward, microbatches):
+    shards = {}
+    while (item := next(backward, None)) is not None:
+        block, gradient = item
+        del item
+        part = comm.reduce_scatter(gradient, counts=answers.counts_of(len(gradient), comm.size))
+        del gradient
+        shards[block] = shards[block] + part if block in shards else part
+    for shard in shards.values():
+        shard /= comm.size * microbatches
+    return dict(sorted(shards.items()))
+
+
+@of("06.stage_2")
+def one_call_a_gradient(comm, backward, microbatches):
+    def part(gradient):
+        counts = answers.counts_of(gradient.size, comm.size)
+        return comm.reduce_scatter(gradient, counts=counts) / comm.size / microbatches
+
+    shards = {}
+    for block, gradient in backward:
+        shards[block] = np.add(shards.get(block, 0), part(gradient))
+    return shards
+
+
+@of("06.prefetch")
+def with_zip_longest(comm, uses, gather, work, x):
+    request = gather(uses[0])
+    for block, following in zip_longest(uses, uses[1:]):
+        weights = request.wait()
+        request = None if following is None else gather(following)
+        x = work(block, weights, x)
+    return x
+
+
+@of("06.prefetch")
+def by_index(comm, uses, gather, work, x):
+    requests = {0: gather(uses[0])}
+    for i in range(len(uses)):
+        weights = requests.pop(i).wait()
+        if i + 1 < len(uses):
+            requests[i + 1] = gather(uses[i + 1])
+        x = work(uses[i], weights, x)
+    return x
+
+
+@of("06.prefetch")
+def from_a_queue(comm, uses, gather, work, x):
+    waiting = deque([gather(uses[0])])
+    for i, block in enumerate(uses):
+        weights = waiting.popleft().wait()
+        waiting.extend(gather(following) for following in uses[i + 1 : i + 2])
+        x = work(block, weights, x)
+        del weights
+    return x
+
+
+@of("06.prefetch")
+def by_recursion(comm, uses, gather, work, x):
+    def step(i, request, x):
+        weights = request.wait()
+        following = gather(uses[i + 1]) if i + 1 < len(uses) else None
+        x = work(uses[i], weights, x)
+        del weights
+        return x if following is None else step(i + 1, following, x)
+
+    return step(0, gather(uses[0]), x)
+
+
+@of("06.prefetch")
+def with_a_loop_that_looks_back(comm, uses, gather, work, x):
+    pending, before = None, None
+    for block in [*uses, None]:
+        weights = None if pending is None else pending.wait()
+        pending = None if block is None else gather(block)
+        if before is not None:
+            x = work(before, weights, x)
+        before = block
+    return x

@@ -1,0 +1,402 @@
+"""What an adversary tried: right answers that were refused, wrong ones that passed, hangs, escapes."""
+
+import threading
+import time
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from parlab.labs import EXERCISES
+from tests.labs import answers
+from tests.labs.answers import refused, reviewed
+
+# Right answers
+
+
+def merge_by_the_largest(out_a, lse_a, out_b, lse_b):
+    """The textbook's: shift by the larger one."""
+    top = np.maximum(lse_a, lse_b)
+    top = np.where(np.isneginf(top), 0.0, top)
+    a, b = np.exp(lse_a - top), np.exp(lse_b - top)
+    total = np.where(a + b == 0, 1.0, a + b)
+    out = (a[:, None] * out_a + b[:, None] * out_b) / total[:, None]
+    with np.errstate(divide="ignore"):
+        return out, top + np.log(a + b)
+
+
+def merge_in_place(out_a, lse_a, out_b, lse_b):
+    out, lse = merge_by_the_largest(out_a, lse_a, out_b, lse_b)
+    out_a[...], lse_a[...] = out, lse
+    out_b[...], lse_b[...] = 0, 0
+    return out_a, lse_a
+
+
+def faster_with_windows_line_ends(costs):
+    return answers.FOUND.strip().replace("\n", "\r\n")
+
+
+def faster_with_blank_lines(costs):
+    return answers.FOUND.replace("\n", "\n\n")
+
+
+def two_sums_in_one(comm, logits, targets, first):
+    largest = comm.all_reduce(logits.max(axis=-1), op="max")
+    here = (targets >= first) & (targets < first + logits.shape[-1])
+    place = np.where(here, targets - first, 0)
+    own = np.take_along_axis(logits, place[..., None], axis=-1)[..., 0]
+    weights = np.exp(logits - largest[..., None])
+    chosen, total = comm.all_reduce(np.stack([np.where(here, own, 0.0), weights.sum(axis=-1)]))
+    hit = here[..., None] & (np.arange(logits.shape[-1]) == place[..., None])
+    return np.mean(largest + np.log(total) - chosen), (weights / total[..., None] - hit) / targets.size
+
+
+def overlap_that_notes_its_additions(comm, x, work):
+    total, block = 0, x
+    for step in range(comm.size):
+        last = step == comm.size - 1
+        requests = () if last else (comm.isend(block, comm.right), comm.irecv(comm.left, like=block))
+        piece = work(comm, block)
+        with comm.compute("add", seconds=0):
+            total = total + piece
+        for request in requests:
+            block = request.wait()
+    return total
+
+
+def zigzag_with_numpys_bool(rank, source, size, length):
+    queries, keys, causal = answers.zigzag_block(rank, source, size, length)
+    return queries, keys, np.bool_(causal)
+
+
+LOG = []
+
+
+def exchange_that_keeps_a_log(comm, x):
+    """What ranks write into a common list to find an error is no business of the checker's."""
+    LOG.append((comm.rank, x.sum()))
+    return comm.sendrecv(x, comm.right, comm.left), comm.sendrecv(x, comm.left, comm.right)
+
+
+RIGHT = [
+    ("02.merge", merge_by_the_largest),
+    ("02.merge", merge_in_place),
+    ("04.faster", faster_with_windows_line_ends),
+    ("04.faster", faster_with_blank_lines),
+    ("05.parallel_loss", two_sums_in_one),
+    ("00.overlap", overlap_that_notes_its_additions),
+    ("02.zigzag_block", zigzag_with_numpys_bool),
+    ("00.exchange", exchange_that_keeps_a_log),
+]
+
+
+@pytest.mark.parametrize(("name", "answer"), RIGHT)
+def test_right_answers_that_were_refused_are_accepted(name, answer):
+    review = reviewed(name, answer)
+    assert review.status == "passed", review.text
+
+
+# Wrong answers
+
+SHARED = {}
+
+
+def _meet(comm, x):
+    """All ranks' x, through memory that only threads share."""
+    SHARED[comm.rank] = x
+    while len(SHARED) < comm.size or any(SHARED[rank].shape != x.shape for rank in range(comm.size)):
+        time.sleep(1e-4)
+    time.sleep(2e-3)
+    return [SHARED[rank] for rank in range(comm.size)]
+
+
+def exchange_through_a_global(comm, x):
+    everyone = _meet(comm, x)
+    return everyone[comm.left].copy(), everyone[comm.right].copy()
+
+
+def exchange_through_a_global_with_messages_for_show(comm, x):
+    comm.sendrecv(x, comm.right, comm.left)
+    comm.sendrecv(x, comm.left, comm.right)
+    return exchange_through_a_global(comm, x)
+
+
+def scatter_from_the_checkers_seed(comm, x):
+    """Draws the inputs again, as it has seen the checker draw them; sends what it should."""
+    answers.reduce_scatter(comm, x)
+    for exercise in [EXERCISES["01.reduce_scatter"]]:
+        for case in exercise.cases:
+            if case.size == comm.size and case.shape == x.shape and case.dtype == x.dtype:
+                return np.split(sum(case.inputs()), comm.size)[comm.rank]
+    return None
+
+
+def tree_that_gathers_lists(comm, x):
+    held, distance = [x], 1
+    while distance < comm.size:
+        if comm.rank % (2 * distance):
+            comm.send(held, comm.rank - distance)
+            return None
+        other = comm.rank + distance
+        if other < comm.size:
+            held += comm.recv(other, like=[x] * min(distance, comm.size - other))
+        distance *= 2
+    return sum(held)
+
+
+def overlap_that_never_works(comm, x, work):
+    def alike(comm, block):
+        with comm.compute("work", seconds=10e-6):
+            return block * block
+
+    return answers.overlap(comm, x, alike)
+
+
+def zero_1_with_its_own_optimizer(comm, weights, gradient, state, update):
+    def own(weights, gradient, mean, square):
+        state["step"] = step = state.get("step", 0) + 1
+        mean += 0.1 * (gradient - mean)
+        square += 0.001 * (gradient**2 - square)
+        weights -= 0.1 * (mean / (1 - 0.9**step) / (np.sqrt(square / (1 - 0.999**step)) + 0.1) + 0.01 * weights)
+
+    return answers.zero_1(comm, weights, gradient, state, own)
+
+
+def loss_in_float32(comm, logits, targets, first):
+    loss, dlogits = answers.parallel_loss(comm, logits, targets, first)
+    return loss, dlogits.astype("float32").astype("float64").astype("float32")
+
+
+def merge_of_objects(out_a, lse_a, out_b, lse_b):
+    out, lse = merge_by_the_largest(out_a, lse_a, out_b, lse_b)
+    return out.astype(object), lse.astype(object)
+
+
+def weights_as_objects(comm, *arguments):
+    return answers.zero_1(comm, *arguments).astype(object)
+
+
+def zigzag_from_a_table(rank, source, size, length):
+    return answers.zigzag_block(rank, source, size, 2 * {2: 1, 6: 3}[length])
+
+
+def exchange_up_to_8_ranks(comm, x):
+    left, right = answers.exchange(comm, x)
+    return (left, right) if comm.size <= 8 else (right, left)
+
+
+def merge_that_zeroes_its_inputs(out_a, lse_a, out_b, lse_b):
+    for x in (out_a, lse_a, out_b, lse_b):
+        x[...] = 0
+    return out_a, lse_a + np.log(2)
+
+
+MEMORY = "ranks share memory"
+WRONG = [
+    ("00.exchange", exchange_through_a_global, "no message was sent: they did not come by messages"),
+    ("00.exchange", exchange_through_a_global_with_messages_for_show, MEMORY),
+    ("01.reduce_scatter", scatter_from_the_checkers_seed, MEMORY),
+    ("00.tree_sum", tree_that_gathers_lists, "bytes a rank sends"),
+    ("00.overlap", overlap_that_never_works, "work"),
+    ("06.zero_1", zero_1_with_its_own_optimizer, "`update` was not called"),
+    ("05.parallel_loss", loss_in_float32, "float32"),
+    ("02.merge", merge_of_objects, "object"),
+    ("06.zero_1", weights_as_objects, "object"),
+    ("02.zigzag_block", zigzag_from_a_table, "KeyError"),
+    ("00.exchange", exchange_up_to_8_ranks, "the two are swapped"),
+    ("02.merge", merge_that_zeroes_its_inputs, "out: returned"),
+]
+
+
+@pytest.mark.parametrize(("name", "answer", "cause"), WRONG)
+def test_wrong_answers_that_passed_are_refused(name, answer, cause):
+    SHARED.clear()
+    assert cause in refused(name, answer)
+
+
+def test_a_rule_whose_gradients_differ_is_refused(monkeypatch):
+    from parlab.labs import ring
+
+    monkeypatch.setattr(ring, "_gradient_error", lambda *given: 1e-3)
+    assert "dq, dk and dv are off by 1.0e-03" in refused("02.zigzag_block", answers.zigzag_block)
+
+
+# Hangs and escapes: a limit of half a second
+
+
+def endless(comm, x):
+    print("round and round")
+    while comm.rank == 1:
+        pass
+    return comm.recv(1, like=x)
+
+
+freed = threading.Event()
+
+
+def endless_that_holds_on(comm, x):
+    while not freed.is_set():
+        with suppress(BaseException):
+            time.sleep(0.01)
+
+
+def endless_rule(rank, source, size, length):
+    while True:
+        pass
+
+
+def endless_messages(comm, x):
+    while True:
+        x = comm.sendrecv(x, comm.right, comm.left)
+
+
+def endless_message(*arguments):
+    class SlowError(Exception):
+        def __str__(self):
+            while True:
+                pass
+
+    raise SlowError
+
+
+def endless_comparison(comm, *arguments):
+    class Slow:
+        def __repr__(self):
+            while True:
+                pass
+
+        __eq__ = __len__ = __array__ = __iter__ = __repr__
+
+    return Slow()
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "says"),
+    [
+        (
+            "00.exchange",
+            endless,
+            "after 0.5 s with 2 ranks; rank 1 at line 3 of endless: `while comm.rank == 1:`",
+        ),
+        ("00.exchange", endless, "what it printed:\n  round and round"),
+        ("00.exchange", endless_that_holds_on, "restart the kernel"),
+        ("02.zigzag_block", endless_rule, "still running after 0.5 s; at line 2 of endless_rule: `while True:`"),
+        ("01.reduce_scatter", endless_messages, "still running after 0.5 s with 2 ranks"),
+        ("00.exchange", endless_message, "still running"),
+        ("00.exchange", endless_comparison, "still running"),
+    ],
+)
+def test_an_endless_answer_ends_with_the_line_where_it_is(name, answer, says):
+    freed.clear()
+    text = refused(name, answer, seconds=0.5)
+    freed.set()
+    first = answer.__code__.co_firstlineno
+    assert says in "\n".join(_relative(line, first) for line in text.splitlines()), text
+
+
+def _relative(line, first):
+    """Line numbers counted from the answer's own first line."""
+    head, at, rest = line.partition("at line ")
+    number, of, tail = rest.partition(" of ")
+    return f"{head}{at}{int(number) - first + 1}{of}{tail}" if at and number.isdigit() else line
+
+
+def leaving(comm, *arguments):
+    raise SystemExit(3)
+
+
+def pressing(comm, *arguments):
+    raise KeyboardInterrupt
+
+
+def ragged(comm, *arguments):
+    return [[1.0], [2.0, 3.0]]
+
+
+def halves(rank, source, size, length):
+    return slice(0, length / 2), slice(0, length), True
+
+
+def error_that_cannot_be_shown(*arguments):
+    class Odd(BaseException):
+        def __str__(self):
+            raise RuntimeError
+
+        def __setattr__(self, name, value):
+            raise RuntimeError
+
+    raise Odd
+
+
+def inside_numpy(comm, x):
+    return np.concatenate([x, np.zeros((2, 2, 2))])
+
+
+def one_branch_missing(comm, x):
+    if comm.rank == 1:
+        raise NotImplementedError
+    return comm.sendrecv(x, comm.right, comm.left)
+
+
+def a_size_missing(comm, x):
+    if comm.size == 3:
+        raise NotImplementedError
+    return answers.exchange(comm, x)
+
+
+def without_return(comm, x):
+    answers.exchange(comm, x)
+
+
+def rule_without_return(rank, source, size, length):
+    half = length // 2
+    (slice(0, half), slice(0, half), True)
+
+
+def yielding(comm, *arguments):
+    yield 1
+
+
+async def coroutine(comm, *arguments):
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "says"),
+    [
+        *[(name, leaving, "raised SystemExit: 3, at line") for name in EXERCISES],
+        *[(name, pressing, "raised KeyboardInterrupt") for name in EXERCISES],
+        ("00.exchange", ragged, "returned list"),
+        ("05.parallel_loss", ragged, "the loss is a list"),
+        ("06.prefetch", ragged, "worked on blocks []"),
+        ("02.zigzag_block", halves, "`/` gives a float"),
+        ("00.exchange", error_that_cannot_be_shown, "raised Odd"),
+        ("00.exchange", inside_numpy, "of inside_numpy: return np.concatenate"),
+        ("00.exchange", one_branch_missing, "rank 1 raised NotImplementedError"),
+        ("00.exchange", a_size_missing, "raised NotImplementedError"),
+        ("00.exchange", without_return, "returned None"),
+        ("02.zigzag_block", rule_without_return, "returned None"),
+        *[(name, yielding, "it holds a `yield`") for name in EXERCISES],
+        ("00.exchange", coroutine, "it is an `async def`"),
+        ("02.merge", 3, "answer=3: must be the function that you wrote"),
+    ],
+)
+def test_whatever_an_answer_does_becomes_a_sentence(name, answer, says):
+    assert says in refused(name, answer)
+
+
+def chatty(comm, x):
+    for number in range(100_000):
+        print(number)
+
+
+def test_printing_has_a_cap_and_errors_are_printed_too():
+    def complains(comm, x):
+        import sys
+
+        print("to stderr", file=sys.stderr)
+
+    text = refused("00.exchange", chatty)
+    assert len(text) < 3000
+    assert " more lines" in text
+    assert "to stderr" in refused("00.exchange", complains)

@@ -1,0 +1,227 @@
+"""`parlab grade`: a class, some of which does its worst, is marked in one command, each as it deserves."""
+
+import csv
+import inspect
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from parlab import cli
+from parlab.labs.marking import submissions
+from tests.labs import answers
+
+FIRST, SECOND = "00.exchange", "01.reduce_scatter"
+NAMES = [FIRST, SECOND]
+RIGHT = {FIRST: inspect.getsource(answers.exchange), SECOND: inspect.getsource(answers.reduce_scatter)}
+IMPORTS = "import numpy as np\nfrom parlab import labs\n"
+
+
+def notebook(*cells):
+    of_code = [{"cell_type": "code", "source": cell.splitlines(keepends=True)} for cell in (IMPORTS, *cells)]
+    return json.dumps({"cells": [{"cell_type": "markdown", "source": "text"}, *of_code], "nbformat": 4})
+
+
+def checked(name, text):
+    return f'{text}\n\nlabs.check("{name}", {name.split(".")[1]})\n'
+
+
+BOTH = [checked(name, RIGHT[name]) for name in NAMES]
+RIGHT_FIRST, RIGHT_SECOND = BOTH
+STUB = "def exchange(comm, x):\n    raise NotImplementedError\n"
+ENDLESS = "def exchange(comm, x):\n    while True:\n        pass\n"
+HOLDS_ON = """import time
+def exchange(comm, x):
+    while True:
+        try:
+            time.sleep(0.01)
+        except BaseException:
+            pass
+"""
+SEGFAULT = "import ctypes\nctypes.string_at(0)\n"
+LEAVES = "import os\ndef exchange(comm, x):\n    os._exit(0)\n"
+DELETES = """import os
+for path in os.listdir():
+    os.remove(path)
+"""
+CHATTY = "for number in range(10**6):\n    print(number)\n"
+GLOBAL = """import time
+BOX = {}
+def exchange(comm, x):
+    BOX[comm.rank] = x
+    while len(BOX) < comm.size or any(BOX[rank].shape != x.shape for rank in range(comm.size)):
+        time.sleep(1e-4)
+    time.sleep(1e-2)
+    return BOX[comm.left].copy(), BOX[comm.right].copy()
+"""
+PATCHED = """import parlab.labs.difference, parlab.labs.rank_programs
+parlab.labs.difference.difference = parlab.labs.rank_programs.difference = lambda *given, **more: ""
+"""
+CODE_PATCHED = """from parlab.labs.rank_programs import Count
+labs.EXERCISES["00.exchange"].cases.clear()
+Count.check.__code__ = (lambda self, done, case: "all is well").__code__
+"""
+SWAPPED = RIGHT[FIRST].replace("return from_left, from_right", "return from_right, from_left")
+PASSED, NOT_YET, NOT_WRITTEN, MISSING = "passed", "not yet", "not written yet", "missing"
+
+CLASS = {  # by file: its text, the status of both exercises, a part of the flags, a part of the note
+    "alice/helpers.py": ("RIGHT = 'right'\n", None, None, "", ""),
+    "alice/lab.ipynb": (notebook("import helpers\nhelpers.RIGHT", checked(FIRST, STUB), *BOTH), PASSED, PASSED, "", ""),
+    "bob/lab.ipynb": (notebook(checked(FIRST, SWAPPED), RIGHT_SECOND), NOT_YET, PASSED, "", ""),
+    "bob/helpers.py": ("LEFT = 'left'\n", None, None, "", ""),
+    "empty_1.ipynb": ("", MISSING, MISSING, "", ""),
+    "empty_5.ipynb": (notebook(checked(FIRST, STUB)), NOT_WRITTEN, MISSING, "", ""),
+    "endless_1.ipynb": (notebook(checked(FIRST, ENDLESS), RIGHT_SECOND), NOT_YET, PASSED, "", ""),
+    "endless_3.ipynb": (notebook(checked(FIRST, HOLDS_ON), RIGHT_SECOND), NOT_YET, PASSED, "", ""),
+    "crash_1.ipynb": (notebook("1 / 0", *BOTH), PASSED, PASSED, "", ""),
+    "crash_2.ipynb": (
+        notebook(RIGHT_FIRST, SEGFAULT, RIGHT_SECOND),
+        PASSED,
+        PASSED,
+        "",
+        "cell 3: it ended the process",
+    ),
+    "leaves_1.ipynb": (
+        notebook(checked(FIRST, LEAVES), RIGHT_SECOND),
+        NOT_YET,
+        PASSED,
+        "",
+        "00.exchange: it ended the process",
+    ),
+    "leaves_2.ipynb": (
+        notebook("import os\nos._exit(0)", *BOTH),
+        PASSED,
+        PASSED,
+        "",
+        "cell 2: it ended the process (exit code 0)",
+    ),
+    "deletes/lab.ipynb": (
+        notebook(DELETES, "open('solutions/00.ipynb')", *BOTH),
+        PASSED,
+        PASSED,
+        "cell 3 names a solution",
+        "",
+    ),
+    "chatty.ipynb": (notebook(CHATTY, *BOTH), PASSED, PASSED, "", ""),
+    "shares.ipynb": (notebook(checked(FIRST, GLOBAL), RIGHT_SECOND), NOT_YET, PASSED, "00.exchange: no messages", ""),
+    "patches_1.ipynb": (
+        notebook(PATCHED, checked(FIRST, SWAPPED), RIGHT_SECOND),
+        NOT_YET,
+        PASSED,
+        "patched checker: parlab.labs.difference.difference",
+        "",
+    ),
+    "patches_2.ipynb": (notebook(CODE_PATCHED, *BOTH), PASSED, PASSED, "patched checker: Count.check", ""),
+    "endless_2.ipynb": (
+        notebook("while True:\n    pass\n", "def (:", "%matplotlib inline\n!ls", "exit()", *BOTH),
+        PASSED,
+        PASSED,
+        "",
+        "",
+    ),
+    "patches_3.ipynb": (
+        notebook("labs.check = lambda *given: print('passed')", checked(FIRST, SWAPPED)),
+        NOT_YET,
+        MISSING,
+        "patched checker: parlab.labs.check",
+        "",
+    ),
+    "not_json.ipynb": ("{", MISSING, MISSING, "", ""),
+    "program.py": ("\n".join([IMPORTS, *BOTH]), MISSING, MISSING, "", ""),  # beside notebooks: no submission
+    "erin/program.py": ("\n".join([IMPORTS, *RIGHT.values()]), PASSED, PASSED, "", ""),
+}
+BESIDE = ("alice/helpers.py", "bob/helpers.py", "program.py")
+
+
+@pytest.fixture(scope="module")
+def class_room(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("class") / "submissions"
+    for name, (text, *_) in CLASS.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def marked(class_room):
+    before = {path: path.read_bytes() for path in class_room.rglob("*") if path.is_file()}
+    out = class_room.parent / "grades.csv"
+    arguments = ["grade", class_room, "--out", out, "--seconds", "1.5", "--seed", "5", "--jobs", "2", "--limit", "60"]
+    assert cli.main([*map(str, arguments), "--exercises", ",".join(NAMES)]) == 0
+    assert {path: path.read_bytes() for path in class_room.rglob("*") if path.is_file()} == before
+    with out.open(encoding="utf-8", newline="") as file:
+        return {row["submission"]: row for row in csv.DictReader(file)}
+
+
+EXPECTED = {name.rpartition(".")[0]: rest for name, (_, *rest) in CLASS.items() if name not in BESIDE}
+
+
+def test_each_submission_has_a_row_and_what_lies_beside_has_none(marked, class_room):
+    assert sorted(marked) == sorted(EXPECTED)
+    assert len(submissions(class_room)) == len(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_each_is_marked_as_it_deserves(name, marked):
+    first, second, flag, note = EXPECTED[name]
+    row = marked[name]
+    assert (row[FIRST], row[SECOND]) == (first, second), row
+    assert row["passed"] == str((first, second).count(PASSED))
+    assert row["of"] == "2"
+    assert flag in row["flags"], row
+    assert bool(flag) == bool(row["flags"]), row
+    assert note in row["note"], row
+    assert bool(note) == bool(row["note"]), row
+
+
+def test_reports_stand_apart_and_say_what_a_student_must_know(marked, class_room):
+    reports = class_room.parent / "grades-reports"
+    assert len(list(reports.rglob("*.html"))) == len(EXPECTED)
+    assert "the two are swapped" in (reports / "bob" / "lab.html").read_text(encoding="utf-8")
+    assert "2 of 2 exercises passed" in (reports / "alice" / "lab.html").read_text(encoding="utf-8")
+    assert "raised ZeroDivisionError: division by zero" in (reports / "crash_1.html").read_text(encoding="utf-8")
+    assert "still running after 1.5 s" in (reports / "endless_1.html").read_text(encoding="utf-8")
+    assert "def exchange(comm, x):\n    while True:" in (reports / "endless_1.html").read_text(encoding="utf-8")
+    assert "SyntaxError: " in (reports / "endless_2.html").read_text(encoding="utf-8")
+    assert "while True:" in (reports / "endless_2.html").read_text(encoding="utf-8")
+    assert "it is not a notebook" in (reports / "not_json.html").read_text(encoding="utf-8")
+
+
+def test_a_submission_that_never_ends_is_ended_at_the_limit(tmp_path, capsys):
+    (tmp_path / "in").mkdir()
+    text = "import time\n" + "time.sleep(2)\n" * 20 + checked(FIRST, STUB)
+    (tmp_path / "in" / "slow.py").write_text(text, encoding="utf-8")
+    out = tmp_path / "grades.csv"
+    assert cli.main(["grade", str(tmp_path / "in"), "--out", str(out), "--limit", "3", "--exercises", FIRST]) == 0
+    assert out.read_text(encoding="utf-8").splitlines()[1] == "slow,0,1,missing,,still running after 3 s: ended"
+    assert "[  1/1] slow: 0 of 0 passed; still running after 3 s: ended\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere"], "there is no such folder"),
+        (["."], "holds no .ipynb or .py"),
+        ([".", "--exercises", "01.ring"], "--exercises 01.ring: the exercises are 00.exchange"),
+        ([".", "--seconds", "0"], "--seconds 0.0: a positive number is needed"),
+        ([".", "--extra", "-1"], "--extra -1: a number that is not negative is needed"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_refused(arguments, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["grade", *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_an_answer_that_is_the_librarys_is_flagged(tmp_path):
+    text = "from parlab.nn.attention import merge\ndef merge_two(*given):\n    return merge(*given)\n"
+    (tmp_path / "lab.py").write_text(text, encoding="utf-8")
+    out = tmp_path / "grades.csv"
+    assert cli.main(["grade", str(tmp_path), "--out", str(out), "--exercises", "02.merge"]) == 0
+    assert out.read_text(encoding="utf-8").splitlines()[1] == "lab,1,1,passed,02.merge: uses parlab.nn.attention.merge,"
+
+
+def test_the_command_is_called_parlab():
+    scripts = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    assert scripts == {"parlab": "parlab.cli:main"}

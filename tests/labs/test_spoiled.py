@@ -1,0 +1,210 @@
+"""The solution of each exercise, spoiled in more than twelve ways, is refused each time with the cause."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from parlab.labs import EXERCISES
+from parlab.pipeline import Action, Schedule
+from tests.labs import answers
+
+RANKS = [name for name in EXERCISES if EXERCISES[name].on_ranks]
+PLAIN = [name for name in EXERCISES if not EXERCISES[name].on_ranks]
+
+
+def changed(result, change):
+    """Every array and number in a result, changed."""
+    if isinstance(result, tuple | list) and not isinstance(result, Action):
+        return type(result)(changed(item, change) for item in result)
+    if isinstance(result, dict):
+        return {key: changed(item, change) for key, item in result.items()}
+    return change(result) if isinstance(result, np.ndarray | np.floating | float) else result
+
+
+def entry(x, value):
+    x = np.array(x)
+    if x.size:
+        x.flat[0] = value
+    return x if x.ndim else float(x)
+
+
+ARRAYS = {  # how a result is spoiled, and what the refusal says of it
+    "twice as much": (lambda x: 2 * x, ("rank 0", "out: ")),
+    "with the other sign": (lambda x: -x, ("rank 0", "out: ")),
+    "off by a millionth": (lambda x: x * (1 + 1e-6), ("rank 0", "out: ", "differ")),
+    "of another precision": (
+        lambda x: np.asarray(x).astype("float16")[()],
+        ("float16", "expected"),
+    ),
+    "as objects": (lambda x: np.asarray(x).astype(object), ("object", "ndarray", "expected")),
+    "with an axis more": (lambda x: np.asarray(x)[None], ("expected",)),
+    "not a number": (lambda x: entry(x, np.nan), ("nan", "not finite", "NaN", "rank 0")),
+    "nearly right in one place": (lambda x: entry(x, 1e3), ("rank 0", "out: ")),
+    "as text": (lambda x: str(x), ("returned str", "is a str", "returned 'str'", "expected", "returned tuple")),
+}
+WHOLE = {
+    "None": (lambda result: None, ("returned None", "returned no")),
+    "a number": (lambda result: 3, ("returned int", "returned 3")),
+    "an object": (lambda result: object(), ("returned object", "returned <object")),
+    "a function": (lambda result: print, ("returned builtin_function_or_method", "returned <built-in function print>")),
+    "an empty tuple": (lambda result: (), ("returned tuple", "returned ()", "are not those that were given")),
+}
+
+
+def refused(name, answer, says):
+    text = answers.refused(name, answer)
+    assert any(part in text for part in says), text
+    assert f'hint: labs.hint("{name}", 1)' in text
+
+
+@pytest.mark.parametrize("spoil", ARRAYS)
+@pytest.mark.parametrize("name", [*RANKS, "02.merge"])
+def test_a_changed_result_is_refused(name, spoil):
+    change, says = ARRAYS[spoil]
+    refused(name, lambda *given: changed(answers.SOLUTIONS[name](*given), change), says)
+
+
+@pytest.mark.parametrize("spoil", WHOLE)
+@pytest.mark.parametrize("name", EXERCISES)
+def test_another_kind_of_result_is_refused(name, spoil):
+    change, says = WHOLE[spoil]
+    refused(name, lambda *given: change(answers.SOLUTIONS[name](*given)), says)
+
+
+def on_last_rank(solution, instead, comm, *given):
+    result = solution(comm, *given)
+    return instead(result) if comm.rank == comm.size - 1 else result
+
+
+def beyond(sizes, solution, instead, comm, *given):
+    result = solution(comm, *given)
+    return instead(result) if comm.size > sizes else result
+
+
+def double(result):
+    return changed(result, lambda x: 2 * x)
+
+
+def crash(result):
+    raise RuntimeError("out of luck")
+
+
+@pytest.mark.parametrize("name", [name for name in RANKS if name != "00.tree_sum"])
+def test_an_answer_that_is_wrong_on_the_last_rank_is_refused(name):
+    refused(name, partial(on_last_rank, answers.SOLUTIONS[name], double), ["rank 1", "rank 2"])
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_an_answer_that_crashes_on_the_last_rank_is_refused(name):
+    refused(name, partial(on_last_rank, answers.SOLUTIONS[name], crash), ["rank 1 raised RuntimeError: out of luck"])
+
+
+@pytest.mark.parametrize("name", [name for name in RANKS if name != "05.block_step"])  # which is tried on 8 at most
+def test_an_answer_that_is_wrong_beyond_8_ranks_is_refused_with_a_seed(name):
+    text = answers.refused(name, partial(beyond, 8, answers.SOLUTIONS[name], double))
+    fixed = max(case.size for case in EXERCISES[name].cases)
+    assert fixed > 8 or f"drawn anew (seed={answers.SEED} repeats it)" in text
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_one_message_too_many_is_refused(name):
+    def talks(comm, *given):
+        comm.sendrecv(np.zeros(1000), comm.right, comm.left)
+        return answers.SOLUTIONS[name](comm, *given)
+
+    refused(name, talks, ["not what was counted"])
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_a_message_that_nobody_takes_is_refused(name):
+    def forgets(comm, *given):
+        comm.isend(np.zeros(1), comm.right)
+        return answers.SOLUTIONS[name](comm, *given)
+
+    text = answers.refused(name, forgets)
+    assert "rank 0" in text
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_an_answer_with_other_parameters_is_refused_with_the_call(name):
+    refused(name, lambda: 1, [f"it is called as {EXERCISES[name].call}"])
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_an_answer_that_raises_is_refused_with_its_line(name):
+    def careless(*given):
+        return answers.SOLUTIONS[name](*given)[99].nothing
+
+    refused(name, careless, ["of careless: return answers.SOLUTIONS[name](*given)[99].nothing"])
+
+
+SCHEDULES = {
+    "empty": (lambda rows: [[] for _ in rows], "a schedule needs at least one action"),
+    "with the last action first": (lambda rows: [[rows[0][-1], *rows[0][:-1]], *rows[1:]], "it cannot run"),
+    "without the last action": (lambda rows: [*rows[:-1], rows[-1][:-1]], "it cannot run"),
+    "with an action twice": (lambda rows: [[*rows[0], rows[0][-1]], *rows[1:]], "twice"),
+    "backwards": (lambda rows: [row[::-1] for row in rows], "it cannot run"),
+    "with a rank more": (lambda rows: [*rows, rows[-1]], "ranks and|is done twice"),
+    "with another stage": (
+        lambda rows: [[a._replace(stage=a.stage + 1) for a in row] for row in rows],
+        "stages, should have|it cannot run",
+    ),
+}
+
+
+@pytest.mark.parametrize("spoil", SCHEDULES)
+@pytest.mark.parametrize("name", ["04.listing", "04.faster"])
+def test_a_changed_schedule_is_refused(name, spoil):
+    def spoiled(given):
+        right = answers.SOLUTIONS[name](given)
+        if isinstance(right, str):
+            cells = [line.strip().split(",") for line in right.strip().splitlines()]
+            right = Schedule([[Action(cell[1], int(cell[0]), int(cell[2:])) for cell in row] for row in cells])
+        return Schedule(change([list(row) for row in right.ranks]))
+
+    change, says = SCHEDULES[spoil]
+    refused(name, spoiled, says.split("|"))
+
+
+RULES = {
+    "queries and keys swapped": lambda q, k, causal: (k, q, causal),
+    "never causal": lambda q, k, causal: (q, k, False),
+    "always causal": lambda q, k, causal: (q, k, True),
+    "nothing": lambda q, k, causal: (slice(0), k, causal),
+    "all keys": lambda q, k, causal: (q, slice(None), causal),
+    "all queries": lambda q, k, causal: (slice(None), k, causal),
+    "one query short": lambda q, k, causal: (slice(q.start, q.stop - 1), k, causal),
+    "one key short": lambda q, k, causal: (q, slice(k.start, k.stop - 1), causal),
+    "every second key": lambda q, k, causal: (q, slice(k.start, k.stop, 2), causal),
+    "the opposite flag": lambda q, k, causal: (q, k, not causal),
+}
+
+
+@pytest.mark.parametrize("spoil", RULES)
+def test_a_changed_rule_is_refused_with_a_pair(spoil):
+    def rule(*given):
+        return RULES[spoil](*answers.zigzag_block(*given))
+
+    refused("02.zigzag_block", rule, ["should see but does not", "sees but should not"])
+
+
+@pytest.mark.parametrize("step", [0, "0", None, 1.5])
+def test_a_rule_with_odd_steps_is_refused(step):
+    def rule(*given):
+        queries, keys, causal = answers.zigzag_block(*given)
+        return slice(queries.start, queries.stop, step if step != 0 else 0), keys, causal
+
+    if step is None:
+        assert answers.reviewed("02.zigzag_block", rule).status == "passed"
+    else:
+        refused("02.zigzag_block", rule, ["slice"])
+
+
+def test_an_exercise_has_more_than_twelve_wrong_answers_here():
+    kinds = {name: len(WHOLE) + 2 for name in EXERCISES}  # and the parameters, and the line
+    for name in RANKS:
+        kinds[name] += len(ARRAYS) + 5
+    kinds["02.merge"] += len(ARRAYS)
+    kinds["02.zigzag_block"] += len(RULES)
+    assert all(kinds[name] >= 12 for name in kinds if not name.startswith("04")), kinds

@@ -1,0 +1,154 @@
+"""The yardstick: bound ≤ best possible ≤ every schedule, and the best possible against all orders tried."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parlab.pipeline import (
+    Action,
+    Costs,
+    MemoryLimit,
+    Schedule,
+    best_schedule,
+    dualpipe,
+    dualpipe_v,
+    gap,
+    gpipe,
+    interleaved_one_f_one_b,
+    looped_bfs,
+    lower_bound,
+    one_f_one_b,
+    one_f_one_b_v,
+    simulate,
+    v_half,
+    v_min,
+    validate,
+    zb_auto,
+    zb_h1,
+    zb_h2,
+    zb_v,
+)
+
+COST = st.integers(0, 9)
+
+
+@st.composite
+def small_cases(draw, most_ranks=3, most_microbatches=4):
+    p, m = draw(st.integers(1, most_ranks)), draw(st.integers(1, most_microbatches))
+    f, i, w = (draw(COST | st.lists(COST, min_size=p, max_size=p)) for _ in range(3))
+    limit = draw(
+        st.none() | st.integers(1, 5) | st.builds(MemoryLimit, st.integers(3, 12), st.integers(2, 3), st.integers(0, 2))
+    )
+    return p, m, Costs(f, i, w, draw(st.integers(0, 4))), limit
+
+
+def heuristics(p, m, costs, limit):
+    yield zb_auto(p, m, costs, limit, tries=5, metric="makespan")
+    for make in (gpipe, one_f_one_b, zb_h1, zb_h2):
+        if make is gpipe or m >= p:
+            schedule = make(p, m)
+            try:
+                validate(schedule, limit)
+            except ValueError:
+                continue
+            yield schedule
+
+
+@settings(max_examples=500)
+@given(small_cases())
+def test_bound_at_most_exact_at_most_every_heuristic_on_500_small_cases(case):
+    p, m, costs, limit = case
+    best = best_schedule(*case)
+    validate(best, limit)
+    makespan = simulate(best, costs).makespan
+    assert lower_bound(*case) <= makespan
+    assert all(makespan <= simulate(schedule, costs).makespan for schedule in heuristics(*case))
+
+
+def every_order(p, m):
+    """All schedules of split backwards with the microbatches in order."""
+
+    def rows(rank, f=0, i=0, w=0):
+        if w == m:
+            yield []
+        for kind, number, allowed in (("F", f, f < m), ("I", i, i < f), ("W", w, w < i)):
+            if allowed:
+                for rest in rows(rank, f + (kind == "F"), i + (kind == "I"), w + (kind == "W")):
+                    yield [Action(kind, rank, number), *rest]
+
+    return (Schedule(chosen) for chosen in product(*(list(rows(rank)) for rank in range(p))))
+
+
+@settings(max_examples=12)
+@given(small_cases(most_ranks=2, most_microbatches=2))
+def test_exact_is_the_shortest_of_all_orders_p_2_m_2(case):
+    p, m, costs, limit = case
+    spans = []
+    for schedule in every_order(p, m):
+        try:
+            validate(schedule, limit)
+        except ValueError:
+            continue
+        spans.append(simulate(schedule, costs).makespan)
+    assert simulate(best_schedule(*case), costs).makespan == min(spans)
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(
+        [
+            lambda: looped_bfs(3, 4, 2),
+            lambda: interleaved_one_f_one_b(3, 6, 2),
+            lambda: zb_v(3, 6),
+            lambda: v_half(4, 5),
+            lambda: v_min(4, 6),
+            lambda: one_f_one_b_v(3, 7),
+            lambda: dualpipe(4, 8),
+            lambda: dualpipe_v(3, 7),
+        ]
+    ),
+    st.lists(COST, min_size=8, max_size=8),
+    COST,
+    COST,
+    st.integers(0, 3),
+)
+def test_no_schedule_on_several_chunks_or_from_both_ends_is_below_the_bound_of_its_ranks(make, f, i, w, c):
+    schedule = make()
+    costs = Costs(f[: schedule.num_stages], i, w, c)
+    timeline = simulate(schedule, costs)
+    peaks = timeline.peak_activations
+    sizes = schedule.num_ranks, schedule.num_microbatches, costs, peaks
+    assert timeline.makespan >= lower_bound(*sizes, like=schedule)
+    assert timeline.longest_stage >= lower_bound(*sizes, like=schedule, metric="longest_stage")
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 8), st.integers(1, 12), COST, COST, COST)
+def test_without_a_limit_the_bound_of_equal_stages_is_the_work_and_the_way_to_the_last_rank_and_back(p, m, f, i, w):
+    one_way_round = (p - 1) * (f + i)
+    assert lower_bound(p, m, Costs(f, i, w)) >= max(m * (f + i + w) + (p - 1) * f, one_way_round + f + i + w)
+
+
+def test_the_gap_of_unit_costs_p4_m8_1f1b_6_of_27_zb_h1_0_v_min_8_of_51():
+    assert [round(gap(make(4, 8)), 6) for make in (one_f_one_b, zb_h1, v_min)] == [
+        round(x, 6) for x in (6 / 27, 0, 8 / 51)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda: best_schedule(4, 2), "p=4, m=2: all orders can be searched for p ≤ 3 and m ≤ 4"),
+        (lambda: best_schedule(2, 5), "p=2, m=5: all orders"),
+        (lambda: best_schedule(2, 2, memory_limit=0), "memory_limit=0: a rank must be able to keep the activations of"),
+        (lambda: lower_bound(2, 2, Costs(pair=3)), "pair=3: the bound is for actions that run one after the other"),
+        (lambda: lower_bound(2, 3, like=zb_v(2, 4)), "p=2, m=3: like has 2 ranks and 4 microbatches"),
+        (lambda: lower_bound(2, 3, metric="idle"), "metric='idle': use makespan or longest_stage"),
+        (lambda: lower_bound(0, 3), "p=0: must be a whole number"),
+    ],
+)
+def test_what_has_no_bound_is_refused(call, reason):
+    with pytest.raises(ValueError, match=reason):
+        call()

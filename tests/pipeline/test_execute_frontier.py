@@ -1,0 +1,235 @@
+"""The schedules of the frontier on arrays: serial gradients, simulated clock, measured bytes, sharded weights."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parlab.nn.llama import Llama
+from parlab.pipeline import (
+    Costs,
+    MemoryLimit,
+    Schedule,
+    best_schedule,
+    dualpipe,
+    dualpipe_v,
+    one_f_one_b_v,
+    partition,
+    run_schedule,
+    simulate,
+    v_controlled,
+    v_half,
+    v_min,
+    zb_auto,
+    zb_h1,
+    zb_v,
+)
+from parlab.world import Cluster, run
+from tests.pipeline.models import CONFIG, SECOND, TanhStage, error, serial, tanh_model
+
+SIZES = st.integers(1, 8), st.integers(0, 6), st.integers(0, 2)
+MAKERS = {
+    "zb_auto": lambda p, more, c: zb_auto(p, 1 + more, Costs([1 + s % 3 for s in range(p)], 2, 1, c), p, tries=10),
+    "zb_v": lambda p, more, c: zb_v(p, 1 + more),
+    "v_half": lambda p, more, c: v_half(p, 1 + more),
+    "v_min": lambda p, more, c: v_min(p, 1 + more),
+    "v_controlled": lambda p, more, c: v_controlled(p, 1 + more, Costs(2, 2, 1, c), 3, tries=5),
+    "one_f_one_b_v": lambda p, more, c: one_f_one_b_v(p, 1 + more),
+    "dualpipe": lambda p, more, c: dualpipe(p + p % 2, 2 * (p + p % 2) + 2 * more),
+    "dualpipe_v": lambda p, more, c: dualpipe_v(p, 2 * p + more),
+    "best_schedule": lambda p, more, c: best_schedule(1 + p % 3, 1 + more % 4, Costs(3, 2, 1, c), 2),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+@settings(max_examples=6)
+@given(*SIZES)
+def test_serial_gradients_to_1e_12_and_the_simulated_clock_for_random_p_1_to_8(make, p, more, c):
+    schedule = make(p, more, c)
+    stages = schedule.num_stages
+    model, batch, target, inputs, targets = tanh_model(stages, schedule.num_microbatches)
+    costs = Costs([1 + s % 3 for s in range(stages)], 2, 1, c)
+    done = run(
+        run_schedule,
+        schedule.num_ranks,
+        schedule,
+        model,
+        inputs,
+        targets,
+        costs=costs,
+        cluster=Cluster.uniform(latency=c, bandwidth=math.inf, ports=None),
+    )
+    expected_loss, expected = serial(model, batch, target)
+    assert abs(sum(loss for loss, _ in done.results if loss is not None) - expected_loss) <= 1e-12 * expected_loss
+    for stage in range(stages):
+        for rank in schedule.holders(stage):
+            assert error(done.results[rank][1][f"w{stage}"], expected[f"w{stage}"]) <= 1e-12
+
+    simulated = simulate(schedule, costs)
+    assert sorted(done.timeline.computes) == sorted(
+        s._replace(start=s.start * SECOND, end=s.end * SECOND) for s in simulated.computes
+    )
+    exchanged = [t for t in done.timeline.transfers if t.label == "gradients"]
+    shared = schedule.num_ranks if len(schedule.holders(0)) > 1 else 0
+    assert len(exchanged) == shared
+    assert len(done.timeline.transfers) - shared == len(simulated.transfers)
+    if not shared:
+        assert done.timeline.makespan == simulated.makespan * SECOND
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["own head", "tied head"])
+@pytest.mark.parametrize("schedule", [dualpipe(4, 8), dualpipe_v(2, 4), v_min(4, 6), zb_v(2, 3)], ids=lambda s: s.name)
+def test_a_small_llama_has_the_serial_gradients_to_1e_12_where_both_ends_are_on_one_rank(schedule, tied):
+    model = Llama.random(type(CONFIG)(**{**vars(CONFIG), "tie_word_embeddings": tied}), 3, xp=np, dtype="float64")
+    m = schedule.num_microbatches
+    tokens = np.random.default_rng(4).integers(13, size=(m * 2, 6))  # [m·B, S + 1]
+    expected_loss, expected = model.loss_and_gradients(tokens[:, :-1], tokens[:, 1:])
+    inputs, targets = np.split(tokens[:, :-1], m), np.split(tokens[:, 1:], m)
+    stages = model.stages(partition(8, schedule.num_stages))
+    results = run(run_schedule, schedule.num_ranks, schedule, stages, inputs, targets).results
+    assert abs(sum(loss for loss, _ in results if loss is not None) - expected_loss) <= 1e-12 * expected_loss
+    for _, gradients in results:
+        assert all(error(gradients[name], expected[name]) <= 1e-12 for name in gradients)
+    assert set().union(*(gradients for _, gradients in results)) == set(expected)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "limit"),
+    [
+        (zb_auto(4, 9, memory_limit=3), 3),
+        (v_controlled(4, 8, memory_limit=5), 5),
+        (zb_auto(4, 9, memory_limit=MemoryLimit(700, 300, 200)), MemoryLimit(700, 300, 200)),
+        (v_min(4, 6), 4),
+    ],
+    ids=["zb_auto 3", "v_controlled 5", "zb_auto 700 bytes", "v_min"],
+)
+def test_measured_bytes_never_pass_the_limit(schedule, limit):
+    """A chunk's cache is x, the slope and, on the last stage, the error; pending are x and dz: 120 bytes each."""
+    model, _, _, inputs, targets = tanh_model(schedule.num_stages, schedule.num_microbatches)
+    timeline = run(run_schedule, schedule.num_ranks, schedule, model, inputs, targets).timeline
+    for rank in range(schedule.num_ranks):
+        by_name = timeline.held_by_name(rank)
+        most = max(bytes_ for _, bytes_ in by_name["cache"])
+        chunks = limit if isinstance(limit, int) else limit.limit // limit.activation
+        assert most <= 3 * 120 * chunks
+
+
+# What else a training step asks for
+
+
+def test_a_sink_gets_the_gradients_of_each_microbatch_and_nothing_is_summed():
+    schedule = zb_h1(3, 4)
+    model, batch, target, inputs, targets = tanh_model(3, 4)
+
+    def program(comm):
+        parts = []
+        result = run_schedule(comm, schedule, model, inputs, targets, on_gradients=lambda *part: parts.append(part))
+        assert result[1] == {}
+        return parts
+
+    done = run(program, 3)
+    _, expected = serial(model, batch, target)
+    for rank, parts in enumerate(done.results):
+        assert [(stage, i) for stage, i, _ in parts] == [
+            (a.stage, a.microbatch) for a in schedule.actions[rank] if a.kind == "W"
+        ]
+        assert error(sum(g[f"w{rank}"] for _, _, g in parts), expected[f"w{rank}"]) <= 1e-12
+        assert max(held for _, held in done.timeline.held_by_name(rank)["new gradients"]) == 4 * 5 * 5 * 8
+
+
+def test_the_loss_scale_multiplies_gradients_and_not_the_loss():
+    model, batch, target, inputs, targets = tanh_model(2, 4)
+    results = run(run_schedule, 2, zb_h1(2, 4), model, inputs, targets, loss_scale=1024.0).results
+    expected_loss, expected = serial(model, batch, target)
+    assert abs(results[1][0] - expected_loss) <= 1e-12
+    assert all(error(results[r][1][f"w{r}"], 1024 * expected[f"w{r}"]) <= 1e-12 for r in range(2))
+
+
+class Fused(TanhStage):
+    calls = 0
+
+    def backward(self, dy, cache):
+        Fused.calls += 1
+        dx, pending = self.backward_input(dy, cache)
+        return dx, self.backward_weight(pending)
+
+
+def test_a_full_backward_is_the_stages_own_where_it_has_one():
+    model, batch, target, inputs, targets = tanh_model(2, 4)
+    model = [Fused(stage.weights, stage.name) for stage in model]
+    before = Fused.calls
+    results = run(run_schedule, 1, one_f_one_b_v(1, 4), model, inputs, targets).results
+    assert Fused.calls - before == 2 * 4
+    assert all(error(results[0][1][name], g) <= 1e-12 for name, g in serial(model, batch, target)[1].items())
+
+
+# Sharded weights
+
+CELLS = """\
+0UNSHARD,0F0,0F1,0B0,0B1,0REDUCE_GRAD,0RESHARD,0WAIT_REDUCE_GRAD
+1UNSHARD,1F0,1RESHARD,1UNSHARD,1B0,1REDUCE_GRAD,1F1,1B1,1REDUCE_GRAD
+"""
+
+
+class Sharded:
+    """Weights that are there only while they are gathered; gathers and reductions end when they are waited for."""
+
+    def __init__(self, stage, log):
+        self.weights, self.name, self.log = stage.weights, stage.name, log
+        self.whole = self.weights.pop(self.name)
+        self.gradients = 0
+
+    def unshard(self):
+        self.log.append("unshard")
+        return Ending(lambda: self.weights.update({self.name: self.whole}))
+
+    def reshard(self):
+        self.log.append("reshard")
+        del self.weights[self.name]
+
+    def reduce_gradients(self, gradients):
+        self.log.append("reduce")
+        return Ending(lambda: setattr(self, "gradients", self.gradients + gradients[self.name]))
+
+
+class Ending:
+    def __init__(self, end):
+        self.wait = end
+
+
+def sharded_step(comm, schedule, inputs, targets):
+    model = tanh_model(2, 2)[0]
+    own = Sharded(model[comm.rank], log := [])
+    result = run_schedule(comm, schedule, model, inputs, targets, like=inputs[0], sharded={comm.rank: own})
+    return result, own.gradients, log
+
+
+def read(tmp_path, text):
+    (path := tmp_path / "cells.csv").write_text(text)
+    return Schedule.from_csv(path)
+
+
+def test_cells_of_sharded_weights_do_what_they_say(tmp_path):
+    model, batch, target, inputs, targets = tanh_model(2, 2)
+    results = run(sharded_step, 2, read(tmp_path, CELLS), inputs, targets).results
+    _, expected = serial(model, batch, target)
+    for rank, ((_, returned), gradients, log) in enumerate(results):
+        assert returned == {}
+        assert error(gradients, expected[f"w{rank}"]) <= 1e-12
+        assert log == [["unshard", "reduce", "reshard"], ["unshard", "reshard", "unshard", "reduce", "reduce"]][rank]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("1RESHARD,1UNSHARD,", "1RESHARD,", "rank 1: 1B0 needs the weights of stage 1: put 1UNSHARD before it"),
+        ("0UNSHARD,", "", "rank 0: 0F0 needs the weights of stage 0: put 0UNSHARD before it"),
+        ("1B1,1REDUCE_GRAD", "1B1", "rank 1: nothing reduces the gradients of 1B1: put 1REDUCE_GRAD after it"),
+    ],
+)
+def test_cells_that_would_use_what_is_not_there_are_refused(tmp_path, old, new, reason):
+    _, _, _, inputs, targets = tanh_model(2, 2)
+    with pytest.raises(ValueError, match=reason):
+        run(sharded_step, 2, read(tmp_path, CELLS.replace(old, new)), inputs, targets)

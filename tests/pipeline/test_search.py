@@ -1,0 +1,151 @@
+"""Schedules found by search: the paper's rows, the limit kept, the time never worse than without the search."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parlab.pipeline import (
+    Costs,
+    MemoryLimit,
+    improve,
+    lower_bound,
+    one_f_one_b,
+    simulate,
+    v_controlled,
+    v_half,
+    v_min,
+    validate,
+    zb_auto,
+    zb_h1,
+    zb_h2,
+    zb_v,
+)
+from tests.pipeline.models import INPUTS
+
+# Zero Bubble (Qi et al., 2024), Table 5: limits of p and 2p activations, of which a part stays between I and W
+
+ROWS = {  # (M_W / M_B = 32h / (34h + 5as) with the models' h and a of its Table 3 and s = 1024, ZB-1p, ZB-2p)
+    "1.5B p8 m24": (32 * 2304 / (34 * 2304 + 5 * 24 * 1024), ".1585", ".0433"),
+    "1.5B p8 m64": (32 * 2304 / (34 * 2304 + 5 * 24 * 1024), ".0674", ".0026"),
+    "6.2B p8 m32": (32 * 4096 / (34 * 4096 + 5 * 32 * 1024), ".1045", ".0022"),
+    "14.6B p16 m48": (32 * 5120 / (34 * 5120 + 5 * 40 * 1024), ".1397", ".0066"),
+}
+CELLS = [(model, times, row[times]) for model, row in ROWS.items() for times in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("model", "times", "bubble"), CELLS, ids=[f"{model} ZB-{times}p {bubble}" for model, times, bubble in CELLS]
+)
+def test_zero_bubble_table_5_reached_within_p_and_2p_activations(model, times, bubble):
+    """By the heuristic alone, but for one."""
+    tries = None if bubble == ".0433" else 0
+    p, m, _, f, i, w, c = INPUTS[model]
+    costs, limit = Costs(f, i, w, c), MemoryLimit(times * p, pending=ROWS[model][0])
+    schedule = zb_auto(p, m, costs, limit, tries=tries)
+    validate(schedule, limit)
+    assert round(simulate(schedule, costs).bubble_fraction("longest_stage"), 4) <= float(bubble)
+
+
+@pytest.mark.parametrize("model", INPUTS)
+def test_zb_1p_is_reached_also_where_a_w_keeps_the_whole_activation(model):
+    p, m, _, f, i, w, c = INPUTS[model]
+    schedule = zb_auto(p, m, Costs(f, i, w, c), p, tries=0)
+    validate(schedule, memory_limit=p)
+    assert max(simulate(schedule).peak_activations) == p
+    bubble = simulate(schedule, Costs(f, i, w, c)).bubble_fraction("longest_stage")
+    assert round(bubble, 4) <= float(ROWS[model][1])
+
+
+@pytest.mark.parametrize(("model", "below"), [("1.5B p8 m24", 0.10), ("1.5B p8 m64", 0.04), ("6.2B p8 m32", 0.04)])
+def test_zb_2p_is_out_of_reach_where_a_w_keeps_the_whole_activation(model, below):
+    """The last rank must then do m − 2p of its W's before its last forward, and the others wait for what follows."""
+    p, m, _, f, i, w, c = INPUTS[model]
+    least = lower_bound(p, m, Costs(f, i, w, c), 2 * p, metric="longest_stage")
+    assert 1 - m * (f + i + w) / least > below > float(ROWS[model][2])
+
+
+# Any sizes, costs and limits
+
+UNEVEN = st.lists(st.integers(1, 9), min_size=8, max_size=8)
+LIMITS = st.one_of(
+    st.none(), st.integers(1, 20), st.builds(MemoryLimit, st.integers(8, 40), st.integers(4, 8), st.integers(0, 4))
+)
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 8), st.integers(1, 12), UNEVEN, UNEVEN, UNEVEN, st.integers(0, 3), LIMITS, st.booleans())
+def test_zb_auto_keeps_the_limit_and_is_not_below_the_bound(p, m, f, i, w, c, limit, by_makespan):
+    costs = Costs(f[:p], i[:p], w[:p], c)
+    metric = "makespan" if by_makespan else "longest_stage"
+    schedule = zb_auto(p, m, costs, limit, tries=20, metric=metric)
+    validate(schedule, limit)
+    assert getattr(simulate(schedule, costs), metric) >= lower_bound(p, m, costs, limit, metric=metric)
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 6), st.integers(1, 12), st.lists(st.integers(1, 9), min_size=12, max_size=12), st.integers(2, 14))
+def test_v_controlled_keeps_any_limit_from_2_chunks_on(p, m, f, limit):
+    costs = Costs(f[: 2 * p], 2, 1, 1)
+    schedule = v_controlled(p, m, costs, limit, tries=5)
+    validate(schedule, limit)
+    assert simulate(schedule, costs).makespan >= lower_bound(p, m, costs, limit, like=schedule)
+    validate(v_controlled(p, m, costs, MemoryLimit(4 * limit, 4, 2), tries=5), MemoryLimit(4 * limit, 4, 2))
+
+
+@pytest.mark.parametrize(("p", "m"), [(4, 8), (4, 16), (6, 12), (8, 16)])
+def test_v_controlled_is_no_worse_than_the_published_block_of_the_same_peak_and_equals_zb_v_at_2p(p, m):
+    for make in (v_min, v_half, zb_v):
+        published = simulate(make(p, m))
+        found = simulate(v_controlled(p, m, memory_limit=max(published.peak_activations), tries=0))
+        assert found.makespan <= published.makespan
+
+
+def test_more_memory_never_costs_time_on_the_frontier_of_v_controlled_p4_m8():
+    spans = [simulate(v_controlled(4, 8, memory_limit=limit)).makespan for limit in (2, 4, 6, 8, 10)]
+    assert spans == sorted(spans, reverse=True)
+    assert spans[-1] == 6 * 8 + 4 - 1
+
+
+# Local search
+
+
+@pytest.mark.parametrize("metric", ["makespan", "longest_stage"])
+@pytest.mark.parametrize("start", [zb_h1(4, 8), zb_h2(3, 6), v_min(3, 6)], ids=["zb_h1", "zb_h2", "v_min"])
+def test_a_search_reports_each_try_and_each_better_schedule(start, metric):
+    costs = Costs([3, 1, 2, 4, 1, 2][: start.num_stages], 2, 2, 1)
+    found = improve(start, costs, tries=150, metric=metric)
+    assert len(found.times) <= 151
+    assert found.better[0] == (0, start)
+    for number, schedule in found.better:
+        assert found.times[number] == getattr(simulate(schedule, costs), metric)
+    firsts = [number for number, _ in found.better]
+    assert firsts == sorted(firsts)
+    assert min(found.times) == found.times[firsts[-1]]
+
+
+def test_the_same_search_twice_finds_the_same():
+    assert zb_auto(4, 9, Costs(3, 2, 2, 1), 5) == zb_auto(4, 9, Costs(3, 2, 2, 1), 5)
+
+
+def test_no_seconds_no_tries():
+    assert len(improve(zb_h1(4, 8), Costs(5, 3, 2), seconds=0).times) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda: zb_auto(4, 8, memory_limit=0), "memory_limit=0: a rank must be able to keep the activations of one"),
+        (lambda: zb_auto(4, 8, memory_limit=[2, 2]), "memory_limit has 2 numbers for 4 ranks"),
+        (lambda: zb_auto(4, 8, metric="sum"), "metric='sum': use makespan or longest_stage"),
+        (lambda: zb_auto(0, 8), "p=0: must be a whole number"),
+        (lambda: zb_auto(4, 8, Costs([1, 2])), "forward has 2 costs, but the schedule has 4 stages"),
+        (lambda: v_controlled(4, 8, memory_limit=1), "memory_limit=1: a rank must be able to keep two chunks"),
+        (lambda: improve(one_f_one_b(2, 4)), "0B0 is a full backward"),
+        (lambda: improve(zb_h1(3, 4), memory_limit=2), "rank 0 keeps 3 activations"),
+        (lambda: MemoryLimit(-1), "limit=-1: must be at least 0"),
+        (lambda: validate(zb_h1(2, 2), MemoryLimit(4, 1, 2)), "pending=2 is more than activation=1"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(call, reason):
+    with pytest.raises(ValueError, match=reason):
+        call()

@@ -1,0 +1,128 @@
+"""What a map says, against sums written out pair by pair, and on heads that were planted."""
+
+from __future__ import annotations
+
+import re
+import string
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from parlab.arrays import asarray, to_numpy
+from parlab.sequence import analyse_attention
+from tests.sequence.maps import blocks, random_maps, softmaxed
+
+S = 96
+DISTANCE = np.arange(S)[:, None] - np.arange(S)[None, :]
+DRAW = np.random.default_rng(8)
+LENGTHS = [5, 9, 7, 12, 4, 10, 8, 11, 6, 9, 8, 7]  # of sentences
+ENDS = np.cumsum(LENGTHS).tolist()
+WORDS = [string.ascii_lowercase[number] * 4 for number in DRAW.integers(12, size=S)]
+SAME = np.array([[a == b for b in WORDS] for a in WORDS])
+
+HEADS = {
+    "local": softmaxed(DISTANCE < 4),
+    "global": softmaxed(np.ones((S, S))),
+    "global, at the first token": softmaxed(np.arange(S)[None, :] == np.zeros((S, 1))),
+    "between": softmaxed(np.exp(-np.abs(DISTANCE) / 28)),
+    "syntactic": blocks(LENGTHS)[0],
+    "syntactic, by half": 0.5 * blocks(LENGTHS)[0] + 0.5 * softmaxed(np.ones((S, S))),
+    "semantic": softmaxed(SAME - 0.99 * np.eye(S)),
+    "semantic, by half": 0.5 * softmaxed(SAME) + 0.5 * softmaxed(np.ones((S, S))),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_planted_head_comes_out_as_such(name):
+    head = analyse_attention(HEADS[name][None], ENDS, words=WORDS).heads[0]
+    assert head.kind == name.partition(",")[0]
+
+
+def test_a_head_that_never_leaves_its_sentence_has_a_syntactic_share_of_1_and_one_for_words_1():
+    syntactic, semantic = analyse_attention(np.stack([HEADS["syntactic"], softmaxed(SAME)]), ENDS, words=WORDS).heads
+    assert syntactic.syntactic == pytest.approx(1, abs=1e-12)
+    assert abs(syntactic.semantic) < 0.1
+    assert semantic.semantic == pytest.approx(1, abs=1e-12)
+    assert abs(semantic.syntactic) < 0.1
+
+
+def test_distance_alone_explains_a_local_a_global_and_a_decaying_head():
+    for name in ("local", "global", "between"):
+        head = analyse_attention(HEADS[name][None], ENDS, words=WORDS).heads[0]
+        assert abs(head.syntactic) < 0.06, name
+        assert abs(head.semantic) < 0.06, name
+
+
+def test_without_sentences_and_words_heads_are_named_by_distance_alone():
+    found = analyse_attention(np.stack(list(HEADS.values())))
+    assert {head.kind for head in found.heads} <= {"local", "global", "between"}
+    assert {(head.syntactic, head.semantic) for head in found.heads} == {(None, None)}
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_span_strength_crossing_importance_and_shares_are_the_sums_of_their_definitions(causal):
+    weights = random_maps(np.random.default_rng(9), 3, 13, causal)
+    ends, words = [4, 9], list("abcaabbcc.a.b")
+    found = analyse_attention(weights, ends, words=words)
+    pairs = [(i, j) for i in range(13) for j in range(13)]
+    assert np.allclose(
+        found.importance, [sum(weights[h, i, j] for h in range(3) for i in range(13)) / 3 for j in range(13)]
+    )
+    assert np.allclose(found.crossing, np.mean([head.crossing for head in found.heads], axis=0), rtol=1e-12)
+    inside = {
+        "syntactic": lambda i, j: (i >= 4) + (i >= 9) == (j >= 4) + (j >= 9),
+        "semantic": lambda i, j: i == j or (words[i] == words[j] != "."),
+    }
+    for head, w in zip(found.heads, weights, strict=True):
+        assert head.span == pytest.approx(sum(w[i, j] * abs(i - j) for i, j in pairs) / 13)
+        assert head.strength == pytest.approx(sum(max(row) for row in w) / 13)
+        for b in range(14):
+            assert float(head.crossing[b]) == pytest.approx(
+                sum(w[i, j] for i, j in pairs if (i < b) != (j < b)), abs=1e-12
+            )
+        for name, look in inside.items():
+            share = sum(w[i, j] for i, j in pairs if look(i, j)) / 13
+            by_offset = {d: np.mean([w[i, j] for i, j in pairs if i - j == d]) for d in range(-12, 13)}
+            expected = sum(by_offset[i - j] for i, j in pairs if look(i, j)) / 13
+            assert getattr(head, name) == pytest.approx((share - expected) / (1 - expected))
+
+
+def test_the_boundaries_of_planted_blocks_are_not_crossed_and_all_others_are():
+    crossing = analyse_attention(blocks([3, 5, 4])).crossing
+    assert np.flatnonzero(crossing < 1e-12).tolist() == [0, 3, 8, 12]
+
+
+def test_a_token_that_all_look_at_has_importance_s():
+    found = analyse_attention(HEADS["global, at the first token"][None])
+    assert found.importance.tolist() == [S] + [0] * (S - 1)
+
+
+def test_a_map_of_one_token_and_one_of_zeros_have_finite_numbers():
+    for weights in (np.ones((1, 1, 1)), np.zeros((1, 4, 4))):
+        head = analyse_attention(weights, [1], words=["a"] * weights.shape[-1]).heads[0]
+        assert (head.span, head.syntactic, head.semantic) == (0.0, 0.0, 0.0)
+
+
+def test_array_api_strict_measures_what_numpy_measures():
+    weights = np.stack(list(HEADS.values()))
+    found, strict = (analyse_attention(asarray(weights, xp), ENDS, words=WORDS) for xp in (np, array_api_strict))
+    assert np.allclose(to_numpy(strict.crossing), found.crossing, rtol=1e-12)
+    assert np.allclose(to_numpy(strict.importance), found.importance, rtol=1e-12)
+    for a, b in zip(found.heads, strict.heads, strict=True):
+        assert (a.kind, a.span) == (b.kind, pytest.approx(b.span, rel=1e-12))
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ({"sentences": [3, 3]}, "sentences=[3, 3]: where each sentence ends is needed, growing, within 1 to 4"),
+        ({"sentences": [0, 3]}, "sentences=[0, 3]: where each sentence ends is needed"),
+        ({"sentences": [5]}, "sentences=[5]: where each sentence ends is needed"),
+        ({"sentences": [1.5]}, "sentences[0]=1.5: must be a whole number"),
+        ({"words": ["a"]}, "words has 1 entries: the map has 4 tokens, give one a token"),
+    ],
+)
+def test_bad_input_is_refused(how, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        analyse_attention(np.ones((1, 4, 4)), **how)

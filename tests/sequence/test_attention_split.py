@@ -1,0 +1,128 @@
+"""Cuts where attention crosses least: optimal by the objective of the docstring, and never worse than equal chunks."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations, pairwise
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from parlab.arrays import asarray
+from parlab.sequence import split_by_attention, split_equal
+from tests.sequence.maps import blocks, random_maps, weight_cut
+from tests.sequence.tilings import flaws
+
+
+def stops_of(chunks):
+    return [chunk.stop for chunk in chunks]
+
+
+def objective(weights, stops, n):
+    """Written from the docstring, pair by pair."""
+    S = weights.shape[-1]
+    total = 0.0
+    for start, stop in pairwise([0, *stops]):
+        own = (np.arange(S) >= start) & (np.arange(S) < stop)
+        crossing = weights[:, own][:, :, ~own].sum() + weights[:, ~own][:, :, own].sum()
+        total += crossing / 2 * max(1, S // n / (stop - start)) ** 1.5
+        total += 1e-6 * weights.sum() * ((stop - start) / S) ** 2
+    return total
+
+
+def held(stops, overlap):
+    return [stop - max(0, start - overlap) for start, stop in pairwise([0, *stops])]
+
+
+def brute_force(weights, n, limit, overlap):
+    S = weights.shape[-1]
+    ways = ([*cuts, S] for cuts in combinations(range(1, S), n - 1))
+    return min((objective(weights, way, n), way) for way in ways if max(held(way, overlap)) <= limit)
+
+
+def test_200_random_maps_are_cut_as_brute_force_would():
+    draw = np.random.default_rng(3)
+    for _ in range(200):
+        S, H, causal = int(draw.integers(1, 10)), int(draw.integers(1, 4)), bool(draw.integers(2))
+        weights = random_maps(draw, H, S, causal)
+        ranks, limit = int(draw.integers(1, 6)), int(draw.integers(1, 10))
+        overlap = int(draw.integers(limit))
+        chunks = split_by_attention(weights, ranks, limit, overlap)
+        n = max(min(ranks, S), len(split_equal(S, limit, overlap)))
+        assert len(chunks) == n
+        best, way = brute_force(weights, n, limit, overlap)
+        assert objective(weights, stops_of(chunks), n) == pytest.approx(best, rel=1e-12), way
+
+
+def test_1000_random_maps_are_tiled_within_the_limit():
+    draw = np.random.default_rng(4)
+    for _ in range(1000):
+        S, limit, ranks = (int(number) for number in draw.integers(1, [25, 12, 6]))
+        overlap = int(draw.integers(limit))
+        chunks = split_by_attention(random_maps(draw, 1, S, True), ranks, limit, overlap)
+        assert flaws(chunks, S, ranks, limit, overlap) == []
+        assert [chunk.rank for chunk in chunks] == [index % ranks for index in range(len(chunks))]
+
+
+def test_planted_blocks_are_cut_exactly_between_them_whatever_their_lengths():
+    draw = np.random.default_rng(5)
+    for case in range(200):
+        lengths = draw.integers(2, 40, size=draw.integers(2, 7))  # a block of 1 token is no block but an island
+        weights = blocks(lengths, causal=case % 2 == 0)
+        assert stops_of(split_by_attention(weights, len(lengths))) == np.cumsum(lengths).tolist()
+
+
+def test_planted_blocks_of_20_and_44_tokens_that_leak_are_cut_at_20():
+    assert stops_of(split_by_attention(blocks([20, 44], leak=0.02), 2)) == [20, 64]
+
+
+def test_8_planted_blocks_for_4_ranks_are_cut_at_the_most_even_of_their_edges():
+    assert stops_of(split_by_attention(blocks([8] * 8), 4)) == [16, 32, 48, 64]
+
+
+def test_never_more_weight_is_cut_than_by_equal_chunks():
+    draw = np.random.default_rng(6)
+    for _ in range(200):
+        ranks = int(draw.integers(1, 6))
+        S = ranks * int(draw.integers(1, 8))
+        weights = random_maps(draw, 2, S, bool(draw.integers(2)))
+        equal = stops_of(split_equal(S, S // ranks))
+        found = stops_of(split_by_attention(weights, ranks))
+        assert weight_cut(weights, found) <= weight_cut(weights, equal) * (1 + 1e-12)
+
+
+def test_uniform_causal_attention_does_not_end_in_slivers():
+    chunks = split_by_attention(blocks([240]), 4)
+    assert min(chunk.length for chunk in chunks) >= 40  # the mean is 60
+
+
+def test_more_ranks_than_tokens_is_one_token_a_chunk():
+    assert stops_of(split_by_attention(blocks([3]), 5)) == [1, 2, 3]
+
+
+def test_array_api_strict_cuts_where_numpy_cuts():
+    weights = random_maps(np.random.default_rng(7), 2, 20, True)
+    for dtype in ("float32", "float64"):
+        strict = asarray(weights, array_api_strict, getattr(array_api_strict, dtype))
+        assert split_by_attention(strict, 4, 9, 2) == split_by_attention(weights.astype(dtype), 4, 9, 2)
+
+
+@pytest.mark.parametrize(
+    ("weights", "how", "text"),
+    [
+        (np.ones((4, 4)), {}, "weights has shape (4, 4): an array [H, S, S] is needed"),
+        (np.ones((1, 4, 5)), {}, "weights has shape (1, 4, 5): an array [H, S, S] is needed"),
+        ([[[1.0]]], {}, "weights is [[[1.0]]]: an array [H, S, S] is needed"),
+        (np.ones((1, 4, 4), dtype=int), {}, "weights of int64: finite numbers"),
+        (-np.ones((1, 4, 4)), {}, "weights of float64: finite numbers, none of them negative, are needed"),
+        (np.full((1, 4, 4), np.nan), {}, "weights of float64: finite numbers"),
+        (blocks([4]), {"ranks": 0}, "ranks=0: must be at least 1"),
+        (blocks([4]), {"limit": 0}, "limit=0: must be at least 1"),
+        (blocks([4]), {"limit": 2, "overlap": 2}, "overlap=2: must be at least 0 and below limit=2"),
+        (blocks([4]), {"overlap": -1}, "overlap=-1: must be at least 0"),
+    ],
+)
+def test_bad_input_is_refused(weights, how, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        split_by_attention(weights, **({"ranks": 2} | how))

@@ -1,0 +1,70 @@
+"""The lab's text and its maps, as they are stored."""
+
+from __future__ import annotations
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from parlab.arrays import to_numpy
+from parlab.sequence import analyse_attention, lab_attention, split_by_attention, split_by_text, split_equal, stem
+from tests.sequence.maps import weight_cut
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_the_maps_are_four_causal_ones_of_rows_that_sum_to_1(layer):
+    lab = lab_attention(layer)
+    S = len(lab.words)
+    assert lab.weights.shape == (4, S, S)
+    assert np.abs(lab.weights.sum(axis=-1) - 1).max() < 1e-6
+    assert not np.triu(lab.weights, k=1).any()
+
+
+def test_words_join_to_the_text_and_sentences_end_with_their_marks():
+    lab = lab_attention()
+    assert "".join(lab.words) == lab.text
+    assert lab.sentences[-1] == len(lab.words)
+    assert {lab.words[end - 1].strip() for end in lab.sentences} <= {".", "?", '"'}
+    assert 1500 < len(lab.text) < 5000  # a page or two
+
+
+def test_names_and_things_come_again_in_other_paragraphs():
+    paragraphs = [{stem(word) for word in part.split()} for part in lab_attention().text.split("\n\n")]
+    for word in ("maren", "scroll", "bridge", "king", "abbot", "song", "well"):
+        assert sum(word in paragraph for paragraph in paragraphs) >= 2, word
+
+
+@pytest.mark.parametrize(("ranks", "factor"), [(2, 1.25), (3, 1.5), (4, 1.3), (5, 1.6), (6, 1.4), (7, 1.6), (8, 1.3)])
+def test_the_attention_split_cuts_less_weight_than_equal_chunks_by_a_factor_of_1_25_to_1_6(ranks, factor):
+    weights = lab_attention().weights
+    S = weights.shape[-1]
+    equal = [chunk.stop for chunk in split_equal(S, -(-S // ranks))]
+    found = [chunk.stop for chunk in split_by_attention(weights, ranks)]
+    assert weight_cut(weights, equal) >= factor * weight_cut(weights, found)
+
+
+def test_four_chunks_are_cut_one_mark_before_a_sentence_ends():
+    """A full stop looks at its sentence no more, and the next sentence looks at it."""
+    lab = lab_attention()
+    cuts = [chunk.stop for chunk in split_by_attention(lab.weights, 4)][:-1]
+    assert {cut + 1 for cut in cuts} <= set(lab.sentences)
+
+
+def test_the_first_layer_looks_far_and_the_second_near():
+    kinds = [[head.kind for head in analyse_attention(lab_attention(layer).weights).heads] for layer in (0, 1)]
+    assert kinds == [["global", "global", "between", "global"], ["local"] * 4]
+
+
+def test_text_cuts_are_word_cuts():
+    lab = lab_attention()
+    ends = np.cumsum([len(word.encode()) for word in lab.words]).tolist()
+    assert {chunk.stop for chunk in split_by_text(lab.text, 4, 1000)} <= {ends[end - 1] for end in lab.sentences}
+
+
+def test_other_libraries_get_the_same_numbers():
+    assert np.array_equal(to_numpy(lab_attention(xp=array_api_strict).weights), lab_attention().weights)
+
+
+def test_a_third_layer_is_refused():
+    with pytest.raises(ValueError, match="layer=2: the model has the layers 0 and 1"):
+        lab_attention(2)

@@ -1,0 +1,164 @@
+"""The parity check catches the usual mistakes in each way to attend across ranks: each is made here on purpose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.sequence.methods import METHODS, method_error
+from tests.sequence.mutation import (
+    ALLGATHER,
+    ATTEND,
+    ATTENTION,
+    DOUBLE_RING,
+    HEADS,
+    RING,
+    SCHEDULE,
+    TREE,
+    WINDOW,
+    mutated,
+)
+
+DOCUMENTS = {"documents": [0, 2, 9, 16]}
+ZIGZAG = {"layout": "zigzag", "documents": [0, 8, 16]}
+CASES: dict[str, list[dict[str, Any]]] = {  # on 4 ranks, 16 tokens, 6 query heads, 3 K/V heads
+    "ring": [DOCUMENTS, DOCUMENTS | {"layout": "striped"}, ZIGZAG],
+    "ulysses": [{}, DOCUMENTS],
+    "allgather": [{}, DOCUMENTS, {"kv_heads": 2}],
+    "usp": [{"ulysses": 2}, {"ulysses": 2, "layout": "zigzag"}, {"ulysses": 4}],
+    "double_ring": [{"ranks_per_node": 2}],
+    "tree": [{}],
+    "window": [{"window": window} for window in (2, 5, 7, 16)],
+}
+
+MUTANTS = {
+    "a document's edge off by one": (
+        "ring",
+        SCHEDULE,
+        "for edge in (start, stop)))\n        if",
+        "for edge in (start, stop + 1)))\n        if",
+    ),
+    "a document's edge off by one, striped": (
+        "ring",
+        SCHEDULE,
+        "(edge - rank + self.size - 1)",
+        "(edge - rank + self.size)",
+    ),
+    "packed K/V stop one rank short": ("ring", SCHEDULE, "max((hop for hop", "max((hop - 1 for hop"),
+    "packed dK/dV do not come home": (
+        "ring",
+        RING,
+        "return _arrived(home) if own else mine",
+        "return _arrived(home) and share or mine",
+    ),
+    "K/V not gathered where only a later document needs them": (
+        "allgather",
+        ALLGATHER,
+        "every or bool(found)",
+        "every or bool(found[1:])",
+    ),
+    "window one key short": ("window", WINDOW, "CAUSAL, window)]", "CAUSAL, window - 1)]"),
+    "window of neighbours shifted": ("window", WINDOW, "ahead + tail, window", "ahead + tail - 1, window"),
+    "first queries of a window only": ("window", WINDOW, "min(length, window - 1 - ahead)", "min(length, tail - 1)"),
+    "a neighbour's tail from its front": (
+        "window",
+        WINDOW,
+        "k[:, :, c - tail :, :], v[:, :, c - tail :, :]",
+        "k[:, :, :tail, :], v[:, :, :tail, :]",
+    ),
+    "far edge of a window off by one": ("window", ATTENTION, "xp.tril(hidden, k=-1)", "xp.tril(hidden, k=0)"),
+    "dK/dV of a window stay away": ("window", WINDOW, "add_to(mine, comm.recv", "(lambda *x: None)(mine, comm.recv"),
+    "a head group sent to the wrong rank": (
+        "ulysses",
+        HEADS,
+        "x[:, shares[dst].queries, ...] for x in of_queries",
+        "x[:, shares[dst - 1].queries, ...] for x in of_queries",
+    ),
+    "heads come home to the wrong place": (
+        "ulysses",
+        HEADS,
+        "heads = [shares[src].queries]",
+        "heads = [shares[src - 1].queries]",
+    ),
+    "dK/dV of repeated heads not summed": (
+        "ulysses",
+        HEADS,
+        "add_to(rows, parts)",
+        "[x.__setitem__(..., y) for x, y in zip(rows, parts)]",
+    ),
+    "query heads read the first K/V head": ("usp", HEADS, "slice(number, number + 1)", "slice(0, 1)"),
+    "shards joined in the wrong order": (
+        "ulysses",
+        HEADS,
+        "slice(rank * length, (rank + 1) * length)",
+        "slice((size - 1 - rank) * length, (size - rank) * length)",
+    ),
+    "late zigzag chunks joined as early ones": ("usp", HEADS, "in_whole[chunks - 1 - rank]", "in_whole[size + rank]"),
+    "the ring forgets the other groups": (
+        "usp",
+        RING,
+        "            source = hop.kv_source\n\n\ndef around_backward",
+        "\n\n\ndef around_backward",
+    ),
+    "groups taken for rings": (
+        "usp",
+        ATTEND,
+        "comm.split(comm.rank // inside), comm.split(comm.rank % inside)",
+        "comm.split(comm.rank % (comm.size // inside)), comm.split(comm.rank // (comm.size // inside))",
+    ),
+    "dK/dV of the gathered K/V not summed": (
+        "allgather",
+        ALLGATHER,
+        "take=lambda src, share: add_to(mine, share)",
+        "take=lambda src, share: add_to(mine, share if src == comm.rank else [0 * x for x in share])",
+    ),
+    "the next heads read the last K/V heads": ("allgather", ALLGATHER, "slice(g * H // G,", "slice(0 * H // G,"),
+    "blocks of the wrong source": ("allgather", ALLGATHER, "needs.blocks[source], q", "needs.blocks[source - 1], q"),
+    "node forgotten in the double ring": ("double_ring", DOUBLE_RING, "home * node.size + local", "local"),
+    "tree merges without rescaling": ("tree", ATTENTION, "out * xp.exp(lse - finite)[..., None]", "out"),
+    "tree takes what comes": ("tree", TREE, "_put(ours, combine(*ours, *came))", "_put(ours, came)"),
+    "dq of the tree not summed": ("tree", TREE, "lambda a, b: (a + b,)", "lambda a, b: (a,)"),
+    "queries of the tree begin at the first token": (
+        "tree",
+        TREE,
+        "Block(slice(first, rows), keys, CAUSAL)",
+        "Block(slice(0, rows), keys, CAUSAL)",
+    ),
+    "halves of the tree exchanged": (
+        "tree",
+        TREE,
+        "theirs = _rows(parts, level.mine, length), _rows(parts, level.other",
+        "theirs = _rows(parts, level.other, length), _rows(parts, level.mine",
+    ),
+    "rows of another rank": (
+        "tree",
+        TREE,
+        "for x in _rows(parts, range(comm.rank, comm.rank + 1), length)]",
+        "for x in _rows(parts, range(comm.size - 1 - comm.rank, comm.size - comm.rank), length)]",
+    ),
+}
+
+
+def errors(method: str, names: dict[str, Any]) -> list[float]:
+    """The relative error in each case, causal and not; what raises is as wrong as can be."""
+    pair = names[f"{method}_attention"], names[f"{method}_attention_backward"]
+    found = []
+    for how in CASES[method]:
+        for causal in (True, False) if method != "window" else (True,):
+            try:
+                found.append(method_error(pair, 4, (1, 6, 3, 16, 2), causal=causal, **how))
+            except Exception:
+                found.append(float("inf"))
+    return found
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_copy_without_a_mutation_passes(method):
+    assert max(errors(method, mutated(RING))) <= 1e-12
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutant_is_caught(name):
+    method, *mutation = MUTANTS[name]
+    assert max(errors(method, mutated(*mutation))) > 1e-3

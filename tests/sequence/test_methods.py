@@ -1,0 +1,305 @@
+"""Every way to attend across ranks equals dense attention, and sends and holds what its closed form says."""
+
+from __future__ import annotations
+
+import re
+
+import array_api_strict
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import parlab.sequence
+from parlab import Cluster, per_rank, run
+from parlab.nn.dense_attention import dense_attention, dense_attention_backward
+from parlab.sequence import (
+    LAYOUTS,
+    PATTERNS,
+    AttentionShape,
+    shard,
+    tree_attention,
+    tree_attention_backward,
+)
+from parlab.world import WorldError
+from tests.nn.parity import assert_parity
+from tests.sequence import methods
+from tests.sequence.methods import METHODS, method_error, pair, timelines, visible, whole
+
+LIBRARIES = st.sampled_from([np, array_api_strict])
+
+
+def divisors(number):
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+@st.composite
+def cases(draw, method):
+    """A rank count, B, H, G, S, D, and arguments that the method takes."""
+    size, G = draw(st.integers(1, 8)), draw(st.integers(1, 3))
+    H = G * draw(st.integers(1, 4))
+    how = {"causal": method == "window" or draw(st.booleans())}
+    if method in methods.LAYOUTS:
+        how["layout"] = draw(st.sampled_from(LAYOUTS[:2] if method == "usp" else LAYOUTS))
+    if method == "ulysses":
+        size = min(size, H)
+    S = size * draw(st.integers(1, 5)) * (2 if how.get("layout") == "zigzag" else 1)
+    if method in ("ring", "allgather", "ulysses") and draw(st.booleans()):
+        if how.get("layout") == "zigzag":
+            edges = np.cumsum([0, *draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))]) * 2 * size
+            S = int(edges[-1])
+        else:
+            edges = {0, S, *draw(st.lists(st.integers(0, S), max_size=5))}
+        how["documents"] = sorted(map(int, edges))
+    if method == "usp":
+        how["ulysses"] = draw(st.sampled_from([d for d in divisors(size) if d <= H]))
+    if method == "double_ring":
+        how["ranks_per_node"] = draw(st.sampled_from(divisors(size)))
+    if method == "allgather":
+        how["kv_heads"] = draw(st.integers(1, G))
+    if method == "window":
+        how["window"] = draw(st.integers(1, S))
+    return size, (draw(st.integers(1, 2)), H, G, S, draw(st.integers(1, 4))), how
+
+
+@pytest.mark.parametrize("method", METHODS)
+@settings(max_examples=10)
+@given(data=st.data(), library=LIBRARIES)
+def test_matches_dense_to_1e_12(method, data, library):
+    size, shape, how = data.draw(cases(method))
+    assert method_error(pair(method), size, shape, library, **how) <= 1e-12
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_pattern_is_exact(pattern, size):
+    how = {"window": 3 * size} if pattern == "point_to_point" else {}
+    how |= {"ranks_per_node": size // 2} if pattern == "hierarchical" and size > 3 else {}
+    assert method_error(PATTERNS[pattern], size, (1, 8, 2, 4 * size, 3), causal=True, **how) <= 1e-12
+
+
+@pytest.mark.parametrize("method", ["ring", "ulysses", "allgather"])
+@pytest.mark.parametrize(
+    "documents",
+    [[0, 16], [0, 1, 16], [0, 15, 16], [0, 4, 8, 12, 16], list(range(17)), [0, 3, 13, 16]],
+    ids=["one", "first of 1 token", "last of 1 token", "one a rank", "all of 1 token", "across three ranks"],
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_documents_with_edges_anywhere_match_dense(method, documents, causal):
+    shape = (1, 4, 2, 16, 3)
+    assert method_error(pair(method), 4, shape, causal=causal, documents=documents) <= 1e-12
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_token_a_rank_matches_dense(method):
+    how = {"usp": {"ulysses": 2}, "double_ring": {"ranks_per_node": 3}, "window": {"window": 4}}.get(method, {})
+    assert method_error(pair(method), 6, (1, 6, 3, 6, 2), causal=True, **how) <= 1e-12
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_float16_shards_keep_float32_sums(method):
+    how = {"usp": {"ulysses": 2}, "double_ring": {"ranks_per_node": 2}, "window": {"window": 9}}.get(method, {})
+    inputs = [x.astype(np.float16) for x in methods.draw_inputs(1, 4, 2, 16, 4)]
+    done = methods.run_method(pair(method), 4, inputs, causal=True, **how)
+    assert [x.dtype for x in done.results[0]] == [np.float16, np.float32, np.float16, np.float16, np.float16]
+    found = [np.concatenate(x, axis=2).astype(np.float64) for x in zip(*done.results, strict=True)]
+    assert_parity(
+        found, whole([x.astype(np.float64) for x in inputs], visible(16, True, window=how.get("window"))), 2**-8
+    )
+
+
+# Decoding
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("queries", [1, 2, 7])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_replicated_queries_of_the_last_tokens_match_dense_and_are_the_same_on_all_ranks(size, queries, causal):
+    S = size * (7 // size + 1)
+    dout, q, k, v = methods.draw_inputs(1, 4, 2, S, 3)
+    new = slice(S - queries, S)
+    functions = {"forward": tree_attention, "backward": tree_attention_backward}
+    shards = [per_rank(shard(x, size)) for x in (k, v)]
+    how = {"causal": causal, "replicated": True}
+    done = run(methods.both, size, dout[:, :, new], q[:, :, new], *shards, **functions, **how)
+    mask = visible(S, causal)[new]
+    out, lse = dense_attention(q[:, :, new], k, v, mask=mask)
+    dq, dk, dv = dense_attention_backward(dout[:, :, new], q[:, :, new], k, v, out, lse, mask=mask)
+    for number, expected in enumerate((out, lse, dq)):
+        assert_parity([done.results[0][number]], [expected])
+        assert all(np.array_equal(result[number], done.results[0][number]) for result in done.results)
+    for number, expected in ((3, dk), (4, dv)):
+        assert_parity([np.concatenate([result[number] for result in done.results], axis=2)], [expected])
+
+
+def test_decoding_on_8_ranks_takes_3_latencies():
+    q, cache = np.ones((1, 2, 1, 4)), per_rank(shard(np.ones((1, 2, 16, 4)), 8))
+    tree = run(tree_attention, 8, q, cache, cache, replicated=True)
+    assert tree.on(Cluster.uniform(latency=1, bandwidth=1e30, flops=1e30)).makespan == 3 * 10**12  # of a second each
+
+
+# Bytes, messages, memory
+
+
+PACKED = {"documents": [0, 3, 10, 24, 30, 32]}
+PACKED_ZIGZAG = {"documents": [0, 16, 32], "layout": "zigzag"}
+COSTS = {  # method: arguments of the method, and which of them its cost takes
+    "ring": ([{}, {"causal": True}, {"layout": "zigzag"}], ["causal", "layout"]),
+    "ulysses": ([{}, {"causal": True}], []),
+    "allgather": ([{}, {"causal": True, "kv_heads": 2}], ["kv_heads"]),
+    "usp": ([{"ulysses": 1}, {"ulysses": 2}, {"ulysses": 4, "layout": "zigzag"}, {"ulysses": 8}], ["ulysses"]),
+    "double_ring": ([{}, {"ranks_per_node": 1}, {"ranks_per_node": 2}, {"ranks_per_node": 4}], ["ranks_per_node"]),
+    "tree": ([{}, {"causal": True}], []),
+    "window": ([{"window": window} for window in (1, 3, 5, 6, 11, 16)], ["window"]),
+}
+
+
+def assert_cost(method, size, shape, takes, dtype=np.float64, *, queries=None, **how):
+    told = {name: how[name] for name in takes if name in how} | ({"queries": queries} if queries else {})
+    cost = getattr(parlab.sequence, f"{method}_cost")
+    for backward, timeline in enumerate(timelines(method, size, shape, dtype, queries, **how)):
+        for rank in range(size):
+            found = timeline.messages(rank), timeline.bytes_sent(rank), timeline.peak_bytes(rank)
+            assert found == tuple(cost(shape, size, rank, **told, backward=bool(backward))), (how, backward, rank)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("method", METHODS)
+def test_messages_bytes_and_peak_are_those_of_the_formulas_on_every_rank(method, size, dtype):
+    shape = AttentionShape(S=4 * size, H=8, G=2, D=3, itemsize=np.dtype(dtype).itemsize, B=2)
+    cases, takes = COSTS[method]
+    for how in cases:
+        groups = [how[name] for name in ("ulysses", "ranks_per_node") if name in how]
+        if all(size % number == 0 for number in groups) and how.get("window", 1) <= shape.S:
+            assert_cost(method, size, shape, takes, dtype, **how)
+
+
+@pytest.mark.parametrize("method", ["ring", "allgather"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("how", [PACKED, PACKED | {"layout": "striped"}, PACKED_ZIGZAG, {"documents": [0, 16, 32]}])
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+def test_packed_messages_bytes_and_peak_are_those_of_the_formulas(method, causal, how, size):
+    shape, takes = AttentionShape(S=32, H=2, G=1, D=3, itemsize=8), ["causal", "layout", "documents"]
+    assert_cost(method, size, shape, takes, causal=causal, **how)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("queries", [1, 2])
+def test_decoding_messages_bytes_and_peak_are_those_of_the_formulas(size, queries):
+    assert_cost("tree", size, AttentionShape(S=4 * size, H=8, G=2, D=3, itemsize=8), [], queries=queries)
+
+
+@pytest.mark.parametrize("H", [4, 5, 6, 7])
+def test_uneven_heads_of_ulysses_are_those_of_the_formulas(H):
+    assert_cost("ulysses", 4, AttentionShape(S=16, H=H, G=1, D=3, itemsize=8), [])
+    assert_cost("ulysses", 3, AttentionShape(S=12, H=2 * H, G=H, D=2, itemsize=8), [])
+
+
+def test_ulysses_p4_h_equal_g_sends_4_se_3_sixteenths_elements_and_lse():
+    S, H, D = 64, 8, 4
+    counted = timelines("ulysses", 4, AttentionShape(S, H, H, D, 8), np.float64)[0]
+    assert [counted.bytes_sent(rank) for rank in range(4)] == [8 * (4 * S * H * D * 3 // 16 + S * H * 3 // 16)] * 4
+
+
+def test_documents_one_a_rank_send_nothing():
+    for method in ("ring", "allgather"):
+        for timeline in timelines(method, 4, AttentionShape(16, 2, 1, 3, 8), np.float64, documents=[0, 4, 8, 12, 16]):
+            assert [timeline.messages(rank) for rank in range(4)] == [0] * 4
+
+
+def test_no_kv_travel_to_a_rank_that_needs_none_of_them():
+    documents = [0, 6, 12, 16]
+    seen = visible(16, True, documents).reshape(4, 4, 4, 4).any(axis=(1, 3))  # [rank, source]
+    forward, _ = timelines("allgather", 4, AttentionShape(16, 2, 1, 3, 8), np.float64, causal=True, documents=documents)
+    sent = {(message.src, message.dst) for message in forward.transfers}
+    assert sent == {(src, dst) for src in range(4) for dst in range(4) if src != dst and seen[dst, src]}
+
+
+def test_a_double_ring_crosses_between_nodes_once_a_turn():
+    shape = AttentionShape(S=64, H=2, G=1, D=4, itemsize=8)
+    crossings = {}
+    for method, how in (("ring", {}), ("double_ring", {"ranks_per_node": 4})):
+        forward, _ = timelines(method, 8, shape, np.float64, **how)
+        crossings[method] = [
+            sum(m.src // 4 != m.dst // 4 for m in forward.transfers if m.src == rank) for rank in range(8)
+        ]
+    assert crossings == {"ring": [0, 0, 0, 7, 0, 0, 0, 7], "double_ring": [1] * 8}
+
+
+# Bad input
+
+
+SHAPE = (1, 4, 16, 3)  # B, H, S, D of 4 ranks
+BAD = [
+    ("ulysses", {}, 8, "8 ranks share 4 query heads: a rank needs at least one, so use at most 4 ranks"),
+    ("ulysses", {"documents": [0, 5]}, 4, "documents=[0, 5]: must rise from 0 to the sequence length 16"),
+    ("ring", {"documents": [0, 9, 9, 16]}, 4, "documents=[0, 9, 9, 16]: must rise from 0 to the sequence length 16"),
+    ("ring", {"documents": [0, 2.5, 16]}, 4, "documents[1]=2.5: must be a whole number"),
+    (
+        "ring",
+        {"documents": [0, 3, 16], "layout": "zigzag"},
+        4,
+        "document 0 has 3 tokens, which do not divide into 8 chunks, two for each of 4 ranks: pad it with 5 to 8",
+    ),
+    ("allgather", {"kv_heads": 5}, 4, "kv_heads=5: gather 1 to 4 key/value heads at a time"),
+    ("allgather", {"layout": "spiral"}, 4, "layout='spiral': use one of contiguous, zigzag, striped"),
+    ("usp", {"ulysses": 3}, 4, "ulysses=3: must divide the 4 ranks: use one of [1, 2, 4]"),
+    ("usp", {"ulysses": 2, "layout": "striped"}, 4, "layout='striped': a group's tokens would be no stripe"),
+    ("usp", {"ulysses": 8}, 8, "8 ranks share 4 query heads"),
+    ("double_ring", {"ranks_per_node": 0}, 4, "ranks_per_node=0: must divide the 4 ranks: use one of [1, 2, 4]"),
+    ("window", {}, 4, "window=None: neighbours alone give a sliding window's attention only; pass window=1 to 16"),
+    ("window", {"window": 17}, 4, "window=17: a query sees itself and the tokens before it, 1 to 16 in all"),
+    ("window", {"window": 2, "causal": False}, 4, "causal=False: a sliding window sees no later token"),
+    ("tree", {"scale": float("nan")}, 4, "scale=nan: must be a finite number"),
+]
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(("method", "how", "size", "text"), BAD)
+def test_bad_input_is_refused_by_name_before_any_message(method, how, size, text, backward):
+    B, H, S, D = SHAPE
+
+    def program(comm):
+        x = np.zeros((B, H, S // size, D))
+        if backward:
+            pair(method)[1](comm, x, x, x, x, x, x[..., 0], **how)
+        pair(method)[0](comm, x, x, x, **how)
+
+    with pytest.raises(ValueError, match=re.escape(text)) as caught:
+        run(program, size)
+    assert not caught.value.run.timeline.transfers
+
+
+def test_more_replicated_queries_than_tokens_are_refused():
+    q, cache = np.zeros((1, 2, 9, 3)), np.zeros((1, 2, 4, 3))
+    with pytest.raises(ValueError, match=re.escape("q has 9 queries: the sequence has 8 tokens")):
+        run(tree_attention, 2, q, cache, cache, replicated=True)
+
+
+DIFFERENT = [
+    ("ring", {"layout": "zigzag"}, {"layout": "striped"}),
+    ("ring", {"documents": [0, 6, 16]}, {"documents": [0, 5, 16]}),
+    ("ring", {"causal": True}, {"causal": False}),
+    ("ulysses", {"documents": [0, 6, 16]}, {"documents": [0, 5, 16]}),
+    ("allgather", {"layout": "zigzag"}, {"layout": "contiguous"}),
+    ("allgather", {"documents": [0, 6, 16]}, {}),
+    ("usp", {"ulysses": 2}, {"ulysses": 2, "layout": "zigzag"}),
+    ("usp", {"ulysses": 2}, {"ulysses": 4}),
+    ("double_ring", {"ranks_per_node": 2}, {"ranks_per_node": 2, "scale": 1.0}),
+    ("double_ring", {"ranks_per_node": 2}, {"ranks_per_node": 4}),
+    ("tree", {"causal": True}, {"causal": False}),
+    ("window", {"window": 4}, {"window": 5}),
+    ("window", {"window": 1}, {"window": 2}),
+]
+
+
+@pytest.mark.parametrize("odd", [0, 3])
+@pytest.mark.parametrize(("method", "how", "other"), DIFFERENT)
+def test_a_rank_that_was_told_something_else_is_an_error_not_a_wrong_answer(method, how, other, odd):
+    def program(comm):
+        x = np.zeros((1, 4, 4, 3))
+        pair(method)[0](comm, x, x, x, **(other if comm.rank == odd else how))
+
+    with pytest.raises(WorldError):
+        run(program, 4)

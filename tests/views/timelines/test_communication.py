@@ -1,0 +1,60 @@
+"""One rank's lanes: every message and computation is in one, and what is hidden is counted as by hand."""
+
+import numpy as np
+import pytest
+
+from parlab import Cluster, run, views
+from parlab.views.timelines.communication import joined
+from tests.views.drawn import artists, boxes, check_refused, check_text, title
+from tests.views.zero_redundancy.zero_runs import step
+
+TICKS = Cluster.uniform(0, 1e9)  # a byte a nanosecond
+
+
+def half_hidden(comm):
+    """1000 ns of messages, of which 400 pass while the rank computes."""
+    requests = [comm.isend(np.zeros(125), comm.right), comm.irecv(comm.left, like=np.zeros(125))]
+    comm.compute("work", seconds=400e-9)
+    for request in requests:
+        request.wait()
+
+
+def test_400_of_1000_ns_behind_computing_are_40_percent():
+    figure = views.lanes_of(run(half_hidden, 2, cluster=TICKS))
+    assert title(figure) == "Rank 0: computing hides 40 % of its communication"
+    assert "1.00 µs, communicates for 1.00 µs, 400 ns of them behind computing" in repr(figure)
+    assert [box[:2] for box in boxes(figure, "computes")] == [(0, 400_000)]
+    assert [box[:2] for box in boxes(figure, "sends")] == [box[:2] for box in boxes(figure, "receives")] == [(0, 10**6)]
+
+
+def test_two_collectives_of_three_messages_each_are_two_boxes():
+    def twice(comm):
+        for _ in range(2):
+            comm.all_gather(np.zeros(125))
+
+    sent = [t for t in run(twice, 4, cluster=TICKS).timeline.transfers if t.src == 1]
+    assert len(sent) == 6
+    assert [(box.start, box.end) for box in joined(sent)] == [(0, 3 * 10**6), (3 * 10**6, 6 * 10**6)]
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_with_prefetch_more_is_hidden_and_both_runs_have_one_clock(rank):
+    runs = {"on": step(3), "off": step(3, prefetch=0)}
+    figure = views.lanes_of(runs, rank)
+    assert title(figure) == f"Rank {rank}: computing hides 22 % (on), 0 % (off) of its communication"
+    assert {axes.get_xlim() for axes in figure.axes} == {(0, runs["off"].timeline.makespan)}
+    for artist, done in zip(artists(figure, "computes"), runs.values(), strict=True):
+        spans = {(s.start, s.end) for s in done.timeline.computes if s.rank == rank and s.end > s.start}
+        assert {(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in artist.get_paths()} == spans
+    check_text(figure)
+
+
+def test_a_rank_that_sends_nothing_hides_nothing():
+    assert "hides nothing of" in title(views.lanes_of(run(lambda comm: comm.compute("work", seconds=1), 1)))
+
+
+def test_what_is_no_run_or_rank_is_refused():
+    done = run(half_hidden, 2)
+    check_refused(lambda: views.lanes_of({}), "runs={}", "what run() or simulate() returned")
+    check_refused(lambda: views.lanes_of({"on": 3}), "runs['on']=3", "what run() or simulate() returned")
+    check_refused(lambda: views.lanes_of(done, 2), "rank=2", "0 to 1")

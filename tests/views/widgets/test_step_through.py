@@ -1,0 +1,145 @@
+"""Films play what ran: 10 frames a second, each drawn once, with a line a step."""
+
+from io import BytesIO
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from parlab import run, views
+from parlab.pipeline import Costs, one_f_one_b, simulate, zb_h1
+from parlab.sequence import RingSchedule, unmasked_pairs
+from parlab.views.attention.film import _frame as ring_frame
+from parlab.views.drawing.film import Film, moments_of, steps_of
+from parlab.views.widgets.step_through import Player
+from parlab.views.zero_redundancy.film import _frame as zero_frame
+from parlab.views.zero_redundancy.film import zero_film
+from parlab.views.zero_redundancy.step_memory import stack_of
+from tests.views.drawn import boxes, check_refused, check_text
+from tests.views.zero_redundancy.zero_runs import step
+
+SOURCES = {
+    "collective": lambda: run(lambda comm, x: comm.all_reduce(x), 4, np.ones(8)),
+    "ring attention": lambda: RingSchedule(0, 4),
+    "schedule": lambda: one_f_one_b(2, 3),
+    "simulated schedule": lambda: simulate(zb_h1(2, 3), Costs(1, 1, 1, 0.5)),
+    "ZeRO": lambda: step(3, size=2),
+    "any run": lambda: run(exchange, 2),
+}
+
+
+def exchange(comm):
+    comm.sendrecv(np.ones(100), comm.right, comm.left)
+    comm.compute("work", seconds=1e-6)
+
+
+def pixels(file):
+    return np.array(Image.open(BytesIO(file)))
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_every_step_has_a_line_and_another_picture(source):
+    player = views.step_through(source())
+    assert player.play.interval == 100
+    assert player.play.max == player.slider.max == len(player.film.frames) - 1
+    assert sorted({number for number, _ in player.film.frames}) == list(range(len(player.film.lines)))
+    seen = set()
+    for number in range(len(player.film.lines)):
+        player.go(number)
+        assert player.step == number
+        seen.add(player.picture.value)
+    assert len(seen) == len(player.film.lines)
+    assert repr(player).splitlines()[1:] == player.film.lines
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_a_film_begins_and_ends_differently_and_is_the_same_each_time(source):
+    player, again = views.step_through(source()), views.step_through(source())
+    assert player.picture.value == again.picture.value
+    first = player.picture.value
+    player.slider.value = player.slider.max
+    assert player.picture.value != first
+
+
+def test_a_picture_is_drawn_once_however_often_it_is_shown():
+    drawn = []
+    film = Film("", ["start", "step"], steps_of(2), lambda place: drawn.append(place) or b"")
+    player = Player(film)
+    for _ in range(3):
+        for value in range(player.slider.max + 1):
+            player.slider.value = value
+    assert len(drawn) == len(set(drawn)) == 7  # the start, and six of one step
+
+
+def test_buttons_go_a_step_back_and_forth_and_stay_within_the_film():
+    player = views.step_through(SOURCES["collective"]())
+    player.back.click()
+    assert player.step == 0
+    player.forward.click()
+    player.forward.click()
+    assert (player.step, "step 2 of 6" in player.line.value) == (2, True)
+    player.back.click()
+    assert player.step == 1
+    for _ in range(9):
+        player.forward.click()
+    assert player.step == 6
+
+
+def test_moments_divide_each_span_of_a_clock_and_end_with_it():
+    assert moments_of([0, 4], 6) == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 4), (1, 4.5), (1, 5), (1, 5.5), (1, 6)]
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag", "striped"])
+def test_after_the_last_hop_the_masks_are_ring_masks_and_the_load_is_complete(layout):
+    figure = ring_frame("", 3.0, 4, layout, 32, True)
+    (image,) = figure.axes[0].get_images()
+    (expected,) = views.ring_masks(32, 4, layout).axes[0].get_images()
+    assert np.array_equal(image.get_array(), expected.get_array())
+    assert [round(box[1]) for box in boxes(figure, "load")] == unmasked_pairs(32, 4, layout)
+    check_text(figure)
+
+
+def test_between_two_hops_each_k_and_v_is_on_its_way_to_the_right():
+    lanes = sorted((box[2] + box[3]) / 2 for box in boxes(ring_frame("", 0.5, 4, "zigzag", 32, True), "K/V"))
+    assert lanes == pytest.approx([-0.5, 0.5, 1.5, 2.5, 3.5])
+
+
+def test_a_schedules_lines_say_what_is_kept():
+    shown = simulate(one_f_one_b(4, 8), Costs())
+    for line in views.step_through(shown).film.lines:
+        time, kept = float(line.split()[1]), line.rpartition("kept: ")[2].split(", ")
+        assert kept == [str([0, *(chunks for at, chunks in shown.kept(rank) if at <= time)][-1]) for rank in range(4)]
+
+
+def test_what_is_to_come_is_pale_and_what_was_is_as_in_the_figure():
+    shown = simulate(one_f_one_b(2, 3), Costs())
+    film, figure = views.step_through(shown).film, views.schedule(shown)
+    now, whole = pixels(film.png(shown.makespan / 2)), pixels(film.png(shown.makespan))
+    axes = figure.axes[0]
+    left, low, right, high = axes.get_window_extent().extents.round().astype(int)
+    middle = round(axes.transData.transform((shown.makespan / 2, 0))[0])
+    rows = slice(len(now) - high, len(now) - low)
+    assert np.array_equal(now[rows, left : middle - 1], whole[rows, left : middle - 1])
+    assert now[rows, middle + 1 : right].min() > 200
+    assert whole[rows, middle + 1 : right - 2].min() < 100
+
+
+def test_the_bars_of_a_zero_step_are_the_held_bytes():
+    shown = step(3).timeline
+    stacks = [stack_of(shown, rank, shown.makespan) for rank in range(4)]
+    for _, time in zero_film(shown).frames[::40]:
+        figure = zero_frame(shown, stacks, "", max(map(shown.peak_bytes, range(4))), time)
+        held = [[0, *(total for at, total in shown.held(rank) if at <= time)][-1] for rank in range(4)]
+        names = [artist.get_gid() for artist in figure.axes[0].collections if artist.get_gid()]
+        ends = [
+            max(box[1] for name in names if name != "words" for box in boxes(figure, name) if box[2] < rank < box[3])
+            for rank in range(4)
+        ]
+        assert ends == pytest.approx(held)
+        check_text(figure)
+
+
+def test_an_unknown_source_and_a_ring_that_does_not_divide_are_refused():
+    check_refused(lambda: views.step_through("ring"), "source='ring'", "a run, a schedule, or a RingSchedule")
+    check_refused(lambda: views.step_through(RingSchedule(0, 4), S=30, layout="zigzag"), "30", "8")
+    check_refused(lambda: views.step_through(RingSchedule(0, 2), S=2048), "S=2048", "1024")
