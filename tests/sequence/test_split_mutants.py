@@ -19,7 +19,7 @@ from parlab import per_rank, run
 from parlab.sequence import causal_work, imbalance, loads_of, packed_work, sequence_statistics
 from tests.sequence import test_memory as memory_tests
 from tests.sequence.maps import blocks, weight_cut
-from tests.sequence.test_mutants import copy_of
+from tests.sequence.mutation import copy_of
 from tests.sequence.tilings import flaws
 
 CHUNKS, MAPS, ANALYSIS = parlab.sequence.chunks, parlab.sequence.attention_split, parlab.sequence.analysis
