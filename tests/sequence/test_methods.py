@@ -21,10 +21,10 @@ from parlab.sequence import (
     tree_attention,
     tree_attention_backward,
 )
-from parlab.world import WorldError
+from parlab.world import Device, Link, WorldError
 from tests.nn.parity import assert_parity
 from tests.sequence import methods
-from tests.sequence.methods import METHODS, method_error, pair, timelines, visible, whole
+from tests.sequence.methods import METHODS, method_error, pair, runs, timelines, visible, whole
 
 LIBRARIES = st.sampled_from([np, array_api_strict])
 
@@ -157,7 +157,10 @@ COSTS = {  # method: arguments of the method, and which of them its cost takes
 def assert_cost(method, size, shape, takes, dtype=np.float64, *, queries=None, **how):
     told = {name: how[name] for name in takes if name in how} | ({"queries": queries} if queries else {})
     cost = getattr(parlab.sequence, f"{method}_cost")
-    for backward, timeline in enumerate(timelines(method, size, shape, dtype, queries, **how)):
+    node = how.get("ranks_per_node") or 1
+    slow = Cluster("slow", Device("fast", 1e12, 1e12), node, Link(1, 1e30), Link(1e3, 1e30), ports=None)
+    for backward, done in enumerate(runs(method, size, shape, dtype, queries, **how)):
+        timeline = done.on(slow)  # on which all that was posted is under way for as long as it can be
         for rank in range(size):
             found = timeline.messages(rank), timeline.bytes_sent(rank), timeline.peak_bytes(rank)
             assert found == tuple(cost(shape, size, rank, **told, backward=bool(backward))), (how, backward, rank)
