@@ -66,7 +66,7 @@ def hint(name: str, step: int = 1) -> None:
         ValueError: an unknown exercise, or another step.
 
     >>> hint("00.exchange", 1)
-    What does the rank on your right get, and when may it take it? Who would have to receive first if all send first?
+    What does the rank on your right get, and when may it take it? Who receives, if all send first?
     """
     _known(name)
     if step not in (1, 2, 3):

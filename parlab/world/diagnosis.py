@@ -76,7 +76,8 @@ def misfit(message: Message, like: Value) -> str | None:
             f"rank {message.dst} expects {values.form(like)}; messages between two ranks match in the order in which "
             "they are posted"
         )
-    if message.label is not None and message.expected is not None and str(message.label) != str(message.expected):
+    label, expected = message.label, message.expected
+    if label is not expected and label is not None and expected is not None and str(label) != str(expected):
         return (
             f"rank {message.dst} expected {message.expected} from rank {message.src}, got {message.label}; messages "
             "between two ranks match in the order in which they are posted"

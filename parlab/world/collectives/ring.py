@@ -9,6 +9,7 @@ Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters o
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from parlab.arrays import Array, namespace
@@ -33,9 +34,14 @@ def ring_all_gather(comm: Any, total: Array, blocks: list[slice]) -> None:
 
 def _pass_on(comm: Any, total: Array, blocks: list[slice], how: str, sent: int, received: int) -> Array:
     """One block to the right, another from the left. Labels say which, and whether it is added: views read them."""
-    outgoing, incoming = total[blocks[sent]], total[blocks[received]]
-    labels = {"label": f"{how} block {sent}", "expected": f"{how} block {received}"}
-    return comm.sendrecv(outgoing, comm.right, comm.left, like=incoming, **labels)
+    out, back = total[blocks[sent]], total[blocks[received]]
+    labels = _labels(how, comm.size)
+    return comm.sendrecv(out, comm.right, comm.left, back, label=labels[sent], expected=labels[received])
+
+
+@cache
+def _labels(how: str, size: int) -> list[str]:
+    return [f"{how} block {block}" for block in range(size)]
 
 
 def ring_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:
