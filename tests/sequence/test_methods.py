@@ -36,14 +36,14 @@ def divisors(number):
 @st.composite
 def cases(draw, method):
     """A rank count, B, H, G, S, D, and arguments that the method takes."""
-    size, G = draw(st.integers(1, 8)), draw(st.integers(1, 3))
-    H = G * draw(st.integers(1, 4))
+    size, G = draw(st.integers(1, 8)), draw(st.integers(1, 2))
+    H = G * draw(st.integers(1, 3))
     how = {"causal": method == "window" or draw(st.booleans())}
     if method in methods.LAYOUTS:
         how["layout"] = draw(st.sampled_from(LAYOUTS[:2] if method == "usp" else LAYOUTS))
     if method == "ulysses":
         size = min(size, H)
-    S = size * draw(st.integers(1, 5)) * (2 if how.get("layout") == "zigzag" else 1)
+    S = size * draw(st.integers(1, 4)) * (2 if how.get("layout") == "zigzag" else 1)
     if method in ("ring", "allgather", "ulysses") and draw(st.booleans()):
         if how.get("layout") == "zigzag":
             edges = np.cumsum([0, *draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))]) * 2 * size
