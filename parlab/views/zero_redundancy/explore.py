@@ -108,7 +108,7 @@ def zero(
     for line, words in enumerate((limits, APART)):
         figure.text(0.015, (0.36 - 0.22 * line) / 4.6, words, size=theme.SMALL, color=theme.INK)
     entries = [(LABELS[part], {"color": COLORS[part], **BAR}) for part in PARTS] + [("80 GB", EDGE)]
-    line_legend(figure, entries + [("what a run held", {**POINT, "markersize": 6.5})] * bool(points))
+    line_legend(figure, entries + [("what a run held", POINT)] * bool(points))
     title(figure, headline)
     return figure
 

@@ -18,7 +18,7 @@ PARTS = ("weights", "gradients", "optimizer")
 COLORS = {"weights": "#0072B2", "gradients": "#E08214", "optimizer": "#0F5238"}  # as in the paper: blue, orange, green
 LABELS = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer state"}
 BAR = {"linewidth": 9, "solid_capstyle": "butt"}  # a colour in a legend
-POINT = {"marker": "o", "markersize": 9, "linestyle": "none", "color": theme.PAPER, "markeredgecolor": theme.INK}
+POINT = {"marker": "o", "markersize": 6.5, "linestyle": "none", "color": theme.PAPER, "markeredgecolor": theme.INK}
 THICK = 0.32  # half of a bar, of the distance between two
 
 
