@@ -6,7 +6,7 @@ from parlab.pipeline.bounds import gap, lower_bound
 from parlab.pipeline.exact import best_schedule
 from parlab.pipeline.execute import run_schedule
 from parlab.pipeline.memory import MemoryLimit
-from parlab.pipeline.partition import partition
+from parlab.pipeline.partition import balance, partition
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.schedules import (
     gpipe,
@@ -32,6 +32,7 @@ __all__ = [
     "Schedule",
     "ScheduleTimeline",
     "Search",
+    "balance",
     "best_schedule",
     "dualpipe",
     "dualpipe_v",

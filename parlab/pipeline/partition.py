@@ -54,6 +54,22 @@ def partition(
     return [range(start, stop) for start, stop in pairwise([*cuts, num_layers])]
 
 
+def balance(costs: Sequence[float], p: int, chunks: int = 1) -> list[range]:
+    """The layers of each of the p·v stages, so that the slowest is as fast as it can be: uneven layers, even stages.
+
+    Args:
+        costs: of each layer, in any unit; those of the embedding and of the head belong to the first and the last.
+        chunks: stages a rank, v.
+
+    Raises:
+        ValueError: fewer layers than stages, or a negative cost.
+
+    >>> balance([1, 1, 1, 1, 1, 1, 1, 3], p=2, chunks=2)
+    [range(0, 3), range(3, 5), range(5, 7), range(7, 8)]
+    """
+    return partition(len(costs), whole("p", p, 1) * whole("chunks", chunks, 1), costs)
+
+
 def _divide(
     num_layers: int,
     num_stages: int,

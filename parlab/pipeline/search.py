@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
+from parlab.arguments import amount, whole
 from parlab.pipeline.actions import Action
 from parlab.pipeline.bounds import lower_bound
 from parlab.pipeline.memory import Limit, limit_tables
 from parlab.pipeline.schedule import Schedule
-from parlab.pipeline.schedules import check_sizes
+from parlab.pipeline.schedules import check_sizes, zb_h1, zb_h2
 from parlab.pipeline.simulate import UNIT_COSTS, Costs, simulate
 from parlab.pipeline.timeline import check_metric
 from parlab.pipeline.validate import validate
@@ -54,12 +56,12 @@ def zb_auto(
     The heuristic of the paper: forwards as memory allows until the first I arrives, then I and F in turn; a W where the
     wait is long enough for it, where waiting would exceed the most that a rank has stood idle, and where memory is
     full. Of its three choices (whether a forward may delay the first I; whether a rank may run more than two forwards
-    ahead of the next one; whether a W may go into a gap that is too small for it) all eight are tried. The best is
-    then improved by local search.
+    ahead of the next one; whether a W may go into a gap that is too small for it) all eight are tried. The best of
+    them, of ZB-H1 and of ZB-H2, where these keep to the limit, is then improved by local search.
 
     Args:
         memory_limit: chunks a rank, or a `MemoryLimit` in bytes. None: no limit.
-        tries: of the local search. None: up to 700, fewer the longer each takes.
+        tries: of the local search. None: as many as the seconds allow, or up to 250, fewer the longer each takes.
         seconds: after which no further try begins, which makes the result depend on the machine. None: no limit.
         metric: what is to be short, `longest_stage` or `makespan` (see `ScheduleTimeline.bubble_fraction`).
 
@@ -73,10 +75,12 @@ def zb_auto(
     (27, 24)
     """
     check_sizes(p=p, m=m)
-    limits, whole, _ = limit_tables(memory_limit, p, p)
+    check_metric(metric)
+    costs = replace(costs, pair=None, optimizer=None)  # neither changes the order that is best
+    limits, activation, _ = limit_tables(memory_limit, p, p)
     fits = [
         min(m, int(limit // kept)) if kept and limit < math.inf else m
-        for limit, kept in zip(limits, whole, strict=True)
+        for limit, kept in zip(limits, activation, strict=True)
     ]
     if min(fits) < 1:
         raise ValueError(f"memory_limit={memory_limit!r}: a rank must be able to keep the activations of one chunk")
@@ -85,7 +89,9 @@ def zb_auto(
         for may_delay, step in product((False, True), (2, m))
     ]  # the third choice is whether the filler is patient
     filled = best_filled(Filler(skeletons[0], costs, memory_limit), skeletons, metric)
-    start = Schedule(filled.rows, name=f"ZB by search, {p} ranks, {m} microbatches")
+    known = [make(p, m) for make, keeps in ((zb_h1, p), (zb_h2, 2 * p - 1)) if m >= p and min(fits) >= min(keeps, m)]
+    best = min([Schedule(filled.rows), *known], key=lambda schedule: getattr(simulate(schedule, costs), metric))
+    start = Schedule(best.ranks, name=f"ZB by search, {p} ranks, {m} microbatches")
     return improve(start, costs, memory_limit, tries=tries, seconds=seconds, metric=metric).schedule
 
 
@@ -144,7 +150,11 @@ def improve(
     (13, 12)
     """
     check_metric(metric)
+    tries = None if tries is None else whole("tries", tries, 0)
+    if seconds is not None:
+        amount("seconds", seconds)
     validate(schedule, memory_limit)
+    costs = replace(costs, pair=None, optimizer=None)  # neither changes the order that is best
     rows = skeleton_of(schedule.actions)
     filler = Filler(rows, costs, memory_limit)
     random_number = random.Random(0).random
@@ -154,9 +164,11 @@ def improve(
     times, better = [order(start)[0]], [(0, start)]
     current = Filled(rows, math.inf, math.inf)
     eager: list[float] = [2] * len(rows)
-    tries = min(700, 250_000 // len(filler.steps)) if tries is None else tries
+    if tries is None:
+        tries = min(250, 60_000 // len(filler.steps)) if seconds is None else sys.maxsize - 1
     stop = math.inf if seconds is None else time.monotonic() + seconds
-    least = lower_bound(len(rows), schedule.num_microbatches, costs, memory_limit, like=schedule, metric=metric)
+    sizes = len(rows), schedule.num_microbatches
+    least = lower_bound(*sizes, costs, memory_limit, like=schedule, metric=metric) if tries else math.inf
     for number in range(1, tries + 1):
         best = better[-1][1]
         if order(best)[0] <= least or time.monotonic() > stop:
@@ -165,7 +177,7 @@ def improve(
         before = rows[rank], eager[rank]
         if number == 1:
             pass  # the order as it is given, its W's placed anew
-        elif random_number() < 0.3:
+        elif random_number() < 0.7:
             eager[rank] = int(random_number() * MOST_EAGER)
         else:
             rows[rank] = _moved(rows[rank], random_number(), random_number())

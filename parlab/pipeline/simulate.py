@@ -24,6 +24,7 @@ class Costs:
         backward_input: I.
         backward_weight: W. A full backward takes the sum of the two, and sends its gradient when all of it has ended.
         transfer: from a stage to its neighbour on another rank (as a list: of what leaves that stage).
+        optimizer: the optimizer's step on the weights of a stage, after all actions. None: it is left out.
         pair: an overlapped forward and backward, which then start and end together (as a list: by the forward's stage).
             None: they run one after the other.
 
@@ -36,12 +37,13 @@ class Costs:
     backward_weight: Cost = 1
     transfer: Cost = 0
     pair: Cost | None = None
+    optimizer: Cost | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             cost = getattr(self, field.name)
             for value in cost if isinstance(cost, Sequence) else [cost]:
-                if cost is not None or field.name != "pair":
+                if cost is not None or field.name not in ("pair", "optimizer"):
                     amount(field.name, value)
 
     def per_stage(self, name: str, num_stages: int) -> Sequence[float]:
@@ -63,10 +65,16 @@ class Costs:
 UNIT_COSTS = Costs()
 
 
-def simulate(schedule: Schedule, costs: Costs = UNIT_COSTS) -> ScheduleTimeline:
+def simulate(schedule: Schedule, costs: Costs = UNIT_COSTS, *, post_validation: bool = False) -> ScheduleTimeline:
     """When each action runs: as soon as its rank is free and its inputs have arrived.
 
     A message travels for `costs.transfer` and keeps nobody from computing; ranks never wait to send.
+
+    Args:
+        post_validation: of the optimizer's step, if `costs.optimizer` says what it takes. False: a rank waits until it
+            knows the norm of all gradients, so that no rank can begin its next step early. True: it steps on what the
+            ranks before it have passed on, and takes the step back in the rare case that the whole norm, which comes
+            around during the next forwards, forbids it (Zero Bubble, section 4).
 
     Raises:
         ValueError: the schedule cannot run (see `validate`), no `Costs`, or a list of them that is not one a stage.
@@ -80,7 +88,18 @@ def simulate(schedule: Schedule, costs: Costs = UNIT_COSTS) -> ScheduleTimeline:
     duration = durations(program, costs)
     lag = _lags(program, costs)
     start, end = replay(program, duration, lag)
-    return ScheduleTimeline(program, costs, duration, lag, start, end)
+    steps = [] if costs.optimizer is None else _optimizer_steps(program, costs, end, post_validation)
+    return ScheduleTimeline(program, costs, duration, lag, start, end, steps)
+
+
+def _optimizer_steps(program: Program, costs: Costs, end: list[Any], post_validation: bool) -> list[tuple[Any, Any]]:
+    """Start and end of each rank's step; news of the norm travels from rank to rank like the slowest message."""
+    stages, ranks = program.schedule.num_stages, range(program.schedule.num_ranks)
+    took, hop = costs.per_stage("optimizer", stages), max(costs.per_stage("transfer", stages))
+    done = [max(end[program.first[r] : program.first[r + 1]], default=0) for r in ranks]
+    starts = [max(done[q] + abs(r - q) * hop for q in (range(r + 1) if post_validation else ranks)) for r in ranks]
+    held = [{action.stage for action in row} for row in program.schedule.actions]
+    return [(start, start + sum(took[s] for s in own)) for start, own in zip(starts, held, strict=True)]
 
 
 def durations(program: Program, costs: Costs) -> list[Any]:

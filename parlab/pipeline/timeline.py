@@ -21,7 +21,7 @@ class Idle(NamedTuple):
     """Rank `rank` stood idle from `start` to `end`.
 
     `action` is what it did next, `needs` what that waited for, on rank `peer`, and `travel` how long the message was
-    under way. A rank that had nothing left to do has None, None, None and 0.
+    under way. A rank that had no action left to do has None, None, None and 0.
     """
 
     rank: int
@@ -57,8 +57,9 @@ class ScheduleTimeline(Timeline):
         lag: Sequence[Any],
         start: Sequence[Any],
         end: Sequence[Any],
+        steps: Sequence[tuple[Any, Any]] = (),
     ) -> None:
-        makespan = max(end[stop - 1] for stop in program.first[1:] if stop > 0)
+        makespan = max([end[stop - 1] for stop in program.first[1:] if stop > 0] + [done for _, done in steps])
         super().__init__(  # the tables are made when somebody looks: that costs more than simulating
             program.schedule.num_ranks,
             makespan,
@@ -71,6 +72,7 @@ class ScheduleTimeline(Timeline):
         self.costs = costs
         self._program = program
         self._duration, self._lag, self._start, self._end = duration, lag, start, end
+        self._steps = steps  # the optimizer's, of each rank, if it is not left out
 
     @cached_property
     def _joined(self) -> frozenset[int]:
@@ -79,10 +81,10 @@ class ScheduleTimeline(Timeline):
     def _computes(self) -> Columns:
         steps = [step for rank in range(self.size) for step in steps_of(self._program, rank, self._joined)]
         return (
-            [self._program.rank[step.start] for step in steps],
-            [self._start[step.start] for step in steps],
-            [self._end[step.start] for step in steps],
-            [step_name(self._program, step) for step in steps],
+            [self._program.rank[step.start] for step in steps] + list(range(len(self._steps))),
+            [self._start[step.start] for step in steps] + [start for start, _ in self._steps],
+            [self._end[step.start] for step in steps] + [end for _, end in self._steps],
+            [step_name(self._program, step) for step in steps] + ["optimizer"] * len(self._steps),
         )
 
     def _transfers(self) -> Columns:
@@ -129,7 +131,8 @@ class ScheduleTimeline(Timeline):
 
     def busy(self, rank: int) -> Any:
         """Time that `rank` computed."""
-        return sum(self._duration[row] for row in self._rows(rank) if self._duration[row] is not None)
+        actions = sum(self._duration[row] for row in self._rows(rank) if self._duration[row] is not None)
+        return actions + sum(end - start for start, end in self._steps[rank : rank + 1])
 
     # Idle time
 
@@ -139,8 +142,11 @@ class ScheduleTimeline(Timeline):
 
         Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 2.3.
         """
-        owned = filter(None, (self._rows(rank) for rank in range(self.size)))
-        return max(self._end[rows[-1]] - self._start[rows[0]] for rows in owned)
+        owned = [(rank, rows) for rank in range(self.size) if (rows := self._rows(rank))]
+        return max(
+            (self._steps[rank][1] if self._steps else self._end[rows[-1]]) - self._start[rows[0]]
+            for rank, rows in owned
+        )
 
     def bubble_fraction(self, metric: str = "makespan") -> float:
         """Idle time over the whole time, of all ranks together; 0 if nothing takes time.
@@ -172,8 +178,10 @@ class ScheduleTimeline(Timeline):
                 action, needs, peer = program.actions[row], program.actions[source], program.rank[source]
                 slots.append(Idle(rank, free, start, action, needs, peer, self._lag[row]))
             free = self._end[step.start]
-        if free < self.makespan:
-            slots.append(Idle(rank, free, self.makespan, None, None, None, 0))
+        for start, end in [*self._steps[rank : rank + 1], (self.makespan, self.makespan)]:
+            if free < start:
+                slots.append(Idle(rank, free, start, None, None, None, 0))
+            free = end
         return slots
 
     @cached_property

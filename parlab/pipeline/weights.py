@@ -33,7 +33,7 @@ class Filler:
     def __init__(self, skeleton: Iterable[Iterable[Action]], costs: Costs, memory_limit: Limit) -> None:
         rows = [list(row) for row in skeleton]
         home = {action: rank for rank, row in enumerate(rows) for action in row}
-        self.stages = stages = 1 + max(action.stage for action in home)
+        stages = 1 + max(action.stage for action in home)
         self.limits, self.whole, self.rest = limit_tables(memory_limit, len(rows), stages)
         took = {"F": costs.per_stage("forward", stages), "I": costs.per_stage("backward_input", stages)}
         self.weight = costs.per_stage("backward_weight", stages)
@@ -145,9 +145,10 @@ def best_filled(filler: Filler, skeletons: Iterable[Rows], metric: str = "longes
     Raises:
         ValueError: none of them can run within the memory.
     """
-    choices = ((0, False), (0, True), (2, True))
-    tried = (filler(rows, [eager] * len(rows), patient) for rows in skeletons for eager, patient in choices)
+    tried = (filler(rows, [0] * len(rows), patient) for rows in skeletons for patient in (False, True))
     found = [filled for filled in tried if filled]
     if not found:
         raise ValueError("memory_limit: no order was found that keeps to it; a rank needs room for one more chunk")
-    return min(found, key=order_of(metric))
+    best = min(found, key=order_of(metric))
+    again = filler(skeleton_of(best.rows), [2] * len(best.rows), True)
+    return min(best, again or best, key=order_of(metric))

@@ -13,10 +13,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
+from parlab.arguments import amount
 from parlab.arrays import Array, is_array, to_numpy
 from parlab.sequence.chunks import Chunk, check_counts, deal
 from parlab.sequence.layouts import checked_documents
-from parlab.world.arguments import amount
 
 
 def causal_work(S: int) -> list[int]:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from parlab.arguments import amount, checked_axis, whole
 from parlab.arrays import Array, namespace
 from parlab.world import Comm
-from parlab.world.arguments import amount, checked_axis, whole
 
 
 @dataclass(frozen=True)

@@ -60,10 +60,12 @@ def _select_another(menu: Locator) -> None:
 
 
 def _play(film: Locator) -> None:
-    """For a while, then pause."""
-    film.locator("button").first.click()
-    film.page.wait_for_timeout(2000)
-    film.locator("button").first.click()
+    """For a while, then pause, unless the film has ended by itself: then the button would begin anew."""
+    button = film.locator("button").first
+    button.click()
+    film.page.wait_for_timeout(1500)
+    if button.locator(".fa-pause").count():
+        button.click()
 
 
 CONTROLS: dict[str, Callable[[Locator], None]] = {

@@ -117,6 +117,7 @@ def test_dropout_keeps_3_of_4_and_the_mean_and_repeats_by_seed():
     assert set(np.unique(y)) == {0.0, 1 / 0.75}
     again, _ = Dropout(0.25, seed=1).forward(asarray(x, array_api_strict))
     assert (to_numpy(again) == y).all()
+    assert (Dropout(0.25).forward(x)[1] == Dropout(0.25, seed=0).forward(x)[1]).all()
     dropout = Dropout(0.25, seed=1)
     assert (dropout.forward(x)[1] != dropout.forward(x)[1]).any()  # the next mask is another one
 

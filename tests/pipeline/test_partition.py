@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parlab.pipeline import partition
+from parlab.pipeline import Costs, balance, one_f_one_b, partition, simulate
 
 
 def sizes(stages: list[range]) -> list[int]:
@@ -84,3 +84,33 @@ def test_no_other_division_has_a_cheaper_bottleneck_or_the_same_with_a_smaller_s
 def test_bad_input_is_refused(arguments, options, reason):
     with pytest.raises(ValueError, match=reason):
         partition(*arguments, **options)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=9), st.integers(1, 3), st.integers(1, 3))
+def test_balance_leaves_the_slowest_of_pv_stages_as_fast_as_any_cut_does(costs, p, chunks):
+    stages = p * chunks
+    if len(costs) < stages:
+        with pytest.raises(ValueError, match="each stage needs a layer"):
+            balance(costs, p, chunks)
+        return
+    found = balance(costs, p, chunks)
+    assert [layer for stage in found for layer in stage] == list(range(len(costs)))
+    cuts = [(0, *cut, len(costs)) for cut in combinations(range(1, len(costs)), stages - 1)]
+    slowest = min(max(sum(costs[a:b]) for a, b in pairwise(cut)) for cut in cuts)
+    assert max(sum(costs[layer] for layer in stage) for stage in found) == slowest
+
+
+def test_balanced_stages_p4_m8_with_a_head_of_three_layers_take_a_quarter_less_time_than_equal_numbers_of_layers():
+    layers = [1] * 15 + [4]  # the last with the head
+    spans = []
+    for stages in (partition(16, 4), balance(layers, 4)):
+        each = [sum(layers[layer] for layer in stage) for stage in stages]
+        spans.append(simulate(one_f_one_b(4, 8), Costs(each, each, each)).makespan)
+    assert spans[1] <= 0.8 * spans[0]
+
+
+@pytest.mark.parametrize(("p", "chunks", "name"), [(0, 1, "p=0"), (2, 0, "chunks=0"), (1.5, 1, "p=1.5")])
+def test_balance_refuses_what_are_no_sizes(p, chunks, name):
+    with pytest.raises(ValueError, match=name):
+        balance([1] * 8, p, chunks)
