@@ -27,11 +27,8 @@ from parlab.views.widgets.guess import predict, prediction
 from parlab.views.widgets.progress import progress
 from parlab.views.widgets.step_through import step_through
 from parlab.views.zero_redundancy.explore import explore_zero, zero
-from parlab.views.zero_redundancy.model_state import model_state_memory
 from parlab.views.zero_redundancy.overlap import gather_overlap
-from parlab.views.zero_redundancy.owners import shard_owners
 from parlab.views.zero_redundancy.step_memory import step_memory
-from parlab.views.zero_redundancy.traffic import zero_traffic
 
 __all__ = [
     "ORDERS",
@@ -56,7 +53,6 @@ __all__ = [
     "kept_activations",
     "lanes_of",
     "loss_curves",
-    "model_state_memory",
     "pipeline",
     "predict",
     "prediction",
@@ -66,7 +62,6 @@ __all__ = [
     "ring_overlap",
     "ring_steps",
     "schedule",
-    "shard_owners",
     "sharded_block",
     "step_memory",
     "step_through",
@@ -75,7 +70,6 @@ __all__ = [
     "two_ranks",
     "wrong_gradients",
     "zero",
-    "zero_traffic",
 ]
 
 display.register()
