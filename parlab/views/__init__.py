@@ -12,8 +12,8 @@ from parlab.views.schedules.bubbles import bubble_and_memory
 from parlab.views.schedules.explore import explore_schedules, pipeline
 from parlab.views.schedules.schedule import compare_schedules, schedule
 from parlab.views.sharding.block import sharded_block
-from parlab.views.sharding.explore import explore_tensor, tensor
 from parlab.views.sharding.memory import kept_activations
+from parlab.views.sharding.step_time import explore_tensor, tensor
 from parlab.views.timelines.communication import lanes_of
 from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
 from parlab.views.timelines.memory import held_bytes

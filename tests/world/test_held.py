@@ -108,6 +108,21 @@ def test_a_ring_all_reduce_of_4_blocks_holds_3_the_one_that_leaves_the_one_that_
     assert max(total for _, total in timeline.held_by_name(2)["sent"]) == KB
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_a_collective_beside_sends_counts_alike_whenever_the_program_holds_its_memory(when):
+    def program(comm):
+        whole = bytes_(np, 4 * KB)
+        if when == "before":
+            comm.hold("whole", whole)
+        request = comm.iall_gather(whole[comm.rank * KB :][:KB], out=whole)
+        if when == "after":
+            comm.hold("whole", whole)
+        request.wait()
+
+    timeline = run(program, 4).timeline
+    assert max(total for _, total in timeline.held_by_name(1)["sent"]) == KB
+
+
 def test_a_message_that_nobody_takes_is_held_to_the_end_and_one_to_oneself_for_no_time(xp):
     def program(comm):
         comm.sendrecv(bytes_(xp, 10), comm.rank, comm.rank)
