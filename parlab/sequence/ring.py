@@ -250,6 +250,7 @@ def _start(comm: Comm, x: Pair | None, dst: int, form: Pair | None, src: int, la
 
 def _arrived(hop: Hop) -> Any:
     sending, receiving = hop
+    arrived = None if receiving is None else receiving.wait()  # first: what is needed gives a wait its name
     if sending is not None:
         sending.wait()
-    return None if receiving is None else receiving.wait()
+    return arrived

@@ -5,9 +5,7 @@ from parlab.views.all_reduce.blocks import all_reduce_steps
 from parlab.views.all_reduce.crossings import all_reduce_times
 from parlab.views.all_reduce.explore import collectives, explore_collectives
 from parlab.views.attention.explore import explore_ring_masks, explore_ring_overlap, ring_overlap
-from parlab.views.attention.growth import ring_growth
 from parlab.views.attention.masks import ring_masks
-from parlab.views.attention.steps import ring_steps
 from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves
 from parlab.views.schedules.bubbles import bubble_and_memory
@@ -57,10 +55,8 @@ __all__ = [
     "predict",
     "prediction",
     "progress",
-    "ring_growth",
     "ring_masks",
     "ring_overlap",
-    "ring_steps",
     "schedule",
     "sharded_block",
     "step_memory",
