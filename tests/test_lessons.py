@@ -9,7 +9,7 @@ import pytest
 from tools.lessons import ROW, core_minutes, imported_names, sections, with_minutes
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
-REBUILT: tuple[str, ...] = ("00_ranks_and_messages", "01_collectives")
+REBUILT: tuple[str, ...] = ("00_ranks_and_messages", "01_collectives", "04_pipeline_schedules")
 LESSONS = [path for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb")) if path.stem in REBUILT]
 
 

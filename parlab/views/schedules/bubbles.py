@@ -96,7 +96,7 @@ def bubble_and_memory(p: int) -> Picture:
         _name_axes(axes, label, across)
     right.set_yscale("log", base=2)
     right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    title(figure, f"More microbatches, less bubble; only GPipe pays in memory (p = {p}, F = I = W)")
+    title(figure, f"More microbatches, less bubble; only GPipe's memory keeps growing (p = {p}, F = I = W)")
     _legend(figure, list(CURVES.values()))
     return figure
 
