@@ -10,6 +10,7 @@ from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves
 from parlab.views.schedules.bubbles import bubble_and_memory
 from parlab.views.schedules.explore import explore_schedules, pipeline
+from parlab.views.schedules.interleaving import explore_interleaving, interleaving
 from parlab.views.schedules.schedule import compare_schedules, schedule
 from parlab.views.sharding.block import sharded_block
 from parlab.views.sharding.memory import kept_activations
@@ -40,6 +41,7 @@ __all__ = [
     "compare_timelines",
     "deadlock",
     "explore_collectives",
+    "explore_interleaving",
     "explore_ring_masks",
     "explore_ring_overlap",
     "explore_schedules",
@@ -48,6 +50,7 @@ __all__ = [
     "explore_zero",
     "gather_overlap",
     "held_bytes",
+    "interleaving",
     "kept_activations",
     "lanes_of",
     "loss_curves",
