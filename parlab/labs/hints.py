@@ -92,6 +92,39 @@ HINTS: dict[str, tuple[str, str, str]] = {
         total = comm.sendrecv(total, comm.right, comm.left) + x[...]
     return ...""",
     ),
+    "03.heads": (
+        "Rank 2 of 4 has query heads 4 and 5 of 8. With 2 K/V heads, which one do these two read?",
+        "The first H mod P ranks have one head more. Query head h reads K/V head h // (H/G): from first to last head.",
+        """def heads(rank, size, H, G):
+    first = rank * (H // size) + min(rank, ...)
+    last = first + H // size + (...) - 1
+    group = H // G                           # query heads that share a K/V head
+    return range(first, last + 1), range(first // group, ...)""",
+    ),
+    "03.hops": (
+        "Which of a rank's tokens is looked at by the ranks furthest to the right?",
+        "Its last one: up to the end of that token's document. On which rank does this document's last token lie?",
+        """def hops(rank, size, documents):
+    c = documents[-1] // size
+    last = (rank + 1) * c - 1
+    stop = min(edge for edge in documents if ...)
+    return ... - rank""",
+    ),
+    "03.cuts": (
+        "If you knew the best first p − 1 cuts for every place of the last one, how would you find the next?",
+        "The least sum of n chunks up to b: the least of n − 1 chunks up to some a ≤ b − shortest, plus crossing[b].",
+        """def cuts(crossing, ranks, shortest):
+    S = len(crossing) - 1
+    best = {0: (0.0, [])}                    # where the last chunk ends: its sum, and the cuts
+    for chunk in range(ranks):
+        ends = range(shortest, S + 1) if chunk < ranks - 1 else [S]
+        best = {
+            b: min((total + crossing[b], [*before, b]) for a, (total, before) in best.items() if ...)
+            for b in ends
+            if any(...)
+        }
+    return best[S][1][:-1]""",
+    ),
     "04.listing": (
         "Which microbatches does the last rank send forward in the picture, and which does it send back?",
         "Only the last rank's forwards are numbered wrongly: by one.",

@@ -241,7 +241,7 @@ def _falsify(engine: ThreadsEngine) -> None:
     engine.post_send = post_send  # type: ignore[method-assign]
 
 
-SIMPLE = (bool, int, float, complex, str, bytes, type(None), slice)
+SIMPLE = (bool, int, float, complex, str, bytes, type(None), slice, range)
 
 
 def plain(result: Any, depth: int = 5) -> Any:

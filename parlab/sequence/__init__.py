@@ -2,7 +2,7 @@
 
 from parlab.sequence.allgather import allgather_attention, allgather_attention_backward, allgather_cost
 from parlab.sequence.analysis import AttentionAnalysis, HeadPattern, analyse_attention, stem
-from parlab.sequence.attention_split import split_by_attention
+from parlab.sequence.attention_split import split_by_attention, weight_cut
 from parlab.sequence.balance import (
     causal_work,
     head_tail,
@@ -39,6 +39,7 @@ from parlab.sequence.ring import ring_attention, ring_attention_backward, ring_c
 from parlab.sequence.schedule import Block, RingSchedule, RingStep
 from parlab.sequence.statistics import SequenceStatistics, sequence_statistics, synchronise_gradients
 from parlab.sequence.text_split import split_by_text, unit_ends
+from parlab.sequence.times import METHODS, allgather_time, best_ulysses, method_times, usp_time
 from parlab.sequence.tree import tree_attention, tree_attention_backward, tree_cost
 from parlab.sequence.ulysses import ulysses_attention, ulysses_attention_backward, ulysses_cost
 from parlab.sequence.usp import usp_attention, usp_attention_backward, usp_cost
@@ -47,6 +48,7 @@ from parlab.sequence.window import window_attention, window_attention_backward, 
 __all__ = [
     "LAYOUTS",
     "MEMORY_LEVELS",
+    "METHODS",
     "PATTERNS",
     "AttentionAnalysis",
     "AttentionShape",
@@ -63,10 +65,12 @@ __all__ = [
     "allgather_attention",
     "allgather_attention_backward",
     "allgather_cost",
+    "allgather_time",
     "analyse_attention",
     "attention_flops",
     "backward_bytes_held",
     "best_size",
+    "best_ulysses",
     "bytes_per_hop",
     "bytes_sent",
     "causal_work",
@@ -83,6 +87,7 @@ __all__ = [
     "load_ratio",
     "loads_of",
     "longest_first",
+    "method_times",
     "overlap_tokens",
     "packed_work",
     "per_document",
@@ -114,6 +119,8 @@ __all__ = [
     "usp_attention",
     "usp_attention_backward",
     "usp_cost",
+    "usp_time",
+    "weight_cut",
     "window_attention",
     "window_attention_backward",
     "window_cost",

@@ -6,6 +6,8 @@ partitioning"; that chunks are contiguous makes the optimum a matter of dynamic 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from parlab.arrays import Array, is_array, namespace
 from parlab.sequence.chunks import Chunk, check_counts, check_overlap, deal, split_equal
 
@@ -61,6 +63,24 @@ def split_by_attention(weights: Array, ranks: int, limit: int | None = None, ove
     for choice in reversed(choices):
         stops.append(int(choice[stops[-1]]))
     return deal(stops[::-1], ranks, overlap)
+
+
+def weight_cut(weights: Array, chunks: Sequence[Chunk]) -> float:
+    """The weight between tokens of different chunks, in the mean over heads; a query has 1 to give.
+
+    >>> import numpy as np
+    >>> weight_cut(np.full((1, 4, 4), 1 / 4), split_equal(4, 2))
+    2.0
+    """
+    check_weights(weights)
+    xp = namespace(weights)
+    inside = [xp.sum(weights[:, own, own], dtype=xp.float64) for own in (_own(chunk) for chunk in chunks)]
+    return (float(xp.sum(weights, dtype=xp.float64)) - sum(map(float, inside))) / weights.shape[0]
+
+
+def _own(chunk: Chunk) -> slice:
+    """Its tokens without those that it shares with the one before."""
+    return slice(chunk.start + chunk.overlap_before, chunk.stop)
 
 
 def chunk_costs(weights: Array, n: int) -> Array:

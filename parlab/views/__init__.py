@@ -4,8 +4,12 @@ from parlab.views import display
 from parlab.views.all_reduce.blocks import all_reduce_steps
 from parlab.views.all_reduce.crossings import all_reduce_times
 from parlab.views.all_reduce.explore import collectives, explore_collectives
+from parlab.views.attention.cuts import attention_cuts
 from parlab.views.attention.explore import explore_ring_masks, explore_ring_overlap, ring_overlap
+from parlab.views.attention.levels import memory_levels
 from parlab.views.attention.masks import ring_masks
+from parlab.views.attention.methods import attention_map, explore_long_sequences
+from parlab.views.attention.packed import packed_ring, work_loads
 from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves
 from parlab.views.schedules.bubbles import bubble_and_memory
@@ -33,6 +37,8 @@ __all__ = [
     "ORDERS",
     "all_reduce_steps",
     "all_reduce_times",
+    "attention_cuts",
+    "attention_map",
     "bubble_and_memory",
     "bytes_in_and_out",
     "bytes_sent",
@@ -42,6 +48,7 @@ __all__ = [
     "deadlock",
     "explore_collectives",
     "explore_interleaving",
+    "explore_long_sequences",
     "explore_ring_masks",
     "explore_ring_overlap",
     "explore_schedules",
@@ -54,6 +61,8 @@ __all__ = [
     "kept_activations",
     "lanes_of",
     "loss_curves",
+    "memory_levels",
+    "packed_ring",
     "pipeline",
     "predict",
     "prediction",
@@ -67,6 +76,7 @@ __all__ = [
     "tensor",
     "timeline",
     "two_ranks",
+    "work_loads",
     "wrong_gradients",
     "zero",
 ]

@@ -1,0 +1,74 @@
+"""Where a text is cut: the attention that crosses each boundary, the map around one cut, and the words there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from parlab.sequence import Chunk, LabAttention, analyse_attention, weight_cut
+from parlab.views.drawing import theme
+from parlab.views.drawing.lanes import legend_of
+from parlab.views.drawing.picture import Picture, framed, title
+
+CUT_COLORS = (theme.ALARM, theme.RIGHT)
+HEIGHT, AROUND = 7.4, 9  # inches; words before and after the cut that is shown
+
+
+def attention_cuts(lab: LabAttention, splits: Mapping[str, Sequence[Chunk]], cut: int = 0) -> Picture:
+    """Draw the weight that crosses each boundary with the cuts of two splits, and the map and words around one cut.
+
+    Args:
+        lab: text and maps, `lab_attention()`.
+        splits: chunks by name, of two ways with as many chunks each.
+        cut: around which cut of the second split to look, from 0.
+
+    Raises:
+        ValueError: not two splits, or no such cut.
+    """
+    if len(splits) != 2 or len({len(chunks) for chunks in splits.values()}) != 1:
+        raise ValueError(f"splits={[*splits]}: two are compared, with as many chunks each")
+    stops = {name: [chunk.stop for chunk in chunks][:-1] for name, chunks in splits.items()}
+    (first, second), S = splits, len(lab.words)
+    if not 0 <= cut < len(stops[second]):
+        raise ValueError(f"cut={cut!r}: there are the cuts 0 to {len(stops[second]) - 1}")
+    lost = {name: weight_cut(lab.weights, chunks) / S for name, chunks in splits.items()}
+    headline = f"{len(splits[first])} chunks: {first} cuts {100 * lost[first]:.2f} % of the weight, {second} "
+    headline += f"{100 * lost[second]:.2f} %: {lost[first] / lost[second]:.2f} × less"
+    crossing = np.asarray(analyse_attention(lab.weights).crossing)  # [S+1]
+    rows = [f"{name:<{max(map(len, splits))}} {_spoken(lab, crossing, at)}" for name in splits for at in stops[name]]
+    figure = Picture("\n".join([headline, *rows]), theme.WIDTH, HEIGHT)
+    above = framed(figure, (0.9 / theme.WIDTH, 5.35 / HEIGHT, (theme.WIDTH - 1.25) / theme.WIDTH, 1.2 / HEIGHT))
+    above.plot(np.arange(S + 1), crossing, color=theme.INK, linewidth=0.9)
+    above.set_xlim(0, S)
+    above.set_xlabel("boundary before word", size=theme.TEXT, color=theme.INK)
+    above.set_ylabel("crosses", size=theme.TEXT, color=theme.INK)
+    middle = stops[second][cut]
+    low, high = max(middle - AROUND, 0), min(middle + AROUND, S)
+    below = framed(figure, (2.2 / theme.WIDTH, 0.65 / HEIGHT, 3.6 / theme.WIDTH, 3.6 / HEIGHT))
+    shown = np.asarray(lab.weights).mean(axis=0)[low:high, low:high]
+    below.imshow(1 - 0.75 * np.sqrt(shown), cmap="gray", vmin=0, vmax=1, extent=(low, high, high, low), aspect="auto")
+    below.set_yticks(np.arange(low, high) + 0.5, [word.strip() for word in lab.words[low:high]], size=theme.SMALL)
+    below.set_xticks([low, middle, high])
+    below.tick_params(length=0)
+    below.set_xlabel("key: the word looked at", size=theme.TEXT, color=theme.INK)
+    for (name, places), color, dashes in zip(stops.items(), CUT_COLORS, ("dashed", "solid"), strict=True):
+        for at in places:
+            above.axvline(at, color=color, linewidth=1.6, linestyle=dashes, gid=f"cut {name}")
+            if low < at < high:
+                below.axvline(at, color=color, linewidth=2, linestyle=dashes)
+                below.axhline(at, color=color, linewidth=2, linestyle=dashes)
+    for line, row in enumerate(rows):
+        color = CUT_COLORS[line // len(stops[first])]
+        y = (4.05 - 0.5 * line - 0.25 * (line >= len(stops[first]))) / HEIGHT
+        figure.text(6.1 / theme.WIDTH, y, row.partition(" ")[2].strip(), size=theme.SMALL, color=color)
+    legend_of(figure, [(color, name, "") for name, color in zip(splits, CUT_COLORS, strict=True)])
+    title(figure, headline)
+    return figure
+
+
+def _spoken(lab: LabAttention, crossing: np.ndarray, at: int) -> str:
+    """The words at a cut, and what crosses it."""
+    sides = lab.words[at - 2 : at], lab.words[at : at + 2]
+    before, after = (" ".join(word.strip() for word in words) for words in sides)
+    return f"{at}: {before} | {after}, crossed by {crossing[at]:.2f}"
