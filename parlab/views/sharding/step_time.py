@@ -47,12 +47,12 @@ def tensor(
     >>> tensor("Llama 3 8B", S=1024)
     Llama 3 8B, 1024 tokens, DGX H100: with rings, t = 8 is fastest
       t   computing     sending        both  efficiency  hierarchical  efficiency
-      1     1.48 ms         0 s     1.48 ms        100%
-      2      740 µs     96.2 µs      836 µs         88%
-      4      370 µs      166 µs      535 µs         69%
-      8      185 µs      288 µs      473 µs         39%
-     16      106 µs     1.78 ms     1.89 ms          5%        506 µs         18%
-     32     65.5 µs     3.03 ms     3.09 ms          1%        643 µs          7%
+      1     1.39 ms         0 s     1.39 ms        100%
+      2      693 µs      102 µs      794 µs         87%
+      4      346 µs      193 µs      540 µs         64%
+      8      173 µs      321 µs      494 µs         35%
+     16     89.8 µs     2.43 ms     2.52 ms          3%        590 µs         15%
+     32     48.2 µs     3.73 ms     3.78 ms          1%        773 µs          6%
     """
     if model not in MODELS:
         raise ValueError(f"model={model!r}: choose from {', '.join(MODELS)}")
