@@ -39,7 +39,7 @@ def memory_levels(config: LlamaConfig, S: int, size: int, *, B: int = 1, itemsiz
     ]
     height = 3.7
     figure = Picture("\n".join([headline, *rows]), theme.WIDTH, height)
-    values = [list(kept.values()), list(again.values())]
+    values: list[list[float]] = [list(kept.values()), list(again.values())]
     texts = [[format_bytes(x) for x in values[0]], [f"{100 * x:.0f} %" for x in values[1]]]
     for number, (name, color) in enumerate(BARS):
         left, width, most = 0.95 + 5.0 * number, 3.6, max(values[number])
