@@ -104,7 +104,7 @@ def _hops(trial: Trial, case: Packed) -> list[str]:
             raise Wrong(f"for rank {rank} it returned {brief(mine)}, expected a whole number")
         if mine != wanted:
             raise Wrong(
-                f"the K/V of rank {rank} make {int(mine)} hops, expected {wanted}",
+                f"for rank {rank} it returned {int(mine)}, expected {wanted} hops",
                 "too many: nobody there looks at them" if mine > wanted else "too few: a later rank still needs them",
             )
     return [f"K/V make {sum(right)} of {case.size * (case.size - 1)} hops"]

@@ -212,6 +212,33 @@ def prefetch(comm, uses, gather, work, x):
     return x
 
 
+def heads(rank, size, H, G):
+    first = rank * (H // size) + min(rank, H % size)
+    last = first + H // size + (rank < H % size) - 1
+    group = H // G
+    return range(first, last + 1), range(first // group, last // group + 1)
+
+
+def hops(rank, size, documents):
+    c = documents[-1] // size
+    last = (rank + 1) * c - 1
+    stop = min(edge for edge in documents if edge > last)
+    return (stop - 1) // c - rank
+
+
+def cuts(crossing, ranks, shortest):
+    S = len(crossing) - 1
+    best = {0: (0.0, [])}
+    for chunk in range(ranks):
+        ends = range(shortest, S + 1) if chunk < ranks - 1 else [S]
+        best = {
+            b: min((total + crossing[b], [*before, b]) for a, (total, before) in best.items() if a <= b - shortest)
+            for b in ends
+            if min(best) <= b - shortest
+        }
+    return best[S][1][:-1]
+
+
 SOLUTIONS = {
     "00.exchange": exchange,
     "00.tree_sum": tree_sum,
@@ -222,6 +249,9 @@ SOLUTIONS = {
     "02.zigzag_block": zigzag_block,
     "02.merge": merge,
     "02.bring_home": bring_home,
+    "03.heads": heads,
+    "03.hops": hops,
+    "03.cuts": cuts,
     "04.listing": repaired,
     "04.faster": faster,
     "04.place_weights": place_weights,

@@ -9,7 +9,7 @@ import numpy as np
 from parlab.pipeline import Action, Schedule, one_f_one_b
 from parlab.zero import shard_range
 from tests.labs import answers
-from tests.labs.right_answers import RIGHT, of
+from tests.labs.right_answers_03 import RIGHT, of
 
 
 @of("04.listing")

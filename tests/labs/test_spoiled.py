@@ -201,10 +201,34 @@ def test_a_rule_with_odd_steps_is_refused(step):
         refused("02.zigzag_block", rule, ["slice"])
 
 
+NUMBERS = {
+    "one more": lambda x: x + 1,
+    "one less": lambda x: x - 1,
+    "negative": lambda x: -x - 1,
+    "as text": lambda x: str(x),
+    "and a half": lambda x: x + 0.5,
+    "as a truth": lambda x: bool(x),
+}
+
+
+@pytest.mark.parametrize("spoil", NUMBERS)
+@pytest.mark.parametrize("name", ["03.heads", "03.hops", "03.cuts"])
+def test_changed_whole_numbers_are_refused(name, spoil):
+    def spoiled(*given):
+        return every(answers.SOLUTIONS[name](*given))
+
+    def every(found):
+        return NUMBERS[spoil](found) if isinstance(found, int) else [every(item) for item in found]
+
+    refused(name, spoiled, ["expected", "is possible", "make chunks of"])
+
+
 def test_an_exercise_has_more_than_twelve_wrong_answers_here():
     kinds = {name: len(WHOLE) + 2 for name in EXERCISES}  # and the parameters, and the line
     for name in RANKS:
         kinds[name] += len(ARRAYS) + 5
+    for name in ("03.heads", "03.hops", "03.cuts"):
+        kinds[name] += len(NUMBERS)
     kinds["02.merge"] += len(ARRAYS)
     kinds["02.zigzag_block"] += len(RULES)
     assert all(kinds[name] >= 12 for name in kinds if not name.startswith("04")), kinds

@@ -9,7 +9,7 @@ from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import Picture, framed, title
 from parlab.world.units import format_bytes
 
-BARS = (("bytes that a block keeps", theme.KINDS["compute"].color), ("work made again, of a forward", "#E08214"))
+BARS = (("bytes that a block keeps", theme.KINDS["compute"].color), ("work made again, of a forward", "#BDBDBD"))
 
 
 def memory_levels(config: LlamaConfig, S: int, size: int, *, B: int = 1, itemsize: int = 2) -> Picture:

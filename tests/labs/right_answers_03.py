@@ -1,0 +1,120 @@
+"""Right answers to the exercises of notebook 03, in six styles each."""
+
+from functools import cache
+
+import numpy as np
+
+from tests.labs import answers
+from tests.labs.right_answers import RIGHT, of
+
+__all__ = ["RIGHT", "of"]
+
+
+@of("03.heads")
+def as_lists(rank, size, H, G):
+    return tuple(list(found) for found in answers.heads(rank, size, H, G))
+
+
+@of("03.heads")
+def dealt_by_numpy(rank, size, H, G):
+    mine = np.array_split(np.arange(H), size)[rank]
+    return mine, np.unique(mine // (H // G))
+
+
+@of("03.heads")
+def in_a_list_of_two(rank, size, H, G):
+    return list(answers.heads(rank, size, H, G))
+
+
+@of("03.heads")
+def one_after_the_other(rank, size, H, G):
+    owners = [r for r in range(size) for _ in range(H // size + (r < H % size))]
+    mine = [head for head, owner in enumerate(owners) if owner == rank]
+    return mine, sorted({head * G // H for head in mine})
+
+
+@of("03.heads")
+def with_numpys_integers(rank, size, H, G):
+    query, keys = answers.heads(rank, size, H, G)
+    return np.array(query, dtype=np.int64), tuple(map(np.int64, keys))
+
+
+@of("03.hops")
+def searched(rank, size, documents):
+    c = documents[-1] // size
+    stop = documents[np.searchsorted(documents, (rank + 1) * c - 1, side="right")]
+    return (stop - 1) // c - rank
+
+
+@of("03.hops")
+def token_by_token(rank, size, documents):
+    c = documents[-1] // size
+    number = [sum(edge <= token for edge in documents) for token in range(documents[-1])]
+    mine = set(number[rank * c : (rank + 1) * c])
+    return max(other for other in range(rank, size) if mine & set(number[other * c : (other + 1) * c])) - rank
+
+
+@of("03.hops")
+def hop_after_hop(rank, size, documents):
+    c, made = documents[-1] // size, 0
+    while rank + made + 1 < size and not any((rank + 1) * c <= e <= (rank + made + 1) * c for e in documents):
+        made += 1
+    return made
+
+
+@of("03.hops")
+def rounded_up(rank, size, documents):
+    c = documents[-1] // size
+    stop = next(edge for edge in documents if edge >= (rank + 1) * c)
+    return -(-stop // c) - 1 - rank
+
+
+@of("03.hops")
+def of_numpys_integers(rank, size, documents):
+    return np.int64(answers.hops(rank, size, documents))
+
+
+@of("03.cuts")
+def as_an_array(crossing, ranks, shortest):
+    return np.array(answers.cuts(crossing, ranks, shortest), dtype=int)
+
+
+@of("03.cuts")
+def as_a_tuple(crossing, ranks, shortest):
+    return tuple(answers.cuts(crossing, ranks, shortest))
+
+
+@of("03.cuts")
+def from_the_end(crossing, ranks, shortest):
+    S = len(crossing) - 1
+    return [S - place for place in answers.cuts(crossing[::-1], ranks, shortest)][::-1]
+
+
+@of("03.cuts")
+def by_recursion(crossing, ranks, shortest):
+    @cache
+    def best(start, left):
+        if left == 1:
+            return (0.0, ()) if len(crossing) - 1 - start >= shortest else (np.inf, ())
+        ways = [(np.inf, ())]
+        for cut in range(start + shortest, len(crossing) - shortest):
+            total, rest = best(cut, left - 1)
+            ways.append((crossing[cut] + total, (cut, *rest)))
+        return min(ways)
+
+    return list(best(0, ranks)[1])
+
+
+@of("03.cuts")
+def by_tables(crossing, ranks, shortest):
+    S = len(crossing) - 1
+    total, choice = np.full((ranks + 1, S + 1), np.inf), np.zeros((ranks + 1, S + 1), dtype=int)
+    total[0, 0] = 0
+    for n in range(1, ranks + 1):
+        for b in range(n * shortest, S + 1):
+            a = int(np.argmin(total[n - 1, : b - shortest + 1]))
+            total[n, b], choice[n, b] = total[n - 1, a] + crossing[b], a
+    places = [S]
+    for n in range(ranks, 1, -1):
+        places.append(int(choice[n, places[-1]]))
+    return places[:0:-1]

@@ -1,0 +1,154 @@
+"""The checkers of notebook 03 accept the solutions and refuse what learners write on the way there."""
+
+import pytest
+
+from tests.labs.answers import cuts, heads, hops, refused, reviewed
+
+
+def test_the_passing_texts_count_16_kv_heads_4_of_12_hops_and_what_equal_chunks_would_cross():
+    assert reviewed("03.heads", heads).text.splitlines()[1].startswith("  16 K/V heads on all ranks together, of 8")
+    assert reviewed("03.hops", hops).text.endswith("K/V make 4 of 12 hops")
+    assert reviewed("03.cuts", cuts).text.endswith("crossed by 6.72; equal chunks: 13.94")
+
+
+def every_kv_head(rank, size, H, G):
+    return heads(rank, size, H, G)[0], range(G)
+
+
+def kv_heads_dealt_like_query_heads(rank, size, H, G):
+    return heads(rank, size, H, G)[0], range(rank * G // size, (rank + 1) * G // size)
+
+
+def kv_head_of_the_first_only(rank, size, H, G):
+    query, keys = heads(rank, size, H, G)
+    return query, keys[:1]
+
+
+def the_rest_on_the_last_rank(rank, size, H, G):
+    first, last = rank * (H // size), (rank + 1) * (H // size) if rank < size - 1 else H
+    return range(first, last), range(first * G // H, (last - 1) * G // H + 1)
+
+
+def striped_kv_heads(rank, size, H, G):
+    query, _ = heads(rank, size, H, G)
+    return query, sorted({head % G for head in query})
+
+
+def one_kv_head_too_many(rank, size, H, G):
+    query, keys = heads(rank, size, H, G)
+    return query, range(keys.start, min(keys.stop + 1, G))
+
+
+def only_query_heads(rank, size, H, G):
+    return heads(rank, size, H, G)[0]
+
+
+def slices_of_heads(rank, size, H, G):
+    return tuple(slice(found.start, found.stop) for found in heads(rank, size, H, G))
+
+
+def once_for_each_query_head(rank, size, H, G):
+    query, _ = heads(rank, size, H, G)
+    return query, [head // (H // G) for head in query]
+
+
+def all_around(rank, size, documents):
+    return size - 1
+
+
+def to_the_last_rank(rank, size, documents):
+    return size - 1 - rank
+
+
+def by_the_first_token(rank, size, documents):
+    c = documents[-1] // size
+    return (min(edge for edge in documents if edge > rank * c) - 1) // c - rank
+
+
+def one_edge_too_far(rank, size, documents):
+    c = documents[-1] // size
+    last = (rank + 1) * c - 1
+    return min(min(edge for edge in documents if edge > last) // c, size - 1) - rank
+
+
+def the_token_behind(rank, size, documents):
+    c = documents[-1] // size
+    stops = [edge for edge in documents if edge > (rank + 1) * c]
+    return (min(stops) - 1) // c - rank if stops else 0
+
+
+def the_rank_and_not_the_hops(rank, size, documents):
+    return hops(rank, size, documents) + rank
+
+
+def as_float(rank, size, documents):
+    return float(hops(rank, size, documents))
+
+
+def equal_chunks(crossing, ranks, shortest):
+    return [(len(crossing) - 1) * rank // ranks for rank in range(1, ranks)]
+
+
+def the_smallest_ones(crossing, ranks, shortest):
+    return sorted(sorted(range(1, len(crossing) - 1), key=lambda b: crossing[b])[: ranks - 1])
+
+
+def one_after_the_other(crossing, ranks, shortest):
+    places, S = [], len(crossing) - 1
+    for left in range(ranks - 1, 0, -1):
+        start = places[-1] if places else 0
+        places.append(min(range(start + shortest, S - left * shortest + 1), key=lambda b: crossing[b]))
+    return places
+
+
+def with_the_end(crossing, ranks, shortest):
+    return [*cuts(crossing, ranks, shortest), len(crossing) - 1]
+
+
+def backwards(crossing, ranks, shortest):
+    return cuts(crossing, ranks, shortest)[::-1]
+
+
+def shifted(crossing, ranks, shortest):
+    return [place - 1 for place in cuts(crossing, ranks, shortest)]
+
+
+def most_instead_of_least(crossing, ranks, shortest):
+    return cuts(crossing.max() - crossing, ranks, shortest)
+
+
+def nothing_short(crossing, ranks, shortest):
+    return cuts(crossing, ranks, 1)
+
+
+WRONG = [
+    ("03.heads", every_kv_head, "they need not travel"),
+    ("03.heads", kv_heads_dealt_like_query_heads, "K/V heads [], expected [0]"),
+    ("03.heads", kv_head_of_the_first_only, "would find no key"),
+    ("03.heads", the_rest_on_the_last_rank, "one query head more"),
+    ("03.heads", striped_kv_heads, "they need not travel"),
+    ("03.heads", one_kv_head_too_many, "they need not travel"),
+    ("03.heads", only_query_heads, "expected (its query heads, the K/V heads they read)"),
+    ("03.heads", slices_of_heads, "expected (its query heads, the K/V heads they read)"),
+    ("03.heads", once_for_each_query_head, "each one once"),
+    ("03.hops", all_around, "returned 1, expected 0 hops"),
+    ("03.hops", to_the_last_rank, "nobody there looks at them"),
+    ("03.hops", by_the_first_token, "a later rank still needs them"),
+    ("03.hops", one_edge_too_far, "nobody there looks at them"),
+    ("03.hops", the_token_behind, "nobody there looks at them"),
+    ("03.hops", the_rank_and_not_the_hops, "for rank 1 it returned"),
+    ("03.hops", as_float, "expected a whole number"),
+    ("03.cuts", equal_chunks, "equal chunks have"),
+    ("03.cuts", the_smallest_ones, "make chunks of"),
+    ("03.cuts", one_after_the_other, "is possible"),
+    ("03.cuts", with_the_end, "expected 1 places to cut"),
+    ("03.cuts", backwards, "in order"),
+    ("03.cuts", shifted, ""),
+    ("03.cuts", most_instead_of_least, "is possible"),
+    ("03.cuts", nothing_short, "needs at least"),
+]
+
+
+@pytest.mark.parametrize(("name", "answer", "said"), WRONG, ids=[answer.__name__ for _, answer, _ in WRONG])
+def test_a_wrong_answer_is_refused_and_explained(name, answer, said):
+    assert said in refused(name, answer)

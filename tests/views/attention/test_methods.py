@@ -1,0 +1,108 @@
+"""The decision map says what the formulas say, cell by cell, and its widget follows."""
+
+from dataclasses import replace
+
+import pytest
+
+from parlab import views
+from parlab.sequence import METHODS, AttentionShape, best_ulysses, method_times, ring_cost, ulysses_cost
+from parlab.views.attention.methods import COLORS, FASTEST, LENGTHS, NONE, RANKS
+from parlab.views.drawing.picture import png
+from parlab.world import CLASSROOM, DGX_H100
+from tests.views.drawn import artists, boxes, check_text, title
+
+GRID = [(S, size) for S in LENGTHS for size in RANKS]
+
+
+def times(S, size, cluster=DGX_H100, G=8):
+    return method_times(AttentionShape(S=S, H=32, G=G, D=128, itemsize=2), size, cluster)
+
+
+def cells(figure):
+    (drawn,) = artists(figure, "cells")
+    return {at: tuple(color) for at, color in zip(GRID, drawn.get_facecolor().round(4).tolist(), strict=True)}
+
+
+def test_each_of_77_cells_has_the_colour_of_the_method_with_the_least_time():
+    from matplotlib.colors import to_rgba
+
+    shown = cells(views.attention_map())
+    assert len(shown) == 77
+    for at, color in shown.items():
+        found = times(*at)
+        best = COLORS[min(found, key=found.__getitem__)]
+        assert color == tuple(round(x, 4) for x in to_rgba(best)), at
+
+
+def test_the_text_names_every_cell_and_usp_with_its_best_group():
+    rows = repr(views.attention_map(131072, 16)).splitlines()
+    row = next(line for line in rows if line.startswith("  131072 |"))
+    assert row.split("|")[1].split() == ["ring", "ring", "ring", *["USP", "2", "USP", "4", "USP", "8", "USP", "8"]]
+    assert best_ulysses(AttentionShape(131072, 32, 8, 128, 2), 16, DGX_H100) == 2
+    assert rows[0] == "131072 tokens on 16 ranks: USP 2 is fastest, ring takes 1.18 × as long"
+
+
+def test_the_frame_and_the_bars_are_the_readers_point():
+    figure = views.attention_map(4096, 64, G=1, cluster=CLASSROOM)
+    assert boxes(figure, "you") == [(5.5, 6.5, 11.5, 12.5)]
+    found = times(4096, 64, CLASSROOM, G=1)
+    assert sorted(right for _, right, *_ in boxes(figure, "lost")) == sorted(found.values())
+    assert title(figure).startswith("4096 tokens on 64 ranks: ")
+
+
+def test_the_bytes_are_the_closed_forms():
+    text = repr(views.attention_map(131072, 16))
+    shape = AttentionShape(S=131072, H=32, G=8, D=128, itemsize=2)
+    assert f"sends {ring_cost(shape, 16).nbytes / 2**20:.0f} MiB a rank" in text
+    assert f"sends {ulysses_cost(shape, 16).nbytes / 2**20:.0f} MiB a rank" in text
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_method_is_shown_as_a_multiple_of_the_fastest_or_not_at_all(method):
+    from matplotlib.colors import to_rgba
+
+    figure = views.attention_map(method=method)
+    absent = tuple(round(x, 4) for x in to_rgba(NONE))
+    assert {at for at, color in cells(figure).items() if color == absent} == {
+        at for at in GRID if method not in times(*at)
+    }
+    found = times(1024, 2)
+    if method in found:
+        row = next(line for line in repr(figure).splitlines() if line.startswith("    1024 |"))
+        assert f"{found[method] / min(found.values()):.1f} ×" in row
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"S": 1000}, "S=1000: must be one of 1024"),
+        ({"size": 3}, "size=3: must be one of 2, 4"),
+        ({"method": "star"}, "method='star': must be one of fastest, ring"),
+        ({"G": 5}, "G must divide H"),
+    ],
+)
+def test_a_point_off_the_map_is_refused(values, said):
+    with pytest.raises(ValueError, match=said):
+        views.attention_map(**values)
+
+
+def test_every_value_of_every_control_changes_the_picture_and_it_is_the_maps():
+    explorer = views.explore_long_sequences()
+    assert explorer.picture.value == png(views.attention_map())
+    for name, control in explorer.controls.items():
+        first, seen = control.value, set()
+        for _, value in control.options:
+            control.value = value
+            seen.add(explorer.picture.value)
+        assert len(seen) == len(control.options), name
+        control.value = first
+    explorer.controls["node"].value = 64
+    explorer.controls["H"].value = 8
+    explorer.controls["G"].value = 32  # more than query heads: 8
+    expected = views.attention_map(H=8, G=8, cluster=replace(DGX_H100, ranks_per_node=64), method=FASTEST)
+    assert explorer.picture.value == png(expected)
+
+
+@pytest.mark.parametrize("method", [FASTEST, "Ulysses"])
+def test_all_text_is_readable(method):
+    check_text(views.attention_map(method=method))
