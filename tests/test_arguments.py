@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from parlab import run, views
-from parlab.arguments import amount, finite, flag, one_of, positive, text, whole
+from parlab.arguments import amount, checked_axis, checked_rank, finite, flag, one_of, positive, text, whole
 from parlab.nn.attention import attention
 from parlab.nn.config import LlamaConfig
 from parlab.nn.gpt import Dropout
@@ -188,6 +188,8 @@ def test_whole_takes_what_counts_as_an_index(value):
         (finite, [-1, 0, 1e300], [math.inf, -math.inf, math.nan, *NO_NUMBERS]),
         (flag, [True, False], [0, 1, None, "no"]),
         (text, ["", "a"], [None, 1, b"a"]),
+        (lambda n, x: checked_rank(x, n, 3), [0, 2, np.int64(1)], [3, -1, 1.0, True]),
+        (lambda n, x: checked_axis(x, n, np.ones((2, 2))), [0, 1, -2], [2, -3, "0"]),
         (lambda n, x: one_of(n, x, ("a", "b")), ["a", "b"], ["c", "", None, ["a"]]),
     ],
 )

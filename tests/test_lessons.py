@@ -9,8 +9,7 @@ import pytest
 from tools.lessons import ROW, core_minutes, imported_names, sections, with_minutes
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
-REBUILT: tuple[str, ...] = ("00_ranks_and_messages", "01_collectives", "03_long_sequences")
-LESSONS = [path for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb")) if path.stem in REBUILT]
+LESSONS = sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))
 
 
 @pytest.fixture(params=LESSONS, ids=[path.stem for path in LESSONS])

@@ -36,6 +36,7 @@ OPERATORS = [
     *("ReplaceOrWithAnd", "ReplaceTrueWithFalse", "ReplaceFalseWithTrue", "ReplaceBreakWithContinue"),
     *("ReplaceContinueWithBreak", "NumberReplacer", "ZeroIterationForLoop"),
 ]
+NO_END = "nothing after"  # a loop or a deadlock, or a machine that is too busy to tell
 Mutant = tuple[Path, str, int]  # the file, the operator, and at which of the places where it applies
 
 
@@ -62,9 +63,12 @@ class _Meaning(ast.NodeTransformer):
         return None if node.name == "__repr__" else self.generic_visit(node)
 
 
-def meaning(code: str) -> str:
-    """The same for two texts that nothing but an annotation or a `__repr__` tells apart."""
-    return ast.dump(_Meaning().visit(ast.parse(code)))
+def meaning(code: str) -> str | None:
+    """The same for two texts that nothing but an annotation or a `__repr__` tells apart; None for what is no Python."""
+    try:
+        return ast.dump(_Meaning().visit(ast.parse(code)))
+    except SyntaxError:  # the bare * and / of a signature are no operators
+        return None
 
 
 def run_tests(tree: Path, *arguments: str, limit: float | None = None) -> tuple[bool, str]:
@@ -75,7 +79,7 @@ def run_tests(tree: Path, *arguments: str, limit: float | None = None) -> tuple[
     try:
         done = subprocess.run([*command, *arguments], cwd=tree, env=said, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
-        return False, f"nothing after {limit:.0f} s"
+        return False, f"{NO_END} {limit:.0f} s"
     return done.returncode == 0, done.stdout
 
 
@@ -108,24 +112,27 @@ def try_mutants(tree: Path, room: str, size: int, seed: int) -> None:
     random.Random(seed).shuffle(mutants)
     print(f"{room}: {len(mutants)} mutants in {len(files)} files, of which {size} are tried", flush=True)
     seconds = seconds_of(tree, [str(file.relative_to(tree)) for file in tests])
-    tried, survivors = 0, []
-    while mutants and tried < size:
+    verdicts: list[str] = []
+    survivors: list[str] = []
+    while mutants and len(verdicts) < size:
         path, operator, place = mutants.pop()
         name, code = str(path.relative_to(tree)), path.read_text("utf-8")
         changed = mutate_code(code, get_operator(f"core/{operator}")(), place)
-        if changed is None or meaning(changed) == meaning(code):
+        if changed is None or meaning(changed) in (None, meaning(code)):
             continue
-        tried += 1
         (tree / "tests.txt").write_text("\n".join(in_order(tree, seconds, path)), "utf-8")
         path.write_text(changed, "utf-8")
-        passed, said = run_tests(tree, "-q", "@tests.txt", limit=60 + 3 * sum(seconds.values()))
+        passed, said = run_tests(tree, "-q", "@tests.txt", limit=300 + 3 * sum(seconds.values()))
         path.write_text(code, "utf-8")
-        verdict, last = "SURVIVES" if passed else "killed", (said.strip().splitlines() or ["nothing said"])[-1]
-        print(f"{tried:4} {verdict:9} {name:34} {operator:36} {last}", flush=True)
+        verdict = "SURVIVES" if passed else "no end" if said.startswith(NO_END) else "killed"
+        verdicts.append(verdict)
+        last = (said.strip().splitlines() or ["nothing said"])[-1]
+        print(f"{len(verdicts):4} {verdict:9} {name:34} {operator:36} {last}", flush=True)
         if passed:
             lines = difflib.unified_diff(code.splitlines(), changed.splitlines(), name, name, n=1, lineterm="")
             survivors.append("\n".join(lines))
-    print(f"\n{tried - len(survivors)} of {tried} killed", *survivors, sep="\n\n")
+    counts = (f"{verdicts.count(verdict)} {verdict}" for verdict in ("killed", "no end", "SURVIVES"))
+    print(f"\nOf {len(verdicts)}: {', '.join(counts)}", *survivors, sep="\n\n")
 
 
 def main() -> None:

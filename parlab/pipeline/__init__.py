@@ -22,6 +22,7 @@ from parlab.pipeline.simulate import Costs, simulate
 from parlab.pipeline.timeline import Idle, ScheduleTimeline
 from parlab.pipeline.v_shaped import one_f_one_b_v, v_controlled, v_half, v_min, zb_v
 from parlab.pipeline.validate import validate
+from parlab.pipeline.whole import step_of_ranks
 
 __all__ = [
     "Action",
@@ -48,6 +49,7 @@ __all__ = [
     "partition",
     "run_schedule",
     "simulate",
+    "step_of_ranks",
     "v_controlled",
     "v_half",
     "v_min",

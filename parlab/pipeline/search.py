@@ -15,7 +15,7 @@ from parlab.pipeline.actions import Action
 from parlab.pipeline.bounds import lower_bound
 from parlab.pipeline.memory import Limit, limit_tables
 from parlab.pipeline.schedule import Schedule
-from parlab.pipeline.schedules import check_sizes
+from parlab.pipeline.schedules import check_sizes, zb_h1, zb_h2
 from parlab.pipeline.simulate import UNIT_COSTS, Costs, simulate
 from parlab.pipeline.timeline import check_metric
 from parlab.pipeline.validate import validate
@@ -56,8 +56,8 @@ def zb_auto(
     The heuristic of the paper: forwards as memory allows until the first I arrives, then I and F in turn; a W where the
     wait is long enough for it, where waiting would exceed the most that a rank has stood idle, and where memory is
     full. Of its three choices (whether a forward may delay the first I; whether a rank may run more than two forwards
-    ahead of the next one; whether a W may go into a gap that is too small for it) all eight are tried. The best is
-    then improved by local search.
+    ahead of the next one; whether a W may go into a gap that is too small for it) all eight are tried. The best of
+    them, of ZB-H1 and of ZB-H2, where these keep to the limit, is then improved by local search.
 
     Args:
         memory_limit: chunks a rank, or a `MemoryLimit` in bytes. None: no limit.
@@ -75,6 +75,8 @@ def zb_auto(
     (27, 24)
     """
     check_sizes(p=p, m=m)
+    check_metric(metric)
+    costs = replace(costs, pair=None, optimizer=None)  # neither changes the order that is best
     limits, activation, _ = limit_tables(memory_limit, p, p)
     fits = [
         min(m, int(limit // kept)) if kept and limit < math.inf else m
@@ -87,7 +89,9 @@ def zb_auto(
         for may_delay, step in product((False, True), (2, m))
     ]  # the third choice is whether the filler is patient
     filled = best_filled(Filler(skeletons[0], costs, memory_limit), skeletons, metric)
-    start = Schedule(filled.rows, name=f"ZB by search, {p} ranks, {m} microbatches")
+    known = [make(p, m) for make, keeps in ((zb_h1, p), (zb_h2, 2 * p - 1)) if m >= p and min(fits) >= min(keeps, m)]
+    best = min([Schedule(filled.rows), *known], key=lambda schedule: getattr(simulate(schedule, costs), metric))
+    start = Schedule(best.ranks, name=f"ZB by search, {p} ranks, {m} microbatches")
     return improve(start, costs, memory_limit, tries=tries, seconds=seconds, metric=metric).schedule
 
 

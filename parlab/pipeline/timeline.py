@@ -203,6 +203,29 @@ class ScheduleTimeline(Timeline):
                 row = None if awaited is None else self._program.source[awaited]
         return path[::-1]
 
+    @cached_property
+    def slack(self) -> dict[Action, Any]:
+        """How much later each action could end without the last one ending later, each rank keeping its order."""
+        first, source = self._program.first, self._program.source
+        steps = [step for rank in range(self.size) for step in steps_of(self._program, rank, self._joined)]
+        steps.sort(key=lambda step: self._end[step.start], reverse=True)
+        latest = [max(self._end)] * len(self._end)
+        moved = True
+        while moved:  # one sweep is enough, but for actions that take no time
+            moved = False
+            for step in steps:
+                begin = min(latest[step.start : step.stop]) - (self._end[step.start] - self._start[step.start])
+                before = [] if step.start in first else [(step.start - 1, 0)]
+                for row, lag in before + [(source[row], self._lag[row]) for row in step if source[row] >= 0]:
+                    if begin - lag < latest[row]:
+                        latest[row] = begin - lag
+                        moved = True
+        return {
+            self._program.actions[row]: min(latest[step.start : step.stop]) - self._end[row]
+            for step in steps
+            for row in step
+        }
+
     def _step(self, row: int) -> range:
         """The step that a row belongs to."""
         first = row - 1 if row - 1 in self._joined else row

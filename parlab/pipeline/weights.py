@@ -33,7 +33,7 @@ class Filler:
     def __init__(self, skeleton: Iterable[Iterable[Action]], costs: Costs, memory_limit: Limit) -> None:
         rows = [list(row) for row in skeleton]
         home = {action: rank for rank, row in enumerate(rows) for action in row}
-        self.stages = stages = 1 + max(action.stage for action in home)
+        stages = 1 + max(action.stage for action in home)
         self.limits, self.whole, self.rest = limit_tables(memory_limit, len(rows), stages)
         took = {"F": costs.per_stage("forward", stages), "I": costs.per_stage("backward_input", stages)}
         self.weight = costs.per_stage("backward_weight", stages)

@@ -29,7 +29,7 @@ class HeadPattern:
         kind: syntactic or semantic, where the larger of the two shares below is at least `BEYOND`; else by its span,
             against that of uniform attention to the same tokens: local up to `LOCAL` of it, global from `GLOBAL` on,
             and between.
-        span: mean distance of query and key in tokens, by weight: Σ w |i − j| / Σ w.
+        span: mean distance of query and key in tokens, by weight: `Σ w |i − j| / Σ w`.
         strength: the largest weight of a query, in the mean over queries: 1 where each looks at one token only.
         crossing: `[S+1]`, the weight that crosses each boundary, either way; 0 at both ends.
         syntactic: (inside − expected) / (1 − expected), where inside is the share of the weight in the query's own

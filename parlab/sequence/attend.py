@@ -122,12 +122,15 @@ def attend(
     """Merge the attention of these blocks into the rows of `out` and `lse` that they belong to."""
     if not blocks:
         return
+    xp = namespace(q)
     with comm.compute("attend", flops=_flops(blocks, q)):
         for block in blocks:
             rows, columns, how = block.queries, block.keys, {"diagonal": block.diagonal, "window": block.window}
             for h, g in heads:
                 part = attend_block(q[:, h, rows, :], k[:, g, columns, :], v[:, g, columns, :], scale=scale, **how)
-                out[:, h, rows, :], lse[:, h, rows] = merge(out[:, h, rows, :], lse[:, h, rows], *part)
+                if xp.any(lse[:, h, rows] > -xp.inf):  # else there is nothing to merge with
+                    part = merge(out[:, h, rows, :], lse[:, h, rows], *part)
+                out[:, h, rows, :], lse[:, h, rows] = part
 
 
 def attend_backward(

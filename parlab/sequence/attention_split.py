@@ -20,9 +20,9 @@ def split_by_attention(weights: Array, ranks: int, limit: int | None = None, ove
 
     Of all ways to cut n chunks c it takes the one with the least
 
-        Σ_c ½ crossing(c) · max(1, ⌊S/n⌋ / |c|)^SHORT  +  EVEN · W · Σ_c (|c| / S)²
+        `Σ_c ½ crossing(c) · max(1, ⌊S/n⌋ / |c|)^SHORT  +  EVEN · W · Σ_c (|c| / S)²`
 
-    where |c| counts effective tokens, crossing(c) is the weight between tokens of c and of other chunks, either way,
+    where `|c|` counts effective tokens, crossing(c) is the weight between tokens of c and of other chunks, either way,
     and W is all weight. Half of all crossings is the weight that is cut; a chunk shorter than the mean pays more for
     its own. Equal chunks pay nothing more, so the best cuts never cut more weight than they do (where the limit allows
     them); and a map of n blocks is cut between them, whatever their lengths. The second term chooses the more even of

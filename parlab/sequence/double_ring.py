@@ -103,6 +103,7 @@ def double_ring_attention_backward(
         return around_backward(node, k, v, visit, label)
 
     dk, dv = around_backward(between, k, v, turn, label)  # [B, G, S/P, D]
+    comm.hold("dq, dk, dv", dk, dv)
     return narrowed((dq, dk, dv), (q, k, v))
 
 
@@ -121,9 +122,11 @@ def double_ring_cost(
     nodes = size // inside
     c = shape.S // size
     held = c * (shape.own(backward=backward) + shape.sums(backward=backward))
-    held += c * (min(nodes - 1, 2) + min(inside - 1, 2)) * shape.kv  # attended and arriving, of each ring
+    kv = sum(min(ring - 1, 2) + (ring > 1) for ring in (nodes, inside))  # of each ring: attended, arriving, leaving
     if not backward:
-        return RankCost(size - 1, c * (size - 1) * shape.kv, held)
+        return RankCost(size - 1, c * (size - 1) * shape.kv, held + c * kv * shape.kv)
     back = (nodes * inside if inside > 1 else 0) + (nodes if nodes > 1 else 0)
-    held += c * (min(inside, 2) + (2 if nodes > 1 else 0)) * shape.dkv  # added to and arriving, of each ring
+    kv -= nodes == 2 and inside > 1  # the second turn holds most, and no K/V leave the node
+    dkv = 3 * (inside > 1) + 3 * (nodes > 1) or 1  # added to, arriving, leaving
+    held += c * (kv * shape.kv + dkv * shape.dkv)
     return RankCost(size - 1 + back, c * ((size - 1) * shape.kv + back * shape.dkv), held)

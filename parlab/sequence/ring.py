@@ -119,6 +119,7 @@ def ring_attention_backward(
 
     label, travel = agreement("ring", scale=scale, **dealt), journeys(comm.size, q.shape[2], **dealt)
     dk, dv = around_backward(comm, k, v, visit, label, travel)
+    comm.hold("dq, dk, dv", dk, dv)
     return narrowed((dq, dk, dv), (q, k, v))
 
 
@@ -182,7 +183,8 @@ def around_backward(
         gradients = _arrived(returning)  # the shares of the ranks that held this K/V before us
         if step == 0:
             gradients = share
-            comm.hold("dq, dk, dv", gradients)
+            if comm.size > 1:  # else it is one block's result, and the caller's
+                comm.hold("dq, dk, dv", gradients)
         elif share is not None:
             add_to(gradients, share)
         del share  # or it would still be held while the next one is made
@@ -212,6 +214,9 @@ def ring_cost(
 ) -> RankCost:
     """What `rank` sends and holds, packed documents too: K/V of rank s make `journeys[s]` hops, dK/dV one more.
 
+    It holds the K/V that it attends, that arrive, and (a copy) that leave, and as much of dK/dV; less where a message
+    has passed before the next is posted.
+
     >>> shape = AttentionShape(S=12, H=1, G=1, D=1, itemsize=8)
     >>> [ring_cost(shape, 3, rank)[:2] for rank in range(3)]
     [(2, 128), (2, 128), (2, 128)]
@@ -223,14 +228,15 @@ def ring_cost(
     left = [travel[(rank - step) % size] - step for step in range(size)]  # hops still to make by what is here
     here, goes = [hops >= 0 for hops in left], [hops > 0 for hops in left]
     comes = [*here[1:], False]
-    kv = [(step > 0 and here[step]) + comes[step] for step in range(size)]  # attended, if not our own, and arriving
+    kv = [(step > 0 and here[step]) + comes[step] + goes[step] for step in range(size)]  # attended, if not our own, ...
     held = c * (shape.own(backward=backward) + shape.sums(backward=backward))
     if not backward:
         return RankCost(sum(goes), sum(goes) * c * shape.kv, held + max(kv) * c * shape.kv)
     home = [step >= max(travel[rank], 1) for step in range(size)]  # our dK/dV: arriving, or never gone
-    dkv = [here[step] + comes[step] + home[step] for step in range(size)]  # added to, arriving, ours
+    leaves = [here[step] and travel[(rank - step) % size] > 0 for step in range(size)]
+    dkv = [here[step] + comes[step] + leaves[step] + home[step] for step in range(size)]  # added to, arriving, ...
     most = max(dkv[step] * shape.dkv + max(kv[step : step + 2]) * shape.kv for step in range(size))
-    back = sum(here[step] and travel[(rank - step) % size] > 0 for step in range(size))
+    back = sum(leaves)
     return RankCost(sum(goes) + back, c * (sum(goes) * shape.kv + back * shape.dkv), held + c * most)
 
 
@@ -244,6 +250,7 @@ def _start(comm: Comm, x: Pair | None, dst: int, form: Pair | None, src: int, la
 
 def _arrived(hop: Hop) -> Any:
     sending, receiving = hop
+    arrived = None if receiving is None else receiving.wait()  # first: what is needed gives a wait its name
     if sending is not None:
         sending.wait()
-    return None if receiving is None else receiving.wait()
+    return arrived

@@ -8,7 +8,7 @@ Source: Liu et al. 2023, "Ring Attention", algorithm 1; Brandon et al. 2023, "St
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -120,13 +120,15 @@ class RingSchedule:
         edges = checked_documents(documents, length * self.size, self.size, layout)
         if not 0 <= source < self.size:
             raise ValueError(f"source={source}: a ring of {self.size} has ranks 0 to {self.size - 1}")
-        found = []
+        return list(self._blocks(source, length, layout, causal, edges))
+
+    def _blocks(self, source: int, length: int, layout: str, causal: bool, edges: Sequence[int]) -> Iterator[Block]:
         for start, stop in pairwise(edges):
             queries, keys = (self._part(rank, length, layout, start, stop) for rank in (self.rank, source))
             if queries.start < queries.stop and keys.start < keys.stop:
                 block = self._block(queries, keys, source, layout) if causal else Block(queries, keys)
-                found += [block] if block is not None and block.pairs else []
-        return found
+                if block is not None and block.pairs:
+                    yield block
 
     def _part(self, rank: int, length: int, layout: str, start: int, stop: int) -> slice:
         """Where in the shard of `rank` the tokens start..stop − 1 stand, which are one document."""
@@ -180,7 +182,8 @@ def journeys(
         return (size - 1,) * size
 
     def sees(rank: int, source: int) -> bool:
-        return bool(RingSchedule(rank, size).blocks(source, length, layout, causal=causal, documents=documents))
+        return any(True for _ in RingSchedule(rank, size)._blocks(source, length, layout, causal, edges))
 
+    edges = checked_documents(documents, size * length, size, layout)
     ahead = range(1, size)
     return tuple(max((hop for hop in ahead if sees((s + hop) % size, s)), default=0) for s in range(size))

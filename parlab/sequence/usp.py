@@ -107,6 +107,7 @@ def usp_attention_backward(
         return attend_backward(comm, blocks, dout, q, k, v, lse, delta, dq, scale=scale, heads=heads)
 
     dk, dv = around_backward(ring, part[4], part[5], visit, label)  # [B, G/U, U·S/P, D]
+    comm.hold("dq, dk, dv", dk, dv)
     part.clear()
     (dq,) = narrowed([dq], [q])
     comm.hold("dq, dk, dv", dq)

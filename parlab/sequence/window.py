@@ -87,6 +87,9 @@ def window_attention_backward(
     sends, coming = _post(comm, k, v, tails, label)
     dk, dv = attend_backward(comm, blocks[:1], dout, q, k, v, lse, delta, dq, scale=scale)  # [B, G, S/P, D]
     comm.hold("dq, dk, dv", dk, dv)
+    for send in sends:
+        send.wait()
+    sends = []
     for distance, (block, pair) in enumerate(zip(blocks[1:], coming, strict=False), 1):
         keys, values = pair.wait()  # [B, G, tail, D]
         share = attend_backward(comm, [block], dout, q, keys, values, lse, delta, dq, scale=scale)
@@ -122,15 +125,19 @@ def window_blocks(length: int, window: int, tails: list[int]) -> list[Block]:
 def window_cost(shape: AttentionShape, size: int, rank: int = 0, *, window: int, backward: bool = False) -> RankCost:
     """What `rank` sends and holds: tails of its K/V to the neighbours on its right; backward also dK/dV to the left.
 
+    What leaves is held (a copy) until it has passed.
+
     >>> window_cost(AttentionShape(S=16, H=1, G=1, D=1, itemsize=4), 4, window=8)[:2]  # 4 tokens, and 3
     (2, 56)
     """
     tails = window_tails(shape.S, size, window)
     right, left, c = tails[: size - 1 - rank], tails[:rank], shape.S // size
     held = c * (shape.own(backward=backward) + shape.sums(backward=backward))
+    posted = (sum(right) + sum(left)) * shape.kv
     if not backward:
-        return RankCost(len(right), sum(right) * shape.kv, held + sum(left) * shape.kv)
-    held += c * shape.dkv + max(sum(left) * shape.kv, max(right, default=0) * shape.dkv)
+        return RankCost(len(right), sum(right) * shape.kv, held + posted)
+    turns = [sum(left[n:]) * shape.kv + sum(left[: n + 1]) * shape.dkv for n in range(len(left))]
+    held += c * shape.dkv + max(posted, *turns, (sum(left) + sum(right[:1])) * shape.dkv)
     return RankCost(len(right) + len(left), sum(right) * shape.kv + sum(left) * shape.dkv, held)
 
 

@@ -19,7 +19,7 @@ from parlab.tensor.layers import (
     RowParallelLinear,
     SequenceParallelNorm,
 )
-from parlab.tensor.llama import ParallelLlama
+from parlab.tensor.llama import ParallelLlama, gradients_of_ranks
 from parlab.tensor.operators import (
     COPY,
     GATHER,
@@ -37,7 +37,7 @@ from parlab.tensor.operators import (
     scatter_backward,
 )
 from parlab.tensor.recompute import Recompute
-from parlab.tensor.region import ParallelRegion
+from parlab.tensor.region import ParallelRegion, kept_items
 from parlab.tensor.shards import Piece, pieces, shard, unshard
 from parlab.tensor.vocabulary import (
     ParallelHead,
@@ -73,7 +73,9 @@ __all__ = [
     "copy_backward",
     "gather",
     "gather_backward",
+    "gradients_of_ranks",
     "kept_by_place",
+    "kept_items",
     "llama_kept_by_place",
     "model_collectives",
     "parallel_gpt_block",

@@ -17,6 +17,7 @@ from parlab.world.cluster import picoseconds
 from parlab.world.collectives import (
     Cost,
     block_sizes,
+    hierarchical_all_reduce_cost,
     ring_all_gather_cost,
     ring_all_reduce_cost,
     ring_reduce_scatter_cost,
@@ -244,19 +245,32 @@ def block_time(
     *,
     backward: bool = False,
     sequence_parallel: bool = False,
+    algorithm: str = "ring",
 ) -> Time:
-    """How long one decoder block takes on the simulated clock without overlap; all ranks share a node.
+    """How long one decoder block takes on the simulated clock without overlap; rank 0 is the first of its node.
 
-    Norms and residuals take no time on this clock.
+    Norms and residuals take no time on this clock. A ring that leaves a node keeps the pace of its slowest link.
+
+    Args:
+        algorithm: ring, as `ParallelRegion` sends, or hierarchical: what all-reduces over whole nodes would take so.
+
+    Raises:
+        ValueError: heads or columns do not divide among the ranks, another algorithm, or a hierarchical one for ranks
+            that do not fill their nodes.
 
     >>> from parlab.world import CLASSROOM
     >>> config = LlamaConfig(vocab_size=32, hidden_size=1024, intermediate_size=4096, num_hidden_layers=1,
     ...                      num_attention_heads=16)
-    >>> alone, shared = (block_time(config, 1, 1024, t, 4, CLASSROOM) for t in (1, 2))
-    >>> alone.compute == 2 * shared.compute, alone.messages
-    (True, 0)
+    >>> alone, inside, across = (block_time(config, 1, 1024, t, 4, CLASSROOM) for t in (1, 8, 16))
+    >>> alone.compute == 8 * inside.compute, alone.messages, across.messages > 10 * inside.messages
+    (True, 0, True)
     """
     check_sizes(config, size)
+    node = cluster.ranks_per_node
+    if algorithm not in ("ring", "hierarchical"):
+        raise ValueError(f"algorithm={algorithm!r}: block_time knows ring and hierarchical")
+    if algorithm == "hierarchical" and size > node and size % node:
+        raise ValueError(f"size={size!r}: a hierarchical all-reduce needs whole nodes of {node} ranks")
     E, D = config.hidden_size, config.head_dim
     queries = config.num_attention_heads * D // size
     keys = config.num_key_value_heads * owners(config.num_key_value_heads, size) * D // size
@@ -270,7 +284,19 @@ def block_time(
         parts = (work + 10 * core[part], work) if backward else (work + 4 * core[part],)
         compute += sum(picoseconds(cluster.device_of(0).seconds(flops, 0)) for flops in parts)
     calls = block_collectives(config, B, S, size, itemsize, backward=backward, sequence_parallel=sequence_parallel)
-    return Time(compute, sum(_cost(call, cluster.intra).picoseconds for call in calls))
+    return Time(compute, sum(_picoseconds(call, size, cluster, algorithm) for call in calls))
+
+
+def _picoseconds(call: Collective, size: int, cluster: Cluster, algorithm: str) -> int:
+    """Of one call; its groups are of consecutive ranks."""
+    node = cluster.ranks_per_node
+    firsts = range(0, size, call.ranks)
+    if all(first // node == (first + call.ranks - 1) // node for first in firsts):
+        return _cost(call, cluster.intra).picoseconds
+    if algorithm == "hierarchical" and call.ranks == size and call.name == "all_reduce":
+        sizes = call.ranks, call.elements, call.itemsize
+        return hierarchical_all_reduce_cost(*sizes, node, cluster.intra, cluster.inter).picoseconds
+    return max(_cost(call, link).picoseconds for link in (cluster.intra, cluster.inter))
 
 
 def llama_kept_by_place(

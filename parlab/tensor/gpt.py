@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from parlab.arrays import Array
-from parlab.nn.counting import itemize
 from parlab.nn.gpt import AffineStage, Dropout, GeluMLP, LayerNorm, SoftmaxAttention
 from parlab.nn.layers import Block
 from parlab.nn.linear import linear
@@ -159,19 +158,3 @@ def shard_gpt_block(weights: Mapping[str, Array], prefix: str, head_dim: int, ra
         else:
             own[name] = take(x, Piece(None, 0, x.shape[0], size))
     return own
-
-
-def kept_items(cache: Any) -> dict[str, int]:
-    """Bytes that the cache of a block from `parallel_gpt_block` keeps, under the names of `kept_by_place`.
-
-    Beside those, the norms' `mean` and `inverse`: two float32 a token each, which the papers leave out.
-    """
-    return {_short(place): size for place, size in itemize(cache).items()}
-
-
-def _short(place: str) -> str:
-    """`attention.0.inside.q` -> `attention.q`; the second stage of a chain, `attention.1`, keeps its output's mask."""
-    part, _, rest = place.partition(".")
-    if not rest:  # full recomputation: the block's input
-        return "attention_norm.x"
-    return f"{part}.output_keep" if rest == "1" else f"{part}.{rest.rpartition('.')[2]}"

@@ -16,7 +16,7 @@ Sources: Shoeybi et al. 2019, "Megatron-LM"; Korthikanti et al. 2022 (sequence p
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from parlab.arrays import Array, namespace
@@ -27,9 +27,9 @@ from parlab.nn.optimizer import clip_factor, sum_of_squares
 from parlab.nn.rotary import Rotary
 from parlab.nn.stage import Gradients, Stage, Weights
 from parlab.tensor.layers import ParallelAttention, ParallelMLP, SequenceParallelNorm, kv_sharers
-from parlab.tensor.shards import Piece, pieces, shard, take
+from parlab.tensor.shards import Piece, pieces, shard, take, unshard
 from parlab.tensor.vocabulary import ParallelHead, VocabParallelEmbedding
-from parlab.world import Comm
+from parlab.world import Comm, run
 from parlab.world.collectives import block_sizes, blocks_of
 
 
@@ -137,6 +137,36 @@ class ParallelLlama(Decoder):
         norm = math.sqrt(float(self.comm.all_reduce(xp.asarray([squares], dtype=xp.float64))[0]))
         factor = clip_factor(norm, max_norm)
         return {name: gradient * factor for name, gradient in gradients.items()}, norm
+
+
+def gradients_of_ranks(
+    model: Llama,
+    tokens: Array,
+    targets: Array,
+    size: int,
+    change: Callable[[ParallelLlama], object] = lambda parallel: None,
+    **options: Any,
+) -> tuple[Array, Gradients]:
+    """The loss and all gradients, whole, as `size` ranks together have them: to be held against the serial ones.
+
+    Args:
+        model: the serial one.
+        tokens, targets: `[B, S]`, on every rank.
+        size: t, the ranks.
+        change: what is done to the parallel model on every rank before it computes; a mistake, say.
+        options: as for `ParallelLlama`.
+
+    Raises:
+        ValueError: heads or columns do not divide among the ranks.
+    """
+
+    def program(comm: Comm) -> tuple[Array, Gradients]:
+        parallel = ParallelLlama.from_full(comm, model, **options)
+        change(parallel)
+        return parallel.loss_and_gradients(tokens, targets)
+
+    results = run(program, size).results
+    return results[0][0], unshard(model.config, [gradients for _, gradients in results])
 
 
 def _joined(comm: Comm, x: Array, of_all: list[Piece]) -> Array:

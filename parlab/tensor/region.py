@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from parlab.arrays import Array
+from parlab.nn.counting import itemize
 from parlab.nn.stage import Gradients, Stage
 from parlab.tensor.operators import Operator, pair
 from parlab.world import Comm
@@ -129,3 +130,20 @@ def replaced(value: Any, old: Array, new: Array) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(replaced(item, old, new) for item in value)
     return value
+
+
+def kept_items(cache: Any) -> dict[str, int]:
+    """Bytes that the cache of a tensor-parallel block keeps, under the names of `kept_by_place`, or of the Llama's.
+
+    Beside those, the GPT block's `mean` and `inverse` of its norms: two float32 a token each, which the papers leave
+    out. The rotary tables, which all blocks share, are left out here.
+    """
+    return {_short(place): size for place, size in itemize(cache).items() if ".tables." not in place}
+
+
+def _short(place: str) -> str:
+    """`attention.0.inside.q` -> `attention.q`; the second stage of a chain, `attention.1`, keeps its output's mask."""
+    part, _, rest = place.partition(".")
+    if not rest:  # full recomputation: the block's input
+        return "attention_norm.x"
+    return f"{part}.output_keep" if rest == "1" else f"{part}.{rest.rpartition('.')[2]}"

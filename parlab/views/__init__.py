@@ -6,20 +6,19 @@ from parlab.views.all_reduce.crossings import all_reduce_times
 from parlab.views.all_reduce.explore import collectives, explore_collectives
 from parlab.views.attention.cuts import attention_cuts
 from parlab.views.attention.explore import explore_ring_masks, explore_ring_overlap, ring_overlap
-from parlab.views.attention.growth import ring_growth
 from parlab.views.attention.levels import memory_levels
 from parlab.views.attention.masks import ring_masks
 from parlab.views.attention.methods import attention_map, explore_long_sequences
 from parlab.views.attention.packed import packed_ring, work_loads
-from parlab.views.attention.steps import ring_steps
 from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves
 from parlab.views.schedules.bubbles import bubble_and_memory
 from parlab.views.schedules.explore import explore_schedules, pipeline
+from parlab.views.schedules.interleaving import explore_interleaving, interleaving
 from parlab.views.schedules.schedule import compare_schedules, schedule
 from parlab.views.sharding.block import sharded_block
-from parlab.views.sharding.explore import explore_tensor, tensor
 from parlab.views.sharding.memory import kept_activations
+from parlab.views.sharding.step_time import explore_tensor, tensor
 from parlab.views.timelines.communication import lanes_of
 from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
 from parlab.views.timelines.memory import held_bytes
@@ -31,11 +30,8 @@ from parlab.views.widgets.guess import predict, prediction
 from parlab.views.widgets.progress import progress
 from parlab.views.widgets.step_through import step_through
 from parlab.views.zero_redundancy.explore import explore_zero, zero
-from parlab.views.zero_redundancy.model_state import model_state_memory
 from parlab.views.zero_redundancy.overlap import gather_overlap
-from parlab.views.zero_redundancy.owners import shard_owners
 from parlab.views.zero_redundancy.step_memory import step_memory
-from parlab.views.zero_redundancy.traffic import zero_traffic
 
 __all__ = [
     "ORDERS",
@@ -51,6 +47,7 @@ __all__ = [
     "compare_timelines",
     "deadlock",
     "explore_collectives",
+    "explore_interleaving",
     "explore_long_sequences",
     "explore_ring_masks",
     "explore_ring_overlap",
@@ -60,22 +57,19 @@ __all__ = [
     "explore_zero",
     "gather_overlap",
     "held_bytes",
+    "interleaving",
     "kept_activations",
     "lanes_of",
     "loss_curves",
     "memory_levels",
-    "model_state_memory",
     "packed_ring",
     "pipeline",
     "predict",
     "prediction",
     "progress",
-    "ring_growth",
     "ring_masks",
     "ring_overlap",
-    "ring_steps",
     "schedule",
-    "shard_owners",
     "sharded_block",
     "step_memory",
     "step_through",
@@ -85,7 +79,6 @@ __all__ = [
     "work_loads",
     "wrong_gradients",
     "zero",
-    "zero_traffic",
 ]
 
 display.register()

@@ -14,7 +14,6 @@ Nothing here depends on how the trace came about, so the same trace gives the sa
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import Any
 
 from parlab.world.cluster import Cluster, picoseconds
 from parlab.world.log import AWAIT, COMPUTE, HOLD, MEET, POST_RECEIVE, SIGNAL, WAIT
@@ -22,6 +21,7 @@ from parlab.world.timeline import Timeline
 from parlab.world.trace import Trace
 
 Printed = tuple[int, int, str]  # time, rank, text
+Waited = tuple[int, int, int, int, str, int]  # the fields of a Wait
 
 
 def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
@@ -29,8 +29,8 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
 
     A run that failed is replayed as far as it came; a rank that never moves again waits until the end.
     """
-    size, ranks, src, dst, kept = trace.size, trace.ranks, trace.src, trace.dst, trace.kept
-    count = len(src)
+    size, ranks, src, dst, nbytes, kept = trace.size, trace.ranks, trace.src, trace.dst, trace.nbytes, trace.kept
+    holds, count = trace.holds, len(src)
     transfer_time = _transfer_times(trace, cluster)
     compute_time = [picoseconds(c.seconds) if c.seconds is not None else -1 for c in trace.computes]
 
@@ -53,7 +53,7 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
     compute_starts: list[int] = []
     compute_ends: list[int] = []
     compute_names: list[str] = []
-    waits: tuple[list[Any], ...] = ([], [], [], [], [], [])  # rank, start, end, peer, name, came
+    waits: list[Waited] = []
 
     ports = _Ports(trace, cluster)
     events = [(0, ~line) for line in range(lines)]  # (time, message that ends) or (time, ~line that runs on)
@@ -79,18 +79,19 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
 
         for line in free:  # grows when a collective is complete, or a signal raised
             rank = ranks[line]
+            mine = held[rank]
             stood = waiting_for[line]
             if stood is not None:
                 waiting_for[line] = None
                 if line < size and now > waiting_since[line]:
-                    _note_wait(waits, trace, rank, waiting_since[line], now, stood, entered, ready_at)
+                    waits.append(_wait(trace, rank, waiting_since[line], now, stood, entered, ready_at))
             for code, row in programs[line]:
                 if code <= POST_RECEIVE:  # of either end
                     if code == POST_RECEIVE:
-                        if trace.nbytes[row]:
-                            held[rank].append((now, trace.nbytes[row], "received"))
+                        if nbytes[row]:
+                            mine.append((now, nbytes[row], "received"))
                     elif kept[row]:
-                        held[rank].append((now, kept[row], "sent"))
+                        mine.append((now, kept[row], "sent"))
                     posted[row] += 1
                     if posted[row] == 2:
                         ready_at[row] = now
@@ -127,8 +128,8 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
                         free.extend(members)
                     break
                 elif code == HOLD:
-                    name, nbytes = trace.holds[row]
-                    held[rank].append((now, nbytes, name))
+                    name, change = holds[row]
+                    mine.append((now, change, name))
                 elif code == SIGNAL:
                     raised[row] = 1
                     free.extend(awaiting[row])
@@ -147,15 +148,15 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
 
     for rank, stood in enumerate(waiting_for[:size]):
         if stood is not None and now > waiting_since[rank]:
-            _note_wait(waits, trace, rank, waiting_since[rank], now, stood, entered, ready_at)
+            waits.append(_wait(trace, rank, waiting_since[rank], now, stood, entered, ready_at))
     passed = [message for message in range(count) if end_at[message] >= 0]
-    columns = (src, dst, trace.nbytes, ready_at, start_at, end_at, trace.names, trace.labels)
+    columns = (src, dst, nbytes, ready_at, start_at, end_at, trace.names, trace.labels)
     timeline = Timeline(
         size,
         now,
         computes=(compute_ranks, compute_starts, compute_ends, compute_names),
         transfers=columns if len(passed) == count else tuple([column[row] for row in passed] for column in columns),
-        waits=waits,
+        waits=lambda: tuple(zip(*waits, strict=True)) or ((),) * 6,
         held=held,
         cluster=cluster.name,
     )
@@ -223,8 +224,7 @@ class _Ports:
         return started
 
 
-def _note_wait(
-    waits: tuple[list[Any], ...],
+def _wait(
     trace: Trace,
     rank: int,
     start: int,
@@ -232,22 +232,18 @@ def _note_wait(
     stood: tuple[int, int],
     entered: list[list[int]],
     ready_at: list[int],
-) -> None:
-    """Add a row to the columns `waits`: who waited, from when to when, for whom, in what, and when the peer came."""
+) -> Waited:
+    """The wait of `rank`, which stood in (code, row) `stood`."""
     code, row = stood
-    came = end
+    if code == WAIT:
+        sends = trace.src[row] == rank
+        peer, name = (trace.dst[row], "send") if sends else (trace.src[row], "receive")
+        came = max(start, ready_at[row]) if ready_at[row] >= 0 else end
+        return rank, start, end, peer, name, came
     if code == MEET:
         names, members, _ = trace.meetings[row]
         peer = trace.ranks[entered[row][-1]]
         if len(entered[row]) < len(members):  # nobody can move any more: wait for who did not come
             peer = min(set(members) - {trace.ranks[line] for line in entered[row]})
-        name = names[rank]
-    elif code == AWAIT:
-        peer, name, came = rank, "request", start
-    else:
-        peer = trace.dst[row] if trace.src[row] == rank else trace.src[row]
-        name = "send" if trace.src[row] == rank else "receive"
-        if ready_at[row] >= 0:
-            came = max(start, ready_at[row])
-    for column, value in zip(waits, (rank, start, end, peer, name, came), strict=True):
-        column.append(value)
+        return rank, start, end, peer, names[rank], end
+    return rank, start, end, rank, "request", start

@@ -6,7 +6,7 @@ differs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,10 +14,51 @@ from parlab.arrays import Array, namespace
 from parlab.nn.counting import arrays_in
 from parlab.nn.formulas import flops_by_block
 from parlab.nn.llama import Decoder
+from parlab.nn.optimizer import AdamW
 from parlab.nn.stage import Gradients, Stage, add_gradients
+from parlab.world import Comm
 from parlab.zero.accounting import ACTIVATIONS
-from parlab.zero.arguments import check_batch
+from parlab.zero.arguments import check_batch, check_stage
+from parlab.zero.data_parallel import DataParallel
 from parlab.zero.replica import Replica
+from parlab.zero.zero import Zero
+
+
+def replica_of(comm: Comm, model: Decoder, stage: int, optimizer: AdamW, **options: Any) -> Replica:
+    """`DataParallel` at stage 0, `Zero` at 1, 2 and 3, which takes over the weights of `model`, in its blocks.
+
+    Args:
+        options: of the one or the other, such as `dtype` or `microbatches`.
+
+    Raises:
+        ValueError: another stage, or an argument that they refuse.
+    """
+    check_stage(stage, least=0)
+    options |= {"optimizer": optimizer, "blocks": model.weight_blocks}
+    return DataParallel(comm, model.weights, **options) if stage == 0 else Zero(comm, model.weights, stage, **options)
+
+
+def train_replica(replica: Replica, model: Decoder, batches: Iterable[tuple[Array, Array]]) -> list[float]:
+    """Train on this rank's rows of each batch; returns this rank's mean loss in each.
+
+    Args:
+        replica: of `model`, from `replica_of`.
+        batches: tokens and targets, `[B, S]` each, of all ranks together; a step after every `replica.microbatches`.
+
+    Raises:
+        ValueError: B does not divide by the number of ranks, or what `forward_backward` refuses.
+    """
+    comm, losses = replica.comm, []
+    for number, (tokens, targets) in enumerate(batches, start=1):
+        check_batch(tokens, targets)
+        if tokens.shape[0] % comm.size:
+            raise ValueError(f"batches: {tokens.shape[0]} rows do not divide among {comm.size} ranks")
+        rows = tokens.shape[0] // comm.size
+        own = slice(rows * comm.rank, rows * (comm.rank + 1))
+        losses.append(forward_backward(replica, model, tokens[own, :], targets[own, :]))
+        if number % replica.microbatches == 0:
+            replica.step()
+    return losses
 
 
 def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: Array) -> float:

@@ -83,6 +83,15 @@ def test_zb_auto_keeps_the_limit_and_is_not_below_the_bound(p, m, f, i, w, c, li
 
 
 @settings(max_examples=20)
+@given(st.integers(1, 6), st.integers(0, 9), UNEVEN, UNEVEN, UNEVEN, st.integers(0, 3))
+def test_zb_auto_is_never_longer_than_zb_h1_with_p_nor_than_zb_h2_with_2p_minus_1(p, more, f, i, w, c):
+    costs = Costs(f[:p], i[:p], w[:p], c)
+    for make, limit in ((zb_h1, p), (zb_h2, 2 * p - 1)):
+        found = simulate(zb_auto(p, p + more, costs, limit, tries=0), costs).longest_stage
+        assert found <= simulate(make(p, p + more), costs).longest_stage
+
+
+@settings(max_examples=20)
 @given(st.integers(1, 6), st.integers(1, 12), st.lists(st.integers(1, 9), min_size=12, max_size=12), st.integers(2, 14))
 def test_v_controlled_keeps_any_limit_from_2_chunks_on(p, m, f, limit):
     costs = Costs(f[: 2 * p], 2, 1, 1)
@@ -142,7 +151,7 @@ def test_no_seconds_no_tries():
         (lambda: v_controlled(4, 8, memory_limit=1), "memory_limit=1: a rank must be able to keep two chunks"),
         (lambda: improve(one_f_one_b(2, 4)), "0B0 is a full backward"),
         (lambda: improve(zb_h1(3, 4), memory_limit=2), "rank 0 keeps 3 activations"),
-        (lambda: MemoryLimit(-1), "limit=-1: must be at least 0"),
+        (lambda: MemoryLimit(-1), "limit=-1: must be a number, at least 0"),
         (lambda: validate(zb_h1(2, 2), MemoryLimit(4, 1, 2)), "pending=2 is more than activation=1"),
     ],
 )

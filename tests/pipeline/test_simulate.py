@@ -22,6 +22,9 @@ from parlab.pipeline import (
     zb_h1,
     zb_h2,
 )
+from parlab.pipeline.dependencies import lower
+from parlab.pipeline.replay import replay
+from parlab.pipeline.simulate import durations
 from tests.pipeline.models import INPUTS
 
 DATA = Path(__file__).parent.parent / "data"
@@ -261,6 +264,46 @@ def test_an_idle_slot_says_why():
 def test_the_critical_path_of_gpipe_goes_down_the_ranks_along_the_last_back_and_along_the_first():
     names = [span.name for span in simulate(gpipe(3, 2)).critical_path]
     assert names == ["0F0", "1F0", "2F0", "2F1", "2B0", "1B0", "0B0", "0B1"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "costs"),
+    [
+        (one_f_one_b(3, 5), Costs(1, 2, 3, 1)),
+        (zb_h2(3, 6), Costs(2, 1, 1, 1)),
+        (interleaved_one_f_one_b(2, 4, 2), Costs(1, 0, 0, 2)),
+        (zb_h1(2, 3), Costs(0, 0, 0)),
+    ],
+)
+def test_slack_is_how_much_longer_each_action_may_take_and_no_unit_more(schedule, costs):
+    program, timeline = lower(schedule), simulate(schedule, costs)
+    took = durations(program, costs)
+    ranks = program.rank
+    lag = [
+        costs.transfer * (source >= 0 and ranks[source] != rank)
+        for source, rank in zip(program.source, ranks, strict=True)
+    ]
+    for row, action in enumerate(program.actions):
+        for more, later in ((timeline.slack[action], 0), (timeline.slack[action] + 1, 1)):
+            longer = [*took[:row], took[row] + more, *took[row + 1 :]]
+            assert max(replay(program, longer, lag)[1]) == timeline.makespan + later, action
+
+
+@pytest.mark.parametrize(
+    ("schedule", "without"), [(one_f_one_b(4, 8), 52), (gpipe(4, 8), 64), (zb_h1(4, 8), 90), (zb_h2(4, 8), 27)]
+)
+def test_actions_without_slack_p4_m8_1f1b_52_gpipe_64_zb_h1_90_zb_h2_27(schedule, without):
+    assert sum(slack == 0 for slack in simulate(schedule).slack.values()) == without
+
+
+def test_what_is_on_the_critical_path_has_no_slack_and_a_pair_has_that_of_both():
+    timeline = simulate(Schedule.from_csv(DATA / "pytorch_dualpipev_4rank_10mb.csv"), Costs(pair=3))
+    slack = {str(action): slack for action, slack in timeline.slack.items()}
+    on_path = [name for span in timeline.critical_path for name in re.findall(r"\d+[FBIW]\d+", span.name)]
+    assert {slack[name] for name in on_path} == {0}
+    pairs = [re.findall(r"\d+[FB]\d+", span.name) for span in timeline.computes if ";" in span.name]
+    assert pairs
+    assert all(slack[one] == slack[other] for one, other in pairs)
 
 
 def test_kept_activations_rise_with_each_f_and_fall_with_each_b_or_w():

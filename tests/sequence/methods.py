@@ -71,9 +71,7 @@ def method_error(functions: Pair, size: int, shape: tuple[int, int, int, int, in
     return worst_error(found, whole(inputs, mask), floor=0.1)  # with one key dq and dk are 0 and noise
 
 
-def timelines(
-    method: str, size: int, shape: Any, dtype: Any, replicated: int | None = None, **how: Any
-) -> list[Timeline]:
+def runs(method: str, size: int, shape: Any, dtype: Any, replicated: int | None = None, **how: Any) -> list[Run]:
     """The forward alone and the backward alone, on an `AttentionShape`; `replicated`: so many queries, on all ranks."""
     inputs = draw_inputs(shape.B, shape.H, shape.G, shape.S, shape.D)
     dout, q, k, v = (x.astype(dtype) for x in inputs)
@@ -85,6 +83,11 @@ def timelines(
         queries = [per_rank([x[:, :, :replicated].copy() for _ in range(size)]) for x in (q, dout, out, lse)]
     forward, backward = pair(method)
     return [
-        run(forward, size, queries[0], *keys, **how).timeline,
-        run(backward, size, queries[1], queries[0], *keys, *queries[2:], **how).timeline,
+        run(forward, size, queries[0], *keys, **how),
+        run(backward, size, queries[1], queries[0], *keys, *queries[2:], **how),
     ]
+
+
+def timelines(method: str, *arguments: Any, **how: Any) -> list[Timeline]:
+    """Of both `runs`."""
+    return [done.timeline for done in runs(method, *arguments, **how)]

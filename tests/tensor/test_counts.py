@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from parlab import Cluster, run
-from parlab.nn.counting import itemize
 from parlab.nn.llama import LlamaConfig
-from parlab.tensor import ParallelLlama, block_collectives, block_time, llama_kept_by_place, model_collectives, traffic
+from parlab.tensor import (
+    ParallelLlama,
+    block_collectives,
+    block_time,
+    kept_items,
+    llama_kept_by_place,
+    model_collectives,
+    traffic,
+)
 from parlab.world import CLASSROOM
 from tests.tensor.models import SIZES, B, S, config, model, text
 
@@ -187,6 +196,46 @@ def test_block_time_equals_the_clock_to_the_picosecond_forward_and_backward(size
     assert spans == [forward, forward + backward]
 
 
+TWO_A_NODE = replace(CLASSROOM, ranks_per_node=2)
+
+
+@both_ways
+@pytest.mark.parametrize("heads", [8, 2])
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_block_time_equals_the_clock_to_the_picosecond_where_rings_leave_nodes_of_2(size, heads, sequence_parallel):
+    serial, options = model(num_key_value_heads=heads), {"sequence_parallel": sequence_parallel}
+    done = run(backward_of_block, size, serial, overlap=False, cluster=TWO_A_NODE, **options)
+    passes = (block_time(serial.config, B, S, size, 8, TWO_A_NODE, backward=back, **options) for back in (False, True))
+    assert done.timeline.makespan == sum(map(sum, passes))
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_block_time_of_a_hierarchical_all_reduce_equals_the_clock(size):
+    serial = model(num_key_value_heads=8)
+
+    def hierarchical(comm, x):
+        return comm.all_reduce(x, algorithm="hierarchical", ranks_per_node=2)
+
+    def program(comm):
+        block = ParallelLlama.from_full(comm, serial).blocks[0]
+        for part in (block.attention, block.mlp):
+            part.leave = part.leave._replace(forward=hierarchical)
+        block.forward(np.ones((B, S, E)))
+
+    found = run(program, size, cluster=TWO_A_NODE).timeline.makespan
+    assert found == sum(block_time(serial.config, B, S, size, 8, TWO_A_NODE, algorithm="hierarchical"))
+
+
+@pytest.mark.parametrize(
+    ("node", "algorithm", "message"),
+    [(8, "tree", "knows ring and hierarchical"), (3, "hierarchical", "needs whole nodes of 3 ranks")],
+)
+def test_block_time_refuses_unknown_algorithms_and_nodes_that_are_not_filled(node, algorithm, message):
+    cluster = replace(CLASSROOM, ranks_per_node=node)
+    with pytest.raises(ValueError, match=message):
+        block_time(config(), B, S, 4, 8, cluster, algorithm=algorithm)
+
+
 @both_ways
 @pytest.mark.parametrize("heads", [8, 2])
 @sizes
@@ -194,9 +243,7 @@ def test_kept_bytes_of_a_llama_block_equal_the_closed_form_byte_for_byte(size, h
     serial, options = model(num_key_value_heads=heads), {"sequence_parallel": sequence_parallel}
 
     def program(comm):
-        found = itemize(forward_of_block(comm, serial, **options)[2])
-        places = {place: f"{place.split('.')[0]}.{place.split('.')[-1]}" for place in found if "tables" not in place}
-        return {short: found[place] for place, short in places.items()}
+        return kept_items(forward_of_block(comm, serial, **options)[2])
 
     expected = llama_kept_by_place(serial.config, B, S, size, 8, **options)
     assert run(program, size).results == [expected] * size

@@ -12,7 +12,7 @@ import pytest
 from parlab import run
 from parlab.arrays import asarray
 from parlab.nn.gpt import Dropout, gpt_block
-from parlab.tensor import gpt, kept_by_place, parallel_gpt_block
+from parlab.tensor import gpt, kept_by_place, kept_items, parallel_gpt_block
 from tests.nn.parity import worst_error
 from tests.tensor.models import gpt_weights
 
@@ -106,7 +106,7 @@ def kept(size, **options):
         block = parallel_gpt_block(comm, weights, "h", h // a, dropout_rate=0.25 if dropout else 0.0, **options)
         y, cache = block.forward(own_tokens(x, comm, options.get("sequence_parallel", False)).copy())
         assert y.dtype == np.float16
-        return gpt.kept_items(cache)
+        return kept_items(cache)
 
     return run(program, size).results
 

@@ -14,7 +14,7 @@ from parlab import run
 from parlab.arrays import to_numpy
 from parlab.nn.optimizer import AdamW, clip_gradients
 from parlab.nn.stage import add_gradients
-from parlab.tensor import ParallelLlama, shard, unshard
+from parlab.tensor import NOTHING, ParallelLlama, gradients_of_ranks, shard, unshard
 from tests.nn.parity import assert_parity, relative_error
 from tests.tensor.models import SIZES, model, parallel_results, serial_results, text
 
@@ -39,6 +39,20 @@ def test_logits_loss_and_all_gradients_within_1e_12_of_serial(xp, size, heads, s
     tokens, targets = text(xp)
     found = parallel_results(serial, size, tokens, targets, sequence_parallel=sequence_parallel)
     assert_all_within(found, serial_results(serial, tokens, targets), 1e-12)
+
+
+def test_gradients_of_4_ranks_are_the_serial_ones_and_a_change_breaks_16_of_21():
+    serial, (tokens, targets) = model(), text()
+    expected = serial.loss_and_gradients(tokens, targets)
+    loss, gradients = gradients_of_ranks(serial, tokens, targets, 4)
+    assert relative_error(np.asarray(loss), np.asarray(expected[0])) <= 1e-12
+    assert_all_within(gradients, expected[1], 1e-12)
+
+    def forget(parallel):
+        parallel.blocks[-1].mlp.enter = NOTHING
+
+    _, broken = gradients_of_ranks(serial, tokens, targets, 4, forget)
+    assert sum(relative_error(broken[name], array) > 1e-3 for name, array in expected[1].items()) == 16
 
 
 @both_ways

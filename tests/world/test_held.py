@@ -98,14 +98,27 @@ def test_an_isend_holds_a_copy_a_blocking_call_sends_from_memory_that_counts_alr
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_a_ring_all_reduce_of_4_blocks_holds_3_the_one_that_leaves_the_one_that_comes_and_the_last_that_came(
-    xp, beside
-):
+def test_a_ring_all_reduce_of_4_blocks_holds_the_block_that_leaves_and_the_one_that_comes(xp, beside):
     x = bytes_(xp, 4 * KB)
     all_reduce = (lambda comm: comm.iall_reduce(x).wait()) if beside else (lambda comm: comm.all_reduce(x))
     timeline = run(all_reduce, 4).timeline
-    assert [timeline.peak_bytes(rank) for rank in range(4)] == [3 * KB] * 4
+    assert [timeline.peak_bytes(rank) for rank in range(4)] == [2 * KB] * 4
     assert max(total for _, total in timeline.held_by_name(2)["sent"]) == KB
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_a_collective_beside_sends_counts_alike_whenever_the_program_holds_its_memory(when):
+    def program(comm):
+        whole = bytes_(np, 4 * KB)
+        if when == "before":
+            comm.hold("whole", whole)
+        request = comm.iall_gather(whole[comm.rank * KB :][:KB], out=whole)
+        if when == "after":
+            comm.hold("whole", whole)
+        request.wait()
+
+    timeline = run(program, 4).timeline
+    assert max(total for _, total in timeline.held_by_name(1)["sent"]) == KB
 
 
 def test_a_message_that_nobody_takes_is_held_to_the_end_and_one_to_oneself_for_no_time(xp):

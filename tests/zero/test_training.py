@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from parlab import run
 from parlab.nn.formulas import flops_by_block
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
-from parlab.zero import DataParallel, Zero, forward_backward
+from parlab.nn.training import train
+from parlab.zero import DataParallel, Zero, forward_backward, train_replica
+from parlab.zero import replica_of as made_of
 from tests.nn.parity import assert_parity
-from tests.zero.models import STAGES, TOKENS, batches, library, library_of, model, replica_of, timed
+from tests.zero.models import LR, STAGES, TOKENS, batches, library, library_of, model, replica_of, timed
 
 
 class Noting(DataParallel):
@@ -105,3 +108,42 @@ def test_when_the_backward_comes_to_a_layer_only_the_activations_of_it_and_those
     after = [held(ends[f"forward {block}"]) for block in ("layers.0", "layers.1", "head")]
     assert after == sorted(set(after))
     assert [held(starts[f"backward {block}"]) for block in ("layers.0", "layers.1", "head")] == after
+
+
+@library
+@pytest.mark.parametrize("stage", STAGES)
+def test_three_ranks_on_their_rows_of_each_batch_lose_and_learn_what_one_does(library, stage):
+    xp = library_of(library)
+    text, alone = batches(6, 3, xp), model(xp)
+    expected = train(alone, text, AdamW(lr=LR), max_norm=np.inf)
+
+    def program(comm):
+        mine = Llama(model(xp).config, model(xp).weights)
+        replica = made_of(comm, mine, stage, AdamW(lr=LR))
+        return train_replica(replica, mine, text), replica.full_weights()
+
+    losses, weights = zip(*run(program, 3).results, strict=True)
+    assert np.mean(losses, axis=0) == pytest.approx(expected, rel=1e-12)
+    for found in weights:
+        assert_parity([found[name] for name in alone.weights], list(alone.weights.values()), 1e-12)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_of_4_batches_with_2_microbatches_a_step_2_steps_are_made(stage):
+    def program(comm):
+        mine = Llama(model().config, dict(model().weights))
+        replica = made_of(comm, mine, stage, AdamW(), microbatches=2)
+        return len(train_replica(replica, mine, batches(2, 4))), replica.steps
+
+    assert run(program, 2).results == [(4, 2), (4, 2)]
+
+
+def test_5_rows_on_2_ranks_and_a_stage_4_are_refused():
+    def program(comm, stage):
+        mine = Llama(model().config, dict(model().weights))
+        train_replica(made_of(comm, mine, stage, AdamW()), mine, batches(5, 1))
+
+    with pytest.raises(ValueError, match="5 rows do not divide among 2 ranks"):
+        run(program, 2, 1)
+    with pytest.raises(ValueError, match="stage=4"):
+        run(program, 2, 4)

@@ -5,20 +5,26 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 
 from parlab.sequence import LAYOUTS, overlap_tokens, ring_attention, shard
-from parlab.views.attention.masks import MOST_TOKENS, ring_masks
-from parlab.views.attention.steps import MOST_RANKS, checked_number
-from parlab.views.drawing.picture import Picture
-from parlab.views.timelines.timeline import timeline
+from parlab.views.attention.masks import MOST_RANKS, checked_number, ring_masks
+from parlab.views.drawing import theme
+from parlab.views.drawing.picture import Picture, line_legend, plot, title
 from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.world import Cluster, Run, per_rank, run
 
 HEADS, HEAD_SIZE = 4, 8
 FLOPS = 1e12  # of each rank, a second
+TOKENS = (8, 16, 32, 64, 128, 256)  # of each rank
+LINES = {
+    "contiguous": {"color": "#D55E00", "linestyle": "dotted"},
+    "zigzag": {"color": "#0072B2", "linestyle": "solid"},
+    "striped": {"color": "#009E73", "linestyle": "dashed"},
+}
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=256)
 def _ran(layout: str, size: int, tokens: int, kv_heads: int) -> Run:
     shape = (1, HEADS, size * tokens, HEAD_SIZE)
     q = np.zeros(shape, dtype=np.float32)  # the clock does not depend on the values
@@ -27,52 +33,61 @@ def _ran(layout: str, size: int, tokens: int, kv_heads: int) -> Run:
     return run(ring_attention, size, *pieces, causal=True, layout=layout)
 
 
-def ring_overlap(
-    layout: str = "zigzag", size: int = 4, tokens: int = 64, kv_heads: int = 4, bandwidth: float = 50e9
-) -> Picture:
-    """Draw a causal ring attention, 4 heads of size 8 in float32, on ranks of 1 TFLOP/s: `explore_ring_overlap`.
+def ring_overlap(size: int = 4, kv_heads: int = 4, bandwidth: float = 50e9) -> Picture:
+    """Draw the part of the time in which the ranks of a causal ring compute, against the tokens of each.
+
+    Measured for 4 heads of size 8 in float32, on ranks of 1 TFLOP/s. The upright line is the bound of zigzag and
+    striped: from there on half a block of work takes as long as the next K/V.
 
     Args:
-        layout: contiguous, zigzag or striped.
-        size: ranks, at most 16.
-        tokens: of each rank, S/P; at most 1024.
+        size: ranks, 2 to 16.
         kv_heads: 1, 2 or 4.
         bandwidth: bytes a second; messages have no latency here.
 
     Raises:
-        ValueError: no such ring, or what `shard` or `Cluster` refuses.
+        ValueError: no such ring, or what `Cluster` refuses.
     """
     checked_number("size", size, MOST_RANKS)
-    checked_number("tokens", tokens, MOST_TOKENS)
     if kv_heads not in (1, 2, 4):
         raise ValueError(f"kv_heads={kv_heads!r}: 4 query heads share 1, 2 or 4")
-    measured = _ran(layout, size, tokens, kv_heads).on(Cluster.uniform(0, bandwidth, flops=FLOPS))
-    full = overlap_tokens(FLOPS, bandwidth, 4, kv_heads / HEADS)
-    headline = f"{tokens} tokens a rank: {_verdict(layout, tokens, full)}"
-    figure = timeline(measured, headline=headline)
-    figure.text_shown = f"{headline}\n{figure.text_shown}"
+    cluster = Cluster.uniform(0, bandwidth, flops=FLOPS)
+    bound = overlap_tokens(FLOPS, bandwidth, 4, kv_heads / HEADS, half_masked=True)
+    parts = {layout: [_computing(_ran(layout, size, c, kv_heads), cluster) for c in TOKENS] for layout in LAYOUTS}
+    headline = f"{size} ranks: zigzag hides every transfer from {bound:g} tokens a rank on"
+    rows = [f"{'tokens a rank':<13}" + "".join(f"{c:>6}" for c in TOKENS)]
+    rows += [f"{layout:<13}" + "".join(f"{part:>6.0%}" for part in curve) for layout, curve in parts.items()]
+    figure, axes = plot("\n".join([headline, *rows]), 3.9, left=0.95, top=0.8)
+    axes.set_xscale("log", base=2)
+    for layout, curve in parts.items():
+        axes.plot(TOKENS, curve, marker="o", markersize=6, linewidth=2.2, gid=layout, **LINES[layout])
+    axes.axvline(bound, color=theme.INK, linewidth=1.2, gid="bound")
+    axes.set_xlim(4.5, 450)
+    axes.set_ylim(0, 1.05)
+    axes.xaxis.set_major_locator(FixedLocator(TOKENS))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.grid(axis="y", color=theme.GRID, linewidth=0.7)
+    axes.set_xlabel("tokens a rank", size=theme.TEXT, color=theme.INK)
+    axes.set_ylabel("of the time, ranks compute", size=theme.TEXT, color=theme.INK)
+    bar = {"color": theme.INK, "linewidth": 1.2, "linestyle": "solid"}
+    line_legend(figure, [*((name, {**line, "linewidth": 2.2}) for name, line in LINES.items()), ("the bound", bar)])
+    title(figure, headline)
     return figure
 
 
-def _verdict(layout: str, tokens: int, full: float) -> str:
-    """What hides the transfers: full blocks do from `full` tokens on, half-masked ones from twice that on."""
-    if tokens >= 2 * full:
-        return f"every block hides the next K/V, half-masked ones from {2 * full:g} on"
-    if layout != "contiguous":
-        return f"too short, half-masked blocks hide the next K/V from {2 * full:g} on"
-    if tokens >= full:
-        return f"full blocks hide the next K/V, the half-masked first one only from {2 * full:g} on"
-    return f"too short, full blocks hide the next K/V from {full:g} on"
+def _computing(done: Run, cluster: Cluster) -> float:
+    """The part of the time of all ranks in which they compute."""
+    timeline = done.on(cluster)
+    return sum(map(timeline.busy, range(timeline.size))) / (timeline.size * timeline.makespan)
 
 
 def explore_ring_overlap() -> Explorer:
     """Sliders for `ring_overlap`; the bandwidth only changes the clock, no rank runs again."""
     controls = {
-        "layout": choice("layout", [(name, name) for name in LAYOUTS], "zigzag"),
-        "size": steps("ranks", [(str(n), n) for n in (2, 3, 4, 6, 8)], 4),
-        "tokens": steps("tokens a rank", [(str(c), c) for c in (8, 16, 32, 64, 128, 256)], 64),
+        "size": steps("ranks", [(str(n), n) for n in (2, 4, 8)], 4),
         "kv_heads": steps("K/V heads, of 4", [(str(g), g) for g in (1, 2, 4)], 4),
-        "bandwidth": steps("bandwidth", [(f"{gb} GB/s", gb * 1e9) for gb in (5, 10, 20, 50, 100, 200)], 50e9),
+        "bandwidth": steps("bandwidth", [(f"{gb} GB/s", gb * 1e9) for gb in (10, 20, 50, 100, 200)], 50e9),
     }
     return Explorer("explore_ring_overlap", controls, ring_overlap)
 
@@ -84,7 +99,7 @@ def explore_ring_masks() -> Explorer:
         return ring_masks(size * tokens, size, layout, causal=causal)
 
     controls = {
-        "layout": choice("layout", [(name, name) for name in LAYOUTS], "contiguous"),
+        "layout": choice("layout", [(name, name) for name in LAYOUTS], "striped"),
         "size": steps("ranks", [(str(n), n) for n in range(2, 9)], 4),
         "tokens": steps("tokens a rank", [(str(c), c) for c in (2, 4, 8, 16, 32)], 8),
         "causal": choice("mask", [("causal", True), ("none", False)], True),

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from parlab.views.attention.masks import MOST_TOKENS, draw_masks, mask_in_words, masks_headline, masks_side, sources_of
-from parlab.views.attention.steps import MOST_RANKS, checked_number
+from parlab.views.attention.masks import (
+    MOST_RANKS,
+    MOST_TOKENS,
+    checked_number,
+    draw_masks,
+    mask_in_words,
+    masks_headline,
+    masks_side,
+    sources_of,
+)
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import Film, Span, chips, steps_of, wrapped
 from parlab.views.drawing.lanes import name_lanes

@@ -7,12 +7,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
 from parlab.sequence import Block, RingSchedule, load_ratio, positions, unmasked_pairs
-from parlab.views.attention.steps import MOST_RANKS, checked_number
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of, name_lanes
 from parlab.views.drawing.picture import Picture, framed, title
 
-MOST_TOKENS = 1024
+MOST_TOKENS, MOST_RANKS = 1024, 16
 SKIPPED, MASKED = "#FFFFFF", "#E4E4E4"
 BARS = 2.6  # inches for the load, on the right
 
@@ -151,3 +150,13 @@ def _draw_load(axes: Axes, load: list[int], at_end: list[int]) -> None:
         axes.text(0.02 * max(at_end), rank, f"{pairs}", size=theme.SMALL, color=theme.INK, va="center")
     axes.set_xticks([mean], ["mean"])
     axes.set_xlabel("pairs that a rank attends", size=theme.TEXT, color=theme.INK)
+
+
+def checked_number(name: str, value: object, most: int) -> None:
+    """Refuse what cannot be drawn.
+
+    Raises:
+        ValueError: not a whole number from 1 to `most`.
+    """
+    if type(value) is not int or not 1 <= value <= most:
+        raise ValueError(f"{name}={value!r}: must be a whole number from 1 to {most}")

@@ -9,8 +9,7 @@ from matplotlib.colors import to_rgb
 
 from parlab.sequence import positions
 from parlab.sequence.schedule import journeys
-from parlab.views.attention.masks import MOST_TOKENS
-from parlab.views.attention.steps import MOST_RANKS, checked_number
+from parlab.views.attention.masks import MOST_RANKS, MOST_TOKENS, checked_number
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_lanes
 from parlab.views.drawing.picture import Picture, framed, title

@@ -54,6 +54,12 @@ def rank_color(rank: int) -> str:
     return RANKS[rank % len(RANKS)]
 
 
+def paler(color: str, white: float) -> str:
+    """`color` with a part of white in it, from 0 to 1."""
+    channels = (int(color[start : start + 2], 16) for start in (1, 3, 5))
+    return "#" + "".join(f"{round(c + (255 - c) * white):02X}" for c in channels)
+
+
 def text_color(background: str) -> str:
     """Ink or paper, whichever is read more easily on `background`."""
     return INK if contrast(INK, background) >= contrast(PAPER, background) else PAPER

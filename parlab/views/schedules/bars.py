@@ -67,12 +67,7 @@ def draw_bars(axes: Axes, bars: list[Bar], paler: dict[tuple[int, int], float]) 
 
 def color_of(kind: str, white: float = 0.0) -> str:
     """The colour of F, B, I or W, made paler."""
-    return _paler(theme.KINDS[ACTION_KINDS[kind]].color, white)
-
-
-def _paler(color: str, white: float) -> str:
-    channels = (int(color[start : start + 2], 16) for start in (1, 3, 5))
-    return "#" + "".join(f"{round(c + (255 - c) * white):02X}" for c in channels)
+    return theme.paler(theme.KINDS[ACTION_KINDS[kind]].color, white)
 
 
 def legend_entries(schedules: Iterable[Schedule]) -> list[tuple[str, str, str]]:

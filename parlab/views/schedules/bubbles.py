@@ -1,9 +1,9 @@
-"""Bubble and memory of schedules against the number of microbatches or of ranks: formulas as curves, runs as dots."""
+"""Bubble and memory of schedules against the number of microbatches: formulas as curves, simulated ones as dots."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -16,7 +16,6 @@ from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, framed, title
 
 HEIGHT = 4.4  # inches
-RANKS = (2, 3, 4, 6, 8, 12, 16)
 PER_RANK = (1, 2, 3, 4, 6, 8, 16)  # microbatches a rank
 
 
@@ -62,41 +61,29 @@ CURVES = {
 }
 
 
-def bubble_and_memory(
-    *, p: int | None = None, m: int | None = None, schedules: Sequence[str] = tuple(CURVES)
-) -> Picture:
-    """Draw the idle fraction and the activations kept on rank 0: against m for a fixed p, or against p for a fixed m.
+def bubble_and_memory(p: int) -> Picture:
+    """Draw the idle fraction and the activations kept on rank 0 against m, for every schedule of `CURVES`.
 
     Curves are the closed forms, dots are simulated schedules; F = I = W, transfers take no time. The idle fraction is
     taken of the longest stage, as in the Zero Bubble paper; for GPipe and both 1F1B that is the makespan.
 
     Args:
-        p: ranks; then m is a multiple of it, up to 16 p.
-        m: microbatches; then p are those of 2, 3, 4, 6, 8, 12, 16 that divide it.
-        schedules: which to draw, of `CURVES`.
+        p: ranks; m is a multiple of it, up to 16 p.
 
     Raises:
-        ValueError: both p and m or neither, a number below 2, an m that none of the p divides, or an unknown schedule.
+        ValueError: fewer than 2 ranks.
     """
-    fixed = _checked(p, m)
-    for name in schedules:
-        if name not in CURVES:
-            raise ValueError(f"schedules: {name!r} is none of {', '.join(CURVES)}")
-    points = [(p, p * k) for k in PER_RANK] if p is not None else [(q, m) for q in RANKS if m and m % q == 0]
-    if not points:
-        raise ValueError(f"m={m}: no number of ranks divides it; use a multiple of one of {', '.join(map(str, RANKS))}")
-    across = [m if p is not None else q for q, m in points]
-    lines = [f"{'schedule':<27}{fixed}; " + ("m" if p is not None else "p") + ": idle %, kept on rank 0"]
+    across = [whole("p", p, 2) * k for k in PER_RANK]
+    lines = [f"{'schedule':<27}p = {p}; m: idle %, kept on rank 0"]
     figure = Picture("", theme.WIDTH, HEIGHT)
     left, right = (framed(figure, (x / 10, 0.14, 4.1 / 10, 0.62)) for x in (0.75, 5.6))
     same = True
-    for name in schedules:
-        curve = CURVES[name]
-        ran = [simulate(curve.make(q, n), _costs(curve.chunks)) for q, n in points]
+    for name, curve in CURVES.items():
+        ran = [simulate(curve.make(p, m), _costs(curve.chunks)) for m in across]
         idle = [100 * one.bubble_fraction("longest_stage") for one in ran]
         kept = [one.peak_activations[0] / curve.chunks for one in ran]
-        formula = [_idle_percent(curve, q, n) for q, n in points]
-        formula_kept = [curve.kept(q, n) for q, n in points]
+        formula = [_idle_percent(curve, p, m) for m in across]
+        formula_kept = [curve.kept(p, m) for m in across]
         both = zip(idle, formula, strict=True)
         same &= kept == formula_kept and all(abs(i - f) < 1e-9 for i, f in both if not math.isnan(f))
         _draw(left, across, formula, idle, curve)
@@ -106,24 +93,17 @@ def bubble_and_memory(
     lines.append(f"closed form = simulated: {same}")
     figure.text_shown = "\n".join(lines)
     for axes, label in ((left, "% of the time idle (longest stage)"), (right, "activations kept on rank 0, in stages")):
-        _name_axes(axes, label, across, "microbatches m" if p is not None else "ranks p")
-    title(figure, f"Bubble and memory, {fixed}, F = I = W: closed forms as lines, simulated schedules as dots")
-    _legend(figure, [CURVES[name] for name in schedules])
+        _name_axes(axes, label, across)
+    right.set_yscale("log", base=2)
+    right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    title(figure, f"More microbatches, less bubble; only GPipe's memory keeps growing (p = {p}, F = I = W)")
+    _legend(figure, list(CURVES.values()))
     return figure
 
 
 def _idle_percent(curve: Curve, p: int, m: int) -> float:
     """The closed form; NaN where it does not hold."""
     return 100 * curve.idle(p) / (3 * m + curve.idle(p)) if m >= curve.holds_from(p) else math.nan
-
-
-def _checked(p: int | None, m: int | None) -> str:
-    if (p is None) == (m is None):
-        raise ValueError(f"p={p!r}, m={m!r}: fix one of them; the other is the axis")
-    for name, size in (("p", p), ("m", m)):
-        if size is not None:
-            whole(name, size, 2)
-    return f"p = {p}" if p is not None else f"m = {m}"
 
 
 def _costs(chunks: int) -> Costs:
@@ -135,16 +115,15 @@ def _draw(axes: Axes, across: list[int], formula: list[float], measured: list[fl
     axes.plot(across, measured, curve.marker, color=curve.color, markersize=6.5, markeredgecolor=theme.PAPER, zorder=3)
 
 
-def _name_axes(axes: Axes, label: str, across: list[int], below: str) -> None:
+def _name_axes(axes: Axes, label: str, across: list[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(across))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.grid(color=theme.GRID, linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.set_ylim(bottom=0)
     axes.margins(y=0.08)
-    axes.set_xlabel(below, size=theme.TEXT, color=theme.INK)
+    axes.set_xlabel("microbatches m", size=theme.TEXT, color=theme.INK)
     axes.set_title(label, size=theme.TEXT, color=theme.INK, loc="left")
 
 

@@ -31,6 +31,7 @@ SCHEDULES: dict[str, Callable[[int, int, int], Schedule]] = {
     "ZB-H1": lambda p, m, v: zb_h1(p, m),
     "ZB-H2": lambda p, m, v: zb_h2(p, m),
 }
+CHUNKED = ("GPipe", "1F1B")  # with several chunks looped breadth-first, and interleaved
 NOTHING, PATH = "nothing", "critical path"
 MOST_WAITS = 30  # that the slider offers
 
@@ -67,16 +68,22 @@ def pipeline(
     if mark not in (NOTHING, PATH) and not (isinstance(mark, int) and mark >= 1):
         raise ValueError(f"mark={mark!r}: choose {NOTHING}, {PATH}, or the number of a wait, from 1")
     costs = Costs(forward / v, backward_input / v, backward_weight / v, transfer)
-    try:
-        made = SCHEDULES[schedule](p, m, v)
-    except ValueError as error:
-        return _refused(schedule, str(error))
-    chunks = len({action.stage for action in made.actions[0]})
-    if chunks < v:
-        costs = Costs(forward, backward_input, backward_weight, transfer)
-    shown = simulate(made, costs)
+    if reason := _misfit(schedule, p, m, v):
+        return _refused(schedule, reason)
+    shown = simulate(SCHEDULES[schedule](p, m, v), costs)
     wait = _wait(shown, mark) if isinstance(mark, int) else None
     return draw(shown, critical_path=mark == PATH, why=wait, end=_round_above(shown.makespan))
+
+
+def _misfit(schedule: str, p: int, m: int, v: int) -> str | None:
+    """Why a schedule does not exist for these numbers, in the words of the sliders."""
+    if v > 1 and schedule not in CHUNKED:
+        return f"it has 1 chunk a rank: v is for {' and '.join(CHUNKED)}"
+    if m < p and schedule not in ("naive", "GPipe"):
+        return f"it wants at least as many microbatches as ranks: m = {m}, p = {p}"
+    if v > 1 and schedule == "1F1B" and m % p:
+        return f"with chunks, microbatches go around in groups of p: m = {m} is not a multiple of {p}"
+    return None
 
 
 def _wait(shown: ScheduleTimeline, number: int) -> tuple[int, float] | None:

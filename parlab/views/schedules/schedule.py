@@ -36,7 +36,7 @@ def schedule(
         schedule: a schedule, or what `simulate` returned.
         costs: of a schedule; None: F, I and W take 1 each, transfers nothing.
         memory: draw the activations kept on every rank, counted in chunks.
-        critical_path: frame the actions that the makespan depends on.
+        critical_path: frame a chain of actions that the makespan depends on, and all actions without slack.
         why: explain an idle slot: (rank, a time within it), or a rank, whose longest wait is taken.
         end: where the time axis ends; None: at the makespan. With the same end two pictures can be compared.
         headline: what stands above; None: name, makespan and bubble.
@@ -50,14 +50,14 @@ def schedule(
     shown = simulated("schedule", schedule, costs)
     check_end(end)
     slot = None if why is None else idle_slot(shown, why)
-    remarks = [path_in_words(shown)] * critical_path + ([str(slot)] if slot else [])
+    remarks = (path_in_words(shown) if critical_path else []) + ([str(slot)] if slot else [])
     top = TOP + LINE * len(remarks)
     height = top + panel_height(shown.size, memory) + BOTTOM
     figure = Picture("\n".join([describe(shown), *remarks]), theme.WIDTH, height)
     highest = max(shown.peak_activations)
     axes = panel(figure, top, shown, end=end or shown.makespan, memory=memory, highest=highest)
     if critical_path:
-        draw_critical_path(axes, shown)
+        draw_critical_path(axes, shown, bars_of(shown))
     if slot:
         draw_idle(axes, slot, bars_of(shown))
     title(figure, headline or _headline(shown))

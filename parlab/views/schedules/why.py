@@ -1,4 +1,4 @@
-"""Why a schedule takes as long as it does: the critical path, and what an idle slot waits for."""
+"""Why a schedule takes as long as it does: a critical path, what has no slack, and what an idle slot waits for."""
 
 from __future__ import annotations
 
@@ -16,18 +16,29 @@ from parlab.world import Span
 THICK, THIN, MANY = 2.0, 0.9, 60  # points; more frames than that are thin
 
 
-def path_in_words(shown: ScheduleTimeline) -> str:
-    """How long the critical path computes, and how often it goes to another rank."""
+def path_in_words(shown: ScheduleTimeline) -> list[str]:
+    """How long a critical path computes, how often it goes to another rank, and how many actions have no slack."""
     path, moves = shown.critical_path, _moves(shown)
     computing = sum(step.end - step.start for step in path)
-    return (
-        f"critical path: {len(path)} actions of {computing:g} together, {len(moves)} moves to another rank, which take "
-        f"{shown.makespan - computing:g}"
-    )
+    return [
+        f"red: a critical path, {len(path)} actions of {computing:g} together, {len(moves)} moves to another rank, "
+        f"which take {shown.makespan - computing:g}",
+        f"red or black: no slack, {len(_without_slack(shown))} of {len(shown.slack)} actions",
+    ]
 
 
-def draw_critical_path(axes: Axes, shown: ScheduleTimeline) -> None:
-    """Frame the actions none of which may take longer, with an arrow for each move to another rank."""
+def _without_slack(shown: ScheduleTimeline) -> set[tuple[str, int, int]]:
+    """The actions that end as late as they may, but for rounding."""
+    return {action for action, slack in shown.slack.items() if slack <= 1e-9 * shown.makespan}
+
+
+def draw_critical_path(axes: Axes, shown: ScheduleTimeline, bars: list[Bar]) -> None:
+    """Frame a chain of actions none of which may take longer, with an arrow for each move to another rank, and, in
+    black, all that have no slack.
+    """
+    without = _without_slack(shown)
+    tight = [bar for bar in bars if (bar.kind, bar.stage, bar.microbatch) in without]
+    frame(axes, "no slack", [(bar.rank, bar.start, bar.end) for bar in tight], theme.INK)
     frame(axes, "critical path", _stretches(shown))
     moves = _moves(shown)
     tails = [(one.end, edge(one.rank, other.rank)) for one, other in moves]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 
 from parlab.nn.llama import LlamaConfig
@@ -11,18 +13,20 @@ from parlab.tensor import Piece, block_collectives, pieces
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import Picture, line_legend, title
 
-UNIT, ABOVE = 0.95, 0.85  # inches: of the drawing's unit, and of title and legend
-WHOLE = "#D9D9D9"  # what every rank has
 LAYER = "model.layers.0"
-ROWS = {"attention": ("self_attn", ("q", "k", "v"), "o", "heads"), "mlp": ("mlp", ("gate", "up"), "down", "silu ∘")}
-X, ENTER, FIRST, CORE, LAST, LEAVE, Y = 0.0, 1.35, 2.1, 5.5, 6.6, 8.25, 9.05  # where things stand, from left to right
-SIDE, STEP = 0.85, 1.15
-LOW = {"attention": 1.85, "mlp": 0.0}
-SAID = 8.0  # points: what an operator sends
+PARTS = {"attention": ("self_attn", ("q", "k", "v"), "o"), "mlp": ("mlp", ("gate", "up"), "down")}
+KEY = "full colour: a weight; pale: an activation; gaps: cut; a stack of cards: a copy on each of these ranks"
+TALLEST, WIDEST, LARGEST = 2.4, 5.4, 0.75  # inches of a matrix, of those of a row together, of the hidden size
+TOKENS = 0.5  # inches that stand for S
+CUT, COPY, THINNEST = 0.03, 0.055, 0.035  # inches: between slices, between cards, and of a slice that would vanish
+TOP, LEFT, RIGHT = 0.95, 0.5, 0.2  # inches around what is drawn
+WORDS, APART, BEFORE = 0.5, 0.95, 0.35  # inches: for words between two arrays, from k to v, from columns to rows
+PALE, EDGE = 0.8, 0.02  # white in an activation's colour; inches of its edge
+Groups = Sequence[Sequence[int]]  # the ranks that have each slice, along the axis that is cut
 
 
 def sharded_block(config: LlamaConfig, size: int, *, sequence_parallel: bool = False) -> Picture:
-    """Draw one decoder block: each matrix in the colours of the ranks that own its slices, and the four operators.
+    """Draw one decoder block, matrices in proportion, each slice in its owner's colour, and the four operators.
 
     Args:
         config: the model's sizes.
@@ -33,7 +37,24 @@ def sharded_block(config: LlamaConfig, size: int, *, sequence_parallel: bool = F
         ValueError: heads or columns do not divide among the ranks.
     """
     text = block_text(config, size, sequence_parallel=sequence_parallel)
-    return draw_block(text, text.partition("\n")[0], config, size, sequence_parallel=sequence_parallel)[0]
+    E, M = config.hidden_size, config.intermediate_size
+    unit = min(TALLEST / M, WIDEST / (M + 3 * E), LARGEST / E)  # inches
+    heights = {"attention": E * unit + WORDS + TOKENS, "mlp": max(M * unit, 2 * (E * unit + WORDS) + TOKENS) + 8 * CUT}
+    height = TOP + sum(heights.values()) + 2 * WORDS + 0.55
+    figure = Picture(text, theme.WIDTH, height)
+    axes = figure.add_axes((0, 0, 1, 1))  # its units are inches: one pair of axes, because each costs 20 ms
+    axes.set_axis_off()
+    axes.set_xlim(0, theme.WIDTH)
+    axes.set_ylim(0, height)
+    title(figure, text.partition("\n")[0])
+    colors = [(f"rank {rank}", theme.rank_color(rank)) for rank in range(min(size, 8))]
+    line_legend(figure, [(name, {"color": color, "linewidth": 9, "solid_capstyle": "butt"}) for name, color in colors])
+    axes.text(0.15, height - 0.82, KEY, size=theme.SMALL, color=theme.INK, va="center")
+    high = height - TOP - WORDS
+    for part in PARTS:
+        _row(axes, part, high - heights[part], heights[part], unit, config, size, sequence_parallel)
+        high -= heights[part] + WORDS + 0.25
+    return figure
 
 
 def block_text(config: LlamaConfig, size: int, *, sequence_parallel: bool = False) -> str:
@@ -44,14 +65,13 @@ def block_text(config: LlamaConfig, size: int, *, sequence_parallel: bool = Fals
         f"{'weight':>10} {'whole':>14} {'a rank has':>14}  cut",
     ]
     shapes, owned = config.weight_shapes, pieces(config, 0, size)
-    for part, firsts, last, _ in ROWS.values():
+    for part, (_, firsts, last) in PARTS.items():
         for name in (*firsts, last):
-            full = f"{LAYER}.{part}.{name}_proj.weight"
-            piece, whole = owned[full], shapes[full]
-            own = [piece.stop - piece.start if axis == piece.axis else n for axis, n in enumerate(whole)]
+            piece, whole = owned[_full(part, name)], shapes[_full(part, name)]
             cut = "along its columns" if piece.axis == 1 else "along its rows"
             shared = f", each slice on {piece.owners} ranks" if piece.owners > 1 else ""
-            lines.append(f"{name + '_proj':>10} {_shape(whole):>14} {_shape(own):>14}  {cut}{shared}")
+            own = _shape(_own(whole, piece))
+            lines.append(f"{name + '_proj':>10} {_shape(whole):>14} {own:>14}  {cut}{shared}")
     for backward in (False, True):
         calls = block_collectives(config, 1, 1, size, 1, backward=backward, sequence_parallel=sequence_parallel)
         said = ", ".join(f"{call.name} ({call.what})" for call in calls) if size > 1 else "no message"
@@ -59,98 +79,107 @@ def block_text(config: LlamaConfig, size: int, *, sequence_parallel: bool = Fals
     return "\n".join(lines)
 
 
-def draw_block(
-    text: str, headline: str, config: LlamaConfig, size: int, *, sequence_parallel: bool = False, below: float = 0.0
-) -> tuple[Picture, Axes]:
-    """The drawing of `sharded_block`, with room for `below` units under it.
-
-    One pair of axes without ticks, because each further one costs 20 ms. A unit is 0.9 inches.
-    """
-    lowest, highest = -0.5 - below, LOW["attention"] + SIDE + 0.35
-    height = UNIT * (highest - lowest) + ABOVE
-    figure = Picture(text, theme.WIDTH, height)
-    axes = figure.add_axes((0.01, 0, 0.98, 1 - ABOVE / height))
-    axes.set_axis_off()
-    axes.set_xlim(-0.6, Y + SIDE + 0.55)
-    axes.set_ylim(lowest, highest)
-    title(figure, headline)
-    rank_legend(figure, size)
-    owned = [pieces(config, rank, size) for rank in range(size)]
-    for row, (part, firsts, last, core) in ROWS.items():
-        low = LOW[row]
-        names = {name: f"{LAYER}.{part}.{name}_proj.weight" for name in (*firsts, last)}
-        for place, name in [*((FIRST + STEP * i, name) for i, name in enumerate(firsts)), (LAST, last)]:
-            _matrix(axes, name, place, low, config.weight_shapes[names[name]], [own[names[name]] for own in owned])
-        _activations(axes, row, low, size, core, sequence_parallel)
-        _operators(axes, row, low, size, sequence_parallel)
-    return figure, axes
+def _row(
+    axes: Axes, part: str, low: float, height: float, unit: float, config: LlamaConfig, size: int, cut_tokens: bool
+) -> None:
+    """x, the operator, the matrices, the operator, y."""
+    inner = config.weight_shapes[_full(part, PARTS[part][2])][0] * unit
+    middle, across = low + height / 2, config.hidden_size * unit
+    columns = max(inner + size * CUT, APART) + (1.8 * APART if part == "attention" else 0)
+    operator = (theme.WIDTH - LEFT - RIGHT - 3 * across - columns - BEFORE) / 2
+    first = LEFT + across + operator
+    second = first + columns + BEFORE
+    _word(axes, 0.15, middle, part, theme.TEXT, rotation=90)
+    tokens: tuple[int | None, Groups] = (0, [[rank] for rank in range(size)]) if cut_tokens else (None, [range(size)])
+    for name, left in (("x", LEFT), ("y", theme.WIDTH - RIGHT - across - 0.2)):
+        words = name, "S/t tokens each" if cut_tokens else "whole on each"
+        _sheet(axes, f"{part} {name}", words, left, middle - TOKENS / 2, across, TOKENS, *tokens, pale=True)
+    operators = [("gather", "all-gather", "reduce-scatter"), ("scatter", "reduce-scatter", "all-gather")]
+    if not cut_tokens:
+        operators = [("copy", "nothing", "all-reduce"), ("reduce", "all-reduce", "nothing")]
+    for left, said in zip((LEFT + across, second + across), operators, strict=True):
+        _operator(axes, left, operator - 0.2, middle, said, size)
+    _matrices(axes, part, first, second, middle, unit, config, size)
 
 
-def _matrix(axes: Axes, name: str, left: float, low: float, shape: tuple[int, ...], owned: list[Piece]) -> None:
-    """A square, its slices in the colours of their owners; where several share one, each has a part of the slice."""
-    sides: dict[str, list[float]] = {"left": [], "right": [], "low": [], "high": []}
-    for rank, (axis, start, stop, owners) in enumerate(owned):
-        length = shape[axis or 0]
-        along = SIDE * start / length, SIDE * stop / length
-        across = SIDE * (rank % owners) / owners, SIDE * (rank % owners + 1) / owners
-        x, y = (along, across) if axis == 1 else (across, along)
-        sides["left"].append(left + x[0])
-        sides["right"].append(left + x[1])
-        sides["low"].append(low + SIDE - y[1])
-        sides["high"].append(low + SIDE - y[0])
-    colors = [theme.rank_color(rank) for rank in range(len(owned))]
-    marks.rectangles(axes, f"matrix {name}", sides["left"], sides["right"], sides["low"], sides["high"], colors)
-    axis, start, stop, _ = owned[0]
-    own = [stop - start if number == axis else n for number, n in enumerate(shape)]
-    word(axes, left + SIDE / 2, low + SIDE + 0.1, f"W {name}", theme.TEXT)
-    word(axes, left + SIDE / 2, low - 0.13, _shape(own), theme.SMALL)
-
-
-def _activations(axes: Axes, row: str, low: float, size: int, core: str, sequence_parallel: bool) -> None:
-    """x and y, whole or some tokens a rank, and what is between columns and rows: some columns a rank."""
-    edges = [low + SIDE * (1 - rank / size) for rank in range(size + 1)]
-    colors = [theme.rank_color(rank) for rank in range(size)]
-    for name, left in (("x", X), ("y", Y)):
-        if sequence_parallel:
-            sides = [left] * size, [left + 0.6] * size, edges[1:], edges[:-1]
-            marks.rectangles(axes, f"{row} {name}", *sides, colors)
+def _matrices(
+    axes: Axes, part: str, first: float, second: float, middle: float, unit: float, config: LlamaConfig, size: int
+) -> None:
+    """Column matrices from `first` on, above what they make; the row matrix at `second`."""
+    _, names, last = PARTS[part]
+    owned, across = pieces(config, 0, size), config.hidden_size * unit
+    inner = config.weight_shapes[_full(part, last)][0] * unit
+    stacked = len(names) if part == "mlp" else 1
+    left, top = first, middle + (stacked * (across + WORDS) + TOKENS) / 2
+    below = top - stacked * (across + WORDS)
+    for name in (*names, last):
+        whole, piece = config.weight_shapes[_full(part, name)], owned[_full(part, name)]
+        groups = [range(at, at + piece.owners) for at in range(0, size, piece.owners)]
+        place = left, top - across, whole[1] * unit, across
+        if name == last:
+            place = second, middle - (inner + size * CUT) / 2, across, inner
+        _sheet(axes, f"matrix {name}", (f"W {name}", _shape(_own(whole, piece))), *place, piece.axis, groups)
+        if part == "mlp":
+            top -= across + WORDS
         else:
-            marks.rectangles(axes, f"{row} {name}", [left], [left + 0.6], [low], [low + SIDE], [WHOLE])
-        word(axes, left + 0.3, low + SIDE + 0.1, name, theme.TEXT)
-        word(axes, left + 0.3, low - 0.13, "S/t tokens each" if sequence_parallel else "whole on each", theme.SMALL)
-    width = SIDE / size
-    lefts = [CORE + rank * width for rank in range(size)]
-    rights = [left + width for left in lefts]
-    marks.rectangles(axes, f"{row} core", lefts, rights, [low] * size, [low + SIDE] * size, colors)
-    word(axes, CORE + SIDE / 2, low + SIDE + 0.1, core, theme.TEXT)
-    word(axes, CORE + SIDE / 2, low - 0.13, "no message", theme.SMALL)
-    word(axes, -0.33, low + SIDE / 2, row, theme.TEXT, rotation=90)
+            left += max(inner + size * CUT, 0.7) + 0.35 if name == "q" else APART
+    words = "heads" if part == "attention" else "silu(gate) ∘ up", "no message"
+    alone: Groups = [[rank] for rank in range(size)]
+    _sheet(axes, f"{part} core", words, first, below - TOKENS, inner, TOKENS, 1, alone, pale=True)
 
 
-def _operators(axes: Axes, row: str, low: float, size: int, sequence_parallel: bool) -> None:
-    """The two operators of a row, each with what it sends forward (above) and backward (below)."""
-    cut = {ENTER: ("gather", "all-gather", "reduce-scatter"), LEAVE: ("scatter", "reduce-scatter", "all-gather")}
-    whole = {ENTER: ("copy", "nothing", "all-reduce"), LEAVE: ("reduce", "all-reduce", "nothing")}
-    middle = low + SIDE / 2
-    tails = [(X + 0.62, middle), (ENTER + 0.36, middle), (LAST + SIDE + 0.02, middle), (LEAVE + 0.42, middle)]
-    heads = [(ENTER - 0.36, middle), (FIRST - 0.03, middle), (LEAVE - 0.42, middle), (Y - 0.03, middle)]
-    marks.arrows(axes, tails, heads, theme.FAINT)
-    for place, (name, sent, back) in (cut if sequence_parallel else whole).items():
-        word(axes, place, middle + 0.13, name, theme.TEXT, weight="bold")
-        word(axes, place, middle + 0.38, f"→ {sent if size > 1 else 'nothing'}", SAID)
-        word(axes, place, middle - 0.22, f"← {back if size > 1 else 'nothing'}", SAID)
+def _sheet(
+    axes: Axes, gid: str, words: tuple[str, str], left: float, low: float, width: float, height: float,
+    axis: int | None, groups: Groups, *, pale: bool = False,
+) -> None:  # fmt: skip
+    """An array: its slices along `axis` with gaps between them, each as a stack of cards, a card a rank that has it."""
+    copies = len(groups[0])
+    card = min(COPY, 0.3 / copies)
+    gap = CUT + card * (copies - 1)
+    wide, tall = (max(side / (len(groups) if axis == cut else 1), THINNEST) for side, cut in ((width, 1), (height, 0)))
+    corners, colors = [], []
+    for number, ranks in enumerate(groups):
+        x = left + number * (wide + gap) if axis == 1 else left
+        y = low + (len(groups) - 1 - number) * (tall + gap) if axis == 0 else low
+        for behind, rank in reversed(list(enumerate(ranks))):
+            corners.append((x + behind * card, y + behind * card))
+            colors.append(theme.rank_color(rank))
+    lefts: Any
+    lows: Any
+    lefts, lows = np.array(corners).T
+    for layer, edge, white in [(gid, 0.0, 0.0), (f"{gid}, inside", EDGE, PALE)][: 1 + pale]:
+        places = lefts + edge, lefts + wide - edge, lows + edge, lows + tall - edge
+        marks.rectangles(axes, layer, *places, [theme.paler(color, white) for color in colors])
+    over = (len(groups) - 1) * gap + (copies - 1) * card
+    high = low + height + (over if axis == 0 else (copies - 1) * card)
+    middle = left + (width + (over if axis == 1 else 0)) / 2
+    _word(axes, middle, high + 0.12, words[0], theme.TEXT)
+    _word(axes, middle, low - 0.12, words[1], theme.SMALL)
 
 
-def word(axes: Axes, x: float, y: float, text: str, size: float, **style: Any) -> None:
-    """`text` around a point."""
-    axes.text(x, y, text, size=size, color=theme.INK, ha="center", va="center", **style)
+def _operator(axes: Axes, left: float, room: float, middle: float, words: tuple[str, str, str], size: int) -> None:
+    """An arrow, and the operator's name and what it sends, forward above and backward below."""
+    name, sent, back = words
+    start, end = left + 0.4, left + room - 0.15
+    marks.arrows(axes, [(start, middle)], [(end, middle)], theme.FAINT)
+    at = (start + end) / 2
+    _word(axes, at, middle + 0.38, name, theme.TEXT, weight="bold")
+    _word(axes, at, middle + 0.15, f"→ {sent if size > 1 else 'nothing'}", theme.SMALL)
+    _word(axes, at, middle - 0.15, f"← {back if size > 1 else 'nothing'}", theme.SMALL)
 
 
-def _shape(shape: Any) -> str:
+def _full(part: str, name: str) -> str:
+    return f"{LAYER}.{PARTS[part][0]}.{name}_proj.weight"
+
+
+def _own(whole: tuple[int, ...], piece: Piece) -> list[int]:
+    return [piece.stop - piece.start if axis == piece.axis else n for axis, n in enumerate(whole)]
+
+
+def _shape(shape: Sequence[int]) -> str:
     return " × ".join(map(str, shape))
 
 
-def rank_legend(figure: Picture, size: int) -> None:
-    """Name the ranks' colours."""
-    square = {"linewidth": 9, "solid_capstyle": "butt"}
-    line_legend(figure, [(f"rank {rank}", {"color": theme.rank_color(rank), **square}) for rank in range(min(size, 8))])
+def _word(axes: Axes, x: float, y: float, text: str, size: float, **style: Any) -> None:
+    """`text` around a point."""
+    axes.text(x, y, text, size=size, color=theme.INK, ha="center", va="center", **style)

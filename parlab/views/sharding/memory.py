@@ -14,12 +14,16 @@ HEIGHT = 4.2  # inches
 Bytes = Mapping[str, Mapping[int, int]]  # way of keeping: t: bytes
 
 
-def kept_activations(counted: Bytes, formula: Bytes) -> Picture:
+COLORS = ("#332288", "#AA4499", "#44AA99", "#999933", "#882255")  # no rank's. Source: Tol, "Colour schemes" (2021)
+
+
+def kept_activations(counted: Bytes, formula: Bytes, *, headline: str | None = None) -> Picture:
     """Draw the bytes that a rank keeps of one block: closed forms as lines, what was counted as dots.
 
     Args:
         counted: `{way: {t: bytes}}`, such as `{"tensor parallel": {1: 8192, 2: 5120}}`.
         formula: the same from the closed form.
+        headline: what stands above; None: whether the two agree.
 
     Raises:
         ValueError: the two have different ways or numbers of ranks, or none.
@@ -36,7 +40,7 @@ def kept_activations(counted: Bytes, formula: Bytes) -> Picture:
     entries = []
     for number, (way, at) in enumerate(formula.items()):
         style = {
-            "color": theme.RANKS[number % len(theme.RANKS)],
+            "color": COLORS[number % len(COLORS)],
             "linestyle": theme.DASHES[number % len(theme.DASHES)],
             "linewidth": 2.2,
         }
@@ -51,5 +55,5 @@ def kept_activations(counted: Bytes, formula: Bytes) -> Picture:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
     axes.grid(axis="y", color=theme.GRID)
     line_legend(figure, entries)
-    title(figure, verdict)
+    title(figure, headline or verdict)
     return figure

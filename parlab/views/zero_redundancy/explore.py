@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MultipleLocator
@@ -16,13 +17,17 @@ from parlab.views.zero_redundancy.model_state import (
     LABELS,
     NAMES,
     PARTS,
+    POINT,
     STAGES,
+    compared,
     decimal_bytes,
     draw_state,
+    measured_state,
     spoken,
     state_by_stage,
     state_formula,
 )
+from parlab.world import Run, Timeline
 from parlab.zero import MIXED, StateBytes, model_state_bytes
 
 DEVICE = 80e9  # bytes of memory
@@ -40,7 +45,14 @@ APART = "Activations, buffers and the blocks in use come on top: ZeRO shards the
 
 
 def zero(
-    params: float = 7.5e9, N: int = 64, stage: int = 2, state: StateBytes = MIXED, offload: bool = False
+    params: float = 7.5e9,
+    N: int = 64,
+    stage: int = 2,
+    state: StateBytes = MIXED,
+    offload: bool = False,
+    *,
+    measured: Mapping[int, Run | Timeline] | None = None,
+    measured_params: int | None = None,
 ) -> Picture:
     """Draw the model's state on a device at each stage against 80 GB: what `explore_zero` shows.
 
@@ -50,9 +62,14 @@ def zero(
         stage: the one that the headline is about.
         state: bytes a parameter.
         offload: stages 1 to 3 keep the optimizer's state in the host's memory.
+        measured: a run by stage, on N ranks, whose mean over ranks is drawn as a point. Every part is proportional to
+            Ψ, so that a small model shows what a large one would hold.
+        measured_params: parameters of the model that ran; its bytes are drawn times `params` over this. None: Ψ.
 
     Raises:
-        ValueError: what `model_state_bytes` refuses, or no parameters.
+        ValueError: what `model_state_bytes` refuses, no parameters, or a run of no stage or on other ranks.
+
+    Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", figure 1.
 
     >>> zero(7.5e9, 64, stage=1)
     Stage 1, Ψ = 7.5 billion, N = 64: 31.4 GB of model state, fits an 80 GB device
@@ -69,23 +86,29 @@ def zero(
     without = StateBytes(state.weight, state.gradient, 0)
     on_device = {number: without if offload and number > 0 else state for number in STAGES}
     held = {number: [*parts[:2], parts[2] if on_device[number] == state else 0] for number, parts in whole.items()}
+    small = params if measured_params is None else measured_params
+    points = measured_state({} if measured is None else measured, N, small)
     total = sum(held[stage])
     verdict = "fits" if total <= DEVICE else "does not fit"
     said = f"{decimal_bytes(total)} of model state, {verdict} an 80 GB device"
     headline = f"Stage {stage}, Ψ = {spoken(params)}, N = {N}: {said}"
     limits = _limits(params, N, stage, on_device[stage])
-    text = "\n".join([headline, *_table(whole, held, offload), limits, APART])
+    runs = compared(points, {number: [part * small / params for part in parts] for number, parts in held.items()})
+    text = "\n".join([headline, *_table(whole, held, offload), *runs, limits, APART])
     figure, axes = plot(text, 4.6, left=1.45, right=2.75, top=1.0, bottom=1.15)
     axes.set_xlim(0, END)
     axes.set_ylim(len(STAGES) - 0.5, -0.5)
     marks.rectangles(axes, "chosen", [0], [END], [stage - 0.46], [stage + 0.46], [CHOSEN])
     draw_state(axes, {number: _cut(parts) for number, parts in held.items()})
+    for number, parts in points.items():
+        axes.plot([sum(parts) * params / small], [number], gid=f"measured {number}", zorder=3, **POINT)
     axes.axvline(DEVICE, color=theme.PAPER, linewidth=4)  # so that the dashes are seen on dark bars too
     axes.axvline(DEVICE, gid="device", **EDGE)
     _name_axes(axes, whole, held, stage, on_device)
     for line, words in enumerate((limits, APART)):
         figure.text(0.015, (0.36 - 0.22 * line) / 4.6, words, size=theme.SMALL, color=theme.INK)
-    line_legend(figure, [(LABELS[part], {"color": COLORS[part], **BAR}) for part in PARTS] + [("80 GB", EDGE)])
+    entries = [(LABELS[part], {"color": COLORS[part], **BAR}) for part in PARTS] + [("80 GB", EDGE)]
+    line_legend(figure, entries + [("what a run held", POINT)] * bool(points))
     title(figure, headline)
     return figure
 

@@ -73,21 +73,25 @@ def _held(stacks: list[Stack], time: float) -> list[list[int]]:
 
 
 def _does(shown: Timeline, time: float) -> list[str]:
-    """What each rank computes, and what it sends and receives meanwhile."""
+    """What each rank computes, and what it sends meanwhile."""
     words = []
     for rank in range(shown.size):
         computes = [span.name for span in shown.computes if span.rank == rank and span.start <= time < span.end]
         sends = {
-            f"sends to {t.dst} ({t.name.replace('_', '-')})": 0
+            f"sends ({t.name.replace('_', '-')})": 0
             for t in shown.transfers
             if t.src == rank and t.start <= time < t.end
         }
-        words.append("; ".join([*(f"computes {name}" for name in computes), *sends]) or "waits")
+        words.append(" and ".join([*(f"computes {name}" for name in computes), *sends]) or "waits")
     return words
 
 
 def _line(shown: Timeline, stacks: list[Stack], time: int) -> str:
     held = _held(stacks, time)[0]
     parts = [f"{layer.said} {format_bytes(nbytes)}" for layer, nbytes in zip(LAYERS, held, strict=True) if nbytes]
-    does = "; ".join(f"rank {rank} {words}" for rank, words in enumerate(_does(shown, time)))
+    by_words: dict[str, list[str]] = {}
+    for rank, words in enumerate(_does(shown, time)):
+        by_words.setdefault(words, []).append(str(rank))
+    who = {words: "every rank" if len(of) == shown.size else f"rank {', '.join(of)}" for words, of in by_words.items()}
+    does = "; ".join(f"{of}: {words}" for words, of in who.items())
     return f"{shown.format(time)}: {does}. Rank 0 holds {format_bytes(sum(held))}: {', '.join(parts)}"

@@ -1,4 +1,4 @@
-"""The model's state on one device, stage by stage: the paper's first figure, with what runs held as points on it."""
+"""The model's state on one device, stage by stage: the formula, and what runs held."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from parlab.arguments import positive
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import timeline_of
-from parlab.views.drawing.picture import Picture, line_legend, plot, title
-from parlab.world import Run, Timeline
-from parlab.zero import MIXED, StateBytes, model_state_bytes, state_bytes_held
+from parlab.zero import StateBytes, model_state_bytes, state_bytes_held
 
 STAGES = range(4)
 NAMES = ("data parallel", "ZeRO stage 1", "ZeRO stage 2", "ZeRO stage 3")
@@ -21,61 +18,8 @@ PARTS = ("weights", "gradients", "optimizer")
 COLORS = {"weights": "#0072B2", "gradients": "#E08214", "optimizer": "#0F5238"}  # as in the paper: blue, orange, green
 LABELS = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer state"}
 BAR = {"linewidth": 9, "solid_capstyle": "butt"}  # a colour in a legend
-POINT = {"marker": "o", "markersize": 9, "linestyle": "none", "color": theme.PAPER, "markeredgecolor": theme.INK}
+POINT = {"marker": "o", "markersize": 6.5, "linestyle": "none", "color": theme.PAPER, "markeredgecolor": theme.INK}
 THICK = 0.32  # half of a bar, of the distance between two
-
-
-def model_state_memory(
-    num_params: float,
-    ranks: int,
-    *,
-    measured: Mapping[int, Run | Timeline] | None = None,
-    measured_params: int | None = None,
-    state: StateBytes = MIXED,
-) -> Picture:
-    """Draw the bytes of weights, gradients and optimizer state that a device holds, at each stage of ZeRO.
-
-    Args:
-        num_params: Ψ.
-        ranks: N.
-        measured: a run by stage, on N ranks, whose mean over ranks is drawn as a point. Every part is proportional to
-            Ψ, so that a small model shows what a large one would hold.
-        measured_params: parameters of the model that ran; its bytes are drawn times `num_params` over this. None: Ψ.
-        state: bytes a parameter, in the formula; what runs held needs the same precision.
-
-    Raises:
-        ValueError: what `model_state_bytes` refuses, no parameters, no stage, no run, or a run on other ranks.
-
-    Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", figure 1.
-
-    >>> model_state_memory(7.5e9, 64)
-    Model state a device, Ψ = 7.5 billion, N = 64, 16 bytes a parameter
-    stage     weights   gradients   optimizer         all
-        0       15 GB       15 GB       90 GB      120 GB  = 16Ψ
-        1       15 GB       15 GB     1.41 GB     31.4 GB  = 4Ψ + 12Ψ/N
-        2       15 GB      234 MB     1.41 GB     16.6 GB  = 2Ψ + 14Ψ/N
-        3      234 MB      234 MB     1.41 GB     1.88 GB  = 16Ψ/N
-    """
-    formula = state_by_stage(num_params, ranks, state)
-    small = num_params if measured_params is None else measured_params
-    held = _measured({} if measured is None else measured, ranks, small)
-    scale = num_params / small
-    headline = f"Model state a device, Ψ = {spoken(num_params)}, N = {ranks}, {state.total} bytes a parameter"
-    lines = [headline, f"{'stage':>5}" + "".join(f"{name:>12}" for name in (*PARTS, "all"))]
-    for stage, parts in formula.items():
-        cells = "".join(f"{decimal_bytes(nbytes):>12}" for nbytes in (*parts, sum(parts)))
-        lines.append(f"{stage:>5}{cells}  = {state_formula(stage, state)}")
-    lines += _compared(held, {stage: [part / scale for part in parts] for stage, parts in formula.items()})
-    figure, axes = plot("\n".join(lines), 3.9, left=1.45, right=2.35, top=1.0)
-    draw_state(axes, formula)
-    for stage, parts in held.items():
-        axes.plot([scale * sum(parts)], [stage], gid=f"measured {stage}", clip_on=False, zorder=3, **POINT)
-    axes.set_xlim(0, 1.04 * max(max(map(sum, formula.values())), *(scale * sum(parts) for parts in held.values()), 1))
-    _name_axes(axes, formula, state)
-    point = [("what a run held", {**POINT, "markersize": 6.5})] if held else []
-    line_legend(figure, [(LABELS[part], {"color": COLORS[part], **BAR}) for part in PARTS] + point)
-    title(figure, headline)
-    return figure
 
 
 def state_by_stage(num_params: float, ranks: int, state: StateBytes) -> dict[int, list[float]]:
@@ -93,7 +37,7 @@ def state_by_stage(num_params: float, ranks: int, state: StateBytes) -> dict[int
 def state_formula(stage: int, state: StateBytes) -> str:
     """What a device holds, as the paper writes it.
 
-    >>> state_formula(1, MIXED)
+    >>> state_formula(1, StateBytes())
     '4Ψ + 12Ψ/N'
     """
     whole = sum(state[: 3 - stage])
@@ -137,7 +81,7 @@ def draw_state(axes: Axes, formula: Mapping[int, Sequence[float]]) -> None:
         left = right
 
 
-def _measured(measured: Any, ranks: int, num_params: float) -> dict[int, list[float]]:
+def measured_state(measured: Any, ranks: int, num_params: float) -> dict[int, list[float]]:
     """Bytes of the three parts by stage, the mean over ranks: however uneven the shards, it is the formula's."""
     if not isinstance(measured, Mapping):
         raise ValueError(f"measured={measured!r:.60}: must be {{stage: run}}")
@@ -154,7 +98,7 @@ def _measured(measured: Any, ranks: int, num_params: float) -> dict[int, list[fl
     return held
 
 
-def _compared(held: Mapping[int, Sequence[float]], formula: Mapping[int, Sequence[float]]) -> list[str]:
+def compared(held: Mapping[int, Sequence[float]], formula: Mapping[int, Sequence[float]]) -> list[str]:
     """A line a run: what it held, beside the formula for as many parameters."""
     lines = []
     for stage, parts in held.items():
@@ -162,15 +106,3 @@ def _compared(held: Mapping[int, Sequence[float]], formula: Mapping[int, Sequenc
         said = "= formula" if equal else f"NOT the formula's {sum(formula[stage]):g}"
         lines.append(f"held by a run at stage {stage}: {sum(parts):g} bytes, {said}")
     return lines
-
-
-def _name_axes(axes: Axes, formula: Mapping[int, Sequence[float]], state: StateBytes) -> None:
-    axes.set_yticks(list(STAGES), NAMES)
-    axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: decimal_bytes(nbytes)))
-    axes.set_xlabel("bytes a device", size=theme.TEXT, color=theme.INK)
-    beside = axes.get_yaxis_transform()
-    for stage, parts in formula.items():
-        written = f"{decimal_bytes(sum(parts))} = {state_formula(stage, state)}"
-        axes.text(1.03, stage, written, transform=beside, size=theme.TEXT, color=theme.INK, va="center")

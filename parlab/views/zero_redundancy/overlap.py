@@ -14,8 +14,7 @@ from parlab.arguments import whole
 from parlab.nn.formulas import flops_by_block
 from parlab.nn.llama import LlamaConfig
 from parlab.views.drawing import theme
-from parlab.views.drawing.marks import text_width
-from parlab.views.drawing.picture import Picture, inches, line_legend, plot, short, title
+from parlab.views.drawing.picture import Picture, line_legend, plot, short, title
 from parlab.world import Cluster, Run, Timeline
 from parlab.world.units import format_time
 from parlab.zero import tokens_to_hide_a_gather
@@ -27,6 +26,7 @@ HIDDEN = "#E3EEF6"
 POINT = {"marker": "o", "markersize": 8, "linestyle": "none", "markeredgecolor": theme.PAPER}
 CROSSING = {"color": theme.INK, "linestyle": "dotted", "linewidth": 1.6}
 ROUNDING = 1e-3  # of a gather: waits that differ by less are equal
+ITEMSIZE = 2  # bytes of a weight as it travels
 FEWEST = 3  # layers: the first of the backward has no reduction of another layer beside it
 
 
@@ -50,40 +50,32 @@ class Layer(NamedTuple):
         return max(self.gather / self.forward_a_token, 2 * self.gather / self.backward_a_token)
 
 
-def gather_overlap(
-    runs: Mapping[int, Mapping[int, Run]],
-    config: LlamaConfig,
-    S: int,
-    *,
-    itemsize: int = 2,
-    cluster: Cluster | None = None,
-) -> Picture:
+def gather_overlap(runs: Mapping[int, Mapping[int, Run]], config: LlamaConfig, S: int) -> Picture:
     """Draw how long stage 3 waits for a layer in a step, against tokens a rank, with prefetch and without.
 
     The formula, for a layer inside the model: g to gather it, as long to reduce its gradients, f and b to compute its
     forward and backward. Without prefetch nothing overlaps: 3g. With it, max(0, g − f) + max(0, 2g − b).
 
     Args:
-        runs: of a step with `forward_backward` at stage 3, `{prefetch: {tokens a rank: run}}`, for prefetch 0 and 1.
+        runs: of a step with `forward_backward` at stage 3 and 16-bit weights, on ranks that are all joined alike:
+            `{prefetch: {tokens a rank: run}}`, for prefetch 0 and 1.
         config: of the model that ran, with 3 layers or more.
         S: tokens of a sequence; the tokens of a rank are a multiple.
-        itemsize: bytes of a weight as it travels.
-        cluster: the hardware, all ranks joined alike; None: that of the runs. They are timed on it, not run again.
 
     Raises:
         ValueError: no runs, something else, other numbers of ranks, one rank, fewer layers, or messages that take no
             time.
     """
-    size, cluster = _checked(runs, config, S, itemsize, cluster)
-    layer = _layer(config, S, size, itemsize, cluster)
+    size, cluster = _checked(runs, config, S)
+    layer = _layer(config, S, size, cluster)
     if not layer.gather:
         raise ValueError(f"cluster={cluster.name}: messages take no time on it; give it a finite bandwidth")
     measured = {
-        prefetch: {tokens: _waiting(run.on(cluster), config) for tokens, run in sorted(by_tokens.items())}
+        prefetch: {tokens: _waiting(run.timeline, config) for tokens, run in sorted(by_tokens.items())}
         for prefetch, by_tokens in sorted(runs.items())
     }
     flops, link = cluster.device_of(0).flops, cluster.link(0, 1)
-    crossing = tokens_to_hide_a_gather(flops, link.bandwidth, size, itemsize=itemsize)
+    crossing = tokens_to_hide_a_gather(flops, link.bandwidth, size)
     hidden = f"hidden from {math.ceil(layer.hidden_from)} tokens a rank on"
     headline = f"What stage 3 waits for a layer in a step, {size} ranks: {hidden}"
     figure, axes = plot(_table(headline, measured, layer, crossing), HEIGHT, left=1.05, top=1.0)
@@ -100,11 +92,10 @@ def gather_overlap(
     return figure
 
 
-def _checked(runs: Any, config: Any, S: Any, itemsize: Any, cluster: Any) -> tuple[int, Cluster]:
+def _checked(runs: Any, config: Any, S: Any) -> tuple[int, Cluster]:
     if not isinstance(config, LlamaConfig) or config.num_hidden_layers < FEWEST:
         raise ValueError(f"config={config!r:.60}: a LlamaConfig with {FEWEST} layers or more is needed")
-    for name, value in (("S", S), ("itemsize", itemsize)):
-        whole(name, value, 1)
+    whole("S", S, 1)
     if not isinstance(runs, Mapping) or not all(isinstance(points, Mapping) for points in runs.values()):
         raise ValueError(f"runs={runs!r:.60}: must be {{prefetch: {{tokens a rank: run}}}}")
     done = []
@@ -120,21 +111,17 @@ def _checked(runs: Any, config: Any, S: Any, itemsize: Any, cluster: Any) -> tup
     sizes = {run.timeline.size for run in done}
     if len(sizes) != 1 or sizes == {1}:
         raise ValueError(f"runs: they have {sorted(sizes)} ranks, and need the same number, 2 or more")
-    if cluster is None:
-        cluster = done[0].cluster
-    if not isinstance(cluster, Cluster):
-        raise ValueError(f"cluster={cluster!r:.60}: must be a Cluster")
-    return sizes.pop(), cluster
+    return sizes.pop(), done[0].cluster
 
 
-def _layer(config: LlamaConfig, S: int, size: int, itemsize: int, cluster: Cluster) -> Layer:
+def _layer(config: LlamaConfig, S: int, size: int, cluster: Cluster) -> Layer:
     weights = sum(
         math.prod(shape) for name, shape in config.weight_shapes.items() if name.startswith("model.layers.0.")
     )
     flops = flops_by_block(config, 1, S)["layers.0"]
     picoseconds_a_token = 1e12 / cluster.device_of(0).flops / S
     return Layer(
-        gather=(size - 1) * cluster.link(0, 1).picoseconds(-(-weights // size) * itemsize),
+        gather=(size - 1) * cluster.link(0, 1).picoseconds(-(-weights // size) * ITEMSIZE),
         forward_a_token=flops.forward * picoseconds_a_token,
         backward_a_token=(flops.backward_input + flops.backward_weight) * picoseconds_a_token,
     )
@@ -193,11 +180,9 @@ def _draw_curves(axes: Axes, layer: Layer, last: float) -> None:
 def _mark_crossing(axes: Axes, crossing: float, layer: Layer, last: float) -> None:
     axes.plot([crossing] * 2, [0, 2.55 * layer.gather], gid="crossing", **CROSSING)
     words = (
-        f"{crossing:.4g} tokens: a weight's 2 FLOPs a token last as long\nas its gather, latency and attention apart"
+        f"{crossing:.4g} tokens: a weight's 2 FLOPs a token\nlast as long as its gather,\nlatency and attention apart"
     )
-    points = 72 * inches(axes)[0] / last
-    right = max(map(text_width, words.split("\n"))) + 8 < (last - crossing) * points
-    place = {"xytext": (6 if right else -6, 0), "ha": "left" if right else "right", "va": "top"}
+    place = {"xytext": (-6, 0), "ha": "right", "va": "top"}
     where = (crossing, 2.45 * layer.gather)
     axes.annotate(words, where, textcoords="offset points", size=theme.SMALL, color=theme.INK, **place)
 

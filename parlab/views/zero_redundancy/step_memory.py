@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 
-from parlab.arguments import amount, checked_rank
+from parlab.arguments import amount
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import legend_of, time_axis, timeline_of
 from parlab.views.drawing.marks import text_width
@@ -59,30 +59,29 @@ class Phase(NamedTuple):
     end: int
 
 
-def step_memory(
-    runs: Mapping[str, Run | Timeline], *, rank: int = 0, formula: Mapping[str, float] | None = None
-) -> Picture:
-    """Draw what `rank` holds on its device through a training step, stacked by what it is; a panel a run.
+def step_memory(runs: Mapping[str, Run | Timeline], *, formula: Mapping[str, float] | None = None) -> Picture:
+    """Draw what rank 0 holds on its device through a training step, stacked by what it is; a panel a run.
 
     All panels have the same scales. Optimizer state that is offloaded is not on the device, and not drawn.
 
     Args:
         runs: what `run` returned, or a timeline, by the name of its panel, such as `"stage 1"`; all on as many ranks.
-        rank: whose memory.
         formula: bytes of the model's state by the same names, from `model_state_bytes`: a dashed line.
 
     Raises:
-        ValueError: no runs, something else, another number of ranks, a rank that is not there, or a formula for what
-            did not run.
+        ValueError: no runs, something else, another number of ranks, or a formula for what did not run.
     """
     shown, levels = _checked(runs, formula)
-    rank = checked_rank(rank, "rank", next(iter(shown.values())).size)
     end = max(timeline.makespan for timeline in shown.values())
-    stacks = {name: stack_of(timeline, rank, end) for name, timeline in shown.items()}
+    stacks = {name: stack_of(timeline, 0, end) for name, timeline in shown.items()}
     peaks = {name: max(map(sum, zip(*layers, strict=True))) for name, (_, layers) in stacks.items()}
-    states = {name: sum(state_bytes_held(timeline, rank).values()) for name, timeline in shown.items()}
+    states = {name: sum(state_bytes_held(timeline, 0).values()) for name, timeline in shown.items()}
     highest = max(*peaks.values(), *levels.values(), 1)
-    headline = f"Rank {rank} of {next(iter(shown.values())).size} through a step: what it holds on its device"
+    most = f"at most {format_bytes(max(peaks.values()))}"
+    if len(peaks) > 1:
+        fewest, largest = min(peaks, key=lambda name: peaks[name]), max(peaks, key=lambda name: peaks[name])
+        most = f"most in {largest}, {format_bytes(peaks[largest])}, least in {fewest}, {format_bytes(peaks[fewest])}"
+    headline = f"A step on rank 0 of {next(iter(shown.values())).size}: {most}"
     rows = {name: [states[name], *_tops(stacks[name]), peaks[name]] for name in shown}
     text = _table(headline, rows, levels)
     figure, panels = _panels(text, len(shown))
@@ -92,7 +91,7 @@ def step_memory(
         _draw_stack(axes, *stacks[name])
         if name in levels:
             axes.plot([0, end or 1], [levels[name]] * 2, gid=f"formula {name}", zorder=3, **FORMULA)
-        _draw_phases(axes, _phases(timeline, rank), highest)
+        _draw_phases(axes, _phases(timeline), highest)
         _name_panel(axes, name, states[name], peaks[name])
     _name_axes(panels, highest)
     title(figure, headline)
@@ -130,12 +129,12 @@ def stack_of(timeline: Timeline, rank: int, end: int) -> Stack:
     return times, layers
 
 
-def _phases(timeline: Timeline, rank: int) -> list[Phase]:
+def _phases(timeline: Timeline) -> list[Phase]:
     """Forward and backward of every microbatch, and the step, which lasts until the next forward computes.
 
     None, if nothing is called "forward": then it is no training step.
     """
-    spans = sorted((span for span in timeline.computes if span.rank == rank), key=lambda span: span.start)
+    spans = sorted((span for span in timeline.computes if span.rank == 0), key=lambda span: span.start)
     groups = [(kind, list(of_kind)) for kind, of_kind in groupby(spans, _kind)]
     phases, start = [], 0
     for number, (kind, of_kind) in enumerate(groups):

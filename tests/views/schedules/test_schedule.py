@@ -244,11 +244,22 @@ def test_the_frames_of_the_critical_path_cover_its_actions_and_arrows_its_moves(
     assert drawn == moves
 
 
-def test_the_critical_path_in_words_1f1b_p4_m8_22_actions_6_moves():
-    words = "critical path: 22 actions of 33 together, 6 moves to another rank, which take 0"
+def test_the_critical_path_in_words_1f1b_p4_m8_22_actions_6_moves_and_52_without_slack():
+    words = [
+        "red: a critical path, 22 actions of 33 together, 6 moves to another rank, which take 0",
+        "red or black: no slack, 52 of 64 actions",
+    ]
     figure = views.schedule(one_f_one_b(4, 8), critical_path=True)
-    assert repr(figure).endswith(words)
-    assert words in [text for text, _ in texts(figure)]
+    assert repr(figure).splitlines()[-2:] == words
+    assert set(words) <= {text for text, _ in texts(figure)}
+
+
+@each_shown
+def test_black_frames_are_around_what_has_no_slack(shown):
+    figure = views.schedule(shown, critical_path=True)
+    frames = sorted((round((low + high) / 2), left, right) for left, right, low, high in boxes(figure, "no slack"))
+    tight = {action for action, slack in shown.slack.items() if slack <= 1e-9}
+    assert frames == sorted(bar[:3] for bar in actions(shown) if bar[3:] in tight)
 
 
 # Why a slot is idle
@@ -304,12 +315,10 @@ def test_a_rank_that_is_never_idle_is_refused():
         (lambda: views.schedule(gpipe(2, 2), end=0), "end=0: the time axis must end after 0"),
         (lambda: views.compare_schedules([]), "schedules: give at least one"),
         (lambda: views.compare_schedules([gpipe(2, 2), None]), r"schedules\[1\]=None: must be a schedule"),
-        (lambda: views.bubble_and_memory(), "p=None, m=None: fix one of them"),
-        (lambda: views.bubble_and_memory(p=2, m=2), "p=2, m=2: fix one of them"),
+        (lambda: views.interleaving(p=4, m=6), "m=6: must be a multiple of p=4"),
+        (lambda: views.interleaving(p=1, m=6), "p=1: must be a whole number, at least 2"),
+        (lambda: views.interleaving(backward=-1), "backward=-1: must be a number, at least 0"),
         (lambda: views.bubble_and_memory(p=1), "p=1: must be a whole number, at least 2"),
-        (lambda: views.bubble_and_memory(m=7.0), "m=7.0: must be a whole number"),
-        (lambda: views.bubble_and_memory(m=7), "m=7: no number of ranks divides it; use a multiple"),
-        (lambda: views.bubble_and_memory(p=4, schedules=["zb"]), "schedules: 'zb' is none of GPipe, 1F1B"),
         (lambda: views.pipeline("zb"), "schedule='zb': choose one of naive, GPipe"),
         (lambda: views.pipeline(mark="all"), "mark='all': choose nothing, critical path, or the number of a wait"),
         (lambda: views.pipeline(mark=0), "mark=0: choose nothing, critical path, or the number of a wait, from 1"),

@@ -1,5 +1,8 @@
 """The block's drawing shows who owns what; the widget's numbers are the closed forms; wrong gradients are red."""
 
+from dataclasses import replace
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -7,7 +10,7 @@ from parlab import views
 from parlab.nn.llama import LlamaConfig
 from parlab.tensor import pieces
 from parlab.views.drawing import theme
-from tests.views.drawn import artists, boxes, texts
+from tests.views.drawn import artists, boxes, check_text, title
 
 CONFIG = LlamaConfig(
     vocab_size=32, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=8,
@@ -25,29 +28,40 @@ def rgb(rank):
     return tuple(int(code[start : start + 2], 16) for start in (1, 3, 5))
 
 
+MATRICES = {"q": "self_attn", "k": "self_attn", "o": "self_attn", "gate": "mlp", "down": "mlp"}
+
+
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
-@pytest.mark.parametrize(
-    ("name", "part"), [("q", "self_attn"), ("k", "self_attn"), ("o", "self_attn"), ("down", "mlp")]
-)
-def test_each_slice_is_drawn_where_its_owner_has_it_in_that_ranks_colour(size, name, part):
-    figure = views.sharded_block(CONFIG, size)
-    drawn = boxes(figure, f"matrix {name}")
-    assert colors(figure, f"matrix {name}") == [rgb(rank) for rank in range(size)]
-    full = f"model.layers.0.{part}.{name}_proj.weight"
-    shape = CONFIG.weight_shapes[full]
-    left, right = min(box[0] for box in drawn), max(box[1] for box in drawn)
-    low, high = min(box[2] for box in drawn), max(box[3] for box in drawn)
-    for rank, box in enumerate(drawn):
-        axis, start, stop, owners = pieces(CONFIG, rank, size)[full]
-        along = (box[0] - left, box[1] - left) if axis == 1 else (high - box[3], high - box[2])
-        side = right - left if axis == 1 else high - low
-        assert np.allclose(np.array(along) / side, [start / shape[axis], stop / shape[axis]])
-        assert np.isclose((box[1] - box[0]) * (box[3] - box[2]), (stop - start) / shape[axis] / owners * side**2)
+def test_each_slice_is_drawn_in_proportion_in_its_owners_colour_and_in_their_order(size):
+    figure, areas = views.sharded_block(CONFIG, size), set()
+    for name, part in MATRICES.items():
+        full = f"model.layers.0.{part}.{name}_proj.weight"
+        drawn = dict(zip(colors(figure, f"matrix {name}"), boxes(figure, f"matrix {name}"), strict=True))
+        assert set(drawn) == {rgb(rank) for rank in range(size)}
+        for rank in range(size):
+            left, right, low, high = drawn[rgb(rank)]
+            axis, start, stop, _ = pieces(CONFIG, rank, size)[full]
+            rows, columns = (stop - start if cut == axis else n for cut, n in enumerate(CONFIG.weight_shapes[full]))
+            areas |= {round((right - left) / columns, 9), round((high - low) / rows, 9)}
+            if rank:
+                before = drawn[rgb(rank - 1)]
+                assert before[0] < left if axis == 1 else before[2] > low
+    assert len(areas) == 1
 
 
-def test_tokens_are_cut_among_ranks_only_with_sequence_parallelism():
-    assert len(boxes(views.sharded_block(CONFIG, 4), "mlp x")) == 1
-    assert len(boxes(views.sharded_block(CONFIG, 4, sequence_parallel=True), "mlp x")) == 4
+@pytest.mark.parametrize(("size", "overlapping"), [(2, False), (4, True), (8, True)])
+def test_only_slices_that_several_ranks_own_lie_on_each_other(size, overlapping):
+    """2 key/value heads: from 4 ranks on each is a stack of t/2 cards; query heads are cut among all."""
+    for name, expected in (("q", False), ("k", overlapping)):
+        first, second = sorted(boxes(views.sharded_block(CONFIG, size), f"matrix {name}"))[:2]
+        assert (first[1] > second[0]) == expected
+
+
+def test_tokens_are_copied_on_every_rank_without_sequence_parallelism_and_cut_with_it():
+    for sequence_parallel, whole in ((False, True), (True, False)):
+        drawn = sorted(boxes(views.sharded_block(CONFIG, 4, sequence_parallel=sequence_parallel), "mlp x"))
+        assert len(drawn) == 4
+        assert (drawn[0][3] > drawn[1][2] and drawn[0][2] < drawn[1][3]) == whole
 
 
 def test_the_text_gives_local_shapes_and_counts_2_and_2_all_reduces():
@@ -61,11 +75,9 @@ def test_the_text_gives_local_shapes_and_counts_2_and_2_all_reduces():
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 @pytest.mark.parametrize("size", [1, 8])
-def test_no_two_words_of_the_block_overlap(size, sequence_parallel):
-    words = texts(views.sharded_block(CONFIG, size, sequence_parallel=sequence_parallel))
-    for i, (one, box) in enumerate(words):
-        for other, over in words[i + 1 :]:
-            assert not box.padded(-1).overlaps(over.padded(-1)), (one, other)
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, hidden_size=1024, intermediate_size=4096)], ids=["", "4E"])
+def test_the_words_of_the_block_are_on_the_canvas_and_free_of_each_other(config, size, sequence_parallel):
+    check_text(views.sharded_block(config, size, sequence_parallel=sequence_parallel))
 
 
 def test_heads_that_do_not_divide_are_refused():
@@ -113,24 +125,53 @@ def test_kept_bytes_are_dots_on_lines_and_their_numbers_are_in_the_text():
             assert list(zip(*line.get_data(), strict=True)) == list(at.items())
 
 
+def test_a_headline_stands_above_and_the_verdict_stays_in_the_text():
+    figure = views.kept_activations(KEPT, KEPT, headline="Cut is half")
+    assert title(figure) == "Cut is half"
+    assert "counted = closed form everywhere" in repr(figure)
+
+
 def test_a_count_that_is_not_the_closed_form_is_said():
     assert "NOT the closed form" in repr(views.kept_activations(KEPT, KEPT | {"cut": {1: 64, 2: 33}}))
     with pytest.raises(ValueError, match="the same ways of keeping"):
         views.kept_activations(KEPT, {"whole": {1: 64}})
 
 
-# the widget
+# the step time
+
+
+def test_405b_on_8192_tokens_is_fastest_at_8_with_rings_and_loses_4_fifths_of_16_devices_over_the_edge():
+    """Peak 989 TFLOP/s. 4 all-reduces of 256 MiB send 2 · 7/8 of it at 450 GB/s, or 2 · 15/16 at 50."""
+    rows = {row.split()[0]: row.split() for row in repr(views.tensor()).splitlines()[2:]}
+    n = 8192 * 16384 * 2
+    inside, across = (
+        4 * (2 * n * (t - 1) / t / bandwidth + 2 * (t - 1) * latency)
+        for t, bandwidth, latency in ((8, 450e9, 3.4e-6), (16, 50e9, 9.6e-6))
+    )
+    assert rows["8"][3:5] == [f"{1e3 * inside:.2f}", "ms"]
+    assert abs(float(rows["16"][3]) - 1e3 * across) < 0.2  # and the gradients of shared key/value heads
+    assert repr(views.tensor()).startswith("Llama 3 405B, 8192 tokens, DGX H100: with rings, t = 8 is fastest")
+    assert rows["16"][7] == "20%"
+
+
+@pytest.mark.parametrize(("node", "bars"), [(4, 9), (8, 8), (16, 7), (32, 6)])
+def test_bars_over_the_edge_stand_twice_and_all_add_computing_and_sending(node, bars):
+    figure = views.tensor(ranks_per_node=node)
+    computing, sending = boxes(figure, "computing"), boxes(figure, "sending")
+    assert len(computing) == len(sending) == bars
+    assert [low[3] for low in computing] == [high[2] for high in sending]
+    assert len(artists(figure, "edge")) == (node < 32)
+    check_text(figure)
+
+
+def test_an_unknown_model_is_refused():
+    with pytest.raises(ValueError, match="model='GPT': choose from Llama 3 8B"):
+        views.tensor("GPT")
 
 
 def test_all_corners_of_the_sliders_draw():
     controls = views.explore_tensor().controls
-    ends = {name: (control.options[0][1], control.options[-1][1]) for name, control in controls.items()}
-    for corner in range(2**5):
-        values = {name: ends[name][corner >> i & 1] for i, name in enumerate(("t", "H", "G", "E", "S"))}
-        assert repr(views.tensor(**values, sequence_parallel=bool(corner & 1))).startswith(f"t = {values['t']}, ")
-
-
-def test_the_table_of_the_default_has_128_mib_sent_at_t_2_and_half_the_compute():
-    """4 all-reduces of 1 · 4096 · 4096 · 2 bytes = 32 MiB, each sending 2 · 1/2 of it."""
-    rows = repr(views.tensor()).splitlines()
-    assert rows[3].split() == ["2", "9.36", "ms", "475", "µs", "128", "MiB", "336", "MiB"]
+    ends = [(control.options[0][1], control.options[-1][1]) for control in controls.values()]
+    for values in product(*ends):
+        chosen = dict(zip(controls, values, strict=True))
+        assert repr(views.tensor(**chosen)).startswith(f"{chosen['model']}, {chosen['S']} tokens, ")

@@ -15,7 +15,7 @@ from parlab.views.all_reduce.clock import all_reduce_time
 from parlab.views.drawing.picture import png
 from parlab.views.timelines import exchange
 from parlab.views.widgets.explorer import BANDWIDTHS, LATENCIES, Explorer, steps
-from parlab.world import DGX_H100, Device, Link
+from parlab.world import DGX_A100, Device, Link
 from tests.views.drawn import artists, boxes, title
 
 EXPLORERS = {
@@ -47,7 +47,7 @@ def test_every_value_of_every_control_changes_the_picture(name, control):
     [
         (views.explore_two_ranks, views.two_ranks, {"nbytes": 2**20, "latency": 5e-5, "order": list(views.ORDERS)[1]}),
         (views.explore_collectives, views.collectives, {"nodes": 4, "ranks_per_node": 3, "algorithm": "hierarchical"}),
-        (views.explore_tensor, views.tensor, {"t": 8, "cluster": DGX_H100, "sequence_parallel": True}),
+        (views.explore_tensor, views.tensor, {"S": 1024, "cluster": DGX_A100, "ranks_per_node": 32}),
         (views.explore_zero, views.zero, {"params": 70e9, "N": 512, "stage": 3, "offload": True}),
     ],
 )

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from parlab import Cluster, views
+from parlab import views
 from parlab.nn.llama import LlamaConfig
 from parlab.zero import tokens_to_hide_a_gather
 from tests.views.drawn import artists, title
@@ -56,15 +56,6 @@ def test_the_dotted_line_is_at_75_tokens_and_attention_hides_the_rest_from_69_on
     assert line.get_xdata()[0] == tokens_to_hide_a_gather(1e11, 1e9, 4) == 75
     assert title(figure).endswith(f"hidden from {math.ceil(GATHER / FORWARD)} tokens a rank on")
     assert math.ceil(GATHER / FORWARD) == 69
-
-
-def test_on_another_cluster_the_same_runs_are_timed_again():
-    twice = views.gather_overlap(RUNS, CONFIG, S, cluster=Cluster.uniform(0, 2e9, flops=1e11))
-    assert points(twice, 0) == {S * rows: 3 * GATHER / 2 for rows in ROWS}
-    late = views.gather_overlap(RUNS, CONFIG, S, cluster=Cluster.uniform(1e-6, 1e9, flops=1e11))
-    assert points(late, 0) == {S * rows: 3 * GATHER + 9 * 10**6 for rows in ROWS}
-    for figure in (twice, late):
-        assert repr(figure).endswith("measured = formula at every point: True")
 
 
 def test_runs_that_reduce_more_than_the_formula_knows_are_not_on_it():

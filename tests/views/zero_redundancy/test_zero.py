@@ -6,38 +6,24 @@ import pytest
 
 from parlab import Cluster, run, views
 from parlab.views.drawing.picture import png
-from parlab.zero import ShardMap, cut, elements_sent, model_state_bytes
+from parlab.zero import model_state_bytes
 from tests.views.drawn import check_refused, check_text
 from tests.views.zero_redundancy.zero_runs import CONFIG, PSI, WEIGHTS, S, stages, step
 
 STAGES = stages()
 MICROBATCHES = {f"stage {s}, 4 microbatches": step(s, rows=4, microbatches=4) for s in range(4)}
-SENT = {f"stage {s}": elements_sent(PSI, 4, s) for s in range(4)}
-SENT_4 = {f"stage {s}, 4 microbatches": elements_sent(PSI, 4, s, microbatches=4) for s in range(4)}
 LEVELS = {f"stage {s}": model_state_bytes(PSI, 4, s) for s in range(4)}
 OVERLAP = {prefetch: {S * rows: step(3, rows=rows, prefetch=prefetch) for rows in (1, 8)} for prefetch in (0, 1)}
 
 
-def owned(ranks, blocks=5):
-    names = ["embedding", *(f"layers.{number}" for number in range(blocks - 2)), "head"]
-    return dict(zip(names, cut([153, *[431] * (blocks - 2), 160], ranks), strict=True))
-
-
 FIGURES = {
-    **{f"owners of {ranks}": (lambda ranks=ranks: views.shard_owners(owned(ranks))) for ranks in (1, 4, 8, 16, 64)},
-    "owners of 32 blocks": lambda: views.shard_owners(owned(4, 32)),
-    "owners of whole blocks": lambda: views.shard_owners(ShardMap.contiguous(10, 3)),
     "memory of one": lambda: views.step_memory({"stage 3": STAGES["stage 3"]}, formula={"stage 3": LEVELS["stage 3"]}),
     "memory of two": lambda: views.step_memory({name: STAGES[name] for name in ("stage 1", "stage 2")}),
     "memory of four": lambda: views.step_memory(STAGES, formula=LEVELS),
     "memory of microbatches": lambda: views.step_memory(MICROBATCHES),
     "memory of five": lambda: views.step_memory(STAGES | {"a long name " * 9: step(3)}),
     "memory of nothing": lambda: views.step_memory({"nothing": run(lambda comm: None, 2)}),
-    **{f"state on {N}": (lambda N=N: views.model_state_memory(7.5e9, N)) for N in (1, 64)},
-    "state of runs": lambda: views.model_state_memory(PSI, 4, measured={s: step(s) for s in range(4)}),
-    "state of one": lambda: views.model_state_memory(1, 4),
-    "traffic of four": lambda: views.zero_traffic(STAGES, SENT, PSI),
-    "traffic of eight": lambda: views.zero_traffic(STAGES | MICROBATCHES, SENT | SENT_4, PSI),
+    "state of runs": lambda: views.zero(7.5e9, 4, 3, measured={s: step(s) for s in range(4)}, measured_params=PSI),
     "overlap": lambda: views.gather_overlap(OVERLAP, CONFIG, S),
     "overlap of short ones": lambda: views.gather_overlap({1: {8: OVERLAP[1][8]}}, CONFIG, S),
     **{
@@ -56,7 +42,7 @@ def test_all_text_is_on_the_canvas_large_enough_and_free_of_other_text(name):
     check_text(FIGURES[name]())
 
 
-@pytest.mark.parametrize("name", ["owners of 4", "memory of four", "state of runs", "traffic of eight", "overlap"])
+@pytest.mark.parametrize("name", ["memory of four", "state of runs", "overlap"])
 def test_drawn_twice_gives_the_same_pixels(name):
     assert png(FIGURES[name]()) == png(FIGURES[name]())
 
@@ -70,45 +56,22 @@ THREE = step(3, size=3)
 DONE = STAGES["stage 3"]
 
 REFUSED = [
-    (lambda: views.shard_owners({}), "owned={}", "at least one"),
-    (lambda: views.shard_owners([4, 3, 3]), "owned=[4, 3, 3]", "for each block"),
-    (lambda: views.shard_owners({"a": []}), "owned['a']=[]", "one for each rank"),
-    (lambda: views.shard_owners({"a": 4}), "owned['a']=4", "a list of elements"),
-    (lambda: views.shard_owners({"a": [1.5]}), "owned['a']=1.5", "whole number"),
-    (lambda: views.shard_owners({"a": [4, -1]}), "owned['a']=-1", "at least 0"),
-    (lambda: views.shard_owners({"a": [1, 1], "b": [1]}), "[1, 2] ranks", "the same number"),
-    (lambda: views.shard_owners(ShardMap([], 2)), "owned={}", "at least one"),
     (lambda: views.step_memory({}), "runs={}", "at least one"),
     (lambda: views.step_memory(DONE), "runs=Run", "{name: run}"),
     (lambda: views.step_memory({"one": 3}), "runs['one']=3", "what run() or simulate() returned"),
     (lambda: views.step_memory({"one": DONE, "three": THREE}), "[3, 4] ranks", "the same number"),
-    (lambda: views.step_memory({"one": DONE}, rank=4), "rank=4", "0 to 3"),
-    (lambda: views.step_memory({"one": DONE}, rank=[0, 1]), "rank=[0, 1]", "whole number"),
     (lambda: views.step_memory({"one": DONE}, formula={"two": 3}), "formula['two']=3", "the runs are one"),
     (lambda: views.step_memory({"one": DONE}, formula={"one": "4Ψ"}), "formula['one']='4Ψ'", "must be a number"),
     (lambda: views.step_memory({"one": DONE}, formula=16), "formula=16", "{name: bytes}"),
-    (lambda: views.model_state_memory(-1, 4), "num_params=-1", "at least 0"),
-    (lambda: views.model_state_memory(0, 4), "num_params=0", "has parameters"),
-    (lambda: views.model_state_memory(7.5e9, 0), "ranks=0", "at least 1"),
-    (lambda: views.model_state_memory(7.5e9, 4, state=16), "state=16", "StateBytes"),
-    (lambda: views.model_state_memory(7.5e9, 4, measured=DONE), "measured=Run", "{stage: run}"),
-    (lambda: views.model_state_memory(7.5e9, 4, measured={4: DONE}), "4 is no stage", "0, 1, 2 and 3"),
-    (lambda: views.model_state_memory(7.5e9, 4, measured={3: 5}), "measured[3]=5", "what run()"),
-    (lambda: views.model_state_memory(7.5e9, 4, measured={3: THREE}), "3 ranks", "ranks=4"),
+    (lambda: views.zero(7.5e9, 4, measured=DONE), "measured=Run", "{stage: run}"),
+    (lambda: views.zero(7.5e9, 4, measured={4: DONE}), "4 is no stage", "0, 1, 2 and 3"),
+    (lambda: views.zero(7.5e9, 4, measured={3: 5}), "measured[3]=5", "what run()"),
+    (lambda: views.zero(7.5e9, 4, measured={3: THREE}), "3 ranks", "ranks=4"),
     (
-        lambda: views.model_state_memory(7.5e9, 4, measured={3: DONE}, measured_params=-1),
+        lambda: views.zero(7.5e9, 4, measured={3: DONE}, measured_params=-1),
         "measured_params=-1",
         "greater than 0",
     ),
-    (lambda: views.zero_traffic({}, {}, 1), "runs={}", "at least one"),
-    (lambda: views.zero_traffic({"a": 3}, {"a": 3}, 1), "runs['a']=3", "what run()"),
-    (lambda: views.zero_traffic({"a": ONE}, {"a": 0}, PSI), "[1] ranks", "2 or more"),
-    (lambda: views.zero_traffic({"a": DONE, "b": THREE}, {"a": 0, "b": 0}, PSI), "[3, 4] ranks", "the same number"),
-    (lambda: views.zero_traffic({"a": DONE}, {"b": 3}, PSI), "formula={'b': 3}", "for a"),
-    (lambda: views.zero_traffic({"a": DONE}, {"a": "3Ψ"}, PSI), "formula['a']='3Ψ'", "whole number"),
-    (lambda: views.zero_traffic({"a": DONE}, {"a": -3}, PSI), "formula['a']=-3", "at least 0"),
-    (lambda: views.zero_traffic({"a": DONE}, {"a": 3}, 0), "num_params=0", "at least 1"),
-    (lambda: views.zero_traffic({"a": DONE}, {"a": 3}, PSI, itemsize=0), "itemsize=0", "at least 1"),
     (lambda: views.gather_overlap({}, CONFIG, S), "[] ranks", "2 or more"),
     (lambda: views.gather_overlap({1: DONE}, CONFIG, S), "runs={1: Run", "{prefetch: {tokens a rank: run}}"),
     (lambda: views.gather_overlap({-1: {16: DONE}}, CONFIG, S), "prefetch -1", "knows 0 and 1"),
@@ -117,10 +80,8 @@ REFUSED = [
     (lambda: views.gather_overlap({1: {16: ONE}}, CONFIG, S), "[1] ranks", "2 or more"),
     (lambda: views.gather_overlap({1: {16: DONE}}, 4, S), "config=4", "a LlamaConfig"),
     (lambda: views.gather_overlap({1: {16: DONE}}, CONFIG, 0), "S=0", "at least 1"),
-    (lambda: views.gather_overlap({1: {16: DONE}}, CONFIG, S, itemsize=0), "itemsize=0", "at least 1"),
-    (lambda: views.gather_overlap({1: {16: DONE}}, CONFIG, S, cluster="fast"), "cluster='fast'", "a Cluster"),
     (
-        lambda: views.gather_overlap({1: {16: DONE}}, CONFIG, S, cluster=Cluster.uniform(0, math.inf)),
+        lambda: views.gather_overlap({1: {16: step(3, cluster=Cluster.uniform(0, math.inf))}}, CONFIG, S),
         "cluster=uniform",
         "finite bandwidth",
     ),

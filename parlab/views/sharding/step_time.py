@@ -1,0 +1,148 @@
+"""How far tensor parallelism pays: the time of a block against t, inside a node and over its edge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from matplotlib.axes import Axes
+
+from parlab.nn.llama import LlamaConfig
+from parlab.tensor import Time, block_time
+from parlab.views.drawing import marks, theme
+from parlab.views.drawing.lanes import legend_of
+from parlab.views.drawing.picture import Picture, framed, title
+from parlab.views.widgets.explorer import Explorer, choice, steps
+from parlab.world import DGX_A100, DGX_H100, Cluster
+from parlab.world.units import format_time
+
+MODELS = {  # E, H, M; G is 8. Source: Grattafiori et al. 2024, "The Llama 3 herd of models", table 3
+    "Llama 3 8B": (4096, 32, 14336),
+    "Llama 3 70B": (8192, 64, 28672),
+    "Llama 3 405B": (16384, 128, 53248),
+}
+SIZES = (1, 2, 4, 8, 16, 32)
+ITEMSIZE = 2  # bytes of an element: 16 bits
+HEIGHT, LEFT, TOP, BOTTOM = 4.4, 0.5, 0.85, 0.65  # inches
+COMPUTE, MESSAGES = theme.KINDS["compute"].color, theme.KINDS["send"].color
+
+
+def tensor(
+    model: str = "Llama 3 405B", S: int = 8192, cluster: Cluster = DGX_H100, ranks_per_node: int | None = None
+) -> Picture:
+    """Draw how long t ranks take for one block of a Llama, forward and backward: what `explore_tensor` shows.
+
+    One sequence, 16-bit numbers, no sequence parallelism. From closed forms, which tests hold to runs, on the simulated
+    clock: products at the device's peak, computing and sending one after the other. Over the edge of a node one bar has
+    ring all-reduces, the other hierarchical ones. Efficiency is what one rank would need, over what t together take.
+
+    Args:
+        model: one of `MODELS`.
+        S: tokens.
+        cluster: the hardware.
+        ranks_per_node: of it, to move the edge; None: the cluster's.
+
+    Raises:
+        ValueError: an unknown model.
+
+    >>> tensor("Llama 3 8B", S=1024)
+    Llama 3 8B, 1024 tokens, DGX H100: with rings, t = 8 is fastest
+      t   computing     sending        both  efficiency  hierarchical  efficiency
+      1     1.39 ms         0 s     1.39 ms        100%
+      2      693 µs      102 µs      794 µs         87%
+      4      346 µs      193 µs      540 µs         64%
+      8      173 µs      321 µs      494 µs         35%
+     16     89.8 µs     2.43 ms     2.52 ms          3%        590 µs         15%
+     32     48.2 µs     3.73 ms     3.78 ms          1%        773 µs          6%
+    """
+    if model not in MODELS:
+        raise ValueError(f"model={model!r}: choose from {', '.join(MODELS)}")
+    cluster = replace(cluster, ranks_per_node=ranks_per_node or cluster.ranks_per_node)
+    E, H, M = MODELS[model]
+    config = LlamaConfig(
+        vocab_size=1024,
+        hidden_size=E,
+        intermediate_size=M,
+        num_hidden_layers=1,
+        num_attention_heads=H,
+        num_key_value_heads=8,
+    )
+    ring, hierarchical = (
+        {t: _both_ways(config, S, t, cluster, algorithm) for t in SIZES} for algorithm in ("ring", "hierarchical")
+    )
+    fastest = min(SIZES, key=lambda t: sum(ring[t]))
+    headline = f"{model}, {S} tokens, {cluster.name}: with rings, t = {fastest} is fastest"
+    figure = Picture(_table(headline, ring, hierarchical), theme.WIDTH, HEIGHT)
+    box = LEFT / theme.WIDTH, BOTTOM / HEIGHT, 1 - (LEFT + 0.3) / theme.WIDTH, 1 - (TOP + BOTTOM) / HEIGHT
+    _draw(framed(figure, box), ring, hierarchical, cluster)
+    legend_of(figure, [(COMPUTE, "computing", ""), (MESSAGES, "sending", "")])
+    title(figure, headline)
+    return figure
+
+
+def _both_ways(config: LlamaConfig, S: int, size: int, cluster: Cluster, algorithm: str) -> Time:
+    """Picoseconds of computing and of sending, forward and backward, of a block on one of `size` ranks."""
+    passes = [
+        block_time(config, 1, S, size, ITEMSIZE, cluster, backward=backward, algorithm=algorithm)
+        for backward in (False, True)
+    ]
+    return Time(*map(sum, zip(*passes, strict=True)))
+
+
+def _table(headline: str, ring: dict[int, Time], hierarchical: dict[int, Time]) -> str:
+    names = ("computing", "sending", "both")
+    lines = [
+        headline,
+        f"{'t':>3}" + "".join(f"{name:>12}" for name in names) + "  efficiency  hierarchical  efficiency",
+    ]
+    for t, (compute, messages) in ring.items():
+        times = "".join(f"{format_time(time):>12}" for time in (compute, messages, compute + messages))
+        row = f"{t:>3}{times}{_efficiency(ring, t):>12}"
+        if hierarchical[t] != ring[t]:
+            row += f"{format_time(sum(hierarchical[t])):>14}{_efficiency(hierarchical, t):>12}"
+        lines.append(row)
+    return "\n".join(lines)
+
+
+def _efficiency(times: dict[int, Time], t: int) -> str:
+    return f"{sum(times[1]) / (t * sum(times[t])):.0%}"
+
+
+def _draw(axes: Axes, ring: dict[int, Time], hierarchical: dict[int, Time], cluster: Cluster) -> None:
+    """A bar for each t, and one more over the edge."""
+    bars = [
+        (t, name if t > cluster.ranks_per_node else "", times)
+        for t in SIZES
+        for name, times in (("ring", ring), ("hierarchical", hierarchical))
+        if name == "ring" or t > cluster.ranks_per_node
+    ]
+    left, right = ([place + side for place in range(len(bars))] for side in (-0.36, 0.36))
+    compute, both = [times[t].compute for t, _, times in bars], [sum(times[t]) for t, _, times in bars]
+    axes.set_xlim(-0.6, len(bars) - 0.4)
+    axes.set_ylim(0, 1.15 * max(both))
+    marks.rectangles(axes, "computing", left, right, [0] * len(bars), compute, [COMPUTE] * len(bars))
+    marks.rectangles(axes, "sending", left, right, compute, both, [MESSAGES] * len(bars))
+    for place, (t, _, times) in enumerate(bars):
+        words = f"{format_time(both[place])}\n{_efficiency(times, t)} efficient"
+        _word(axes, place, both[place] + 0.02 * max(both), words, va="bottom", ha="center")
+    inside = sum(not name for _, name, _ in bars)
+    if inside < len(bars):
+        axes.axvline(inside - 0.5, color=theme.INK, linewidth=1.4, linestyle="dashed", gid="edge")
+        _word(axes, inside - 0.44, 1.13 * max(both), f"more than one node of {cluster.ranks_per_node}", va="top")
+    axes.set_xticks(range(len(bars)), [f"t = {t}\n{name}".rstrip() for t, name, _ in bars])
+    axes.set_yticks([])
+    axes.set_ylabel("time of a block", size=theme.TEXT, color=theme.INK)
+
+
+def _word(axes: Axes, x: float, y: float, text: str, **place: str) -> None:
+    axes.text(x, y, text, size=theme.SMALL, color=theme.INK, **place)
+
+
+def explore_tensor() -> Explorer:
+    """Sliders for `tensor`: the model, the tokens, the cluster, and how many ranks share a node."""
+    controls = {
+        "model": choice("model", [(name, name) for name in MODELS], "Llama 3 405B"),
+        "S": steps("tokens S", [(str(n), n) for n in (512, 1024, 2048, 4096, 8192, 16384, 65536)], 8192),
+        "cluster": choice("cluster", [(cluster.name, cluster) for cluster in (DGX_A100, DGX_H100)], DGX_H100),
+        "ranks_per_node": steps("ranks of a node", [(str(n), n) for n in (4, 8, 16, 32)], 8),
+    }
+    return Explorer("explore_tensor", controls, tensor)
