@@ -31,11 +31,11 @@ def packed_ring(documents: Sequence[int], size: int = 4, layout: str = "contiguo
         ValueError: too many, or documents that the layout cannot deal out.
 
     >>> packed_ring([0, 2, 8, 12], 4)
-    K/V make 4 of 12 hops, the slowest rank has 1.24 × the mean work
-    rank 0: 6 pairs, its K/V make 2 hops
+    K/V make 4 of 12 hops, the slowest rank has 1.41 × the mean work
+    rank 0: 4 pairs, its K/V make 2 hops
     rank 1: 9 pairs, its K/V make 1 hop
-    rank 2: 9 pairs, its K/V make 1 hop
-    rank 3: 6 pairs, its K/V make 0 hops
+    rank 2: 12 pairs, its K/V make 1 hop
+    rank 3: 9 pairs, its K/V make 0 hops
     """
     checked_number("size", size, MOST_RANKS)
     S = documents[-1] if len(documents) else 0
