@@ -30,7 +30,7 @@ def interleaving(p: int = 4, m: int = 8, backward: float = 2) -> Picture:
         raise ValueError(f"m={m}: must be a multiple of p={p}, because chunks take microbatches in groups of p")
     amount("backward", backward)
     idle = {chunks: [_idle_percent(p, m, chunks, backward, c) for c in TRANSFERS] for chunks in CHUNKS}
-    best = [min(CHUNKS, key=lambda chunks, at=at: idle[chunks][at]) for at in range(len(TRANSFERS))]
+    best = [min((percents[at], v) for v, percents in idle.items())[1] for at in range(len(TRANSFERS))]
     changes = [(c, one, other) for c, (one, other) in zip(TRANSFERS[1:], pairwise(best), strict=True) if one != other]
     until = [f"v = {one} is best below c = {c:.2g}" for c, one, _ in changes]
     headline = "; ".join([*until, f"v = {best[-1]} " + ("from there on" if changes else "is best for all of these")])
