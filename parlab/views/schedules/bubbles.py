@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from parlab.arguments import whole
 from parlab.pipeline import Costs, Schedule, gpipe, interleaved_one_f_one_b, one_f_one_b, simulate, zb_h1, zb_h2
 from parlab.views.drawing import theme
-from parlab.views.drawing.picture import Picture, framed, title
+from parlab.views.drawing.picture import Picture, framed, line_legend, title
 
 HEIGHT = 4.4  # inches
 PER_RANK = (1, 2, 3, 4, 6, 8, 16)  # microbatches a rank
@@ -79,15 +78,16 @@ def bubble_and_memory(p: int) -> Picture:
     left, right = (framed(figure, (x / 10, 0.14, 4.1 / 10, 0.62)) for x in (0.75, 5.6))
     same = True
     for name, curve in CURVES.items():
-        ran = [simulate(curve.make(p, m), _costs(curve.chunks)) for m in across]
+        ran = [simulate(curve.make(p, m), Costs(*[1 / curve.chunks] * 3)) for m in across]
         idle = [100 * one.bubble_fraction("longest_stage") for one in ran]
         kept = [one.peak_activations[0] / curve.chunks for one in ran]
         formula = [_idle_percent(curve, p, m) for m in across]
         formula_kept = [curve.kept(p, m) for m in across]
         both = zip(idle, formula, strict=True)
         same &= kept == formula_kept and all(abs(i - f) < 1e-9 for i, f in both if not math.isnan(f))
-        _draw(left, across, formula, idle, curve)
-        _draw(right, across, formula_kept, kept, curve)
+        for axes, closed, measured in ((left, formula, idle), (right, formula_kept, kept)):
+            axes.plot(across, closed, color=curve.color, linestyle=curve.dashes, linewidth=1.8)
+            axes.plot(across, measured, markeredgecolor=theme.PAPER, zorder=3, **_dots(curve))
         cells = "  ".join(f"{x}: {i:.1f}, {k:g}" for x, i, k in zip(across, idle, kept, strict=True))
         lines.append(f"{name:<27}{cells}")
     lines.append(f"closed form = simulated: {same}")
@@ -97,7 +97,7 @@ def bubble_and_memory(p: int) -> Picture:
     right.set_yscale("log", base=2)
     right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     title(figure, f"More microbatches, less bubble; only GPipe's memory keeps growing (p = {p}, F = I = W)")
-    _legend(figure, list(CURVES.values()))
+    line_legend(figure, [(name, _dots(curve)) for name, curve in CURVES.items()])
     return figure
 
 
@@ -106,13 +106,8 @@ def _idle_percent(curve: Curve, p: int, m: int) -> float:
     return 100 * curve.idle(p) / (3 * m + curve.idle(p)) if m >= curve.holds_from(p) else math.nan
 
 
-def _costs(chunks: int) -> Costs:
-    return Costs(1 / chunks, 1 / chunks, 1 / chunks)
-
-
-def _draw(axes: Axes, across: list[int], formula: list[float], measured: list[float], curve: Curve) -> None:
-    axes.plot(across, formula, color=curve.color, linestyle=curve.dashes, linewidth=1.8)
-    axes.plot(across, measured, curve.marker, color=curve.color, markersize=6.5, markeredgecolor=theme.PAPER, zorder=3)
+def _dots(curve: Curve) -> dict[str, Any]:
+    return {"color": curve.color, "linestyle": "None", "marker": curve.marker, "markersize": 6.5}
 
 
 def _name_axes(axes: Axes, label: str, across: list[int]) -> None:
@@ -125,12 +120,3 @@ def _name_axes(axes: Axes, label: str, across: list[int]) -> None:
     axes.margins(y=0.08)
     axes.set_xlabel("microbatches m", size=theme.TEXT, color=theme.INK)
     axes.set_title(label, size=theme.TEXT, color=theme.INK, loc="left")
-
-
-def _legend(figure: Picture, curves: list[Curve]) -> None:
-    lines = [
-        Line2D([], [], color=c.color, linestyle=c.dashes, marker=c.marker, markeredgecolor=theme.PAPER, linewidth=1.8)
-        for c in curves
-    ]
-    where = {"loc": "upper left", "bbox_to_anchor": (0.005, 1 - 0.38 / HEIGHT), "ncols": len(curves), "frameon": False}
-    figure.legend(lines, [c.name for c in curves], fontsize=theme.SMALL, handlelength=3, **where)

@@ -68,7 +68,6 @@ def schedule(
 
 def compare_schedules(
     schedules: Sequence[Schedule | ScheduleTimeline],
-    costs: Costs | None = None,
     *,
     memory: bool = True,
     headline: str | None = None,
@@ -76,8 +75,7 @@ def compare_schedules(
     """Draw schedules below each other, on one clock and one scale of memory.
 
     Args:
-        schedules: schedules that can run, or what `simulate` returned.
-        costs: of the schedules; None: F, I and W take 1 each, transfers nothing.
+        schedules: schedules that can run (F, I and W then take 1 each, transfers nothing), or what `simulate` returned.
         memory: draw the activations kept on every rank, counted in chunks.
         headline: what stands above; None: how many.
 
@@ -86,7 +84,7 @@ def compare_schedules(
     """
     if not schedules:
         raise ValueError("schedules: give at least one")
-    shown = [simulated(f"schedules[{number}]", one, costs) for number, one in enumerate(schedules)]
+    shown = [simulated(f"schedules[{number}]", one, None) for number, one in enumerate(schedules)]
     each = [2.2 * LINE + panel_height(one.size, memory) for one in shown]
     figure = Picture("\n".join(map(describe, shown)), theme.WIDTH, TOP - LINE + sum(each) + BOTTOM)
     end = max(one.makespan for one in shown)
