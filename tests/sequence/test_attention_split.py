@@ -9,6 +9,7 @@ import array_api_strict
 import numpy as np
 import pytest
 
+from parlab import sequence
 from parlab.arrays import asarray
 from parlab.sequence import split_by_attention, split_equal
 from tests.sequence.maps import blocks, random_maps, weight_cut
@@ -126,3 +127,14 @@ def test_array_api_strict_cuts_where_numpy_cuts():
 def test_bad_input_is_refused(weights, how, text):
     with pytest.raises(ValueError, match=re.escape(text)):
         split_by_attention(weights, **({"ranks": 2} | how))
+
+
+def test_the_weight_cut_is_the_sum_over_pairs_in_the_mean_over_heads_whatever_the_overlap():
+    draw = np.random.default_rng(8)
+    for _ in range(50):
+        S, H = int(draw.integers(2, 12)), int(draw.integers(1, 4))
+        weights = random_maps(draw, H, S, bool(draw.integers(2)))
+        chunks = split_equal(S, limit=3, overlap=int(draw.integers(2)))
+        assert sequence.weight_cut(weights, chunks) == pytest.approx(
+            weight_cut(weights, stops_of(chunks)) / H, abs=1e-12
+        )
