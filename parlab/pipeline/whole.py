@@ -41,12 +41,13 @@ def step_of_ranks(
     Raises:
         ValueError: microbatches that do not divide B, fewer layers than stages, or see `run_schedule`.
 
+    >>> from parlab import arrays
     >>> from parlab.nn.llama import Llama
     >>> from parlab.nn.config import LlamaConfig
     >>> from parlab.pipeline import one_f_one_b
     >>> config = LlamaConfig(vocab_size=5, hidden_size=4, intermediate_size=8, num_hidden_layers=2,
     ...                      num_attention_heads=1)
-    >>> model, tokens = Llama.random(config, dtype="float64"), parlab.arrays.generator(1).integers(5, size=(4, 3))
+    >>> model, tokens = Llama.random(config, dtype="float64"), arrays.generator(1).integers(5, size=(4, 3))
     >>> step = step_of_ranks(one_f_one_b(p=2, m=4), model, tokens, tokens)
     >>> abs(step.loss - model.loss_and_gradients(tokens, tokens)[0]) < 1e-12
     True
