@@ -77,7 +77,7 @@ def _draw_heads(random: np.random.Generator, size: int) -> Heads:
 HEADS = Exercise(
     "03.heads",
     "heads(rank, size, H, G)",
-    [Heads(2, 4, 4), Heads(1, 4, 2), Heads(4, 8, 2), Heads(2, 6, 3), Heads(3, 4, 2), Heads(8, 32, 8), Heads(12, 32, 8)],
+    [Heads(2, 4, 4), Heads(1, 4, 2), Heads(2, 6, 3), Heads(3, 4, 2), Heads(4, 8, 2), Heads(8, 32, 8), Heads(12, 32, 8)],
     _heads,
     _draw_heads,
     solved_by=("parlab.sequence.heads.head_shares",),
@@ -126,6 +126,7 @@ HOPS = Exercise(
         Packed(2, (0, 1, 4)),
         Packed(4, (0, 2, 8, 12)),
         Packed(4, (0, 6, 38, 64)),
+        Packed(7, (0, 9, 30, 35)),
     ],
     _hops,
     _draw_packed,
@@ -187,7 +188,14 @@ def _draw_boundaries(random: np.random.Generator, size: int) -> Boundaries:
 CUTS = Exercise(
     "03.cuts",
     "cuts(crossing, ranks, shortest)",
-    [Boundaries(2, 8, 2), Boundaries(1, 5, 1), Boundaries(2, 12, 5), Boundaries(3, 12, 2), Boundaries(4, 60, 8)],
+    [
+        Boundaries(2, 8, 2),
+        Boundaries(1, 5, 1),
+        Boundaries(2, 12, 5),
+        Boundaries(3, 12, 2),
+        Boundaries(4, 60, 8),
+        Boundaries(7, 70, 5),
+    ],
     _cuts,
     _draw_boundaries,
 )

@@ -85,7 +85,7 @@ def _computing(done: Run, cluster: Cluster) -> float:
 def explore_ring_overlap() -> Explorer:
     """Sliders for `ring_overlap`; the bandwidth only changes the clock, no rank runs again."""
     controls = {
-        "size": steps("ranks", [(str(n), n) for n in (2, 4, 8)], 4),
+        "size": steps("ranks", [(str(n), n) for n in (2, 3, 4, 8)], 4),
         "kv_heads": steps("K/V heads, of 4", [(str(g), g) for g in (1, 2, 4)], 4),
         "bandwidth": steps("bandwidth", [(f"{gb} GB/s", gb * 1e9) for gb in (10, 20, 50, 100, 200)], 50e9),
     }

@@ -65,8 +65,8 @@ def _idle_percent(p: int, m: int, chunks: int, backward: float, transfer: float)
 def explore_interleaving() -> Explorer:
     """Sliders for `interleaving`: ranks, microbatches a rank, and what a backward takes."""
     controls = {
-        "p": steps("ranks p", [(str(n), n) for n in (2, 4, 8)], 4),
-        "k": steps("microbatches m", [(f"{k} p", k) for k in (1, 2, 4)], 2),
+        "p": steps("ranks p", [(str(n), n) for n in (2, 4, 6, 8)], 4),
+        "k": steps("microbatches m", [(f"{k} p", k) for k in (1, 2, 3, 4)], 2),
         "backward": steps("backward B", [(f"{b:g} F", b) for b in (1, 1.5, 2, 3)], 2),
     }
     return Explorer("explore_interleaving", controls, lambda p, k, backward: interleaving(p, k * p, backward))
