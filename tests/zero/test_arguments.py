@@ -298,6 +298,8 @@ def test_the_table_has_a_row_for_every_argument_of_every_public_function():
     free = {
         *("self", "cls", "comm"),  # only a run makes one
         *("keep_after_forward", "overflow"),  # anything is true or false
+        "options",  # handed on to `Zero` or `DataParallel`, whose rows stand here
+        "batches",  # pairs for the model, which checks them
         *("skipped", "norm", "loss_scale"),  # of a StepResult, which is an answer
     }
     classes = (Zero, DataParallel, Replica, ShardMap, StateBytes, LossScale, Offload)
