@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from parlab.arguments import amount, checked_axis, checked_rank, positive, text, whole
 from parlab.arrays import Array
 from parlab.world import values
-
-__all__ = ["amount", "checked_axis", "checked_rank", "one_array", "positive", "text", "whole"]
 
 
 def one_array(x: Any) -> Array:

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from parlab.world.arguments import amount, positive, text, whole
+from parlab.arguments import amount, positive, text, whole
 
 PICOSECONDS = 10**12  # in a second
 MOST_SECONDS = 1e18  # of one message or computation: older than the universe, and far from where floats end

@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from parlab.arguments import amount, checked_axis, checked_rank, text, whole
 from parlab.arrays import Array, namespace
 from parlab.world import collectives, values
-from parlab.world.arguments import amount, checked_axis, checked_rank, one_array, text, whole
+from parlab.world.arguments import one_array
 from parlab.world.cluster import MOST_SECONDS
 from parlab.world.collectives import checked
 from parlab.world.collectives.checked import Collective

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from parlab import arrays
+from parlab.arguments import whole
 from parlab.world import values
-from parlab.world.arguments import whole
 from parlab.world.cluster import CLASSROOM, Cluster
 from parlab.world.comm import Comm
 from parlab.world.errors import WorldError

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from parlab.world.arguments import whole
+from parlab.arguments import whole
 from parlab.world.units import format_bytes, format_time
 
 

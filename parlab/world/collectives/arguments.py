@@ -6,8 +6,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from parlab.arguments import whole
 from parlab.arrays import Array, is_array
-from parlab.world.arguments import whole
 from parlab.world.collectives.common import cut
 from parlab.world.collectives.doubling import power_of_two_below
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from parlab.arguments import checked_axis
 from parlab.arrays import Array
-from parlab.world.arguments import checked_axis
 from parlab.world.collectives import chosen, combiner, shaped
 from parlab.world.collectives.arguments import (
     check_out,
