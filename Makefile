@@ -38,7 +38,7 @@ notebooks: $(VENV)/lab.stamp     ## Run every notebook again, store its outputs,
 
 constraints: $(BIN)/python       ## Pin the newest versions that fit together, for every platform and Python.
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra lab --extra test --extra mpi --extra mutants --upgrade --quiet \
+	$(BIN)/uv pip compile pyproject.toml --extra lab --extra test --extra mpi --extra grading --extra mutants --upgrade --quiet \
 		--universal --python-version 3.11 --fork-strategy fewest --no-annotate \
 		--custom-compile-command "make constraints" --output-file constraints.txt
 
