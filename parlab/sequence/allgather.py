@@ -11,23 +11,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from parlab.arguments import whole
-from parlab.arrays import Array, namespace
-from parlab.nn.attention import accumulator_dtype, check_gradient, row_dot
-from parlab.sequence.attend import (
-    add_to,
-    agreement,
-    attend,
-    attend_backward,
-    checked,
-    exchange,
-    narrowed,
-    nothing_attended,
-)
+from parlab.arrays import Array
+from parlab.sequence.attend import Pair, Queries, QueryGradients, add_to, agreed, backward_rows, exchange, narrowed
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.schedule import Block, RingSchedule
 from parlab.world import Comm
 
-Pair = tuple[Array, Array]  # K/V, or their gradients
+EVERY = slice(None)
 
 
 class Needs(NamedTuple):
@@ -76,20 +66,16 @@ def allgather_attention(
     >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 1 owns tokens 2 to 5
     [3, 4, 5, 6]
     """
-    edges = checked(comm, q, k, v, scale, layout, documents)
-    label = agreement("all-gather", causal=causal, layout=layout, documents=edges, kv_heads=kv_heads, scale=scale)
+    label, dealt = agreed(comm, "all-gather", q, k, v, scale, causal, layout, documents, kv_heads=kv_heads)
     heads = _a_few_at_a_time(q.shape[1], k.shape[1], kv_heads)
-    needs = Needs.of(comm.rank, comm.size, q.shape[2], causal=causal, layout=layout, documents=edges)
-    out, lse = nothing_attended(q)  # [B, H, S/P, D], [B, H, S/P]
-    comm.hold("q, k, v", q, k, v)
-    comm.hold("out, lse", out, lse)
+    needs = Needs.of(comm.rank, comm.size, q.shape[2], **dealt)
+    queries = Queries(comm, q, scale)
     for h, g in heads:
         gathered = _gather(comm, (k[:, g, ...], v[:, g, ...]), needs, label)  # [B, kv_heads, S/P, D]
         for source, pair in gathered.items():
-            attend(comm, needs.blocks[source], q[:, h, ...], *pair, out[:, h, ...], lse[:, h, ...], scale=scale)
+            queries.attend(needs.blocks[source], *pair, [(h, EVERY)])
         del gathered, pair  # before the next ones come
-    (out,) = narrowed([out], [q])
-    return out, lse
+    return queries.done()
 
 
 def allgather_attention_backward(
@@ -114,28 +100,23 @@ def allgather_attention_backward(
 
     Raises: as the forward.
     """
-    edges = checked(comm, q, k, v, scale, layout, documents)
-    check_gradient(dout, q, out, lse)
-    label = agreement("all-gather back", causal=causal, layout=layout, documents=edges, kv_heads=kv_heads, scale=scale)
+    label, dealt = agreed(comm, "all-gather backward", q, k, v, scale, causal, layout, documents, kv_heads=kv_heads)
+    rows = backward_rows(comm, dout, q, out, lse)
     heads = _a_few_at_a_time(q.shape[1], k.shape[1], kv_heads)
-    needs = Needs.of(comm.rank, comm.size, q.shape[2], causal=causal, layout=layout, documents=edges)
-    delta = row_dot(dout, out)  # [B, H, S/P]
-    xp, wide = namespace(q), accumulator_dtype(q)
-    dq, dk, dv = (xp.zeros(x.shape, dtype=wide, device=x.device) for x in (q, k, v))  # [B, H or G, S/P, D]
-    comm.hold("q, k, v", q, k, v)
-    comm.hold("dout, out, lse", dout, out, lse, delta)
-    comm.hold("dq, dk, dv", dq, dk, dv)
+    needs = Needs.of(comm.rank, comm.size, q.shape[2], **dealt)
+    queries = QueryGradients(comm, rows, scale)
+    dk, dv = queries.attend([], k, v)  # [B, G, S/P, D]
+    comm.hold("dq, dk, dv", dk, dv)
     for h, g in heads:
         gathered = _gather(comm, (k[:, g, ...], v[:, g, ...]), needs, label)
         shares: dict[int, Pair] = {}  # what this rank gives to the gradients of each: [B, kv_heads, S/P, D]
-        queries, rows = (dout[:, h, ...], q[:, h, ...]), (lse[:, h, ...], delta[:, h, ...], dq[:, h, ...])
         for source, pair in gathered.items():
-            shares[source] = attend_backward(comm, needs.blocks[source], *queries, *pair, *rows, scale=scale)
+            shares[source] = queries.attend(needs.blocks[source], *pair, [(h, EVERY)])
             comm.hold("dq, dk, dv", shares[source])
         del gathered, pair
         _reduce_scatter(comm, shares, (dk[:, g, ...], dv[:, g, ...]), needs, label)
         del shares
-    return narrowed((dq, dk, dv), (q, k, v))
+    return narrowed(queries.done(dk, dv), (q, k, v))
 
 
 def _gather(comm: Comm, pair: Pair, needs: Needs, label: str) -> dict[int, Pair]:

@@ -64,7 +64,7 @@ MUTANTS = {
     "a neighbour's tail from its front": (
         "window",
         WINDOW,
-        "k[:, :, c - tail :, :], v[:, :, c - tail :, :]",
+        "k[:, :, -tail:, :], v[:, :, -tail:, :]",
         "k[:, :, :tail, :], v[:, :, :tail, :]",
     ),
     "far edge of a window off by one": ("window", ATTENTION, "xp.tril(hidden, k=-1)", "xp.tril(hidden, k=0)"),
@@ -114,7 +114,7 @@ MUTANTS = {
         "take=lambda src, share: add_to(mine, share if src == comm.rank else [0 * x for x in share])",
     ),
     "the next heads read the last K/V heads": ("allgather", ALLGATHER, "slice(g * H // G,", "slice(0 * H // G,"),
-    "blocks of the wrong source": ("allgather", ALLGATHER, "needs.blocks[source], q", "needs.blocks[source - 1], q"),
+    "blocks of the wrong source": ("allgather", ALLGATHER, "needs.blocks[source], *", "needs.blocks[source - 1], *"),
     "node forgotten in the double ring": ("double_ring", DOUBLE_RING, "home * node.size + local", "local"),
     "tree merges without rescaling": ("tree", ATTENTION, "out * xp.exp(lse - finite)[..., None]", "out"),
     "tree takes what comes": ("tree", TREE, "_put(ours, combine(*ours, *came))", "_put(ours, came)"),
