@@ -33,7 +33,7 @@ class Comm:
     """
 
     def __init__(
-        self, engine: ThreadsEngine, seat: Seat, group: Group, channel: str = "messages", name: str = "message"
+        self, engine: ThreadsEngine, seat: Seat, group: Group, channel: str = "messages", strategy: str | None = None
     ):
         self.rank = group.members.index(seat.rank)
         self.size = len(group.members)
@@ -41,7 +41,8 @@ class Comm:
         self._seat = seat
         self._group = group
         self._channel = channel
-        self._name = name  # what its messages are for, as a timeline shows it
+        self._strategy = strategy  # the name that `split` was given
+        self._name = self._named("message")  # what its messages are for, as a timeline shows it
         self._ways_out: dict[int, Any] = {}
         self._ways_in: dict[int, Any] = {}
         self._splits = 0
@@ -292,11 +293,13 @@ class Comm:
         cell = [values.copied(x)]
         group = self._engine.subgroup(f"{self._group.name} (beside)", self._group.members)
         self._last_beside = self._engine.spawn(
-            self._seat, lambda seat: collective(Comm(self._engine, seat, group), cell[0]), self._last_beside
+            self._seat,
+            lambda seat: collective(Comm(self._engine, seat, group, strategy=self._strategy), cell[0]),
+            self._last_beside,
         )
         return CollectiveRequest(self, call, self._last_beside, cell)
 
-    def split(self, color: int | None, key: int | None = None) -> Comm | None:
+    def split(self, color: int | None, key: int | None = None, *, name: str | None = None) -> Comm | None:
         """New groups: the ranks that name the same `color` form one, ordered by `key`, then by rank.
 
         Every rank of this group calls it. It takes no simulated time, but a rank needs the wishes of all to know its
@@ -305,20 +308,28 @@ class Comm:
         Args:
             color: a whole number; None to join no group (the call then returns None).
             key: a whole number; None: this rank.
+            name: what the groups are for: errors say it, and timelines before the name of each message ("tp: message").
+                None: as this group.
 
         Raises:
-            ValueError: `color` or `key` is not a whole number.
+            ValueError: `color` or `key` is not a whole number, or `name` no string.
         """
         color = color if color is None else whole("color", int(color) if isinstance(color, bool) else color)
         key = self.rank if key is None else whole("key", key)
+        if name is not None:
+            text("name", name)
         wishes = self._engine.meet(self._seat, self._group, self.rank, "split", "split", (color, key))
         self._splits += 1
         if color is None:
             return None
         chosen = sorted((wish[1], rank) for rank, wish in wishes.items() if wish[0] == color)
         members = tuple(self._group.members[rank] for _, rank in chosen)
-        name = f"{self._group.name}/{self._splits}:{color}"
-        return Comm(self._engine, self._seat, self._engine.subgroup(name, members))
+        group = f"{self._group.name}/{self._splits}:{color}" if name is None else f"{name} {color} ({self._group.name}/{self._splits})"
+        strategy = self._strategy if name is None else name
+        return Comm(self._engine, self._seat, self._engine.subgroup(group, members), strategy=strategy)
+
+    def _named(self, name: str) -> str:
+        return name if self._strategy is None else f"{self._strategy}: {name}"
 
     def _enter(
         self, name: str, x: Array | None = None, *, shape: tuple[Any, ...] | None = None, **arguments: Any
@@ -329,7 +340,7 @@ class Comm:
         self._engine.meet(self._seat, self._group, self.rank, name, f"{name}({', '.join(described)})")
         if self._inner is None:
             self._inner = Comm(self._engine, self._seat, self._group, "collectives")
-        self._inner._name = name
+        self._inner._name = self._named(name)
         return self._inner
 
     # Notes
