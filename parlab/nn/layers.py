@@ -14,9 +14,9 @@ from parlab.arrays import Array, namespace
 from parlab.nn.activation import swiglu, swiglu_backward
 from parlab.nn.attention import attention, attention_backward
 from parlab.nn.embedding import cross_entropy, cross_entropy_backward, embedding, embedding_backward
+from parlab.nn.formulas import Flops, causal_attention_flops
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 from parlab.nn.norm import rms_norm, rms_norm_backward_input, rms_norm_backward_weight
-from parlab.nn.formulas import Flops, causal_attention_flops
 from parlab.nn.rotary import Rotary, Tables, rotate, rotate_backward
 from parlab.nn.stage import Gradients, Stage, Weights
 

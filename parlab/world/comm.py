@@ -324,7 +324,11 @@ class Comm:
             return None
         chosen = sorted((wish[1], rank) for rank, wish in wishes.items() if wish[0] == color)
         members = tuple(self._group.members[rank] for _, rank in chosen)
-        group = f"{self._group.name}/{self._splits}:{color}" if name is None else f"{name} {color} ({self._group.name}/{self._splits})"
+        group = (
+            f"{self._group.name}/{self._splits}:{color}"
+            if name is None
+            else f"{name} {color} ({self._group.name}/{self._splits})"
+        )
         strategy = self._strategy if name is None else name
         return Comm(self._engine, self._seat, self._engine.subgroup(group, members), strategy=strategy)
 
