@@ -1,4 +1,4 @@
-"""The mistakes that people make when strategies meet, each made here on purpose: which check sees it, which is blind."""
+"""The mistakes that people make when strategies meet, each made on purpose: which check sees it, which is blind."""
 
 from __future__ import annotations
 
