@@ -95,7 +95,7 @@ def drawn(seed: int, ranks: int = 16) -> Case:
         room = ranks // np.prod(list(axes.values()))
         axes[axis] = choose(*(size for size in ((1, 2, 4) if axis == "tp" else (1, 2, 3, 4)) if size <= room))
     heads = choose(*(G for G in (1, 2, 4) if axes["tp"] % G == 0 or G % axes["tp"] == 0))
-    schedule = choose(*SCHEDULES)(axes["pp"])
+    schedule = schedule_of(int(draw.integers(len(SCHEDULES))), axes["pp"])
     attention = choose("ring", "ring", "allgather", *(["ulysses"] if axes["cp"] * axes["tp"] <= 4 else []))
     zero = choose(0, 1, 2, 3)
     options = {
@@ -126,6 +126,11 @@ SCHEDULES: list[Callable[[int], Schedule]] = [
     lambda p: dualpipe_v(p, 2 * p),
     lambda p: dualpipe(p, 2 * p) if p % 2 == 0 else one_f_one_b_v(p, p),
 ]
+
+
+@cache
+def schedule_of(number: int, p: int) -> Schedule:
+    return SCHEDULES[number](p)
 
 
 @cache
