@@ -14,39 +14,23 @@ tied table, DualPipe's stages) by these, before the reduce-scatter; and all by Z
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from parlab.arrays import Array, asarray, namespace
 from parlab.nn.config import FINAL_NORM, HEAD
-from parlab.nn.layers import CAUSAL_ATTENTION, Core
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
-from parlab.nn.stage import Chain, Gradients, Stage, add_gradients
+from parlab.nn.stage import Chain, Gradients, add_gradients
 from parlab.pipeline import Schedule, gpipe, one_f_one_b, partition, run_schedule
-from parlab.sequence import (
-    allgather_attention,
-    allgather_attention_backward,
-    positions,
-    ring_attention,
-    ring_attention_backward,
-    ulysses_attention,
-    ulysses_attention_backward,
-)
+from parlab.sequence import positions
 from parlab.tensor import ParallelLlama, Recompute, shard
 from parlab.train.checks import check_batch, check_model, check_options, check_schedule
 from parlab.train.mesh import Mesh
+from parlab.train.parts import Opened, attention_core, holders_of
 from parlab.world import Comm
 from parlab.zero import DataParallel, LossScale, Offload, Replica, Zero
 from parlab.zero.part import Part
-
-METHODS: dict[str, tuple[Any, Any]] = {
-    "ring": (ring_attention, ring_attention_backward),
-    "ulysses": (ulysses_attention, ulysses_attention_backward),
-    "allgather": (allgather_attention, allgather_attention_backward),
-}
 
 
 class TrainResult(NamedTuple):
@@ -88,39 +72,6 @@ class Piece(NamedTuple):
     mean: Array
     square: Array
     first: bool
-
-
-class Opened(Stage):
-    """A stage whose weights ZeRO opens for each action that reads them. A W reads none."""
-
-    def __init__(self, stage: Stage, replica: Replica, blocks: Sequence[str]) -> None:
-        self.stage, self.replica, self.blocks = stage, replica, blocks
-        self.weights, self.weight_names = stage.weights, stage.weight_names
-
-    def forward(self, x: Array, **targets: Array) -> tuple[Array, Any]:
-        """`(y, cache)`."""
-        with self._open():
-            return self.stage.forward(x, **targets)
-
-    def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
-        """`(dx, pending)`."""
-        with self._open():
-            return self.stage.backward_input(dy, cache)
-
-    def backward_weight(self, pending: Any) -> Gradients:
-        """The stage's gradients."""
-        return self.stage.backward_weight(pending)
-
-    def backward(self, dy: Array, cache: Any) -> tuple[Array, Gradients]:
-        """`(dx, gradients)`."""
-        with self._open():
-            return self.stage.backward(dy, cache)
-
-    def _open(self) -> ExitStack:
-        stack = ExitStack()
-        for block in self.blocks:
-            stack.enter_context(self.replica.weights(block))
-        return stack
 
 
 class Trainer:
@@ -198,11 +149,12 @@ class Trainer:
             offload=offload,
         )
         self.mesh, self.config, self.schedule, self.zero, self.layout = mesh, config, schedule, zero, layout
-        self.sequence_parallel = sequence_parallel
+        self.attention, self.sequence_parallel, self.recompute = attention, sequence_parallel, recompute
+        self.accumulate = reduce == "accumulate"
 
         layers = partition(config.num_hidden_layers, schedule.num_stages)
         of_stage = [stage.weight_names for stage in model.stages(layers)]
-        self.holders = _holders(schedule, of_stage, list(model.weights))
+        self.holders = holders_of(schedule, of_stage, list(model.weights))
         own = {name: model.weights[name] for name, ranks in self.holders.items() if pp.rank in ranks}
         self.model = ParallelLlama(
             mesh.tp,
@@ -211,7 +163,7 @@ class Trainer:
             names=own,
             sequence_parallel=sequence_parallel,
             positions=self._positions,
-            core=_core(mesh.cp, attention, layout),
+            core=attention_core(mesh.cp, attention, layout),
         )
         if recompute == "full":
             self.model.blocks = [Recompute(block) for block in self.model.blocks]
@@ -242,7 +194,7 @@ class Trainer:
         if zero == 0:  # a bucket for each block: also there, copies are summed in the same order
             self.replica = DataParallel(mesh.data, self.model.weights, optimizer, bucket_bytes=1, **options)
         else:
-            options |= {"accumulate": reduce == "accumulate", "offload": offload, "prefetch": prefetch}
+            options |= {"accumulate": self.accumulate, "offload": offload, "prefetch": prefetch}
             self.replica = Zero(mesh.data, self.model.weights, zero, optimizer, **options)
 
         block_of = {name: block for block, names in self.blocks.items() for name in names}
@@ -405,19 +357,3 @@ class Trainer:
         groups = {ranks: pp.split(0 if pp.rank in ranks else None) for ranks in several}
         found = {block: groups.get(self.holders[names[0]]) for block, names in self.blocks.items()}
         return {block: group for block, group in found.items() if group is not None}
-
-
-def _holders(schedule: Schedule, of_stage: Sequence[Sequence[str]], names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Which ranks of the pipeline hold each weight; a tied table is at both ends."""
-    return {
-        name: tuple(sorted({rank for s, found in enumerate(of_stage) if name in found for rank in schedule.holders(s)}))
-        for name in names
-    }
-
-
-def _core(cp: Comm, attention: str, layout: str) -> Core:
-    if cp.size == 1:
-        return CAUSAL_ATTENTION
-    how = {"causal": True} if attention == "ulysses" else {"causal": True, "layout": layout}
-    forward, backward = (partial(method, cp, **how) for method in METHODS[attention])
-    return Core(forward, backward)

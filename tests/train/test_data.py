@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlab.train.data import Samples
+from parlab.train import Samples
 
 
 @given(st.integers(2, 60), st.integers(1, 9), st.integers(0, 3))

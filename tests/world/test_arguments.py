@@ -338,6 +338,7 @@ ROWS = [
     ("color", comm(lambda c: c.split("red")), "color='red': must be a whole number"),
     ("color", comm(lambda c: c.split(0.5)), "color=0.5: must be a whole number"),
     ("key", comm(lambda c: c.split(0, key="first")), "key='first': must be a whole number"),
+    ("name of split", comm(lambda c: c.split(0, name=5)), "name=5: must be a string"),
     ("name of compute", comm(lambda c: c.compute(5)), "name=5: must be a string"),
     ("flops of compute", comm(lambda c: c.compute("f", flops=-1)), "flops=-1: must be a number, at least 0 and finite"),
     ("bytes of compute", comm(lambda c: c.compute("f", bytes="9")), "bytes='9': must be a number, at least 0"),
