@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 from parlab.arguments import amount, checked_axis, checked_rank, text, whole
@@ -13,10 +13,10 @@ from parlab.world.cluster import MOST_SECONDS
 from parlab.world.collectives import checked
 from parlab.world.collectives.checked import Collective
 from parlab.world.collectives.common import cut
+from parlab.world.engine import Engine
 from parlab.world.log import COMPUTE, PRINT
 from parlab.world.requests import CollectiveRequest, MessageRequest, Request
 from parlab.world.seats import Group, Message, Seat, Signal
-from parlab.world.threads import ThreadsEngine
 from parlab.world.values import Value
 
 
@@ -32,9 +32,7 @@ class Comm:
         size: ranks in the group.
     """
 
-    def __init__(
-        self, engine: ThreadsEngine, seat: Seat, group: Group, channel: str = "messages", name: str = "message"
-    ):
+    def __init__(self, engine: Engine, seat: Seat, group: Group, channel: str = "messages", name: str = "message"):
         self.rank = group.members.index(seat.rank)
         self.size = len(group.members)
         self._engine = engine
@@ -356,7 +354,7 @@ class Comm:
         amount("seconds", 0 if seconds is None else seconds, below=MOST_SECONDS)
         self._engine.check(self._seat)
         self._seat.log += (COMPUTE, (name, flops, bytes, seconds))
-        return nullcontext()
+        return self._engine.timed(self._seat, name)
 
     def hold(self, name: str, *arrays: Value) -> None:
         """Count the memory under these arrays as held by this rank, under `name`, until it dies.
