@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,7 +17,7 @@ from parlab.world.collectives.common import cut
 from parlab.world.engine import Engine
 from parlab.world.log import COMPUTE, PRINT
 from parlab.world.requests import CollectiveRequest, MessageRequest, Request
-from parlab.world.seats import Group, Message, Seat, Signal
+from parlab.world.seats import BESIDE, Group, Message, Seat, Signal
 from parlab.world.values import Value
 
 
@@ -44,6 +45,7 @@ class Comm:
         self._ways_in: dict[int, Any] = {}
         self._splits = 0
         self._inner: Comm | None = None
+        self.native: Callable[..., Any] | None = None  # a collective of the engine's own, by the name of ours
         self._last_beside: Signal | None = None
 
     @property
@@ -288,7 +290,7 @@ class Comm:
 
     def _beside(self, call: str, x: Array, collective: Collective) -> Request:
         cell = [values.copied(x)]
-        group = self._engine.subgroup(f"{self._group.name} (beside)", self._group.members)
+        group = self._engine.subgroup(self._group.name + BESIDE, self._group.members)
         self._last_beside = self._engine.spawn(
             self._seat, lambda seat: collective(Comm(self._engine, seat, group), cell[0]), self._last_beside
         )
@@ -327,6 +329,7 @@ class Comm:
         self._engine.meet(self._seat, self._group, self.rank, name, f"{name}({', '.join(described)})")
         if self._inner is None:
             self._inner = Comm(self._engine, self._seat, self._group, "collectives")
+            self._inner.native = self._engine.native_of(self._group)
         self._inner._name = name
         return self._inner
 

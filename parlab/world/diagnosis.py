@@ -35,7 +35,9 @@ def deadlock_of(seats: list[Seat], places: dict[int, str] | None = None) -> Dead
 def places_of(seats: list[Seat]) -> dict[int, str]:
     """For each parked rank of this process, the line of its program, as text."""
     frames = sys._current_frames()
-    return {seat.rank: _where(frames.get(seat.thread.ident or 0)) for seat in seats if seat.missing}
+    places = {seat.rank: _where(frames.get(seat.thread.ident or 0)) for seat in seats if seat.missing}
+    frames.clear()  # our own frame is among them: a circle, which would keep the arrays of a program alive
+    return places
 
 
 def _peers(seat: Seat) -> tuple[int, ...]:

@@ -97,6 +97,12 @@ class Engine(ABC):
         """What `comm.compute(name)` returns; a world with a clock measures what is inside."""
         return nullcontext()
 
+    def native_of(self, group: Group) -> Callable[..., Any] | None:
+        """What carries out a collective of `group` in place of ours: a function of our algorithm's name and of its
+        arguments after the comm; None if there is nothing.
+        """
+        return None
+
     # Messages
 
     def _match(self, message: Message) -> None:

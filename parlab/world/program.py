@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from parlab import arrays
 from parlab.world import values
 from parlab.world.comm import Comm
 from parlab.world.engine import Engine
+from parlab.world.errors import DeadlockError
 from parlab.world.process import interrupts, one_blas_thread
 from parlab.world.seats import Seat
+from parlab.world.timeline import Timeline
 
 
 class per_rank:  # noqa: N801 - reads as a function: run(program, 2, per_rank([a, b]))
@@ -26,6 +29,16 @@ class per_rank:  # noqa: N801 - reads as a function: run(program, 2, per_rank([a
         if isinstance(items, str | dict | set) or not (hasattr(items, "__iter__") or hasattr(items, "__getitem__")):
             raise ValueError(f"items={items!r:.60}: per_rank takes a list, one item a rank")
         self.items = list(items)
+
+
+@dataclass
+class Outcome:
+    """What is left when a program has run: the seats of all ranks, with results, errors and logs, and the verdict."""
+
+    seats: list[Seat]
+    deadlock: DeadlockError | None
+    wallclock: Timeline | None = None
+    shown: bool = True  # whether this process shows what was printed
 
 
 def carry_out(world: Engine, program: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:

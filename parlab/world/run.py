@@ -11,14 +11,15 @@ from parlab.arguments import whole
 from parlab.world.cluster import CLASSROOM, Cluster
 from parlab.world.engine import inside_a_rank
 from parlab.world.errors import WorldError
-from parlab.world.program import carry_out, each_array, per_rank
+from parlab.world.program import Outcome, carry_out, each_array, per_rank
 from parlab.world.replay import replay
 from parlab.world.seats import Seat
 from parlab.world.threads import ThreadsEngine
 from parlab.world.timeline import Timeline
 from parlab.world.trace import Trace, traced
 
-ENGINES = ("threads",)
+ENGINES = ("threads", "mpi")
+COLLECTIVES = ("ours", "native")
 
 
 class Run:
@@ -27,9 +28,12 @@ class Run:
     Attributes:
         results: what the program returned, a list, one a rank.
         cluster: the hardware that `timeline` is computed for.
+        wallclock: what was measured, where ranks are processes: computations, messages and waits, with the clocks of
+            the processes aligned. None on threads.
     """
 
-    def __init__(self, seats: list[Seat], cluster: Cluster):
+    def __init__(self, seats: list[Seat], cluster: Cluster, wallclock: Timeline | None = None):
+        self.wallclock = wallclock
         self.results = [seat.result for seat in seats]
         self.cluster = cluster
         self._seats = seats
@@ -68,6 +72,7 @@ def run(
     *args: Any,
     engine: str = "threads",
     cluster: Cluster | None = None,
+    collectives: str = "ours",
     **kwargs: Any,
 ) -> Run:
     """Run `program(comm, *args, **kwargs)` on `size` ranks.
@@ -78,8 +83,11 @@ def run(
     Args:
         program: a function whose first parameter is the rank's `Comm`.
         size: how many ranks.
-        engine: "threads": one thread a rank, in this process.
+        engine: "threads": one thread a rank, in this process. "mpi": one process a rank, which `run` starts; or, in a
+            script that mpiexec or Slurm has started, those that are there (each of them then returns the same).
         cluster: the hardware that times are computed for; None: `CLASSROOM`.
+        collectives: "ours", whose messages are seen and counted; or, on processes, "native": MPI's own, for calls that
+            ask for no other algorithm than the default one.
 
     Returns:
         The `Run`. What ranks printed with `comm.print` is printed first.
@@ -95,25 +103,33 @@ def run(
     array([3., 3.])
     """
     cluster = CLASSROOM if cluster is None else cluster
-    _check_arguments(program, size, engine, cluster, [*args, *kwargs.values()])
+    _check_arguments(program, size, engine, cluster, collectives, [*args, *kwargs.values()])
     if inside_a_rank.get():
         raise WorldError("run() inside a rank: a rank program cannot start ranks; use comm.split() for groups")
-    world = ThreadsEngine(size)
-    carry_out(world, program, args, kwargs)
-    done = Run(world.seats, cluster)
-    if any(seat.printed for seat in world.seats):
+    if engine == "threads":
+        world = ThreadsEngine(size)
+        carry_out(world, program, args, kwargs)
+        ended = Outcome(world.seats, world.deadlock)
+    else:
+        from parlab.world.launch import elsewhere  # not at the top: threads need nothing of it
+
+        ended = elsewhere((program, args, kwargs, collectives == "native"), size)
+    done = Run(ended.seats, cluster, ended.wallclock)
+    if ended.shown and any(seat.printed for seat in ended.seats):
         for _, rank, text in done._replayed[1]:
             print(f"rank {rank}: {text}")
-    for seat in world.seats:
+    for seat in ended.seats:
         for line in (seat, *seat.beside):
             if line.error is not None:
                 raise _with_origin(line.error, line.rank, done)
-    if world.deadlock is not None:
-        raise _with_origin(world.deadlock, min(world.deadlock.waiting), done)
+    if ended.deadlock is not None:
+        raise _with_origin(ended.deadlock, min(ended.deadlock.waiting), done)
     return done
 
 
-def _check_arguments(program: Any, size: Any, engine: Any, cluster: Any, arguments: list[Any]) -> None:
+def _check_arguments(
+    program: Any, size: Any, engine: Any, cluster: Any, collectives: Any, arguments: list[Any]
+) -> None:
     if not callable(program):
         raise ValueError(f"program={program!r}: must be a function whose first parameter is the rank's comm")
     for function in (program, getattr(program, "__call__", None)):  # noqa: B004 - an object may be called too
@@ -125,6 +141,8 @@ def _check_arguments(program: Any, size: Any, engine: Any, cluster: Any, argumen
         raise ValueError(f"size={size!r}: needs at least 1 rank")
     if engine not in ENGINES:
         raise ValueError(f"engine={engine!r}: the engines are {', '.join(ENGINES)}")
+    if collectives not in COLLECTIVES or (engine == "threads" and collectives == "native"):
+        raise ValueError(f"collectives={collectives!r}: on {engine} they are ours" + ", or native" * (engine == "mpi"))
     check_cluster(cluster, size)
     for argument in arguments:
         if not isinstance(argument, per_rank):

@@ -70,8 +70,8 @@ ROWS = [
     ("size", lambda: run(print, -3), "size=-3: needs at least 1 rank"),
     ("size", lambda: run(print, 2.0), "size=2.0: must be a whole number"),
     ("size", lambda: run(print, "2"), "size='2': must be a whole number"),
-    ("engine", lambda: run(print, 2, engine="mpi!"), "engine='mpi!': the engines are threads"),
-    ("engine", lambda: run(print, 2, engine=None), "engine=None: the engines are threads"),
+    ("engine", lambda: run(print, 2, engine="mpi!"), "engine='mpi!': the engines are threads, mpi"),
+    ("engine", lambda: run(print, 2, engine=None), "engine=None: the engines are threads, mpi"),
     ("cluster", lambda: run(print, 2, cluster="fast"), "cluster='fast': must be a Cluster"),
     (
         "cluster",
