@@ -25,7 +25,7 @@ from parlab import arrays
 from parlab.world import values
 from parlab.world.errors import DeadlockError, MismatchError, RequestError, Unwind, WorldError
 from parlab.world.log import AWAIT, SIGNAL, WAIT
-from parlab.world.process import collector_paused, wake_without_preempting
+from parlab.world.process import collector_paused
 from parlab.world.seats import Group, Mailbox, Meeting, Message, Seat, Signal, working
 from parlab.world.values import Value
 
@@ -96,6 +96,10 @@ class Engine(ABC):
     def timed(self, seat: Seat, name: str) -> AbstractContextManager[None]:
         """What `comm.compute(name)` returns; a world with a clock measures what is inside."""
         return nullcontext()
+
+    def _scheduled(self) -> None:
+        """Say how the system should treat the thread of a line of work; called on it."""
+        return
 
     def native_of(self, group: Group) -> Callable[..., Any] | None:
         """What carries out a collective of `group` in place of ours: a function of our algorithm's name and of its
@@ -324,7 +328,7 @@ class Engine(ABC):
         return threading.Thread(target=run, args=(self._occupy, seat, body), name=f"rank {seat.rank}", daemon=True)
 
     def _occupy(self, seat: Seat, body: Callable[[Seat], None]) -> None:
-        wake_without_preempting()
+        self._scheduled()
         inside_a_rank.set(self)
         working.seat = seat
         with suppress(Unwind):  # which an interrupt may also raise below, in `_leave`

@@ -1,7 +1,8 @@
 """Messages by MPI, with mpi4py.
 
-On the wire a message is a head of 256 bytes (its length, and as much of the header as fits) as a synchronous send, on
-an even tag; then the rest of the header, if there is any, and each array as bytes, on the odd tag behind it. The head's
+On the wire a message is a head of 1024 bytes as a synchronous send, on an even tag: the length of the header, the header,
+and the arrays too if they fit. Else what is left of the header, if there is any, and each array as bytes follow on the
+odd tag behind it. The head's
 receive is posted when the program asks for the message, so the synchronous send ends then, and never earlier. The
 receives on the odd tag are posted in the order of the heads, so they match.
 
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-HEAD = 256  # bytes
+HEAD = 1024  # bytes
 ROUND_TRIPS = 50  # whose shortest one sets the clock
 
 
@@ -31,6 +32,9 @@ class MPISent:
 
     def __init__(self, comm: Any, header: bytes, leaves: Sequence[np.ndarray], dst: int, tag: int):
         framed = len(header).to_bytes(4, "big") + header
+        if _fits(header, leaves):
+            framed += b"".join(leaf.tobytes() for leaf in leaves)
+            leaves = ()
         head, rest = framed[:HEAD].ljust(HEAD), framed[HEAD:]
         self._requests = [comm.Issend([head, MPI.BYTE], dst, 2 * tag)]
         if rest:
@@ -42,6 +46,10 @@ class MPISent:
         return MPI.Request.Testall(self._requests)
 
 
+def _fits(header: bytes, leaves: Sequence[np.ndarray]) -> bool:
+    return 4 + len(header) + sum(leaf.nbytes for leaf in leaves) <= HEAD
+
+
 class MPIComing:
     """See `Coming`."""
 
@@ -49,23 +57,31 @@ class MPIComing:
         self._comm, self._src, self._tag = comm, src, 2 * tag + 1
         self._framed = bytearray(HEAD)
         self._requests = [comm.Irecv([self._framed, MPI.BYTE], src, 2 * tag)]
-        self._rest: bytearray | None = None
+        self._header = b""
 
     def header(self) -> bytes | None:
         """See `Coming`."""
         if not self.done():
             return None
-        length = int.from_bytes(self._framed[:4], "big")
-        if self._rest is None:
-            self._rest = bytearray(max(0, 4 + length - HEAD))
-            if self._rest:
-                self._requests = [self._comm.Irecv([self._rest, MPI.BYTE], self._src, self._tag)]
-                return self.header()
-        return bytes(self._framed + self._rest)[4 : 4 + length]
+        end = 4 + int.from_bytes(self._framed[:4], "big")
+        if end > len(self._framed):
+            rest = bytearray(end - HEAD)
+            self._framed += rest
+            self._requests = [self._comm.Irecv([memoryview(self._framed)[HEAD:], MPI.BYTE], self._src, self._tag)]
+            return self.header()
+        self._header = bytes(self._framed[4:end])
+        return self._header
 
     def into(self, leaves: list[np.ndarray]) -> None:
         """See `Coming`."""
-        self._requests = [self._comm.Irecv(_bytes(leaf), self._src, self._tag) for leaf in leaves if leaf.size]
+        if not _fits(self._header, leaves):
+            self._requests = [self._comm.Irecv(_bytes(leaf), self._src, self._tag) for leaf in leaves if leaf.size]
+            return
+        start = 4 + len(self._header)
+        for leaf in leaves:
+            if leaf.size:
+                _bytes(leaf)[0][:] = np.frombuffer(self._framed, np.uint8, leaf.nbytes, start)
+            start += leaf.nbytes
 
     def done(self) -> bool:
         """See `Coming`."""

@@ -9,6 +9,7 @@ move: see `verdict.py`.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ from parlab.world.transport import Transport
 from parlab.world.values import Value
 from parlab.world.wallclock import waited_for
 
-SPINS = 20  # polls before the first pause
+SPINS, YIELDS = 5, 15  # polls before the first sleep
 SHORTEST, LONGEST = 20e-6, 1e-3  # seconds of a pause; between them, a tenth of what was waited already
 STUCK = 0.05  # seconds in a wait before rank 0 hears of it
 
@@ -344,8 +345,11 @@ class ProcessEngine(Engine):
             pause()
 
 
+give_way = getattr(os, "sched_yield", lambda: time.sleep(0))  # Windows has no such call
+
+
 class Pause:
-    """Between polls: none at first, then longer and longer ones."""
+    """Between polls: nothing at first, then the core is offered to others, then left for longer and longer."""
 
     def __init__(self) -> None:
         self.polls, self.began = 0, time.monotonic()
@@ -353,7 +357,9 @@ class Pause:
     def __call__(self) -> None:
         """Sleep for as long as it should last now."""
         self.polls += 1
-        if self.polls > SPINS:
+        if SPINS < self.polls <= SPINS + YIELDS:
+            give_way()
+        elif self.polls > SPINS:
             time.sleep(min(max(SHORTEST, (time.monotonic() - self.began) / 10), LONGEST))
 
 

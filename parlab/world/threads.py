@@ -16,6 +16,7 @@ from parlab.world.diagnosis import deadlock_of, difference, misfit
 from parlab.world.engine import Engine
 from parlab.world.errors import MismatchError
 from parlab.world.log import MEET, POST_RECEIVE, POST_SEND
+from parlab.world.process import wake_without_preempting
 from parlab.world.seats import Group, Mailbox, Meeting, Message, Seat
 from parlab.world.values import Value
 
@@ -114,3 +115,6 @@ class ThreadsEngine(Engine):
             except Exception as error:  # a label that cannot be shown, say: the run must end all the same
                 self.seats[0].error = error
         self._unwind()
+
+    def _scheduled(self) -> None:
+        wake_without_preempting()
