@@ -32,7 +32,11 @@ book: $(VENV)/test.stamp         ## Build the reading edition, to be opened in a
 mutants: $(VENV)/mutants.stamp   ## Break a room at random places, and list what its tests do not see: ROOM=world SIZE=30.
 	$(BIN)/python tools/mutants.py $(ROOM) --size $(or $(SIZE),30)
 
-notebooks: $(VENV)/lab.stamp     ## Run every notebook again, store its outputs, draw README's picture.
+assignments: $(VENV)/lab.stamp   ## Write nbgrader's course into COURSE, or into build/course.
+	$(BIN)/python -m tools.assignments $(or $(COURSE),build/course)
+
+notebooks: $(VENV)/lab.stamp     ## Make the stubs from the solutions, run every notebook, store its outputs, draw README's picture.
+	$(BIN)/python -m tools.exercises
 	$(BIN)/python tools/store_outputs.py notebooks
 	$(BIN)/python tools/draw_first_screen.py
 
@@ -58,4 +62,4 @@ $(BIN)/python:
 		python3-venv). To name one yourself: make PYTHON=/path/to/python3))
 	$(PYTHON) -m venv $(VENV)
 
-.PHONY: help lab test lint bench book mutants notebooks constraints clean
+.PHONY: help lab test lint bench book mutants assignments notebooks constraints clean
