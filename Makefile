@@ -14,7 +14,7 @@ lab: $(VENV)/lab.stamp           ## Open JupyterLab on the first notebook.
 
 test: lint $(VENV)/test.stamp    ## Check everything: style, types, arrows, examples, tests, notebooks.
 	$(BIN)/python -m pytest --doctest-modules --doctest-glob="*.md" parlab README.md
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=logical --dist=loadfile
 
 lint: $(VENV)/test.stamp         ## Check style, types, and the arrows between the rooms.
 	$(BIN)/ruff check
