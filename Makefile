@@ -8,9 +8,8 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 help:           ## Say what can be made.
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
 
-lab: $(VENV)/lab.stamp           ## Open JupyterLab on the first notebook.
-	$(BIN)/jupyter lab --ip=127.0.0.1 $(if $(filter 0,$(shell id -u)),--allow-root) \
-		--ServerApp.root_dir=notebooks --LabApp.default_url=/lab/tree/00_ranks_and_messages.ipynb
+lab: $(VENV)/lab.stamp           ## Open JupyterLab on copies of the notebooks, in work, that no update overwrites.
+	$(BIN)/python -m tools.open_lab
 
 test: lint $(VENV)/test.stamp    ## Check everything: style, types, arrows, examples, tests, notebooks.
 	$(BIN)/python -m pytest --doctest-modules --doctest-glob="*.md" parlab README.md
