@@ -1,4 +1,4 @@
-"""The columns that all formulas read: one layout's or many layouts' knobs as float64 arrays, and what follows from them."""
+"""What all formulas read: the knobs of one layout or of many as float64 arrays, and what follows from them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from parlab.plan.models import Config, sizes
 from parlab.zero import StateBytes
 
 Column = Any  # a float64 array (or a boolean one, where it is a question), an entry a layout
+
+MIXED = StateBytes()
 
 
 class Case:
@@ -28,8 +30,9 @@ class Case:
     """
 
     def __init__(self, config: Config, layout: Layout, batch: int, sequence: int, state: StateBytes, item: int) -> None:
-        self.config, self.sizes, self.sequence, self.state, self.item = config, sizes(config), sequence, state, item
-        of = layout.columns
+        self.config, self.sizes, self.state, self.item = config, sizes(config), state, item
+        self.batch, self.sequence = batch, sequence
+        of = layout.arrays
         self.d, self.p, self.c, self.t, self.v, self.b, self.zero = (
             of[name].astype(float) for name in ("dp", "pp", "cp", "tp", "chunks", "microbatch", "zero")
         )

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from parlab.arguments import whole
-from parlab.plan.case import Case
-from parlab.plan.hardware import Hardware, hardware_of
+from parlab.plan.case import MIXED, Case, Column
+from parlab.plan.hardware import Hardware
 from parlab.plan.layout import Layout, check_possible
 from parlab.plan.memory import rank_bytes, sent_bytes
 from parlab.plan.models import Config, sizes
@@ -18,8 +18,6 @@ from parlab.plan.work import Machine, Seconds, ends, layer
 from parlab.world import Cluster
 from parlab.zero import StateBytes
 
-Column = Any
-MIXED = StateBytes()
 OPTIMIZER_BYTES = 64  # a parameter, through memory: unscale, norm, clip, Adam's float32 state, new 16-bit weights
 HOST_BYTES = 28  # of these, what an update on the host reads and writes: gradient, master, moments, weight
 
@@ -30,12 +28,12 @@ class Estimate:
 
     Attributes:
         layout: what was asked for.
-        seconds: of a step, by kind: products, attention, elementwise, recomputation of an average rank; traffic of tp, cp,
-            pp, dp, as far as it is waited for; imbalance (the slowest stage's work over the average), bubble, optimizer.
+        seconds: of a step, by kind: products, attention, elementwise, recomputation of an average rank; traffic of tp,
+            cp, pp, dp, as far as it is waited for; imbalance (what the slowest rank works more), bubble, optimizer.
         bytes: of the fullest rank, by kind: weights, gradients, optimizer, activations, working.
         sent: bytes that all ranks send in a step, by strategy: tp, cp, pp, dp.
         flops: of a step, as the model needs them: no recomputation, and of causal attention only its half.
-        mfu: the part of the devices' peak that these are.
+        peak: FLOPs a second of a device.
     """
 
     layout: Layout
@@ -43,7 +41,7 @@ class Estimate:
     bytes: dict[str, Any]
     sent: dict[str, Any]
     flops: float
-    mfu: Any
+    peak: float
 
     @property
     def total_seconds(self) -> Any:
@@ -55,12 +53,20 @@ class Estimate:
         """Of the fullest rank."""
         return sum(self.bytes.values())
 
-    def __getitem__(self, chosen: int) -> Estimate:
-        """Of one of the columns."""
-        seconds, held, sent = (
-            {kind: float(column[chosen]) for kind, column in each.items()} for each in (self.seconds, self.bytes, self.sent)
-        )
-        return Estimate(self.layout[chosen], seconds, held, sent, self.flops, float(self.mfu[chosen]))
+    @property
+    def mfu(self) -> Any:
+        """The part of all devices' peak that the model's FLOPs use."""
+        return self.flops / (self.total_seconds * self.layout.ranks * self.peak)
+
+    def __getitem__(self, chosen: Any) -> Estimate:
+        """Of one of the columns, by its number; of several, by arrays of numbers."""
+        layout = self.layout[chosen]
+
+        def take(kinds: dict[str, Any]) -> dict[str, Any]:
+            picked = {kind: np.broadcast_to(column, self.layout.shape)[chosen] for kind, column in kinds.items()}
+            return {kind: float(x) for kind, x in picked.items()} if layout.is_one else picked
+
+        return Estimate(layout, take(self.seconds), take(self.bytes), take(self.sent), self.flops, self.peak)
 
 
 def estimate(
@@ -92,47 +98,44 @@ def estimate(
     >>> from parlab.world import DGX_H100
     >>> llama_3 = Layout(dp=128, pp=16, tp=8, chunks=8, zero=2, schedule="looped_bfs", sequence_parallel=True)
     >>> found = estimate(LLAMA_405B, DGX_H100, llama_3, batch=2048, sequence=8192)
-    >>> f"{found.total_seconds:.1f} s, MFU {found.mfu:.0%}"
-    ''
+    >>> f"{found.total_seconds:.1f} s, {found.mfu:.0%} of the peak, {found.total_bytes / 2**30:.0f} GiB"
+    '6.4 s, 41% of the peak, 71 GiB'
     """
     whole("batch", batch, 1)
     whole("sequence", sequence, 1)
-    of_model = sizes(config)
-    check_possible(of_model, layout, batch, sequence)
-    case = Case(config, layout, batch, sequence, state, itemsize)
-    machine = Machine(cluster, hardware or hardware_of(cluster))
-    seconds, sent, held = step_seconds(machine, case), sent_bytes(case), rank_bytes(case)
-    flops = model_flops(case, batch)
-    mfu = flops / (sum(seconds.values()) * layout.ranks * cluster.device_of(0).flops)
-    found = Estimate(layout, seconds, held, sent, flops, mfu)
-    return found[0] if layout.is_one else found
+    whole("itemsize", itemsize, 1)
+    check_possible(sizes(config), layout, batch, sequence)
+    found = evaluate(Case(config, layout, batch, sequence, state, itemsize), Machine(cluster, hardware), layout)
+    return found[0] if layout.is_one else found[np.arange(len(layout))]
 
 
-def model_flops(case: Case, batch: int) -> float:
-    """Of a step: three times the forward's products, and attention's."""
+def evaluate(case: Case, machine: Machine, layout: Layout) -> Estimate:
+    """`estimate` of what is possible and checked, in arrays that broadcast together."""
     E, L, H, G, D, M, V, S = *case.sizes[:7], case.sequence
-    of_token = L * (2 * E * (H + G) * D + E * case.sizes.up + M * E) + E * V
     pairs = S * (S + 1) / 2 if case.sizes.fused else S * S
-    return 3.0 * batch * (2 * S * of_token + L * 4 * pairs * H * D)
+    forward = 2 * S * (L * (2 * E * (H + G) * D + E * case.sizes.up + M * E) + E * V) + L * 4 * pairs * H * D
+    flops, peak = 3.0 * case.batch * forward, machine.cluster.device_of(0).flops
+    return Estimate(layout, step_seconds(machine, case), rank_bytes(case), sent_bytes(case), flops, peak)
 
 
 def step_seconds(machine: Machine, case: Case) -> Seconds:
     """By kind. Work and traffic inside stages are an average rank's: what the slowest has more is the imbalance."""
     sides = layer(machine, case)
     embedding, head = ends(machine, case)
-    L, hides = case.sizes.L, machine.hardware.hides
 
-    def end(extra: tuple[Seconds, Seconds], fewer: Column) -> Pass:
-        return Pass(*((case.layers - fewer) * sum(a.values()) + sum(b.values()) for a, b in zip(sides, extra, strict=True)))
+    def chunk_of(layers: Column, *extra: Seconds) -> Pass:
+        more = extra or ({}, {})
+        return Pass(*(layers * sum(a.values()) + sum(b.values()) for a, b in zip(sides, more, strict=True)))
 
-    chunk = Pass(*(case.layers * sum(side.values()) for side in sides))
-    whole_step = step(case.p, case.m, case.v, chunk, end(embedding, case.fewer_first), end(head, case.fewer_last), case.in_turn)
+    chunk = chunk_of(case.layers)
+    first, last = chunk_of(case.layers - case.fewer_first, *embedding), chunk_of(case.layers - case.fewer_last, *head)
+    whole_step = step(case.p, case.m, case.v, chunk, first, last, case.in_turn)
     seconds = {}
     for kind in ("products", "attention", "elementwise", "recomputation", "tp", "cp"):
-        of_layers = sum(side.get(kind, 0.0) for side in sides)
-        seconds[kind] = case.m / case.p * (L * of_layers + sum(side.get(kind, 0.0) for side in (*embedding, *head)))
-    seconds["pp"] = exposed_transfers(case, "pp" in hides) * _transfer(machine, case)
-    params = np.max(case.stage_params, axis=0)
+        layers, others = (sum(side.get(kind, 0.0) for side in part) for part in (sides, (*embedding, *head)))
+        seconds[kind] = case.m / case.p * (case.sizes.L * layers + others)
+    params = np.maximum.reduce(np.broadcast_arrays(*case.stage_params))
+    seconds["pp"] = exposed_transfers(case, "pp" in machine.hardware.hides) * _transfer(machine, case)
     seconds["dp"] = _data_traffic(machine, case, params, chunk)
     seconds["imbalance"], seconds["bubble"] = whole_step.imbalance, whole_step.bubble
     shard = params / np.where(case.zero > 0, case.data, 1)
@@ -142,8 +145,8 @@ def step_seconds(machine: Machine, case: Case) -> Seconds:
 
 
 def _transfer(machine: Machine, case: Case) -> Column:
-    """Of a microbatch from stage to stage. Without sequence parallelism each of t ranks has all of it: Megatron sends a t-th
-    from each and gathers them on the other side (Narayanan et al. 2021, section 4.1)."""
+    """Of a microbatch from stage to stage. Without sequence parallelism each of t ranks has all of it: Megatron sends a
+    t-th from each and gathers them on the other side (Narayanan et al. 2021, section 4.1)."""
     nbytes = case.item * case.n * case.sizes.E
     scattered = case.t if machine.hardware.rails else case.between
     gather = machine.ring(nbytes, case.t, machine.together(case.t, 1))
@@ -152,18 +155,15 @@ def _transfer(machine: Machine, case: Case) -> Column:
 
 def _data_traffic(machine: Machine, case: Case, params: Column, chunk: Pass) -> Column:
     """What ZeRO's traffic is waited for: gradients and weights go in v pieces, behind the work on the other chunks; the
-    last gradients and the first weights have nothing to hide behind.
-
-    Passes are `parlab.zero.elements_sent`'s: with 1F1B, stages 2 and 3 send each microbatch's gradients, and stage 3
-    gathers for each; breadth-first, all microbatches of a chunk share one pass (Lamy-Poirier 2023, section 4).
-    """
+    last gradients and the first weights have nothing to hide behind. Passes are `parlab.zero.elements_sent`'s."""
     together = machine.together(case.c, case.t) * machine.together(case.d, case.t * case.c * case.p)
     gradient, weight = (
         machine.ring(size * params, case.data, together) for size in (case.state.gradient, case.state.weight)
     )
-    k, stage = case.passes, case.zero.astype(int)
-    gradients = gradient * np.choose(stage, [2, 1, k, k])
-    before, again = (weight * np.choose(stage, times) for times in ([0, 1, 1, k], [0, 0, 0, k]))
+    k, stage = case.passes, case.zero
+    gradients = gradient * np.where(stage == 0, 2, k)
+    before = weight * np.where(stage == 0, 0, np.where(stage == 3, k, 1))
+    again = weight * np.where(stage == 3, k, 0)
     if "dp" not in machine.hardware.hides:
         return gradients + before + again
     group = np.where(case.in_turn, np.minimum(case.m, case.p), case.m)
@@ -173,4 +173,4 @@ def _data_traffic(machine: Machine, case: Case, params: Column, chunk: Pass) -> 
         piece = total / passes / case.v
         return piece + np.maximum(total - piece - chunks * work, 0)
 
-    return waited(before, np.where(case.zero == 3, k, 1), chunk.forward) + waited(gradients + again, k, chunk.backward)
+    return waited(before, np.where(stage == 3, k, 1), chunk.forward) + waited(gradients + again, k, chunk.backward)

@@ -19,8 +19,8 @@ class Hardware:
         exponentials: a second, of the special function units: softmax waits for them.
         host_link, host_memory: bytes a second between a device and its host, and of the host's memory a device.
         hides: kinds of traffic that this software sends while it computes: of tp, cp, pp, dp.
-        rails: a ring over whole nodes uses the port of every rank in them, as NCCL's channels do; otherwise it keeps the
-            pace of its slowest link.
+        rails: a ring over several nodes uses the ports of all its ranks, as NCCL's channels do; otherwise it keeps the
+            pace of one.
         source: where the numbers come from.
     """
 

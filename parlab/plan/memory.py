@@ -1,25 +1,24 @@
-"""Bytes of the fullest rank, by kind, and bytes that all ranks send, by strategy: the counted closed forms, in columns."""
+"""Bytes of the fullest rank, by kind, and that all ranks send, by strategy: the counted closed forms, in columns."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from parlab.nn import LlamaConfig
 from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
-from parlab.plan.case import Case
+from parlab.plan.case import Case, Column
 from parlab.tensor.costs import SOFTMAX, WHOLE
-
-Column = Any
 
 
 def kept_of_layer(case: Case, recompute: Column) -> Column:
     """Bytes that a rank keeps of one layer and microbatch for the backward: `parlab.tensor.costs`, item by item."""
     whole = cut = scores = 0.0
-    if case.sizes.fused:
+    if isinstance(case.config, LlamaConfig):
         for place, size in block_kept_bytes(case.config, 1, case.sequence, case.item).items():
             shared = case.kv * case.t / case.sizes.G if place in ("attention.k", "attention.v") else 1
-            whole, cut = (whole + size, cut) if "norm" in place or place.endswith(".x") else (whole, cut + size * shared)
+            whole, cut = (
+                (whole + size, cut) if "norm" in place or place.endswith(".x") else (whole, cut + size * shared)
+            )
     else:
         items = gpt_kept_bytes(case.sequence, 1, case.sizes.E, case.sizes.H, itemsize=case.item)
         whole, scores = (sum(items[name] for name in names) for names in (WHOLE, SOFTMAX))
@@ -39,9 +38,9 @@ def in_flight(case: Case, rank: Column) -> Column:
 def rank_bytes(case: Case) -> dict[str, Column]:
     """Of the fullest rank: of the first stage, the second, or the last.
 
-    ZeRO's terms are the paper's (`parlab.zero.model_state_bytes`). The working set is what lives for a moment: the widest
-    activation's gradient and the gathered input of a layer; the layer that is made again; gradients before they are
-    scattered and gathered weights (stages 2 and 3); on the last stage the logits, also in float32.
+    ZeRO's terms are the paper's (`parlab.zero.model_state_bytes`). The working set lives for a moment: the gradient of
+    the widest activation and a layer's gathered input; the layer that is made again; gradients before they are
+    scattered, and gathered weights (stages 2 and 3); on the last stage the logits, also in float32.
     """
     state, layers = case.state, case.layers * case.v
     kept = kept_of_layer(case, case.recompute)
@@ -64,9 +63,11 @@ def rank_bytes(case: Case) -> dict[str, Column]:
             }
         )
     totals = [sum(kinds.values()) for kinds in ranks]
-    totals[1] = np.where(case.p > 2, totals[1], -1)
-    fullest = np.argmax(totals, axis=0)
-    return {kind: np.choose(fullest, [kinds[kind] for kinds in ranks]) for kind in ranks[0]}
+    second = (case.p > 2) & (totals[1] > totals[0])
+    third = totals[2] > np.where(second, totals[1], totals[0])
+    return {
+        kind: np.where(third, ranks[2][kind], np.where(second, ranks[1][kind], ranks[0][kind])) for kind in ranks[0]
+    }
 
 
 def sent_bytes(case: Case) -> dict[str, Column]:
@@ -86,9 +87,9 @@ def sent_bytes(case: Case) -> dict[str, Column]:
     around = hop * ((c - 1) * item * (2 + again) + np.where(c > 1, c * wide, 0))
     first, middle, last = case.stage_params
     params = t * np.where(case.p == 1, first, first + (case.p - 2) * middle + last)
-    k, stage = case.passes, case.zero.astype(int)
-    gradients = np.choose(stage, [2, 1, k, k]) * case.state.gradient
-    weights = np.choose(stage, [0, 1, 1, 2 * k]) * case.state.weight
+    k, stage = case.passes, case.zero
+    gradients = case.state.gradient * np.where(stage == 0, 2, k)
+    weights = case.state.weight * np.where(stage == 0, 0, np.where(stage == 3, 2 * k, 1))
     return {
         "tp": microbatches * (L * layer + outside),
         "cp": microbatches * L * around,

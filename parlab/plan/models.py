@@ -17,8 +17,8 @@ class GPTConfig:
     Raises:
         ValueError: a size that is not a positive whole number, or heads that do not divide.
 
-    >>> round(GPTConfig(vocab_size=51200, hidden_size=12288, num_hidden_layers=96, num_attention_heads=96).num_parameters
-    ...       / 1e9)
+    >>> config = GPTConfig(vocab_size=51200, hidden_size=12288, num_hidden_layers=96, num_attention_heads=96)
+    >>> round(config.num_parameters / 1e9)
     175
     """
 
@@ -48,8 +48,8 @@ Config = LlamaConfig | GPTConfig
 
 
 class Sizes(NamedTuple):
-    """What the formulas need: the letters of the shapes, and parameters. `layer_whole` are those that tensor parallelism
-    leaves on every rank (norms, and biases after a row layer), `layer_cut` the others."""
+    """What the formulas need: the letters of the shapes, and parameters. `layer_whole` are those of a layer that tensor
+    parallelism leaves on every rank (norms, and biases after a row layer), `layer_cut` the others."""
 
     E: int
     L: int
@@ -84,7 +84,9 @@ def sizes(config: Config) -> Sizes:
         E, H, V = config.hidden_size, config.num_attention_heads, config.vocab_size
         first = (V + config.max_position_embeddings) * E
         # A tied head is a copy on the last stage; where there is one stage alone, `estimate` takes it off again
-        return Sizes(E, config.num_hidden_layers, H, H, E // H, 4 * E, V, False, 12 * E * E + 7 * E, 6 * E, first, V * E + 2 * E)
+        return Sizes(
+            E, config.num_hidden_layers, H, H, E // H, 4 * E, V, False, 12 * E * E + 7 * E, 6 * E, first, V * E + 2 * E
+        )
     if not isinstance(config, LlamaConfig):
         raise ValueError(f"config={config!r:.60}: a LlamaConfig or a GPTConfig is needed")
     E, H, G, D = config.hidden_size, config.num_attention_heads, config.num_key_value_heads, config.head_dim

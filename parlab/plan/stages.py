@@ -1,14 +1,12 @@
-"""A step of a pipeline whose stages are not all the same: which is the slowest, and how long all take, in closed form."""
+"""A step of a pipeline whose stages are not all the same, in closed form."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from parlab.plan.case import Case
-
-Column = Any
+from parlab.plan.case import Case, Column
 
 
 class Pass(NamedTuple):
@@ -19,6 +17,7 @@ class Pass(NamedTuple):
 
     @property
     def both(self) -> Column:
+        """The sum."""
         return self.forward + self.backward
 
 
@@ -48,7 +47,10 @@ def step(p: Column, m: Column, v: Column, chunk: Pass, first: Pass, last: Pass, 
     begin, middle, end = rest + first.both, rest + chunk.both, rest + last.both
     mean = m * np.where(p == 1, rest + first.both + last.both - chunk.both, (begin + (p - 2) * middle + end) / p)
     before = first.both + (p - 2) * chunk.both  # a chunk of each rank but the last
-    other, of_other = np.maximum(begin, np.where(p > 2, middle, 0)), np.where((p > 2) & (middle > begin), chunk.both, first.both)
+    other, of_other = (
+        np.maximum(begin, np.where(p > 2, middle, 0)),
+        np.where((p > 2) & (middle > begin), chunk.both, first.both),
+    )
     neighbour = [np.where((p == 2) & (v == 1), a, b) for a, b in zip(first, chunk, strict=True)]
     waits = np.maximum(last.both - neighbour[1], 0) + np.where(v == 1, np.maximum(last.both - neighbour[0], 0), 0)
     quick = m * other + before - of_other + np.where(interleaved, waits, last.both)

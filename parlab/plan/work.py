@@ -1,37 +1,34 @@
 """Seconds of a microbatch's work and traffic on one rank: counted FLOPs and bytes over what the hardware reaches.
 
-A product costs its FLOPs and its bytes, one after the other, which is the whole curve of efficiency over size. Everything
-else costs its bytes. Seconds are by kind, forward and backward, as columns.
+A product costs its FLOPs and its bytes, one after the other: that is the whole curve of efficiency over size. All else
+costs its bytes. Seconds are by kind, forward and backward, as columns.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
-from parlab.plan.case import Case
-from parlab.plan.hardware import Hardware
+from parlab.plan.case import Case, Column
+from parlab.plan.hardware import Hardware, hardware_of
 from parlab.world import Cluster
 
-Column = Any
 Seconds = dict[str, Column]
 
 BACKWARD_ELEMENTWISE = 1.8  # of the forward's bytes: inputs are read again, gradients of gains and biases are summed
 
 
-@dataclass(frozen=True)
 class Machine:
-    """A cluster at the fractions that its hardware reaches."""
+    """A cluster at the fractions that its hardware reaches; None: those of its device."""
 
-    cluster: Cluster
-    hardware: Hardware
-
-    def __post_init__(self) -> None:
-        device = self.cluster.device_of(0)
-        object.__setattr__(self, "flops", device.flops * self.hardware.products)
-        object.__setattr__(self, "memory", device.memory_bandwidth * self.hardware.memory)
+    def __init__(self, cluster: Cluster, hardware: Hardware | None) -> None:
+        self.cluster, self.hardware = cluster, hardware or hardware_of(cluster)
+        device = cluster.device_of(0)
+        self.flops = device.flops * self.hardware.products
+        self.memory = device.memory_bandwidth * self.hardware.memory
+        self.fast, self.slow = (
+            cluster.intra.bandwidth * self.hardware.intra,
+            cluster.inter.bandwidth * self.hardware.inter,
+        )
 
     def product(self, m: Column, k: Column, n: Column, item: int) -> Column:
         """[m, k] × [k, n]: its FLOPs, then its operands and its result once through memory."""
@@ -44,26 +41,21 @@ class Machine:
     def ring(self, nbytes: Column, size: Column, together: Column) -> Column:
         """One turn of `nbytes` in all around `size` ranks: an all-gather or a reduce-scatter; an all-reduce is two.
 
-        Where it leaves a node, NCCL's channels use the ports of all its ranks in the node, up to the pace inside; on the
-        simulated clock a ring keeps the pace of one port.
+        Where it leaves a node, NCCL's channels use the ports of all its ranks in the node, up to the pace inside; on
+        the simulated clock a ring keeps the pace of one port.
         """
-        fast, slow = self._bandwidths
         inside = together >= size
-        bandwidth = np.where(inside, fast, np.minimum(fast, slow * (together if self.hardware.rails else 1)))
+        bandwidth = np.where(
+            inside, self.fast, np.minimum(self.fast, self.slow * (together if self.hardware.rails else 1))
+        )
         latency = np.where(inside, self.cluster.intra.latency, self.cluster.inter.latency)
         return (size - 1) * (latency + nbytes / size / bandwidth)
 
     def hop(self, nbytes: Column, reach: Column) -> Column:
         """A message to the next rank, where the chain of all of them takes `reach` consecutive ranks."""
-        fast, slow = self._bandwidths
         inside = reach <= self.cluster.ranks_per_node
         latency = np.where(inside, self.cluster.intra.latency, self.cluster.inter.latency)
-        return latency + nbytes / np.where(inside, fast, slow)
-
-    @property
-    def _bandwidths(self) -> tuple[float, float]:
-        cluster = self.cluster
-        return cluster.intra.bandwidth * self.hardware.intra, cluster.inter.bandwidth * self.hardware.inter
+        return latency + nbytes / np.where(inside, self.fast, self.slow)
 
 
 def layer(machine: Machine, case: Case) -> tuple[Seconds, Seconds]:
@@ -131,10 +123,10 @@ def _turn(machine: Machine, case: Case) -> Column:
 
 
 def _tensor_traffic(machine: Machine, case: Case, products: Column) -> tuple[Column, Column]:
-    """What a layer waits for: two all-reduces each way (Shoeybi et al. 2019), or, with sequence parallelism, the same bytes
-    as all-gathers and reduce-scatters and two all-gathers more backward, which bring x again (Korthikanti et al. 2022).
+    """What a layer waits for: two all-reduces each way (Shoeybi et al. 2019); with sequence parallelism the same bytes as
+    all-gathers and reduce-scatters, and backward two all-gathers more, of x (Korthikanti et al. 2022).
 
-    Since 2022 dX travels while dW is computed, and x while dX is; the two all-gathers of dY have nothing to hide behind.
+    Since 2022 dX travels while dW is computed, and x while dX is; the two all-gathers of dY have no such cover.
     """
     turn = _turn(machine, case)
     hideable = 4 * turn
@@ -143,11 +135,16 @@ def _tensor_traffic(machine: Machine, case: Case, products: Column) -> tuple[Col
 
 
 def _context_traffic(machine: Machine, case: Case, forward: Column, backward: Column) -> tuple[Column, Column]:
-    """What ring attention waits for: c − 1 hops of K and V, backward also c of dK and dV, in float32, behind the blocks of
-    attention that are computed meanwhile: all but the last, which the last hop of dK and dV waits for."""
+    """What a ring adds to attention: hops that are waited for, and blocks that are merged.
+
+    c − 1 hops of K and V, backward also c of dK and dV in float32, hide behind the blocks that are computed meanwhile,
+    but not the last of dK and dV. Each block after the first reads its queries again (backward also out and its
+    gradient), and adds its float32 result to the sum; under zigzag to 3/4 of the rows on average.
+    """
     elements, reach = 2 * case.n * case.kv * case.sizes.D, case.c * case.t
     keys, gradients = (machine.hop(size * elements, reach) for size in (case.item, max(case.item, 4)))
     behind = (case.c - 1) / case.c if "cp" in machine.hardware.hides else 0.0
     ahead = np.maximum((case.c - 1) * keys - behind * forward, 0)
     back = np.where(case.c > 1, gradients, 0) + np.maximum((case.c - 1) * (keys + gradients) - behind * backward, 0)
-    return ahead, back
+    merged = 0.75 * (case.c - 1) * case.n * case.sizes.H * case.sizes.D / case.t / machine.memory
+    return ahead + merged * (case.item + 16), back + merged * (3 * case.item + 16)
