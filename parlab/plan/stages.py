@@ -36,7 +36,8 @@ def step(p: Column, m: Column, v: Column, chunk: Pass, first: Pass, last: Pass, 
     (p − 1)/v·s where all are the same. A last stage that is quicker than the others leaves 1F1B a little more.
 
     Exactly what `parlab.pipeline.simulate` gives (transfers apart) for GPipe, 1F1B and looped breadth-first while no
-    first chunk is slower than the others; interleaved with a quicker last stage where a backward takes two forwards.
+    first chunk is slower than the others; interleaved with a quicker last stage where a backward takes two forwards and
+    m > p.
 
     >>> one = Pass(1.0, 2.0)
     >>> found = step(4, 8, 1, one, one, one, True)
@@ -63,9 +64,9 @@ def exposed_transfers(case: Case, apart: bool) -> Column:
     """How many transfers between stages a step waits for.
 
     1F1B with one chunk: each microbatch's round trip is seen, 2((p − 1)(1 + m/p) − 1). Otherwise other work is there to
-    do: only the way there and back is seen, 2(pv − 1), if transfers travel `apart` from computing; if not, also each of
-    the 2mv that a rank makes.
+    do meanwhile, if transfers travel `apart` from computing, and only the way there and back is seen: 2(pv − 1), of which
+    breadth-first with m > p hides the turns from chunk to chunk. If not apart, also each of the 2mv that a rank makes.
     """
     p, m, v = case.p, case.m, case.v
-    around = 2 * (p * v - 1) if apart else 2 * m * v + 2 * (p - 1)
-    return np.where(p == 1, 0, np.where(case.in_turn & (v == 1), 2 * ((p - 1) * (1 + m / p) - 1), around))
+    way = 2 * (p * np.where(case.in_turn | (m == p), v, 1) - 1) if apart else 2 * m * v + 2 * (p - 1)
+    return np.where(p == 1, 0, np.where(case.in_turn & (v == 1), 2 * ((p - 1) * (1 + m / p) - 1), way))

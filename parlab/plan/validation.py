@@ -174,4 +174,4 @@ def _zero() -> Iterator[Row]:
             found = estimate(LLAMA_7B, DGX_A100, Layout(dp=ranks, zero=stage), batch=ranks, sequence=2048).bytes
             predicted = scale * (found["weights"] + found["gradients"] + found["optimizer"])
             digits = len(f"{measured}".partition(".")[2])  # as printed
-            yield Row("ZeRO, table 1", f"N {ranks}, stage {stage}", "GB", round(predicted, digits), measured)
+            yield Row("ZeRO, table 1", f"N {ranks}, stage {stage}", "GB", round(predicted + 1e-9, digits), measured)

@@ -108,7 +108,7 @@ def ends(machine: Machine, case: Case) -> tuple[tuple[Seconds, Seconds], tuple[S
     logits = machine.product(n, E, columns, case.item)
     # Widen 6 bytes a logit, maximum 4, subtract 8, exp 8, sum 4, divide 8; backward subtract 8, narrow 6
     loss = n * columns / machine.memory
-    sums = 3 * 2 * machine.ring(4 * n, case.t, machine.together(case.t, 1))
+    sums = 3 * 2 * machine.ring(max(case.item, 4) * n, case.t, machine.together(case.t, 1))
     cut = case.sequence_parallel
     hidden = np.maximum(0, 2 * turn - (logits if "tp" in machine.hardware.hides else 0))
     embedding = {"elementwise": lookup, "tp": np.where(cut, 1, 2) * turn}
@@ -123,7 +123,7 @@ def _turn(machine: Machine, case: Case) -> Column:
 
 
 def _tensor_traffic(machine: Machine, case: Case, products: Column) -> tuple[Column, Column]:
-    """What a layer waits for: two all-reduces each way (Shoeybi et al. 2019); with sequence parallelism the same bytes as
+    """What a layer waits for: two all-reduces each way (Shoeybi et al. 2019); with sequence parallelism as many bytes as
     all-gathers and reduce-scatters, and backward two all-gathers more, of x (Korthikanti et al. 2022).
 
     Since 2022 dX travels while dW is computed, and x while dX is; the two all-gathers of dY have no such cover.
