@@ -106,22 +106,21 @@ def attend_block(
     query without keys gets out 0 and lse −inf.
     """
     xp = namespace(q, k, v)
-    B, H, S, D = q.shape
-    G, T = k.shape[1:3]
-    scale = default_scale(scale, D)
+    scale = default_scale(scale, q.shape[3])
     gentle = _largest_score(q, k, scale) < GENTLE
-    out = xp.empty(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S, D]
-    lse = xp.empty(q.shape[:-1], dtype=out.dtype, device=q.device)  # [B, H, S]
+    shape, (q, k, v) = q.shape, _by_kv_head(q, k, v)  # [B, G, H/G, S, D], twice [B, G, 1, T, D]
+    out = xp.empty(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, G, H/G, S, D]
+    lse = xp.empty(q.shape[:-1], dtype=out.dtype, device=q.device)  # [B, G, H/G, S]
     buffer = _tile_buffer(out)
-    stretches = list(_stretches(S, T, diagonal, window, out))
-    for b, h in product(range(B), range(H)):
-        g = h // (H // G)
-        queries = _widen(q[b, h, ...]) * scale  # [S, D]
-        keys, values = _widen(k[b, g, ...]), _widen(v[b, g, ...])  # [T, D]
-        values = _append(values, xp.ones_like(values[:, 0]))  # [T, D+1]: the last column of P v is the sum of P
+    stretches = list(_stretches(q.shape[3], k.shape[3], diagonal, window, out))
+    for b, g, h in _few_heads(q, stretches, TILE * TILE):
+        queries = _widen(q[b, g, h, ...]) * scale  # [G', H', S, D]
+        keys, values = _widen(k[b, g, ...]), _widen(v[b, g, ...])  # [G', 1, T, D]
+        values = _append(values, xp.ones_like(values[..., 0]))  # [G', 1, T, D+1]: P v ends with the sum of P
         for rows, tiles in stretches:
-            out[b, h, rows, :], lse[b, h, rows] = _attend_rows(queries[rows, :], keys, values, tiles, gentle, buffer)
-    return out, lse
+            part = _attend_rows(queries[..., rows, :], keys, values, tiles, gentle, buffer)
+            out[b, g, h, rows, :], lse[b, g, h, rows] = part
+    return xp.reshape(out, shape), xp.reshape(lse, shape[:-1])
 
 
 def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], gentle: bool, buffer: Array) -> tuple[Array, Array]:
@@ -131,10 +130,10 @@ def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], gentle: bool, 
     """
     xp = namespace(q, k, v)
     lowest = 0.0 if gentle else xp.finfo(q.dtype).min  # not −inf: a row that sees no key would have −inf − −inf
-    largest = xp.full((q.shape[0], 1), lowest, dtype=q.dtype, device=q.device)  # [rows, 1]
-    out = xp.zeros((q.shape[0], v.shape[1]), dtype=q.dtype, device=q.device)  # [rows, D+1]
+    largest = xp.full((*q.shape[:-1], 1), lowest, dtype=q.dtype, device=q.device)  # [G', H', rows, 1]
+    out = xp.zeros((*q.shape[:-1], v.shape[-1]), dtype=q.dtype, device=q.device)  # [G', H', rows, D+1]
     for columns, hidden in tiles:
-        scores = _product(q, k[columns, :], buffer)  # [rows, columns]
+        scores = _product(q, k[..., columns, :], buffer)  # [G', H', rows, columns]
         if hidden is not None:
             scores += hidden
         if not gentle:
@@ -143,11 +142,11 @@ def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], gentle: bool, 
             scores = xp.maximum(scores - largest, LOWEST_EXPONENT)
             if hidden is not None:
                 scores += hidden  # again: the line above let it through
-        out += exp_(scores) @ v[columns, :]
-    out, total = out[:, :-1], out[:, -1:]  # [rows, D], [rows, 1]
+        out += exp_(scores) @ v[..., columns, :]
+    out, total = out[..., :-1], out[..., -1:]  # [G', H', rows, D], [G', H', rows, 1]
     seen = total > 0
     total = xp.where(seen, total, 1.0)
-    return out / total, xp.where(seen, largest + xp.log(total), -xp.inf)[:, 0]
+    return out / total, xp.where(seen, largest + xp.log(total), -xp.inf)[..., 0]
 
 
 def attend_block_backward(
@@ -169,36 +168,35 @@ def attend_block_backward(
     dK = dSᵀ Q. Both differences are made inside the products, by one more column against a column of ones.
     """
     xp = namespace(dout, q, k, v)
-    B, H, S, D = q.shape
-    G, T = k.shape[1:3]
-    scale = default_scale(scale, D)
+    scale = default_scale(scale, q.shape[3])
     gentle = _largest_score(q, k, scale) + float(xp.max(lse)) < -LOWEST_EXPONENT
     lse = xp.where(lse == -xp.inf, xp.inf, lse)  # a query without keys: every weight is exp(−inf)
+    shapes = q.shape, k.shape, v.shape
+    q, dout, lse, delta, k, v = _by_kv_head(q, dout, lse, delta, k, v)
     dq, dk, dv = (xp.zeros(x.shape, dtype=accumulator_dtype(x), device=x.device) for x in (q, k, v))
     scores_buffer, dscores_buffer = _tile_buffer(dq), _tile_buffer(dq)
-    stretches = list(_stretches(S, T, diagonal, window, dq))
-    for b, h in product(range(B), range(H)):
-        g = h // (H // G)
-        queries, douts = _widen(q[b, h, ...]) * scale, _widen(dout[b, h, ...])  # [S, D]
-        keys, values = _widen(k[b, g, ...]), _widen(v[b, g, ...])  # [T, D]
-        queries_lse, douts_delta = _append(queries, -lse[b, h, :]), _append(douts, -delta[b, h, :])  # [S, D+1]
-        ones = xp.ones_like(keys[:, 0])
-        keys_one, values_one = _append(keys, ones), _append(values, ones)  # [T, D+1]
+    stretches = list(_stretches(q.shape[3], k.shape[3], diagonal, window, dq))
+    for b, g, h in _few_heads(q, stretches, TILE * TILE // 4):  # dK/dV of all of them must stay in the cache too
+        queries, douts = _widen(q[b, g, h, ...]) * scale, _widen(dout[b, g, h, ...])  # [G', H', S, D]
+        keys, values = _widen(k[b, g, ...]), _widen(v[b, g, ...])  # [G', 1, T, D]
+        queries_lse, douts_delta = _append(queries, -lse[b, g, h, :]), _append(douts, -delta[b, g, h, :])  # [..., D+1]
+        ones = xp.ones_like(keys[..., 0])
+        keys_one, values_one = _append(keys, ones), _append(values, ones)  # [G', 1, T, D+1]
         for rows, tiles in stretches:
             for columns, hidden in tiles:
-                scores = _product(queries_lse[rows, :], keys_one[columns, :], scores_buffer)  # [rows, columns]
+                scores = _product(queries_lse[..., rows, :], keys_one[..., columns, :], scores_buffer)
                 if not gentle:
                     scores = xp.maximum(scores, LOWEST_EXPONENT)
                 if hidden is not None:
                     scores += hidden
-                weights = exp_(scores)
-                dv[b, g, columns, :] += xp.matrix_transpose(weights) @ douts[rows, :]
-                dscores = _product(douts_delta[rows, :], values_one[columns, :], dscores_buffer)
+                weights = exp_(scores)  # [G', H', rows, columns]
+                dv[b, g, :, columns, :] += _over_heads(xp.matrix_transpose(weights) @ douts[..., rows, :])
+                dscores = _product(douts_delta[..., rows, :], values_one[..., columns, :], dscores_buffer)
                 dscores *= weights
-                dk[b, g, columns, :] += xp.matrix_transpose(dscores) @ queries[rows, :]
-                dq[b, h, rows, :] += dscores @ keys[columns, :]
-        dq[b, h, ...] *= scale
-    return dq, dk, dv
+                dk[b, g, :, columns, :] += _over_heads(xp.matrix_transpose(dscores) @ queries[..., rows, :])
+                dq[b, g, h, rows, :] += dscores @ keys[..., columns, :]
+        dq[b, g, h, ...] *= scale
+    return tuple(xp.reshape(x, shape) for x, shape in zip((dq, dk, dv), shapes, strict=True))
 
 
 def merge(out: Array, lse: Array, block_out: Array, block_lse: Array) -> tuple[Array, Array]:
@@ -271,8 +269,32 @@ def _widen(x: Array) -> Array:
 
 
 def _append(x: Array, column: Array) -> Array:
-    """One more column: `[rows, D]`, `[rows]` -> `[rows, D+1]`."""
-    return namespace(x, column).concat([x, column[:, None]], axis=-1)
+    """One more column: `[..., rows, D]`, `[..., rows]` -> `[..., rows, D+1]`."""
+    return namespace(x, column).concat([x, column[..., None]], axis=-1)
+
+
+def _by_kv_head(q: Array, *others: Array) -> list[Array]:
+    """Heads in two axes, those of K/V and the query heads of each: `[B, H, ...]` -> `[B, G, H/G or 1, ...]`."""
+    xp, G = namespace(q), others[-1].shape[1]
+    return [xp.reshape(x, (x.shape[0], G, x.shape[1] // G, *x.shape[2:])) for x in (q, *others)]
+
+
+def _few_heads(q: Array, stretches: list[tuple[slice, list[Tile]]], most: int) -> Iterator[tuple[int, slice, slice]]:
+    """Which sequence, K/V heads and query heads of each: as many at a time as have `most` scores in their tiles.
+
+    Where tiles are small the calls would cost more than what they compute.
+    """
+    B, G, heads = q.shape[:3]
+    tiles = [(rows.stop - rows.start) * (keys.stop - keys.start) for rows, tiles in stretches for keys, _ in tiles]
+    fit = max(most // max(tiles, default=1), 1)
+    few, groups = min(fit, heads), max(fit // heads, 1)
+    for b, g, h in product(range(B), range(0, G, groups), range(0, heads, few)):
+        yield b, slice(g, min(g + groups, G)), slice(h, min(h + few, heads))
+
+
+def _over_heads(x: Array) -> Array:
+    """What query heads give to the K/V head that they share: `[G', H', ...]` -> `[G', 1, ...]`."""
+    return x if x.shape[1] == 1 else namespace(x).sum(x, axis=1, keepdims=True)
 
 
 def _largest_score(q: Array, k: Array, scale: float) -> float:
@@ -290,7 +312,7 @@ def _product(a: Array, b: Array, buffer: Array) -> Array:
     xp = namespace(a, b)
     b = xp.matrix_transpose(b)
     if is_numpy_array(a) or is_cupy_array(a):
-        shape = a.shape[0], b.shape[1]
+        shape = *a.shape[:-1], b.shape[-1]
         return xp.matmul(a, b, out=xp.reshape(buffer[: math.prod(shape)], shape))
     return a @ b
 
