@@ -160,8 +160,9 @@ def attend_block_backward(
     diagonal: int | None = None,
     window: int | None = None,
     scale: float | None = None,
+    totals: tuple[Array, Array, Array] | None = None,
 ) -> tuple[Array, Array, Array]:
-    """One block's share of `(dq, dk, dv)`, in float32 or wider.
+    """One block's share of `(dq, dk, dv)`, in float32 or wider; or the `totals` of all blocks, to which it is added.
 
     `lse` and `delta` = rowsum(dO ∘ O), both `[B, H, S]`, belong to the whole attention, over the keys of all blocks;
     then the blocks' shares simply add up. With P = exp(scores − lse): dV = Pᵀ dO, dS = P ∘ (dO Vᵀ − delta), dQ = dS K,
@@ -171,9 +172,11 @@ def attend_block_backward(
     scale = default_scale(scale, q.shape[3])
     gentle = _largest_score(q, k, scale) + float(xp.max(lse)) < -LOWEST_EXPONENT
     lse = xp.where(lse == -xp.inf, xp.inf, lse)  # a query without keys: every weight is exp(−inf)
-    shapes = q.shape, k.shape, v.shape
+    if totals is None:
+        dq, dk, dv = (xp.zeros(x.shape, dtype=accumulator_dtype(x), device=x.device) for x in (q, k, v))
+        totals = dq, dk, dv
     q, dout, lse, delta, k, v = _by_kv_head(q, dout, lse, delta, k, v)
-    dq, dk, dv = (xp.zeros(x.shape, dtype=accumulator_dtype(x), device=x.device) for x in (q, k, v))
+    dq, dk, dv = _by_kv_head(*totals)  # views: to part an axis moves nothing
     scores_buffer, dscores_buffer = _tile_buffer(dq), _tile_buffer(dq)
     stretches = list(_stretches(q.shape[3], k.shape[3], diagonal, window, dq))
     for b, g, h in _few_heads(q, stretches, TILE * TILE // 4):  # dK/dV of all of them must stay in the cache too
@@ -182,6 +185,7 @@ def attend_block_backward(
         queries_lse, douts_delta = _append(queries, -lse[b, g, h, :]), _append(douts, -delta[b, g, h, :])  # [..., D+1]
         ones = xp.ones_like(keys[..., 0])
         keys_one, values_one = _append(keys, ones), _append(values, ones)  # [G', 1, T, D+1]
+        keys = keys * scale
         for rows, tiles in stretches:
             for columns, hidden in tiles:
                 scores = _product(queries_lse[..., rows, :], keys_one[..., columns, :], scores_buffer)
@@ -195,8 +199,7 @@ def attend_block_backward(
                 dscores *= weights
                 dk[b, g, :, columns, :] += _over_heads(xp.matrix_transpose(dscores) @ queries[..., rows, :])
                 dq[b, g, h, rows, :] += dscores @ keys[..., columns, :]
-        dq[b, g, h, ...] *= scale
-    return tuple(xp.reshape(x, shape) for x, shape in zip((dq, dk, dv), shapes, strict=True))
+    return totals
 
 
 def merge(out: Array, lse: Array, block_out: Array, block_lse: Array) -> tuple[Array, Array]:
@@ -211,7 +214,8 @@ def merge(out: Array, lse: Array, block_out: Array, block_lse: Array) -> tuple[A
     xp = namespace(out, lse, block_out, block_lse)
     merged = xp.logaddexp(lse, block_lse)
     finite = xp.where(merged == -xp.inf, 0.0, merged)  # −inf − −inf would be NaN
-    out = out * xp.exp(lse - finite)[..., None] + block_out * xp.exp(block_lse - finite)[..., None]
+    out = out * xp.exp(lse - finite)[..., None]
+    out += block_out * xp.exp(block_lse - finite)[..., None]
     return out, merged
 
 

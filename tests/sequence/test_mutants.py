@@ -36,7 +36,7 @@ MUTANTS = {
         "(*RingSchedule(comm.rank, comm.size).steps, None):  # None",
         "RingSchedule(comm.rank, comm.size).steps:  # None",
     ),
-    "scale forgotten in dq": (ATTENTION, "        dq[b, g, h, ...] *= scale\n", ""),
+    "scale forgotten in dq": (ATTENTION, "        keys = keys * scale\n", ""),
     "scale forgotten in the backward's scores": (
         ATTENTION,
         "_widen(q[b, g, h, ...]) * scale, _widen",
