@@ -80,10 +80,10 @@ def attention_core(cp: Comm, attention: str, layout: str) -> Core:
     if cp.size == 1:
         return CAUSAL_ATTENTION
     forward, backward, _ = METHODS[attention]
-    how = how_dealt(attention, layout) | {"causal": True}
+    how = how_dealt(attention, layout)
     return Core(partial(forward, cp, **how), partial(backward, cp, **how))
 
 
 def how_dealt(attention: str, layout: str) -> dict[str, Any]:
-    """The layout, for the methods that take one."""
-    return {} if attention == "ulysses" else {"layout": layout}
+    """Causal, in this layout; Ulysses takes none."""
+    return {"causal": True} | ({} if attention == "ulysses" else {"layout": layout})

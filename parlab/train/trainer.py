@@ -136,18 +136,9 @@ class Trainer:
         if schedule is None:
             schedule = one_f_one_b(pp.size, pp.size) if pp.size > 1 else gpipe(1, 1)
         check_schedule(schedule, pp.size, config)
-        layout = layout or ("contiguous" if attention == "ulysses" else "zigzag")
-        check_options(
-            mesh,
-            config,
-            zero=zero,
-            attention=attention,
-            layout=layout,
-            sequence_parallel=sequence_parallel,
-            recompute=recompute,
-            reduce=reduce,
-            offload=offload,
-        )
+        if layout is None:
+            layout = "contiguous" if attention == "ulysses" else "zigzag"
+        check_options(mesh, config, zero, attention, layout, sequence_parallel, recompute, reduce, offload)
         self.mesh, self.config, self.schedule, self.zero, self.layout = mesh, config, schedule, zero, layout
         self.attention, self.sequence_parallel, self.recompute = attention, sequence_parallel, recompute
         self.accumulate = reduce == "accumulate"
@@ -183,13 +174,8 @@ class Trainer:
                 for block, names in self.blocks.items()
             },
         )
-        options: dict[str, Any] = {
-            "blocks": self.blocks,
-            "dtype": dtype,
-            "loss_scale": loss_scale,
-            "max_norm": max_norm,
-            "part": part,
-        }
+        options: dict[str, Any] = {"dtype": dtype, "loss_scale": loss_scale, "max_norm": max_norm}
+        options |= {"blocks": self.blocks, "part": part}
         self.replica: Replica
         if zero == 0:  # a bucket for each block: also there, copies are summed in the same order
             self.replica = DataParallel(mesh.data, self.model.weights, optimizer, bucket_bytes=1, **options)
@@ -221,7 +207,7 @@ class Trainer:
             ValueError: a batch that the mesh cannot cut, or that holds what is no token; before any message.
         """
         m = self.schedule.num_microbatches
-        check_batch(self.mesh, self.config, tokens, targets, lr, m, self.layout, self.sequence_parallel)
+        check_batch(self.mesh, self.config.vocab_size, tokens, targets, lr, m, self.layout, self.sequence_parallel)
         inputs, answers = self._microbatches(tokens), self._microbatches(targets)
         self.replica.begin(self.order)
         with self.replica.overflow_expected():
@@ -252,10 +238,9 @@ class Trainer:
     def _positions(self, length: int) -> Array:
         """Which tokens of the whole sequence are this rank's: `[S/cp]`."""
         cp = self.mesh.cp
-        xp = self._xp
-        if cp.size == 1:
-            return xp.arange(length)
-        return asarray(positions(length * cp.size, cp.size, self.layout)[cp.rank], xp)
+        return asarray(
+            positions(length * cp.size, cp.size, self.layout)[cp.rank] if cp.size > 1 else range(length), self._xp
+        )
 
     def _passed(self, inputs: Array) -> Array:
         """What passes from stage to stage, by its shape and dtype."""
@@ -306,12 +291,9 @@ class Trainer:
 
     def _whole(self, own: Mapping[str, Array], dtype: Any) -> dict[str, Array]:
         own = self.model.whole(own)  # from all of tp
-        return {
-            name: self.mesh.pp.broadcast(
-                own[name] if name in own else self._xp.empty(shape, dtype=dtype), self.holders[name][0]
-            )
-            for name, shape in self.config.weight_shapes.items()
-        }
+        shapes = self.config.weight_shapes
+        known = {name: own[name] if name in own else self._xp.empty(shapes[name], dtype=dtype) for name in shapes}
+        return {name: self.mesh.pp.broadcast(x, self.holders[name][0]) for name, x in known.items()}
 
     # What this rank keeps
 
