@@ -144,7 +144,8 @@ class Trainer:
         self.accumulate = reduce == "accumulate"
 
         layers = partition(config.num_hidden_layers, schedule.num_stages)
-        of_stage = [stage.weight_names for stage in model.stages(layers)]
+        stages = model.stages(layers)
+        of_stage = [stage.weight_names for stage in stages]
         self.holders = holders_of(schedule, of_stage, list(model.weights))
         own = {name: model.weights[name] for name, ranks in self.holders.items() if pp.rank in ranks}
         self.model = ParallelLlama(
@@ -165,12 +166,12 @@ class Trainer:
         self.blocks = {block: names for block, names in blocks.items() if names[0] in own}
         self.shared = self._groups_of_shared_blocks()
         actions = schedule.actions[pp.rank]
-        weight_parts = [of_stage[action.stage] for action in actions if action.kind in "BW"]
+        make = [part.weight_names for action in actions if action.kind in "BW" for part in stages[action.stage].stages]
         part = Part(
             comm=mesh.model if zero == 0 else mesh.comm,
             shares={name: 1 / (self.model.pieces[name].owners * len(self.holders[name])) for name in own},
             parts={
-                block: 1 if block in self.shared else sum(names[0] in found for found in weight_parts)
+                block: 1 if block in self.shared else sum(names[0] in made for made in make)
                 for block, names in self.blocks.items()
             },
         )
@@ -188,8 +189,8 @@ class Trainer:
         for number, chain in enumerate(self.model.stages(layers)):
             if pp.rank in schedule.holders(number):
                 uses = [tuple(dict.fromkeys(block_of[name] for name in stage.weight_names)) for stage in chain.stages]
-                opened = [Opened(stage, self.replica, of) for stage, of in zip(chain.stages, uses, strict=True)]
-                self.stages[number] = Chain(opened)
+                opened = zip(chain.stages, uses, strict=True)
+                self.stages[number] = Chain([Opened(stage, self.replica, of, self._take) for stage, of in opened])
         self.order = [block for action in actions for block in self._opened(action.kind, action.stage)]
         self._waiting: dict[str, Gradients] = {}  # of shared blocks, until all microbatches are done
 
@@ -218,7 +219,7 @@ class Trainer:
                 inputs,
                 answers,
                 like=self._passed(inputs[0]),
-                on_gradients=self._take,
+                on_gradients=_nothing_left,
                 loss_scale=self.replica.loss_scale,
             )
             self._sum_shared()
@@ -248,8 +249,9 @@ class Trainer:
         length = S // self.mesh.tp.size if self.sequence_parallel else S
         return self._xp.empty((B, length, self.config.hidden_size), dtype=self.replica.dtype)
 
-    def _take(self, stage: int, microbatch: int, gradients: Gradients) -> None:
-        """What a B or W made: to ZeRO, or kept until other ranks of the pipeline have theirs."""
+    def _take(self, gradients: Gradients) -> None:
+        """What a B or W made of one piece of the model: to ZeRO, or kept until others of the pipeline have theirs."""
+        self.mesh.comm.hold("new gradients", gradients)
         for block, names in self.blocks.items():
             found = {name: gradients[name] for name in names if name in gradients}
             if found and block in self.shared:
@@ -335,3 +337,7 @@ class Trainer:
         groups = {ranks: pp.split(0 if pp.rank in ranks else None) for ranks in several}
         found = {block: groups.get(self.holders[names[0]]) for block, names in self.blocks.items()}
         return {block: group for block, group in found.items() if group is not None}
+
+
+def _nothing_left(stage: int, microbatch: int, gradients: Gradients) -> None:
+    """The gradients of this stage have been taken, piece by piece."""
