@@ -33,8 +33,9 @@ METHODS: dict[str, tuple[Any, Any, Any]] = {  # forward, backward, what they sen
 
 
 class Opened(Stage):
-    """A piece of the model whose weights ZeRO opens for each action that reads them (a W reads none), and whose gradients
-    are taken as soon as they are made: those of a whole stage are never there at once.
+    """A piece of the model whose weights ZeRO opens for each action that reads them; a W reads none.
+
+    Its gradients are taken as soon as they are made: those of a whole stage are never there at once.
     """
 
     def __init__(
