@@ -192,6 +192,7 @@ class Trainer:
                 opened = zip(chain.stages, uses, strict=True)
                 self.stages[number] = Chain([Opened(stage, self.replica, of, self._take) for stage, of in opened])
         self.order = [block for action in actions for block in self._opened(action.kind, action.stage)]
+        self.samples = 0  # rows of the batches so far: where in the data the next one begins
         self._waiting: dict[str, Gradients] = {}  # of shared blocks, until all microbatches are done
 
     # A step
@@ -224,6 +225,7 @@ class Trainer:
             )
             self._sum_shared()
         result = self.replica.step(lr)
+        self.samples += tokens.shape[0]
         assert result.norm is not None  # a part always has one
         return TrainResult(self._mean(loss), result.norm, result.skipped)
 
@@ -240,14 +242,14 @@ class Trainer:
         """Which tokens of the whole sequence are this rank's: `[S/cp]`."""
         cp = self.mesh.cp
         return asarray(
-            positions(length * cp.size, cp.size, self.layout)[cp.rank] if cp.size > 1 else range(length), self._xp
+            positions(length * cp.size, cp.size, self.layout)[cp.rank] if cp.size > 1 else range(length), self.xp
         )
 
     def _passed(self, inputs: Array) -> Array:
         """What passes from stage to stage, by its shape and dtype."""
         B, S = inputs.shape
         length = S // self.mesh.tp.size if self.sequence_parallel else S
-        return self._xp.empty((B, length, self.config.hidden_size), dtype=self.replica.dtype)
+        return self.xp.empty((B, length, self.config.hidden_size), dtype=self.replica.dtype)
 
     def _take(self, gradients: Gradients) -> None:
         """What a B or W made of one piece of the model: to ZeRO, or kept until others of the pipeline have theirs."""
@@ -268,7 +270,7 @@ class Trainer:
 
     def _mean(self, loss: float | None) -> float:
         """Over all replicas and tokens, on every rank, from those that have the last stage."""
-        mesh, xp = self.mesh, self._xp
+        mesh, xp = self.mesh, self.xp
         of_pipeline = mesh.pp.all_reduce(xp.asarray([loss or 0.0], dtype=xp.float64))
         return float(mesh.data.all_reduce(of_pipeline)[0]) / mesh.data.size
 
@@ -294,7 +296,7 @@ class Trainer:
     def _whole(self, own: Mapping[str, Array], dtype: Any) -> dict[str, Array]:
         own = self.model.whole(own)  # from all of tp
         shapes = self.config.weight_shapes
-        known = {name: own[name] if name in own else self._xp.empty(shapes[name], dtype=dtype) for name in shapes}
+        known = {name: own[name] if name in own else self.xp.empty(shapes[name], dtype=dtype) for name in shapes}
         return {name: self.mesh.pp.broadcast(x, self.holders[name][0]) for name, x in known.items()}
 
     # What this rank keeps
@@ -312,15 +314,17 @@ class Trainer:
 
     @property
     def progress(self) -> dict[str, float]:
-        """What a run that goes on needs besides its pieces: steps, skipped, and where the loss scale stands."""
-        return self.replica.progress
+        """What a run that goes on needs besides its pieces: steps, skipped, samples, where the loss scale stands."""
+        return {"samples": self.samples, **self.replica.progress}
 
     def restore(self, progress: Mapping[str, float]) -> None:
         """Go on from `progress`, with what was written into `pieces()`."""
+        self.samples = int(progress["samples"])
         self.replica.restore(progress)
 
     @property
-    def _xp(self) -> Any:
+    def xp(self) -> Any:
+        """The array library of the weights."""
         return self.replica._xp
 
     def _opened(self, kind: str, stage: int) -> list[str]:

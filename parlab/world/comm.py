@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from parlab.arguments import amount, checked_axis, checked_rank, text, whole
@@ -13,10 +14,10 @@ from parlab.world.cluster import MOST_SECONDS
 from parlab.world.collectives import checked
 from parlab.world.collectives.checked import Collective
 from parlab.world.collectives.common import cut
+from parlab.world.engine import Engine
 from parlab.world.log import COMPUTE, PRINT
 from parlab.world.requests import CollectiveRequest, MessageRequest, Request
-from parlab.world.seats import Group, Message, Seat, Signal
-from parlab.world.threads import ThreadsEngine
+from parlab.world.seats import BESIDE, Group, Message, Seat, Signal
 from parlab.world.values import Value
 
 
@@ -33,7 +34,7 @@ class Comm:
     """
 
     def __init__(
-        self, engine: ThreadsEngine, seat: Seat, group: Group, channel: str = "messages", strategy: str | None = None
+        self, engine: Engine, seat: Seat, group: Group, channel: str = "messages", strategy: str | None = None
     ):
         self.rank = group.members.index(seat.rank)
         self.size = len(group.members)
@@ -47,6 +48,7 @@ class Comm:
         self._ways_in: dict[int, Any] = {}
         self._splits = 0
         self._inner: Comm | None = None
+        self.native: Callable[..., Any] | None = None  # a collective of the engine's own, by the name of ours
         self._last_beside: Signal | None = None
 
     @property
@@ -291,7 +293,7 @@ class Comm:
 
     def _beside(self, call: str, x: Array, collective: Collective) -> Request:
         cell = [values.copied(x)]
-        group = self._engine.subgroup(f"{self._group.name} (beside)", self._group.members)
+        group = self._engine.subgroup(self._group.name + BESIDE, self._group.members)
         self._last_beside = self._engine.spawn(
             self._seat,
             lambda seat: collective(Comm(self._engine, seat, group, strategy=self._strategy), cell[0]),
@@ -344,6 +346,7 @@ class Comm:
         self._engine.meet(self._seat, self._group, self.rank, name, f"{name}({', '.join(described)})")
         if self._inner is None:
             self._inner = Comm(self._engine, self._seat, self._group, "collectives")
+            self._inner.native = self._engine.native_of(self._group)
         self._inner._name = self._named(name)
         return self._inner
 
@@ -371,7 +374,7 @@ class Comm:
         amount("seconds", 0 if seconds is None else seconds, below=MOST_SECONDS)
         self._engine.check(self._seat)
         self._seat.log += (COMPUTE, (name, flops, bytes, seconds))
-        return nullcontext()
+        return self._engine.timed(self._seat, name)
 
     def hold(self, name: str, *arrays: Value) -> None:
         """Count the memory under these arrays as held by this rank, under `name`, until it dies.

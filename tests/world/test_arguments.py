@@ -70,9 +70,15 @@ ROWS = [
     ("size", lambda: run(print, -3), "size=-3: needs at least 1 rank"),
     ("size", lambda: run(print, 2.0), "size=2.0: must be a whole number"),
     ("size", lambda: run(print, "2"), "size='2': must be a whole number"),
-    ("engine", lambda: run(print, 2, engine="mpi!"), "engine='mpi!': the engines are threads"),
-    ("engine", lambda: run(print, 2, engine=None), "engine=None: the engines are threads"),
+    ("engine", lambda: run(print, 2, engine="mpi!"), "engine='mpi!': the engines are threads, mpi"),
+    ("engine", lambda: run(print, 2, engine=None), "engine=None: the engines are threads, mpi"),
     ("cluster", lambda: run(print, 2, cluster="fast"), "cluster='fast': must be a Cluster"),
+    ("collectives", lambda: run(print, 2, collectives="native"), "collectives='native': on threads they are ours"),
+    (
+        "collectives",
+        lambda: run(print, 2, engine="mpi", collectives=None),
+        "collectives=None: on mpi they are ours, or native",
+    ),
     (
         "cluster",
         lambda: run(print, 3, cluster=Cluster("pair", (DEVICE, DEVICE), 1, LINK, LINK)),
