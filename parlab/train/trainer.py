@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from parlab.arrays import Array, asarray, namespace
+from parlab.arrays import Array, asarray, namespace, to_host
 from parlab.nn.config import FINAL_NORM, HEAD
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
@@ -150,7 +150,7 @@ class Trainer:
         )
         self.mesh, self.config, self.schedule, self.zero, self.layout = mesh, config, schedule, zero, layout
         self.attention, self.sequence_parallel, self.recompute = attention, sequence_parallel, recompute
-        self.accumulate = reduce == "accumulate"
+        self.accumulate, self.device = reduce == "accumulate", model.weights[FINAL_NORM].device
 
         layers = partition(config.num_hidden_layers, schedule.num_stages)
         of_stage = [stage.weight_names for stage in model.stages(layers)]
@@ -256,14 +256,14 @@ class Trainer:
         cp = self.mesh.cp
         xp = self.xp
         if cp.size == 1:
-            return xp.arange(length)
-        return asarray(positions(length * cp.size, cp.size, self.layout)[cp.rank], xp)
+            return xp.arange(length, device=self.device)
+        return asarray(positions(length * cp.size, cp.size, self.layout)[cp.rank], xp, device=self.device)
 
     def _passed(self, inputs: Array) -> Array:
         """What passes from stage to stage, by its shape and dtype."""
         B, S = inputs.shape
         length = S // self.mesh.tp.size if self.sequence_parallel else S
-        return self.xp.empty((B, length, self.config.hidden_size), dtype=self.replica.dtype)
+        return self.xp.empty((B, length, self.config.hidden_size), dtype=self.replica.dtype, device=self.device)
 
     def _take(self, stage: int, microbatch: int, gradients: Gradients) -> None:
         """What a B or W made: to ZeRO, or kept until other ranks of the pipeline have theirs."""
@@ -284,8 +284,8 @@ class Trainer:
     def _mean(self, loss: float | None) -> float:
         """Over all replicas and tokens, on every rank, from those that have the last stage."""
         mesh, xp = self.mesh, self.xp
-        of_pipeline = mesh.pp.all_reduce(xp.asarray([loss or 0.0], dtype=xp.float64))
-        return float(mesh.data.all_reduce(of_pipeline)[0]) / mesh.data.size
+        of_pipeline = mesh.pp.all_reduce(xp.asarray(loss or 0.0, dtype=xp.float64, device=self.device))
+        return to_host(mesh.data.all_reduce(of_pipeline)) / mesh.data.size
 
     # What there is, whole
 
@@ -310,7 +310,8 @@ class Trainer:
         own = self.model.whole(own)  # from all of tp
         return {
             name: self.mesh.pp.broadcast(
-                own[name] if name in own else self.xp.empty(shape, dtype=dtype), self.holders[name][0]
+                own[name] if name in own else self.xp.empty(shape, dtype=dtype, device=self.device),
+                self.holders[name][0],
             )
             for name, shape in self.config.weight_shapes.items()
         }
