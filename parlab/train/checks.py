@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from parlab.arguments import amount, flag, one_of, whole
-from parlab.arrays import is_array, namespace
+from parlab.arrays import is_array, namespace, to_numpy
 from parlab.nn.config import LlamaConfig
-from parlab.nn.embedding import check_range
+from parlab.nn.embedding import checked_range
 from parlab.nn.llama import Llama
 from parlab.pipeline import Schedule, validate
 from parlab.sequence.layouts import LAYOUTS, check_layout
@@ -104,7 +104,7 @@ def check_batch(
     for name, x in (("tokens", tokens), ("targets", targets)):
         if not is_array(x) or x.ndim != 2 or x.size == 0 or not namespace(x).isdtype(x.dtype, "integral"):
             raise ValueError(f"{name}={x!r:.60}: an array [batch, sequence] of whole numbers is needed")
-        check_range(name, x, vocab_size)
+        checked_range(name, to_numpy(x), vocab_size)  # from a device too: nothing has been launched yet
     if tuple(tokens.shape) != tuple(targets.shape):
         raise ValueError(f"targets have shape {tuple(targets.shape)}, tokens {tuple(tokens.shape)}: give one to each")
     if lr is not None:

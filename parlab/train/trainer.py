@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from parlab.arrays import Array, asarray, namespace
+from parlab.arrays import Array, asarray, namespace, to_host
 from parlab.nn.config import FINAL_NORM, HEAD
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
@@ -141,7 +141,7 @@ class Trainer:
         check_options(mesh, config, zero, attention, layout, sequence_parallel, recompute, reduce, offload)
         self.mesh, self.config, self.schedule, self.zero, self.layout = mesh, config, schedule, zero, layout
         self.attention, self.sequence_parallel, self.recompute = attention, sequence_parallel, recompute
-        self.accumulate = reduce == "accumulate"
+        self.accumulate, self.device = reduce == "accumulate", model.weights[FINAL_NORM].device
 
         layers = partition(config.num_hidden_layers, schedule.num_stages)
         stages = model.stages(layers)
@@ -241,15 +241,14 @@ class Trainer:
     def _positions(self, length: int) -> Array:
         """Which tokens of the whole sequence are this rank's: `[S/cp]`."""
         cp = self.mesh.cp
-        return asarray(
-            positions(length * cp.size, cp.size, self.layout)[cp.rank] if cp.size > 1 else range(length), self.xp
-        )
+        own = positions(length * cp.size, cp.size, self.layout)[cp.rank] if cp.size > 1 else range(length)
+        return asarray(own, self.xp, device=self.device)
 
     def _passed(self, inputs: Array) -> Array:
         """What passes from stage to stage, by its shape and dtype."""
         B, S = inputs.shape
         length = S // self.mesh.tp.size if self.sequence_parallel else S
-        return self.xp.empty((B, length, self.config.hidden_size), dtype=self.replica.dtype)
+        return self.xp.empty((B, length, self.config.hidden_size), dtype=self.replica.dtype, device=self.device)
 
     def _take(self, gradients: Gradients) -> None:
         """What a B or W made of one piece of the model: to ZeRO, or kept until others of the pipeline have theirs."""
@@ -271,8 +270,8 @@ class Trainer:
     def _mean(self, loss: float | None) -> float:
         """Over all replicas and tokens, on every rank, from those that have the last stage."""
         mesh, xp = self.mesh, self.xp
-        of_pipeline = mesh.pp.all_reduce(xp.asarray([loss or 0.0], dtype=xp.float64))
-        return float(mesh.data.all_reduce(of_pipeline)[0]) / mesh.data.size
+        of_pipeline = mesh.pp.all_reduce(xp.asarray(loss or 0.0, dtype=xp.float64, device=self.device))
+        return to_host(mesh.data.all_reduce(of_pipeline)) / mesh.data.size
 
     # What there is, whole
 
@@ -295,9 +294,8 @@ class Trainer:
 
     def _whole(self, own: Mapping[str, Array], dtype: Any) -> dict[str, Array]:
         own = self.model.whole(own)  # from all of tp
-        shapes = self.config.weight_shapes
-        known = {name: own[name] if name in own else self.xp.empty(shapes[name], dtype=dtype) for name in shapes}
-        return {name: self.mesh.pp.broadcast(x, self.holders[name][0]) for name, x in known.items()}
+        own = positions(length * cp.size, cp.size, self.layout)[cp.rank] if cp.size > 1 else range(length)
+        return asarray(own, self.xp, device=self.device)
 
     # What this rank keeps
 
