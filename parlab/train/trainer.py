@@ -294,8 +294,13 @@ class Trainer:
 
     def _whole(self, own: Mapping[str, Array], dtype: Any) -> dict[str, Array]:
         own = self.model.whole(own)  # from all of tp
-        own = positions(length * cp.size, cp.size, self.layout)[cp.rank] if cp.size > 1 else range(length)
-        return asarray(own, self.xp, device=self.device)
+        return {
+            name: self.mesh.pp.broadcast(
+                own[name] if name in own else self.xp.empty(shape, dtype=dtype, device=self.device),
+                self.holders[name][0],
+            )
+            for name, shape in self.config.weight_shapes.items()
+        }
 
     # What this rank keeps
 
