@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from parlab.arguments import one_of, positive, whole
@@ -80,7 +80,8 @@ class Rotary:
     """The tables of one model, made once for all its layers, and again only when the sequence's length changes.
 
     Args:
-        positions: of the tokens that come, `[S]` or `[B, S]`; 0, 1, 2, ... when None.
+        positions: of the tokens that come, `[S]` or `[B, S]`, or a function of S that gives them; 0, 1, 2, ... when
+            None.
         head_dim, theta, scaling: as for `rotary_tables`.
     """
 
@@ -89,9 +90,9 @@ class Rotary:
         head_dim: int,
         theta: float = 10000.0,
         scaling: Mapping[str, Any] | None = None,
-        positions: Array | None = None,
+        positions: Array | Callable[[int], Array] | None = None,
     ) -> None:
-        if positions is not None:
+        if positions is not None and not callable(positions):
             _check_positions(positions)
         self.head_dim, self.theta, self.scaling, self.positions = head_dim, theta, scaling, positions
         self._made: tuple[Any, Tables] | None = None
@@ -108,6 +109,7 @@ class Rotary:
         with self._making:
             if self._made is None or self._made[0] != key:
                 positions = xp.arange(S, device=x.device) if self.positions is None else self.positions
+                positions = positions(S) if callable(positions) else positions
                 if positions.shape[-1] != S:
                     raise ValueError(f"{positions.shape[-1]} positions for {S} tokens: give one to each token")
                 self._made = key, rotary_tables(positions, self.head_dim, self.theta, self.scaling, x.dtype)

@@ -123,7 +123,7 @@ def search(
     >>> from parlab.plan import LLAMA_405B
     >>> from parlab.world import DGX_H100
     >>> print(search(LLAMA_405B, DGX_H100, 16384, batch=2048, sequence=8192, cp=1).best.layout)
-    d 128, p 16, c 1, t 8, v 8, b 1, ZeRO-2, 1f1b, sequence parallel
+    d 128, p 16, c 1, t 8, v 8, b 1, ZeRO-2, looped_bfs, sequence parallel
     """
     for name, number in (("ranks", ranks), ("batch", batch), ("sequence", sequence)):
         whole(name, number, 1)

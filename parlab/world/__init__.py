@@ -1,7 +1,6 @@
 """Ranks, messages, collectives, logs, and the simulated clock.
 
-`run` starts a rank program on threads; `Comm` is what the program talks to; `Timeline` is what happened. To add a world
-(MPI, NCCL), give `Comm` an engine with the methods of `ThreadsEngine`: post, wait, take, meet.
+`run` starts a rank program on threads or processes; `Comm` is what the program talks to; `Timeline` is what happened.
 """
 
 from parlab.world.cluster import CLASSROOM, DGX_A100, DGX_H100, Cluster, Device, Link
