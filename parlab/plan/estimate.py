@@ -60,10 +60,10 @@ class Estimate:
 
     def __getitem__(self, chosen: Any) -> Estimate:
         """Of one of the columns, by its number; of several, by arrays of numbers."""
-        layout = self.layout[chosen]
+        layout, shape = self.layout[chosen], self.layout.shape
 
         def take(kinds: dict[str, Any]) -> dict[str, Any]:
-            picked = {kind: np.broadcast_to(column, self.layout.shape)[chosen] for kind, column in kinds.items()}
+            picked = {kind: np.broadcast_to(column, shape)[chosen] for kind, column in kinds.items()}
             return {kind: float(x) for kind, x in picked.items()} if layout.is_one else picked
 
         return Estimate(layout, take(self.seconds), take(self.bytes), take(self.sent), self.flops, self.peak)

@@ -115,7 +115,7 @@ def search(
         ranks: all of which are used.
         memory: bytes a device. None: the device's.
         offload: also layouts whose optimizer is on the host.
-        fixed: knobs that have one value, `cp=1`.
+        fixed: knobs that have one value, `cp=1`, or a list of values.
 
     Raises:
         ValueError: a bad number, an unknown knob, or no layout that is possible.
@@ -165,7 +165,7 @@ def _every_layout(
     }
     if unknown := set(fixed) - set(knobs):
         raise ValueError(f"{min(unknown)}={fixed[min(unknown)]!r}: the knobs are {', '.join(knobs)}")
-    knobs |= {name: [value] for name, value in fixed.items()}
+    knobs |= {name: value if isinstance(value, list) else [value] for name, value in fixed.items()}
     ways = _cross({}, knobs, "tp", "cp", "pp", "dp")
     ways = _keep(ways, ways["tp"] * ways["cp"] * ways["pp"] * ways["dp"] == ranks)
     ways = _cross(ways, knobs, "chunks")
