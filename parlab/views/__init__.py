@@ -26,13 +26,11 @@ from parlab.views.sharding.memory import kept_activations
 from parlab.views.sharding.step_time import explore_tensor, tensor
 from parlab.views.timelines.communication import lanes_of
 from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
-from parlab.views.timelines.memory import held_bytes
 from parlab.views.timelines.panels import compare_timelines
 from parlab.views.timelines.timeline import timeline
-from parlab.views.timelines.traffic import bytes_in_and_out, bytes_sent
+from parlab.views.timelines.traffic import bytes_in_and_out
 from parlab.views.timelines.waits_for import deadlock
 from parlab.views.widgets.guess import predict, prediction
-from parlab.views.widgets.progress import progress
 from parlab.views.widgets.step_through import step_through
 from parlab.views.zero_redundancy.explore import explore_zero, zero
 from parlab.views.zero_redundancy.overlap import gather_overlap
@@ -48,7 +46,6 @@ __all__ = [
     "bills",
     "bubble_and_memory",
     "bytes_in_and_out",
-    "bytes_sent",
     "collectives",
     "compare_schedules",
     "compare_timelines",
@@ -64,7 +61,6 @@ __all__ = [
     "explore_two_ranks",
     "explore_zero",
     "gather_overlap",
-    "held_bytes",
     "interleaving",
     "kept_activations",
     "lanes_of",
@@ -76,7 +72,6 @@ __all__ = [
     "predict",
     "predicted_and_measured",
     "prediction",
-    "progress",
     "ring_masks",
     "ring_overlap",
     "schedule",
