@@ -17,6 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_grade(words)
     _add_train(words)
     _add_trace(words)
+    _add_plan(words)
     chosen = parser.parse_args(arguments)
     try:
         return int(chosen.does(chosen))
@@ -149,6 +150,31 @@ def _trace(chosen: argparse.Namespace) -> int:
     run = train(Settings.read(chosen.config), _place(chosen), stop_after=1)
     run.timeline.save_chrome_trace(chosen.file)
     print(f"{chosen.file}: written; open it at ui.perfetto.dev")
+    return 0
+
+
+def _add_plan(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    word = words.add_parser("plan", help="choose a layout for a model on a cluster", description=_plan.__doc__)
+    word.add_argument("--model", required=True, help="llama-405b or 405b, gpt-175b, ...")
+    word.add_argument("--cluster", default="dgx_h100", help="dgx_h100, dgx_a100 or classroom")
+    word.add_argument("--gpus", type=int, required=True, help="all of them are used")
+    word.add_argument("--batch", type=int, required=True, help="sequences of a step, of all replicas together")
+    word.add_argument("--sequence", type=int, required=True, help="tokens of each")
+    word.add_argument("--memory", type=float, help="GiB a device; else the device's")
+    word.add_argument("--offload", action="store_true", help="also layouts whose optimizer is on the host")
+    word.add_argument("--top", type=int, default=5, help="how many are listed")
+    word.add_argument("--json", action="store_true", help="print the same as JSON")
+    word.set_defaults(does=_plan)
+
+
+def _plan(chosen: argparse.Namespace) -> int:
+    """Estimate every layout that is possible; print the best, what their time and memory go to, why the others lose."""
+    from parlab.plan.report import as_json, as_text, plans_of
+
+    plans = plans_of(
+        chosen.model, chosen.cluster, chosen.gpus, chosen.batch, chosen.sequence, chosen.memory, chosen.offload
+    )
+    print(as_json(plans, chosen.top) if chosen.json else as_text(plans, chosen.top))
     return 0
 
 

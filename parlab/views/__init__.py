@@ -12,6 +12,11 @@ from parlab.views.attention.methods import attention_map, explore_long_sequences
 from parlab.views.attention.packed import packed_ring, work_loads
 from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves
+from parlab.views.planning.bills import bills
+from parlab.views.planning.explore import explore_plan, plan
+from parlab.views.planning.measured import predicted_and_measured
+from parlab.views.planning.space import all_layouts
+from parlab.views.planning.winners import winners
 from parlab.views.schedules.bubbles import bubble_and_memory
 from parlab.views.schedules.explore import explore_schedules, pipeline
 from parlab.views.schedules.interleaving import explore_interleaving, interleaving
@@ -33,10 +38,12 @@ from parlab.views.zero_redundancy.step_memory import step_memory
 
 __all__ = [
     "ORDERS",
+    "all_layouts",
     "all_reduce_steps",
     "all_reduce_times",
     "attention_cuts",
     "attention_map",
+    "bills",
     "bubble_and_memory",
     "bytes_in_and_out",
     "collectives",
@@ -46,6 +53,7 @@ __all__ = [
     "explore_collectives",
     "explore_interleaving",
     "explore_long_sequences",
+    "explore_plan",
     "explore_ring_masks",
     "explore_ring_overlap",
     "explore_schedules",
@@ -60,7 +68,9 @@ __all__ = [
     "memory_levels",
     "packed_ring",
     "pipeline",
+    "plan",
     "predict",
+    "predicted_and_measured",
     "prediction",
     "ring_masks",
     "ring_overlap",
@@ -71,6 +81,7 @@ __all__ = [
     "tensor",
     "timeline",
     "two_ranks",
+    "winners",
     "work_loads",
     "wrong_gradients",
     "zero",
