@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from parlab.arguments import whole
-from parlab.arrays import Array, namespace
+from parlab.arrays import Array, namespace, on_host
 from parlab.nn.attention import (
     accumulator_dtype,
     attend_block,
@@ -143,7 +143,7 @@ class Queries:
                 rows, columns, how = block.queries, block.keys, {"diagonal": block.diagonal, "window": block.window}
                 given = self.q[:, h, rows, :], k[:, g, columns, :], v[:, g, columns, :]
                 part = attend_block(*given, scale=self.scale, **how)
-                if xp.any(lse[:, h, rows] > -xp.inf):  # else there is nothing to merge with
+                if not on_host(lse) or xp.any(lse[:, h, rows] > -xp.inf):  # else there is nothing to merge with
                     part = merge(out[:, h, rows, :], lse[:, h, rows], *part)
                 out[:, h, rows, :], lse[:, h, rows] = part
 
@@ -174,7 +174,7 @@ class QueryGradients:
             given = self.dout[:, h, rows, :], self.q[:, h, rows, :], k[:, g, columns, :], v[:, g, columns, :]
             sums = self.lse[:, h, rows], self.delta[:, h, rows]
             totals = self.dq[:, h, rows, :], dk[:, g, columns, :], dv[:, g, columns, :]
-            attend_block_backward(*given, *sums, scale=self.scale, totals=totals, **how)
+            add_to(totals, attend_block_backward(*given, *sums, scale=self.scale, **how))
         return dk, dv
 
     def done(self, dk: Array, dv: Array) -> tuple[Array, Array, Array]:
