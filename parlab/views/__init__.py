@@ -14,7 +14,10 @@ from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves
 from parlab.views.schedules.bubbles import bubble_and_memory
 from parlab.views.schedules.explore import explore_schedules, pipeline
+from parlab.views.schedules.explore_frontier import explore_frontier
+from parlab.views.schedules.frontier import frontier
 from parlab.views.schedules.interleaving import explore_interleaving, interleaving
+from parlab.views.schedules.placement import placements
 from parlab.views.schedules.schedule import compare_schedules, schedule
 from parlab.views.sharding.block import sharded_block
 from parlab.views.sharding.memory import kept_activations
@@ -47,6 +50,7 @@ __all__ = [
     "compare_timelines",
     "deadlock",
     "explore_collectives",
+    "explore_frontier",
     "explore_interleaving",
     "explore_long_sequences",
     "explore_ring_masks",
@@ -55,6 +59,7 @@ __all__ = [
     "explore_tensor",
     "explore_two_ranks",
     "explore_zero",
+    "frontier",
     "gather_overlap",
     "held_bytes",
     "interleaving",
@@ -64,6 +69,7 @@ __all__ = [
     "memory_levels",
     "packed_ring",
     "pipeline",
+    "placements",
     "predict",
     "prediction",
     "progress",
