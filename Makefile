@@ -8,13 +8,12 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 help:           ## Say what can be made.
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
 
-lab: $(VENV)/lab.stamp           ## Open JupyterLab on the first notebook.
-	$(BIN)/jupyter lab --ip=127.0.0.1 $(if $(filter 0,$(shell id -u)),--allow-root) \
-		--ServerApp.root_dir=notebooks --LabApp.default_url=/lab/tree/00_ranks_and_messages.ipynb
+lab: $(VENV)/lab.stamp           ## Open JupyterLab on copies of the notebooks, in work, that no update overwrites.
+	$(BIN)/python -m tools.open_lab
 
 test: lint $(VENV)/test.stamp    ## Check everything: style, types, arrows, examples, tests, notebooks.
 	$(BIN)/python -m pytest --doctest-modules --doctest-glob="*.md" parlab README.md
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=logical --dist=loadfile
 
 lint: $(VENV)/test.stamp         ## Check style, types, and the arrows between the rooms.
 	$(BIN)/ruff check
@@ -32,7 +31,11 @@ book: $(VENV)/test.stamp         ## Build the reading edition, to be opened in a
 mutants: $(VENV)/mutants.stamp   ## Break a room at random places, and list what its tests do not see: ROOM=world SIZE=30.
 	$(BIN)/python tools/mutants.py $(ROOM) --size $(or $(SIZE),30)
 
-notebooks: $(VENV)/lab.stamp     ## Run every notebook again, store its outputs, draw README's picture.
+assignments: $(VENV)/lab.stamp   ## Write nbgrader's course into COURSE, or into build/course.
+	$(BIN)/python -m tools.assignments $(or $(COURSE),build/course)
+
+notebooks: $(VENV)/lab.stamp     ## Make the stubs from the solutions, run every notebook, store its outputs, draw README's picture.
+	$(BIN)/python -m tools.exercises
 	$(BIN)/python tools/store_outputs.py notebooks
 	$(BIN)/python tools/draw_first_screen.py
 
@@ -58,4 +61,4 @@ $(BIN)/python:
 		python3-venv). To name one yourself: make PYTHON=/path/to/python3))
 	$(PYTHON) -m venv $(VENV)
 
-.PHONY: help lab test lint bench book mutants notebooks constraints clean
+.PHONY: help lab test lint bench book mutants assignments notebooks constraints clean

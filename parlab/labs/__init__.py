@@ -91,7 +91,7 @@ def summary() -> Summary:
     return work.summary(EXERCISES)
 
 
-def save(path: str) -> None:
+def save(path: str = "answers.json") -> None:
     """Write the functions that were last checked, by exercise, into one small file, from which `load` takes them.
 
     Their text is kept, and that of the functions beside them that they call. What the file holds of other exercises
@@ -103,7 +103,7 @@ def save(path: str) -> None:
     work.save(path)
 
 
-def load(path: str) -> Answers:
+def load(path: str = "answers.json") -> Answers:
     """The answers in a file of `save`, by exercise: text, of which nothing is run. `save` keeps them.
 
     Raises:

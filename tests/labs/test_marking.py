@@ -74,27 +74,13 @@ CLASS = {  # by file: its text, the status of both exercises, a part of the flag
     "empty_5.ipynb": (notebook(checked(FIRST, STUB)), NOT_WRITTEN, MISSING, "", ""),
     "endless_1.ipynb": (notebook(checked(FIRST, ENDLESS), RIGHT_SECOND), NOT_YET, PASSED, "", ""),
     "endless_3.ipynb": (notebook(checked(FIRST, HOLDS_ON), RIGHT_SECOND), NOT_YET, PASSED, "", ""),
-    "crash_1.ipynb": (notebook("1 / 0", *BOTH), PASSED, PASSED, "", ""),
-    "crash_2.ipynb": (
-        notebook(RIGHT_FIRST, SEGFAULT, RIGHT_SECOND),
-        PASSED,
-        PASSED,
-        "",
-        "cell 3: it ended the process",
-    ),
-    "leaves_1.ipynb": (
-        notebook(checked(FIRST, LEAVES), RIGHT_SECOND),
+    "leaves.ipynb": (
+        notebook("import os\nos._exit(0)", RIGHT_SECOND, SEGFAULT, checked(FIRST, LEAVES)),
         NOT_YET,
         PASSED,
         "",
-        "00.exchange: it ended the process",
-    ),
-    "leaves_2.ipynb": (
-        notebook("import os\nos._exit(0)", *BOTH),
-        PASSED,
-        PASSED,
-        "",
-        "cell 2: it ended the process (exit code 0)",
+        "cell 2: it ended the process (exit code 0), and was left out; cell 4: it ended the process (exit code -11), "
+        "and was left out; 00.exchange: it ended the process",
     ),
     "deletes/lab.ipynb": (
         notebook(DELETES, "open('solutions/00.ipynb')", *BOTH),
@@ -103,28 +89,20 @@ CLASS = {  # by file: its text, the status of both exercises, a part of the flag
         "cell 3 names a solution",
         "",
     ),
-    "chatty.ipynb": (notebook(CHATTY, *BOTH), PASSED, PASSED, "", ""),
     "shares.ipynb": (notebook(checked(FIRST, GLOBAL), RIGHT_SECOND), NOT_YET, PASSED, "00.exchange: no messages", ""),
     "patches_1.ipynb": (
-        notebook(PATCHED, checked(FIRST, SWAPPED), RIGHT_SECOND),
+        notebook(PATCHED, RIGHT_SECOND, "labs.check = lambda *given: print('passed')", checked(FIRST, SWAPPED)),
         NOT_YET,
         PASSED,
-        "patched checker: parlab.labs.difference.difference",
+        "parlab.labs.rank_programs.difference; patched checker: parlab.labs.check",
         "",
     ),
     "patches_2.ipynb": (notebook(CODE_PATCHED, *BOTH), PASSED, PASSED, "patched checker: Count.check", ""),
-    "endless_2.ipynb": (
-        notebook("while True:\n    pass\n", "def (:", "%matplotlib inline\n!ls", "exit()", *BOTH),
+    "does_its_worst.ipynb": (
+        notebook("while True:\n    pass\n", CHATTY, "1 / 0", "def (:", "%matplotlib inline\n!ls", "exit()", *BOTH),
         PASSED,
         PASSED,
         "",
-        "",
-    ),
-    "patches_3.ipynb": (
-        notebook("labs.check = lambda *given: print('passed')", checked(FIRST, SWAPPED)),
-        NOT_YET,
-        MISSING,
-        "patched checker: parlab.labs.check",
         "",
     ),
     "not_json.ipynb": ("{", MISSING, MISSING, "", ""),
@@ -147,7 +125,7 @@ def class_room(tmp_path_factory):
 def marked(class_room):
     before = {path: path.read_bytes() for path in class_room.rglob("*") if path.is_file()}
     out = class_room.parent / "grades.csv"
-    arguments = ["grade", class_room, "--out", out, "--seconds", "1.5", "--seed", "5", "--jobs", "2", "--limit", "60"]
+    arguments = ["grade", class_room, "--out", out, "--seconds", "1", "--seed", "5", "--jobs", "2", "--limit", "60"]
     assert cli.main([*map(str, arguments), "--exercises", ",".join(NAMES)]) == 0
     assert {path: path.read_bytes() for path in class_room.rglob("*") if path.is_file()} == before
     with out.open(encoding="utf-8", newline="") as file:
@@ -180,11 +158,11 @@ def test_reports_stand_apart_and_say_what_a_student_must_know(marked, class_room
     assert len(list(reports.rglob("*.html"))) == len(EXPECTED)
     assert "the two are swapped" in (reports / "bob" / "lab.html").read_text(encoding="utf-8")
     assert "2 of 2 exercises passed" in (reports / "alice" / "lab.html").read_text(encoding="utf-8")
-    assert "raised ZeroDivisionError: division by zero" in (reports / "crash_1.html").read_text(encoding="utf-8")
-    assert "still running after 1.5 s" in (reports / "endless_1.html").read_text(encoding="utf-8")
+    assert "raised ZeroDivisionError: division by zero" in (reports / "does_its_worst.html").read_text(encoding="utf-8")
+    assert "still running after 1 s" in (reports / "endless_1.html").read_text(encoding="utf-8")
     assert "def exchange(comm, x):\n    while True:" in (reports / "endless_1.html").read_text(encoding="utf-8")
-    assert "SyntaxError: " in (reports / "endless_2.html").read_text(encoding="utf-8")
-    assert "while True:" in (reports / "endless_2.html").read_text(encoding="utf-8")
+    assert "SyntaxError: " in (reports / "does_its_worst.html").read_text(encoding="utf-8")
+    assert "while True:" in (reports / "does_its_worst.html").read_text(encoding="utf-8")
     assert "it is not a notebook" in (reports / "not_json.html").read_text(encoding="utf-8")
 
 
@@ -193,9 +171,9 @@ def test_a_submission_that_never_ends_is_ended_at_the_limit(tmp_path, capsys):
     text = "import time\n" + "time.sleep(2)\n" * 20 + checked(FIRST, STUB)
     (tmp_path / "in" / "slow.py").write_text(text, encoding="utf-8")
     out = tmp_path / "grades.csv"
-    assert cli.main(["grade", str(tmp_path / "in"), "--out", str(out), "--limit", "3", "--exercises", FIRST]) == 0
-    assert out.read_text(encoding="utf-8").splitlines()[1] == "slow,0,1,missing,,still running after 3 s: ended"
-    assert "[  1/1] slow: 0 of 0 passed; still running after 3 s: ended\n" in capsys.readouterr().out
+    assert cli.main(["grade", str(tmp_path / "in"), "--out", str(out), "--limit", "1.5", "--exercises", FIRST]) == 0
+    assert out.read_text(encoding="utf-8").splitlines()[1] == "slow,0,1,missing,,still running after 1.5 s: ended"
+    assert "[  1/1] slow: 0 of 0 passed; still running after 1.5 s: ended\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """No right answer is refused, in whatever style it is written."""
 
+from dataclasses import replace
+
 import pytest
 
 from parlab.labs import EXERCISES
@@ -11,9 +13,13 @@ ALL = [(name, answer) for name, answers in RIGHT.items() for answer in answers]
 
 @pytest.mark.parametrize(("name", "answer"), ALL, ids=[f"{name}-{answer.__name__}" for name, answer in ALL])
 def test_a_right_answer_passes(name, answer):
-    review = EXERCISES[name].review(answer, seconds=30, seed=SEED, extra=2)
+    """The first style on every case; the others on the small ones, and one that is drawn."""
+    exercise, extra = EXERCISES[name], 2
+    if answer is not RIGHT[name][0]:
+        exercise, extra = replace(exercise, cases=[case for case in exercise.cases if case.size <= 5]), 1
+    review = exercise.review(answer, seconds=30, seed=SEED, extra=extra)
     assert review.status == "passed", review.text
-    assert review.passed == review.total
+    assert review.passed == review.total >= 1
 
 
 def test_there_are_six_styles_of_each_or_more():

@@ -1,0 +1,150 @@
+"""What a student has written is never overwritten, and comes along into a new edition."""
+
+import nbformat
+import pytest
+
+from tools.open_lab import carry_over, edition, update
+
+STUB = 'def exchange(comm, x):\n    """Return both."""\n    raise NotImplementedError'
+CHECK = '\n\n\nlabs.check("00.exchange", exchange)'
+ANSWER = 'def exchange(comm, x):\n    """Return both."""\n    return x, x'
+OTHER = STUB.replace("exchange", "tree_sum") + CHECK.replace("exchange", "tree_sum")
+
+
+def notebook(*cells):
+    made = [nbformat.v4.new_code_cell(cell, id=f"cell-{number}") for number, cell in enumerate(cells)]
+    return nbformat.v4.new_notebook(cells=made)
+
+
+def write(path, made):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(made, path)
+
+
+def read(path):
+    return nbformat.read(path, as_version=4)
+
+
+def sources(path):
+    return [cell.source for cell in read(path).cells]
+
+
+@pytest.fixture
+def shipped(tmp_path):
+    write(tmp_path / "shipped" / "00.ipynb", notebook("from parlab import labs", STUB + CHECK, OTHER))
+    write(tmp_path / "shipped" / "solutions" / "00.ipynb", notebook(ANSWER + CHECK))
+    return tmp_path / "shipped"
+
+
+@pytest.fixture
+def work(shipped):
+    work = shipped.parent / "work"
+    assert update(shipped, work) == []
+    return work
+
+
+def student_writes(path, cell, text):
+    made = read(path)
+    made.cells[cell].source = text
+    nbformat.write(made, path)
+
+
+def new_edition(shipped):
+    """Another first line, another text of the check."""
+    write(shipped / "00.ipynb", notebook("from parlab import labs, run", STUB + CHECK + "\nlabs.summary()", OTHER))
+
+
+def files(work):
+    return {path.relative_to(work).as_posix(): path.read_bytes() for path in work.rglob("*") if path.is_file()}
+
+
+def test_every_notebook_is_copied_and_the_same_edition_changes_nothing(shipped, work):
+    before = files(work)
+    assert before.keys() == {"00.ipynb", "solutions/00.ipynb"}
+    assert sources(work / "00.ipynb") == sources(shipped / "00.ipynb")
+    assert update(shipped, work) == []
+    student_writes(work / "00.ipynb", 1, ANSWER + CHECK)
+    changed = files(work)
+    assert update(shipped, work) == []
+    assert files(work) == changed
+
+
+def test_a_copy_that_was_only_run_is_replaced_by_the_new_edition(shipped, work):
+    run = read(work / "00.ipynb")
+    run.cells[0].execution_count, run.cells[0].outputs = 7, [nbformat.v4.new_output("stream", text="seen")]
+    nbformat.write(run, work / "00.ipynb")
+    new_edition(shipped)
+    assert update(shipped, work) == []
+    assert files(work).keys() == {"00.ipynb", "solutions/00.ipynb"}
+    assert sources(work / "00.ipynb") == sources(shipped / "00.ipynb")
+
+
+def test_a_new_edition_stands_beside_with_the_answers_and_the_old_copy_keeps_every_byte(shipped, work):
+    student_writes(work / "00.ipynb", 1, ANSWER + CHECK)
+    before = (work / "00.ipynb").read_bytes()
+    new_edition(shipped)
+    beside = work / "00_2.ipynb"
+    assert update(shipped, work) == [
+        f"{beside}: a new edition; 00.ipynb stays as it is. Answers carried over: 00.exchange"
+    ]
+    assert (work / "00.ipynb").read_bytes() == before
+    assert sources(beside) == ["from parlab import labs, run", ANSWER + CHECK + "\nlabs.summary()", OTHER]
+    assert update(shipped, work) == []
+
+
+def test_a_third_edition_goes_on_from_the_second(shipped, work):
+    student_writes(work / "00.ipynb", 1, ANSWER + CHECK)
+    new_edition(shipped)
+    update(shipped, work)
+    write(shipped / "00.ipynb", notebook("import parlab", STUB + CHECK, OTHER))
+    assert len(update(shipped, work)) == 1
+    assert files(work).keys() == {"00.ipynb", "00_2.ipynb", "00_3.ipynb", "solutions/00.ipynb"}
+    assert sources(work / "00_3.ipynb") == ["import parlab", ANSWER + CHECK, OTHER]
+
+
+@pytest.mark.parametrize("text", ["not JSON", "{}", '{"cells": 3}', ""])
+def test_a_copy_that_cannot_be_read_is_left_alone(text, shipped, work):
+    (work / "00.ipynb").write_text(text, encoding="utf-8")
+    (said,) = update(shipped, work)
+    assert "Answers carried over: none" in said
+    assert (work / "00.ipynb").read_text(encoding="utf-8") == text
+    assert sources(work / "00_2.ipynb") == sources(shipped / "00.ipynb")
+
+
+def test_a_notebook_of_the_students_own_with_the_same_name_is_left_alone(shipped):
+    own = shipped.parent / "work" / "00.ipynb"
+    write(own, notebook("mine = 1"))
+    before = own.read_bytes()
+    update(shipped, own.parent)
+    assert own.read_bytes() == before
+    assert sources(own.parent / "00_2.ipynb") == sources(shipped / "00.ipynb")
+
+
+@pytest.mark.parametrize(
+    ("cells", "carried"),
+    [
+        ([STUB + CHECK], STUB),
+        ([ANSWER + CHECK], ANSWER),
+        ([ANSWER, 'labs.check("00.exchange", exchange)'], ANSWER),  # the check in a cell of its own
+        (["def exchange(comm, x):\n    return 1", ANSWER + CHECK], ANSWER),  # a first try above
+        (["exchange = lambda comm, x: (x, x)" + CHECK], "exchange = lambda comm, x: (x, x)"),
+        (["def exchange(comm, x:\n    half" + CHECK], "def exchange(comm, x:\n    half"),  # no Python yet
+        (["def both(x):\n    return x, x\n\n\n" + ANSWER + CHECK], "def both(x):\n    return x, x\n\n\n" + ANSWER),
+        (["print(1)"], STUB),
+        ([], STUB),
+    ],
+)
+def test_an_answer_is_found_wherever_it_stands(cells, carried):
+    new = notebook(STUB + CHECK)
+    new.cells[0].execution_count = 3
+    names = carry_over(notebook(*cells), new)
+    assert new.cells[0].source == carried + CHECK
+    assert names == ([] if carried == STUB else ["00.exchange"])
+    assert new.cells[0].execution_count == (3 if carried == STUB else None)
+
+
+def test_an_edition_is_named_by_what_it_says_not_by_its_outputs():
+    one, other = notebook("1 + 1"), notebook("1 + 1")
+    one.cells[0].outputs = [nbformat.v4.new_output("stream", text="2")]
+    one.metadata["anything"] = 1
+    assert edition(one) == edition(other) != edition(notebook("1 + 2"))

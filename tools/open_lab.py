@@ -1,0 +1,113 @@
+"""Open the laboratory on copies of the notebooks that are yours: `python -m tools.open_lab`.
+
+The folder `work` gets a copy of each. A new edition replaces a copy that nobody has changed. Beside one with changes it
+is put as `NAME_2.ipynb`, with the answers of the old copy, exercise by exercise; the old copy stays as it is.
+"""
+
+import argparse
+import hashlib
+import os
+import re
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from parlab.labs.work import write
+from tools.exercises import CHECK, NOTEBOOKS, exercises
+
+STUB = re.compile(r'"""\n +raise NotImplementedError\Z')  # how the cell ends in which nobody has written
+
+
+def update(notebooks: Path, work: Path) -> list[str]:
+    """Bring `work` up to date; lines that say what was put beside something."""
+    said = []
+    for path in sorted(notebooks.rglob("*.ipynb")):
+        if ".ipynb_checkpoints" not in path.parts:
+            new = nbformat.read(path, as_version=4)
+            new.metadata["parlab"] = {"edition": edition(new)}
+            place = work / path.relative_to(notebooks)
+            said += _put(new, _copies(place)[-1:], place)
+    return said
+
+
+def edition(notebook: NotebookNode) -> str:
+    """A short name for what a notebook says, whatever its outputs."""
+    said = "\0".join(f"{cell.cell_type} {cell.source}" for cell in notebook.cells)
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+def carry_over(old: NotebookNode, new: NotebookNode) -> list[str]:
+    """Put the answers in `old` into the cells of `new`; the names of the exercises that had one."""
+    carried = []
+    for name, cell in exercises(new).items():
+        check = CHECK.search(cell.source)
+        if check and (text := _answer(old, check["function"])):
+            cell.source = f"{text}\n\n\n{cell.source[check.start() :]}"
+            cell.outputs, cell.execution_count = [], None
+            carried.append(name)
+    return carried
+
+
+def _copies(place: Path) -> list[Path]:
+    """All copies of a notebook, from the oldest edition to the newest."""
+    numbers = {place: 1}
+    for path in place.parent.glob(f"{place.stem}_*.ipynb"):
+        if number := re.fullmatch(re.escape(place.stem) + r"_(\d+)", path.stem):
+            numbers[path] = int(number[1])
+    return sorted((path for path in numbers if path.exists()), key=numbers.__getitem__)
+
+
+def _put(new: NotebookNode, newest: list[Path], place: Path) -> list[str]:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if not newest:
+        write(place, nbformat.writes(new))
+        return []
+    (path,) = newest
+    old = _read(path)
+    known = old.metadata.get("parlab", {}).get("edition")
+    if known == new.metadata["parlab"]["edition"]:
+        return []
+    if known == edition(old):  # as it was copied
+        write(path, nbformat.writes(new))
+        return []
+    carried = ", ".join(carry_over(old, new)) or "none"
+    number = int(path.stem.removeprefix(place.stem).strip("_") or 1) + 1
+    beside = place.with_stem(f"{place.stem}_{number}")
+    write(beside, nbformat.writes(new))
+    return [f"{beside}: a new edition; {path.name} stays as it is. Answers carried over: {carried}"]
+
+
+def _read(path: Path) -> NotebookNode:
+    try:
+        return nbformat.read(path, as_version=4)
+    except Exception:  # whatever it is, it is the student's
+        return nbformat.v4.new_notebook()
+
+
+def _answer(notebook: NotebookNode, function: str) -> str:
+    """What a student has written where `function` is defined, without its check; "" if that is a stub."""
+    defined = re.compile(rf"^(def {function}\(|{function} *=)", re.M)
+    written = [CHECK.split(cell.source)[0].strip() for cell in notebook.cells if cell.cell_type == "code"]
+    text = ([text for text in written if defined.search(text)] or [""])[-1]
+    return "" if STUB.search(text) else text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, default=NOTEBOOKS.parent / "work", help="the folder of the copies")
+    parser.add_argument("--only-copy", action="store_true", help="start no JupyterLab")
+    options, rest = parser.parse_known_args()
+    for line in update(NOTEBOOKS, options.work):
+        print(line)
+    if not options.only_copy:
+        from jupyterlab.labapp import LabApp  # type: ignore[import-untyped]
+
+        first = _copies(options.work / "00_ranks_and_messages.ipynb")[-1].name
+        root = ["--allow-root"] if getattr(os, "geteuid", lambda: 1)() == 0 else []
+        where = [f"--ServerApp.root_dir={options.work}", f"--LabApp.default_url=/lab/tree/{first}"]
+        LabApp.launch_instance(argv=["--ip=127.0.0.1", *root, *where, *rest])
+
+
+if __name__ == "__main__":
+    main()
