@@ -19,7 +19,10 @@ from parlab.views.planning.space import all_layouts
 from parlab.views.planning.winners import winners
 from parlab.views.schedules.bubbles import bubble_and_memory
 from parlab.views.schedules.explore import explore_schedules, pipeline
+from parlab.views.schedules.explore_frontier import explore_frontier
+from parlab.views.schedules.frontier import frontier
 from parlab.views.schedules.interleaving import explore_interleaving, interleaving
+from parlab.views.schedules.placement import placements
 from parlab.views.schedules.schedule import compare_schedules, schedule
 from parlab.views.sharding.block import sharded_block
 from parlab.views.sharding.memory import kept_activations
@@ -51,6 +54,7 @@ __all__ = [
     "compare_timelines",
     "deadlock",
     "explore_collectives",
+    "explore_frontier",
     "explore_interleaving",
     "explore_long_sequences",
     "explore_plan",
@@ -60,6 +64,7 @@ __all__ = [
     "explore_tensor",
     "explore_two_ranks",
     "explore_zero",
+    "frontier",
     "gather_overlap",
     "interleaving",
     "kept_activations",
@@ -68,6 +73,7 @@ __all__ = [
     "memory_levels",
     "packed_ring",
     "pipeline",
+    "placements",
     "plan",
     "predict",
     "predicted_and_measured",
