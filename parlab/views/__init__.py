@@ -12,6 +12,8 @@ from parlab.views.attention.methods import attention_map, explore_long_sequences
 from parlab.views.attention.packed import packed_ring, work_loads
 from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves
+from parlab.views.mesh.explore import explore_mesh, mesh
+from parlab.views.mesh.strategies import step_by_strategy
 from parlab.views.schedules.bubbles import bubble_and_memory
 from parlab.views.schedules.explore import explore_schedules, pipeline
 from parlab.views.schedules.interleaving import explore_interleaving, interleaving
@@ -49,6 +51,7 @@ __all__ = [
     "explore_collectives",
     "explore_interleaving",
     "explore_long_sequences",
+    "explore_mesh",
     "explore_ring_masks",
     "explore_ring_overlap",
     "explore_schedules",
@@ -62,6 +65,7 @@ __all__ = [
     "lanes_of",
     "loss_curves",
     "memory_levels",
+    "mesh",
     "packed_ring",
     "pipeline",
     "predict",
@@ -71,6 +75,7 @@ __all__ = [
     "ring_overlap",
     "schedule",
     "sharded_block",
+    "step_by_strategy",
     "step_memory",
     "step_through",
     "tensor",
