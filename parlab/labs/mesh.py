@@ -204,7 +204,7 @@ def _cut_batch(trial: Trial, case: OnMesh) -> list[str]:
             raise Wrong(f"rank {rank} returned {type(found).__name__}, expected (inputs, targets, positions)")
         for name, mine, wanted in zip(("inputs", "targets", "positions"), found, right, strict=True):
             if not isinstance(mine, np.ndarray) or mine.shape != wanted.shape or not np.array_equal(mine, wanted):
-                said = f"rank {rank} {_at(case.places[rank])}, {name}: {difference(mine, wanted)}"
+                said = f"rank {rank} {_at(case.places[rank])}, {name}: {difference(mine, wanted, rtol=0.0)}"
                 raise Wrong(said, *_likely_cut(name, mine, right, rows, c, cp))
     return [f"{B} rows of {S} tokens: each rank has {B // dp} rows and {S // cp} tokens of each"]
 
