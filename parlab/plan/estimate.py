@@ -60,10 +60,10 @@ class Estimate:
 
     def __getitem__(self, chosen: Any) -> Estimate:
         """Of one of the columns, by its number; of several, by arrays of numbers."""
-        layout = self.layout[chosen]
+        layout, shape = self.layout[chosen], self.layout.shape
 
         def take(kinds: dict[str, Any]) -> dict[str, Any]:
-            picked = {kind: np.broadcast_to(column, self.layout.shape)[chosen] for kind, column in kinds.items()}
+            picked = {kind: np.broadcast_to(column, shape)[chosen] for kind, column in kinds.items()}
             return {kind: float(x) for kind, x in picked.items()} if layout.is_one else picked
 
         return Estimate(layout, take(self.seconds), take(self.bytes), take(self.sent), self.flops, self.peak)
@@ -167,7 +167,8 @@ def _data_traffic(machine: Machine, case: Case, params: Column, chunk: Pass) -> 
     if "dp" not in machine.hardware.hides:
         return gradients + before + again
     group = np.where(case.in_turn, np.minimum(case.m, case.p), case.m)
-    chunks = np.where(k > 1, case.m * case.v - 1, group * (case.v - 1))
+    of_rank = case.v - case.fewer_last / case.layers  # chunks' worth of layers, of the rank that has least
+    chunks = np.maximum(np.where(k > 1, case.m * of_rank - 1, group * (of_rank - 1)), 0)
 
     def waited(total: Column, passes: Column, work: Column) -> Column:
         piece = total / passes / case.v

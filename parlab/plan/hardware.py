@@ -51,7 +51,9 @@ A100 = Hardware(
     host_memory=51e9,
     hides=SINCE_2022,
     rails=True,
-    source="",
+    source="products and memory: a fit to Korthikanti et al. 2022, tables 4 and 5, gives 0.79 for both; NVLink: what "
+    "NCCL's rings reach (235 of 300 GB/s), InfiniBand: Megatron's tables; 16 exponentials a clock in each of 108 "
+    "processors; PCIe 4, and 16 channels of DDR4-3200 for 8 devices (DGX A100 data sheet)",
 )
 
 H100 = Hardware(
@@ -64,7 +66,8 @@ H100 = Hardware(
     host_memory=77e9,
     hides=SINCE_2022 | {"pp"},
     rails=True,
-    source="",
+    source="products: large bf16 products within 700 W; memory and links as on the A100; 16 exponentials a clock in "
+    "each of 132 processors (Shah et al. 2024, section 1); PCIe 5, and 16 channels of DDR5-4800 (DGX H100 data sheet)",
 )
 
 

@@ -115,7 +115,7 @@ def search(
         ranks: all of which are used.
         memory: bytes a device. None: the device's.
         offload: also layouts whose optimizer is on the host.
-        fixed: knobs that have one value, `cp=1`.
+        fixed: knobs that have one value, `cp=1`, or a list of values.
 
     Raises:
         ValueError: a bad number, an unknown knob, or no layout that is possible.
@@ -123,7 +123,7 @@ def search(
     >>> from parlab.plan import LLAMA_405B
     >>> from parlab.world import DGX_H100
     >>> print(search(LLAMA_405B, DGX_H100, 16384, batch=2048, sequence=8192, cp=1).best.layout)
-    d 128, p 16, c 1, t 8, v 8, b 1, ZeRO-2, 1f1b, sequence parallel
+    d 128, p 16, c 1, t 8, v 8, b 1, ZeRO-2, looped_bfs, sequence parallel
     """
     for name, number in (("ranks", ranks), ("batch", batch), ("sequence", sequence)):
         whole(name, number, 1)
@@ -165,7 +165,7 @@ def _every_layout(
     }
     if unknown := set(fixed) - set(knobs):
         raise ValueError(f"{min(unknown)}={fixed[min(unknown)]!r}: the knobs are {', '.join(knobs)}")
-    knobs |= {name: [value] for name, value in fixed.items()}
+    knobs |= {name: value if isinstance(value, list) else [value] for name, value in fixed.items()}
     ways = _cross({}, knobs, "tp", "cp", "pp", "dp")
     ways = _keep(ways, ways["tp"] * ways["cp"] * ways["pp"] * ways["dp"] == ranks)
     ways = _cross(ways, knobs, "chunks")

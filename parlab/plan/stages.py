@@ -64,8 +64,8 @@ def exposed_transfers(case: Case, apart: bool) -> Column:
     """How many transfers between stages a step waits for.
 
     1F1B with one chunk: each microbatch's round trip is seen, 2((p − 1)(1 + m/p) − 1). Otherwise other work is there to
-    do meanwhile, if transfers travel `apart` from computing, and only the way there and back is seen: 2(pv − 1), of which
-    breadth-first with m > p hides the turns from chunk to chunk. If not apart, also each of the 2mv that a rank makes.
+    do meanwhile, if transfers travel `apart` from computing, and only the way there and back is seen: 2(pv − 1), of
+    which breadth-first with m > p hides the turns from chunk to chunk. If not apart, each of a rank's 2mv is seen.
     """
     p, m, v = case.p, case.m, case.v
     way = 2 * (p * np.where(case.in_turn | (m == p), v, 1) - 1) if apart else 2 * m * v + 2 * (p - 1)

@@ -123,8 +123,8 @@ def _turn(machine: Machine, case: Case) -> Column:
 
 
 def _tensor_traffic(machine: Machine, case: Case, products: Column) -> tuple[Column, Column]:
-    """What a layer waits for: two all-reduces each way (Shoeybi et al. 2019); with sequence parallelism as many bytes as
-    all-gathers and reduce-scatters, and backward two all-gathers more, of x (Korthikanti et al. 2022).
+    """What a layer waits for: two all-reduces each way (Shoeybi et al. 2019); with sequence parallelism as many bytes
+    in all-gathers and reduce-scatters, and backward two all-gathers more, of x (Korthikanti et al. 2022).
 
     Since 2022 dX travels while dW is computed, and x while dX is; the two all-gathers of dY have no such cover.
     """

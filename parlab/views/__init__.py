@@ -14,6 +14,11 @@ from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves
 from parlab.views.mesh.explore import explore_mesh, mesh
 from parlab.views.mesh.strategies import step_by_strategy
+from parlab.views.planning.bills import bills
+from parlab.views.planning.explore import explore_plan, plan
+from parlab.views.planning.measured import predicted_and_measured
+from parlab.views.planning.space import all_layouts
+from parlab.views.planning.winners import winners
 from parlab.views.schedules.bubbles import bubble_and_memory
 from parlab.views.schedules.explore import explore_schedules, pipeline
 from parlab.views.schedules.interleaving import explore_interleaving, interleaving
@@ -23,13 +28,11 @@ from parlab.views.sharding.memory import kept_activations
 from parlab.views.sharding.step_time import explore_tensor, tensor
 from parlab.views.timelines.communication import lanes_of
 from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
-from parlab.views.timelines.memory import held_bytes
 from parlab.views.timelines.panels import compare_timelines
 from parlab.views.timelines.timeline import timeline
-from parlab.views.timelines.traffic import bytes_in_and_out, bytes_sent
+from parlab.views.timelines.traffic import bytes_in_and_out
 from parlab.views.timelines.waits_for import deadlock
 from parlab.views.widgets.guess import predict, prediction
-from parlab.views.widgets.progress import progress
 from parlab.views.widgets.step_through import step_through
 from parlab.views.zero_redundancy.explore import explore_zero, zero
 from parlab.views.zero_redundancy.overlap import gather_overlap
@@ -37,13 +40,14 @@ from parlab.views.zero_redundancy.step_memory import step_memory
 
 __all__ = [
     "ORDERS",
+    "all_layouts",
     "all_reduce_steps",
     "all_reduce_times",
     "attention_cuts",
     "attention_map",
+    "bills",
     "bubble_and_memory",
     "bytes_in_and_out",
-    "bytes_sent",
     "collectives",
     "compare_schedules",
     "compare_timelines",
@@ -52,6 +56,7 @@ __all__ = [
     "explore_interleaving",
     "explore_long_sequences",
     "explore_mesh",
+    "explore_plan",
     "explore_ring_masks",
     "explore_ring_overlap",
     "explore_schedules",
@@ -59,7 +64,6 @@ __all__ = [
     "explore_two_ranks",
     "explore_zero",
     "gather_overlap",
-    "held_bytes",
     "interleaving",
     "kept_activations",
     "lanes_of",
@@ -68,9 +72,10 @@ __all__ = [
     "mesh",
     "packed_ring",
     "pipeline",
+    "plan",
     "predict",
+    "predicted_and_measured",
     "prediction",
-    "progress",
     "ring_masks",
     "ring_overlap",
     "schedule",
@@ -81,6 +86,7 @@ __all__ = [
     "tensor",
     "timeline",
     "two_ranks",
+    "winners",
     "work_loads",
     "wrong_gradients",
     "zero",

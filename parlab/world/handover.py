@@ -5,6 +5,7 @@ whole, whatever cell or script they were defined in, with the globals that they 
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import dis
 import importlib
 import io
@@ -20,6 +21,10 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, types.ModuleType):
             return importlib.import_module, (thing.__name__,)
+        if isinstance(thing, types.MappingProxyType):
+            return _proxy, (dict(thing),)
+        if type(thing).__module__ == "dataclasses" and (name := _sentinel(thing)):
+            return getattr, (dataclasses, name)
         if isinstance(thing, types.FunctionType) and not _importable(thing):
             names = _globals_of(thing.__code__)
             used = {name: thing.__globals__[name] for name in names if name in thing.__globals__}
@@ -36,11 +41,18 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
+def _sentinel(thing: Any) -> str | None:
+    """The name under which `dataclasses` knows a thing that is only itself."""
+    return next((name for name, known in vars(dataclasses).items() if known is thing), None)
+
+
 def _importable(thing: Any) -> bool:
     """Whether another process finds it where it says that it is."""
-    found: Any = sys.modules.get(thing.__module__)
-    if found is None or thing.__module__ == "__main__":
+    if thing.__module__ == "__main__" or "<locals>" in thing.__qualname__:
         return False
+    if isinstance(thing, type):
+        return True  # or pickle knows it in another way, as the type of None
+    found: Any = sys.modules.get(thing.__module__)
     for name in thing.__qualname__.split("."):
         found = getattr(found, name, None)
     return found is thing
@@ -77,6 +89,10 @@ def _fill(function: Any, state: Any) -> None:
     for cell, contents in zip(function.__closure__ or (), cells, strict=True):
         for content in contents:
             cell.cell_contents = content
+
+
+def _proxy(members: dict[str, Any]) -> Any:
+    return types.MappingProxyType(members)  # whose own name is not where it says
 
 
 def _class(kind: type, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> type:

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
@@ -160,8 +160,9 @@ def _job(command: list[str]) -> Iterator[Job]:
         env={**POLITE, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,  # Ctrl-C is for us; we end them
     )
+    assert job.stdout is not None
+    reader = threading.Thread(target=_show, args=(job.stdout,), daemon=True)
     try:
-        reader = threading.Thread(target=_show, args=(job.stdout,), daemon=True)
         reader.start()
         yield job
     finally:
@@ -173,9 +174,10 @@ def _job(command: list[str]) -> Iterator[Job]:
             os.killpg(job.pid, signal.SIGKILL)
         job.wait()
         reader.join(1)
+        job.stdout.close()
 
 
-def _show(lines: Iterator[str]) -> None:
+def _show(lines: Iterable[str]) -> None:
     for line in lines:
         print(line, end="", flush=True)
 
