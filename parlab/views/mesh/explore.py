@@ -14,9 +14,8 @@ from parlab.train import Mesh, Trainer, bytes_by_strategy, step_bytes
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import Picture, framed, title
 from parlab.views.mesh.strategies import STRATEGIES
-from parlab.views.timelines.memory import RECEIVED, SENT
 from parlab.views.widgets.explorer import Explorer, choice, steps
-from parlab.views.zero_redundancy.step_memory import LAYERS
+from parlab.views.zero_redundancy.step_memory import LAYERS, RECEIVED, SENT
 from parlab.world import Cluster, Comm, run
 from parlab.world.units import format_bytes
 from parlab.zero import accounting
