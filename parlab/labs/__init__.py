@@ -10,6 +10,7 @@ from parlab.labs import (
     frontier,
     hints,
     long_sequences,
+    mesh,
     pipeline,
     ranks,
     ring,
@@ -21,7 +22,7 @@ from parlab.labs import (
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.work import Answers, Summary
 
-ROOMS = (ranks, collectives, ring, long_sequences, pipeline, frontier, tensor, zero, zero_prefetch)
+ROOMS = (ranks, collectives, ring, long_sequences, pipeline, frontier, tensor, zero, zero_prefetch, mesh)
 EXERCISES = {exercise.name: exercise for room in ROOMS for exercise in room.EXERCISES}
 
 

@@ -251,4 +251,30 @@ HINTS: dict[str, tuple[str, str, str]] = {
         x = work(...)
     return x""",
     ),
+    "07.who_sums": (
+        "Two ranks that differ in one coordinate only: do they have the same weight? Did they see the same tokens?",
+        "Sum what was made from other tokens or by another use of the same weight; the loss is a mean over dp × cp.",
+        """def sum_gradient(mesh, ends, kind, gradient):
+    if kind == "norm":
+        gradient = mesh.tp.all_reduce(...)
+    if kind == "tied":
+        gradient = ...
+    return mesh.data.all_reduce(gradient) / ...""",
+    ),
+    "07.norm": (
+        "How often does the square of a weight's gradient come, if each rank adds all that it holds?",
+        "Each rank adds its squares by 1 / copies; the sum goes over one replica, mesh.model.",
+        """def norm(mesh, gradients, copies):
+    squares = sum(float((x**2).sum()) / ... for name, x in gradients.items())
+    return float(mesh.model.all_reduce(np.array([squares]))[0]) ** 0.5""",
+    ),
+    "07.cut_batch": (
+        "Which token follows the last one of a chunk, and on which rank does it lie?",
+        "Shift first, then cut: positions first, then inputs at them and targets one further on.",
+        """def cut_batch(mesh, tokens):
+    rows = ...                               # of tokens, this replica's
+    chunk = (tokens.shape[1] - 1) // (2 * mesh.cp.size)
+    positions = np.concatenate([...])        # chunks c and 2·cp − 1 − c
+    return rows[:, positions], rows[:, ...], positions""",
+    ),
 }

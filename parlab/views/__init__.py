@@ -12,6 +12,8 @@ from parlab.views.attention.methods import attention_map, explore_long_sequences
 from parlab.views.attention.packed import packed_ring, work_loads
 from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves
+from parlab.views.mesh.explore import explore_mesh, mesh
+from parlab.views.mesh.strategies import step_by_strategy
 from parlab.views.planning.bills import bills
 from parlab.views.planning.explore import explore_plan, plan
 from parlab.views.planning.measured import predicted_and_measured
@@ -57,6 +59,7 @@ __all__ = [
     "explore_frontier",
     "explore_interleaving",
     "explore_long_sequences",
+    "explore_mesh",
     "explore_plan",
     "explore_ring_masks",
     "explore_ring_overlap",
@@ -71,6 +74,7 @@ __all__ = [
     "lanes_of",
     "loss_curves",
     "memory_levels",
+    "mesh",
     "packed_ring",
     "pipeline",
     "placements",
@@ -82,6 +86,7 @@ __all__ = [
     "ring_overlap",
     "schedule",
     "sharded_block",
+    "step_by_strategy",
     "step_memory",
     "step_through",
     "tensor",
