@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `parlab ARGUMENTS`; the exit status: 0, or 2 where the arguments cannot be used."""
+    """Run `parlab ARGUMENTS`; the exit status: 0, 2 where the arguments cannot be used, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="parlab", description="A laboratory for large-model parallel training.")
     words = parser.add_subparsers(dest="word", required=True)
     _add_grade(words)
+    _add_doctor(words)
+    _add_run(words)
+    _add_train(words)
+    _add_trace(words)
+    _add_plan(words)
     chosen = parser.parse_args(arguments)
     try:
         return int(chosen.does(chosen))
-    except ValueError as error:
+    except (ValueError, FileNotFoundError) as error:
         print(f"parlab {chosen.word}: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
 
 
 def _add_grade(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -56,6 +65,160 @@ def _grade(chosen: argparse.Namespace) -> int:
     options = {name: getattr(chosen, name) for name in ("extra", "seconds", "limit", "jobs")}
     grade(chosen.folder, chosen.out, exercises, seed=seed, say=lambda line: print(line, flush=True), **options)
     print(f"{chosen.out}: written; --seed {seed} draws the same cases again")
+    return 0
+
+
+def _add_doctor(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    words.add_parser("doctor", help="what is usable here", description=_doctor.__doc__).set_defaults(does=_doctor)
+
+
+def _doctor(chosen: argparse.Namespace) -> int:
+    """Try what the notebooks need, and what they can use; the exit status is 0 if they can run."""
+    from parlab.world.doctor import findings, table
+
+    found = findings()
+    print(table(found))
+    return int(any(finding.needed and not finding.works for finding in found))
+
+
+def _add_run(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    word = words.add_parser("run", help="run a rank program", description=_run.__doc__)
+    word.add_argument("program", help="module:function, whose only parameter is the rank's comm")
+    word.add_argument("--ranks", type=int, required=True)
+    word.add_argument("--engine", default="threads", help="threads or mpi")
+    word.add_argument("--collectives", default="ours", help="ours, or on mpi native")
+    word.add_argument("--trace", type=Path, help="write the timeline, the measured one if there is one, for Perfetto")
+    word.set_defaults(does=_run)
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    """Run module:function on ranks; print what it printed, and the timelines."""
+    from parlab.world import run
+
+    module, _, name = chosen.program.partition(":")
+    sys.path.insert(0, "")  # modules of this folder too, as python -m has it
+    try:
+        program = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"program={chosen.program!r}: {error}; module:function is needed") from error
+    done = run(program, chosen.ranks, engine=chosen.engine, collectives=chosen.collectives)
+    timelines = [done.timeline, *([done.wallclock] if done.wallclock else [])]
+    print(*timelines, sep="\n")
+    if chosen.trace:
+        timelines[-1].save_chrome_trace(chosen.trace)
+    return 0
+
+
+def _add_train(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    word = words.add_parser("train", help="train a small model on a mesh", description=_train.__doc__)
+    _add_place(word)
+    word.add_argument("--folder", type=Path, help="where checkpoints go; else there are none")
+    word.add_argument("--resume", action="store_true", help="go on from the checkpoint in --folder, on any mesh")
+    word.add_argument("--every", type=int, default=100, help="steps between checkpoints")
+    word.add_argument("--steps", type=int, help="how many of this run; else all")
+    word.set_defaults(does=_train)
+
+
+def _add_trace(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    word = words.add_parser("trace", help="one training step as a timeline", description=_trace.__doc__)
+    word.add_argument("file", type=Path, help="a Chrome trace, to be opened at ui.perfetto.dev")
+    _add_place(word)
+    word.set_defaults(does=_trace)
+
+
+def _add_place(word: argparse.ArgumentParser) -> None:
+    word.add_argument("--mesh", default="", help="dp=2,pp=2,cp=1,tp=2; what is not named is 1")
+    word.add_argument(
+        "--schedule", default="one_f_one_b", help="of the pipeline: gpipe, zb_h1, interleaved_one_f_one_b, ..."
+    )
+    word.add_argument("--microbatches", type=int, help="else two for each of the pipeline's ranks")
+    word.add_argument("--chunks", type=int, default=2, help="a rank, of schedules that have several")
+    word.add_argument("--zero", type=int, default=1, help="0, 1, 2 or 3")
+    word.add_argument("--attention", default="ring", help="over cp: ring, ulysses or allgather")
+    word.add_argument("--sequence-parallel", action="store_true", help="divide the tokens between tp's regions")
+    word.add_argument("--recompute", default="none", help="none or full")
+    word.add_argument("--float16", action="store_true", help="train in float16, with a loss scale")
+    word.add_argument("--config", type=Path, help="what to train, as TOML; else a model of 100 thousand weights")
+
+
+def _place(chosen: argparse.Namespace) -> Any:
+    from parlab.train.pocket import Place
+
+    mesh = {}
+    for item in filter(None, chosen.mesh.split(",")):
+        axis, _, size = item.partition("=")
+        if axis not in ("dp", "pp", "cp", "tp") or not size.isdigit():
+            raise ValueError(f"--mesh {chosen.mesh}: axes and sizes are needed, as in dp=2,tp=2")
+        mesh[axis] = int(size)
+    options = {name: getattr(chosen, name) for name in ("zero", "attention", "sequence_parallel", "recompute")}
+    if chosen.float16:
+        options["dtype"] = "float16"
+    return Place(mesh, chosen.schedule, chosen.microbatches, chosen.chunks, options)
+
+
+def _train(chosen: argparse.Namespace) -> int:
+    """Train a small Llama, cut along any axes; the losses are those of one rank, whatever the mesh."""
+    from parlab.train.pocket import Progress, Settings, settings_of, train
+
+    if chosen.resume and (chosen.folder is None or chosen.config is not None):
+        raise ValueError("--resume needs --folder, which also says what is trained: leave --config out")
+    settings = settings_of(chosen.folder) if chosen.resume else Settings.read(chosen.config)
+    live = sys.stdout.isatty()
+
+    def tell(progress: Progress) -> None:
+        step, steps, loss, rate, left = progress
+        if live or step == 1 or step % 25 == 0 or step == steps:
+            line = f"step {step:4}/{steps}  loss {loss:.4f}  {rate:8.0f} tokens/s  {left:4.0f} s left"
+            print(f"\r{line}" if live else line, end="" if live else "\n", flush=True)
+
+    losses = train(
+        settings,
+        _place(chosen),
+        folder=chosen.folder,
+        resume=chosen.resume,
+        every=chosen.every,
+        stop_after=chosen.steps,
+        tell=tell,
+    ).results[0]
+    least = settings.tokens()[2]
+    floor = "" if least is None else f"; the text's entropy, which no model can pass, is {least:.4f}"
+    mean = sum(losses[-25:]) / len(losses[-25:])
+    print(f"{chr(10) if live else ''}mean loss of the last {len(losses[-25:])} steps {mean:.4f}{floor}")
+    return 0
+
+
+def _trace(chosen: argparse.Namespace) -> int:
+    """Run one training step on a mesh, and write its simulated timeline for Perfetto."""
+    from parlab.train.pocket import Settings, train
+
+    run = train(Settings.read(chosen.config), _place(chosen), stop_after=1)
+    run.timeline.save_chrome_trace(chosen.file)
+    print(f"{chosen.file}: written; open it at ui.perfetto.dev")
+    return 0
+
+
+def _add_plan(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    word = words.add_parser("plan", help="choose a layout for a model on a cluster", description=_plan.__doc__)
+    word.add_argument("--model", required=True, help="llama-405b or 405b, gpt-175b, ...")
+    word.add_argument("--cluster", default="dgx_h100", help="dgx_h100, dgx_a100 or classroom")
+    word.add_argument("--gpus", type=int, required=True, help="all of them are used")
+    word.add_argument("--batch", type=int, required=True, help="sequences of a step, of all replicas together")
+    word.add_argument("--sequence", type=int, required=True, help="tokens of each")
+    word.add_argument("--memory", type=float, help="GiB a device; else the device's")
+    word.add_argument("--offload", action="store_true", help="also layouts whose optimizer is on the host")
+    word.add_argument("--top", type=int, default=5, help="how many are listed")
+    word.add_argument("--json", action="store_true", help="print the same as JSON")
+    word.set_defaults(does=_plan)
+
+
+def _plan(chosen: argparse.Namespace) -> int:
+    """Estimate every layout that is possible; print the best, what their time and memory go to, why the others lose."""
+    from parlab.plan.report import as_json, as_text, plans_of
+
+    plans = plans_of(
+        chosen.model, chosen.cluster, chosen.gpus, chosen.batch, chosen.sequence, chosen.memory, chosen.offload
+    )
+    print(as_json(plans, chosen.top) if chosen.json else as_text(plans, chosen.top))
     return 0
 
 

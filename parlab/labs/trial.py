@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from parlab.world import CLASSROOM, Cluster, Comm, Run, WorldError, run, values
+from parlab.world.engine import Engine, inside_a_rank
 from parlab.world.errors import Unwind
 from parlab.world.log import PRINT
-from parlab.world.threads import ThreadsEngine, inside_a_rank
 
 SHOWN_MESSAGE, SHOWN_PRINTED = 400, 1500  # characters
 GRACE = 3  # seconds until an answer that was told to end is left behind
@@ -187,7 +187,7 @@ class _Watch:
 
     def __init__(self, seconds: float, ends: float, ranks: str):
         self.seconds, self.ends, self.ranks = seconds, ends, ranks
-        self.engine: ThreadsEngine | None = None
+        self.engine: Engine | None = None
         self.said: list[str] = []
         self._done = threading.Event()
 
@@ -211,7 +211,7 @@ class _Watch:
             self.engine.interrupt()
 
 
-def _whereabouts(engine: ThreadsEngine, ranks: bool) -> str:
+def _whereabouts(engine: Engine, ranks: bool) -> str:
     """Where each rank is, first those that do not wait."""
     frames = sys._current_frames()
     said = []
@@ -225,7 +225,7 @@ def _whereabouts(engine: ThreadsEngine, ranks: bool) -> str:
     return ", ".join(said[:3]) or "it could not be seen where"
 
 
-def _falsify(engine: ThreadsEngine) -> None:
+def _falsify(engine: Engine) -> None:
     """Change every number that is sent on `engine`."""
     honest = partial(type(engine).post_send, engine)
 

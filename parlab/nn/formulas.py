@@ -44,6 +44,12 @@ def attention_flops(B: int, H: int, S: int, D: int) -> Flops:
     return Flops(2 * product, 5 * product, 0)
 
 
+def causal_attention_flops(B: int, H: int, S: int, D: int) -> Flops:
+    """The same without the masked half: query i sees i + 1 keys."""
+    product = 2 * B * H * (S * (S + 1) // 2) * D
+    return Flops(2 * product, 5 * product, 0)
+
+
 def block_flops(config: LlamaConfig, B: int, S: int) -> dict[str, Flops]:
     """Of one decoder layer, piece by piece."""
     rows, E, M = B * S, config.hidden_size, config.intermediate_size

@@ -14,6 +14,7 @@ from parlab.arrays import Array, namespace
 from parlab.nn.activation import swiglu, swiglu_backward
 from parlab.nn.attention import attention, attention_backward
 from parlab.nn.embedding import cross_entropy, cross_entropy_backward, embedding, embedding_backward
+from parlab.nn.formulas import Flops, causal_attention_flops
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 from parlab.nn.norm import rms_norm, rms_norm_backward_input, rms_norm_backward_weight
 from parlab.nn.rotary import Rotary, Tables, rotate, rotate_backward
@@ -26,13 +27,18 @@ class Core(NamedTuple):
     `forward(q, k, v) -> (out, lse)` and `backward(dout, q, k, v, out, lse) -> (dq, dk, dv)`, on `q [B, H, S, D]` and
     `k, v [B, G, S, D]`, already turned by their rotary positions. On S/P tokens a rank, for example,
     `Core(partial(ring_attention, comm, causal=True), partial(ring_attention_backward, comm, causal=True))`.
+
+    `flops(B, H, S, D)`: what both compute; None: they tell the clock themselves, as those do that send.
     """
 
     forward: Callable[..., tuple[Array, Array]]
     backward: Callable[..., tuple[Array, Array, Array]]
+    flops: Callable[[int, int, int, int], Flops] | None = None
 
 
-CAUSAL_ATTENTION = Core(partial(attention, causal=True), partial(attention_backward, causal=True))
+CAUSAL_ATTENTION = Core(
+    partial(attention, causal=True), partial(attention_backward, causal=True), causal_attention_flops
+)
 
 
 class Embedding(Stage):
@@ -40,6 +46,7 @@ class Embedding(Stage):
 
     def __init__(self, weights: Weights, name: str) -> None:
         self.weights, self.name, self.weight_names = weights, name, (name,)
+        self.vocab_size = weights[name].shape[0]  # the table may be freed when its gradient is made
 
     def forward(self, x: Array) -> tuple[Array, Any]:
         """`(rows, cache)`."""
@@ -52,7 +59,7 @@ class Embedding(Stage):
     def backward_weight(self, pending: Any) -> Gradients:
         """The table's gradient."""
         dy, tokens = pending
-        return {self.name: embedding_backward(dy, tokens, self.weights[self.name].shape[0])}
+        return {self.name: embedding_backward(dy, tokens, self.vocab_size)}
 
 
 class RMSNorm(Stage):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from parlab.arguments import one_of, positive, whole
@@ -67,7 +67,7 @@ def rotary_tables(
     """
     _check_positions(positions)
     xp = namespace(positions)
-    frequencies = inverse_frequencies(xp, head_dim, theta, scaling)
+    frequencies = inverse_frequencies(xp, head_dim, theta, scaling, positions.device)
     angles = xp.astype(positions, xp.float64)[..., None] * frequencies  # [S, D/2]
     if angles.ndim == 3:
         angles = angles[:, None, :, :]  # [B, 1, S, D/2]
@@ -80,7 +80,8 @@ class Rotary:
     """The tables of one model, made once for all its layers, and again only when the sequence's length changes.
 
     Args:
-        positions: of the tokens that come, `[S]` or `[B, S]`; 0, 1, 2, ... when None.
+        positions: of the tokens that come, `[S]` or `[B, S]`, or a function of S that gives them; 0, 1, 2, ... when
+            None.
         head_dim, theta, scaling: as for `rotary_tables`.
     """
 
@@ -89,9 +90,9 @@ class Rotary:
         head_dim: int,
         theta: float = 10000.0,
         scaling: Mapping[str, Any] | None = None,
-        positions: Array | None = None,
+        positions: Array | Callable[[int], Array] | None = None,
     ) -> None:
-        if positions is not None:
+        if positions is not None and not callable(positions):
             _check_positions(positions)
         self.head_dim, self.theta, self.scaling, self.positions = head_dim, theta, scaling, positions
         self._made: tuple[Any, Tables] | None = None
@@ -108,6 +109,7 @@ class Rotary:
         with self._making:
             if self._made is None or self._made[0] != key:
                 positions = xp.arange(S, device=x.device) if self.positions is None else self.positions
+                positions = positions(S) if callable(positions) else positions
                 if positions.shape[-1] != S:
                     raise ValueError(f"{positions.shape[-1]} positions for {S} tokens: give one to each token")
                 self._made = key, rotary_tables(positions, self.head_dim, self.theta, self.scaling, x.dtype)
@@ -120,7 +122,9 @@ def _check_positions(positions: Any) -> None:
         raise ValueError(f"positions={positions!r:.60}: an array of numbers, [S] or [B, S], is needed")
 
 
-def inverse_frequencies(xp: Any, head_dim: int, theta: float, scaling: Mapping[str, Any] | None = None) -> Array:
+def inverse_frequencies(
+    xp: Any, head_dim: int, theta: float, scaling: Mapping[str, Any] | None = None, device: Any = None
+) -> Array:
     """Radians a token by which each pair turns: `[D/2]`.
 
     `linear` divides all by `factor`, which stretches every position. `llama3` does so only to the pairs that turn less
@@ -133,7 +137,7 @@ def inverse_frequencies(xp: Any, head_dim: int, theta: float, scaling: Mapping[s
     if whole("head_dim", head_dim, 2) % 2:
         raise ValueError(f"head_dim={head_dim!r}: an even number is needed, because pairs are turned")
     positive("theta", theta, finite=True)
-    frequencies = theta ** (-2 * xp.arange(head_dim // 2, dtype=xp.float64) / head_dim)
+    frequencies = theta ** (-2 * xp.arange(head_dim // 2, dtype=xp.float64, device=device) / head_dim)
     kind = rotary_type(scaling)
     if kind == "default" or scaling is None:
         return frequencies

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from parlab.arguments import whole
-from parlab.arrays import Array, namespace
+from parlab.arrays import Array, namespace, on_host
 from parlab.nn.attention import (
     accumulator_dtype,
     attend_block,
@@ -128,7 +128,7 @@ def attend(
             rows, columns, how = block.queries, block.keys, {"diagonal": block.diagonal, "window": block.window}
             for h, g in heads:
                 part = attend_block(q[:, h, rows, :], k[:, g, columns, :], v[:, g, columns, :], scale=scale, **how)
-                if xp.any(lse[:, h, rows] > -xp.inf):  # else there is nothing to merge with
+                if not on_host(lse) or xp.any(lse[:, h, rows] > -xp.inf):  # else there is nothing to merge with
                     part = merge(out[:, h, rows, :], lse[:, h, rows], *part)
                 out[:, h, rows, :], lse[:, h, rows] = part
 

@@ -81,7 +81,7 @@ class CheckpointedBlock(Stage):
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
         """`(dx, pending)`, after what was not kept has been made again."""
-        cache = self._again(cache, namespace(dy))
+        cache = self._again(cache, dy)
         with self.comm.compute("block backward: input", flops=self._flops(dy)):
             return self.block.backward_input(dy, cache)
 
@@ -90,7 +90,7 @@ class CheckpointedBlock(Stage):
         with self.comm.compute("block backward: weights", flops=self._flops(pending["mlp_norm"][0])):
             return self.block.backward_weight(pending)
 
-    def _again(self, kept: Any, xp: Any) -> dict[str, Any]:
+    def _again(self, kept: Any, dy: Array) -> dict[str, Any]:
         """The whole cache."""
         block = self.block
         if self.level == "none":
@@ -110,7 +110,7 @@ class CheckpointedBlock(Stage):
             cache["attention"] = cache["attention"]._replace(merged=merged)
         else:
             if self.level == "extreme":
-                kept = asarray(kept, xp)
+                kept = asarray(kept, namespace(dy), device=dy.device)
                 self._move(kept)
             with self.comm.compute(AGAIN, flops=self._flops(kept)):
                 cache = block.forward(kept)[1]

@@ -147,8 +147,11 @@ class ParallelAttention(ParallelRegion):
         sharers: Comm | None = None,
         **options: Any,
     ) -> None:
+        self.inside: SelfAttention
         super().__init__(comm, SelfAttention(weights, prefix, head_dim, rotary, core), "attention", **options)
         self.sharers = sharers
+        of_output = self.weight_names[3]
+        self.heads = weights[of_output].shape[0] // head_dim if of_output in weights else 0  # H/t
 
     @classmethod
     def from_full(
@@ -185,10 +188,12 @@ class ParallelAttention(ParallelRegion):
         return gradients
 
     def core_flops(self, x: Array, *, backward: bool = False) -> int:
-        """Of causal attention without its masked half: two products; five backward, which makes the scores again."""
+        """What the core says; 0 where it tells the clock itself."""
+        if self.inside.core.flops is None:
+            return 0
         B, S, _ = x.shape
-        columns = self.weights[self.weight_names[0]].shape[1]  # H/t · D
-        return (10 if backward else 4) * B * (S * (S + 1) // 2) * columns
+        flops = self.inside.core.flops(B, self.heads, S, self.inside.head_dim)
+        return flops.backward_input if backward else flops.forward
 
 
 class ParallelMLP(ParallelRegion):

@@ -16,10 +16,10 @@ Sources: Shoeybi et al. 2019, "Megatron-LM"; Korthikanti et al. 2022 (sequence p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from parlab.arrays import Array, namespace
+from parlab.arrays import Array, namespace, to_host
 from parlab.nn.config import EMBEDDING, FINAL_NORM, HEAD, LlamaConfig
 from parlab.nn.layers import CAUSAL_ATTENTION, Block, Core, RMSNorm
 from parlab.nn.llama import Decoder, Llama
@@ -43,6 +43,7 @@ class ParallelLlama(Decoder):
         comm: the tensor-parallel group; every rank of it makes the model and calls its methods.
         config: of the whole model.
         weights: this rank's slices, by name (`shard`). Shared, not copied.
+        names: of the weights that this rank has, as one that owns a stage of a pipeline does; None: all.
         sequence_parallel: between the regions that the ranks divide, each has S/t tokens.
         overlap: gradients travel while others are computed.
         positions, core: as for `Llama`.
@@ -58,14 +59,15 @@ class ParallelLlama(Decoder):
         config: LlamaConfig,
         weights: dict[str, Array],
         *,
+        names: Collection[str] | None = None,
         sequence_parallel: bool = False,
         overlap: bool = True,
-        positions: Array | None = None,
+        positions: Array | Callable[[int], Array] | None = None,
         core: Core = CAUSAL_ATTENTION,
     ) -> None:
         self.comm, self.sequence_parallel = comm, sequence_parallel
         self.pieces = pieces(config, comm.rank, comm.size)
-        _check_shards(comm, config, weights, self.pieces)
+        _check_shards(comm, config, weights, self.pieces, config.weight_shapes if names is None else names)
         sharers = kv_sharers(comm, config.num_key_value_heads)
         rotary = Rotary(config.head_dim, config.rope_theta, config.rope_scaling, positions)
         options = {"sequence_parallel": sequence_parallel, "overlap": overlap}
@@ -132,9 +134,8 @@ class ParallelLlama(Decoder):
 
         What several ranks own counts once: a norm's gradient, whole on every rank, or that of a shared key/value head.
         """
-        squares = math.fsum(sum_of_squares(gradients[name]) / piece.owners for name, piece in self.pieces.items())
-        xp = namespace(gradients[FINAL_NORM])
-        norm = math.sqrt(float(self.comm.all_reduce(xp.asarray([squares], dtype=xp.float64))[0]))
+        squares = sum(sum_of_squares(gradients[name]) / piece.owners for name, piece in self.pieces.items())
+        norm = math.sqrt(to_host(self.comm.all_reduce(squares)))
         factor = clip_factor(norm, max_norm)
         return {name: gradient * factor for name, gradient in gradients.items()}, norm
 
@@ -180,8 +181,11 @@ def _joined(comm: Comm, x: Array, of_all: list[Piece]) -> Array:
     return namespace(x).concat([take(gathered, Piece(axis, own.start, own.stop, 1)) for own in firsts], axis=axis)
 
 
-def _check_shards(comm: Comm, config: LlamaConfig, weights: Mapping[str, Array], owned: Mapping[str, Piece]) -> None:
-    for name, whole in config.weight_shapes.items():
+def _check_shards(
+    comm: Comm, config: LlamaConfig, weights: Mapping[str, Array], owned: Mapping[str, Piece], names: Collection[str]
+) -> None:
+    for name in names:
+        whole = config.weight_shapes[name]
         axis, start, stop, _ = owned[name]
         shape = tuple(stop - start if number == axis else n for number, n in enumerate(whole))
         found = tuple(weights[name].shape) if name in weights else None

@@ -65,6 +65,8 @@ class ParallelRegion(Stage):
         self.enter: Operator
         self.leave: Operator
         self.enter, self.leave = pair(sequence_parallel)
+        held = [self.weights[name] for name in self.weight_names if name in self.weights]
+        self.elements = sum(weight.size for weight in held if weight.ndim == 2)  # known when they are freed, too
 
     def forward(self, x: Array) -> tuple[Array, Any]:
         """`(y, cache)`."""
@@ -108,8 +110,7 @@ class ParallelRegion(Stage):
 
     def product_flops(self, x: Array) -> int:
         """Multiplications and additions of one pass through the matrices, for the rows of x."""
-        columns = sum(weight.size for weight in (self.weights[name] for name in self.weight_names) if weight.ndim == 2)
-        return 2 * (x.size // x.shape[-1]) * columns
+        return 2 * (x.size // x.shape[-1]) * self.elements
 
     def core_flops(self, x: Array, *, backward: bool = False) -> int:
         """The same of what is inside and has no weights."""

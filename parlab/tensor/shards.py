@@ -101,8 +101,9 @@ def take(x: Array, piece: Piece) -> Array:
 
 
 def shard(config: LlamaConfig, weights: Mapping[str, Array], rank: int, size: int) -> dict[str, Array]:
-    """The slices of `weights` (or of their gradients) that `rank` owns."""
-    return {name: take(weights[name], piece) for name, piece in pieces(config, rank, size).items()}
+    """The slices of `weights`, all or some of the model's (or of their gradients), that `rank` owns."""
+    owned = pieces(config, rank, size)
+    return {name: take(weight, owned[name]) for name, weight in weights.items()}
 
 
 def unshard(config: LlamaConfig, shards: Sequence[Mapping[str, Array]]) -> dict[str, Array]:

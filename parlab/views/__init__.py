@@ -12,6 +12,11 @@ from parlab.views.attention.methods import attention_map, explore_long_sequences
 from parlab.views.attention.packed import packed_ring, work_loads
 from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves
+from parlab.views.planning.bills import bills
+from parlab.views.planning.explore import explore_plan, plan
+from parlab.views.planning.measured import predicted_and_measured
+from parlab.views.planning.space import all_layouts
+from parlab.views.planning.winners import winners
 from parlab.views.schedules.bubbles import bubble_and_memory
 from parlab.views.schedules.explore import explore_schedules, pipeline
 from parlab.views.schedules.interleaving import explore_interleaving, interleaving
@@ -21,13 +26,11 @@ from parlab.views.sharding.memory import kept_activations
 from parlab.views.sharding.step_time import explore_tensor, tensor
 from parlab.views.timelines.communication import lanes_of
 from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
-from parlab.views.timelines.memory import held_bytes
 from parlab.views.timelines.panels import compare_timelines
 from parlab.views.timelines.timeline import timeline
-from parlab.views.timelines.traffic import bytes_in_and_out, bytes_sent
+from parlab.views.timelines.traffic import bytes_in_and_out
 from parlab.views.timelines.waits_for import deadlock
 from parlab.views.widgets.guess import predict, prediction
-from parlab.views.widgets.progress import progress
 from parlab.views.widgets.step_through import step_through
 from parlab.views.zero_redundancy.explore import explore_zero, zero
 from parlab.views.zero_redundancy.overlap import gather_overlap
@@ -35,13 +38,14 @@ from parlab.views.zero_redundancy.step_memory import step_memory
 
 __all__ = [
     "ORDERS",
+    "all_layouts",
     "all_reduce_steps",
     "all_reduce_times",
     "attention_cuts",
     "attention_map",
+    "bills",
     "bubble_and_memory",
     "bytes_in_and_out",
-    "bytes_sent",
     "collectives",
     "compare_schedules",
     "compare_timelines",
@@ -49,6 +53,7 @@ __all__ = [
     "explore_collectives",
     "explore_interleaving",
     "explore_long_sequences",
+    "explore_plan",
     "explore_ring_masks",
     "explore_ring_overlap",
     "explore_schedules",
@@ -56,7 +61,6 @@ __all__ = [
     "explore_two_ranks",
     "explore_zero",
     "gather_overlap",
-    "held_bytes",
     "interleaving",
     "kept_activations",
     "lanes_of",
@@ -64,9 +68,10 @@ __all__ = [
     "memory_levels",
     "packed_ring",
     "pipeline",
+    "plan",
     "predict",
+    "predicted_and_measured",
     "prediction",
-    "progress",
     "ring_masks",
     "ring_overlap",
     "schedule",
@@ -76,6 +81,7 @@ __all__ = [
     "tensor",
     "timeline",
     "two_ranks",
+    "winners",
     "work_loads",
     "wrong_gradients",
     "zero",

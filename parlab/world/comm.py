@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from parlab.arguments import amount, checked_axis, checked_rank, text, whole
@@ -13,10 +14,10 @@ from parlab.world.cluster import MOST_SECONDS
 from parlab.world.collectives import checked
 from parlab.world.collectives.checked import Collective
 from parlab.world.collectives.common import cut
+from parlab.world.engine import Engine
 from parlab.world.log import COMPUTE, PRINT
 from parlab.world.requests import CollectiveRequest, MessageRequest, Request
-from parlab.world.seats import Group, Message, Seat, Signal
-from parlab.world.threads import ThreadsEngine
+from parlab.world.seats import BESIDE, Group, Message, Seat, Signal
 from parlab.world.values import Value
 
 
@@ -33,7 +34,7 @@ class Comm:
     """
 
     def __init__(
-        self, engine: ThreadsEngine, seat: Seat, group: Group, channel: str = "messages", name: str = "message"
+        self, engine: Engine, seat: Seat, group: Group, channel: str = "messages", strategy: str | None = None
     ):
         self.rank = group.members.index(seat.rank)
         self.size = len(group.members)
@@ -41,11 +42,13 @@ class Comm:
         self._seat = seat
         self._group = group
         self._channel = channel
-        self._name = name  # what its messages are for, as a timeline shows it
+        self._strategy = strategy  # the name that `split` was given
+        self._name = self._named("message")  # what its messages are for, as a timeline shows it
         self._ways_out: dict[int, Any] = {}
         self._ways_in: dict[int, Any] = {}
         self._splits = 0
         self._inner: Comm | None = None
+        self.native: Callable[..., Any] | None = None  # a collective of the engine's own, by the name of ours
         self._last_beside: Signal | None = None
 
     @property
@@ -290,13 +293,15 @@ class Comm:
 
     def _beside(self, call: str, x: Array, collective: Collective) -> Request:
         cell = [values.copied(x)]
-        group = self._engine.subgroup(f"{self._group.name} (beside)", self._group.members)
+        group = self._engine.subgroup(self._group.name + BESIDE, self._group.members)
         self._last_beside = self._engine.spawn(
-            self._seat, lambda seat: collective(Comm(self._engine, seat, group), cell[0]), self._last_beside
+            self._seat,
+            lambda seat: collective(Comm(self._engine, seat, group, strategy=self._strategy), cell[0]),
+            self._last_beside,
         )
         return CollectiveRequest(self, call, self._last_beside, cell)
 
-    def split(self, color: int | None, key: int | None = None) -> Comm | None:
+    def split(self, color: int | None, key: int | None = None, *, name: str | None = None) -> Comm | None:
         """New groups: the ranks that name the same `color` form one, ordered by `key`, then by rank.
 
         Every rank of this group calls it. It takes no simulated time, but a rank needs the wishes of all to know its
@@ -305,20 +310,32 @@ class Comm:
         Args:
             color: a whole number; None to join no group (the call then returns None).
             key: a whole number; None: this rank.
+            name: what the groups are for: errors say it, and timelines before the name of each message ("tp: message").
+                None: as this group.
 
         Raises:
-            ValueError: `color` or `key` is not a whole number.
+            ValueError: `color` or `key` is not a whole number, or `name` no string.
         """
         color = color if color is None else whole("color", int(color) if isinstance(color, bool) else color)
         key = self.rank if key is None else whole("key", key)
+        if name is not None:
+            text("name", name)
         wishes = self._engine.meet(self._seat, self._group, self.rank, "split", "split", (color, key))
         self._splits += 1
         if color is None:
             return None
         chosen = sorted((wish[1], rank) for rank, wish in wishes.items() if wish[0] == color)
         members = tuple(self._group.members[rank] for _, rank in chosen)
-        name = f"{self._group.name}/{self._splits}:{color}"
-        return Comm(self._engine, self._seat, self._engine.subgroup(name, members))
+        group = (
+            f"{self._group.name}/{self._splits}:{color}"
+            if name is None
+            else f"{name} {color} ({self._group.name}/{self._splits})"
+        )
+        strategy = self._strategy if name is None else name
+        return Comm(self._engine, self._seat, self._engine.subgroup(group, members), strategy=strategy)
+
+    def _named(self, name: str) -> str:
+        return name if self._strategy is None else f"{self._strategy}: {name}"
 
     def _enter(
         self, name: str, x: Array | None = None, *, shape: tuple[Any, ...] | None = None, **arguments: Any
@@ -329,7 +346,8 @@ class Comm:
         self._engine.meet(self._seat, self._group, self.rank, name, f"{name}({', '.join(described)})")
         if self._inner is None:
             self._inner = Comm(self._engine, self._seat, self._group, "collectives")
-        self._inner._name = name
+            self._inner.native = self._engine.native_of(self._group)
+        self._inner._name = self._named(name)
         return self._inner
 
     # Notes
@@ -356,7 +374,7 @@ class Comm:
         amount("seconds", 0 if seconds is None else seconds, below=MOST_SECONDS)
         self._engine.check(self._seat)
         self._seat.log += (COMPUTE, (name, flops, bytes, seconds))
-        return nullcontext()
+        return self._engine.timed(self._seat, name)
 
     def hold(self, name: str, *arrays: Value) -> None:
         """Count the memory under these arrays as held by this rank, under `name`, until it dies.

@@ -13,21 +13,31 @@ from parlab.world.seats import Group, Meeting, Message, Seat, Signal
 from parlab.world.values import Value
 
 
-def deadlock_of(seats: list[Seat]) -> DeadlockError:
-    """The error that names every parked rank and what it waits for. No rank may run meanwhile."""
-    frames = sys._current_frames()
+def deadlock_of(seats: list[Seat], places: dict[int, str] | None = None) -> DeadlockError:
+    """The error that names every parked rank and what it waits for, and where, if `places` has not said it. No rank may
+    run meanwhile.
+    """
+    places = places_of(seats) if places is None else places
     waiting = {
         seat.rank: WaitsFor(
             seat.rank,
             _call(seat),
             _peers(seat),
-            _where(frames.get(seat.thread.ident or 0)),
+            places[seat.rank],
             tuple(sorted(str(request) for request in seat.open if not request.met)),
         )
         for seat in seats
         if seat.missing
     }
     return DeadlockError(waiting, frozenset(seat.rank for seat in seats) - waiting.keys())
+
+
+def places_of(seats: list[Seat]) -> dict[int, str]:
+    """For each parked rank of this process, the line of its program, as text."""
+    frames = sys._current_frames()
+    places = {seat.rank: _where(frames.get(seat.thread.ident or 0)) for seat in seats if seat.missing}
+    frames.clear()  # our own frame is among them: a circle, which would keep the arrays of a program alive
+    return places
 
 
 def _peers(seat: Seat) -> tuple[int, ...]:
@@ -70,12 +80,22 @@ def _where(frame: FrameType | None) -> str:
 def misfit(message: Message, like: Value) -> str | None:
     """How what was sent contradicts what is expected, which has the form of `like`, as text."""
     if not values.same_form(message.value, like):
-        sent = "" if message.label is None else f" ({message.label})"
-        return (
-            f"a message from rank {message.src} to rank {message.dst}{sent} holds {values.form(message.value)}, but "
-            f"rank {message.dst} expects {values.form(like)}; messages between two ranks match in the order in which "
-            "they are posted"
-        )
+        return other_form(message, values.form(message.value), values.form(like))
+    return other_label(message)
+
+
+def other_form(message: Message, sent: str, expected: str) -> str:
+    """That a message has the form `sent`, not `expected`, as text."""
+    label = "" if message.label is None else f" ({message.label})"
+    return (
+        f"a message from rank {message.src} to rank {message.dst}{label} holds {sent}, but "
+        f"rank {message.dst} expects {expected}; messages between two ranks match in the order in which "
+        "they are posted"
+    )
+
+
+def other_label(message: Message) -> str | None:
+    """How the labels of both ends contradict each other, as text."""
     label, expected = message.label, message.expected
     if label is not expected and label is not None and expected is not None and str(label) != str(expected):
         return (

@@ -23,6 +23,10 @@ class RequestError(WorldError):
     """A request was never waited for, or waited for twice."""
 
 
+class RemoteError(WorldError):
+    """What was raised in another process, as text."""
+
+
 @dataclass(frozen=True)
 class WaitsFor:
     """A rank that cannot move: `rank` stands in `call` (at `where` in its program) until every one of `peers` acts.

@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
-from parlab import arrays
 from parlab.arguments import whole
-from parlab.world import values
 from parlab.world.cluster import CLASSROOM, Cluster
-from parlab.world.comm import Comm
+from parlab.world.engine import inside_a_rank
 from parlab.world.errors import WorldError
-from parlab.world.process import interrupts, one_blas_thread
+from parlab.world.program import Outcome, carry_out, each_array, per_rank
 from parlab.world.replay import replay
 from parlab.world.seats import Seat
-from parlab.world.threads import ThreadsEngine, inside_a_rank
+from parlab.world.threads import ThreadsEngine
 from parlab.world.timeline import Timeline
 from parlab.world.trace import Trace, traced
 
-ENGINES = ("threads",)
-
-
-class per_rank:  # noqa: N801 - reads as a function: run(program, 2, per_rank([a, b]))
-    """An argument of `run` that gives rank r its own item, copied, so that the rank may change it.
-
-    Args:
-        items: one a rank.
-    """
-
-    def __init__(self, items: Sequence[Any]):
-        if isinstance(items, str | dict | set) or not (hasattr(items, "__iter__") or hasattr(items, "__getitem__")):
-            raise ValueError(f"items={items!r:.60}: per_rank takes a list, one item a rank")
-        self.items = list(items)
+ENGINES = ("threads", "mpi")
+COLLECTIVES = ("ours", "native")
 
 
 class Run:
@@ -44,9 +28,12 @@ class Run:
     Attributes:
         results: what the program returned, a list, one a rank.
         cluster: the hardware that `timeline` is computed for.
+        wallclock: what was measured, where ranks are processes: computations, messages and waits, with the clocks of
+            the processes aligned. None on threads.
     """
 
-    def __init__(self, seats: list[Seat], cluster: Cluster):
+    def __init__(self, seats: list[Seat], cluster: Cluster, wallclock: Timeline | None = None):
+        self.wallclock = wallclock
         self.results = [seat.result for seat in seats]
         self.cluster = cluster
         self._seats = seats
@@ -85,18 +72,23 @@ def run(
     *args: Any,
     engine: str = "threads",
     cluster: Cluster | None = None,
+    collectives: str = "ours",
     **kwargs: Any,
 ) -> Run:
     """Run `program(comm, *args, **kwargs)` on `size` ranks.
 
-    The arrays among the arguments arrive read-only and are shared by all ranks; an argument wrapped in `per_rank` gives
-    each rank its own item. Ranks share nothing but messages.
+    The arrays among the arguments arrive read-only and are shared by all ranks (where a library has no read-only
+    arrays, as CuPy, each rank gets a copy); an argument wrapped in `per_rank` gives each rank its own item. Ranks share
+    nothing but messages.
 
     Args:
         program: a function whose first parameter is the rank's `Comm`.
         size: how many ranks.
-        engine: "threads": one thread a rank, in this process.
+        engine: "threads": one thread a rank, in this process. "mpi": one process a rank, which `run` starts; or, in a
+            script that mpiexec or Slurm has started, those that are there (each of them then returns the same).
         cluster: the hardware that times are computed for; None: `CLASSROOM`.
+        collectives: "ours", whose messages are seen and counted; or, on processes, "native": MPI's own, for calls that
+            ask for no other algorithm than the default one.
 
     Returns:
         The `Run`. What ranks printed with `comm.print` is printed first.
@@ -112,34 +104,33 @@ def run(
     array([3., 3.])
     """
     cluster = CLASSROOM if cluster is None else cluster
-    _check_arguments(program, size, engine, cluster, [*args, *kwargs.values()])
+    _check_arguments(program, size, engine, cluster, collectives, [*args, *kwargs.values()])
     if inside_a_rank.get():
         raise WorldError("run() inside a rank: a rank program cannot start ranks; use comm.split() for groups")
-    world = ThreadsEngine(size)
+    if engine == "threads":
+        world = ThreadsEngine(size)
+        carry_out(world, program, args, kwargs)
+        ended = Outcome(world.seats, world.deadlock)
+    else:
+        from parlab.world.launch import elsewhere  # not at the top: threads need nothing of it
 
-    def body(seat: Seat) -> None:
-        own_args = [_argument(arg, seat.rank) for arg in args]
-        own_kwargs = {name: _argument(arg, seat.rank) for name, arg in kwargs.items()}
-        seat.result = program(Comm(world, seat, world.world), *own_args, **own_kwargs)
-
-    with interrupts(world.interrupt), one_blas_thread():
-        world.run(body)
-    if world.presses:
-        raise KeyboardInterrupt
-    done = Run(world.seats, cluster)
-    if any(seat.printed for seat in world.seats):
+        ended = elsewhere((program, args, kwargs, collectives == "native"), size)
+    done = Run(ended.seats, cluster, ended.wallclock)
+    if ended.shown and any(seat.printed for seat in ended.seats):
         for _, rank, text in done._replayed[1]:
             print(f"rank {rank}: {text}")
-    for seat in world.seats:
+    for seat in ended.seats:
         for line in (seat, *seat.beside):
             if line.error is not None:
                 raise _with_origin(line.error, line.rank, done)
-    if world.deadlock is not None:
-        raise _with_origin(world.deadlock, min(world.deadlock.waiting), done)
+    if ended.deadlock is not None:
+        raise _with_origin(ended.deadlock, min(ended.deadlock.waiting), done)
     return done
 
 
-def _check_arguments(program: Any, size: Any, engine: Any, cluster: Any, arguments: list[Any]) -> None:
+def _check_arguments(
+    program: Any, size: Any, engine: Any, cluster: Any, collectives: Any, arguments: list[Any]
+) -> None:
     if not callable(program):
         raise ValueError(f"program={program!r}: must be a function whose first parameter is the rank's comm")
     for function in (program, getattr(program, "__call__", None)):  # noqa: B004 - an object may be called too
@@ -151,10 +142,12 @@ def _check_arguments(program: Any, size: Any, engine: Any, cluster: Any, argumen
         raise ValueError(f"size={size!r}: needs at least 1 rank")
     if engine not in ENGINES:
         raise ValueError(f"engine={engine!r}: the engines are {', '.join(ENGINES)}")
+    if collectives not in COLLECTIVES or (engine == "threads" and collectives == "native"):
+        raise ValueError(f"collectives={collectives!r}: on {engine} they are ours" + ", or native" * (engine == "mpi"))
     check_cluster(cluster, size)
     for argument in arguments:
         if not isinstance(argument, per_rank):
-            _each_array(argument, lambda array: array)
+            each_array(argument, lambda array: array)
         elif len(argument.items) != size:
             raise ValueError(f"items: per_rank has {len(argument.items)}, but size={size}: give one a rank")
 
@@ -169,33 +162,6 @@ def check_cluster(cluster: Any, size: int) -> None:
         raise ValueError(f"cluster={cluster!r}: must be a Cluster")
     if isinstance(cluster.device, tuple) and len(cluster.device) < size:
         raise ValueError(f"cluster={cluster.name}: has {len(cluster.device)} devices, but there are {size} ranks")
-
-
-def _argument(argument: Any, rank: int) -> Any:
-    """What `rank` gets for an argument of `run`."""
-    if isinstance(argument, per_rank):
-        return _each_array(argument.items[rank], values.copied)
-    return _each_array(argument, _read_only)
-
-
-def _each_array(argument: Any, change: Callable[[Any], Any]) -> Any:
-    """`argument` with its arrays changed: itself, or those in tuples, lists and dicts."""
-    if type(argument) in (tuple, list):
-        return type(argument)(_each_array(item, change) for item in argument)
-    if type(argument) is dict:
-        return {key: _each_array(item, change) for key, item in argument.items()}
-    if isinstance(argument, per_rank):
-        raise ValueError("per_rank inside a list or dict: wrap the whole argument, one list or dict a rank")
-    return change(argument) if arrays.is_array(argument) and not isinstance(argument, np.generic) else argument
-
-
-def _read_only(x: arrays.Array) -> arrays.Array:
-    """A view that cannot be written; for libraries without such views, a copy."""
-    if not isinstance(x, np.ndarray):
-        return values.copied(x)
-    view = x.view()
-    view.flags.writeable = False
-    return view
 
 
 def _with_origin(error: BaseException, rank: int, done: Run) -> BaseException:

@@ -62,6 +62,9 @@ class Meeting:
         self.index = -1
 
 
+BESIDE = " (beside)"  # ends the name of the group of the collectives that run beside a program
+
+
 class Group:
     """Ranks that talk to each other: `members` are their ranks in the whole run, by their rank in the group."""
 

@@ -1,9 +1,7 @@
 """The threads world: one thread a rank, messages by hand-off, and an end that is always the same.
 
 Who holds what: every rank has a `Seat`. Each direction between two ranks of a group has a `Mailbox`; the end that posts
-first leaves a `Message` there, the end that posts second takes it out, and the message is matched. A rank that must
-wait parks on its own lock until the peers have matched all that it waits for (a lock a rank: waking one rank disturbs
-no other). All of this state changes under one mutex, held for a few microseconds and never while copying.
+first leaves a `Message` there, the end that posts second takes it out, and the message is matched.
 
 Matching depends only on the order in which each rank posts, never on which thread came first. So the state in which no
 rank can move is unique, and whichever thread reaches it last finds the same error to report.
@@ -11,53 +9,28 @@ rank can move is unique, and whichever thread reaches it last finds the same err
 
 from __future__ import annotations
 
-import contextvars
-import ctypes
-import threading
-import time
-from collections.abc import Callable
-from contextlib import suppress
-from itertools import chain, repeat
-from queue import Empty, SimpleQueue
 from typing import Any
 
-import numpy as np
-
-from parlab import arrays
 from parlab.world import values
 from parlab.world.diagnosis import deadlock_of, difference, misfit
-from parlab.world.errors import DeadlockError, MismatchError, RequestError, Unwind, WorldError
-from parlab.world.log import AWAIT, MEET, POST_RECEIVE, POST_SEND, SIGNAL, WAIT
-from parlab.world.process import collector_paused, wake_without_preempting
-from parlab.world.seats import Group, Mailbox, Meeting, Message, Seat, Signal, working
+from parlab.world.engine import Engine
+from parlab.world.errors import MismatchError
+from parlab.world.log import MEET, POST_RECEIVE, POST_SEND
+from parlab.world.process import wake_without_preempting
+from parlab.world.seats import Group, Mailbox, Meeting, Message, Seat
 from parlab.world.values import Value
 
-inside_a_rank: contextvars.ContextVar[Any] = contextvars.ContextVar("inside_a_rank", default=None)  # of which engine
 
-
-class ThreadsEngine:
-    """Runs one program on `size` threads. An engine runs once."""
+class ThreadsEngine(Engine):
+    """Runs one program on `size` threads of this process."""
 
     def __init__(self, size: int):
-        self.seats = [Seat(rank) for rank in range(size)]
-        self.world = Group("world", tuple(range(size)))
-        self.groups: dict[str, Group] = {}
-        self.mutex = threading.Lock()
-        self.running = size  # lines of work that are not done
-        self.blocked = 0  # of these, the parked ones; whoever wakes a rank counts it out, so the count is never late
-        self.ending = False
-        self.deadlock: DeadlockError | None = None
-        self.presses = 0  # of Ctrl-C
-        self.news: SimpleQueue[str] = SimpleQueue()  # what the caller of `run` waits for: the end, or an interrupt
-
-    # Messages
+        super().__init__(list(range(size)), Group("world", tuple(range(size))))
 
     def post_send(
         self, seat: Seat, box: Mailbox, value: Value, nbytes: int, kept: int, name: str, label: Any, *, call: str = ""
     ) -> Message:
-        """Offer `value`, which becomes the receiver's, in `box`; with a `call`, wait at once until it is taken.
-
-        Of its `nbytes`, `kept` count as held by the sender until the request ends.
+        """See `Engine`.
 
         A rank that will wait anyway parks without letting go of the mutex in between: the sooner it is parked, the less
         the rank that it woke last has to contend with it for the interpreter.
@@ -76,21 +49,23 @@ class ThreadsEngine:
             message.label = label
             seat.log += (POST_SEND, message)
             if like is not None:
-                self._match(message, like)
+                message.error = misfit(message, like)
+                self._match(message)
             parked = call and self._parks(seat, message, call)
         if parked:
             self._sleep(seat)
         return message
 
     def post_receive(self, seat: Seat, box: Mailbox, like: Value, name: str, label: Any, *, call: str = "") -> Message:
-        """Ask for the next value in `box`, which must have the form of `like`; with a `call`, wait for it at once."""
+        """See `Engine`."""
         self.check(seat)
         with self.mutex:
             if box.sends:
                 message = box.sends.popleft()
                 message.expected = label
                 seat.log += (POST_RECEIVE, message)
-                self._match(message, like)
+                message.error = misfit(message, like)
+                self._match(message)
             else:
                 message = Message(box.src, box.dst, values.template(like), name)
                 message.expected = label
@@ -101,75 +76,8 @@ class ThreadsEngine:
             self._sleep(seat)
         return message
 
-    def _match(self, message: Message, like: Value) -> None:
-        """Both ends are posted: compare them, and let the one that waits go on."""
-        message.error = misfit(message, like)
-        message.matched = True
-        if message.waiter is not None:
-            waiter, message.waiter = message.waiter, None
-            self._release(waiter)
-
-    def _parks(self, seat: Seat, message: Message, call: str) -> bool:
-        """Whether `seat`, which waits for `message` in `call`, has to park."""
-        seat.log += (WAIT, message)
-        if message.matched:
-            return False
-        message.waiter = seat
-        seat.missing = 1
-        self._block(seat, (message,), call)
-        return True
-
-    def _release(self, seat: Seat) -> None:
-        seat.missing -= 1
-        if not seat.missing:
-            self.blocked -= 1
-            seat.park.release()
-
-    def wait(self, seat: Seat, messages: tuple[Message, ...], call: str) -> None:
-        """Return when both ends of every message are posted; `call` names the waiting call in a deadlock."""
-        self.check(seat)
-        unmatched = 0
-        for message in reversed(messages):  # of a sendrecv, first for what comes: that is what the rank needs
-            seat.log += (WAIT, message)
-            unmatched += not message.matched
-        if not unmatched:  # no match is ever undone, so it needs no mutex to be seen
-            return
-        with self.mutex:
-            for message in messages:
-                if not message.matched:
-                    message.waiter = seat
-                    seat.missing += 1
-            if not seat.missing:
-                return
-            self._block(seat, messages, call)
-        self._sleep(seat)
-
-    def take(self, seat: Seat, message: Message) -> Value:
-        """The value of a matched message, for its receiver, who from now on holds it."""
-        if message.error is not None:
-            raise MismatchError(message.error)
-        value, message.value = message.value, None
-        if type(value) is np.ndarray:  # a copy, so it owns its memory
-            seat.watch(value, "received", message.nbytes)
-            return value
-        for array in values.leaves(value):
-            owner = arrays.owning_buffer(array)
-            seat.watch(owner, "received", arrays.nbytes(owner))
-        return value
-
-    # Collectives
-
     def meet(self, seat: Seat, group: Group, rank: int, name: str, call: str, detail: Any = None) -> dict[int, Any]:
-        """Wait until every member of `group` has entered its next collective, and compare the calls.
-
-        On the simulated clock this is no wait, unless the members tell each other a `detail`.
-
-        Returns:
-            The `detail` of every member, by its rank in the group.
-
-        Raises:
-            MismatchError: on every member, if two calls differ.
-        """
+        """See `Engine`."""
         self.check(seat)
         with self.mutex:
             meeting = group.meeting
@@ -196,103 +104,9 @@ class ThreadsEngine:
         return meeting.details
 
     def subgroup(self, name: str, members: tuple[int, ...]) -> Group:
-        """The group of this name; all its members ask, the first one builds it."""
+        """See `Engine`; the first member that asks builds it."""
         with self.mutex:
             return self.groups.setdefault(name, Group(name, members))
-
-    # Work beside a program
-
-    def spawn(self, program: Seat, work: Callable[[Seat], Any], after: Signal | None) -> Signal:
-        """Run `work(seat)` beside a rank's program, on a thread of its own, once `after` is raised.
-
-        Returns:
-            The signal that it raises when it is done; the signal's seat then holds the result.
-        """
-        self.check(program)
-        seat = Seat(program.rank, program)
-        begin, done = Signal(program), Signal(seat)
-
-        def body(seat: Seat) -> None:
-            self.await_signal(seat, begin, "start")
-            if after is not None:
-                self.await_signal(seat, after, "queue")
-            nonlocal work
-            seat.result = work(seat)
-            del work  # what it holds must die in the program's line of work, which the signal sets free
-            self.raise_signal(seat, done)
-
-        seat.thread = self._thread(seat, body)
-        with self.mutex:
-            if self.ending:  # once more: whoever ends the run takes the mutex, and must see this seat or refuse it
-                self._refuse(program)
-            self.running += 1
-            program.beside.append(seat)
-            program.inside = False  # a new thread has its maker's number at first, and would take the exception
-        self.raise_signal(program, begin)
-        try:
-            seat.thread.start()
-        except RuntimeError:  # the system gives no more threads
-            self._leave(seat)
-            raise
-        finally:
-            with self.mutex:
-                program.inside = True
-                if self.ending:
-                    self._refuse(program)
-        seat.park.release()
-        return done
-
-    def raise_signal(self, seat: Seat, signal: Signal) -> None:
-        """Let those who wait for `signal` go on."""
-        seat.log += (SIGNAL, signal)
-        with self.mutex:
-            signal.raised = True
-            for waiter in signal.waiters:
-                self._release(waiter)
-
-    def await_signal(self, seat: Seat, signal: Signal, call: str) -> None:
-        """Return when `signal` is raised."""
-        self.check(seat)
-        seat.log += (AWAIT, signal)
-        with self.mutex:
-            if signal.raised:
-                return
-            signal.waiters.append(seat)
-            seat.missing = 1
-            self._block(seat, signal, call)
-        self._sleep(seat)
-
-    # Parking, and the end
-
-    def check(self, seat: Seat) -> None:
-        """Refuse a call after the end, or from a thread that is not the one of this line of work."""
-        if self.ending or working.seat is not seat:
-            self._refuse(seat)
-
-    def _refuse(self, seat: Seat) -> None:
-        if not self.ending:
-            seat.error = WorldError(
-                f"rank {seat.rank}: comm is called from another thread than the rank's own; a rank is one thread, and "
-                "what should go on meanwhile is posted: isend, irecv, iall_reduce"
-            )
-            raise seat.error
-        if inside_a_rank.get() is not self:
-            raise WorldError("the run is over: a Comm works only inside the program that it was given to")
-        raise Unwind
-
-    def _block(self, seat: Seat, waits_for: tuple[Message, ...] | Meeting | Signal, call: str) -> None:
-        if self.ending:  # a rank that is being unwound waits once more, in a `finally`, and nobody would wake it
-            self._refuse(seat)
-        seat.waits_for = waits_for
-        seat.call = call
-        self.blocked += 1
-        if self.blocked == self.running:
-            self._nobody_can_move()
-
-    def _sleep(self, seat: Seat) -> None:
-        seat.park.acquire()
-        if self.ending:
-            raise Unwind
 
     def _nobody_can_move(self) -> None:
         if not any(seat.error for seat in self._everyone()):
@@ -302,115 +116,5 @@ class ThreadsEngine:
                 self.seats[0].error = error
         self._unwind()
 
-    def _everyone(self) -> list[Seat]:
-        return [line for seat in self.seats for line in (seat, *seat.beside)]
-
-    def _unwind(self) -> None:
-        """Send every parked rank home; the others follow at their next call."""
-        self.ending = True
-        for seat in self._everyone():
-            if seat.missing:
-                seat.missing = 0
-                seat.park.release()
-
-    def _leave(self, seat: Seat) -> None:
-        with self.mutex:
-            seat.inside = False
-            self.running -= 1
-            if self.running and self.blocked == self.running and not self.ending:
-                self._nobody_can_move()
-            if not self.running:
-                self.news.put("all ranks have left")
-
-    def run(self, body: Callable[[Seat], None]) -> None:
-        """Run `body(seat)` on every rank; afterwards the seats hold logs, results and errors.
-
-        The threads start parked and are let go together, so that an interrupt during the start finds them in a state
-        that can be unwound.
-        """
-        for seat in self.seats:
-            seat.thread = self._thread(seat, body)
-        with collector_paused():
-            try:
-                for seat in self.seats:
-                    seat.thread.start()
-                for seat in self.seats:
-                    seat.park.release()
-                while not self._news(within=0.5):  # Windows notices Ctrl-C only between the waits
-                    pass
-            finally:
-                if self.running:
-                    self._interrupt()
-                self.ending = True
-                while self.presses < 2 and not self._gone(within=1):
-                    pass
-                for seat in self.seats:
-                    seat.held.clear()  # what dies from now on is no longer the run's affair
-
-    def interrupt(self) -> None:
-        """End the run early; may be called from a signal's handler. A second call leaves behind who does not end."""
-        self.presses += 1
-        self.news.put("an interrupt")
-
-    def _news(self, within: float) -> bool:
-        """Whether within so many seconds all ranks leave, or Ctrl-C is pressed."""
-        with suppress(Empty):
-            self.news.get(timeout=within)
-            return True
-        return False
-
-    def _gone(self, within: float) -> bool:
-        """Whether within so many seconds all threads end."""
-        deadline = time.monotonic() + within
-        lines = [line for line in self._everyone() if line.thread.is_alive()]
-        for line in lines:
-            line.thread.join(max(0, deadline - time.monotonic()))
-        return not any(line.thread.is_alive() for line in lines)
-
-    def _thread(self, seat: Seat, body: Callable[[Seat], None]) -> threading.Thread:
-        """A thread for `seat`, in a copy of the caller's context: `np.errstate` and the like reach every rank."""
-        run = contextvars.copy_context().run
-        return threading.Thread(target=run, args=(self._occupy, seat, body), name=f"rank {seat.rank}", daemon=True)
-
-    def _occupy(self, seat: Seat, body: Callable[[Seat], None]) -> None:
+    def _scheduled(self) -> None:
         wake_without_preempting()
-        inside_a_rank.set(self)
-        working.seat = seat
-        with suppress(Unwind):  # which an interrupt may also raise below, in `_leave`
-            try:
-                seat.inside = True
-                self._sleep(seat)
-                body(seat)
-                if seat.open:
-                    raise RequestError(
-                        f"rank {seat.rank} returned without waiting for {', '.join(sorted(map(str, seat.open)))}: "
-                        "call wait() on every request"
-                    )
-            except Unwind:
-                pass
-            except BaseException as error:
-                if not (self.ending or seat.error):  # else it comes from the unwinding, or from that error
-                    seat.error = error
-            finally:
-                self._leave(seat)
-
-    def _interrupt(self) -> None:
-        """End all ranks early: parked ones are released, and others end at their next call.
-
-        Those that make no call get an exception at their next line of Python; once a second, because Python drops one
-        that falls into a destructor.
-        """
-        with self.mutex:
-            self._unwind()
-            for seat in self._everyone():
-                if seat.park.locked():  # it stands at the start, or runs and will find its lock open
-                    seat.park.release()
-        for pause in chain([0.2], repeat(1)):
-            self._news(within=pause)
-            if self.presses > 1 or self._gone(within=0.1):
-                return
-            with self.mutex:
-                for seat in self._everyone():
-                    if seat.inside:
-                        thread = ctypes.c_ulong(seat.thread.ident or 0)
-                        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(Unwind))

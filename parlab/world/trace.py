@@ -116,6 +116,6 @@ def _row(trace: Trace, code: int, operand: Any) -> int:
         trace.prints.append(operand)
         return len(trace.prints) - 1
     if operand.index < 0 and code == POST_RECEIVE:  # nobody sent it
-        operand.nbytes = values.nbytes(operand.value)
+        operand.nbytes = operand.nbytes or values.nbytes(operand.value)
         _add_message(trace, operand, 0)
     return operand.index

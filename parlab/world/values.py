@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -73,17 +73,22 @@ def nbytes(value: Value) -> int:
     return sum(arrays.nbytes(leaf) for leaf in leaves(value))
 
 
+def mapped(function: Callable[[Any], Any], value: Value) -> Value:
+    """`value` with `function(array)` in the place of every array."""
+    if isinstance(value, tuple | list):
+        return _rebuilt(value, [mapped(function, item) for item in value])
+    if isinstance(value, dict):
+        return {key: mapped(function, item) for key, item in value.items()}
+    return function(value)
+
+
 def copied(value: Value) -> Value:
     """`value` with every array copied into C order."""
-    if type(value) is np.ndarray:
-        return value.copy()
-    if isinstance(value, tuple | list):
-        return _rebuilt(value, [copied(item) for item in value])
-    if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
-    if hasattr(value, "copy"):
-        return value.copy()
-    return arrays.namespace(value).asarray(value, copy=True)
+    return value.copy() if type(value) is np.ndarray else mapped(_copy, value)
+
+
+def _copy(x: Any) -> Any:
+    return x.copy() if hasattr(x, "copy") else arrays.namespace(x).asarray(x, copy=True)
 
 
 class Template:
@@ -103,13 +108,7 @@ class Template:
 
 def template(value: Value) -> Value:
     """`value` with a `Template` in the place of every array."""
-    if type(value) is np.ndarray:
-        return Template(value)
-    if isinstance(value, tuple | list):
-        return _rebuilt(value, [template(item) for item in value])
-    if isinstance(value, dict):
-        return {key: template(item) for key, item in value.items()}
-    return Template(value)
+    return Template(value) if type(value) is np.ndarray else mapped(Template, value)
 
 
 def same_form(value: Value, like: Value) -> bool:

@@ -147,7 +147,7 @@ def check_gradients(
             raise ValueError(f"gradients[{name!r}] is {_kind(gradient)}: a floating array {shape} is needed")
 
 
-def check_step(lr: Any, in_use: Sequence[Any], added: Mapping[Any, int], microbatches: int) -> None:
+def check_step(lr: Any, in_use: Sequence[Any], added: Mapping[Any, int], parts: Mapping[Any, int]) -> None:
     """Refuse a step that would change weights in use, or before all gradients have come.
 
     Raises:
@@ -158,9 +158,9 @@ def check_step(lr: Any, in_use: Sequence[Any], added: Mapping[Any, int], microba
     if in_use:
         raise ValueError(f"step() inside `with weights({in_use[-1]!r})`: leave it first, since its weights change")
     for block, number in added.items():
-        if number != microbatches:
+        if number != parts[block]:
             raise ValueError(
-                f"block {block}: gradients of {number} microbatches have come, and a step needs {microbatches}"
+                f"block {block}: gradients of {number} microbatches have come, and a step needs {parts[block]}"
             )
 
 

@@ -17,6 +17,7 @@ from parlab.nn.optimizer import AdamW
 from parlab.world import Comm, Request
 from parlab.zero.accounting import GRADIENTS
 from parlab.zero.arguments import Params
+from parlab.zero.part import Part
 from parlab.zero.precision import LossScale
 from parlab.zero.replica import Replica
 from parlab.zero.shards import Layout
@@ -44,7 +45,8 @@ class DataParallel(Replica):
     """One replica, whose state every rank has whole; see `Replica` for how to use it.
 
     Args:
-        comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches: as for `Zero`.
+        comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches, part: as for
+            `Zero`.
         bucket_bytes: a bucket leaves when the gradients in it are at least so many bytes.
 
     Raises:
@@ -73,8 +75,9 @@ class DataParallel(Replica):
         loss_scale: LossScale | None = None,
         max_norm: float | None = None,
         microbatches: int = 1,
+        part: Part | None = None,
     ) -> None:
-        super().__init__(comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches)
+        super().__init__(comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches, part)
         whole("bucket_bytes", bucket_bytes, 1)
         self.bucket_bytes = bucket_bytes
         self._blocks: dict[Any, Block] = {}
@@ -119,19 +122,23 @@ class DataParallel(Replica):
     def _step(self, lr: float | None) -> float | None:
         if self._waiting:
             self._send_bucket()
+        gradients: dict[Any, Array] = {}  # [n] by block
         for bucket in self._buckets:
             bucket.gradients[...] = bucket.request.wait()
-        factor = self.guard.factor([bucket.gradients for bucket in self._buckets], comm=None)
+            start = 0
+            for block in bucket.blocks:
+                gradients[block] = bucket.gradients[start : start + self._blocks[block].layout.size]
+                start += self._blocks[block].layout.size
+        factor = self._factor([gradients[block] for block in self.block_names], comm=None)
         if factor is not None:
-            for bucket in self._buckets:
-                self._update(bucket, factor, lr)
+            for block, gradient in gradients.items():
+                of_block = self._blocks[block]
+                self._publish(of_block, of_block.state.update(self.optimizer, gradient, factor, self.steps, lr))
         self._forget_gradients()
         return factor
 
-    def _update(self, bucket: Bucket, factor: float, lr: float | None) -> None:
-        start = 0
-        for block in bucket.blocks:
-            layout, weights, state = self._blocks[block]
-            gradient = bucket.gradients[start : start + layout.size]  # [n]
-            weights.whole[...] = state.update(self.optimizer, gradient, factor, self.steps, lr)
-            start += layout.size
+    def _gathered(self, block: Any, x: Array) -> Array:
+        return x
+
+    def _publish(self, of_block: Any, x: Array) -> None:
+        of_block.weights.whole[...] = x

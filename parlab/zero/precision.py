@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parlab.arguments import amount, positive, whole
-from parlab.arrays import Array, itemsize, namespace
+from parlab.arrays import Array, itemsize, to_host
 from parlab.nn.optimizer import clip_factor, sum_of_squares
 from parlab.world import Comm
 
@@ -116,7 +116,9 @@ class StepGuard:
         """What the next loss is multiplied by."""
         return 1.0 if self.scale is None else self.scale.value
 
-    def factor(self, gradients: Sequence[Array], comm: Comm | None) -> float | None:
+    def factor(
+        self, gradients: Sequence[Array], comm: Comm | None, shares: Sequence[float] | None = None
+    ) -> float | None:
         """The factor for summed gradients, or None: skip.
 
         One number is all-reduced where clipping or a loss scale asks for it: an infinity or a NaN in any shard makes
@@ -125,16 +127,17 @@ class StepGuard:
         Args:
             gradients: what this rank has of them.
             comm: the ranks that hold the other shards; None: the gradients are whole.
+            shares: what each counts in the norm, which is then always asked for; None: 1.
         """
         mean = self.mean / self.loss_scale
-        if self.max_norm is None and self.scale is None:
+        if self.max_norm is None and self.scale is None and shares is None:
             self.steps += 1
             return mean
-        squares = sum(map(sum_of_squares, gradients))
+        shares = [1.0] * len(gradients) if shares is None else shares
+        squares = sum(share * sum_of_squares(x) for share, x in zip(shares, gradients, strict=True))
         if comm is not None:
-            xp = namespace(*gradients)
-            squares = float(comm.all_reduce(xp.asarray([squares], dtype=xp.float64))[0])
-        self.norm = math.sqrt(squares) * mean
+            squares = comm.all_reduce(squares)
+        self.norm = math.sqrt(to_host(squares)) * mean
         overflow = not math.isfinite(self.norm)
         if self.scale is not None:
             self.scale.update(overflow)

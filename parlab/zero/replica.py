@@ -19,6 +19,7 @@ from parlab.zero.arguments import (
     checked_blocks,
     dtypes,
 )
+from parlab.zero.part import Part, StatePiece
 from parlab.zero.precision import LossScale, StepGuard, StepResult
 
 
@@ -51,17 +52,22 @@ class Replica(ABC):
         loss_scale: LossScale | None,
         max_norm: float | None,
         microbatches: int,
+        part: Part | None,
     ) -> None:
         members = checked_blocks(params, blocks)
         check_numbers(optimizer, max_norm, microbatches)
         self.dtype, self.wide = dtypes(members, dtype)
         self.guard = StepGuard.of(comm.size * microbatches, max_norm, loss_scale, self.dtype)
+        self.part = part
+        self.parts = dict.fromkeys(members, microbatches) if part is None else part.parts
         self.comm, self.params, self.optimizer, self.microbatches = comm, params, optimizer, microbatches
         self.block_names = tuple(members)
         self._members = members
         self._in_blocks = not isinstance(params, dict) or isinstance(next(iter(params.values())), dict)
         self._added = dict.fromkeys(members, 0)  # how many microbatches' gradients have come
         self._in_use: list[Any] = []
+        self._summed: dict[Any, Array] = {}  # [n_r] by block: of the last step, kept for a part alone
+        self._unit = 1.0  # what makes means of them
         self._xp = namespace(*members[self.block_names[0]].arrays.values())
 
     @property
@@ -101,10 +107,10 @@ class Replica(ABC):
             ValueError: there is no such block, or its gradients have come already, or they do not fit the weights.
         """
         check_block(block, self.block_names)
-        check_gradients(block, gradients, self._blocks[block].layout.shapes, self._added[block], self.microbatches)
+        check_gradients(block, gradients, self._blocks[block].layout.shapes, self._added[block], self.parts[block])
         self._added[block] += 1
         with self.overflow_expected():
-            self._add(block, gradients, complete=self._added[block] == self.microbatches)
+            self._add(block, gradients, complete=self._added[block] == self.parts[block])
 
     def step(self, lr: float | None = None) -> StepResult:
         """Update every weight; `lr` instead of the optimizer's, if given.
@@ -112,11 +118,50 @@ class Replica(ABC):
         Raises:
             ValueError: gradients of a block are missing, a block's weights are in use, or `lr` is no learning rate.
         """
-        check_step(lr, self._in_use, self._added, self.microbatches)
+        check_step(lr, self._in_use, self._added, self.parts)
         with self.overflow_expected():
             factor = self._step(lr)
         self._added = dict.fromkeys(self.block_names, 0)
         return self.guard.result(factor)
+
+    def begin(self, order: Sequence[Any] | None = None) -> None:
+        """Forget the last step's gradients; `order`: the blocks, each time that this step will open one."""
+        self._summed = {}
+
+    def full_gradients(self) -> dict[str, Array]:
+        """The mean gradients of the last step by name, before clipping, on every rank; of a replica that is a part."""
+        gradients: dict[str, Array] = {}
+        for block, summed in self._summed.items():
+            wide = self._xp.astype(self._gathered(block, summed), self.wide, copy=False)  # [n]
+            gradients |= self._blocks[block].layout.unpack(wide * self._unit)
+        return gradients
+
+    def state(self) -> list[StatePiece]:
+        """What this rank keeps of the optimizer's state, weight by weight; `restore` follows when it was written."""
+        return [
+            StatePiece(
+                name, start, of_block.state.master[place], of_block.state.mean[place], of_block.state.square[place]
+            )
+            for of_block in self._blocks.values()
+            for name, place, start in of_block.layout.owned
+        ]
+
+    @property
+    def progress(self) -> dict[str, float]:
+        """What a run that goes on needs besides the state: numbers by name."""
+        scale = self.guard.scale
+        moved = {} if scale is None else {"loss_scale": scale.value, "good_steps": scale.good_steps}
+        return {"steps": self.steps, "skipped": self.skipped, **moved}
+
+    def restore(self, progress: Mapping[str, float]) -> None:
+        """Go on from `progress` with what was written into `state()`: all weights become those of the masters."""
+        self.guard.steps, self.guard.skipped = int(progress["steps"]), int(progress["skipped"])
+        if self.guard.scale is not None:
+            self.guard.scale.value, self.guard.scale.good_steps = progress["loss_scale"], int(progress["good_steps"])
+        for of_block in self._blocks.values():
+            self._publish(of_block, self._xp.astype(of_block.state.master, self.dtype, copy=False))
+        for of_block in self._blocks.values():
+            of_block.weights.settle()
 
     def full_weights(self) -> dict[Any, Any]:
         """Copies of all weights on every rank: by name; by block and name, if that is how they were given."""
@@ -131,6 +176,27 @@ class Replica(ABC):
         if self.guard.scale is None or not hasattr(self._xp, "errstate"):  # NumPy's alone
             return nullcontext()
         return self._xp.errstate(over="ignore", invalid="ignore")
+
+    def _factor(self, gradients: Sequence[Array], comm: Comm | None) -> float | None:
+        """What the guard decides of gradients `[n_r]`, one a block in the order of the blocks."""
+        if self.part is None:
+            return self.guard.factor(gradients, comm)
+        self._summed = dict(zip(self.block_names, gradients, strict=True))
+        self._unit = self.guard.mean / self.loss_scale
+        owned = [
+            (summed[place], self.part.shares[name])
+            for block, summed in self._summed.items()
+            for name, place, _ in self._blocks[block].layout.owned
+        ]
+        return self.guard.factor([x for x, _ in owned], self.part.comm, [share for _, share in owned])
+
+    @abstractmethod
+    def _gathered(self, block: Any, x: Array) -> Array:
+        """All ranks' parts of a block, `[n_r]` -> `[n]`."""
+
+    @abstractmethod
+    def _publish(self, of_block: Any, x: Array) -> None:
+        """Let the new weights `[n_r]` of this rank be everybody's; they are when the weights have settled."""
 
     @abstractmethod
     def _open(self, block: Any) -> dict[str, Array]:

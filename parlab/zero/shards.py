@@ -109,11 +109,12 @@ class ShardMap:
         return f"ShardMap({list(self.owners)}, size={self.size})"
 
 
-def cut(sizes: Sequence[int], ranks: int, shard_map: ShardMap | None = None) -> list[list[int]]:
+def cut(sizes: Sequence[int], ranks: int, shard_map: ShardMap | None = None, *, apart: bool = False) -> list[list[int]]:
     """How many elements of each block each rank owns, `[block][rank]`; in a block they follow each other by rank.
 
     Without a map every block is cut into `ranks` parts, and the elements left over are dealt out in turn, going on from
-    block to block: so a rank owns in all as many as `shard_range` would give it of the whole.
+    block to block: so a rank owns in all as many as `shard_range` would give it of the whole. `apart`: each block
+    begins with the first rank, and is cut alike wherever it stands.
 
     Raises:
         ValueError: no ranks, a negative size, or a map of other blocks or ranks.
@@ -133,7 +134,7 @@ def cut(sizes: Sequence[int], ranks: int, shard_map: ShardMap | None = None) -> 
             [size * (rank == owner) for rank in range(ranks)]
             for size, owner in zip(sizes, shard_map.owners, strict=True)
         ]
-    starts = accumulate(sizes, initial=0)
+    starts = [0] * len(sizes) if apart else accumulate(sizes, initial=0)
     return [
         [len(shard_range(size, (rank - start) % ranks, ranks)) for rank in range(ranks)]
         for size, start in zip(sizes, starts, strict=False)
@@ -151,6 +152,7 @@ class Layout:
     Attributes:
         size: elements of the block.
         own: those of this rank.
+        owned: this rank's part, array by array: (name, place in the part, first element of the flat array).
     """
 
     def __init__(self, arrays: Mapping[str, Array], counts: Sequence[int], rank: int) -> None:
@@ -159,11 +161,17 @@ class Layout:
         ends = list(accumulate((x.size for x in arrays.values()), initial=0))
         self.places = {name: slice(start, end) for name, (start, end) in zip(arrays, pairwise(ends), strict=True)}
         self.size = ends[-1]
+        self.owned: list[tuple[str, slice, int]] = []
+        for name, place in self.places.items():
+            first, last = max(place.start, self.own.start), min(place.stop, self.own.stop)
+            if first < last:
+                inside = slice(first - self.own.start, last - self.own.start)
+                self.owned.append((name, inside, first - place.start))
 
     def pack(self, arrays: Mapping[str, Array], dtype: Any) -> Array:
         """The arrays as one, in memory of its own: `[n]`."""
         xp = namespace(*arrays.values())
-        flat = xp.empty((self.size,), dtype=dtype)  # [n]
+        flat = xp.empty((self.size,), dtype=dtype, device=next(iter(arrays.values())).device)  # [n]
         for name, place in self.places.items():
             flat[place] = xp.astype(xp.reshape(arrays[name], (-1,)), dtype, copy=False)
         return flat

@@ -32,6 +32,7 @@ from parlab.world import Comm
 from parlab.zero.arguments import Params, check_stage
 from parlab.zero.gradients import ShardedGradients, WholeGradients
 from parlab.zero.offload import Offload
+from parlab.zero.part import Part
 from parlab.zero.precision import LossScale
 from parlab.zero.replica import Replica
 from parlab.zero.shards import Layout, ShardMap, cut
@@ -72,6 +73,9 @@ class Zero(Replica):
         keep_after_forward: stage 3 keeps a block gathered until its gradients have come.
         ranks_per_node: shard among this many consecutive ranks, and repeat the shards on each such node.
         offload: where the optimizer's state lives; None: on the device.
+        accumulate: stages 2 and 3 keep whole gradients, and reduce them once, with the last microbatch's: Ψ elements
+            sent and Ψ held, where to reduce each microbatch's at once sends Ψ as often.
+        part: what there is to know where the replica is itself cut (`parlab.train`); None: it is whole.
 
     Raises:
         ValueError: an argument that is not as said.
@@ -104,15 +108,17 @@ class Zero(Replica):
         keep_after_forward: bool = False,
         ranks_per_node: int | None = None,
         offload: Offload | None = None,
+        accumulate: bool = False,
+        part: Part | None = None,
     ) -> None:
-        super().__init__(comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches)
+        super().__init__(comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches, part)
         check_stage(stage, least=1)
         whole("prefetch", prefetch, 0)
         per_node = _checked_ranks_per_node(ranks_per_node, comm.size)
         if offload is not None and not isinstance(offload, Offload):
             raise ValueError(f"offload={offload!r:.60}: an Offload is needed")
         sizes = [sum(x.size for x in of_block.arrays.values()) for of_block in self._members.values()]
-        counts = cut(sizes, per_node, shard_map)
+        counts = cut(sizes, per_node, shard_map, apart=part is not None)
         self.stage, self.prefetch = stage, prefetch
 
         self.shards: Comm = comm  # the ranks that share the state
@@ -130,12 +136,19 @@ class Zero(Replica):
                 weights = WholeWeights(self.shards, layout, home, self.dtype)
             else:
                 weights = ShardedWeights(self.shards, layout, home, self.dtype, block=block, keep=keep_after_forward)
-            gradients = (WholeGradients if stage == 1 else ShardedGradients)(self.shards, layout, self.dtype)
+            whole_kept = stage == 1 or accumulate
+            gradients = (WholeGradients if whole_kept else ShardedGradients)(self.shards, layout, self.dtype)
             master = weights.shard if self.dtype == self.wide else layout.pack_own(arrays, self.wide)
             self._blocks[block] = Block(layout, weights, gradients, OptimizerShard(comm, master, self.dtype, offload))
             del arrays, master
         self._at, self._direction = -1, 1  # the number of the block used last, and which way blocks have come
+        self._order: list[Any] | None = None  # in which blocks will be opened, from the end; None: unknown
         self._reducing: Block | None = None
+
+    def begin(self, order: Sequence[Any] | None = None) -> None:
+        """As in `Replica`: so that stage 3 gathers ahead what comes next."""
+        super().begin(order)
+        self._order = None if order is None else list(reversed(order))
 
     @property
     def owned(self) -> dict[Any, list[int]]:
@@ -145,7 +158,13 @@ class Zero(Replica):
     def _open(self, block: Any) -> dict[str, Array]:
         weights = self._blocks[block].weights
         weights.start()
-        if len(self._in_use) == 1:  # a block used beside another, as a tied table is, says nothing about the way
+        if self._order is not None:
+            expected = self._order.pop() if self._order else None
+            if expected != block:
+                raise ValueError(f"block={block!r}: opened where the order given for this step has {expected!r}")
+            for ahead_block in self._order[: -self.prefetch - 1 : -1]:
+                self._blocks[ahead_block].weights.start()
+        elif len(self._in_use) == 1:  # a block used beside another, as a tied table is, says nothing about the way
             for ahead in self._ahead(self.block_names.index(block)):
                 self._blocks[self.block_names[ahead]].weights.start()
         return weights.open()
@@ -164,15 +183,21 @@ class Zero(Replica):
         if self.replicas is not None:
             requests = [self.replicas.iall_reduce(shard) for shard in gradients]
             gradients = [request.wait() for request in requests]
-        factor = self.guard.factor(gradients, self.shards)
+        factor = self._factor(gradients, self.shards)
         if factor is not None:
             for of_block, shard in zip(blocks, gradients, strict=True):
                 of_block.weights.publish(of_block.state.update(self.optimizer, shard, factor, self.steps, lr))
         for of_block in blocks:
             of_block.weights.settle()
             of_block.gradients.free()
-        self._reducing = None
+        self._reducing = self._order = None
         return factor
+
+    def _gathered(self, block: Any, x: Array) -> Array:
+        return self.shards.all_gather(x, counts=self._blocks[block].layout.counts)
+
+    def _publish(self, of_block: Any, x: Array) -> None:
+        of_block.weights.publish(x)
 
     def _ahead(self, index: int) -> list[int]:
         """The blocks to gather ahead of block number `index`: the next ones in the direction in which blocks have come.

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from parlab import run
 from parlab.arrays import to_numpy
+from parlab.nn.layers import CAUSAL_ATTENTION
 from parlab.nn.optimizer import AdamW, clip_gradients
 from parlab.nn.stage import add_gradients
 from parlab.tensor import NOTHING, ParallelLlama, gradients_of_ranks, shard, unshard
@@ -330,3 +331,50 @@ def test_float32_on_two_ranks_follows_serial_training_within_1e_3_for_thirty_ste
     found = run(program, 2).results[0]
     assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) <= 1e-3
     assert to_numpy(found)[-1] < expected[0] - 0.2  # and it learns
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_a_rank_with_the_weights_of_its_stage_alone_runs_it_and_needs_none_for_their_gradients(sequence_parallel):
+    """As under a pipeline with ZeRO-3, where weights are freed between a backward for the input and one for weights."""
+    serial, (tokens, _) = model(), text()
+    whole, rest = serial.stages([range(1), range(1, 2)])
+    y, cache = whole.forward(tokens)
+    _, gradients = whole.backward(np.ones_like(y), cache)
+
+    def program(comm):
+        own = shard(serial.config, {name: serial.weights[name] for name in whole.weight_names}, comm.rank, comm.size)
+        names, options = tuple(own), {"sequence_parallel": sequence_parallel}
+        parallel = ParallelLlama(comm, serial.config, own, names=names, **options)
+        stage = parallel.stages([range(1), range(1, 2)])[0]
+        y, cache = stage.forward(tokens)
+        _, pending = stage.backward_input(np.ones_like(y), cache)
+        own.clear()
+        return parallel.pieces, stage.backward_weight(pending)
+
+    for places, found in run(program, 2).results:
+        for name, gradient in found.items():
+            axis, start, stop, _ = places[name]
+            part = gradients[name] if axis is None else np.take(gradients[name], range(start, stop), axis=axis)
+            assert relative_error(gradient, part) <= 1e-12
+
+    def lacking(comm):
+        ParallelLlama(comm, serial.config, {}, names=["model.norm.weight"])
+
+    with pytest.raises(ValueError, match=r"model\.norm\.weight is missing: of \(16,\), rank 0 of 2 owns \(16,\)"):
+        run(lacking, 2)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_core_that_tells_the_clock_itself_is_not_charged_twice(told):
+    """2 rows of 8 tokens, 8 heads of 2: two products of 36 pairs, 4 · 2 · 36 · 16 operations on one rank."""
+    serial = model()
+    flops = []
+
+    def program(comm):
+        core = CAUSAL_ATTENTION._replace(flops=None) if told else CAUSAL_ATTENTION
+        attention = ParallelLlama.from_full(comm, serial, core=core).blocks[0].attention
+        x = np.zeros((2, 8, 16))
+        flops.append((attention.core_flops(x), attention.core_flops(x, backward=True)))
+
+    run(program, 1)
+    assert flops == [(0, 0) if told else (4 * 2 * 36 * 16, 10 * 2 * 36 * 16)]

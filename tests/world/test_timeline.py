@@ -226,3 +226,40 @@ def test_a_trace_into_a_folder_that_does_not_exist_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError):
         run(relay, 3).timeline.save_chrome_trace(tmp_path / "missing" / "trace.json")
     assert os.listdir(tmp_path) == []
+
+
+def test_messages_of_a_named_group_say_its_name_also_beside_the_program_and_in_groups_split_off_it():
+    x = np.zeros(4)
+
+    def named(comm):
+        group = comm.split(comm.rank // 2, name="tp")
+        group.sendrecv(x, group.right, group.left)
+        group.all_reduce(x)
+        group.iall_gather(x).wait()
+        group.split(0).all_reduce(x)
+        comm.all_reduce(x)
+        return repr(group), repr(group.split(0))
+
+    done = run(named, 4)
+    assert {t.name for t in done.timeline.transfers} == {
+        "tp: message",
+        "tp: all_reduce",
+        "tp: all_gather",
+        "all_reduce",
+    }
+    assert done.results[2] == (
+        "Comm(rank 0 of 2, group tp 1 (world/1))",
+        "Comm(rank 0 of 2, group tp 1 (world/1)/2:0)",
+    )
+
+
+def test_two_splits_of_one_name_are_two_groups():
+    def program(comm):
+        one, other = (comm.split(0, name="tp") for _ in range(2))
+        request = one.isend(np.ones(1), one.right)
+        sent_elsewhere = other.isend(np.zeros(1), other.right)
+        found = one.recv(one.left, np.ones(1)), other.recv(other.left, np.ones(1))
+        request.wait(), sent_elsewhere.wait()
+        return float(found[0][0]), float(found[1][0])
+
+    assert run(program, 2).results == [(1.0, 0.0)] * 2

@@ -82,6 +82,11 @@ MIXED_DTYPES = {"a": np.ones(2), "b": np.ones(2, np.float32)}
 DONE = run(lambda comm: None, 2).timeline
 
 ROWS = [
+    (
+        "order",
+        used(lambda replica: (replica.begin(["b", "a"]), replica.weights("a").__enter__())),
+        "block='a': opened where the order given for this step has 'b'",
+    ),
     # shards
     ("total", lambda: shard_range(-1, 0, 1), "total=-1: must be a whole number, at least 0"),
     ("size", lambda: shard_range(5, 0, 0), "size=0: must be a whole number, at least 1"),
@@ -297,7 +302,8 @@ def test_the_table_has_a_row_for_every_argument_of_every_public_function():
     named = {row[0].split(" ")[0] for row in ROWS}
     free = {
         *("self", "cls", "comm"),  # only a run makes one
-        *("keep_after_forward", "overflow"),  # anything is true or false
+        *("keep_after_forward", "overflow", "accumulate", "apart"),  # anything is true or false
+        *("part", "progress"),  # made by the trainer; what the same replica gave
         "options",  # handed on to `Zero` or `DataParallel`, whose rows stand here
         "batches",  # pairs for the model, which checks them
         *("skipped", "norm", "loss_scale"),  # of a StepResult, which is an answer

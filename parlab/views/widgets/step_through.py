@@ -11,6 +11,7 @@ from parlab.pipeline import Costs, Schedule, ScheduleTimeline
 from parlab.sequence import RingSchedule
 from parlab.views.all_reduce.blocks import all_reduce_film, labelled
 from parlab.views.attention.film import ring_film
+from parlab.views.drawing import theme
 from parlab.views.drawing.film import Film
 from parlab.views.drawing.lanes import timeline_of
 from parlab.views.schedules.film import schedule_film
@@ -37,7 +38,7 @@ class Player(widgets.VBox):
         self.back, self.forward = (
             widgets.Button(description=name, layout=widgets.Layout(width="6em")) for name in ("◀ step", "step ▶")
         )
-        self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
+        self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width=theme.ON_PAGE))
         self.line = widgets.HTML()
         widgets.jslink((self.play, "value"), (self.slider, "value"))
         self.slider.observe(self._show, "value")

@@ -4,13 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from itertools import accumulate, pairwise
 from typing import Any
 
-from parlab.arrays import Array, namespace
+import numpy as np
+
+from parlab.arrays import Array, is_array, namespace
 from parlab.world.cluster import Link
 
 Combine = Callable[[Array, Array], Array]
+
+
+def may_be_native(algorithm: Callable[..., Any]) -> Callable[..., Any]:
+    """An algorithm in whose place the engine's own collective steps in, if `comm` has one and it takes the arrays."""
+
+    @wraps(algorithm)
+    def step_in(comm: Any, *arguments: Any) -> Any:
+        native = getattr(comm, "native", None)
+        if native is None or not all(map(_plain, arguments)):
+            return algorithm(comm, *arguments)
+        return native(algorithm.__name__, *arguments)
+
+    return step_in
+
+
+def _plain(argument: Any) -> bool:
+    """Whether it is no array, or one that every library of collectives knows."""
+    if isinstance(argument, list) and argument:
+        argument = argument[0]
+    return not is_array(argument) or (isinstance(argument, np.ndarray) and argument.dtype != np.float16)
+
 
 OPERATIONS = ("sum", "prod", "max", "min")
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
-from parlab.world.collectives.common import Cost
+from parlab.world.collectives.common import Cost, may_be_native
 
 
+@may_be_native
 def pairwise_all_to_all(comm: Any, pieces: list[Array]) -> list[Array]:
     """The i-th piece goes to rank i; returns what came from each rank. In round d the partners are d apart."""
     received = list(pieces)

@@ -14,9 +14,10 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
-from parlab.world.collectives.common import Combine, Cost, block_sizes, blocks_of, flat_copy
+from parlab.world.collectives.common import Combine, Cost, block_sizes, blocks_of, flat_copy, may_be_native
 
 
+@may_be_native
 def ring_reduce_scatter(comm: Any, total: Array, blocks: list[slice], combine: Combine) -> None:
     """`total` [n]: in place, rank r's block r becomes the combination of all ranks' blocks r."""
     for step in range(comm.size - 1):
@@ -25,6 +26,7 @@ def ring_reduce_scatter(comm: Any, total: Array, blocks: list[slice], combine: C
         total[incoming] = combine(total[incoming], _pass_on(comm, total, blocks, "add", sent, received))
 
 
+@may_be_native
 def ring_all_gather(comm: Any, total: Array, blocks: list[slice]) -> None:
     """`total` [n]: in place, rank r's block r goes to all others."""
     for step in range(comm.size - 1):
@@ -44,6 +46,7 @@ def _labels(how: str, size: int) -> list[str]:
     return [f"{how} block {block}" for block in range(size)]
 
 
+@may_be_native
 def ring_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:
     """A reduce-scatter, then an all-gather: 2(N − 1) steps, 2(N − 1)/N of the data sent by each rank."""
     total = flat_copy(x)  # [n]

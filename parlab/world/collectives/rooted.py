@@ -11,9 +11,10 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
-from parlab.world.collectives.common import Combine, Cost
+from parlab.world.collectives.common import Combine, Cost, may_be_native
 
 
+@may_be_native
 def binomial_broadcast(comm: Any, x: Array, root: int) -> Array:
     """`x` of `root`, on every rank: received from the parent, passed on to the children, the farthest first."""
     parent, children = _family(comm.rank, comm.size, root)
@@ -23,6 +24,7 @@ def binomial_broadcast(comm: Any, x: Array, root: int) -> Array:
     return x
 
 
+@may_be_native
 def binomial_reduce(comm: Any, x: Array, root: int, combine: Combine) -> Array | None:
     """The same tree upwards: combine what the children send, the nearest first, then pass it to the parent."""
     parent, children = _family(comm.rank, comm.size, root)
@@ -46,6 +48,7 @@ def _family(rank: int, size: int, root: int) -> tuple[int | None, list[int]]:
     return parent, children
 
 
+@may_be_native
 def linear_scatter(comm: Any, pieces: list[Array], root: int) -> Array:
     """The root sends every rank its piece: a fan-out, one message after the other through the root's port."""
     if comm.rank != root:
@@ -56,6 +59,7 @@ def linear_scatter(comm: Any, pieces: list[Array], root: int) -> Array:
     return namespace(pieces[root]).asarray(pieces[root], copy=True)
 
 
+@may_be_native
 def linear_gather(comm: Any, x: Array, root: int) -> list[Array] | None:
     """Every rank sends to the root: an incast, one message after the other through the root's port."""
     if comm.rank != root:
@@ -70,6 +74,7 @@ def _others(size: int, root: int) -> list[int]:
     return [rank for rank in range(size) if rank != root]
 
 
+@may_be_native
 def dissemination_barrier(comm: Any) -> None:
     """After step s every rank has heard, directly or not, from the 2ˢ⁺¹ − 1 ranks before it.
 

@@ -1,0 +1,55 @@
+"""Planning: what each layout of a model on a cluster costs in time and memory, which is best, and why."""
+
+from parlab.plan.estimate import Estimate, estimate
+from parlab.plan.hardware import A100, CLOCK, H100, Hardware, hardware_of
+from parlab.plan.layout import Layout
+from parlab.plan.models import (
+    GPT_1T,
+    GPT_22B,
+    GPT_175B,
+    GPT_530B,
+    LLAMA_7B,
+    LLAMA_8B,
+    LLAMA_13B,
+    LLAMA_30B,
+    LLAMA_65B,
+    LLAMA_70B,
+    LLAMA_405B,
+    MODELS,
+    GPTConfig,
+)
+from parlab.plan.search import Plans, search
+from parlab.plan.validation import Row, Validation, validation
+from parlab.plan.why import Neighbour, Why, why
+
+__all__ = [
+    "A100",
+    "CLOCK",
+    "GPT_1T",
+    "GPT_22B",
+    "GPT_175B",
+    "GPT_530B",
+    "H100",
+    "LLAMA_7B",
+    "LLAMA_8B",
+    "LLAMA_13B",
+    "LLAMA_30B",
+    "LLAMA_65B",
+    "LLAMA_70B",
+    "LLAMA_405B",
+    "MODELS",
+    "Estimate",
+    "GPTConfig",
+    "Hardware",
+    "Layout",
+    "Neighbour",
+    "Plans",
+    "Row",
+    "Validation",
+    "Why",
+    "estimate",
+    "hardware_of",
+    "search",
+    "validation",
+    "why",
+]

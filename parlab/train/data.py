@@ -1,0 +1,56 @@
+"""Which samples come when: an order that follows from a seed alone, so that every mesh trains on the same batches."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from parlab.arguments import whole
+from parlab.arrays import Array, asarray, default_namespace, generator
+
+
+class Samples:
+    """Windows of a text, each epoch in another order.
+
+    Samples are numbered on through all epochs: a run that goes on asks for the next one, in the middle of an epoch,
+    with another batch size, on another mesh.
+
+    Args:
+        tokens: `[N]`, the text.
+        length: of a window, in tokens; window i begins at token i · length.
+        seed: of the orders.
+
+    Raises:
+        ValueError: no window fits.
+
+    >>> samples = Samples(np.arange(13), length=4, seed=1)
+    >>> tokens, targets = samples.batch(0, 3)
+    >>> sorted(tokens[:, 0].tolist()), (targets - tokens).tolist()[0]
+    ([0, 4, 8], [1, 1, 1, 1])
+    """
+
+    def __init__(self, tokens: Any, length: int, seed: int = 0) -> None:
+        self.tokens, self.length, self.seed = np.asarray(tokens), whole("length", length, 1), seed
+        self.epoch_size = (len(self.tokens) - 1) // length  # a window's last target is the next one's first token
+        if self.epoch_size < 1:
+            raise ValueError(
+                f"length={length}: a window and its last target need a text of more than {len(tokens)} tokens"
+            )
+        self._order = lru_cache(maxsize=2)(lambda epoch: generator(seed, epoch).permutation(self.epoch_size))
+
+    def batch(self, first: int, size: int, *, xp: Any = None) -> tuple[Array, Array]:
+        """`(tokens, targets)`, `[size, length]` each: the samples from number `first` on.
+
+        Raises:
+            ValueError: a negative number, or no sample asked for.
+        """
+        whole("first", first, 0)
+        whole("size", size, 1)
+        numbers = [divmod(number, self.epoch_size) for number in range(first, first + size)]
+        starts = np.asarray([self._order(epoch)[place] * self.length for epoch, place in numbers])
+        windows = self.tokens[starts[:, None] + np.arange(self.length + 1)]  # [size, length + 1]
+        xp = xp or default_namespace()
+        whole_windows = asarray(windows, xp, xp.int64)
+        return whole_windows[:, :-1], whole_windows[:, 1:]

@@ -1,0 +1,76 @@
+"""The mesh: which ranks share what.
+
+rank = ((d · pp + p) · cp + c) · tp + t. Tensor parallelism sends most, in the middle of every layer, so its ranks are
+neighbours; data parallelism sends once a step, and may go far.
+
+Source: Llama 3 (2024), "The Llama 3 Herd of Models", section 3.3.2.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from parlab.arguments import whole
+from parlab.world import Comm
+
+
+class Mesh:
+    """A rank's place on four axes, and the groups in which it stands there.
+
+    Args:
+        comm: all ranks; each makes the mesh.
+        dp: replicas, each with its rows of the batch.
+        pp: stages' ranks, each with some layers.
+        cp: ranks that share a sequence, each with its tokens.
+        tp: ranks that share a layer, each with its heads and columns.
+
+    Attributes:
+        dp, pp, cp, tp: the groups along each axis, as `Comm`; errors and timelines say their names.
+        data: dp × cp, the ranks that have the same weights and other tokens: ZeRO's group.
+        model: pp × tp, the ranks that together have one replica.
+        comm: all ranks.
+        sizes: of the four axes, by their names.
+
+    Raises:
+        ValueError: an axis that is no whole number from 1, or axes that do not make as many ranks as there are.
+
+    >>> from parlab import run
+    >>> def place(comm):
+    ...     mesh = Mesh(comm, dp=2, pp=1, cp=1, tp=3)
+    ...     return mesh.dp.rank, mesh.tp.rank, mesh.data.size, mesh.model.size
+    >>> run(place, 6).results[4]
+    (1, 1, 2, 3)
+    """
+
+    def __init__(self, comm: Comm, dp: int = 1, pp: int = 1, cp: int = 1, tp: int = 1) -> None:
+        axes = {"dp": dp, "pp": pp, "cp": cp, "tp": tp}
+        self.sizes = {axis: whole(axis, size, 1) for axis, size in axes.items()}
+        _check_ranks(self.sizes, comm.size)
+        self.comm = comm
+        d, p, c, t = comm.rank // (pp * cp * tp), comm.rank // (cp * tp) % pp, comm.rank // tp % cp, comm.rank % tp
+
+        def group(name: str, color: int) -> Any:
+            return comm.split(color, name=name)
+
+        self.dp: Comm = group("dp", (p * cp + c) * tp + t)
+        self.pp: Comm = group("pp", (d * cp + c) * tp + t)
+        self.cp: Comm = group("cp", (d * pp + p) * tp + t)
+        self.tp: Comm = group("tp", (d * pp + p) * cp + c)
+        self.data: Comm = group("data", p * tp + t)
+        self.model: Comm = group("model", d * cp + c)
+
+    def __repr__(self) -> str:
+        return "Mesh(" + ", ".join(f"{axis}={size}" for axis, size in self.sizes.items()) + ")"
+
+
+def _check_ranks(sizes: dict[str, int], ranks: int) -> None:
+    product = math.prod(sizes.values())
+    if product == ranks:
+        return
+    others = {axis: product // size for axis, size in sizes.items()}
+    fitting = [f"{axis}={ranks // other}" for axis, other in others.items() if ranks % other == 0]
+    said = " · ".join(f"{axis}={size}" for axis, size in sizes.items())
+    raise ValueError(
+        f"{said} makes {product} ranks, and there are {ranks}: use {' or '.join([*fitting, f'{product} ranks'])}"
+    )

@@ -1,0 +1,139 @@
+"""Two bills of a layout: what a step's time goes to, and what the fullest rank's memory goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from parlab.arguments import positive
+from parlab.plan import Estimate, Layout
+from parlab.views.drawing import marks, theme
+from parlab.views.drawing.picture import Picture, framed, title
+from parlab.views.zero_redundancy.model_state import COLORS as STATE
+from parlab.world.units import format_bytes
+
+TIME = {  # work blue, traffic violet, what is lost grey
+    "products": theme.KINDS["compute"].color,
+    "attention": "#0072B2",
+    "elementwise": "#003F6B",
+    "recomputation": "#5C4033",
+    "tp": theme.KINDS["send"].color,
+    "cp": "#7A52B3",
+    "pp": theme.KINDS["receive"].color,
+    "dp": "#DCC9FF",
+    "imbalance": "#777777",
+    "bubble": "#CFCFCF",
+    "optimizer": STATE["optimizer"],
+}
+MEMORY = {**STATE, "activations": "#CC79A7", "working": "#777777"}
+EDGE = {"color": theme.INK, "linestyle": (0, (4, 2)), "linewidth": 1.6}
+ROW, TOP, BOTTOM, LEFT, GAP = 0.36, 1.3, 0.55, 3.2, 0.45  # inches
+LETTER = 0.078  # inches, of the small text
+
+
+def bills(estimates: Estimate | Mapping[str, Estimate], memory: float | None = None, headline: str = "") -> Picture:
+    """Draw a row a layout: its seconds by kind, and its bytes by kind.
+
+    Args:
+        estimates: of one layout, or several by name; of single layouts, not of columns.
+        memory: bytes of a device, drawn as a line.
+        headline: empty: of the first, how long it takes and what it holds.
+
+    Raises:
+        ValueError: no estimates of single layouts.
+
+    >>> from parlab.plan import LLAMA_8B, Layout, estimate
+    >>> from parlab.world import DGX_H100
+    >>> found = estimate(LLAMA_8B, DGX_H100, Layout(dp=4, tp=2, zero=3), batch=8, sequence=4096)
+    >>> bills(found).text_shown.splitlines()[0]
+    't 2 c 1 p 1 d 4 v 1 b 1 ZeRO-3: 0.52 s, 27.7 GiB'
+    """
+    named = {short_name(estimates.layout): estimates} if isinstance(estimates, Estimate) else estimates
+    if not isinstance(named, Mapping) or not named or not all(isinstance(e, Estimate) for e in named.values()):
+        raise ValueError(f"estimates={estimates!r:.60}: must be an Estimate, or several by name")
+    if memory is not None:
+        positive("memory", memory)
+    name, first = next(iter(named.items()))
+    said = headline or f"{name}: {first.total_seconds:.2f} s, {format_bytes(first.total_bytes)}"
+    figure = Picture(f"{said}\n{bills_table(named)}", theme.WIDTH, TOP + ROW * len(named) + BOTTOM)
+    draw_bills(figure, named, memory, TOP)
+    title(figure, said)
+    return figure
+
+
+def short_name(layout: Layout) -> str:
+    """Its knobs, without those that are as usual.
+
+    Raises:
+        ValueError: columns of layouts.
+    """
+    if not layout.is_one:
+        raise ValueError("estimates: of columns; give one layout's, found[number]")
+    mesh = f"t {layout.tp} c {layout.cp} p {layout.pp} d {layout.dp} v {layout.chunks} b {layout.microbatch}"
+    words = [layout.schedule] * (layout.schedule != "1f1b") + [layout.recompute] * (layout.recompute != "none")
+    return " ".join([mesh, f"ZeRO-{layout.zero}", *words])
+
+
+def bills_table(named: Mapping[str, Estimate]) -> str:
+    """The numbers: a row a layout, shares of its seconds and of its bytes."""
+    lines = []
+    for name, found in named.items():
+        lines.append(f"{name}: {found.total_seconds:.3f} s, MFU {found.mfu:.1%}, {format_bytes(found.total_bytes)}")
+        for kinds, total in ((found.seconds, found.total_seconds), (found.bytes, found.total_bytes)):
+            lines.append(
+                "  " + ", ".join(f"{kind} {x / total:.1%}" for kind, x in kinds.items() if x >= 0.0005 * total)
+            )
+    return "\n".join(lines)
+
+
+def draw_bills(figure: Picture, named: Mapping[str, Estimate], memory: float | None, top: float) -> None:
+    """Both bills from `top` inches below the upper edge, with their legends above them."""
+    height, rows = figure.get_figheight(), ROW * len(named)
+    width = (theme.WIDTH - LEFT - GAP - 0.25) / 2
+    times = {name: found.seconds for name, found in named.items()}
+    held = {name: {kind: x / 2**30 for kind, x in found.bytes.items()} for name, found in named.items()}
+    for place, (rows_of, colors, unit) in enumerate(((times, TIME, "seconds a step"), (held, MEMORY, "GiB a device"))):
+        left = LEFT + place * (width + GAP)
+        box = left / theme.WIDTH, 1 - (top + rows) / height, width / theme.WIDTH, rows / height
+        axes = framed(figure, box)
+        limit = memory / 2**30 if memory and place else 0
+        _draw_rows(axes, rows_of, colors, limit)
+        axes.set_yticks(range(len(named)), list(named) if not place else [])
+        axes.tick_params(axis="y", length=0, labelsize=theme.SMALL)
+        axes.set_xlabel(unit, size=theme.SMALL, color=theme.INK, labelpad=2)
+        shown = [kind for kind in colors if any(kinds[kind] > 0 for kinds in rows_of.values())]
+        _legend(figure, left, top, shown, colors, width)
+
+
+def _draw_rows(axes: Axes, rows: Mapping[str, Mapping[str, float]], colors: Mapping[str, str], limit: float) -> None:
+    most = max(limit, *(sum(kinds.values()) for kinds in rows.values()))
+    axes.set_xlim(0, 1.04 * most)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    start = [0.0] * len(rows)
+    low, high = [row - 0.36 for row in range(len(rows))], [row + 0.36 for row in range(len(rows))]
+    for kind, color in colors.items():
+        end = [at + kinds[kind] for at, kinds in zip(start, rows.values(), strict=True)]
+        if end != start:
+            marks.rectangles(axes, kind, start, end, low, high, [color] * len(rows))
+        start = end
+    if limit:
+        axes.axvline(limit, gid="device", **EDGE)
+
+
+def _legend(
+    figure: Picture, left: float, top: float, shown: list[str], colors: Mapping[str, str], width: float
+) -> None:
+    """Names beside a bar of their colour, in as many lines as they need."""
+    height, at, line = figure.get_figheight(), 0.0, 0
+    for kind in shown:
+        needed = 0.3 + LETTER * len(kind)
+        if at + needed > width + 0.2:
+            at, line = 0.0, line + 1
+        y, x = (height - top + 0.52 - 0.19 * line) / height, left + at
+        ends = [x / theme.WIDTH, (x + 0.1) / theme.WIDTH]
+        figure.add_artist(Line2D(ends, [y, y], color=colors[kind], linewidth=7, solid_capstyle="butt"))
+        place = {"size": theme.SMALL, "va": "center_baseline", "color": theme.INK}
+        figure.text((x + 0.15) / theme.WIDTH, y, kind, **place)
+        at += needed

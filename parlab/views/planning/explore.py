@@ -1,0 +1,94 @@
+"""The planner under the learner's hands: the best layouts, their bills, and each knob's nearest loser."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+from parlab.arguments import positive
+from parlab.plan import MODELS, Plans, search, why
+from parlab.views.drawing import theme
+from parlab.views.drawing.picture import Picture, title
+from parlab.views.planning.bills import BOTTOM, ROW, TOP, bills_table, draw_bills, short_name
+from parlab.views.widgets.explorer import Explorer, choice, steps
+from parlab.world import DGX_H100
+from parlab.world.units import format_bytes
+
+FIRST = 5  # layouts that are shown
+LOSERS = 11  # lines for the neighbours
+# Fewer values of what seldom matters: a move of a slider has 100 ms
+KNOBS: dict[str, Any] = {
+    "microbatch": [1, 2],
+    "sequence_parallel": True,
+    "zero": [1, 3],
+    "tp": [1, 2, 4, 8, 16],
+    "schedule": "1f1b",
+}
+NAMES = ("llama-8b", "llama-70b", "llama-405b", "gpt-175b", "gpt-1t")
+
+
+def plan(
+    model: str = "llama-405b", gpus: int = 16384, sequence: int = 8192, batch: int = 2048, memory: float = 80e9
+) -> Picture:
+    """Draw the five best layouts on H100s, and what one notch of each knob would change: what `explore_plan` shows.
+
+    Args:
+        model: a name in `MODELS`.
+        gpus: how many, all used.
+        sequence: tokens of a sequence.
+        batch: sequences of a step.
+        memory: bytes of a device.
+
+    Raises:
+        ValueError: an unknown model, or what `search` refuses.
+    """
+    if model not in MODELS:
+        raise ValueError(f"model={model!r}: choose from {', '.join(MODELS)}")
+    positive("memory", memory)
+    height = TOP + ROW * FIRST + BOTTOM + 0.25 + 0.16 * (LOSERS + 1)
+    try:
+        every = _search(model, gpus, sequence, batch)
+        plans = Plans(memory, every.asked, every.grid, every.number)
+        best = plans.best
+    except ValueError as error:  # what is said instead of a plan
+        figure = Picture(str(error), theme.WIDTH, height)
+        title(figure, "No layout is possible" if "possible" in str(error) else "Nothing fits")
+        said = str(error).replace("; ", ";\n").replace(" (d ", "\n(d ")
+        figure.text(0.015, 0.8, said, size=theme.TEXT, color=theme.INK, va="top", linespacing=1.5)
+        return figure
+    found = {short_name(entry.layout): entry for entry in islice(plans, FIRST)}
+    headline = (
+        f"{model} on {gpus}: {short_name(best.layout)}: {best.total_seconds:.2f} s, MFU {best.mfu:.0%}, "
+        f"{format_bytes(best.total_bytes)}"
+    )
+    neighbours = str(why(plans)).splitlines()[1:]
+    fits = f"{len(plans)} of {len(plans.seconds)} layouts fit"
+    text = "\n".join([headline, fits, bills_table(found), "One knob turned:", *neighbours])
+    figure = Picture(text, theme.WIDTH, height)
+    draw_bills(figure, found, memory, TOP)
+    at = TOP + ROW * FIRST + BOTTOM
+    figure.text(0.015, 1 - at / height, "One knob of the best turned", size=theme.SMALL, weight="bold", va="top")
+    lines = "\n".join(line[2:] for line in neighbours[:LOSERS])
+    place = {"size": 8.2, "family": "monospace", "va": "top", "linespacing": 1.35}
+    figure.text(0.015, 1 - (at + 0.24) / height, lines, color=theme.INK, **place)
+    title(figure, headline)
+    return figure
+
+
+@lru_cache(maxsize=32)
+def _search(model: str, gpus: int, sequence: int, batch: int) -> Plans:
+    """Memory moves a line, and needs no new search."""
+    return search(MODELS[model], DGX_H100, gpus, batch=batch, sequence=sequence, memory=1e18, **KNOBS)
+
+
+def explore_plan() -> Explorer:
+    """Sliders for `plan`: model, GPUs, sequence, batch, and memory of a device."""
+    controls = {
+        "model": choice("model", [(name, name) for name in NAMES], "llama-405b"),
+        "gpus": steps("GPUs", [(str(2**k), 2**k) for k in range(3, 16)], 16384),
+        "sequence": steps("tokens a sequence", [(str(2**k), 2**k) for k in range(11, 18)], 8192),
+        "batch": steps("sequences a step", [(str(2**k), 2**k) for k in range(4, 13)], 2048),
+        "memory": steps("memory of a device", [(f"{gb} GB", gb * 1e9) for gb in (24, 40, 80, 96, 141, 192)], 80e9),
+    }
+    return Explorer("explore_plan", controls, plan)

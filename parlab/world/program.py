@@ -1,0 +1,86 @@
+"""A rank program with its arguments, and how an engine carries it out in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from parlab import arrays
+from parlab.world import values
+from parlab.world.comm import Comm
+from parlab.world.engine import Engine
+from parlab.world.errors import DeadlockError
+from parlab.world.process import interrupts, one_blas_thread
+from parlab.world.seats import Seat
+from parlab.world.timeline import Timeline
+
+
+class per_rank:  # noqa: N801 - reads as a function: run(program, 2, per_rank([a, b]))
+    """An argument of `run` that gives rank r its own item, copied, so that the rank may change it.
+
+    Args:
+        items: one a rank.
+    """
+
+    def __init__(self, items: Sequence[Any]):
+        if isinstance(items, str | dict | set) or not (hasattr(items, "__iter__") or hasattr(items, "__getitem__")):
+            raise ValueError(f"items={items!r:.60}: per_rank takes a list, one item a rank")
+        self.items = list(items)
+
+
+@dataclass
+class Outcome:
+    """What is left when a program has run: the seats of all ranks, with results, errors and logs, and the verdict."""
+
+    seats: list[Seat]
+    deadlock: DeadlockError | None
+    wallclock: Timeline | None = None
+    shown: bool = True  # whether this process shows what was printed
+
+
+def carry_out(world: Engine, program: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Run `program(comm, *args, **kwargs)` on the ranks of `world` that live here; its seats then hold the results.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed.
+    """
+
+    def body(seat: Seat) -> None:
+        own_args = [_argument(arg, seat.rank) for arg in args]
+        own_kwargs = {name: _argument(arg, seat.rank) for name, arg in kwargs.items()}
+        seat.result = program(Comm(world, seat, world.world), *own_args, **own_kwargs)
+
+    with interrupts(world.interrupt), one_blas_thread():
+        world.run(body)
+    if world.presses:
+        raise KeyboardInterrupt
+
+
+def _argument(argument: Any, rank: int) -> Any:
+    """What `rank` gets for an argument of `run`."""
+    if isinstance(argument, per_rank):
+        return each_array(argument.items[rank], values.copied)
+    return each_array(argument, _read_only)
+
+
+def each_array(argument: Any, change: Callable[[Any], Any]) -> Any:
+    """`argument` with its arrays changed: itself, or those in tuples, lists and dicts."""
+    if type(argument) in (tuple, list):
+        return type(argument)(each_array(item, change) for item in argument)
+    if type(argument) is dict:
+        return {key: each_array(item, change) for key, item in argument.items()}
+    if isinstance(argument, per_rank):
+        raise ValueError("per_rank inside a list or dict: wrap the whole argument, one list or dict a rank")
+    return change(argument) if arrays.is_array(argument) and not isinstance(argument, np.generic) else argument
+
+
+def _read_only(x: arrays.Array) -> arrays.Array:
+    """A view that cannot be written; for libraries without such views, a copy."""
+    if not isinstance(x, np.ndarray):
+        return values.copied(x)
+    view = x.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,71 @@
+"""What was measured while processes ran, on one clock, as a `Timeline`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from parlab.world.log import POST_SEND
+from parlab.world.seats import Meeting, Seat, Signal
+from parlab.world.timeline import Timeline
+
+Clock = tuple[int, list[tuple[int, int, str]], list[tuple[int, int, Any]]]  # nanoseconds ahead, computes, waits
+
+
+def measured(clocks: Sequence[Clock], messages: Sequence[tuple[Any, Any]]) -> Timeline:
+    """The timeline of what each rank has noted, from the first thing on, in picoseconds of rank 0's clock.
+
+    `messages` are both ends of each, as far as they came. Memory is not measured.
+    """
+    ahead = [clock[0] for clock in clocks]
+    passed = [(out, back) for out, back in messages if out is not None and back is not None and back.done_at]
+    noted = [start - ahead[rank] for rank, clock in enumerate(clocks) for start, *_ in (*clock[1], *clock[2])]
+    noted += [end.posted_at - ahead[rank] for ends in passed for end, rank in zip(ends, _ranks(ends[0]), strict=True)]
+    first = min(noted, default=0)
+
+    def at(rank: int, time: int) -> int:
+        return max(0, time - ahead[rank] - first) * 1000
+
+    transfers, ready = [], {}
+    for out, back in passed:
+        begin = max(at(out.src, out.posted_at), at(out.dst, back.posted_at))
+        end = max(begin, at(out.dst, back.done_at))
+        ready[out.key] = begin
+        transfers.append((out.src, out.dst, out.nbytes, begin, begin, end, out.name, out.label))
+    computes = [(rank, at(rank, a), at(rank, b), name) for rank, clock in enumerate(clocks) for a, b, name in clock[1]]
+    waits = []
+    for rank, (_, _, stood) in enumerate(clocks):
+        for start, end, what in stood:
+            start, end = at(rank, start), at(rank, end)
+            peer, name, key = what
+            waits.append((rank, start, end, peer, name, min(end, max(start, ready.get(key, end)))))
+    ends = [row[2] for row in computes] + [row[5] for row in transfers] + [row[2] for row in waits]
+    return Timeline(
+        len(clocks),
+        max(ends, default=0),
+        computes=_columns(sorted(computes, key=lambda row: row[1]), 4),
+        transfers=_columns(transfers, 8),
+        waits=_columns(sorted(waits, key=lambda row: row[2]), 6),
+        cluster="the wall clock",
+    )
+
+
+def _ranks(message: Any) -> tuple[int, int]:
+    return message.src, message.dst
+
+
+def _columns(rows: list[tuple[Any, ...]], width: int) -> tuple[Any, ...]:
+    return tuple(zip(*rows, strict=True)) or ((),) * width
+
+
+def waited_for(seat: Seat) -> tuple[int, str, Any]:
+    """Whom the wait of `seat` needs, and its name, as a `Wait` has them; and the key of the message."""
+    waits_for: Any = seat.waits_for
+    if isinstance(waits_for, Signal):
+        return seat.rank, "request", None
+    if isinstance(waits_for, Meeting):
+        return waits_for.members[0], seat.call, None
+    late = [message for message in waits_for if not message.matched] or waits_for
+    message = late[-1]  # of a sendrecv what comes, as on the simulated clock
+    key = (*message.key, message.number)
+    return (message.dst, "send", key) if message.end == POST_SEND else (message.src, "receive", key)

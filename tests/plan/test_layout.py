@@ -1,0 +1,84 @@
+"""A layout that is not possible is refused before any work: which knob, its value, what would be right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parlab.plan import GPT_22B, LLAMA_8B, LLAMA_405B, GPTConfig, Layout, estimate, search
+from parlab.world import CLASSROOM, DGX_H100
+
+REFUSED = [
+    (dict(dp=0), "dp=0: must be at least 1"),
+    (dict(tp=2.5), "tp=2.5: whole numbers"),
+    (dict(tp=3), "tp=3: num_attention_heads 32 .* a divisor of 32"),
+    (dict(tp=64), "tp=64: num_attention_heads 32"),
+    (dict(zero=4), "zero=4: use stage 0, 1, 2 or 3"),
+    (dict(schedule="2f2b"), "schedule='2f2b': use one of 1f1b, gpipe, looped_bfs"),
+    (dict(recompute="some"), "recompute='some': use one of none, selective, full"),
+    (dict(dp=3), "dp=3, microbatch=1: batch 16 must be a multiple"),
+    (dict(dp=2, microbatch=16), "dp=2, microbatch=16: batch 16 must be a multiple"),
+    (dict(pp=32), "pp=32: batch 16 has fewer microbatches a replica"),
+    (dict(pp=5), r"pp=5, chunks=1: 32 layers .* must divide 32, 33 or 34"),
+    (dict(chunks=2), "chunks=2: one stage a rank where pp is 1"),
+    (dict(pp=2, chunks=2, schedule="gpipe"), "chunks=2: gpipe has one stage a rank"),
+    (dict(pp=16, chunks=2, dp=1, microbatch=1, cp=3), r"cp=3: sequence 4096 must be a multiple of 2·cp"),
+    (
+        dict(pp=4, chunks=2, dp=1, microbatch=1, batch=6),
+        "pp=4, chunks=2: interleaving needs a batch .6. of whole groups",
+    ),
+    (dict(tp=8, cp=1, sequence=100, sequence_parallel=True), "cp=1, tp=8: sequence parallelism cuts sequence 100"),
+    (dict(batch=0), "batch=0: must be a whole number, at least 1"),
+    (dict(sequence=1.5), "sequence=1.5: must be a whole number"),
+]
+
+
+@pytest.mark.parametrize(("knobs", "text"), REFUSED, ids=lambda x: str(x)[:40])
+def test_refusals_name_the_knob_and_what_would_be_right(knobs, text):
+    given = {"batch": 16, "sequence": 4096} | {name: knobs[name] for name in ("batch", "sequence") if name in knobs}
+    layout = Layout(**{name: value for name, value in knobs.items() if name not in given})
+    with pytest.raises(ValueError, match=text):
+        estimate(LLAMA_8B, CLASSROOM, layout, **given)
+
+
+def test_fewer_kv_heads_than_ranks_that_do_not_divide_are_refused():
+    with pytest.raises(ValueError, match="tp=32: num_attention_heads 24"):
+        estimate(GPTConfig(64, 48, 2, 24), CLASSROOM, Layout(tp=32), batch=1, sequence=8)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: search(LLAMA_8B, DGX_H100, 0, batch=8, sequence=4096), "ranks=0"),
+        (lambda: search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, memory=0), "memory=0: must be a number greater"),
+        (lambda: search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, tpp=1), "tpp=1: the knobs are tp, cp"),
+        (lambda: search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, tp=5), "no layout is possible"),
+        (lambda: search("8b", DGX_H100, 8, batch=8, sequence=4096), "config='8b': a LlamaConfig or a GPTConfig"),
+        (lambda: GPTConfig(64, 48, 2, 5), "hidden_size 48 does not divide among num_attention_heads 5"),
+        (lambda: GPTConfig(64, 48, 0, 4), "num_hidden_layers=0"),
+    ],
+)
+def test_bad_searches_and_models_are_refused(call, text):
+    with pytest.raises(ValueError, match=text):
+        call()
+
+
+def test_a_column_with_one_impossible_layout_names_that_one():
+    with pytest.raises(ValueError, match="tp=5: num_attention_heads 64"):
+        estimate(GPT_22B, CLASSROOM, Layout(tp=np.array([1, 5, 8])), batch=1, sequence=2048)
+
+
+def test_when_nothing_fits_the_sentence_says_how_much_the_leanest_layout_needs():
+    plans = search(LLAMA_405B, DGX_H100, 64, batch=64, sequence=8192)
+    assert len(plans) == 0
+    assert list(plans) == plans.front() == []
+    with pytest.raises(ValueError, match=r"none of \d+ layouts fits in 74.5 GiB; the leanest needs 97.4 GiB"):
+        _ = plans.best
+
+
+def test_a_layout_reads_as_text_and_as_columns():
+    assert str(Layout(2, 4, 1, 8)) == "d 2, p 4, c 1, t 8, v 1, b 1, ZeRO-1, 1f1b"
+    columns = Layout(dp=np.array([1, 2]), tp=4, recompute="full", offload=True)
+    assert len(columns) == 2
+    assert columns[1] == Layout(2, 1, 1, 4, recompute="full", offload=True)
+    assert columns.ranks.tolist() == [4, 8]

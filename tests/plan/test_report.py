@@ -1,0 +1,47 @@
+"""The command's text and JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from parlab.cli import main
+
+ASKED = ["plan", "--model", "8b", "--gpus", "16", "--batch", "16", "--sequence", "4096"]
+
+
+def test_the_command_prints_the_best_both_bills_and_why(capsys):
+    assert main([*ASKED, "--top", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "layouts are possible" in lines[0]
+    assert sum(" MFU " in line for line in lines) == 3
+    assert [line for line in lines if line[0].isupper()] == [
+        "Time of the first, by kind",
+        "Memory of its fullest rank, by kind",
+        "One knob turned",
+    ]
+
+
+def test_the_json_has_the_same(capsys):
+    assert main([*ASKED, "--json", "--offload", "--memory", "60", "--cluster", "dgx_a100"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["best"]) == 5
+    assert found["best"][0]["layout"]["dp"] <= 16
+    assert sum(found["best"][0]["bytes"].values()) <= 60 * 2**30
+    assert {"knob", "binds", "change"} <= set(found["why"][0])
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        (["--model", "9b"], "model='9b': use one of llama-7b"),
+        (["--cluster", "tpu"], "cluster='tpu': use one of dgx_h100, dgx_a100, classroom"),
+        (["--memory", "1"], "the leanest needs"),
+        (["--top", "0"], "top=0"),
+        (["--gpus", "0"], "ranks=0"),
+    ],
+)
+def test_bad_arguments_are_told_in_a_sentence(changed, text, capsys):
+    assert main([*ASKED, *changed]) == 2
+    assert text in capsys.readouterr().err

@@ -1,0 +1,122 @@
+"""The search against plain loops, the published layout, and what must hold of any best."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parlab.nn import LlamaConfig
+from parlab.plan import LLAMA_8B, LLAMA_405B, GPTConfig, Layout, estimate, search, why
+from parlab.world import DGX_A100, DGX_H100
+
+LLAMA_3 = {"batch": 2048, "sequence": 8192}
+SMALL = LlamaConfig(256, 512, 1408, 6, 8, 4), GPTConfig(256, 512, 6, 8)
+
+
+def by_loops(config, cluster, ranks, batch, sequence, memory, **fixed):
+    """The least seconds that fit, or None: each combination of knobs that may come to `ranks`, one estimate each."""
+    every = range(1, ranks + 1)
+    best = None
+    for t, c, p, v, b in itertools.product(every, every, every, range(1, 9), range(1, batch + 1)):
+        if ranks % (t * c * p) or p * v > 8 or (p == 1 and v > 1) or batch % b:
+            continue
+        layout = Layout(ranks // (t * c * p), p, c, t, v, b, **fixed)
+        try:
+            found = estimate(config, cluster, layout, batch=batch, sequence=sequence)
+        except ValueError:
+            continue
+        if found.total_bytes <= memory and (best is None or found.total_seconds < best):
+            best = found.total_seconds
+    return best
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_the_best_is_that_of_plain_loops(seed):
+    draw = np.random.default_rng(seed)
+    config, ranks = SMALL[seed % 2], int(draw.choice([2, 4]))
+    batch, sequence = int(draw.choice([2, 4])), int(draw.choice([64, 96, 2048]))
+    fixed = {
+        "zero": int(draw.integers(4)),
+        "schedule": str(draw.choice(["1f1b", "looped_bfs"])),
+        "sequence_parallel": bool(draw.integers(2)),
+        "recompute": str(draw.choice(["none", "selective", "full"])),
+    }
+    needed = search(config, DGX_A100, ranks, batch=batch, sequence=sequence, memory=1e15, **fixed).bytes
+    memory = float(draw.uniform(0.9 * needed.min(), np.median(needed)))
+    plans = search(config, DGX_A100, ranks, batch=batch, sequence=sequence, memory=memory, **fixed)
+    expected = by_loops(config, DGX_A100, ranks, batch, sequence, memory, **fixed)
+    assert (plans.best.total_seconds if len(plans) else None) == expected
+
+
+def test_more_than_50_000_layouts_of_405b_on_16_384_gpus_and_llama_3s_first_when_c_is_1():
+    plans = search(LLAMA_405B, DGX_H100, 16384, **LLAMA_3)
+    assert len(plans.layouts) > 50_000
+    alone = search(LLAMA_405B, DGX_H100, 16384, cp=1, **LLAMA_3)
+    best = alone.best.layout
+    assert (best.tp, best.cp, best.pp, best.dp) == (8, 1, 16, 128)
+    assert plans.best.total_seconds < alone.best.total_seconds  # two ranks for each sequence are faster still
+    assert alone.best.total_bytes <= 80e9
+
+
+def test_at_131_072_tokens_llama_3s_layout_is_within_5_percent_of_the_best():
+    plans = search(LLAMA_405B, DGX_H100, 16384, batch=128, sequence=131072)
+    rows = plans.layouts.columns
+    same = np.logical_and.reduce([rows[name] == value for name, value in dict(tp=8, cp=16, pp=16, dp=8).items()])
+    published = plans.seconds[same & (plans.bytes <= plans.memory)].min()
+    assert plans.best.total_seconds <= published <= 1.05 * plans.best.total_seconds
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(1e9, 2e11), st.floats(1, 10))
+def test_more_memory_is_never_slower(memory, more):
+    options = {"batch": 8, "sequence": 4096, "schedule": "1f1b"}
+    little, much = (search(LLAMA_8B, DGX_H100, 8, memory=limit, **options) for limit in (memory, memory * more))
+    assert len(much) >= len(little)
+    assert not len(little) or much.best.total_seconds <= little.best.total_seconds
+
+
+def test_plans_are_in_order_fit_and_have_the_front_of_plain_loops():
+    plans = search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096)
+    found = list(plans)
+    times = [entry.total_seconds for entry in found]
+    assert times == sorted(times)
+    assert max(entry.total_bytes for entry in found) <= plans.memory
+    assert found[0] == plans.best == plans[0]
+    least, front = float("inf"), []
+    for entry in found:
+        if entry.total_bytes < least:
+            least = entry.total_bytes
+            front.append(entry)
+    assert plans.front() == front
+
+
+def test_offload_makes_room_and_costs_time():
+    options = {"batch": 8, "sequence": 4096, "dp": 1, "zero": 0}
+    kept, away = (search(LLAMA_8B, DGX_H100, 4, memory=1e15, offload=x, **options) for x in (False, True))
+    assert away.bytes.min() < kept.bytes.min()
+    assert away.best == kept.best
+
+
+def test_why_says_what_binds_beside_llama_3():
+    plans = search(LLAMA_405B, DGX_H100, 16384, cp=1, **LLAMA_3)
+    table = why(plans)
+    found = {(n.knob, n.value): n for n in table}
+    assert found["sequence_parallel", False].binds.startswith("memory: 18")
+    assert found["chunks", 4].binds.startswith("bubble")
+    assert found["zero", 3].binds.startswith("dp")
+    assert found["tp", 16].binds.startswith("tp")
+    assert 0.3 < found["recompute", "full"].change < 0.4
+    assert all(n.change >= 0 or n.binds.startswith("memory") for n in table)
+    text = str(table)
+    assert text.startswith("d 128, p 16, c 1, t 8, v 8, b 1")
+    assert len(text.splitlines()) == 1 + len(list(table))
+
+
+def test_why_of_a_layout_that_loses_names_what_is_faster():
+    plans = search(LLAMA_405B, DGX_H100, 16384, cp=1, **LLAMA_3)
+    slow = plans.best.layout.but(chunks=4)
+    assert {n.binds for n in why(plans, slow) if (n.knob, n.value) == ("chunks", 8)} == {"nothing: it is faster"}

@@ -1,0 +1,200 @@
+"""A small Llama, what serial training makes of it, and what a mesh does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import array_api_strict
+import numpy as np
+
+from parlab import run
+from parlab.arrays import asarray, to_numpy
+from parlab.nn.llama import Llama, LlamaConfig
+from parlab.nn.optimizer import AdamW, clip_gradients, gradient_norm
+from parlab.pipeline import (
+    Schedule,
+    dualpipe,
+    dualpipe_v,
+    gpipe,
+    interleaved_one_f_one_b,
+    looped_bfs,
+    one_f_one_b,
+    one_f_one_b_v,
+    v_half,
+    zb_h1,
+    zb_h2,
+    zb_v,
+)
+from parlab.train import Mesh, Trainer, TrainResult
+from tests.nn.parity import worst_error
+
+LR = 1e-2
+LIBRARIES = {"numpy": np, "strict": array_api_strict}
+SIZES = {
+    "vocab_size": 17,  # does not divide: the first tensor-parallel ranks own one token more
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.3,  # large enough for gradients to be felt everywhere
+}
+
+
+def model(xp: Any = np, dtype: str = "float64", **changes: Any) -> Llama:
+    """Random matrices, and norm weights that are random too: at 1 they hide a missing weight."""
+    made = Llama.random(LlamaConfig(**{**SIZES, **changes}), seed=3, xp=xp, dtype=dtype)
+    draw = np.random.default_rng(4)
+    for name, weight in made.weights.items():
+        if weight.ndim == 1:
+            made.weights[name] = asarray(draw.uniform(0.5, 1.5, weight.shape), xp, weight.dtype)
+    return made
+
+
+def batches(B: int, S: int, steps: int = 1, xp: Any = np) -> list[tuple[Any, Any]]:
+    """Tokens and targets, `[B, S]`, for each step."""
+    drawn = np.random.default_rng(5).integers(SIZES["vocab_size"], size=(steps, B, S + 1))
+    return [(asarray(text[:, :-1].copy(), xp), asarray(text[:, 1:].copy(), xp)) for text in drawn]
+
+
+def serial_steps(start: Llama, text: list[tuple[Any, Any]], max_norm: float | None = None) -> list[tuple[Any, ...]]:
+    """Loss, norm, gradients before clipping and the weights after each step."""
+    trained = Llama(start.config, {name: x.copy() for name, x in start.weights.items()})
+    optimizer, found = AdamW(lr=LR), []
+    for tokens, targets in text:
+        loss, gradients = trained.loss_and_gradients(tokens, targets)
+        clipped = gradients if max_norm is None else clip_gradients(gradients, max_norm)[0]
+        optimizer.step(trained.weights, clipped)
+        found.append((loss, gradient_norm(gradients), gradients, {n: x.copy() for n, x in trained.weights.items()}))
+    return found
+
+
+class Case(NamedTuple):
+    """A mesh, a model and a batch, and how the one trains the other."""
+
+    axes: dict[str, int]
+    model: dict[str, Any]
+    B: int
+    S: int
+    max_norm: float | None
+    options: dict[str, Any]
+
+
+def drawn(seed: int, ranks: int = 16) -> Case:
+    """A random one, of at most so many ranks, each choice as likely as the others that fit."""
+    draw = np.random.default_rng([6, seed])
+
+    def choose(*choices: Any) -> Any:
+        return choices[draw.integers(len(choices))]
+
+    axes = {"dp": 1, "pp": 1, "cp": 1, "tp": 1}
+    for axis in draw.permutation(list(axes)):
+        room = ranks // np.prod(list(axes.values()))
+        axes[axis] = choose(*(size for size in ((1, 2, 4) if axis == "tp" else (1, 2, 3, 4)) if size <= room))
+    heads = choose(*(G for G in (1, 2, 4) if axes["tp"] % G == 0 or G % axes["tp"] == 0))
+    schedule = schedule_of(int(draw.integers(len(SCHEDULES))), axes["pp"])
+    attention = choose("ring", "ring", "allgather", *(["ulysses"] if axes["cp"] * axes["tp"] <= 4 else []))
+    zero = choose(0, 1, 2, 3)
+    options = {
+        "schedule": schedule,
+        "zero": zero,
+        "attention": attention,
+        "layout": None if attention == "ulysses" else choose("contiguous", "zigzag", "striped"),
+        "sequence_parallel": choose(False, True),
+        "recompute": choose("none", "none", "full"),
+        "reduce": choose("accumulate", "each") if zero > 1 else None,
+        "prefetch": choose(0, 1, 2),
+    }
+    sizes = {"num_key_value_heads": heads, "tie_word_embeddings": choose(False, True)}
+    sizes["num_hidden_layers"] = schedule.num_stages + choose(0, 1)
+    S = 2 * axes["cp"] * axes["tp"]
+    return Case(axes, sizes, axes["dp"] * schedule.num_microbatches, S, choose(None, 0.5), options)
+
+
+SCHEDULES: list[Callable[[int], Schedule]] = [
+    lambda p: gpipe(p, 2),
+    lambda p: one_f_one_b(p, p),
+    lambda p: interleaved_one_f_one_b(p, p, 2) if p > 1 else gpipe(1, 3),
+    lambda p: looped_bfs(p, 2, 2),
+    lambda p: zb_h1(p, p + 1),
+    lambda p: zb_h2(p, 2 * p - 1),
+    lambda p: zb_v(p, max(p, 2)),
+    lambda p: v_half(p, p),
+    lambda p: dualpipe_v(p, 2 * p),
+    lambda p: dualpipe(p, 2 * p) if p % 2 == 0 else one_f_one_b_v(p, p),
+]
+
+
+@cache
+def schedule_of(number: int, p: int) -> Schedule:
+    return SCHEDULES[number](p)
+
+
+@cache
+def _serial(model_key: tuple[Any, ...], B: int, S: int, steps: int, max_norm: float | None) -> list[tuple[Any, ...]]:
+    return serial_steps(model(**dict(model_key)), batches(B, S, steps), max_norm)
+
+
+def expected(case: Case, steps: int) -> list[tuple[Any, ...]]:
+    """What serial training gives, made once for each model and batch."""
+    return _serial(tuple(sorted(case.model.items())), case.B, case.S, steps, case.max_norm)
+
+
+class Found(NamedTuple):
+    """What all ranks of a mesh found, each a list with one entry a rank."""
+
+    steps: list[list[TrainResult]]
+    gradients: list[dict[str, Any]]  # whole, of the first step
+    weights: list[dict[str, Any]]  # whole, after the last
+    copies: list[dict[Any, bytes]]  # each rank's own weights and last gradients, by what part of which weight
+
+
+def found(case: Case, steps: int = 1, library: str = "numpy", change: Callable[[Trainer], object] = id) -> Found:
+    """The steps of the case, on ranks; `change` may break their trainers."""
+    start, text = model(LIBRARIES[library], **case.model), batches(case.B, case.S, steps, LIBRARIES[library])
+
+    def program(comm: Any) -> tuple[Any, ...]:
+        trainer = Trainer(Mesh(comm, **case.axes), start, AdamW(lr=LR), max_norm=case.max_norm, **case.options)
+        change(trainer)
+        results = [trainer.step(*text[0])]
+        gradients = {name: to_numpy(x) for name, x in trainer.full_gradients().items()}
+        results += [trainer.step(*batch) for batch in text[1:]]
+        weights = {name: to_numpy(x) for name, x in trainer.full_weights().items()}
+        own = {"weight": trainer.replica.full_weights(), "gradient": trainer.replica.full_gradients()}
+        place = trainer.model.pieces
+        copies = {(kind, n, place[n]): to_numpy(x).tobytes() for kind, of in own.items() for n, x in of.items()}
+        return results, gradients, weights, copies
+
+    return Found(*map(list, zip(*run(program, math.prod(case.axes.values())).results, strict=True)))
+
+
+def faults(case: Case, steps: int = 1, library: str = "numpy", change: Callable[[Trainer], object] = id) -> set[str]:
+    """Which checks see that something is wrong: none, where the steps equal the serial ones."""
+    of_ranks, right = found(case, steps, library, change), expected(case, steps)
+    _, norm, gradients, _ = right[0]
+    off = {
+        "loss": max(abs(results[0].loss / right[0][0] - 1) for results in of_ranks.steps),
+        "norm": max(abs(results[0].norm / norm - 1) for results in of_ranks.steps),
+        "gradients": max(
+            worst_error([own[n] for n in gradients], list(gradients.values())) for own in of_ranks.gradients
+        ),
+    }
+    wrong = {name for name, error in off.items() if not error <= 1e-12}
+    later = max(
+        abs(r.loss / loss - 1) for results in of_ranks.steps for r, (loss, *_) in zip(results, right, strict=True)
+    )
+    if not later <= 1e-10:
+        wrong.add("losses")
+    weights = right[-1][-1]
+    if not max(worst_error([own[n] for n in weights], list(weights.values())) for own in of_ranks.weights) <= 1e-8:
+        wrong.add("weights")
+    copies: dict[Any, set[bytes]] = {}
+    for own in of_ranks.copies:
+        for key, bits in own.items():
+            copies.setdefault(key, set()).add(bits)
+    if any(len(different) > 1 for different in copies.values()):
+        wrong.add("copies")
+    return wrong

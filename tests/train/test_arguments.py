@@ -1,0 +1,160 @@
+"""Bad input: refused before any message, with the axis or argument, its value and what would be right."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from parlab import run
+from parlab.nn.llama import Llama
+from parlab.nn.optimizer import AdamW
+from parlab.pipeline import Action, Schedule, interleaved_one_f_one_b, one_f_one_b
+from parlab.train import Mesh, Trainer
+from parlab.world import Link, MismatchError
+from parlab.zero import Offload
+from tests.train.models import batches, model
+
+ONE, EIGHT = np.zeros((1, 8), dtype=int), np.zeros((8, 8), dtype=int)
+
+
+def mesh(ranks, **axes):
+    return lambda: run(lambda comm: Mesh(comm, **axes), ranks)
+
+
+def made(sizes=None, start=None, on=None, optimizer=None, **options):
+    """A trainer on the mesh of `sizes`."""
+    sizes = sizes or {}
+
+    def program(comm):
+        Trainer(on or Mesh(comm, **sizes), start or model(), optimizer or AdamW(), **options)
+
+    return lambda: run(program, int(np.prod(list(sizes.values()) or [1])))
+
+
+def step(sizes, tokens, targets=None, lr=None, **options):
+    def program(comm):
+        trainer = Trainer(Mesh(comm, **sizes), model(), AdamW(), **options)
+        trainer.step(tokens, tokens if targets is None else targets, lr)
+
+    return lambda: run(program, int(np.prod(list(sizes.values()) or [1])))
+
+
+ROWS = [
+    ("dp", mesh(2, dp=0), "dp=0: must be a whole number, at least 1"),
+    ("pp", mesh(2, pp=1.5), "pp=1.5: must be a whole number, at least 1"),
+    (
+        "ranks",
+        mesh(8, dp=2, pp=2),
+        "dp=2 · pp=2 · cp=1 · tp=1 makes 4 ranks, and there are 8: use dp=4 or pp=4 or cp=2",
+    ),
+    ("ranks, none fits", mesh(5, dp=2, pp=2), "and there are 5: use 4 ranks"),
+    ("mesh", made(on="mesh"), "mesh='mesh': a Mesh is needed"),
+    ("model", made(start="llama"), "model='llama': a serial Llama is needed, the same on every rank"),
+    ("optimizer", made(optimizer="adam"), "optimizer='adam': an AdamW is needed"),
+    (
+        "tp",
+        made({"tp": 3}),
+        "tp=3: num_attention_heads 4 do not divide among 3 tensor-parallel ranks: use 3 or 6; here tp=2 or tp=4 works",
+    ),
+    ("schedule", made(schedule="1f1b"), "schedule='1f1b': a Schedule of parlab.pipeline is needed"),
+    ("schedule's ranks", made({"pp": 2}, schedule=one_f_one_b(4, 4)), "pp=2: schedule has 4 ranks, use pp=4"),
+    (
+        "schedule's stages",
+        made({"pp": 4}, schedule=interleaved_one_f_one_b(4, 4, 2)),
+        "pp=4: schedule has 8 stages, and num_hidden_layers is 4: use a schedule with pp=2",
+    ),
+    (
+        "schedule that cannot run",
+        made({"pp": 2}, schedule=Schedule([[Action("B", 0, 0)], [Action("F", 1, 0), Action("B", 1, 0)]])),
+        "0F0",
+    ),
+    ("zero", made(zero=4), "zero=4: the stages are 0, 1, 2 and 3"),
+    ("zero", made(zero=-1), "zero=-1: must be a whole number, at least 0"),
+    ("attention", made(attention="tree"), "attention='tree': use one of ring, ulysses, allgather"),
+    ("layout", made(layout="dealt"), "layout='dealt': use one of contiguous, zigzag, striped"),
+    (
+        "layout of Ulysses",
+        made(attention="ulysses", layout="zigzag"),
+        "layout='zigzag': attention='ulysses' takes contiguous shards; leave it out",
+    ),
+    (
+        "cp of Ulysses",
+        made({"cp": 4, "tp": 2}, attention="ulysses"),
+        "cp=4: attention='ulysses' deals out heads, and tp=2 leaves 2; use cp=2",
+    ),
+    ("sequence_parallel", made(sequence_parallel="no"), "sequence_parallel='no': must be True or False"),
+    ("recompute", made(recompute="selective"), "recompute='selective': use one of none, full"),
+    ("reduce", made(reduce="now"), "reduce='now': use one of accumulate, each"),
+    (
+        "reduce",
+        made(reduce="each"),
+        "reduce='each' at zero=1: its gradients are whole, and reduced once; use zero=2 or 3",
+    ),
+    ("offload", made(offload="cpu"), "offload='cpu' at zero=1: an Offload is needed, and zero=1, 2 or 3"),
+    ("max_norm", made(max_norm=0), "max_norm=0: must be a number greater than 0"),
+    ("dtype", made(dtype="int8"), "dtype='int8': float64, float32 or"),
+    ("loss_scale", made(loss_scale=8), "loss_scale=8: a LossScale is needed"),
+    ("prefetch", made(prefetch=-1), "prefetch=-1: must be a whole number, at least 0"),
+    ("tokens", step({}, [[1]]), "tokens=[[1]]: an array [batch, sequence] of whole numbers is needed"),
+    ("tokens", step({}, ONE + 17), "tokens hold 17..17: the vocabulary has 0..16"),
+    ("targets", step({}, ONE, ONE - 1), "targets hold -1..-1: the vocabulary has 0..16"),
+    ("targets", step({}, ONE, EIGHT), "targets have shape (8, 8), tokens (1, 8): give one to each"),
+    ("lr", step({}, ONE, lr=-1), "lr=-1: must be a number, at least 0 and finite"),
+    (
+        "rows",
+        step({"dp": 3}, EIGHT),
+        "dp=3: 8 rows do not divide among 3 replicas of 1 microbatches: use a multiple of 3; here dp=2 or dp=4 works",
+    ),
+    (
+        "tokens of zigzag",
+        step({"cp": 3}, EIGHT),
+        "cp=3: sequence length 8 does not divide into 3 shards: use a multiple of 3 (zigzag needs 6); here cp=2",
+    ),
+    (
+        "tokens of sequence parallelism",
+        step({"cp": 4, "tp": 4}, EIGHT, sequence_parallel=True),
+        "tp=4: sequence length 2 (of 8, cp=4) does not divide among 4 ranks: use a multiple of 4, or "
+        "sequence_parallel=False; here tp=2 works",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "call", "message"), ROWS, ids=[f"{i} {row[0]}" for i, row in enumerate(ROWS)])
+def test_bad_input_is_refused_with_what_would_be_right(name, call, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call()
+
+
+def test_gradients_before_the_first_step_are_refused():
+    with pytest.raises(ValueError, match=re.escape("full_gradients(): there is no last step; call step() first")):
+        run(lambda comm: Trainer(Mesh(comm), model(), AdamW()).full_gradients(), 1)
+
+
+def test_offload_at_zero_0_is_refused():
+    with pytest.raises(ValueError, match="at zero=0"):
+        made(zero=0, offload=Offload(Link(0, 1e9), 1e9))()
+
+
+def test_a_refused_batch_sends_nothing_and_leaves_the_trainer_as_it_was():
+    start, (good,) = model(), batches(4, 8)
+
+    def program(comm):
+        mesh = Mesh(comm, dp=2, pp=2)
+        trainer = Trainer(mesh, start, AdamW())
+        with pytest.raises(ValueError, match="dp=2"):
+            trainer.step(ONE, ONE)
+        return trainer.step(*good)
+
+    loss = Llama(start.config, start.weights).loss_and_gradients(*good)[0]
+    assert all(abs(result.loss - loss) < 1e-12 for result in run(program, 4).results)
+
+
+def test_ranks_that_were_told_different_layouts_are_a_mismatch_and_not_another_loss():
+    def program(comm):
+        layout = "striped" if comm.rank == 1 else "zigzag"
+        Trainer(Mesh(comm, cp=2), model(), AdamW(), layout=layout).step(EIGHT, EIGHT)
+
+    with pytest.raises(MismatchError, match=r"layout=(zigzag|striped).*layout=(zigzag|striped)"):
+        run(program, 2)

@@ -1,0 +1,165 @@
+"""The mistakes that people make when strategies meet, each made on purpose: which check sees it, which is blind."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import parlab.zero.zero
+from parlab import run
+from parlab.nn.config import EMBEDDING
+from parlab.nn.optimizer import AdamW
+from parlab.pipeline import one_f_one_b
+from parlab.tensor import SequenceParallelNorm
+from parlab.train import Mesh, Trainer
+from parlab.zero import LossScale
+from tests.train.models import Case, batches, faults, model
+
+
+def case(dp=1, pp=1, cp=1, tp=1, *, max_norm=None, tied=False, heads=2, B=4, S=8, **options):
+    sizes = {"tie_word_embeddings": tied, "num_key_value_heads": heads, "num_hidden_layers": 2}
+    return Case({"dp": dp, "pp": pp, "cp": cp, "tp": tp}, sizes, B, S, max_norm, options)
+
+
+def seen(change, *args, **kwargs):
+    """Which checks see it, where without the change none sees anything."""
+    assert faults(case(*args, **kwargs), 2) == set()
+    return faults(case(*args, **kwargs), 2, change=change)
+
+
+def positions_a_range(trainer):
+    cp = trainer.mesh.cp
+    rotary = trainer.model.blocks[0].attention.inside.rotary
+    rotary.positions = lambda length: np.arange(cp.rank * length, (cp.rank + 1) * length)
+
+
+def test_rotary_positions_a_range_are_seen_under_zigzag_and_striped_and_right_under_contiguous():
+    for layout in ("zigzag", "striped"):
+        assert {"loss", "gradients"} <= seen(positions_a_range, cp=2, layout=layout)
+    assert seen(positions_a_range, cp=2, layout="contiguous") == set()
+
+
+def test_the_same_rows_on_every_replica_are_seen_by_loss_and_gradients():
+    def change(trainer):
+        trainer.mesh.dp = SimpleNamespace(rank=0, size=trainer.mesh.dp.size)
+
+    assert {"loss", "gradients"} <= seen(change, dp=2)
+
+
+def test_tied_ends_not_summed_are_seen_by_gradients_and_copies_and_not_by_the_first_loss():
+    def change(trainer):
+        trainer.shared = {block: SimpleNamespace(all_reduce=lambda x: x) for block in trainer.shared}
+
+    wrong = seen(change, pp=2, tied=True)
+    assert {"gradients", "copies", "norm"} <= wrong
+    assert "loss" not in wrong
+
+
+def halved(trainer):
+    trainer.replica.guard.mean /= trainer.mesh.cp.size
+
+
+def test_an_extra_1_over_cp_is_seen_by_gradients_and_norm_and_not_by_loss_nor_clipped_weights():
+    assert seen(halved, cp=2) >= {"gradients", "norm"}
+    wrong = seen(halved, cp=2, max_norm=0.1)
+    assert {"gradients", "norm"} <= wrong
+    assert not {"loss", "losses", "weights", "copies"} & wrong
+
+
+@pytest.mark.parametrize("zero", [0, 2])
+def test_a_norm_that_counts_replicated_weights_twice_is_seen_by_itself_and_by_clipped_weights_alone(zero):
+    def change(trainer):
+        trainer.replica.part.shares.update(dict.fromkeys(trainer.replica.part.shares, 1.0))
+
+    assert seen(change, tp=2, zero=zero) == {"norm"}
+    assert seen(change, tp=2, zero=zero, max_norm=0.1) - {"losses"} == {"norm", "weights"}
+
+
+def test_a_norm_that_counts_the_tied_table_twice_is_seen_by_itself_and_by_clipped_weights_alone():
+    def change(trainer):
+        trainer.replica.part.shares[EMBEDDING] *= 2
+
+    assert seen(change, pp=2, tied=True) == {"norm"}
+    assert seen(change, pp=2, tied=True, max_norm=0.1) - {"losses"} == {"norm", "weights"}
+
+
+def test_norms_left_unsummed_under_sequence_parallelism_are_seen_by_copies_that_differ():
+    def change(trainer):
+        for block in trainer.model.blocks:
+            for name, part in block.parts.items():
+                if isinstance(part, SequenceParallelNorm):
+                    block.parts[name] = part.norm
+                    setattr(block, name, part.norm)
+
+    wrong = seen(change, tp=2, sequence_parallel=True)
+    assert {"gradients", "copies"} <= wrong
+    assert "loss" not in wrong
+
+
+def test_context_parallelism_left_out_of_zeros_group_is_seen_by_copies_that_differ(monkeypatch):
+    assert faults(case(cp=2, dp=2)) == set()
+    right = Mesh.__init__
+
+    def without(self, comm, **axes):
+        right(self, comm, **axes)
+        self.data = self.dp
+
+    monkeypatch.setattr(Mesh, "__init__", without)
+    assert {"gradients", "copies"} <= faults(case(cp=2, dp=2))
+
+
+def by_data_group(trainer):
+    trainer.replica.part = trainer.replica.part._replace(comm=trainer.mesh.data)
+
+
+def test_clipping_by_each_parts_own_norm_is_seen_by_the_norm_and_by_clipped_copies_and_not_by_gradients():
+    assert seen(by_data_group, pp=2, tied=True) == {"norm"}
+    wrong = seen(by_data_group, tp=2, max_norm=0.1)
+    assert {"norm", "weights", "copies"} <= wrong
+    assert "gradients" not in wrong
+
+
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_an_overflow_on_one_rank_skips_all_and_by_each_parts_own_norm_some_alone(zero):
+    tokens, targets = batches(4, 8)[0]
+
+    def program(comm, change):
+        mesh = Mesh(comm, dp=2, pp=2)
+        trainer = Trainer(mesh, model(), AdamW(), zero=zero, loss_scale=LossScale(8.0))
+        right = trainer.replica.add_gradients
+
+        def add(block, gradients):
+            if comm.rank == 0:
+                gradients = {name: x * np.inf for name, x in gradients.items()}
+            right(block, gradients)
+
+        trainer.replica.add_gradients = add
+        change(trainer)
+        result = trainer.step(tokens, targets)
+        return result.skipped, trainer.progress["loss_scale"]
+
+    assert run(program, 4, id).results == [(True, 4.0)] * 4
+    if zero:
+        assert [skipped for skipped, _ in run(program, 4, by_data_group).results] == [True, False, True, False]
+
+
+@pytest.mark.parametrize("zero", [1, 2])
+def test_blocks_cut_where_the_last_one_ended_drift_apart_by_bits_on_six_data_ranks(monkeypatch, zero):
+    six = case(dp=3, cp=2, tp=2, tied=True, heads=1, B=3, zero=zero)
+    assert faults(six) == set()
+    right = parlab.zero.zero.cut
+    monkeypatch.setattr(parlab.zero.zero, "cut", lambda sizes, ranks, shard_map, apart: right(sizes, ranks, shard_map))
+    assert faults(six) == {"copies"}
+
+
+def test_schedules_own_microbatches_are_weighted_once():
+    """A second mean over microbatches is the usual one: the losses are right, and the gradients m times too small."""
+
+    def change(trainer):
+        trainer.replica.guard.mean /= trainer.schedule.num_microbatches
+
+    wrong = seen(change, pp=2, schedule=one_f_one_b(2, 4))
+    assert {"gradients", "norm"} <= wrong
+    assert "loss" not in wrong

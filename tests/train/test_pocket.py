@@ -1,0 +1,112 @@
+"""The commands that train, go on and trace."""
+
+import json
+
+import pytest
+
+from parlab import cli
+from parlab.train.pocket import SCHEDULES, Place, Settings, train
+
+SMALL = """
+[model]
+hidden_size = 8
+intermediate_size = 8
+num_hidden_layers = 4
+num_attention_heads = 2
+[data]
+characters = 200
+length = 8
+batch = 12
+[training]
+steps = 6
+warmup_steps = 1
+dtype = "float64"
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def losses(config, mesh, **options):
+    return train(Settings.read(config), Place(mesh, **options)).results[0]
+
+
+def test_all_meshes_lose_what_1_rank_loses_to_1e_10(config):
+    alone = losses(config, {})
+    assert alone[-1] < alone[0]
+    for mesh, options in (({"dp": 3}, {}), ({"pp": 2, "tp": 2}, {"schedule": "zb_h1"}), ({"cp": 2}, {})):
+        assert losses(config, mesh, **options) == pytest.approx(alone, rel=1e-10, abs=0)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_schedule_that_the_command_names_can_be_built(schedule):
+    built = Place({"pp": 2}, schedule).built()
+    assert built.num_ranks == 2
+
+
+def test_a_run_that_stops_and_goes_on_elsewhere_says_the_losses_of_one_that_does_not(config, tmp_path, capsys):
+    folder = str(tmp_path / "run")
+    assert cli.main(["train", "--config", str(config), "--mesh", "dp=2", "--folder", folder, "--steps", "3"]) == 0
+    assert cli.main(["train", "--resume", "--folder", folder, "--mesh", "tp=2", "--zero", "0"]) == 0
+    said = capsys.readouterr().out
+    assert cli.main(["train", "--config", str(config)]) == 0
+    whole = capsys.readouterr().out
+    last = [next(line for line in text.splitlines() if line.startswith("step    6/6")) for text in (said, whole)]
+    assert last[0].split()[:4] == last[1].split()[:4]  # step, its number, loss, its value
+    assert "the text's entropy, which no model can pass, is 1.4148" in whole
+
+
+def test_trace_writes_a_step_for_perfetto_with_the_names_of_the_groups(config, tmp_path, capsys):
+    path = tmp_path / "step.json"
+    assert cli.main(["trace", str(path), "--config", str(config), "--mesh", "dp=2,tp=2"]) == 0
+    events = json.loads(path.read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {0, 1, 2, 3}
+    assert "ui.perfetto.dev" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--mesh", "dp=0"], "dp=0"),
+        (["--mesh", "ep=2"], "--mesh ep=2: axes and sizes are needed"),
+        (["--schedule", "best", "--mesh", "pp=2"], "schedule='best': use one of gpipe"),
+        (["--zero", "4"], "zero=4: the stages are 0, 1, 2 and 3"),
+        (["--resume"], "--resume needs --folder"),
+        (["--resume", "--folder", "nowhere"], "nowhere has no index.json"),
+        (["--mesh", "dp=5"], "dp=5: 16 rows do not divide"),
+        (["--config", "nowhere.toml"], "nowhere.toml"),
+    ],
+)
+def test_what_cannot_be_trained_is_said_in_1_line_with_status_2(arguments, words, capsys):
+    assert cli.main(["train", "--steps", "1", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("parlab train: ")
+    assert words in said
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[training]\nrate = 1", r"name in \[training\]='rate': use one of steps, lr"),
+        ("[train]", r"table='train': use one of model, data, training"),
+        ("[training]\nlr = -1.0", "lr=-1.0"),
+        ("[data]\nbatch = 0", "batch=0"),
+        ("[data", r"small\.toml: "),
+    ],
+)
+def test_settings_that_are_wrong_are_refused_by_name(tmp_path, text, words):
+    (tmp_path / "small.toml").write_text(text)
+    with pytest.raises(ValueError, match=words):
+        Settings.read(tmp_path / "small.toml")
+
+
+def test_a_text_of_your_own_is_read_by_its_characters(tmp_path):
+    (tmp_path / "text").write_text("abba née")
+    tokens, size, floor = Settings({}, text=str(tmp_path / "text")).tokens()
+    assert tokens.tolist() == [1, 2, 2, 1, 0, 4, 5, 3]
+    assert size == 6
+    assert floor is None

@@ -1,0 +1,120 @@
+"""The planner's figures show the planner's numbers, and all of their text can be read."""
+
+import numpy as np
+import pytest
+
+from parlab import views
+from parlab.plan import LLAMA_8B, Layout, estimate, search, validation, why
+from parlab.views.planning.bills import MEMORY, TIME, short_name
+from parlab.views.planning.explore import FIRST, KNOBS
+from parlab.world import DGX_H100
+from tests.views.drawn import artists, boxes, check_text, title
+
+ASKED = {"batch": 64, "sequence": 8192}
+PLANS = search(LLAMA_8B, DGX_H100, 16, **ASKED)
+
+
+def test_bills_are_as_long_as_the_seconds_and_bytes_of_each_kind():
+    several = {f"layout {place}": PLANS[place] for place in range(3)}
+    figure = views.bills(several, memory=80e9)
+    for kind in TIME:
+        drawn = [right - left for left, right, _, _ in boxes(figure, kind) if kind != "optimizer"]
+        assert (
+            drawn in ([], pytest.approx([e.seconds[kind] for e in several.values()], abs=1e-9)) or kind == "optimizer"
+        )
+    held = [right - left for left, right, _, _ in boxes(figure, "activations")]
+    assert held == pytest.approx([e.bytes["activations"] / 2**30 for e in several.values()])
+    assert len(artists(figure, "device")) == 1
+    assert set(TIME) == set(PLANS.best.seconds)
+    assert set(MEMORY) == set(PLANS.best.bytes)
+    check_text(figure)
+
+
+def test_one_layouts_bill_says_its_seconds_and_its_memory():
+    found = estimate(LLAMA_8B, DGX_H100, Layout(dp=8, tp=2, recompute="full", schedule="looped_bfs"), **ASKED)
+    figure = views.bills(found)
+    assert title(figure).startswith("t 2 c 1 p 1 d 8 v 1 b 1 ZeRO-1 looped_bfs full: ")
+    assert f"{found.total_seconds:.3f} s" in repr(figure)
+    check_text(figure)
+
+
+def test_all_layouts_counts_them_and_draws_the_front_and_the_best():
+    figure = views.all_layouts(PLANS)
+    faster = int((PLANS.seconds < PLANS.best.total_seconds).sum())
+    assert (
+        title(figure) == f"{len(PLANS.seconds)} layouts, {len(PLANS)} fit; {faster} would be faster, but are too large"
+    )
+    (front,), (best,) = artists(figure, "front"), artists(figure, "best")
+    assert front.get_ydata() == pytest.approx([entry.total_seconds for entry in PLANS.front()])
+    assert (best.get_xdata()[0], best.get_ydata()[0]) == (PLANS.best.total_bytes / 2**30, PLANS.best.total_seconds)
+    check_text(figure)
+
+
+def test_winners_are_the_searches_best():
+    figure = views.winners(("llama-8b", "llama-405b"), (16, 64), tokens=2**19)
+    lines = repr(figure).splitlines()[1:]
+    best = search(
+        LLAMA_8B, DGX_H100, 16, **ASKED, microbatch=[1, 2], sequence_parallel=True, zero=[1, 3], schedule="1f1b"
+    ).best
+    assert lines[0].startswith(f"llama-8b         16 {best.total_seconds:8.2f} s")
+    assert lines[2:] == ["llama-405b       16 nothing fits", "llama-405b       64 nothing fits"]
+    check_text(figure)
+
+
+def test_predicted_and_measured_draws_every_rows_error():
+    table = validation()
+    figure = views.predicted_and_measured(table)
+    for family in table.errors:
+        (points,) = artists(figure, family)
+        assert points.get_xdata() == pytest.approx([100 * row.error for row in table if row.family == family])
+    assert str(table) in repr(figure)
+    check_text(figure)
+
+
+def test_the_widgets_picture_has_the_five_best_and_the_neighbours_of_the_first():
+    figure = views.plan("llama-8b", 16, 8192, 64)
+    plans = search(LLAMA_8B, DGX_H100, 16, **ASKED, **KNOBS)
+    held = [right - left for left, right, _, _ in boxes(figure, "activations")]
+    assert held == pytest.approx([plans[place].bytes["activations"] / 2**30 for place in range(FIRST)])
+    assert title(figure).startswith(f"llama-8b on 16: {short_name(plans.best.layout)}")
+    assert str(why(plans)).splitlines()[1:] == repr(figure).partition("turned:\n")[2].splitlines()
+    check_text(figure)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (dict(gpus=8), "Nothing fits"),
+        (dict(gpus=1024, batch=16, sequence=2048, model="gpt-22b"), "llama|gpt-22b on|No layout"),
+    ],
+)
+def test_the_widget_says_what_cannot_be(asked, said):
+    figure = views.plan(**asked)
+    assert any(title(figure).startswith(words) for words in said.split("|"))
+    check_text(figure)
+
+
+def test_every_slider_changes_the_picture_and_memory_needs_no_new_search():
+    widget = views.explore_plan()
+    before = widget.picture.value
+    widget.controls["memory"].value = 40e9
+    assert widget.picture.value != before
+    assert "explore_plan: llama-405b on 16384" in repr(widget)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: views.bills({}), "estimates="),
+        (lambda: views.bills(estimate(LLAMA_8B, DGX_H100, Layout(dp=np.array([1, 2])), **ASKED)), "of columns"),
+        (lambda: views.bills(PLANS.best, memory=-1), "memory=-1"),
+        (lambda: views.all_layouts([1]), "plans="),
+        (lambda: views.winners(["9b"]), "'9b': choose from"),
+        (lambda: views.winners(tokens=100), "must be a multiple of sequence 8192"),
+        (lambda: views.predicted_and_measured(3), "table=3"),
+        (lambda: views.plan("9b"), "model='9b'"),
+    ],
+)
+def test_bad_input_is_refused(call, text):
+    with pytest.raises(ValueError, match=text):
+        call()
