@@ -132,7 +132,7 @@ def _started(program: Program, size: int) -> Outcome:
                 with suppress(subprocess.TimeoutExpired):
                     job.wait(2)
         return together(*outcome)
-    except EOFError:
+    except (EOFError, ConnectionError):
         raise WorldError(f"a process ended before its program did: mpiexec's status is {job.returncode}") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -172,7 +172,7 @@ def _job(command: list[str]) -> Iterator[Job]:
             job.terminate()
             with suppress(subprocess.TimeoutExpired):
                 job.wait(1)
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):  # macOS forbids it for a group that is gone
             os.killpg(job.pid, signal.SIGKILL)
         job.wait()
         reader.join(1)
