@@ -30,6 +30,9 @@ def fit_cluster(engine: str, size: int, *, most_bytes: int = 2**20) -> Cluster:
 
     Raises:
         ValueError: a bad argument.
+
+    >>> fit_cluster("threads", 2).inter.bandwidth > 1
+    True
     """
     if whole("size", size) < 2:
         raise ValueError(f"size={size!r}: needs at least 2 ranks, for a message between them")

@@ -11,6 +11,7 @@ import importlib
 import io
 import linecache
 import marshal
+import os
 import pickle
 import sys
 import types
@@ -113,7 +114,8 @@ def packed(thing: Any) -> bytes:
     Raises:
         ValueError: it holds something that cannot leave its process.
     """
-    lines = {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
+    known = [(name, entry) for name, entry in linecache.cache.items() if len(entry) == 4 and not os.path.exists(name)]
+    lines = {name: (entry[0], None, *entry[2:]) for name, entry in known}  # None: not to be compared with a file
     file = io.BytesIO()
     try:
         _Pickler(file, 4).dump((lines, thing))  # 5 would make arrays that are views of something else

@@ -98,6 +98,7 @@ def run(
         DeadlockError: no rank could move any more.
         Exception: what the program raised, on the lowest rank that did (its `rank` and `run` are attributes).
 
+    >>> import numpy as np
     >>> def shout(comm, x):
     ...     return comm.all_reduce(x)
     >>> run(shout, 3, np.ones(2)).results[0]

@@ -37,7 +37,7 @@ def environment():
 @cache
 def job(size):
     """Name: [what differs from threads, the error with native collectives], of all programs of `process_job`."""
-    command = [MPIEXEC, "-n", str(size), sys.executable, "-m", "tests.world.process_job", "20"]
+    command = [MPIEXEC, "-n", str(size), sys.executable, "-m", "tests.world.process_job", "12"]
     done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
     return {name: rest for name, *rest in map(json.loads, done.stdout.splitlines())}
@@ -46,7 +46,7 @@ def job(size):
 @every_size
 def test_programs_of_all_rooms_and_random_ones_have_the_bits_trace_words_and_makespan_of_threads(size):
     found = job(size)
-    assert len(found) >= 55
+    assert len(found) >= 45
     assert {name: rest[0] for name, rest in found.items() if rest[0]} == {}
 
 
