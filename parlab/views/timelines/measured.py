@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from parlab.arguments import positive, whole
 from parlab.views.drawing import theme
@@ -75,6 +75,7 @@ def measured_times(measured: Measured, link: Link, *, ranks: int, nbytes: int) -
     axes.set_ylim(min(every) / 2, max(every) * 2)
     axes.set_xticks(sizes, [_bytes(n) for n in sizes], size=theme.SMALL)
     axes.minorticks_off()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: short(format_time(round(time * 10**12)))))
     axes.set_xlabel("bytes of the array", size=theme.TEXT, color=theme.INK)
     line_legend(figure, [("measured", POINT), ("2(N − 1)(α + n/N/bandwidth)", CURVE)])
