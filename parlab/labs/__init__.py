@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parlab.labs import collectives, hints, long_sequences, pipeline, ranks, ring, tensor, work, zero, zero_prefetch
+from parlab.labs import (
+    collectives,
+    hints,
+    long_sequences,
+    pipeline,
+    planning,
+    ranks,
+    ring,
+    tensor,
+    work,
+    zero,
+    zero_prefetch,
+)
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.work import Answers, Summary
 
-ROOMS = (ranks, collectives, ring, long_sequences, pipeline, tensor, zero, zero_prefetch)
+ROOMS = (ranks, collectives, ring, long_sequences, pipeline, tensor, zero, zero_prefetch, planning)
 EXERCISES = {exercise.name: exercise for room in ROOMS for exercise in room.EXERCISES}
 
 

@@ -239,6 +239,33 @@ def cuts(crossing, ranks, shortest):
     return best[S][1][:-1]
 
 
+def memory(params, kept, d, p, t, m, zero):
+    weights, gradients, optimizer = 2 / (d if zero >= 3 else 1), 2 / (d if zero >= 2 else 1), 12 / (d if zero else 1)
+    return (params * (weights + gradients + optimizer) + min(p, m) * kept) / (p * t)
+
+
+def step_time(work, nbytes, speed, d, p, t, v, batch):
+    stage = (work / t + (t - 1) / t * nbytes / speed) / p
+    return stage * (batch / d + (p - 1) / v)
+
+
+def fits_best(seconds, nbytes, memory):
+    front, least = [], np.inf
+    for one in sorted(range(len(seconds)), key=lambda one: (seconds[one], nbytes[one])):
+        if nbytes[one] <= memory and nbytes[one] < least:
+            front.append(one)
+            least = nbytes[one]
+    return front
+
+
+def why(before, after, nbytes, memory):
+    if nbytes > memory:
+        return "memory"
+    if sum(after.values()) < sum(before.values()):
+        return "nothing"
+    return max(before, key=lambda kind: after[kind] - before[kind])
+
+
 SOLUTIONS = {
     "00.exchange": exchange,
     "00.tree_sum": tree_sum,
@@ -260,4 +287,8 @@ SOLUTIONS = {
     "06.zero_1": zero_1,
     "06.stage_2": stage_2,
     "06.prefetch": prefetch,
+    "08.memory": memory,
+    "08.step_time": step_time,
+    "08.fits_best": fits_best,
+    "08.why": why,
 }
