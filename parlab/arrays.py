@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import array_api_compat
@@ -62,18 +63,54 @@ def _gpu_answers() -> bool:
     return bool(cupy.cuda.is_available())
 
 
-def asarray(values: Any, xp: Any, dtype: Any = None) -> Array:
+def on_host(x: Array) -> bool:
+    """Whether `x` lies in host memory, where an operation is done when it returns. The one place that makes the choice.
+
+    There a loop over pieces that stay in a core's cache is fastest, and looking at a number is free. On a device each
+    launch costs more than a small piece, so there is one large operation instead; and looking at a number waits for all
+    that was launched, so that nothing looks but what asks for `to_host` or `to_numpy`.
+    """
+    return isinstance(x.device, str)  # NumPy's "cpu"; in the other libraries a device is an object
+
+
+def here() -> Callable[[], None]:
+    """What brings another thread where this one is: to its GPU and stream, which CuPy keeps for each thread apart.
+
+    On one stream all operations run in the order of their launches, so a message's copy is made before it is read.
+    """
+    cupy = sys.modules.get("cupy")  # whoever has arrays on a GPU has imported it
+    if cupy is None or not cupy.cuda.is_available():
+        return lambda: None
+    device, stream = cupy.cuda.Device(), cupy.cuda.get_current_stream()
+
+    def follow() -> None:
+        device.use()
+        stream.use()
+
+    return follow
+
+
+def asarray(values: Any, xp: Any, dtype: Any = None, device: Any = None) -> Array:
     """`values`, drawn or loaded by NumPy, as an array of the library `xp`, so every backend starts from the same."""
-    return xp.asarray(np.asarray(values), dtype=dtype)
+    return xp.asarray(np.asarray(values), dtype=dtype, device=device)
 
 
 def to_numpy(x: Array) -> np.ndarray:
-    """`x` in host memory; NumPy arrays are returned as they are."""
+    """`x` in host memory; NumPy arrays are returned as they are. From a device this waits for all that was launched."""
     if isinstance(x, np.ndarray | np.generic):
         return np.asarray(x)
     if array_api_compat.is_cupy_array(x):
         return x.get()
-    return np.asarray(x)
+    return np.from_dlpack(x) if hasattr(x, "__dlpack__") else np.asarray(x)
+
+
+def to_host(x: Array) -> Any:
+    """The number in `x`, or the list of its numbers, as Python has them: one wait for the device, and to be seen.
+
+    >>> to_host(np.asarray(0.5)), to_host(np.asarray([1, 2]))
+    (0.5, [1, 2])
+    """
+    return to_numpy(x).tolist()
 
 
 def nbytes(x: Array) -> int:
@@ -115,8 +152,9 @@ def add_at(x: Array, rows: Array, values: Array) -> Array:
     if hasattr(xp, "add") and hasattr(xp.add, "at"):  # NumPy and CuPy; the standard has nothing like it
         xp.add.at(x, rows, values)
     else:
+        every = xp.reshape(xp.arange(x.shape[0], dtype=rows.dtype, device=x.device), (-1,) + (1,) * (x.ndim - 1))
         for i in range(rows.shape[0]):
-            x[int(rows[i]), ...] += values[i, ...]
+            x += xp.where(every == rows[i], values[i, ...][None, ...], 0)
     return x
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import secrets
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="parlab", description="A laboratory for large-model parallel training.")
     words = parser.add_subparsers(dest="word", required=True)
     _add_grade(words)
+    _add_doctor(words)
+    _add_run(words)
     _add_train(words)
     _add_trace(words)
     _add_plan(words)
@@ -62,6 +65,47 @@ def _grade(chosen: argparse.Namespace) -> int:
     options = {name: getattr(chosen, name) for name in ("extra", "seconds", "limit", "jobs")}
     grade(chosen.folder, chosen.out, exercises, seed=seed, say=lambda line: print(line, flush=True), **options)
     print(f"{chosen.out}: written; --seed {seed} draws the same cases again")
+    return 0
+
+
+def _add_doctor(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    words.add_parser("doctor", help="what is usable here", description=_doctor.__doc__).set_defaults(does=_doctor)
+
+
+def _doctor(chosen: argparse.Namespace) -> int:
+    """Try what the notebooks need, and what they can use; the exit status is 0 if they can run."""
+    from parlab.world.doctor import findings, table
+
+    found = findings()
+    print(table(found))
+    return int(any(finding.needed and not finding.works for finding in found))
+
+
+def _add_run(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    word = words.add_parser("run", help="run a rank program", description=_run.__doc__)
+    word.add_argument("program", help="module:function, whose only parameter is the rank's comm")
+    word.add_argument("--ranks", type=int, required=True)
+    word.add_argument("--engine", default="threads", help="threads or mpi")
+    word.add_argument("--collectives", default="ours", help="ours, or on mpi native")
+    word.add_argument("--trace", type=Path, help="write the timeline, the measured one if there is one, for Perfetto")
+    word.set_defaults(does=_run)
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    """Run module:function on ranks; print what it printed, and the timelines."""
+    from parlab.world import run
+
+    module, _, name = chosen.program.partition(":")
+    sys.path.insert(0, "")  # modules of this folder too, as python -m has it
+    try:
+        program = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"program={chosen.program!r}: {error}; module:function is needed") from error
+    done = run(program, chosen.ranks, engine=chosen.engine, collectives=chosen.collectives)
+    timelines = [done.timeline, *([done.wallclock] if done.wallclock else [])]
+    print(*timelines, sep="\n")
+    if chosen.trace:
+        timelines[-1].save_chrome_trace(chosen.trace)
     return 0
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+import threading
 import types
 
 import array_api_compat.numpy
@@ -10,7 +12,7 @@ import array_api_strict
 import numpy as np
 import pytest
 
-from parlab import arrays
+from parlab import arrays, run
 
 
 @pytest.fixture(params=[np, array_api_strict], ids=["numpy", "strict"])
@@ -152,3 +154,27 @@ def test_from_bfloat16_gives_the_float32_with_the_same_leading_bits():
     values = np.array([1.0, -2.5, 0.0, 3.140625, np.inf], dtype=np.float32)
     data = (values.view(np.uint32) >> 16).astype("<u2").tobytes()
     np.testing.assert_array_equal(arrays.from_bfloat16(data, (5, 1)), values.reshape(5, 1), strict=True)
+
+
+def test_numbers_on_the_host_are_pythons_own(xp):
+    assert arrays.to_host(xp.asarray([[1, 2], [3, 4]])) == [[1, 2], [3, 4]]
+    number = arrays.to_host(xp.asarray(0.5, dtype=xp.float32))
+    assert (type(number), number) == (float, 0.5)
+    assert type(arrays.to_host(xp.asarray(True))) is bool
+
+
+@pytest.mark.parametrize("available", [True, False])
+def test_every_rank_works_on_the_gpu_and_stream_of_its_caller(available, monkeypatch):
+    used: list[tuple[str, str]] = []
+
+    def usable(name: str) -> types.SimpleNamespace:
+        return types.SimpleNamespace(use=lambda: used.append((name, threading.current_thread().name)))
+
+    cuda = types.SimpleNamespace(
+        is_available=lambda: available, Device=lambda: usable("GPU 1"), get_current_stream=lambda: usable("stream 7")
+    )
+    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(cuda=cuda))
+    run(lambda comm: comm.iall_reduce(np.ones(1)).wait(), 2)
+    threads = {name for _, name in used}
+    assert threads >= {"rank 0", "rank 1"} if available else not threads
+    assert used.count(("GPU 1", "rank 0")) == used.count(("stream 7", "rank 0"))

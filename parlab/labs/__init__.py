@@ -7,8 +7,10 @@ from typing import Any
 
 from parlab.labs import (
     collectives,
+    frontier,
     hints,
     long_sequences,
+    mesh,
     pipeline,
     planning,
     ranks,
@@ -21,7 +23,7 @@ from parlab.labs import (
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.work import Answers, Summary
 
-ROOMS = (ranks, collectives, ring, long_sequences, pipeline, tensor, zero, zero_prefetch, planning)
+ROOMS = (ranks, collectives, ring, long_sequences, pipeline, frontier, tensor, zero, zero_prefetch, mesh, planning)
 EXERCISES = {exercise.name: exercise for room in ROOMS for exercise in room.EXERCISES}
 
 

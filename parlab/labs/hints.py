@@ -156,6 +156,46 @@ HINTS: dict[str, tuple[str, str, str]] = {
             placed.append(put_off.pop(0))
     return placed + put_off""",
     ),
+    "04b.place_weights": (
+        "At which two moments does a W cost nothing, or cannot be put off any longer?",
+        "Keep a clock and a count: before each action, W's while its input is not there, or while an F has no room.",
+        """def place_weights(row, arrivals, limit):
+    placed, put_off, time, kept = [], [], 0, 0
+    for action, arrival in zip(row, arrivals):
+        while put_off and (time < arrival or ...):
+            placed.append(put_off.pop(0))
+            time, kept = ...
+        placed.append(action)
+        ...                                  # the clock, the count, the W that may now be put off
+    return placed + put_off""",
+    ),
+    "04b.uneven": (
+        "If you may not load a stage above t, how few stages can you do with? For which t is it p?",
+        "Try t's from small to large: fill each stage up to t; stop at the first t for which p stages are enough.",
+        """def cut(layers, p):
+    t = max(layers)
+    while True:
+        numbers, load = [0], 0
+        for i, layer in enumerate(layers):
+            left = len(layers) - i           # layers, for the stages that must not stay empty
+            if numbers[-1] and (load + layer > t or ...):
+                numbers.append(0)
+                load = 0
+            ...
+        if len(numbers) == p:
+            return numbers
+        t += 1""",
+    ),
+    "04b.beat_heuristic": (
+        "Which rank has most to do, and when does it stand idle under the heuristic's schedule?",
+        "Rank 2 must never wait: what it waits for has to come before ranks 0 and 1 do W's that nobody needs yet.",
+        '''def beat(costs):
+    return """
+        0F0,0F1,0I0,0W0,0F2,...
+        1F0,1F1,1I0,1W0,...
+        2F0,2F1,2I0,2I1,...
+    """''',
+    ),
     "05.block_step": (
         "Where in the forward has a rank a part of a sum, and where, going back, a share of a gradient?",
         "All-reduce behind each row layer (forward), in front of each column layer (backward), and shared k's and v's.",
@@ -210,6 +250,32 @@ HINTS: dict[str, tuple[str, str, str]] = {
             request = ...
         x = work(...)
     return x""",
+    ),
+    "07.who_sums": (
+        "Two ranks that differ in one coordinate only: do they have the same weight? Did they see the same tokens?",
+        "Sum what was made from other tokens or by another use of the same weight; the loss is a mean over dp × cp.",
+        """def sum_gradient(mesh, ends, kind, gradient):
+    if kind == "norm":
+        gradient = mesh.tp.all_reduce(...)
+    if kind == "tied":
+        gradient = ...
+    return mesh.data.all_reduce(gradient) / ...""",
+    ),
+    "07.norm": (
+        "How often does the square of a weight's gradient come, if each rank adds all that it holds?",
+        "Each rank adds its squares by 1 / copies; the sum goes over one replica, mesh.model.",
+        """def norm(mesh, gradients, copies):
+    squares = sum(float((x**2).sum()) / ... for name, x in gradients.items())
+    return float(mesh.model.all_reduce(np.array([squares]))[0]) ** 0.5""",
+    ),
+    "07.cut_batch": (
+        "Which token follows the last one of a chunk, and on which rank does it lie?",
+        "Shift first, then cut: positions first, then inputs at them and targets one further on.",
+        """def cut_batch(mesh, tokens):
+    rows = ...                               # of tokens, this replica's
+    chunk = (tokens.shape[1] - 1) // (2 * mesh.cp.size)
+    positions = np.concatenate([...])        # chunks c and 2·cp − 1 − c
+    return rows[:, positions], rows[:, ...], positions""",
     ),
     "08.memory": (
         "The first stage: how many microbatches has it sent forward when the first one comes back to it?",

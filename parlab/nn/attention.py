@@ -15,17 +15,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
-from array_api_compat import is_cupy_array, is_numpy_array
+from array_api_compat import is_numpy_array
 
 from parlab.arguments import finite
-from parlab.arrays import Array, exp_, namespace
+from parlab.arrays import Array, exp_, namespace, on_host
 
 CAUSAL = 0  # `diagonal` of a block whose query i sees keys 0..i
 STRICT = -1  # ... keys 0..i−1: query 0 sees none
 
 TILE = 512  # queries × keys whose scores exist at one time
 TRIANGLE = 256  # queries of a tile on the diagonal, where half of the work is wasted
+DEVICE_SCORES = 2**25  # on a device all heads are one operation, and a tile grows until it has so many scores
 LOWEST_EXPONENT = -60.0  # exp(−60) vanishes beside 1; below −87 float32 results are denormal, ten times slower
 GENTLE = 30.0  # scores within ±30 need no maximum: exp(30) is far from overflow, exp(−30) from vanishing
 
@@ -45,7 +47,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, scale: floa
         out `[B, H, S, D]` in q's dtype and lse `[B, H, S]` in float32 or wider.
 
     A key that is not a number reaches every query that sees it and, under the causal mask, the queries before it in its
-    tile of 256 as well: a hidden score is made by adding −inf, and NaN − inf is NaN.
+    tile (of 256, more on a device) as well: a hidden score is made by adding −inf, and NaN − inf is NaN.
 
     Raises:
         ValueError: shapes that do not fit.
@@ -109,19 +111,20 @@ def attend_block(
     B, H, S, D = q.shape
     G, T = k.shape[1:3]
     scale = default_scale(scale, D)
-    gentle = _largest_score(q, k, scale) < GENTLE
-    out = xp.empty(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S, D]
-    lse = xp.empty(q.shape[:-1], dtype=out.dtype, device=q.device)  # [B, H, S]
+    gentle = on_host(q) and _largest_score(q, k, scale) < GENTLE
+    q, k, v = _grouped(q, G), _grouped(k, G), _grouped(v, G)  # [B, G, H/G, S, D], [B, G, 1, T, D]
+    out = xp.empty(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, G, H/G, S, D]
+    lse = xp.empty(q.shape[:-1], dtype=out.dtype, device=q.device)  # [B, G, H/G, S]
     buffer = _tile_buffer(out)
     stretches = list(_stretches(S, T, diagonal, window, out))
-    for b, h in product(range(B), range(H)):
-        g = h // (H // G)
-        queries = _widen(q[b, h, ...]) * scale  # [S, D]
-        keys, values = _widen(k[b, g, ...]), _widen(v[b, g, ...])  # [T, D]
-        values = _append(values, xp.ones_like(values[:, 0]))  # [T, D+1]: the last column of P v is the sum of P
+    for h, g in _heads(q):
+        queries = _widen(q[*h, :, :]) * scale  # [S, D] of a head, or of all
+        keys, values = _widen(k[*g, :, :]), _widen(v[*g, :, :])  # [T, D]
+        values = _append(values, xp.ones_like(values[..., 0]))  # [T, D+1]: the last column of P v is the sum of P
         for rows, tiles in stretches:
-            out[b, h, rows, :], lse[b, h, rows] = _attend_rows(queries[rows, :], keys, values, tiles, gentle, buffer)
-    return out, lse
+            part = _attend_rows(queries[..., rows, :], keys, values, tiles, gentle, buffer)
+            out[*h, rows, :], lse[*h, rows] = part
+    return xp.reshape(out, (B, H, S, D)), xp.reshape(lse, (B, H, S))
 
 
 def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], gentle: bool, buffer: Array) -> tuple[Array, Array]:
@@ -131,10 +134,10 @@ def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], gentle: bool, 
     """
     xp = namespace(q, k, v)
     lowest = 0.0 if gentle else xp.finfo(q.dtype).min  # not −inf: a row that sees no key would have −inf − −inf
-    largest = xp.full((q.shape[0], 1), lowest, dtype=q.dtype, device=q.device)  # [rows, 1]
-    out = xp.zeros((q.shape[0], v.shape[1]), dtype=q.dtype, device=q.device)  # [rows, D+1]
+    largest = xp.full((*q.shape[:-1], 1), lowest, dtype=q.dtype, device=q.device)  # [rows, 1]
+    out = xp.zeros((*q.shape[:-1], v.shape[-1]), dtype=q.dtype, device=q.device)  # [rows, D+1]
     for columns, hidden in tiles:
-        scores = _product(q, k[columns, :], buffer)  # [rows, columns]
+        scores = _product(q, k[..., columns, :], buffer)  # [rows, columns]
         if hidden is not None:
             scores += hidden
         if not gentle:
@@ -143,11 +146,11 @@ def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], gentle: bool, 
             scores = xp.maximum(scores - largest, LOWEST_EXPONENT)
             if hidden is not None:
                 scores += hidden  # again: the line above let it through
-        out += exp_(scores) @ v[columns, :]
-    out, total = out[:, :-1], out[:, -1:]  # [rows, D], [rows, 1]
+        out += exp_(scores) @ v[..., columns, :]
+    out, total = out[..., :-1], out[..., -1:]  # [rows, D], [rows, 1]
     seen = total > 0
     total = xp.where(seen, total, 1.0)
-    return out / total, xp.where(seen, largest + xp.log(total), -xp.inf)[:, 0]
+    return out / total, xp.where(seen, largest + xp.log(total), -xp.inf)[..., 0]
 
 
 def attend_block_backward(
@@ -172,33 +175,35 @@ def attend_block_backward(
     B, H, S, D = q.shape
     G, T = k.shape[1:3]
     scale = default_scale(scale, D)
-    gentle = _largest_score(q, k, scale) + float(xp.max(lse)) < -LOWEST_EXPONENT
+    gentle = on_host(q) and _largest_score(q, k, scale) + float(xp.max(lse)) < -LOWEST_EXPONENT
     lse = xp.where(lse == -xp.inf, xp.inf, lse)  # a query without keys: every weight is exp(−inf)
+    dout, q, k, v = (_grouped(x, G) for x in (dout, q, k, v))  # [B, G, H/G, S, D], [B, G, 1, T, D]
+    lse, delta = (xp.reshape(x, q.shape[:-1]) for x in (lse, delta))  # [B, G, H/G, S]
     dq, dk, dv = (xp.zeros(x.shape, dtype=accumulator_dtype(x), device=x.device) for x in (q, k, v))
     scores_buffer, dscores_buffer = _tile_buffer(dq), _tile_buffer(dq)
     stretches = list(_stretches(S, T, diagonal, window, dq))
-    for b, h in product(range(B), range(H)):
-        g = h // (H // G)
-        queries, douts = _widen(q[b, h, ...]) * scale, _widen(dout[b, h, ...])  # [S, D]
-        keys, values = _widen(k[b, g, ...]), _widen(v[b, g, ...])  # [T, D]
-        queries_lse, douts_delta = _append(queries, -lse[b, h, :]), _append(douts, -delta[b, h, :])  # [S, D+1]
-        ones = xp.ones_like(keys[:, 0])
+    for h, g in _heads(q):
+        queries, douts = _widen(q[*h, :, :]) * scale, _widen(dout[*h, :, :])  # [S, D] of a head, or of all
+        keys, values = _widen(k[*g, :, :]), _widen(v[*g, :, :])  # [T, D]
+        queries_lse, douts_delta = _append(queries, -lse[*h, :]), _append(douts, -delta[*h, :])  # [S, D+1]
+        ones = xp.ones_like(keys[..., 0])
         keys_one, values_one = _append(keys, ones), _append(values, ones)  # [T, D+1]
         for rows, tiles in stretches:
             for columns, hidden in tiles:
-                scores = _product(queries_lse[rows, :], keys_one[columns, :], scores_buffer)  # [rows, columns]
+                # scores, weights and dscores: [rows, columns]
+                scores = _product(queries_lse[..., rows, :], keys_one[..., columns, :], scores_buffer)
                 if not gentle:
                     scores = xp.maximum(scores, LOWEST_EXPONENT)
                 if hidden is not None:
                     scores += hidden
                 weights = exp_(scores)
-                dv[b, g, columns, :] += xp.matrix_transpose(weights) @ douts[rows, :]
-                dscores = _product(douts_delta[rows, :], values_one[columns, :], dscores_buffer)
+                dv[*g, columns, :] += _of_readers(xp.matrix_transpose(weights) @ douts[..., rows, :])
+                dscores = _product(douts_delta[..., rows, :], values_one[..., columns, :], dscores_buffer)
                 dscores *= weights
-                dk[b, g, columns, :] += xp.matrix_transpose(dscores) @ queries[rows, :]
-                dq[b, h, rows, :] += dscores @ keys[columns, :]
-        dq[b, h, ...] *= scale
-    return dq, dk, dv
+                dk[*g, columns, :] += _of_readers(xp.matrix_transpose(dscores) @ queries[..., rows, :])
+                dq[*h, rows, :] += dscores @ keys[..., columns, :]
+        dq[*h, :, :] *= scale
+    return xp.reshape(dq, (B, H, S, D)), dk[:, :, 0, :, :], dv[:, :, 0, :, :]
 
 
 def merge(out: Array, lse: Array, block_out: Array, block_lse: Array) -> tuple[Array, Array]:
@@ -270,9 +275,27 @@ def _widen(x: Array) -> Array:
     return namespace(x).astype(x, accumulator_dtype(x), copy=False)
 
 
+def _grouped(x: Array, groups: int) -> Array:
+    """The heads sorted by the K/V head that they read: `[B, H, S, D]` -> `[B, G, H/G, S, D]`, a view."""
+    B, H, S, D = x.shape
+    return namespace(x).reshape(x, (B, groups, H // groups, S, D))
+
+
+def _heads(q: Array) -> Iterator[tuple[Any, Any]]:
+    """Where a head of `q [B, G, H/G, S, D]` stands and where its keys: one after the other, on a device all at once."""
+    if on_host(q):
+        return (((b, g, r), (b, g, 0)) for b, g, r in product(*map(range, q.shape[:3])))
+    return iter([((slice(None),) * 3,) * 2])
+
+
+def _of_readers(x: Array) -> Array:
+    """Summed over the query heads that read a K/V head, where `x [B, G, H/G, T, D]` has them all."""
+    return x if x.ndim == 2 else namespace(x).sum(x, axis=2, keepdims=True)
+
+
 def _append(x: Array, column: Array) -> Array:
     """One more column: `[rows, D]`, `[rows]` -> `[rows, D+1]`."""
-    return namespace(x, column).concat([x, column[:, None]], axis=-1)
+    return namespace(x, column).concat([x, column[..., None]], axis=-1)
 
 
 def _largest_score(q: Array, k: Array, scale: float) -> float:
@@ -282,14 +305,14 @@ def _largest_score(q: Array, k: Array, scale: float) -> float:
 
 
 def _tile_buffer(like: Array) -> Array:
-    return namespace(like).empty(TILE * TILE, dtype=like.dtype, device=like.device)
+    return namespace(like).empty(TILE * TILE if on_host(like) else 0, dtype=like.dtype, device=like.device)
 
 
 def _product(a: Array, b: Array, buffer: Array) -> Array:
-    """a bᵀ, written into `buffer` where the library can: a new array for each tile would cost more than its exp."""
+    """a bᵀ, on the host written into `buffer`: a new array for each tile would cost more than its exp."""
     xp = namespace(a, b)
     b = xp.matrix_transpose(b)
-    if is_numpy_array(a) or is_cupy_array(a):
+    if is_numpy_array(a):
         shape = a.shape[0], b.shape[1]
         return xp.matmul(a, b, out=xp.reshape(buffer[: math.prod(shape)], shape))
     return a @ b
@@ -305,8 +328,11 @@ def _stretches(
     in every stretch, which both lie in `band`. In a window shorter than the stretch the two are one.
     """
     xp = namespace(like)
-    corner = min(TRIANGLE, max(num_queries // 4, 64), num_queries)  # of a short block a large one would be all
-    height = TILE if diagonal is None else corner
+    tile, most = TILE, max(num_queries // 4, 64)  # of a short block a large triangle would be all
+    if not on_host(like):
+        tile, most = max(TILE, math.isqrt(DEVICE_SCORES // math.prod(like.shape[:-2]))), num_queries
+    corner = min(TRIANGLE * tile // TILE, most, num_queries)
+    height = tile if diagonal is None else corner
     shift = num_keys if diagonal is None else diagonal
     width = 1 if window is None else min(window, corner)
     hidden = xp.full((corner, corner + width - 1), -xp.inf, dtype=like.dtype, device=like.device)
@@ -323,7 +349,7 @@ def _stretches(
         triangles = [(first, inner, oldest), (full, end, newest - width + 1)]  # from, to, key of the band's column 0
         if inner > full:
             triangles = [(first, end, oldest)]
-        tiles: list[Tile] = [(slice(key, min(key + TILE, full)), None) for key in range(inner, full, TILE)]
+        tiles: list[Tile] = [(slice(key, min(key + tile, full)), None) for key in range(inner, full, tile)]
         for left, right, column in triangles:
             if left < right:
                 tiles.append((slice(left, right), band[: stop - start, left - column : right - column]))

@@ -80,5 +80,5 @@ def _scores(q: Array, k: Array, causal: bool, scale: float | None, mask: Array |
     keys = xp.repeat(k, q.shape[1] // k.shape[1], axis=1)  # [B, H, T, D]
     scores = default_scale(scale, q.shape[-1]) * (q @ xp.matrix_transpose(keys))  # [B, H, S, T]
     if causal:
-        mask = xp.tril(xp.ones(scores.shape[-2:], dtype=xp.bool))
+        mask = xp.tril(xp.ones(scores.shape[-2:], dtype=xp.bool, device=scores.device))
     return scores if mask is None else xp.where(mask, scores, -xp.inf)

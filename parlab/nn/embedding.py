@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from parlab.arrays import Array, add_at, namespace
+import math
+
+from parlab.arrays import Array, add_at, namespace, on_host, to_host, to_numpy
 from parlab.nn.linear import as_rows
 
 LossCache = tuple[Array, Array]  # probabilities [B, S, V], targets [B, S]
@@ -14,9 +16,9 @@ def embedding(tokens: Array, weight: Array) -> tuple[Array, Array]:
     Raises:
         ValueError: a token outside 0..V−1.
     """
-    check_range("tokens", tokens, weight.shape[0])
+    tokens, inside = checked_range("tokens", tokens, weight.shape[0])
     xp = namespace(weight)
-    rows = xp.take(weight, xp.reshape(tokens, (-1,)), axis=0)
+    rows = or_nan(xp.take(weight, xp.reshape(tokens, (-1,)), axis=0), inside)
     return xp.reshape(rows, (*tokens.shape, weight.shape[1])), tokens
 
 
@@ -43,7 +45,7 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[Array, LossCache]:
             f"targets have shape {tuple(targets.shape)}, logits {tuple(logits.shape)}: one target a token is needed, "
             f"{tuple(logits.shape[:-1])}"
         )
-    check_range("targets", targets, logits.shape[-1])
+    targets, inside = checked_range("targets", targets, logits.shape[-1])
     xp = namespace(logits)
     wide = xp.astype(logits, xp.result_type(logits.dtype, xp.float32), copy=False)
     largest = xp.max(wide, axis=-1, keepdims=True)  # [B, S, 1]
@@ -51,7 +53,7 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[Array, LossCache]:
     total = xp.sum(probabilities, axis=-1, keepdims=True)
     probabilities /= total
     chosen = xp.take_along_axis(wide, targets[..., None], axis=-1)  # [B, S, 1]
-    loss = xp.mean(largest + xp.log(total) - chosen)
+    loss = or_nan(xp.mean(largest + xp.log(total) - chosen), inside)
     return xp.asarray(loss), (xp.astype(probabilities, logits.dtype, copy=False), targets)
 
 
@@ -66,12 +68,39 @@ def cross_entropy_backward(dloss: float, cache: LossCache) -> Array:
     return dlogits
 
 
-def check_range(name: str, indices: Array, size: int) -> None:
-    """Refuse indices that are not integers in 0..size−1: NumPy would count a negative one from the end."""
+def checked_range(name: str, indices: Array, size: int) -> tuple[Array, Array | None]:
+    """Refuse indices that are not integers in 0..size−1: NumPy would count a negative one from the end.
+
+    To look at them would wait for a device. There the answer is the indices, made to fit, and whether they did: what is
+    looked up with them goes through `or_nan`.
+    """
     xp = namespace(indices)
     if not xp.isdtype(indices.dtype, "integral"):
         raise ValueError(f"{name} have dtype {indices.dtype}: integers are needed")
+    if not on_host(indices):
+        fitting = xp.clip(indices, 0, size - 1)
+        return fitting, xp.all(fitting == indices)
     if indices.size and (int(xp.min(indices)) < 0 or int(xp.max(indices)) >= size):
         raise ValueError(
             f"{name} hold {int(xp.min(indices))}..{int(xp.max(indices))}: the vocabulary has 0..{size - 1}"
         )
+    return indices, None
+
+
+def or_nan(x: Array, inside: Array | None) -> Array:
+    """`x`, or NaN in its place where an index was outside, as `checked_range` found on a device."""
+    xp = namespace(x)
+    return x if inside is None else xp.where(inside, x, xp.nan)
+
+
+def loss_to_host(loss: Array, tokens: Array, targets: Array, vocab_size: int) -> float:
+    """The loss as a number, for which a step waits once.
+
+    Raises:
+        ValueError: it is NaN because a token or target was outside the vocabulary, which a device cannot say earlier.
+    """
+    number: float = to_host(loss)
+    if math.isnan(number):
+        checked_range("tokens", to_numpy(tokens), vocab_size)
+        checked_range("targets", to_numpy(targets), vocab_size)
+    return number

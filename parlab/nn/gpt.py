@@ -39,7 +39,7 @@ class Dropout(Stage):
         """`(y, cache)`; the cache is the mask, or None where the rate is 0."""
         if self.rate == 0:
             return x, None
-        keep = asarray(self.mask(x.shape), namespace(x))
+        keep = asarray(self.mask(x.shape), namespace(x), device=x.device)
         y, _ = dropout(x, keep, self.rate)
         return y, keep
 
@@ -138,7 +138,7 @@ class SoftmaxAttention(AffineStage):
         """What each query reads of each key: the softmax, the same after dropout, and the mask. All `[B, H, S, S]`."""
         xp = namespace(q)
         scores = (q @ xp.matrix_transpose(k)) * (1 / math.sqrt(self.head_dim))
-        seen = xp.tril(xp.ones(scores.shape[-2:], dtype=xp.bool))
+        seen = xp.tril(xp.ones(scores.shape[-2:], dtype=xp.bool, device=scores.device))
         softmax = softmax_of(xp.where(seen, scores, -xp.inf))
         return softmax, *self.dropout.forward(softmax)
 

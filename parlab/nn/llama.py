@@ -19,6 +19,7 @@ from typing import Any
 import parlab.arrays
 from parlab.arrays import Array, namespace
 from parlab.nn.config import EMBEDDING, FINAL_NORM, HEAD, LlamaConfig
+from parlab.nn.embedding import loss_to_host
 from parlab.nn.huggingface import read_config, read_weights, write_folder
 from parlab.nn.layers import CAUSAL_ATTENTION, Block, Core, Embedding, GatedMLP, Head, RMSNorm, SelfAttention
 from parlab.nn.rotary import Rotary
@@ -88,7 +89,8 @@ class Decoder:
         _check_tokens("targets", targets)
         loss, cache = self.chain.forward(tokens, targets)
         _, gradients = self.chain.backward(1.0, cache)
-        return float(loss), {name: gradients[name] for name in self.weights}
+        loss = loss_to_host(loss, tokens, targets, self.config.vocab_size)
+        return loss, {name: gradients[name] for name in self.weights}
 
 
 class Llama(Decoder):

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parlab.arguments import amount, positive, whole
-from parlab.arrays import Array, is_array, namespace
+from parlab.arrays import Array, is_array, namespace, on_host, to_host
 from parlab.nn.stage import Gradients
 
-PIECE = 65536  # numbers updated at once: weight, gradient and moments of a piece stay in a core's cache
+PIECE = 65536  # numbers updated at once on the host: weight, gradient and moments of a piece stay in a core's cache
 
 
 @dataclass
@@ -77,8 +77,9 @@ class AdamW:
         lr = self.lr if lr is None else lr
         amount("lr", lr)
         flat = [namespace(x).reshape(x, (-1,), copy=False) for x in (weight, gradient, mean, square)]
-        for start in range(0, weight.size, PIECE):
-            w, g, m, v = (x[start : min(start + PIECE, weight.size)] for x in flat)
+        piece = PIECE if on_host(weight) else max(weight.size, 1)
+        for start in range(0, weight.size, piece):
+            w, g, m, v = (x[start : min(start + piece, weight.size)] for x in flat)
             w[...], m[...], v[...] = adamw(w, g, m, v, step, lr, self.betas, self.eps, self.weight_decay)
 
 
@@ -97,14 +98,16 @@ def adamw(
 
 def gradient_norm(gradients: Mapping[str, Array]) -> float:
     """√ of the sum of all squares, over all gradients together."""
-    return math.sqrt(sum(sum_of_squares(gradient) for gradient in gradients.values()))
+    return math.sqrt(to_host(sum(sum_of_squares(gradient) for gradient in gradients.values())))
 
 
-def sum_of_squares(x: Array) -> float:
-    """What shards of a gradient add up to its norm's square, in float32 or wider."""
+def sum_of_squares(x: Array) -> Array:
+    """What shards of a gradient add up to its norm's square: float64, without axes, made of products in x's dtype or
+    float32. It stays where x is, so that the host waits for the sum of all of them alone.
+    """
     xp = namespace(x)
     x = xp.astype(xp.reshape(x, (-1,)), xp.result_type(x.dtype, xp.float32), copy=False)
-    return float(xp.vecdot(x, x))
+    return xp.astype(xp.asarray(xp.vecdot(x, x)), xp.float64)
 
 
 def clip_factor(norm: float, max_norm: float) -> float:

@@ -67,7 +67,7 @@ def rotary_tables(
     """
     _check_positions(positions)
     xp = namespace(positions)
-    frequencies = inverse_frequencies(xp, head_dim, theta, scaling)
+    frequencies = inverse_frequencies(xp, head_dim, theta, scaling, positions.device)
     angles = xp.astype(positions, xp.float64)[..., None] * frequencies  # [S, D/2]
     if angles.ndim == 3:
         angles = angles[:, None, :, :]  # [B, 1, S, D/2]
@@ -122,7 +122,9 @@ def _check_positions(positions: Any) -> None:
         raise ValueError(f"positions={positions!r:.60}: an array of numbers, [S] or [B, S], is needed")
 
 
-def inverse_frequencies(xp: Any, head_dim: int, theta: float, scaling: Mapping[str, Any] | None = None) -> Array:
+def inverse_frequencies(
+    xp: Any, head_dim: int, theta: float, scaling: Mapping[str, Any] | None = None, device: Any = None
+) -> Array:
     """Radians a token by which each pair turns: `[D/2]`.
 
     `linear` divides all by `factor`, which stretches every position. `llama3` does so only to the pairs that turn less
@@ -135,7 +137,7 @@ def inverse_frequencies(xp: Any, head_dim: int, theta: float, scaling: Mapping[s
     if whole("head_dim", head_dim, 2) % 2:
         raise ValueError(f"head_dim={head_dim!r}: an even number is needed, because pairs are turned")
     positive("theta", theta, finite=True)
-    frequencies = theta ** (-2 * xp.arange(head_dim // 2, dtype=xp.float64) / head_dim)
+    frequencies = theta ** (-2 * xp.arange(head_dim // 2, dtype=xp.float64, device=device) / head_dim)
     kind = rotary_type(scaling)
     if kind == "default" or scaling is None:
         return frequencies

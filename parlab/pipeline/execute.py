@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from parlab.arrays import Array, namespace, owning_buffer
+from parlab.arrays import Array, is_array, namespace, owning_buffer, to_host
 from parlab.nn.counting import arrays_in
 from parlab.nn.stage import Gradients, Stage, add_gradients
 from parlab.pipeline.actions import Action
@@ -89,7 +89,7 @@ def run_schedule(
         request.wait()
     if on_gradients is None:
         rank.sum_over_holders()
-    return rank.loss, rank.gradients
+    return None if rank.loss is None else to_host(rank.loss), rank.gradients
 
 
 class _Rank:
@@ -115,7 +115,7 @@ class _Rank:
         self.inputs, self.targets, self.loss_scale = inputs, targets, loss_scale
         self.sharding, self.on_gradients = sharding, on_gradients
         self.last = program.schedule.num_stages - 1
-        self.loss: float | None = None
+        self.loss: Any = None
         self.gradients: Gradients = {}
         self.names: dict[int, set[str]] = {}  # of the gradients of each stage
         self.sends: list[Request] = []
@@ -164,7 +164,7 @@ class _Rank:
         self.slots["shape", stage, microbatch] = tuple(x.shape)
         if stage == self.last:
             loss, cache = of_stage.forward(x, self.targets[microbatch])
-            self.loss = (self.loss or 0.0) + self._weight(microbatch) * float(loss)
+            self.add_loss(microbatch, loss)
             y = None
         else:
             y, cache = of_stage.forward(x)
@@ -172,6 +172,13 @@ class _Rank:
         del x
         self._keep("cache", stage, microbatch, cache)
         return y
+
+    def add_loss(self, microbatch: int, loss: Any) -> None:
+        """In float64, and where the loss is: a number that the host looks at is one that it waits for."""
+        if is_array(loss):
+            xp = namespace(loss)
+            loss = xp.astype(xp.asarray(loss), xp.float64)
+        self.loss = (0.0 if self.loss is None else self.loss) + self._weight(microbatch) * loss
 
     def backward_input(self, stage: int, microbatch: int) -> Array | None:
         dx, pending = self._through(stage, microbatch)

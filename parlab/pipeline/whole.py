@@ -59,8 +59,8 @@ def step_of_ranks(
     stages = [change(stage) for stage in stages] if change else stages
     cuts = [slice(start, start + B // m) for start in range(0, B, B // m)]
     weight = next(iter(model.weights.values()))
-    passed = namespace(weight).ones((1, S, model.config.hidden_size), dtype=weight.dtype)
-    microbatches = [tokens[cut] for cut in cuts], [targets[cut] for cut in cuts]
+    passed = namespace(weight).ones((1, S, model.config.hidden_size), dtype=weight.dtype, device=weight.device)
+    microbatches = [tokens[cut, :] for cut in cuts], [targets[cut, :] for cut in cuts]
     done = run(run_schedule, schedule.num_ranks, schedule, stages, *microbatches, like=passed, **options)
     loss = sum(part for part, _ in done.results if part is not None)
     gradients = {name: gradient for _, own in done.results for name, gradient in own.items()}

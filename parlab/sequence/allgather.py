@@ -8,43 +8,15 @@ Source: Llama 3 (2024), "The Llama 3 Herd of Models", section 3.3.2.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 from parlab.arguments import whole
-from parlab.arrays import Array, namespace
-from parlab.nn.attention import accumulator_dtype, check_gradient, row_dot
-from parlab.sequence.attend import (
-    add_to,
-    agreement,
-    attend,
-    attend_backward,
-    checked,
-    exchange,
-    narrowed,
-    nothing_attended,
-)
+from parlab.arrays import Array
+from parlab.sequence.attend import Pair, Queries, QueryGradients, add_to, agreed, backward_rows, exchange, narrowed
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.schedule import Block, RingSchedule
+from parlab.sequence.schedule import RingSchedule, readers
 from parlab.world import Comm
 
-Pair = tuple[Array, Array]  # K/V, or their gradients
-
-
-class Needs(NamedTuple):
-    """This rank's blocks with the K/V of each rank, the ranks whose K/V it gets, and those that get its."""
-
-    blocks: list[list[Block]]
-    sources: list[bool]
-    readers: list[bool]
-
-    @classmethod
-    def of(cls, rank: int, size: int, length: int, **dealt: Any) -> Needs:
-        """`dealt`: as `RingSchedule.blocks`. Without documents everyone gets all K/V."""
-        rings = [RingSchedule(reader, size) for reader in range(size)]
-        blocks = [rings[rank].blocks(source, length, **dealt) for source in range(size)]
-        every = dealt["documents"] is None
-        readers = [every or bool(ring.blocks(rank, length, **dealt)) for ring in rings]
-        return cls(blocks, [every or bool(found) for found in blocks], readers)
+EVERY = slice(None)
 
 
 def allgather_attention(
@@ -76,20 +48,16 @@ def allgather_attention(
     >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 1 owns tokens 2 to 5
     [3, 4, 5, 6]
     """
-    edges = checked(comm, q, k, v, scale, layout, documents)
-    label = agreement("all-gather", causal=causal, layout=layout, documents=edges, kv_heads=kv_heads, scale=scale)
-    heads = _a_few_at_a_time(q.shape[1], k.shape[1], kv_heads)
-    needs = Needs.of(comm.rank, comm.size, q.shape[2], causal=causal, layout=layout, documents=edges)
-    out, lse = nothing_attended(q)  # [B, H, S/P, D], [B, H, S/P]
-    comm.hold("q, k, v", q, k, v)
-    comm.hold("out, lse", out, lse)
+    label, dealt = agreed(comm, "all-gather", q, k, v, scale, causal, layout, documents, kv_heads=kv_heads)
+    heads = a_few_at_a_time(q.shape[1], k.shape[1], kv_heads)
+    ring, length, reads = RingSchedule(comm.rank, comm.size), q.shape[2], readers(comm.size, q.shape[2], **dealt)
+    queries = Queries(comm, q, scale)
     for h, g in heads:
-        gathered = _gather(comm, (k[:, g, ...], v[:, g, ...]), needs, label)  # [B, kv_heads, S/P, D]
+        gathered = _gather(comm, (k[:, g, ...], v[:, g, ...]), reads, label)  # [B, kv_heads, S/P, D]
         for source, pair in gathered.items():
-            attend(comm, needs.blocks[source], q[:, h, ...], *pair, out[:, h, ...], lse[:, h, ...], scale=scale)
+            queries.attend(ring.blocks(source, length, **dealt), *pair, [(h, EVERY)])
         del gathered, pair  # before the next ones come
-    (out,) = narrowed([out], [q])
-    return out, lse
+    return queries.done()
 
 
 def allgather_attention_backward(
@@ -114,55 +82,50 @@ def allgather_attention_backward(
 
     Raises: as the forward.
     """
-    edges = checked(comm, q, k, v, scale, layout, documents)
-    check_gradient(dout, q, out, lse)
-    label = agreement("all-gather back", causal=causal, layout=layout, documents=edges, kv_heads=kv_heads, scale=scale)
-    heads = _a_few_at_a_time(q.shape[1], k.shape[1], kv_heads)
-    needs = Needs.of(comm.rank, comm.size, q.shape[2], causal=causal, layout=layout, documents=edges)
-    delta = row_dot(dout, out)  # [B, H, S/P]
-    xp, wide = namespace(q), accumulator_dtype(q)
-    dq, dk, dv = (xp.zeros(x.shape, dtype=wide, device=x.device) for x in (q, k, v))  # [B, H or G, S/P, D]
-    comm.hold("q, k, v", q, k, v)
-    comm.hold("dout, out, lse", dout, out, lse, delta)
-    comm.hold("dq, dk, dv", dq, dk, dv)
+    label, dealt = agreed(comm, "all-gather backward", q, k, v, scale, causal, layout, documents, kv_heads=kv_heads)
+    rows = backward_rows(comm, dout, q, out, lse)
+    heads = a_few_at_a_time(q.shape[1], k.shape[1], kv_heads)
+    ring, length, reads = RingSchedule(comm.rank, comm.size), q.shape[2], readers(comm.size, q.shape[2], **dealt)
+    queries = QueryGradients(comm, rows, scale)
+    dk, dv = queries.attend([], k, v)  # [B, G, S/P, D]
+    comm.hold("dq, dk, dv", dk, dv)
     for h, g in heads:
-        gathered = _gather(comm, (k[:, g, ...], v[:, g, ...]), needs, label)
+        gathered = _gather(comm, (k[:, g, ...], v[:, g, ...]), reads, label)
         shares: dict[int, Pair] = {}  # what this rank gives to the gradients of each: [B, kv_heads, S/P, D]
-        queries, rows = (dout[:, h, ...], q[:, h, ...]), (lse[:, h, ...], delta[:, h, ...], dq[:, h, ...])
         for source, pair in gathered.items():
-            shares[source] = attend_backward(comm, needs.blocks[source], *queries, *pair, *rows, scale=scale)
+            shares[source] = queries.attend(ring.blocks(source, length, **dealt), *pair, [(h, EVERY)])
             comm.hold("dq, dk, dv", shares[source])
         del gathered, pair
-        _reduce_scatter(comm, shares, (dk[:, g, ...], dv[:, g, ...]), needs, label)
+        _reduce_scatter(comm, shares, (dk[:, g, ...], dv[:, g, ...]), reads, label)
         del shares
-    return narrowed((dq, dk, dv), (q, k, v))
+    return narrowed(queries.done(dk, dv), (q, k, v))
 
 
-def _gather(comm: Comm, pair: Pair, needs: Needs, label: str) -> dict[int, Pair]:
+def _gather(comm: Comm, pair: Pair, reads: list[list[bool]], label: str) -> dict[int, Pair]:
     """The K/V of every rank that this one needs; ours is `pair`."""
     gathered: dict[int, Pair] = {}
     exchange(
         comm,
-        give=lambda dst: pair if needs.readers[dst] else None,
-        like=lambda src: pair if needs.sources[src] else None,
+        give=lambda dst: pair if reads[comm.rank][dst] else None,
+        like=lambda src: pair if reads[src][comm.rank] else None,
         take=gathered.__setitem__,
         label=label,
     )
     return gathered
 
 
-def _reduce_scatter(comm: Comm, shares: dict[int, Pair], mine: Pair, needs: Needs, label: str) -> None:
+def _reduce_scatter(comm: Comm, shares: dict[int, Pair], mine: Pair, reads: list[list[bool]], label: str) -> None:
     """Each rank's share goes to it; the sum of what comes is added to `mine`."""
     exchange(
         comm,
         give=shares.get,
-        like=lambda src: mine if needs.readers[src] else None,
+        like=lambda src: mine if reads[comm.rank][src] else None,
         take=lambda src, share: add_to(mine, share),
         label=label,
     )
 
 
-def _a_few_at_a_time(H: int, G: int, kv_heads: int | None) -> list[tuple[slice, slice]]:
+def a_few_at_a_time(H: int, G: int, kv_heads: int | None = None) -> list[tuple[slice, slice]]:
     """Query heads and the K/V heads that they read, `kv_heads` or fewer of these at a time."""
     kv_heads = min(2, G) if kv_heads is None else kv_heads
     if not 1 <= whole("kv_heads", kv_heads) <= G:
@@ -189,13 +152,13 @@ def allgather_cost(
     (3, 786432)
     """
     edges = None if documents is None else tuple(documents)
-    needs = Needs.of(rank, size, shape.S // size, causal=causal, layout=layout, documents=edges)
-    readers, sources = sum(needs.readers) - 1, sum(needs.sources) - 1
-    few = [keys.stop - keys.start for _, keys in _a_few_at_a_time(shape.H, shape.G, kv_heads)]
+    reads = readers(size, shape.S // size, layout, causal=causal, documents=edges)
+    goes, comes = sum(reads[rank]) - 1, sum(source[rank] for source in reads) - 1
+    few = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G, kv_heads)]
     turns, c = len(few), shape.S // size
     held = c * (shape.own(backward=backward) + shape.sums(backward=backward))
     kv, dkv = (c * few[0] * nbytes // shape.G for nbytes in (shape.kv, shape.dkv))  # of the heads of one turn
     if not backward:
-        return RankCost(readers * turns, readers * c * shape.kv, held + sources * kv)
-    held += c * shape.dkv + (sources + 1) * dkv + max(sources * kv, min(readers, 1) * dkv)
-    return RankCost((readers + sources) * turns, c * (readers * shape.kv + sources * shape.dkv), held)
+        return RankCost(goes * turns, goes * c * shape.kv, held + comes * kv)
+    held += c * shape.dkv + (comes + 1) * dkv + max(comes * kv, min(goes, 1) * dkv)
+    return RankCost((goes + comes) * turns, c * (goes * shape.kv + comes * shape.dkv), held)

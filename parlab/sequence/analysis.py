@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from parlab.arguments import whole
-from parlab.arrays import Array, namespace
+from parlab.arrays import Array, namespace, to_host
 from parlab.sequence.attention_split import check_weights, prefix_sums
 
 LOCAL, GLOBAL = 1 / 3, 2 / 3  # of the span of a head that looks everywhere alike
@@ -99,13 +99,13 @@ def analyse_attention(
         inside[name] = same, _by_offset(same) / _by_offset(xp.ones_like(same))
     position = xp.arange(S, device=device)
     distance = xp.astype(xp.abs(position[:, None] - position[None, :]), xp.float64)  # [S, S]
-    everywhere = _uniform_span(distance, causal=not bool(xp.any(xp.triu(weights, k=1) > 0)))
+    everywhere = _uniform_span(distance, causal=not to_host(xp.any(xp.triu(weights, k=1) > 0)))
     crossing = _crossing(weights)  # [H, S+1]
     heads = []
     for head in range(weights.shape[0]):
         w = weights[head, :, :]
-        span = float(xp.sum(w * distance)) / max(float(xp.sum(w)), TINY)
-        strength = float(xp.mean(xp.max(w, axis=-1)))
+        span = to_host(xp.sum(w * distance)) / max(to_host(xp.sum(w)), TINY)
+        strength = to_host(xp.mean(xp.max(w, axis=-1)))
         shares = {name: _beyond_distance(w, *pairs) for name, pairs in inside.items()}
         kind = "local" if span <= LOCAL * everywhere else "global" if span >= GLOBAL * everywhere else "between"
         if shares and max(shares.values()) >= BEYOND:
@@ -129,7 +129,7 @@ def _uniform_span(distance: Array, *, causal: bool) -> float:
     """The span of a head that looks at all tokens that it may look at alike."""
     xp = namespace(distance)
     seen = xp.tril(xp.ones_like(distance)) if causal else xp.ones_like(distance)  # [S, S]
-    return float(xp.mean(xp.sum(seen * distance, axis=-1) / xp.sum(seen, axis=-1)))
+    return to_host(xp.mean(xp.sum(seen * distance, axis=-1) / xp.sum(seen, axis=-1)))
 
 
 def _crossing(weights: Array) -> Array:
@@ -142,8 +142,8 @@ def _crossing(weights: Array) -> Array:
 def _beyond_distance(w: Array, inside: Array, share: Array) -> float:
     """(found − expected) / (1 − expected), where `share` of the weight at each offset is expected inside."""
     xp = namespace(w)
-    total = max(float(xp.sum(w)), TINY)
-    found, expected = float(xp.sum(w * inside)) / total, float(xp.sum(_by_offset(w) * share)) / total
+    total = max(to_host(xp.sum(w)), TINY)
+    found, expected = to_host(xp.sum(w * inside)) / total, to_host(xp.sum(_by_offset(w) * share)) / total
     return (found - expected) / (1 - expected) if expected < 1 - 1e-12 else 0.0
 
 

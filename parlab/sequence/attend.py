@@ -6,16 +6,19 @@ The methods differ in one thing only: which rank holds which q, k and v when.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 from parlab.arguments import whole
-from parlab.arrays import Array, namespace
+from parlab.arrays import Array, namespace, on_host
 from parlab.nn.attention import (
     accumulator_dtype,
     attend_block,
     attend_block_backward,
+    check_gradient,
     check_inputs,
     merge,
+    row_dot,
 )
 from parlab.sequence.costs import attention_flops
 from parlab.sequence.layouts import checked_documents
@@ -23,33 +26,53 @@ from parlab.sequence.schedule import Block
 from parlab.world import Comm, MismatchError
 from parlab.world.values import Value
 
+Pair = tuple[Array, Array]  # K/V, or their gradients
 Heads = list[tuple[slice, slice]]  # query heads, and the K/V heads that they read: equally many to each
 
 ALL = [(slice(None), slice(None))]
 
 
-def checked(
+def agreed(
     comm: Comm,
+    method: str,
     q: Array,
     k: Array,
     v: Array,
     scale: float | None,
+    causal: bool = False,
     layout: str = "contiguous",
     documents: Sequence[int] | None = None,
-) -> tuple[int, ...] | None:
-    """`documents`, and a refusal of shards that cannot be attended.
+    **how: Any,
+) -> tuple[str, dict[str, Any]]:
+    """What all ranks must have been told alike, and of it how the tokens are dealt out (`RingSchedule.blocks`).
+
+    The first is the label of every message, so that a difference is an error.
 
     Raises:
         ValueError: shapes, a layout or documents that do not fit.
     """
     check_inputs(q, k, v, causal=True, scale=scale)  # causal or not, shards have as many keys as queries
     edges = checked_documents(documents, q.shape[2] * comm.size, comm.size, layout)
-    return None if documents is None else edges
+    comm.hold("q, k, v", q, k, v)
+    dealt = {"causal": causal, "layout": layout, "documents": None if documents is None else edges}
+    return label(method, **dealt, **how, scale=scale), dealt
 
 
-def agreement(method: str, **how: Any) -> str:
-    """What all ranks must have been told alike: the label of every message, so that a difference is an error."""
+def label(method: str, **how: Any) -> str:
+    """A method and its arguments, but for those that are None."""
     return ", ".join([method, *(f"{name}={value}" for name, value in how.items() if value is not None)])
+
+
+def backward_rows(comm: Comm, dout: Array, q: Array, out: Array, lse: Array) -> list[Array]:
+    """dout, q, lse and delta = rowsum(dO ∘ O): what a query is to the backward, which needs no more of out.
+
+    Raises:
+        ValueError: these cannot be the gradient of an attention's output, or that output.
+    """
+    check_gradient(dout, q, out, lse)
+    delta = row_dot(dout, out)
+    comm.hold("dout, out, lse", dout, out, lse, delta)
+    return [dout, q, lse, delta]  # twice [B, H, S, D], twice [B, H, S]
 
 
 def grid(comm: Comm, name: str, inside: int) -> tuple[Comm, Comm]:
@@ -100,67 +123,66 @@ def exchange(
             take(src, comm.sendrecv(outgoing, dst, src, form, label=label))
 
 
-def nothing_attended(q: Array) -> tuple[Array, Array]:
-    """`(out, lse)` of queries `[B, H, S, D]` that have seen no key yet: 0 and −inf, in float32 or wider."""
-    xp = namespace(q)
-    out = xp.zeros(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S, D]
-    return out, xp.full(q.shape[:-1], -xp.inf, dtype=out.dtype, device=q.device)
+class Queries:
+    """The forward on one rank: its queries, and `out` and `lse` of the keys that they have seen so far."""
 
+    def __init__(self, comm: Comm, q: Array, scale: float | None) -> None:
+        xp = namespace(q)
+        self.comm, self.q, self.scale = comm, q, scale
+        self.out = xp.zeros(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S, D]
+        self.lse = xp.full(q.shape[:-1], -xp.inf, dtype=self.out.dtype, device=q.device)  # [B, H, S]
+        comm.hold("out, lse", self.out, self.lse)
 
-def attend(
-    comm: Comm,
-    blocks: Sequence[Block],
-    q: Array,
-    k: Array,
-    v: Array,
-    out: Array,
-    lse: Array,
-    *,
-    scale: float | None,
-    heads: Heads = ALL,
-) -> None:
-    """Merge the attention of these blocks into the rows of `out` and `lse` that they belong to."""
-    if not blocks:
-        return
-    xp = namespace(q)
-    with comm.compute("attend", flops=_flops(blocks, q)):
-        for block in blocks:
-            rows, columns, how = block.queries, block.keys, {"diagonal": block.diagonal, "window": block.window}
-            for h, g in heads:
-                part = attend_block(q[:, h, rows, :], k[:, g, columns, :], v[:, g, columns, :], scale=scale, **how)
-                if xp.any(lse[:, h, rows] > -xp.inf):  # else there is nothing to merge with
+    def attend(self, blocks: Sequence[Block], k: Array, v: Array, heads: Heads = ALL) -> None:
+        """Merge the attention of these blocks into the rows of `out` and `lse` that they belong to."""
+        if not blocks:
+            return
+        xp, out, lse = namespace(self.q), self.out, self.lse
+        with self.comm.compute("attend", flops=_flops(blocks, self.q, heads)):
+            for block, (h, g) in product(blocks, heads):
+                rows, columns, how = block.queries, block.keys, {"diagonal": block.diagonal, "window": block.window}
+                given = self.q[:, h, rows, :], k[:, g, columns, :], v[:, g, columns, :]
+                part = attend_block(*given, scale=self.scale, **how)
+                if not on_host(lse) or xp.any(lse[:, h, rows] > -xp.inf):  # else there is nothing to merge with
                     part = merge(out[:, h, rows, :], lse[:, h, rows], *part)
                 out[:, h, rows, :], lse[:, h, rows] = part
 
+    def done(self) -> tuple[Array, Array]:
+        """`(out, lse)`, out in q's dtype."""
+        (self.out,) = narrowed([self.out], [self.q])
+        self.comm.hold("out, lse", self.out)
+        return self.out, self.lse
 
-def attend_backward(
-    comm: Comm,
-    blocks: Sequence[Block],
-    dout: Array,
-    q: Array,
-    k: Array,
-    v: Array,
-    lse: Array,
-    delta: Array,
-    dq: Array,
-    *,
-    scale: float | None,
-    heads: Heads = ALL,
-) -> tuple[Array, Array]:
-    """Add what these blocks give to `dq`; return what they give to dk and dv, in float32 or wider."""
-    xp = namespace(k)
-    dk, dv = (xp.zeros(k.shape, dtype=dq.dtype, device=k.device) for _ in range(2))
-    if blocks:
-        comm.compute("attend backward", flops=_flops(blocks, q, backward=True))
-    for block in blocks:
-        rows, columns, how = block.queries, block.keys, {"diagonal": block.diagonal, "window": block.window}
-        for h, g in heads:
-            given = dout[:, h, rows, :], q[:, h, rows, :], k[:, g, columns, :], v[:, g, columns, :]
-            share = attend_block_backward(*given, lse[:, h, rows], delta[:, h, rows], scale=scale, **how)
-            dq[:, h, rows, :] += share[0]
-            dk[:, g, columns, :] += share[1]
-            dv[:, g, columns, :] += share[2]
-    return dk, dv
+
+class QueryGradients:
+    """The backward on one rank: its `backward_rows`, and `dq` of the keys that they have seen so far."""
+
+    def __init__(self, comm: Comm, rows: Sequence[Array], scale: float | None) -> None:
+        self.comm, self.scale = comm, scale
+        self.dout, self.q, self.lse, self.delta = rows
+        xp, q = namespace(self.q), self.q
+        self.dq = xp.zeros(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S, D]
+        comm.hold("dq, dk, dv", self.dq)
+
+    def attend(self, blocks: Sequence[Block], k: Array, v: Array, heads: Heads = ALL) -> Pair:
+        """Add what these blocks give to `dq`; return what they give to dk and dv, in float32 or wider."""
+        dk, dv = (namespace(k).zeros(k.shape, dtype=self.dq.dtype, device=k.device) for _ in range(2))
+        if blocks:
+            self.comm.compute("attend backward", flops=_flops(blocks, self.q, heads, backward=True))
+        for block, (h, g) in product(blocks, heads):
+            rows, columns, how = block.queries, block.keys, {"diagonal": block.diagonal, "window": block.window}
+            given = self.dout[:, h, rows, :], self.q[:, h, rows, :], k[:, g, columns, :], v[:, g, columns, :]
+            sums = self.lse[:, h, rows], self.delta[:, h, rows]
+            totals = self.dq[:, h, rows, :], dk[:, g, columns, :], dv[:, g, columns, :]
+            add_to(totals, attend_block_backward(*given, *sums, scale=self.scale, **how))
+        return dk, dv
+
+    def done(self, dk: Array, dv: Array) -> tuple[Array, Array, Array]:
+        """`(dq, dk, dv)`, dq in q's dtype."""
+        self.comm.hold("dq, dk, dv", dk, dv)
+        (self.dq,) = narrowed([self.dq], [self.q])
+        self.comm.hold("dq, dk, dv", self.dq)
+        return self.dq, dk, dv
 
 
 def add_to(totals: Sequence[Array], parts: Sequence[Array]) -> None:
@@ -174,6 +196,6 @@ def narrowed(gradients: Sequence[Array], inputs: Sequence[Array]) -> tuple[Array
     return tuple(namespace(x).astype(d, x.dtype, copy=False) for d, x in zip(gradients, inputs, strict=True))
 
 
-def _flops(blocks: Sequence[Block], q: Array, *, backward: bool = False) -> int:
-    B, H, _, D = q.shape
-    return attention_flops(sum(block.pairs for block in blocks), B, H, D, backward=backward)
+def _flops(blocks: Sequence[Block], q: Array, heads: Heads, *, backward: bool = False) -> int:
+    B, H = q.shape[0], sum(q[:, h, ...].shape[1] for h, _ in heads)
+    return attention_flops(sum(block.pairs for block in blocks), B, H, q.shape[3], backward=backward)

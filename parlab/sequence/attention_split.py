@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parlab.arrays import Array, is_array, namespace
+from parlab.arrays import Array, is_array, namespace, to_host
 from parlab.sequence.chunks import Chunk, check_counts, check_overlap, deal, split_equal
 
 SHORT = 1.5  # with 1, to cut off the last token would often be the cheapest; with 2, all chunks are nearly equal
@@ -61,7 +61,7 @@ def split_by_attention(weights: Array, ranks: int, limit: int | None = None, ove
         best = xp.min(total, axis=0)
     stops = [S]
     for choice in reversed(choices):
-        stops.append(int(choice[stops[-1]]))
+        stops.append(to_host(choice[stops[-1]]))
     return deal(stops[::-1], ranks, overlap)
 
 
@@ -75,7 +75,7 @@ def weight_cut(weights: Array, chunks: Sequence[Chunk]) -> float:
     check_weights(weights)
     xp = namespace(weights)
     inside = [xp.sum(weights[:, own, own], dtype=xp.float64) for own in (_own(chunk) for chunk in chunks)]
-    return (float(xp.sum(weights, dtype=xp.float64)) - sum(map(float, inside))) / weights.shape[0]
+    return (to_host(xp.sum(weights, dtype=xp.float64)) - sum(map(to_host, inside))) / weights.shape[0]
 
 
 def _own(chunk: Chunk) -> slice:
@@ -115,5 +115,5 @@ def check_weights(weights: Array) -> None:
         found = f"has shape {tuple(weights.shape)}" if is_array(weights) else f"is {weights!r:.60}"
         raise ValueError(f"weights {found}: an array [H, S, S] is needed, head, query, key")
     xp = namespace(weights)
-    if not xp.isdtype(weights.dtype, "real floating") or not bool(xp.all(xp.isfinite(weights) & (weights >= 0))):
+    if not xp.isdtype(weights.dtype, "real floating") or not to_host(xp.all(xp.isfinite(weights) & (weights >= 0))):
         raise ValueError(f"weights of {weights.dtype}: finite numbers, none of them negative, are needed")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from parlab.arguments import amount, checked_axis, whole
+from parlab.arguments import amount, checked_axis, positive, whole
 from parlab.arrays import Array, namespace
 from parlab.world import Comm
 
@@ -138,8 +138,7 @@ def check_counts(**counts: int) -> None:
         ValueError: so it is.
     """
     for name, value in counts.items():
-        if whole(name, value) < 1:
-            raise ValueError(f"{name}={value!r}: must be at least 1")
+        whole(name, value, least=1)
 
 
 def check_overlap(overlap: int, limit: int) -> None:
@@ -157,9 +156,7 @@ def check_overlap(overlap: int, limit: int) -> None:
 def _tokens(name: str, budget: float, bytes_per_token: float) -> int:
     """How many tokens fit."""
     amount(name, budget)
-    amount("bytes_per_token", bytes_per_token)
-    if not bytes_per_token > 0:
-        raise ValueError(f"bytes_per_token={bytes_per_token!r}: must be more than 0")
+    positive("bytes_per_token", bytes_per_token, finite=True)
     if budget < bytes_per_token:
         raise ValueError(f"{name}={budget!r}: no memory for one token of {bytes_per_token} bytes")
     return int(budget // bytes_per_token)

@@ -132,34 +132,16 @@ def bytes_per_hop(S: int, size: int, G: int, D: int, itemsize: int, B: int = 1) 
     return 2 * B * (S // size) * G * D * itemsize
 
 
-def bytes_sent(
-    S: int,
-    size: int,
-    G: int,
-    D: int,
-    itemsize: int,
-    B: int = 1,
-    *,
-    backward: bool = False,
-    accumulator_itemsize: int | None = None,
-    layers: int = 1,
-) -> int:
-    """Bytes that each rank sends in `layers` attentions: K/V makes P − 1 hops; backward dK/dV makes P more.
+def bytes_sent(S: int, size: int, G: int, D: int, itemsize: int, B: int = 1, *, backward: bool = False) -> int:
+    """Bytes that each rank sends: K/V make P − 1 hops; backward dK/dV, of 4 bytes an element or more, make P more.
 
-    Args:
-        S, size, G, D, B: see above.
-        itemsize: bytes of an element of K and V.
-        backward: the backward pass instead of the forward.
-        accumulator_itemsize: bytes of an element of dK and dV on their way; None: as `itemsize`, but at least 4.
-        layers: how often.
-
-    >>> bytes_sent(S=2048, size=2, G=4, D=64, itemsize=4, layers=24) == 24 * 2097152
-    True
+    >>> [bytes_sent(S=2048, size=2, G=4, D=64, itemsize=2, backward=backward) for backward in (False, True)]
+    [1048576, 5242880]
     """
-    moved = (size - 1) * bytes_per_hop(S, size, G, D, itemsize, B)
+    moved = hops(size) * bytes_per_hop(S, size, G, D, itemsize, B)
     if backward and size > 1:
-        moved += size * bytes_per_hop(S, size, G, D, accumulator_itemsize or max(itemsize, 4), B)
-    return layers * moved
+        moved += size * bytes_per_hop(S, size, G, D, max(itemsize, 4), B)
+    return moved
 
 
 def overlap_tokens(
@@ -184,20 +166,11 @@ def overlap_tokens(
     return 2 * tokens if half_masked else tokens
 
 
-def striped_speedup(
-    S: int,
-    size: int,
-    hidden_size: int,
-    intermediate_size: int,
-    layers: int,
-    *,
-    mask_weight: int = 2,
-    vocab: int = 32000,
-) -> float:
-    """How much faster than contiguous a whole causal training step can be with striped shards.
+def striped_speedup(S: int, size: int, hidden_size: int, intermediate_size: int, layers: int) -> float:
+    """How much faster than contiguous a whole causal training step can be with striped shards, on the paper's A100.
 
-    (o + (P − ½)A) / (o + (P/2)A): A is the attention of one block of c × c, o the rest of a rank's step. `mask_weight`
-    is 2 on the paper's A100 and 1 on its TPU.
+    (o + (P − ½)A) / (o + (P/2)A): A is the attention of one block of c × c, which took twice its flops' time there, o
+    the rest of a rank's step, with a vocabulary of 32 000.
 
     Source: Brandon et al. 2023, "Striped Attention", the theoretical speed-up.
 
@@ -206,8 +179,8 @@ def striped_speedup(
     """
     check_layout(S, size, "striped")
     c = S // size
-    attention = mask_weight * 12 * layers * hidden_size * c**2
-    rest = 6 * c * (layers * (4 * hidden_size**2 + 2 * hidden_size * intermediate_size) + vocab * hidden_size)
+    attention = 2 * 12 * layers * hidden_size * c**2
+    rest = 6 * c * (layers * (4 * hidden_size**2 + 2 * hidden_size * intermediate_size) + 32_000 * hidden_size)
     return (rest + (size - 0.5) * attention) / (rest + size / 2 * attention)
 
 
@@ -223,40 +196,7 @@ def score_memory_savings(size: int) -> float:
 def score_bytes(S: int, size: int, H: int, itemsize: int, B: int = 1) -> int:
     """A rank's rows of the score matrix, S²/P·H elements: what a ring that keeps whole score blocks holds.
 
-    Ours holds `forward_bytes_held`, linear in S, beside one tile of scores.
+    Ours holds what `ring_cost` says, linear in S, beside one tile of scores.
     """
     check_layout(S, size, "contiguous")
     return B * H * (S // size) * S * itemsize
-
-
-def forward_bytes_held(S: int, size: int, H: int, G: int, D: int, itemsize: int, B: int = 1) -> int:
-    """The most that a rank holds in the forward, beside one block's results: linear in S/P.
-
-    Its q, k, v, out and lse, the K/V that it attends, the K/V that arrives, and the copy of the K/V that leaves: an
-    `isend` copies, so that its memory may be changed at once. (MPI and NCCL forbid that, and hold one K/V less.) out
-    and lse are kept in 4 bytes an element, or `itemsize` where that is more.
-
-    >>> forward_bytes_held(S=16384, size=8, H=8, G=8, D=64, itemsize=4) / score_bytes(S=16384, size=8, H=8, itemsize=4)
-    0.03912353515625
-    """
-    check_layout(S, size, "contiguous")
-    rows, wide = B * (S // size), max(itemsize, 4)
-    return _shard_bytes(rows, size, H, G, D, itemsize) + rows * H * (D + 1) * wide
-
-
-def backward_bytes_held(S: int, size: int, H: int, G: int, D: int, itemsize: int, B: int = 1) -> int:
-    """The most that a rank holds in the backward, beside one block's results: linear in S/P.
-
-    Its q, k, v, dout, out, lse, delta and dq; the K/V that it attends, that arrives and that leaves; the dK/dV that it
-    added to, that arrives and that leaves. lse, delta and the gradients are kept as `forward_bytes_held` says. Two
-    ranks hold one K/V less where it has left before the block is computed.
-    """
-    check_layout(S, size, "contiguous")
-    rows, wide = B * (S // size), max(itemsize, 4)
-    gradients = rows * (H + (1 + 2 * (size > 1)) * 2 * G) * D * wide
-    return _shard_bytes(rows, size, H, G, D, itemsize) + rows * H * 2 * (D * itemsize + wide) + gradients
-
-
-def _shard_bytes(rows: int, size: int, H: int, G: int, D: int, itemsize: int) -> int:
-    """q, one's own K/V, up to two K/V of other ranks, the one attended and the next, and the copy that leaves."""
-    return rows * (H + (1 + min(size - 1, 2) + (size > 1)) * 2 * G) * D * itemsize

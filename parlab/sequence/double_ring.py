@@ -8,11 +8,10 @@ Source: Gu et al. 2024, "LoongTrain: Efficient Training of Long-Sequence LLMs wi
 
 from __future__ import annotations
 
-from parlab.arrays import Array, namespace
-from parlab.nn.attention import accumulator_dtype, check_gradient, row_dot
-from parlab.sequence.attend import agreement, attend, attend_backward, checked, grid, narrowed, nothing_attended
+from parlab.arrays import Array
+from parlab.sequence.attend import Pair, Queries, QueryGradients, agreed, backward_rows, grid, narrowed
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.ring import Pair, around, around_backward
+from parlab.sequence.ring import around, around_backward
 from parlab.sequence.schedule import RingSchedule
 from parlab.world import Comm
 
@@ -43,24 +42,20 @@ def double_ring_attention(
     >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 3 owns tokens 6 and 7
     [7, 8]
     """
-    checked(comm, q, k, v, scale, layout)
     ranks_per_node = comm.size if ranks_per_node is None else ranks_per_node
+    label, dealt = agreed(comm, "double ring", q, k, v, scale, causal, layout, ranks_per_node=ranks_per_node)
     node, between = grid(comm, "ranks_per_node", ranks_per_node)
-    label = agreement("double ring", causal=causal, layout=layout, ranks_per_node=ranks_per_node, scale=scale)
-    out, lse = nothing_attended(q)  # [B, H, S/P, D], [B, H, S/P]
-    comm.hold("q, k, v", q, k, v)
-    comm.hold("out, lse", out, lse)
+    queries = Queries(comm, q, scale)
     schedule = RingSchedule(comm.rank, comm.size)
 
     def turn(home: int, k: Array, v: Array) -> None:
         def visit(local: int, k: Array, v: Array) -> None:
-            blocks = schedule.blocks(home * node.size + local, q.shape[2], layout, causal=causal)
-            attend(comm, blocks, q, k, v, out, lse, scale=scale)
+            queries.attend(schedule.blocks(home * node.size + local, q.shape[2], **dealt), k, v)
 
         around(node, k, v, visit, label)  # K/V of all ranks of the node `home`
 
     around(between, k, v, turn, label)  # the next node's are posted before a turn
-    return narrowed([out], [q])[0], lse
+    return queries.done()
 
 
 def double_ring_attention_backward(
@@ -83,28 +78,20 @@ def double_ring_attention_backward(
 
     Raises: as the forward.
     """
-    checked(comm, q, k, v, scale, layout)
-    check_gradient(dout, q, out, lse)
     ranks_per_node = comm.size if ranks_per_node is None else ranks_per_node
+    label, dealt = agreed(comm, "double ring backward", q, k, v, scale, causal, layout, ranks_per_node=ranks_per_node)
+    rows = backward_rows(comm, dout, q, out, lse)
     node, between = grid(comm, "ranks_per_node", ranks_per_node)
-    label = agreement("double ring back", causal=causal, layout=layout, ranks_per_node=ranks_per_node, scale=scale)
-    delta = row_dot(dout, out)  # [B, H, S/P]
-    dq = namespace(q).zeros(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S/P, D]
-    comm.hold("q, k, v", q, k, v)
-    comm.hold("dout, out, lse", dout, out, lse, delta)
-    comm.hold("dq, dk, dv", dq)
+    queries = QueryGradients(comm, rows, scale)
     schedule = RingSchedule(comm.rank, comm.size)
 
     def turn(home: int, k: Array, v: Array) -> Pair:
         def visit(local: int, k: Array, v: Array) -> Pair:
-            blocks = schedule.blocks(home * node.size + local, q.shape[2], layout, causal=causal)
-            return attend_backward(comm, blocks, dout, q, k, v, lse, delta, dq, scale=scale)
+            return queries.attend(schedule.blocks(home * node.size + local, q.shape[2], **dealt), k, v)
 
         return around_backward(node, k, v, visit, label)
 
-    dk, dv = around_backward(between, k, v, turn, label)  # [B, G, S/P, D]
-    comm.hold("dq, dk, dv", dk, dv)
-    return narrowed((dq, dk, dv), (q, k, v))
+    return narrowed(queries.done(*around_backward(between, k, v, turn, label)), (q, k, v))
 
 
 def double_ring_cost(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from parlab.arguments import whole
+from parlab.arguments import checked_axis, one_of, whole
 from parlab.arrays import Array, namespace
 
 LAYOUTS = ("contiguous", "zigzag", "striped")
@@ -63,7 +63,7 @@ def shard(
     [[0, 1, 6, 7], [2, 3, 4, 5]]
     """
     xp = namespace(x)
-    owned = positions(_length(x, "x", axis), size, layout, documents)
+    owned = positions(x.shape[checked_axis(axis, "axis", x)], size, layout, documents)
     return [xp.take(x, xp.asarray(indices, device=x.device), axis=axis) for indices in owned]
 
 
@@ -80,7 +80,7 @@ def unshard(
         raise ValueError(f"shards have the shapes {sorted(shapes)}: all must have the same, and there must be one")
     xp = namespace(*shards)
     size = len(shards)
-    owned = positions(size * _length(shards[0], "shards[0]", axis), size, layout, documents)
+    owned = positions(size * shards[0].shape[checked_axis(axis, "axis", shards[0])], size, layout, documents)
     order = xp.asarray([position for indices in owned for position in indices], device=shards[0].device)  # [S]
     return xp.take(xp.concat(list(shards), axis=axis), xp.argsort(order), axis=axis)
 
@@ -91,8 +91,7 @@ def check_layout(S: int, size: int, layout: str) -> None:
     Raises:
         ValueError: so it is.
     """
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout={layout!r}: use one of {', '.join(LAYOUTS)}")
+    one_of("layout", layout, LAYOUTS)
     if size < 1:
         raise ValueError(f"size={size}: there must be at least 1 rank")
     if S < 1:
@@ -132,9 +131,3 @@ def checked_documents(
                 "or use another layout"
             )
     return edges
-
-
-def _length(x: Array, name: str, axis: int) -> int:
-    if not -x.ndim <= axis < x.ndim:
-        raise ValueError(f"axis={axis}: {name} has {x.ndim} axes")
-    return int(x.shape[axis])

@@ -12,6 +12,7 @@ from __future__ import annotations
 from copy import copy
 from typing import Any, NamedTuple, cast
 
+from parlab.arguments import one_of
 from parlab.arrays import Array, asarray, namespace, nbytes, to_numpy
 from parlab.nn.activation import swiglu
 from parlab.nn.config import LlamaConfig
@@ -57,7 +58,7 @@ class CheckpointedBlock(Stage):
     """
 
     def __init__(self, comm: Comm, block: Block, level: str = "none", host: Link = PCIE) -> None:
-        check_level(level)
+        one_of("level", level, tuple(MEMORY_LEVELS))
         self.comm, self.block, self.level, self.host = comm, block, level, host
         self.weights, self.weight_names = block.weights, block.weight_names
 
@@ -81,7 +82,7 @@ class CheckpointedBlock(Stage):
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
         """`(dx, pending)`, after what was not kept has been made again."""
-        cache = self._again(cache, namespace(dy))
+        cache = self._again(cache, dy)
         with self.comm.compute("block backward: input", flops=self._flops(dy)):
             return self.block.backward_input(dy, cache)
 
@@ -90,7 +91,7 @@ class CheckpointedBlock(Stage):
         with self.comm.compute("block backward: weights", flops=self._flops(pending["mlp_norm"][0])):
             return self.block.backward_weight(pending)
 
-    def _again(self, kept: Any, xp: Any) -> dict[str, Any]:
+    def _again(self, kept: Any, dy: Array) -> dict[str, Any]:
         """The whole cache."""
         block = self.block
         if self.level == "none":
@@ -110,7 +111,7 @@ class CheckpointedBlock(Stage):
             cache["attention"] = cache["attention"]._replace(merged=merged)
         else:
             if self.level == "extreme":
-                kept = asarray(kept, xp)
+                kept = asarray(kept, namespace(dy), device=dy.device)
                 self._move(kept)
             with self.comm.compute(AGAIN, flops=self._flops(kept)):
                 cache = block.forward(kept)[1]
@@ -143,7 +144,7 @@ def level_bytes(config: LlamaConfig, B: int, S: int, size: int, level: str, item
     >>> [level_bytes(config, 1, 64, 4, level) for level in MEMORY_LEVELS]
     [57728, 41344, 8448, 4096, 0]
     """
-    check_level(level)
+    one_of("level", level, tuple(MEMORY_LEVELS))
     items = block_kept_bytes(config, B, S // size, itemsize)
     dropped = ("attention.x", "mlp.x", "mlp.hidden")
     kept = {
@@ -166,22 +167,12 @@ def level_flops(
     >>> [level_flops(config, 1, 64, 4, level)[0] for level in MEMORY_LEVELS]
     [0, 0, 1310720, 1443840, 1443840]
     """
-    check_level(level)
+    one_of("level", level, tuple(MEMORY_LEVELS))
     projections = sum(f.forward for name, f in block_flops(config, B, S // size).items() if name != "attention")
     H, D = config.num_attention_heads, config.head_dim
     attention = [attention_flops(pairs, B, H, D) for pairs in unmasked_pairs(S, size, layout, causal=causal)]
     again = {"none": (0, 0), "low": (0, 0), "medium": (1, 0)}.get(level, (1, 1))
     return [again[0] * projections + again[1] * flops for flops in attention]
-
-
-def check_level(level: str) -> None:
-    """Refuse a level that does not exist.
-
-    Raises:
-        ValueError: so it is.
-    """
-    if level not in MEMORY_LEVELS:
-        raise ValueError(f"level={level!r}: use one of {', '.join(MEMORY_LEVELS)}")
 
 
 def _replayed(block: Block, merged: Array, lse: Array) -> Block:

@@ -10,13 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from parlab.arrays import Array, namespace
-from parlab.nn.attention import accumulator_dtype, check_gradient, row_dot
-from parlab.sequence.attend import add_to, agreement, attend, attend_backward, checked, narrowed, nothing_attended
+from parlab.nn.attention import accumulator_dtype
+from parlab.sequence.attend import ALL, Heads, Pair, Queries, QueryGradients, add_to, agreed, backward_rows, narrowed
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.schedule import RingSchedule, journeys
 from parlab.world import Comm, Request
 
-Pair = tuple[Array, Array]  # K/V, or their gradients
 Hop = tuple[Request | None, Request | None]  # out, in
 
 
@@ -58,18 +57,8 @@ def ring_attention(
     >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 0 owns tokens 0 and 7, which see 1 and 8 keys
     [1, 8]
     """
-    documents = checked(comm, q, k, v, scale, layout, documents)
-    out, lse = nothing_attended(q)  # [B, H, S/P, D], [B, H, S/P]
-    comm.hold("q, k, v", q, k, v)
-    comm.hold("out, lse", out, lse)
-    dealt: dict[str, Any] = {"causal": causal, "layout": layout, "documents": documents}
-    ring = RingSchedule(comm.rank, comm.size)
-
-    def visit(source: int, k: Array, v: Array) -> None:
-        attend(comm, ring.blocks(source, q.shape[2], **dealt), q, k, v, out, lse, scale=scale)
-
-    around(comm, k, v, visit, agreement("ring", scale=scale, **dealt), journeys(comm.size, q.shape[2], **dealt))
-    return namespace(q).astype(out, q.dtype, copy=False), lse
+    label, dealt = agreed(comm, "ring", q, k, v, scale, causal, layout, documents)
+    return attend_around(comm, q, k, v, label, dealt, scale)
 
 
 def ring_attention_backward(
@@ -103,24 +92,43 @@ def ring_attention_backward(
 
     Raises: as the forward.
     """
-    documents = checked(comm, q, k, v, scale, layout, documents)
-    check_gradient(dout, q, out, lse)
-    delta = row_dot(dout, out)  # [B, H, S/P]
-    dq = namespace(q).zeros(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S/P, D]
-    comm.hold("q, k, v", q, k, v)
-    comm.hold("dout, out, lse", dout, out, lse, delta)
-    comm.hold("dq, dk, dv", dq)
-    dealt: dict[str, Any] = {"causal": causal, "layout": layout, "documents": documents}
-    ring = RingSchedule(comm.rank, comm.size)
+    label, dealt = agreed(comm, "ring backward", q, k, v, scale, causal, layout, documents)
+    rows = backward_rows(comm, dout, q, out, lse)
+    return narrowed(attend_around_backward(comm, rows, k, v, label, dealt, scale), (q, k, v))
+
+
+def attend_around(
+    ring: Comm, q: Array, k: Array, v: Array, label: str, dealt: dict[str, Any], scale: float | None, heads: Heads = ALL
+) -> tuple[Array, Array]:
+    """`(out, lse)`: the queries stay, and attend the K/V of each rank as they come past."""
+    queries = Queries(ring, q, scale)
+    schedule = RingSchedule(ring.rank, ring.size)
+
+    def visit(source: int, k: Array, v: Array) -> None:
+        queries.attend(schedule.blocks(source, q.shape[2], **dealt), k, v, heads)
+
+    around(ring, k, v, visit, label, journeys(ring.size, q.shape[2], **dealt))
+    return queries.done()
+
+
+def attend_around_backward(
+    ring: Comm,
+    rows: Sequence[Array],
+    k: Array,
+    v: Array,
+    label: str,
+    dealt: dict[str, Any],
+    scale: float | None,
+    heads: Heads = ALL,
+) -> tuple[Array, Array, Array]:
+    """`(dq, dk, dv)`, the last two in float32 or wider, of `backward_rows`."""
+    queries = QueryGradients(ring, rows, scale)
+    schedule, length = RingSchedule(ring.rank, ring.size), k.shape[2]
 
     def visit(source: int, k: Array, v: Array) -> Pair:
-        blocks = ring.blocks(source, q.shape[2], **dealt)
-        return attend_backward(comm, blocks, dout, q, k, v, lse, delta, dq, scale=scale)
+        return queries.attend(schedule.blocks(source, length, **dealt), k, v, heads)
 
-    label, travel = agreement("ring", scale=scale, **dealt), journeys(comm.size, q.shape[2], **dealt)
-    dk, dv = around_backward(comm, k, v, visit, label, travel)
-    comm.hold("dq, dk, dv", dk, dv)
-    return narrowed((dq, dk, dv), (q, k, v))
+    return queries.done(*around_backward(ring, k, v, visit, label, journeys(ring.size, length, **dealt)))
 
 
 def around(

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 from parlab.nn.attention import CAUSAL, STRICT
 from parlab.sequence.layouts import checked_documents
@@ -163,27 +164,33 @@ class RingSchedule:
 
 
 @lru_cache(maxsize=64)
-def journeys(
+def readers(
     size: int,
     length: int,
     layout: str = "contiguous",
     *,
     causal: bool = False,
     documents: tuple[int, ...] | None = None,
-) -> tuple[int, ...]:
-    """How many hops the K/V of each rank make: with documents, to the last rank that has a block with them.
+) -> list[list[bool]]:
+    """Which ranks get the K/V of each: all of them; with documents those that have a block with them.
 
-    Every rank finds the same from `documents`, so each knows what will come. Without documents K/V go all around.
+    Every rank finds the same from `documents`, so each knows what will come.
 
-    >>> journeys(4, 3, causal=True, documents=(0, 2, 8, 12))  # token 2, on rank 0, is seen by rank 2
-    (2, 1, 1, 0)
+    >>> readers(4, 3, causal=True, documents=(0, 2, 8, 12))[0]  # token 2, on rank 0, is seen by ranks 1 and 2
+    [True, True, True, False]
     """
     if documents is None:
-        return (size - 1,) * size
-
-    def sees(rank: int, source: int) -> bool:
-        return any(True for _ in RingSchedule(rank, size)._blocks(source, length, layout, causal, edges))
-
+        return [[True] * size] * size
     edges = checked_documents(documents, size * length, size, layout)
-    ahead = range(1, size)
-    return tuple(max((hop for hop in ahead if sees((s + hop) % size, s)), default=0) for s in range(size))
+    rings = [RingSchedule(rank, size) for rank in range(size)]
+    return [[any(True for _ in ring._blocks(s, length, layout, causal, edges)) for ring in rings] for s in range(size)]
+
+
+def journeys(size: int, length: int, layout: str = "contiguous", **dealt: Any) -> tuple[int, ...]:
+    """How many hops the K/V of each rank make, to the last of its `readers`, whose arguments these are.
+
+    >>> journeys(4, 3, causal=True, documents=(0, 2, 8, 12))
+    (2, 1, 1, 0)
+    """
+    found = readers(size, length, layout, **dealt)
+    return tuple(max(hop for hop in range(size) if found[s][(s + hop) % size]) for s in range(size))

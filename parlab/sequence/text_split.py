@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import accumulate
 
+from parlab.arguments import one_of
 from parlab.sequence.balance import even_stops
 from parlab.sequence.chunks import Chunk, check_counts, deal
 
@@ -56,8 +57,7 @@ def unit_ends(text: str, unit: str = "sentence") -> list[int]:
     >>> unit_ends("One. Two, e.g. three. Four")
     [5, 22, 26]
     """
-    if unit not in ENDS:
-        raise ValueError(f"unit={unit!r}: use one of {', '.join(ENDS)}")
+    one_of("unit", unit, tuple(ENDS))
     if not isinstance(text, str) or not text:
         raise ValueError(f"text={text!r:.60}: a string with at least one character is needed")
     ends = []

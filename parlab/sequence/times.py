@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from parlab.sequence.allgather import a_few_at_a_time
 from parlab.sequence.costs import AttentionShape, attention_flops, unmasked_pairs
 from parlab.world import Cluster, Link
 from parlab.world.cluster import picoseconds
@@ -46,16 +47,15 @@ def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int
     return (ulysses - 1) * (there + back) + turn
 
 
-def allgather_time(shape: AttentionShape, size: int, cluster: Cluster, *, kv_heads: int | None = None) -> int:
+def allgather_time(shape: AttentionShape, size: int, cluster: Cluster) -> int:
     """Picoseconds of `allgather_attention` with zigzag shards: nothing is hidden, each message takes its time.
 
     >>> shape = AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4)
     >>> allgather_time(shape, 4, Cluster.uniform(latency=1e-6, bandwidth=1e15, flops=1e15)) // 10**6  # µs: 3 latencies
     3
     """
-    link, together = _link(cluster, size), min(kv_heads or 2, shape.G)
-    heads = [min(together, shape.G - first) for first in range(0, shape.G, together)]  # of each turn
-    turns = [link.picoseconds(shape.S // size * shape.kv * few // shape.G) for few in heads]
+    heads = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G)]  # of each turn
+    turns = [_link(cluster, size).picoseconds(shape.S // size * shape.kv * few // shape.G) for few in heads]
     return (size - 1) * sum(turns) + _attend(shape, unmasked_pairs(shape.S, size, "zigzag")[0], cluster)
 
 

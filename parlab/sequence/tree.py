@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from parlab.arrays import Array, namespace
-from parlab.nn.attention import CAUSAL, accumulator_dtype, check_gradient, check_inputs, merge, row_dot
-from parlab.sequence.attend import agreement, attend, attend_backward, checked, narrowed, nothing_attended
+from parlab.nn.attention import CAUSAL, check_inputs, merge
+from parlab.sequence.attend import Queries, QueryGradients, agreed, backward_rows, label, narrowed
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.schedule import Block
 from parlab.world import Comm
@@ -49,14 +49,13 @@ def tree_attention(
     >>> np.exp(done.results[3][1][0, 0] - 2).round().astype(int).tolist(), done.timeline.messages(3)
     ([8], 2)
     """
-    label = _checked(comm, q, k, v, "tree", causal, replicated, scale)
-    comm.hold("q, k, v", q, k, v)
-    (queries,) = [q] if replicated else gather_rows(comm, [q], label)  # [B, H, S or T, D]
-    out, lse = nothing_attended(queries)  # [B, H, S or T, D], [B, H, S or T]
-    comm.hold("out, lse", out, lse)
-    attend(comm, tree_blocks(comm, queries, k, causal, replicated), queries, k, v, out, lse, scale=scale)
-    del queries
-    out, lse = (merge_all if replicated else merge_rows)(comm, (out, lse), merge, label)
+    told = _checked(comm, "tree", q, k, v, causal, replicated, scale)
+    (rows,) = [q] if replicated else gather_rows(comm, [q], told)  # [B, H, S or T, D]
+    queries = Queries(comm, rows, scale)
+    queries.attend(tree_blocks(comm, rows, k, causal, replicated), k, v)
+    out, lse = queries.out, queries.lse  # [B, H, S or T, D], [B, H, S or T]
+    del rows, queries
+    out, lse = (merge_all if replicated else merge_rows)(comm, (out, lse), merge, told)
     return narrowed([out], [q])[0], lse
 
 
@@ -79,21 +78,15 @@ def tree_attention_backward(
 
     Raises: as the forward.
     """
-    label = _checked(comm, q, k, v, "tree back", causal, replicated, scale)
-    check_gradient(dout, q, out, lse)
-    rows = [dout, q, lse, row_dot(dout, out)]  # twice [B, H, S/P, D], twice [B, H, S/P]
-    comm.hold("q, k, v", q, k, v)
-    comm.hold("dout, out, lse", dout, out, lse, rows[3])
-    every = rows if replicated else gather_rows(comm, rows, label)  # [B, H, S or T, ...]
-    dq = namespace(q).zeros(every[1].shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S or T, D]
-    comm.hold("dq, dk, dv", dq)
-    blocks = tree_blocks(comm, dq, k, causal, replicated)
-    dk, dv = attend_backward(
-        comm, blocks, every[0], every[1], k, v, every[2], every[3], dq, scale=scale
-    )  # [B, G, S/P, D]
+    told = _checked(comm, "tree backward", q, k, v, causal, replicated, scale)
+    rows = backward_rows(comm, dout, q, out, lse)
+    every = rows if replicated else gather_rows(comm, rows, told)  # [B, H, S or T, ...]
+    queries = QueryGradients(comm, every, scale)
+    dk, dv = queries.attend(tree_blocks(comm, queries.dq, k, causal, replicated), k, v)  # [B, G, S/P, D]
     comm.hold("dq, dk, dv", dk, dv)
-    del every
-    (dq,) = (merge_all if replicated else merge_rows)(comm, (dq,), lambda a, b: (a + b,), label)
+    dq = queries.dq  # [B, H, S or T, D]
+    del every, queries
+    (dq,) = (merge_all if replicated else merge_rows)(comm, (dq,), lambda a, b: (a + b,), told)
     return narrowed((dq, dk, dv), (q, k, v))
 
 
@@ -207,16 +200,16 @@ def _put(places: Parts, parts: Parts) -> None:
 
 
 def _checked(
-    comm: Comm, q: Array, k: Array, v: Array, method: str, causal: bool, replicated: bool, scale: float | None
+    comm: Comm, method: str, q: Array, k: Array, v: Array, causal: bool, replicated: bool, scale: float | None
 ) -> str:
     """The label, or a refusal."""
     if not replicated:
-        checked(comm, q, k, v, scale)
-    else:
-        check_inputs(q, k, v, causal=False, scale=scale)
-        if q.shape[2] > comm.size * k.shape[2]:
-            raise ValueError(f"q has {q.shape[2]} queries: the sequence has {comm.size * k.shape[2]} tokens")
-    return agreement(method, causal=causal, replicated=replicated, scale=scale)
+        return agreed(comm, method, q, k, v, scale, causal)[0]
+    check_inputs(q, k, v, causal=False, scale=scale)
+    if q.shape[2] > comm.size * k.shape[2]:
+        raise ValueError(f"q has {q.shape[2]} queries: the sequence has {comm.size * k.shape[2]} tokens")
+    comm.hold("q, k, v", q, k, v)
+    return label(method, causal=causal, replicated=replicated, scale=scale)
 
 
 def tree_cost(

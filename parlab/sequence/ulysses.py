@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from parlab.arrays import Array, namespace
-from parlab.nn.attention import accumulator_dtype, check_gradient, row_dot
-from parlab.sequence.attend import agreement, attend, attend_backward, checked, narrowed, nothing_attended
+from parlab.arrays import Array
+from parlab.sequence.attend import Queries, QueryGradients, agreed, backward_rows, narrowed
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.heads import head_shares, to_heads, to_sequence
 from parlab.sequence.schedule import RingSchedule
@@ -44,18 +43,13 @@ def ulysses_attention(
     >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 1 owns tokens 4 to 7
     [5, 6, 7, 8]
     """
-    documents = checked(comm, q, k, v, scale, documents=documents)
+    label, dealt = agreed(comm, "Ulysses", q, k, v, scale, causal, documents=documents)
     shares = head_shares(q.shape[1], k.shape[1], comm.size)
-    label = agreement("Ulysses", causal=causal, documents=documents, scale=scale)
-    comm.hold("q, k, v", q, k, v)
-    q_heads, k_heads, v_heads = to_heads(comm, shares, [q], [k, v], "contiguous", label)  # [B, H/P or G/P, S, D]
-    out, lse = nothing_attended(q_heads)  # [B, H/P, S, D], [B, H/P, S]
-    comm.hold("out, lse", out, lse)
-    blocks = RingSchedule(0, 1).blocks(0, out.shape[2], causal=causal, documents=documents)
-    attend(comm, blocks, q_heads, k_heads, v_heads, out, lse, scale=scale, heads=shares[comm.rank].pairs)
-    del q_heads, k_heads, v_heads
-    (out,) = narrowed([out], [q])
-    comm.hold("out, lse", out)
+    q, k, v = to_heads(comm, shares, [q], [k, v], "contiguous", label)  # [B, H/P or G/P, S, D]
+    queries = Queries(comm, q, scale)
+    queries.attend(RingSchedule(0, 1).blocks(0, q.shape[2], **dealt), k, v, shares[comm.rank].pairs)
+    out, lse = queries.done()  # [B, H/P, S, D], [B, H/P, S]
+    del q, k, v, queries
     out, lse = to_sequence(comm, shares, [out, lse], [], "contiguous", label)  # [B, H, S/P, D], [B, H, S/P]
     return out, lse
 
@@ -80,27 +74,14 @@ def ulysses_attention_backward(
 
     Raises: as the forward.
     """
-    documents = checked(comm, q, k, v, scale, documents=documents)
-    check_gradient(dout, q, out, lse)
+    label, dealt = agreed(comm, "Ulysses backward", q, k, v, scale, causal, documents=documents)
+    rows = backward_rows(comm, dout, q, out, lse)
     shares = head_shares(q.shape[1], k.shape[1], comm.size)
-    label = agreement("Ulysses backward", causal=causal, documents=documents, scale=scale)
-    delta = row_dot(dout, out)  # [B, H, S/P]
-    comm.hold("q, k, v", q, k, v)
-    comm.hold("dout, out, lse", dout, out, lse, delta)
-    dout_heads, q_heads, lse_heads, delta_heads, k_heads, v_heads = to_heads(
-        comm, shares, [dout, q, lse, delta], [k, v], "contiguous", label
-    )  # [B, H/P or G/P, S, D], [B, H/P, S]
-    dq = namespace(q).zeros(q_heads.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H/P, S, D]
-    comm.hold("dq, dk, dv", dq)
-    blocks = RingSchedule(0, 1).blocks(0, dq.shape[2], causal=causal, documents=documents)
-    heads = shares[comm.rank].pairs
-    dk, dv = attend_backward(
-        comm, blocks, dout_heads, q_heads, k_heads, v_heads, lse_heads, delta_heads, dq, scale=scale, heads=heads
-    )  # [B, G/P, S, D]
-    comm.hold("dq, dk, dv", dk, dv)
-    del dout_heads, q_heads, lse_heads, delta_heads, k_heads, v_heads
-    (dq,) = narrowed([dq], [q])
-    comm.hold("dq, dk, dv", dq)
+    *heads, k_heads, v_heads = to_heads(comm, shares, rows, [k, v], "contiguous", label)  # [B, H/P or G/P, S, ...]
+    queries = QueryGradients(comm, heads, scale)
+    blocks = RingSchedule(0, 1).blocks(0, k_heads.shape[2], **dealt)
+    dq, dk, dv = queries.done(*queries.attend(blocks, k_heads, v_heads, shares[comm.rank].pairs))
+    del heads, k_heads, v_heads, queries
     dq, dk, dv = to_sequence(comm, shares, [dq], [dk, dv], "contiguous", label)  # [B, H or G, S/P, D]
     return narrowed((dq, dk, dv), (q, k, v))
 

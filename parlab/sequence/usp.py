@@ -8,16 +8,13 @@ Source: Fang, Zhao 2024, "USP: A Unified Sequence Parallelism Approach for Long 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from parlab.arrays import Array, namespace
-from parlab.nn.attention import accumulator_dtype, check_gradient, row_dot
-from parlab.sequence.attend import agreement, attend, attend_backward, checked, grid, narrowed, nothing_attended
+from parlab.arrays import Array
+from parlab.sequence.attend import agreed, backward_rows, grid, narrowed
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.double_ring import double_ring_cost
 from parlab.sequence.heads import head_shares, to_heads, to_sequence
-from parlab.sequence.ring import Pair, around, around_backward
-from parlab.sequence.schedule import RingSchedule
+from parlab.sequence.ring import attend_around, attend_around_backward
 from parlab.sequence.ulysses import heads_of_ranks, ulysses_cost
 from parlab.world import Comm
 
@@ -50,23 +47,12 @@ def usp_attention(
     >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 3 owns tokens 6 and 7
     [7, 8]
     """
-    group, ring = _checked(comm, q, k, v, scale, layout, ulysses)
+    label, dealt = agreed(comm, "USP", q, k, v, scale, causal, _joinable(layout), ulysses=ulysses)
+    group, ring = grid(comm, "ulysses", ulysses)
     shares = head_shares(q.shape[1], k.shape[1], ulysses)
-    label = agreement("USP", causal=causal, layout=layout, ulysses=ulysses, scale=scale)
-    comm.hold("q, k, v", q, k, v)
-    part = to_heads(group, shares, [q], [k, v], layout, label)  # [B, H/U, U·S/P, D], twice [B, G/U, U·S/P, D]
-    out, lse = nothing_attended(part[0])  # [B, H/U, U·S/P, D], [B, H/U, U·S/P]
-    comm.hold("out, lse", out, lse)
-    schedule, heads = RingSchedule(ring.rank, ring.size), shares[group.rank].pairs
-
-    def visit(source: int, k: Array, v: Array) -> None:
-        blocks = schedule.blocks(source, out.shape[2], layout, causal=causal)
-        attend(comm, blocks, part[0], k, v, out, lse, scale=scale, heads=heads)
-
-    around(ring, part[1], part[2], visit, label)
-    part.clear()
-    (out,) = narrowed([out], [q])
-    comm.hold("out, lse", out)
+    q, k, v = to_heads(group, shares, [q], [k, v], layout, label)  # [B, H/U or G/U, U·S/P, D]
+    out, lse = attend_around(ring, q, k, v, label, dealt, scale, shares[group.rank].pairs)  # [B, H/U, U·S/P, D]
+    del q, k, v
     out, lse = to_sequence(group, shares, [out, lse], [], layout, label)  # [B, H, S/P, D], [B, H, S/P]
     return out, lse
 
@@ -89,28 +75,14 @@ def usp_attention_backward(
 
     Raises: as the forward.
     """
-    group, ring = _checked(comm, q, k, v, scale, layout, ulysses)
-    check_gradient(dout, q, out, lse)
+    label, dealt = agreed(comm, "USP backward", q, k, v, scale, causal, _joinable(layout), ulysses=ulysses)
+    rows = backward_rows(comm, dout, q, out, lse)
+    group, ring = grid(comm, "ulysses", ulysses)
     shares = head_shares(q.shape[1], k.shape[1], ulysses)
-    label = agreement("USP back", causal=causal, layout=layout, ulysses=ulysses, scale=scale)
-    delta = row_dot(dout, out)  # [B, H, S/P]
-    comm.hold("q, k, v", q, k, v)
-    comm.hold("dout, out, lse", dout, out, lse, delta)
-    part = to_heads(group, shares, [dout, q, lse, delta], [k, v], layout, label)  # [B, H/U or G/U, U·S/P, ...]
-    dq = namespace(q).zeros(part[1].shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H/U, U·S/P, D]
-    comm.hold("dq, dk, dv", dq)
-    schedule, heads = RingSchedule(ring.rank, ring.size), shares[group.rank].pairs
-
-    def visit(source: int, k: Array, v: Array) -> Pair:
-        blocks = schedule.blocks(source, dq.shape[2], layout, causal=causal)
-        dout, q, lse, delta = part[:4]
-        return attend_backward(comm, blocks, dout, q, k, v, lse, delta, dq, scale=scale, heads=heads)
-
-    dk, dv = around_backward(ring, part[4], part[5], visit, label)  # [B, G/U, U·S/P, D]
-    comm.hold("dq, dk, dv", dk, dv)
-    part.clear()
-    (dq,) = narrowed([dq], [q])
-    comm.hold("dq, dk, dv", dq)
+    *heads, k_heads, v_heads = to_heads(group, shares, rows, [k, v], layout, label)  # [B, H/U or G/U, U·S/P, ...]
+    pairs = shares[group.rank].pairs
+    dq, dk, dv = attend_around_backward(ring, heads, k_heads, v_heads, label, dealt, scale, pairs)
+    del heads, k_heads, v_heads
     dq, dk, dv = to_sequence(group, shares, [dq], [dk, dv], layout, label)  # [B, H or G, S/P, D]
     return narrowed((dq, dk, dv), (q, k, v))
 
@@ -134,11 +106,8 @@ def usp_cost(shape: AttentionShape, size: int, rank: int = 0, *, ulysses: int, b
     return RankCost(inner.messages + outer.messages, inner.nbytes + outer.nbytes, held)
 
 
-def _checked(
-    comm: Comm, q: Array, k: Array, v: Array, scale: float | None, layout: str, ulysses: int
-) -> tuple[Any, Any]:
-    """The group of this rank and its ring through all groups, or a refusal."""
-    checked(comm, q, k, v, scale, layout)
+def _joinable(layout: str) -> str:
+    """The layout, or a refusal: the shards of a group must make one of the ring outside."""
     if layout == "striped":
         raise ValueError("layout='striped': a group's tokens would be no stripe; use contiguous or zigzag")
-    return grid(comm, "ulysses", ulysses)
+    return layout

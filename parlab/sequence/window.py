@@ -6,9 +6,9 @@ Source: Beltagy et al. 2020, "Longformer", section 3.1; Jiang et al. 2023, "Mist
 from __future__ import annotations
 
 from parlab.arguments import whole
-from parlab.arrays import Array, namespace
-from parlab.nn.attention import CAUSAL, accumulator_dtype, check_gradient, row_dot
-from parlab.sequence.attend import add_to, agreement, attend, attend_backward, checked, narrowed, nothing_attended
+from parlab.arrays import Array
+from parlab.nn.attention import CAUSAL
+from parlab.sequence.attend import Queries, QueryGradients, add_to, agreed, backward_rows, narrowed
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.schedule import Block
 from parlab.world import Comm, Request
@@ -42,19 +42,15 @@ def window_attention(
     >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # everyone sees itself and the token before
     [2, 2]
     """
-    blocks, tails, label = _checked(comm, q, k, v, window, causal, scale)
-    out, lse = nothing_attended(q)  # [B, H, S/P, D], [B, H, S/P]
-    comm.hold("q, k, v", q, k, v)
-    comm.hold("out, lse", out, lse)
+    blocks, tails, label = _checked(comm, "window", q, k, v, window, causal, scale)
+    queries = Queries(comm, q, scale)
     sends, coming = _post(comm, k, v, tails, label)
-    attend(comm, blocks[:1], q, k, v, out, lse, scale=scale)
+    queries.attend(blocks[:1], k, v)
     for block, pair in zip(blocks[1:], coming, strict=False):  # the first ranks have fewer neighbours
-        keys, values = pair.wait()  # [B, G, tail, D]
-        attend(comm, [block], q, keys, values, out, lse, scale=scale)
-        del keys, values
+        queries.attend([block], *pair.wait())
     for send in sends:
         send.wait()
-    return narrowed([out], [q])[0], lse
+    return queries.done()
 
 
 def window_attention_backward(
@@ -76,31 +72,25 @@ def window_attention_backward(
 
     Raises: as the forward.
     """
-    blocks, tails, label = _checked(comm, q, k, v, window, causal, scale)
-    check_gradient(dout, q, out, lse)
-    delta = row_dot(dout, out)  # [B, H, S/P]
-    xp, c = namespace(q), q.shape[2]
-    dq = xp.zeros(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S/P, D]
-    comm.hold("q, k, v", q, k, v)
-    comm.hold("dout, out, lse", dout, out, lse, delta)
-    comm.hold("dq, dk, dv", dq)
+    blocks, tails, label = _checked(comm, "window backward", q, k, v, window, causal, scale)
+    rows = backward_rows(comm, dout, q, out, lse)
+    queries = QueryGradients(comm, rows, scale)
     sends, coming = _post(comm, k, v, tails, label)
-    dk, dv = attend_backward(comm, blocks[:1], dout, q, k, v, lse, delta, dq, scale=scale)  # [B, G, S/P, D]
+    dk, dv = queries.attend(blocks[:1], k, v)  # [B, G, S/P, D]
     comm.hold("dq, dk, dv", dk, dv)
     for send in sends:
         send.wait()
     sends = []
     for distance, (block, pair) in enumerate(zip(blocks[1:], coming, strict=False), 1):
-        keys, values = pair.wait()  # [B, G, tail, D]
-        share = attend_backward(comm, [block], dout, q, keys, values, lse, delta, dq, scale=scale)
+        share = queries.attend([block], *pair.wait())  # [B, G, tail, D]
         sends.append(comm.isend(share, comm.rank - distance, label=label))
-        del keys, values, share
+        del share
     for distance, tail in enumerate(tails[: comm.size - 1 - comm.rank], 1):
-        mine = dk[:, :, c - tail :, :], dv[:, :, c - tail :, :]
+        mine = dk[:, :, -tail:, :], dv[:, :, -tail:, :]
         add_to(mine, comm.recv(comm.rank + distance, like=mine, label=label))
     for send in sends:
         send.wait()
-    return narrowed((dq, dk, dv), (q, k, v))
+    return narrowed(queries.done(dk, dv), (q, k, v))
 
 
 def window_tails(S: int, size: int, window: int) -> list[int]:
@@ -136,16 +126,16 @@ def window_cost(shape: AttentionShape, size: int, rank: int = 0, *, window: int,
     posted = (sum(right) + sum(left)) * shape.kv
     if not backward:
         return RankCost(len(right), sum(right) * shape.kv, held + posted)
-    turns = [sum(left[n:]) * shape.kv + sum(left[: n + 1]) * shape.dkv for n in range(len(left))]
+    turns = [sum(left[n + 1 :]) * shape.kv + sum(left[: n + 1]) * shape.dkv for n in range(len(left))]
     held += c * shape.dkv + max(posted, *turns, (sum(left) + sum(right[:1])) * shape.dkv)
     return RankCost(len(right) + len(left), sum(right) * shape.kv + sum(left) * shape.dkv, held)
 
 
 def _post(comm: Comm, k: Array, v: Array, tails: list[int], label: str) -> tuple[list[Request], list[Request]]:
     """Start to send the tails of our K/V to the right, and to receive the left neighbours', the nearest first."""
-    sends, coming, c = [], [], k.shape[2]
+    sends, coming = [], []
     for distance, tail in enumerate(tails, 1):
-        pair = k[:, :, c - tail :, :], v[:, :, c - tail :, :]
+        pair = k[:, :, -tail:, :], v[:, :, -tail:, :]
         if comm.rank + distance < comm.size:
             sends.append(comm.isend(pair, comm.rank + distance, label=label))
         if comm.rank >= distance:
@@ -154,10 +144,10 @@ def _post(comm: Comm, k: Array, v: Array, tails: list[int], label: str) -> tuple
 
 
 def _checked(
-    comm: Comm, q: Array, k: Array, v: Array, window: int | None, causal: bool, scale: float | None
+    comm: Comm, method: str, q: Array, k: Array, v: Array, window: int | None, causal: bool, scale: float | None
 ) -> tuple[list[Block], list[int], str]:
     """The blocks, the tails and the label, or a refusal."""
-    checked(comm, q, k, v, scale)
+    label, _ = agreed(comm, method, q, k, v, scale, causal, window=window)
     S = q.shape[2] * comm.size
     if window is None:
         raise ValueError(
@@ -169,4 +159,4 @@ def _checked(
     if not causal:
         raise ValueError("causal=False: a sliding window sees no later token; leave causal=True")
     tails = window_tails(S, comm.size, window)
-    return window_blocks(q.shape[2], window, tails), tails, agreement("window", window=window, scale=scale)
+    return window_blocks(q.shape[2], window, tails), tails, label

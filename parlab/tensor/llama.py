@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from parlab.arrays import Array, namespace
+from parlab.arrays import Array, namespace, to_host
 from parlab.nn.config import EMBEDDING, FINAL_NORM, HEAD, LlamaConfig
 from parlab.nn.layers import CAUSAL_ATTENTION, Block, Core, RMSNorm
 from parlab.nn.llama import Decoder, Llama
@@ -134,9 +134,8 @@ class ParallelLlama(Decoder):
 
         What several ranks own counts once: a norm's gradient, whole on every rank, or that of a shared key/value head.
         """
-        squares = math.fsum(sum_of_squares(gradients[name]) / piece.owners for name, piece in self.pieces.items())
-        xp = namespace(gradients[FINAL_NORM])
-        norm = math.sqrt(float(self.comm.all_reduce(xp.asarray([squares], dtype=xp.float64))[0]))
+        squares = sum(sum_of_squares(gradients[name]) / piece.owners for name, piece in self.pieces.items())
+        norm = math.sqrt(to_host(self.comm.all_reduce(squares)))
         factor = clip_factor(norm, max_norm)
         return {name: gradient * factor for name, gradient in gradients.items()}, norm
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from parlab.arrays import Array, namespace
-from parlab.nn.embedding import check_range, embedding_backward
+from parlab.nn.embedding import checked_range, embedding_backward, or_nan
 from parlab.nn.stage import Gradients, Stage, Weights
 from parlab.tensor.layers import ColumnParallelLinear
 from parlab.tensor.operators import Operator, pair
@@ -64,12 +64,12 @@ class VocabParallelEmbedding(Stage):
         Raises:
             ValueError: a token outside 0..V−1.
         """
-        check_range("tokens", x, self.vocab_size)
+        x, inside = checked_range("tokens", x, self.vocab_size)
         table = self.weights[self.name]
         xp = namespace(table)
         place, here = _place(x, self.owned)
         rows = xp.take(table, xp.reshape(place, (-1,)), axis=0)  # [B·S, E]
-        rows = xp.where(xp.reshape(here, (-1, 1)), rows, xp.zeros_like(rows))
+        rows = or_nan(xp.where(xp.reshape(here, (-1, 1)), rows, xp.zeros_like(rows)), inside)
         return self.leave.forward(self.comm, xp.reshape(rows, (*x.shape, table.shape[1]))), (place, here)
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[None, Any]:
@@ -111,6 +111,7 @@ def vocab_parallel_cross_entropy(
     vocab_size = comm.size * logits.shape[-1] if vocab_size is None else vocab_size
     owned = vocabulary(vocab_size, comm.rank, comm.size)
     _check_loss(comm, logits, targets, vocab_size, owned)
+    targets, inside = checked_range("targets", targets, vocab_size)
     xp = namespace(logits)
     wide = xp.astype(logits, xp.result_type(logits.dtype, xp.float32), copy=False)
     largest = comm.all_reduce(xp.max(wide, axis=-1), op="max")  # [B, S]
@@ -120,7 +121,7 @@ def vocab_parallel_cross_entropy(
     probabilities = xp.exp(wide - largest[..., None])  # [B, S, V/t]
     total = comm.all_reduce(xp.sum(probabilities, axis=-1))  # [B, S]
     probabilities /= total[..., None]
-    loss = xp.mean(largest + xp.log(total) - chosen)
+    loss = or_nan(xp.mean(largest + xp.log(total) - chosen), inside)
     return xp.asarray(loss), (xp.astype(probabilities, logits.dtype, copy=False), place, here)
 
 
@@ -219,4 +220,3 @@ def _check_loss(comm: Comm, logits: Array, targets: Array, vocab_size: int, owne
             f"logits hold {logits.shape[-1]} tokens of the vocabulary: of {vocab_size}, rank {comm.rank} of "
             f"{comm.size} owns {owned.stop - owned.start}"
         )
-    check_range("targets", targets, vocab_size)

@@ -118,7 +118,7 @@ def load(
                 cut = np.s_[:] if piece.axis is None else (np.s_[:],) * piece.axis + (np.s_[piece.start : piece.stop],)
                 target = getattr(piece, kind)
                 flat = whole[cut].reshape(-1)[piece.flat_start : piece.flat_start + target.size]
-                target[:] = asarray(flat, xp, target.dtype)
+                target[:] = asarray(flat, xp, target.dtype, target.device)
     trainer.restore(index["progress"])
     return trainer
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from parlab.arguments import amount, flag, one_of, whole
-from parlab.arrays import is_array, namespace
+from parlab.arrays import is_array, namespace, to_numpy
 from parlab.nn.config import LlamaConfig
-from parlab.nn.embedding import check_range
+from parlab.nn.embedding import checked_range
 from parlab.nn.llama import Llama
 from parlab.pipeline import Schedule, validate
 from parlab.sequence.layouts import LAYOUTS, check_layout
@@ -57,11 +57,10 @@ def check_schedule(schedule: Any, pp: int, config: LlamaConfig) -> None:
 def check_options(
     mesh: Mesh,
     config: LlamaConfig,
-    *,
     zero: Any,
     attention: Any,
     layout: Any,
-    sequence_parallel: Any,
+    sequence: Any,
     recompute: Any,
     reduce: Any,
     offload: Any,
@@ -75,7 +74,7 @@ def check_options(
         raise ValueError(f"zero={zero}: the stages are 0, 1, 2 and 3")
     one_of("attention", attention, ATTENTIONS)
     one_of("layout", layout, LAYOUTS)
-    flag("sequence_parallel", sequence_parallel)
+    flag("sequence_parallel", sequence)
     one_of("recompute", recompute, RECOMPUTE)
     if reduce is not None:
         one_of("reduce", reduce, REDUCE)
@@ -95,14 +94,7 @@ def check_options(
 
 
 def check_batch(
-    mesh: Mesh,
-    config: LlamaConfig,
-    tokens: Any,
-    targets: Any,
-    lr: Any,
-    microbatches: int,
-    layout: str,
-    sequence_parallel: bool,
+    mesh: Mesh, vocab_size: int, tokens: Any, targets: Any, lr: Any, microbatches: int, layout: str, sequence: bool
 ) -> None:
     """Refuse a batch that the mesh cannot cut, or that holds what is no token.
 
@@ -112,7 +104,7 @@ def check_batch(
     for name, x in (("tokens", tokens), ("targets", targets)):
         if not is_array(x) or x.ndim != 2 or x.size == 0 or not namespace(x).isdtype(x.dtype, "integral"):
             raise ValueError(f"{name}={x!r:.60}: an array [batch, sequence] of whole numbers is needed")
-        check_range(name, x, config.vocab_size)
+        checked_range(name, to_numpy(x), vocab_size)  # from a device too: nothing has been launched yet
     if tuple(tokens.shape) != tuple(targets.shape):
         raise ValueError(f"targets have shape {tuple(targets.shape)}, tokens {tuple(tokens.shape)}: give one to each")
     if lr is not None:
@@ -128,7 +120,7 @@ def check_batch(
             )
 
     def places(tp: int) -> None:
-        if sequence_parallel and S // cp % tp:
+        if sequence and S // cp % tp:
             raise ValueError(
                 f"sequence length {S // cp} (of {S}, cp={cp}) does not divide among {tp} ranks: "
                 f"use a multiple of {tp}, or sequence_parallel=False"

@@ -48,7 +48,7 @@ def step_bytes(trainer: Trainer, B: int, S: int) -> dict[str, int]:
         held = len(trainer.holders[name])
         tied = config.tie_word_embeddings and name == EMBEDDING
         once = trainer.zero < 2 or trainer.accumulate or held > 1
-        reduced = held if once else m * (2 if tied and schedule.num_stages > 1 else 1)
+        reduced = held if once else m * (2 if tied else 1)
         gathered = held if trainer.zero < 3 else 2 * m * (2 if tied else 1)
         weights += elements * (reduced + gathered)
         shared += elements * 2 * (held - 1)
@@ -72,8 +72,7 @@ def step_bytes(trainer: Trainer, B: int, S: int) -> dict[str, int]:
     heads = config.num_attention_heads // tp, max(1, config.num_key_value_heads // tp)
     shape_of_rank = AttentionShape(S, *heads, config.head_dim, itemsize, b)
     cost, how = METHODS[trainer.attention][2], how_dealt(trainer.attention, trainer.layout)
-    if trainer.attention != "ulysses":
-        how["causal"] = True
+    how = {} if trainer.attention == "ulysses" else how  # all of its rows are whole, whatever is masked
     attention = sum(
         cost(shape_of_rank, cp, rank, **how, backward=back).nbytes
         for rank in range(cp)

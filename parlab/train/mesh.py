@@ -29,6 +29,8 @@ class Mesh:
         dp, pp, cp, tp: the groups along each axis, as `Comm`; errors and timelines say their names.
         data: dp × cp, the ranks that have the same weights and other tokens: ZeRO's group.
         model: pp × tp, the ranks that together have one replica.
+        comm: all ranks.
+        sizes: of the four axes, by their names.
 
     Raises:
         ValueError: an axis that is no whole number from 1, or axes that do not make as many ranks as there are.
@@ -42,9 +44,8 @@ class Mesh:
     """
 
     def __init__(self, comm: Comm, dp: int = 1, pp: int = 1, cp: int = 1, tp: int = 1) -> None:
-        self.sizes = {"dp": dp, "pp": pp, "cp": cp, "tp": tp}
-        for axis, size in self.sizes.items():
-            whole(axis, size, 1)
+        axes = {"dp": dp, "pp": pp, "cp": cp, "tp": tp}
+        self.sizes = {axis: whole(axis, size, 1) for axis, size in axes.items()}
         _check_ranks(self.sizes, comm.size)
         self.comm = comm
         d, p, c, t = comm.rank // (pp * cp * tp), comm.rank // (cp * tp) % pp, comm.rank // tp % cp, comm.rank % tp

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -33,10 +33,15 @@ METHODS: dict[str, tuple[Any, Any, Any]] = {  # forward, backward, what they sen
 
 
 class Opened(Stage):
-    """A stage whose weights ZeRO opens for each action that reads them. A W reads none."""
+    """A piece of the model whose weights ZeRO opens for each action that reads them; a W reads none.
 
-    def __init__(self, stage: Stage, replica: Replica, blocks: Sequence[str]) -> None:
-        self.stage, self.replica, self.blocks = stage, replica, blocks
+    Its gradients are taken as soon as they are made: those of a whole stage are never there at once.
+    """
+
+    def __init__(
+        self, stage: Stage, replica: Replica, blocks: Sequence[str], take: Callable[[Gradients], None]
+    ) -> None:
+        self.stage, self.replica, self.blocks, self.take = stage, replica, blocks, take
         self.weights, self.weight_names = stage.weights, stage.weight_names
 
     def forward(self, x: Array, **targets: Array) -> tuple[Array, Any]:
@@ -50,13 +55,16 @@ class Opened(Stage):
             return self.stage.backward_input(dy, cache)
 
     def backward_weight(self, pending: Any) -> Gradients:
-        """The stage's gradients."""
-        return self.stage.backward_weight(pending)
+        """Nothing: the gradients have been handed on."""
+        self.take(self.stage.backward_weight(pending))
+        return {}
 
     def backward(self, dy: Array, cache: Any) -> tuple[Array, Gradients]:
-        """`(dx, gradients)`."""
+        """`(dx, {})`: the gradients have been handed on."""
         with self._open():
-            return self.stage.backward(dy, cache)
+            dx, gradients = self.stage.backward(dy, cache)
+        self.take(gradients)
+        return dx, {}
 
     def _open(self) -> ExitStack:
         stack = ExitStack()
@@ -80,10 +88,10 @@ def attention_core(cp: Comm, attention: str, layout: str) -> Core:
     if cp.size == 1:
         return CAUSAL_ATTENTION
     forward, backward, _ = METHODS[attention]
-    how = how_dealt(attention, layout) | {"causal": True}
+    how = how_dealt(attention, layout)
     return Core(partial(forward, cp, **how), partial(backward, cp, **how))
 
 
 def how_dealt(attention: str, layout: str) -> dict[str, Any]:
-    """The layout, for the methods that take one."""
-    return {} if attention == "ulysses" else {"layout": layout}
+    """Causal, in this layout; Ulysses takes none."""
+    return {"causal": True} | ({} if attention == "ulysses" else {"layout": layout})

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from parlab.arrays import Array, asarray, namespace
+from parlab.arrays import Array, asarray, namespace, to_host
 from parlab.nn.config import FINAL_NORM, HEAD
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
@@ -136,24 +136,16 @@ class Trainer:
         if schedule is None:
             schedule = one_f_one_b(pp.size, pp.size) if pp.size > 1 else gpipe(1, 1)
         check_schedule(schedule, pp.size, config)
-        layout = layout or ("contiguous" if attention == "ulysses" else "zigzag")
-        check_options(
-            mesh,
-            config,
-            zero=zero,
-            attention=attention,
-            layout=layout,
-            sequence_parallel=sequence_parallel,
-            recompute=recompute,
-            reduce=reduce,
-            offload=offload,
-        )
+        if layout is None:
+            layout = "contiguous" if attention == "ulysses" else "zigzag"
+        check_options(mesh, config, zero, attention, layout, sequence_parallel, recompute, reduce, offload)
         self.mesh, self.config, self.schedule, self.zero, self.layout = mesh, config, schedule, zero, layout
         self.attention, self.sequence_parallel, self.recompute = attention, sequence_parallel, recompute
-        self.accumulate = reduce == "accumulate"
+        self.accumulate, self.device = reduce == "accumulate", model.weights[FINAL_NORM].device
 
         layers = partition(config.num_hidden_layers, schedule.num_stages)
-        of_stage = [stage.weight_names for stage in model.stages(layers)]
+        stages = model.stages(layers)
+        of_stage = [stage.weight_names for stage in stages]
         self.holders = holders_of(schedule, of_stage, list(model.weights))
         own = {name: model.weights[name] for name, ranks in self.holders.items() if pp.rank in ranks}
         self.model = ParallelLlama(
@@ -174,22 +166,17 @@ class Trainer:
         self.blocks = {block: names for block, names in blocks.items() if names[0] in own}
         self.shared = self._groups_of_shared_blocks()
         actions = schedule.actions[pp.rank]
-        weight_parts = [of_stage[action.stage] for action in actions if action.kind in "BW"]
+        make = [part.weight_names for action in actions if action.kind in "BW" for part in stages[action.stage].stages]
         part = Part(
             comm=mesh.model if zero == 0 else mesh.comm,
             shares={name: 1 / (self.model.pieces[name].owners * len(self.holders[name])) for name in own},
             parts={
-                block: 1 if block in self.shared else sum(names[0] in found for found in weight_parts)
+                block: 1 if block in self.shared else sum(names[0] in made for made in make)
                 for block, names in self.blocks.items()
             },
         )
-        options: dict[str, Any] = {
-            "blocks": self.blocks,
-            "dtype": dtype,
-            "loss_scale": loss_scale,
-            "max_norm": max_norm,
-            "part": part,
-        }
+        options: dict[str, Any] = {"dtype": dtype, "loss_scale": loss_scale, "max_norm": max_norm}
+        options |= {"blocks": self.blocks, "part": part}
         self.replica: Replica
         if zero == 0:  # a bucket for each block: also there, copies are summed in the same order
             self.replica = DataParallel(mesh.data, self.model.weights, optimizer, bucket_bytes=1, **options)
@@ -202,8 +189,8 @@ class Trainer:
         for number, chain in enumerate(self.model.stages(layers)):
             if pp.rank in schedule.holders(number):
                 uses = [tuple(dict.fromkeys(block_of[name] for name in stage.weight_names)) for stage in chain.stages]
-                opened = [Opened(stage, self.replica, of) for stage, of in zip(chain.stages, uses, strict=True)]
-                self.stages[number] = Chain(opened)
+                opened = zip(chain.stages, uses, strict=True)
+                self.stages[number] = Chain([Opened(stage, self.replica, of, self._take) for stage, of in opened])
         self.order = [block for action in actions for block in self._opened(action.kind, action.stage)]
         self.samples = 0  # rows of the batches so far: where in the data the next one begins
         self._waiting: dict[str, Gradients] = {}  # of shared blocks, until all microbatches are done
@@ -222,7 +209,7 @@ class Trainer:
             ValueError: a batch that the mesh cannot cut, or that holds what is no token; before any message.
         """
         m = self.schedule.num_microbatches
-        check_batch(self.mesh, self.config, tokens, targets, lr, m, self.layout, self.sequence_parallel)
+        check_batch(self.mesh, self.config.vocab_size, tokens, targets, lr, m, self.layout, self.sequence_parallel)
         inputs, answers = self._microbatches(tokens), self._microbatches(targets)
         self.replica.begin(self.order)
         with self.replica.overflow_expected():
@@ -233,7 +220,7 @@ class Trainer:
                 inputs,
                 answers,
                 like=self._passed(inputs[0]),
-                on_gradients=self._take,
+                on_gradients=_nothing_left,
                 loss_scale=self.replica.loss_scale,
             )
             self._sum_shared()
@@ -254,19 +241,18 @@ class Trainer:
     def _positions(self, length: int) -> Array:
         """Which tokens of the whole sequence are this rank's: `[S/cp]`."""
         cp = self.mesh.cp
-        xp = self.xp
-        if cp.size == 1:
-            return xp.arange(length)
-        return asarray(positions(length * cp.size, cp.size, self.layout)[cp.rank], xp)
+        own = positions(length * cp.size, cp.size, self.layout)[cp.rank] if cp.size > 1 else range(length)
+        return asarray(own, self.xp, device=self.device)
 
     def _passed(self, inputs: Array) -> Array:
         """What passes from stage to stage, by its shape and dtype."""
         B, S = inputs.shape
         length = S // self.mesh.tp.size if self.sequence_parallel else S
-        return self.xp.empty((B, length, self.config.hidden_size), dtype=self.replica.dtype)
+        return self.xp.empty((B, length, self.config.hidden_size), dtype=self.replica.dtype, device=self.device)
 
-    def _take(self, stage: int, microbatch: int, gradients: Gradients) -> None:
-        """What a B or W made: to ZeRO, or kept until other ranks of the pipeline have theirs."""
+    def _take(self, gradients: Gradients) -> None:
+        """What a B or W made of one piece of the model: to ZeRO, or kept until others of the pipeline have theirs."""
+        self.mesh.comm.hold("new gradients", gradients)
         for block, names in self.blocks.items():
             found = {name: gradients[name] for name in names if name in gradients}
             if found and block in self.shared:
@@ -284,8 +270,8 @@ class Trainer:
     def _mean(self, loss: float | None) -> float:
         """Over all replicas and tokens, on every rank, from those that have the last stage."""
         mesh, xp = self.mesh, self.xp
-        of_pipeline = mesh.pp.all_reduce(xp.asarray([loss or 0.0], dtype=xp.float64))
-        return float(mesh.data.all_reduce(of_pipeline)[0]) / mesh.data.size
+        of_pipeline = mesh.pp.all_reduce(xp.asarray(loss or 0.0, dtype=xp.float64, device=self.device))
+        return to_host(mesh.data.all_reduce(of_pipeline)) / mesh.data.size
 
     # What there is, whole
 
@@ -310,7 +296,8 @@ class Trainer:
         own = self.model.whole(own)  # from all of tp
         return {
             name: self.mesh.pp.broadcast(
-                own[name] if name in own else self.xp.empty(shape, dtype=dtype), self.holders[name][0]
+                own[name] if name in own else self.xp.empty(shape, dtype=dtype, device=self.device),
+                self.holders[name][0],
             )
             for name, shape in self.config.weight_shapes.items()
         }
@@ -357,3 +344,7 @@ class Trainer:
         groups = {ranks: pp.split(0 if pp.rank in ranks else None) for ranks in several}
         found = {block: groups.get(self.holders[names[0]]) for block, names in self.blocks.items()}
         return {block: group for block, group in found.items() if group is not None}
+
+
+def _nothing_left(stage: int, microbatch: int, gradients: Gradients) -> None:
+    """The gradients of this stage have been taken, piece by piece."""

@@ -12,6 +12,8 @@ from parlab.views.attention.methods import attention_map, explore_long_sequences
 from parlab.views.attention.packed import packed_ring, work_loads
 from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves
+from parlab.views.mesh.explore import explore_mesh, mesh
+from parlab.views.mesh.strategies import step_by_strategy
 from parlab.views.planning.bills import bills
 from parlab.views.planning.explore import explore_plan, plan
 from parlab.views.planning.measured import predicted_and_measured
@@ -19,20 +21,21 @@ from parlab.views.planning.space import all_layouts
 from parlab.views.planning.winners import winners
 from parlab.views.schedules.bubbles import bubble_and_memory
 from parlab.views.schedules.explore import explore_schedules, pipeline
+from parlab.views.schedules.explore_frontier import explore_frontier
+from parlab.views.schedules.frontier import frontier
 from parlab.views.schedules.interleaving import explore_interleaving, interleaving
+from parlab.views.schedules.placement import placements
 from parlab.views.schedules.schedule import compare_schedules, schedule
 from parlab.views.sharding.block import sharded_block
 from parlab.views.sharding.memory import kept_activations
 from parlab.views.sharding.step_time import explore_tensor, tensor
 from parlab.views.timelines.communication import lanes_of
 from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
-from parlab.views.timelines.memory import held_bytes
 from parlab.views.timelines.panels import compare_timelines
 from parlab.views.timelines.timeline import timeline
-from parlab.views.timelines.traffic import bytes_in_and_out, bytes_sent
+from parlab.views.timelines.traffic import bytes_in_and_out
 from parlab.views.timelines.waits_for import deadlock
 from parlab.views.widgets.guess import predict, prediction
-from parlab.views.widgets.progress import progress
 from parlab.views.widgets.step_through import step_through
 from parlab.views.zero_redundancy.explore import explore_zero, zero
 from parlab.views.zero_redundancy.overlap import gather_overlap
@@ -48,14 +51,15 @@ __all__ = [
     "bills",
     "bubble_and_memory",
     "bytes_in_and_out",
-    "bytes_sent",
     "collectives",
     "compare_schedules",
     "compare_timelines",
     "deadlock",
     "explore_collectives",
+    "explore_frontier",
     "explore_interleaving",
     "explore_long_sequences",
+    "explore_mesh",
     "explore_plan",
     "explore_ring_masks",
     "explore_ring_overlap",
@@ -63,24 +67,26 @@ __all__ = [
     "explore_tensor",
     "explore_two_ranks",
     "explore_zero",
+    "frontier",
     "gather_overlap",
-    "held_bytes",
     "interleaving",
     "kept_activations",
     "lanes_of",
     "loss_curves",
     "memory_levels",
+    "mesh",
     "packed_ring",
     "pipeline",
+    "placements",
     "plan",
     "predict",
     "predicted_and_measured",
     "prediction",
-    "progress",
     "ring_masks",
     "ring_overlap",
     "schedule",
     "sharded_block",
+    "step_by_strategy",
     "step_memory",
     "step_through",
     "tensor",

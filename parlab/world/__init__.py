@@ -5,7 +5,8 @@
 
 from parlab.world.cluster import CLASSROOM, DGX_A100, DGX_H100, Cluster, Device, Link
 from parlab.world.comm import Comm
-from parlab.world.errors import DeadlockError, MismatchError, RequestError, WorldError
+from parlab.world.errors import DeadlockError, MismatchError, RemoteError, RequestError, WorldError
+from parlab.world.fit import fit_cluster
 from parlab.world.requests import Request
 from parlab.world.run import Run, per_rank, run
 from parlab.world.timeline import Span, Timeline, Transfer, Wait
@@ -20,6 +21,7 @@ __all__ = [
     "Device",
     "Link",
     "MismatchError",
+    "RemoteError",
     "Request",
     "RequestError",
     "Run",
@@ -28,6 +30,7 @@ __all__ = [
     "Transfer",
     "Wait",
     "WorldError",
+    "fit_cluster",
     "per_rank",
     "run",
 ]

@@ -48,7 +48,7 @@ class Comm:
         self._ways_in: dict[int, Any] = {}
         self._splits = 0
         self._inner: Comm | None = None
-        self.native: Callable[..., Any] | None = None  # a collective of the engine's own, by the name of ours
+        self._native: Callable[..., Any] | None = None  # a collective of the engine's own, by the name of ours
         self._last_beside: Signal | None = None
 
     @property
@@ -346,7 +346,7 @@ class Comm:
         self._engine.meet(self._seat, self._group, self.rank, name, f"{name}({', '.join(described)})")
         if self._inner is None:
             self._inner = Comm(self._engine, self._seat, self._group, "collectives")
-            self._inner.native = self._engine.native_of(self._group)
+            self._inner._native = self._engine.native_of(self._group)
         self._inner._name = self._named(name)
         return self._inner
 

@@ -324,10 +324,10 @@ class Engine(ABC):
 
     def _thread(self, seat: Seat, body: Callable[[Seat], None]) -> threading.Thread:
         """A thread for `seat`, in a copy of the caller's context: `np.errstate` and the like reach every rank."""
-        run = contextvars.copy_context().run
-        return threading.Thread(target=run, args=(self._occupy, seat, body), name=f"rank {seat.rank}", daemon=True)
+        run, arguments = contextvars.copy_context().run, (self._occupy, seat, body, arrays.here())
+        return threading.Thread(target=run, args=arguments, name=f"rank {seat.rank}", daemon=True)
 
-    def _occupy(self, seat: Seat, body: Callable[[Seat], None]) -> None:
+    def _occupy(self, seat: Seat, body: Callable[[Seat], None], follow: Callable[[], None]) -> None:
         self._scheduled()
         inside_a_rank.set(self)
         working.seat = seat
@@ -335,6 +335,7 @@ class Engine(ABC):
             try:
                 seat.inside = True
                 self._sleep(seat)
+                follow()
                 body(seat)
                 if seat.open:
                     raise RequestError(

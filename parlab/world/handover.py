@@ -5,11 +5,13 @@ whole, whatever cell or script they were defined in, with the globals that they 
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import dis
 import importlib
 import io
 import linecache
 import marshal
+import os
 import pickle
 import sys
 import types
@@ -20,6 +22,10 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, types.ModuleType):
             return importlib.import_module, (thing.__name__,)
+        if isinstance(thing, types.MappingProxyType):
+            return _proxy, (dict(thing),)
+        if type(thing).__module__ == "dataclasses" and (name := _sentinel(thing)):
+            return getattr, (dataclasses, name)
         if isinstance(thing, types.FunctionType) and not _importable(thing):
             names = _globals_of(thing.__code__)
             used = {name: thing.__globals__[name] for name in names if name in thing.__globals__}
@@ -36,11 +42,18 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
+def _sentinel(thing: Any) -> str | None:
+    """The name under which `dataclasses` knows a thing that is only itself."""
+    return next((name for name, known in vars(dataclasses).items() if known is thing), None)
+
+
 def _importable(thing: Any) -> bool:
     """Whether another process finds it where it says that it is."""
-    found: Any = sys.modules.get(thing.__module__)
-    if found is None or thing.__module__ == "__main__":
+    if thing.__module__ == "__main__" or "<locals>" in thing.__qualname__:
         return False
+    if isinstance(thing, type):
+        return True  # or pickle knows it in another way, as the type of None
+    found: Any = sys.modules.get(thing.__module__)
     for name in thing.__qualname__.split("."):
         found = getattr(found, name, None)
     return found is thing
@@ -79,6 +92,10 @@ def _fill(function: Any, state: Any) -> None:
             cell.cell_contents = content
 
 
+def _proxy(members: dict[str, Any]) -> Any:
+    return types.MappingProxyType(members)  # whose own name is not where it says
+
+
 def _class(kind: type, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> type:
     made = kind(name, bases, members)
     if made.__module__ == "__main__":  # so that what is made of it finds the way back
@@ -97,7 +114,8 @@ def packed(thing: Any) -> bytes:
     Raises:
         ValueError: it holds something that cannot leave its process.
     """
-    lines = {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
+    known = [(name, entry) for name, entry in linecache.cache.items() if len(entry) == 4 and not os.path.exists(name)]
+    lines = {name: (entry[0], None, *entry[2:]) for name, entry in known}  # None: not to be compared with a file
     file = io.BytesIO()
     try:
         _Pickler(file, 4).dump((lines, thing))  # 5 would make arrays that are views of something else

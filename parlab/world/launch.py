@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
@@ -91,6 +91,8 @@ def _carried_out(program: Program) -> tuple[list[bytes], list[Report]]:
     blobs = world.transport.gather(packed_records(world))
     if failed(world.last_reports):
         world.transport.renew()
+    else:
+        world.disconnect()
     return blobs, world.last_reports
 
 
@@ -130,7 +132,7 @@ def _started(program: Program, size: int) -> Outcome:
                 with suppress(subprocess.TimeoutExpired):
                     job.wait(2)
         return together(*outcome)
-    except EOFError:
+    except (EOFError, ConnectionError):
         raise WorldError(f"a process ended before its program did: mpiexec's status is {job.returncode}") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -160,8 +162,9 @@ def _job(command: list[str]) -> Iterator[Job]:
         env={**POLITE, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,  # Ctrl-C is for us; we end them
     )
+    assert job.stdout is not None
+    reader = threading.Thread(target=_show, args=(job.stdout,), daemon=True)
     try:
-        reader = threading.Thread(target=_show, args=(job.stdout,), daemon=True)
         reader.start()
         yield job
     finally:
@@ -169,13 +172,14 @@ def _job(command: list[str]) -> Iterator[Job]:
             job.terminate()
             with suppress(subprocess.TimeoutExpired):
                 job.wait(1)
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):  # macOS forbids it for a group that is gone
             os.killpg(job.pid, signal.SIGKILL)
         job.wait()
         reader.join(1)
+        job.stdout.close()
 
 
-def _show(lines: Iterator[str]) -> None:
+def _show(lines: Iterable[str]) -> None:
     for line in lines:
         print(line, end="", flush=True)
 
@@ -186,11 +190,13 @@ def _show(lines: Iterator[str]) -> None:
 def work(folder: str) -> None:
     """Carry out the program that waits behind the door in `folder`: what each process does that `run` has started."""
     here = _transport()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     connection = None
     data = b""
     if here.rank == 0:
         connection = Client(f"{folder}/door", "AF_UNIX", authkey=Path(folder, "key").read_bytes())
         data = connection.recv_bytes()
+        shutil.rmtree(folder, ignore_errors=True)  # whoever opened the door may be killed
         threading.Thread(target=_end_with, args=(connection, ended := threading.Event()), daemon=True).start()
     outcome = _carried_out(unpacked(here.share(data)))
     if connection:

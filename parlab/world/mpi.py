@@ -1,10 +1,9 @@
 """Messages by MPI, with mpi4py.
 
-On the wire a message is a head of 1024 bytes as a synchronous send, on an even tag: the length of the header, the header,
+On the wire a message is a head of 1024 bytes, sent synchronously on an even tag: the length of the header, the header,
 and the arrays too if they fit. Else what is left of the header, if there is any, and each array as bytes follow on the
-odd tag behind it. The head's
-receive is posted when the program asks for the message, so the synchronous send ends then, and never earlier. The
-receives on the odd tag are posted in the order of the heads, so they match.
+odd tag behind it. The head's receive is posted when the program asks for the message, so the synchronous send ends
+then, and never earlier. The receives on the odd tag are posted in the order of the heads, so they match.
 
 Importing this module starts MPI.
 """
@@ -184,6 +183,10 @@ class MPICollectives:
 
     def __init__(self, comm: Any):
         self._comm = comm
+
+    def free(self) -> None:
+        """Give its number back to MPI, which has some two thousand."""
+        self._comm.Free()
 
     def ring_all_reduce(self, x: np.ndarray, combine: Any) -> tuple[Started, np.ndarray]:
         """MPI_Iallreduce."""

@@ -64,7 +64,11 @@ def _blas() -> Any:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Without the cyclic collector, memory dies exactly where the last reference goes, the same in every run."""
+    """Without the cyclic collector, memory dies exactly where the last reference goes, the same in every run.
+
+    What hangs in a cycle of references, on a GPU too, is freed only after the run: a program that fills the memory
+    with such cycles must break them itself.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

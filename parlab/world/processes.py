@@ -30,7 +30,7 @@ from parlab.world.values import Value
 from parlab.world.wallclock import waited_for
 
 SPINS, YIELDS = 5, 15  # polls before the first sleep
-SHORTEST, LONGEST = 20e-6, 1e-3  # seconds of a pause; between them, a tenth of what was waited already
+SHORTEST, LONGEST = 20e-6, 5e-3  # seconds of a pause; between them, a tenth of what was waited already
 STUCK = 0.05  # seconds in a wait before rank 0 hears of it
 
 Key = tuple[str, str, int, int]  # of a way: group, channel, src, dst
@@ -246,6 +246,12 @@ class ProcessEngine(Engine):
         """The transport's collectives for `group`, and for what works beside it, now that all members are here."""
         for place in (group, self.subgroup(group.name + BESIDE, group.members)):
             place.own = self.transport.connect(place.members, place.number)
+
+    def disconnect(self) -> None:
+        """Give back what `_connect` has made; all have come to a good end."""
+        for group in self.groups.values():
+            if (own := getattr(group, "own", None)) is not None:
+                own.free()
 
     def native_of(self, group: Group) -> Callable[..., Any] | None:
         """See `Engine`."""

@@ -77,8 +77,9 @@ def run(
 ) -> Run:
     """Run `program(comm, *args, **kwargs)` on `size` ranks.
 
-    The arrays among the arguments arrive read-only and are shared by all ranks; an argument wrapped in `per_rank` gives
-    each rank its own item. Ranks share nothing but messages.
+    The arrays among the arguments arrive read-only and are shared by all ranks (where a library has no read-only
+    arrays, as CuPy, each rank gets a copy); an argument wrapped in `per_rank` gives each rank its own item. Ranks share
+    nothing but messages.
 
     Args:
         program: a function whose first parameter is the rank's `Comm`.
@@ -97,6 +98,7 @@ def run(
         DeadlockError: no rank could move any more.
         Exception: what the program raised, on the lowest rank that did (its `rank` and `run` are attributes).
 
+    >>> import numpy as np
     >>> def shout(comm, x):
     ...     return comm.all_reduce(x)
     >>> run(shout, 3, np.ones(2)).results[0]

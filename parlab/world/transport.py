@@ -55,7 +55,7 @@ class Transport(Protocol):
 
     def connect(self, members: tuple[int, ...], tag: int) -> Any:
         """The library's own collectives among `members`, who all call this. Each is a method, named as our algorithm,
-        that starts it and returns (a handle with `done`, what our algorithm would return).
+        that starts it and returns (a handle with `done`, what our algorithm would return); `free` ends them all.
         """
 
     def gather(self, data: bytes) -> list[bytes]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parlab.arguments import amount, positive, whole
-from parlab.arrays import Array, itemsize, namespace
+from parlab.arrays import Array, itemsize, to_host
 from parlab.nn.optimizer import clip_factor, sum_of_squares
 from parlab.world import Comm
 
@@ -136,9 +136,8 @@ class StepGuard:
         shares = [1.0] * len(gradients) if shares is None else shares
         squares = sum(share * sum_of_squares(x) for share, x in zip(shares, gradients, strict=True))
         if comm is not None:
-            xp = namespace(*gradients)
-            squares = float(comm.all_reduce(xp.asarray([squares], dtype=xp.float64))[0])
-        self.norm = math.sqrt(squares) * mean
+            squares = comm.all_reduce(squares)
+        self.norm = math.sqrt(to_host(squares)) * mean
         overflow = not math.isfinite(self.norm)
         if self.scale is not None:
             self.scale.update(overflow)

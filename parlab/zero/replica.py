@@ -181,10 +181,8 @@ class Replica(ABC):
         """What the guard decides of gradients `[n_r]`, one a block in the order of the blocks."""
         if self.part is None:
             return self.guard.factor(gradients, comm)
-        self._summed, self._unit = (
-            dict(zip(self.block_names, gradients, strict=True)),
-            self.guard.mean / self.loss_scale,
-        )
+        self._summed = dict(zip(self.block_names, gradients, strict=True))
+        self._unit = self.guard.mean / self.loss_scale
         owned = [
             (summed[place], self.part.shares[name])
             for block, summed in self._summed.items()

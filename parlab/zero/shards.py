@@ -171,7 +171,7 @@ class Layout:
     def pack(self, arrays: Mapping[str, Array], dtype: Any) -> Array:
         """The arrays as one, in memory of its own: `[n]`."""
         xp = namespace(*arrays.values())
-        flat = xp.empty((self.size,), dtype=dtype)  # [n]
+        flat = xp.empty((self.size,), dtype=dtype, device=next(iter(arrays.values())).device)  # [n]
         for name, place in self.places.items():
             flat[place] = xp.astype(xp.reshape(arrays[name], (-1,)), dtype, copy=False)
         return flat

@@ -12,6 +12,7 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.nn.counting import arrays_in
+from parlab.nn.embedding import loss_to_host
 from parlab.nn.formulas import flops_by_block
 from parlab.nn.llama import Decoder
 from parlab.nn.optimizer import AdamW
@@ -94,7 +95,6 @@ def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: A
             with _weights_of(replica, stage, owner), comm.compute(f"forward {block}", flops=flops[block].forward):
                 x, caches[block] = stage.forward(x, *and_targets.get(block, ()))
             comm.hold(ACTIVATIONS, *_activations(caches[block]))
-        loss = float(x)
 
         dy: Any = replica.loss_scale
         carried: Gradients = {}
@@ -105,7 +105,7 @@ def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: A
             gradients = add_gradients(carried, gradients)  # a tied table's other share came with the head
             replica.add_gradients(block, {name: gradients.pop(name) for name in blocks[block]})
             carried = gradients
-    return loss
+    return loss_to_host(x, tokens, targets, model.config.vocab_size)
 
 
 def _activations(cache: Any) -> list[Array]:

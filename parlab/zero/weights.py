@@ -84,7 +84,7 @@ class ShardedWeights:
         """Start to gather, unless that has been done."""
         if self.whole is None:
             xp = namespace(self.shard)
-            self.whole = xp.empty((self.layout.size,), dtype=self.shard.dtype)  # [n]
+            self.whole = xp.empty((self.layout.size,), dtype=self.shard.dtype, device=self.shard.device)  # [n]
             self.comm.hold(GATHERED, self.whole)
             self.request = self.comm.iall_gather(self.shard, counts=self.layout.counts, out=self.whole)
 

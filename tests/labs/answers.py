@@ -239,6 +239,47 @@ def cuts(crossing, ranks, shortest):
     return best[S][1][:-1]
 
 
+def place_weights_in_time(row, arrivals, limit):
+    placed, put_off, time, kept = [], [], 0, 0
+    for action, arrival in zip(row, arrivals, strict=True):
+        while put_off and (time < arrival or (action.kind == "F" and kept == limit)):
+            placed.append(put_off.pop(0))
+            time, kept = time + 1, kept - 1
+        placed.append(action)
+        time = max(time, arrival) + 1
+        if action.kind == "F":
+            kept += 1
+        else:
+            put_off.append(action._replace(kind="W"))
+    return placed + put_off
+
+
+def cut(layers, p):
+    t = max(layers)
+    while True:
+        numbers, load = [0], 0
+        for i, layer in enumerate(layers):
+            if numbers[-1] and (load + layer > t or len(layers) - i <= p - len(numbers)):
+                numbers.append(0)
+                load = 0
+            numbers[-1] += 1
+            load += layer
+        if len(numbers) == p:
+            return numbers
+        t += 1
+
+
+BEATEN = """
+    0F0,0F1,0I0,0W0,0F2,0I1,0W1,0F3,0I2,0W2,0I3,0W3
+    1F0,1F1,1I0,1W0,1F2,1I1,1W1,1F3,1I2,1W2,1I3,1W3
+    2F0,2I0,2F1,2I1,2W0,2F2,2I2,2W1,2F3,2I3,2W2,2W3
+"""
+
+
+def beat(costs):
+    return BEATEN
+
+
 def memory(params, kept, d, p, t, m, zero):
     weights, gradients, optimizer = 2 / (d if zero >= 3 else 1), 2 / (d if zero >= 2 else 1), 12 / (d if zero else 1)
     return (params * (weights + gradients + optimizer) + min(p, m) * kept) / (p * t)
@@ -282,6 +323,9 @@ SOLUTIONS = {
     "04.listing": repaired,
     "04.faster": faster,
     "04.place_weights": place_weights,
+    "04b.place_weights": place_weights_in_time,
+    "04b.uneven": cut,
+    "04b.beat_heuristic": beat,
     "05.block_step": block_step,
     "05.parallel_loss": parallel_loss,
     "06.zero_1": zero_1,

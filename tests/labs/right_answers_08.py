@@ -6,7 +6,7 @@ from itertools import accumulate
 import numpy as np
 
 from tests.labs import answers
-from tests.labs.right_answers_04_to_06 import RIGHT, of
+from tests.labs.right_answers_04b import RIGHT, of
 
 __all__ = ["RIGHT", "of"]
 

@@ -45,6 +45,7 @@ def small_tiles(monkeypatch):
     """Tiles of 4 × 4, and of 2 × 4 on the diagonal, so that short sequences cross their edges."""
     monkeypatch.setattr(tiled, "TILE", 4)
     monkeypatch.setattr(tiled, "TRIANGLE", 2)
+    monkeypatch.setattr(tiled, "DEVICE_SCORES", 0)
 
 
 def draw_inputs(xp, B, H, G, S, T, D, seed=0):
@@ -116,6 +117,7 @@ def test_tiled_block_matches_dense_to_1e_12(B, G, group, S, T, D, diagonal, wind
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiled, "TILE", 4)
         patch.setattr(tiled, "TRIANGLE", 2)
+        patch.setattr(tiled, "DEVICE_SCORES", 0)
         patch.setattr(tiled, "GENTLE", 1e9 if gentle else -1e9)
         window = None if diagonal is None else window
         expected = dense_block(*(to_numpy(x) for x in inputs), diagonal, window=window)

@@ -180,12 +180,12 @@ MUTANTS = {
         plain(test_optimizer.test_decay_is_decoupled_from_the_gradients_size),
     ),
     "the last number of an array not updated": (
-        optimizer, "min(start + PIECE, weight.size)", "min(start + PIECE, weight.size - 1)",
+        optimizer, "min(start + piece, weight.size)", "min(start + piece, weight.size - 1)",
         plain(test_optimizer.test_shards_get_bitwise_what_the_whole_gets, (0, 1, 7, 70_000, 100_003), "float64"),
     ),
     "clipping by the sum of norms": (
-        optimizer, "math.sqrt(sum(sum_of_squares(gradient) for gradient in gradients.values()))",
-        "sum(math.sqrt(sum_of_squares(gradient)) for gradient in gradients.values())",
+        optimizer, "to_host(sum(sum_of_squares(gradient) for gradient in gradients.values()))",
+        "sum(math.sqrt(sum_of_squares(gradient)) for gradient in gradients.values()) ** 2",
         plain(test_optimizer.test_clipping_gives_norm_1_and_leaves_small_gradients_alone),
     ),
     "warm-up from 0": (

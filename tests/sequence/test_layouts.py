@@ -98,7 +98,7 @@ def test_bad_layouts_are_refused(arguments, text):
 
 
 def test_bad_axes_and_shards_are_refused():
-    with pytest.raises(ValueError, match=re.escape("axis=2: x has 2 axes")):
+    with pytest.raises(ValueError, match=re.escape("axis=2: the array has 2 axes")):
         shard(np.zeros((4, 2)), 2, "contiguous", axis=2)
     with pytest.raises(ValueError, match=re.escape("shards have the shapes [(2, 2), (3, 2)]: all must have the same")):
         unshard([np.zeros((2, 2)), np.zeros((3, 2))])

@@ -291,6 +291,8 @@ DIFFERENT = [
     ("usp", {"ulysses": 2}, {"ulysses": 4}),
     ("double_ring", {"ranks_per_node": 2}, {"ranks_per_node": 2, "scale": 1.0}),
     ("double_ring", {"ranks_per_node": 2}, {"ranks_per_node": 4}),
+    ("double_ring", {"ranks_per_node": 1}, {"ranks_per_node": 1, "layout": "striped"}),
+    ("allgather", {"kv_heads": 1}, {"kv_heads": 1, "scale": 1.0}),
     ("tree", {"causal": True}, {"causal": False}),
     ("window", {"window": 4}, {"window": 5}),
     ("window", {"window": 1}, {"window": 2}),
@@ -299,10 +301,14 @@ DIFFERENT = [
 
 @pytest.mark.parametrize("odd", [0, 3])
 @pytest.mark.parametrize(("method", "how", "other"), DIFFERENT)
-def test_a_rank_that_was_told_something_else_is_an_error_not_a_wrong_answer(method, how, other, odd):
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_rank_that_was_told_something_else_is_an_error_not_a_wrong_answer(method, how, other, odd, backward):
     def program(comm):
-        x = np.zeros((1, 4, 4, 3))
-        pair(method)[0](comm, x, x, x, **(other if comm.rank == odd else how))
+        x, told = np.zeros((1, 4, 4, 3)), other if comm.rank == odd else how
+        if backward:
+            pair(method)[1](comm, x, x, x, x, x, x[..., 0], **told)
+        else:
+            pair(method)[0](comm, x, x, x, **told)
 
     with pytest.raises(WorldError):
         run(program, 4)

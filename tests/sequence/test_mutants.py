@@ -36,14 +36,14 @@ MUTANTS = {
         "(*RingSchedule(comm.rank, comm.size).steps, None):  # None",
         "RingSchedule(comm.rank, comm.size).steps:  # None",
     ),
-    "scale forgotten in dq": (ATTENTION, "        dq[b, h, ...] *= scale\n", ""),
+    "scale forgotten in dq": (ATTENTION, "        dq[*h, :, :] *= scale\n", ""),
     "scale forgotten in the backward's scores": (
         ATTENTION,
-        "_widen(q[b, h, ...]) * scale, _widen",
-        "_widen(q[b, h, ...]), _widen",
+        "_widen(q[*h, :, :]) * scale, _widen",
+        "_widen(q[*h, :, :]), _widen",
     ),
     "delta added, not subtracted": (ATTENTION, "_append(douts, -delta", "_append(douts, delta"),
-    "gradients of shared heads overwritten": (ATTENTION, "dv[b, g, columns, :] +=", "dv[b, g, columns, :] ="),
+    "gradients of shared heads overwritten": (ATTENTION, "dv[*g, columns, :] +=", "dv[*g, columns, :] ="),
 }
 
 

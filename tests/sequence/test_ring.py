@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from parlab import Cluster, per_rank, run
 from parlab.sequence import (
     LAYOUTS,
+    AttentionShape,
     attention_flops,
-    backward_bytes_held,
     bytes_per_hop,
     bytes_sent,
-    forward_bytes_held,
     hops,
     overlap_tokens,
     ring_attention,
     ring_attention_backward,
+    ring_cost,
     shard,
     unmasked_pairs,
 )
@@ -163,14 +163,14 @@ def test_after_hop_t_rank_r_holds_the_kv_of_r_minus_t_minus_1():
 def test_what_a_rank_holds_is_the_formula(size, backward):
     shape = {"B": 2, "H": 4, "G": 2, "D": 3}
     timeline = (backward_run if backward else forward_run)(size, "contiguous", False, c=4, **shape).timeline
-    expected = (backward_bytes_held if backward else forward_bytes_held)(4 * size, size, **shape, itemsize=8)
+    expected = ring_cost(AttentionShape(4 * size, **shape, itemsize=8), size, backward=backward).held
     assert [timeline.peak_bytes(rank) for rank in range(size)] == [expected] * size
 
 
 def test_what_a_rank_holds_of_float16_is_the_formula():
     _, q, k, v = draw_inputs(1, 2, 1, 16, 4)
     timeline = run(ring_attention, 4, *(per_rank(shard(x.astype(np.float16), 4)) for x in (q, k, v))).timeline
-    assert timeline.peak_bytes(0) == forward_bytes_held(16, 4, H=2, G=1, D=4, itemsize=2)
+    assert timeline.peak_bytes(0) == ring_cost(AttentionShape(16, H=2, G=1, D=4, itemsize=2), 4).held
 
 
 # The simulated clock

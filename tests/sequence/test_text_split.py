@@ -82,8 +82,8 @@ def test_1000_random_texts_are_tiled_within_the_limit():
         (lambda: split_by_text("", 1, 10), "text='': a string with at least one character is needed"),
         (lambda: split_by_text(b"abc", 1, 10), "text=b'abc': a string"),
         (lambda: split_by_text("abc", 1, 10, "word"), "unit='word': use one of sentence, paragraph"),
-        (lambda: split_by_text("abc", 0, 10), "ranks=0: must be at least 1"),
-        (lambda: split_by_text("abc", 1, 0), "limit=0: must be at least 1"),
+        (lambda: split_by_text("abc", 0, 10), "ranks=0: must be a whole number, at least 1"),
+        (lambda: split_by_text("abc", 1, 0), "limit=0: must be a whole number, at least 1"),
         (lambda: split_by_text("a字", 1, 2), "limit=2: the text has a character of 3 bytes"),
     ],
 )

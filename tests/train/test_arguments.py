@@ -12,6 +12,7 @@ from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.pipeline import Action, Schedule, interleaved_one_f_one_b, one_f_one_b
 from parlab.train import Mesh, Trainer
+from parlab.world import Link, MismatchError
 from parlab.zero import Offload
 from tests.train.models import batches, model
 
@@ -132,8 +133,6 @@ def test_gradients_before_the_first_step_are_refused():
 
 
 def test_offload_at_zero_0_is_refused():
-    from parlab.world import Link
-
     with pytest.raises(ValueError, match="at zero=0"):
         made(zero=0, offload=Offload(Link(0, 1e9), 1e9))()
 
@@ -150,3 +149,12 @@ def test_a_refused_batch_sends_nothing_and_leaves_the_trainer_as_it_was():
 
     loss = Llama(start.config, start.weights).loss_and_gradients(*good)[0]
     assert all(abs(result.loss - loss) < 1e-12 for result in run(program, 4).results)
+
+
+def test_ranks_that_were_told_different_layouts_are_a_mismatch_and_not_another_loss():
+    def program(comm):
+        layout = "striped" if comm.rank == 1 else "zigzag"
+        Trainer(Mesh(comm, cp=2), model(), AdamW(), layout=layout).step(EIGHT, EIGHT)
+
+    with pytest.raises(MismatchError, match=r"layout=(zigzag|striped).*layout=(zigzag|striped)"):
+        run(program, 2)

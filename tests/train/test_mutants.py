@@ -128,14 +128,14 @@ def test_an_overflow_on_one_rank_skips_all_and_by_each_parts_own_norm_some_alone
     def program(comm, change):
         mesh = Mesh(comm, dp=2, pp=2)
         trainer = Trainer(mesh, model(), AdamW(), zero=zero, loss_scale=LossScale(8.0))
-        right = trainer._take
+        right = trainer.replica.add_gradients
 
-        def take(stage, microbatch, gradients):
+        def add(block, gradients):
             if comm.rank == 0:
                 gradients = {name: x * np.inf for name, x in gradients.items()}
-            right(stage, microbatch, gradients)
+            right(block, gradients)
 
-        trainer._take = take
+        trainer.replica.add_gradients = add
         change(trainer)
         result = trainer.step(tokens, targets)
         return result.skipped, trainer.progress["loss_scale"]

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from parlab import Cluster, run, views
-from parlab.world import CLASSROOM
-from parlab.world.collectives import ring_all_reduce_cost
 from tests.views.drawn import ring
 
 DONE = run(ring, 4, np.ones(64))
@@ -28,16 +26,6 @@ CASES = [
     (lambda: views.timeline(DONE, end=math.inf), "end=inf", "after 0"),
     (lambda: views.timeline(DONE, end="5 µs"), "end='5 µs'", "after 0"),
     (lambda: views.timeline(DONE, headline=3), "headline=3", "text"),
-    (lambda: views.held_bytes(None), "run=None", "what run() or simulate() returned"),
-    (lambda: views.held_bytes(DONE, ranks=[7]), "ranks=[7]", "0 to 3"),
-    (lambda: views.held_bytes(DONE, end=0), "end=0", "after 0"),
-    (lambda: views.bytes_sent("run"), "run='run'", "what run() or simulate() returned"),
-    (lambda: views.bytes_sent(DONE, [1, 2]), "formula=[1, 2]", "each of the 4 ranks"),
-    (lambda: views.bytes_sent(DONE, "2n"), "formula='2n'", "a Cost"),
-    (lambda: views.bytes_sent(DONE, [1, 2, 3, None]), "formula=[1, 2, 3, None]", "each of the 4 ranks"),
-    (lambda: views.bytes_sent(DONE, NAN), "formula=nan", "a number of bytes"),
-    (lambda: views.bytes_sent(DONE, -1), "formula=-1", "a number of bytes"),
-    (lambda: views.bytes_sent(DONE, ring_all_reduce_cost(3, 9, 8, CLASSROOM.intra)), "formula=Cost(", "the 4 ranks"),
     (lambda: views.all_reduce_times([DONE]), "runs=[", "{algorithm: {bytes: run}}"),
     (lambda: views.all_reduce_times({"ring": DONE}), "runs={", "{algorithm: {bytes: run}}"),
     (lambda: views.all_reduce_times({"ring": {64: DONE.timeline}}), "runs", "what run() returned"),

@@ -23,14 +23,14 @@ def shown():
 
 
 DONE = run(ring, 4, np.ones(64))
-LAST_LINES = {"run": DONE, "timeline": DONE.timeline, "figure": views.bytes_sent(DONE)}
+LAST_LINES = {"run": DONE, "timeline": DONE.timeline, "figure": views.bytes_in_and_out({"ring": DONE})}
 
 
 @pytest.mark.parametrize("name", LAST_LINES)
 def test_the_last_line_of_a_cell_is_a_picture_and_its_numbers(shown, name):
     data, metadata = shown(LAST_LINES[name])
     assert data["text/plain"] == repr(LAST_LINES[name])
-    assert "makespan" in data["text/plain"] or "bytes" in data["text/plain"]
+    assert "makespan" in data["text/plain"] or "through one port" in data["text/plain"]
     assert data["image/png"].startswith(b"\x89PNG")
     assert set(data) == {"text/plain", "image/png"}
 
@@ -70,8 +70,7 @@ done
 """,
     "done.timeline",
     "views.timeline(done)",
-    "views.held_bytes(done)",
-    "views.bytes_sent(done)",
+    'views.bytes_in_and_out({"all-reduce": done})',
     "views.all_reduce_times(size=4)",
     """
 try:

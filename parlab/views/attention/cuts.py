@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from parlab.arrays import to_numpy
 from parlab.sequence import Chunk, LabAttention, analyse_attention, weight_cut
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import legend_of
@@ -35,7 +36,7 @@ def attention_cuts(lab: LabAttention, splits: Mapping[str, Sequence[Chunk]], cut
     lost = {name: weight_cut(lab.weights, chunks) / S for name, chunks in splits.items()}
     headline = f"{len(splits[first])} chunks: {first} cuts {100 * lost[first]:.2f} % of the weight, {second} "
     headline += f"{100 * lost[second]:.2f} %: {lost[first] / lost[second]:.2f} × less"
-    crossing = np.asarray(analyse_attention(lab.weights).crossing)  # [S+1]
+    crossing = to_numpy(analyse_attention(lab.weights).crossing)  # [S+1]
     rows = [f"{name:<{max(map(len, splits))}} {_spoken(lab, crossing, at)}" for name in splits for at in stops[name]]
     figure = Picture("\n".join([headline, *rows]), theme.WIDTH, HEIGHT)
     above = framed(figure, (0.9 / theme.WIDTH, 5.35 / HEIGHT, (theme.WIDTH - 1.25) / theme.WIDTH, 1.2 / HEIGHT))
@@ -46,7 +47,7 @@ def attention_cuts(lab: LabAttention, splits: Mapping[str, Sequence[Chunk]], cut
     middle = stops[second][cut]
     low, high = max(middle - AROUND, 0), min(middle + AROUND, S)
     below = framed(figure, (2.2 / theme.WIDTH, 0.65 / HEIGHT, 3.6 / theme.WIDTH, 3.6 / HEIGHT))
-    shown = np.asarray(lab.weights).mean(axis=0)[low:high, low:high]
+    shown = to_numpy(lab.weights).mean(axis=0)[low:high, low:high]
     below.imshow(1 - 0.75 * np.sqrt(shown), cmap="gray", vmin=0, vmax=1, extent=(low, high, high, low), aspect="auto")
     below.set_yticks(np.arange(low, high) + 0.5, [word.strip() for word in lab.words[low:high]], size=theme.SMALL)
     below.set_xticks([low, middle, high])

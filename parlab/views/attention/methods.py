@@ -20,7 +20,7 @@ from parlab.world.units import format_bytes, format_time
 RANKS = tuple(2**k for k in range(1, 8))
 LENGTHS = tuple(2**k for k in range(10, 21))
 FASTEST = "fastest"
-COLORS = {"ring": "#BBDDF5", "Ulysses": "#FBD9A0", "USP": "#BFE6D8", "all-gather": "#EBCBDD"}
+COLORS = {"ring": "#E0D8C3", "Ulysses": "#FBD9A0", "USP": "#BFE6D8", "all-gather": "#EBCBDD"}
 SLOWER = ((1.1, "#FFFFFF"), (1.5, "#F3E3E3"), (3, "#E3BDBD"), (float("inf"), "#CF9090"))  # than the fastest, up to
 NONE = "#EEEEEE"
 LOST = "#B388FF"  # as a transfer's, which nothing hides

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from parlab.arrays import to_numpy
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import Picture, plot, title
 
@@ -48,7 +49,7 @@ def wrong_gradients(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Pi
 def _relative_error(name: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
     if name not in found:
         raise ValueError(f"found lacks {name}: it needs every name of expected")
-    one, other = np.asarray(found[name]), np.asarray(expected[name])
+    one, other = to_numpy(found[name]), to_numpy(expected[name])
     if one.shape != other.shape:
         raise ValueError(f"found[{name!r}] has shape {one.shape}: expected has {other.shape}")
     return float(np.max(np.abs(one - other)) / np.max(np.abs(other)))

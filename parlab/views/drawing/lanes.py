@@ -66,14 +66,12 @@ def lane_height(lanes: int) -> float:
     return min(1.0, max(6.5 / lanes, min(0.13, 9 / lanes)))
 
 
-def lanes(
-    text: str, timeline: Timeline, ranks: list[int], *, end: float | None = None, right: float = 0.35
-) -> tuple[Picture, Axes]:
+def lanes(text: str, timeline: Timeline, ranks: list[int], *, end: float | None = None) -> tuple[Picture, Axes]:
     """A picture with a lane for each of `ranks`, at y = 0, 1, ... from the top, over the timeline's clock.
 
     The chip before each lane has the rank's colour.
     """
-    figure, axes = plot(text, 1.45 + lane_height(len(ranks)) * len(ranks), top=0.85, right=right)
+    figure, axes = plot(text, 1.45 + lane_height(len(ranks)) * len(ranks), top=0.85)
     time_axis(axes, timeline, end)
     name_lanes(axes, ranks)
     return figure, axes

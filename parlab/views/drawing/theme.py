@@ -46,6 +46,7 @@ KINDS = {
 
 WIDTH = 10.0  # inches of a figure, the same for all, so that their time axes can be laid above each other
 DPI = 100
+ON_PAGE = f"min(100%, {WIDTH * DPI:.0f}px)"  # the widest that a widget's picture grows, as a stored one
 TITLE, TEXT, SMALL, TINY = 13, 11, 9.5, 7  # points
 
 

@@ -15,7 +15,7 @@ from parlab.views.schedules.bars import color_of
 
 FLOOR, HEIGHT = 0.44, 0.88  # of a lane: where the areas stand, and how high the highest is
 KEPT = [
-    (color_of("F"), "activations kept, a step for each microbatch and stage, until B or I", ""),
+    (color_of("F"), "activations kept until their backward, a step for each microbatch and stage", ""),
     (color_of("I"), "what is left of them until W", ""),
 ]
 

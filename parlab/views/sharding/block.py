@@ -15,7 +15,10 @@ from parlab.views.drawing.picture import Picture, line_legend, title
 
 LAYER = "model.layers.0"
 PARTS = {"attention": ("self_attn", ("q", "k", "v"), "o"), "mlp": ("mlp", ("gate", "up"), "down")}
-KEY = "full colour: a weight; pale: an activation; gaps: cut; a stack of cards: a copy on each of these ranks"
+KEY = (
+    "full colour: a weight; pale: an activation; gaps: cut; a stack of cards: a copy on each of these ranks; "
+    "→ forward, ← backward"
+)
 TALLEST, WIDEST, LARGEST = 2.4, 5.4, 0.75  # inches of a matrix, of those of a row together, of the hidden size
 TOKENS = 0.5  # inches that stand for S
 CUT, COPY, THINNEST = 0.03, 0.055, 0.035  # inches: between slices, between cards, and of a slice that would vanish

@@ -61,9 +61,9 @@ class Order(NamedTuple):
 
 
 ORDERS = {
-    "in turn: send, recv": Order(in_turn, "2(α + nβ) + compute", lambda t, c: 2 * t + c),
-    "at once: sendrecv": Order(both_at_once, "α + nβ + compute", lambda t, c: t + c),
-    "ahead: isend, irecv, compute, wait": Order(posted_ahead, "max(α + nβ, compute)", max),
+    "in turn: send, recv": Order(in_turn, "2(α + n/bandwidth) + compute", lambda t, c: 2 * t + c),
+    "at once: sendrecv": Order(both_at_once, "α + n/bandwidth + compute", lambda t, c: t + c),
+    "ahead: isend, irecv, compute, wait": Order(posted_ahead, "max(α + n/bandwidth, compute)", max),
     "both send first": Order(both_send_first, "never", lambda t, c: 0),
 }
 
@@ -85,7 +85,7 @@ def two_ranks(
         order: of the calls, one of `ORDERS`.
         nbytes: of each of the two messages.
         latency: seconds a message (α).
-        bandwidth: bytes a second (1/β).
+        bandwidth: bytes a second.
 
     Raises:
         ValueError: an unknown order, a negative size, or what `Cluster` refuses.
@@ -118,6 +118,6 @@ def explore_two_ranks() -> Explorer:
         "order": choice("order of the calls", [(name, name) for name in ORDERS], next(iter(ORDERS))),
         "nbytes": steps("size of a message", [(short(format_bytes(2**k)), 2**k) for k in range(8, 23)], 2**16),
         "latency": steps("latency α", LATENCIES, 1e-6),
-        "bandwidth": steps("bandwidth 1/β", BANDWIDTHS, 10e9),
+        "bandwidth": steps("bandwidth", BANDWIDTHS, 10e9),
     }
     return Explorer("explore_two_ranks", controls, two_ranks)

@@ -8,6 +8,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, png
 
 LABELS = {"description_width": "9.5em"}
@@ -27,7 +28,8 @@ class Explorer(widgets.VBox):
     def __init__(self, name: str, controls: Mapping[str, Any], draw: Callable[..., Picture]):
         self.name, self.controls, self.draw = name, dict(controls), draw
         self.figure = self._drawn()
-        self.picture = widgets.Image(value=png(self.figure), format="png", layout=widgets.Layout(max_width="100%"))
+        wide = widgets.Layout(max_width=theme.ON_PAGE)
+        self.picture = widgets.Image(value=png(self.figure), format="png", layout=wide)
         self.numbers = widgets.HTML(_preformatted(self.figure))
         for control in self.controls.values():
             control.observe(self._redraw, "value")

@@ -72,7 +72,7 @@ class Prediction(widgets.VBox):
         self.question, self.measured, self.unit = question, measured, unit
         self.field = widgets.FloatText(layout=widgets.Layout(width="10em"))
         self.button = widgets.Button(description="Compare", button_style="primary")
-        self.picture = widgets.Image(format="png", layout=widgets.Layout(display="none", max_width="100%"))
+        self.picture = widgets.Image(format="png", layout=widgets.Layout(display="none", max_width=theme.ON_PAGE))
         self.answer = widgets.Label()
         self.button.on_click(self._answer)
         row = [self.field, *([widgets.Label(unit)] if unit else []), self.button]

@@ -7,13 +7,15 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from parlab.pipeline import Costs, Schedule, ScheduleTimeline
+from parlab.pipeline import Costs, Schedule, ScheduleTimeline, Search
 from parlab.sequence import RingSchedule
 from parlab.views.all_reduce.blocks import all_reduce_film, labelled
 from parlab.views.attention.film import ring_film
+from parlab.views.drawing import theme
 from parlab.views.drawing.film import Film
 from parlab.views.drawing.lanes import timeline_of
 from parlab.views.schedules.film import schedule_film
+from parlab.views.schedules.search_film import search_film
 from parlab.views.timelines.film import timeline_film
 from parlab.views.zero_redundancy.film import sharded, zero_film
 from parlab.world import Run, Timeline
@@ -37,7 +39,7 @@ class Player(widgets.VBox):
         self.back, self.forward = (
             widgets.Button(description=name, layout=widgets.Layout(width="6em")) for name in ("◀ step", "step ▶")
         )
-        self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
+        self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width=theme.ON_PAGE))
         self.line = widgets.HTML()
         widgets.jslink((self.play, "value"), (self.slider, "value"))
         self.slider.observe(self._show, "value")
@@ -69,7 +71,7 @@ class Player(widgets.VBox):
 
 
 def step_through(
-    source: Run | Timeline | Schedule | ScheduleTimeline | RingSchedule,
+    source: Run | Timeline | Schedule | ScheduleTimeline | Search | RingSchedule,
     costs: Costs | None = None,
     *,
     layout: str = "contiguous",
@@ -82,11 +84,12 @@ def step_through(
     - the run of a ZeRO training step: what each rank holds, computes and sends;
     - any other run: its timeline;
     - a pipeline schedule: its actions, and the activations that are kept meanwhile;
+    - a `Search` for one: the time of each try, and the schedule as it improves;
     - a `RingSchedule`: who holds whose K/V in ring attention, and which part of each block is attended.
 
     Args:
         source: one of these.
-        costs: of a schedule; None: F, I and W take 1 each, transfers nothing.
+        costs: of a schedule, or with which a search was made; None: F, I and W take 1 each, transfers nothing.
         layout, S, causal: for ring attention: how S tokens are dealt out, and whether a token sees only earlier ones.
 
     Raises:
@@ -94,10 +97,12 @@ def step_through(
     """
     if isinstance(source, Schedule | ScheduleTimeline):
         return Player(schedule_film(source, costs))
+    if isinstance(source, Search):
+        return Player(search_film(source, costs))
     if isinstance(source, RingSchedule):
         return Player(ring_film(source.size, layout, S, causal=causal))
     if not isinstance(source, Run | Timeline):
-        raise ValueError(f"source={source!r:.60}: must be a run, a schedule, or a RingSchedule")
+        raise ValueError(f"source={source!r:.60}: must be a run, a schedule, a search, or a RingSchedule")
     shown = timeline_of(source)
     if {transfer.name for transfer in shown.transfers} in RINGS and labelled(shown):
         return Player(all_reduce_film(shown))

@@ -16,12 +16,13 @@ from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import legend_of, time_axis, timeline_of
 from parlab.views.drawing.marks import text_width
 from parlab.views.drawing.picture import Picture, framed, inches, short, title
-from parlab.views.timelines.memory import RECEIVED, SENT, stacked
 from parlab.views.zero_redundancy.model_state import COLORS
 from parlab.world import Run, Timeline
 from parlab.world.timeline import Span
 from parlab.world.units import format_bytes
 from parlab.zero import accounting, state_bytes_held
+
+SENT, RECEIVED = "sent", "received"  # the names under which messages are held
 
 
 class Layer(NamedTuple):
@@ -126,6 +127,20 @@ def stack_of(timeline: Timeline, rank: int, end: int) -> Stack:
         if name != accounting.OFFLOADED:
             number = layer_of.get(name, layer_of[""])
             layers[number] = [sum(pair) for pair in zip(layers[number], values, strict=True)]
+    return times, layers
+
+
+def stacked(by_name: dict[str, list[tuple[int, int]]], end: int) -> Stack:
+    """The times of all changes, and for each name its bytes from each of these times on."""
+    times = sorted({0, end, *(time for steps in by_name.values() for time, _ in steps)})
+    layers = []
+    for steps in by_name.values():
+        last = dict(steps)  # of several changes at one time, the last
+        value, layer = 0, []
+        for time in times:
+            value = last.get(time, value)
+            layer.append(value)
+        layers.append(layer)
     return times, layers
 
 

@@ -21,7 +21,7 @@ def may_be_native(algorithm: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(algorithm)
     def step_in(comm: Any, *arguments: Any) -> Any:
-        native = getattr(comm, "native", None)
+        native = getattr(comm, "_native", None)
         if native is None or not all(map(_plain, arguments)):
             return algorithm(comm, *arguments)
         return native(algorithm.__name__, *arguments)

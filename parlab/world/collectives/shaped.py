@@ -19,7 +19,7 @@ def gathered(
     shapes = [(*x.shape[:axis], count, *x.shape[axis + 1 :]) for count in counts]
     blocks = blocks_of([math.prod(shape) for shape in shapes])
     # [n], one rank's elements after the other's
-    total = xp.empty((blocks[-1].stop,), dtype=x.dtype) if out is None else out
+    total = xp.empty((blocks[-1].stop,), dtype=x.dtype, device=x.device) if out is None else out
     total[blocks[comm.rank]] = xp.reshape(x, (-1,))
     run(comm, total, blocks)
     if axis == 0:

@@ -11,8 +11,6 @@ from matplotlib.text import Text
 from parlab import Cluster, run, views
 from parlab.pipeline import gpipe, one_f_one_b, simulate
 from parlab.views.drawing.picture import png
-from parlab.world import CLASSROOM
-from parlab.world.collectives import ring_all_reduce_cost
 from tests.views.drawn import both_send_first, last_returns_early, nothing, one_skips, ring, stuck, texts
 
 FIGURES = {
@@ -21,11 +19,7 @@ FIGURES = {
         for size in (1, 2, 4, 8, 17, 64)
         for name, draw in (
             ("timeline", views.timeline),
-            ("held bytes", views.held_bytes),
-            (
-                "bytes",
-                lambda done: views.bytes_sent(done, ring_all_reduce_cost(done.timeline.size, 256, 8, CLASSROOM.intra)),
-            ),
+            ("bytes", lambda done: views.bytes_in_and_out({"ring": done})),
         )
     },
     **{
@@ -40,7 +34,6 @@ FIGURES = {
     **{f"two ranks, {order}": (lambda order=order: views.two_ranks(order)) for order in views.ORDERS},
     "all-reduce without latency": lambda: views.all_reduce_times(cluster=Cluster.uniform(0, 1e9)),
     "no time": lambda: views.timeline(run(nothing, 4)),
-    "nothing held": lambda: views.held_bytes(run(nothing, 4)),
     "1F1B": lambda: views.timeline(simulate(one_f_one_b(8, 32))),
     "GPipe": lambda: views.timeline(simulate(gpipe(64, 4))),
     "guess": lambda: views.prediction("How many bytes does each rank of a ring send?", 1, 123456789012, "bytes"),

@@ -140,6 +140,6 @@ def test_the_bars_of_a_zero_step_are_the_held_bytes():
 
 
 def test_an_unknown_source_and_a_ring_that_does_not_divide_are_refused():
-    check_refused(lambda: views.step_through("ring"), "source='ring'", "a run, a schedule, or a RingSchedule")
+    check_refused(lambda: views.step_through("ring"), "source='ring'", "a run, a schedule, a search, or a RingSchedule")
     check_refused(lambda: views.step_through(RingSchedule(0, 4), S=30, layout="zigzag"), "30", "8")
     check_refused(lambda: views.step_through(RingSchedule(0, 2), S=2048), "S=2048", "1024")

@@ -7,8 +7,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from parlab import views
-from parlab.views.timelines.memory import stacked
-from parlab.views.zero_redundancy.step_memory import LAYERS
+from parlab.views.zero_redundancy.step_memory import LAYERS, stacked
 from parlab.world import Link, Timeline
 from parlab.zero import Offload, accounting, model_state_bytes, state_bytes_held
 from tests.views.drawing.test_theme import NOTICEABLE, VISIONS, closest
@@ -150,3 +149,18 @@ def test_uneven_shards_show_the_ranks_own_bytes_beside_the_mean_of_the_formula()
 def test_the_layers_differ_by_more_than_15(vision):
     assert closest([layer.color for layer in LAYERS], vision) > NOTICEABLE
     assert len({to_hex(layer.color) for layer in LAYERS}) == 8
+
+
+def test_layers_add_up_to_what_is_held_at_every_change():
+    shown = step(3).timeline
+    for rank in range(4):
+        times, layers = stacked(shown.held_by_name(rank), shown.makespan)
+        held = dict(shown.held(rank))  # of several changes at one time, the last
+        totals = {time: sum(column) for time, column in zip(times, zip(*layers, strict=True), strict=True)}
+        assert {time: totals[time] for time in held} == held
+
+
+def test_a_name_that_comes_later_starts_at_0():
+    times, layers = stacked({"a": [(0, 8)], "b": [(5, 4), (7, 0)]}, 10)
+    assert times == [0, 5, 7, 10]
+    assert layers == [[8, 8, 8, 8], [0, 4, 0, 0]]

@@ -1,0 +1,223 @@
+"""The exercises of notebook 04b, schedules at the frontier: a rank's W's, stages of unlike layers, a puzzle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from parlab.labs.difference import brief
+from parlab.labs.exercise import Exercise
+from parlab.labs.pipeline import Puzzle, solved_puzzle
+from parlab.labs.trial import Trial, Wrong
+from parlab.pipeline import Action, Costs, balance, one_f_one_b, partition, simulate, zb_h2
+
+SHOWN = 8  # inputs in a message
+
+
+@dataclass(frozen=True)
+class Given:
+    """The F's and I's of one rank, when the input of each arrives, and how many activations there is room for."""
+
+    size: int
+    rank: int
+    limit: int
+    row: tuple[Action, ...]
+    arrivals: tuple[int, ...]
+
+    def __str__(self) -> str:
+        inputs = [f"{action} from {at}" for action, at in zip(self.row, self.arrivals, strict=True)]
+        shown = ", ".join(inputs[:SHOWN] + ["..."] * (len(inputs) > SHOWN))
+        return f"rank {self.rank} of {self.size} ranks, room for {self.limit} activations, inputs: {shown}"
+
+
+def given(size: int, rank: int, m: int, limit: int, delays: Sequence[int] = ()) -> Given:
+    """Rank `rank` in the order of ZB-H2, as far as it has room; others deliver when they do in ZB-H2, or later.
+
+    Args:
+        delays: how many units later, action by action, than the delays before have made it.
+    """
+    timeline = simulate(zb_h2(size, m))
+    ends = {span.name: span.end for span in timeline.computes}
+    warmup = min(2 * (size - rank - 1), limit - 1, m)
+    row = [Action("F", rank, i) for i in range(warmup)]
+    for i in range(m):
+        row += [Action("F", rank, warmup + i)] if warmup + i < m else []
+        row.append(Action("I", rank, i))
+    late = np.cumsum([*delays, *[0] * (len(row) - len(delays))])
+    neighbours = {"F": rank - 1, "I": rank + 1}
+    sources = (str(Action(kind, neighbours[kind], i)) for kind, _, i in row)
+    arrivals = [int(ends.get(source, 0) + by) for source, by in zip(sources, late, strict=True)]
+    return Given(size, rank, limit, tuple(row), tuple(arrivals))
+
+
+def _drawn(random: np.random.Generator, size: int) -> Given:
+    m = int(random.integers(2 * size - 1, 2 * size + 4))
+    delays = random.choice([0, 0, 1, 3], size=2 * m).tolist()
+    return given(size, int(random.integers(size)), m, int(random.integers(1, 2 * size)), delays)
+
+
+GIVEN = [
+    given(p, r, 2 * p, limit, delays)
+    for p in range(2, 8)
+    for r, limit, delays in ((0, p, ()), (p - 1, p, [0, 1, 0, 2] * p), (p // 2, max(2, p - 2), [0, 0, 2] * p))
+]
+
+
+def _placed(trial: Trial, case: Given) -> list[str]:
+    row = trial.called("place_weights(row, arrivals, limit)", list(case.row), list(case.arrivals), case.limit)
+    if not isinstance(row, list | tuple) or not all(isinstance(action, Action) for action in row):
+        raise Wrong(f"returned {brief(row)}, expected a list of actions")
+    if tuple(action for action in row if action.kind != "W") != case.row:
+        raise Wrong("the F's and I's are not those that were given, in their order; only add W's")
+    for number, action in enumerate(row):
+        if action.kind == "W" and action._replace(kind="I") not in row[:number]:
+            raise Wrong(f"{action} stands before {action._replace(kind='I')}, or that was never to be done")
+        if row.index(action) != number:
+            raise Wrong(f"{action} is done twice")
+    missing = next((a for a in case.row if a.kind == "I" and a._replace(kind="W") not in row), None)
+    if missing:
+        raise Wrong(f"{missing} has no W: the gradient of the weights would miss microbatch {missing.microbatch}")
+    starts, before, end, peak = _timed(row, case, True)
+    at, least, soonest, _ = _timed(_as_early_as_possible(case), case)
+    for action in case.row:
+        if starts[action] > at[action]:
+            cause = (
+                "a W stands before it, though the rank did not wait and had room"
+                if before[action] > least[action]
+                else "a W that is done now would have fitted into an earlier wait"
+            )
+            raise Wrong(f"{action} starts at {starts[action]}, could start at {at[action]}", f"likely cause: {cause}")
+    if end > soonest:
+        raise Wrong(f"it ends at {end}, could end at {soonest}", "likely cause: it waits, and has a W to do meanwhile")
+    return [
+        f"activations kept: {peak}; room for {case.limit}",
+        f"ends at {end}; no row with these F's and I's ends sooner",
+    ]
+
+
+def _timed(row: Sequence[Action], case: Given, limited: bool = False) -> tuple[dict[Action, int], Any, int, int]:
+    """Of each F and I when it starts and after how many W's; when the row ends; the most that it keeps."""
+    arrivals = dict(zip(case.row, case.arrivals, strict=True))
+    starts: dict[Action, int] = {}
+    before: dict[Action, int] = {}
+    time = kept = peak = weights = 0
+    for action in row:
+        start = max(time, arrivals.get(action, 0))
+        time = start + 1
+        if action.kind == "W":
+            kept, weights = kept - 1, weights + 1
+            continue
+        starts[action], before[action] = start, weights
+        kept += action.kind == "F"
+        peak = max(peak, kept)
+        if limited and kept > case.limit:
+            raise Wrong(
+                f"from {action} on it keeps {kept} activations, and has room for {case.limit}",
+                "likely cause: an activation is kept until its W, and no W comes before this F",
+            )
+    return starts, before, time, peak
+
+
+def _as_early_as_possible(case: Given) -> list[Action]:
+    """A W where the rank waits, or has no room for an F."""
+    row: list[Action] = []
+    put_off: list[Action] = []
+    time = kept = 0
+    for action, arrival in zip(case.row, case.arrivals, strict=True):
+        while put_off and (time < arrival or (action.kind == "F" and kept == case.limit)):
+            row.append(put_off.pop(0))
+            time, kept = time + 1, kept - 1
+        row.append(action)
+        time = max(time, arrival) + 1
+        kept += action.kind == "F"
+        put_off += [action._replace(kind="W")] * (action.kind == "I")
+    return row + put_off
+
+
+PLACE_WEIGHTS = Exercise("04b.place_weights", "place_weights(row, arrivals, limit)", GIVEN, _placed, _drawn)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What each layer takes, to be cut into `size` stages."""
+
+    size: int
+    layers: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.size} stages, layers that take {list(self.layers)}"
+
+
+LAYERS = [
+    Layers(2, (1, 1, 1, 1, 1, 3)),
+    Layers(2, (5, 1, 1)),
+    Layers(3, (1,) * 9 + (4,)),
+    Layers(3, (2, 3, 4)),
+    Layers(4, (3, *(2,) * 14, 9)),
+    Layers(5, (1, 9, 1, 1, 8, 2, 2, 2, 7)),
+    Layers(6, (6, 6, 1, 1, 1, 1, 6, 2, 5, 5)),
+    Layers(7, (1,) * 7),
+    Layers(8, (4, *(2,) * 23, 11)),
+]
+
+
+def _drawn_layers(random: np.random.Generator, size: int) -> Layers:
+    number = int(random.integers(size, 4 * size))
+    return Layers(size, (*random.integers(1, 9, number - 1).tolist(), int(random.integers(1, 30))))
+
+
+def _cut(trial: Trial, case: Layers) -> list[str]:
+    found = trial.called("cut(layers, p)", list(case.layers), case.size)
+    if not isinstance(found, list | tuple | np.ndarray):
+        raise Wrong(f"returned {brief(found)}, expected a list of how many layers each stage has")
+    numbers = [len(one) if isinstance(one, range) else one for one in found]
+    if not all(isinstance(one, int | np.integer) and one >= 1 for one in numbers):
+        raise Wrong(f"returned {brief(found)}, expected whole numbers from 1 on: no stage is without layers")
+    if len(numbers) != case.size:
+        raise Wrong(f"it makes {len(numbers)} stages, should make {case.size}")
+    if sum(numbers) != len(case.layers):
+        raise Wrong(f"its stages have {sum(numbers)} layers together, should have {len(case.layers)}")
+    stops = np.cumsum(numbers)
+    stages = [sum(case.layers[stop - number : stop]) for number, stop in zip(numbers, stops, strict=True)]
+    best = [sum(case.layers[i] for i in own) for own in balance(case.layers, case.size)]
+    if max(stages) > max(best):
+        raise Wrong(
+            f"it runs, but its stages take {stages}: the slowest {max(stages)}, and {max(best)} is possible",
+            f"where time goes: each of m microbatches waits for stage {stages.index(max(stages))}",
+        )
+    even = [sum(case.layers[i] for i in own) for own in partition(len(case.layers), case.size)]
+    takes = [_one_f_one_b(case.size, each) for each in (stages, even)]
+    return [
+        f"the slowest stage takes {max(stages)}; least possible: {max(best)}",
+        f"1F1B, {2 * case.size} microbatches: {takes[0]}; with as many layers on each stage: {takes[1]}",
+    ]
+
+
+def _one_f_one_b(p: int, stages: Sequence[int]) -> Any:
+    """The makespan where a backward takes two forwards."""
+    return simulate(one_f_one_b(p, 2 * p), Costs(stages, stages, stages)).makespan
+
+
+UNEVEN = Exercise(
+    "04b.uneven",
+    "cut(layers, p)",
+    LAYERS,
+    _cut,
+    _drawn_layers,
+    solved_by=("parlab.pipeline.balance", "parlab.pipeline.partition"),
+)
+
+HEAD = Puzzle(3, 4, Costs([2, 2, 4], [2, 2, 4], [2, 2, 3]), limit=2, target=50, shortest=48)
+BEAT_HEURISTIC = Exercise(
+    "04b.beat_heuristic",
+    "beat(costs)",
+    [HEAD],
+    partial(solved_puzzle, call="beat(costs)"),
+    solved_by=tuple(f"parlab.pipeline.{name}" for name in ("best_schedule", "zb_auto", "improve")),
+)
+
+EXERCISES = (PLACE_WEIGHTS, UNEVEN, BEAT_HEURISTIC)

@@ -1,0 +1,168 @@
+"""Eight ranks under the learner's hands: which mesh, schedule and stage of ZeRO, and what a step then costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from typing import NamedTuple
+
+from matplotlib.ticker import FuncFormatter, MultipleLocator
+
+from parlab import arrays, pipeline
+from parlab.nn import AdamW, Llama, LlamaConfig
+from parlab.train import Mesh, Trainer, bytes_by_strategy, step_bytes
+from parlab.views.drawing import marks, theme
+from parlab.views.drawing.picture import Picture, framed, title
+from parlab.views.mesh.strategies import STRATEGIES
+from parlab.views.widgets.explorer import Explorer, choice, steps
+from parlab.views.zero_redundancy.step_memory import LAYERS, RECEIVED, SENT
+from parlab.world import Cluster, Comm, run
+from parlab.world.units import format_bytes
+from parlab.zero import accounting
+
+RANKS, B, S = 8, 16, 16  # devices, rows of the batch, tokens of a row
+MESHES = [
+    (dp, pp, cp, tp)
+    for dp in (8, 4, 2, 1)
+    for pp in (1, 2, 4, 8)
+    for cp in (1, 2, 4, 8)
+    for tp in (1, 2, 4, 8)
+    if dp * pp * cp * tp == RANKS
+]
+SCHEDULES = {"GPipe": "gpipe", "1F1B": "one_f_one_b", "ZB-H1": "zb_h1", "ZB-H2": "zb_h2"}
+CONFIG = LlamaConfig(vocab_size=32, hidden_size=64, intermediate_size=128, num_hidden_layers=8, num_attention_heads=8)
+CLUSTER = Cluster.uniform(latency=1e-6, bandwidth=1e10, flops=1e11)
+LEFT, RIGHT, TOP, BOTTOM, BETWEEN, HEIGHT = 0.5, 0.3, 0.9, 0.5, 0.6, 3.4  # inches
+END = 6 * 2**20  # bytes, of the axis of what is held
+STATE = (accounting.WEIGHTS, accounting.GRADIENTS, accounting.OPTIMIZER, accounting.GATHERED, accounting.LEAVING)
+MESSAGES = RECEIVED  # what is under way, at either end
+KEPT = {layer.name: layer for layer in LAYERS}
+
+
+class Step(NamedTuple):
+    """What a step on a mesh took, sent and held.
+
+    Attributes:
+        took: its makespan, in words.
+        sent: bytes of all ranks by strategy.
+        formula: the same in closed form.
+        held: bytes of the fullest rank at its peak, by what they are.
+    """
+
+    took: str
+    sent: dict[str, int]
+    formula: dict[str, int]
+    held: dict[str, int]
+
+
+@cache
+def measured(mesh: tuple[int, int, int, int], schedule: str, zero: int) -> Step:
+    """One real step of a small Llama, run once for each choice."""
+    pp = mesh[1]
+    built = pipeline.gpipe(1, 1) if pp == 1 else getattr(pipeline, schedule)(pp, 2 * pp)
+    tokens = arrays.generator(0).integers(CONFIG.vocab_size, size=(B, S + 1))
+    serial = Llama.random(CONFIG, dtype="float32")
+
+    def program(comm: Comm) -> dict[str, int]:
+        trainer = Trainer(Mesh(comm, *mesh), serial, AdamW(), schedule=built, zero=zero)
+        trainer.step(tokens[:, :-1], tokens[:, 1:])
+        return step_bytes(trainer, B, S)
+
+    done = run(program, RANKS, cluster=CLUSTER)
+    timeline = done.timeline
+    fullest = max(range(RANKS), key=timeline.peak_bytes)
+    peak_at = max(timeline.held(fullest), key=lambda moment: moment[1])[0]
+    held: Counter[str] = Counter()
+    for name, changes in timeline.held_by_name(fullest).items():
+        kind = name if name in STATE else MESSAGES if name in (RECEIVED, SENT) else accounting.ACTIVATIONS
+        held[kind] += next((total for time, total in reversed(changes) if time <= peak_at), 0)
+    return Step(timeline.format(timeline.makespan), bytes_by_strategy(timeline), done.results[0], held)
+
+
+def mesh(axes: tuple[int, int, int, int] = (2, 2, 1, 2), schedule: str = "one_f_one_b", zero: int = 1) -> Picture:
+    """Draw what one step on 8 ranks sends by strategy, and what its fullest rank holds: what `explore_mesh` shows.
+
+    Args:
+        axes: dp, pp, cp, tp, whose product is 8.
+        schedule: of the pipeline, by the name of its function.
+        zero: the stage.
+
+    Raises:
+        ValueError: no such mesh or schedule, or what `Trainer` refuses.
+    """
+    if axes not in MESHES:
+        raise ValueError(f"axes={axes!r}: dp, pp, cp and tp are needed, whose product is {RANKS}")
+    if schedule not in SCHEDULES.values():
+        raise ValueError(f"schedule={schedule!r}: use one of {', '.join(SCHEDULES.values())}")
+    step = measured(axes, schedule, zero)
+    sent, held = sum(step.sent.values()), sum(step.held.values())
+    spelled = " · ".join(f"{name} {size}" for name, size in zip(("dp", "pp", "cp", "tp"), axes, strict=True))
+    headline = (
+        f"{spelled}: {step.took} a step, {format_bytes(sent)} sent, {format_bytes(held)} held by the fullest rank"
+    )
+    lines = [
+        f"{name:>5} sends {format_bytes(step.sent[name]):>10}, in closed form {format_bytes(step.formula[name]):>10}"
+        for name in step.sent
+    ]
+    parts = {name: step.held[name] for name in KEPT if step.held[name]}
+    lines += [f"holds {format_bytes(nbytes):>10} of {KEPT[name].said}" for name, nbytes in parts.items()]
+    figure = Picture("\n".join([headline, *lines]), theme.WIDTH, HEIGHT)
+    width = (theme.WIDTH - LEFT - RIGHT - BETWEEN) / 2
+    bars = framed(figure, _box(LEFT, width))
+    names = list(STRATEGIES)
+    nbytes = [step.sent[name] for name in names]
+    bars.set_xlim(0, max([*nbytes, 1]) * 1.35)
+    bars.set_ylim(len(names) - 0.4, -0.6)
+    rows = range(len(names))
+    marks.rectangles(
+        bars, "sent", [0] * 4, nbytes, [y - 0.3 for y in rows], [y + 0.3 for y in rows],
+        [STRATEGIES[name].color for name in names],
+    )  # fmt: skip
+    bars.set_yticks(list(rows), names)
+    for y, value in zip(rows, nbytes, strict=True):
+        bars.text(value, y, f" {format_bytes(value)}", size=theme.SMALL, color=theme.INK, va="center")
+    bars.set_title("sent by all ranks, in bytes", size=theme.TEXT, color=theme.INK, loc="left")
+    bars.tick_params(axis="y", length=0)
+    bars.set_xticks([])
+    bars.spines["bottom"].set_visible(False)
+    stack = framed(figure, _box(LEFT + width + BETWEEN, width))
+    stack.set_xlim(0, END)
+    stack.set_ylim(1.6, -0.5)
+    stack.set_yticks([])
+    left = 0
+    for place, (name, value) in enumerate(parts.items()):
+        marks.rectangles(stack, f"held {name}", [left], [left + value], [-0.3], [0.3], [KEPT[name].color])
+        left += value
+        row, column = divmod(place, 2)
+        _key(
+            figure,
+            LEFT + width + BETWEEN + 1.75 * column,
+            1.55 - 0.26 * row,
+            KEPT[name].color,
+            f"{KEPT[name].said} {format_bytes(value)}",
+        )
+    stack.set_title("held by the fullest rank at its peak", size=theme.TEXT, color=theme.INK, loc="left")
+    stack.xaxis.set_major_locator(MultipleLocator(2**20))
+    stack.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: f"{nbytes / 2**20:g} MiB"))
+    title(figure, headline)
+    return figure
+
+
+def _box(left: float, width: float) -> tuple[float, float, float, float]:
+    return left / theme.WIDTH, BOTTOM / HEIGHT, width / theme.WIDTH, (HEIGHT - TOP - BOTTOM) / HEIGHT
+
+
+def _key(figure: Picture, x: float, y: float, color: str, text: str) -> None:
+    figure.text(x / theme.WIDTH, y / HEIGHT, "■", size=theme.TEXT, color=color, va="center")
+    figure.text((x + 0.17) / theme.WIDTH, y / HEIGHT, text, size=theme.SMALL, color=theme.INK, va="center")
+
+
+def explore_mesh() -> Explorer:
+    """Sliders for `mesh`: how 8 ranks are divided among the axes, the schedule, and the stage of ZeRO."""
+    spelled = [(" · ".join(f"{n}{k}" for n, k in zip(("dp", "pp", "cp", "tp"), m, strict=True)), m) for m in MESHES]
+    controls = {
+        "axes": steps("mesh of 8 ranks", spelled, (2, 2, 1, 2)),
+        "schedule": choice("schedule", list(SCHEDULES.items()), "one_f_one_b"),
+        "zero": steps("stage of ZeRO", [(str(stage), stage) for stage in range(4)], 1),
+    }
+    return Explorer("explore_mesh", controls, mesh)

@@ -1,0 +1,59 @@
+"""One training step on a mesh: a lane a rank, each message in the colour of the strategy that sends it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parlab.train import NAMES, bytes_by_strategy
+from parlab.views.drawing import marks, theme
+from parlab.views.drawing.lanes import checked_ranks, lanes, legend_of, timeline_of
+from parlab.views.drawing.picture import Picture, title
+from parlab.views.timelines.timeline import PROGRAM, RECEIVES, SENDS, draw_computes, draw_waits
+from parlab.world import Run, Timeline, Transfer
+from parlab.world.units import format_bytes
+
+STRATEGIES = {
+    "tp": theme.Kind("#A6761D", "tp: inside layers"),
+    "cp": theme.Kind("#C51B7D", "cp: K/V"),
+    "pp": theme.Kind("#444444", "pp: between stages"),
+    "dp": theme.Kind("#1B4F9C", "dp: weights, gradients"),
+}
+OTHER = theme.Kind("#BBBBBB", "one norm for all")
+
+
+def strategy_of(transfer: Transfer) -> str:
+    """tp, cp, pp or dp, by the group in which the message is sent; norm: the one number of all ranks."""
+    group, named, _ = transfer.name.partition(": ")
+    return NAMES.get(group, group) if named else "norm"
+
+
+def step_by_strategy(run: Run | Timeline, *, ranks: Any = None, headline: str | None = None) -> Picture:
+    """Draw what every rank did in a step on a mesh: computing and waiting in the middle of its lane, above it what it
+    receives and below it what it sends, coloured by strategy.
+
+    Args:
+        run: of a program that called `Trainer.step`.
+        ranks: which to show; None: all.
+        headline: what stands above; None: how many bytes each strategy sends.
+
+    Raises:
+        ValueError: something else than a run, or ranks that are not there.
+    """
+    shown = timeline_of(run)
+    chosen = checked_ranks(ranks, shown.size)
+    counted = bytes_by_strategy(shown)
+    said = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in counted.items() if nbytes)
+    headline = headline or f"{shown.format(shown.makespan)}; sent by all: {said}"
+    figure, axes = lanes(f"{headline}\n{shown!r}", shown, chosen)
+    lane_of = {rank: lane for lane, rank in enumerate(chosen)}
+    draw_computes(axes, shown, lane_of, PROGRAM)
+    draw_waits(axes, shown, lane_of, PROGRAM)
+    messages = [t for t in shown.transfers if t.end > t.start and t.src != t.dst]
+    styles = [STRATEGIES.get(strategy_of(t), OTHER) for t in messages]
+    for name, where, end in (("sends", SENDS, "src"), ("receives", RECEIVES, "dst")):
+        own = [(t, style.color) for t, style in zip(messages, styles, strict=True) if getattr(t, end) in lane_of]
+        lane = [lane_of[getattr(t, end)] for t, _ in own]
+        marks.boxes(axes, name, [t for t, _ in own], lane, where, [color for _, color in own])
+    title(figure, headline)
+    legend_of(figure, [style for style in (*STRATEGIES.values(), OTHER) if style in styles])
+    return figure

@@ -1,0 +1,218 @@
+"""Memory against bubble: what every schedule keeps and how long its ranks are idle, over what none can go below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from parlab.arguments import whole
+from parlab.pipeline import (
+    Costs,
+    Schedule,
+    ScheduleTimeline,
+    dualpipe,
+    dualpipe_v,
+    interleaved_one_f_one_b,
+    lower_bound,
+    one_f_one_b,
+    one_f_one_b_v,
+    simulate,
+    v_controlled,
+    v_half,
+    v_min,
+    zb_auto,
+    zb_h1,
+    zb_h2,
+    zb_v,
+)
+from parlab.views.drawing import theme
+from parlab.views.drawing.picture import Picture, framed, line_legend, note, title
+from parlab.views.schedules.placement import PLACEMENTS, placement_of
+
+KNOWN: dict[str, Callable[[int, int], Schedule]] = {
+    "1F1B": one_f_one_b,
+    "ZB-H1": zb_h1,
+    "ZB-H2": zb_h2,
+    "interleaved": lambda p, m: interleaved_one_f_one_b(p, m, 2),
+    "1F1B-V": one_f_one_b_v,
+    "V-Min": v_min,
+    "V-Half": v_half,
+    "ZB-V": zb_v,
+    "DualPipe": dualpipe,
+    "DualPipeV": dualpipe_v,
+}
+SEARCHED = {"straight": "straight, by search", "V": "V, by search"}
+BOUNDED = tuple(SEARCHED)  # the placements whose bound is drawn
+HEIGHT, LEFT, ACROSS, BOTTOM, TOP = 4.7, 0.9, 5.6, 0.65, 0.8  # inches
+LIST, ROW = 6.85, 0.265  # inches: where the list of schedules begins, and a row of it
+YOURS = "yours"
+STAR = {"marker": "*", "markersize": 26, "color": "#F0E442", "markeredgecolor": theme.INK, "zorder": 2.5}
+
+
+class Point(NamedTuple):
+    """A schedule that was timed: what its fullest rank keeps, in activations of a whole rank's layers."""
+
+    name: str
+    placement: str
+    timeline: ScheduleTimeline
+    kept: float
+    bound: Any
+
+    @property
+    def idle(self) -> float:
+        """Per cent of the makespan."""
+        return 100 * self.timeline.bubble_fraction()
+
+
+def frontier(p: int = 4, m: int = 8, costs: Costs | None = None, *, own: Schedule | None = None) -> Picture:
+    """Draw every schedule as a point, what a search finds within each memory limit, and the bounds below which none is.
+
+    Args:
+        p: ranks.
+        m: microbatches. Schedules that do not exist for these numbers are left out.
+        costs: of all layers of a rank, so that a chunk takes its share; None: F, I and W take 1, transfers nothing.
+        own: one more schedule, drawn as a star.
+
+    Raises:
+        ValueError: costs that differ from stage to stage, or an `own` of another number of ranks or microbatches.
+    """
+    costs = _checked(p, m, costs)
+    points = known(p, m, costs)
+    if own is not None:
+        if not isinstance(own, Schedule) or (own.num_ranks, own.num_microbatches) != (p, m):
+            raise ValueError(f"own={own!r:.60}: must be a schedule of {p} ranks and {m} microbatches")
+        points.append(point(YOURS, own, costs))
+    limits = range(1, 2 * p + 1)
+    found = {placement: [searched(placement, p, m, costs, limit) for limit in limits] for placement in BOUNDED}
+    rows = [f"{'limit':<22}" + "".join(f"{limit:>7}" for limit in limits)]
+    for placement, of_placement in found.items():
+        rows.append(f"{SEARCHED[placement]:<22}" + "".join(f"{one.timeline.makespan:>7g}" for one in of_placement))
+        rows.append(f"{'  none is below':<22}" + "".join(f"{one.bound:>7g}" for one in of_placement))
+    figure = Picture("\n".join([*table(points), *rows]), theme.WIDTH, HEIGHT)
+    axes = draw(figure, points, p, m, costs, star=YOURS)
+    for placement, of_placement in found.items():
+        style = {"color": PLACEMENTS[placement].color, "linewidth": 1.2, "marker": ".", "alpha": 0.8}
+        axes.plot([one.kept for one in of_placement], [one.idle for one in of_placement], gid="searched", **style)
+    title(figure, f"What memory buys: {p} ranks, {m} microbatches")
+    return figure
+
+
+def known(p: int, m: int, costs: Costs) -> list[Point]:
+    """The schedules of the papers that exist for these numbers, timed."""
+    made = ((name, _made(name, p, m)) for name in KNOWN)
+    return [point(name, schedule, costs) for name, schedule in made if schedule]
+
+
+@lru_cache(maxsize=512)
+def _made(name: str, p: int, m: int) -> Schedule | None:
+    try:
+        return KNOWN[name](p, m)
+    except ValueError:  # it wants other numbers
+        return None
+
+
+@lru_cache(maxsize=512)
+def searched(placement: str, p: int, m: int, costs: Costs, limit: int, tries: int | None = None) -> Point:
+    """The best that a search finds within `limit` activations of a whole rank's layers."""
+    if placement == "straight":
+        schedule = zb_auto(p, m, costs, limit, tries=tries, metric="makespan")
+    else:
+        schedule = v_controlled(p, m, of_chunk(costs, 2), 2 * limit, tries=tries)
+    return point(SEARCHED[placement], schedule, costs)._replace(bound=bound(placement, p, m, costs, limit))
+
+
+def point(name: str, schedule: Schedule, costs: Costs) -> Point:
+    """A schedule, timed: each of its chunks takes its share of a rank's layers, and keeps as much."""
+    chunks, placement = schedule.num_stages / schedule.num_ranks, placement_of(schedule)
+    timeline = simulate(schedule, of_chunk(costs, chunks))
+    return Point(name, placement, timeline, max(timeline.peak_activations) / chunks, _least(schedule, costs))
+
+
+@lru_cache(maxsize=256)
+def _least(schedule: Schedule, costs: Costs) -> Any:
+    chunks = schedule.num_stages / schedule.num_ranks
+    return lower_bound(schedule.num_ranks, schedule.num_microbatches, of_chunk(costs, chunks), like=schedule)
+
+
+@lru_cache(maxsize=1024)
+def bound(placement: str, p: int, m: int, costs: Costs, limit: float) -> Any:
+    """A makespan that no schedule of this placement is below, within so many activations."""
+    if placement == "straight":
+        return lower_bound(p, m, costs, limit)
+    return lower_bound(p, m, of_chunk(costs, 2), 2 * limit, like=_made("ZB-V", p, m))
+
+
+def of_chunk(costs: Costs, chunks: float) -> Costs:
+    """The costs of one of `chunks` chunks; a message is as large as before."""
+    names = ("forward", "backward_input", "backward_weight")
+    return costs if chunks == 1 else replace(costs, **{name: getattr(costs, name) / chunks for name in names})
+
+
+def _checked(p: int, m: int, costs: Costs | None) -> Costs:
+    whole("p", p, 2)
+    whole("m", m, 1)
+    costs = replace(costs or Costs(), pair=None, optimizer=None)
+    if any(isinstance(cost, Sequence) for cost in vars(costs).values()):
+        raise ValueError(f"costs={costs!r}: must be the same for all stages here")
+    return costs
+
+
+def table(points: Sequence[Point]) -> list[str]:
+    """The points in words."""
+    rows = [f"{'schedule':<22}{'keeps':>7}{'makespan':>10}{'% idle':>8}{'none below':>12}{'above it by':>13}"]
+    for one in points:
+        span, above = one.timeline.makespan, one.timeline.makespan / one.bound - 1 if one.bound else 0
+        rows.append(f"{one.name:<22}{one.kept:>7g}{span:>10g}{one.idle:>8.1f}{one.bound:>12g}{100 * above:>11.1f} %")
+    return rows
+
+
+def draw(figure: Picture, points: Sequence[Point], p: int, m: int, costs: Costs, star: str) -> Axes:
+    """Bounds as lines, schedules as numbered points, one of them on a star, and their list at the right."""
+    width, height = figure.get_size_inches()
+    axes = framed(
+        figure,
+        (LEFT / width, 1 - (HEIGHT - BOTTOM) / height, ACROSS / width, (HEIGHT - BOTTOM - TOP) / height),
+    )
+    work = m * (costs.forward + costs.backward_input + costs.backward_weight)  # type: ignore[operator]
+    for placement in BOUNDED:
+        limits = [half / 2 for half in range(2, 4 * p + 2)] if placement == "V" else list(range(1, 2 * p + 1))
+        least = [bound(placement, p, m, costs, limit) for limit in limits]
+        idle = [100 * (1 - work / one) if one else 0 for one in least]
+        look = PLACEMENTS[placement]
+        axes.step(limits, idle, where="post", color=look.color, linestyle="dashed", linewidth=1.4, gid="bound")
+    highest = 1.15 * max(one.idle for one in points)
+    placed: dict[tuple[float, int], tuple[Point, list[int]]] = {}  # those too close to be named apart
+    for number, one in enumerate(points, 1):
+        look = PLACEMENTS[one.placement]
+        if one.name == star:
+            axes.plot(one.kept, one.idle, gid="star", **STAR)
+        style = {"marker": look.marker, "markersize": 12, "color": look.color, "markeredgecolor": theme.PAPER}
+        axes.plot(one.kept, one.idle, gid="points", zorder=3, **style)
+        placed.setdefault((one.kept, round(20 * one.idle / highest)), (one, []))[1].append(number)
+        row = f"{number:>2}  {one.name}: keeps {one.kept:g}, idle {one.idle:.1f} %"
+        y = 1 - (TOP + 0.1 + ROW * number) / height
+        figure.text(LIST / width, y, row, size=theme.SMALL, color=look.color, va="center")
+    for one, numbers in placed.values():
+        named, place = ", ".join(map(str, numbers)), (one.kept, one.idle)
+        axes.annotate(named, place, (6, 5), textcoords="offset points", size=theme.SMALL, color=theme.INK, zorder=4)
+    axes.set_xlim(0.5, 2 * p + 0.5)
+    axes.set_ylim(0, highest)
+    axes.xaxis.set_major_locator(MaxNLocator(9, integer=True))
+    axes.grid(color=theme.GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.set_xlabel("activations that the fullest rank keeps", size=theme.TEXT, color=theme.INK)
+    axes.set_ylabel("% of the makespan idle", size=theme.TEXT, color=theme.INK)
+    shown = dict.fromkeys([*BOUNDED, *(one.placement for one in points)])
+    line_legend(
+        figure,
+        [(name, {**PLACEMENTS[name]._asdict(), "markersize": 7}) for name in shown]
+        + [("none is below", {"color": theme.INK, "linestyle": "dashed"})],
+    )
+    ratio = " : ".join(f"{cost:g}" for cost in (costs.forward, costs.backward_input, costs.backward_weight))
+    note(figure, f"F : I : W = {ratio}, c = {costs.transfer:g}")
+    return axes

@@ -1,0 +1,55 @@
+"""A search as a film: the time of each try, the best so far, and the schedule as it improves."""
+
+from __future__ import annotations
+
+import math
+
+from matplotlib.ticker import MaxNLocator
+
+from parlab.pipeline import Costs, Search, simulate
+from parlab.views.drawing import theme
+from parlab.views.drawing.film import Film, steps_of
+from parlab.views.drawing.lanes import legend_of
+from parlab.views.drawing.picture import Picture, framed, png, title
+from parlab.views.schedules.bars import legend_entries
+from parlab.views.schedules.panels import BOTTOM, LEFT, RIGHT, TOP, panel, panel_height
+
+CURVE, AXIS = 1.7, 0.75  # inches: the tries, and what stands below them
+BEST = "#0072B2"
+
+
+def search_film(search: Search, costs: Costs | None) -> Film:
+    """For `step_through`: a step each time that the search found something better."""
+    shown = [simulate(schedule, costs or Costs()) for _, schedule in search.better]
+    end, highest = max(one.makespan for one in shown), max(max(one.peak_activations) for one in shown)
+    tries = [number for number, _ in search.better]
+    found = [search.times[number] for number in tries]
+    seen = [time for time in search.times if time < math.inf]
+
+    def picture(place: float) -> bytes:
+        step = int(place)
+        until = tries[step] if place == step else tries[step] + (tries[step + 1] - tries[step]) * (place - step)
+        top = TOP + CURVE + AXIS
+        figure = Picture("", theme.WIDTH, top + panel_height(shown[0].size, memory=True) + BOTTOM)
+        width, height = figure.get_size_inches()
+        box = LEFT / width, 1 - (TOP + CURVE) / height, 1 - (LEFT + RIGHT) / width, CURVE / height
+        axes = framed(figure, box)
+        tried = [(number, time) for number, time in enumerate(search.times) if number <= until and time < math.inf]
+        axes.plot(*zip(*tried, strict=True), linestyle="None", marker=".", color=theme.ARROW)
+        axes.step([*tries[: step + 1], until], [*found[: step + 1], found[step]], where="post", color=BEST, linewidth=2)
+        axes.set_xlim(0, len(search.times) - 1 or 1)
+        axes.set_ylim(min(found) - 1, min(max(seen), 1.25 * found[0]) + 1)
+        axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+        axes.set_xlabel("tries", size=theme.TEXT, color=theme.INK)
+        axes.set_ylabel("time", size=theme.TEXT, color=theme.INK)
+        panel(figure, top, shown[step], end=end, memory=True, highest=highest)
+        legend_of(figure, legend_entries([shown[step].schedule]))
+        title(figure, f"Try {int(until)} of {len(search.times) - 1}: the best takes {found[step]:g}")
+        return png(figure)
+
+    lines = [
+        f"try {number}: {time:g}, {100 * one.bubble_fraction():.1f} % idle, keeps {max(one.peak_activations)}"
+        for number, time, one in zip(tries, found, shown, strict=True)
+    ]
+    headline = f"search from {found[0]:g} to {found[-1]:g} in {len(search.times) - 1} tries"
+    return Film(headline, lines, steps_of(len(tries)), picture)

@@ -1,0 +1,78 @@
+"""The hardware that is really here, measured: what messages and computations cost on this machine."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from parlab.arguments import whole
+from parlab.world.cluster import Cluster, Device, Link
+from parlab.world.run import run
+
+REPEATS, SHIFTS = 7, 10  # the fastest of so many rounds counts; a round has so many ring shifts
+
+
+def fit_cluster(engine: str, size: int, *, most_bytes: int = 2**20) -> Cluster:
+    """Measure latency and bandwidth of messages between `size` ranks, and what one of them computes a second.
+
+    All ranks shift around a ring at once, as most programs here do: between two ranks alone messages would be faster.
+    The straight line through the times of several sizes has the latency as its height, and 1/bandwidth as its slope.
+
+    Args:
+        engine: "threads" or "mpi": see `run`.
+        size: how many ranks, at least 2.
+        most_bytes: of the largest message; the fit holds up to there.
+
+    Returns:
+        A `Cluster` in which every rank has a node of its own. Every call measures anew.
+
+    Raises:
+        ValueError: a bad argument.
+
+    >>> fit_cluster("threads", 2).inter.bandwidth > 1
+    True
+    """
+    if whole("size", size) < 2:
+        raise ValueError(f"size={size!r}: needs at least 2 ranks, for a message between them")
+    whole("most_bytes", most_bytes, 4096)
+    sizes = [64, most_bytes // 4, most_bytes // 2, most_bytes]
+    measured = run(_shifts, size, sizes, engine=engine).results
+    seconds = [max(of_size) for of_size in zip(*(times for times, _, _ in measured), strict=True)]
+    slope, height = np.polyfit(sizes, seconds, 1, w=1 / np.asarray(seconds))  # every size counts the same
+    link = Link(max(float(height), 0.0), 1 / max(float(slope), 1e-15))
+    flops, memory_bandwidth = (min(of_ranks) for of_ranks in zip(*((f, b) for _, f, b in measured), strict=True))
+    device = Device(f"one of {size} ranks", flops, memory_bandwidth)
+    return Cluster(f"{engine}, measured", device, 1, link, link, source=f"ring shifts of up to {most_bytes} bytes")
+
+
+def _shifts(comm: Any, sizes: list[int]) -> tuple[list[float], float, float]:
+    """Seconds of one shift for each size, and `_work`."""
+    times = []
+    for nbytes in sizes:
+        x = np.zeros(nbytes, np.uint8)
+
+        def shift(x: Any = x) -> None:
+            for _ in range(SHIFTS):
+                comm.sendrecv(x, comm.right, comm.left)
+
+        times.append(_fastest(comm, shift) / SHIFTS)
+    return times, *_work(comm)
+
+
+def _work(comm: Any) -> tuple[float, float]:
+    """Flops a second of a product, bytes a second of a copy."""
+    a, big = np.ones((256, 256)), np.ones(2**20)
+    return 2 * 256**3 / _fastest(comm, lambda: a @ a), 2 * big.nbytes / _fastest(comm, big.copy)
+
+
+def _fastest(comm: Any, work: Any) -> float:
+    """Seconds of `work`, which all ranks do at once."""
+    best = float("inf")
+    for _ in range(REPEATS):
+        comm.barrier()
+        start = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - start)
+    return best

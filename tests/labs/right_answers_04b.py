@@ -1,0 +1,188 @@
+"""Right answers to the exercises of notebook 04b, in six styles each."""
+
+import textwrap
+from collections import deque
+from itertools import accumulate, combinations, pairwise
+
+import numpy as np
+
+from parlab.pipeline import Action, Schedule, balance, best_schedule
+from tests.labs import answers
+from tests.labs.right_answers_04_to_06 import RIGHT, of
+
+__all__ = ["RIGHT"]
+
+
+@of("04b.place_weights")
+def with_a_deque_and_a_tuple(row, arrivals, limit):
+    waiting, placed, time, kept = deque(), [], 0, 0
+    for number, action in enumerate(row):
+        arrival = arrivals[number]
+        while waiting and time < arrival:
+            placed.append(waiting.popleft())
+            time += 1
+            kept -= 1
+        if action.kind == "F" and kept == limit:
+            placed.append(waiting.popleft())
+            time += 1
+            kept -= 1
+        placed.append(action)
+        time = max(time + 1, arrival + 1)
+        if action.kind == "F":
+            kept += 1
+        else:
+            waiting.append(Action("W", action.stage, action.microbatch))
+    return (*placed, *waiting)
+
+
+@of("04b.place_weights")
+def newest_first(row, arrivals, limit):
+    placed, stack, time, kept = [], [], 0, 0
+    for action, arrival in zip(row, arrivals, strict=True):
+        while stack and (arrival > time or (kept >= limit and action.kind == "F")):
+            placed += [stack.pop()]
+            time, kept = time + 1, kept - 1
+        placed += [action]
+        time, kept = max(arrival, time) + 1, kept + (action.kind == "F")
+        stack += [action._replace(kind="W")] * (action.kind == "I")
+    return placed + stack[::-1]
+
+
+@of("04b.place_weights")
+def unit_by_unit(row, arrivals, limit):
+    todo, placed, put_off, time, kept = list(zip(row, arrivals, strict=True)), [], [], 0, 0
+    while todo or put_off:
+        ready = todo and todo[0][1] <= time and not (todo[0][0].kind == "F" and kept == limit)
+        if ready:
+            action, _ = todo.pop(0)
+            placed.append(action)
+            kept += action.kind == "F"
+            put_off += [action._replace(kind="W")] * (action.kind == "I")
+        elif put_off:
+            placed.append(put_off.pop(0))
+            kept -= 1
+        time += 1
+    return placed
+
+
+@of("04b.place_weights")
+def counting_rooms(row, arrivals, limit):
+    def weights():
+        return [a._replace(kind="W") for a in placed if a.kind == "I"][done:]
+
+    placed, time, done, room = [], 0, 0, limit
+    for action, arrival in zip(row, arrivals, strict=True):
+        while weights() and (arrival > time or (action.kind == "F" and not room)):
+            placed.append(weights()[0])
+            done, room, time = done + 1, room + 1, time + 1
+        room -= action.kind == "F"
+        placed.append(action)
+        time = 1 + max(arrival, time)
+    return placed + weights()
+
+
+@of("04b.place_weights")
+def recursive(row, arrivals, limit, time=0, kept=0, put_off=()):
+    if not row:
+        return list(put_off)
+    action, arrival = row[0], arrivals[0]
+    if put_off and (time < arrival or (action.kind == "F" and kept == limit)):
+        return [put_off[0], *recursive(row, arrivals, limit, time + 1, kept - 1, put_off[1:])]
+    after = (*put_off, action._replace(kind="W")) if action.kind == "I" else put_off
+    time, kept = max(time, arrival) + 1, kept + (action.kind == "F")
+    return [action, *recursive(row[1:], arrivals[1:], limit, time, kept, after)]
+
+
+@of("04b.uneven")
+def by_the_library(layers, p):
+    return [len(stage) for stage in balance(layers, p)]
+
+
+@of("04b.uneven")
+def as_ranges(layers, p):
+    return balance(layers, p)
+
+
+@of("04b.uneven")
+def with_numpys_integers(layers, p):
+    return np.array(answers.cut(layers, p))
+
+
+@of("04b.uneven")
+def by_halving(layers, p):
+    def numbers(t):
+        found, load = [0], 0
+        for i, layer in enumerate(layers):
+            if found[-1] and (load + layer > t or len(layers) - i <= p - len(found)):
+                found, load = [*found, 0], 0
+            found[-1] += 1
+            load += layer
+        return found
+
+    low, high = max(layers), sum(layers)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if len(numbers(middle)) <= p else (middle + 1, high)
+    return tuple(numbers(low))
+
+
+@of("04b.uneven")
+def by_dynamic_programming(layers, p):
+    before = list(accumulate(layers, initial=0))
+    best = {0: (0, [])}
+    for stages_left in reversed(range(p)):
+        ends = range(p - stages_left, len(layers) - stages_left + 1) if stages_left else [len(layers)]
+        best = {
+            stop: min(
+                (max(slowest, before[stop] - before[start]), [*numbers, stop - start])
+                for start, (slowest, numbers) in best.items()
+                if start < stop
+            )
+            for stop in ends
+        }
+    return best[len(layers)][1]
+
+
+@of("04b.uneven")
+def from_the_back(layers, p):
+    """All cuts where these are few, else the mirror image's."""
+    if len(layers) > 12:
+        return answers.cut(layers[::-1], p)[::-1]
+    cuts = ([0, *inner, len(layers)] for inner in combinations(range(1, len(layers)), p - 1))
+    best = min(cuts, key=lambda ends: max(sum(layers[a:b]) for a, b in pairwise(ends)))
+    return [b - a for a, b in pairwise(best)]
+
+
+BEATEN = textwrap.dedent(answers.BEATEN).strip()
+
+
+@of("04b.beat_heuristic")
+def the_best_possible(costs):
+    return best_schedule(3, 4, costs, memory_limit=2)
+
+
+@of("04b.beat_heuristic")
+def as_rows_of_actions(costs):
+    cells = [row.split(",") for row in BEATEN.splitlines()]
+    return Schedule([[Action(cell[1], int(cell[0]), int(cell[2:])) for cell in row] for row in cells], name="mine")
+
+
+@of("04b.beat_heuristic")
+def with_windows_ends(costs):
+    return BEATEN.replace("\n", "\r\n")
+
+
+@of("04b.beat_heuristic")
+def with_idle_cells(costs):
+    return BEATEN.replace("2F0,", ",,2F0,").replace("1F0,", ",1F0,")
+
+
+@of("04b.beat_heuristic")
+def with_the_rows_of_best_schedule(costs):
+    return "\n".join(",".join(map(str, row)) for row in best_schedule(3, 4, costs, memory_limit=2).ranks)
+
+
+@of("04b.beat_heuristic")
+def with_full_backwards_on_rank_0(costs):
+    first, *others = BEATEN.splitlines()
+    return "\n".join(["0F0,0F1,0B0,0F2,0B1,0F3,0B2,0B3", *others])

@@ -1,0 +1,356 @@
+"""The checkers of notebook 04b accept the solutions and refuse what learners write on the way there."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parlab.labs import frontier
+from parlab.labs.frontier import HEAD
+from parlab.labs.trial import Wrong
+from parlab.pipeline import (
+    Costs,
+    best_schedule,
+    gpipe,
+    lower_bound,
+    one_f_one_b,
+    partition,
+    simulate,
+    zb_auto,
+    zb_h1,
+    zb_h2,
+)
+from tests.labs.answers import BEATEN, beat, cut, place_weights_in_time, refused, reviewed
+
+
+def test_the_passing_text_shows_what_was_counted():
+    even = [10, 6, 6, 6, 6, 6, 6, 15]  # 25 layers: 4 on the first stage, 3 on each of the others
+    takes = simulate(one_f_one_b(8, 16), Costs(even, even, even)).makespan
+    said = reviewed("04b.uneven", cut).text
+    assert f"With 8 stages, layers that take {[4, *[2] * 23, 11]}:" in said
+    assert "the slowest stage takes 11; least possible: 11\n" in said
+    assert said.endswith(f"with as many layers on each stage: {takes}")
+    assert "room for 5\n  ends at 53; no row with these F's and I's ends sooner" in (
+        reviewed("04b.place_weights", place_weights_in_time).text
+    )
+    assert "makespan: 48; at most 50; no schedule takes less than 48" in reviewed("04b.beat_heuristic", beat).text
+
+
+def test_the_puzzle_is_not_solved_by_1f1b_54_by_the_heuristic_48_is_the_bound():
+    costs = HEAD.costs
+    heuristic = zb_auto(3, 4, costs, HEAD.limit, tries=0, metric="makespan")
+    assert (simulate(one_f_one_b(3, 4), costs).makespan, simulate(heuristic, costs).makespan) == (56, 54)
+    assert max(simulate(zb_h1(3, 4), costs).peak_activations) > HEAD.limit
+    best = best_schedule(3, 4, costs, HEAD.limit)
+    assert simulate(best, costs).makespan == lower_bound(3, 4, costs, HEAD.limit) == HEAD.shortest == 48 < HEAD.target
+
+
+def every_row(case, placed=(), put_off=(), number=0):
+    """The W's in all places where they may stand, in order."""
+    if number == len(case.row):
+        yield [*placed, *put_off]
+        return
+    action = case.row[number]
+    more = (action._replace(kind="W"),) * (action.kind == "I")
+    for now in range(len(put_off) + 1):
+        yield from every_row(case, (*placed, *put_off[:now], action), (*put_off[now:], *more), number + 1)
+
+
+@settings(max_examples=40)
+@given(st.integers(2, 3), st.data())
+def test_no_other_row_starts_any_f_or_i_sooner_or_ends_sooner(p, data):
+    delays = data.draw(st.lists(st.integers(0, 2), max_size=6))
+    case = frontier.given(p, data.draw(st.integers(0, p - 1)), 3, data.draw(st.integers(1, 2 * p)), delays)
+    at, _, soonest, _ = frontier._timed(frontier._as_early_as_possible(case), case, True)
+    for row in every_row(case):
+        try:
+            starts, _, end, _ = frontier._timed(row, case, True)
+        except Wrong:
+            continue
+        assert end >= soonest
+        assert all(starts[action] >= at[action] for action in case.row)
+
+
+# Place the W's
+
+
+def behind_each_i(row, arrivals, limit):
+    return [b for a in row for b in ([a, a._replace(kind="W")] if a.kind == "I" else [a])]
+
+
+def all_at_the_end(row, arrivals, limit):
+    return row + [a._replace(kind="W") for a in row if a.kind == "I"]
+
+
+def none(row, arrivals, limit):
+    return row
+
+
+def as_in_lesson_04(row, arrivals, limit):
+    placed, put_off = [], []
+    ahead = [a.kind for a in row].index("I")
+    for action in row:
+        placed.append(action)
+        put_off += [action._replace(kind="W")] * (action.kind == "I")
+        if len(put_off) > limit - ahead:
+            placed.append(put_off.pop(0))
+    return placed + put_off
+
+
+def by_rules(row, arrivals, limit, *, waits=True, memory=True, advance=1, more=0, spare=0):
+    placed, put_off, time, kept = [], [], 0, 0
+    for action, arrival in zip(row, arrivals, strict=True):
+        full = memory and action.kind == "F" and kept >= limit + more
+        while put_off and ((waits and time + spare < arrival) or full):
+            placed.append(put_off.pop(0))
+            time, kept, full = time + advance, kept - 1, False
+        placed.append(action)
+        time = max(time, arrival) + 1
+        kept += action.kind == "F"
+        put_off += [action._replace(kind="W")] * (action.kind == "I")
+    return placed + put_off
+
+
+def without_the_memory(row, arrivals, limit):
+    return by_rules(row, arrivals, limit, memory=False)
+
+
+def without_the_waits(row, arrivals, limit):
+    return by_rules(row, arrivals, limit, waits=False)
+
+
+def with_a_clock_that_stands(row, arrivals, limit):
+    return by_rules(row, arrivals, limit, advance=0)
+
+
+def with_one_too_many(row, arrivals, limit):
+    return by_rules(row, arrivals, limit, more=1)
+
+
+def with_one_too_few(row, arrivals, limit):
+    return by_rules(row, arrivals, limit, more=-1)
+
+
+def with_waits_of_two_alone(row, arrivals, limit):
+    return by_rules(row, arrivals, limit, spare=1)
+
+
+def one_missing(row, arrivals, limit):
+    return place_weights_in_time(row, arrivals, limit)[:-1]
+
+
+def one_twice(row, arrivals, limit):
+    placed = place_weights_in_time(row, arrivals, limit)
+    return [*placed, placed[-1]]
+
+
+def before_their_i(row, arrivals, limit):
+    return [b for a in row for b in ([a._replace(kind="W"), a] if a.kind == "I" else [a])]
+
+
+def of_stage_0_everywhere(row, arrivals, limit):
+    return [a._replace(stage=1) if a.kind == "W" else a for a in place_weights_in_time(row, arrivals, limit)]
+
+
+def with_the_forwards_first(row, arrivals, limit):
+    return place_weights_in_time(sorted(row, key=lambda a: a.kind), arrivals, limit)
+
+
+def as_text(row, arrivals, limit):
+    return [str(a) for a in row]
+
+
+# Cut the layers
+
+
+def evenly(layers, p):
+    return [len(stage) for stage in partition(len(layers), p)]
+
+
+def rest_first(layers, p):
+    return evenly(layers, p)[::-1]
+
+
+def filled_to_the_mean(layers, p):
+    numbers, load = [0], 0
+    for layer in layers:
+        if load >= sum(layers) / p and len(numbers) < p:
+            numbers, load = [*numbers, 0], 0
+        numbers[-1] += 1
+        load += layer
+    return numbers
+
+
+def with_an_empty_stage(layers, p):
+    return [len(layers) - p + 2, *[1] * (p - 2), 0]
+
+
+def one_stage_too_few(layers, p):
+    return [len(layers) - p + 2, *[1] * (p - 2)]
+
+
+def a_layer_lost(layers, p):
+    return [1] * p
+
+
+def a_layer_twice(layers, p):
+    first, *others = cut(layers, p)
+    return [first + 1, *others]
+
+
+def starts_of_the_stages(layers, p):
+    numbers = cut(layers, p)
+    return [sum(numbers[:stage]) for stage in range(p)]
+
+
+def what_the_stages_take(layers, p):
+    numbers = cut(layers, p)
+    return [sum(layers[sum(numbers[:s]) : sum(numbers[: s + 1])]) + 0.5 for s in range(p)]
+
+
+def the_slowest(layers, p):
+    return max(layers)
+
+
+def all_to_the_first(layers, p):
+    return [len(layers) - p + 1, *[1] * (p - 1)]
+
+
+def turned_around(layers, p):
+    return cut(layers, p)[::-1]
+
+
+def of_lists(layers, p):
+    return [layers[i::p] for i in range(p)]
+
+
+# Beat the heuristic
+
+
+def heuristic(costs):
+    return zb_auto(3, 4, costs, HEAD.limit, tries=0, metric="makespan")
+
+
+def forgetting_the_limit(costs):
+    return zb_h1(3, 4)
+
+
+def forgetting_the_limit_altogether(costs):
+    return zb_h2(3, 4)
+
+
+def as_1f1b(costs):
+    return one_f_one_b(3, 4)
+
+
+def as_gpipe(costs):
+    return gpipe(3, 4)
+
+
+def of_even_stages(costs):
+    return zb_auto(3, 4, memory_limit=2, metric="makespan", tries=0)
+
+
+def with_room_for_one(costs):
+    return zb_auto(3, 4, costs, 1, metric="makespan")
+
+
+def with_a_microbatch_less(costs):
+    return best_schedule(3, 3, costs, 2)
+
+
+def with_a_rank_less(costs):
+    return zb_h1(2, 4)
+
+
+def with_a_typing_error(costs):
+    return BEATEN.replace("2W3", "2w3")
+
+
+def with_a_cell_dropped(costs):
+    return BEATEN.replace(",2W3", "")
+
+
+def with_ranks_that_wait_for_each_other(costs):
+    return (
+        BEATEN.replace("1F0,1F1,1I0,1W0", "1F1,1F0,1I0,1W0")
+        .replace("2F0,2I0,2F1", "2F0,2F1,2I0")
+        .replace("0F0,0F1,0I0", "0F0,0I0,0F1")
+    )
+
+
+def with_a_w_before_its_i(costs):
+    return BEATEN.replace("1I0,1W0", "1W0,1I0")
+
+
+def as_lists(costs):
+    return [row.split(",") for row in BEATEN.split()]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (behind_each_i, "could start at 10\n  likely cause: a W stands before it"),
+        (all_at_the_end, "from 0F2 on it keeps 3 activations, and has room for 2"),
+        (none, "0I0 has no W: the gradient of the weights would miss microbatch 0"),
+        (as_in_lesson_04, "0I3 starts at 11, could start at 10"),
+        (without_the_memory, "likely cause: an activation is kept until its W, and no W comes before this F"),
+        (without_the_waits, "likely cause: "),
+        (with_a_clock_that_stands, "likely cause: "),
+        (with_one_too_many, "it keeps 3 activations, and has room for 2"),
+        (with_one_too_few, "starts at"),
+        (with_waits_of_two_alone, "it waits, and has a W to do meanwhile"),
+        (one_missing, "0I3 has no W"),
+        (one_twice, "0W3 is done twice"),
+        (before_their_i, "0W0 stands before 0I0, or that was never to be done"),
+        (of_stage_0_everywhere, "1W0 stands before 1I0, or that was never to be done"),
+        (with_the_forwards_first, "the F's and I's are not those that were given"),
+        (as_text, "returned list"),
+    ],
+)
+def test_wrongly_placed_w_are_refused_with_the_reason(answer, reason):
+    assert reason in refused("04b.place_weights", answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (evenly, "its stages take [3, 5]: the slowest 5, and 4 is possible"),
+        (rest_first, "the slowest 5, and 4 is possible"),
+        (filled_to_the_mean, "it makes 2 stages, should make 3"),
+        (with_an_empty_stage, "no stage is without layers"),
+        (one_stage_too_few, "it makes 1 stages, should make 2"),
+        (a_layer_lost, "its stages have 2 layers together, should have 6"),
+        (a_layer_twice, "its stages have 7 layers together, should have 6"),
+        (starts_of_the_stages, "expected whole numbers from 1 on"),
+        (what_the_stages_take, "expected whole numbers from 1 on"),
+        (the_slowest, "returned int 3, expected a list"),
+        (all_to_the_first, "is possible"),
+        (turned_around, "where time goes: each of m microbatches waits for stage"),
+        (of_lists, "expected whole numbers from 1 on"),
+    ],
+)
+def test_a_wrong_cut_is_refused_with_its_reason(answer, reason):
+    assert reason in refused("04b.uneven", answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (heuristic, "it runs in 54, should be at most 50"),
+        (forgetting_the_limit, "keeps 3 activations, the limit is 2"),
+        (forgetting_the_limit_altogether, "the limit is 2"),
+        (as_1f1b, "rank 0 keeps 3 activations, the limit is 2: a W or B must come sooner there"),
+        (as_gpipe, "rank 0 keeps 4 activations"),
+        (of_even_stages, "should be at most 50\n  where time goes: rank"),
+        (with_room_for_one, "should be at most 50"),
+        (with_a_microbatch_less, "it has 3 microbatches, should have 4"),
+        (with_a_rank_less, "it has 2 ranks and 2 stages, should have 3 of each"),
+        (with_a_typing_error, "'2w3' is not an action"),
+        (with_a_cell_dropped, "2I3 has no 2W3"),
+        (with_ranks_that_wait_for_each_other, "it cannot run: deadlock: "),
+        (with_a_w_before_its_i, "it cannot run: 1W0"),
+        (as_lists, "returned list"),
+    ],
+)
+def test_a_schedule_that_does_not_beat_the_heuristic_is_refused_with_its_reason(answer, reason):
+    assert reason in refused("04b.beat_heuristic", answer)

@@ -1,0 +1,63 @@
+"""The words of the command `parlab` that run things: what they print, and their status."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from parlab.cli import main
+from parlab.world import doctor
+from parlab.world.doctor import Finding, findings, table
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    (tmp_path / "of_a_learner.py").write_text("def program(comm):\n    comm.print(comm.left)\n    comm.barrier()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield "of_a_learner"
+    sys.modules.pop("of_a_learner", None)
+
+
+def test_run_prints_what_ranks_print_the_timeline_and_writes_the_trace(module, capsys, tmp_path):
+    assert main(["run", f"{module}:program", "--ranks", "3", "--trace", "trace.json"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[:4] == ["rank 0: 2", "rank 1: 0", "rank 2: 1", "Timeline: 3 ranks, makespan 2.00 µs on classroom"]
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the mpich wheel is for Linux and macOS")
+def test_run_on_processes_shows_the_simulated_and_the_measured_timeline(module, capsys):
+    assert main(["run", f"{module}:program", "--ranks", "2", "--engine", "mpi", "--collectives", "native"]) == 0
+    titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Timeline")]
+    assert len(titles) == 2
+    assert titles[1].endswith("on the wall clock")
+
+
+@pytest.mark.parametrize("program", ["nowhere:f", "json:nothing", "json", ":f"])
+def test_run_of_what_is_not_there_is_status_2_and_says_so(program, capsys):
+    assert main(["run", program, "--ranks", "2"]) == 2
+    assert f"program={program!r}: " in capsys.readouterr().err
+
+
+def test_the_doctor_tries_ten_things_and_the_notebooks_can_run_where_these_tests_do(capsys):
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert said.splitlines()[-1] == "the notebooks can run"
+    assert all(f"{name:<10} " in said for name, *_ in doctor.CHECKS)
+    assert len(doctor.CHECKS) == 10
+
+
+def test_what_is_missing_is_named_with_the_command_and_only_what_is_needed_makes_the_status_1(monkeypatch, capsys):
+    def fails():
+        raise RuntimeError("it is not there\nat all")
+
+    monkeypatch.setattr(doctor, "CHECKS", [("MPI", fails, "add it", False)])
+    assert main(["doctor"]) == 0
+    assert findings() == [Finding("MPI", False, "it is not there", "add it", False)]
+    monkeypatch.setattr(doctor, "CHECKS", [("BLAS", fails, "add it", True)])
+    assert main(["doctor"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "the notebooks cannot run: BLAS"
+    assert table(findings()).splitlines()[:2] == ["BLAS       MISSING  it is not there", f"{'':<19} add it"]

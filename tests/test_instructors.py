@@ -1,0 +1,68 @@
+"""The instructor's guide says what the lessons and the checkers say."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.labs import test_collectives, test_long_sequences, test_pipeline, test_ranks, test_ring, test_zero
+from tests.labs.answers import block_step, refused
+from tools.lessons import sections
+
+ROOT = Path(__file__).parent.parent
+GUIDE = (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
+TOLD = sorted(ROOT.glob("notebooks/0[0-6]_*.ipynb"))
+MISTAKES = [
+    ("00.exchange", test_ranks.exchange_with_two_sends_first),
+    ("00.exchange", test_ranks.exchange_swapped),
+    ("01.reduce_scatter", test_collectives.without_adding),
+    ("01.reduce_scatter", test_collectives.with_the_whole_array_travelling),
+    ("02.merge", test_ring.mean),
+    ("02.merge", test_ring.overflowing),
+    ("03.heads", test_long_sequences.kv_heads_dealt_like_query_heads),
+    ("04.place_weights", test_pipeline.w_after_each_i),
+    ("04.listing", test_pipeline.as_gpipe),
+    ("05.block_step", lambda *given: block_step(*given, without="mlp backward")),
+    ("05.block_step", lambda *given: block_step(*given, shares=False)),
+    ("06.zero_1", test_zero.all_reduce_first),
+    ("06.zero_1", test_zero.whole_moments),
+]
+
+
+def plain(text):
+    """Without line ends, indentation, and where in an answer a line stands."""
+    return re.sub(r"at line \d+ of \w+", "at line", " ".join(text.split()))
+
+
+def part(number):
+    """What the guide says of a lesson."""
+    return GUIDE.partition(f"\n## {number} ")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("path", TOLD, ids=lambda path: path.stem)
+def test_the_minutes_are_those_of_the_lesson(path):
+    core = [section for section in sections(nbformat.read(path, as_version=4)) if not section.further]
+    minutes = " · ".join(f"{section.title or 'first screen'} {section.minutes}" for section in core)
+    assert plain(f"**Minutes.** {minutes}") in plain(part(path.stem[:2]))
+
+
+def test_every_section_that_the_guide_names_stands_in_a_lesson():
+    titles = {section.title for path in TOLD for section in sections(nbformat.read(path, as_version=4))}
+    dropped = " ".join(re.findall(r"\*\*To drop\.\*\*.*?\n\n", GUIDE, re.S))
+    named = set(re.findall(r"\*([A-Z][^*.]+)\*", dropped + GUIDE[GUIDE.index("## A term") : GUIDE.index("## Set-up")]))
+    assert len(named) > 15
+    assert {plain(name) for name in named} <= titles
+
+
+@pytest.mark.parametrize(("exercise", "answer"), MISTAKES)
+def test_a_mistake_shows_the_message_that_the_guide_quotes(exercise, answer):
+    text, hint = refused(exercise, answer).rsplit("\n", 1)
+    assert hint == f'  hint: labs.hint("{exercise}", 1)'
+    assert plain(text) in plain(part(exercise[:2]))
+
+
+def test_every_lesson_has_its_six_parts():
+    for path in TOLD:
+        for title in ("Minutes.", "Say before.", "The guess", "Usual mistakes.", "To drop.", "Exam."):
+            assert f"**{title}**" in part(path.stem[:2]), (path.stem, title)

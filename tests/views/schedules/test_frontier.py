@@ -1,0 +1,114 @@
+"""The frontier, the placements and the film of a search show what was simulated, and refuse what they cannot draw."""
+
+import pytest
+
+from parlab import views
+from parlab.pipeline import (
+    Costs,
+    Schedule,
+    dualpipe,
+    gpipe,
+    improve,
+    interleaved_one_f_one_b,
+    one_f_one_b,
+    simulate,
+    zb_h1,
+    zb_v,
+)
+from parlab.views.schedules.frontier import KNOWN, SEARCHED
+from parlab.views.schedules.placement import paths_of, placement_of
+from tests.views.drawn import artists, boxes, check_refused, check_text, title
+
+
+def rows(figure):
+    """The numbers of each named row of the text."""
+    return {line[:22].strip(): line[22:].split() for line in repr(figure).splitlines() if line[:1].isalnum()}
+
+
+def test_p4_m8_has_every_schedule_where_the_papers_say_and_nothing_below_a_bound():
+    figure = views.frontier(4, 8, own=gpipe(4, 8))
+    check_text(figure)
+    said = rows(figure)
+    assert said["1F1B"][:3] == ["4", "33", "27.3"]
+    assert said["ZB-H2"][:4] == ["7", "27", "11.1", "27"]
+    assert said["V-Half"][:2] == ["3", "26.5"]
+    assert said["DualPipe"][:2] == ["5", "25"]
+    assert said["yours"][:3] == ["8", "33", "27.3"]
+    (star,) = artists(figure, "star")
+    assert star.get_xydata().tolist()[0] == [8, pytest.approx(100 * 9 / 33)]
+    lines = repr(figure).splitlines()
+    for name in SEARCHED.values():
+        number = next(i for i, line in enumerate(lines) if line.startswith(name))
+        found, none_below = ([float(x) for x in line[22:].split()] for line in lines[number : number + 2])
+        assert len(found) == 8
+        assert all(a >= b for a, b in zip(found, none_below, strict=True))
+
+
+def test_schedules_that_want_other_numbers_are_left_out():
+    names = rows(views.frontier(3, 4))
+    assert not {"DualPipe", "DualPipeV", "interleaved"} & names.keys()
+    assert {"1F1B", "ZB-V"} <= names.keys()
+
+
+@pytest.mark.parametrize(
+    ("call", "value", "right"),
+    [
+        (lambda: views.frontier(4, 8, own=gpipe(3, 8)), "own=", "a schedule of 4 ranks and 8 microbatches"),
+        (lambda: views.frontier(2, 4, Costs(forward=[1, 2])), "costs=", "the same for all stages"),
+        (lambda: views.frontier(1, 4), "p=1", "2"),
+        (lambda: views.placements([]), "schedules=[]", "1 to 4"),
+        (lambda: views.placements([zb_v(2, 3), zb_v(3, 5)]), "[2, 3]", "the same number of ranks"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(call, value, right):
+    check_refused(call, value, right)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "name", "ways"),
+    [
+        (zb_h1(3, 4), "straight", [(0, 1, 2)]),
+        (interleaved_one_f_one_b(2, 4, 2), "around", [(0, 1, 0, 1)]),
+        (zb_v(2, 3), "V", [(0, 1, 1, 0)]),
+        (dualpipe(2, 4), "both ends", [(0, 1), (1, 0)]),
+        (Schedule([zb_h1(2, 2).ranks[1], zb_h1(2, 2).ranks[0]]), "other", [(1, 0)]),
+    ],
+)
+def test_a_microbatch_goes_straight_around_back_or_from_both_ends(schedule, name, ways):
+    assert (placement_of(schedule), paths_of(schedule)) == (name, ways)
+
+
+def test_a_box_for_each_stage_on_each_way():
+    figure = views.placements([one_f_one_b(4, 8), zb_v(4, 8), dualpipe(4, 8)])
+    check_text(figure)
+    assert len(boxes(figure, "stages")) == 4 + 8 + 2 * 4
+    assert "DualPipe: ranks 0 → 1 → 2 → 3; or 3 → 2 → 1 → 0; 3 messages a forward" in repr(figure)
+    assert repr(figure).endswith("each stage's weights on 2 ranks")
+
+
+def test_every_control_of_the_widget_changes_the_picture_and_a_limit_says_what_is_best():
+    explorer = views.explore_frontier()
+    assert title(explorer.figure).endswith("within 4 activations ZB-V is best: 25.5")
+    for name, control in explorer.controls.items():
+        before, default = explorer.picture.value, control.value
+        control.value = next(value for _, value in control.options if value != default)
+        assert explorer.picture.value != before, name
+        control.value = default
+        assert explorer.picture.value == before, name
+    assert {value for _, value in explorer.controls["schedule"].options} == {*KNOWN, *SEARCHED.values()}
+    explorer.controls["p"].value, explorer.controls["m"].value = 8, 4
+    explorer.controls["schedule"].value = "DualPipe"
+    assert title(explorer.figure).startswith("DualPipe does not exist for p = 8, m = 4; within 8 activations ")
+
+
+def test_the_film_of_a_search_has_a_step_for_each_better_schedule_and_ends_at_the_best():
+    costs = Costs(2, 2, 2, transfer=1)
+    search = improve(zb_h1(3, 6), costs, memory_limit=4, metric="makespan", tries=60)
+    player = views.step_through(search, costs)
+    assert len(player.film.lines) == len(search.better) > 1
+    assert player.film.lines[-1].startswith(
+        f"try {search.better[-1][0]}: {simulate(search.schedule, costs).makespan:g}"
+    )
+    first = player.picture.value
+    player.go(len(search.better) - 1)
+    assert player.picture.value != first

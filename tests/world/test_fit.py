@@ -1,0 +1,44 @@
+"""A cluster that is measured: the α and the β that a world with a known clock has."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from parlab.world import Cluster, fit, fit_cluster, run
+
+
+@pytest.mark.parametrize("engine", ["threads", "mpi"])
+def test_a_fitted_cluster_of_2_ranks_times_a_run(engine):
+    cluster = fit_cluster(engine, 2, most_bytes=2**16)
+    assert isinstance(cluster, Cluster)
+    assert cluster.name == f"{engine}, measured"
+    assert cluster.inter.bandwidth > 1
+    assert cluster.device.flops > 0
+    assert run(lambda comm: comm.barrier(), 2, cluster=cluster).timeline.makespan >= 0
+
+
+@pytest.mark.parametrize(("latency", "bandwidth"), [(1e-5, 1e9), (2e-4, 1e8), (0.0, 1e10)])
+def test_alpha_and_beta_of_a_world_with_a_known_clock_come_back_to_9_digits(monkeypatch, latency, bandwidth):
+    now = [0.0]
+
+    def sendrecv(x, dst, src):
+        now[0] += latency + x.nbytes / bandwidth
+
+    comm = SimpleNamespace(sendrecv=sendrecv, barrier=lambda: None, left=0, right=0)
+    monkeypatch.setattr(fit.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(fit, "_work", lambda comm: (1e9, 1e9))
+    monkeypatch.setattr(fit, "run", lambda shifts, size, sizes, engine: SimpleNamespace(results=[shifts(comm, sizes)]))
+    link = fit_cluster("threads", 2).inter
+    assert link.latency == pytest.approx(latency, rel=1e-9, abs=1e-14)
+    assert link.bandwidth == pytest.approx(bandwidth, rel=1e-9)
+    assert time.perf_counter() == now[0]
+
+
+def test_one_rank_and_small_messages_are_refused():
+    with pytest.raises(ValueError, match="size=1: needs at least 2 ranks"):
+        fit_cluster("threads", 1)
+    with pytest.raises(ValueError, match="most_bytes=100: must be a whole number, at least 4096"):
+        fit_cluster("threads", 2, most_bytes=100)
