@@ -48,7 +48,7 @@ def timed(work, nbytes, speed, d, p, t, v, batch, ends=None, m=None, hop=None, s
     return stage * ((m(batch, d) if m else batch / d) + (ends(p, v) if ends else (p - 1) / v))
 
 
-def chosen(seconds, nbytes, memory, fits=np.less_equal, keep=np.less, key=None, end=None, after=None):
+def chosen(seconds, nbytes, memory, fits=np.less_equal, keep=np.less, key=None, after=None):
     """`fits_best`, with one thing otherwise."""
     front, least = [], np.inf
     for one in sorted(range(len(seconds)), key=key and (lambda i: key(seconds[i], nbytes[i]))):
@@ -131,7 +131,7 @@ WRONG = [
         "08.why",
         "time_first",
         lambda a, b, n, m: binding(a, b, n, m) if sum(b.values()) > sum(a.values()) else "nothing",
-        "",
+        "however fast",
     ),
     ("08.why", "seconds", partial(binding, words={"kind": 0.5}), "expected"),
     ("08.why", "slower", partial(binding, words={"kind": "time"}), "expected"),
