@@ -300,6 +300,33 @@ def cut_batch(mesh, tokens):
     return rows[:, positions], rows[:, positions + 1], positions
 
 
+def memory(params, kept, d, p, t, m, zero):
+    weights, gradients, optimizer = 2 / (d if zero >= 3 else 1), 2 / (d if zero >= 2 else 1), 12 / (d if zero else 1)
+    return (params * (weights + gradients + optimizer) + min(p, m) * kept) / (p * t)
+
+
+def step_time(work, nbytes, speed, d, p, t, v, batch):
+    stage = (work / t + (t - 1) / t * nbytes / speed) / p
+    return stage * (batch / d + (p - 1) / v)
+
+
+def fits_best(seconds, nbytes, memory):
+    front, least = [], np.inf
+    for one in sorted(range(len(seconds)), key=lambda one: (seconds[one], nbytes[one])):
+        if nbytes[one] <= memory and nbytes[one] < least:
+            front.append(one)
+            least = nbytes[one]
+    return front
+
+
+def why(before, after, nbytes, memory):
+    if nbytes > memory:
+        return "memory"
+    if sum(after.values()) < sum(before.values()):
+        return "nothing"
+    return max(before, key=lambda kind: after[kind] - before[kind])
+
+
 SOLUTIONS = {
     "00.exchange": exchange,
     "00.tree_sum": tree_sum,
@@ -327,4 +354,8 @@ SOLUTIONS = {
     "07.who_sums": sum_gradient,
     "07.norm": norm,
     "07.cut_batch": cut_batch,
+    "08.memory": memory,
+    "08.step_time": step_time,
+    "08.fits_best": fits_best,
+    "08.why": why,
 }
