@@ -280,6 +280,26 @@ def beat(costs):
     return BEATEN
 
 
+def sum_gradient(mesh, ends, kind, gradient):
+    if kind == "norm":
+        gradient = mesh.tp.all_reduce(gradient)
+    if kind == "tied":
+        gradient = ends.all_reduce(gradient)
+    return mesh.data.all_reduce(gradient) / mesh.data.size
+
+
+def norm(mesh, gradients, copies):
+    squares = sum(float((x**2).sum()) / copies[name] for name, x in gradients.items())
+    return float(mesh.model.all_reduce(np.array([squares]))[0]) ** 0.5
+
+
+def cut_batch(mesh, tokens):
+    rows = np.split(tokens, mesh.dp.size)[mesh.dp.rank]
+    chunks = np.split(np.arange(tokens.shape[1] - 1), 2 * mesh.cp.size)
+    positions = np.concatenate([chunks[mesh.cp.rank], chunks[-1 - mesh.cp.rank]])
+    return rows[:, positions], rows[:, positions + 1], positions
+
+
 def memory(params, kept, d, p, t, m, zero):
     weights, gradients, optimizer = 2 / (d if zero >= 3 else 1), 2 / (d if zero >= 2 else 1), 12 / (d if zero else 1)
     return (params * (weights + gradients + optimizer) + min(p, m) * kept) / (p * t)
@@ -331,6 +351,9 @@ SOLUTIONS = {
     "06.zero_1": zero_1,
     "06.stage_2": stage_2,
     "06.prefetch": prefetch,
+    "07.who_sums": sum_gradient,
+    "07.norm": norm,
+    "07.cut_batch": cut_batch,
     "08.memory": memory,
     "08.step_time": step_time,
     "08.fits_best": fits_best,

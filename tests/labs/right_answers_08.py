@@ -6,9 +6,10 @@ from itertools import accumulate
 import numpy as np
 
 from tests.labs import answers
-from tests.labs.right_answers_04b import RIGHT, of
+from tests.labs.right_answers import of
+from tests.labs.right_answers_07 import RIGHT
 
-__all__ = ["RIGHT", "of"]
+__all__ = ["RIGHT"]
 
 
 @of("08.memory")
