@@ -12,6 +12,7 @@ from parlab.labs import (
     long_sequences,
     mesh,
     pipeline,
+    planning,
     processes,
     ranks,
     ring,
@@ -23,7 +24,20 @@ from parlab.labs import (
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.work import Answers, Summary
 
-ROOMS = (ranks, collectives, ring, long_sequences, pipeline, frontier, tensor, zero, zero_prefetch, mesh, processes)
+ROOMS = (
+    ranks,
+    collectives,
+    ring,
+    long_sequences,
+    pipeline,
+    frontier,
+    tensor,
+    zero,
+    zero_prefetch,
+    mesh,
+    planning,
+    processes,
+)
 EXERCISES = {exercise.name: exercise for room in ROOMS for exercise in room.EXERCISES}
 
 

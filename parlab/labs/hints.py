@@ -277,6 +277,44 @@ HINTS: dict[str, tuple[str, str, str]] = {
     positions = np.concatenate([...])        # chunks c and 2·cp − 1 − c
     return rows[:, positions], rows[:, ...], positions""",
     ),
+    "08.memory": (
+        "The first stage: how many microbatches has it sent forward when the first one comes back to it?",
+        "Three sizes a parameter, 2, 2 and 12 bytes: which of them does your stage of ZeRO divide by d? And min(p, m).",
+        """def memory(params, kept, d, p, t, m, zero):
+    weights = 2 / (d if zero >= 3 else 1)
+    gradients = ...
+    optimizer = ...
+    return params / (p * t) * (...) + ... * kept / (p * t)""",
+    ),
+    "08.step_time": (
+        "For how many microbatches' time is a stage busy, and for how long does it wait in all?",
+        "A microbatch takes a stage (its share of the work + its turns) / p. A step: m of these, and (p − 1)/v more.",
+        """def step_time(work, nbytes, speed, d, p, t, v, batch):
+    traffic = (t - 1) / t * ...
+    stage = (...) / p
+    return stage * (batch / d + ...)""",
+    ),
+    "08.fits_best": (
+        "Go through the layouts that fit, the fastest first: when is the next one worth having?",
+        "If it needs less memory than all that came before it. Of equally fast ones, look at the leanest first.",
+        """def fits_best(seconds, nbytes, memory):
+    fits = [i for i in range(len(seconds)) if ...]
+    front, least = [], float("inf")
+    for i in sorted(fits, key=lambda i: (..., ...)):
+        if nbytes[i] < least:
+            ...
+    return front""",
+    ),
+    "08.why": (
+        "Which of the two bills can forbid a layout, whatever the other one says?",
+        "First memory; then whether the step became longer at all; then the kind with the greatest after − before.",
+        """def why(before, after, nbytes, memory):
+    if ...:
+        return "memory"
+    if sum(...) < sum(...):
+        return "nothing"
+    return max(before, key=lambda kind: ...)""",
+    ),
     "09.all_reduce": (
         "If each rank adds the arrays in the order in which they reach it, are the last bits of all sums equal?",
         "Cut x into N pieces. A piece is added up in one order, on its way around the ring; then the sum is passed on.",

@@ -10,6 +10,7 @@ import numpy as np
 
 from parlab.labs.counts import ranks_in_words
 from parlab.labs.difference import difference
+from parlab.labs.difference import kind as kind_of
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial, Wrong, need_messages
 from parlab.sequence import positions
@@ -44,16 +45,21 @@ class OnMesh:
         )
 
 
-def _draw(random: np.random.Generator, size: int) -> OnMesh:
+def _draw(random: np.random.Generator, size: int, in_parts: bool = False) -> OnMesh:
     fitting = [
         (dp, pp, cp, tp)
         for dp in (1, 2, 3)
         for pp in (1, 2, 3)
         for cp in (1, 2, 3)
         for tp in (1, 2, 3)
-        if size <= dp * pp * cp * tp <= size + 4
+        if size <= dp * pp * cp * tp <= size + 4 and pp * tp > in_parts
     ]
     return OnMesh(fitting[int(random.integers(len(fitting)))], int(random.integers(10**6)))
+
+
+def _draw_parts(random: np.random.Generator, size: int) -> OnMesh:
+    """A replica on several ranks: its norm needs messages."""
+    return _draw(random, size, in_parts=True)
 
 
 # Who sums what
@@ -62,7 +68,7 @@ CUT, NORM, TIED = "cut", "norm", "tied"
 SUMMED = {CUT: "", NORM: "t", TIED: "p"}  # over which coordinate, before the mean over d and c
 
 
-def _sums(case: OnMesh, kind: str, drawn: dict[Axes, Any], over: str, mean: str = "dc") -> dict[Axes, Any]:
+def _sums(drawn: dict[Axes, Any], over: str, mean: str = "dc") -> dict[Axes, Any]:
     """For each place the sum over the coordinates in `over` and the mean over those in `mean`."""
     result = {}
     for place in drawn:
@@ -71,7 +77,8 @@ def _sums(case: OnMesh, kind: str, drawn: dict[Axes, Any], over: str, mean: str 
             for other, x in drawn.items()
             if all(a == b or axis in over + mean for axis, a, b in zip("dpct", place, other, strict=True))
         ]
-        result[place] = sum(alike) / math.prod(n for axis, n in zip("dpct", case.axes, strict=True) if axis in mean)
+        coordinates = [{other[k] for other in drawn} for k, axis in enumerate("dpct") if axis in mean]
+        result[place] = sum(alike) / math.prod(map(len, coordinates))
     return result
 
 
@@ -94,40 +101,63 @@ def _who_sums(trial: Trial, case: OnMesh) -> list[str]:
 
     results = trial.ran(program, case.size, "sum_gradient(mesh, ends, kind, gradient)")
     for kind, over in SUMMED.items():
-        right = _sums(case, kind, drawn[kind], over)
+        right = _sums(drawn[kind], over)
         for rank, place in enumerate(case.places):
             if place not in right:
                 continue
             found = results.results[rank].get(kind)
-            if not _close(found, right[place]):
-                said = f"rank {rank} {_at(place)}, kind {kind!r}: {difference(found, right[place])}"
-                raise Wrong(said, *_likely_sum(case, kind, drawn[kind], place, found))
+            if said := difference(found, right[place], rtol=TOLERANCE, atol=TOLERANCE):
+                causes = _likely_sum(kind, drawn[kind], place, found)
+                raise Wrong(f"rank {rank} {_at(place)}, kind {kind!r}: {said}", *causes)
     need_messages(results)
     return ["cut: nobody but dp and cp; norm: tp too; tied: the two ends of the pipeline too"]
 
 
-def _likely_sum(case: OnMesh, kind: str, drawn: dict[Axes, Any], place: Axes, found: Any) -> list[str]:
-    over = SUMMED[kind]
-    causes = {
-        "it is a sum over dp and cp; each rank's loss is a mean over its own tokens, so a mean is needed": (
+def _likely_sum(kind: str, drawn: dict[Axes, Any], place: Axes, found: Any) -> list[str]:
+    over, every = SUMMED[kind], tuple(SUMMED)
+    right = _sums(drawn, over)[place]
+    if not isinstance(found, np.ndarray) or found.shape != right.shape or _close(found, right):
+        return []
+    causes = [
+        (
+            "under sequence parallelism the gradient of a norm is only of this rank's tokens: sum over tp",
+            "",
+            "dc",
+            NORM,
+        ),
+        ("the two ends use the same table: their gradients add up", "", "dc", TIED),
+        ("the sum over tp became a mean: each rank's tokens add to the gradient", "", "dct", NORM),
+        ("the sum over the ends became a mean: both uses add to the gradient", "", "dcp", TIED),
+        ("tp is in it, whose ranks have other columns of the weight", over + "t", "dc", (CUT, TIED)),
+        ("tp is in it, whose ranks have other columns of the weight", over, "dct", (CUT, TIED)),
+        ("all of pp is in it, whose ranks have other layers", over + "p", "dc", (CUT, NORM)),
+        ("all of pp is in it, whose ranks have other layers", over, "dcp", (CUT, NORM)),
+        (
+            "it is a sum over dp and cp; each rank's loss is a mean over its own tokens, so a mean is needed",
             over + "dc",
             "",
+            every,
         ),
-        "the ranks of cp are not in it: they have the same weights and other tokens, as those of dp": (over, "d"),
-        "the ranks of dp are not in it": (over, "c"),
-        "it is this rank's own gradient: nothing was summed": ("", ""),
-        "under sequence parallelism the gradient of a norm is only of this rank's tokens: sum over tp": ("", "dc"),
-        "the two ends use the same table: their gradients add up": ("", "dc"),
-        "the sum over tp became a mean: each rank's tokens add to the gradient": ("", "dct"),
-        "the sum over the ends became a mean: both uses add to the gradient": ("", "dcp"),
-        "it was summed over tp, whose ranks have other columns of the weight": (over + "t", "dc"),
-    }
-    skipped = {CUT: ("norm", "ends", "became"), NORM: ("two ends", "over the ends"), TIED: ("norm", "over tp became")}
-    for text, (summed, mean) in causes.items():
-        if not any(word in text for word in skipped[kind]) and _close(
-            found, _sums(case, kind, drawn, summed, mean)[place]
-        ):
+        (
+            "the ranks of cp are not in it: they have the same weights and other tokens, as those of dp",
+            over,
+            "d",
+            every,
+        ),
+        ("the ranks of dp are not in it: they have the same weights and other rows", over, "c", every),
+    ]
+    for text, summed, mean, kinds in causes:
+        if kind in kinds and _close(found, _sums(drawn, summed, mean)[place]):
             return [f"likely cause: {text}"]
+    for other, x in drawn.items():
+        if _close(found, x):
+            return [f"likely cause: it is the gradient of {_at(other)} alone"]
+    first = int(np.argmax(abs(right)))
+    if right[first] and _close(found, right * (found[first] / right[first])):
+        return [
+            f"likely cause: it is {found[first] / right[first]:.4g} times what it should be: "
+            "divide once, by the number of ranks in mesh.data"
+        ]
     return []
 
 
@@ -141,6 +171,14 @@ def _norm(trial: Trial, case: OnMesh) -> list[str]:
     table = {t: draw.integers(-9, 10, size=4).astype(float) for t in range(tp)}  # at both ends of the pipeline
     squares = sum(float(np.sum(x**2)) for of in (cut, scale, table) for x in of.values())
     ends = len({0, pp - 1})
+    parts = {  # of each rank of a replica: squares, and how many have the same
+        (p, t): [
+            (float(np.sum(x**2)), copies)
+            for x, copies in ((cut[p, t], 1), (scale[p], tp), (table[t], ends))
+            if x is not table[t] or p in (0, pp - 1)
+        ]
+        for p, t in cut
+    }
 
     def program(comm: Comm) -> Any:
         mesh, (_, p, _, t) = Mesh(comm, *case.axes), case.places[comm.rank]
@@ -154,32 +192,55 @@ def _norm(trial: Trial, case: OnMesh) -> list[str]:
     for rank, found in enumerate(done.results):
         if not _close(found, right):
             place = case.places[rank]
-            said = f"rank {rank} {_at(place)}: the norm is {_number(found)}, should be {right:.6g}"
-            raise Wrong(said, *_likely_norm(case, found, cut, scale, table, place, ends))
-    if case.axes[1] * case.axes[3] > 1:
-        need_messages(done)
+            said = f"rank {rank} {_at(place)}: returned {_number(found)}, expected the norm, {right:.6g}, as a float"
+            raise Wrong(said, *_likely_norm(case, found, parts, place))
+    need_messages(done)
     return [f"norm {right:.6g} on every rank; counted with its copies it would be larger"]
 
 
-def _likely_norm(case: OnMesh, found: Any, cut: Any, scale: Any, table: Any, place: Axes, ends: int) -> list[str]:
+def _likely_norm(case: OnMesh, found: Any, parts: dict[Any, Any], place: Axes) -> list[str]:
     (dp, pp, cp, tp), (_, p, _, t) = case.axes, place
 
-    def squares(of: Any) -> float:
-        return sum(float(np.sum(x**2)) for x in of)
+    def of(weigh: Any, ranks: Any = parts) -> float:
+        return sum(weigh(square, copies) for rank in ranks for square, copies in parts[rank])
 
-    once = squares([*cut.values(), *scale.values(), *table.values()])
-    all_copies = squares(cut.values()) + tp * squares(scale.values()) + ends * squares(table.values())
-    own_share = squares([cut[p, t]]) + squares([scale[p]]) / tp
-    own_share += squares([table[t]]) / ends if p in (0, pp - 1) else 0
+    def once(square: float, copies: int) -> float:
+        return square / copies
+
+    def each(square: float, copies: int) -> float:
+        return square
+
+    along = {"tp": [(p, other) for other in range(tp)], "pp": [(other, t) for other in range(pp)]}
+    added = [sum(math.sqrt(of(weigh, [rank])) for rank in parts) for weigh in (once, each)]
     causes = {
-        "weights that several ranks hold were counted by each: take each by 1 / copies": math.sqrt(all_copies),
-        "summed over all ranks: those of dp and cp have the same gradients, so sum over mesh.model": math.sqrt(
-            once * dp * cp
-        ),
-        "it is this rank's own part: sum over mesh.model": math.sqrt(own_share),
-        "it is the square of the norm": once,
+        "weights that several ranks hold were counted by each: take each square by 1 / copies": [of(each)],
+        "summed over all ranks: those of dp and cp have the same gradients, so sum over mesh.model": [
+            of(weigh) * dp * cp for weigh in (once, each)
+        ],
+        "it is this rank's own part: sum over mesh.model": [of(weigh, [(p, t)]) for weigh in (once, each)],
+        "summed over mesh.data, whose ranks have the same gradients: sum over mesh.model": [
+            of(weigh, [(p, t)]) * dp * cp for weigh in (once, each)
+        ],
+        **{
+            f"summed over {axis} alone: the weights of one replica lie on pp × tp": [of(once, ranks), of(each, ranks)]
+            for axis, ranks in along.items()
+        },
+        "it is the square of the norm": [of(once) ** 2, of(each) ** 2],
+        "it is a mean over the ranks of mesh.model: their squares add up": [
+            of(weigh) / (pp * tp) for weigh in (once, each)
+        ],
+        "norms were added: add the squares of all ranks, and take the root at the end": [x**2 for x in added],
+        "1 / copies was taken before the square: take the square by it": [of(lambda square, n: square / n**2)],
+        "multiplied by copies: what n ranks have counts 1/n on each": [of(lambda square, n: square * n)],
+        "it is the largest of the ranks' own parts: their squares add up": [
+            max(of(weigh, [rank]) for rank in parts) for weigh in (once, each)
+        ],
     }
-    return [f"likely cause: {text}" for text, value in causes.items() if _close(found, value)][:1]
+    return [
+        f"likely cause: {text}"
+        for text, values in causes.items()
+        if any(_close(found, math.sqrt(value)) for value in values)
+    ][:1]
 
 
 # The batch
@@ -201,47 +262,74 @@ def _cut_batch(trial: Trial, case: OnMesh) -> list[str]:
         rows, columns = tokens[2 * d : 2 * d + 2], np.asarray(places[c])
         right = (rows[:, columns], rows[:, columns + 1], columns)
         if not isinstance(found, tuple | list) or len(found) != 3:
-            raise Wrong(f"rank {rank} returned {type(found).__name__}, expected (inputs, targets, positions)")
+            raise Wrong(f"rank {rank} returned {kind_of(found)}, expected (inputs, targets, positions)")
         for name, mine, wanted in zip(("inputs", "targets", "positions"), found, right, strict=True):
-            if not isinstance(mine, np.ndarray) or mine.shape != wanted.shape or not np.array_equal(mine, wanted):
-                said = f"rank {rank} {_at(case.places[rank])}, {name}: {difference(mine, wanted, rtol=0.0)}"
-                raise Wrong(said, *_likely_cut(name, mine, right, rows, c, cp))
+            at = f"rank {rank} {_at(case.places[rank])}, {name}: "
+            if not isinstance(mine, np.ndarray) or mine.shape != wanted.shape or mine.dtype.kind not in "iu":
+                raise Wrong(at + difference(mine, wanted), *_likely_rows(mine, tokens, dp))
+            if not np.array_equal(mine, wanted):
+                both = [mine, wanted] if name == "positions" else [_whence(x, tokens) for x in (mine, wanted)]
+                raise Wrong(
+                    f"{at}returned {both[0]}, expected {both[1]}", *_likely_cut(name, mine, tokens, right, c, cp)
+                )
     return [f"{B} rows of {S} tokens: each rank has {B // dp} rows and {S // cp} tokens of each"]
 
 
-def _likely_cut(name: str, mine: Any, right: Any, rows: Any, c: int, cp: int) -> list[str]:
-    S = rows.shape[1] - 1
-    range_of = np.arange(c * S // cp, (c + 1) * S // cp)
-    striped = np.arange(c, S, cp)
+def _whence(x: Any, tokens: Any) -> str:
+    """Where in the batch these tokens stand; each is there once."""
+    if not np.isin(x, tokens).all():
+        return "tokens that are not in the batch"
+    rows, columns = np.divmod(np.argsort(tokens.ravel())[x], tokens.shape[1])
+    if (rows != rows[:, :1]).any() or (columns != columns[:1]).any():
+        return "tokens from here and there"
+    return f"tokens {columns[0]} of rows {rows[:, 0]}"
 
-    def same(other: Any) -> bool:
-        return isinstance(mine, np.ndarray) and np.array_equal(mine, other)
 
-    causes = {
-        "the columns are contiguous: zigzag gives rank c the chunks c and 2·cp − 1 − c of 2·cp": {
-            "inputs": rows[:, range_of],
-            "targets": rows[:, range_of + 1],
-            "positions": range_of,
-        }[name],
-        "these columns are striped": {
-            "inputs": rows[:, striped],
-            "targets": rows[:, striped + 1],
-            "positions": striped,
-        }[name],
-        "the targets were shifted after the cut: the token behind a chunk's last one lies on another rank": np.roll(
-            right[0], -1, axis=1
-        ),
-        "the positions count from 0 on every rank: rotary embeddings need the tokens' own": np.arange(S // cp),
+def _likely_rows(mine: Any, tokens: Any, dp: int) -> list[str]:
+    if dp > 1 and isinstance(mine, np.ndarray) and mine.ndim == 2 and len(mine) == len(tokens):
+        return ["likely cause: the rows were not cut: each rank of dp has its own"]
+    return []
+
+
+def _likely_cut(name: str, mine: Any, tokens: Any, right: Any, c: int, cp: int) -> list[str]:
+    S, places = tokens.shape[1] - 1, right[2]
+    n, half = S // cp, S // (2 * cp)
+    chunks = np.arange(S).reshape(2 * cp, half)
+    other = {
+        "the columns are contiguous: zigzag gives rank c the chunks c and 2·cp − 1 − c of 2·cp": np.arange(n) + c * n,
+        "these columns are striped": np.arange(c, S, cp),
+        "chunks c and c + cp of 2·cp: zigzag takes the second from the end, 2·cp − 1 − c": chunks[[c, c + cp]].ravel(),
+        "the late chunk stands before the early one": np.roll(places, half),
+        "the row has S + 1 tokens, and S of them are inputs": places + 1,
     }
-    return [f"likely cause: {text}" for text, other in causes.items() if same(other)][:1]
+    order = np.argsort(tokens.ravel())  # where a token stands: each is there once
+    if name == "positions":
+        columns, rows_right = mine, True
+        causes = {"the positions count from 0 on every rank: rotary embeddings need the tokens' own": np.arange(n)}
+    else:
+        if not np.isin(mine, tokens).all():
+            return []
+        rows, columns = np.divmod(order[mine], S + 1)
+        rows_right = bool((rows == order[right[0]] // (S + 1)).all())
+        columns = columns - (name == "targets")
+        causes = {
+            "the targets are the inputs: take the tokens that follow": places - 1,
+            "these are the tokens before: take those that follow": places - 2,
+            "the targets were shifted after the cut: the token behind a chunk's last one lies on another rank": (
+                np.roll(places, -1) - 1
+            ),
+        }
+        causes = causes if name == "targets" else {}
+    found = [text for text, wanted in (causes | other).items() if ((columns - wanted) % (S + 1) == 0).all()]
+    if not rows_right and (columns == places).all():
+        found = ["the rows are another rank's: rows by mesh.dp.rank, in order, neighbours together"]
+    return [f"likely cause: {text}" for text in found][:1]
 
 
 def _close(found: Any, right: Any) -> bool:
-    try:
-        found = np.asarray(found, dtype=float)
-    except (TypeError, ValueError):
+    if not isinstance(found, np.ndarray | np.generic | int | float) or np.asarray(found).dtype.kind not in "fiu":
         return False
-    return found.shape == np.shape(right) and bool(np.allclose(found, right, rtol=TOLERANCE, atol=TOLERANCE))
+    return np.shape(found) == np.shape(right) and bool(np.allclose(found, right, rtol=TOLERANCE, atol=TOLERANCE))
 
 
 def _number(found: Any) -> str:
@@ -259,8 +347,8 @@ def _at(place: Axes) -> str:
 MESHES = [(2, 1, 1, 1), (1, 1, 2, 1), (1, 1, 1, 2), (1, 2, 1, 1), (2, 2, 1, 1), (1, 3, 1, 2), (2, 2, 2, 2)]
 CASES = [OnMesh(axes) for axes in MESHES]
 WHO_SUMS = Exercise("07.who_sums", "sum_gradient(mesh, ends, kind, gradient)", CASES, _who_sums, _draw, on_ranks=True)
-NORMS = [OnMesh(axes) for axes in ((1, 1, 1, 1), *MESHES[2:4], (2, 1, 2, 1), *MESHES[5:])]
-NORM_ONCE = Exercise("07.norm", "norm(mesh, gradients, copies)", NORMS, _norm, _draw)
-CUTS = [OnMesh(axes) for axes in ((1, 1, 1, 1), (2, 1, 1, 1), (1, 1, 2, 1), (1, 1, 3, 2), (2, 2, 2, 1))]
+NORMS = [OnMesh(axes) for axes in (*MESHES[2:4], (2, 1, 1, 2), *MESHES[5:])]
+NORM_ONCE = Exercise("07.norm", "norm(mesh, gradients, copies)", NORMS, _norm, _draw_parts, on_ranks=True)
+CUTS = [OnMesh(axes) for axes in ((2, 1, 1, 1), (1, 1, 2, 1), (1, 1, 3, 2), (2, 2, 2, 1))]
 CUT_BATCH = Exercise("07.cut_batch", "cut_batch(mesh, tokens)", CUTS, _cut_batch, _draw)
 EXERCISES = (WHO_SUMS, NORM_ONCE, CUT_BATCH)

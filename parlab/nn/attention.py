@@ -108,23 +108,21 @@ def attend_block(
     query without keys gets out 0 and lse −inf.
     """
     xp = namespace(q, k, v)
-    B, H, S, D = q.shape
-    G, T = k.shape[1:3]
-    scale = default_scale(scale, D)
+    scale = default_scale(scale, q.shape[3])
     gentle = on_host(q) and _largest_score(q, k, scale) < GENTLE
-    q, k, v = _grouped(q, G), _grouped(k, G), _grouped(v, G)  # [B, G, H/G, S, D], [B, G, 1, T, D]
+    shape, (q, k, v) = q.shape, _by_kv_head(q, k, v)  # [B, G, H/G, S, D], twice [B, G, 1, T, D]
     out = xp.empty(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, G, H/G, S, D]
     lse = xp.empty(q.shape[:-1], dtype=out.dtype, device=q.device)  # [B, G, H/G, S]
     buffer = _tile_buffer(out)
-    stretches = list(_stretches(S, T, diagonal, window, out))
-    for h, g in _heads(q):
-        queries = _widen(q[*h, :, :]) * scale  # [S, D] of a head, or of all
-        keys, values = _widen(k[*g, :, :]), _widen(v[*g, :, :])  # [T, D]
-        values = _append(values, xp.ones_like(values[..., 0]))  # [T, D+1]: the last column of P v is the sum of P
+    stretches = list(_stretches(q.shape[3], k.shape[3], diagonal, window, out))
+    for b, g, h in _few_heads(q, stretches, TILE * TILE):
+        queries = _widen(q[b, g, h, ...]) * scale  # [G', H', S, D]
+        keys, values = _widen(k[b, g, ...]), _widen(v[b, g, ...])  # [G', 1, T, D]
+        values = _append(values, xp.ones_like(values[..., 0]))  # [G', 1, T, D+1]: P v ends with the sum of P
         for rows, tiles in stretches:
             part = _attend_rows(queries[..., rows, :], keys, values, tiles, gentle, buffer)
-            out[*h, rows, :], lse[*h, rows] = part
-    return xp.reshape(out, (B, H, S, D)), xp.reshape(lse, (B, H, S))
+            out[b, g, h, rows, :], lse[b, g, h, rows] = part
+    return xp.reshape(out, shape), xp.reshape(lse, shape[:-1])
 
 
 def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], gentle: bool, buffer: Array) -> tuple[Array, Array]:
@@ -134,10 +132,10 @@ def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], gentle: bool, 
     """
     xp = namespace(q, k, v)
     lowest = 0.0 if gentle else xp.finfo(q.dtype).min  # not −inf: a row that sees no key would have −inf − −inf
-    largest = xp.full((*q.shape[:-1], 1), lowest, dtype=q.dtype, device=q.device)  # [rows, 1]
-    out = xp.zeros((*q.shape[:-1], v.shape[-1]), dtype=q.dtype, device=q.device)  # [rows, D+1]
+    largest = xp.full((*q.shape[:-1], 1), lowest, dtype=q.dtype, device=q.device)  # [G', H', rows, 1]
+    out = xp.zeros((*q.shape[:-1], v.shape[-1]), dtype=q.dtype, device=q.device)  # [G', H', rows, D+1]
     for columns, hidden in tiles:
-        scores = _product(q, k[..., columns, :], buffer)  # [rows, columns]
+        scores = _product(q, k[..., columns, :], buffer)  # [G', H', rows, columns]
         if hidden is not None:
             scores += hidden
         if not gentle:
@@ -147,7 +145,7 @@ def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], gentle: bool, 
             if hidden is not None:
                 scores += hidden  # again: the line above let it through
         out += exp_(scores) @ v[..., columns, :]
-    out, total = out[..., :-1], out[..., -1:]  # [rows, D], [rows, 1]
+    out, total = out[..., :-1], out[..., -1:]  # [G', H', rows, D], [G', H', rows, 1]
     seen = total > 0
     total = xp.where(seen, total, 1.0)
     return out / total, xp.where(seen, largest + xp.log(total), -xp.inf)[..., 0]
@@ -164,46 +162,46 @@ def attend_block_backward(
     diagonal: int | None = None,
     window: int | None = None,
     scale: float | None = None,
+    totals: tuple[Array, Array, Array] | None = None,
 ) -> tuple[Array, Array, Array]:
-    """One block's share of `(dq, dk, dv)`, in float32 or wider.
+    """One block's share of `(dq, dk, dv)`, in float32 or wider; or the `totals` of all blocks, to which it is added.
 
     `lse` and `delta` = rowsum(dO ∘ O), both `[B, H, S]`, belong to the whole attention, over the keys of all blocks;
     then the blocks' shares simply add up. With P = exp(scores − lse): dV = Pᵀ dO, dS = P ∘ (dO Vᵀ − delta), dQ = dS K,
     dK = dSᵀ Q. Both differences are made inside the products, by one more column against a column of ones.
     """
     xp = namespace(dout, q, k, v)
-    B, H, S, D = q.shape
-    G, T = k.shape[1:3]
-    scale = default_scale(scale, D)
+    scale = default_scale(scale, q.shape[3])
     gentle = on_host(q) and _largest_score(q, k, scale) + float(xp.max(lse)) < -LOWEST_EXPONENT
     lse = xp.where(lse == -xp.inf, xp.inf, lse)  # a query without keys: every weight is exp(−inf)
-    dout, q, k, v = (_grouped(x, G) for x in (dout, q, k, v))  # [B, G, H/G, S, D], [B, G, 1, T, D]
-    lse, delta = (xp.reshape(x, q.shape[:-1]) for x in (lse, delta))  # [B, G, H/G, S]
-    dq, dk, dv = (xp.zeros(x.shape, dtype=accumulator_dtype(x), device=x.device) for x in (q, k, v))
+    if totals is None:
+        dq, dk, dv = (xp.zeros(x.shape, dtype=accumulator_dtype(x), device=x.device) for x in (q, k, v))
+        totals = dq, dk, dv
+    q, dout, lse, delta, k, v = _by_kv_head(q, dout, lse, delta, k, v)
+    dq, dk, dv = _by_kv_head(*totals)  # views: to part an axis moves nothing
     scores_buffer, dscores_buffer = _tile_buffer(dq), _tile_buffer(dq)
-    stretches = list(_stretches(S, T, diagonal, window, dq))
-    for h, g in _heads(q):
-        queries, douts = _widen(q[*h, :, :]) * scale, _widen(dout[*h, :, :])  # [S, D] of a head, or of all
-        keys, values = _widen(k[*g, :, :]), _widen(v[*g, :, :])  # [T, D]
-        queries_lse, douts_delta = _append(queries, -lse[*h, :]), _append(douts, -delta[*h, :])  # [S, D+1]
+    stretches = list(_stretches(q.shape[3], k.shape[3], diagonal, window, dq))
+    for b, g, h in _few_heads(q, stretches, TILE * TILE // 4):  # dK/dV of all of them must stay in the cache too
+        queries, douts = _widen(q[b, g, h, ...]) * scale, _widen(dout[b, g, h, ...])  # [G', H', S, D]
+        keys, values = _widen(k[b, g, ...]), _widen(v[b, g, ...])  # [G', 1, T, D]
+        queries_lse, douts_delta = _append(queries, -lse[b, g, h, :]), _append(douts, -delta[b, g, h, :])  # [..., D+1]
         ones = xp.ones_like(keys[..., 0])
-        keys_one, values_one = _append(keys, ones), _append(values, ones)  # [T, D+1]
+        keys_one, values_one = _append(keys, ones), _append(values, ones)  # [G', 1, T, D+1]
+        keys = keys * scale
         for rows, tiles in stretches:
             for columns, hidden in tiles:
-                # scores, weights and dscores: [rows, columns]
                 scores = _product(queries_lse[..., rows, :], keys_one[..., columns, :], scores_buffer)
                 if not gentle:
                     scores = xp.maximum(scores, LOWEST_EXPONENT)
                 if hidden is not None:
                     scores += hidden
-                weights = exp_(scores)
-                dv[*g, columns, :] += _of_readers(xp.matrix_transpose(weights) @ douts[..., rows, :])
+                weights = exp_(scores)  # [G', H', rows, columns]
+                dv[b, g, :, columns, :] += _over_heads(xp.matrix_transpose(weights) @ douts[..., rows, :])
                 dscores = _product(douts_delta[..., rows, :], values_one[..., columns, :], dscores_buffer)
                 dscores *= weights
-                dk[*g, columns, :] += _of_readers(xp.matrix_transpose(dscores) @ queries[..., rows, :])
-                dq[*h, rows, :] += dscores @ keys[..., columns, :]
-        dq[*h, :, :] *= scale
-    return xp.reshape(dq, (B, H, S, D)), dk[:, :, 0, :, :], dv[:, :, 0, :, :]
+                dk[b, g, :, columns, :] += _over_heads(xp.matrix_transpose(dscores) @ queries[..., rows, :])
+                dq[b, g, h, rows, :] += dscores @ keys[..., columns, :]
+    return totals
 
 
 def merge(out: Array, lse: Array, block_out: Array, block_lse: Array) -> tuple[Array, Array]:
@@ -218,7 +216,8 @@ def merge(out: Array, lse: Array, block_out: Array, block_lse: Array) -> tuple[A
     xp = namespace(out, lse, block_out, block_lse)
     merged = xp.logaddexp(lse, block_lse)
     finite = xp.where(merged == -xp.inf, 0.0, merged)  # −inf − −inf would be NaN
-    out = out * xp.exp(lse - finite)[..., None] + block_out * xp.exp(block_lse - finite)[..., None]
+    out = out * xp.exp(lse - finite)[..., None]
+    out += block_out * xp.exp(block_lse - finite)[..., None]
     return out, merged
 
 
@@ -275,27 +274,36 @@ def _widen(x: Array) -> Array:
     return namespace(x).astype(x, accumulator_dtype(x), copy=False)
 
 
-def _grouped(x: Array, groups: int) -> Array:
-    """The heads sorted by the K/V head that they read: `[B, H, S, D]` -> `[B, G, H/G, S, D]`, a view."""
-    B, H, S, D = x.shape
-    return namespace(x).reshape(x, (B, groups, H // groups, S, D))
-
-
-def _heads(q: Array) -> Iterator[tuple[Any, Any]]:
-    """Where a head of `q [B, G, H/G, S, D]` stands and where its keys: one after the other, on a device all at once."""
-    if on_host(q):
-        return (((b, g, r), (b, g, 0)) for b, g, r in product(*map(range, q.shape[:3])))
-    return iter([((slice(None),) * 3,) * 2])
-
-
-def _of_readers(x: Array) -> Array:
-    """Summed over the query heads that read a K/V head, where `x [B, G, H/G, T, D]` has them all."""
-    return x if x.ndim == 2 else namespace(x).sum(x, axis=2, keepdims=True)
+def _by_kv_head(q: Array, *others: Array) -> list[Array]:
+    """Heads in two axes, those of K/V and the query heads of each: `[B, H, ...]` -> `[B, G, H/G or 1, ...]`."""
+    xp, G = namespace(q), others[-1].shape[1]
+    return [xp.reshape(x, (x.shape[0], G, x.shape[1] // G, *x.shape[2:])) for x in (q, *others)]
 
 
 def _append(x: Array, column: Array) -> Array:
-    """One more column: `[rows, D]`, `[rows]` -> `[rows, D+1]`."""
+    """One more column: `[..., rows, D]`, `[..., rows]` -> `[..., rows, D+1]`."""
     return namespace(x, column).concat([x, column[..., None]], axis=-1)
+
+
+def _few_heads(q: Array, stretches: list[tuple[slice, list[Tile]]], most: int) -> Iterator[tuple[Any, slice, slice]]:
+    """Which sequences, K/V heads and query heads of each: as many at a time as have `most` scores in their tiles.
+
+    Where tiles are small the calls would cost more than what they compute; on a device they do so for all sizes.
+    """
+    B, G, heads = q.shape[:3]
+    if not on_host(q):
+        yield slice(0, B), slice(0, G), slice(0, heads)
+        return
+    tiles = [(rows.stop - rows.start) * (keys.stop - keys.start) for rows, tiles in stretches for keys, _ in tiles]
+    fit = max(most // max(tiles, default=1), 1)
+    few, groups = min(fit, heads), max(fit // heads, 1)
+    for b, g, h in product(range(B), range(0, G, groups), range(0, heads, few)):
+        yield b, slice(g, min(g + groups, G)), slice(h, min(h + few, heads))
+
+
+def _over_heads(x: Array) -> Array:
+    """What query heads give to the K/V head that they share: `[..., G', H', T, D]` -> `[..., G', 1, T, D]`."""
+    return x if x.shape[-3] == 1 else namespace(x).sum(x, axis=-3, keepdims=True)
 
 
 def _largest_score(q: Array, k: Array, scale: float) -> float:
@@ -313,7 +321,7 @@ def _product(a: Array, b: Array, buffer: Array) -> Array:
     xp = namespace(a, b)
     b = xp.matrix_transpose(b)
     if is_numpy_array(a):
-        shape = a.shape[0], b.shape[1]
+        shape = *a.shape[:-1], b.shape[-1]
         return xp.matmul(a, b, out=xp.reshape(buffer[: math.prod(shape)], shape))
     return a @ b
 

@@ -174,7 +174,7 @@ class QueryGradients:
             given = self.dout[:, h, rows, :], self.q[:, h, rows, :], k[:, g, columns, :], v[:, g, columns, :]
             sums = self.lse[:, h, rows], self.delta[:, h, rows]
             totals = self.dq[:, h, rows, :], dk[:, g, columns, :], dv[:, g, columns, :]
-            add_to(totals, attend_block_backward(*given, *sums, scale=self.scale, **how))
+            attend_block_backward(*given, *sums, scale=self.scale, totals=totals, **how)
         return dk, dv
 
     def done(self, dk: Array, dv: Array) -> tuple[Array, Array, Array]:

@@ -280,6 +280,53 @@ def beat(costs):
     return BEATEN
 
 
+def sum_gradient(mesh, ends, kind, gradient):
+    if kind == "norm":
+        gradient = mesh.tp.all_reduce(gradient)
+    if kind == "tied":
+        gradient = ends.all_reduce(gradient)
+    return mesh.data.all_reduce(gradient) / mesh.data.size
+
+
+def norm(mesh, gradients, copies):
+    squares = sum(float((x**2).sum()) / copies[name] for name, x in gradients.items())
+    return float(mesh.model.all_reduce(np.array([squares]))[0]) ** 0.5
+
+
+def cut_batch(mesh, tokens):
+    rows = np.split(tokens, mesh.dp.size)[mesh.dp.rank]
+    chunks = np.split(np.arange(tokens.shape[1] - 1), 2 * mesh.cp.size)
+    positions = np.concatenate([chunks[mesh.cp.rank], chunks[-1 - mesh.cp.rank]])
+    return rows[:, positions], rows[:, positions + 1], positions
+
+
+def memory(params, kept, d, p, t, m, zero):
+    weights, gradients, optimizer = 2 / (d if zero >= 3 else 1), 2 / (d if zero >= 2 else 1), 12 / (d if zero else 1)
+    return (params * (weights + gradients + optimizer) + min(p, m) * kept) / (p * t)
+
+
+def step_time(work, nbytes, speed, d, p, t, v, batch):
+    stage = (work / t + (t - 1) / t * nbytes / speed) / p
+    return stage * (batch / d + (p - 1) / v)
+
+
+def fits_best(seconds, nbytes, memory):
+    front, least = [], np.inf
+    for one in sorted(range(len(seconds)), key=lambda one: (seconds[one], nbytes[one])):
+        if nbytes[one] <= memory and nbytes[one] < least:
+            front.append(one)
+            least = nbytes[one]
+    return front
+
+
+def why(before, after, nbytes, memory):
+    if nbytes > memory:
+        return "memory"
+    if sum(after.values()) < sum(before.values()):
+        return "nothing"
+    return max(before, key=lambda kind: after[kind] - before[kind])
+
+
 def all_reduce(comm, x, rounds=None):
     pieces = [piece.copy() for piece in np.array_split(x, comm.size)]
     for step in range(comm.size - 1):
@@ -337,6 +384,13 @@ SOLUTIONS = {
     "06.zero_1": zero_1,
     "06.stage_2": stage_2,
     "06.prefetch": prefetch,
+    "07.who_sums": sum_gradient,
+    "07.norm": norm,
+    "07.cut_batch": cut_batch,
+    "08.memory": memory,
+    "08.step_time": step_time,
+    "08.fits_best": fits_best,
+    "08.why": why,
     "09.all_reduce": all_reduce,
     "09.fit": fit,
     "09.buffering": borders,

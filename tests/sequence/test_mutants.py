@@ -36,14 +36,18 @@ MUTANTS = {
         "(*RingSchedule(comm.rank, comm.size).steps, None):  # None",
         "RingSchedule(comm.rank, comm.size).steps:  # None",
     ),
-    "scale forgotten in dq": (ATTENTION, "        dq[*h, :, :] *= scale\n", ""),
+    "scale forgotten in dq": (ATTENTION, "        keys = keys * scale\n", ""),
     "scale forgotten in the backward's scores": (
         ATTENTION,
-        "_widen(q[*h, :, :]) * scale, _widen",
-        "_widen(q[*h, :, :]), _widen",
+        "_widen(q[b, g, h, ...]) * scale, _widen",
+        "_widen(q[b, g, h, ...]), _widen",
     ),
     "delta added, not subtracted": (ATTENTION, "_append(douts, -delta", "_append(douts, delta"),
-    "gradients of shared heads overwritten": (ATTENTION, "dv[*g, columns, :] +=", "dv[*g, columns, :] ="),
+    "gradients of shared heads overwritten": (
+        ATTENTION,
+        "namespace(x).sum(x, axis=-3, keepdims=True)",
+        "x[..., -1:, :, :]",
+    ),
 }
 
 

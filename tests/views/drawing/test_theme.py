@@ -55,7 +55,10 @@ def test_red_and_green_of_one_lightness_would_be_refused():
     assert closest(["#A05050", "#6E6E40"], "deuteranopia") < NOTICEABLE
 
 
-@pytest.mark.parametrize("background", [*{kind.color for kind in theme.KINDS.values()}, *theme.RANKS, theme.PAPER])
+BACKGROUNDS = sorted({*(kind.color for kind in theme.KINDS.values()), *theme.RANKS, theme.PAPER})
+
+
+@pytest.mark.parametrize("background", BACKGROUNDS)
 def test_text_has_a_contrast_of_at_least_4_to_1_on_every_background(background):
     assert theme.contrast(theme.text_color(background), background) >= 4
 

@@ -1,0 +1,346 @@
+"""The exercises of notebook 08: what a rank holds, how long a step takes, which layouts are worth it, what binds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from parlab.labs.difference import brief
+from parlab.labs.exercise import Exercise
+from parlab.labs.trial import Trial, Wrong
+
+
+def _compare(result: Any, right: float, unit: str, mistakes: Iterable[tuple[str, float]]) -> None:
+    """Raise `Wrong` unless `result` is `right`, with the mistake that gives it, if it is one of these."""
+    if not isinstance(result, int | float | np.integer | np.floating) or isinstance(result, bool):
+        raise Wrong(f"returned {brief(result)}, expected a number")
+    if math.isclose(result, right, rel_tol=1e-9):
+        return
+    likely = [f"likely cause: {why}" for why, value in mistakes if math.isclose(result, value, rel_tol=1e-9)]
+    raise Wrong(f"returned {float(result):.6g}, expected {right:.6g} {unit}", *likely[:1])
+
+
+@dataclass(frozen=True)
+class Held:
+    """A model of `params` parameters, of which a microbatch keeps `kept` bytes, on d replicas of p stages of t."""
+
+    params: int
+    kept: int
+    d: int
+    p: int
+    t: int
+    m: int
+    zero: int
+
+    def __str__(self) -> str:
+        knobs = f"d={self.d}, p={self.p}, t={self.t}, m={self.m}, zero={self.zero}"
+        return f"params={self.params}, kept={self.kept}, {knobs}"
+
+    @property
+    def size(self) -> int:
+        """Stages."""
+        return self.p
+
+    def nbytes(
+        self, flight: int | None = None, among: int | None = None, later: int = 0, optimizer: int = 12, **cut: int
+    ) -> float:
+        """Of the fullest rank; `cut` has what parameters and activations are divided by, if not by p·t."""
+        flight = min(self.p, self.m) if flight is None else flight
+        among, whole = among or self.d, self.p * self.t
+        weights, gradients, state = (
+            size / (among if self.zero >= stage + later else 1) for size, stage in ((2, 3), (2, 2), (optimizer, 1))
+        )
+        activations = flight * self.kept / cut.get("activations", whole)
+        return self.params / cut.get("params", whole) * (weights + gradients + state) + activations
+
+    def mistakes(self) -> list[tuple[str, float]]:
+        """What is often forgotten, and what comes of it."""
+        d, p, t = self.d, self.p, self.t
+        stages = "ZeRO-1 cuts the optimizer's state, 2 the gradients too, 3 the weights too"
+        replicas = "ZeRO cuts what several ranks hold alike, and these are the d replicas"
+        return [
+            ("GPipe keeps all m; 1F1B goes back as soon as the first microbatch comes back", self.nbytes(self.m)),
+            ("p forwards go by before the first backward reaches the first stage", self.nbytes(1)),
+            ("there are not more than m microbatches to keep", self.nbytes(p)),
+            ("activations are missing", self.nbytes(0)),
+            (stages, self.nbytes(later=1)),
+            (stages, self.nbytes(later=-1)),
+            (replicas, self.nbytes(among=d * p * t)),
+            (replicas, self.nbytes(among=d * t)),
+            ("the optimizer keeps a float32 copy of the weights beside its two moments: 12", self.nbytes(optimizer=8)),
+            ("tensor parallelism cuts activations too here", self.nbytes(activations=p)),
+            ("a stage keeps the activations of its own layers only", self.nbytes(activations=t)),
+            ("tensor parallelism cuts parameters too", self.nbytes(params=p)),
+            ("a stage has the parameters of its own layers only", self.nbytes(params=t)),
+        ]
+
+
+def _memory(trial: Trial, case: Held) -> list[str]:
+    values = case.params, case.kept, case.d, case.p, case.t, case.m, case.zero
+    result = trial.called("memory(params, kept, d, p, t, m, zero)", *values)
+    _compare(result, case.nbytes(), "bytes", case.mistakes())
+    return [f"{case.nbytes() / 2**30:.1f} GiB on the fullest rank; an 80 GB device has {80e9 / 2**30:.1f}"]
+
+
+def _draw_held(random: np.random.Generator, size: int) -> Held:
+    d, t, m = (int(random.integers(2, 9)) for _ in range(3))
+    scale = d * size * t * 1000
+    return Held(scale * int(random.integers(1, 99)), scale * int(random.integers(1, 99)), d, size, t, m, int(m % 4))
+
+
+MEMORY = Exercise(
+    "08.memory",
+    "memory(params, kept, d, p, t, m, zero)",
+    [
+        Held(1200, 600, 1, 2, 1, 3, 0),
+        Held(1000, 400, 1, 1, 1, 1, 0),
+        Held(1200, 600, 2, 1, 1, 4, 1),
+        Held(1200, 600, 3, 2, 1, 5, 2),
+        Held(1200, 600, 3, 1, 2, 4, 3),
+        Held(2400, 4800, 2, 4, 3, 2, 1),
+        Held(2400, 4800, 3, 4, 2, 8, 2),
+        Held(405_853_388_800, 537_474_760_704, 128, 16, 8, 16, 1),
+    ],
+    _memory,
+    _draw_held,
+    solved_by=("parlab.plan.estimate.estimate",),
+)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A microbatch's `work` seconds on one device, its `nbytes` of a tensor-parallel rank's turns, and a layout."""
+
+    work: float
+    nbytes: float
+    speed: float
+    d: int
+    p: int
+    t: int
+    v: int
+    batch: int
+
+    def __str__(self) -> str:
+        knobs = f"d={self.d}, p={self.p}, t={self.t}, v={self.v}, batch={self.batch}"
+        return f"work={self.work:g}, nbytes={self.nbytes:g}, speed={self.speed:g}, {knobs}"
+
+    @property
+    def size(self) -> int:
+        """Stages."""
+        return self.p
+
+    def seconds(self, work: float | None = None, traffic: float | None = None, **part: float) -> float:
+        """Of a step; `part`: microbatches, what is waited for at both ends, and how many stages the model has."""
+        t, m = self.t, part.get("m", self.batch / self.d)
+        work = self.work / t if work is None else work
+        traffic = (t - 1) / t * self.nbytes / self.speed if traffic is None else traffic
+        return (work + traffic) / part.get("p", self.p) * (m + part.get("ends", (self.p - 1) / self.v))
+
+    def mistakes(self) -> list[tuple[str, float]]:
+        """What is often forgotten, and what comes of it."""
+        p, t, v, turn = self.p, self.t, self.v, self.nbytes / self.speed
+        ring = "a turn around t ranks is t - 1 hops of a t-th of the bytes"
+        ends = (p - 1) / v
+        bubble = self.work / t / p * ends
+        return [
+            (
+                "the bubble is missing: stages that wait for the first and after the last microbatch",
+                self.seconds(ends=0),
+            ),
+            ("chunks make what is waited for v times shorter", self.seconds(ends=p - 1)),
+            ("beside a stage's own work there are p - 1 others'", self.seconds(ends=p / v)),
+            ("each of d replicas has batch / d of the microbatches", self.seconds(m=self.batch)),
+            ("tensor-parallel traffic is missing", self.seconds(traffic=0)),
+            (ring, self.seconds(traffic=turn)),
+            (ring, self.seconds(traffic=(t - 1) * turn)),
+            (ring, self.seconds(traffic=turn / t)),
+            ("t ranks share the work", self.seconds(work=self.work)),
+            ("a stage has a p-th of the layers", self.seconds(p=1)),
+            ("a stage waits for its traffic in the bubble too", self.seconds(ends=0) + bubble),
+            ("nothing hides the traffic here", self.seconds(max(0, self.work / t - (t - 1) / t * turn))),
+            (
+                "t ranks share it already: the bytes are of one rank's turns",
+                self.seconds(traffic=(t - 1) / t**2 * turn),
+            ),
+        ]
+
+
+def _step_time(trial: Trial, case: Timed) -> list[str]:
+    values = case.work, case.nbytes, case.speed, case.d, case.p, case.t, case.v, case.batch
+    result = trial.called("step_time(work, nbytes, speed, d, p, t, v, batch)", *values)
+    right = case.seconds()
+    _compare(result, right, "seconds", case.mistakes())
+    ideal = case.batch * case.work / (case.d * case.p * case.t)
+    return [f"{right:.3f} s; {ideal:.3f} s if nobody waited"]
+
+
+def _draw_timed(random: np.random.Generator, size: int) -> Timed:
+    d, t, v, m = (int(random.integers(2, 7)) for _ in range(4))
+    work, turn = random.uniform(1, 9, 2).round(2)
+    return Timed(float(work), float(turn) * 1e9, 4e9, d, size, t, v, d * size * m)
+
+
+STEP_TIME = Exercise(
+    "08.step_time",
+    "step_time(work, nbytes, speed, d, p, t, v, batch)",
+    [
+        Timed(3.0, 0.0, 1.0, 1, 2, 1, 1, 4),
+        Timed(3.0, 8.0, 2.0, 1, 1, 4, 1, 2),
+        Timed(3.0, 0.0, 1.0, 2, 3, 1, 1, 12),
+        Timed(3.0, 8.0, 2.0, 2, 3, 4, 1, 12),
+        Timed(3.0, 8.0, 4.0, 3, 4, 2, 5, 24),
+        Timed(38.8, 2.11e11, 3.51e11, 128, 16, 8, 8, 2048),
+    ],
+    _step_time,
+    _draw_timed,
+    solved_by=("parlab.plan.estimate.estimate",),
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Seconds and bytes of `size` layouts, drawn from `seed`, of which some do not fit."""
+
+    size: int
+    memory: float
+    seed: int = 0
+    seconds: Any = field(init=False, repr=False, compare=False)
+    nbytes: Any = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        random = np.random.default_rng([self.seed, self.size])
+        slow_or_large = [place for place in range(12 * 12) if place // 12 + place % 12 >= 9]  # no two are alike in both
+        places = random.choice(slow_or_large, size=self.size, replace=False)
+        object.__setattr__(self, "seconds", 1.0 + places // 12)
+        object.__setattr__(self, "nbytes", 10.0 * (1 + places % 12))
+
+    def __str__(self) -> str:
+        shown = (
+            f"seconds={self.seconds.tolist()}, nbytes={self.nbytes.tolist()}"
+            if self.size <= 9
+            else f"{self.size} layouts"
+        )
+        return f"{shown}, memory={self.memory:g} (seed {self.seed})"
+
+    def beats(self, other: int) -> int | None:
+        """A layout that fits and is as fast and as lean as `other`, and in one of them better."""
+        for one in range(self.size):
+            better = self.seconds[one] <= self.seconds[other] and self.nbytes[one] <= self.nbytes[other]
+            if better and one != other and self.nbytes[one] <= self.memory:
+                return one
+        return None
+
+    @property
+    def front(self) -> list[int]:
+        """Of those that fit, which none beats."""
+        fits = [one for one in range(self.size) if self.nbytes[one] <= self.memory and self.beats(one) is None]
+        return sorted(fits, key=lambda one: self.seconds[one])
+
+
+def _fits_best(trial: Trial, case: Choice) -> list[str]:
+    result = trial.called("fits_best(seconds, nbytes, memory)", case.seconds, case.nbytes, case.memory)
+    found = result.tolist() if isinstance(result, np.ndarray) else result
+    whole = isinstance(found, list | tuple) and all(isinstance(x, int | np.integer) for x in found)
+    if not whole or any(isinstance(x, bool) or not 0 <= x < case.size for x in found):
+        raise Wrong(f"returned {brief(result)}, expected a list of numbers of layouts, 0 to {case.size - 1}")
+    right, said = case.front, f"returned {type(found)(map(int, found))}, expected {case.front}"
+    for one in map(int, found):
+        if case.nbytes[one] > case.memory:
+            raise Wrong(said, f"layout {one} needs {case.nbytes[one]:g}: it does not fit")
+        if (other := case.beats(one)) is not None:
+            raise Wrong(said, f"layout {one} is not worth having: {other} is as fast and as lean, and better in one")
+    if missing := [one for one in right if one not in found]:
+        raise Wrong(said, f"layout {missing[0]} fits, and none that fits is both as fast and as lean")
+    if list(found) != right:
+        raise Wrong(said, "each once, the fastest first")
+    return [f"{(case.nbytes <= case.memory).sum()} of {case.size} layouts fit, {len(right)} are worth having"]
+
+
+def _draw_choice(random: np.random.Generator, size: int) -> Choice:
+    return Choice(4 * size, 10.0 * int(random.integers(3, 11)), int(random.integers(1, 10**6)))
+
+
+FITS_BEST = Exercise(
+    "08.fits_best",
+    "fits_best(seconds, nbytes, memory)",
+    [Choice(2, 130), Choice(1, 130), Choice(3, 40), Choice(2, 5), Choice(5, 80), Choice(9, 90), Choice(60, 90)],
+    _fits_best,
+    _draw_choice,
+)
+
+KINDS = ("products", "attention", "tp", "cp", "pp", "dp", "bubble")
+
+
+@dataclass(frozen=True)
+class Turned:
+    """A layout and `size` neighbours, drawn from `seed`: seconds by kind, in eighths, and gigabytes."""
+
+    size: int
+    seed: int = 0
+
+    def __str__(self) -> str:
+        return f"the neighbours of a layout: {self.size} (seed {self.seed})"
+
+    @property
+    def neighbours(self) -> list[tuple[dict[str, float], dict[str, float], float, float]]:
+        """Of each: seconds before and after, bytes after, and a device's memory."""
+        random = np.random.default_rng([self.seed, self.size])
+        before = dict(zip(KINDS, (random.integers(26, 64, len(KINDS)) / 8).tolist(), strict=True))
+        found = []
+        for number in range(self.size):
+            grown = random.choice(np.arange(-24, 25), size=len(KINDS), replace=False) / 8
+            after = {kind: before[kind] + more for kind, more in zip(KINDS, grown.tolist(), strict=True)}
+            found.append((dict(before), after, (80.0, 64.0, 96.0)[number % 3], 80.0))
+        return found
+
+
+def _binds(before: dict[str, float], after: dict[str, float], nbytes: float, memory: float) -> str:
+    if nbytes > memory:
+        return "memory"
+    return "nothing" if sum(after.values()) < sum(before.values()) else max(before, key=lambda k: after[k] - before[k])
+
+
+def _why(trial: Trial, case: Turned) -> list[str]:
+    results = trial.called_each("why(before, after, nbytes, memory)", case.neighbours)
+    right = [_binds(*neighbour) for neighbour in case.neighbours]
+    for (before, after, nbytes, memory), mine, wanted in zip(case.neighbours, results, right, strict=True):
+        if mine == wanted and isinstance(mine, str):
+            continue
+        totals = f"{sum(before.values()):g} s before, {sum(after.values()):g} s after, {nbytes:g} of {memory:g} bytes"
+        if not isinstance(mine, str) or mine not in (*KINDS, "memory", "nothing"):
+            raise Wrong(f'returned {brief(mine)}, expected "memory", "nothing", or one of {", ".join(KINDS)}')
+        said = f'{totals}: returned "{mine}", expected "{wanted}"'
+        raise Wrong(said, _likely(mine, wanted, before, after))
+    return [", ".join(f"{right.count(kind)} × {kind}" for kind in dict.fromkeys(right))]
+
+
+def _likely(mine: str, wanted: str, before: dict[str, float], after: dict[str, float]) -> str:
+    if wanted == "memory":
+        return "what does not fit is out, however fast it would be"
+    if mine == "memory":
+        return "it fits: as many bytes as the device has are not too many"
+    if wanted == "nothing":
+        return "the step became shorter: nothing speaks against this neighbour"
+    if mine == "nothing":
+        return "the step became longer"
+    grown = {kind: after[kind] - before[kind] for kind in (mine, wanted)}
+    return f"{mine} grew by {grown[mine]:+g} s, {wanted} by {grown[wanted]:+g} s"
+
+
+def _draw_turned(random: np.random.Generator, size: int) -> Turned:
+    return Turned(2 * size, int(random.integers(1, 10**6)))
+
+
+WHY = Exercise(
+    "08.why",
+    "why(before, after, nbytes, memory)",
+    [Turned(2), Turned(1), Turned(3), Turned(5), Turned(12), Turned(30)],
+    _why,
+    _draw_turned,
+)
+
+EXERCISES = (MEMORY, STEP_TIME, FITS_BEST, WHY)

@@ -1,0 +1,179 @@
+"""Right answers to the exercises of notebook 07, in six styles each."""
+
+import math
+
+import numpy as np
+
+from tests.labs.right_answers import of
+from tests.labs.right_answers_04b import RIGHT
+
+__all__ = ["RIGHT"]
+
+
+@of("07.who_sums")
+def axis_after_axis(mesh, ends, kind, gradient):
+    for group in (mesh.dp, mesh.cp):
+        gradient = group.all_reduce(gradient) / group.size
+    if kind == "norm":
+        return mesh.tp.all_reduce(gradient)
+    return ends.all_reduce(gradient) if kind == "tied" else gradient
+
+
+@of("07.who_sums")
+def divided_first(mesh, ends, kind, gradient):
+    x = mesh.data.all_reduce(gradient / (mesh.sizes["dp"] * mesh.sizes["cp"]))
+    others = {"cut": [], "norm": [mesh.tp], "tied": [ends]}[kind]
+    for group in others:
+        x = group.all_reduce(x)
+    return x
+
+
+@of("07.who_sums")
+def gathered_and_averaged(mesh, ends, kind, gradient):
+    x = mesh.data.all_gather(gradient[None]).mean(axis=0)
+    match kind:
+        case "norm":
+            return np.sum(mesh.tp.all_gather(x[None]), axis=0)
+        case "tied":
+            return np.sum(ends.all_gather(x[None]), axis=0)
+    return x
+
+
+@of("07.who_sums")
+def in_place(mesh, ends, kind, gradient):
+    if kind != "cut":
+        gradient[:] = (mesh.tp if kind == "norm" else ends).all_reduce(gradient)
+    gradient[:] = mesh.data.all_reduce(gradient)
+    gradient /= mesh.data.size
+    return gradient
+
+
+@of("07.who_sums")
+def around_a_ring(mesh, ends, kind, gradient):
+    def total(group, x):
+        block, result = x, x.copy()
+        for _ in range(group.size - 1):
+            block = group.sendrecv(block, group.right, group.left)
+            result += block
+        return result
+
+    groups = [mesh.dp, mesh.cp, *([mesh.tp] if kind == "norm" else []), *([ends] if kind == "tied" else [])]
+    for group in groups:
+        gradient = total(group, gradient)
+    return gradient / (mesh.dp.size * mesh.cp.size)
+
+
+@of("07.who_sums")
+def reduced_and_broadcast(mesh, ends, kind, gradient):
+    groups = [*{"norm": [mesh.tp], "tied": [ends]}.get(kind, []), mesh.data]
+    for group in groups:
+        x = group.reduce(gradient)
+        gradient = group.broadcast(gradient if x is None else x)
+    return gradient * (1 / mesh.data.size)
+
+
+@of("07.norm")
+def tensor_by_tensor(mesh, gradients, copies):
+    total = 0.0
+    for name in gradients:
+        total += np.linalg.norm(gradients[name]) ** 2 / copies[name]
+    return np.sqrt(mesh.model.all_reduce(np.array(total)))
+
+
+@of("07.norm")
+def weighed_before_the_square(mesh, gradients, copies):
+    whole = np.concatenate([x / math.sqrt(copies[name]) for name, x in gradients.items()])
+    return float(np.sqrt(mesh.model.all_reduce(np.array([whole @ whole])).item()))
+
+
+@of("07.norm")
+def axis_by_axis(mesh, gradients, copies):
+    squares = np.array([sum(np.vdot(x, x) / copies[name] for name, x in gradients.items())])
+    return mesh.pp.all_reduce(mesh.tp.all_reduce(squares))[0] ** 0.5
+
+
+@of("07.norm")
+def gathered(mesh, gradients, copies):
+    own = np.array([[np.square(x).sum() / copies[name]] for name, x in gradients.items()]).sum(axis=0)
+    return math.sqrt(sum(mesh.model.all_gather(own)))
+
+
+@of("07.norm")
+def one_rank_counts_a_norm(mesh, gradients, copies):
+    """The first of those that have the same; ends of a pipeline are told by their places."""
+    first = {1: True, mesh.tp.size: mesh.tp.rank == 0}
+    squares = sum(
+        float(x @ x) * (mesh.pp.rank == 0 if name == "table" else first[copies[name]]) for name, x in gradients.items()
+    )
+    return float(mesh.model.all_reduce(np.array([squares]))[0]) ** 0.5
+
+
+@of("07.norm")
+def over_all_ranks_and_divided(mesh, gradients, copies):
+    squares = np.array([sum((x**2).sum() / copies[name] for name, x in gradients.items())])
+    return np.sqrt(mesh.comm.all_reduce(squares) / mesh.data.size)[0]
+
+
+@of("07.norm")
+def an_array_without_axes(mesh, gradients, copies):
+    squares = sum((x**2).sum() / copies[name] for name, x in gradients.items())
+    return np.asarray(mesh.model.all_reduce(np.array([squares]))[0] ** 0.5)
+
+
+@of("07.cut_batch")
+def by_arithmetic(mesh, tokens):
+    B, S = len(tokens) // mesh.dp.size, tokens.shape[1] - 1
+    n, c, d = S // (2 * mesh.cp.size), mesh.cp.rank, mesh.dp.rank
+    late = (2 * mesh.cp.size - 1 - c) * n
+    columns = np.r_[c * n : (c + 1) * n, late : late + n]
+    mine = tokens[d * B : (d + 1) * B]
+    return mine[:, columns], mine[:, columns + 1], columns
+
+
+@of("07.cut_batch")
+def by_reshaping(mesh, tokens):
+    inputs, targets = tokens[:, :-1], tokens[:, 1:]
+    chunks = [mesh.cp.rank, 2 * mesh.cp.size - 1 - mesh.cp.rank]
+
+    def cut(x):
+        rows = x.reshape(mesh.dp.size, -1, x.shape[1])[mesh.dp.rank]
+        return rows.reshape(len(rows), 2 * mesh.cp.size, -1)[:, chunks].reshape(len(rows), -1)
+
+    where = np.arange(inputs.shape[1]).reshape(2 * mesh.cp.size, -1)[chunks]
+    return cut(inputs), cut(targets), where.ravel()
+
+
+@of("07.cut_batch")
+def token_by_token(mesh, tokens):
+    cp, S = mesh.cp.size, tokens.shape[1] - 1
+    mine = [s for s in range(S) if s * 2 * cp // S in (mesh.cp.rank, 2 * cp - 1 - mesh.cp.rank)]
+    rows = [b for b in range(len(tokens)) if b * mesh.dp.size // len(tokens) == mesh.dp.rank]
+    pick = lambda shift: np.array([[tokens[b, s + shift] for s in mine] for b in rows])  # noqa: E731
+    return [pick(0), pick(1), np.array(mine)]
+
+
+@of("07.cut_batch")
+def with_a_mask(mesh, tokens):
+    S, size = tokens.shape[1] - 1, 2 * mesh.cp.size
+    chunk = np.repeat(np.arange(size), S // size)
+    mask = (chunk == mesh.cp.rank) | (chunk == size - 1 - mesh.cp.rank)
+    rows = np.array_split(tokens, mesh.dp.size)[mesh.dp.rank]
+    return rows[:, :-1][:, mask], rows[:, 1:][:, mask], np.flatnonzero(mask)
+
+
+@of("07.cut_batch")
+def in_small_integers(mesh, tokens):
+    S, n = tokens.shape[1] - 1, (tokens.shape[1] - 1) // (2 * mesh.cp.size)
+    start = np.arange(n, dtype="int32") + n * mesh.cp.rank
+    columns = np.concatenate([start, (S - 1 - start)[::-1]])
+    rows = tokens.reshape(mesh.dp.size, -1, S + 1)[mesh.dp.rank].astype("int32")
+    return rows[:, columns], rows[:, 1 + columns], columns
+
+
+@of("07.cut_batch")
+def columns_first(mesh, tokens):
+    B, S, cp = len(tokens) // mesh.dp.size, tokens.shape[1] - 1, mesh.cp.size
+    halves = np.split(np.arange(S), 2)
+    columns = np.append(np.split(halves[0], cp)[mesh.cp.rank], np.split(halves[1], cp)[cp - 1 - mesh.cp.rank])
+    rows = slice(mesh.dp.rank * B, mesh.dp.rank * B + B)
+    return np.take(tokens, columns, axis=1)[rows], np.take(tokens, columns + 1, axis=1)[rows], columns

@@ -1,0 +1,440 @@
+"""The checkers of notebook 07 accept the solutions and refuse what learners write, with the cause."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+
+from parlab.labs import EXERCISES
+from parlab.labs.mesh import OnMesh
+from tests.labs.answers import cut_batch, norm, refused, reviewed, sum_gradient
+from tests.labs.right_answers_07 import RIGHT
+
+
+def test_the_passing_texts_say_what_was_counted_on_16_and_8_ranks():
+    assert (
+        "With 16 ranks, dp=2, pp=2, cp=2, tp=2:\n  cut: nobody but dp and cp"
+        in reviewed("07.who_sums", sum_gradient).text
+    )
+    assert "on every rank; counted with its copies it would be larger" in reviewed("07.norm", norm).text
+    assert reviewed("07.cut_batch", cut_batch).text.endswith(
+        "4 rows of 8 tokens: each rank has 2 rows and 4 tokens of each"
+    )
+
+
+def test_a_case_says_its_ranks_and_the_places_count_tp_fastest():
+    case = OnMesh((2, 1, 1, 3))
+    assert str(case) == "6 ranks, dp=2, pp=1, cp=1, tp=3"
+    assert case.places == [(d, 0, 0, t) for d in (0, 1) for t in (0, 1, 2)]
+
+
+@pytest.mark.parametrize("name", ["07.who_sums", "07.norm", "07.cut_batch"])
+def test_a_right_answer_passes_with_5_seeds(name):
+    for seed in range(5):
+        review = EXERCISES[name].review(RIGHT[name][1], seed=seed, extra=2)
+        assert review.status == "passed", review.text
+
+
+# Who sums what
+
+
+def a_sum(mesh, ends, kind, gradient):
+    return sum_gradient(mesh, ends, kind, gradient) * mesh.data.size
+
+
+def without_cp(mesh, ends, kind, gradient):
+    return (
+        sum_gradient(mesh, ends, kind, gradient) if mesh.cp.size == 1 else mesh.dp.all_reduce(gradient) / mesh.dp.size
+    )
+
+
+def without_dp(mesh, ends, kind, gradient):
+    return mesh.cp.all_reduce(gradient) / mesh.cp.size
+
+
+def divided_by_dp(mesh, ends, kind, gradient):
+    return sum_gradient(mesh, ends, kind, gradient) * mesh.cp.size
+
+
+def an_extra_mean(mesh, ends, kind, gradient):
+    return sum_gradient(mesh, ends, kind, gradient) / mesh.cp.size
+
+
+def divided_by_two(mesh, ends, kind, gradient):
+    """Right on the small ones, all of which have two."""
+    return sum_gradient(mesh, ends, kind, gradient) * mesh.data.size / min(mesh.data.size, 2)
+
+
+def norms_as_cut(mesh, ends, kind, gradient):
+    return sum_gradient(mesh, ends, "cut" if kind == "norm" else kind, gradient)
+
+
+def ends_not_summed(mesh, ends, kind, gradient):
+    return sum_gradient(mesh, ends, "cut" if kind == "tied" else kind, gradient)
+
+
+def mean_over_tp(mesh, ends, kind, gradient):
+    return sum_gradient(mesh, ends, kind, gradient) / (mesh.tp.size if kind == "norm" else 1)
+
+
+def mean_over_ends(mesh, ends, kind, gradient):
+    return sum_gradient(mesh, ends, kind, gradient) / (ends.size if kind == "tied" else 1)
+
+
+def tp_for_all(mesh, ends, kind, gradient):
+    found = sum_gradient(mesh, ends, kind, gradient)
+    return found if kind == "norm" else mesh.tp.all_reduce(found)
+
+
+def tp_for_tied_too(mesh, ends, kind, gradient):
+    found = sum_gradient(mesh, ends, kind, gradient)
+    return mesh.tp.all_reduce(found) if kind == "tied" else found
+
+
+def mean_over_all_ranks(mesh, ends, kind, gradient):
+    return (
+        mesh.comm.all_reduce(gradient) / mesh.comm.size if kind == "cut" else sum_gradient(mesh, ends, kind, gradient)
+    )
+
+
+def model_for_norms(mesh, ends, kind, gradient):
+    if kind == "norm":
+        return mesh.data.all_reduce(mesh.model.all_reduce(gradient)) / mesh.data.size
+    return sum_gradient(mesh, ends, kind, gradient)
+
+
+def pipeline_for_tied(mesh, ends, kind, gradient):
+    return sum_gradient(mesh, mesh.pp, kind, gradient)
+
+
+def own_and_no_message(mesh, ends, kind, gradient):
+    return gradient
+
+
+def of_the_last(mesh, ends, kind, gradient):
+    return mesh.data.broadcast(gradient, root=mesh.data.size - 1)
+
+
+def largest(mesh, ends, kind, gradient):
+    return mesh.data.all_reduce(gradient, op="max")
+
+
+def on_the_first_alone(mesh, ends, kind, gradient):
+    found = mesh.data.reduce(gradient)
+    return None if found is None else found / mesh.data.size
+
+
+def first_rank_enters(mesh, ends, kind, gradient):
+    return mesh.data.all_reduce(gradient) / mesh.data.size if mesh.comm.rank == 0 else gradient
+
+
+def in_single_precision(mesh, ends, kind, gradient):
+    return sum_gradient(mesh, ends, kind, gradient).astype("float32")
+
+
+def as_a_list(mesh, ends, kind, gradient):
+    return list(sum_gradient(mesh, ends, kind, gradient))
+
+
+def a_kind_forgotten(mesh, ends, kind, gradient):
+    return sum_gradient(mesh, ends, kind, gradient) if kind != "tied" else None
+
+
+SHARED = {}
+
+
+def through_a_global(mesh, ends, kind, gradient):
+    group = mesh.data
+    key = (kind, mesh.pp.rank, mesh.tp.rank, group.size, mesh.comm.size)
+    SHARED.setdefault(key, {})[group.rank] = gradient
+    while len(SHARED[key]) < group.size:
+        time.sleep(1e-4)
+    return sum(SHARED[key].values()) / group.size
+
+
+# The norm
+
+
+def squares(gradients, copies=None):
+    return sum(float((x**2).sum()) / (copies[name] if copies else 1) for name, x in gradients.items())
+
+
+def summed(group, x):
+    return float(group.all_reduce(np.array([x]))[0])
+
+
+def copies_counted(mesh, gradients, copies):
+    return math.sqrt(summed(mesh.model, squares(gradients)))
+
+
+def over_all_ranks(mesh, gradients, copies):
+    return math.sqrt(summed(mesh.comm, squares(gradients, copies)))
+
+
+def over_data(mesh, gradients, copies):
+    return math.sqrt(summed(mesh.data, squares(gradients, copies)))
+
+
+def own_part(mesh, gradients, copies):
+    return math.sqrt(squares(gradients, copies))
+
+
+def own_part_with_copies(mesh, gradients, copies):
+    return float(np.linalg.norm(np.concatenate(list(gradients.values()))))
+
+
+def over_tp_alone(mesh, gradients, copies):
+    return math.sqrt(summed(mesh.tp, squares(gradients, copies)))
+
+
+def over_pp_alone(mesh, gradients, copies):
+    return (
+        math.sqrt(summed(mesh.pp, squares(gradients, copies)))
+        if mesh.tp.size < 2 or mesh.pp.size > 2
+        else norm(mesh, gradients, copies)
+    )
+
+
+def no_root(mesh, gradients, copies):
+    return summed(mesh.model, squares(gradients, copies))
+
+
+def norms_added(mesh, gradients, copies):
+    return summed(mesh.model, math.sqrt(squares(gradients, copies)))
+
+
+def local_norms_added(mesh, gradients, copies):
+    return summed(mesh.model, math.sqrt(squares(gradients)))
+
+
+def mean_over_model(mesh, gradients, copies):
+    return math.sqrt(summed(mesh.model, squares(gradients, copies)) / mesh.model.size)
+
+
+def divided_before_the_square(mesh, gradients, copies):
+    return math.sqrt(summed(mesh.model, sum(float(((x / copies[n]) ** 2).sum()) for n, x in gradients.items())))
+
+
+def multiplied_by_copies(mesh, gradients, copies):
+    return math.sqrt(summed(mesh.model, sum(float((x**2).sum()) * copies[n] for n, x in gradients.items())))
+
+
+def largest_part(mesh, gradients, copies):
+    return math.sqrt(mesh.model.all_reduce(np.array([squares(gradients, copies)]), op="max")[0])
+
+
+def table_counted_twice(mesh, gradients, copies):
+    return norm(mesh, gradients, {**copies, "table": 1})
+
+
+def on_one_rank(mesh, gradients, copies):
+    found = mesh.model.reduce(np.array([squares(gradients, copies)]))
+    return None if found is None else math.sqrt(found[0])
+
+
+def as_an_array(mesh, gradients, copies):
+    return np.array([norm(mesh, gradients, copies)])
+
+
+def as_text(mesh, gradients, copies):
+    return str(norm(mesh, gradients, copies))
+
+
+# The batch
+
+
+def positions_of(S, cp, c):
+    chunks = np.arange(S).reshape(2 * cp, -1)
+    return np.concatenate([chunks[c], chunks[-1 - c]])
+
+
+def cut_at(mesh, tokens, columns=None, rows=None, shift=1, where=None):
+    """The answer, with other columns, rows, targets or positions."""
+    B, S = len(tokens) // mesh.dp.size, tokens.shape[1] - 1
+    columns = positions_of(S, mesh.cp.size, mesh.cp.rank) if columns is None else columns
+    mine = tokens[mesh.dp.rank * B : (mesh.dp.rank + 1) * B] if rows is None else tokens[rows]
+    return mine[:, columns], mine[:, columns + shift], columns if where is None else where
+
+
+def contiguous(mesh, tokens):
+    return cut_at(mesh, tokens, np.array_split(np.arange(tokens.shape[1] - 1), mesh.cp.size)[mesh.cp.rank])
+
+
+def striped(mesh, tokens):
+    return cut_at(mesh, tokens, np.arange(mesh.cp.rank, tokens.shape[1] - 1, mesh.cp.size))
+
+
+def second_from_the_middle(mesh, tokens):
+    chunks = np.arange(tokens.shape[1] - 1).reshape(2 * mesh.cp.size, -1)
+    return cut_at(mesh, tokens, chunks[[mesh.cp.rank, mesh.cp.rank + mesh.cp.size]].ravel())
+
+
+def late_before_early(mesh, tokens):
+    columns = positions_of(tokens.shape[1] - 1, mesh.cp.size, mesh.cp.rank)
+    return cut_at(mesh, tokens, np.roll(columns, len(columns) // 2))
+
+
+def late_chunk_backwards(mesh, tokens):
+    columns = positions_of(tokens.shape[1] - 1, mesh.cp.size, mesh.cp.rank)
+    half = len(columns) // 2
+    return cut_at(mesh, tokens, np.append(columns[:half], columns[half:][::-1]))
+
+
+def shifted_after_the_cut(mesh, tokens):
+    inputs, targets, where = cut_at(mesh, tokens)
+    return (inputs, targets if mesh.cp.size == 1 else np.roll(inputs, -1, axis=1), where)
+
+
+def targets_are_inputs(mesh, tokens):
+    return cut_at(mesh, tokens, shift=0)
+
+
+def targets_before(mesh, tokens):
+    inputs, _, where = cut_at(mesh, tokens)
+    return inputs, np.roll(tokens, 1, axis=1)[: len(inputs)][:, where], where
+
+
+def inputs_are_targets(mesh, tokens):
+    inputs, targets, where = cut_at(mesh, tokens)
+    return targets, inputs, where
+
+
+def positions_from_0(mesh, tokens):
+    return cut_at(mesh, tokens, where=np.arange((tokens.shape[1] - 1) // mesh.cp.size))
+
+
+def positions_of_targets(mesh, tokens):
+    inputs, targets, where = cut_at(mesh, tokens)
+    return inputs, targets, where + 1
+
+
+def rows_not_cut(mesh, tokens):
+    return cut_at(mesh, tokens, rows=slice(None))
+
+
+def every_other_row(mesh, tokens):
+    return cut_at(mesh, tokens, rows=slice(mesh.dp.rank, None, mesh.dp.size))
+
+
+def rows_of_the_first(mesh, tokens):
+    return cut_at(mesh, tokens, rows=slice(len(tokens) // mesh.dp.size))
+
+
+def rows_by_rank(mesh, tokens):
+    rows = np.array_split(np.arange(len(tokens)), mesh.comm.size)[mesh.comm.rank]
+    return cut_at(mesh, tokens, rows=rows)
+
+
+def chunks_of_the_whole_row(mesh, tokens):
+    inputs, _, _ = cut_at(mesh, tokens)
+    return inputs, inputs
+
+
+def where_as_a_list(mesh, tokens):
+    inputs, targets, where = cut_at(mesh, tokens)
+    return inputs, targets, list(where)
+
+
+def where_as_floats(mesh, tokens):
+    inputs, targets, where = cut_at(mesh, tokens)
+    return inputs, targets, where / 1.0
+
+
+def tokens_as_floats(mesh, tokens):
+    return cut_at(mesh, tokens.astype(float))
+
+
+def embedded(mesh, tokens):
+    inputs, targets, where = cut_at(mesh, tokens)
+    return inputs + tokens.size, targets, where
+
+
+WRONG = [
+    ("07.who_sums", a_sum, "it is a sum over dp and cp; each rank's loss is a mean over its own tokens"),
+    ("07.who_sums", without_cp, "the ranks of cp are not in it"),
+    ("07.who_sums", without_dp, "the ranks of dp are not in it"),
+    ("07.who_sums", divided_by_dp, "it is a sum over dp and cp"),
+    ("07.who_sums", an_extra_mean, "it is 0.5 times what it should be: divide once"),
+    ("07.who_sums", divided_by_two, "it is 2 times what it should be: divide once"),
+    ("07.who_sums", norms_as_cut, "the gradient of a norm is only of this rank's tokens: sum over tp"),
+    ("07.who_sums", ends_not_summed, "the two ends use the same table: their gradients add up"),
+    ("07.who_sums", mean_over_tp, "the sum over tp became a mean"),
+    ("07.who_sums", mean_over_ends, "the sum over the ends became a mean"),
+    ("07.who_sums", tp_for_all, "tp is in it, whose ranks have other columns"),
+    ("07.who_sums", tp_for_tied_too, "kind 'tied': "),
+    ("07.who_sums", mean_over_all_ranks, "tp is in it, whose ranks have other columns"),
+    ("07.who_sums", model_for_norms, "all of pp is in it, whose ranks have other layers"),
+    ("07.who_sums", pipeline_for_tied, "6 ranks, dp=1, pp=3, cp=1, tp=2"),
+    ("07.who_sums", own_and_no_message, "the ranks of dp are not in it"),
+    ("07.who_sums", of_the_last, "it is the gradient of (dp 1, pp 0, cp 0, tp 0) alone"),
+    ("07.who_sums", largest, "rank 0 (dp 0, pp 0, cp 0, tp 0), kind 'cut': returned ["),
+    (
+        "07.who_sums",
+        on_the_first_alone,
+        "rank 1 (dp 1, pp 0, cp 0, tp 0), kind 'cut': returned None, expected float64[5]",
+    ),
+    ("07.who_sums", first_rank_enters, "all_reduce"),
+    ("07.who_sums", in_single_precision, "returned float32[5], expected float64[5]"),
+    ("07.who_sums", as_a_list, "returned list, expected float64[5]"),
+    ("07.who_sums", a_kind_forgotten, "kind 'tied': returned None"),
+    ("07.who_sums", through_a_global, "no message was sent"),
+    ("07.norm", copies_counted, "take each square by 1 / copies"),
+    ("07.norm", over_all_ranks, "those of dp and cp have the same gradients, so sum over mesh.model"),
+    ("07.norm", over_data, "sum over mesh.model"),
+    ("07.norm", own_part, "it is this rank's own part"),
+    ("07.norm", own_part_with_copies, "it is this rank's own part"),
+    ("07.norm", over_tp_alone, "sum over mesh.model"),
+    ("07.norm", over_pp_alone, "summed over pp alone: the weights of one replica lie on pp × tp"),
+    ("07.norm", no_root, "it is the square of the norm"),
+    ("07.norm", norms_added, "add the squares of all ranks, and take the root at the end"),
+    ("07.norm", local_norms_added, "add the squares of all ranks, and take the root at the end"),
+    ("07.norm", mean_over_model, "it is a mean over the ranks of mesh.model"),
+    ("07.norm", divided_before_the_square, "1 / copies was taken before the square"),
+    ("07.norm", multiplied_by_copies, "what n ranks have counts 1/n on each"),
+    ("07.norm", largest_part, "it is the largest of the ranks' own parts"),
+    ("07.norm", table_counted_twice, "take each square by 1 / copies"),
+    ("07.norm", on_one_rank, "rank 1 (dp 0, pp 0, cp 0, tp 1): returned None, expected the norm"),
+    ("07.norm", as_an_array, "returned array(["),
+    ("07.norm", as_text, "as a float"),
+    ("07.cut_batch", contiguous, "the columns are contiguous: zigzag gives rank c the chunks c and 2·cp − 1 − c"),
+    ("07.cut_batch", striped, "these columns are striped"),
+    ("07.cut_batch", second_from_the_middle, "zigzag takes the second from the end"),
+    ("07.cut_batch", late_before_early, "the late chunk stands before the early one"),
+    (
+        "07.cut_batch",
+        late_chunk_backwards,
+        "inputs: returned tokens [0 1 3 2] of rows [0 1], expected tokens [0 1 2 3]",
+    ),
+    ("07.cut_batch", shifted_after_the_cut, "the targets were shifted after the cut"),
+    ("07.cut_batch", targets_are_inputs, "the targets are the inputs: take the tokens that follow"),
+    ("07.cut_batch", targets_before, "these are the tokens before: take those that follow"),
+    ("07.cut_batch", inputs_are_targets, "inputs: returned tokens [1 2 3 4] of rows [0 1], expected tokens [0 1 2 3]"),
+    ("07.cut_batch", positions_from_0, "the positions count from 0 on every rank"),
+    ("07.cut_batch", positions_of_targets, "positions: returned [1 2 3 4], expected [0 1 2 3]"),
+    ("07.cut_batch", rows_not_cut, "the rows were not cut: each rank of dp has its own"),
+    ("07.cut_batch", every_other_row, "the rows are another rank's: rows by mesh.dp.rank, in order"),
+    (
+        "07.cut_batch",
+        rows_of_the_first,
+        "returned tokens [0 1 2 3] of rows [0 1], expected tokens [0 1 2 3] of rows [2 3]",
+    ),
+    ("07.cut_batch", rows_by_rank, "inputs: returned int64[1, 4], expected int64[2, 4]"),
+    ("07.cut_batch", chunks_of_the_whole_row, "expected (inputs, targets, positions)"),
+    ("07.cut_batch", where_as_a_list, "positions: returned list, expected int64[4]"),
+    ("07.cut_batch", where_as_floats, "positions: returned float64[4], expected int64[4]"),
+    ("07.cut_batch", tokens_as_floats, "inputs: returned float64[2, 4], expected int64[2, 4]"),
+    ("07.cut_batch", embedded, "returned tokens that are not in the batch"),
+]
+
+
+@pytest.mark.parametrize(("name", "answer", "said"), WRONG, ids=[answer.__name__ for _, answer, _ in WRONG])
+def test_a_wrong_answer_is_refused_and_explained(name, answer, said):
+    SHARED.clear()
+    text = refused(name, answer)
+    assert said in text, text
+
+
+def test_each_exercise_has_twelve_wrong_answers_or_more():
+    names = [name for name, _, _ in WRONG]
+    assert all(names.count(name) >= 12 for name in set(names)), names
