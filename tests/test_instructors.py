@@ -1,18 +1,29 @@
 """The instructor's guide says what the lessons and the checkers say."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import nbformat
 import pytest
 
-from tests.labs import test_collectives, test_long_sequences, test_pipeline, test_ranks, test_ring, test_zero
+from tests.labs import (
+    test_collectives,
+    test_frontier,
+    test_long_sequences,
+    test_mesh,
+    test_pipeline,
+    test_planning,
+    test_ranks,
+    test_ring,
+    test_zero,
+)
 from tests.labs.answers import block_step, refused
 from tools.lessons import sections
 
 ROOT = Path(__file__).parent.parent
 GUIDE = (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
-TOLD = sorted(ROOT.glob("notebooks/0[0-6]_*.ipynb"))
+TOLD = sorted(ROOT.glob("notebooks/0[0-8]*_*.ipynb"))
 MISTAKES = [
     ("00.exchange", test_ranks.exchange_with_two_sends_first),
     ("00.exchange", test_ranks.exchange_swapped),
@@ -23,10 +34,16 @@ MISTAKES = [
     ("03.heads", test_long_sequences.kv_heads_dealt_like_query_heads),
     ("04.place_weights", test_pipeline.w_after_each_i),
     ("04.listing", test_pipeline.as_gpipe),
+    ("04b.place_weights", test_frontier.without_the_memory),
+    ("04b.place_weights", test_frontier.as_in_lesson_04),
     ("05.block_step", lambda *given: block_step(*given, without="mlp backward")),
     ("05.block_step", lambda *given: block_step(*given, shares=False)),
     ("06.zero_1", test_zero.all_reduce_first),
     ("06.zero_1", test_zero.whole_moments),
+    ("07.who_sums", test_mesh.without_cp),
+    ("07.who_sums", test_mesh.norms_as_cut),
+    ("08.memory", partial(test_planning.held, flight=lambda p, m: m)),
+    ("08.memory", partial(test_planning.held, stage=-1)),
 ]
 
 
@@ -35,8 +52,9 @@ def plain(text):
     return re.sub(r"at line \d+ of \w+", "at line", " ".join(text.split()))
 
 
-def part(number):
-    """What the guide says of a lesson."""
+def part(name):
+    """What the guide says of the lesson of a notebook, "04b_frontier", or of an exercise, "04b.uneven"."""
+    number = re.match(r"\w+?(?=[._])", name)[0]
     return GUIDE.partition(f"\n## {number} ")[2].partition("\n## ")[0]
 
 
@@ -44,7 +62,7 @@ def part(number):
 def test_the_minutes_are_those_of_the_lesson(path):
     core = [section for section in sections(nbformat.read(path, as_version=4)) if not section.further]
     minutes = " · ".join(f"{section.title or 'first screen'} {section.minutes}" for section in core)
-    assert plain(f"**Minutes.** {minutes}") in plain(part(path.stem[:2]))
+    assert plain(f"**Minutes.** {minutes}") in plain(part(path.stem))
 
 
 def test_every_section_that_the_guide_names_stands_in_a_lesson():
@@ -59,10 +77,10 @@ def test_every_section_that_the_guide_names_stands_in_a_lesson():
 def test_a_mistake_shows_the_message_that_the_guide_quotes(exercise, answer):
     text, hint = refused(exercise, answer).rsplit("\n", 1)
     assert hint == f'  hint: labs.hint("{exercise}", 1)'
-    assert plain(text) in plain(part(exercise[:2]))
+    assert plain(text) in plain(part(exercise))
 
 
 def test_every_lesson_has_its_six_parts():
     for path in TOLD:
         for title in ("Minutes.", "Say before.", "The guess", "Usual mistakes.", "To drop.", "Exam."):
-            assert f"**{title}**" in part(path.stem[:2]), (path.stem, title)
+            assert f"**{title}**" in part(path.stem), (path.stem, title)
