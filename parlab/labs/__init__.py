@@ -13,6 +13,7 @@ from parlab.labs import (
     mesh,
     pipeline,
     planning,
+    processes,
     ranks,
     ring,
     tensor,
@@ -23,7 +24,20 @@ from parlab.labs import (
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.work import Answers, Summary
 
-ROOMS = (ranks, collectives, ring, long_sequences, pipeline, frontier, tensor, zero, zero_prefetch, mesh, planning)
+ROOMS = (
+    ranks,
+    collectives,
+    ring,
+    long_sequences,
+    pipeline,
+    frontier,
+    tensor,
+    zero,
+    zero_prefetch,
+    mesh,
+    planning,
+    processes,
+)
 EXERCISES = {exercise.name: exercise for room in ROOMS for exercise in room.EXERCISES}
 
 

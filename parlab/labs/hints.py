@@ -315,4 +315,36 @@ HINTS: dict[str, tuple[str, str, str]] = {
         return "nothing"
     return max(before, key=lambda kind: ...)""",
     ),
+    "09.all_reduce": (
+        "If each rank adds the arrays in the order in which they reach it, are the last bits of all sums equal?",
+        "Cut x into N pieces. A piece is added up in one order, on its way around the ring; then the sum is passed on.",
+        """def all_reduce(comm, x):
+    pieces = [piece.copy() for piece in np.array_split(x, comm.size)]
+    for step in range(comm.size - 1):        # as 01.reduce_scatter
+        out, into = (comm.rank - step - 1) % comm.size, (comm.rank - step - 2) % comm.size
+        pieces[into] += comm.sendrecv(pieces[out], comm.right, comm.left, like=...)
+    for step in range(comm.size - 1):        # the sums, around once more
+        ...
+    return np.concatenate(pieces)""",
+    ),
+    "09.fit": (
+        "An error of 2 % at the largest size: how many times the whole time of the smallest is that?",
+        "Seconds over 2(N − 1) are α + (n/N)/bandwidth: a line over n/N. Weigh each size by one over its seconds.",
+        """def fit(size, nbytes, seconds):
+    each = seconds / ...                     # of one message
+    slope, height = np.polyfit(nbytes / size, each, 1, w=...)
+    return height, ...""",
+    ),
+    "09.buffering": (
+        "All ranks are in their first send. Who receives?",
+        "Two rounds: rows move to the right, all at once, then to the left. Post both ends of a message together.",
+        """def borders(comm, x):
+    above = below = x[:0]                    # no rows
+    first, last = comm.rank == 0, comm.rank == comm.size - 1
+    down = None if last else comm.isend(x[-1:], comm.rank + 1)
+    if not first:
+        above = comm.recv(...)
+    ...                                      # wait for what was posted; then the same upwards
+    return np.concatenate([above, x, below])""",
+    ),
 }

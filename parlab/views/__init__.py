@@ -31,6 +31,7 @@ from parlab.views.sharding.memory import kept_activations
 from parlab.views.sharding.step_time import explore_tensor, tensor
 from parlab.views.timelines.communication import lanes_of
 from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
+from parlab.views.timelines.measured import explore_measured_times, measured_times, wall_clock
 from parlab.views.timelines.panels import compare_timelines
 from parlab.views.timelines.timeline import timeline
 from parlab.views.timelines.traffic import bytes_in_and_out
@@ -59,6 +60,7 @@ __all__ = [
     "explore_frontier",
     "explore_interleaving",
     "explore_long_sequences",
+    "explore_measured_times",
     "explore_mesh",
     "explore_plan",
     "explore_ring_masks",
@@ -73,6 +75,7 @@ __all__ = [
     "kept_activations",
     "lanes_of",
     "loss_curves",
+    "measured_times",
     "memory_levels",
     "mesh",
     "packed_ring",
@@ -92,6 +95,7 @@ __all__ = [
     "tensor",
     "timeline",
     "two_ranks",
+    "wall_clock",
     "winners",
     "work_loads",
     "wrong_gradients",

@@ -1,0 +1,174 @@
+"""Right answers to the exercises of notebook 09, in six styles each."""
+
+from itertools import pairwise
+
+import numpy as np
+
+from tests.labs import answers
+from tests.labs.right_answers import of
+from tests.labs.right_answers_08 import RIGHT
+
+__all__ = ["RIGHT"]
+
+
+@of("09.all_reduce")
+def filled_up_with_zeros(comm, x):
+    pieces = list(np.pad(x, (0, -len(x) % comm.size)).reshape(comm.size, -1))
+    for step in range(2 * comm.size - 2):
+        out, into = (comm.rank - step) % comm.size, (comm.rank - step - 1) % comm.size
+        came = comm.sendrecv(pieces[out], comm.right, comm.left)
+        pieces[into] = came + pieces[into] if step < comm.size - 1 else came
+    return np.concatenate(pieces)[: len(x)]
+
+
+@of("09.all_reduce")
+def to_the_owner_of_each_piece(comm, x):
+    pieces = np.array_split(x, comm.size)
+    mine = [comm.isend(pieces[other], other) for other in range(comm.size) if other != comm.rank]
+    theirs = {other: comm.irecv(other, like=pieces[comm.rank]) for other in range(comm.size) if other != comm.rank}
+    came = {other: request.wait() for other, request in theirs.items()} | {comm.rank: pieces[comm.rank]}
+    total = sum(came[rank] for rank in range(comm.size))
+    back = [comm.isend(total, other) for other in theirs]
+    sums = {other: comm.irecv(other, like=pieces[other]) for other in theirs}
+    whole = [total if rank == comm.rank else sums[rank].wait() for rank in range(comm.size)]
+    for request in mine + back:
+        request.wait()
+    return np.concatenate(whole)
+
+
+@of("09.all_reduce")
+def in_place(comm, x):
+    whole = x.copy()
+    ends = [len(x) * rank // comm.size for rank in range(comm.size + 1)]
+    parts = [slice(a, b) for a, b in pairwise(ends)]
+    for step in range(comm.size - 1):
+        out, into = parts[(comm.rank - step) % comm.size], parts[(comm.rank - step - 1) % comm.size]
+        whole[into] += comm.sendrecv(whole[out], comm.right, comm.left, like=whole[into])
+    for step in range(comm.size - 1):
+        out, into = parts[(comm.rank - step + 1) % comm.size], parts[(comm.rank - step) % comm.size]
+        whole[into] = comm.sendrecv(whole[out], comm.right, comm.left, like=whole[into])
+    return whole
+
+
+@of("09.all_reduce")
+def posted_by_hand(comm, x):
+    pieces = [piece.copy() for piece in np.array_split(x, comm.size)]
+    for step in range(2 * (comm.size - 1)):
+        out, into = pieces[(comm.rank - step) % comm.size], pieces[(comm.rank - step - 1) % comm.size]
+        sent, came = comm.isend(out, comm.right), comm.irecv(comm.left, like=into).wait()
+        sent.wait()
+        into[:] = into + came if step < comm.size - 1 else came
+    return np.concatenate(pieces)
+
+
+@of("09.all_reduce")
+def the_other_way_around(comm, x):
+    pieces = [piece.copy() for piece in np.array_split(x, comm.size)]
+    for step in range(2 * (comm.size - 1)):
+        out, into = (comm.rank + step) % comm.size, (comm.rank + step + 1) % comm.size
+        came = comm.sendrecv(pieces[out], comm.left, comm.right, like=pieces[into])
+        pieces[into] = pieces[into] + came if step < comm.size - 1 else came
+    return np.concatenate(pieces)
+
+
+@of("09.fit")
+def by_the_ends(size, nbytes, seconds):
+    messages = 2 * (size - 1)
+    latency = np.median(seconds[:1] / messages)
+    bandwidth = (nbytes[-1] - nbytes[0]) / size / ((seconds[-1] - seconds[0]) / messages)
+    return [latency - nbytes[0] / size / bandwidth, bandwidth]
+
+
+@of("09.fit")
+def by_normal_equations(size, nbytes, seconds):
+    rows = np.stack([2 * (size - 1) / seconds, 2 * (size - 1) * nbytes / size / seconds], axis=1)
+    latency, slope = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)[0]
+    return float(latency), float(1 / slope)
+
+
+@of("09.fit")
+def the_best_of_many_latencies(size, nbytes, seconds):
+    tried = []
+    for latency in np.geomspace(seconds[0] / 2, seconds[0], 2000):
+        slope = np.median((seconds[-4:] - latency) / nbytes[-4:])
+        tried.append((np.sum((slope * nbytes + latency - seconds) ** 2 / seconds**2), latency, slope))
+    _, latency, slope = min(tried)
+    return latency / (2 * (size - 1)), 2 * (size - 1) / size / slope
+
+
+@of("09.fit")
+def as_an_array(size, nbytes, seconds):
+    return np.array(answers.fit(size, nbytes, seconds))
+
+
+@of("09.fit")
+def by_its_two_halves(size, nbytes, seconds):
+    each, n = seconds / (2 * (size - 1)), nbytes / size
+    bandwidth = np.mean(n[-3:]) / np.mean(each[-3:])
+    for _ in range(20):
+        latency = np.mean(each[:3] - n[:3] / bandwidth)
+        bandwidth = np.mean(n[-3:] / (each[-3:] - latency))
+    return latency, bandwidth
+
+
+@of("09.buffering")
+def two_sendrecvs(comm, x):
+    above = below = x[:0]
+    if 0 < comm.rank < comm.size - 1:
+        above = comm.sendrecv(x[-1:], comm.rank + 1, comm.rank - 1)
+        below = comm.sendrecv(x[:1], comm.rank - 1, comm.rank + 1)
+    elif comm.size > 1 and comm.rank == 0:
+        comm.send(x[-1:], 1)
+        below = comm.recv(1, like=x[:1])
+    elif comm.size > 1:
+        above = comm.recv(comm.rank - 1, like=x[:1])
+        comm.send(x[:1], comm.rank - 1)
+    return np.concatenate([above, x, below])
+
+
+def neighbours(comm):
+    return [other for other in (comm.rank - 1, comm.rank + 1) if 0 <= other < comm.size]
+
+
+@of("09.buffering")
+def all_posted_ahead(comm, x):
+    row = {other: x[:1] if other < comm.rank else x[-1:] for other in neighbours(comm)}
+    sent = [comm.isend(row[other], other) for other in row]
+    came = {other: comm.irecv(other, like=row[other]) for other in row}
+    around = [came[other].wait() if other in came else x[:0] for other in (comm.rank - 1, comm.rank + 1)]
+    for request in sent:
+        request.wait()
+    return np.vstack([around[0], x, around[1]])
+
+
+@of("09.buffering")
+def even_then_odd(comm, x):
+    parts = dict.fromkeys((comm.rank - 1, comm.rank + 1), x[:0])
+    for first in (0, 1):
+        other = comm.rank + (1 if comm.rank % 2 == first else -1)
+        if 0 <= other < comm.size:
+            parts[other] = comm.sendrecv(x[-1:] if other > comm.rank else x[:1], other, other)
+    return np.concatenate([parts[comm.rank - 1], x, parts[comm.rank + 1]])
+
+
+@of("09.buffering")
+def receives_posted_then_blocking_sends(comm, x):
+    came = {other: comm.irecv(other, like=x[:1]) for other in neighbours(comm)}
+    for other in neighbours(comm):
+        comm.send(x[:1] if other < comm.rank else x[-1:], other)
+    around = [[came[other].wait()] if other in came else [] for other in (comm.rank - 1, comm.rank + 1)]
+    return np.concatenate([*around[0], x, *around[1]])
+
+
+@of("09.buffering")
+def rows_without_their_axis(comm, x):
+    sent = [comm.isend(x[0 if other < comm.rank else -1], other) for other in neighbours(comm)]
+    came = {other: comm.irecv(other, like=x[0]).wait() for other in neighbours(comm)}
+    for request in sent:
+        request.wait()
+    rows = [x]
+    if comm.rank - 1 in came:
+        rows.insert(0, came[comm.rank - 1][None])
+    if comm.rank + 1 in came:
+        rows.append(came[comm.rank + 1][None])
+    return np.concatenate(rows)

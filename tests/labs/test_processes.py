@@ -1,0 +1,290 @@
+"""The checkers of notebook 09 accept the solutions and refuse what learners write on the way there."""
+
+import numpy as np
+import pytest
+
+from parlab.labs import EXERCISES
+from tests.labs.answers import all_reduce, borders, fit, refused, reviewed
+
+
+def test_the_passing_texts_show_bits_bytes_and_steps():
+    case = EXERCISES["09.all_reduce"].cases[-1]
+    block = -(-case.elements // 8) * case.itemsize
+    text = reviewed("09.all_reduce", all_reduce).text
+    assert "ranks whose sum has other bits than rank 0's: 0; closed form: 0" in text
+    assert f"closed form: 2(N − 1)⌈n/N⌉ = {14 * block}" in text
+    assert "steps: 2; closed form: 2" in reviewed("09.buffering", borders).text
+    assert reviewed("09.fit", fit).text.endswith("both within 5 %")
+
+
+def added_as_they_come(comm, x):
+    total = outgoing = x
+    for _ in range(comm.size - 1):
+        outgoing = comm.sendrecv(outgoing, comm.right, comm.left)
+        total = total + outgoing
+    return total
+
+
+def to_rank_0_and_back(comm, x):
+    if comm.rank:
+        comm.send(x, 0)
+        return comm.recv(0, like=x)
+    total = x + sum(comm.recv(rank, like=x) for rank in range(1, comm.size))
+    for rank in range(1, comm.size):
+        comm.send(total, rank)
+    return total
+
+
+def only_rank_0(comm, x):
+    total = to_rank_0_and_back(comm, x)
+    return total if comm.rank == 0 else x
+
+
+def the_librarys(comm, x):
+    return comm.all_reduce(x)
+
+
+SLOTS = [None] * 20
+
+
+def in_a_global_list(comm, x):
+    SLOTS[comm.rank] = x
+    comm.barrier()
+    return sum(SLOTS[: comm.size])
+
+
+def in_a_global_list_with_a_message(comm, x):
+    SLOTS[comm.rank] = x
+    for _ in range(comm.size):  # nobody is ahead any more
+        comm.sendrecv(x[:0], comm.right, comm.left)
+    return sum(SLOTS[: comm.size])
+
+
+def no_last_round(comm, x):
+    return all_reduce(comm, x, rounds=comm.size - 2)
+
+
+def a_mean(comm, x):
+    return all_reduce(comm, x) / comm.size
+
+
+def own_twice(comm, x):
+    return all_reduce(comm, x) + x
+
+
+def all_send_first(comm, x):
+    comm.send(x, comm.right)
+    return x + comm.recv(comm.left, like=x)
+
+
+def own_part_only(comm, x):
+    all_reduce(comm, x)
+    return x
+
+
+def last_bits_on_one_rank(comm, x):
+    total = all_reduce(comm, x)
+    return np.nextafter(total, np.inf, dtype=x.dtype) if comm.rank else total
+
+
+def without_the_rest(comm, x):
+    return all_reduce(comm, x[: len(x) // comm.size * comm.size])
+
+
+def plain_line(size, nbytes, seconds):
+    slope, height = np.polyfit(nbytes / size, seconds / (2 * (size - 1)), 1)
+    return height, 1 / slope
+
+
+def swapped(size, nbytes, seconds):
+    return fit(size, nbytes, seconds)[::-1]
+
+
+def the_slope(size, nbytes, seconds):
+    latency, bandwidth = fit(size, nbytes, seconds)
+    return latency, 1 / bandwidth
+
+
+def of_all_messages(size, nbytes, seconds):
+    latency, bandwidth = fit(size, nbytes, seconds)
+    return latency * 2 * (size - 1), bandwidth
+
+
+def half_a_ring(size, nbytes, seconds):
+    return fit(size, nbytes, 2 * seconds)
+
+
+def whole_arrays(size, nbytes, seconds):
+    latency, bandwidth = fit(size, nbytes, seconds)
+    return latency, bandwidth * size
+
+
+def largest_only(size, nbytes, seconds):
+    latency, _ = fit(size, nbytes, seconds)
+    return latency, nbytes[-1] / seconds[-1]
+
+
+def a_dict(size, nbytes, seconds):
+    return dict(zip(("latency", "bandwidth"), fit(size, nbytes, seconds), strict=True))
+
+
+def only_the_latency(size, nbytes, seconds):
+    return fit(size, nbytes, seconds)[0]
+
+
+def not_a_number(size, nbytes, seconds):
+    return np.nan, 1.0
+
+
+def no_latency(size, nbytes, seconds):
+    return 0.0, fit(size, nbytes, seconds)[1]
+
+
+def in_microseconds(size, nbytes, seconds):
+    latency, bandwidth = fit(size, nbytes, seconds)
+    return 1e6 * latency, bandwidth / 1e9
+
+
+def the_mean_time(size, nbytes, seconds):
+    return seconds.mean(), nbytes.sum() / seconds.sum()
+
+
+def relies_on_buffering(comm, x):
+    first, last = comm.rank == 0, comm.rank == comm.size - 1
+    if not first:
+        comm.send(x[:1], comm.rank - 1)
+    if not last:
+        comm.send(x[-1:], comm.rank + 1)
+    above = x[:0] if first else comm.recv(comm.rank - 1, like=x[:1])
+    below = x[:0] if last else comm.recv(comm.rank + 1, like=x[:1])
+    return np.concatenate([above, x, below])
+
+
+def one_after_the_other(comm, x):
+    first, last = comm.rank == 0, comm.rank == comm.size - 1
+    above = x[:0] if first else comm.recv(comm.rank - 1, like=x[:1])
+    if not last:
+        comm.send(x[-1:], comm.rank + 1)
+    below = x[:0] if last else comm.recv(comm.rank + 1, like=x[:1])
+    if not first:
+        comm.send(x[:1], comm.rank - 1)
+    return np.concatenate([above, x, below])
+
+
+def around_the_ring(comm, x):
+    above = comm.sendrecv(x[-1:], comm.right, comm.left)
+    below = comm.sendrecv(x[:1], comm.left, comm.right)
+    return np.concatenate([above, x, below])
+
+
+def around_the_ring_and_thrown_away(comm, x):
+    above = comm.sendrecv(x[-1:], comm.right, comm.left)[: comm.rank]
+    below = comm.sendrecv(x[:1], comm.left, comm.right)[: comm.size - 1 - comm.rank]
+    return np.concatenate([above, x, below])
+
+
+def whole_plates(comm, x):
+    requests = {}
+    for other in (comm.rank - 1, comm.rank + 1):
+        if 0 <= other < comm.size:
+            requests[other] = comm.isend(x, other), comm.irecv(other, like=x)
+    for sent, _ in requests.values():
+        sent.wait()
+    above, below = (
+        [requests[other][1].wait()] if other in requests else [] for other in (comm.rank - 1, comm.rank + 1)
+    )
+    return np.concatenate([*(a[-1:] for a in above), x, *(b[:1] for b in below)])
+
+
+def wrong_rows(comm, x):
+    return np.concatenate([borders(comm, x[::-1])[::-1]])
+
+
+def only_above(comm, x):
+    found = borders(comm, x)
+    return found if comm.rank == comm.size - 1 else found[:-1]
+
+
+def only_what_came(comm, x):
+    found = borders(comm, x)
+    return found[0], found[-1]
+
+
+def never_waited(comm, x):
+    if comm.rank:
+        comm.isend(x[:1], comm.rank - 1)
+    if comm.rank < comm.size - 1:
+        comm.isend(x[-1:], comm.rank + 1)
+    above = comm.recv(comm.rank - 1, like=x[:1]) if comm.rank else x[:0]
+    below = comm.recv(comm.rank + 1, like=x[:1]) if comm.rank < comm.size - 1 else x[:0]
+    return np.concatenate([above, x, below])
+
+
+def from_everybody(comm, x):
+    rows = comm.all_gather(x)
+    height = len(x)
+    return rows[max(0, comm.rank * height - 1) : (comm.rank + 1) * height + 1]
+
+
+def a_row_without_its_axis(comm, x):
+    return borders(comm, x)[0]
+
+
+def receives_first(comm, x):
+    above = comm.recv(comm.left, like=x[:1])
+    comm.send(x[-1:], comm.right)
+    return np.concatenate([above, x])
+
+
+WRONG = [
+    ("09.all_reduce", added_as_they_come, "other bits than rank 0's"),
+    ("09.all_reduce", to_rank_0_and_back, "whole arrays travel"),
+    ("09.all_reduce", only_rank_0, "right on ranks: 0; wrong on: 1"),
+    ("09.all_reduce", the_librarys, "comm.all_reduce did the work"),
+    ("09.all_reduce", in_a_global_list, "comm.barrier did the work"),
+    ("09.all_reduce", in_a_global_list_with_a_message, "did not come by messages"),
+    ("09.all_reduce", no_last_round, "rank 0"),
+    ("09.all_reduce", a_mean, "divided by the number of ranks"),
+    ("09.all_reduce", own_twice, "counted twice"),
+    ("09.all_reduce", all_send_first, "wait"),
+    ("09.all_reduce", own_part_only, "the rank's own contribution"),
+    ("09.all_reduce", last_bits_on_one_rank, "drift apart"),
+    ("09.all_reduce", without_the_rest, "expected"),
+    ("09.fit", plain_line, "drown the small ones"),
+    ("09.fit", swapped, "the two are swapped"),
+    ("09.fit", the_slope, "seconds a byte"),
+    ("09.fit", of_all_messages, "latency of"),
+    ("09.fit", half_a_ring, "the latency of half of them"),
+    ("09.fit", whole_arrays, "carries n/N bytes"),
+    ("09.fit", largest_only, "2(N − 1)/N of n"),
+    ("09.fit", a_dict, "expected (latency, bandwidth)"),
+    ("09.fit", only_the_latency, "expected (latency, bandwidth)"),
+    ("09.fit", not_a_number, "expected (latency, bandwidth)"),
+    ("09.fit", no_latency, "latency: 0, expected"),
+    ("09.fit", in_microseconds, "expected"),
+    ("09.fit", the_mean_time, "latency: "),
+    ("09.buffering", relies_on_buffering, "rank 0 waits"),
+    ("09.buffering", one_after_the_other, "but a chain"),
+    ("09.buffering", around_the_ring, "rank 0"),
+    ("09.buffering", around_the_ring_and_thrown_away, "one row of each neighbour, and nothing else"),
+    ("09.buffering", whole_plates, "more than a row"),
+    ("09.buffering", wrong_rows, "rank 0"),
+    ("09.buffering", only_above, "right on ranks: 1; wrong on: 0"),
+    ("09.buffering", only_what_came, "rank 0"),
+    ("09.buffering", never_waited, "wait"),
+    ("09.buffering", from_everybody, "comm.all_gather did the work"),
+    ("09.buffering", a_row_without_its_axis, "rank 0"),
+    ("09.buffering", receives_first, "waits"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "said"), WRONG, ids=[f"{n[3:]}-{answer.__name__}" for n, answer, _ in WRONG]
+)
+def test_a_wrong_answer_is_refused_and_explained(name, answer, said):
+    assert said in refused(name, answer)
+
+
+def test_there_are_twelve_wrong_answers_to_each():
+    names = [name for name, *_ in WRONG]
+    assert min(names.count(name) for name in set(names)) >= 12
