@@ -9,7 +9,7 @@ from tests.labs import answers
 from tests.labs.right_answers import of
 from tests.labs.right_answers_07 import RIGHT
 
-__all__ = ["RIGHT", "of"]
+__all__ = ["RIGHT"]
 
 
 @of("08.memory")
