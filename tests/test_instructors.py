@@ -14,6 +14,7 @@ from tests.labs import (
     test_mesh,
     test_pipeline,
     test_planning,
+    test_processes,
     test_ranks,
     test_ring,
     test_zero,
@@ -23,7 +24,7 @@ from tools.lessons import sections
 
 ROOT = Path(__file__).parent.parent
 GUIDE = (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
-TOLD = sorted(ROOT.glob("notebooks/0[0-8]*_*.ipynb"))
+TOLD = sorted(ROOT.glob("notebooks/0*_*.ipynb"))
 MISTAKES = [
     ("00.exchange", test_ranks.exchange_with_two_sends_first),
     ("00.exchange", test_ranks.exchange_swapped),
@@ -44,6 +45,8 @@ MISTAKES = [
     ("07.who_sums", test_mesh.norms_as_cut),
     ("08.memory", partial(test_planning.held, flight=lambda p, m: m)),
     ("08.memory", partial(test_planning.held, stage=-1)),
+    ("09.fit", test_processes.plain_line),
+    ("09.fit", test_processes.whole_arrays),
 ]
 
 
