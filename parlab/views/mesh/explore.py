@@ -71,11 +71,10 @@ def measured(mesh: tuple[int, int, int, int], schedule: str, zero: int) -> Step:
     done = run(program, RANKS, cluster=CLUSTER)
     timeline = done.timeline
     fullest = max(range(RANKS), key=timeline.peak_bytes)
-    peak_at = max(timeline.held(fullest), key=lambda moment: moment[1])[0]
     held: Counter[str] = Counter()
-    for name, changes in timeline.held_by_name(fullest).items():
+    for name, nbytes in timeline.peak_by_name(fullest).items():
         kind = name if name in STATE else MESSAGES if name in (RECEIVED, SENT) else accounting.ACTIVATIONS
-        held[kind] += next((total for time, total in reversed(changes) if time <= peak_at), 0)
+        held[kind] += nbytes
     return Step(timeline.format(timeline.makespan), bytes_by_strategy(timeline), done.results[0], held)
 
 
