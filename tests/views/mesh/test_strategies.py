@@ -5,8 +5,9 @@ import pytest
 from parlab import Cluster, arrays, run, views
 from parlab.nn import AdamW, Llama, LlamaConfig
 from parlab.train import Mesh, Trainer
-from parlab.views.mesh.explore import MESHES, measured
+from parlab.views.mesh.explore import MESHES, B, S, measured
 from parlab.views.mesh.strategies import STRATEGIES
+from parlab.zero import accounting
 
 CLUSTER = Cluster.uniform(latency=1e-6, bandwidth=1e10, flops=1e11)
 CONFIG = LlamaConfig(vocab_size=9, hidden_size=8, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2)
@@ -63,6 +64,11 @@ def test_the_sliders_numbers_are_counted_and_equal_the_closed_forms():
         assert sum(step.sent.values()) > 0
         figure = views.mesh(axes, schedule, zero)
         assert step.took in figure.text_shown
+
+
+def test_the_fullest_rank_holds_a_normed_input_of_each_half_of_its_8_layers_at_the_peak():
+    held = measured((1, 1, 1, 8), "one_f_one_b", 1).held
+    assert held[accounting.ACTIVATIONS] >= 8 * 2 * B * S * 64 * 4  # layers, halves, tokens, numbers, bytes
 
 
 def test_meshes_that_are_not_of_8_ranks_and_unknown_schedules_are_refused():
