@@ -172,7 +172,7 @@ def _drawn_layers(random: np.random.Generator, size: int) -> Layers:
 
 def _cut(trial: Trial, case: Layers) -> list[str]:
     found = trial.called("cut(layers, p)", list(case.layers), case.size)
-    if not isinstance(found, list | tuple | np.ndarray):
+    if not isinstance(found, list | tuple | np.ndarray) or len(found) == 0:
         raise Wrong(f"returned {brief(found)}, expected a list of how many layers each stage has")
     numbers = [len(one) if isinstance(one, range) else one for one in found]
     if not all(isinstance(one, int | np.integer) and one >= 1 for one in numbers):

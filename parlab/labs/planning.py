@@ -267,7 +267,7 @@ def _draw_choice(random: np.random.Generator, size: int) -> Choice:
 FITS_BEST = Exercise(
     "08.fits_best",
     "fits_best(seconds, nbytes, memory)",
-    [Choice(2, 130), Choice(1, 130), Choice(3, 40), Choice(2, 5), Choice(5, 80), Choice(9, 90), Choice(60, 90)],
+    [Choice(2, 130), Choice(1, 130), Choice(2, 5), Choice(3, 40), Choice(5, 80), Choice(9, 90), Choice(60, 90)],
     _fits_best,
     _draw_choice,
 )
