@@ -61,6 +61,7 @@ def _grade(chosen: argparse.Namespace) -> int:
             raise ValueError(f"--{name} {value}: a positive number is needed")
     if chosen.extra < 0:
         raise ValueError(f"--extra {chosen.extra}: a number that is not negative is needed")
+    chosen.out.parent.mkdir(parents=True, exist_ok=True)
     seed = secrets.randbelow(10**6) if chosen.seed is None else chosen.seed
     options = {name: getattr(chosen, name) for name in ("extra", "seconds", "limit", "jobs")}
     grade(chosen.folder, chosen.out, exercises, seed=seed, say=lambda line: print(line, flush=True), **options)

@@ -195,7 +195,7 @@ def test_arguments_that_cannot_be_used_are_refused(arguments, says, tmp_path, mo
 def test_an_answer_that_is_the_librarys_is_flagged(tmp_path):
     text = "from parlab.nn.attention import merge\ndef merge_two(*given):\n    return merge(*given)\n"
     (tmp_path / "lab.py").write_text(text, encoding="utf-8")
-    out = tmp_path / "grades.csv"
+    out = tmp_path / "new" / "grades.csv"
     assert cli.main(["grade", str(tmp_path), "--out", str(out), "--exercises", "02.merge"]) == 0
     assert out.read_text(encoding="utf-8").splitlines()[1] == "lab,1,1,passed,02.merge: uses parlab.nn.attention.merge,"
 
