@@ -181,7 +181,7 @@ def _train(chosen: argparse.Namespace) -> int:
         stop_after=chosen.steps,
         tell=tell,
     ).results[0]
-    least = settings.tokens()[2]
+    least = settings.entropy
     floor = "" if least is None else f"; the text's entropy, which no model can pass, is {least:.4f}"
     mean = sum(losses[-25:]) / len(losses[-25:])
     print(f"{chr(10) if live else ''}mean loss of the last {len(losses[-25:])} steps {mean:.4f}{floor}")

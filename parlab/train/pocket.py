@@ -92,15 +92,20 @@ class Settings:
                 one_of(f"name in [{table}]", name, known[table])
         return cls(tables.get("model", {}), **tables.get("data", {}), **tables.get("training", {}))
 
-    def tokens(self) -> tuple[np.ndarray, int, float | None]:
-        """The text `[N]`, the size of its vocabulary, and the least mean loss there can be, where it is known."""
+    @property
+    def entropy(self) -> float | None:
+        """The least mean loss that there can be, in nats; None where it is not known."""
+        return MarkovSource(seed=self.seed).entropy_rate if self.text is None else None
+
+    def tokens(self) -> tuple[np.ndarray, int]:
+        """The text `[N]`, and the size of its vocabulary."""
         if self.text is None:
             source = MarkovSource(seed=self.seed)
             drawn, _ = source.batch(0, batch_size=1, length=self.characters, seed=self.seed, xp=np)
-            return drawn[0], source.vocab_size, source.entropy_rate
+            return drawn[0], source.vocab_size
         characters = np.frombuffer(Path(self.text).read_text(encoding="utf-8").encode("utf-32-le"), dtype=np.uint32)
         alphabet, tokens = np.unique(characters, return_inverse=True)
-        return tokens, len(alphabet), None
+        return tokens, len(alphabet)
 
 
 @dataclass(frozen=True)
@@ -165,7 +170,7 @@ def train(
         tell: called on rank 0 after each step.
     """
     schedule = place.built()
-    tokens, vocab_size, _ = settings.tokens()
+    tokens, vocab_size = settings.tokens()
     samples = Samples(tokens, settings.length, settings.seed)
     config = LlamaConfig(vocab_size=vocab_size, **settings.model)
     serial = Llama.random(config, seed=settings.seed, dtype=settings.dtype)

@@ -106,7 +106,8 @@ def test_settings_that_are_wrong_are_refused_by_name(tmp_path, text, words):
 
 def test_a_text_of_your_own_is_read_by_its_characters(tmp_path):
     (tmp_path / "text").write_text("abba née")
-    tokens, size, floor = Settings({}, text=str(tmp_path / "text")).tokens()
+    settings = Settings({}, text=str(tmp_path / "text"))
+    tokens, size = settings.tokens()
     assert tokens.tolist() == [1, 2, 2, 1, 0, 4, 5, 3]
     assert size == 6
-    assert floor is None
+    assert settings.entropy is None
