@@ -28,19 +28,31 @@ from parlab.sequence.costs import (
     striped_speedup,
     unmasked_pairs,
 )
-from parlab.sequence.double_ring import double_ring_attention, double_ring_attention_backward, double_ring_cost
+from parlab.sequence.heads import (
+    ulysses_attention,
+    ulysses_attention_backward,
+    ulysses_cost,
+    usp_attention,
+    usp_attention_backward,
+    usp_cost,
+)
 from parlab.sequence.lab import LabAttention, lab_attention, words_of
 from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
 from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, MemoryLevel, level_bytes, level_flops
 from parlab.sequence.patterns import PATTERNS
-from parlab.sequence.ring import ring_attention, ring_attention_backward, ring_cost
+from parlab.sequence.ring import (
+    double_ring_attention,
+    double_ring_attention_backward,
+    double_ring_cost,
+    ring_attention,
+    ring_attention_backward,
+    ring_cost,
+)
 from parlab.sequence.schedule import Block, RingSchedule, RingStep
 from parlab.sequence.statistics import SequenceStatistics, sequence_statistics, synchronise_gradients
 from parlab.sequence.text_split import split_by_text, unit_ends
 from parlab.sequence.times import METHODS, allgather_time, best_ulysses, method_times, usp_time
 from parlab.sequence.tree import tree_attention, tree_attention_backward, tree_cost
-from parlab.sequence.ulysses import ulysses_attention, ulysses_attention_backward, ulysses_cost
-from parlab.sequence.usp import usp_attention, usp_attention_backward, usp_cost
 from parlab.sequence.window import window_attention, window_attention_backward, window_cost
 
 __all__ = [

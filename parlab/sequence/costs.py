@@ -11,12 +11,29 @@ from typing import NamedTuple
 from parlab.sequence.layouts import check_layout
 
 
+class Token(NamedTuple):
+    """Bytes of one token's arrays, all its heads, in one pass.
+
+    Attributes:
+        rows: what a query is to those who attend it: q; backward dout, q, lse and delta.
+        kv: K and V.
+        own: what a rank begins with: the rows, K and V; backward also out.
+        sums: of the query, what the pass adds to: out and lse; backward dq.
+        dkv: dK and dV, as they are summed; forward 0.
+        result: what is returned, dK and dV still as they are summed.
+    """
+
+    rows: int
+    kv: int
+    own: int
+    sums: int
+    dkv: int
+    result: int
+
+
 @dataclass(frozen=True)
 class AttentionShape:
-    """The sizes of one attention, and bytes of one token's arrays, all its heads; `itemsize` is q's, k's and v's.
-
-    What is summed, lse, and gradients on their way are kept in 4 bytes an element, or `itemsize` where that is more.
-    """
+    """The sizes of one attention; `itemsize` is q's, k's and v's, in bytes."""
 
     S: int
     H: int
@@ -25,47 +42,18 @@ class AttentionShape:
     itemsize: int
     B: int = 1
 
-    @property
-    def wide(self) -> int:
-        """Bytes of an element of what is summed."""
-        return max(self.itemsize, 4)
-
-    @property
-    def kv(self) -> int:
-        """K and V."""
-        return 2 * self.B * self.G * self.D * self.itemsize
-
-    @property
-    def dkv(self) -> int:
-        """dK and dV, as they are summed."""
-        return 2 * self.B * self.G * self.D * self.wide
-
-    @property
-    def q(self) -> int:
-        """q; out and dout too."""
-        return self.B * self.H * self.D * self.itemsize
-
-    @property
-    def dq(self) -> int:
-        """dq, or out, as they are summed."""
-        return self.B * self.H * self.D * self.wide
-
-    @property
-    def lse(self) -> int:
-        """lse; delta too."""
-        return self.B * self.H * self.wide
-
-    def rows(self, *, backward: bool) -> int:
-        """What a query is to those who attend it: q; backward dout, q, lse and delta."""
-        return 2 * self.q + 2 * self.lse if backward else self.q
-
-    def own(self, *, backward: bool) -> int:
-        """What a rank begins with: the rows, K and V; backward also out."""
-        return self.rows(backward=backward) + self.kv + (self.q if backward else 0)
-
-    def sums(self, *, backward: bool) -> int:
-        """Of the queries, what a pass adds to: out and lse; backward dq."""
-        return self.dq + (0 if backward else self.lse)
+    def token(self, *, backward: bool) -> Token:
+        """Of each token. What is summed, lse, and gradients on their way take 4 bytes an element, or `itemsize` where
+        that is more.
+        """
+        wide = max(self.itemsize, 4)
+        elements, kv = self.B * self.H * self.D, 2 * self.B * self.G * self.D
+        q, lse = elements * self.itemsize, self.B * self.H * wide
+        keys, dkv = kv * self.itemsize, kv * wide
+        if backward:
+            rows = 2 * q + 2 * lse
+            return Token(rows, keys, own=rows + keys + q, sums=elements * wide, dkv=dkv, result=q + dkv)
+        return Token(q, keys, own=q + keys, sums=elements * wide + lse, dkv=0, result=q + lse)
 
 
 class RankCost(NamedTuple):

@@ -1,23 +1,118 @@
-"""From shards of the sequence to heads over all of it, and back: the two all-to-alls of Ulysses.
+"""Ulysses: an all-to-all turns shards of the sequence into heads, each rank attends its heads over all of it, and back.
 
-Shapes: `B` batch, `S` sequence, `H` query heads, `G` key/value heads, `D` head size, `P` ranks.
+USP, unified sequence parallelism, does so inside groups of ranks, with a ring of such groups outside: the all-to-alls
+stay where links are fast, and the ring takes as many ranks as heads cannot.
+
+Sources: Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.1; Fang, Zhao 2024, "USP: A Unified Sequence Parallelism
+Approach for Long Context Generative AI", algorithm 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from parlab.arrays import Array, namespace
-from parlab.sequence.attend import ALL, Heads, add_to, exchange
+from parlab.sequence.attend import ALL, Call, Documents, Heads, Scale, add_to, exchange, grid
+from parlab.sequence.costs import AttentionShape, RankCost
+from parlab.sequence.ring import attend_around, ring_cost
 from parlab.world import Comm
 from parlab.world.collectives import block_sizes, blocks_of
 
 Places = list[tuple[slice, slice]]  # where tokens stand in a shard, and where in the whole
 
 
-@dataclass(frozen=True)
-class HeadShare:
+def ulysses_attention(
+    comm: Comm, q: Array, k: Array, v: Array, *, causal: bool = False, documents: Documents = None, scale: Scale = None
+) -> tuple[Array, Array]:
+    """Attention over the whole sequence, from this rank's contiguous shards of it; arguments as `ring_attention`.
+
+    Where P does not divide H the first ranks attend one head more: so every P up to H is of use, and the slowest rank
+    has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`head_shares`).
+
+    Raises: as `ring_attention`, and where there are more ranks than query heads.
+
+    >>> import numpy as np
+    >>> from parlab import per_rank, run
+    >>> from parlab.sequence import shard
+    >>> pieces = per_rank(shard(np.ones((1, 2, 8, 4)), 2))
+    >>> out, lse = run(ulysses_attention, 2, pieces, pieces, pieces, causal=True).results[1]
+    >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 1 owns tokens 4 to 7
+    [5, 6, 7, 8]
+    """
+    return _ulysses(Call(comm, q, k, v, scale), causal=causal, documents=documents)
+
+
+def ulysses_attention_backward(
+    comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, scale: Scale = None, **how: Any
+) -> tuple[Array, Array, Array]:
+    """As `ring_attention_backward`. All that is needed becomes heads once more: q, k and v too, which the authors' code
+    keeps as heads from the forward on. The gradients of a K/V head that went to several ranks are summed at home.
+    """
+    return _ulysses(Call(comm, q, k, v, scale, (dout, out, lse)), **how)
+
+
+def usp_attention(
+    comm: Comm,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    ulysses: int,
+    causal: bool = False,
+    layout: str = "contiguous",
+    scale: Scale = None,
+) -> tuple[Array, Array]:
+    """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and `ulysses`:
+    how many consecutive ranks (U) share the heads. It divides P; U = P is Ulysses, U = 1 the ring.
+
+    The layout is contiguous or zigzag. A group's tokens, in order, are the same layout's shard for a ring of P/U.
+
+    Raises: as `ring_attention`, and where a group does not fit.
+
+    >>> import numpy as np
+    >>> from parlab import per_rank, run
+    >>> from parlab.sequence import shard
+    >>> pieces = per_rank(shard(np.ones((1, 2, 8, 4)), 4))
+    >>> out, lse = run(usp_attention, 4, pieces, pieces, pieces, ulysses=2, causal=True).results[3]
+    >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 3 owns tokens 6 and 7
+    [7, 8]
+    """
+    return _usp(Call(comm, q, k, v, scale), ulysses=ulysses, causal=causal, layout=layout)
+
+
+def usp_attention_backward(
+    comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, scale: Scale = None, **how: Any
+) -> tuple[Array, Array, Array]:
+    """As `ulysses_attention_backward`, and `ring_attention_backward` between the groups."""
+    return _usp(Call(comm, q, k, v, scale, (dout, out, lse)), **how)
+
+
+def _ulysses(call: Call, *, causal: bool = False, documents: Documents = None) -> Any:
+    call.agree("Ulysses", causal=causal, documents=documents)
+    return _in_heads(call, call.comm, None)
+
+
+def _usp(call: Call, *, ulysses: int, causal: bool = False, layout: str = "contiguous") -> Any:
+    if layout == "striped":
+        raise ValueError("layout='striped': a group's tokens would be no stripe; use contiguous or zigzag")
+    call.agree("USP", causal=causal, layout=layout, ulysses=ulysses)
+    return _in_heads(call, *grid(call.comm, "ulysses", ulysses))
+
+
+def _in_heads(call: Call, group: Comm, ring: Comm | None) -> Any:
+    """All-to-all in the group, attention around the ring, if there is one, and all-to-all back."""
+    shares, layout = head_shares(call.q.shape[1], call.k.shape[1], group.size), call.dealt["layout"]
+    *rows, k, v = to_heads(group, shares, call.rows, [call.k, call.v], layout, call.label)  # [B, H/U or G/U, U·S/P, ..]
+    sums, gradients = attend_around(call, ring, rows, k, v, shares[group.rank].pairs)
+    of_queries = len(sums)
+    del rows, k, v
+    home = to_sequence(group, shares, sums, gradients or (), layout, call.label)  # [B, H or G, S/P, ...]
+    return call.results(home[:of_queries], tuple(home[of_queries:]) or None)
+
+
+class HeadShare(NamedTuple):
     """The heads of one rank: its query heads, the K/V heads that they read, and, counted from the first of each, which
     of the one read which of the other (`attend`).
     """
@@ -42,9 +137,10 @@ def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
         raise ValueError(f"{size} ranks share {H} query heads: a rank needs at least one, so use at most {H} ranks")
     shares, group = [], H // G
     for queries in blocks_of(block_sizes(H, size)):
-        keys = slice(queries.start // group, (queries.stop - 1) // group + 1)
+        first, last = queries.start, queries.stop
+        keys = slice(first // group, (last - 1) // group + 1)
         reads = [
-            slice(max(g * group, queries.start) - queries.start, min((g + 1) * group, queries.stop) - queries.start)
+            slice(max(g * group, first) - first, min((g + 1) * group, last) - first)
             for g in range(keys.start, keys.stop)
         ]
         even = len({part.stop - part.start for part in reads}) == 1
@@ -53,13 +149,12 @@ def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
     return shares
 
 
-def places(size: int, length: int, layout: str = "contiguous") -> list[Places]:
+def places(size: int, length: int, layout: str) -> list[Places]:
     """Where the tokens of each rank's shard stand in the whole, when that is put in order again."""
     if layout == "contiguous":
         return [[(slice(0, length), slice(rank * length, (rank + 1) * length))] for rank in range(size)]
     half, chunks = length // 2, 2 * size
-    early, late = slice(0, half), slice(half, length)
-    in_whole = blocks_of([half] * chunks)
+    early, late, in_whole = slice(0, half), slice(half, length), blocks_of([half] * chunks)
     return [[(early, in_whole[rank]), (late, in_whole[chunks - 1 - rank])] for rank in range(size)]
 
 
@@ -68,13 +163,7 @@ def to_heads(
 ) -> list[Array]:
     """`[B, heads, S/P, ...]`, all heads of a shard -> `[B, heads/P, S, ...]`, a few heads of all tokens in their order.
 
-    Args:
-        comm: the group.
-        shares: `head_shares`.
-        of_queries: arrays of query heads.
-        of_keys: arrays of K/V heads.
-        layout: contiguous or zigzag: how the tokens were dealt out.
-        label: see `exchange`.
+    Of arrays of query heads and of K/V heads; `layout`, contiguous or zigzag: how the tokens were dealt out.
     """
 
     def give(dst: int) -> list[Array]:
@@ -87,10 +176,9 @@ def to_heads(
                 x[:, :, there, ...] = piece[:, :, here, ...]
 
     form = give(comm.rank)
-    xp, length = namespace(*form), form[0].shape[2]
+    length = form[0].shape[2]
     in_order = places(comm.size, length, layout)
-    sizes = [(*x.shape[:2], length * comm.size, *x.shape[3:]) for x in form]
-    whole = [xp.empty(size, dtype=x.dtype, device=x.device) for size, x in zip(sizes, form, strict=True)]
+    whole = [_empty(x, x.shape[1], length * comm.size) for x in form]
     comm.hold("heads", *whole)
     exchange(comm, give, lambda src: form, take, label)
     return whole
@@ -103,11 +191,12 @@ def to_sequence(
     gradients, is summed. Arguments as `to_heads`.
     """
     every = [*of_queries, *of_keys]
-    xp, length = namespace(*every), every[0].shape[2] // comm.size
+    length = every[0].shape[2] // comm.size
     in_order = places(comm.size, length, layout)
     numbers = [shares[-1].queries.stop] * len(of_queries) + [shares[-1].keys.stop] * len(of_keys)
-    sizes = [(x.shape[0], number, length, *x.shape[3:]) for x, number in zip(every, numbers, strict=True)]
-    mine = [xp.zeros(size, dtype=x.dtype, device=x.device) for size, x in zip(sizes, every, strict=True)]
+    mine = [_empty(x, number, length) for x, number in zip(every, numbers, strict=True)]
+    for x in mine:
+        x[...] = 0
     comm.hold("heads", *mine)
 
     def give(dst: int) -> list[list[Array]]:
@@ -123,3 +212,45 @@ def to_sequence(
 
     exchange(comm, give, form, take, label)
     return mine
+
+
+def _empty(like: Array, heads: int, length: int) -> Array:
+    shape = like.shape[0], heads, length, *like.shape[3:]
+    return namespace(like).empty(shape, dtype=like.dtype, device=like.device)
+
+
+def ulysses_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False) -> RankCost:
+    """What `rank` sends and holds: two all-to-alls of P − 1 messages each, there and back.
+
+    Forward, H = G, of all ranks' heads alike: q, k, v and out, 4·S·E·(P − 1)/P² elements (E = H·D), and lse. Backward
+    dout, q, k, v, lse and delta go, and dq, dk, dv come back; dk and dv in 4 bytes or more an element.
+
+    >>> shape = AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4)
+    >>> ulysses_cost(shape, 4).nbytes == 4 * (4 * 1024 * 512 * 3 // 16 + 1024 * 8 * 3 // 16)
+    True
+    """
+    return usp_cost(shape, size, rank, ulysses=size, backward=backward)
+
+
+def usp_cost(shape: AttentionShape, size: int, rank: int = 0, *, ulysses: int, backward: bool = False) -> RankCost:
+    """What `rank` sends and holds: Ulysses on U ranks with their part of the sequence, a ring of P/U with its heads.
+
+    >>> shape = AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4)
+    >>> usp_cost(shape, 4, ulysses=4)[:2] == ulysses_cost(shape, 4)[:2], usp_cost(shape, 4, ulysses=1)[:2]
+    (True, (3, 3145728))
+    """
+    c, place = shape.S // size, rank % ulysses
+    tokens = c * ulysses  # of the group
+    ranks = [
+        replace(shape, H=share.queries.stop - share.queries.start, G=share.keys.stop - share.keys.start)
+        for share in head_shares(shape.H, shape.G, ulysses)
+    ]
+    every, whole = [heads.token(backward=backward) for heads in ranks], shape.token(backward=backward)
+    mine, others = every[place], every[:place] + every[place + 1 :]
+    ring = ring_cost(ranks[place], size // ulysses, backward=backward)
+    there = mine.rows + mine.kv
+    coming = tokens * there + (c * there if others else 0)
+    attending = tokens * (there - mine.own) + ring.held
+    home = tokens * mine.result + c * (whole.result + max((token.result for token in others), default=0))
+    nbytes = c * (sum(token.rows + token.kv for token in others) + len(others) * mine.result)
+    return RankCost(2 * len(others) + ring.messages, nbytes + ring.nbytes, c * whole.own + max(coming, attending, home))

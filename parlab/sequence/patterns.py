@@ -14,10 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parlab.sequence.double_ring import double_ring_attention, double_ring_attention_backward
-from parlab.sequence.ring import ring_attention, ring_attention_backward
+from parlab.sequence.heads import ulysses_attention, ulysses_attention_backward
+from parlab.sequence.ring import (
+    double_ring_attention,
+    double_ring_attention_backward,
+    ring_attention,
+    ring_attention_backward,
+)
 from parlab.sequence.tree import tree_attention, tree_attention_backward
-from parlab.sequence.ulysses import ulysses_attention, ulysses_attention_backward
 from parlab.sequence.window import window_attention, window_attention_backward
 
 PATTERNS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {

@@ -37,12 +37,13 @@ def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int
     if not _even(shape, ulysses):
         raise ValueError(f"ulysses={ulysses}: must divide H={shape.H}, and divide G={shape.G} or be a multiple of it")
     mine = replace(shape, H=shape.H // ulysses, G=max(shape.G // ulysses, 1))
+    token = mine.token(backward=False)
     c, tokens, ring = shape.S // size, shape.S * ulysses // size, size // ulysses
     inside, outside = (_link(cluster, ulysses), _link(cluster, size))
-    there = inside.picoseconds(c * (mine.rows(backward=False) + mine.kv))
-    back = inside.picoseconds(c * (mine.q + mine.lse))
+    there = inside.picoseconds(c * (token.rows + token.kv))
+    back = inside.picoseconds(c * token.result)
     own, half = (_attend(mine, pairs, cluster) for pairs in (tokens * (tokens + 1) // 2, tokens * tokens // 2))
-    hop = outside.picoseconds(tokens * mine.kv)
+    hop = outside.picoseconds(tokens * token.kv)
     turn = own if ring == 1 else max(own, hop) + (ring - 2) * max(half, hop) + half
     return (ulysses - 1) * (there + back) + turn
 
@@ -55,7 +56,10 @@ def allgather_time(shape: AttentionShape, size: int, cluster: Cluster) -> int:
     3
     """
     heads = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G)]  # of each turn
-    turns = [_link(cluster, size).picoseconds(shape.S // size * shape.kv * few // shape.G) for few in heads]
+    turns = [
+        _link(cluster, size).picoseconds(shape.S // size * shape.token(backward=False).kv * few // shape.G)
+        for few in heads
+    ]
     return (size - 1) * sum(turns) + _attend(shape, unmasked_pairs(shape.S, size, "zigzag")[0], cluster)
 
 
