@@ -37,8 +37,8 @@ MUTANTS = {
     ),
     "last block forgotten": (
         RING,
-        "(*RingSchedule(comm.rank, comm.size).steps, None))",
-        "RingSchedule(comm.rank, comm.size).steps)",
+        "share = None if held is None else",
+        "share = None if held is None or hop is None and not backward else",
     ),
     "scale forgotten in dq": (ATTENTION, "        keys = keys * scale\n", ""),
     "scale forgotten in the backward's scores": (
