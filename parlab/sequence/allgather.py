@@ -11,8 +11,9 @@ from typing import Any
 
 from parlab.arguments import whole
 from parlab.arrays import Array
-from parlab.sequence.attend import Call, Documents, Pair, Scale, add_to, exchange
+from parlab.sequence.attend import Call, Pair, Scale, add_to, exchange
 from parlab.sequence.costs import AttentionShape, RankCost
+from parlab.sequence.layouts import Documents
 from parlab.sequence.schedule import RingSchedule, readers
 from parlab.world import Comm
 

@@ -23,12 +23,11 @@ from parlab.nn.attention import (
     row_dot,
 )
 from parlab.sequence.costs import attention_flops
-from parlab.sequence.layouts import checked_documents
+from parlab.sequence.layouts import Documents, checked_documents
 from parlab.sequence.schedule import Block
 from parlab.world import Comm, MismatchError, Request
 from parlab.world.values import Value
 
-Documents = Sequence[int] | None
 Scale = float | None
 Pair = tuple[Array, Array]  # K/V, or their gradients
 Heads = list[tuple[slice, slice]]  # query heads, and the K/V heads that they read: equally many to each

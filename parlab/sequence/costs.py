@@ -126,10 +126,9 @@ def bytes_sent(S: int, size: int, G: int, D: int, itemsize: int, B: int = 1, *, 
     >>> [bytes_sent(S=2048, size=2, G=4, D=64, itemsize=2, backward=backward) for backward in (False, True)]
     [1048576, 5242880]
     """
-    moved = hops(size) * bytes_per_hop(S, size, G, D, itemsize, B)
-    if backward and size > 1:
-        moved += size * bytes_per_hop(S, size, G, D, max(itemsize, 4), B)
-    return moved
+    back = hops(size, backward=backward) - hops(size)
+    each, wide = (bytes_per_hop(S, size, G, D, number, B) for number in (itemsize, max(itemsize, 4)))
+    return hops(size) * each + back * wide
 
 
 def overlap_tokens(

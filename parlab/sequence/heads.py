@@ -14,8 +14,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from parlab.arrays import Array, namespace
-from parlab.sequence.attend import ALL, Call, Documents, Heads, Scale, add_to, exchange, grid
+from parlab.sequence.attend import ALL, Call, Heads, Scale, add_to, exchange, grid
 from parlab.sequence.costs import AttentionShape, RankCost
+from parlab.sequence.layouts import Documents
 from parlab.sequence.ring import attend_around, ring_cost
 from parlab.world import Comm
 from parlab.world.collectives import block_sizes, blocks_of

@@ -16,8 +16,9 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import accumulator_dtype
-from parlab.sequence.attend import ALL, Call, Documents, Heads, Hop, Pair, Scale, add_to, arrived, grid, post
+from parlab.sequence.attend import ALL, Call, Heads, Hop, Pair, Scale, add_to, arrived, grid, post
 from parlab.sequence.costs import AttentionShape, RankCost
+from parlab.sequence.layouts import Documents
 from parlab.sequence.schedule import RingSchedule, journeys
 from parlab.world import Comm
 

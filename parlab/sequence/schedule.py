@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from parlab.nn.attention import CAUSAL, STRICT
-from parlab.sequence.layouts import checked_documents
+from parlab.sequence.layouts import Documents, checked_documents
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class RingSchedule:
         layout: str = "contiguous",
         *,
         causal: bool = True,
-        documents: Sequence[int] | None = None,
+        documents: Documents = None,
     ) -> Sequence[Block]:
         """The work of this rank on the K/V of rank `source`: at most one block a document.
 
@@ -166,7 +166,7 @@ def _causal(queries: slice, keys: slice, rank: int, source: int, layout: str) ->
 
 
 def readers(
-    size: int, length: int, layout: str = "contiguous", *, causal: bool = False, documents: Sequence[int] | None = None
+    size: int, length: int, layout: str = "contiguous", *, causal: bool = False, documents: Documents = None
 ) -> list[list[bool]]:
     """Which ranks get the K/V of each: all of them; with documents those that have a block with them.
 

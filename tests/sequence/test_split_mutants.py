@@ -118,8 +118,8 @@ Mutant = tuple[ModuleType, str, str, Callable[[ModuleType], bool]]
 MUTANTS: dict[str, Mutant] = {
     "overlap counted twice": (
         CHUNKS,
-        "index % ranks, start - before",
-        "index % ranks, start - 2 * before",
+        "rank, start - before",
+        "rank, start - 2 * before",
         equal_chunks,
     ),
     "overlap taken off twice": (
@@ -134,7 +134,7 @@ MUTANTS: dict[str, Mutant] = {
     "length instead of weight": (MAPS, "crossing / 2 *", "(length / S) *", planted),
     "inside taken off once": (MAPS, "- 2 * inside", "- inside", planted),
     "short chunks cost nothing": (MAPS, "SHORT = 1.5", "SHORT = 0", no_slivers),
-    "limit without the overlap": (MAPS, "xp.maximum(start - overlap, xp.zeros_like(start))", "start", within_the_limit),
+    "limit without the overlap": (MAPS, "xp.clip(start - overlap, 0)", "start", within_the_limit),
     "last choice first": (MAPS, "reversed(choices)", "choices", no_slivers),
     "only what queries before a boundary look at": (
         ANALYSIS,
@@ -144,7 +144,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "share without what distance explains": (ANALYSIS, "(found - expected) / (1 - expected)", "found", syntax),
     "sentences off by one": (ANALYSIS, "sum(end <= token", "sum(end < token", syntax),
-    "balance by tokens, causal": (BALANCE, "return list(range(1, S + 1))", "return [1] * S", causal_balance),
+    "balance by tokens, causal": (BALANCE, "return packed_work([0, S])", "return [1] * S", causal_balance),
     "balance by tokens, packed": (BALANCE, "token - start + 1 for", "1 for", packed_balance),
     "documents as one": (BALANCE, "token - start + 1 for", "token + 1 for", packed_balance),
     "documents as they come": (
@@ -164,11 +164,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "medium attends again": (MEMORY, "block = _replayed(block, merged, lse)", "", kept),
     "low without its normed input": (MEMORY, "x=attention_x", 'x=kept["attention_norm"].x', kept),
-    "sum instead of mean": (STATISTICS, "comm.all_reduce(flat) / comm.size", "comm.all_reduce(flat)", mean_gradients),
+    "sum instead of mean": (STATISTICS, "for x in alike])) / comm.size", "for x in alike]))", mean_gradients),
     "leaves in another order": (
         STATISTICS,
-        "for key in sorted(form)",
-        "for key in sorted(form, reverse=True)",
+        "for x in alike:",
+        "for x in reversed(alike):",
         mean_gradients,
     ),
     "gradients counted as attention": (STATISTICS, 'GRADIENTS = "all_reduce"', 'GRADIENTS = "gradients"', traffic),
