@@ -158,11 +158,11 @@ MUTANTS: dict[str, Mutant] = {
     "abbreviations end sentences": (TEXT, 'rf"{NO_ABBREVIATION}[', 'rf"[', text_chunks),
     "nothing dropped": (
         MEMORY,
-        '        elif self.level == "high":\n            kept = x',
-        '        elif self.level == "high":\n            kept = cache, x',
+        '"high": x,',
+        '"high": (cache, x),',
         kept,
     ),
-    "medium attends again": (MEMORY, "block = _replayed(block, merged, lse)", "", kept),
+    "medium attends again": (MEMORY, "block = _replayed(self.block, merged, lse)", "block = self.block", kept),
     "low without its normed input": (MEMORY, "x=attention_x", 'x=kept["attention_norm"].x', kept),
     "sum instead of mean": (STATISTICS, "for x in alike])) / comm.size", "for x in alike]))", mean_gradients),
     "leaves in another order": (
