@@ -36,14 +36,6 @@ def allgather_attention(
     K/V go straight to each rank that has a block with them: without documents, to all.
 
     Raises: as `ring_attention`, and where there are not so many K/V heads.
-
-    >>> import numpy as np
-    >>> from parlab import per_rank, run
-    >>> from parlab.sequence import shard
-    >>> pieces = per_rank(shard(np.ones((1, 2, 8, 4)), 2, "zigzag"))
-    >>> out, lse = run(allgather_attention, 2, pieces, pieces, pieces, causal=True, layout="zigzag").results[1]
-    >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 1 owns tokens 2 to 5
-    [3, 4, 5, 6]
     """
     call = Call(comm, q, k, v, scale)
     return _allgather(call, causal=causal, layout=layout, documents=documents, kv_heads=kv_heads)
@@ -121,19 +113,17 @@ def allgather_cost(
     size: int,
     rank: int = 0,
     *,
-    causal: bool = False,
-    layout: str = "contiguous",
-    documents: Documents = None,
     kv_heads: int | None = None,
     backward: bool = False,
+    **dealt: Any,
 ) -> RankCost:
     """What `rank` sends and holds: its K/V to each rank that reads them, P − 1 without documents, G/kv_heads messages
-    each; backward as many with dK/dV, to each rank whose K/V it has.
+    each; backward as many with dK/dV, to each rank whose K/V it has. `dealt`: as `ring_cost`.
 
     >>> allgather_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4)[:2]
     (3, 786432)
     """
-    reads = readers(size, shape.S // size, layout, causal=causal, documents=documents)
+    reads = readers(size, shape.S // size, **dealt)
     goes, comes = sum(reads[rank]) - 1, sum(source[rank] for source in reads) - 1
     few = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G, kv_heads)]
     token, c = shape.token(backward=backward), shape.S // size

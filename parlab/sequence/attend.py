@@ -34,6 +34,7 @@ Heads = list[tuple[slice, slice]]  # query heads, and the K/V heads that they re
 Hop = tuple[Request | None, Request | None]  # out, in
 
 ALL = [(slice(None), slice(None))]
+NOTHING: Hop = (None, None)
 
 
 class Call:

@@ -33,14 +33,6 @@ def ulysses_attention(
     has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`head_shares`).
 
     Raises: as `ring_attention`, and where there are more ranks than query heads.
-
-    >>> import numpy as np
-    >>> from parlab import per_rank, run
-    >>> from parlab.sequence import shard
-    >>> pieces = per_rank(shard(np.ones((1, 2, 8, 4)), 2))
-    >>> out, lse = run(ulysses_attention, 2, pieces, pieces, pieces, causal=True).results[1]
-    >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 1 owns tokens 4 to 7
-    [5, 6, 7, 8]
     """
     return _ulysses(Call(comm, q, k, v, scale), causal=causal, documents=documents)
 
@@ -71,14 +63,6 @@ def usp_attention(
     The layout is contiguous or zigzag. A group's tokens, in order, are the same layout's shard for a ring of P/U.
 
     Raises: as `ring_attention`, and where a group does not fit.
-
-    >>> import numpy as np
-    >>> from parlab import per_rank, run
-    >>> from parlab.sequence import shard
-    >>> pieces = per_rank(shard(np.ones((1, 2, 8, 4)), 4))
-    >>> out, lse = run(usp_attention, 4, pieces, pieces, pieces, ulysses=2, causal=True).results[3]
-    >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 3 owns tokens 6 and 7
-    [7, 8]
     """
     return _usp(Call(comm, q, k, v, scale), ulysses=ulysses, causal=causal, layout=layout)
 
@@ -105,12 +89,14 @@ def _usp(call: Call, *, ulysses: int, causal: bool = False, layout: str = "conti
 def _in_heads(call: Call, group: Comm, ring: Comm | None) -> Any:
     """All-to-all in the group, attention around the ring, if there is one, and all-to-all back."""
     shares, layout = head_shares(call.q.shape[1], call.k.shape[1], group.size), call.dealt["layout"]
-    *rows, k, v = to_heads(group, shares, call.rows, [call.k, call.v], layout, call.label)  # [B, H/U or G/U, U·S/P, ..]
+    queries, keys = [share.queries for share in shares], [share.keys for share in shares]
+    given, heads = [*call.rows, call.k, call.v], [queries] * len(call.rows) + [keys] * 2
+    *rows, k, v = all_to_all(group, given, heads, layout, call.label, to_heads=True)  # [B, H/U or G/U, U·S/P, ...]
     sums, gradients = attend_around(call, ring, rows, k, v, shares[group.rank].pairs)
-    of_queries = len(sums)
     del rows, k, v
-    home = to_sequence(group, shares, sums, gradients or (), layout, call.label)  # [B, H or G, S/P, ...]
-    return call.results(home[:of_queries], tuple(home[of_queries:]) or None)
+    made, heads = [*sums, *(gradients or ())], [queries] * len(sums) + [keys] * 2
+    home = all_to_all(group, made, heads[: len(made)], layout, call.label, to_heads=False)  # [B, H or G, S/P, ...]
+    return call.results(home[: len(sums)], tuple(home[len(sums) :]) or None)
 
 
 class HeadShare(NamedTuple):
@@ -159,65 +145,39 @@ def places(size: int, length: int, layout: str) -> list[Places]:
     return [[(early, in_whole[rank]), (late, in_whole[chunks - 1 - rank])] for rank in range(size)]
 
 
-def to_heads(
-    comm: Comm, shares: list[HeadShare], of_queries: Sequence[Array], of_keys: Sequence[Array], layout: str, label: str
+def all_to_all(
+    comm: Comm, arrays: Sequence[Array], heads: list[list[slice]], layout: str, label: str, *, to_heads: bool
 ) -> list[Array]:
-    """`[B, heads, S/P, ...]`, all heads of a shard -> `[B, heads/P, S, ...]`, a few heads of all tokens in their order.
+    """`[B, heads, S/P, ...]`, all heads of a shard -> `[B, heads/P, S, ...]`, a few heads of all tokens in their order;
+    or the way back, where what comes for a K/V head from several ranks, its gradients, is summed.
 
-    Of arrays of query heads and of K/V heads; `layout`, contiguous or zigzag: how the tokens were dealt out.
+    Of each array `heads` are those of each rank; `layout`, contiguous or zigzag: how the tokens were dealt out.
     """
+    length = arrays[0].shape[2] // (1 if to_heads else comm.size)  # of a shard
+    tokens = places(comm.size, length, layout)
 
-    def give(dst: int) -> list[Array]:
-        parts = [x[:, shares[dst].queries, ...] for x in of_queries]
-        return parts + [x[:, shares[dst].keys, ...] for x in of_keys]
+    def by_heads(shards: Sequence[Array], rank: int) -> list[Array]:
+        return [x[:, h[rank], here, ...] for x, h in zip(shards, heads, strict=True) for here, _ in tokens[rank]]
 
-    def take(src: int, pieces: list[Array]) -> None:
-        for x, piece in zip(whole, pieces, strict=True):
-            for here, there in in_order[src]:
-                x[:, :, there, ...] = piece[:, :, here, ...]
+    def by_tokens(wholes: Sequence[Array], rank: int) -> list[Array]:
+        return [x[:, :, there, ...] for x in wholes for _, there in tokens[rank]]
 
-    form = give(comm.rank)
-    length = form[0].shape[2]
-    in_order = places(comm.size, length, layout)
-    whole = [_empty(x, x.shape[1], length * comm.size) for x in form]
-    comm.hold("heads", *whole)
-    exchange(comm, give, lambda src: form, take, label)
-    return whole
-
-
-def to_sequence(
-    comm: Comm, shares: list[HeadShare], of_queries: Sequence[Array], of_keys: Sequence[Array], layout: str, label: str
-) -> list[Array]:
-    """`[B, heads/P, S, ...]` -> `[B, heads, S/P, ...]`: the way back. What comes for a K/V head from several ranks, its
-    gradients, is summed. Arguments as `to_heads`.
-    """
-    every = [*of_queries, *of_keys]
-    length = every[0].shape[2] // comm.size
-    in_order = places(comm.size, length, layout)
-    numbers = [shares[-1].queries.stop] * len(of_queries) + [shares[-1].keys.stop] * len(of_keys)
-    mine = [_empty(x, number, length) for x, number in zip(every, numbers, strict=True)]
-    for x in mine:
-        x[...] = 0
-    comm.hold("heads", *mine)
-
-    def give(dst: int) -> list[list[Array]]:
-        return [[x[:, :, there, ...] for _, there in in_order[dst]] for x in every]
-
-    def form(src: int) -> list[list[Array]]:
-        heads = [shares[src].queries] * len(of_queries) + [shares[src].keys] * len(of_keys)
-        return [[x[:, h, here, ...] for here, _ in in_order[src]] for x, h in zip(mine, heads, strict=True)]
-
-    def take(src: int, pieces: list[list[Array]]) -> None:
-        for rows, parts in zip(form(src), pieces, strict=True):
-            add_to(rows, parts)  # views of `mine`; a query head comes once, and finds 0 there
-
-    exchange(comm, give, form, take, label)
-    return mine
-
-
-def _empty(like: Array, heads: int, length: int) -> Array:
-    shape = like.shape[0], heads, length, *like.shape[3:]
-    return namespace(like).empty(shape, dtype=like.dtype, device=like.device)
+    made = []
+    for x, h in zip(arrays, heads, strict=True):
+        own = h[comm.rank]
+        number, rows = (own.stop - own.start, length * comm.size) if to_heads else (h[-1].stop, length)
+        shape = x.shape[0], number, rows, *x.shape[3:]
+        made.append(namespace(x).zeros(shape, dtype=x.dtype, device=x.device))
+    comm.hold("heads", *made)
+    source, target = (by_heads, by_tokens) if to_heads else (by_tokens, by_heads)
+    exchange(
+        comm,
+        give=lambda dst: source(arrays, dst),
+        like=lambda src: target(made, src),
+        take=lambda src, pieces: add_to(target(made, src), pieces),  # a query head comes once, and finds 0 there
+        label=label,
+    )
+    return made
 
 
 def ulysses_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False) -> RankCost:

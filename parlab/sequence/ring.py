@@ -16,7 +16,7 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import accumulator_dtype
-from parlab.sequence.attend import ALL, Call, Heads, Hop, Pair, Scale, add_to, arrived, grid, post
+from parlab.sequence.attend import ALL, NOTHING, Call, Heads, Pair, Scale, add_to, arrived, grid, post
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.layouts import Documents
 from parlab.sequence.schedule import RingSchedule, journeys
@@ -102,14 +102,6 @@ def double_ring_attention(
     `ranks_per_node`: how many consecutive ranks share a node; it divides P. None: all do, and the inner ring is all.
 
     Raises: as `ring_attention`, and where a node does not fit.
-
-    >>> import numpy as np
-    >>> from parlab import per_rank, run
-    >>> from parlab.sequence import shard
-    >>> pieces = per_rank(shard(np.ones((1, 2, 8, 4)), 4))
-    >>> out, lse = run(double_ring_attention, 4, pieces, pieces, pieces, ranks_per_node=2, causal=True).results[3]
-    >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 3 owns tokens 6 and 7
-    [7, 8]
     """
     return _double_ring(Call(comm, q, k, v, scale), ranks_per_node=ranks_per_node, causal=causal, layout=layout)
 
@@ -185,19 +177,17 @@ def around(
     share and sends dK/dV home: if they went all around, that is one hop more to the right.
     """
     xp, backward = namespace(k), call.gradient is not None
-    travel = travel or [comm.size - 1] * comm.size
-    own, source = travel[comm.rank], comm.rank
     form: Any = tuple(xp.empty(x.shape, dtype=accumulator_dtype(x), device=x.device) for x in (k, v))  # of dK/dV
+    travel = travel or [comm.size - 1] * comm.size
+    source, own = comm.rank, travel[comm.rank]
     held: Pair | None = (k, v)
-    returning: Hop = (None, None)  # the dK/dV of `source`, on their way to us
-    home: Hop = (None, None)
     mine: Pair | None = None
+    returning = home = NOTHING  # the dK/dV of `source`, on their way to us, and ours
     for step, hop in enumerate((*RingSchedule(comm.rank, comm.size).steps, None)):  # None: no K/V travel any more
-        goes = travel[source] > step
-        comes = hop is not None and travel[hop.kv_source] > step
+        goes, comes = travel[source] > step, hop is not None and travel[hop.kv_source] > step
         if hop is not None:
-            form_of_kv = (k, v) if comes else None
-            arriving = post(comm, held if goes else None, hop.send_to, form_of_kv, hop.recv_from, call.label)
+            outgoing, coming = held if goes else None, (k, v) if comes else None
+            arriving = post(comm, outgoing, hop.send_to, coming, hop.recv_from, call.label)
         share = None if held is None else visit(source, *held)
         if backward:
             gradients = arrived(returning)  # the shares of the ranks that held this K/V before us
@@ -209,8 +199,7 @@ def around(
             elif share is not None:
                 add_to(gradients, share)
             del share  # or it would still be held while the next one is made
-            next_stop = comm.right if goes else source
-            outgoing = gradients if travel[source] > 0 else None
+            outgoing, next_stop = gradients if travel[source] else None, comm.right if goes else source
             returning = post(comm, outgoing, next_stop, form if comes else None, comm.left, call.label)
             if step == own > 0:
                 home = post(comm, None, comm.rank, form, (comm.rank + own) % comm.size, call.label)
@@ -220,17 +209,9 @@ def around(
     return arrived(home) if own else mine
 
 
-def ring_cost(
-    shape: AttentionShape,
-    size: int,
-    rank: int = 0,
-    *,
-    causal: bool = False,
-    layout: str = "contiguous",
-    documents: Documents = None,
-    backward: bool = False,
-) -> RankCost:
-    """What `rank` sends and holds, packed documents too: K/V of rank s make `journeys[s]` hops, dK/dV one more.
+def ring_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False, **dealt: Any) -> RankCost:
+    """What `rank` sends and holds, packed documents too: K/V of rank s make `journeys[s]` hops, dK/dV one more;
+    `dealt`: causal, layout and documents, as `ring_attention`.
 
     It holds the K/V that it attends, that arrive, and (a copy) that leave, and as much of dK/dV; less where a message
     has passed before the next is posted.
@@ -242,7 +223,7 @@ def ring_cost(
     [(1, 64), (1, 64), (0, 0)]
     """
     token, c = shape.token(backward=backward), shape.S // size
-    travel = journeys(size, c, layout, causal=causal, documents=documents)
+    travel = journeys(size, c, **dealt)
     left = [travel[(rank - step) % size] - step for step in range(size)]  # hops still to make by what is here
     here, goes = [hops >= 0 for hops in left], [hops > 0 for hops in left]
     comes = [*here[1:], False]

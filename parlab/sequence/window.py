@@ -59,7 +59,6 @@ def _window(call: Call, *, window: int | None = None, causal: bool = True) -> An
     if not causal:
         raise ValueError("causal=False: a sliding window sees no later token; leave causal=True")
     tails = window_tails(S, comm.size, window)
-    own, *blocks = window_blocks(length, window, tails)
     queries, sends, coming = call.queries(), [], []
     for distance, tail in enumerate(tails, 1):
         pair = k[:, :, -tail:, :], v[:, :, -tail:, :]
@@ -67,15 +66,18 @@ def _window(call: Call, *, window: int | None = None, causal: bool = True) -> An
             sends.append(comm.isend(pair, comm.rank + distance, label=label))
         if comm.rank >= distance:
             coming.append(comm.irecv(comm.rank - distance, like=pair, label=label))
-    gradients = queries.attend([own], k, v)  # backward: [B, G, S/P, D]
+    own = slice(0, length)
+    gradients = queries.attend([Block(own, own, CAUSAL, window)], k, v)  # backward: [B, G, S/P, D]
     if gradients is not None:
         comm.hold("dq, dk, dv", *gradients)
         while sends:  # before the gradients are under way too
             sends.pop(0).wait()
-    for distance, (block, arriving) in enumerate(zip(blocks, coming, strict=False), 1):  # the first ranks have fewer
+    for number, (tail, arriving) in enumerate(zip(tails, coming, strict=False)):  # the first ranks have fewer
+        ahead = number * length  # tokens between the tail and the first query, which sees most of it
+        block = Block(slice(0, min(length, window - 1 - ahead)), slice(0, tail), ahead + tail, window)
         share = queries.attend([block], *arriving.wait())  # backward: [B, G, tail, D]
         if share is not None:
-            sends.append(comm.isend(share, comm.rank - distance, label=label))
+            sends.append(comm.isend(share, comm.rank - number - 1, label=label))
         del share
     if gradients is not None:
         for distance, tail in enumerate(tails[: comm.size - 1 - comm.rank], 1):
@@ -94,15 +96,6 @@ def window_tails(S: int, size: int, window: int) -> list[int]:
     """
     c = S // size
     return [min(c, window - 1 - first) for first in range(0, min(window - 1, S - c), c)]
-
-
-def window_blocks(length: int, window: int, tails: list[int]) -> list[Block]:
-    """What a rank's queries see of its own K/V, and of each neighbour's tail; every first query sees most of it."""
-    blocks = [Block(slice(0, length), slice(0, length), CAUSAL, window)]
-    for number, tail in enumerate(tails):
-        ahead = number * length  # tokens between the tail and the first query
-        blocks.append(Block(slice(0, min(length, window - 1 - ahead)), slice(0, tail), ahead + tail, window))
-    return blocks
 
 
 def window_cost(shape: AttentionShape, size: int, rank: int = 0, *, window: int, backward: bool = False) -> RankCost:

@@ -57,7 +57,7 @@ MUTANTS = {
         "bool(_blocks(r, s, size, length, layout, causal, edges))",
         "len(_blocks(r, s, size, length, layout, causal, edges)) > 1",
     ),
-    "window one key short": ("window", WINDOW, "CAUSAL, window)]", "CAUSAL, window - 1)]"),
+    "window one key short": ("window", WINDOW, "CAUSAL, window)", "CAUSAL, window - 1)"),
     "window of neighbours shifted": ("window", WINDOW, "ahead + tail, window", "ahead + tail - 1, window"),
     "first queries of a window only": ("window", WINDOW, "min(length, window - 1 - ahead)", "min(length, tail - 1)"),
     "a neighbour's tail from its front": (
@@ -71,20 +71,20 @@ MUTANTS = {
     "a head group sent to the wrong rank": (
         "ulysses",
         HEADS,
-        "x[:, shares[dst].queries, ...] for x in of_queries",
-        "x[:, shares[dst - 1].queries, ...] for x in of_queries",
+        "give=lambda dst: source(arrays, dst)",
+        "give=lambda dst: source(arrays, dst - 1 if to_heads else dst)",
     ),
     "heads come home to the wrong place": (
         "ulysses",
         HEADS,
-        "heads = [shares[src].queries]",
-        "heads = [shares[src - 1].queries]",
+        "target(made, src), pieces)",
+        "target(made, src if to_heads else src - 1), pieces)",
     ),
     "dK/dV of repeated heads not summed": (
         "ulysses",
         HEADS,
-        "add_to(rows, parts)",
-        "[x.__setitem__(..., y) for x, y in zip(rows, parts)]",
+        "add_to(target(made, src), pieces)",
+        "[x.__setitem__(..., y) for x, y in zip(target(made, src), pieces)]",
     ),
     "query heads read the first K/V head": ("usp", HEADS, "slice(number, number + 1)", "slice(0, 1)"),
     "shards joined in the wrong order": (
