@@ -111,15 +111,16 @@ class Queries:
         """Merge the attention of these blocks into the rows of `sums` that they belong to."""
         if not blocks:
             return None
-        (q,), (out, lse) = self.rows, self.sums
+        xp, (q,), (out, lse) = namespace(k), self.rows, self.sums
         with self.comm.compute("attend", flops=_flops(blocks, q, heads)):
             for block, (h, g) in product(blocks, heads):
-                rows, columns, how = block.queries, block.keys, {"diagonal": block.diagonal, "window": block.window}
+                rows, columns, how = block.queries, block.keys, self._how(block)
                 given = q[:, h, rows, :], k[:, g, columns, :], v[:, g, columns, :]
-                part = attend_block(*given, scale=self.scale, **how)
-                if not on_host(lse) or namespace(q).any(lse[:, h, rows] > -namespace(q).inf):  # else there is nothing
-                    part = merge(out[:, h, rows, :], lse[:, h, rows], *part)
-                out[:, h, rows, :], lse[:, h, rows] = part
+                so_far = out[:, h, rows, :], lse[:, h, rows]
+                if on_host(lse) and not xp.any(so_far[1] > -xp.inf):  # there is nothing to merge with
+                    attend_block(*given, into=so_far, **how)
+                else:
+                    out[:, h, rows, :], lse[:, h, rows] = merge(*so_far, *attend_block(*given, **how))
         return None
 
     def done(self, gradients: Pair | None) -> list[Array]:
@@ -127,6 +128,9 @@ class Queries:
         self.sums[:1] = narrowed(self.sums[:1], self.rows)
         self.comm.hold("out, lse", *self.sums)
         return self.sums
+
+    def _how(self, block: Block) -> dict[str, Any]:
+        return {"diagonal": block.diagonal, "window": block.window, "scale": self.scale}
 
 
 class QueryGradients(Queries):
@@ -144,10 +148,10 @@ class QueryGradients(Queries):
         if blocks:
             self.comm.compute("attend backward", flops=_flops(blocks, q, heads, backward=True))
         for block, (h, g) in product(blocks, heads):
-            rows, columns, how = block.queries, block.keys, {"diagonal": block.diagonal, "window": block.window}
+            rows, columns, how = block.queries, block.keys, self._how(block)
             given = dout[:, h, rows, :], q[:, h, rows, :], k[:, g, columns, :], v[:, g, columns, :]
             totals = dq[:, h, rows, :], dk[:, g, columns, :], dv[:, g, columns, :]
-            attend_block_backward(*given, lse[:, h, rows], delta[:, h, rows], scale=self.scale, totals=totals, **how)
+            attend_block_backward(*given, lse[:, h, rows], delta[:, h, rows], totals=totals, **how)
         return dk, dv
 
     def done(self, gradients: Pair | None) -> list[Array]:

@@ -177,7 +177,8 @@ def around(
     share and sends dK/dV home: if they went all around, that is one hop more to the right.
     """
     xp, backward = namespace(k), call.gradient is not None
-    form: Any = tuple(xp.empty(x.shape, dtype=accumulator_dtype(x), device=x.device) for x in (k, v))  # of dK/dV
+    like = (k, v) if backward else ()  # of which dK/dV have the form
+    form: Any = tuple(xp.empty(x.shape, dtype=accumulator_dtype(x), device=x.device) for x in like)
     travel = travel or [comm.size - 1] * comm.size
     source, own = comm.rank, travel[comm.rank]
     held: Pair | None = (k, v)
