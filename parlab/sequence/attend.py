@@ -54,21 +54,10 @@ class Call:
         self.dealt: dict[str, Any] = {}
 
     def agree(
-        self,
-        method: str,
-        *,
-        causal: bool,
-        layout: str = "contiguous",
-        documents: Documents = None,
-        shards: bool = True,
-        **how: Any,
+        self, method: str, *, causal: bool, layout: str = "contiguous", documents: Documents = None, **how: Any
     ) -> None:
-        """Check all that was given; `shards`: there are as many queries as keys.
-
-        Raises:
-            ValueError: shapes, a layout or documents that do not fit.
-        """
-        q, comm = self.q, self.comm
+        """Check all that was given: shapes, layout and documents. Replicated queries are no shards of the sequence."""
+        q, comm, shards = self.q, self.comm, not how.get("replicated")
         check_inputs(q, self.k, self.v, causal=shards, scale=self.scale)
         if shards:
             edges = checked_documents(documents, q.shape[2] * comm.size, comm.size, layout)
@@ -165,9 +154,7 @@ class QueryGradients(Queries):
 def grid(comm: Comm, name: str, inside: int) -> tuple[Comm, Comm]:
     """Two groups of this rank: `inside` consecutive ranks, and those that have its place in each such group.
 
-    Raises:
-        ValueError: `inside`, the argument called `name`, does not divide the ranks.
-        MismatchError: another rank was told another number.
+    `inside`, the argument called `name`, must divide the ranks, and be the same on all: ValueError, MismatchError.
     """
     if whole(name, inside) < 1 or comm.size % inside:
         divisors = [number for number in range(1, comm.size + 1) if comm.size % number == 0]
@@ -187,14 +174,8 @@ def exchange(
 ) -> None:
     """Everyone gives something to everyone: in step s a rank sends to rank + s, and takes what rank − s sends it.
 
-    P − 1 steps, in each at most one message each way; None is not sent. What a rank has for itself comes first.
-
-    Args:
-        comm: the group.
-        give: what goes to a rank.
-        like: what comes from a rank, by its shapes and dtypes.
-        take: called with a rank and what came from it.
-        label: checked against the other ranks'.
+    P − 1 steps, in each at most one message each way: `give(dst)`, in the form of `like(src)`, for `take(src, x)`; None
+    is not sent, and will not come. What a rank has for itself comes first.
     """
     for step in range(comm.size):
         dst, src = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size

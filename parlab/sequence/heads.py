@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from parlab.arrays import Array, namespace
@@ -126,10 +127,8 @@ def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
     for queries in blocks_of(block_sizes(H, size)):
         first, last = queries.start, queries.stop
         keys = slice(first // group, (last - 1) // group + 1)
-        reads = [
-            slice(max(g * group, first) - first, min((g + 1) * group, last) - first)
-            for g in range(keys.start, keys.stop)
-        ]
+        edges = [first, *range((keys.start + 1) * group, last, group), last]  # between the readers of one and the next
+        reads = [slice(start - first, stop - first) for start, stop in pairwise(edges)]
         even = len({part.stop - part.start for part in reads}) == 1
         pairs = ALL if even else [(part, slice(number, number + 1)) for number, part in enumerate(reads)]
         shares.append(HeadShare(queries, keys, pairs))
@@ -202,10 +201,8 @@ def usp_cost(shape: AttentionShape, size: int, rank: int = 0, *, ulysses: int, b
     """
     c, place = shape.S // size, rank % ulysses
     tokens = c * ulysses  # of the group
-    ranks = [
-        replace(shape, H=share.queries.stop - share.queries.start, G=share.keys.stop - share.keys.start)
-        for share in head_shares(shape.H, shape.G, ulysses)
-    ]
+    shares = [(share.queries, share.keys) for share in head_shares(shape.H, shape.G, ulysses)]
+    ranks = [replace(shape, H=queries.stop - queries.start, G=keys.stop - keys.start) for queries, keys in shares]
     every, whole = [heads.token(backward=backward) for heads in ranks], shape.token(backward=backward)
     mine, others = every[place], every[:place] + every[place + 1 :]
     ring = ring_cost(ranks[place], size // ulysses, backward=backward)

@@ -83,9 +83,14 @@ def unshard(shards: Sequence[Array], layout: str = "contiguous", axis: int = -2,
     return xp.take(xp.concat(list(shards), axis=axis), xp.argsort(order), axis=axis)
 
 
-def check_layout(S: int, size: int, layout: str) -> None:
-    """Refuse a layout that does not exist, and a length that it cannot deal out evenly, both with a ValueError."""
+def checked_documents(documents: Documents, S: int, size: int, layout: str = "contiguous") -> tuple[int, ...]:
+    """The starts of the documents, and the end; (0, S) when None.
+
+    Raises:
+        ValueError: they do not rise from 0 to S, there is no such layout, or it cannot deal one of them out evenly.
+    """
     one_of("layout", layout, LAYOUTS)
+    chunks, zigzag = f"{2 * size} chunks, two for each of {size} ranks", layout == "zigzag"
     if size < 1:
         raise ValueError(f"size={size}: there must be at least 1 rank")
     if S < 1:
@@ -93,29 +98,17 @@ def check_layout(S: int, size: int, layout: str) -> None:
     if S % size:
         shards = f"{size} shards: use a multiple of {size} (zigzag needs {2 * size})"
         raise ValueError(f"sequence length {S} does not divide into {shards}")
-    if layout == "zigzag" and S % (2 * size):
-        chunks = f"{2 * size} chunks, two for each of {size} ranks: use a multiple of {2 * size} with zigzag"
-        raise ValueError(f"sequence length {S} does not divide into {chunks}")
-
-
-def checked_documents(documents: Documents, S: int, size: int, layout: str = "contiguous") -> tuple[int, ...]:
-    """The starts of the documents, and the end; (0, S) when None.
-
-    Raises:
-        ValueError: they do not rise from 0 to S, zigzag cannot deal one of them out, or as `check_layout`.
-    """
     if documents is None:
-        check_layout(S, size, layout)
+        if zigzag and S % (2 * size):
+            found = f"sequence length {S} does not divide into {chunks}"
+            raise ValueError(f"{found}: use a multiple of {2 * size} with zigzag")
         return 0, S
-    check_layout(S, size, "contiguous" if layout == "zigzag" else layout)
     edges = tuple(whole(f"documents[{number}]", edge) for number, edge in enumerate(documents))
     if len(edges) < 2 or edges[0] != 0 or edges[-1] != S or any(start >= stop for start, stop in pairwise(edges)):
         raise ValueError(f"documents={list(edges)}: must rise from 0 to the sequence length {S}, each start once")
     for number, (start, stop) in enumerate(pairwise(edges)):
-        if layout == "zigzag" and (missing := -(stop - start) % (2 * size)):
-            raise ValueError(
-                f"documents={list(edges)}: document {number} has {stop - start} tokens, which do not divide into "
-                f"{2 * size} chunks, two for each of {size} ranks: pad it with {missing} to {stop - start + missing}, "
-                "or use another layout"
-            )
+        if zigzag and (missing := -(stop - start) % (2 * size)):
+            found = f"document {number} has {stop - start} tokens, which do not divide into {chunks}"
+            pad = f"pad it with {missing} to {stop - start + missing}, or use another layout"
+            raise ValueError(f"documents={list(edges)}: {found}: {pad}")
     return edges

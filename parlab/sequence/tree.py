@@ -51,7 +51,7 @@ def tree_attention_backward(
 
 
 def _tree(call: Call, *, causal: bool = False, replicated: bool = False) -> Any:
-    call.agree("tree", causal=causal, replicated=replicated, shards=not replicated)
+    call.agree("tree", causal=causal, replicated=replicated)
     comm, keys = call.comm, call.k.shape[2]
     if call.q.shape[2] > comm.size * keys:
         raise ValueError(f"q has {call.q.shape[2]} queries: the sequence has {comm.size * keys} tokens")
@@ -72,12 +72,8 @@ def _tree(call: Call, *, causal: bool = False, replicated: bool = False) -> Any:
 
 
 class Level(NamedTuple):
-    """One level of the tree: the group's ranks in two halves, and with whom of the other half a rank has to do.
-
-    Attributes:
-        mine, other: the ranks of its half, and of the other.
-        partner: who gets what the other half is to have, and gives what it has.
-        clients: for whom this rank is the partner: one rank, or none, or two, where the halves differ.
+    """One level of the tree: the ranks of a rank's own half and of the other; `partner`, who gets what the other half is
+    to have, and gives what it has; `clients`, for whom this rank is the partner: one, or, where halves differ, 0 or 2.
     """
 
     mine: range
@@ -127,8 +123,8 @@ def merge_rows(comm: Comm, parts: Parts, combine: Combine, label: str) -> list[A
         ours, theirs = _rows(parts, level.mine, length), _rows(parts, level.other, length)
         if not level.clients:
             comm.send(theirs, level.partner, label=label)
-        for number, client in enumerate(level.clients):  # the first is the partner
-            if number == 0:
+        for client in level.clients:
+            if client == level.partner:
                 came = comm.sendrecv(theirs, client, client, like=ours, label=label)
             else:
                 came = comm.recv(client, like=ours, label=label)

@@ -50,10 +50,8 @@ def _window(call: Call, *, window: int | None = None, causal: bool = True) -> An
     comm, k, v, label = call.comm, call.k, call.v, call.label
     length, S = k.shape[2], k.shape[2] * comm.size
     if window is None:
-        raise ValueError(
-            f"window=None: neighbours alone give a sliding window's attention only; pass window=1 to {S} (up to "
-            f"{length + 1} the nearest neighbour is enough), or use another pattern"
-        )
+        right = f"pass window=1 to {S} (up to {length + 1} the nearest neighbour is enough), or use another pattern"
+        raise ValueError(f"window=None: neighbours alone give a sliding window's attention only; {right}")
     if not 1 <= whole("window", window) <= S:
         raise ValueError(f"window={window}: a query sees itself and the tokens before it, 1 to {S} in all")
     if not causal:

@@ -11,7 +11,7 @@ from parlab.nn.config import LlamaConfig
 from parlab.nn.embedding import checked_range
 from parlab.nn.llama import Llama
 from parlab.pipeline import Schedule, validate
-from parlab.sequence.layouts import LAYOUTS, check_layout
+from parlab.sequence.layouts import LAYOUTS, checked_documents
 from parlab.tensor.shards import check_sizes
 from parlab.train.mesh import Mesh
 from parlab.zero import Offload
@@ -128,11 +128,11 @@ def check_batch(
 
     _check_axis("dp", dp, rows)
     if cp > 1:
-        _check_axis("cp", cp, lambda cp: check_layout(S, cp, layout))
+        _check_axis("cp", cp, lambda cp: checked_documents(None, S, cp, layout))
     _check_axis("tp", tp, places)
 
 
-def _check_axis(axis: str, size: int, check: Callable[[int], None]) -> None:
+def _check_axis(axis: str, size: int, check: Callable[[int], object]) -> None:
     """`check(size)`, whose refusal then names the axis, and the nearest sizes that pass."""
 
     def passes(other: int) -> bool:

@@ -138,8 +138,8 @@ MUTANTS: dict[str, Mutant] = {
     "last choice first": (MAPS, "reversed(choices)", "choices", no_slivers),
     "only what queries before a boundary look at": (
         ANALYSIS,
-        "sums[:, :, -1] + sums[:, -1, :] - 2 *",
-        "sums[:, :, -1] -",
+        "touching - 2 * xp",
+        "sums[:, :, -1] - xp",
         crossing,
     ),
     "share without what distance explains": (ANALYSIS, "(found - expected) / (1 - expected)", "found", syntax),
