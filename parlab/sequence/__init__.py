@@ -41,7 +41,6 @@ from parlab.sequence.heads import (
 from parlab.sequence.lab import LabAttention, lab_attention, words_of
 from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
 from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, MemoryLevel, level_bytes, level_flops
-from parlab.sequence.patterns import PATTERNS
 from parlab.sequence.ring import (
     double_ring_attention,
     double_ring_attention_backward,
@@ -56,3 +55,11 @@ from parlab.sequence.text_split import split_by_text, unit_ends
 from parlab.sequence.times import METHODS, allgather_time, best_ulysses, method_times, usp_time
 from parlab.sequence.tree import tree_attention, tree_attention_backward, tree_cost
 from parlab.sequence.window import window_attention, window_attention_backward, window_cost
+
+PATTERNS = {  # of communication, by name: each computes exact attention, or says for which window it does
+    "ring": (ring_attention, ring_attention_backward),  # with the neighbours, P − 1 times
+    "tree": (tree_attention, tree_attention_backward),  # halves of the group, halves of those, ...
+    "point_to_point": (window_attention, window_attention_backward),  # the nearest on the left, once: `window=` only
+    "all_to_all": (ulysses_attention, ulysses_attention_backward),  # each with each
+    "hierarchical": (double_ring_attention, double_ring_attention_backward),  # in the node, and between nodes
+}

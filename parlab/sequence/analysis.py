@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from parlab.arguments import whole
 from parlab.arrays import Array, namespace, to_host
-from parlab.sequence.attention_split import check_weights, prefix_sums
+from parlab.sequence.attention_split import check_weights, crossings
 
 LOCAL, GLOBAL = 1 / 3, 2 / 3  # of the span of a head that looks everywhere alike
 TINY = 1e-300  # keeps a map of zeros from dividing by 0
@@ -98,9 +98,7 @@ def analyse_attention(
     distance = xp.astype(xp.abs(position[:, None] - position[None, :]), xp.float64)  # [S, S]
     seen = xp.ones_like(distance) if to_host(xp.any(xp.triu(weights, k=1) > 0)) else xp.tril(xp.ones_like(distance))
     everywhere = to_host(xp.mean(xp.sum(seen * distance, axis=-1) / xp.sum(seen, axis=-1)))  # span of uniform attention
-    sums = prefix_sums(weights)  # [H, S+1, S+1]
-    touching = sums[:, :, -1] + sums[:, -1, :]  # of the weight with a query or a key before a boundary
-    crossing = xp.clip(touching - 2 * xp.linalg.diagonal(sums), 0.0)  # [H, S+1]: what has not both
+    crossing = crossings(weights)[:, 0, :]  # [H, S+1], as of a chunk from the start on
     heads = []
     for head in range(weights.shape[0]):
         w = weights[head, :, :]

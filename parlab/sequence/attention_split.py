@@ -30,7 +30,7 @@ def split_by_attention(weights: Array, ranks: int, limit: int | None = None, ove
 
     Args:
         weights: `[H, S, S]`, head, query, key: what softmax gave. Not negative; causal or not.
-        ranks: how many. With more ranks than tokens the last ones get no chunk.
+        ranks: with more ranks than tokens the last ones get no chunk.
         limit: the most tokens in a chunk, with its overlap; None: no limit.
         overlap: how many tokens of the one before a chunk holds too.
 
@@ -48,11 +48,10 @@ def split_by_attention(weights: Array, ranks: int, limit: int | None = None, ove
     limit = max(S, overlap + 1) if limit is None else limit
     n = max(min(ranks, S), len(split_equal(S, limit, overlap, ranks)))
     xp = namespace(weights)
-    cost = chunk_costs(weights, n)
     position = xp.arange(S + 1, device=weights.device)
     start, stop = position[:, None], position[None, :]
     held = stop - xp.clip(start - overlap, 0)
-    cost = xp.where((start < stop) & (held <= limit), cost, xp.inf)  # [S+1, S+1]
+    cost = xp.where((start < stop) & (held <= limit), chunk_costs(weights, n), xp.inf)  # [S+1, S+1]
     best, choices = cost[0, :], []  # of the first chunks up to each position
     for _ in range(n - 1):
         total = best[:, None] + cost
@@ -72,32 +71,29 @@ def weight_cut(weights: Array, chunks: Sequence[Chunk]) -> float:
     2.0
     """
     check_weights(weights)
-    xp = namespace(weights)
-    own = [slice(chunk.start + chunk.overlap_before, chunk.stop) for chunk in chunks]  # without what it shares
-    inside = [xp.sum(weights[:, tokens, tokens], dtype=xp.float64) for tokens in own]
-    return (to_host(xp.sum(weights, dtype=xp.float64)) - sum(map(to_host, inside))) / weights.shape[0]
+    crossing = crossings(namespace(weights).mean(weights, axis=0))
+    return sum(to_host(crossing[chunk.start + chunk.overlap_before, chunk.stop]) for chunk in chunks) / 2
 
 
 def chunk_costs(weights: Array, n: int) -> Array:
     """What a chunk of each start and stop adds to the objective of n chunks: `[S+1, S+1]`, for start < stop."""
-    xp = namespace(weights)
-    S = weights.shape[-1]
-    sums = prefix_sums(xp.sum(weights, axis=0, dtype=xp.float64))  # [S+1, S+1]
-    touching = sums[:, -1] + sums[-1, :]  # [S+1]: of the queries before a position, and of the keys
-    ends = xp.linalg.diagonal(sums)
-    inside = ends[None, :] - sums - xp.matrix_transpose(sums) + ends[:, None]  # [S+1, S+1]
-    crossing = xp.clip(touching[None, :] - touching[:, None] - 2 * inside, 0.0)  # rounding can leave −1e−16
+    xp, S = namespace(weights), weights.shape[-1]
+    crossing, total = crossings(xp.sum(weights, axis=0)), xp.sum(weights, dtype=xp.float64)
     position = xp.arange(S + 1, dtype=xp.float64, device=weights.device)
     length = xp.clip(position[None, :] - position[:, None], 1.0)  # [S+1, S+1]
-    return crossing / 2 * xp.clip(S // n / length, 1.0) ** SHORT + EVEN * ends[-1] * (length / S) ** 2
+    return crossing / 2 * xp.clip(S // n / length, 1.0) ** SHORT + EVEN * total * (length / S) ** 2
 
 
-def prefix_sums(x: Array) -> Array:
-    """The sums over the first i queries and j keys: `[..., S, S]` -> `[..., S+1, S+1]`."""
-    xp = namespace(x)
-    for axis in (-2, -1):
-        x = xp.cumulative_sum(x, axis=axis, include_initial=True)
-    return x
+def crossings(weights: Array) -> Array:
+    """The weight between tokens in start..stop − 1 and others, either way: `[..., S, S]` -> `[..., S+1, S+1]`."""
+    xp = namespace(weights)
+    sums = xp.astype(weights, xp.float64)
+    for axis in (-2, -1):  # over the first i queries and j keys
+        sums = xp.cumulative_sum(sums, axis=axis, include_initial=True)
+    touching = sums[..., :, -1] + sums[..., -1, :]  # [..., S+1]: of the queries before a position, and of the keys
+    ends = xp.linalg.diagonal(sums)
+    inside = ends[..., None, :] - sums - xp.matrix_transpose(sums) + ends[..., :, None]  # [..., S+1, S+1]
+    return xp.clip(touching[..., None, :] - touching[..., :, None] - 2 * inside, 0.0)  # rounding can leave −1e−16
 
 
 def check_weights(weights: Array) -> None:

@@ -76,10 +76,7 @@ def _stored(S: int) -> list[Array]:
     for layer in sorted(stored):
         triangle = stored[layer]  # [H, S(S+1)/2]
         xp = namespace(triangle)
-        roots = xp.zeros((triangle.shape[0], S, S))
-        for query in range(S):
-            before = query * (query + 1) // 2
-            roots[:, query, : query + 1] = triangle[:, before : before + query + 1] / PARTS
-        weights = roots**2
+        weights = xp.zeros((triangle.shape[0], S, S))
+        weights[:, xp.tril(xp.ones((S, S))) > 0] = (triangle / PARTS) ** 2
         maps.append(weights / xp.sum(weights, axis=-1, keepdims=True))
     return maps

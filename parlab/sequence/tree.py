@@ -30,8 +30,6 @@ def tree_attention(
     `replicated`: q `[B, H, T, D]` is the same on every rank, the queries of the sequence's last T tokens, and so is
     what is returned.
 
-    Raises: as `ring_attention`.
-
     >>> import numpy as np
     >>> from parlab import per_rank, run
     >>> from parlab.sequence import shard
@@ -72,8 +70,10 @@ def _tree(call: Call, *, causal: bool = False, replicated: bool = False) -> Any:
 
 
 class Level(NamedTuple):
-    """One level of the tree: the ranks of a rank's own half and of the other; `partner`, who gets what the other half is
-    to have, and gives what it has; `clients`, for whom this rank is the partner: one, or, where halves differ, 0 or 2.
+    """One level of the tree.
+
+    `mine` and `other` are the ranks of a rank's own half and of the other. `partner` gets what the other half is to
+    have, and gives what it has; for `clients` this rank is the partner: one, or, where the halves differ, none or two.
     """
 
     mine: range

@@ -138,8 +138,8 @@ MUTANTS: dict[str, Mutant] = {
     "last choice first": (MAPS, "reversed(choices)", "choices", no_slivers),
     "only what queries before a boundary look at": (
         ANALYSIS,
-        "touching - 2 * xp",
-        "sums[:, :, -1] - xp",
+        "crossings(weights)[:, 0, :]",
+        "crossings(xp.tril(weights))[:, 0, :]",
         crossing,
     ),
     "share without what distance explains": (ANALYSIS, "(found - expected) / (1 - expected)", "found", syntax),
