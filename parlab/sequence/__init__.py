@@ -3,9 +3,17 @@
 # ruff: noqa: F401  (these names are the room's)
 
 from parlab.sequence.allgather import allgather_attention, allgather_attention_backward, allgather_cost
-from parlab.sequence.analysis import AttentionAnalysis, HeadPattern, analyse_attention, stem
-from parlab.sequence.attention_split import split_by_attention, weight_cut
-from parlab.sequence.balance import (
+from parlab.sequence.analysis import (
+    AttentionAnalysis,
+    HeadPattern,
+    analyse_attention,
+    split_by_attention,
+    stem,
+    weight_cut,
+)
+from parlab.sequence.chunks import (
+    Chunk,
+    best_size,
     causal_work,
     head_tail,
     imbalance,
@@ -13,9 +21,10 @@ from parlab.sequence.balance import (
     longest_first,
     packed_work,
     per_document,
+    split_by_memory,
     split_by_work,
+    split_equal,
 )
-from parlab.sequence.chunks import Chunk, best_size, split_by_memory, split_equal
 from parlab.sequence.costs import (
     AttentionShape,
     RankCost,

@@ -34,8 +34,6 @@ def allgather_attention(
     how many K/V heads are gathered at a time; None: 2, or 1 if there is one only.
 
     K/V go straight to each rank that has a block with them: without documents, to all.
-
-    Raises: as `ring_attention`, and where there are not so many K/V heads.
     """
     call = Call(comm, q, k, v, scale)
     return _allgather(call, causal=causal, layout=layout, documents=documents, kv_heads=kv_heads)

@@ -40,9 +40,6 @@ class LabAttention(NamedTuple):
 def lab_attention(layer: int = 1, *, xp: Any = None) -> LabAttention:
     """The lab's text, and its four attention maps in `layer`, 0 or 1, of a Llama with two.
 
-    Raises:
-        ValueError: there is no such layer.
-
     >>> lab = lab_attention()
     >>> lab.words[:4], lab.weights.shape[0], "".join(lab.words) == lab.text
     (['The ', 'abbot ', 'of ', 'Orrin '], 4, True)
