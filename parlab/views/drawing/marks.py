@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,9 +21,11 @@ from matplotlib.transforms import Affine2D
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import inches
 
-Numbers = Sequence[float]
+Numbers = Sequence[float] | np.ndarray
+Each = float | Numbers  # of all, or of each
 Points = Sequence[tuple[float, float]]
 Height = tuple[float, float]  # from and to, around the middle of a lane
+Colors = str | Sequence[str]  # of all, or of each
 
 BEHIND, BETWEEN, ABOVE = 0.8, 0.9, 2.2  # drawing order: hatched boxes, arrows, boxes, words
 MANY = 500  # hatched boxes: more are drawn without outlines, which would hide the pattern
@@ -34,10 +36,16 @@ NARROWEST = 0.25  # of the font's size; no letter is narrower on average
 HEAD = Path([(0, 0), (-7, 2.6), (-7, -2.6), (0, 0)])  # an arrow's, in points; its tip is at the origin
 
 
-def rectangles(
-    axes: Axes, name: str, left: Numbers, right: Numbers, low: Numbers, high: Numbers, colors: Sequence[str]
-) -> None:
-    """Filled rectangles, in the units of the axes; `name` is the collection's gid."""
+class Span(NamedTuple):
+    """From where to where a box reaches."""
+
+    start: float
+    end: float
+
+
+def rectangles(axes: Axes, name: str, left: Each, right: Each, low: Each, high: Each, colors: Colors) -> None:
+    """Filled rectangles, in the units of the axes: a number stands for all; `name` is the collection's gid."""
+    left, right, low, high = np.broadcast_arrays(*map(np.atleast_1d, (left, right, low, high)))
     points = 72 * inches(axes)[0] / np.ptp(axes.get_xlim()) * np.median(np.subtract(right, left))
     gap = 0.6 if points >= NARROW else 0  # paper between neighbours, as long as it leaves something of them
     fills = PolyCollection(_corners(left, right, low, high), facecolors=colors, edgecolors=theme.PAPER, linewidths=gap)
@@ -45,10 +53,27 @@ def rectangles(
     axes.add_collection(fills, autolim=False)
 
 
-def boxes(axes: Axes, name: str, spans: Sequence[Any], lanes: Numbers, where: Height, colors: Sequence[str]) -> None:
-    """Filled boxes; `name` is the collection's gid."""
+def bars(axes: Axes, name: str, start: Each, end: Each, colors: Colors, half: float = 0.36) -> None:
+    """A bar across in each row y = 0, 1, ..., `half` of a row up and down; at least one of its ends is a list."""
+    rows = np.arange(np.broadcast(start, end).size)
+    rectangles(axes, name, start, end, rows - half, rows + half, colors)
+
+
+def boxes(
+    axes: Axes,
+    name: str,
+    spans: Sequence[Any],
+    lanes: Numbers,
+    where: Height,
+    colors: Colors,
+    texts: Sequence[Sequence[str]] = (),
+) -> None:
+    """Filled boxes; `name` is the collection's gid. Into each the first of its texts that fits, if there are any."""
     if spans:
         rectangles(axes, name, *_extents(spans, lanes, where), colors)
+    if spans and texts:
+        fills = [colors] * len(spans) if isinstance(colors, str) else colors
+        labels(axes, spans, lanes, where, texts, [theme.text_color(fill) for fill in fills])
 
 
 def _extents(spans: Sequence[Any], lanes: Numbers, where: Height) -> tuple[Numbers, Numbers, Numbers, Numbers]:
@@ -90,9 +115,10 @@ def labels(
     lanes: Numbers,
     where: Height,
     texts: Sequence[Sequence[str]],
-    colors: Sequence[str],
+    colors: Colors = theme.INK,
 ) -> None:
     """Into each box the first of its texts that fits, or nothing. Small letters are taken if many fit only so."""
+    colors = [colors] * len(spans) if isinstance(colors, str) else colors
     width, height = inches(axes)
     across = 72 * width / np.ptp(axes.get_xlim())  # points
     room_up = 72 * height / np.ptp(axes.get_ylim()) * (where[1] - where[0])
@@ -122,17 +148,11 @@ def beside(axes: Axes, lanes: Numbers, texts: Sequence[str], size: float) -> Non
     """Words at the right end of lanes, outside the axes."""
     points = 72 * inches(axes)[0]  # across
     x = [1 + (6 + text_width(text, size) / 2) / points for text in texts]
-    _write(axes, x, lanes, texts, [theme.INK] * len(texts), size, outside=True)
+    _write(axes, x, lanes, texts, theme.INK, size, outside=True)
 
 
 def _write(
-    axes: Axes,
-    x: Numbers,
-    y: Numbers,
-    texts: Sequence[str],
-    colors: Sequence[str],
-    size: float,
-    outside: bool = False,
+    axes: Axes, x: Numbers, y: Numbers, texts: Sequence[str], colors: Colors, size: float, outside: bool = False
 ) -> None:
     """Words around points; `outside`: x is a part of the axes' width."""
     words = PathCollection(
@@ -147,6 +167,11 @@ def _write(
     )
     words.set_gid("words beside" if outside else "words")
     axes.add_collection(words, autolim=False)
+
+
+def word(axes: Axes, x: float, y: float, text: str, size: float = theme.SMALL, **style: Any) -> None:
+    """One text at a point, in the units of the axes, vertically around it."""
+    axes.text(x, y, text, size=size, **{"color": theme.INK, "va": "center", **style})
 
 
 def arrows(axes: Axes, tails: Points, heads: Points, color: str) -> None:
