@@ -36,6 +36,7 @@ def wrong_gradients(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Pi
     scale(axes.xaxis, "largest error over largest entry; right of the dashed line: wrong", ends=(SMALLEST, 10), log=10)
     scale(axes.yaxis, ends=(len(errors) - 0.4, -0.6), ticks=range(len(errors)), says=list(errors))
     axes.tick_params(axis="y", labelsize=theme.SMALL)
+    axes.xaxis.label.set_size(theme.SMALL)
     marks.bars(axes, "errors", SMALLEST, ends, colors)
     axes.axvline(RIGHT, color=theme.FAINT, linewidth=1, linestyle="dashed", gid="right")
     return figure

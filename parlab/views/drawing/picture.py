@@ -17,6 +17,7 @@ from PIL import Image
 
 from parlab.views.drawing import theme
 from parlab.views.drawing.canvas import Canvas
+from parlab.world.units import format_bytes, format_time
 
 
 class Picture(Figure):
@@ -203,3 +204,18 @@ def short(text: str) -> str:
     """A number with its unit, without decimals that are zero: `1.00 KiB` is `1 KiB`."""
     number, _, unit = text.partition(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
+
+
+def short_bytes(nbytes: float) -> str:
+    """Bytes without decimals that are zero, as they stand at an axis."""
+    return short(format_bytes(nbytes))
+
+
+def short_time(picoseconds: float) -> str:
+    """A time without decimals that are zero, as it stands at an axis."""
+    return short(format_time(picoseconds))
+
+
+def percent(part: float) -> str:
+    """`0.25` as `25 %`."""
+    return f"{part:.0%}".replace("%", " %")

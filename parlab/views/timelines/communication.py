@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 
 from parlab.arguments import checked_rank
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.lanes import legend, time_axis, timeline_of
-from parlab.views.drawing.picture import Picture, framed, title
+from parlab.views.drawing.lanes import legend, time_axis, timelines_of
+from parlab.views.drawing.lanes import rows as name_rows
+from parlab.views.drawing.picture import Picture, panel, percent, sheet
 from parlab.views.timelines.timeline import WHOLE, draw_computes, draw_waits
 from parlab.world import Run, Timeline, Transfer
 
@@ -41,52 +42,39 @@ def lanes_of(
     Raises:
         ValueError: something else, clocks of different units, or a rank that is not there.
     """
-    named = runs if isinstance(runs, Mapping) and runs else {"": runs}
-    shown = {str(name): timeline_of(one, f"runs[{name!r}]" if name else "runs") for name, one in named.items()}
-    if len({one.unit for one in shown.values()}) > 1:
-        raise ValueError("runs: their clocks tick in different units; one clock needs one unit")
+    shown = timelines_of(runs if isinstance(runs, Mapping) and runs else {"": runs}, one_clock=True)
     rank = min(checked_rank(rank, "rank", one.size) for one in shown.values())
     hidden = {name: _hidden(one, rank) for name, one in shown.items()}
     said = ", ".join(f"{_share(*times)}{f' ({name})' if name else ''}" for name, times in hidden.items())
     headline = headline or f"Rank {rank}: computing hides {said} of its communication"
-    height = TOP + (LINE + 3 * LANE) * len(shown) + BOTTOM
     rows = [
         f"{name}{': ' if name else ''}{one.format(one.makespan)}, communicates for {one.format(hidden[name][1])}, "
         f"{one.format(hidden[name][0])} of them behind computing"
         for name, one in shown.items()
     ]
-    figure = Picture("\n".join([headline, *rows]), theme.WIDTH, height)
+    figure = sheet([headline, *rows], TOP + (LINE + 3 * LANE) * len(shown) + BOTTOM, headline)
     end = max(one.makespan for one in shown.values())
-    kinds: list[str] = []
-    for number, (name, one) in enumerate(shown.items()):
-        top = TOP + LINE + (LINE + 3 * LANE) * number
-        box = (LEFT / theme.WIDTH, 1 - (top + 3 * LANE) / height, 1 - (LEFT + RIGHT) / theme.WIDTH, 3 * LANE / height)
-        axes = framed(figure, box)
+    top, kinds = TOP, []
+    for name, one in shown.items():
+        axes = panel(figure, LEFT, top + LINE, theme.WIDTH - LEFT - RIGHT, 3 * LANE)
         if name:
             axes.set_title(f"{name}: {one.format(one.makespan)}", size=theme.TEXT, color=theme.INK, loc="left", pad=5)
-        kinds += _panel(axes, one, rank, end, clock=number + 1 == len(shown))
-    title(figure, headline)
+        time_axis(axes, one, end, words=name == list(shown)[-1])
+        kinds += _draw(axes, one, rank)
+        top += LINE + 3 * LANE
     legend(figure, list(dict.fromkeys(kinds)))
     return figure
 
 
-def _panel(axes: Axes, shown: Timeline, rank: int, end: int, *, clock: bool) -> list[str]:
+def _draw(axes: Axes, shown: Timeline, rank: int) -> list[str]:
     """The three lanes, and the kinds that are drawn in them."""
-    time_axis(axes, shown, end)
-    axes.set_ylim(2.5, -0.5)
-    axes.set_yticks([0, 1, 2], ["computes", "sends", "receives"])
-    axes.tick_params(axis="y", length=0)
-    if not clock:
-        axes.tick_params(axis="x", labelbottom=False)
-        axes.set_xlabel("")
+    name_rows(axes, 3, ["computes", "sends", "receives"])
     kinds = draw_computes(axes, shown, {rank: 0}, WHOLE) + draw_waits(axes, shown, {rank: 0}, WHOLE)
     for lane, (kind, rank_of) in enumerate(ENDS, start=1):
         busy = joined([t for t in shown.transfers if rank_of(t) == rank and t.end > t.start])
-        color = theme.KINDS[kind].color
-        marks.boxes(axes, f"{kind}s", busy, [lane] * len(busy), WHOLE, [color] * len(busy))
         names = [one.name.replace("_", "-") for one in busy]
         texts = [[name, name.removeprefix("all-").removesuffix("-scatter")] for name in names]
-        marks.labels(axes, busy, [lane] * len(busy), WHOLE, texts, [theme.text_color(color)] * len(busy))
+        marks.boxes(axes, f"{kind}s", busy, [lane] * len(busy), WHOLE, theme.KINDS[kind].color, texts)
         kinds += [kind] * bool(busy)
     return kinds
 
@@ -118,7 +106,7 @@ def _hidden(shown: Timeline, rank: int) -> tuple[int, int]:
 
 
 def _share(both: int, whole: int) -> str:
-    return f"{both / whole:.0%}".replace("%", " %") if whole else "nothing"
+    return percent(both / whole) if whole else "nothing"
 
 
 def _union(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

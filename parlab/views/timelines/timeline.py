@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import check_end, checked_ranks, lanes, legend, timeline_of
-from parlab.views.drawing.picture import Picture, note, title
+from parlab.views.drawing.picture import Picture, note, percent
 from parlab.world import Run, Timeline, Transfer, Wait
 from parlab.world.units import format_bytes
 
@@ -42,9 +42,7 @@ def timeline(
     shown = timeline_of(run)
     chosen = checked_ranks(ranks, shown.size)
     check_end(end)
-    if not isinstance(headline, str | None):
-        raise ValueError(f"headline={headline!r}: must be a text, or None")
-    figure, axes = lanes(repr(shown), shown, chosen, end=end)
+    figure, axes = lanes(repr(shown), shown, chosen, headline or _headline(shown), end=end)
     lane_of = {rank: lane for lane, rank in enumerate(chosen)}
     messages = [t for t in shown.transfers if t.end > t.start]
     program = PROGRAM if messages else WHOLE
@@ -55,7 +53,6 @@ def timeline(
         note(figure, f"{len(messages)} messages, without arrows")
     if not shown.makespan:
         note(figure, "nothing took any time")
-    title(figure, headline or _headline(shown))
     legend(figure, list(dict.fromkeys(kinds)))
     return figure
 
@@ -73,22 +70,18 @@ def time_spent(shown: Timeline) -> str:
         "waiting for a rank": sum(wait.came - wait.start for wait in shown.waits),
         "waiting for a transfer": sum(wait.end - wait.came for wait in shown.waits),
     }
-    parts = ", ".join(f"{time / whole:.0%} {what}" for what, time in spent.items() if time).replace("%", " %")
-    return f"{shown.format(shown.makespan)}, {parts}" if parts else shown.format(shown.makespan)
+    return ", ".join(
+        [shown.format(shown.makespan), *(f"{percent(t / whole)} {what}" for what, t in spent.items() if t)]
+    )
 
 
 def draw_computes(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
     """The computations of the ranks in `lane_of`, between two heights of their lanes; the kinds that were drawn."""
     spans = [span for span in shown.computes if span.rank in lane_of and span.end > span.start]
-    kinds, labels = [], []
-    for span in spans:
-        kind, label = _kind_and_label(span.name)
-        kinds.append(kind)
-        labels.append(label)
-    colors = [theme.KINDS[kind].color for kind in kinds]
-    marks.boxes(axes, "computes", spans, [lane_of[span.rank] for span in spans], where, colors)
-    _label(axes, spans, lane_of, where, [[label] for label in labels], colors)
-    return kinds
+    drawn = [_kind_and_label(span.name) for span in spans]
+    colors, texts = [theme.KINDS[kind].color for kind, _ in drawn], [[label] for _, label in drawn]
+    marks.boxes(axes, "computes", spans, [lane_of[span.rank] for span in spans], where, colors, texts)
+    return [kind for kind, _ in drawn]
 
 
 def _kind_and_label(name: str) -> tuple[str, str]:
@@ -108,7 +101,7 @@ def draw_waits(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tupl
         spans = [wait for wait in part if wait.end > wait.start]
         marks.hatched_boxes(axes, f"{kind}s", spans, [lane_of[wait.rank] for wait in spans], where, theme.KINDS[kind])
         named = spans if len(spans) < marks.MANY else _joined(spans)
-        _label(axes, named, lane_of, where, list(map(texts_of, named)), [theme.KINDS[kind].color] * len(named))
+        marks.labels(axes, named, [lane_of[wait.rank] for wait in named], where, list(map(texts_of, named)))
         drawn += [kind] * bool(spans)
     return drawn
 
@@ -149,10 +142,8 @@ def _draw_messages(axes: Axes, messages: list[Transfer], lane_of: dict[int, int]
     kinds = []
     for kind, where, rank_of, texts_of in ENDS:
         own = [t for t in messages if rank_of(t) in lane_of]
-        color = theme.KINDS[kind].color
-        lane = [lane_of[rank_of(t)] for t in own]
-        marks.boxes(axes, f"{kind}s", own, lane, where, [color] * len(own))
-        marks.labels(axes, own, lane, where, [texts_of(t) for t in own], [theme.text_color(color)] * len(own))
+        lane, texts = [lane_of[rank_of(t)] for t in own], [texts_of(t) for t in own]
+        marks.boxes(axes, f"{kind}s", own, lane, where, theme.KINDS[kind].color, texts)
         kinds += [kind] * bool(own)
     return kinds
 
@@ -170,15 +161,3 @@ ENDS = (
     _End("send", SENDS, lambda t: t.src, lambda t: [f"{format_bytes(t.nbytes)} to rank {t.dst}", f"to {t.dst}"]),
     _End("receive", RECEIVES, lambda t: t.dst, lambda t: [f"from rank {t.src}", f"from {t.src}"]),
 )
-
-
-def _label(
-    axes: Axes,
-    spans: Sequence[Any],
-    lane_of: dict[int, int],
-    where: tuple[float, float],
-    texts: list[list[str]],
-    colors: list[str],
-) -> None:
-    lane = [lane_of[span.rank] for span in spans]
-    marks.labels(axes, spans, lane, where, texts, [theme.text_color(color) for color in colors])
