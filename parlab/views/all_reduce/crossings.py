@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator
 
 from parlab.views.all_reduce.clock import STEPS, all_reduce_time, crossing
-from parlab.views.drawing import theme
+from parlab.views.drawing import marks, theme
 from parlab.views.drawing.marks import text_width
-from parlab.views.drawing.picture import Picture, inches, line_legend, plot, short, title
+from parlab.views.drawing.picture import Picture, inches, line_legend, plot, scale, short_bytes, short_time
 from parlab.world import CLASSROOM, Cluster, Run
 from parlab.world.units import format_bytes, format_time
 
@@ -50,9 +50,8 @@ def all_reduce_times(
     """
     runs = {} if runs is None else runs
     size, cluster = _checked_world(runs, size, cluster)
-    wanted = list(runs) or None if algorithms is None else algorithms
-    chosen = checked_algorithms(wanted, size, cluster)
-    checked_algorithms(list(runs) or None, size, cluster)
+    ran = checked_algorithms(list(runs) or None, size, cluster)
+    chosen = ran if algorithms is None else checked_algorithms(algorithms, size, cluster)
     chosen += [name for name in runs if name not in chosen]
     dots = {
         name: [(n, run.on(cluster).makespan) for n, run in sorted(measured.items())]
@@ -67,34 +66,26 @@ def all_reduce_times(
             f"cluster={cluster.name}: messages take no time on it; give it a latency or a finite bandwidth"
         )
     wins = winners(times, nbytes, size, cluster)
-    where = f"{size} ranks on {cluster.name}{_nodes(size, cluster)}"
-    figure, axes = plot(_table(where, wins, dots), HEIGHT, left=1.0, right=0.6, top=1.25)
-    _log_axes(axes, nbytes, times)
-    _draw_curves(axes, nbytes, times, dots)
-    _mark_crossings(axes, [*wins, (float(nbytes[-1]), "")], size, cluster)
-    _legend(figure, chosen, bool(sizes), len(wins) > 1)
-    title(figure, f"All-reduce among {where}: the fastest depends on the size")
-    return figure
-
-
-def _nodes(size: int, cluster: Cluster) -> str:
     nodes = -(-size // cluster.ranks_per_node)
-    return f", {nodes} nodes" if nodes > 1 and cluster.intra != cluster.inter else ""
-
-
-def _draw_curves(
-    axes: Axes,
-    nbytes: np.ndarray,
-    times: Mapping[str, np.ndarray],
-    dots: Mapping[str, list[tuple[int, int]]],
-) -> None:
+    several = f", {nodes} nodes" if nodes > 1 and cluster.intra != cluster.inter else ""
+    where = f"{size} ranks on {cluster.name}{several}"
+    headline = f"All-reduce among {where}: the fastest depends on the size"
+    figure, axes = plot(_table(where, wins, dots), HEIGHT, headline, left=1.0, right=0.6, top=1.25)
+    _scales(axes, nbytes, times)
+    looks = {
+        name: {"color": color, "linestyle": dashes, "linewidth": 2.2}
+        for name, (color, dashes, _) in theme.ALGORITHMS.items()
+    }
     for name, time in times.items():
-        color, dashes, _ = theme.ALGORITHMS[name]
-        axes.plot(nbytes, time, color=color, linestyle=dashes, linewidth=2.2, gid=f"formula {name}")
+        axes.plot(nbytes, time, gid=f"formula {name}", **looks[name])
     for name, points in dots.items():
-        color, _, _ = theme.ALGORITHMS[name]
-        dot = {"color": color, "markersize": 8, "markeredgecolor": theme.PAPER, "gid": f"measured {name}"}
-        axes.plot(*zip(*points, strict=True), "o", **dot)
+        dot = {"color": looks[name]["color"], "markersize": 8, "markeredgecolor": theme.PAPER}
+        axes.plot(*zip(*points, strict=True), "o", gid=f"measured {name}", **dot)
+    _mark_crossings(axes, [*wins, (float(nbytes[-1]), "")], size, cluster)
+    entries: list[tuple[str, dict[str, Any]]] = [(theme.ALGORITHMS[name].name, looks[name]) for name in chosen]
+    entries += [("measured run", {"color": theme.INK, "marker": "o"})] * bool(sizes)
+    line_legend(figure, entries + [("equally fast", {"color": theme.INK, "marker": "D"})] * (len(wins) > 1))
+    return figure
 
 
 def winners(
@@ -160,24 +151,15 @@ def checked_algorithms(algorithms: Sequence[str] | None, size: int, cluster: Clu
     return list(dict.fromkeys(algorithms))
 
 
-def _log_axes(axes: Axes, nbytes: np.ndarray, times: Mapping[str, np.ndarray]) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xlim(nbytes[0], nbytes[-1])
+def _scales(axes: Axes, nbytes: np.ndarray, times: Mapping[str, np.ndarray]) -> None:
     low = min(float(time.min()) for time in times.values())
     high = max(float(time.max()) for time in times.values())
-    axes.set_ylim(low / 1.6, high * 1.6)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    axes.xaxis.set_major_locator(FixedLocator([4 * 16**k for k in range(12)]))
-    axes.yaxis.set_major_locator(FixedLocator([10**k for k in decades]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: short(format_bytes(nbytes))))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: short(format_time(time))))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_locator(NullLocator())
-        axis.grid(color=theme.GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.set_xlabel("bytes of the array, on every rank", size=theme.TEXT, color=theme.INK)
-    axes.set_ylabel("time", size=theme.TEXT, color=theme.INK)
+    of_bytes: Any = {"log": 2, "ticks": FixedLocator([4 * 16**k for k in range(12)]), "says": short_bytes}
+    of_time: Any = {"log": 10, "ticks": FixedLocator([10**k for k in decades]), "says": short_time}
+    scale(axes.xaxis, "bytes of the array, on every rank", ends=(nbytes[0], nbytes[-1]), grid=True, **of_bytes)
+    scale(axes.yaxis, "time", ends=(low / 1.6, high * 1.6), grid=True, **of_time)
+    axes.minorticks_off()
 
 
 def _mark_crossings(axes: Axes, wins: list[tuple[float, str]], size: int, cluster: Cluster) -> None:
@@ -195,18 +177,7 @@ def _mark_crossings(axes: Axes, wins: list[tuple[float, str]], size: int, cluste
         axes.fill_between([start, end], 1.0, 1.02, **strip)
         words = f"{label} is fastest"
         if text_width(words) / 72 < inches(axes)[0] * math.log(end / start) / math.log(largest / smallest):
-            middle = math.sqrt(start * end)
-            axes.text(middle, 1.03, words, transform=above, size=theme.SMALL, color=theme.INK, ha="center")
-
-
-def _legend(figure: Picture, names: list[str], dots: bool, crossings: bool) -> None:
-    curves = [theme.ALGORITHMS[name] for name in names]
-    entries = [(name, {"color": color, "linestyle": dashes, "linewidth": 2.2}) for color, dashes, name in curves]
-    if dots:
-        entries.append(("measured run", {"color": theme.INK, "marker": "o"}))
-    if crossings:
-        entries.append(("equally fast", {"color": theme.INK, "marker": "D"}))
-    line_legend(figure, entries)
+            marks.word(axes, math.sqrt(start * end), 1.03, words, transform=above, ha="center", va="baseline")
 
 
 def _table(where: str, wins: list[tuple[float, str]], dots: Mapping[str, list[tuple[int, int]]]) -> str:

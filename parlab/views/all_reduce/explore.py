@@ -8,6 +8,7 @@ import numpy as np
 
 from parlab.arguments import whole
 from parlab.views.all_reduce.crossings import all_reduce_times, checked_algorithms
+from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture
 from parlab.views.widgets.explorer import BANDWIDTHS, LATENCIES, Explorer, choice, steps
 from parlab.world import Cluster, Comm, Device, Link, Run, run
@@ -19,11 +20,7 @@ SLOWER_BETWEEN = 5, 10  # latency and bandwidth between nodes against inside, as
 
 
 def collectives(
-    nodes: int = 2,
-    ranks_per_node: int = 8,
-    latency: float = 1e-6,
-    bandwidth: float = 10e9,
-    algorithm: str = ALL,
+    nodes: int = 2, ranks_per_node: int = 8, latency: float = 1e-6, bandwidth: float = 10e9, algorithm: str = ALL
 ) -> Picture:
     """Draw the all-reduce algorithms on a cluster; what `explore_collectives` shows.
 
@@ -61,25 +58,20 @@ def _ran(algorithm: str, size: int, ranks_per_node: int) -> Run:
     return run(program, size)
 
 
+def _beside(algorithm: str) -> str:
+    return ALL if algorithm == ALL else f"{theme.ALGORITHMS[algorithm].name} beside ring"
+
+
 def explore_collectives() -> Explorer:
     """Sliders for `collectives`: nodes, ranks a node, latency α, bandwidth 1/β, and the algorithm.
 
     Latency and bandwidth only change the clock: no rank runs again.
     """
     controls = {
-        "nodes": steps("nodes", [(str(n), n) for n in (1, 2, 3, 4, 8)], 2),
-        "ranks_per_node": steps("ranks a node", [(str(n), n) for n in (2, 3, 4, 5, 6, 7, 8)], 8),
+        "nodes": steps("nodes", (1, 2, 3, 4, 8), 2),
+        "ranks_per_node": steps("ranks a node", range(2, 9), 8),
         "latency": steps("latency α", LATENCIES, 1e-6),
         "bandwidth": steps("bandwidth 1/β", BANDWIDTHS, 10e9),
-        "algorithm": choice(
-            "algorithm",
-            [
-                ("all", ALL),
-                ("recursive doubling beside ring", "recursive_doubling"),
-                ("Rabenseifner beside ring", "rabenseifner"),
-                ("hierarchical beside ring", "hierarchical"),
-            ],
-            ALL,
-        ),
+        "algorithm": choice("algorithm", (ALL, *list(theme.ALGORITHMS)[1:]), ALL, _beside),
     }
     return Explorer("explore_collectives", controls, collectives)

@@ -5,17 +5,20 @@ from __future__ import annotations
 from parlab.views.attention.masks import (
     MOST_RANKS,
     MOST_TOKENS,
+    TOP,
     checked_number,
     draw_masks,
     mask_in_words,
     masks_headline,
+    masks_sheet,
     masks_side,
     sources_of,
 )
 from parlab.views.drawing import theme
-from parlab.views.drawing.film import Film, Span, chips, steps_of, wrapped
+from parlab.views.drawing.film import Film, chips, steps_of, wrapped
 from parlab.views.drawing.lanes import name_lanes
-from parlab.views.drawing.picture import Picture, framed, png, title
+from parlab.views.drawing.marks import Span
+from parlab.views.drawing.picture import Picture, panel, png, scale
 
 HOLDING = 1.7  # inches for the K/V on the left
 
@@ -31,22 +34,17 @@ def ring_film(size: int, layout: str, S: int, *, causal: bool) -> Film:
 
 def _frame(headline: str, place: float, size: int, layout: str, S: int, causal: bool) -> Picture:
     step = int(place)
-    side = masks_side(size)
-    down = side + 1.75
-    figure = Picture(headline, theme.WIDTH, down)
+    figure = masks_sheet(headline, size, headline)
     draw_masks(figure, S, size, layout, causal, left=0.9 + HOLDING + 0.4, steps=step + 1)
     figure.axes[0].set_yticks([])
-    axes = framed(figure, (0.9 / theme.WIDTH, 0.65 / down, HOLDING / theme.WIDTH, side / down))
+    axes = panel(figure, 0.9, TOP, HOLDING, masks_side(size))
     name_lanes(axes, list(range(size)))
-    axes.set_xlim(-0.1, 1)
-    axes.set_xticks([0.5], ["holds the K/V of rank"], size=theme.SMALL)
-    axes.tick_params(axis="x", length=0)
-    axes.spines["bottom"].set_visible(False)
+    scale(axes.xaxis, ends=(-0.1, 1), ticks=[0.5], says=["holds the K/V of rank"], line=False, dashes=False)
+    axes.tick_params(axis="x", labelsize=theme.SMALL)
     sources = [sources_of(rank, size)[step][1] for rank in range(size)]
     moved = wrapped([rank + place - step for rank in range(size)], size)
     placed = [(Span(0, 1), lane, source) for both, source in zip(moved, sources, strict=True) for lane in both]
     chips(axes, "K/V", placed, (-0.25, 0.25))
-    title(figure, headline)
     return figure
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -9,11 +11,12 @@ from matplotlib.colors import to_rgb
 from parlab.sequence import Block, RingSchedule, load_ratio, positions, unmasked_pairs
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of, name_lanes
-from parlab.views.drawing.picture import Picture, framed, title
+from parlab.views.drawing.lanes import rows as name_rows
+from parlab.views.drawing.picture import Picture, panel, scale, sheet
 
 MOST_TOKENS, MOST_RANKS = 1024, 16
 SKIPPED, MASKED = "#FFFFFF", "#E4E4E4"
-BARS = 2.6  # inches for the load, on the right
+BARS, TOP = 2.6, 1.1  # inches: for the load, on the right, and above the blocks
 
 
 def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal: bool = True) -> Picture:
@@ -38,9 +41,8 @@ def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal
         f"rank {rank}: {pairs} pairs; " + ", ".join(mask_in_words(*at, layout, causal) for at in sources_of(rank, size))
         for rank, pairs in enumerate(unmasked_pairs(S, size, layout, causal=causal))
     ]
-    figure = Picture("\n".join([headline, *rows]), theme.WIDTH, masks_side(size) + 1.75)
+    figure = masks_sheet([headline, *rows], size, headline)
     draw_masks(figure, S, size, layout, causal)
-    title(figure, headline)
     return figure
 
 
@@ -56,12 +58,17 @@ def masks_side(size: int) -> float:
     return min(5.2, max(2.2, 0.62 * size))
 
 
+def masks_sheet(text: str | Iterable[str], size: int, headline: str) -> Picture:
+    """A picture as high as `draw_masks` needs it."""
+    return sheet(text, TOP + masks_side(size) + 0.65, headline)
+
+
 def draw_masks(
     figure: Picture, S: int, size: int, layout: str, causal: bool, left: float = 0.9, steps: int | None = None
 ) -> None:
     """The square of blocks, from `left` inches on, of `steps` columns (None: all), and beside it the load so far."""
     side, shown = masks_side(size), size if steps is None else steps
-    grid = _axes(figure, left, side)
+    grid = panel(figure, left, TOP, theme.WIDTH - BARS - 1.35 - left, side)
     image = _image(S, size, layout, causal)
     image[:, shown * (S // size) :] = 1
     grid.imshow(image, extent=(0, size, size - 0.5, -0.5), aspect="auto", interpolation="none")
@@ -69,33 +76,17 @@ def draw_masks(
         grid.axhline(edge - 0.5, color=theme.PAPER, linewidth=3)
         grid.axvline(edge, color=theme.PAPER, linewidth=3)
     name_lanes(grid, list(range(size)))
-    grid.spines["bottom"].set_visible(False)
-    grid.set_xticks([step + 0.5 for step in range(size)], ["own" if step == 0 else str(step) for step in range(size)])
-    grid.tick_params(axis="x", length=0)
-    grid.set_xlabel("K/V after this many hops", size=theme.TEXT, color=theme.INK)
+    hops, places = ["own", *map(str, range(1, size))], [step + 0.5 for step in range(size)]
+    scale(grid.xaxis, "K/V after this many hops", ticks=places, says=hops, line=False, dashes=False)
     blocks = [
         [ring.block((ring.rank - step) % size, S // size, layout, causal=causal) for step in range(shown)]
         for ring in (RingSchedule(rank, size) for rank in range(size))
     ]
     load = [sum(block.pairs for block in row if block) for row in blocks]
-    _draw_load(
-        _axes(figure, theme.WIDTH - BARS - 0.55, side, BARS), load, unmasked_pairs(S, size, layout, causal=causal)
-    )
-    legend_of(
-        figure,
-        [
-            (theme.rank_color(0), "seen: in the colour of the keys' rank", ""),
-            (MASKED, "masked", ""),
-            (SKIPPED, "skipped", ""),
-        ],
-    )
-
-
-def _axes(figure: Picture, left: float, side: float, width: float | None = None) -> Axes:
-    """Axes as high as the blocks; as wide as what the load leaves, or `width` inches."""
-    across, down = figure.get_size_inches()
-    width = theme.WIDTH - BARS - 1.35 - left if width is None else width
-    return framed(figure, (left / across, 0.65 / down, width / across, side / down))
+    at_end = unmasked_pairs(S, size, layout, causal=causal)
+    _draw_load(panel(figure, theme.WIDTH - BARS - 0.55, TOP, BARS, side), load, at_end)
+    seen = theme.rank_color(0), "seen: in the colour of the keys' rank", ""
+    legend_of(figure, [seen, (MASKED, "masked", ""), (SKIPPED, "skipped", "")])
 
 
 def sources_of(rank: int, size: int) -> list[tuple[int, int, int]]:
@@ -137,19 +128,13 @@ def _image(S: int, size: int, layout: str, causal: bool) -> np.ndarray:  # [S, S
 
 
 def _draw_load(axes: Axes, load: list[int], at_end: list[int]) -> None:
-    ranks = range(len(load))
-    axes.set_ylim(len(load) - 0.5, -0.5)
-    axes.set_xlim(0, 1.02 * max(at_end))
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    low, high = [rank - 0.33 for rank in ranks], [rank + 0.33 for rank in ranks]
-    marks.rectangles(axes, "load", [0] * len(load), load, low, high, [theme.KINDS["compute"].color] * len(load))
     mean = sum(at_end) / len(at_end)
+    scale(axes.xaxis, "pairs that a rank attends", ends=(0, 1.02 * max(at_end)), ticks=[mean], says=["mean"])
+    name_rows(axes, len(load), line=False)
+    marks.bars(axes, "load", 0, load, theme.KINDS["compute"].color, half=0.33)
     axes.axvline(mean, color=theme.INK, linewidth=1.2, linestyle=(0, (4, 3)), gid="mean")
     for rank, pairs in enumerate(load):
-        axes.text(0.02 * max(at_end), rank, f"{pairs}", size=theme.SMALL, color=theme.INK, va="center")
-    axes.set_xticks([mean], ["mean"])
-    axes.set_xlabel("pairs that a rank attends", size=theme.TEXT, color=theme.INK)
+        marks.word(axes, 0.02 * max(at_end), rank, f"{pairs}")
 
 
 def checked_number(name: str, value: object, most: int) -> None:

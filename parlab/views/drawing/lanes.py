@@ -13,10 +13,11 @@ from matplotlib.ticker import MaxNLocator
 
 from parlab.views.drawing import theme
 from parlab.views.drawing.marks import text_width
-from parlab.views.drawing.picture import Picture, plot, scale, write
+from parlab.views.drawing.picture import Picture, panel, plot, scale, write
 from parlab.world import Run, Timeline
 
 UNITS = (("s", 10**12), ("ms", 10**9), ("µs", 10**6), ("ns", 10**3), ("ps", 1))
+LEFT, RIGHT = 0.9, 0.35  # inches beside lanes
 MOST_LABELS = 24  # lanes that are labelled one by one
 
 
@@ -93,6 +94,24 @@ def lanes(
     time_axis(axes, timeline, end)
     name_lanes(axes, ranks)
     return figure, axes
+
+
+def lanes_at(
+    figure: Picture,
+    timeline: Timeline,
+    end: float,
+    top: float,
+    height: float,
+    *,
+    right: float = RIGHT,
+    clock: bool = True,
+    words: bool = True,
+) -> Axes:
+    """Axes with a lane for every rank, from `top` inches on; `clock` and `words`: whether times and ranks are named."""
+    axes = panel(figure, LEFT, top, theme.WIDTH - LEFT - right, height)
+    time_axis(axes, timeline, end, words=clock)
+    name_lanes(axes, list(range(timeline.size)), words=words)
+    return axes
 
 
 def name_lanes(axes: Axes, ranks: list[int], *, words: bool = True) -> None:

@@ -101,12 +101,13 @@ def hatched_boxes(axes: Axes, name: str, spans: Sequence[Any], lanes: Numbers, w
         axes.add_artist(patch)  # `add_patch` would measure every corner
 
 
-def frames(axes: Axes, name: str, spans: Sequence[Any], lanes: Numbers, where: Height, color: str = theme.INK) -> None:
+def frames(
+    axes: Axes, name: str, spans: Sequence[Any], lanes: Numbers, where: Height, color: str = theme.INK, **style: Any
+) -> None:
     """Frames around boxes."""
     if spans:
-        corners = _corners(*_extents(spans, lanes, where))
-        outlines = PolyCollection(corners, facecolors="none", edgecolors=color, linewidths=2, gid=name)
-        axes.add_collection(outlines, autolim=False)
+        look = {"facecolors": "none", "edgecolors": color, "linewidths": 2, "gid": name, **style}
+        axes.add_collection(PolyCollection(_corners(*_extents(spans, lanes, where)), **look), autolim=False)
 
 
 def labels(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -18,6 +18,9 @@ from PIL import Image
 from parlab.views.drawing import theme
 from parlab.views.drawing.canvas import Canvas
 from parlab.world.units import format_bytes, format_time
+
+BAR = {"linewidth": 9, "solid_capstyle": "butt"}  # a colour in a legend
+BOUND = {"color": theme.INK, "linestyle": (0, (4, 2)), "linewidth": 1.6}  # a line that is not to be crossed
 
 
 class Picture(Figure):
@@ -71,7 +74,7 @@ def png_of(drawn: Any, compress_level: int = 1) -> bytes:
     return file.getvalue()
 
 
-def sheet(text: str | Sequence[str], height: float, headline: str | None = None) -> Picture:
+def sheet(text: str | Iterable[str], height: float, headline: str | None = None) -> Picture:
     """A picture as wide as all others, still empty but for the headline above it; its text may be given in lines.
 
     Raises:
@@ -86,7 +89,7 @@ def sheet(text: str | Sequence[str], height: float, headline: str | None = None)
 
 
 def plot(
-    text: str | Sequence[str],
+    text: str | Iterable[str],
     height: float,
     headline: str | None = None,
     *,

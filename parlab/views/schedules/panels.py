@@ -8,12 +8,12 @@ from matplotlib.axes import Axes
 
 from parlab.pipeline import ScheduleTimeline
 from parlab.views.drawing import theme
-from parlab.views.drawing.lanes import legend_of, name_lanes, time_axis
-from parlab.views.drawing.picture import Picture, framed
+from parlab.views.drawing.lanes import LEFT, lanes_at, legend_of
+from parlab.views.drawing.picture import Picture, write
 from parlab.views.schedules.bars import bars_of, chunks_of, draw_bars
 from parlab.views.schedules.kept import KEPT, draw_kept, has_weights
 
-LEFT, RIGHT, TOP, BOTTOM = 0.9, 0.8, 0.85, 0.6  # inches around the panels
+RIGHT, TOP, BOTTOM = 0.8, 0.85, 0.6  # inches around the panels
 GAP, LINE = 0.32, 0.24  # inches between bars and memory, and of a line of text
 
 
@@ -47,39 +47,17 @@ def panel(
         clock: name the times, under whichever panel is the lower.
     """
     lane, strip = lane_heights(shown.size)
-    axes = lanes_at(figure, top, shown, shown.size * lane, end, clock and not memory)
+    below = top + shown.size * lane + GAP
+    axes = lanes_at(figure, shown, end, top, shown.size * lane, right=RIGHT, clock=clock and not memory)
     draw_bars(axes, bars_of(shown), chunks_of(shown.schedule))
     if memory:
-        below = top + shown.size * lane + GAP
-        kept = lanes_at(figure, below, shown, shown.size * strip, end, clock, words=False)
+        kept = lanes_at(figure, shown, end, below, shown.size * strip, right=RIGHT, clock=clock, words=False)
         draw_kept(kept, shown, highest)
         legend_of(figure, KEPT if has_weights(shown) else KEPT[:1], left=LEFT, below=below - 0.1)
     return axes
 
 
-def lanes_at(
-    figure: Picture,
-    top: float,
-    shown: ScheduleTimeline,
-    height: float,
-    end: float,
-    clock: bool = True,
-    words: bool = True,
-) -> Axes:
-    """Axes with a lane a rank; `clock` and `words` say whether times and ranks are named."""
-    width, total = figure.get_size_inches()
-    axes = framed(figure, (LEFT / width, 1 - (top + height) / total, 1 - (LEFT + RIGHT) / width, height / total))
-    time_axis(axes, shown, end)
-    name_lanes(axes, list(range(shown.size)), words=words)
-    if not clock:
-        axes.tick_params(axis="x", labelbottom=False)
-        axes.set_xlabel("")
-    return axes
-
-
 def write_lines(figure: Picture, lines: Sequence[str], top: float, color: str = theme.INK) -> None:
     """Text, from `top` inches on."""
-    width, height = figure.get_size_inches()
     for number, line in enumerate(lines):
-        y = 1 - (top + LINE * number) / height
-        figure.text(0.15 / width, y, line, size=theme.TEXT, color=color, va="top")
+        write(figure, 0.15, top + LINE * number, line, theme.TEXT, color=color)

@@ -9,10 +9,11 @@ from matplotlib.ticker import MaxNLocator
 from parlab.pipeline import Costs, Search, simulate
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import Film, steps_of
-from parlab.views.drawing.lanes import legend_of
-from parlab.views.drawing.picture import Picture, framed, png, title
+from parlab.views.drawing.lanes import LEFT, legend_of
+from parlab.views.drawing.picture import panel as place_at
+from parlab.views.drawing.picture import png, scale, sheet
 from parlab.views.schedules.bars import legend_entries
-from parlab.views.schedules.panels import BOTTOM, LEFT, RIGHT, TOP, panel, panel_height
+from parlab.views.schedules.panels import BOTTOM, RIGHT, TOP, panel, panel_height
 
 CURVE, AXIS = 1.7, 0.75  # inches: the tries, and what stands below them
 BEST = "#0072B2"
@@ -30,21 +31,17 @@ def search_film(search: Search, costs: Costs | None) -> Film:
         step = int(place)
         until = tries[step] if place == step else tries[step] + (tries[step + 1] - tries[step]) * (place - step)
         top = TOP + CURVE + AXIS
-        figure = Picture("", theme.WIDTH, top + panel_height(shown[0].size, memory=True) + BOTTOM)
-        width, height = figure.get_size_inches()
-        box = LEFT / width, 1 - (TOP + CURVE) / height, 1 - (LEFT + RIGHT) / width, CURVE / height
-        axes = framed(figure, box)
+        headline = f"Try {int(until)} of {len(search.times) - 1}: the best takes {found[step]:g}"
+        figure = sheet("", top + panel_height(shown[0].size, memory=True) + BOTTOM, headline)
+        axes = place_at(figure, LEFT, TOP, theme.WIDTH - LEFT - RIGHT, CURVE)
         tried = [(number, time) for number, time in enumerate(search.times) if number <= until and time < math.inf]
         axes.plot(*zip(*tried, strict=True), linestyle="None", marker=".", color=theme.ARROW)
         axes.step([*tries[: step + 1], until], [*found[: step + 1], found[step]], where="post", color=BEST, linewidth=2)
-        axes.set_xlim(0, len(search.times) - 1 or 1)
-        axes.set_ylim(min(found) - 1, min(max(seen), 1.25 * found[0]) + 1)
-        axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-        axes.set_xlabel("tries", size=theme.TEXT, color=theme.INK)
-        axes.set_ylabel("time", size=theme.TEXT, color=theme.INK)
+        scale(axes.xaxis, "tries", ends=(0, len(search.times) - 1 or 1))
+        ends = min(found) - 1, min(max(seen), 1.25 * found[0]) + 1
+        scale(axes.yaxis, "time", ends=ends, ticks=MaxNLocator(4, integer=True))
         panel(figure, top, shown[step], end=end, memory=True, highest=highest)
         legend_of(figure, legend_entries([shown[step].schedule]))
-        title(figure, f"Try {int(until)} of {len(search.times) - 1}: the best takes {found[step]:g}")
         return png(figure)
 
     lines = [

@@ -6,7 +6,6 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 
 from parlab.pipeline import Idle, ScheduleTimeline
 from parlab.views.drawing import marks, theme
@@ -93,13 +92,5 @@ def edge(rank: int, other: int) -> float:
 
 def frame(axes: Axes, name: str, boxes: list[tuple[int, Any, Any]], color: str = theme.ALARM) -> None:
     """Frames around boxes: (rank, start, end) each."""
-    if not boxes:
-        return
-    corners = [
-        [(start, rank + low), (end, rank + low), (end, rank + high), (start, rank + high)]
-        for rank, start, end in boxes
-        for low, high in [WHOLE]
-    ]
-    width = THICK if len(boxes) <= MANY else THIN
-    frames = PolyCollection(corners, facecolors="none", edgecolors=color, linewidths=width, gid=name, zorder=2.05)
-    axes.add_collection(frames, autolim=False)
+    spans, width = [marks.Span(start, end) for _, start, end in boxes], THICK if len(boxes) <= MANY else THIN
+    marks.frames(axes, name, spans, [rank for rank, *_ in boxes], WHOLE, color, linewidths=width, zorder=2.05)

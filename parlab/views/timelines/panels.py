@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from parlab.views.drawing import theme
-from parlab.views.drawing.lanes import legend, name_lanes, time_axis, timelines_of
-from parlab.views.drawing.picture import Picture, panel, sheet, write
+from parlab.views.drawing.lanes import lanes_at, legend, timelines_of
+from parlab.views.drawing.picture import Picture, sheet, write
 from parlab.views.timelines.timeline import WHOLE, draw_computes, draw_waits, time_spent
 from parlab.world import Run, Timeline
 
-LEFT, RIGHT, TOP, BOTTOM = 0.9, 0.35, 0.6, 0.6  # inches around the panels
+TOP, BOTTOM = 0.6, 0.6  # inches above and below the panels
 LINE = 0.5  # inches above each panel, for its text
 
 
@@ -35,9 +35,7 @@ def compare_timelines(runs: Mapping[str, Run | Timeline], *, headline: str | Non
     for name, one in shown.items():
         top += LINE
         write(figure, 0.15, top - 0.1, texts[name], theme.TEXT, va="baseline")
-        axes = panel(figure, LEFT, top, theme.WIDTH - LEFT - RIGHT, _height(one))
-        time_axis(axes, one, end, words=name == list(shown)[-1])
-        name_lanes(axes, list(range(one.size)))
+        axes = lanes_at(figure, one, end, top, _height(one), clock=name == list(shown)[-1])
         lane_of = {rank: rank for rank in range(one.size)}
         kinds += draw_computes(axes, one, lane_of, WHOLE) + draw_waits(axes, one, lane_of, WHOLE)
         top += _height(one)

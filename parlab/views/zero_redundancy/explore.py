@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MultipleLocator
+from matplotlib.ticker import MultipleLocator
 
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.picture import Picture, line_legend, plot, title
+from parlab.views.drawing.lanes import rows as name_rows
+from parlab.views.drawing.picture import BAR, BOUND, Picture, line_legend, plot, scale, write
 from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.views.zero_redundancy.model_state import (
-    BAR,
     COLORS,
     LABELS,
     NAMES,
@@ -33,7 +33,6 @@ from parlab.zero import MIXED, StateBytes, model_state_bytes
 DEVICE = 80e9  # bytes of memory
 END = 2 * DEVICE  # of the axis; longer bars are cut there
 CHOSEN = "#ECECEC"  # behind the stage that is chosen
-EDGE = {"color": theme.INK, "linestyle": (0, (4, 2)), "linewidth": 1.6}
 BOOKS = {
     "16: float16, float32 masters": MIXED,
     "18: gradients in float32": StateBytes(gradient=4),
@@ -94,22 +93,23 @@ def zero(
     headline = f"Stage {stage}, Ψ = {spoken(params)}, N = {N}: {said}"
     limits = _limits(params, N, stage, on_device[stage])
     runs = compared(points, {number: [part * small / params for part in parts] for number, parts in held.items()})
-    text = "\n".join([headline, *_table(whole, held, offload), *runs, limits, APART])
-    figure, axes = plot(text, 4.6, left=1.45, right=2.75, top=1.0, bottom=1.15)
-    axes.set_xlim(0, END)
-    axes.set_ylim(len(STAGES) - 0.5, -0.5)
-    marks.rectangles(axes, "chosen", [0], [END], [stage - 0.46], [stage + 0.46], [CHOSEN])
+    text = [headline, *_table(whole, held, offload), *runs, limits, APART]
+    figure, axes = plot(text, 4.6, headline, left=1.45, right=2.75, top=1.0, bottom=1.15)
+    ticks = MultipleLocator(40e9)
+    scale(axes.xaxis, "model state on a device", ends=(0, END), ticks=ticks, says=decimal_bytes)
+    name_rows(axes, len(STAGES), NAMES)
+    axes.get_yticklabels()[stage].set_weight("bold")
+    marks.rectangles(axes, "chosen", 0, END, stage - 0.46, stage + 0.46, CHOSEN)
     draw_state(axes, {number: _cut(parts) for number, parts in held.items()})
     for number, parts in points.items():
         axes.plot([sum(parts) * params / small], [number], gid=f"measured {number}", zorder=3, **POINT)
     axes.axvline(DEVICE, color=theme.PAPER, linewidth=4)  # so that the dashes are seen on dark bars too
-    axes.axvline(DEVICE, gid="device", **EDGE)
-    _name_axes(axes, whole, held, stage, on_device)
-    for line, words in enumerate((limits, APART)):
-        figure.text(0.015, (0.36 - 0.22 * line) / 4.6, words, size=theme.SMALL, color=theme.INK)
-    entries = [(LABELS[part], {"color": COLORS[part], **BAR}) for part in PARTS] + [("80 GB", EDGE)]
+    axes.axvline(DEVICE, gid="device", **BOUND)
+    _say_totals(axes, whole, held, stage, on_device)
+    for top, words in ((4.24, limits), (4.46, APART)):
+        write(figure, 0.15, top, words, va="baseline")
+    entries = [(LABELS[part], {"color": COLORS[part], **BAR}) for part in PARTS] + [("80 GB", BOUND)]
     line_legend(figure, entries + [("what a run held", POINT)] * bool(points))
-    title(figure, headline)
     return figure
 
 
@@ -143,20 +143,14 @@ def _cut(parts: list[float]) -> list[float]:
     return seen
 
 
-def _name_axes(
+def _say_totals(
     axes: Axes,
     whole: dict[int, list[float]],
     held: dict[int, list[float]],
     chosen: int,
     on_device: dict[int, StateBytes],
 ) -> None:
-    axes.set_yticks(list(STAGES), NAMES)
-    axes.tick_params(axis="y", length=0)
-    axes.get_yticklabels()[chosen].set_weight("bold")
-    axes.xaxis.set_major_locator(MultipleLocator(40e9))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: decimal_bytes(nbytes)))
-    axes.set_xlabel("model state on a device", size=theme.TEXT, color=theme.INK)
-    beside = axes.get_yaxis_transform()
+    """Beside each bar: its bytes, the formula, whether it fits, and what is on the host."""
     for stage, parts in held.items():
         total, away = sum(parts), parts[2] < whole[stage][2]
         formula = state_formula(stage, on_device[stage])
@@ -164,7 +158,7 @@ def _name_axes(
         fits = "fits" if total <= DEVICE else "does not fit"
         weight = "bold" if stage == chosen else "normal"
         words = f"{decimal_bytes(total)} = {formula}\n{fits}{host}"
-        axes.text(1.02, stage, words, transform=beside, size=theme.SMALL, color=theme.INK, va="center", weight=weight)
+        marks.word(axes, 1.02, stage, words, transform=axes.get_yaxis_transform(), weight=weight)
         if total > END:
             axes.plot([0.985 * END], [stage], ">", color=theme.PAPER, markersize=8, gid="longer")
 
@@ -172,9 +166,9 @@ def _name_axes(
 def explore_zero() -> Explorer:
     """Sliders for `zero`: parameters, devices, stage, bytes a parameter, and offloading."""
     controls = {
-        "params": steps("parameters Ψ", [(spoken(size), size) for size in SIZES], 7.5e9),
-        "N": steps("devices N", [(str(2**k), 2**k) for k in range(11)], 64),
-        "stage": steps("stage", [(str(stage), stage) for stage in STAGES], 2),
+        "params": steps("parameters Ψ", SIZES, 7.5e9, spoken),
+        "N": steps("devices N", [2**k for k in range(11)], 64),
+        "stage": steps("stage", STAGES, 2),
         "state": choice("bytes a parameter", list(BOOKS.items()), MIXED),
         "offload": choice("optimizer state", [("on the device", False), ("offloaded to the host", True)], False),
     }

@@ -17,9 +17,7 @@ NAMES = ("data parallel", "ZeRO stage 1", "ZeRO stage 2", "ZeRO stage 3")
 PARTS = ("weights", "gradients", "optimizer")
 COLORS = {"weights": "#0072B2", "gradients": "#E08214", "optimizer": "#0F5238"}  # as in the paper: blue, orange, green
 LABELS = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer state"}
-BAR = {"linewidth": 9, "solid_capstyle": "butt"}  # a colour in a legend
 POINT = {"marker": "o", "markersize": 6.5, "linestyle": "none", "color": theme.PAPER, "markeredgecolor": theme.INK}
-THICK = 0.32  # half of a bar, of the distance between two
 
 
 def state_by_stage(num_params: float, ranks: int, state: StateBytes) -> dict[int, list[float]]:
@@ -72,12 +70,10 @@ def spoken(number: float) -> str:
 
 def draw_state(axes: Axes, formula: Mapping[int, Sequence[float]]) -> None:
     """A bar a stage, stage 0 on top: weights, gradients and optimizer state one after the other."""
-    axes.set_ylim(len(formula) - 0.5, -0.5)
-    low, high = [stage - THICK for stage in formula], [stage + THICK for stage in formula]
     left = [0.0] * len(formula)
     for number, part in enumerate(PARTS):
         right = [start + parts[number] for start, parts in zip(left, formula.values(), strict=True)]
-        marks.rectangles(axes, part, left, right, low, high, [COLORS[part]] * len(formula))
+        marks.bars(axes, part, left, right, COLORS[part], half=0.32)
         left = right
 
 
