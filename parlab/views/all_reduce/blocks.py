@@ -48,11 +48,7 @@ def labelled(shown: Timeline) -> bool:
 
 
 def blocks_of(run: Run | Timeline) -> Blocks:
-    """Read from the messages' labels what each block is the sum of.
-
-    Raises:
-        ValueError: no run of one ring collective on 2 to 8 ranks.
-    """
+    """What each block is the sum of, by its messages' labels; a ValueError for anything but one ring collective."""
     shown = timeline_of(run)
     size = shown.size
     rows = [[t for t in shown.transfers if t.src == rank and t.dst != rank] for rank in range(size)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -11,17 +12,23 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator
 
+from parlab.arguments import whole
 from parlab.views.all_reduce.clock import STEPS, all_reduce_time, crossing
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.marks import text_width
 from parlab.views.drawing.picture import Picture, inches, line_legend, plot, scale, short_bytes, short_time
-from parlab.world import CLASSROOM, Cluster, Run
+from parlab.views.widgets.explorer import BANDWIDTHS, LATENCIES, Explorer, choice, steps
+from parlab.world import CLASSROOM, Cluster, Comm, Device, Link, Run, run
 from parlab.world.units import format_bytes, format_time
 
 SMALLEST, LARGEST = 64, 2**26  # bytes
 HEIGHT = 5.6  # inches
 ROUNDING = 1e-9  # relative: times that differ by less are equal
 POINTS = 81  # of a curve: four a doubling
+ALL = "all"
+MEASURED = 2**16  # bytes of the array that is really reduced
+MOST_RUN = 16  # ranks that really run: more would make a slider wait
+SLOWER_BETWEEN = 5, 10  # latency and bandwidth between nodes against inside, as in the classroom
 
 
 def all_reduce_times(
@@ -118,9 +125,9 @@ def _checked_world(runs: Any, size: Any, cluster: Any) -> tuple[int, Cluster]:
         size = measured[0].timeline.size if measured else 8
     if not isinstance(size, int) or size < 2:
         raise ValueError(f"size={size!r}: an all-reduce needs at least 2 ranks to send anything")
-    for run in measured:
-        if run.timeline.size != size:
-            raise ValueError(f"runs: one has {run.timeline.size} ranks, but size={size}")
+    for done in measured:
+        if done.timeline.size != size:
+            raise ValueError(f"runs: one has {done.timeline.size} ranks, but size={size}")
     if cluster is None:
         cluster = measured[0].cluster if measured else CLASSROOM
     if not isinstance(cluster, Cluster):
@@ -189,3 +196,61 @@ def _table(where: str, wins: list[tuple[float, str]], dots: Mapping[str, list[tu
         measured = ", ".join(f"{format_bytes(nbytes)} in {format_time(time)}" for nbytes, time in points)
         lines.append(f"measured, {theme.ALGORITHMS[name].name}: {measured}")
     return "\n".join(lines)
+
+
+def collectives(
+    nodes: int = 2, ranks_per_node: int = 8, latency: float = 1e-6, bandwidth: float = 10e9, algorithm: str = ALL
+) -> Picture:
+    """Draw the all-reduce algorithms on a cluster; what `explore_collectives` shows.
+
+    Up to 16 ranks really all-reduce 64 KiB, once for each algorithm, and are timed on the cluster: the dots.
+
+    Args:
+        nodes: how many; the links between them have 5 times the latency and a tenth of the bandwidth.
+        ranks_per_node: ranks in each.
+        latency: seconds a message inside a node (α).
+        bandwidth: bytes a second inside a node (1/β).
+        algorithm: which one to draw beside the ring; "all": all that fit.
+
+    Raises:
+        ValueError: no node, and see `all_reduce_times`.
+    """
+    whole("nodes", nodes, 1)
+    slower, thinner = SLOWER_BETWEEN
+    device = Device("classroom", 1e12, 1e11)
+    inside, between = Link(latency, bandwidth), Link(slower * latency, bandwidth / thinner)
+    cluster = Cluster("this cluster", device, ranks_per_node, inside, between)
+    size = nodes * ranks_per_node
+    names = checked_algorithms(None if algorithm == ALL else ["ring", algorithm], size, cluster)
+    runs = {name: {MEASURED: _ran(name, size, ranks_per_node)} for name in names} if size <= MOST_RUN else {}
+    return all_reduce_times(runs, size=size, cluster=cluster, algorithms=names)
+
+
+@lru_cache(maxsize=256)
+def _ran(algorithm: str, size: int, ranks_per_node: int) -> Run:
+    """An all-reduce of 64 KiB, to be timed on any cluster."""
+
+    def program(comm: Comm) -> None:
+        x = np.zeros(MEASURED, dtype=np.uint8)
+        comm.all_reduce(x, "max", algorithm, ranks_per_node=ranks_per_node if algorithm == "hierarchical" else None)
+
+    return run(program, size)
+
+
+def _beside(algorithm: str) -> str:
+    return ALL if algorithm == ALL else f"{theme.ALGORITHMS[algorithm].name} beside ring"
+
+
+def explore_collectives() -> Explorer:
+    """Sliders for `collectives`: nodes, ranks a node, latency α, bandwidth 1/β, and the algorithm.
+
+    Latency and bandwidth only change the clock: no rank runs again.
+    """
+    controls = {
+        "nodes": steps("nodes", (1, 2, 3, 4, 8), 2),
+        "ranks_per_node": steps("ranks a node", range(2, 9), 8),
+        "latency": steps("latency α", LATENCIES, 1e-6),
+        "bandwidth": steps("bandwidth 1/β", BANDWIDTHS, 10e9),
+        "algorithm": choice("algorithm", (ALL, *list(theme.ALGORITHMS)[1:]), ALL, _beside),
+    }
+    return Explorer("explore_collectives", controls, collectives)

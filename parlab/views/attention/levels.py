@@ -8,7 +8,7 @@ from parlab.nn.config import LlamaConfig
 from parlab.nn.formulas import block_flops
 from parlab.sequence import MEMORY_LEVELS, attention_flops, bytes_sent, level_bytes, level_flops, unmasked_pairs
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.lanes import rows as name_rows
+from parlab.views.drawing.lanes import name_rows
 from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
 from parlab.world.units import format_bytes
 

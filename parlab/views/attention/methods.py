@@ -58,16 +58,17 @@ def attention_map(
     found = _times(H, G, D, cluster)
     here = found[S, size]
     order = sorted(here, key=here.__getitem__)
-    headline = f"{S} tokens on {size} ranks: {_named(order[0], S, size, H, G, D, cluster)} is fastest"
+    shape = AttentionShape(S, H, G, D, ITEMSIZE)
+    headline = f"{S} tokens on {size} ranks: {_named(order[0], shape, size, cluster)} is fastest"
     headline += f", {order[1]} takes {here[order[1]] / here[order[0]]:.2f} × as long"
-    sent = {name: _sent(name, S, size, H, G, D, cluster) for name in here}
+    sent = {name: _sent(name, shape, size, cluster) for name in here}
     rows = [f"{name:<10} {format_time(here[name]):>10}, sends {format_bytes(sent[name])} a rank" for name in order]
-    grid = {at: _label(times, method, *at, H, G, D, cluster) for at, times in found.items()}
+    grid = {at: _label(found[at], method, replace(shape, S=at[0]), at[1], cluster) for at in found}
     lines = [f"{'tokens':>8} | " + " ".join(f"{f'{p} ranks':>9}" for p in RANKS)]
     lines += [f"{s:>8} | " + " ".join(f"{grid[s, p]:>9}" for p in RANKS) for s in reversed(LENGTHS)]
     figure = sheet([headline, *rows, *lines], HEIGHT, headline)
     _draw_map(figure, found, grid, method, S, size)
-    compute = method_times(AttentionShape(S, H, G, D, ITEMSIZE), size, replace(cluster, intra=FREE, inter=FREE))
+    compute = method_times(shape, size, replace(cluster, intra=FREE, inter=FREE))
     _draw_bars(figure, here, sent, compute["ring"])
     return figure
 
@@ -80,23 +81,22 @@ def _times(H: int, G: int, D: int, cluster: Cluster) -> dict[tuple[int, int], di
     return {(s, p): method_times(AttentionShape(s, H, G, D, ITEMSIZE), p, cluster) for s in LENGTHS for p in RANKS}
 
 
-def _named(name: str, S: int, size: int, H: int, G: int, D: int, cluster: Cluster) -> str:
+def _named(name: str, shape: AttentionShape, size: int, cluster: Cluster) -> str:
     """USP with its group."""
-    return f"USP {best_ulysses(AttentionShape(S, H, G, D, ITEMSIZE), size, cluster)}" if name == "USP" else name
+    return f"USP {best_ulysses(shape, size, cluster)}" if name == "USP" else name
 
 
-def _label(times: dict[str, int], method: str, S: int, size: int, H: int, G: int, D: int, cluster: Cluster) -> str:
+def _label(times: dict[str, int], method: str, shape: AttentionShape, size: int, cluster: Cluster) -> str:
     fastest = min(times, key=times.__getitem__)
     if method == FASTEST:
-        return _named(fastest, S, size, H, G, D, cluster)
+        return _named(fastest, shape, size, cluster)
     return f"{times[method] / times[fastest]:.1f} ×" if method in times else "–"
 
 
-def _sent(name: str, S: int, size: int, H: int, G: int, D: int, cluster: Cluster) -> int:
+def _sent(name: str, shape: AttentionShape, size: int, cluster: Cluster) -> int:
     """Bytes that rank 0 sends."""
     if name in ("ring", "all-gather"):
-        return bytes_sent(S, size, G, D, ITEMSIZE)
-    shape = AttentionShape(S, H, G, D, ITEMSIZE)
+        return bytes_sent(shape.S, size, shape.G, shape.D, ITEMSIZE)
     group = size if name == "Ulysses" else best_ulysses(shape, size, cluster) or 1
     return usp_cost(shape, size, ulysses=group).nbytes
 

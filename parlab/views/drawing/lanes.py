@@ -22,11 +22,7 @@ MOST_LABELS = 24  # lanes that are labelled one by one
 
 
 def timeline_of(source: Any, name: str = "run") -> Timeline:
-    """The timeline of a run, or a timeline itself.
-
-    Raises:
-        ValueError: neither.
-    """
+    """The timeline of a run, or a timeline itself; a ValueError for anything else."""
     if isinstance(source, Run):
         return source.timeline
     if not isinstance(source, Timeline):
@@ -51,11 +47,7 @@ def timelines_of(runs: Any, most: float = math.inf, *, one_clock: bool = False) 
 
 
 def checked_ranks(ranks: Any, size: int) -> list[int]:
-    """The ranks to show; None: all.
-
-    Raises:
-        ValueError: one that is not there, or none at all.
-    """
+    """The ranks to show, all for None; a ValueError for one that is not there or comes twice, or none at all."""
     if ranks is None:
         return list(range(size))
     try:
@@ -69,11 +61,7 @@ def checked_ranks(ranks: Any, size: int) -> list[int]:
 
 
 def check_end(end: Any) -> None:
-    """Refuse a time at which no axis can end.
-
-    Raises:
-        ValueError: so it is.
-    """
+    """Refuse, with a ValueError, a time at which no axis can end."""
     if end is not None and not (isinstance(end, int | float) and 0 < end < math.inf):
         raise ValueError(f"end={end!r}: the time axis must end after 0; None ends it at the makespan")
 
@@ -117,14 +105,14 @@ def lanes_at(
 def name_lanes(axes: Axes, ranks: list[int], *, words: bool = True) -> None:
     """A lane a rank, from the top, with a chip in its colour and, unless another panel has it, its name."""
     shown = range(0, len(ranks), -(-len(ranks) // MOST_LABELS)) if words else ()
-    rows(axes, len(ranks), [f"rank {ranks[lane]}" for lane in shown], shown, line=False)
+    name_rows(axes, len(ranks), [f"rank {ranks[lane]}" for lane in shown], shown, line=False)
     axes.tick_params(axis="y", pad=9)
     chips = [[(-0.007, y - 0.4), (-0.002, y - 0.4), (-0.002, y + 0.4), (-0.007, y + 0.4)] for y in range(len(ranks))]
     colors = [theme.rank_color(rank) for rank in ranks]
     axes.add_artist(PolyCollection(chips, facecolors=colors, transform=axes.get_yaxis_transform(), clip_on=False))
 
 
-def rows(
+def name_rows(
     axes: Axes, count: int, names: Sequence[str] = (), named: Sequence[int] | None = None, *, line: bool = True
 ) -> None:
     """So many rows at y = 0, 1, ... from the top, with a name for each or for those that are `named`."""

@@ -88,17 +88,10 @@ def _corners(left: Numbers, right: Numbers, low: Numbers, high: Numbers) -> Any:
 def hatched_boxes(axes: Axes, name: str, spans: Sequence[Any], lanes: Numbers, where: Height, kind: theme.Kind) -> None:
     """Boxes with a pattern: all in one path, because a pattern is laid over each path anew."""
     if spans:
-        patch = PathPatch(
-            Path.make_compound_path_from_polys(_corners(*_extents(spans, lanes, where))),
-            facecolor=kind.color,
-            edgecolor=theme.PATTERN,
-            linewidth=0.6 if len(spans) < MANY else 0,
-            hatch=kind.hatch,
-            hatch_linewidth=0.6,
-            gid=name,
-            zorder=BEHIND,
-        )
-        axes.add_artist(patch)  # `add_patch` would measure every corner
+        path = Path.make_compound_path_from_polys(_corners(*_extents(spans, lanes, where)))
+        pattern = {"hatch": kind.hatch, "hatch_linewidth": 0.6, "linewidth": 0.6 if len(spans) < MANY else 0}
+        look = {"facecolor": kind.color, "edgecolor": theme.PATTERN, "gid": name, "zorder": BEHIND}
+        axes.add_artist(PathPatch(path, **pattern, **look))  # `add_patch` would measure every corner
 
 
 def frames(
@@ -156,18 +149,17 @@ def _write(
     axes: Axes, x: Numbers, y: Numbers, texts: Sequence[str], colors: Colors, size: float, outside: bool = False
 ) -> None:
     """Words around points; `outside`: x is a part of the axes' width."""
-    words = PathCollection(
-        [_outline(text) for text in texts],
-        facecolors=colors,
-        edgecolors="none",
-        offsets=np.column_stack([x, y]),
-        offset_transform=axes.get_yaxis_transform() if outside else axes.transData,
-        transform=Affine2D().scale(size / OUTLINE / 72) + axes.figure.dpi_scale_trans,
-        zorder=ABOVE,
-        clip_on=not outside,
-    )
-    words.set_gid("words beside" if outside else "words")
-    axes.add_collection(words, autolim=False)
+    across = axes.get_yaxis_transform() if outside else axes.transData
+    paths, places = [_outline(text) for text in texts], np.column_stack([x, y])
+    look = {"facecolors": colors, "zorder": ABOVE, "gid": "words beside" if outside else "words"}
+    _stamps(axes, paths, places, across, size / OUTLINE, clip_on=not outside, **look)
+
+
+def _stamps(axes: Axes, paths: list[Path], places: np.ndarray, transform: Any, points: float, **look: Any) -> None:
+    """Filled shapes, as large on every figure: a unit of a path is so many points."""
+    scale = Affine2D().scale(points / 72) + axes.figure.dpi_scale_trans
+    where = {"offsets": places, "offset_transform": transform, "transform": scale}
+    axes.add_collection(PathCollection(paths, edgecolors="none", **where, **look), autolim=False)
 
 
 def word(axes: Axes, x: float, y: float, text: str, size: float = theme.SMALL, **style: Any) -> None:
@@ -186,16 +178,8 @@ def arrows(axes: Axes, tails: Points, heads: Points, color: str) -> None:
     run, rise = (ends[:, 1] - ends[:, 0]).T * [[width / (right - left)], [height / (high - low)]]  # in inches
     length = np.maximum(np.hypot(run, rise), 1e-9)
     turns = np.array([[run, rise], [-rise, run]]).transpose(2, 0, 1) / length[:, None, None]  # [arrows, 2, 2]
-    tips = PathCollection(
-        [Path(HEAD.vertices @ turn) for turn in turns],
-        facecolors=color,
-        edgecolors="none",
-        offsets=ends[:, 1],
-        offset_transform=axes.transData,
-        transform=Affine2D().scale(1 / 72) + axes.figure.dpi_scale_trans,
-        zorder=BETWEEN,
-    )
-    axes.add_collection(tips, autolim=False)
+    tips = [Path(HEAD.vertices @ turn) for turn in turns]
+    _stamps(axes, tips, ends[:, 1], axes.transData, 1, facecolors=color, zorder=BETWEEN)
 
 
 @lru_cache(maxsize=4096)

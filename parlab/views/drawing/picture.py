@@ -163,7 +163,8 @@ def scale(
     axes.spines["bottom" if name == "x" else "left"].set_visible(line)
     if not dashes:
         axis.set_tick_params(length=0)
-    axis.set_label_text(label, size=theme.TEXT, color=theme.INK)
+    if label:
+        axis.set_label_text(label, size=theme.TEXT, color=theme.INK)
 
 
 def write(figure: Picture, left: float, top: float, text: str, size: float = theme.SMALL, **style: Any) -> Text:

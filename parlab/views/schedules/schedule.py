@@ -120,11 +120,7 @@ def describe(shown: ScheduleTimeline) -> str:
 
 
 def simulated(name: str, source: Any, costs: Costs | None) -> ScheduleTimeline:
-    """`source`, the argument called `name`, timed.
-
-    Raises:
-        ValueError: neither a schedule nor a simulated one, or costs for one that is simulated already.
-    """
+    """`source`, the argument called `name`, timed; a ValueError for no schedule, or for costs where it has its own."""
     if isinstance(source, Schedule):
         return simulate(source, Costs() if costs is None else costs)
     if not isinstance(source, ScheduleTimeline):

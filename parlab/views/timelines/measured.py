@@ -13,8 +13,7 @@ from parlab.arguments import positive, whole
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import timeline_of
 from parlab.views.drawing.picture import Picture, line_legend, plot, scale, short_bytes, short_time
-from parlab.views.timelines.communication import lanes_of
-from parlab.views.timelines.panels import compare_timelines
+from parlab.views.timelines.panels import compare_timelines, lanes_of
 from parlab.views.widgets.explorer import Explorer, steps
 from parlab.world import Link, Run, Timeline
 from parlab.world.units import format_bytes

@@ -1,17 +1,23 @@
-"""Several runs below each other on one clock: who computes, and who waits for whom."""
+"""Several runs below each other on one clock: all ranks, or one of them, computing above communicating."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from parlab.views.drawing import theme
-from parlab.views.drawing.lanes import lanes_at, legend, timelines_of
-from parlab.views.drawing.picture import Picture, sheet, write
+from matplotlib.axes import Axes
+
+from parlab.arguments import checked_rank
+from parlab.views.drawing import marks, theme
+from parlab.views.drawing.lanes import lanes_at, legend, name_rows, time_axis, timelines_of
+from parlab.views.drawing.picture import Picture, panel, percent, sheet, write
 from parlab.views.timelines.timeline import WHOLE, draw_computes, draw_waits, time_spent
-from parlab.world import Run, Timeline
+from parlab.world import Run, Timeline, Transfer
 
 TOP, BOTTOM = 0.6, 0.6  # inches above and below the panels
 LINE = 0.5  # inches above each panel, for its text
+LEFT, RIGHT, LANE = 1.2, 0.35, 0.4  # inches beside one rank's three lanes, and of each
+ENDS: tuple[tuple[str, Callable[[Transfer], int]], ...] = (("send", lambda t: t.src), ("receive", lambda t: t.dst))
 
 
 def compare_timelines(runs: Mapping[str, Run | Timeline], *, headline: str | None = None) -> Picture:
@@ -45,3 +51,103 @@ def compare_timelines(runs: Mapping[str, Run | Timeline], *, headline: str | Non
 
 def _height(shown: Timeline) -> float:
     return shown.size * min(0.45, max(2.2 / shown.size, min(0.17, 4 / shown.size)))
+
+
+class Busy(NamedTuple):
+    """From `start` to `end` messages of one purpose passed through a port without a pause."""
+
+    start: int
+    end: int
+    name: str
+
+
+def lanes_of(
+    runs: Run | Timeline | Mapping[str, Run | Timeline], rank: int = 0, *, headline: str | None = None
+) -> Picture:
+    """Draw one rank in three lanes: what it computes and waits for, what it sends, what it receives. The messages of a
+    collective that follow each other at once are one box.
+
+    Args:
+        runs: what `run` returned, or a timeline; or several, by the name that stands above each, on one clock.
+        rank: whose lanes.
+        headline: what stands above; None: how much of the communication is hidden behind computing.
+
+    Raises:
+        ValueError: something else, clocks of different units, or a rank that is not there.
+    """
+    shown = timelines_of(runs if isinstance(runs, Mapping) and runs else {"": runs}, one_clock=True)
+    rank = min(checked_rank(rank, "rank", one.size) for one in shown.values())
+    hidden = {name: _hidden(one, rank) for name, one in shown.items()}
+    said = ", ".join(f"{_share(*times)}{f' ({name})' if name else ''}" for name, times in hidden.items())
+    headline = headline or f"Rank {rank}: computing hides {said} of its communication"
+    rows = [
+        f"{name}{': ' if name else ''}{one.format(one.makespan)}, communicates for {one.format(hidden[name][1])}, "
+        f"{one.format(hidden[name][0])} of them behind computing"
+        for name, one in shown.items()
+    ]
+    figure = sheet([headline, *rows], TOP + (LINE + 3 * LANE) * len(shown) + BOTTOM, headline)
+    end = max(one.makespan for one in shown.values())
+    top, kinds = TOP, []
+    for name, one in shown.items():
+        axes = panel(figure, LEFT, top + LINE, theme.WIDTH - LEFT - RIGHT, 3 * LANE)
+        if name:
+            axes.set_title(f"{name}: {one.format(one.makespan)}", size=theme.TEXT, color=theme.INK, loc="left", pad=5)
+        time_axis(axes, one, end, words=name == list(shown)[-1])
+        kinds += _draw(axes, one, rank)
+        top += LINE + 3 * LANE
+    legend(figure, list(dict.fromkeys(kinds)))
+    return figure
+
+
+def _draw(axes: Axes, shown: Timeline, rank: int) -> list[str]:
+    """The three lanes, and the kinds that are drawn in them."""
+    name_rows(axes, 3, ["computes", "sends", "receives"])
+    kinds = draw_computes(axes, shown, {rank: 0}, WHOLE) + draw_waits(axes, shown, {rank: 0}, WHOLE)
+    for lane, (kind, rank_of) in enumerate(ENDS, start=1):
+        busy = joined([t for t in shown.transfers if rank_of(t) == rank and t.end > t.start])
+        names = [one.name.replace("_", "-") for one in busy]
+        texts = [[name, name.removeprefix("all-").removesuffix("-scatter")] for name in names]
+        marks.boxes(axes, f"{kind}s", busy, [lane] * len(busy), WHOLE, theme.KINDS[kind].color, texts)
+        kinds += [kind] * bool(busy)
+    return kinds
+
+
+def joined(transfers: Iterable[Transfer]) -> list[Busy]:
+    """Messages by the time when they pass, those of one collective that follow each other at once made one.
+
+    A label that comes again is another collective's.
+    """
+    found: list[Busy] = []
+    seen: set[str] = set()
+    for t in sorted(transfers, key=lambda t: (t.start, t.end)):
+        follows = bool(found) and found[-1].name == t.name and t.start <= found[-1].end and str(t.label) not in seen
+        if follows:
+            found[-1] = found[-1]._replace(end=max(t.end, found[-1].end))
+        else:
+            found.append(Busy(t.start, t.end, t.name))
+            seen = set()
+        seen |= set() if t.label is None else {str(t.label)}
+    return found
+
+
+def _hidden(shown: Timeline, rank: int) -> tuple[int, int]:
+    """For how long `rank` computes while messages pass, and for how long messages pass."""
+    passing = _union([(t.start, t.end) for t in shown.transfers if rank in (t.src, t.dst)])
+    computing = _union([(span.start, span.end) for span in shown.computes if span.rank == rank])
+    both = sum(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in passing for b in computing)
+    return both, sum(stop - start for start, stop in passing)
+
+
+def _share(both: int, whole: int) -> str:
+    return percent(both / whole) if whole else "nothing"
+
+
+def _union(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The spans, those that touch or overlap made one."""
+    found: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(stop, found[-1][1])
+        else:
+            found.append((start, stop))
+    return found

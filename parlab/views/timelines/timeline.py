@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 
 from parlab.views.drawing import marks, theme
+from parlab.views.drawing.film import Film, moments_of, revealed
 from parlab.views.drawing.lanes import check_end, checked_ranks, lanes, legend, timeline_of
 from parlab.views.drawing.picture import Picture, note, percent
 from parlab.world import Run, Timeline, Transfer, Wait
@@ -18,6 +19,8 @@ MOST_ARROWS = 200
 RECEIVES, PROGRAM, SENDS, WHOLE = (-0.46, -0.29), (-0.23, 0.23), (0.29, 0.46), (-0.42, 0.42)  # of a lane
 ACTION = re.compile(r"\d+([FBIW])(\d+)")
 ACTION_KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
+MOST_MOMENTS = 60  # that get a line of their own
+MOST_EVENTS = 8  # that a line names
 
 
 def timeline(
@@ -161,3 +164,25 @@ ENDS = (
     _End("send", SENDS, lambda t: t.src, lambda t: [f"{format_bytes(t.nbytes)} to rank {t.dst}", f"to {t.dst}"]),
     _End("receive", RECEIVES, lambda t: t.dst, lambda t: [f"from rank {t.src}", f"from {t.src}"]),
 )
+
+
+def timeline_film(shown: Timeline) -> Film:
+    """For `step_through`: `views.timeline`, of which what is still to come is pale."""
+    events = [
+        (span.start, f"rank {span.rank} computes {span.name}") for span in shown.computes if span.end > span.start
+    ]
+    for t in shown.transfers:
+        if t.end > t.start:
+            events.append((t.start, f"{format_bytes(t.nbytes)} leave rank {t.src} for rank {t.dst}"))
+    begun: dict[int, list[str]] = {}
+    for start, event in sorted(events):
+        begun.setdefault(start, []).append(event)
+    times = list(begun)[:MOST_MOMENTS] or [0]
+    lines = [f"{shown.format(time)}: {_few(begun.get(time, ['nothing takes any time']))}" for time in times]
+    figure = timeline(shown)
+    return Film(repr(shown).splitlines()[0], lines, moments_of(times, shown.makespan), revealed(figure, figure.axes))
+
+
+def _few(events: list[str]) -> str:
+    more = len(events) - MOST_EVENTS
+    return "; ".join(events[:MOST_EVENTS]) + (f"; and {more} more" if more > 0 else "")

@@ -10,7 +10,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.lanes import rows
+from parlab.views.drawing.lanes import name_rows
 from parlab.views.drawing.marks import text_width
 from parlab.views.drawing.picture import Picture, plot, png, scale, write
 
@@ -45,7 +45,7 @@ def prediction(question: str, guess: float, measured: float, unit: str = "") -> 
     figure, axes = plot(text, height, "\n".join(lines), left=1.3, right=right, top=top, bottom=0.2)
     low, high = min(0.0, guess, measured), max(0.0, guess, measured)
     scale(axes.xaxis, ends=(low, high if high > low else 1), ticks=(), line=False)
-    rows(axes, 2, ["you said", "measured"])
+    name_rows(axes, 2, ["you said", "measured"])
     marks.bars(axes, "bars", 0, [guess, measured], [GUESS, MEASURED], half=0.35)
     beside = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
     for row, (value, shown) in enumerate(zip((guess, measured), values, strict=True)):
