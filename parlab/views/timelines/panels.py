@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -11,13 +11,12 @@ from parlab.arguments import checked_rank
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import lanes_at, legend, name_rows, time_axis, timelines_of
 from parlab.views.drawing.picture import Picture, panel, percent, sheet, write
-from parlab.views.timelines.timeline import WHOLE, draw_computes, draw_waits, time_spent
+from parlab.views.timelines.timeline import ENDS, WHOLE, draw_computes, draw_waits, time_spent
 from parlab.world import Run, Timeline, Transfer
 
 TOP, BOTTOM = 0.6, 0.6  # inches above and below the panels
 LINE = 0.5  # inches above each panel, for its text
 LEFT, RIGHT, LANE = 1.2, 0.35, 0.4  # inches beside one rank's three lanes, and of each
-ENDS: tuple[tuple[str, Callable[[Transfer], int]], ...] = (("send", lambda t: t.src), ("receive", lambda t: t.dst))
 
 
 def compare_timelines(runs: Mapping[str, Run | Timeline], *, headline: str | None = None) -> Picture:
@@ -103,7 +102,7 @@ def _draw(axes: Axes, shown: Timeline, rank: int) -> list[str]:
     """The three lanes, and the kinds that are drawn in them."""
     name_rows(axes, 3, ["computes", "sends", "receives"])
     kinds = draw_computes(axes, shown, {rank: 0}, WHOLE) + draw_waits(axes, shown, {rank: 0}, WHOLE)
-    for lane, (kind, rank_of) in enumerate(ENDS, start=1):
+    for lane, (kind, _, rank_of, _) in enumerate(ENDS, start=1):
         busy = joined([t for t in shown.transfers if rank_of(t) == rank and t.end > t.start])
         names = [one.name.replace("_", "-") for one in busy]
         texts = [[name, name.removeprefix("all-").removesuffix("-scatter")] for name in names]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -138,12 +139,8 @@ def stacked(by_name: dict[str, list[tuple[int, int]]], end: int) -> Stack:
     times = sorted({0, end, *(time for steps in by_name.values() for time, _ in steps)})
     layers = []
     for steps in by_name.values():
-        last = dict(steps)  # of several changes at one time, the last
-        value, layer = 0, []
-        for time in times:
-            value = last.get(time, value)
-            layer.append(value)
-        layers.append(layer)
+        changes, levels = [time for time, _ in steps], [0, *(nbytes for _, nbytes in steps)]
+        layers.append([levels[bisect_right(changes, time)] for time in times])  # of several changes at once, the last
     return times, layers
 
 
