@@ -24,6 +24,8 @@ SLOWER = ((1.1, "#FFFFFF"), (1.5, "#F3E3E3"), (3, "#E3BDBD"), (float("inf"), "#C
 NONE = "#EEEEEE"
 LOST = "#B388FF"  # as a transfer's, which nothing hides
 ITEMSIZE = 2  # bf16
+At = tuple[int, int]  # tokens and ranks
+Found = dict[At, dict[str, int]]  # picoseconds of each method
 LEFT, MAP, BARS, TOP, HIGH, HEIGHT = 0.95, 5.6, 2.75, 0.95, 3.4, 5.0  # inches
 
 
@@ -77,7 +79,7 @@ FREE = Cluster.uniform(0, float("inf")).intra
 
 
 @lru_cache(maxsize=32)
-def _times(H: int, G: int, D: int, cluster: Cluster) -> dict[tuple[int, int], dict[str, int]]:
+def _times(H: int, G: int, D: int, cluster: Cluster) -> Found:
     return {(s, p): method_times(AttentionShape(s, H, G, D, ITEMSIZE), p, cluster) for s in LENGTHS for p in RANKS}
 
 
@@ -101,14 +103,7 @@ def _sent(name: str, shape: AttentionShape, size: int, cluster: Cluster) -> int:
     return usp_cost(shape, size, ulysses=group).nbytes
 
 
-def _draw_map(
-    figure: Picture,
-    found: dict[tuple[int, int], dict[str, int]],
-    grid: dict[tuple[int, int], str],
-    method: str,
-    S: int,
-    size: int,
-) -> None:
+def _draw_map(figure: Picture, found: Found, grid: dict[At, str], method: str, S: int, size: int) -> None:
     axes = panel(figure, LEFT, TOP, MAP, HIGH)
     ranks, lengths = list(map(log2, RANKS)), list(map(log2, LENGTHS))
     sizes = [f"{s // 1024}k" for s in LENGTHS]

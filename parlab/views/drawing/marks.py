@@ -26,6 +26,8 @@ Each = float | Numbers  # of all, or of each
 Points = Sequence[tuple[float, float]]
 Height = tuple[float, float]  # from and to, around the middle of a lane
 Colors = str | Sequence[str]  # of all, or of each
+Spans = Sequence[Any]  # whatever has a start and an end
+Texts = Sequence[Sequence[str]]  # for each box, from the longest to the shortest
 
 BEHIND, BETWEEN, ABOVE = 0.8, 0.9, 2.2  # drawing order: hatched boxes, arrows, boxes, words
 MANY = 500  # hatched boxes: more are drawn without outlines, which would hide the pattern
@@ -60,13 +62,7 @@ def bars(axes: Axes, name: str, start: Each, end: Each, colors: Colors, half: fl
 
 
 def boxes(
-    axes: Axes,
-    name: str,
-    spans: Sequence[Any],
-    lanes: Numbers,
-    where: Height,
-    colors: Colors,
-    texts: Sequence[Sequence[str]] = (),
+    axes: Axes, name: str, spans: Spans, lanes: Numbers, where: Height, colors: Colors, texts: Texts = ()
 ) -> None:
     """Filled boxes; `name` is the collection's gid. Into each the first of its texts that fits, if there are any."""
     if spans:
@@ -76,7 +72,7 @@ def boxes(
         labels(axes, spans, lanes, where, texts, [theme.text_color(fill) for fill in fills])
 
 
-def _extents(spans: Sequence[Any], lanes: Numbers, where: Height) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+def _extents(spans: Spans, lanes: Numbers, where: Height) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     low, high = ([lane + edge for lane in lanes] for edge in where)
     return [span.start for span in spans], [span.end for span in spans], low, high
 
@@ -85,7 +81,7 @@ def _corners(left: Numbers, right: Numbers, low: Numbers, high: Numbers) -> Any:
     return np.array([(left, low), (right, low), (right, high), (left, high)], dtype=float).transpose(2, 0, 1)
 
 
-def hatched_boxes(axes: Axes, name: str, spans: Sequence[Any], lanes: Numbers, where: Height, kind: theme.Kind) -> None:
+def hatched_boxes(axes: Axes, name: str, spans: Spans, lanes: Numbers, where: Height, kind: theme.Kind) -> None:
     """Boxes with a pattern: all in one path, because a pattern is laid over each path anew."""
     if spans:
         path = Path.make_compound_path_from_polys(_corners(*_extents(spans, lanes, where)))
@@ -95,7 +91,7 @@ def hatched_boxes(axes: Axes, name: str, spans: Sequence[Any], lanes: Numbers, w
 
 
 def frames(
-    axes: Axes, name: str, spans: Sequence[Any], lanes: Numbers, where: Height, color: str = theme.INK, **style: Any
+    axes: Axes, name: str, spans: Spans, lanes: Numbers, where: Height, color: str = theme.INK, **style: Any
 ) -> None:
     """Frames around boxes."""
     if spans:
@@ -103,14 +99,7 @@ def frames(
         axes.add_collection(PolyCollection(_corners(*_extents(spans, lanes, where)), **look), autolim=False)
 
 
-def labels(
-    axes: Axes,
-    spans: Sequence[Any],
-    lanes: Numbers,
-    where: Height,
-    texts: Sequence[Sequence[str]],
-    colors: Colors = theme.INK,
-) -> None:
+def labels(axes: Axes, spans: Spans, lanes: Numbers, where: Height, texts: Texts, colors: Colors = theme.INK) -> None:
     """Into each box the first of its texts that fits, or nothing. Small letters are taken if many fit only so."""
     colors = [colors] * len(spans) if isinstance(colors, str) else colors
     width, height = inches(axes)

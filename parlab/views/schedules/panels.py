@@ -37,14 +37,7 @@ def panel_height(ranks: int, memory: bool) -> float:
 
 
 def panel(
-    figure: Picture,
-    top: float,
-    shown: ScheduleTimeline,
-    *,
-    end: float,
-    memory: bool,
-    highest: int,
-    clock: bool = True,
+    figure: Picture, top: float, shown: ScheduleTimeline, *, end: float, memory: bool, highest: int, clock: bool = True
 ) -> Axes:
     """Bars, and memory below them, from `top` inches on; returns the axes of the bars.
 

@@ -46,12 +46,7 @@ def placement_of(schedule: Schedule) -> str:
     """The name of its placement, of `PLACEMENTS`."""
     p, paths = schedule.num_ranks, paths_of(schedule)
     down, rounds = tuple(range(p)), schedule.num_stages // p
-    named = {
-        "straight": [down],
-        "V": [down + down[::-1]],
-        "around": [down * rounds],
-        "both ends": [down, down[::-1]],
-    }
+    named = {"straight": [down], "V": [down + down[::-1]], "around": [down * rounds], "both ends": [down, down[::-1]]}
     return next((name for name, ways in named.items() if sorted(paths) == sorted(ways)), "other")
 
 

@@ -17,6 +17,7 @@ from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.world import Run, Timeline
 from parlab.zero import MIXED, StateBytes, model_state_bytes, state_bytes_held
 
+ByStage = dict[int, list[float]]  # bytes of each of PARTS
 STAGES = range(4)
 NAMES = ("data parallel", "ZeRO stage 1", "ZeRO stage 2", "ZeRO stage 3")
 PARTS = ("weights", "gradients", "optimizer")
@@ -36,7 +37,7 @@ SIZES = (1e9, 1.5e9, 3e9, 7.5e9, 13e9, 30e9, 70e9, 128e9, 175e9, 405e9, 1e12)
 APART = "Activations, buffers and the blocks in use come on top: ZeRO shards the model's state alone."
 
 
-def state_by_stage(num_params: float, ranks: int, state: StateBytes) -> dict[int, list[float]]:
+def state_by_stage(num_params: float, ranks: int, state: StateBytes) -> ByStage:
     """Bytes a device of weights, gradients and optimizer state, by stage; a ValueError for no parameters."""
     if not model_state_bytes(num_params, ranks, 0, state=state) > 0:
         raise ValueError(f"num_params={num_params!r}, state={state!r}: a model has parameters, of a byte or more")
@@ -89,7 +90,7 @@ def draw_state(axes: Axes, formula: Mapping[int, Sequence[float]]) -> None:
         left = right
 
 
-def measured_state(measured: Any, ranks: int, num_params: float) -> dict[int, list[float]]:
+def measured_state(measured: Any, ranks: int, num_params: float) -> ByStage:
     """Bytes of the three parts by stage, the mean over ranks: however uneven the shards, it is the formula's."""
     if not isinstance(measured, Mapping):
         raise ValueError(f"measured={measured!r:.60}: must be {{stage: run}}")
@@ -198,7 +199,7 @@ def _limits(params: float, N: int, stage: int, on_device: StateBytes) -> str:
     return f"{first}; Ψ = {spoken(params)} fits from N = {max(1, needed)} on."
 
 
-def _table(whole: dict[int, list[float]], held: dict[int, list[float]], offload: bool) -> list[str]:
+def _table(whole: ByStage, held: ByStage, offload: bool) -> list[str]:
     lines = [f"{'stage':>5}" + "".join(f"{name:>12}" for name in (*PARTS, "on device")) + "  fits"]
     for stage, parts in whole.items():
         total = sum(held[stage])
@@ -216,13 +217,7 @@ def _cut(parts: list[float]) -> list[float]:
     return seen
 
 
-def _say_totals(
-    axes: Axes,
-    whole: dict[int, list[float]],
-    held: dict[int, list[float]],
-    chosen: int,
-    on_device: dict[int, StateBytes],
-) -> None:
+def _say_totals(axes: Axes, whole: ByStage, held: ByStage, chosen: int, on_device: dict[int, StateBytes]) -> None:
     """Beside each bar: its bytes, the formula, whether it fits, and what is on the host."""
     for stage, parts in held.items():
         total, away = sum(parts), parts[2] < whole[stage][2]
