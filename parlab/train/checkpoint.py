@@ -28,6 +28,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_bytes
 
 from parlab.arrays import asarray, default_namespace, itemsize, to_numpy
+from parlab.files import write_whole
 from parlab.nn import AdamW, Llama, LlamaConfig
 from parlab.train.mesh import Mesh
 from parlab.train.trainer import Piece, Trainer
@@ -56,7 +57,7 @@ def save(trainer: Trainer, folder: str | os.PathLike[str], *, notes: Mapping[str
     arrays = {_key(piece, kind): to_numpy(getattr(piece, kind)) for piece in own for kind in KINDS}
     entries = json.dumps([_entry(piece) for piece in own])
     name = f"pieces-{token}-{comm.rank:05d}.safetensors"
-    _write(folder / name, to_bytes(arrays, metadata={"pieces": entries}))
+    write_whole(folder / name, to_bytes(arrays, metadata={"pieces": entries}))
     comm.barrier()
     if comm.rank == 0:
         files = sorted(folder.glob(f"pieces-{token}-*.safetensors"))
@@ -75,8 +76,8 @@ def save(trainer: Trainer, folder: str | os.PathLike[str], *, notes: Mapping[str
             "notes": dict(notes or {}),
             "pieces": [{**entry, "file": file.name} for file in files for entry in _entries_of(file)],
         }
-        _write(folder / INDEX, json.dumps(index, indent=1).encode())
-        for path in folder.glob("*pieces-*"):
+        write_whole(folder / INDEX, json.dumps(index, indent=1))
+        for path in [*folder.glob("*pieces-*"), *folder.glob(f".{INDEX}.*")]:
             if token not in path.name:
                 path.unlink()
     comm.barrier()
@@ -234,19 +235,6 @@ def _opened(path: Path) -> Any:
         raise ValueError(f"{path} is damaged or truncated: {error}") from error
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} is missing: {INDEX} places pieces there") from None
-
-
-def _write(path: Path, content: bytes) -> None:
-    """All of it or nothing, and on the disk before it has its name."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _fields(settings: Any) -> dict[str, Any]:
