@@ -66,7 +66,7 @@ def _draw_stops(axes: Axes, stops: list[Stop]) -> None:
     cause = cause_of(stops)
     for color, name, shown in ((theme.FAINT, "waiting", False), (theme.ALARM, "stuck", True)):
         own = [stop for stop in stops if (stop.rank in cause) == shown]
-        frame(axes, name, [(stop.rank, stop.start, stop.end) for stop in own], color)
+        frame(axes, name, own, color)
         waits = [(stop.rank, stop.peer, stop.end * (0.97 - 0.3 * stop.rank / len(stops))) for stop in own]
         across = [(rank, peer, x) for rank, peer, x in waits if peer is not None and peer != rank]
         tails = [(x, edge(rank, peer)) for rank, peer, x in across]
