@@ -18,9 +18,9 @@ from parlab.plan.models import (
     MODELS,
     GPTConfig,
 )
+from parlab.plan.report import Neighbour, Why, why
 from parlab.plan.search import Plans, search
 from parlab.plan.validation import Row, Validation, validation
-from parlab.plan.why import Neighbour, Why, why
 
 __all__ = [
     "A100",
