@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from parlab.arguments import whole
-from parlab.plan.case import Case
 from parlab.plan.hardware import Hardware, Machine
-from parlab.plan.layout import Layout, check_possible
+from parlab.plan.layout import Case, Layout, check_possible
 from parlab.plan.memory import rank_bytes, sent_bytes
 from parlab.plan.models import Config, Sizes
 from parlab.plan.seconds import step_seconds
@@ -56,7 +55,7 @@ class Estimate:
 
     def __getitem__(self, chosen: Any) -> Estimate:
         """Of one of the columns, by its number; of several, by arrays of numbers."""
-        layout, shape = self.layout[chosen], self.layout.shape
+        layout, shape = self.layout[chosen], self.layout.columns["dp"].shape
 
         def take(kinds: dict[str, Any]) -> dict[str, Any]:
             picked = {kind: np.broadcast_to(column, shape)[chosen] for kind, column in kinds.items()}

@@ -18,19 +18,7 @@ CLUSTERS = {"dgx_h100": DGX_H100, "dgx_a100": DGX_A100, "classroom": CLASSROOM}
 
 @dataclass(frozen=True)
 class Hardware:
-    """Fractions of the data sheet, numbers of the data sheet that a `Cluster` lacks, and what hides behind computing.
-
-    Args:
-        products: of the peak, that a large matrix product reaches.
-        memory: of the memory's bandwidth.
-        intra, inter: of the links' bandwidths.
-        exponentials: a second, of the special function units: softmax waits for them.
-        host_link, host_memory: bytes a second between a device and its host, and of the host's memory a device.
-        hides: kinds of traffic that this software sends while it computes: of tp, cp, pp, dp.
-        rails: a ring over several nodes uses the ports of all its ranks, as NCCL's channels do; otherwise it keeps the
-            pace of one.
-        source: where the numbers come from.
-    """
+    """Fractions of the data sheet, and what a `Cluster` lacks: `hardware.toml` says what each means, and its source."""
 
     products: float = 1.0
     memory: float = math.inf

@@ -6,7 +6,7 @@ import numpy as np
 
 from parlab.nn import LlamaConfig
 from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
-from parlab.plan.case import Case, Column
+from parlab.plan.layout import Case, Column
 from parlab.tensor.costs import SOFTMAX
 
 

@@ -46,13 +46,6 @@ Config = LlamaConfig | GPTConfig
 class Sizes:
     """What the formulas need of either kind: the letters of the shapes, and parameters.
 
-    Attributes:
-        fused: attention tile by tile, causal alone (Llama); otherwise whole S × S weights, with dropout.
-        up: columns of the MLP's first product.
-        layer_cut, layer_whole: parameters of a layer that tensor parallelism cuts, and those that it leaves on every
-            rank: norms, and biases after a row layer.
-        first, last: parameters of the embedding, and of final norm and head; a tied head is a copy on the last stage.
-
     Raises:
         ValueError: another kind of configuration.
     """
@@ -60,18 +53,21 @@ class Sizes:
     def __init__(self, config: Config) -> None:
         if not isinstance(config, Config):
             raise ValueError(f"config={config!r:.60}: a LlamaConfig or a GPTConfig is needed")
-        self.config, self.fused = config, isinstance(config, LlamaConfig)
-        self.L, self.H, self.V = config.num_hidden_layers, config.num_attention_heads, config.vocab_size
-        self.E = E = config.hidden_size
+        self.config, self.E, self.L = config, config.hidden_size, config.num_hidden_layers
+        self.H, self.V, E = config.num_attention_heads, config.vocab_size, config.hidden_size
+        self.fused = isinstance(config, LlamaConfig)  # attention: tile by tile, causal alone; or S × S, with dropout
         if isinstance(config, LlamaConfig):
             self.G, self.D, self.M = config.num_key_value_heads, config.head_dim, config.intermediate_size
-            self.up, norm, biases_cut, biases_whole, positions = 2 * self.M, E, 0, 0, 0
+            self.up, norm, cut, whole, positions = 2 * self.M, E, 0, 0, 0
         else:
-            self.G, self.D, self.M, self.up = self.H, E // self.H, 4 * E, 4 * E
-            norm, biases_cut, biases_whole, positions = 2 * E, 7 * E, 2 * E, config.max_position_embeddings
-        self.layer_cut = 2 * E * (self.H + self.G) * self.D + E * (self.up + self.M) + biases_cut
-        self.layer_whole = 2 * norm + biases_whole
-        self.first, self.last = (self.V + positions) * E, self.V * E + norm
+            self.G, self.D, self.M = self.H, E // self.H, 4 * E
+            self.up, norm, cut, whole, positions = 4 * E, 2 * E, 7 * E, 2 * E, config.max_position_embeddings
+        # Of a layer: what tensor parallelism cuts, and leaves on every rank: norms, and biases after a row layer
+        self.layer_cut, self.layer_whole = (
+            2 * E * (self.H + self.G) * self.D + E * (self.up + self.M) + cut,
+            2 * norm + whole,
+        )
+        self.first, self.last = (self.V + positions) * E, self.V * E + norm  # a tied head is a copy on the last stage
 
 
 # Vocabulary, E, M, layers, heads, key/value heads.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
-from parlab.arguments import whole
+from parlab.arguments import one_of, whole
 from parlab.plan.estimate import Estimate, estimate
 from parlab.plan.hardware import CLUSTERS
 from parlab.plan.layout import Layout
@@ -23,36 +22,26 @@ ORDERED = ("tp", "cp", "pp", "chunks", "microbatch", "zero")
 
 
 class Neighbour(NamedTuple):
-    """A layout that differs in one knob; of the mesh, in another too, which gives or takes its ranks.
-
-    Attributes:
-        knob, value: what was turned, and to what.
-        found: its estimate.
-        change: of the time of a step, relative.
-        binds: memory, where it does not fit; else the kind of seconds that grew most, or "nothing: it is faster".
-    """
+    """A layout that differs in one knob; of the mesh, in another too, which gives or takes its ranks."""
 
     knob: str
     value: object
     found: Estimate
-    change: float
-    binds: str
+    change: float  # of the time of a step, relative
+    binds: str  # memory, where it does not fit; else the kind of seconds that grew most, or "nothing: it is faster"
 
 
-@dataclass(frozen=True)
-class Why:
-    """The neighbours of a layout; iterates over them, and prints as a table."""
+class Why(list[Neighbour]):
+    """The neighbours of a layout, `base`; prints as a table."""
 
-    base: Estimate
-    neighbours: list[Neighbour]
-
-    def __iter__(self) -> Iterator[Neighbour]:
-        return iter(self.neighbours)
+    def __init__(self, base: Estimate, neighbours: list[Neighbour]) -> None:
+        super().__init__(neighbours)
+        self.base = base
 
     def __str__(self) -> str:
         base = self.base
         lines = [f"{base.layout}: {base.total_seconds:.3f} s, {format_bytes(base.total_bytes)}"]
-        for knob, value, found, change, binds in self.neighbours:
+        for knob, value, found, change, binds in self:
             mesh = {name: getattr(found.layout, name) for name in MESH if name != knob}
             moved = [f"{name} {now}" for name, now in mesh.items() if now != getattr(base.layout, name)]
             turned = ", ".join([f"{knob} {value}", *moved])
@@ -114,9 +103,8 @@ def plans_of(
     """
     name = model.lower() if model.lower() in MODELS else f"llama-{model.lower()}"
     if name not in MODELS:
-        raise ValueError(f"model={model!r}: use one of {', '.join(MODELS)}")
-    if cluster not in CLUSTERS:
-        raise ValueError(f"cluster={cluster!r}: use one of {', '.join(CLUSTERS)}")
+        one_of("model", model, tuple(MODELS))
+    one_of("cluster", cluster, tuple(CLUSTERS))
     limit = None if memory is None else memory * 2**30
     known = MODELS[name], CLUSTERS[cluster]
     return search(*known, gpus, batch=batch, sequence=sequence, memory=limit, offload=offload)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from parlab.arguments import positive, whole
-from parlab.plan.case import Case
 from parlab.plan.estimate import Estimate, evaluate
 from parlab.plan.hardware import Machine
-from parlab.plan.layout import Layout, possible
+from parlab.plan.layout import Case, Layout, possible
 from parlab.plan.models import Config, Sizes
 from parlab.world import Cluster
 from parlab.world.units import format_bytes
@@ -23,40 +21,25 @@ LARGEST_MICROBATCH = 16  # sequences, as in the papers; larger ones take memory,
 INNER = ("zero", "schedule", "offload")  # what a layer's work does not depend on: an axis of their own
 
 
-@dataclass(frozen=True)
+@dataclass
 class Plans:
     """What a search found. Iterates over the layouts that fit, the fastest first; of equals, the leanest.
 
     Attributes:
         memory: bytes a device that they must fit in.
         asked: what `estimate` needs besides the layout.
-        grid: the estimate of all that are possible, in columns, whether they fit or not.
+        grid: the estimate of all that are possible, in columns, whether they fit or not; `layouts`, `seconds` of a step
+            and `bytes` of the fullest rank are its. order: the numbers of those that fit.
     """
 
     memory: float
     asked: dict[str, Any]
     grid: Estimate
 
-    @property
-    def layouts(self) -> Layout:
-        """All that are possible."""
-        return self.grid.layout
-
-    @cached_property
-    def seconds(self) -> np.ndarray:
-        """Of a step, of all that are possible."""
-        return self.grid.total_seconds
-
-    @cached_property
-    def bytes(self) -> np.ndarray:
-        """Of the fullest rank, of all that are possible."""
-        return self.grid.total_bytes
-
-    @cached_property
-    def order(self) -> np.ndarray:
-        """Numbers of those that fit, the fastest first."""
+    def __post_init__(self) -> None:
+        self.layouts, self.seconds, self.bytes = self.grid.layout, self.grid.total_seconds, self.grid.total_bytes
         fits = np.flatnonzero(self.bytes <= self.memory)
-        return fits[np.lexsort((self.bytes[fits], self.seconds[fits]))]
+        self.order = fits[np.lexsort((self.bytes[fits], self.seconds[fits]))]
 
     def entry(self, number: Any) -> Estimate:
         """Of one of all that are possible."""

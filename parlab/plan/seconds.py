@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parlab.plan.case import Case, Column
 from parlab.plan.hardware import Machine
+from parlab.plan.layout import Case, Column
 
 BACKWARD_ELEMENTWISE = 1.8  # of the forward's bytes: inputs are read again, gradients of gains and biases are summed
 OPTIMIZER_BYTES = 64  # a parameter, through memory: unscale, norm, clip, Adam's float32 state, new 16-bit weights

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from parlab.plan.case import Case
 from parlab.plan.estimate import estimate
 from parlab.plan.hardware import CLUSTERS, Hardware, Machine, hardware_of, read_table
-from parlab.plan.layout import Layout
+from parlab.plan.layout import Case, Layout
 from parlab.plan.memory import kept_of_layer
 from parlab.plan.models import MODELS, GPTConfig
 from parlab.plan.seconds import layer, total
@@ -33,27 +31,21 @@ class Row(NamedTuple):
         return self.predicted / self.measured - 1
 
 
-@dataclass(frozen=True)
-class Validation:
-    """All rows; iterates over them, and prints as a table, each family followed by its mean and greatest error."""
-
-    rows: list[Row]
-
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self.rows)
+class Validation(list[Row]):
+    """All rows; prints as a table, each family followed by its mean and greatest error."""
 
     @property
     def errors(self) -> dict[str, tuple[float, float]]:
         """Mean and greatest size of the error, by family."""
         families: dict[str, list[float]] = {}
-        for row in self.rows:
+        for row in self:
             families.setdefault(row.family, []).append(abs(row.error))
         return {name: (float(np.mean(sizes)), max(sizes)) for name, sizes in families.items()}
 
     def __str__(self) -> str:
         lines = []
         for family, (mean, worst) in self.errors.items():
-            rows = [row for row in self.rows if row.family == family]
+            rows = [row for row in self if row.family == family]
             lines += [
                 family,
                 *(f"  {x.name:34} {x.predicted:10.4g} {x.measured:10.4g} {x.unit:12} {x.error:+7.1%}" for x in rows),
@@ -72,14 +64,13 @@ def validation(hardware: Hardware | None = None) -> Validation:
     >>> f"{mean:.1%}, {worst:.1%}"
     '2.4%, 4.9%'
     """
-    rows = []
+    found = Validation()
     for family in read_table("published.toml")["family"]:
         for values in family["rows"]:
             of = family["every"] | dict(zip(family["columns"], values, strict=True))
-            given = hardware if of["cluster"] == "dgx_a100" else None
-            predicted = _predicted(family["unit"], of, given)
-            rows.append(Row(family["name"], of["name"], family["unit"], predicted, of["measured"]))
-    return Validation(rows)
+            predicted = _predicted(family["unit"], of, hardware if of["cluster"] == "dgx_a100" else None)
+            found.append(Row(family["name"], of["name"], family["unit"], predicted, of["measured"]))
+    return found
 
 
 def _predicted(unit: str, of: dict[str, Any], hardware: Hardware | None) -> float:

@@ -7,13 +7,13 @@ from types import ModuleType
 
 import pytest
 
-from parlab.plan import LLAMA_8B, LLAMA_405B, Layout, case, estimate, layout, memory, search, seconds
+from parlab.plan import LLAMA_8B, LLAMA_405B, Layout, estimate, layout, memory, search, seconds
 from parlab.tensor.costs import llama_kept_by_place
 from parlab.world import CLASSROOM, DGX_H100
 from tests.plan import test_counts, test_validation
 from tests.sequence.mutation import copy_of
 
-PLAN = {module.__name__.rpartition(".")[2]: module for module in (case, layout, memory, seconds)}
+PLAN = {module.__name__.rpartition(".")[2]: module for module in (layout, memory, seconds)}
 USERS = {name: __import__(f"parlab.plan.{name}", fromlist=["x"]) for name in ("estimate", "search", "validation")}
 
 
@@ -66,7 +66,7 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[], None]]] = {
     "in flight m": ("memory", "np.minimum(every, ", "np.maximum(every, ", in_flight),
     "head forgotten": ("seconds", 'Pass(logits, 2 * logits)', 'Pass(0.0, 0.0)', clock),
     "loss forgotten": ("seconds", "turn, 0) + sums", "turn, 0)", clock),
-    "ZeRO over d instead of d·c": ("case", "self.d * self.c\n", "self.d\n", state),
+    "ZeRO over d instead of d·c": ("layout", "self.d * self.c  #", "self.d  #", state),
     "norms off sequence parallelism": ("seconds", "22 * E / case.between", "22 * E", layer_times),
     "norms kept whole under sequence parallelism": ("memory", "whole / case.between", "whole", kept),
     "all-gathers of dY hidden": ("seconds", "case.sequence_parallel, 2 * turn, 0) +", "True, 0, 0) +", layer_times),
