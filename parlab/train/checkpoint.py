@@ -19,7 +19,6 @@ import math
 import os
 import secrets
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
@@ -64,8 +63,8 @@ def save(trainer: Trainer, folder: str | os.PathLike[str], *, notes: Mapping[str
     if comm.rank == 0:
         pieces = []
         for path in sorted(folder.glob(f"pieces-{token}-*.safetensors")):
-            with open_tensors(path) as file:
-                pieces += [{**entry, "file": path.name} for entry in json.loads(file.metadata()["pieces"])]
+            entries = json.loads(open_tensors(path).metadata()["pieces"])
+            pieces += [{**entry, "file": path.name} for entry in entries]
         scale = replica.guard.scale
         precision = {"master": _name(replica.wide), "dtype": _name(replica.dtype), "max_norm": replica.guard.max_norm}
         index = {
@@ -107,20 +106,18 @@ def load(
     precision = dict(index["precision"])
     wide, scale = precision.pop("master"), precision["loss_scale"]
     precision["loss_scale"] = scale and LossScale(**scale)
-    zeros = {name: xp.zeros(shape, dtype=getattr(xp, wide)) for name, shape in config.weight_shapes.items()}
-    optimizer = optimizer or AdamW(**index["optimizer"])
-    trainer = Trainer(mesh, Llama(config, zeros), optimizer, **{**precision, **options})
+    zeros = Llama(config, {name: xp.zeros(x, dtype=getattr(xp, wide)) for name, x in config.weight_shapes.items()})
+    trainer = Trainer(mesh, zeros, optimizer or AdamW(**index["optimizer"]), **{**precision, **options})
     del zeros
-    with ExitStack() as stack:
-        names = {entry["file"] for entry in index["pieces"]}
-        files = {name: stack.enter_context(open_tensors(folder / Path(name).name)) for name in names}
-        for name, of_weight in groupby(trainer.pieces(), lambda piece: piece.name):
-            own = [(piece, _elements(_entry(piece))) for piece in of_weight]
-            for kind in KINDS:
-                whole = _whole(files, saved[name], kind, wide)
-                for piece, elements in own:
-                    target = getattr(piece, kind)
-                    target[:] = asarray(whole[elements], xp, target.dtype, target.device)
+    names = sorted({entry["file"] for entry in index["pieces"]})
+    files = {name: open_tensors(folder / Path(name).name) for name in names}
+    for name, of_weight in groupby(trainer.pieces(), lambda piece: piece.name):
+        own = [(piece, _elements(_entry(piece))) for piece in of_weight]
+        for kind in KINDS:
+            whole = _whole(files, saved[name], kind, wide)
+            for piece, elements in own:
+                target = getattr(piece, kind)
+                target[:] = asarray(whole[elements], xp, target.dtype, target.device)
     trainer.restore(index["progress"])
     return trainer
 

@@ -13,10 +13,9 @@ from parlab.pipeline import Schedule, validate
 from parlab.sequence.layouts import LAYOUTS, check_layout
 from parlab.tensor.shards import check_sizes
 from parlab.train.mesh import Mesh
-from parlab.train.parts import METHODS
 from parlab.zero import Offload
 
-CHOICES = {"attention": tuple(METHODS), "layout": LAYOUTS, "recompute": ("none", "full")}
+CHOICES = {"attention": ("ring", "ulysses", "allgather"), "layout": LAYOUTS, "recompute": ("none", "full")}
 
 
 def check_model(mesh: Any, model: Any) -> None:

@@ -12,8 +12,7 @@ from parlab import arrays
 from parlab.nn.config import EMBEDDING
 from parlab.sequence import AttentionShape
 from parlab.tensor import block_collectives, model_collectives, traffic
-from parlab.train.parts import METHODS
-from parlab.train.trainer import Trainer
+from parlab.train.trainer import METHODS, Trainer
 from parlab.world import Timeline
 
 NAMES = {"data": "dp", "model": "norm"}  # groups that are not named after what they are for

@@ -50,7 +50,6 @@ class Samples:
         whole("size", size, 1)
         numbers = [divmod(number, self.epoch_size) for number in range(first, first + size)]
         starts = np.asarray([self._order(epoch)[place] * self.length for epoch, place in numbers])
-        windows = self.tokens[starts[:, None] + np.arange(self.length + 1)]  # [size, length + 1]
         xp = xp or default_namespace()
-        whole_windows = asarray(windows, xp, xp.int64)
-        return whole_windows[:, :-1], whole_windows[:, 1:]
+        windows = asarray(self.tokens[starts[:, None] + np.arange(self.length + 1)], xp, xp.int64)  # [size, length + 1]
+        return windows[:, :-1], windows[:, 1:]

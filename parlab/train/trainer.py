@@ -16,62 +16,55 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
+from parlab import sequence
 from parlab.arrays import Array, asarray, namespace, to_host
 from parlab.nn.config import FINAL_NORM, HEAD
+from parlab.nn.layers import CAUSAL_ATTENTION, Core
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
-from parlab.nn.stage import Chain, Gradients, add_gradients
+from parlab.nn.stage import Chain, Gradients, Stage, add_gradients
 from parlab.pipeline import Schedule, one_f_one_b, partition, run_schedule
-from parlab.sequence import positions
 from parlab.tensor import ParallelLlama, Recompute, shard
 from parlab.train.checks import check_batch, check_model, check_options
 from parlab.train.mesh import Mesh
-from parlab.train.parts import Opened, attention_core
 from parlab.zero import LossScale, Offload, replica_of
 from parlab.zero.part import Part
+from parlab.zero.training import weights_of
+
+METHODS: dict[str, tuple[Any, Any, Any]] = {  # forward, backward, what they send
+    "ring": (sequence.ring_attention, sequence.ring_attention_backward, sequence.ring_cost),
+    "ulysses": (sequence.ulysses_attention, sequence.ulysses_attention_backward, sequence.ulysses_cost),
+    "allgather": (sequence.allgather_attention, sequence.allgather_attention_backward, sequence.allgather_cost),
+}
 
 
 class TrainResult(NamedTuple):
-    """What a step found, the same on every rank.
+    """What a step found, the same on every rank."""
 
-    Attributes:
-        loss: the mean over all tokens of the batch, in nats.
-        norm: of the gradient, all weights together, before clipping.
-        skipped: an overflow was found, and no weight changed.
-    """
-
-    loss: float
-    norm: float
-    skipped: bool
+    loss: float  # the mean over all tokens of the batch, in nats
+    norm: float  # of the gradient, all weights together, before clipping
+    skipped: bool  # an overflow was found, and no weight changed
 
 
 class Piece(NamedTuple):
     """Consecutive elements of a weight that this rank keeps, with the optimizer's state of them.
 
-    The weight, of `shape`, is cut along `axis` at `start` and `stop`; this slice, flattened, from `flat_start` on.
-
-    Attributes:
-        name: Hugging Face's.
-        shape: of the whole weight.
-        axis: that tensor parallelism cuts; None: it is whole.
-        start, stop: along that axis.
-        flat_start: the first element in the flattened slice.
-        master, mean, square: `[n]` each: views, which may be written before `Trainer.restore`.
-        first: whether no rank before this one, in any replica, keeps the same elements.
+    The weight is cut along `axis` at `start` and `stop`; this slice, flattened, from `flat_start` on.
     """
 
-    name: str
-    shape: tuple[int, ...]
-    axis: int | None
+    name: str  # Hugging Face's
+    shape: tuple[int, ...]  # of the whole weight
+    axis: int | None  # that tensor parallelism cuts; None: it is whole
     start: int
     stop: int
     flat_start: int
-    master: Array
+    master: Array  # [n], as mean and square: views, which may be written before `Trainer.restore`
     mean: Array
     square: Array
-    first: bool
+    first: bool  # no rank before this one, in any replica, keeps the same elements
 
 
 class Trainer:
@@ -150,9 +143,8 @@ class Trainer:
         self.holders = {name: tuple(sorted(of_weight)) for name, of_weight in ranks.items()}  # tied: both ends
         own = {name: model.weights[name] for name, holders in self.holders.items() if pp.rank in holders}
         slices = shard(config, own, mesh.tp.rank, mesh.tp.size)
-        core = attention_core(mesh.cp, attention, layout)
-        here: dict[str, Any] = {"sequence_parallel": sequence_parallel, "positions": self._positions, "core": core}
-        self.model = ParallelLlama(mesh.tp, config, slices, names=own, **here)
+        here: dict[str, Any] = {"sequence_parallel": sequence_parallel, "positions": self._positions}
+        self.model = ParallelLlama(mesh.tp, config, slices, names=own, core=self._core(), **here)
         if recompute == "full":
             self.model.blocks = [Recompute(block) for block in self.model.blocks]
 
@@ -165,18 +157,22 @@ class Trainer:
         of_blocks = {block: self.holders[names[0]] for block, names in self.blocks.items()}
         self.shared: dict[str, Any] = {block: groups[ranks] for block, ranks in of_blocks.items() if ranks in groups}
 
-        actions, chains = schedule.actions[pp.rank], self.model.stages(layers)
-        made = Counter(
-            name
-            for kind, number, _ in actions
-            for stage in chains[number].stages
-            for name in stage.weight_names
-            if kind in "BW"
-        )
+        self.stages: dict[int, Any] = {
+            number: Chain([Opened(self, piece) for piece in chain.stages])
+            for number, chain in enumerate(self.model.stages(layers))
+            if pp.rank in schedule.holders(number)
+        }
+        self.order: list[str] = []  # of blocks, each time that a step opens one
+        made: Counter[str] = Counter()  # how often a step makes gradients of each
+        for kind, number, _ in schedule.actions[pp.rank]:
+            pieces = self.stages[number].stages[:: 1 if kind == "F" else -1]
+            blocks_of = [block for piece in pieces for block in piece.blocks]
+            self.order += blocks_of if kind != "W" else []
+            made.update(blocks_of if kind in "BW" else [])
         part = Part(
             comm=mesh.model if zero == 0 else mesh.comm,
             shares={name: 1 / (self.model.pieces[name].owners * len(self.holders[name])) for name in own},
-            parts={block: 1 if block in self.shared else made[names[0]] for block, names in self.blocks.items()},
+            parts={block: 1 if block in self.shared else made[block] for block in self.blocks},
         )
         options: dict[str, Any] = {"dtype": dtype, "loss_scale": loss_scale, "max_norm": max_norm}
         if zero == 0:  # a bucket for each block: also there, copies are summed in the same order
@@ -184,18 +180,6 @@ class Trainer:
         else:
             options |= {"accumulate": reduce == "accumulate", "offload": offload, "prefetch": prefetch}
         self.replica = replica_of(mesh.data, self.model, zero, optimizer, blocks=self.blocks, part=part, **options)
-
-        block_of = {name: block for block, names in self.blocks.items() for name in names}
-        self.stages: dict[int, Any] = {
-            number: Chain([Opened(stage, self.replica, block_of, self._take) for stage in chain.stages])
-            for number, chain in enumerate(chains)
-            if pp.rank in schedule.holders(number)
-        }
-        self.order: list[str] = []  # of blocks, each time that a step opens one
-        for kind, number, _ in actions:
-            if kind != "W":
-                parts = self.stages[number].stages[:: 1 if kind == "F" else -1]
-                self.order += [block for opened in parts for block in opened.blocks]
         self.samples = 0  # rows of the batches so far: where in the data the next one begins
         self._waiting: dict[str, Gradients] = {}  # of shared blocks, until all microbatches are done
 
@@ -219,7 +203,7 @@ class Trainer:
         passed = (b, s // mesh.tp.size if self.sequence_parallel else s, self.config.hidden_size)
         options: dict[str, Any] = {
             "like": xp.empty(passed, dtype=replica.dtype, device=self.device),
-            "on_gradients": lambda *taken: None,  # piece by piece, by `_take`
+            "on_gradients": lambda *taken: None,  # they have been taken, piece by piece
             "loss_scale": replica.loss_scale,
         }
         replica.begin(self.order)
@@ -247,10 +231,18 @@ class Trainer:
     def _positions(self, length: int) -> Array:
         """Which tokens of the whole sequence are this rank's: `[S/cp]`."""
         cp = self.mesh.cp
-        own = positions(length * cp.size, cp.size, self.layout)[cp.rank] if cp.size > 1 else range(length)
+        own = sequence.positions(length * cp.size, cp.size, self.layout)[cp.rank] if cp.size > 1 else range(length)
         return asarray(own, self.xp, device=self.device)
 
-    def _take(self, gradients: Gradients) -> None:
+    def _core(self) -> Core:
+        """How queries meet keys on the ranks of cp: serial attention where there is one."""
+        if self.mesh.cp.size == 1:
+            return CAUSAL_ATTENTION
+        forward, backward, _ = METHODS[self.attention]
+        how = {"causal": True} | ({} if self.attention == "ulysses" else {"layout": self.layout})
+        return Core(partial(forward, self.mesh.cp, **how), partial(backward, self.mesh.cp, **how))
+
+    def take(self, gradients: Gradients) -> None:
         """What a B or W made of one piece of the model: to ZeRO, or kept until others of the pipeline have theirs."""
         self.mesh.comm.hold("new gradients", gradients)
         for block, names in self.blocks.items():
@@ -310,3 +302,37 @@ class Trainer:
         """Go on from `progress`, with what was written into `pieces()`."""
         self.samples = int(progress["samples"])
         self.replica.restore(progress)
+
+
+class Opened(Stage):
+    """A piece of a stage whose weights ZeRO opens for each action that reads them; a W reads none.
+
+    Its gradients are taken as soon as they are made: those of a whole stage are never there at once.
+    """
+
+    def __init__(self, trainer: Trainer, stage: Stage) -> None:
+        self.trainer, self.stage, self.weights, self.weight_names = trainer, stage, stage.weights, stage.weight_names
+        block_of = {name: block for block, names in trainer.blocks.items() for name in names}
+        self.blocks = list(dict.fromkeys(block_of[name] for name in stage.weight_names))
+
+    def forward(self, x: Array, **targets: Array) -> tuple[Array, Any]:
+        """`(y, cache)`."""
+        with weights_of(self.trainer.replica, self.blocks):
+            return self.stage.forward(x, **targets)
+
+    def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
+        """`(dx, pending)`."""
+        with weights_of(self.trainer.replica, self.blocks):
+            return self.stage.backward_input(dy, cache)
+
+    def backward_weight(self, pending: Any) -> Gradients:
+        """Nothing: the gradients have been handed on."""
+        self.trainer.take(self.stage.backward_weight(pending))
+        return {}
+
+    def backward(self, dy: Array, cache: Any) -> tuple[Array, Gradients]:
+        """`(dx, {})`: the gradients have been handed on."""
+        with weights_of(self.trainer.replica, self.blocks):
+            dx, gradients = self.stage.backward(dy, cache)
+        self.trainer.take(gradients)
+        return dx, {}
