@@ -46,7 +46,6 @@ def save(trainer: Trainer, folder: str | os.PathLike[str], *, notes: Mapping[str
     """Write a checkpoint, each rank its own pieces; all ranks call this, and see the same folder.
 
     Args:
-        trainer: with its mesh, its optimizer, and where it stands.
         folder: made if it is not there. An earlier checkpoint in it is replaced, and whole until then.
         notes: what else a run that goes on wants to know, as JSON has it; the same on every rank.
     """
@@ -131,12 +130,7 @@ def export(trainer: Trainer, folder: str | os.PathLike[str]) -> None:
 
 
 def read_index(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """What `index.json` says: config, optimizer, precision, progress, notes, and the table of pieces.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ValueError: it is damaged, or no checkpoint's.
-    """
+    """What `index.json` says: config, optimizer, precision, progress, notes, and the table of pieces."""
     path = Path(folder) / INDEX
     if not path.exists():
         raise FileNotFoundError(f"{folder} has no {INDEX}: no save() into it was completed")

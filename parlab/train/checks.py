@@ -19,11 +19,7 @@ CHOICES = {"attention": ("ring", "ulysses", "allgather"), "layout": LAYOUTS, "re
 
 
 def check_model(mesh: Any, model: Any) -> None:
-    """Refuse what is no mesh or no serial model, or a model that tensor parallelism cannot cut so.
-
-    Raises:
-        ValueError: so it is; the same of the other checks.
-    """
+    """Refuse what is no mesh or no serial model, or a model that tensor parallelism cannot cut so."""
     _need(isinstance(mesh, Mesh), f"mesh={mesh!r:.60}: a Mesh is needed")
     _need(isinstance(model, Llama), f"model={model!r:.60}: a serial Llama is needed, the same on every rank")
     _check_axis("tp", mesh.tp.size, lambda tp: check_sizes(model.config, tp))

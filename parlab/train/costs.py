@@ -47,9 +47,9 @@ def step_bytes(trainer: Trainer, B: int, S: int) -> dict[str, int]:
     for name, shape in config.weight_shapes.items():
         elements = math.prod(shape) * trainer.model.pieces[name].owners
         held = len(trainer.holders[name])
-        times = m * (2 if config.tie_word_embeddings and name == EMBEDDING else 1)  # that a backward makes a gradient
+        uses = m * (2 if config.tie_word_embeddings and name == EMBEDDING else 1)  # each forward, and backward
         at_once = trainer.zero > 1 and trainer.reduce != "accumulate" and held == 1
-        weights += elements * ((times if at_once else held) + (2 * times if trainer.zero == 3 else held))
+        weights += elements * ((uses if at_once else held) + (2 * uses if trainer.zero == 3 else held))
         shared += elements * 2 * (held - 1)
 
     crossings = sum(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from parlab import pipeline, run
 from parlab.arguments import one_of, positive, whole
 from parlab.nn import AdamW, Llama, LlamaConfig, MarkovSource, warmup_cosine
 from parlab.pipeline import Schedule
-from parlab.train.checkpoint import load, read_index, save
+from parlab.train.checkpoint import load, save
 from parlab.train.data import Samples
 from parlab.train.mesh import Mesh
 from parlab.train.trainer import Trainer
@@ -35,11 +35,7 @@ SCHEDULES = (
 
 @dataclass(frozen=True)
 class Settings:
-    """What is trained; the fields are the file's, `pocket.toml` beside this module says them.
-
-    Raises:
-        ValueError: a number out of its range.
-    """
+    """What is trained; the fields are the file's, `pocket.toml` beside this module says them."""
 
     model: Mapping[str, Any]
     text: str | None = None
@@ -63,14 +59,9 @@ class Settings:
 
     @classmethod
     def read(cls, path: Path | None = None) -> Settings:
-        """From a file; None: the built-in one.
-
-        Raises:
-            ValueError: it is no TOML, or has a table or a name that is not known.
-        """
-        source = path or files("parlab.train") / "pocket.toml"
+        """From a file; None: the built-in one. A table or a name that is not known is refused."""
         try:
-            tables = tomllib.loads(source.read_text(encoding="utf-8"))
+            tables = tomllib.loads((path or files("parlab.train") / "pocket.toml").read_text(encoding="utf-8"))
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"{path}: {error}") from error
         names = tuple(cls.__dataclass_fields__)
@@ -113,11 +104,7 @@ class Place:
     options: Mapping[str, Any] = field(default_factory=dict)  # of `Trainer`
 
     def built(self) -> Schedule:
-        """The schedule; on one rank, microbatches come one after the other.
-
-        Raises:
-            ValueError: there is none of this name, or not of these sizes.
-        """
+        """The schedule; on one rank, microbatches come one after the other."""
         one_of("schedule", self.schedule, SCHEDULES)
         pp = self.mesh.get("pp", 1)
         if pp == 1:
@@ -125,16 +112,6 @@ class Place:
         chunks = (self.chunks,) if self.schedule in CHUNKED else ()
         schedule: Schedule = getattr(pipeline, self.schedule)(pp, self.microbatches or 2 * pp, *chunks)
         return schedule
-
-
-class Progress(NamedTuple):
-    """After a step: how many are done, of how many; its loss; tokens a second, and seconds left at this rate."""
-
-    step: int
-    steps: int
-    loss: float
-    tokens_per_second: float
-    seconds_left: float
 
 
 def train(
@@ -145,17 +122,15 @@ def train(
     resume: bool = False,
     every: int = 100,
     stop_after: int | None = None,
-    tell: Callable[[Progress], None] = lambda progress: None,
+    tell: Callable[..., object] = lambda *progress: None,
 ) -> Run:
     """Train; the run's results are each rank's losses, one a step.
 
     Args:
-        settings: what.
-        place: on which mesh.
         folder: for checkpoints, every `every` steps and at the end; None: none.
         resume: go on from the checkpoint there.
         stop_after: steps of this run; None: all.
-        tell: called on rank 0 after each step.
+        tell: called on rank 0 after each step, with how many are done, the loss, tokens a second, and seconds left.
     """
     tokens, vocab_size = settings.tokens()
     samples = Samples(tokens, settings.length, settings.seed)
@@ -179,12 +154,7 @@ def train(
             if comm.rank == 0:
                 seconds = (time.perf_counter() - began) / len(losses)
                 rate = settings.batch * settings.length / seconds
-                tell(Progress(step + 1, settings.steps, losses[-1], rate, (last - step - 1) * seconds))
+                tell(step + 1, losses[-1], rate, (last - step - 1) * seconds)
         return losses
 
     return run(program, math.prod(whole(axis, size, 1) for axis, size in place.mesh.items()))
-
-
-def settings_of(folder: Path) -> Settings:
-    """With which the checkpoint in `folder` was trained."""
-    return Settings(**read_index(folder)["notes"])

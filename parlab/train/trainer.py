@@ -158,7 +158,7 @@ class Trainer:
         self.shared: dict[str, Any] = {block: groups[ranks] for block, ranks in of_blocks.items() if ranks in groups}
 
         self.stages: dict[int, Any] = {
-            number: Chain([Opened(self, piece) for piece in chain.stages])
+            number: Chain([_Opened(self, piece) for piece in chain.stages])
             for number, chain in enumerate(self.model.stages(layers))
             if pp.rank in schedule.holders(number)
         }
@@ -186,11 +186,10 @@ class Trainer:
     # A step
 
     def step(self, tokens: Array, targets: Array, lr: float | None = None) -> TrainResult:
-        """Train on a batch.
+        """Train on a batch, whole and the same on every rank, which takes its rows and columns of it.
 
         Args:
-            tokens, targets: `[B, S]`, whole and the same on every rank, which takes its rows and columns of them.
-                Targets are shifted before: `targets[:, i]` comes after `tokens[:, i]`.
+            tokens, targets: `[B, S]`, shifted before: `targets[:, i]` comes after `tokens[:, i]`.
             lr: instead of the optimizer's.
 
         Raises:
@@ -201,14 +200,13 @@ class Trainer:
         inputs, answers = self._microbatches(tokens), self._microbatches(targets)
         b, s = inputs[0].shape
         passed = (b, s // mesh.tp.size if self.sequence_parallel else s, self.config.hidden_size)
-        options: dict[str, Any] = {
-            "like": xp.empty(passed, dtype=replica.dtype, device=self.device),
-            "on_gradients": lambda *taken: None,  # they have been taken, piece by piece
-            "loss_scale": replica.loss_scale,
-        }
+        like, scale = xp.empty(passed, dtype=replica.dtype, device=self.device), replica.loss_scale
+        how: dict[str, Any] = {"on_gradients": lambda *taken: None}  # they have been taken, piece by piece
         replica.begin(self.order)
         with replica.overflow_expected():
-            of_rank, _ = run_schedule(mesh.pp, self.schedule, self.stages, inputs, answers, **options)
+            of_rank, _ = run_schedule(
+                mesh.pp, self.schedule, self.stages, inputs, answers, like=like, loss_scale=scale, **how
+            )
             for block, group in self.shared.items():  # the sum over its holders is the gradient, once, on each
                 own = self._waiting.pop(block)
                 replica.add_gradients(block, {name: group.all_reduce(x) for name, x in own.items()})
@@ -262,15 +260,12 @@ class Trainer:
     def full_gradients(self) -> dict[str, Array]:
         """The mean gradients of the last step by name, before clipping, whole, on every rank.
 
-        Each rank keeps its part of them until the next step, as PyTorch does.
-
         Raises:
             ValueError: no step has been made.
         """
-        own = self.replica.full_gradients()
-        if not own:
-            raise ValueError("full_gradients(): there is no last step; call step() first")
-        return self._whole(own)
+        if own := self.replica.full_gradients():
+            return self._whole(own)
+        raise ValueError("full_gradients(): there is no last step; call step() first")
 
     def _whole(self, own: Mapping[str, Array]) -> dict[str, Array]:
         own, dtype, pp = self.model.whole(own), next(iter(own.values())).dtype, self.mesh.pp  # from all of tp
@@ -304,10 +299,10 @@ class Trainer:
         self.replica.restore(progress)
 
 
-class Opened(Stage):
+class _Opened(Stage):
     """A piece of a stage whose weights ZeRO opens for each action that reads them; a W reads none.
 
-    Its gradients are taken as soon as they are made: those of a whole stage are never there at once.
+    Its gradients are handed on as soon as they are made: those of a whole stage are never there at once.
     """
 
     def __init__(self, trainer: Trainer, stage: Stage) -> None:
@@ -316,22 +311,18 @@ class Opened(Stage):
         self.blocks = list(dict.fromkeys(block_of[name] for name in stage.weight_names))
 
     def forward(self, x: Array, **targets: Array) -> tuple[Array, Any]:
-        """`(y, cache)`."""
         with weights_of(self.trainer.replica, self.blocks):
             return self.stage.forward(x, **targets)
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
-        """`(dx, pending)`."""
         with weights_of(self.trainer.replica, self.blocks):
             return self.stage.backward_input(dy, cache)
 
     def backward_weight(self, pending: Any) -> Gradients:
-        """Nothing: the gradients have been handed on."""
         self.trainer.take(self.stage.backward_weight(pending))
         return {}
 
     def backward(self, dy: Array, cache: Any) -> tuple[Array, Gradients]:
-        """`(dx, {})`: the gradients have been handed on."""
         with weights_of(self.trainer.replica, self.blocks):
             dx, gradients = self.stage.backward(dy, cache)
         self.trainer.take(gradients)
