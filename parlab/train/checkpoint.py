@@ -64,13 +64,13 @@ def save(trainer: Trainer, folder: str | os.PathLike[str], *, notes: Mapping[str
         for path in sorted(folder.glob(f"pieces-{token}-*.safetensors")):
             entries = json.loads(open_tensors(path).metadata()["pieces"])
             pieces += [{**entry, "file": path.name} for entry in entries]
-        scale = replica.guard.scale
-        precision = {"master": _name(replica.wide), "dtype": _name(replica.dtype), "max_norm": replica.guard.max_norm}
+        dtypes, scale = {"master": replica.wide, "dtype": replica.dtype}, replica.guard.scale
+        precision = {name: f"float{8 * itemsize(dtype)}" for name, dtype in dtypes.items()}
         index = {
             "format": FORMAT,
             "config": trainer.config.to_dict(),
             "optimizer": _fields(replica.optimizer),
-            "precision": {**precision, "loss_scale": scale and _fields(scale)},
+            "precision": {**precision, "max_norm": replica.guard.max_norm, "loss_scale": scale and _fields(scale)},
             "progress": trainer.progress,
             "notes": dict(notes or {}),
             "pieces": pieces,
@@ -196,7 +196,3 @@ def _whole(files: Mapping[str, Any], entries: list[Entry], kind: str, dtype: str
 def _fields(settings: Any) -> dict[str, Any]:
     """What the dataclass takes."""
     return {item.name: getattr(settings, item.name) for item in fields(settings) if item.init}
-
-
-def _name(dtype: Any) -> str:
-    return f"float{8 * itemsize(dtype)}"

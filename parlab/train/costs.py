@@ -13,10 +13,16 @@ from parlab.nn.config import EMBEDDING
 from parlab.sequence import AttentionShape
 from parlab.tensor import block_collectives, model_collectives, traffic
 from parlab.train.trainer import METHODS, Trainer
-from parlab.world import Timeline
+from parlab.world import Timeline, Transfer
 
 NAMES = {"data": "dp", "model": "norm"}  # groups that are not named after what they are for
 NUMBER = 8  # bytes of a loss, or of a sum of squares
+
+
+def strategy_of(transfer: Transfer) -> str:
+    """tp, cp, pp or dp, by the group in which the message is sent; norm: the one number of all ranks."""
+    group, named, _ = transfer.name.partition(": ")
+    return NAMES.get(group, group) if named else "norm"
 
 
 def bytes_by_strategy(timeline: Timeline) -> dict[str, int]:
@@ -26,9 +32,8 @@ def bytes_by_strategy(timeline: Timeline) -> dict[str, int]:
     """
     found = Counter(dict.fromkeys(("dp", "pp", "cp", "tp", "norm"), 0))
     for transfer in timeline.transfers:
-        group, named, _ = transfer.name.partition(": ")
         if transfer.src != transfer.dst:
-            found[NAMES.get(group, group) if named else "norm"] += transfer.nbytes
+            found[strategy_of(transfer)] += transfer.nbytes
     return dict(found)
 
 

@@ -96,12 +96,10 @@ class Trainer:
     >>> config = LlamaConfig(vocab_size=11, hidden_size=8, intermediate_size=16, num_hidden_layers=2,
     ...                      num_attention_heads=4)
     >>> serial = Llama.random(config, dtype="float64")
-    >>> tokens = arrays.generator(1).integers(11, size=(4, 9))  # [B, S + 1]
+    >>> tokens, targets = arrays.generator(1).integers(11, size=(2, 4, 8))  # [B, S] each
     >>> def program(comm):
-    ...     trainer = Trainer(Mesh(comm, dp=2, pp=2, tp=2), serial, AdamW())
-    ...     return trainer.step(tokens[:, :-1], tokens[:, 1:]).loss
-    >>> losses = run(program, 8).results
-    >>> abs(losses[5] - serial.loss_and_gradients(tokens[:, :-1], tokens[:, 1:])[0]) < 1e-12
+    ...     return Trainer(Mesh(comm, dp=2, pp=2, tp=2), serial, AdamW()).step(tokens, targets).loss
+    >>> abs(run(program, 8).results[5] - serial.loss_and_gradients(tokens, targets)[0]) < 1e-12
     True
     """
 
