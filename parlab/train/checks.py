@@ -27,13 +27,13 @@ def check_model(mesh: Any, model: Any) -> None:
 
 def check_options(trainer: Any) -> None:
     """Refuse a schedule that cannot run here, a choice that there is not, and choices that exclude each other."""
-    schedule, zero, layout, pp, cp = trainer.schedule, trainer.zero, trainer.layout, trainer.mesh.pp, trainer.mesh.cp
+    schedule, zero, (_, pp, cp, tp) = trainer.schedule, trainer.zero, trainer.mesh.sizes.values()
     _need(isinstance(schedule, Schedule), f"schedule={schedule!r:.60}: a Schedule of parlab.pipeline is needed")
     ranks, stages, layers = schedule.num_ranks, schedule.num_stages, trainer.config.num_hidden_layers
-    _need(ranks == pp.size, f"pp={pp.size}: schedule has {ranks} ranks, use pp={ranks}")
-    most = layers * pp.size // stages
+    _need(ranks == pp, f"pp={pp}: schedule has {ranks} ranks, use pp={ranks}")
+    most = layers * pp // stages
     hint = f"use a schedule with pp={most}" if most else "use fewer chunks"
-    _need(stages <= layers, f"pp={pp.size}: schedule has {stages} stages, and num_hidden_layers is {layers}: {hint}")
+    _need(stages <= layers, f"pp={pp}: schedule has {stages} stages, and num_hidden_layers is {layers}: {hint}")
     validate(schedule)
     _need(whole("zero", zero, 0) <= 3, f"zero={zero}: the stages are 0, 1, 2 and 3")
     for name, choices in CHOICES.items():
@@ -42,16 +42,16 @@ def check_options(trainer: Any) -> None:
     reduce, offload = trainer.reduce, trainer.offload
     if reduce is not None:
         one_of("reduce", reduce, ("accumulate", "each"))
-    whole_kept = f"reduce='each' at zero={zero}: its gradients are whole, and reduced once; use zero=2 or 3"
-    _need(reduce != "each" or zero > 1, whole_kept)
+    if reduce == "each" and zero < 2:
+        raise ValueError(f"reduce='each' at zero={zero}: its gradients are whole, and reduced once; use zero=2 or 3")
     usable = offload is None or (zero > 0 and isinstance(offload, Offload))
     _need(usable, f"offload={offload!r:.60} at zero={zero}: an Offload is needed, and zero=1, 2 or 3")
     if trainer.attention == "ulysses":
-        contiguous = f"layout={layout!r}: attention='ulysses' takes contiguous shards; leave it out"
-        _need(layout == "contiguous", contiguous)
-        heads = trainer.config.num_attention_heads // trainer.mesh.tp.size
-        left = f"attention='ulysses' deals out heads, and tp={trainer.mesh.tp.size} leaves {heads}; use cp={heads}"
-        _need(cp.size <= heads, f"cp={cp.size}: {left}")
+        if trainer.layout != "contiguous":
+            raise ValueError(f"layout={trainer.layout!r}: attention='ulysses' takes contiguous shards; leave it out")
+        if cp > (heads := trainer.config.num_attention_heads // tp):
+            left = f"tp={tp} leaves {heads}; use cp={heads}"
+            raise ValueError(f"cp={cp}: attention='ulysses' deals out heads, and {left}")
 
 
 def check_batch(trainer: Any, tokens: Any, targets: Any, lr: Any) -> None:
