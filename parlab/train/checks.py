@@ -10,7 +10,7 @@ from parlab.arrays import is_array, namespace, to_numpy
 from parlab.nn.embedding import checked_range
 from parlab.nn.llama import Llama
 from parlab.pipeline import Schedule, validate
-from parlab.sequence.layouts import LAYOUTS, check_layout
+from parlab.sequence.layouts import LAYOUTS, checked_documents
 from parlab.tensor.shards import check_sizes
 from parlab.train.mesh import Mesh
 from parlab.zero import Offload
@@ -77,7 +77,7 @@ def check_batch(trainer: Any, tokens: Any, targets: Any, lr: Any) -> None:
 
     _check_axis("dp", dp, rows)
     if cp > 1:
-        _check_axis("cp", cp, lambda cp: check_layout(S, cp, trainer.layout))
+        _check_axis("cp", cp, lambda cp: checked_documents(None, S, cp, trainer.layout))
     if trainer.sequence_parallel:
         _check_axis("tp", tp, places)
 
@@ -87,7 +87,7 @@ def _need(holds: Any, otherwise: str) -> None:
         raise ValueError(otherwise)
 
 
-def _check_axis(axis: str, size: int, check: Callable[[int], None]) -> None:
+def _check_axis(axis: str, size: int, check: Callable[[int], object]) -> None:
     """`check(size)`, whose refusal then names the axis, and the nearest sizes that pass."""
 
     def refusal(other: int) -> str | None:
