@@ -80,8 +80,7 @@ def _allgather(
             if share is not None:
                 comm.hold("dq, dk, dv", share)
                 shares[source] = share
-        gathered.clear()
-        del pair
+        del gathered, pair  # before gradients come
         if gradients is not None:
             mine = gradients[0][:, g, ...], gradients[1][:, g, ...]
             exchange(

@@ -91,8 +91,9 @@ def _in_heads(call: Call, group: Comm, ring: Comm | None) -> Any:
     *rows, k, v = all_to_all(group, given, heads, layout, call.label, to_heads=True)  # [B, H/U or G/U, U·S/P, ...]
     sums, gradients = attend_around(call, ring, rows, k, v, shares[group.rank].pairs)
     del rows, k, v
-    made, heads = [*sums, *(gradients or ())], [queries] * len(sums) + [keys] * 2
-    home = all_to_all(group, made, heads[: len(made)], layout, call.label, to_heads=False)  # [B, H or G, S/P, ...]
+    made = [*sums, *(gradients or ())]
+    heads = [queries] * len(sums) + [keys] * (len(made) - len(sums))
+    home = all_to_all(group, made, heads, layout, call.label, to_heads=False)  # [B, H or G, S/P, ...]
     return call.results(home[: len(sums)], tuple(home[len(sums) :]) or None)
 
 

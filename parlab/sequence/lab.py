@@ -22,19 +22,12 @@ PARTS = 127
 
 
 class LabAttention(NamedTuple):
-    """A text and how a model looked at it.
+    """A text of 2 kB and how a model looked at it."""
 
-    Attributes:
-        words: S words and punctuation marks, with the spaces behind them; joined they are the text.
-        text: of 2 kB.
-        weights: `[H, S, S]`, head, query, key; causal, rows of sum 1, float32.
-        sentences: where each sentence ends, in words.
-    """
-
-    words: list[str]
+    words: list[str]  # S words and punctuation marks, with the spaces behind them; joined they are the text
     text: str
-    weights: Array
-    sentences: list[int]
+    weights: Array  # [H, S, S], head, query, key; causal, rows of sum 1, float32
+    sentences: list[int]  # where each sentence ends, in words
 
 
 def lab_attention(layer: int = 1, *, xp: Any = None) -> LabAttention:

@@ -70,16 +70,12 @@ def _tree(call: Call, *, causal: bool = False, replicated: bool = False) -> Any:
 
 
 class Level(NamedTuple):
-    """One level of the tree.
+    """One level of the tree: the group's ranks in two halves, and with whom of the other half a rank has to do."""
 
-    `mine` and `other` are the ranks of a rank's own half and of the other. `partner` gets what the other half is to
-    have, and gives what it has; for `clients` this rank is the partner: one, or, where the halves differ, none or two.
-    """
-
-    mine: range
+    mine: range  # the ranks of its own half
     other: range
-    partner: int
-    clients: list[int]
+    partner: int  # who gets what the other half is to have, and gives what it has
+    clients: list[int]  # for whom this rank is the partner: one rank, or, where the halves differ, none or two
 
 
 def levels(rank: int, size: int) -> list[Level]:
