@@ -182,8 +182,8 @@ def around(
     for step, hop in enumerate((*RingSchedule(comm.rank, comm.size).steps, None)):  # None: no K/V travel any more
         goes, comes = travel[source] > step, hop is not None and travel[hop.kv_source] > step
         if hop is not None:
-            outgoing, coming = held if goes else None, (k, v) if comes else None
-            arriving = post(comm, outgoing, hop.send_to, coming, hop.recv_from, call.label)
+            coming = (k, v) if comes else None
+            arriving = post(comm, held if goes else None, hop.send_to, coming, hop.recv_from, call.label)
         share = None if held is None else visit(source, *held)
         if backward:
             gradients = arrived(returning)  # the shares of the ranks that held this K/V before us
