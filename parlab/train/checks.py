@@ -58,7 +58,8 @@ def check_batch(trainer: Any, tokens: Any, targets: Any, lr: Any) -> None:
     """Refuse a batch that the mesh cannot cut, or that holds what is no token."""
     for name, x in (("tokens", tokens), ("targets", targets)):
         usable = is_array(x) and x.ndim == 2 and x.size and namespace(x).isdtype(x.dtype, "integral")
-        _need(usable, f"{name}={x!r:.60}: an array [batch, sequence] of whole numbers is needed")
+        if not usable:  # asked first, because to show an array looks at it
+            raise ValueError(f"{name}={x!r:.60}: an array [batch, sequence] of whole numbers is needed")
         checked_range(name, to_numpy(x), trainer.config.vocab_size)  # from a device too: nothing has been launched yet
     B, S = shape = tuple(tokens.shape)
     of_targets = tuple(targets.shape)
