@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parlab.world.launch import INSTALL
 from parlab.world.run import run
+from parlab.world.starters import INSTALL_MPI
 from parlab.world.units import format_bytes
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -109,7 +109,7 @@ CHECKS: list[tuple[str, Callable[[], str], str, bool]] = [
     ("cores", _cores, "", False),
     ("BLAS", _blas, "python -m pip install --force-reinstall numpy", True),
     ("memory", _memory, "close other programs: the notebooks need about 1 GiB", True),
-    ("MPI", _mpi, INSTALL, False),
+    ("MPI", _mpi, INSTALL_MPI, False),
     ("GPU", _gpu, "python -m pip install 'cupy-cuda12x[ctk]'", False),
     ("NCCL", _nccl, "python -m pip install nvidia-nccl-cu12", False),
     ("Chromium", _chromium, "apt-get install chromium (only make test uses it)", False),

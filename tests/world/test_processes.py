@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from parlab import per_rank, run
-from parlab.world import DeadlockError, WorldError, launch
+from parlab.world import DeadlockError, WorldError, launch, starters
 from tests.world.process_job import PARITY
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the mpich wheel is for Linux and macOS")
@@ -31,7 +31,7 @@ every_size = pytest.mark.parametrize("size", [1, 2, 3, 4])
 
 
 def environment():
-    return {**os.environ, **launch.POLITE, "PYTHONPATH": str(ROOT)}
+    return {**os.environ, **starters.POLITE, "PYTHONPATH": str(ROOT)}
 
 
 @cache
@@ -224,12 +224,12 @@ def test_the_door_is_in_a_folder_of_mode_700_and_the_job_that_ends_early_is_an_e
     modes = []
 
     @contextmanager
-    def ends_at_once(command):
+    def ends_at_once(command, environment):
         modes.append(stat.S_IMODE(os.stat(command[-1]).st_mode))
         yield SimpleNamespace(poll=lambda: 7, returncode=7)
 
     monkeypatch.setattr(launch, "_job", ends_at_once)
-    with pytest.raises(WorldError, match="a process ended before its program did: mpiexec's status is 7"):
+    with pytest.raises(WorldError, match="a process ended before its program did: the status is 7"):
         run(print, 2, engine="mpi")
     assert modes == [0o700]
 
@@ -259,13 +259,13 @@ def test_who_does_not_know_the_key_is_not_welcomed_and_the_next_one_is(tmp_path)
 
 
 def test_without_mpi_the_error_names_the_command_that_adds_it(monkeypatch):
-    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(starters.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="mpi4py is not installed; python -m pip install mpi4py mpich"):
         run(print, 2, engine="mpi")
 
 
 def test_another_number_of_processes_than_size_is_refused_with_the_command(monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "4")
-    monkeypatch.setattr(launch, "_transport", lambda: SimpleNamespace(size=4))
+    monkeypatch.setattr(launch, "_transport", lambda engine: SimpleNamespace(size=4))
     with pytest.raises(ValueError, match=r"size=3: this script runs on 4 processes; use size=4, or .* -n 3 python"):
         run(print, 3, engine="mpi")
