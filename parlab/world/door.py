@@ -130,7 +130,11 @@ def _reached(address: Any) -> socket.socket:
     if not isinstance(address, str):
         return socket.create_connection(address[:2], PATIENCE)
     sock = socket.socket(socket.AF_UNIX)
-    sock.connect(address)
+    try:
+        sock.connect(address)
+    except OSError:
+        sock.close()
+        raise
     return sock
 
 

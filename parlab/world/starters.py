@@ -145,7 +145,7 @@ class NCCLStarter:
         key = os.environ.get("PARLAB_KEY", "")
         if len(key) < 32 and size > 1:
             raise ValueError(
-                f"PARLAB_KEY={key!r}: the ranks need a secret of at least 32 letters; before the job, {KEY}"
+                f"PARLAB_KEY: has {len(key)} letters, but the ranks need a secret of 32 or more; before the job, {KEY}"
             )
         try:
             place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + 1

@@ -4,18 +4,8 @@ by engine="nccl", on the stand-in for it.
 
 from __future__ import annotations
 
-from parlab.world import nccl, starters
 from tests.world import process_job
-from tests.world.fake_nccl import FakeCuPy, pointer
-
-
-def install(strict=False):
-    """Let the stand-in be this process's CuPy."""
-    fake = FakeCuPy(strict)
-    starters._cupy = lambda: fake
-    nccl.pointer = pointer
-    return fake
-
+from tests.world.fake_nccl import install
 
 if __name__ == "__main__":
     install()

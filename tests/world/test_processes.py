@@ -181,25 +181,24 @@ def alive(mark):
     return found
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
-@pytest.mark.parametrize("started", ["by run", "by mpiexec"])
-def test_whatever_ends_a_job_no_process_is_left_and_the_status_is_not_0(started, tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
-    endings = [
-        ("killed", None),
-        ("raises", None),
-        ("computes", signal.SIGINT),
-        ("waits", signal.SIGINT),
-        ("waits", signal.SIGTERM),
-        ("waits", signal.SIGKILL),
-    ]
+IN_PROC = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
+ENDINGS = [
+    ("killed", None),
+    ("raises", None),
+    ("computes", signal.SIGINT),
+    ("waits", signal.SIGINT),
+    ("waits", signal.SIGTERM),
+    ("waits", signal.SIGKILL),
+]
+
+
+def check_endings(endings, command, variables, tmp_path):
+    """Of all jobs at once: no process is left, the status is not 0, and an error is shown once."""
     jobs = []
     for number, (how, press) in enumerate(endings):
-        command = [sys.executable, str(tmp_path / "script.py"), how]
-        command = command if started == "by run" else [MPIEXEC, "-n", "3", *command]
-        of_job = {**environment(), "PARLAB_TEST": f"{tmp_path}/{number}"}
+        of_job = {**variables(number), "PARLAB_TEST": f"{tmp_path}/{number}"}
         options = dict(env=of_job, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
-        jobs.append((how, press, subprocess.Popen(command, **options), f"PARLAB_TEST={tmp_path}/{number}"))
+        jobs.append((how, press, subprocess.Popen([*command, how], **options), f"PARLAB_TEST={tmp_path}/{number}"))
     outputs = []
     for _, press, process, _ in jobs:
         outputs.append("")
@@ -215,6 +214,15 @@ def test_whatever_ends_a_job_no_process_is_left_and_the_status_is_not_0(started,
         assert not alive(mark), (how, press)
         assert process.returncode != 0, (how, press, output)
         assert output.count("KeyError: 'rank 1 it is'\n\n") == (how == "raises"), output
+
+
+@IN_PROC
+@pytest.mark.parametrize("started", ["by run", "by mpiexec"])
+def test_whatever_ends_a_job_no_process_is_left_and_the_status_is_not_0(started, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "script.py")]
+    command = command if started == "by run" else [MPIEXEC, "-n", "3", *command]
+    check_endings(ENDINGS, command, lambda number: environment(), tmp_path)
 
 
 # Strangers, and what is missing
