@@ -35,23 +35,31 @@ Way = tuple[int, int]  # the other rank, tag
 
 
 class Pair:
-    """One direction between two ranks; `end` is 0 at the sender, 1 at the receiver, who both make it at once."""
+    """One direction between two ranks; `end` is 0 at the sender, 1 at the receiver, who both make it at once.
+
+    NCCL connects them at the first message, and a rank that waited for that could not let others go: it passes here.
+    """
 
     def __init__(self, cupy: Any, number: list[int], end: int):
         self._cupy, self._peer = cupy, 1 - end
-        self._communicator = cupy.cuda.nccl.NcclCommunicator(2, tuple(number), end)
-        self._start = self._communicator.recv if end else self._communicator.send
+        communicator = cupy.cuda.nccl.NcclCommunicator(2, tuple(number), end)
+        self._start = communicator.recv if end else communicator.send
         self._stream = cupy.cuda.Stream(non_blocking=True)
-        self.abort = self._communicator.abort
+        self.abort = communicator.abort
+        first = cupy.empty((1,), np.uint8)
+        self._put(first)
+        self._stream.synchronize()
 
     def launch(self, leaves: list[Any], posted: Any) -> Any:
         """Send or receive the memory of `leaves`, after the event `posted`; returns the event behind it."""
         self._stream.wait_event(posted)
         for leaf in leaves:
-            self._start(
-                pointer(leaf), arrays.nbytes(leaf), self._cupy.cuda.nccl.NCCL_UINT8, self._peer, self._stream.ptr
-            )
+            self._put(leaf)
         return self._stream.record(self._cupy.cuda.Event(disable_timing=True))
+
+    def _put(self, x: Any) -> None:
+        nccl = self._cupy.cuda.nccl
+        self._start(pointer(x), arrays.nbytes(x), nccl.NCCL_UINT8, self._peer, self._stream.ptr)
 
 
 def pointer(x: Any) -> int:

@@ -19,7 +19,11 @@ POLITE = {  # ranks that wait let others compute, and there may be more ranks th
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
-MANY_KERNELS = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "NCCL_MAX_CTAS": "8"}  # of many pairs are on a GPU at once
+MANY_KERNELS = {  # of many pairs are on a GPU at once, and what is loaded later must not wait for them
+    "CUDA_DEVICE_MAX_CONNECTIONS": "32",
+    "CUDA_MODULE_LOADING": "EAGER",
+    "NCCL_MAX_CTAS": "8",
+}
 
 
 class Starter(Protocol):
@@ -99,7 +103,7 @@ class NCCLStarter:
         return {"RANK", "WORLD_SIZE"} <= os.environ.keys() or int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1
 
     def check(self, size: int) -> None:
-        """See `Starter`: of those that others have started, this process needs one GPU."""
+        """See `Starter`: one GPU for each rank on this machine."""
         try:
             cuda = _cupy().cuda
         except ImportError as error:
@@ -111,9 +115,10 @@ class NCCLStarter:
         gpus, shared = cuda.runtime.getDeviceCount(), os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
         if shared and (version := cuda.nccl.get_version()) < 23000:
             raise ValueError(f"NCCL_MULTI_RANK_GPU_ENABLE=1: needs NCCL 2.30 or newer, here it is {version}")
-        if size > gpus and not shared and not self.inside():
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if self.inside() else size
+        if ranks > gpus and not shared:
             raise ValueError(
-                f"size={size}: NCCL needs a GPU for each rank, and {gpus} are here; use size={gpus}, or let ranks "
+                f"size={size}: NCCL needs a GPU for each of {ranks} ranks here, and there are {gpus}; or let ranks "
                 "share them, where NCCL is 2.30 or newer: NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_NVLS_ENABLE=0"
             )
 

@@ -1,8 +1,8 @@
 """A stand-in for CuPy and its NCCL, in host memory, with their blocking rules, between threads or processes.
 
-A communicator is there when both of its ends are. What is put on a stream runs later, on the stream's own thread, one
-after the other. A send is over when the receive at the other end has run; until then both hold up their streams. Sizes
-that differ are an error, as is everything after an abort.
+A communicator is there when both of its ends are, and connected when both have called its first message. What is put on
+a stream runs later, on the stream's own thread, one after the other. A send is over when the receive at the other end
+has run; until then both hold up their streams. Sizes that differ are an error, as is everything after an abort.
 """
 
 from __future__ import annotations
@@ -70,6 +70,10 @@ class Stream:
     def wait_event(self, event: Event) -> None:
         self.launch(event.passed.wait)  # type: ignore[arg-type]
 
+    def synchronize(self) -> None:
+        self.record(event := Event())
+        event.passed.wait()
+
     def record(self, event: Event) -> Event:
         event.stream = self
         self.launch(event.passed.set)
@@ -101,12 +105,13 @@ class NcclCommunicator:
         else:
             self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.aborted = False
+        self.aborted = self.connected = False
         self.close = self._socket.close
         _communicators.append(self)
 
     def send(self, memory: int, count: int, kind: int, peer: int, stream: int) -> None:
         self._check(kind)
+        self._connect()
 
         def kernel() -> None:
             expected = int.from_bytes(self._exactly(8), "big")
@@ -120,6 +125,7 @@ class NcclCommunicator:
 
     def recv(self, memory: int, count: int, kind: int, peer: int, stream: int) -> None:
         self._check(kind)
+        self._connect()
 
         def kernel() -> None:
             self._socket.sendall(count.to_bytes(8, "big"))
@@ -140,6 +146,13 @@ class NcclCommunicator:
         assert kind == UINT8
         if self.aborted:
             raise NcclError("the communicator is aborted")
+
+    def _connect(self) -> None:
+        """The caller, not a stream, waits for the other end."""
+        if not self.connected:
+            self._socket.sendall(b"!")
+            self._exactly(1)
+            self.connected = True
 
     def _exactly(self, count: int) -> bytes:
         data = b""

@@ -36,7 +36,7 @@ def test_a_send_is_over_only_when_its_receiver_has_asked_and_nothing_runs_before
     sent = a.send(b"head", [x], 1, 0)
     until(lambda: b.offers[0, 0], a, b)
     assert not sent.done()
-    assert a._pairs[0, 1]._stream.log == []
+    assert a._pairs[0, 1]._stream.log == [1]  # the first byte, which connects them
     coming = b.expect(0, 0, [x])
     assert coming.header() == b"head"
     assert not sent.done()
@@ -44,8 +44,10 @@ def test_a_send_is_over_only_when_its_receiver_has_asked_and_nothing_runs_before
     until(sent.done, a, b)
 
 
-def late_data(a, b):
-    """A send is posted before the GPU has computed what it sends, and room before the GPU has done with it."""
+def late_data(a, b, seconds=0.3):
+    """A send is posted before the GPU has computed what it sends, and room before the GPU has done with it: neither is
+    over before, however many seconds pass.
+    """
     x, go = np.zeros(4), threading.Event()
     a._cupy.current.launch(lambda: (go.wait(), x.__setitem__(..., 7)))
 
@@ -58,10 +60,8 @@ def late_data(a, b):
     sent, coming = a.send(b"", [x], 1, 0), b.expect(0, 0, [x])
     until(lambda: coming.header() is not None, a, b)
     leaves = coming.into([(x.shape, x.dtype)])
-    for _ in range(50):
-        a._listen(), b._listen()
-        if coming.done() or sent.done():  # the mutants think so
-            break
+    with suppress(AssertionError):
+        until(lambda: coming.done() or sent.done(), a, b, seconds=seconds)
     early = coming.done() or sent.done()
     go.set()
     until(lambda: coming.done() and sent.done(), a, b)
@@ -70,14 +70,14 @@ def late_data(a, b):
     return not early and list(leaves[0]) == [7.0] * 4
 
 
-def later_work(a, b):
-    """What is computed after both ends are posted delays no message."""
+def later_work(a, b, seconds=20):
+    """What is computed after both ends are posted delays no message: it is over within so many seconds."""
     x, go = numbers(6), threading.Event()
     sent, coming = a.send(b"", [x], 1, 0), b.expect(0, 0, [x])
     a._cupy.current.launch(go.wait)
     b._cupy.current.launch(go.wait)
     try:
-        came = arrived(coming, [x], a, b, seconds=0.5)
+        came = arrived(coming, [x], a, b, seconds=seconds)
         until(sent.done, a, b)
         return np.array_equal(came[0], x)
     except AssertionError:
@@ -86,7 +86,7 @@ def later_work(a, b):
         go.set()
 
 
-def crossed(a, b, seed=0):
+def crossed(a, b, seed=0, seconds=20):
     """20 messages each way on 6 ways of several arrays, posted in one order here and in another there."""
     random = Random(seed)
     posts = [(src, tag, k, random.randrange(4)) for src in (0, 1) for tag in (3, 5, 8) for k in range(7)]
@@ -109,7 +109,12 @@ def crossed(a, b, seed=0):
         until(lambda asked=asked: asked.header() is not None, a, b)
         results.append((like, asked, asked.into([(x.shape, x.dtype) for x in like])))
         left = {way: asked for way, asked in left.items() if asked}
-    until(lambda: all(asked.done() for _, asked, _ in results) and all(end.done() for *_, end in sent), a, b)
+    until(
+        lambda: all(asked.done() for _, asked, _ in results) and all(end.done() for *_, end in sent),
+        a,
+        b,
+        seconds=seconds,
+    )
     return all(np.array_equal(x, y) for like, _, came in results for x, y in zip(like, came, strict=True))
 
 
@@ -171,19 +176,52 @@ def launched_when_offered(monkeypatch):
 
 
 MUTANTS = {
-    waits_for_nothing: "late data",
-    done_when_launched: "late data",
-    room_when_it_goes: "later work",
-    last_come_first_served: "crossed",
-    launched_when_offered: "crossed",
+    waits_for_nothing: ("late data", 20),
+    done_when_launched: ("late data", 20),
+    room_when_it_goes: ("later work", 0.5),
+    last_come_first_served: ("crossed", 20),
+    launched_when_offered: ("crossed", 20),
 }
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_each_usual_mistake_is_caught(two, mutant, monkeypatch):
     mutant(monkeypatch)
+    check, seconds = MUTANTS[mutant]
     with suppress(fake_nccl.NcclError):  # sizes that differ
-        assert not CHECKS[MUTANTS[mutant]](*two)
+        assert not CHECKS[check](*two, seconds=seconds)
+
+
+def shifted(transports):
+    """Each rank's neighbour's number, when all send to the right and let the left one go at once; None: it hangs."""
+    size, pairs = len(transports), [pair for transport in transports for pair in transport._pairs.values()]
+    over, all_asked = threading.Timer(1, lambda: [pair.abort() for pair in pairs]), threading.Barrier(size)
+    over.start()
+
+    def rank(me):
+        transport, x = transports[me], np.full(3, float(me))
+        sent, coming = transport.send(b"", [x], (me + 1) % size, 0), transport.expect((me - 1) % size, 0, [x])
+        until(lambda: coming.header() is not None, transport)
+        all_asked.wait()
+        with suppress(fake_nccl.NcclError, BrokenPipeError):
+            leaves = coming.into([(x.shape, x.dtype)])
+            until(lambda: coming.done() and sent.done(), transport)
+            return float(leaves[0][0])
+
+    try:
+        return together(rank, size)
+    finally:
+        over.cancel()
+        over.join()
+
+
+def test_the_first_messages_of_a_ring_of_4_pass_and_would_hang_if_pairs_were_not_connected(tmp_path, monkeypatch):
+    with peers(tmp_path / "connected", 4) as transports:
+        assert shifted(transports) == [3.0, 0.0, 1.0, 2.0]
+    monkeypatch.setattr(nccl.Pair, "_put", lambda pair, x: None)
+    with peers(tmp_path / "lazy", 4) as transports:
+        monkeypatch.undo()
+        assert shifted(transports) == [None] * 4
 
 
 def test_after_renew_nothing_of_what_was_under_way_is_left_and_messages_pass(two):

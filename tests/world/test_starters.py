@@ -38,7 +38,7 @@ def gpus(count=2, nccl=True, version=22000):
 @pytest.fixture
 def machine(monkeypatch):
     """A function that says what is here, and which variables are set."""
-    for name in {*TORCHRUN, *SRUN, *SHARED}:
+    for name in {*TORCHRUN, *SRUN, *SHARED, "LOCAL_WORLD_SIZE"}:
         monkeypatch.delenv(name, raising=False)
 
     def has(cupy, **variables):
@@ -60,7 +60,8 @@ def test_without_cupy_the_error_names_the_command_that_adds_it(monkeypatch):
     [
         (gpus(0), {}, r"no GPU answers; `parlab doctor` shows what does, engine='mpi' needs none"),
         (gpus(2, nccl=False), {}, r"does not find NCCL; python -m pip install .* nvidia-nccl-cu12"),
-        (gpus(2), {}, r"size=3: NCCL needs a GPU for each rank, and 2 are here; use size=2, or let"),
+        (gpus(2), {}, r"size=3: NCCL needs a GPU for each of 3 ranks here, and there are 2; or let"),
+        (gpus(2), TORCHRUN | {"LOCAL_WORLD_SIZE": "4"}, r"NCCL needs a GPU for each of 4 ranks here, and there are 2"),
         (
             gpus(2),
             {"NCCL_MULTI_RANK_GPU_ENABLE": "1"},
