@@ -190,6 +190,7 @@ def work(engine: str, folder: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)  # whoever opened the door may be killed
         threading.Thread(target=_end_with, args=(connection, ended := threading.Event()), daemon=True).start()
     outcome = _carried_out(unpacked(here.share(data)), here)
+    here.share(b"")  # nobody ends before all have heard that the run is over
     if connection:
         ended.set()
         connection.send_bytes(pickle.dumps(outcome))

@@ -95,11 +95,15 @@ class NCCLComing:
     """See `Coming`. Room on the GPU is made at once, so that its kernel waits for nothing that is computed later."""
 
     def __init__(self, transport: NCCLTransport, way: Way, like: list[Any]):
-        self._transport, self._way, self._forms = transport, way, [form_of(x) for x in like]
-        self._rooms = [transport.room(form_of(x), True) if transport.on_gpu(x) else None for x in like]
-        self._posted = transport.posted() if any(map(transport.on_gpu, like)) else None
+        self._transport, self._way = transport, way
+        self._make_room([form_of(x) for x in like], bytes(map(transport.on_gpu, like)))
         self._offer: Any = None
         self._end: Any = None
+
+    def _make_room(self, forms: list[Form], places: bytes) -> None:
+        self._for = forms, places
+        self._rooms = [self._transport.room(form, place) for form, place in zip(forms, places, strict=True)]
+        self._posted = self._transport.posted(places)
 
     def header(self) -> bytes | None:
         """See `Coming`."""
@@ -115,16 +119,12 @@ class NCCLComing:
             self._end = self._offer
             self._end.going, self._end.beside = True, []
             return self._end.leaves
-        places, leaves, late = self._offer.places, [], False
-        rooms = self._rooms if forms == self._forms else [None] * len(forms)
-        for room, form, on_gpu in zip(rooms, forms, map(bool, places), strict=True):
-            fits = on_gpu and room is not None
-            leaves.append(room if fits else self._transport.room(form, on_gpu))
-            late |= on_gpu and not fits
-        self._rooms = []
-        self._end = NCCLEnd(leaves, places, self._transport.posted() if late else self._posted)
+        places = self._offer.places
+        if self._for != (forms, places):  # it does not fit, or comes from the other kind of memory
+            self._make_room(forms, places)
+        self._end = NCCLEnd(self._rooms, places, self._posted)
         self._transport.go(self._way, self._end)
-        return leaves
+        return self._rooms
 
     def done(self) -> bool:
         """See `Coming`."""
@@ -181,13 +181,15 @@ class NCCLTransport:
         """Whether this array lies on a GPU."""
         return isinstance(x, self._cupy.ndarray)
 
-    def room(self, form: Form, on_gpu: bool) -> Any:
-        """A new array."""
-        return (self._cupy if on_gpu else np).empty(*form)
+    def room(self, form: Form, place: int) -> Any:
+        """A new array, on the GPU or in host memory."""
+        return (self._cupy if place else np).empty(*form)
 
-    def posted(self) -> Any:
-        """An event behind all that this line of work has launched."""
-        return self._cupy.cuda.get_current_stream().record(self._cupy.cuda.Event(disable_timing=True))
+    def posted(self, places: bytes) -> Any:
+        """An event behind all that this line of work has launched, if anything lies on the GPU."""
+        if any(places):
+            return self._cupy.cuda.get_current_stream().record(self._cupy.cuda.Event(disable_timing=True))
+        return None
 
     def ready(self, x: Any) -> Any:
         """See `Transport`."""
@@ -196,7 +198,7 @@ class NCCLTransport:
     def send(self, header: bytes, leaves: Sequence[Any], dst: int, tag: int) -> NCCLEnd:
         """See `Transport`."""
         places = bytes(map(self.on_gpu, leaves))
-        end = NCCLEnd(leaves, places, self.posted() if any(places) else None, header)
+        end = NCCLEnd(leaves, places, self.posted(places), header)
         if dst == self.rank:
             self.offers[dst, tag].append(end)
         else:
@@ -265,7 +267,7 @@ class NCCLTransport:
 
     def connect(self, members: tuple[int, ...], tag: int) -> Any:
         """See `Transport`."""
-        raise NotImplementedError
+        raise NotImplementedError("NCCL's own collectives")
 
     def abort(self) -> NoReturn:
         """See `Transport`: the others see that this one is gone, at the latest when they wait."""
@@ -298,9 +300,8 @@ class NCCLTransport:
     def _answer(self, src: int) -> bytearray:
         pause = Pause()
         while not self._said[src]:
+            self._check(self._side.gone & {src})  # what it has said before is read before
             self._listen()
-            if not self._said[src]:
-                self._check(self._side.gone & {src})
             pause()
         return self._said[src].popleft()
 

@@ -146,7 +146,7 @@ def room_when_it_goes(monkeypatch):
     into = nccl.NCCLComing.into
 
     def late(coming, forms):
-        coming._rooms = [None] * len(forms)
+        coming._for = None
         return into(coming, forms)
 
     monkeypatch.setattr(nccl.NCCLComing, "into", late)
@@ -236,7 +236,7 @@ def test_after_renew_nothing_of_what_was_under_way_is_left_and_messages_pass(two
     old = dict(a._pairs)
     together(lambda rank: two[rank].renew(), 2)
     with pytest.raises(RuntimeError, match="aborted"):
-        old[0, 1].launch([x], a.posted())
+        old[0, 1].launch([x], a.posted(b"\1"))
     sent, coming = a.send(b"new", [2 * x], 1, 0), b.expect(0, 0, [x])
     until(lambda: coming.header() is not None, a, b)
     assert coming._offer.header == b"new"
