@@ -13,7 +13,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from parlab.labs.work import write
+from parlab.files import write_whole
 from tools.exercises import CHECK, NOTEBOOKS, exercises
 
 STUB = re.compile(r'"""\n +raise NotImplementedError\Z')  # how the cell ends in which nobody has written
@@ -61,7 +61,7 @@ def _copies(place: Path) -> list[Path]:
 def _put(new: NotebookNode, newest: list[Path], place: Path) -> list[str]:
     place.parent.mkdir(parents=True, exist_ok=True)
     if not newest:
-        write(place, nbformat.writes(new))
+        write_whole(place, nbformat.writes(new))
         return []
     (path,) = newest
     old = _read(path)
@@ -69,12 +69,12 @@ def _put(new: NotebookNode, newest: list[Path], place: Path) -> list[str]:
     if known == new.metadata["parlab"]["edition"]:
         return []
     if known == edition(old):  # as it was copied
-        write(path, nbformat.writes(new))
+        write_whole(path, nbformat.writes(new))
         return []
     carried = ", ".join(carry_over(old, new)) or "none"
     number = int(path.stem.removeprefix(place.stem).strip("_") or 1) + 1
     beside = place.with_stem(f"{place.stem}_{number}")
-    write(beside, nbformat.writes(new))
+    write_whole(beside, nbformat.writes(new))
     return [f"{beside}: a new edition; {path.name} stays as it is. Answers carried over: {carried}"]
 
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from parlab.files import write_whole
 from parlab.labs.exercise import PASSED
-from parlab.labs.work import write
 
 MISSING = "missing"
 
@@ -105,11 +105,11 @@ def grade(
     marks.sort(key=lambda mark: mark.name)
     found = {name for mark in marks for name in mark.reviews}
     exercises = exercises or sorted(found)
-    write(out, _table(marks, exercises))
+    write_whole(out, _table(marks, exercises))
     for mark in marks:
         report = out.with_suffix("").with_name(f"{out.stem}-reports") / f"{mark.name}.html"
         report.parent.mkdir(parents=True, exist_ok=True)
-        write(report, _page(mark, exercises))
+        write_whole(report, _page(mark, exercises))
     return marks
 
 

@@ -17,6 +17,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from parlab import labs
+from parlab.files import write_whole
 from parlab.labs import work
 from parlab.labs.exercise import FAILED, Exercise, Review
 from parlab.labs.trial import Trial, Wrong
@@ -188,7 +189,7 @@ def main() -> None:
     sys.path.append(str(path.parent))  # for files that were handed in with it; last, so that none hides a library
 
     def report(known: dict[str, Any]) -> None:
-        work.write(result, json.dumps(known))
+        write_whole(result, json.dumps(known))
 
     try:
         mark(path, report, **options)

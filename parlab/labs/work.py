@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import inspect
 import json
-import os
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+from parlab.files import write_whole
 from parlab.labs.exercise import NOT_WRITTEN, PASSED, Review
 
 FORMAT = "parlab answers 1"
@@ -89,7 +89,7 @@ def save(path: str) -> None:
     if not _texts:
         raise ValueError("nothing to save: no answer was checked yet")
     kept = _read(path) if Path(path).exists() else {}
-    write(path, json.dumps({"format": FORMAT, "answers": kept | _texts}, indent=1))
+    write_whole(path, json.dumps({"format": FORMAT, "answers": kept | _texts}, indent=1))
 
 
 def load(path: str) -> Answers:
@@ -98,13 +98,6 @@ def load(path: str) -> Answers:
     for name, text in answers.items():
         _texts.setdefault(name, text)
     return answers
-
-
-def write(path: str | os.PathLike[str], text: str) -> None:
-    """Write a file as a whole, or not at all."""
-    draft = Path(f"{path}.{os.getpid()}.draft")
-    draft.write_text(text, encoding="utf-8", newline="")
-    draft.replace(path)
 
 
 def _read(path: str) -> dict[str, str]:

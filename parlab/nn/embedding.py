@@ -16,9 +16,9 @@ def embedding(tokens: Array, weight: Array) -> tuple[Array, Array]:
     Raises:
         ValueError: a token outside 0..V−1.
     """
-    tokens, inside = checked_range("tokens", tokens, weight.shape[0])
+    fitting, inside = checked_range("tokens", tokens, weight.shape[0])
     xp = namespace(weight)
-    rows = or_nan(xp.take(weight, xp.reshape(tokens, (-1,)), axis=0), inside)
+    rows = or_nan(xp.take(weight, xp.reshape(fitting, (-1,)), axis=0), inside)
     return xp.reshape(rows, (*tokens.shape, weight.shape[1])), tokens
 
 

@@ -6,12 +6,13 @@ Source: torch.distributed.pipelining, the formats "compute_only" and "compute_co
 from __future__ import annotations
 
 import csv
+import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from parlab.files import write_whole
 from parlab.pipeline.actions import Action, Pair, Slot
 
 OLD_LETTERS = {"F": "F", "B": "I", "BW": "B", "W": "W"}
@@ -40,11 +41,10 @@ Cell = Slot | Communication
 
 def write_rows(path: str | os.PathLike[str], rows: Iterable[Iterable[Slot]]) -> None:
     """Write `rows`, under a temporary name first, so that no half of a file is ever found."""
-    partial = Path(f"{os.fspath(path)}.partial")
-    with partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerows(["" if slot is None else str(slot) for slot in row] for row in rows)
-    partial.replace(path)
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerows(["" if slot is None else str(slot) for slot in row] for row in rows)
+    write_whole(path, file.getvalue())
 
 
 def read_rows(path: str | os.PathLike[str], *, old_letters: bool = False) -> list[list[Cell]]:

@@ -10,10 +10,10 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from parlab.arguments import whole
+from parlab.files import write_whole
 from parlab.world.units import format_bytes, format_time
 
 
@@ -243,15 +243,8 @@ class Timeline:
         """
         if not isinstance(path, str | os.PathLike):
             raise ValueError(f"path={path!r:.60}: must be a path")
-        target = Path(path)
-        partial = target.with_name(f"{target.name}.partial")
         text = json.dumps({"traceEvents": self._trace_events(), "displayTimeUnit": "ns"}, separators=(",", ":"))
-        try:
-            partial.write_text(text, encoding="utf-8")
-            os.replace(partial, target)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        write_whole(path, text)
 
     def _trace_events(self) -> list[dict[str, Any]]:
         micro = 1e6 if self.unit == "ps" else 1e-6  # ticks a microsecond; one unit of cost is drawn as a second

@@ -6,6 +6,7 @@ from collections import Counter
 from functools import cache
 from typing import NamedTuple
 
+import numpy as np
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
 from parlab import arrays, pipeline
@@ -61,7 +62,7 @@ def measured(mesh: tuple[int, int, int, int], schedule: str, zero: int) -> Step:
     pp = mesh[1]
     built = pipeline.gpipe(1, 1) if pp == 1 else getattr(pipeline, schedule)(pp, 2 * pp)
     tokens = arrays.generator(0).integers(CONFIG.vocab_size, size=(B, S + 1))
-    serial = Llama.random(CONFIG, dtype="float32")
+    serial = Llama.random(CONFIG, xp=np, dtype="float32")
 
     def program(comm: Comm) -> dict[str, int]:
         trainer = Trainer(Mesh(comm, *mesh), serial, AdamW(), schedule=built, zero=zero)

@@ -1,0 +1,30 @@
+"""Run a notebook's cells where CuPy is at hand, or what stands in for it, and hold what they print to what is stored.
+
+Called with the notebook's path; figures are made, and not drawn.
+"""
+
+import os
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import nbformat
+from IPython.core.interactiveshell import InteractiveShell
+
+
+def main(path: Path) -> None:
+    os.chdir(path.parent)
+    shell = InteractiveShell.instance()
+    for number, cell in enumerate(nbformat.read(path, as_version=4).cells):
+        if cell.cell_type != "code":
+            continue
+        stored = "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
+        with redirect_stdout(StringIO()) as printed:
+            done = shell.run_cell(cell.source, silent=True)
+        done.raise_error()
+        if printed.getvalue() != stored:
+            sys.exit(f"cell {number} printed\n{printed.getvalue()}\nand not\n{stored}")
+
+
+main(Path(sys.argv[1]).resolve())

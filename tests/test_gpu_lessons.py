@@ -1,0 +1,58 @@
+"""Every lesson on CuPy, unchanged, prints what is stored. Where no GPU answers, `tests/standin` takes CuPy's place."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parlab.arrays import default_namespace
+
+STANDIN = Path(__file__).parent / "standin"
+LESSONS = sorted(path for path in (Path(__file__).parents[1] / "notebooks").glob("*.ipynb") if path.stem[0].isdigit())
+
+
+def python(*arguments, standin=True):
+    known = {**os.environ, "PARLAB_ARRAYS": "cupy"} | ({"PYTHONPATH": str(STANDIN)} if standin else {})
+    return subprocess.run([sys.executable, *arguments], env=known, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_prints_on_cupy_what_is_stored(path):
+    gpu = default_namespace().__name__.endswith("cupy")
+    done = python(str(STANDIN / "lesson.py"), str(path), standin=not gpu)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+REFUSED = {
+    "x + numpy.ones(3)": "Unsupported type",
+    "numpy.ones(3) + x": "Unsupported type",
+    "xp.exp(numpy.ones(3))": "Unsupported type",
+    "numpy.concatenate([x, numpy.ones(3)])": "Unsupported type",
+    "numpy.asarray(x)": "Implicit conversion",
+    "range(x.sum())": "cannot be interpreted as an integer",
+    "x.__imatmul__": "has no attribute",
+    "xp.block": "has no attribute",
+}
+
+
+@pytest.mark.parametrize(("what", "why"), REFUSED.items())
+def test_the_stand_in_refuses_what_cupy_refuses(what, why):
+    done = python("-c", f"import numpy, cupy as xp; x = xp.ones(3); {what}")
+    assert why in done.stderr
+
+
+TAKEN = [
+    "2 * x == x + x",
+    "numpy.exp(x) == xp.exp(x)",
+    "numpy.mean(x) == 1",
+    "f'{x.sum():.1f}' == '3.0'",
+    "x[x > 0] == x",
+]
+
+
+@pytest.mark.parametrize("what", TAKEN)
+def test_the_stand_in_takes_what_cupy_takes(what):
+    done = python("-c", f"import numpy, cupy as xp; x = xp.ones(3); assert xp.all(xp.asarray({what}))")
+    assert done.returncode == 0, done.stderr
