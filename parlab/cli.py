@@ -159,17 +159,17 @@ def _place(chosen: argparse.Namespace) -> Any:
 
 def _train(chosen: argparse.Namespace) -> int:
     """Train a small Llama, cut along any axes; the losses are those of one rank, whatever the mesh."""
-    from parlab.train.pocket import Progress, Settings, settings_of, train
+    from parlab.train import read_index
+    from parlab.train.pocket import Settings, train
 
     if chosen.resume and (chosen.folder is None or chosen.config is not None):
         raise ValueError("--resume needs --folder, which also says what is trained: leave --config out")
-    settings = settings_of(chosen.folder) if chosen.resume else Settings.read(chosen.config)
+    settings = Settings(**read_index(chosen.folder)["notes"]) if chosen.resume else Settings.read(chosen.config)
     live = sys.stdout.isatty()
 
-    def tell(progress: Progress) -> None:
-        step, steps, loss, rate, left = progress
-        if live or step == 1 or step % 25 == 0 or step == steps:
-            line = f"step {step:4}/{steps}  loss {loss:.4f}  {rate:8.0f} tokens/s  {left:4.0f} s left"
+    def tell(step: int, loss: float, rate: float, left: float) -> None:
+        if live or step == 1 or step % 25 == 0 or step == settings.steps:
+            line = f"step {step:4}/{settings.steps}  loss {loss:.4f}  {rate:8.0f} tokens/s  {left:4.0f} s left"
             print(f"\r{line}" if live else line, end="" if live else "\n", flush=True)
 
     losses = train(

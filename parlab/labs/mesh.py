@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -46,20 +48,9 @@ class OnMesh:
 
 
 def _draw(random: np.random.Generator, size: int, in_parts: bool = False) -> OnMesh:
-    fitting = [
-        (dp, pp, cp, tp)
-        for dp in (1, 2, 3)
-        for pp in (1, 2, 3)
-        for cp in (1, 2, 3)
-        for tp in (1, 2, 3)
-        if size <= dp * pp * cp * tp <= size + 4 and pp * tp > in_parts
-    ]
+    meshes = [OnMesh((dp, pp, cp, tp)) for dp, pp, cp, tp in product((1, 2, 3), repeat=4)]
+    fitting = [mesh.axes for mesh in meshes if size <= mesh.size <= size + 4 and mesh.axes[1] * mesh.axes[3] > in_parts]
     return OnMesh(fitting[int(random.integers(len(fitting)))], int(random.integers(10**6)))
-
-
-def _draw_parts(random: np.random.Generator, size: int) -> OnMesh:
-    """A replica on several ranks: its norm needs messages."""
-    return _draw(random, size, in_parts=True)
 
 
 # Who sums what
@@ -118,36 +109,30 @@ def _likely_sum(kind: str, drawn: dict[Axes, Any], place: Axes, found: Any) -> l
     right = _sums(drawn, over)[place]
     if not isinstance(found, np.ndarray) or found.shape != right.shape or _close(found, right):
         return []
-    causes = [
+    for text, kinds, *sums in (
         (
             "under sequence parallelism the gradient of a norm is only of this rank's tokens: sum over tp",
-            "",
-            "dc",
             NORM,
+            ("", "dc"),
         ),
-        ("the two ends use the same table: their gradients add up", "", "dc", TIED),
-        ("the sum over tp became a mean: each rank's tokens add to the gradient", "", "dct", NORM),
-        ("the sum over the ends became a mean: both uses add to the gradient", "", "dcp", TIED),
-        ("tp is in it, whose ranks have other columns of the weight", over + "t", "dc", (CUT, TIED)),
-        ("tp is in it, whose ranks have other columns of the weight", over, "dct", (CUT, TIED)),
-        ("all of pp is in it, whose ranks have other layers", over + "p", "dc", (CUT, NORM)),
-        ("all of pp is in it, whose ranks have other layers", over, "dcp", (CUT, NORM)),
+        ("the two ends use the same table: their gradients add up", TIED, ("", "dc")),
+        ("the sum over tp became a mean: each rank's tokens add to the gradient", NORM, ("", "dct")),
+        ("the sum over the ends became a mean: both uses add to the gradient", TIED, ("", "dcp")),
+        ("tp is in it, whose ranks have other columns of the weight", (CUT, TIED), (over + "t", "dc"), (over, "dct")),
+        ("all of pp is in it, whose ranks have other layers", (CUT, NORM), (over + "p", "dc"), (over, "dcp")),
         (
             "it is a sum over dp and cp; each rank's loss is a mean over its own tokens, so a mean is needed",
-            over + "dc",
-            "",
             every,
+            (over + "dc", ""),
         ),
         (
             "the ranks of cp are not in it: they have the same weights and other tokens, as those of dp",
-            over,
-            "d",
             every,
+            (over, "d"),
         ),
-        ("the ranks of dp are not in it: they have the same weights and other rows", over, "c", every),
-    ]
-    for text, summed, mean, kinds in causes:
-        if kind in kinds and _close(found, _sums(drawn, summed, mean)[place]):
+        ("the ranks of dp are not in it: they have the same weights and other rows", every, (over, "c")),
+    ):
+        if kind in kinds and any(_close(found, _sums(drawn, *how)[place]) for how in sums):
             return [f"likely cause: {text}"]
     for other, x in drawn.items():
         if _close(found, x):
@@ -204,43 +189,28 @@ def _likely_norm(case: OnMesh, found: Any, parts: dict[Any, Any], place: Axes) -
     def of(weigh: Any, ranks: Any = parts) -> float:
         return sum(weigh(square, copies) for rank in ranks for square, copies in parts[rank])
 
-    def once(square: float, copies: int) -> float:
-        return square / copies
+    weights = (lambda square, copies: square / copies), (lambda square, copies: square)  # each weight once; each copy
 
-    def each(square: float, copies: int) -> float:
-        return square
+    def both(ranks: Any = parts) -> np.ndarray:
+        return np.array([of(weigh, ranks) for weigh in weights])
 
-    along = {"tp": [(p, other) for other in range(tp)], "pp": [(other, t) for other in range(pp)]}
-    added = [sum(math.sqrt(of(weigh, [rank])) for rank in parts) for weigh in (once, each)]
+    own, all_own = both([(p, t)]), np.array([both([rank]) for rank in parts])
     causes = {
-        "weights that several ranks hold were counted by each: take each square by 1 / copies": [of(each)],
-        "summed over all ranks: those of dp and cp have the same gradients, so sum over mesh.model": [
-            of(weigh) * dp * cp for weigh in (once, each)
-        ],
-        "it is this rank's own part: sum over mesh.model": [of(weigh, [(p, t)]) for weigh in (once, each)],
-        "summed over mesh.data, whose ranks have the same gradients: sum over mesh.model": [
-            of(weigh, [(p, t)]) * dp * cp for weigh in (once, each)
-        ],
-        **{
-            f"summed over {axis} alone: the weights of one replica lie on pp × tp": [of(once, ranks), of(each, ranks)]
-            for axis, ranks in along.items()
-        },
-        "it is the square of the norm": [of(once) ** 2, of(each) ** 2],
-        "it is a mean over the ranks of mesh.model: their squares add up": [
-            of(weigh) / (pp * tp) for weigh in (once, each)
-        ],
-        "norms were added: add the squares of all ranks, and take the root at the end": [x**2 for x in added],
+        "weights that several ranks hold were counted by each: take each square by 1 / copies": both()[1:],
+        "summed over all ranks: those of dp and cp have the same gradients, so sum over mesh.model": both() * dp * cp,
+        "it is this rank's own part: sum over mesh.model": own,
+        "summed over mesh.data, whose ranks have the same gradients: sum over mesh.model": own * dp * cp,
+        "summed over tp alone: the weights of one replica lie on pp × tp": both([(p, other) for other in range(tp)]),
+        "summed over pp alone: the weights of one replica lie on pp × tp": both([(other, t) for other in range(pp)]),
+        "it is the square of the norm": both() ** 2,
+        "it is a mean over the ranks of mesh.model: their squares add up": both() / (pp * tp),
+        "norms were added: add the squares of all ranks, and take the root at the end": (all_own**0.5).sum(axis=0) ** 2,
         "1 / copies was taken before the square: take the square by it": [of(lambda square, n: square / n**2)],
         "multiplied by copies: what n ranks have counts 1/n on each": [of(lambda square, n: square * n)],
-        "it is the largest of the ranks' own parts: their squares add up": [
-            max(of(weigh, [rank]) for rank in parts) for weigh in (once, each)
-        ],
+        "it is the largest of the ranks' own parts: their squares add up": all_own.max(axis=0),
     }
-    return [
-        f"likely cause: {text}"
-        for text, values in causes.items()
-        if any(_close(found, math.sqrt(value)) for value in values)
-    ][:1]
+    matching = [text for text, squares in causes.items() if any(_close(found, math.sqrt(x)) for x in squares)]
+    return [f"likely cause: {text}" for text in matching[:1]]
 
 
 # The batch
@@ -348,7 +318,8 @@ MESHES = [(2, 1, 1, 1), (1, 1, 2, 1), (1, 1, 1, 2), (1, 2, 1, 1), (2, 2, 1, 1), 
 CASES = [OnMesh(axes) for axes in MESHES]
 WHO_SUMS = Exercise("07.who_sums", "sum_gradient(mesh, ends, kind, gradient)", CASES, _who_sums, _draw, on_ranks=True)
 NORMS = [OnMesh(axes) for axes in (*MESHES[2:4], (2, 1, 1, 2), *MESHES[5:])]
-NORM_ONCE = Exercise("07.norm", "norm(mesh, gradients, copies)", NORMS, _norm, _draw_parts, on_ranks=True)
+IN_PARTS = partial(_draw, in_parts=True)  # a replica on several ranks: its norm needs messages
+NORM_ONCE = Exercise("07.norm", "norm(mesh, gradients, copies)", NORMS, _norm, IN_PARTS, on_ranks=True)
 CUTS = [OnMesh(axes) for axes in ((2, 1, 1, 1), (1, 1, 2, 1), (1, 1, 3, 2), (2, 2, 2, 1))]
 CUT_BATCH = Exercise("07.cut_batch", "cut_batch(mesh, tokens)", CUTS, _cut_batch, _draw)
 EXERCISES = (WHO_SUMS, NORM_ONCE, CUT_BATCH)

@@ -36,7 +36,7 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
         FileNotFoundError: the folder or the file is not there.
         ValueError: it is no JSON object.
     """
-    return _read_json(Path(folder) / CONFIG)
+    return read_json(Path(folder) / CONFIG)
 
 
 def read_weights(folder: str | os.PathLike[str]) -> dict[str, Array]:
@@ -54,7 +54,7 @@ def read_weights(folder: str | os.PathLike[str]) -> dict[str, Array]:
         raise FileNotFoundError(
             f"{folder} has neither {WHOLE} nor {INDEX}{pickled if (folder / 'pytorch_model.bin').exists() else ''}"
         )
-    places = _read_json(folder / INDEX).get("weight_map")
+    places = read_json(folder / INDEX).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(place, str) for place in places.values()):
         raise ValueError(f"{folder / INDEX} has no weight_map from names to files")
     weights: dict[str, Array] = {}
@@ -123,9 +123,15 @@ def _split(weights: Mapping[str, Array], max_shard_bytes: int | None) -> Iterato
     yield part
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The content of a file that is a JSON object.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: it is damaged, or something else.
+    """
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     if not isinstance(content, dict):
@@ -133,13 +139,25 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _read_tensors(path: Path) -> dict[str, Array]:
+def open_tensors(path: Path) -> Any:
+    """A safetensors file, opened for `with`, whose arrays are NumPy's.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: it is damaged.
+    """
     try:
-        with safe_open(path, framework="np") as file:
-            kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 (it is no dict)
-            tensors = {name: file.get_tensor(name) for name, kind in kinds.items() if kind != "BF16"}
+        return safe_open(path, framework="np")
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged or truncated: {error}") from error
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} is missing") from None
+
+
+def _read_tensors(path: Path) -> dict[str, Array]:
+    with open_tensors(path) as file:
+        kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 (it is no dict)
+        tensors = {name: file.get_tensor(name) for name, kind in kinds.items() if kind != "BF16"}
     if len(tensors) < len(kinds):  # NumPy has no bfloat16
         raw = dict(deserialize(path.read_bytes()))  # type: ignore[no-untyped-call]
         missing = kinds.keys() - tensors.keys()

@@ -1,15 +1,13 @@
 """Every strategy in one training step: the mesh of ranks, the trainer that runs a model on it, and its checkpoints."""
 
 from parlab.train.checkpoint import export, load, read_index, save
-from parlab.train.costs import NAMES, bytes_by_strategy, step_bytes
+from parlab.train.costs import bytes_by_strategy, step_bytes, strategy_of
 from parlab.train.data import Samples
 from parlab.train.mesh import Mesh
-from parlab.train.trainer import Piece, Trainer, TrainResult
+from parlab.train.trainer import Trainer, TrainResult
 
 __all__ = [
-    "NAMES",
     "Mesh",
-    "Piece",
     "Samples",
     "TrainResult",
     "Trainer",
@@ -19,4 +17,5 @@ __all__ = [
     "read_index",
     "save",
     "step_bytes",
+    "strategy_of",
 ]

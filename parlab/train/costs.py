@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 from parlab import arrays
 from parlab.nn.config import EMBEDDING
 from parlab.sequence import AttentionShape
 from parlab.tensor import block_collectives, model_collectives, traffic
-from parlab.train.parts import METHODS, how_dealt
-from parlab.train.trainer import Trainer
-from parlab.world import Timeline
+from parlab.train.trainer import METHODS, Trainer
+from parlab.world import Timeline, Transfer
 
 NAMES = {"data": "dp", "model": "norm"}  # groups that are not named after what they are for
 NUMBER = 8  # bytes of a loss, or of a sum of squares
+
+
+def strategy_of(transfer: Transfer) -> str:
+    """tp, cp, pp or dp, by the group in which the message is sent; norm: the one number of all ranks."""
+    group, named, _ = transfer.name.partition(": ")
+    return NAMES.get(group, group) if named else "norm"
 
 
 def bytes_by_strategy(timeline: Timeline) -> dict[str, int]:
@@ -24,9 +32,8 @@ def bytes_by_strategy(timeline: Timeline) -> dict[str, int]:
     """
     found = Counter(dict.fromkeys(("dp", "pp", "cp", "tp", "norm"), 0))
     for transfer in timeline.transfers:
-        group, named, _ = transfer.name.partition(": ")
         if transfer.src != transfer.dst:
-            found[NAMES.get(group, group) if named else "norm"] += transfer.nbytes
+            found[strategy_of(transfer)] += transfer.nbytes
     return dict(found)
 
 
@@ -36,21 +43,18 @@ def step_bytes(trainer: Trainer, B: int, S: int) -> dict[str, int]:
     dp: of Ψ elements in N = dp · cp ranks, (N − 1)Ψ for each reduce-scatter and each all-gather, one of each; zero 3
     gathers 2m times, for each F and each backward, and zero 2 and 3 reduce m times unless they accumulate.
     """
-    config, schedule, sizes = trainer.config, trainer.schedule, trainer.mesh.sizes
-    dp, pp, cp, tp = sizes.values()
+    config, schedule, (dp, pp, cp, tp) = trainer.config, trainer.schedule, trainer.mesh.sizes.values()
     m, itemsize = schedule.num_microbatches, arrays.itemsize(trainer.replica.dtype)
-    recomputed = trainer.recompute == "full"
+    recomputed, sequence_parallel = trainer.recompute == "full", trainer.sequence_parallel
     b, s = B // (dp * m), S // cp
 
     weights = shared = 0  # elements, on all ranks of pp and tp
     for name, shape in config.weight_shapes.items():
-        elements = shape[0] * (shape[1] if len(shape) == 2 else 1) * trainer.model.pieces[name].owners
+        elements = math.prod(shape) * trainer.model.pieces[name].owners
         held = len(trainer.holders[name])
-        tied = config.tie_word_embeddings and name == EMBEDDING
-        once = trainer.zero < 2 or trainer.accumulate or held > 1
-        reduced = held if once else m * (2 if tied else 1)
-        gathered = held if trainer.zero < 3 else 2 * m * (2 if tied else 1)
-        weights += elements * (reduced + gathered)
+        uses = m * (2 if config.tie_word_embeddings and name == EMBEDDING else 1)  # each forward, and backward
+        at_once = trainer.zero > 1 and trainer.reduce != "accumulate" and held == 1
+        weights += elements * ((uses if at_once else held) + (2 * uses if trainer.zero == 3 else held))
         shared += elements * 2 * (held - 1)
 
     crossings = sum(
@@ -58,26 +62,19 @@ def step_bytes(trainer: Trainer, B: int, S: int) -> dict[str, int]:
         for microbatch in range(m)
         for stage, after in pairwise(range(schedule.num_stages))
     )
-    passed = b * s * config.hidden_size // (tp if trainer.sequence_parallel else 1) * itemsize
+    passed = b * s * config.hidden_size // (tp if sequence_parallel else 1) * itemsize
 
-    options = {"sequence_parallel": trainer.sequence_parallel}
-    calls = [
-        call
-        for back in (False, True)
-        for call in model_collectives(config, b, s, tp, itemsize, backward=back, **options)
-    ]
-    if recomputed:
-        calls += block_collectives(config, b, s, tp, itemsize, **options) * config.num_hidden_layers
+    sizes: Any = config, b, s, tp, itemsize
+    how: Any = {"sequence_parallel": sequence_parallel}
+    calls = [call for back in (False, True) for call in model_collectives(*sizes, backward=back, **how)]
+    calls += block_collectives(*sizes, **how) * (config.num_hidden_layers if recomputed else 0)
 
     heads = config.num_attention_heads // tp, max(1, config.num_key_value_heads // tp)
-    shape_of_rank = AttentionShape(S, *heads, config.head_dim, itemsize, b)
-    cost, how = METHODS[trainer.attention][2], how_dealt(trainer.attention, trainer.layout)
-    how = {} if trainer.attention == "ulysses" else how  # all of its rows are whole, whatever is masked
-    attention = sum(
-        cost(shape_of_rank, cp, rank, **how, backward=back).nbytes
-        for rank in range(cp)
-        for back in ([False, True, False] if recomputed else [False, True])
-    )
+    of_rank, cost = AttentionShape(S, *heads, config.head_dim, itemsize, b), METHODS[trainer.attention][2]
+    if trainer.attention != "ulysses":  # whose rows are all whole, whatever is masked
+        cost = partial(cost, causal=True, layout=trainer.layout)
+    passes = [False, True, False] if recomputed else [False, True]
+    attention = sum(cost(of_rank, cp, rank, backward=back).nbytes for rank in range(cp) for back in passes)
     return {
         "dp": (dp * cp - 1) * (weights * itemsize + pp * tp * 2 * NUMBER),
         "pp": dp * cp * (tp * (2 * crossings * passed + 2 * (pp - 1) * NUMBER) + shared * itemsize),

@@ -12,18 +12,10 @@ from parlab.arrays import Array, asarray, default_namespace, generator
 
 
 class Samples:
-    """Windows of a text, each epoch in another order.
+    """Windows of `length` tokens of a text `[N]`, each epoch in another order, which follows from `seed`.
 
     Samples are numbered on through all epochs: a run that goes on asks for the next one, in the middle of an epoch,
     with another batch size, on another mesh.
-
-    Args:
-        tokens: `[N]`, the text.
-        length: of a window, in tokens; window i begins at token i · length.
-        seed: of the orders.
-
-    Raises:
-        ValueError: no window fits.
 
     >>> samples = Samples(np.arange(13), length=4, seed=1)
     >>> tokens, targets = samples.batch(0, 3)
@@ -36,21 +28,16 @@ class Samples:
         self.epoch_size = (len(self.tokens) - 1) // length  # a window's last target is the next one's first token
         if self.epoch_size < 1:
             raise ValueError(
-                f"length={length}: a window and its last target need a text of more than {len(tokens)} tokens"
+                f"length={length}: a window and its last target need more than {len(tokens)} tokens of text"
             )
         self._order = lru_cache(maxsize=2)(lambda epoch: generator(seed, epoch).permutation(self.epoch_size))
 
     def batch(self, first: int, size: int, *, xp: Any = None) -> tuple[Array, Array]:
-        """`(tokens, targets)`, `[size, length]` each: the samples from number `first` on.
-
-        Raises:
-            ValueError: a negative number, or no sample asked for.
-        """
+        """`(tokens, targets)`, `[size, length]` each: the samples from number `first` on."""
         whole("first", first, 0)
         whole("size", size, 1)
         numbers = [divmod(number, self.epoch_size) for number in range(first, first + size)]
         starts = np.asarray([self._order(epoch)[place] * self.length for epoch, place in numbers])
-        windows = self.tokens[starts[:, None] + np.arange(self.length + 1)]  # [size, length + 1]
         xp = xp or default_namespace()
-        whole_windows = asarray(windows, xp, xp.int64)
-        return whole_windows[:, :-1], whole_windows[:, 1:]
+        windows = asarray(self.tokens[starts[:, None] + np.arange(self.length + 1)], xp, xp.int64)  # [size, length + 1]
+        return windows[:, :-1], windows[:, 1:]

@@ -44,10 +44,9 @@ class Mesh:
     """
 
     def __init__(self, comm: Comm, dp: int = 1, pp: int = 1, cp: int = 1, tp: int = 1) -> None:
-        axes = {"dp": dp, "pp": pp, "cp": cp, "tp": tp}
+        self.comm, axes = comm, {"dp": dp, "pp": pp, "cp": cp, "tp": tp}
         self.sizes = {axis: whole(axis, size, 1) for axis, size in axes.items()}
         _check_ranks(self.sizes, comm.size)
-        self.comm = comm
         d, p, c, t = comm.rank // (pp * cp * tp), comm.rank // (cp * tp) % pp, comm.rank // tp % cp, comm.rank % tp
 
         def group(name: str, color: int) -> Any:
@@ -66,11 +65,8 @@ class Mesh:
 
 def _check_ranks(sizes: dict[str, int], ranks: int) -> None:
     product = math.prod(sizes.values())
-    if product == ranks:
-        return
-    others = {axis: product // size for axis, size in sizes.items()}
-    fitting = [f"{axis}={ranks // other}" for axis, other in others.items() if ranks % other == 0]
-    said = " · ".join(f"{axis}={size}" for axis, size in sizes.items())
-    raise ValueError(
-        f"{said} makes {product} ranks, and there are {ranks}: use {' or '.join([*fitting, f'{product} ranks'])}"
-    )
+    if product != ranks:
+        fitting = [f"{axis}={ranks * n // product}" for axis, n in sizes.items() if ranks * n % product == 0]
+        said = " · ".join(f"{axis}={size}" for axis, size in sizes.items())
+        hint = " or ".join([*fitting, f"{product} ranks"])
+        raise ValueError(f"{said} makes {product} ranks, and there are {ranks}: use {hint}")

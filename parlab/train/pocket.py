@@ -5,49 +5,37 @@ A file of settings says what is trained, a mesh on what. The first decides the l
 
 from __future__ import annotations
 
+import math
 import time
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from parlab import pipeline, run
-from parlab.arguments import amount, one_of, positive, whole
+from parlab.arguments import one_of, positive, whole
 from parlab.nn import AdamW, Llama, LlamaConfig, MarkovSource, warmup_cosine
 from parlab.pipeline import Schedule
-from parlab.train.checkpoint import load, read_index, save
+from parlab.train.checkpoint import load, save
 from parlab.train.data import Samples
 from parlab.train.mesh import Mesh
 from parlab.train.trainer import Trainer
 from parlab.world import Comm, Run
 
-SCHEDULES = {
-    "gpipe": 0,  # and whether it takes chunks
-    "one_f_one_b": 0,
-    "zb_h1": 0,
-    "zb_h2": 0,
-    "zb_v": 0,
-    "v_half": 0,
-    "v_min": 0,
-    "one_f_one_b_v": 0,
-    "dualpipe": 0,
-    "dualpipe_v": 0,
-    "looped_bfs": 1,
-    "interleaved_one_f_one_b": 1,
-}
+CHUNKED = ("looped_bfs", "interleaved_one_f_one_b")  # schedules that take chunks
+SCHEDULES = (
+    "gpipe", "one_f_one_b", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "one_f_one_b_v", "dualpipe", "dualpipe_v",
+    *CHUNKED,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is trained; the fields are the file's, `pocket.toml` beside this module says them.
-
-    Raises:
-        ValueError: a number out of its range.
-    """
+    """What is trained; the fields are the file's, `pocket.toml` beside this module says them."""
 
     model: Mapping[str, Any]
     text: str | None = None
@@ -63,34 +51,31 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("characters", "length", "batch", "steps"):
-            whole(name, getattr(self, name), 1)
+        for name, least in {"characters": 1, "length": 1, "batch": 1, "steps": 1, "seed": 0}.items():
+            whole(name, getattr(self, name), least)
         positive("lr", self.lr, finite=True)
-        amount("weight_decay", self.weight_decay)
         one_of("dtype", self.dtype, ("float32", "float64"))
-        whole("seed", self.seed, 0)
-        warmup_cosine(0, peak=self.lr, warmup_steps=self.warmup_steps, total_steps=self.steps)
+        self.rate(0)
 
     @classmethod
     def read(cls, path: Path | None = None) -> Settings:
-        """From a file; None: the built-in one.
-
-        Raises:
-            ValueError: it is no TOML, or has a table or a name that is not known.
-        """
-        source = path or files("parlab.train") / "pocket.toml"
+        """From a file; None: the built-in one. A table or a name that is not known is refused."""
         try:
-            tables = tomllib.loads(source.read_text(encoding="utf-8"))
+            tables = tomllib.loads((path or files("parlab.train") / "pocket.toml").read_text(encoding="utf-8"))
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"{path}: {error}") from error
-        data = ("text", "characters", "length", "batch")
-        rest = tuple(name for name in cls.__dataclass_fields__ if name not in ("model", *data))
-        known = {"data": data, "training": rest}
+        names = tuple(cls.__dataclass_fields__)
+        known = {"model": (), "data": names[1:5], "training": names[5:]}  # the model's are checked by `LlamaConfig`
         for table, values in tables.items():
-            one_of("table", table, ("model", *known))
-            for name in values if table in known else ():
+            one_of("table", table, tuple(known))
+            for name in values if known[table] else ():
                 one_of(f"name in [{table}]", name, known[table])
         return cls(tables.get("model", {}), **tables.get("data", {}), **tables.get("training", {}))
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step."""
+        course = {"warmup_steps": self.warmup_steps, "total_steps": self.steps}
+        return warmup_cosine(step, peak=self.lr, floor=self.lr / 10, **course)
 
     @property
     def entropy(self) -> float | None:
@@ -110,42 +95,23 @@ class Settings:
 
 @dataclass(frozen=True)
 class Place:
-    """What it runs on: the mesh, and the trainer's options.
-
-    Raises:
-        ValueError: there is no such schedule.
-    """
+    """What it runs on: the mesh, and the trainer's options."""
 
     mesh: Mapping[str, int] = field(default_factory=dict)
     schedule: str = "one_f_one_b"
-    microbatches: int | None = None  # None: as many as stages' ranks, or twice that where a schedule needs them
+    microbatches: int | None = None  # None: twice as many as stages' ranks
     chunks: int = 2
     options: Mapping[str, Any] = field(default_factory=dict)  # of `Trainer`
 
-    @property
-    def ranks(self) -> int:
-        """How many the mesh has."""
-        return int(np.prod([whole(axis, size, 1) for axis, size in self.mesh.items()], dtype=int))
-
-    def built(self) -> Schedule | None:
-        """The schedule; None where one rank has all layers."""
-        one_of("schedule", self.schedule, tuple(SCHEDULES))
+    def built(self) -> Schedule:
+        """The schedule; on one rank, microbatches come one after the other."""
+        one_of("schedule", self.schedule, SCHEDULES)
         pp = self.mesh.get("pp", 1)
         if pp == 1:
             return pipeline.gpipe(1, self.microbatches or 1)
-        chunks = (self.chunks,) if SCHEDULES[self.schedule] else ()
+        chunks = (self.chunks,) if self.schedule in CHUNKED else ()
         schedule: Schedule = getattr(pipeline, self.schedule)(pp, self.microbatches or 2 * pp, *chunks)
         return schedule
-
-
-class Progress(NamedTuple):
-    """After a step: how many are done, of how many; its loss; tokens a second, and seconds left at this rate."""
-
-    step: int
-    steps: int
-    loss: float
-    tokens_per_second: float
-    seconds_left: float
 
 
 def train(
@@ -156,58 +122,39 @@ def train(
     resume: bool = False,
     every: int = 100,
     stop_after: int | None = None,
-    tell: Callable[[Progress], None] = lambda progress: None,
+    tell: Callable[..., object] = lambda *progress: None,
 ) -> Run:
     """Train; the run's results are each rank's losses, one a step.
 
     Args:
-        settings: what.
-        place: on which mesh.
         folder: for checkpoints, every `every` steps and at the end; None: none.
         resume: go on from the checkpoint there.
-        every: steps.
         stop_after: steps of this run; None: all.
-        tell: called on rank 0 after each step.
+        tell: called on rank 0 after each step, with how many are done, the loss, tokens a second, and seconds left.
     """
-    schedule = place.built()
     tokens, vocab_size = settings.tokens()
     samples = Samples(tokens, settings.length, settings.seed)
     config = LlamaConfig(vocab_size=vocab_size, **settings.model)
     serial = Llama.random(config, seed=settings.seed, dtype=settings.dtype)
     optimizer = AdamW(lr=settings.lr, weight_decay=settings.weight_decay)
-    options = {"schedule": schedule, "max_norm": settings.max_norm, **place.options}
+    options = {"schedule": place.built(), "max_norm": settings.max_norm, **place.options}
 
     def program(comm: Comm) -> list[float]:
         mesh = Mesh(comm, **place.mesh)
-        if resume and folder is not None:
-            trainer = load(folder, mesh, **options)
-        else:
-            trainer = Trainer(mesh, serial, optimizer, **options)
+        trainer = load(folder, mesh, **options) if folder and resume else Trainer(mesh, serial, optimizer, **options)
         done = trainer.samples // settings.batch
         last = settings.steps if stop_after is None else min(settings.steps, done + stop_after)
         losses: list[float] = []
         began = time.perf_counter()
         for step in range(done, last):
-            lr = warmup_cosine(
-                step,
-                peak=settings.lr,
-                warmup_steps=settings.warmup_steps,
-                total_steps=settings.steps,
-                floor=settings.lr / 10,
-            )
             batch = samples.batch(trainer.samples, settings.batch, xp=trainer.xp)
-            losses.append(trainer.step(*batch, lr).loss)
+            losses.append(trainer.step(*batch, settings.rate(step)).loss)
             if folder is not None and ((step + 1) % every == 0 or step + 1 == last):
                 save(trainer, folder, notes=asdict(settings))
             if comm.rank == 0:
                 seconds = (time.perf_counter() - began) / len(losses)
                 rate = settings.batch * settings.length / seconds
-                tell(Progress(step + 1, settings.steps, losses[-1], rate, (last - step - 1) * seconds))
+                tell(step + 1, losses[-1], rate, (last - step - 1) * seconds)
         return losses
 
-    return run(program, place.ranks)
-
-
-def settings_of(folder: Path) -> Settings:
-    """With which the checkpoint in `folder` was trained."""
-    return Settings(**read_index(folder)["notes"])
+    return run(program, math.prod(whole(axis, size, 1) for axis, size in place.mesh.items()))

@@ -14,64 +14,57 @@ tied table, DualPipe's stages) by these, before the reduce-scatter; and all by Z
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
+from parlab import sequence
 from parlab.arrays import Array, asarray, namespace, to_host
 from parlab.nn.config import FINAL_NORM, HEAD
+from parlab.nn.layers import CAUSAL_ATTENTION, Core
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
-from parlab.nn.stage import Chain, Gradients, add_gradients
-from parlab.pipeline import Schedule, gpipe, one_f_one_b, partition, run_schedule
-from parlab.sequence import positions
+from parlab.nn.stage import Chain, Gradients, Stage, add_gradients
+from parlab.pipeline import Schedule, one_f_one_b, partition, run_schedule
 from parlab.tensor import ParallelLlama, Recompute, shard
-from parlab.train.checks import check_batch, check_model, check_options, check_schedule
+from parlab.train.checks import check_batch, check_model, check_options
 from parlab.train.mesh import Mesh
-from parlab.train.parts import Opened, attention_core, holders_of
-from parlab.world import Comm
-from parlab.zero import DataParallel, LossScale, Offload, Replica, Zero
+from parlab.zero import LossScale, Offload, replica_of
 from parlab.zero.part import Part
+from parlab.zero.training import weights_of
+
+METHODS: dict[str, tuple[Any, Any, Any]] = {  # forward, backward, what they send
+    "ring": (sequence.ring_attention, sequence.ring_attention_backward, sequence.ring_cost),
+    "ulysses": (sequence.ulysses_attention, sequence.ulysses_attention_backward, sequence.ulysses_cost),
+    "allgather": (sequence.allgather_attention, sequence.allgather_attention_backward, sequence.allgather_cost),
+}
 
 
 class TrainResult(NamedTuple):
-    """What a step found, the same on every rank.
+    """What a step found, the same on every rank."""
 
-    Attributes:
-        loss: the mean over all tokens of the batch, in nats.
-        norm: of the gradient, all weights together, before clipping.
-        skipped: an overflow was found, and no weight changed.
-    """
-
-    loss: float
-    norm: float
-    skipped: bool
+    loss: float  # the mean over all tokens of the batch, in nats
+    norm: float  # of the gradient, all weights together, before clipping
+    skipped: bool  # an overflow was found, and no weight changed
 
 
 class Piece(NamedTuple):
     """Consecutive elements of a weight that this rank keeps, with the optimizer's state of them.
 
-    The weight, of `shape`, is cut along `axis` at `start` and `stop`; this slice, flattened, from `flat_start` on.
-
-    Attributes:
-        name: Hugging Face's.
-        shape: of the whole weight.
-        axis: that tensor parallelism cuts; None: it is whole.
-        start, stop: along that axis.
-        flat_start: the first element in the flattened slice.
-        master, mean, square: `[n]` each: views, which may be written before `Trainer.restore`.
-        first: whether no rank before this one, in any replica, keeps the same elements.
+    The weight is cut along `axis` at `start` and `stop`; this slice, flattened, from `flat_start` on.
     """
 
-    name: str
-    shape: tuple[int, ...]
-    axis: int | None
+    name: str  # Hugging Face's
+    shape: tuple[int, ...]  # of the whole weight
+    axis: int | None  # that tensor parallelism cuts; None: it is whole
     start: int
     stop: int
     flat_start: int
-    master: Array
+    master: Array  # [n], as mean and square: views, which may be written before `Trainer.restore`
     mean: Array
     square: Array
-    first: bool
+    first: bool  # no rank before this one, in any replica, keeps the same elements
 
 
 class Trainer:
@@ -103,12 +96,10 @@ class Trainer:
     >>> config = LlamaConfig(vocab_size=11, hidden_size=8, intermediate_size=16, num_hidden_layers=2,
     ...                      num_attention_heads=4)
     >>> serial = Llama.random(config, dtype="float64")
-    >>> tokens = arrays.generator(1).integers(11, size=(4, 9))  # [B, S + 1]
+    >>> tokens, targets = arrays.generator(1).integers(11, size=(2, 4, 8))  # [B, S] each
     >>> def program(comm):
-    ...     trainer = Trainer(Mesh(comm, dp=2, pp=2, tp=2), serial, AdamW())
-    ...     return trainer.step(tokens[:, :-1], tokens[:, 1:]).loss
-    >>> losses = run(program, 8).results
-    >>> abs(losses[5] - serial.loss_and_gradients(tokens[:, :-1], tokens[:, 1:])[0]) < 1e-12
+    ...     return Trainer(Mesh(comm, dp=2, pp=2, tp=2), serial, AdamW()).step(tokens, targets).loss
+    >>> abs(run(program, 8).results[5] - serial.loss_and_gradients(tokens, targets)[0]) < 1e-12
     True
     """
 
@@ -132,102 +123,97 @@ class Trainer:
         prefetch: int = 1,
     ) -> None:
         check_model(mesh, model)
-        pp, config = mesh.pp, model.config
+        pp, config, norm = mesh.pp, model.config, model.weights[FINAL_NORM]
         if schedule is None:
-            schedule = one_f_one_b(pp.size, pp.size) if pp.size > 1 else gpipe(1, 1)
-        check_schedule(schedule, pp.size, config)
+            schedule = one_f_one_b(pp.size, pp.size)
         if layout is None:
             layout = "contiguous" if attention == "ulysses" else "zigzag"
-        check_options(mesh, config, zero, attention, layout, sequence_parallel, recompute, reduce, offload)
         self.mesh, self.config, self.schedule, self.zero, self.layout = mesh, config, schedule, zero, layout
         self.attention, self.sequence_parallel, self.recompute = attention, sequence_parallel, recompute
-        self.accumulate, self.device = reduce == "accumulate", model.weights[FINAL_NORM].device
+        self.reduce, self.offload, self.xp, self.device = reduce, offload, namespace(norm), norm.device
+        check_options(self)
 
         layers = partition(config.num_hidden_layers, schedule.num_stages)
-        stages = model.stages(layers)
-        of_stage = [stage.weight_names for stage in stages]
-        self.holders = holders_of(schedule, of_stage, list(model.weights))
-        own = {name: model.weights[name] for name, ranks in self.holders.items() if pp.rank in ranks}
-        self.model = ParallelLlama(
-            mesh.tp,
-            config,
-            shard(config, own, mesh.tp.rank, mesh.tp.size),
-            names=own,
-            sequence_parallel=sequence_parallel,
-            positions=self._positions,
-            core=attention_core(mesh.cp, attention, layout),
-        )
+        ranks: dict[str, set[int]] = {name: set() for name in model.weights}
+        for number, stage in enumerate(model.stages(layers)):
+            for name in stage.weight_names:
+                ranks[name].update(schedule.holders(number))
+        self.holders = {name: tuple(sorted(of_weight)) for name, of_weight in ranks.items()}  # tied: both ends
+        own = {name: model.weights[name] for name, holders in self.holders.items() if pp.rank in holders}
+        slices = shard(config, own, mesh.tp.rank, mesh.tp.size)
+        here: dict[str, Any] = {"sequence_parallel": sequence_parallel, "positions": self._positions}
+        self.model = ParallelLlama(mesh.tp, config, slices, names=own, core=self._core(), **here)
         if recompute == "full":
             self.model.blocks = [Recompute(block) for block in self.model.blocks]
 
         # A weight that is whole on all of tp stands beside none whose sizes differ there, so that it is cut alike
-        blocks = {block: names for block, names in model.weight_blocks.items() if block != "head"}
+        blocks = {block: names for block, names in self.model.weight_blocks.items() if block != "head"}
         blocks |= {"norm": (FINAL_NORM,)} | ({} if config.tie_word_embeddings else {"head": (HEAD,)})
         self.blocks = {block: names for block, names in blocks.items() if names[0] in own}
-        self.shared = self._groups_of_shared_blocks()
-        actions = schedule.actions[pp.rank]
-        make = [part.weight_names for action in actions if action.kind in "BW" for part in stages[action.stage].stages]
+        several = sorted({holders for holders in self.holders.values() if len(holders) > 1})
+        groups = {holders: pp.split(0 if pp.rank in holders else None) for holders in several}
+        of_blocks = {block: self.holders[names[0]] for block, names in self.blocks.items()}
+        self.shared: dict[str, Any] = {block: groups[ranks] for block, ranks in of_blocks.items() if ranks in groups}
+
+        self.stages: dict[int, Any] = {
+            number: Chain([_Opened(self, piece) for piece in chain.stages])
+            for number, chain in enumerate(self.model.stages(layers))
+            if pp.rank in schedule.holders(number)
+        }
+        self.order: list[str] = []  # of blocks, each time that a step opens one
+        made: Counter[str] = Counter()  # how often a step makes gradients of each
+        for kind, number, _ in schedule.actions[pp.rank]:
+            pieces = self.stages[number].stages[:: 1 if kind == "F" else -1]
+            blocks_of = [block for piece in pieces for block in piece.blocks]
+            self.order += blocks_of if kind != "W" else []
+            made.update(blocks_of if kind in "BW" else [])
         part = Part(
             comm=mesh.model if zero == 0 else mesh.comm,
             shares={name: 1 / (self.model.pieces[name].owners * len(self.holders[name])) for name in own},
-            parts={
-                block: 1 if block in self.shared else sum(names[0] in made for made in make)
-                for block, names in self.blocks.items()
-            },
+            parts={block: 1 if block in self.shared else made[block] for block in self.blocks},
         )
         options: dict[str, Any] = {"dtype": dtype, "loss_scale": loss_scale, "max_norm": max_norm}
-        options |= {"blocks": self.blocks, "part": part}
-        self.replica: Replica
         if zero == 0:  # a bucket for each block: also there, copies are summed in the same order
-            self.replica = DataParallel(mesh.data, self.model.weights, optimizer, bucket_bytes=1, **options)
+            options |= {"bucket_bytes": 1}
         else:
-            options |= {"accumulate": self.accumulate, "offload": offload, "prefetch": prefetch}
-            self.replica = Zero(mesh.data, self.model.weights, zero, optimizer, **options)
-
-        block_of = {name: block for block, names in self.blocks.items() for name in names}
-        self.stages: dict[int, Chain] = {}
-        for number, chain in enumerate(self.model.stages(layers)):
-            if pp.rank in schedule.holders(number):
-                uses = [tuple(dict.fromkeys(block_of[name] for name in stage.weight_names)) for stage in chain.stages]
-                opened = zip(chain.stages, uses, strict=True)
-                self.stages[number] = Chain([Opened(stage, self.replica, of, self._take) for stage, of in opened])
-        self.order = [block for action in actions for block in self._opened(action.kind, action.stage)]
+            options |= {"accumulate": reduce == "accumulate", "offload": offload, "prefetch": prefetch}
+        self.replica = replica_of(mesh.data, self.model, zero, optimizer, blocks=self.blocks, part=part, **options)
         self.samples = 0  # rows of the batches so far: where in the data the next one begins
         self._waiting: dict[str, Gradients] = {}  # of shared blocks, until all microbatches are done
 
     # A step
 
     def step(self, tokens: Array, targets: Array, lr: float | None = None) -> TrainResult:
-        """Train on a batch.
+        """Train on a batch, whole and the same on every rank, which takes its rows and columns of it.
 
         Args:
-            tokens, targets: `[B, S]`, whole and the same on every rank, which takes its rows and columns of them.
-                Targets are shifted before: `targets[:, i]` comes after `tokens[:, i]`.
+            tokens, targets: `[B, S]`, shifted before: `targets[:, i]` comes after `tokens[:, i]`.
             lr: instead of the optimizer's.
 
         Raises:
             ValueError: a batch that the mesh cannot cut, or that holds what is no token; before any message.
         """
-        m = self.schedule.num_microbatches
-        check_batch(self.mesh, self.config.vocab_size, tokens, targets, lr, m, self.layout, self.sequence_parallel)
+        check_batch(self, tokens, targets, lr)
+        mesh, xp, replica = self.mesh, self.xp, self.replica
         inputs, answers = self._microbatches(tokens), self._microbatches(targets)
-        self.replica.begin(self.order)
-        with self.replica.overflow_expected():
-            loss, _ = run_schedule(
-                self.mesh.pp,
-                self.schedule,
-                self.stages,
-                inputs,
-                answers,
-                like=self._passed(inputs[0]),
-                on_gradients=_nothing_left,
-                loss_scale=self.replica.loss_scale,
+        b, s = inputs[0].shape
+        passed = (b, s // mesh.tp.size if self.sequence_parallel else s, self.config.hidden_size)
+        like, scale = xp.empty(passed, dtype=replica.dtype, device=self.device), replica.loss_scale
+        how: dict[str, Any] = {"on_gradients": lambda *taken: None}  # they have been taken, piece by piece
+        replica.begin(self.order)
+        with replica.overflow_expected():
+            of_rank, _ = run_schedule(
+                mesh.pp, self.schedule, self.stages, inputs, answers, like=like, loss_scale=scale, **how
             )
-            self._sum_shared()
-        result = self.replica.step(lr)
+            for block, group in self.shared.items():  # the sum over its holders is the gradient, once, on each
+                own = self._waiting.pop(block)
+                replica.add_gradients(block, {name: group.all_reduce(x) for name, x in own.items()})
+        result = replica.step(lr)
         self.samples += tokens.shape[0]
+        loss = mesh.pp.all_reduce(xp.asarray(of_rank or 0.0, dtype=xp.float64, device=self.device))
+        loss = to_host(mesh.data.all_reduce(loss)) / mesh.data.size
         assert result.norm is not None  # a part always has one
-        return TrainResult(self._mean(loss), result.norm, result.skipped)
+        return TrainResult(loss, result.norm, result.skipped)
 
     def _microbatches(self, x: Array) -> list[Array]:
         """This rank's tokens: `[B, S]` -> m times `[B/(dp·m), S/cp]`."""
@@ -241,16 +227,18 @@ class Trainer:
     def _positions(self, length: int) -> Array:
         """Which tokens of the whole sequence are this rank's: `[S/cp]`."""
         cp = self.mesh.cp
-        own = positions(length * cp.size, cp.size, self.layout)[cp.rank] if cp.size > 1 else range(length)
+        own = sequence.positions(length * cp.size, cp.size, self.layout)[cp.rank] if cp.size > 1 else range(length)
         return asarray(own, self.xp, device=self.device)
 
-    def _passed(self, inputs: Array) -> Array:
-        """What passes from stage to stage, by its shape and dtype."""
-        B, S = inputs.shape
-        length = S // self.mesh.tp.size if self.sequence_parallel else S
-        return self.xp.empty((B, length, self.config.hidden_size), dtype=self.replica.dtype, device=self.device)
+    def _core(self) -> Core:
+        """How queries meet keys on the ranks of cp: serial attention where there is one."""
+        if self.mesh.cp.size == 1:
+            return CAUSAL_ATTENTION
+        forward, backward, _ = METHODS[self.attention]
+        how = {"causal": True} | ({} if self.attention == "ulysses" else {"layout": self.layout})
+        return Core(partial(forward, self.mesh.cp, **how), partial(backward, self.mesh.cp, **how))
 
-    def _take(self, gradients: Gradients) -> None:
+    def take(self, gradients: Gradients) -> None:
         """What a B or W made of one piece of the model: to ZeRO, or kept until others of the pipeline have theirs."""
         self.mesh.comm.hold("new gradients", gradients)
         for block, names in self.blocks.items():
@@ -261,58 +249,41 @@ class Trainer:
             elif found:
                 self.replica.add_gradients(block, found)
 
-    def _sum_shared(self) -> None:
-        """What several ranks of the pipeline hold: their sum is the gradient, once, on each."""
-        for block, group in self.shared.items():
-            own = self._waiting.pop(block)
-            self.replica.add_gradients(block, {name: group.all_reduce(x) for name, x in own.items()})
-
-    def _mean(self, loss: float | None) -> float:
-        """Over all replicas and tokens, on every rank, from those that have the last stage."""
-        mesh, xp = self.mesh, self.xp
-        of_pipeline = mesh.pp.all_reduce(xp.asarray(loss or 0.0, dtype=xp.float64, device=self.device))
-        return to_host(mesh.data.all_reduce(of_pipeline)) / mesh.data.size
-
     # What there is, whole
 
     def full_weights(self) -> dict[str, Array]:
         """All weights by name, whole, on every rank."""
-        return self._whole(self.replica.full_weights(), self.replica.dtype)
+        return self._whole(self.replica.full_weights())
 
     def full_gradients(self) -> dict[str, Array]:
         """The mean gradients of the last step by name, before clipping, whole, on every rank.
 
-        Each rank keeps its part of them until the next step, as PyTorch does.
-
         Raises:
             ValueError: no step has been made.
         """
-        own = self.replica.full_gradients()
-        if not own:
-            raise ValueError("full_gradients(): there is no last step; call step() first")
-        return self._whole(own, self.replica.wide)
+        if own := self.replica.full_gradients():
+            return self._whole(own)
+        raise ValueError("full_gradients(): there is no last step; call step() first")
 
-    def _whole(self, own: Mapping[str, Array], dtype: Any) -> dict[str, Array]:
-        own = self.model.whole(own)  # from all of tp
-        return {
-            name: self.mesh.pp.broadcast(
-                own[name] if name in own else self.xp.empty(shape, dtype=dtype, device=self.device),
-                self.holders[name][0],
-            )
-            for name, shape in self.config.weight_shapes.items()
-        }
+    def _whole(self, own: Mapping[str, Array]) -> dict[str, Array]:
+        own, dtype, pp = self.model.whole(own), next(iter(own.values())).dtype, self.mesh.pp  # from all of tp
+        whole = {}
+        for name, shape in self.config.weight_shapes.items():
+            x = own[name] if name in own else self.xp.empty(shape, dtype=dtype, device=self.device)
+            whole[name] = pp.broadcast(x, self.holders[name][0])
+        return whole
 
     # What this rank keeps
 
     def pieces(self) -> list[Piece]:
         """What this rank keeps of the weights and the optimizer's state."""
         found = []
-        for name, flat_start, *arrays in self.replica.state():
+        for name, flat_start, master, mean, square in self.replica.state():
             axis, start, stop, owners = self.model.pieces[name]
             first = self.mesh.pp.rank == self.holders[name][0] and self.mesh.tp.rank % owners == 0
             first = first and (self.zero > 0 or self.mesh.data.rank == 0)
-            shape = self.config.weight_shapes[name]
-            found.append(Piece(name, shape, axis, start, stop, flat_start, arrays[0], arrays[1], arrays[2], first))
+            place = name, self.config.weight_shapes[name], axis, start, stop, flat_start
+            found.append(Piece(*place, master, mean, square, first))
         return found
 
     @property
@@ -325,26 +296,32 @@ class Trainer:
         self.samples = int(progress["samples"])
         self.replica.restore(progress)
 
-    @property
-    def xp(self) -> Any:
-        """The array library of the weights."""
-        return self.replica._xp
 
-    def _opened(self, kind: str, stage: int) -> list[str]:
-        """The blocks that an action opens, in order."""
-        if kind == "W":
-            return []
-        parts: list[Any] = self.stages[stage].stages
-        return [block for part in (parts if kind == "F" else reversed(parts)) for block in part.blocks]
+class _Opened(Stage):
+    """A piece of a stage whose weights ZeRO opens for each action that reads them; a W reads none.
 
-    def _groups_of_shared_blocks(self) -> dict[str, Comm]:
-        """The ranks of the pipeline that hold the same block, where there are several. All of its ranks call this."""
-        pp = self.mesh.pp
-        several = sorted({ranks for ranks in self.holders.values() if len(ranks) > 1})
-        groups = {ranks: pp.split(0 if pp.rank in ranks else None) for ranks in several}
-        found = {block: groups.get(self.holders[names[0]]) for block, names in self.blocks.items()}
-        return {block: group for block, group in found.items() if group is not None}
+    Its gradients are handed on as soon as they are made: those of a whole stage are never there at once.
+    """
 
+    def __init__(self, trainer: Trainer, stage: Stage) -> None:
+        self.trainer, self.stage, self.weights, self.weight_names = trainer, stage, stage.weights, stage.weight_names
+        block_of = {name: block for block, names in trainer.blocks.items() for name in names}
+        self.blocks = list(dict.fromkeys(block_of[name] for name in stage.weight_names))
 
-def _nothing_left(stage: int, microbatch: int, gradients: Gradients) -> None:
-    """The gradients of this stage have been taken, piece by piece."""
+    def forward(self, x: Array, **targets: Array) -> tuple[Array, Any]:
+        with weights_of(self.trainer.replica, self.blocks):
+            return self.stage.forward(x, **targets)
+
+    def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
+        with weights_of(self.trainer.replica, self.blocks):
+            return self.stage.backward_input(dy, cache)
+
+    def backward_weight(self, pending: Any) -> Gradients:
+        self.trainer.take(self.stage.backward_weight(pending))
+        return {}
+
+    def backward(self, dy: Array, cache: Any) -> tuple[Array, Gradients]:
+        with weights_of(self.trainer.replica, self.blocks):
+            dx, gradients = self.stage.backward(dy, cache)
+        self.trainer.take(gradients)
+        return dx, {}

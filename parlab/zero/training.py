@@ -6,7 +6,7 @@ differs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,7 +16,7 @@ from parlab.nn.embedding import loss_to_host
 from parlab.nn.formulas import flops_by_block
 from parlab.nn.llama import Decoder
 from parlab.nn.optimizer import AdamW
-from parlab.nn.stage import Gradients, Stage, add_gradients
+from parlab.nn.stage import Gradients, add_gradients
 from parlab.world import Comm
 from parlab.zero.accounting import ACTIVATIONS
 from parlab.zero.arguments import check_batch, check_stage
@@ -35,7 +35,7 @@ def replica_of(comm: Comm, model: Decoder, stage: int, optimizer: AdamW, **optio
         ValueError: another stage, or an argument that they refuse.
     """
     check_stage(stage, least=0)
-    options |= {"optimizer": optimizer, "blocks": model.weight_blocks}
+    options = {"optimizer": optimizer, "blocks": model.weight_blocks, **options}
     return DataParallel(comm, model.weights, **options) if stage == 0 else Zero(comm, model.weights, stage, **options)
 
 
@@ -85,6 +85,7 @@ def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: A
         raise ValueError("replica: make it of this model: Zero(comm, model.weights, ..., blocks=model.weight_blocks)")
     stages = dict(zip(blocks, model.chain.stages, strict=True))
     owner = {name: block for block, names in blocks.items() for name in names}
+    read = {block: dict.fromkeys(owner[name] for name in stage.weight_names) for block, stage in stages.items()}
     flops = flops_by_block(model.config, *tokens.shape)
     and_targets = {list(stages)[-1]: (targets,)}  # what the last one takes besides
 
@@ -92,7 +93,7 @@ def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: A
         x = tokens
         caches: dict[str, Any] = {}
         for block, stage in stages.items():
-            with _weights_of(replica, stage, owner), comm.compute(f"forward {block}", flops=flops[block].forward):
+            with weights_of(replica, read[block]), comm.compute(f"forward {block}", flops=flops[block].forward):
                 x, caches[block] = stage.forward(x, *and_targets.get(block, ()))
             comm.hold(ACTIVATIONS, *_activations(caches[block]))
 
@@ -100,7 +101,7 @@ def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: A
         carried: Gradients = {}
         for block, stage in reversed(stages.items()):
             backward = flops[block].backward_input + flops[block].backward_weight
-            with _weights_of(replica, stage, owner), comm.compute(f"backward {block}", flops=backward):
+            with weights_of(replica, read[block]), comm.compute(f"backward {block}", flops=backward):
                 dy, gradients = stage.backward(dy, caches.pop(block))
             gradients = add_gradients(carried, gradients)  # a tied table's other share came with the head
             replica.add_gradients(block, {name: gradients.pop(name) for name in blocks[block]})
@@ -113,9 +114,9 @@ def _activations(cache: Any) -> list[Array]:
     return [x for x in arrays_in(cache) if not namespace(x).isdtype(x.dtype, "integral")]
 
 
-def _weights_of(replica: Replica, stage: Stage, owner: Mapping[str, str]) -> ExitStack:
-    """All blocks that a stage reads: its own and, for the head of a tied model, the embedding's."""
+def weights_of(replica: Replica, blocks: Iterable[str]) -> ExitStack:
+    """Several blocks opened: those that a stage reads, its own and, for the head of a tied model, the embedding's."""
     stack = ExitStack()
-    for block in dict.fromkeys(owner[name] for name in stage.weight_names):
+    for block in blocks:
         stack.enter_context(replica.weights(block))
     return stack

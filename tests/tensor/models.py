@@ -14,6 +14,7 @@ from parlab.arrays import asarray
 from parlab.nn.gpt import gpt_weight_shapes
 from parlab.nn.llama import Llama, LlamaConfig
 from parlab.tensor import ParallelLlama, unshard
+from tests.models import random_llama
 
 LIBRARIES = {"numpy": np, "strict": array_api_strict}
 SIZES = {
@@ -33,13 +34,7 @@ def config(**changes: Any) -> LlamaConfig:
 
 
 def model(xp: Any = np, dtype: str = "float64", **changes: Any) -> Llama:
-    """Random matrices, and norm weights that are random too: at 1 they hide a missing weight."""
-    made = Llama.random(config(**changes), seed=3, xp=xp, dtype=dtype)
-    draw = np.random.default_rng(4)
-    for name, weight in made.weights.items():
-        if weight.ndim == 1:
-            made.weights[name] = asarray(draw.uniform(0.5, 1.5, weight.shape), xp, weight.dtype)
-    return made
+    return random_llama(xp, dtype, **{**SIZES, **changes})
 
 
 def text(xp: Any = np, seed: int = 0, vocab_size: int = SIZES["vocab_size"]) -> tuple[Any, Any]:

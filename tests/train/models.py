@@ -11,8 +11,8 @@ import array_api_strict
 import numpy as np
 
 from parlab import run
-from parlab.arrays import asarray, to_numpy
-from parlab.nn.llama import Llama, LlamaConfig
+from parlab.arrays import to_numpy
+from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW, clip_gradients, gradient_norm
 from parlab.pipeline import (
     Schedule,
@@ -29,6 +29,7 @@ from parlab.pipeline import (
     zb_v,
 )
 from parlab.train import Mesh, Trainer, TrainResult
+from tests.models import random_batches, random_llama
 from tests.nn.parity import worst_error
 
 LR = 1e-2
@@ -45,19 +46,11 @@ SIZES = {
 
 
 def model(xp: Any = np, dtype: str = "float64", **changes: Any) -> Llama:
-    """Random matrices, and norm weights that are random too: at 1 they hide a missing weight."""
-    made = Llama.random(LlamaConfig(**{**SIZES, **changes}), seed=3, xp=xp, dtype=dtype)
-    draw = np.random.default_rng(4)
-    for name, weight in made.weights.items():
-        if weight.ndim == 1:
-            made.weights[name] = asarray(draw.uniform(0.5, 1.5, weight.shape), xp, weight.dtype)
-    return made
+    return random_llama(xp, dtype, **{**SIZES, **changes})
 
 
 def batches(B: int, S: int, steps: int = 1, xp: Any = np) -> list[tuple[Any, Any]]:
-    """Tokens and targets, `[B, S]`, for each step."""
-    drawn = np.random.default_rng(5).integers(SIZES["vocab_size"], size=(steps, B, S + 1))
-    return [(asarray(text[:, :-1].copy(), xp), asarray(text[:, 1:].copy(), xp)) for text in drawn]
+    return random_batches(SIZES["vocab_size"], B, S, steps, xp)
 
 
 def serial_steps(start: Llama, text: list[tuple[Any, Any]], max_norm: float | None = None) -> list[tuple[Any, ...]]:

@@ -13,11 +13,12 @@ import pytest
 
 import parlab.arrays
 from parlab import run
-from parlab.arrays import asarray, to_numpy
-from parlab.nn.llama import Llama, LlamaConfig
+from parlab.arrays import to_numpy
+from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW, clip_gradients
 from parlab.world import Timeline
 from parlab.zero import DataParallel, Replica, Zero, forward_backward
+from tests.models import random_batches, random_llama
 
 SIZES = {
     "vocab_size": 18,
@@ -51,19 +52,11 @@ def library_of(name: str) -> Any:
 
 
 def model(xp: Any = np, dtype: str = "float64", **changes: Any) -> Llama:
-    """Random matrices, and norm weights that are random too: at 1 they hide a missing weight."""
-    made = Llama.random(LlamaConfig(**{**SIZES, **changes}), seed=3, xp=xp, dtype=dtype)
-    draw = np.random.default_rng(4)
-    for name, weight in made.weights.items():
-        if weight.ndim == 1:
-            made.weights[name] = asarray(draw.uniform(0.5, 1.5, weight.shape), xp, weight.dtype)
-    return made
+    return random_llama(xp, dtype, **{**SIZES, **changes})
 
 
 def batches(rows: int, steps: int, xp: Any = np) -> list[tuple[Any, Any]]:
-    """Tokens and targets, `[rows, TOKENS]`, for each step."""
-    drawn = np.random.default_rng(5).integers(SIZES["vocab_size"], size=(steps, rows, TOKENS + 1))
-    return [(asarray(text[:, :-1].copy(), xp), asarray(text[:, 1:].copy(), xp)) for text in drawn]
+    return random_batches(SIZES["vocab_size"], rows, TOKENS, steps, xp)
 
 
 @cache

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from parlab.train import NAMES, bytes_by_strategy
+from parlab.train import bytes_by_strategy, strategy_of
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import checked_ranks, lanes, legend_of, timeline_of
 from parlab.views.drawing.picture import Picture, title
 from parlab.views.timelines.timeline import PROGRAM, RECEIVES, SENDS, draw_computes, draw_waits
-from parlab.world import Run, Timeline, Transfer
+from parlab.world import Run, Timeline
 from parlab.world.units import format_bytes
 
 STRATEGIES = {
@@ -19,12 +19,6 @@ STRATEGIES = {
     "dp": theme.Kind("#1B4F9C", "dp: weights, gradients"),
 }
 OTHER = theme.Kind("#BBBBBB", "one norm for all")
-
-
-def strategy_of(transfer: Transfer) -> str:
-    """tp, cp, pp or dp, by the group in which the message is sent; norm: the one number of all ranks."""
-    group, named, _ = transfer.name.partition(": ")
-    return NAMES.get(group, group) if named else "norm"
 
 
 def step_by_strategy(run: Run | Timeline, *, ranks: Any = None, headline: str | None = None) -> Picture:
