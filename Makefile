@@ -2,6 +2,8 @@
 
 VENV := .venv
 BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
+# A file a process, in their order: the pages in a browser come first, and wait while the others work.
+PYTEST = $(BIN)/python -m pytest --numprocesses=logical --dist=loadfile --no-loadscope-reorder
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
@@ -12,8 +14,8 @@ lab: $(VENV)/lab.stamp           ## Open JupyterLab on copies of the notebooks, 
 	$(BIN)/python -m tools.open_lab
 
 test: lint $(VENV)/test.stamp    ## Check everything: style, types, arrows, examples, tests, notebooks.
-	$(BIN)/python -m pytest --doctest-modules --doctest-glob="*.md" parlab README.md
-	$(BIN)/python -m pytest --numprocesses=logical --dist=loadfile
+	$(PYTEST) --doctest-modules --doctest-glob="*.md" parlab README.md
+	$(PYTEST)
 
 lint: $(VENV)/test.stamp         ## Check style, types, and the arrows between the rooms.
 	$(BIN)/ruff check

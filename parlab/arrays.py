@@ -135,7 +135,8 @@ def exp_(x: Array) -> Array:
 
 def owning_buffer(x: Array) -> Any:
     """The object whose death frees the memory under `x`: `x` itself, or the array that it is a view of."""
-    x = getattr(x, "_array", x)  # array-api-strict wraps a NumPy array
+    if type(x) is not np.ndarray:
+        x = getattr(x, "_array", x)  # array-api-strict wraps a NumPy array
     while (base := getattr(x, "base", None)) is not None and hasattr(base, "dtype"):
         x = base
     return x

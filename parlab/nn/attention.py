@@ -100,8 +100,9 @@ def attend_block(
     diagonal: int | None = None,
     window: int | None = None,
     scale: float | None = None,
+    into: tuple[Array, Array] | None = None,
 ) -> tuple[Array, Array]:
-    """One block's `(out [B, H, S, D], lse [B, H, S])`, both in float32 or wider.
+    """One block's `(out [B, H, S, D], lse [B, H, S])`, both in float32 or wider; written `into` these, if given.
 
     `diagonal` None: every query sees every key; else query i sees keys 0..i + diagonal (`CAUSAL`, `STRICT`, or any
     offset between the first query's and the first key's position), with a `window` only the last `window` of them. A
@@ -110,9 +111,10 @@ def attend_block(
     xp = namespace(q, k, v)
     scale = default_scale(scale, q.shape[3])
     gentle = on_host(q) and _largest_score(q, k, scale) < GENTLE
-    shape, (q, k, v) = q.shape, _by_kv_head(q, k, v)  # [B, G, H/G, S, D], twice [B, G, 1, T, D]
-    out = xp.empty(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, G, H/G, S, D]
-    lse = xp.empty(q.shape[:-1], dtype=out.dtype, device=q.device)  # [B, G, H/G, S]
+    if into is None:
+        like = {"dtype": accumulator_dtype(q), "device": q.device}
+        into = xp.empty(q.shape, **like), xp.empty(q.shape[:-1], **like)
+    q, out, lse, k, v = _by_kv_head(q, *into, k, v)  # twice [B, G, H/G, S, D], [B, G, H/G, S], twice [B, G, 1, T, D]
     buffer = _tile_buffer(out)
     stretches = list(_stretches(q.shape[3], k.shape[3], diagonal, window, out))
     for b, g, h in _few_heads(q, stretches, TILE * TILE):
@@ -122,7 +124,7 @@ def attend_block(
         for rows, tiles in stretches:
             part = _attend_rows(queries[..., rows, :], keys, values, tiles, gentle, buffer)
             out[b, g, h, rows, :], lse[b, g, h, rows] = part
-    return xp.reshape(out, shape), xp.reshape(lse, shape[:-1])
+    return into
 
 
 def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], gentle: bool, buffer: Array) -> tuple[Array, Array]:
@@ -336,7 +338,7 @@ def _stretches(
     in every stretch, which both lie in `band`. In a window shorter than the stretch the two are one.
     """
     xp = namespace(like)
-    tile, most = TILE, max(num_queries // 4, 64)  # of a short block a large triangle would be all
+    tile, most = TILE, max(min(num_queries, window or num_queries) // 4, 64)  # else a short block is all triangle
     if not on_host(like):
         tile, most = max(TILE, math.isqrt(DEVICE_SCORES // math.prod(like.shape[:-2]))), num_queries
     corner = min(TRIANGLE * tile // TILE, most, num_queries)

@@ -98,6 +98,10 @@ class Rotary:
         self._made: tuple[Any, Tables] | None = None
         self._making = threading.Lock()  # ranks that share a model share its tables: what they hold must not vary
 
+    def __reduce__(self) -> Any:
+        """A copy, here or in another process, makes tables of its own."""
+        return type(self), (self.head_dim, self.theta, self.scaling, self.positions)
+
     def tables(self, x: Array) -> Tables:
         """cos and sin for activations `x [B, S, E]`, in its dtype.
 

@@ -1,28 +1,24 @@
-"""What a device really reaches of its data sheet: the only constants of the planner, four a device."""
+"""What a device really reaches of its data sheet, and the seconds that products and messages take with it."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from typing import Any
 
-from parlab.world import Cluster
+import numpy as np
+
+from parlab.world import CLASSROOM, DGX_A100, DGX_H100, Cluster
+
+CLUSTERS = {"dgx_h100": DGX_H100, "dgx_a100": DGX_A100, "classroom": CLASSROOM}
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """Fractions of the data sheet, numbers of the data sheet that a `Cluster` lacks, and what hides behind computing.
-
-    Args:
-        products: of the peak, that a large matrix product reaches.
-        memory: of the memory's bandwidth.
-        intra, inter: of the links' bandwidths.
-        exponentials: a second, of the special function units: softmax waits for them.
-        host_link, host_memory: bytes a second between a device and its host, and of the host's memory a device.
-        hides: kinds of traffic that this software sends while it computes: of tp, cp, pp, dp.
-        rails: a ring over several nodes uses the ports of all its ranks, as NCCL's channels do; otherwise it keeps the
-            pace of one.
-        source: where the numbers come from.
-    """
+    """Fractions of the data sheet, and what a `Cluster` lacks: `hardware.toml` says what each means, and its source."""
 
     products: float = 1.0
     memory: float = math.inf
@@ -31,47 +27,60 @@ class Hardware:
     exponentials: float = math.inf
     host_link: float = math.inf
     host_memory: float = math.inf
-    hides: frozenset[str] = frozenset()
+    hides: Collection[str] = frozenset()
     rails: bool = False
     source: str = ""
 
 
+def read_table(name: str) -> dict[str, Any]:
+    """A file of numbers that stands beside this one."""
+    return tomllib.loads((files("parlab.plan") / name).read_text(encoding="utf-8"))
+
+
+A100, H100 = (Hardware(**of | {"hides": frozenset(of["hides"])}) for of in read_table("hardware.toml").values())
 # What the simulated clock of `parlab.world` charges: products, and messages, one after the other.
 CLOCK = Hardware(hides=frozenset({"pp"}), source="the simulated clock: no element-wise work, nothing hidden")
-
-SINCE_2022 = frozenset({"tp", "cp", "dp"})
-
-A100 = Hardware(
-    products=0.8,
-    memory=0.8,
-    intra=0.78,
-    inter=0.6,
-    exponentials=108 * 16 * 1.41e9,
-    host_link=32e9,
-    host_memory=51e9,
-    hides=SINCE_2022,
-    rails=True,
-    source="products and memory: a fit to Korthikanti et al. 2022, tables 4 and 5, gives 0.79 for both; NVLink: what "
-    "NCCL's rings reach (235 of 300 GB/s), InfiniBand: Megatron's tables; 16 exponentials a clock in each of 108 "
-    "processors; PCIe 4, and 16 channels of DDR4-3200 for 8 devices (DGX A100 data sheet)",
-)
-
-H100 = Hardware(
-    products=0.60,
-    memory=0.8,
-    intra=0.78,
-    inter=0.6,
-    exponentials=132 * 16 * 1.83e9,
-    host_link=64e9,
-    host_memory=77e9,
-    hides=SINCE_2022 | {"pp"},
-    rails=True,
-    source="products: large bf16 products within 700 W; memory and links as on the A100; 16 exponentials a clock in "
-    "each of 132 processors (Shah et al. 2024, section 1); PCIe 5, and 16 channels of DDR5-4800 (DGX H100 data sheet)",
-)
 
 
 def hardware_of(cluster: Cluster) -> Hardware:
     """By the name of its device: A100, H100; for any other `CLOCK`, which has no constants."""
     name = cluster.device_of(0).name
     return A100 if "A100" in name else H100 if "H100" in name else CLOCK
+
+
+class Machine:
+    """A cluster at the fractions that its hardware reaches; None: those of its device. Seconds of columns of sizes."""
+
+    def __init__(self, cluster: Cluster, hardware: Hardware | None) -> None:
+        self.hardware = hardware = hardware or hardware_of(cluster)
+        self.device, self.node = cluster.device_of(0), cluster.ranks_per_node
+        self.flops = self.device.flops * hardware.products
+        self.memory = self.device.memory_bandwidth * hardware.memory
+        self.intra = replace(cluster.intra, bandwidth=cluster.intra.bandwidth * hardware.intra)
+        self.inter = replace(cluster.inter, bandwidth=cluster.inter.bandwidth * hardware.inter)
+
+    def product(self, m: Any, k: Any, n: Any, item: int) -> Any:
+        """[m, k] × [k, n]: its FLOPs, then its operands and its result once through memory."""
+        return 2 * m * k * n / self.flops + item * (m * k + k * n + m * n) / self.memory
+
+    def together(self, size: Any, stride: Any = 1) -> Any:
+        """How many of `size` ranks that are `stride` apart share a node."""
+        return np.clip(self.node // stride, 1, size)
+
+    def ring(self, nbytes: Any, size: Any, together: Any) -> Any:
+        """One turn of `nbytes` in all around `size` ranks: an all-gather or a reduce-scatter; an all-reduce is two.
+
+        Where it leaves a node, NCCL's channels use the ports of all its ranks in the node, up to the pace inside; on
+        the simulated clock a ring keeps the pace of one port.
+        """
+        ports = together if self.hardware.rails else 1
+        across = np.minimum(self.intra.bandwidth, self.inter.bandwidth * ports)
+        return (size - 1) * self._message(nbytes / size, together >= size, across)
+
+    def hop(self, nbytes: Any, reach: Any) -> Any:
+        """A message to the next rank, where the chain of all of them takes `reach` consecutive ranks."""
+        return self._message(nbytes, reach <= self.node, self.inter.bandwidth)
+
+    def _message(self, nbytes: Any, inside: Any, across: Any) -> Any:
+        latency = np.where(inside, self.intra.latency, self.inter.latency)
+        return latency + nbytes / np.where(inside, self.intra.bandwidth, across)

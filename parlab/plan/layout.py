@@ -1,14 +1,17 @@
-"""A layout: how many ranks each strategy gets, and how each is set; one, or a column of each."""
+"""A layout: how many ranks each strategy gets, and how each is set; one, or columns of many, and what they come to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from parlab.plan.models import Sizes
+from parlab.plan.models import Config, Sizes
+from parlab.zero import StateBytes
+
+Column = Any  # a float64 array (or a boolean one, where it is a question), an entry a layout
 
 SCHEDULES = ("1f1b", "gpipe", "looped_bfs")
 RECOMPUTE = ("none", "selective", "full")
@@ -52,7 +55,7 @@ class Layout:
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """Each field as an array; they broadcast together."""
-        return {field.name: np.atleast_1d(np.asarray(getattr(self, field.name))) for field in fields(self)}
+        return {name: np.atleast_1d(np.asarray(value)) for name, value in vars(self).items()}
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
@@ -63,12 +66,7 @@ class Layout:
     @property
     def is_one(self) -> bool:
         """Whether no field is a column."""
-        return all(np.ndim(getattr(self, field.name)) == 0 for field in fields(self))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """That all fields broadcast to."""
-        return self.columns["dp"].shape
+        return all(np.ndim(value) == 0 for value in vars(self).values())
 
     def __len__(self) -> int:
         return len(self.columns["dp"])
@@ -83,78 +81,100 @@ class Layout:
         return replace(self, **changes)
 
     def __str__(self) -> str:
-        knobs = [f"{name} {value}" for name, value in (("d", self.dp), ("p", self.pp), ("c", self.cp), ("t", self.tp))]
-        knobs += [f"v {self.chunks}", f"b {self.microbatch}", f"ZeRO-{self.zero}", f"{self.schedule}"]
-        knobs += ["sequence parallel"] * bool(self.sequence_parallel)
-        knobs += [f"recompute {self.recompute}"] * (self.recompute != "none") + ["offload"] * bool(self.offload)
-        return ", ".join(knobs)
+        text = f"d {self.dp}, p {self.pp}, c {self.cp}, t {self.tp}, v {self.chunks}, b {self.microbatch}"
+        text += f", ZeRO-{self.zero}, {self.schedule}" + ", sequence parallel" * bool(self.sequence_parallel)
+        return text + f", recompute {self.recompute}" * (self.recompute != "none") + ", offload" * bool(self.offload)
 
 
-def problems(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Iterator[tuple[np.ndarray, str]]:
-    """Each rule: where it is broken, as booleans, and what would be right, with the names of columns in braces."""
+def problems(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> dict[str, np.ndarray]:
+    """Each rule that there is, as what would be right, and which layouts break it."""
     of = layout.arrays
-    d, p, c, t, v, b = (of[name] for name in ("dp", "pp", "cp", "tp", "chunks", "microbatch"))
-    L, H, G, M, V = sizes.L, sizes.H, sizes.G, sizes.M, sizes.V
-    for name in ("dp", "pp", "cp", "tp", "chunks", "microbatch"):
+    counts = ("dp", "pp", "cp", "tp", "chunks", "microbatch")
+    for name in counts:
         if of[name].dtype.kind not in "iu":
-            yield np.array([True]), f"{name}={{{name}!r}}: whole numbers are needed"
-            return
+            return {f"{name}={{{name}!r}}: whole numbers are needed": np.array([True])}
         if (of[name] < 1).any():
-            yield of[name] < 1, f"{name}={{{name}}}: must be at least 1"
-            return
-    yield (of["zero"] < 0) | (of["zero"] > 3), "zero={zero}: use stage 0, 1, 2 or 3"
-    yield ~np.isin(of["schedule"], SCHEDULES), f"schedule={{schedule!r}}: use one of {', '.join(SCHEDULES)}"
-    yield ~np.isin(of["recompute"], RECOMPUTE), f"recompute={{recompute!r}}: use one of {', '.join(RECOMPUTE)}"
-    for name, size in (("num_attention_heads", H), ("intermediate_size", M)):
-        yield size % t != 0, f"tp={{tp}}: {name} {size} does not divide among so many: use a divisor of {size}"
-    yield (G % t != 0) & (t % G != 0), f"tp={{tp}}: use a divisor or a multiple of num_key_value_heads {G}"
-    yield t > V, f"tp={{tp}}: at most vocab_size {V}"
-    zigzag = np.where(c > 1, 2 * c, 1)
-    yield (
-        sequence % zigzag != 0,
-        f"cp={{cp}}: sequence {sequence} must be a multiple of 2·cp, two chunks a rank (zigzag)",
-    )
-    uneven = of["sequence_parallel"] & (sequence % (c * t) != 0)
-    yield uneven, f"cp={{cp}}, tp={{tp}}: sequence parallelism cuts sequence {sequence} by cp·tp: use a divisor"
-    yield (
-        batch % (d * b) != 0,
-        f"dp={{dp}}, microbatch={{microbatch}}: batch {batch} must be a multiple of their product",
-    )
-    m = batch // (d * b)
-    yield (
-        m < p,
-        f"pp={{pp}}: batch {batch} has fewer microbatches a replica, batch / (dp {{dp}} · microbatch {{microbatch}})",
-    )
-    yield (v > 1) & (p == 1), "chunks={chunks}: one stage a rank where pp is 1"
-    yield (v > 1) & (of["schedule"] == "gpipe"), "chunks={chunks}: gpipe has one stage a rank"
-    groups = (v > 1) & (of["schedule"] == "1f1b") & (m % p != 0)
-    yield (
-        groups,
-        f"pp={{pp}}, chunks={{chunks}}: interleaving needs a batch ({batch}) of whole groups of pp microbatches",
-    )
-    missing = -L % (p * v)
-    yield (
-        (missing > 2) | ((missing > 0) & (p == 1)) | (p * v > L + 2),
-        (
-            f"pp={{pp}}, chunks={{chunks}}: {L} layers do not divide into so many stages: pp·chunks must divide {L}, "
-            f"{L + 1} or {L + 2} (the last stage, or the first too, has a layer less)"
-        ),
-    )
+            return {f"{name}={{{name}}}: must be at least 1": of[name] < 1}
+    d, p, c, t, v, b = (of[name] for name in counts)
+    L, G, m, missing = sizes.L, sizes.G, batch // (d * b), -sizes.L % (p * v)
+    unequal = (missing > 2) | ((missing > 0) & (p == 1)) | (p * v > L + 2)
+    several, cut, whole = v > 1, "does not divide among so many: use a divisor of", "of whole groups of pp microbatches"
+    zigzag, uneven = np.where(c > 1, 2 * c, 1), of["sequence_parallel"] & (sequence % (c * t) != 0)
+    torn = (v > 1) & (of["schedule"] == "1f1b") & (m % p != 0)
+    one_of = f"pp·chunks must divide {L}, {L + 1} or {L + 2} (the last stage, or the first too, has a layer less)"
+    return {
+        "zero={zero}: use stage 0, 1, 2 or 3": (of["zero"] < 0) | (of["zero"] > 3),
+        f"schedule={{schedule!r}}: use one of {', '.join(SCHEDULES)}": ~np.isin(of["schedule"], SCHEDULES),
+        f"recompute={{recompute!r}}: use one of {', '.join(RECOMPUTE)}": ~np.isin(of["recompute"], RECOMPUTE),
+        f"tp={{tp}}: num_attention_heads {{H}} {cut} {{H}}": sizes.H % t != 0,
+        f"tp={{tp}}: intermediate_size {{M}} {cut} {{M}}": sizes.M % t != 0,
+        "tp={tp}: use a divisor or a multiple of num_key_value_heads {G}": (G % t != 0) & (t % G != 0),
+        "tp={tp}: at most vocab_size {V}": t > sizes.V,
+        "cp={cp}: sequence {S} must be a multiple of 2·cp, two chunks a rank (zigzag)": sequence % zigzag != 0,
+        "cp={cp}, tp={tp}: sequence parallelism cuts sequence {S} by cp·tp: use a divisor": uneven,
+        "dp={dp}, microbatch={microbatch}: batch {B} must be a multiple of their product": batch % (d * b) != 0,
+        "pp={pp}: batch {B} has fewer microbatches a replica, batch / (dp {dp} · microbatch {microbatch})": m < p,
+        "chunks={chunks}: one stage a rank where pp is 1": several & (p == 1),
+        "chunks={chunks}: gpipe has one stage a rank": several & (of["schedule"] == "gpipe"),
+        f"pp={{pp}}, chunks={{chunks}}: interleaving needs a batch ({{B}}) {whole}": torn,
+        f"pp={{pp}}, chunks={{chunks}}: {L} layers do not divide into so many stages: {one_of}": unequal,
+    }
 
 
 def possible(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> np.ndarray:
     """Of each layout whether it breaks no rule."""
-    broken = [of_rule for of_rule, _ in problems(sizes, layout, batch, sequence)]
-    return ~np.logical_or.reduce(np.broadcast_arrays(*broken))
+    return ~reduce(np.logical_or, problems(sizes, layout, batch, sequence).values())
 
 
 def check_possible(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> None:
-    """Refuse what cannot be.
-
-    Raises:
-        ValueError: a layout breaks a rule; the first that does, and what would be right.
-    """
-    for broken, rule in problems(sizes, layout, batch, sequence):
+    """Refuse what breaks a rule: the first layout that does, and what would be right."""
+    for rule, broken in problems(sizes, layout, batch, sequence).items():
         if broken.any():
             first = layout[int(np.argmax(np.broadcast_to(broken, len(layout))))]
-            raise ValueError(rule.format(**vars(first)))
+            raise ValueError(rule.format(**vars(sizes), **vars(first), B=batch, S=sequence))
+
+
+class Case(Sizes):
+    """A model, its data, and columns of layouts that are possible for it: all that the formulas read, in float64."""
+
+    def __init__(self, config: Config, layout: Layout, batch: int, sequence: int, state: StateBytes, item: int) -> None:
+        super().__init__(config)
+        self.batch, self.sequence = batch, sequence
+        self.state, self.item = state, item  # bytes a parameter, and of an activation
+        of = layout.arrays
+        self.d, self.p, self.c, self.t, self.v, self.b, self.zero = (
+            of[name].astype(float) for name in ("dp", "pp", "cp", "tp", "chunks", "microbatch", "zero")
+        )
+        self.sequence_parallel, self.offload = of["sequence_parallel"].astype(bool), of["offload"].astype(bool)
+        self.in_turn = of["schedule"] == "1f1b"  # forward and backward, not all microbatches through a chunk
+        self.recompute = of["recompute"]
+        self.data = self.d * self.c  # ZeRO's ranks
+        self.m = batch / (self.d * self.b)  # microbatches of a replica
+        self.n = self.b * sequence / self.c  # tokens of one on a rank
+        self.kv = np.maximum(self.G / self.t, 1)  # key/value heads of a rank
+        self.between = np.where(self.sequence_parallel, self.t, 1)  # ranks that share tokens between parallel regions
+        # (query, key, head) triples of a microbatch on a rank; of fused ones causal ones, which zigzag deals out evenly
+        each = sequence * (sequence + 1) / 2 if self.fused else sequence * sequence
+        self.pairs = self.b * each * self.H / (self.t * self.c)
+        # How often gradients travel: with each microbatch where whole ones are not kept (stages 2 and 3), but
+        # breadth-first stage 2 has all microbatches of a chunk one after the other, and keeps that chunk's whole
+        self.passes = np.where((self.zero == 3) | ((self.zero == 2) & self.in_turn), self.m, 1)
+        # Layers of a chunk. Where p·v does not divide L, the last has one less, the first too (Llama 3, section 3.3.2)
+        missing = -self.L % (self.p * self.v)
+        self.layers = (self.L + missing) / (self.p * self.v)
+        self.fewer_first, self.fewer_last = missing // 2, np.minimum(missing, 1)
+        # Parameters of a layer that a rank holds: heads that several ranks share are held by each
+        keys = 2 * self.E * self.D
+        self.layer_params = (self.layer_cut - keys * self.G) / self.t + keys * self.kv + self.layer_whole
+        # First, second and last rank of a pipeline: its number, layers that it has less, parameters that it holds
+        middle = self.layers * self.v * self.layer_params
+        after = (self.last - self.E) / self.t + self.E  # the final norm is whole on every rank
+        tied = 0 if self.fused else self.V * self.E / self.t  # one table where one rank has both ends
+        alone, several = self.p == 1, self.p > 2  # where there are two, the first stands for the second
+        first = middle - self.fewer_first * self.layer_params + self.first / self.t + np.where(alone, after - tied, 0)
+        last = np.where(alone, first, middle - self.fewer_last * self.layer_params + after)
+        self.stages = (
+            (0, self.fewer_first, first),
+            (np.where(several, 1, 0), np.where(several, 0, self.fewer_first), np.where(several, middle, first)),
+            (self.p - 1, self.fewer_last, last),
+        )

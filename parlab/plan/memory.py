@@ -6,26 +6,23 @@ import numpy as np
 
 from parlab.nn import LlamaConfig
 from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
-from parlab.plan.case import Case, Column
-from parlab.tensor.costs import SOFTMAX, WHOLE
+from parlab.plan.layout import Case, Column
+from parlab.tensor.costs import SOFTMAX
 
 
 def kept_of_layer(case: Case, recompute: Column) -> Column:
     """Bytes that a rank keeps of one layer and microbatch for the backward: `parlab.tensor.costs`, item by item."""
-    whole = cut = scores = 0.0
     if isinstance(case.config, LlamaConfig):
-        for place, size in block_kept_bytes(case.config, 1, case.sequence, case.item).items():
-            shared = case.kv * case.t / case.sizes.G if place in ("attention.k", "attention.v") else 1
-            whole, cut = (
-                (whole + size, cut) if "norm" in place or place.endswith(".x") else (whole, cut + size * shared)
-            )
+        items = block_kept_bytes(case.config, 1, case.sequence, case.item)
     else:
-        items = gpt_kept_bytes(case.sequence, 1, case.sizes.E, case.sizes.H, itemsize=case.item)
-        whole, scores = (sum(items[name] for name in names) for names in (WHOLE, SOFTMAX))
-        cut = sum(items.values()) - whole - scores
+        items = gpt_kept_bytes(case.sequence, 1, case.E, case.H, itemsize=case.item)
+    whole = sum(size for place, size in items.items() if "norm" in place or place.endswith((".x", "output_keep")))
+    scores = sum(items.get(place, 0) for place in SOFTMAX)
+    shared = (items["attention.k"] + items["attention.v"]) * (case.kv * case.t / case.G - 1)
+    cut = sum(items.values()) - whole - scores + shared
     kept = whole / case.between + (cut + np.where(recompute == "none", scores, 0)) / case.t
-    everything = case.b / case.c * kept
-    return np.where(recompute == "full", case.item * case.n * case.sizes.E / case.between, everything)
+    only_x = case.item * case.n * case.E / case.between
+    return np.where(recompute == "full", only_x, case.b / case.c * kept)
 
 
 def in_flight(case: Case, rank: Column) -> Column:
@@ -42,57 +39,48 @@ def rank_bytes(case: Case) -> dict[str, Column]:
     the widest activation and a layer's gathered input; the layer that is made again; gradients before they are
     scattered, and gathered weights (stages 2 and 3); on the last stage the logits, also in float32.
     """
-    state, layers = case.state, case.layers * case.v
+    state, zero, layers = case.state, case.zero, case.layers * case.v
     kept = kept_of_layer(case, case.recompute)
-    widest = case.item * case.n * (case.sizes.E + case.sizes.up / case.t)
+    widest = case.item * case.n * (case.E + case.up / case.t)
     again = np.where(case.recompute == "none", 0, kept_of_layer(case, np.array("none")) - kept)
-    logits = case.n * case.sizes.V / case.t * (case.item + 4) + 2 * case.item * case.n * case.sizes.E / case.between
-    passing = np.where(case.zero == 3, 2 * state.weight, 0) * case.layer_params
-    first, middle, last = case.stage_params
-    ranks = []
-    for params, rank, short in ((first, 0, case.fewer_first), (middle, 1, 0), (last, case.p - 1, case.fewer_last)):
+    logits = case.n * case.V / case.t * (case.item + 4) + 2 * case.item * case.n * case.E / case.between
+    passing = np.where(zero == 3, 2 * state.weight, 0) * case.layer_params
+    fullest: dict[str, Column] = {}
+    for rank, fewer, params in case.stages:
         unscattered = np.where(case.passes > 1, case.layer_params, params / case.v)
-        working = widest + again + passing + np.where(case.zero >= 2, state.gradient * unscattered, 0)
-        ranks.append(
-            {
-                "weights": state.weight * params / np.where(case.zero == 3, case.data, 1),
-                "gradients": state.gradient * params / np.where(case.zero >= 2, case.data, 1),
-                "optimizer": np.where(case.offload, 0, state.optimizer * params / np.where(case.zero, case.data, 1)),
-                "activations": np.minimum(in_flight(case, rank) / case.v * (layers - short), case.m * layers) * kept,
-                "working": working + np.where(rank == case.p - 1, logits, 0),
-            }
-        )
-    totals = [sum(kinds.values()) for kinds in ranks]
-    second = (case.p > 2) & (totals[1] > totals[0])
-    third = totals[2] > np.where(second, totals[1], totals[0])
-    return {
-        kind: np.where(third, ranks[2][kind], np.where(second, ranks[1][kind], ranks[0][kind])) for kind in ranks[0]
-    }
+        working = widest + again + passing + np.where(zero >= 2, state.gradient * unscattered, 0)
+        found = {
+            "weights": state.weight * params / np.where(zero == 3, case.data, 1),
+            "gradients": state.gradient * params / np.where(zero >= 2, case.data, 1),
+            "optimizer": np.where(case.offload, 0, state.optimizer * params / np.where(zero, case.data, 1)),
+            "activations": np.minimum(in_flight(case, rank) / case.v * (layers - fewer), case.m * layers) * kept,
+            "working": working + np.where(rank == case.p - 1, logits, 0),
+        }
+        fuller = sum(found.values()) > sum(fullest.values())
+        fullest = {kind: np.where(fuller, x, fullest.get(kind, 0)) for kind, x in found.items()}
+    return fullest
 
 
 def sent_bytes(case: Case) -> dict[str, Column]:
     """Bytes that all ranks send in a step, by strategy: what a run counts (`parlab.tensor.model_collectives`,
     `parlab.sequence.costs.bytes_sent`, `parlab.zero.elements_sent`)."""
-    E, D, G, L = case.sizes.E, case.sizes.D, case.sizes.G, case.sizes.L
-    t, c, item, wide = case.t, case.c, case.item, max(case.item, 4)
-    microbatches = case.m * case.d * case.c  # each sent by all ranks of a tensor-parallel group
-    turn = (t - 1) * case.n * E * item
+    E, t, c, n, item, wide = case.E, case.t, case.c, case.n, case.item, max(case.item, 4)
+    cut, k, stage = case.sequence_parallel, case.passes, case.zero
+    microbatches = case.m * case.data  # each sent by all ranks of a tensor-parallel group
+    turn = (t - 1) * n * E * item
     again = np.where(case.recompute == "full", 1, 0)
-    cut = case.sequence_parallel
-    shared = 2 * 2 * (t * case.kv / G - 1) * E * G * D * item  # dW of the k and v that t·kv/G ranks share
+    shared = 2 * 2 * (t * case.kv / case.G - 1) * E * case.G * case.D * item  # dW of k and v, which t·kv/G ranks share
     norms = np.where(cut, 2 * (t - 1) * E * item, 0)
     layer = turn * (4 * (1 + again) + np.where(cut, 6, 4)) + shared + 2 * norms
-    outside = turn * np.where(cut, 5, 4) + norms + 3 * 2 * (t - 1) * case.n * wide
-    hop = 2 * case.n * case.kv * D * t
-    around = hop * ((c - 1) * item * (2 + again) + np.where(c > 1, c * wide, 0))
-    first, middle, last = case.stage_params
+    outside = turn * np.where(cut, 5, 4) + norms + 3 * 2 * (t - 1) * n * wide
+    around = 2 * n * case.kv * case.D * t * ((c - 1) * item * (2 + again) + np.where(c > 1, c * wide, 0))
+    first, middle, last = (params for _, _, params in case.stages)
     params = t * np.where(case.p == 1, first, first + (case.p - 2) * middle + last)
-    k, stage = case.passes, case.zero
     gradients = case.state.gradient * np.where(stage == 0, 2, k)
     weights = case.state.weight * np.where(stage == 0, 0, np.where(stage == 3, 2 * k, 1))
     return {
-        "tp": microbatches * (L * layer + outside),
-        "cp": microbatches * L * around,
-        "pp": microbatches * 2 * (case.p * case.v - 1) * case.n * E * item * np.where(cut, 1, t),
+        "tp": microbatches * (case.L * layer + outside),
+        "cp": microbatches * case.L * around,
+        "pp": microbatches * 2 * (case.p * case.v - 1) * n * E * item * np.where(cut, 1, t),
         "dp": (case.data - 1) * params * (gradients + weights),
     }

@@ -2,68 +2,48 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from parlab.arguments import positive, whole
-from parlab.plan.case import MIXED, Case
 from parlab.plan.estimate import Estimate, evaluate
-from parlab.plan.hardware import Hardware
-from parlab.plan.layout import Layout, possible
-from parlab.plan.models import Config, sizes
-from parlab.plan.work import Machine
+from parlab.plan.hardware import Machine
+from parlab.plan.layout import Case, Layout, possible
+from parlab.plan.models import Config, Sizes
 from parlab.world import Cluster
 from parlab.world.units import format_bytes
-from parlab.zero import StateBytes
+from parlab.zero import MIXED
 
 LARGEST_MICROBATCH = 16  # sequences, as in the papers; larger ones take memory, and leave a pipeline fewer
 INNER = ("zero", "schedule", "offload")  # what a layer's work does not depend on: an axis of their own
 
 
-@dataclass(frozen=True)
+@dataclass
 class Plans:
     """What a search found. Iterates over the layouts that fit, the fastest first; of equals, the leanest.
 
     Attributes:
         memory: bytes a device that they must fit in.
         asked: what `estimate` needs besides the layout.
-        grid: the estimate of all combinations. number: of those that are possible, where they are in it.
+        grid: the estimate of all that are possible, in columns, whether they fit or not; `layouts`, `seconds` of a step
+            and `bytes` of the fullest rank are its. order: the numbers of those that fit.
     """
 
     memory: float
     asked: dict[str, Any]
     grid: Estimate
-    number: tuple[np.ndarray, ...]
 
-    @cached_property
-    def layouts(self) -> Layout:
-        """All that are possible, in columns, whether they fit or not."""
-        return self.grid.layout[self.number]
-
-    @cached_property
-    def seconds(self) -> np.ndarray:
-        """Of a step, of all that are possible."""
-        return np.broadcast_to(self.grid.total_seconds, self.grid.layout.shape)[self.number]
-
-    @cached_property
-    def bytes(self) -> np.ndarray:
-        """Of the fullest rank, of all that are possible."""
-        return np.broadcast_to(self.grid.total_bytes, self.grid.layout.shape)[self.number]
-
-    @cached_property
-    def order(self) -> np.ndarray:
-        """Numbers of those that fit, the fastest first."""
+    def __post_init__(self) -> None:
+        self.layouts, self.seconds, self.bytes = self.grid.layout, self.grid.total_seconds, self.grid.total_bytes
         fits = np.flatnonzero(self.bytes <= self.memory)
-        return fits[np.lexsort((self.bytes[fits], self.seconds[fits]))]
+        self.order = fits[np.lexsort((self.bytes[fits], self.seconds[fits]))]
 
     def entry(self, number: Any) -> Estimate:
         """Of one of all that are possible."""
-        return self.grid[self.number[0][number], self.number[1][number]]
+        return self.grid[number]
 
     def __len__(self) -> int:
         return len(self.order)
@@ -92,7 +72,7 @@ class Plans:
     def front(self) -> list[Estimate]:
         """Those that fit of which none is both faster and leaner; the fastest first, the leanest last."""
         held = self.bytes[self.order]
-        return [self.entry(i) for i in self.order[held < np.minimum.accumulate([np.inf, *held[:-1]])[: len(held)]]]
+        return [self.entry(i) for i in self.order[held < np.minimum.accumulate([np.inf, *held])[:-1]]]
 
 
 def search(
@@ -104,14 +84,12 @@ def search(
     sequence: int,
     memory: float | None = None,
     offload: bool = False,
-    state: StateBytes = MIXED,
-    hardware: Hardware | None = None,
     **fixed: Any,
 ) -> Plans:
     """Every layout of `ranks` that is possible, estimated.
 
     Args:
-        config, cluster, batch, sequence, state, hardware: as for `estimate`.
+        config, cluster, batch, sequence: as for `estimate`.
         ranks: all of which are used.
         memory: bytes a device. None: the device's.
         offload: also layouts whose optimizer is on the host.
@@ -129,72 +107,45 @@ def search(
         whole(name, number, 1)
     memory = cluster.device_of(0).memory if memory is None else memory
     positive("memory", memory)
-    asked = {
-        "config": config,
-        "cluster": cluster,
-        "batch": batch,
-        "sequence": sequence,
-        "state": state,
-        "hardware": hardware,
-    }
-    grid, chosen = _every_layout(config, ranks, batch, sequence, offload, fixed)
-    found = evaluate(Case(config, grid, batch, sequence, state, 2), Machine(cluster, hardware), grid)
-    return Plans(memory, asked, found, np.nonzero(chosen))
-
-
-def _every_layout(
-    config: Config, ranks: int, batch: int, sequence: int, offload: bool, fixed: dict[str, Any]
-) -> tuple[Layout, np.ndarray]:
-    """A grid of layouts, and which of them are possible; of those that come to the same (ZeRO or sequence parallelism
-    among one rank, selective recomputation where attention is fused), one; of ZeRO from stage 1 on, never slower nor
-    fuller than 0. Rules that join knobs are applied as soon as these are crossed."""
-    of_model = sizes(config)
-    L = of_model.L
+    sizes = Sizes(config)
     knobs: dict[str, list] = {
-        "tp": _divisors(math.gcd(ranks, of_model.H)),
-        "cp": [c for c in _divisors(ranks) if c == 1 or sequence % (2 * c) == 0],
-        "pp": [p for p in _divisors(ranks) if p <= min(L + 2, batch)],
-        "dp": _divisors(math.gcd(ranks, batch)),
-        "chunks": sorted({v for layers in (L, L + 1, L + 2) for v in _divisors(layers)}),
+        **dict.fromkeys(("tp", "cp", "pp", "dp"), _divisors(ranks)),
+        "chunks": sorted({v for layers in range(sizes.L, sizes.L + 3) for v in _divisors(layers)}),
         "microbatch": [b for b in _divisors(batch) if b <= LARGEST_MICROBATCH],
         "sequence_parallel": [False, True],
-        "recompute": ["none", "full"] if of_model.fused else ["none", "selective", "full"],
-        "zero": [1, 2, 3],
+        "recompute": ["none", "full"] if sizes.fused else ["none", "selective", "full"],
+        "zero": [1, 2, 3],  # never slower nor fuller than 0
         "schedule": ["1f1b", "looped_bfs"],
         "offload": [False, True] if offload else [False],
     }
     if unknown := set(fixed) - set(knobs):
         raise ValueError(f"{min(unknown)}={fixed[min(unknown)]!r}: the knobs are {', '.join(knobs)}")
     knobs |= {name: value if isinstance(value, list) else [value] for name, value in fixed.items()}
-    ways = _cross({}, knobs, "tp", "cp", "pp", "dp")
-    ways = _keep(ways, ways["tp"] * ways["cp"] * ways["pp"] * ways["dp"] == ranks)
-    ways = _cross(ways, knobs, "chunks")
-    ways = _keep(ways, (-L % (ways["pp"] * ways["chunks"]) <= 2) & ((ways["pp"] > 1) | (ways["chunks"] == 1)))
-    ways = _cross(ways, knobs, "microbatch")
-    ways = _keep(ways, batch // (ways["dp"] * ways["microbatch"]) >= ways["pp"])
-    ways = _cross(ways, knobs, "sequence_parallel", "recompute")
-    ways = _keep(ways, ~ways["sequence_parallel"] | (ways["tp"] > 1) | ("sequence_parallel" in fixed))
-    inner = _cross({}, knobs, *INNER)
-    grid = Layout(**{name: x[:, None] for name, x in ways.items()}, **{name: x[None] for name, x in inner.items()})
+    # Knob after knob is crossed with what the rules have left, under the schedule that allows most
+    ways, inner = Layout(schedule="looped_bfs"), Layout()
+    for name, values in knobs.items():
+        if name in INNER:
+            inner = _crossed(inner, name, values)
+            continue
+        ways = _crossed(ways, name, values)
+        used = ways.ranks == ranks if name == "dp" else ranks % np.maximum(ways.ranks, 1) == 0
+        ways = ways[possible(sizes, ways, batch, sequence) & used]
+    grid = Layout(**{name: inner.columns[name] if name in INNER else x[:, None] for name, x in ways.columns.items()})
+    # Of those that come to the same, ZeRO or sequence parallelism among one rank, one
     same = (grid.dp * grid.cp == 1) & (grid.zero > 1) & ("zero" not in fixed)
-    chosen = possible(of_model, grid, batch, sequence) & ~same
-    if not chosen.any():
+    same = same | ((grid.tp == 1) & grid.sequence_parallel & ("sequence_parallel" not in fixed))
+    chosen = np.nonzero(possible(sizes, grid, batch, sequence) & ~same)
+    if not len(chosen[0]):
         raise ValueError(f"ranks={ranks}, batch={batch}, sequence={sequence}: no layout is possible for these")
-    return grid, chosen
+    found = evaluate(Case(config, grid, batch, sequence, MIXED, 2), Machine(cluster, None), grid)[chosen]
+    return Plans(memory, {"config": config, "cluster": cluster, "batch": batch, "sequence": sequence}, found)
 
 
 def _divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def _cross(ways: dict[str, np.ndarray], knobs: dict[str, list], *names: str) -> dict[str, np.ndarray]:
-    """Each way with each value of the named knobs."""
-    for name in names:
-        length = len(next(iter(ways.values()))) if ways else 1
-        ways = {known: np.repeat(column, len(knobs[name])) for known, column in ways.items()}
-        ways[name] = np.tile(np.array(knobs[name]), length)
-    return ways
-
-
-def _keep(ways: dict[str, np.ndarray], good: np.ndarray) -> dict[str, np.ndarray]:
-    return {name: column[good] for name, column in ways.items()}
+def _crossed(ways: Layout, knob: str, values: list) -> Layout:
+    """Each way with each value of one more knob."""
+    every = ways[np.repeat(np.arange(len(ways)), len(values))]
+    return every.but(**{knob: np.tile(np.array(values), len(ways))})

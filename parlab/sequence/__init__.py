@@ -1,5 +1,7 @@
 """Strategies that cut the sequence: attention over shards of it."""
 
+# ruff: noqa: F401  (these names are the room's)
+
 from parlab.sequence.allgather import allgather_attention, allgather_attention_backward, allgather_cost
 from parlab.sequence.analysis import AttentionAnalysis, HeadPattern, analyse_attention, stem
 from parlab.sequence.attention_split import split_by_attention, weight_cut
@@ -28,97 +30,29 @@ from parlab.sequence.costs import (
     striped_speedup,
     unmasked_pairs,
 )
-from parlab.sequence.double_ring import double_ring_attention, double_ring_attention_backward, double_ring_cost
+from parlab.sequence.heads import (
+    ulysses_attention,
+    ulysses_attention_backward,
+    ulysses_cost,
+    usp_attention,
+    usp_attention_backward,
+    usp_cost,
+)
 from parlab.sequence.lab import LabAttention, lab_attention, words_of
 from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
 from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, MemoryLevel, level_bytes, level_flops
 from parlab.sequence.patterns import PATTERNS
-from parlab.sequence.ring import ring_attention, ring_attention_backward, ring_cost
+from parlab.sequence.ring import (
+    double_ring_attention,
+    double_ring_attention_backward,
+    double_ring_cost,
+    ring_attention,
+    ring_attention_backward,
+    ring_cost,
+)
 from parlab.sequence.schedule import Block, RingSchedule, RingStep
 from parlab.sequence.statistics import SequenceStatistics, sequence_statistics, synchronise_gradients
 from parlab.sequence.text_split import split_by_text, unit_ends
 from parlab.sequence.times import METHODS, allgather_time, best_ulysses, method_times, usp_time
 from parlab.sequence.tree import tree_attention, tree_attention_backward, tree_cost
-from parlab.sequence.ulysses import ulysses_attention, ulysses_attention_backward, ulysses_cost
-from parlab.sequence.usp import usp_attention, usp_attention_backward, usp_cost
 from parlab.sequence.window import window_attention, window_attention_backward, window_cost
-
-__all__ = [
-    "LAYOUTS",
-    "MEMORY_LEVELS",
-    "METHODS",
-    "PATTERNS",
-    "AttentionAnalysis",
-    "AttentionShape",
-    "Block",
-    "CheckpointedBlock",
-    "Chunk",
-    "HeadPattern",
-    "LabAttention",
-    "MemoryLevel",
-    "RankCost",
-    "RingSchedule",
-    "RingStep",
-    "SequenceStatistics",
-    "allgather_attention",
-    "allgather_attention_backward",
-    "allgather_cost",
-    "allgather_time",
-    "analyse_attention",
-    "attention_flops",
-    "best_size",
-    "best_ulysses",
-    "bytes_per_hop",
-    "bytes_sent",
-    "causal_work",
-    "double_ring_attention",
-    "double_ring_attention_backward",
-    "double_ring_cost",
-    "head_tail",
-    "hops",
-    "imbalance",
-    "lab_attention",
-    "level_bytes",
-    "level_flops",
-    "load_ratio",
-    "loads_of",
-    "longest_first",
-    "method_times",
-    "overlap_tokens",
-    "packed_work",
-    "per_document",
-    "positions",
-    "ring_attention",
-    "ring_attention_backward",
-    "ring_cost",
-    "score_bytes",
-    "score_memory_savings",
-    "sequence_statistics",
-    "shard",
-    "split_by_attention",
-    "split_by_memory",
-    "split_by_text",
-    "split_by_work",
-    "split_equal",
-    "stem",
-    "striped_speedup",
-    "synchronise_gradients",
-    "tree_attention",
-    "tree_attention_backward",
-    "tree_cost",
-    "ulysses_attention",
-    "ulysses_attention_backward",
-    "ulysses_cost",
-    "unit_ends",
-    "unmasked_pairs",
-    "unshard",
-    "usp_attention",
-    "usp_attention_backward",
-    "usp_cost",
-    "usp_time",
-    "weight_cut",
-    "window_attention",
-    "window_attention_backward",
-    "window_cost",
-    "words_of",
-]

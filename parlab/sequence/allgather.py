@@ -7,16 +7,15 @@ Source: Llama 3 (2024), "The Llama 3 Herd of Models", section 3.3.2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 from parlab.arguments import whole
 from parlab.arrays import Array
-from parlab.sequence.attend import Pair, Queries, QueryGradients, add_to, agreed, backward_rows, exchange, narrowed
+from parlab.sequence.attend import Call, Pair, Scale, add_to, exchange
 from parlab.sequence.costs import AttentionShape, RankCost
+from parlab.sequence.layouts import Documents
 from parlab.sequence.schedule import RingSchedule, readers
 from parlab.world import Comm
-
-EVERY = slice(None)
 
 
 def allgather_attention(
@@ -27,102 +26,77 @@ def allgather_attention(
     *,
     causal: bool = False,
     layout: str = "contiguous",
-    documents: Sequence[int] | None = None,
+    documents: Documents = None,
     kv_heads: int | None = None,
-    scale: float | None = None,
+    scale: Scale = None,
 ) -> tuple[Array, Array]:
     """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and `kv_heads`:
     how many K/V heads are gathered at a time; None: 2, or 1 if there is one only.
 
     K/V go straight to each rank that has a block with them: without documents, to all.
 
-    Raises:
-        ValueError: shapes, a layout or documents that do not fit, before any message.
-        MismatchError: another rank was told another layout, `causal`, documents, `kv_heads` or scale.
-
-    >>> import numpy as np
-    >>> from parlab import per_rank, run
-    >>> from parlab.sequence import shard
-    >>> pieces = per_rank(shard(np.ones((1, 2, 8, 4)), 2, "zigzag"))
-    >>> out, lse = run(allgather_attention, 2, pieces, pieces, pieces, causal=True, layout="zigzag").results[1]
-    >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 1 owns tokens 2 to 5
-    [3, 4, 5, 6]
+    Raises: as `ring_attention`, and where there are not so many K/V heads.
     """
-    label, dealt = agreed(comm, "all-gather", q, k, v, scale, causal, layout, documents, kv_heads=kv_heads)
-    heads = a_few_at_a_time(q.shape[1], k.shape[1], kv_heads)
-    ring, length, reads = RingSchedule(comm.rank, comm.size), q.shape[2], readers(comm.size, q.shape[2], **dealt)
-    queries = Queries(comm, q, scale)
-    for h, g in heads:
-        gathered = _gather(comm, (k[:, g, ...], v[:, g, ...]), reads, label)  # [B, kv_heads, S/P, D]
-        for source, pair in gathered.items():
-            queries.attend(ring.blocks(source, length, **dealt), *pair, [(h, EVERY)])
-        del gathered, pair  # before the next ones come
-    return queries.done()
+    call = Call(comm, q, k, v, scale)
+    return _allgather(call, causal=causal, layout=layout, documents=documents, kv_heads=kv_heads)
 
 
 def allgather_attention_backward(
-    comm: Comm,
-    dout: Array,
-    q: Array,
-    k: Array,
-    v: Array,
-    out: Array,
-    lse: Array,
+    comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, scale: Scale = None, **how: Any
+) -> tuple[Array, Array, Array]:
+    """As `ring_attention_backward`. K/V are gathered again. Their gradients, on each rank those of all tokens, are
+    reduce-scattered: they go straight home and are summed there, in float32 or wider.
+    """
+    return _allgather(Call(comm, q, k, v, scale, (dout, out, lse)), **how)
+
+
+def _allgather(
+    call: Call,
     *,
     causal: bool = False,
     layout: str = "contiguous",
-    documents: Sequence[int] | None = None,
+    documents: Documents = None,
     kv_heads: int | None = None,
-    scale: float | None = None,
-) -> tuple[Array, Array, Array]:
-    """Gradients `(dq, dk, dv)` of this rank's shards; arguments as `ring_attention_backward`.
+) -> Any:
+    call.agree("all-gather", causal=causal, layout=layout, documents=documents, kv_heads=kv_heads)
+    comm, length = call.comm, call.k.shape[2]
+    ring, reads = RingSchedule(comm.rank, comm.size), readers(comm.size, length, **call.dealt)
+    needed, needs = reads[comm.rank], [source[comm.rank] for source in reads]  # by whom, and whose K/V
+    queries = call.queries()
+    gradients = queries.attend([], call.k, call.v)  # backward: [B, G, S/P, D]
+    comm.hold("dq, dk, dv", *(gradients or ()))
 
-    K/V are gathered again. Their gradients, on each rank those of all tokens, are reduce-scattered: they go straight
-    home and are summed there, in float32 or wider.
-
-    Raises: as the forward.
-    """
-    label, dealt = agreed(comm, "all-gather backward", q, k, v, scale, causal, layout, documents, kv_heads=kv_heads)
-    rows = backward_rows(comm, dout, q, out, lse)
-    heads = a_few_at_a_time(q.shape[1], k.shape[1], kv_heads)
-    ring, length, reads = RingSchedule(comm.rank, comm.size), q.shape[2], readers(comm.size, q.shape[2], **dealt)
-    queries = QueryGradients(comm, rows, scale)
-    dk, dv = queries.attend([], k, v)  # [B, G, S/P, D]
-    comm.hold("dq, dk, dv", dk, dv)
-    for h, g in heads:
-        gathered = _gather(comm, (k[:, g, ...], v[:, g, ...]), reads, label)
-        shares: dict[int, Pair] = {}  # what this rank gives to the gradients of each: [B, kv_heads, S/P, D]
+    def turn(h: slice, g: slice) -> None:
+        ours = call.k[:, g, ...], call.v[:, g, ...]  # [B, kv_heads, S/P, D]
+        gathered: dict[int, Pair] = {}
+        exchange(
+            comm,
+            give=lambda dst: ours if needed[dst] else None,
+            like=lambda src: ours if needs[src] else None,
+            take=gathered.__setitem__,
+            label=call.label,
+        )
+        shares: dict[int, Pair] = {}  # what this rank gives to the gradients of each
         for source, pair in gathered.items():
-            shares[source] = queries.attend(ring.blocks(source, length, **dealt), *pair, [(h, EVERY)])
-            comm.hold("dq, dk, dv", shares[source])
-        del gathered, pair
-        _reduce_scatter(comm, shares, (dk[:, g, ...], dv[:, g, ...]), reads, label)
-        del shares
-    return narrowed(queries.done(dk, dv), (q, k, v))
+            share = queries.attend(ring.blocks(source, length, **call.dealt), *pair, [(h, slice(None))])
+            if share is not None:
+                comm.hold("dq, dk, dv", share)
+                shares[source] = share
+        gathered.clear()
+        del pair
+        if gradients is not None:
+            mine = gradients[0][:, g, ...], gradients[1][:, g, ...]
+            exchange(
+                comm,
+                give=shares.get,
+                like=lambda src: mine if needed[src] else None,
+                take=lambda src, share: add_to(mine, share),
+                label=call.label,
+            )
 
-
-def _gather(comm: Comm, pair: Pair, reads: list[list[bool]], label: str) -> dict[int, Pair]:
-    """The K/V of every rank that this one needs; ours is `pair`."""
-    gathered: dict[int, Pair] = {}
-    exchange(
-        comm,
-        give=lambda dst: pair if reads[comm.rank][dst] else None,
-        like=lambda src: pair if reads[src][comm.rank] else None,
-        take=gathered.__setitem__,
-        label=label,
-    )
-    return gathered
-
-
-def _reduce_scatter(comm: Comm, shares: dict[int, Pair], mine: Pair, reads: list[list[bool]], label: str) -> None:
-    """Each rank's share goes to it; the sum of what comes is added to `mine`."""
-    exchange(
-        comm,
-        give=shares.get,
-        like=lambda src: mine if reads[comm.rank][src] else None,
-        take=lambda src, share: add_to(mine, share),
-        label=label,
-    )
+    for h, g in a_few_at_a_time(call.q.shape[1], call.k.shape[1], kv_heads):
+        turn(h, g)
+    return call.results(queries.done(gradients), gradients)
 
 
 def a_few_at_a_time(H: int, G: int, kv_heads: int | None = None) -> list[tuple[slice, slice]]:
@@ -139,26 +113,21 @@ def allgather_cost(
     size: int,
     rank: int = 0,
     *,
-    causal: bool = False,
-    layout: str = "contiguous",
-    documents: Sequence[int] | None = None,
     kv_heads: int | None = None,
     backward: bool = False,
+    **dealt: Any,
 ) -> RankCost:
     """What `rank` sends and holds: its K/V to each rank that reads them, P − 1 without documents, G/kv_heads messages
-    each; backward as many with dK/dV, to each rank whose K/V it has.
+    each; backward as many with dK/dV, to each rank whose K/V it has. `dealt`: as `ring_cost`.
 
     >>> allgather_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4)[:2]
     (3, 786432)
     """
-    edges = None if documents is None else tuple(documents)
-    reads = readers(size, shape.S // size, layout, causal=causal, documents=edges)
+    reads = readers(size, shape.S // size, **dealt)
     goes, comes = sum(reads[rank]) - 1, sum(source[rank] for source in reads) - 1
     few = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G, kv_heads)]
-    turns, c = len(few), shape.S // size
-    held = c * (shape.own(backward=backward) + shape.sums(backward=backward))
-    kv, dkv = (c * few[0] * nbytes // shape.G for nbytes in (shape.kv, shape.dkv))  # of the heads of one turn
-    if not backward:
-        return RankCost(goes * turns, goes * c * shape.kv, held + comes * kv)
-    held += c * shape.dkv + (comes + 1) * dkv + max(comes * kv, min(goes, 1) * dkv)
-    return RankCost((goes + comes) * turns, c * (goes * shape.kv + comes * shape.dkv), held)
+    token, c = shape.token(backward=backward), shape.S // size
+    kv, dkv = (few[0] * nbytes // shape.G for nbytes in (token.kv, token.dkv))  # of the heads of one turn
+    held = token.own + token.sums + token.dkv + (comes + 1) * dkv + max(comes * kv, min(goes, 1) * dkv)
+    back = comes * backward
+    return RankCost((goes + back) * len(few), c * (goes * token.kv + back * token.dkv), c * held)

@@ -22,10 +22,9 @@ BEYOND = 0.2  # share beyond distance that names a head
 
 @dataclass(frozen=True)
 class HeadPattern:
-    """What one head does.
+    """What head number `head` does.
 
     Attributes:
-        head: its number.
         kind: syntactic or semantic, where the larger of the two shares below is at least `BEYOND`; else by its span,
             against that of uniform attention to the same tokens: local up to `LOCAL` of it, global from `GLOBAL` on,
             and between.
@@ -49,13 +48,11 @@ class HeadPattern:
 
 @dataclass(frozen=True)
 class AttentionAnalysis:
-    """What a map says.
+    """What a map says, in the mean over heads and of each.
 
     Attributes:
-        crossing: `[S+1]`, the weight that crosses the boundary before each token, either way, in the mean over heads;
-            a query has 1 to give.
-        importance: `[S]`, the attention that each token receives, in the mean over heads; 1 is a fair share.
-        heads: one `HeadPattern` a head.
+        crossing: `[S+1]`, the weight that crosses the boundary before each token, either way; a query has 1 to give.
+        importance: `[S]`, the attention that each token receives; 1 is a fair share.
     """
 
     crossing: Array
@@ -99,8 +96,11 @@ def analyse_attention(
         inside[name] = same, _by_offset(same) / _by_offset(xp.ones_like(same))
     position = xp.arange(S, device=device)
     distance = xp.astype(xp.abs(position[:, None] - position[None, :]), xp.float64)  # [S, S]
-    everywhere = _uniform_span(distance, causal=not to_host(xp.any(xp.triu(weights, k=1) > 0)))
-    crossing = _crossing(weights)  # [H, S+1]
+    seen = xp.ones_like(distance) if to_host(xp.any(xp.triu(weights, k=1) > 0)) else xp.tril(xp.ones_like(distance))
+    everywhere = to_host(xp.mean(xp.sum(seen * distance, axis=-1) / xp.sum(seen, axis=-1)))  # span of uniform attention
+    sums = prefix_sums(weights)  # [H, S+1, S+1]
+    touching = sums[:, :, -1] + sums[:, -1, :]  # of the weight with a query or a key before a boundary
+    crossing = xp.clip(touching - 2 * xp.linalg.diagonal(sums), 0.0)  # [H, S+1]: what has not both
     heads = []
     for head in range(weights.shape[0]):
         w = weights[head, :, :]
@@ -123,20 +123,6 @@ def stem(word: str) -> str:
     """
     letters = re.sub(r"['’]s\b|\W", "", word.lower())
     return re.sub(r"(?<=\w\w\w)(?:ing|ed|es|s)$", "", letters)
-
-
-def _uniform_span(distance: Array, *, causal: bool) -> float:
-    """The span of a head that looks at all tokens that it may look at alike."""
-    xp = namespace(distance)
-    seen = xp.tril(xp.ones_like(distance)) if causal else xp.ones_like(distance)  # [S, S]
-    return to_host(xp.mean(xp.sum(seen * distance, axis=-1) / xp.sum(seen, axis=-1)))
-
-
-def _crossing(weights: Array) -> Array:
-    """`[H, S+1]`: of the weight that has a query or a key before a boundary, what has not both."""
-    xp = namespace(weights)
-    sums = prefix_sums(weights)  # [H, S+1, S+1]
-    return xp.clip(sums[:, :, -1] + sums[:, -1, :] - 2 * xp.linalg.diagonal(sums), 0.0)
 
 
 def _beyond_distance(w: Array, inside: Array, share: Array) -> float:

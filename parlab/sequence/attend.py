@@ -1,6 +1,8 @@
 """What every method does between its messages: attend blocks of queries to blocks of keys, merged by their lse.
 
-The methods differ in one thing only: which rank holds which q, k and v when.
+The methods differ in one thing only: which rank holds which q, k and v when. So each is written once, for both passes:
+what travels with a query, and what is summed for it, is one thing forward and another backward, where each block also
+gives its share of dK and dV.
 """
 
 from __future__ import annotations
@@ -21,66 +23,138 @@ from parlab.nn.attention import (
     row_dot,
 )
 from parlab.sequence.costs import attention_flops
-from parlab.sequence.layouts import checked_documents
+from parlab.sequence.layouts import Documents, checked_documents
 from parlab.sequence.schedule import Block
-from parlab.world import Comm, MismatchError
+from parlab.world import Comm, MismatchError, Request
 from parlab.world.values import Value
 
+Scale = float | None
 Pair = tuple[Array, Array]  # K/V, or their gradients
 Heads = list[tuple[slice, slice]]  # query heads, and the K/V heads that they read: equally many to each
+Hop = tuple[Request | None, Request | None]  # out, in
 
 ALL = [(slice(None), slice(None))]
+NOTHING: Hop = (None, None)
 
 
-def agreed(
-    comm: Comm,
-    method: str,
-    q: Array,
-    k: Array,
-    v: Array,
-    scale: float | None,
-    causal: bool = False,
-    layout: str = "contiguous",
-    documents: Sequence[int] | None = None,
-    **how: Any,
-) -> tuple[str, dict[str, Any]]:
-    """What all ranks must have been told alike, and of it how the tokens are dealt out (`RingSchedule.blocks`).
+class Call:
+    """One rank's call of a method, which `agree` checks; with `gradient`, dout, out and lse, its backward.
 
-    The first is the label of every message, so that a difference is an error.
-
-    Raises:
-        ValueError: shapes, a layout or documents that do not fit.
+    Attributes:
+        rows: what a query is to those who attend it: q; backward dout, q, lse and delta = rowsum(dO ∘ O).
+        label: of every message: what all ranks must have been told alike, so that a difference is an error.
+        dealt: of it, how the tokens are dealt out (`RingSchedule.blocks`).
     """
-    check_inputs(q, k, v, causal=True, scale=scale)  # causal or not, shards have as many keys as queries
-    edges = checked_documents(documents, q.shape[2] * comm.size, comm.size, layout)
-    comm.hold("q, k, v", q, k, v)
-    dealt = {"causal": causal, "layout": layout, "documents": None if documents is None else edges}
-    return label(method, **dealt, **how, scale=scale), dealt
+
+    def __init__(
+        self, comm: Comm, q: Array, k: Array, v: Array, scale: Scale, gradient: Sequence[Array] | None = None
+    ) -> None:
+        self.comm, self.q, self.k, self.v, self.scale, self.gradient = comm, q, k, v, scale, gradient
+        self.rows, self.label = [q], ""
+        self.dealt: dict[str, Any] = {}
+
+    def agree(
+        self, method: str, *, causal: bool, layout: str = "contiguous", documents: Documents = None, **how: Any
+    ) -> None:
+        """Check all that was given: shapes, layout and documents. Replicated queries are no shards of the sequence."""
+        q, comm, shards = self.q, self.comm, not how.get("replicated")
+        check_inputs(q, self.k, self.v, causal=shards, scale=self.scale)
+        if shards:
+            edges = checked_documents(documents, q.shape[2] * comm.size, comm.size, layout)
+            documents = None if documents is None else edges
+        comm.hold("q, k, v", q, self.k, self.v)
+        if self.gradient is not None:
+            dout, out, lse = self.gradient
+            check_gradient(dout, q, out, lse)
+            delta = row_dot(dout, out)
+            comm.hold("dout, out, lse", dout, out, lse, delta)
+            self.rows = [dout, q, lse, delta]  # twice [B, H, S, D], twice [B, H, S]
+            method += " backward"
+        self.dealt = {"causal": causal, "layout": layout, "documents": documents}
+        told = self.dealt | how | {"scale": self.scale}
+        self.label = ", ".join([method, *(f"{name}={value}" for name, value in told.items() if value is not None)])
+
+    def queries(self, rows: Sequence[Array] | None = None) -> Queries:
+        """These rows, or the rank's own, before they have seen any key."""
+        kind = Queries if self.gradient is None else QueryGradients
+        return kind(self.comm, self.rows if rows is None else rows, self.scale)
+
+    def results(self, sums: Sequence[Array], gradients: Pair | None) -> tuple[Array, ...]:
+        """What the method returns, each in its dtype: `(out, lse)`; backward `(dq, dk, dv)`."""
+        if gradients is None:
+            return narrowed(sums[:1], [self.q]) + tuple(sums[1:])
+        return narrowed([*sums, *gradients], [self.q, self.k, self.v])
 
 
-def label(method: str, **how: Any) -> str:
-    """A method and its arguments, but for those that are None."""
-    return ", ".join([method, *(f"{name}={value}" for name, value in how.items() if value is not None)])
+class Queries:
+    """The forward of some rows: `sums` are `out` and `lse` over the keys that they have seen so far."""
+
+    def __init__(self, comm: Comm, rows: Sequence[Array], scale: Scale) -> None:
+        self.comm, self.scale = comm, scale
+        (q,) = self.rows = list(rows)
+        out = _zeros(q)  # [B, H, S, D]
+        self.sums = [out, namespace(q).full(q.shape[:-1], -namespace(q).inf, dtype=out.dtype, device=q.device)]
+        comm.hold("out, lse", *self.sums)
+
+    def attend(self, blocks: Sequence[Block], k: Array, v: Array, heads: Heads = ALL) -> Pair | None:
+        """Merge the attention of these blocks into the rows of `sums` that they belong to."""
+        if not blocks:
+            return None
+        xp, (q,), (out, lse) = namespace(k), self.rows, self.sums
+        with self.comm.compute("attend", flops=_flops(blocks, q, heads)):
+            for block, (h, g) in product(blocks, heads):
+                rows, columns, how = block.queries, block.keys, self._how(block)
+                given = q[:, h, rows, :], k[:, g, columns, :], v[:, g, columns, :]
+                so_far = out[:, h, rows, :], lse[:, h, rows]
+                if on_host(lse) and not xp.any(so_far[1] > -xp.inf):  # there is nothing to merge with
+                    attend_block(*given, into=so_far, **how)
+                else:
+                    out[:, h, rows, :], lse[:, h, rows] = merge(*so_far, *attend_block(*given, **how))
+        return None
+
+    def done(self, gradients: Pair | None) -> list[Array]:
+        """`sums`, out in q's dtype."""
+        self.sums[:1] = narrowed(self.sums[:1], self.rows)
+        self.comm.hold("out, lse", *self.sums)
+        return self.sums
+
+    def _how(self, block: Block) -> dict[str, Any]:
+        return {"diagonal": block.diagonal, "window": block.window, "scale": self.scale}
 
 
-def backward_rows(comm: Comm, dout: Array, q: Array, out: Array, lse: Array) -> list[Array]:
-    """dout, q, lse and delta = rowsum(dO ∘ O): what a query is to the backward, which needs no more of out.
+class QueryGradients(Queries):
+    """The backward of some rows: `sums` is `dq` of the keys that they have seen so far."""
 
-    Raises:
-        ValueError: these cannot be the gradient of an attention's output, or that output.
-    """
-    check_gradient(dout, q, out, lse)
-    delta = row_dot(dout, out)
-    comm.hold("dout, out, lse", dout, out, lse, delta)
-    return [dout, q, lse, delta]  # twice [B, H, S, D], twice [B, H, S]
+    def __init__(self, comm: Comm, rows: Sequence[Array], scale: Scale) -> None:
+        self.comm, self.scale, self.rows = comm, scale, list(rows)
+        self.sums = [_zeros(self.rows[1])]  # [B, H, S, D]
+        comm.hold("dq, dk, dv", *self.sums)
+
+    def attend(self, blocks: Sequence[Block], k: Array, v: Array, heads: Heads = ALL) -> Pair:
+        """Add what these blocks give to `dq`; return what they give to dk and dv, in float32 or wider."""
+        (dout, q, lse, delta), (dq,) = self.rows, self.sums
+        dk, dv = _zeros(k), _zeros(v)
+        if blocks:
+            self.comm.compute("attend backward", flops=_flops(blocks, q, heads, backward=True))
+        for block, (h, g) in product(blocks, heads):
+            rows, columns, how = block.queries, block.keys, self._how(block)
+            given = dout[:, h, rows, :], q[:, h, rows, :], k[:, g, columns, :], v[:, g, columns, :]
+            totals = dq[:, h, rows, :], dk[:, g, columns, :], dv[:, g, columns, :]
+            attend_block_backward(*given, lse[:, h, rows], delta[:, h, rows], totals=totals, **how)
+        return dk, dv
+
+    def done(self, gradients: Pair | None) -> list[Array]:
+        """`sums` in q's dtype; dk and dv count as held too."""
+        self.comm.hold("dq, dk, dv", *(gradients or ()))
+        self.sums[:] = narrowed(self.sums, self.rows[1:2])
+        self.comm.hold("dq, dk, dv", *self.sums)
+        return self.sums
 
 
 def grid(comm: Comm, name: str, inside: int) -> tuple[Comm, Comm]:
     """Two groups of this rank: `inside` consecutive ranks, and those that have its place in each such group.
 
-    Raises:
-        ValueError: `inside`, the argument called `name`, does not divide the ranks.
-        MismatchError: another rank was told another number.
+    `inside`, the argument called `name`, must divide the ranks, and be the same on all: ValueError, MismatchError.
     """
     if whole(name, inside) < 1 or comm.size % inside:
         divisors = [number for number in range(1, comm.size + 1) if comm.size % number == 0]
@@ -100,14 +174,8 @@ def exchange(
 ) -> None:
     """Everyone gives something to everyone: in step s a rank sends to rank + s, and takes what rank − s sends it.
 
-    P − 1 steps, in each at most one message each way; None is not sent. What a rank has for itself comes first.
-
-    Args:
-        comm: the group.
-        give: what goes to a rank.
-        like: what comes from a rank, by its shapes and dtypes.
-        take: called with a rank and what came from it.
-        label: checked against the other ranks'.
+    P − 1 steps, in each at most one message each way: `give(dst)`, in the form of `like(src)`, for `take(src, x)`; None
+    is not sent, and will not come. What a rank has for itself comes first.
     """
     for step in range(comm.size):
         dst, src = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
@@ -123,66 +191,19 @@ def exchange(
             take(src, comm.sendrecv(outgoing, dst, src, form, label=label))
 
 
-class Queries:
-    """The forward on one rank: its queries, and `out` and `lse` of the keys that they have seen so far."""
-
-    def __init__(self, comm: Comm, q: Array, scale: float | None) -> None:
-        xp = namespace(q)
-        self.comm, self.q, self.scale = comm, q, scale
-        self.out = xp.zeros(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S, D]
-        self.lse = xp.full(q.shape[:-1], -xp.inf, dtype=self.out.dtype, device=q.device)  # [B, H, S]
-        comm.hold("out, lse", self.out, self.lse)
-
-    def attend(self, blocks: Sequence[Block], k: Array, v: Array, heads: Heads = ALL) -> None:
-        """Merge the attention of these blocks into the rows of `out` and `lse` that they belong to."""
-        if not blocks:
-            return
-        xp, out, lse = namespace(self.q), self.out, self.lse
-        with self.comm.compute("attend", flops=_flops(blocks, self.q, heads)):
-            for block, (h, g) in product(blocks, heads):
-                rows, columns, how = block.queries, block.keys, {"diagonal": block.diagonal, "window": block.window}
-                given = self.q[:, h, rows, :], k[:, g, columns, :], v[:, g, columns, :]
-                part = attend_block(*given, scale=self.scale, **how)
-                if not on_host(lse) or xp.any(lse[:, h, rows] > -xp.inf):  # else there is nothing to merge with
-                    part = merge(out[:, h, rows, :], lse[:, h, rows], *part)
-                out[:, h, rows, :], lse[:, h, rows] = part
-
-    def done(self) -> tuple[Array, Array]:
-        """`(out, lse)`, out in q's dtype."""
-        (self.out,) = narrowed([self.out], [self.q])
-        self.comm.hold("out, lse", self.out)
-        return self.out, self.lse
+def post(comm: Comm, x: Pair | None, dst: int, form: Pair | None, src: int, label: str) -> Hop:
+    """Start a message out and one in; None is not sent, or will not come."""
+    sending = None if x is None else comm.isend(x, dst, label=label)
+    return sending, None if form is None else comm.irecv(src, form, label=label)
 
 
-class QueryGradients:
-    """The backward on one rank: its `backward_rows`, and `dq` of the keys that they have seen so far."""
-
-    def __init__(self, comm: Comm, rows: Sequence[Array], scale: float | None) -> None:
-        self.comm, self.scale = comm, scale
-        self.dout, self.q, self.lse, self.delta = rows
-        xp, q = namespace(self.q), self.q
-        self.dq = xp.zeros(q.shape, dtype=accumulator_dtype(q), device=q.device)  # [B, H, S, D]
-        comm.hold("dq, dk, dv", self.dq)
-
-    def attend(self, blocks: Sequence[Block], k: Array, v: Array, heads: Heads = ALL) -> Pair:
-        """Add what these blocks give to `dq`; return what they give to dk and dv, in float32 or wider."""
-        dk, dv = (namespace(k).zeros(k.shape, dtype=self.dq.dtype, device=k.device) for _ in range(2))
-        if blocks:
-            self.comm.compute("attend backward", flops=_flops(blocks, self.q, heads, backward=True))
-        for block, (h, g) in product(blocks, heads):
-            rows, columns, how = block.queries, block.keys, {"diagonal": block.diagonal, "window": block.window}
-            given = self.dout[:, h, rows, :], self.q[:, h, rows, :], k[:, g, columns, :], v[:, g, columns, :]
-            sums = self.lse[:, h, rows], self.delta[:, h, rows]
-            totals = self.dq[:, h, rows, :], dk[:, g, columns, :], dv[:, g, columns, :]
-            attend_block_backward(*given, *sums, scale=self.scale, totals=totals, **how)
-        return dk, dv
-
-    def done(self, dk: Array, dv: Array) -> tuple[Array, Array, Array]:
-        """`(dq, dk, dv)`, dq in q's dtype."""
-        self.comm.hold("dq, dk, dv", dk, dv)
-        (self.dq,) = narrowed([self.dq], [self.q])
-        self.comm.hold("dq, dk, dv", self.dq)
-        return self.dq, dk, dv
+def arrived(hop: Hop) -> Any:
+    """What came; None: nothing."""
+    sending, receiving = hop
+    came = None if receiving is None else receiving.wait()  # first: what is needed gives a wait its name
+    if sending is not None:
+        sending.wait()
+    return came
 
 
 def add_to(totals: Sequence[Array], parts: Sequence[Array]) -> None:
@@ -194,6 +215,10 @@ def add_to(totals: Sequence[Array], parts: Sequence[Array]) -> None:
 def narrowed(gradients: Sequence[Array], inputs: Sequence[Array]) -> tuple[Array, ...]:
     """Each gradient in the dtype of what it is the gradient of."""
     return tuple(namespace(x).astype(d, x.dtype, copy=False) for d, x in zip(gradients, inputs, strict=True))
+
+
+def _zeros(x: Array) -> Array:
+    return namespace(x).zeros(x.shape, dtype=accumulator_dtype(x), device=x.device)
 
 
 def _flops(blocks: Sequence[Block], q: Array, heads: Heads, *, backward: bool = False) -> int:

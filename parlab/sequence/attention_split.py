@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parlab.arrays import Array, is_array, namespace, to_host
-from parlab.sequence.chunks import Chunk, check_counts, check_overlap, deal, split_equal
+from parlab.sequence.chunks import Chunk, deal, split_equal
 
 SHORT = 1.5  # with 1, to cut off the last token would often be the cheapest; with 2, all chunks are nearly equal
 EVEN = 1e-6  # decides between cuts that cross as little as each other
@@ -46,13 +46,12 @@ def split_by_attention(weights: Array, ranks: int, limit: int | None = None, ove
     check_weights(weights)
     S = weights.shape[-1]
     limit = max(S, overlap + 1) if limit is None else limit
-    check_counts(ranks=ranks, limit=limit)
-    check_overlap(overlap, limit)
-    n = max(min(ranks, S), len(split_equal(S, limit, overlap)))
+    n = max(min(ranks, S), len(split_equal(S, limit, overlap, ranks)))
     xp = namespace(weights)
     cost = chunk_costs(weights, n)
-    start, stop = xp.arange(S + 1, device=weights.device)[:, None], xp.arange(S + 1, device=weights.device)[None, :]
-    held = stop - xp.maximum(start - overlap, xp.zeros_like(start))
+    position = xp.arange(S + 1, device=weights.device)
+    start, stop = position[:, None], position[None, :]
+    held = stop - xp.clip(start - overlap, 0)
     cost = xp.where((start < stop) & (held <= limit), cost, xp.inf)  # [S+1, S+1]
     best, choices = cost[0, :], []  # of the first chunks up to each position
     for _ in range(n - 1):
@@ -74,13 +73,9 @@ def weight_cut(weights: Array, chunks: Sequence[Chunk]) -> float:
     """
     check_weights(weights)
     xp = namespace(weights)
-    inside = [xp.sum(weights[:, own, own], dtype=xp.float64) for own in (_own(chunk) for chunk in chunks)]
+    own = [slice(chunk.start + chunk.overlap_before, chunk.stop) for chunk in chunks]  # without what it shares
+    inside = [xp.sum(weights[:, tokens, tokens], dtype=xp.float64) for tokens in own]
     return (to_host(xp.sum(weights, dtype=xp.float64)) - sum(map(to_host, inside))) / weights.shape[0]
-
-
-def _own(chunk: Chunk) -> slice:
-    """Its tokens without those that it shares with the one before."""
-    return slice(chunk.start + chunk.overlap_before, chunk.stop)
 
 
 def chunk_costs(weights: Array, n: int) -> Array:
@@ -106,11 +101,7 @@ def prefix_sums(x: Array) -> Array:
 
 
 def check_weights(weights: Array) -> None:
-    """Refuse what is no attention map.
-
-    Raises:
-        ValueError: so it is.
-    """
+    """Refuse what is no attention map."""
     if not is_array(weights) or weights.ndim != 3 or weights.shape[1] != weights.shape[2] or 0 in weights.shape:
         found = f"has shape {tuple(weights.shape)}" if is_array(weights) else f"is {weights!r:.60}"
         raise ValueError(f"weights {found}: an array [H, S, S] is needed, head, query, key")

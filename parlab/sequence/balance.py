@@ -1,7 +1,8 @@
 """Chunks of equal work: what a token costs under a causal mask, and three ways to deal the work out.
 
 A causal query looks at all tokens before it, so later tokens cost more; in a packed sequence it looks no further back
-than its document's start, so a document costs its length squared.
+than its document's start, so a document costs its length squared. `documents` are the starts of the packed documents,
+from 0, and the end of the last one; such that do not start at 0, or do not grow, are a ValueError.
 
 Sources: head and tail: Llama 3 (2024), section 3.3.2; longest first: Graham 1969, "Bounds on multiprocessing timing
 anomalies", which keeps the slowest rank below 4/3 of the best possible.
@@ -20,23 +21,13 @@ from parlab.sequence.layouts import checked_documents
 
 
 def causal_work(S: int) -> list[int]:
-    """The keys that each of S tokens looks at: 1, 2, ..., S.
-
-    >>> causal_work(4)
-    [1, 2, 3, 4]
-    """
+    """The keys that each of S tokens looks at: 1, 2, ..., S."""
     check_counts(S=S)
-    return list(range(1, S + 1))
+    return packed_work([0, S])
 
 
 def packed_work(documents: Sequence[int]) -> list[int]:
     """The keys that each token looks at, causally, in its document.
-
-    Args:
-        documents: where the documents start, from 0, and the end of the last one.
-
-    Raises:
-        ValueError: they do not start at 0, or do not grow.
 
     >>> packed_work([0, 3, 5])
     [1, 2, 3, 1, 2]
@@ -58,8 +49,6 @@ def split_by_work(work: Sequence[float] | Array, ranks: int) -> list[Chunk]:
 
     >>> [(chunk.start, chunk.stop) for chunk in split_by_work(causal_work(16), ranks=4)]
     [(0, 8), (8, 11), (11, 14), (14, 16)]
-    >>> round(imbalance(split_by_work(causal_work(4096), 8), causal_work(4096), 8), 3)
-    1.002
     """
     work = _checked_work(work)
     check_counts(ranks=ranks)
@@ -80,21 +69,13 @@ def per_document(documents: Sequence[int], ranks: int) -> list[Chunk]:
     """`head_tail` in each document by itself, so that every rank has its part of each.
 
     Each document starts with the next rank: what its length leaves over does not always fall on the same one.
-
-    Raises:
-        ValueError: documents that do not start at 0 or do not grow, or no ranks.
     """
     check_counts(ranks=ranks)
-    parts = 2 * ranks
-    owned = [
-        ((min(part, parts - 1 - part) + number) % ranks, first, last)
-        for number, (start, stop) in enumerate(_documents(documents))
-        for part, (first, last) in enumerate(
-            pairwise(start + (stop - start) * edge // parts for edge in range(parts + 1))
-        )
-        if first < last  # a document shorter than 2P tokens has parts without any
-    ]
-    return [Chunk(index, *piece) for index, piece in enumerate(owned)]
+    parts, stops, owners = 2 * ranks, [], []
+    for number, (start, stop) in enumerate(_documents(documents)):
+        stops += [start + (stop - start) * (part + 1) // parts for part in range(parts)]
+        owners += [(min(part, parts - 1 - part) + number) % ranks for part in range(parts)]
+    return deal(stops, owners)
 
 
 def longest_first(documents: Sequence[int], ranks: int) -> list[Chunk]:
@@ -102,20 +83,16 @@ def longest_first(documents: Sequence[int], ranks: int) -> list[Chunk]:
 
     Nothing then crosses the ranks, but one long document makes its rank the slowest.
 
-    Raises:
-        ValueError: documents that do not start at 0 or do not grow, or no ranks.
-
     >>> documents = [0, 5, 9, 12, 15]  # 15, 10, 6 and 6 pairs
     >>> [chunk.rank for chunk in longest_first(documents, ranks=2)]
     [0, 1, 1, 0]
     """
     check_counts(ranks=ranks)
-    pieces = _documents(documents)
-    loads, owner = [0] * ranks, {}
-    for start, stop in sorted(pieces, key=lambda piece: piece[0] - piece[1]):
-        owner[start] = loads.index(min(loads))
-        loads[owner[start]] += (stop - start) * (stop - start + 1) // 2
-    return [Chunk(index, owner[start], start, stop) for index, (start, stop) in enumerate(pieces)]
+    loads, owners = [0] * ranks, {}
+    for start, stop in sorted(_documents(documents), key=lambda piece: piece[0] - piece[1]):
+        owners[stop] = loads.index(min(loads))
+        loads[owners[stop]] += (stop - start) * (stop - start + 1) // 2
+    return deal(sorted(owners), [owners[stop] for stop in sorted(owners)])
 
 
 def loads_of(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int) -> list[float]:

@@ -1,8 +1,7 @@
 """A sequence cut into chunks: equal ones, ones that fit into memory, and how many ranks that takes.
 
-A chunk is a stretch of tokens and the rank that owns it; chunks go round the ranks when there are more of them. A chunk
-may begin with tokens of the one before it, its overlap: those it only reads, and what is left is its *effective* part.
-The effective parts lie end to end, and none is empty.
+Chunks go round the ranks when there are more of them. A chunk may begin with tokens of the one before it, its overlap:
+those it only reads, and what is left is its *effective* part. The effective parts lie end to end, and none is empty.
 """
 
 from __future__ import annotations
@@ -51,15 +50,14 @@ class Chunk:
         Raises:
             ValueError: it belongs to another rank, or to none of this world, or `x` ends before it does.
         """
-        axis = checked_axis(axis, "axis", x)
+        xp, axis = namespace(x), checked_axis(axis, "axis", x)
+        found = f"chunk {self.index} belongs to rank {self.rank}"
+        if self.rank >= comm.size:
+            raise ValueError(f"{found}: the world has {comm.size} ranks, split for at most so many")
         if self.rank != comm.rank:
-            found = f"chunk {self.index} belongs to rank {self.rank}"
-            if self.rank >= comm.size:
-                raise ValueError(f"{found}: the world has {comm.size} ranks, split for at most so many")
             raise ValueError(f"{found}: rank {comm.rank} must not take it")
         if x.shape[axis] < self.stop:
             raise ValueError(f"x has {x.shape[axis]} tokens: chunk {self.index} ends at {self.stop}")
-        xp = namespace(x)
         return xp.take(x, xp.arange(self.start, self.stop, device=x.device), axis=axis)
 
 
@@ -73,20 +71,16 @@ def split_equal(length: int, limit: int, overlap: int = 0, ranks: int = 1) -> li
     [(0, 1000, 1000), (900, 1800, 800)]
     """
     check_counts(length=length, limit=limit, ranks=ranks)
-    check_overlap(overlap, limit)
-    stops = list(range(limit, length, limit - overlap))
-    return deal([*stops, length], ranks, overlap)
+    if not 0 <= whole("overlap", overlap) < limit:
+        right = f"must be at least 0 and below limit={limit}, or a chunk has no new token"
+        raise ValueError(f"overlap={overlap!r}: {right}")
+    return deal([*range(limit, length, limit - overlap), length], ranks, overlap)
 
 
 def split_by_memory(length: int, budgets: Sequence[float], bytes_per_token: float) -> list[Chunk]:
     """One chunk a rank, in proportion to the tokens that fit into each rank's budget of bytes, and never more.
 
     A sequence with fewer tokens than ranks leaves the ranks with the smallest shares without a chunk.
-
-    Args:
-        length: tokens.
-        budgets: bytes of each rank; they may differ.
-        bytes_per_token: as measured.
 
     Raises:
         ValueError: a budget without room for one token, or budgets without room for the sequence.
@@ -99,9 +93,7 @@ def split_by_memory(length: int, budgets: Sequence[float], bytes_per_token: floa
     if sum(fits) < length:
         found = f"room for {sum(fits)} tokens of {bytes_per_token} bytes"
         raise ValueError(f"budgets={list(budgets)!r}: {found}, {length} are needed")
-    stops = [length * total // sum(fits) for total in accumulate(fits)]
-    owners = [rank for rank, (start, stop) in enumerate(zip([0, *stops], stops, strict=False)) if start < stop]
-    return [Chunk(c.index, owners[c.index], c.start, c.stop) for c in deal([stops[rank] for rank in owners], len(fits))]
+    return deal([length * total // sum(fits) for total in accumulate(fits)], range(len(fits)))
 
 
 def best_size(length: int, bytes_per_token: float, bytes_per_rank: float, world: int) -> int:
@@ -121,36 +113,21 @@ def best_size(length: int, bytes_per_token: float, bytes_per_rank: float, world:
     return size
 
 
-def deal(stops: Sequence[int], ranks: int, overlap: int = 0) -> list[Chunk]:
-    """The chunks whose effective parts end at `stops`, round the ranks."""
-    starts = [0, *stops[:-1]]
-    shared = [min(overlap, start) for start in starts]
+def deal(stops: Sequence[int], ranks: int | Sequence[int], overlap: int = 0) -> list[Chunk]:
+    """The chunks whose effective parts end at `stops`, but for empty ones: round so many ranks, or on those given."""
+    owners = [index % ranks for index in range(len(stops))] if isinstance(ranks, int) else ranks
+    cuts = [cut for cut in zip([0, *stops[:-1]], stops, owners, strict=True) if cut[0] < cut[1]]
+    shared = [min(overlap, start) for start, _, _ in cuts]
     return [
-        Chunk(index, index % ranks, start - before, stop, before, after)
-        for index, (start, stop, before, after) in enumerate(zip(starts, stops, shared, [*shared[1:], 0], strict=True))
+        Chunk(index, rank, start - before, stop, before, after)
+        for index, ((start, stop, rank), before, after) in enumerate(zip(cuts, shared, [*shared[1:], 0], strict=True))
     ]
 
 
 def check_counts(**counts: int) -> None:
-    """Refuse what is not a whole number, at least 1.
-
-    Raises:
-        ValueError: so it is.
-    """
+    """Refuse what is not a whole number, at least 1."""
     for name, value in counts.items():
         whole(name, value, least=1)
-
-
-def check_overlap(overlap: int, limit: int) -> None:
-    """Refuse an overlap that fills a chunk.
-
-    Raises:
-        ValueError: so it is.
-    """
-    if not 0 <= whole("overlap", overlap) < limit:
-        raise ValueError(
-            f"overlap={overlap!r}: must be at least 0 and below limit={limit}, or a chunk has no new token"
-        )
 
 
 def _tokens(name: str, budget: float, bytes_per_token: float) -> int:

@@ -8,15 +8,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from parlab.sequence.layouts import check_layout
+from parlab.sequence.layouts import checked_documents
+
+
+class Token(NamedTuple):
+    """Bytes of one token's arrays, all its heads, in one pass.
+
+    Attributes:
+        rows: what a query is to those who attend it: q; backward dout, q, lse and delta.
+        kv: K and V.
+        own: what a rank begins with: the rows, K and V; backward also out.
+        sums: of the query, what the pass adds to: out and lse; backward dq.
+        dkv: dK and dV, as they are summed; forward 0.
+        result: what is returned, dK and dV still as they are summed.
+    """
+
+    rows: int
+    kv: int
+    own: int
+    sums: int
+    dkv: int
+    result: int
 
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """The sizes of one attention, and bytes of one token's arrays, all its heads; `itemsize` is q's, k's and v's.
-
-    What is summed, lse, and gradients on their way are kept in 4 bytes an element, or `itemsize` where that is more.
-    """
+    """The sizes of one attention; `itemsize` is q's, k's and v's, in bytes."""
 
     S: int
     H: int
@@ -25,47 +42,18 @@ class AttentionShape:
     itemsize: int
     B: int = 1
 
-    @property
-    def wide(self) -> int:
-        """Bytes of an element of what is summed."""
-        return max(self.itemsize, 4)
-
-    @property
-    def kv(self) -> int:
-        """K and V."""
-        return 2 * self.B * self.G * self.D * self.itemsize
-
-    @property
-    def dkv(self) -> int:
-        """dK and dV, as they are summed."""
-        return 2 * self.B * self.G * self.D * self.wide
-
-    @property
-    def q(self) -> int:
-        """q; out and dout too."""
-        return self.B * self.H * self.D * self.itemsize
-
-    @property
-    def dq(self) -> int:
-        """dq, or out, as they are summed."""
-        return self.B * self.H * self.D * self.wide
-
-    @property
-    def lse(self) -> int:
-        """lse; delta too."""
-        return self.B * self.H * self.wide
-
-    def rows(self, *, backward: bool) -> int:
-        """What a query is to those who attend it: q; backward dout, q, lse and delta."""
-        return 2 * self.q + 2 * self.lse if backward else self.q
-
-    def own(self, *, backward: bool) -> int:
-        """What a rank begins with: the rows, K and V; backward also out."""
-        return self.rows(backward=backward) + self.kv + (self.q if backward else 0)
-
-    def sums(self, *, backward: bool) -> int:
-        """Of the queries, what a pass adds to: out and lse; backward dq."""
-        return self.dq + (0 if backward else self.lse)
+    def token(self, *, backward: bool) -> Token:
+        """Of each token. What is summed, lse, and gradients on their way take 4 bytes an element, or `itemsize` where
+        that is more.
+        """
+        wide = max(self.itemsize, 4)
+        elements, kv = self.B * self.H * self.D, 2 * self.B * self.G * self.D
+        q, lse = elements * self.itemsize, self.B * self.H * wide
+        keys, dkv = kv * self.itemsize, kv * wide
+        if backward:
+            rows = 2 * q + 2 * lse
+            return Token(rows, keys, own=rows + keys + q, sums=elements * wide, dkv=dkv, result=q + dkv)
+        return Token(q, keys, own=q + keys, sums=elements * wide + lse, dkv=0, result=q + lse)
 
 
 class RankCost(NamedTuple):
@@ -82,7 +70,7 @@ def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: boo
     >>> unmasked_pairs(16, 4, "contiguous"), unmasked_pairs(16, 4, "zigzag"), unmasked_pairs(16, 4, "striped")
     ([10, 26, 42, 58], [34, 34, 34, 34], [28, 32, 36, 40])
     """
-    check_layout(S, size, layout)
+    checked_documents(None, S, size, layout)
     c = S // size
     if not causal:
         return [size * c * c] * size
@@ -101,8 +89,6 @@ def load_ratio(S: int, size: int, layout: str = "contiguous", *, causal: bool = 
 
     >>> round(load_ratio(8 * 1024, 8, "contiguous"), 3), load_ratio(8 * 1024, 8, "zigzag")
     (1.875, 1.0)
-    >>> round(load_ratio(8 * 16, 8, "striped"), 2), round(load_ratio(8 * 1024, 8, "striped"), 3)
-    (1.05, 1.001)
     """
     pairs = unmasked_pairs(S, size, layout, causal=causal)
     return max(pairs) * size / sum(pairs)
@@ -114,11 +100,7 @@ def attention_flops(pairs: int, B: int, H: int, D: int, *, backward: bool = Fals
 
 
 def hops(size: int, *, backward: bool = False) -> int:
-    """Times that a rank sends to its right: P − 1 forward; 2P − 1 backward, where dK/dV must also come home.
-
-    >>> hops(4), hops(4, backward=True), hops(1, backward=True)
-    (3, 7, 0)
-    """
+    """Times that a rank sends to its right: P − 1 forward; 2P − 1 backward, where dK/dV must also come home."""
     return (size - 1) + (size if backward and size > 1 else 0)
 
 
@@ -128,7 +110,7 @@ def bytes_per_hop(S: int, size: int, G: int, D: int, itemsize: int, B: int = 1) 
     >>> bytes_per_hop(S=2048, size=2, G=4, D=64, itemsize=4)
     2097152
     """
-    check_layout(S, size, "contiguous")
+    checked_documents(None, S, size)
     return 2 * B * (S // size) * G * D * itemsize
 
 
@@ -138,17 +120,16 @@ def bytes_sent(S: int, size: int, G: int, D: int, itemsize: int, B: int = 1, *, 
     >>> [bytes_sent(S=2048, size=2, G=4, D=64, itemsize=2, backward=backward) for backward in (False, True)]
     [1048576, 5242880]
     """
-    moved = hops(size) * bytes_per_hop(S, size, G, D, itemsize, B)
-    if backward and size > 1:
-        moved += size * bytes_per_hop(S, size, G, D, max(itemsize, 4), B)
-    return moved
+    back = hops(size, backward=backward) - hops(size)
+    each, wide = (bytes_per_hop(S, size, G, D, number, B) for number in (itemsize, max(itemsize, 4)))
+    return hops(size) * each + back * wide
 
 
 def overlap_tokens(
     flops_per_second: float,
     bytes_per_second: float,
     itemsize: int = 2,
-    kv_heads_per_query_head: float = 1.0,
+    kv_heads_per_query_head: float = 1,
     *,
     half_masked: bool = False,
 ) -> float:
@@ -177,7 +158,7 @@ def striped_speedup(S: int, size: int, hidden_size: int, intermediate_size: int,
     >>> round(striped_speedup(16384, 4, 2048, 5504, 22), 2), round(striped_speedup(131072, 4, 2048, 5504, 22), 2)
     (1.46, 1.7)
     """
-    check_layout(S, size, "striped")
+    checked_documents(None, S, size)
     c = S // size
     attention = 2 * 12 * layers * hidden_size * c**2
     rest = 6 * c * (layers * (4 * hidden_size**2 + 2 * hidden_size * intermediate_size) + 32_000 * hidden_size)
@@ -185,11 +166,7 @@ def striped_speedup(S: int, size: int, hidden_size: int, intermediate_size: int,
 
 
 def score_memory_savings(size: int) -> float:
-    """The part of the score matrix that a rank is spared when it holds its S/P rows of it: 1 − 1/P.
-
-    >>> score_memory_savings(4)
-    0.75
-    """
+    """The part of the score matrix that a rank is spared when it holds its S/P rows of it: 1 − 1/P."""
     return 1 - 1 / size
 
 
@@ -198,5 +175,5 @@ def score_bytes(S: int, size: int, H: int, itemsize: int, B: int = 1) -> int:
 
     Ours holds what `ring_cost` says, linear in S, beside one tile of scores.
     """
-    check_layout(S, size, "contiguous")
+    checked_documents(None, S, size)
     return B * H * (S // size) * S * itemsize

@@ -1,23 +1,106 @@
-"""From shards of the sequence to heads over all of it, and back: the two all-to-alls of Ulysses.
+"""Ulysses: an all-to-all turns shards of the sequence into heads, each rank attends its heads over all of it, and back.
 
-Shapes: `B` batch, `S` sequence, `H` query heads, `G` key/value heads, `D` head size, `P` ranks.
+USP, unified sequence parallelism, does so inside groups of ranks, with a ring of such groups outside: the all-to-alls
+stay where links are fast, and the ring takes as many ranks as heads cannot.
+
+Sources: Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.1; Fang, Zhao 2024, "USP: A Unified Sequence Parallelism
+Approach for Long Context Generative AI", algorithm 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from parlab.arrays import Array, namespace
-from parlab.sequence.attend import ALL, Heads, add_to, exchange
+from parlab.sequence.attend import ALL, Call, Heads, Scale, add_to, exchange, grid
+from parlab.sequence.costs import AttentionShape, RankCost
+from parlab.sequence.layouts import Documents
+from parlab.sequence.ring import attend_around, ring_cost
 from parlab.world import Comm
 from parlab.world.collectives import block_sizes, blocks_of
 
 Places = list[tuple[slice, slice]]  # where tokens stand in a shard, and where in the whole
 
 
-@dataclass(frozen=True)
-class HeadShare:
+def ulysses_attention(
+    comm: Comm, q: Array, k: Array, v: Array, *, causal: bool = False, documents: Documents = None, scale: Scale = None
+) -> tuple[Array, Array]:
+    """Attention over the whole sequence, from this rank's contiguous shards of it; arguments as `ring_attention`.
+
+    Where P does not divide H the first ranks attend one head more: so every P up to H is of use, and the slowest rank
+    has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`head_shares`).
+
+    Raises: as `ring_attention`, and where there are more ranks than query heads.
+    """
+    return _ulysses(Call(comm, q, k, v, scale), causal=causal, documents=documents)
+
+
+def ulysses_attention_backward(
+    comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, scale: Scale = None, **how: Any
+) -> tuple[Array, Array, Array]:
+    """As `ring_attention_backward`. All that is needed becomes heads once more: q, k and v too, which the authors' code
+    keeps as heads from the forward on. The gradients of a K/V head that went to several ranks are summed at home.
+    """
+    return _ulysses(Call(comm, q, k, v, scale, (dout, out, lse)), **how)
+
+
+def usp_attention(
+    comm: Comm,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    ulysses: int,
+    causal: bool = False,
+    layout: str = "contiguous",
+    scale: Scale = None,
+) -> tuple[Array, Array]:
+    """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and `ulysses`:
+    how many consecutive ranks (U) share the heads. It divides P; U = P is Ulysses, U = 1 the ring.
+
+    The layout is contiguous or zigzag. A group's tokens, in order, are the same layout's shard for a ring of P/U.
+
+    Raises: as `ring_attention`, and where a group does not fit.
+    """
+    return _usp(Call(comm, q, k, v, scale), ulysses=ulysses, causal=causal, layout=layout)
+
+
+def usp_attention_backward(
+    comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, scale: Scale = None, **how: Any
+) -> tuple[Array, Array, Array]:
+    """As `ulysses_attention_backward`, and `ring_attention_backward` between the groups."""
+    return _usp(Call(comm, q, k, v, scale, (dout, out, lse)), **how)
+
+
+def _ulysses(call: Call, *, causal: bool = False, documents: Documents = None) -> Any:
+    call.agree("Ulysses", causal=causal, documents=documents)
+    return _in_heads(call, call.comm, None)
+
+
+def _usp(call: Call, *, ulysses: int, causal: bool = False, layout: str = "contiguous") -> Any:
+    if layout == "striped":
+        raise ValueError("layout='striped': a group's tokens would be no stripe; use contiguous or zigzag")
+    call.agree("USP", causal=causal, layout=layout, ulysses=ulysses)
+    return _in_heads(call, *grid(call.comm, "ulysses", ulysses))
+
+
+def _in_heads(call: Call, group: Comm, ring: Comm | None) -> Any:
+    """All-to-all in the group, attention around the ring, if there is one, and all-to-all back."""
+    shares, layout = head_shares(call.q.shape[1], call.k.shape[1], group.size), call.dealt["layout"]
+    queries, keys = [share.queries for share in shares], [share.keys for share in shares]
+    given, heads = [*call.rows, call.k, call.v], [queries] * len(call.rows) + [keys] * 2
+    *rows, k, v = all_to_all(group, given, heads, layout, call.label, to_heads=True)  # [B, H/U or G/U, U·S/P, ...]
+    sums, gradients = attend_around(call, ring, rows, k, v, shares[group.rank].pairs)
+    del rows, k, v
+    made, heads = [*sums, *(gradients or ())], [queries] * len(sums) + [keys] * 2
+    home = all_to_all(group, made, heads[: len(made)], layout, call.label, to_heads=False)  # [B, H or G, S/P, ...]
+    return call.results(home[: len(sums)], tuple(home[len(sums) :]) or None)
+
+
+class HeadShare(NamedTuple):
     """The heads of one rank: its query heads, the K/V heads that they read, and, counted from the first of each, which
     of the one read which of the other (`attend`).
     """
@@ -42,84 +125,90 @@ def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
         raise ValueError(f"{size} ranks share {H} query heads: a rank needs at least one, so use at most {H} ranks")
     shares, group = [], H // G
     for queries in blocks_of(block_sizes(H, size)):
-        keys = slice(queries.start // group, (queries.stop - 1) // group + 1)
-        reads = [
-            slice(max(g * group, queries.start) - queries.start, min((g + 1) * group, queries.stop) - queries.start)
-            for g in range(keys.start, keys.stop)
-        ]
+        first, last = queries.start, queries.stop
+        keys = slice(first // group, (last - 1) // group + 1)
+        edges = [first, *range((keys.start + 1) * group, last, group), last]  # between the readers of one and the next
+        reads = [slice(start - first, stop - first) for start, stop in pairwise(edges)]
         even = len({part.stop - part.start for part in reads}) == 1
         pairs = ALL if even else [(part, slice(number, number + 1)) for number, part in enumerate(reads)]
         shares.append(HeadShare(queries, keys, pairs))
     return shares
 
 
-def places(size: int, length: int, layout: str = "contiguous") -> list[Places]:
+def places(size: int, length: int, layout: str) -> list[Places]:
     """Where the tokens of each rank's shard stand in the whole, when that is put in order again."""
     if layout == "contiguous":
         return [[(slice(0, length), slice(rank * length, (rank + 1) * length))] for rank in range(size)]
     half, chunks = length // 2, 2 * size
-    early, late = slice(0, half), slice(half, length)
-    in_whole = blocks_of([half] * chunks)
+    early, late, in_whole = slice(0, half), slice(half, length), blocks_of([half] * chunks)
     return [[(early, in_whole[rank]), (late, in_whole[chunks - 1 - rank])] for rank in range(size)]
 
 
-def to_heads(
-    comm: Comm, shares: list[HeadShare], of_queries: Sequence[Array], of_keys: Sequence[Array], layout: str, label: str
+def all_to_all(
+    comm: Comm, arrays: Sequence[Array], heads: list[list[slice]], layout: str, label: str, *, to_heads: bool
 ) -> list[Array]:
-    """`[B, heads, S/P, ...]`, all heads of a shard -> `[B, heads/P, S, ...]`, a few heads of all tokens in their order.
+    """`[B, heads, S/P, ...]`, all heads of a shard -> `[B, heads/P, S, ...]`, a few heads of all tokens in their order;
+    or the way back, where what comes for a K/V head from several ranks, its gradients, is summed.
 
-    Args:
-        comm: the group.
-        shares: `head_shares`.
-        of_queries: arrays of query heads.
-        of_keys: arrays of K/V heads.
-        layout: contiguous or zigzag: how the tokens were dealt out.
-        label: see `exchange`.
+    Of each array `heads` are those of each rank; `layout`, contiguous or zigzag: how the tokens were dealt out.
     """
+    length = arrays[0].shape[2] // (1 if to_heads else comm.size)  # of a shard
+    tokens = places(comm.size, length, layout)
 
-    def give(dst: int) -> list[Array]:
-        parts = [x[:, shares[dst].queries, ...] for x in of_queries]
-        return parts + [x[:, shares[dst].keys, ...] for x in of_keys]
+    def by_heads(shards: Sequence[Array], rank: int) -> list[Array]:
+        return [x[:, h[rank], here, ...] for x, h in zip(shards, heads, strict=True) for here, _ in tokens[rank]]
 
-    def take(src: int, pieces: list[Array]) -> None:
-        for x, piece in zip(whole, pieces, strict=True):
-            for here, there in in_order[src]:
-                x[:, :, there, ...] = piece[:, :, here, ...]
+    def by_tokens(wholes: Sequence[Array], rank: int) -> list[Array]:
+        return [x[:, :, there, ...] for x in wholes for _, there in tokens[rank]]
 
-    form = give(comm.rank)
-    xp, length = namespace(*form), form[0].shape[2]
-    in_order = places(comm.size, length, layout)
-    sizes = [(*x.shape[:2], length * comm.size, *x.shape[3:]) for x in form]
-    whole = [xp.empty(size, dtype=x.dtype, device=x.device) for size, x in zip(sizes, form, strict=True)]
-    comm.hold("heads", *whole)
-    exchange(comm, give, lambda src: form, take, label)
-    return whole
+    made = []
+    for x, h in zip(arrays, heads, strict=True):
+        own = h[comm.rank]
+        number, rows = (own.stop - own.start, length * comm.size) if to_heads else (h[-1].stop, length)
+        shape = x.shape[0], number, rows, *x.shape[3:]
+        made.append(namespace(x).zeros(shape, dtype=x.dtype, device=x.device))
+    comm.hold("heads", *made)
+    source, target = (by_heads, by_tokens) if to_heads else (by_tokens, by_heads)
+    exchange(
+        comm,
+        give=lambda dst: source(arrays, dst),
+        like=lambda src: target(made, src),
+        take=lambda src, pieces: add_to(target(made, src), pieces),  # a query head comes once, and finds 0 there
+        label=label,
+    )
+    return made
 
 
-def to_sequence(
-    comm: Comm, shares: list[HeadShare], of_queries: Sequence[Array], of_keys: Sequence[Array], layout: str, label: str
-) -> list[Array]:
-    """`[B, heads/P, S, ...]` -> `[B, heads, S/P, ...]`: the way back. What comes for a K/V head from several ranks, its
-    gradients, is summed. Arguments as `to_heads`.
+def ulysses_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False) -> RankCost:
+    """What `rank` sends and holds: two all-to-alls of P − 1 messages each, there and back.
+
+    Forward, H = G, of all ranks' heads alike: q, k, v and out, 4·S·E·(P − 1)/P² elements (E = H·D), and lse. Backward
+    dout, q, k, v, lse and delta go, and dq, dk, dv come back; dk and dv in 4 bytes or more an element.
+
+    >>> shape = AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4)
+    >>> ulysses_cost(shape, 4).nbytes == 4 * (4 * 1024 * 512 * 3 // 16 + 1024 * 8 * 3 // 16)
+    True
     """
-    every = [*of_queries, *of_keys]
-    xp, length = namespace(*every), every[0].shape[2] // comm.size
-    in_order = places(comm.size, length, layout)
-    numbers = [shares[-1].queries.stop] * len(of_queries) + [shares[-1].keys.stop] * len(of_keys)
-    sizes = [(x.shape[0], number, length, *x.shape[3:]) for x, number in zip(every, numbers, strict=True)]
-    mine = [xp.zeros(size, dtype=x.dtype, device=x.device) for size, x in zip(sizes, every, strict=True)]
-    comm.hold("heads", *mine)
+    return usp_cost(shape, size, rank, ulysses=size, backward=backward)
 
-    def give(dst: int) -> list[list[Array]]:
-        return [[x[:, :, there, ...] for _, there in in_order[dst]] for x in every]
 
-    def form(src: int) -> list[list[Array]]:
-        heads = [shares[src].queries] * len(of_queries) + [shares[src].keys] * len(of_keys)
-        return [[x[:, h, here, ...] for here, _ in in_order[src]] for x, h in zip(mine, heads, strict=True)]
+def usp_cost(shape: AttentionShape, size: int, rank: int = 0, *, ulysses: int, backward: bool = False) -> RankCost:
+    """What `rank` sends and holds: Ulysses on U ranks with their part of the sequence, a ring of P/U with its heads.
 
-    def take(src: int, pieces: list[list[Array]]) -> None:
-        for rows, parts in zip(form(src), pieces, strict=True):
-            add_to(rows, parts)  # views of `mine`; a query head comes once, and finds 0 there
-
-    exchange(comm, give, form, take, label)
-    return mine
+    >>> shape = AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4)
+    >>> usp_cost(shape, 4, ulysses=4)[:2] == ulysses_cost(shape, 4)[:2], usp_cost(shape, 4, ulysses=1)[:2]
+    (True, (3, 3145728))
+    """
+    c, place = shape.S // size, rank % ulysses
+    tokens = c * ulysses  # of the group
+    shares = [(share.queries, share.keys) for share in head_shares(shape.H, shape.G, ulysses)]
+    ranks = [replace(shape, H=queries.stop - queries.start, G=keys.stop - keys.start) for queries, keys in shares]
+    every, whole = [heads.token(backward=backward) for heads in ranks], shape.token(backward=backward)
+    mine, others = every[place], every[:place] + every[place + 1 :]
+    ring = ring_cost(ranks[place], size // ulysses, backward=backward)
+    there = mine.rows + mine.kv
+    coming = tokens * there + (c * there if others else 0)
+    attending = tokens * (there - mine.own) + ring.held
+    home = tokens * mine.result + c * (whole.result + max((token.result for token in others), default=0))
+    nbytes = c * (sum(token.rows + token.kv for token in others) + len(others) * mine.result)
+    return RankCost(2 * len(others) + ring.messages, nbytes + ring.nbytes, c * whole.own + max(coming, attending, home))

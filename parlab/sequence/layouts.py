@@ -16,10 +16,12 @@ from itertools import pairwise
 from parlab.arguments import checked_axis, one_of, whole
 from parlab.arrays import Array, namespace
 
+Documents = Sequence[int] | None
+
 LAYOUTS = ("contiguous", "zigzag", "striped")
 
 
-def positions(S: int, size: int, layout: str = "contiguous", documents: Sequence[int] | None = None) -> list[list[int]]:
+def positions(S: int, size: int, layout: str = "contiguous", documents: Documents = None) -> list[list[int]]:
     """The token positions of each rank's shard, in the order in which the shard holds them: S/P for each of P ranks.
 
     Rotary embeddings and masks need them: under zigzag and striped a rank's positions are no range.
@@ -50,9 +52,7 @@ def positions(S: int, size: int, layout: str = "contiguous", documents: Sequence
     return owned
 
 
-def shard(
-    x: Array, size: int, layout: str = "contiguous", axis: int = -2, documents: Sequence[int] | None = None
-) -> list[Array]:
+def shard(x: Array, size: int, layout: str = "contiguous", axis: int = -2, documents: Documents = None) -> list[Array]:
     """The shards of `x` along its sequence axis, one a rank, each a copy: `[..., S, D]` -> P times `[..., S/P, D]`.
 
     Raises:
@@ -67,9 +67,7 @@ def shard(
     return [xp.take(x, xp.asarray(indices, device=x.device), axis=axis) for indices in owned]
 
 
-def unshard(
-    shards: Sequence[Array], layout: str = "contiguous", axis: int = -2, documents: Sequence[int] | None = None
-) -> Array:
+def unshard(shards: Sequence[Array], layout: str = "contiguous", axis: int = -2, documents: Documents = None) -> Array:
     """The whole array again, its tokens in their order: the inverse of `shard`.
 
     Raises:
@@ -85,49 +83,32 @@ def unshard(
     return xp.take(xp.concat(list(shards), axis=axis), xp.argsort(order), axis=axis)
 
 
-def check_layout(S: int, size: int, layout: str) -> None:
-    """Refuse a layout that does not exist, and a length that it cannot deal out evenly.
+def checked_documents(documents: Documents, S: int, size: int, layout: str = "contiguous") -> tuple[int, ...]:
+    """The starts of the documents, and the end; (0, S) when None.
 
     Raises:
-        ValueError: so it is.
+        ValueError: they do not rise from 0 to S, there is no such layout, or it cannot deal one of them out evenly.
     """
     one_of("layout", layout, LAYOUTS)
+    chunks, zigzag = f"{2 * size} chunks, two for each of {size} ranks", layout == "zigzag"
     if size < 1:
         raise ValueError(f"size={size}: there must be at least 1 rank")
     if S < 1:
         raise ValueError(f"sequence length {S}: there must be at least 1 token")
     if S % size:
-        raise ValueError(
-            f"sequence length {S} does not divide into {size} shards: "
-            f"use a multiple of {size} (zigzag needs {2 * size})"
-        )
-    if layout == "zigzag" and S % (2 * size):
-        raise ValueError(
-            f"sequence length {S} does not divide into {2 * size} chunks, two for each of {size} ranks: "
-            f"use a multiple of {2 * size} with zigzag"
-        )
-
-
-def checked_documents(
-    documents: Sequence[int] | None, S: int, size: int, layout: str = "contiguous"
-) -> tuple[int, ...]:
-    """The starts of the documents, and the end; (0, S) when None.
-
-    Raises:
-        ValueError: they do not rise from 0 to S, zigzag cannot deal one of them out, or as `check_layout`.
-    """
+        shards = f"{size} shards: use a multiple of {size} (zigzag needs {2 * size})"
+        raise ValueError(f"sequence length {S} does not divide into {shards}")
     if documents is None:
-        check_layout(S, size, layout)
+        if zigzag and S % (2 * size):
+            found = f"sequence length {S} does not divide into {chunks}"
+            raise ValueError(f"{found}: use a multiple of {2 * size} with zigzag")
         return 0, S
-    check_layout(S, size, "contiguous" if layout == "zigzag" else layout)
     edges = tuple(whole(f"documents[{number}]", edge) for number, edge in enumerate(documents))
     if len(edges) < 2 or edges[0] != 0 or edges[-1] != S or any(start >= stop for start, stop in pairwise(edges)):
         raise ValueError(f"documents={list(edges)}: must rise from 0 to the sequence length {S}, each start once")
     for number, (start, stop) in enumerate(pairwise(edges)):
-        if layout == "zigzag" and (missing := -(stop - start) % (2 * size)):
-            raise ValueError(
-                f"documents={list(edges)}: document {number} has {stop - start} tokens, which do not divide into "
-                f"{2 * size} chunks, two for each of {size} ranks: pad it with {missing} to {stop - start + missing}, "
-                "or use another layout"
-            )
+        if zigzag and (missing := -(stop - start) % (2 * size)):
+            found = f"document {number} has {stop - start} tokens, which do not divide into {chunks}"
+            pad = f"pad it with {missing} to {stop - start + missing}, or use another layout"
+            raise ValueError(f"documents={list(edges)}: {found}: {pad}")
     return edges

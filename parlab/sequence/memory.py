@@ -67,22 +67,23 @@ class CheckpointedBlock(Stage):
         with self.comm.compute("block", flops=self._flops(x)):
             y, cache = self.block.forward(x)
         attention, mlp = cache["attention"], cache["mlp"]
-        kept: Any = cache
-        if self.level == "low":
-            kept = cache | {"attention": attention._replace(x=None), "mlp": mlp._replace(x=None, hidden=None)}
-        elif self.level == "medium":
-            kept = x, attention.merged, attention.lse
-        elif self.level == "high":
-            kept = x
-        elif self.level == "extreme":
+        if self.level == "extreme":
             self._move(x)
             return y, to_numpy(x).copy()
+        kept = {
+            "none": cache,
+            "low": cache | {"attention": attention._replace(x=None), "mlp": mlp._replace(x=None, hidden=None)},
+            "medium": (x, attention.merged, attention.lse),
+            "high": x,
+        }[self.level]
         self._hold(kept)
         return y, kept
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
         """`(dx, pending)`, after what was not kept has been made again."""
-        cache = self._again(cache, dy)
+        if self.level != "none":
+            cache = self._again(cache, dy)
+            self._hold(cache)
         with self.comm.compute("block backward: input", flops=self._flops(dy)):
             return self.block.backward_input(dy, cache)
 
@@ -93,30 +94,23 @@ class CheckpointedBlock(Stage):
 
     def _again(self, kept: Any, dy: Array) -> dict[str, Any]:
         """The whole cache."""
-        block = self.block
-        if self.level == "none":
-            return kept
         if self.level == "low":
             with self.comm.compute(AGAIN):
-                attention_x, mlp_x = (
-                    block.parts[f"{name}_norm"].forward(kept[f"{name}_norm"].x)[0] for name in ("attention", "mlp")
-                )
-                mlp = kept["mlp"]._replace(x=mlp_x, hidden=swiglu(kept["mlp"].gate, kept["mlp"].up)[0])
-            cache = kept | {"attention": kept["attention"]._replace(x=attention_x), "mlp": mlp}
-        elif self.level == "medium":
-            x, merged, lse = kept
-            block = _replayed(block, merged, lse)
-            with self.comm.compute(AGAIN, flops=self._flops(x)):
-                cache = block.forward(x)[1]
-            cache["attention"] = cache["attention"]._replace(merged=merged)
-        else:
-            if self.level == "extreme":
-                kept = asarray(kept, namespace(dy), device=dy.device)
-                self._move(kept)
+                parts, attention, mlp = self.block.parts, kept["attention"], kept["mlp"]
+                attention_x, mlp_x = (parts[name].forward(kept[name].x)[0] for name in ("attention_norm", "mlp_norm"))
+                mlp = mlp._replace(x=mlp_x, hidden=swiglu(mlp.gate, mlp.up)[0])
+                return kept | {"attention": attention._replace(x=attention_x), "mlp": mlp}
+        if self.level == "extreme":
+            kept = asarray(kept, namespace(dy), device=dy.device)
+            self._move(kept)
+        if self.level != "medium":
             with self.comm.compute(AGAIN, flops=self._flops(kept)):
-                cache = block.forward(kept)[1]
-        self._hold(cache)
-        return cache
+                return self.block.forward(kept)[1]
+        x, merged, lse = kept
+        block = _replayed(self.block, merged, lse)
+        with self.comm.compute(AGAIN, flops=self._flops(x)):
+            cache = block.forward(x)[1]
+        return cache | {"attention": cache["attention"]._replace(merged=merged)}
 
     def _move(self, x: Array) -> None:
         self.comm.compute("to or from the host", seconds=self.host.picoseconds(nbytes(x)) / 1e12)
@@ -146,10 +140,9 @@ def level_bytes(config: LlamaConfig, B: int, S: int, size: int, level: str, item
     """
     one_of("level", level, tuple(MEMORY_LEVELS))
     items = block_kept_bytes(config, B, S // size, itemsize)
-    dropped = ("attention.x", "mlp.x", "mlp.hidden")
     kept = {
         "none": tuple(items),
-        "low": tuple(name for name in items if name not in dropped),
+        "low": tuple(name for name in items if name not in ("attention.x", "mlp.x", "mlp.hidden")),
         "medium": ("attention_norm.x", "attention.merged", "attention.lse"),
         "high": ("attention_norm.x",),
         "extreme": (),
@@ -169,10 +162,10 @@ def level_flops(
     """
     one_of("level", level, tuple(MEMORY_LEVELS))
     projections = sum(f.forward for name, f in block_flops(config, B, S // size).items() if name != "attention")
-    H, D = config.num_attention_heads, config.head_dim
-    attention = [attention_flops(pairs, B, H, D) for pairs in unmasked_pairs(S, size, layout, causal=causal)]
-    again = {"none": (0, 0), "low": (0, 0), "medium": (1, 0)}.get(level, (1, 1))
-    return [again[0] * projections + again[1] * flops for flops in attention]
+    pairs = unmasked_pairs(S, size, layout, causal=causal)
+    attention = [attention_flops(number, B, config.num_attention_heads, config.head_dim) for number in pairs]
+    whole, all_but_attention = level in ("high", "extreme"), level in ("medium", "high", "extreme")
+    return [projections * all_but_attention + flops * whole for flops in attention]
 
 
 def _replayed(block: Block, merged: Array, lse: Array) -> Block:

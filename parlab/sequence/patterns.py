@@ -14,16 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parlab.sequence.double_ring import double_ring_attention, double_ring_attention_backward
-from parlab.sequence.ring import ring_attention, ring_attention_backward
-from parlab.sequence.tree import tree_attention, tree_attention_backward
-from parlab.sequence.ulysses import ulysses_attention, ulysses_attention_backward
-from parlab.sequence.window import window_attention, window_attention_backward
+from parlab.sequence import heads, ring, tree, window
 
 PATTERNS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "ring": (ring_attention, ring_attention_backward),
-    "tree": (tree_attention, tree_attention_backward),
-    "point_to_point": (window_attention, window_attention_backward),
-    "all_to_all": (ulysses_attention, ulysses_attention_backward),
-    "hierarchical": (double_ring_attention, double_ring_attention_backward),
+    "ring": (ring.ring_attention, ring.ring_attention_backward),
+    "tree": (tree.tree_attention, tree.tree_attention_backward),
+    "point_to_point": (window.window_attention, window.window_attention_backward),
+    "all_to_all": (heads.ulysses_attention, heads.ulysses_attention_backward),
+    "hierarchical": (ring.double_ring_attention, ring.double_ring_attention_backward),
 }

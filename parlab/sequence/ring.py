@@ -1,7 +1,12 @@
 """Ring attention: each rank keeps its queries, and the keys and values travel around the ring.
 
-Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context", algorithm 1, with the
-layouts of `parlab.sequence.layouts` and blocks merged by their log-sum-exp.
+The double ring turns a ring inside each node, while the K/V of the next turn come from the node before. A plain ring
+crosses the slow link between two nodes in every hop; here that link has a whole turn of the inner ring's time for each
+transfer, and all ranks of a node use their links to the next at once.
+
+Sources: Liu et al. 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context", algorithm 1, with the
+layouts of `parlab.sequence.layouts` and blocks merged by their log-sum-exp. Double ring: Gu et al. 2024, "LoongTrain:
+Efficient Training of Long-Sequence LLMs with Head-Context Parallelism", section 4.
 """
 
 from __future__ import annotations
@@ -11,12 +16,11 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import accumulator_dtype
-from parlab.sequence.attend import ALL, Heads, Pair, Queries, QueryGradients, add_to, agreed, backward_rows, narrowed
+from parlab.sequence.attend import ALL, NOTHING, Call, Heads, Pair, Scale, add_to, arrived, grid, post
 from parlab.sequence.costs import AttentionShape, RankCost
+from parlab.sequence.layouts import Documents
 from parlab.sequence.schedule import RingSchedule, journeys
-from parlab.world import Comm, Request
-
-Hop = tuple[Request | None, Request | None]  # out, in
+from parlab.world import Comm
 
 
 def ring_attention(
@@ -27,8 +31,8 @@ def ring_attention(
     *,
     causal: bool = False,
     layout: str = "contiguous",
-    documents: Sequence[int] | None = None,
-    scale: float | None = None,
+    documents: Documents = None,
+    scale: Scale = None,
 ) -> tuple[Array, Array]:
     """Attention over the whole sequence, from this rank's shards of it.
 
@@ -57,23 +61,11 @@ def ring_attention(
     >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 0 owns tokens 0 and 7, which see 1 and 8 keys
     [1, 8]
     """
-    label, dealt = agreed(comm, "ring", q, k, v, scale, causal, layout, documents)
-    return attend_around(comm, q, k, v, label, dealt, scale)
+    return _ring(Call(comm, q, k, v, scale), causal=causal, layout=layout, documents=documents)
 
 
 def ring_attention_backward(
-    comm: Comm,
-    dout: Array,
-    q: Array,
-    k: Array,
-    v: Array,
-    out: Array,
-    lse: Array,
-    *,
-    causal: bool = False,
-    layout: str = "contiguous",
-    documents: Sequence[int] | None = None,
-    scale: float | None = None,
+    comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, scale: Scale = None, **how: Any
 ) -> tuple[Array, Array, Array]:
     """Gradients `(dq, dk, dv)` of this rank's shards, from `dout`, the gradient of a loss with respect to its `out`.
 
@@ -83,7 +75,7 @@ def ring_attention_backward(
     Args:
         comm: the ring; every rank of it calls this.
         dout: `[B, H, S/P, D]`.
-        q, k, v, causal, layout, documents, scale: as in the forward.
+        q, k, v, scale: as in the forward; and `how`: its other arguments, by name.
         out, lse: what the forward returned.
 
     Returns:
@@ -92,135 +84,135 @@ def ring_attention_backward(
 
     Raises: as the forward.
     """
-    label, dealt = agreed(comm, "ring backward", q, k, v, scale, causal, layout, documents)
-    rows = backward_rows(comm, dout, q, out, lse)
-    return narrowed(attend_around_backward(comm, rows, k, v, label, dealt, scale), (q, k, v))
+    return _ring(Call(comm, q, k, v, scale, (dout, out, lse)), **how)
+
+
+def double_ring_attention(
+    comm: Comm,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    ranks_per_node: int | None = None,
+    causal: bool = False,
+    layout: str = "contiguous",
+    scale: Scale = None,
+) -> tuple[Array, Array]:
+    """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and
+    `ranks_per_node`: how many consecutive ranks share a node; it divides P. None: all do, and the inner ring is all.
+
+    Raises: as `ring_attention`, and where a node does not fit.
+    """
+    return _double_ring(Call(comm, q, k, v, scale), ranks_per_node=ranks_per_node, causal=causal, layout=layout)
+
+
+def double_ring_attention_backward(
+    comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, scale: Scale = None, **how: Any
+) -> tuple[Array, Array, Array]:
+    """As `ring_attention_backward`. In each turn dK/dV of one node's K/V are summed over this node, and then over the
+    nodes on their way home.
+    """
+    return _double_ring(Call(comm, q, k, v, scale, (dout, out, lse)), **how)
+
+
+def _ring(call: Call, *, causal: bool = False, layout: str = "contiguous", documents: Documents = None) -> Any:
+    call.agree("ring", causal=causal, layout=layout, documents=documents)
+    return call.results(*attend_around(call, call.comm, call.rows, call.k, call.v))
+
+
+def _double_ring(
+    call: Call, *, ranks_per_node: int | None = None, causal: bool = False, layout: str = "contiguous"
+) -> Any:
+    inside = call.comm.size if ranks_per_node is None else ranks_per_node
+    call.agree("double ring", causal=causal, layout=layout, ranks_per_node=inside)
+    node, between = grid(call.comm, "ranks_per_node", inside)
+    queries, schedule = call.queries(), RingSchedule(call.comm.rank, call.comm.size)
+
+    def turn(home: int, k: Array, v: Array) -> Pair | None:
+        def visit(local: int, k: Array, v: Array) -> Pair | None:
+            return queries.attend(schedule.blocks(home * node.size + local, k.shape[2], **call.dealt), k, v)
+
+        return around(node, k, v, visit, call)  # K/V of all ranks of the node `home`
+
+    gradients = around(between, call.k, call.v, turn, call)  # the next node's are posted before a turn
+    return call.results(queries.done(gradients), gradients)
 
 
 def attend_around(
-    ring: Comm, q: Array, k: Array, v: Array, label: str, dealt: dict[str, Any], scale: float | None, heads: Heads = ALL
-) -> tuple[Array, Array]:
-    """`(out, lse)`: the queries stay, and attend the K/V of each rank as they come past."""
-    queries = Queries(ring, q, scale)
-    schedule = RingSchedule(ring.rank, ring.size)
+    call: Call, ring: Comm | None, rows: Sequence[Array], k: Array, v: Array, heads: Heads = ALL
+) -> tuple[list[Array], Pair | None]:
+    """The queries stay, and attend the K/V of each rank of the ring, if there is one, as they come past.
 
-    def visit(source: int, k: Array, v: Array) -> None:
-        queries.attend(schedule.blocks(source, q.shape[2], **dealt), k, v, heads)
+    Returns: their sums; backward also dk and dv, in float32 or wider.
+    """
+    rank, size = (0, 1) if ring is None else (ring.rank, ring.size)
+    queries, schedule, length = call.queries(rows), RingSchedule(rank, size), k.shape[2]
 
-    around(ring, k, v, visit, label, journeys(ring.size, q.shape[2], **dealt))
-    return queries.done()
+    def visit(source: int, k: Array, v: Array) -> Pair | None:
+        return queries.attend(schedule.blocks(source, length, **call.dealt), k, v, heads)
 
-
-def attend_around_backward(
-    ring: Comm,
-    rows: Sequence[Array],
-    k: Array,
-    v: Array,
-    label: str,
-    dealt: dict[str, Any],
-    scale: float | None,
-    heads: Heads = ALL,
-) -> tuple[Array, Array, Array]:
-    """`(dq, dk, dv)`, the last two in float32 or wider, of `backward_rows`."""
-    queries = QueryGradients(ring, rows, scale)
-    schedule, length = RingSchedule(ring.rank, ring.size), k.shape[2]
-
-    def visit(source: int, k: Array, v: Array) -> Pair:
-        return queries.attend(schedule.blocks(source, length, **dealt), k, v, heads)
-
-    return queries.done(*around_backward(ring, k, v, visit, label, journeys(ring.size, length, **dealt)))
+    if ring is None:
+        gradients = visit(0, k, v)
+    else:
+        gradients = around(ring, k, v, visit, call, journeys(size, length, **call.dealt))
+    return queries.done(gradients), gradients
 
 
 def around(
     comm: Comm,
     k: Array,
     v: Array,
-    visit: Callable[[int, Array, Array], None],
-    label: str,
+    visit: Callable[[int, Array, Array], Pair | None],
+    call: Call,
     travel: Sequence[int] | None = None,
-) -> None:
+) -> Pair | None:
     """The K/V of all ranks come past this one: `visit(source, k, v)`, while the next ones travel.
 
-    Invariant: when hop t starts (from 0), rank r holds the K/V of rank (r − t) mod P, and has visited those of the
-    ranks r, r − 1, ..., r − t + 1. After P − 1 hops and the last visit it has seen all. `travel`: how many hops the
-    K/V of each rank make, if not P − 1; the later ones are left out.
+    Invariant: when hop t starts (from 0), rank r holds the K/V of rank s = (r − t) mod P, and has visited those of the
+    ranks r, r − 1, ..., s + 1. After P − 1 hops and the last visit it has seen all. `travel`: how many hops the K/V of
+    each rank make, if not P − 1; the later ones are left out.
+
+    Backward `visit` returns this rank's share of dK/dV, and ours come home, summed. When hop t starts, those of s,
+    summed over the ranks s, s + 1, ..., r − 1, are on their way from r − 1. The last rank to hold the K/V adds the last
+    share and sends dK/dV home: if they went all around, that is one hop more to the right.
     """
+    xp, backward = namespace(k), call.gradient is not None
+    like = (k, v) if backward else ()  # of which dK/dV have the form
+    form: Any = tuple(xp.empty(x.shape, dtype=accumulator_dtype(x), device=x.device) for x in like)
     travel = travel or [comm.size - 1] * comm.size
-    source = comm.rank
+    source, own = comm.rank, travel[comm.rank]
     held: Pair | None = (k, v)
-    for hop in (*RingSchedule(comm.rank, comm.size).steps, None):  # None: with the last block no K/V travels
+    mine: Pair | None = None
+    returning = home = NOTHING  # the dK/dV of `source`, on their way to us, and ours
+    for step, hop in enumerate((*RingSchedule(comm.rank, comm.size).steps, None)):  # None: no K/V travel any more
+        goes, comes = travel[source] > step, hop is not None and travel[hop.kv_source] > step
         if hop is not None:
-            outgoing = held if travel[source] > hop.step else None
-            form = (k, v) if travel[hop.kv_source] > hop.step else None
-            arriving = _start(comm, outgoing, hop.send_to, form, hop.recv_from, label)
-        if held is not None:
-            visit(source, *held)
-        if hop is not None:
-            held = _arrived(arriving)
-            source = hop.kv_source
-
-
-def around_backward(
-    comm: Comm,
-    k: Array,
-    v: Array,
-    visit: Callable[[int, Array, Array], Pair],
-    label: str,
-    travel: Sequence[int] | None = None,
-) -> Pair:
-    """The K/V come past once more, `visit` returns this rank's share of their gradients, and ours come home summed.
-
-    Invariant: when K/V hop t starts (from 0), rank r holds the K/V of rank s = (r − t) mod P, and their dK/dV, summed
-    over the ranks s, s + 1, ..., r − 1, are on their way from r − 1. The last rank to hold the K/V adds the last share
-    and sends dK/dV home: if they went all around, that is one hop more to the right.
-    """
-    xp = namespace(k)
-    travel = travel or [comm.size - 1] * comm.size
-    own = travel[comm.rank]
-    form = tuple(xp.empty(x.shape, dtype=accumulator_dtype(x), device=x.device) for x in (k, v))  # of dK/dV
-    source = comm.rank
-    held: Pair | None = (k, v)
-    returning: Hop = (None, None)  # the dK/dV of `source`, on their way to us
-    home: Hop = (None, None)
-    for step, hop in enumerate((*RingSchedule(comm.rank, comm.size).steps, None)):
-        coming = hop is not None and travel[hop.kv_source] > step
-        if hop is not None:
-            outgoing = held if travel[source] > step else None
-            arriving = _start(comm, outgoing, hop.send_to, (k, v) if coming else None, hop.recv_from, label)
+            outgoing, coming = held if goes else None, (k, v) if comes else None
+            arriving = post(comm, outgoing, hop.send_to, coming, hop.recv_from, call.label)
         share = None if held is None else visit(source, *held)
-        gradients = _arrived(returning)  # the shares of the ranks that held this K/V before us
-        if step == 0:
-            gradients = share
-            if comm.size > 1:  # else it is one block's result, and the caller's
-                comm.hold("dq, dk, dv", gradients)
-        elif share is not None:
-            add_to(gradients, share)
-        del share  # or it would still be held while the next one is made
-        if own == 0 == step:
-            mine = gradients
-        next_stop = comm.right if travel[source] > step else source
-        outgoing = gradients if travel[source] > 0 else None
-        returning = _start(comm, outgoing, next_stop, form if coming else None, comm.left, label)
-        if step == own > 0:
-            home = _start(comm, None, comm.rank, form, (comm.rank + own) % comm.size, label)
+        if backward:
+            gradients = arrived(returning)  # the shares of the ranks that held this K/V before us
+            if step == 0:
+                gradients = share
+                if comm.size > 1:  # else it is one block's result, and the caller's
+                    comm.hold("dq, dk, dv", gradients)
+                mine = gradients if own == 0 else None
+            elif share is not None:
+                add_to(gradients, share)
+            del share  # or it would still be held while the next one is made
+            outgoing, next_stop = gradients if travel[source] else None, comm.right if goes else source
+            returning = post(comm, outgoing, next_stop, form if comes else None, comm.left, call.label)
+            if step == own > 0:
+                home = post(comm, None, comm.rank, form, (comm.rank + own) % comm.size, call.label)
         if hop is not None:
-            held = _arrived(arriving)
-            source = hop.kv_source
-    _arrived(returning)
-    return _arrived(home) if own else mine
+            held, source = arrived(arriving), hop.kv_source
+    arrived(returning)
+    return arrived(home) if own else mine
 
 
-def ring_cost(
-    shape: AttentionShape,
-    size: int,
-    rank: int = 0,
-    *,
-    causal: bool = False,
-    layout: str = "contiguous",
-    documents: Sequence[int] | None = None,
-    backward: bool = False,
-) -> RankCost:
-    """What `rank` sends and holds, packed documents too: K/V of rank s make `journeys[s]` hops, dK/dV one more.
+def ring_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False, **dealt: Any) -> RankCost:
+    """What `rank` sends and holds, packed documents too: K/V of rank s make `journeys[s]` hops, dK/dV one more;
+    `dealt`: causal, layout and documents, as `ring_attention`.
 
     It holds the K/V that it attends, that arrive, and (a copy) that leave, and as much of dK/dV; less where a message
     has passed before the next is posted.
@@ -231,34 +223,38 @@ def ring_cost(
     >>> [ring_cost(shape, 3, rank, causal=True, documents=[0, 6, 12])[:2] for rank in range(3)]  # cut inside rank 1
     [(1, 64), (1, 64), (0, 0)]
     """
-    c, edges = shape.S // size, None if documents is None else tuple(documents)
-    travel = journeys(size, c, layout, causal=causal, documents=edges)
+    token, c = shape.token(backward=backward), shape.S // size
+    travel = journeys(size, c, **dealt)
     left = [travel[(rank - step) % size] - step for step in range(size)]  # hops still to make by what is here
     here, goes = [hops >= 0 for hops in left], [hops > 0 for hops in left]
     comes = [*here[1:], False]
     kv = [(step > 0 and here[step]) + comes[step] + goes[step] for step in range(size)]  # attended, if not our own, ...
-    held = c * (shape.own(backward=backward) + shape.sums(backward=backward))
-    if not backward:
-        return RankCost(sum(goes), sum(goes) * c * shape.kv, held + max(kv) * c * shape.kv)
     home = [step >= max(travel[rank], 1) for step in range(size)]  # our dK/dV: arriving, or never gone
     leaves = [here[step] and travel[(rank - step) % size] > 0 for step in range(size)]
     dkv = [here[step] + comes[step] + leaves[step] + home[step] for step in range(size)]  # added to, arriving, ...
-    most = max(dkv[step] * shape.dkv + max(kv[step : step + 2]) * shape.kv for step in range(size))
-    back = sum(leaves)
-    return RankCost(sum(goes) + back, c * (sum(goes) * shape.kv + back * shape.dkv), held + c * most)
-
-
-def _start(comm: Comm, x: Pair | None, dst: int, form: Pair | None, src: int, label: str) -> Hop:
-    """Post a message out and one in; None is not sent, or will not come."""
-    return (
-        None if x is None else comm.isend(x, dst, label=label),
-        None if form is None else comm.irecv(src, form, label=label),
+    most = max(dkv[step] * token.dkv + max(kv[step : step + 2]) * token.kv for step in range(size))
+    back = sum(leaves) if backward else 0
+    return RankCost(
+        sum(goes) + back, c * (sum(goes) * token.kv + back * token.dkv), c * (token.own + token.sums + most)
     )
 
 
-def _arrived(hop: Hop) -> Any:
-    sending, receiving = hop
-    arrived = None if receiving is None else receiving.wait()  # first: what is needed gives a wait its name
-    if sending is not None:
-        sending.wait()
-    return arrived
+def double_ring_cost(
+    shape: AttentionShape, size: int, rank: int = 0, *, ranks_per_node: int | None = None, backward: bool = False
+) -> RankCost:
+    """What every `rank` sends and holds: forward as much as in a plain ring, but between nodes only once a turn.
+
+    P/n turns of n − 1 hops and P/n − 1 between nodes of n ranks: P − 1. Backward each turn brings dK/dV back to
+    where it began, n hops, and P/n more bring them home.
+
+    >>> double_ring_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4, ranks_per_node=2)[:2]
+    (3, 786432)
+    """
+    token, c, inside = shape.token(backward=backward), shape.S // size, ranks_per_node or size
+    nodes = size // inside
+    back = ((nodes * inside if inside > 1 else 0) + (nodes if nodes > 1 else 0)) * backward
+    kv = sum(min(ring - 1, 2) + (ring > 1) for ring in (nodes, inside))  # of each ring: attended, arriving, leaving
+    kv -= backward and nodes == 2 and inside > 1  # the second turn holds most, and no K/V leave the node
+    dkv = 3 * (inside > 1) + 3 * (nodes > 1) or 1  # added to, arriving, leaving
+    held = token.own + token.sums + kv * token.kv + dkv * token.dkv
+    return RankCost(size - 1 + back, c * ((size - 1) * token.kv + back * token.dkv), c * held)

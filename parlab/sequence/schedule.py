@@ -8,14 +8,14 @@ Source: Liu et al. 2023, "Ring Attention", algorithm 1; Brandon et al. 2023, "St
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 from parlab.nn.attention import CAUSAL, STRICT
-from parlab.sequence.layouts import checked_documents
+from parlab.sequence.layouts import Documents, checked_documents
 
 
 @dataclass(frozen=True)
@@ -50,23 +50,20 @@ class Block:
     def pairs(self) -> int:
         """How many (query, key) pairs are unmasked.
 
-        >>> Block(slice(0, 4), slice(0, 4), CAUSAL).pairs, Block(slice(0, 4), slice(0, 4), STRICT).pairs
-        (10, 6)
-        >>> Block(slice(0, 4), slice(0, 4), CAUSAL, window=2).pairs
-        7
+        >>> Block(slice(0, 4), slice(0, 4), CAUSAL).pairs, Block(slice(0, 4), slice(0, 4), CAUSAL, window=2).pairs
+        (10, 7)
         """
         queries, keys = self.queries.stop - self.queries.start, self.keys.stop - self.keys.start
         if self.diagonal is None:
             return queries * keys
-        edges = [self.diagonal] if self.window is None else [self.diagonal, self.diagonal - self.window]
-        below = [
-            _triangle(queries + d) - _triangle(d) - _triangle(queries + d - keys) + _triangle(d - keys) for d in edges
-        ]
-        return below[0] - sum(below[1:])
 
+        def triangle(side: int) -> int:
+            return max(side, 0) * (side + 1) // 2
 
-def _triangle(side: int) -> int:
-    return max(side, 0) * (side + 1) // 2
+        def below(d: int) -> int:
+            return triangle(queries + d) - triangle(d) - triangle(queries + d - keys) + triangle(d - keys)
+
+        return below(self.diagonal) - (0 if self.window is None else below(self.diagonal - self.window))
 
 
 class RingSchedule:
@@ -84,93 +81,78 @@ class RingSchedule:
     def __init__(self, rank: int, size: int):
         if not 0 <= rank < size:
             raise ValueError(f"rank={rank}: a ring of {size} has ranks 0 to {size - 1}")
-        self.rank = rank
-        self.size = size
+        self.rank, self.size = rank, size
         right, left = (rank + 1) % size, (rank - 1) % size
         self.steps = [RingStep(step, right, left, kv_source=(rank - step - 1) % size) for step in range(size - 1)]
 
-    def block(self, source: int, length: int, layout: str = "contiguous", *, causal: bool = True) -> Block | None:
-        """The work of this rank on the K/V of rank `source`; None when its queries see none of it.
+    def blocks(
+        self, source: int, length: int, layout: str = "contiguous", *, causal: bool = True, documents: Documents = None
+    ) -> Sequence[Block]:
+        """The work of this rank on the K/V of rank `source`: at most one block a document.
 
-        Args:
-            source: the rank whose shard the K/V is.
-            length: tokens in a shard, S/P.
-            layout: contiguous, zigzag or striped.
-            causal: False: every query sees every key.
+        `length` is a shard's, S/P tokens; layout, causal and documents as `ring_attention`.
 
         Raises:
-            ValueError: no such rank or layout, or an odd shard in zigzag.
-        """
-        found = self.blocks(source, length, layout, causal=causal)
-        return found[0] if found else None
-
-    def blocks(
-        self,
-        source: int,
-        length: int,
-        layout: str = "contiguous",
-        *,
-        causal: bool = True,
-        documents: Sequence[int] | None = None,
-    ) -> list[Block]:
-        """As `block`, for packed documents: at most one block a document, for nothing is seen across their edges.
+            ValueError: no such rank, layout or documents, or an odd shard in zigzag.
 
         >>> RingSchedule(1, 2).blocks(0, 6, documents=[0, 2, 7, 12])  # the second document lies on both ranks
-        [Block(queries=slice(0, 1, None), keys=slice(2, 6, None), diagonal=None, window=None)]
+        (Block(queries=slice(0, 1, None), keys=slice(2, 6, None), diagonal=None, window=None),)
         """
-        edges = checked_documents(documents, length * self.size, self.size, layout)
         if not 0 <= source < self.size:
             raise ValueError(f"source={source}: a ring of {self.size} has ranks 0 to {self.size - 1}")
-        return list(self._blocks(source, length, layout, causal, edges))
+        edges = None if documents is None else tuple(documents)
+        return _blocks(self.rank, source, self.size, length, layout, causal, edges)
 
-    def _blocks(self, source: int, length: int, layout: str, causal: bool, edges: Sequence[int]) -> Iterator[Block]:
-        for start, stop in pairwise(edges):
-            queries, keys = (self._part(rank, length, layout, start, stop) for rank in (self.rank, source))
-            if queries.start < queries.stop and keys.start < keys.stop:
-                block = self._block(queries, keys, source, layout) if causal else Block(queries, keys)
-                if block is not None and block.pairs:
-                    yield block
-
-    def _part(self, rank: int, length: int, layout: str, start: int, stop: int) -> slice:
-        """Where in the shard of `rank` the tokens start..stop − 1 stand, which are one document."""
-        if layout == "contiguous":
-            return slice(*(min(max(edge - rank * length, 0), length) for edge in (start, stop)))
-        if layout == "zigzag":  # each rank has as much of it
-            return slice(start // self.size, stop // self.size)
-        return slice(*((edge - rank + self.size - 1) // self.size for edge in (start, stop)))
-
-    def _block(self, queries: slice, keys: slice, source: int, layout: str) -> Block | None:
-        """What these queries see of these keys, both of one document, in causal attention."""
-        if layout == "striped":  # query i is token i·P + rank of the sequence, key i is token i·P + source
-            return Block(queries, keys, queries.start - keys.start + (CAUSAL if source <= self.rank else STRICT))
-        if source == self.rank:
-            return Block(queries, keys, CAUSAL)  # a shard's tokens stand in their order
-        earlier = source < self.rank
-        if layout == "zigzag":  # earlier: only its early chunk lies before ours; later: both before our late one
-            half = (keys.stop - keys.start) // 2
-            if earlier:
-                return Block(queries, slice(keys.start, keys.start + half))
-            return Block(slice(queries.start + half, queries.stop), keys)
-        return Block(queries, keys) if earlier else None
+    def block(self, source: int, length: int, layout: str = "contiguous", *, causal: bool = True) -> Block | None:
+        """As `blocks`, of one document; None when no query sees any of the K/V."""
+        return next(iter(self.blocks(source, length, layout, causal=causal)), None)
 
     def mask(self, source: int, layout: str = "contiguous", *, causal: bool = True) -> str:
-        """full, causal, strict or none: the mask on what `block` selects (in zigzag, half of the queries or keys).
-
-        Raises:
-            ValueError: no such rank or layout.
-        """
+        """full, causal, strict or none: the mask on what `block` selects (in zigzag, half of the queries or keys)."""
         block = self.block(source, 2, layout, causal=causal)
         return "none" if block is None else block.mask
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4096)
+def _blocks(
+    rank: int, source: int, size: int, length: int, layout: str, causal: bool, documents: tuple[int, ...] | None
+) -> tuple[Block, ...]:
+    """What the queries of `rank` see of the keys of `source`, document by document."""
+    found = []
+    for start, stop in pairwise(checked_documents(documents, length * size, size, layout)):
+        queries, keys = (_part(owner, size, length, layout, start, stop) for owner in (rank, source))
+        if queries.start < queries.stop and keys.start < keys.stop:
+            block = _causal(queries, keys, rank, source, layout) if causal else Block(queries, keys)
+            if block is not None and block.pairs:
+                found.append(block)
+    return tuple(found)
+
+
+def _part(rank: int, size: int, length: int, layout: str, start: int, stop: int) -> slice:
+    """Where in the shard of `rank` the tokens start..stop − 1 stand, which are one document."""
+    if layout == "contiguous":
+        return slice(*(min(max(edge - rank * length, 0), length) for edge in (start, stop)))
+    if layout == "zigzag":  # each rank has as much of it
+        return slice(start // size, stop // size)
+    return slice(*((edge - rank + size - 1) // size for edge in (start, stop)))
+
+
+def _causal(queries: slice, keys: slice, rank: int, source: int, layout: str) -> Block | None:
+    """What these queries see of these keys, both of one document, in causal attention."""
+    if layout == "striped":  # query i is token i·P + rank of the sequence, key i is token i·P + source
+        return Block(queries, keys, queries.start - keys.start + (CAUSAL if source <= rank else STRICT))
+    if source == rank:
+        return Block(queries, keys, CAUSAL)  # a shard's tokens stand in their order
+    if layout == "zigzag":  # earlier: only its early chunk lies before ours; later: both before our late one
+        half = (keys.stop - keys.start) // 2
+        if source < rank:
+            return Block(queries, slice(keys.start, keys.start + half))
+        return Block(slice(queries.start + half, queries.stop), keys)
+    return Block(queries, keys) if source < rank else None
+
+
 def readers(
-    size: int,
-    length: int,
-    layout: str = "contiguous",
-    *,
-    causal: bool = False,
-    documents: tuple[int, ...] | None = None,
+    size: int, length: int, layout: str = "contiguous", *, causal: bool = False, documents: Documents = None
 ) -> list[list[bool]]:
     """Which ranks get the K/V of each: all of them; with documents those that have a block with them.
 
@@ -181,16 +163,15 @@ def readers(
     """
     if documents is None:
         return [[True] * size] * size
-    edges = checked_documents(documents, size * length, size, layout)
-    rings = [RingSchedule(rank, size) for rank in range(size)]
-    return [[any(True for _ in ring._blocks(s, length, layout, causal, edges)) for ring in rings] for s in range(size)]
+    edges = tuple(documents)
+    return [[bool(_blocks(r, s, size, length, layout, causal, edges)) for r in range(size)] for s in range(size)]
 
 
-def journeys(size: int, length: int, layout: str = "contiguous", **dealt: Any) -> tuple[int, ...]:
+def journeys(size: int, length: int, layout: str = "contiguous", **dealt: Any) -> list[int]:
     """How many hops the K/V of each rank make, to the last of its `readers`, whose arguments these are.
 
     >>> journeys(4, 3, causal=True, documents=(0, 2, 8, 12))
-    (2, 1, 1, 0)
+    [2, 1, 1, 0]
     """
     found = readers(size, length, layout, **dealt)
-    return tuple(max(hop for hop in range(size) if found[s][(s + hop) % size]) for s in range(size))
+    return [max(hop for hop in range(size) if found[s][(s + hop) % size]) for s in range(size)]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from parlab.arrays import namespace
 from parlab.world import Comm, Run, Timeline, Transfer
-from parlab.world.values import Value, checked, leaves
+from parlab.world.values import Value, checked, leaves, mapped
 
 GRADIENTS = "all_reduce"  # what gradients travel in; attention across ranks never does
 ATTEND = "attend"  # how the names of its computations begin
@@ -41,25 +40,14 @@ def synchronise_gradients(comm: Comm, gradients: Value) -> Value:
     for x in arrays:
         if not namespace(x).isdtype(x.dtype, "real floating"):
             raise ValueError(f"gradients has an array of {x.dtype}: a mean needs floating numbers")
-    means = list(arrays)
+    means = {}
     for dtype in dict.fromkeys(str(x.dtype) for x in arrays):
-        places = [place for place, x in enumerate(arrays) if str(x.dtype) == dtype]
-        xp = namespace(arrays[places[0]])
-        flat = xp.concat([xp.reshape(arrays[place], (-1,)) for place in places])
-        mean = comm.all_reduce(flat) / comm.size
-        for place in places:
-            shape, size = arrays[place].shape, arrays[place].size
-            means[place], mean = xp.reshape(mean[:size], shape), mean[size:]
-    return _filled(gradients, iter(means))
-
-
-def _filled(form: Value, arrays: Iterator[Any]) -> Value:
-    """The nesting of `form` with other arrays, in the order of `leaves`."""
-    if isinstance(form, dict):
-        return {key: _filled(form[key], arrays) for key in sorted(form)}
-    if isinstance(form, tuple | list):
-        return type(form)([_filled(item, arrays) for item in form])
-    return next(arrays)
+        alike = [x for x in arrays if str(x.dtype) == dtype]
+        xp = namespace(*alike)
+        mean = comm.all_reduce(xp.concat([xp.reshape(x, (-1,)) for x in alike])) / comm.size
+        for x in alike:
+            means[id(x)], mean = xp.reshape(mean[: x.size], x.shape), mean[x.size :]
+    return mapped(lambda x: means[id(x)], gradients)
 
 
 @dataclass(frozen=True)
@@ -68,10 +56,9 @@ class SequenceStatistics:
 
     Attributes:
         chunks: blocks of attention that it computed (computations named attend...), forward and backward.
-        attention_bytes: bytes sent in all messages but those of all-reduces.
-        gradient_bytes: bytes sent in all-reduces, as `synchronise_gradients` does.
-        attention_time: time in which at least one of the first messages left or reached it.
-        gradient_time: time in which at least one of the second did.
+        attention_bytes, attention_time: bytes sent in all messages but those of all-reduces, and time in which at least
+            one of these left or reached it.
+        gradient_bytes, gradient_time: the same of all-reduces, as `synchronise_gradients` makes.
         reuse: of all ranks' chunks, the share that found its K/V there: between the start of the one before and its
             own start no message of attention had arrived. A ring reuses its own K/V alone: 1/P of all, unmasked.
         efficiency: time computing over the makespan, in the mean over the ranks.
@@ -104,25 +91,21 @@ def sequence_statistics(run: Run | Timeline) -> SequenceStatistics:
     travelled = [t for t in timeline.transfers if t.src != t.dst]
     attention = [t for t in travelled if t.name != GRADIENTS]
     gradients = [t for t in travelled if t.name == GRADIENTS]
-    starts: list[list[int]] = [[] for _ in ranks]
-    for span in timeline.computes:
-        if span.name.startswith(ATTEND):
-            starts[span.rank].append(span.start)
+    attends = [span for span in timeline.computes if span.name.startswith(ATTEND)]
+    starts = [[span.start for span in attends if span.rank == rank] for rank in ranks]
     there = 0
     for rank in ranks:
         arrivals = [t.end for t in attention if t.dst == rank]
         for before, start in zip([-1, *starts[rank]], starts[rank], strict=False):
             there += not any(before < arrival <= start for arrival in arrivals)
-    chunks = [len(of_rank) for of_rank in starts]
-    busy = sum(timeline.busy(rank) for rank in ranks)
     return SequenceStatistics(
-        chunks,
+        [len(of_rank) for of_rank in starts],
         [sum(t.nbytes for t in attention if t.src == rank) for rank in ranks],
         [sum(t.nbytes for t in gradients if t.src == rank) for rank in ranks],
         [_time_in(attention, rank) for rank in ranks],
         [_time_in(gradients, rank) for rank in ranks],
-        there / max(sum(chunks), 1),
-        busy / max(timeline.size * timeline.makespan, 1),
+        there / max(len(attends), 1),
+        sum(map(timeline.busy, ranks)) / max(timeline.size * timeline.makespan, 1),
         [timeline.peak_bytes(rank) for rank in ranks],
     )
 

@@ -24,12 +24,8 @@ def split_by_text(text: str, ranks: int, limit: int, unit: str = "sentence") -> 
     Positions, lengths and the limit are bytes of the UTF-8 text. A unit longer than the limit is cut after a word, a
     word longer than the limit after a character. With more ranks than units the last ranks get no chunk.
 
-    Args:
-        text: any.
-        ranks: how many.
-        limit: the most bytes in a chunk.
-        unit: sentence: up to `.`, `!` or `?` and what closes it, unless it ends an abbreviation or a small letter
-            follows; or paragraph: up to a blank line, which always ends a sentence too.
+    A sentence goes up to `.`, `!` or `?` and what closes it, unless it ends an abbreviation or a small letter follows;
+    a paragraph up to a blank line, which always ends a sentence too.
 
     Raises:
         ValueError: an empty text, another unit, a number below 1, or a character longer than the limit.

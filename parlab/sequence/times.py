@@ -3,7 +3,7 @@
 Forward, causal, zigzag where there is a ring. Ring and Ulysses are the two ends of one formula: with U of P ranks
 sharing the heads, U = 1 is the ring and U = P is Ulysses. S and P divide as the method asks; beyond one node the ranks
 fill whole nodes, and groups of U fill a node or are dealt evenly into it: then the slowest link sets the pace of every
-step, and the formulas are exact, but for the clock's rounding.
+step, and the formulas are exact, but for the clock's rounding. All times are in picoseconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ METHODS = ("ring", "Ulysses", "USP", "all-gather")
 
 
 def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int) -> int:
-    """Picoseconds of `usp_attention`; ulysses=1: `ring_attention`, ulysses=P: `ulysses_attention`.
+    """Of `usp_attention`; ulysses=1: `ring_attention`, ulysses=P: `ulysses_attention`.
 
         (U − 1)(there + back) + max(own, hop) + (P/U − 2) max(half, hop) + half
 
@@ -37,36 +37,36 @@ def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int
     if not _even(shape, ulysses):
         raise ValueError(f"ulysses={ulysses}: must divide H={shape.H}, and divide G={shape.G} or be a multiple of it")
     mine = replace(shape, H=shape.H // ulysses, G=max(shape.G // ulysses, 1))
-    c, tokens, ring = shape.S // size, shape.S * ulysses // size, size // ulysses
-    inside, outside = (_link(cluster, ulysses), _link(cluster, size))
-    there = inside.picoseconds(c * (mine.rows(backward=False) + mine.kv))
-    back = inside.picoseconds(c * (mine.q + mine.lse))
-    own, half = (_attend(mine, pairs, cluster) for pairs in (tokens * (tokens + 1) // 2, tokens * tokens // 2))
-    hop = outside.picoseconds(tokens * mine.kv)
+    token, c, C, ring = mine.token(backward=False), shape.S // size, shape.S * ulysses // size, size // ulysses
+    inside, hop = _link(cluster, ulysses), _link(cluster, size).picoseconds(C * token.kv)
+    exchanges = inside.picoseconds(c * (token.rows + token.kv)) + inside.picoseconds(c * token.result)
+    own, half = _attend(mine, C * (C + 1) // 2, cluster), _attend(mine, C * C // 2, cluster)
     turn = own if ring == 1 else max(own, hop) + (ring - 2) * max(half, hop) + half
-    return (ulysses - 1) * (there + back) + turn
+    return (ulysses - 1) * exchanges + turn
 
 
 def allgather_time(shape: AttentionShape, size: int, cluster: Cluster) -> int:
-    """Picoseconds of `allgather_attention` with zigzag shards: nothing is hidden, each message takes its time.
+    """Of `allgather_attention` with zigzag shards: nothing is hidden, each message takes its time.
 
     >>> shape = AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4)
     >>> allgather_time(shape, 4, Cluster.uniform(latency=1e-6, bandwidth=1e15, flops=1e15)) // 10**6  # µs: 3 latencies
     3
     """
+    kv, link = shape.S // size * shape.token(backward=False).kv, _link(cluster, size)
     heads = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G)]  # of each turn
-    turns = [_link(cluster, size).picoseconds(shape.S // size * shape.kv * few // shape.G) for few in heads]
+    turns = [link.picoseconds(kv * few // shape.G) for few in heads]
     return (size - 1) * sum(turns) + _attend(shape, unmasked_pairs(shape.S, size, "zigzag")[0], cluster)
 
 
 def best_ulysses(shape: AttentionShape, size: int, cluster: Cluster) -> int | None:
     """The ranks of a group with which USP is fastest, between the ring and Ulysses; None: there is no such number."""
-    between = [u for u in range(2, size) if size % u == 0 and _even(shape, u) and _whole_nodes(u, cluster)]
+    node = cluster.ranks_per_node
+    between = [u for u in range(2, size) if size % u == 0 and _even(shape, u) and (node % u == 0 or u % node == 0)]
     return min(between, key=lambda u: usp_time(shape, size, cluster, ulysses=u), default=None)
 
 
 def method_times(shape: AttentionShape, size: int, cluster: Cluster) -> dict[str, int]:
-    """Picoseconds of each of `METHODS` that deals its heads out evenly; USP with its `best_ulysses`.
+    """Of each of `METHODS` that deals its heads out evenly; USP with its `best_ulysses`.
 
     >>> shape = AttentionShape(S=4096, H=8, G=2, D=64, itemsize=2)
     >>> sorted(method_times(shape, 16, Cluster.uniform(1e-6, 1e9)))  # Ulysses has a head for 8 ranks at most
@@ -82,15 +82,11 @@ def _even(shape: AttentionShape, ulysses: int) -> bool:
     return shape.H % ulysses == 0 and (shape.G % ulysses == 0 or ulysses % shape.G == 0)
 
 
-def _whole_nodes(ranks: int, cluster: Cluster) -> bool:
-    return cluster.ranks_per_node % ranks == 0 or ranks % cluster.ranks_per_node == 0
-
-
 def _link(cluster: Cluster, ranks: int) -> Link:
     """The slowest link among so many consecutive ranks."""
     return cluster.intra if ranks <= cluster.ranks_per_node else cluster.inter
 
 
 def _attend(shape: AttentionShape, pairs: int, cluster: Cluster) -> int:
-    """Picoseconds of attending so many pairs, all heads."""
+    """To attend so many pairs, all heads."""
     return picoseconds(cluster.device_of(0).seconds(attention_flops(pairs, shape.B, shape.H, shape.D), 0))

@@ -10,11 +10,11 @@ Source: Shyam et al. 2024, "Tree Attention: Topology-aware Decoding for Long-Con
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from parlab.arrays import Array, namespace
-from parlab.nn.attention import CAUSAL, check_inputs, merge
-from parlab.sequence.attend import Queries, QueryGradients, agreed, backward_rows, label, narrowed
+from parlab.nn.attention import CAUSAL, merge
+from parlab.sequence.attend import Call, Scale
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.schedule import Block
 from parlab.world import Comm
@@ -24,22 +24,13 @@ Combine = Callable[..., Parts]  # of two ranks' parts: merge or add
 
 
 def tree_attention(
-    comm: Comm,
-    q: Array,
-    k: Array,
-    v: Array,
-    *,
-    causal: bool = False,
-    replicated: bool = False,
-    scale: float | None = None,
+    comm: Comm, q: Array, k: Array, v: Array, *, causal: bool = False, replicated: bool = False, scale: Scale = None
 ) -> tuple[Array, Array]:
     """Attention over the whole sequence, from this rank's contiguous shards of it; arguments as `ring_attention`, and
     `replicated`: q `[B, H, T, D]` is the same on every rank, the queries of the sequence's last T tokens, and so is
     what is returned.
 
-    Raises:
-        ValueError: shapes that do not fit, before any message.
-        MismatchError: another rank was told another `causal`, `replicated` or scale.
+    Raises: as `ring_attention`.
 
     >>> import numpy as np
     >>> from parlab import per_rank, run
@@ -49,65 +40,40 @@ def tree_attention(
     >>> np.exp(done.results[3][1][0, 0] - 2).round().astype(int).tolist(), done.timeline.messages(3)
     ([8], 2)
     """
-    told = _checked(comm, "tree", q, k, v, causal, replicated, scale)
-    (rows,) = [q] if replicated else gather_rows(comm, [q], told)  # [B, H, S or T, D]
-    queries = Queries(comm, rows, scale)
-    queries.attend(tree_blocks(comm, rows, k, causal, replicated), k, v)
-    out, lse = queries.out, queries.lse  # [B, H, S or T, D], [B, H, S or T]
-    del rows, queries
-    out, lse = (merge_all if replicated else merge_rows)(comm, (out, lse), merge, told)
-    return narrowed([out], [q])[0], lse
+    return _tree(Call(comm, q, k, v, scale), causal=causal, replicated=replicated)
 
 
 def tree_attention_backward(
-    comm: Comm,
-    dout: Array,
-    q: Array,
-    k: Array,
-    v: Array,
-    out: Array,
-    lse: Array,
-    *,
-    causal: bool = False,
-    replicated: bool = False,
-    scale: float | None = None,
+    comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, scale: Scale = None, **how: Any
 ) -> tuple[Array, Array, Array]:
-    """Gradients `(dq, dk, dv)` of this rank's shards; arguments as `ring_attention_backward`, and `replicated`.
-
-    dk and dv are complete where they are made; dq is summed along the same tree.
-
-    Raises: as the forward.
-    """
-    told = _checked(comm, "tree backward", q, k, v, causal, replicated, scale)
-    rows = backward_rows(comm, dout, q, out, lse)
-    every = rows if replicated else gather_rows(comm, rows, told)  # [B, H, S or T, ...]
-    queries = QueryGradients(comm, every, scale)
-    dk, dv = queries.attend(tree_blocks(comm, queries.dq, k, causal, replicated), k, v)  # [B, G, S/P, D]
-    comm.hold("dq, dk, dv", dk, dv)
-    dq = queries.dq  # [B, H, S or T, D]
-    del every, queries
-    (dq,) = (merge_all if replicated else merge_rows)(comm, (dq,), lambda a, b: (a + b,), told)
-    return narrowed((dq, dk, dv), (q, k, v))
+    """As `ring_attention_backward`. dk and dv are complete where they are made; dq is summed along the same tree."""
+    return _tree(Call(comm, q, k, v, scale, (dout, out, lse)), **how)
 
 
-def tree_blocks(comm: Comm, queries: Array, k: Array, causal: bool, replicated: bool) -> list[Block]:
-    """What all queries see of this rank's K/V."""
-    rows, keys = queries.shape[2], slice(0, k.shape[2])
-    first = comm.rank * k.shape[2]
-    if not causal:
-        return [Block(slice(0, rows), keys)]
-    if replicated:
-        return [Block(slice(0, rows), keys, comm.size * k.shape[2] - rows - first)]
-    return [Block(slice(first, rows), keys, CAUSAL)]
+def _tree(call: Call, *, causal: bool = False, replicated: bool = False) -> Any:
+    call.agree("tree", causal=causal, replicated=replicated)
+    comm, keys = call.comm, call.k.shape[2]
+    if call.q.shape[2] > comm.size * keys:
+        raise ValueError(f"q has {call.q.shape[2]} queries: the sequence has {comm.size * keys} tokens")
+    queries = call.queries(call.rows if replicated else gather_rows(comm, call.rows, call.label))  # [B, H, S or T, ...]
+    rows, first = queries.sums[0].shape[2], comm.rank * keys
+    block = Block(slice(0, rows), slice(0, keys))  # what all queries see of this rank's K/V
+    if causal and replicated:
+        block = Block(slice(0, rows), slice(0, keys), comm.size * keys - rows - first)
+    elif causal:
+        block = Block(slice(first, rows), slice(0, keys), CAUSAL)
+    gradients = queries.attend([block], call.k, call.v)  # backward: [B, G, S/P, D]
+    comm.hold("dq, dk, dv", *(gradients or ()))
+    sums: Parts = tuple(queries.sums)
+    del queries
+    combine = merge if gradients is None else lambda a, b: (a + b,)
+    sums = (merge_all if replicated else merge_rows)(comm, sums, combine, call.label)  # [B, H, S/P or T, ...]
+    return call.results(sums, gradients)
 
 
 class Level(NamedTuple):
-    """One level of the tree: the group's ranks in two halves, and with whom of the other half a rank has to do.
-
-    Attributes:
-        mine, other: the ranks of its half, and of the other.
-        partner: who gets what the other half is to have, and gives what it has.
-        clients: for whom this rank is the partner: one rank, or none, or two, where the halves differ.
+    """One level of the tree: the ranks of a rank's own half and of the other; `partner`, who gets what the other half
+    is to have, and gives what it has; `clients`, for whom this rank is the partner: one, or 0 or 2 where halves differ.
     """
 
     mine: range
@@ -157,8 +123,8 @@ def merge_rows(comm: Comm, parts: Parts, combine: Combine, label: str) -> list[A
         ours, theirs = _rows(parts, level.mine, length), _rows(parts, level.other, length)
         if not level.clients:
             comm.send(theirs, level.partner, label=label)
-        for number, client in enumerate(level.clients):  # the first is the partner
-            if number == 0:
+        for client in level.clients:
+            if client == level.partner:
                 came = comm.sendrecv(theirs, client, client, like=ours, label=label)
             else:
                 came = comm.recv(client, like=ours, label=label)
@@ -199,19 +165,6 @@ def _put(places: Parts, parts: Parts) -> None:
         place[...] = part
 
 
-def _checked(
-    comm: Comm, method: str, q: Array, k: Array, v: Array, causal: bool, replicated: bool, scale: float | None
-) -> str:
-    """The label, or a refusal."""
-    if not replicated:
-        return agreed(comm, method, q, k, v, scale, causal)[0]
-    check_inputs(q, k, v, causal=False, scale=scale)
-    if q.shape[2] > comm.size * k.shape[2]:
-        raise ValueError(f"q has {q.shape[2]} queries: the sequence has {comm.size * k.shape[2]} tokens")
-    comm.hold("q, k, v", q, k, v)
-    return label(method, causal=causal, replicated=replicated, scale=scale)
-
-
 def tree_cost(
     shape: AttentionShape, size: int, rank: int = 0, *, queries: int | None = None, backward: bool = False
 ) -> RankCost:
@@ -223,19 +176,17 @@ def tree_cost(
     >>> tree_cost(AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4), 8, queries=1)[:2]
     (3, 6240)
     """
-    up, down = shape.rows(backward=backward), shape.sums(backward=backward)  # bytes of one query
-    tree, c = levels(rank, size), shape.S // size
-    dkv = c * shape.dkv if backward else 0
+    token, tree, c = shape.token(backward=backward), levels(rank, size), shape.S // size
     if queries is not None:
         messages = sum(len(level.clients) for level in tree)
-        sums = min(len(tree) + 1, 3) * queries * down  # its own, those so far, and what arrives
-        own = c * shape.kv + queries * (shape.own(backward=backward) - shape.kv)
-        return RankCost(messages, messages * queries * down, own + dkv + sums)
+        sums = min(len(tree) + 1, 3) * token.sums  # its own, those so far, and what arrives
+        held = c * (token.kv + token.dkv) + queries * (token.own - token.kv + sums)
+        return RankCost(messages, messages * queries * token.sums, held)
     messages = sum(len(level.clients) + 1 for level in tree)
-    given = sum(len(level.clients) * len(level.mine) for level in tree)
-    nbytes = c * (given * up + sum(len(level.other) for level in tree) * down)
-    coming = c * max((len(level.other) for level in tree), default=0) * up
-    merged = c * max((len(level.mine) for level in tree if level.clients), default=0) * down
-    sums = shape.S * down + dkv
-    held = c * shape.own(backward=backward) + max(shape.S * up + max(coming, sums), sums + merged)
-    return RankCost(messages, nbytes, held)
+    up = sum(len(level.clients) * len(level.mine) for level in tree) * token.rows
+    down = sum(len(level.other) for level in tree) * token.sums
+    coming = max((len(level.other) for level in tree), default=0) * token.rows
+    merged = max((len(level.mine) for level in tree if level.clients), default=0) * token.sums
+    sums = size * token.sums + token.dkv
+    held = token.own + max(size * token.rows + max(coming, sums), sums + merged)
+    return RankCost(messages, c * (up + down), c * held)

@@ -2,8 +2,7 @@
 
 from parlab.views import display
 from parlab.views.all_reduce.blocks import all_reduce_steps
-from parlab.views.all_reduce.crossings import all_reduce_times
-from parlab.views.all_reduce.explore import collectives, explore_collectives
+from parlab.views.all_reduce.crossings import all_reduce_times, collectives, explore_collectives
 from parlab.views.attention.cuts import attention_cuts
 from parlab.views.attention.explore import explore_ring_masks, explore_ring_overlap, ring_overlap
 from parlab.views.attention.levels import memory_levels
@@ -29,77 +28,28 @@ from parlab.views.schedules.schedule import compare_schedules, schedule
 from parlab.views.sharding.block import sharded_block
 from parlab.views.sharding.memory import kept_activations
 from parlab.views.sharding.step_time import explore_tensor, tensor
-from parlab.views.timelines.communication import lanes_of
 from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
 from parlab.views.timelines.measured import explore_measured_times, measured_times, wall_clock
-from parlab.views.timelines.panels import compare_timelines
+from parlab.views.timelines.panels import compare_timelines, lanes_of
 from parlab.views.timelines.timeline import timeline
 from parlab.views.timelines.traffic import bytes_in_and_out
 from parlab.views.timelines.waits_for import deadlock
 from parlab.views.widgets.guess import predict, prediction
 from parlab.views.widgets.step_through import step_through
-from parlab.views.zero_redundancy.explore import explore_zero, zero
+from parlab.views.zero_redundancy.model_state import explore_zero, zero
 from parlab.views.zero_redundancy.overlap import gather_overlap
 from parlab.views.zero_redundancy.step_memory import step_memory
 
 __all__ = [
-    "ORDERS",
-    "all_layouts",
-    "all_reduce_steps",
-    "all_reduce_times",
-    "attention_cuts",
-    "attention_map",
-    "bills",
-    "bubble_and_memory",
-    "bytes_in_and_out",
-    "collectives",
-    "compare_schedules",
-    "compare_timelines",
-    "deadlock",
-    "explore_collectives",
-    "explore_frontier",
-    "explore_interleaving",
-    "explore_long_sequences",
-    "explore_measured_times",
-    "explore_mesh",
-    "explore_plan",
-    "explore_ring_masks",
-    "explore_ring_overlap",
-    "explore_schedules",
-    "explore_tensor",
-    "explore_two_ranks",
-    "explore_zero",
-    "frontier",
-    "gather_overlap",
-    "interleaving",
-    "kept_activations",
-    "lanes_of",
-    "loss_curves",
-    "measured_times",
-    "memory_levels",
-    "mesh",
-    "packed_ring",
-    "pipeline",
-    "placements",
-    "plan",
-    "predict",
-    "predicted_and_measured",
-    "prediction",
-    "ring_masks",
-    "ring_overlap",
-    "schedule",
-    "sharded_block",
-    "step_by_strategy",
-    "step_memory",
-    "step_through",
-    "tensor",
-    "timeline",
-    "two_ranks",
-    "wall_clock",
-    "winners",
-    "work_loads",
-    "wrong_gradients",
-    "zero",
-]
+    "ORDERS", "all_layouts", "all_reduce_steps", "all_reduce_times", "attention_cuts", "attention_map", "bills",
+    "bubble_and_memory", "bytes_in_and_out", "collectives", "compare_schedules", "compare_timelines", "deadlock",
+    "explore_collectives", "explore_frontier", "explore_interleaving", "explore_long_sequences",
+    "explore_measured_times", "explore_mesh", "explore_plan", "explore_ring_masks", "explore_ring_overlap",
+    "explore_schedules", "explore_tensor", "explore_two_ranks", "explore_zero", "frontier", "gather_overlap",
+    "interleaving", "kept_activations", "lanes_of", "loss_curves", "measured_times", "memory_levels", "mesh",
+    "packed_ring", "pipeline", "placements", "plan", "predict", "predicted_and_measured", "prediction",
+    "ring_masks", "ring_overlap", "schedule", "sharded_block", "step_by_strategy", "step_memory", "step_through",
+    "tensor", "timeline", "two_ranks", "wall_clock", "winners", "work_loads", "wrong_gradients", "zero",
+]  # fmt: skip
 
 display.register()

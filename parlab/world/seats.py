@@ -9,6 +9,8 @@ import weakref
 from collections import deque
 from typing import Any
 
+import numpy as np
+
 from parlab import arrays
 from parlab.arrays import Array
 from parlab.world import values
@@ -129,7 +131,7 @@ class Seat:
         if not self.held:
             return values.nbytes(value)
         total = 0
-        for leaf in values.leaves(value):
+        for leaf in (value,) if type(value) is np.ndarray else values.leaves(value):
             held = self.held.get(id(arrays.owning_buffer(leaf)))
             if held is None or (self.is_beside and held.seat is not self):
                 total += arrays.nbytes(leaf)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import pickle
 from functools import partial
 from pathlib import Path
 
@@ -281,6 +283,17 @@ def test_weights_replaced_between_forward_and_backward_are_the_ones_used():
     model.weights.update({name: x.copy() for name, x in kept.items()})
     _, gradients = model.chain.backward(1.0, cache)
     assert all((gradients[name] == expected[name]).all() for name in expected)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_of_a_model_here_or_for_another_process_has_weights_of_its_own_and_the_same_logits(copied):
+    model = small_model()
+    tokens = np.arange(10).reshape(2, 5) % model.config.vocab_size
+    expected = model.logits(tokens)  # makes its tables
+    other = copied(model)
+    assert np.array_equal(other.logits(tokens), expected)
+    other.weights["model.norm.weight"] *= 2
+    assert np.array_equal(model.logits(tokens), expected)
 
 
 @pytest.mark.parametrize("tied", [False, True])

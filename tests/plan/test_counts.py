@@ -10,13 +10,13 @@ from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.pipeline import Costs, gpipe, interleaved_one_f_one_b, looped_bfs, one_f_one_b, run_schedule, simulate
 from parlab.plan import CLOCK, Layout, estimate
-from parlab.plan.case import MIXED, Case
+from parlab.plan.layout import Case
 from parlab.plan.memory import in_flight, kept_of_layer
-from parlab.plan.stages import Pass, exposed_transfers, step
+from parlab.plan.seconds import Pass, exposed_transfers, step
 from parlab.sequence import ring_attention, ring_attention_backward
 from parlab.tensor import ParallelLlama, kept_items
 from parlab.world import CLASSROOM, Cluster
-from parlab.zero import StateBytes, elements_sent
+from parlab.zero import MIXED, StateBytes, elements_sent
 from parlab.zero.training import replica_of, train_replica
 from tests.pipeline.models import tanh_model
 from tests.tensor.models import B, S, model, text

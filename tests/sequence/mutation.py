@@ -9,25 +9,18 @@ from typing import Any
 import parlab.nn.attention
 import parlab.sequence.allgather
 import parlab.sequence.attend
-import parlab.sequence.double_ring
 import parlab.sequence.heads
 import parlab.sequence.layouts
 import parlab.sequence.ring
 import parlab.sequence.schedule
 import parlab.sequence.tree
-import parlab.sequence.ulysses
-import parlab.sequence.usp
 import parlab.sequence.window
 
 ATTENTION, LAYOUTS = parlab.nn.attention, parlab.sequence.layouts
 SCHEDULE, ATTEND, HEADS = parlab.sequence.schedule, parlab.sequence.attend, parlab.sequence.heads
-RING, DOUBLE_RING, ULYSSES = parlab.sequence.ring, parlab.sequence.double_ring, parlab.sequence.ulysses
-USP, ALLGATHER = parlab.sequence.usp, parlab.sequence.allgather
+RING, ALLGATHER = parlab.sequence.ring, parlab.sequence.allgather
 TREE, WINDOW = parlab.sequence.tree, parlab.sequence.window
-MODULES = (  # each imports only what stands before it
-    *(ATTENTION, LAYOUTS, SCHEDULE, ATTEND, HEADS, RING),
-    *(DOUBLE_RING, ULYSSES, USP, ALLGATHER, TREE, WINDOW),
-)
+MODULES = (ATTENTION, LAYOUTS, SCHEDULE, ATTEND, RING, HEADS, ALLGATHER, TREE, WINDOW)  # each imports from earlier ones
 
 
 def copy_of(module: ModuleType, old: str = "", new: str = "") -> ModuleType:

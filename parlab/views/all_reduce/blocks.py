@@ -8,9 +8,10 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.film import Film, Span, chips, steps_of, wrapped
+from parlab.views.drawing.film import Film, chips, steps_of, wrapped
 from parlab.views.drawing.lanes import lane_height, name_lanes, timeline_of
-from parlab.views.drawing.picture import Picture, plot, png, title
+from parlab.views.drawing.marks import Span
+from parlab.views.drawing.picture import Picture, plot, png, scale
 from parlab.world import Run, Timeline
 
 LABEL = re.compile(r"(add|take) block (\d+)")
@@ -47,16 +48,10 @@ def labelled(shown: Timeline) -> bool:
 
 
 def blocks_of(run: Run | Timeline) -> Blocks:
-    """Read from the messages' labels what each block is the sum of.
-
-    Raises:
-        ValueError: no run of one ring collective on 2 to 8 ranks.
-    """
+    """What each block is the sum of, by its messages' labels; a ValueError for anything but one ring collective."""
     shown = timeline_of(run)
-    size, rows = (
-        shown.size,
-        [[t for t in shown.transfers if t.src == rank and t.dst != rank] for rank in range(shown.size)],
-    )
+    size = shown.size
+    rows = [[t for t in shown.transfers if t.src == rank and t.dst != rank] for rank in range(size)]
     found = [[LABEL.fullmatch(str(t.label)) for t in row] for row in rows]
     ring = all(t.dst == (rank + 1) % size for rank, row in enumerate(rows) for t in row)
     adds = sum(match is not None and match[1] == "add" for match in found[0])
@@ -101,18 +96,23 @@ def all_reduce_steps(run: Run | Timeline) -> Picture:
     now = {(rank, step): done.sums[step + 1][rank][came[rank, step]] for rank, step in spans}
     said = {place: f"block {came[place]}: {_sum(ranks)}" for place, ranks in now.items()}
     rows = [f"rank {rank}: " + ", ".join(said[rank, step] for step in range(columns)) for rank in range(size)]
-    figure, axes = plot("\n".join([headline, *rows]), 1.3 + max(0.62, lane_height(size)) * size, top=0.7)
-    axes.set_xlim(0, columns)
-    name_lanes(axes, list(range(size)))
-    axes.spines["bottom"].set_visible(False)
-    axes.set_xticks([step + COLUMN / 2 for step in range(columns)], [_column(done, step) for step in range(columns)])
-    axes.tick_params(axis="x", length=0)
+    figure, axes = plot([headline, *rows], _height(size), headline, top=0.7)
+    columns_of = [_column(done, step) for step in range(columns)]
+    _name_axes(axes, size, (0, columns), [step + COLUMN / 2 for step in range(columns)], columns_of)
     heads = [[said[place], f"block {came[place]}", str(came[place])] for place in spans]
     lanes = [rank for rank, _ in spans]
-    marks.labels(axes, list(spans.values()), lanes, (-0.42, -0.12), heads, [theme.INK] * len(heads))
+    marks.labels(axes, list(spans.values()), lanes, (-0.42, -0.12), heads)
     _draw_sums(axes, "sums", [(span, place[0], now[place]) for place, span in spans.items()], size, (-0.08, 0.36))
-    title(figure, headline)
     return figure
+
+
+def _height(size: int) -> float:
+    return 1.3 + max(0.62, lane_height(size)) * size
+
+
+def _name_axes(axes: Axes, size: int, ends: tuple[float, float], ticks: list[float], says: list[str]) -> None:
+    scale(axes.xaxis, ends=ends, ticks=ticks, says=says, line=False, dashes=False)
+    name_lanes(axes, list(range(size)))
 
 
 def all_reduce_film(run: Run | Timeline) -> Film:
@@ -126,62 +126,30 @@ def all_reduce_film(run: Run | Timeline) -> Film:
 def _frame(done: Blocks, headline: str, place: float) -> Picture:
     """All blocks after `int(place)` steps, with those of the next one on their way."""
     size, step = len(done.sums[0]), int(place)
-    figure, axes = plot(headline, 1.3 + max(0.62, lane_height(size)) * size, top=0.75, bottom=0.45)
-    axes.set_xlim(-0.05, size - 0.05)
-    name_lanes(axes, list(range(size)))
-    axes.spines["bottom"].set_visible(False)
+    figure, axes = plot(headline, _height(size), headline, top=0.75, bottom=0.45)
     spans = [Span(block, block + COLUMN) for block in range(size)]
-    axes.set_xticks([span.start + COLUMN / 2 for span in spans], [f"block {block}" for block in range(size)])
-    axes.tick_params(axis="x", length=0)
+    names = [f"block {block}" for block in range(size)]
+    _name_axes(axes, size, (-0.05, size - 0.05), [span.start + COLUMN / 2 for span in spans], names)
     where = (-HALF, HALF)
-    _draw_sums(
-        axes,
-        "blocks",
-        [(spans[b], r, now) for r, row in enumerate(done.sums[step]) for b, now in enumerate(row)],
-        size,
-        where,
-    )
+    cells: list[Cell] = [(spans[b], r, now) for r, row in enumerate(done.sums[step]) for b, now in enumerate(row)]
+    _draw_sums(axes, "blocks", cells, size, where)
     if place > step:
-        moves = done.steps[step]
-        lanes = wrapped([move.src + place - step for move in moves], size)
-        moving = [
-            (spans[move.block], lane, move.ranks) for move, both in zip(moves, lanes, strict=True) for lane in both
-        ]
+        lanes = wrapped([move.src + place - step for move in done.steps[step]], size)
+        moves = zip(done.steps[step], lanes, strict=True)
+        moving = [(spans[move.block], lane, move.ranks) for move, both in moves for lane in both]
         _draw_sums(axes, "travelling", moving, size, where)
-        marks.frames(
-            axes,
-            "messages",
-            [span for span, *_ in moving],
-            [lane for _, lane, _ in moving],
-            where,
-            theme.KINDS["send"].color,
-        )
-    title(figure, headline)
+        on_their_way = [span for span, *_ in moving], [lane for _, lane, _ in moving]
+        marks.frames(axes, "messages", *on_their_way, where, theme.KINDS["send"].color)
     return figure
 
 
 def _draw_sums(axes: Axes, name: str, cells: list[Cell], size: int, where: marks.Height) -> None:
     """In each place, a chip for each rank in the sum, in the order of the ranks; a frame around a complete one."""
-    marks.boxes(
-        axes,
-        f"{name}' places",
-        [span for span, *_ in cells],
-        [lane for _, lane, _ in cells],
-        where,
-        [PLACE] * len(cells),
-    )
-    placed = [
-        (
-            Span(
-                span.start + rank * (span.end - span.start) / size,
-                span.start + (rank + 1) * (span.end - span.start) / size,
-            ),
-            lane,
-            rank,
-        )
-        for span, lane, members in cells
-        for rank in members
-    ]
+    marks.boxes(axes, f"{name}' places", [span for span, *_ in cells], [lane for _, lane, _ in cells], where, PLACE)
+    placed = []
+    for span, lane, members in cells:
+        width = (span.end - span.start) / size
+        placed += [(Span(span.start + r * width, span.start + (r + 1) * width), lane, r) for r in members]
     chips(axes, name, placed, where)
     whole = [(span, lane) for span, lane, members in cells if len(members) == size]
     marks.frames(axes, f"complete {name}", [span for span, _ in whole], [lane for _, lane in whole], where)
@@ -212,9 +180,8 @@ def _line(done: Blocks, step: int) -> str:
 
 
 def _column(done: Blocks, step: int) -> str:
-    return (
-        f"step {step + 1}: {'adds' if done.steps[step][0].adds else 'keeps'}" if len(done.steps) <= 8 else str(step + 1)
-    )
+    does = "adds" if done.steps[step][0].adds else "keeps"
+    return f"step {step + 1}: {does}" if len(done.steps) <= 8 else str(step + 1)
 
 
 def _sum(ranks: tuple[int, ...]) -> str:

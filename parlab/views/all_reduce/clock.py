@@ -96,22 +96,11 @@ def all_reduce_time(algorithm: str, size: int, nbytes: Array, cluster: Cluster) 
 def crossing(one: str, other: str, size: int, low: float, high: float, cluster: Cluster) -> float:
     """The message size between `low` and `high` at which `one` and `other` take the same time.
 
-    The lead of one over the other is a chain of straight pieces, so a straight line through the ends meets zero at the
-    crossing, or moves an end closer to it.
+    The lead of one over the other is a chain of straight pieces: looked at ever closer, it is a straight line.
     """
-
-    def lead(nbytes: float) -> float:
-        at = np.array([nbytes])
-        return float(all_reduce_time(one, size, at, cluster)[0] - all_reduce_time(other, size, at, cluster)[0])
-
-    at_low, at_high = lead(low), lead(high)
-    while high - low > 1e-3:
-        meet = low + (high - low) * at_low / (at_low - at_high)
-        at_meet = lead(meet)
-        if abs(at_meet) < 1:  # picosecond
-            return meet
-        if at_meet * at_low > 0:
-            low, at_low = meet, at_meet
-        else:
-            high, at_high = meet, at_meet
-    return high
+    for _ in range(3):
+        sizes = np.linspace(low, high, 33)
+        lead = all_reduce_time(one, size, sizes, cluster) - all_reduce_time(other, size, sizes, cluster)
+        after = max(1, int(np.argmax(lead * lead[0] <= 0)))
+        low, high = float(sizes[after - 1]), float(sizes[after])
+    return low + (high - low) * float(lead[after - 1] / (lead[after - 1] - lead[after]))

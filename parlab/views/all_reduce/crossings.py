@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator
 
+from parlab.arguments import whole
 from parlab.views.all_reduce.clock import STEPS, all_reduce_time, crossing
-from parlab.views.drawing import theme
+from parlab.views.drawing import marks, theme
 from parlab.views.drawing.marks import text_width
-from parlab.views.drawing.picture import Picture, inches, line_legend, plot, short, title
-from parlab.world import CLASSROOM, Cluster, Run
+from parlab.views.drawing.picture import Picture, inches, line_legend, plot, scale, short_bytes, short_time
+from parlab.views.widgets.explorer import BANDWIDTHS, LATENCIES, Explorer, choice, steps
+from parlab.world import CLASSROOM, Cluster, Comm, Device, Link, Run, run
 from parlab.world.units import format_bytes, format_time
 
 SMALLEST, LARGEST = 64, 2**26  # bytes
 HEIGHT = 5.6  # inches
 ROUNDING = 1e-9  # relative: times that differ by less are equal
 POINTS = 81  # of a curve: four a doubling
+ALL = "all"
+MEASURED = 2**16  # bytes of the array that is really reduced
+MOST_RUN = 16  # ranks that really run: more would make a slider wait
+SLOWER_BETWEEN = 5, 10  # latency and bandwidth between nodes against inside, as in the classroom
 
 
 def all_reduce_times(
@@ -50,9 +57,8 @@ def all_reduce_times(
     """
     runs = {} if runs is None else runs
     size, cluster = _checked_world(runs, size, cluster)
-    wanted = list(runs) or None if algorithms is None else algorithms
-    chosen = checked_algorithms(wanted, size, cluster)
-    checked_algorithms(list(runs) or None, size, cluster)
+    ran = checked_algorithms(list(runs) or None, size, cluster)
+    chosen = ran if algorithms is None else checked_algorithms(algorithms, size, cluster)
     chosen += [name for name in runs if name not in chosen]
     dots = {
         name: [(n, run.on(cluster).makespan) for n, run in sorted(measured.items())]
@@ -67,34 +73,26 @@ def all_reduce_times(
             f"cluster={cluster.name}: messages take no time on it; give it a latency or a finite bandwidth"
         )
     wins = winners(times, nbytes, size, cluster)
-    where = f"{size} ranks on {cluster.name}{_nodes(size, cluster)}"
-    figure, axes = plot(_table(where, wins, dots), HEIGHT, left=1.0, right=0.6, top=1.25)
-    _log_axes(axes, nbytes, times)
-    _draw_curves(axes, nbytes, times, dots)
-    _mark_crossings(axes, [*wins, (float(nbytes[-1]), "")], size, cluster)
-    _legend(figure, chosen, bool(sizes), len(wins) > 1)
-    title(figure, f"All-reduce among {where}: the fastest depends on the size")
-    return figure
-
-
-def _nodes(size: int, cluster: Cluster) -> str:
     nodes = -(-size // cluster.ranks_per_node)
-    return f", {nodes} nodes" if nodes > 1 and cluster.intra != cluster.inter else ""
-
-
-def _draw_curves(
-    axes: Axes,
-    nbytes: np.ndarray,
-    times: Mapping[str, np.ndarray],
-    dots: Mapping[str, list[tuple[int, int]]],
-) -> None:
+    several = f", {nodes} nodes" if nodes > 1 and cluster.intra != cluster.inter else ""
+    where = f"{size} ranks on {cluster.name}{several}"
+    headline = f"All-reduce among {where}: the fastest depends on the size"
+    figure, axes = plot(_table(where, wins, dots), HEIGHT, headline, left=1.0, right=0.6, top=1.25)
+    _scales(axes, nbytes, times)
+    looks = {
+        name: {"color": color, "linestyle": dashes, "linewidth": 2.2}
+        for name, (color, dashes, _) in theme.ALGORITHMS.items()
+    }
     for name, time in times.items():
-        color, dashes, _ = theme.ALGORITHMS[name]
-        axes.plot(nbytes, time, color=color, linestyle=dashes, linewidth=2.2, gid=f"formula {name}")
+        axes.plot(nbytes, time, gid=f"formula {name}", **looks[name])
     for name, points in dots.items():
-        color, _, _ = theme.ALGORITHMS[name]
-        dot = {"color": color, "markersize": 8, "markeredgecolor": theme.PAPER, "gid": f"measured {name}"}
-        axes.plot(*zip(*points, strict=True), "o", **dot)
+        dot = {"color": looks[name]["color"], "markersize": 8, "markeredgecolor": theme.PAPER}
+        axes.plot(*zip(*points, strict=True), "o", gid=f"measured {name}", **dot)
+    _mark_crossings(axes, [*wins, (float(nbytes[-1]), "")], size, cluster)
+    entries: list[tuple[str, dict[str, Any]]] = [(theme.ALGORITHMS[name].name, looks[name]) for name in chosen]
+    entries += [("measured run", {"color": theme.INK, "marker": "o"})] * bool(sizes)
+    line_legend(figure, entries + [("equally fast", {"color": theme.INK, "marker": "D"})] * (len(wins) > 1))
+    return figure
 
 
 def winners(
@@ -127,9 +125,9 @@ def _checked_world(runs: Any, size: Any, cluster: Any) -> tuple[int, Cluster]:
         size = measured[0].timeline.size if measured else 8
     if not isinstance(size, int) or size < 2:
         raise ValueError(f"size={size!r}: an all-reduce needs at least 2 ranks to send anything")
-    for run in measured:
-        if run.timeline.size != size:
-            raise ValueError(f"runs: one has {run.timeline.size} ranks, but size={size}")
+    for done in measured:
+        if done.timeline.size != size:
+            raise ValueError(f"runs: one has {done.timeline.size} ranks, but size={size}")
     if cluster is None:
         cluster = measured[0].cluster if measured else CLASSROOM
     if not isinstance(cluster, Cluster):
@@ -160,24 +158,15 @@ def checked_algorithms(algorithms: Sequence[str] | None, size: int, cluster: Clu
     return list(dict.fromkeys(algorithms))
 
 
-def _log_axes(axes: Axes, nbytes: np.ndarray, times: Mapping[str, np.ndarray]) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xlim(nbytes[0], nbytes[-1])
+def _scales(axes: Axes, nbytes: np.ndarray, times: Mapping[str, np.ndarray]) -> None:
     low = min(float(time.min()) for time in times.values())
     high = max(float(time.max()) for time in times.values())
-    axes.set_ylim(low / 1.6, high * 1.6)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    axes.xaxis.set_major_locator(FixedLocator([4 * 16**k for k in range(12)]))
-    axes.yaxis.set_major_locator(FixedLocator([10**k for k in decades]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: short(format_bytes(nbytes))))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: short(format_time(time))))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_locator(NullLocator())
-        axis.grid(color=theme.GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.set_xlabel("bytes of the array, on every rank", size=theme.TEXT, color=theme.INK)
-    axes.set_ylabel("time", size=theme.TEXT, color=theme.INK)
+    of_bytes: Any = {"log": 2, "ticks": FixedLocator([4 * 16**k for k in range(12)]), "says": short_bytes}
+    of_time: Any = {"log": 10, "ticks": FixedLocator([10**k for k in decades]), "says": short_time}
+    scale(axes.xaxis, "bytes of the array, on every rank", ends=(nbytes[0], nbytes[-1]), grid=True, **of_bytes)
+    scale(axes.yaxis, "time", ends=(low / 1.6, high * 1.6), grid=True, **of_time)
+    axes.minorticks_off()
 
 
 def _mark_crossings(axes: Axes, wins: list[tuple[float, str]], size: int, cluster: Cluster) -> None:
@@ -195,18 +184,7 @@ def _mark_crossings(axes: Axes, wins: list[tuple[float, str]], size: int, cluste
         axes.fill_between([start, end], 1.0, 1.02, **strip)
         words = f"{label} is fastest"
         if text_width(words) / 72 < inches(axes)[0] * math.log(end / start) / math.log(largest / smallest):
-            middle = math.sqrt(start * end)
-            axes.text(middle, 1.03, words, transform=above, size=theme.SMALL, color=theme.INK, ha="center")
-
-
-def _legend(figure: Picture, names: list[str], dots: bool, crossings: bool) -> None:
-    curves = [theme.ALGORITHMS[name] for name in names]
-    entries = [(name, {"color": color, "linestyle": dashes, "linewidth": 2.2}) for color, dashes, name in curves]
-    if dots:
-        entries.append(("measured run", {"color": theme.INK, "marker": "o"}))
-    if crossings:
-        entries.append(("equally fast", {"color": theme.INK, "marker": "D"}))
-    line_legend(figure, entries)
+            marks.word(axes, math.sqrt(start * end), 1.03, words, transform=above, ha="center", va="baseline")
 
 
 def _table(where: str, wins: list[tuple[float, str]], dots: Mapping[str, list[tuple[int, int]]]) -> str:
@@ -218,3 +196,61 @@ def _table(where: str, wins: list[tuple[float, str]], dots: Mapping[str, list[tu
         measured = ", ".join(f"{format_bytes(nbytes)} in {format_time(time)}" for nbytes, time in points)
         lines.append(f"measured, {theme.ALGORITHMS[name].name}: {measured}")
     return "\n".join(lines)
+
+
+def collectives(
+    nodes: int = 2, ranks_per_node: int = 8, latency: float = 1e-6, bandwidth: float = 10e9, algorithm: str = ALL
+) -> Picture:
+    """Draw the all-reduce algorithms on a cluster; what `explore_collectives` shows.
+
+    Up to 16 ranks really all-reduce 64 KiB, once for each algorithm, and are timed on the cluster: the dots.
+
+    Args:
+        nodes: how many; the links between them have 5 times the latency and a tenth of the bandwidth.
+        ranks_per_node: ranks in each.
+        latency: seconds a message inside a node (α).
+        bandwidth: bytes a second inside a node (1/β).
+        algorithm: which one to draw beside the ring; "all": all that fit.
+
+    Raises:
+        ValueError: no node, and see `all_reduce_times`.
+    """
+    whole("nodes", nodes, 1)
+    slower, thinner = SLOWER_BETWEEN
+    device = Device("classroom", 1e12, 1e11)
+    inside, between = Link(latency, bandwidth), Link(slower * latency, bandwidth / thinner)
+    cluster = Cluster("this cluster", device, ranks_per_node, inside, between)
+    size = nodes * ranks_per_node
+    names = checked_algorithms(None if algorithm == ALL else ["ring", algorithm], size, cluster)
+    runs = {name: {MEASURED: _ran(name, size, ranks_per_node)} for name in names} if size <= MOST_RUN else {}
+    return all_reduce_times(runs, size=size, cluster=cluster, algorithms=names)
+
+
+@lru_cache(maxsize=256)
+def _ran(algorithm: str, size: int, ranks_per_node: int) -> Run:
+    """An all-reduce of 64 KiB, to be timed on any cluster."""
+
+    def program(comm: Comm) -> None:
+        x = np.zeros(MEASURED, dtype=np.uint8)
+        comm.all_reduce(x, "max", algorithm, ranks_per_node=ranks_per_node if algorithm == "hierarchical" else None)
+
+    return run(program, size)
+
+
+def _beside(algorithm: str) -> str:
+    return ALL if algorithm == ALL else f"{theme.ALGORITHMS[algorithm].name} beside ring"
+
+
+def explore_collectives() -> Explorer:
+    """Sliders for `collectives`: nodes, ranks a node, latency α, bandwidth 1/β, and the algorithm.
+
+    Latency and bandwidth only change the clock: no rank runs again.
+    """
+    controls = {
+        "nodes": steps("nodes", (1, 2, 3, 4, 8), 2),
+        "ranks_per_node": steps("ranks a node", range(2, 9), 8),
+        "latency": steps("latency α", LATENCIES, 1e-6),
+        "bandwidth": steps("bandwidth 1/β", BANDWIDTHS, 10e9),
+        "algorithm": choice("algorithm", (ALL, *list(theme.ALGORITHMS)[1:]), ALL, _beside),
+    }
+    return Explorer("explore_collectives", controls, collectives)

@@ -10,7 +10,7 @@ from parlab.arrays import to_numpy
 from parlab.sequence import Chunk, LabAttention, analyse_attention, weight_cut
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import legend_of
-from parlab.views.drawing.picture import Picture, framed, title
+from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
 
 CUT_COLORS = (theme.ALARM, theme.RIGHT)
 HEIGHT, AROUND = 7.4, 9  # inches; words before and after the cut that is shown
@@ -38,21 +38,20 @@ def attention_cuts(lab: LabAttention, splits: Mapping[str, Sequence[Chunk]], cut
     headline += f"{100 * lost[second]:.2f} %: {lost[first] / lost[second]:.2f} × less"
     crossing = to_numpy(analyse_attention(lab.weights).crossing)  # [S+1]
     rows = [f"{name:<{max(map(len, splits))}} {_spoken(lab, crossing, at)}" for name in splits for at in stops[name]]
-    figure = Picture("\n".join([headline, *rows]), theme.WIDTH, HEIGHT)
-    above = framed(figure, (0.9 / theme.WIDTH, 5.35 / HEIGHT, (theme.WIDTH - 1.25) / theme.WIDTH, 1.2 / HEIGHT))
+    figure = sheet([headline, *rows], HEIGHT, headline)
+    above = panel(figure, 0.9, 0.85, theme.WIDTH - 1.25, 1.2)
     above.plot(np.arange(S + 1), crossing, color=theme.INK, linewidth=0.9)
-    above.set_xlim(0, S)
-    above.set_xlabel("boundary before word", size=theme.TEXT, color=theme.INK)
-    above.set_ylabel("crosses", size=theme.TEXT, color=theme.INK)
+    scale(above.xaxis, "boundary before word", ends=(0, S))
+    scale(above.yaxis, "crosses")
     middle = stops[second][cut]
     low, high = max(middle - AROUND, 0), min(middle + AROUND, S)
-    below = framed(figure, (2.2 / theme.WIDTH, 0.65 / HEIGHT, 3.6 / theme.WIDTH, 3.6 / HEIGHT))
+    below = panel(figure, 2.2, HEIGHT - 4.25, 3.6, 3.6)
     shown = to_numpy(lab.weights).mean(axis=0)[low:high, low:high]
     below.imshow(1 - 0.75 * np.sqrt(shown), cmap="gray", vmin=0, vmax=1, extent=(low, high, high, low), aspect="auto")
-    below.set_yticks(np.arange(low, high) + 0.5, [word.strip() for word in lab.words[low:high]], size=theme.SMALL)
-    below.set_xticks([low, middle, high])
-    below.tick_params(length=0)
-    below.set_xlabel("key: the word looked at", size=theme.TEXT, color=theme.INK)
+    words = [word.strip() for word in lab.words[low:high]]
+    scale(below.xaxis, "key: the word looked at", ticks=[low, middle, high], dashes=False)
+    scale(below.yaxis, ticks=np.arange(low, high) + 0.5, says=words, dashes=False)
+    below.tick_params(axis="y", labelsize=theme.SMALL)
     for (name, places), color, dashes in zip(stops.items(), CUT_COLORS, ("dashed", "solid"), strict=True):
         for at in places:
             above.axvline(at, color=color, linewidth=1.6, linestyle=dashes, gid=f"cut {name}")
@@ -60,11 +59,10 @@ def attention_cuts(lab: LabAttention, splits: Mapping[str, Sequence[Chunk]], cut
                 below.axvline(at, color=color, linewidth=2, linestyle=dashes)
                 below.axhline(at, color=color, linewidth=2, linestyle=dashes)
     for line, row in enumerate(rows):
-        color = CUT_COLORS[line // len(stops[first])]
-        y = (4.05 - 0.5 * line - 0.25 * (line >= len(stops[first]))) / HEIGHT
-        figure.text(6.1 / theme.WIDTH, y, row.partition(" ")[2].strip(), size=theme.SMALL, color=color)
+        of_second = line >= len(stops[first])
+        top = HEIGHT - 4.05 + 0.5 * line + 0.25 * of_second
+        write(figure, 6.1, top, row.partition(" ")[2].strip(), color=CUT_COLORS[of_second], va="baseline")
     legend_of(figure, [(color, name, "") for name, color in zip(splits, CUT_COLORS, strict=True)])
-    title(figure, headline)
     return figure
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
-from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 
 from parlab.sequence import LAYOUTS, overlap_tokens, ring_attention, shard
 from parlab.views.attention.masks import MOST_RANKS, checked_number, ring_masks
 from parlab.views.drawing import theme
-from parlab.views.drawing.picture import Picture, line_legend, plot, title
-from parlab.views.widgets.explorer import Explorer, choice, steps
+from parlab.views.drawing.picture import Picture, line_legend, plot, scale
+from parlab.views.widgets.explorer import BANDWIDTHS, Explorer, choice, steps
 from parlab.world import Cluster, Run, per_rank, run
 
 HEADS, HEAD_SIZE = 4, 8
@@ -56,23 +56,14 @@ def ring_overlap(size: int = 4, kv_heads: int = 4, bandwidth: float = 50e9) -> P
     headline = f"{size} ranks: zigzag hides every transfer from {bound:g} tokens a rank on"
     rows = [f"{'tokens a rank':<13}" + "".join(f"{c:>6}" for c in TOKENS)]
     rows += [f"{layout:<13}" + "".join(f"{part:>6.0%}" for part in curve) for layout, curve in parts.items()]
-    figure, axes = plot("\n".join([headline, *rows]), 3.9, left=0.95, top=0.8)
-    axes.set_xscale("log", base=2)
+    figure, axes = plot([headline, *rows], 3.9, headline, left=0.95, top=0.8)
+    scale(axes.xaxis, "tokens a rank", ends=(4.5, 450), log=2, ticks=TOKENS, says="{:g}".format)
+    scale(axes.yaxis, "of the time, ranks compute", ends=(0, 1.05), says="{:.0%}".format, grid=True)
     for layout, curve in parts.items():
         axes.plot(TOKENS, curve, marker="o", markersize=6, linewidth=2.2, gid=layout, **LINES[layout])
     axes.axvline(bound, color=theme.INK, linewidth=1.2, gid="bound")
-    axes.set_xlim(4.5, 450)
-    axes.set_ylim(0, 1.05)
-    axes.xaxis.set_major_locator(FixedLocator(TOKENS))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
-    axes.grid(axis="y", color=theme.GRID, linewidth=0.7)
-    axes.set_xlabel("tokens a rank", size=theme.TEXT, color=theme.INK)
-    axes.set_ylabel("of the time, ranks compute", size=theme.TEXT, color=theme.INK)
-    bar = {"color": theme.INK, "linewidth": 1.2, "linestyle": "solid"}
-    line_legend(figure, [*((name, {**line, "linewidth": 2.2}) for name, line in LINES.items()), ("the bound", bar)])
-    title(figure, headline)
+    entries: list[tuple[str, dict[str, Any]]] = [(name, {**line, "linewidth": 2.2}) for name, line in LINES.items()]
+    line_legend(figure, [*entries, ("the bound", {"color": theme.INK, "linewidth": 1.2})])
     return figure
 
 
@@ -85,9 +76,9 @@ def _computing(done: Run, cluster: Cluster) -> float:
 def explore_ring_overlap() -> Explorer:
     """Sliders for `ring_overlap`; the bandwidth only changes the clock, no rank runs again."""
     controls = {
-        "size": steps("ranks", [(str(n), n) for n in (2, 3, 4, 8)], 4),
-        "kv_heads": steps("K/V heads, of 4", [(str(g), g) for g in (1, 2, 4)], 4),
-        "bandwidth": steps("bandwidth", [(f"{gb} GB/s", gb * 1e9) for gb in (10, 20, 50, 100, 200)], 50e9),
+        "size": steps("ranks", (2, 3, 4, 8), 4),
+        "kv_heads": steps("K/V heads, of 4", (1, 2, 4), 4),
+        "bandwidth": steps("bandwidth", BANDWIDTHS[4:], 50e9),
     }
     return Explorer("explore_ring_overlap", controls, ring_overlap)
 
@@ -99,9 +90,9 @@ def explore_ring_masks() -> Explorer:
         return ring_masks(size * tokens, size, layout, causal=causal)
 
     controls = {
-        "layout": choice("layout", [(name, name) for name in LAYOUTS], "striped"),
-        "size": steps("ranks", [(str(n), n) for n in range(2, 9)], 4),
-        "tokens": steps("tokens a rank", [(str(c), c) for c in (2, 4, 8, 16, 32)], 8),
+        "layout": choice("layout", LAYOUTS, "striped"),
+        "size": steps("ranks", range(2, 9), 4),
+        "tokens": steps("tokens a rank", (2, 4, 8, 16, 32), 8),
         "causal": choice("mask", [("causal", True), ("none", False)], True),
     }
     return Explorer("explore_ring_masks", controls, draw)

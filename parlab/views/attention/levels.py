@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from parlab.nn.config import LlamaConfig
 from parlab.nn.formulas import block_flops
 from parlab.sequence import MEMORY_LEVELS, attention_flops, bytes_sent, level_bytes, level_flops, unmasked_pairs
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.picture import Picture, framed, title
+from parlab.views.drawing.lanes import name_rows
+from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
 from parlab.world.units import format_bytes
 
 BARS = (("bytes that a block keeps", theme.KINDS["compute"].color), ("work made again, of a forward", "#BDBDBD"))
@@ -37,31 +40,18 @@ def memory_levels(config: LlamaConfig, S: int, size: int, *, B: int = 1, itemsiz
         f"sends again {format_bytes(sent[level])}"
         for level in MEMORY_LEVELS
     ]
-    height = 3.7
-    figure = Picture("\n".join([headline, *rows]), theme.WIDTH, height)
-    values: list[list[float]] = [list(kept.values()), list(again.values())]
-    texts = [[format_bytes(x) for x in values[0]], [f"{100 * x:.0f} %" for x in values[1]]]
-    for number, (name, color) in enumerate(BARS):
-        left, width, most = 0.95 + 5.0 * number, 3.6, max(values[number])
-        axes = framed(figure, (left / theme.WIDTH, 0.35 / height, width / theme.WIDTH, 2.5 / height))
-        axes.set_xlim(0, 1.02 * most)
-        axes.set_ylim(4.5, -0.5)
-        axes.set_xticks([])
-        axes.set_yticks(range(5), list(MEMORY_LEVELS))
-        axes.tick_params(length=0)
-        low, high = [place - 0.38 for place in range(5)], [place + 0.38 for place in range(5)]
-        marks.rectangles(axes, name, [0] * 5, values[number], low, high, [color] * 5)
-        for place, (value, text) in enumerate(zip(values[number], texts[number], strict=True)):
-            inside = value > 0.5 * most
-            axes.text(
-                value - 0.02 * most if inside else value + 0.02 * most,
-                place,
-                text,
-                size=theme.SMALL,
-                color=theme.INK,
-                ha="right" if inside else "left",
-                va="center",
-            )
-        figure.text(left / theme.WIDTH, 2.95 / height, name, size=theme.TEXT, color=theme.INK)
-    title(figure, headline)
+    figure = sheet([headline, *rows], 3.7, headline)
+    columns: list[tuple[list[float], Any]] = [
+        (list(kept.values()), format_bytes),
+        (list(again.values()), lambda part: f"{100 * part:.0f} %"),
+    ]
+    for left, (name, color), (lengths, said) in zip((0.95, 5.95), BARS, columns, strict=True):
+        axes, most = panel(figure, left, 0.85, 3.6, 2.5), max(lengths)
+        scale(axes.xaxis, ends=(0, 1.02 * most), ticks=())
+        name_rows(axes, len(lengths), list(MEMORY_LEVELS))
+        marks.bars(axes, name, 0, lengths, color, half=0.38)
+        for place, length in enumerate(lengths):
+            side, across = (-1, "right") if length > 0.5 * most else (1, "left")
+            marks.word(axes, length + side * 0.02 * most, place, said(length), ha=across)
+        write(figure, left, 0.75, name, theme.TEXT, va="baseline")
     return figure

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
 from parlab.sequence import Block, RingSchedule, load_ratio, positions, unmasked_pairs
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.lanes import legend_of, name_lanes
-from parlab.views.drawing.picture import Picture, framed, title
+from parlab.views.drawing.film import Film, chips, steps_of, wrapped
+from parlab.views.drawing.lanes import legend_of, name_lanes, name_rows
+from parlab.views.drawing.marks import Span
+from parlab.views.drawing.picture import Picture, panel, png, scale, sheet
 
 MOST_TOKENS, MOST_RANKS = 1024, 16
 SKIPPED, MASKED = "#FFFFFF", "#E4E4E4"
-BARS = 2.6  # inches for the load, on the right
+BARS, TOP = 2.6, 1.1  # inches: for the load, on the right, and above the blocks
+HOLDING = 1.7  # inches for the K/V on the left
 
 
 def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal: bool = True) -> Picture:
@@ -38,9 +43,8 @@ def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal
         f"rank {rank}: {pairs} pairs; " + ", ".join(mask_in_words(*at, layout, causal) for at in sources_of(rank, size))
         for rank, pairs in enumerate(unmasked_pairs(S, size, layout, causal=causal))
     ]
-    figure = Picture("\n".join([headline, *rows]), theme.WIDTH, masks_side(size) + 1.75)
+    figure = masks_sheet([headline, *rows], size, headline)
     draw_masks(figure, S, size, layout, causal)
-    title(figure, headline)
     return figure
 
 
@@ -56,12 +60,17 @@ def masks_side(size: int) -> float:
     return min(5.2, max(2.2, 0.62 * size))
 
 
+def masks_sheet(text: str | Iterable[str], size: int, headline: str) -> Picture:
+    """A picture as high as `draw_masks` needs it."""
+    return sheet(text, TOP + masks_side(size) + 0.65, headline)
+
+
 def draw_masks(
     figure: Picture, S: int, size: int, layout: str, causal: bool, left: float = 0.9, steps: int | None = None
 ) -> None:
     """The square of blocks, from `left` inches on, of `steps` columns (None: all), and beside it the load so far."""
     side, shown = masks_side(size), size if steps is None else steps
-    grid = _axes(figure, left, side)
+    grid = panel(figure, left, TOP, theme.WIDTH - BARS - 1.35 - left, side)
     image = _image(S, size, layout, causal)
     image[:, shown * (S // size) :] = 1
     grid.imshow(image, extent=(0, size, size - 0.5, -0.5), aspect="auto", interpolation="none")
@@ -69,33 +78,17 @@ def draw_masks(
         grid.axhline(edge - 0.5, color=theme.PAPER, linewidth=3)
         grid.axvline(edge, color=theme.PAPER, linewidth=3)
     name_lanes(grid, list(range(size)))
-    grid.spines["bottom"].set_visible(False)
-    grid.set_xticks([step + 0.5 for step in range(size)], ["own" if step == 0 else str(step) for step in range(size)])
-    grid.tick_params(axis="x", length=0)
-    grid.set_xlabel("K/V after this many hops", size=theme.TEXT, color=theme.INK)
+    hops, places = ["own", *map(str, range(1, size))], [step + 0.5 for step in range(size)]
+    scale(grid.xaxis, "K/V after this many hops", ticks=places, says=hops, line=False, dashes=False)
     blocks = [
         [ring.block((ring.rank - step) % size, S // size, layout, causal=causal) for step in range(shown)]
         for ring in (RingSchedule(rank, size) for rank in range(size))
     ]
     load = [sum(block.pairs for block in row if block) for row in blocks]
-    _draw_load(
-        _axes(figure, theme.WIDTH - BARS - 0.55, side, BARS), load, unmasked_pairs(S, size, layout, causal=causal)
-    )
-    legend_of(
-        figure,
-        [
-            (theme.rank_color(0), "seen: in the colour of the keys' rank", ""),
-            (MASKED, "masked", ""),
-            (SKIPPED, "skipped", ""),
-        ],
-    )
-
-
-def _axes(figure: Picture, left: float, side: float, width: float | None = None) -> Axes:
-    """Axes as high as the blocks; as wide as what the load leaves, or `width` inches."""
-    across, down = figure.get_size_inches()
-    width = theme.WIDTH - BARS - 1.35 - left if width is None else width
-    return framed(figure, (left / across, 0.65 / down, width / across, side / down))
+    at_end = unmasked_pairs(S, size, layout, causal=causal)
+    _draw_load(panel(figure, theme.WIDTH - BARS - 0.55, TOP, BARS, side), load, at_end)
+    seen = theme.rank_color(0), "seen: in the colour of the keys' rank", ""
+    legend_of(figure, [seen, (MASKED, "masked", ""), (SKIPPED, "skipped", "")])
 
 
 def sources_of(rank: int, size: int) -> list[tuple[int, int, int]]:
@@ -137,26 +130,50 @@ def _image(S: int, size: int, layout: str, causal: bool) -> np.ndarray:  # [S, S
 
 
 def _draw_load(axes: Axes, load: list[int], at_end: list[int]) -> None:
-    ranks = range(len(load))
-    axes.set_ylim(len(load) - 0.5, -0.5)
-    axes.set_xlim(0, 1.02 * max(at_end))
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    low, high = [rank - 0.33 for rank in ranks], [rank + 0.33 for rank in ranks]
-    marks.rectangles(axes, "load", [0] * len(load), load, low, high, [theme.KINDS["compute"].color] * len(load))
     mean = sum(at_end) / len(at_end)
+    scale(axes.xaxis, "pairs that a rank attends", ends=(0, 1.02 * max(at_end)), ticks=[mean], says=["mean"])
+    name_rows(axes, len(load), line=False)
+    marks.bars(axes, "load", 0, load, theme.KINDS["compute"].color, half=0.33)
     axes.axvline(mean, color=theme.INK, linewidth=1.2, linestyle=(0, (4, 3)), gid="mean")
     for rank, pairs in enumerate(load):
-        axes.text(0.02 * max(at_end), rank, f"{pairs}", size=theme.SMALL, color=theme.INK, va="center")
-    axes.set_xticks([mean], ["mean"])
-    axes.set_xlabel("pairs that a rank attends", size=theme.TEXT, color=theme.INK)
+        marks.word(axes, 0.02 * max(at_end), rank, f"{pairs}")
 
 
 def checked_number(name: str, value: object, most: int) -> None:
-    """Refuse what cannot be drawn.
-
-    Raises:
-        ValueError: not a whole number from 1 to `most`.
-    """
+    """Refuse, with a ValueError, what is no whole number from 1 to `most`: more cannot be drawn."""
     if type(value) is not int or not 1 <= value <= most:
         raise ValueError(f"{name}={value!r}: must be a whole number from 1 to {most}")
+
+
+def ring_film(size: int, layout: str, S: int, *, causal: bool) -> Film:
+    """For `step_through`: the K/V that every rank holds, and below each hop the blocks attended so far."""
+    checked_number("S", S, MOST_TOKENS)
+    checked_number("size", size, MOST_RANKS)
+    headline = masks_headline(S, size, layout, causal)
+    lines = [_line(step, size, layout, causal) for step in range(size)]
+    return Film(headline, lines, steps_of(size), lambda place: png(_frame(headline, place, size, layout, S, causal)))
+
+
+def _frame(headline: str, place: float, size: int, layout: str, S: int, causal: bool) -> Picture:
+    step = int(place)
+    figure = masks_sheet(headline, size, headline)
+    draw_masks(figure, S, size, layout, causal, left=0.9 + HOLDING + 0.4, steps=step + 1)
+    figure.axes[0].set_yticks([])
+    axes = panel(figure, 0.9, TOP, HOLDING, masks_side(size))
+    name_lanes(axes, list(range(size)))
+    scale(axes.xaxis, ends=(-0.1, 1), ticks=[0.5], says=["holds the K/V of rank"], line=False, dashes=False)
+    axes.tick_params(axis="x", labelsize=theme.SMALL)
+    sources = [sources_of(rank, size)[step][1] for rank in range(size)]
+    moved = wrapped([rank + place - step for rank in range(size)], size)
+    placed = [(Span(0, 1), lane, source) for both, source in zip(moved, sources, strict=True) for lane in both]
+    chips(axes, "K/V", placed, (-0.25, 0.25))
+    return figure
+
+
+def _line(step: int, size: int, layout: str, causal: bool) -> str:
+    def attends(rank: int) -> str:
+        at = sources_of(rank, size)[step]
+        return f"rank {rank} attends the K/V of rank {at[1]}: {mask_in_words(*at, layout, causal)}"
+
+    start = "start: every rank has its own K/V" if step == 0 else f"hop {step} of {size - 1}"
+    return f"{start}; " + "; ".join(map(attends, range(size)))

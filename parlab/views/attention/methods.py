@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 from math import log2
-from typing import NamedTuple
 
-from matplotlib.axes import Axes
+import numpy as np
 
 from parlab.sequence import METHODS, AttentionShape, best_ulysses, bytes_sent, method_times, usp_cost
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of
-from parlab.views.drawing.picture import Picture, framed, title
+from parlab.views.drawing.picture import Picture, panel, scale, sheet
 from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.world import CLASSROOM, DGX_A100, DGX_H100, Cluster
 from parlab.world.units import format_bytes, format_time
@@ -25,14 +24,9 @@ SLOWER = ((1.1, "#FFFFFF"), (1.5, "#F3E3E3"), (3, "#E3BDBD"), (float("inf"), "#C
 NONE = "#EEEEEE"
 LOST = "#B388FF"  # as a transfer's, which nothing hides
 ITEMSIZE = 2  # bf16
-MAP, BARS, HEIGHT = 5.6, 2.75, 5.0  # inches
-
-
-class Cell(NamedTuple):
-    """A box of the map, on its axes."""
-
-    start: float
-    end: float
+At = tuple[int, int]  # tokens and ranks
+Found = dict[At, dict[str, int]]  # picoseconds of each method
+LEFT, MAP, BARS, TOP, HIGH, HEIGHT = 0.95, 5.6, 2.75, 0.95, 3.4, 5.0  # inches
 
 
 def attention_map(
@@ -66,18 +60,18 @@ def attention_map(
     found = _times(H, G, D, cluster)
     here = found[S, size]
     order = sorted(here, key=here.__getitem__)
-    headline = f"{S} tokens on {size} ranks: {_named(order[0], S, size, H, G, D, cluster)} is fastest"
+    shape = AttentionShape(S, H, G, D, ITEMSIZE)
+    headline = f"{S} tokens on {size} ranks: {_named(order[0], shape, size, cluster)} is fastest"
     headline += f", {order[1]} takes {here[order[1]] / here[order[0]]:.2f} × as long"
-    sent = {name: _sent(name, S, size, H, G, D, cluster) for name in here}
+    sent = {name: _sent(name, shape, size, cluster) for name in here}
     rows = [f"{name:<10} {format_time(here[name]):>10}, sends {format_bytes(sent[name])} a rank" for name in order]
-    grid = {at: _label(times, method, *at, H, G, D, cluster) for at, times in found.items()}
+    grid = {at: _label(found[at], method, replace(shape, S=at[0]), at[1], cluster) for at in found}
     lines = [f"{'tokens':>8} | " + " ".join(f"{f'{p} ranks':>9}" for p in RANKS)]
     lines += [f"{s:>8} | " + " ".join(f"{grid[s, p]:>9}" for p in RANKS) for s in reversed(LENGTHS)]
-    figure = Picture("\n".join([headline, *rows, *lines]), theme.WIDTH, HEIGHT)
+    figure = sheet([headline, *rows, *lines], HEIGHT, headline)
     _draw_map(figure, found, grid, method, S, size)
-    compute = method_times(AttentionShape(S, H, G, D, ITEMSIZE), size, replace(cluster, intra=FREE, inter=FREE))
+    compute = method_times(shape, size, replace(cluster, intra=FREE, inter=FREE))
     _draw_bars(figure, here, sent, compute["ring"])
-    title(figure, headline)
     return figure
 
 
@@ -85,65 +79,50 @@ FREE = Cluster.uniform(0, float("inf")).intra
 
 
 @lru_cache(maxsize=32)
-def _times(H: int, G: int, D: int, cluster: Cluster) -> dict[tuple[int, int], dict[str, int]]:
+def _times(H: int, G: int, D: int, cluster: Cluster) -> Found:
     return {(s, p): method_times(AttentionShape(s, H, G, D, ITEMSIZE), p, cluster) for s in LENGTHS for p in RANKS}
 
 
-def _named(name: str, S: int, size: int, H: int, G: int, D: int, cluster: Cluster) -> str:
+def _named(name: str, shape: AttentionShape, size: int, cluster: Cluster) -> str:
     """USP with its group."""
-    return f"USP {best_ulysses(AttentionShape(S, H, G, D, ITEMSIZE), size, cluster)}" if name == "USP" else name
+    return f"USP {best_ulysses(shape, size, cluster)}" if name == "USP" else name
 
 
-def _label(times: dict[str, int], method: str, S: int, size: int, H: int, G: int, D: int, cluster: Cluster) -> str:
+def _label(times: dict[str, int], method: str, shape: AttentionShape, size: int, cluster: Cluster) -> str:
     fastest = min(times, key=times.__getitem__)
     if method == FASTEST:
-        return _named(fastest, S, size, H, G, D, cluster)
+        return _named(fastest, shape, size, cluster)
     return f"{times[method] / times[fastest]:.1f} ×" if method in times else "–"
 
 
-def _sent(name: str, S: int, size: int, H: int, G: int, D: int, cluster: Cluster) -> int:
+def _sent(name: str, shape: AttentionShape, size: int, cluster: Cluster) -> int:
     """Bytes that rank 0 sends."""
     if name in ("ring", "all-gather"):
-        return bytes_sent(S, size, G, D, ITEMSIZE)
-    shape = AttentionShape(S, H, G, D, ITEMSIZE)
+        return bytes_sent(shape.S, size, shape.G, shape.D, ITEMSIZE)
     group = size if name == "Ulysses" else best_ulysses(shape, size, cluster) or 1
     return usp_cost(shape, size, ulysses=group).nbytes
 
 
-def _axes(figure: Picture, left: float, width: float, bottom: float = 0.65, top: float = 0.95) -> Axes:
-    box = left / theme.WIDTH, bottom / HEIGHT, width / theme.WIDTH, (HEIGHT - bottom - top) / HEIGHT
-    return framed(figure, box)
-
-
-def _draw_map(
-    figure: Picture,
-    found: dict[tuple[int, int], dict[str, int]],
-    grid: dict[tuple[int, int], str],
-    method: str,
-    S: int,
-    size: int,
-) -> None:
-    axes = _axes(figure, 0.95, MAP)
-    axes.set_xlim(0.5, len(RANKS) + 0.5)
-    axes.set_ylim(9.5, 20.5)
-    axes.set_xticks([log2(p) for p in RANKS], [str(p) for p in RANKS])
-    axes.set_yticks([log2(s) for s in LENGTHS], [f"{s // 1024}k" for s in LENGTHS])
-    axes.tick_params(length=0)
-    axes.set_xlabel("ranks", size=theme.TEXT, color=theme.INK)
-    axes.set_ylabel("tokens, k = 1024", size=theme.TEXT, color=theme.INK)
-    cells, lanes = [Cell(log2(p) - 0.5, log2(p) + 0.5) for _, p in found], [log2(s) for s, _ in found]
-    colors = [_color(times, method) for times in found.values()]
-    left, right = [cell.start for cell in cells], [cell.end for cell in cells]
-    low, high = [lane - 0.5 for lane in lanes], [lane + 0.5 for lane in lanes]
-    marks.rectangles(axes, "cells", left, right, low, high, colors)
-    marks.labels(axes, cells, lanes, (-0.5, 0.5), [[grid[at]] for at in found], [theme.INK] * len(cells))
-    marks.frames(axes, "you", [Cell(log2(size) - 0.5, log2(size) + 0.5)], [log2(S)], (-0.5, 0.5))
+def _draw_map(figure: Picture, found: Found, grid: dict[At, str], method: str, S: int, size: int) -> None:
+    axes = panel(figure, LEFT, TOP, MAP, HIGH)
+    ranks, lengths = list(map(log2, RANKS)), list(map(log2, LENGTHS))
+    sizes = [f"{s // 1024}k" for s in LENGTHS]
+    scale(axes.xaxis, "ranks", ends=(0.5, len(RANKS) + 0.5), ticks=ranks, says=list(map(str, RANKS)), dashes=False)
+    scale(axes.yaxis, "tokens, k = 1024", ends=(9.5, 20.5), ticks=lengths, says=sizes, dashes=False)
+    cells, lanes = [_cell(p) for _, p in found], [log2(s) for s, _ in found]
+    texts, colors = [[grid[at]] for at in found], [_color(times, method) for times in found.values()]
+    marks.boxes(axes, "cells", cells, lanes, (-0.5, 0.5), colors, texts)
+    marks.frames(axes, "you", [_cell(size)], [log2(S)], (-0.5, 0.5))
     entries = [(color, name, "") for name, color in COLORS.items()]
     if method != FASTEST:
         limits = [f"up to {most:g} ×" for most, _ in SLOWER[:-1]]
         names = [f"{method} against the fastest: {limits[0]}", *limits[1:], "longer", "heads do not share evenly"]
         entries = [(color, name, "") for color, name in zip([*(c for _, c in SLOWER), NONE], names, strict=True)]
     legend_of(figure, entries)
+
+
+def _cell(ranks: int) -> marks.Span:
+    return marks.Span(log2(ranks) - 0.5, log2(ranks) + 0.5)
 
 
 def _color(times: dict[str, int], method: str) -> str:
@@ -158,24 +137,18 @@ def _color(times: dict[str, int], method: str) -> str:
 
 def _draw_bars(figure: Picture, here: dict[str, int], sent: dict[str, int], compute: int) -> None:
     """The framed point's times: what every method computes, and what it loses to messages."""
-    names = [name for name in METHODS if name in here]
-    axes = _axes(figure, 0.95 + MAP + 0.4, BARS)
-    axes.set_xlim(0, max(here.values()))
-    axes.set_ylim(len(METHODS) - 0.5, -0.75)
-    axes.set_yticks([])
-    axes.set_xticks([])
-    axes.spines["bottom"].set_visible(False)
-    lanes = list(range(len(names)))
-    low, high = [lane - 0.12 for lane in lanes], [lane + 0.25 for lane in lanes]
-    work = [compute] * len(names)
-    marks.rectangles(axes, "work", [0] * len(names), work, low, high, [theme.KINDS["compute"].color] * len(names))
-    marks.rectangles(axes, "lost", work, [here[name] for name in names], low, high, [LOST] * len(names))
+    names, most = [name for name in METHODS if name in here], max(here.values())
+    left = LEFT + MAP + 0.4
+    axes = panel(figure, left, TOP, BARS, HIGH)
+    scale(axes.xaxis, ends=(0, most), ticks=(), line=False)
+    scale(axes.yaxis, ends=(len(METHODS) - 0.5, -0.75), ticks=())
+    lanes, work = np.arange(len(names)), theme.KINDS["compute"].color
+    marks.rectangles(axes, "work", 0, compute, lanes - 0.12, lanes + 0.25, work)
+    marks.rectangles(axes, "lost", compute, [here[name] for name in names], lanes - 0.12, lanes + 0.25, LOST)
     for lane, name in enumerate(names):
         text = f"{name}: {format_time(here[name])}, sends {format_bytes(sent[name])}"
-        axes.text(0.01 * max(here.values()), lane - 0.2, text, size=theme.SMALL, color=theme.INK, va="bottom")
-    place = 0.95 + MAP + 0.4
-    entries = [(theme.KINDS["compute"].color, "attend", ""), (LOST, "wait for messages", "")]
-    legend_of(figure, entries, left=place, below=HEIGHT - 0.35)
+        marks.word(axes, 0.01 * most, lane - 0.2, text, va="bottom")
+    legend_of(figure, [(work, "attend", ""), (LOST, "wait for messages", "")], left=left, below=HEIGHT - 0.35)
 
 
 def explore_long_sequences() -> Explorer:
@@ -185,12 +158,12 @@ def explore_long_sequences() -> Explorer:
         return attention_map(S, size, H=H, G=min(G, H), cluster=replace(cluster, ranks_per_node=node), method=method)
 
     controls = {
-        "method": choice("method", [(name, name) for name in (FASTEST, *METHODS)], FASTEST),
-        "S": steps("tokens S", [(str(s), s) for s in LENGTHS], 131072),
-        "size": steps("ranks P", [(str(p), p) for p in RANKS], 16),
-        "H": steps("query heads H", [(str(n), n) for n in (8, 16, 32, 64, 128)], 32),
-        "G": steps("K/V heads G", [(str(n), n) for n in (1, 2, 4, 8, 16, 32)], 8),
-        "node": steps("ranks a node", [(str(n), n) for n in (4, 8, 16, 64)], 8),
-        "cluster": choice("cluster", [(c.name, c) for c in (DGX_H100, DGX_A100, CLASSROOM)], DGX_H100),
+        "method": choice("method", (FASTEST, *METHODS), FASTEST),
+        "S": steps("tokens S", LENGTHS, 131072),
+        "size": steps("ranks P", RANKS, 16),
+        "H": steps("query heads H", (8, 16, 32, 64, 128), 32),
+        "G": steps("K/V heads G", (1, 2, 4, 8, 16, 32), 8),
+        "node": steps("ranks a node", (4, 8, 16, 64), 8),
+        "cluster": choice("cluster", (DGX_H100, DGX_A100, CLASSROOM), DGX_H100, lambda one: one.name),
     }
     return Explorer("explore_long_sequences", controls, draw)

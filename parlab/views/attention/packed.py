@@ -12,9 +12,9 @@ from parlab.sequence.schedule import journeys
 from parlab.views.attention.masks import MOST_RANKS, MOST_TOKENS, checked_number
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_lanes
-from parlab.views.drawing.picture import Picture, framed, title
+from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
 
-SIDE = 4.6  # inches of the square
+SIDE, LINE, LANE = 4.6, 0.45, 0.24  # inches of the square, and of work: its name and a rank
 
 
 def packed_ring(documents: Sequence[int], size: int = 4, layout: str = "contiguous") -> Picture:
@@ -51,9 +51,8 @@ def packed_ring(documents: Sequence[int], size: int = 4, layout: str = "contiguo
         f"rank {rank}: {pairs[rank]} pairs, its K/V make {hops} {'hop' if hops == 1 else 'hops'}"
         for rank, hops in enumerate(travel)
     ]
-    height = SIDE + 1.25
-    figure = Picture("\n".join([headline, *rows]), theme.WIDTH, height)
-    axes = framed(figure, (0.9 / theme.WIDTH, 0.65 / height, SIDE / theme.WIDTH, SIDE / height))
+    figure = sheet([headline, *rows], SIDE + 1.25, headline)
+    axes = panel(figure, 0.9, 0.6, SIDE, SIDE)
     image = np.ones((S, S, 3))
     colors = np.array([to_rgb(theme.rank_color(rank)) for rank in range(size)]).repeat(S // size, axis=0)  # [S, 3]
     image[seen] = np.broadcast_to(colors, image.shape)[seen]
@@ -62,13 +61,10 @@ def packed_ring(documents: Sequence[int], size: int = 4, layout: str = "contiguo
         axes.axhline(edge - 0.5, color=theme.GRID, linewidth=1.2)
         axes.axvline(edge - 0.5, color=theme.GRID, linewidth=1.2)
     name_lanes(axes, list(range(size)))
-    axes.set_xticks(range(size), [str(rank) for rank in range(size)])
-    axes.tick_params(axis="x", length=0)
-    axes.set_xlabel("keys of rank", size=theme.TEXT, color=theme.INK)
+    scale(axes.xaxis, "keys of rank", ticks=range(size), says=list(map(str, range(size))), dashes=False)
     for rank, row in enumerate(rows):
-        y = 1 - (0.6 + SIDE * (rank + 0.5) / size) / height
-        figure.text((0.9 + SIDE + 0.3) / theme.WIDTH, y, row.partition(": ")[2], size=theme.TEXT, color=theme.INK)
-    title(figure, headline)
+        top = 0.6 + SIDE * (rank + 0.5) / size
+        write(figure, 0.9 + SIDE + 0.3, top, row.partition(": ")[2], theme.TEXT, va="baseline")
     return figure
 
 
@@ -89,30 +85,18 @@ def work_loads(loads: Mapping[str, Sequence[float]]) -> Picture:
     if len(sizes) != 1 or sizes == {0}:
         raise ValueError(f"loads have {sorted(sizes)} ranks: give one way or more, all of the same number of ranks")
     (size,), most = sizes, max(max(load) for load in loads.values())
-    rows = {name: f"{name}: the slowest rank has {_ratio(load):.3g} × the mean" for name, load in loads.items()}
-    text = "\n".join(f"{row}: {', '.join(f'{x:g}' for x in loads[name])}" for name, row in rows.items())
-    panel, lane = 0.45, 0.24
-    height = 0.7 + len(loads) * (panel + lane * size)
-    figure, top = Picture(text, theme.WIDTH, height), 0.45
+    ratios = {name: max(load) * size / sum(load) for name, load in loads.items()}
+    said = {name: f"{name}: the slowest rank has {ratio:.3g} × the mean" for name, ratio in ratios.items()}
+    text = [f"{said[name]}: {', '.join(f'{x:g}' for x in load)}" for name, load in loads.items()]
+    (worst, high), (best, low) = (pick(ratios.items(), key=lambda item: item[1]) for pick in (max, min))
+    headline = f"The slowest rank: {worst} {high:.3g} × the mean, {best} {low:.3g} ×"
+    figure, top = sheet(text, 0.7 + len(loads) * (LINE + LANE * size), headline), 0.45
     for name, load in loads.items():
-        top += panel + lane * size
-        box = 0.9 / theme.WIDTH, 1 - top / height, (theme.WIDTH - 1.25) / theme.WIDTH, lane * size / height
-        axes = framed(figure, box)
-        axes.set_xlim(0, 1.02 * most)
+        write(figure, 0.15, top + LINE - 0.1, said[name], theme.TEXT, va="baseline")
+        axes = panel(figure, 0.9, top + LINE, theme.WIDTH - 1.25, LANE * size)
+        scale(axes.xaxis, ends=(0, 1.02 * most), ticks=())
         name_lanes(axes, list(range(size)))
-        axes.set_xticks([])
-        low, high = [rank - 0.36 for rank in range(size)], [rank + 0.36 for rank in range(size)]
-        marks.rectangles(axes, "work", [0] * size, load, low, high, [theme.KINDS["compute"].color] * size)
+        marks.bars(axes, "work", 0, load, theme.KINDS["compute"].color)
         axes.axvline(sum(load) / size, color=theme.INK, linewidth=1.2, linestyle=(0, (4, 3)), gid="mean")
-        y = 1 - (top - lane * size - 0.1) / height
-        figure.text(0.15 / theme.WIDTH, y, rows[name], size=theme.TEXT, color=theme.INK)
-    worst = max(loads, key=lambda name: _ratio(loads[name]))
-    best = min(loads, key=lambda name: _ratio(loads[name]))
-    title(
-        figure, f"The slowest rank: {worst} {_ratio(loads[worst]):.3g} × the mean, {best} {_ratio(loads[best]):.3g} ×"
-    )
+        top += LINE + LANE * size
     return figure
-
-
-def _ratio(load: Sequence[float]) -> float:
-    return max(load) * len(load) / sum(load)

@@ -9,7 +9,7 @@ import numpy as np
 
 from parlab.arrays import to_numpy
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.picture import Picture, plot, title
+from parlab.views.drawing.picture import Picture, plot, scale
 
 RIGHT = 1e-12  # relative error of a right gradient
 SMALLEST = 1e-17  # the left end of the axis
@@ -30,19 +30,15 @@ def wrong_gradients(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Pi
     verdict = f"{len(wrong)} of {len(errors)} arrays are wrong" if wrong else f"all {len(errors)} arrays are right"
     width = max(map(len, errors))
     lines = [verdict, *(f"{name:<{width}}  {_said(error)}" for name, error in errors.items())]
-    figure, axes = plot("\n".join(lines), 1.15 + 0.24 * len(errors), left=0.35 + 0.082 * width, top=0.5, bottom=0.65)
+    figure, axes = plot(lines, 1.15 + 0.24 * len(errors), verdict, left=0.35 + 0.082 * width, top=0.5, bottom=0.65)
     ends = [max(min(error, 10.0), SMALLEST) if np.isfinite(error) else 10.0 for error in errors.values()]
-    rows = list(range(len(errors)))
     colors = [theme.ALARM if name in wrong else theme.RIGHT for name in errors]
-    low, high = [row - 0.36 for row in rows], [row + 0.36 for row in rows]
-    axes.set_xscale("log")
-    axes.set_xlim(SMALLEST, 10)
-    axes.set_ylim(len(errors) - 0.4, -0.6)
-    marks.rectangles(axes, "errors", [SMALLEST] * len(rows), ends, low, high, colors)
+    scale(axes.xaxis, "largest error over largest entry; right of the dashed line: wrong", ends=(SMALLEST, 10), log=10)
+    scale(axes.yaxis, ends=(len(errors) - 0.4, -0.6), ticks=range(len(errors)), says=list(errors))
+    axes.tick_params(axis="y", labelsize=theme.SMALL)
+    axes.xaxis.label.set_size(theme.SMALL)
+    marks.bars(axes, "errors", SMALLEST, ends, colors)
     axes.axvline(RIGHT, color=theme.FAINT, linewidth=1, linestyle="dashed", gid="right")
-    axes.set_yticks(rows, list(errors), size=theme.SMALL)
-    axes.set_xlabel("largest error over largest entry; right of the dashed line: wrong", size=theme.SMALL)
-    title(figure, verdict)
     return figure
 
 

@@ -6,10 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from matplotlib.axes import Axes
-
 from parlab.views.drawing import theme
-from parlab.views.drawing.picture import Picture, line_legend, plot, title
+from parlab.views.drawing.picture import Picture, line_legend, plot, scale
 
 APART = 0.01  # of the right loss: a smaller difference is not seen on a curve
 MOST_CURVES = 4
@@ -22,7 +20,7 @@ def loss_curves(losses: Mapping[str, Sequence[float]], *, headline: str | None =
     Args:
         losses: the loss of every step, by the name of the training, such as `{"right": [...], "scale missing": [...]}`;
             all of the same length, 2 to 4 of them.
-        headline: what stands above; None: where the losses end, and where they part.
+        headline: what stands above; None: where the losses end.
 
     Raises:
         ValueError: fewer or more, a training without steps, of another length, or with something else than numbers.
@@ -34,7 +32,7 @@ def loss_curves(losses: Mapping[str, Sequence[float]], *, headline: str | None =
     wrong               4      3.5        3
     wrong and right part at step 2, by more than 1 %
     """
-    curves = _checked(losses, headline)
+    curves = _checked(losses)
     (right, expected), *others = curves.items()
     length = len(expected)
     findings = [_finding(name, curve, right, expected) for name, curve in others]
@@ -43,19 +41,23 @@ def loss_curves(losses: Mapping[str, Sequence[float]], *, headline: str | None =
     rows = [f"{'loss at step':<{width}}" + "".join(f"{step + 1:>9}" for step in columns)]
     rows += [f"{name:<{width}}" + "".join(f"{curve[step]:>9.3g}" for step in columns) for name, curve in curves.items()]
     parting = [_parting(name, curve, right, expected) for name, curve in others]
-    figure, axes = plot("\n".join([*findings, *rows, *parting]), 3.9, left=0.9, top=0.8)
-    _draw(axes, curves)
-    styles = {name: _style(number) for number, name in enumerate(curves)}
+    figure, axes = plot([*findings, *rows, *parting], 3.9, headline or "; ".join(findings), top=0.8)
+    looks = zip(COLORS, theme.DASHES, strict=True)
+    styles = {
+        name: {"color": color, "linestyle": dashes, "linewidth": 2.2}
+        for name, (color, dashes) in zip(curves, looks, strict=False)
+    }
+    for name, style in reversed(styles.items()):  # the right one above the others
+        axes.plot(range(1, length + 1), curves[name], gid=f"losses {name}", **style)
+    scale(axes.xaxis, "step", ends=(1, max(length, 2)))
+    scale(axes.yaxis, "loss", grid=True)
     line_legend(figure, list(styles.items()))
-    title(figure, headline or "; ".join(findings))
     return figure
 
 
-def _checked(losses: Any, headline: Any) -> dict[str, list[float]]:
+def _checked(losses: Any) -> dict[str, list[float]]:
     if not isinstance(losses, Mapping) or not 2 <= len(losses) <= MOST_CURVES:
         raise ValueError(f"losses={losses!r:.60}: must be {{name: losses}}, the right ones first, 2 to {MOST_CURVES}")
-    if not isinstance(headline, str | None):
-        raise ValueError(f"headline={headline!r}: must be a text, or None")
     try:
         curves = {str(name): [float(loss) for loss in curve] for name, curve in losses.items()}
     except (TypeError, ValueError):
@@ -76,35 +78,17 @@ def _finding(name: str, curve: list[float], right: str, expected: list[float]) -
     ends = f"{name} ends at a loss of {end:.3g}, {right} at {wanted:.3g}"
     if not wanted:
         return ends
-    change = abs(end / wanted - 1)
-    return f"{ends}: " + (
-        f"{change:.0%} {'higher' if end > wanted else 'lower'}" if change < 2 else f"{end / wanted:.2g} ×"
-    ).replace("%", " %")
+    change = 100 * abs(end / wanted - 1)
+    apart = f"{change:.0f} % {'higher' if end > wanted else 'lower'}" if change < 200 else f"{end / wanted:.2g} ×"
+    return f"{ends}: {apart}"
 
 
 def _parting(name: str, curve: list[float], right: str, expected: list[float]) -> str:
     """From where on the difference can be seen; no error says so."""
     apart = (step for step, pair in enumerate(zip(curve, expected, strict=True), start=1) if _apart(*pair))
     first = next(apart, None)
-    if first is None:
-        return f"{name} and {right} never part by more than {APART:.0%}".replace("%", " %")
-    return f"{name} and {right} part at step {first}, by more than {APART:.0%}".replace("%", " %")
+    return f"{name} and {right} {f'part at step {first},' if first else 'never part'} by more than {100 * APART:g} %"
 
 
 def _apart(loss: float, expected: float) -> bool:
     return not abs(loss - expected) <= APART * abs(expected)
-
-
-def _draw(axes: Axes, curves: Mapping[str, list[float]]) -> None:
-    for number, (name, curve) in reversed(list(enumerate(curves.items()))):  # the right one above the others
-        axes.plot(range(1, len(curve) + 1), curve, gid=f"losses {name}", **_style(number))
-    length = len(next(iter(curves.values())))
-    axes.set_xlim(1, max(length, 2))
-    axes.grid(axis="y", color=theme.GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.set_xlabel("step", size=theme.TEXT, color=theme.INK)
-    axes.set_ylabel("loss", size=theme.TEXT, color=theme.INK)
-
-
-def _style(number: int) -> dict[str, Any]:
-    return {"color": COLORS[number], "linestyle": theme.DASHES[number], "linewidth": 2.2}

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from parlab.views.drawing import theme
-from parlab.views.drawing.marks import Height, boxes, labels
+from parlab.views.drawing.marks import Height, Span, boxes
 from parlab.views.drawing.picture import Picture, pixels, png_of
 
 MOVING, RESTING = 6, 5  # pictures of a step: things move, then stand so that they can be read
@@ -26,13 +26,6 @@ class Film(NamedTuple):
     lines: list[str]
     frames: list[tuple[int, float]]
     png: Callable[[float], bytes]
-
-
-class Span(NamedTuple):
-    """From where to where a box reaches."""
-
-    start: float
-    end: float
 
 
 def steps_of(count: int) -> list[tuple[int, float]]:
@@ -80,9 +73,7 @@ def wrapped(lanes: Sequence[float], count: int) -> list[list[float]]:
 def chips(axes: Axes, name: str, placed: Sequence[tuple[Span, float, int]], where: Height) -> None:
     """Boxes with the number of a rank, in its colour: (from where to where, lane, rank) each."""
     spans, lanes, ranks = zip(*placed, strict=True) if placed else ((), (), ())
-    colors = [theme.rank_color(rank) for rank in ranks]
-    boxes(axes, name, spans, lanes, where, colors)
-    labels(axes, spans, lanes, where, [[str(rank)] for rank in ranks], [theme.text_color(color) for color in colors])
+    boxes(axes, name, spans, lanes, where, [theme.rank_color(rank) for rank in ranks], [[str(rank)] for rank in ranks])
 
 
 def step_at(times: Sequence[float], time: float) -> int:

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from parlab.views.drawing import theme
 from parlab.views.drawing.marks import text_width
-from parlab.views.drawing.picture import Picture, plot
+from parlab.views.drawing.picture import Picture, panel, plot, scale, write
 from parlab.world import Run, Timeline
 
 UNITS = (("s", 10**12), ("ms", 10**9), ("µs", 10**6), ("ns", 10**3), ("ps", 1))
+LEFT, RIGHT = 0.9, 0.35  # inches beside lanes
 MOST_LABELS = 24  # lanes that are labelled one by one
 
 
 def timeline_of(source: Any, name: str = "run") -> Timeline:
-    """The timeline of a run, or a timeline itself.
-
-    Raises:
-        ValueError: neither.
-    """
+    """The timeline of a run, or a timeline itself; a ValueError for anything else."""
     if isinstance(source, Run):
         return source.timeline
     if not isinstance(source, Timeline):
@@ -33,12 +30,24 @@ def timeline_of(source: Any, name: str = "run") -> Timeline:
     return source
 
 
-def checked_ranks(ranks: Any, size: int) -> list[int]:
-    """The ranks to show; None: all.
+def timelines_of(runs: Any, most: float = math.inf, *, one_clock: bool = False) -> dict[str, Timeline]:
+    """The timelines of {name: run}, up to `most` of them.
 
     Raises:
-        ValueError: one that is not there, or none at all.
+        ValueError: none or more, something else, or clocks of different units where one has to do.
     """
+    if not isinstance(runs, Mapping) or not 1 <= len(runs) <= most:
+        many = "at least one" if most == math.inf else f"1 to {most} of them"
+        raise ValueError(f"runs={runs!r:.60}: must be {{name: run}}, with {many}")
+    shown = {str(name): timeline_of(one, f"runs[{name!r}]" if name else "runs") for name, one in runs.items()}
+    units = {one.unit for one in shown.values()}
+    if one_clock and len(units) > 1:
+        raise ValueError(f"runs: their clocks tick in {' and '.join(sorted(units))}; one clock needs one unit")
+    return shown
+
+
+def checked_ranks(ranks: Any, size: int) -> list[int]:
+    """The ranks to show, all for None; a ValueError for one that is not there or comes twice, or none at all."""
     if ranks is None:
         return list(range(size))
     try:
@@ -52,11 +61,7 @@ def checked_ranks(ranks: Any, size: int) -> list[int]:
 
 
 def check_end(end: Any) -> None:
-    """Refuse a time at which no axis can end.
-
-    Raises:
-        ValueError: so it is.
-    """
+    """Refuse, with a ValueError, a time at which no axis can end."""
     if end is not None and not (isinstance(end, int | float) and 0 < end < math.inf):
         raise ValueError(f"end={end!r}: the time axis must end after 0; None ends it at the makespan")
 
@@ -66,41 +71,68 @@ def lane_height(lanes: int) -> float:
     return min(1.0, max(6.5 / lanes, min(0.13, 9 / lanes)))
 
 
-def lanes(text: str, timeline: Timeline, ranks: list[int], *, end: float | None = None) -> tuple[Picture, Axes]:
+def lanes(
+    text: str, timeline: Timeline, ranks: list[int], headline: str | None = None, *, end: float | None = None
+) -> tuple[Picture, Axes]:
     """A picture with a lane for each of `ranks`, at y = 0, 1, ... from the top, over the timeline's clock.
 
     The chip before each lane has the rank's colour.
     """
-    figure, axes = plot(text, 1.45 + lane_height(len(ranks)) * len(ranks), top=0.85)
+    figure, axes = plot(text, 1.45 + lane_height(len(ranks)) * len(ranks), headline, top=0.85)
     time_axis(axes, timeline, end)
     name_lanes(axes, ranks)
     return figure, axes
 
 
+def lanes_at(
+    figure: Picture,
+    timeline: Timeline,
+    end: float,
+    top: float,
+    height: float,
+    *,
+    right: float = RIGHT,
+    clock: bool = True,
+    words: bool = True,
+) -> Axes:
+    """Axes with a lane for every rank, from `top` inches on; `clock` and `words`: whether times and ranks are named."""
+    axes = panel(figure, LEFT, top, theme.WIDTH - LEFT - right, height)
+    time_axis(axes, timeline, end, words=clock)
+    name_lanes(axes, list(range(timeline.size)), words=words)
+    return axes
+
+
 def name_lanes(axes: Axes, ranks: list[int], *, words: bool = True) -> None:
     """A lane a rank, from the top, with a chip in its colour and, unless another panel has it, its name."""
-    axes.set_ylim(len(ranks) - 0.5, -0.5)
-    every = -(-len(ranks) // MOST_LABELS)
-    shown = range(0, len(ranks), every) if words else ()
-    axes.set_yticks(list(shown), [f"rank {ranks[lane]}" for lane in shown])
-    axes.tick_params(axis="y", length=0, pad=9)
-    axes.spines["left"].set_visible(False)
+    shown = range(0, len(ranks), -(-len(ranks) // MOST_LABELS)) if words else ()
+    name_rows(axes, len(ranks), [f"rank {ranks[lane]}" for lane in shown], shown, line=False)
+    axes.tick_params(axis="y", pad=9)
     chips = [[(-0.007, y - 0.4), (-0.002, y - 0.4), (-0.002, y + 0.4), (-0.007, y + 0.4)] for y in range(len(ranks))]
     colors = [theme.rank_color(rank) for rank in ranks]
     axes.add_artist(PolyCollection(chips, facecolors=colors, transform=axes.get_yaxis_transform(), clip_on=False))
 
 
-def time_axis(axes: Axes, timeline: Timeline, end: float | None = None) -> None:
-    """From 0 to `end` (None: the makespan), in the timeline's own ticks, labelled in a unit that suits them."""
+def name_rows(
+    axes: Axes, count: int, names: Sequence[str] = (), named: Sequence[int] | None = None, *, line: bool = True
+) -> None:
+    """So many rows at y = 0, 1, ... from the top, with a name for each or for those that are `named`."""
+    places = range(len(names)) if named is None else named
+    scale(axes.yaxis, ends=(count - 0.5, -0.5), ticks=places, says=names, line=line, dashes=False)
+
+
+def time_axis(axes: Axes, timeline: Timeline, end: float | None = None, *, words: bool = True) -> None:
+    """From 0 to `end` (None: the makespan), in the timeline's own ticks, labelled in a unit that suits them, or not
+    labelled at all, where another panel's axis is.
+    """
     takes_time = bool(end or timeline.makespan)
     end = end or timeline.makespan or 1
     unit, size = next(((u, s) for u, s in UNITS if end >= 2 * s), UNITS[-1])
     if timeline.unit != "ps":
         unit, size = timeline.unit, 1
-    axes.set_xlim(0, end)
-    axes.xaxis.set_major_locator(MaxNLocator(8 if takes_time else 1, steps=[1, 2, 5, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda time, _: f"{time / size:g}"))
-    axes.set_xlabel(f"time ({unit})", size=theme.TEXT, color=theme.INK)
+    ticks = MaxNLocator(8 if takes_time else 1, steps=[1, 2, 5, 10])
+    label = f"time ({unit})" if words else ""
+    scale(axes.xaxis, label, ends=(0, end), ticks=ticks, says=lambda time: f"{time / size:g}")
+    axes.tick_params(axis="x", labelbottom=words)
 
 
 def legend(figure: Picture, kinds: list[str]) -> None:
@@ -117,15 +149,9 @@ def legend_of(
     for color, name, hatch in entries:
         figure.add_artist(
             Rectangle(
-                (x / width, y / height),
-                0.22 / width,
-                0.14 / height,
-                facecolor=color,
-                edgecolor="#999999",
-                hatch=hatch,
-                linewidth=0.6,
-                transform=figure.transFigure,
+                (x / width, y / height), 0.22 / width, 0.14 / height,
+                facecolor=color, edgecolor="#999999", hatch=hatch, linewidth=0.6, transform=figure.transFigure,
             )
-        )
-        figure.text((x + 0.28) / width, (y + 0.005) / height, name, size=theme.SMALL, color=theme.INK)
+        )  # fmt: skip
+        write(figure, x + 0.28, height - y - 0.005, name, va="baseline")
         x += 0.28 + text_width(name) / 72 + 0.25

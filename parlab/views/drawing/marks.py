@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,9 +21,13 @@ from matplotlib.transforms import Affine2D
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import inches
 
-Numbers = Sequence[float]
+Numbers = Sequence[float] | np.ndarray
+Each = float | Numbers  # of all, or of each
 Points = Sequence[tuple[float, float]]
 Height = tuple[float, float]  # from and to, around the middle of a lane
+Colors = str | Sequence[str]  # of all, or of each
+Spans = Sequence[Any]  # whatever has a start and an end
+Texts = Sequence[Sequence[str]]  # for each box, from the longest to the shortest
 
 BEHIND, BETWEEN, ABOVE = 0.8, 0.9, 2.2  # drawing order: hatched boxes, arrows, boxes, words
 MANY = 500  # hatched boxes: more are drawn without outlines, which would hide the pattern
@@ -34,10 +38,16 @@ NARROWEST = 0.25  # of the font's size; no letter is narrower on average
 HEAD = Path([(0, 0), (-7, 2.6), (-7, -2.6), (0, 0)])  # an arrow's, in points; its tip is at the origin
 
 
-def rectangles(
-    axes: Axes, name: str, left: Numbers, right: Numbers, low: Numbers, high: Numbers, colors: Sequence[str]
-) -> None:
-    """Filled rectangles, in the units of the axes; `name` is the collection's gid."""
+class Span(NamedTuple):
+    """From where to where a box reaches."""
+
+    start: float
+    end: float
+
+
+def rectangles(axes: Axes, name: str, left: Each, right: Each, low: Each, high: Each, colors: Colors) -> None:
+    """Filled rectangles, in the units of the axes: a number stands for all; `name` is the collection's gid."""
+    left, right, low, high = np.broadcast_arrays(*map(np.atleast_1d, (left, right, low, high)))
     points = 72 * inches(axes)[0] / np.ptp(axes.get_xlim()) * np.median(np.subtract(right, left))
     gap = 0.6 if points >= NARROW else 0  # paper between neighbours, as long as it leaves something of them
     fills = PolyCollection(_corners(left, right, low, high), facecolors=colors, edgecolors=theme.PAPER, linewidths=gap)
@@ -45,13 +55,24 @@ def rectangles(
     axes.add_collection(fills, autolim=False)
 
 
-def boxes(axes: Axes, name: str, spans: Sequence[Any], lanes: Numbers, where: Height, colors: Sequence[str]) -> None:
-    """Filled boxes; `name` is the collection's gid."""
+def bars(axes: Axes, name: str, start: Each, end: Each, colors: Colors, half: float = 0.36) -> None:
+    """A bar across in each row y = 0, 1, ..., `half` of a row up and down; at least one of its ends is a list."""
+    rows = np.arange(np.broadcast(start, end).size)
+    rectangles(axes, name, start, end, rows - half, rows + half, colors)
+
+
+def boxes(
+    axes: Axes, name: str, spans: Spans, lanes: Numbers, where: Height, colors: Colors, texts: Texts = ()
+) -> None:
+    """Filled boxes; `name` is the collection's gid. Into each the first of its texts that fits, if there are any."""
     if spans:
         rectangles(axes, name, *_extents(spans, lanes, where), colors)
+    if spans and texts:
+        fills = [colors] * len(spans) if isinstance(colors, str) else colors
+        labels(axes, spans, lanes, where, texts, [theme.text_color(fill) for fill in fills])
 
 
-def _extents(spans: Sequence[Any], lanes: Numbers, where: Height) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+def _extents(spans: Spans, lanes: Numbers, where: Height) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     low, high = ([lane + edge for lane in lanes] for edge in where)
     return [span.start for span in spans], [span.end for span in spans], low, high
 
@@ -60,39 +81,27 @@ def _corners(left: Numbers, right: Numbers, low: Numbers, high: Numbers) -> Any:
     return np.array([(left, low), (right, low), (right, high), (left, high)], dtype=float).transpose(2, 0, 1)
 
 
-def hatched_boxes(axes: Axes, name: str, spans: Sequence[Any], lanes: Numbers, where: Height, kind: theme.Kind) -> None:
+def hatched_boxes(axes: Axes, name: str, spans: Spans, lanes: Numbers, where: Height, kind: theme.Kind) -> None:
     """Boxes with a pattern: all in one path, because a pattern is laid over each path anew."""
     if spans:
-        patch = PathPatch(
-            Path.make_compound_path_from_polys(_corners(*_extents(spans, lanes, where))),
-            facecolor=kind.color,
-            edgecolor=theme.PATTERN,
-            linewidth=0.6 if len(spans) < MANY else 0,
-            hatch=kind.hatch,
-            hatch_linewidth=0.6,
-            gid=name,
-            zorder=BEHIND,
-        )
-        axes.add_artist(patch)  # `add_patch` would measure every corner
+        path = Path.make_compound_path_from_polys(_corners(*_extents(spans, lanes, where)))
+        pattern = {"hatch": kind.hatch, "hatch_linewidth": 0.6, "linewidth": 0.6 if len(spans) < MANY else 0}
+        look = {"facecolor": kind.color, "edgecolor": theme.PATTERN, "gid": name, "zorder": BEHIND}
+        axes.add_artist(PathPatch(path, **pattern, **look))  # `add_patch` would measure every corner
 
 
-def frames(axes: Axes, name: str, spans: Sequence[Any], lanes: Numbers, where: Height, color: str = theme.INK) -> None:
+def frames(
+    axes: Axes, name: str, spans: Spans, lanes: Numbers, where: Height, color: str = theme.INK, **style: Any
+) -> None:
     """Frames around boxes."""
     if spans:
-        corners = _corners(*_extents(spans, lanes, where))
-        outlines = PolyCollection(corners, facecolors="none", edgecolors=color, linewidths=2, gid=name)
-        axes.add_collection(outlines, autolim=False)
+        look = {"facecolors": "none", "edgecolors": color, "linewidths": 2, "gid": name, **style}
+        axes.add_collection(PolyCollection(_corners(*_extents(spans, lanes, where)), **look), autolim=False)
 
 
-def labels(
-    axes: Axes,
-    spans: Sequence[Any],
-    lanes: Numbers,
-    where: Height,
-    texts: Sequence[Sequence[str]],
-    colors: Sequence[str],
-) -> None:
+def labels(axes: Axes, spans: Spans, lanes: Numbers, where: Height, texts: Texts, colors: Colors = theme.INK) -> None:
     """Into each box the first of its texts that fits, or nothing. Small letters are taken if many fit only so."""
+    colors = [colors] * len(spans) if isinstance(colors, str) else colors
     width, height = inches(axes)
     across = 72 * width / np.ptp(axes.get_xlim())  # points
     room_up = 72 * height / np.ptp(axes.get_ylim()) * (where[1] - where[0])
@@ -122,31 +131,29 @@ def beside(axes: Axes, lanes: Numbers, texts: Sequence[str], size: float) -> Non
     """Words at the right end of lanes, outside the axes."""
     points = 72 * inches(axes)[0]  # across
     x = [1 + (6 + text_width(text, size) / 2) / points for text in texts]
-    _write(axes, x, lanes, texts, [theme.INK] * len(texts), size, outside=True)
+    _write(axes, x, lanes, texts, theme.INK, size, outside=True)
 
 
 def _write(
-    axes: Axes,
-    x: Numbers,
-    y: Numbers,
-    texts: Sequence[str],
-    colors: Sequence[str],
-    size: float,
-    outside: bool = False,
+    axes: Axes, x: Numbers, y: Numbers, texts: Sequence[str], colors: Colors, size: float, outside: bool = False
 ) -> None:
     """Words around points; `outside`: x is a part of the axes' width."""
-    words = PathCollection(
-        [_outline(text) for text in texts],
-        facecolors=colors,
-        edgecolors="none",
-        offsets=np.column_stack([x, y]),
-        offset_transform=axes.get_yaxis_transform() if outside else axes.transData,
-        transform=Affine2D().scale(size / OUTLINE / 72) + axes.figure.dpi_scale_trans,
-        zorder=ABOVE,
-        clip_on=not outside,
-    )
-    words.set_gid("words beside" if outside else "words")
-    axes.add_collection(words, autolim=False)
+    across = axes.get_yaxis_transform() if outside else axes.transData
+    paths, places = [_outline(text) for text in texts], np.column_stack([x, y])
+    look = {"facecolors": colors, "zorder": ABOVE, "gid": "words beside" if outside else "words"}
+    _stamps(axes, paths, places, across, size / OUTLINE, clip_on=not outside, **look)
+
+
+def _stamps(axes: Axes, paths: list[Path], places: np.ndarray, transform: Any, points: float, **look: Any) -> None:
+    """Filled shapes, as large on every figure: a unit of a path is so many points."""
+    scale = Affine2D().scale(points / 72) + axes.figure.dpi_scale_trans
+    where = {"offsets": places, "offset_transform": transform, "transform": scale}
+    axes.add_collection(PathCollection(paths, edgecolors="none", **where, **look), autolim=False)
+
+
+def word(axes: Axes, x: float, y: float, text: str, size: float = theme.SMALL, **style: Any) -> None:
+    """One text at a point, in the units of the axes, vertically around it."""
+    axes.text(x, y, text, size=size, **{"color": theme.INK, "va": "center", **style})
 
 
 def arrows(axes: Axes, tails: Points, heads: Points, color: str) -> None:
@@ -160,16 +167,8 @@ def arrows(axes: Axes, tails: Points, heads: Points, color: str) -> None:
     run, rise = (ends[:, 1] - ends[:, 0]).T * [[width / (right - left)], [height / (high - low)]]  # in inches
     length = np.maximum(np.hypot(run, rise), 1e-9)
     turns = np.array([[run, rise], [-rise, run]]).transpose(2, 0, 1) / length[:, None, None]  # [arrows, 2, 2]
-    tips = PathCollection(
-        [Path(HEAD.vertices @ turn) for turn in turns],
-        facecolors=color,
-        edgecolors="none",
-        offsets=ends[:, 1],
-        offset_transform=axes.transData,
-        transform=Affine2D().scale(1 / 72) + axes.figure.dpi_scale_trans,
-        zorder=BETWEEN,
-    )
-    axes.add_collection(tips, autolim=False)
+    tips = [Path(HEAD.vertices @ turn) for turn in turns]
+    _stamps(axes, tips, ends[:, 1], axes.transData, 1, facecolors=color, zorder=BETWEEN)
 
 
 @lru_cache(maxsize=4096)

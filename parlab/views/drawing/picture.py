@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import BytesIO
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter, Locator, NullLocator
 from PIL import Image
 
 from parlab.views.drawing import theme
+from parlab.views.drawing.canvas import Canvas
+from parlab.world.units import format_bytes, format_time
+
+BAR = {"linewidth": 9, "solid_capstyle": "butt"}  # a colour in a legend
+BOUND = {"color": theme.INK, "linestyle": (0, (4, 2)), "linewidth": 1.6}  # a line that is not to be crossed
 
 
 class Picture(Figure):
@@ -24,7 +31,7 @@ class Picture(Figure):
 
     def __init__(self, text: str, width: float, height: float):
         super().__init__(figsize=(width, height), dpi=theme.DPI, facecolor=theme.PAPER)
-        FigureCanvasAgg(self)
+        Canvas(self)
         self.text_shown = text
 
     def __repr__(self) -> str:
@@ -51,7 +58,7 @@ def png(figure: Figure, sharpness: float = 1, compress_level: int = 1) -> bytes:
 def pixels(figure: Figure, sharpness: float = 1) -> Image.Image:
     """`figure`, drawn; see `png`."""
     figure.set_dpi(sharpness * theme.DPI)
-    canvas = FigureCanvasAgg(figure)
+    canvas = Canvas(figure)
     canvas.draw()
     drawn = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB")
     figure.set_dpi(theme.DPI)
@@ -67,20 +74,39 @@ def png_of(drawn: Any, compress_level: int = 1) -> bytes:
     return file.getvalue()
 
 
+def sheet(text: str | Iterable[str], height: float, headline: str | None = None) -> Picture:
+    """A picture as wide as all others, still empty but for the headline above it; its text may be given in lines.
+
+    Raises:
+        ValueError: a headline that is no text.
+    """
+    if not isinstance(headline, str | None):
+        raise ValueError(f"headline={headline!r}: must be a text, or None")
+    figure = Picture(text if isinstance(text, str) else "\n".join(text), theme.WIDTH, height)
+    if headline:
+        title(figure, headline)
+    return figure
+
+
 def plot(
-    text: str,
+    text: str | Iterable[str],
     height: float,
+    headline: str | None = None,
     *,
-    width: float = theme.WIDTH,
     left: float = 0.9,
     right: float = 0.35,
     top: float = 0.75,
     bottom: float = 0.6,
 ) -> tuple[Picture, Axes]:
-    """A picture with one pair of axes, placed by its margins: all in inches. No layout engine: they cost 50 ms."""
-    figure = Picture(text, width, height)
-    box = (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
-    return figure, framed(figure, box)
+    """A `sheet` with one pair of axes, placed by its margins in inches. No layout engine: they cost 50 ms."""
+    figure = sheet(text, height, headline)
+    return figure, panel(figure, left, top, theme.WIDTH - left - right, height - top - bottom)
+
+
+def panel(figure: Picture, left: float, top: float, width: float, height: float) -> Axes:
+    """Axes as `framed`, placed by inches from the figure's left and top."""
+    across, down = figure.get_size_inches()
+    return framed(figure, (left / across, 1 - (top + height) / down, width / across, height / down))
 
 
 def framed(figure: Picture, box: tuple[float, float, float, float]) -> Axes:
@@ -95,13 +121,61 @@ def framed(figure: Picture, box: tuple[float, float, float, float]) -> Axes:
     return axes
 
 
+def scale(
+    axis: Axis,
+    label: str = "",
+    *,
+    ends: Sequence[float] | None = None,
+    log: float | None = None,
+    ticks: Locator | Sequence[float] | None = None,
+    says: Callable[[float], str] | Sequence[str] | None = None,
+    grid: bool = False,
+    line: bool = True,
+    dashes: bool = True,
+) -> None:
+    """Dress an axis, `axes.xaxis` or `axes.yaxis`; what is not given stays as matplotlib has it.
+
+    Args:
+        axis: which.
+        label: what it measures.
+        ends: its first and last value.
+        log: base of its logarithm.
+        ticks: where its ticks stand.
+        says: what stands at them: a function of the value, or a text for each.
+        grid: lines from the ticks, behind what is drawn.
+        line, dashes: draw the axis itself, and a little line at each tick.
+    """
+    axes, name = axis.axes, axis.axis_name
+    if log:
+        getattr(axes, f"set_{name}scale")("log", base=log)
+    if ends:
+        getattr(axes, f"set_{name}lim")(ends)
+    if isinstance(ticks, Locator):
+        axis.set_major_locator(ticks)
+    elif ticks is not None:
+        axis.set_ticks(list(ticks), None if says is None or callable(says) else list(says))
+        axis.set_minor_locator(NullLocator())
+    if callable(says):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: says(value)))
+    if grid:
+        axis.grid(color=theme.GRID, linewidth=0.8)
+        axes.set_axisbelow(True)
+    axes.spines["bottom" if name == "x" else "left"].set_visible(line)
+    if not dashes:
+        axis.set_tick_params(length=0)
+    if label:
+        axis.set_label_text(label, size=theme.TEXT, color=theme.INK)
+
+
+def write(figure: Picture, left: float, top: float, text: str, size: float = theme.SMALL, **style: Any) -> Text:
+    """Words on a figure, their upper left corner at inches from its left and top."""
+    across, down = figure.get_size_inches()
+    return figure.text(left / across, 1 - top / down, text, size=size, **{"color": theme.INK, "va": "top", **style})
+
+
 def title(figure: Picture, text: str) -> None:
     """What the figure shows, above it; a long one in smaller letters."""
-    width, height = figure.get_size_inches()
-    written = figure.text(
-        0.15 / width, 1 - 0.12 / height, text, size=theme.TITLE, color=theme.INK, va="top", weight="bold"
-    )
-    written.set_gid("title")
+    written = write(figure, 0.15, 0.12, text, theme.TITLE, weight="bold", gid="title")
     room = figure.bbox.width - 0.3 * theme.DPI
     needed = written.get_window_extent().width
     if needed > room:
@@ -111,22 +185,17 @@ def title(figure: Picture, text: str) -> None:
 def line_legend(figure: Picture, entries: Sequence[tuple[str, dict[str, Any]]]) -> None:
     """Name lines and marks under the title: (name, how it is drawn) each. A matplotlib legend takes far longer."""
     width, height = figure.get_size_inches()
-    x, y = 0.15, height - 0.53
+    x, y = 0.15, 0.53
     for name, style in entries:
         points = [x + 0.08] if "marker" in style else [x, x + 0.45]
-        line = Line2D([at / width for at in points], [y / height] * len(points), **style)
-        figure.add_artist(line)
-        text = figure.text(
-            (points[-1] + 0.1) / width, y / height, name, size=theme.SMALL, color=theme.INK, va="center_baseline"
-        )
+        figure.add_artist(Line2D([at / width for at in points], [1 - y / height] * len(points), **style))
+        text = write(figure, points[-1] + 0.1, y, name, va="center_baseline")
         x = points[-1] + 0.1 + text.get_window_extent().width / theme.DPI + 0.3
 
 
 def note(figure: Picture, text: str) -> None:
     """A remark at the right end of the legend's line."""
-    width, height = figure.get_size_inches()
-    place = {"ha": "right", "va": "top"}
-    figure.text(1 - 0.15 / width, 1 - 0.44 / height, text, size=theme.SMALL, color=theme.FAINT, **place)
+    write(figure, figure.get_figwidth() - 0.15, 0.44, text, color=theme.FAINT, ha="right")
 
 
 def inches(axes: Axes) -> tuple[float, float]:
@@ -139,3 +208,18 @@ def short(text: str) -> str:
     """A number with its unit, without decimals that are zero: `1.00 KiB` is `1 KiB`."""
     number, _, unit = text.partition(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
+
+
+def short_bytes(nbytes: float) -> str:
+    """Bytes without decimals that are zero, as they stand at an axis."""
+    return short(format_bytes(nbytes))
+
+
+def short_time(picoseconds: float) -> str:
+    """A time without decimals that are zero, as it stands at an axis."""
+    return short(format_time(picoseconds))
+
+
+def percent(part: float) -> str:
+    """`0.25` as `25 %`."""
+    return f"{part:.0%}".replace("%", " %")

@@ -5,6 +5,7 @@ Nothing is said by colour alone: lanes carry their rank, waits are hatched, curv
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 PAPER = "#FFFFFF"
@@ -61,6 +62,7 @@ def paler(color: str, white: float) -> str:
     return "#" + "".join(f"{round(c + (255 - c) * white):02X}" for c in channels)
 
 
+@cache
 def text_color(background: str) -> str:
     """Ink or paper, whichever is read more easily on `background`."""
     return INK if contrast(INK, background) >= contrast(PAPER, background) else PAPER

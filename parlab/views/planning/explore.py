@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -49,7 +50,7 @@ def plan(
     height = TOP + ROW * FIRST + BOTTOM + 0.25 + 0.16 * (LOSERS + 1)
     try:
         every = _search(model, gpus, sequence, batch)
-        plans = Plans(memory, every.asked, every.grid, every.number)
+        plans = replace(every, memory=memory)
         best = plans.best
     except ValueError as error:  # what is said instead of a plan
         figure = Picture(str(error), theme.WIDTH, height)

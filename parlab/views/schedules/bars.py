@@ -35,9 +35,7 @@ def bars_of(shown: ScheduleTimeline) -> list[Bar]:
     bars = []
     for rank, start, end, _, name in shown.computes:
         parts = ACTION.findall(name)
-        for where, (stage, kind, microbatch) in zip(
-            (WHOLE,) if len(parts) == 1 else (UPPER, LOWER), parts, strict=True
-        ):
+        for where, (stage, kind, microbatch) in zip((UPPER, LOWER) if len(parts) > 1 else (WHOLE,), parts, strict=True):
             bars.append(Bar(rank, start, end, kind, int(stage), int(microbatch), where))
     return [bar for bar in bars if bar.end > bar.start]
 
@@ -59,10 +57,7 @@ def draw_bars(axes: Axes, bars: list[Bar], paler: dict[tuple[int, int], float]) 
         if here:
             lanes = [bar.rank for bar in here]
             colors = [color_of(bar.kind, paler[bar.rank, bar.stage]) for bar in here]
-            marks.boxes(axes, "actions", here, lanes, where, colors)
-            ink_on = {color: theme.text_color(color) for color in set(colors)}
-            numbers = [[str(bar.microbatch)] for bar in here]
-            marks.labels(axes, here, lanes, where, numbers, [ink_on[color] for color in colors])
+            marks.boxes(axes, "actions", here, lanes, where, colors, [[str(bar.microbatch)] for bar in here])
 
 
 def color_of(kind: str, white: float = 0.0) -> str:
@@ -72,11 +67,9 @@ def color_of(kind: str, white: float = 0.0) -> str:
 
 def legend_entries(schedules: Iterable[Schedule]) -> list[tuple[str, str, str]]:
     """The kinds that occur, and what the shades mean where a rank has several chunks: (colour, name, hatch) each."""
-    kinds, most = set(), 1
-    for schedule in schedules:
-        for row in schedule.actions:
-            kinds |= {action.kind for action in row}
-            most = max(most, len({action.stage for action in row}))
+    rows = [row for schedule in schedules for row in schedule.actions]
+    kinds = {action.kind for row in rows for action in row}
+    most = max(len({action.stage for action in row}) for row in rows)
     entries = [(color_of(kind), theme.KINDS[name].name, "") for kind, name in ACTION_KINDS.items() if kind in kinds]
     if most > 1:
         entries.append((color_of("F", PALEST), f"paler: a later chunk of the rank's {most}", ""))

@@ -6,13 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
 from parlab.arguments import whole
 from parlab.pipeline import Costs, Schedule, gpipe, interleaved_one_f_one_b, one_f_one_b, simulate, zb_h1, zb_h2
 from parlab.views.drawing import theme
-from parlab.views.drawing.picture import Picture, framed, line_legend, title
+from parlab.views.drawing.picture import Picture, line_legend, panel, scale, sheet
 
 HEIGHT = 4.4  # inches
 PER_RANK = (1, 2, 3, 4, 6, 8, 16)  # microbatches a rank
@@ -25,7 +22,6 @@ class Curve(NamedTuple):
     activations of `kept` whole stages.
     """
 
-    name: str
     make: Callable[[int, int], Schedule]
     chunks: int
     holds_from: Callable[[int], int]
@@ -35,29 +31,32 @@ class Curve(NamedTuple):
     dashes: str
     marker: str
 
+    def idle_percent(self, p: int, m: int) -> float:
+        """The closed form; NaN where it does not hold."""
+        return 100 * self.idle(p) / (3 * m + self.idle(p)) if m >= self.holds_from(p) else math.nan
+
+    @property
+    def dots(self) -> dict[str, Any]:
+        """How what was simulated is drawn."""
+        return {"color": self.color, "linestyle": "None", "marker": self.marker, "markersize": 6.5}
+
+
+def _two_chunks(p: int, m: int) -> Schedule:
+    return interleaved_one_f_one_b(p, m, 2)
+
 
 CURVES = {
-    curve.name: curve
-    for curve in (
-        Curve("GPipe", gpipe, 1, lambda p: 1, lambda p: 3 * (p - 1), lambda p, m: m, "#E69F00", "solid", "s"),
-        Curve("1F1B", one_f_one_b, 1, lambda p: p, lambda p: 3 * (p - 1), lambda p, m: p, "#0072B2", "dashed", "o"),
-        Curve(
-            "interleaved 1F1B, 2 chunks",
-            lambda p, m: interleaved_one_f_one_b(p, m, 2),
-            2,
-            lambda p: p,
-            lambda p: 3 * (p - 1) / 2,
-            lambda p, m: min(2 * m, 3 * p - 1) / 2,
-            "#D55E00",
-            "dashdot",
-            "^",
-        ),
-        Curve("ZB-H1", zb_h1, 1, lambda p: p, lambda p: p - 1, lambda p, m: p, "#009E73", "dotted", "D"),
-        Curve(
-            "ZB-H2", zb_h2, 1, lambda p: 2 * p - 1, lambda p: 0, lambda p, m: min(m, 2 * p - 1), "#000000", "solid", "v"
-        ),
-    )
-}
+    "GPipe": Curve(gpipe, 1, lambda p: 1, lambda p: 3 * (p - 1), lambda p, m: m, "#E69F00", "solid", "s"),
+    "1F1B": Curve(one_f_one_b, 1, lambda p: p, lambda p: 3 * (p - 1), lambda p, m: p, "#0072B2", "dashed", "o"),
+    "interleaved 1F1B, 2 chunks": Curve(
+        _two_chunks, 2, lambda p: p, lambda p: 3 * (p - 1) / 2, lambda p, m: min(2 * m, 3 * p - 1) / 2,
+        "#D55E00", "dashdot", "^",
+    ),
+    "ZB-H1": Curve(zb_h1, 1, lambda p: p, lambda p: p - 1, lambda p, m: p, "#009E73", "dotted", "D"),
+    "ZB-H2": Curve(
+        zb_h2, 1, lambda p: 2 * p - 1, lambda p: 0, lambda p, m: min(m, 2 * p - 1), "#000000", "solid", "v"
+    ),
+}  # fmt: skip
 
 
 def bubble_and_memory(p: int) -> Picture:
@@ -74,49 +73,29 @@ def bubble_and_memory(p: int) -> Picture:
     """
     across = [whole("p", p, 2) * k for k in PER_RANK]
     lines = [f"{'schedule':<27}p = {p}; m: idle %, kept on rank 0"]
-    figure = Picture("", theme.WIDTH, HEIGHT)
-    left, right = (framed(figure, (x / 10, 0.14, 4.1 / 10, 0.62)) for x in (0.75, 5.6))
+    headline = f"More microbatches, less bubble; only GPipe's memory keeps growing (p = {p}, F = I = W)"
+    figure = sheet("", HEIGHT, headline)
+    left, right = (panel(figure, x, 0.24 * HEIGHT, 4.1, 0.62 * HEIGHT) for x in (0.75, 5.6))
     same = True
     for name, curve in CURVES.items():
         ran = [simulate(curve.make(p, m), Costs(*[1 / curve.chunks] * 3)) for m in across]
         idle = [100 * one.bubble_fraction("longest_stage") for one in ran]
         kept = [one.peak_activations[0] / curve.chunks for one in ran]
-        formula = [_idle_percent(curve, p, m) for m in across]
+        formula = [curve.idle_percent(p, m) for m in across]
         formula_kept = [curve.kept(p, m) for m in across]
         both = zip(idle, formula, strict=True)
         same &= kept == formula_kept and all(abs(i - f) < 1e-9 for i, f in both if not math.isnan(f))
         for axes, closed, measured in ((left, formula, idle), (right, formula_kept, kept)):
             axes.plot(across, closed, color=curve.color, linestyle=curve.dashes, linewidth=1.8)
-            axes.plot(across, measured, markeredgecolor=theme.PAPER, zorder=3, **_dots(curve))
+            axes.plot(across, measured, markeredgecolor=theme.PAPER, zorder=3, **curve.dots)
         cells = "  ".join(f"{x}: {i:.1f}, {k:g}" for x, i, k in zip(across, idle, kept, strict=True))
         lines.append(f"{name:<27}{cells}")
-    lines.append(f"closed form = simulated: {same}")
-    figure.text_shown = "\n".join(lines)
+    figure.text_shown = "\n".join([*lines, f"closed form = simulated: {same}"])
     for axes, label in ((left, "% of the time idle (longest stage)"), (right, "activations kept on rank 0, in stages")):
-        _name_axes(axes, label, across)
-    right.set_yscale("log", base=2)
-    right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    title(figure, f"More microbatches, less bubble; only GPipe's memory keeps growing (p = {p}, F = I = W)")
-    line_legend(figure, [(name, _dots(curve)) for name, curve in CURVES.items()])
+        scale(axes.xaxis, "microbatches m", log=2, ticks=across, says="{:g}".format, grid=True)
+        scale(axes.yaxis, grid=True)
+        axes.margins(y=0.08)
+        axes.set_title(label, size=theme.TEXT, color=theme.INK, loc="left")
+    scale(right.yaxis, log=2, says="{:g}".format)
+    line_legend(figure, [(name, curve.dots) for name, curve in CURVES.items()])
     return figure
-
-
-def _idle_percent(curve: Curve, p: int, m: int) -> float:
-    """The closed form; NaN where it does not hold."""
-    return 100 * curve.idle(p) / (3 * m + curve.idle(p)) if m >= curve.holds_from(p) else math.nan
-
-
-def _dots(curve: Curve) -> dict[str, Any]:
-    return {"color": curve.color, "linestyle": "None", "marker": curve.marker, "markersize": 6.5}
-
-
-def _name_axes(axes: Axes, label: str, across: list[int]) -> None:
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(across))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.grid(color=theme.GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.margins(y=0.08)
-    axes.set_xlabel("microbatches m", size=theme.TEXT, color=theme.INK)
-    axes.set_title(label, size=theme.TEXT, color=theme.INK, loc="left")

@@ -19,8 +19,7 @@ from parlab.pipeline import (
     zb_h2,
 )
 from parlab.views.drawing import theme
-from parlab.views.drawing.picture import Picture, title
-from parlab.views.schedules.panels import write_lines
+from parlab.views.drawing.picture import Picture, sheet, write
 from parlab.views.schedules.schedule import schedule as draw
 from parlab.views.widgets.explorer import Explorer, choice, steps
 
@@ -103,25 +102,24 @@ def _round_above(makespan: float) -> float:
 
 
 def _refused(schedule: str, reason: str) -> Picture:
-    figure = Picture(f"{schedule}: {reason}", theme.WIDTH, 1.0)
-    title(figure, f"{schedule} does not fit these numbers")
-    write_lines(figure, [reason], 0.5, theme.ALARM)
+    figure = sheet(f"{schedule}: {reason}", 1.0, f"{schedule} does not fit these numbers")
+    write(figure, 0.15, 0.5, reason, theme.TEXT, color=theme.ALARM)
     return figure
 
 
 def explore_schedules() -> Explorer:
     """Sliders for `pipeline`: p, m, v, the costs F, I, W and of a transfer; the critical path, or why a rank waits."""
-    costs = [(f"{cost:g}", cost) for cost in (0, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4)]
+    costs = (0, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4)
     waits = [(f"wait {number}", number) for number in range(1, MOST_WAITS + 1)]
     controls = {
-        "schedule": choice("schedule", [(name, name) for name in SCHEDULES], "1F1B"),
-        "mark": steps("mark", [(NOTHING, NOTHING), (PATH, PATH), *waits], NOTHING),
-        "p": steps("ranks p", [(str(n), n) for n in (1, 2, 3, 4, 5, 6, 8, 12, 16)], 4),
-        "m": steps("microbatches m", [(str(n), n) for n in (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)], 8),
-        "v": steps("chunks a rank v", [(str(n), n) for n in (1, 2, 4)], 1),
+        "schedule": choice("schedule", SCHEDULES, "1F1B"),
+        "mark": steps("mark", [NOTHING, PATH, *waits], NOTHING),
+        "p": steps("ranks p", (1, 2, 3, 4, 5, 6, 8, 12, 16), 4),
+        "m": steps("microbatches m", (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64), 8),
+        "v": steps("chunks a rank v", (1, 2, 4), 1),
         "forward": steps("forward F", costs[1:], 1),
         "backward_input": steps("for the input I", costs[1:], 1),
         "backward_weight": steps("for the weights W", costs, 1),
-        "transfer": steps("transfer", [(f"{cost:g}", cost) for cost in (0, 0.125, 0.25, 0.5, 1, 2)], 0),
+        "transfer": steps("transfer", (0, 0.125, 0.25, 0.5, 1, 2), 0),
     }
     return Explorer("explore_schedules", controls, pipeline)

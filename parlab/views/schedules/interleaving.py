@@ -7,7 +7,7 @@ from itertools import pairwise
 from parlab.arguments import amount, whole
 from parlab.pipeline import Costs, interleaved_one_f_one_b, one_f_one_b, simulate
 from parlab.views.drawing import theme
-from parlab.views.drawing.picture import Picture, line_legend, note, plot, title
+from parlab.views.drawing.picture import Picture, line_legend, note, plot, scale
 from parlab.views.widgets.explorer import Explorer, steps
 
 CHUNKS = (1, 2, 4)
@@ -37,23 +37,17 @@ def interleaving(p: int = 4, m: int = 8, backward: float = 2) -> Picture:
     columns = range(0, len(TRANSFERS), 8)
     rows = ["transfer c" + "".join(f"{TRANSFERS[at]:>7g}" for at in columns)]
     rows += [f"v = {v}: %   " + "".join(f"{percents[at]:7.1f}" for at in columns) for v, percents in idle.items()]
-    figure, axes = plot("\n".join([headline, *rows]), 3.9, top=0.85, bottom=0.65)
-    styles = {
-        v: {"color": COLORS[number], "linestyle": theme.DASHES[number], "linewidth": 2.2}
-        for number, v in enumerate(CHUNKS)
-    }
+    figure, axes = plot([headline, *rows], 3.9, headline, top=0.85, bottom=0.65)
+    looks = zip(CHUNKS, COLORS, theme.DASHES, strict=False)
+    styles = {v: {"color": color, "linestyle": dashes, "linewidth": 2.2} for v, color, dashes in looks}
     for v, percents in idle.items():
         axes.plot(TRANSFERS, percents, gid=f"v = {v}", **styles[v])
     for c, _, _ in changes:
         axes.axvline(c, color=theme.FAINT, linewidth=0.8)
-    axes.set_xlim(0, TRANSFERS[-1])
-    axes.set_ylim(0, 100)
-    axes.grid(axis="y", color=theme.GRID, linewidth=0.8)
-    axes.set_xlabel("c, the time of a transfer; the forward of a rank takes 1", size=theme.TEXT, color=theme.INK)
-    axes.set_ylabel("% of the makespan idle", size=theme.TEXT, color=theme.INK)
+    scale(axes.xaxis, "c, the time of a transfer; the forward of a rank takes 1", ends=(0, TRANSFERS[-1]))
+    scale(axes.yaxis, "% of the makespan idle", ends=(0, 100), grid=True)
     line_legend(figure, [(f"{v} chunk{'s' * (v > 1)} a rank", style) for v, style in styles.items()])
     note(figure, f"p = {p}, m = {m}, B = {backward:g} F")
-    title(figure, headline)
     return figure
 
 
@@ -65,8 +59,8 @@ def _idle_percent(p: int, m: int, chunks: int, backward: float, transfer: float)
 def explore_interleaving() -> Explorer:
     """Sliders for `interleaving`: ranks, microbatches a rank, and what a backward takes."""
     controls = {
-        "p": steps("ranks p", [(str(n), n) for n in (2, 4, 6, 8)], 4),
-        "k": steps("microbatches m", [(f"{k} p", k) for k in (1, 2, 3, 4)], 2),
-        "backward": steps("backward B", [(f"{b:g} F", b) for b in (1, 1.5, 2, 3)], 2),
+        "p": steps("ranks p", (2, 4, 6, 8), 4),
+        "k": steps("microbatches m", (1, 2, 3, 4), 2, "{} p".format),
+        "backward": steps("backward B", (1, 1.5, 2, 3), 2, "{:g} F".format),
     }
     return Explorer("explore_interleaving", controls, lambda p, k, backward: interleaving(p, k * p, backward))

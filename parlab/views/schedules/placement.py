@@ -9,7 +9,8 @@ from typing import NamedTuple
 from parlab.pipeline import Schedule
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_lanes
-from parlab.views.drawing.picture import Picture, framed, title
+from parlab.views.drawing.marks import Span
+from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
 
 MOST = 4  # placements in one picture
 TOP, BOTTOM, LEFT, GAP, LANE = 1.0, 0.2, 0.9, 0.25, 0.44  # inches
@@ -32,13 +33,6 @@ PLACEMENTS = {
 }
 
 
-class Box(NamedTuple):
-    """A stage on its rank."""
-
-    start: float
-    end: float
-
-
 def paths_of(schedule: Schedule) -> list[tuple[int, ...]]:
     """The ranks that a microbatch passes, stage by stage: each way that some of them go."""
     ways = (
@@ -52,12 +46,7 @@ def placement_of(schedule: Schedule) -> str:
     """The name of its placement, of `PLACEMENTS`."""
     p, paths = schedule.num_ranks, paths_of(schedule)
     down, rounds = tuple(range(p)), schedule.num_stages // p
-    named = {
-        "straight": [down],
-        "V": [down + down[::-1]],
-        "around": [down * rounds],
-        "both ends": [down, down[::-1]],
-    }
+    named = {"straight": [down], "V": [down + down[::-1]], "around": [down * rounds], "both ends": [down, down[::-1]]}
     return next((name for name, ways in named.items() if sorted(paths) == sorted(ways)), "other")
 
 
@@ -76,30 +65,24 @@ def placements(schedules: Sequence[Schedule], *, headline: str | None = None) ->
     if len({one.num_ranks for one in schedules}) > 1:
         raise ValueError(f"schedules of {[one.num_ranks for one in schedules]} ranks: give the same number of ranks")
     ranks = schedules[0].num_ranks
-    figure = Picture("\n".join(map(_described, schedules)), theme.WIDTH, TOP + BOTTOM + LANE * ranks)
-    width, height = figure.get_size_inches()
-    stage_width = (width - LEFT - GAP * len(schedules)) / max(sum(one.num_stages for one in schedules), 8)
+    headline = headline or "Which rank has which stage, and the way of a microbatch"
+    figure = sheet(map(_described, schedules), TOP + BOTTOM + LANE * ranks, headline)
+    stage_width = (theme.WIDTH - LEFT - GAP * len(schedules)) / max(sum(one.num_stages for one in schedules), 8)
     left = LEFT
     for number, schedule in enumerate(schedules):
         across = stage_width * schedule.num_stages
-        axes = framed(figure, (left / width, BOTTOM / height, across / width, LANE * ranks / height))
-        axes.set_xlim(-0.5, schedule.num_stages - 0.5)
+        axes = panel(figure, left, TOP, across, LANE * ranks)
+        scale(axes.xaxis, ends=(-0.5, schedule.num_stages - 0.5), ticks=(), line=False)
         name_lanes(axes, list(range(ranks)), words=number == 0)
-        axes.spines["bottom"].set_visible(False)
-        axes.set_xticks([])
-        figure.text(left / width, 1 - 0.72 / height, _short(schedule), size=theme.SMALL, color=theme.INK, va="center")
+        write(figure, left, 0.72, _short(schedule), va="center")
         for way, path in enumerate(paths_of(schedule)):
-            color = (theme.INK, theme.ALARM)[way % 2]
-            tails = [(stage + HALF, rank) for stage, rank in enumerate(path)]
-            heads = [(stage - HALF, rank) for stage, rank in enumerate(path)]
-            marks.arrows(axes, tails[:-1], heads[1:], color)
-            spans = [Box(begin, end) for (end, _), (begin, _) in zip(tails, heads, strict=True)]
-            fills = [theme.rank_color(rank) for rank in path]
-            marks.boxes(axes, "stages", spans, path, (-HALF, HALF), fills)
-            names = [[str(stage)] for stage in range(len(path))]
-            marks.labels(axes, spans, path, (-HALF, HALF), names, [theme.text_color(fill) for fill in fills])
+            spans = [Span(stage - HALF, stage + HALF) for stage in range(len(path))]
+            tails = [(span.end, rank) for span, rank in zip(spans, path, strict=True)]
+            heads = [(span.start, rank) for span, rank in zip(spans, path, strict=True)]
+            marks.arrows(axes, tails[:-1], heads[1:], (theme.INK, theme.ALARM)[way % 2])
+            fills, names = [theme.rank_color(rank) for rank in path], [[str(stage)] for stage in range(len(path))]
+            marks.boxes(axes, "stages", spans, path, (-HALF, HALF), fills, names)
         left += across + GAP
-    title(figure, headline or "Which rank has which stage, and the way of a microbatch")
     return figure
 
 

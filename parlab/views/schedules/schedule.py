@@ -8,7 +8,7 @@ from typing import Any
 from parlab.pipeline import Costs, Schedule, ScheduleTimeline, simulate
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import check_end, legend_of
-from parlab.views.drawing.picture import Picture, title
+from parlab.views.drawing.picture import Picture, sheet
 from parlab.views.schedules.bars import bars_of, legend_entries
 from parlab.views.schedules.panels import BOTTOM, LINE, TOP, panel, panel_height, write_lines
 from parlab.views.schedules.stuck import refusal, stuck
@@ -53,24 +53,20 @@ def schedule(
     remarks = (path_in_words(shown) if critical_path else []) + ([str(slot)] if slot else [])
     top = TOP + LINE * len(remarks)
     height = top + panel_height(shown.size, memory) + BOTTOM
-    figure = Picture("\n".join([describe(shown), *remarks]), theme.WIDTH, height)
+    figure = sheet([describe(shown), *remarks], height, headline or _headline(shown))
     highest = max(shown.peak_activations)
     axes = panel(figure, top, shown, end=end or shown.makespan, memory=memory, highest=highest)
     if critical_path:
         draw_critical_path(axes, shown, bars_of(shown))
     if slot:
         draw_idle(axes, slot, bars_of(shown))
-    title(figure, headline or _headline(shown))
     legend_of(figure, legend_entries([shown.schedule]))
     write_lines(figure, remarks, TOP - 0.12, theme.ALARM)
     return figure
 
 
 def compare_schedules(
-    schedules: Sequence[Schedule | ScheduleTimeline],
-    *,
-    memory: bool = True,
-    headline: str | None = None,
+    schedules: Sequence[Schedule | ScheduleTimeline], *, memory: bool = True, headline: str | None = None
 ) -> Picture:
     """Draw schedules below each other, on one clock and one scale of memory.
 
@@ -86,17 +82,16 @@ def compare_schedules(
         raise ValueError("schedules: give at least one")
     shown = [simulated(f"schedules[{number}]", one, None) for number, one in enumerate(schedules)]
     each = [2.2 * LINE + panel_height(one.size, memory) for one in shown]
-    figure = Picture("\n".join(map(describe, shown)), theme.WIDTH, TOP - LINE + sum(each) + BOTTOM)
+    headline = headline or f"{len(shown)} schedules on one clock"
+    figure = sheet(map(describe, shown), TOP - LINE + sum(each) + BOTTOM, headline)
     end = max(one.makespan for one in shown)
     highest = max(max(one.peak_activations) for one in shown)
     top = TOP - LINE
-    for one in shown:
-        top += 2.2 * LINE
-        write_lines(figure, [summary(one)], top - 1.2 * LINE)
-        clock = one is shown[-1]
-        panel(figure, top, one, end=end, memory=memory, highest=highest, clock=clock)
-        top += panel_height(one.size, memory)
-    title(figure, headline or f"{len(shown)} schedules on one clock")
+    for one, height in zip(shown, each, strict=True):
+        write_lines(figure, [summary(one)], top + LINE)
+        below, clock = top + 2.2 * LINE, one is shown[-1]
+        panel(figure, below, one, end=end, memory=memory, highest=highest, clock=clock)
+        top += height
     legend_of(figure, legend_entries([one.schedule for one in shown]))
     return figure
 
@@ -125,11 +120,7 @@ def describe(shown: ScheduleTimeline) -> str:
 
 
 def simulated(name: str, source: Any, costs: Costs | None) -> ScheduleTimeline:
-    """`source`, the argument called `name`, timed.
-
-    Raises:
-        ValueError: neither a schedule nor a simulated one, or costs for one that is simulated already.
-    """
+    """`source`, the argument called `name`, timed; a ValueError for no schedule, or for costs where it has its own."""
     if isinstance(source, Schedule):
         return simulate(source, Costs() if costs is None else costs)
     if not isinstance(source, ScheduleTimeline):

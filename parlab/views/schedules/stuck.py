@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from parlab.pipeline import Action, Schedule, validate
 from parlab.pipeline.dependencies import input_from, kept_from
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.lanes import legend_of, name_lanes
-from parlab.views.drawing.picture import Picture, framed, title
+from parlab.views.drawing.lanes import LEFT, legend_of, name_lanes
+from parlab.views.drawing.picture import Picture, panel, scale, sheet
 from parlab.views.schedules.bars import WHOLE, Bar, chunks_of, draw_bars, legend_entries
-from parlab.views.schedules.panels import BOTTOM, LEFT, LINE, RIGHT, TOP, lane_heights, write_lines
+from parlab.views.schedules.panels import BOTTOM, LINE, RIGHT, TOP, lane_heights, write_lines
 from parlab.views.schedules.why import edge, frame
 
 TAKES = {"F": 1, "B": 2, "I": 1, "W": 1}
@@ -45,16 +45,14 @@ def stuck(schedule: Schedule, reason: str) -> Picture:
     end = (1 + max((bar.end for bar in bars), default=0)) / (1 - ROOM)
     lines = reason.splitlines()
     ranks, lane = schedule.num_ranks, lane_heights(schedule.num_ranks)[0]
-    height = TOP + LINE * len(lines) + ranks * lane + BOTTOM
-    figure = Picture(f"{schedule.name or 'this schedule'} cannot run: {reason}", theme.WIDTH, height)
-    box = (LEFT / theme.WIDTH, BOTTOM / height, 1 - (LEFT + RIGHT) / theme.WIDTH, ranks * lane / height)
-    axes = framed(figure, box)
-    axes.set_xlim(0, end)
-    axes.set_xlabel("time (units), F, I and W taking 1 each", size=theme.TEXT, color=theme.INK)
+    top = TOP + LINE * len(lines)
+    text = f"{schedule.name or 'this schedule'} cannot run: {reason}"
+    figure = sheet(text, top + ranks * lane + BOTTOM, f"{schedule.name or 'This schedule'} cannot run")
+    axes = panel(figure, LEFT, top, theme.WIDTH - LEFT - RIGHT, ranks * lane)
+    scale(axes.xaxis, "time (units), F, I and W taking 1 each", ends=(0, end))
     name_lanes(axes, list(range(ranks)))
     draw_bars(axes, bars, chunks_of(schedule))
     _draw_stops(axes, [stop._replace(end=0.998 * end) for stop in stops])
-    title(figure, f"{schedule.name or 'This schedule'} cannot run")
     legend_of(figure, legend_entries([schedule]))
     write_lines(figure, lines, TOP - 0.12, theme.ALARM)
     return figure
@@ -68,7 +66,7 @@ def _draw_stops(axes: Axes, stops: list[Stop]) -> None:
     cause = cause_of(stops)
     for color, name, shown in ((theme.FAINT, "waiting", False), (theme.ALARM, "stuck", True)):
         own = [stop for stop in stops if (stop.rank in cause) == shown]
-        frame(axes, name, [(stop.rank, stop.start, stop.end) for stop in own], color)
+        frame(axes, name, own, color)
         waits = [(stop.rank, stop.peer, stop.end * (0.97 - 0.3 * stop.rank / len(stops))) for stop in own]
         across = [(rank, peer, x) for rank, peer, x in waits if peer is not None and peer != rank]
         tails = [(x, edge(rank, peer)) for rank, peer, x in across]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby, pairwise
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 
 from parlab.pipeline import Idle, ScheduleTimeline
 from parlab.views.drawing import marks, theme
@@ -38,7 +38,7 @@ def draw_critical_path(axes: Axes, shown: ScheduleTimeline, bars: list[Bar]) -> 
     """
     without = _without_slack(shown)
     tight = [bar for bar in bars if (bar.kind, bar.stage, bar.microbatch) in without]
-    frame(axes, "no slack", [(bar.rank, bar.start, bar.end) for bar in tight], theme.INK)
+    frame(axes, "no slack", tight, theme.INK)
     frame(axes, "critical path", _stretches(shown))
     moves = _moves(shown)
     tails = [(one.end, edge(one.rank, other.rank)) for one, other in moves]
@@ -46,10 +46,10 @@ def draw_critical_path(axes: Axes, shown: ScheduleTimeline, bars: list[Bar]) -> 
     marks.arrows(axes, tails, heads, theme.ALARM)
 
 
-def _stretches(shown: ScheduleTimeline) -> list[tuple[int, Any, Any]]:
-    """(rank, start, end) of what the path does on one rank before it goes to the next."""
+def _stretches(shown: ScheduleTimeline) -> list[Span]:
+    """From where to where the path stays on one rank before it goes to the next."""
     by_rank = [list(steps) for _, steps in groupby(shown.critical_path, key=lambda step: step.rank)]
-    return [(steps[0].rank, steps[0].start, steps[-1].end) for steps in by_rank]
+    return [steps[0]._replace(end=steps[-1].end) for steps in by_rank]
 
 
 def _moves(shown: ScheduleTimeline) -> list[tuple[Span, Span]]:
@@ -80,7 +80,7 @@ def draw_idle(axes: Axes, slot: Idle, bars: list[Bar]) -> None:
     """Hatch the slot; frame what the rank does next and what that waited for, with an arrow between them."""
     marks.hatched_boxes(axes, "idle", [slot], [slot.rank], WHOLE, theme.KINDS["wait"])
     concerned = [bar for bar in bars if (bar.kind, bar.stage, bar.microbatch) in (slot.action, slot.needs)]
-    frame(axes, "needed", [(bar.rank, bar.start, bar.end) for bar in concerned])
+    frame(axes, "needed", concerned)
     if slot.peer is not None:
         tail = (slot.end - slot.travel, edge(slot.peer, slot.rank))
         marks.arrows(axes, [tail], [(slot.end, edge(slot.rank, slot.peer))], theme.ALARM)
@@ -91,15 +91,7 @@ def edge(rank: int, other: int) -> float:
     return rank + (WHOLE[1] if other > rank else WHOLE[0])
 
 
-def frame(axes: Axes, name: str, boxes: list[tuple[int, Any, Any]], color: str = theme.ALARM) -> None:
-    """Frames around boxes: (rank, start, end) each."""
-    if not boxes:
-        return
-    corners = [
-        [(start, rank + low), (end, rank + low), (end, rank + high), (start, rank + high)]
-        for rank, start, end in boxes
-        for low, high in [WHOLE]
-    ]
-    width = THICK if len(boxes) <= MANY else THIN
-    frames = PolyCollection(corners, facecolors="none", edgecolors=color, linewidths=width, gid=name, zorder=2.05)
-    axes.add_collection(frames, autolim=False)
+def frame(axes: Axes, name: str, spans: Sequence[Any], color: str = theme.ALARM) -> None:
+    """Frames around whatever has a rank, a start and an end."""
+    width = THICK if len(spans) <= MANY else THIN
+    marks.frames(axes, name, spans, [span.rank for span in spans], WHOLE, color, linewidths=width, zorder=2.05)

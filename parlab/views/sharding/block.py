@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,7 +10,7 @@ from matplotlib.axes import Axes
 from parlab.nn.llama import LlamaConfig
 from parlab.tensor import Piece, block_collectives, pieces
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.picture import Picture, line_legend, title
+from parlab.views.drawing.picture import BAR, Picture, line_legend, panel, sheet
 
 LAYER = "model.layers.0"
 PARTS = {"attention": ("self_attn", ("q", "k", "v"), "o"), "mlp": ("mlp", ("gate", "up"), "down")}
@@ -44,15 +43,12 @@ def sharded_block(config: LlamaConfig, size: int, *, sequence_parallel: bool = F
     unit = min(TALLEST / M, WIDEST / (M + 3 * E), LARGEST / E)  # inches
     heights = {"attention": E * unit + WORDS + TOKENS, "mlp": max(M * unit, 2 * (E * unit + WORDS) + TOKENS) + 8 * CUT}
     height = TOP + sum(heights.values()) + 2 * WORDS + 0.55
-    figure = Picture(text, theme.WIDTH, height)
-    axes = figure.add_axes((0, 0, 1, 1))  # its units are inches: one pair of axes, because each costs 20 ms
+    figure = sheet(text, height, text.partition("\n")[0])
+    axes = panel(figure, 0, 0, theme.WIDTH, height)  # its units are inches: one pair of axes, because each costs 20 ms
     axes.set_axis_off()
-    axes.set_xlim(0, theme.WIDTH)
-    axes.set_ylim(0, height)
-    title(figure, text.partition("\n")[0])
-    colors = [(f"rank {rank}", theme.rank_color(rank)) for rank in range(min(size, 8))]
-    line_legend(figure, [(name, {"color": color, "linewidth": 9, "solid_capstyle": "butt"}) for name, color in colors])
-    axes.text(0.15, height - 0.82, KEY, size=theme.SMALL, color=theme.INK, va="center")
+    axes.set(xlim=(0, theme.WIDTH), ylim=(0, height))
+    line_legend(figure, [(f"rank {rank}", {"color": theme.rank_color(rank), **BAR}) for rank in range(min(size, 8))])
+    marks.word(axes, 0.15, height - 0.82, KEY)
     high = height - TOP - WORDS
     for part in PARTS:
         _row(axes, part, high - heights[part], heights[part], unit, config, size, sequence_parallel)
@@ -92,7 +88,7 @@ def _row(
     operator = (theme.WIDTH - LEFT - RIGHT - 3 * across - columns - BEFORE) / 2
     first = LEFT + across + operator
     second = first + columns + BEFORE
-    _word(axes, 0.15, middle, part, theme.TEXT, rotation=90)
+    marks.word(axes, 0.15, middle, part, theme.TEXT, ha="center", rotation=90)
     tokens: tuple[int | None, Groups] = (0, [[rank] for rank in range(size)]) if cut_tokens else (None, [range(size)])
     for name, left in (("x", LEFT), ("y", theme.WIDTH - RIGHT - across - 0.2)):
         words = name, "S/t tokens each" if cut_tokens else "whole on each"
@@ -147,17 +143,16 @@ def _sheet(
         for behind, rank in reversed(list(enumerate(ranks))):
             corners.append((x + behind * card, y + behind * card))
             colors.append(theme.rank_color(rank))
-    lefts: Any
-    lows: Any
     lefts, lows = np.array(corners).T
-    for layer, edge, white in [(gid, 0.0, 0.0), (f"{gid}, inside", EDGE, PALE)][: 1 + pale]:
-        places = lefts + edge, lefts + wide - edge, lows + edge, lows + tall - edge
-        marks.rectangles(axes, layer, *places, [theme.paler(color, white) for color in colors])
+    marks.rectangles(axes, gid, lefts, lefts + wide, lows, lows + tall, colors)
+    if pale:
+        inside = lefts + EDGE, lefts + wide - EDGE, lows + EDGE, lows + tall - EDGE
+        marks.rectangles(axes, f"{gid}, inside", *inside, [theme.paler(color, PALE) for color in colors])
     over = (len(groups) - 1) * gap + (copies - 1) * card
     high = low + height + (over if axis == 0 else (copies - 1) * card)
     middle = left + (width + (over if axis == 1 else 0)) / 2
-    _word(axes, middle, high + 0.12, words[0], theme.TEXT)
-    _word(axes, middle, low - 0.12, words[1], theme.SMALL)
+    marks.word(axes, middle, high + 0.12, words[0], theme.TEXT, ha="center")
+    marks.word(axes, middle, low - 0.12, words[1], ha="center")
 
 
 def _operator(axes: Axes, left: float, room: float, middle: float, words: tuple[str, str, str], size: int) -> None:
@@ -166,9 +161,9 @@ def _operator(axes: Axes, left: float, room: float, middle: float, words: tuple[
     start, end = left + 0.4, left + room - 0.15
     marks.arrows(axes, [(start, middle)], [(end, middle)], theme.FAINT)
     at = (start + end) / 2
-    _word(axes, at, middle + 0.38, name, theme.TEXT, weight="bold")
-    _word(axes, at, middle + 0.15, f"→ {sent if size > 1 else 'nothing'}", theme.SMALL)
-    _word(axes, at, middle - 0.15, f"← {back if size > 1 else 'nothing'}", theme.SMALL)
+    marks.word(axes, at, middle + 0.38, name, theme.TEXT, ha="center", weight="bold")
+    marks.word(axes, at, middle + 0.15, f"→ {sent if size > 1 else 'nothing'}", ha="center")
+    marks.word(axes, at, middle - 0.15, f"← {back if size > 1 else 'nothing'}", ha="center")
 
 
 def _full(part: str, name: str) -> str:
@@ -181,8 +176,3 @@ def _own(whole: tuple[int, ...], piece: Piece) -> list[int]:
 
 def _shape(shape: Sequence[int]) -> str:
     return " × ".join(map(str, shape))
-
-
-def _word(axes: Axes, x: float, y: float, text: str, size: float, **style: Any) -> None:
-    """`text` around a point."""
-    axes.text(x, y, text, size=size, color=theme.INK, ha="center", va="center", **style)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from itertools import cycle
+from typing import Any
 
 from parlab.views.drawing import theme
-from parlab.views.drawing.picture import Picture, line_legend, plot, title
+from parlab.views.drawing.picture import Picture, line_legend, plot, scale
 from parlab.world.units import format_bytes
 
 HEIGHT = 4.2  # inches
 Bytes = Mapping[str, Mapping[int, int]]  # way of keeping: t: bytes
-
-
 COLORS = ("#332288", "#AA4499", "#44AA99", "#999933", "#882255")  # no rank's. Source: Tol, "Colour schemes" (2021)
 
 
@@ -36,24 +34,13 @@ def kept_activations(counted: Bytes, formula: Bytes, *, headline: str | None = N
     width = max(map(len, counted))
     lines = [verdict, f"{'':<{width}}" + "".join(f"{f't = {t}':>12}" for t in sizes)]
     lines += [f"{way:<{width}}" + "".join(f"{at[t]:>12}" for t in sizes) for way, at in counted.items()]
-    figure, axes = plot("\n".join(lines), HEIGHT, left=1.0, top=1.0)
-    entries = []
-    for number, (way, at) in enumerate(formula.items()):
-        style = {
-            "color": COLORS[number % len(COLORS)],
-            "linestyle": theme.DASHES[number % len(theme.DASHES)],
-            "linewidth": 2.2,
-        }
-        axes.plot(list(at), list(at.values()), gid=f"formula {way}", **style)
-        axes.plot(list(counted[way]), list(counted[way].values()), "o", color=style["color"], gid=f"counted {way}")
-        entries.append((way, style))
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(sizes))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"t = {value:g}"))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
-    axes.grid(axis="y", color=theme.GRID)
-    line_legend(figure, entries)
-    title(figure, headline or verdict)
+    figure, axes = plot(lines, HEIGHT, headline or verdict, left=1.0, top=1.0)
+    scale(axes.xaxis, log=2, ticks=sizes, says="t = {:g}".format)
+    scale(axes.yaxis, log=2, says=format_bytes, grid=True)
+    styles: dict[str, dict[str, Any]] = {}
+    for way, color, dashes in zip(formula, cycle(COLORS), cycle(theme.DASHES), strict=False):
+        styles[way] = {"color": color, "linestyle": dashes, "linewidth": 2.2}
+        axes.plot(list(formula[way]), list(formula[way].values()), gid=f"formula {way}", **styles[way])
+        axes.plot(list(counted[way]), list(counted[way].values()), "o", color=color, gid=f"counted {way}")
+    line_legend(figure, list(styles.items()))
     return figure

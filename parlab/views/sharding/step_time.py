@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 from matplotlib.axes import Axes
 
+from parlab.arguments import one_of
 from parlab.nn.llama import LlamaConfig
 from parlab.tensor import Time, block_time
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of
-from parlab.views.drawing.picture import Picture, framed, title
+from parlab.views.drawing.picture import Picture, plot, scale
 from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.world import DGX_A100, DGX_H100, Cluster
 from parlab.world.units import format_time
@@ -22,7 +24,6 @@ MODELS = {  # E, H, M; G is 8. Source: Grattafiori et al. 2024, "The Llama 3 her
 }
 SIZES = (1, 2, 4, 8, 16, 32)
 ITEMSIZE = 2  # bytes of an element: 16 bits
-HEIGHT, LEFT, TOP, BOTTOM = 4.4, 0.5, 0.85, 0.65  # inches
 COMPUTE, MESSAGES = theme.KINDS["compute"].color, theme.KINDS["send"].color
 
 
@@ -54,28 +55,18 @@ def tensor(
      16     89.8 µs     2.43 ms     2.52 ms          3%        590 µs         15%
      32     48.2 µs     3.73 ms     3.78 ms          1%        773 µs          6%
     """
-    if model not in MODELS:
-        raise ValueError(f"model={model!r}: choose from {', '.join(MODELS)}")
+    one_of("model", model, list(MODELS))
     cluster = replace(cluster, ranks_per_node=ranks_per_node or cluster.ranks_per_node)
     E, H, M = MODELS[model]
-    config = LlamaConfig(
-        vocab_size=1024,
-        hidden_size=E,
-        intermediate_size=M,
-        num_hidden_layers=1,
-        num_attention_heads=H,
-        num_key_value_heads=8,
-    )
+    config = LlamaConfig(1024, E, M, num_hidden_layers=1, num_attention_heads=H, num_key_value_heads=8)
     ring, hierarchical = (
         {t: _both_ways(config, S, t, cluster, algorithm) for t in SIZES} for algorithm in ("ring", "hierarchical")
     )
     fastest = min(SIZES, key=lambda t: sum(ring[t]))
     headline = f"{model}, {S} tokens, {cluster.name}: with rings, t = {fastest} is fastest"
-    figure = Picture(_table(headline, ring, hierarchical), theme.WIDTH, HEIGHT)
-    box = LEFT / theme.WIDTH, BOTTOM / HEIGHT, 1 - (LEFT + 0.3) / theme.WIDTH, 1 - (TOP + BOTTOM) / HEIGHT
-    _draw(framed(figure, box), ring, hierarchical, cluster)
+    figure, axes = plot(_table(headline, ring, hierarchical), 4.4, headline, left=0.5, right=0.3, top=0.85, bottom=0.65)
+    _draw(axes, ring, hierarchical, cluster)
     legend_of(figure, [(COMPUTE, "computing", ""), (MESSAGES, "sending", "")])
-    title(figure, headline)
     return figure
 
 
@@ -89,11 +80,8 @@ def _both_ways(config: LlamaConfig, S: int, size: int, cluster: Cluster, algorit
 
 
 def _table(headline: str, ring: dict[int, Time], hierarchical: dict[int, Time]) -> str:
-    names = ("computing", "sending", "both")
-    lines = [
-        headline,
-        f"{'t':>3}" + "".join(f"{name:>12}" for name in names) + "  efficiency  hierarchical  efficiency",
-    ]
+    names = "".join(f"{name:>12}" for name in ("computing", "sending", "both"))
+    lines = [headline, f"{'t':>3}{names}  efficiency  hierarchical  efficiency"]
     for t, (compute, messages) in ring.items():
         times = "".join(f"{format_time(time):>12}" for time in (compute, messages, compute + messages))
         row = f"{t:>3}{times}{_efficiency(ring, t):>12}"
@@ -115,34 +103,29 @@ def _draw(axes: Axes, ring: dict[int, Time], hierarchical: dict[int, Time], clus
         for name, times in (("ring", ring), ("hierarchical", hierarchical))
         if name == "ring" or t > cluster.ranks_per_node
     ]
-    left, right = ([place + side for place in range(len(bars))] for side in (-0.36, 0.36))
+    places = np.arange(len(bars))
     compute, both = [times[t].compute for t, _, times in bars], [sum(times[t]) for t, _, times in bars]
-    axes.set_xlim(-0.6, len(bars) - 0.4)
-    axes.set_ylim(0, 1.15 * max(both))
-    marks.rectangles(axes, "computing", left, right, [0] * len(bars), compute, [COMPUTE] * len(bars))
-    marks.rectangles(axes, "sending", left, right, compute, both, [MESSAGES] * len(bars))
+    names = [f"t = {t}\n{name}".rstrip() for t, name, _ in bars]
+    scale(axes.xaxis, ends=(-0.6, len(bars) - 0.4), ticks=places, says=names)
+    scale(axes.yaxis, "time of a block", ends=(0, 1.15 * max(both)), ticks=())
+    marks.rectangles(axes, "computing", places - 0.36, places + 0.36, 0, compute, COMPUTE)
+    marks.rectangles(axes, "sending", places - 0.36, places + 0.36, compute, both, MESSAGES)
     for place, (t, _, times) in enumerate(bars):
         words = f"{format_time(both[place])}\n{_efficiency(times, t)} efficient"
-        _word(axes, place, both[place] + 0.02 * max(both), words, va="bottom", ha="center")
+        marks.word(axes, place, both[place] + 0.02 * max(both), words, va="bottom", ha="center")
     inside = sum(not name for _, name, _ in bars)
     if inside < len(bars):
         axes.axvline(inside - 0.5, color=theme.INK, linewidth=1.4, linestyle="dashed", gid="edge")
-        _word(axes, inside - 0.44, 1.13 * max(both), f"more than one node of {cluster.ranks_per_node}", va="top")
-    axes.set_xticks(range(len(bars)), [f"t = {t}\n{name}".rstrip() for t, name, _ in bars])
-    axes.set_yticks([])
-    axes.set_ylabel("time of a block", size=theme.TEXT, color=theme.INK)
-
-
-def _word(axes: Axes, x: float, y: float, text: str, **place: str) -> None:
-    axes.text(x, y, text, size=theme.SMALL, color=theme.INK, **place)
+        words = f"more than one node of {cluster.ranks_per_node}"
+        marks.word(axes, inside - 0.44, 1.13 * max(both), words, va="top")
 
 
 def explore_tensor() -> Explorer:
     """Sliders for `tensor`: the model, the tokens, the cluster, and how many ranks share a node."""
     controls = {
-        "model": choice("model", [(name, name) for name in MODELS], "Llama 3 405B"),
-        "S": steps("tokens S", [(str(n), n) for n in (512, 1024, 2048, 4096, 8192, 16384, 65536)], 8192),
-        "cluster": choice("cluster", [(cluster.name, cluster) for cluster in (DGX_A100, DGX_H100)], DGX_H100),
-        "ranks_per_node": steps("ranks of a node", [(str(n), n) for n in (4, 8, 16, 32)], 8),
+        "model": choice("model", MODELS, "Llama 3 405B"),
+        "S": steps("tokens S", (512, 1024, 2048, 4096, 8192, 16384, 65536), 8192),
+        "cluster": choice("cluster", (DGX_A100, DGX_H100), DGX_H100, lambda one: one.name),
+        "ranks_per_node": steps("ranks of a node", (4, 8, 16, 32), 8),
     }
     return Explorer("explore_tensor", controls, tensor)

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parlab.arguments import whole
-from parlab.views.drawing.picture import Picture, short
+from parlab.arguments import one_of, whole
+from parlab.views.drawing.picture import Picture, short_bytes
 from parlab.views.timelines.timeline import timeline
 from parlab.views.timelines.waits_for import deadlock
 from parlab.views.widgets.explorer import BANDWIDTHS, LATENCIES, Explorer, choice, steps
 from parlab.world import Cluster, Comm, DeadlockError, Run, run
 from parlab.world.cluster import picoseconds
-from parlab.world.units import format_bytes, format_time
+from parlab.world.units import format_time
 
 COMPUTE = 20e-6  # seconds that each rank computes
 
@@ -90,8 +90,7 @@ def two_ranks(
     Raises:
         ValueError: an unknown order, a negative size, or what `Cluster` refuses.
     """
-    if order not in ORDERS:
-        raise ValueError(f"order={order!r}: the orders are {', '.join(map(repr, ORDERS))}")
+    one_of("order", order, list(ORDERS))
     whole("nbytes", nbytes, 0)
     cluster = Cluster.uniform(latency, bandwidth)
     ran = _ran(order, nbytes)
@@ -115,8 +114,8 @@ def explore_two_ranks() -> Explorer:
     Latency and bandwidth only change the clock: the ranks run again when the size or the order changes.
     """
     controls = {
-        "order": choice("order of the calls", [(name, name) for name in ORDERS], next(iter(ORDERS))),
-        "nbytes": steps("size of a message", [(short(format_bytes(2**k)), 2**k) for k in range(8, 23)], 2**16),
+        "order": choice("order of the calls", list(ORDERS), next(iter(ORDERS))),
+        "nbytes": steps("size of a message", [2**k for k in range(8, 23)], 2**16, short_bytes),
         "latency": steps("latency α", LATENCIES, 1e-6),
         "bandwidth": steps("bandwidth", BANDWIDTHS, 10e9),
     }

@@ -7,17 +7,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from matplotlib.ticker import FuncFormatter, LogLocator
+from matplotlib.ticker import LogLocator
 
 from parlab.arguments import positive, whole
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import timeline_of
-from parlab.views.drawing.picture import Picture, line_legend, plot, short, title
-from parlab.views.timelines.communication import lanes_of
-from parlab.views.timelines.panels import compare_timelines
+from parlab.views.drawing.picture import Picture, line_legend, plot, scale, short_bytes, short_time
+from parlab.views.timelines.panels import compare_timelines, lanes_of
 from parlab.views.widgets.explorer import Explorer, steps
 from parlab.world import Link, Run, Timeline
-from parlab.world.units import format_bytes, format_time
+from parlab.world.units import format_bytes
 
 POINT = {"marker": "o", "linestyle": "none", "markersize": 7, "markeredgecolor": theme.PAPER, "color": theme.ALARM}
 CURVE = {"color": theme.INK, "linewidth": 1.5}
@@ -64,23 +63,20 @@ def measured_times(measured: Measured, link: Link, *, ranks: int, nbytes: int) -
         return 2 * (ranks - 1) * (link.latency + n / ranks / link.bandwidth)
 
     sizes = sorted(times)
-    text = f"all-reduce on {ranks} ranks: {len(sizes)} sizes, {_bytes(sizes[0])} to {_bytes(sizes[-1])}, measured"
-    figure, axes = plot(f"{text}\nand 2(N − 1)(α + n/N/bandwidth); marked: {_bytes(nbytes)}", 3.9, top=0.85)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    every = [*times.values(), *map(model, sizes)]
+    text = f"all-reduce on {ranks} ranks: {len(sizes)} sizes, {short_bytes(sizes[0])} to {short_bytes(sizes[-1])}"
+    text += f", measured\nand 2(N − 1)(α + n/N/bandwidth); marked: {short_bytes(nbytes)}"
+    off = f"measured {times[nbytes] / model(nbytes):.1f} times the computed time"
+    figure, axes = plot(text, 3.9, f"{ranks} ranks, {short_bytes(nbytes)}: {off}", top=0.85)
+    scale(axes.xaxis, "bytes of the array", log=2, ticks=sizes, says=list(map(short_bytes, sizes)))
+    axes.tick_params(axis="x", labelsize=theme.SMALL)
+    ends, ticks = (min(every) / 2, max(every) * 2), LogLocator(subs=(1, 2, 5), numticks=12)
+    scale(axes.yaxis, ends=ends, log=10, ticks=ticks, says=lambda time: short_time(round(time * 10**12)))
+    axes.minorticks_off()
     axes.plot(sizes, [model(n) for n in sizes], **CURVE, gid="computed")
     axes.plot(sizes, [times[n] for n in sizes], **POINT, gid="measured")
     axes.plot([nbytes] * 2, [model(nbytes), times[nbytes]], color=theme.ALARM, linewidth=4, alpha=0.4, zorder=0)
-    every = [*times.values(), *map(model, sizes)]
-    axes.set_ylim(min(every) / 2, max(every) * 2)
-    axes.set_xticks(sizes, [_bytes(n) for n in sizes], size=theme.SMALL)
-    axes.minorticks_off()
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: short(format_time(round(time * 10**12)))))
-    axes.set_xlabel("bytes of the array", size=theme.TEXT, color=theme.INK)
     line_legend(figure, [("measured", POINT), ("2(N − 1)(α + n/N/bandwidth)", CURVE)])
-    off = times[nbytes] / model(nbytes)
-    title(figure, f"{ranks} ranks, {_bytes(nbytes)}: measured {off:.1f} times the computed time")
     return figure
 
 
@@ -95,17 +91,13 @@ def explore_measured_times(measured: Measured, link: Link) -> Explorer:
         raise ValueError(f"measured={measured!r:.60}: must have a size that was measured on every number of ranks")
     controls = {
         "ranks": steps("ranks", [(str(ranks), ranks) for ranks in sorted(measured)], max(measured)),
-        "nbytes": steps("bytes of the array", [(_bytes(n), n) for n in everywhere], everywhere[0]),
+        "nbytes": steps("bytes of the array", [(short_bytes(n), n) for n in everywhere], everywhere[0]),
     }
 
     def draw(**values: int) -> Picture:
         return measured_times(measured, link, **values)
 
     return Explorer("explore_measured_times", controls, draw)
-
-
-def _bytes(n: int) -> str:
-    return short(format_bytes(n))
 
 
 def _times(measured: Any, ranks: int, nbytes: int) -> Mapping[int, float]:

@@ -1,17 +1,22 @@
-"""Several runs below each other on one clock: who computes, and who waits for whom."""
+"""Several runs below each other on one clock: all ranks, or one of them, computing above communicating."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from parlab.views.drawing import theme
-from parlab.views.drawing.lanes import legend, name_lanes, time_axis, timeline_of
-from parlab.views.drawing.picture import Picture, framed, title
-from parlab.views.timelines.timeline import WHOLE, draw_computes, draw_waits, time_spent
-from parlab.world import Run, Timeline
+from matplotlib.axes import Axes
 
-LEFT, RIGHT, TOP, BOTTOM = 0.9, 0.35, 0.6, 0.6  # inches around the panels
+from parlab.arguments import checked_rank
+from parlab.views.drawing import marks, theme
+from parlab.views.drawing.lanes import lanes_at, legend, name_rows, time_axis, timelines_of
+from parlab.views.drawing.picture import Picture, panel, percent, sheet, write
+from parlab.views.timelines.timeline import ENDS, WHOLE, draw_computes, draw_waits, time_spent
+from parlab.world import Run, Timeline, Transfer
+
+TOP, BOTTOM = 0.6, 0.6  # inches above and below the panels
 LINE = 0.5  # inches above each panel, for its text
+LEFT, RIGHT, LANE = 1.2, 0.35, 0.4  # inches beside one rank's three lanes, and of each
 
 
 def compare_timelines(runs: Mapping[str, Run | Timeline], *, headline: str | None = None) -> Picture:
@@ -25,26 +30,20 @@ def compare_timelines(runs: Mapping[str, Run | Timeline], *, headline: str | Non
     Raises:
         ValueError: nothing to compare, something else than runs, or clocks of different units.
     """
-    if not isinstance(runs, Mapping) or not runs:
-        raise ValueError(f"runs={runs!r}: must be {{name: run}}, with at least one")
-    if not isinstance(headline, str | None):
-        raise ValueError(f"headline={headline!r}: must be a text, or None")
-    shown = {name: timeline_of(one, f"runs[{name!r}]") for name, one in runs.items()}
-    units = {one.unit for one in shown.values()}
-    if len(units) > 1:
-        raise ValueError(f"runs: their clocks tick in {' and '.join(sorted(units))}; one clock needs one unit")
+    shown = timelines_of(runs, one_clock=True)
     texts = {name: f"{name}: {time_spent(one)}" for name, one in shown.items()}
-    words = "\n".join(f"{texts[name]}\n{one!r}" for name, one in shown.items())
+    words = [f"{texts[name]}\n{one!r}" for name, one in shown.items()]
     height = TOP + sum(LINE + _height(one) for one in shown.values()) + BOTTOM
-    figure = Picture(words, theme.WIDTH, height)
+    figure = sheet(words, height, headline or f"{len(shown)} runs on one clock")
     end = max(one.makespan for one in shown.values())
     top, kinds = TOP, []
-    for number, (name, one) in enumerate(shown.items(), start=1):
+    for name, one in shown.items():
         top += LINE
-        figure.text(0.15 / theme.WIDTH, 1 - (top - 0.1) / height, texts[name], size=theme.TEXT, color=theme.INK)
-        kinds += _panel(figure, top, one, end, clock=number == len(shown))
+        write(figure, 0.15, top - 0.1, texts[name], theme.TEXT, va="baseline")
+        axes = lanes_at(figure, one, end, top, _height(one), clock=name == list(shown)[-1])
+        lane_of = {rank: rank for rank in range(one.size)}
+        kinds += draw_computes(axes, one, lane_of, WHOLE) + draw_waits(axes, one, lane_of, WHOLE)
         top += _height(one)
-    title(figure, headline or f"{len(shown)} runs on one clock")
     legend(figure, list(dict.fromkeys(kinds)))
     return figure
 
@@ -53,15 +52,101 @@ def _height(shown: Timeline) -> float:
     return shown.size * min(0.45, max(2.2 / shown.size, min(0.17, 4 / shown.size)))
 
 
-def _panel(figure: Picture, top: float, shown: Timeline, end: float, *, clock: bool) -> list[str]:
-    """A lane a rank from `top` inches on; the kinds of span drawn."""
-    width, height = figure.get_size_inches()
-    box = LEFT / width, 1 - (top + _height(shown)) / height, 1 - (LEFT + RIGHT) / width, _height(shown) / height
-    axes = framed(figure, box)
-    time_axis(axes, shown, end)
-    name_lanes(axes, list(range(shown.size)))
-    if not clock:
-        axes.tick_params(axis="x", labelbottom=False)
-        axes.set_xlabel("")
-    lane_of = {rank: rank for rank in range(shown.size)}
-    return draw_computes(axes, shown, lane_of, WHOLE) + draw_waits(axes, shown, lane_of, WHOLE)
+class Busy(NamedTuple):
+    """From `start` to `end` messages of one purpose passed through a port without a pause."""
+
+    start: int
+    end: int
+    name: str
+
+
+def lanes_of(
+    runs: Run | Timeline | Mapping[str, Run | Timeline], rank: int = 0, *, headline: str | None = None
+) -> Picture:
+    """Draw one rank in three lanes: what it computes and waits for, what it sends, what it receives. The messages of a
+    collective that follow each other at once are one box.
+
+    Args:
+        runs: what `run` returned, or a timeline; or several, by the name that stands above each, on one clock.
+        rank: whose lanes.
+        headline: what stands above; None: how much of the communication is hidden behind computing.
+
+    Raises:
+        ValueError: something else, clocks of different units, or a rank that is not there.
+    """
+    shown = timelines_of(runs if isinstance(runs, Mapping) and runs else {"": runs}, one_clock=True)
+    rank = min(checked_rank(rank, "rank", one.size) for one in shown.values())
+    hidden = {name: _hidden(one, rank) for name, one in shown.items()}
+    said = ", ".join(f"{_share(*times)}{f' ({name})' if name else ''}" for name, times in hidden.items())
+    headline = headline or f"Rank {rank}: computing hides {said} of its communication"
+    rows = [
+        f"{name}{': ' if name else ''}{one.format(one.makespan)}, communicates for {one.format(hidden[name][1])}, "
+        f"{one.format(hidden[name][0])} of them behind computing"
+        for name, one in shown.items()
+    ]
+    figure = sheet([headline, *rows], TOP + (LINE + 3 * LANE) * len(shown) + BOTTOM, headline)
+    end = max(one.makespan for one in shown.values())
+    top, kinds = TOP, []
+    for name, one in shown.items():
+        axes = panel(figure, LEFT, top + LINE, theme.WIDTH - LEFT - RIGHT, 3 * LANE)
+        if name:
+            axes.set_title(f"{name}: {one.format(one.makespan)}", size=theme.TEXT, color=theme.INK, loc="left", pad=5)
+        time_axis(axes, one, end, words=name == list(shown)[-1])
+        kinds += _draw(axes, one, rank)
+        top += LINE + 3 * LANE
+    legend(figure, list(dict.fromkeys(kinds)))
+    return figure
+
+
+def _draw(axes: Axes, shown: Timeline, rank: int) -> list[str]:
+    """The three lanes, and the kinds that are drawn in them."""
+    name_rows(axes, 3, ["computes", "sends", "receives"])
+    kinds = draw_computes(axes, shown, {rank: 0}, WHOLE) + draw_waits(axes, shown, {rank: 0}, WHOLE)
+    for lane, (kind, _, rank_of, _) in enumerate(ENDS, start=1):
+        busy = joined([t for t in shown.transfers if rank_of(t) == rank and t.end > t.start])
+        names = [one.name.replace("_", "-") for one in busy]
+        texts = [[name, name.removeprefix("all-").removesuffix("-scatter")] for name in names]
+        marks.boxes(axes, f"{kind}s", busy, [lane] * len(busy), WHOLE, theme.KINDS[kind].color, texts)
+        kinds += [kind] * bool(busy)
+    return kinds
+
+
+def joined(transfers: Iterable[Transfer]) -> list[Busy]:
+    """Messages by the time when they pass, those of one collective that follow each other at once made one.
+
+    A label that comes again is another collective's.
+    """
+    found: list[Busy] = []
+    seen: set[str] = set()
+    for t in sorted(transfers, key=lambda t: (t.start, t.end)):
+        follows = bool(found) and found[-1].name == t.name and t.start <= found[-1].end and str(t.label) not in seen
+        if follows:
+            found[-1] = found[-1]._replace(end=max(t.end, found[-1].end))
+        else:
+            found.append(Busy(t.start, t.end, t.name))
+            seen = set()
+        seen |= set() if t.label is None else {str(t.label)}
+    return found
+
+
+def _hidden(shown: Timeline, rank: int) -> tuple[int, int]:
+    """For how long `rank` computes while messages pass, and for how long messages pass."""
+    passing = _union([(t.start, t.end) for t in shown.transfers if rank in (t.src, t.dst)])
+    computing = _union([(span.start, span.end) for span in shown.computes if span.rank == rank])
+    both = sum(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in passing for b in computing)
+    return both, sum(stop - start for start, stop in passing)
+
+
+def _share(both: int, whole: int) -> str:
+    return percent(both / whole) if whole else "nothing"
+
+
+def _union(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The spans, those that touch or overlap made one."""
+    found: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(stop, found[-1][1])
+        else:
+            found.append((start, stop))
+    return found

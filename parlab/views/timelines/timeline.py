@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 
 from parlab.views.drawing import marks, theme
+from parlab.views.drawing.film import Film, moments_of, revealed
 from parlab.views.drawing.lanes import check_end, checked_ranks, lanes, legend, timeline_of
-from parlab.views.drawing.picture import Picture, note, title
+from parlab.views.drawing.picture import Picture, note, percent
 from parlab.world import Run, Timeline, Transfer, Wait
 from parlab.world.units import format_bytes
 
@@ -18,6 +19,8 @@ MOST_ARROWS = 200
 RECEIVES, PROGRAM, SENDS, WHOLE = (-0.46, -0.29), (-0.23, 0.23), (0.29, 0.46), (-0.42, 0.42)  # of a lane
 ACTION = re.compile(r"\d+([FBIW])(\d+)")
 ACTION_KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
+MOST_MOMENTS = 60  # that get a line of their own
+MOST_EVENTS = 8  # that a line names
 
 
 def timeline(
@@ -42,9 +45,7 @@ def timeline(
     shown = timeline_of(run)
     chosen = checked_ranks(ranks, shown.size)
     check_end(end)
-    if not isinstance(headline, str | None):
-        raise ValueError(f"headline={headline!r}: must be a text, or None")
-    figure, axes = lanes(repr(shown), shown, chosen, end=end)
+    figure, axes = lanes(repr(shown), shown, chosen, headline or _headline(shown), end=end)
     lane_of = {rank: lane for lane, rank in enumerate(chosen)}
     messages = [t for t in shown.transfers if t.end > t.start]
     program = PROGRAM if messages else WHOLE
@@ -55,7 +56,6 @@ def timeline(
         note(figure, f"{len(messages)} messages, without arrows")
     if not shown.makespan:
         note(figure, "nothing took any time")
-    title(figure, headline or _headline(shown))
     legend(figure, list(dict.fromkeys(kinds)))
     return figure
 
@@ -73,22 +73,18 @@ def time_spent(shown: Timeline) -> str:
         "waiting for a rank": sum(wait.came - wait.start for wait in shown.waits),
         "waiting for a transfer": sum(wait.end - wait.came for wait in shown.waits),
     }
-    parts = ", ".join(f"{time / whole:.0%} {what}" for what, time in spent.items() if time).replace("%", " %")
-    return f"{shown.format(shown.makespan)}, {parts}" if parts else shown.format(shown.makespan)
+    return ", ".join(
+        [shown.format(shown.makespan), *(f"{percent(t / whole)} {what}" for what, t in spent.items() if t)]
+    )
 
 
 def draw_computes(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
     """The computations of the ranks in `lane_of`, between two heights of their lanes; the kinds that were drawn."""
     spans = [span for span in shown.computes if span.rank in lane_of and span.end > span.start]
-    kinds, labels = [], []
-    for span in spans:
-        kind, label = _kind_and_label(span.name)
-        kinds.append(kind)
-        labels.append(label)
-    colors = [theme.KINDS[kind].color for kind in kinds]
-    marks.boxes(axes, "computes", spans, [lane_of[span.rank] for span in spans], where, colors)
-    _label(axes, spans, lane_of, where, [[label] for label in labels], colors)
-    return kinds
+    drawn = [_kind_and_label(span.name) for span in spans]
+    colors, texts = [theme.KINDS[kind].color for kind, _ in drawn], [[label] for _, label in drawn]
+    marks.boxes(axes, "computes", spans, [lane_of[span.rank] for span in spans], where, colors, texts)
+    return [kind for kind, _ in drawn]
 
 
 def _kind_and_label(name: str) -> tuple[str, str]:
@@ -108,7 +104,7 @@ def draw_waits(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tupl
         spans = [wait for wait in part if wait.end > wait.start]
         marks.hatched_boxes(axes, f"{kind}s", spans, [lane_of[wait.rank] for wait in spans], where, theme.KINDS[kind])
         named = spans if len(spans) < marks.MANY else _joined(spans)
-        _label(axes, named, lane_of, where, list(map(texts_of, named)), [theme.KINDS[kind].color] * len(named))
+        marks.labels(axes, named, [lane_of[wait.rank] for wait in named], where, list(map(texts_of, named)))
         drawn += [kind] * bool(spans)
     return drawn
 
@@ -149,10 +145,8 @@ def _draw_messages(axes: Axes, messages: list[Transfer], lane_of: dict[int, int]
     kinds = []
     for kind, where, rank_of, texts_of in ENDS:
         own = [t for t in messages if rank_of(t) in lane_of]
-        color = theme.KINDS[kind].color
-        lane = [lane_of[rank_of(t)] for t in own]
-        marks.boxes(axes, f"{kind}s", own, lane, where, [color] * len(own))
-        marks.labels(axes, own, lane, where, [texts_of(t) for t in own], [theme.text_color(color)] * len(own))
+        lane, texts = [lane_of[rank_of(t)] for t in own], [texts_of(t) for t in own]
+        marks.boxes(axes, f"{kind}s", own, lane, where, theme.KINDS[kind].color, texts)
         kinds += [kind] * bool(own)
     return kinds
 
@@ -172,13 +166,23 @@ ENDS = (
 )
 
 
-def _label(
-    axes: Axes,
-    spans: Sequence[Any],
-    lane_of: dict[int, int],
-    where: tuple[float, float],
-    texts: list[list[str]],
-    colors: list[str],
-) -> None:
-    lane = [lane_of[span.rank] for span in spans]
-    marks.labels(axes, spans, lane, where, texts, [theme.text_color(color) for color in colors])
+def timeline_film(shown: Timeline) -> Film:
+    """For `step_through`: `views.timeline`, of which what is still to come is pale."""
+    events = [
+        (span.start, f"rank {span.rank} computes {span.name}") for span in shown.computes if span.end > span.start
+    ]
+    for t in shown.transfers:
+        if t.end > t.start:
+            events.append((t.start, f"{format_bytes(t.nbytes)} leave rank {t.src} for rank {t.dst}"))
+    begun: dict[int, list[str]] = {}
+    for start, event in sorted(events):
+        begun.setdefault(start, []).append(event)
+    times = list(begun)[:MOST_MOMENTS] or [0]
+    lines = [f"{shown.format(time)}: {_few(begun.get(time, ['nothing takes any time']))}" for time in times]
+    figure = timeline(shown)
+    return Film(repr(shown).splitlines()[0], lines, moments_of(times, shown.makespan), revealed(figure, figure.axes))
+
+
+def _few(events: list[str]) -> str:
+    more = len(events) - MOST_EVENTS
+    return "; ".join(events[:MOST_EVENTS]) + (f"; and {more} more" if more > 0 else "")

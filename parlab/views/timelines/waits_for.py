@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch
 
 from parlab.views.drawing import theme
-from parlab.views.drawing.picture import Picture, inches, plot, title
+from parlab.views.drawing.picture import Picture, inches, plot, write
 from parlab.world import DeadlockError
 from parlab.world.errors import WaitsFor
 
@@ -45,10 +45,10 @@ def deadlock(error: DeadlockError) -> Picture:
     peers = {peer for wait in error.waiting.values() for peer in wait.peers}
     ranks = sorted({*error.waiting, *peers})
     height = 5.2 if len(ranks) > 2 else 3.0
-    figure, axes = plot(str(error), height, left=0.1, right=5.1, top=0.6, bottom=0.1)
+    figure, axes = plot(str(error), height, _headline(error), left=0.1, right=5.1, top=0.6, bottom=0.1)
     axes.set_axis_off()
-    axes.set_xlim(-REACH, REACH)
-    axes.set_ylim(*(side * REACH * inches(axes)[1] / inches(axes)[0] for side in (-1, 1)))
+    up = REACH * inches(axes)[1] / inches(axes)[0]
+    axes.set(xlim=(-REACH, REACH), ylim=(-up, up))
     place = {rank: _on_circle(number, len(ranks)) for number, rank in enumerate(ranks)}
     radius = min(0.16, 2.1 / len(ranks))
     for rank, wait in error.waiting.items():
@@ -61,7 +61,6 @@ def deadlock(error: DeadlockError) -> Picture:
         _node(axes, rank, place[rank], radius, rank in error.waiting, rank in knot)
     _number(axes, place, radius, error)
     _spell_out(figure, error)
-    title(figure, _headline(error))
     return figure
 
 
@@ -89,33 +88,16 @@ def _arrow(axes: Axes, rank: int, peer: int, place: dict[int, Point], radius: fl
     if rank == peer:
         x, y = tail
         tail, head, bend, gap = (x + 0.8 * radius, y + 0.6 * radius), (x + 0.8 * radius, y - 0.6 * radius), -2.2, 1.0
-    patch = FancyArrowPatch(
-        tail,
-        head,
-        arrowstyle="-|>",
-        mutation_scale=5 + 5 * width,
-        connectionstyle=f"arc3,rad={bend}",
-        shrinkA=gap,
-        shrinkB=gap,
-        color=color,
-        linewidth=width,
-        clip_on=False,
-        gid=f"{rank} waits for {peer}",
-    )
-    axes.add_artist(patch)
+    look = {"color": color, "linewidth": width, "clip_on": False, "gid": f"{rank} waits for {peer}"}
+    shape = {"arrowstyle": "-|>", "mutation_scale": 5 + 5 * width, "connectionstyle": f"arc3,rad={bend}"}
+    axes.add_artist(FancyArrowPatch(tail, head, shrinkA=gap, shrinkB=gap, **shape, **look))
 
 
 def _node(axes: Axes, rank: int, at: Point, radius: float, blocked: bool, in_knot: bool) -> None:
-    axes.plot(
-        [at[0]],
-        [at[1]],
-        "o" if blocked else "s",
-        markersize=2 * radius * POINTS,
-        markerfacecolor=theme.rank_color(rank) if blocked else theme.PAPER,
-        markeredgecolor=theme.ALARM if in_knot else theme.FAINT,
-        markeredgewidth=1.8 if in_knot else 0.8,
-        gid=f"rank {rank}",
-    )
+    look = {"marker": "o" if blocked else "s", "markersize": 2 * radius * POINTS, "gid": f"rank {rank}"}
+    look["markerfacecolor"] = theme.rank_color(rank) if blocked else theme.PAPER
+    edge = {"markeredgecolor": theme.ALARM, "markeredgewidth": 1.8}
+    axes.plot(*at, **look, **(edge if in_knot else {"markeredgecolor": theme.FAINT, "markeredgewidth": 0.8}))
 
 
 def _number(axes: Axes, place: dict[int, Point], radius: float, error: DeadlockError) -> None:
@@ -147,15 +129,7 @@ def _spell_out(figure: Picture, error: DeadlockError) -> None:
         lines.append(f"rank {error.path[-1]} has already returned (square)")
     cause = str(error).rpartition("likely cause: ")[2]
     lines += ["", *textwrap.wrap(f"Likely cause: {cause}.", LINE)]
-    figure.text(
-        0.5,
-        1 - 0.65 / figure.get_figheight(),
-        "\n".join(lines),
-        size=theme.SMALL,
-        color=theme.INK,
-        va="top",
-        linespacing=1.45,
-    )
+    write(figure, theme.WIDTH / 2, 0.65, "\n".join(lines), linespacing=1.45)
 
 
 def _sentence(step: WaitsFor) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from html import escape
 from typing import Any
 
@@ -10,9 +10,6 @@ import ipywidgets as widgets
 
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, png
-
-LABELS = {"description_width": "9.5em"}
-CONTROL = {"width": "29em"}
 
 LATENCIES = [(f"{us:g} µs", us / 1e6) for us in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)]  # seconds
 BANDWIDTHS = [(f"{gb:g} GB/s", gb * 1e9) for gb in (0.5, 1, 2, 5, 10, 20, 50, 100, 200)]  # bytes a second
@@ -54,15 +51,19 @@ def _preformatted(figure: Picture) -> str:
     return f"<pre>{escape(repr(figure))}</pre>"
 
 
-def steps(description: str, options: list[tuple[str, Any]], value: Any) -> widgets.SelectionSlider:
-    """A slider over named values."""
-    return widgets.SelectionSlider(
-        options=options, value=value, description=description, style=LABELS, layout=widgets.Layout(**CONTROL)
-    )
+def steps(
+    description: str, options: Iterable[Any], value: Any, says: Callable[[Any], str] = str
+) -> widgets.SelectionSlider:
+    """A slider over values, each with what it `says`; or over (name, value) pairs."""
+    return widgets.SelectionSlider(**_control(description, options, value, says))
 
 
-def choice(description: str, options: list[tuple[str, Any]], value: Any) -> widgets.Dropdown:
-    """A menu of named values."""
-    return widgets.Dropdown(
-        options=options, value=value, description=description, style=LABELS, layout=widgets.Layout(**CONTROL)
-    )
+def choice(description: str, options: Iterable[Any], value: Any, says: Callable[[Any], str] = str) -> widgets.Dropdown:
+    """A menu of values, as `steps`."""
+    return widgets.Dropdown(**_control(description, options, value, says))
+
+
+def _control(description: str, options: Iterable[Any], value: Any, says: Callable[[Any], str]) -> dict[str, Any]:
+    pairs = [one if isinstance(one, tuple) else (says(one), one) for one in options]
+    look = {"style": {"description_width": "9.5em"}, "layout": widgets.Layout(width="29em")}
+    return {"description": description, "options": pairs, "value": value, **look}

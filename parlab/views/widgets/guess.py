@@ -10,8 +10,9 @@ from typing import Any
 import ipywidgets as widgets
 
 from parlab.views.drawing import marks, theme
+from parlab.views.drawing.lanes import name_rows
 from parlab.views.drawing.marks import text_width
-from parlab.views.drawing.picture import Picture, plot, png, title
+from parlab.views.drawing.picture import Picture, plot, png, scale, write
 
 LINE = 90  # letters of a question
 GUESS, MEASURED = "#BBBBBB", "#0072B2"
@@ -41,27 +42,15 @@ def prediction(question: str, guess: float, measured: float, unit: str = "") -> 
     lines = textwrap.wrap(question, LINE)
     top, height = 0.85 + 0.22 * (len(lines) - 1), 2.1 + 0.22 * (len(lines) - 1)
     right = 0.35 + max(text_width(value, theme.TEXT) for value in values) / 72
-    figure, axes = plot(text, height, left=1.3, right=right, top=top, bottom=0.2)
+    figure, axes = plot(text, height, "\n".join(lines), left=1.3, right=right, top=top, bottom=0.2)
     low, high = min(0.0, guess, measured), max(0.0, guess, measured)
-    marks.rectangles(axes, "bars", [0, 0], [guess, measured], [-0.35, 0.65], [0.35, 1.35], [GUESS, MEASURED])
-    axes.set_xlim(low, high if high > low else 1)
-    axes.set_ylim(1.5, -0.5)
-    axes.set_yticks([0, 1], ["you said", "measured"])
-    axes.set_xticks([])
-    axes.tick_params(axis="y", length=0)
-    axes.spines["bottom"].set_visible(False)
+    scale(axes.xaxis, ends=(low, high if high > low else 1), ticks=(), line=False)
+    name_rows(axes, 2, ["you said", "measured"])
+    marks.bars(axes, "bars", 0, [guess, measured], [GUESS, MEASURED], half=0.35)
+    beside = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
     for row, (value, shown) in enumerate(zip((guess, measured), values, strict=True)):
-        axes.annotate(
-            shown,
-            (max(value, 0), row),
-            xytext=(5, 0),
-            textcoords="offset points",
-            size=theme.TEXT,
-            color=theme.INK,
-            va="center",
-        )
-    title(figure, "\n".join(lines))
-    figure.text(0.15 / theme.WIDTH, 1 - (top - 0.35) / height, verdict, size=theme.TEXT, color=theme.INK, va="top")
+        axes.annotate(shown, (max(value, 0), row), size=theme.TEXT, color=theme.INK, **beside)
+    write(figure, 0.15, top - 0.35, verdict, theme.TEXT)
     return figure
 
 

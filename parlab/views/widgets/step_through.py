@@ -10,13 +10,12 @@ import ipywidgets as widgets
 from parlab.pipeline import Costs, Schedule, ScheduleTimeline, Search
 from parlab.sequence import RingSchedule
 from parlab.views.all_reduce.blocks import all_reduce_film, labelled
-from parlab.views.attention.film import ring_film
+from parlab.views.attention.masks import ring_film
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import Film
 from parlab.views.drawing.lanes import timeline_of
-from parlab.views.schedules.film import schedule_film
-from parlab.views.schedules.search_film import search_film
-from parlab.views.timelines.film import timeline_film
+from parlab.views.schedules.film import schedule_film, search_film
+from parlab.views.timelines.timeline import timeline_film
 from parlab.views.zero_redundancy.film import sharded, zero_film
 from parlab.world import Run, Timeline
 

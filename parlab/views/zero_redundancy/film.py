@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
-from matplotlib.ticker import FuncFormatter, MultipleLocator
-
-from parlab.views.drawing import marks, theme
-from parlab.views.drawing.film import Film, Span, moments_of, step_at
+from parlab.views.drawing import marks
+from parlab.views.drawing.film import Film, moments_of, step_at
 from parlab.views.drawing.lanes import lane_height, legend_of, name_lanes
-from parlab.views.drawing.picture import Picture, plot, png, short, title
-from parlab.views.zero_redundancy.step_memory import LAYERS, Stack, entries_of, stack_of
+from parlab.views.drawing.marks import Span
+from parlab.views.drawing.picture import Picture, plot, png, scale, short_bytes
+from parlab.views.zero_redundancy.step_memory import LAYERS, Stack, byte_ticks, entries_of, stack_of
 from parlab.world import Timeline
 from parlab.world.units import format_bytes
 from parlab.zero import accounting
@@ -34,35 +31,25 @@ def zero_film(shown: Timeline) -> Film:
     headline = f"{shown.size} ranks through a step: each holds at most {format_bytes(highest)}"
     starts = sorted({0, *(span.start for span in shown.computes), *(t.start for t in shown.transfers)})
     does = [_does(shown, time) for time in starts]
-    times = [time for number, time in enumerate(starts) if not number or does[number] != does[number - 1]][
-        :MOST_MOMENTS
-    ]
+    changes = [time for number, time in enumerate(starts) if not number or does[number] != does[number - 1]]
+    times = changes[:MOST_MOMENTS]
     lines = [_line(shown, stacks, time) for time in times]
-    return Film(
-        headline,
-        lines,
-        moments_of(times, shown.makespan),
-        lambda time: png(_frame(shown, stacks, headline, highest, time)),
-    )
+    moments = moments_of(times, shown.makespan)
+    return Film(headline, lines, moments, lambda time: png(_frame(shown, stacks, headline, highest, time)))
 
 
 def _frame(shown: Timeline, stacks: list[Stack], headline: str, highest: int, time: float) -> Picture:
-    figure, axes = plot(headline, 1.75 + max(0.6, lane_height(shown.size)) * shown.size, top=1.0, right=0.5)
-    axes.set_xlim(0, 1.02 * highest)
+    figure, axes = plot(headline, 1.75 + max(0.6, lane_height(shown.size)) * shown.size, headline, top=1.0, right=0.5)
+    label = f"bytes held, {shown.format(round(time))} after the start"
+    scale(axes.xaxis, label, ends=(0, 1.02 * highest), ticks=byte_ticks(highest / 6), says=short_bytes)
     name_lanes(axes, list(range(shown.size)))
-    axes.xaxis.set_major_locator(MultipleLocator(2.0 ** max(0, round(math.log2(highest / 6)))))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: short(format_bytes(nbytes))))
-    axes.set_xlabel(f"bytes held, {shown.format(round(time))} after the start", size=theme.TEXT, color=theme.INK)
     held = _held(stacks, time)
     for number, layer in enumerate(LAYERS):
         spans = [Span(sum(parts[:number]), sum(parts[: number + 1])) for parts in held]
         full = [(rank, span) for rank, span in enumerate(spans) if span.end > span.start]
-        marks.boxes(
-            axes, layer.said, [span for _, span in full], [rank for rank, _ in full], BAR, [layer.color] * len(full)
-        )
+        marks.boxes(axes, layer.said, [span for _, span in full], [rank for rank, _ in full], BAR, layer.color)
     for rank, words in enumerate(_does(shown, time)):
-        axes.text(0, rank + sum(WORDS) / 2, words, size=theme.SMALL, color=theme.INK, va="center")
-    title(figure, headline)
+        marks.word(axes, 0, rank + sum(WORDS) / 2, words)
     legend_of(figure, entries_of(stacks))
     return figure
 
@@ -77,11 +64,8 @@ def _does(shown: Timeline, time: float) -> list[str]:
     words = []
     for rank in range(shown.size):
         computes = [span.name for span in shown.computes if span.rank == rank and span.start <= time < span.end]
-        sends = {
-            f"sends ({t.name.replace('_', '-')})": 0
-            for t in shown.transfers
-            if t.src == rank and t.start <= time < t.end
-        }
+        under_way = [t.name.replace("_", "-") for t in shown.transfers if t.src == rank and t.start <= time < t.end]
+        sends = [f"sends ({name})" for name in dict.fromkeys(under_way)]
         words.append(" and ".join([*(f"computes {name}" for name in computes), *sends]) or "waits")
     return words
 

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import MultipleLocator
 
 from parlab.arguments import positive
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.lanes import timeline_of
-from parlab.zero import StateBytes, model_state_bytes, state_bytes_held
+from parlab.views.drawing.lanes import name_rows, timeline_of
+from parlab.views.drawing.picture import BAR, BOUND, Picture, line_legend, plot, scale, write
+from parlab.views.widgets.explorer import Explorer, choice, steps
+from parlab.world import Run, Timeline
+from parlab.zero import MIXED, StateBytes, model_state_bytes, state_bytes_held
 
+ByStage = dict[int, list[float]]  # bytes of each of PARTS
 STAGES = range(4)
 NAMES = ("data parallel", "ZeRO stage 1", "ZeRO stage 2", "ZeRO stage 3")
 PARTS = ("weights", "gradients", "optimizer")
 COLORS = {"weights": "#0072B2", "gradients": "#E08214", "optimizer": "#0F5238"}  # as in the paper: blue, orange, green
 LABELS = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer state"}
-BAR = {"linewidth": 9, "solid_capstyle": "butt"}  # a colour in a legend
 POINT = {"marker": "o", "markersize": 6.5, "linestyle": "none", "color": theme.PAPER, "markeredgecolor": theme.INK}
-THICK = 0.32  # half of a bar, of the distance between two
+DEVICE = 80e9  # bytes of memory
+END = 2 * DEVICE  # of the axis; longer bars are cut there
+CHOSEN = "#ECECEC"  # behind the stage that is chosen
+BOOKS = {
+    "16: float16, float32 masters": MIXED,
+    "18: gradients in float32": StateBytes(gradient=4),
+    "20: gradients in both": StateBytes(gradient=6),
+    "16: float32 alone": StateBytes(4, 4, 8),
+}
+SIZES = (1e9, 1.5e9, 3e9, 7.5e9, 13e9, 30e9, 70e9, 128e9, 175e9, 405e9, 1e12)
+APART = "Activations, buffers and the blocks in use come on top: ZeRO shards the model's state alone."
 
 
-def state_by_stage(num_params: float, ranks: int, state: StateBytes) -> dict[int, list[float]]:
-    """Bytes a device of weights, gradients and optimizer state, by stage.
-
-    Raises:
-        ValueError: what `model_state_bytes` refuses, or no parameters.
-    """
+def state_by_stage(num_params: float, ranks: int, state: StateBytes) -> ByStage:
+    """Bytes a device of weights, gradients and optimizer state, by stage; a ValueError for no parameters."""
     if not model_state_bytes(num_params, ranks, 0, state=state) > 0:
         raise ValueError(f"num_params={num_params!r}, state={state!r}: a model has parameters, of a byte or more")
     only = (StateBytes(state.weight, 0, 0), StateBytes(0, state.gradient, 0), StateBytes(0, 0, state.optimizer))
@@ -72,16 +83,14 @@ def spoken(number: float) -> str:
 
 def draw_state(axes: Axes, formula: Mapping[int, Sequence[float]]) -> None:
     """A bar a stage, stage 0 on top: weights, gradients and optimizer state one after the other."""
-    axes.set_ylim(len(formula) - 0.5, -0.5)
-    low, high = [stage - THICK for stage in formula], [stage + THICK for stage in formula]
     left = [0.0] * len(formula)
     for number, part in enumerate(PARTS):
         right = [start + parts[number] for start, parts in zip(left, formula.values(), strict=True)]
-        marks.rectangles(axes, part, left, right, low, high, [COLORS[part]] * len(formula))
+        marks.bars(axes, part, left, right, COLORS[part], half=0.32)
         left = right
 
 
-def measured_state(measured: Any, ranks: int, num_params: float) -> dict[int, list[float]]:
+def measured_state(measured: Any, ranks: int, num_params: float) -> ByStage:
     """Bytes of the three parts by stage, the mean over ranks: however uneven the shards, it is the formula's."""
     if not isinstance(measured, Mapping):
         raise ValueError(f"measured={measured!r:.60}: must be {{stage: run}}")
@@ -106,3 +115,129 @@ def compared(held: Mapping[int, Sequence[float]], formula: Mapping[int, Sequence
         said = "= formula" if equal else f"NOT the formula's {sum(formula[stage]):g}"
         lines.append(f"held by a run at stage {stage}: {sum(parts):g} bytes, {said}")
     return lines
+
+
+def zero(
+    params: float = 7.5e9,
+    N: int = 64,
+    stage: int = 2,
+    state: StateBytes = MIXED,
+    offload: bool = False,
+    *,
+    measured: Mapping[int, Run | Timeline] | None = None,
+    measured_params: int | None = None,
+) -> Picture:
+    """Draw the model's state on a device at each stage against 80 GB: what `explore_zero` shows.
+
+    Args:
+        params: Ψ.
+        N: devices that share the state.
+        stage: the one that the headline is about.
+        state: bytes a parameter.
+        offload: stages 1 to 3 keep the optimizer's state in the host's memory.
+        measured: a run by stage, on N ranks, whose mean over ranks is drawn as a point. Every part is proportional to
+            Ψ, so that a small model shows what a large one would hold.
+        measured_params: parameters of the model that ran; its bytes are drawn times `params` over this. None: Ψ.
+
+    Raises:
+        ValueError: what `model_state_bytes` refuses, no parameters, or a run of no stage or on other ranks.
+
+    Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", figure 1.
+
+    >>> zero(7.5e9, 64, stage=1)
+    Stage 1, Ψ = 7.5 billion, N = 64: 31.4 GB of model state, fits an 80 GB device
+    stage     weights   gradients   optimizer   on device  fits
+        0       15 GB       15 GB       90 GB      120 GB  no
+        1       15 GB       15 GB     1.41 GB     31.4 GB  yes
+        2       15 GB      234 MB     1.41 GB     16.6 GB  yes
+        3      234 MB      234 MB     1.41 GB     1.88 GB  yes
+    Stage 1 on 64 devices fits up to Ψ = 19.1 billion; Ψ = 7.5 billion fits from N = 2 on.
+    Activations, buffers and the blocks in use come on top: ZeRO shards the model's state alone.
+    """
+    model_state_bytes(params, N, stage, state=state)  # refuses what makes no sense, before anything is drawn
+    whole = state_by_stage(params, N, state)
+    without = StateBytes(state.weight, state.gradient, 0)
+    on_device = {number: without if offload and number > 0 else state for number in STAGES}
+    held = {number: [*parts[:2], parts[2] if on_device[number] == state else 0] for number, parts in whole.items()}
+    small = params if measured_params is None else measured_params
+    points = measured_state({} if measured is None else measured, N, small)
+    total = sum(held[stage])
+    verdict = "fits" if total <= DEVICE else "does not fit"
+    said = f"{decimal_bytes(total)} of model state, {verdict} an 80 GB device"
+    headline = f"Stage {stage}, Ψ = {spoken(params)}, N = {N}: {said}"
+    limits = _limits(params, N, stage, on_device[stage])
+    runs = compared(points, {number: [part * small / params for part in parts] for number, parts in held.items()})
+    text = [headline, *_table(whole, held, offload), *runs, limits, APART]
+    figure, axes = plot(text, 4.6, headline, left=1.45, right=2.75, top=1.0, bottom=1.15)
+    ticks = MultipleLocator(40e9)
+    scale(axes.xaxis, "model state on a device", ends=(0, END), ticks=ticks, says=decimal_bytes)
+    name_rows(axes, len(STAGES), NAMES)
+    axes.get_yticklabels()[stage].set_weight("bold")
+    marks.rectangles(axes, "chosen", 0, END, stage - 0.46, stage + 0.46, CHOSEN)
+    draw_state(axes, {number: _cut(parts) for number, parts in held.items()})
+    for number, parts in points.items():
+        axes.plot([sum(parts) * params / small], [number], gid=f"measured {number}", zorder=3, **POINT)
+    axes.axvline(DEVICE, color=theme.PAPER, linewidth=4)  # so that the dashes are seen on dark bars too
+    axes.axvline(DEVICE, gid="device", **BOUND)
+    _say_totals(axes, whole, held, stage, on_device)
+    for top, words in ((4.24, limits), (4.46, APART)):
+        write(figure, 0.15, top, words, va="baseline")
+    entries = [(LABELS[part], {"color": COLORS[part], **BAR}) for part in PARTS] + [("80 GB", BOUND)]
+    line_legend(figure, entries + [("what a run held", POINT)] * bool(points))
+    return figure
+
+
+def _limits(params: float, N: int, stage: int, on_device: StateBytes) -> str:
+    """The largest model that fits N devices, and how many devices this one needs."""
+    most = DEVICE / model_state_bytes(1, N, stage, state=on_device)
+    replicated, sharded = params * sum(on_device[: 3 - stage]), params * sum(on_device[3 - stage :])
+    first = f"Stage {stage} on {N} device{'s' if N > 1 else ''} fits up to Ψ = {spoken(float(f'{most:.3g}'))}"
+    if replicated > DEVICE or (replicated == DEVICE and sharded):
+        every = f"{sum(on_device[: 3 - stage])}Ψ"
+        return f"{first}; for Ψ = {spoken(params)} no N is enough: {every} on each is {decimal_bytes(replicated)}."
+    needed = math.ceil(sharded / (DEVICE - replicated)) if sharded else 1
+    return f"{first}; Ψ = {spoken(params)} fits from N = {max(1, needed)} on."
+
+
+def _table(whole: ByStage, held: ByStage, offload: bool) -> list[str]:
+    lines = [f"{'stage':>5}" + "".join(f"{name:>12}" for name in (*PARTS, "on device")) + "  fits"]
+    for stage, parts in whole.items():
+        total = sum(held[stage])
+        cells = "".join(f"{decimal_bytes(nbytes):>12}" for nbytes in (*parts, total))
+        lines.append(f"{stage:>5}{cells}  {'yes' if total <= DEVICE else 'no'}")
+    return lines + ["The optimizer's state of stages 1 to 3 is in the host's memory."] * offload
+
+
+def _cut(parts: list[float]) -> list[float]:
+    """What of the parts is before the end of the axis."""
+    room, seen = END, []
+    for part in parts:
+        seen.append(min(part, room))
+        room -= seen[-1]
+    return seen
+
+
+def _say_totals(axes: Axes, whole: ByStage, held: ByStage, chosen: int, on_device: dict[int, StateBytes]) -> None:
+    """Beside each bar: its bytes, the formula, whether it fits, and what is on the host."""
+    for stage, parts in held.items():
+        total, away = sum(parts), parts[2] < whole[stage][2]
+        formula = state_formula(stage, on_device[stage])
+        host = f"; {decimal_bytes(whole[stage][2])} on the host" if away else ""
+        fits = "fits" if total <= DEVICE else "does not fit"
+        weight = "bold" if stage == chosen else "normal"
+        words = f"{decimal_bytes(total)} = {formula}\n{fits}{host}"
+        marks.word(axes, 1.02, stage, words, transform=axes.get_yaxis_transform(), weight=weight)
+        if total > END:
+            axes.plot([0.985 * END], [stage], ">", color=theme.PAPER, markersize=8, gid="longer")
+
+
+def explore_zero() -> Explorer:
+    """Sliders for `zero`: parameters, devices, stage, bytes a parameter, and offloading."""
+    controls = {
+        "params": steps("parameters Ψ", SIZES, 7.5e9, spoken),
+        "N": steps("devices N", [2**k for k in range(11)], 64),
+        "stage": steps("stage", STAGES, 2),
+        "state": choice("bytes a parameter", list(BOOKS.items()), MIXED),
+        "offload": choice("optimizer state", [("on the device", False), ("offloaded to the host", True)], False),
+    }
+    return Explorer("explore_zero", controls, zero)

@@ -8,13 +8,13 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from parlab.arguments import whole
 from parlab.nn.formulas import flops_by_block
 from parlab.nn.llama import LlamaConfig
-from parlab.views.drawing import theme
-from parlab.views.drawing.picture import Picture, line_legend, plot, short, title
+from parlab.views.drawing import marks, theme
+from parlab.views.drawing.picture import Picture, line_legend, plot, scale, short_time
 from parlab.world import Cluster, Run, Timeline
 from parlab.world.units import format_time
 from parlab.zero import tokens_to_hide_a_gather
@@ -78,17 +78,19 @@ def gather_overlap(runs: Mapping[int, Mapping[int, Run]], config: LlamaConfig, S
     crossing = tokens_to_hide_a_gather(flops, link.bandwidth, size)
     hidden = f"hidden from {math.ceil(layer.hidden_from)} tokens a rank on"
     headline = f"What stage 3 waits for a layer in a step, {size} ranks: {hidden}"
-    figure, axes = plot(_table(headline, measured, layer, crossing), HEIGHT, left=1.05, top=1.0)
+    figure, axes = plot(_table(headline, measured, layer, crossing), HEIGHT, headline, left=1.05, top=1.0)
     last = 1.06 * max([crossing, layer.hidden_from, *(tokens for points in measured.values() for tokens in points)])
+    ticks = MaxNLocator(8, steps=[1, 2, 2.5, 5, 10], integer=True), MaxNLocator(6, steps=[1, 2, 5, 10])
+    scale(axes.xaxis, "tokens a rank", ends=(0, last), ticks=ticks[0])
+    ends = 0, 3.4 * layer.gather
+    scale(axes.yaxis, "waiting, a layer in a step", ends=ends, ticks=ticks[1], says=short_time)
     _draw_curves(axes, layer, last)
     for prefetch, points in measured.items():
         style = {**POINT, "color": (WITH if prefetch else WITHOUT)["color"], "gid": f"measured {prefetch}"}
         axes.plot(list(points), list(points.values()), clip_on=False, zorder=3, **style)
-    _mark_crossing(axes, crossing, layer, last)
-    _name_axes(axes, layer, last)
+    _mark_crossing(axes, crossing, layer)
     entries = [("no prefetch: 3g", WITHOUT), ("prefetch: max(0, g − f) + max(0, 2g − b)", WITH)]
     line_legend(figure, [*entries, ("measured", {**POINT, "color": theme.FAINT})])
-    title(figure, headline)
     return figure
 
 
@@ -115,9 +117,8 @@ def _checked(runs: Any, config: Any, S: Any) -> tuple[int, Cluster]:
 
 
 def _layer(config: LlamaConfig, S: int, size: int, cluster: Cluster) -> Layer:
-    weights = sum(
-        math.prod(shape) for name, shape in config.weight_shapes.items() if name.startswith("model.layers.0.")
-    )
+    own = [shape for name, shape in config.weight_shapes.items() if name.startswith("model.layers.0.")]
+    weights = sum(map(math.prod, own))
     flops = flops_by_block(config, 1, S)["layers.0"]
     picoseconds_a_token = 1e12 / cluster.device_of(0).flops / S
     return Layer(
@@ -130,40 +131,32 @@ def _layer(config: LlamaConfig, S: int, size: int, cluster: Cluster) -> Layer:
 def _waiting(timeline: Timeline, config: LlamaConfig) -> float:
     """Of an average layer and rank, in a step: what passes between its computations and those before them."""
     last = config.num_hidden_layers - 1
-    forward = [(f"forward layers.{i - 1}", f"forward layers.{i}") for i in range(1, last + 1)]
-    backward = [(f"backward layers.{i + 1}", f"backward layers.{i}") for i in range(last - 1)]
     spans = {(span.rank, span.name): span for span in timeline.computes}
+
+    def between(before: str, after: str) -> float:
+        ranks = range(timeline.size)
+        return mean(spans[rank, after].start - spans[rank, before].end for rank in ranks)
+
     try:
-        return sum(
-            mean(
-                spans[rank, after].start - spans[rank, before].end
-                for rank in range(timeline.size)
-                for before, after in pairs
-            )
-            for pairs in (forward, backward)
-        )
+        forward = mean(between(f"forward layers.{i - 1}", f"forward layers.{i}") for i in range(1, last + 1))
+        return forward + mean(between(f"backward layers.{i + 1}", f"backward layers.{i}") for i in range(last - 1))
     except KeyError as error:
-        raise ValueError(
-            f"runs: one did not compute {error}: a step of forward_backward on this config is needed"
-        ) from None
+        needed = "a step of forward_backward on this config is needed"
+        raise ValueError(f"runs: one did not compute {error}: {needed}") from None
 
 
 def _table(headline: str, measured: Mapping[int, Mapping[int, float]], layer: Layer, crossing: float) -> str:
-    pairs = [
-        (waited, layer.waiting(tokens, prefetch))
-        for prefetch, points in measured.items()
-        for tokens, waited in points.items()
-    ]
-    equal = all(abs(waited - formula) <= ROUNDING * layer.gather for waited, formula in pairs)
     lines = [
         headline,
         f"a gather lasts {format_time(layer.gather)}; latency and attention's own FLOPs apart: from {crossing:.4g} on",
         f"{'prefetch':>8} {'tokens':>7} {'waits':>10} {'formula':>10}",
     ]
+    equal = True
     for prefetch, points in measured.items():
         for tokens, waited in points.items():
-            times = f"{format_time(waited):>10} {format_time(layer.waiting(tokens, prefetch)):>10}"
-            lines.append(f"{prefetch:>8} {tokens:>7} {times}")
+            formula = layer.waiting(tokens, prefetch)
+            lines.append(f"{prefetch:>8} {tokens:>7} {format_time(waited):>10} {format_time(formula):>10}")
+            equal &= abs(waited - formula) <= ROUNDING * layer.gather
     return "\n".join([*lines, f"measured = formula at every point: {equal}"])
 
 
@@ -174,24 +167,13 @@ def _draw_curves(axes: Axes, layer: Layer, last: float) -> None:
         axes.plot(tokens, [layer.waiting(at, prefetch) for at in tokens], gid=f"formula {prefetch}", **style)
     both = [[layer.waiting(at, prefetch) for at in tokens] for prefetch in (1, 0)]
     axes.fill_between(tokens, *both, color=HIDDEN, linewidth=0)
-    axes.text(0.985 * last, 2.7 * layer.gather, "hidden behind computing", size=theme.TEXT, color=theme.INK, ha="right")
+    where = 0.985 * last, 2.7 * layer.gather
+    marks.word(axes, *where, "hidden behind computing", theme.TEXT, ha="right", va="baseline")
 
 
-def _mark_crossing(axes: Axes, crossing: float, layer: Layer, last: float) -> None:
+def _mark_crossing(axes: Axes, crossing: float, layer: Layer) -> None:
     axes.plot([crossing] * 2, [0, 2.55 * layer.gather], gid="crossing", **CROSSING)
-    words = (
-        f"{crossing:.4g} tokens: a weight's 2 FLOPs a token\nlast as long as its gather,\nlatency and attention apart"
-    )
-    place = {"xytext": (-6, 0), "ha": "right", "va": "top"}
-    where = (crossing, 2.45 * layer.gather)
-    axes.annotate(words, where, textcoords="offset points", size=theme.SMALL, color=theme.INK, **place)
-
-
-def _name_axes(axes: Axes, layer: Layer, last: float) -> None:
-    axes.set_xlim(0, last)
-    axes.set_ylim(0, 3.4 * layer.gather)
-    axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10], integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: short(format_time(time))))
-    axes.set_xlabel("tokens a rank", size=theme.TEXT, color=theme.INK)
-    axes.set_ylabel("waiting, a layer in a step", size=theme.TEXT, color=theme.INK)
+    words = f"{crossing:.4g} tokens: a weight's 2 FLOPs a token\n"
+    words += "last as long as its gather,\nlatency and attention apart"
+    place = {"xytext": (-6, 0), "textcoords": "offset points", "ha": "right", "va": "top"}
+    axes.annotate(words, (crossing, 2.45 * layer.gather), size=theme.SMALL, color=theme.INK, **place)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
+from matplotlib.ticker import MaxNLocator, MultipleLocator
 
 from parlab.arguments import amount
-from parlab.views.drawing import theme
-from parlab.views.drawing.lanes import legend_of, time_axis, timeline_of
+from parlab.views.drawing import marks, theme
+from parlab.views.drawing.lanes import legend_of, time_axis, timelines_of
 from parlab.views.drawing.marks import text_width
-from parlab.views.drawing.picture import Picture, framed, inches, short, title
+from parlab.views.drawing.picture import BOUND, Picture, inches, panel, scale, sheet, short_bytes, write
 from parlab.views.zero_redundancy.model_state import COLORS
 from parlab.world import Run, Timeline
 from parlab.world.timeline import Span
@@ -45,7 +46,6 @@ LAYERS = (  # from the bottom to the top
 )
 Stack = tuple[list[int], list[list[int]]]  # times of changes, and the bytes of each of LAYERS from then on
 MESSAGES = [layer.name for layer in LAYERS].index(RECEIVED)  # what is sent, too, until it has passed
-FORMULA = {"color": theme.INK, "linestyle": (0, (4, 2)), "linewidth": 1.6}
 ROW, HEAD, FOOT = 2.9, 0.35, 0.4  # inches: of a row of panels, of which above and below its axes
 ABOVE, BELOW, LEFT, RIGHT, BETWEEN = 0.95, 0.25, 0.95, 0.2, 0.3  # inches: margins
 FEW = 2  # panels that stand below each other, as wide as the page
@@ -85,25 +85,29 @@ def step_memory(runs: Mapping[str, Run | Timeline], *, formula: Mapping[str, flo
     headline = f"A step on rank 0 of {next(iter(shown.values())).size}: {most}"
     rows = {name: [states[name], *_tops(stacks[name]), peaks[name]] for name in shown}
     text = _table(headline, rows, levels)
-    figure, panels = _panels(text, len(shown))
-    for (name, timeline), axes in zip(shown.items(), panels, strict=True):
+    columns = 1 if len(shown) <= FEW else 2
+    figure = sheet(text, ABOVE + ROW * -(-len(shown) // columns) + BELOW, headline)
+    wide = (theme.WIDTH - LEFT - RIGHT - BETWEEN * (columns - 1)) / columns
+    for place, (name, timeline) in enumerate(shown.items()):
+        row, column = divmod(place, columns)
+        axes = panel(figure, LEFT + column * (wide + BETWEEN), ABOVE + ROW * row + HEAD, wide, ROW - HEAD - FOOT)
         time_axis(axes, timeline, end)
-        axes.set_ylim(0, HEADROOM * highest)
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        if place < len(shown) - columns:
+            axes.set_xlabel("")
+        scale(axes.yaxis, ends=(0, HEADROOM * highest), ticks=byte_ticks(highest / 4), says=short_bytes)
+        axes.tick_params(axis="y", labelleft=not column)
         _draw_stack(axes, *stacks[name])
         if name in levels:
-            axes.plot([0, end or 1], [levels[name]] * 2, gid=f"formula {name}", zorder=3, **FORMULA)
+            axes.plot([0, end or 1], [levels[name]] * 2, gid=f"formula {name}", zorder=3, **BOUND)
         _draw_phases(axes, _phases(timeline), highest)
         _name_panel(axes, name, states[name], peaks[name])
-    _name_axes(panels, highest)
-    title(figure, headline)
     _legend(figure, stacks.values(), bool(levels))
     return figure
 
 
 def _checked(runs: Any, formula: Any) -> tuple[dict[str, Timeline], dict[str, float]]:
-    if not isinstance(runs, Mapping) or not runs:
-        raise ValueError(f"runs={runs!r:.60}: must be {{name: run}}, with at least one")
-    shown = {str(name): timeline_of(run, f"runs[{name!r}]") for name, run in runs.items()}
+    shown = timelines_of(runs)
     sizes = {timeline.size for timeline in shown.values()}
     if len(sizes) > 1:
         raise ValueError(f"runs: they have {sorted(sizes)} ranks, and need the same number")
@@ -135,12 +139,8 @@ def stacked(by_name: dict[str, list[tuple[int, int]]], end: int) -> Stack:
     times = sorted({0, end, *(time for steps in by_name.values() for time, _ in steps)})
     layers = []
     for steps in by_name.values():
-        last = dict(steps)  # of several changes at one time, the last
-        value, layer = 0, []
-        for time in times:
-            value = last.get(time, value)
-            layer.append(value)
-        layers.append(layer)
+        changes, levels = [time for time, _ in steps], [0, *(nbytes for _, nbytes in steps)]
+        layers.append([levels[bisect_right(changes, time)] for time in times])  # of several changes at once, the last
     return times, layers
 
 
@@ -189,22 +189,6 @@ def _exact(nbytes: float) -> str:
     return f"{nbytes:.0f}" if nbytes == round(nbytes) else f"{nbytes:.1f}"
 
 
-def _panels(text: str, number: int) -> tuple[Picture, list[Axes]]:
-    columns = 1 if number <= FEW else 2
-    rows = -(-number // columns)
-    height = ABOVE + ROW * rows + BELOW
-    figure = Picture(text, theme.WIDTH, height)
-    wide = (theme.WIDTH - LEFT - RIGHT - BETWEEN * (columns - 1)) / columns
-    panels = []
-    for place in range(number):
-        row, column = divmod(place, columns)
-        low = height - ABOVE - ROW * (row + 1) + FOOT
-        left = LEFT + column * (wide + BETWEEN)
-        box = (left / theme.WIDTH, low / height, wide / theme.WIDTH, (ROW - HEAD - FOOT) / height)
-        panels.append(framed(figure, box))
-    return figure, panels
-
-
 def _draw_stack(axes: Axes, times: list[int], layers: list[list[int]]) -> None:
     base = [0] * len(times)
     for layer, heights in zip(LAYERS, layers, strict=True):
@@ -224,12 +208,12 @@ def _draw_phases(axes: Axes, phases: Sequence[Phase], highest: float) -> None:
         middle, room = (phase.start + phase.end) / 2, (phase.end - phase.start) * points
         size = next((size for size in (theme.SMALL, theme.TINY) if text_width(phase.name, size) <= room), None)
         if size is not None:
-            axes.text(middle, 1.09 * highest, phase.name, size=size, color=theme.INK, ha="center", va="center")
+            marks.word(axes, middle, 1.09 * highest, phase.name, size, ha="center")
 
 
 def _name_panel(axes: Axes, name: str, state: int, peak: int) -> None:
     """The longest of these words that fits above it."""
-    held, most = short(format_bytes(state)), short(format_bytes(peak))
+    held, most = short_bytes(state), short_bytes(peak)
     choices = (f"{name}: model state {held}, at most {most} in all", f"{name}: {held}, at most {most}", name)
     fits = (text for text in choices if text_width(text, theme.TEXT) <= 72 * inches(axes)[0])
     axes.set_title(next(fits, ""), size=theme.TEXT, color=theme.INK, loc="left", pad=6)
@@ -241,9 +225,8 @@ def _legend(figure: Picture, stacks: Iterable[Stack], with_formula: bool) -> Non
     if with_formula:
         width, height = figure.get_size_inches()
         y = (height - 0.83) / height
-        figure.add_artist(Line2D([0.15 / width, 0.6 / width], [y, y], **FORMULA))
-        said = "model state by the formula, when all gradients have come"
-        figure.text(0.7 / width, y, said, size=theme.SMALL, color=theme.INK, va="center_baseline")
+        figure.add_artist(Line2D([0.15 / width, 0.6 / width], [y, y], **BOUND))
+        write(figure, 0.7, 0.83, "model state by the formula, when all gradients have come", va="center_baseline")
 
 
 def entries_of(stacks: Iterable[Stack]) -> list[tuple[str, str, str]]:
@@ -252,12 +235,6 @@ def entries_of(stacks: Iterable[Stack]) -> list[tuple[str, str, str]]:
     return [(layer.color, layer.said, "") for layer in LAYERS if layer in drawn]
 
 
-def _name_axes(panels: list[Axes], highest: float) -> None:
-    for place, axes in enumerate(panels):
-        axes.yaxis.set_major_locator(MultipleLocator(2.0 ** max(0, round(math.log2(highest / 4)))))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: short(format_bytes(nbytes))))
-        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-        if len(panels) > FEW and place % 2:
-            axes.tick_params(axis="y", labelleft=False)
-        if place < len(panels) - (2 if len(panels) > FEW else 1):
-            axes.set_xlabel("")
+def byte_ticks(apart: float) -> MultipleLocator:
+    """Ticks about so many bytes apart, at whole numbers in powers of 1024."""
+    return MultipleLocator(2.0 ** max(0, round(math.log2(apart))))

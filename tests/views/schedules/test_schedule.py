@@ -27,7 +27,7 @@ from parlab.views import display
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import png
 from parlab.views.schedules import bars as schedule_bars
-from parlab.views.schedules.kept import FLOOR, HEIGHT
+from parlab.views.schedules.panels import FLOOR, HEIGHT
 from tests.views.drawn import artists, boxes, texts
 
 DATA = Path(__file__).parents[2] / "data"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parlab import Cluster, run, views
-from parlab.views.timelines.communication import joined
+from parlab.views.timelines.panels import joined
 from tests.views.drawn import artists, boxes, check_refused, check_text, title
 from tests.views.zero_redundancy.zero_runs import step
 

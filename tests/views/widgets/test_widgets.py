@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from parlab import Cluster, views
-from parlab.views.all_reduce import explore as explore_all_reduce
+from parlab.views.all_reduce import crossings
 from parlab.views.all_reduce.clock import all_reduce_time
 from parlab.views.drawing.picture import png
 from parlab.views.timelines import exchange
@@ -123,7 +123,7 @@ def test_more_than_16_ranks_do_not_run():
 
 def test_moving_the_cluster_of_the_collectives_runs_no_rank_again(monkeypatch):
     explorer = views.explore_collectives()
-    monkeypatch.setattr(explore_all_reduce, "run", None)
+    monkeypatch.setattr(crossings, "run", None)
     explorer.controls["latency"].value = 5e-5
     explorer.controls["bandwidth"].value = 1e9
 

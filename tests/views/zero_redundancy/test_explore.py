@@ -3,7 +3,7 @@
 import pytest
 
 from parlab import views
-from parlab.views.zero_redundancy.explore import BOOKS, DEVICE, END
+from parlab.views.zero_redundancy.model_state import BOOKS, DEVICE, END
 from parlab.zero import MIXED, StateBytes, model_state_bytes
 from tests.views.drawn import artists, boxes, title
 

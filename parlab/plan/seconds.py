@@ -1,0 +1,220 @@
+"""Seconds of a step by kind: counted FLOPs and bytes over what the hardware reaches, and who waits for whom.
+
+A product costs its FLOPs and its bytes, one after the other: that is the whole curve of efficiency over size. All else
+costs its bytes. The rest is a pipeline whose stages are not all the same, and traffic as far as nothing hides it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from parlab.plan.hardware import Machine
+from parlab.plan.layout import Case, Column
+
+BACKWARD_ELEMENTWISE = 1.8  # of the forward's bytes: inputs are read again, gradients of gains and biases are summed
+OPTIMIZER_BYTES = 64  # a parameter, through memory: unscale, norm, clip, Adam's float32 state, new 16-bit weights
+HOST_BYTES = 28  # of these, what an update on the host reads and writes: gradient, master, moments, weight
+
+
+class Pass(NamedTuple):
+    """Forward and backward of something, in seconds."""
+
+    forward: Column
+    backward: Column
+
+    @property
+    def both(self) -> Column:
+        """The sum."""
+        return self.forward + self.backward
+
+
+def total(seconds: dict[str, Pass]) -> Pass:
+    """Of all kinds."""
+    return Pass(*map(sum, zip(*seconds.values(), strict=True)))
+
+
+def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
+    """By kind. Work and traffic inside stages are an average rank's: what the slowest has more is the imbalance."""
+    of_layer, embedding, head = layer(machine, case), *ends(machine, case)
+
+    def chunk_of(layers: Column, *others: Pass) -> Pass:
+        return Pass(*(layers * one + sum(more) for one, *more in zip(total(of_layer), *others, strict=True)))
+
+    chunk = chunk_of(case.layers)
+    first = chunk_of(case.layers - case.fewer_first, total(embedding))
+    last = chunk_of(case.layers - case.fewer_last, total(head))
+    found = {
+        kind: case.m
+        / case.p
+        * (case.L * of_layer[kind].both + sum(x[kind].both for x in (embedding, head) if kind in x))
+        for kind in ("products", "attention", "elementwise", "recomputation", "tp", "cp")
+    }
+    params = np.maximum.reduce(np.broadcast_arrays(*(params for _, _, params in case.stages)))
+    found["pp"] = exposed_transfers(case, "pp" in machine.hardware.hides) * _transfer(machine, case)
+    found["dp"] = _data_traffic(machine, case, params, chunk)
+    _, found["imbalance"], found["bubble"] = step(case.p, case.m, case.v, chunk, first, last, case.in_turn)
+    shard = params / np.where(case.zero > 0, case.data, 1)
+    on_host = 2 * case.item * shard / machine.hardware.host_link + HOST_BYTES * shard / machine.hardware.host_memory
+    found["optimizer"] = np.where(case.offload, on_host, OPTIMIZER_BYTES * shard / machine.memory)
+    return found
+
+
+def layer(machine: Machine, case: Case) -> dict[str, Pass]:
+    """Of one layer; backward each product again for dX and for dW."""
+    E, D, M, n, t = case.E, case.D, case.M, case.n, case.t
+    queries, up = case.H * D / t, case.up / t
+    shapes = ((E, queries + 2 * case.kv * D), (queries, E), (E, up), (M / t, E))
+    products = sum(machine.product(n, k, m, case.item) for k, m in shapes)
+    if case.fused:  # norms 4E, residuals 6E each; SwiGLU reads two columns and writes one; rotary turns q and k
+        touched = n * (20 * E / case.between + 6 * M / t + 4 * (queries + case.kv * D)) / machine.memory
+    else:  # norms 4E, bias with dropout and residual 7E each; GELU reads and writes its columns
+        touched = n * (22 * E / case.between + 4 * M / t) / machine.memory
+    core, turn = attention(machine, case), turn_of(machine, case)
+    # Two all-reduces each way (Shoeybi et al. 2019); with sequence parallelism as many bytes in all-gathers and
+    # reduce-scatters, and backward two all-gathers more, of x (Korthikanti et al. 2022): those nothing hides
+    traffic = Pass(4 * turn, np.where(case.sequence_parallel, 2 * turn, 0) + _behind(machine, 4 * turn, products))
+    found = {
+        "products": Pass(products, 2 * products),
+        "attention": core,
+        "elementwise": Pass(touched, BACKWARD_ELEMENTWISE * touched),
+        "tp": traffic,
+        "cp": _ring(machine, case, core),
+    }
+    # Full: the whole forward again, its messages too. Selective: attention, unless its kernel does so in any case
+    selective = 0.0 if case.fused else np.where(case.recompute == "none", 0.0, core.forward)
+    return found | {"recomputation": Pass(0.0, np.where(case.recompute == "full", total(found).forward, selective))}
+
+
+def attention(machine: Machine, case: Case) -> Pass:
+    """Of a layer.
+
+    Fused: two products of its pairs (backward five) and an exponential a pair, which tensor cores wait for (Dao 2023;
+    Shah et al. 2024, section 1). Otherwise two products (backward four) that write and read whole S × S weights, and 9
+    bytes a weight for mask, softmax and dropout.
+    """
+    pairs, row = case.pairs, case.item * case.n * case.D
+    product = 2 * case.D * pairs / machine.flops
+    if case.fused:
+        softmax, rows = pairs / machine.hardware.exponentials, 2 * row * (case.H / case.t + case.kv) / machine.memory
+        return Pass(2 * product + softmax + rows, 5 * product + softmax + 2 * rows)
+    products = 2 * product + (2 * case.item * pairs + 4 * row * case.H / case.t) / machine.memory
+    touched = 9 * pairs / machine.memory
+    return Pass(products + touched, 2 * products + BACKWARD_ELEMENTWISE * touched)
+
+
+def ends(machine: Machine, case: Case) -> tuple[dict[str, Pass], dict[str, Pass]]:
+    """Of the embedding, and of the head with the loss, in float32 over V/t columns."""
+    n, columns, cut, turn = case.n, case.V / case.t, case.sequence_parallel, turn_of(machine, case)
+    lookup = 2 * case.item * n * case.E / machine.memory
+    logits = machine.product(n, case.E, columns, case.item)
+    # Widen 6 bytes a logit, maximum 4, subtract 8, exp 8, sum 4, divide 8; backward subtract 8, narrow 6
+    loss = n * columns / machine.memory
+    sums = 3 * 2 * machine.ring(max(case.item, 4) * n, case.t, machine.together(case.t))
+    embedding = {"elementwise": Pass(lookup, lookup), "tp": Pass(np.where(cut, 1, 2) * turn, np.where(cut, turn, 0))}
+    head = {
+        "products": Pass(logits, 2 * logits),
+        "elementwise": Pass(38 * loss, 14 * loss),
+        "tp": Pass(np.where(cut, turn, 0) + sums, _behind(machine, 2 * turn, logits)),
+    }
+    return embedding, head
+
+
+def turn_of(machine: Machine, case: Case) -> Column:
+    """Of a microbatch's activations around the tensor-parallel group."""
+    return machine.ring(case.item * case.n * case.E, case.t, machine.together(case.t))
+
+
+def _behind(machine: Machine, turns: Column, work: Column) -> Column:
+    """What is waited for of turns; since 2022 dX travels while dW is computed, and x while dX is."""
+    return np.maximum(0, turns - (work if "tp" in machine.hardware.hides else 0))
+
+
+def _ring(machine: Machine, case: Case, core: Pass) -> Pass:
+    """What a ring adds to attention: hops that are waited for, and blocks that are merged.
+
+    c − 1 hops of K and V, backward also c of dK and dV in float32, hide behind the blocks that are computed meanwhile,
+    but not the last of dK and dV. Each block after the first reads its queries again (backward also out and its
+    gradient), and adds its float32 result to the sum; under zigzag to 3/4 of the rows on average.
+    """
+    c, item, elements = case.c, case.item, 2 * case.n * case.kv * case.D
+    keys, gradients = (machine.hop(size * elements, c * case.t) for size in (item, max(item, 4)))
+    behind = (c - 1) / c if "cp" in machine.hardware.hides else 0.0
+    merged = 0.75 * (c - 1) * case.n * case.H * case.D / case.t / machine.memory
+    forward = np.maximum((c - 1) * keys - behind * core.forward, 0)
+    backward = np.where(c > 1, gradients, 0) + np.maximum((c - 1) * (keys + gradients) - behind * core.backward, 0)
+    return Pass(forward + merged * (item + 16), backward + merged * (3 * item + 16))
+
+
+def _data_traffic(machine: Machine, case: Case, params: Column, chunk: Pass) -> Column:
+    """What ZeRO's traffic is waited for: gradients and weights go in v pieces, behind the work on the other chunks; the
+    last gradients and the first weights have nothing to hide behind. Passes are `parlab.zero.elements_sent`'s."""
+    together = machine.together(case.c, case.t) * machine.together(case.d, case.t * case.c * case.p)
+    sizes = case.state.gradient * params, case.state.weight * params
+    gradient, weight = (machine.ring(nbytes, case.data, together) for nbytes in sizes)
+    k, stage = case.passes, case.zero
+    again = np.where(stage == 3, weight * k, 0)  # the weights that the backward gathers
+    before = np.where(stage == 3, again, np.where(stage == 0, 0, weight))
+    after = gradient * np.where(stage == 0, 2, k) + again
+    if "dp" not in machine.hardware.hides:
+        return after + before
+    group = np.where(case.in_turn, np.minimum(case.m, case.p), case.m)
+    of_rank = case.v - case.fewer_last / case.layers  # chunks' worth of layers, of the rank that has least
+    chunks = np.maximum(np.where(k > 1, case.m * of_rank - 1, group * (of_rank - 1)), 0)
+
+    def waited(traffic: Column, passes: Column, work: Column) -> Column:
+        piece = traffic / passes / case.v
+        return piece + np.maximum(traffic - piece - chunks * work, 0)
+
+    return waited(before, np.where(stage == 3, k, 1), chunk.forward) + waited(after, k, chunk.backward)
+
+
+def _transfer(machine: Machine, case: Case) -> Column:
+    """Of a microbatch from stage to stage. Without sequence parallelism each of t ranks has all of it: Megatron sends a
+    t-th from each and gathers them on the other side (Narayanan et al. 2021, section 4.1)."""
+    scattered = case.t if machine.hardware.rails else case.between
+    hop = machine.hop(case.item * case.n * case.E / scattered, case.p * case.c * case.t)
+    return hop + np.where(scattered > case.between, turn_of(machine, case), 0)
+
+
+def exposed_transfers(case: Case, apart: bool) -> Column:
+    """How many transfers between stages a step waits for.
+
+    1F1B with one chunk: each microbatch's round trip is seen, 2((p − 1)(1 + m/p) − 1). Otherwise other work is there to
+    do meanwhile, if transfers travel `apart` from computing, and only the way there and back is seen: 2(pv − 1), of
+    which breadth-first with m > p hides the turns from chunk to chunk. If not apart, each of a rank's 2mv is seen.
+    """
+    p, m, v = case.p, case.m, case.v
+    way = 2 * (p * np.where(case.in_turn | (m == p), v, 1) - 1) if apart else 2 * m * v + 2 * (p - 1)
+    return np.where(p == 1, 0, np.where(case.in_turn & (v == 1), 2 * ((p - 1) * (1 + m / p) - 1), way))
+
+
+def step(
+    p: Column, m: Column, v: Column, chunk: Pass, first: Pass, last: Pass, in_turn: Column
+) -> tuple[Column, Column, Column]:
+    """Of m microbatches, p ranks and v chunks a rank, of which the very first and the very last differ: seconds that a
+    rank works on average, the slowest rank more than that, and idle time of the slowest.
+
+    The slowest rank works m·s; what comes before its first chunk and after its last one is a chunk of each other rank:
+    (p − 1)/v·s where all are the same. A last stage that is quicker than the others leaves 1F1B a little more.
+
+    Exactly what `parlab.pipeline.simulate` gives (transfers apart) for GPipe, 1F1B and looped breadth-first while no
+    first chunk is slower than the others; interleaved with a quicker last stage where a backward takes two forwards and
+    m > p.
+
+    >>> one = Pass(1.0, 2.0)
+    >>> [float(part) for part in step(4, 8, 1, one, one, one, True)]  # 24 of work, 3 ranks' F and B
+    [24.0, 0.0, 9.0]
+    """
+    rest = (v - 1) * chunk.both
+    begin, middle, end = (rest + one.both for one in (first, chunk, last))
+    mean = m * np.where(p == 1, begin + end - middle, (begin + (p - 2) * middle + end) / p)
+    before = first.both + (p - 2) * chunk.both  # a chunk of each rank but the last
+    other = np.maximum(begin, np.where(p > 2, middle, 0))  # the slowest of these
+    forward, backward = (np.where((p == 2) & (v == 1), *side) for side in zip(first, chunk, strict=True))
+    waits = np.maximum(last.both - backward, 0) + np.where(v == 1, np.maximum(last.both - forward, 0), 0)
+    quick = (m - 1) * other + rest + before + np.where(in_turn, waits, last.both)
+    whole = np.where(p == 1, mean, np.maximum(m * end + before, quick))
+    slowest = np.where(p == 1, mean, m * np.maximum(other, end))
+    return mean, slowest - mean, whole - slowest
