@@ -26,7 +26,6 @@ from parlab.sequence.costs import attention_flops
 from parlab.sequence.layouts import Documents, checked_documents
 from parlab.sequence.schedule import Block
 from parlab.world import Comm, MismatchError, Request
-from parlab.world.values import Value
 
 Scale = float | None
 Pair = tuple[Array, Array]  # K/V, or their gradients
@@ -163,11 +162,7 @@ def grid(comm: Comm, name: str, inside: int) -> tuple[Comm, Comm]:
 
 
 def exchange(
-    comm: Comm,
-    give: Callable[[int], Value | None],
-    like: Callable[[int], Value | None],
-    take: Callable[[int, Value], None],
-    label: str,
+    comm: Comm, give: Callable[[int], Any], like: Callable[[int], Any], take: Callable[[int, Any], None], label: str
 ) -> None:
     """Everyone gives something to everyone: in step s a rank sends to rank + s, and takes what rank − s sends it.
 

@@ -22,6 +22,8 @@ from parlab.sequence.layouts import Documents
 from parlab.sequence.schedule import RingSchedule, journeys
 from parlab.world import Comm
 
+Visit = Callable[[int, Array, Array], Pair | None]  # of the K/V of a rank; backward it returns their gradients
+
 
 def ring_attention(
     comm: Comm,
@@ -154,12 +156,7 @@ def attend_around(
 
 
 def around(
-    comm: Comm,
-    k: Array,
-    v: Array,
-    visit: Callable[[int, Array, Array], Pair | None],
-    call: Call,
-    travel: Sequence[int] | None = None,
+    comm: Comm, k: Array, v: Array, visit: Visit, call: Call, travel: Sequence[int] | None = None
 ) -> Pair | None:
     """The K/V of all ranks come past this one: `visit(source, k, v)`, while the next ones travel.
 
