@@ -37,9 +37,9 @@ def redraws() -> dict[str, Callable[[], object]]:
     """What is timed, by name: each slider's move, and figures of a size that widgets draw."""
     found: dict[str, Callable[[], object]] = {}
     for name in ("two_ranks", "collectives", "tensor", "zero", "plan", "frontier", "mesh"):
-        explorer = getattr(views, f"explore_{name}")()
-        for control in explorer.controls:
-            found[f"{explorer.name}: {control}"] = _mover(explorer, control)
+        explore = getattr(views, f"explore_{name}")
+        for control in explore().controls:  # each from where all the others start
+            found[f"explore_{name}: {control}"] = _mover(explore(), control)
     largest = views.explore_collectives()
     largest.controls["nodes"].value = 8
     found["explore_collectives: latency, with 64 ranks"] = _mover(largest, "latency")

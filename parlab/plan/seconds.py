@@ -45,12 +45,10 @@ def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
     chunk = chunk_of(case.layers)
     first = chunk_of(case.layers - case.fewer_first, total(embedding))
     last = chunk_of(case.layers - case.fewer_last, total(head))
-    found = {
-        kind: case.m
-        / case.p
-        * (case.L * of_layer[kind].both + sum(x[kind].both for x in (embedding, head) if kind in x))
-        for kind in ("products", "attention", "elementwise", "recomputation", "tp", "cp")
-    }
+    found = {}
+    for kind in ("products", "attention", "elementwise", "recomputation", "tp", "cp"):
+        outside = sum(part[kind].both for part in (embedding, head) if kind in part)
+        found[kind] = case.m / case.p * (case.L * of_layer[kind].both + outside)
     params = np.maximum.reduce(np.broadcast_arrays(*(params for _, _, params in case.stages)))
     found["pp"] = exposed_transfers(case, "pp" in machine.hardware.hides) * _transfer(machine, case)
     found["dp"] = _data_traffic(machine, case, params, chunk)
@@ -71,15 +69,16 @@ def layer(machine: Machine, case: Case) -> dict[str, Pass]:
         touched = n * (20 * E / case.between + 6 * M / t + 4 * (queries + case.kv * D)) / machine.memory
     else:  # norms 4E, bias with dropout and residual 7E each; GELU reads and writes its columns
         touched = n * (22 * E / case.between + 4 * M / t) / machine.memory
-    core, turn = attention(machine, case), turn_of(machine, case)
     # Two all-reduces each way (Shoeybi et al. 2019); with sequence parallelism as many bytes in all-gathers and
-    # reduce-scatters, and backward two all-gathers more, of x (Korthikanti et al. 2022): those nothing hides
-    traffic = Pass(4 * turn, np.where(case.sequence_parallel, 2 * turn, 0) + _behind(machine, 4 * turn, products))
+    # reduce-scatters, and backward two all-gathers more (Korthikanti et al. 2022). Since 2022 dX travels while dW is
+    # computed, and x while dX is; the two all-gathers of dY have no such cover
+    core, turn, hides = attention(machine, case), turn_of(machine, case), "tp" in machine.hardware.hides
+    waited = np.where(case.sequence_parallel, 2 * turn, 0) + np.maximum(4 * turn - hides * products, 0)
     found = {
         "products": Pass(products, 2 * products),
         "attention": core,
         "elementwise": Pass(touched, BACKWARD_ELEMENTWISE * touched),
-        "tp": traffic,
+        "tp": Pass(4 * turn, waited),
         "cp": _ring(machine, case, core),
     }
     # Full: the whole forward again, its messages too. Selective: attention, unless its kernel does so in any case
@@ -107,6 +106,7 @@ def attention(machine: Machine, case: Case) -> Pass:
 def ends(machine: Machine, case: Case) -> tuple[dict[str, Pass], dict[str, Pass]]:
     """Of the embedding, and of the head with the loss, in float32 over V/t columns."""
     n, columns, cut, turn = case.n, case.V / case.t, case.sequence_parallel, turn_of(machine, case)
+    hides = "tp" in machine.hardware.hides
     lookup = 2 * case.item * n * case.E / machine.memory
     logits = machine.product(n, case.E, columns, case.item)
     # Widen 6 bytes a logit, maximum 4, subtract 8, exp 8, sum 4, divide 8; backward subtract 8, narrow 6
@@ -116,7 +116,7 @@ def ends(machine: Machine, case: Case) -> tuple[dict[str, Pass], dict[str, Pass]
     head = {
         "products": Pass(logits, 2 * logits),
         "elementwise": Pass(38 * loss, 14 * loss),
-        "tp": Pass(np.where(cut, turn, 0) + sums, _behind(machine, 2 * turn, logits)),
+        "tp": Pass(np.where(cut, turn, 0) + sums, np.maximum(2 * turn - hides * logits, 0)),
     }
     return embedding, head
 
@@ -124,11 +124,6 @@ def ends(machine: Machine, case: Case) -> tuple[dict[str, Pass], dict[str, Pass]
 def turn_of(machine: Machine, case: Case) -> Column:
     """Of a microbatch's activations around the tensor-parallel group."""
     return machine.ring(case.item * case.n * case.E, case.t, machine.together(case.t))
-
-
-def _behind(machine: Machine, turns: Column, work: Column) -> Column:
-    """What is waited for of turns; since 2022 dX travels while dW is computed, and x while dX is."""
-    return np.maximum(0, turns - (work if "tp" in machine.hardware.hides else 0))
 
 
 def _ring(machine: Machine, case: Case, core: Pass) -> Pass:

@@ -45,8 +45,7 @@ def plan(
     positive("memory", memory)
     height = TOP + ROW * FIRST + BOTTOM + 0.25 + 0.16 * (LOSERS + 1)
     try:
-        every = _search(model, gpus, sequence, batch)
-        plans = replace(every, memory=memory)
+        plans = replace(_search(model, gpus, sequence, batch), memory=memory)
         best = plans.best
     except ValueError as error:  # what is said instead of a plan
         figure = Picture(str(error), theme.WIDTH, height)

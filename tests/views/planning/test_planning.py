@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parlab import views
-from parlab.plan import LLAMA_8B, Layout, estimate, search, validation, why
+from parlab.plan import LLAMA_8B, LLAMA_405B, Layout, estimate, search, validation, why
 from parlab.views.planning.bills import MEMORY, TIME, short_name
 from parlab.views.planning.explore import FIRST, KNOBS
 from parlab.world import DGX_H100
@@ -35,6 +35,14 @@ def test_one_layouts_bill_says_its_seconds_and_its_memory():
     figure = views.bills(found)
     assert title(figure).startswith("t 2 c 1 p 1 d 8 v 1 b 1 ZeRO-1 looped_bfs full: ")
     assert f"{found.total_seconds:.3f} s" in repr(figure)
+    check_text(figure)
+
+
+def test_a_long_default_name_stands_beside_its_bar_whole():
+    layout = Layout(1024, 16, 1, 8, 8, zero=2, recompute="full", schedule="looped_bfs", sequence_parallel=True)
+    figure = views.bills(estimate(LLAMA_405B, DGX_H100, layout, batch=16384, sequence=8192))
+    (label,) = figure.axes[0].get_yticklabels()
+    assert label.get_text().split() == short_name(layout).split()
     check_text(figure)
 
 
