@@ -86,7 +86,7 @@ def _add_run(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     word = words.add_parser("run", help="run a rank program", description=_run.__doc__)
     word.add_argument("program", help="module:function, whose only parameter is the rank's comm")
     word.add_argument("--ranks", type=int, required=True)
-    word.add_argument("--engine", default="threads", help="threads or mpi")
+    word.add_argument("--engine", default="threads", help="threads, mpi or nccl")
     word.add_argument("--collectives", default="ours", help="ours, or on mpi native")
     word.add_argument("--trace", type=Path, help="write the timeline, the measured one if there is one, for Perfetto")
     word.set_defaults(does=_run)

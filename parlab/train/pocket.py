@@ -20,7 +20,7 @@ from parlab import pipeline, run
 from parlab.arguments import one_of, positive, whole
 from parlab.nn import AdamW, Llama, LlamaConfig, MarkovSource, warmup_cosine
 from parlab.pipeline import Schedule
-from parlab.train.checkpoint import load, save
+from parlab.train.checkpoint import load, read_index, save
 from parlab.train.data import Samples
 from parlab.train.mesh import Mesh
 from parlab.train.trainer import Trainer
@@ -131,7 +131,16 @@ def train(
         resume: go on from the checkpoint there.
         stop_after: steps of this run; None: all.
         tell: called on rank 0 after each step, with how many are done, the loss, tokens a second, and seconds left.
+
+    Raises:
+        ValueError: `every` or `stop_after` below 1, or what is there is trained to its end.
     """
+    whole("every", every, 1)
+    whole("stop_after", settings.steps if stop_after is None else stop_after, 1)
+    done = read_index(folder)["progress"]["samples"] // settings.batch if folder and resume else 0
+    if done >= settings.steps:
+        raise ValueError(f"{folder}: all of its {settings.steps} steps are done: nothing is left to train")
+    last = settings.steps if stop_after is None else min(settings.steps, done + stop_after)
     tokens, vocab_size = settings.tokens()
     samples = Samples(tokens, settings.length, settings.seed)
     config = LlamaConfig(vocab_size=vocab_size, **settings.model)
@@ -142,8 +151,6 @@ def train(
     def program(comm: Comm) -> list[float]:
         mesh = Mesh(comm, **place.mesh)
         trainer = load(folder, mesh, **options) if folder and resume else Trainer(mesh, serial, optimizer, **options)
-        done = trainer.samples // settings.batch
-        last = settings.steps if stop_after is None else min(settings.steps, done + stop_after)
         losses: list[float] = []
         began = time.perf_counter()
         for step in range(done, last):

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parlab.world.launch import INSTALL
 from parlab.world.run import run
+from parlab.world.starters import INSTALL_MPI, STARTERS
 from parlab.world.units import format_bytes
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -66,12 +66,12 @@ def _memory() -> str:
 
 
 def _mpi() -> str:
-    total = run(_add, 2, engine="mpi").results[0]
+    total = run(_add, 2, np.ones(3), engine="mpi").results[0]
     return f"2 processes add up to {total[0]:g}"
 
 
-def _add(comm: Any) -> Any:
-    return comm.all_reduce(np.ones(3))
+def _add(comm: Any, x: Any) -> Any:
+    return comm.all_reduce(x)
 
 
 def _gpu() -> str:
@@ -82,10 +82,11 @@ def _gpu() -> str:
 
 
 def _nccl() -> str:
-    nccl = importlib.import_module("cupy.cuda.nccl")
-    communicator = nccl.NcclCommunicator(1, nccl.get_unique_id(), 0)
-    communicator.destroy()
-    return f"version {nccl.get_version()}"
+    cupy = importlib.import_module("cupy")
+    STARTERS["nccl"].check(1)
+    ranks = min(2, cupy.cuda.runtime.getDeviceCount())
+    total = run(_add, ranks, cupy.ones(3), engine="nccl").results[0]
+    return f"version {cupy.cuda.nccl.get_version()}; processes on {ranks} GPUs add up to {float(total[0]):g}"
 
 
 def _chromium() -> str:
@@ -109,7 +110,7 @@ CHECKS: list[tuple[str, Callable[[], str], str, bool]] = [
     ("cores", _cores, "", False),
     ("BLAS", _blas, "python -m pip install --force-reinstall numpy", True),
     ("memory", _memory, "close other programs: the notebooks need about 1 GiB", True),
-    ("MPI", _mpi, INSTALL, False),
+    ("MPI", _mpi, INSTALL_MPI, False),
     ("GPU", _gpu, "python -m pip install 'cupy-cuda12x[ctk]'", False),
     ("NCCL", _nccl, "python -m pip install nvidia-nccl-cu12", False),
     ("Chromium", _chromium, "apt-get install chromium (only make test uses it)", False),

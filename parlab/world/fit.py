@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from parlab.arguments import whole
+from parlab.arrays import default_namespace, to_numpy
 from parlab.world.cluster import Cluster, Device, Link
 from parlab.world.run import run
 
@@ -21,7 +23,7 @@ def fit_cluster(engine: str, size: int, *, most_bytes: int = 2**20) -> Cluster:
     The straight line through the times of several sizes has the latency as its height, and 1/bandwidth as its slope.
 
     Args:
-        engine: "threads" or "mpi": see `run`.
+        engine: "threads", "mpi" or "nccl": see `run`.
         size: how many ranks, at least 2.
         most_bytes: of the largest message; the fit holds up to there.
 
@@ -38,7 +40,8 @@ def fit_cluster(engine: str, size: int, *, most_bytes: int = 2**20) -> Cluster:
         raise ValueError(f"size={size!r}: needs at least 2 ranks, for a message between them")
     whole("most_bytes", most_bytes, 4096)
     sizes = [64, most_bytes // 4, most_bytes // 2, most_bytes]
-    measured = run(_shifts, size, sizes, engine=engine).results
+    shifts = partial(_shifts, xp=default_namespace(), n=4096) if engine == "nccl" else _shifts
+    measured = run(shifts, size, sizes, engine=engine).results
     seconds = [max(of_size) for of_size in zip(*(times for times, _, _ in measured), strict=True)]
     slope, height = np.polyfit(sizes, seconds, 1, w=1 / np.asarray(seconds))  # every size counts the same
     link = Link(max(float(height), 0.0), 1 / max(float(slope), 1e-15))
@@ -47,24 +50,25 @@ def fit_cluster(engine: str, size: int, *, most_bytes: int = 2**20) -> Cluster:
     return Cluster(f"{engine}, measured", device, 1, link, link, source=f"ring shifts of up to {most_bytes} bytes")
 
 
-def _shifts(comm: Any, sizes: list[int]) -> tuple[list[float], float, float]:
+def _shifts(comm: Any, sizes: list[int], xp: Any = np, n: int = 256) -> tuple[list[float], float, float]:
     """Seconds of one shift for each size, and `_work`."""
     times = []
     for nbytes in sizes:
-        x = np.zeros(nbytes, np.uint8)
+        x = xp.zeros(nbytes, dtype=xp.uint8)
 
         def shift(x: Any = x) -> None:
             for _ in range(SHIFTS):
                 comm.sendrecv(x, comm.right, comm.left)
 
         times.append(_fastest(comm, shift) / SHIFTS)
-    return times, *_work(comm)
+    return times, *_work(comm, xp, n)
 
 
-def _work(comm: Any) -> tuple[float, float]:
-    """Flops a second of a product, bytes a second of a copy."""
-    a, big = np.ones((256, 256)), np.ones(2**20)
-    return 2 * 256**3 / _fastest(comm, lambda: a @ a), 2 * big.nbytes / _fastest(comm, big.copy)
+def _work(comm: Any, xp: Any, n: int) -> tuple[float, float]:
+    """Flops a second of a product `[n, n]`, bytes a second of a copy; both until the last number can be seen."""
+    a, big = xp.ones((n, n)), xp.ones(16 * n * n)
+    product = _fastest(comm, lambda: to_numpy((a @ a)[-1, -1]))
+    return 2 * n**3 / product, 2 * big.nbytes / _fastest(comm, lambda: to_numpy(big.copy()[-1]))
 
 
 def _fastest(comm: Any, work: Any) -> float:

@@ -7,7 +7,6 @@ results are pickled: they are this user's own, and come by this connection only.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pickle
 import secrets
@@ -21,101 +20,92 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
 
+from parlab.world.door import prove
 from parlab.world.errors import WorldError
 from parlab.world.handover import packed, unpacked
 from parlab.world.processes import ProcessEngine
 from parlab.world.program import Outcome, carry_out
 from parlab.world.records import packed as packed_records
 from parlab.world.records import together
+from parlab.world.starters import STARTERS
 from parlab.world.verdict import Report, failed
 
-INSIDE = ("PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE")  # variables of processes that an MPI has started
-POLITE = {  # ranks that wait let others compute, and there may be more ranks than cores
-    "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
-INSTALL = "python -m pip install mpi4py mpich"
 Job = subprocess.Popen[str]
 Program = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], bool]  # with its arguments; native collectives?
 
 
-def elsewhere(program: Program, size: int) -> Outcome:
+def elsewhere(program: Program, size: int, engine: str) -> Outcome:
     """Run a program on `size` processes.
 
     Raises:
-        ValueError: there is no MPI, or it has started another number of processes.
+        ValueError: this machine cannot start them, or somebody has started another number.
         WorldError: the processes ended too early.
     """
-    if importlib.util.find_spec("mpi4py") is None:
-        raise ValueError(f"engine='mpi': mpi4py is not installed; {INSTALL}")
-    if not any(name in os.environ for name in INSIDE):
-        return _started(program, size)
-    here = _transport()
+    starter = STARTERS[engine]
+    starter.check(size)
+    if not starter.inside():
+        return _started(program, size, engine)
+    here = _transport(engine)
     if here.size != size:
         raise ValueError(
             f"size={size}: this script runs on {here.size} processes; use size={here.size}, or start it by "
-            f"mpiexec -n {size} python {sys.argv[0]}"
+            f"{starter.by_hand(size)} {sys.argv[0]}"
         )
-    blobs, reports = _carried_out(program)
+    blobs, reports = _carried_out(program, here)
     outcome = together(pickle.loads(here.share(pickle.dumps(blobs))), reports)
     outcome.shown = here.rank == 0
     return outcome
 
 
-_here: Any = None  # the transport of this process, if an MPI has started it
+_here: dict[str, Any] = {}  # the transports of this process, if it is one of several
 
 
-def _transport() -> Any:
-    global _here
-    if _here is None:
-        os.environ.update(POLITE)
-        from parlab.world.mpi import MPITransport
-
-        _here = MPITransport()
-        sys.excepthook = _last_words
-    return _here
+def _transport(engine: str, folder: Path | None = None) -> Any:
+    if engine not in _here:
+        starter = STARTERS[engine]
+        os.environ.update(starter.environment | os.environ)
+        _here[engine] = starter.transport(folder)
+        sys.excepthook = partial(_last_words, _here[engine])
+    return _here[engine]
 
 
-def _carried_out(program: Program) -> tuple[list[bytes], list[Report]]:
+def _carried_out(program: Program, here: Any) -> tuple[list[bytes], list[Report]]:
     """Run this process's part; returns what each process knows of it, on rank 0, and the last reports of all."""
     function, args, kwargs, native = program
-    world = ProcessEngine(_transport(), native)
+    world = ProcessEngine(here, native)
     carry_out(world, function, args, kwargs)
-    blobs = world.transport.gather(packed_records(world))
+    blobs = here.gather(packed_records(world))
     if failed(world.last_reports):
-        world.transport.renew()
+        here.renew()
     else:
         world.disconnect()
     return blobs, world.last_reports
 
 
-def _last_words(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+def _last_words(here: Any, kind: type[BaseException], error: BaseException, trace: Any) -> None:
     """An error that nobody caught ends all processes; the rank that raised it shows it."""
-    if getattr(error, "rank", _here.rank) == _here.rank:
+    if getattr(error, "rank", here.rank) == here.rank:
         sys.__excepthook__(kind, error, trace)
         sys.stderr.flush()
     else:
         time.sleep(1)  # the other one ends us
-    _here.abort()
+    here.abort()
 
 
 # The side that starts
 
 
-def _started(program: Program, size: int) -> Outcome:
-    beside_python = Path(sys.executable).parent / "mpiexec"
-    mpiexec = str(beside_python) if beside_python.exists() else shutil.which("mpiexec")
-    if mpiexec is None:
-        raise ValueError(f"engine='mpi': there is no mpiexec here; {INSTALL}")
+def _started(program: Program, size: int, engine: str) -> Outcome:
+    starter = STARTERS[engine]
+    command = starter.command(size)
     if not hasattr(socket, "AF_UNIX"):
-        raise ValueError(f"engine='mpi': on Windows, start the script by mpiexec -n {size} python {sys.argv[0]}")
+        raise ValueError(f"engine={engine!r}: on Windows, start the script by {starter.by_hand(size)} {sys.argv[0]}")
     data, folder = packed(program), Path(tempfile.mkdtemp(prefix="parlab"))  # of mode 700
     try:
         key = secrets.token_bytes(32)
@@ -124,16 +114,15 @@ def _started(program: Program, size: int) -> Outcome:
             door.bind(str(folder / "door"))
             door.listen()
             door.settimeout(0.05)
-            start = [sys.executable, "-c", "import sys; from parlab.world.launch import work; work(sys.argv[1])"]
-            command = [mpiexec, "-n", str(size), *start, str(folder)]
-            with _job(command) as job, _welcomed(door, key, job) as connection:
+            command += [sys.executable, "-c", WORK, engine, str(folder)]
+            with _job(command, starter.environment) as job, _welcomed(door, key, job) as connection:
                 connection.send_bytes(data)
                 outcome = pickle.loads(connection.recv_bytes())
                 with suppress(subprocess.TimeoutExpired):
                     job.wait(2)
         return together(*outcome)
     except (EOFError, ConnectionError):
-        raise WorldError(f"a process ended before its program did: mpiexec's status is {job.returncode}") from None
+        raise WorldError(f"a process ended before its program did: the status is {job.returncode}") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -143,14 +132,13 @@ def _welcomed(door: socket.socket, key: bytes, job: Job) -> Connection:
     while job.poll() is None:
         with suppress(TimeoutError, AuthenticationError, EOFError, ConnectionError):
             connection = Connection(door.accept()[0].detach())
-            deliver_challenge(connection, key)
-            answer_challenge(connection, key)
+            prove(connection, key, host=True)
             return connection
     raise EOFError
 
 
 @contextmanager
-def _job(command: list[str]) -> Iterator[Job]:
+def _job(command: list[str], environment: dict[str, str]) -> Iterator[Job]:
     """The processes of `command`, in a session of their own; what they print is printed here, and they end here."""
     job = subprocess.Popen(
         command,
@@ -159,7 +147,7 @@ def _job(command: list[str]) -> Iterator[Job]:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env={**POLITE, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={**environment, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,  # Ctrl-C is for us; we end them
     )
     assert job.stdout is not None
@@ -187,9 +175,12 @@ def _show(lines: Iterable[str]) -> None:
 # The side that is started
 
 
-def work(folder: str) -> None:
+WORK = "import sys; from parlab.world.launch import work; work(*sys.argv[1:])"
+
+
+def work(engine: str, folder: str) -> None:
     """Carry out the program that waits behind the door in `folder`: what each process does that `run` has started."""
-    here = _transport()
+    here = _transport(engine, Path(folder))
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     connection = None
     data = b""
@@ -198,7 +189,8 @@ def work(folder: str) -> None:
         data = connection.recv_bytes()
         shutil.rmtree(folder, ignore_errors=True)  # whoever opened the door may be killed
         threading.Thread(target=_end_with, args=(connection, ended := threading.Event()), daemon=True).start()
-    outcome = _carried_out(unpacked(here.share(data)))
+    outcome = _carried_out(unpacked(here.share(data)), here)
+    here.share(b"")  # nobody ends before all have heard that the run is over
     if connection:
         ended.set()
         connection.send_bytes(pickle.dumps(outcome))

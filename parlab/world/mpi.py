@@ -10,20 +10,20 @@ Importing this module starts MPI.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from parlab.world.transport import Form, clock_ahead, in_bytes, in_host_memory
+
 HEAD = 1024  # bytes
-ROUND_TRIPS = 50  # whose shortest one sets the clock
 
 
 def _bytes(x: np.ndarray) -> list[Any]:
     """The memory of `x`, which is in C order, as MPI takes it: derived datatypes would be many times slower."""
-    return [x.reshape(-1).view(np.uint8), MPI.BYTE]
+    return [in_bytes(x), MPI.BYTE]
 
 
 class MPISent:
@@ -71,16 +71,18 @@ class MPIComing:
         self._header = bytes(self._framed[4:end])
         return self._header
 
-    def into(self, leaves: list[np.ndarray]) -> None:
+    def into(self, forms: list[Form]) -> list[np.ndarray]:
         """See `Coming`."""
+        leaves = [np.empty(*form) for form in forms]
         if not _fits(self._header, leaves):
             self._requests = [self._comm.Irecv(_bytes(leaf), self._src, self._tag) for leaf in leaves if leaf.size]
-            return
+            return leaves
         start = 4 + len(self._header)
         for leaf in leaves:
             if leaf.size:
                 _bytes(leaf)[0][:] = np.frombuffer(self._framed, np.uint8, leaf.nbytes, start)
             start += leaf.nbytes
+        return leaves
 
     def done(self) -> bool:
         """See `Coming`."""
@@ -93,18 +95,20 @@ class MPITransport:
     def __init__(self) -> None:
         self.rank, self.size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
         self.renew()
-        self.ahead = self._ahead()
+        self.ahead = clock_ahead(self.rank, self.size, self._ask, self._answer)
 
     def renew(self) -> None:
         """See `Transport`: duplicates, so that nothing of the program's own, or of a run that failed, is mistaken."""
         self._messages, self._notes = MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup()
         self._told: list[Any] = []
 
+    ready = staticmethod(in_host_memory)
+
     def send(self, header: bytes, leaves: Sequence[np.ndarray], dst: int, tag: int) -> MPISent:
         """See `Transport`."""
         return MPISent(self._messages, header, leaves, dst, tag)
 
-    def expect(self, src: int, tag: int) -> MPIComing:
+    def expect(self, src: int, tag: int, like: list[Any]) -> MPIComing:
         """See `Transport`."""
         return MPIComing(self._messages, src, tag)
 
@@ -138,24 +142,12 @@ class MPITransport:
         """See `Transport`."""
         MPI.COMM_WORLD.Abort(1)
 
-    def _ahead(self) -> int:
-        """Rank 0 answers each rank's questions with its clock; the fastest answer was read half a round trip ago."""
-        mine, theirs = np.zeros(1, np.int64), np.zeros(1, np.int64)
-        best, ahead = None, 0
-        for rank in range(1, self.size):
-            for _ in range(ROUND_TRIPS):
-                if self.rank == 0:
-                    self._notes.Recv(theirs, rank, 1)
-                    mine[0] = time.perf_counter_ns()
-                    self._notes.Send(mine, rank, 1)
-                elif self.rank == rank:
-                    asked = time.perf_counter_ns()
-                    self._notes.Send(mine, 0, 1)
-                    self._notes.Recv(theirs, 0, 1)
-                    answered = time.perf_counter_ns()
-                    if best is None or answered - asked < best:
-                        best, ahead = answered - asked, (asked + answered) // 2 - int(theirs[0])
-        return ahead
+    def _ask(self, data: bytes, dst: int) -> None:
+        self._notes.Send([data, MPI.BYTE], dst, 1)
+
+    def _answer(self, src: int) -> bytearray:
+        self._notes.Recv([answer := bytearray(8), MPI.BYTE], src, 1)
+        return answer
 
 
 OPERATIONS = {"add": MPI.SUM, "multiply": MPI.PROD, "maximum": MPI.MAX, "minimum": MPI.MIN}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -25,7 +26,7 @@ from parlab.world.engine import Engine
 from parlab.world.errors import MismatchError, Unwind
 from parlab.world.log import MEET, POST_RECEIVE, POST_SEND
 from parlab.world.seats import BESIDE, Group, Mailbox, Meeting, Message, Seat
-from parlab.world.transport import Transport
+from parlab.world.transport import Transport, form_of
 from parlab.world.values import Value
 from parlab.world.wallclock import waited_for
 
@@ -52,13 +53,12 @@ class Way(Mailbox):
 class Passing(Message):
     """A message, as one of its ends sees it. `key` and `number` name it at both ends."""
 
-    wire: Any  # Sent or Coming
-    leaves: list[np.ndarray]  # that it arrives in
+    leaves: list[Any]  # that it arrives in
     done_at = 0
 
-    def __init__(self, way: Way, end: int, value: Value, name: str):
+    def __init__(self, way: Way, end: int, value: Value, name: str, wire: Any):
         super().__init__(way.src, way.dst, value, name)
-        self.key, self.end = way.key, end
+        self.key, self.end, self.wire = way.key, end, wire  # Sent or Coming
         self.number = way.posted[end]
         way.posted[end] += 1
         self.posted_at = time.perf_counter_ns()
@@ -130,13 +130,13 @@ class ProcessEngine(Engine):
         """See `Engine`."""
         assert isinstance(box, Way)
         self.check(seat)
-        leaves = [np.asarray(arrays.to_numpy(leaf), order="C") for leaf in values.leaves(value)]
+        leaves = [self.transport.ready(leaf) for leaf in values.leaves(value)]
         shown = None if label is None else str(label)
-        header = [values.form(value), _kinds(value), [leaf.nbytes for leaf in leaves], shown]
+        header = [values.form(value), _kinds(value), [arrays.nbytes(leaf) for leaf in leaves], shown]
         with self.mutex:
-            message = Passing(box, POST_SEND, None, name)
+            wire = self.transport.send(json.dumps(header).encode(), leaves, box.dst, box.tag)
+            message = Passing(box, POST_SEND, None, name, wire)  # counts as posted
             message.nbytes, message.kept, message.label = nbytes, kept, label
-            message.wire = self.transport.send(json.dumps(header).encode(), leaves, box.dst, box.tag)
             seat.log += (POST_SEND, message)
             self.moving.append(message)
             parked = call and self._parks(seat, message, call)
@@ -149,9 +149,9 @@ class ProcessEngine(Engine):
         assert isinstance(box, Way)
         self.check(seat)
         with self.mutex:
-            message = Passing(box, POST_RECEIVE, values.mapped(Blank, like), name)
+            wire = self.transport.expect(box.src, box.tag, list(values.leaves(like)))
+            message = Passing(box, POST_RECEIVE, values.mapped(Blank, like), name, wire)
             message.nbytes, message.expected = values.nbytes(like), label
-            message.wire = self.transport.expect(box.src, box.tag)
             seat.log += (POST_RECEIVE, message)
             box.coming.append(message)
             self.listening[box] = None
@@ -166,11 +166,11 @@ class ProcessEngine(Engine):
         expected = values.form(message.value)
         if (form, kinds) == (expected, _kinds(message.value)):
             message.error = other_label(message)
-            message.leaves = [blank.empty() for blank in values.leaves(message.value)]
+            forms = [form_of(blank) for blank in values.leaves(message.value)]
         else:
             message.error = other_form(message, form, expected)
-            message.leaves = [np.empty(size, np.uint8) for size in sizes]
-        message.wire.into(message.leaves)
+            forms = [((size,), np.uint8) for size in sizes]
+        message.leaves = message.wire.into(forms)
         self.moving.append(message)
 
     def _passed(self, message: Passing) -> bool:
@@ -286,7 +286,14 @@ class ProcessEngine(Engine):
             raise Unwind
 
     def _progress(self) -> None:
-        """Move on what can move."""
+        """Move on what can move. If that fails, the others would wait for ever, so all processes end."""
+        try:
+            self._move_on()
+        except Exception:
+            traceback.print_exc()
+            self.transport.abort()
+
+    def _move_on(self) -> None:
         for way in list(self.listening):
             while way.coming and (header := way.coming[0].wire.header()) is not None:
                 self._arrives(way.coming.popleft(), header)
@@ -378,13 +385,9 @@ class Blank(values.Template):
         super().__init__(x)
         self.xp = np if type(x) is np.ndarray else arrays.namespace(x)
 
-    def empty(self) -> np.ndarray:
-        """Host memory for it."""
-        return np.empty(self.shape, getattr(self.dtype, "_np_dtype", self.dtype))
-
-    def filled(self, x: np.ndarray) -> Any:
-        """It, when it has come as `x`."""
-        return x if self.xp is np else self.xp.asarray(x)
+    def filled(self, x: Any) -> Any:
+        """It, when it has come as `x`, of this library or of NumPy."""
+        return arrays.to_numpy(x) if self.xp is np else self.xp.asarray(x)
 
 
 def _kinds(value: Value) -> str:

@@ -18,7 +18,7 @@ from parlab.world.threads import ThreadsEngine
 from parlab.world.timeline import Timeline
 from parlab.world.trace import Trace, traced
 
-ENGINES = ("threads", "mpi")
+ENGINES = ("threads", "mpi", "nccl")
 COLLECTIVES = ("ours", "native")
 
 
@@ -85,7 +85,8 @@ def run(
         program: a function whose first parameter is the rank's `Comm`.
         size: how many ranks.
         engine: "threads": one thread a rank, in this process. "mpi": one process a rank, which `run` starts; or, in a
-            script that mpiexec or Slurm has started, those that are there (each of them then returns the same).
+            script that mpiexec or Slurm has started, those that are there (each of them then returns the same). "nccl":
+            the same with a GPU for each process, and torchrun in mpiexec's place.
         cluster: the hardware that times are computed for; None: `CLASSROOM`.
         collectives: "ours", whose messages are seen and counted; or, on processes, "native": MPI's own, for calls that
             ask for no other algorithm than the default one.
@@ -115,7 +116,7 @@ def run(
     else:
         from parlab.world.launch import elsewhere  # not at the top: threads need nothing of it
 
-        ended = elsewhere((program, args, kwargs, collectives == "native"), size)
+        ended = elsewhere((program, args, kwargs, collectives == "native"), size, engine)
     done = Run(ended.seats, cluster, ended.wallclock)
     if ended.shown and any(seat.printed for seat in ended.seats):
         for _, rank, text in done._replayed[1]:
@@ -143,7 +144,7 @@ def _check_arguments(
         raise ValueError(f"size={size!r}: needs at least 1 rank")
     if engine not in ENGINES:
         raise ValueError(f"engine={engine!r}: the engines are {', '.join(ENGINES)}")
-    if collectives not in COLLECTIVES or (engine == "threads" and collectives == "native"):
+    if collectives not in COLLECTIVES or (engine != "mpi" and collectives == "native"):
         raise ValueError(f"collectives={collectives!r}: on {engine} they are ours" + ", or native" * (engine == "mpi"))
     check_cluster(cluster, size)
     for argument in arguments:

@@ -5,10 +5,23 @@ Nothing here waits, except `gather` and `share`, which all processes call togeth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+
+from parlab import arrays
+
+ROUND_TRIPS = 50  # whose shortest one sets the clock
+
+
+Form = tuple[tuple[int, ...], Any]  # shape and NumPy's dtype
+
+
+def form_of(x: Any) -> Form:
+    """The form of an array of any library."""
+    return x.shape, getattr(x.dtype, "_np_dtype", x.dtype)
 
 
 class Sent(Protocol):
@@ -24,8 +37,12 @@ class Coming(Protocol):
     def header(self) -> bytes | None:
         """What the sender says of it, as soon as that is here. Ask in the order of the messages of one way."""
 
-    def into(self, leaves: list[np.ndarray]) -> None:
-        """Receive it in this memory, in C order; the header has said how much there is."""
+    def into(self, forms: list[Form]) -> list[Any]:
+        """Receive it in arrays of these forms, made for it, in C order; the header has said how many bytes there are.
+
+        Returns:
+            The arrays, which are filled when it is done.
+        """
 
     def done(self) -> bool:
         """Whether it is there."""
@@ -41,11 +58,14 @@ class Transport(Protocol):
     size: int
     ahead: int  # nanoseconds by which this process's `perf_counter` is ahead of that of rank 0
 
-    def send(self, header: bytes, leaves: Sequence[np.ndarray], dst: int, tag: int) -> Sent:
-        """Offer arrays in C order, which stay as they are until it is done."""
+    def ready(self, x: Any) -> Any:
+        """An array as it travels, in C order: itself, or in host memory."""
 
-    def expect(self, src: int, tag: int) -> Coming:
-        """Ask for the next message of this way."""
+    def send(self, header: bytes, leaves: Sequence[Any], dst: int, tag: int) -> Sent:
+        """Offer arrays that are `ready`, and stay as they are until it is done."""
+
+    def expect(self, src: int, tag: int, like: list[Any]) -> Coming:
+        """Ask for the next message of this way, whose arrays should have these forms."""
 
     def tell(self, dst: int, note: bytes) -> None:
         """Send a note; it arrives at some time, after those that were sent before."""
@@ -69,3 +89,36 @@ class Transport(Protocol):
 
     def abort(self) -> None:
         """End all processes, this one too."""
+
+
+def in_host_memory(x: Any) -> np.ndarray:
+    """`x` as it travels where only the host's memory does."""
+    return np.asarray(arrays.to_numpy(x), order="C")
+
+
+def in_bytes(x: np.ndarray) -> np.ndarray:
+    """The memory of `x`, which is in C order."""
+    return x.reshape(-1).view(np.uint8)
+
+
+def clock_ahead(
+    rank: int, size: int, send: Callable[[bytes, int], None], receive: Callable[[int], bytes | bytearray]
+) -> int:
+    """See `Transport.ahead`; all processes call this. `send(data, dst)` and `receive(src)` wait.
+
+    Rank 0 answers each rank's questions with its clock; the fastest answer was read half a round trip ago.
+    """
+    best, ahead = None, 0
+    for guest in range(1, size):
+        for _ in range(ROUND_TRIPS):
+            if rank == 0:
+                receive(guest)
+                send(time.perf_counter_ns().to_bytes(8, "big"), guest)
+            elif rank == guest:
+                asked = time.perf_counter_ns()
+                send(bytes(8), 0)
+                theirs = int.from_bytes(receive(0), "big")
+                answered = time.perf_counter_ns()
+                if best is None or answered - asked < best:
+                    best, ahead = answered - asked, (asked + answered) // 2 - theirs
+    return ahead

@@ -53,6 +53,8 @@ def test_a_run_that_stops_and_goes_on_elsewhere_says_the_losses_of_one_that_does
     assert cli.main(["train", "--config", str(config), "--mesh", "dp=2", "--folder", folder, "--steps", "3"]) == 0
     assert cli.main(["train", "--resume", "--folder", folder, "--mesh", "tp=2", "--zero", "0"]) == 0
     said = capsys.readouterr().out
+    assert cli.main(["train", "--resume", "--folder", folder]) == 2
+    assert "all of its 6 steps are done" in capsys.readouterr().err
     assert cli.main(["train", "--config", str(config)]) == 0
     whole = capsys.readouterr().out
     last = [next(line for line in text.splitlines() if line.startswith("step    6/6")) for text in (said, whole)]
@@ -78,6 +80,8 @@ def test_trace_writes_a_step_for_perfetto_with_the_names_of_the_groups(config, t
         (["--resume"], "--resume needs --folder"),
         (["--resume", "--folder", "nowhere"], "nowhere has no index.json"),
         (["--mesh", "dp=5"], "dp=5: 16 rows do not divide"),
+        (["--steps", "0"], "stop_after=0"),
+        (["--every", "0"], "every=0"),
         (["--config", "nowhere.toml"], "nowhere.toml"),
     ],
 )

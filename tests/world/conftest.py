@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 
 import array_api_strict
@@ -19,3 +20,10 @@ def no_thread_left_behind():
     before = set(threading.enumerate())
     yield
     assert not set(threading.enumerate()) - before
+
+
+@pytest.fixture
+def port():
+    """One that is free."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]

@@ -29,7 +29,7 @@ def test_alpha_and_beta_of_a_world_with_a_known_clock_come_back_to_9_digits(monk
 
     comm = SimpleNamespace(sendrecv=sendrecv, barrier=lambda: None, left=0, right=0)
     monkeypatch.setattr(fit.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(fit, "_work", lambda comm: (1e9, 1e9))
+    monkeypatch.setattr(fit, "_work", lambda comm, xp, n: (1e9, 1e9))
     monkeypatch.setattr(fit, "run", lambda shifts, size, sizes, engine: SimpleNamespace(results=[shifts(comm, sizes)]))
     link = fit_cluster("threads", 2).inter
     assert link.latency == pytest.approx(latency, rel=1e-9, abs=1e-14)

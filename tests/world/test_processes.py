@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from parlab import per_rank, run
-from parlab.world import DeadlockError, WorldError, launch
+from parlab.world import DeadlockError, WorldError, launch, starters
 from tests.world.process_job import PARITY
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the mpich wheel is for Linux and macOS")
@@ -31,7 +31,7 @@ every_size = pytest.mark.parametrize("size", [1, 2, 3, 4])
 
 
 def environment():
-    return {**os.environ, **launch.POLITE, "PYTHONPATH": str(ROOT)}
+    return {**os.environ, **starters.POLITE, "PYTHONPATH": str(ROOT)}
 
 
 @cache
@@ -181,25 +181,24 @@ def alive(mark):
     return found
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
-@pytest.mark.parametrize("started", ["by run", "by mpiexec"])
-def test_whatever_ends_a_job_no_process_is_left_and_the_status_is_not_0(started, tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
-    endings = [
-        ("killed", None),
-        ("raises", None),
-        ("computes", signal.SIGINT),
-        ("waits", signal.SIGINT),
-        ("waits", signal.SIGTERM),
-        ("waits", signal.SIGKILL),
-    ]
+IN_PROC = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
+ENDINGS = [
+    ("killed", None),
+    ("raises", None),
+    ("computes", signal.SIGINT),
+    ("waits", signal.SIGINT),
+    ("waits", signal.SIGTERM),
+    ("waits", signal.SIGKILL),
+]
+
+
+def check_endings(endings, command, variables, tmp_path):
+    """Of all jobs at once: no process is left, the status is not 0, and an error is shown once."""
     jobs = []
     for number, (how, press) in enumerate(endings):
-        command = [sys.executable, str(tmp_path / "script.py"), how]
-        command = command if started == "by run" else [MPIEXEC, "-n", "3", *command]
-        of_job = {**environment(), "PARLAB_TEST": f"{tmp_path}/{number}"}
+        of_job = {**variables(number), "PARLAB_TEST": f"{tmp_path}/{number}"}
         options = dict(env=of_job, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
-        jobs.append((how, press, subprocess.Popen(command, **options), f"PARLAB_TEST={tmp_path}/{number}"))
+        jobs.append((how, press, subprocess.Popen([*command, how], **options), f"PARLAB_TEST={tmp_path}/{number}"))
     outputs = []
     for _, press, process, _ in jobs:
         outputs.append("")
@@ -217,6 +216,15 @@ def test_whatever_ends_a_job_no_process_is_left_and_the_status_is_not_0(started,
         assert output.count("KeyError: 'rank 1 it is'\n\n") == (how == "raises"), output
 
 
+@IN_PROC
+@pytest.mark.parametrize("started", ["by run", "by mpiexec"])
+def test_whatever_ends_a_job_no_process_is_left_and_the_status_is_not_0(started, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "script.py")]
+    command = command if started == "by run" else [MPIEXEC, "-n", "3", *command]
+    check_endings(ENDINGS, command, lambda number: environment(), tmp_path)
+
+
 # Strangers, and what is missing
 
 
@@ -224,12 +232,12 @@ def test_the_door_is_in_a_folder_of_mode_700_and_the_job_that_ends_early_is_an_e
     modes = []
 
     @contextmanager
-    def ends_at_once(command):
+    def ends_at_once(command, environment):
         modes.append(stat.S_IMODE(os.stat(command[-1]).st_mode))
         yield SimpleNamespace(poll=lambda: 7, returncode=7)
 
     monkeypatch.setattr(launch, "_job", ends_at_once)
-    with pytest.raises(WorldError, match="a process ended before its program did: mpiexec's status is 7"):
+    with pytest.raises(WorldError, match="a process ended before its program did: the status is 7"):
         run(print, 2, engine="mpi")
     assert modes == [0o700]
 
@@ -259,13 +267,13 @@ def test_who_does_not_know_the_key_is_not_welcomed_and_the_next_one_is(tmp_path)
 
 
 def test_without_mpi_the_error_names_the_command_that_adds_it(monkeypatch):
-    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(starters.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="mpi4py is not installed; python -m pip install mpi4py mpich"):
         run(print, 2, engine="mpi")
 
 
 def test_another_number_of_processes_than_size_is_refused_with_the_command(monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "4")
-    monkeypatch.setattr(launch, "_transport", lambda: SimpleNamespace(size=4))
+    monkeypatch.setattr(launch, "_transport", lambda engine: SimpleNamespace(size=4))
     with pytest.raises(ValueError, match=r"size=3: this script runs on 4 processes; use size=4, or .* -n 3 python"):
         run(print, 3, engine="mpi")
