@@ -44,10 +44,10 @@ def redraws() -> dict[str, Callable[[], object]]:
     largest.controls["nodes"].value = 8
     found["explore_collectives: latency, with 64 ranks"] = _mover(largest, "latency")
     for p, m in ((8, 32), (16, 64)):
-        explorer = views.explore_schedules()
-        explorer.controls["m"].value = m
-        explorer.controls["p"].value = p
         for control in ("schedule", "mark", "v", "backward_weight", "transfer"):
+            explorer = views.explore_schedules()  # each its own: what one leaves behind may not fit another's values
+            explorer.controls["m"].value = m
+            explorer.controls["p"].value = p
             found[f"explore_schedules: {control}, with p {p}, m {m}"] = _mover(explorer, control)
     ring = run(_all_reduce, 8, np.ones(1024))
     found["timeline: ring all-reduce of 8 ranks"] = lambda: png(views.timeline(ring))

@@ -23,7 +23,10 @@ class Canvas(FigureCanvasAgg):
 
 
 class _Renderer(RendererAgg):
-    """Draws a text once, and from then on lays its picture down."""
+    """Measures and draws a text once, and from then on lays its picture down."""
+
+    def get_text_width_height_descent(self, s: str, prop: Any, ismath: Any) -> tuple[float, float, float]:
+        return _measured(s, prop.copy(), ismath, self.dpi)
 
     def draw_text(self, gc: Any, x: float, y: float, s: str, prop: Any, angle: float, *more: Any, **known: Any) -> None:
         (left, right), (top, down) = (divmod(round(place * PARTS), PARTS) for place in (x, y))
@@ -38,12 +41,18 @@ def _renderer(width: int, height: int, dpi: float) -> _Renderer:
     return _Renderer(width, height, dpi)
 
 
+@lru_cache(maxsize=4096)
+def _measured(text: str, prop: Any, ismath: Any, dpi: float) -> tuple[float, float, float]:
+    width, height, descent = RendererAgg(1, 1, dpi).get_text_width_height_descent(text, prop, ismath)
+    return width, height, descent
+
+
 @lru_cache(maxsize=1024)
 def _stamp(
     text: str, prop: Any, color: Any, alpha: float, dpi: float, right: float, down: float
 ) -> tuple[int, np.ndarray]:
     """`text`, its origin parts of a pixel right of and below a corner: pixels below that, and [height, width, RGBA]."""
-    width, height, descent = RendererAgg(1, 1, dpi).get_text_width_height_descent(text, prop, False)
+    width, height, descent = _measured(text, prop, False, dpi)
     above, low = math.ceil(height - descent) + EDGE, math.ceil(descent) + EDGE
     paper = RendererAgg(math.ceil(width) + 2 * EDGE, above + low, dpi)
     pen = paper.new_gc()

@@ -105,8 +105,8 @@ def lanes_at(
 def name_lanes(axes: Axes, ranks: list[int], *, words: bool = True) -> None:
     """A lane a rank, from the top, with a chip in its colour and, unless another panel has it, its name."""
     shown = range(0, len(ranks), -(-len(ranks) // MOST_LABELS)) if words else ()
-    name_rows(axes, len(ranks), [f"rank {ranks[lane]}" for lane in shown], shown, line=False)
     axes.tick_params(axis="y", pad=9)
+    name_rows(axes, len(ranks), [f"rank {ranks[lane]}" for lane in shown], shown, line=False)
     chips = [[(-0.007, y - 0.4), (-0.002, y - 0.4), (-0.002, y + 0.4), (-0.007, y + 0.4)] for y in range(len(ranks))]
     colors = [theme.rank_color(rank) for rank in ranks]
     axes.add_artist(PolyCollection(chips, facecolors=colors, transform=axes.get_yaxis_transform(), clip_on=False))
@@ -132,7 +132,8 @@ def time_axis(axes: Axes, timeline: Timeline, end: float | None = None, *, words
     ticks = MaxNLocator(8 if takes_time else 1, steps=[1, 2, 5, 10])
     label = f"time ({unit})" if words else ""
     scale(axes.xaxis, label, ends=(0, end), ticks=ticks, says=lambda time: f"{time / size:g}")
-    axes.tick_params(axis="x", labelbottom=words)
+    if not words:
+        axes.tick_params(axis="x", labelbottom=False)
 
 
 def legend(figure: Picture, kinds: list[str]) -> None:

@@ -146,6 +146,8 @@ def scale(
         line, dashes: draw the axis itself, and a little line at each tick.
     """
     axes, name = axis.axes, axis.axis_name
+    if not dashes:
+        axis.set_tick_params(length=0)  # before there are many ticks to tell
     if log:
         getattr(axes, f"set_{name}scale")("log", base=log)
     if ends:
@@ -161,8 +163,6 @@ def scale(
         axis.grid(color=theme.GRID, linewidth=0.8)
         axes.set_axisbelow(True)
     axes.spines["bottom" if name == "x" else "left"].set_visible(line)
-    if not dashes:
-        axis.set_tick_params(length=0)
     if label:
         axis.set_label_text(label, size=theme.TEXT, color=theme.INK)
 
