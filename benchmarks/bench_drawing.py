@@ -36,8 +36,8 @@ def main() -> None:
 def redraws() -> dict[str, Callable[[], object]]:
     """What is timed, by name: each slider's move, and figures of a size that widgets draw."""
     found: dict[str, Callable[[], object]] = {}
-    for explore in (views.explore_two_ranks, views.explore_collectives, views.explore_tensor, views.explore_zero):
-        explorer = explore()
+    for name in ("two_ranks", "collectives", "tensor", "zero", "plan", "frontier", "mesh"):
+        explorer = getattr(views, f"explore_{name}")()
         for control in explorer.controls:
             found[f"{explorer.name}: {control}"] = _mover(explorer, control)
     largest = views.explore_collectives()

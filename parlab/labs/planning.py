@@ -24,8 +24,23 @@ def _compare(result: Any, right: float, unit: str, mistakes: Iterable[tuple[str,
     raise Wrong(f"returned {float(result):.6g}, expected {right:.6g} {unit}", *likely[:1])
 
 
+class Bill:
+    """What both bills have in common: arguments in the order of the answer's, which print themselves."""
+
+    p: int
+
+    def __str__(self) -> str:
+        shown = {name: f"{value:g}" if isinstance(value, float) else value for name, value in vars(self).items()}
+        return ", ".join(f"{name}={value}" for name, value in shown.items())
+
+    @property
+    def size(self) -> int:
+        """Stages."""
+        return self.p
+
+
 @dataclass(frozen=True)
-class Held:
+class Held(Bill):
     """A model of `params` parameters, of which a microbatch keeps `kept` bytes, on d replicas of p stages of t."""
 
     params: int
@@ -35,15 +50,6 @@ class Held:
     t: int
     m: int
     zero: int
-
-    def __str__(self) -> str:
-        knobs = f"d={self.d}, p={self.p}, t={self.t}, m={self.m}, zero={self.zero}"
-        return f"params={self.params}, kept={self.kept}, {knobs}"
-
-    @property
-    def size(self) -> int:
-        """Stages."""
-        return self.p
 
     def nbytes(
         self, flight: int | None = None, among: int | None = None, later: int = 0, optimizer: int = 12, **cut: int
@@ -80,8 +86,7 @@ class Held:
 
 
 def _memory(trial: Trial, case: Held) -> list[str]:
-    values = case.params, case.kept, case.d, case.p, case.t, case.m, case.zero
-    result = trial.called("memory(params, kept, d, p, t, m, zero)", *values)
+    result = trial.called("memory(params, kept, d, p, t, m, zero)", *vars(case).values())
     _compare(result, case.nbytes(), "bytes", case.mistakes())
     return [f"{case.nbytes() / 2**30:.1f} GiB on the fullest rank; an 80 GB device has {80e9 / 2**30:.1f}"]
 
@@ -112,7 +117,7 @@ MEMORY = Exercise(
 
 
 @dataclass(frozen=True)
-class Timed:
+class Timed(Bill):
     """A microbatch's `work` seconds on one device, its `nbytes` of a tensor-parallel rank's turns, and a layout."""
 
     work: float
@@ -123,15 +128,6 @@ class Timed:
     t: int
     v: int
     batch: int
-
-    def __str__(self) -> str:
-        knobs = f"d={self.d}, p={self.p}, t={self.t}, v={self.v}, batch={self.batch}"
-        return f"work={self.work:g}, nbytes={self.nbytes:g}, speed={self.speed:g}, {knobs}"
-
-    @property
-    def size(self) -> int:
-        """Stages."""
-        return self.p
 
     def seconds(self, work: float | None = None, traffic: float | None = None, **part: float) -> float:
         """Of a step; `part`: microbatches, what is waited for at both ends, and how many stages the model has."""
@@ -144,13 +140,11 @@ class Timed:
         """What is often forgotten, and what comes of it."""
         p, t, v, turn = self.p, self.t, self.v, self.nbytes / self.speed
         ring = "a turn around t ranks is t - 1 hops of a t-th of the bytes"
-        ends = (p - 1) / v
-        bubble = self.work / t / p * ends
+        shared = "t ranks share it already: the bytes are of one rank's turns"
+        missing = "the bubble is missing: stages that wait for the first and after the last microbatch"
+        bubble = self.work / t / p * (p - 1) / v
         return [
-            (
-                "the bubble is missing: stages that wait for the first and after the last microbatch",
-                self.seconds(ends=0),
-            ),
+            (missing, self.seconds(ends=0)),
             ("chunks make what is waited for v times shorter", self.seconds(ends=p - 1)),
             ("beside a stage's own work there are p - 1 others'", self.seconds(ends=p / v)),
             ("each of d replicas has batch / d of the microbatches", self.seconds(m=self.batch)),
@@ -162,20 +156,15 @@ class Timed:
             ("a stage has a p-th of the layers", self.seconds(p=1)),
             ("a stage waits for its traffic in the bubble too", self.seconds(ends=0) + bubble),
             ("nothing hides the traffic here", self.seconds(max(0, self.work / t - (t - 1) / t * turn))),
-            (
-                "t ranks share it already: the bytes are of one rank's turns",
-                self.seconds(traffic=(t - 1) / t**2 * turn),
-            ),
+            (shared, self.seconds(traffic=(t - 1) / t**2 * turn)),
         ]
 
 
 def _step_time(trial: Trial, case: Timed) -> list[str]:
-    values = case.work, case.nbytes, case.speed, case.d, case.p, case.t, case.v, case.batch
-    result = trial.called("step_time(work, nbytes, speed, d, p, t, v, batch)", *values)
-    right = case.seconds()
-    _compare(result, right, "seconds", case.mistakes())
+    result = trial.called("step_time(work, nbytes, speed, d, p, t, v, batch)", *vars(case).values())
+    _compare(result, case.seconds(), "seconds", case.mistakes())
     ideal = case.batch * case.work / (case.d * case.p * case.t)
-    return [f"{right:.3f} s; {ideal:.3f} s if nobody waited"]
+    return [f"{case.seconds():.3f} s; {ideal:.3f} s if nobody waited"]
 
 
 def _draw_timed(random: np.random.Generator, size: int) -> Timed:
@@ -219,12 +208,8 @@ class Choice:
         object.__setattr__(self, "nbytes", 10.0 * (1 + places % 12))
 
     def __str__(self) -> str:
-        shown = (
-            f"seconds={self.seconds.tolist()}, nbytes={self.nbytes.tolist()}"
-            if self.size <= 9
-            else f"{self.size} layouts"
-        )
-        return f"{shown}, memory={self.memory:g} (seed {self.seed})"
+        few = f"seconds={self.seconds.tolist()}, nbytes={self.nbytes.tolist()}"
+        return f"{few if self.size <= 9 else f'{self.size} layouts'}, memory={self.memory:g} (seed {self.seed})"
 
     def beats(self, other: int) -> int | None:
         """A layout that fits and is as fast and as lean as `other`, and in one of them better."""

@@ -26,6 +26,7 @@ class Neighbour(NamedTuple):
 
     knob: str
     value: object
+    turned: str  # both in words, and what gives or takes the ranks
     found: Estimate
     change: float  # of the time of a step, relative
     binds: str  # memory, where it does not fit; else the kind of seconds that grew most, or "nothing: it is faster"
@@ -41,10 +42,7 @@ class Why(list[Neighbour]):
     def __str__(self) -> str:
         base = self.base
         lines = [f"{base.layout}: {base.total_seconds:.3f} s, {format_bytes(base.total_bytes)}"]
-        for knob, value, found, change, binds in self:
-            mesh = {name: getattr(found.layout, name) for name in MESH if name != knob}
-            moved = [f"{name} {now}" for name, now in mesh.items() if now != getattr(base.layout, name)]
-            turned = ", ".join([f"{knob} {value}", *moved])
+        for _, _, turned, found, change, binds in self:
             lines.append(f"  {turned:24} {change:+8.1%} {format_bytes(found.total_bytes):>9}  {binds}")
         return "\n".join(lines)
 
@@ -81,6 +79,8 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
 
 
 def _neighbour(knob: str, value: object, found: Estimate, base: Estimate, memory: float) -> Neighbour:
+    mesh = {name: getattr(found.layout, name) for name in MESH if name != knob}
+    moved = [f"{name} {now}" for name, now in mesh.items() if now != getattr(base.layout, name)]
     change = found.total_seconds / base.total_seconds - 1
     grown = {kind: found.seconds[kind] - base.seconds[kind] for kind in base.seconds}
     most = max(grown, key=lambda kind: grown[kind])
@@ -90,7 +90,7 @@ def _neighbour(knob: str, value: object, found: Estimate, base: Estimate, memory
         binds = "nothing: it is faster"
     else:
         binds = f"{most}: {grown[most]:+.3f} s" if grown[most] > 0 else "nothing: it takes as long"
-    return Neighbour(knob, value, found, change, binds)
+    return Neighbour(knob, value, ", ".join([f"{knob} {value}", *moved]), found, change, binds)
 
 
 def plans_of(

@@ -3,9 +3,17 @@
 # ruff: noqa: F401  (these names are the room's)
 
 from parlab.sequence.allgather import allgather_attention, allgather_attention_backward, allgather_cost
-from parlab.sequence.analysis import AttentionAnalysis, HeadPattern, analyse_attention, stem
-from parlab.sequence.attention_split import split_by_attention, weight_cut
-from parlab.sequence.balance import (
+from parlab.sequence.analysis import (
+    AttentionAnalysis,
+    HeadPattern,
+    analyse_attention,
+    split_by_attention,
+    stem,
+    weight_cut,
+)
+from parlab.sequence.chunks import (
+    Chunk,
+    best_size,
     causal_work,
     head_tail,
     imbalance,
@@ -13,9 +21,10 @@ from parlab.sequence.balance import (
     longest_first,
     packed_work,
     per_document,
+    split_by_memory,
     split_by_work,
+    split_equal,
 )
-from parlab.sequence.chunks import Chunk, best_size, split_by_memory, split_equal
 from parlab.sequence.costs import (
     AttentionShape,
     RankCost,
@@ -41,7 +50,6 @@ from parlab.sequence.heads import (
 from parlab.sequence.lab import LabAttention, lab_attention, words_of
 from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
 from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, MemoryLevel, level_bytes, level_flops
-from parlab.sequence.patterns import PATTERNS
 from parlab.sequence.ring import (
     double_ring_attention,
     double_ring_attention_backward,
@@ -56,3 +64,11 @@ from parlab.sequence.text_split import split_by_text, unit_ends
 from parlab.sequence.times import METHODS, allgather_time, best_ulysses, method_times, usp_time
 from parlab.sequence.tree import tree_attention, tree_attention_backward, tree_cost
 from parlab.sequence.window import window_attention, window_attention_backward, window_cost
+
+PATTERNS = {  # of communication, by name: each computes exact attention, or says for which window it does
+    "ring": (ring_attention, ring_attention_backward),  # with the neighbours, P − 1 times
+    "tree": (tree_attention, tree_attention_backward),  # halves of the group, halves of those, ...
+    "point_to_point": (window_attention, window_attention_backward),  # the nearest on the left, once: `window=` only
+    "all_to_all": (ulysses_attention, ulysses_attention_backward),  # each with each
+    "hierarchical": (double_ring_attention, double_ring_attention_backward),  # in the node, and between nodes
+}

@@ -34,8 +34,6 @@ def allgather_attention(
     how many K/V heads are gathered at a time; None: 2, or 1 if there is one only.
 
     K/V go straight to each rank that has a block with them: without documents, to all.
-
-    Raises: as `ring_attention`, and where there are not so many K/V heads.
     """
     call = Call(comm, q, k, v, scale)
     return _allgather(call, causal=causal, layout=layout, documents=documents, kv_heads=kv_heads)
@@ -82,8 +80,7 @@ def _allgather(
             if share is not None:
                 comm.hold("dq, dk, dv", share)
                 shares[source] = share
-        gathered.clear()
-        del pair
+        del gathered, pair  # before gradients come
         if gradients is not None:
             mine = gradients[0][:, g, ...], gradients[1][:, g, ...]
             exchange(

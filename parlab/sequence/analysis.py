@@ -1,7 +1,9 @@
-"""What an attention map says: which boundaries its weight crosses, which tokens it looks at, what each head is for.
+"""What an attention map says: which tokens it looks at, what each head is for, and where to cut so that little crosses.
 
-Source: attention distance as in Dosovitskiy et al. 2021, "An image is worth 16x16 words", figure 7; shares beyond
-chance as in Cohen 1960, "A coefficient of agreement for nominal scales".
+Sources: attention distance as in Dosovitskiy et al. 2021, "An image is worth 16x16 words", figure 7; shares beyond
+chance as in Cohen 1960, "A coefficient of agreement for nominal scales". The cut's penalty on short chunks is a ratio
+cut's, Hagen and Kahng 1992, "New spectral methods for ratio cut partitioning"; that chunks are contiguous makes the
+optimum a matter of dynamic programming.
 """
 
 from __future__ import annotations
@@ -12,12 +14,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from parlab.arguments import whole
-from parlab.arrays import Array, namespace, to_host
-from parlab.sequence.attention_split import check_weights, prefix_sums
+from parlab.arrays import Array, is_array, namespace, to_host
+from parlab.sequence.chunks import Chunk, deal, split_equal
 
 LOCAL, GLOBAL = 1 / 3, 2 / 3  # of the span of a head that looks everywhere alike
 TINY = 1e-300  # keeps a map of zeros from dividing by 0
 BEYOND = 0.2  # share beyond distance that names a head
+SHORT = 1.5  # with 1, to cut off the last token would often be the cheapest; with 2, all chunks are nearly equal
+EVEN = 1e-6  # decides between cuts that cross as little as each other
 
 
 @dataclass(frozen=True)
@@ -98,9 +102,7 @@ def analyse_attention(
     distance = xp.astype(xp.abs(position[:, None] - position[None, :]), xp.float64)  # [S, S]
     seen = xp.ones_like(distance) if to_host(xp.any(xp.triu(weights, k=1) > 0)) else xp.tril(xp.ones_like(distance))
     everywhere = to_host(xp.mean(xp.sum(seen * distance, axis=-1) / xp.sum(seen, axis=-1)))  # span of uniform attention
-    sums = prefix_sums(weights)  # [H, S+1, S+1]
-    touching = sums[:, :, -1] + sums[:, -1, :]  # of the weight with a query or a key before a boundary
-    crossing = xp.clip(touching - 2 * xp.linalg.diagonal(sums), 0.0)  # [H, S+1]: what has not both
+    crossing = crossings(weights)[:, 0, :]  # [H, S+1], as of a chunk from the start on
     heads = []
     for head in range(weights.shape[0]):
         w = weights[head, :, :]
@@ -123,6 +125,66 @@ def stem(word: str) -> str:
     """
     letters = re.sub(r"['’]s\b|\W", "", word.lower())
     return re.sub(r"(?<=\w\w\w)(?:ing|ed|es|s)$", "", letters)
+
+
+def split_by_attention(weights: Array, ranks: int, limit: int | None = None, overlap: int = 0) -> list[Chunk]:
+    """One chunk a rank, or as many as the limit takes, cut where the attention of all heads crosses least.
+
+    Of all ways to cut n chunks c it takes the one with the least
+
+        `Σ_c ½ crossing(c) · max(1, ⌊S/n⌋ / |c|)^SHORT  +  EVEN · W · Σ_c (|c| / S)²`
+
+    where `|c|` counts effective tokens, crossing(c) is the weight between tokens of c and of other chunks, either way,
+    and W is all weight. Half of all crossings is the weight that is cut; a chunk shorter than the mean pays more for
+    its own. Equal chunks pay nothing more, so the best cuts never cut more weight than they do (where the limit allows
+    them); and a map of n blocks is cut between them, whatever their lengths. The second term chooses the more even of
+    equals. The overlap counts for the limit alone.
+
+    Args:
+        weights: `[H, S, S]`, head, query, key: what softmax gave. Not negative; causal or not.
+        ranks: with more ranks than tokens the last ones get no chunk.
+        limit: the most tokens in a chunk, with its overlap; None: no limit.
+        overlap: how many tokens of the one before a chunk holds too.
+
+    Raises:
+        ValueError: weights of another form or with a negative or infinite one, a number below its least, or an overlap
+            that fills a chunk.
+
+    >>> import numpy as np
+    >>> blocks = np.kron(np.eye(2), np.full((3, 3), 1 / 3))[None, 1:, 1:]  # [1, 5, 5]: tokens 0, 1 and tokens 2, 3, 4
+    >>> [(chunk.start, chunk.stop) for chunk in split_by_attention(blocks, ranks=2)]
+    [(0, 2), (2, 5)]
+    """
+    check_weights(weights)
+    S = weights.shape[-1]
+    limit = max(S, overlap + 1) if limit is None else limit
+    n = max(min(ranks, S), len(split_equal(S, limit, overlap, ranks)))
+    xp = namespace(weights)
+    position = xp.arange(S + 1, device=weights.device)
+    start, stop = position[:, None], position[None, :]
+    held = stop - xp.clip(start - overlap, 0)
+    cost = xp.where((start < stop) & (held <= limit), chunk_costs(weights, n), xp.inf)  # [S+1, S+1]
+    best, choices = cost[0, :], []  # of the first chunks up to each position
+    for _ in range(n - 1):
+        total = best[:, None] + cost
+        choices.append(xp.argmin(total, axis=0))
+        best = xp.min(total, axis=0)
+    stops = [S]
+    for choice in reversed(choices):
+        stops.append(to_host(choice[stops[-1]]))
+    return deal(stops[::-1], ranks, overlap)
+
+
+def weight_cut(weights: Array, chunks: Sequence[Chunk]) -> float:
+    """The weight between tokens of different chunks, in the mean over heads; a query has 1 to give.
+
+    >>> import numpy as np
+    >>> weight_cut(np.full((1, 4, 4), 1 / 4), split_equal(4, 2))
+    2.0
+    """
+    check_weights(weights)
+    crossing = crossings(namespace(weights).mean(weights, axis=0))
+    return sum(to_host(crossing[chunk.start + chunk.overlap_before, chunk.stop]) for chunk in chunks) / 2
 
 
 def _beyond_distance(w: Array, inside: Array, share: Array) -> float:
@@ -153,3 +215,34 @@ def _word_of_each(words: Sequence[str], S: int) -> list[int]:
         raise ValueError(f"words has {len(words)} entries: the map has {S} tokens, give one a token")
     numbers: dict[str, int] = {}
     return [numbers.setdefault(stem(word) or f"token {token}", len(numbers)) for token, word in enumerate(words)]
+
+
+def chunk_costs(weights: Array, n: int) -> Array:
+    """What a chunk of each start and stop adds to the objective of n chunks: `[S+1, S+1]`, for start < stop."""
+    xp, S = namespace(weights), weights.shape[-1]
+    crossing, total = crossings(xp.sum(weights, axis=0)), xp.sum(weights, dtype=xp.float64)
+    position = xp.arange(S + 1, dtype=xp.float64, device=weights.device)
+    length = xp.clip(position[None, :] - position[:, None], 1.0)  # [S+1, S+1]
+    return crossing / 2 * xp.clip(S // n / length, 1.0) ** SHORT + EVEN * total * (length / S) ** 2
+
+
+def crossings(weights: Array) -> Array:
+    """The weight between tokens in start..stop − 1 and others, either way: `[..., S, S]` -> `[..., S+1, S+1]`."""
+    xp = namespace(weights)
+    sums = xp.astype(weights, xp.float64)
+    for axis in (-2, -1):  # over the first i queries and j keys
+        sums = xp.cumulative_sum(sums, axis=axis, include_initial=True)
+    touching = sums[..., :, -1] + sums[..., -1, :]  # [..., S+1]: of the queries before a position, and of the keys
+    ends = xp.linalg.diagonal(sums)
+    inside = ends[..., None, :] - sums - xp.matrix_transpose(sums) + ends[..., :, None]  # [..., S+1, S+1]
+    return xp.clip(touching[..., None, :] - touching[..., :, None] - 2 * inside, 0.0)  # rounding can leave −1e−16
+
+
+def check_weights(weights: Array) -> None:
+    """Refuse what is no attention map."""
+    if not is_array(weights) or weights.ndim != 3 or weights.shape[1] != weights.shape[2] or 0 in weights.shape:
+        found = f"has shape {tuple(weights.shape)}" if is_array(weights) else f"is {weights!r:.60}"
+        raise ValueError(f"weights {found}: an array [H, S, S] is needed, head, query, key")
+    xp = namespace(weights)
+    if not xp.isdtype(weights.dtype, "real floating") or not to_host(xp.all(xp.isfinite(weights) & (weights >= 0))):
+        raise ValueError(f"weights of {weights.dtype}: finite numbers, none of them negative, are needed")

@@ -89,18 +89,19 @@ class Call:
 class Queries:
     """The forward of some rows: `sums` are `out` and `lse` over the keys that they have seen so far."""
 
+    HELD = "out, lse"
+
     def __init__(self, comm: Comm, rows: Sequence[Array], scale: Scale) -> None:
-        self.comm, self.scale = comm, scale
-        (q,) = self.rows = list(rows)
-        out = _zeros(q)  # [B, H, S, D]
-        self.sums = [out, namespace(q).full(q.shape[:-1], -namespace(q).inf, dtype=out.dtype, device=q.device)]
-        comm.hold("out, lse", *self.sums)
+        self.comm, self.rows, self.q, self.scale = comm, rows, rows[0], scale
+        xp, q, out = namespace(self.q), self.q, _zeros(self.q)  # [B, H, S, D]
+        self.sums = [out, xp.full(q.shape[:-1], -xp.inf, dtype=out.dtype, device=q.device)]
+        comm.hold(self.HELD, *self.sums)
 
     def attend(self, blocks: Sequence[Block], k: Array, v: Array, heads: Heads = ALL) -> Pair | None:
         """Merge the attention of these blocks into the rows of `sums` that they belong to."""
         if not blocks:
             return None
-        xp, (q,), (out, lse) = namespace(k), self.rows, self.sums
+        xp, q, (out, lse) = namespace(k), self.q, self.sums
         with self.comm.compute("attend", flops=_flops(blocks, q, heads)):
             for block, (h, g) in product(blocks, heads):
                 rows, columns, how = block.queries, block.keys, self._how(block)
@@ -113,9 +114,10 @@ class Queries:
         return None
 
     def done(self, gradients: Pair | None) -> list[Array]:
-        """`sums`, out in q's dtype."""
-        self.sums[:1] = narrowed(self.sums[:1], self.rows)
-        self.comm.hold("out, lse", *self.sums)
+        """`sums`, out or dq in q's dtype; backward dk and dv count as held too."""
+        self.comm.hold(self.HELD, *(gradients or ()))
+        self.sums[:1] = narrowed(self.sums[:1], [self.q])
+        self.comm.hold(self.HELD, *self.sums)
         return self.sums
 
     def _how(self, block: Block) -> dict[str, Any]:
@@ -125,10 +127,12 @@ class Queries:
 class QueryGradients(Queries):
     """The backward of some rows: `sums` is `dq` of the keys that they have seen so far."""
 
+    HELD = "dq, dk, dv"
+
     def __init__(self, comm: Comm, rows: Sequence[Array], scale: Scale) -> None:
-        self.comm, self.scale, self.rows = comm, scale, list(rows)
-        self.sums = [_zeros(self.rows[1])]  # [B, H, S, D]
-        comm.hold("dq, dk, dv", *self.sums)
+        self.comm, self.rows, self.q, self.scale = comm, rows, rows[1], scale
+        self.sums = [_zeros(self.q)]  # [B, H, S, D]
+        comm.hold(self.HELD, *self.sums)
 
     def attend(self, blocks: Sequence[Block], k: Array, v: Array, heads: Heads = ALL) -> Pair:
         """Add what these blocks give to `dq`; return what they give to dk and dv, in float32 or wider."""
@@ -142,13 +146,6 @@ class QueryGradients(Queries):
             totals = dq[:, h, rows, :], dk[:, g, columns, :], dv[:, g, columns, :]
             attend_block_backward(*given, lse[:, h, rows], delta[:, h, rows], totals=totals, **how)
         return dk, dv
-
-    def done(self, gradients: Pair | None) -> list[Array]:
-        """`sums` in q's dtype; dk and dv count as held too."""
-        self.comm.hold("dq, dk, dv", *(gradients or ()))
-        self.sums[:] = narrowed(self.sums, self.rows[1:2])
-        self.comm.hold("dq, dk, dv", *self.sums)
-        return self.sums
 
 
 def grid(comm: Comm, name: str, inside: int) -> tuple[Comm, Comm]:

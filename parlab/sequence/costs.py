@@ -12,23 +12,14 @@ from parlab.sequence.layouts import checked_documents
 
 
 class Token(NamedTuple):
-    """Bytes of one token's arrays, all its heads, in one pass.
+    """Bytes of one token's arrays, all its heads, in one pass."""
 
-    Attributes:
-        rows: what a query is to those who attend it: q; backward dout, q, lse and delta.
-        kv: K and V.
-        own: what a rank begins with: the rows, K and V; backward also out.
-        sums: of the query, what the pass adds to: out and lse; backward dq.
-        dkv: dK and dV, as they are summed; forward 0.
-        result: what is returned, dK and dV still as they are summed.
-    """
-
-    rows: int
-    kv: int
-    own: int
-    sums: int
-    dkv: int
-    result: int
+    rows: int  # what a query is to those who attend it: q; backward dout, q, lse and delta
+    kv: int  # K and V
+    own: int  # what a rank begins with: the rows, K and V; backward also out
+    sums: int  # of the query, what the pass adds to: out and lse; backward dq
+    dkv: int  # dK and dV, as they are summed; forward 0
+    result: int  # what is returned, dK and dV still as they are summed
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,6 @@ def ulysses_attention(
 
     Where P does not divide H the first ranks attend one head more: so every P up to H is of use, and the slowest rank
     has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`head_shares`).
-
-    Raises: as `ring_attention`, and where there are more ranks than query heads.
     """
     return _ulysses(Call(comm, q, k, v, scale), causal=causal, documents=documents)
 
@@ -62,8 +60,6 @@ def usp_attention(
     how many consecutive ranks (U) share the heads. It divides P; U = P is Ulysses, U = 1 the ring.
 
     The layout is contiguous or zigzag. A group's tokens, in order, are the same layout's shard for a ring of P/U.
-
-    Raises: as `ring_attention`, and where a group does not fit.
     """
     return _usp(Call(comm, q, k, v, scale), ulysses=ulysses, causal=causal, layout=layout)
 
@@ -95,8 +91,9 @@ def _in_heads(call: Call, group: Comm, ring: Comm | None) -> Any:
     *rows, k, v = all_to_all(group, given, heads, layout, call.label, to_heads=True)  # [B, H/U or G/U, U·S/P, ...]
     sums, gradients = attend_around(call, ring, rows, k, v, shares[group.rank].pairs)
     del rows, k, v
-    made, heads = [*sums, *(gradients or ())], [queries] * len(sums) + [keys] * 2
-    home = all_to_all(group, made, heads[: len(made)], layout, call.label, to_heads=False)  # [B, H or G, S/P, ...]
+    made = [*sums, *(gradients or ())]
+    heads = [queries] * len(sums) + [keys] * (len(made) - len(sums))
+    home = all_to_all(group, made, heads, layout, call.label, to_heads=False)  # [B, H or G, S/P, ...]
     return call.results(home[: len(sums)], tuple(home[len(sums) :]) or None)
 
 

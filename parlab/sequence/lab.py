@@ -22,26 +22,16 @@ PARTS = 127
 
 
 class LabAttention(NamedTuple):
-    """A text and how a model looked at it.
+    """A text of 2 kB and how a model looked at it."""
 
-    Attributes:
-        words: S words and punctuation marks, with the spaces behind them; joined they are the text.
-        text: of 2 kB.
-        weights: `[H, S, S]`, head, query, key; causal, rows of sum 1, float32.
-        sentences: where each sentence ends, in words.
-    """
-
-    words: list[str]
+    words: list[str]  # S words and punctuation marks, with the spaces behind them; joined they are the text
     text: str
-    weights: Array
-    sentences: list[int]
+    weights: Array  # [H, S, S], head, query, key; causal, rows of sum 1, float32
+    sentences: list[int]  # where each sentence ends, in words
 
 
 def lab_attention(layer: int = 1, *, xp: Any = None) -> LabAttention:
     """The lab's text, and its four attention maps in `layer`, 0 or 1, of a Llama with two.
-
-    Raises:
-        ValueError: there is no such layer.
 
     >>> lab = lab_attention()
     >>> lab.words[:4], lab.weights.shape[0], "".join(lab.words) == lab.text
@@ -76,10 +66,7 @@ def _stored(S: int) -> list[Array]:
     for layer in sorted(stored):
         triangle = stored[layer]  # [H, S(S+1)/2]
         xp = namespace(triangle)
-        roots = xp.zeros((triangle.shape[0], S, S))
-        for query in range(S):
-            before = query * (query + 1) // 2
-            roots[:, query, : query + 1] = triangle[:, before : before + query + 1] / PARTS
-        weights = roots**2
+        weights = xp.zeros((triangle.shape[0], S, S))
+        weights[:, xp.tril(xp.ones((S, S))) > 0] = (triangle / PARTS) ** 2
         maps.append(weights / xp.sum(weights, axis=-1, keepdims=True))
     return maps

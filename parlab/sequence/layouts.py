@@ -55,9 +55,6 @@ def positions(S: int, size: int, layout: str = "contiguous", documents: Document
 def shard(x: Array, size: int, layout: str = "contiguous", axis: int = -2, documents: Documents = None) -> list[Array]:
     """The shards of `x` along its sequence axis, one a rank, each a copy: `[..., S, D]` -> P times `[..., S/P, D]`.
 
-    Raises:
-        ValueError: as `positions`.
-
     >>> import numpy as np
     >>> [piece.tolist() for piece in shard(np.arange(8), 2, "zigzag", axis=0)]
     [[0, 1, 6, 7], [2, 3, 4, 5]]
@@ -68,16 +65,11 @@ def shard(x: Array, size: int, layout: str = "contiguous", axis: int = -2, docum
 
 
 def unshard(shards: Sequence[Array], layout: str = "contiguous", axis: int = -2, documents: Documents = None) -> Array:
-    """The whole array again, its tokens in their order: the inverse of `shard`.
-
-    Raises:
-        ValueError: shards of different shapes, or shapes that the layout cannot have.
-    """
+    """The whole array again, its tokens in their order: the inverse of `shard`, for shards of one shape."""
     shapes = {tuple(piece.shape) for piece in shards}
     if len(shapes) != 1:
         raise ValueError(f"shards have the shapes {sorted(shapes)}: all must have the same, and there must be one")
-    xp = namespace(*shards)
-    size = len(shards)
+    xp, size = namespace(*shards), len(shards)
     owned = positions(size * shards[0].shape[checked_axis(axis, "axis", shards[0])], size, layout, documents)
     order = xp.asarray([position for indices in owned for position in indices], device=shards[0].device)  # [S]
     return xp.take(xp.concat(list(shards), axis=axis), xp.argsort(order), axis=axis)

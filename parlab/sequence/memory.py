@@ -50,11 +50,8 @@ class CheckpointedBlock(Stage):
     Args:
         comm: notes the flops of the projections ("block", and `AGAIN` for those made again) and holds what is kept.
         block: `parlab.nn.llama.decoder_block(..., core=Core(partial(ring_attention, comm, ...), ...))`, for example.
-        level: one of `MEMORY_LEVELS`.
+        level: one of `MEMORY_LEVELS`, or a ValueError.
         host: the way to the slower place of level extreme.
-
-    Raises:
-        ValueError: there is no such level.
     """
 
     def __init__(self, comm: Comm, block: Block, level: str = "none", host: Link = PCIE) -> None:
@@ -153,13 +150,7 @@ def level_bytes(config: LlamaConfig, B: int, S: int, size: int, level: str, item
 def level_flops(
     config: LlamaConfig, B: int, S: int, size: int, level: str, layout: str = "zigzag", *, causal: bool = True
 ) -> list[int]:
-    """The products that each rank makes again for one block, in a ring; high and extreme send `bytes_sent` again too.
-
-    >>> config = LlamaConfig(vocab_size=8, hidden_size=64, intermediate_size=128, num_hidden_layers=1,
-    ...                      num_attention_heads=4)
-    >>> [level_flops(config, 1, 64, 4, level)[0] for level in MEMORY_LEVELS]
-    [0, 0, 1310720, 1443840, 1443840]
-    """
+    """The products that each rank makes again for a block, in a ring; high and extreme send `bytes_sent` again too."""
     one_of("level", level, tuple(MEMORY_LEVELS))
     projections = sum(f.forward for name, f in block_flops(config, B, S // size).items() if name != "attention")
     pairs = unmasked_pairs(S, size, layout, causal=causal)

@@ -70,17 +70,15 @@ def ring_attention_backward(
     """Gradients `(dq, dk, dv)` of this rank's shards, from `dout`, the gradient of a loss with respect to its `out`.
 
     The K/V go around once more. Behind them travel their gradients, to which each rank adds its share, and which need
-    one hop more than the K/V to come home: (P − 1) + P = 2P − 1 hops.
+    one hop more than the K/V to come home: (P − 1) + P = 2P − 1 hops. Sums are made, and travel, in float32 or wider.
 
     Args:
-        comm: the ring; every rank of it calls this.
         dout: `[B, H, S/P, D]`.
-        q, k, v, scale: as in the forward; and `how`: its other arguments, by name.
+        comm, q, k, v, scale, how: as in the forward, all its other arguments by name.
         out, lse: what the forward returned.
 
     Returns:
-        dq `[B, H, S/P, D]`, dk and dv `[B, G, S/P, D]`, in the dtypes of q, k and v; sums are made, and travel, in
-        float32 or wider.
+        dq `[B, H, S/P, D]`, dk and dv `[B, G, S/P, D]`, in the dtypes of q, k and v.
 
     Raises: as the forward.
     """
@@ -100,8 +98,6 @@ def double_ring_attention(
 ) -> tuple[Array, Array]:
     """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and
     `ranks_per_node`: how many consecutive ranks share a node; it divides P. None: all do, and the inner ring is all.
-
-    Raises: as `ring_attention`, and where a node does not fit.
     """
     return _double_ring(Call(comm, q, k, v, scale), ranks_per_node=ranks_per_node, causal=causal, layout=layout)
 
@@ -141,9 +137,8 @@ def _double_ring(
 def attend_around(
     call: Call, ring: Comm | None, rows: Sequence[Array], k: Array, v: Array, heads: Heads = ALL
 ) -> tuple[list[Array], Pair | None]:
-    """The queries stay, and attend the K/V of each rank of the ring, if there is one, as they come past.
-
-    Returns: their sums; backward also dk and dv, in float32 or wider.
+    """The queries stay, and attend the K/V of each rank of the ring, if there is one, as they come past. Returns their
+    sums, and backward dk and dv, in float32 or wider.
     """
     rank, size = (0, 1) if ring is None else (ring.rank, ring.size)
     queries, schedule, length = call.queries(rows), RingSchedule(rank, size), k.shape[2]
@@ -187,8 +182,8 @@ def around(
     for step, hop in enumerate((*RingSchedule(comm.rank, comm.size).steps, None)):  # None: no K/V travel any more
         goes, comes = travel[source] > step, hop is not None and travel[hop.kv_source] > step
         if hop is not None:
-            outgoing, coming = held if goes else None, (k, v) if comes else None
-            arriving = post(comm, outgoing, hop.send_to, coming, hop.recv_from, call.label)
+            coming = (k, v) if comes else None
+            arriving = post(comm, held if goes else None, hop.send_to, coming, hop.recv_from, call.label)
         share = None if held is None else visit(source, *held)
         if backward:
             gradients = arrived(returning)  # the shares of the ranks that held this K/V before us
@@ -211,8 +206,8 @@ def around(
 
 
 def ring_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False, **dealt: Any) -> RankCost:
-    """What `rank` sends and holds, packed documents too: K/V of rank s make `journeys[s]` hops, dK/dV one more;
-    `dealt`: causal, layout and documents, as `ring_attention`.
+    """What `rank` sends and holds: K/V of rank s make `journeys[s]` hops, dK/dV one more. `dealt`: causal, layout and
+    documents, as `ring_attention`.
 
     It holds the K/V that it attends, that arrive, and (a copy) that leave, and as much of dK/dV; less where a message
     has passed before the next is posted.
@@ -234,9 +229,8 @@ def ring_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool
     dkv = [here[step] + comes[step] + leaves[step] + home[step] for step in range(size)]  # added to, arriving, ...
     most = max(dkv[step] * token.dkv + max(kv[step : step + 2]) * token.kv for step in range(size))
     back = sum(leaves) if backward else 0
-    return RankCost(
-        sum(goes) + back, c * (sum(goes) * token.kv + back * token.dkv), c * (token.own + token.sums + most)
-    )
+    nbytes = sum(goes) * token.kv + back * token.dkv
+    return RankCost(sum(goes) + back, c * nbytes, c * (token.own + token.sums + most))
 
 
 def double_ring_cost(

@@ -69,9 +69,6 @@ class Block:
 class RingSchedule:
     """What rank `rank` of `size` does: `size − 1` hops, for its own K/V need not travel to it.
 
-    Raises:
-        ValueError: no such rank.
-
     >>> [step.kv_source for step in RingSchedule(rank=0, size=4).steps]
     [3, 2, 1]
     >>> [RingSchedule(rank=2, size=4).mask(source) for source in range(4)]
@@ -91,9 +88,6 @@ class RingSchedule:
         """The work of this rank on the K/V of rank `source`: at most one block a document.
 
         `length` is a shard's, S/P tokens; layout, causal and documents as `ring_attention`.
-
-        Raises:
-            ValueError: no such rank, layout or documents, or an odd shard in zigzag.
 
         >>> RingSchedule(1, 2).blocks(0, 6, documents=[0, 2, 7, 12])  # the second document lies on both ranks
         (Block(queries=slice(0, 1, None), keys=slice(2, 6, None), diagonal=None, window=None),)

@@ -16,14 +16,8 @@ ATTEND = "attend"  # how the names of its computations begin
 def synchronise_gradients(comm: Comm, gradients: Value) -> Value:
     """The mean of the ranks' gradients, the same on all of them to the bit. One all-reduce for each dtype.
 
-    Right where each rank's loss is the mean over its own tokens, and all have as many.
-
-    Args:
-        comm: the ranks that share a sequence; every one of them calls this.
-        gradients: nested dicts, lists and tuples of floating arrays, of the same form on every rank.
-
-    Returns:
-        New arrays, nested the same way.
+    Right where each rank's loss is the mean over its own tokens, and all have as many. `gradients` are nested dicts,
+    lists and tuples of floating arrays, of the same form on every rank; new ones are returned, nested the same way.
 
     Raises:
         ValueError: something else than floating arrays.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from parlab.arguments import one_of
-from parlab.sequence.balance import even_stops
-from parlab.sequence.chunks import Chunk, check_counts, deal
+from parlab.sequence.chunks import Chunk, check_counts, deal, even_stops
 
 ABBREVIATIONS = ("Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Fig", "vs", "cf", "e.g", "i.e", "[A-HJ-Z]")  # and initials
 NO_ABBREVIATION = "".join(rf"(?<!\b{word})" for word in ABBREVIATIONS)
@@ -36,19 +35,14 @@ def split_by_text(text: str, ranks: int, limit: int, unit: str = "sentence") -> 
     """
     check_counts(ranks=ranks, limit=limit)
     ends = unit_ends(text, unit)
-    sizes: list[int] = []
-    for start, stop in zip([0, *ends], ends, strict=False):
-        sizes += _pieces(text[start:stop], limit)
-    needed = len(_packed(sizes, limit))
+    sizes = [size for start, stop in pairwise([0, *ends]) for size in _pieces(text[start:stop], limit)]
+    number = max(len(_packed(sizes, limit)), min(ranks, len(sizes)))
     before = list(accumulate(sizes, initial=0))
-    return deal([before[stop] for stop in even_stops(sizes, max(needed, min(ranks, len(sizes))))], ranks)
+    return deal([before[stop] for stop in even_stops(sizes, number)], ranks)
 
 
 def unit_ends(text: str, unit: str = "sentence") -> list[int]:
     """Where each sentence or paragraph ends, in characters, with the spaces behind it; the last is the text's end.
-
-    Raises:
-        ValueError: an empty text, or another unit.
 
     >>> unit_ends("One. Two, e.g. three. Four")
     [5, 22, 26]

@@ -30,8 +30,6 @@ def tree_attention(
     `replicated`: q `[B, H, T, D]` is the same on every rank, the queries of the sequence's last T tokens, and so is
     what is returned.
 
-    Raises: as `ring_attention`.
-
     >>> import numpy as np
     >>> from parlab import per_rank, run
     >>> from parlab.sequence import shard
@@ -72,14 +70,12 @@ def _tree(call: Call, *, causal: bool = False, replicated: bool = False) -> Any:
 
 
 class Level(NamedTuple):
-    """One level of the tree: the ranks of a rank's own half and of the other; `partner`, who gets what the other half
-    is to have, and gives what it has; `clients`, for whom this rank is the partner: one, or 0 or 2 where halves differ.
-    """
+    """One level of the tree: the group's ranks in two halves, and with whom of the other half a rank has to do."""
 
-    mine: range
+    mine: range  # the ranks of its own half
     other: range
-    partner: int
-    clients: list[int]
+    partner: int  # who gets what the other half is to have, and gives what it has
+    clients: list[int]  # for whom this rank is the partner: one rank, or, where the halves differ, none or two
 
 
 def levels(rank: int, size: int) -> list[Level]:

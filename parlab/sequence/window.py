@@ -25,8 +25,6 @@ def window_attention(
     The W − 1 tokens before a rank's own come straight from the ranks that have them, ⌈(W − 1)/(S/P)⌉ neighbours to
     the left, while its own are attended.
 
-    Raises: as `ring_attention`, for a window that does not fit, and for `causal=False`.
-
     >>> import numpy as np
     >>> from parlab import per_rank, run
     >>> from parlab.sequence import shard

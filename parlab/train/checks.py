@@ -20,15 +20,15 @@ CHOICES = {"attention": ("ring", "ulysses", "allgather"), "layout": LAYOUTS, "re
 
 def check_model(mesh: Any, model: Any) -> None:
     """Refuse what is no mesh or no serial model, or a model that tensor parallelism cannot cut so."""
-    _need(isinstance(mesh, Mesh), f"mesh={mesh!r:.60}: a Mesh is needed")
-    _need(isinstance(model, Llama), f"model={model!r:.60}: a serial Llama is needed, the same on every rank")
+    _need(isinstance(mesh, Mesh), "mesh={!r:.60}: a Mesh is needed", mesh)
+    _need(isinstance(model, Llama), "model={!r:.60}: a serial Llama is needed, the same on every rank", model)
     _check_axis("tp", mesh.tp.size, lambda tp: check_sizes(model.config, tp))
 
 
 def check_options(trainer: Any) -> None:
     """Refuse a schedule that cannot run here, a choice that there is not, and choices that exclude each other."""
     schedule, zero, (_, pp, cp, tp) = trainer.schedule, trainer.zero, trainer.mesh.sizes.values()
-    _need(isinstance(schedule, Schedule), f"schedule={schedule!r:.60}: a Schedule of parlab.pipeline is needed")
+    _need(isinstance(schedule, Schedule), "schedule={!r:.60}: a Schedule of parlab.pipeline is needed", schedule)
     ranks, stages, layers = schedule.num_ranks, schedule.num_stages, trainer.config.num_hidden_layers
     _need(ranks == pp, f"pp={pp}: schedule has {ranks} ranks, use pp={ranks}")
     most = layers * pp // stages
@@ -45,7 +45,7 @@ def check_options(trainer: Any) -> None:
     if reduce == "each" and zero < 2:
         raise ValueError(f"reduce='each' at zero={zero}: its gradients are whole, and reduced once; use zero=2 or 3")
     usable = offload is None or (zero > 0 and isinstance(offload, Offload))
-    _need(usable, f"offload={offload!r:.60} at zero={zero}: an Offload is needed, and zero=1, 2 or 3")
+    _need(usable, "offload={!r:.60} at zero={}: an Offload is needed, and zero=1, 2 or 3", offload, zero)
     if trainer.attention == "ulysses":
         if trainer.layout != "contiguous":
             raise ValueError(f"layout={trainer.layout!r}: attention='ulysses' takes contiguous shards; leave it out")
@@ -58,8 +58,7 @@ def check_batch(trainer: Any, tokens: Any, targets: Any, lr: Any) -> None:
     """Refuse a batch that the mesh cannot cut, or that holds what is no token."""
     for name, x in (("tokens", tokens), ("targets", targets)):
         usable = is_array(x) and x.ndim == 2 and x.size and namespace(x).isdtype(x.dtype, "integral")
-        if not usable:  # asked first, because to show an array looks at it
-            raise ValueError(f"{name}={x!r:.60}: an array [batch, sequence] of whole numbers is needed")
+        _need(usable, "{}={!r:.60}: an array [batch, sequence] of whole numbers is needed", name, x)
         checked_range(name, to_numpy(x), trainer.config.vocab_size)  # from a device too: nothing has been launched yet
     B, S = shape = tuple(tokens.shape)
     of_targets = tuple(targets.shape)
@@ -83,9 +82,10 @@ def check_batch(trainer: Any, tokens: Any, targets: Any, lr: Any) -> None:
         _check_axis("tp", tp, places)
 
 
-def _need(holds: Any, otherwise: str) -> None:
+def _need(holds: Any, otherwise: str, *shown: Any) -> None:
+    """Refuse, with `shown` in the braces: not before, because to show an array looks at it."""
     if not holds:
-        raise ValueError(otherwise)
+        raise ValueError(otherwise.format(*shown))
 
 
 def _check_axis(axis: str, size: int, check: Callable[[int], object]) -> None:

@@ -13,7 +13,8 @@ from parlab.nn.config import EMBEDDING
 from parlab.sequence import AttentionShape
 from parlab.tensor import block_collectives, model_collectives, traffic
 from parlab.train.trainer import METHODS, Trainer
-from parlab.world import Timeline, Transfer
+from parlab.world import Link, Timeline, Transfer
+from parlab.world.collectives import recursive_doubling_all_reduce_cost
 
 NAMES = {"data": "dp", "model": "norm"}  # groups that are not named after what they are for
 NUMBER = 8  # bytes of a loss, or of a sum of squares
@@ -38,7 +39,7 @@ def bytes_by_strategy(timeline: Timeline) -> dict[str, int]:
 
 
 def step_bytes(trainer: Trainer, B: int, S: int) -> dict[str, int]:
-    """What `bytes_by_strategy` counts in one step on a batch `[B, S]`, in closed form; all rings, of any uneven cut.
+    """What `bytes_by_strategy` counts in one step on a batch `[B, S]`, in closed form: rings, and of any uneven cut.
 
     dp: of Ψ elements in N = dp · cp ranks, (N − 1)Ψ for each reduce-scatter and each all-gather, one of each; zero 3
     gathers 2m times, for each F and each backward, and zero 2 and 3 reduce m times unless they accumulate.
@@ -75,10 +76,12 @@ def step_bytes(trainer: Trainer, B: int, S: int) -> dict[str, int]:
         cost = partial(cost, causal=True, layout=trainer.layout)
     passes = [False, True, False] if recomputed else [False, True]
     attention = sum(cost(of_rank, cp, rank, backward=back).nbytes for rank in range(cp) for back in passes)
+    parts = pp * tp if trainer.zero == 0 else dp * pp * cp * tp  # that have one norm together
+    norm = recursive_doubling_all_reduce_cost(parts, 1, NUMBER, Link(0, 1))
     return {
         "dp": (dp * cp - 1) * (weights * itemsize + pp * tp * 2 * NUMBER),
         "pp": dp * cp * (tp * (2 * crossings * passed + 2 * (pp - 1) * NUMBER) + shared * itemsize),
         "cp": dp * tp * m * config.num_hidden_layers * attention if cp > 1 else 0,
         "tp": dp * cp * m * sum(traffic(calls, tp).nbytes),
-        "norm": 2 * NUMBER * ((dp * cp) * (pp * tp - 1) if trainer.zero == 0 else dp * pp * cp * tp - 1),
+        "norm": dp * pp * cp * tp // parts * sum(norm.nbytes),
     }

@@ -24,7 +24,7 @@ from parlab.sequence import (
     split_by_work,
     split_equal,
 )
-from parlab.sequence.balance import even_stops
+from parlab.sequence.chunks import even_stops
 from tests.sequence.tilings import flaws
 
 PACKED = [0, 700, 1500, 1620, 2900, 2901, 3800, 4096]  # of 1 to 1280 tokens

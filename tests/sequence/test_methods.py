@@ -280,6 +280,21 @@ def test_more_replicated_queries_than_tokens_are_refused():
         run(tree_attention, 2, q, cache, cache, replicated=True)
 
 
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [("ring", "window"), ("ulysses", "layout"), ("usp", "documents"), ("double_ring", "documents"), ("tree", "layout")],
+)
+def test_an_argument_that_a_method_does_not_take_is_refused_by_both_passes(method, name, backward):
+    def program(comm):
+        x = np.zeros((1, 4, 4, 3))
+        arrays = (x, x, x, x, x, x[..., 0]) if backward else (x, x, x)
+        pair(method)[backward](comm, *arrays, **{name: None})
+
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+        run(program, 1)
+
+
 DIFFERENT = [
     ("ring", {"layout": "zigzag"}, {"layout": "striped"}),
     ("ring", {"documents": [0, 6, 16]}, {"documents": [0, 5, 16]}),

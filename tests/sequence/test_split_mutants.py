@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 import parlab.sequence.analysis
-import parlab.sequence.attention_split
-import parlab.sequence.balance
 import parlab.sequence.chunks
 import parlab.sequence.memory
 import parlab.sequence.statistics
@@ -22,8 +20,7 @@ from tests.sequence.maps import blocks, weight_cut
 from tests.sequence.mutation import copy_of
 from tests.sequence.tilings import flaws
 
-CHUNKS, MAPS, ANALYSIS = parlab.sequence.chunks, parlab.sequence.attention_split, parlab.sequence.analysis
-BALANCE, TEXT = parlab.sequence.balance, parlab.sequence.text_split
+CHUNKS, ANALYSIS, TEXT = parlab.sequence.chunks, parlab.sequence.analysis, parlab.sequence.text_split
 MEMORY, STATISTICS = parlab.sequence.memory, parlab.sequence.statistics
 DOCUMENTS = [0, 32, 160, 192, 512]
 
@@ -131,29 +128,29 @@ MUTANTS: dict[str, Mutant] = {
     "steps of the whole limit": (CHUNKS, "limit, length, limit - overlap", "limit, length, limit", equal_chunks),
     "overlap after forgotten": (CHUNKS, "[*shared[1:], 0]", "[0 for _ in shared]", equal_chunks),
     "budgets ignored": (CHUNKS, "accumulate(fits)", "accumulate([sum(fits) / len(fits)] * len(fits))", memory_chunks),
-    "length instead of weight": (MAPS, "crossing / 2 *", "(length / S) *", planted),
-    "inside taken off once": (MAPS, "- 2 * inside", "- inside", planted),
-    "short chunks cost nothing": (MAPS, "SHORT = 1.5", "SHORT = 0", no_slivers),
-    "limit without the overlap": (MAPS, "xp.clip(start - overlap, 0)", "start", within_the_limit),
-    "last choice first": (MAPS, "reversed(choices)", "choices", no_slivers),
+    "length instead of weight": (ANALYSIS, "crossing / 2 *", "(length / S) *", planted),
+    "inside taken off once": (ANALYSIS, "- 2 * inside", "- inside", planted),
+    "short chunks cost nothing": (ANALYSIS, "SHORT = 1.5", "SHORT = 0", no_slivers),
+    "limit without the overlap": (ANALYSIS, "xp.clip(start - overlap, 0)", "start", within_the_limit),
+    "last choice first": (ANALYSIS, "reversed(choices)", "choices", no_slivers),
     "only what queries before a boundary look at": (
         ANALYSIS,
-        "touching - 2 * xp",
-        "sums[:, :, -1] - xp",
+        "crossings(weights)[:, 0, :]",
+        "crossings(xp.tril(weights))[:, 0, :]",
         crossing,
     ),
     "share without what distance explains": (ANALYSIS, "(found - expected) / (1 - expected)", "found", syntax),
     "sentences off by one": (ANALYSIS, "sum(end <= token", "sum(end < token", syntax),
-    "balance by tokens, causal": (BALANCE, "return packed_work([0, S])", "return [1] * S", causal_balance),
-    "balance by tokens, packed": (BALANCE, "token - start + 1 for", "1 for", packed_balance),
-    "documents as one": (BALANCE, "token - start + 1 for", "token + 1 for", packed_balance),
+    "balance by tokens, causal": (CHUNKS, "return packed_work([0, S])", "return [1] * S", causal_balance),
+    "balance by tokens, packed": (CHUNKS, "token - start + 1 for", "1 for", packed_balance),
+    "documents as one": (CHUNKS, "token - start + 1 for", "token + 1 for", packed_balance),
     "documents as they come": (
-        BALANCE,
+        CHUNKS,
         "key=lambda piece: piece[0] - piece[1]",
         "key=lambda piece: piece[1]",
         packed_balance,
     ),
-    "two heads, no tail": (BALANCE, "min(part, parts - 1 - part)", "part", packed_balance),
+    "two heads, no tail": (CHUNKS, "min(part, parts - 1 - part)", "part", packed_balance),
     "characters for bytes": (TEXT, "len(text.encode())", "len(text)", text_chunks),
     "abbreviations end sentences": (TEXT, 'rf"{NO_ABBREVIATION}[', 'rf"[', text_chunks),
     "nothing dropped": (

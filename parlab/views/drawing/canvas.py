@@ -1,4 +1,4 @@
-"""What pictures are drawn on: matplotlib's canvas, which remembers every text, because half of a redraw was letters."""
+"""What pictures are drawn on: matplotlib's canvas, where every text is kept: letters took up to half of a redraw."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 
 EDGE = 4  # pixels around a text, for letters that reach over it
-PARTS = 16  # of a pixel: how finely a text is placed
-Stamp = tuple[int, int, np.ndarray]  # pixels from its origin to its left and lower edge, and [height, width, RGBA]
+PARTS = 64  # of a pixel: how finely FreeType places a text
 
 
 class Canvas(FigureCanvasAgg):
@@ -30,8 +29,8 @@ class _Renderer(RendererAgg):
         (left, right), (top, down) = (divmod(round(place * PARTS), PARTS) for place in (x, y))
         if angle or any(more) or known.get("ismath"):  # seldom
             return super().draw_text(gc, x, y, s, prop, angle, *more, **known)
-        width, low, image = _stamp(s, prop.copy(), gc.get_rgb(), gc.get_alpha(), self.dpi, right / PARTS, down / PARTS)
-        return self.draw_image(gc, left - width, self.height - top - low, image)
+        low, image = _stamp(s, prop.copy(), gc.get_rgb(), gc.get_alpha(), self.dpi, right / PARTS, down / PARTS)
+        return self.draw_image(gc, left - EDGE, self.height - top - low, image)
 
 
 @lru_cache(maxsize=4)
@@ -39,9 +38,11 @@ def _renderer(width: int, height: int, dpi: float) -> _Renderer:
     return _Renderer(width, height, dpi)
 
 
-@lru_cache(maxsize=4096)
-def _stamp(text: str, prop: Any, color: Any, alpha: float, dpi: float, right: float, down: float) -> Stamp:
-    """`text`, its origin so many parts of a pixel right of and below a corner."""
+@lru_cache(maxsize=1024)
+def _stamp(
+    text: str, prop: Any, color: Any, alpha: float, dpi: float, right: float, down: float
+) -> tuple[int, np.ndarray]:
+    """`text`, its origin parts of a pixel right of and below a corner: pixels below that, and [height, width, RGBA]."""
     width, height, descent = RendererAgg(1, 1, dpi).get_text_width_height_descent(text, prop, False)
     above, low = math.ceil(height - descent) + EDGE, math.ceil(descent) + EDGE
     paper = RendererAgg(math.ceil(width) + 2 * EDGE, above + low, dpi)
@@ -49,4 +50,4 @@ def _stamp(text: str, prop: Any, color: Any, alpha: float, dpi: float, right: fl
     pen.set_foreground(color)
     pen.set_alpha(alpha)
     paper.draw_text(pen, EDGE + right, above + down, text, prop, 0)
-    return EDGE, low, np.array(paper.buffer_rgba())[::-1].copy()
+    return low, np.array(paper.buffer_rgba())[::-1].copy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from textwrap import fill
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -100,7 +101,7 @@ def draw_bills(figure: Picture, named: Mapping[str, Estimate], memory: float | N
         axes = framed(figure, box)
         limit = memory / 2**30 if memory and place else 0
         _draw_rows(axes, rows_of, colors, limit)
-        axes.set_yticks(range(len(named)), list(named) if not place else [])
+        axes.set_yticks(range(len(named)), [fill(name, int(LEFT / LETTER)) for name in named] if not place else [])
         axes.tick_params(axis="y", length=0, labelsize=theme.SMALL)
         axes.set_xlabel(unit, size=theme.SMALL, color=theme.INK, labelpad=2)
         shown = [kind for kind in colors if any(kinds[kind] > 0 for kinds in rows_of.values())]

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 from matplotlib.axes import Axes
 
-from parlab.arguments import one_of
 from parlab.nn.llama import LlamaConfig
 from parlab.tensor import Time, block_time
 from parlab.views.drawing import marks, theme
@@ -55,7 +54,8 @@ def tensor(
      16     89.8 µs     2.43 ms     2.52 ms          3%        590 µs         15%
      32     48.2 µs     3.73 ms     3.78 ms          1%        773 µs          6%
     """
-    one_of("model", model, list(MODELS))
+    if model not in MODELS:
+        raise ValueError(f"model={model!r}: choose from {', '.join(MODELS)}")
     cluster = replace(cluster, ranks_per_node=ranks_per_node or cluster.ranks_per_node)
     E, H, M = MODELS[model]
     config = LlamaConfig(1024, E, M, num_hidden_layers=1, num_attention_heads=H, num_key_value_heads=8)

@@ -6,11 +6,12 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.text import Text
 
 from parlab import Cluster, run, views
 from parlab.pipeline import gpipe, one_f_one_b, simulate
-from parlab.views.drawing.picture import png
+from parlab.views.drawing.picture import pixels, png
 from tests.views.drawn import both_send_first, last_returns_early, nothing, one_skips, ring, stuck, texts
 
 FIGURES = {
@@ -85,6 +86,21 @@ def test_a_figure_drawn_twice_gives_the_same_pixels_and_keeps_its_size():
     before = png(figure)
     figure._repr_png_()
     assert png(figure) == before
+
+
+@pytest.mark.parametrize("name", ["timeline of 8 ranks", "deadlock of 5: one_skips", "all-reduce of 16", "guess"])
+def test_a_text_that_is_kept_looks_as_one_that_is_drawn_but_for_2_percent_of_a_pixels_brightness(name):
+    kept = np.array(pixels(FIGURES[name]()), dtype=int)
+    figure = FIGURES[name]()
+    plain = FigureCanvasAgg(figure)
+    plain.draw()
+    assert np.abs(kept - np.array(plain.buffer_rgba(), dtype=int)[..., :3]).max() <= 0.02 * 255
+
+
+def test_a_text_is_drawn_once(monkeypatch):
+    png(FIGURES["two ranks, at once: sendrecv"]())
+    monkeypatch.setattr(RendererAgg, "draw_text", None)
+    png(FIGURES["two ranks, at once: sendrecv"]())
 
 
 def test_drawing_needs_no_pyplot_and_changes_no_setting():
