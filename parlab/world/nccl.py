@@ -16,6 +16,7 @@ referenced until then.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
@@ -147,6 +148,7 @@ class NCCLTransport:
         self._pairs: dict[tuple[int, int], Pair] = {}
         self._forget()
         self.renew()
+        atexit.register(self._part)  # to destroy communicators in place of that, all must do so in one order
         self.ahead = clock_ahead(rank, size, lambda data, dst: self._side.put(dst, SAID, 0, data), self._answer)
 
     def renew(self) -> None:
@@ -161,11 +163,15 @@ class NCCLTransport:
             self._check(self._side.gone)
             pause()
         numbers |= {(src, self.rank): number for src, number in self._numbers.items()}
-        for pair in self._pairs.values():
-            pair.abort()
+        self._part()
         self._forget()
         in_rounds = sorted(numbers, key=lambda pair: (pair[0] ^ pair[1], pair))  # one order for all, so nobody is stuck
         self._pairs = {ends: Pair(self._cupy, numbers[ends], int(ends[1] == self.rank)) for ends in in_rounds}
+
+    def _part(self) -> None:
+        for pair in self._pairs.values():
+            pair.abort()
+        self._pairs = {}
 
     def _forget(self) -> None:
         self.offers: dict[Way, deque[Any]] = defaultdict(deque)  # what peers want to send

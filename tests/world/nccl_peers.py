@@ -18,6 +18,11 @@ from tests.world import fake_nccl
 from tests.world.fake_nccl import FakeCuPy, pointer
 
 
+def ends(transport):
+    """In the place of the end of a process."""
+    raise AssertionError(f"rank {transport.rank} ends all")
+
+
 @contextmanager
 def peers(folder, size, strict=False):
     """The transports of `size` ranks that meet in `folder`."""
@@ -28,6 +33,7 @@ def peers(folder, size, strict=False):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nccl, "pointer", pointer)
+        patch.setattr(NCCLTransport, "abort", ends)
         made = together(come, size)
         try:
             yield made

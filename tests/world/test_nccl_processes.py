@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from parlab import per_rank, run
-from parlab.world import DeadlockError, launch, several, starters
+from parlab.world import DeadlockError, WorldError, launch, several, starters
 from tests.world.fake_nccl import FakeCuPy, stop
 from tests.world.test_processes import ENDINGS, IN_PROC, SCRIPT, check_endings
 
@@ -86,6 +86,19 @@ def test_a_deadlock_and_an_error_are_told_as_on_threads(fake):
             run(lambda comm: comm.send(np.ones(2), comm.right), 3, engine=engine)
         texts.append(str(deadlock.value))
     assert texts[0] == texts[1]
+
+
+def test_a_gpu_that_fails_on_one_rank_ends_all_and_shows_why(fake, capfd):
+    def program(comm):
+        from parlab.world import nccl
+
+        if comm.rank == 1:
+            nccl.Pair.launch = lambda pair, leaves, posted: print(1 // 0)
+        return comm.all_reduce(np.ones(3))
+
+    with pytest.raises(WorldError, match="a process ended before its program did: the status is"):
+        run(program, 2, engine="nccl")
+    assert "ZeroDivisionError" in capfd.readouterr().out
 
 
 @IN_PROC
