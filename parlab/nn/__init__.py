@@ -9,16 +9,3 @@ from parlab.nn.counting import Counter, itemize, kept_bytes
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW, clip_gradients, warmup_cosine
 from parlab.nn.training import train
-
-__all__ = [
-    "AdamW",
-    "Counter",
-    "Llama",
-    "LlamaConfig",
-    "MarkovSource",
-    "clip_gradients",
-    "itemize",
-    "kept_bytes",
-    "train",
-    "warmup_cosine",
-]

@@ -21,9 +21,3 @@ from parlab.plan.models import (
 from parlab.plan.report import Neighbour, Why, why
 from parlab.plan.search import Plans, search
 from parlab.plan.validation import Row, Validation, validation
-
-__all__ = [
-    "A100", "CLOCK", "GPT_1T", "GPT_22B", "GPT_175B", "GPT_530B", "H100", "LLAMA_7B", "LLAMA_8B", "LLAMA_13B",
-    "LLAMA_30B", "LLAMA_65B", "LLAMA_70B", "LLAMA_405B", "MODELS", "Estimate", "GPTConfig", "Hardware", "Layout",
-    "Neighbour", "Plans", "Row", "Validation", "Why", "estimate", "hardware_of", "search", "validation", "why",
-]  # fmt: skip

@@ -1,7 +1,5 @@
 """Strategies that cut the sequence: attention over shards of it."""
 
-# ruff: noqa: F401  (these names are the room's)
-
 from parlab.sequence.allgather import allgather_attention, allgather_attention_backward, allgather_cost
 from parlab.sequence.analysis import (
     AttentionAnalysis,

@@ -5,17 +5,3 @@ from parlab.train.costs import bytes_by_strategy, step_bytes, strategy_of
 from parlab.train.data import Samples
 from parlab.train.mesh import Mesh
 from parlab.train.trainer import Trainer, TrainResult
-
-__all__ = [
-    "Mesh",
-    "Samples",
-    "TrainResult",
-    "Trainer",
-    "bytes_by_strategy",
-    "export",
-    "load",
-    "read_index",
-    "save",
-    "step_bytes",
-    "strategy_of",
-]

@@ -40,16 +40,4 @@ from parlab.views.zero_redundancy.model_state import explore_zero, zero
 from parlab.views.zero_redundancy.overlap import gather_overlap
 from parlab.views.zero_redundancy.step_memory import step_memory
 
-__all__ = [
-    "ORDERS", "all_layouts", "all_reduce_steps", "all_reduce_times", "attention_cuts", "attention_map", "bills",
-    "bubble_and_memory", "bytes_in_and_out", "collectives", "compare_schedules", "compare_timelines", "deadlock",
-    "explore_collectives", "explore_frontier", "explore_interleaving", "explore_long_sequences",
-    "explore_measured_times", "explore_mesh", "explore_plan", "explore_ring_masks", "explore_ring_overlap",
-    "explore_schedules", "explore_tensor", "explore_two_ranks", "explore_zero", "frontier", "gather_overlap",
-    "interleaving", "kept_activations", "lanes_of", "loss_curves", "measured_times", "memory_levels", "mesh",
-    "packed_ring", "pipeline", "placements", "plan", "predict", "predicted_and_measured", "prediction",
-    "ring_masks", "ring_overlap", "schedule", "sharded_block", "step_by_strategy", "step_memory", "step_through",
-    "tensor", "timeline", "two_ranks", "wall_clock", "winners", "work_loads", "wrong_gradients", "zero",
-]  # fmt: skip
-
 display.register()

@@ -10,27 +10,3 @@ from parlab.world.fit import fit_cluster
 from parlab.world.requests import Request
 from parlab.world.run import Run, per_rank, run
 from parlab.world.timeline import Span, Timeline, Transfer, Wait
-
-__all__ = [
-    "CLASSROOM",
-    "DGX_A100",
-    "DGX_H100",
-    "Cluster",
-    "Comm",
-    "DeadlockError",
-    "Device",
-    "Link",
-    "MismatchError",
-    "RemoteError",
-    "Request",
-    "RequestError",
-    "Run",
-    "Span",
-    "Timeline",
-    "Transfer",
-    "Wait",
-    "WorldError",
-    "fit_cluster",
-    "per_rank",
-    "run",
-]

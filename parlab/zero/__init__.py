@@ -15,24 +15,3 @@ from parlab.zero.replica import Replica
 from parlab.zero.shards import ShardMap, cut, shard_range
 from parlab.zero.training import forward_backward, replica_of, train_replica
 from parlab.zero.zero import Zero
-
-__all__ = [
-    "MIXED",
-    "DataParallel",
-    "LossScale",
-    "Offload",
-    "Replica",
-    "ShardMap",
-    "StateBytes",
-    "StepResult",
-    "Zero",
-    "cut",
-    "elements_sent",
-    "forward_backward",
-    "model_state_bytes",
-    "replica_of",
-    "shard_range",
-    "state_bytes_held",
-    "tokens_to_hide_a_gather",
-    "train_replica",
-]
