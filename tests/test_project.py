@@ -39,11 +39,11 @@ def test_conda_lists_the_same_packages_with_the_same_bounds_as_pip():
     assert listed == {python, *PROJECT["dependencies"], *extras["lab"], *extras["test"]}
 
 
-def test_conda_marks_cupy_as_an_option_because_not_every_platform_has_it():
+def test_conda_marks_cupy_and_nccl_as_options_because_not_every_platform_has_them():
     text = (ROOT / "environment.yml").read_text(encoding="utf-8")
     options = set(re.findall(r"^ +# - (\S+)$", text, re.MULTILINE))
     extras = PROJECT["optional-dependencies"]
-    wanted = {re.sub(r"-cuda\d+x|;.*", "", need) for name in ("cuda12", "cuda13") for need in extras[name]}
+    wanted = {re.sub(r"nvidia-|-cu(da)?\d+x?|\[ctk\]|;.*", "", need) for name in ("cuda12", "cuda13") for need in extras[name]}
     assert options == wanted
 
 
