@@ -49,7 +49,8 @@ def plan(
         best = plans.best
     except ValueError as error:  # what is said instead of a plan
         figure = Picture(str(error), theme.WIDTH, height)
-        title(figure, "No layout is possible" if "possible" in str(error) else "Nothing fits")
+        problem = "no layout is possible" if "possible" in str(error) else "nothing fits"
+        title(figure, f"{model} on {gpus} GPUs, {batch} sequences of {sequence} tokens: {problem}")
         said = str(error).replace("; ", ";\n").replace(" (d ", "\n(d ")
         figure.text(0.015, 0.8, said, size=theme.TEXT, color=theme.INK, va="top", linespacing=1.5)
         return figure
