@@ -17,6 +17,7 @@ from parlab.nn.formulas import (
     attention_flops,
     block_flops,
     block_kept_bytes,
+    causal_attention_flops,
     linear_flops,
     model_flops,
 )
@@ -147,3 +148,14 @@ def test_pending_is_smaller_than_the_cache_it_replaces():
     _, pending = model.blocks[0].backward_input(dy, cache)
     assert kept_bytes(pending) > 0
     assert "lse" not in " ".join(itemize(pending))
+
+
+def test_causal_attention_of_2_sequences_3_heads_4_tokens_and_head_size_5_has_10_pairs_a_head():
+    products = 2 * 2 * 3 * (1 + 2 + 3 + 4) * 5  # a product and an addition for each sequence, head, pair and number
+    assert tuple(causal_attention_flops(2, 3, 4, 5))[:2] == (2 * products, 5 * products)
+
+
+def test_an_activation_has_4_bytes_unless_told():
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=8, **sizes)
+    assert block_kept_bytes(config, 2, 4) == block_kept_bytes(config, 2, 4, 4)
