@@ -45,14 +45,14 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[Array, LossCache]:
             f"targets have shape {tuple(targets.shape)}, logits {tuple(logits.shape)}: one target a token is needed, "
             f"{tuple(logits.shape[:-1])}"
         )
-    targets, inside = checked_range("targets", targets, logits.shape[-1])
+    fitting, inside = checked_range("targets", targets, logits.shape[-1])
     xp = namespace(logits)
     wide = xp.astype(logits, xp.result_type(logits.dtype, xp.float32), copy=False)
     largest = xp.max(wide, axis=-1, keepdims=True)  # [B, S, 1]
     probabilities = xp.exp(wide - largest)  # [B, S, V]
     total = xp.sum(probabilities, axis=-1, keepdims=True)
     probabilities /= total
-    chosen = xp.take_along_axis(wide, targets[..., None], axis=-1)  # [B, S, 1]
+    chosen = xp.take_along_axis(wide, fitting[..., None], axis=-1)  # [B, S, 1]
     loss = or_nan(xp.mean(largest + xp.log(total) - chosen), inside)
     return xp.asarray(loss), (xp.astype(probabilities, logits.dtype, copy=False), targets)
 

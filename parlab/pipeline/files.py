@@ -40,7 +40,7 @@ Cell = Slot | Communication
 
 
 def write_rows(path: str | os.PathLike[str], rows: Iterable[Iterable[Slot]]) -> None:
-    """Write `rows`, under a temporary name first, so that no half of a file is ever found."""
+    """Write `rows`, all or none of them."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerows(["" if slot is None else str(slot) for slot in row] for row in rows)
