@@ -13,7 +13,7 @@ from parlab import arrays, pipeline
 from parlab.nn import AdamW, Llama, LlamaConfig
 from parlab.train import Mesh, Trainer, bytes_by_strategy, step_bytes
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.picture import Picture, framed, title
+from parlab.views.drawing.picture import Picture, panel, sheet, write
 from parlab.views.mesh.strategies import STRATEGIES
 from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.views.zero_redundancy.step_memory import LAYERS, RECEIVED, SENT
@@ -106,9 +106,9 @@ def mesh(axes: tuple[int, int, int, int] = (2, 2, 1, 2), schedule: str = "one_f_
     ]
     parts = {name: step.held[name] for name in KEPT if step.held[name]}
     lines += [f"holds {format_bytes(nbytes):>10} of {KEPT[name].said}" for name, nbytes in parts.items()]
-    figure = Picture("\n".join([headline, *lines]), theme.WIDTH, HEIGHT)
-    width = (theme.WIDTH - LEFT - RIGHT - BETWEEN) / 2
-    bars = framed(figure, _box(LEFT, width))
+    figure = sheet([headline, *lines], HEIGHT, headline)
+    width, height = (theme.WIDTH - LEFT - RIGHT - BETWEEN) / 2, HEIGHT - TOP - BOTTOM
+    bars = panel(figure, LEFT, TOP, width, height)
     names = list(STRATEGIES)
     nbytes = [step.sent[name] for name in names]
     bars.set_xlim(0, max([*nbytes, 1]) * 1.35)
@@ -125,7 +125,7 @@ def mesh(axes: tuple[int, int, int, int] = (2, 2, 1, 2), schedule: str = "one_f_
     bars.tick_params(axis="y", length=0)
     bars.set_xticks([])
     bars.spines["bottom"].set_visible(False)
-    stack = framed(figure, _box(LEFT + width + BETWEEN, width))
+    stack = panel(figure, LEFT + width + BETWEEN, TOP, width, height)
     stack.set_xlim(0, END)
     stack.set_ylim(1.6, -0.5)
     stack.set_yticks([])
@@ -137,24 +137,19 @@ def mesh(axes: tuple[int, int, int, int] = (2, 2, 1, 2), schedule: str = "one_f_
         _key(
             figure,
             LEFT + width + BETWEEN + 1.75 * column,
-            1.55 - 0.26 * row,
+            HEIGHT - 1.55 + 0.26 * row,
             KEPT[name].color,
             f"{KEPT[name].said} {format_bytes(value)}",
         )
     stack.set_title("held by the fullest rank at its peak", size=theme.TEXT, color=theme.INK, loc="left")
     stack.xaxis.set_major_locator(MultipleLocator(2**20))
     stack.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: f"{nbytes / 2**20:g} MiB"))
-    title(figure, headline)
     return figure
 
 
-def _box(left: float, width: float) -> tuple[float, float, float, float]:
-    return left / theme.WIDTH, BOTTOM / HEIGHT, width / theme.WIDTH, (HEIGHT - TOP - BOTTOM) / HEIGHT
-
-
-def _key(figure: Picture, x: float, y: float, color: str, text: str) -> None:
-    figure.text(x / theme.WIDTH, y / HEIGHT, "■", size=theme.TEXT, color=color, va="center")
-    figure.text((x + 0.17) / theme.WIDTH, y / HEIGHT, text, size=theme.SMALL, color=theme.INK, va="center")
+def _key(figure: Picture, left: float, top: float, color: str, text: str) -> None:
+    write(figure, left, top, "■", theme.TEXT, color=color, va="center")
+    write(figure, left + 0.17, top, text, va="center")
 
 
 def explore_mesh() -> Explorer:

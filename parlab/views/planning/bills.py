@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from parlab.arguments import positive
 from parlab.plan import Estimate, Layout
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.picture import Picture, framed, title
+from parlab.views.drawing.picture import Picture, panel, sheet
 from parlab.views.zero_redundancy.model_state import COLORS as STATE
 from parlab.world.units import format_bytes
 
@@ -58,9 +58,8 @@ def bills(estimates: Estimate | Mapping[str, Estimate], memory: float | None = N
         positive("memory", memory)
     name, first = next(iter(named.items()))
     said = headline or f"{name}: {first.total_seconds:.2f} s, {format_bytes(first.total_bytes)}"
-    figure = Picture(f"{said}\n{bills_table(named)}", theme.WIDTH, TOP + ROW * len(named) + BOTTOM)
+    figure = sheet([said, bills_table(named)], TOP + ROW * len(named) + BOTTOM, said)
     draw_bills(figure, named, memory, TOP)
-    title(figure, said)
     return figure
 
 
@@ -91,14 +90,12 @@ def bills_table(named: Mapping[str, Estimate]) -> str:
 
 def draw_bills(figure: Picture, named: Mapping[str, Estimate], memory: float | None, top: float) -> None:
     """Both bills from `top` inches below the upper edge, with their legends above them."""
-    height, rows = figure.get_figheight(), ROW * len(named)
     width = (theme.WIDTH - LEFT - GAP - 0.25) / 2
     times = {name: found.seconds for name, found in named.items()}
     held = {name: {kind: x / 2**30 for kind, x in found.bytes.items()} for name, found in named.items()}
     for place, (rows_of, colors, unit) in enumerate(((times, TIME, "seconds a step"), (held, MEMORY, "GiB a device"))):
         left = LEFT + place * (width + GAP)
-        box = left / theme.WIDTH, 1 - (top + rows) / height, width / theme.WIDTH, rows / height
-        axes = framed(figure, box)
+        axes = panel(figure, left, top, width, ROW * len(named))
         limit = memory / 2**30 if memory and place else 0
         _draw_rows(axes, rows_of, colors, limit)
         axes.set_yticks(range(len(named)), [fill(name, int(LEFT / LETTER)) for name in named] if not place else [])

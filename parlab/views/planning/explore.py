@@ -10,7 +10,7 @@ from typing import Any
 from parlab.arguments import one_of, positive
 from parlab.plan import MODELS, Plans, search, why
 from parlab.views.drawing import theme
-from parlab.views.drawing.picture import Picture, title
+from parlab.views.drawing.picture import Picture, sheet, write
 from parlab.views.planning.bills import BOTTOM, ROW, TOP, bills_table, draw_bills, short_name
 from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.world import DGX_H100
@@ -48,11 +48,11 @@ def plan(
         plans = replace(_search(model, gpus, sequence, batch), memory=memory)
         best = plans.best
     except ValueError as error:  # what is said instead of a plan
-        figure = Picture(str(error), theme.WIDTH, height)
         problem = "no layout is possible" if "possible" in str(error) else "nothing fits"
-        title(figure, f"{model} on {gpus} GPUs, {batch} sequences of {sequence} tokens: {problem}")
+        asked = f"{model} on {gpus} GPUs, {batch} sequences of {sequence} tokens"
+        figure = sheet(str(error), height, f"{asked}: {problem}")
         said = str(error).replace("; ", ";\n").replace(" (d ", "\n(d ")
-        figure.text(0.015, 0.8, said, size=theme.TEXT, color=theme.INK, va="top", linespacing=1.5)
+        write(figure, 0.15, 0.2 * height, said, theme.TEXT, linespacing=1.5)
         return figure
     found = {short_name(entry.layout): entry for entry in islice(plans, FIRST)}
     headline = (
@@ -62,17 +62,15 @@ def plan(
     neighbours = why(plans)
     nearest = {n.knob: n for n in sorted(neighbours, key=lambda n: -abs(n.change))}
     fits = f"{len(plans)} of {len(plans.seconds)} layouts of microbatches of 1 fit"
-    text = "\n".join([headline, fits, bills_table(found), "One knob turned:", *str(neighbours).splitlines()[1:]])
-    figure = Picture(text, theme.WIDTH, height)
+    text = [headline, fits, bills_table(found), "One knob turned:", *str(neighbours).splitlines()[1:]]
+    figure = sheet(text, height, headline)
     draw_bills(figure, found, memory, TOP)
     at = TOP + ROW * FIRST + BOTTOM
     heading = "One knob of the best turned, to the nearest loser among microbatches of 1"
-    figure.text(0.015, 1 - at / height, heading, size=theme.SMALL, weight="bold", va="top")
+    write(figure, 0.15, at, heading, weight="bold")
     shown = [nearest[knob] for knob in dict.fromkeys(n.knob for n in neighbours)]
     lines = "\n".join(f"{n.turned:20}{n.change:+8.1%}  {n.binds}" for n in shown[:LOSERS])
-    place = {"size": 8.2, "family": "monospace", "va": "top", "linespacing": 1.35}
-    figure.text(0.015, 1 - (at + 0.24) / height, lines, color=theme.INK, **place)
-    title(figure, headline)
+    write(figure, 0.15, at + 0.24, lines, 8.2, family="monospace", linespacing=1.35)
     return figure
 
 

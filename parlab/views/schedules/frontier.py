@@ -31,7 +31,7 @@ from parlab.pipeline import (
     zb_v,
 )
 from parlab.views.drawing import theme
-from parlab.views.drawing.picture import Picture, framed, line_legend, note, title
+from parlab.views.drawing.picture import Picture, line_legend, note, panel, scale, sheet, write
 from parlab.views.schedules.placement import PLACEMENTS, placement_of
 
 KNOWN: dict[str, Callable[[int, int], Schedule]] = {
@@ -93,12 +93,11 @@ def frontier(p: int = 4, m: int = 8, costs: Costs | None = None, *, own: Schedul
     for placement, of_placement in found.items():
         rows.append(f"{SEARCHED[placement]:<22}" + "".join(f"{one.timeline.makespan:>7g}" for one in of_placement))
         rows.append(f"{'  none is below':<22}" + "".join(f"{one.bound:>7g}" for one in of_placement))
-    figure = Picture("\n".join([*table(points), *rows]), theme.WIDTH, HEIGHT)
+    figure = sheet([*table(points), *rows], HEIGHT, f"What memory buys: {p} ranks, {m} microbatches")
     axes = draw(figure, points, p, m, costs, star=YOURS)
     for placement, of_placement in found.items():
         style = {"color": PLACEMENTS[placement].color, "linewidth": 1.2, "marker": ".", "alpha": 0.8}
         axes.plot([one.kept for one in of_placement], [one.idle for one in of_placement], gid="searched", **style)
-    title(figure, f"What memory buys: {p} ranks, {m} microbatches")
     return figure
 
 
@@ -173,11 +172,7 @@ def table(points: Sequence[Point]) -> list[str]:
 
 def draw(figure: Picture, points: Sequence[Point], p: int, m: int, costs: Costs, star: str) -> Axes:
     """Bounds as lines, schedules as numbered points, one of them on a star, and their list at the right."""
-    width, height = figure.get_size_inches()
-    axes = framed(
-        figure,
-        (LEFT / width, 1 - (HEIGHT - BOTTOM) / height, ACROSS / width, (HEIGHT - BOTTOM - TOP) / height),
-    )
+    axes = panel(figure, LEFT, TOP, ACROSS, HEIGHT - BOTTOM - TOP)
     work = m * (costs.forward + costs.backward_input + costs.backward_weight)  # type: ignore[operator]
     for placement in BOUNDED:
         limits = [half / 2 for half in range(2, 4 * p + 2)] if placement == "V" else list(range(1, 2 * p + 1))
@@ -195,18 +190,15 @@ def draw(figure: Picture, points: Sequence[Point], p: int, m: int, costs: Costs,
         axes.plot(one.kept, one.idle, gid="points", zorder=3, **style)
         placed.setdefault((one.kept, round(20 * one.idle / highest)), (one, []))[1].append(number)
         row = f"{number:>2}  {one.name}: keeps {one.kept:g}, idle {one.idle:.1f} %"
-        y = 1 - (TOP + 0.1 + ROW * number) / height
-        figure.text(LIST / width, y, row, size=theme.SMALL, color=look.color, va="center")
+        write(figure, LIST, TOP + 0.1 + ROW * number, row, color=look.color, va="center")
     for one, numbers in placed.values():
         named, place = ", ".join(map(str, numbers)), (one.kept, one.idle)
         axes.annotate(named, place, (6, 5), textcoords="offset points", size=theme.SMALL, color=theme.INK, zorder=4)
     axes.set_xlim(0.5, 2 * p + 0.5)
     axes.set_ylim(0, highest)
-    axes.xaxis.set_major_locator(MaxNLocator(9, integer=True))
-    axes.grid(color=theme.GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.set_xlabel("activations that the fullest rank keeps", size=theme.TEXT, color=theme.INK)
-    axes.set_ylabel("% of the makespan idle", size=theme.TEXT, color=theme.INK)
+    ranks = MaxNLocator(9, integer=True)
+    scale(axes.xaxis, "activations that the fullest rank keeps", ticks=ranks, grid=True)
+    scale(axes.yaxis, "% of the makespan idle", grid=True)
     shown = dict.fromkeys([*BOUNDED, *(one.placement for one in points)])
     line_legend(
         figure,
