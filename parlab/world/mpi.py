@@ -202,7 +202,7 @@ class MPICollectives:
     def pairwise_all_to_all(self, pieces: list[np.ndarray]) -> tuple[Started, list[np.ndarray]]:
         """MPI_Ialltoall."""
         out = np.stack(pieces)
-        back = np.empty_like(out)
+        back = np.empty(out.shape, out.dtype)  # in C order, in which `out` need not be
         return Started(self._comm.Ialltoall(_bytes(out), _bytes(back))), list(back)
 
     def binomial_broadcast(self, x: np.ndarray, root: int) -> tuple[Started, np.ndarray]:
