@@ -119,7 +119,8 @@ def _started(program: Program, size: int, engine: str) -> Outcome:
                 connection.send_bytes(data)
                 outcome = pickle.loads(connection.recv_bytes())
                 with suppress(subprocess.TimeoutExpired):
-                    job.wait(2)
+                    job.wait(1)
+                job.kill()  # who has not ended by now has nothing more to say, and mpiexec would call it a failure
         return together(*outcome)
     except (EOFError, ConnectionError):
         raise WorldError(f"a process ended before its program did: the status is {job.returncode}") from None
@@ -190,6 +191,7 @@ def work(engine: str, folder: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)  # whoever opened the door may be killed
         threading.Thread(target=_end_with, args=(connection, ended := threading.Event()), daemon=True).start()
     outcome = _carried_out(unpacked(here.share(data)), here)
+    sys.stdout.flush()
     here.share(b"")  # nobody ends before all have heard that the run is over
     if connection:
         ended.set()
