@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from parlab.arguments import whole
 from parlab.plan.hardware import Hardware, Machine
-from parlab.plan.layout import Case, Layout, check_possible
+from parlab.plan.layout import Case, Layout, check_possible, taken
 from parlab.plan.memory import rank_bytes, sent_bytes
 from parlab.plan.models import Config, Sizes
 from parlab.plan.seconds import step_seconds
@@ -55,13 +53,8 @@ class Estimate:
 
     def __getitem__(self, chosen: Any) -> Estimate:
         """Of one of the columns, by its number; of several, by arrays of numbers."""
-        layout, shape = self.layout[chosen], self.layout.columns["dp"].shape
-
-        def take(kinds: dict[str, Any]) -> dict[str, Any]:
-            picked = {kind: np.broadcast_to(column, shape)[chosen] for kind, column in kinds.items()}
-            return {kind: float(x) for kind, x in picked.items()} if layout.is_one else picked
-
-        return Estimate(layout, take(self.seconds), take(self.bytes), take(self.sent), self.flops, self.peak)
+        kinds = (taken(kinds, self.layout.shape, chosen) for kinds in (self.seconds, self.bytes, self.sent))
+        return Estimate(self.layout[chosen], *kinds, self.flops, self.peak)
 
 
 def estimate(
@@ -100,7 +93,7 @@ def estimate(
         whole(name, number, 1)
     check_possible(Sizes(config), layout, batch, sequence)
     found = evaluate(Case(config, layout, batch, sequence, state, itemsize), Machine(cluster, hardware), layout)
-    return found[0] if layout.is_one else found[np.arange(len(layout))]
+    return found[0 if layout.is_one else slice(None)]
 
 
 def evaluate(case: Case, machine: Machine, layout: Layout) -> Estimate:

@@ -59,15 +59,16 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
         ValueError: nothing fits, or the layout is not possible.
     """
     base = plans.best if layout is None else estimate(layout=layout, **plans.asked)
-    columns = plans.layouts.columns
-    at = {name: getattr(base.layout, name) for name in columns}
-    # Besides the knob itself, one of the mesh may differ, and no other
-    differs = {name: (column != at[name]) * (1 if name in MESH else 2) for name, column in columns.items()}
+    columns, at = plans.layouts.columns, vars(base.layout)
+    differs = {knob: (column != at[knob]) * (1 if knob in MESH else 2) for knob, column in columns.items()}
     distance = sum(differs.values())
-    fastest = np.lexsort((plans.bytes, np.where(plans.bytes <= plans.memory, plans.seconds, np.inf)))
+    # Besides the knob itself, one of the mesh may differ, and no other
+    close = np.flatnonzero(distance <= 3)
+    time = np.where(plans.bytes[close] <= plans.memory, plans.seconds[close], np.inf)
+    fastest = close[np.lexsort((plans.bytes[close], time))]
     neighbours = []
     for knob in (*ORDERED, "schedule", "sequence_parallel", "recompute", "offload"):
-        near = fastest[(distance - differs[knob] <= 1)[fastest]]
+        near = fastest[(distance - differs[knob])[fastest] <= 1]
         values = columns[knob][near]
         others = np.unique(values[values != at[knob]]).tolist()
         if knob in ORDERED:

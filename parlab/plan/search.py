@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,18 +19,17 @@ from parlab.world.units import format_bytes
 from parlab.zero import MIXED
 
 LARGEST_MICROBATCH = 16  # sequences, as in the papers; larger ones take memory, and leave a pipeline fewer
-INNER = ("zero", "schedule", "offload")  # what a layer's work does not depend on: an axis of their own
 
 
 @dataclass
 class Plans:
-    """What a search found. Iterates over the layouts that fit, the fastest first; of equals, the leanest.
+    """What a search found. Iterates over the layouts that fit, in `order`.
 
     Attributes:
         memory: bytes a device that they must fit in.
         asked: what `estimate` needs besides the layout.
         grid: the estimate of all that are possible, in columns, whether they fit or not; `layouts`, `seconds` of a step
-            and `bytes` of the fullest rank are its. order: the numbers of those that fit.
+            and `bytes` of the fullest rank are its.
     """
 
     memory: float
@@ -38,8 +38,12 @@ class Plans:
 
     def __post_init__(self) -> None:
         self.layouts, self.seconds, self.bytes = self.grid.layout, self.grid.total_seconds, self.grid.total_bytes
+
+    @cached_property
+    def order(self) -> np.ndarray:
+        """The numbers of those that fit, the fastest first; of equals, the leanest."""
         fits = np.flatnonzero(self.bytes <= self.memory)
-        self.order = fits[np.lexsort((self.bytes[fits], self.seconds[fits]))]
+        return fits[np.lexsort((self.bytes[fits], self.seconds[fits]))]
 
     def entry(self, number: Any) -> Estimate:
         """Of one of all that are possible."""
@@ -107,9 +111,9 @@ def search(
         whole(name, number, 1)
     memory = cluster.device_of(0).memory if memory is None else memory
     positive("memory", memory)
-    sizes = Sizes(config)
+    sizes, divisors = Sizes(config), _divisors(ranks)
     knobs: dict[str, list] = {
-        **dict.fromkeys(("tp", "cp", "pp", "dp"), _divisors(ranks)),
+        **dict.fromkeys(("tp", "cp", "pp", "dp"), divisors),
         "chunks": sorted({v for layers in range(sizes.L, sizes.L + 3) for v in _divisors(layers)}),
         "microbatch": [b for b in _divisors(batch) if b <= LARGEST_MICROBATCH],
         "sequence_parallel": [False, True],
@@ -121,21 +125,20 @@ def search(
     if unknown := set(fixed) - set(knobs):
         raise ValueError(f"{min(unknown)}={fixed[min(unknown)]!r}: the knobs are {', '.join(knobs)}")
     knobs |= {name: value if isinstance(value, list) else [value] for name, value in fixed.items()}
-    # Knob after knob is crossed with what the rules have left, under the schedule that allows most
-    ways, inner = Layout(schedule="looped_bfs"), Layout()
-    for name, values in knobs.items():
-        if name in INNER:
-            inner = _crossed(inner, name, values)
-            continue
-        ways = _crossed(ways, name, values)
-        used = ways.ranks == ranks if name == "dp" else ranks % np.maximum(ways.ranks, 1) == 0
-        ways = ways[possible(sizes, ways, batch, sequence) & used]
-    grid = Layout(**{name: inner.columns[name] if name in INNER else x[:, None] for name, x in ways.columns.items()})
+    mesh = Layout(**_axes({name: np.intersect1d(knobs[name], divisors) for name in ("tp", "cp", "pp")}))
+    mesh = mesh.but(dp=ranks // (mesh.tp * mesh.cp * mesh.pp))
+    mesh = mesh[np.flatnonzero((mesh.ranks == ranks) & np.isin(mesh.dp, knobs["dp"]))]
+    # What a layer's work depends on, crossed with the meshes, under the schedule that allows most
+    work = {name: knobs[name] for name in ("chunks", "microbatch", "sequence_parallel", "recompute")}
+    ways = mesh.but(schedule="looped_bfs", **_axes(work))
+    ways = ways[np.flatnonzero(possible(sizes, ways, batch, sequence))]
+    # The rest has axes of its own, so that no layer is estimated twice
+    grid = ways.but(**_axes({name: knobs[name] for name in ("offload", "schedule", "zero")}))
     # Of those that come to the same, ZeRO or sequence parallelism among one rank, one
     same = (grid.dp * grid.cp == 1) & (grid.zero > 1) & ("zero" not in fixed)
     same = same | ((grid.tp == 1) & grid.sequence_parallel & ("sequence_parallel" not in fixed))
-    chosen = np.nonzero(possible(sizes, grid, batch, sequence) & ~same)
-    if not len(chosen[0]):
+    chosen = np.flatnonzero(possible(sizes, grid, batch, sequence) & ~same)
+    if not len(chosen):
         raise ValueError(f"ranks={ranks}, batch={batch}, sequence={sequence}: no layout is possible for these")
     found = evaluate(Case(config, grid, batch, sequence, MIXED, 2), Machine(cluster, None), grid)[chosen]
     return Plans(memory, {"config": config, "cluster": cluster, "batch": batch, "sequence": sequence}, found)
@@ -145,7 +148,7 @@ def _divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def _crossed(ways: Layout, knob: str, values: list) -> Layout:
-    """Each way with each value of one more knob."""
-    every = ways[np.repeat(np.arange(len(ways)), len(values))]
-    return every.but(**{knob: np.tile(np.array(values), len(ways))})
+def _axes(knobs: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Each on an axis of its own, before that of columns."""
+    *axes, _ = np.meshgrid(*knobs.values(), 0, indexing="ij", sparse=True)
+    return dict(zip(knobs, axes, strict=True))
