@@ -53,8 +53,9 @@ class Estimate:
 
     def __getitem__(self, chosen: Any) -> Estimate:
         """Of one of the columns, by its number; of several, by arrays of numbers."""
-        kinds = (taken(kinds, self.layout.shape, chosen) for kinds in (self.seconds, self.bytes, self.sent))
-        return Estimate(self.layout[chosen], *kinds, self.flops, self.peak)
+        kinds = self.seconds, self.bytes, self.sent
+        seconds, nbytes, sent = (taken(values, self.layout.shape, chosen) for values in kinds)
+        return Estimate(self.layout[chosen], seconds, nbytes, sent, self.flops, self.peak)
 
 
 def estimate(
@@ -98,10 +99,5 @@ def estimate(
 
 def evaluate(case: Case, machine: Machine, layout: Layout) -> Estimate:
     """`estimate` of what is possible and checked, in arrays that broadcast together."""
-    E, S, H, D = case.E, case.sequence, case.H, case.D
-    layers = case.L * (2 * E * (H + case.G) * D + E * (case.up + case.M))
-    pairs = S * (S + 1) / 2 if case.fused else S * S
-    flops = 3.0 * case.batch * (2 * S * (layers + E * case.V) + case.L * 4 * pairs * H * D)
-    return Estimate(
-        layout, step_seconds(machine, case), rank_bytes(case), sent_bytes(case), flops, machine.device.flops
-    )
+    kinds = step_seconds(machine, case), rank_bytes(case), sent_bytes(case)
+    return Estimate(layout, *kinds, case.flops, machine.device.flops)

@@ -37,9 +37,9 @@ def read_table(name: str) -> dict[str, Any]:
     return tomllib.loads((files("parlab.plan") / name).read_text(encoding="utf-8"))
 
 
-A100, H100 = (Hardware(**of | {"hides": frozenset(of["hides"])}) for of in read_table("hardware.toml").values())
+A100, H100 = (Hardware(**fractions) for fractions in read_table("hardware.toml").values())
 # What the simulated clock of `parlab.world` charges: products, and messages, one after the other.
-CLOCK = Hardware(hides=frozenset({"pp"}), source="the simulated clock: no element-wise work, nothing hidden")
+CLOCK = Hardware(hides={"pp"}, source="the simulated clock: no element-wise work, nothing hidden")
 
 
 def hardware_of(cluster: Cluster) -> Hardware:

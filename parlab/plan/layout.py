@@ -15,9 +15,6 @@ from parlab.zero import StateBytes
 
 Column = Any  # a float64 array (or a boolean one, where it is a question), an entry a layout
 
-SCHEDULES = ("1f1b", "gpipe", "looped_bfs")
-RECOMPUTE = ("none", "selective", "full")
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -60,14 +57,14 @@ class Layout:
         return np.broadcast(*vars(self).values()).shape
 
     @property
-    def columns(self) -> dict[str, np.ndarray]:
-        """Each field as a column; all have one length, 1 for a single layout."""
-        return taken(vars(self), self.shape, slice(None))
-
-    @property
     def is_one(self) -> bool:
         """Whether no field is a column."""
         return self.shape == ()
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Each field as a column; all have one length, 1 for a single layout."""
+        return taken(vars(self), self.shape, slice(None))
 
     def __len__(self) -> int:
         return prod(self.shape)
@@ -104,30 +101,30 @@ def problems(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Iterato
         yield name, "must be at least 1", of[name] < 1
     d, p, c, t, v, b = (np.maximum(of[name], 1) for name in counts)
     L, H, G, M, V = sizes.L, sizes.H, sizes.G, sizes.M, sizes.V
-    m, missing, cut = batch // (d * b), -L % (p * v), "does not divide among so many: use a divisor of"
+    m, missing = batch // (d * b), -L % (p * v)
     yield "zero", "use stage 0, 1, 2 or 3", ~np.isin(of["zero"], (0, 1, 2, 3))
-    yield "schedule", f"use one of {', '.join(SCHEDULES)}", ~np.isin(of["schedule"], SCHEDULES)
-    yield "recompute", f"use one of {', '.join(RECOMPUTE)}", ~np.isin(of["recompute"], RECOMPUTE)
+    for name, choices in (("schedule", ("1f1b", "gpipe", "looped_bfs")), ("recompute", ("none", "selective", "full"))):
+        yield name, f"use one of {', '.join(choices)}", ~np.isin(of[name], choices)
     for name in ("sequence_parallel", "offload"):
         yield name, "must be True or False", ~np.isin(of[name], (False, True))
-    yield "tp", f"num_attention_heads {H} {cut} {H}", H % t != 0
-    yield "tp", f"intermediate_size {M} {cut} {M}", M % t != 0
+    for name, size in (("num_attention_heads", H), ("intermediate_size", M)):
+        yield "tp", f"{name} {size} does not divide among so many: use a divisor of {size}", size % t != 0
     yield "tp", f"use a divisor or a multiple of num_key_value_heads {G}", (G % t != 0) & (t % G != 0)
     yield "tp", f"at most vocab_size {V}", t > V
-    zigzag = f"sequence {sequence} must be a multiple of 2·cp, two chunks a rank (zigzag)"
-    yield "cp", zigzag, sequence % np.where(c > 1, 2 * c, 1) != 0
-    uneven = f"sequence parallelism cuts sequence {sequence} by cp·tp: use a divisor"
-    yield "cp tp", uneven, of["sequence_parallel"] & (sequence % (c * t) != 0)
+    right = f"sequence {sequence} must be a multiple of 2·cp, two chunks a rank (zigzag)"
+    yield "cp", right, sequence % np.where(c > 1, 2 * c, 1) != 0
+    right = f"sequence parallelism cuts sequence {sequence} by cp·tp: use a divisor"
+    yield "cp tp", right, of["sequence_parallel"] & (sequence % (c * t) != 0)
     yield "dp microbatch", f"batch {batch} must be a multiple of their product", batch % (d * b) != 0
-    few = f"batch {batch} has fewer microbatches a replica, batch / (dp {{dp}} · microbatch {{microbatch}})"
-    yield "pp", few, m < p
+    right = f"batch {batch} has fewer microbatches a replica, batch / (dp {{dp}} · microbatch {{microbatch}})"
+    yield "pp", right, m < p
     yield "chunks", "one stage a rank where pp is 1", (v > 1) & (p == 1)
     yield "chunks", "gpipe has one stage a rank", (v > 1) & (of["schedule"] == "gpipe")
-    torn = (v > 1) & (of["schedule"] == "1f1b") & (m % p != 0)
-    yield "pp chunks", f"interleaving needs a batch ({batch}) of whole groups of pp microbatches", torn
-    one_of = f"pp·chunks must divide {L}, {L + 1} or {L + 2} (the last stage, or the first too, has a layer less)"
+    right = f"interleaving needs a batch ({batch}) of whole groups of pp microbatches"
+    yield "pp chunks", right, (v > 1) & (of["schedule"] == "1f1b") & (m % p != 0)
+    right = f"pp·chunks must divide {L}, {L + 1} or {L + 2} (the last stage, or the first too, has a layer less)"
     unequal = (missing > 2) | ((missing > 0) & (p == 1)) | (p * v > L + 2)
-    yield "pp chunks", f"{L} layers do not divide into so many stages: {one_of}", unequal
+    yield "pp chunks", f"{L} layers do not divide into so many stages: {right}", unequal
 
 
 def possible(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> np.ndarray:
@@ -136,10 +133,10 @@ def possible(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> np.ndar
 
 
 def check_possible(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> None:
-    """Refuse what breaks a rule: the first layout that does, and what would be right."""
+    """Refuse the first layout that breaks a rule, and say what would be right."""
     for knobs, right, broken in problems(sizes, layout, batch, sequence):
         if broken.any():
-            first = vars(layout[int(np.argmax(np.broadcast_to(broken, len(layout))))])
+            first = vars(layout[np.argmax(np.broadcast_to(broken, layout.shape))])
             said = ", ".join(f"{knob}={first[knob]!r}" for knob in knobs.split())
             raise ValueError(f"{said}: {right.format(**first)}")
 
@@ -152,27 +149,29 @@ class Case(Sizes):
         self.batch, self.sequence = batch, sequence
         self.state, self.item = state, item  # bytes a parameter, and of an activation
         of = {name: np.asarray(value) for name, value in vars(layout).items()}
-        self.d, self.p, self.c, self.t, self.v, self.b, self.zero = (
+        self.d, self.p, self.c, self.t, self.v, self.b, zero = (
             of[name].astype(float) for name in ("dp", "pp", "cp", "tp", "chunks", "microbatch", "zero")
         )
-        self.sequence_parallel, self.offload = of["sequence_parallel"].astype(bool), of["offload"].astype(bool)
+        self.zero, self.offload, self.recompute = zero, of["offload"].astype(bool), of["recompute"]
+        self.sequence_parallel = of["sequence_parallel"].astype(bool)
+        self.between = np.where(self.sequence_parallel, self.t, 1)  # ranks that share tokens between parallel regions
         self.in_turn = of["schedule"] == "1f1b"  # forward and backward, not all microbatches through a chunk
-        self.recompute = of["recompute"]
-        self.data = self.d * self.c  # ZeRO's ranks
         self.m = batch / (self.d * self.b)  # microbatches of a replica
         self.n = self.b * sequence / self.c  # tokens of one on a rank
         self.kv = np.maximum(self.G / self.t, 1)  # key/value heads of a rank
-        self.between = np.where(self.sequence_parallel, self.t, 1)  # ranks that share tokens between parallel regions
         # (query, key, head) triples of a microbatch on a rank; of fused ones causal ones, which zigzag deals out evenly
-        each = sequence * (sequence + 1) / 2 if self.fused else sequence * sequence
-        self.pairs = self.b * each * self.H / (self.t * self.c)
+        pairs = sequence * (sequence + 1) / 2 if self.fused else sequence * sequence
+        self.pairs = self.b * pairs * self.H / (self.t * self.c)
+        matrices = self.L * (2 * self.E * (self.H + self.G) * self.D + self.E * (self.up + self.M)) + self.E * self.V
+        self.flops = 3.0 * batch * (2 * sequence * matrices + self.L * 4 * pairs * self.H * self.D)
+        self.data = self.d * self.c  # ZeRO's ranks
         # How often gradients travel: with each microbatch where whole ones are not kept (stages 2 and 3), but
         # breadth-first stage 2 has all microbatches of a chunk one after the other, and keeps that chunk's whole
-        self.passes = np.where((self.zero == 3) | ((self.zero == 2) & self.in_turn), self.m, 1)
+        self.passes = np.where((zero == 3) | ((zero == 2) & self.in_turn), self.m, 1)
         # Turns around ZeRO's ranks, as `parlab.zero.elements_sent` counts them: of gradients; of weights, before the
-        # forward and again before the backward
-        self.sums = np.where(self.zero == 0, 2, self.passes)
-        self.gathers, self.regathers = (np.where(self.zero == 3, self.passes, x) for x in (self.zero > 0, 0))
+        # forward, and again before the backward
+        self.sums = np.where(zero == 0, 2, self.passes)
+        self.gathers, self.regathers = (np.where(zero == 3, self.passes, least) for least in (zero > 0, 0))
         # Layers of a chunk. Where p·v does not divide L, the last has one less, the first too (Llama 3, section 3.3.2)
         missing = -self.L % (self.p * self.v)
         self.layers = (self.L + missing) / (self.p * self.v)

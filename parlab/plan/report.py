@@ -14,10 +14,9 @@ from parlab.plan.estimate import Estimate, estimate
 from parlab.plan.hardware import CLUSTERS
 from parlab.plan.layout import Layout
 from parlab.plan.models import MODELS
-from parlab.plan.search import Plans, search
+from parlab.plan.search import MESH, Plans, search
 from parlab.world.units import format_bytes
 
-MESH = ("tp", "cp", "pp", "dp")
 ORDERED = ("tp", "cp", "pp", "chunks", "microbatch", "zero")
 
 
@@ -40,11 +39,9 @@ class Why(list[Neighbour]):
         self.base = base
 
     def __str__(self) -> str:
-        base = self.base
-        lines = [f"{base.layout}: {base.total_seconds:.3f} s, {format_bytes(base.total_bytes)}"]
-        for _, _, turned, found, change, binds in self:
-            lines.append(f"  {turned:24} {change:+8.1%} {format_bytes(found.total_bytes):>9}  {binds}")
-        return "\n".join(lines)
+        first = f"{self.base.layout}: {self.base.total_seconds:.3f} s, {format_bytes(self.base.total_bytes)}"
+        rows = [f"  {n.turned:24} {n.change:+8.1%} {format_bytes(n.found.total_bytes):>9}  {n.binds}" for n in self]
+        return "\n".join([first, *rows])
 
 
 def why(plans: Plans, layout: Layout | None = None) -> Why:
@@ -60,38 +57,37 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
     """
     base = plans.best if layout is None else estimate(layout=layout, **plans.asked)
     columns, at = plans.layouts.columns, vars(base.layout)
+    # Besides the knob itself, one of the mesh may differ, and no other
     differs = {knob: (column != at[knob]) * (1 if knob in MESH else 2) for knob, column in columns.items()}
     distance = sum(differs.values())
-    # Besides the knob itself, one of the mesh may differ, and no other
     close = np.flatnonzero(distance <= 3)
     time = np.where(plans.bytes[close] <= plans.memory, plans.seconds[close], np.inf)
     fastest = close[np.lexsort((plans.bytes[close], time))]
-    neighbours = []
+    found = Why(base, [])
     for knob in (*ORDERED, "schedule", "sequence_parallel", "recompute", "offload"):
         near = fastest[(distance - differs[knob])[fastest] <= 1]
         values = columns[knob][near]
         others = np.unique(values[values != at[knob]]).tolist()
         if knob in ORDERED:
             others = [*[x for x in others if x < at[knob]][-1:], *[x for x in others if x > at[knob]][:1]]
-        neighbours += [
-            _neighbour(knob, x, plans.entry(near[np.argmax(values == x)]), base, plans.memory) for x in others
-        ]
-    return Why(base, neighbours)
+        found += [_neighbour(knob, plans.entry(near[np.argmax(values == x)]), base, plans.memory) for x in others]
+    return found
 
 
-def _neighbour(knob: str, value: object, found: Estimate, base: Estimate, memory: float) -> Neighbour:
-    mesh = {name: getattr(found.layout, name) for name in MESH if name != knob}
-    moved = [f"{name} {now}" for name, now in mesh.items() if now != getattr(base.layout, name)]
+def _neighbour(knob: str, found: Estimate, base: Estimate, memory: float) -> Neighbour:
+    now, before = vars(found.layout), vars(base.layout)
+    turned = [knob, *(name for name in MESH if name != knob and now[name] != before[name])]
     change = found.total_seconds / base.total_seconds - 1
-    grown = {kind: found.seconds[kind] - base.seconds[kind] for kind in base.seconds}
-    most = max(grown, key=lambda kind: grown[kind])
+    most, seconds = max(
+        ((kind, found.seconds[kind] - x) for kind, x in base.seconds.items()), key=lambda grown: grown[1]
+    )
     if found.total_bytes > memory:
         binds = f"memory: {format_bytes(found.total_bytes)} of {format_bytes(memory)}"
     elif change < 0:
         binds = "nothing: it is faster"
     else:
-        binds = f"{most}: {grown[most]:+.3f} s" if grown[most] > 0 else "nothing: it takes as long"
-    return Neighbour(knob, value, ", ".join([f"{knob} {value}", *moved]), found, change, binds)
+        binds = f"{most}: {seconds:+.3f} s" if seconds > 0 else "nothing: it takes as long"
+    return Neighbour(knob, now[knob], ", ".join(f"{name} {now[name]}" for name in turned), found, change, binds)
 
 
 def plans_of(
@@ -102,9 +98,8 @@ def plans_of(
     Raises:
         ValueError: a name that is not known, or what `search` refuses.
     """
-    name = model.lower() if model.lower() in MODELS else f"llama-{model.lower()}"
-    if name not in MODELS:
-        one_of("model", model, tuple(MODELS))
+    name = next((name for name in (model.lower(), f"llama-{model.lower()}") if name in MODELS), model)
+    one_of("model", name, tuple(MODELS))
     one_of("cluster", cluster, tuple(CLUSTERS))
     limit = None if memory is None else memory * 2**30
     known = MODELS[name], CLUSTERS[cluster]
@@ -119,9 +114,8 @@ def as_text(plans: Plans, top: int = 5) -> str:
     """
     best = plans.best
     lines = [f"{len(plans.layouts)} layouts are possible, {len(plans)} fit in {format_bytes(plans.memory)}"]
-    for entry in islice(plans, whole("top", top, 1)):
-        row = f"{entry.total_seconds:10.3f} s  MFU {entry.mfu:.1%}  {format_bytes(entry.total_bytes):>9}"
-        lines.append(f"{row}  {entry.layout}")
+    for e in islice(plans, whole("top", top, 1)):
+        lines.append(f"{e.total_seconds:10.3f} s  MFU {e.mfu:.1%}  {format_bytes(e.total_bytes):>9}  {e.layout}")
     lines.append("Time of the first, by kind")
     lines += [f"{x:10.3f} s  {x / best.total_seconds:6.1%}  {kind}" for kind, x in best.seconds.items() if x]
     lines.append("Memory of its fullest rank, by kind")

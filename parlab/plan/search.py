@@ -19,11 +19,12 @@ from parlab.world.units import format_bytes
 from parlab.zero import MIXED
 
 LARGEST_MICROBATCH = 16  # sequences, as in the papers; larger ones take memory, and leave a pipeline fewer
+MESH = ("tp", "cp", "pp", "dp")
 
 
 @dataclass
 class Plans:
-    """What a search found. Iterates over the layouts that fit, in `order`.
+    """What a search found. Iterates over the layouts that fit, the fastest first; of equals, the leanest.
 
     Attributes:
         memory: bytes a device that they must fit in.
@@ -41,7 +42,7 @@ class Plans:
 
     @cached_property
     def order(self) -> np.ndarray:
-        """The numbers of those that fit, the fastest first; of equals, the leanest."""
+        """The numbers of those that fit, in the order of iteration."""
         fits = np.flatnonzero(self.bytes <= self.memory)
         return fits[np.lexsort((self.bytes[fits], self.seconds[fits]))]
 
@@ -65,13 +66,11 @@ class Plans:
         Raises:
             ValueError: nothing fits; the text says how much memory the leanest layout needs.
         """
-        if not len(self):
-            leanest = self.entry(np.argmin(self.bytes))
-            raise ValueError(
-                f"memory={self.memory:g}: none of {len(self.bytes)} layouts fits in {format_bytes(self.memory)}; the "
-                f"leanest needs {format_bytes(leanest.total_bytes)} ({leanest.layout})"
-            )
-        return self[0]
+        if len(self):
+            return self[0]
+        leanest, limit = self.entry(np.argmin(self.bytes)), format_bytes(self.memory)
+        needed = f"the leanest needs {format_bytes(leanest.total_bytes)} ({leanest.layout})"
+        raise ValueError(f"memory={self.memory:g}: none of {len(self.bytes)} layouts fits in {limit}; {needed}")
 
     def front(self) -> list[Estimate]:
         """Those that fit of which none is both faster and leaner; the fastest first, the leanest last."""
@@ -113,7 +112,7 @@ def search(
     positive("memory", memory)
     sizes, divisors = Sizes(config), _divisors(ranks)
     knobs: dict[str, list] = {
-        **dict.fromkeys(("tp", "cp", "pp", "dp"), divisors),
+        **dict.fromkeys(MESH, divisors),
         "chunks": sorted({v for layers in range(sizes.L, sizes.L + 3) for v in _divisors(layers)}),
         "microbatch": [b for b in _divisors(batch) if b <= LARGEST_MICROBATCH],
         "sequence_parallel": [False, True],
@@ -125,15 +124,15 @@ def search(
     if unknown := set(fixed) - set(knobs):
         raise ValueError(f"{min(unknown)}={fixed[min(unknown)]!r}: the knobs are {', '.join(knobs)}")
     knobs |= {name: value if isinstance(value, list) else [value] for name, value in fixed.items()}
-    mesh = Layout(**_axes({name: np.intersect1d(knobs[name], divisors) for name in ("tp", "cp", "pp")}))
+
+    knobs |= {name: [n for n in divisors if n in knobs[name]] for name in MESH}
+    mesh = Layout(**_axes(knobs, "tp", "cp", "pp"))
     mesh = mesh.but(dp=ranks // (mesh.tp * mesh.cp * mesh.pp))
     mesh = mesh[np.flatnonzero((mesh.ranks == ranks) & np.isin(mesh.dp, knobs["dp"]))]
-    # What a layer's work depends on, crossed with the meshes, under the schedule that allows most
-    work = {name: knobs[name] for name in ("chunks", "microbatch", "sequence_parallel", "recompute")}
-    ways = mesh.but(schedule="looped_bfs", **_axes(work))
+    # What a layer's work depends on, with each mesh, under the schedule that allows most
+    ways = mesh.but(schedule="looped_bfs", **_axes(knobs, "chunks", "microbatch", "sequence_parallel", "recompute"))
     ways = ways[np.flatnonzero(possible(sizes, ways, batch, sequence))]
-    # The rest has axes of its own, so that no layer is estimated twice
-    grid = ways.but(**_axes({name: knobs[name] for name in ("offload", "schedule", "zero")}))
+    grid = ways.but(**_axes(knobs, "offload", "schedule", "zero"))
     # Of those that come to the same, ZeRO or sequence parallelism among one rank, one
     same = (grid.dp * grid.cp == 1) & (grid.zero > 1) & ("zero" not in fixed)
     same = same | ((grid.tp == 1) & grid.sequence_parallel & ("sequence_parallel" not in fixed))
@@ -148,7 +147,7 @@ def _divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def _axes(knobs: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Each on an axis of its own, before that of columns."""
-    *axes, _ = np.meshgrid(*knobs.values(), 0, indexing="ij", sparse=True)
-    return dict(zip(knobs, axes, strict=True))
+def _axes(knobs: dict[str, list], *names: str) -> dict[str, np.ndarray]:
+    """Each knob on an axis of its own, before that of columns."""
+    *axes, _ = np.meshgrid(*(knobs[name] for name in names), 0, indexing="ij", sparse=True)
+    return dict(zip(names, axes, strict=True))
