@@ -102,8 +102,7 @@ def plans_of(
     one_of("model", name, tuple(MODELS))
     one_of("cluster", cluster, tuple(CLUSTERS))
     limit = None if memory is None else memory * 2**30
-    known = MODELS[name], CLUSTERS[cluster]
-    return search(*known, gpus, batch=batch, sequence=sequence, memory=limit, offload=offload)
+    return search(MODELS[name], CLUSTERS[cluster], gpus, batch=batch, sequence=sequence, memory=limit, offload=offload)
 
 
 def as_text(plans: Plans, top: int = 5) -> str:
@@ -125,10 +124,8 @@ def as_text(plans: Plans, top: int = 5) -> str:
 
 def as_json(plans: Plans, top: int = 5) -> str:
     """The same, for programs: seconds, and bytes."""
-    entries = [
-        {"layout": asdict(entry.layout), "seconds": entry.seconds, "bytes": entry.bytes, "mfu": entry.mfu}
-        for entry in islice(plans, whole("top", top, 1))
-    ]
+    shown = islice(plans, whole("top", top, 1))
+    entries = [{"layout": asdict(e.layout), "seconds": e.seconds, "bytes": e.bytes, "mfu": e.mfu} for e in shown]
     losers = [
         {"knob": n.knob, "value": n.value, "layout": asdict(n.found.layout), "change": n.change, "binds": n.binds}
         for n in why(plans)

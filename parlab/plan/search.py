@@ -18,7 +18,6 @@ from parlab.world import Cluster
 from parlab.world.units import format_bytes
 from parlab.zero import MIXED
 
-LARGEST_MICROBATCH = 16  # sequences, as in the papers; larger ones take memory, and leave a pipeline fewer
 MESH = ("tp", "cp", "pp", "dp")
 
 
@@ -114,7 +113,7 @@ def search(
     knobs: dict[str, list] = {
         **dict.fromkeys(MESH, divisors),
         "chunks": sorted({v for layers in range(sizes.L, sizes.L + 3) for v in _divisors(layers)}),
-        "microbatch": [b for b in _divisors(batch) if b <= LARGEST_MICROBATCH],
+        "microbatch": [b for b in _divisors(batch) if b <= 16],  # as in the papers: larger ones leave a pipeline fewer
         "sequence_parallel": [False, True],
         "recompute": ["none", "full"] if sizes.fused else ["none", "selective", "full"],
         "zero": [1, 2, 3],  # never slower nor fuller than 0
