@@ -74,10 +74,8 @@ def estimate(
     Args:
         config: a `LlamaConfig` or a `GPTConfig`.
         layout: one, or columns of layouts, which give the same numbers to the bit.
-        batch: sequences of a step, of all replicas together.
-        sequence: tokens of each.
-        state: bytes a parameter.
-        itemsize: bytes of an activation.
+        batch, sequence: sequences of a step, of all replicas together; tokens of each.
+        state, itemsize: bytes a parameter, and of an activation.
         hardware: which fractions of the data sheet are reached. None: those of the cluster's device (`hardware_of`).
 
     Raises:

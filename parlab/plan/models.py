@@ -50,11 +50,7 @@ GPT_22B, GPT_175B = MODELS["gpt-22b"], MODELS["gpt-175b"]
 
 
 class Sizes:
-    """What the formulas need of either kind: the letters of the shapes, and parameters.
-
-    Raises:
-        ValueError: another kind of configuration.
-    """
+    """What the formulas need of either kind: the letters of the shapes, and parameters."""
 
     def __init__(self, config: Config) -> None:
         if not isinstance(config, Config):

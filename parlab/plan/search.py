@@ -1,16 +1,16 @@
-"""All layouts that are possible, and the best that fits."""
+"""All layouts that are possible, the best that fits, and why the others lose."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from parlab.arguments import positive, whole
-from parlab.plan.estimate import Estimate, evaluate
+from parlab.plan.estimate import Estimate, estimate, evaluate
 from parlab.plan.hardware import Machine
 from parlab.plan.layout import Case, Layout, possible
 from parlab.plan.models import Config, Sizes
@@ -19,6 +19,7 @@ from parlab.world.units import format_bytes
 from parlab.zero import MIXED
 
 MESH = ("tp", "cp", "pp", "dp")
+ORDERED = ("tp", "cp", "pp", "chunks", "microbatch", "zero")
 
 
 @dataclass
@@ -75,6 +76,30 @@ class Plans:
         """Those that fit of which none is both faster and leaner; the fastest first, the leanest last."""
         held = self.bytes[self.order]
         return [self.entry(i) for i in self.order[held < np.minimum.accumulate([np.inf, *held])[:-1]]]
+
+
+class Neighbour(NamedTuple):
+    """A layout that differs in one knob; of the mesh, in another too, which gives or takes its ranks."""
+
+    knob: str
+    value: object
+    turned: str  # both in words, and what gives or takes the ranks
+    found: Estimate
+    change: float  # of the time of a step, relative
+    binds: str  # memory, where it does not fit; else the kind of seconds that grew most, or "nothing: it is faster"
+
+
+class Why(list[Neighbour]):
+    """The neighbours of a layout, `base`; prints as a table."""
+
+    def __init__(self, base: Estimate, neighbours: list[Neighbour]) -> None:
+        super().__init__(neighbours)
+        self.base = base
+
+    def __str__(self) -> str:
+        first = f"{self.base.layout}: {self.base.total_seconds:.3f} s, {format_bytes(self.base.total_bytes)}"
+        rows = [f"  {n.turned:24} {n.change:+8.1%} {format_bytes(n.found.total_bytes):>9}  {n.binds}" for n in self]
+        return "\n".join([first, *rows])
 
 
 def search(
@@ -150,3 +175,49 @@ def _axes(knobs: dict[str, list], *names: str) -> dict[str, np.ndarray]:
     """Each knob on an axis of its own, before that of columns."""
     *axes, _ = np.meshgrid(*(knobs[name] for name in names), 0, indexing="ij", sparse=True)
     return dict(zip(names, axes, strict=True))
+
+
+def why(plans: Plans, layout: Layout | None = None) -> Why:
+    """Each knob's neighbours among the layouts that are possible: the next lower and the next higher value, or each
+    other choice. Ranks that one strategy gives up another takes: of these, the fastest that fits, else the leanest.
+
+    Args:
+        plans: of a search.
+        layout: None: the best.
+
+    Raises:
+        ValueError: nothing fits, or the layout is not possible.
+    """
+    base = plans.best if layout is None else estimate(layout=layout, **plans.asked)
+    columns, at = plans.layouts.columns, vars(base.layout)
+    # Besides the knob itself, one of the mesh may differ, and no other
+    differs = {knob: (column != at[knob]) * (1 if knob in MESH else 2) for knob, column in columns.items()}
+    distance = sum(differs.values())
+    close = np.flatnonzero(distance <= 3)
+    time = np.where(plans.bytes[close] <= plans.memory, plans.seconds[close], np.inf)
+    fastest = close[np.lexsort((plans.bytes[close], time))]
+    found = Why(base, [])
+    for knob in (*ORDERED, "schedule", "sequence_parallel", "recompute", "offload"):
+        near = fastest[(distance - differs[knob])[fastest] <= 1]
+        values = columns[knob][near]
+        others = np.unique(values[values != at[knob]]).tolist()
+        if knob in ORDERED:
+            others = [*[x for x in others if x < at[knob]][-1:], *[x for x in others if x > at[knob]][:1]]
+        found += [_neighbour(knob, plans.entry(near[np.argmax(values == x)]), base, plans.memory) for x in others]
+    return found
+
+
+def _neighbour(knob: str, found: Estimate, base: Estimate, memory: float) -> Neighbour:
+    now, before = vars(found.layout), vars(base.layout)
+    turned = [knob, *(name for name in MESH if name != knob and now[name] != before[name])]
+    change = found.total_seconds / base.total_seconds - 1
+    most, seconds = max(
+        ((kind, found.seconds[kind] - x) for kind, x in base.seconds.items()), key=lambda grown: grown[1]
+    )
+    if found.total_bytes > memory:
+        binds = f"memory: {format_bytes(found.total_bytes)} of {format_bytes(memory)}"
+    elif change < 0:
+        binds = "nothing: it is faster"
+    else:
+        binds = f"{most}: {seconds:+.3f} s" if seconds > 0 else "nothing: it takes as long"
+    return Neighbour(knob, now[knob], ", ".join(f"{name} {now[name]}" for name in turned), found, change, binds)
