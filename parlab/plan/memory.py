@@ -55,7 +55,7 @@ def rank_bytes(case: Case) -> dict[str, Column]:
             "weights": state.weight * params / over[3],
             "gradients": state.gradient * params / over[2],
             "optimizer": np.where(case.offload, 0, state.optimizer) * params / over[1],
-            "activations": np.minimum(in_flight(case, rank) / case.v * (layers - fewer), case.m * layers) * kept,
+            "activations": in_flight(case, rank) / case.v * (layers - fewer) * kept,
             "working": working + unscattered + np.where(rank == case.p - 1, logits, 0),
         }
         fuller = sum(found.values()) > sum(fullest.values())

@@ -144,11 +144,9 @@ def _ring(machine: Machine, case: Case, core: Pass) -> Pass:
 
 def _data_traffic(machine: Machine, case: Case, params: Column, chunk: Pass) -> Column:
     """What ZeRO's traffic is waited for: gradients and weights go in v pieces, behind the work on the other chunks; the
-    last gradients and the first weights have nothing to hide behind. Passes are `parlab.zero.elements_sent`'s."""
+    last gradients and the first weights have nothing to hide behind."""
     together = machine.together(case.c, case.t) * machine.together(case.d, case.t * case.c * case.p)
-    gradient, weight = (
-        machine.ring(size * params, case.data, together) for size in (case.state.gradient, case.state.weight)
-    )
+    gradient, weight = (machine.ring(x * params, case.data, together) for x in (case.state.gradient, case.state.weight))
     before, after = weight * case.gathers, gradient * case.sums + weight * case.regathers
     if "dp" not in machine.hardware.hides:
         return after + before
