@@ -182,7 +182,7 @@ class Case(Sizes):
         # First, second and last rank of a pipeline: its number, layers that it has less, parameters that it holds
         middle = self.layers * self.v * self.layer_params
         after = (self.last - self.E) / self.t + self.E  # the final norm is whole on every rank
-        tied = 0 if self.fused else self.V * self.E / self.t  # one table where one rank has both ends
+        tied = self.V * self.E / self.t if self.tied else 0  # one table where one rank has both ends
         alone, several = self.p == 1, self.p > 2  # where there are two, the first stands for the second
         first = middle - self.fewer_first * self.layer_params + self.first / self.t + np.where(alone, after - tied, 0)
         last = np.where(alone, first, middle - self.fewer_last * self.layer_params + after)

@@ -79,9 +79,14 @@ def sent_bytes(case: Case) -> dict[str, Column]:
     first, middle, last = (params for _, _, params in case.stages)
     params = t * np.where(case.p == 1, first, first + (case.p - 2) * middle + last)
     around_data = case.state.gradient * case.sums + case.state.weight * (case.gathers + case.regathers)
+    # A tied table is opened, and has a gradient, at both ends; where these are two ranks, they sum theirs first, once
+    table = case.V * E if case.tied else 0
+    opened = np.where(case.zero >= 2, case.state.gradient * case.passes, 0) + 2 * case.state.weight * case.regathers
+    both = table * np.where(case.p == 1, opened, -2 * case.state.gradient * (case.passes - 1))
+    summed = np.where(case.p == 1, 0, 2 * table * item)
     return {
         "tp": microbatches * (case.L * layer + outside),
         "cp": microbatches * case.L * around,
-        "pp": microbatches * 2 * (case.p * case.v - 1) * n * E * item * np.where(cut, 1, t),
-        "dp": (case.data - 1) * params * around_data,
+        "pp": microbatches * 2 * (case.p * case.v - 1) * n * E * item * np.where(cut, 1, t) + case.data * summed,
+        "dp": (case.data - 1) * (params * around_data + both),
     }

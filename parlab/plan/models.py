@@ -58,6 +58,7 @@ class Sizes:
         self.config, self.V, self.L = config, config.vocab_size, config.num_hidden_layers
         self.E, self.H = E, H = config.hidden_size, config.num_attention_heads
         self.fused = isinstance(config, LlamaConfig)  # attention: tile by tile, causal alone; or S × S, with dropout
+        self.tied = not isinstance(config, LlamaConfig) or config.tie_word_embeddings  # a GPT's head is the embedding
         # Of a layer: what tensor parallelism cuts, and leaves on every rank: norms, and biases after a row layer
         if isinstance(config, LlamaConfig):
             self.G, self.D, self.M = config.num_key_value_heads, config.head_dim, config.intermediate_size
