@@ -148,11 +148,11 @@ def search(
     if unknown := set(fixed) - set(knobs):
         raise ValueError(f"{min(unknown)}={fixed[min(unknown)]!r}: the knobs are {', '.join(knobs)}")
     knobs |= {name: value if isinstance(value, list) else [value] for name, value in fixed.items()}
-
     knobs |= {name: [n for n in divisors if n in knobs[name]] for name in MESH}
     mesh = Layout(**_axes(knobs, "tp", "cp", "pp"))
     mesh = mesh.but(dp=ranks // (mesh.tp * mesh.cp * mesh.pp))
-    mesh = mesh[np.flatnonzero((mesh.ranks == ranks) & np.isin(mesh.dp, knobs["dp"]))]
+    used = (mesh.ranks == ranks) & np.isin(mesh.dp, knobs["dp"])
+    mesh = mesh[np.flatnonzero(used & possible(sizes, mesh, batch, sequence))]
     # What a layer's work depends on, with each mesh, under the schedule that allows most
     ways = mesh.but(schedule="looped_bfs", **_axes(knobs, "chunks", "microbatch", "sequence_parallel", "recompute"))
     ways = ways[np.flatnonzero(possible(sizes, ways, batch, sequence))]
@@ -168,7 +168,8 @@ def search(
 
 
 def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
+    every = np.arange(1, number + 1)
+    return every[number % every == 0].tolist()
 
 
 def _axes(knobs: dict[str, list], *names: str) -> dict[str, np.ndarray]:
@@ -198,7 +199,7 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
     fastest = close[np.lexsort((plans.bytes[close], time))]
     found = Why(base, [])
     for knob in (*ORDERED, "schedule", "sequence_parallel", "recompute", "offload"):
-        near = fastest[(distance - differs[knob])[fastest] <= 1]
+        near = fastest[distance[fastest] - differs[knob][fastest] <= 1]
         values = columns[knob][near]
         others = np.unique(values[values != at[knob]]).tolist()
         if knob in ORDERED:
@@ -211,13 +212,12 @@ def _neighbour(knob: str, found: Estimate, base: Estimate, memory: float) -> Nei
     now, before = vars(found.layout), vars(base.layout)
     turned = [knob, *(name for name in MESH if name != knob and now[name] != before[name])]
     change = found.total_seconds / base.total_seconds - 1
-    most, seconds = max(
-        ((kind, found.seconds[kind] - x) for kind, x in base.seconds.items()), key=lambda grown: grown[1]
-    )
+    grown = {kind: x - base.seconds[kind] for kind, x in found.seconds.items()}
+    most = max(grown, key=grown.__getitem__)
     if found.total_bytes > memory:
         binds = f"memory: {format_bytes(found.total_bytes)} of {format_bytes(memory)}"
     elif change < 0:
         binds = "nothing: it is faster"
     else:
-        binds = f"{most}: {seconds:+.3f} s" if seconds > 0 else "nothing: it takes as long"
+        binds = f"{most}: {grown[most]:+.3f} s" if grown[most] > 0 else "nothing: it takes as long"
     return Neighbour(knob, now[knob], ", ".join(f"{name} {now[name]}" for name in turned), found, change, binds)
