@@ -11,7 +11,7 @@ from typing import Any
 
 from parlab.arguments import whole
 from parlab.arrays import Array
-from parlab.sequence.attend import Call, Pair, Scale, add_to, exchange
+from parlab.sequence.attend import Call, Pair, Scale, add_to, backward_of, exchange
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.layouts import Documents
 from parlab.sequence.schedule import RingSchedule, readers
@@ -33,39 +33,20 @@ def allgather_attention(
     """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and `kv_heads`:
     how many K/V heads are gathered at a time; None: 2, or 1 if there is one only.
 
-    K/V go straight to each rank that has a block with them: without documents, to all.
+    K/V go straight to each rank that has a block with them: without documents, to all. Backward they are gathered
+    again; their gradients, on each rank those of all tokens, are reduce-scattered: straight home, and summed there.
     """
-    call = Call(comm, q, k, v, scale)
-    return _allgather(call, causal=causal, layout=layout, documents=documents, kv_heads=kv_heads)
-
-
-def allgather_attention_backward(
-    comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, scale: Scale = None, **how: Any
-) -> tuple[Array, Array, Array]:
-    """As `ring_attention_backward`. K/V are gathered again. Their gradients, on each rank those of all tokens, are
-    reduce-scattered: they go straight home and are summed there, in float32 or wider.
-    """
-    return _allgather(Call(comm, q, k, v, scale, (dout, out, lse)), **how)
-
-
-def _allgather(
-    call: Call,
-    *,
-    causal: bool = False,
-    layout: str = "contiguous",
-    documents: Documents = None,
-    kv_heads: int | None = None,
-) -> Any:
-    call.agree("all-gather", causal=causal, layout=layout, documents=documents, kv_heads=kv_heads)
-    comm, length = call.comm, call.k.shape[2]
+    told = {"causal": causal, "layout": layout, "documents": documents, "kv_heads": kv_heads}
+    call = Call("all-gather", comm, q, k, v, scale, **told)
+    length = k.shape[2]
     ring, reads = RingSchedule(comm.rank, comm.size), readers(comm.size, length, **call.dealt)
     needed, needs = reads[comm.rank], [source[comm.rank] for source in reads]  # by whom, and whose K/V
     queries = call.queries()
-    gradients = queries.attend([], call.k, call.v)  # backward: [B, G, S/P, D]
+    gradients = queries.attend([], k, v)  # backward: [B, G, S/P, D]
     comm.hold("dq, dk, dv", *(gradients or ()))
 
     def turn(h: slice, g: slice) -> None:
-        ours = call.k[:, g, ...], call.v[:, g, ...]  # [B, kv_heads, S/P, D]
+        ours = k[:, g, ...], v[:, g, ...]  # [B, kv_heads, S/P, D]
         gathered: dict[int, Pair] = {}
         exchange(
             comm,
@@ -91,9 +72,12 @@ def _allgather(
                 label=call.label,
             )
 
-    for h, g in a_few_at_a_time(call.q.shape[1], call.k.shape[1], kv_heads):
+    for h, g in a_few_at_a_time(call.q.shape[1], k.shape[1], kv_heads):
         turn(h, g)
     return call.results(queries.done(gradients), gradients)
+
+
+allgather_attention_backward = backward_of(allgather_attention)
 
 
 def a_few_at_a_time(H: int, G: int, kv_heads: int | None = None) -> list[tuple[slice, slice]]:

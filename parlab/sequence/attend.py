@@ -1,8 +1,8 @@
 """What every method does between its messages: attend blocks of queries to blocks of keys, merged by their lse.
 
-The methods differ in one thing only: which rank holds which q, k and v when. So each is written once, for both passes:
-what travels with a query, and what is summed for it, is one thing forward and another backward, where each block also
-gives its share of dK and dV.
+The methods differ in one thing only: which rank holds which q, k and v when. So each is written once, for both passes
+(`backward_of`): what travels with a query, and what is summed for it, is one thing forward and another backward, where
+each block also gives its share of dK and dV.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from parlab.nn.attention import (
     row_dot,
 )
 from parlab.sequence.costs import attention_flops
-from parlab.sequence.layouts import Documents, checked_documents
+from parlab.sequence.layouts import checked_documents
 from parlab.sequence.schedule import Block
 from parlab.world import Comm, MismatchError, Request
 
@@ -33,11 +33,40 @@ Heads = list[tuple[slice, slice]]  # query heads, and the K/V heads that they re
 Hop = tuple[Request | None, Request | None]  # out, in
 
 ALL = [(slice(None), slice(None))]
+DEALT = {"causal": False, "layout": "contiguous", "documents": None}  # unless told otherwise
 NOTHING: Hop = (None, None)
 
 
+def backward_of(method: Callable[..., Any]) -> Callable[..., tuple[Array, Array, Array]]:
+    """The backward of a method: the method again, which its q, `(dout, q, out, lse)`, tells what pass it is."""
+
+    def backward(
+        comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, **how: Any
+    ) -> tuple[Array, Array, Array]:
+        """Gradients `(dq, dk, dv)` of this rank's shards, from `dout`, the gradient of a loss with respect to `out`.
+
+        What travels is said with the forward. Sums are made, and travel, in float32 or wider.
+
+        Args:
+            dout: `[B, H, S/P, D]`.
+            comm, q, k, v, how: as in the forward, all its other arguments by name.
+            out, lse: what the forward returned.
+
+        Returns:
+            dq `[B, H, S/P, D]`, dk and dv `[B, G, S/P, D]`, in the dtypes of q, k and v.
+
+        Raises: as the forward.
+        """
+        gradients: tuple[Array, Array, Array] = method(comm, (dout, q, out, lse), k, v, **how)
+        return gradients
+
+    backward.__module__, backward.__name__ = method.__module__, f"{method.__name__}_backward"
+    backward.__qualname__ = backward.__name__
+    return backward
+
+
 class Call:
-    """One rank's call of a method, which `agree` checks; with `gradient`, dout, out and lse, its backward.
+    """One rank's call of a method, checked: shapes, layout and documents; see `backward_of` for its q.
 
     Attributes:
         rows: what a query is to those who attend it: q; backward dout, q, lse and delta = rowsum(dO ∘ O).
@@ -45,37 +74,30 @@ class Call:
         dealt: of it, how the tokens are dealt out (`RingSchedule.blocks`).
     """
 
-    def __init__(
-        self, comm: Comm, q: Array, k: Array, v: Array, scale: Scale, gradient: Sequence[Array] | None = None
-    ) -> None:
-        self.comm, self.q, self.k, self.v, self.scale, self.gradient = comm, q, k, v, scale, gradient
-        self.rows, self.label = [q], ""
-        self.dealt: dict[str, Any] = {}
-
-    def agree(
-        self, method: str, *, causal: bool, layout: str = "contiguous", documents: Documents = None, **how: Any
-    ) -> None:
-        """Check all that was given: shapes, layout and documents. Replicated queries are no shards of the sequence."""
-        q, comm, shards = self.q, self.comm, not how.get("replicated")
-        check_inputs(q, self.k, self.v, causal=shards, scale=self.scale)
+    def __init__(self, method: str, comm: Comm, q: Array, k: Array, v: Array, scale: Scale, **told: Any) -> None:
+        self.backward, shards = isinstance(q, tuple), not told.get("replicated")  # such queries are no shards
+        dout, q, out, lse = q if self.backward else (None, q, None, None)
+        self.comm, self.q, self.k, self.v, self.scale = comm, q, k, v, scale
+        self.dealt = {name: told.get(name, default) for name, default in DEALT.items()}
+        layout, documents = self.dealt["layout"], self.dealt["documents"]
+        check_inputs(q, k, v, causal=shards, scale=scale)
         if shards:
             edges = checked_documents(documents, q.shape[2] * comm.size, comm.size, layout)
-            documents = None if documents is None else edges
-        comm.hold("q, k, v", q, self.k, self.v)
-        if self.gradient is not None:
-            dout, out, lse = self.gradient
+            self.dealt["documents"] = None if documents is None else edges
+        comm.hold("q, k, v", q, k, v)
+        self.rows = [q]
+        if self.backward:
             check_gradient(dout, q, out, lse)
             delta = row_dot(dout, out)
             comm.hold("dout, out, lse", dout, out, lse, delta)
             self.rows = [dout, q, lse, delta]  # twice [B, H, S, D], twice [B, H, S]
             method += " backward"
-        self.dealt = {"causal": causal, "layout": layout, "documents": documents}
-        told = self.dealt | how | {"scale": self.scale}
-        self.label = ", ".join([method, *(f"{name}={value}" for name, value in told.items() if value is not None)])
+        said = DEALT | told | self.dealt | {"scale": scale}
+        self.label = ", ".join([method, *(f"{name}={value}" for name, value in said.items() if value is not None)])
 
     def queries(self, rows: Sequence[Array] | None = None) -> Queries:
         """These rows, or the rank's own, before they have seen any key."""
-        kind = Queries if self.gradient is None else QueryGradients
+        kind = QueryGradients if self.backward else Queries
         return kind(self.comm, self.rows if rows is None else rows, self.scale)
 
     def results(self, sums: Sequence[Array], gradients: Pair | None) -> tuple[Array, ...]:

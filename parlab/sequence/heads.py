@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from parlab.arrays import Array, namespace
-from parlab.sequence.attend import ALL, Call, Heads, Scale, add_to, exchange, grid
+from parlab.sequence.attend import ALL, Call, Heads, Scale, add_to, backward_of, exchange, grid
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.layouts import Documents
 from parlab.sequence.ring import attend_around, ring_cost
@@ -32,17 +32,14 @@ def ulysses_attention(
 
     Where P does not divide H the first ranks attend one head more: so every P up to H is of use, and the slowest rank
     has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`head_shares`).
+
+    Backward all that is needed becomes heads once more: q, k and v too, which the authors' code keeps as heads from the
+    forward on. The gradients of a K/V head that went to several ranks are summed at home.
     """
-    return _ulysses(Call(comm, q, k, v, scale), causal=causal, documents=documents)
+    return _in_heads(Call("Ulysses", comm, q, k, v, scale, causal=causal, documents=documents), comm, None)
 
 
-def ulysses_attention_backward(
-    comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, scale: Scale = None, **how: Any
-) -> tuple[Array, Array, Array]:
-    """As `ring_attention_backward`. All that is needed becomes heads once more: q, k and v too, which the authors' code
-    keeps as heads from the forward on. The gradients of a K/V head that went to several ranks are summed at home.
-    """
-    return _ulysses(Call(comm, q, k, v, scale, (dout, out, lse)), **how)
+ulysses_attention_backward = backward_of(ulysses_attention)
 
 
 def usp_attention(
@@ -61,26 +58,13 @@ def usp_attention(
 
     The layout is contiguous or zigzag. A group's tokens, in order, are the same layout's shard for a ring of P/U.
     """
-    return _usp(Call(comm, q, k, v, scale), ulysses=ulysses, causal=causal, layout=layout)
-
-
-def usp_attention_backward(
-    comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, scale: Scale = None, **how: Any
-) -> tuple[Array, Array, Array]:
-    """As `ulysses_attention_backward`, and `ring_attention_backward` between the groups."""
-    return _usp(Call(comm, q, k, v, scale, (dout, out, lse)), **how)
-
-
-def _ulysses(call: Call, *, causal: bool = False, documents: Documents = None) -> Any:
-    call.agree("Ulysses", causal=causal, documents=documents)
-    return _in_heads(call, call.comm, None)
-
-
-def _usp(call: Call, *, ulysses: int, causal: bool = False, layout: str = "contiguous") -> Any:
     if layout == "striped":
         raise ValueError("layout='striped': a group's tokens would be no stripe; use contiguous or zigzag")
-    call.agree("USP", causal=causal, layout=layout, ulysses=ulysses)
-    return _in_heads(call, *grid(call.comm, "ulysses", ulysses))
+    call = Call("USP", comm, q, k, v, scale, causal=causal, layout=layout, ulysses=ulysses)
+    return _in_heads(call, *grid(comm, "ulysses", ulysses))
+
+
+usp_attention_backward = backward_of(usp_attention)
 
 
 def _in_heads(call: Call, group: Comm, ring: Comm | None) -> Any:
