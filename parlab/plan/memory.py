@@ -63,7 +63,7 @@ def rank_bytes(case: Case) -> dict[str, Column]:
 
 def sent_bytes(case: Case) -> dict[str, Column]:
     """Bytes that all ranks send in a step, by strategy: what a run counts (`parlab.tensor.model_collectives`,
-    `parlab.sequence.costs.bytes_sent`, `parlab.zero.elements_sent`)."""
+    `parlab.sequence.ring_cost`, `parlab.zero.elements_sent`)."""
     E, t, c, n, item, wide = case.E, case.t, case.c, case.n, case.item, max(case.item, 4)
     cut, k, stage = case.sequence_parallel, case.passes, case.zero
     microbatches = case.m * case.data  # each sent by all ranks of a tensor-parallel group

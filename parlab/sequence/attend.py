@@ -25,16 +25,14 @@ from parlab.nn.attention import (
 from parlab.sequence.costs import attention_flops
 from parlab.sequence.layouts import checked_documents
 from parlab.sequence.schedule import Block
-from parlab.world import Comm, MismatchError, Request
+from parlab.world import Comm, MismatchError
 
 Scale = float | None
 Pair = tuple[Array, Array]  # K/V, or their gradients
 Heads = list[tuple[slice, slice]]  # query heads, and the K/V heads that they read: equally many to each
-Hop = tuple[Request | None, Request | None]  # out, in
 
 ALL = [(slice(None), slice(None))]
 DEALT = {"causal": False, "layout": "contiguous", "documents": None}  # unless told otherwise
-NOTHING: Hop = (None, None)
 
 
 def backward_of(method: Callable[..., Any]) -> Callable[..., tuple[Array, Array, Array]]:
@@ -114,7 +112,7 @@ class Queries:
 
     def __init__(self, comm: Comm, rows: Sequence[Array], scale: Scale) -> None:
         self.comm, self.rows, self.q, self.scale = comm, rows, rows[0], scale
-        xp, q, out = namespace(self.q), self.q, _zeros(self.q)  # [B, H, S, D]
+        xp, q, out = namespace(self.q), self.q, wide_zeros(self.q)  # [B, H, S, D]
         self.sums = [out, xp.full(q.shape[:-1], -xp.inf, dtype=out.dtype, device=q.device)]
         comm.hold(self.HELD, *self.sums)
 
@@ -152,13 +150,13 @@ class QueryGradients(Queries):
 
     def __init__(self, comm: Comm, rows: Sequence[Array], scale: Scale) -> None:
         self.comm, self.rows, self.q, self.scale = comm, rows, rows[1], scale
-        self.sums = [_zeros(self.q)]  # [B, H, S, D]
+        self.sums = [wide_zeros(self.q)]  # [B, H, S, D]
         comm.hold(self.HELD, *self.sums)
 
     def attend(self, blocks: Sequence[Block], k: Array, v: Array, heads: Heads = ALL) -> Pair:
         """Add what these blocks give to `dq`; return what they give to dk and dv, in float32 or wider."""
         (dout, q, lse, delta), (dq,) = self.rows, self.sums
-        dk, dv = _zeros(k), _zeros(v)
+        dk, dv = wide_zeros(k), wide_zeros(v)
         if blocks:
             self.comm.compute("attend backward", flops=_flops(blocks, q, heads, backward=True))
         for block, (h, g) in product(blocks, heads):
@@ -205,21 +203,6 @@ def exchange(
             take(src, comm.sendrecv(outgoing, dst, src, form, label=label))
 
 
-def post(comm: Comm, x: Pair | None, dst: int, form: Pair | None, src: int, label: str) -> Hop:
-    """Start a message out and one in; None is not sent, or will not come."""
-    sending = None if x is None else comm.isend(x, dst, label=label)
-    return sending, None if form is None else comm.irecv(src, form, label=label)
-
-
-def arrived(hop: Hop) -> Any:
-    """What came; None: nothing."""
-    sending, receiving = hop
-    came = None if receiving is None else receiving.wait()  # first: what is needed gives a wait its name
-    if sending is not None:
-        sending.wait()
-    return came
-
-
 def add_to(totals: Sequence[Array], parts: Sequence[Array]) -> None:
     """Add each part to its total, in place."""
     for total, part in zip(totals, parts, strict=True):
@@ -231,7 +214,8 @@ def narrowed(gradients: Sequence[Array], inputs: Sequence[Array]) -> tuple[Array
     return tuple(namespace(x).astype(d, x.dtype, copy=False) for d, x in zip(gradients, inputs, strict=True))
 
 
-def _zeros(x: Array) -> Array:
+def wide_zeros(x: Array) -> Array:
+    """In the form of x, to sum in: float32 or wider."""
     return namespace(x).zeros(x.shape, dtype=accumulator_dtype(x), device=x.device)
 
 

@@ -1,4 +1,4 @@
-"""What ring attention costs on paper: work, bytes, hops, memory, and when the transfers cost nothing.
+"""What attention costs on paper, whichever way it is cut: work, bytes of a token, and when transfers cost nothing.
 
 `S` tokens, `size` ranks (P), shards of c = S/P tokens, `H` query heads, `G` key/value heads, `D` head size, `B` batch.
 """
@@ -90,32 +90,6 @@ def attention_flops(pairs: int, B: int, H: int, D: int, *, backward: bool = Fals
     return (10 if backward else 4) * pairs * B * H * D
 
 
-def hops(size: int, *, backward: bool = False) -> int:
-    """Times that a rank sends to its right: P − 1 forward; 2P − 1 backward, where dK/dV must also come home."""
-    return (size - 1) + (size if backward and size > 1 else 0)
-
-
-def bytes_per_hop(S: int, size: int, G: int, D: int, itemsize: int, B: int = 1) -> int:
-    """A shard of K and one of V: what each rank sends to its right in each hop of the forward.
-
-    >>> bytes_per_hop(S=2048, size=2, G=4, D=64, itemsize=4)
-    2097152
-    """
-    checked_documents(None, S, size)
-    return 2 * B * (S // size) * G * D * itemsize
-
-
-def bytes_sent(S: int, size: int, G: int, D: int, itemsize: int, B: int = 1, *, backward: bool = False) -> int:
-    """Bytes that each rank sends: K/V make P − 1 hops; backward dK/dV, of 4 bytes an element or more, make P more.
-
-    >>> [bytes_sent(S=2048, size=2, G=4, D=64, itemsize=2, backward=backward) for backward in (False, True)]
-    [1048576, 5242880]
-    """
-    back = hops(size, backward=backward) - hops(size)
-    each, wide = (bytes_per_hop(S, size, G, D, number, B) for number in (itemsize, max(itemsize, 4)))
-    return hops(size) * each + back * wide
-
-
 def overlap_tokens(
     flops_per_second: float,
     bytes_per_second: float,
@@ -157,14 +131,8 @@ def striped_speedup(S: int, size: int, hidden_size: int, intermediate_size: int,
 
 
 def score_memory_savings(size: int) -> float:
-    """The part of the score matrix that a rank is spared when it holds its S/P rows of it: 1 − 1/P."""
-    return 1 - 1 / size
+    """The part of the S²·H scores that a rank is spared which holds its S/P rows of them: 1 − 1/P.
 
-
-def score_bytes(S: int, size: int, H: int, itemsize: int, B: int = 1) -> int:
-    """A rank's rows of the score matrix, S²/P·H elements: what a ring that keeps whole score blocks holds.
-
-    Ours holds what `ring_cost` says, linear in S, beside one tile of scores.
+    So does a ring that keeps whole blocks of scores; ours holds what `ring_cost` says, linear in S, beside one tile.
     """
-    checked_documents(None, S, size)
-    return B * H * (S // size) * S * itemsize
+    return 1 - 1 / size

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from parlab.arrays import Array, namespace
 from parlab.sequence.attend import ALL, Call, Heads, Scale, add_to, backward_of, exchange, grid
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.layouts import Documents
+from parlab.sequence.layouts import Documents, positions
 from parlab.sequence.ring import attend_around, ring_cost
 from parlab.world import Comm
 from parlab.world.collectives import block_sizes, blocks_of
@@ -118,11 +118,10 @@ def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
 
 def places(size: int, length: int, layout: str) -> list[Places]:
     """Where the tokens of each rank's shard stand in the whole, when that is put in order again."""
-    if layout == "contiguous":
-        return [[(slice(0, length), slice(rank * length, (rank + 1) * length))] for rank in range(size)]
-    half, chunks = length // 2, 2 * size
-    early, late, in_whole = slice(0, half), slice(half, length), blocks_of([half] * chunks)
-    return [[(early, in_whole[rank]), (late, in_whole[chunks - 1 - rank])] for rank in range(size)]
+    chunks = 2 if layout == "zigzag" else 1  # a rank
+    where = blocks_of([length // chunks] * chunks * size)
+    dealt = positions(chunks * size, size, layout)
+    return [[(where[number], where[chunk]) for number, chunk in enumerate(owned)] for owned in dealt]
 
 
 def all_to_all(
@@ -177,8 +176,8 @@ def usp_cost(shape: AttentionShape, size: int, rank: int = 0, *, ulysses: int, b
     """What `rank` sends and holds: Ulysses on U ranks with their part of the sequence, a ring of P/U with its heads.
 
     >>> shape = AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4)
-    >>> usp_cost(shape, 4, ulysses=4)[:2] == ulysses_cost(shape, 4)[:2], usp_cost(shape, 4, ulysses=1)[:2]
-    (True, (3, 3145728))
+    >>> usp_cost(shape, 4, ulysses=1)[:2], usp_cost(shape, 4, ulysses=2)[:2]
+    ((3, 3145728), (3, 2101248))
     """
     c, place = shape.S // size, rank % ulysses
     tokens = c * ulysses  # of the group

@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parlab.arrays import Array, namespace
-from parlab.nn.attention import accumulator_dtype
-from parlab.sequence.attend import ALL, NOTHING, Call, Heads, Pair, Scale, add_to, arrived, backward_of, grid, post
+from parlab.arrays import Array
+from parlab.sequence.attend import ALL, Call, Heads, Pair, Scale, add_to, backward_of, grid, wide_zeros
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.layouts import Documents
 from parlab.sequence.schedule import RingSchedule, journeys
-from parlab.world import Comm
+from parlab.world import Comm, Request
 
 Visit = Callable[[int, Array, Array], Pair | None]  # of the K/V of a rank; backward it returns their gradients
+Hop = tuple[Request | None, Request | None]  # out, in
 
 
 def ring_attention(
@@ -139,14 +139,12 @@ def around(
     summed over the ranks s, s + 1, ..., r − 1, are on their way from r − 1. The last rank to hold the K/V adds the last
     share and sends dK/dV home: if they went all around, that is one hop more to the right.
     """
-    xp = namespace(k)
-    like = (k, v) if call.backward else ()  # of which dK/dV have the form
-    form: Any = tuple(xp.empty(x.shape, dtype=accumulator_dtype(x), device=x.device) for x in like)
+    form = (wide_zeros(k), wide_zeros(v)) if call.backward else None  # of dK/dV
     travel = travel or [comm.size - 1] * comm.size
     source, own = comm.rank, travel[comm.rank]
-    held: Pair | None = (k, v)
-    mine: Pair | None = None
-    returning = home = NOTHING  # the dK/dV of `source`, on their way to us, and ours
+    held, mine = (k, v), None
+    returning: Hop = (None, None)  # the dK/dV of `source`, on their way to us
+    home: Hop = (None, None)  # ... and ours
     for step, hop in enumerate((*RingSchedule(comm.rank, comm.size).steps, None)):  # None: no K/V travel any more
         goes, comes = travel[source] > step, hop is not None and travel[hop.kv_source] > step
         if hop is not None:
@@ -171,6 +169,21 @@ def around(
             held, source = arrived(arriving), hop.kv_source
     arrived(returning)
     return arrived(home) if own else mine
+
+
+def post(comm: Comm, x: Pair | None, dst: int, form: Pair | None, src: int, label: str) -> Hop:
+    """Start a message out and one in; None is not sent, or will not come."""
+    sending = None if x is None else comm.isend(x, dst, label=label)
+    return sending, None if form is None else comm.irecv(src, form, label=label)
+
+
+def arrived(hop: Hop) -> Any:
+    """What came; None: nothing."""
+    sending, receiving = hop
+    came = None if receiving is None else receiving.wait()  # first: what is needed gives a wait its name
+    if sending is not None:
+        sending.wait()
+    return came
 
 
 def ring_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False, **dealt: Any) -> RankCost:

@@ -90,10 +90,15 @@ MUTANTS = {
     "shards joined in the wrong order": (
         "ulysses",
         HEADS,
-        "slice(rank * length, (rank + 1) * length)",
-        "slice((size - 1 - rank) * length, (size - rank) * length)",
+        "where[chunk]) for",
+        "where[-1 - chunk]) for",
     ),
-    "late zigzag chunks joined as early ones": ("usp", HEADS, "in_whole[chunks - 1 - rank]", "in_whole[size + rank]"),
+    "late zigzag chunks joined as early ones": (
+        "usp",
+        HEADS,
+        "dealt = positions(chunks * size, size, layout)",
+        "dealt = [[rank, size + rank][:chunks] for rank in range(size)]",
+    ),
     "the ring forgets the other groups": (
         "usp",
         RING,
