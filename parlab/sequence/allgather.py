@@ -11,7 +11,7 @@ from typing import Any
 
 from parlab.arguments import whole
 from parlab.arrays import Array
-from parlab.sequence.attend import Call, Pair, Scale, add_to, backward_of, exchange
+from parlab.sequence.attend import Call, Pair, Queries, Scale, add_to, backward_of, exchange
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.layouts import Documents
 from parlab.sequence.schedule import RingSchedule, readers
@@ -41,7 +41,7 @@ def allgather_attention(
     length = k.shape[2]
     ring, reads = RingSchedule(comm.rank, comm.size), readers(comm.size, length, **call.dealt)
     needed, needs = reads[comm.rank], [source[comm.rank] for source in reads]  # by whom, and whose K/V
-    queries = call.queries()
+    queries = Queries(call, call.rows)
     gradients = queries.attend([], k, v)  # backward: [B, G, S/P, D]
     comm.hold("dq, dk, dv", *(gradients or ()))
 

@@ -67,7 +67,8 @@ class Call:
     """One rank's call of a method, checked: shapes, layout and documents; see `backward_of` for its q.
 
     Attributes:
-        rows: what a query is to those who attend it: q; backward dout, q, lse and delta = rowsum(dO ∘ O).
+        rows: what a query is to those who attend it: q; backward also dout, lse and delta = rowsum(dO ∘ O).
+        made: the name under which its results are held.
         label: of every message: what all ranks must have been told alike, so that a difference is an error.
         dealt: of it, how the tokens are dealt out (`RingSchedule.blocks`).
     """
@@ -88,83 +89,67 @@ class Call:
             check_gradient(dout, q, out, lse)
             delta = row_dot(dout, out)
             comm.hold("dout, out, lse", dout, out, lse, delta)
-            self.rows = [dout, q, lse, delta]  # twice [B, H, S, D], twice [B, H, S]
+            self.rows += [dout, lse, delta]  # [B, H, S, D], twice [B, H, S]
             method += " backward"
+        self.made = "dq, dk, dv" if self.backward else "out, lse"
         said = DEALT | told | self.dealt | {"scale": scale}
         self.label = ", ".join([method, *(f"{name}={value}" for name, value in said.items() if value is not None)])
 
-    def queries(self, rows: Sequence[Array] | None = None) -> Queries:
-        """These rows, or the rank's own, before they have seen any key."""
-        kind = QueryGradients if self.backward else Queries
-        return kind(self.comm, self.rows if rows is None else rows, self.scale)
-
     def results(self, sums: Sequence[Array], gradients: Pair | None) -> tuple[Array, ...]:
         """What the method returns, each in its dtype: `(out, lse)`; backward `(dq, dk, dv)`."""
-        if gradients is None:
-            return narrowed(sums[:1], [self.q]) + tuple(sums[1:])
-        return narrowed([*sums, *gradients], [self.q, self.k, self.v])
+        made = [*sums, *(gradients or ())]
+        like = [self.q, self.k, self.v] if self.backward else [self.q, sums[1]]
+        return tuple(narrowed(x, to) for x, to in zip(made, like, strict=True))
 
 
 class Queries:
-    """The forward of some rows: `sums` are `out` and `lse` over the keys that they have seen so far."""
+    """Some rows, and their `sums` over the keys that they have seen so far: out and lse, backward dq."""
 
-    HELD = "out, lse"
-
-    def __init__(self, comm: Comm, rows: Sequence[Array], scale: Scale) -> None:
-        self.comm, self.rows, self.q, self.scale = comm, rows, rows[0], scale
-        xp, q, out = namespace(self.q), self.q, wide_zeros(self.q)  # [B, H, S, D]
-        self.sums = [out, xp.full(q.shape[:-1], -xp.inf, dtype=out.dtype, device=q.device)]
-        comm.hold(self.HELD, *self.sums)
+    def __init__(self, call: Call, rows: Sequence[Array]) -> None:
+        self.call, self.rows, q = call, rows, rows[0]
+        self.sums = [wide_zeros(q)]  # [B, H, S, D]
+        if not call.backward:
+            xp, out = namespace(q), self.sums[0]
+            self.sums.append(xp.full(q.shape[:-1], -xp.inf, dtype=out.dtype, device=q.device))
+        call.comm.hold(call.made, *self.sums)
 
     def attend(self, blocks: Sequence[Block], k: Array, v: Array, heads: Heads = ALL) -> Pair | None:
-        """Merge the attention of these blocks into the rows of `sums` that they belong to."""
+        """Let the rows attend these blocks. Backward returns what these give to dk and dv, in float32 or wider."""
+        call, gradients = self.call, None
+        if call.backward:
+            gradients = wide_zeros(k), wide_zeros(v)
         if not blocks:
-            return None
-        xp, q, (out, lse) = namespace(k), self.q, self.sums
-        with self.comm.compute("attend", flops=_flops(blocks, q, heads)):
+            return gradients
+        B, H, D = k.shape[0], sum(self.rows[0][:, h, ...].shape[1] for h, _ in heads), k.shape[3]
+        flops = attention_flops(sum(block.pairs for block in blocks), B, H, D, backward=call.backward)
+        with call.comm.compute("attend backward" if call.backward else "attend", flops=flops):
             for block, (h, g) in product(blocks, heads):
-                rows, columns, how = block.queries, block.keys, self._how(block)
-                given = q[:, h, rows, :], k[:, g, columns, :], v[:, g, columns, :]
-                so_far = out[:, h, rows, :], lse[:, h, rows]
-                if on_host(lse) and not xp.any(so_far[1] > -xp.inf):  # there is nothing to merge with
-                    attend_block(*given, into=so_far, **how)
+                here, there = (slice(None), h, block.queries, ...), (slice(None), g, block.keys, ...)
+                rows, sums, keys = [x[here] for x in self.rows], [x[here] for x in self.sums], (k[there], v[there])
+                how: dict[str, Any] = {"diagonal": block.diagonal, "window": block.window, "scale": call.scale}
+                if gradients is None:
+                    _attend_into(sums, rows[0], *keys, **how)
                 else:
-                    out[:, h, rows, :], lse[:, h, rows] = merge(*so_far, *attend_block(*given, **how))
-        return None
+                    q, dout, lse, delta = rows
+                    totals = *sums, gradients[0][there], gradients[1][there]
+                    attend_block_backward(dout, q, *keys, lse, delta, totals=totals, **how)
+        return gradients
 
     def done(self, gradients: Pair | None) -> list[Array]:
         """`sums`, out or dq in q's dtype; backward dk and dv count as held too."""
-        self.comm.hold(self.HELD, *(gradients or ()))
-        self.sums[:1] = narrowed(self.sums[:1], [self.q])
-        self.comm.hold(self.HELD, *self.sums)
+        hold, made = self.call.comm.hold, self.call.made
+        hold(made, *(gradients or ()))
+        self.sums[0] = narrowed(self.sums[0], self.rows[0])
+        hold(made, *self.sums)
         return self.sums
 
-    def _how(self, block: Block) -> dict[str, Any]:
-        return {"diagonal": block.diagonal, "window": block.window, "scale": self.scale}
 
-
-class QueryGradients(Queries):
-    """The backward of some rows: `sums` is `dq` of the keys that they have seen so far."""
-
-    HELD = "dq, dk, dv"
-
-    def __init__(self, comm: Comm, rows: Sequence[Array], scale: Scale) -> None:
-        self.comm, self.rows, self.q, self.scale = comm, rows, rows[1], scale
-        self.sums = [wide_zeros(self.q)]  # [B, H, S, D]
-        comm.hold(self.HELD, *self.sums)
-
-    def attend(self, blocks: Sequence[Block], k: Array, v: Array, heads: Heads = ALL) -> Pair:
-        """Add what these blocks give to `dq`; return what they give to dk and dv, in float32 or wider."""
-        (dout, q, lse, delta), (dq,) = self.rows, self.sums
-        dk, dv = wide_zeros(k), wide_zeros(v)
-        if blocks:
-            self.comm.compute("attend backward", flops=_flops(blocks, q, heads, backward=True))
-        for block, (h, g) in product(blocks, heads):
-            rows, columns, how = block.queries, block.keys, self._how(block)
-            given = dout[:, h, rows, :], q[:, h, rows, :], k[:, g, columns, :], v[:, g, columns, :]
-            totals = dq[:, h, rows, :], dk[:, g, columns, :], dv[:, g, columns, :]
-            attend_block_backward(*given, lse[:, h, rows], delta[:, h, rows], totals=totals, **how)
-        return dk, dv
+def _attend_into(sums: Sequence[Array], q: Array, k: Array, v: Array, **how: Any) -> None:
+    xp, (out, lse) = namespace(q), sums
+    if on_host(lse) and not xp.any(lse > -xp.inf):  # there is nothing to merge with
+        attend_block(q, k, v, into=(out, lse), **how)
+    else:
+        out[...], lse[...] = merge(out, lse, *attend_block(q, k, v, **how))
 
 
 def grid(comm: Comm, name: str, inside: int) -> tuple[Comm, Comm]:
@@ -209,16 +194,11 @@ def add_to(totals: Sequence[Array], parts: Sequence[Array]) -> None:
         total += part
 
 
-def narrowed(gradients: Sequence[Array], inputs: Sequence[Array]) -> tuple[Array, ...]:
-    """Each gradient in the dtype of what it is the gradient of."""
-    return tuple(namespace(x).astype(d, x.dtype, copy=False) for d, x in zip(gradients, inputs, strict=True))
+def narrowed(x: Array, like: Array) -> Array:
+    """A sum in the dtype of what it is returned as."""
+    return namespace(x).astype(x, like.dtype, copy=False)
 
 
 def wide_zeros(x: Array) -> Array:
     """In the form of x, to sum in: float32 or wider."""
     return namespace(x).zeros(x.shape, dtype=accumulator_dtype(x), device=x.device)
-
-
-def _flops(blocks: Sequence[Block], q: Array, heads: Heads, *, backward: bool = False) -> int:
-    B, H = q.shape[0], sum(q[:, h, ...].shape[1] for h, _ in heads)
-    return attention_flops(sum(block.pairs for block in blocks), B, H, q.shape[3], backward=backward)

@@ -14,7 +14,7 @@ from parlab.sequence.layouts import checked_documents
 class Token(NamedTuple):
     """Bytes of one token's arrays, all its heads, in one pass."""
 
-    rows: int  # what a query is to those who attend it: q; backward dout, q, lse and delta
+    rows: int  # what a query is to those who attend it: q; backward also dout, lse and delta
     kv: int  # K and V
     own: int  # what a rank begins with: the rows, K and V; backward also out
     sums: int  # of the query, what the pass adds to: out and lse; backward dq
@@ -62,15 +62,16 @@ def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: boo
     ([10, 26, 42, 58], [34, 34, 34, 34], [28, 32, 36, 40])
     """
     checked_documents(None, S, size, layout)
-    c = S // size
+    c, ranks = S // size, range(size)
     if not causal:
-        return [size * c * c] * size
+        return [c * S for _ in ranks]
     own = c * (c + 1) // 2
-    if layout == "contiguous":
-        return [own + rank * c * c for rank in range(size)]
-    if layout == "zigzag":
-        return [own + (size - 1) * c * c // 2] * size
-    return [(rank + 1) * own + (size - 1 - rank) * (own - c) for rank in range(size)]
+    others = {
+        "contiguous": [rank * c * c for rank in ranks],  # all keys of the ranks before
+        "zigzag": [(size - 1) * c * c // 2 for _ in ranks],  # half a block of each
+        "striped": [rank * own + (size - 1 - rank) * (own - c) for rank in ranks],  # triangles, without c diagonals
+    }
+    return [own + pairs for pairs in others[layout]]
 
 
 def load_ratio(S: int, size: int, layout: str = "contiguous", *, causal: bool = True) -> float:

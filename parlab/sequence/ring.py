@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from parlab.arrays import Array
-from parlab.sequence.attend import ALL, Call, Heads, Pair, Scale, add_to, backward_of, grid, wide_zeros
+from parlab.sequence.attend import ALL, Call, Heads, Pair, Queries, Scale, add_to, backward_of, grid, wide_zeros
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.layouts import Documents
 from parlab.sequence.schedule import RingSchedule, journeys
@@ -92,7 +92,7 @@ def double_ring_attention(
     inside = comm.size if ranks_per_node is None else ranks_per_node
     call = Call("double ring", comm, q, k, v, scale, causal=causal, layout=layout, ranks_per_node=inside)
     node, between = grid(comm, "ranks_per_node", inside)
-    queries, schedule = call.queries(), RingSchedule(comm.rank, comm.size)
+    queries, schedule = Queries(call, call.rows), RingSchedule(comm.rank, comm.size)
 
     def turn(home: int, k: Array, v: Array) -> Pair | None:
         def visit(local: int, k: Array, v: Array) -> Pair | None:
@@ -114,7 +114,7 @@ def attend_around(
     sums, and backward dk and dv, in float32 or wider.
     """
     rank, size = (0, 1) if ring is None else (ring.rank, ring.size)
-    queries, schedule, length = call.queries(rows), RingSchedule(rank, size), k.shape[2]
+    queries, schedule, length = Queries(call, rows), RingSchedule(rank, size), k.shape[2]
 
     def visit(source: int, k: Array, v: Array) -> Pair | None:
         return queries.attend(schedule.blocks(source, length, **call.dealt), k, v, heads)

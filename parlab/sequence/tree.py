@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import CAUSAL, merge
-from parlab.sequence.attend import Call, Scale, backward_of
+from parlab.sequence.attend import Call, Queries, Scale, backward_of
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.schedule import Block
 from parlab.world import Comm
@@ -43,7 +43,8 @@ def tree_attention(
     call, keys = Call("tree", comm, q, k, v, scale, causal=causal, replicated=replicated), k.shape[2]
     if call.q.shape[2] > comm.size * keys:
         raise ValueError(f"q has {call.q.shape[2]} queries: the sequence has {comm.size * keys} tokens")
-    queries = call.queries(call.rows if replicated else gather_rows(comm, call.rows, call.label))  # [B, H, S or T, ...]
+    given = call.rows if replicated else gather_rows(comm, call.rows, call.label)  # [B, H, S or T, ...]
+    queries = Queries(call, given)
     rows, first = queries.sums[0].shape[2], comm.rank * keys
     block = Block(slice(0, rows), slice(0, keys))  # what all queries see of this rank's K/V
     if causal and replicated:
@@ -51,9 +52,9 @@ def tree_attention(
     elif causal:
         block = Block(slice(first, rows), slice(0, keys), CAUSAL)
     gradients = queries.attend([block], k, v)  # backward: [B, G, S/P, D]
-    comm.hold("dq, dk, dv", *(gradients or ()))
+    comm.hold(call.made, *(gradients or ()))
     sums: Parts = tuple(queries.sums)
-    del queries
+    del queries, given
     combine = merge if gradients is None else lambda a, b: (a + b,)
     sums = (merge_all if replicated else merge_rows)(comm, sums, combine, call.label)  # [B, H, S/P or T, ...]
     return call.results(sums, gradients)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from parlab.arguments import whole
 from parlab.arrays import Array
 from parlab.nn.attention import CAUSAL
-from parlab.sequence.attend import Call, Scale, add_to, backward_of
+from parlab.sequence.attend import Call, Queries, Scale, add_to, backward_of
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.schedule import Block
 from parlab.world import Comm
@@ -41,7 +41,7 @@ def window_attention(
     if not causal:
         raise ValueError("causal=False: a sliding window sees no later token; leave causal=True")
     tails = window_tails(S, comm.size, window)
-    queries, sends, coming = call.queries(), [], []
+    queries, sends, coming = Queries(call, call.rows), [], []
     for distance, tail in enumerate(tails, 1):
         pair = k[:, :, -tail:, :], v[:, :, -tail:, :]
         if comm.rank + distance < comm.size:
