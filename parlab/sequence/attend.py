@@ -115,9 +115,8 @@ class Queries:
 
     def attend(self, blocks: Sequence[Block], k: Array, v: Array, heads: Heads = ALL) -> Pair | None:
         """Let the rows attend these blocks. Backward returns what these give to dk and dv, in float32 or wider."""
-        call, gradients = self.call, None
-        if call.backward:
-            gradients = wide_zeros(k), wide_zeros(v)
+        call = self.call
+        gradients = (wide_zeros(k), wide_zeros(v)) if call.backward else None
         if not blocks:
             return gradients
         B, H, D = k.shape[0], sum(self.rows[0][:, h, ...].shape[1] for h, _ in heads), k.shape[3]

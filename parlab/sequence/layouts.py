@@ -53,11 +53,8 @@ def positions(S: int, size: int, layout: str = "contiguous", documents: Document
 
 
 def shard(x: Array, size: int, layout: str = "contiguous", axis: int = -2, documents: Documents = None) -> list[Array]:
-    """The shards of `x` along its sequence axis, one a rank, each a copy: `[..., S, D]` -> P times `[..., S/P, D]`.
-
-    >>> import numpy as np
-    >>> [piece.tolist() for piece in shard(np.arange(8), 2, "zigzag", axis=0)]
-    [[0, 1, 6, 7], [2, 3, 4, 5]]
+    """The shards of `x` along its sequence axis, one a rank, each a copy: `[..., S, D]` -> P times `[..., S/P, D]`; of
+    rank r the tokens at its `positions`.
     """
     xp = namespace(x)
     owned = positions(x.shape[checked_axis(axis, "axis", x)], size, layout, documents)

@@ -142,16 +142,14 @@ def level_bytes(config: LlamaConfig, B: int, S: int, size: int, level: str, item
     return sum(nbytes for place, nbytes in items if keeps(place))
 
 
-def level_flops(
-    config: LlamaConfig, B: int, S: int, size: int, level: str, layout: str = "zigzag", *, causal: bool = True
-) -> list[int]:
-    """The flops of what each rank makes again for a block, in a ring; high and extreme send its messages again too."""
+def level_flops(config: LlamaConfig, B: int, S: int, size: int, level: str, layout: str = "zigzag") -> list[int]:
+    """The flops of what each rank makes again for a block in a causal ring. Attention sends its messages again too."""
     one_of("level", level, tuple(MEMORY_LEVELS))
     projections = sum(f.forward for name, f in block_flops(config, B, S // size).items() if name != "attention")
     _, products, attention = MEMORY_LEVELS[level]
     heads = config.num_attention_heads, config.head_dim
-    pairs = unmasked_pairs(S, size, layout, causal=causal)
-    return [projections * products + attention_flops(number, B, *heads) * attention for number in pairs]
+    again = [attention_flops(pairs, B, *heads) for pairs in unmasked_pairs(S, size, layout)]
+    return [projections * products + flops * attention for flops in again]
 
 
 def _replayed(block: Block, merged: Array, lse: Array) -> Block:
