@@ -36,41 +36,28 @@ def allgather_attention(
     K/V go straight to each rank that has a block with them: without documents, to all. Backward they are gathered
     again; their gradients, on each rank those of all tokens, are reduce-scattered: straight home, and summed there.
     """
-    told = {"causal": causal, "layout": layout, "documents": documents, "kv_heads": kv_heads}
-    call = Call("all-gather", comm, q, k, v, scale, **told)
-    length = k.shape[2]
-    ring, reads = RingSchedule(comm.rank, comm.size), readers(comm.size, length, **call.dealt)
-    needed, needs = reads[comm.rank], [source[comm.rank] for source in reads]  # by whom, and whose K/V
+    dealt = {"causal": causal, "layout": layout, "documents": documents}
+    call, length = Call("all-gather", comm, q, k, v, scale, **dealt, kv_heads=kv_heads), k.shape[2]
+    ring, known = RingSchedule(comm.rank, comm.size), readers(comm.size, length, **call.dealt)
+    needed, needs = known[comm.rank], [source[comm.rank] for source in known]  # by whom, and whose K/V
     queries = Queries(call, call.rows)
     gradients = queries.attend([], k, v)  # backward: [B, G, S/P, D]
-    comm.hold("dq, dk, dv", *(gradients or ()))
+    comm.hold(call.made, *(gradients or ()))
 
     def turn(h: slice, g: slice) -> None:
         ours = k[:, g, ...], v[:, g, ...]  # [B, kv_heads, S/P, D]
-        gathered: dict[int, Pair] = {}
-        exchange(
-            comm,
-            give=lambda dst: ours if needed[dst] else None,
-            like=lambda src: ours if needs[src] else None,
-            take=gathered.__setitem__,
-            label=call.label,
-        )
-        shares: dict[int, Pair] = {}  # what this rank gives to the gradients of each
+        gives, forms = [ours if reads else None for reads in needed], [ours if reads else None for reads in needs]
+        gathered: dict[int, Pair] = dict(exchange(comm, gives, forms, call.label))
+        shares: list[Pair | None] = [None] * comm.size  # what this rank gives to the gradients of each
         for source, pair in gathered.items():
-            share = queries.attend(ring.blocks(source, length, **call.dealt), *pair, [(h, slice(None))])
-            if share is not None:
-                comm.hold("dq, dk, dv", share)
-                shares[source] = share
+            shares[source] = queries.attend(ring.blocks(source, length, **call.dealt), *pair, [(h, slice(None))])
+            comm.hold(call.made, *(shares[source] or ()))
         del gathered, pair  # before gradients come
         if gradients is not None:
             mine = gradients[0][:, g, ...], gradients[1][:, g, ...]
-            exchange(
-                comm,
-                give=shares.get,
-                like=lambda src: mine if needed[src] else None,
-                take=lambda src, share: add_to(mine, share),
-                label=call.label,
-            )
+            for _, share in exchange(comm, shares, [mine if reads else None for reads in needed], call.label):
+                add_to(mine, share)
+                del share  # before the next one comes
 
     for h, g in a_few_at_a_time(call.q.shape[1], k.shape[1], kv_heads):
         turn(h, g)

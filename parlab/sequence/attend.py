@@ -7,7 +7,7 @@ each block also gives its share of dK and dV.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -165,26 +165,24 @@ def grid(comm: Comm, name: str, inside: int) -> tuple[Comm, Comm]:
     return groups
 
 
-def exchange(
-    comm: Comm, give: Callable[[int], Any], like: Callable[[int], Any], take: Callable[[int, Any], None], label: str
-) -> None:
+def exchange(comm: Comm, gives: Sequence[Any], forms: Sequence[Any], label: str) -> Iterator[tuple[int, Any]]:
     """Everyone gives something to everyone: in step s a rank sends to rank + s, and takes what rank − s sends it.
 
-    P − 1 steps, in each at most one message each way: `give(dst)`, in the form of `like(src)`, for `take(src, x)`; None
-    is not sent, and will not come. What a rank has for itself comes first.
+    P − 1 steps, in each at most one message each way: `gives[dst]`, and from src what has the form of `forms[src]`,
+    which is yielded with src. None is not sent, and will not come. What a rank has for itself comes first.
     """
     for step in range(comm.size):
         dst, src = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
-        outgoing, form = give(dst), like(src)
+        outgoing, form = gives[dst], forms[src]
         if form is None:
             if outgoing is not None:
                 comm.send(outgoing, dst, label=label)
         elif step == 0:
-            take(src, outgoing)
+            yield src, outgoing
         elif outgoing is None:
-            take(src, comm.recv(src, form, label=label))
+            yield src, comm.recv(src, form, label=label)
         else:
-            take(src, comm.sendrecv(outgoing, dst, src, form, label=label))
+            yield src, comm.sendrecv(outgoing, dst, src, form, label=label)
 
 
 def add_to(totals: Sequence[Array], parts: Sequence[Array]) -> None:

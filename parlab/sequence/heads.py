@@ -133,7 +133,7 @@ def all_to_all(
     Of each array `heads` are those of each rank; `layout`, contiguous or zigzag: how the tokens were dealt out.
     """
     length = arrays[0].shape[2] // (1 if to_heads else comm.size)  # of a shard
-    tokens = places(comm.size, length, layout)
+    tokens, ranks = places(comm.size, length, layout), range(comm.size)
 
     def by_heads(shards: Sequence[Array], rank: int) -> list[Array]:
         return [x[:, h[rank], here, ...] for x, h in zip(shards, heads, strict=True) for here, _ in tokens[rank]]
@@ -149,13 +149,10 @@ def all_to_all(
         made.append(namespace(x).zeros(shape, dtype=x.dtype, device=x.device))
     comm.hold("heads", *made)
     source, target = (by_heads, by_tokens) if to_heads else (by_tokens, by_heads)
-    exchange(
-        comm,
-        give=lambda dst: source(arrays, dst),
-        like=lambda src: target(made, src),
-        take=lambda src, pieces: add_to(target(made, src), pieces),  # a query head comes once, and finds 0 there
-        label=label,
-    )
+    gives, forms = [source(arrays, rank) for rank in ranks], [target(made, rank) for rank in ranks]
+    for src, pieces in exchange(comm, gives, forms, label):
+        add_to(forms[src], pieces)  # a query head comes once, and finds 0 there
+        del pieces  # before the next ones come
     return made
 
 

@@ -71,20 +71,20 @@ MUTANTS = {
     "a head group sent to the wrong rank": (
         "ulysses",
         HEADS,
-        "give=lambda dst: source(arrays, dst)",
-        "give=lambda dst: source(arrays, dst - 1 if to_heads else dst)",
+        "source(arrays, rank) for",
+        "source(arrays, rank - 1 if to_heads else rank) for",
     ),
     "heads come home to the wrong place": (
         "ulysses",
         HEADS,
-        "target(made, src), pieces)",
-        "target(made, src if to_heads else src - 1), pieces)",
+        "add_to(forms[src], pieces)",
+        "add_to(forms[src if to_heads else src - 1], pieces)",
     ),
     "dK/dV of repeated heads not summed": (
         "ulysses",
         HEADS,
-        "add_to(target(made, src), pieces)",
-        "[x.__setitem__(..., y) for x, y in zip(target(made, src), pieces)]",
+        "add_to(forms[src], pieces)",
+        "[x.__setitem__(..., y) for x, y in zip(forms[src], pieces)]",
     ),
     "query heads read the first K/V head": ("usp", HEADS, "slice(number, number + 1)", "slice(0, 1)"),
     "shards joined in the wrong order": (
@@ -114,8 +114,8 @@ MUTANTS = {
     "dK/dV of the gathered K/V not summed": (
         "allgather",
         ALLGATHER,
-        "take=lambda src, share: add_to(mine, share)",
-        "take=lambda src, share: add_to(mine, share if src == comm.rank else [0 * x for x in share])",
+        "add_to(mine, share)",
+        "add_to(mine, share) if _ == comm.rank else None",
     ),
     "the next heads read the last K/V heads": ("allgather", ALLGATHER, "slice(g * H // G,", "slice(0 * H // G,"),
     "blocks of the wrong source": (
