@@ -95,7 +95,7 @@ class Call:
         said = DEALT | told | self.dealt | {"scale": scale}
         self.label = ", ".join([method, *(f"{name}={value}" for name, value in said.items() if value is not None)])
 
-    def results(self, sums: Sequence[Array], gradients: Pair | None) -> tuple[Array, ...]:
+    def results(self, sums: Sequence[Array], gradients: Sequence[Array] | None) -> tuple[Array, ...]:
         """What the method returns, each in its dtype: `(out, lse)`; backward `(dq, dk, dv)`."""
         made = [*sums, *(gradients or ())]
         like = [self.q, self.k, self.v] if self.backward else [self.q, sums[1]]

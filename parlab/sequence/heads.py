@@ -69,16 +69,11 @@ usp_attention_backward = backward_of(usp_attention)
 
 def _in_heads(call: Call, group: Comm, ring: Comm | None) -> Any:
     """All-to-all in the group, attention around the ring, if there is one, and all-to-all back."""
-    shares, layout = head_shares(call.q.shape[1], call.k.shape[1], group.size), call.dealt["layout"]
-    queries, keys = [share.queries for share in shares], [share.keys for share in shares]
-    given, heads = [*call.rows, call.k, call.v], [queries] * len(call.rows) + [keys] * 2
-    *rows, k, v = all_to_all(group, given, heads, layout, call.label, to_heads=True)  # [B, H/U or G/U, U·S/P, ...]
+    shares = head_shares(call.q.shape[1], call.k.shape[1], group.size)
+    rows, (k, v) = all_to_all(group, call, call.rows, [call.k, call.v], shares)  # [B, H/U or G/U, U·S/P, ...]
     sums, gradients = attend_around(call, ring, rows, k, v, shares[group.rank].pairs)
     del rows, k, v
-    made = [*sums, *(gradients or ())]
-    heads = [queries] * len(sums) + [keys] * (len(made) - len(sums))
-    home = all_to_all(group, made, heads, layout, call.label, to_heads=False)  # [B, H or G, S/P, ...]
-    return call.results(home[: len(sums)], tuple(home[len(sums) :]) or None)
+    return call.results(*all_to_all(group, call, sums, gradients or (), shares, home=True))
 
 
 class HeadShare(NamedTuple):
@@ -125,15 +120,16 @@ def places(size: int, length: int, layout: str) -> list[Places]:
 
 
 def all_to_all(
-    comm: Comm, arrays: Sequence[Array], heads: list[list[slice]], layout: str, label: str, *, to_heads: bool
-) -> list[Array]:
-    """`[B, heads, S/P, ...]`, all heads of a shard -> `[B, heads/P, S, ...]`, a few heads of all tokens in their order;
-    or the way back, where what comes for a K/V head from several ranks, its gradients, is summed.
-
-    Of each array `heads` are those of each rank; `layout`, contiguous or zigzag: how the tokens were dealt out.
+    comm: Comm, call: Call, queries: Sequence[Array], keys: Sequence[Array], shares: list[HeadShare], home: bool = False
+) -> tuple[list[Array], list[Array]]:
+    """What has query heads and what has K/V heads: all heads of a shard, `[B, heads, S/P, ...]` -> a few heads of all
+    tokens in their order, `[B, heads/P, S, ...]`. Or `home` again: what comes for a K/V head from several ranks, its
+    gradients, is summed.
     """
-    length = arrays[0].shape[2] // (1 if to_heads else comm.size)  # of a shard
-    tokens, ranks = places(comm.size, length, layout), range(comm.size)
+    arrays, ranks = [*queries, *keys], range(comm.size)
+    heads = [[share.queries for share in shares]] * len(queries) + [[share.keys for share in shares]] * len(keys)
+    length = arrays[0].shape[2] // (comm.size if home else 1)  # of a shard
+    tokens = places(comm.size, length, call.dealt["layout"])
 
     def by_heads(shards: Sequence[Array], rank: int) -> list[Array]:
         return [x[:, h[rank], here, ...] for x, h in zip(shards, heads, strict=True) for here, _ in tokens[rank]]
@@ -144,16 +140,16 @@ def all_to_all(
     made = []
     for x, h in zip(arrays, heads, strict=True):
         own = h[comm.rank]
-        number, rows = (own.stop - own.start, length * comm.size) if to_heads else (h[-1].stop, length)
+        number, rows = (h[-1].stop, length) if home else (own.stop - own.start, length * comm.size)
         shape = x.shape[0], number, rows, *x.shape[3:]
         made.append(namespace(x).zeros(shape, dtype=x.dtype, device=x.device))
     comm.hold("heads", *made)
-    source, target = (by_heads, by_tokens) if to_heads else (by_tokens, by_heads)
+    source, target = (by_tokens, by_heads) if home else (by_heads, by_tokens)
     gives, forms = [source(arrays, rank) for rank in ranks], [target(made, rank) for rank in ranks]
-    for src, pieces in exchange(comm, gives, forms, label):
+    for src, pieces in exchange(comm, gives, forms, call.label):
         add_to(forms[src], pieces)  # a query head comes once, and finds 0 there
         del pieces  # before the next ones come
-    return made
+    return made[: len(queries)], made[len(queries) :]
 
 
 def ulysses_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False) -> RankCost:

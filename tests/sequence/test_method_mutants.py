@@ -72,13 +72,13 @@ MUTANTS = {
         "ulysses",
         HEADS,
         "source(arrays, rank) for",
-        "source(arrays, rank - 1 if to_heads else rank) for",
+        "source(arrays, rank if home else rank - 1) for",
     ),
     "heads come home to the wrong place": (
         "ulysses",
         HEADS,
         "add_to(forms[src], pieces)",
-        "add_to(forms[src if to_heads else src - 1], pieces)",
+        "add_to(forms[src - 1 if home else src], pieces)",
     ),
     "dK/dV of repeated heads not summed": (
         "ulysses",
