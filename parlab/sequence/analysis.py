@@ -70,8 +70,7 @@ def analyse_attention(
         words: to call a head semantic, the word of each token. Words are related when their `stem` is the same; one
             without a letter or digit is related to no other.
 
-    Raises:
-        ValueError: weights that are no map, ends that do not grow or lie outside, or a wrong number of words.
+    ValueError: weights that are no map, ends that do not grow or lie outside, or a wrong number of words.
 
     >>> import numpy as np
     >>> found = analyse_attention(np.eye(4)[None, :, :])  # each token looks at itself
@@ -134,13 +133,10 @@ def split_by_attention(weights: Array, ranks: int, limit: int | None = None, ove
     them); and a map of n blocks is cut between them, whatever their lengths. The second term chooses the more even of
     equals.
 
-    Args:
-        weights: `[H, S, S]`, as `analyse_attention`.
-        ranks, overlap: as `split_equal`; with more ranks than tokens the last ones get no chunk.
-        limit: the most tokens in a chunk, with its overlap; None: no limit.
+    `weights [H, S, S]` as `analyse_attention`; ranks, overlap and limit, if any, as `split_equal`. With more ranks than
+    tokens the last ones get no chunk.
 
-    Raises:
-        ValueError: weights that are no map, a number below its least, or an overlap that fills a chunk.
+    ValueError: weights that are no map, a number below its least, or an overlap that fills a chunk.
 
     >>> import numpy as np
     >>> blocks = np.kron(np.eye(2), np.full((3, 3), 1 / 3))[None, 1:, 1:]  # [1, 5, 5]: tokens 0, 1 and tokens 2, 3, 4

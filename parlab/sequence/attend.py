@@ -35,7 +35,7 @@ ALL = [(slice(None), slice(None))]
 DEALT = {"causal": False, "layout": "contiguous", "documents": None}  # unless told otherwise
 
 
-def backward_of(method: Callable[..., Any]) -> Callable[..., tuple[Array, Array, Array]]:
+def backward_of(method: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, Array, Array]]:
     """The backward of a method: the method again, which its q, `(dout, q, out, lse)`, tells what pass it is."""
 
     def backward(
@@ -55,11 +55,10 @@ def backward_of(method: Callable[..., Any]) -> Callable[..., tuple[Array, Array,
 
         Raises: as the forward.
         """
-        gradients: tuple[Array, Array, Array] = method(comm, (dout, q, out, lse), k, v, **how)
-        return gradients
+        return method(comm, (dout, q, out, lse), k, v, **how)
 
-    backward.__module__, backward.__name__ = method.__module__, f"{method.__name__}_backward"
-    backward.__qualname__ = backward.__name__
+    backward.__module__ = method.__module__
+    backward.__name__ = backward.__qualname__ = f"{method.__name__}_backward"
     return backward
 
 

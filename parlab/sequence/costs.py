@@ -34,9 +34,7 @@ class AttentionShape:
     B: int = 1
 
     def token(self, *, backward: bool) -> Token:
-        """Of each token. What is summed, lse, and gradients on their way take 4 bytes an element, or `itemsize` where
-        that is more.
-        """
+        """Of each token. What is summed, lse, and gradients on their way take 4 bytes an element or more."""
         wide = max(self.itemsize, 4)
         elements, kv = self.B * self.H * self.D, 2 * self.B * self.G * self.D
         q, lse = elements * self.itemsize, self.B * self.H * wide
@@ -101,10 +99,8 @@ def overlap_tokens(
 ) -> float:
     """The shortest shard, in tokens, whose attention takes as long as the next K/V takes to arrive (forward).
 
-    4·c²·D·H flops against 2·c·D·G·itemsize bytes: c ≥ (itemsize/2)·(G/H)·(flop/s ÷ byte/s). Causal zigzag and striped
-    do half of the work for the same bytes (`half_masked`) and need shards twice as long.
-
-    Source: Liu et al. 2023, "Ring Attention", the arithmetic intensity of hosts, for all pairs unmasked.
+    4·c²·D·H flops against 2·c·D·G·itemsize bytes: c ≥ (itemsize/2)·(G/H)·(flop/s ÷ byte/s), as in Liu et al. 2023,
+    "Ring Attention". Causal zigzag and striped do half of the work for the same bytes (`half_masked`): twice as long.
 
     >>> overlap_tokens(312e12, 300e9), overlap_tokens(312e12, 12.5e9)  # A100 on NVLink, on InfiniBand
     (1040.0, 24960.0)
@@ -114,12 +110,9 @@ def overlap_tokens(
 
 
 def striped_speedup(S: int, size: int, hidden_size: int, intermediate_size: int, layers: int) -> float:
-    """How much faster than contiguous a whole causal training step can be with striped shards, on the paper's A100.
-
-    (o + (P − ½)A) / (o + (P/2)A): A is the attention of one block of c × c, which took twice its flops' time there, o
-    the rest of a rank's step, with a vocabulary of 32 000.
-
-    Source: Brandon et al. 2023, "Striped Attention", the theoretical speed-up.
+    """How much faster than contiguous a whole causal training step can be with striped shards, on an A100 (Brandon et
+    al. 2023, "Striped Attention"): (o + (P − ½)A) / (o + (P/2)A), where A is the attention of one block of c × c, which
+    took twice its flops' time there, and o the rest of a rank's step, with a vocabulary of 32 000.
 
     >>> round(striped_speedup(16384, 4, 2048, 5504, 22), 2), round(striped_speedup(131072, 4, 2048, 5504, 22), 2)
     (1.46, 1.7)
@@ -134,6 +127,6 @@ def striped_speedup(S: int, size: int, hidden_size: int, intermediate_size: int,
 def score_memory_savings(size: int) -> float:
     """The part of the S²·H scores that a rank is spared which holds its S/P rows of them: 1 − 1/P.
 
-    So does a ring that keeps whole blocks of scores; ours holds what `ring_cost` says, linear in S, beside one tile.
+    A ring that keeps whole blocks of scores holds those rows; ours one tile, beside what `ring_cost` says, linear in S.
     """
     return 1 - 1 / size

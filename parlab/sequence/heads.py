@@ -77,20 +77,16 @@ def _in_heads(call: Call, group: Comm, ring: Comm | None) -> Any:
 
 
 class HeadShare(NamedTuple):
-    """The heads of one rank: its query heads, the K/V heads that they read, and, counted from the first of each, which
-    of the one read which of the other (`attend`).
-    """
+    """The heads of one rank: its query heads, and the K/V heads that they read."""
 
     queries: slice
     keys: slice
-    pairs: Heads
+    pairs: Heads  # counted from the first of each: which of the one read which of the other
 
 
 def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
-    """Each rank's heads: H/P query heads, the first (H mod P) ranks one more, and the K/V heads that those read.
-
-    Raises:
-        ValueError: more ranks than query heads.
+    """Each rank's heads: H/P query heads, the first (H mod P) ranks one more, and the K/V heads that those read;
+    ValueError: more ranks than query heads.
 
     >>> [(share.queries, share.keys) for share in head_shares(H=6, G=2, size=2)]
     [(slice(0, 3, None), slice(0, 1, None)), (slice(3, 6, None), slice(1, 2, None))]
@@ -153,10 +149,8 @@ def all_to_all(
 
 
 def ulysses_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False) -> RankCost:
-    """What `rank` sends and holds: two all-to-alls of P − 1 messages each, there and back.
-
-    Forward, H = G, of all ranks' heads alike: q, k, v and out, 4·S·E·(P − 1)/P² elements (E = H·D), and lse. Backward
-    dout, q, k, v, lse and delta go, and dq, dk, dv come back; dk and dv in 4 bytes or more an element.
+    """What `rank` sends and holds: two all-to-alls of P − 1 messages each. Forward, where P divides H = G: q, k, v and
+    out, 4·S·E·(P − 1)/P² elements (E = H·D), and lse. Backward dout, q, k, v, lse and delta go, and dq, dk, dv come.
 
     >>> shape = AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4)
     >>> ulysses_cost(shape, 4).nbytes == 4 * (4 * 1024 * 512 * 3 // 16 + 1024 * 8 * 3 // 16)

@@ -47,12 +47,11 @@ MEMORY_LEVELS = {
 
 
 class CheckpointedBlock(Stage):
-    """A decoder block that keeps what its level says; its gradients are the same at every level, to the bit.
+    """A decoder block that keeps what its `level`, one of `MEMORY_LEVELS`, says: the same gradients, to the bit.
 
     Args:
         comm: notes the flops of the projections ("block", and `AGAIN` for those made again) and holds what is kept.
         block: `parlab.nn.llama.decoder_block(..., core=Core(partial(ring_attention, comm, ...), ...))`, for example.
-        level: one of `MEMORY_LEVELS`, or a ValueError.
         host: the way to the slower place of level extreme.
     """
 

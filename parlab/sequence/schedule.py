@@ -143,9 +143,8 @@ def _causal(queries: slice, keys: slice, rank: int, source: int, layout: str) ->
 def readers(
     size: int, length: int, layout: str = "contiguous", *, causal: bool = False, documents: Documents = None
 ) -> list[list[bool]]:
-    """Which ranks get the K/V of each: all of them; with documents those that have a block with them.
-
-    Every rank finds the same from `documents`, so each knows what will come.
+    """Which ranks get the K/V of each: all of them; with documents those that have a block with them. Each rank finds
+    the same, so it knows what will come.
 
     >>> readers(4, 3, causal=True, documents=(0, 2, 8, 12))[0]  # token 2, on rank 0, is seen by ranks 1 and 2
     [True, True, True, False]

@@ -17,11 +17,8 @@ def synchronise_gradients(comm: Comm, gradients: Value) -> Value:
     """The mean of the ranks' gradients, the same on all of them to the bit. One all-reduce for each dtype.
 
     Right where each rank's loss is the mean over its own tokens, and all have as many. `gradients` are nested dicts,
-    lists and tuples of floating arrays, of the same form on every rank; new ones are returned, nested the same way.
-
-    Raises:
-        ValueError: something else than floating arrays.
-        MismatchError: another rank's gradients have another number of elements or another dtype.
+    lists and tuples of floating arrays, or a ValueError, alike on every rank, or a MismatchError; new ones are
+    returned, nested the same way.
 
     >>> import numpy as np
     >>> from parlab import per_rank, run
