@@ -65,7 +65,7 @@ def rank_bytes(case: Case) -> dict[str, Column]:
 
 def sent_bytes(case: Case) -> dict[str, Column]:
     """Bytes that all ranks send in a step, by strategy: what a run counts (`parlab.tensor.model_collectives`,
-    `parlab.sequence.costs.bytes_sent`, `parlab.zero.elements_sent`)."""
+    `parlab.sequence.ring_cost`, `parlab.zero.elements_sent`)."""
     E, t, c, n, item, cut = case.E, case.t, case.c, case.n, case.item, case.sequence_parallel
     wide = max(item, 4)  # float32 at least
     microbatches = case.m * case.data  # each sent by all ranks of a tensor-parallel group
