@@ -68,11 +68,9 @@ def measured_times(measured: Measured, link: Link, *, ranks: int, nbytes: int) -
     text += f", measured\nand 2(N − 1)(α + n/N/bandwidth); marked: {short_bytes(nbytes)}"
     off = f"measured {times[nbytes] / model(nbytes):.1f} times the computed time"
     figure, axes = plot(text, 3.9, f"{ranks} ranks, {short_bytes(nbytes)}: {off}", top=0.85)
-    scale(axes.xaxis, "bytes of the array", log=2, ticks=sizes, says=list(map(short_bytes, sizes)))
-    axes.tick_params(axis="x", labelsize=theme.SMALL)
+    scale(axes.xaxis, "bytes of the array", log=2, ticks=sizes, says=list(map(short_bytes, sizes)), size=theme.SMALL)
     ends, ticks = (min(every) / 2, max(every) * 2), LogLocator(subs=(1, 2, 5), numticks=12)
     scale(axes.yaxis, ends=ends, log=10, ticks=ticks, says=lambda time: short_time(round(time * 10**12)))
-    axes.minorticks_off()
     axes.plot(sizes, [model(n) for n in sizes], **CURVE, gid="computed")
     axes.plot(sizes, [times[n] for n in sizes], **POINT, gid="measured")
     axes.plot([nbytes] * 2, [model(nbytes), times[nbytes]], color=theme.ALARM, linewidth=4, alpha=0.4, zorder=0)
