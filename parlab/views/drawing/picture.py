@@ -27,6 +27,11 @@ BAR = {"linewidth": 9, "solid_capstyle": "butt"}  # a colour in a legend
 BOUND = {"color": theme.INK, "linestyle": (0, (4, 2)), "linewidth": 1.6}  # a line that is not to be crossed
 
 
+def curve(color: str, dashes: str) -> dict[str, Any]:
+    """How a curve is drawn."""
+    return {"color": color, "linestyle": dashes, "linewidth": 2.2}
+
+
 class Picture(Figure):
     """A matplotlib figure whose text is what it shows, so that a notebook's stored output holds the numbers.
 
@@ -133,12 +138,7 @@ def scale(
     log: float | None = None,
     ticks: Locator | Sequence[float] | None = None,
     says: Callable[[float], str] | Sequence[str] | None = None,
-    size: float = theme.TEXT,
-    pad: float = 3.5,
-    grid: bool = False,
-    line: bool = True,
-    dashes: bool = True,
-    words: bool = True,
+    **look: Any,
 ) -> None:
     """Draw an axis, `axes.xaxis` or `axes.yaxis`, as it will be when the figure is drawn.
 
@@ -149,10 +149,7 @@ def scale(
         log: base of its logarithm.
         ticks: where its ticks stand; None: where matplotlib sets them.
         says: what stands at them: a function of the value, or a text for each.
-        size: of the letters, in points.
-        pad: between the axis and its texts, in points.
-        grid: lines from the ticks, behind what is drawn.
-        line, dashes, words: draw the axis itself, a little line at each tick, and texts.
+        look: how it is drawn, see `Look`.
     """
     axes, name = axis.axes, axis.axis_name
     if log:
@@ -166,7 +163,7 @@ def scale(
     elif says is not None:
         axis.set_major_formatter(FixedFormatter(says))
     axis.set_label_text(label)
-    axes.add_artist(Ruler(axis, Look(size, pad, grid, line, dashes, words)))
+    axes.add_artist(Ruler(axis, Look(**look)))
 
 
 def write(figure: Picture, left: float, top: float, text: str, size: float = theme.SMALL, **style: Any) -> Text:
@@ -184,10 +181,9 @@ def title(figure: Picture, text: str) -> None:
         written.set_size(max(theme.TINY, math.floor(10 * theme.TITLE * room / needed) / 10))
 
 
-def line_legend(figure: Picture, entries: Sequence[tuple[str, dict[str, Any]]]) -> None:
+def line_legend(figure: Picture, entries: Sequence[tuple[str, dict[str, Any]]], y: float = 0.53) -> None:
     """Name lines and marks under the title: (name, how it is drawn) each. A matplotlib legend takes far longer."""
-    width, height = figure.get_size_inches()
-    x, y = 0.15, 0.53
+    (width, height), x = figure.get_size_inches(), 0.15
     for name, style in entries:
         points = [x + 0.08] if "marker" in style else [x, x + 0.45]
         figure.add_artist(Line2D([at / width for at in points], [1 - y / height] * len(points), **style))

@@ -43,11 +43,11 @@ def chosen_on_the_frontier(schedule: str, p: int, m: int, ratio: str, transfer: 
 def explore_frontier() -> Explorer:
     """Sliders for the frontier: schedule, p, m, F : I : W, the time of a transfer, and the memory of a rank."""
     controls = {
-        "schedule": choice("schedule", [(name, name) for name in (*KNOWN, *SEARCHED.values())], SEARCHED["V"]),
-        "p": steps("ranks p", [(str(n), n) for n in (2, 4, 6, 8)], 4),
-        "m": steps("microbatches m", [(str(n), n) for n in (4, 8, 16, 24)], 8),
-        "ratio": steps("F : I : W", [(name, name) for name in RATIOS], "1 : 1 : 1"),
-        "transfer": steps("transfer", [(f"{c:g}", c) for c in (0, 0.125, 0.25, 0.5)], 0),
-        "memory": steps("memory of a rank", [(name, name) for name in MEMORY], "p"),
+        "schedule": choice("schedule", (*KNOWN, *SEARCHED.values()), SEARCHED["V"]),
+        "p": steps("ranks p", (2, 4, 6, 8), 4),
+        "m": steps("microbatches m", (4, 8, 16, 24), 8),
+        "ratio": steps("F : I : W", RATIOS, "1 : 1 : 1"),
+        "transfer": steps("transfer", (0, 0.125, 0.25, 0.5), 0),
+        "memory": steps("memory of a rank", MEMORY, "p"),
     }
     return Explorer("explore_frontier", controls, chosen_on_the_frontier)

@@ -14,6 +14,7 @@ from PIL import Image
 from parlab import Cluster, run, views
 from parlab.pipeline import gpipe, one_f_one_b, simulate
 from parlab.views.drawing.picture import pixels, png
+from parlab.views.drawing.ruler import Ruler
 from tests.views.drawn import both_send_first, last_returns_early, nothing, one_skips, ring, stuck, texts
 
 FIGURES = {
@@ -124,3 +125,13 @@ assert "matplotlib.pyplot" not in sys.modules
 assert matplotlib.rcParams.copy() == before
 """
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
+
+
+def test_no_tick_is_named_beyond_the_end_of_a_logarithmic_axis():
+    figure = views.wrong_gradients({"a": np.ones(2), "b": np.zeros(2)}, {"a": np.ones(2), "b": np.ones(2)})
+    figure.canvas.draw()
+    ruler = next(artist for artist in figure.axes[0].get_children() if isinstance(artist, Ruler))
+    *named, _ = [part for part in ruler.get_children() if isinstance(part, Text)]  # the last: what is measured
+    powers = [name.get_position()[0] for name in named]
+    assert len(powers) > 5
+    assert 1e-17 <= min(powers) < max(powers) <= 10
