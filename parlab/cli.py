@@ -142,8 +142,9 @@ def _add_place(word: argparse.ArgumentParser) -> None:
     word.add_argument("--config", type=Path, help="what to train, as TOML; else a model of 100 thousand weights")
 
 
-def _place(chosen: argparse.Namespace) -> Any:
-    from parlab.train.pocket import Place
+def _place(chosen: argparse.Namespace) -> tuple[dict[str, int], dict[str, Any]]:
+    """Sizes of the mesh, and the trainer's options."""
+    from parlab.pocket import schedule_of
 
     mesh = {}
     for item in filter(None, chosen.mesh.split(",")):
@@ -154,13 +155,14 @@ def _place(chosen: argparse.Namespace) -> Any:
     options = {name: getattr(chosen, name) for name in ("zero", "attention", "sequence_parallel", "recompute")}
     if chosen.float16:
         options["dtype"] = "float16"
-    return Place(mesh, chosen.schedule, chosen.microbatches, chosen.chunks, options)
+    options["schedule"] = schedule_of(chosen.schedule, mesh.get("pp", 1), chosen.microbatches, chosen.chunks)
+    return mesh, options
 
 
 def _train(chosen: argparse.Namespace) -> int:
     """Train a small Llama, cut along any axes; the losses are those of one rank, whatever the mesh."""
+    from parlab.pocket import Settings, train
     from parlab.train import read_index
-    from parlab.train.pocket import Settings, train
 
     if chosen.resume and (chosen.folder is None or chosen.config is not None):
         raise ValueError("--resume needs --folder, which also says what is trained: leave --config out")
@@ -172,14 +174,16 @@ def _train(chosen: argparse.Namespace) -> int:
             line = f"step {step:4}/{settings.steps}  loss {loss:.4f}  {rate:8.0f} tokens/s  {left:4.0f} s left"
             print(f"\r{line}" if live else line, end="" if live else "\n", flush=True)
 
+    mesh, options = _place(chosen)
     losses = train(
         settings,
-        _place(chosen),
+        mesh,
         folder=chosen.folder,
         resume=chosen.resume,
         every=chosen.every,
         stop_after=chosen.steps,
         tell=tell,
+        **options,
     ).results[0]
     least = settings.entropy
     floor = "" if least is None else f"; the text's entropy, which no model can pass, is {least:.4f}"
@@ -190,9 +194,10 @@ def _train(chosen: argparse.Namespace) -> int:
 
 def _trace(chosen: argparse.Namespace) -> int:
     """Run one training step on a mesh, and write its simulated timeline for Perfetto."""
-    from parlab.train.pocket import Settings, train
+    from parlab.pocket import Settings, train
 
-    run = train(Settings.read(chosen.config), _place(chosen), stop_after=1)
+    mesh, options = _place(chosen)
+    run = train(Settings.read(chosen.config), mesh, stop_after=1, **options)
     run.timeline.save_chrome_trace(chosen.file)
     print(f"{chosen.file}: written; open it at ui.perfetto.dev")
     return 0

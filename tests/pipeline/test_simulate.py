@@ -259,6 +259,7 @@ def test_an_idle_slot_says_why():
         "rank 1 is idle from 0 to 3: 1F0 needs 0F0, which rank 0 ends at 2, and travels for 1",
         "rank 1 is idle from 15 to 20: it has nothing left to do",
     ]
+    assert timeline.idle(1)[-1] == (1, 15, 20, None, None, None, 0)
 
 
 def test_the_critical_path_of_gpipe_goes_down_the_ranks_along_the_last_back_and_along_the_first():

@@ -1,5 +1,8 @@
 """Random programs that cannot deadlock: one global list of steps, of which each rank runs its own in that order.
 
+What they carry is whatever may travel: nested values, arrays without axes or elements, views with any strides, every
+kind of number.
+
 Why none can deadlock: both ends of a message are posted in the same step, and nobody waits for anything that is posted
 in a later step. So the earliest step that is not over can always go on.
 """
@@ -7,15 +10,66 @@ in a later step. So the earliest step that is not over can always go on.
 from __future__ import annotations
 
 import time
+from copy import deepcopy
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import numpy as np
 
+from parlab.world import values
+
 WORLD, PARITY = "world", "parity"  # all ranks; the ranks of the same parity, in reverse order
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "gather", "barrier", "all_to_all")
 BESIDE = ("iall_reduce", "iall_gather", "ireduce_scatter")
+UNCUT = ("all_reduce", "broadcast", "iall_reduce")  # they take arrays of any shape
+
+NUMBERS = "bBhHiIlLefdgFDG?"  # the dtypes, by NumPy's letters; no booleans where a sum is made
+LAYOUTS = {
+    "C": np.asarray,
+    "Fortran": np.asfortranarray,
+    "backwards": np.flip,
+    "every other number": lambda x: np.stack([x, x], axis=-1)[..., 0],
+}
+
+
+@dataclass(frozen=True)
+class Form:
+    """What an array looks like."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    layout: str
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape))
+
+    def filled(self, dice: np.random.Generator, xp: Any) -> Any:
+        """An array of numbers whose sum depends on their order, where that changes it by less than 1e-12."""
+        x = np.asarray(dice.normal(size=self.shape) if self.dtype in "dgDG" else dice.integers(5, size=self.shape))
+        dtype = "d" if self.dtype in "egG" and xp is not np else self.dtype  # the standard knows no others
+        return xp.asarray(LAYOUTS[self.layout](x.astype(dtype)))
+
+
+def nested(random: Random, depth: int = 2) -> Any:
+    """The form of a value that a message may carry."""
+    kind = random.choice((list, tuple, dict, Form, Form, Form)) if depth else Form
+    if kind is Form:
+        return array(random, [random.choice((0, 1, 2, 3)) for _ in range(random.randrange(4))])
+    items = [nested(random, depth - 1) for _ in range(random.randrange(3))]
+    return dict(zip("ba", items, strict=False)) if kind is dict else kind(items)
+
+
+def array(random: Random, shape: list[int], dtypes: str = NUMBERS) -> Form:
+    return Form(random.choice(dtypes), tuple(shape), random.choice(list(LAYOUTS)))
+
+
+def given(random: Random, name: str, size: int) -> Form:
+    """The form of what each of `size` ranks gives to a collective."""
+    rest = [random.randrange(3) for _ in range(random.randrange(3))]
+    shape = rest if name in UNCUT else [size * random.randrange(3), *rest]
+    return array(random, shape, NUMBERS[:-1] if "reduce" in name else NUMBERS)
 
 
 @dataclass(frozen=True)
@@ -27,11 +81,15 @@ class Step:
     number: int  # of the step: names its message, its compute, its print
     group: str = WORLD
     shift: int = 0  # of a ring: how far to the right each rank sends
-    nbytes: int = 0
+    form: Any = ()  # of the value that each of them gives
     blocking: tuple[bool, bool] = (True, True)  # does the sender, does the receiver wait at once?
     ticks: int = 0  # picoseconds of a compute
     name: str = ""  # of a collective
     ends: str = ""  # of a wait: "send", "receive" or "both", of the step `number`
+
+    @property
+    def nbytes(self) -> int:
+        return sum(leaf.nbytes for leaf in values.leaves(self.form))
 
 
 def members(group: str, rank: int, size: int) -> list[int]:
@@ -48,12 +106,12 @@ def random_steps(random: Random, size: int, length: int, *, timed: bool = False)
     for number in range(length):
         kind = random.choice(kinds)
         group = random.choice((WORLD, PARITY))
-        nbytes = 4 * random.randrange(4)
+        form = Form("f", (random.randrange(4),), "C") if timed else nested(random)
         rank = random.randrange(size)
         if kind == "message":
             src, dst = rank, random.choice(members(group, rank, size))
             blocking = (False, False) if src == dst else (random.random() < 0.5, random.random() < 0.5)
-            steps.append(Step(kind, (src, dst), number, group, nbytes=nbytes, blocking=blocking))
+            steps.append(Step(kind, (src, dst), number, group, form=form, blocking=blocking))
             open_ += [
                 Step("wait", (r,), number, ends=e)
                 for r, e, b in zip((src, dst), ("send", "receive"), blocking, strict=True)
@@ -61,14 +119,16 @@ def random_steps(random: Random, size: int, length: int, *, timed: bool = False)
             ]
         elif kind == "ring":
             shift = random.randrange(size)
-            steps.append(Step(kind, tuple(members(group, rank, size)), number, group, shift=shift, nbytes=nbytes))
+            steps.append(Step(kind, tuple(members(group, rank, size)), number, group, shift=shift, form=form))
         elif kind in ("meet", "collective", "beside"):
             name = {"meet": "split", "collective": random.choice(COLLECTIVES), "beside": random.choice(BESIDE)}[kind]
-            steps.append(Step(kind, tuple(members(group, rank, size)), number, group, name=name))
+            ranks = tuple(members(group, rank, size))
+            form = Form("d", (2 * len(ranks),), "C") if timed else given(random, name, len(ranks))
+            steps.append(Step(kind, ranks, number, group, form=form, name=name))
             if kind == "beside":
-                open_ += [Step("wait", (r,), number, ends="both") for r in members(group, rank, size)]
+                open_ += [Step("wait", (r,), number, ends="both") for r in ranks]
         elif kind in ("hold", "drop"):
-            steps.append(Step(kind, (rank,), number, nbytes=nbytes))
+            steps.append(Step(kind, (rank,), number, form=form))
         else:
             steps.append(Step(kind, (rank,), number, ticks=random.randrange(5)))
         while open_ and random.random() < 0.3:
@@ -77,8 +137,8 @@ def random_steps(random: Random, size: int, length: int, *, timed: bool = False)
     return steps + open_
 
 
-def program(comm: Any, steps: list[Step], delays: int | None = None) -> list[Any]:
-    """Run this rank's part; returns what it received. `delays` seeds sleeps at random places."""
+def program(comm: Any, steps: list[Step], delays: int | None = None, xp: Any = np) -> list[Any]:
+    """Run this rank's part; returns copies of what it received. `delays` seeds sleeps at random places."""
     dice = Random(f"{delays} {comm.rank}")
     parity = comm.split(comm.rank % 2, key=-comm.rank)
     groups = {WORLD: comm, PARITY: parity}
@@ -87,7 +147,7 @@ def program(comm: Any, steps: list[Step], delays: int | None = None) -> list[Any
     received: list[Any] = []
 
     def keep(x: Any) -> None:
-        received.append((x.shape, float(x.sum())))
+        received.append(deepcopy(x))
         kept.append(x)
 
     for step in steps:
@@ -97,20 +157,22 @@ def program(comm: Any, steps: list[Step], delays: int | None = None) -> list[Any
             time.sleep(dice.random() * 4e-4)
         group = groups[step.group]
         order = members(step.group, comm.rank, comm.size)
-        x = np.full(step.nbytes // 4, step.number, dtype=np.float32)
+        numbers = np.random.default_rng([step.number, comm.rank])
+        x = values.mapped(lambda form, numbers=numbers: form.filled(numbers, xp), step.form)
+        label = str(step.number) * (1000 if step.number % 8 == 0 else 1)  # which is more than a head of MPI's holds
         if step.kind == "message":
             src, dst = (order.index(rank) for rank in step.ranks)
             for end, rank, waits in zip(("send", "receive"), step.ranks, step.blocking, strict=True):
                 if rank != comm.rank:
                     continue
                 if waits and end == "send":
-                    group.send(x, dst, label=step.number)
+                    group.send(x, dst, label=label)
                 elif waits:
-                    keep(group.recv(src, x, label=step.number))
+                    keep(group.recv(src, x, label=label))
                 elif end == "send":
-                    requests[step.number, end] = group.isend(x, dst, label=step.number)
+                    requests[step.number, end] = group.isend(x, dst, label=label)
                 else:
-                    requests[step.number, end] = group.irecv(src, x, label=step.number)
+                    requests[step.number, end] = group.irecv(src, x, label=label)
         elif step.kind == "wait":
             result = requests.pop((step.number, step.ends)).wait()
             if result is not None:
@@ -123,15 +185,14 @@ def program(comm: Any, steps: list[Step], delays: int | None = None) -> list[Any
         elif step.kind == "meet":
             group.split(0)
         elif step.kind == "collective":
-            result = collective(group, step.name, np.full(2 * group.size, step.number, dtype=np.float64))
+            result = collective(group, step.name, x)
             if result is not None:
                 keep(result)
         elif step.kind == "beside":
-            x = np.full(group.size, step.number, dtype=np.float64)
             requests[step.number, "both"] = getattr(group, step.name)(x)
         elif step.kind == "hold":
-            kept.append(np.zeros(step.nbytes))
-            comm.hold(f"hold {step.number}", kept[-1])
+            kept.append(x)
+            comm.hold(f"hold {step.number}", x)
         elif step.kind == "drop" and kept:
             kept.pop(step.number % len(kept))
         elif step.kind == "print":

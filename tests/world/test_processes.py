@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -223,6 +224,25 @@ def test_whatever_ends_a_job_no_process_is_left_and_the_status_is_not_0(started,
     command = [sys.executable, str(tmp_path / "script.py")]
     command = command if started == "by run" else [MPIEXEC, "-n", "3", *command]
     check_endings(ENDINGS, command, lambda number: environment(), tmp_path)
+
+
+@IN_PROC
+def test_a_rank_that_does_not_end_by_itself_is_ended_and_leaves_no_memory_and_no_line_is_lost(
+    monkeypatch, tmp_path, capsys
+):
+    def program(comm):
+        atexit.register(time.sleep, 600)
+        print("of rank", comm.rank, end="; ")
+        mapped = Path("/proc/self/maps").read_text("utf-8").splitlines()
+        return [line for line in mapped if "/dev/shm/mpich" in line and not line.endswith("(deleted)")]
+
+    monkeypatch.setenv("PARLAB_TEST", str(tmp_path))
+    assert run(program, 2, engine="mpi").results == [[], []]
+    deadline = time.monotonic() + 60
+    while alive(f"PARLAB_TEST={tmp_path}") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(f"PARLAB_TEST={tmp_path}")
+    assert sorted(capsys.readouterr().out.split("; ")) == ["", "of rank 0", "of rank 1"]
 
 
 # Strangers, and what is missing

@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator
 from parlab.arguments import positive, whole
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import timeline_of
-from parlab.views.drawing.picture import Picture, line_legend, plot, scale, short_bytes, short_time
+from parlab.views.drawing.picture import Picture, line_legend, plot, scale, short_bytes, short_time, write
 from parlab.views.timelines.panels import compare_timelines, lanes_of
 from parlab.views.widgets.explorer import Explorer, steps
 from parlab.world import Link, Run, Timeline
@@ -48,6 +48,8 @@ def wall_clock(runs: Mapping[str, Run | Timeline], *, headline: str, rank: int |
 def measured_times(measured: Measured, link: Link, *, ranks: int, nbytes: int) -> Picture:
     """Draw what all-reduces took on `ranks` ranks, beside 2(N − 1)(α + n/N/bandwidth), and look closer at one size.
 
+    Below stands the same as a table: for each size what was computed, what was measured, and their ratio.
+
     Args:
         measured: by the number of ranks, the seconds by the bytes of the array.
         link: α and the bandwidth.
@@ -68,15 +70,21 @@ def measured_times(measured: Measured, link: Link, *, ranks: int, nbytes: int) -
     text = f"all-reduce on {ranks} ranks: {len(sizes)} sizes, {short_bytes(sizes[0])} to {short_bytes(sizes[-1])}"
     text += f", measured\nand 2(N − 1)(α + n/N/bandwidth); marked: {short_bytes(nbytes)}"
     off = f"measured {times[nbytes] / model(nbytes):.1f} times the computed time"
-    figure, axes = plot(text, 3.9, f"{ranks} ranks, {short_bytes(nbytes)}: {off}", top=0.85)
-    scale(axes.xaxis, "bytes of the array", log=2, ticks=sizes, says=list(map(short_bytes, sizes)), size=theme.SMALL)
+    figure, axes = plot(text, 4.2, f"{ranks} ranks, {short_bytes(nbytes)}: {off}", top=0.85, bottom=0.95)
+    rows = [[short_bytes(n), _said(model(n)), _said(times[n]), f"{times[n] / model(n):.1f} ×"] for n in sizes]
+    scale(axes.xaxis, log=2, ticks=sizes, says=list(map("\n".join, rows)), size=theme.SMALL)
+    write(figure, 0.15, 3.33, "array\ncomputed\nmeasured\nratio")
     ends, ticks = (min(every) / 2, max(every) * 2), LogLocator(subs=(1, 2, 5), numticks=12)
-    scale(axes.yaxis, ends=ends, log=10, ticks=ticks, says=lambda time: short_time(round(time * 10**12)))
+    scale(axes.yaxis, ends=ends, log=10, ticks=ticks, says=_said)
     axes.plot(sizes, [model(n) for n in sizes], **CURVE, gid="computed")
     axes.plot(sizes, [times[n] for n in sizes], **POINT, gid="measured")
     axes.plot([nbytes] * 2, [model(nbytes), times[nbytes]], color=theme.ALARM, linewidth=4, alpha=0.4, zorder=0)
     line_legend(figure, [("measured", POINT), ("2(N − 1)(α + n/N/bandwidth)", CURVE)])
     return figure
+
+
+def _said(seconds: float) -> str:
+    return short_time(round(seconds * 10**12))
 
 
 def explore_measured_times(measured: Measured, link: Link) -> Explorer:

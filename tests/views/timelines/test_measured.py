@@ -27,11 +27,15 @@ def test_the_text_of_clocks_counts_messages_and_bytes_and_holds_no_time():
         ]
 
 
-def test_4_ranks_1000_bytes_are_drawn_at_6_latencies_and_6_quarters_of_1000_bytes():
+def test_4_ranks_1000_bytes_are_drawn_and_tabled_at_6_latencies_and_6_quarters_of_1000_bytes():
     figure = views.measured_times(MEASURED, LINK, ranks=4, nbytes=1000)
     lines = {line.get_gid(): line.get_xydata().tolist() for line in figure.axes[0].lines}
     assert lines["measured"] == [[1000, 0.0075], [4000, 0.03]]
     assert lines["computed"] == [[1000, pytest.approx(6 * 1.25e-3)], [4000, pytest.approx(6 * 2e-3)]]
+    assert [tick.get_text().split("\n") for tick in figure.axes[0].get_xticklabels()] == [
+        ["1000 B", "7.5 ms", "7.5 ms", "1.0 ×"],
+        ["3.91 KiB", "12 ms", "30 ms", "2.5 ×"],
+    ]
     (said,) = [text.get_text() for text in figure.texts if text.get_gid() == "title"]
     assert said == "4 ranks, 1000 B: measured 1.0 times the computed time"
     assert "ms" not in repr(figure)

@@ -9,7 +9,7 @@ import math
 import time
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,7 @@ from parlab import pipeline, run
 from parlab.arguments import one_of, positive, whole
 from parlab.nn import AdamW, Llama, LlamaConfig, MarkovSource, warmup_cosine
 from parlab.pipeline import Schedule
-from parlab.train.checkpoint import load, read_index, save
-from parlab.train.data import Samples
-from parlab.train.mesh import Mesh
-from parlab.train.trainer import Trainer
+from parlab.train import Mesh, Samples, Trainer, load, read_index, save
 from parlab.world import Comm, Run
 
 CHUNKED = ("looped_bfs", "interleaved_one_f_one_b")  # schedules that take chunks
@@ -61,7 +58,7 @@ class Settings:
     def read(cls, path: Path | None = None) -> Settings:
         """From a file; None: the built-in one. A table or a name that is not known is refused."""
         try:
-            tables = tomllib.loads((path or files("parlab.train") / "pocket.toml").read_text(encoding="utf-8"))
+            tables = tomllib.loads((path or files("parlab") / "pocket.toml").read_text(encoding="utf-8"))
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"{path}: {error}") from error
         names = tuple(cls.__dataclass_fields__)
@@ -93,44 +90,41 @@ class Settings:
         return tokens, len(alphabet)
 
 
-@dataclass(frozen=True)
-class Place:
-    """What it runs on: the mesh, and the trainer's options."""
+def schedule_of(name: str, ranks: int, microbatches: int | None = None, chunks: int = 2) -> Schedule:
+    """The pipeline's schedule; on one rank, microbatches come one after the other.
 
-    mesh: Mapping[str, int] = field(default_factory=dict)
-    schedule: str = "one_f_one_b"
-    microbatches: int | None = None  # None: twice as many as stages' ranks
-    chunks: int = 2
-    options: Mapping[str, Any] = field(default_factory=dict)  # of `Trainer`
-
-    def built(self) -> Schedule:
-        """The schedule; on one rank, microbatches come one after the other."""
-        one_of("schedule", self.schedule, SCHEDULES)
-        pp = self.mesh.get("pp", 1)
-        if pp == 1:
-            return pipeline.gpipe(1, self.microbatches or 1)
-        chunks = (self.chunks,) if self.schedule in CHUNKED else ()
-        schedule: Schedule = getattr(pipeline, self.schedule)(pp, self.microbatches or 2 * pp, *chunks)
-        return schedule
+    Args:
+        microbatches: None: twice as many as ranks, or one where there is no pipeline.
+        chunks: a rank, of schedules that take several.
+    """
+    one_of("schedule", name, SCHEDULES)
+    if ranks == 1:
+        return pipeline.gpipe(1, microbatches or 1)
+    of_chunks = (chunks,) if name in CHUNKED else ()
+    schedule: Schedule = getattr(pipeline, name)(ranks, microbatches or 2 * ranks, *of_chunks)
+    return schedule
 
 
 def train(
     settings: Settings,
-    place: Place,
+    axes: Mapping[str, int],
     *,
     folder: Path | None = None,
     resume: bool = False,
     every: int = 100,
     stop_after: int | None = None,
     tell: Callable[..., object] = lambda *progress: None,
+    **options: Any,
 ) -> Run:
     """Train; the run's results are each rank's losses, one a step.
 
     Args:
+        axes: sizes of the mesh.
         folder: for checkpoints, every `every` steps and at the end; None: none.
         resume: go on from the checkpoint there.
         stop_after: steps of this run; None: all.
         tell: called on rank 0 after each step, with how many are done, the loss, tokens a second, and seconds left.
+        options: of `Trainer`.
 
     Raises:
         ValueError: `every` or `stop_after` below 1, or what is there is trained to its end.
@@ -146,10 +140,10 @@ def train(
     config = LlamaConfig(vocab_size=vocab_size, **settings.model)
     serial = Llama.random(config, seed=settings.seed, dtype=settings.dtype)
     optimizer = AdamW(lr=settings.lr, weight_decay=settings.weight_decay)
-    options = {"schedule": place.built(), "max_norm": settings.max_norm, **place.options}
+    options = {"max_norm": settings.max_norm, **options}
 
     def program(comm: Comm) -> list[float]:
-        mesh = Mesh(comm, **place.mesh)
+        mesh = Mesh(comm, **axes)
         trainer = load(folder, mesh, **options) if folder and resume else Trainer(mesh, serial, optimizer, **options)
         losses: list[float] = []
         began = time.perf_counter()
@@ -164,4 +158,4 @@ def train(
                 tell(step + 1, losses[-1], rate, (last - step - 1) * seconds)
         return losses
 
-    return run(program, math.prod(whole(axis, size, 1) for axis, size in place.mesh.items()))
+    return run(program, math.prod(whole(axis, size, 1) for axis, size in axes.items()))

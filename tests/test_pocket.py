@@ -5,7 +5,7 @@ import json
 import pytest
 
 from parlab import cli
-from parlab.train.pocket import SCHEDULES, Place, Settings, train
+from parlab.pocket import SCHEDULES, Settings, schedule_of, train
 
 SMALL = """
 [model]
@@ -32,20 +32,23 @@ def config(tmp_path):
 
 
 def losses(config, mesh, **options):
-    return train(Settings.read(config), Place(mesh, **options)).results[0]
+    return train(Settings.read(config), mesh, **options).results[0]
 
 
 def test_all_meshes_lose_what_1_rank_loses_to_1e_10(config):
     alone = losses(config, {})
     assert alone[-1] < alone[0]
-    for mesh, options in (({"dp": 3}, {}), ({"pp": 2, "tp": 2}, {"schedule": "zb_h1"}), ({"cp": 2}, {})):
+    for mesh, options in (
+        ({"dp": 3}, {}),
+        ({"pp": 2, "tp": 2}, {"schedule": schedule_of("zb_h1", 2)}),
+        ({"cp": 2}, {}),
+    ):
         assert losses(config, mesh, **options) == pytest.approx(alone, rel=1e-10, abs=0)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_schedule_that_the_command_names_can_be_built(schedule):
-    built = Place({"pp": 2}, schedule).built()
-    assert built.num_ranks == 2
+    assert schedule_of(schedule, 2).num_ranks == 2
 
 
 def test_a_run_that_stops_and_goes_on_elsewhere_says_the_losses_of_one_that_does_not(config, tmp_path, capsys):
