@@ -94,7 +94,9 @@ def png_of(drawn: np.ndarray, compress_level: int = 1) -> bytes:
 
 
 def sheet(text: str | Iterable[str], height: float, headline: str | None = None) -> Picture:
-    """A picture as wide as all others, still empty but for the headline above it; its text may be given in lines.
+    """A picture as wide as all others, still empty but for the headline above it, a long one in smaller letters.
+
+    Its text may be given in lines.
 
     Raises:
         ValueError: a headline that is no text.
@@ -103,7 +105,10 @@ def sheet(text: str | Iterable[str], height: float, headline: str | None = None)
         raise ValueError(f"headline={headline!r}: must be a text, or None")
     figure = Picture(text if isinstance(text, str) else "\n".join(text), theme.WIDTH, height)
     if headline:
-        title(figure, headline)
+        written = write(figure, 0.15, 0.12, headline, theme.TITLE, weight="bold", gid="title")
+        room, needed = figure.bbox.width - 0.3 * theme.DPI, written.get_window_extent().width
+        if needed > room:
+            written.set_size(max(theme.TINY, math.floor(10 * theme.TITLE * room / needed) / 10))
     return figure
 
 
@@ -170,15 +175,6 @@ def write(figure: Picture, left: float, top: float, text: str, size: float = the
     """Words on a figure, their upper left corner at inches from its left and top."""
     across, down = figure.get_size_inches()
     return figure.text(left / across, 1 - top / down, text, size=size, **{"color": theme.INK, "va": "top", **style})
-
-
-def title(figure: Picture, text: str) -> None:
-    """What the figure shows, above it; a long one in smaller letters."""
-    written = write(figure, 0.15, 0.12, text, theme.TITLE, weight="bold", gid="title")
-    room = figure.bbox.width - 0.3 * theme.DPI
-    needed = written.get_window_extent().width
-    if needed > room:
-        written.set_size(max(theme.TINY, math.floor(10 * theme.TITLE * room / needed) / 10))
 
 
 def line_legend(figure: Picture, entries: Sequence[tuple[str, dict[str, Any]]], y: float = 0.53) -> None:

@@ -92,7 +92,7 @@ def mesh(axes: tuple[int, int, int, int] = (2, 2, 1, 2), schedule: str = "one_f_
         raise ValueError(f"schedule={schedule!r}: use one of {', '.join(SCHEDULES.values())}")
     step = measured(axes, schedule, zero)
     sent, held = sum(step.sent.values()), sum(step.held.values())
-    spelled = " · ".join(f"{name} {size}" for name, size in zip(NAMES, axes, strict=True))
+    spelled = " · ".join(map("{} {}".format, NAMES, axes))
     headline = (
         f"{spelled}: {step.took} a step, {format_bytes(sent)} sent, {format_bytes(held)} held by the fullest rank"
     )
@@ -128,11 +128,9 @@ def mesh(axes: tuple[int, int, int, int] = (2, 2, 1, 2), schedule: str = "one_f_
 
 def explore_mesh() -> Explorer:
     """Sliders for `mesh`: how 8 ranks are divided among the axes, the schedule, and the stage of ZeRO."""
-    spelled = [
-        (" · ".join(f"{name}{size}" for name, size in zip(NAMES, sizes, strict=True)), sizes) for sizes in MESHES
-    ]
+    spelled = {" · ".join(map("{}{}".format, NAMES, sizes)): sizes for sizes in MESHES}
     controls = {
-        "axes": steps("mesh of 8 ranks", spelled, (2, 2, 1, 2)),
+        "axes": steps("mesh of 8 ranks", spelled.items(), (2, 2, 1, 2)),
         "schedule": choice("schedule", list(SCHEDULES.items()), "one_f_one_b"),
         "zero": steps("stage of ZeRO", range(4), 1),
     }

@@ -127,6 +127,15 @@ assert matplotlib.rcParams.copy() == before
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
 
 
+def test_what_is_measured_stands_below_the_horizontal_axis_and_left_of_the_upright_one():
+    figure = views.all_reduce_times(size=8)
+    places, axes = dict(texts(figure)), figure.axes[0].get_window_extent()
+    below, beside = places["bytes of the array, on every rank"], places["time"]
+    assert below.y1 < places["64 B"].y0 < axes.y0 < beside.y0
+    assert beside.x1 < places["1 ms"].x0 < axes.x0 < below.x0
+    assert beside.height > beside.width
+
+
 def test_no_tick_is_named_beyond_the_end_of_a_logarithmic_axis():
     figure = views.wrong_gradients({"a": np.ones(2), "b": np.zeros(2)}, {"a": np.ones(2), "b": np.ones(2)})
     figure.canvas.draw()
