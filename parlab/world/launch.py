@@ -7,6 +7,7 @@ results are pickled: they are this user's own, and come by this connection only.
 
 from __future__ import annotations
 
+import codecs
 import os
 import pickle
 import secrets
@@ -18,13 +19,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from parlab.world.door import prove
 from parlab.world.errors import WorldError
@@ -36,7 +37,7 @@ from parlab.world.records import together
 from parlab.world.starters import STARTERS
 from parlab.world.verdict import Report, failed
 
-Job = subprocess.Popen[str]
+Job = subprocess.Popen[bytes]
 Program = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], bool]  # with its arguments; native collectives?
 
 
@@ -120,7 +121,6 @@ def _started(program: Program, size: int, engine: str) -> Outcome:
                 outcome = pickle.loads(connection.recv_bytes())
                 with suppress(subprocess.TimeoutExpired):
                     job.wait(1)
-                job.kill()  # who has not ended by now has nothing more to say, and mpiexec would call it a failure
         return together(*outcome)
     except (EOFError, ConnectionError):
         raise WorldError(f"a process ended before its program did: the status is {job.returncode}") from None
@@ -146,16 +146,15 @@ def _job(command: list[str], environment: dict[str, str]) -> Iterator[Job]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
         env={**environment, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,  # Ctrl-C is for us; we end them
     )
-    assert job.stdout is not None
-    reader = threading.Thread(target=_show, args=(job.stdout,), daemon=True)
+    reader = threading.Thread(target=_show, args=(job.stdout, over := threading.Event()), daemon=True)
     try:
         reader.start()
         yield job
+        if job.poll() is None:
+            over.set()  # all is said: what comes now is mpiexec, which calls it a failure that the job is ended
     finally:
         if job.poll() is None:
             job.terminate()
@@ -165,12 +164,14 @@ def _job(command: list[str], environment: dict[str, str]) -> Iterator[Job]:
             os.killpg(job.pid, signal.SIGKILL)
         job.wait()
         reader.join(1)
-        job.stdout.close()
 
 
-def _show(lines: Iterable[str]) -> None:
-    for line in lines:
-        print(line, end="", flush=True)
+def _show(stdout: IO[bytes], over: threading.Event) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    with stdout:
+        for said in iter(partial(os.read, stdout.fileno(), 2**16), b""):
+            if not over.is_set():
+                print(decoder.decode(said), end="", flush=True)
 
 
 # The side that is started

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator
 
 from parlab.arguments import whole
 from parlab.views.all_reduce.clock import STEPS, all_reduce_time, crossing
@@ -162,11 +161,10 @@ def _scales(axes: Axes, nbytes: np.ndarray, times: Mapping[str, np.ndarray]) -> 
     low = min(float(time.min()) for time in times.values())
     high = max(float(time.max()) for time in times.values())
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    of_bytes: Any = {"log": 2, "ticks": FixedLocator([4 * 16**k for k in range(12)]), "says": short_bytes}
-    of_time: Any = {"log": 10, "ticks": FixedLocator([10**k for k in decades]), "says": short_time}
+    of_bytes: Any = {"log": 2, "ticks": [4 * 16**k for k in range(12)], "says": short_bytes}
+    of_time: Any = {"log": 10, "ticks": [10**k for k in decades], "says": short_time}
     scale(axes.xaxis, "bytes of the array, on every rank", ends=(nbytes[0], nbytes[-1]), grid=True, **of_bytes)
     scale(axes.yaxis, "time", ends=(low / 1.6, high * 1.6), grid=True, **of_time)
-    axes.minorticks_off()
 
 
 def _mark_crossings(axes: Axes, wins: list[tuple[float, str]], size: int, cluster: Cluster) -> None:

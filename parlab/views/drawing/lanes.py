@@ -105,19 +105,18 @@ def lanes_at(
 def name_lanes(axes: Axes, ranks: list[int], *, words: bool = True) -> None:
     """A lane a rank, from the top, with a chip in its colour and, unless another panel has it, its name."""
     shown = range(0, len(ranks), -(-len(ranks) // MOST_LABELS)) if words else ()
-    axes.tick_params(axis="y", pad=9)
-    name_rows(axes, len(ranks), [f"rank {ranks[lane]}" for lane in shown], shown, line=False)
+    name_rows(axes, len(ranks), [f"rank {ranks[lane]}" for lane in shown], shown, line=False, pad=9)
     chips = [[(-0.007, y - 0.4), (-0.002, y - 0.4), (-0.002, y + 0.4), (-0.007, y + 0.4)] for y in range(len(ranks))]
     colors = [theme.rank_color(rank) for rank in ranks]
     axes.add_artist(PolyCollection(chips, facecolors=colors, transform=axes.get_yaxis_transform(), clip_on=False))
 
 
 def name_rows(
-    axes: Axes, count: int, names: Sequence[str] = (), named: Sequence[int] | None = None, *, line: bool = True
+    axes: Axes, count: int, names: Sequence[str] = (), named: Sequence[int] | None = None, **look: Any
 ) -> None:
-    """So many rows at y = 0, 1, ... from the top, with a name for each or for those that are `named`."""
+    """So many rows at y = 0, 1, ... from the top, with a name for each or for those that are `named`; see `scale`."""
     places = range(len(names)) if named is None else named
-    scale(axes.yaxis, ends=(count - 0.5, -0.5), ticks=places, says=names, line=line, dashes=False)
+    scale(axes.yaxis, ends=(count - 0.5, -0.5), ticks=places, says=names, dashes=False, **look)
 
 
 def time_axis(axes: Axes, timeline: Timeline, end: float | None = None, *, words: bool = True) -> None:
@@ -130,10 +129,8 @@ def time_axis(axes: Axes, timeline: Timeline, end: float | None = None, *, words
     if timeline.unit != "ps":
         unit, size = timeline.unit, 1
     ticks = MaxNLocator(8 if takes_time else 1, steps=[1, 2, 5, 10])
-    label = f"time ({unit})" if words else ""
-    scale(axes.xaxis, label, ends=(0, end), ticks=ticks, says=lambda time: f"{time / size:g}")
-    if not words:
-        axes.tick_params(axis="x", labelbottom=False)
+    label = f"time ({unit})"
+    scale(axes.xaxis, label, ends=(0, end), ticks=ticks, says=lambda time: f"{time / size:g}", words=words)
 
 
 def legend(figure: Picture, kinds: list[str]) -> None:

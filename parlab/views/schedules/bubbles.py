@@ -93,9 +93,9 @@ def bubble_and_memory(p: int) -> Picture:
     figure.text_shown = "\n".join([*lines, f"closed form = simulated: {same}"])
     for axes, label in ((left, "% of the time idle (longest stage)"), (right, "activations kept on rank 0, in stages")):
         scale(axes.xaxis, "microbatches m", log=2, ticks=across, says="{:g}".format, grid=True)
-        scale(axes.yaxis, grid=True)
         axes.margins(y=0.08)
         axes.set_title(label, size=theme.TEXT, color=theme.INK, loc="left")
-    scale(right.yaxis, log=2, says="{:g}".format)
+    scale(left.yaxis, grid=True)
+    scale(right.yaxis, log=2, says="{:g}".format, grid=True)
     line_legend(figure, [(name, curve.dots) for name, curve in CURVES.items()])
     return figure

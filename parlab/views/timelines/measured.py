@@ -71,12 +71,10 @@ def measured_times(measured: Measured, link: Link, *, ranks: int, nbytes: int) -
     off = f"measured {times[nbytes] / model(nbytes):.1f} times the computed time"
     figure, axes = plot(text, 4.2, f"{ranks} ranks, {short_bytes(nbytes)}: {off}", top=0.85, bottom=0.95)
     rows = [[short_bytes(n), _said(model(n)), _said(times[n]), f"{times[n] / model(n):.1f} ×"] for n in sizes]
-    scale(axes.xaxis, log=2, ticks=sizes, says=list(map("\n".join, rows)))
-    axes.tick_params(axis="x", labelsize=theme.SMALL)
+    scale(axes.xaxis, log=2, ticks=sizes, says=list(map("\n".join, rows)), size=theme.SMALL)
     write(figure, 0.15, 3.33, "array\ncomputed\nmeasured\nratio")
     ends, ticks = (min(every) / 2, max(every) * 2), LogLocator(subs=(1, 2, 5), numticks=12)
     scale(axes.yaxis, ends=ends, log=10, ticks=ticks, says=_said)
-    axes.minorticks_off()
     axes.plot(sizes, [model(n) for n in sizes], **CURVE, gid="computed")
     axes.plot(sizes, [times[n] for n in sizes], **POINT, gid="measured")
     axes.plot([nbytes] * 2, [model(nbytes), times[nbytes]], color=theme.ALARM, linewidth=4, alpha=0.4, zorder=0)

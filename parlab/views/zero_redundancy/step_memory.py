@@ -95,8 +95,8 @@ def step_memory(runs: Mapping[str, Run | Timeline], *, formula: Mapping[str, flo
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         if place < len(shown) - columns:
             axes.set_xlabel("")
-        scale(axes.yaxis, ends=(0, HEADROOM * highest), ticks=byte_ticks(highest / 4), says=short_bytes)
-        axes.tick_params(axis="y", labelleft=not column)
+        ticks = byte_ticks(highest / 4)
+        scale(axes.yaxis, ends=(0, HEADROOM * highest), ticks=ticks, says=short_bytes, words=not column)
         _draw_stack(axes, *stacks[name])
         if name in levels:
             axes.plot([0, end or 1], [levels[name]] * 2, gid=f"formula {name}", zorder=3, **BOUND)

@@ -51,7 +51,7 @@ def test_rank_0_is_on_top_and_every_rank_has_a_lane(runs, size):
     axes = views.timeline(runs[size]).axes[0]
     bottom, top = axes.get_ylim()
     assert (bottom, top) == (size - 0.5, -0.5)
-    labels = [(tick.get_loc(), tick.label1.get_text()) for tick in axes.yaxis.get_major_ticks()]
+    labels = [(at, label.get_text()) for at, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)]
     assert labels[0] == (0, "rank 0")
     assert all(text == f"rank {round(at)}" for at, text in labels)
     assert len(labels) == (size if size <= 24 else 22)
