@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from parlab.plan import Estimate, validation
+from parlab.plan import A100, Estimate, GPTConfig, Layout, estimate, validation
+from parlab.world import DGX_A100
 
 TABLE_5, TABLE_4, TABLE_2 = (f"Korthikanti 2022, table {number}" for number in (5, 4, 2))
 MEGATRON = "Narayanan 2021, table 1"
@@ -20,6 +23,15 @@ def test_megatrons_10_rows_within_4_percent_mean_and_8_at_most():
     mean, worst = validation().errors[MEGATRON]
     assert mean <= 0.04
     assert worst <= 0.08
+
+
+def test_flops_of_megatrons_rows_are_its_equation_3():
+    B, S, V, E, L = 512, 2048, 51200, 2304, 24
+    flops = 96 * B * S * L * E**2 * (1 + S / (6 * E) + V / (16 * L * E))
+    layout, hardware = Layout(dp=32, microbatch=16, zero=0, recompute="full"), replace(A100, hides=())
+    found = estimate(GPTConfig(V, E, L, 24), DGX_A100, layout, batch=B, sequence=S, hardware=hardware)
+    (row,) = (row for row in validation() if row.name == "1.7B on 32")
+    assert row.predicted * 1e12 * 32 * found.total_seconds == pytest.approx(flops, rel=1e-12)
 
 
 def test_10_layer_times_within_5_percent_activations_within_1_and_zeros_table_exact():
