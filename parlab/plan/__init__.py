@@ -3,21 +3,6 @@
 from parlab.plan.estimate import Estimate, estimate
 from parlab.plan.hardware import A100, CLOCK, H100, Hardware, hardware_of
 from parlab.plan.layout import Layout
-from parlab.plan.models import (
-    GPT_1T,
-    GPT_22B,
-    GPT_175B,
-    GPT_530B,
-    LLAMA_7B,
-    LLAMA_8B,
-    LLAMA_13B,
-    LLAMA_30B,
-    LLAMA_65B,
-    LLAMA_70B,
-    LLAMA_405B,
-    MODELS,
-    GPTConfig,
-)
-from parlab.plan.report import Neighbour, Why, why
-from parlab.plan.search import Plans, search
+from parlab.plan.models import GPT_22B, GPT_175B, LLAMA_7B, LLAMA_8B, LLAMA_70B, LLAMA_405B, MODELS, GPTConfig
+from parlab.plan.search import Neighbour, Plans, Why, search, why
 from parlab.plan.validation import Row, Validation, validation

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from parlab.arguments import whole
 from parlab.plan.hardware import Hardware, Machine
-from parlab.plan.layout import Case, Layout, check_possible
+from parlab.plan.layout import Case, Layout, check_possible, taken
 from parlab.plan.memory import rank_bytes, sent_bytes
 from parlab.plan.models import Config, Sizes
 from parlab.plan.seconds import step_seconds
@@ -55,13 +53,9 @@ class Estimate:
 
     def __getitem__(self, chosen: Any) -> Estimate:
         """Of one of the columns, by its number; of several, by arrays of numbers."""
-        layout, shape = self.layout[chosen], self.layout.columns["dp"].shape
-
-        def take(kinds: dict[str, Any]) -> dict[str, Any]:
-            picked = {kind: np.broadcast_to(column, shape)[chosen] for kind, column in kinds.items()}
-            return {kind: float(x) for kind, x in picked.items()} if layout.is_one else picked
-
-        return Estimate(layout, take(self.seconds), take(self.bytes), take(self.sent), self.flops, self.peak)
+        kinds = self.seconds, self.bytes, self.sent
+        seconds, nbytes, sent = (taken(values, self.layout.shape, chosen) for values in kinds)
+        return Estimate(self.layout[chosen], seconds, nbytes, sent, self.flops, self.peak)
 
 
 def estimate(
@@ -80,10 +74,8 @@ def estimate(
     Args:
         config: a `LlamaConfig` or a `GPTConfig`.
         layout: one, or columns of layouts, which give the same numbers to the bit.
-        batch: sequences of a step, of all replicas together.
-        sequence: tokens of each.
-        state: bytes a parameter.
-        itemsize: bytes of an activation.
+        batch, sequence: sequences of a step, of all replicas together; tokens of each.
+        state, itemsize: bytes a parameter, and of an activation.
         hardware: which fractions of the data sheet are reached. None: those of the cluster's device (`hardware_of`).
 
     Raises:
@@ -100,15 +92,10 @@ def estimate(
         whole(name, number, 1)
     check_possible(Sizes(config), layout, batch, sequence)
     found = evaluate(Case(config, layout, batch, sequence, state, itemsize), Machine(cluster, hardware), layout)
-    return found[0] if layout.is_one else found[np.arange(len(layout))]
+    return found[0 if layout.is_one else slice(None)]
 
 
 def evaluate(case: Case, machine: Machine, layout: Layout) -> Estimate:
     """`estimate` of what is possible and checked, in arrays that broadcast together."""
-    E, S, H, D = case.E, case.sequence, case.H, case.D
-    layers = case.L * (2 * E * (H + case.G) * D + E * (case.up + case.M))
-    pairs = S * (S + 1) / 2 if case.fused else S * S
-    flops = 3.0 * case.batch * (2 * S * (layers + E * case.V) + case.L * 4 * pairs * H * D)
-    return Estimate(
-        layout, step_seconds(machine, case), rank_bytes(case), sent_bytes(case), flops, machine.device.flops
-    )
+    kinds = step_seconds(machine, case), rank_bytes(case), sent_bytes(case)
+    return Estimate(layout, *kinds, case.flops, machine.device.flops)

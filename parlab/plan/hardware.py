@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -37,9 +37,9 @@ def read_table(name: str) -> dict[str, Any]:
     return tomllib.loads((files("parlab.plan") / name).read_text(encoding="utf-8"))
 
 
-A100, H100 = (Hardware(**of | {"hides": frozenset(of["hides"])}) for of in read_table("hardware.toml").values())
+A100, H100 = (Hardware(**fractions) for fractions in read_table("hardware.toml").values())
 # What the simulated clock of `parlab.world` charges: products, and messages, one after the other.
-CLOCK = Hardware(hides=frozenset({"pp"}), source="the simulated clock: no element-wise work, nothing hidden")
+CLOCK = Hardware(hides={"pp"}, source="the simulated clock: no element-wise work, nothing hidden")
 
 
 def hardware_of(cluster: Cluster) -> Hardware:
@@ -49,15 +49,15 @@ def hardware_of(cluster: Cluster) -> Hardware:
 
 
 class Machine:
-    """A cluster at the fractions that its hardware reaches; None: those of its device. Seconds of columns of sizes."""
+    """A cluster at the fractions that its hardware reaches (None: its device's): seconds, in columns of sizes."""
 
     def __init__(self, cluster: Cluster, hardware: Hardware | None) -> None:
         self.hardware = hardware = hardware or hardware_of(cluster)
         self.device, self.node = cluster.device_of(0), cluster.ranks_per_node
         self.flops = self.device.flops * hardware.products
         self.memory = self.device.memory_bandwidth * hardware.memory
-        self.intra = replace(cluster.intra, bandwidth=cluster.intra.bandwidth * hardware.intra)
-        self.inter = replace(cluster.inter, bandwidth=cluster.inter.bandwidth * hardware.inter)
+        self.intra, self.inter = cluster.intra.bandwidth * hardware.intra, cluster.inter.bandwidth * hardware.inter
+        self.latencies = cluster.intra.latency, cluster.inter.latency
 
     def product(self, m: Any, k: Any, n: Any, item: int) -> Any:
         """[m, k] × [k, n]: its FLOPs, then its operands and its result once through memory."""
@@ -74,13 +74,11 @@ class Machine:
         the simulated clock a ring keeps the pace of one port.
         """
         ports = together if self.hardware.rails else 1
-        across = np.minimum(self.intra.bandwidth, self.inter.bandwidth * ports)
-        return (size - 1) * self._message(nbytes / size, together >= size, across)
+        return (size - 1) * self._message(nbytes / size, together >= size, np.minimum(self.intra, self.inter * ports))
 
     def hop(self, nbytes: Any, reach: Any) -> Any:
         """A message to the next rank, where the chain of all of them takes `reach` consecutive ranks."""
-        return self._message(nbytes, reach <= self.node, self.inter.bandwidth)
+        return self._message(nbytes, reach <= self.node, self.inter)
 
     def _message(self, nbytes: Any, inside: Any, across: Any) -> Any:
-        latency = np.where(inside, self.intra.latency, self.inter.latency)
-        return latency + nbytes / np.where(inside, self.intra.bandwidth, across)
+        return np.where(inside, *self.latencies) + nbytes / np.where(inside, self.intra, across)

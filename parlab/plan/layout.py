@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,6 @@ from parlab.plan.models import Config, Sizes
 from parlab.zero import StateBytes
 
 Column = Any  # a float64 array (or a boolean one, where it is a question), an entry a layout
-
-SCHEDULES = ("1f1b", "gpipe", "looped_bfs")
-RECOMPUTE = ("none", "selective", "full")
 
 
 @dataclass(frozen=True)
@@ -53,28 +52,26 @@ class Layout:
         return self.dp * self.pp * self.cp * self.tp
 
     @property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Each field as an array; they broadcast together."""
-        return {name: np.atleast_1d(np.asarray(value)) for name, value in vars(self).items()}
-
-    @property
-    def columns(self) -> dict[str, np.ndarray]:
-        """Each field as a column; all have one length, 1 for a single layout."""
-        arrays = self.arrays
-        return dict(zip(arrays, np.broadcast_arrays(*arrays.values()), strict=True))
+    def shape(self) -> tuple[int, ...]:
+        """What the fields broadcast to: () for a single layout."""
+        return np.broadcast(*vars(self).values()).shape
 
     @property
     def is_one(self) -> bool:
         """Whether no field is a column."""
-        return all(np.ndim(value) == 0 for value in vars(self).values())
+        return self.shape == ()
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Each field as a column; all have one length, 1 for a single layout."""
+        return taken(vars(self), self.shape, slice(None))
 
     def __len__(self) -> int:
-        return len(self.columns["dp"])
+        return prod(self.shape)
 
     def __getitem__(self, chosen: Any) -> Layout:
         """One of a column, by its number; several, by arrays of numbers."""
-        picked = {name: column[chosen] for name, column in self.columns.items()}
-        return Layout(**{name: x.tolist() if np.ndim(x) == 0 else x for name, x in picked.items()})
+        return Layout(**taken(vars(self), self.shape, chosen))
 
     def but(self, **changes: Any) -> Layout:
         """The same, with some knobs turned."""
@@ -86,52 +83,61 @@ class Layout:
         return text + f", recompute {self.recompute}" * (self.recompute != "none") + ", offload" * bool(self.offload)
 
 
-def problems(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> dict[str, np.ndarray]:
-    """Each rule that there is, as what would be right, and which layouts break it."""
-    of = layout.arrays
+def taken(values: dict[str, Any], shape: tuple[int, ...], chosen: Any) -> dict[str, Any]:
+    """Of what broadcasts to `shape` one entry, by its number, as plain values; or several, by arrays of numbers."""
+    _, *columns = np.broadcast_arrays(np.empty(shape, bool), *values.values())
+    rows = {name: column.ravel()[chosen] for name, column in zip(values, columns, strict=True)}
+    return {name: x.tolist() if np.ndim(x) == 0 else x for name, x in rows.items()}
+
+
+def problems(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Each rule that there is: the knobs that it binds, what would be right, and which layouts break it."""
+    of = {name: np.asarray(value) for name, value in vars(layout).items()}
     counts = ("dp", "pp", "cp", "tp", "chunks", "microbatch")
     for name in counts:
         if of[name].dtype.kind not in "iu":
-            return {f"{name}={{{name}!r}}: whole numbers are needed": np.array([True])}
-        if (of[name] < 1).any():
-            return {f"{name}={{{name}}}: must be at least 1": of[name] < 1}
-    d, p, c, t, v, b = (of[name] for name in counts)
-    L, G, m, missing = sizes.L, sizes.G, batch // (d * b), -sizes.L % (p * v)
-    unequal = (missing > 2) | ((missing > 0) & (p == 1)) | (p * v > L + 2)
-    several, cut, whole = v > 1, "does not divide among so many: use a divisor of", "of whole groups of pp microbatches"
-    zigzag, uneven = np.where(c > 1, 2 * c, 1), of["sequence_parallel"] & (sequence % (c * t) != 0)
-    torn = (v > 1) & (of["schedule"] == "1f1b") & (m % p != 0)
-    one_of = f"pp·chunks must divide {L}, {L + 1} or {L + 2} (the last stage, or the first too, has a layer less)"
-    return {
-        "zero={zero}: use stage 0, 1, 2 or 3": (of["zero"] < 0) | (of["zero"] > 3),
-        f"schedule={{schedule!r}}: use one of {', '.join(SCHEDULES)}": ~np.isin(of["schedule"], SCHEDULES),
-        f"recompute={{recompute!r}}: use one of {', '.join(RECOMPUTE)}": ~np.isin(of["recompute"], RECOMPUTE),
-        f"tp={{tp}}: num_attention_heads {{H}} {cut} {{H}}": sizes.H % t != 0,
-        f"tp={{tp}}: intermediate_size {{M}} {cut} {{M}}": sizes.M % t != 0,
-        "tp={tp}: use a divisor or a multiple of num_key_value_heads {G}": (G % t != 0) & (t % G != 0),
-        "tp={tp}: at most vocab_size {V}": t > sizes.V,
-        "cp={cp}: sequence {S} must be a multiple of 2·cp, two chunks a rank (zigzag)": sequence % zigzag != 0,
-        "cp={cp}, tp={tp}: sequence parallelism cuts sequence {S} by cp·tp: use a divisor": uneven,
-        "dp={dp}, microbatch={microbatch}: batch {B} must be a multiple of their product": batch % (d * b) != 0,
-        "pp={pp}: batch {B} has fewer microbatches a replica, batch / (dp {dp} · microbatch {microbatch})": m < p,
-        "chunks={chunks}: one stage a rank where pp is 1": several & (p == 1),
-        "chunks={chunks}: gpipe has one stage a rank": several & (of["schedule"] == "gpipe"),
-        f"pp={{pp}}, chunks={{chunks}}: interleaving needs a batch ({{B}}) {whole}": torn,
-        f"pp={{pp}}, chunks={{chunks}}: {L} layers do not divide into so many stages: {one_of}": unequal,
-    }
+            yield name, "whole numbers are needed", np.array(True)
+            return
+        yield name, "must be at least 1", of[name] < 1
+    d, p, c, t, v, b = (np.maximum(of[name], 1) for name in counts)
+    L, H, G, M, V = sizes.L, sizes.H, sizes.G, sizes.M, sizes.V
+    m, missing = batch // (d * b), -L % (p * v)
+    yield "zero", "use stage 0, 1, 2 or 3", ~np.isin(of["zero"], (0, 1, 2, 3))
+    for name, choices in (("schedule", ("1f1b", "gpipe", "looped_bfs")), ("recompute", ("none", "selective", "full"))):
+        yield name, f"use one of {', '.join(choices)}", ~np.isin(of[name], choices)
+    for name in ("sequence_parallel", "offload"):
+        yield name, "must be True or False", ~np.isin(of[name], (False, True))
+    for name, size in (("num_attention_heads", H), ("intermediate_size", M)):
+        yield "tp", f"{name} {size} does not divide among so many: use a divisor of {size}", size % t != 0
+    yield "tp", f"use a divisor or a multiple of num_key_value_heads {G}", (G % t != 0) & (t % G != 0)
+    yield "tp", f"at most vocab_size {V}", t > V
+    right = f"sequence {sequence} must be a multiple of 2·cp, two chunks a rank (zigzag)"
+    yield "cp", right, sequence % np.where(c > 1, 2 * c, 1) != 0
+    right = f"sequence parallelism cuts sequence {sequence} by cp·tp: use a divisor"
+    yield "cp tp", right, of["sequence_parallel"] & (sequence % (c * t) != 0)
+    yield "dp microbatch", f"batch {batch} must be a multiple of their product", batch % (d * b) != 0
+    right = f"batch {batch} has fewer microbatches a replica, batch / (dp {{dp}} · microbatch {{microbatch}})"
+    yield "pp", right, m < p
+    yield "chunks", "one stage a rank where pp is 1", (v > 1) & (p == 1)
+    yield "chunks", "gpipe has one stage a rank", (v > 1) & (of["schedule"] == "gpipe")
+    right = f"interleaving needs a batch ({batch}) of whole groups of pp microbatches"
+    yield "pp chunks", right, (v > 1) & (of["schedule"] == "1f1b") & (m % p != 0)
+    right = f"pp·chunks must divide {L}, {L + 1} or {L + 2} (the last stage, or the first too, has a layer less)"
+    yield "pp chunks", f"{L} layers do not divide into so many stages: {right}", missing > 2
 
 
 def possible(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> np.ndarray:
     """Of each layout whether it breaks no rule."""
-    return ~reduce(np.logical_or, problems(sizes, layout, batch, sequence).values())
+    return ~reduce(np.logical_or, (broken for _, _, broken in problems(sizes, layout, batch, sequence)))
 
 
 def check_possible(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> None:
-    """Refuse what breaks a rule: the first layout that does, and what would be right."""
-    for rule, broken in problems(sizes, layout, batch, sequence).items():
+    """Refuse the first layout that breaks a rule, and say what would be right."""
+    for knobs, right, broken in problems(sizes, layout, batch, sequence):
         if broken.any():
-            first = layout[int(np.argmax(np.broadcast_to(broken, len(layout))))]
-            raise ValueError(rule.format(**vars(sizes), **vars(first), B=batch, S=sequence))
+            first = vars(layout[np.argmax(np.broadcast_to(broken, layout.shape))])
+            said = ", ".join(f"{knob}={first[knob]!r}" for knob in knobs.split())
+            raise ValueError(f"{said}: {right.format(**first)}")
 
 
 class Case(Sizes):
@@ -141,24 +147,30 @@ class Case(Sizes):
         super().__init__(config)
         self.batch, self.sequence = batch, sequence
         self.state, self.item = state, item  # bytes a parameter, and of an activation
-        of = layout.arrays
-        self.d, self.p, self.c, self.t, self.v, self.b, self.zero = (
+        of = {name: np.asarray(value) for name, value in vars(layout).items()}
+        self.d, self.p, self.c, self.t, self.v, self.b, zero = (
             of[name].astype(float) for name in ("dp", "pp", "cp", "tp", "chunks", "microbatch", "zero")
         )
-        self.sequence_parallel, self.offload = of["sequence_parallel"].astype(bool), of["offload"].astype(bool)
+        self.zero, self.offload, self.recompute = zero, of["offload"].astype(bool), of["recompute"]
+        self.sequence_parallel = of["sequence_parallel"].astype(bool)
+        self.between = np.where(self.sequence_parallel, self.t, 1)  # ranks that share tokens between parallel regions
         self.in_turn = of["schedule"] == "1f1b"  # forward and backward, not all microbatches through a chunk
-        self.recompute = of["recompute"]
-        self.data = self.d * self.c  # ZeRO's ranks
         self.m = batch / (self.d * self.b)  # microbatches of a replica
         self.n = self.b * sequence / self.c  # tokens of one on a rank
         self.kv = np.maximum(self.G / self.t, 1)  # key/value heads of a rank
-        self.between = np.where(self.sequence_parallel, self.t, 1)  # ranks that share tokens between parallel regions
         # (query, key, head) triples of a microbatch on a rank; of fused ones causal ones, which zigzag deals out evenly
-        each = sequence * (sequence + 1) / 2 if self.fused else sequence * sequence
-        self.pairs = self.b * each * self.H / (self.t * self.c)
+        pairs = sequence * (sequence + 1) / 2 if self.fused else sequence * sequence
+        self.pairs = self.b * pairs * self.H / (self.t * self.c)
+        matrices = self.L * (2 * self.E * (self.H + self.G) * self.D + self.E * (self.up + self.M)) + self.E * self.V
+        self.flops = 3.0 * batch * (2 * sequence * matrices + self.L * 4 * pairs * self.H * self.D)
+        self.data = self.d * self.c  # ZeRO's ranks
         # How often gradients travel: with each microbatch where whole ones are not kept (stages 2 and 3), but
         # breadth-first stage 2 has all microbatches of a chunk one after the other, and keeps that chunk's whole
-        self.passes = np.where((self.zero == 3) | ((self.zero == 2) & self.in_turn), self.m, 1)
+        self.passes = np.where((zero == 3) | ((zero == 2) & self.in_turn), self.m, 1)
+        # Turns around ZeRO's ranks, as `parlab.zero.elements_sent` counts them: of gradients; of weights, before the
+        # forward, and again before the backward
+        self.sums = np.where(zero == 0, 2, self.passes)
+        self.gathers, self.regathers = (np.where(zero == 3, self.passes, least) for least in (zero > 0, 0))
         # Layers of a chunk. Where p·v does not divide L, the last has one less, the first too (Llama 3, section 3.3.2)
         missing = -self.L % (self.p * self.v)
         self.layers = (self.L + missing) / (self.p * self.v)
@@ -169,7 +181,7 @@ class Case(Sizes):
         # First, second and last rank of a pipeline: its number, layers that it has less, parameters that it holds
         middle = self.layers * self.v * self.layer_params
         after = (self.last - self.E) / self.t + self.E  # the final norm is whole on every rank
-        tied = 0 if self.fused else self.V * self.E / self.t  # one table where one rank has both ends
+        tied = self.V * self.E / self.t if self.tied else 0  # one table where one rank has both ends
         alone, several = self.p == 1, self.p > 2  # where there are two, the first stands for the second
         first = middle - self.fewer_first * self.layer_params + self.first / self.t + np.where(alone, after - tied, 0)
         last = np.where(alone, first, middle - self.fewer_last * self.layer_params + after)

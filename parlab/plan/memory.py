@@ -41,20 +41,22 @@ def rank_bytes(case: Case) -> dict[str, Column]:
     """
     state, zero, layers = case.state, case.zero, case.layers * case.v
     kept = kept_of_layer(case, case.recompute)
-    widest = case.item * case.n * (case.E + case.up / case.t)
-    again = np.where(case.recompute == "none", 0, kept_of_layer(case, np.array("none")) - kept)
+    working = case.item * case.n * (case.E + case.up / case.t)
+    working = working + np.where(case.recompute == "none", 0, kept_of_layer(case, np.array("none")) - kept)
+    working = working + np.where(zero == 3, 2 * state.weight, 0) * case.layer_params
     logits = case.n * case.V / case.t * (case.item + 4) + 2 * case.item * case.n * case.E / case.between
-    passing = np.where(zero == 3, 2 * state.weight, 0) * case.layer_params
+    over = [np.where(zero >= stage, case.data, 1) for stage in range(4)]  # ranks that share what this stage shards
     fullest: dict[str, Column] = {}
     for rank, fewer, params in case.stages:
-        unscattered = np.where(case.passes > 1, case.layer_params, params / case.v)
-        working = widest + again + passing + np.where(zero >= 2, state.gradient * unscattered, 0)
+        unscattered = np.where(zero >= 2, state.gradient, 0) * np.where(
+            case.passes > 1, case.layer_params, params / case.v
+        )
         found = {
-            "weights": state.weight * params / np.where(zero == 3, case.data, 1),
-            "gradients": state.gradient * params / np.where(zero >= 2, case.data, 1),
-            "optimizer": np.where(case.offload, 0, state.optimizer * params / np.where(zero, case.data, 1)),
-            "activations": np.minimum(in_flight(case, rank) / case.v * (layers - fewer), case.m * layers) * kept,
-            "working": working + np.where(rank == case.p - 1, logits, 0),
+            "weights": state.weight * params / over[3],
+            "gradients": state.gradient * params / over[2],
+            "optimizer": np.where(case.offload, 0, state.optimizer) * params / over[1],
+            "activations": in_flight(case, rank) / case.v * (layers - fewer) * kept,
+            "working": working + unscattered + np.where(rank == case.p - 1, logits, 0),
         }
         fuller = sum(found.values()) > sum(fullest.values())
         fullest = {kind: np.where(fuller, x, fullest.get(kind, 0)) for kind, x in found.items()}
@@ -63,9 +65,9 @@ def rank_bytes(case: Case) -> dict[str, Column]:
 
 def sent_bytes(case: Case) -> dict[str, Column]:
     """Bytes that all ranks send in a step, by strategy: what a run counts (`parlab.tensor.model_collectives`,
-    `parlab.sequence.costs.bytes_sent`, `parlab.zero.elements_sent`)."""
-    E, t, c, n, item, wide = case.E, case.t, case.c, case.n, case.item, max(case.item, 4)
-    cut, k, stage = case.sequence_parallel, case.passes, case.zero
+    `parlab.sequence.ring_cost`, `parlab.zero.elements_sent`)."""
+    E, t, c, n, item, cut = case.E, case.t, case.c, case.n, case.item, case.sequence_parallel
+    wide = max(item, 4)  # float32 at least
     microbatches = case.m * case.data  # each sent by all ranks of a tensor-parallel group
     turn = (t - 1) * n * E * item
     again = np.where(case.recompute == "full", 1, 0)
@@ -76,11 +78,15 @@ def sent_bytes(case: Case) -> dict[str, Column]:
     around = 2 * n * case.kv * case.D * t * ((c - 1) * item * (2 + again) + np.where(c > 1, c * wide, 0))
     first, middle, last = (params for _, _, params in case.stages)
     params = t * np.where(case.p == 1, first, first + (case.p - 2) * middle + last)
-    gradients = case.state.gradient * np.where(stage == 0, 2, k)
-    weights = case.state.weight * np.where(stage == 0, 0, np.where(stage == 3, 2 * k, 1))
+    around_data = case.state.gradient * case.sums + case.state.weight * (case.gathers + case.regathers)
+    # A tied table is opened, and has a gradient, at both ends; where these are two ranks, they sum theirs first, once
+    table = case.V * E if case.tied else 0
+    opened = np.where(case.zero >= 2, case.state.gradient * case.passes, 0) + 2 * case.state.weight * case.regathers
+    both = table * np.where(case.p == 1, opened, -2 * case.state.gradient * (case.passes - 1))
+    summed = np.where(case.p == 1, 0, 2 * table * item)
     return {
         "tp": microbatches * (case.L * layer + outside),
         "cp": microbatches * case.L * around,
-        "pp": microbatches * 2 * (case.p * case.v - 1) * n * E * item * np.where(cut, 1, t),
-        "dp": (case.data - 1) * params * (gradients + weights),
+        "pp": microbatches * 2 * (case.p * case.v - 1) * n * E * item * np.where(cut, 1, t) + case.data * summed,
+        "dp": (case.data - 1) * (params * around_data + both),
     }

@@ -1,126 +1,35 @@
-"""What is said of plans: why the best is the best, and the tables and numbers of the command `parlab plan`."""
+"""The command `parlab plan`: its search by names, and what it prints of the plans."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
 from itertools import islice
-from typing import NamedTuple
-
-import numpy as np
 
 from parlab.arguments import one_of, whole
-from parlab.plan.estimate import Estimate, estimate
 from parlab.plan.hardware import CLUSTERS
-from parlab.plan.layout import Layout
 from parlab.plan.models import MODELS
-from parlab.plan.search import Plans, search
+from parlab.plan.search import Plans, search, why
 from parlab.world.units import format_bytes
-
-MESH = ("tp", "cp", "pp", "dp")
-ORDERED = ("tp", "cp", "pp", "chunks", "microbatch", "zero")
-
-
-class Neighbour(NamedTuple):
-    """A layout that differs in one knob; of the mesh, in another too, which gives or takes its ranks."""
-
-    knob: str
-    value: object
-    turned: str  # both in words, and what gives or takes the ranks
-    found: Estimate
-    change: float  # of the time of a step, relative
-    binds: str  # memory, where it does not fit; else the kind of seconds that grew most, or "nothing: it is faster"
-
-
-class Why(list[Neighbour]):
-    """The neighbours of a layout, `base`; prints as a table."""
-
-    def __init__(self, base: Estimate, neighbours: list[Neighbour]) -> None:
-        super().__init__(neighbours)
-        self.base = base
-
-    def __str__(self) -> str:
-        base = self.base
-        lines = [f"{base.layout}: {base.total_seconds:.3f} s, {format_bytes(base.total_bytes)}"]
-        for _, _, turned, found, change, binds in self:
-            lines.append(f"  {turned:24} {change:+8.1%} {format_bytes(found.total_bytes):>9}  {binds}")
-        return "\n".join(lines)
-
-
-def why(plans: Plans, layout: Layout | None = None) -> Why:
-    """Each knob's neighbours among the layouts that are possible: the next lower and the next higher value, or each
-    other choice. Ranks that one strategy gives up another takes: of these, the fastest that fits, else the leanest.
-
-    Args:
-        plans: of a search.
-        layout: None: the best.
-
-    Raises:
-        ValueError: nothing fits, or the layout is not possible.
-    """
-    base = plans.best if layout is None else estimate(layout=layout, **plans.asked)
-    columns = plans.layouts.columns
-    at = {name: getattr(base.layout, name) for name in columns}
-    # Besides the knob itself, one of the mesh may differ, and no other
-    differs = {name: (column != at[name]) * (1 if name in MESH else 2) for name, column in columns.items()}
-    distance = sum(differs.values())
-    fastest = np.lexsort((plans.bytes, np.where(plans.bytes <= plans.memory, plans.seconds, np.inf)))
-    neighbours = []
-    for knob in (*ORDERED, "schedule", "sequence_parallel", "recompute", "offload"):
-        near = fastest[(distance - differs[knob] <= 1)[fastest]]
-        values = columns[knob][near]
-        others = np.unique(values[values != at[knob]]).tolist()
-        if knob in ORDERED:
-            others = [*[x for x in others if x < at[knob]][-1:], *[x for x in others if x > at[knob]][:1]]
-        neighbours += [
-            _neighbour(knob, x, plans.entry(near[np.argmax(values == x)]), base, plans.memory) for x in others
-        ]
-    return Why(base, neighbours)
-
-
-def _neighbour(knob: str, value: object, found: Estimate, base: Estimate, memory: float) -> Neighbour:
-    mesh = {name: getattr(found.layout, name) for name in MESH if name != knob}
-    moved = [f"{name} {now}" for name, now in mesh.items() if now != getattr(base.layout, name)]
-    change = found.total_seconds / base.total_seconds - 1
-    grown = {kind: found.seconds[kind] - base.seconds[kind] for kind in base.seconds}
-    most = max(grown, key=lambda kind: grown[kind])
-    if found.total_bytes > memory:
-        binds = f"memory: {format_bytes(found.total_bytes)} of {format_bytes(memory)}"
-    elif change < 0:
-        binds = "nothing: it is faster"
-    else:
-        binds = f"{most}: {grown[most]:+.3f} s" if grown[most] > 0 else "nothing: it takes as long"
-    return Neighbour(knob, value, ", ".join([f"{knob} {value}", *moved]), found, change, binds)
 
 
 def plans_of(
     model: str, cluster: str, gpus: int, batch: int, sequence: int, memory: float | None = None, offload: bool = False
 ) -> Plans:
-    """The search, by names: of a model `405b` or `llama-405b`; memory in GiB.
-
-    Raises:
-        ValueError: a name that is not known, or what `search` refuses.
-    """
-    name = model.lower() if model.lower() in MODELS else f"llama-{model.lower()}"
-    if name not in MODELS:
-        one_of("model", model, tuple(MODELS))
+    """The search, by names: of a model `405b` or `llama-405b`; memory in GiB."""
+    name = next((name for name in (model.lower(), f"llama-{model.lower()}") if name in MODELS), model)
+    one_of("model", name, tuple(MODELS))
     one_of("cluster", cluster, tuple(CLUSTERS))
     limit = None if memory is None else memory * 2**30
-    known = MODELS[name], CLUSTERS[cluster]
-    return search(*known, gpus, batch=batch, sequence=sequence, memory=limit, offload=offload)
+    return search(MODELS[name], CLUSTERS[cluster], gpus, batch=batch, sequence=sequence, memory=limit, offload=offload)
 
 
 def as_text(plans: Plans, top: int = 5) -> str:
-    """A table of the fastest, the bills of the first, and its neighbours.
-
-    Raises:
-        ValueError: nothing fits, or no number of layouts to list.
-    """
+    """A table of the fastest, the bills of the first, and its neighbours."""
     best = plans.best
     lines = [f"{len(plans.layouts)} layouts are possible, {len(plans)} fit in {format_bytes(plans.memory)}"]
-    for entry in islice(plans, whole("top", top, 1)):
-        row = f"{entry.total_seconds:10.3f} s  MFU {entry.mfu:.1%}  {format_bytes(entry.total_bytes):>9}"
-        lines.append(f"{row}  {entry.layout}")
+    for e in islice(plans, whole("top", top, 1)):
+        lines.append(f"{e.total_seconds:10.3f} s  MFU {e.mfu:.1%}  {format_bytes(e.total_bytes):>9}  {e.layout}")
     lines.append("Time of the first, by kind")
     lines += [f"{x:10.3f} s  {x / best.total_seconds:6.1%}  {kind}" for kind, x in best.seconds.items() if x]
     lines.append("Memory of its fullest rank, by kind")
@@ -130,10 +39,8 @@ def as_text(plans: Plans, top: int = 5) -> str:
 
 def as_json(plans: Plans, top: int = 5) -> str:
     """The same, for programs: seconds, and bytes."""
-    entries = [
-        {"layout": asdict(entry.layout), "seconds": entry.seconds, "bytes": entry.bytes, "mfu": entry.mfu}
-        for entry in islice(plans, whole("top", top, 1))
-    ]
+    shown = islice(plans, whole("top", top, 1))
+    entries = [{"layout": asdict(e.layout), "seconds": e.seconds, "bytes": e.bytes, "mfu": e.mfu} for e in shown]
     losers = [
         {"knob": n.knob, "value": n.value, "layout": asdict(n.found.layout), "change": n.change, "binds": n.binds}
         for n in why(plans)

@@ -1,15 +1,16 @@
-"""All layouts that are possible, and the best that fits."""
+"""All layouts that are possible, the best that fits, and why the others lose."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from parlab.arguments import positive, whole
-from parlab.plan.estimate import Estimate, evaluate
+from parlab.plan.estimate import Estimate, estimate, evaluate
 from parlab.plan.hardware import Machine
 from parlab.plan.layout import Case, Layout, possible
 from parlab.plan.models import Config, Sizes
@@ -17,8 +18,8 @@ from parlab.world import Cluster
 from parlab.world.units import format_bytes
 from parlab.zero import MIXED
 
-LARGEST_MICROBATCH = 16  # sequences, as in the papers; larger ones take memory, and leave a pipeline fewer
-INNER = ("zero", "schedule", "offload")  # what a layer's work does not depend on: an axis of their own
+MESH = ("tp", "cp", "pp", "dp")
+ORDERED = ("tp", "cp", "pp", "chunks", "microbatch", "zero")
 
 
 @dataclass
@@ -29,7 +30,7 @@ class Plans:
         memory: bytes a device that they must fit in.
         asked: what `estimate` needs besides the layout.
         grid: the estimate of all that are possible, in columns, whether they fit or not; `layouts`, `seconds` of a step
-            and `bytes` of the fullest rank are its. order: the numbers of those that fit.
+            and `bytes` of the fullest rank are its.
     """
 
     memory: float
@@ -38,8 +39,12 @@ class Plans:
 
     def __post_init__(self) -> None:
         self.layouts, self.seconds, self.bytes = self.grid.layout, self.grid.total_seconds, self.grid.total_bytes
+
+    @cached_property
+    def order(self) -> np.ndarray:
+        """The numbers of those that fit, in the order of iteration."""
         fits = np.flatnonzero(self.bytes <= self.memory)
-        self.order = fits[np.lexsort((self.bytes[fits], self.seconds[fits]))]
+        return fits[np.lexsort((self.bytes[fits], self.seconds[fits]))]
 
     def entry(self, number: Any) -> Estimate:
         """Of one of all that are possible."""
@@ -61,18 +66,40 @@ class Plans:
         Raises:
             ValueError: nothing fits; the text says how much memory the leanest layout needs.
         """
-        if not len(self):
-            leanest = self.entry(np.argmin(self.bytes))
-            raise ValueError(
-                f"memory={self.memory:g}: none of {len(self.bytes)} layouts fits in {format_bytes(self.memory)}; the "
-                f"leanest needs {format_bytes(leanest.total_bytes)} ({leanest.layout})"
-            )
-        return self[0]
+        if len(self):
+            return self[0]
+        leanest, limit = self.entry(np.argmin(self.bytes)), format_bytes(self.memory)
+        needed = f"the leanest needs {format_bytes(leanest.total_bytes)} ({leanest.layout})"
+        raise ValueError(f"memory={self.memory:g}: none of {len(self.bytes)} layouts fits in {limit}; {needed}")
 
     def front(self) -> list[Estimate]:
         """Those that fit of which none is both faster and leaner; the fastest first, the leanest last."""
         held = self.bytes[self.order]
         return [self.entry(i) for i in self.order[held < np.minimum.accumulate([np.inf, *held])[:-1]]]
+
+
+class Neighbour(NamedTuple):
+    """A layout that differs in one knob; of the mesh, in another too, which gives or takes its ranks."""
+
+    knob: str
+    value: object
+    turned: str  # both in words, and what gives or takes the ranks
+    found: Estimate
+    change: float  # of the time of a step, relative
+    binds: str  # memory, where it does not fit; else the kind of seconds that grew most, or "nothing: it is faster"
+
+
+class Why(list[Neighbour]):
+    """The neighbours of a layout, `base`; prints as a table."""
+
+    def __init__(self, base: Estimate, neighbours: list[Neighbour]) -> None:
+        super().__init__(neighbours)
+        self.base = base
+
+    def __str__(self) -> str:
+        first = f"{self.base.layout}: {self.base.total_seconds:.3f} s, {format_bytes(self.base.total_bytes)}"
+        rows = [f"  {n.turned:24} {n.change:+8.1%} {format_bytes(n.found.total_bytes):>9}  {n.binds}" for n in self]
+        return "\n".join([first, *rows])
 
 
 def search(
@@ -107,11 +134,11 @@ def search(
         whole(name, number, 1)
     memory = cluster.device_of(0).memory if memory is None else memory
     positive("memory", memory)
-    sizes = Sizes(config)
+    sizes, divisors = Sizes(config), _divisors(ranks)
     knobs: dict[str, list] = {
-        **dict.fromkeys(("tp", "cp", "pp", "dp"), _divisors(ranks)),
+        **dict.fromkeys(MESH, divisors),
         "chunks": sorted({v for layers in range(sizes.L, sizes.L + 3) for v in _divisors(layers)}),
-        "microbatch": [b for b in _divisors(batch) if b <= LARGEST_MICROBATCH],
+        "microbatch": [b for b in _divisors(batch) if b <= 16],  # as in the papers: larger ones leave a pipeline fewer
         "sequence_parallel": [False, True],
         "recompute": ["none", "full"] if sizes.fused else ["none", "selective", "full"],
         "zero": [1, 2, 3],  # never slower nor fuller than 0
@@ -121,31 +148,74 @@ def search(
     if unknown := set(fixed) - set(knobs):
         raise ValueError(f"{min(unknown)}={fixed[min(unknown)]!r}: the knobs are {', '.join(knobs)}")
     knobs |= {name: value if isinstance(value, list) else [value] for name, value in fixed.items()}
-    # Knob after knob is crossed with what the rules have left, under the schedule that allows most
-    ways, inner = Layout(schedule="looped_bfs"), Layout()
-    for name, values in knobs.items():
-        if name in INNER:
-            inner = _crossed(inner, name, values)
-            continue
-        ways = _crossed(ways, name, values)
-        used = ways.ranks == ranks if name == "dp" else ranks % np.maximum(ways.ranks, 1) == 0
-        ways = ways[possible(sizes, ways, batch, sequence) & used]
-    grid = Layout(**{name: inner.columns[name] if name in INNER else x[:, None] for name, x in ways.columns.items()})
+    knobs |= {name: [n for n in divisors if n in knobs[name]] for name in MESH}
+    mesh = Layout(**_axes(knobs, "tp", "cp", "pp"))
+    mesh = mesh.but(dp=ranks // (mesh.tp * mesh.cp * mesh.pp))
+    used = (mesh.ranks == ranks) & np.isin(mesh.dp, knobs["dp"])
+    mesh = mesh[np.flatnonzero(used & possible(sizes, mesh, batch, sequence))]
+    # What a layer's work depends on, with each mesh, under the schedule that allows most
+    ways = mesh.but(schedule="looped_bfs", **_axes(knobs, "chunks", "microbatch", "sequence_parallel", "recompute"))
+    ways = ways[np.flatnonzero(possible(sizes, ways, batch, sequence))]
+    grid = ways.but(**_axes(knobs, "offload", "schedule", "zero"))
     # Of those that come to the same, ZeRO or sequence parallelism among one rank, one
     same = (grid.dp * grid.cp == 1) & (grid.zero > 1) & ("zero" not in fixed)
     same = same | ((grid.tp == 1) & grid.sequence_parallel & ("sequence_parallel" not in fixed))
-    chosen = np.nonzero(possible(sizes, grid, batch, sequence) & ~same)
-    if not len(chosen[0]):
+    chosen = np.flatnonzero(possible(sizes, grid, batch, sequence) & ~same)
+    if not len(chosen):
         raise ValueError(f"ranks={ranks}, batch={batch}, sequence={sequence}: no layout is possible for these")
     found = evaluate(Case(config, grid, batch, sequence, MIXED, 2), Machine(cluster, None), grid)[chosen]
     return Plans(memory, {"config": config, "cluster": cluster, "batch": batch, "sequence": sequence}, found)
 
 
 def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
+    every = np.arange(1, number + 1)
+    return every[number % every == 0].tolist()
 
 
-def _crossed(ways: Layout, knob: str, values: list) -> Layout:
-    """Each way with each value of one more knob."""
-    every = ways[np.repeat(np.arange(len(ways)), len(values))]
-    return every.but(**{knob: np.tile(np.array(values), len(ways))})
+def _axes(knobs: dict[str, list], *names: str) -> dict[str, np.ndarray]:
+    """Each knob on an axis of its own, before that of columns."""
+    *axes, _ = np.meshgrid(*(knobs[name] for name in names), 0, indexing="ij", sparse=True)
+    return dict(zip(names, axes, strict=True))
+
+
+def why(plans: Plans, layout: Layout | None = None) -> Why:
+    """Each knob's neighbours among the layouts that are possible: the next lower and the next higher value, or each
+    other choice. Ranks that one strategy gives up another takes: of these, the fastest that fits, else the leanest.
+
+    Args:
+        plans: of a search.
+        layout: None: the best.
+
+    Raises:
+        ValueError: nothing fits, or the layout is not possible.
+    """
+    base = plans.best if layout is None else estimate(layout=layout, **plans.asked)
+    columns, at = plans.layouts.columns, vars(base.layout)
+    # One knob differs, or two of the mesh, of which one takes the ranks that the other gives
+    distance = sum((column != at[knob]) * (1 if knob in MESH else 2) for knob, column in columns.items())
+    close = np.flatnonzero(distance <= 2)
+    time = np.where(plans.bytes[close] <= plans.memory, plans.seconds[close], np.inf)
+    fastest = close[np.lexsort((plans.bytes[close], time))]
+    found = Why(base, [])
+    for knob in (*ORDERED, "schedule", "sequence_parallel", "recompute", "offload"):
+        values = columns[knob][fastest]
+        others = np.unique(values[values != at[knob]]).tolist()
+        if knob in ORDERED:
+            others = [*[x for x in others if x < at[knob]][-1:], *[x for x in others if x > at[knob]][:1]]
+        found += [_neighbour(knob, plans.entry(fastest[np.argmax(values == x)]), base, plans.memory) for x in others]
+    return found
+
+
+def _neighbour(knob: str, found: Estimate, base: Estimate, memory: float) -> Neighbour:
+    now, before = vars(found.layout), vars(base.layout)
+    turned = [knob, *(name for name in MESH if name != knob and now[name] != before[name])]
+    change = found.total_seconds / base.total_seconds - 1
+    grown = {kind: x - base.seconds[kind] for kind, x in found.seconds.items()}
+    most = max(grown, key=grown.__getitem__)
+    if found.total_bytes > memory:
+        binds = f"memory: {format_bytes(found.total_bytes)} of {format_bytes(memory)}"
+    elif change < 0:
+        binds = "nothing: it is faster"
+    else:
+        binds = f"{most}: {grown[most]:+.3f} s" if grown[most] > 0 else "nothing: it takes as long"
+    return Neighbour(knob, now[knob], ", ".join(f"{name} {now[name]}" for name in turned), found, change, binds)

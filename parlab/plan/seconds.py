@@ -144,25 +144,21 @@ def _ring(machine: Machine, case: Case, core: Pass) -> Pass:
 
 def _data_traffic(machine: Machine, case: Case, params: Column, chunk: Pass) -> Column:
     """What ZeRO's traffic is waited for: gradients and weights go in v pieces, behind the work on the other chunks; the
-    last gradients and the first weights have nothing to hide behind. Passes are `parlab.zero.elements_sent`'s."""
+    last gradients and the first weights have nothing to hide behind."""
     together = machine.together(case.c, case.t) * machine.together(case.d, case.t * case.c * case.p)
-    sizes = case.state.gradient * params, case.state.weight * params
-    gradient, weight = (machine.ring(nbytes, case.data, together) for nbytes in sizes)
-    k, stage = case.passes, case.zero
-    again = np.where(stage == 3, weight * k, 0)  # the weights that the backward gathers
-    before = np.where(stage == 3, again, np.where(stage == 0, 0, weight))
-    after = gradient * np.where(stage == 0, 2, k) + again
+    gradient, weight = (machine.ring(x * params, case.data, together) for x in (case.state.gradient, case.state.weight))
+    before, after = weight * case.gathers, gradient * case.sums + weight * case.regathers
     if "dp" not in machine.hardware.hides:
         return after + before
     group = np.where(case.in_turn, np.minimum(case.m, case.p), case.m)
     of_rank = case.v - case.fewer_last / case.layers  # chunks' worth of layers, of the rank that has least
-    chunks = np.maximum(np.where(k > 1, case.m * of_rank - 1, group * (of_rank - 1)), 0)
+    chunks = np.maximum(np.where(case.passes > 1, case.m * of_rank - 1, group * (of_rank - 1)), 0)
 
     def waited(traffic: Column, passes: Column, work: Column) -> Column:
         piece = traffic / passes / case.v
         return piece + np.maximum(traffic - piece - chunks * work, 0)
 
-    return waited(before, np.where(stage == 3, k, 1), chunk.forward) + waited(after, k, chunk.backward)
+    return waited(before, np.maximum(case.gathers, 1), chunk.forward) + waited(after, case.passes, chunk.backward)
 
 
 def _transfer(machine: Machine, case: Case) -> Column:

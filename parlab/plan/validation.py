@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,11 +46,8 @@ class Validation(list[Row]):
         lines = []
         for family, (mean, worst) in self.errors.items():
             rows = [row for row in self if row.family == family]
-            lines += [
-                family,
-                *(f"  {x.name:34} {x.predicted:10.4g} {x.measured:10.4g} {x.unit:12} {x.error:+7.1%}" for x in rows),
-            ]
-            lines.append(f"  {'mean, greatest':34} {mean:44.1%} {worst:7.1%}")
+            table = [f"  {x.name:34} {x.predicted:10.4g} {x.measured:10.4g} {x.unit:12} {x.error:+7.1%}" for x in rows]
+            lines += [family, *table, f"  {'mean, greatest':34} {mean:44.1%} {worst:7.1%}"]
         return "\n".join(lines)
 
 
@@ -79,7 +76,7 @@ def _predicted(unit: str, of: dict[str, Any], hardware: Hardware | None) -> floa
     cluster, batch, sequence = CLUSTERS[of["cluster"]], of["batch"], of["sequence"]
     hardware = hardware or hardware_of(cluster)
     hardware = replace(hardware, hides=of.get("hides", hardware.hides))
-    layout = Layout(**{field.name: of[field.name] for field in fields(Layout) if field.name in of})
+    layout = Layout(**{name: of[name] for name in vars(Layout()) if name in of})
     case = Case(config, layout, batch, sequence, MIXED, 2)
     if unit == "MB":
         return kept_of_layer(case, case.recompute).item() / 1e6

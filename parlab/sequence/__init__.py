@@ -27,12 +27,8 @@ from parlab.sequence.costs import (
     AttentionShape,
     RankCost,
     attention_flops,
-    bytes_per_hop,
-    bytes_sent,
-    hops,
     load_ratio,
     overlap_tokens,
-    score_bytes,
     score_memory_savings,
     striped_speedup,
     unmasked_pairs,
@@ -47,7 +43,7 @@ from parlab.sequence.heads import (
 )
 from parlab.sequence.lab import LabAttention, lab_attention, words_of
 from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
-from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, MemoryLevel, level_bytes, level_flops
+from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, level_bytes, level_flops
 from parlab.sequence.ring import (
     double_ring_attention,
     double_ring_attention_backward,
@@ -59,7 +55,7 @@ from parlab.sequence.ring import (
 from parlab.sequence.schedule import Block, RingSchedule, RingStep
 from parlab.sequence.statistics import SequenceStatistics, sequence_statistics, synchronise_gradients
 from parlab.sequence.text_split import split_by_text, unit_ends
-from parlab.sequence.times import METHODS, allgather_time, best_ulysses, method_times, usp_time
+from parlab.sequence.times import METHODS, best_ulysses, method_times, usp_time
 from parlab.sequence.tree import tree_attention, tree_attention_backward, tree_cost
 from parlab.sequence.window import window_attention, window_attention_backward, window_cost
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from parlab.arguments import whole
 from parlab.arrays import Array
-from parlab.sequence.attend import Call, Pair, Scale, add_to, exchange
+from parlab.sequence.attend import Call, Pair, Queries, Scale, add_to, backward_of, exchange
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.layouts import Documents
 from parlab.sequence.schedule import RingSchedule, readers
@@ -33,67 +33,38 @@ def allgather_attention(
     """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and `kv_heads`:
     how many K/V heads are gathered at a time; None: 2, or 1 if there is one only.
 
-    K/V go straight to each rank that has a block with them: without documents, to all.
+    K/V go straight to each rank that has a block with them: without documents, to all. Backward they are gathered
+    again; their gradients, on each rank those of all tokens, are reduce-scattered: straight home, and summed there.
     """
-    call = Call(comm, q, k, v, scale)
-    return _allgather(call, causal=causal, layout=layout, documents=documents, kv_heads=kv_heads)
-
-
-def allgather_attention_backward(
-    comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, scale: Scale = None, **how: Any
-) -> tuple[Array, Array, Array]:
-    """As `ring_attention_backward`. K/V are gathered again. Their gradients, on each rank those of all tokens, are
-    reduce-scattered: they go straight home and are summed there, in float32 or wider.
-    """
-    return _allgather(Call(comm, q, k, v, scale, (dout, out, lse)), **how)
-
-
-def _allgather(
-    call: Call,
-    *,
-    causal: bool = False,
-    layout: str = "contiguous",
-    documents: Documents = None,
-    kv_heads: int | None = None,
-) -> Any:
-    call.agree("all-gather", causal=causal, layout=layout, documents=documents, kv_heads=kv_heads)
-    comm, length = call.comm, call.k.shape[2]
-    ring, reads = RingSchedule(comm.rank, comm.size), readers(comm.size, length, **call.dealt)
-    needed, needs = reads[comm.rank], [source[comm.rank] for source in reads]  # by whom, and whose K/V
-    queries = call.queries()
-    gradients = queries.attend([], call.k, call.v)  # backward: [B, G, S/P, D]
-    comm.hold("dq, dk, dv", *(gradients or ()))
+    dealt = {"causal": causal, "layout": layout, "documents": documents}
+    call, length = Call("all-gather", comm, q, k, v, scale, **dealt, kv_heads=kv_heads), k.shape[2]
+    ring, known = RingSchedule(comm.rank, comm.size), readers(comm.size, length, **call.dealt)
+    needed, needs = known[comm.rank], [source[comm.rank] for source in known]  # by whom, and whose K/V
+    queries = Queries(call, call.rows)
+    gradients = queries.attend([], k, v)  # backward: [B, G, S/P, D]
+    comm.hold(call.made, *(gradients or ()))
 
     def turn(h: slice, g: slice) -> None:
-        ours = call.k[:, g, ...], call.v[:, g, ...]  # [B, kv_heads, S/P, D]
-        gathered: dict[int, Pair] = {}
-        exchange(
-            comm,
-            give=lambda dst: ours if needed[dst] else None,
-            like=lambda src: ours if needs[src] else None,
-            take=gathered.__setitem__,
-            label=call.label,
-        )
-        shares: dict[int, Pair] = {}  # what this rank gives to the gradients of each
+        ours = k[:, g, ...], v[:, g, ...]  # [B, kv_heads, S/P, D]
+        gives, forms = [ours if reads else None for reads in needed], [ours if reads else None for reads in needs]
+        gathered: dict[int, Pair] = dict(exchange(comm, gives, forms, call.label))
+        shares: list[Pair | None] = [None] * comm.size  # what this rank gives to the gradients of each
         for source, pair in gathered.items():
-            share = queries.attend(ring.blocks(source, length, **call.dealt), *pair, [(h, slice(None))])
-            if share is not None:
-                comm.hold("dq, dk, dv", share)
-                shares[source] = share
+            shares[source] = queries.attend(ring.blocks(source, length, **call.dealt), *pair, [(h, slice(None))])
+            comm.hold(call.made, *(shares[source] or ()))
         del gathered, pair  # before gradients come
         if gradients is not None:
             mine = gradients[0][:, g, ...], gradients[1][:, g, ...]
-            exchange(
-                comm,
-                give=shares.get,
-                like=lambda src: mine if needed[src] else None,
-                take=lambda src, share: add_to(mine, share),
-                label=call.label,
-            )
+            for _, share in exchange(comm, shares, [mine if reads else None for reads in needed], call.label):
+                add_to(mine, share)
+                del share  # before the next one comes
 
-    for h, g in a_few_at_a_time(call.q.shape[1], call.k.shape[1], kv_heads):
+    for h, g in a_few_at_a_time(call.q.shape[1], k.shape[1], kv_heads):
         turn(h, g)
     return call.results(queries.done(gradients), gradients)
+
+
+allgather_attention_backward = backward_of(allgather_attention)
 
 
 def a_few_at_a_time(H: int, G: int, kv_heads: int | None = None) -> list[tuple[slice, slice]]:

@@ -34,7 +34,7 @@ class HeadPattern:
             and between.
         span: mean distance of query and key in tokens, by weight: `Σ w |i − j| / Σ w`.
         strength: the largest weight of a query, in the mean over queries: 1 where each looks at one token only.
-        crossing: `[S+1]`, the weight that crosses each boundary, either way; 0 at both ends.
+        crossing: `[S+1]`, the weight that crosses the boundary before each token, either way; 0 at both ends.
         syntactic: (inside − expected) / (1 − expected), where inside is the share of the weight in the query's own
             sentence, and expected what it would be if weight depended on the distance of query and key alone, as it
             does in this head on average. 0: distance explains all; 1: no weight leaves a sentence.
@@ -52,15 +52,10 @@ class HeadPattern:
 
 @dataclass(frozen=True)
 class AttentionAnalysis:
-    """What a map says, in the mean over heads and of each.
+    """What a map says, in the mean over heads and of each; a query has 1 to give."""
 
-    Attributes:
-        crossing: `[S+1]`, the weight that crosses the boundary before each token, either way; a query has 1 to give.
-        importance: `[S]`, the attention that each token receives; 1 is a fair share.
-    """
-
-    crossing: Array
-    importance: Array
+    crossing: Array  # [S+1], as of each head
+    importance: Array  # [S], the attention that each token receives; 1 is a fair share
     heads: list[HeadPattern]
 
 
@@ -71,13 +66,11 @@ def analyse_attention(
 
     Args:
         weights: what softmax gave, causal or not.
-        sentences: where sentences end, as positions in 1..S, growing; the last end, S, may be left out. Needed to call
-            a head syntactic.
-        words: the word of each token. Words are related when their `stem` is the same; one without a letter or digit is
-            related to no other. Needed to call a head semantic.
+        sentences: to call a head syntactic, where sentences end, in 1..S, growing; the last, S, may be left out.
+        words: to call a head semantic, the word of each token. Words are related when their `stem` is the same; one
+            without a letter or digit is related to no other.
 
-    Raises:
-        ValueError: weights that are no map, ends that do not grow or lie outside, or a wrong number of words.
+    ValueError: weights that are no map, ends that do not grow or lie outside, or a wrong number of words.
 
     >>> import numpy as np
     >>> found = analyse_attention(np.eye(4)[None, :, :])  # each token looks at itself
@@ -93,14 +86,14 @@ def analyse_attention(
         numbers["syntactic"] = _sentence_of_each(sentences, S)
     if words is not None:
         numbers["semantic"] = _word_of_each(words, S)
+    position, pairs = xp.arange(S, device=device), xp.ones((S, S), dtype=xp.float64, device=device)
     inside = {}  # [S, S], and the share of the pairs of each offset that is inside, [2S−1]
     for name, of_each in numbers.items():
         number = xp.asarray(of_each, device=device)
         same = xp.astype(number[:, None] == number[None, :], xp.float64)
-        inside[name] = same, _by_offset(same) / _by_offset(xp.ones_like(same))
-    position = xp.arange(S, device=device)
+        inside[name] = same, _by_offset(same) / _by_offset(pairs)
     distance = xp.astype(xp.abs(position[:, None] - position[None, :]), xp.float64)  # [S, S]
-    seen = xp.ones_like(distance) if to_host(xp.any(xp.triu(weights, k=1) > 0)) else xp.tril(xp.ones_like(distance))
+    seen = pairs if to_host(xp.any(xp.triu(weights, k=1) > 0)) else xp.tril(pairs)
     everywhere = to_host(xp.mean(xp.sum(seen * distance, axis=-1) / xp.sum(seen, axis=-1)))  # span of uniform attention
     crossing = crossings(weights)[:, 0, :]  # [H, S+1], as of a chunk from the start on
     heads = []
@@ -120,8 +113,8 @@ def analyse_attention(
 def stem(word: str) -> str:
     """What is left of a word without case, spaces and the commonest English endings; "" for punctuation.
 
-    >>> [stem(word) for word in ("Lamps ", "lamp", "looking", "looked", "king's", "is", ".")]
-    ['lamp', 'lamp', 'look', 'look', 'king', 'is', '']
+    >>> [stem(word) for word in ("Lamps ", "looking", "looked", "king's", "is", ".")]
+    ['lamp', 'look', 'look', 'king', 'is', '']
     """
     letters = re.sub(r"['’]s\b|\W", "", word.lower())
     return re.sub(r"(?<=\w\w\w)(?:ing|ed|es|s)$", "", letters)
@@ -138,17 +131,12 @@ def split_by_attention(weights: Array, ranks: int, limit: int | None = None, ove
     and W is all weight. Half of all crossings is the weight that is cut; a chunk shorter than the mean pays more for
     its own. Equal chunks pay nothing more, so the best cuts never cut more weight than they do (where the limit allows
     them); and a map of n blocks is cut between them, whatever their lengths. The second term chooses the more even of
-    equals. The overlap counts for the limit alone.
+    equals.
 
-    Args:
-        weights: `[H, S, S]`, head, query, key: what softmax gave. Not negative; causal or not.
-        ranks: with more ranks than tokens the last ones get no chunk.
-        limit: the most tokens in a chunk, with its overlap; None: no limit.
-        overlap: how many tokens of the one before a chunk holds too.
+    `weights [H, S, S]` as `analyse_attention`; ranks, overlap and limit, if any, as `split_equal`. With more ranks than
+    tokens the last ones get no chunk.
 
-    Raises:
-        ValueError: weights of another form or with a negative or infinite one, a number below its least, or an overlap
-            that fills a chunk.
+    ValueError: weights that are no map, a number below its least, or an overlap that fills a chunk.
 
     >>> import numpy as np
     >>> blocks = np.kron(np.eye(2), np.full((3, 3), 1 / 3))[None, 1:, 1:]  # [1, 5, 5]: tokens 0, 1 and tokens 2, 3, 4

@@ -84,20 +84,19 @@ def split_equal(length: int, limit: int, overlap: int = 0, ranks: int = 1) -> li
 
 
 def split_by_memory(length: int, budgets: Sequence[float], bytes_per_token: float) -> list[Chunk]:
-    """One chunk a rank, in proportion to the tokens that fit into each rank's budget of bytes, and never more.
-
-    A sequence with fewer tokens than ranks leaves the ranks with the smallest shares without a chunk. ValueError: a
-    budget without room for one token, or budgets without room for the sequence.
+    """One chunk a rank, in proportion to the tokens that fit into each rank's budget of bytes, and never more; none on
+    the ranks whose share is no token. ValueError: a budget without room for a token, or all without for the sequence.
 
     >>> [chunk.length for chunk in split_by_memory(1000, budgets=[16e6, 8e6, 8e6], bytes_per_token=20_000)]
     [500, 250, 250]
     """
     check_counts(length=length, budgets=len(budgets))
     fits = [_tokens(f"budgets[{rank}]", budget, bytes_per_token) for rank, budget in enumerate(budgets)]
-    if sum(fits) < length:
-        found = f"room for {sum(fits)} tokens of {bytes_per_token} bytes"
+    room = sum(fits)
+    if room < length:
+        found = f"room for {room} tokens of {bytes_per_token} bytes"
         raise ValueError(f"budgets={list(budgets)!r}: {found}, {length} are needed")
-    return deal([length * total // sum(fits) for total in accumulate(fits)], range(len(fits)))
+    return deal([length * total // room for total in accumulate(fits)], range(len(fits)))
 
 
 def best_size(length: int, bytes_per_token: float, bytes_per_rank: float, world: int) -> int:
@@ -109,8 +108,9 @@ def best_size(length: int, bytes_per_token: float, bytes_per_rank: float, world:
     check_counts(length=length, world=world)
     size = -(-length // _tokens("bytes_per_rank", bytes_per_rank, bytes_per_token))
     if size > world:
-        needed = f"{length} tokens of {bytes_per_token} bytes need {size} ranks of {bytes_per_rank}"
-        raise ValueError(f"world={world}: {needed}")
+        raise ValueError(
+            f"world={world}: {length} tokens of {bytes_per_token} bytes need {size} ranks of {bytes_per_rank}"
+        )
     return size
 
 
@@ -154,9 +154,8 @@ def head_tail(S: int, ranks: int) -> list[Chunk]:
 
 
 def per_document(documents: Sequence[int], ranks: int) -> list[Chunk]:
-    """`head_tail` in each document by itself, so that every rank has its part of each.
-
-    Each document starts with the next rank: what its length leaves over does not always fall on the same one.
+    """`head_tail` in each document by itself, each from the next rank on: what its length leaves over does not always
+    fall on the same one.
     """
     check_counts(ranks=ranks)
     parts, stops, owners = 2 * ranks, [], []
@@ -167,12 +166,10 @@ def per_document(documents: Sequence[int], ranks: int) -> list[Chunk]:
 
 
 def longest_first(documents: Sequence[int], ranks: int) -> list[Chunk]:
-    """Longest processing time first: whole documents, the costliest first, each to the rank with the least work so far.
+    """Whole documents, the costliest first, each to the rank with the least work so far. Nothing crosses ranks, but one
+    long document makes its rank the slowest.
 
-    Nothing then crosses the ranks, but one long document makes its rank the slowest.
-
-    >>> documents = [0, 5, 9, 12, 15]  # 15, 10, 6 and 6 pairs
-    >>> [chunk.rank for chunk in longest_first(documents, ranks=2)]
+    >>> [chunk.rank for chunk in longest_first([0, 5, 9, 12, 15], ranks=2)]  # 15, 10, 6 and 6 pairs
     [0, 1, 1, 0]
     """
     check_counts(ranks=ranks)
@@ -205,31 +202,25 @@ def imbalance(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int
 
 
 def even_stops(sizes: Sequence[float], n: int) -> list[int]:
-    """Where to end n runs of neighbours, none empty, so that the largest is as small as it can be.
-
-    By bisection: a bound will do if n runs, each filled up to it, reach the end.
+    """Where to end n runs of neighbours, none empty, so that the largest is as small as it can be. By bisection: a
+    bound will do if n runs, each filled up to it, reach the end.
 
     >>> even_stops([3, 1, 1, 1, 2, 4], n=3)
     [2, 5, 6]
     """
     before = list(accumulate(sizes, initial=0))
+
+    def filled(bound: float) -> list[int]:
+        stops = [0]
+        for to_come in reversed(range(n)):  # each of them needs an item
+            furthest = bisect_right(before, before[stops[-1]] + bound) - 1
+            stops.append(min(furthest, len(sizes) - to_come))
+        return stops[1:]
+
     low, high = before[-1] / n, before[-1]
     while low < (middle := (low + high) / 2) < high:
-        if _filled(before, n, middle)[-1] == len(sizes):
-            high = middle
-        else:
-            low = middle
-    return _filled(before, n, high)
-
-
-def _filled(before: list[float], n: int, bound: float) -> list[int]:
-    """The ends of n runs, each as long as `bound` allows and leaving an item for each of those to come."""
-    position, stops = 0, []
-    for run in range(1, n + 1):
-        furthest = bisect_right(before, before[position] + bound) - 1
-        position = min(furthest, len(before) - 1 - (n - run))
-        stops.append(position)
-    return stops
+        low, high = (low, middle) if filled(middle)[-1] == len(sizes) else (middle, high)
+    return filled(high)
 
 
 def _checked_work(work: Sequence[float] | Array) -> list[float]:
@@ -242,7 +233,6 @@ def _checked_work(work: Sequence[float] | Array) -> list[float]:
 
 
 def _documents(documents: Sequence[int]) -> list[tuple[int, int]]:
-    """Start and stop of each."""
     return list(pairwise(checked_documents(documents, documents[-1] if len(documents) else 0, size=1)))
 
 

@@ -1,4 +1,4 @@
-"""What ring attention costs on paper: work, bytes, hops, memory, and when the transfers cost nothing.
+"""What attention costs on paper, whichever way it is cut: work, bytes of a token, and when transfers cost nothing.
 
 `S` tokens, `size` ranks (P), shards of c = S/P tokens, `H` query heads, `G` key/value heads, `D` head size, `B` batch.
 """
@@ -14,7 +14,7 @@ from parlab.sequence.layouts import checked_documents
 class Token(NamedTuple):
     """Bytes of one token's arrays, all its heads, in one pass."""
 
-    rows: int  # what a query is to those who attend it: q; backward dout, q, lse and delta
+    rows: int  # what a query is to those who attend it: q; backward also dout, lse and delta
     kv: int  # K and V
     own: int  # what a rank begins with: the rows, K and V; backward also out
     sums: int  # of the query, what the pass adds to: out and lse; backward dq
@@ -34,9 +34,7 @@ class AttentionShape:
     B: int = 1
 
     def token(self, *, backward: bool) -> Token:
-        """Of each token. What is summed, lse, and gradients on their way take 4 bytes an element, or `itemsize` where
-        that is more.
-        """
+        """Of each token. What is summed, lse, and gradients on their way take 4 bytes an element or more."""
         wide = max(self.itemsize, 4)
         elements, kv = self.B * self.H * self.D, 2 * self.B * self.G * self.D
         q, lse = elements * self.itemsize, self.B * self.H * wide
@@ -62,15 +60,16 @@ def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: boo
     ([10, 26, 42, 58], [34, 34, 34, 34], [28, 32, 36, 40])
     """
     checked_documents(None, S, size, layout)
-    c = S // size
+    c, ranks = S // size, range(size)
     if not causal:
-        return [size * c * c] * size
+        return [c * S for _ in ranks]
     own = c * (c + 1) // 2
-    if layout == "contiguous":
-        return [own + rank * c * c for rank in range(size)]
-    if layout == "zigzag":
-        return [own + (size - 1) * c * c // 2] * size
-    return [(rank + 1) * own + (size - 1 - rank) * (own - c) for rank in range(size)]
+    others = {
+        "contiguous": [rank * c * c for rank in ranks],  # all keys of the ranks before
+        "zigzag": [(size - 1) * c * c // 2 for _ in ranks],  # half a block of each
+        "striped": [rank * own + (size - 1 - rank) * (own - c) for rank in ranks],  # triangles, without c diagonals
+    }
+    return [own + pairs for pairs in others[layout]]
 
 
 def load_ratio(S: int, size: int, layout: str = "contiguous", *, causal: bool = True) -> float:
@@ -90,32 +89,6 @@ def attention_flops(pairs: int, B: int, H: int, D: int, *, backward: bool = Fals
     return (10 if backward else 4) * pairs * B * H * D
 
 
-def hops(size: int, *, backward: bool = False) -> int:
-    """Times that a rank sends to its right: P − 1 forward; 2P − 1 backward, where dK/dV must also come home."""
-    return (size - 1) + (size if backward and size > 1 else 0)
-
-
-def bytes_per_hop(S: int, size: int, G: int, D: int, itemsize: int, B: int = 1) -> int:
-    """A shard of K and one of V: what each rank sends to its right in each hop of the forward.
-
-    >>> bytes_per_hop(S=2048, size=2, G=4, D=64, itemsize=4)
-    2097152
-    """
-    checked_documents(None, S, size)
-    return 2 * B * (S // size) * G * D * itemsize
-
-
-def bytes_sent(S: int, size: int, G: int, D: int, itemsize: int, B: int = 1, *, backward: bool = False) -> int:
-    """Bytes that each rank sends: K/V make P − 1 hops; backward dK/dV, of 4 bytes an element or more, make P more.
-
-    >>> [bytes_sent(S=2048, size=2, G=4, D=64, itemsize=2, backward=backward) for backward in (False, True)]
-    [1048576, 5242880]
-    """
-    back = hops(size, backward=backward) - hops(size)
-    each, wide = (bytes_per_hop(S, size, G, D, number, B) for number in (itemsize, max(itemsize, 4)))
-    return hops(size) * each + back * wide
-
-
 def overlap_tokens(
     flops_per_second: float,
     bytes_per_second: float,
@@ -126,10 +99,8 @@ def overlap_tokens(
 ) -> float:
     """The shortest shard, in tokens, whose attention takes as long as the next K/V takes to arrive (forward).
 
-    4·c²·D·H flops against 2·c·D·G·itemsize bytes: c ≥ (itemsize/2)·(G/H)·(flop/s ÷ byte/s). Causal zigzag and striped
-    do half of the work for the same bytes (`half_masked`) and need shards twice as long.
-
-    Source: Liu et al. 2023, "Ring Attention", the arithmetic intensity of hosts, for all pairs unmasked.
+    4·c²·D·H flops against 2·c·D·G·itemsize bytes: c ≥ (itemsize/2)·(G/H)·(flop/s ÷ byte/s), as in Liu et al. 2023,
+    "Ring Attention". Causal zigzag and striped do half of the work for the same bytes (`half_masked`): twice as long.
 
     >>> overlap_tokens(312e12, 300e9), overlap_tokens(312e12, 12.5e9)  # A100 on NVLink, on InfiniBand
     (1040.0, 24960.0)
@@ -139,12 +110,9 @@ def overlap_tokens(
 
 
 def striped_speedup(S: int, size: int, hidden_size: int, intermediate_size: int, layers: int) -> float:
-    """How much faster than contiguous a whole causal training step can be with striped shards, on the paper's A100.
-
-    (o + (P − ½)A) / (o + (P/2)A): A is the attention of one block of c × c, which took twice its flops' time there, o
-    the rest of a rank's step, with a vocabulary of 32 000.
-
-    Source: Brandon et al. 2023, "Striped Attention", the theoretical speed-up.
+    """How much faster than contiguous a whole causal training step can be with striped shards, on an A100 (Brandon et
+    al. 2023, "Striped Attention"): (o + (P − ½)A) / (o + (P/2)A), where A is the attention of one block of c × c, which
+    took twice its flops' time there, and o the rest of a rank's step, with a vocabulary of 32 000.
 
     >>> round(striped_speedup(16384, 4, 2048, 5504, 22), 2), round(striped_speedup(131072, 4, 2048, 5504, 22), 2)
     (1.46, 1.7)
@@ -157,14 +125,8 @@ def striped_speedup(S: int, size: int, hidden_size: int, intermediate_size: int,
 
 
 def score_memory_savings(size: int) -> float:
-    """The part of the score matrix that a rank is spared when it holds its S/P rows of it: 1 − 1/P."""
-    return 1 - 1 / size
+    """The part of the S²·H scores that a rank is spared which holds its S/P rows of them: 1 − 1/P.
 
-
-def score_bytes(S: int, size: int, H: int, itemsize: int, B: int = 1) -> int:
-    """A rank's rows of the score matrix, S²/P·H elements: what a ring that keeps whole score blocks holds.
-
-    Ours holds what `ring_cost` says, linear in S, beside one tile of scores.
+    A ring that keeps whole blocks of scores holds those rows; ours one tile, beside what `ring_cost` says, linear in S.
     """
-    checked_documents(None, S, size)
-    return B * H * (S // size) * S * itemsize
+    return 1 - 1 / size

@@ -15,9 +15,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from parlab.arrays import Array, namespace
-from parlab.sequence.attend import ALL, Call, Heads, Scale, add_to, exchange, grid
+from parlab.sequence.attend import ALL, Call, Heads, Scale, add_to, backward_of, exchange, grid
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.layouts import Documents
+from parlab.sequence.layouts import Documents, positions
 from parlab.sequence.ring import attend_around, ring_cost
 from parlab.world import Comm
 from parlab.world.collectives import block_sizes, blocks_of
@@ -32,17 +32,14 @@ def ulysses_attention(
 
     Where P does not divide H the first ranks attend one head more: so every P up to H is of use, and the slowest rank
     has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`head_shares`).
+
+    Backward all that is needed becomes heads once more: q, k and v too, which the authors' code keeps as heads from the
+    forward on. The gradients of a K/V head that went to several ranks are summed at home.
     """
-    return _ulysses(Call(comm, q, k, v, scale), causal=causal, documents=documents)
+    return _in_heads(Call("Ulysses", comm, q, k, v, scale, causal=causal, documents=documents), comm, None)
 
 
-def ulysses_attention_backward(
-    comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, scale: Scale = None, **how: Any
-) -> tuple[Array, Array, Array]:
-    """As `ring_attention_backward`. All that is needed becomes heads once more: q, k and v too, which the authors' code
-    keeps as heads from the forward on. The gradients of a K/V head that went to several ranks are summed at home.
-    """
-    return _ulysses(Call(comm, q, k, v, scale, (dout, out, lse)), **how)
+ulysses_attention_backward = backward_of(ulysses_attention)
 
 
 def usp_attention(
@@ -61,57 +58,35 @@ def usp_attention(
 
     The layout is contiguous or zigzag. A group's tokens, in order, are the same layout's shard for a ring of P/U.
     """
-    return _usp(Call(comm, q, k, v, scale), ulysses=ulysses, causal=causal, layout=layout)
-
-
-def usp_attention_backward(
-    comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, scale: Scale = None, **how: Any
-) -> tuple[Array, Array, Array]:
-    """As `ulysses_attention_backward`, and `ring_attention_backward` between the groups."""
-    return _usp(Call(comm, q, k, v, scale, (dout, out, lse)), **how)
-
-
-def _ulysses(call: Call, *, causal: bool = False, documents: Documents = None) -> Any:
-    call.agree("Ulysses", causal=causal, documents=documents)
-    return _in_heads(call, call.comm, None)
-
-
-def _usp(call: Call, *, ulysses: int, causal: bool = False, layout: str = "contiguous") -> Any:
     if layout == "striped":
         raise ValueError("layout='striped': a group's tokens would be no stripe; use contiguous or zigzag")
-    call.agree("USP", causal=causal, layout=layout, ulysses=ulysses)
-    return _in_heads(call, *grid(call.comm, "ulysses", ulysses))
+    call = Call("USP", comm, q, k, v, scale, causal=causal, layout=layout, ulysses=ulysses)
+    return _in_heads(call, *grid(comm, "ulysses", ulysses))
+
+
+usp_attention_backward = backward_of(usp_attention)
 
 
 def _in_heads(call: Call, group: Comm, ring: Comm | None) -> Any:
     """All-to-all in the group, attention around the ring, if there is one, and all-to-all back."""
-    shares, layout = head_shares(call.q.shape[1], call.k.shape[1], group.size), call.dealt["layout"]
-    queries, keys = [share.queries for share in shares], [share.keys for share in shares]
-    given, heads = [*call.rows, call.k, call.v], [queries] * len(call.rows) + [keys] * 2
-    *rows, k, v = all_to_all(group, given, heads, layout, call.label, to_heads=True)  # [B, H/U or G/U, U·S/P, ...]
+    shares = head_shares(call.q.shape[1], call.k.shape[1], group.size)
+    rows, (k, v) = all_to_all(group, call, call.rows, [call.k, call.v], shares)  # [B, H/U or G/U, U·S/P, ...]
     sums, gradients = attend_around(call, ring, rows, k, v, shares[group.rank].pairs)
     del rows, k, v
-    made = [*sums, *(gradients or ())]
-    heads = [queries] * len(sums) + [keys] * (len(made) - len(sums))
-    home = all_to_all(group, made, heads, layout, call.label, to_heads=False)  # [B, H or G, S/P, ...]
-    return call.results(home[: len(sums)], tuple(home[len(sums) :]) or None)
+    return call.results(*all_to_all(group, call, sums, gradients or (), shares, home=True))
 
 
 class HeadShare(NamedTuple):
-    """The heads of one rank: its query heads, the K/V heads that they read, and, counted from the first of each, which
-    of the one read which of the other (`attend`).
-    """
+    """The heads of one rank: its query heads, and the K/V heads that they read."""
 
     queries: slice
     keys: slice
-    pairs: Heads
+    pairs: Heads  # counted from the first of each: which of the one read which of the other
 
 
 def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
-    """Each rank's heads: H/P query heads, the first (H mod P) ranks one more, and the K/V heads that those read.
-
-    Raises:
-        ValueError: more ranks than query heads.
+    """Each rank's heads: H/P query heads, the first (H mod P) ranks one more, and the K/V heads that those read;
+    ValueError: more ranks than query heads.
 
     >>> [(share.queries, share.keys) for share in head_shares(H=6, G=2, size=2)]
     [(slice(0, 3, None), slice(0, 1, None)), (slice(3, 6, None), slice(1, 2, None))]
@@ -134,23 +109,23 @@ def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
 
 def places(size: int, length: int, layout: str) -> list[Places]:
     """Where the tokens of each rank's shard stand in the whole, when that is put in order again."""
-    if layout == "contiguous":
-        return [[(slice(0, length), slice(rank * length, (rank + 1) * length))] for rank in range(size)]
-    half, chunks = length // 2, 2 * size
-    early, late, in_whole = slice(0, half), slice(half, length), blocks_of([half] * chunks)
-    return [[(early, in_whole[rank]), (late, in_whole[chunks - 1 - rank])] for rank in range(size)]
+    chunks = 2 if layout == "zigzag" else 1  # a rank
+    where = blocks_of([length // chunks] * chunks * size)
+    dealt = positions(chunks * size, size, layout)
+    return [[(where[number], where[chunk]) for number, chunk in enumerate(owned)] for owned in dealt]
 
 
 def all_to_all(
-    comm: Comm, arrays: Sequence[Array], heads: list[list[slice]], layout: str, label: str, *, to_heads: bool
-) -> list[Array]:
-    """`[B, heads, S/P, ...]`, all heads of a shard -> `[B, heads/P, S, ...]`, a few heads of all tokens in their order;
-    or the way back, where what comes for a K/V head from several ranks, its gradients, is summed.
-
-    Of each array `heads` are those of each rank; `layout`, contiguous or zigzag: how the tokens were dealt out.
+    comm: Comm, call: Call, queries: Sequence[Array], keys: Sequence[Array], shares: list[HeadShare], home: bool = False
+) -> tuple[list[Array], list[Array]]:
+    """What has query heads and what has K/V heads: all heads of a shard, `[B, heads, S/P, ...]` -> a few heads of all
+    tokens in their order, `[B, heads/P, S, ...]`. Or `home` again: what comes for a K/V head from several ranks, its
+    gradients, is summed.
     """
-    length = arrays[0].shape[2] // (1 if to_heads else comm.size)  # of a shard
-    tokens = places(comm.size, length, layout)
+    arrays, ranks = [*queries, *keys], range(comm.size)
+    heads = [[share.queries for share in shares]] * len(queries) + [[share.keys for share in shares]] * len(keys)
+    length = arrays[0].shape[2] // (comm.size if home else 1)  # of a shard
+    tokens = places(comm.size, length, call.dealt["layout"])
 
     def by_heads(shards: Sequence[Array], rank: int) -> list[Array]:
         return [x[:, h[rank], here, ...] for x, h in zip(shards, heads, strict=True) for here, _ in tokens[rank]]
@@ -161,26 +136,21 @@ def all_to_all(
     made = []
     for x, h in zip(arrays, heads, strict=True):
         own = h[comm.rank]
-        number, rows = (own.stop - own.start, length * comm.size) if to_heads else (h[-1].stop, length)
+        number, rows = (h[-1].stop, length) if home else (own.stop - own.start, length * comm.size)
         shape = x.shape[0], number, rows, *x.shape[3:]
         made.append(namespace(x).zeros(shape, dtype=x.dtype, device=x.device))
     comm.hold("heads", *made)
-    source, target = (by_heads, by_tokens) if to_heads else (by_tokens, by_heads)
-    exchange(
-        comm,
-        give=lambda dst: source(arrays, dst),
-        like=lambda src: target(made, src),
-        take=lambda src, pieces: add_to(target(made, src), pieces),  # a query head comes once, and finds 0 there
-        label=label,
-    )
-    return made
+    source, target = (by_tokens, by_heads) if home else (by_heads, by_tokens)
+    gives, forms = [source(arrays, rank) for rank in ranks], [target(made, rank) for rank in ranks]
+    for src, pieces in exchange(comm, gives, forms, call.label):
+        add_to(forms[src], pieces)  # a query head comes once, and finds 0 there
+        del pieces  # before the next ones come
+    return made[: len(queries)], made[len(queries) :]
 
 
 def ulysses_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False) -> RankCost:
-    """What `rank` sends and holds: two all-to-alls of P − 1 messages each, there and back.
-
-    Forward, H = G, of all ranks' heads alike: q, k, v and out, 4·S·E·(P − 1)/P² elements (E = H·D), and lse. Backward
-    dout, q, k, v, lse and delta go, and dq, dk, dv come back; dk and dv in 4 bytes or more an element.
+    """What `rank` sends and holds: two all-to-alls of P − 1 messages each. Forward, where P divides H = G: q, k, v and
+    out, 4·S·E·(P − 1)/P² elements (E = H·D), and lse. Backward dout, q, k, v, lse and delta go, and dq, dk, dv come.
 
     >>> shape = AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4)
     >>> ulysses_cost(shape, 4).nbytes == 4 * (4 * 1024 * 512 * 3 // 16 + 1024 * 8 * 3 // 16)
@@ -193,8 +163,8 @@ def usp_cost(shape: AttentionShape, size: int, rank: int = 0, *, ulysses: int, b
     """What `rank` sends and holds: Ulysses on U ranks with their part of the sequence, a ring of P/U with its heads.
 
     >>> shape = AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4)
-    >>> usp_cost(shape, 4, ulysses=4)[:2] == ulysses_cost(shape, 4)[:2], usp_cost(shape, 4, ulysses=1)[:2]
-    (True, (3, 3145728))
+    >>> usp_cost(shape, 4, ulysses=1)[:2], usp_cost(shape, 4, ulysses=2)[:2]
+    ((3, 3145728), (3, 2101248))
     """
     c, place = shape.S // size, rank % ulysses
     tokens = c * ulysses  # of the group

@@ -24,10 +24,8 @@ LAYOUTS = ("contiguous", "zigzag", "striped")
 def positions(S: int, size: int, layout: str = "contiguous", documents: Documents = None) -> list[list[int]]:
     """The token positions of each rank's shard, in the order in which the shard holds them: S/P for each of P ranks.
 
-    Rotary embeddings and masks need them: under zigzag and striped a rank's positions are no range.
-
-    Raises:
-        ValueError: S, or a document in zigzag, does not divide; no such layout, or no such documents.
+    Rotary embeddings and masks need them: under zigzag and striped a rank's positions are no range. ValueError: S, or a
+    document in zigzag, does not divide; no such layout, or no such documents.
 
     >>> positions(8, 2, "contiguous")
     [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -53,11 +51,8 @@ def positions(S: int, size: int, layout: str = "contiguous", documents: Document
 
 
 def shard(x: Array, size: int, layout: str = "contiguous", axis: int = -2, documents: Documents = None) -> list[Array]:
-    """The shards of `x` along its sequence axis, one a rank, each a copy: `[..., S, D]` -> P times `[..., S/P, D]`.
-
-    >>> import numpy as np
-    >>> [piece.tolist() for piece in shard(np.arange(8), 2, "zigzag", axis=0)]
-    [[0, 1, 6, 7], [2, 3, 4, 5]]
+    """The shards of `x` along its sequence axis, one a rank, each a copy: `[..., S, D]` -> P times `[..., S/P, D]`; of
+    rank r the tokens at its `positions`.
     """
     xp = namespace(x)
     owned = positions(x.shape[checked_axis(axis, "axis", x)], size, layout, documents)
@@ -76,10 +71,8 @@ def unshard(shards: Sequence[Array], layout: str = "contiguous", axis: int = -2,
 
 
 def checked_documents(documents: Documents, S: int, size: int, layout: str = "contiguous") -> tuple[int, ...]:
-    """The starts of the documents, and the end; (0, S) when None.
-
-    Raises:
-        ValueError: they do not rise from 0 to S, there is no such layout, or it cannot deal one of them out evenly.
+    """The starts of the documents, and the end; (0, S) when None. ValueError: they do not rise from 0 to S, there is no
+    such layout, or it cannot deal one of them out evenly.
     """
     one_of("layout", layout, LAYOUTS)
     chunks, zigzag = f"{2 * size} chunks, two for each of {size} ranks", layout == "zigzag"

@@ -9,6 +9,7 @@ Source: Chen et al. 2016, "Training deep nets with sublinear memory cost"; to ke
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from typing import Any, NamedTuple, cast
 
@@ -29,28 +30,28 @@ PCIE = Link(latency=10e-6, bandwidth=25e9)  # to host memory: PCIe 4.0 with 16 l
 
 
 class MemoryLevel(NamedTuple):
-    """What a level does."""
+    """What a level keeps, by place in the cache (`parlab.nn.formulas.block_kept_bytes`), and what it makes again."""
 
-    keeps: str
-    makes_again: str
+    keeps: Callable[[str], bool]
+    products: bool = False  # all products outside attention
+    attention: bool = False  # with its messages
 
 
 MEMORY_LEVELS = {
-    "none": MemoryLevel("everything", "nothing"),
-    "low": MemoryLevel("what took a product or a message", "normed inputs and the MLP's hidden: no product"),
-    "medium": MemoryLevel("the input, attention's output and its lse", "all products outside attention: no message"),
-    "high": MemoryLevel("the input", "everything, with its messages"),
-    "extreme": MemoryLevel("nothing: the input is moved to the host", "everything, with its messages"),
+    "none": MemoryLevel(lambda place: True),
+    "low": MemoryLevel(lambda place: place not in ("attention.x", "mlp.x", "mlp.hidden")),  # which take no product
+    "medium": MemoryLevel(lambda place: place in ("attention_norm.x", "attention.merged", "attention.lse"), True),
+    "high": MemoryLevel(lambda place: place == "attention_norm.x", True, True),
+    "extreme": MemoryLevel(lambda place: False, True, True),  # the input is moved to the host
 }
 
 
 class CheckpointedBlock(Stage):
-    """A decoder block that keeps what its level says; its gradients are the same at every level, to the bit.
+    """A decoder block that keeps what its `level`, one of `MEMORY_LEVELS`, says: the same gradients, to the bit.
 
     Args:
         comm: notes the flops of the projections ("block", and `AGAIN` for those made again) and holds what is kept.
         block: `parlab.nn.llama.decoder_block(..., core=Core(partial(ring_attention, comm, ...), ...))`, for example.
-        level: one of `MEMORY_LEVELS`, or a ValueError.
         host: the way to the slower place of level extreme.
     """
 
@@ -136,27 +137,18 @@ def level_bytes(config: LlamaConfig, B: int, S: int, size: int, level: str, item
     [57728, 41344, 8448, 4096, 0]
     """
     one_of("level", level, tuple(MEMORY_LEVELS))
-    items = block_kept_bytes(config, B, S // size, itemsize)
-    kept = {
-        "none": tuple(items),
-        "low": tuple(name for name in items if name not in ("attention.x", "mlp.x", "mlp.hidden")),
-        "medium": ("attention_norm.x", "attention.merged", "attention.lse"),
-        "high": ("attention_norm.x",),
-        "extreme": (),
-    }
-    return sum(items[name] for name in kept[level])
+    items, keeps = block_kept_bytes(config, B, S // size, itemsize).items(), MEMORY_LEVELS[level].keeps
+    return sum(nbytes for place, nbytes in items if keeps(place))
 
 
-def level_flops(
-    config: LlamaConfig, B: int, S: int, size: int, level: str, layout: str = "zigzag", *, causal: bool = True
-) -> list[int]:
-    """The products that each rank makes again for a block, in a ring; high and extreme send `bytes_sent` again too."""
+def level_flops(config: LlamaConfig, B: int, S: int, size: int, level: str, layout: str = "zigzag") -> list[int]:
+    """The flops of what each rank makes again for a block in a causal ring. Attention sends its messages again too."""
     one_of("level", level, tuple(MEMORY_LEVELS))
     projections = sum(f.forward for name, f in block_flops(config, B, S // size).items() if name != "attention")
-    pairs = unmasked_pairs(S, size, layout, causal=causal)
-    attention = [attention_flops(number, B, config.num_attention_heads, config.head_dim) for number in pairs]
-    whole, all_but_attention = level in ("high", "extreme"), level in ("medium", "high", "extreme")
-    return [projections * all_but_attention + flops * whole for flops in attention]
+    _, products, attention = MEMORY_LEVELS[level]
+    heads = config.num_attention_heads, config.head_dim
+    again = [attention_flops(pairs, B, *heads) for pairs in unmasked_pairs(S, size, layout)]
+    return [projections * products + flops * attention for flops in again]
 
 
 def _replayed(block: Block, merged: Array, lse: Array) -> Block:

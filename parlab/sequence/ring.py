@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parlab.arrays import Array, namespace
-from parlab.nn.attention import accumulator_dtype
-from parlab.sequence.attend import ALL, NOTHING, Call, Heads, Pair, Scale, add_to, arrived, grid, post
+from parlab.arrays import Array
+from parlab.sequence.attend import ALL, Call, Heads, Pair, Queries, Scale, add_to, backward_of, grid, wide_zeros
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.layouts import Documents
 from parlab.sequence.schedule import RingSchedule, journeys
-from parlab.world import Comm
+from parlab.world import Comm, Request
 
 Visit = Callable[[int, Array, Array], Pair | None]  # of the K/V of a rank; backward it returns their gradients
+Hop = tuple[Request | None, Request | None]  # out, in
 
 
 def ring_attention(
@@ -37,6 +37,9 @@ def ring_attention(
     scale: Scale = None,
 ) -> tuple[Array, Array]:
     """Attention over the whole sequence, from this rank's shards of it.
+
+    Backward the K/V go around once more. Behind them travel their gradients, to which each rank adds its share, and
+    which need one hop more than the K/V to come home: (P − 1) + P = 2P − 1 hops.
 
     Args:
         comm: the ring; every rank of it calls this.
@@ -63,28 +66,11 @@ def ring_attention(
     >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 0 owns tokens 0 and 7, which see 1 and 8 keys
     [1, 8]
     """
-    return _ring(Call(comm, q, k, v, scale), causal=causal, layout=layout, documents=documents)
+    call = Call("ring", comm, q, k, v, scale, causal=causal, layout=layout, documents=documents)
+    return call.results(*attend_around(call, comm, call.rows, k, v))
 
 
-def ring_attention_backward(
-    comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, scale: Scale = None, **how: Any
-) -> tuple[Array, Array, Array]:
-    """Gradients `(dq, dk, dv)` of this rank's shards, from `dout`, the gradient of a loss with respect to its `out`.
-
-    The K/V go around once more. Behind them travel their gradients, to which each rank adds its share, and which need
-    one hop more than the K/V to come home: (P − 1) + P = 2P − 1 hops. Sums are made, and travel, in float32 or wider.
-
-    Args:
-        dout: `[B, H, S/P, D]`.
-        comm, q, k, v, scale, how: as in the forward, all its other arguments by name.
-        out, lse: what the forward returned.
-
-    Returns:
-        dq `[B, H, S/P, D]`, dk and dv `[B, G, S/P, D]`, in the dtypes of q, k and v.
-
-    Raises: as the forward.
-    """
-    return _ring(Call(comm, q, k, v, scale, (dout, out, lse)), **how)
+ring_attention_backward = backward_of(ring_attention)
 
 
 def double_ring_attention(
@@ -100,31 +86,13 @@ def double_ring_attention(
 ) -> tuple[Array, Array]:
     """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and
     `ranks_per_node`: how many consecutive ranks share a node; it divides P. None: all do, and the inner ring is all.
+
+    Backward, in each turn, dK/dV of one node's K/V are summed over this node, and over the nodes on their way home.
     """
-    return _double_ring(Call(comm, q, k, v, scale), ranks_per_node=ranks_per_node, causal=causal, layout=layout)
-
-
-def double_ring_attention_backward(
-    comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, scale: Scale = None, **how: Any
-) -> tuple[Array, Array, Array]:
-    """As `ring_attention_backward`. In each turn dK/dV of one node's K/V are summed over this node, and then over the
-    nodes on their way home.
-    """
-    return _double_ring(Call(comm, q, k, v, scale, (dout, out, lse)), **how)
-
-
-def _ring(call: Call, *, causal: bool = False, layout: str = "contiguous", documents: Documents = None) -> Any:
-    call.agree("ring", causal=causal, layout=layout, documents=documents)
-    return call.results(*attend_around(call, call.comm, call.rows, call.k, call.v))
-
-
-def _double_ring(
-    call: Call, *, ranks_per_node: int | None = None, causal: bool = False, layout: str = "contiguous"
-) -> Any:
-    inside = call.comm.size if ranks_per_node is None else ranks_per_node
-    call.agree("double ring", causal=causal, layout=layout, ranks_per_node=inside)
-    node, between = grid(call.comm, "ranks_per_node", inside)
-    queries, schedule = call.queries(), RingSchedule(call.comm.rank, call.comm.size)
+    inside = comm.size if ranks_per_node is None else ranks_per_node
+    call = Call("double ring", comm, q, k, v, scale, causal=causal, layout=layout, ranks_per_node=inside)
+    node, between = grid(comm, "ranks_per_node", inside)
+    queries, schedule = Queries(call, call.rows), RingSchedule(comm.rank, comm.size)
 
     def turn(home: int, k: Array, v: Array) -> Pair | None:
         def visit(local: int, k: Array, v: Array) -> Pair | None:
@@ -132,8 +100,11 @@ def _double_ring(
 
         return around(node, k, v, visit, call)  # K/V of all ranks of the node `home`
 
-    gradients = around(between, call.k, call.v, turn, call)  # the next node's are posted before a turn
+    gradients = around(between, k, v, turn, call)  # the next node's are posted before a turn
     return call.results(queries.done(gradients), gradients)
+
+
+double_ring_attention_backward = backward_of(double_ring_attention)
 
 
 def attend_around(
@@ -143,7 +114,7 @@ def attend_around(
     sums, and backward dk and dv, in float32 or wider.
     """
     rank, size = (0, 1) if ring is None else (ring.rank, ring.size)
-    queries, schedule, length = call.queries(rows), RingSchedule(rank, size), k.shape[2]
+    queries, schedule, length = Queries(call, rows), RingSchedule(rank, size), k.shape[2]
 
     def visit(source: int, k: Array, v: Array) -> Pair | None:
         return queries.attend(schedule.blocks(source, length, **call.dealt), k, v, heads)
@@ -168,21 +139,19 @@ def around(
     summed over the ranks s, s + 1, ..., r − 1, are on their way from r − 1. The last rank to hold the K/V adds the last
     share and sends dK/dV home: if they went all around, that is one hop more to the right.
     """
-    xp, backward = namespace(k), call.gradient is not None
-    like = (k, v) if backward else ()  # of which dK/dV have the form
-    form: Any = tuple(xp.empty(x.shape, dtype=accumulator_dtype(x), device=x.device) for x in like)
+    form = (wide_zeros(k), wide_zeros(v)) if call.backward else None  # of dK/dV
     travel = travel or [comm.size - 1] * comm.size
     source, own = comm.rank, travel[comm.rank]
-    held: Pair | None = (k, v)
-    mine: Pair | None = None
-    returning = home = NOTHING  # the dK/dV of `source`, on their way to us, and ours
+    held, mine = (k, v), None
+    returning: Hop = (None, None)  # the dK/dV of `source`, on their way to us
+    home: Hop = (None, None)  # ... and ours
     for step, hop in enumerate((*RingSchedule(comm.rank, comm.size).steps, None)):  # None: no K/V travel any more
         goes, comes = travel[source] > step, hop is not None and travel[hop.kv_source] > step
         if hop is not None:
             coming = (k, v) if comes else None
             arriving = post(comm, held if goes else None, hop.send_to, coming, hop.recv_from, call.label)
         share = None if held is None else visit(source, *held)
-        if backward:
+        if call.backward:
             gradients = arrived(returning)  # the shares of the ranks that held this K/V before us
             if step == 0:
                 gradients = share
@@ -200,6 +169,21 @@ def around(
             held, source = arrived(arriving), hop.kv_source
     arrived(returning)
     return arrived(home) if own else mine
+
+
+def post(comm: Comm, x: Pair | None, dst: int, form: Pair | None, src: int, label: str) -> Hop:
+    """Start a message out and one in; None is not sent, or will not come."""
+    sending = None if x is None else comm.isend(x, dst, label=label)
+    return sending, None if form is None else comm.irecv(src, form, label=label)
+
+
+def arrived(hop: Hop) -> Any:
+    """What came; None: nothing."""
+    sending, receiving = hop
+    came = None if receiving is None else receiving.wait()  # first: what is needed gives a wait its name
+    if sending is not None:
+        sending.wait()
+    return came
 
 
 def ring_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False, **dealt: Any) -> RankCost:

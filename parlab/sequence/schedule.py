@@ -48,11 +48,7 @@ class Block:
 
     @property
     def pairs(self) -> int:
-        """How many (query, key) pairs are unmasked.
-
-        >>> Block(slice(0, 4), slice(0, 4), CAUSAL).pairs, Block(slice(0, 4), slice(0, 4), CAUSAL, window=2).pairs
-        (10, 7)
-        """
+        """How many (query, key) pairs are unmasked."""
         queries, keys = self.queries.stop - self.queries.start, self.keys.stop - self.keys.start
         if self.diagonal is None:
             return queries * keys
@@ -85,9 +81,8 @@ class RingSchedule:
     def blocks(
         self, source: int, length: int, layout: str = "contiguous", *, causal: bool = True, documents: Documents = None
     ) -> Sequence[Block]:
-        """The work of this rank on the K/V of rank `source`: at most one block a document.
-
-        `length` is a shard's, S/P tokens; layout, causal and documents as `ring_attention`.
+        """The work of this rank on the K/V of rank `source`, `length` tokens: at most one block a document. Layout,
+        causal and documents as `ring_attention`.
 
         >>> RingSchedule(1, 2).blocks(0, 6, documents=[0, 2, 7, 12])  # the second document lies on both ranks
         (Block(queries=slice(0, 1, None), keys=slice(2, 6, None), diagonal=None, window=None),)
@@ -148,9 +143,8 @@ def _causal(queries: slice, keys: slice, rank: int, source: int, layout: str) ->
 def readers(
     size: int, length: int, layout: str = "contiguous", *, causal: bool = False, documents: Documents = None
 ) -> list[list[bool]]:
-    """Which ranks get the K/V of each: all of them; with documents those that have a block with them.
-
-    Every rank finds the same from `documents`, so each knows what will come.
+    """Which ranks get the K/V of each: all of them; with documents those that have a block with them. Each rank finds
+    the same, so it knows what will come.
 
     >>> readers(4, 3, causal=True, documents=(0, 2, 8, 12))[0]  # token 2, on rank 0, is seen by ranks 1 and 2
     [True, True, True, False]

@@ -17,11 +17,8 @@ def synchronise_gradients(comm: Comm, gradients: Value) -> Value:
     """The mean of the ranks' gradients, the same on all of them to the bit. One all-reduce for each dtype.
 
     Right where each rank's loss is the mean over its own tokens, and all have as many. `gradients` are nested dicts,
-    lists and tuples of floating arrays, of the same form on every rank; new ones are returned, nested the same way.
-
-    Raises:
-        ValueError: something else than floating arrays.
-        MismatchError: another rank's gradients have another number of elements or another dtype.
+    lists and tuples of floating arrays, or a ValueError, alike on every rank, or a MismatchError; new ones are
+    returned, nested the same way.
 
     >>> import numpy as np
     >>> from parlab import per_rank, run
@@ -48,25 +45,18 @@ def synchronise_gradients(comm: Comm, gradients: Value) -> Value:
 class SequenceStatistics:
     """What a run of attention across ranks did; lists have an item a rank, times are in picoseconds.
 
-    Attributes:
-        chunks: blocks of attention that it computed (computations named attend...), forward and backward.
-        attention_bytes, attention_time: bytes sent in all messages but those of all-reduces, and time in which at least
-            one of these left or reached it.
-        gradient_bytes, gradient_time: the same of all-reduces, as `synchronise_gradients` makes.
-        reuse: of all ranks' chunks, the share that found its K/V there: between the start of the one before and its
-            own start no message of attention had arrived. A ring reuses its own K/V alone: 1/P of all, unmasked.
-        efficiency: time computing over the makespan, in the mean over the ranks.
-        peak_bytes: the most bytes held at once.
+    `reuse` is the share of all chunks that found their K/V there: between the start of the one before and their own no
+    message of attention had arrived. A ring reuses its own K/V alone: 1/P of all, unmasked.
     """
 
-    chunks: list[int]
-    attention_bytes: list[int]
-    gradient_bytes: list[int]
-    attention_time: list[int]
+    chunks: list[int]  # blocks of attention that it computed, forward and backward
+    attention_bytes: list[int]  # sent in all messages but those of all-reduces
+    gradient_bytes: list[int]  # ... in all-reduces, as `synchronise_gradients` makes
+    attention_time: list[int]  # in which at least one such message left or reached it
     gradient_time: list[int]
     reuse: float
-    efficiency: float
-    peak_bytes: list[int]
+    efficiency: float  # time computing over the makespan, in the mean over the ranks
+    peak_bytes: list[int]  # the most bytes held at once
 
 
 def sequence_statistics(run: Run | Timeline) -> SequenceStatistics:

@@ -1,9 +1,9 @@
 """How long attention across ranks takes, on paper: the makespan of the simulated clock, without a run.
 
-Forward, causal, zigzag where there is a ring. Ring and Ulysses are the two ends of one formula: with U of P ranks
-sharing the heads, U = 1 is the ring and U = P is Ulysses. S and P divide as the method asks; beyond one node the ranks
-fill whole nodes, and groups of U fill a node or are dealt evenly into it: then the slowest link sets the pace of every
-step, and the formulas are exact, but for the clock's rounding. All times are in picoseconds.
+In picoseconds: forward, causal, zigzag where there is a ring. Ring and Ulysses are the two ends of one formula: with U
+of P ranks sharing the heads, U = 1 is the ring and U = P is Ulysses. S and P divide as the method asks; beyond one node
+the ranks fill whole nodes, and groups of U fill a node or are dealt evenly into it: then the slowest link sets the pace
+of every step, and the formulas are exact, but for the clock's rounding.
 """
 
 from __future__ import annotations
@@ -19,15 +19,12 @@ METHODS = ("ring", "Ulysses", "USP", "all-gather")
 
 
 def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int) -> int:
-    """Of `usp_attention`; ulysses=1: `ring_attention`, ulysses=P: `ulysses_attention`.
+    """Of `usp_attention`; ValueError where heads are not dealt out evenly: U must divide H, and U and G one the other.
 
         (U − 1)(there + back) + max(own, hop) + (P/U − 2) max(half, hop) + half
 
     `there` is a message with q, k and v of a rank's heads, `back` one with out and lse; a hop brings the K/V of a whole
     group while a block is attended: its own first, C(C + 1)/2 pairs of C = S·U/P tokens, then half blocks, C²/2.
-
-    Raises:
-        ValueError: heads that are not dealt out evenly: U must divide H, and U and G one the other.
 
     >>> shape = AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4)
     >>> fast = Cluster.uniform(latency=0, bandwidth=1e15, flops=1e12)
@@ -43,19 +40,6 @@ def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int
     own, half = _attend(mine, C * (C + 1) // 2, cluster), _attend(mine, C * C // 2, cluster)
     turn = own if ring == 1 else max(own, hop) + (ring - 2) * max(half, hop) + half
     return (ulysses - 1) * exchanges + turn
-
-
-def allgather_time(shape: AttentionShape, size: int, cluster: Cluster) -> int:
-    """Of `allgather_attention` with zigzag shards: nothing is hidden, each message takes its time.
-
-    >>> shape = AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4)
-    >>> allgather_time(shape, 4, Cluster.uniform(latency=1e-6, bandwidth=1e15, flops=1e15)) // 10**6  # µs: 3 latencies
-    3
-    """
-    kv, link = shape.S // size * shape.token(backward=False).kv, _link(cluster, size)
-    heads = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G)]  # of each turn
-    turns = [link.picoseconds(kv * few // shape.G) for few in heads]
-    return (size - 1) * sum(turns) + _attend(shape, unmasked_pairs(shape.S, size, "zigzag")[0], cluster)
 
 
 def best_ulysses(shape: AttentionShape, size: int, cluster: Cluster) -> int | None:
@@ -75,7 +59,15 @@ def method_times(shape: AttentionShape, size: int, cluster: Cluster) -> dict[str
     groups = {"ring": 1, "Ulysses": size, "USP": best_ulysses(shape, size, cluster)}
     even = {name: u for name, u in groups.items() if u is not None and _even(shape, u)}
     times = {name: usp_time(shape, size, cluster, ulysses=u) for name, u in even.items()}
-    return times | {"all-gather": allgather_time(shape, size, cluster)}
+    return times | {"all-gather": _allgather_time(shape, size, cluster)}
+
+
+def _allgather_time(shape: AttentionShape, size: int, cluster: Cluster) -> int:
+    """With zigzag shards: nothing is hidden, each message takes its time."""
+    kv, link = shape.S // size * shape.token(backward=False).kv, _link(cluster, size)
+    heads = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G)]  # of each turn
+    turns = [link.picoseconds(kv * few // shape.G) for few in heads]
+    return (size - 1) * sum(turns) + _attend(shape, unmasked_pairs(shape.S, size, "zigzag")[0], cluster)
 
 
 def _even(shape: AttentionShape, ulysses: int) -> bool:

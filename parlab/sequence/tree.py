@@ -10,11 +10,11 @@ Source: Shyam et al. 2024, "Tree Attention: Topology-aware Decoding for Long-Con
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import CAUSAL, merge
-from parlab.sequence.attend import Call, Scale
+from parlab.sequence.attend import Call, Queries, Scale, backward_of
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.schedule import Block
 from parlab.world import Comm
@@ -30,6 +30,8 @@ def tree_attention(
     `replicated`: q `[B, H, T, D]` is the same on every rank, the queries of the sequence's last T tokens, and so is
     what is returned.
 
+    Backward dk and dv are complete where they are made; dq is summed along the same tree.
+
     >>> import numpy as np
     >>> from parlab import per_rank, run
     >>> from parlab.sequence import shard
@@ -38,35 +40,27 @@ def tree_attention(
     >>> np.exp(done.results[3][1][0, 0] - 2).round().astype(int).tolist(), done.timeline.messages(3)
     ([8], 2)
     """
-    return _tree(Call(comm, q, k, v, scale), causal=causal, replicated=replicated)
-
-
-def tree_attention_backward(
-    comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, scale: Scale = None, **how: Any
-) -> tuple[Array, Array, Array]:
-    """As `ring_attention_backward`. dk and dv are complete where they are made; dq is summed along the same tree."""
-    return _tree(Call(comm, q, k, v, scale, (dout, out, lse)), **how)
-
-
-def _tree(call: Call, *, causal: bool = False, replicated: bool = False) -> Any:
-    call.agree("tree", causal=causal, replicated=replicated)
-    comm, keys = call.comm, call.k.shape[2]
+    call, keys = Call("tree", comm, q, k, v, scale, causal=causal, replicated=replicated), k.shape[2]
     if call.q.shape[2] > comm.size * keys:
         raise ValueError(f"q has {call.q.shape[2]} queries: the sequence has {comm.size * keys} tokens")
-    queries = call.queries(call.rows if replicated else gather_rows(comm, call.rows, call.label))  # [B, H, S or T, ...]
+    given = call.rows if replicated else gather_rows(comm, call.rows, call.label)  # [B, H, S or T, ...]
+    queries = Queries(call, given)
     rows, first = queries.sums[0].shape[2], comm.rank * keys
     block = Block(slice(0, rows), slice(0, keys))  # what all queries see of this rank's K/V
     if causal and replicated:
         block = Block(slice(0, rows), slice(0, keys), comm.size * keys - rows - first)
     elif causal:
         block = Block(slice(first, rows), slice(0, keys), CAUSAL)
-    gradients = queries.attend([block], call.k, call.v)  # backward: [B, G, S/P, D]
-    comm.hold("dq, dk, dv", *(gradients or ()))
+    gradients = queries.attend([block], k, v)  # backward: [B, G, S/P, D]
+    comm.hold(call.made, *(gradients or ()))
     sums: Parts = tuple(queries.sums)
-    del queries
+    del queries, given
     combine = merge if gradients is None else lambda a, b: (a + b,)
     sums = (merge_all if replicated else merge_rows)(comm, sums, combine, call.label)  # [B, H, S/P or T, ...]
     return call.results(sums, gradients)
+
+
+tree_attention_backward = backward_of(tree_attention)
 
 
 class Level(NamedTuple):

@@ -5,12 +5,10 @@ Source: Beltagy et al. 2020, "Longformer", section 3.1; Jiang et al. 2023, "Mist
 
 from __future__ import annotations
 
-from typing import Any
-
 from parlab.arguments import whole
 from parlab.arrays import Array
 from parlab.nn.attention import CAUSAL
-from parlab.sequence.attend import Call, Scale, add_to
+from parlab.sequence.attend import Call, Queries, Scale, add_to, backward_of
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.schedule import Block
 from parlab.world import Comm
@@ -23,7 +21,7 @@ def window_attention(
     `ring_attention`, and `window`: W, from 1 to S.
 
     The W − 1 tokens before a rank's own come straight from the ranks that have them, ⌈(W − 1)/(S/P)⌉ neighbours to
-    the left, while its own are attended.
+    the left, while its own are attended. Backward they come once more, and their gradients go straight back.
 
     >>> import numpy as np
     >>> from parlab import per_rank, run
@@ -33,19 +31,7 @@ def window_attention(
     >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # everyone sees itself and the token before
     [2, 2]
     """
-    return _window(Call(comm, q, k, v, scale), window=window, causal=causal)
-
-
-def window_attention_backward(
-    comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, scale: Scale = None, **how: Any
-) -> tuple[Array, Array, Array]:
-    """As `ring_attention_backward`. The neighbours' K/V come once more, and their gradients go straight back."""
-    return _window(Call(comm, q, k, v, scale, (dout, out, lse)), **how)
-
-
-def _window(call: Call, *, window: int | None = None, causal: bool = True) -> Any:
-    call.agree("window", causal=causal, window=window)
-    comm, k, v, label = call.comm, call.k, call.v, call.label
+    call = Call("window", comm, q, k, v, scale, causal=causal, window=window)
     length, S = k.shape[2], k.shape[2] * comm.size
     if window is None:
         right = f"pass window=1 to {S} (up to {length + 1} the nearest neighbour is enough), or use another pattern"
@@ -55,13 +41,13 @@ def _window(call: Call, *, window: int | None = None, causal: bool = True) -> An
     if not causal:
         raise ValueError("causal=False: a sliding window sees no later token; leave causal=True")
     tails = window_tails(S, comm.size, window)
-    queries, sends, coming = call.queries(), [], []
+    queries, sends, coming = Queries(call, call.rows), [], []
     for distance, tail in enumerate(tails, 1):
         pair = k[:, :, -tail:, :], v[:, :, -tail:, :]
         if comm.rank + distance < comm.size:
-            sends.append(comm.isend(pair, comm.rank + distance, label=label))
+            sends.append(comm.isend(pair, comm.rank + distance, label=call.label))
         if comm.rank >= distance:
-            coming.append(comm.irecv(comm.rank - distance, like=pair, label=label))
+            coming.append(comm.irecv(comm.rank - distance, like=pair, label=call.label))
     own = slice(0, length)
     gradients = queries.attend([Block(own, own, CAUSAL, window)], k, v)  # backward: [B, G, S/P, D]
     if gradients is not None:
@@ -73,15 +59,18 @@ def _window(call: Call, *, window: int | None = None, causal: bool = True) -> An
         block = Block(slice(0, min(length, window - 1 - ahead)), slice(0, tail), ahead + tail, window)
         share = queries.attend([block], *arriving.wait())  # backward: [B, G, tail, D]
         if share is not None:
-            sends.append(comm.isend(share, comm.rank - number - 1, label=label))
+            sends.append(comm.isend(share, comm.rank - number - 1, label=call.label))
         del share
     if gradients is not None:
         for distance, tail in enumerate(tails[: comm.size - 1 - comm.rank], 1):
             mine = tuple(x[:, :, -tail:, :] for x in gradients)
-            add_to(mine, comm.recv(comm.rank + distance, like=mine, label=label))
+            add_to(mine, comm.recv(comm.rank + distance, like=mine, label=call.label))
     for send in sends:
         send.wait()
     return call.results(queries.done(gradients), gradients)
+
+
+window_attention_backward = backward_of(window_attention)
 
 
 def window_tails(S: int, size: int, window: int) -> list[int]:

@@ -231,6 +231,14 @@ def endless(comm, x):
     return comm.recv(1, like=x)
 
 
+def endless_after_two_lines(comm, x):
+    comm.print("round")
+    comm.print("and round")
+    while comm.rank == 0:
+        pass
+    return comm.recv(0, like=x)
+
+
 freed = threading.Event()
 
 
@@ -279,6 +287,7 @@ def endless_comparison(comm, *arguments):
             "after 0.25 s with 2 ranks; rank 1 at line 3 of endless: `while comm.rank == 1:`",
         ),
         ("00.exchange", endless, "what it printed:\n  round and round"),
+        ("00.exchange", endless_after_two_lines, "what it printed:\n  rank 0: round\n  rank 0: and round\n"),
         ("00.exchange", endless_that_holds_on, "restart the kernel"),
         ("02.zigzag_block", endless_rule, "still running after 0.25 s; at line 2 of endless_rule: `while True:`"),
         ("01.reduce_scatter", endless_messages, "still running after 0.25 s with 2 ranks"),

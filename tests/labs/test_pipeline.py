@@ -4,7 +4,7 @@ import pytest
 
 from parlab.labs import pipeline
 from parlab.labs.pipeline import PUZZLE, listing
-from parlab.pipeline import Schedule, gpipe, one_f_one_b, run_schedule, simulate, validate, zb_h1, zb_h2
+from parlab.pipeline import Schedule, gpipe, one_f_one_b, run_schedule, simulate, validate, zb_h1, zb_h2, zb_v
 from tests.labs.answers import FOUND, faster, place_weights, refused, reviewed
 
 
@@ -143,6 +143,10 @@ def too_few_ranks(costs):
     return zb_h1(2, 5)
 
 
+def with_two_chunks_a_rank(costs):
+    return zb_v(3, 5)
+
+
 def with_a_typing_error(costs):
     return FOUND.replace("1W2", "1w2")
 
@@ -181,6 +185,7 @@ def with_ranks_that_wait_for_each_other(costs):
         ("04.faster", keeping_too_much, "rank 0 keeps 5 activations, the limit is 4"),
         ("04.faster", too_few_microbatches, "it has 3 microbatches, should have 5"),
         ("04.faster", too_few_ranks, "it has 2 ranks and 2 stages, should have 3 of each"),
+        ("04.faster", with_two_chunks_a_rank, "it has 3 ranks and 6 stages, should have 3 of each"),
         ("04.faster", with_a_typing_error, "row 2 (rank 1), column 12: '1w2' is not an action"),
         ("04.faster", with_a_cell_dropped, "2I4 has no 2W4"),
         ("04.faster", with_ranks_that_wait_for_each_other, "it cannot run: deadlock: "),

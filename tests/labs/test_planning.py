@@ -91,6 +91,7 @@ WRONG = [
     ("08.step_time", "no_bubble", partial(timed, ends=lambda p, v: 0), "the bubble is missing"),
     ("08.step_time", "without_v", partial(timed, ends=lambda p, v: p - 1), "v times shorter"),
     ("08.step_time", "all_p_wait", partial(timed, ends=lambda p, v: p / v), "p - 1 others'"),
+    ("08.step_time", "all_p_wait_with_chunks", partial(timed, ends=lambda p, v: (p - (v == 1)) / v), "p - 1 others'"),
     ("08.step_time", "bubble_twice", partial(timed, ends=lambda p, v: 2 * (p - 1) / v), "p - 1 others'"),
     ("08.step_time", "whole_batch", partial(timed, m=lambda batch, d: batch), "batch / d"),
     ("08.step_time", "no_traffic", partial(timed, hop=lambda t: 0), "traffic is missing"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from parlab.labs.tensor import BLOCK
 from tests.labs.answers import STUBS, block_step, parallel_loss, refused, reviewed
 
 
@@ -74,6 +75,13 @@ def test_key_value_heads_owned_twice_are_first_missed_at_t_2_with_one_head():
     review = reviewed("05.block_step", lambda *args: block_step(*args, shares=False))
     assert review.text.startswith("05.block_step: not yet. It fails with t = 2, H = 2, G = 1:")
     assert "see block.kv_sharers" in review.text
+
+
+def test_of_drawn_blocks_t_and_g_divide_h_and_one_the_other_and_g_is_less_than_t_or_t_or_more():
+    draw = np.random.default_rng(0)
+    cases = [BLOCK.draw(draw, size) for size in range(2, 14) for _ in range(9)]
+    assert all(max(c.G, c.size) % min(c.G, c.size) == 0 == c.H % max(c.G, c.size) for c in cases)
+    assert {np.sign(c.G - c.size) for c in cases} == {-1, 0, 1}
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,10 @@ from itertools import chain
 import numpy as np
 import pytest
 
+from parlab import run
+from parlab.labs import zero
+from parlab.labs.counts import peak_bytes
+from parlab.labs.trial import Wrong
 from parlab.zero import shard_range
 from tests.labs.answers import STUBS, counts_of, refused, reviewed, stage_2, zero_1
 
@@ -250,6 +254,17 @@ def changed(answer, **options):
 )
 def test_wrong_steps_of_zero_1_are_refused(answer, says):
     assert says in refused("06.zero_1", answer)
+
+
+def test_of_two_causes_that_fit_the_first_is_told():
+    wrong = np.zeros(4)
+    with pytest.raises(Wrong) as told:
+        zero._check_weights([wrong], wrong + 1, zero.StepCase(1, 4), 1, lambda _: {"one": wrong, "other": wrong}, True)
+    assert told.value.args[2:] == ("likely cause: one",)
+
+
+def test_of_what_no_rank_held_there_are_0_bytes():
+    assert peak_bytes(run(lambda comm: None, 2).timeline, zero.MOMENTS) == 0
 
 
 def test_moments_that_start_again_are_missed_in_step_2():

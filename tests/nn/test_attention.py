@@ -153,6 +153,16 @@ def test_huge_and_tiny_logits_stay_finite_and_right(dtype, factor):
     assert_parity(found[2:], expected[2:], tolerance, floor=factor)  # where one weight is 1, dq and dk are 0 and noise
 
 
+def test_the_backward_of_peaked_logits_is_exact_and_makes_no_denormal_numbers():
+    """Of logits 0 and −95: exp(−95) is denormal in float32, and a product with such numbers takes ten times as long."""
+    dout, q = (np.ones((1, 1, 1, 1), dtype=np.float32) for _ in range(2))
+    k, v = (np.array(x, dtype=np.float32).reshape(1, 1, 2, 1) for x in ([0, -95], [0, 1]))
+    found = tiled_block(dout, q, k, v, None)
+    assert_parity(found, dense_block(*(x.astype(np.float64) for x in (dout, q, k, v)), None), 1e-7, floor=1.0)
+    tiny = np.finfo(np.float32).tiny
+    assert all(np.all((x == 0) | (np.abs(x) >= tiny)) for x in found)
+
+
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("factor", [1.0, 1e3])
 def test_queries_without_keys_get_0_and_minus_infinity_and_no_gradient(xp, factor):

@@ -3,7 +3,7 @@
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from parlab.pipeline import (
@@ -82,8 +82,11 @@ def every_order(p, m):
 
 
 @settings(max_examples=12)
-@given(small_cases(most_ranks=2, most_microbatches=2))
-def test_exact_is_the_shortest_of_all_orders_p_2_m_2(case):
+@given(small_cases(most_microbatches=2))
+@example((3, 2, Costs([4, 3, 4], [3, 4, 2], 4), None))  # these three `zb_auto` misses by 1, where the search starts
+@example((3, 2, Costs([4, 3, 2], [2, 5, 4], [2, 4, 4], 2), 2))
+@example((3, 2, Costs([4, 2, 5], [2, 5, 3], [5, 4, 5], 1), 3))
+def test_exact_is_the_shortest_of_all_orders_p_3_m_2(case):
     p, m, costs, limit = case
     spans = []
     for schedule in every_order(p, m):

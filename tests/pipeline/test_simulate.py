@@ -259,6 +259,7 @@ def test_an_idle_slot_says_why():
         "rank 1 is idle from 0 to 3: 1F0 needs 0F0, which rank 0 ends at 2, and travels for 1",
         "rank 1 is idle from 15 to 20: it has nothing left to do",
     ]
+    assert timeline.idle(1)[-1] == (1, 15, 20, None, None, None, 0)
 
 
 def test_the_critical_path_of_gpipe_goes_down_the_ranks_along_the_last_back_and_along_the_first():
@@ -316,6 +317,12 @@ def test_kept_bytes_shrink_from_m_b_to_m_w_after_i():
     assert [span.name for span in timeline.computes if span.rank == 1] == ["1F0", "1I0", "1F1", "1I1", "1W0", "1W1"]
     steps = timeline.kept_bytes(1, activation=[7, 100], pending=[7, 30])
     assert steps == [(1, 100), (3, 30), (3, 130), (5, 60), (6, 30), (7, 0)]
+
+
+def test_a_message_of_7_bytes_is_kept_from_when_its_receive_is_posted_until_it_is_used():
+    timeline = simulate(gpipe(2, 1))
+    assert timeline.kept_bytes(0, activation=100, pending=30, message=7) == [(0, 100), (1, 107), (6, 0)]
+    assert timeline.kept_bytes(1, activation=100, pending=30, message=7) == [(0, 7), (1, 100), (4, 0)]
 
 
 def test_two_full_backwards_of_one_rank_never_overlap_its_forwards_in_memory():

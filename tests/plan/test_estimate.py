@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parlab.nn import LlamaConfig
 from parlab.nn.formulas import model_flops
 from parlab.plan import (
     A100,
@@ -108,6 +109,30 @@ def test_activations_in_flight_on_the_first_of_4_ranks_with_8_microbatches(layou
     """4 microbatches; all 8; vp + p − 1 = 11 chunks of 4 layers; all 8."""
     found = estimate(LLAMA_8B, CLASSROOM, layout, batch=8, sequence=4096).bytes["activations"]
     assert found == layers * sum(llama_kept_by_place(LLAMA_8B, 1, 4096, 1, 2).values())
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "looped_bfs"])
+@pytest.mark.parametrize(
+    ("p", "v"), [(1, 1), (2, 1), (3, 1), (4, 1), (6, 1), (7, 1), (8, 1), (2, 3), (3, 2), (2, 4), (4, 2)]
+)
+def test_the_fullest_rank_is_that_of_plain_loops_over_all_ranks_of_even_and_uneven_stages(p, v, schedule):
+    config, S, m, L = LlamaConfig(32, 64, 192, 6, 4), 64, 2 * p, 6
+    V, E, M = 32, 64, 192
+    kept = sum(llama_kept_by_place(config, 1, S, 1, 2).values())
+    missing = -L % (p * v)
+    layers = [(L + missing) // p] * p
+    layers[0] -= missing // 2
+    layers[-1] -= min(missing, 1)
+    held = []
+    for rank in range(p):
+        params = layers[rank] * (4 * E * E + 3 * E * M + 2 * E) + V * E * (rank == 0) + (V * E + E) * (rank == p - 1)
+        flight = p - rank if v == 1 else v * p + p - 1 - 2 * rank
+        chunks = min(m * v, flight) if schedule == "1f1b" else m * v
+        working = 2 * S * (E + 2 * M) + (6 * S * V + 4 * S * E) * (rank == p - 1)
+        held.append(16 * params + chunks / v * layers[rank] * kept + working)
+    layout = Layout(pp=p, chunks=v, zero=0, schedule=schedule)
+    found = estimate(config, CLASSROOM, layout, batch=m, sequence=S)
+    assert found.total_bytes == pytest.approx(max(held), rel=1e-12)
 
 
 def test_work_on_the_clock_is_the_counted_flops_of_causal_attention():

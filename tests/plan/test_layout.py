@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from parlab.nn import LlamaConfig
 from parlab.plan import GPT_22B, LLAMA_8B, LLAMA_405B, GPTConfig, Layout, estimate, search
 from parlab.world import CLASSROOM, DGX_H100
 
@@ -28,6 +29,8 @@ REFUSED = [
         "pp=4, chunks=2: interleaving needs a batch .6. of whole groups",
     ),
     (dict(tp=8, cp=1, sequence=100, sequence_parallel=True), "cp=1, tp=8: sequence parallelism cuts sequence 100"),
+    (dict(tp=8, sequence_parallel="no"), "sequence_parallel='no': must be True or False"),
+    (dict(offload="yes"), "offload='yes': must be True or False"),
     (dict(batch=0), "batch=0: must be a whole number, at least 1"),
     (dict(sequence=1.5), "sequence=1.5: must be a whole number"),
 ]
@@ -41,9 +44,36 @@ def test_refusals_name_the_knob_and_what_would_be_right(knobs, text):
         estimate(LLAMA_8B, CLASSROOM, layout, **given)
 
 
-def test_fewer_kv_heads_than_ranks_that_do_not_divide_are_refused():
-    with pytest.raises(ValueError, match="tp=32: num_attention_heads 24"):
-        estimate(GPTConfig(64, 48, 2, 24), CLASSROOM, Layout(tp=32), batch=1, sequence=8)
+@pytest.mark.parametrize(
+    ("config", "tp", "text"),
+    [
+        (GPTConfig(64, 48, 2, 24), 32, "tp=32: num_attention_heads 24"),
+        (LlamaConfig(64, 48, 90, 2, 12), 12, "tp=12: intermediate_size 90"),
+        (LlamaConfig(64, 48, 96, 2, 12, 4), 6, "tp=6: use a divisor or a multiple of num_key_value_heads 4"),
+        (GPTConfig(4, 64, 2, 8), 8, "tp=8: at most vocab_size 4"),
+    ],
+)
+def test_a_models_sizes_that_do_not_divide_are_refused(config, tp, text):
+    with pytest.raises(ValueError, match=text):
+        estimate(config, CLASSROOM, Layout(tp=tp), batch=1, sequence=8)
+
+
+@pytest.mark.parametrize(
+    ("layout", "batch", "sequence"),
+    [
+        (Layout(), 1, 101),  # an odd sequence on one rank
+        (Layout(cp=4), 1, 8),  # two chunks of one token
+        (Layout(tp=8), 1, 8),  # a row of the vocabulary each
+        (Layout(pp=8), 8, 8),  # six layers on eight stages, of which the ends have none; as many microbatches
+        (Layout(dp=2, microbatch=4), 8, 8),
+        (Layout(pp=2, chunks=3), 2, 8),
+        (Layout(pp=2, chunks=3, schedule="looped_bfs"), 3, 8),  # no groups of pp microbatches
+    ],
+    ids=str,
+)
+def test_what_is_just_possible_is_estimated(layout, batch, sequence):
+    found = estimate(GPTConfig(8, 64, 6, 8), DGX_H100, layout, batch=batch, sequence=sequence)
+    assert 0 < found.total_seconds < 1
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -94,6 +95,17 @@ def test_plans_are_in_order_fit_and_have_the_front_of_plain_loops():
     assert plans.front() == front
 
 
+def test_layouts_that_come_to_the_same_are_listed_once_unless_asked_for():
+    asked = {"batch": 64, "sequence": 64, "memory": 1e15}
+    rows = search(LLAMA_8B, DGX_H100, 2, **asked).layouts.columns
+    assert not ((rows["dp"] * rows["cp"] == 1) & (rows["zero"] > 1)).any()
+    assert not ((rows["tp"] == 1) & rows["sequence_parallel"]).any()
+    assert set(rows["zero"]) == {1, 2, 3}
+    assert max(rows["microbatch"]) == 16
+    rows = search(LLAMA_8B, DGX_H100, 2, zero=[2, 3], sequence_parallel=True, **asked).layouts.columns
+    assert set(zip(rows["tp"].tolist(), rows["zero"].tolist(), strict=True)) == {(1, 2), (1, 3), (2, 2), (2, 3)}
+
+
 def test_offload_makes_room_and_costs_time():
     options = {"batch": 8, "sequence": 4096, "dp": 1, "zero": 0}
     kept, away = (search(LLAMA_8B, DGX_H100, 4, memory=1e15, offload=x, **options) for x in (False, True))
@@ -120,3 +132,50 @@ def test_why_of_a_layout_that_loses_names_what_is_faster():
     plans = search(LLAMA_405B, DGX_H100, 16384, cp=1, **LLAMA_3)
     slow = plans.best.layout.but(chunks=4)
     assert {n.binds for n in why(plans, slow) if (n.knob, n.value) == ("chunks", 8)} == {"nothing: it is faster"}
+
+
+def test_a_neighbour_of_just_the_memory_there_is_fits():
+    plans = search(LLAMA_8B, DGX_H100, 8, batch=64, sequence=8192)
+    layout = plans.best.layout
+    limit = min(n.found.total_bytes for n in why(plans) if n.binds.startswith("memory"))
+    neighbours = why(replace(plans, memory=limit), layout)
+    assert {n.binds.startswith("memory") for n in neighbours if n.found.total_bytes == limit} == {False}
+    assert all(n.binds.startswith("memory") == (n.found.total_bytes > limit) for n in neighbours)
+
+
+def test_of_one_microbatch_on_one_device_either_order_takes_as_long():
+    neighbours = why(search(LLAMA_8B, DGX_H100, 1, batch=1, sequence=512, memory=1e15))
+    assert [(n.change, n.binds) for n in neighbours if n.knob == "schedule"] == [(0, "nothing: it takes as long")]
+
+
+@pytest.mark.parametrize("place", [0, 40, 400])
+def test_the_neighbours_are_those_of_plain_loops_over_all_layouts(place):
+    plans = search(SMALL[1], DGX_A100, 4, batch=4, sequence=64, offload=True)
+    plans = replace(plans, memory=float(np.median(plans.bytes)))
+    every = [plans.entry(number) for number in range(len(plans.layouts))]
+    assert place < len(plans) < len(every)
+    base, mesh = plans[place], ("dp", "pp", "cp", "tp")
+    expected = {}
+    for knob in vars(base.layout):
+        near = {}
+        for found in every:
+            others = [name for name, x in vars(found.layout).items() if x != getattr(base.layout, name)]
+            if knob in others and set(others) - {knob} <= set(mesh) and len(others) <= 2 and knob != "dp":
+                near.setdefault(getattr(found.layout, knob), []).append(found)
+        at = getattr(base.layout, knob)
+        if isinstance(at, int) and not isinstance(at, bool):  # the next lower and the next higher
+            near = {
+                x: near[x] for x in (*sorted(x for x in near if x < at)[-1:], *sorted(x for x in near if x > at)[:1])
+            }
+        for value, those in near.items():
+            fits = [e for e in those if e.total_bytes <= plans.memory]
+            best = min(fits or those, key=lambda e: (e.total_seconds if fits else 0, e.total_bytes))
+            expected[knob, value] = best.total_seconds, best.total_bytes
+    neighbours = why(plans, base.layout)
+    assert {(n.knob, n.value): (n.found.total_seconds, n.found.total_bytes) for n in neighbours} == expected
+    assert len(expected) >= 7
+    for n in neighbours:
+        assert n.change == n.found.total_seconds / base.total_seconds - 1
+        now, before = vars(n.found.layout), vars(base.layout)
+        moved = [f"{name} {now[name]}" for name in mesh if name != n.knob and now[name] != before[name]]
+        assert n.turned == ", ".join([f"{n.knob} {n.value}", *moved])

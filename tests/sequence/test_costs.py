@@ -9,14 +9,12 @@ import pytest
 
 from parlab.sequence import (
     LAYOUTS,
+    AttentionShape,
     attention_flops,
-    bytes_per_hop,
-    bytes_sent,
-    hops,
     load_ratio,
     overlap_tokens,
     positions,
-    score_bytes,
+    ring_cost,
     score_memory_savings,
     striped_speedup,
     unmasked_pairs,
@@ -55,21 +53,26 @@ def test_striped_load_is_1_05_at_c16_and_1_001_at_c1024():
 
 
 def test_hops_are_p_minus_1_forward_and_2p_minus_1_backward_and_none_alone():
-    assert [hops(size) for size in (1, 2, 4)] == [0, 1, 3]
-    assert [hops(size, backward=True) for size in (1, 2, 4)] == [0, 3, 7]
+    shape = AttentionShape(S=8, H=1, G=1, D=1, itemsize=4)
+    hops = [[ring_cost(shape, size, backward=backward).messages for size in (1, 2, 4)] for backward in (False, True)]
+    assert hops == [[0, 1, 3], [0, 3, 7]]
 
 
-def test_b1_c1024_d64_g4_float32_p2_sends_2097152_bytes_a_hop():
-    assert bytes_per_hop(2048, 2, 4, 64, 4) == bytes_sent(2048, 2, 4, 64, 4) == 2_097_152
+def test_b1_c1024_d64_g4_float32_p2_sends_2097152_bytes_in_a_hop():
+    assert ring_cost(AttentionShape(S=2048, H=4, G=4, D=64, itemsize=4), 2)[:2] == (1, 2_097_152)
 
 
 def test_backward_sends_kv_again_and_gradients_p_times_in_the_accumulators_dtype():
-    S, size, G, D = 64, 4, 2, 8
+    S, size, H, G, D = 64, 4, 4, 2, 8
     shard = 2 * (S // size) * G * D
-    assert bytes_sent(S, size, G, D, itemsize=2, backward=True) == (size - 1) * shard * 2 + size * shard * 4
-    assert bytes_sent(S, size, G, D, itemsize=8, backward=True) == (2 * size - 1) * shard * 8
-    assert bytes_sent(S, size, G, D, 2, B=3, backward=True) == 3 * bytes_sent(S, size, G, D, 2, backward=True)
-    assert bytes_sent(S, 1, G, D, itemsize=4, backward=True) == 0
+
+    def sent(itemsize, size=size, B=1):
+        return ring_cost(AttentionShape(S, H, G, D, itemsize, B), size, backward=True).nbytes
+
+    assert sent(itemsize=2) == (size - 1) * shard * 2 + size * shard * 4
+    assert sent(itemsize=8) == (2 * size - 1) * shard * 8
+    assert sent(itemsize=2, B=3) == 3 * sent(itemsize=2)
+    assert sent(itemsize=4, size=1) == 0
 
 
 def test_overlap_on_a100_bf16_needs_1040_tokens_on_nvlink_and_24960_on_infiniband():
@@ -92,8 +95,6 @@ def test_striped_speedup_of_1b_and_7b_on_4_a100(S, d_model, d_ff, layers, speedu
 
 def test_p4_saves_three_quarters_of_the_score_matrix():
     assert score_memory_savings(4) == 0.75
-    assert score_bytes(16_384, 1, 8, 4) == 8_589_934_592  # the whole matrix: 8.6 GB
-    assert score_bytes(16_384, 4, 8, 4) * 4 == score_bytes(16_384, 1, 8, 4)
 
 
 def test_a_pair_costs_two_products_forward_and_five_backward():

@@ -19,13 +19,14 @@ from parlab.nn.llama import decoder_block
 from parlab.nn.rotary import Rotary
 from parlab.sequence import (
     MEMORY_LEVELS,
+    AttentionShape,
     CheckpointedBlock,
-    bytes_sent,
     level_bytes,
     level_flops,
     positions,
     ring_attention,
     ring_attention_backward,
+    ring_cost,
     shard,
     unshard,
 )
@@ -146,7 +147,8 @@ def test_flops_made_again_are_those_on_paper(level, layout):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_only_high_and_extreme_send_the_forwards_messages_again(level):
-    again = L * bytes_sent(S, P, CONFIG.num_key_value_heads, CONFIG.head_dim, 8, B)
+    heads = CONFIG.num_attention_heads, CONFIG.num_key_value_heads, CONFIG.head_dim
+    again = L * ring_cost(AttentionShape(S, *heads, itemsize=8, B=B), P).nbytes
     more = [run_at(level).timeline.bytes_sent(r) - run_at("none").timeline.bytes_sent(r) for r in range(P)]
     assert more == [again if level in ("high", "extreme") else 0] * P
 

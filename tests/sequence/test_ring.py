@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from fractions import Fraction
 
 import array_api_strict
@@ -16,9 +17,6 @@ from parlab.sequence import (
     LAYOUTS,
     AttentionShape,
     attention_flops,
-    bytes_per_hop,
-    bytes_sent,
-    hops,
     overlap_tokens,
     ring_attention,
     ring_attention_backward,
@@ -28,7 +26,7 @@ from parlab.sequence import (
 )
 from parlab.world import WorldError
 from tests.nn.parity import assert_parity
-from tests.sequence.rings import dense, draw_inputs, gathered, run_ring
+from tests.sequence.rings import both, dense, draw_inputs, gathered, run_ring
 
 FREE = Cluster.uniform(latency=0, bandwidth=float("inf"), flops=1e12)  # a flop is a picosecond, a message nothing
 
@@ -82,8 +80,8 @@ def test_float16_shards_keep_float32_sums_that_travel_as_float32():
     assert [x.dtype for x in done.results[0]] == [np.float16, np.float32, np.float16, np.float16, np.float16]
     rounded = [x.astype(np.float16).astype(np.float64) for x in inputs]
     assert_parity(gathered(done, "zigzag"), dense(rounded, True), tolerance=2**-9)
-    sent = bytes_sent(16, 4, G=1, D=4, itemsize=2), bytes_sent(16, 4, G=1, D=4, itemsize=2, backward=True)
-    assert [done.timeline.bytes_sent(rank) for rank in range(4)] == [sum(sent)] * 4
+    shard = 2 * 4 * 1 * 4  # elements of K and V; forward and backward they make 3 hops, dK/dV 4
+    assert [done.timeline.bytes_sent(rank) for rank in range(4)] == [(3 + 3) * shard * 2 + 4 * shard * 4] * 4
 
 
 def test_shards_that_were_passed_in_are_not_changed():
@@ -122,12 +120,11 @@ def backward_run(size, layout, causal, c, B=1, H=2, G=1, D=4):
 def test_bytes_and_hops_counted_are_those_of_the_formulas(size, layout, causal):
     shape = {"B": 2, "H": 4, "G": 2, "D": 3}
     forward, backward = (f(size, layout, causal, c=4, **shape).timeline for f in (forward_run, backward_run))
-    sizes = {"S": 4 * size, "size": size, "G": 2, "D": 3, "itemsize": 8, "B": 2}
-    for rank in range(size):
-        assert forward.messages(rank) == hops(size)
-        assert backward.messages(rank) == hops(size, backward=True)
-        assert forward.bytes_sent(rank) == bytes_sent(**sizes)
-        assert backward.bytes_sent(rank) == bytes_sent(**sizes, backward=True)
+    kv = 2 * 2 * 4 * 2 * 3 * 8  # bytes of a shard of K and one of V: 2·B·c·G·D·itemsize
+    hops = [size - 1, 2 * size - 1 if size > 1 else 0]
+    for timeline, number in zip((forward, backward), hops, strict=True):
+        for rank in range(size):
+            assert (timeline.messages(rank), timeline.bytes_sent(rank)) == (number, number * kv)
 
 
 def test_every_message_goes_one_rank_to_the_right():
@@ -156,6 +153,30 @@ def test_after_hop_t_rank_r_holds_the_kv_of_r_minus_t_minus_1():
 
     run(program, 4)
     assert seen == {rank: [(rank - hop) % 4 for hop in range(3)] for rank in range(4)}
+
+
+def test_both_passes_attend_inside_the_spans_that_a_clock_measures():
+    entered = []
+
+    class Watched:
+        def __init__(self, comm):
+            self.comm = comm
+
+        def __getattr__(self, name):
+            return getattr(self.comm, name)
+
+        @contextmanager
+        def compute(self, name, **how):
+            with self.comm.compute(name, **how):
+                entered.append(name)
+                yield
+
+    def program(comm):
+        x = np.ones((1, 1, 2, 2))
+        both(Watched(comm), x, x, x, x)
+
+    run(program, 2)
+    assert sorted(entered) == ["attend"] * 4 + ["attend backward"] * 4
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
@@ -231,7 +252,7 @@ def test_causal_striped_needs_shards_of_twice_the_overlap_bound_and_one_token(to
 def test_backward_on_a_fast_link_shows_only_the_hop_that_brings_the_gradients_home():
     cluster = overlap_cluster(0.5)
     timeline = backward_run(4, "zigzag", True, c=16).on(cluster)
-    home = cluster.intra.picoseconds(bytes_per_hop(64, 4, G=1, D=4, itemsize=8))
+    home = cluster.intra.picoseconds(2 * 16 * 1 * 4 * 8)
     assert timeline.makespan == compute_time(timeline, 0) + home
 
 

@@ -12,9 +12,10 @@ from parlab import Cluster, per_rank, run
 from parlab.arrays import asarray, to_numpy
 from parlab.sequence import (
     PATTERNS,
-    bytes_sent,
+    AttentionShape,
     ring_attention,
     ring_attention_backward,
+    ring_cost,
     sequence_statistics,
     synchronise_gradients,
 )
@@ -81,8 +82,9 @@ def step_of(size, causal=False, **how):
 @pytest.mark.parametrize("size", [2, 4])
 def test_bytes_of_attention_and_of_gradients_are_their_closed_forms(size):
     found = sequence_statistics(step_of(size))
-    attention = bytes_sent(S, size, G, D, 8, B) + bytes_sent(S, size, G, D, 8, B, backward=True)
-    assert found.attention_bytes == [attention] * size
+    shape = AttentionShape(S, H, G, D, itemsize=8, B=B)
+    attention = [ring_cost(shape, size, backward=backward).nbytes for backward in (False, True)]
+    assert found.attention_bytes == [sum(attention)] * size
     assert found.gradient_bytes == ring_all_reduce_cost(size, 40, 8, Cluster.uniform(0, 1).intra).nbytes
     assert found.chunks == [2 * size] * size
 

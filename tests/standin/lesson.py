@@ -3,25 +3,27 @@
 Called with the notebook's path; figures are made, and not drawn.
 """
 
+import json
 import os
 import sys
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
-import nbformat
 from IPython.core.interactiveshell import InteractiveShell
 
 
 def main(path: Path) -> None:
     os.chdir(path.parent)
     shell = InteractiveShell.instance()
-    for number, cell in enumerate(nbformat.read(path, as_version=4).cells):
-        if cell.cell_type != "code":
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]  # to import nbformat takes 3 s
+    for number, cell in enumerate(cells):
+        if cell["cell_type"] != "code":
             continue
-        stored = "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
+        texts = [output["text"] for output in cell["outputs"] if output.get("name") == "stdout"]
+        stored = "".join(line for text in texts for line in text)
         with redirect_stdout(StringIO()) as printed:
-            done = shell.run_cell(cell.source, silent=True)
+            done = shell.run_cell("".join(cell["source"]), silent=True)
         done.raise_error()
         if printed.getvalue() != stored:
             sys.exit(f"cell {number} printed\n{printed.getvalue()}\nand not\n{stored}")

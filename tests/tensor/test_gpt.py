@@ -9,7 +9,7 @@ import array_api_strict
 import numpy as np
 import pytest
 
-from parlab import run
+from parlab import Cluster, run
 from parlab.arrays import asarray
 from parlab.nn.gpt import Dropout, gpt_block
 from parlab.tensor import gpt, kept_by_place, kept_items, parallel_gpt_block
@@ -169,6 +169,19 @@ def test_full_recomputation_sends_the_forward_again_and_selective_nothing(recomp
     forward, both = (run(program, 2, backward).timeline.messages(0) for backward in (False, True))
     backward = 6 + 4 * 2 if sequence_parallel else 2 * 2  # 6 halves of an all-reduce, and those of 4 norm gradients
     assert both == forward + backward + (forwards - 1) * forward
+
+
+def test_unless_told_otherwise_both_all_reduces_of_a_backward_hide_behind_the_weights_gradients():
+    """On a link on which one takes less than those: 2sbh/2 numbers out of either of 2 ranks."""
+    x, dy = inputs("numpy")
+    cluster = Cluster.uniform(latency=0, bandwidth=1e9, flops=1e9)
+
+    def program(comm, **options):
+        block = parallel_gpt_block(comm, gpt_weights(h), "h", h // a, **options)
+        block.backward(dy, block.forward(x)[1])
+
+    shown, hidden = (run(program, 2, cluster=cluster, **how).timeline.makespan for how in ({"overlap": False}, {}))
+    assert shown - hidden == 2 * s * b * h * 8 * 1000  # picoseconds
 
 
 def test_a_bias_added_by_every_rank_counts_t_times(monkeypatch):

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator
 
 from parlab.arguments import whole
 from parlab.views.all_reduce.clock import STEPS, all_reduce_time, crossing
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.marks import text_width
-from parlab.views.drawing.picture import Picture, inches, line_legend, plot, scale, short_bytes, short_time
+from parlab.views.drawing.picture import Picture, curve, inches, line_legend, plot, scale, short_bytes, short_time
 from parlab.views.widgets.explorer import BANDWIDTHS, LATENCIES, Explorer, choice, steps
 from parlab.world import CLASSROOM, Cluster, Comm, Device, Link, Run, run
 from parlab.world.units import format_bytes, format_time
@@ -79,10 +78,7 @@ def all_reduce_times(
     headline = f"All-reduce among {where}: the fastest depends on the size"
     figure, axes = plot(_table(where, wins, dots), HEIGHT, headline, left=1.0, right=0.6, top=1.25)
     _scales(axes, nbytes, times)
-    looks = {
-        name: {"color": color, "linestyle": dashes, "linewidth": 2.2}
-        for name, (color, dashes, _) in theme.ALGORITHMS.items()
-    }
+    looks = {name: curve(color, dashes) for name, (color, dashes, _) in theme.ALGORITHMS.items()}
     for name, time in times.items():
         axes.plot(nbytes, time, gid=f"formula {name}", **looks[name])
     for name, points in dots.items():
@@ -162,11 +158,10 @@ def _scales(axes: Axes, nbytes: np.ndarray, times: Mapping[str, np.ndarray]) -> 
     low = min(float(time.min()) for time in times.values())
     high = max(float(time.max()) for time in times.values())
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    of_bytes: Any = {"log": 2, "ticks": FixedLocator([4 * 16**k for k in range(12)]), "says": short_bytes}
-    of_time: Any = {"log": 10, "ticks": FixedLocator([10**k for k in decades]), "says": short_time}
+    of_bytes: Any = {"log": 2, "ticks": [4 * 16**k for k in range(12)], "says": short_bytes}
+    of_time: Any = {"log": 10, "ticks": [10**k for k in decades], "says": short_time}
     scale(axes.xaxis, "bytes of the array, on every rank", ends=(nbytes[0], nbytes[-1]), grid=True, **of_bytes)
     scale(axes.yaxis, "time", ends=(low / 1.6, high * 1.6), grid=True, **of_time)
-    axes.minorticks_off()
 
 
 def _mark_crossings(axes: Axes, wins: list[tuple[float, str]], size: int, cluster: Cluster) -> None:

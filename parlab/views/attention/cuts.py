@@ -50,8 +50,7 @@ def attention_cuts(lab: LabAttention, splits: Mapping[str, Sequence[Chunk]], cut
     below.imshow(1 - 0.75 * np.sqrt(shown), cmap="gray", vmin=0, vmax=1, extent=(low, high, high, low), aspect="auto")
     words = [word.strip() for word in lab.words[low:high]]
     scale(below.xaxis, "key: the word looked at", ticks=[low, middle, high], dashes=False)
-    scale(below.yaxis, ticks=np.arange(low, high) + 0.5, says=words, dashes=False)
-    below.tick_params(axis="y", labelsize=theme.SMALL)
+    scale(below.yaxis, ticks=np.arange(low, high) + 0.5, says=words, size=theme.SMALL, dashes=False)
     for (name, places), color, dashes in zip(stops.items(), CUT_COLORS, ("dashed", "solid"), strict=True):
         for at in places:
             above.axvline(at, color=color, linewidth=1.6, linestyle=dashes, gid=f"cut {name}")

@@ -6,7 +6,15 @@ from typing import Any
 
 from parlab.nn.config import LlamaConfig
 from parlab.nn.formulas import block_flops
-from parlab.sequence import MEMORY_LEVELS, attention_flops, bytes_sent, level_bytes, level_flops, unmasked_pairs
+from parlab.sequence import (
+    MEMORY_LEVELS,
+    AttentionShape,
+    attention_flops,
+    level_bytes,
+    level_flops,
+    ring_cost,
+    unmasked_pairs,
+)
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_rows
 from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
@@ -31,7 +39,8 @@ def memory_levels(config: LlamaConfig, S: int, size: int, *, B: int = 1, itemsiz
     forward = projections + attention_flops(pairs, B, config.num_attention_heads, config.head_dim)
     kept = {level: level_bytes(config, B, S, size, level, itemsize) for level in MEMORY_LEVELS}
     again = {level: level_flops(config, B, S, size, level)[0] / forward for level in MEMORY_LEVELS}
-    ring = bytes_sent(S, size, config.num_key_value_heads, config.head_dim, itemsize, B)
+    heads = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    ring = ring_cost(AttentionShape(S, *heads, itemsize, B), size).nbytes
     sent = {level: ring if level in ("high", "extreme") else 0 for level in MEMORY_LEVELS}
     headline = f"{S} tokens on {size} ranks: from {format_bytes(kept['none'])} to {format_bytes(kept['medium'])} for "
     headline += f"{100 * again['medium']:.0f} % of a forward, without a message"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,7 +19,7 @@ from parlab.views.drawing.picture import Picture, panel, png, scale, sheet
 MOST_TOKENS, MOST_RANKS = 1024, 16
 SKIPPED, MASKED = "#FFFFFF", "#E4E4E4"
 BARS, TOP = 2.6, 1.1  # inches: for the load, on the right, and above the blocks
-HOLDING = 1.7  # inches for the K/V on the left
+LEFT, HOLDING = 0.9, 1.7  # inches: for the ranks' names, and for the K/V that they hold
 
 
 def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal: bool = True) -> Picture:
@@ -66,7 +67,7 @@ def masks_sheet(text: str | Iterable[str], size: int, headline: str) -> Picture:
 
 
 def draw_masks(
-    figure: Picture, S: int, size: int, layout: str, causal: bool, left: float = 0.9, steps: int | None = None
+    figure: Picture, S: int, size: int, layout: str, causal: bool, left: float = LEFT, steps: int | None = None
 ) -> None:
     """The square of blocks, from `left` inches on, of `steps` columns (None: all), and beside it the load so far."""
     side, shown = masks_side(size), size if steps is None else steps
@@ -77,7 +78,7 @@ def draw_masks(
     for edge in range(1, size):
         grid.axhline(edge - 0.5, color=theme.PAPER, linewidth=3)
         grid.axvline(edge, color=theme.PAPER, linewidth=3)
-    name_lanes(grid, list(range(size)))
+    name_lanes(grid, list(range(size)), words=left == LEFT)
     hops, places = ["own", *map(str, range(1, size))], [step + 0.5 for step in range(size)]
     scale(grid.xaxis, "K/V after this many hops", ticks=places, says=hops, line=False, dashes=False)
     blocks = [
@@ -157,12 +158,17 @@ def ring_film(size: int, layout: str, S: int, *, causal: bool) -> Film:
 def _frame(headline: str, place: float, size: int, layout: str, S: int, causal: bool) -> Picture:
     step = int(place)
     figure = masks_sheet(headline, size, headline)
-    draw_masks(figure, S, size, layout, causal, left=0.9 + HOLDING + 0.4, steps=step + 1)
-    figure.axes[0].set_yticks([])
-    axes = panel(figure, 0.9, TOP, HOLDING, masks_side(size))
+    draw_masks(figure, S, size, layout, causal, left=LEFT + HOLDING + 0.4, steps=step + 1)
+    axes = panel(figure, LEFT, TOP, HOLDING, masks_side(size))
     name_lanes(axes, list(range(size)))
-    scale(axes.xaxis, ends=(-0.1, 1), ticks=[0.5], says=["holds the K/V of rank"], line=False, dashes=False)
-    axes.tick_params(axis="x", labelsize=theme.SMALL)
+    below: Any = {
+        "ticks": [0.5],
+        "says": ["holds the K/V of rank"],
+        "size": theme.SMALL,
+        "line": False,
+        "dashes": False,
+    }
+    scale(axes.xaxis, ends=(-0.1, 1), **below)
     sources = [sources_of(rank, size)[step][1] for rank in range(size)]
     moved = wrapped([rank + place - step for rank in range(size)], size)
     placed = [(Span(0, 1), lane, source) for both, source in zip(moved, sources, strict=True) for lane in both]

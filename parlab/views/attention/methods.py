@@ -8,7 +8,7 @@ from math import log2
 
 import numpy as np
 
-from parlab.sequence import METHODS, AttentionShape, best_ulysses, bytes_sent, method_times, usp_cost
+from parlab.sequence import METHODS, AttentionShape, best_ulysses, method_times, usp_cost
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of
 from parlab.views.drawing.picture import Picture, panel, scale, sheet
@@ -97,10 +97,8 @@ def _label(times: dict[str, int], method: str, shape: AttentionShape, size: int,
 
 def _sent(name: str, shape: AttentionShape, size: int, cluster: Cluster) -> int:
     """Bytes that rank 0 sends."""
-    if name in ("ring", "all-gather"):
-        return bytes_sent(shape.S, size, shape.G, shape.D, ITEMSIZE)
-    group = size if name == "Ulysses" else best_ulysses(shape, size, cluster) or 1
-    return usp_cost(shape, size, ulysses=group).nbytes
+    groups = {"Ulysses": size, "USP": best_ulysses(shape, size, cluster) or 1}  # the others send what a ring does
+    return usp_cost(shape, size, ulysses=groups.get(name, 1)).nbytes
 
 
 def _draw_map(figure: Picture, found: Found, grid: dict[At, str], method: str, S: int, size: int) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from parlab.arrays import to_numpy
 from parlab.views.drawing import marks, theme
+from parlab.views.drawing.lanes import name_rows
 from parlab.views.drawing.picture import Picture, plot, scale
 
 RIGHT = 1e-12  # relative error of a right gradient
@@ -33,10 +34,9 @@ def wrong_gradients(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Pi
     figure, axes = plot(lines, 1.15 + 0.24 * len(errors), verdict, left=0.35 + 0.082 * width, top=0.5, bottom=0.65)
     ends = [max(min(error, 10.0), SMALLEST) if np.isfinite(error) else 10.0 for error in errors.values()]
     colors = [theme.ALARM if name in wrong else theme.RIGHT for name in errors]
-    scale(axes.xaxis, "largest error over largest entry; right of the dashed line: wrong", ends=(SMALLEST, 10), log=10)
-    scale(axes.yaxis, ends=(len(errors) - 0.4, -0.6), ticks=range(len(errors)), says=list(errors))
-    axes.tick_params(axis="y", labelsize=theme.SMALL)
-    axes.xaxis.label.set_size(theme.SMALL)
+    says = "largest error over largest entry; right of the dashed line: wrong"
+    scale(axes.xaxis, says, ends=(SMALLEST, 10), log=10, size=theme.SMALL)
+    name_rows(axes, len(errors), list(errors), size=theme.SMALL)
     marks.bars(axes, "errors", SMALLEST, ends, colors)
     axes.axvline(RIGHT, color=theme.FAINT, linewidth=1, linestyle="dashed", gid="right")
     return figure

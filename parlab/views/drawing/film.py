@@ -49,7 +49,7 @@ def moments_of(times: Sequence[float], end: float) -> list[tuple[int, float]]:
 
 def revealed(figure: Picture, axes: Sequence[Axes]) -> Callable[[float], bytes]:
     """The PNG of `figure` at a time: in `axes`, what comes later is pale. It is drawn once, then painted over."""
-    sharp = np.array(pixels(figure))  # [height, width, 3]
+    sharp = pixels(figure)
     pale = (255 - FADED * (255.0 - sharp)).astype(np.uint8)
     windows = [(one, one.get_window_extent().extents.round().astype(int)) for one in axes]
 
@@ -59,7 +59,7 @@ def revealed(figure: Picture, axes: Sequence[Axes]) -> Callable[[float], bytes]:
             now = round(min(max(one.transData.transform((time, 0))[0], left), right))
             rows = slice(len(sharp) - high, len(sharp) - low)
             picture[rows, now:right] = pale[rows, now:right]
-            picture[rows, max(now - 1, left) : now + 1] = [int(theme.INK[k : k + 2], 16) for k in (1, 3, 5)]
+            picture[rows, max(now - 1, left) : now + 1] = [*(int(theme.INK[k : k + 2], 16) for k in (1, 3, 5)), 255]
         return png_of(picture)
 
     return at

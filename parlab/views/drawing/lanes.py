@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from parlab.views.drawing import theme
 from parlab.views.drawing.marks import text_width
-from parlab.views.drawing.picture import Picture, panel, plot, scale, write
+from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
 from parlab.world import Run, Timeline
 
 UNITS = (("s", 10**12), ("ms", 10**9), ("µs", 10**6), ("ns", 10**3), ("ps", 1))
@@ -74,50 +74,46 @@ def lane_height(lanes: int) -> float:
 def lanes(
     text: str, timeline: Timeline, ranks: list[int], headline: str | None = None, *, end: float | None = None
 ) -> tuple[Picture, Axes]:
-    """A picture with a lane for each of `ranks`, at y = 0, 1, ... from the top, over the timeline's clock.
-
-    The chip before each lane has the rank's colour.
-    """
-    figure, axes = plot(text, 1.45 + lane_height(len(ranks)) * len(ranks), headline, top=0.85)
-    time_axis(axes, timeline, end)
-    name_lanes(axes, ranks)
-    return figure, axes
+    """A picture with a lane for each of `ranks`, at y = 0, 1, ... from the top, over the timeline's clock."""
+    height = lane_height(len(ranks)) * len(ranks)
+    figure = sheet(text, 1.45 + height, headline)
+    return figure, lanes_at(figure, timeline, end, 0.85, height, ranks=ranks)
 
 
 def lanes_at(
     figure: Picture,
     timeline: Timeline,
-    end: float,
+    end: float | None,
     top: float,
     height: float,
     *,
+    ranks: list[int] | None = None,
     right: float = RIGHT,
     clock: bool = True,
     words: bool = True,
 ) -> Axes:
-    """Axes with a lane for every rank, from `top` inches on; `clock` and `words`: whether times and ranks are named."""
+    """Axes with a lane for each of `ranks` (None: all), from `top` inches on; `clock`, `words`: name times, ranks."""
     axes = panel(figure, LEFT, top, theme.WIDTH - LEFT - right, height)
     time_axis(axes, timeline, end, words=clock)
-    name_lanes(axes, list(range(timeline.size)), words=words)
+    name_lanes(axes, list(range(timeline.size)) if ranks is None else ranks, words=words)
     return axes
 
 
 def name_lanes(axes: Axes, ranks: list[int], *, words: bool = True) -> None:
     """A lane a rank, from the top, with a chip in its colour and, unless another panel has it, its name."""
     shown = range(0, len(ranks), -(-len(ranks) // MOST_LABELS)) if words else ()
-    axes.tick_params(axis="y", pad=9)
-    name_rows(axes, len(ranks), [f"rank {ranks[lane]}" for lane in shown], shown, line=False)
+    name_rows(axes, len(ranks), [f"rank {ranks[lane]}" for lane in shown], shown, line=False, pad=9)
     chips = [[(-0.007, y - 0.4), (-0.002, y - 0.4), (-0.002, y + 0.4), (-0.007, y + 0.4)] for y in range(len(ranks))]
     colors = [theme.rank_color(rank) for rank in ranks]
     axes.add_artist(PolyCollection(chips, facecolors=colors, transform=axes.get_yaxis_transform(), clip_on=False))
 
 
 def name_rows(
-    axes: Axes, count: int, names: Sequence[str] = (), named: Sequence[int] | None = None, *, line: bool = True
+    axes: Axes, count: int, names: Sequence[str] = (), named: Sequence[int] | None = None, **look: Any
 ) -> None:
-    """So many rows at y = 0, 1, ... from the top, with a name for each or for those that are `named`."""
+    """So many rows at y = 0, 1, ... from the top, with a name for each or for those that are `named`; see `scale`."""
     places = range(len(names)) if named is None else named
-    scale(axes.yaxis, ends=(count - 0.5, -0.5), ticks=places, says=names, line=line, dashes=False)
+    scale(axes.yaxis, ends=(count - 0.5, -0.5), ticks=places, says=names, dashes=False, **look)
 
 
 def time_axis(axes: Axes, timeline: Timeline, end: float | None = None, *, words: bool = True) -> None:
@@ -130,10 +126,8 @@ def time_axis(axes: Axes, timeline: Timeline, end: float | None = None, *, words
     if timeline.unit != "ps":
         unit, size = timeline.unit, 1
     ticks = MaxNLocator(8 if takes_time else 1, steps=[1, 2, 5, 10])
-    label = f"time ({unit})" if words else ""
-    scale(axes.xaxis, label, ends=(0, end), ticks=ticks, says=lambda time: f"{time / size:g}")
-    if not words:
-        axes.tick_params(axis="x", labelbottom=False)
+    label = f"time ({unit})"
+    scale(axes.xaxis, label, ends=(0, end), ticks=ticks, says=lambda time: f"{time / size:g}", words=words)
 
 
 def legend(figure: Picture, kinds: list[str]) -> None:

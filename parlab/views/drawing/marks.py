@@ -5,7 +5,7 @@ A box stands on a time axis: whatever has a `start` and an `end`, in a lane y, b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -59,6 +59,14 @@ def bars(axes: Axes, name: str, start: Each, end: Each, colors: Colors, half: fl
     """A bar across in each row y = 0, 1, ..., `half` of a row up and down; at least one of its ends is a list."""
     rows = np.arange(np.broadcast(start, end).size)
     rectangles(axes, name, start, end, rows - half, rows + half, colors)
+
+
+def stacked(axes: Axes, parts: Mapping[str, Numbers], colors: Mapping[str, str], half: float = 0.36) -> None:
+    """Bars as `bars`, one after the other: for each part its lengths, row by row."""
+    start: Each = 0
+    for name, lengths in parts.items():
+        bars(axes, name, start, end := np.add(start, lengths), colors[name], half)
+        start = end
 
 
 def boxes(

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import math
+import struct
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from io import BytesIO
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter, Locator, NullLocator
+from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, Locator
 from PIL import Image
 
 from parlab.views.drawing import theme
 from parlab.views.drawing.canvas import Canvas
+from parlab.views.drawing.ruler import Look, Ruler
 from parlab.world.units import format_bytes, format_time
 
 BAR = {"linewidth": 9, "solid_capstyle": "butt"}  # a colour in a legend
 BOUND = {"color": theme.INK, "linestyle": (0, (4, 2)), "linewidth": 1.6}  # a line that is not to be crossed
+
+
+def curve(color: str, dashes: str) -> dict[str, Any]:
+    """How a curve is drawn."""
+    return {"color": color, "linestyle": dashes, "linewidth": 2.2}
 
 
 class Picture(Figure):
@@ -55,27 +64,39 @@ def png(figure: Figure, sharpness: float = 1, compress_level: int = 1) -> bytes:
     return png_of(pixels(figure, sharpness), compress_level)
 
 
-def pixels(figure: Figure, sharpness: float = 1) -> Image.Image:
+def pixels(figure: Figure, sharpness: float = 1) -> np.ndarray:  # [height, width, RGBA]
     """`figure`, drawn; see `png`."""
     figure.set_dpi(sharpness * theme.DPI)
     canvas = Canvas(figure)
     canvas.draw()
-    drawn = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB")
+    drawn = np.array(canvas.buffer_rgba())
     figure.set_dpi(theme.DPI)
     return drawn
 
 
-def png_of(drawn: Any, compress_level: int = 1) -> bytes:
-    """A PNG file of an image, or of pixels `[height, width, 3]`."""
-    file = BytesIO()
-    (drawn if isinstance(drawn, Image.Image) else Image.fromarray(drawn)).save(
-        file, "png", compress_level=compress_level
-    )
-    return file.getvalue()
+def png_of(drawn: np.ndarray, compress_level: int = 1) -> bytes:
+    """A PNG file of opaque pixels `[height, width, RGBA]`.
+
+    Level 1 is for who waits: the rows as they are, where Pillow tries five filters on each, which takes as long again.
+    """
+    if compress_level > 1:
+        stored = BytesIO()
+        Image.fromarray(drawn[:, :, :3]).save(stored, "png", compress_level=compress_level)
+        return stored.getvalue()
+    height, width, _ = drawn.shape
+    rows = np.insert(drawn.reshape(height, -1), 0, 0, axis=1)  # 0: no filter
+    header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)  # 8 bits of each of red, green, blue, and opacity
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 1)), (b"IEND", b""))
+    file = b"\x89PNG\r\n\x1a\n"
+    for kind, data in chunks:
+        file += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return file
 
 
 def sheet(text: str | Iterable[str], height: float, headline: str | None = None) -> Picture:
-    """A picture as wide as all others, still empty but for the headline above it; its text may be given in lines.
+    """A picture as wide as all others, still empty but for the headline above it, a long one in smaller letters.
+
+    Its text may be given in lines.
 
     Raises:
         ValueError: a headline that is no text.
@@ -84,7 +105,10 @@ def sheet(text: str | Iterable[str], height: float, headline: str | None = None)
         raise ValueError(f"headline={headline!r}: must be a text, or None")
     figure = Picture(text if isinstance(text, str) else "\n".join(text), theme.WIDTH, height)
     if headline:
-        title(figure, headline)
+        written = write(figure, 0.15, 0.12, headline, theme.TITLE, weight="bold", gid="title")
+        room, needed = figure.bbox.width - 0.3 * theme.DPI, written.get_window_extent().width
+        if needed > room:
+            written.set_size(max(theme.TINY, math.floor(10 * theme.TITLE * room / needed) / 10))
     return figure
 
 
@@ -104,20 +128,10 @@ def plot(
 
 
 def panel(figure: Picture, left: float, top: float, width: float, height: float) -> Axes:
-    """Axes as `framed`, placed by inches from the figure's left and top."""
+    """Axes, placed by inches from the figure's left and top; `scale` draws what is around them."""
     across, down = figure.get_size_inches()
-    return framed(figure, (left / across, 1 - (top + height) / down, width / across, height / down))
-
-
-def framed(figure: Picture, box: tuple[float, float, float, float]) -> Axes:
-    """Axes with a line at the bottom and the left; `box` is left, bottom, width and height, in parts of the figure."""
-    axes = figure.add_axes(box)
-    axes.set_facecolor(theme.PAPER)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("bottom", "left"):
-        axes.spines[side].set_color(theme.FAINT)
-    axes.tick_params(labelsize=theme.TEXT, labelcolor=theme.INK, color=theme.FAINT)
+    axes = figure.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))
+    axes.set_axis_off()
     return axes
 
 
@@ -129,42 +143,32 @@ def scale(
     log: float | None = None,
     ticks: Locator | Sequence[float] | None = None,
     says: Callable[[float], str] | Sequence[str] | None = None,
-    grid: bool = False,
-    line: bool = True,
-    dashes: bool = True,
+    **look: Any,
 ) -> None:
-    """Dress an axis, `axes.xaxis` or `axes.yaxis`; what is not given stays as matplotlib has it.
+    """Draw an axis, `axes.xaxis` or `axes.yaxis`, as it will be when the figure is drawn.
 
     Args:
         axis: which.
         label: what it measures.
-        ends: its first and last value.
+        ends: its first and last value; None: where matplotlib ends it.
         log: base of its logarithm.
-        ticks: where its ticks stand.
+        ticks: where its ticks stand; None: where matplotlib sets them.
         says: what stands at them: a function of the value, or a text for each.
-        grid: lines from the ticks, behind what is drawn.
-        line, dashes: draw the axis itself, and a little line at each tick.
+        look: how it is drawn, see `Look`.
     """
     axes, name = axis.axes, axis.axis_name
-    if not dashes:
-        axis.set_tick_params(length=0)  # before there are many ticks to tell
     if log:
         getattr(axes, f"set_{name}scale")("log", base=log)
     if ends:
         getattr(axes, f"set_{name}lim")(ends)
-    if isinstance(ticks, Locator):
-        axis.set_major_locator(ticks)
-    elif ticks is not None:
-        axis.set_ticks(list(ticks), None if says is None or callable(says) else list(says))
-        axis.set_minor_locator(NullLocator())
+    if ticks is not None:
+        axis.set_major_locator(ticks if isinstance(ticks, Locator) else FixedLocator(ticks))
     if callable(says):
         axis.set_major_formatter(FuncFormatter(lambda value, _: says(value)))
-    if grid:
-        axis.grid(color=theme.GRID, linewidth=0.8)
-        axes.set_axisbelow(True)
-    axes.spines["bottom" if name == "x" else "left"].set_visible(line)
-    if label:
-        axis.set_label_text(label, size=theme.TEXT, color=theme.INK)
+    elif says is not None:
+        axis.set_major_formatter(FixedFormatter(says))
+    axis.set_label_text(label)
+    axes.add_artist(Ruler(axis, Look(**look)))
 
 
 def write(figure: Picture, left: float, top: float, text: str, size: float = theme.SMALL, **style: Any) -> Text:
@@ -173,24 +177,20 @@ def write(figure: Picture, left: float, top: float, text: str, size: float = the
     return figure.text(left / across, 1 - top / down, text, size=size, **{"color": theme.INK, "va": "top", **style})
 
 
-def title(figure: Picture, text: str) -> None:
-    """What the figure shows, above it; a long one in smaller letters."""
-    written = write(figure, 0.15, 0.12, text, theme.TITLE, weight="bold", gid="title")
-    room = figure.bbox.width - 0.3 * theme.DPI
-    needed = written.get_window_extent().width
-    if needed > room:
-        written.set_size(max(theme.TINY, math.floor(10 * theme.TITLE * room / needed) / 10))
-
-
-def line_legend(figure: Picture, entries: Sequence[tuple[str, dict[str, Any]]]) -> None:
+def line_legend(figure: Picture, entries: Sequence[tuple[str, dict[str, Any]]], y: float = 0.53) -> None:
     """Name lines and marks under the title: (name, how it is drawn) each. A matplotlib legend takes far longer."""
-    width, height = figure.get_size_inches()
-    x, y = 0.15, 0.53
+    (width, height), x = figure.get_size_inches(), 0.15
     for name, style in entries:
         points = [x + 0.08] if "marker" in style else [x, x + 0.45]
         figure.add_artist(Line2D([at / width for at in points], [1 - y / height] * len(points), **style))
         text = write(figure, points[-1] + 0.1, y, name, va="center_baseline")
         x = points[-1] + 0.1 + text.get_window_extent().width / theme.DPI + 0.3
+
+
+def key(figure: Picture, left: float, middle: float, color: str, text: str) -> None:
+    """Name a colour, at inches from the figure's left and top."""
+    write(figure, left, middle, "■", theme.TEXT, color=color, va="center")
+    write(figure, left + 0.17, middle, text, va="center")
 
 
 def note(figure: Picture, text: str) -> None:

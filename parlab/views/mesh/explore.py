@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from itertools import product
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, MultipleLocator
+from matplotlib.ticker import MultipleLocator
 
 from parlab import arrays, pipeline
 from parlab.nn import AdamW, Llama, LlamaConfig
 from parlab.train import Mesh, Trainer, bytes_by_strategy, step_bytes
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.picture import Picture, panel, sheet, write
+from parlab.views.drawing.lanes import name_rows
+from parlab.views.drawing.picture import Picture, key, panel, scale, sheet, short_bytes, write
 from parlab.views.mesh.strategies import STRATEGIES
 from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.views.zero_redundancy.step_memory import LAYERS, RECEIVED, SENT
@@ -22,21 +25,14 @@ from parlab.world.units import format_bytes
 from parlab.zero import accounting
 
 RANKS, B, S = 8, 16, 16  # devices, rows of the batch, tokens of a row
-MESHES = [
-    (dp, pp, cp, tp)
-    for dp in (8, 4, 2, 1)
-    for pp in (1, 2, 4, 8)
-    for cp in (1, 2, 4, 8)
-    for tp in (1, 2, 4, 8)
-    if dp * pp * cp * tp == RANKS
-]
+NAMES, UP = ("dp", "pp", "cp", "tp"), (1, 2, 4, 8)
+MESHES = [sizes for sizes in product(UP[::-1], UP, UP, UP) if prod(sizes) == RANKS]
 SCHEDULES = {"GPipe": "gpipe", "1F1B": "one_f_one_b", "ZB-H1": "zb_h1", "ZB-H2": "zb_h2"}
 CONFIG = LlamaConfig(vocab_size=32, hidden_size=64, intermediate_size=128, num_hidden_layers=8, num_attention_heads=8)
 CLUSTER = Cluster.uniform(latency=1e-6, bandwidth=1e10, flops=1e11)
 LEFT, RIGHT, TOP, BOTTOM, BETWEEN, HEIGHT = 0.5, 0.3, 0.9, 0.5, 0.6, 3.4  # inches
 END = 7 * 2**20  # bytes, of the axis of what is held
 STATE = (accounting.WEIGHTS, accounting.GRADIENTS, accounting.OPTIMIZER, accounting.GATHERED, accounting.LEAVING)
-MESSAGES = RECEIVED  # what is under way, at either end
 KEPT = {layer.name: layer for layer in LAYERS}
 
 
@@ -74,7 +70,7 @@ def measured(mesh: tuple[int, int, int, int], schedule: str, zero: int) -> Step:
     fullest = max(range(RANKS), key=timeline.peak_bytes)
     held: Counter[str] = Counter()
     for name, nbytes in timeline.peak_by_name(fullest).items():
-        kind = name if name in STATE else MESSAGES if name in (RECEIVED, SENT) else accounting.ACTIVATIONS
+        kind = name if name in STATE else RECEIVED if name in (RECEIVED, SENT) else accounting.ACTIVATIONS
         held[kind] += nbytes
     return Step(timeline.format(timeline.makespan), bytes_by_strategy(timeline), done.results[0], held)
 
@@ -96,7 +92,7 @@ def mesh(axes: tuple[int, int, int, int] = (2, 2, 1, 2), schedule: str = "one_f_
         raise ValueError(f"schedule={schedule!r}: use one of {', '.join(SCHEDULES.values())}")
     step = measured(axes, schedule, zero)
     sent, held = sum(step.sent.values()), sum(step.held.values())
-    spelled = " · ".join(f"{name} {size}" for name, size in zip(("dp", "pp", "cp", "tp"), axes, strict=True))
+    spelled = " · ".join(map("{} {}".format, NAMES, axes))
     headline = (
         f"{spelled}: {step.took} a step, {format_bytes(sent)} sent, {format_bytes(held)} held by the fullest rank"
     )
@@ -108,56 +104,34 @@ def mesh(axes: tuple[int, int, int, int] = (2, 2, 1, 2), schedule: str = "one_f_
     lines += [f"holds {format_bytes(nbytes):>10} of {KEPT[name].said}" for name, nbytes in parts.items()]
     figure = sheet([headline, *lines], HEIGHT, headline)
     width, height = (theme.WIDTH - LEFT - RIGHT - BETWEEN) / 2, HEIGHT - TOP - BOTTOM
+    right = LEFT + width + BETWEEN
+    for left, what in ((LEFT, "sent by all ranks, in bytes"), (right, "held by the fullest rank at its peak")):
+        write(figure, left, TOP - 0.08, what, theme.TEXT, va="baseline")
     bars = panel(figure, LEFT, TOP, width, height)
-    names = list(STRATEGIES)
-    nbytes = [step.sent[name] for name in names]
-    bars.set_xlim(0, max([*nbytes, 1]) * 1.35)
-    bars.set_ylim(len(names) - 0.4, -0.6)
-    rows = range(len(names))
-    marks.rectangles(
-        bars, "sent", [0] * 4, nbytes, [y - 0.3 for y in rows], [y + 0.3 for y in rows],
-        [STRATEGIES[name].color for name in names],
-    )  # fmt: skip
-    bars.set_yticks(list(rows), names)
-    for y, value in zip(rows, nbytes, strict=True):
-        bars.text(value, y, f" {format_bytes(value)}", size=theme.SMALL, color=theme.INK, va="center")
-    bars.set_title("sent by all ranks, in bytes", size=theme.TEXT, color=theme.INK, loc="left")
-    bars.tick_params(axis="y", length=0)
-    bars.set_xticks([])
-    bars.spines["bottom"].set_visible(False)
-    stack = panel(figure, LEFT + width + BETWEEN, TOP, width, height)
-    stack.set_xlim(0, END)
-    stack.set_ylim(1.6, -0.5)
-    stack.set_yticks([])
-    left = 0
+    nbytes = [step.sent[name] for name in STRATEGIES]
+    scale(bars.xaxis, ends=(0, max([*nbytes, 1]) * 1.35), ticks=(), line=False)
+    name_rows(bars, len(nbytes), list(STRATEGIES))
+    marks.bars(bars, "sent", 0, nbytes, [kind.color for kind in STRATEGIES.values()], half=0.3)
+    for row, value in enumerate(nbytes):
+        marks.word(bars, value, row, f" {format_bytes(value)}")
+    stack = panel(figure, right, TOP, width, height)
+    scale(stack.xaxis, ends=(0, END), ticks=MultipleLocator(2**20), says=short_bytes)
+    scale(stack.yaxis, ends=(1.6, -0.5), ticks=())
+    colors = {name: KEPT[name].color for name in parts}
+    marks.stacked(stack, {name: [value] for name, value in parts.items()}, colors, half=0.3)
     for place, (name, value) in enumerate(parts.items()):
-        marks.rectangles(stack, f"held {name}", [left], [left + value], [-0.3], [0.3], [KEPT[name].color])
-        left += value
         row, column = divmod(place, 2)
-        _key(
-            figure,
-            LEFT + width + BETWEEN + 1.75 * column,
-            HEIGHT - 1.55 + 0.26 * row,
-            KEPT[name].color,
-            f"{KEPT[name].said} {format_bytes(value)}",
-        )
-    stack.set_title("held by the fullest rank at its peak", size=theme.TEXT, color=theme.INK, loc="left")
-    stack.xaxis.set_major_locator(MultipleLocator(2**20))
-    stack.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: f"{nbytes / 2**20:g} MiB"))
+        said = f"{KEPT[name].said} {format_bytes(value)}"
+        key(figure, right + 1.75 * column, HEIGHT - 1.55 + 0.26 * row, KEPT[name].color, said)
     return figure
-
-
-def _key(figure: Picture, left: float, top: float, color: str, text: str) -> None:
-    write(figure, left, top, "■", theme.TEXT, color=color, va="center")
-    write(figure, left + 0.17, top, text, va="center")
 
 
 def explore_mesh() -> Explorer:
     """Sliders for `mesh`: how 8 ranks are divided among the axes, the schedule, and the stage of ZeRO."""
-    spelled = [(" · ".join(f"{n}{k}" for n, k in zip(("dp", "pp", "cp", "tp"), m, strict=True)), m) for m in MESHES]
+    spelled = {" · ".join(map("{}{}".format, NAMES, sizes)): sizes for sizes in MESHES}
     controls = {
-        "axes": steps("mesh of 8 ranks", spelled, (2, 2, 1, 2)),
+        "axes": steps("mesh of 8 ranks", spelled.items(), (2, 2, 1, 2)),
         "schedule": choice("schedule", list(SCHEDULES.items()), "one_f_one_b"),
-        "zero": steps("stage of ZeRO", [(str(stage), stage) for stage in range(4)], 1),
+        "zero": steps("stage of ZeRO", range(4), 1),
     }
     return Explorer("explore_mesh", controls, mesh)

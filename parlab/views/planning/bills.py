@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from textwrap import fill
 
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-
 from parlab.arguments import positive
 from parlab.plan import Estimate, Layout
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.picture import Picture, panel, sheet
+from parlab.views.drawing.lanes import name_rows
+from parlab.views.drawing.picture import BOUND, Picture, key, panel, scale, sheet
 from parlab.views.zero_redundancy.model_state import COLORS as STATE
 from parlab.world.units import format_bytes
 
@@ -29,7 +27,6 @@ TIME = {  # work blue, traffic violet, what is lost grey
     "optimizer": STATE["optimizer"],
 }
 MEMORY = {**STATE, "activations": "#CC79A7", "working": "#777777"}
-EDGE = {"color": theme.INK, "linestyle": (0, (4, 2)), "linewidth": 1.6}
 ROW, TOP, BOTTOM, LEFT, GAP = 0.36, 1.3, 0.55, 3.2, 0.45  # inches
 LETTER = 0.078  # inches, of the small text
 
@@ -82,9 +79,8 @@ def bills_table(named: Mapping[str, Estimate]) -> str:
     for name, found in named.items():
         lines.append(f"{name}: {found.total_seconds:.3f} s, MFU {found.mfu:.1%}, {format_bytes(found.total_bytes)}")
         for kinds, total in ((found.seconds, found.total_seconds), (found.bytes, found.total_bytes)):
-            lines.append(
-                "  " + ", ".join(f"{kind} {x / total:.1%}" for kind, x in kinds.items() if x >= 0.0005 * total)
-            )
+            shares = [f"{kind} {x / total:.1%}" for kind, x in kinds.items() if x >= 0.0005 * total]
+            lines.append("  " + ", ".join(shares))
     return "\n".join(lines)
 
 
@@ -96,42 +92,26 @@ def draw_bills(figure: Picture, named: Mapping[str, Estimate], memory: float | N
     for place, (rows_of, colors, unit) in enumerate(((times, TIME, "seconds a step"), (held, MEMORY, "GiB a device"))):
         left = LEFT + place * (width + GAP)
         axes = panel(figure, left, top, width, ROW * len(named))
+        names = [fill(name, int(LEFT / LETTER)) for name in named] if not place else []
+        name_rows(axes, len(named), names, size=theme.SMALL)
         limit = memory / 2**30 if memory and place else 0
-        _draw_rows(axes, rows_of, colors, limit)
-        axes.set_yticks(range(len(named)), [fill(name, int(LEFT / LETTER)) for name in named] if not place else [])
-        axes.tick_params(axis="y", length=0, labelsize=theme.SMALL)
-        axes.set_xlabel(unit, size=theme.SMALL, color=theme.INK, labelpad=2)
+        most = max(limit, *(sum(kinds.values()) for kinds in rows_of.values()))
+        scale(axes.xaxis, unit, ends=(0, 1.04 * most), size=theme.SMALL)
         shown = [kind for kind in colors if any(kinds[kind] > 0 for kinds in rows_of.values())]
+        marks.stacked(axes, {kind: [kinds[kind] for kinds in rows_of.values()] for kind in shown}, colors)
+        if limit:
+            axes.axvline(limit, gid="device", **BOUND)
         _legend(figure, left, top, shown, colors, width)
-
-
-def _draw_rows(axes: Axes, rows: Mapping[str, Mapping[str, float]], colors: Mapping[str, str], limit: float) -> None:
-    most = max(limit, *(sum(kinds.values()) for kinds in rows.values()))
-    axes.set_xlim(0, 1.04 * most)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    start = [0.0] * len(rows)
-    low, high = [row - 0.36 for row in range(len(rows))], [row + 0.36 for row in range(len(rows))]
-    for kind, color in colors.items():
-        end = [at + kinds[kind] for at, kinds in zip(start, rows.values(), strict=True)]
-        if end != start:
-            marks.rectangles(axes, kind, start, end, low, high, [color] * len(rows))
-        start = end
-    if limit:
-        axes.axvline(limit, gid="device", **EDGE)
 
 
 def _legend(
     figure: Picture, left: float, top: float, shown: list[str], colors: Mapping[str, str], width: float
 ) -> None:
     """Names beside a bar of their colour, in as many lines as they need."""
-    height, at, line = figure.get_figheight(), 0.0, 0
+    at, line = 0.0, 0
     for kind in shown:
         needed = 0.3 + LETTER * len(kind)
         if at + needed > width + 0.2:
             at, line = 0.0, line + 1
-        y, x = (height - top + 0.52 - 0.19 * line) / height, left + at
-        ends = [x / theme.WIDTH, (x + 0.1) / theme.WIDTH]
-        figure.add_artist(Line2D(ends, [y, y], color=colors[kind], linewidth=7, solid_capstyle="butt"))
-        place = {"size": theme.SMALL, "va": "center_baseline", "color": theme.INK}
-        figure.text((x + 0.15) / theme.WIDTH, y, kind, **place)
+        key(figure, left + at, top - 0.52 + 0.19 * line, colors[kind], kind)
         at += needed

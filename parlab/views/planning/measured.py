@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from parlab.plan import Validation
 from parlab.views.drawing import theme
-from parlab.views.drawing.picture import Picture, plot, title
+from parlab.views.drawing.lanes import name_rows
+from parlab.views.drawing.picture import Picture, plot, scale
 
 POINT = {"marker": "o", "linestyle": "none", "markersize": 7, "markeredgecolor": theme.PAPER}
 
@@ -14,7 +15,7 @@ def predicted_and_measured(table: Validation, headline: str = "") -> Picture:
 
     Args:
         table: what `validation()` returned.
-        headline: None: the mean and the greatest error of all rows of time.
+        headline: empty: how many rows there are, and the worst.
 
     Raises:
         ValueError: no validation.
@@ -25,10 +26,12 @@ def predicted_and_measured(table: Validation, headline: str = "") -> Picture:
     rows = list(table)
     worst = max(rows, key=lambda row: abs(row.error))
     said = headline or f"{len(rows)} published numbers; the worst, {worst.name}, is {worst.error:+.1%} off"
-    figure, axes = plot(f"{said}\n{table}", 1.3 + 0.5 * len(errors), left=2.6, top=0.6)
+    figure, axes = plot([said, str(table)], 1.3 + 0.5 * len(errors), said, left=2.6, top=0.6)
     widest = max(6.0, 100 * abs(worst.error) * 1.1)
-    axes.set_xlim(-widest, widest)
-    axes.set_ylim(len(errors) - 0.5, -0.5)
+    off = "predicted over measured, less 1, in percent; the bar: the mean of sizes"
+    scale(axes.xaxis, off, ends=(-widest, widest), size=theme.SMALL)
+    means = [f"{name}\nmean {mean:.1%}" for name, (mean, _) in errors.items()]
+    name_rows(axes, len(errors), means, size=theme.SMALL)
     axes.axvline(0, color=theme.FAINT, linewidth=1)
     for line, (family, (mean, _)) in enumerate(errors.items()):
         axes.plot(
@@ -36,8 +39,4 @@ def predicted_and_measured(table: Validation, headline: str = "") -> Picture:
         )
         found = [100 * row.error for row in rows if row.family == family]
         axes.plot(found, [line] * len(found), gid=family, color=theme.RANKS[line], zorder=2, **POINT)
-    axes.set_yticks(range(len(errors)), [f"{name}\nmean {mean:.1%}" for name, (mean, _) in errors.items()])
-    axes.tick_params(axis="y", length=0, labelsize=theme.SMALL)
-    axes.set_xlabel("predicted over measured, less 1, in percent; the bar: the mean of sizes", size=theme.SMALL)
-    title(figure, said)
     return figure

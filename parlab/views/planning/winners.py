@@ -8,7 +8,7 @@ from typing import Any
 from parlab.arguments import whole
 from parlab.plan import MODELS, Estimate, search
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.picture import Picture, line_legend, plot, title
+from parlab.views.drawing.picture import BAR, Picture, line_legend, plot, scale
 from parlab.world import DGX_H100, Cluster
 
 SHADES = {t: theme.paler("#0072B2", white) for t, white in ((1, 0.95), (2, 0.75), (4, 0.55), (8, 0.3), (16, 0))}
@@ -49,22 +49,17 @@ def winners(
         + (f"{best.total_seconds:8.2f} s  MFU {best.mfu:.1%}  {best.layout}" if best else "nothing fits")
         for (name, ranks), best in found.items()
     ]
-    figure, axes = plot("\n".join([headline, *lines]), 1.5 + 0.95 * len(models), left=1.15, top=0.85, bottom=0.65)
-    axes.set_xlim(-0.5, len(gpus) - 0.5)
-    axes.set_ylim(-0.5, len(models) - 0.5)
+    figure, axes = plot([headline, *lines], 1.5 + 0.95 * len(models), headline, left=1.15, top=0.85, bottom=0.65)
+    says = [str(ranks) for ranks in gpus]
+    scale(axes.xaxis, "GPUs", ends=(-0.5, len(gpus) - 0.5), ticks=range(len(gpus)), says=says, dashes=False)
+    scale(axes.yaxis, ends=(-0.5, len(models) - 0.5), ticks=range(len(models)), says=list(models), dashes=False)
     for (name, ranks), best in found.items():
         x, y = list(gpus).index(ranks), list(models).index(name)
         color = SHADES.get(best.layout.tp, SHADES[16]) if best else NOTHING
         marks.rectangles(axes, f"{name} {ranks}", [x - 0.48], [x + 0.48], [y - 0.47], [y + 0.47], [color])
         ink = theme.text_color(color)
         axes.text(x, y, _words(best), ha="center", va="center", size=theme.SMALL, color=ink, linespacing=1.3)
-    axes.set_xticks(range(len(gpus)), [str(ranks) for ranks in gpus])
-    axes.set_yticks(range(len(models)), list(models))
-    axes.tick_params(length=0)
-    axes.set_xlabel("GPUs", size=theme.TEXT, color=theme.INK)
-    patch = {"linewidth": 9, "solid_capstyle": "butt"}
-    line_legend(figure, [(f"t {t}" + " or more" * (t == 16), {"color": color, **patch}) for t, color in SHADES.items()])
-    title(figure, headline)
+    line_legend(figure, [(f"t {t}" + " or more" * (t == 16), {"color": color, **BAR}) for t, color in SHADES.items()])
     return figure
 
 

@@ -194,11 +194,9 @@ def draw(figure: Picture, points: Sequence[Point], p: int, m: int, costs: Costs,
     for one, numbers in placed.values():
         named, place = ", ".join(map(str, numbers)), (one.kept, one.idle)
         axes.annotate(named, place, (6, 5), textcoords="offset points", size=theme.SMALL, color=theme.INK, zorder=4)
-    axes.set_xlim(0.5, 2 * p + 0.5)
-    axes.set_ylim(0, highest)
-    ranks = MaxNLocator(9, integer=True)
-    scale(axes.xaxis, "activations that the fullest rank keeps", ticks=ranks, grid=True)
-    scale(axes.yaxis, "% of the makespan idle", grid=True)
+    kept, whole = "activations that the fullest rank keeps", MaxNLocator(9, integer=True)
+    scale(axes.xaxis, kept, ends=(0.5, 2 * p + 0.5), ticks=whole, grid=True)
+    scale(axes.yaxis, "% of the makespan idle", ends=(0, highest), grid=True)
     shown = dict.fromkeys([*BOUNDED, *(one.placement for one in points)])
     line_legend(
         figure,

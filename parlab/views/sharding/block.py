@@ -45,7 +45,6 @@ def sharded_block(config: LlamaConfig, size: int, *, sequence_parallel: bool = F
     height = TOP + sum(heights.values()) + 2 * WORDS + 0.55
     figure = sheet(text, height, text.partition("\n")[0])
     axes = panel(figure, 0, 0, theme.WIDTH, height)  # its units are inches: one pair of axes, because each costs 20 ms
-    axes.set_axis_off()
     axes.set(xlim=(0, theme.WIDTH), ylim=(0, height))
     line_legend(figure, [(f"rank {rank}", {"color": theme.rank_color(rank), **BAR}) for rank in range(min(size, 8))])
     marks.word(axes, 0.15, height - 0.82, KEY)

@@ -5,6 +5,7 @@ and every run has in common.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from matplotlib.ticker import LogLocator
@@ -71,12 +72,10 @@ def measured_times(measured: Measured, link: Link, *, ranks: int, nbytes: int) -
     off = f"measured {times[nbytes] / model(nbytes):.1f} times the computed time"
     figure, axes = plot(text, 4.2, f"{ranks} ranks, {short_bytes(nbytes)}: {off}", top=0.85, bottom=0.95)
     rows = [[short_bytes(n), _said(model(n)), _said(times[n]), f"{times[n] / model(n):.1f} ×"] for n in sizes]
-    scale(axes.xaxis, log=2, ticks=sizes, says=list(map("\n".join, rows)))
-    axes.tick_params(axis="x", labelsize=theme.SMALL)
+    scale(axes.xaxis, log=2, ticks=sizes, says=list(map("\n".join, rows)), size=theme.SMALL)
     write(figure, 0.15, 3.33, "array\ncomputed\nmeasured\nratio")
     ends, ticks = (min(every) / 2, max(every) * 2), LogLocator(subs=(1, 2, 5), numticks=12)
     scale(axes.yaxis, ends=ends, log=10, ticks=ticks, says=_said)
-    axes.minorticks_off()
     axes.plot(sizes, [model(n) for n in sizes], **CURVE, gid="computed")
     axes.plot(sizes, [times[n] for n in sizes], **POINT, gid="measured")
     axes.plot([nbytes] * 2, [model(nbytes), times[nbytes]], color=theme.ALARM, linewidth=4, alpha=0.4, zorder=0)
@@ -98,14 +97,10 @@ def explore_measured_times(measured: Measured, link: Link) -> Explorer:
     if not everywhere:
         raise ValueError(f"measured={measured!r:.60}: must have a size that was measured on every number of ranks")
     controls = {
-        "ranks": steps("ranks", [(str(ranks), ranks) for ranks in sorted(measured)], max(measured)),
-        "nbytes": steps("bytes of the array", [(short_bytes(n), n) for n in everywhere], everywhere[0]),
+        "ranks": steps("ranks", sorted(measured), max(measured)),
+        "nbytes": steps("bytes of the array", everywhere, everywhere[0], short_bytes),
     }
-
-    def draw(**values: int) -> Picture:
-        return measured_times(measured, link, **values)
-
-    return Explorer("explore_measured_times", controls, draw)
+    return Explorer("explore_measured_times", controls, partial(measured_times, measured, link))
 
 
 def _times(measured: Any, ranks: int, nbytes: int) -> Mapping[int, float]:

@@ -46,8 +46,8 @@ def bytes_in_and_out(runs: Mapping[str, Run | Timeline]) -> Picture:
         axes = panel(figure, 1.1 + number * wide, 1.15, wide - 0.25, HEIGHT - 1.75)
         ranks = np.arange(shown[name].size)
         scale(axes.xaxis, "rank", ends=(-0.6, len(ranks) - 0.4), ticks=ranks[:: -(-len(ranks) // 16)])
-        scale(axes.yaxis, ends=(0, 1.05 * highest), ticks=MultipleLocator(_step(highest)), says=format_bytes)
-        axes.tick_params(axis="y", labelleft=number == 0)
+        ticks = MultipleLocator(_step(highest))
+        scale(axes.yaxis, ends=(0, 1.05 * highest), ticks=ticks, says=format_bytes, words=number == 0)
         for kind, left, values in (("receive", ranks - 0.4, both[0]), ("send", ranks, both[1])):
             marks.rectangles(axes, f"{kind} {name}", left, left + 0.4, 0, values, theme.KINDS[kind].color)
         words = f"{name}: at most {format_bytes(most[name])}"

@@ -46,7 +46,6 @@ def deadlock(error: DeadlockError) -> Picture:
     ranks = sorted({*error.waiting, *peers})
     height = 5.2 if len(ranks) > 2 else 3.0
     figure, axes = plot(str(error), height, _headline(error), left=0.1, right=5.1, top=0.6, bottom=0.1)
-    axes.set_axis_off()
     up = REACH * inches(axes)[1] / inches(axes)[0]
     axes.set(xlim=(-REACH, REACH), ylim=(-up, up))
     place = {rank: _on_circle(number, len(ranks)) for number, rank in enumerate(ranks)}

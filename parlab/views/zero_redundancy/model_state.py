@@ -81,15 +81,6 @@ def spoken(number: float) -> str:
     return f"{number:g}"
 
 
-def draw_state(axes: Axes, formula: Mapping[int, Sequence[float]]) -> None:
-    """A bar a stage, stage 0 on top: weights, gradients and optimizer state one after the other."""
-    left = [0.0] * len(formula)
-    for number, part in enumerate(PARTS):
-        right = [start + parts[number] for start, parts in zip(left, formula.values(), strict=True)]
-        marks.bars(axes, part, left, right, COLORS[part], half=0.32)
-        left = right
-
-
 def measured_state(measured: Any, ranks: int, num_params: float) -> ByStage:
     """Bytes of the three parts by stage, the mean over ranks: however uneven the shards, it is the formula's."""
     if not isinstance(measured, Mapping):
@@ -172,9 +163,9 @@ def zero(
     ticks = MultipleLocator(40e9)
     scale(axes.xaxis, "model state on a device", ends=(0, END), ticks=ticks, says=decimal_bytes)
     name_rows(axes, len(STAGES), NAMES)
-    axes.get_yticklabels()[stage].set_weight("bold")
     marks.rectangles(axes, "chosen", 0, END, stage - 0.46, stage + 0.46, CHOSEN)
-    draw_state(axes, {number: _cut(parts) for number, parts in held.items()})
+    lengths = zip(*map(_cut, held.values()), strict=True)  # of each part, by stage
+    marks.stacked(axes, dict(zip(PARTS, lengths, strict=True)), COLORS, half=0.32)
     for number, parts in points.items():
         axes.plot([sum(parts) * params / small], [number], gid=f"measured {number}", zorder=3, **POINT)
     axes.axvline(DEVICE, color=theme.PAPER, linewidth=4)  # so that the dashes are seen on dark bars too

@@ -2,16 +2,19 @@
 
 import subprocess
 import sys
+from io import BytesIO
 from itertools import combinations
 
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.text import Text
+from PIL import Image
 
 from parlab import Cluster, run, views
 from parlab.pipeline import gpipe, one_f_one_b, simulate
 from parlab.views.drawing.picture import pixels, png
+from parlab.views.drawing.ruler import Ruler
 from tests.views.drawn import both_send_first, last_returns_early, nothing, one_skips, ring, stuck, texts
 
 FIGURES = {
@@ -88,13 +91,19 @@ def test_a_figure_drawn_twice_gives_the_same_pixels_and_keeps_its_size():
     assert png(figure) == before
 
 
+def test_a_picture_written_quickly_has_the_pixels_of_one_that_is_stored():
+    figure = FIGURES["guess"]()
+    quick, stored = (Image.open(BytesIO(png(figure, compress_level=level))).convert("RGB") for level in (1, 6))
+    assert np.array_equal(quick, stored)
+
+
 @pytest.mark.parametrize("name", ["timeline of 8 ranks", "deadlock of 5: one_skips", "all-reduce of 16", "guess"])
 def test_a_text_that_is_kept_looks_as_one_that_is_drawn_but_for_2_percent_of_a_pixels_brightness(name):
     kept = np.array(pixels(FIGURES[name]()), dtype=int)
     figure = FIGURES[name]()
     plain = FigureCanvasAgg(figure)
     plain.draw()
-    assert np.abs(kept - np.array(plain.buffer_rgba(), dtype=int)[..., :3]).max() <= 0.02 * 255
+    assert np.abs(kept - np.array(plain.buffer_rgba(), dtype=int)).max() <= 0.02 * 255
 
 
 def test_a_text_is_drawn_once(monkeypatch):
@@ -116,3 +125,22 @@ assert "matplotlib.pyplot" not in sys.modules
 assert matplotlib.rcParams.copy() == before
 """
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
+
+
+def test_what_is_measured_stands_below_the_horizontal_axis_and_left_of_the_upright_one():
+    figure = views.all_reduce_times(size=8)
+    places, axes = dict(texts(figure)), figure.axes[0].get_window_extent()
+    below, beside = places["bytes of the array, on every rank"], places["time"]
+    assert below.y1 < places["64 B"].y0 < axes.y0 < beside.y0
+    assert beside.x1 < places["1 ms"].x0 < axes.x0 < below.x0
+    assert beside.height > beside.width
+
+
+def test_no_tick_is_named_beyond_the_end_of_a_logarithmic_axis():
+    figure = views.wrong_gradients({"a": np.ones(2), "b": np.zeros(2)}, {"a": np.ones(2), "b": np.ones(2)})
+    figure.canvas.draw()
+    ruler = next(artist for artist in figure.axes[0].get_children() if isinstance(artist, Ruler))
+    *named, _ = [part for part in ruler.get_children() if isinstance(part, Text)]  # the last: what is measured
+    powers = [name.get_position()[0] for name in named]
+    assert len(powers) > 5
+    assert 1e-17 <= min(powers) < max(powers) <= 10
