@@ -55,7 +55,7 @@ from parlab.sequence.ring import (
 from parlab.sequence.schedule import Block, RingSchedule, RingStep
 from parlab.sequence.statistics import SequenceStatistics, sequence_statistics, synchronise_gradients
 from parlab.sequence.text_split import split_by_text, unit_ends
-from parlab.sequence.times import METHODS, allgather_time, best_ulysses, method_times, usp_time
+from parlab.sequence.times import METHODS, best_ulysses, method_times, usp_time
 from parlab.sequence.tree import tree_attention, tree_attention_backward, tree_cost
 from parlab.sequence.window import window_attention, window_attention_backward, window_cost
 

@@ -42,19 +42,6 @@ def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int
     return (ulysses - 1) * exchanges + turn
 
 
-def allgather_time(shape: AttentionShape, size: int, cluster: Cluster) -> int:
-    """Of `allgather_attention` with zigzag shards: nothing is hidden, each message takes its time.
-
-    >>> shape = AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4)
-    >>> allgather_time(shape, 4, Cluster.uniform(latency=1e-6, bandwidth=1e15, flops=1e15)) // 10**6  # µs: 3 latencies
-    3
-    """
-    kv, link = shape.S // size * shape.token(backward=False).kv, _link(cluster, size)
-    heads = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G)]  # of each turn
-    turns = [link.picoseconds(kv * few // shape.G) for few in heads]
-    return (size - 1) * sum(turns) + _attend(shape, unmasked_pairs(shape.S, size, "zigzag")[0], cluster)
-
-
 def best_ulysses(shape: AttentionShape, size: int, cluster: Cluster) -> int | None:
     """The ranks of a group with which USP is fastest, between the ring and Ulysses; None: there is no such number."""
     node = cluster.ranks_per_node
@@ -72,7 +59,15 @@ def method_times(shape: AttentionShape, size: int, cluster: Cluster) -> dict[str
     groups = {"ring": 1, "Ulysses": size, "USP": best_ulysses(shape, size, cluster)}
     even = {name: u for name, u in groups.items() if u is not None and _even(shape, u)}
     times = {name: usp_time(shape, size, cluster, ulysses=u) for name, u in even.items()}
-    return times | {"all-gather": allgather_time(shape, size, cluster)}
+    return times | {"all-gather": _allgather_time(shape, size, cluster)}
+
+
+def _allgather_time(shape: AttentionShape, size: int, cluster: Cluster) -> int:
+    """With zigzag shards: nothing is hidden, each message takes its time."""
+    kv, link = shape.S // size * shape.token(backward=False).kv, _link(cluster, size)
+    heads = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G)]  # of each turn
+    turns = [link.picoseconds(kv * few // shape.G) for few in heads]
+    return (size - 1) * sum(turns) + _attend(shape, unmasked_pairs(shape.S, size, "zigzag")[0], cluster)
 
 
 def _even(shape: AttentionShape, ulysses: int) -> bool:

@@ -97,6 +97,12 @@ def test_one_token_a_rank_matches_dense(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_a_query_sees_all_tokens_or_its_window_unless_told_otherwise(method):
+    how = {"usp": {"ulysses": 2}, "window": {"window": 3}}.get(method, {})
+    assert method_error(pair(method), 4, (1, 4, 2, 8, 3), **how) <= 1e-12
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_float16_shards_keep_float32_sums(method):
     how = {"usp": {"ulysses": 2}, "double_ring": {"ranks_per_node": 2}, "window": {"window": 9}}.get(method, {})
     inputs = [x.astype(np.float16) for x in methods.draw_inputs(1, 4, 2, 16, 4)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from fractions import Fraction
 
 import array_api_strict
@@ -25,7 +26,7 @@ from parlab.sequence import (
 )
 from parlab.world import WorldError
 from tests.nn.parity import assert_parity
-from tests.sequence.rings import dense, draw_inputs, gathered, run_ring
+from tests.sequence.rings import both, dense, draw_inputs, gathered, run_ring
 
 FREE = Cluster.uniform(latency=0, bandwidth=float("inf"), flops=1e12)  # a flop is a picosecond, a message nothing
 
@@ -152,6 +153,30 @@ def test_after_hop_t_rank_r_holds_the_kv_of_r_minus_t_minus_1():
 
     run(program, 4)
     assert seen == {rank: [(rank - hop) % 4 for hop in range(3)] for rank in range(4)}
+
+
+def test_both_passes_attend_inside_the_spans_that_a_clock_measures():
+    entered = []
+
+    class Watched:
+        def __init__(self, comm):
+            self.comm = comm
+
+        def __getattr__(self, name):
+            return getattr(self.comm, name)
+
+        @contextmanager
+        def compute(self, name, **how):
+            with self.comm.compute(name, **how):
+                entered.append(name)
+                yield
+
+    def program(comm):
+        x = np.ones((1, 1, 2, 2))
+        both(Watched(comm), x, x, x, x)
+
+    run(program, 2)
+    assert sorted(entered) == ["attend"] * 4 + ["attend backward"] * 4
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])

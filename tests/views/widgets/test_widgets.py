@@ -196,7 +196,9 @@ def test_a_function_measures_only_once_somebody_has_guessed():
 
 
 def test_bars_are_as_long_as_the_values():
-    assert [box[:2] for box in boxes(views.prediction("?", 100, 1750), "bars")] == [(0, 100), (0, 1750)]
+    figure = views.prediction("?", 100, 1750)
+    assert [box[:2] for box in boxes(figure, "bars")] == [(0, 100), (0, 1750)]
+    assert figure.axes[0].get_xlim() == (0, 1750)
 
 
 @pytest.mark.parametrize(
