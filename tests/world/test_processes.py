@@ -227,6 +227,22 @@ def test_whatever_ends_a_job_no_process_is_left_and_the_status_is_not_0(started,
     check_endings(ENDINGS, command, lambda number: environment(), tmp_path)
 
 
+def test_the_processes_of_a_run_that_is_over_end_by_themselves_with_status_0(monkeypatch):
+    started, jobs = launch._job, []
+
+    @contextmanager
+    def patient(*arguments):
+        with started(*arguments) as job:
+            jobs.append(job)
+            wait = job.wait
+            job.wait = lambda seconds=None: wait(seconds and 60)
+            yield job
+
+    monkeypatch.setattr(launch, "_job", patient)
+    assert run(lambda comm: comm.rank, 2, engine="mpi").results == [0, 1]
+    assert [job.returncode for job in jobs] == [0]
+
+
 @IN_PROC
 def test_a_rank_that_does_not_end_by_itself_is_ended_and_leaves_no_memory_and_no_line_is_lost(
     monkeypatch, tmp_path, capsys
