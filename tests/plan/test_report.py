@@ -21,6 +21,12 @@ def test_the_command_prints_the_best_both_bills_and_why(capsys):
         "Memory of its fullest rank, by kind",
         "One knob turned",
     ]
+    time, memory, turned = (place for place, line in enumerate(lines) if line[0].isupper())
+    for bill in (lines[time + 1 : memory], lines[memory + 1 : turned]):
+        assert sum(float(line.split("%")[0].split()[-1]) for line in bill) == pytest.approx(100, abs=0.6)
+    assert sum(float(line.split()[0]) for line in lines[time + 1 : memory]) == pytest.approx(
+        float(lines[1].split()[0]), abs=6e-3
+    )
 
 
 def test_the_json_has_the_same(capsys):
