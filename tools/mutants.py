@@ -107,7 +107,7 @@ def in_order(tree: Path, seconds: dict[str, float], path: Path) -> list[str]:
 
 def try_mutants(tree: Path, room: str, size: int, seed: int) -> None:
     files = sorted((tree / "parlab" / room).rglob("*.py")) or [tree / f"parlab/{room}.py"]
-    tests = sorted((tree / "tests" / room).glob("test_*.py")) or [tree / f"tests/test_{room}.py"]
+    tests = sorted((tree / "tests" / room).rglob("test_*.py")) or [tree / f"tests/test_{room}.py"]
     mutants = [mutant for path in files for mutant in mutants_of(path)]
     random.Random(seed).shuffle(mutants)
     print(f"{room}: {len(mutants)} mutants in {len(files)} files, of which {size} are tried", flush=True)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from parlab.files import write_whole
-from parlab.labs.exercise import PASSED
+from parlab.labs.exercise import DRAWN, PASSED
 
 MISSING = "missing"
 
@@ -67,7 +67,7 @@ def grade(
     exercises: Sequence[str] = (),
     *,
     seed: int = 0,
-    extra: int = 4,
+    extra: int = DRAWN,
     seconds: float = 10.0,
     limit: float = 120.0,
     jobs: int | None = None,

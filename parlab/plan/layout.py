@@ -123,8 +123,7 @@ def problems(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Iterato
     right = f"interleaving needs a batch ({batch}) of whole groups of pp microbatches"
     yield "pp chunks", right, (v > 1) & (of["schedule"] == "1f1b") & (m % p != 0)
     right = f"pp·chunks must divide {L}, {L + 1} or {L + 2} (the last stage, or the first too, has a layer less)"
-    unequal = (missing > 2) | ((missing > 0) & (p == 1))
-    yield "pp chunks", f"{L} layers do not divide into so many stages: {right}", unequal
+    yield "pp chunks", f"{L} layers do not divide into so many stages: {right}", missing > 2
 
 
 def possible(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> np.ndarray:

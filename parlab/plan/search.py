@@ -191,20 +191,18 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
     """
     base = plans.best if layout is None else estimate(layout=layout, **plans.asked)
     columns, at = plans.layouts.columns, vars(base.layout)
-    # Besides the knob itself, one of the mesh may differ, and no other
-    differs = {knob: (column != at[knob]) * (1 if knob in MESH else 2) for knob, column in columns.items()}
-    distance = sum(differs.values())
-    close = np.flatnonzero(distance <= 3)
+    # One knob differs, or two of the mesh, of which one takes the ranks that the other gives
+    distance = sum((column != at[knob]) * (1 if knob in MESH else 2) for knob, column in columns.items())
+    close = np.flatnonzero(distance <= 2)
     time = np.where(plans.bytes[close] <= plans.memory, plans.seconds[close], np.inf)
     fastest = close[np.lexsort((plans.bytes[close], time))]
     found = Why(base, [])
     for knob in (*ORDERED, "schedule", "sequence_parallel", "recompute", "offload"):
-        near = fastest[distance[fastest] - differs[knob][fastest] <= 1]
-        values = columns[knob][near]
+        values = columns[knob][fastest]
         others = np.unique(values[values != at[knob]]).tolist()
         if knob in ORDERED:
             others = [*[x for x in others if x < at[knob]][-1:], *[x for x in others if x > at[knob]][:1]]
-        found += [_neighbour(knob, plans.entry(near[np.argmax(values == x)]), base, plans.memory) for x in others]
+        found += [_neighbour(knob, plans.entry(fastest[np.argmax(values == x)]), base, plans.memory) for x in others]
     return found
 
 

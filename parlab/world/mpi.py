@@ -161,17 +161,17 @@ OPERATIONS = {"add": MPI.SUM, "multiply": MPI.PROD, "maximum": MPI.MAX, "minimum
 
 
 class Started:
-    """A collective that MPI has started."""
+    """A collective that MPI has started. It keeps the memory that MPI works on meanwhile; mpi4py does for some."""
 
-    def __init__(self, request: Any, total: np.ndarray | None = None, buffer: np.ndarray | None = None):
-        self._request, self._total, self._buffer = request, total, buffer
+    def __init__(self, request: Any, *memory: Any, total: np.ndarray | None = None):
+        self._request, self._memory, self._total = request, memory, total
 
     def done(self) -> bool:
-        """Whether this rank's part is over."""
+        """Whether this rank's part is over; then `total` holds what is in the first of the memory."""
         if not self._request.Test():
             return False
-        if self._total is not None and self._buffer is not None:
-            self._total[:] = self._buffer
+        if self._total is not None:
+            self._total[:] = self._memory[0]
         return True
 
 
@@ -191,50 +191,50 @@ class MPICollectives:
         """MPI_Iallreduce."""
         x = np.array(x, order="C")
         total = np.empty_like(x)
-        return Started(self._comm.Iallreduce(x, total, OPERATIONS[combine.__name__])), total
+        return Started(self._comm.Iallreduce(x, total, OPERATIONS[combine.__name__]), x, total), total
 
     def ring_all_gather(self, total: np.ndarray, blocks: list[slice]) -> tuple[Started, None]:
         """MPI_Iallgatherv, in place."""
         size, buffer = total.itemsize, np.ascontiguousarray(total)  # which it is, unless it is the caller's `out`
         counts, starts = [size * (b.stop - b.start) for b in blocks], [size * b.start for b in blocks]
         request = self._comm.Iallgatherv(MPI.IN_PLACE, [buffer, counts, starts, MPI.BYTE])
-        return (Started(request) if buffer is total else Started(request, total, buffer)), None
+        return Started(request, buffer, total=None if buffer is total else total), None
 
     def ring_reduce_scatter(self, total: np.ndarray, blocks: list[slice], combine: Any) -> tuple[Started, None]:
         """MPI_Ireduce_scatter."""
         counts, own = [block.stop - block.start for block in blocks], total[blocks[self._comm.rank]]
-        request = self._comm.Ireduce_scatter(total.copy(), own, counts, OPERATIONS[combine.__name__])
-        return Started(request), None
+        x = total.copy()
+        return Started(self._comm.Ireduce_scatter(x, own, counts, OPERATIONS[combine.__name__]), x, own), None
 
     def pairwise_all_to_all(self, pieces: list[np.ndarray]) -> tuple[Started, list[np.ndarray]]:
         """MPI_Ialltoall."""
         out = np.stack(pieces)
         back = np.empty(out.shape, out.dtype)  # in C order, in which `out` need not be
-        return Started(self._comm.Ialltoall(_bytes(out), _bytes(back))), list(back)
+        return Started(self._comm.Ialltoall(_bytes(out), _bytes(back)), out, back), list(back)
 
     def binomial_broadcast(self, x: np.ndarray, root: int) -> tuple[Started, np.ndarray]:
         """MPI_Ibcast."""
         x = np.array(x, order="C")
-        return Started(self._comm.Ibcast(_bytes(x), root)), x
+        return Started(self._comm.Ibcast(_bytes(x), root), x), x
 
     def binomial_reduce(self, x: np.ndarray, root: int, combine: Any) -> tuple[Started, np.ndarray | None]:
         """MPI_Ireduce."""
         x = np.array(x, order="C")
         total = np.empty_like(x) if self._comm.rank == root else None
-        return Started(self._comm.Ireduce(x, total, OPERATIONS[combine.__name__], root)), total
+        return Started(self._comm.Ireduce(x, total, OPERATIONS[combine.__name__], root), x, total), total
 
     def linear_scatter(self, pieces: list[np.ndarray], root: int) -> tuple[Started, np.ndarray]:
         """MPI_Iscatter."""
         out = _bytes(np.stack(pieces)) if self._comm.rank == root else None
         own = np.empty(pieces[0].shape, pieces[0].dtype)
-        return Started(self._comm.Iscatter(out, _bytes(own), root)), own
+        return Started(self._comm.Iscatter(out, _bytes(own), root), out, own), own
 
     def linear_gather(self, x: np.ndarray, root: int) -> tuple[Started, list[np.ndarray] | None]:
         """MPI_Igather."""
         x = np.array(x, order="C")
         back = np.empty((self._comm.size, *x.shape), x.dtype) if self._comm.rank == root else None
         request = self._comm.Igather(_bytes(x), None if back is None else _bytes(back), root)
-        return Started(request), None if back is None else list(back)
+        return Started(request, x, back), None if back is None else list(back)
 
     def dissemination_barrier(self) -> tuple[Started, None]:
         """MPI_Ibarrier."""

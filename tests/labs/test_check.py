@@ -101,6 +101,17 @@ def test_a_seed_repeats_what_was_drawn_anew():
     assert len({exercise.review(late).seed for _ in range(5)}) > 1
 
 
+def test_the_4_drawn_cases_have_2_to_4_then_5_to_7_8_to_10_and_11_to_13_ranks():
+    exercise = labs.EXERCISES["00.exchange"]
+    drawn = [[case.size for case in exercise._drawn(seed, extra=4)] for seed in range(50)]
+    assert [sorted(set(sizes)) for sizes in zip(*drawn, strict=True)] == [
+        [2, 3, 4],
+        [5, 6, 7],
+        [8, 9, 10],
+        [11, 12, 13],
+    ]
+
+
 def test_more_cases_can_be_drawn():
     review = labs.EXERCISES["00.exchange"].review(answers.exchange, extra=9)
     assert (review.passed, review.total) == (23, 23)

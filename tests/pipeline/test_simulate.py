@@ -319,6 +319,12 @@ def test_kept_bytes_shrink_from_m_b_to_m_w_after_i():
     assert steps == [(1, 100), (3, 30), (3, 130), (5, 60), (6, 30), (7, 0)]
 
 
+def test_a_message_of_7_bytes_is_kept_from_when_its_receive_is_posted_until_it_is_used():
+    timeline = simulate(gpipe(2, 1))
+    assert timeline.kept_bytes(0, activation=100, pending=30, message=7) == [(0, 100), (1, 107), (6, 0)]
+    assert timeline.kept_bytes(1, activation=100, pending=30, message=7) == [(0, 7), (1, 100), (4, 0)]
+
+
 def test_two_full_backwards_of_one_rank_never_overlap_its_forwards_in_memory():
     for rank in range(4):
         steps = simulate(one_f_one_b(4, 8)).kept_bytes(rank, activation=5, pending=3)

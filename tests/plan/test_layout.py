@@ -66,7 +66,8 @@ def test_a_models_sizes_that_do_not_divide_are_refused(config, tp, text):
         (Layout(tp=8), 1, 8),  # a row of the vocabulary each
         (Layout(pp=8), 8, 8),  # six layers on eight stages, of which the ends have none; as many microbatches
         (Layout(dp=2, microbatch=4), 8, 8),
-        (Layout(pp=2, chunks=2), 2, 8),
+        (Layout(pp=2, chunks=3), 2, 8),
+        (Layout(pp=2, chunks=3, schedule="looped_bfs"), 3, 8),  # no groups of pp microbatches
     ],
     ids=str,
 )

@@ -146,3 +146,36 @@ def test_a_neighbour_of_just_the_memory_there_is_fits():
 def test_of_one_microbatch_on_one_device_either_order_takes_as_long():
     neighbours = why(search(LLAMA_8B, DGX_H100, 1, batch=1, sequence=512, memory=1e15))
     assert [(n.change, n.binds) for n in neighbours if n.knob == "schedule"] == [(0, "nothing: it takes as long")]
+
+
+@pytest.mark.parametrize("place", [0, 40, 400])
+def test_the_neighbours_are_those_of_plain_loops_over_all_layouts(place):
+    plans = search(SMALL[1], DGX_A100, 4, batch=4, sequence=64, offload=True)
+    plans = replace(plans, memory=float(np.median(plans.bytes)))
+    every = [plans.entry(number) for number in range(len(plans.layouts))]
+    assert place < len(plans) < len(every)
+    base, mesh = plans[place], ("dp", "pp", "cp", "tp")
+    expected = {}
+    for knob in vars(base.layout):
+        near = {}
+        for found in every:
+            others = [name for name, x in vars(found.layout).items() if x != getattr(base.layout, name)]
+            if knob in others and set(others) - {knob} <= set(mesh) and len(others) <= 2 and knob != "dp":
+                near.setdefault(getattr(found.layout, knob), []).append(found)
+        at = getattr(base.layout, knob)
+        if isinstance(at, int) and not isinstance(at, bool):  # the next lower and the next higher
+            near = {
+                x: near[x] for x in (*sorted(x for x in near if x < at)[-1:], *sorted(x for x in near if x > at)[:1])
+            }
+        for value, those in near.items():
+            fits = [e for e in those if e.total_bytes <= plans.memory]
+            best = min(fits or those, key=lambda e: (e.total_seconds if fits else 0, e.total_bytes))
+            expected[knob, value] = best.total_seconds, best.total_bytes
+    neighbours = why(plans, base.layout)
+    assert {(n.knob, n.value): (n.found.total_seconds, n.found.total_bytes) for n in neighbours} == expected
+    assert len(expected) >= 7
+    for n in neighbours:
+        assert n.change == n.found.total_seconds / base.total_seconds - 1
+        now, before = vars(n.found.layout), vars(base.layout)
+        moved = [f"{name} {now[name]}" for name in mesh if name != n.knob and now[name] != before[name]]
+        assert n.turned == ", ".join([f"{n.knob} {n.value}", *moved])

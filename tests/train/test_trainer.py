@@ -39,7 +39,7 @@ def test_all_four_strategies_on_16_ranks_are_the_serial_model_for_5_steps(zero, 
 
 
 CASES = {
-    "nothing": case(),
+    "nothing, 7 tokens": case(S=7),
     "dp 4": case(dp=4, zero=2),
     "pp 4": case(pp=4, B=4),
     "cp 4": case(cp=4),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from contextlib import contextmanager
 from functools import cache
 from multiprocessing import AuthenticationError
@@ -226,6 +227,22 @@ def test_whatever_ends_a_job_no_process_is_left_and_the_status_is_not_0(started,
     check_endings(ENDINGS, command, lambda number: environment(), tmp_path)
 
 
+def test_the_processes_of_a_run_that_is_over_end_by_themselves_with_status_0(monkeypatch):
+    started, jobs = launch._job, []
+
+    @contextmanager
+    def patient(*arguments):
+        with started(*arguments) as job:
+            jobs.append(job)
+            wait = job.wait
+            job.wait = lambda seconds=None: wait(seconds and 60)
+            yield job
+
+    monkeypatch.setattr(launch, "_job", patient)
+    assert run(lambda comm: comm.rank, 2, engine="mpi").results == [0, 1]
+    assert [job.returncode for job in jobs] == [0]
+
+
 @IN_PROC
 def test_a_rank_that_does_not_end_by_itself_is_ended_and_leaves_no_memory_and_no_line_is_lost(
     monkeypatch, tmp_path, capsys
@@ -243,6 +260,45 @@ def test_a_rank_that_does_not_end_by_itself_is_ended_and_leaves_no_memory_and_no
         time.sleep(0.05)
     assert not alive(f"PARLAB_TEST={tmp_path}")
     assert sorted(capsys.readouterr().out.split("; ")) == ["", "of rank 0", "of rank 1"]
+
+
+def test_mpis_own_collectives_keep_the_memory_that_they_work_on_until_they_are_done():
+    def program(comm):
+        from parlab.world.mpi import MPICollectives
+
+        memory = []
+
+        class Forgetful:
+            rank, size = 0, 2
+
+            def __getattr__(self, name):
+                return self.start
+
+            def start(self, *arguments):
+                arrays = [argument[0] if isinstance(argument, list) else argument for argument in arguments]
+                memory.extend(weakref.ref(x if x.base is None else x.base) for x in arrays if isinstance(x, np.ndarray))
+
+        started = MPICollectives(Forgetful())
+        x, blocks = np.arange(8.0), [slice(0, 4), slice(4, 8)]
+        lost = []
+        for name, *arguments in (
+            ("ring_all_reduce", x, np.add),
+            ("ring_all_gather", np.repeat(x, 2)[::2], blocks),
+            ("ring_reduce_scatter", x, blocks, np.add),
+            ("pairwise_all_to_all", [x, x]),
+            ("binomial_broadcast", x, 0),
+            ("binomial_reduce", x, 0, np.add),
+            ("linear_scatter", [x, x], 0),
+            ("linear_gather", x, 0),
+        ):
+            memory.clear()
+            under_way, _ = getattr(started, name)(*arguments)
+            _ = None
+            lost += [name for of in memory if of() is None] + [name] * (not memory)
+            del under_way
+        return lost
+
+    assert run(program, 1, engine="mpi").results == [[]]
 
 
 # Strangers, and what is missing

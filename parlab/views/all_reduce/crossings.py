@@ -15,7 +15,7 @@ from parlab.arguments import whole
 from parlab.views.all_reduce.clock import STEPS, all_reduce_time, crossing
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.marks import text_width
-from parlab.views.drawing.picture import Picture, inches, line_legend, plot, scale, short_bytes, short_time
+from parlab.views.drawing.picture import Picture, curve, inches, line_legend, plot, scale, short_bytes, short_time
 from parlab.views.widgets.explorer import BANDWIDTHS, LATENCIES, Explorer, choice, steps
 from parlab.world import CLASSROOM, Cluster, Comm, Device, Link, Run, run
 from parlab.world.units import format_bytes, format_time
@@ -78,10 +78,7 @@ def all_reduce_times(
     headline = f"All-reduce among {where}: the fastest depends on the size"
     figure, axes = plot(_table(where, wins, dots), HEIGHT, headline, left=1.0, right=0.6, top=1.25)
     _scales(axes, nbytes, times)
-    looks = {
-        name: {"color": color, "linestyle": dashes, "linewidth": 2.2}
-        for name, (color, dashes, _) in theme.ALGORITHMS.items()
-    }
+    looks = {name: curve(color, dashes) for name, (color, dashes, _) in theme.ALGORITHMS.items()}
     for name, time in times.items():
         axes.plot(nbytes, time, gid=f"formula {name}", **looks[name])
     for name, points in dots.items():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from parlab.sequence import LAYOUTS, overlap_tokens, ring_attention, shard
 from parlab.views.attention.masks import MOST_RANKS, checked_number, ring_masks
 from parlab.views.drawing import theme
-from parlab.views.drawing.picture import Picture, line_legend, plot, scale
+from parlab.views.drawing.picture import Picture, curve, line_legend, plot, scale
 from parlab.views.widgets.explorer import BANDWIDTHS, Explorer, choice, steps
 from parlab.world import Cluster, Run, per_rank, run
 
@@ -18,9 +17,9 @@ HEADS, HEAD_SIZE = 4, 8
 FLOPS = 1e12  # of each rank, a second
 TOKENS = (8, 16, 32, 64, 128, 256)  # of each rank
 LINES = {
-    "contiguous": {"color": "#D55E00", "linestyle": "dotted"},
-    "zigzag": {"color": "#0072B2", "linestyle": "solid"},
-    "striped": {"color": "#009E73", "linestyle": "dashed"},
+    "contiguous": curve("#D55E00", "dotted"),
+    "zigzag": curve("#0072B2", "solid"),
+    "striped": curve("#009E73", "dashed"),
 }
 
 
@@ -55,15 +54,14 @@ def ring_overlap(size: int = 4, kv_heads: int = 4, bandwidth: float = 50e9) -> P
     parts = {layout: [_computing(_ran(layout, size, c, kv_heads), cluster) for c in TOKENS] for layout in LAYOUTS}
     headline = f"{size} ranks: zigzag hides every transfer from {bound:g} tokens a rank on"
     rows = [f"{'tokens a rank':<13}" + "".join(f"{c:>6}" for c in TOKENS)]
-    rows += [f"{layout:<13}" + "".join(f"{part:>6.0%}" for part in curve) for layout, curve in parts.items()]
+    rows += [f"{layout:<13}" + "".join(f"{part:>6.0%}" for part in computing) for layout, computing in parts.items()]
     figure, axes = plot([headline, *rows], 3.9, headline, left=0.95, top=0.8)
     scale(axes.xaxis, "tokens a rank", ends=(4.5, 450), log=2, ticks=TOKENS, says="{:g}".format)
     scale(axes.yaxis, "of the time, ranks compute", ends=(0, 1.05), says="{:.0%}".format, grid=True)
-    for layout, curve in parts.items():
-        axes.plot(TOKENS, curve, marker="o", markersize=6, linewidth=2.2, gid=layout, **LINES[layout])
+    for layout, computing in parts.items():
+        axes.plot(TOKENS, computing, marker="o", markersize=6, gid=layout, **LINES[layout])
     axes.axvline(bound, color=theme.INK, linewidth=1.2, gid="bound")
-    entries: list[tuple[str, dict[str, Any]]] = [(name, {**line, "linewidth": 2.2}) for name, line in LINES.items()]
-    line_legend(figure, [*entries, ("the bound", {"color": theme.INK, "linewidth": 1.2})])
+    line_legend(figure, [*LINES.items(), ("the bound", {"color": theme.INK, "linewidth": 1.2})])
     return figure
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parlab.views.drawing import theme
-from parlab.views.drawing.picture import Picture, line_legend, plot, scale
+from parlab.views.drawing.picture import Picture, curve, line_legend, plot, scale
 
 APART = 0.01  # of the right loss: a smaller difference is not seen on a curve
 MOST_CURVES = 4
@@ -42,11 +42,7 @@ def loss_curves(losses: Mapping[str, Sequence[float]], *, headline: str | None =
     rows += [f"{name:<{width}}" + "".join(f"{curve[step]:>9.3g}" for step in columns) for name, curve in curves.items()]
     parting = [_parting(name, curve, right, expected) for name, curve in others]
     figure, axes = plot([*findings, *rows, *parting], 3.9, headline or "; ".join(findings), top=0.8)
-    looks = zip(COLORS, theme.DASHES, strict=True)
-    styles = {
-        name: {"color": color, "linestyle": dashes, "linewidth": 2.2}
-        for name, (color, dashes) in zip(curves, looks, strict=False)
-    }
+    styles = dict(zip(curves, map(curve, COLORS, theme.DASHES), strict=False))
     for name, style in reversed(styles.items()):  # the right one above the others
         axes.plot(range(1, length + 1), curves[name], gid=f"losses {name}", **style)
     scale(axes.xaxis, "step", ends=(1, max(length, 2)))
@@ -59,7 +55,7 @@ def _checked(losses: Any) -> dict[str, list[float]]:
     if not isinstance(losses, Mapping) or not 2 <= len(losses) <= MOST_CURVES:
         raise ValueError(f"losses={losses!r:.60}: must be {{name: losses}}, the right ones first, 2 to {MOST_CURVES}")
     try:
-        curves = {str(name): [float(loss) for loss in curve] for name, curve in losses.items()}
+        curves = {str(name): [float(loss) for loss in of_step] for name, of_step in losses.items()}
     except (TypeError, ValueError):
         raise ValueError(f"losses={losses!r:.60}: each must be a list of numbers, one a step") from None
     lengths = {len(curve) for curve in curves.values()}

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from parlab.views.drawing import theme
 from parlab.views.drawing.marks import text_width
-from parlab.views.drawing.picture import Picture, panel, plot, scale, write
+from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
 from parlab.world import Run, Timeline
 
 UNITS = (("s", 10**12), ("ms", 10**9), ("µs", 10**6), ("ns", 10**3), ("ps", 1))
@@ -74,31 +74,28 @@ def lane_height(lanes: int) -> float:
 def lanes(
     text: str, timeline: Timeline, ranks: list[int], headline: str | None = None, *, end: float | None = None
 ) -> tuple[Picture, Axes]:
-    """A picture with a lane for each of `ranks`, at y = 0, 1, ... from the top, over the timeline's clock.
-
-    The chip before each lane has the rank's colour.
-    """
-    figure, axes = plot(text, 1.45 + lane_height(len(ranks)) * len(ranks), headline, top=0.85)
-    time_axis(axes, timeline, end)
-    name_lanes(axes, ranks)
-    return figure, axes
+    """A picture with a lane for each of `ranks`, at y = 0, 1, ... from the top, over the timeline's clock."""
+    height = lane_height(len(ranks)) * len(ranks)
+    figure = sheet(text, 1.45 + height, headline)
+    return figure, lanes_at(figure, timeline, end, 0.85, height, ranks=ranks)
 
 
 def lanes_at(
     figure: Picture,
     timeline: Timeline,
-    end: float,
+    end: float | None,
     top: float,
     height: float,
     *,
+    ranks: list[int] | None = None,
     right: float = RIGHT,
     clock: bool = True,
     words: bool = True,
 ) -> Axes:
-    """Axes with a lane for every rank, from `top` inches on; `clock` and `words`: whether times and ranks are named."""
+    """Axes with a lane for each of `ranks` (None: all), from `top` inches on; `clock`, `words`: name times, ranks."""
     axes = panel(figure, LEFT, top, theme.WIDTH - LEFT - right, height)
     time_axis(axes, timeline, end, words=clock)
-    name_lanes(axes, list(range(timeline.size)), words=words)
+    name_lanes(axes, list(range(timeline.size)) if ranks is None else ranks, words=words)
     return axes
 
 
@@ -134,8 +131,8 @@ def time_axis(axes: Axes, timeline: Timeline, end: float | None = None, *, words
 
 
 def legend(figure: Picture, kinds: list[str]) -> None:
-    """Name the kinds of action that are drawn, under the title."""
-    legend_of(figure, [theme.KINDS[kind] for kind in kinds])
+    """Name the kinds of action that are drawn, each once, under the title."""
+    legend_of(figure, [theme.KINDS[kind] for kind in dict.fromkeys(kinds)])
 
 
 def legend_of(

@@ -27,6 +27,11 @@ BAR = {"linewidth": 9, "solid_capstyle": "butt"}  # a colour in a legend
 BOUND = {"color": theme.INK, "linestyle": (0, (4, 2)), "linewidth": 1.6}  # a line that is not to be crossed
 
 
+def curve(color: str, dashes: str) -> dict[str, Any]:
+    """How a curve is drawn."""
+    return {"color": color, "linestyle": dashes, "linewidth": 2.2}
+
+
 class Picture(Figure):
     """A matplotlib figure whose text is what it shows, so that a notebook's stored output holds the numbers.
 
@@ -54,7 +59,7 @@ def png(figure: Figure, sharpness: float = 1, compress_level: int = 1) -> bytes:
     Args:
         figure: what to draw.
         sharpness: pixels of the file for each pixel on the page.
-        compress_level: of zlib. Level 1 takes half the time of `savefig`, for a file a fifth larger.
+        compress_level: of zlib; 1 for who waits, see `png_of`: a file up to a fifth larger.
     """
     return png_of(pixels(figure, sharpness), compress_level)
 
@@ -89,7 +94,9 @@ def png_of(drawn: np.ndarray, compress_level: int = 1) -> bytes:
 
 
 def sheet(text: str | Iterable[str], height: float, headline: str | None = None) -> Picture:
-    """A picture as wide as all others, still empty but for the headline above it; its text may be given in lines.
+    """A picture as wide as all others, still empty but for the headline above it, a long one in smaller letters.
+
+    Its text may be given in lines.
 
     Raises:
         ValueError: a headline that is no text.
@@ -98,7 +105,10 @@ def sheet(text: str | Iterable[str], height: float, headline: str | None = None)
         raise ValueError(f"headline={headline!r}: must be a text, or None")
     figure = Picture(text if isinstance(text, str) else "\n".join(text), theme.WIDTH, height)
     if headline:
-        title(figure, headline)
+        written = write(figure, 0.15, 0.12, headline, theme.TITLE, weight="bold", gid="title")
+        room, needed = figure.bbox.width - 0.3 * theme.DPI, written.get_window_extent().width
+        if needed > room:
+            written.set_size(max(theme.TINY, math.floor(10 * theme.TITLE * room / needed) / 10))
     return figure
 
 
@@ -122,6 +132,7 @@ def panel(figure: Picture, left: float, top: float, width: float, height: float)
     across, down = figure.get_size_inches()
     axes = figure.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))
     axes.set_axis_off()
+    axes.ticklabel_format(style="plain", useOffset=False)  # what is taken off the numbers would have to stand beside
     return axes
 
 
@@ -133,12 +144,7 @@ def scale(
     log: float | None = None,
     ticks: Locator | Sequence[float] | None = None,
     says: Callable[[float], str] | Sequence[str] | None = None,
-    size: float = theme.TEXT,
-    pad: float = 3.5,
-    grid: bool = False,
-    line: bool = True,
-    dashes: bool = True,
-    words: bool = True,
+    **look: Any,
 ) -> None:
     """Draw an axis, `axes.xaxis` or `axes.yaxis`, as it will be when the figure is drawn.
 
@@ -149,10 +155,7 @@ def scale(
         log: base of its logarithm.
         ticks: where its ticks stand; None: where matplotlib sets them.
         says: what stands at them: a function of the value, or a text for each.
-        size: of the letters, in points.
-        pad: between the axis and its texts, in points.
-        grid: lines from the ticks, behind what is drawn.
-        line, dashes, words: draw the axis itself, a little line at each tick, and texts.
+        look: how it is drawn, see `Look`.
     """
     axes, name = axis.axes, axis.axis_name
     if log:
@@ -166,7 +169,7 @@ def scale(
     elif says is not None:
         axis.set_major_formatter(FixedFormatter(says))
     axis.set_label_text(label)
-    axes.add_artist(Ruler(axis, Look(size, pad, grid, line, dashes, words)))
+    axes.add_artist(Ruler(axis, Look(**look)))
 
 
 def write(figure: Picture, left: float, top: float, text: str, size: float = theme.SMALL, **style: Any) -> Text:
@@ -175,19 +178,9 @@ def write(figure: Picture, left: float, top: float, text: str, size: float = the
     return figure.text(left / across, 1 - top / down, text, size=size, **{"color": theme.INK, "va": "top", **style})
 
 
-def title(figure: Picture, text: str) -> None:
-    """What the figure shows, above it; a long one in smaller letters."""
-    written = write(figure, 0.15, 0.12, text, theme.TITLE, weight="bold", gid="title")
-    room = figure.bbox.width - 0.3 * theme.DPI
-    needed = written.get_window_extent().width
-    if needed > room:
-        written.set_size(max(theme.TINY, math.floor(10 * theme.TITLE * room / needed) / 10))
-
-
-def line_legend(figure: Picture, entries: Sequence[tuple[str, dict[str, Any]]]) -> None:
+def line_legend(figure: Picture, entries: Sequence[tuple[str, dict[str, Any]]], y: float = 0.53) -> None:
     """Name lines and marks under the title: (name, how it is drawn) each. A matplotlib legend takes far longer."""
-    width, height = figure.get_size_inches()
-    x, y = 0.15, 0.53
+    (width, height), x = figure.get_size_inches(), 0.15
     for name, style in entries:
         points = [x + 0.08] if "marker" in style else [x, x + 0.45]
         figure.add_artist(Line2D([at / width for at in points], [1 - y / height] * len(points), **style))

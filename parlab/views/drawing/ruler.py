@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axis import Axis
 from matplotlib.collections import LineCollection
@@ -21,14 +22,14 @@ DOWN, TO_THE_LEFT = 3, 0  # matplotlib's markers for ticks
 
 @dataclass(frozen=True)
 class Look:
-    """How an axis is drawn; see `scale`."""
+    """How an axis is drawn: letters and their distance in points, and what is drawn at all."""
 
-    size: float
-    pad: float
-    grid: bool
-    line: bool
-    dashes: bool
-    words: bool
+    size: float = theme.TEXT
+    pad: float = 3.5
+    grid: bool = False  # lines across, behind what is drawn
+    line: bool = True
+    dashes: bool = True  # a little line at each tick
+    words: bool = True
 
 
 class Ruler(Artist):
@@ -39,7 +40,7 @@ class Ruler(Artist):
 
     def __init__(self, axis: Axis, look: Look):
         super().__init__()
-        self.axis, self.look = axis, look
+        self.axis, self.look, self.flat = axis, look, axis.axis_name == "x"
         self.set_zorder(0.5 if look.grid else 2.5)
         self.drawn: list[Artist] = []
 
@@ -59,43 +60,42 @@ class Ruler(Artist):
 
     def _ticks(self) -> tuple[list[float], list[str]]:
         """Those between the ends."""
-        low, high = sorted(self.axis.get_view_interval())
-        every, slack = list(self.axis.get_majorticklocs()), 1e-9 * (high - low)
-        names = dict(zip(every, self.axis.get_major_formatter().format_ticks(every), strict=True))
-        places = [place for place in every if low - slack <= place <= high + slack]
-        return places, [names[place] for place in places]
+        every, to_scale = list(self.axis.get_majorticklocs()), self.axis.get_transform().transform
+        names = self.axis.get_major_formatter().format_ticks(every)
+        low, high = sorted(to_scale(self.axis.get_view_interval()))
+        seen = (np.array(to_scale(every)) - low) / (high - low)  # 0 to 1 between the ends, but for rounding
+        shown = [(place, name) for place, name, at in zip(every, names, seen, strict=True) if -1e-9 <= at <= 1 + 1e-9]
+        return [place for place, _ in shown], [name for _, name in shown]
 
     def _turned(self, along: Any, across: Any) -> tuple[Any, Any]:
-        return (along, across) if self.axis.axis_name == "x" else (across, along)
-
-    def _lines(self, places: Sequence[float]) -> Iterator[Artist]:
-        axes, look = self.axis.axes, self.look
-        if look.grid:
-            ends = [[self._turned(place, 0), self._turned(place, 1)] for place in places]
-            yield self._own(LineCollection(ends, colors=theme.GRID, linewidths=THIN), self._across())
-        if look.line:
-            line = Line2D(*self._turned([0, 1], [0, 0]), color=theme.FAINT, linewidth=THIN, solid_capstyle="projecting")
-            yield self._own(line, axes.transAxes)
-        if look.dashes:
-            mark = {"linestyle": "none", "marker": self._turned(DOWN, TO_THE_LEFT)[0], "markersize": DASH}
-            dashes = Line2D(*self._turned(places, [0] * len(places)), color=theme.FAINT, markeredgewidth=THIN, **mark)
-            yield self._own(dashes, self._across())
-
-    def _across(self) -> Any:
-        """Along the axis its own units, across it parts of the axes."""
-        return getattr(self.axis.axes, f"get_{self.axis.axis_name}axis_transform")()
+        return (along, across) if self.flat else (across, along)
 
     def _own(self, part: Artist, transform: Any) -> Any:
         part.set_figure(self.axis.axes.figure)
         part.set_transform(transform)
         return part
 
+    def _across(self) -> Any:
+        """Along the axis its own units, across it parts of the axes."""
+        return self.axis.axes.get_xaxis_transform() if self.flat else self.axis.axes.get_yaxis_transform()
+
+    def _lines(self, places: Sequence[float]) -> Iterator[Artist]:
+        look, thin = self.look, {"color": theme.FAINT, "linewidth": THIN}
+        if look.grid:
+            ends = [[self._turned(place, 0), self._turned(place, 1)] for place in places]
+            yield self._own(LineCollection(ends, colors=theme.GRID, linewidths=THIN), self._across())
+        if look.line:
+            line = Line2D(*self._turned([0, 1], [0, 0]), solid_capstyle="projecting", **thin)
+            yield self._own(line, self.axis.axes.transAxes)
+        if look.dashes:
+            mark = {"marker": DOWN if self.flat else TO_THE_LEFT, "markersize": DASH, "markeredgewidth": THIN}
+            dashes = Line2D(*self._turned(places, [0] * len(places)), color=theme.FAINT, linestyle="none", **mark)
+            yield self._own(dashes, self._across())
+
     def _names(self, places: Sequence[float], names: Sequence[str]) -> Iterator[Text]:
         away = (DASH * self.look.dashes + self.look.pad) / 72  # inches
-        inches = self.axis.axes.figure.dpi_scale_trans
-        beside = self._across() + ScaledTranslation(*self._turned(0, -away), inches)
-        below = self.axis.axis_name == "x"
-        align = {"ha": "center", "va": "top"} if below else {"ha": "right", "va": "center_baseline"}
+        beside = self._across() + ScaledTranslation(*self._turned(0, -away), self.axis.axes.figure.dpi_scale_trans)
+        align = {"ha": "center", "va": "top"} if self.flat else {"ha": "right", "va": "center_baseline"}
         for place, name in zip(places, names, strict=True):
             if name:
                 text = Text(*self._turned(place, 0), name, size=self.look.size, color=theme.INK, **align)
@@ -103,13 +103,12 @@ class Ruler(Artist):
 
     def _what(self, names: Sequence[Any]) -> Text:
         """What is measured, beyond the names."""
-        axes, gap = self.axis.axes, GAP * self.axis.axes.figure.dpi / 72
-        edge = axes.get_window_extent()
-        if self.axis.axis_name == "x":
+        edge, gap = self.axis.axes.get_window_extent(), GAP * self.axis.axes.figure.dpi / 72
+        if self.flat:
             at = (edge.x0 + edge.x1) / 2, min([edge.y0, *(name.y0 for name in names)]) - gap
-            align = {"ha": "center", "va": "top"}
+            turn = {"va": "top"}
         else:
             at = min([edge.x0, *(name.x0 for name in names)]) - gap, (edge.y0 + edge.y1) / 2
-            align = {"ha": "center", "va": "bottom", "rotation": "vertical", "rotation_mode": "anchor"}
-        text = Text(*at, self.axis.get_label_text(), size=self.look.size, color=theme.INK, **align)
+            turn = {"va": "bottom", "rotation": "vertical", "rotation_mode": "anchor"}
+        text = Text(*at, self.axis.get_label_text(), size=self.look.size, color=theme.INK, ha="center", **turn)
         return self._own(text, IdentityTransform())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from itertools import product
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -23,21 +25,14 @@ from parlab.world.units import format_bytes
 from parlab.zero import accounting
 
 RANKS, B, S = 8, 16, 16  # devices, rows of the batch, tokens of a row
-MESHES = [
-    (dp, pp, cp, tp)
-    for dp in (8, 4, 2, 1)
-    for pp in (1, 2, 4, 8)
-    for cp in (1, 2, 4, 8)
-    for tp in (1, 2, 4, 8)
-    if dp * pp * cp * tp == RANKS
-]
+NAMES, UP = ("dp", "pp", "cp", "tp"), (1, 2, 4, 8)
+MESHES = [sizes for sizes in product(UP[::-1], UP, UP, UP) if prod(sizes) == RANKS]
 SCHEDULES = {"GPipe": "gpipe", "1F1B": "one_f_one_b", "ZB-H1": "zb_h1", "ZB-H2": "zb_h2"}
 CONFIG = LlamaConfig(vocab_size=32, hidden_size=64, intermediate_size=128, num_hidden_layers=8, num_attention_heads=8)
 CLUSTER = Cluster.uniform(latency=1e-6, bandwidth=1e10, flops=1e11)
 LEFT, RIGHT, TOP, BOTTOM, BETWEEN, HEIGHT = 0.5, 0.3, 0.9, 0.5, 0.6, 3.4  # inches
 END = 7 * 2**20  # bytes, of the axis of what is held
 STATE = (accounting.WEIGHTS, accounting.GRADIENTS, accounting.OPTIMIZER, accounting.GATHERED, accounting.LEAVING)
-MESSAGES = RECEIVED  # what is under way, at either end
 KEPT = {layer.name: layer for layer in LAYERS}
 
 
@@ -75,7 +70,7 @@ def measured(mesh: tuple[int, int, int, int], schedule: str, zero: int) -> Step:
     fullest = max(range(RANKS), key=timeline.peak_bytes)
     held: Counter[str] = Counter()
     for name, nbytes in timeline.peak_by_name(fullest).items():
-        kind = name if name in STATE else MESSAGES if name in (RECEIVED, SENT) else accounting.ACTIVATIONS
+        kind = name if name in STATE else RECEIVED if name in (RECEIVED, SENT) else accounting.ACTIVATIONS
         held[kind] += nbytes
     return Step(timeline.format(timeline.makespan), bytes_by_strategy(timeline), done.results[0], held)
 
@@ -97,7 +92,7 @@ def mesh(axes: tuple[int, int, int, int] = (2, 2, 1, 2), schedule: str = "one_f_
         raise ValueError(f"schedule={schedule!r}: use one of {', '.join(SCHEDULES.values())}")
     step = measured(axes, schedule, zero)
     sent, held = sum(step.sent.values()), sum(step.held.values())
-    spelled = " · ".join(f"{name} {size}" for name, size in zip(("dp", "pp", "cp", "tp"), axes, strict=True))
+    spelled = " · ".join(map("{} {}".format, NAMES, axes))
     headline = (
         f"{spelled}: {step.took} a step, {format_bytes(sent)} sent, {format_bytes(held)} held by the fullest rank"
     )
@@ -133,10 +128,10 @@ def mesh(axes: tuple[int, int, int, int] = (2, 2, 1, 2), schedule: str = "one_f_
 
 def explore_mesh() -> Explorer:
     """Sliders for `mesh`: how 8 ranks are divided among the axes, the schedule, and the stage of ZeRO."""
-    spelled = [(" · ".join(f"{n}{k}" for n, k in zip(("dp", "pp", "cp", "tp"), m, strict=True)), m) for m in MESHES]
+    spelled = {" · ".join(map("{}{}".format, NAMES, sizes)): sizes for sizes in MESHES}
     controls = {
-        "axes": steps("mesh of 8 ranks", spelled, (2, 2, 1, 2)),
+        "axes": steps("mesh of 8 ranks", spelled.items(), (2, 2, 1, 2)),
         "schedule": choice("schedule", list(SCHEDULES.items()), "one_f_one_b"),
-        "zero": steps("stage of ZeRO", [(str(stage), stage) for stage in range(4)], 1),
+        "zero": steps("stage of ZeRO", range(4), 1),
     }
     return Explorer("explore_mesh", controls, mesh)

@@ -7,7 +7,7 @@ from typing import Any
 from parlab.train import bytes_by_strategy, strategy_of
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import checked_ranks, lanes, legend_of, timeline_of
-from parlab.views.drawing.picture import Picture, title
+from parlab.views.drawing.picture import Picture
 from parlab.views.timelines.timeline import PROGRAM, RECEIVES, SENDS, draw_computes, draw_waits
 from parlab.world import Run, Timeline
 from parlab.world.units import format_bytes
@@ -38,7 +38,7 @@ def step_by_strategy(run: Run | Timeline, *, ranks: Any = None, headline: str | 
     counted = bytes_by_strategy(shown)
     said = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in counted.items() if nbytes)
     headline = headline or f"{shown.format(shown.makespan)}; sent by all: {said}"
-    figure, axes = lanes(f"{headline}\n{shown!r}", shown, chosen)
+    figure, axes = lanes(f"{headline}\n{shown!r}", shown, chosen, headline)
     lane_of = {rank: lane for lane, rank in enumerate(chosen)}
     draw_computes(axes, shown, lane_of, PROGRAM)
     draw_waits(axes, shown, lane_of, PROGRAM)
@@ -48,6 +48,5 @@ def step_by_strategy(run: Run | Timeline, *, ranks: Any = None, headline: str | 
         own = [(t, style.color) for t, style in zip(messages, styles, strict=True) if getattr(t, end) in lane_of]
         lane = [lane_of[getattr(t, end)] for t, _ in own]
         marks.boxes(axes, name, [t for t, _ in own], lane, where, [color for _, color in own])
-    title(figure, headline)
     legend_of(figure, [style for style in (*STRATEGIES.values(), OTHER) if style in styles])
     return figure

@@ -79,9 +79,8 @@ def bills_table(named: Mapping[str, Estimate]) -> str:
     for name, found in named.items():
         lines.append(f"{name}: {found.total_seconds:.3f} s, MFU {found.mfu:.1%}, {format_bytes(found.total_bytes)}")
         for kinds, total in ((found.seconds, found.total_seconds), (found.bytes, found.total_bytes)):
-            lines.append(
-                "  " + ", ".join(f"{kind} {x / total:.1%}" for kind, x in kinds.items() if x >= 0.0005 * total)
-            )
+            shares = [f"{kind} {x / total:.1%}" for kind, x in kinds.items() if x >= 0.0005 * total]
+            lines.append("  " + ", ".join(shares))
     return "\n".join(lines)
 
 

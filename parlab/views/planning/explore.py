@@ -83,10 +83,10 @@ def _search(model: str, gpus: int, sequence: int, batch: int) -> Plans:
 def explore_plan() -> Explorer:
     """Sliders for `plan`: model, GPUs, sequence, batch, and memory of a device."""
     controls = {
-        "model": choice("model", [(name, name) for name in NAMES], "llama-405b"),
-        "gpus": steps("GPUs", [(str(2**k), 2**k) for k in range(3, 16)], 16384),
-        "sequence": steps("tokens a sequence", [(str(2**k), 2**k) for k in range(11, 18)], 8192),
-        "batch": steps("sequences a step", [(str(2**k), 2**k) for k in range(4, 13)], 2048),
+        "model": choice("model", NAMES, "llama-405b"),
+        "gpus": steps("GPUs", [2**k for k in range(3, 16)], 16384),
+        "sequence": steps("tokens a sequence", [2**k for k in range(11, 18)], 8192),
+        "batch": steps("sequences a step", [2**k for k in range(4, 13)], 2048),
         "memory": steps("memory of a device", [(f"{gb} GB", gb * 1e9) for gb in (24, 40, 80, 96, 141, 192)], 80e9),
     }
     return Explorer("explore_plan", controls, plan)

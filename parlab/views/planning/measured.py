@@ -15,7 +15,7 @@ def predicted_and_measured(table: Validation, headline: str = "") -> Picture:
 
     Args:
         table: what `validation()` returned.
-        headline: None: the mean and the greatest error of all rows of time.
+        headline: empty: how many rows there are, and the worst.
 
     Raises:
         ValueError: no validation.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from parlab.arguments import whole
@@ -41,16 +42,12 @@ class Curve(NamedTuple):
         return {"color": self.color, "linestyle": "None", "marker": self.marker, "markersize": 6.5}
 
 
-def _two_chunks(p: int, m: int) -> Schedule:
-    return interleaved_one_f_one_b(p, m, 2)
-
-
 CURVES = {
     "GPipe": Curve(gpipe, 1, lambda p: 1, lambda p: 3 * (p - 1), lambda p, m: m, "#E69F00", "solid", "s"),
     "1F1B": Curve(one_f_one_b, 1, lambda p: p, lambda p: 3 * (p - 1), lambda p, m: p, "#0072B2", "dashed", "o"),
     "interleaved 1F1B, 2 chunks": Curve(
-        _two_chunks, 2, lambda p: p, lambda p: 3 * (p - 1) / 2, lambda p, m: min(2 * m, 3 * p - 1) / 2,
-        "#D55E00", "dashdot", "^",
+        partial(interleaved_one_f_one_b, chunks=2), 2, lambda p: p, lambda p: 3 * (p - 1) / 2,
+        lambda p, m: min(2 * m, 3 * p - 1) / 2, "#D55E00", "dashdot", "^",
     ),
     "ZB-H1": Curve(zb_h1, 1, lambda p: p, lambda p: p - 1, lambda p, m: p, "#009E73", "dotted", "D"),
     "ZB-H2": Curve(

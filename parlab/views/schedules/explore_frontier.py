@@ -5,7 +5,7 @@ from __future__ import annotations
 from parlab.pipeline import Costs
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import legend_of
-from parlab.views.drawing.picture import Picture, title
+from parlab.views.drawing.picture import Picture, sheet
 from parlab.views.schedules.bars import legend_entries
 from parlab.views.schedules.frontier import HEIGHT, KNOWN, SEARCHED, draw, known, searched, table
 from parlab.views.schedules.panels import BOTTOM, panel, panel_height
@@ -31,10 +31,9 @@ def chosen_on_the_frontier(schedule: str, p: int, m: int, ratio: str, transfer: 
         headline = f"{schedule}: {one.timeline.makespan:g}{misfit}; {said}"
     shown = one or best
     below = panel_height(p, memory=False) + 0.75
-    figure = Picture("\n".join([headline, *table(points)]), theme.WIDTH, HEIGHT + below + BOTTOM - 0.5)
+    figure = sheet([headline, *table(points)], HEIGHT + below + BOTTOM - 0.5, headline)
     axes = draw(figure, points, p, m, costs, star=shown.name)
     axes.axvspan(limit, 3 * p, color=theme.GRID, alpha=0.5, linewidth=0)
-    title(figure, headline)
     legend_of(figure, legend_entries([shown.timeline.schedule]), below=HEIGHT + 0.25)
     panel(figure, HEIGHT + 0.4, shown.timeline, end=shown.timeline.makespan, memory=False, highest=1)
     return figure
@@ -43,11 +42,11 @@ def chosen_on_the_frontier(schedule: str, p: int, m: int, ratio: str, transfer: 
 def explore_frontier() -> Explorer:
     """Sliders for the frontier: schedule, p, m, F : I : W, the time of a transfer, and the memory of a rank."""
     controls = {
-        "schedule": choice("schedule", [(name, name) for name in (*KNOWN, *SEARCHED.values())], SEARCHED["V"]),
-        "p": steps("ranks p", [(str(n), n) for n in (2, 4, 6, 8)], 4),
-        "m": steps("microbatches m", [(str(n), n) for n in (4, 8, 16, 24)], 8),
-        "ratio": steps("F : I : W", [(name, name) for name in RATIOS], "1 : 1 : 1"),
-        "transfer": steps("transfer", [(f"{c:g}", c) for c in (0, 0.125, 0.25, 0.5)], 0),
-        "memory": steps("memory of a rank", [(name, name) for name in MEMORY], "p"),
+        "schedule": choice("schedule", (*KNOWN, *SEARCHED.values()), SEARCHED["V"]),
+        "p": steps("ranks p", (2, 4, 6, 8), 4),
+        "m": steps("microbatches m", (4, 8, 16, 24), 8),
+        "ratio": steps("F : I : W", RATIOS, "1 : 1 : 1"),
+        "transfer": steps("transfer", (0, 0.125, 0.25, 0.5), 0),
+        "memory": steps("memory of a rank", MEMORY, "p"),
     }
     return Explorer("explore_frontier", controls, chosen_on_the_frontier)

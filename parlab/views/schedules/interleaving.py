@@ -7,7 +7,7 @@ from itertools import pairwise
 from parlab.arguments import amount, whole
 from parlab.pipeline import Costs, interleaved_one_f_one_b, one_f_one_b, simulate
 from parlab.views.drawing import theme
-from parlab.views.drawing.picture import Picture, line_legend, note, plot, scale
+from parlab.views.drawing.picture import Picture, curve, line_legend, note, plot, scale
 from parlab.views.widgets.explorer import Explorer, steps
 
 CHUNKS = (1, 2, 4)
@@ -38,8 +38,7 @@ def interleaving(p: int = 4, m: int = 8, backward: float = 2) -> Picture:
     rows = ["transfer c" + "".join(f"{TRANSFERS[at]:>7g}" for at in columns)]
     rows += [f"v = {v}: %   " + "".join(f"{percents[at]:7.1f}" for at in columns) for v, percents in idle.items()]
     figure, axes = plot([headline, *rows], 3.9, headline, top=0.85, bottom=0.65)
-    looks = zip(CHUNKS, COLORS, theme.DASHES, strict=False)
-    styles = {v: {"color": color, "linestyle": dashes, "linewidth": 2.2} for v, color, dashes in looks}
+    styles = dict(zip(CHUNKS, map(curve, COLORS, theme.DASHES), strict=True))
     for v, percents in idle.items():
         axes.plot(TRANSFERS, percents, gid=f"v = {v}", **styles[v])
     for c, _, _ in changes:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import cycle
-from typing import Any
 
 from parlab.views.drawing import theme
-from parlab.views.drawing.picture import Picture, line_legend, plot, scale
+from parlab.views.drawing.picture import Picture, curve, line_legend, plot, scale
 from parlab.world.units import format_bytes
 
 HEIGHT = 4.2  # inches
@@ -37,10 +36,9 @@ def kept_activations(counted: Bytes, formula: Bytes, *, headline: str | None = N
     figure, axes = plot(lines, HEIGHT, headline or verdict, left=1.0, top=1.0)
     scale(axes.xaxis, log=2, ticks=sizes, says="t = {:g}".format)
     scale(axes.yaxis, log=2, says=format_bytes, grid=True)
-    styles: dict[str, dict[str, Any]] = {}
-    for way, color, dashes in zip(formula, cycle(COLORS), cycle(theme.DASHES), strict=False):
-        styles[way] = {"color": color, "linestyle": dashes, "linewidth": 2.2}
-        axes.plot(list(formula[way]), list(formula[way].values()), gid=f"formula {way}", **styles[way])
-        axes.plot(list(counted[way]), list(counted[way].values()), "o", color=color, gid=f"counted {way}")
+    styles = dict(zip(formula, map(curve, cycle(COLORS), cycle(theme.DASHES)), strict=False))
+    for way, style in styles.items():
+        axes.plot(list(formula[way]), list(formula[way].values()), gid=f"formula {way}", **style)
+        axes.plot(list(counted[way]), list(counted[way].values()), "o", color=style["color"], gid=f"counted {way}")
     line_legend(figure, list(styles.items()))
     return figure

@@ -5,6 +5,7 @@ and every run has in common.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from matplotlib.ticker import LogLocator
@@ -96,14 +97,10 @@ def explore_measured_times(measured: Measured, link: Link) -> Explorer:
     if not everywhere:
         raise ValueError(f"measured={measured!r:.60}: must have a size that was measured on every number of ranks")
     controls = {
-        "ranks": steps("ranks", [(str(ranks), ranks) for ranks in sorted(measured)], max(measured)),
-        "nbytes": steps("bytes of the array", [(short_bytes(n), n) for n in everywhere], everywhere[0]),
+        "ranks": steps("ranks", sorted(measured), max(measured)),
+        "nbytes": steps("bytes of the array", everywhere, everywhere[0], short_bytes),
     }
-
-    def draw(**values: int) -> Picture:
-        return measured_times(measured, link, **values)
-
-    return Explorer("explore_measured_times", controls, draw)
+    return Explorer("explore_measured_times", controls, partial(measured_times, measured, link))
 
 
 def _times(measured: Any, ranks: int, nbytes: int) -> Mapping[int, float]:

@@ -56,7 +56,7 @@ def timeline(
         note(figure, f"{len(messages)} messages, without arrows")
     if not shown.makespan:
         note(figure, "nothing took any time")
-    legend(figure, list(dict.fromkeys(kinds)))
+    legend(figure, kinds)
     return figure
 
 
@@ -168,14 +168,10 @@ ENDS = (
 
 def timeline_film(shown: Timeline) -> Film:
     """For `step_through`: `views.timeline`, of which what is still to come is pale."""
-    events = [
-        (span.start, f"rank {span.rank} computes {span.name}") for span in shown.computes if span.end > span.start
-    ]
-    for t in shown.transfers:
-        if t.end > t.start:
-            events.append((t.start, f"{format_bytes(t.nbytes)} leave rank {t.src} for rank {t.dst}"))
+    events: list[tuple[Any, str]] = [(span, f"rank {span.rank} computes {span.name}") for span in shown.computes]
+    events += [(t, f"{format_bytes(t.nbytes)} leave rank {t.src} for rank {t.dst}") for t in shown.transfers]
     begun: dict[int, list[str]] = {}
-    for start, event in sorted(events):
+    for start, event in sorted((one.start, event) for one, event in events if one.end > one.start):
         begun.setdefault(start, []).append(event)
     times = list(begun)[:MOST_MOMENTS] or [0]
     lines = [f"{shown.format(time)}: {_few(begun.get(time, ['nothing takes any time']))}" for time in times]

@@ -14,14 +14,13 @@ from parlab.arguments import whole
 from parlab.nn.formulas import flops_by_block
 from parlab.nn.llama import LlamaConfig
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.picture import Picture, line_legend, plot, scale, short_time
+from parlab.views.drawing.picture import Picture, curve, line_legend, plot, scale, short_time
 from parlab.world import Cluster, Run, Timeline
 from parlab.world.units import format_time
 from parlab.zero import tokens_to_hide_a_gather
 
 HEIGHT = 4.6  # inches
-WITHOUT = {"color": "#D55E00", "linestyle": "dashed", "linewidth": 2.2}
-WITH = {"color": "#0072B2", "linestyle": "solid", "linewidth": 2.2}
+WITHOUT, WITH = curve("#D55E00", "dashed"), curve("#0072B2", "solid")
 HIDDEN = "#E3EEF6"
 POINT = {"marker": "o", "markersize": 8, "linestyle": "none", "markeredgecolor": theme.PAPER}
 CROSSING = {"color": theme.INK, "linestyle": "dotted", "linewidth": 1.6}

@@ -9,14 +9,13 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, MultipleLocator
+from matplotlib.ticker import MultipleLocator
 
 from parlab.arguments import amount
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of, time_axis, timelines_of
 from parlab.views.drawing.marks import text_width
-from parlab.views.drawing.picture import BOUND, Picture, inches, panel, scale, sheet, short_bytes, write
+from parlab.views.drawing.picture import BOUND, Picture, inches, line_legend, panel, scale, sheet, short_bytes
 from parlab.views.zero_redundancy.model_state import COLORS
 from parlab.world import Run, Timeline
 from parlab.world.timeline import Span
@@ -92,7 +91,7 @@ def step_memory(runs: Mapping[str, Run | Timeline], *, formula: Mapping[str, flo
         row, column = divmod(place, columns)
         axes = panel(figure, LEFT + column * (wide + BETWEEN), ABOVE + ROW * row + HEAD, wide, ROW - HEAD - FOOT)
         time_axis(axes, timeline, end)
-        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        axes.xaxis.get_major_locator().set_params(nbins=6)
         if place < len(shown) - columns:
             axes.set_xlabel("")
         ticks = byte_ticks(highest / 4)
@@ -102,7 +101,9 @@ def step_memory(runs: Mapping[str, Run | Timeline], *, formula: Mapping[str, flo
             axes.plot([0, end or 1], [levels[name]] * 2, gid=f"formula {name}", zorder=3, **BOUND)
         _draw_phases(axes, _phases(timeline), highest)
         _name_panel(axes, name, states[name], peaks[name])
-    _legend(figure, stacks.values(), bool(levels))
+    legend_of(figure, entries_of(stacks.values()))
+    if levels:
+        line_legend(figure, [("model state by the formula, when all gradients have come", BOUND)], y=0.83)
     return figure
 
 
@@ -217,16 +218,6 @@ def _name_panel(axes: Axes, name: str, state: int, peak: int) -> None:
     choices = (f"{name}: model state {held}, at most {most} in all", f"{name}: {held}, at most {most}", name)
     fits = (text for text in choices if text_width(text, theme.TEXT) <= 72 * inches(axes)[0])
     axes.set_title(next(fits, ""), size=theme.TEXT, color=theme.INK, loc="left", pad=6)
-
-
-def _legend(figure: Picture, stacks: Iterable[Stack], with_formula: bool) -> None:
-    """The layers that are there, in one line, and the formula's dashes in another."""
-    legend_of(figure, entries_of(stacks))
-    if with_formula:
-        width, height = figure.get_size_inches()
-        y = (height - 0.83) / height
-        figure.add_artist(Line2D([0.15 / width, 0.6 / width], [y, y], **BOUND))
-        write(figure, 0.7, 0.83, "model state by the formula, when all gradients have come", va="center_baseline")
 
 
 def entries_of(stacks: Iterable[Stack]) -> list[tuple[str, str, str]]:

@@ -1,5 +1,7 @@
 """Curves are the closed forms, dots the runs, and the crossings lie where the closed forms meet."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -114,6 +116,15 @@ def test_a_run_of_8_bytes_and_one_of_128_mib_widen_the_axis():
     done = run(all_reduce, 2, 2, "ring")
     axes = views.all_reduce_times({"ring": {8: done, 2**27: done}}).axes[0]
     assert axes.get_xlim() == (8, 2**27)
+
+
+def test_the_time_axis_names_the_decades_from_the_fastest_to_the_slowest():
+    axes = views.all_reduce_times(size=16).axes[0]
+    low, high = axes.get_ylim()
+    decades = [time for time in axes.get_yticks() if low <= time <= high]
+    assert decades[0] / low < 10
+    assert high / decades[-1] < 10
+    assert all(later == 10 * time for time, later in pairwise(decades))
 
 
 def test_another_cluster_moves_dots_and_curves_alike_without_running_again():

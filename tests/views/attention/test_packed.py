@@ -83,8 +83,9 @@ def test_the_cuts_stand_where_the_chunks_end_and_the_title_is_the_weight_cut():
     assert title(figure).endswith(f"{ratio:.2f} × less")
     assert ratio > 1.25
     check_text(figure)
-    with pytest.raises(ValueError, match="cut=3: there are the cuts 0 to 2"):
-        views.attention_cuts(lab, {"equal": equal, "attention": chosen}, cut=3)
+    for cut in (-1, 3, 4):
+        with pytest.raises(ValueError, match=f"cut={cut}: there are the cuts 0 to 2"):
+            views.attention_cuts(lab, {"equal": equal, "attention": chosen}, cut=cut)
 
 
 def test_the_staircases_are_the_closed_forms_of_bytes_and_flops():

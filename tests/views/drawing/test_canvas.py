@@ -14,6 +14,7 @@ from PIL import Image
 from parlab import Cluster, run, views
 from parlab.pipeline import gpipe, one_f_one_b, simulate
 from parlab.views.drawing.picture import pixels, png
+from parlab.views.drawing.ruler import Ruler
 from tests.views.drawn import both_send_first, last_returns_early, nothing, one_skips, ring, stuck, texts
 
 FIGURES = {
@@ -124,3 +125,22 @@ assert "matplotlib.pyplot" not in sys.modules
 assert matplotlib.rcParams.copy() == before
 """
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
+
+
+def test_what_is_measured_stands_below_the_horizontal_axis_and_left_of_the_upright_one():
+    figure = views.all_reduce_times(size=8)
+    places, axes = dict(texts(figure)), figure.axes[0].get_window_extent()
+    below, beside = places["bytes of the array, on every rank"], places["time"]
+    assert below.y1 < places["64 B"].y0 < axes.y0 < beside.y0
+    assert beside.x1 < places["1 ms"].x0 < axes.x0 < below.x0
+    assert beside.height > beside.width
+
+
+def test_no_tick_is_named_beyond_the_end_of_a_logarithmic_axis():
+    figure = views.wrong_gradients({"a": np.ones(2), "b": np.zeros(2)}, {"a": np.ones(2), "b": np.ones(2)})
+    figure.canvas.draw()
+    ruler = next(artist for artist in figure.axes[0].get_children() if isinstance(artist, Ruler))
+    *named, _ = [part for part in ruler.get_children() if isinstance(part, Text)]  # the last: what is measured
+    powers = [name.get_position()[0] for name in named]
+    assert len(powers) > 5
+    assert 1e-17 <= min(powers) < max(powers) <= 10

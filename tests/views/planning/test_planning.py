@@ -55,6 +55,8 @@ def test_all_layouts_counts_them_and_draws_the_front_and_the_best():
     (front,), (best,) = artists(figure, "front"), artists(figure, "best")
     assert front.get_ydata() == pytest.approx([entry.total_seconds for entry in PLANS.front()])
     assert (best.get_xdata()[0], best.get_ydata()[0]) == (PLANS.best.total_bytes / 2**30, PLANS.best.total_seconds)
+    near = PLANS.bytes[PLANS.seconds <= 10 * PLANS.best.total_seconds] / 2**30
+    assert figure.axes[0].get_xlim() == (near.min(), near.max())
     check_text(figure)
 
 

@@ -82,6 +82,8 @@ def test_a_box_for_each_stage_on_each_way():
     figure = views.placements([one_f_one_b(4, 8), zb_v(4, 8), dualpipe(4, 8)])
     check_text(figure)
     assert len(boxes(figure, "stages")) == 4 + 8 + 2 * 4
+    for axes, stages in zip(figure.axes, (4, 8, 4), strict=True):
+        assert axes.get_xlim() == (-0.5, stages - 0.5)  # half a stage around the first and the last
     assert "DualPipe: ranks 0 → 1 → 2 → 3; or 3 → 2 → 1 → 0; 3 messages a forward" in repr(figure)
     assert repr(figure).endswith("each stage's weights on 2 ranks")
 

@@ -160,6 +160,7 @@ def test_bars_over_the_edge_stand_twice_and_all_add_computing_and_sending(node, 
     computing, sending = boxes(figure, "computing"), boxes(figure, "sending")
     assert len(computing) == len(sending) == bars
     assert [low[3] for low in computing] == [high[2] for high in sending]
+    assert [low[:2] for low in computing] == [high[:2] for high in sending]
     assert len(artists(figure, "edge")) == (node < 32)
     check_text(figure)
 

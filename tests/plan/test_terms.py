@@ -1,0 +1,102 @@
+"""Each term of the seconds by hand: the bytes and FLOPs that the papers count, over 0.8 of the data sheet's paces."""
+
+from __future__ import annotations
+
+import pytest
+
+from parlab.plan import A100, H100, LLAMA_8B, GPTConfig, Layout, estimate
+from parlab.world import DGX_A100, DGX_H100
+
+V, E, H, S = 1000, 512, 8, 256
+GPT = GPTConfig(V, E, 1, H)
+MEMORY = 0.8 * DGX_A100.device_of(0).memory_bandwidth
+FLOPS = 0.8 * DGX_A100.device_of(0).flops
+
+
+def product(m, k, n):
+    return 2 * m * k * n / FLOPS + 2 * (m * k + k * n + m * n) / MEMORY
+
+
+def gpt(**knobs):
+    return estimate(GPT, DGX_A100, Layout(**knobs), batch=1, sequence=S).seconds
+
+
+def llama(sequence, batch=1, **knobs):
+    return estimate(LLAMA_8B, DGX_H100, Layout(**knobs), batch=batch, sequence=sequence).seconds
+
+
+def ring(nbytes, ranks):
+    """A turn in a node of H100s."""
+    return (ranks - 1) * (DGX_H100.intra.latency + nbytes / ranks / (0.78 * DGX_H100.intra.bandwidth))
+
+
+def test_a_gpts_products_are_those_of_4_matrices_and_the_head_backward_twice():
+    shapes = [(E, 3 * E), (E, E), (E, 4 * E), (4 * E, E), (E, V)]
+    assert gpt()["products"] == pytest.approx(3 * sum(product(S, k, n) for k, n in shapes), rel=1e-12)
+
+
+def test_unfused_attention_is_2_products_of_whole_scores_and_9_bytes_a_score():
+    scores = H * S * S
+    products = 2 * 2 * scores * E / H / FLOPS + (2 * 2 * scores + 4 * 2 * S * E) / MEMORY
+    expected = products + 9 * scores / MEMORY
+    assert gpt(recompute="selective")["recomputation"] == pytest.approx(expected, rel=1e-12)
+    backward = 2 * products + 1.8 * 9 * scores / MEMORY
+    assert gpt()["attention"] == pytest.approx(expected + backward, rel=1e-12)
+
+
+def test_a_gpts_elementwise_bytes_are_38_E_a_token_52_a_logit_and_its_row_of_the_table():
+    layer = 38 * E * S * (1 + 1.8)
+    assert gpt()["elementwise"] == pytest.approx((layer + 52 * S * V + 2 * 2 * 2 * S * E) / MEMORY, rel=1e-12)
+
+
+def test_an_update_moves_64_bytes_a_parameter_or_28_in_the_host_and_4_over_its_link():
+    params = GPT.num_parameters
+    assert gpt(zero=0)["optimizer"] == pytest.approx(64 * params / MEMORY, rel=1e-12)
+    expected = 4 * params / A100.host_link + 28 * params / A100.host_memory
+    assert gpt(zero=0, offload=True)["optimizer"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_fused_attention_is_7_products_of_causal_pairs_an_exponential_each_way_and_its_rows_three_times():
+    S, device = 4096, DGX_H100.device_of(0)
+    pairs, rows = 32 * S * (S + 1) / 2, 2 * 2 * S * 128 * (32 + 8)
+    expected = 7 * 2 * 128 * pairs / (0.6 * device.flops) + 2 * pairs / H100.exponentials
+    expected += 3 * rows / (0.8 * device.memory_bandwidth)
+    assert llama(S)["attention"] == pytest.approx(32 * expected, rel=1e-12)
+
+
+def test_a_llamas_elementwise_bytes_are_20_E_6_M_and_4_of_each_rotated_column():
+    S, E, M, V = 4096, 4096, 14336, 128256
+    layer = S * (20 * E + 6 * M + 4 * (32 + 8) * 128) * (1 + 1.8)
+    expected = (32 * layer + 52 * S * V + 2 * 2 * 2 * S * E) / (0.8 * DGX_H100.device_of(0).memory_bandwidth)
+    assert llama(S)["elementwise"] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("c", [2, 4])
+def test_a_ring_behind_long_attention_waits_for_one_hop_of_gradients_and_merges_three_quarters_of_the_rows(c):
+    S = 131072
+    hop = DGX_H100.intra.latency + 4 * 2 * S / c * 8 * 128 / (0.78 * DGX_H100.intra.bandwidth)
+    merged = 0.75 * (c - 1) * S / c * 32 * 128 * ((2 + 16) + (6 + 16)) / (0.8 * DGX_H100.device_of(0).memory_bandwidth)
+    assert llama(S, cp=c)["cp"] == pytest.approx(32 * (hop + merged), rel=1e-12)
+
+
+def test_one_chunk_a_rank_waits_for_its_first_weights_and_for_the_last_pass_of_its_gradients_whole():
+    turn = ring(2 * LLAMA_8B.num_parameters, 8)
+    found = [llama(4096, batch=16, dp=8, zero=stage)["dp"] for stage in (0, 1, 2, 3)]
+    assert found == pytest.approx([2 * turn, 2 * turn, 2 * turn, 3 * turn], rel=1e-12)
+
+
+@pytest.mark.parametrize(("stage", "turns"), [(0, 2), (1, 2), (2, 2), (3, 3)])
+def test_two_chunks_a_rank_hide_all_of_zeros_traffic_but_half_a_turn_each(stage, turns):
+    """Behind long work: a chunk's gradients, after the last of its passes; and a chunk's weights before the first."""
+    last = (LLAMA_8B.num_parameters + 4096) / 2
+    found = llama(65536, batch=8, dp=2, pp=2, chunks=2, zero=stage)["dp"]
+    assert found == pytest.approx(turns * ring(2 * last, 2) / 2, rel=1e-12)
+
+
+def test_whole_gradients_travel_behind_the_last_p_microbatches_of_1f1b_and_behind_all_of_breadth_first():
+    knobs = {"dp": 2, "pp": 2, "chunks": 2, "zero": 1}
+    few, many = (llama(32, batch=2 * m, **knobs)["dp"] for m in (2, 8))
+    assert few == many == llama(32, batch=4, **knobs, schedule="looped_bfs")["dp"]
+    hidden = ring(LLAMA_8B.num_parameters + 4096, 2)  # half a turn of a rank's gradients, and of its weights
+    assert many > 1.1 * llama(32, batch=16, **knobs, schedule="looped_bfs")["dp"]
+    assert llama(32, batch=64, **knobs, schedule="looped_bfs")["dp"] == pytest.approx(hidden, rel=1e-12)
