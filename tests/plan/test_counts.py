@@ -128,7 +128,7 @@ def random_steps(count, seed, heavier):
         m = p * int(draw.integers(1 if heavier else 2, 4)) if v > 1 else int(draw.integers(p, 17))
         forward = draw.uniform(0.5, 2)
         ratio = draw.uniform(1, 3) if heavier else 2
-        last = draw.uniform(1, 3) if heavier else draw.uniform(0.3, 1)
+        last = draw.uniform(1, 3) if heavier else draw.uniform(0.02, 1)
         yield p, m, v, Pass(forward, ratio * forward), Pass(last * forward, last * ratio * forward)
 
 

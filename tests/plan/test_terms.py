@@ -91,3 +91,12 @@ def test_two_chunks_a_rank_hide_all_of_zeros_traffic_but_half_a_turn_each(stage,
     last = (LLAMA_8B.num_parameters + 4096) / 2
     found = llama(65536, batch=8, dp=2, pp=2, chunks=2, zero=stage)["dp"]
     assert found == pytest.approx(turns * ring(2 * last, 2) / 2, rel=1e-12)
+
+
+def test_whole_gradients_travel_behind_the_last_p_microbatches_of_1f1b_and_behind_all_of_breadth_first():
+    knobs = {"dp": 2, "pp": 2, "chunks": 2, "zero": 1}
+    few, many = (llama(32, batch=2 * m, **knobs)["dp"] for m in (2, 8))
+    assert few == many == llama(32, batch=4, **knobs, schedule="looped_bfs")["dp"]
+    hidden = ring(LLAMA_8B.num_parameters + 4096, 2)  # half a turn of a rank's gradients, and of its weights
+    assert many > 1.1 * llama(32, batch=16, **knobs, schedule="looped_bfs")["dp"]
+    assert llama(32, batch=64, **knobs, schedule="looped_bfs")["dp"] == pytest.approx(hidden, rel=1e-12)

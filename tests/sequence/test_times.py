@@ -88,6 +88,20 @@ def test_ulysses_without_a_head_for_each_rank_is_no_choice_and_refused_by_name()
         usp_time(shape, 16, where, ulysses=16)
 
 
+def test_12_query_heads_and_4_kv_heads_are_not_dealt_out_evenly_to_6_ranks():
+    shape, where = AttentionShape(S=1152, H=12, G=4, D=64, itemsize=2), Cluster.uniform(1e-6, 1e9)
+    assert set(method_times(shape, 6, where)) == {"ring", "all-gather", "USP"}  # 2 ranks a group, not 3
+    assert best_ulysses(shape, 6, where) == 2
+    with pytest.raises(ValueError, match=r"ulysses=6: must divide H=12, and divide G=4 or be a multiple of it"):
+        usp_time(shape, 6, where, ulysses=6)
+
+
+@pytest.mark.parametrize(("ranks_per_node", "group"), [(1, 2), (2, 2), (4, 2), (3, None)])
+def test_a_group_of_2_fills_nodes_or_is_dealt_evenly_into_one(ranks_per_node, group):
+    shape, where = AttentionShape(S=1152, H=2, G=2, D=64, itemsize=2), Cluster.uniform(1e-6, 1e9)
+    assert best_ulysses(shape, 12, replace(where, ranks_per_node=ranks_per_node)) == group
+
+
 def test_beyond_a_node_the_slow_link_sets_the_pace():
     shape = AttentionShape(S=1024, H=8, G=8, D=64, itemsize=2)
     one_node = Cluster("one", Device("d", 1e15, 1e12), 8, Link(1e-6, 1e9), Link(1e-6, 1e8))

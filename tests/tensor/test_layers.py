@@ -29,6 +29,7 @@ from parlab.tensor import (
     vocab_parallel_cross_entropy,
     vocab_parallel_cross_entropy_backward,
 )
+from parlab.tensor.layers import kv_sharers
 from tests.nn.finite_differences import assert_gradient
 from tests.nn.parity import assert_parity
 
@@ -309,3 +310,12 @@ def test_the_loss_of_float16_logits_is_the_serial_one_of_float64_in_float32():
     loss, (probabilities, *_) = run(vocab_parallel_cross_entropy, 2, parts, targets).results[0]
     assert (loss.dtype, probabilities.dtype) == (np.float32, np.float16)
     assert float(loss) == pytest.approx(float(cross_entropy(logits.astype(float), targets)[0]), rel=1e-6)
+
+
+@pytest.mark.parametrize(("heads", "sharing"), [(8, None), (4, None), (2, 2), (1, 4)])
+def test_of_4_ranks_2_or_4_share_a_key_value_head_where_there_are_2_or_1_and_else_none_does(heads, sharing):
+    def program(comm):
+        sharers = kv_sharers(comm, heads)
+        return sharers and sharers.size
+
+    assert run(program, 4).results == [sharing] * 4

@@ -11,7 +11,7 @@ from parlab import run
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.pipeline import Action, Schedule, interleaved_one_f_one_b, one_f_one_b
-from parlab.train import Mesh, Trainer
+from parlab.train import Mesh, Samples, Trainer
 from parlab.world import Link, MismatchError
 from parlab.zero import Offload
 from tests.train.models import batches, model
@@ -118,6 +118,9 @@ ROWS = [
         "tp=4: sequence length 2 (of 8, cp=4) does not divide among 4 ranks: use a multiple of 4, or "
         "sequence_parallel=False; here tp=2 works",
     ),
+    ("length", lambda: Samples(np.arange(9), 0), "length=0: must be a whole number, at least 1"),
+    ("first", lambda: Samples(np.arange(9), 2).batch(-1, 1), "first=-1: must be a whole number, at least 0"),
+    ("size", lambda: Samples(np.arange(9), 2).batch(0, 0), "size=0: must be a whole number, at least 1"),
 ]
 
 

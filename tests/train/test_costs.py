@@ -41,6 +41,11 @@ def test_bytes_of_all_four_strategies_are_the_closed_forms(zero):
     assert all(expected.values())
 
 
+def test_bytes_of_recomputed_forwards_between_ranks_of_cp_and_tp_are_the_closed_forms():
+    timeline, expected = one_step(case({"cp": 2, "tp": 2}, recompute="full"))
+    assert bytes_by_strategy(timeline) == expected
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_bytes_of_random_meshes_are_the_closed_forms(seed):
     timeline, expected = one_step(drawn(seed, ranks=8))

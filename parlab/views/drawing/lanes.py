@@ -131,8 +131,8 @@ def time_axis(axes: Axes, timeline: Timeline, end: float | None = None, *, words
 
 
 def legend(figure: Picture, kinds: list[str]) -> None:
-    """Name the kinds of action that are drawn, under the title."""
-    legend_of(figure, [theme.KINDS[kind] for kind in kinds])
+    """Name the kinds of action that are drawn, each once, under the title."""
+    legend_of(figure, [theme.KINDS[kind] for kind in dict.fromkeys(kinds)])
 
 
 def legend_of(

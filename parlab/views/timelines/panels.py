@@ -44,7 +44,7 @@ def compare_timelines(runs: Mapping[str, Run | Timeline], *, headline: str | Non
         lane_of = {rank: rank for rank in range(one.size)}
         kinds += draw_computes(axes, one, lane_of, WHOLE) + draw_waits(axes, one, lane_of, WHOLE)
         top += _height(one)
-    legend(figure, list(dict.fromkeys(kinds)))
+    legend(figure, kinds)
     return figure
 
 
@@ -94,7 +94,7 @@ def lanes_of(
         time_axis(axes, one, end, words=name == list(shown)[-1])
         kinds += _draw(axes, one, rank)
         top += LINE + 3 * LANE
-    legend(figure, list(dict.fromkeys(kinds)))
+    legend(figure, kinds)
     return figure
 
 

@@ -56,7 +56,7 @@ def timeline(
         note(figure, f"{len(messages)} messages, without arrows")
     if not shown.makespan:
         note(figure, "nothing took any time")
-    legend(figure, list(dict.fromkeys(kinds)))
+    legend(figure, kinds)
     return figure
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from parlab import views
 from parlab.views.drawing.picture import png
-from tests.views.drawn import artists, check_refused, check_text, title
+from tests.views.drawn import artists, check_refused, check_text, texts, title
 
 RIGHT = [4 / step for step in range(1, 41)]
 
@@ -64,3 +64,11 @@ def test_of_losses_near_zero_the_ratio_is_said():
 def test_what_is_no_two_curves_is_refused(losses, value, right):
     check_refused(lambda: views.loss_curves(losses), value, right)
     check_refused(lambda: views.loss_curves({"right": RIGHT, "wrong": RIGHT}, headline=3), "headline=3", "text")
+
+
+def test_losses_that_hardly_differ_are_named_whole():
+    figure = views.loss_curves({"right": [1000.0003, 1000.0002], "wrong": [1000.0003, 1000.0001]})
+    low, high = figure.axes[0].get_ylim()
+    names = [float(text) for text, _ in texts(figure) if text.startswith("1000.00")]
+    assert len(names) > 2
+    assert all(low <= loss <= high for loss in names)

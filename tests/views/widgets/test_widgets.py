@@ -43,6 +43,26 @@ def test_every_value_of_every_control_changes_the_picture(name, control):
 
 
 @pytest.mark.parametrize(
+    ("explore", "draw"),
+    [
+        (views.explore_two_ranks, views.two_ranks),
+        (views.explore_collectives, views.collectives),
+        (views.explore_ring_overlap, views.ring_overlap),
+        (views.explore_long_sequences, views.attention_map),
+        (views.explore_schedules, views.pipeline),
+        (views.explore_interleaving, views.interleaving),
+        (views.explore_tensor, views.tensor),
+        (views.explore_zero, views.zero),
+        (views.explore_mesh, views.mesh),
+        (views.explore_plan, views.plan),
+    ],
+)
+def test_a_widget_starts_as_its_figure_function_draws_without_being_told(explore, draw):
+    explorer = explore()
+    assert repr(explorer) == f"{explorer.name}: {draw()!r}"
+
+
+@pytest.mark.parametrize(
     ("explore", "draw", "values"),
     [
         (views.explore_two_ranks, views.two_ranks, {"nbytes": 2**20, "latency": 5e-5, "order": list(views.ORDERS)[1]}),

@@ -9,9 +9,10 @@ from matplotlib.colors import to_hex
 from parlab import views
 from parlab.views.zero_redundancy.step_memory import LAYERS, stacked
 from parlab.world import Link, Timeline
+from parlab.world.units import format_bytes
 from parlab.zero import Offload, accounting, model_state_bytes, state_bytes_held
 from tests.views.drawing.test_theme import NOTICEABLE, VISIONS, closest
-from tests.views.drawn import artists
+from tests.views.drawn import artists, title
 from tests.views.zero_redundancy.zero_runs import PSI, WEIGHTS, stages, step
 
 LEVELS = {f"stage {stage}": model_state_bytes(PSI, 4, stage) for stage in range(4)}
@@ -63,6 +64,13 @@ def test_all_panels_have_the_same_scales():
     figure = views.step_memory(stages(), formula=LEVELS)
     assert len({axes.get_xlim() for axes in figure.axes}) == len({axes.get_ylim() for axes in figure.axes}) == 1
     assert figure.axes[0].get_xlim()[1] == max(run.timeline.makespan for run in stages().values())
+
+
+def test_the_title_is_a_single_runs_peak_or_the_highest_and_the_lowest_of_several():
+    peaks = {name: format_bytes(run.timeline.peak_bytes(0)) for name, run in stages().items()}
+    assert title(views.step_memory({"stage 1": step(1)})) == f"A step on rank 0 of 4: at most {peaks['stage 1']}"
+    several = f"most in stage 0, {peaks['stage 0']}, least in stage 3, {peaks['stage 3']}"
+    assert title(views.step_memory(stages())) == f"A step on rank 0 of 4: {several}"
 
 
 def test_activations_are_the_same_at_every_stage():
