@@ -31,7 +31,9 @@ def test_alpha_and_beta_of_a_world_with_a_known_clock_come_back_to_9_digits(monk
     monkeypatch.setattr(fit.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(fit, "_work", lambda comm, xp, n: (1e9, 1e9))
     monkeypatch.setattr(fit, "run", lambda shifts, size, sizes, engine: SimpleNamespace(results=[shifts(comm, sizes)]))
-    link = fit_cluster("threads", 2).inter
+    cluster = fit_cluster("threads", 2)
+    assert cluster.source == "ring shifts of up to 1048576 bytes"
+    link = cluster.inter
     assert link.latency == pytest.approx(latency, rel=1e-9, abs=1e-14)
     assert link.bandwidth == pytest.approx(bandwidth, rel=1e-9)
     assert time.perf_counter() == now[0]
