@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parlab.arguments import positive, whole
+from parlab.arguments import flag, positive, whole
 from parlab.plan.estimate import Estimate, estimate, evaluate
 from parlab.plan.hardware import Machine
 from parlab.plan.layout import Case, Layout, possible
@@ -148,6 +148,9 @@ def search(
     if unknown := set(fixed) - set(knobs):
         raise ValueError(f"{min(unknown)}={fixed[min(unknown)]!r}: the knobs are {', '.join(knobs)}")
     knobs |= {name: value if isinstance(value, list) else [value] for name, value in fixed.items()}
+    for name in ("sequence_parallel", "offload"):
+        for value in knobs[name]:
+            flag(name, value)
     knobs |= {name: [n for n in divisors if n in knobs[name]] for name in MESH}
     mesh = Layout(**_axes(knobs, "tp", "cp", "pp"))
     mesh = mesh.but(dp=ranks // (mesh.tp * mesh.cp * mesh.pp))
