@@ -199,7 +199,7 @@ def check_region(xp, size, sequence_parallel, serial, make, axes, owners=None):
     dx, gradients = serial.backward(dy, cache)
 
     def program(comm):
-        region = make(comm, sequence_parallel=sequence_parallel)
+        region = make(comm, **({"sequence_parallel": True} if sequence_parallel else {}))  # whole unless told
         found, cache = region.forward(tokens_of(x, comm, sequence_parallel))
         return found, *region.backward(tokens_of(dy, comm, sequence_parallel), cache)
 
