@@ -1,10 +1,13 @@
 """The checkers of notebook 05 accept the solutions and refuse each omission, with what it breaks."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from parlab.labs.tensor import BLOCK
-from tests.labs.answers import STUBS, block_step, parallel_loss, refused, reviewed
+from parlab.labs.tensor import BLOCK, LossCase
+from parlab.nn.embedding import cross_entropy, cross_entropy_backward
+from tests.labs.answers import EXERCISES, STUBS, block_step, parallel_loss, refused, reviewed
 
 
 def by_gathering(comm, logits, targets, first):
@@ -82,6 +85,17 @@ def test_of_drawn_blocks_t_and_g_divide_h_and_one_the_other_and_g_is_less_than_t
     cases = [BLOCK.draw(draw, size) for size in range(2, 14) for _ in range(9)]
     assert all(max(c.G, c.size) % min(c.G, c.size) == 0 == c.H % max(c.G, c.size) for c in cases)
     assert {np.sign(c.G - c.size) for c in cases} == {-1, 0, 1}
+
+
+@pytest.mark.parametrize(("size", "seed", "rank", "largest"), [(3, 93, 2, 0), (4, 30, 1, 0), (5, 83, 1, 1e-310)])
+def test_a_right_loss_passes_where_a_ranks_whole_gradient_is_0_or_1e_310(size, seed, rank, largest):
+    case = LossCase(size, 2 * size, 2000.0, seed)
+    draw = np.random.default_rng([seed, size, case.V])
+    logits, targets = draw.uniform(-2000, 2000, size=(2, 3, case.V)), draw.integers(case.V, size=(2, 3))
+    _, cache = cross_entropy(logits, targets)
+    assert np.max(np.abs(cross_entropy_backward(1.0, cache)[..., 2 * rank : 2 * rank + 2])) <= largest
+    review = replace(EXERCISES["05.parallel_loss"], cases=[case], draw=None).review(parallel_loss, 30.0)
+    assert review.status == "passed", review.text
 
 
 @pytest.mark.parametrize(
