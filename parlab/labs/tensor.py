@@ -23,9 +23,7 @@ from parlab.world import Comm, Run, per_rank
 
 PREFIX = "model.layers.0"
 TOLERANCE = 1e-10  # of the largest entry
-SMALL = (
-    1e-6  # the largest entry counts as no smaller: softmax over logits far apart leaves a rank none but 0 or denormal
-)
+SMALL = 1e-6  # what a largest entry counts as at least: of logits far apart a rank may have a softmax of 0
 
 
 @dataclass

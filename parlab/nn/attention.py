@@ -20,7 +20,7 @@ from typing import Any
 from array_api_compat import is_numpy_array
 
 from parlab.arguments import finite
-from parlab.arrays import Array, exp_, namespace, on_host
+from parlab.arrays import Array, exp_, is_array, namespace, on_host
 
 CAUSAL = 0  # `diagonal` of a block whose query i sees keys 0..i
 STRICT = -1  # ... keys 0..i−1: query 0 sees none
@@ -241,8 +241,12 @@ def default_scale(scale: float | None, head_size: int) -> float:
 
 def check_inputs(q: Array, k: Array, v: Array, *, causal: bool, scale: float | None) -> None:
     """Refuse what attention cannot mean, each with what would be right."""
+    named = (("q", q), ("k", k), ("v", v))
+    for name, x in named:
+        if not is_array(x):
+            raise TypeError(f"{name} is a {type(x).__name__}: an array [batch, heads, sequence, head size] is needed")
     xp = namespace(q, k, v)
-    for name, x in (("q", q), ("k", k), ("v", v)):
+    for name, x in named:
         if x.ndim != 4 or 0 in x.shape:
             raise ValueError(
                 f"{name} has shape {tuple(x.shape)}: [batch, heads, sequence, head size] is needed, none 0"

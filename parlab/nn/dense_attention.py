@@ -28,8 +28,8 @@ def dense_attention(
     Raises:
         ValueError: shapes that do not fit.
     """
-    xp = namespace(q, k, v)
     check_inputs(q, k, v, causal=causal, scale=scale)
+    xp = namespace(q, k, v)
     scores = _scores(q, k, causal, scale, mask)  # [B, H, S, T]
     largest = xp.max(scores, axis=-1, keepdims=True)  # [B, H, S, 1]
     largest = xp.where(largest == -xp.inf, 0.0, largest)  # −inf − −inf would be NaN
@@ -57,8 +57,8 @@ def dense_attention_backward(
 
     With P = softmax(scores): dV = Pᵀ dO, dP = dO Vᵀ, and through the softmax dS = P ∘ (dP − rowsum(dO ∘ O)).
     """
-    xp = namespace(dout, q, k, v)
     check_inputs(q, k, v, causal=causal, scale=scale)
+    xp = namespace(dout, q, k, v)
     check_gradient(dout, q, out, lse)
     B, H, S, D = q.shape
     _, G, T, _ = k.shape

@@ -43,8 +43,9 @@ class GPTConfig:
 
 Config = LlamaConfig | GPTConfig
 
-MODELS: dict[str, Config] = {name: LlamaConfig(*sizes) for name, sizes in read_table("models.toml")["llama"].items()}
-MODELS |= {name: GPTConfig(*sizes) for name, sizes in read_table("models.toml")["gpt"].items()}
+_published = read_table("models.toml")
+MODELS: dict[str, Config] = {name: LlamaConfig(*sizes) for name, sizes in _published["llama"].items()}
+MODELS |= {name: GPTConfig(*sizes) for name, sizes in _published["gpt"].items()}
 LLAMA_7B, LLAMA_8B, LLAMA_70B, LLAMA_405B = (MODELS[f"llama-{size}"] for size in ("7b", "8b", "70b", "405b"))
 GPT_22B, GPT_175B = MODELS["gpt-22b"], MODELS["gpt-175b"]
 

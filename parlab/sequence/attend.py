@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from parlab.arguments import whole
 from parlab.arrays import Array, namespace, on_host
@@ -35,8 +35,17 @@ ALL = [(slice(None), slice(None))]
 DEALT = {"causal": False, "layout": "contiguous", "documents": None}  # unless told otherwise
 
 
+class Returning(NamedTuple):
+    """What a backward gives its method for q, which is how the method knows its pass."""
+
+    dout: Array
+    q: Array
+    out: Array
+    lse: Array
+
+
 def backward_of(method: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, Array, Array]]:
-    """The backward of a method: the method again, which its q, `(dout, q, out, lse)`, tells what pass it is."""
+    """The backward of a method: the method again, with `Returning` for its q."""
 
     def backward(
         comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, **how: Any
@@ -55,7 +64,7 @@ def backward_of(method: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple
 
         Raises: as the forward.
         """
-        return method(comm, (dout, q, out, lse), k, v, **how)
+        return method(comm, Returning(dout, q, out, lse), k, v, **how)
 
     backward.__module__ = method.__module__
     backward.__name__ = backward.__qualname__ = f"{method.__name__}_backward"
@@ -63,7 +72,7 @@ def backward_of(method: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple
 
 
 class Call:
-    """One rank's call of a method, checked: shapes, layout and documents; see `backward_of` for its q.
+    """One rank's call of a method, checked: shapes, layout and documents; its q may be `Returning`.
 
     Attributes:
         rows: what a query is to those who attend it: q; backward also dout, lse and delta = rowsum(dO ∘ O).
@@ -72,8 +81,8 @@ class Call:
         dealt: of it, how the tokens are dealt out (`RingSchedule.blocks`).
     """
 
-    def __init__(self, method: str, comm: Comm, q: Array, k: Array, v: Array, scale: Scale, **told: Any) -> None:
-        self.backward, shards = isinstance(q, tuple), not told.get("replicated")  # such queries are no shards
+    def __init__(self, method: str, comm: Comm, q: Any, k: Array, v: Array, scale: Scale, **told: Any) -> None:
+        self.backward, shards = hasattr(q, "dout"), not told.get("replicated")  # such queries are no shards
         dout, q, out, lse = q if self.backward else (None, q, None, None)
         self.comm, self.q, self.k, self.v, self.scale = comm, q, k, v, scale
         self.dealt = {name: told.get(name, default) for name, default in DEALT.items()}

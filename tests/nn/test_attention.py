@@ -285,6 +285,15 @@ def test_bad_input_is_refused_by_name(pair, text):
 
 
 @pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+@pytest.mark.parametrize("x", [None, 1.0, [[[[1.0]]]]], ids=["None", "float", "list"])
+def test_what_is_no_array_is_refused_by_name(pair, name, x):
+    given = {name: np.zeros(SHAPE) for name in "qkv"} | {name: x}
+    with pytest.raises(TypeError, match=rf"{name} is a {type(x).__name__}: an array \[batch"):
+        PAIRS[pair][0](**given)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("name", ["dout", "out", "lse"])
 def test_backward_refuses_what_the_forward_cannot_have_returned(pair, name):
     given = {x: np.zeros(SHAPE) for x in ("dout", "q", "k", "v", "out")} | {"lse": np.zeros(SHAPE[:-1])}

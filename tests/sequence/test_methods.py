@@ -17,6 +17,7 @@ from parlab.sequence import (
     LAYOUTS,
     PATTERNS,
     AttentionShape,
+    ring_attention,
     shard,
     tree_attention,
     tree_attention_backward,
@@ -278,6 +279,13 @@ def test_bad_input_is_refused_by_name_before_any_message(method, how, size, text
     with pytest.raises(ValueError, match=re.escape(text)) as caught:
         run(program, size)
     assert not caught.value.run.timeline.transfers
+
+
+@pytest.mark.parametrize("length", [2, 4])
+def test_a_tuple_of_2_or_4_arrays_is_no_q_and_makes_no_backward_of_a_forward(length):
+    x = np.ones((1, 2, 4, 3))
+    with pytest.raises(TypeError, match="q is a tuple: an array"):
+        run(ring_attention, 2, (x,) * length, x, x)
 
 
 def test_more_replicated_queries_than_tokens_are_refused():
