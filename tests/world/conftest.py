@@ -19,7 +19,10 @@ def xp(request):
 def no_thread_left_behind():
     before = set(threading.enumerate())
     yield
-    assert not set(threading.enumerate()) - before
+    after = set(threading.enumerate()) - before
+    for thread in after:
+        thread.join(10)  # seconds, for one that is about to end
+    assert not [thread for thread in after if thread.is_alive()]
 
 
 @pytest.fixture
