@@ -47,8 +47,12 @@ def save(trainer: Trainer, folder: str | os.PathLike[str], *, notes: Mapping[str
 
     Args:
         folder: made if it is not there. An earlier checkpoint in it is replaced, and whole until then.
-        notes: what else a run that goes on wants to know, as JSON has it; the same on every rank.
+        notes: what else a run that goes on wants to know, as JSON has it, else a ValueError; the same on every rank.
     """
+    try:
+        json.dumps(notes)
+    except TypeError as error:
+        raise ValueError(f"notes={notes!r:.60}: {error}") from None
     comm, folder, replica = trainer.mesh.comm, Path(folder), trainer.replica
     folder.mkdir(parents=True, exist_ok=True)
     drawn = np.frombuffer(secrets.token_bytes(4), dtype=np.uint8)
