@@ -297,10 +297,10 @@ def _check(
             )
     held = dict(enumerate(stages)) if isinstance(stages, Sequence) else stages
     instance("stages", held, Mapping)
+    for stage in range(schedule.num_stages):
+        if comm.rank in schedule.holders(stage) and stage not in held:
+            raise ValueError(f"stages: stage {stage} of rank {comm.rank} is missing")
     for stage, of_stage in held.items():
         if stage not in range(schedule.num_stages) or not hasattr(of_stage, "forward"):
             number = f"the schedule has {schedule.num_stages}"
             raise ValueError(f"stages[{stage!r}]={of_stage!r:.60}: {number}, each with forward and backward_input")
-    for stage in range(schedule.num_stages):
-        if comm.rank in schedule.holders(stage) and stage not in held:
-            raise ValueError(f"stages: stage {stage} of rank {comm.rank} is missing")

@@ -152,7 +152,7 @@ def search(
     }
     if unknown := set(fixed) - set(knobs):
         raise ValueError(f"{min(unknown)}={fixed[min(unknown)]!r}: the knobs are {', '.join(knobs)}")
-    knobs |= {name: value if isinstance(value, list) else [value] for name, value in fixed.items()}
+    knobs |= {name: np.atleast_1d(value).tolist() for name, value in fixed.items()}
     for name in ("sequence_parallel", "offload"):
         for value in knobs[name]:
             flag(name, value)
