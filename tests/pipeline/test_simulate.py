@@ -44,7 +44,7 @@ def test_costs_of_numpy_are_those_of_python_also_in_a_trace(tmp_path):
     timeline = simulate(one_f_one_b(2, 3), costs)
     timeline.save_chrome_trace(tmp_path / "trace.json")
     assert timeline.makespan == simulate(one_f_one_b(2, 3), Costs(1.5, [0, 1], [3, 0.5])).makespan
-    with pytest.raises(ValueError, match="forward=-1.0: must be a number"):
+    with pytest.raises(ValueError, match=r"forward=-1\.0: must be a number"):
         Costs(np.array([1.0, -1.0]))
 
 
