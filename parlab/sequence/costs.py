@@ -34,10 +34,12 @@ class AttentionShape:
     itemsize: int
     B: int = 1
 
-    def shard(self, size: int, rank: int = 0) -> int:
-        """S/P, the tokens of `rank`, which is one of `size`; ValueError where it is not, or S does not divide."""
+    def shard(self, size: int, rank: int = 0, group: int = 1) -> int:
+        """S/P, the tokens of `rank`, which is one of `size` in groups of `group`; ValueError where it is not."""
         checked_documents(None, self.S, whole("size", size, 1))
         checked_rank(rank, "rank", size)
+        if size % whole("group", group, 1):
+            raise ValueError(f"{size} ranks do not divide into groups of {group}")
         return self.S // size
 
     def token(self, *, backward: bool) -> Token:

@@ -230,7 +230,8 @@ def double_ring_cost(
     >>> double_ring_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4, ranks_per_node=2)[:2]
     (3, 786432)
     """
-    token, c, inside = shape.token(backward=backward), shape.shard(size, rank), ranks_per_node or size
+    token, inside = shape.token(backward=backward), ranks_per_node or size
+    c = shape.shard(size, rank, inside)
     nodes = size // inside
     back = ((nodes * inside if inside > 1 else 0) + (nodes if nodes > 1 else 0)) * backward
     kv = sum(min(ring - 1, 2) + (ring > 1) for ring in (nodes, inside))  # of each ring: attended, arriving, leaving

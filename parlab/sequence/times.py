@@ -32,11 +32,15 @@ def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int
     >>> usp_time(shape, 4, fast, ulysses=1) // 10**6, usp_time(shape, 4, fast, ulysses=4) // 10**6  # µs: as much work
     (268, 268)
     """
-    if size % ulysses or not _even(shape, ulysses):
-        heads = f"H={shape.H}, and divide G={shape.G} or be a multiple of it"
-        raise ValueError(f"ulysses={ulysses}: must divide {heads}, and divide size={size}")
+    if not _even(shape, ulysses):
+        raise ValueError(f"ulysses={ulysses}: must divide H={shape.H}, and divide G={shape.G} or be a multiple of it")
     mine = replace(shape, H=shape.H // ulysses, G=max(shape.G // ulysses, 1))
-    token, c, C, ring = mine.token(backward=False), shape.shard(size), shape.S * ulysses // size, size // ulysses
+    token, c, C, ring = (
+        mine.token(backward=False),
+        shape.shard(size, group=ulysses),
+        shape.S * ulysses // size,
+        size // ulysses,
+    )
     inside, hop = _link(cluster, ulysses), _link(cluster, size).picoseconds(C * token.kv)
     exchanges = inside.picoseconds(c * (token.rows + token.kv)) + inside.picoseconds(c * token.result)
     own, half = _attend(mine, C * (C + 1) // 2, cluster), _attend(mine, C * C // 2, cluster)

@@ -69,8 +69,8 @@ def _argument(argument: Any, rank: int) -> Any:
 
 def each_array(argument: Any, change: Callable[[Any], Any]) -> Any:
     """`argument` with its arrays changed, itself or those in tuples, lists and dicts, and other objects copied."""
-    if type(argument) in (tuple, list):
-        return type(argument)(each_array(item, change) for item in argument)
+    if type(argument) in (tuple, list) or (isinstance(argument, tuple) and hasattr(argument, "_make")):
+        return values.rebuilt(argument, [each_array(item, change) for item in argument])
     if type(argument) is dict:
         return {key: each_array(item, change) for key, item in argument.items()}
     if isinstance(argument, per_rank):

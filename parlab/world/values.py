@@ -25,7 +25,7 @@ def checked(value: Value, argument: str) -> Value:
     if type(value) is np.ndarray and value.dtype.kind in NUMBERS and value.dtype.isnative:
         return value
     if isinstance(value, tuple | list):
-        return _rebuilt(value, [checked(item, f"{argument}[{i}]") for i, item in enumerate(value)])
+        return rebuilt(value, [checked(item, f"{argument}[{i}]") for i, item in enumerate(value)])
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
@@ -50,7 +50,7 @@ def checked(value: Value, argument: str) -> Value:
     return np.asarray(value)
 
 
-def _rebuilt(value: Any, items: list[Any]) -> Any:
+def rebuilt(value: Any, items: list[Any]) -> Any:
     """A tuple or list of the type of `value`, which may be a named tuple."""
     return value._make(items) if hasattr(value, "_make") else type(value)(items)
 
@@ -76,7 +76,7 @@ def nbytes(value: Value) -> int:
 def mapped(function: Callable[[Any], Any], value: Value) -> Value:
     """`value` with `function(array)` in the place of every array."""
     if isinstance(value, tuple | list):
-        return _rebuilt(value, [mapped(function, item) for item in value])
+        return rebuilt(value, [mapped(function, item) for item in value])
     if isinstance(value, dict):
         return {key: mapped(function, item) for key, item in value.items()}
     return function(value)

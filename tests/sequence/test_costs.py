@@ -13,6 +13,7 @@ from parlab.sequence import (
     AttentionShape,
     allgather_cost,
     attention_flops,
+    double_ring_cost,
     load_ratio,
     method_times,
     overlap_tokens,
@@ -23,6 +24,7 @@ from parlab.sequence import (
     tree_cost,
     ulysses_cost,
     unmasked_pairs,
+    usp_cost,
     usp_time,
 )
 from parlab.world import DGX_H100
@@ -119,7 +121,9 @@ def test_a_pair_costs_two_products_forward_and_five_backward():
         (lambda: ulysses_cost(TWELVE, 2, -1), "rank=-1: the ranks of this group are 0 to 1"),
         (lambda: allgather_cost(TWELVE, 8), "sequence length 12 does not divide into 8 shards"),
         (lambda: tree_cost(TWELVE, 4, 4), "rank=4: the ranks of this group are 0 to 3"),
-        (lambda: usp_time(TWELVE, 4, DGX_H100, ulysses=3), "and divide size=4"),
+        (lambda: usp_time(TWELVE, 4, DGX_H100, ulysses=3), "4 ranks do not divide into groups of 3"),
+        (lambda: usp_cost(TWELVE, 4, ulysses=3), "4 ranks do not divide into groups of 3"),
+        (lambda: double_ring_cost(TWELVE, 4, ranks_per_node=3), "4 ranks do not divide into groups of 3"),
         (lambda: method_times(TWELVE, 2, "H100"), "cluster='H100': must be a Cluster"),
     ],
 )

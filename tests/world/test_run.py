@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextvars
 import gc
 import inspect
@@ -37,7 +38,13 @@ def test_the_default_cluster_is_the_classroom_and_repr_is_a_table_with_a_row_a_r
     assert repr(run(lambda comm: None, 18)).splitlines()[-1] == "... and 2 more ranks"
 
 
-WRAPPED = {"x": lambda x: x, "list": lambda x: [x, (x,)], "dict": lambda x: {"a": {"b": x}}}
+Named = collections.namedtuple("Named", "a")
+WRAPPED = {
+    "x": lambda x: x,
+    "list": lambda x: [x, (x,)],
+    "dict": lambda x: {"a": {"b": x}},
+    "named": lambda x: Named(x),
+}
 
 
 def arrays_in(x):
@@ -46,9 +53,7 @@ def arrays_in(x):
     return [leaf for item in x for leaf in arrays_in(item)] if isinstance(x, list | tuple) else [x]
 
 
-@pytest.mark.parametrize(
-    "wrap", [lambda x: x, lambda x: [x, (x,)], lambda x: {"a": {"b": x}}], ids=["x", "list", "dict"]
-)
+@pytest.mark.parametrize("wrap", WRAPPED.values(), ids=WRAPPED)
 def test_plain_arguments_arrive_read_only_also_nested_and_by_name(wrap):
     def program(comm, by_position, *, by_name):
         for array in arrays_in([by_position, by_name]):
@@ -61,9 +66,7 @@ def test_plain_arguments_arrive_read_only_also_nested_and_by_name(wrap):
     x[0] = 2  # the caller's array is as writable as before
 
 
-@pytest.mark.parametrize(
-    "wrap", [lambda x: x, lambda x: [x, (x,)], lambda x: {"a": {"b": x}}], ids=["x", "list", "dict"]
-)
+@pytest.mark.parametrize("wrap", WRAPPED.values(), ids=WRAPPED)
 def test_per_rank_arguments_are_the_ranks_own_copies_also_nested_and_by_name(xp, wrap):
     def program(comm, by_position, *, by_name):
         for array in arrays_in([by_position, by_name]):
