@@ -9,12 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parlab.world.collectives.bruck import (
-    bruck_all_gather,
-    bruck_all_gather_cost,
-    bruck_all_to_all,
-    bruck_all_to_all_cost,
-)
 from parlab.world.collectives.common import OPERATIONS, Cost, Subset, block_sizes, blocks_of, combiner
 from parlab.world.collectives.doubling import (
     rabenseifner_all_reduce,
@@ -26,9 +20,9 @@ from parlab.world.collectives.doubling import (
     recursive_halving_reduce_scatter,
     recursive_halving_reduce_scatter_cost,
 )
-from parlab.world.collectives.hierarchical import hierarchical_all_reduce, hierarchical_all_reduce_cost
-from parlab.world.collectives.pairwise import pairwise_all_to_all, pairwise_all_to_all_cost
 from parlab.world.collectives.ring import (
+    hierarchical_all_reduce,
+    hierarchical_all_reduce_cost,
     ring_all_gather,
     ring_all_gather_cost,
     ring_all_reduce,
@@ -41,12 +35,20 @@ from parlab.world.collectives.rooted import (
     binomial_broadcast_cost,
     binomial_reduce,
     binomial_reduce_cost,
-    dissemination_barrier,
-    dissemination_barrier_cost,
     linear_gather,
     linear_gather_cost,
     linear_scatter,
     linear_scatter_cost,
+)
+from parlab.world.collectives.shifts import (
+    bruck_all_gather,
+    bruck_all_gather_cost,
+    bruck_all_to_all,
+    bruck_all_to_all_cost,
+    dissemination_barrier,
+    dissemination_barrier_cost,
+    pairwise_all_to_all,
+    pairwise_all_to_all_cost,
 )
 
 ALGORITHMS: dict[str, dict[str, Callable[..., Any]]] = {

@@ -126,7 +126,15 @@ class Cost:
     nbytes: list[int]
     picoseconds: int
 
+    def __add__(self, then: Cost) -> Cost:
+        """What one costs, and another after it."""
+        return Cost(
+            [a + b for a, b in zip(self.messages, then.messages, strict=True)],
+            [a + b for a, b in zip(self.nbytes, then.nbytes, strict=True)],
+            self.picoseconds + then.picoseconds,
+        )
 
-def exchange_steps(link: Link, nbytes: Sequence[int]) -> int:
-    """Picoseconds of messages of these sizes, one after the other."""
-    return sum(map(link.picoseconds, nbytes))
+
+def cost_of_steps(size: int, nbytes: Sequence[int], link: Link) -> Cost:
+    """The cost of messages of these sizes, one after the other, from each of `size` ranks."""
+    return Cost([len(nbytes)] * size, [sum(nbytes)] * size, sum(map(link.picoseconds, nbytes)))
