@@ -14,10 +14,11 @@ Nothing here depends on how the trace came about, so the same trace gives the sa
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 from parlab.world.cluster import Cluster, picoseconds
 from parlab.world.log import AWAIT, COMPUTE, HOLD, MEET, POST_RECEIVE, SIGNAL, WAIT
-from parlab.world.timeline import Timeline
+from parlab.world.timeline import Timeline, columns_of
 from parlab.world.trace import Trace
 
 Printed = tuple[int, int, str]  # time, rank, text
@@ -30,9 +31,8 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
     A run that failed is replayed as far as it came; a rank that never moves again waits until the end.
     """
     size, ranks, src, dst, nbytes, kept = trace.size, trace.ranks, trace.src, trace.dst, trace.nbytes, trace.kept
-    holds, count = trace.holds, len(src)
+    count = len(src)
     transfer_time = _transfer_times(trace, cluster)
-    compute_time = [picoseconds(c.seconds) if c.seconds is not None else -1 for c in trace.computes]
 
     programs = [iter(program) for program in trace.programs]  # of the lines of work; the first `size` are the ranks'
     lines = len(programs)
@@ -49,10 +49,8 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
     awaiting: list[list[int]] = [[] for _ in range(trace.signals)]
     held: list[list[tuple[int, int, str]]] = [[] for _ in range(size)]
     prints: list[Printed] = []
-    compute_ranks: list[int] = []
-    compute_starts: list[int] = []
-    compute_ends: list[int] = []
-    compute_names: list[str] = []
+    computes: tuple[list[Any], ...] = ([], [], [], [])  # the columns rank, start, end, name
+    compute_ranks, compute_starts, compute_ends, compute_names = computes
     waits: list[Waited] = []
 
     ports = _Ports(trace, cluster)
@@ -106,16 +104,16 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
                         waiting_since[line] = now
                         break
                 elif code == COMPUTE:
-                    duration = compute_time[row]
-                    if duration < 0:
-                        work = trace.computes[row]
-                        duration = picoseconds(cluster.device_of(rank).seconds(work.flops, work.nbytes))
+                    name, flops, moved, seconds = row
+                    if seconds is None:
+                        seconds = cluster.device_of(rank).seconds(flops, moved)
+                    end = now + picoseconds(seconds)
                     compute_ranks.append(rank)
                     compute_starts.append(now)
-                    compute_ends.append(now + duration)
-                    compute_names.append(trace.computes[row].name)
-                    if duration:
-                        heappush(events, (now + duration, ~line))
+                    compute_ends.append(end)
+                    compute_names.append(name)
+                    if end > now:
+                        heappush(events, (end, ~line))
                         break
                 elif code == MEET:
                     if not trace.meetings[row].joint:
@@ -128,7 +126,7 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
                         free.extend(members)
                     break
                 elif code == HOLD:
-                    name, change = holds[row]
+                    name, change = row
                     mine.append((now, change, name))
                 elif code == SIGNAL:
                     raised[row] = 1
@@ -140,7 +138,7 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
                         waiting_since[line] = now
                         break
                 else:
-                    prints.append((now, rank, trace.prints[row]))
+                    prints.append((now, rank, row))
 
         for message in ports.start(ready, now):
             start_at[message] = now
@@ -150,13 +148,13 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
         if stood is not None and now > waiting_since[rank]:
             waits.append(_wait(trace, rank, waiting_since[rank], now, stood, entered, ready_at))
     passed = [message for message in range(count) if end_at[message] >= 0]
-    columns = (src, dst, nbytes, ready_at, start_at, end_at, trace.names, trace.labels)
+    transfers = (src, dst, nbytes, ready_at, start_at, end_at, trace.names, trace.labels)
     timeline = Timeline(
         size,
         now,
-        computes=(compute_ranks, compute_starts, compute_ends, compute_names),
-        transfers=columns if len(passed) == count else tuple([column[row] for row in passed] for column in columns),
-        waits=lambda: tuple(zip(*waits, strict=True)) or ((),) * 6,
+        computes=computes,
+        transfers=transfers if len(passed) == count else tuple([column[row] for row in passed] for column in transfers),
+        waits=lambda: columns_of(waits, 6),
         held=held,
         cluster=cluster.name,
     )

@@ -62,6 +62,11 @@ class Wait(NamedTuple):
 Columns = tuple[Sequence[Any], ...]
 
 
+def columns_of(rows: Sequence[tuple[Any, ...]], width: int) -> Columns:
+    """A table of `width` columns from its rows."""
+    return tuple(zip(*rows, strict=True)) or ((),) * width
+
+
 class Timeline:
     """The ranks of one run, or of one simulated schedule, on one clock.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from parlab.world.log import POST_SEND
 from parlab.world.seats import Meeting, Seat, Signal
-from parlab.world.timeline import Timeline
+from parlab.world.timeline import Timeline, columns_of
 
 Clock = tuple[int, list[tuple[int, int, str]], list[tuple[int, int, Any]]]  # nanoseconds ahead, computes, waits
 
@@ -43,19 +43,15 @@ def measured(clocks: Sequence[Clock], messages: Sequence[tuple[Any, Any]]) -> Ti
     return Timeline(
         len(clocks),
         max(ends, default=0),
-        computes=_columns(sorted(computes, key=lambda row: row[1]), 4),
-        transfers=_columns(transfers, 8),
-        waits=_columns(sorted(waits, key=lambda row: row[2]), 6),
+        computes=columns_of(sorted(computes, key=lambda row: row[1]), 4),
+        transfers=columns_of(transfers, 8),
+        waits=columns_of(sorted(waits, key=lambda row: row[2]), 6),
         cluster="the wall clock",
     )
 
 
 def _ranks(message: Any) -> tuple[int, int]:
     return message.src, message.dst
-
-
-def _columns(rows: list[tuple[Any, ...]], width: int) -> tuple[Any, ...]:
-    return tuple(zip(*rows, strict=True)) or ((),) * width
 
 
 def waited_for(seat: Seat) -> tuple[int, str, Any]:
