@@ -35,7 +35,7 @@ from parlab.world.transport import Form, clock_ahead, form_of, in_bytes, in_host
 Way = tuple[int, int]  # the other rank, tag
 
 
-class Pair:
+class _Pair:
     """One direction between two ranks; `end` is 0 at the sender, 1 at the receiver, who both make it at once.
 
     NCCL connects them at the first message, and a rank that waited for that could not let others go: it passes here.
@@ -68,14 +68,14 @@ def pointer(x: Any) -> int:
     return int(x.data.ptr)
 
 
-class Offer(NamedTuple):
+class _Offer(NamedTuple):
     """What a sender says of a message; `places` has a 1 for each array that lies on the GPU, a 0 for each other."""
 
     header: bytes
     places: bytes
 
 
-class NCCLEnd:
+class _End:
     """One end of a message; see `Sent` and `Coming`."""
 
     event: Any = None  # behind its kernel
@@ -88,11 +88,10 @@ class NCCLEnd:
         self.beside = [leaf for leaf, place in travelling if not place]
 
     def done(self) -> bool:
-        """Whether all arrays have passed."""
         return self.going and not self.beside and (self.event is None or self.event.done)
 
 
-class NCCLComing:
+class _Coming:
     """See `Coming`. Room on the GPU is made at once, so that its kernel waits for nothing that is computed later."""
 
     def __init__(self, transport: NCCLTransport, way: Way, like: list[Any]):
@@ -107,7 +106,6 @@ class NCCLComing:
         self._posted = self._transport.posted(places)
 
     def header(self) -> bytes | None:
-        """See `Coming`."""
         offers = self._transport.offers[self._way]
         if not offers:
             return None
@@ -116,19 +114,18 @@ class NCCLComing:
 
     def into(self, forms: list[Form]) -> list[Any]:
         """See `Coming`: each in the memory, the host's or the GPU's, that it comes from."""
-        if isinstance(self._offer, NCCLEnd):  # from this rank itself: the copy that was sent
+        if isinstance(self._offer, _End):  # from this rank itself: the copy that was sent
             self._end = self._offer
             self._end.going, self._end.beside = True, []
             return self._end.leaves
         places = self._offer.places
         if self._for != (forms, places):  # it does not fit, or comes from the other kind of memory
             self._make_room(forms, places)
-        self._end = NCCLEnd(self._rooms, places, self._posted)
+        self._end = _End(self._rooms, places, self._posted)
         self._transport.go(self._way, self._end)
         return self._rooms
 
     def done(self) -> bool:
-        """See `Coming`."""
         return self._end.done()
 
 
@@ -145,7 +142,7 @@ class NCCLTransport:
         self.rank, self.size = rank, size
         self._cupy = cupy
         self._side = SideChannel(connections)
-        self._pairs: dict[tuple[int, int], Pair] = {}
+        self._pairs: dict[tuple[int, int], _Pair] = {}
         self._forget()
         self.renew()
         atexit.register(self._part)  # to destroy communicators in place of that, all must do so in one order
@@ -166,7 +163,7 @@ class NCCLTransport:
         self._part()
         self._forget()
         in_rounds = sorted(numbers, key=lambda pair: (pair[0] ^ pair[1], pair))  # one order for all, so nobody is stuck
-        self._pairs = {ends: Pair(self._cupy, numbers[ends], int(ends[1] == self.rank)) for ends in in_rounds}
+        self._pairs = {ends: _Pair(self._cupy, numbers[ends], int(ends[1] == self.rank)) for ends in in_rounds}
 
     def _part(self) -> None:
         for pair in self._pairs.values():
@@ -175,8 +172,8 @@ class NCCLTransport:
 
     def _forget(self) -> None:
         self.offers: dict[Way, deque[Any]] = defaultdict(deque)  # what peers want to send
-        self._offered: dict[Way, deque[NCCLEnd]] = defaultdict(deque)  # what this rank wants to send
-        self._arriving: dict[Way, deque[NCCLEnd]] = defaultdict(deque)  # what is to come beside
+        self._offered: dict[Way, deque[_End]] = defaultdict(deque)  # what this rank wants to send
+        self._arriving: dict[Way, deque[_End]] = defaultdict(deque)  # what is to come beside
         self._notes: deque[bytes] = deque()
         self._said: dict[int, deque[bytearray]] = defaultdict(deque)
         self._numbers: dict[int, list[int]] = {}  # of communicators, from those who send by them
@@ -201,10 +198,10 @@ class NCCLTransport:
         """See `Transport`."""
         return self._cupy.asarray(x, order="C") if self.on_gpu(x) else in_host_memory(x)
 
-    def send(self, header: bytes, leaves: Sequence[Any], dst: int, tag: int) -> NCCLEnd:
+    def send(self, header: bytes, leaves: Sequence[Any], dst: int, tag: int) -> _End:
         """See `Transport`."""
         places = bytes(map(self.on_gpu, leaves))
-        end = NCCLEnd(leaves, places, self.posted(places), header)
+        end = _End(leaves, places, self.posted(places), header)
         if dst == self.rank:
             self.offers[dst, tag].append(end)
         else:
@@ -212,11 +209,11 @@ class NCCLTransport:
             self._side.put(dst, OFFER, tag, len(places).to_bytes(4, "big"), places, header)
         return end
 
-    def expect(self, src: int, tag: int, like: list[Any]) -> NCCLComing:
+    def expect(self, src: int, tag: int, like: list[Any]) -> _Coming:
         """See `Transport`."""
-        return NCCLComing(self, (src, tag), [] if src == self.rank else like)
+        return _Coming(self, (src, tag), [] if src == self.rank else like)
 
-    def go(self, way: Way, end: NCCLEnd) -> None:
+    def go(self, way: Way, end: _End) -> None:
         """Receive the next message of this way, and let its sender know."""
         if end.beside:
             self._arriving[way].append(end)
@@ -232,12 +229,12 @@ class NCCLTransport:
             end.beside = []
         self._launch(end, (self.rank, dst))
 
-    def _launch(self, end: NCCLEnd, ends: tuple[int, int]) -> None:
+    def _launch(self, end: _End, ends: tuple[int, int]) -> None:
         end.going = True
         if end.on_gpu:
             end.event = self._pairs[ends].launch(end.on_gpu, end.posted)
 
-    def _arrives(self, end: NCCLEnd, contents: bytearray) -> None:
+    def _arrives(self, end: _End, contents: bytearray) -> None:
         start = 0
         for leaf in end.beside:
             in_bytes(leaf)[:] = np.frombuffer(contents, np.uint8, leaf.nbytes, start)
@@ -293,7 +290,7 @@ class NCCLTransport:
                 self._arrives(self._arriving[src, tag].popleft(), contents)
             else:
                 end = 4 + int.from_bytes(contents[:4], "big")
-                self.offers[src, tag].append(Offer(bytes(contents[end:]), bytes(contents[4:end])))
+                self.offers[src, tag].append(_Offer(bytes(contents[end:]), bytes(contents[4:end])))
 
     def _say(self, data: bytes, to: Iterable[int]) -> None:
         for dst in to:
