@@ -14,7 +14,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -64,17 +64,6 @@ class Passing(Message):
         self.posted_at = time.perf_counter_ns()
 
 
-class Joined(Meeting):
-    """A collective call, as one of its members sees it. `key` names it at all of them."""
-
-    __slots__ = ("key", "serial")
-
-    def __init__(self, key: tuple[str, int], members: tuple[int, ...]):
-        super().__init__(members)
-        self.key = key
-        self.serial = 0  # of a split: a number that no other split of these ranks has
-
-
 class Place(Group):
     """A group of processes. Its `number` tells its messages from those of all groups that share two of its ranks."""
 
@@ -93,12 +82,7 @@ class Place(Group):
 
 
 class ProcessEngine(Engine):
-    """Runs one program on all processes of `transport`.
-
-    Args:
-        transport: what carries the bytes.
-        native: whether collectives are the transport's own where it has them.
-    """
+    """Runs one program on all processes of `transport`; if `native`, with its own collectives, where it has them."""
 
     world: Place
 
@@ -109,8 +93,8 @@ class ProcessEngine(Engine):
         self.groups["world"] = self.world
         self.moving: list[Passing] = []  # on the wire
         self.listening: dict[Way, None] = {}  # ways with messages that are asked for
-        self.calls: dict[tuple[str, int], Joined] = {}  # collectives that begin when this rank says so
-        self.entered: dict[tuple[str, int], Joined] = {}  # those that this rank waits for
+        self.calls: dict[tuple[str, int], Meeting] = {}  # collectives that begin when this rank says so
+        self.entered: dict[tuple[str, int], Meeting] = {}  # those that this rank waits for
         self.serial = 0  # of the last split
         self.splits = 0  # that began here
         self.stuck_since = 0.0
@@ -192,7 +176,7 @@ class ProcessEngine(Engine):
         assert isinstance(group, Place)
         self.check(seat)
         with self.mutex:
-            meeting = Joined((group.name, group.met), group.members)
+            meeting = Meeting(group.members, (group.name, group.met))
             group.met += 1
             meeting.names[seat.rank], meeting.calls[rank], meeting.details[rank] = name, call, detail
             meeting.waiters.append(seat)
@@ -211,7 +195,7 @@ class ProcessEngine(Engine):
         """A member has entered a collective that begins here."""
         (group, number), members, member, rank, name, call, detail = said
         key = (group, number)
-        meeting = self.calls.setdefault(key, Joined(key, tuple(members)))
+        meeting = self.calls.setdefault(key, Meeting(tuple(members), key))
         meeting.names[member], meeting.calls[rank], meeting.details[rank] = name, call, detail
         if len(meeting.calls) < len(members):
             return
@@ -311,16 +295,12 @@ class ProcessEngine(Engine):
         else:
             self.transport.tell(rank, json.dumps([what, said]).encode())
 
-    def timed(self, seat: Seat, name: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def timed(self, seat: Seat, name: str) -> Iterator[None]:
         """See `Engine`."""
-
-        @contextmanager
-        def measured() -> Iterator[None]:
-            start = time.perf_counter_ns()
-            yield
-            self.computed.append((start, time.perf_counter_ns(), name))
-
-        return measured()
+        start = time.perf_counter_ns()
+        yield
+        self.computed.append((start, time.perf_counter_ns(), name))
 
     # The end
 

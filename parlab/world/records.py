@@ -9,9 +9,9 @@ from typing import Any
 
 from parlab.world.errors import RemoteError, WorldError
 from parlab.world.log import MEET, POST_RECEIVE, POST_SEND, WAIT
-from parlab.world.processes import Joined, Passing, ProcessEngine
+from parlab.world.processes import Passing, ProcessEngine
 from parlab.world.program import Outcome
-from parlab.world.seats import Seat, Signal
+from parlab.world.seats import Meeting, Seat, Signal
 from parlab.world.verdict import Report, judged
 from parlab.world.wallclock import measured
 
@@ -35,7 +35,7 @@ class _Pickler(pickle.Pickler):
             label = thing.label if isinstance(thing.label, str | int | float | None) else str(thing.label)
             state = {name: getattr(thing, name) for name in MESSAGE}
             return Note, (), {**state, "label": label, "key": (*thing.key, thing.number)}
-        if isinstance(thing, Joined):
+        if isinstance(thing, Meeting):
             return Note, (), {name: getattr(thing, name) for name in MEETING}
         if isinstance(thing, Signal):
             return Signal, (None,)

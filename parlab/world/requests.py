@@ -1,4 +1,4 @@
-"""What is posted and not done: the handles that `isend`, `irecv` and the collectives beside a program return."""
+"""What is posted and not done: the handle that `isend`, `irecv` and the collectives beside a program return."""
 
 from __future__ import annotations
 
@@ -13,13 +13,24 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """Something that was posted and is not done. Wait for it exactly once."""
+    """Something that was posted and is not done. Wait for it exactly once.
 
-    def __init__(self, comm: Comm, call: str):
-        self._seat = comm._seat
-        self._engine = comm._engine
-        self._call = call
+    Args:
+        comm, call: where it was posted.
+        posted: one end of a message, or the signal that a collective beside the program raises when it is done.
+        array: the collective's own array, kept alive until it is waited for, so that this memory always dies in the
+            program's line of work.
+    """
+
+    def __init__(self, comm: Comm, call: str, posted: Message | Signal, array: Any = None):
+        self.posted = posted
+        self._seat, self._engine, self._call, self._array = comm._seat, comm._engine, call, array
         self._seat.open.add(self)
+
+    def __repr__(self) -> str:
+        if isinstance(self.posted, Signal):
+            return self._call
+        return f"{self._call}({f'to {self.posted.dst}' if self._call == 'isend' else f'from {self.posted.src}'})"
 
     def wait(self) -> Value:
         """Return when it is done: the value of an `irecv` or of a collective, None for an `isend`.
@@ -31,58 +42,15 @@ class Request:
         if self not in self._seat.open:
             raise RequestError(f"rank {self._seat.rank} waits for {self} a second time: a request is waited for once")
         self._seat.open.remove(self)
-        return self._finish()
+        if isinstance(self.posted, Signal):
+            self._engine.await_signal(self._seat, self.posted, f"{self._call}().wait()")
+            self._array = None
+            result, self.posted.seat.result = self.posted.seat.result, None
+            return result
+        self._engine.wait(self._seat, (self.posted,), self._call)
+        return self._engine.take(self._seat, self.posted) if self._call == "irecv" else None
 
     @property
     def met(self) -> bool:
         """Whether the peers have done their part, so that `wait` would return at once."""
-        raise NotImplementedError
-
-    def _finish(self) -> Value:
-        raise NotImplementedError
-
-
-class MessageRequest(Request):
-    """One end of a message."""
-
-    def __init__(self, comm: Comm, call: str, message: Message):
-        super().__init__(comm, call)
-        self._message = message
-
-    def __repr__(self) -> str:
-        ends = f"to {self._message.dst}" if self._call == "isend" else f"from {self._message.src}"
-        return f"{self._call}({ends})"
-
-    @property
-    def met(self) -> bool:
-        """Whether the other end is posted."""
-        return self._message.matched
-
-    def _finish(self) -> Value:
-        self._engine.wait(self._seat, (self._message,), self._call)
-        return self._engine.take(self._seat, self._message) if self._call == "irecv" else None
-
-
-class CollectiveRequest(Request):
-    """A collective that runs beside the program. It keeps the call's own array alive until it is waited for, so that
-    this memory always dies in the program's line of work.
-    """
-
-    def __init__(self, comm: Comm, call: str, done: Signal, array: Any):
-        super().__init__(comm, call)
-        self._done = done
-        self._array = array
-
-    def __repr__(self) -> str:
-        return self._call
-
-    @property
-    def met(self) -> bool:
-        """Whether the collective is over."""
-        return self._done.raised
-
-    def _finish(self) -> Value:
-        self._engine.await_signal(self._seat, self._done, f"{self._call}().wait()")
-        self._array = None
-        result, self._done.seat.result = self._done.seat.result, None
-        return result
+        return self.posted.raised if isinstance(self.posted, Signal) else self.posted.matched

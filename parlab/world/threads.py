@@ -60,17 +60,17 @@ class ThreadsEngine(Engine):
         """See `Engine`."""
         self.check(seat)
         with self.mutex:
-            if box.sends:
+            sent = bool(box.sends)
+            if sent:
                 message = box.sends.popleft()
-                message.expected = label
-                seat.log += (POST_RECEIVE, message)
-                message.error = misfit(message, like)
-                self._match(message)
             else:
                 message = Message(box.src, box.dst, values.template(like), name)
-                message.expected = label
-                seat.log += (POST_RECEIVE, message)
                 box.receives.append(message)
+            message.expected = label
+            seat.log += (POST_RECEIVE, message)
+            if sent:
+                message.error = misfit(message, like)
+                self._match(message)
             parked = call and self._parks(seat, message, call)
         if parked:
             self._sleep(seat)

@@ -15,7 +15,6 @@ from typing import Any
 from parlab.world.diagnosis import call_of
 from parlab.world.errors import DeadlockError, WaitsFor
 from parlab.world.log import POST_RECEIVE, POST_SEND
-from parlab.world.requests import CollectiveRequest
 from parlab.world.seats import Meeting, Seat, Signal
 
 Report = dict[str, Any]  # of one rank, as JSON has it
@@ -39,7 +38,7 @@ def _waits_for(line: Seat, lines: list[Seat]) -> list[Any]:
     if isinstance(line.waits_for, Signal):
         return ["signal", lines.index(line.waits_for.seat)]
     if isinstance(line.waits_for, Meeting):
-        return ["meeting", line.waits_for.key, line.waits_for.members]  # type: ignore[attr-defined]
+        return ["meeting", line.waits_for.key, line.waits_for.members]
     return ["messages", [_message(message) for message in line.waits_for]]
 
 
@@ -49,7 +48,7 @@ def _message(message: Any) -> list[Any]:
 
 def _needs(request: Any) -> Any:
     """What meets a request: a message, or nothing but the rank itself, and whether it has."""
-    return request.met if isinstance(request, CollectiveRequest) else _message(request._message)
+    return request.met if isinstance(request.posted, Signal) else _message(request.posted)
 
 
 class _Reports:
