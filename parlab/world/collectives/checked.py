@@ -15,7 +15,7 @@ from typing import Any
 from parlab.arguments import checked_axis, whole
 from parlab.arrays import Array, is_array, namespace
 from parlab.world.collectives import chosen, combiner
-from parlab.world.collectives.common import Combine, blocks_of, cut, cut_at
+from parlab.world.collectives.common import blocks_of, cut, cut_at
 from parlab.world.collectives.doubling import power_of_two_below
 
 Collective = Callable[[Any, Array], Array]
@@ -45,18 +45,33 @@ def all_gather(
     """See `Comm.all_gather`."""
     run, algorithm = chosen("all_gather", algorithm)
     axis = checked_axis(axis, "axis", x)
-    counts, own, shape = _lengths(counts, comm.size, algorithm), x.shape[axis], x.shape
+    counts, own, shown = _lengths(counts, comm.size, algorithm), x.shape[axis], x.shape
     if counts is not None:
         if counts[comm.rank] != own:
             raise ValueError(
                 f"counts={counts}: rank {comm.rank} has {own} elements along the axis, not {counts[comm.rank]}"
             )
-        shape = (*x.shape[:axis], "counts", *x.shape[axis + 1 :])
+        shown = (*x.shape[:axis], "counts", *x.shape[axis + 1 :])
+    lengths = counts or [own] * comm.size
     if out is not None:
-        _check_out(out, x, comm.size * own if counts is None else sum(counts))
+        _check_out(out, x, sum(lengths))
     _check_power_of_two(algorithm, comm.size)
-    arguments = dict(shape=shape, axis=axis, algorithm=algorithm, counts=counts)
-    return lambda comm, x: _gathered(run, comm._enter("all_gather", x, **arguments), x, axis, counts, out)
+
+    def join(comm: Any, x: Array) -> Array:
+        inner = comm._enter("all_gather", x, shape=shown, axis=axis, algorithm=algorithm, counts=counts)
+        xp = namespace(x)
+        shapes = [(*x.shape[:axis], length, *x.shape[axis + 1 :]) for length in lengths]
+        blocks = blocks_of([math.prod(shape) for shape in shapes])
+        # [n], one rank's elements after the other's
+        total = xp.empty((blocks[-1].stop,), dtype=x.dtype, device=x.device) if out is None else out
+        total[blocks[inner.rank]] = xp.reshape(x, (-1,))
+        run(inner, total, blocks)
+        if axis == 0:
+            return xp.reshape(total, (sum(lengths), *x.shape[1:]))
+        parts = [xp.reshape(total[block], shape) for block, shape in zip(blocks, shapes, strict=True)]
+        return xp.concat(parts, axis=axis)
+
+    return join
 
 
 def reduce_scatter(
@@ -71,9 +86,20 @@ def reduce_scatter(
         cut(x, axis, comm.size, "axis")
     elif sum(counts) != x.shape[axis]:
         raise ValueError(f"counts={counts}: they add up to {sum(counts)}, but the axis has {x.shape[axis]} elements")
+    lengths = counts or [x.shape[axis] // comm.size] * comm.size
     _check_power_of_two(algorithm, comm.size)
-    arguments = dict(axis=axis, op=op, algorithm=algorithm, counts=counts)
-    return lambda comm, x: _scattered(run, comm._enter("reduce_scatter", x, **arguments), x, axis, combine, counts)
+
+    def share_out(comm: Any, x: Array) -> Array:
+        inner = comm._enter("reduce_scatter", x, axis=axis, op=op, algorithm=algorithm, counts=counts)
+        xp = namespace(x)
+        pieces = cut_at(x, axis, lengths)
+        blocks = blocks_of([math.prod(piece.shape) for piece in pieces])
+        total = xp.concat([xp.reshape(piece, (-1,)) for piece in pieces])  # [n], one piece after the other
+        run(inner, total, blocks, combine)
+        own = xp.asarray(total[blocks[inner.rank]], copy=True)  # so that the rest of `total` is freed
+        return xp.reshape(own, pieces[inner.rank].shape)
+
+    return share_out
 
 
 def _lengths(counts: Sequence[int] | None, size: int, algorithm: str | None) -> list[int] | None:
@@ -105,33 +131,3 @@ def _check_out(out: Any, x: Array, length: int) -> None:
     flags = getattr(getattr(out, "_array", out), "flags", None)  # array-api-strict wraps a NumPy array
     if not getattr(flags, "writeable", True):
         raise ValueError("out is read-only: the result is written there; pass an array of your own, or a copy")
-
-
-def _gathered(
-    run: Callable[..., None], comm: Any, x: Array, axis: int, counts: list[int] | None, out: Array | None
-) -> Array:
-    """The all-gather `run`, for arrays of any shape, joined along `axis`; those of one axis may go into `out`."""
-    xp = namespace(x)
-    counts = [x.shape[axis]] * comm.size if counts is None else counts
-    shapes = [(*x.shape[:axis], count, *x.shape[axis + 1 :]) for count in counts]
-    blocks = blocks_of([math.prod(shape) for shape in shapes])
-    # [n], one rank's elements after the other's
-    total = xp.empty((blocks[-1].stop,), dtype=x.dtype, device=x.device) if out is None else out
-    total[blocks[comm.rank]] = xp.reshape(x, (-1,))
-    run(comm, total, blocks)
-    if axis == 0:
-        return xp.reshape(total, (sum(counts), *x.shape[1:]))
-    return xp.concat([xp.reshape(total[block], shape) for block, shape in zip(blocks, shapes, strict=True)], axis=axis)
-
-
-def _scattered(
-    run: Callable[..., None], comm: Any, x: Array, axis: int, combine: Combine, counts: list[int] | None
-) -> Array:
-    """The reduce-scatter `run`, for arrays of any shape, cut along `axis`."""
-    xp = namespace(x)
-    pieces = cut_at(x, axis, counts or [x.shape[axis] // comm.size] * comm.size)
-    blocks = blocks_of([math.prod(piece.shape) for piece in pieces])
-    total = xp.concat([xp.reshape(piece, (-1,)) for piece in pieces])  # [n], one piece after the other
-    run(comm, total, blocks, combine)
-    own = xp.asarray(total[blocks[comm.rank]], copy=True)  # so that the rest of `total` is freed
-    return xp.reshape(own, pieces[comm.rank].shape)
