@@ -22,7 +22,6 @@ from parlab.world.timeline import Timeline, columns_of
 from parlab.world.trace import Trace
 
 Printed = tuple[int, int, str]  # time, rank, text
-Waited = tuple[int, int, int, int, str, int]  # the fields of a Wait
 
 
 def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
@@ -51,7 +50,7 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
     prints: list[Printed] = []
     computes: tuple[list[Any], ...] = ([], [], [], [])  # the columns rank, start, end, name
     compute_ranks, compute_starts, compute_ends, compute_names = computes
-    waits: list[Waited] = []
+    stops: list[tuple[int, int, int, int, int]] = []  # rank, start, end, and what it stood in: code, row
 
     ports = _Ports(trace, cluster)
     events = [(0, ~line) for line in range(lines)]  # (time, message that ends) or (time, ~line that runs on)
@@ -82,7 +81,7 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
             if stood is not None:
                 waiting_for[line] = None
                 if line < size and now > waiting_since[line]:
-                    waits.append(_wait(trace, rank, waiting_since[line], now, stood, entered, ready_at))
+                    stops.append((rank, waiting_since[line], now, *stood))
             for code, row in programs[line]:
                 if code <= POST_RECEIVE:  # of either end
                     if code == POST_RECEIVE:
@@ -146,7 +145,7 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
 
     for rank, stood in enumerate(waiting_for[:size]):
         if stood is not None and now > waiting_since[rank]:
-            waits.append(_wait(trace, rank, waiting_since[rank], now, stood, entered, ready_at))
+            stops.append((rank, waiting_since[rank], now, *stood))
     passed = [message for message in range(count) if end_at[message] >= 0]
     transfers = (src, dst, nbytes, ready_at, start_at, end_at, trace.names, trace.labels)
     timeline = Timeline(
@@ -154,7 +153,7 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
         now,
         computes=computes,
         transfers=transfers if len(passed) == count else tuple([column[row] for row in passed] for column in transfers),
-        waits=lambda: columns_of(waits, 6),
+        waits=lambda: columns_of([_wait(trace, entered, ready_at, *stop) for stop in stops], 6),
         held=held,
         cluster=cluster.name,
     )
@@ -223,16 +222,9 @@ class _Ports:
 
 
 def _wait(
-    trace: Trace,
-    rank: int,
-    start: int,
-    end: int,
-    stood: tuple[int, int],
-    entered: list[list[int]],
-    ready_at: list[int],
-) -> Waited:
-    """The wait of `rank`, which stood in (code, row) `stood`."""
-    code, row = stood
+    trace: Trace, entered: list[list[int]], ready_at: list[int], rank: int, start: int, end: int, code: int, row: int
+) -> tuple[int, int, int, int, str, int]:
+    """The fields of the `Wait` of `rank`, which stood in (code, row)."""
     if code == WAIT:
         sends = trace.src[row] == rank
         peer, name = (trace.dst[row], "send") if sends else (trace.src[row], "receive")
