@@ -112,11 +112,10 @@ def other_label(message: Message) -> str | None:
 def difference(meeting: Meeting, group: Group) -> str | None:
     """How the members' calls contradict each other, as text."""
     first = meeting.calls[0]
-    for rank in range(1, len(group.members)):
-        call = meeting.calls[rank]
-        if call != first:
+    for rank, member in enumerate(group.members):
+        if (call := meeting.calls[rank]) != first:
             return (
                 f"the ranks of group {group.name} entered different collectives: "
-                f"rank {group.members[0]} calls {first}, rank {group.members[rank]} calls {call}"
+                f"rank {group.members[0]} calls {first}, rank {member} calls {call}"
             )
     return None

@@ -60,11 +60,7 @@ def connected(rank: int, size: int, place: Place, key: bytes) -> dict[int, Conne
 
 
 def prove(connection: Connection, key: bytes, *, host: bool) -> None:
-    """Return when both ends have proved that they know `key`; the `host` asks first.
-
-    Raises:
-        AuthenticationError: the other end does not know it.
-    """
+    """Return when both ends have proved that they know `key`, else an AuthenticationError; the `host` asks first."""
     for step in (deliver_challenge, answer_challenge) if host else (answer_challenge, deliver_challenge):
         step(connection, key)
 

@@ -33,12 +33,7 @@ inside_a_rank: contextvars.ContextVar[Any] = contextvars.ContextVar("inside_a_ra
 
 
 class Engine(ABC):
-    """Runs one program on the ranks that live in this process, all or one. An engine runs once.
-
-    Args:
-        ranks: those that live here.
-        world: the group of all.
-    """
+    """Runs one program, once, on the `ranks` that live in this process, all of the `world` or one."""
 
     def __init__(self, ranks: list[int], world: Group):
         self.seats = [Seat(rank) for rank in ranks]

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from parlab.world.transport import Form, clock_ahead, in_bytes, in_host_memory
+from parlab.world.transport import Form, clock_ahead, fill, in_bytes, in_host_memory
 
 HEAD = 1024  # bytes
 
@@ -75,14 +75,11 @@ class _Coming:
 
     def into(self, forms: list[Form]) -> list[np.ndarray]:
         leaves = [np.empty(*form) for form in forms]
-        if not _fits(self._header, leaves):
-            self._requests = [self._comm.Irecv(_bytes(leaf), self._src, self._tag) for leaf in leaves if leaf.size]
-            return leaves
-        start = 4 + len(self._header)
-        for leaf in leaves:
-            if leaf.size:
-                _bytes(leaf)[0][:] = np.frombuffer(self._framed, np.uint8, leaf.nbytes, start)
-            start += leaf.nbytes
+        coming = [leaf for leaf in leaves if leaf.size]
+        if _fits(self._header, leaves):
+            fill(coming, self._framed, 4 + len(self._header))
+        else:
+            self._requests = [self._comm.Irecv(_bytes(leaf), self._src, self._tag) for leaf in coming]
         return leaves
 
     def done(self) -> bool:

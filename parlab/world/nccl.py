@@ -30,7 +30,7 @@ import numpy as np
 from parlab import arrays
 from parlab.world.processes import Pause
 from parlab.world.side import DATA, GO, NOTE, NUMBER, OFFER, SAID, SideChannel
-from parlab.world.transport import Form, clock_ahead, form_of, in_bytes, in_host_memory
+from parlab.world.transport import Form, clock_ahead, fill, form_of, in_bytes, in_host_memory
 
 Way = tuple[int, int]  # the other rank, tag
 
@@ -130,13 +130,7 @@ class _Coming:
 
 
 class NCCLTransport:
-    """See `Transport`: among processes with a GPU each, which is the current one.
-
-    Args:
-        rank, size: this process, and how many there are.
-        connections: to the others; see `door.connected`.
-        cupy: the module.
-    """
+    """See `Transport`: among processes with a GPU each, which is the current one, and a connection to each other."""
 
     def __init__(self, rank: int, size: int, connections: dict[int, Connection], cupy: Any):
         self.rank, self.size = rank, size
@@ -234,13 +228,6 @@ class NCCLTransport:
         if end.on_gpu:
             end.event = self._pairs[ends].launch(end.on_gpu, end.posted)
 
-    def _arrives(self, end: _End, contents: bytearray) -> None:
-        start = 0
-        for leaf in end.beside:
-            in_bytes(leaf)[:] = np.frombuffer(contents, np.uint8, leaf.nbytes, start)
-            start += leaf.nbytes
-        end.beside = []
-
     # The side channel
 
     def tell(self, dst: int, note: bytes) -> None:
@@ -287,10 +274,12 @@ class NCCLTransport:
             elif kind == GO:
                 self._gone((src, tag))
             elif kind == DATA:
-                self._arrives(self._arriving[src, tag].popleft(), contents)
+                end = self._arriving[src, tag].popleft()
+                fill(end.beside, contents)
+                end.beside = []
             else:
-                end = 4 + int.from_bytes(contents[:4], "big")
-                self.offers[src, tag].append(_Offer(bytes(contents[end:]), bytes(contents[4:end])))
+                start = 4 + int.from_bytes(contents[:4], "big")
+                self.offers[src, tag].append(_Offer(bytes(contents[start:]), bytes(contents[4:start])))
 
     def _say(self, data: bytes, to: Iterable[int]) -> None:
         for dst in to:

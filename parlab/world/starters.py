@@ -36,11 +36,7 @@ class MPIStarter:
         return any(name in os.environ for name in ("PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE"))
 
     def check(self, size: int) -> None:
-        """Refuse, in words, what this machine cannot start.
-
-        Raises:
-            ValueError: so it is.
-        """
+        """Refuse, by a ValueError, what this machine cannot start."""
         if importlib.util.find_spec("mpi4py") is None:
             raise ValueError(f"engine='mpi': mpi4py is not installed; {INSTALL_MPI}")
 
@@ -110,11 +106,7 @@ class NCCLStarter:
         return f"torchrun --nproc-per-node {size}"
 
     def transport(self, folder: Path | None) -> Any:
-        """See `MPIStarter`.
-
-        Raises:
-            ValueError: the environment does not say where the others are, or what they know.
-        """
+        """See `MPIStarter`. A ValueError, where the environment does not say where the others are or what they know."""
         from parlab.world.door import connected
         from parlab.world.nccl import NCCLTransport
 

@@ -6,7 +6,7 @@ Nothing here waits, except `gather` and `share`, which all processes call togeth
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -99,6 +99,13 @@ def in_host_memory(x: Any) -> np.ndarray:
 def in_bytes(x: np.ndarray) -> np.ndarray:
     """The memory of `x`, which is in C order."""
     return x.reshape(-1).view(np.uint8)
+
+
+def fill(leaves: Iterable[np.ndarray], contents: bytearray, start: int = 0) -> None:
+    """Copy the bytes of `contents` from `start` on into arrays in C order, one after the other."""
+    for leaf in leaves:
+        in_bytes(leaf)[:] = np.frombuffer(contents, np.uint8, leaf.nbytes, start)
+        start += leaf.nbytes
 
 
 def clock_ahead(
