@@ -41,8 +41,7 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
     end_at = [-1] * count
     sender_line = [-1] * count  # the line of work that waits for the message, at either end
     receiver_line = [-1] * count
-    waiting_since = [0] * lines
-    waiting_for: list[tuple[int, int] | None] = [None] * lines  # the (code, row) that a line of work stands in
+    stands: list[tuple[int, int, int] | None] = [None] * lines  # since when a line of work stands in which (code, row)
     entered: list[list[int]] = [[] for _ in trace.meetings]
     raised = bytearray(trace.signals)
     awaiting: list[list[int]] = [[] for _ in range(trace.signals)]
@@ -50,7 +49,7 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
     prints: list[Printed] = []
     computes: tuple[list[Any], ...] = ([], [], [], [])  # the columns rank, start, end, name
     compute_ranks, compute_starts, compute_ends, compute_names = computes
-    stops: list[tuple[int, int, int, int, int]] = []  # rank, start, end, and what it stood in: code, row
+    stops: list[tuple[int, int, int, int, int]] = []  # rank, end, start, code, row
 
     ports = _Ports(trace, cluster)
     events = [(0, ~line) for line in range(lines)]  # (time, message that ends) or (time, ~line that runs on)
@@ -77,11 +76,11 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
         for line in free:  # grows when a collective is complete, or a signal raised
             rank = ranks[line]
             mine = held[rank]
-            stood = waiting_for[line]
+            stood = stands[line]
             if stood is not None:
-                waiting_for[line] = None
-                if line < size and now > waiting_since[line]:
-                    stops.append((rank, waiting_since[line], now, *stood))
+                stands[line] = None
+                if line < size and now > stood[0]:
+                    stops.append((rank, now, *stood))
             for code, row in programs[line]:
                 if code <= POST_RECEIVE:  # of either end
                     if code == POST_RECEIVE:
@@ -99,8 +98,7 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
                             sender_line[row] = line
                         else:
                             receiver_line[row] = line
-                        waiting_for[line] = (code, row)
-                        waiting_since[line] = now
+                        stands[line] = (now, code, row)
                         break
                 elif code == COMPUTE:
                     name, flops, moved, seconds = row
@@ -119,8 +117,7 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
                         continue
                     members = entered[row]
                     members.append(line)
-                    waiting_for[line] = (code, row)
-                    waiting_since[line] = now
+                    stands[line] = (now, code, row)
                     if len(members) == len(trace.meetings[row].members):
                         free.extend(members)
                     break
@@ -133,8 +130,7 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
                 elif code == AWAIT:
                     if not raised[row]:
                         awaiting[row].append(line)
-                        waiting_for[line] = (code, row)
-                        waiting_since[line] = now
+                        stands[line] = (now, code, row)
                         break
                 else:
                     prints.append((now, rank, row))
@@ -143,9 +139,9 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
             start_at[message] = now
             heappush(events, (now + transfer_time[message], message))
 
-    for rank, stood in enumerate(waiting_for[:size]):
-        if stood is not None and now > waiting_since[rank]:
-            stops.append((rank, waiting_since[rank], now, *stood))
+    for rank, stood in enumerate(stands[:size]):
+        if stood is not None and now > stood[0]:
+            stops.append((rank, now, *stood))
     passed = [message for message in range(count) if end_at[message] >= 0]
     transfers = (src, dst, nbytes, ready_at, start_at, end_at, trace.names, trace.labels)
     timeline = Timeline(
@@ -222,9 +218,9 @@ class _Ports:
 
 
 def _wait(
-    trace: Trace, entered: list[list[int]], ready_at: list[int], rank: int, start: int, end: int, code: int, row: int
+    trace: Trace, entered: list[list[int]], ready_at: list[int], rank: int, end: int, start: int, code: int, row: int
 ) -> tuple[int, int, int, int, str, int]:
-    """The fields of the `Wait` of `rank`, which stood in (code, row)."""
+    """The fields of the `Wait` of `rank`, which stood in (code, row) from `start` to `end`."""
     if code == WAIT:
         sends = trace.src[row] == rank
         peer, name = (trace.dst[row], "send") if sends else (trace.src[row], "receive")

@@ -83,9 +83,7 @@ class ThreadsEngine(Engine):
             meeting = group.meeting
             if meeting is None:
                 meeting = group.meeting = Meeting(group.members)
-            meeting.names[seat.rank] = name
-            meeting.calls[rank] = call
-            meeting.details[rank] = detail
+            meeting.names[seat.rank], meeting.calls[rank], meeting.details[rank] = name, call, detail
             seat.log += (MEET, meeting)
             last = len(meeting.calls) == len(group.members)
             if last:

@@ -40,11 +40,7 @@ OPERATIONS = ("sum", "prod", "max", "min")
 
 
 def combiner(op: str, x: Array) -> Combine:
-    """The function of two arrays that `op` names, from the library of `x`.
-
-    Raises:
-        ValueError: an unknown operation, or one that the dtype of `x` has not.
-    """
+    """The function of two arrays that `op` names, from the library of `x`; a ValueError, where its dtype has none."""
     xp = namespace(x)
     if op not in OPERATIONS:
         raise ValueError(f"op={op!r}: the operations are {', '.join(OPERATIONS)}")
@@ -76,11 +72,7 @@ def flat_copy(x: Array) -> Array:
 
 
 def cut(x: Array, axis: int, parts: int, name: str) -> list[Array]:
-    """`parts` equal pieces of `x` along `axis`, the argument called `name`.
-
-    Raises:
-        ValueError: the axis does not divide.
-    """
+    """`parts` equal pieces of `x` along `axis`, the argument called `name`; a ValueError, where it does not divide."""
     length = x.shape[axis]
     if length % parts:
         raise ValueError(

@@ -53,7 +53,7 @@ def linear_scatter(comm: Any, pieces: list[Array], root: int) -> Array:
     """The root sends every rank its piece: a fan-out, one message after the other through the root's port."""
     if comm.rank != root:
         return comm.recv(root, like=pieces[comm.rank])
-    requests = [comm.isend(pieces[rank], rank) for rank in _others(comm.size, root)]
+    requests = [comm.isend(pieces[rank], rank) for rank in range(comm.size) if rank != root]
     for request in requests:
         request.wait()
     return namespace(pieces[root]).asarray(pieces[root], copy=True)
@@ -65,13 +65,9 @@ def linear_gather(comm: Any, x: Array, root: int) -> list[Array] | None:
     if comm.rank != root:
         comm.send(x, root)
         return None
-    requests = [comm.irecv(rank, like=x) for rank in _others(comm.size, root)]
+    requests = [comm.irecv(rank, like=x) for rank in range(comm.size) if rank != root]
     pieces = [request.wait() for request in requests]
     return [*pieces[:root], x, *pieces[root:]]
-
-
-def _others(size: int, root: int) -> list[int]:
-    return [rank for rank in range(size) if rank != root]
 
 
 def binomial_broadcast_cost(size: int, nbytes: int, root: int, link: Link) -> Cost:
