@@ -15,7 +15,7 @@ from parlab.world.collectives.checked import Collective
 from parlab.world.collectives.common import cut
 from parlab.world.engine import Engine
 from parlab.world.log import COMPUTE, PRINT
-from parlab.world.requests import Request
+from parlab.world.requests import CollectiveRequest, Request
 from parlab.world.seats import BESIDE, Group, Message, Seat, Signal
 from parlab.world.values import Value, one_array
 
@@ -297,7 +297,7 @@ class Comm:
             lambda seat: collective(Comm(self._engine, seat, group, strategy=self._strategy), cell[0]),
             self._last_beside,
         )
-        return Request(self, call, self._last_beside, cell)
+        return CollectiveRequest(self, call, self._last_beside, cell)
 
     def split(self, color: int | None, key: int | None = None, *, name: str | None = None) -> Comm | None:
         """New groups: the ranks that name the same `color` form one, ordered by `key`, then by rank.

@@ -61,10 +61,6 @@ def _memory() -> str:
     return f"{format_bytes(os.sysconf('SC_AVPHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'))} free"
 
 
-def _mpi() -> str:
-    return f"2 processes add up to {_sum(2, engine='mpi'):g}"
-
-
 def _sum(ranks: int, xp: Any = np, engine: str = "threads") -> float:
     return float(run(Comm.all_reduce, ranks, xp.ones(3), engine=engine).results[0][0])
 
@@ -105,7 +101,7 @@ CHECKS: list[tuple[str, Callable[[], str], str, bool]] = [
     ("cores", _cores, "", False),
     ("BLAS", _blas, "python -m pip install --force-reinstall numpy", True),
     ("memory", _memory, "close other programs: the notebooks need about 1 GiB", True),
-    ("MPI", _mpi, INSTALL_MPI, False),
+    ("MPI", lambda: f"2 processes add up to {_sum(2, engine='mpi'):g}", INSTALL_MPI, False),
     ("GPU", _gpu, "python -m pip install 'cupy-cuda12x[ctk]'", False),
     ("NCCL", _nccl, "python -m pip install nvidia-nccl-cu12", False),
     ("Chromium", _chromium, "apt-get install chromium (only make test uses it)", False),

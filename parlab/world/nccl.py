@@ -21,7 +21,7 @@ import json
 import os
 import sys
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, NoReturn
 
@@ -148,11 +148,7 @@ class NCCLTransport:
         numbers = {(self.rank, peer): self._cupy.cuda.nccl.get_unique_id() for peer in others}
         for (_, dst), number in numbers.items():
             self._side.put(dst, NUMBER, 0, json.dumps(number).encode())
-        pause = Pause()
-        while len(self._numbers) < len(others):
-            self._listen()
-            self._check(self._side.gone)
-            pause()
+        self._until(lambda: len(self._numbers) == len(others), set(others))
         numbers |= {(src, self.rank): number for src, number in self._numbers.items()}
         self._part()
         self._forget()
@@ -284,18 +280,19 @@ class NCCLTransport:
     def _say(self, data: bytes, to: Iterable[int]) -> None:
         for dst in to:
             self._side.put(dst, SAID, 0, data)
-        pause = Pause()
-        while self._side.busy:  # this process may end next
-            self._listen()
-            pause()
+        self._until(lambda: not self._side.busy, set())  # this process may end next
 
     def _answer(self, src: int) -> bytearray:
+        self._until(lambda: self._said[src], {src})
+        return self._said[src].popleft()
+
+    def _until(self, over: Callable[[], Any], needed: set[int]) -> None:
+        """Listen until it is `over`, to which the `needed` ranks must say something."""
         pause = Pause()
-        while not self._said[src]:
-            self._check(self._side.gone & {src})  # what it has said before is read before
+        while not over():
+            self._check(self._side.gone & needed)  # what they have said before is read before
             self._listen()
             pause()
-        return self._said[src].popleft()
 
     def _check(self, gone: set[int]) -> None:
         """Without its peers a process ends too."""

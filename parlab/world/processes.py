@@ -181,7 +181,6 @@ class ProcessEngine(Engine):
             meeting.names[seat.rank], meeting.calls[rank], meeting.details[rank] = name, call, detail
             meeting.waiters.append(seat)
             seat.log += (MEET, meeting)
-            seat.missing = 1
             self.entered[meeting.key] = meeting
             self._block(seat, meeting, f"{name} of group {group.name}" if group is not self.world else name)
             self._tell(group.members[0], "calls", [meeting.key, group.members, seat.rank, rank, name, call, detail])
@@ -245,29 +244,32 @@ class ProcessEngine(Engine):
     def _settled(self, start: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         with self.mutex:
             handle, result = start(*arguments)
-        pause = Pause()
-        while not self.ending:
-            with self.mutex:
-                if handle.done():
-                    return result
-                self._progress()
-            pause()
-        raise Unwind
+        self._poll(lambda: self.ending or handle.done())
+        if self.ending:
+            raise Unwind
+        return result
 
     # Waiting
 
     def _sleep(self, seat: Seat) -> None:
-        began, pause = time.perf_counter_ns(), Pause()
+        began = time.perf_counter_ns()
         what = waited_for(seat) if seat.waits_for and not seat.is_beside else None
-        while not seat.park.acquire(blocking=False):
-            with self.mutex:
-                self._progress()
-                self._report()
-            pause()
+        self._poll(lambda: seat.park.acquire(blocking=False))
         if what is not None:
             self.stood.append((began, time.perf_counter_ns(), what))
         if self.ending:
             raise Unwind
+
+    def _poll(self, over: Callable[[], Any]) -> None:
+        """Move on what is under way until it is `over`."""
+        pause = Pause()
+        while True:
+            with self.mutex:
+                if over():
+                    return
+                self._progress()
+                self._report()
+            pause()
 
     def _progress(self) -> None:
         """Move on what can move. If that fails, the others would wait for ever, so all processes end."""
@@ -314,8 +316,7 @@ class ProcessEngine(Engine):
             self.reported = True
             program = self.seats[0]
             place = places_of(self.seats).get(program.rank, "")
-            ways = [way for group in self.groups.values() for way in group.mailboxes.values()]
-            self._tell(0, "report", verdict.report(program, place, ways, self.groups))
+            self._tell(0, "report", verdict.report(program, place, self.groups))
 
     def _hear_report(self, said: verdict.Report) -> None:
         self.reports[said["rank"]] = said
@@ -330,12 +331,8 @@ class ProcessEngine(Engine):
 
     def _await_the_end(self) -> None:
         super()._await_the_end()
-        self.reported, pause = False, Pause()
-        while not (self.last_reports or self.presses):
-            with self.mutex:
-                self._progress()
-                self._report()
-            pause()
+        self.reported = False
+        self._poll(lambda: self.last_reports or self.presses)
 
 
 give_way = getattr(os, "sched_yield", lambda: time.sleep(0))  # Windows has no such call

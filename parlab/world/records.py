@@ -82,19 +82,15 @@ def together(blobs: list[bytes], reports: list[Report]) -> Outcome:
         program.beside = [Seat(rank, program) for _ in lines[1:]]
         for line, (log, printed, error) in zip((program, *program.beside), lines, strict=True):
             line.log, line.printed = log, printed
-            line.error = None if error is None else _rebuilt(*error)
+            if error is not None:
+                line.error = pickle.loads(error[0])
+                line.error.__cause__ = RemoteError(f"there, it was\n\n{error[1]}")
         program.result = pickle.loads(result)
         seats.append(program)
         clocks.append(clock)
     logs = [line.log for seat in seats for line in (seat, *seat.beside)]
     messages = _joined(logs)
     return Outcome(seats, judged(reports), measured(clocks, messages))
-
-
-def _rebuilt(data: bytes, text: str) -> BaseException:
-    error = pickle.loads(data)
-    error.__cause__ = RemoteError(f"there, it was\n\n{text}")
-    return error
 
 
 def _joined(logs: list[list[Any]]) -> list[tuple[Note | None, Note | None]]:

@@ -179,9 +179,8 @@ class _Ports:
         self.out = trace.src
         self.into = [trace.size + dst for dst in trace.dst]
         self.to_itself = [src == dst for src, dst in zip(trace.src, trace.dst, strict=True)]
-        self.order = [
-            number * trace.size + src for number, src in zip(trace.posting, trace.src, strict=True)
-        ]  # by posting number, then sender
+        # by posting number, then sender
+        self.order = [number * trace.size + src for number, src in zip(trace.posting, trace.src, strict=True)]
 
     def release(self, message: int) -> None:
         if self.limited and not self.to_itself[message]:

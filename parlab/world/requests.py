@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from parlab.world.errors import RequestError
-from parlab.world.seats import Message, Signal
+from parlab.world.seats import Signal
 from parlab.world.values import Value
 
 if TYPE_CHECKING:
@@ -13,23 +13,14 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """Something that was posted and is not done. Wait for it exactly once.
+    """Something that was posted and is not done: one end of a message, or a collective. Wait for it exactly once."""
 
-    Args:
-        comm, call: where it was posted.
-        posted: one end of a message, or the signal that a collective beside the program raises when it is done.
-        array: the collective's own array, kept alive until it is waited for, so that this memory always dies in the
-            program's line of work.
-    """
-
-    def __init__(self, comm: Comm, call: str, posted: Message | Signal, array: Any = None):
-        self.posted = posted
-        self._seat, self._engine, self._call, self._array = comm._seat, comm._engine, call, array
+    def __init__(self, comm: Comm, call: str, posted: Any):
+        self._seat, self._engine, self._call = comm._seat, comm._engine, call
+        self.posted: Any = posted  # the Message, or the Signal that is raised when it is done
         self._seat.open.add(self)
 
     def __repr__(self) -> str:
-        if isinstance(self.posted, Signal):
-            return self._call
         return f"{self._call}({f'to {self.posted.dst}' if self._call == 'isend' else f'from {self.posted.src}'})"
 
     def wait(self) -> Value:
@@ -42,15 +33,37 @@ class Request:
         if self not in self._seat.open:
             raise RequestError(f"rank {self._seat.rank} waits for {self} a second time: a request is waited for once")
         self._seat.open.remove(self)
-        if isinstance(self.posted, Signal):
-            self._engine.await_signal(self._seat, self.posted, f"{self._call}().wait()")
-            self._array = None
-            result, self.posted.seat.result = self.posted.seat.result, None
-            return result
-        self._engine.wait(self._seat, (self.posted,), self._call)
-        return self._engine.take(self._seat, self.posted) if self._call == "irecv" else None
+        return self._finish()
 
     @property
     def met(self) -> bool:
         """Whether the peers have done their part, so that `wait` would return at once."""
-        return self.posted.raised if isinstance(self.posted, Signal) else self.posted.matched
+        return self.posted.matched
+
+    def _finish(self) -> Value:
+        self._engine.wait(self._seat, (self.posted,), self._call)
+        return self._engine.take(self._seat, self.posted) if self._call == "irecv" else None
+
+
+class CollectiveRequest(Request):
+    """A collective that runs beside the program. It keeps the call's own array alive until it is waited for, so that
+    this memory always dies in the program's line of work.
+    """
+
+    def __init__(self, comm: Comm, call: str, done: Signal, array: Any):
+        super().__init__(comm, call, done)
+        self._array = array
+
+    def __repr__(self) -> str:
+        return self._call
+
+    @property
+    def met(self) -> bool:
+        """Whether the collective is over."""
+        return self.posted.raised
+
+    def _finish(self) -> Value:
+        self._engine.await_signal(self._seat, self.posted, f"{self._call}().wait()")
+        self._array = None
+        result, self.posted.seat.result = self.posted.seat.result, None
+        return result

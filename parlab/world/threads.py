@@ -93,7 +93,6 @@ class ThreadsEngine(Engine):
                     self._release(waiter)
             else:
                 meeting.waiters.append(seat)
-                seat.missing = 1
                 self._block(seat, meeting, f"{name} of group {group.name}" if group is not self.world else name)
         if not last:
             self._sleep(seat)

@@ -38,10 +38,8 @@ class Coming(Protocol):
         """What the sender says of it, as soon as that is here. Ask in the order of the messages of one way."""
 
     def into(self, forms: list[Form]) -> list[Any]:
-        """Receive it in arrays of these forms, made for it, in C order; the header has said how many bytes there are.
-
-        Returns:
-            The arrays, which are filled when it is done.
+        """Receive it in arrays of these forms, made for it, in C order, filled when it is done; the header has said how
+        many bytes there are.
         """
 
     def done(self) -> bool:

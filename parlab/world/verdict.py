@@ -20,9 +20,10 @@ from parlab.world.seats import Meeting, Seat, Signal
 Report = dict[str, Any]  # of one rank, as JSON has it
 
 
-def report(program: Seat, place: str, ways: Iterable[Any], groups: Mapping[str, Any]) -> Report:
+def report(program: Seat, place: str, groups: Mapping[str, Any]) -> Report:
     """What `program`, which stands at `place`, and the lines of work beside it have posted and wait for."""
     lines = [program, *program.beside]
+    ways = [way for group in groups.values() for way in group.mailboxes.values()]
     return {
         "rank": program.rank,
         "place": place,

@@ -76,10 +76,7 @@ ALGORITHMS: dict[str, dict[str, Callable[..., Any]]] = {
 
 def chosen(collective: str, algorithm: str | None) -> tuple[Callable[..., Any], str | None]:
     """The function of `algorithm`, and how calls that ask for it are compared: by name, or by None for the default one,
-    which may be asked for in both ways.
-
-    Raises:
-        ValueError: there is no such algorithm for this collective.
+    which may be asked for in both ways. A ValueError, where this collective has no such algorithm.
     """
     known = ALGORITHMS[collective]
     default = next(iter(known))
