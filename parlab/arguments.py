@@ -68,6 +68,16 @@ def flag(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value!r:.60}: must be True or False")
 
 
+def instance(name: str, value: Any, kind: type) -> None:
+    """Refuse what is no `kind`.
+
+    Raises:
+        ValueError: so it is.
+    """
+    if not isinstance(value, kind):
+        raise ValueError(f"{name}={value!r:.60}: must be a {kind.__name__}")
+
+
 def text(name: str, value: Any) -> str:
     """`value`, a name that a timeline shows.
 

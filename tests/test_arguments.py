@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from parlab import run, views
-from parlab.arguments import amount, checked_axis, checked_rank, finite, flag, one_of, positive, text, whole
+from parlab.arguments import amount, checked_axis, checked_rank, finite, flag, instance, one_of, positive, text, whole
 from parlab.nn.attention import attention
 from parlab.nn.config import LlamaConfig
 from parlab.nn.gpt import Dropout
@@ -65,8 +65,8 @@ def actions(*row):
     return lambda: Schedule([row])
 
 
-def executed(schedule, **options):
-    return lambda: run(lambda comm: run_schedule(comm, schedule, [], [], [], **options), 1)
+def executed(schedule, stages=()):
+    return lambda: run(lambda comm: run_schedule(comm, schedule, stages, [Q], [Q]), 1)
 
 
 ROWS = [
@@ -138,6 +138,15 @@ ROWS = [
     (lambda: simulate("x"), "schedule='x': must be a Schedule"),
     (lambda: validate(None), "schedule=None: must be a Schedule"),
     (executed("x"), "schedule='x': must be a Schedule"),
+    (executed(gpipe(1, 1), stages=None), "stages=None: must be a Mapping"),
+    (
+        executed(gpipe(1, 1), stages=[abs]),
+        "stages[0]=<built-in function abs>: the schedule has 1, each with forward and backward_input",
+    ),
+    (
+        executed(gpipe(1, 1), stages=Llama.random(CONFIG).stages([range(1)]) * 2),
+        ": the schedule has 1, each with forward",
+    ),
     (lambda: simulate(SCHEDULE, 3), "costs=3: must be Costs"),
     (lambda: views.schedule(SCHEDULE, costs=3), "costs=3: must be Costs"),
     (lambda: views.schedule(SCHEDULE, end="10"), "end='10': the time axis must end after 0"),
@@ -191,6 +200,7 @@ def test_whole_takes_what_counts_as_an_index(value):
         (lambda n, x: checked_rank(x, n, 3), [0, 2, np.int64(1)], [3, -1, 1.0, True]),
         (lambda n, x: checked_axis(x, n, np.ones((2, 2))), [0, 1, -2], [2, -3, "0"]),
         (lambda n, x: one_of(n, x, ("a", "b")), ["a", "b"], ["c", "", None, ["a"]]),
+        (lambda n, x: instance(n, x, Schedule), [SCHEDULE], [None, Schedule, [[]]]),
     ],
 )
 def test_each_check_takes_what_is_right_and_names_what_is_not(check, good, bad):

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import parlab.arrays
+from parlab.arguments import instance
 from parlab.arrays import Array, namespace
 from parlab.nn.config import EMBEDDING, FINAL_NORM, HEAD, LlamaConfig
 from parlab.nn.embedding import loss_to_host
@@ -50,10 +51,10 @@ class Decoder:
         >>> [len(stage.stages) for stage in Llama.random(config).stages([range(0, 2), range(2, 3)])]
         [3, 2]
         """
-        if [layer for part in layers for layer in part] != list(range(self.config.num_hidden_layers)) or not layers:
-            raise ValueError(
-                f"layers={list(layers)!r}: ranges that join to 0..{self.config.num_hidden_layers - 1} are needed"
-            )
+        every = list(range(self.config.num_hidden_layers))
+        listed = isinstance(layers, Sequence) and all(isinstance(part, Sequence) for part in layers)
+        if not listed or [layer for part in layers for layer in part] != every:
+            raise ValueError(f"layers={layers!r}: a list of ranges that join to 0..{every[-1]} is needed")
         parts: list[list[Stage]] = [[self.blocks[layer] for layer in part] for part in layers]
         parts[0].insert(0, self.embedding)
         parts[-1].append(self.head)
@@ -215,6 +216,8 @@ def _dtype(xp: Any, name: str) -> Any:
 
 
 def _check_weights(config: LlamaConfig, weights: Mapping[str, Array]) -> None:
+    instance("config", config, LlamaConfig)
+    instance("weights", weights, Mapping)
     shapes = config.weight_shapes
     for problem, names in (("missing", shapes.keys() - weights.keys()), ("surplus", weights.keys() - shapes.keys())):
         if names:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
+from parlab.arguments import instance
 from parlab.pipeline.actions import Action, Pair
 from parlab.pipeline.schedule import Schedule
 
@@ -58,8 +59,7 @@ def lower(schedule: Schedule) -> Program:
     Raises:
         ValueError: no schedule, or it is incomplete, does something twice, or uses what its rank does not have yet.
     """
-    if not isinstance(schedule, Schedule):
-        raise ValueError(f"schedule={schedule!r:.60}: must be a Schedule")
+    instance("schedule", schedule, Schedule)
     actions: list[Action] = []
     rank: list[int] = []
     first = [0]

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from parlab.arguments import instance
 from parlab.arrays import Array, is_array, namespace, owning_buffer, to_host
 from parlab.nn.counting import arrays_in
 from parlab.nn.stage import Gradients, Stage, add_gradients
@@ -294,7 +295,12 @@ def _check(
             raise ValueError(
                 f"{name} has {len(given)} microbatches, the schedule {schedule.num_microbatches}: give one array each"
             )
-    held = range(len(stages)) if isinstance(stages, Sequence) else stages
+    held = dict(enumerate(stages)) if isinstance(stages, Sequence) else stages
+    instance("stages", held, Mapping)
     for stage in range(schedule.num_stages):
         if comm.rank in schedule.holders(stage) and stage not in held:
             raise ValueError(f"stages: stage {stage} of rank {comm.rank} is missing")
+    for stage, of_stage in held.items():
+        if stage not in range(schedule.num_stages) or not hasattr(of_stage, "forward"):
+            number = f"the schedule has {schedule.num_stages}"
+            raise ValueError(f"stages[{stage!r}]={of_stage!r:.60}: {number}, each with forward and backward_input")

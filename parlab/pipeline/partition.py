@@ -67,6 +67,7 @@ def balance(costs: Sequence[float], p: int, chunks: int = 1) -> list[range]:
     >>> balance([1, 1, 1, 1, 1, 1, 1, 3], p=2, chunks=2)
     [range(0, 3), range(3, 5), range(5, 7), range(7, 8)]
     """
+    costs = list(costs)
     return partition(len(costs), whole("p", p, 1) * whole("chunks", chunks, 1), costs)
 
 

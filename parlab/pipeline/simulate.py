@@ -42,6 +42,8 @@ class Costs:
     def __post_init__(self) -> None:
         for field in fields(self):
             cost = getattr(self, field.name)
+            if hasattr(cost, "tolist"):  # an array, or one of its numbers
+                object.__setattr__(self, field.name, cost := cost.tolist())
             for value in cost if isinstance(cost, Sequence) else [cost]:
                 if cost is not None or field.name not in ("pair", "optimizer"):
                     amount(field.name, value)

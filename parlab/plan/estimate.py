@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from parlab.arguments import whole
+from parlab.arguments import instance, whole
 from parlab.plan.hardware import Hardware, Machine
 from parlab.plan.layout import Case, Layout, check_possible, taken
 from parlab.plan.memory import rank_bytes, sent_bytes
@@ -90,6 +90,7 @@ def estimate(
     """
     for name, number in (("batch", batch), ("sequence", sequence), ("itemsize", itemsize)):
         whole(name, number, 1)
+    instance("state", state, StateBytes)
     check_possible(Sizes(config), layout, batch, sequence)
     found = evaluate(Case(config, layout, batch, sequence, state, itemsize), Machine(cluster, hardware), layout)
     return found[0 if layout.is_one else slice(None)]

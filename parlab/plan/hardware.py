@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from parlab.arguments import instance
 from parlab.world import CLASSROOM, DGX_A100, DGX_H100, Cluster
 
 CLUSTERS = {"dgx_h100": DGX_H100, "dgx_a100": DGX_A100, "classroom": CLASSROOM}
@@ -44,6 +45,7 @@ CLOCK = Hardware(hides={"pp"}, source="the simulated clock: no element-wise work
 
 def hardware_of(cluster: Cluster) -> Hardware:
     """By the name of its device: A100, H100; for any other `CLOCK`, which has no constants."""
+    instance("cluster", cluster, Cluster)
     name = cluster.device_of(0).name
     return A100 if "A100" in name else H100 if "H100" in name else CLOCK
 
@@ -53,6 +55,7 @@ class Machine:
 
     def __init__(self, cluster: Cluster, hardware: Hardware | None) -> None:
         self.hardware = hardware = hardware or hardware_of(cluster)
+        instance("hardware", hardware, Hardware)
         self.device, self.node = cluster.device_of(0), cluster.ranks_per_node
         self.flops = self.device.flops * hardware.products
         self.memory = self.device.memory_bandwidth * hardware.memory

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from parlab.arguments import instance
 from parlab.plan.models import Config, Sizes
 from parlab.zero import StateBytes
 
@@ -133,6 +134,7 @@ def possible(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> np.ndar
 
 def check_possible(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> None:
     """Refuse the first layout that breaks a rule, and say what would be right."""
+    instance("layout", layout, Layout)
     for knobs, right, broken in problems(sizes, layout, batch, sequence):
         if broken.any():
             first = vars(layout[np.argmax(np.broadcast_to(broken, layout.shape))])

@@ -22,7 +22,7 @@ MESH = ("tp", "cp", "pp", "dp")
 ORDERED = ("tp", "cp", "pp", "chunks", "microbatch", "zero")
 
 
-@dataclass
+@dataclass(repr=False)
 class Plans:
     """What a search found. Iterates over the layouts that fit, the fastest first; of equals, the leanest.
 
@@ -39,6 +39,10 @@ class Plans:
 
     def __post_init__(self) -> None:
         self.layouts, self.seconds, self.bytes = self.grid.layout, self.grid.total_seconds, self.grid.total_bytes
+
+    def __repr__(self) -> str:
+        best = f"; the best: {self[0].layout}" if len(self) else ""
+        return f"Plans: of {len(self.bytes)} layouts {len(self)} fit in {format_bytes(self.memory)}{best}"
 
     @cached_property
     def order(self) -> np.ndarray:
@@ -132,7 +136,8 @@ def search(
     """
     for name, number in (("ranks", ranks), ("batch", batch), ("sequence", sequence)):
         whole(name, number, 1)
-    memory = cluster.device_of(0).memory if memory is None else memory
+    machine = Machine(cluster, None)
+    memory = machine.device.memory if memory is None else memory
     positive("memory", memory)
     sizes, divisors = Sizes(config), _divisors(ranks)
     knobs: dict[str, list] = {
@@ -147,7 +152,7 @@ def search(
     }
     if unknown := set(fixed) - set(knobs):
         raise ValueError(f"{min(unknown)}={fixed[min(unknown)]!r}: the knobs are {', '.join(knobs)}")
-    knobs |= {name: value if isinstance(value, list) else [value] for name, value in fixed.items()}
+    knobs |= {name: np.atleast_1d(value).tolist() for name, value in fixed.items()}
     for name in ("sequence_parallel", "offload"):
         for value in knobs[name]:
             flag(name, value)
@@ -165,8 +170,10 @@ def search(
     same = same | ((grid.tp == 1) & grid.sequence_parallel & ("sequence_parallel" not in fixed))
     chosen = np.flatnonzero(possible(sizes, grid, batch, sequence) & ~same)
     if not len(chosen):
-        raise ValueError(f"ranks={ranks}, batch={batch}, sequence={sequence}: no layout is possible for these")
-    found = evaluate(Case(config, grid, batch, sequence, MIXED, 2), Machine(cluster, None), grid)[chosen]
+        asked = {"ranks": ranks, "batch": batch, "sequence": sequence, **fixed}
+        said = ", ".join(f"{name}={value!r}" for name, value in asked.items())
+        raise ValueError(f"{said}: no layout is possible for these")
+    found = evaluate(Case(config, grid, batch, sequence, MIXED, 2), machine, grid)[chosen]
     return Plans(memory, {"config": config, "cluster": cluster, "batch": batch, "sequence": sequence}, found)
 
 

@@ -91,10 +91,11 @@ def allgather_cost(
     >>> allgather_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4)[:2]
     (3, 786432)
     """
-    reads = readers(size, shape.S // size, **dealt)
+    c = shape.shard(size, rank)
+    reads = readers(size, c, **dealt)
     goes, comes = sum(reads[rank]) - 1, sum(source[rank] for source in reads) - 1
     few = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G, kv_heads)]
-    token, c = shape.token(backward=backward), shape.S // size
+    token = shape.token(backward=backward)
     kv, dkv = (few[0] * nbytes // shape.G for nbytes in (token.kv, token.dkv))  # of the heads of one turn
     held = token.own + token.sums + token.dkv + (comes + 1) * dkv + max(comes * kv, min(goes, 1) * dkv)
     back = comes * backward

@@ -135,7 +135,7 @@ class Queries:
                 how: dict[str, Any] = {"diagonal": block.diagonal, "window": block.window, "scale": call.scale}
                 if gradients is None:
                     out, lse = sums
-                    attend_block(*rows, *keys, into=(out, lse), **how)
+                    attend_block(rows[0], *keys, into=(out, lse), **how)
                 else:
                     q, dout, lse, delta = rows
                     totals = *sums, gradients[0][there], gradients[1][there]

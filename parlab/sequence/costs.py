@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from parlab.arguments import checked_rank, whole
 from parlab.sequence.layouts import checked_documents
 
 
@@ -32,6 +33,12 @@ class AttentionShape:
     D: int
     itemsize: int
     B: int = 1
+
+    def shard(self, size: int, rank: int = 0) -> int:
+        """S/P, the tokens of `rank`, which is one of `size`; ValueError where it is not, or S does not divide."""
+        checked_documents(None, self.S, whole("size", size, 1))
+        checked_rank(rank, "rank", size)
+        return self.S // size
 
     def token(self, *, backward: bool) -> Token:
         """Of each token. What is summed, lse, and gradients on their way take 4 bytes an element or more."""

@@ -166,7 +166,7 @@ def usp_cost(shape: AttentionShape, size: int, rank: int = 0, *, ulysses: int, b
     >>> usp_cost(shape, 4, ulysses=1)[:2], usp_cost(shape, 4, ulysses=2)[:2]
     ((3, 3145728), (3, 2101248))
     """
-    c, place = shape.S // size, rank % ulysses
+    c, place = shape.shard(size, rank), rank % ulysses
     tokens = c * ulysses  # of the group
     shares = [(share.queries, share.keys) for share in head_shares(shape.H, shape.G, ulysses)]
     ranks = [replace(shape, H=queries.stop - queries.start, G=keys.stop - keys.start) for queries, keys in shares]

@@ -204,7 +204,7 @@ def ring_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool
     >>> [ring_cost(shape, 3, rank, causal=True, documents=[0, 6, 12])[:2] for rank in range(3)]  # cut inside rank 1
     [(1, 64), (1, 64), (0, 0)]
     """
-    token, c = shape.token(backward=backward), shape.S // size
+    token, c = shape.token(backward=backward), shape.shard(size, rank)
     travel = journeys(size, c, **dealt)
     left = [travel[(rank - step) % size] - step for step in range(size)]  # hops still to make by what is here
     here, goes = [hops >= 0 for hops in left], [hops > 0 for hops in left]
@@ -230,7 +230,7 @@ def double_ring_cost(
     >>> double_ring_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4, ranks_per_node=2)[:2]
     (3, 786432)
     """
-    token, c, inside = shape.token(backward=backward), shape.S // size, ranks_per_node or size
+    token, c, inside = shape.token(backward=backward), shape.shard(size, rank), ranks_per_node or size
     nodes = size // inside
     back = ((nodes * inside if inside > 1 else 0) + (nodes if nodes > 1 else 0)) * backward
     kv = sum(min(ring - 1, 2) + (ring > 1) for ring in (nodes, inside))  # of each ring: attended, arriving, leaving

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from parlab.arguments import instance
 from parlab.sequence.allgather import a_few_at_a_time
 from parlab.sequence.costs import AttentionShape, attention_flops, unmasked_pairs
 from parlab.world import Cluster, Link
@@ -31,10 +32,11 @@ def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int
     >>> usp_time(shape, 4, fast, ulysses=1) // 10**6, usp_time(shape, 4, fast, ulysses=4) // 10**6  # µs: as much work
     (268, 268)
     """
-    if not _even(shape, ulysses):
-        raise ValueError(f"ulysses={ulysses}: must divide H={shape.H}, and divide G={shape.G} or be a multiple of it")
+    if size % ulysses or not _even(shape, ulysses):
+        heads = f"H={shape.H}, and divide G={shape.G} or be a multiple of it"
+        raise ValueError(f"ulysses={ulysses}: must divide {heads}, and divide size={size}")
     mine = replace(shape, H=shape.H // ulysses, G=max(shape.G // ulysses, 1))
-    token, c, C, ring = mine.token(backward=False), shape.S // size, shape.S * ulysses // size, size // ulysses
+    token, c, C, ring = mine.token(backward=False), shape.shard(size), shape.S * ulysses // size, size // ulysses
     inside, hop = _link(cluster, ulysses), _link(cluster, size).picoseconds(C * token.kv)
     exchanges = inside.picoseconds(c * (token.rows + token.kv)) + inside.picoseconds(c * token.result)
     own, half = _attend(mine, C * (C + 1) // 2, cluster), _attend(mine, C * C // 2, cluster)
@@ -56,6 +58,7 @@ def method_times(shape: AttentionShape, size: int, cluster: Cluster) -> dict[str
     >>> sorted(method_times(shape, 16, Cluster.uniform(1e-6, 1e9)))  # Ulysses has a head for 8 ranks at most
     ['USP', 'all-gather', 'ring']
     """
+    instance("cluster", cluster, Cluster)
     groups = {"ring": 1, "Ulysses": size, "USP": best_ulysses(shape, size, cluster)}
     even = {name: u for name, u in groups.items() if u is not None and _even(shape, u)}
     times = {name: usp_time(shape, size, cluster, ulysses=u) for name, u in even.items()}
@@ -64,7 +67,7 @@ def method_times(shape: AttentionShape, size: int, cluster: Cluster) -> dict[str
 
 def _allgather_time(shape: AttentionShape, size: int, cluster: Cluster) -> int:
     """With zigzag shards: nothing is hidden, each message takes its time."""
-    kv, link = shape.S // size * shape.token(backward=False).kv, _link(cluster, size)
+    kv, link = shape.shard(size) * shape.token(backward=False).kv, _link(cluster, size)
     heads = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G)]  # of each turn
     turns = [link.picoseconds(kv * few // shape.G) for few in heads]
     return (size - 1) * sum(turns) + _attend(shape, unmasked_pairs(shape.S, size, "zigzag")[0], cluster)

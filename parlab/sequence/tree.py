@@ -166,7 +166,7 @@ def tree_cost(
     >>> tree_cost(AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4), 8, queries=1)[:2]
     (3, 6240)
     """
-    token, tree, c = shape.token(backward=backward), levels(rank, size), shape.S // size
+    c, token, tree = shape.shard(size, rank), shape.token(backward=backward), levels(rank, size)
     if queries is not None:
         messages = sum(len(level.clients) for level in tree)
         sums = min(len(tree) + 1, 3) * token.sums  # its own, those so far, and what arrives

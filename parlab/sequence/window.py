@@ -93,7 +93,7 @@ def window_cost(shape: AttentionShape, size: int, rank: int = 0, *, window: int,
     """
     tails, token = window_tails(shape.S, size, window), shape.token(backward=backward)
     right, left = tails[: size - 1 - rank], tails[:rank]
-    held = shape.S // size * (token.own + token.sums + token.dkv)
+    held = shape.shard(size, rank) * (token.own + token.sums + token.dkv)
     turns = [sum(left[n + 1 :]) * token.kv + sum(left[: n + 1]) * token.dkv for n in range(len(left))]
     posted = (sum(right) + sum(left)) * token.kv
     most = max(posted, *turns, (sum(left) + sum(right[:1])) * token.dkv)

@@ -20,7 +20,9 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 from itertools import groupby
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ from parlab.zero import LossScale
 FORMAT = "parlab checkpoint 1"
 INDEX = "index.json"
 KINDS = ("master", "mean", "square")
+as_json = partial(json.dumps, default=methodcaller("item"))  # NumPy's numbers too, as a rate may be one
 PLACE = ("name", "shape", "axis", "start", "stop", "flat_start")
 Entry = dict[str, Any]  # of the index: a piece's PLACE, its length, and its file
 
@@ -47,8 +50,12 @@ def save(trainer: Trainer, folder: str | os.PathLike[str], *, notes: Mapping[str
 
     Args:
         folder: made if it is not there. An earlier checkpoint in it is replaced, and whole until then.
-        notes: what else a run that goes on wants to know, as JSON has it; the same on every rank.
+        notes: what else a run that goes on wants to know, as JSON has it, else a ValueError; the same on every rank.
     """
+    try:
+        as_json(notes)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"notes={notes!r:.60}: {error}") from None
     comm, folder, replica = trainer.mesh.comm, Path(folder), trainer.replica
     folder.mkdir(parents=True, exist_ok=True)
     drawn = np.frombuffer(secrets.token_bytes(4), dtype=np.uint8)
@@ -75,7 +82,7 @@ def save(trainer: Trainer, folder: str | os.PathLike[str], *, notes: Mapping[str
             "notes": dict(notes or {}),
             "pieces": pieces,
         }
-        write_whole(folder / INDEX, json.dumps(index, indent=1))
+        write_whole(folder / INDEX, as_json(index, indent=1))
         for path in [*folder.glob("*pieces-*"), *folder.glob(f".{INDEX}.*")]:
             if token not in path.name:
                 path.unlink()

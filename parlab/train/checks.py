@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from parlab.pipeline import Schedule, validate
 from parlab.sequence.layouts import LAYOUTS, checked_documents
 from parlab.tensor.shards import check_sizes
 from parlab.train.mesh import Mesh
+from parlab.world import MismatchError
 from parlab.zero import Offload
 
 CHOICES = {"attention": ("ring", "ulysses", "allgather"), "layout": LAYOUTS, "recompute": ("none", "full")}
@@ -55,7 +57,7 @@ def check_options(trainer: Any) -> None:
 
 
 def check_batch(trainer: Any, tokens: Any, targets: Any, lr: Any) -> None:
-    """Refuse a batch that the mesh cannot cut, or that holds what is no token."""
+    """Refuse a batch that the mesh cannot cut, that holds what is no token, or of which ranks have different ones."""
     for name, x in (("tokens", tokens), ("targets", targets)):
         usable = is_array(x) and x.ndim == 2 and x.size and namespace(x).isdtype(x.dtype, "integral")
         _need(usable, "{}={!r:.60}: an array [batch, sequence] of whole numbers is needed", name, x)
@@ -80,6 +82,11 @@ def check_batch(trainer: Any, tokens: Any, targets: Any, lr: Any) -> None:
         _check_axis("cp", cp, lambda cp: checked_documents(None, S, cp, trainer.layout))
     if trainer.sequence_parallel:
         _check_axis("tp", tp, places)
+    if not trainer.samples:  # the first batch; no message is needed, and later no rank waits here for the others
+        marks = [zlib.crc32(to_numpy(x).tobytes()) for x in (tokens, targets)]
+        alike: Any = trainer.mesh.comm.split(zlib.crc32(str(marks).encode()))
+        if alike.size < trainer.mesh.comm.size:
+            raise MismatchError("tokens and targets differ from rank to rank: give every rank the whole batch")
 
 
 def _need(holds: Any, otherwise: str, *shown: Any) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from parlab.arguments import whole
-from parlab.world import Comm
+from parlab.arguments import instance, whole
+from parlab.world import Comm, MismatchError
 
 
 class Mesh:
@@ -34,6 +34,7 @@ class Mesh:
 
     Raises:
         ValueError: an axis that is no whole number from 1, or axes that do not make as many ranks as there are.
+        MismatchError: another rank makes another mesh.
 
     >>> from parlab import run
     >>> def place(comm):
@@ -44,6 +45,7 @@ class Mesh:
     """
 
     def __init__(self, comm: Comm, dp: int = 1, pp: int = 1, cp: int = 1, tp: int = 1) -> None:
+        instance("comm", comm, Comm)
         self.comm, axes = comm, {"dp": dp, "pp": pp, "cp": cp, "tp": tp}
         self.sizes = {axis: whole(axis, size, 1) for axis, size in axes.items()}
         _check_ranks(self.sizes, comm.size)
@@ -58,6 +60,8 @@ class Mesh:
         self.tp: Comm = group("tp", (d * pp + p) * cp + c)
         self.data: Comm = group("data", p * tp + t)
         self.model: Comm = group("model", d * cp + c)
+        if any(getattr(self, axis).size != size for axis, size in self.sizes.items()):
+            raise MismatchError(f"rank {comm.rank} makes {self}, and another rank another mesh")
 
     def __repr__(self) -> str:
         return "Mesh(" + ", ".join(f"{axis}={size}" for axis, size in self.sizes.items()) + ")"

@@ -192,6 +192,7 @@ class Trainer:
 
         Raises:
             ValueError: a batch that the mesh cannot cut, or that holds what is no token; before any message.
+            MismatchError: the first batch is not the same on every rank.
         """
         check_batch(self, tokens, targets, lr)
         mesh, xp, replica = self.mesh, self.xp, self.replica

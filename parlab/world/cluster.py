@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
-from parlab.arguments import amount, positive, text, whole
+from parlab.arguments import amount, instance, positive, text, whole
 
 PICOSECONDS = 10**12  # in a second
 MOST_SECONDS = 1e18  # of one message or computation: older than the universe, and far from where floats end
@@ -18,11 +17,6 @@ MOST_SECONDS = 1e18  # of one message or computation: older than the universe, a
 def picoseconds(seconds: float) -> int:
     """`seconds` rounded to the clock's tick."""
     return round(seconds * PICOSECONDS)
-
-
-def _one_of(kind: type, name: str, value: Any) -> None:
-    if not isinstance(value, kind):
-        raise ValueError(f"{name}={value!r:.60}: must be a {kind.__name__}")
 
 
 @dataclass(frozen=True)
@@ -124,10 +118,10 @@ class Cluster:
     def __post_init__(self) -> None:
         text("name", self.name)
         for device in self.device if isinstance(self.device, tuple) else (self.device,):
-            _one_of(Device, "device", device)
+            instance("device", device, Device)
         whole("ranks_per_node", self.ranks_per_node, 1)
-        _one_of(Link, "intra", self.intra)
-        _one_of(Link, "inter", self.inter)
+        instance("intra", self.intra, Link)
+        instance("inter", self.inter, Link)
         if self.ports is not None:
             whole("ports", self.ports, 1, ", or None for no limit")
         text("source", self.source)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parlab.world.run import Run
@@ -56,6 +56,9 @@ class DeadlockError(WorldError):
         self.left = left
         self.path = _follow(waiting)
         super().__init__(_explain(waiting, self.path, left))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DeadlockError, (self.waiting, self.left), self.__dict__
 
     @property
     def cycle(self) -> list[int]:

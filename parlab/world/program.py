@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,14 +64,22 @@ def _argument(argument: Any, rank: int) -> Any:
 
 
 def each_array(argument: Any, change: Callable[[Any], Any]) -> Any:
-    """`argument` with its arrays changed: itself, or those in tuples, lists and dicts."""
+    """`argument` with its arrays changed, itself or those in tuples, lists and dicts, and other objects copied."""
     if type(argument) in (tuple, list):
         return type(argument)(each_array(item, change) for item in argument)
     if type(argument) is dict:
         return {key: each_array(item, change) for key, item in argument.items()}
     if isinstance(argument, per_rank):
         raise ValueError("per_rank inside a list or dict: wrap the whole argument, one list or dict a rank")
-    return change(argument) if arrays.is_array(argument) and not isinstance(argument, np.generic) else argument
+    if arrays.is_array(argument) and not isinstance(argument, np.generic):
+        return change(argument)
+    hashed: Any = type(argument).__hash__
+    if hashed not in (None, object.__hash__):  # it is compared by value, so nobody changes it
+        return argument
+    try:  # a model, an optimizer, a random generator: the rank's own, as in a process
+        return copy.deepcopy(argument)
+    except TypeError:  # a module, a lock, ...
+        return argument
 
 
 def _read_only(x: arrays.Array) -> arrays.Array:

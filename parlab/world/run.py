@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from parlab.arguments import whole
+from parlab.arguments import instance, whole
 from parlab.world.cluster import CLASSROOM, Cluster
 from parlab.world.engine import inside_a_rank
 from parlab.world.errors import WorldError
@@ -62,6 +62,10 @@ class Run:
         _check_cluster(cluster, self._trace.size)
         return replay(self._trace, cluster)[0]
 
+    def __getstate__(self) -> dict[str, Any]:
+        self._trace  # noqa: B018 - in place of the seats, which no file can hold
+        return self.__dict__
+
     def __repr__(self) -> str:
         return repr(self.timeline).replace("Timeline:", "Run:", 1)
 
@@ -78,8 +82,9 @@ def run(
     """Run `program(comm, *args, **kwargs)` on `size` ranks.
 
     The arrays among the arguments arrive read-only and are shared by all ranks (where a library has no read-only
-    arrays, as CuPy, each rank gets a copy); an argument wrapped in `per_rank` gives each rank its own item. Ranks share
-    nothing but messages.
+    arrays, as CuPy, each rank gets a copy); another object, such as a model, is copied for each rank; an argument
+    wrapped in `per_rank` gives each rank its own item. Ranks share nothing but messages, and on threads what the
+    program itself refers to: what it changes there, it changes for all.
 
     Args:
         program: a function whose first parameter is the rank's `Comm`.
@@ -155,8 +160,7 @@ def _check_arguments(
 
 
 def _check_cluster(cluster: Any, size: int) -> None:
-    if not isinstance(cluster, Cluster):
-        raise ValueError(f"cluster={cluster!r}: must be a Cluster")
+    instance("cluster", cluster, Cluster)
     if isinstance(cluster.device, tuple) and len(cluster.device) < size:
         raise ValueError(f"cluster={cluster.name}: has {len(cluster.device)} devices, but there are {size} ranks")
 

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 from parlab.arguments import whole
@@ -101,6 +102,9 @@ class Timeline:
         self.cluster = cluster
         self._tables = {"computes": computes, "transfers": transfers, "waits": waits}
         self._held = held if held is not None else [()] * size
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_tables": {table: self._columns(table) for table in self._tables}}
 
     def _columns(self, table: str) -> Columns:
         columns = self._tables[table]
@@ -243,7 +247,8 @@ class Timeline:
         """
         if not isinstance(path, str | os.PathLike):
             raise ValueError(f"path={path!r:.60}: must be a path")
-        text = json.dumps({"traceEvents": self._trace_events(), "displayTimeUnit": "ns"}, separators=(",", ":"))
+        events = {"traceEvents": self._trace_events(), "displayTimeUnit": "ns"}
+        text = json.dumps(events, separators=(",", ":"), default=methodcaller("item"))  # a cost may be NumPy's number
         write_whole(path, text)
 
     def _trace_events(self) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from parlab.arguments import amount, positive, whole
+from parlab.arguments import amount, instance, positive, whole
 from parlab.zero.arguments import check_stage
 
 
@@ -53,8 +53,7 @@ def model_state_bytes(num_params: float, ranks: int, stage: int, *, state: State
     amount("num_params", num_params)
     whole("ranks", ranks, 1)
     check_stage(stage, least=0)
-    if not isinstance(state, StateBytes):
-        raise ValueError(f"state={state!r:.60}: a StateBytes is needed")
+    instance("state", state, StateBytes)
     for part, bytes_each in state._asdict().items():
         amount(part, bytes_each)
     sharded_from = {"weight": 3, "gradient": 2, "optimizer": 1}

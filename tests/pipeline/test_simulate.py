@@ -4,6 +4,7 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,6 +36,16 @@ B_TWICE_F = Costs(forward=1, backward_input=1, backward_weight=1)
 def test_1f1b_p4_m8_unit_times_makespan_22_bubble_3_of_11_peaks_4_3_2_1():
     timeline = simulate(one_f_one_b(4, 8), UNIT_F_AND_B)
     assert (timeline.makespan, timeline.bubble_fraction(), timeline.peak_activations) == (22, 3 / 11, [4, 3, 2, 1])
+
+
+def test_costs_of_numpy_are_those_of_python_also_in_a_trace(tmp_path):
+    costs = Costs(np.float32(1.5), np.arange(2), [np.int64(3), np.float32(0.5)])
+    assert costs.backward_input == [0, 1]
+    timeline = simulate(one_f_one_b(2, 3), costs)
+    timeline.save_chrome_trace(tmp_path / "trace.json")
+    assert timeline.makespan == simulate(one_f_one_b(2, 3), Costs(1.5, [0, 1], [3, 0.5])).makespan
+    with pytest.raises(ValueError, match=r"forward=-1\.0: must be a number"):
+        Costs(np.array([1.0, -1.0]))
 
 
 def test_gpipe_p4_m8_unit_times_makespan_22_bubble_3_of_11_peaks_8():

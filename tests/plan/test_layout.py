@@ -86,7 +86,20 @@ def test_what_is_just_possible_is_estimated(layout, batch, sequence):
             lambda: search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, sequence_parallel="no"),
             "sequence_parallel=.no.: must be True or False",
         ),
-        (lambda: search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, tp=5), "no layout is possible"),
+        (
+            lambda: search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, tp=(5, 6)),
+            r"tp=\(5, 6\): no layout is possible",
+        ),
+        (lambda: search(LLAMA_8B, "H100", 8, batch=8, sequence=4096), "cluster='H100': must be a Cluster"),
+        (lambda: estimate(LLAMA_8B, DGX_H100, {"dp": 8}, batch=8, sequence=64), "must be a Layout"),
+        (
+            lambda: estimate(LLAMA_8B, DGX_H100, Layout(dp=8), batch=8, sequence=64, hardware="H100"),
+            "must be a Hardware",
+        ),
+        (
+            lambda: estimate(LLAMA_8B, DGX_H100, Layout(dp=8), batch=8, sequence=64, state=16),
+            "state=16: must be a StateBytes",
+        ),
         (lambda: search("8b", DGX_H100, 8, batch=8, sequence=4096), "config='8b': a LlamaConfig or a GPTConfig"),
         (lambda: GPTConfig(64, 48, 2, 5), "hidden_size 48 does not divide among num_attention_heads 5"),
         (lambda: GPTConfig(64, 48, 0, 4), "num_hidden_layers=0"),
@@ -105,6 +118,7 @@ def test_a_column_with_one_impossible_layout_names_that_one():
 def test_when_nothing_fits_the_sentence_says_how_much_the_leanest_layout_needs():
     plans = search(LLAMA_405B, DGX_H100, 64, batch=64, sequence=8192)
     assert len(plans) == 0
+    assert repr(plans) == f"Plans: of {len(plans.layouts)} layouts 0 fit in 74.5 GiB"
     assert list(plans) == plans.front() == []
     with pytest.raises(ValueError, match=r"none of \d+ layouts fits in 74.5 GiB; the leanest needs 97.4 GiB"):
         _ = plans.best

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -10,15 +11,23 @@ import pytest
 from parlab.sequence import (
     LAYOUTS,
     AttentionShape,
+    allgather_cost,
     attention_flops,
     load_ratio,
+    method_times,
     overlap_tokens,
     positions,
     ring_cost,
     score_memory_savings,
     striped_speedup,
+    tree_cost,
+    ulysses_cost,
     unmasked_pairs,
+    usp_time,
 )
+from parlab.world import DGX_H100
+
+TWELVE = AttentionShape(S=12, H=12, G=12, D=2, itemsize=4)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -100,3 +109,20 @@ def test_p4_saves_three_quarters_of_the_score_matrix():
 def test_a_pair_costs_two_products_forward_and_five_backward():
     assert attention_flops(10, B=1, H=2, D=8) == 2 * (2 * 10 * 2 * 8)
     assert attention_flops(10, B=1, H=2, D=8, backward=True) == 5 * (2 * 10 * 2 * 8)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: ring_cost(TWELVE, 5), "sequence length 12 does not divide into 5 shards"),
+        (lambda: ring_cost(TWELVE, 3, 3), "rank=3: the ranks of this group are 0 to 2"),
+        (lambda: ulysses_cost(TWELVE, 2, -1), "rank=-1: the ranks of this group are 0 to 1"),
+        (lambda: allgather_cost(TWELVE, 8), "sequence length 12 does not divide into 8 shards"),
+        (lambda: tree_cost(TWELVE, 4, 4), "rank=4: the ranks of this group are 0 to 3"),
+        (lambda: usp_time(TWELVE, 4, DGX_H100, ulysses=3), "and divide size=4"),
+        (lambda: method_times(TWELVE, 2, "H100"), "cluster='H100': must be a Cluster"),
+    ],
+)
+def test_a_cost_of_what_there_is_not_is_refused(call, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        call()

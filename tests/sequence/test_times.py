@@ -112,7 +112,9 @@ def test_beyond_a_node_the_slow_link_sets_the_pace():
 
 MISTAKES = {
     "hops not hidden": lambda time: lambda *args, **how: time(*args, **how) + args[2].intra.picoseconds(1),
-    "one hop forgotten": lambda time: lambda shape, size, where, **how: time(shape, max(size - 1, 1), where, **how),
+    "one hop forgotten": lambda time: (
+        lambda shape, size, where, ulysses: time(shape, max(size - ulysses, ulysses), where, ulysses=ulysses)
+    ),
 }
 
 

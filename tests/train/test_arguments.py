@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import numpy as np
@@ -49,6 +50,7 @@ ROWS = [
         mesh(8, dp=2, pp=2),
         "dp=2 · pp=2 · cp=1 · tp=1 makes 4 ranks, and there are 8: use dp=4 or pp=4 or cp=2",
     ),
+    ("comm", lambda: Mesh(8, dp=8), "comm=8: must be a Comm"),
     ("ranks, none fits", mesh(5, dp=2, pp=2), "and there are 5: use 4 ranks"),
     ("mesh", made(on="mesh"), "mesh='mesh': a Mesh is needed"),
     ("model", made(start="llama"), "model='llama': a serial Llama is needed, the same on every rank"),
@@ -161,3 +163,28 @@ def test_ranks_that_were_told_different_layouts_are_a_mismatch_and_not_another_l
 
     with pytest.raises(MismatchError, match=r"layout=(zigzag|striped).*layout=(zigzag|striped)"):
         run(program, 2)
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (lambda comm: Trainer(Mesh(comm, dp=2), model(), AdamW()).step(EIGHT + comm.rank, EIGHT), "tokens and targets"),
+        (lambda comm: Trainer(Mesh(comm, pp=2), model(), AdamW()).step(EIGHT, EIGHT + comm.rank), "tokens and targets"),
+        (lambda comm: Mesh(comm, dp=2) if comm.rank else Mesh(comm, tp=2), "another rank another mesh"),
+    ],
+    ids=["tokens", "targets", "mesh"],
+)
+def test_a_batch_or_a_mesh_of_each_ranks_own_is_a_mismatch(program, said):
+    with pytest.raises(MismatchError, match=said):
+        run(program, 2)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"dp": 2}, {"pp": 2}])
+def test_to_compare_the_batch_sends_nothing_and_takes_no_time(sizes):
+    def program(comm, samples):
+        trainer = Trainer(Mesh(comm, **sizes), start, AdamW())
+        trainer.samples = samples  # the first batch, or another
+        trainer.step(EIGHT, EIGHT)
+
+    start, ranks = model(), math.prod(sizes.values())
+    assert run(program, ranks, 0).timeline.spans == run(program, ranks, 8).timeline.spans

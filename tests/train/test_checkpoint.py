@@ -54,6 +54,22 @@ def resumed(comm, place, folder, steps=1, xp=np, **options):
     return [trainer.step(*(xp.asarray(x) for x in batch)) for batch in TEXT[steps:]], trainer.full_weights()
 
 
+def test_numbers_of_numpy_are_saved_and_notes_that_json_has_not_are_refused_before_a_file_is_written(tmp_path):
+    rate, norm = np.float32(1e-3), np.float32(0.7)
+
+    def program(comm, folder, notes):
+        save(Trainer(Mesh(comm, dp=2), model(), AdamW(lr=rate), max_norm=norm), folder, notes=notes)
+        again = load(folder, Mesh(comm, tp=2), xp=np)
+        return again.replica.optimizer.lr, again.replica.guard.max_norm
+
+    assert run(program, 2, tmp_path / "a", {"step": np.int64(7)}).results == [(rate, norm)] * 2
+    assert read_index(tmp_path / "a")["notes"] == {"step": 7}
+    for notes in ({"map": np.ones(2)}, {"set": {1}}):
+        with pytest.raises(ValueError, match=r"notes=\{"):
+            run(program, 2, tmp_path / "b", notes)
+    assert not (tmp_path / "b").exists()
+
+
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 def test_8_pairs_of_meshes_go_on_with_the_same_losses_to_1e_12(tmp_path, tied):
     start = model(num_hidden_layers=2, tie_word_embeddings=tied)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import traceback
 
@@ -301,7 +302,7 @@ def test_sys_exit_and_keyboard_interrupt_in_a_rank_arrive_as_such():
 
     for error in (SystemExit(3), KeyboardInterrupt()):
         with pytest.raises(type(error)) as caught:
-            run(program, 2, error)
+            run(functools.partial(program, error=error), 2)
         assert caught.value is error
 
 

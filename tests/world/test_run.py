@@ -88,10 +88,29 @@ def test_containers_of_plain_arguments_are_rebuilt_so_that_a_rank_changes_only_i
     assert (items, options) == ([1], {})
 
 
-def test_arguments_that_are_no_arrays_pass_as_they_are():
-    marker = object()
-    results = run(lambda comm, *args, **kwargs: (args, kwargs), 2, 3, "x", None, marker, k=np.float64(2)).results
-    assert results[1] == ((3, "x", None, marker), {"k": np.float64(2)})
+def test_arguments_that_nobody_can_change_or_copy_pass_as_they_are():
+    lock, cluster = threading.Lock(), Cluster.uniform(1, 1)
+    results = run(lambda comm, *args, **kwargs: (args, kwargs), 2, 3, "x", np, lock, cluster, k=np.float64(2)).results
+    assert results[1] == ((3, "x", np, lock, cluster), {"k": np.float64(2)})
+    assert results[1][0][4] is cluster
+
+
+class Model:
+    def __init__(self):
+        self.weights, self.rng = np.zeros(2), np.random.default_rng(1)
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x], lambda x: per_rank([x] * 4)], ids=["x", "list", "each"])
+def test_a_model_among_the_arguments_is_the_ranks_own_as_in_a_process(wrap):
+    def train(comm, model):
+        (model,) = model if isinstance(model, list) else (model,)
+        for _ in range(3):
+            model.weights += comm.all_reduce(np.ones(2)) / comm.size
+        return model.weights.tolist(), model.rng.normal()
+
+    model, alone = Model(), np.random.default_rng(1).normal()
+    assert run(train, 4, wrap(model)).results == [([3.0, 3.0], alone)] * 4
+    assert model.weights.tolist() == [0, 0]
 
 
 def test_per_rank_takes_any_sequence_of_items():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import stat
 from random import Random
 
 import numpy as np
 import pytest
 
-from parlab.world import CLASSROOM, Cluster, Link, run
+from parlab.world import CLASSROOM, Cluster, DeadlockError, Link, run
 from parlab.world.timeline import Timeline
 from parlab.world.units import format_bytes, format_time
 from tests.world.random_programs import program, random_steps
@@ -206,6 +207,18 @@ def test_a_trace_into_a_folder_that_does_not_exist_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError):
         run(relay, 3).timeline.save_chrome_trace(tmp_path / "missing" / "trace.json")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_run_a_timeline_and_a_deadlock_survive_pickle():
+    done = run(relay, 3)
+    again, timeline = pickle.loads(pickle.dumps((done, run(relay, 3).timeline)))
+    assert repr(again) == repr(done)
+    assert again.on(TICKS).spans == done.on(TICKS).spans
+    assert timeline.spans == done.timeline.spans
+    with pytest.raises(DeadlockError) as caught:
+        run(lambda comm: comm.recv(comm.left, np.ones(1)), 2)
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert (str(error), error.cycle, repr(error.run)) == (str(caught.value), [0, 1], repr(caught.value.run))
 
 
 def test_messages_of_a_named_group_say_its_name_also_beside_the_program_and_in_groups_split_off_it():

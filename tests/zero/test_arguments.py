@@ -127,7 +127,7 @@ ROWS = [
     ("ranks", lambda: elements_sent(1, 2.5, 0), "ranks=2.5: must be a whole number"),
     ("stage", lambda: model_state_bytes(1, 4, 4), "stage=4: the stages are 0, 1, 2 and 3"),
     ("stage", lambda: elements_sent(1, 4, -1), "stage=-1: the stages are 0, 1, 2 and 3"),
-    ("state", lambda: model_state_bytes(1, 4, 0, state=(2, 2, 12)), "state=(2, 2, 12): a StateBytes is needed"),
+    ("state", lambda: model_state_bytes(1, 4, 0, state=(2, 2, 12)), "state=(2, 2, 12): must be a StateBytes"),
     (
         "weight",
         lambda: model_state_bytes(1, 4, 0, state=StateBytes(weight=-2)),

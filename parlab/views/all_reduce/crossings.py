@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from parlab.arguments import whole
+from parlab.arguments import instance, whole
 from parlab.views.all_reduce.clock import STEPS, all_reduce_time, crossing
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.marks import text_width
@@ -126,8 +126,7 @@ def _checked_world(runs: Any, size: Any, cluster: Any) -> tuple[int, Cluster]:
             raise ValueError(f"runs: one has {done.timeline.size} ranks, but size={size}")
     if cluster is None:
         cluster = measured[0].cluster if measured else CLASSROOM
-    if not isinstance(cluster, Cluster):
-        raise ValueError(f"cluster={cluster!r}: must be a Cluster")
+    instance("cluster", cluster, Cluster)
     return size, cluster
 
 

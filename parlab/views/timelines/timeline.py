@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -52,8 +53,12 @@ def timeline(
     kinds = draw_computes(axes, shown, lane_of, program)
     kinds += draw_waits(axes, shown, lane_of, program)
     kinds += _draw_messages(axes, messages, lane_of)
-    if len(messages) > MOST_ARROWS:
-        note(figure, f"{len(messages)} messages, without arrows")
+    inside = [t for t in messages if t.src in lane_of and t.dst in lane_of and t.start < (end or math.inf)]
+    if len(inside) <= MOST_ARROWS:
+        tails = [(t.start, lane_of[t.src] + SENDS[1]) for t in inside]
+        marks.arrows(axes, tails, [(t.end, lane_of[t.dst] + RECEIVES[0]) for t in inside], theme.ARROW)
+    else:
+        note(figure, f"{len(inside)} messages, without arrows")
     if not shown.makespan:
         note(figure, "nothing took any time")
     legend(figure, kinds)
@@ -137,11 +142,6 @@ def _joined(waits: list[Wait]) -> list[Wait]:
 
 
 def _draw_messages(axes: Axes, messages: list[Transfer], lane_of: dict[int, int]) -> list[str]:
-    between = [t for t in messages if t.src in lane_of and t.dst in lane_of]
-    if len(between) <= MOST_ARROWS:
-        tails = [(t.start, lane_of[t.src] + SENDS[1]) for t in between]
-        heads = [(t.end, lane_of[t.dst] + RECEIVES[0]) for t in between]
-        marks.arrows(axes, tails, heads, theme.ARROW)
     kinds = []
     for kind, where, rank_of, texts_of in ENDS:
         own = [t for t in messages if rank_of(t) in lane_of]

@@ -96,6 +96,15 @@ def test_too_many_arrows_are_left_out_and_counted(runs):
     assert any("544 messages" in text.get_text() for text in figure.texts)
 
 
+def test_what_is_not_shown_counts_no_arrows(runs):
+    moment = sorted(t.start for t in runs[17].timeline.transfers)[100]
+    for part in ({"ranks": [3, 4]}, {"end": moment}):
+        figure = views.timeline(runs[17], **part)
+        (lines,) = artists(figure, "arrows")
+        assert 0 < len(lines.get_segments()) <= 100
+        assert not any("without arrows" in text.get_text() for text in figure.texts)
+
+
 def test_a_rank_writes_that_it_waits_for_another_and_then_for_the_transfer():
     def late(comm, x):
         with comm.compute("work", seconds=5e-6 * comm.rank):
