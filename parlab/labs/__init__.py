@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.resources import files
 from typing import Any
 
 from parlab.labs import (
     collectives,
     frontier,
-    hints,
     long_sequences,
     mesh,
     pipeline,
@@ -88,7 +88,7 @@ def score(
 
 
 def hint(name: str, step: int = 1) -> None:
-    """Print a hint: 1 a question, 2 the idea, 3 the skeleton of an answer.
+    """Print a hint: 1 a question, 2 the idea, 3 the skeleton of an answer. `hints.md` beside this module has them.
 
     Raises:
         ValueError: an unknown exercise, or another step.
@@ -99,7 +99,10 @@ def hint(name: str, step: int = 1) -> None:
     _known(name)
     if step not in (1, 2, 3):
         raise ValueError(f"step={step!r}: 1 is a question, 2 the idea, 3 the skeleton")
-    print(hints.HINTS[name][step - 1])
+    text = (files("parlab.labs") / "hints.md").read_text(encoding="utf-8")
+    of_exercise = text.partition(f"\n## {name}\n\n")[2].partition("\n\n## ")[0]
+    question, idea, skeleton = of_exercise.strip().split("\n\n", 2)
+    print((question, idea, skeleton.removeprefix("```\n").removesuffix("\n```"))[step - 1])
 
 
 def summary() -> Summary:
