@@ -22,7 +22,7 @@ from parlab.labs import (
     zero_prefetch,
 )
 from parlab.labs.exercise import PASSED, Exercise, Review
-from parlab.labs.work import Answers, Summary
+from parlab.labs.work import Summary, load, save
 
 ROOMS = (
     ranks,
@@ -108,28 +108,6 @@ def hint(name: str, step: int = 1) -> None:
 def summary() -> Summary:
     """What came of each exercise that was checked here: a table, drawn as the last line of a cell."""
     return work.summary(EXERCISES)
-
-
-def save(path: str = "answers.json") -> None:
-    """Write the functions that were last checked, by exercise, into one small file, from which `load` takes them.
-
-    Their text is kept, and that of the functions beside them that they call. What the file holds of other exercises
-    stays in it.
-
-    Raises:
-        ValueError: there is a file of this name that holds something else; or nothing was checked yet.
-    """
-    work.save(path)
-
-
-def load(path: str = "answers.json") -> Answers:
-    """The answers in a file of `save`, by exercise: text, of which nothing is run. `save` keeps them.
-
-    Raises:
-        ValueError: the file holds something else.
-        OSError: it cannot be read.
-    """
-    return work.load(path)
 
 
 def _known(name: str) -> Exercise:
