@@ -83,7 +83,7 @@ class Exercise:
         falsified = {self._on_ranks(self.cases), self._on_ranks(cases, len(self.cases))}
         counted: list[str] = []
         for number, case in enumerate(cases):
-            trial = Trial(answer, seconds)
+            trial = Trial(answer, self.call, seconds)
             try:
                 if number == 0 and (refusal := unfit(answer)):
                     raise refusal
@@ -119,7 +119,7 @@ class Exercise:
     def _falsified(self, answer: Callable[..., Any], case: Any, seconds: float) -> None:
         """Raise `NoMessages` if `answer` passes though every message is falsified."""
         try:
-            self.attempt(Trial(answer, min(seconds, 2.0), falsify=True), case)
+            self.attempt(Trial(answer, self.call, min(seconds, 2.0), falsify=True), case)
         except Exception:
             return
         raise NoMessages("they stay right when every number is changed on its way")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,7 +67,7 @@ GIVEN = [
 
 
 def _placed(trial: Trial, case: Given) -> list[str]:
-    row = trial.called("place_weights(row, arrivals, limit)", list(case.row), list(case.arrivals), case.limit)
+    row = trial.called(list(case.row), list(case.arrivals), case.limit)
     if not isinstance(row, list | tuple) or not all(isinstance(action, Action) for action in row):
         raise Wrong(f"returned {brief(row)}, expected a list of actions")
     if tuple(action for action in row if action.kind != "W") != case.row:
@@ -171,7 +170,7 @@ def _drawn_layers(random: np.random.Generator, size: int) -> Layers:
 
 
 def _cut(trial: Trial, case: Layers) -> list[str]:
-    found = trial.called("cut(layers, p)", list(case.layers), case.size)
+    found = trial.called(list(case.layers), case.size)
     if not isinstance(found, list | tuple | np.ndarray) or len(found) == 0:
         raise Wrong(f"returned {brief(found)}, expected a list of how many layers each stage has")
     numbers = [len(one) if isinstance(one, range) else one for one in found]
@@ -216,7 +215,7 @@ BEAT_HEURISTIC = Exercise(
     "04b.beat_heuristic",
     "beat(costs)",
     [HEAD],
-    partial(solved_puzzle, call="beat(costs)"),
+    solved_puzzle,
     solved_by=tuple(f"parlab.pipeline.{name}" for name in ("best_schedule", "zb_auto", "improve")),
 )
 

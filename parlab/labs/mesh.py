@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from parlab.labs.counts import ranks_in_words
-from parlab.labs.difference import difference
+from parlab.labs.difference import difference, likely
 from parlab.labs.difference import kind as kind_of
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial, Wrong, need_messages
@@ -90,7 +90,7 @@ def _who_sums(trial: Trial, case: OnMesh) -> list[str]:
         given = {kind: of[place] for kind, of in drawn.items() if place in of}
         return {kind: trial.answer(mesh, ends, kind, x.copy()) for kind, x in given.items()}
 
-    results = trial.ran(program, case.size, "sum_gradient(mesh, ends, kind, gradient)")
+    results = trial.ran(program, case.size)
     for kind, over in SUMMED.items():
         right = _sums(drawn[kind], over)
         for rank, place in enumerate(case.places):
@@ -172,7 +172,7 @@ def _norm(trial: Trial, case: OnMesh) -> list[str]:
             gradients["table"], copies["table"] = table[t].copy(), ends
         return trial.answer(mesh, gradients, copies)
 
-    done = trial.ran(program, case.size, "norm(mesh, gradients, copies)")
+    done = trial.ran(program, case.size)
     right = math.sqrt(squares)
     for rank, found in enumerate(done.results):
         if not _close(found, right):
@@ -209,8 +209,7 @@ def _likely_norm(case: OnMesh, found: Any, parts: dict[Any, Any], place: Axes) -
         "multiplied by copies: what n ranks have counts 1/n on each": [of(lambda square, n: square * n)],
         "it is the largest of the ranks' own parts: their squares add up": all_own.max(axis=0),
     }
-    matching = [text for text, squares in causes.items() if any(_close(found, math.sqrt(x)) for x in squares)]
-    return [f"likely cause: {text}" for text in matching[:1]]
+    return likely((cause, any(_close(found, math.sqrt(x)) for x in squares)) for cause, squares in causes.items())
 
 
 # The batch
@@ -225,7 +224,7 @@ def _cut_batch(trial: Trial, case: OnMesh) -> list[str]:
     def program(comm: Comm) -> Any:
         return trial.answer(Mesh(comm, *case.axes), tokens.copy())
 
-    done = trial.ran(program, case.size, "cut_batch(mesh, tokens)")
+    done = trial.ran(program, case.size)
     places = positions(S, cp, "zigzag")
     for rank, found in enumerate(done.results):
         d, _, c, _ = case.places[rank]

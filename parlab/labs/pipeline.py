@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def _draw(random: np.random.Generator, size: int) -> Case:
 
 def _repaired(trial: Trial, case: Case) -> list[str]:
     faulty = listing(case.size, case.microbatches)
-    schedule = _schedule(trial.called("repaired(listing)", listing(case.size, case.microbatches)))
+    schedule = _schedule(trial.called(listing(case.size, case.microbatches)))
     if schedule == faulty:
         raise Wrong("it is still the listing that you were given")
     _validated(schedule, case)
@@ -84,7 +84,7 @@ LISTING = Exercise(
 def _placed(trial: Trial, case: Case) -> list[str]:
     p, m = case.size, case.microbatches
     given = [_without_weights(rank, p, m) for rank in range(p)]
-    rows = trial.called_each("place_weights(row, rank, p)", [(row, rank, p) for rank, row in enumerate(given)])
+    rows = trial.called_each([(row, rank, p) for rank, row in enumerate(given)])
     for rank, row in enumerate(rows):
         if not isinstance(row, list | tuple) or not all(isinstance(action, Action) for action in row):
             raise Wrong(f"rank {rank}: returned {brief(row)}, expected a list of actions")
@@ -151,9 +151,9 @@ class Puzzle:
 PUZZLE = Puzzle(3, 5, Costs(2, 2, 2, 1), limit=4, target=38, shortest=36)
 
 
-def solved_puzzle(trial: Trial, puzzle: Puzzle, call: str) -> list[str]:
-    """The answer's schedule keeps the limit, reaches the target, and was executed; `call` is how it is asked for."""
-    schedule = _schedule(trial.called(call, puzzle.costs))
+def solved_puzzle(trial: Trial, puzzle: Puzzle) -> list[str]:
+    """The answer's schedule keeps the limit, reaches the target, and was executed."""
+    schedule = _schedule(trial.called(puzzle.costs))
     _validated(schedule, puzzle)
     timeline = simulate(schedule, puzzle.costs)
     kept = max(timeline.peak_activations)
@@ -174,7 +174,7 @@ def solved_puzzle(trial: Trial, puzzle: Puzzle, call: str) -> list[str]:
     ]
 
 
-FASTER = Exercise("04.faster", "faster(costs)", [PUZZLE], partial(solved_puzzle, call="faster(costs)"))
+FASTER = Exercise("04.faster", "faster(costs)", [PUZZLE], solved_puzzle)
 
 
 def _schedule(result: Any) -> Schedule:

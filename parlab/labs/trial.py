@@ -95,20 +95,22 @@ class Trial:
 
     Args:
         answer: what the learner wrote.
+        call: how it is called, as it is shown.
         seconds: how long it may run, all calls and runs together.
         falsify: change every number that travels between ranks: results that stay right did not come by messages.
     """
 
-    def __init__(self, answer: Callable[..., Any], seconds: float, falsify: bool = False):
+    def __init__(self, answer: Callable[..., Any], call: str, seconds: float, falsify: bool = False):
         self.answer = answer
+        self.call = call
         self.seconds = seconds
         self.falsify = falsify
         self.printed = Printed()
         self._ends = time.monotonic() + seconds
         self._returned = False
 
-    def ran(self, program: Callable[..., Any], size: int, call: str, *args: Any, cluster: Cluster = CLASSROOM) -> Run:
-        """`run(program, size, *args)`; `call` is how the answer in it is called, as it is shown.
+    def ran(self, program: Callable[..., Any], size: int, *args: Any, cluster: Cluster = CLASSROOM) -> Run:
+        """`run(program, size, *args)`, where the program calls the answer.
 
         Raises:
             NotWritten: every rank raised `NotImplementedError`, and nothing was sent.
@@ -125,17 +127,17 @@ class Trial:
                 raise
             except BaseException as error:
                 stubs.append(type(error) is NotImplementedError)
-                raise Raised(f"rank {comm.rank} {explained(error, call)}") from None
+                raise Raised(f"rank {comm.rank} {explained(error, self.call)}") from None
 
         stubs: list[bool] = []
         watch = _Watch(self.seconds, self._ends, f" with {size} ranks" if size > 1 else "")
         return self._watched(watch, stubs, size, partial(run, guarded, size, *args, cluster=cluster))
 
-    def called(self, call: str, *arguments: Any) -> Any:
-        """What `answer(*arguments)` returns; `call` is how it is called, as it is shown. Raises: as `ran`."""
-        return self.called_each(call, [arguments])[0]
+    def called(self, *arguments: Any) -> Any:
+        """What `answer(*arguments)` returns. Raises: as `ran`."""
+        return self.called_each([arguments])[0]
 
-    def called_each(self, call: str, arguments: Iterable[tuple[Any, ...]]) -> list[Any]:
+    def called_each(self, arguments: Iterable[tuple[Any, ...]]) -> list[Any]:
         """What the answer returns for each of these, in turn; it gets copies of arrays and lists. Raises: as `ran`."""
 
         def alone(comm: Comm) -> list[Any]:
@@ -151,8 +153,8 @@ class Trial:
                 except BaseException as error:
                     stubs.append(type(error) is NotImplementedError and not results)
                     numbers = all(type(x) is int for x in given)
-                    who = f"{call.partition('(')[0]}{given}" if numbers else "it"
-                    raise Raised(f"{who} {explained(error, call)}") from None
+                    who = f"{self.call.partition('(')[0]}{given}" if numbers else "it"
+                    raise Raised(f"{who} {explained(error, self.call)}") from None
             return results
 
         stubs: list[bool] = []
