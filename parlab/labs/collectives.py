@@ -31,9 +31,7 @@ def _reduce_scatter(trial: Trial, case: Case) -> list[str]:
     ]
 
 
-REDUCE_SCATTER = on_arrays(
-    "01.reduce_scatter", "reduce_scatter(comm, x)", _reduce_scatter, (2, 1, *range(3, 9)), _divisible_shape
-)
+REDUCE_SCATTER = on_arrays("01.reduce_scatter", "reduce_scatter(comm, x)", _reduce_scatter, _divisible_shape)
 
 
 def _one_axis(random: np.random.Generator, size: int, longest: int) -> tuple[int, ...]:
@@ -53,9 +51,7 @@ def _average_gradients(trial: Trial, case: Case) -> list[str]:
     ]
 
 
-AVERAGE_GRADIENTS = on_arrays(
-    "01.average_gradients", "average_gradients(comm, x)", _average_gradients, (2, 1, *range(3, 9)), _one_axis
-)
+AVERAGE_GRADIENTS = on_arrays("01.average_gradients", "average_gradients(comm, x)", _average_gradients, _one_axis)
 
 
 def _hierarchical_all_reduce(trial: Trial, case: Case) -> list[str]:
@@ -93,7 +89,7 @@ def _in_nodes(*layouts: tuple[int, int]) -> list[Case]:
 def _draw_nodes(random: np.random.Generator, size: int) -> Case:
     per_node = int(random.integers(1, 5))
     size = per_node * -(-size // per_node)
-    return Case(size, (size * int(random.integers(1, 5)),), "float64", per_node, int(random.integers(1, 10**6)))
+    return Case(size, (size * int(random.integers(1, 5)),), "float64", per_node)
 
 
 HIERARCHICAL_ALL_REDUCE = Exercise(

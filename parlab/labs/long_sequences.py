@@ -182,7 +182,7 @@ def _cuts(trial: Trial, case: Boundaries) -> list[str]:
 
 def _draw_boundaries(random: np.random.Generator, size: int) -> Boundaries:
     S = size * int(random.integers(3, 8))
-    return Boundaries(size, S, int(random.integers(1, S // size)), int(random.integers(1, 10**6)))
+    return Boundaries(size, S, int(random.integers(1, S // size)))
 
 
 CUTS = Exercise(

@@ -50,7 +50,7 @@ class OnMesh:
 def _draw(random: np.random.Generator, size: int, in_parts: bool = False) -> OnMesh:
     meshes = [OnMesh((dp, pp, cp, tp)) for dp, pp, cp, tp in product((1, 2, 3), repeat=4)]
     fitting = [mesh.axes for mesh in meshes if size <= mesh.size <= size + 4 and mesh.axes[1] * mesh.axes[3] > in_parts]
-    return OnMesh(fitting[int(random.integers(len(fitting)))], int(random.integers(10**6)))
+    return OnMesh(fitting[int(random.integers(len(fitting)))])
 
 
 # Who sums what

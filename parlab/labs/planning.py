@@ -245,16 +245,12 @@ def _fits_best(trial: Trial, case: Choice) -> list[str]:
     return [f"{(case.nbytes <= case.memory).sum()} of {case.size} layouts fit, {len(right)} are worth having"]
 
 
-def _draw_choice(random: np.random.Generator, size: int) -> Choice:
-    return Choice(4 * size, 10.0 * int(random.integers(3, 11)), int(random.integers(1, 10**6)))
-
-
 FITS_BEST = Exercise(
     "08.fits_best",
     "fits_best(seconds, nbytes, memory)",
     [Choice(2, 130), Choice(1, 130), Choice(2, 5), Choice(3, 40), Choice(5, 80), Choice(9, 90), Choice(60, 90)],
     _fits_best,
-    _draw_choice,
+    lambda random, size: Choice(4 * size, 10.0 * int(random.integers(3, 11))),
 )
 
 KINDS = ("products", "attention", "tp", "cp", "pp", "dp", "bubble")
@@ -316,16 +312,12 @@ def _likely(mine: str, wanted: str, before: dict[str, float], after: dict[str, f
     return f"{mine} grew by {grown[mine]:+g} s, {wanted} by {grown[wanted]:+g} s"
 
 
-def _draw_turned(random: np.random.Generator, size: int) -> Turned:
-    return Turned(2 * size, int(random.integers(1, 10**6)))
-
-
 WHY = Exercise(
     "08.why",
     "why(before, after, nbytes, memory)",
     [Turned(2), Turned(1), Turned(3), Turned(5), Turned(12), Turned(30)],
     _why,
-    _draw_turned,
+    lambda random, size: Turned(2 * size),
 )
 
 EXERCISES = (MEMORY, STEP_TIME, FITS_BEST, WHY)

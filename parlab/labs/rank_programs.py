@@ -1,4 +1,4 @@
-"""Exercises on an array of each rank: their cases, and what every rank should return."""
+"""Exercises whose answer is a program on one array a rank: their cases, and what every rank should return."""
 
 from __future__ import annotations
 
@@ -54,39 +54,25 @@ class Case:
 Shape = Callable[[np.random.Generator, int, int], tuple[int, ...]]  # from a generator, the ranks, and the longest axis
 
 
-def growing(sizes: Sequence[int], shape: Shape) -> list[Case]:
-    """A small and a larger case for each number of ranks, of random shapes and dtypes; always the same.
-
-    One rank, if at all, comes after two: alone, a stub looks much like an answer.
-    """
-    random = np.random.default_rng(0)
-    return [
-        Case(size, shape(random, size, longest), str(random.choice(["float64", "float32"])))
-        for size in sizes
-        for longest in (3, 20)
-    ]
-
-
-def drawn(shape: Shape) -> Callable[[np.random.Generator, int], Case]:
-    """Draws one more case for so many ranks."""
-
-    def draw(random: np.random.Generator, size: int) -> Case:
-        dtype = str(random.choice(["float64", "float32"]))
-        return Case(size, shape(random, size, 24), dtype, seed=int(random.integers(1, 10**6)))
-
-    return draw
-
-
 def some_shape(random: np.random.Generator, size: int, longest: int) -> tuple[int, ...]:
     """A shape of one or two axes, none shorter than half of the longest."""
     return tuple(map(int, random.integers(longest // 2, longest + 1, size=random.integers(1, 3))))
 
 
+UP_TO_8 = (2, 1, *range(3, 9))  # one rank comes after two: alone, a stub looks much like an answer
+
+
 def on_arrays(
-    name: str, call: str, attempt: Callable[[Trial, Case], list[str]], sizes: Sequence[int], shape: Shape
+    name: str, call: str, attempt: Callable[[Trial, Case], list[str]], shape: Shape, sizes: Sequence[int] = UP_TO_8
 ) -> Exercise:
-    """An exercise on arrays of this shape, for these numbers of ranks."""
-    return Exercise(name, call, growing(sizes, shape), attempt, drawn(shape), on_ranks=True)
+    """An exercise on arrays of this shape: for each of these numbers of ranks a small and a larger one."""
+
+    def draw(random: np.random.Generator, size: int, longest: int = 24) -> Case:
+        return Case(size, shape(random, size, longest), str(random.choice(["float64", "float32"])))
+
+    random = np.random.default_rng(0)  # always the same
+    cases = [draw(random, size, longest) for size in sizes for longest in (3, 20)]
+    return Exercise(name, call, cases, attempt, draw, on_ranks=True)
 
 
 def check_results(

@@ -27,7 +27,7 @@ def _exchange(trial: Trial, case: Case) -> list[str]:
     ]
 
 
-EXCHANGE = on_arrays("00.exchange", "exchange(comm, x)", _exchange, range(2, 9), some_shape)
+EXCHANGE = on_arrays("00.exchange", "exchange(comm, x)", _exchange, some_shape, range(2, 9))
 
 
 def _tree_sum(trial: Trial, case: Case) -> list[str]:
@@ -47,7 +47,7 @@ def _tree_sum(trial: Trial, case: Case) -> list[str]:
     ]
 
 
-TREE_SUM = on_arrays("00.tree_sum", "tree_sum(comm, x)", _tree_sum, (2, 1, *range(3, 10), 16), some_shape)
+TREE_SUM = on_arrays("00.tree_sum", "tree_sum(comm, x)", _tree_sum, some_shape, (2, 1, *range(3, 10), 16))
 
 LINK = Cluster.uniform(latency=1e-6, bandwidth=1e9)
 WORK = 10e-6  # seconds on one block: longer than any block of these cases travels
@@ -82,6 +82,6 @@ def _overlap(trial: Trial, case: Case) -> list[str]:
     ]
 
 
-OVERLAP = on_arrays("00.overlap", "overlap(comm, x, work)", _overlap, (2, 1, *range(3, 8)), some_shape)
+OVERLAP = on_arrays("00.overlap", "overlap(comm, x, work)", _overlap, some_shape, (2, 1, *range(3, 8)))
 
 EXERCISES = (EXCHANGE, TREE_SUM, OVERLAP)

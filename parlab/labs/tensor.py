@@ -216,7 +216,7 @@ def _draw_block(random: np.random.Generator, size: int) -> BlockCase:
     """t and G of which one divides the other, and H that both divide."""
     size = 2 if size < 5 else size // 2 * 2 if size < 10 else 8
     G = int(random.choice([g for g in (1, 2, 4, 8) if g % size == 0 or size % g == 0]))
-    return BlockCase(size, max(size, G) * int(random.integers(1, 3)), G, int(random.integers(1, 10**6)))
+    return BlockCase(size, max(size, G) * int(random.integers(1, 3)), G)
 
 
 BLOCK = Exercise(
@@ -232,7 +232,7 @@ BLOCK = Exercise(
 
 def _draw_loss(random: np.random.Generator, size: int) -> LossCase:
     largest = float(random.choice([3, 30, 2000]))
-    return LossCase(size, size + int(random.integers(size, 3 * size)), largest, int(random.integers(1, 10**6)))
+    return LossCase(size, size + int(random.integers(size, 3 * size)), largest)
 
 
 LOSS = Exercise(

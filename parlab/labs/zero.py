@@ -164,7 +164,7 @@ ZERO_1 = Exercise(
     "zero_1(comm, weights, gradient, state, update)",
     [StepCase(*sizes) for sizes in ((2, 4), (2, 5), (1, 3), (3, 10), (4, 6), (4, 3), (5, 23), (7, 100))],
     _try_zero_1,
-    lambda random, size: StepCase(size, int(random.integers(size // 2, 8 * size)), int(random.integers(1, 10**6))),
+    lambda random, size: StepCase(size, int(random.integers(size // 2, 8 * size))),
     on_ranks=True,
     solved_by=("parlab.zero.Zero",),
 )
@@ -280,7 +280,7 @@ def _most_unsent(timeline: Timeline, case: BlocksCase) -> int:
 
 def _draw_blocks(random: np.random.Generator, size: int) -> BlocksCase:
     blocks = tuple(map(int, random.integers(1, 40, size=random.integers(2, 6))))
-    return BlocksCase(size, blocks, int(random.integers(1, 4)), int(random.integers(1, 10**6)))
+    return BlocksCase(size, blocks, int(random.integers(1, 4)))
 
 
 STAGE_2 = Exercise(

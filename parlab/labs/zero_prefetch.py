@@ -133,7 +133,7 @@ def _draw(random: np.random.Generator, size: int) -> PrefetchCase:
     """Blocks that divide among the ranks: the closed form of a gather's time wants it."""
     blocks = tuple(size * int(n) for n in random.integers(1, 6, size=random.integers(2, 6)))
     micros = tuple(map(int, random.integers(1, 10 * size, size=len(blocks))))
-    return PrefetchCase(size, blocks, micros, int(random.integers(1, 10**6)))
+    return PrefetchCase(size, blocks, micros)
 
 
 PREFETCH = Exercise(
