@@ -154,26 +154,21 @@ def _norm(trial: Trial, case: OnMesh) -> list[str]:
     cut = {(p, t): draw.integers(-9, 10, size=6).astype(float) for p in range(pp) for t in range(tp)}
     scale = {p: draw.integers(-9, 10, size=3).astype(float) for p in range(pp)}  # the same on all of tp
     table = {t: draw.integers(-9, 10, size=4).astype(float) for t in range(tp)}  # at both ends of the pipeline
-    squares = sum(float(np.sum(x**2)) for of in (cut, scale, table) for x in of.values())
-    ends = len({0, pp - 1})
-    parts = {  # of each rank of a replica: squares, and how many have the same
-        (p, t): [
-            (float(np.sum(x**2)), copies)
-            for x, copies in ((cut[p, t], 1), (scale[p], tp), (table[t], ends))
-            if x is not table[t] or p in (0, pp - 1)
-        ]
+    ends = {0, pp - 1}
+    held = {  # by rank of a replica: of each weight the gradient, and how many ranks have the same
+        (p, t): {"mlp": (cut[p, t], 1), "norm": (scale[p], tp)}
+        | ({"table": (table[t], len(ends))} if p in ends else {})
         for p, t in cut
     }
+    parts = {place: [(float(np.sum(x**2)), copies) for x, copies in of.values()] for place, of in held.items()}
+    right = math.sqrt(sum(square / copies for of in parts.values() for square, copies in of))
 
     def program(comm: Comm) -> Any:
         mesh, (_, p, _, t) = Mesh(comm, *case.axes), case.places[comm.rank]
-        gradients, copies = {"mlp": cut[p, t].copy(), "norm": scale[p].copy()}, {"mlp": 1, "norm": tp}
-        if p in (0, pp - 1):
-            gradients["table"], copies["table"] = table[t].copy(), ends
-        return trial.answer(mesh, gradients, copies)
+        gradients = {name: x.copy() for name, (x, _) in held[p, t].items()}
+        return trial.answer(mesh, gradients, {name: copies for name, (_, copies) in held[p, t].items()})
 
     done = trial.ran(program, case.size)
-    right = math.sqrt(squares)
     for rank, found in enumerate(done.results):
         if not _close(found, right):
             place = case.places[rank]
@@ -289,10 +284,9 @@ def _likely_cut(name: str, mine: Any, tokens: Any, right: Any, c: int, cp: int) 
             ),
         }
         causes = causes if name == "targets" else {}
-    found = [text for text, wanted in (causes | other).items() if ((columns - wanted) % (S + 1) == 0).all()]
     if not rows_right and (columns == places).all():
-        found = ["the rows are another rank's: rows by mesh.dp.rank, in order, neighbours together"]
-    return [f"likely cause: {text}" for text in found][:1]
+        return ["likely cause: the rows are another rank's: rows by mesh.dp.rank, in order, neighbours together"]
+    return likely((cause, ((columns - wanted) % (S + 1) == 0).all()) for cause, wanted in (causes | other).items())
 
 
 def _close(found: Any, right: Any) -> bool:
