@@ -43,7 +43,8 @@ class Count:
             Wrong: a number is not as the closed form.
         """
         worst = max(self.numbers, key=lambda number: abs(number - allowed) if exact else number)
-        closed_form = self.show(allowed) if formula == self.show(allowed) else f"{formula} = {self.show(allowed)}"
+        right = self.show(allowed)
+        closed_form = right if formula == right else f"{formula} = {right}"
         if worst > allowed or (exact and worst < allowed):
             title = [] if early else ["the results are right, but not what was counted:"]
             where = f" (rank {self.numbers.index(worst)})" if len(set(self.numbers)) > 1 else ""

@@ -10,7 +10,7 @@ import numpy as np
 
 from parlab.labs.difference import brief
 from parlab.labs.exercise import Exercise
-from parlab.labs.pipeline import Puzzle, solved_puzzle
+from parlab.labs.pipeline import Puzzle, check_row, solved_puzzle
 from parlab.labs.trial import Trial, Wrong
 from parlab.pipeline import Action, Costs, balance, one_f_one_b, partition, simulate, zb_h2
 
@@ -68,10 +68,7 @@ GIVEN = [
 
 def _placed(trial: Trial, case: Given) -> list[str]:
     row = trial.called(list(case.row), list(case.arrivals), case.limit)
-    if not isinstance(row, list | tuple) or not all(isinstance(action, Action) for action in row):
-        raise Wrong(f"returned {brief(row)}, expected a list of actions")
-    if tuple(action for action in row if action.kind != "W") != case.row:
-        raise Wrong("the F's and I's are not those that were given, in their order; only add W's")
+    check_row(row, case.row)
     for number, action in enumerate(row):
         if action.kind == "W" and action._replace(kind="I") not in row[:number]:
             raise Wrong(f"{action} stands before {action._replace(kind='I')}, or that was never to be done")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -86,10 +87,7 @@ def _placed(trial: Trial, case: Case) -> list[str]:
     given = [_without_weights(rank, p, m) for rank in range(p)]
     rows = trial.called_each([(row, rank, p) for rank, row in enumerate(given)])
     for rank, row in enumerate(rows):
-        if not isinstance(row, list | tuple) or not all(isinstance(action, Action) for action in row):
-            raise Wrong(f"rank {rank}: returned {brief(row)}, expected a list of actions")
-        if [action for action in row if action.kind != "W"] != given[rank]:
-            raise Wrong(f"rank {rank}: the F's and I's are not those that were given, in their order; only add W's")
+        check_row(row, given[rank], f"rank {rank}: ")
     try:
         schedule = Schedule(rows)
     except ValueError as error:
@@ -108,6 +106,14 @@ def _placed(trial: Trial, case: Case) -> list[str]:
         ),
         *_executed(schedule, case),
     ]
+
+
+def check_row(row: Any, given: Sequence[Action], where: str = "") -> None:
+    """Raise `Wrong` unless `row` is `given`, with W's in between."""
+    if not isinstance(row, list | tuple) or not all(isinstance(action, Action) for action in row):
+        raise Wrong(f"{where}returned {brief(row)}, expected a list of actions")
+    if [action for action in row if action.kind != "W"] != list(given):
+        raise Wrong(f"{where}the F's and I's are not those that were given, in their order; only add W's")
 
 
 def _longest_idle(timeline: ScheduleTimeline) -> Any:
