@@ -102,7 +102,7 @@ def attend_block(
     scale: float | None = None,
     into: tuple[Array, Array] | None = None,
 ) -> tuple[Array, Array]:
-    """One block's `(out [B, H, S, D], lse [B, H, S])`, both in float32 or wider; written `into` these, if given.
+    """One block's `(out [B, H, S, D], lse [B, H, S])`, both in float32 or wider; merged `into` these, if given.
 
     `diagonal` None: every query sees every key; else query i sees keys 0..i + diagonal (`CAUSAL`, `STRICT`, or any
     offset between the first query's and the first key's position), with a `window` only the last `window` of them. A
@@ -111,10 +111,10 @@ def attend_block(
     xp = namespace(q, k, v)
     scale = default_scale(scale, q.shape[3])
     gentle = on_host(q) and _largest_score(q, k, scale) < GENTLE
-    if into is None:
-        like = {"dtype": accumulator_dtype(q), "device": q.device}
-        into = xp.empty(q.shape, **like), xp.empty(q.shape[:-1], **like)
-    q, out, lse, k, v = _by_kv_head(q, *into, k, v)  # twice [B, G, H/G, S, D], [B, G, H/G, S], twice [B, G, 1, T, D]
+    like = {"dtype": accumulator_dtype(q), "device": q.device}
+    sums = into or (xp.empty(q.shape, **like), xp.empty(q.shape[:-1], **like))
+    begun = into and not (on_host(q) and xp.all(sums[1] == -xp.inf))  # else there is nothing to merge with
+    q, out, lse, k, v = _by_kv_head(q, *sums, k, v)  # twice [B, G, H/G, S, D], [B, G, H/G, S], twice [B, G, 1, T, D]
     buffer = _tile_buffer(out)
     stretches = list(_stretches(q.shape[3], k.shape[3], diagonal, window, out))
     for b, g, h in _few_heads(q, stretches, TILE * TILE):
@@ -123,8 +123,10 @@ def attend_block(
         values = _append(values, xp.ones_like(values[..., 0]))  # [G', 1, T, D+1]: P v ends with the sum of P
         for rows, tiles in stretches:
             part = _attend_rows(queries[..., rows, :], keys, values, tiles, gentle, buffer)
+            if begun:
+                part = merge(out[b, g, h, rows, :], lse[b, g, h, rows], *part)
             out[b, g, h, rows, :], lse[b, g, h, rows] = part
-    return into
+    return sums
 
 
 def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], gentle: bool, buffer: Array) -> tuple[Array, Array]:

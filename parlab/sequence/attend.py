@@ -12,14 +12,13 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from parlab.arguments import whole
-from parlab.arrays import Array, namespace, on_host
+from parlab.arrays import Array, namespace
 from parlab.nn.attention import (
     accumulator_dtype,
     attend_block,
     attend_block_backward,
     check_gradient,
     check_inputs,
-    merge,
     row_dot,
 )
 from parlab.sequence.costs import attention_flops
@@ -135,7 +134,8 @@ class Queries:
                 rows, sums, keys = [x[here] for x in self.rows], [x[here] for x in self.sums], (k[there], v[there])
                 how: dict[str, Any] = {"diagonal": block.diagonal, "window": block.window, "scale": call.scale}
                 if gradients is None:
-                    _attend_into(sums, rows[0], *keys, **how)
+                    out, lse = sums
+                    attend_block(*rows, *keys, into=(out, lse), **how)
                 else:
                     q, dout, lse, delta = rows
                     totals = *sums, gradients[0][there], gradients[1][there]
@@ -149,14 +149,6 @@ class Queries:
         self.sums[0] = narrowed(self.sums[0], self.rows[0])
         hold(made, *self.sums)
         return self.sums
-
-
-def _attend_into(sums: Sequence[Array], q: Array, k: Array, v: Array, **how: Any) -> None:
-    xp, (out, lse) = namespace(q), sums
-    if on_host(lse) and not xp.any(lse > -xp.inf):  # there is nothing to merge with
-        attend_block(q, k, v, into=(out, lse), **how)
-    else:
-        out[...], lse[...] = merge(out, lse, *attend_block(q, k, v, **how))
 
 
 def grid(comm: Comm, name: str, inside: int) -> tuple[Comm, Comm]:

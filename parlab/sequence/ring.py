@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parlab.arrays import Array
+from parlab.arrays import Array, namespace
 from parlab.sequence.attend import ALL, Call, Heads, Pair, Queries, Scale, add_to, backward_of, grid, wide_zeros
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.layouts import Documents
@@ -139,7 +139,7 @@ def around(
     summed over the ranks s, s + 1, ..., r − 1, are on their way from r − 1. The last rank to hold the K/V adds the last
     share and sends dK/dV home: if they went all around, that is one hop more to the right.
     """
-    form = (wide_zeros(k), wide_zeros(v)) if call.backward else None  # of dK/dV
+    form = (_like_sum(k), _like_sum(v)) if call.backward else None  # of dK/dV
     travel = travel or [comm.size - 1] * comm.size
     source, own = comm.rank, travel[comm.rank]
     held, mine = (k, v), None
@@ -160,15 +160,20 @@ def around(
                 mine = gradients if own == 0 else None
             elif share is not None:
                 add_to(gradients, share)
-            del share  # or it would still be held while the next one is made
             outgoing, next_stop = gradients if travel[source] else None, comm.right if goes else source
             returning = post(comm, outgoing, next_stop, form if comes else None, comm.left, call.label)
             if step == own > 0:
                 home = post(comm, None, comm.rank, form, (comm.rank + own) % comm.size, call.label)
+            del share, gradients, outgoing  # or they would still be held while the next share is made
         if hop is not None:
             held, source = arrived(arriving), hop.kv_source
     arrived(returning)
     return arrived(home) if own else mine
+
+
+def _like_sum(x: Array) -> Array:
+    """In the form of a sum over x, without its memory: one zero, seen everywhere."""
+    return namespace(x).broadcast_to(wide_zeros(x[:1, :1, :1, :1]), x.shape)
 
 
 def post(comm: Comm, x: Pair | None, dst: int, form: Pair | None, src: int, label: str) -> Hop:
@@ -230,6 +235,6 @@ def double_ring_cost(
     back = ((nodes * inside if inside > 1 else 0) + (nodes if nodes > 1 else 0)) * backward
     kv = sum(min(ring - 1, 2) + (ring > 1) for ring in (nodes, inside))  # of each ring: attended, arriving, leaving
     kv -= backward and nodes == 2 and inside > 1  # the second turn holds most, and no K/V leave the node
-    dkv = 3 * (inside > 1) + 3 * (nodes > 1) or 1  # added to, arriving, leaving
+    dkv = 1 + 2 * (inside > 1) + 2 * (nodes > 1)  # added to; of each ring: arriving, leaving
     held = token.own + token.sums + kv * token.kv + dkv * token.dkv
     return RankCost(size - 1 + back, c * ((size - 1) * token.kv + back * token.dkv), c * held)

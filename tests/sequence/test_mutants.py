@@ -29,7 +29,7 @@ MUTANTS = {
     ),
     "zigzag masked as contiguous": (SCHEDULE, 'layout == "zigzag":  # earlier', "False:  #"),
     "hidden block attended": (SCHEDULE, "if source < rank else None", ""),
-    "dK/dV one hop short": (RING, "return arrived(home) if own else mine", "return arrived(home) and gradients"),
+    "dK/dV one share short": (RING, "elif share is not None:", "elif share is not None and goes:"),
     "dK/dV start anew at each rank": (
         RING,
         "                add_to(gradients, share)",

@@ -176,7 +176,7 @@ def _line(done: Blocks, step: int) -> str:
     then = f"which adds its own: {now}" if first.adds else f"which keeps it: {now}"
     also = ", ".join(f"{move.src} → {move.dst} block {move.block}" for move in others)
     what = f"rank {first.src} sends block {first.block} ({_sum(first.ranks)}) to rank {first.dst}, {then}"
-    return f"step {step + 1} of {len(done.steps)}: {what}; at once {also}"
+    return f"step {step + 1} of {len(done.steps)}: {what}; at the same time {also}"
 
 
 def _column(done: Blocks, step: int) -> str:

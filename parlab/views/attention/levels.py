@@ -20,7 +20,7 @@ from parlab.views.drawing.lanes import name_rows
 from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
 from parlab.world.units import format_bytes
 
-BARS = (("bytes that a block keeps", theme.KINDS["compute"].color), ("work made again, of a forward", "#BDBDBD"))
+BARS = (("bytes that a block keeps", "#BDBDBD"), ("work made again, of a forward", theme.KINDS["compute"].color))
 
 
 def memory_levels(config: LlamaConfig, S: int, size: int, *, B: int = 1, itemsize: int = 2) -> Picture:

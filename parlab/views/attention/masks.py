@@ -52,7 +52,7 @@ def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal
 def masks_headline(S: int, size: int, layout: str, causal: bool) -> str:
     """How uneven the work is."""
     ratio = load_ratio(S, size, layout, causal=causal)
-    kind = "causal" if causal else "full"
+    kind = "causal" if causal else "no mask"
     return f"{layout}, {kind}, {size} ranks, {S} tokens: the slowest rank has {ratio:.3g} × the mean work"
 
 

@@ -13,10 +13,10 @@ from parlab.views.drawing.picture import BOUND, Picture, key, panel, scale, shee
 from parlab.views.zero_redundancy.model_state import COLORS as STATE
 from parlab.world.units import format_bytes
 
-TIME = {  # work blue, traffic violet, what is lost grey
+TIME = {  # work blue (none of them the blue of weights), traffic violet, what is lost grey
     "products": theme.KINDS["compute"].color,
-    "attention": "#0072B2",
-    "elementwise": "#003F6B",
+    "attention": "#003F6B",
+    "elementwise": "#5B8DB8",
     "recomputation": "#5C4033",
     "tp": theme.KINDS["send"].color,
     "cp": "#7A52B3",
@@ -29,6 +29,7 @@ TIME = {  # work blue, traffic violet, what is lost grey
 MEMORY = {**STATE, "activations": "#CC79A7", "working": "#777777"}
 ROW, TOP, BOTTOM, LEFT, GAP = 0.36, 1.3, 0.55, 3.2, 0.45  # inches
 LETTER = 0.078  # inches, of the small text
+SEEN = 0.0005  # of a bill: what is less is neither drawn nor said
 
 
 def bills(estimates: Estimate | Mapping[str, Estimate], memory: float | None = None, headline: str = "") -> Picture:
@@ -79,7 +80,7 @@ def bills_table(named: Mapping[str, Estimate]) -> str:
     for name, found in named.items():
         lines.append(f"{name}: {found.total_seconds:.3f} s, MFU {found.mfu:.1%}, {format_bytes(found.total_bytes)}")
         for kinds, total in ((found.seconds, found.total_seconds), (found.bytes, found.total_bytes)):
-            shares = [f"{kind} {x / total:.1%}" for kind, x in kinds.items() if x >= 0.0005 * total]
+            shares = [f"{kind} {x / total:.1%}" for kind, x in kinds.items() if x >= SEEN * total]
             lines.append("  " + ", ".join(shares))
     return "\n".join(lines)
 
@@ -97,7 +98,7 @@ def draw_bills(figure: Picture, named: Mapping[str, Estimate], memory: float | N
         limit = memory / 2**30 if memory and place else 0
         most = max(limit, *(sum(kinds.values()) for kinds in rows_of.values()))
         scale(axes.xaxis, unit, ends=(0, 1.04 * most), size=theme.SMALL)
-        shown = [kind for kind in colors if any(kinds[kind] > 0 for kinds in rows_of.values())]
+        shown = [k for k in colors if any(kinds[k] >= SEEN * sum(kinds.values()) for kinds in rows_of.values())]
         marks.stacked(axes, {kind: [kinds[kind] for kinds in rows_of.values()] for kind in shown}, colors)
         if limit:
             axes.axvline(limit, gid="device", **BOUND)

@@ -1,4 +1,4 @@
-"""The planner under the learner's hands: the best layouts, their bills, and each knob's nearest loser."""
+"""The planner under the learner's hands: the best layouts, their bills, and what speaks against turning each knob."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def plan(
     figure = sheet(text, height, headline)
     draw_bills(figure, found, memory, TOP)
     at = TOP + ROW * FIRST + BOTTOM
-    heading = "One knob of the best turned, to the nearest loser among microbatches of 1"
+    heading = "One knob of the best turned (microbatches of 1): the change in time, and what speaks against it"
     write(figure, 0.15, at, heading, weight="bold")
     shown = [nearest[knob] for knob in dict.fromkeys(n.knob for n in neighbours)]
     lines = "\n".join(f"{n.turned:20}{n.change:+8.1%}  {n.binds}" for n in shown[:LOSERS])

@@ -28,7 +28,7 @@ def predicted_and_measured(table: Validation, headline: str = "") -> Picture:
     said = headline or f"{len(rows)} published numbers; the worst, {worst.name}, is {worst.error:+.1%} off"
     figure, axes = plot([said, str(table)], 1.3 + 0.5 * len(errors), said, left=2.6, top=0.6)
     widest = max(6.0, 100 * abs(worst.error) * 1.1)
-    off = "predicted over measured, less 1, in percent; the bar: the mean of sizes"
+    off = "error in percent: predicted over measured, less 1; the grey bar: the mean error"
     scale(axes.xaxis, off, ends=(-widest, widest), size=theme.SMALL)
     means = [f"{name}\nmean {mean:.1%}" for name, (mean, _) in errors.items()]
     name_rows(axes, len(errors), means, size=theme.SMALL)
@@ -38,5 +38,5 @@ def predicted_and_measured(table: Validation, headline: str = "") -> Picture:
             [-100 * mean, 100 * mean], [line, line], color=theme.GRID, linewidth=12, solid_capstyle="butt", zorder=1
         )
         found = [100 * row.error for row in rows if row.family == family]
-        axes.plot(found, [line] * len(found), gid=family, color=theme.RANKS[line], zorder=2, **POINT)
+        axes.plot(found, [line] * len(found), gid=family, color=theme.RANKS[0], zorder=2, **POINT)
     return figure

@@ -72,5 +72,5 @@ def legend_entries(schedules: Iterable[Schedule]) -> list[tuple[str, str, str]]:
     most = max(len({action.stage for action in row}) for row in rows)
     entries = [(color_of(kind), theme.KINDS[name].name, "") for kind, name in ACTION_KINDS.items() if kind in kinds]
     if most > 1:
-        entries.append((color_of("F", PALEST), f"paler: a later chunk of the rank's {most}", ""))
+        entries.append((color_of("F", PALEST), f"paler: a later one of the rank's {most} chunks", ""))
     return entries

@@ -19,7 +19,7 @@ RIGHT, TOP, BOTTOM = 0.8, 0.85, 0.6  # inches around the panels
 GAP, LINE = 0.32, 0.24  # inches between bars and memory, and of a line of text
 FLOOR, HEIGHT = 0.44, 0.88  # of a lane: where the areas stand, and how high the highest is
 KEPT = [
-    (color_of("F"), "activations kept until their backward, a step for each microbatch and stage", ""),
+    (color_of("F"), "activations kept until their backward, one level for each microbatch and stage", ""),
     (color_of("I"), "what is left of them until W", ""),
 ]
 

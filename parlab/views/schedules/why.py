@@ -21,8 +21,8 @@ def path_in_words(shown: ScheduleTimeline) -> list[str]:
     path, moves = shown.critical_path, _moves(shown)
     computing = sum(step.end - step.start for step in path)
     return [
-        f"red: a critical path, {len(path)} actions of {computing:g} together, {len(moves)} moves to another rank, "
-        f"which take {shown.makespan - computing:g}",
+        f"red: a critical path: {len(path)} actions take {computing:g}, "
+        f"{len(moves)} moves to another rank take {shown.makespan - computing:g}",
         f"red or black: no slack, {len(_without_slack(shown))} of {len(shown.slack)} actions",
     ]
 

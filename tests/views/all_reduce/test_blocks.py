@@ -61,7 +61,7 @@ def test_block_2_of_four_ranks_is_summed_as_3_0_1_2_and_all_texts_say_so():
     assert title(figure).endswith("after 3 steps each block is summed on one rank, after 6 on all")
     assert len(boxes(figure, "complete sums")) == 16  # of the 24 that come
     lines = views.step_through(collective("all_reduce", 4)).film.lines
-    assert lines[2].startswith("step 2 of 6: rank 0 sends block 2 (3+0) to rank 1, which adds its own: 3+0+1; at once")
+    assert lines[2].startswith("step 2 of 6: rank 0 sends block 2 (3+0) to rank 1, which adds its own: 3+0+1; at the")
 
 
 @pytest.mark.parametrize("size", [2, 5, 8])
