@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.resources import files
 from typing import Any
 
 from parlab.labs import (
     collectives,
     frontier,
-    hints,
     long_sequences,
     mesh,
     pipeline,
@@ -22,7 +22,7 @@ from parlab.labs import (
     zero_prefetch,
 )
 from parlab.labs.exercise import PASSED, Exercise, Review
-from parlab.labs.work import Answers, Summary
+from parlab.labs.work import Summary, load, save
 
 ROOMS = (
     ranks,
@@ -88,7 +88,7 @@ def score(
 
 
 def hint(name: str, step: int = 1) -> None:
-    """Print a hint: 1 a question, 2 the idea, 3 the skeleton of an answer.
+    """Print a hint: 1 a question, 2 the idea, 3 the skeleton of an answer. `hints.md` beside this module has them.
 
     Raises:
         ValueError: an unknown exercise, or another step.
@@ -99,34 +99,15 @@ def hint(name: str, step: int = 1) -> None:
     _known(name)
     if step not in (1, 2, 3):
         raise ValueError(f"step={step!r}: 1 is a question, 2 the idea, 3 the skeleton")
-    print(hints.HINTS[name][step - 1])
+    text = (files("parlab.labs") / "hints.md").read_text(encoding="utf-8")
+    of_exercise = text.partition(f"\n## {name}\n\n")[2].partition("\n\n## ")[0]
+    question, idea, skeleton = of_exercise.strip().split("\n\n", 2)
+    print((question, idea, skeleton.removeprefix("```\n").removesuffix("\n```"))[step - 1])
 
 
 def summary() -> Summary:
     """What came of each exercise that was checked here: a table, drawn as the last line of a cell."""
     return work.summary(EXERCISES)
-
-
-def save(path: str = "answers.json") -> None:
-    """Write the functions that were last checked, by exercise, into one small file, from which `load` takes them.
-
-    Their text is kept, and that of the functions beside them that they call. What the file holds of other exercises
-    stays in it.
-
-    Raises:
-        ValueError: there is a file of this name that holds something else; or nothing was checked yet.
-    """
-    work.save(path)
-
-
-def load(path: str = "answers.json") -> Answers:
-    """The answers in a file of `save`, by exercise: text, of which nothing is run. `save` keeps them.
-
-    Raises:
-        ValueError: the file holds something else.
-        OSError: it cannot be read.
-    """
-    return work.load(path)
 
 
 def _known(name: str) -> Exercise:

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from parlab.labs.rank_programs import (
-    Case,
-    Count,
-    RankProgram,
-    bytes_sent,
-    drawn,
-    growing,
-    inputs_of_all,
-    messages,
-    some_shape,
-)
-from parlab.world import Run
+from parlab.labs.counts import Count, bytes_sent, messages
+from parlab.labs.exercise import Exercise
+from parlab.labs.rank_programs import Case, check_results, on_arrays, some_shape
+from parlab.labs.trial import Trial
+from parlab.world import per_rank
 
 
 def _divisible_shape(random: np.random.Generator, size: int, longest: int) -> tuple[int, ...]:
@@ -23,65 +16,65 @@ def _divisible_shape(random: np.random.Generator, size: int, longest: int) -> tu
     return (size * first, *more)
 
 
-REDUCE_SCATTER = RankProgram(
-    expected=lambda case, inputs: np.split(sum(inputs), case.size),
-    parts=lambda case, inputs, rank: [np.split(x, case.size)[rank] for x in inputs],
-    counts=(
-        Count(
-            "bytes a rank sends",
+def _reduce_scatter(trial: Trial, case: Case) -> list[str]:
+    x, N = case.inputs(), case.size
+    done = trial.ran(trial.answer, N, per_rank(x))
+    blocks = [[np.split(one, N)[rank] for one in x] for rank in range(N)]
+    check_results(done, x, [sum(of_rank) for of_rank in blocks], blocks)
+    return [
+        bytes_sent(done).check(
             "n(N − 1)/N",
-            bytes_sent,
-            lambda case: case.nbytes * (case.size - 1) // case.size,
+            case.nbytes * (N - 1) // N,
             "more than one block travels in a step, or one step too many is made",
         ),
-        Count("messages a rank sends", "N − 1", messages, lambda case: case.size - 1, "a block travels in parts"),
-    ),
-).exercise(
-    "01.reduce_scatter",
-    "reduce_scatter(comm, x)",
-    growing((2, 1, *range(3, 9)), _divisible_shape),
-    drawn(_divisible_shape),
-)
+        messages(done).check("N − 1", N - 1, "a block travels in parts"),
+    ]
+
+
+REDUCE_SCATTER = on_arrays("01.reduce_scatter", "reduce_scatter(comm, x)", _reduce_scatter, _divisible_shape)
 
 
 def _one_axis(random: np.random.Generator, size: int, longest: int) -> tuple[int, ...]:
     return some_shape(random, size, longest)[:1]
 
 
-def _twice_all_but_own(case: Case) -> int:
-    """2n(N − 1)/N, where zeros fill x up to the next multiple of N elements."""
-    block = -(-case.elements // case.size) * case.itemsize
-    return 2 * (case.size - 1) * block
-
-
-AVERAGE_GRADIENTS = RankProgram(
-    expected=lambda case, inputs: [sum(inputs) / case.size] * case.size,
-    parts=lambda case, inputs, rank: [x / case.size for x in inputs],
-    calls=("reduce_scatter", "all_gather"),
-    counts=(
-        Count(
-            "bytes a rank sends",
+def _average_gradients(trial: Trial, case: Case) -> list[str]:
+    x, N = case.inputs(), case.size
+    done = trial.ran(trial.answer, N, per_rank(x))
+    check_results(done, x, [sum(x) / N] * N, [[one / N for one in x]] * N, calls=("reduce_scatter", "all_gather"))
+    return [
+        bytes_sent(done).check(
             "2n(N − 1)/N (n filled up to a multiple of N)",
-            bytes_sent,
-            _twice_all_but_own,
+            2 * (N - 1) * -(-case.elements // N) * case.itemsize,
             "whole arrays travel where a piece of 1/N would do",
-        ),
-    ),
-).exercise(
-    "01.average_gradients", "average_gradients(comm, x)", growing((2, 1, *range(3, 9)), _one_axis), drawn(_one_axis)
-)
+        )
+    ]
 
 
-def _bytes_between(done: Run, case: Case) -> list[int]:
-    sent = [0] * case.size
+AVERAGE_GRADIENTS = on_arrays("01.average_gradients", "average_gradients(comm, x)", _average_gradients, _one_axis)
+
+
+def _hierarchical_all_reduce(trial: Trial, case: Case) -> list[str]:
+    x, N, g = case.inputs(), case.size, case.ranks_per_node
+    done = trial.ran(trial.answer, N, per_rank(x), g)
+    check_results(done, x, [sum(x)] * N, [x] * N, calls=("reduce_scatter", "all_gather"))
+    between = [0] * N
     for transfer in done.timeline.transfers:
-        if transfer.src // case.ranks_per_node != transfer.dst // case.ranks_per_node:
-            sent[transfer.src] += transfer.nbytes
-    return sent
-
-
-def _bytes_inside(done: Run, case: Case) -> list[int]:
-    return [sent - out for sent, out in zip(bytes_sent(done, case), _bytes_between(done, case), strict=True)]
+        if transfer.src // g != transfer.dst // g:
+            between[transfer.src] += transfer.nbytes
+    inside = [sent - out for sent, out in zip(bytes_sent(done).numbers, between, strict=True)]
+    return [
+        Count("bytes a rank sends to other nodes", between).check(
+            "2(k − 1)/k · n/g",
+            2 * (N // g - 1) * case.nbytes // N,
+            "whole arrays cross; let each rank of a node carry the node's sum of one piece",
+        ),
+        Count("bytes a rank sends inside its node", inside).check(
+            "2(g − 1)/g · n",
+            2 * (g - 1) * case.nbytes // g,
+            "the sum is made whole inside the node before it crosses; a reduce-scatter is enough",
+        ),
+    ]
 
 
 def _in_nodes(*layouts: tuple[int, int]) -> list[Case]:
@@ -96,35 +89,16 @@ def _in_nodes(*layouts: tuple[int, int]) -> list[Case]:
 def _draw_nodes(random: np.random.Generator, size: int) -> Case:
     per_node = int(random.integers(1, 5))
     size = per_node * -(-size // per_node)
-    return Case(size, (size * int(random.integers(1, 5)),), "float64", per_node, int(random.integers(1, 10**6)))
+    return Case(size, (size * int(random.integers(1, 5)),), "float64", per_node)
 
 
-HIERARCHICAL_ALL_REDUCE = RankProgram(
-    more=lambda case: (case.ranks_per_node,),
-    expected=lambda case, inputs: [sum(inputs)] * case.size,
-    parts=inputs_of_all,
-    calls=("reduce_scatter", "all_gather"),
-    counts=(
-        Count(
-            "bytes a rank sends to other nodes",
-            "2(k − 1)/k · n/g",
-            _bytes_between,
-            lambda case: 2 * (case.size // case.ranks_per_node - 1) * case.nbytes // case.size,
-            "whole arrays cross; let each rank of a node carry the node's sum of one piece",
-        ),
-        Count(
-            "bytes a rank sends inside its node",
-            "2(g − 1)/g · n",
-            _bytes_inside,
-            lambda case: 2 * (case.ranks_per_node - 1) * case.nbytes // case.ranks_per_node,
-            "the sum is made whole inside the node before it crosses; a reduce-scatter is enough",
-        ),
-    ),
-).exercise(
+HIERARCHICAL_ALL_REDUCE = Exercise(
     "01.hierarchical_all_reduce",
     "hierarchical_all_reduce(comm, x, ranks_per_node)",
     _in_nodes((2, 1), (1, 2), (2, 2), (3, 2), (2, 3), (2, 4), (3, 4)),
+    _hierarchical_all_reduce,
     _draw_nodes,
+    on_ranks=True,
 )
 
 EXERCISES = (REDUCE_SCATTER, AVERAGE_GRADIENTS, HIERARCHICAL_ALL_REDUCE)

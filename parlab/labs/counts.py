@@ -2,39 +2,86 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from parlab.labs.trial import Wrong
-from parlab.world import Timeline
+from parlab.world import Cluster, Run, Timeline
+from parlab.world.units import format_time
+
+ITEMSIZE = 8  # bytes: of float64
+ONE_STEP = Cluster.uniform(latency=1e-6, bandwidth=math.inf)  # a message takes 1 µs: a clock that counts steps
 
 
-def wrong_count(shown: str, likely: str, results_right: bool = True) -> Wrong:
-    """What to raise where a count, as it is `shown`, is not the closed form; `likely` is what usually makes it so."""
-    title = ["the results are right, but not what was counted:"] if results_right else []
-    return Wrong(*title, shown, f"likely cause: {likely}")
+@dataclass(frozen=True)
+class Count:
+    """Something that was counted.
 
-
-def at_most(what: str, measured: int, formula: str, allowed: int, likely: str, show: Callable[[int], str] = str) -> str:
-    """The line that shows both, where the results are right.
-
-    Raises:
-        Wrong: more was counted than the closed form says.
+    Attributes:
+        what: as it is shown: "bytes a rank sends".
+        numbers: one a rank; or one for all.
+        show: how a number is shown.
     """
-    if measured > allowed:
-        raise wrong_count(f"{what}: {show(measured)}, should be {formula} = {show(allowed)}", likely)
-    return f"{what}: {show(measured)}; closed form: {formula} = {show(allowed)}"
+
+    what: str
+    numbers: Sequence[int]
+    show: Callable[[int], str] = str
+
+    def check(self, formula: str, allowed: int, likely: str, exact: bool = False, early: bool = False) -> str:
+        """The line that shows the largest number and the closed form.
+
+        Args:
+            formula: the closed form, as it is shown.
+            allowed: its value, which no number must exceed.
+            likely: what usually makes one exceed it.
+            exact: whether less is wrong, too.
+            early: whether the results were not looked at yet: they can hardly be right without.
+
+        Raises:
+            Wrong: a number is not as the closed form.
+        """
+        worst = max(self.numbers, key=lambda number: abs(number - allowed) if exact else number)
+        right = self.show(allowed)
+        closed_form = right if formula == right else f"{formula} = {right}"
+        if worst > allowed or (exact and worst < allowed):
+            title = [] if early else ["the results are right, but not what was counted:"]
+            where = f" (rank {self.numbers.index(worst)})" if len(set(self.numbers)) > 1 else ""
+            shown = f"{self.what}: {self.show(worst)}{where}, should be {closed_form}"
+            raise Wrong(*title, shown, f"likely cause: {likely}")
+        return f"{self.what}: {self.show(worst)}; closed form: {closed_form}"
+
+
+def messages(done: Run) -> Count:
+    """Of every rank."""
+    return Count("messages a rank sends", [done.timeline.messages(rank) for rank in range(done.timeline.size)])
+
+
+def bytes_sent(done: Run) -> Count:
+    """Of every rank."""
+    return Count("bytes a rank sends", [done.timeline.bytes_sent(rank) for rank in range(done.timeline.size)])
+
+
+def elements_sent(done: Run, what: str = "elements that all ranks send") -> Count:
+    """Of all ranks together."""
+    return Count(what, [sum(bytes_sent(done).numbers) // ITEMSIZE])
+
+
+def steps(done: Run, clock: Cluster = ONE_STEP) -> Count:
+    """How many messages follow one another, at most: the makespan if a message takes one tick and nothing else does."""
+    return Count("steps", [round(done.on(clock).makespan / 10**6)])
+
+
+def makespan(done: Run) -> Count:
+    """In picoseconds."""
+    return Count("makespan", [done.timeline.makespan], format_time)
 
 
 def peak_bytes(timeline: Timeline, name: str) -> int:
     """The most bytes that any rank held under `name`."""
     changes = (timeline.held_by_name(rank).get(name, []) for rank in range(timeline.size))
     return max((total for of_rank in changes for _, total in of_rank), default=0)
-
-
-def elements_sent(timeline: Timeline, itemsize: int) -> int:
-    """By all ranks together."""
-    return sum(timeline.bytes_sent(rank) for rank in range(timeline.size)) // itemsize
 
 
 def two_blocks(blocks: Sequence[int], order: Sequence[int]) -> int:
@@ -51,3 +98,10 @@ def listed(numbers: Sequence[int]) -> str:
     """`1, 2 and 3`."""
     *others, last = map(str, numbers)
     return f"{', '.join(others)} and {last}"
+
+
+def right_and_wrong(right: Sequence[int], wrong: Sequence[int]) -> list[str]:
+    """The line that says on which ranks a result is right, if it is on any."""
+    if not right:
+        return []
+    return [f"right on ranks: {', '.join(map(str, right))}; wrong on: {', '.join(map(str, wrong))}"]

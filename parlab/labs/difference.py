@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,11 @@ def _difference_of_tuples(result: Any, expected: tuple[Any, ...]) -> str:
         if found := difference(one, other):
             return f"{found} (item {number} of the tuple)"
     return ""
+
+
+def likely(causes: Iterable[tuple[str, bool]]) -> list[str]:
+    """The line about the first of these causes that explains what was found, if one does."""
+    return next(([f"likely cause: {cause}"] for cause, explains in causes if explains), [])
 
 
 def kind(result: Any) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class Exercise:
         call: how the answer is called, as it is shown: "reduce_scatter(comm, x)".
         cases: from small to large; `str(case)` is shown.
         attempt: tries an answer on a case; returns lines about what was counted, raises `Wrong` or `NotWritten`.
-        draw: one more case, from a generator, for so many ranks; None: there is no other.
+        draw: one more case, from a generator, for so many ranks; None: there is no other. Without its `seed`.
         on_ranks: the answer is a rank program, and with two ranks or more needs messages.
         solved_by: names in parlab that are the solution; an answer that uses one is flagged when it is marked.
     """
@@ -83,7 +83,7 @@ class Exercise:
         falsified = {self._on_ranks(self.cases), self._on_ranks(cases, len(self.cases))}
         counted: list[str] = []
         for number, case in enumerate(cases):
-            trial = Trial(answer, seconds)
+            trial = Trial(answer, self.call, seconds)
             try:
                 if number == 0 and (refusal := unfit(answer)):
                     raise refusal
@@ -109,7 +109,9 @@ class Exercise:
         if self.draw is None:
             return []
         random = np.random.default_rng(seed)
-        return [self.draw(random, int(random.integers(*SIZES[len(SIZES) * k // extra]))) for k in range(extra)]
+        sizes = (int(random.integers(*SIZES[len(SIZES) * k // extra])) for k in range(extra))
+        cases = (self.draw(random, size) for size in sizes)
+        return [replace(case, seed=int(random.integers(1, 10**6))) if hasattr(case, "seed") else case for case in cases]
 
     def _on_ranks(self, cases: Sequence[Any], start: int = 0) -> int | None:
         """The first case, from `start` on, whose ranks need messages."""
@@ -119,7 +121,7 @@ class Exercise:
     def _falsified(self, answer: Callable[..., Any], case: Any, seconds: float) -> None:
         """Raise `NoMessages` if `answer` passes though every message is falsified."""
         try:
-            self.attempt(Trial(answer, min(seconds, 2.0), falsify=True), case)
+            self.attempt(Trial(answer, self.call, min(seconds, 2.0), falsify=True), case)
         except Exception:
             return
         raise NoMessages("they stay right when every number is changed on its way")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from parlab.labs.difference import brief
 from parlab.labs.exercise import Exercise
-from parlab.labs.pipeline import Puzzle, solved_puzzle
+from parlab.labs.pipeline import Puzzle, check_row, solved_puzzle
 from parlab.labs.trial import Trial, Wrong
 from parlab.pipeline import Action, Costs, balance, one_f_one_b, partition, simulate, zb_h2
 
@@ -68,11 +67,8 @@ GIVEN = [
 
 
 def _placed(trial: Trial, case: Given) -> list[str]:
-    row = trial.called("place_weights(row, arrivals, limit)", list(case.row), list(case.arrivals), case.limit)
-    if not isinstance(row, list | tuple) or not all(isinstance(action, Action) for action in row):
-        raise Wrong(f"returned {brief(row)}, expected a list of actions")
-    if tuple(action for action in row if action.kind != "W") != case.row:
-        raise Wrong("the F's and I's are not those that were given, in their order; only add W's")
+    row = trial.called(list(case.row), list(case.arrivals), case.limit)
+    check_row(row, case.row)
     for number, action in enumerate(row):
         if action.kind == "W" and action._replace(kind="I") not in row[:number]:
             raise Wrong(f"{action} stands before {action._replace(kind='I')}, or that was never to be done")
@@ -171,7 +167,7 @@ def _drawn_layers(random: np.random.Generator, size: int) -> Layers:
 
 
 def _cut(trial: Trial, case: Layers) -> list[str]:
-    found = trial.called("cut(layers, p)", list(case.layers), case.size)
+    found = trial.called(list(case.layers), case.size)
     if not isinstance(found, list | tuple | np.ndarray) or len(found) == 0:
         raise Wrong(f"returned {brief(found)}, expected a list of how many layers each stage has")
     numbers = [len(one) if isinstance(one, range) else one for one in found]
@@ -216,7 +212,7 @@ BEAT_HEURISTIC = Exercise(
     "04b.beat_heuristic",
     "beat(costs)",
     [HEAD],
-    partial(solved_puzzle, call="beat(costs)"),
+    solved_puzzle,
     solved_by=tuple(f"parlab.pipeline.{name}" for name in ("best_schedule", "zb_auto", "improve")),
 )
 

@@ -41,7 +41,7 @@ def _whole_numbers(found: Any) -> list[int] | None:
 
 def _heads(trial: Trial, case: Heads) -> list[str]:
     calls = [(rank, case.size, case.H, case.G) for rank in range(case.size)]
-    results = trial.called_each("heads(rank, size, H, G)", calls)
+    results = trial.called_each(calls)
     shares = head_shares(case.H, case.G, case.size)
     for call, result, share in zip(calls, results, shares, strict=True):
         if not isinstance(result, tuple | list) or len(result) != 2 or None in map(_whole_numbers, result):
@@ -97,7 +97,7 @@ class Packed:
 
 def _hops(trial: Trial, case: Packed) -> list[str]:
     calls = [(rank, case.size, list(case.documents)) for rank in range(case.size)]
-    results = trial.called_each("hops(rank, size, documents)", calls)
+    results = trial.called_each(calls)
     right = journeys(case.size, case.documents[-1] // case.size, causal=True, documents=case.documents)
     for (rank, *_), mine, wanted in zip(calls, results, right, strict=True):
         if not isinstance(mine, int | np.integer) or isinstance(mine, bool):
@@ -164,7 +164,7 @@ class Boundaries:
 
 
 def _cuts(trial: Trial, case: Boundaries) -> list[str]:
-    result = trial.called("cuts(crossing, ranks, shortest)", case.crossing, case.size, case.shortest)
+    result = trial.called(case.crossing, case.size, case.shortest)
     found = _whole_numbers(result)
     if found is None or len(found) != case.size - 1:
         raise Wrong(f"returned {brief(result)}, expected {case.size - 1} places to cut, whole numbers")
@@ -182,7 +182,7 @@ def _cuts(trial: Trial, case: Boundaries) -> list[str]:
 
 def _draw_boundaries(random: np.random.Generator, size: int) -> Boundaries:
     S = size * int(random.integers(3, 8))
-    return Boundaries(size, S, int(random.integers(1, S // size)), int(random.integers(1, 10**6)))
+    return Boundaries(size, S, int(random.integers(1, S // size)))
 
 
 CUTS = Exercise(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from parlab.labs.counts import ranks_in_words
-from parlab.labs.difference import difference
+from parlab.labs.difference import difference, likely
 from parlab.labs.difference import kind as kind_of
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial, Wrong, need_messages
@@ -50,7 +50,7 @@ class OnMesh:
 def _draw(random: np.random.Generator, size: int, in_parts: bool = False) -> OnMesh:
     meshes = [OnMesh((dp, pp, cp, tp)) for dp, pp, cp, tp in product((1, 2, 3), repeat=4)]
     fitting = [mesh.axes for mesh in meshes if size <= mesh.size <= size + 4 and mesh.axes[1] * mesh.axes[3] > in_parts]
-    return OnMesh(fitting[int(random.integers(len(fitting)))], int(random.integers(10**6)))
+    return OnMesh(fitting[int(random.integers(len(fitting)))])
 
 
 # Who sums what
@@ -90,7 +90,7 @@ def _who_sums(trial: Trial, case: OnMesh) -> list[str]:
         given = {kind: of[place] for kind, of in drawn.items() if place in of}
         return {kind: trial.answer(mesh, ends, kind, x.copy()) for kind, x in given.items()}
 
-    results = trial.ran(program, case.size, "sum_gradient(mesh, ends, kind, gradient)")
+    results = trial.ran(program, case.size)
     for kind, over in SUMMED.items():
         right = _sums(drawn[kind], over)
         for rank, place in enumerate(case.places):
@@ -154,26 +154,21 @@ def _norm(trial: Trial, case: OnMesh) -> list[str]:
     cut = {(p, t): draw.integers(-9, 10, size=6).astype(float) for p in range(pp) for t in range(tp)}
     scale = {p: draw.integers(-9, 10, size=3).astype(float) for p in range(pp)}  # the same on all of tp
     table = {t: draw.integers(-9, 10, size=4).astype(float) for t in range(tp)}  # at both ends of the pipeline
-    squares = sum(float(np.sum(x**2)) for of in (cut, scale, table) for x in of.values())
-    ends = len({0, pp - 1})
-    parts = {  # of each rank of a replica: squares, and how many have the same
-        (p, t): [
-            (float(np.sum(x**2)), copies)
-            for x, copies in ((cut[p, t], 1), (scale[p], tp), (table[t], ends))
-            if x is not table[t] or p in (0, pp - 1)
-        ]
+    ends = {0, pp - 1}
+    held = {  # by rank of a replica: of each weight the gradient, and how many ranks have the same
+        (p, t): {"mlp": (cut[p, t], 1), "norm": (scale[p], tp)}
+        | ({"table": (table[t], len(ends))} if p in ends else {})
         for p, t in cut
     }
+    parts = {place: [(float(np.sum(x**2)), copies) for x, copies in of.values()] for place, of in held.items()}
+    right = math.sqrt(sum(square / copies for of in parts.values() for square, copies in of))
 
     def program(comm: Comm) -> Any:
         mesh, (_, p, _, t) = Mesh(comm, *case.axes), case.places[comm.rank]
-        gradients, copies = {"mlp": cut[p, t].copy(), "norm": scale[p].copy()}, {"mlp": 1, "norm": tp}
-        if p in (0, pp - 1):
-            gradients["table"], copies["table"] = table[t].copy(), ends
-        return trial.answer(mesh, gradients, copies)
+        gradients = {name: x.copy() for name, (x, _) in held[p, t].items()}
+        return trial.answer(mesh, gradients, {name: copies for name, (_, copies) in held[p, t].items()})
 
-    done = trial.ran(program, case.size, "norm(mesh, gradients, copies)")
-    right = math.sqrt(squares)
+    done = trial.ran(program, case.size)
     for rank, found in enumerate(done.results):
         if not _close(found, right):
             place = case.places[rank]
@@ -209,8 +204,7 @@ def _likely_norm(case: OnMesh, found: Any, parts: dict[Any, Any], place: Axes) -
         "multiplied by copies: what n ranks have counts 1/n on each": [of(lambda square, n: square * n)],
         "it is the largest of the ranks' own parts: their squares add up": all_own.max(axis=0),
     }
-    matching = [text for text, squares in causes.items() if any(_close(found, math.sqrt(x)) for x in squares)]
-    return [f"likely cause: {text}" for text in matching[:1]]
+    return likely((cause, any(_close(found, math.sqrt(x)) for x in squares)) for cause, squares in causes.items())
 
 
 # The batch
@@ -225,7 +219,7 @@ def _cut_batch(trial: Trial, case: OnMesh) -> list[str]:
     def program(comm: Comm) -> Any:
         return trial.answer(Mesh(comm, *case.axes), tokens.copy())
 
-    done = trial.ran(program, case.size, "cut_batch(mesh, tokens)")
+    done = trial.ran(program, case.size)
     places = positions(S, cp, "zigzag")
     for rank, found in enumerate(done.results):
         d, _, c, _ = case.places[rank]
@@ -290,10 +284,9 @@ def _likely_cut(name: str, mine: Any, tokens: Any, right: Any, c: int, cp: int) 
             ),
         }
         causes = causes if name == "targets" else {}
-    found = [text for text, wanted in (causes | other).items() if ((columns - wanted) % (S + 1) == 0).all()]
     if not rows_right and (columns == places).all():
-        found = ["the rows are another rank's: rows by mesh.dp.rank, in order, neighbours together"]
-    return [f"likely cause: {text}" for text in found][:1]
+        return ["likely cause: the rows are another rank's: rows by mesh.dp.rank, in order, neighbours together"]
+    return likely((cause, ((columns - wanted) % (S + 1) == 0).all()) for cause, wanted in (causes | other).items())
 
 
 def _close(found: Any, right: Any) -> bool:

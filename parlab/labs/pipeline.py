@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def _draw(random: np.random.Generator, size: int) -> Case:
 
 def _repaired(trial: Trial, case: Case) -> list[str]:
     faulty = listing(case.size, case.microbatches)
-    schedule = _schedule(trial.called("repaired(listing)", listing(case.size, case.microbatches)))
+    schedule = _schedule(trial.called(listing(case.size, case.microbatches)))
     if schedule == faulty:
         raise Wrong("it is still the listing that you were given")
     _validated(schedule, case)
@@ -84,12 +85,9 @@ LISTING = Exercise(
 def _placed(trial: Trial, case: Case) -> list[str]:
     p, m = case.size, case.microbatches
     given = [_without_weights(rank, p, m) for rank in range(p)]
-    rows = trial.called_each("place_weights(row, rank, p)", [(row, rank, p) for rank, row in enumerate(given)])
+    rows = trial.called_each([(row, rank, p) for rank, row in enumerate(given)])
     for rank, row in enumerate(rows):
-        if not isinstance(row, list | tuple) or not all(isinstance(action, Action) for action in row):
-            raise Wrong(f"rank {rank}: returned {brief(row)}, expected a list of actions")
-        if [action for action in row if action.kind != "W"] != given[rank]:
-            raise Wrong(f"rank {rank}: the F's and I's are not those that were given, in their order; only add W's")
+        check_row(row, given[rank], f"rank {rank}: ")
     try:
         schedule = Schedule(rows)
     except ValueError as error:
@@ -108,6 +106,14 @@ def _placed(trial: Trial, case: Case) -> list[str]:
         ),
         *_executed(schedule, case),
     ]
+
+
+def check_row(row: Any, given: Sequence[Action], where: str = "") -> None:
+    """Raise `Wrong` unless `row` is `given`, with W's in between."""
+    if not isinstance(row, list | tuple) or not all(isinstance(action, Action) for action in row):
+        raise Wrong(f"{where}returned {brief(row)}, expected a list of actions")
+    if [action for action in row if action.kind != "W"] != list(given):
+        raise Wrong(f"{where}the F's and I's are not those that were given, in their order; only add W's")
 
 
 def _longest_idle(timeline: ScheduleTimeline) -> Any:
@@ -151,9 +157,9 @@ class Puzzle:
 PUZZLE = Puzzle(3, 5, Costs(2, 2, 2, 1), limit=4, target=38, shortest=36)
 
 
-def solved_puzzle(trial: Trial, puzzle: Puzzle, call: str) -> list[str]:
-    """The answer's schedule keeps the limit, reaches the target, and was executed; `call` is how it is asked for."""
-    schedule = _schedule(trial.called(call, puzzle.costs))
+def solved_puzzle(trial: Trial, puzzle: Puzzle) -> list[str]:
+    """The answer's schedule keeps the limit, reaches the target, and was executed."""
+    schedule = _schedule(trial.called(puzzle.costs))
     _validated(schedule, puzzle)
     timeline = simulate(schedule, puzzle.costs)
     kept = max(timeline.peak_activations)
@@ -174,7 +180,7 @@ def solved_puzzle(trial: Trial, puzzle: Puzzle, call: str) -> list[str]:
     ]
 
 
-FASTER = Exercise("04.faster", "faster(costs)", [PUZZLE], partial(solved_puzzle, call="faster(costs)"))
+FASTER = Exercise("04.faster", "faster(costs)", [PUZZLE], solved_puzzle)
 
 
 def _schedule(result: Any) -> Schedule:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parlab.labs.difference import brief
+from parlab.labs.difference import brief, likely
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial, Wrong
 
@@ -20,8 +20,8 @@ def _compare(result: Any, right: float, unit: str, mistakes: Iterable[tuple[str,
         raise Wrong(f"returned {brief(result)}, expected a number")
     if math.isclose(result, right, rel_tol=1e-9):
         return
-    likely = [f"likely cause: {why}" for why, value in mistakes if math.isclose(result, value, rel_tol=1e-9)]
-    raise Wrong(f"returned {float(result):.6g}, expected {right:.6g} {unit}", *likely[:1])
+    same = ((cause, math.isclose(result, value, rel_tol=1e-9)) for cause, value in mistakes)
+    raise Wrong(f"returned {float(result):.6g}, expected {right:.6g} {unit}", *likely(same))
 
 
 class Bill:
@@ -86,7 +86,7 @@ class Held(Bill):
 
 
 def _memory(trial: Trial, case: Held) -> list[str]:
-    result = trial.called("memory(params, kept, d, p, t, m, zero)", *vars(case).values())
+    result = trial.called(*vars(case).values())
     _compare(result, case.nbytes(), "bytes", case.mistakes())
     return [f"{case.nbytes() / 2**30:.1f} GiB on the fullest rank; an 80 GB device has {80e9 / 2**30:.1f}"]
 
@@ -161,7 +161,7 @@ class Timed(Bill):
 
 
 def _step_time(trial: Trial, case: Timed) -> list[str]:
-    result = trial.called("step_time(work, nbytes, speed, d, p, t, v, batch)", *vars(case).values())
+    result = trial.called(*vars(case).values())
     _compare(result, case.seconds(), "seconds", case.mistakes())
     ideal = case.batch * case.work / (case.d * case.p * case.t)
     return [f"{case.seconds():.3f} s; {ideal:.3f} s if nobody waited"]
@@ -227,7 +227,7 @@ class Choice:
 
 
 def _fits_best(trial: Trial, case: Choice) -> list[str]:
-    result = trial.called("fits_best(seconds, nbytes, memory)", case.seconds, case.nbytes, case.memory)
+    result = trial.called(case.seconds, case.nbytes, case.memory)
     found = result.tolist() if isinstance(result, np.ndarray) else result
     whole = isinstance(found, list | tuple) and all(isinstance(x, int | np.integer) for x in found)
     if not whole or any(isinstance(x, bool) or not 0 <= x < case.size for x in found):
@@ -245,16 +245,12 @@ def _fits_best(trial: Trial, case: Choice) -> list[str]:
     return [f"{(case.nbytes <= case.memory).sum()} of {case.size} layouts fit, {len(right)} are worth having"]
 
 
-def _draw_choice(random: np.random.Generator, size: int) -> Choice:
-    return Choice(4 * size, 10.0 * int(random.integers(3, 11)), int(random.integers(1, 10**6)))
-
-
 FITS_BEST = Exercise(
     "08.fits_best",
     "fits_best(seconds, nbytes, memory)",
     [Choice(2, 130), Choice(1, 130), Choice(2, 5), Choice(3, 40), Choice(5, 80), Choice(9, 90), Choice(60, 90)],
     _fits_best,
-    _draw_choice,
+    lambda random, size: Choice(4 * size, 10.0 * int(random.integers(3, 11))),
 )
 
 KINDS = ("products", "attention", "tp", "cp", "pp", "dp", "bubble")
@@ -290,7 +286,7 @@ def _binds(before: dict[str, float], after: dict[str, float], nbytes: float, mem
 
 
 def _why(trial: Trial, case: Turned) -> list[str]:
-    results = trial.called_each("why(before, after, nbytes, memory)", case.neighbours)
+    results = trial.called_each(case.neighbours)
     right = [_binds(*neighbour) for neighbour in case.neighbours]
     for (before, after, nbytes, memory), mine, wanted in zip(case.neighbours, results, right, strict=True):
         if mine == wanted and isinstance(mine, str):
@@ -316,16 +312,12 @@ def _likely(mine: str, wanted: str, before: dict[str, float], after: dict[str, f
     return f"{mine} grew by {grown[mine]:+g} s, {wanted} by {grown[wanted]:+g} s"
 
 
-def _draw_turned(random: np.random.Generator, size: int) -> Turned:
-    return Turned(2 * size, int(random.integers(1, 10**6)))
-
-
 WHY = Exercise(
     "08.why",
     "why(before, after, nbytes, memory)",
     [Turned(2), Turned(1), Turned(3), Turned(5), Turned(12), Turned(30)],
     _why,
-    _draw_turned,
+    lambda random, size: Turned(2 * size),
 )
 
 EXERCISES = (MEMORY, STEP_TIME, FITS_BEST, WHY)

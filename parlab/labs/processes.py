@@ -4,78 +4,48 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from parlab.labs.counts import ranks_in_words
-from parlab.labs.difference import brief
+from parlab.labs.counts import Count, bytes_sent, messages, ranks_in_words, steps
+from parlab.labs.difference import brief, likely
 from parlab.labs.exercise import Exercise
-from parlab.labs.rank_programs import (
-    Case,
-    Count,
-    RankProgram,
-    bytes_sent,
-    drawn,
-    growing,
-    inputs_of_all,
-    messages,
-)
+from parlab.labs.rank_programs import Case, check_results, on_arrays
 from parlab.labs.trial import Trial, Wrong
-from parlab.world import Cluster, Run
+from parlab.world import Cluster, per_rank
 from parlab.world.units import format_bytes
 
 # The same sum, to the bit, on every rank
-
-
-@dataclass(frozen=True)
-class Fractions(Case):
-    """As `Case`, with arrays whose sum depends on the order in its last bits."""
-
-    def inputs(self) -> list[np.ndarray]:
-        """Each rank's array."""
-        random = np.random.default_rng([self.seed, self.size, *self.shape])
-        return list(random.uniform(1, 2, (self.size, *self.shape)).astype(self.dtype))
 
 
 def _row(random: np.random.Generator, size: int, longest: int) -> tuple[int, ...]:
     return (int(random.integers(longest // 2, longest + 1)),)
 
 
-def _draw_row(random: np.random.Generator, size: int) -> Fractions:
-    return Fractions(**vars(drawn(_row)(random, size)))
-
-
-def _other_bits(done: Run, case: Case) -> list[int]:
-    return [sum(np.asarray(result).tobytes() != np.asarray(done.results[0]).tobytes() for result in done.results)]
-
-
-ALL_REDUCE = RankProgram(
-    expected=lambda case, inputs: [sum(inputs)] * case.size,
-    parts=inputs_of_all,
-    counts=(
-        Count(
-            "ranks whose sum has other bits than rank 0's",
+def _all_reduce(trial: Trial, case: Case) -> list[str]:
+    N, random = case.size, np.random.default_rng([case.seed, case.size, *case.shape])
+    x = list(
+        random.uniform(1, 2, (N, *case.shape)).astype(case.dtype)
+    )  # whose sum depends on the order in its last bits
+    done = trial.ran(trial.answer, N, per_rank(x))
+    check_results(done, x, [sum(x)] * N, [x] * N)
+    bits = [np.asarray(result).tobytes() for result in done.results]
+    return [
+        Count("ranks whose sum has other bits than rank 0's", [sum(of_rank != bits[0] for of_rank in bits)]).check(
             "0",
-            _other_bits,
-            lambda case: 0,
+            0,
             "ranks add in different orders, so copies of a weight drift apart; let one rank add a piece, and send the "
             "sum to all",
         ),
-        Count(
-            "bytes a rank sends",
+        bytes_sent(done).check(
             "2(N − 1)⌈n/N⌉",
-            bytes_sent,
-            lambda case: 2 * (case.size - 1) * -(-case.elements // case.size) * case.itemsize,
+            2 * (N - 1) * -(-case.elements // N) * case.itemsize,
             "whole arrays travel where a piece of 1/N would do",
         ),
-    ),
-).exercise(
-    "09.all_reduce",
-    "all_reduce(comm, x)",
-    [Fractions(**vars(case)) for case in growing((2, 1, *range(3, 9)), _row)],
-    _draw_row,
-)
+    ]
+
+
+ALL_REDUCE = on_arrays("09.all_reduce", "all_reduce(comm, x)", _all_reduce, _row)
 
 
 # The link
@@ -119,7 +89,7 @@ def _near(found: float, wanted: float) -> bool:
 
 def _fit(trial: Trial, case: Measured) -> list[str]:
     nbytes, seconds = case.times()
-    result = trial.called("fit(size, nbytes, seconds)", case.size, nbytes, seconds)
+    result = trial.called(case.size, nbytes, seconds)
     try:
         latency, bandwidth = map(float, result)
     except (TypeError, ValueError):
@@ -151,7 +121,7 @@ def _likely_link(case: Measured, latency: float, bandwidth: float) -> list[str]:
         "n divided by the time: a rank sends 2(N − 1)/N of n in that time": _near(share, case.size / steps),
         "the bandwidth counts one half of the ring's messages": _near(share, 0.5),
     }
-    return [f"likely cause: {cause}" for cause, fits in causes.items() if fits][:1]
+    return likely(causes.items())
 
 
 FIT = Exercise(
@@ -159,56 +129,42 @@ FIT = Exercise(
     "fit(size, nbytes, seconds)",
     [Measured(size) for size in (2, 3, 4, 8, 16)],
     _fit,
-    lambda random, size: Measured(size, int(random.integers(1, 10**6))),
+    lambda random, size: Measured(size),
 )
 
 
 # A send that relies on buffering
 
 
-def _with_borders(case: Case, inputs: list[Any]) -> list[Any]:
-    whole = np.concatenate(inputs)
-    rows = len(inputs[0])
-    return [whole[max(0, r * rows - 1) : (r + 1) * rows + 1] for r in range(case.size)]
-
-
 NO_PORTS = Cluster.uniform(latency=1e-6, bandwidth=math.inf, ports=None)  # counts only what must follow one another
-
-
-def _steps(done: Run, case: Case) -> list[int]:
-    return [round(done.on(NO_PORTS).makespan / 10**6)]
 
 
 def _plate(random: np.random.Generator, size: int, longest: int) -> tuple[int, ...]:
     return tuple(map(int, random.integers(longest // 2 + 1, longest + 1, size=2)))
 
 
-BUFFERING = RankProgram(
-    expected=_with_borders,
-    counts=(
-        Count(
-            "messages a rank sends",
-            "one to each neighbour",
-            messages,
-            lambda case: min(2, case.size - 1),
-            "a rank needs one row of each neighbour, and nothing else",
+def _buffering(trial: Trial, case: Case) -> list[str]:
+    x, N, (rows, columns) = case.inputs(), case.size, case.shape
+    done = trial.ran(trial.answer, N, per_rank(x))
+    whole = np.concatenate(x)
+    check_results(done, x, [whole[max(0, rank * rows - 1) : (rank + 1) * rows + 1] for rank in range(N)])
+    neighbours = min(2, N - 1)
+    return [
+        messages(done).check(
+            "one to each neighbour", neighbours, "a rank needs one row of each neighbour, and nothing else"
         ),
-        Count(
-            "steps",
+        steps(done, NO_PORTS).check(
             "2",
-            _steps,
-            lambda case: 2,
+            2,
             "no deadlock any more, but a chain: each rank waits for the one before it, and N − 1 messages follow one "
             "another; let all ranks pass to the right at once, then to the left",
         ),
-        Count(
-            "bytes a rank sends",
-            "one row to each neighbour",
-            bytes_sent,
-            lambda case: min(2, case.size - 1) * case.shape[1] * case.itemsize,
-            "more than a row travels to a neighbour",
+        bytes_sent(done).check(
+            "one row to each neighbour", neighbours * columns * case.itemsize, "more than a row travels to a neighbour"
         ),
-    ),
-).exercise("09.buffering", "borders(comm, x)", growing((2, 1, *range(3, 9)), _plate), drawn(_plate))
+    ]
+
+
+BUFFERING = on_arrays("09.buffering", "borders(comm, x)", _buffering, _plate)
 
 EXERCISES = (ALL_REDUCE, FIT, BUFFERING)

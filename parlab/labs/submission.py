@@ -102,7 +102,7 @@ def _ran(name: str, text: str, namespace: dict[str, Any], seconds: float) -> str
         name,
     )  # the text of functions, and of errors
     try:
-        Trial(partial(exec, code, namespace), seconds).called(name)
+        Trial(partial(exec, code, namespace), name, seconds).called()
     except Wrong as wrong:
         return "\n".join(wrong.args).removeprefix("it ")
     return ""

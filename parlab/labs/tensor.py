@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parlab.labs.counts import at_most
+from parlab.labs.counts import Count, bytes_sent
 from parlab.labs.difference import kind
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import NotWritten, Trial, Wrong, need_messages
@@ -81,7 +81,7 @@ def _try_block(trial: Trial, case: BlockCase) -> list[str]:
     def program(comm: Comm) -> Any:
         return trial.answer(comm, _bare_block(comm, config, given[comm.rank]), x.copy(), dy.copy())
 
-    done = trial.ran(program, case.size, "block_step(comm, block, x, dy)")
+    done = trial.ran(program, case.size)
     if case == CASES[0] and not done.timeline.transfers:
         raise NotWritten("no message was sent: the block is the one that you were given")
     of_block = {name: gradient for name, gradient in gradients.items() if name.startswith(PREFIX)}
@@ -143,7 +143,7 @@ def _try_loss(trial: Trial, case: LossCase) -> list[str]:
     def program(comm: Comm, logits: Any, first: int) -> Any:
         return trial.answer(comm, logits, targets.copy(), first)
 
-    done = trial.ran(program, case.size, "parallel_loss(comm, logits, targets, first)", own, first)
+    done = trial.ran(program, case.size, own, first)
     for rank, result in enumerate(done.results):
         _check_form(rank, result, 2, "(loss, dlogits)")
         found = np.float64(result[0]) if type(result[0]) is float else result[0]
@@ -202,9 +202,8 @@ def _cause(what: str, found: Any, expected: Any, size: int) -> str:
 
 def _counted(done: Run, allowed: list[int], formula: str) -> list[str]:
     """Of all ranks together: how a ring pads a stack of arrays is no affair of the answer's."""
-    sent = sum(done.timeline.bytes_sent(rank) for rank in range(len(allowed)))
-    likely = "something travels that every rank has, or could compute"
-    return [at_most("bytes that all ranks send", sent, formula, sum(allowed), likely)]
+    sent = Count("bytes that all ranks send", [sum(bytes_sent(done).numbers)])
+    return [sent.check(formula, sum(allowed), "something travels that every rank has, or could compute")]
 
 
 CASES = [
@@ -217,7 +216,7 @@ def _draw_block(random: np.random.Generator, size: int) -> BlockCase:
     """t and G of which one divides the other, and H that both divide."""
     size = 2 if size < 5 else size // 2 * 2 if size < 10 else 8
     G = int(random.choice([g for g in (1, 2, 4, 8) if g % size == 0 or size % g == 0]))
-    return BlockCase(size, max(size, G) * int(random.integers(1, 3)), G, int(random.integers(1, 10**6)))
+    return BlockCase(size, max(size, G) * int(random.integers(1, 3)), G)
 
 
 BLOCK = Exercise(
@@ -233,7 +232,7 @@ BLOCK = Exercise(
 
 def _draw_loss(random: np.random.Generator, size: int) -> LossCase:
     largest = float(random.choice([3, 30, 2000]))
-    return LossCase(size, size + int(random.integers(size, 3 * size)), largest, int(random.integers(1, 10**6)))
+    return LossCase(size, size + int(random.integers(size, 3 * size)), largest)
 
 
 LOSS = Exercise(

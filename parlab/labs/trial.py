@@ -95,20 +95,23 @@ class Trial:
 
     Args:
         answer: what the learner wrote.
+        call: how it is called, as it is shown.
         seconds: how long it may run, all calls and runs together.
         falsify: change every number that travels between ranks: results that stay right did not come by messages.
     """
 
-    def __init__(self, answer: Callable[..., Any], seconds: float, falsify: bool = False):
+    def __init__(self, answer: Callable[..., Any], call: str, seconds: float, falsify: bool = False):
         self.answer = answer
+        self.call = call
         self.seconds = seconds
         self.falsify = falsify
         self.printed = Printed()
         self._ends = time.monotonic() + seconds
+        self._asked = ""  # the call that is tried, if it is one, and not ranks that run
         self._returned = False
 
-    def ran(self, program: Callable[..., Any], size: int, call: str, *args: Any, cluster: Cluster = CLASSROOM) -> Run:
-        """`run(program, size, *args)`; `call` is how the answer in it is called, as it is shown.
+    def ran(self, program: Callable[..., Any], size: int, *args: Any, cluster: Cluster = CLASSROOM) -> Run:
+        """`run(program, size, *args)`, where the program calls the answer.
 
         Raises:
             NotWritten: every rank raised `NotImplementedError`, and nothing was sent.
@@ -121,49 +124,20 @@ class Trial:
                 _falsify(comm._engine)
             try:
                 return plain(program(comm, *own))
-            except (Unwind, WorldError):
+            except Unwind:
                 raise
             except BaseException as error:
+                if isinstance(error, WorldError) and not self._asked:
+                    raise  # it explains itself
                 stubs.append(type(error) is NotImplementedError)
-                raise Raised(f"rank {comm.rank} {explained(error, call)}") from None
+                raise Raised(f"{self._asked or f'rank {comm.rank}'} {explained(error, self.call)}") from None
 
         stubs: list[bool] = []
         watch = _Watch(self.seconds, self._ends, f" with {size} ranks" if size > 1 else "")
-        return self._watched(watch, stubs, size, partial(run, guarded, size, *args, cluster=cluster))
-
-    def called(self, call: str, *arguments: Any) -> Any:
-        """What `answer(*arguments)` returns; `call` is how it is called, as it is shown. Raises: as `ran`."""
-        return self.called_each(call, [arguments])[0]
-
-    def called_each(self, call: str, arguments: Iterable[tuple[Any, ...]]) -> list[Any]:
-        """What the answer returns for each of these, in turn; it gets copies of arrays and lists. Raises: as `ran`."""
-
-        def alone(comm: Comm) -> list[Any]:
-            watch.engine = comm._engine
-            inside_a_rank.set(None)  # the answer may start ranks of its own
-            results = []
-            for given in arguments:
-                try:
-                    own = [x.copy() if isinstance(x, np.ndarray | list) else x for x in given]
-                    results.append(plain(self.answer(*own)))
-                except Unwind:
-                    raise
-                except BaseException as error:
-                    stubs.append(type(error) is NotImplementedError and not results)
-                    numbers = all(type(x) is int for x in given)
-                    who = f"{call.partition('(')[0]}{given}" if numbers else "it"
-                    raise Raised(f"{who} {explained(error, call)}") from None
-            return results
-
-        stubs: list[bool] = []
-        watch = _Watch(self.seconds, self._ends, "")
-        return self._watched(watch, stubs, 1, partial(run, alone, 1)).results[0]
-
-    def _watched(self, watch: _Watch, stubs: list[bool], size: int, start: Callable[[], Run]) -> Run:
         try:
             # an overflow is explained by the result that it gives
             with np.errstate(all="ignore"), redirect_stdout(self.printed), redirect_stderr(self.printed), watch:
-                done = start()
+                done = run(guarded, size, *args, cluster=cluster)
         except KeyboardInterrupt:
             if not watch.said or watch.engine is None:
                 raise  # the user's own
@@ -180,6 +154,26 @@ class Trial:
             raise Wrong(str(error)) from None
         self._returned = True
         return done
+
+    def called(self, *arguments: Any) -> Any:
+        """What `answer(*arguments)` returns. Raises: as `ran`."""
+        return self.called_each([arguments])[0]
+
+    def called_each(self, arguments: Iterable[tuple[Any, ...]]) -> list[Any]:
+        """What the answer returns for each of these, in turn; it gets copies of arrays and lists. Raises: as `ran`."""
+        results = []
+
+        def alone(comm: Comm) -> None:
+            inside_a_rank.set(None)  # the answer may start ranks of its own
+            for given in arguments:
+                numbers = all(type(x) is int for x in given)
+                self._asked = f"{self.call.partition('(')[0]}{given}" if numbers else "it"
+                own = [x.copy() if isinstance(x, np.ndarray | list) else x for x in given]
+                results.append(plain(self.answer(*own)))
+                self._returned = True
+
+        self.ran(alone, 1)
+        return results
 
 
 class _Watch:

@@ -84,16 +84,28 @@ def source(answer: Any, seen: set[Any] | None = None) -> str:
     return "\n\n".join(text.strip() + "\n" for text in texts if text)
 
 
-def save(path: str) -> None:
-    """See `labs.save`."""
+def save(path: str = "answers.json") -> None:
+    """Write the functions that were last checked, by exercise, into one small file, from which `load` takes them.
+
+    Their text is kept, and that of the functions beside them that they call. What the file holds of other exercises
+    stays in it.
+
+    Raises:
+        ValueError: there is a file of this name that holds something else; or nothing was checked yet.
+    """
     if not _texts:
         raise ValueError("nothing to save: no answer was checked yet")
     kept = _read(path) if Path(path).exists() else {}
     write_whole(path, json.dumps({"format": FORMAT, "answers": kept | _texts}, indent=1))
 
 
-def load(path: str) -> Answers:
-    """See `labs.load`."""
+def load(path: str = "answers.json") -> Answers:
+    """The answers in a file of `save`, by exercise: text, of which nothing is run. `save` keeps them.
+
+    Raises:
+        ValueError: the file holds something else.
+        OSError: it cannot be read.
+    """
     answers = Answers(_read(path))
     for name, text in answers.items():
         _texts.setdefault(name, text)

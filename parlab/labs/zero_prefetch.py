@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from parlab.labs.counts import at_most, elements_sent, listed, peak_bytes, ranks_in_words, two_blocks
+from parlab.labs.counts import ITEMSIZE, Count, elements_sent, listed, makespan, peak_bytes, ranks_in_words, two_blocks
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial, Wrong, need_messages
 from parlab.world import Cluster, Comm, Timeline
 from parlab.world.units import format_time
 from parlab.zero import shard_range
 
-ITEMSIZE = 8  # bytes: everything is float64
 GATHERED = "gathered weights"
 
 
@@ -62,7 +61,7 @@ def _try_prefetch(trial: Trial, case: PrefetchCase) -> list[str]:
 
         return trial.answer(comm, list(case.order), gather, work, float(comm.rank))
 
-    done = trial.ran(program, case.size, "prefetch(comm, uses, gather, work, x)", cluster=LINK)
+    done = trial.ran(program, case.size, cluster=LINK)
     for rank, result in enumerate(done.results):
         _check_uses(rank, used[rank], case)
         x = float(rank)
@@ -72,27 +71,16 @@ def _try_prefetch(trial: Trial, case: PrefetchCase) -> list[str]:
             raise Wrong(f"rank {rank} returned {result!r:.40}, expected {x}: what the last work returned")
     need_messages(done)
     return [
-        at_most(
-            "elements that all ranks send",
-            elements_sent(done.timeline, ITEMSIZE),
-            "2Ψ(N − 1)",
-            2 * sum(case.blocks) * (case.size - 1),
-            "something is gathered that is not used",
+        elements_sent(done).check(
+            "2Ψ(N − 1)", 2 * sum(case.blocks) * (case.size - 1), "something is gathered that is not used"
         ),
-        at_most(
-            "bytes of gathered weights held",
-            peak_bytes(done.timeline, GATHERED),
+        Count("bytes of gathered weights held", [peak_bytes(done.timeline, GATHERED)]).check(
             "two blocks",
             ITEMSIZE * two_blocks(case.blocks, case.order),
             "gather one block ahead, not more, and let go of a block after its work",
         ),
-        at_most(
-            "makespan",
-            done.timeline.makespan,
-            "first gather + Σ max(work, next gather) + last work",
-            _hidden(case),
-            _first_wait(done.timeline, case),
-            format_time,
+        makespan(done).check(
+            "first gather + Σ max(work, next gather) + last work", _hidden(case), _first_wait(done.timeline, case)
         ),
     ]
 
@@ -145,7 +133,7 @@ def _draw(random: np.random.Generator, size: int) -> PrefetchCase:
     """Blocks that divide among the ranks: the closed form of a gather's time wants it."""
     blocks = tuple(size * int(n) for n in random.integers(1, 6, size=random.integers(2, 6)))
     micros = tuple(map(int, random.integers(1, 10 * size, size=len(blocks))))
-    return PrefetchCase(size, blocks, micros, int(random.integers(1, 10**6)))
+    return PrefetchCase(size, blocks, micros)
 
 
 PREFETCH = Exercise(

@@ -9,16 +9,15 @@ from typing import Any
 from parlab.arguments import amount, checked_axis, checked_rank, text, whole
 from parlab.arrays import Array, namespace
 from parlab.world import collectives, values
-from parlab.world.arguments import one_array
 from parlab.world.cluster import MOST_SECONDS
 from parlab.world.collectives import checked
 from parlab.world.collectives.checked import Collective
 from parlab.world.collectives.common import cut
 from parlab.world.engine import Engine
 from parlab.world.log import COMPUTE, PRINT
-from parlab.world.requests import CollectiveRequest, MessageRequest, Request
+from parlab.world.requests import CollectiveRequest, Request
 from parlab.world.seats import BESIDE, Group, Message, Seat, Signal
-from parlab.world.values import Value
+from parlab.world.values import Value, one_array
 
 
 class Comm:
@@ -113,11 +112,11 @@ class Comm:
 
         What is sent is a copy, which counts as held by this rank until it has passed.
         """
-        return MessageRequest(self, "isend", self._post_send(x, dst, label, copy=True))
+        return Request(self, "isend", self._post_send(x, dst, label, copy=True))
 
     def irecv(self, src: int, like: Value, *, label: Any = None) -> Request:
         """Post a receive and go on; `wait()` returns the value, which counts as held from now on. See `recv`."""
-        return MessageRequest(self, "irecv", self._post_receive(src, like, label))
+        return Request(self, "irecv", self._post_receive(src, like, label))
 
     def _post_send(self, x: Value, dst: int, label: Any, call: str = "", *, copy: bool = False) -> Message:
         """`copy`: what travels is no longer the caller's memory, and counts as held even where that counts too."""
@@ -218,9 +217,8 @@ class Comm:
         """Combine the ranks' arrays; rank r gets the r-th piece along `axis`.
 
         Args:
-            x: an array of the same shape and dtype on every rank.
+            x, op: as in `all_reduce`.
             axis: where to cut; its length divides by the group's size, unless `counts` says how long each piece is.
-            op: sum, prod, max or min.
             algorithm: ring (the default), or recursive_halving (a power of two of ranks).
             counts: the length of each rank's piece (ring only); they add up to the axis.
 
@@ -326,11 +324,8 @@ class Comm:
             return None
         chosen = sorted((wish[1], rank) for rank, wish in wishes.items() if wish[0] == color)
         members = tuple(self._group.members[rank] for _, rank in chosen)
-        group = (
-            f"{self._group.name}/{self._splits}:{color}"
-            if name is None
-            else f"{name} {color} ({self._group.name}/{self._splits})"
-        )
+        place = f"{self._group.name}/{self._splits}"
+        group = f"{place}:{color}" if name is None else f"{name} {color} ({place})"
         strategy = self._strategy if name is None else name
         return Comm(self._engine, self._seat, self._engine.subgroup(group, members), strategy=strategy)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 
@@ -13,11 +14,9 @@ from parlab.world.seats import Group, Meeting, Message, Seat, Signal
 from parlab.world.values import Value
 
 
-def deadlock_of(seats: list[Seat], places: dict[int, str] | None = None) -> DeadlockError:
-    """The error that names every parked rank and what it waits for, and where, if `places` has not said it. No rank may
-    run meanwhile.
-    """
-    places = places_of(seats) if places is None else places
+def deadlock_of(seats: list[Seat]) -> DeadlockError:
+    """The error that names every parked rank and what it waits for, and where. No rank may run meanwhile."""
+    places = places_of(seats)
     waiting = {
         seat.rank: WaitsFor(
             seat.rank,
@@ -57,8 +56,13 @@ def _call(seat: Seat) -> str:
         return seat.call
     # A sendrecv waits for its send first; a message to oneself has the same rank at both ends.
     sends = [seat.call in ("send", "isend"), False] if seat.call != "sendrecv" else [True, False]
-    ends = [f"to {m.dst}" if out else f"from {m.src}" for m, out in zip(seat.waits_for, sends, strict=False)]
-    return f"{seat.call}({', '.join(ends)})" + ".wait()" * (seat.call in ("isend", "irecv"))
+    return call_of(seat.call, [(m.dst if out else m.src, out) for m, out in zip(seat.waits_for, sends, strict=False)])
+
+
+def call_of(name: str, ends: Iterable[tuple[int, bool]]) -> str:
+    """A call as text; `ends` are its messages: the other rank, and whether it sends there."""
+    said = ", ".join(f"to {peer}" if out else f"from {peer}" for peer, out in ends)
+    return f"{name}({said})" + ".wait()" * (name in ("isend", "irecv"))
 
 
 WORLD = str(Path(__file__).parent)
@@ -108,11 +112,10 @@ def other_label(message: Message) -> str | None:
 def difference(meeting: Meeting, group: Group) -> str | None:
     """How the members' calls contradict each other, as text."""
     first = meeting.calls[0]
-    for rank in range(1, len(group.members)):
-        call = meeting.calls[rank]
-        if call != first:
+    for rank, member in enumerate(group.members):
+        if (call := meeting.calls[rank]) != first:
             return (
                 f"the ranks of group {group.name} entered different collectives: "
-                f"rank {group.members[0]} calls {first}, rank {group.members[rank]} calls {call}"
+                f"rank {group.members[0]} calls {first}, rank {member} calls {call}"
             )
     return None

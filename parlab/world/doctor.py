@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parlab.world.comm import Comm
 from parlab.world.run import run
 from parlab.world.starters import INSTALL_MPI, STARTERS
 from parlab.world.units import format_bytes
@@ -29,18 +30,13 @@ class Finding(NamedTuple):
     needed: bool = False
 
 
-def _python() -> str:
-    return sys.version.split()[0]
-
-
 def _notebooks() -> str:
     code = "import ipykernel, ipywidgets, jupyterlab, matplotlib.pyplot as p; p.figure(); print(jupyterlab.__version__)"
     return f"JupyterLab {_said([sys.executable, '-W', 'ignore', '-c', code], MPLBACKEND='agg')}"
 
 
 def _threads() -> str:
-    total = run(lambda comm: comm.all_reduce(np.ones(3)), 4).results[0]
-    return f"4 ranks add up to {total[0]:g}"
+    return f"4 ranks add up to {_sum(4):g}"
 
 
 def _cores() -> str:
@@ -65,13 +61,8 @@ def _memory() -> str:
     return f"{format_bytes(os.sysconf('SC_AVPHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'))} free"
 
 
-def _mpi() -> str:
-    total = run(_add, 2, np.ones(3), engine="mpi").results[0]
-    return f"2 processes add up to {total[0]:g}"
-
-
-def _add(comm: Any, x: Any) -> Any:
-    return comm.all_reduce(x)
+def _sum(ranks: int, xp: Any = np, engine: str = "threads") -> float:
+    return float(run(Comm.all_reduce, ranks, xp.ones(3), engine=engine).results[0][0])
 
 
 def _gpu() -> str:
@@ -85,8 +76,8 @@ def _nccl() -> str:
     cupy = importlib.import_module("cupy")
     STARTERS["nccl"].check(1)
     ranks = min(2, cupy.cuda.runtime.getDeviceCount())
-    total = run(_add, ranks, cupy.ones(3), engine="nccl").results[0]
-    return f"version {cupy.cuda.nccl.get_version()}; processes on {ranks} GPUs add up to {float(total[0]):g}"
+    total = _sum(ranks, cupy, "nccl")
+    return f"version {cupy.cuda.nccl.get_version()}; processes on {ranks} GPUs add up to {total:g}"
 
 
 def _chromium() -> str:
@@ -104,13 +95,13 @@ def _said(command: list[str], **variables: str) -> str:
 
 
 CHECKS: list[tuple[str, Callable[[], str], str, bool]] = [
-    ("Python", _python, "", True),
+    ("Python", lambda: sys.version.split()[0], "", True),
     ("notebooks", _notebooks, "make lab, or python -m pip install -e '.[lab]'", True),
     ("threads", _threads, "python -m pip install -e .", True),
     ("cores", _cores, "", False),
     ("BLAS", _blas, "python -m pip install --force-reinstall numpy", True),
     ("memory", _memory, "close other programs: the notebooks need about 1 GiB", True),
-    ("MPI", _mpi, INSTALL_MPI, False),
+    ("MPI", lambda: f"2 processes add up to {_sum(2, engine='mpi'):g}", INSTALL_MPI, False),
     ("GPU", _gpu, "python -m pip install 'cupy-cuda12x[ctk]'", False),
     ("NCCL", _nccl, "python -m pip install nvidia-nccl-cu12", False),
     ("Chromium", _chromium, "apt-get install chromium (only make test uses it)", False),

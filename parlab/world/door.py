@@ -32,8 +32,7 @@ Place = Path | tuple[str, int]  # the folder of the doors, or host and port of r
 def connected(rank: int, size: int, place: Place, key: bytes) -> dict[int, Connection]:
     """A connection to each other rank, when all have come.
 
-    Raises:
-        WorldError: they did not come in time, or do not know the key, or the port is taken.
+    A WorldError, if they did not come in time, or do not know the key, or the port is taken.
     """
     guests: SimpleQueue[tuple[int, Connection, Any]] = SimpleQueue()
     come: dict[int, Connection] = {}
@@ -60,11 +59,7 @@ def connected(rank: int, size: int, place: Place, key: bytes) -> dict[int, Conne
 
 
 def prove(connection: Connection, key: bytes, *, host: bool) -> None:
-    """Return when both ends have proved that they know `key`; the `host` asks first.
-
-    Raises:
-        AuthenticationError: the other end does not know it.
-    """
+    """Return when both ends have proved that they know `key`, else an AuthenticationError; the `host` asks first."""
     for step in (deliver_challenge, answer_challenge) if host else (answer_challenge, deliver_challenge):
         step(connection, key)
 

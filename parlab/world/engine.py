@@ -33,12 +33,7 @@ inside_a_rank: contextvars.ContextVar[Any] = contextvars.ContextVar("inside_a_ra
 
 
 class Engine(ABC):
-    """Runs one program on the ranks that live in this process, all or one. An engine runs once.
-
-    Args:
-        ranks: those that live here.
-        world: the group of all.
-    """
+    """Runs one program, once, on the `ranks` that live in this process, all of the `world` or one."""
 
     def __init__(self, ranks: list[int], world: Group):
         self.seats = [Seat(rank) for rank in ranks]
@@ -122,7 +117,6 @@ class Engine(ABC):
         if message.matched:
             return False
         message.waiter = seat
-        seat.missing = 1
         self._block(seat, (message,), call)
         return True
 
@@ -142,13 +136,12 @@ class Engine(ABC):
         if not unmatched:  # no match is ever undone, so it needs no mutex to be seen
             return
         with self.mutex:
-            for message in messages:
-                if not message.matched:
-                    message.waiter = seat
-                    seat.missing += 1
-            if not seat.missing:
+            late = [message for message in messages if not message.matched]
+            if not late:
                 return
-            self._block(seat, messages, call)
+            for message in late:
+                message.waiter = seat
+            self._block(seat, messages, call, len(late))
         self._sleep(seat)
 
     def take(self, seat: Seat, message: Message) -> Value:
@@ -167,10 +160,8 @@ class Engine(ABC):
     # Work beside a program
 
     def spawn(self, program: Seat, work: Callable[[Seat], Any], after: Signal | None) -> Signal:
-        """Run `work(seat)` beside a rank's program, on a thread of its own, once `after` is raised.
-
-        Returns:
-            The signal that it raises when it is done; the signal's seat then holds the result.
+        """Run `work(seat)` beside a rank's program, on a thread of its own, once `after` is raised; returns the signal
+        that it raises when it is done, whose seat then holds the result.
         """
         self.check(program)
         seat = Seat(program.rank, program)
@@ -222,7 +213,6 @@ class Engine(ABC):
             if signal.raised:
                 return
             signal.waiters.append(seat)
-            seat.missing = 1
             self._block(seat, signal, call)
         self._sleep(seat)
 
@@ -244,11 +234,10 @@ class Engine(ABC):
             raise WorldError("the run is over: a Comm works only inside the program that it was given to")
         raise Unwind
 
-    def _block(self, seat: Seat, waits_for: tuple[Message, ...] | Meeting | Signal, call: str) -> None:
+    def _block(self, seat: Seat, waits_for: tuple[Message, ...] | Meeting | Signal, call: str, count: int = 1) -> None:
         if self.ending:  # a rank that is being unwound waits once more, in a `finally`, and nobody would wake it
             self._refuse(seat)
-        seat.waits_for = waits_for
-        seat.call = call
+        seat.waits_for, seat.call, seat.missing = waits_for, call, count
         self.blocked += 1
         if self.blocked == self.running:
             self._nobody_can_move()

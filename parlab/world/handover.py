@@ -111,8 +111,7 @@ def _fill_class(made: type, members: dict[str, Any]) -> None:
 def packed(thing: Any) -> bytes:
     """`thing`, and the text of the cells that its functions come from, for errors that show lines.
 
-    Raises:
-        ValueError: it holds something that cannot leave its process.
+    A ValueError, where it holds something that cannot leave its process.
     """
     known = [(name, entry) for name, entry in linecache.cache.items() if len(entry) == 4 and not os.path.exists(name)]
     lines = {name: (entry[0], None, *entry[2:]) for name, entry in known}  # None: not to be compared with a file

@@ -42,11 +42,9 @@ Program = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], bool]  # wi
 
 
 def elsewhere(program: Program, size: int, engine: str) -> Outcome:
-    """Run a program on `size` processes.
+    """Run a program on `size` processes; a WorldError, if they end too early.
 
-    Raises:
-        ValueError: this machine cannot start them, or somebody has started another number.
-        WorldError: the processes ended too early.
+    A ValueError, if this machine cannot start them, or somebody has started another number.
     """
     starter = STARTERS[engine]
     starter.check(size)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from parlab.world.transport import Form, clock_ahead, in_bytes, in_host_memory
+from parlab.world.transport import Form, clock_ahead, fill, in_bytes, in_host_memory
 
 HEAD = 1024  # bytes
 
@@ -30,7 +30,7 @@ def _bytes(x: np.ndarray) -> list[Any]:
     return [in_bytes(x), MPI.BYTE]
 
 
-class MPISent:
+class _Sent:
     """See `Sent`."""
 
     def __init__(self, comm: Any, header: bytes, leaves: Sequence[np.ndarray], dst: int, tag: int):
@@ -45,7 +45,6 @@ class MPISent:
         self._requests += [comm.Isend(_bytes(leaf), dst, 2 * tag + 1) for leaf in leaves if leaf.size]
 
     def done(self) -> bool:
-        """See `Sent`."""
         return MPI.Request.Testall(self._requests)
 
 
@@ -53,7 +52,7 @@ def _fits(header: bytes, leaves: Sequence[np.ndarray]) -> bool:
     return 4 + len(header) + sum(leaf.nbytes for leaf in leaves) <= HEAD
 
 
-class MPIComing:
+class _Coming:
     """See `Coming`."""
 
     def __init__(self, comm: Any, src: int, tag: int):
@@ -63,7 +62,6 @@ class MPIComing:
         self._header = b""
 
     def header(self) -> bytes | None:
-        """See `Coming`."""
         if not self.done():
             return None
         end = 4 + int.from_bytes(self._framed[:4], "big")
@@ -76,20 +74,15 @@ class MPIComing:
         return self._header
 
     def into(self, forms: list[Form]) -> list[np.ndarray]:
-        """See `Coming`."""
         leaves = [np.empty(*form) for form in forms]
-        if not _fits(self._header, leaves):
-            self._requests = [self._comm.Irecv(_bytes(leaf), self._src, self._tag) for leaf in leaves if leaf.size]
-            return leaves
-        start = 4 + len(self._header)
-        for leaf in leaves:
-            if leaf.size:
-                _bytes(leaf)[0][:] = np.frombuffer(self._framed, np.uint8, leaf.nbytes, start)
-            start += leaf.nbytes
+        coming = [leaf for leaf in leaves if leaf.size]
+        if _fits(self._header, leaves):
+            fill(coming, self._framed, 4 + len(self._header))
+        else:
+            self._requests = [self._comm.Irecv(_bytes(leaf), self._src, self._tag) for leaf in coming]
         return leaves
 
     def done(self) -> bool:
-        """See `Coming`."""
         return MPI.Request.Testall(self._requests)
 
 
@@ -111,13 +104,13 @@ class MPITransport:
 
     ready = staticmethod(in_host_memory)
 
-    def send(self, header: bytes, leaves: Sequence[np.ndarray], dst: int, tag: int) -> MPISent:
+    def send(self, header: bytes, leaves: Sequence[np.ndarray], dst: int, tag: int) -> _Sent:
         """See `Transport`."""
-        return MPISent(self._messages, header, leaves, dst, tag)
+        return _Sent(self._messages, header, leaves, dst, tag)
 
-    def expect(self, src: int, tag: int, like: list[Any]) -> MPIComing:
+    def expect(self, src: int, tag: int, like: list[Any]) -> _Coming:
         """See `Transport`."""
-        return MPIComing(self._messages, src, tag)
+        return _Coming(self._messages, src, tag)
 
     def tell(self, dst: int, note: bytes) -> None:
         """See `Transport`."""
@@ -160,7 +153,7 @@ class MPITransport:
 OPERATIONS = {"add": MPI.SUM, "multiply": MPI.PROD, "maximum": MPI.MAX, "minimum": MPI.MIN}
 
 
-class Started:
+class _Started:
     """A collective that MPI has started. It keeps the memory that MPI works on meanwhile; mpi4py does for some."""
 
     def __init__(self, request: Any, *memory: Any, total: np.ndarray | None = None):
@@ -187,55 +180,55 @@ class MPICollectives:
         """Give its number back to MPI, which has some two thousand."""
         self._comm.Free()
 
-    def ring_all_reduce(self, x: np.ndarray, combine: Any) -> tuple[Started, np.ndarray]:
+    def ring_all_reduce(self, x: np.ndarray, combine: Any) -> tuple[_Started, np.ndarray]:
         """MPI_Iallreduce."""
         x = np.array(x, order="C")
         total = np.empty_like(x)
-        return Started(self._comm.Iallreduce(x, total, OPERATIONS[combine.__name__]), x, total), total
+        return _Started(self._comm.Iallreduce(x, total, OPERATIONS[combine.__name__]), x, total), total
 
-    def ring_all_gather(self, total: np.ndarray, blocks: list[slice]) -> tuple[Started, None]:
+    def ring_all_gather(self, total: np.ndarray, blocks: list[slice]) -> tuple[_Started, None]:
         """MPI_Iallgatherv, in place."""
         size, buffer = total.itemsize, np.ascontiguousarray(total)  # which it is, unless it is the caller's `out`
         counts, starts = [size * (b.stop - b.start) for b in blocks], [size * b.start for b in blocks]
         request = self._comm.Iallgatherv(MPI.IN_PLACE, [buffer, counts, starts, MPI.BYTE])
-        return Started(request, buffer, total=None if buffer is total else total), None
+        return _Started(request, buffer, total=None if buffer is total else total), None
 
-    def ring_reduce_scatter(self, total: np.ndarray, blocks: list[slice], combine: Any) -> tuple[Started, None]:
+    def ring_reduce_scatter(self, total: np.ndarray, blocks: list[slice], combine: Any) -> tuple[_Started, None]:
         """MPI_Ireduce_scatter."""
         counts, own = [block.stop - block.start for block in blocks], total[blocks[self._comm.rank]]
         x = total.copy()
-        return Started(self._comm.Ireduce_scatter(x, own, counts, OPERATIONS[combine.__name__]), x, own), None
+        return _Started(self._comm.Ireduce_scatter(x, own, counts, OPERATIONS[combine.__name__]), x, own), None
 
-    def pairwise_all_to_all(self, pieces: list[np.ndarray]) -> tuple[Started, list[np.ndarray]]:
+    def pairwise_all_to_all(self, pieces: list[np.ndarray]) -> tuple[_Started, list[np.ndarray]]:
         """MPI_Ialltoall."""
         out = np.stack(pieces)
         back = np.empty(out.shape, out.dtype)  # in C order, in which `out` need not be
-        return Started(self._comm.Ialltoall(_bytes(out), _bytes(back)), out, back), list(back)
+        return _Started(self._comm.Ialltoall(_bytes(out), _bytes(back)), out, back), list(back)
 
-    def binomial_broadcast(self, x: np.ndarray, root: int) -> tuple[Started, np.ndarray]:
+    def binomial_broadcast(self, x: np.ndarray, root: int) -> tuple[_Started, np.ndarray]:
         """MPI_Ibcast."""
         x = np.array(x, order="C")
-        return Started(self._comm.Ibcast(_bytes(x), root), x), x
+        return _Started(self._comm.Ibcast(_bytes(x), root), x), x
 
-    def binomial_reduce(self, x: np.ndarray, root: int, combine: Any) -> tuple[Started, np.ndarray | None]:
+    def binomial_reduce(self, x: np.ndarray, root: int, combine: Any) -> tuple[_Started, np.ndarray | None]:
         """MPI_Ireduce."""
         x = np.array(x, order="C")
         total = np.empty_like(x) if self._comm.rank == root else None
-        return Started(self._comm.Ireduce(x, total, OPERATIONS[combine.__name__], root), x, total), total
+        return _Started(self._comm.Ireduce(x, total, OPERATIONS[combine.__name__], root), x, total), total
 
-    def linear_scatter(self, pieces: list[np.ndarray], root: int) -> tuple[Started, np.ndarray]:
+    def linear_scatter(self, pieces: list[np.ndarray], root: int) -> tuple[_Started, np.ndarray]:
         """MPI_Iscatter."""
         out = _bytes(np.stack(pieces)) if self._comm.rank == root else None
         own = np.empty(pieces[0].shape, pieces[0].dtype)
-        return Started(self._comm.Iscatter(out, _bytes(own), root), out, own), own
+        return _Started(self._comm.Iscatter(out, _bytes(own), root), out, own), own
 
-    def linear_gather(self, x: np.ndarray, root: int) -> tuple[Started, list[np.ndarray] | None]:
+    def linear_gather(self, x: np.ndarray, root: int) -> tuple[_Started, list[np.ndarray] | None]:
         """MPI_Igather."""
         x = np.array(x, order="C")
         back = np.empty((self._comm.size, *x.shape), x.dtype) if self._comm.rank == root else None
         request = self._comm.Igather(_bytes(x), None if back is None else _bytes(back), root)
-        return Started(request, x, back), None if back is None else list(back)
+        return _Started(request, x, back), None if back is None else list(back)
 
-    def dissemination_barrier(self) -> tuple[Started, None]:
+    def dissemination_barrier(self) -> tuple[_Started, None]:
         """MPI_Ibarrier."""
-        return Started(self._comm.Ibarrier()), None
+        return _Started(self._comm.Ibarrier()), None

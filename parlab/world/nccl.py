@@ -21,7 +21,7 @@ import json
 import os
 import sys
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, NoReturn
 
@@ -30,12 +30,12 @@ import numpy as np
 from parlab import arrays
 from parlab.world.processes import Pause
 from parlab.world.side import DATA, GO, NOTE, NUMBER, OFFER, SAID, SideChannel
-from parlab.world.transport import Form, clock_ahead, form_of, in_bytes, in_host_memory
+from parlab.world.transport import Form, clock_ahead, fill, form_of, in_bytes, in_host_memory
 
 Way = tuple[int, int]  # the other rank, tag
 
 
-class Pair:
+class _Pair:
     """One direction between two ranks; `end` is 0 at the sender, 1 at the receiver, who both make it at once.
 
     NCCL connects them at the first message, and a rank that waited for that could not let others go: it passes here.
@@ -68,14 +68,14 @@ def pointer(x: Any) -> int:
     return int(x.data.ptr)
 
 
-class Offer(NamedTuple):
+class _Offer(NamedTuple):
     """What a sender says of a message; `places` has a 1 for each array that lies on the GPU, a 0 for each other."""
 
     header: bytes
     places: bytes
 
 
-class NCCLEnd:
+class _End:
     """One end of a message; see `Sent` and `Coming`."""
 
     event: Any = None  # behind its kernel
@@ -88,11 +88,10 @@ class NCCLEnd:
         self.beside = [leaf for leaf, place in travelling if not place]
 
     def done(self) -> bool:
-        """Whether all arrays have passed."""
         return self.going and not self.beside and (self.event is None or self.event.done)
 
 
-class NCCLComing:
+class _Coming:
     """See `Coming`. Room on the GPU is made at once, so that its kernel waits for nothing that is computed later."""
 
     def __init__(self, transport: NCCLTransport, way: Way, like: list[Any]):
@@ -107,7 +106,6 @@ class NCCLComing:
         self._posted = self._transport.posted(places)
 
     def header(self) -> bytes | None:
-        """See `Coming`."""
         offers = self._transport.offers[self._way]
         if not offers:
             return None
@@ -116,36 +114,29 @@ class NCCLComing:
 
     def into(self, forms: list[Form]) -> list[Any]:
         """See `Coming`: each in the memory, the host's or the GPU's, that it comes from."""
-        if isinstance(self._offer, NCCLEnd):  # from this rank itself: the copy that was sent
+        if isinstance(self._offer, _End):  # from this rank itself: the copy that was sent
             self._end = self._offer
             self._end.going, self._end.beside = True, []
             return self._end.leaves
         places = self._offer.places
         if self._for != (forms, places):  # it does not fit, or comes from the other kind of memory
             self._make_room(forms, places)
-        self._end = NCCLEnd(self._rooms, places, self._posted)
+        self._end = _End(self._rooms, places, self._posted)
         self._transport.go(self._way, self._end)
         return self._rooms
 
     def done(self) -> bool:
-        """See `Coming`."""
         return self._end.done()
 
 
 class NCCLTransport:
-    """See `Transport`: among processes with a GPU each, which is the current one.
-
-    Args:
-        rank, size: this process, and how many there are.
-        connections: to the others; see `door.connected`.
-        cupy: the module.
-    """
+    """See `Transport`: among processes with a GPU each, which is the current one, and a connection to each other."""
 
     def __init__(self, rank: int, size: int, connections: dict[int, Connection], cupy: Any):
         self.rank, self.size = rank, size
         self._cupy = cupy
         self._side = SideChannel(connections)
-        self._pairs: dict[tuple[int, int], Pair] = {}
+        self._pairs: dict[tuple[int, int], _Pair] = {}
         self._forget()
         self.renew()
         atexit.register(self._part)  # to destroy communicators in place of that, all must do so in one order
@@ -157,16 +148,12 @@ class NCCLTransport:
         numbers = {(self.rank, peer): self._cupy.cuda.nccl.get_unique_id() for peer in others}
         for (_, dst), number in numbers.items():
             self._side.put(dst, NUMBER, 0, json.dumps(number).encode())
-        pause = Pause()
-        while len(self._numbers) < len(others):
-            self._listen()
-            self._check(self._side.gone)
-            pause()
+        self._until(lambda: len(self._numbers) == len(others), set(others))
         numbers |= {(src, self.rank): number for src, number in self._numbers.items()}
         self._part()
         self._forget()
         in_rounds = sorted(numbers, key=lambda pair: (pair[0] ^ pair[1], pair))  # one order for all, so nobody is stuck
-        self._pairs = {ends: Pair(self._cupy, numbers[ends], int(ends[1] == self.rank)) for ends in in_rounds}
+        self._pairs = {ends: _Pair(self._cupy, numbers[ends], int(ends[1] == self.rank)) for ends in in_rounds}
 
     def _part(self) -> None:
         for pair in self._pairs.values():
@@ -175,8 +162,8 @@ class NCCLTransport:
 
     def _forget(self) -> None:
         self.offers: dict[Way, deque[Any]] = defaultdict(deque)  # what peers want to send
-        self._offered: dict[Way, deque[NCCLEnd]] = defaultdict(deque)  # what this rank wants to send
-        self._arriving: dict[Way, deque[NCCLEnd]] = defaultdict(deque)  # what is to come beside
+        self._offered: dict[Way, deque[_End]] = defaultdict(deque)  # what this rank wants to send
+        self._arriving: dict[Way, deque[_End]] = defaultdict(deque)  # what is to come beside
         self._notes: deque[bytes] = deque()
         self._said: dict[int, deque[bytearray]] = defaultdict(deque)
         self._numbers: dict[int, list[int]] = {}  # of communicators, from those who send by them
@@ -201,10 +188,10 @@ class NCCLTransport:
         """See `Transport`."""
         return self._cupy.asarray(x, order="C") if self.on_gpu(x) else in_host_memory(x)
 
-    def send(self, header: bytes, leaves: Sequence[Any], dst: int, tag: int) -> NCCLEnd:
+    def send(self, header: bytes, leaves: Sequence[Any], dst: int, tag: int) -> _End:
         """See `Transport`."""
         places = bytes(map(self.on_gpu, leaves))
-        end = NCCLEnd(leaves, places, self.posted(places), header)
+        end = _End(leaves, places, self.posted(places), header)
         if dst == self.rank:
             self.offers[dst, tag].append(end)
         else:
@@ -212,11 +199,11 @@ class NCCLTransport:
             self._side.put(dst, OFFER, tag, len(places).to_bytes(4, "big"), places, header)
         return end
 
-    def expect(self, src: int, tag: int, like: list[Any]) -> NCCLComing:
+    def expect(self, src: int, tag: int, like: list[Any]) -> _Coming:
         """See `Transport`."""
-        return NCCLComing(self, (src, tag), [] if src == self.rank else like)
+        return _Coming(self, (src, tag), [] if src == self.rank else like)
 
-    def go(self, way: Way, end: NCCLEnd) -> None:
+    def go(self, way: Way, end: _End) -> None:
         """Receive the next message of this way, and let its sender know."""
         if end.beside:
             self._arriving[way].append(end)
@@ -232,17 +219,10 @@ class NCCLTransport:
             end.beside = []
         self._launch(end, (self.rank, dst))
 
-    def _launch(self, end: NCCLEnd, ends: tuple[int, int]) -> None:
+    def _launch(self, end: _End, ends: tuple[int, int]) -> None:
         end.going = True
         if end.on_gpu:
             end.event = self._pairs[ends].launch(end.on_gpu, end.posted)
-
-    def _arrives(self, end: NCCLEnd, contents: bytearray) -> None:
-        start = 0
-        for leaf in end.beside:
-            in_bytes(leaf)[:] = np.frombuffer(contents, np.uint8, leaf.nbytes, start)
-            start += leaf.nbytes
-        end.beside = []
 
     # The side channel
 
@@ -290,26 +270,29 @@ class NCCLTransport:
             elif kind == GO:
                 self._gone((src, tag))
             elif kind == DATA:
-                self._arrives(self._arriving[src, tag].popleft(), contents)
+                end = self._arriving[src, tag].popleft()
+                fill(end.beside, contents)
+                end.beside = []
             else:
-                end = 4 + int.from_bytes(contents[:4], "big")
-                self.offers[src, tag].append(Offer(bytes(contents[end:]), bytes(contents[4:end])))
+                start = 4 + int.from_bytes(contents[:4], "big")
+                self.offers[src, tag].append(_Offer(bytes(contents[start:]), bytes(contents[4:start])))
 
     def _say(self, data: bytes, to: Iterable[int]) -> None:
         for dst in to:
             self._side.put(dst, SAID, 0, data)
-        pause = Pause()
-        while self._side.busy:  # this process may end next
-            self._listen()
-            pause()
+        self._until(lambda: not self._side.busy, set())  # this process may end next
 
     def _answer(self, src: int) -> bytearray:
+        self._until(lambda: self._said[src], {src})
+        return self._said[src].popleft()
+
+    def _until(self, over: Callable[[], Any], needed: set[int]) -> None:
+        """Listen until it is `over`, to which the `needed` ranks must say something."""
         pause = Pause()
-        while not self._said[src]:
-            self._check(self._side.gone & {src})  # what it has said before is read before
+        while not over():
+            self._check(self._side.gone & needed)  # what they have said before is read before
             self._listen()
             pause()
-        return self._said[src].popleft()
 
     def _check(self, gone: set[int]) -> None:
         """Without its peers a process ends too."""

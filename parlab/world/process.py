@@ -22,17 +22,15 @@ def interrupts(note: Callable[[], None]) -> Iterator[None]:
     Otherwise a `KeyboardInterrupt` may come between any two steps of a start, and Python drops one that falls into a
     destructor. In a thread other than the main one, or where somebody else handles SIGINT, all stays as it is.
     """
-    ours = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-    if ours:
-        signal.signal(signal.SIGINT, lambda number, frame: note())
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, frame: note())
     try:
         yield
     finally:
-        if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 _limited = threading.Lock()  # held by the run that keeps BLAS at one thread

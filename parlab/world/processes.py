@@ -14,7 +14,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -64,17 +64,6 @@ class Passing(Message):
         self.posted_at = time.perf_counter_ns()
 
 
-class Joined(Meeting):
-    """A collective call, as one of its members sees it. `key` names it at all of them."""
-
-    __slots__ = ("key", "serial")
-
-    def __init__(self, key: tuple[str, int], members: tuple[int, ...]):
-        super().__init__(members)
-        self.key = key
-        self.serial = 0  # of a split: a number that no other split of these ranks has
-
-
 class Place(Group):
     """A group of processes. Its `number` tells its messages from those of all groups that share two of its ranks."""
 
@@ -93,12 +82,7 @@ class Place(Group):
 
 
 class ProcessEngine(Engine):
-    """Runs one program on all processes of `transport`.
-
-    Args:
-        transport: what carries the bytes.
-        native: whether collectives are the transport's own where it has them.
-    """
+    """Runs one program on all processes of `transport`; if `native`, with its own collectives, where it has them."""
 
     world: Place
 
@@ -109,8 +93,8 @@ class ProcessEngine(Engine):
         self.groups["world"] = self.world
         self.moving: list[Passing] = []  # on the wire
         self.listening: dict[Way, None] = {}  # ways with messages that are asked for
-        self.calls: dict[tuple[str, int], Joined] = {}  # collectives that begin when this rank says so
-        self.entered: dict[tuple[str, int], Joined] = {}  # those that this rank waits for
+        self.calls: dict[tuple[str, int], Meeting] = {}  # collectives that begin when this rank says so
+        self.entered: dict[tuple[str, int], Meeting] = {}  # those that this rank waits for
         self.serial = 0  # of the last split
         self.splits = 0  # that began here
         self.stuck_since = 0.0
@@ -192,12 +176,11 @@ class ProcessEngine(Engine):
         assert isinstance(group, Place)
         self.check(seat)
         with self.mutex:
-            meeting = Joined((group.name, group.met), group.members)
+            meeting = Meeting(group.members, (group.name, group.met))
             group.met += 1
             meeting.names[seat.rank], meeting.calls[rank], meeting.details[rank] = name, call, detail
             meeting.waiters.append(seat)
             seat.log += (MEET, meeting)
-            seat.missing = 1
             self.entered[meeting.key] = meeting
             self._block(seat, meeting, f"{name} of group {group.name}" if group is not self.world else name)
             self._tell(group.members[0], "calls", [meeting.key, group.members, seat.rank, rank, name, call, detail])
@@ -211,7 +194,7 @@ class ProcessEngine(Engine):
         """A member has entered a collective that begins here."""
         (group, number), members, member, rank, name, call, detail = said
         key = (group, number)
-        meeting = self.calls.setdefault(key, Joined(key, tuple(members)))
+        meeting = self.calls.setdefault(key, Meeting(tuple(members), key))
         meeting.names[member], meeting.calls[rank], meeting.details[rank] = name, call, detail
         if len(meeting.calls) < len(members):
             return
@@ -261,29 +244,32 @@ class ProcessEngine(Engine):
     def _settled(self, start: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         with self.mutex:
             handle, result = start(*arguments)
-        pause = Pause()
-        while not self.ending:
-            with self.mutex:
-                if handle.done():
-                    return result
-                self._progress()
-            pause()
-        raise Unwind
+        self._poll(lambda: self.ending or handle.done())
+        if self.ending:
+            raise Unwind
+        return result
 
     # Waiting
 
     def _sleep(self, seat: Seat) -> None:
-        began, pause = time.perf_counter_ns(), Pause()
+        began = time.perf_counter_ns()
         what = waited_for(seat) if seat.waits_for and not seat.is_beside else None
-        while not seat.park.acquire(blocking=False):
-            with self.mutex:
-                self._progress()
-                self._report()
-            pause()
+        self._poll(lambda: seat.park.acquire(blocking=False))
         if what is not None:
             self.stood.append((began, time.perf_counter_ns(), what))
         if self.ending:
             raise Unwind
+
+    def _poll(self, over: Callable[[], Any]) -> None:
+        """Move on what is under way until it is `over`."""
+        pause = Pause()
+        while True:
+            with self.mutex:
+                if over():
+                    return
+                self._progress()
+                self._report()
+            pause()
 
     def _progress(self) -> None:
         """Move on what can move. If that fails, the others would wait for ever, so all processes end."""
@@ -311,16 +297,12 @@ class ProcessEngine(Engine):
         else:
             self.transport.tell(rank, json.dumps([what, said]).encode())
 
-    def timed(self, seat: Seat, name: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def timed(self, seat: Seat, name: str) -> Iterator[None]:
         """See `Engine`."""
-
-        @contextmanager
-        def measured() -> Iterator[None]:
-            start = time.perf_counter_ns()
-            yield
-            self.computed.append((start, time.perf_counter_ns(), name))
-
-        return measured()
+        start = time.perf_counter_ns()
+        yield
+        self.computed.append((start, time.perf_counter_ns(), name))
 
     # The end
 
@@ -334,8 +316,7 @@ class ProcessEngine(Engine):
             self.reported = True
             program = self.seats[0]
             place = places_of(self.seats).get(program.rank, "")
-            ways = [way for group in self.groups.values() for way in group.mailboxes.values()]
-            self._tell(0, "report", verdict.report(program, place, ways, self.groups))
+            self._tell(0, "report", verdict.report(program, place, self.groups))
 
     def _hear_report(self, said: verdict.Report) -> None:
         self.reports[said["rank"]] = said
@@ -350,12 +331,8 @@ class ProcessEngine(Engine):
 
     def _await_the_end(self) -> None:
         super()._await_the_end()
-        self.reported, pause = False, Pause()
-        while not (self.last_reports or self.presses):
-            with self.mutex:
-                self._progress()
-                self._report()
-            pause()
+        self.reported = False
+        self._poll(lambda: self.last_reports or self.presses)
 
 
 give_way = getattr(os, "sched_yield", lambda: time.sleep(0))  # Windows has no such call

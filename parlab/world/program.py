@@ -43,11 +43,7 @@ class Outcome:
 
 
 def carry_out(world: Engine, program: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Run `program(comm, *args, **kwargs)` on the ranks of `world` that live here; its seats then hold the results.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C was pressed.
-    """
+    """Run `program(comm, *args, **kwargs)` on the ranks of `world` that live here; its seats then hold the results."""
 
     def body(seat: Seat) -> None:
         own_args = [_argument(arg, seat.rank) for arg in args]

@@ -9,9 +9,9 @@ from typing import Any
 
 from parlab.world.errors import RemoteError, WorldError
 from parlab.world.log import MEET, POST_RECEIVE, POST_SEND, WAIT
-from parlab.world.processes import Joined, Passing, ProcessEngine
+from parlab.world.processes import Passing, ProcessEngine
 from parlab.world.program import Outcome
-from parlab.world.seats import Seat, Signal
+from parlab.world.seats import Meeting, Seat, Signal
 from parlab.world.verdict import Report, judged
 from parlab.world.wallclock import measured
 
@@ -35,7 +35,7 @@ class _Pickler(pickle.Pickler):
             label = thing.label if isinstance(thing.label, str | int | float | None) else str(thing.label)
             state = {name: getattr(thing, name) for name in MESSAGE}
             return Note, (), {**state, "label": label, "key": (*thing.key, thing.number)}
-        if isinstance(thing, Joined):
+        if isinstance(thing, Meeting):
             return Note, (), {name: getattr(thing, name) for name in MEETING}
         if isinstance(thing, Signal):
             return Signal, (None,)
@@ -82,19 +82,15 @@ def together(blobs: list[bytes], reports: list[Report]) -> Outcome:
         program.beside = [Seat(rank, program) for _ in lines[1:]]
         for line, (log, printed, error) in zip((program, *program.beside), lines, strict=True):
             line.log, line.printed = log, printed
-            line.error = None if error is None else _rebuilt(*error)
+            if error is not None:
+                line.error = pickle.loads(error[0])
+                line.error.__cause__ = RemoteError(f"there, it was\n\n{error[1]}")
         program.result = pickle.loads(result)
         seats.append(program)
         clocks.append(clock)
     logs = [line.log for seat in seats for line in (seat, *seat.beside)]
     messages = _joined(logs)
     return Outcome(seats, judged(reports), measured(clocks, messages))
-
-
-def _rebuilt(data: bytes, text: str) -> BaseException:
-    error = pickle.loads(data)
-    error.__cause__ = RemoteError(f"there, it was\n\n{text}")
-    return error
 
 
 def _joined(logs: list[list[Any]]) -> list[tuple[Note | None, Note | None]]:

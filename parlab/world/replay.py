@@ -14,14 +14,14 @@ Nothing here depends on how the trace came about, so the same trace gives the sa
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 from parlab.world.cluster import Cluster, picoseconds
 from parlab.world.log import AWAIT, COMPUTE, HOLD, MEET, POST_RECEIVE, SIGNAL, WAIT
-from parlab.world.timeline import Timeline
+from parlab.world.timeline import Timeline, columns_of
 from parlab.world.trace import Trace
 
 Printed = tuple[int, int, str]  # time, rank, text
-Waited = tuple[int, int, int, int, str, int]  # the fields of a Wait
 
 
 def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
@@ -30,9 +30,8 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
     A run that failed is replayed as far as it came; a rank that never moves again waits until the end.
     """
     size, ranks, src, dst, nbytes, kept = trace.size, trace.ranks, trace.src, trace.dst, trace.nbytes, trace.kept
-    holds, count = trace.holds, len(src)
+    count = len(src)
     transfer_time = _transfer_times(trace, cluster)
-    compute_time = [picoseconds(c.seconds) if c.seconds is not None else -1 for c in trace.computes]
 
     programs = [iter(program) for program in trace.programs]  # of the lines of work; the first `size` are the ranks'
     lines = len(programs)
@@ -42,18 +41,15 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
     end_at = [-1] * count
     sender_line = [-1] * count  # the line of work that waits for the message, at either end
     receiver_line = [-1] * count
-    waiting_since = [0] * lines
-    waiting_for: list[tuple[int, int] | None] = [None] * lines  # the (code, row) that a line of work stands in
+    stands: list[tuple[int, int, int] | None] = [None] * lines  # since when a line of work stands in which (code, row)
     entered: list[list[int]] = [[] for _ in trace.meetings]
     raised = bytearray(trace.signals)
     awaiting: list[list[int]] = [[] for _ in range(trace.signals)]
     held: list[list[tuple[int, int, str]]] = [[] for _ in range(size)]
     prints: list[Printed] = []
-    compute_ranks: list[int] = []
-    compute_starts: list[int] = []
-    compute_ends: list[int] = []
-    compute_names: list[str] = []
-    waits: list[Waited] = []
+    computes: tuple[list[Any], ...] = ([], [], [], [])  # the columns rank, start, end, name
+    compute_ranks, compute_starts, compute_ends, compute_names = computes
+    stops: list[tuple[int, int, int, int, int]] = []  # rank, end, start, code, row
 
     ports = _Ports(trace, cluster)
     events = [(0, ~line) for line in range(lines)]  # (time, message that ends) or (time, ~line that runs on)
@@ -80,11 +76,11 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
         for line in free:  # grows when a collective is complete, or a signal raised
             rank = ranks[line]
             mine = held[rank]
-            stood = waiting_for[line]
+            stood = stands[line]
             if stood is not None:
-                waiting_for[line] = None
-                if line < size and now > waiting_since[line]:
-                    waits.append(_wait(trace, rank, waiting_since[line], now, stood, entered, ready_at))
+                stands[line] = None
+                if line < size and now > stood[0]:
+                    stops.append((rank, now, *stood))
             for code, row in programs[line]:
                 if code <= POST_RECEIVE:  # of either end
                     if code == POST_RECEIVE:
@@ -102,33 +98,31 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
                             sender_line[row] = line
                         else:
                             receiver_line[row] = line
-                        waiting_for[line] = (code, row)
-                        waiting_since[line] = now
+                        stands[line] = (now, code, row)
                         break
                 elif code == COMPUTE:
-                    duration = compute_time[row]
-                    if duration < 0:
-                        work = trace.computes[row]
-                        duration = picoseconds(cluster.device_of(rank).seconds(work.flops, work.nbytes))
+                    name, flops, moved, seconds = row
+                    if seconds is None:
+                        seconds = cluster.device_of(rank).seconds(flops, moved)
+                    end = now + picoseconds(seconds)
                     compute_ranks.append(rank)
                     compute_starts.append(now)
-                    compute_ends.append(now + duration)
-                    compute_names.append(trace.computes[row].name)
-                    if duration:
-                        heappush(events, (now + duration, ~line))
+                    compute_ends.append(end)
+                    compute_names.append(name)
+                    if end > now:
+                        heappush(events, (end, ~line))
                         break
                 elif code == MEET:
                     if not trace.meetings[row].joint:
                         continue
                     members = entered[row]
                     members.append(line)
-                    waiting_for[line] = (code, row)
-                    waiting_since[line] = now
+                    stands[line] = (now, code, row)
                     if len(members) == len(trace.meetings[row].members):
                         free.extend(members)
                     break
                 elif code == HOLD:
-                    name, change = holds[row]
+                    name, change = row
                     mine.append((now, change, name))
                 elif code == SIGNAL:
                     raised[row] = 1
@@ -136,27 +130,26 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
                 elif code == AWAIT:
                     if not raised[row]:
                         awaiting[row].append(line)
-                        waiting_for[line] = (code, row)
-                        waiting_since[line] = now
+                        stands[line] = (now, code, row)
                         break
                 else:
-                    prints.append((now, rank, trace.prints[row]))
+                    prints.append((now, rank, row))
 
         for message in ports.start(ready, now):
             start_at[message] = now
             heappush(events, (now + transfer_time[message], message))
 
-    for rank, stood in enumerate(waiting_for[:size]):
-        if stood is not None and now > waiting_since[rank]:
-            waits.append(_wait(trace, rank, waiting_since[rank], now, stood, entered, ready_at))
+    for rank, stood in enumerate(stands[:size]):
+        if stood is not None and now > stood[0]:
+            stops.append((rank, now, *stood))
     passed = [message for message in range(count) if end_at[message] >= 0]
-    columns = (src, dst, nbytes, ready_at, start_at, end_at, trace.names, trace.labels)
+    transfers = (src, dst, nbytes, ready_at, start_at, end_at, trace.names, trace.labels)
     timeline = Timeline(
         size,
         now,
-        computes=(compute_ranks, compute_starts, compute_ends, compute_names),
-        transfers=columns if len(passed) == count else tuple([column[row] for row in passed] for column in columns),
-        waits=lambda: tuple(zip(*waits, strict=True)) or ((),) * 6,
+        computes=computes,
+        transfers=transfers if len(passed) == count else tuple([column[row] for row in passed] for column in transfers),
+        waits=lambda: columns_of([_wait(trace, entered, ready_at, *stop) for stop in stops], 6),
         held=held,
         cluster=cluster.name,
     )
@@ -186,9 +179,8 @@ class _Ports:
         self.out = trace.src
         self.into = [trace.size + dst for dst in trace.dst]
         self.to_itself = [src == dst for src, dst in zip(trace.src, trace.dst, strict=True)]
-        self.order = [
-            number * trace.size + src for number, src in zip(trace.posting, trace.src, strict=True)
-        ]  # by posting number, then sender
+        # by posting number, then sender
+        self.order = [number * trace.size + src for number, src in zip(trace.posting, trace.src, strict=True)]
 
     def release(self, message: int) -> None:
         if self.limited and not self.to_itself[message]:
@@ -225,16 +217,9 @@ class _Ports:
 
 
 def _wait(
-    trace: Trace,
-    rank: int,
-    start: int,
-    end: int,
-    stood: tuple[int, int],
-    entered: list[list[int]],
-    ready_at: list[int],
-) -> Waited:
-    """The wait of `rank`, which stood in (code, row) `stood`."""
-    code, row = stood
+    trace: Trace, entered: list[list[int]], ready_at: list[int], rank: int, end: int, start: int, code: int, row: int
+) -> tuple[int, int, int, int, str, int]:
+    """The fields of the `Wait` of `rank`, which stood in (code, row) from `start` to `end`."""
     if code == WAIT:
         sends = trace.src[row] == rank
         peer, name = (trace.dst[row], "send") if sends else (trace.src[row], "receive")

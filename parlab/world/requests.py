@@ -1,11 +1,11 @@
-"""What is posted and not done: the handles that `isend`, `irecv` and the collectives beside a program return."""
+"""What is posted and not done: the handle that `isend`, `irecv` and the collectives beside a program return."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from parlab.world.errors import RequestError
-from parlab.world.seats import Message, Signal
+from parlab.world.seats import Signal
 from parlab.world.values import Value
 
 if TYPE_CHECKING:
@@ -13,13 +13,15 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """Something that was posted and is not done. Wait for it exactly once."""
+    """Something that was posted and is not done: one end of a message, or a collective. Wait for it exactly once."""
 
-    def __init__(self, comm: Comm, call: str):
-        self._seat = comm._seat
-        self._engine = comm._engine
-        self._call = call
+    def __init__(self, comm: Comm, call: str, posted: Any):
+        self._seat, self._engine, self._call = comm._seat, comm._engine, call
+        self.posted: Any = posted  # the Message, or the Signal that is raised when it is done
         self._seat.open.add(self)
+
+    def __repr__(self) -> str:
+        return f"{self._call}({f'to {self.posted.dst}' if self._call == 'isend' else f'from {self.posted.src}'})"
 
     def wait(self) -> Value:
         """Return when it is done: the value of an `irecv` or of a collective, None for an `isend`.
@@ -36,31 +38,11 @@ class Request:
     @property
     def met(self) -> bool:
         """Whether the peers have done their part, so that `wait` would return at once."""
-        raise NotImplementedError
+        return self.posted.matched
 
     def _finish(self) -> Value:
-        raise NotImplementedError
-
-
-class MessageRequest(Request):
-    """One end of a message."""
-
-    def __init__(self, comm: Comm, call: str, message: Message):
-        super().__init__(comm, call)
-        self._message = message
-
-    def __repr__(self) -> str:
-        ends = f"to {self._message.dst}" if self._call == "isend" else f"from {self._message.src}"
-        return f"{self._call}({ends})"
-
-    @property
-    def met(self) -> bool:
-        """Whether the other end is posted."""
-        return self._message.matched
-
-    def _finish(self) -> Value:
-        self._engine.wait(self._seat, (self._message,), self._call)
-        return self._engine.take(self._seat, self._message) if self._call == "irecv" else None
+        self._engine.wait(self._seat, (self.posted,), self._call)
+        return self._engine.take(self._seat, self.posted) if self._call == "irecv" else None
 
 
 class CollectiveRequest(Request):
@@ -69,8 +51,7 @@ class CollectiveRequest(Request):
     """
 
     def __init__(self, comm: Comm, call: str, done: Signal, array: Any):
-        super().__init__(comm, call)
-        self._done = done
+        super().__init__(comm, call, done)
         self._array = array
 
     def __repr__(self) -> str:
@@ -79,10 +60,10 @@ class CollectiveRequest(Request):
     @property
     def met(self) -> bool:
         """Whether the collective is over."""
-        return self._done.raised
+        return self.posted.raised
 
     def _finish(self) -> Value:
-        self._engine.await_signal(self._seat, self._done, f"{self._call}().wait()")
+        self._engine.await_signal(self._seat, self.posted, f"{self._call}().wait()")
         self._array = None
-        result, self._done.seat.result = self._done.seat.result, None
+        result, self.posted.seat.result = self.posted.seat.result, None
         return result

@@ -59,7 +59,7 @@ class Run:
         Raises:
             ValueError: not a `Cluster`, or one with fewer devices than ranks.
         """
-        check_cluster(cluster, self._trace.size)
+        _check_cluster(cluster, self._trace.size)
         return replay(self._trace, cluster)[0]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def _check_arguments(
         raise ValueError(f"engine={engine!r}: the engines are {', '.join(ENGINES)}")
     if collectives not in COLLECTIVES or (engine != "mpi" and collectives == "native"):
         raise ValueError(f"collectives={collectives!r}: on {engine} they are ours" + ", or native" * (engine == "mpi"))
-    check_cluster(cluster, size)
+    _check_cluster(cluster, size)
     for argument in arguments:
         if not isinstance(argument, per_rank):
             each_array(argument, lambda array: array)
@@ -159,12 +159,7 @@ def _check_arguments(
             raise ValueError(f"items: per_rank has {len(argument.items)}, but size={size}: give one a rank")
 
 
-def check_cluster(cluster: Any, size: int) -> None:
-    """Refuse what cannot time `size` ranks.
-
-    Raises:
-        ValueError: so it is.
-    """
+def _check_cluster(cluster: Any, size: int) -> None:
     instance("cluster", cluster, Cluster)
     if isinstance(cluster.device, tuple) and len(cluster.device) < size:
         raise ValueError(f"cluster={cluster.name}: has {len(cluster.device)} devices, but there are {size} ranks")

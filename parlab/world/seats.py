@@ -50,17 +50,21 @@ class Mailbox:
 
 
 class Meeting:
-    """A collective call: the members that have entered, each with its call."""
+    """A collective call: the members that have entered, each with its call. Elsewhere it is known by `key`: the name of
+    its group, and how many came before it there.
+    """
 
-    __slots__ = ("calls", "details", "error", "index", "members", "names", "waiters")
+    __slots__ = ("calls", "details", "error", "index", "key", "members", "names", "serial", "waiters")
 
-    def __init__(self, members: tuple[int, ...]):
+    def __init__(self, members: tuple[int, ...], key: tuple[str, int] = ("", 0)):
         self.members = members
+        self.key = key
         self.names: dict[int, str] = {}  # the rank in the whole run: what it has entered
         self.calls: dict[int, str] = {}  # the rank in the group: its call
         self.details: dict[int, Any] = {}  # what the members tell each other by entering
         self.waiters: list[Seat] = []
         self.error: str | None = None
+        self.serial = 0  # of a split of processes: a number that no other split of these ranks has
         self.index = -1
 
 

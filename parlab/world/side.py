@@ -16,11 +16,7 @@ Frame = tuple[int, int, int, bytearray]  # from whom, kind, tag, contents
 
 
 class SideChannel:
-    """Frames to and from the other ranks. Nothing here waits.
-
-    Args:
-        connections: to each of them.
-    """
+    """Frames to and from the other ranks, by a connection to each. Nothing here waits."""
 
     def __init__(self, connections: dict[int, Connection]):
         self._connections = connections

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 INSTALL_MPI = "python -m pip install mpi4py mpich"
 INSTALL_CUPY = "python -m pip install 'cupy-cuda12x[ctk]' nvidia-nccl-cu12"
@@ -26,47 +26,22 @@ MANY_KERNELS = {  # of many pairs are on a GPU at once, and what is loaded later
 }
 
 
-class Starter(Protocol):
-    """What `launch` needs of each engine whose ranks are processes."""
+class MPIStarter:
+    """mpiexec starts, or Slurm, and MPI finds."""
 
-    environment: dict[str, str]  # that the processes have, where theirs says nothing else
+    environment = POLITE  # that the processes have, where theirs says nothing else
 
     def inside(self) -> bool:
         """Whether this script is one of several processes that somebody else has started."""
-
-    def check(self, size: int) -> None:
-        """Refuse, in words, what this machine cannot start.
-
-        Raises:
-            ValueError: so it is.
-        """
-
-    def command(self, size: int) -> list[str]:
-        """What starts `size` processes of the command that follows it."""
-
-    def by_hand(self, size: int) -> str:
-        """What to type before the command."""
-
-    def transport(self, folder: Path | None) -> Any:
-        """The transport of this process. Those that `run` has started meet in `folder`, which has their key."""
-
-
-class MPIStarter:
-    """See `Starter`: mpiexec starts, and MPI finds."""
-
-    environment = POLITE
-
-    def inside(self) -> bool:
-        """See `Starter`."""
         return any(name in os.environ for name in ("PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE"))
 
     def check(self, size: int) -> None:
-        """See `Starter`."""
+        """Refuse, by a ValueError, what this machine cannot start."""
         if importlib.util.find_spec("mpi4py") is None:
             raise ValueError(f"engine='mpi': mpi4py is not installed; {INSTALL_MPI}")
 
     def command(self, size: int) -> list[str]:
-        """See `Starter`."""
+        """What starts `size` processes of the command that follows it."""
         beside_python = Path(sys.executable).parent / "mpiexec"
         mpiexec = str(beside_python) if beside_python.exists() else shutil.which("mpiexec")
         if mpiexec is None:
@@ -74,11 +49,11 @@ class MPIStarter:
         return [mpiexec, "-n", str(size)]
 
     def by_hand(self, size: int) -> str:
-        """See `Starter`."""
+        """What to type before the command."""
         return f"mpiexec -n {size} python"
 
     def transport(self, folder: Path | None) -> Any:
-        """See `Starter`."""
+        """The transport of this process. Those that `run` has started meet in `folder`, which has their key."""
         from parlab.world.mpi import MPITransport  # starts MPI
 
         return MPITransport()
@@ -89,7 +64,7 @@ def _cupy() -> Any:
 
 
 class NCCLStarter:
-    """See `Starter`: torchrun, or Slurm's srun, or `several` here; one process a GPU.
+    """As `MPIStarter`, by torchrun, or Slurm's srun, or `several` here; one process a GPU.
 
     At the door that torchrun and Slurm know of, MASTER_ADDR, anybody may knock. So the ranks need a secret that they do
     not get from there: PARLAB_KEY, which both hand on to all of them. Without it nothing runs: what comes through these
@@ -99,11 +74,11 @@ class NCCLStarter:
     environment = MANY_KERNELS
 
     def inside(self) -> bool:
-        """See `Starter`."""
+        """See `MPIStarter`."""
         return {"RANK", "WORLD_SIZE"} <= os.environ.keys() or int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1
 
     def check(self, size: int) -> None:
-        """See `Starter`: one GPU for each rank on this machine."""
+        """See `MPIStarter`: one GPU for each rank on this machine."""
         try:
             cuda = _cupy().cuda
         except ImportError as error:
@@ -123,19 +98,15 @@ class NCCLStarter:
             )
 
     def command(self, size: int) -> list[str]:
-        """See `Starter`."""
+        """See `MPIStarter`."""
         return [sys.executable, "-I", "-S", str(Path(__file__).with_name("several.py")), str(size)]
 
     def by_hand(self, size: int) -> str:
-        """See `Starter`."""
+        """See `MPIStarter`."""
         return f"torchrun --nproc-per-node {size}"
 
     def transport(self, folder: Path | None) -> Any:
-        """See `Starter`.
-
-        Raises:
-            ValueError: the environment does not say where the others are, or what they know.
-        """
+        """See `MPIStarter`. A ValueError, where the environment does not say where the others are or what they know."""
         from parlab.world.door import connected
         from parlab.world.nccl import NCCLTransport
 
@@ -162,4 +133,4 @@ class NCCLStarter:
         return NCCLTransport(rank, size, connected(rank, size, place, key.encode()), cupy)
 
 
-STARTERS: dict[str, Starter] = {"mpi": MPIStarter(), "nccl": NCCLStarter()}
+STARTERS: dict[str, MPIStarter | NCCLStarter] = {"mpi": MPIStarter(), "nccl": NCCLStarter()}

@@ -60,17 +60,17 @@ class ThreadsEngine(Engine):
         """See `Engine`."""
         self.check(seat)
         with self.mutex:
-            if box.sends:
+            sent = bool(box.sends)
+            if sent:
                 message = box.sends.popleft()
-                message.expected = label
-                seat.log += (POST_RECEIVE, message)
-                message.error = misfit(message, like)
-                self._match(message)
             else:
                 message = Message(box.src, box.dst, values.template(like), name)
-                message.expected = label
-                seat.log += (POST_RECEIVE, message)
                 box.receives.append(message)
+            message.expected = label
+            seat.log += (POST_RECEIVE, message)
+            if sent:
+                message.error = misfit(message, like)
+                self._match(message)
             parked = call and self._parks(seat, message, call)
         if parked:
             self._sleep(seat)
@@ -83,9 +83,7 @@ class ThreadsEngine(Engine):
             meeting = group.meeting
             if meeting is None:
                 meeting = group.meeting = Meeting(group.members)
-            meeting.names[seat.rank] = name
-            meeting.calls[rank] = call
-            meeting.details[rank] = detail
+            meeting.names[seat.rank], meeting.calls[rank], meeting.details[rank] = name, call, detail
             seat.log += (MEET, meeting)
             last = len(meeting.calls) == len(group.members)
             if last:
@@ -95,7 +93,6 @@ class ThreadsEngine(Engine):
                     self._release(waiter)
             else:
                 meeting.waiters.append(seat)
-                seat.missing = 1
                 self._block(seat, meeting, f"{name} of group {group.name}" if group is not self.world else name)
         if not last:
             self._sleep(seat)

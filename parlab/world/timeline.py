@@ -63,6 +63,11 @@ class Wait(NamedTuple):
 Columns = tuple[Sequence[Any], ...]
 
 
+def columns_of(rows: Sequence[tuple[Any, ...]], width: int) -> Columns:
+    """A table of `width` columns from its rows."""
+    return tuple(zip(*rows, strict=True)) or ((),) * width
+
+
 class Timeline:
     """The ranks of one run, or of one simulated schedule, on one clock.
 
@@ -139,19 +144,18 @@ class Timeline:
         spans.extend(Span(w.rank, w.start, w.end, "wait", w.name) for w in self.waits)
         return sorted(spans, key=lambda span: (span.rank, span.start, span.end))
 
-    def _check(self, rank: int) -> None:
+    def _check(self, rank: int) -> int:
         if not 0 <= whole("rank", rank) < self.size:
             raise ValueError(f"rank={rank!r}: the timeline has ranks 0 to {self.size - 1}")
+        return rank
 
     def messages(self, rank: int) -> int:
         """How many messages `rank` sent to other ranks."""
-        self._check(rank)
-        return self._sent[0][rank]
+        return self._sent[0][self._check(rank)]
 
     def bytes_sent(self, rank: int) -> int:
         """Bytes that `rank` sent to other ranks."""
-        self._check(rank)
-        return self._sent[1][rank]
+        return self._sent[1][self._check(rank)]
 
     @cached_property
     def _sent(self) -> tuple[list[int], list[int]]:
@@ -169,19 +173,17 @@ class Timeline:
         What arrives counts from its receive until it dies, what is sent from its send until it has passed (once: what a
         blocking call sends from memory that counts already adds nothing), and the rest as `Comm.hold` says.
         """
-        self._check(rank)
         total, steps = 0, []
-        for time, nbytes, _ in self._held[rank]:
+        for time, nbytes, _ in self._held[self._check(rank)]:
             total += nbytes
             steps.append((time, total))
         return steps
 
     def held_by_name(self, rank: int) -> dict[str, list[tuple[int, int]]]:
         """`held`, taken apart by the name under which the bytes are held."""
-        self._check(rank)
         totals: dict[str, int] = {}
         steps: dict[str, list[tuple[int, int]]] = {}
-        for time, nbytes, name in self._held[rank]:
+        for time, nbytes, name in self._held[self._check(rank)]:
             totals[name] = totals.get(name, 0) + nbytes
             steps.setdefault(name, []).append((time, totals[name]))
         return steps
@@ -200,13 +202,11 @@ class Timeline:
 
     def busy(self, rank: int) -> int:
         """Time that `rank` computed."""
-        self._check(rank)
-        return self._spent("computes")[rank]
+        return self._spent("computes")[self._check(rank)]
 
     def waited(self, rank: int) -> int:
         """Time that `rank` stood in a wait."""
-        self._check(rank)
-        return self._spent("waits")[rank]
+        return self._spent("waits")[self._check(rank)]
 
     def _spent(self, table: str) -> list[int]:
         """Time that each rank spent in the spans of `table`."""

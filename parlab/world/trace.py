@@ -9,17 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from parlab.world import values
-from parlab.world.log import AWAIT, COMPUTE, HOLD, MEET, POST_RECEIVE, POST_SEND, PRINT, SIGNAL
+from parlab.world.log import AWAIT, COMPUTE, HOLD, MEET, POST_SEND, PRINT, SIGNAL
 from parlab.world.seats import Seat
-
-
-class Compute(NamedTuple):
-    """What a rank said of one computation; see `Comm.compute`."""
-
-    name: str
-    flops: float
-    nbytes: float
-    seconds: float | None
 
 
 class Met(NamedTuple):
@@ -41,17 +32,17 @@ class Trace:
     Attributes:
         size: how many ranks.
         ranks: the rank of each line of work.
-        programs: for each line of work its (code, number) pairs; the codes are those of `log`, the number is a row
-            below.
+        programs: for each line of work its (code, operand) pairs, as `log` has them; but in the place of a message, a
+            meeting or a signal stands its number.
         src, dst, nbytes, kept, names, labels, posting: the messages, in columns; `kept` are the bytes that the sender
             holds for it while it is under way, `posting` counts within the sender.
-        computes, meetings, holds, prints: the rows of the other codes.
+        meetings: the collective calls.
         signals: how many there are.
     """
 
     size: int
     ranks: list[int]
-    programs: list[list[tuple[int, int]]] = field(default_factory=list)
+    programs: list[list[tuple[int, Any]]] = field(default_factory=list)
     src: list[int] = field(default_factory=list)
     dst: list[int] = field(default_factory=list)
     nbytes: list[int] = field(default_factory=list)
@@ -59,10 +50,7 @@ class Trace:
     names: list[str] = field(default_factory=list)
     labels: list[Any] = field(default_factory=list)
     posting: list[int] = field(default_factory=list)
-    computes: list[Compute] = field(default_factory=list)
     meetings: list[Met] = field(default_factory=list)
-    holds: list[tuple[str, int]] = field(default_factory=list)
-    prints: list[str] = field(default_factory=list)
     signals: int = 0
 
 
@@ -75,7 +63,7 @@ def traced(seats: list[Seat]) -> Trace:
         for number, message in enumerate(sends):
             _add_message(trace, message, number)
     for line in lines:
-        trace.programs.append([(code, _row(trace, code, operand)) for code, operand in _pairs(line.log)])
+        trace.programs.append([(code, _operand(trace, code, thing)) for code, thing in _pairs(line.log)])
     return trace
 
 
@@ -94,28 +82,18 @@ def _add_message(trace: Trace, message: Any, posting: int) -> None:
     trace.posting.append(posting)
 
 
-def _row(trace: Trace, code: int, operand: Any) -> int:
-    if code == COMPUTE:
-        trace.computes.append(Compute(*operand))
-        return len(trace.computes) - 1
-    if code == MEET:
-        if operand.index < 0:
-            operand.index = len(trace.meetings)
-            joint = len(operand.names) < len(operand.members) or any(d is not None for d in operand.details.values())
-            trace.meetings.append(Met(operand.names, operand.members, joint))
-        return operand.index
-    if code in (SIGNAL, AWAIT):
-        if operand.index < 0:
-            operand.index = trace.signals
+def _operand(trace: Trace, code: int, thing: Any) -> Any:
+    if code in (COMPUTE, HOLD, PRINT):
+        return thing
+    if thing.index < 0:
+        if code == MEET:
+            thing.index = len(trace.meetings)
+            joint = len(thing.names) < len(thing.members) or any(d is not None for d in thing.details.values())
+            trace.meetings.append(Met(thing.names, thing.members, joint))
+        elif code in (SIGNAL, AWAIT):
+            thing.index = trace.signals
             trace.signals += 1
-        return operand.index
-    if code == HOLD:
-        trace.holds.append(operand)
-        return len(trace.holds) - 1
-    if code == PRINT:
-        trace.prints.append(operand)
-        return len(trace.prints) - 1
-    if operand.index < 0 and code == POST_RECEIVE:  # nobody sent it
-        operand.nbytes = operand.nbytes or values.nbytes(operand.value)
-        _add_message(trace, operand, 0)
-    return operand.index
+        else:  # a message that nobody sent
+            thing.nbytes = thing.nbytes or values.nbytes(thing.value)
+            _add_message(trace, thing, 0)
+    return thing.index

@@ -6,7 +6,7 @@ Nothing here waits, except `gather` and `share`, which all processes call togeth
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,10 +38,8 @@ class Coming(Protocol):
         """What the sender says of it, as soon as that is here. Ask in the order of the messages of one way."""
 
     def into(self, forms: list[Form]) -> list[Any]:
-        """Receive it in arrays of these forms, made for it, in C order; the header has said how many bytes there are.
-
-        Returns:
-            The arrays, which are filled when it is done.
+        """Receive it in arrays of these forms, made for it, in C order, filled when it is done; the header has said how
+        many bytes there are.
         """
 
     def done(self) -> bool:
@@ -99,6 +97,13 @@ def in_host_memory(x: Any) -> np.ndarray:
 def in_bytes(x: np.ndarray) -> np.ndarray:
     """The memory of `x`, which is in C order."""
     return x.reshape(-1).view(np.uint8)
+
+
+def fill(leaves: Iterable[np.ndarray], contents: bytearray, start: int = 0) -> None:
+    """Copy the bytes of `contents` from `start` on into arrays in C order, one after the other."""
+    for leaf in leaves:
+        in_bytes(leaf)[:] = np.frombuffer(contents, np.uint8, leaf.nbytes, start)
+        start += leaf.nbytes
 
 
 def clock_ahead(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+TIMES = {"s": 10**12, "ms": 10**9, "µs": 10**6, "ns": 10**3}
+SIZES = {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
+
 
 def format_time(picoseconds: float) -> str:
     """Three significant digits in the largest unit that fits.
@@ -11,10 +14,7 @@ def format_time(picoseconds: float) -> str:
     >>> format_time(0)
     '0 s'
     """
-    for unit, size in (("s", 10**12), ("ms", 10**9), ("µs", 10**6), ("ns", 10**3)):
-        if _rounded(picoseconds / size) >= 1:
-            return f"{_three_digits(picoseconds / size)} {unit}"
-    return f"{picoseconds:g} ps" if picoseconds else "0 s"
+    return _in_a_unit(picoseconds, TIMES) or (f"{picoseconds:g} ps" if picoseconds else "0 s")
 
 
 def format_bytes(nbytes: float) -> str:
@@ -25,17 +25,13 @@ def format_bytes(nbytes: float) -> str:
     >>> format_bytes(800)
     '800 B'
     """
-    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if _rounded(nbytes / size) >= 1:
-            return f"{_three_digits(nbytes / size)} {unit}"
-    return f"{nbytes:g} B"
+    return _in_a_unit(nbytes, SIZES) or f"{nbytes:g} B"
 
 
-def _three_digits(value: float) -> str:
-    digits = len(str(int(_rounded(value))))
-    return f"{value:.{max(0, 3 - digits)}f}"
-
-
-def _rounded(value: float) -> float:
-    """To three significant digits, so that 999.9 ns are shown as 1.00 µs."""
-    return float(f"{value:.3g}")
+def _in_a_unit(value: float, units: dict[str, int]) -> str | None:
+    """In the largest unit that fits; None if all are too large."""
+    for unit, size in units.items():
+        rounded = float(f"{value / size:.3g}")  # first, so that 999.9 ns are shown as 1.00 µs
+        if rounded >= 1:
+            return f"{value / size:.{max(0, 3 - len(str(int(rounded))))}f} {unit}"
+    return None

@@ -50,6 +50,14 @@ def checked(value: Value, argument: str) -> Value:
     return np.asarray(value)
 
 
+def one_array(x: Any) -> arrays.Array:
+    """`x`, if a collective can take it: a message that is one array."""
+    x = checked(x, "x")
+    if isinstance(x, tuple | list | dict):
+        raise ValueError(f"x is a {type(x).__name__}: a collective takes one array; call it once for each")
+    return x
+
+
 def rebuilt(value: Any, items: list[Any]) -> Any:
     """A tuple or list of the type of `value`, which may be a named tuple."""
     return value._make(items) if hasattr(value, "_make") else type(value)(items)

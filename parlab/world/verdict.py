@@ -10,20 +10,20 @@ not mislead, and ranks need not stand still to be asked.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from parlab.world.diagnosis import deadlock_of
-from parlab.world.errors import DeadlockError
+from parlab.world.diagnosis import call_of
+from parlab.world.errors import DeadlockError, WaitsFor
 from parlab.world.log import POST_RECEIVE, POST_SEND
-from parlab.world.requests import CollectiveRequest
-from parlab.world.seats import Meeting, Message, Seat, Signal
+from parlab.world.seats import Meeting, Seat, Signal
 
 Report = dict[str, Any]  # of one rank, as JSON has it
 
 
-def report(program: Seat, place: str, ways: Iterable[Any], groups: Mapping[str, Any]) -> Report:
+def report(program: Seat, place: str, groups: Mapping[str, Any]) -> Report:
     """What `program`, which stands at `place`, and the lines of work beside it have posted and wait for."""
     lines = [program, *program.beside]
+    ways = [way for group in groups.values() for way in group.mailboxes.values()]
     return {
         "rank": program.rank,
         "place": place,
@@ -39,7 +39,7 @@ def _waits_for(line: Seat, lines: list[Seat]) -> list[Any]:
     if isinstance(line.waits_for, Signal):
         return ["signal", lines.index(line.waits_for.seat)]
     if isinstance(line.waits_for, Meeting):
-        return ["meeting", line.waits_for.key, line.waits_for.members]  # type: ignore[attr-defined]
+        return ["meeting", line.waits_for.key, line.waits_for.members]
     return ["messages", [_message(message) for message in line.waits_for]]
 
 
@@ -49,17 +49,7 @@ def _message(message: Any) -> list[Any]:
 
 def _needs(request: Any) -> Any:
     """What meets a request: a message, or nothing but the rank itself, and whether it has."""
-    return request.met if isinstance(request, CollectiveRequest) else _message(request._message)
-
-
-class _Open(NamedTuple):
-    """A request of another process."""
-
-    text: str
-    met: bool
-
-    def __str__(self) -> str:
-        return self.text
+    return request.met if isinstance(request.posted, Signal) else _message(request.posted)
 
 
 class _Reports:
@@ -69,27 +59,30 @@ class _Reports:
 
     def matched(self, key: list[Any], number: int, end: int) -> bool:
         """Whether the other end of a message is posted."""
-        _, _, src, dst = key
-        counts = self.posted.get((*key, dst if end == POST_SEND else src), (0, 0))
-        return counts[1 if end == POST_SEND else 0] > number
+        sent, asked = self.posted.get((*key, _peer(key, end)), (0, 0))
+        return (asked if end == POST_SEND else sent) > number
 
-    def entered(self, key: list[Any], members: list[int]) -> dict[int, str]:
-        """The ranks in the group that have entered a collective."""
-        group, number = key
-        return {rank: "" for rank, member in enumerate(members) if self.of[member]["met"].get(group, 0) > number}
-
-    def can_move(self, waits: Any) -> bool:
-        """Whether a line of work that waits for this goes on by itself."""
+    def missing(self, waits: Any, lines: list[Any]) -> list[int]:
+        """The ranks without which a line of work that waits for this, among the `lines` of its rank, cannot go on."""
         kind, *needs = waits
-        if kind == "messages":
-            return all(self.matched(*message) for message in needs[0])
-        return kind == "meeting" and len(self.entered(*needs)) == len(needs[1])
+        if kind == "signal":
+            return self.missing(lines[needs[0]][1], lines)
+        if kind == "meeting":
+            (group, number), members = needs
+            return [member for member in members if self.of[member]["met"].get(group, 0) <= number]
+        return sorted({_peer(key, end) for key, number, end in needs[0] if not self.matched(key, number, end)})
+
+
+def _peer(key: list[Any], end: int) -> int:
+    """The rank at the other end of a message."""
+    return key[3] if end == POST_SEND else key[2]
 
 
 def some_can_move(reports: Mapping[int, Report]) -> bool:
     """Whether some rank goes on, with what all have posted."""
     known = _Reports(reports.values())
-    return any(line and known.can_move(line[1]) for report in reports.values() for line in report["lines"])
+    lines = [(line[1], report["lines"]) for report in reports.values() for line in report["lines"] if line]
+    return any(waits[0] != "signal" and not known.missing(waits, of_rank) for waits, of_rank in lines)
 
 
 def failed(reports: list[Report]) -> bool:
@@ -102,34 +95,17 @@ def judged(reports: list[Report]) -> DeadlockError | None:
     if not failed(reports) or any(report["error"] for report in reports):
         return None
     known = _Reports(reports)
-    seats = [_shadow(report, known) for report in reports]
-    return deadlock_of(seats, {report["rank"]: report["place"] for report in reports})
+    waiting = {report["rank"]: _stands(report, known) for report in reports if report["lines"][0]}
+    return DeadlockError(waiting, frozenset(known.of) - waiting.keys())
 
 
-def _shadow(report: Report, known: _Reports) -> Seat:
-    """The seat of another process, as far as a diagnosis needs it."""
-    program = Seat(report["rank"])
-    program.beside = [Seat(program.rank, program) for _ in report["lines"][1:]]
-    lines = [program, *program.beside]
-    for line, said in zip(lines, report["lines"], strict=True):
-        if said is not None:
-            line.missing, line.call = 1, said[0]
-            line.waits_for = _thing(said[1], lines, known)
-    for text, needs in report["open"]:
-        program.open.add(_Open(text, needs if isinstance(needs, bool) else known.matched(*needs)))
-    return program
-
-
-def _thing(waits: Any, lines: list[Seat], known: _Reports) -> Any:
-    kind, *needs = waits
-    if kind == "signal":
-        return Signal(lines[needs[0]])
-    if kind == "meeting":
-        meeting = Meeting(tuple(needs[1]))
-        meeting.calls = known.entered(*needs)
-        return meeting
-    messages = []
-    for key, number, end in needs[0]:
-        messages.append(Message(key[2], key[3], None, ""))
-        messages[-1].matched = known.matched(key, number, end)
-    return tuple(messages)
+def _stands(report: Report, known: _Reports) -> WaitsFor:
+    """Where a rank is parked, and what for."""
+    call, waits = report["lines"][0]
+    if waits[0] == "messages":
+        call = call_of(call, [(_peer(key, end), end == POST_SEND) for key, _, end in waits[1]])
+    unmet = [
+        text for text, needs in report["open"] if not (needs if isinstance(needs, bool) else known.matched(*needs))
+    ]
+    peers = tuple(known.missing(waits, report["lines"]))
+    return WaitsFor(report["rank"], call, peers, report["place"], tuple(sorted(unmet)))

@@ -7,7 +7,7 @@ from typing import Any
 
 from parlab.world.log import POST_SEND
 from parlab.world.seats import Meeting, Seat, Signal
-from parlab.world.timeline import Timeline
+from parlab.world.timeline import Timeline, columns_of
 
 Clock = tuple[int, list[tuple[int, int, str]], list[tuple[int, int, Any]]]  # nanoseconds ahead, computes, waits
 
@@ -20,7 +20,8 @@ def measured(clocks: Sequence[Clock], messages: Sequence[tuple[Any, Any]]) -> Ti
     ahead = [clock[0] for clock in clocks]
     passed = [(out, back) for out, back in messages if out is not None and back is not None and back.done_at]
     noted = [start - ahead[rank] for rank, clock in enumerate(clocks) for start, *_ in (*clock[1], *clock[2])]
-    noted += [end.posted_at - ahead[rank] for ends in passed for end, rank in zip(ends, _ranks(ends[0]), strict=True)]
+    for out, back in passed:
+        noted += [out.posted_at - ahead[out.src], back.posted_at - ahead[out.dst]]
     first = min(noted, default=0)
 
     def at(rank: int, time: int) -> int:
@@ -32,30 +33,21 @@ def measured(clocks: Sequence[Clock], messages: Sequence[tuple[Any, Any]]) -> Ti
         end = max(begin, at(out.dst, back.done_at))
         ready[out.key] = begin
         transfers.append((out.src, out.dst, out.nbytes, begin, begin, end, out.name, out.label))
-    computes = [(rank, at(rank, a), at(rank, b), name) for rank, clock in enumerate(clocks) for a, b, name in clock[1]]
-    waits = []
-    for rank, (_, _, stood) in enumerate(clocks):
-        for start, end, what in stood:
+    computes, waits = [], []
+    for rank, (_, computed, stood) in enumerate(clocks):
+        computes += [(rank, at(rank, start), at(rank, end), name) for start, end, name in computed]
+        for start, end, (peer, name, key) in stood:
             start, end = at(rank, start), at(rank, end)
-            peer, name, key = what
             waits.append((rank, start, end, peer, name, min(end, max(start, ready.get(key, end)))))
     ends = [row[2] for row in computes] + [row[5] for row in transfers] + [row[2] for row in waits]
     return Timeline(
         len(clocks),
         max(ends, default=0),
-        computes=_columns(sorted(computes, key=lambda row: row[1]), 4),
-        transfers=_columns(transfers, 8),
-        waits=_columns(sorted(waits, key=lambda row: row[2]), 6),
+        computes=columns_of(sorted(computes, key=lambda row: row[1]), 4),
+        transfers=columns_of(transfers, 8),
+        waits=columns_of(sorted(waits, key=lambda row: row[2]), 6),
         cluster="the wall clock",
     )
-
-
-def _ranks(message: Any) -> tuple[int, int]:
-    return message.src, message.dst
-
-
-def _columns(rows: list[tuple[Any, ...]], width: int) -> tuple[Any, ...]:
-    return tuple(zip(*rows, strict=True)) or ((),) * width
 
 
 def waited_for(seat: Seat) -> tuple[int, str, Any]:

@@ -58,7 +58,7 @@ def exchange(comm, x):
 PATCHED = """import parlab.labs.difference, parlab.labs.rank_programs
 parlab.labs.difference.difference = parlab.labs.rank_programs.difference = lambda *given, **more: ""
 """
-CODE_PATCHED = """from parlab.labs.rank_programs import Count
+CODE_PATCHED = """from parlab.labs.counts import Count
 labs.EXERCISES["00.exchange"].cases.clear()
 Count.check.__code__ = (lambda self, done, case: "all is well").__code__
 """

@@ -139,17 +139,17 @@ def waits_for_nothing(monkeypatch):
 
 
 def done_when_launched(monkeypatch):
-    monkeypatch.setattr(nccl.NCCLEnd, "done", lambda end: end.going and not end.beside)
+    monkeypatch.setattr(nccl._End, "done", lambda end: end.going and not end.beside)
 
 
 def room_when_it_goes(monkeypatch):
-    into = nccl.NCCLComing.into
+    into = nccl._Coming.into
 
     def late(coming, forms):
         coming._for = None
         return into(coming, forms)
 
-    monkeypatch.setattr(nccl.NCCLComing, "into", late)
+    monkeypatch.setattr(nccl._Coming, "into", late)
 
 
 def last_come_first_served(monkeypatch):
@@ -218,7 +218,7 @@ def shifted(transports):
 def test_the_first_messages_of_a_ring_of_4_pass_and_would_hang_if_pairs_were_not_connected(tmp_path, monkeypatch):
     with peers(tmp_path / "connected", 4) as transports:
         assert shifted(transports) == [3.0, 0.0, 1.0, 2.0]
-    monkeypatch.setattr(nccl.Pair, "_put", lambda pair, x: None)
+    monkeypatch.setattr(nccl._Pair, "_put", lambda pair, x: None)
     with peers(tmp_path / "lazy", 4) as transports:
         monkeypatch.undo()
         assert shifted(transports) == [None] * 4

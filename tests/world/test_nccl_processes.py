@@ -93,7 +93,7 @@ def test_a_gpu_that_fails_on_one_rank_ends_all_and_shows_why(fake, capfd):
         from parlab.world import nccl
 
         if comm.rank == 1:
-            nccl.Pair.launch = lambda pair, leaves, posted: print(1 // 0)
+            nccl._Pair.launch = lambda pair, leaves, posted: print(1 // 0)
         return comm.all_reduce(np.ones(3))
 
     with pytest.raises(WorldError, match="a process ended before its program did: the status is"):

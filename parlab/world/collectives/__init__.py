@@ -9,12 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parlab.world.collectives.bruck import (
-    bruck_all_gather,
-    bruck_all_gather_cost,
-    bruck_all_to_all,
-    bruck_all_to_all_cost,
-)
 from parlab.world.collectives.common import OPERATIONS, Cost, Subset, block_sizes, blocks_of, combiner
 from parlab.world.collectives.doubling import (
     rabenseifner_all_reduce,
@@ -26,9 +20,9 @@ from parlab.world.collectives.doubling import (
     recursive_halving_reduce_scatter,
     recursive_halving_reduce_scatter_cost,
 )
-from parlab.world.collectives.hierarchical import hierarchical_all_reduce, hierarchical_all_reduce_cost
-from parlab.world.collectives.pairwise import pairwise_all_to_all, pairwise_all_to_all_cost
 from parlab.world.collectives.ring import (
+    hierarchical_all_reduce,
+    hierarchical_all_reduce_cost,
     ring_all_gather,
     ring_all_gather_cost,
     ring_all_reduce,
@@ -41,12 +35,20 @@ from parlab.world.collectives.rooted import (
     binomial_broadcast_cost,
     binomial_reduce,
     binomial_reduce_cost,
-    dissemination_barrier,
-    dissemination_barrier_cost,
     linear_gather,
     linear_gather_cost,
     linear_scatter,
     linear_scatter_cost,
+)
+from parlab.world.collectives.shifts import (
+    bruck_all_gather,
+    bruck_all_gather_cost,
+    bruck_all_to_all,
+    bruck_all_to_all_cost,
+    dissemination_barrier,
+    dissemination_barrier_cost,
+    pairwise_all_to_all,
+    pairwise_all_to_all_cost,
 )
 
 ALGORITHMS: dict[str, dict[str, Callable[..., Any]]] = {
@@ -74,10 +76,7 @@ ALGORITHMS: dict[str, dict[str, Callable[..., Any]]] = {
 
 def chosen(collective: str, algorithm: str | None) -> tuple[Callable[..., Any], str | None]:
     """The function of `algorithm`, and how calls that ask for it are compared: by name, or by None for the default one,
-    which may be asked for in both ways.
-
-    Raises:
-        ValueError: there is no such algorithm for this collective.
+    which may be asked for in both ways. A ValueError, where this collective has no such algorithm.
     """
     known = ALGORITHMS[collective]
     default = next(iter(known))
@@ -86,47 +85,3 @@ def chosen(collective: str, algorithm: str | None) -> tuple[Callable[..., Any], 
     if algorithm not in list(known):  # a list, because what cannot be a key is a wrong name too
         raise ValueError(f"algorithm={algorithm!r}: {collective} has {', '.join(known)}")
     return known[algorithm], algorithm
-
-
-__all__ = [
-    "ALGORITHMS",
-    "OPERATIONS",
-    "Cost",
-    "Subset",
-    "binomial_broadcast",
-    "binomial_broadcast_cost",
-    "binomial_reduce",
-    "binomial_reduce_cost",
-    "block_sizes",
-    "blocks_of",
-    "bruck_all_gather",
-    "bruck_all_gather_cost",
-    "bruck_all_to_all",
-    "bruck_all_to_all_cost",
-    "chosen",
-    "combiner",
-    "dissemination_barrier",
-    "dissemination_barrier_cost",
-    "hierarchical_all_reduce",
-    "hierarchical_all_reduce_cost",
-    "linear_gather",
-    "linear_gather_cost",
-    "linear_scatter",
-    "linear_scatter_cost",
-    "pairwise_all_to_all",
-    "pairwise_all_to_all_cost",
-    "rabenseifner_all_reduce",
-    "rabenseifner_all_reduce_cost",
-    "recursive_doubling_all_gather",
-    "recursive_doubling_all_gather_cost",
-    "recursive_doubling_all_reduce",
-    "recursive_doubling_all_reduce_cost",
-    "recursive_halving_reduce_scatter",
-    "recursive_halving_reduce_scatter_cost",
-    "ring_all_gather",
-    "ring_all_gather_cost",
-    "ring_all_reduce",
-    "ring_all_reduce_cost",
-    "ring_reduce_scatter",
-    "ring_reduce_scatter_cost",
-]

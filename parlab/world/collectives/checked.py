@@ -1,23 +1,22 @@
 """The collectives that also run beside a program. Each function checks the arguments of a call and returns what is left
 to do: a function of the comm that does it, and of the array.
+
+The algorithms move flat blocks; here arrays of any shape become such blocks, and again what they were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import operator
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from parlab.arguments import checked_axis
-from parlab.arrays import Array
-from parlab.world.collectives import chosen, combiner, shaped
-from parlab.world.collectives.arguments import (
-    check_out,
-    check_power_of_two,
-    checked_counts,
-    checked_pieces,
-    checked_ranks_per_node,
-)
+from parlab.arguments import checked_axis, whole
+from parlab.arrays import Array, is_array, namespace
+from parlab.world.collectives import chosen, combiner
+from parlab.world.collectives.common import blocks_of, cut, cut_at
+from parlab.world.collectives.doubling import power_of_two_below
 
 Collective = Callable[[Any, Array], Array]
 
@@ -25,10 +24,15 @@ Collective = Callable[[Any, Array], Array]
 def all_reduce(comm: Any, x: Array, op: str, algorithm: str | None, ranks_per_node: int | None = None) -> Collective:
     """See `Comm.all_reduce`."""
     run, algorithm = chosen("all_reduce", algorithm)
-    combine = combiner(op, x)
+    combine, size = combiner(op, x), comm.size
     if algorithm == "hierarchical":
-        ranks_per_node = checked_ranks_per_node(ranks_per_node, comm.size)
-        run = partial(run, ranks_per_node=ranks_per_node)
+        if ranks_per_node is None or (per_node := whole("ranks_per_node", ranks_per_node)) < 1 or size % per_node:
+            raise ValueError(
+                f"ranks_per_node={ranks_per_node!r}: the hierarchical algorithm needs a divisor of {size}, the "
+                "group's size"
+            )
+        ranks_per_node = per_node
+        run = partial(run, ranks_per_node=per_node)
     elif ranks_per_node is not None:
         raise ValueError(f"ranks_per_node={ranks_per_node!r}: only algorithm='hierarchical' takes it")
     arguments = dict(op=op, algorithm=algorithm, ranks_per_node=ranks_per_node)
@@ -41,12 +45,33 @@ def all_gather(
     """See `Comm.all_gather`."""
     run, algorithm = chosen("all_gather", algorithm)
     axis = checked_axis(axis, "axis", x)
-    counts = checked_counts(counts, comm.size, algorithm, x.shape[axis], comm.rank)
-    check_out(out, x, comm.size * x.shape[axis] if counts is None else sum(counts))
-    check_power_of_two(algorithm, comm.size)
-    shape = x.shape if counts is None else (*x.shape[:axis], "counts", *x.shape[axis + 1 :])
-    arguments = dict(shape=shape, axis=axis, algorithm=algorithm, counts=counts)
-    return lambda comm, x: shaped.gathered(run, comm._enter("all_gather", x, **arguments), x, axis, counts, out)
+    counts, own, shown = _lengths(counts, comm.size, algorithm), x.shape[axis], x.shape
+    if counts is not None:
+        if counts[comm.rank] != own:
+            raise ValueError(
+                f"counts={counts}: rank {comm.rank} has {own} elements along the axis, not {counts[comm.rank]}"
+            )
+        shown = (*x.shape[:axis], "counts", *x.shape[axis + 1 :])
+    lengths = counts or [own] * comm.size
+    if out is not None:
+        _check_out(out, x, sum(lengths))
+    _check_power_of_two(algorithm, comm.size)
+
+    def join(comm: Any, x: Array) -> Array:
+        inner = comm._enter("all_gather", x, shape=shown, axis=axis, algorithm=algorithm, counts=counts)
+        xp = namespace(x)
+        shapes = [(*x.shape[:axis], length, *x.shape[axis + 1 :]) for length in lengths]
+        blocks = blocks_of([math.prod(shape) for shape in shapes])
+        # [n], one rank's elements after the other's
+        total = xp.empty((blocks[-1].stop,), dtype=x.dtype, device=x.device) if out is None else out
+        total[blocks[inner.rank]] = xp.reshape(x, (-1,))
+        run(inner, total, blocks)
+        if axis == 0:
+            return xp.reshape(total, (sum(lengths), *x.shape[1:]))
+        parts = [xp.reshape(total[block], shape) for block, shape in zip(blocks, shapes, strict=True)]
+        return xp.concat(parts, axis=axis)
+
+    return join
 
 
 def reduce_scatter(
@@ -56,9 +81,53 @@ def reduce_scatter(
     run, algorithm = chosen("reduce_scatter", algorithm)
     axis = checked_axis(axis, "axis", x)
     combine = combiner(op, x)
-    counts = checked_pieces(counts, comm.size, algorithm, x, axis)
-    check_power_of_two(algorithm, comm.size)
-    arguments = dict(axis=axis, op=op, algorithm=algorithm, counts=counts)
-    return lambda comm, x: shaped.scattered(
-        run, comm._enter("reduce_scatter", x, **arguments), x, axis, combine, counts
-    )
+    counts = _lengths(counts, comm.size, algorithm)
+    if counts is None:
+        cut(x, axis, comm.size, "axis")
+    elif sum(counts) != x.shape[axis]:
+        raise ValueError(f"counts={counts}: they add up to {sum(counts)}, but the axis has {x.shape[axis]} elements")
+    lengths = counts or [x.shape[axis] // comm.size] * comm.size
+    _check_power_of_two(algorithm, comm.size)
+
+    def share_out(comm: Any, x: Array) -> Array:
+        inner = comm._enter("reduce_scatter", x, axis=axis, op=op, algorithm=algorithm, counts=counts)
+        xp = namespace(x)
+        pieces = cut_at(x, axis, lengths)
+        blocks = blocks_of([math.prod(piece.shape) for piece in pieces])
+        total = xp.concat([xp.reshape(piece, (-1,)) for piece in pieces])  # [n], one piece after the other
+        run(inner, total, blocks, combine)
+        own = xp.asarray(total[blocks[inner.rank]], copy=True)  # so that the rest of `total` is freed
+        return xp.reshape(own, pieces[inner.rank].shape)
+
+    return share_out
+
+
+def _lengths(counts: Sequence[int] | None, size: int, algorithm: str | None) -> list[int] | None:
+    if counts is None:
+        return None
+    try:
+        lengths = [operator.index(count) for count in counts]
+    except TypeError:
+        lengths = []
+    if len(lengths) != size or min(lengths) < 0:
+        raise ValueError(f"counts={counts!r}: needs one length, at least 0, for each of the {size} ranks")
+    if algorithm is not None:
+        raise ValueError(f"counts={counts!r}: algorithm={algorithm!r} needs equal pieces; use ring")
+    return lengths
+
+
+def _check_power_of_two(algorithm: str | None, size: int) -> None:
+    if algorithm in ("recursive_doubling", "recursive_halving") and size != power_of_two_below(size):
+        raise ValueError(f"algorithm={algorithm!r}: needs a power of two of ranks, not {size}; use ring")
+
+
+def _check_out(out: Any, x: Array, length: int) -> None:
+    """Refuse what cannot take `length` numbers gathered from arrays like `x`."""
+    if x.ndim != 1:
+        raise ValueError(f"x has shape {tuple(x.shape)}: with out=, arrays of one axis are gathered")
+    if not is_array(out) or tuple(out.shape) != (length,) or out.dtype != x.dtype:
+        found = f"{tuple(out.shape)} {out.dtype}" if is_array(out) else type(out).__name__
+        raise ValueError(f"out is {found}: an array {(length,)} of {x.dtype} is needed")
+    flags = getattr(getattr(out, "_array", out), "flags", None)  # array-api-strict wraps a NumPy array
+    if not getattr(flags, "writeable", True):
+        raise ValueError("out is read-only: the result is written there; pass an array of your own, or a copy")

@@ -40,16 +40,12 @@ OPERATIONS = ("sum", "prod", "max", "min")
 
 
 def combiner(op: str, x: Array) -> Combine:
-    """The function of two arrays that `op` names, from the library of `x`.
-
-    Raises:
-        ValueError: an unknown operation, or one that the dtype of `x` has not.
-    """
+    """The function of two arrays that `op` names, from the library of `x`; a ValueError, where its dtype has none."""
     xp = namespace(x)
     if op not in OPERATIONS:
         raise ValueError(f"op={op!r}: the operations are {', '.join(OPERATIONS)}")
     if xp.isdtype(x.dtype, "bool"):
-        raise ValueError(f"op={op!r}: x is an array of booleans, whose sum would be another boolean; use integers")
+        raise ValueError(f"op={op!r}: x is an array of booleans; combine integers, x.astype(int)")
     if op in ("max", "min") and xp.isdtype(x.dtype, "complex floating"):
         raise ValueError(f"op={op!r}: complex numbers have no order; use sum or prod")
     return dict(zip(OPERATIONS, (xp.add, xp.multiply, xp.maximum, xp.minimum), strict=True))[op]
@@ -76,11 +72,7 @@ def flat_copy(x: Array) -> Array:
 
 
 def cut(x: Array, axis: int, parts: int, name: str) -> list[Array]:
-    """`parts` equal pieces of `x` along `axis`, the argument called `name`.
-
-    Raises:
-        ValueError: the axis does not divide.
-    """
+    """`parts` equal pieces of `x` along `axis`, the argument called `name`; a ValueError, where it does not divide."""
     length = x.shape[axis]
     if length % parts:
         raise ValueError(
@@ -126,7 +118,15 @@ class Cost:
     nbytes: list[int]
     picoseconds: int
 
+    def __add__(self, then: Cost) -> Cost:
+        """What one costs, and another after it."""
+        return Cost(
+            [a + b for a, b in zip(self.messages, then.messages, strict=True)],
+            [a + b for a, b in zip(self.nbytes, then.nbytes, strict=True)],
+            self.picoseconds + then.picoseconds,
+        )
 
-def exchange_steps(link: Link, nbytes: Sequence[int]) -> int:
-    """Picoseconds of messages of these sizes, one after the other."""
-    return sum(map(link.picoseconds, nbytes))
+
+def cost_of_steps(size: int, nbytes: Sequence[int], link: Link) -> Cost:
+    """The cost of messages of these sizes, one after the other, from each of `size` ranks."""
+    return Cost([len(nbytes)] * size, [sum(nbytes)] * size, sum(map(link.picoseconds, nbytes)))

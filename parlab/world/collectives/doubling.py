@@ -8,11 +8,12 @@ Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
-from parlab.world.collectives.common import Combine, Cost, Subset, block_sizes, blocks_of, exchange_steps, flat_copy
+from parlab.world.collectives.common import Combine, Cost, Subset, block_sizes, blocks_of, cost_of_steps, flat_copy
 
 
 def recursive_doubling_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:
@@ -93,62 +94,42 @@ def power_of_two_below(size: int) -> int:
     return 1 << (size.bit_length() - 1)
 
 
-def recursive_doubling_all_reduce_cost(size: int, length: int, itemsize: int, link: Link) -> Cost:
-    """log₂N (α + nβ); with folding two steps more, and one message more for each folded pair's two ranks."""
-    nbytes = length * itemsize
-    core = power_of_two_below(size)
-    steps = core.bit_length() - 1
-    return _folded_cost(size, nbytes, steps, [nbytes * steps] * core, steps * link.picoseconds(nbytes), link)
-
-
-def rabenseifner_all_reduce_cost(size: int, length: int, itemsize: int, link: Link) -> Cost:
-    """2 log₂N α + 2(N − 1)/N · nβ where N is a power of two that divides the length.
-
-    The exchange lasts as long as the longer half, and the first window's lower half is the longest.
-    """
-    core = power_of_two_below(size)
-    sizes = [itemsize * block for block in block_sizes(length, core)]
-    halves = [sum(sizes[: core >> step]) for step in range(1, core.bit_length())]
-    sent = [sum(_sent_in_halving(sizes, rank)) + sum(_sent_in_doubling(sizes, rank)) for rank in range(core)]
-    return _folded_cost(size, sum(sizes), 2 * len(halves), sent, 2 * exchange_steps(link, halves), link)
-
-
 def recursive_halving_reduce_scatter_cost(nbytes: list[int], link: Link) -> Cost:
-    """log₂N α + (N − 1)/N · nβ for equal blocks."""
-    size = len(nbytes)
-    halves = [sum(nbytes[: size >> step]) for step in range(1, size.bit_length())]
-    sent = [sum(_sent_in_halving(nbytes, rank)) for rank in range(size)]
-    return Cost([len(halves)] * size, sent, exchange_steps(link, halves))
+    """log₂N α + (N − 1)/N · nβ for equal blocks: in each step a rank gives away its partner's half of the window."""
+    return _window_cost(nbytes, link, lambda rank, width: rank ^ width)
 
 
 def recursive_doubling_all_gather_cost(nbytes: list[int], link: Link) -> Cost:
-    """log₂N α + (N − 1)/N · nβ for equal blocks: the halving, backwards."""
+    """log₂N α + (N − 1)/N · nβ for equal blocks: the halving, backwards; what is passed on is the rank's own half."""
+    return _window_cost(nbytes, link, lambda rank, width: rank)
+
+
+def _window_cost(nbytes: list[int], link: Link, sent_around: Callable[[int, int], int]) -> Cost:
+    """In the step of width w a rank sends the w blocks around `sent_around(rank, w)`; the first w are the longest."""
     size = len(nbytes)
-    halves = [sum(nbytes[: size >> step]) for step in range(1, size.bit_length())]
-    sent = [sum(_sent_in_doubling(nbytes, rank)) for rank in range(size)]
-    return Cost([len(halves)] * size, sent, exchange_steps(link, halves))
+    blocks = blocks_of(nbytes)
+    widths = [size >> step for step in range(1, size.bit_length())]
+    windows = [[_window(blocks, sent_around(rank, width), width) for width in widths] for rank in range(size)]
+    sent = [sum(window.stop - window.start for window in of_rank) for of_rank in windows]
+    return Cost([len(widths)] * size, sent, sum(link.picoseconds(sum(nbytes[:width])) for width in widths))
 
 
-def _sent_in_halving(sizes: list[int], rank: int) -> list[int]:
-    """Bytes that `rank` gives away in each step: its partner's half of the window."""
-    widths = [len(sizes) >> step for step in range(1, len(sizes).bit_length())]
-    return [_window_size(sizes, rank ^ width, width) for width in widths]
+def recursive_doubling_all_reduce_cost(size: int, length: int, itemsize: int, link: Link) -> Cost:
+    """log₂N (α + nβ); with folding two steps more, and one message more for each folded pair's two ranks."""
+    nbytes, core = length * itemsize, power_of_two_below(size)
+    return _folded_cost(size, nbytes, cost_of_steps(core, [nbytes] * (core.bit_length() - 1), link), link)
 
 
-def _sent_in_doubling(sizes: list[int], rank: int) -> list[int]:
-    """Bytes that `rank` passes on in each step: its own half of the window."""
-    widths = [len(sizes) >> step for step in range(1, len(sizes).bit_length())]
-    return [_window_size(sizes, rank, width) for width in widths]
+def rabenseifner_all_reduce_cost(size: int, length: int, itemsize: int, link: Link) -> Cost:
+    """2 log₂N α + 2(N − 1)/N · nβ where N is a power of two that divides the length."""
+    sizes = [itemsize * block for block in block_sizes(length, power_of_two_below(size))]
+    core = recursive_halving_reduce_scatter_cost(sizes, link) + recursive_doubling_all_gather_cost(sizes, link)
+    return _folded_cost(size, sum(sizes), core, link)
 
 
-def _window_size(sizes: list[int], rank: int, width: int) -> int:
-    first = rank - rank % width
-    return sum(sizes[first : first + width])
-
-
-def _folded_cost(size: int, nbytes: int, steps: int, core_nbytes: list[int], core_time: int, link: Link) -> Cost:
+def _folded_cost(size: int, nbytes: int, core: Cost, link: Link) -> Cost:
     """The cost of a power-of-two core, with the folding of the ranks beyond it around."""
-    extra = size - power_of_two_below(size)
+    extra = size - len(core.messages)
     messages, sent = [], []
     for rank in range(size):
         if rank < 2 * extra and rank % 2 == 0:
@@ -156,6 +137,7 @@ def _folded_cost(size: int, nbytes: int, steps: int, core_nbytes: list[int], cor
             sent.append(nbytes)
         else:
             paired = rank < 2 * extra
-            messages.append(steps + paired)
-            sent.append(core_nbytes[rank // 2 if paired else rank - extra] + nbytes * paired)
-    return Cost(messages, sent, core_time + (2 * link.picoseconds(nbytes) if extra else 0))
+            place = rank // 2 if paired else rank - extra
+            messages.append(core.messages[place] + paired)
+            sent.append(core.nbytes[place] + nbytes * paired)
+    return Cost(messages, sent, core.picoseconds + (2 * link.picoseconds(nbytes) if extra else 0))

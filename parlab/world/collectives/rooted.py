@@ -53,7 +53,7 @@ def linear_scatter(comm: Any, pieces: list[Array], root: int) -> Array:
     """The root sends every rank its piece: a fan-out, one message after the other through the root's port."""
     if comm.rank != root:
         return comm.recv(root, like=pieces[comm.rank])
-    requests = [comm.isend(pieces[rank], rank) for rank in _others(comm.size, root)]
+    requests = [comm.isend(pieces[rank], rank) for rank in range(comm.size) if rank != root]
     for request in requests:
         request.wait()
     return namespace(pieces[root]).asarray(pieces[root], copy=True)
@@ -65,42 +65,22 @@ def linear_gather(comm: Any, x: Array, root: int) -> list[Array] | None:
     if comm.rank != root:
         comm.send(x, root)
         return None
-    requests = [comm.irecv(rank, like=x) for rank in _others(comm.size, root)]
+    requests = [comm.irecv(rank, like=x) for rank in range(comm.size) if rank != root]
     pieces = [request.wait() for request in requests]
     return [*pieces[:root], x, *pieces[root:]]
-
-
-def _others(size: int, root: int) -> list[int]:
-    return [rank for rank in range(size) if rank != root]
-
-
-@may_be_native
-def dissemination_barrier(comm: Any) -> None:
-    """After step s every rank has heard, directly or not, from the 2ˢ⁺¹ − 1 ranks before it.
-
-    Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (IJPP 1988).
-    """
-    distance = 1
-    while distance < comm.size:
-        comm.sendrecv([], (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size)
-        distance *= 2
-
-
-def _steps(size: int) -> int:
-    """⌈log₂ size⌉."""
-    return (size - 1).bit_length()
 
 
 def binomial_broadcast_cost(size: int, nbytes: int, root: int, link: Link) -> Cost:
     """⌈log₂N⌉(α + nβ); the root sends ⌈log₂N⌉ times."""
     children = [len(_family(rank, size, root)[1]) for rank in range(size)]
-    return Cost(children, [nbytes * count for count in children], _steps(size) * link.picoseconds(nbytes))
+    return Cost(children, [nbytes * count for count in children], children[root] * link.picoseconds(nbytes))
 
 
 def binomial_reduce_cost(size: int, nbytes: int, root: int, link: Link) -> Cost:
     """⌈log₂N⌉(α + nβ); every rank but the root sends once."""
     messages = [int(rank != root) for rank in range(size)]
-    return Cost(messages, [nbytes * count for count in messages], _steps(size) * link.picoseconds(nbytes))
+    time = (size - 1).bit_length() * link.picoseconds(nbytes)
+    return Cost(messages, [nbytes * count for count in messages], time)
 
 
 def linear_scatter_cost(size: int, piece_nbytes: int, root: int, link: Link) -> Cost:
@@ -113,8 +93,3 @@ def linear_gather_cost(size: int, piece_nbytes: int, root: int, link: Link) -> C
     """(N − 1)(α + nβ/N): the root's port is the bottleneck."""
     messages = [int(rank != root) for rank in range(size)]
     return Cost(messages, [piece_nbytes * count for count in messages], (size - 1) * link.picoseconds(piece_nbytes))
-
-
-def dissemination_barrier_cost(size: int, link: Link) -> Cost:
-    """⌈log₂N⌉α."""
-    return Cost([_steps(size)] * size, [0] * size, _steps(size) * link.picoseconds(0))

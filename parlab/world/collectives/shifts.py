@@ -1,0 +1,100 @@
+"""Collectives made of shifts: in every step each rank sends to the one some distance ahead, and receives from the one
+as far behind. At distances 1, 2, 3, ... that takes N − 1 steps; at 1, 2, 4, ... ⌈log₂ N⌉, for any number of ranks.
+
+Source: Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient algorithms for all-to-all communications in multiport
+message-passing systems" (IEEE TPDS 1997).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parlab.arrays import Array, namespace
+from parlab.world.cluster import Link
+from parlab.world.collectives.common import Cost, cost_of_steps, may_be_native
+
+
+@may_be_native
+def pairwise_all_to_all(comm: Any, pieces: list[Array]) -> list[Array]:
+    """The i-th piece goes to rank i; returns what came from each rank. In round d the partners are d apart."""
+    received = list(pieces)
+    received[comm.rank] = namespace(pieces[0]).asarray(pieces[comm.rank], copy=True)
+    for distance in range(1, comm.size):
+        dst, src = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
+        received[src] = comm.sendrecv(pieces[dst], dst, src)
+    return received
+
+
+def bruck_all_to_all(comm: Any, pieces: list[Array]) -> list[Array]:
+    """The i-th piece goes to rank i; returns what came from each rank.
+
+    The piece with relative distance i = dst − src travels 2ᵏ ranks in step k if bit k of i is set.
+    """
+    xp, size = namespace(pieces[0]), comm.size
+    by_distance = xp.stack([pieces[(comm.rank + distance) % size] for distance in range(size)])  # [N, piece]
+    step = 1
+    while step < size:
+        moving = [distance for distance in range(size) if distance & step]
+        outgoing = xp.stack([by_distance[distance, ...] for distance in moving])
+        incoming = comm.sendrecv(outgoing, (comm.rank + step) % size, (comm.rank - step) % size)
+        for number, distance in enumerate(moving):
+            by_distance[distance, ...] = incoming[number, ...]
+        step *= 2
+    return [by_distance[(comm.rank - source) % size, ...] for source in range(size)]
+
+
+def bruck_all_gather(comm: Any, total: Array, blocks: list[slice]) -> None:
+    """`total` [n], in equal blocks: in place, rank r's block r goes to all others.
+
+    Invariant: before the step with distance d, rank r holds the blocks r, r + 1, ..., r + d − 1 (mod N).
+    """
+    xp, size = namespace(total), comm.size
+    own = total[blocks[comm.rank]]
+    held = xp.reshape(own, (1, -1))  # [blocks held, n/N]
+    distance = 1
+    while distance < size:
+        count = min(distance, size - distance)
+        far, near = (comm.rank + distance) % size, (comm.rank - distance) % size
+        held = xp.concat([held, comm.sendrecv(held[:count, :], near, far)], axis=0)
+        distance *= 2
+    for number in range(size):
+        total[blocks[(comm.rank + number) % size]] = held[number, :]
+
+
+@may_be_native
+def dissemination_barrier(comm: Any) -> None:
+    """After step s every rank has heard, directly or not, from the 2ˢ⁺¹ − 1 ranks before it.
+
+    Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (IJPP 1988).
+    """
+    distance = 1
+    while distance < comm.size:
+        comm.sendrecv([], (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size)
+        distance *= 2
+
+
+def pairwise_all_to_all_cost(size: int, piece_nbytes: int, link: Link) -> Cost:
+    """(N − 1)(α + nβ/N), n the bytes of one rank's array."""
+    return cost_of_steps(size, [piece_nbytes] * (size - 1), link)
+
+
+def bruck_all_to_all_cost(size: int, piece_nbytes: int, link: Link) -> Cost:
+    """⌈log₂N⌉ steps; in step k the pieces whose distance has bit k set travel."""
+    bits = range((size - 1).bit_length())
+    sent = [sum(distance >> bit & 1 for distance in range(size)) * piece_nbytes for bit in bits]
+    return cost_of_steps(size, sent, link)
+
+
+def bruck_all_gather_cost(nbytes: list[int], link: Link) -> Cost:
+    """⌈log₂N⌉α + (N − 1)/N · nβ, for equal blocks."""
+    size, block = len(nbytes), nbytes[0]
+    sent, distance = [], 1
+    while distance < size:
+        sent.append(min(distance, size - distance) * block)
+        distance *= 2
+    return cost_of_steps(size, sent, link)
+
+
+def dissemination_barrier_cost(size: int, link: Link) -> Cost:
+    """⌈log₂N⌉α."""
+    return cost_of_steps(size, [0] * (size - 1).bit_length(), link)
