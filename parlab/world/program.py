@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,9 @@ def carry_out(world: Engine, program: Callable[..., Any], args: Sequence[Any], k
     """Run `program(comm, *args, **kwargs)` on the ranks of `world` that live here; its seats then hold the results."""
 
     def body(seat: Seat) -> None:
-        own_args = [_argument(arg, seat.rank) for arg in args]
-        own_kwargs = {name: _argument(arg, seat.rank) for name, arg in kwargs.items()}
+        memo: dict[int, Any] = {}  # what two arguments share their copies share too
+        own_args = [_argument(arg, seat.rank, memo) for arg in args]
+        own_kwargs = {name: _argument(arg, seat.rank, memo) for name, arg in kwargs.items()}
         seat.result = program(Comm(world, seat, world.world), *own_args, **own_kwargs)
 
     with interrupts(world.interrupt), one_blas_thread():
@@ -56,30 +58,35 @@ def carry_out(world: Engine, program: Callable[..., Any], args: Sequence[Any], k
         raise KeyboardInterrupt
 
 
-def _argument(argument: Any, rank: int) -> Any:
+def _argument(argument: Any, rank: int, memo: dict[int, Any]) -> Any:
     """What `rank` gets for an argument of `run`."""
+    own = partial(_own, memo=memo)
     if isinstance(argument, per_rank):
-        return each_array(argument.items[rank], values.copied)
-    return each_array(argument, _read_only)
+        return each_part(argument.items[rank], values.copied, own)
+    return each_part(argument, _read_only, own)
 
 
-def each_array(argument: Any, change: Callable[[Any], Any]) -> Any:
-    """`argument` with its arrays changed, itself or those in tuples, lists and dicts, and other objects copied."""
+def each_part(argument: Any, array: Callable[[Any], Any], other: Callable[[Any], Any]) -> Any:
+    """`argument` with its arrays and its other objects changed: itself, or those in tuples, lists and dicts."""
     if type(argument) in (tuple, list) or (isinstance(argument, tuple) and hasattr(argument, "_make")):
-        return values.rebuilt(argument, [each_array(item, change) for item in argument])
+        return values.rebuilt(argument, [each_part(item, array, other) for item in argument])
     if type(argument) is dict:
-        return {key: each_array(item, change) for key, item in argument.items()}
+        return {key: each_part(item, array, other) for key, item in argument.items()}
     if isinstance(argument, per_rank):
         raise ValueError("per_rank inside a list or dict: wrap the whole argument, one list or dict a rank")
-    if arrays.is_array(argument) and not isinstance(argument, np.generic):
-        return change(argument)
-    hashed: Any = type(argument).__hash__
+    is_array = arrays.is_array(argument) and not isinstance(argument, np.generic)
+    return array(argument) if is_array else other(argument)
+
+
+def _own(x: Any, memo: dict[int, Any]) -> Any:
+    """A copy of a model, an optimizer, a random generator, as a process would have its own."""
+    hashed: Any = type(x).__hash__
     if hashed not in (None, object.__hash__):  # it is compared by value, so nobody changes it
-        return argument
-    try:  # a model, an optimizer, a random generator: the rank's own, as in a process
-        return copy.deepcopy(argument)
+        return x
+    try:
+        return copy.deepcopy(x, memo)
     except TypeError:  # a module, a lock, ...
-        return argument
+        return x
 
 
 def _read_only(x: arrays.Array) -> arrays.Array:

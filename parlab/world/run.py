@@ -11,7 +11,7 @@ from parlab.arguments import instance, whole
 from parlab.world.cluster import CLASSROOM, Cluster
 from parlab.world.engine import inside_a_rank
 from parlab.world.errors import WorldError
-from parlab.world.program import Outcome, carry_out, each_array, per_rank
+from parlab.world.program import Outcome, carry_out, each_part, per_rank
 from parlab.world.replay import replay
 from parlab.world.seats import Seat
 from parlab.world.threads import ThreadsEngine
@@ -154,7 +154,7 @@ def _check_arguments(
     _check_cluster(cluster, size)
     for argument in arguments:
         if not isinstance(argument, per_rank):
-            each_array(argument, lambda array: array)
+            each_part(argument, lambda array: array, lambda other: other)
         elif len(argument.items) != size:
             raise ValueError(f"items: per_rank has {len(argument.items)}, but size={size}: give one a rank")
 

@@ -9,6 +9,7 @@ import inspect
 import os
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -114,6 +115,12 @@ def test_a_model_among_the_arguments_is_the_ranks_own_as_in_a_process(wrap):
     model, alone = Model(), np.random.default_rng(1).normal()
     assert run(train, 4, wrap(model)).results == [([3.0, 3.0], alone)] * 4
     assert model.weights.tolist() == [0, 0]
+
+
+def test_what_two_arguments_share_their_copies_share_too():
+    table = Model()
+    first, second = SimpleNamespace(table=table), SimpleNamespace(table=table)
+    assert run(lambda comm, a, b: a.table is b[0].table is not table, 2, first, [second]).results == [True, True]
 
 
 def test_per_rank_takes_any_sequence_of_items():
