@@ -81,13 +81,13 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[], None]]] = {
 
 
 def use(copied: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In all that use the module; of its classes only those that calculate."""
+    """In all that use the module; of its classes only those that calculate, the others are the original's."""
     original = USERS.get(name) or PLAN[name]
+    kept = {attribute: value for attribute, value in vars(original).items() if isinstance(value, type)}
+    vars(copied).update({attribute: kept[attribute] for attribute in kept.keys() - {"Case", "Plans"}})
     for user in (*USERS.values(), *PLAN.values(), test_counts):
         for attribute, value in vars(copied).items():
             if getattr(value, "__module__", "") == original.__name__ and hasattr(user, attribute):
-                if isinstance(value, type) and attribute not in ("Case", "Plans"):
-                    continue
                 monkeypatch.setattr(user, attribute, value)
 
 
