@@ -53,8 +53,9 @@ def _heads(trial: Trial, case: Heads) -> list[str]:
                 raise Wrong(said, *_likely_heads(name, numbers, wanted, case))
     shape = AttentionShape(S=1024 * case.size, H=case.H, G=case.G, D=64, itemsize=2)
     copies = sum(share.keys.stop - share.keys.start for share in shares)
-    sent = ulysses_cost(shape, case.size).nbytes / 1024
-    return [f"{copies} K/V heads on all ranks together, of {case.G}; rank 0 sends {sent:g} KiB, of 1024 tokens a rank"]
+    kib = ulysses_cost(shape, case.size).nbytes / 1024
+    sent = f"rank 0 sends {kib:g} KiB for its 1024 tokens of size 64"
+    return [f"{copies} K/V heads on all ranks together, of {case.G}; {sent}"]
 
 
 def _likely_heads(name: str, numbers: list[int], wanted: list[int], case: Heads) -> list[str]:

@@ -9,7 +9,12 @@ from tests.labs.answers import cuts, heads, hops, refused, reviewed
 def test_the_passing_texts_count_16_kv_heads_11_of_42_hops_and_what_equal_chunks_would_cross():
     case = EXERCISES["03.cuts"].cases[-1]  # 7 ranks, 70 words
     equal = sum(case.crossing[10 * rank] for rank in range(1, 7))
-    assert reviewed("03.heads", heads).text.splitlines()[1].startswith("  16 K/V heads on all ranks together, of 8")
+    said = reviewed("03.heads", heads).text
+    # rank 0 of 12 has 3 of 32 heads: it sends q of 29, keys and values of 15, and 11 times 3 heads' out and lse
+    sent = 29 * 128 + 15 * 2 * 128 + 33 * 128 + 33 * 4  # KiB
+    assert said.endswith(
+        f"16 K/V heads on all ranks together, of 8; rank 0 sends {sent} KiB for its 1024 tokens of size 64"
+    )
     assert reviewed("03.hops", hops).text.endswith("K/V make 11 of 42 hops")  # 1 + 4 + 3 + 2 + 1
     assert reviewed("03.cuts", cuts).text.endswith(f"crossed by {case.least:.2f}; equal chunks: {equal:.2f}")
 
