@@ -81,7 +81,7 @@ def check_results(
     expected: list[Any],
     terms: Sequence[Sequence[Any]] = (),
     calls: tuple[str, ...] = (),
-    tools: tuple[str, ...] = ("send", "recv"),
+    tools: tuple[str, ...] = ("send", "recv", "sendrecv"),
 ) -> None:
     """What every rank returned is as expected, and came by messages that the answer itself sent.
 

@@ -79,12 +79,12 @@ def _checked_block(rule: Rule, rank: int, source: int, case: RingCase) -> int:
     block = np.ones_like(wanted[queries, keys])
     attended[queries, keys] = np.tril(block) if causal else block
     where = f"rank {rank}, K/V of rank {source}"
-    for pairs, what in ((wanted & ~attended, "should see but does not"), (attended & ~wanted, "sees but should not")):
+    for pairs, has, lacks in ((wanted & ~attended, "should see", "does"), (attended & ~wanted, "sees", "should")):
         if pairs.any():
             query, key = map(int, np.argwhere(pairs)[0])
             raise Wrong(
-                f"{where}: {int(pairs.sum())} pairs are wrong; token {owned[rank][query]} {what} token "
-                f"{owned[source][key]} (query {query} and key {key} of the shards)"
+                f"{where}: {int(pairs.sum())} pairs are wrong; token {owned[rank][query]} {has} token "
+                f"{owned[source][key]}, but {lacks} not (query {query} and key {key} of the shards)"
             )
     return int(attended.sum())
 

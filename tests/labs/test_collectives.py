@@ -191,7 +191,7 @@ def with_a_whole_sum_inside(comm, x, ranks_per_node):
         (
             "01.reduce_scatter",
             by_calling_reduce_scatter,
-            "comm.reduce_scatter did the work: build it from comm.send, comm.recv",
+            "comm.reduce_scatter did the work: build it from comm.send, comm.recv, comm.sendrecv",
         ),
         ("01.reduce_scatter", in_float64, "expected float32["),
         ("01.reduce_scatter", as_a_list, "returned list, expected float"),

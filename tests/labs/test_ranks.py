@@ -218,7 +218,11 @@ def overlap_without_work(comm, x, work):
         ("00.tree_sum", tree_sum_without_rank_0, "rank 0's contribution is missing"),
         ("00.tree_sum", tree_sum_that_forgets_to_add, "this is the rank's own contribution; nothing was added to it"),
         ("00.tree_sum", tree_sum_with_one_dropped_message, "rank 2's contribution is missing"),
-        ("00.tree_sum", tree_sum_by_reduce, "comm.reduce did the work: build it from comm.send, comm.recv"),
+        (
+            "00.tree_sum",
+            tree_sum_by_reduce,
+            "comm.reduce did the work: build it from comm.send, comm.recv",
+        ),
         ("00.tree_sum", tree_sum_without_return, "a path through the program without a return"),
         ("00.tree_sum", tree_sum_sent_back, "comm.broadcast did the work"),
         ("00.overlap", overlap_that_waits, "a rank waits for a message before it works"),

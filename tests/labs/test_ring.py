@@ -108,10 +108,10 @@ def sends_first(comm, x):
 
 
 WRONG = [
-    ("02.zigzag_block", contiguous_rule, "token 3 should see but does not token 1"),
+    ("02.zigzag_block", contiguous_rule, "token 3 should see token 1, but does not"),
     ("02.zigzag_block", earlier_and_later_swapped, "pairs are wrong"),
     ("02.zigzag_block", own_block_without_a_mask, "rank 0, K/V of rank 0"),
-    ("02.zigzag_block", causal_everywhere, "should see but does not"),
+    ("02.zigzag_block", causal_everywhere, "but does not"),
     ("02.zigzag_block", wrong_half_of_the_keys, "rank 1, K/V of rank 0"),
     ("02.zigzag_block", right_for_two_ranks_only, "It fails with 3 ranks"),
     ("02.zigzag_block", without_the_causal_flag, "expected (slice of queries, slice of keys, whether causal)"),
