@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,7 +61,8 @@ def jupyterlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, 
         "IPYTHONDIR": str(home / "ipython"),
     }
     options = ["--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", "--port-retries=0"]
-    command = [sys.executable, "-m", "jupyterlab", *options, f"--ServerApp.root_dir={folder}"]
+    options += ["--expose-app-in-browser", f"--ServerApp.root_dir={folder}"]
+    command = [sys.executable, "-m", "jupyterlab", *options]
     log = home / "server.log"
     with log.open("w") as output:
         server = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
@@ -85,13 +86,17 @@ def _wait_until_it_answers(url: str, server: subprocess.Popen, log: Path, second
     pytest.fail(f"JupyterLab did not start:\n{log.read_text()}")
 
 
-@pytest.fixture
-def read(chromium: Browser, jupyterlab: tuple[str, str, Path]) -> Iterator[Callable[[Path], list[str]]]:
-    """A function that opens a copy of a notebook, runs it, moves every control, and returns a reader's complaints."""
-    address, token, folder = jupyterlab
+@pytest.fixture(scope="session")
+def page(chromium: Browser, jupyterlab: tuple[str, str, Path]) -> Iterator[Reader]:
+    """One page for all tests: to load JupyterLab takes longer than to run most notebooks."""
     screenshots = os.environ.get("PARLAB_SCREENSHOTS")
     context = chromium.new_context(viewport={"width": 1400, "height": 1000})
-    yield Reader(context, address, token, folder, Path(screenshots) if screenshots else None).read
-    for session in context.request.get(f"{address}/api/sessions?token={token}").json():
-        context.request.delete(f"{address}/api/sessions/{session['id']}?token={token}")
+    yield Reader(context, *jupyterlab, Path(screenshots) if screenshots else None)
     context.close()
+
+
+@pytest.fixture
+def reader(page: Reader) -> Iterator[Reader]:
+    """Who opens notebooks, runs them, and moves their controls."""
+    yield page
+    page.close()

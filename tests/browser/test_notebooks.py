@@ -8,6 +8,6 @@ NOTEBOOKS = sorted(Path(__file__).parents[2].glob("notebooks/[0-9]*.ipynb"))
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_all_cells_run_and_every_control_changes_a_picture(read, notebook):
-    complaints = read(notebook)
+def test_all_cells_run_and_every_control_changes_a_picture(reader, notebook):
+    complaints = reader.read(notebook)
     assert not complaints, "\n\n".join(complaints)

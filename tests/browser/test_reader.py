@@ -70,7 +70,7 @@ DEAD_FILM = "widgets.VBox([widgets.Play(), picture])"
 
 
 @pytest.fixture
-def complaints(tmp_path, read):
+def complaints(tmp_path, reader):
     def about(*cells):
         kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
         heading = nbformat.v4.new_markdown_cell("## Further", metadata={FOLDED: True})
@@ -78,7 +78,7 @@ def complaints(tmp_path, read):
             cells=[heading, *(nbformat.v4.new_code_cell(cell) for cell in cells)], metadata={"kernelspec": kernel}
         )
         nbformat.write(notebook, tmp_path / "throwaway.ipynb")
-        return read(tmp_path / "throwaway.ipynb")
+        return reader.read(tmp_path / "throwaway.ipynb")
 
     return about
 

@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 
-from tests.browser.reader import OUTPUT, Reader
+from tests.browser.reader import OUTPUT
 from tools.exercises import NOTEBOOKS, exercises
 from tools.open_lab import update
 
@@ -14,20 +14,9 @@ PASSES = f"def exchange(comm, x): return {BOTH}" + CHECK
 
 
 @pytest.fixture
-def student(chromium, jupyterlab):
+def student(reader):
     """A reader who writes, too."""
-    address, token, folder = jupyterlab
-    context = chromium.new_context(viewport={"width": 1400, "height": 1000})
-    yield Reader(context, address, token, folder, None)
-    for session in context.request.get(f"{address}/api/sessions?token={token}").json():
-        context.request.delete(f"{address}/api/sessions/{session['id']}?token={token}")
-    context.close()
-
-
-def opens(student, name):
-    student.page.goto(f"{student.address}/lab/tree/work/{name}?token={student.token}&reset")
-    student.page.locator(".jp-CodeCell .jp-InputPrompt").first.wait_for()
-    student._wait(student._idle, "the kernel starts")
+    return reader
 
 
 def writes(student, number, text):
@@ -37,10 +26,8 @@ def writes(student, number, text):
 
 
 def runs_all_and_reads(student, says):
-    student.page.get_by_role("menuitem", name="Run", exact=True).click()
-    student.page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
-    student._wait(lambda: says in "\n".join(student.page.locator(OUTPUT).all_inner_texts()), f"it says {says!r}")
-    student._wait(student._idle, "all cells have run")
+    student.run_all_cells()
+    assert says in "\n".join(student.page.locator(OUTPUT).all_inner_texts())
 
 
 def ship(place, first):
@@ -55,7 +42,7 @@ def test_a_student_opens_fails_takes_a_hint_passes_saves_updates_and_loads(stude
     work, shipped = student.folder / "work", tmp_path / "shipped"
     ship(shipped, "from parlab import labs")
     update(shipped, work)
-    opens(student, "00.ipynb")
+    student.open("work/00.ipynb")
     runs_all_and_reads(student, "00.exchange: not written yet")
     writes(student, 1, FAILS)
     writes(student, 2, 'labs.hint("00.exchange", 1)')
@@ -73,7 +60,8 @@ def test_a_student_opens_fails_takes_a_hint_passes_saves_updates_and_loads(stude
     (said,) = update(shipped, work)
     assert said.endswith("00.ipynb stays as it is. Answers carried over: 00.exchange")
     assert (work / "00.ipynb").read_bytes() == before
-    opens(student, "00_2.ipynb")
+    assert student.close() == []
+    student.open("work/00_2.ipynb")
     runs_all_and_reads(student, "00.exchange: passed")
     writes(student, 2, "labs.load()")
     runs_all_and_reads(student, "# 00.exchange\ndef exchange(comm, x): return comm.sendrecv")
