@@ -9,7 +9,7 @@ version = release = parlab.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
 include_patterns = ["docs/**", "notebooks/*.ipynb", "notebooks/solutions/*.ipynb"]
-exclude_patterns = ["**/.ipynb_checkpoints"]
+exclude_patterns = [".*", "build", "**/.ipynb_checkpoints"]  # or it walks through all that is installed in .venv
 
 nb_execution_mode = "off"  # what is stored is what a test compares with a fresh run
 nb_ipywidgets_js = {}  # no kernel, no widgets: beside each stands its static figure
