@@ -58,10 +58,12 @@ def check_options(trainer: Any) -> None:
 
 def check_batch(trainer: Any, tokens: Any, targets: Any, lr: Any) -> None:
     """Refuse a batch that the mesh cannot cut, that holds what is no token, or of which ranks have different ones."""
+    contents = []  # from a device too: nothing has been launched yet
     for name, x in (("tokens", tokens), ("targets", targets)):
         usable = is_array(x) and x.ndim == 2 and x.size and namespace(x).isdtype(x.dtype, "integral")
         _need(usable, "{}={!r:.60}: an array [batch, sequence] of whole numbers is needed", name, x)
-        checked_range(name, to_numpy(x), trainer.config.vocab_size)  # from a device too: nothing has been launched yet
+        contents.append(to_numpy(x))
+        checked_range(name, contents[-1], trainer.config.vocab_size)
     B, S = shape = tuple(tokens.shape)
     of_targets = tuple(targets.shape)
     _need(of_targets == shape, f"targets have shape {of_targets}, tokens {shape}: give one to each")
@@ -83,7 +85,7 @@ def check_batch(trainer: Any, tokens: Any, targets: Any, lr: Any) -> None:
     if trainer.sequence_parallel:
         _check_axis("tp", tp, places)
     if not trainer.samples:  # the first batch; no message is needed, and later no rank waits here for the others
-        marks = [zlib.crc32(to_numpy(x).tobytes()) for x in (tokens, targets)]
+        marks = [zlib.crc32(x.tobytes()) for x in contents]
         alike: Any = trainer.mesh.comm.split(zlib.crc32(str(marks).encode()))
         if alike.size < trainer.mesh.comm.size:
             raise MismatchError("tokens and targets differ from rank to rank: give every rank the whole batch")
