@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -152,7 +152,7 @@ def search(
     }
     if unknown := set(fixed) - set(knobs):
         raise ValueError(f"{min(unknown)}={fixed[min(unknown)]!r}: the knobs are {', '.join(knobs)}")
-    knobs |= {name: np.atleast_1d(value).tolist() for name, value in fixed.items()}
+    knobs |= {name: _values(value) for name, value in fixed.items()}
     for name in ("sequence_parallel", "offload"):
         for value in knobs[name]:
             flag(name, value)
@@ -175,6 +175,12 @@ def search(
         raise ValueError(f"{said}: no layout is possible for these")
     found = evaluate(Case(config, grid, batch, sequence, MIXED, 2), machine, grid)[chosen]
     return Plans(memory, {"config": config, "cluster": cluster, "batch": batch, "sequence": sequence}, found)
+
+
+def _values(fixed: Any) -> list:
+    """One value, or several, each as it was given."""
+    fixed = fixed.tolist() if hasattr(fixed, "tolist") else fixed
+    return list(fixed) if isinstance(fixed, Iterable) and not isinstance(fixed, str) else [fixed]
 
 
 def _divisors(number: int) -> list[int]:

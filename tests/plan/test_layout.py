@@ -87,6 +87,10 @@ def test_what_is_just_possible_is_estimated(layout, batch, sequence):
             "sequence_parallel=.no.: must be True or False",
         ),
         (
+            lambda: search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, sequence_parallel=[False, "no"]),
+            "sequence_parallel=.no.: must be True or False",
+        ),
+        (
             lambda: search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, tp=(5, 6)),
             r"tp=\(5, 6\): no layout is possible",
         ),
