@@ -136,7 +136,15 @@ class Cluster:
         memory_bandwidth: float = 1e11,
         ports: int | None = 1,
     ) -> Cluster:
-        """The same `Link` between any two ranks, and the same `Device` for each: the α–β model of the textbooks."""
+        """The same link between any two ranks: the α–β model of the textbooks.
+
+        Args:
+            latency: seconds a message (α).
+            bandwidth: bytes a second (1/β).
+            flops: floating-point operations a second of every rank.
+            memory_bandwidth: bytes a second to the memory of every rank.
+            ports: see `Cluster`.
+        """
         link = Link(latency, bandwidth)
         return cls("uniform", Device("uniform", flops, memory_bandwidth), 1, link, link, ports)
 
