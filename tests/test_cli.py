@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -26,6 +27,13 @@ def test_run_prints_what_ranks_print_the_timeline_and_writes_the_trace(module, c
     said = capsys.readouterr().out.splitlines()
     assert said[:4] == ["rank 0: 2", "rank 1: 0", "rank 2: 1", "Timeline: 3 ranks, makespan 2.00 µs on classroom"]
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+def test_python_m_parlab_is_the_command_where_no_script_is_on_the_path():
+    command = [sys.executable, "-m", "parlab", "run", "json:nothing", "--ranks", "2"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("parlab run: program='json:nothing': ")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the mpich wheel is for Linux and macOS")

@@ -14,8 +14,9 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+from parlab.arguments import one_of
 from parlab.nn.attention import CAUSAL, STRICT
-from parlab.sequence.layouts import Documents, checked_documents
+from parlab.sequence.layouts import LAYOUTS, Documents, checked_documents
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,7 @@ def readers(
     >>> readers(4, 3, causal=True, documents=(0, 2, 8, 12))[0]  # token 2, on rank 0, is seen by ranks 1 and 2
     [True, True, True, False]
     """
+    one_of("layout", layout, LAYOUTS)
     if documents is None:
         return [[True] * size] * size
     edges = tuple(documents)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from parlab.arguments import whole
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import CAUSAL, merge
 from parlab.sequence.attend import Call, Queries, Scale, backward_of
@@ -168,6 +169,7 @@ def tree_cost(
     """
     c, token, tree = shape.shard(size, rank), shape.token(backward=backward), levels(rank, size)
     if queries is not None:
+        whole("queries", queries, 1)
         messages = sum(len(level.clients) for level in tree)
         sums = min(len(tree) + 1, 3) * token.sums  # its own, those so far, and what arrives
         held = c * (token.kv + token.dkv) + queries * (token.own - token.kv + sums)

@@ -91,7 +91,7 @@ def window_cost(shape: AttentionShape, size: int, rank: int = 0, *, window: int,
     >>> window_cost(AttentionShape(S=16, H=1, G=1, D=1, itemsize=4), 4, window=8)[:2]  # 4 tokens, and 3
     (2, 56)
     """
-    tails, token = window_tails(shape.S, size, window), shape.token(backward=backward)
+    tails, token = window_tails(shape.S, size, whole("window", window, 1)), shape.token(backward=backward)
     right, left = tails[: size - 1 - rank], tails[:rank]
     held = shape.shard(size, rank) * (token.own + token.sums + token.dkv)
     turns = [sum(left[n + 1 :]) * token.kv + sum(left[: n + 1]) * token.dkv for n in range(len(left))]

@@ -26,6 +26,7 @@ from parlab.sequence import (
     unmasked_pairs,
     usp_cost,
     usp_time,
+    window_cost,
 )
 from parlab.world import DGX_H100
 
@@ -121,6 +122,9 @@ def test_a_pair_costs_two_products_forward_and_five_backward():
         (lambda: ulysses_cost(TWELVE, 2, -1), "rank=-1: the ranks of this group are 0 to 1"),
         (lambda: allgather_cost(TWELVE, 8), "sequence length 12 does not divide into 8 shards"),
         (lambda: tree_cost(TWELVE, 4, 4), "rank=4: the ranks of this group are 0 to 3"),
+        (lambda: tree_cost(TWELVE, 4, queries=-1), "queries=-1: must be a whole number, at least 1"),
+        (lambda: window_cost(TWELVE, 4, window=0), "window=0: must be a whole number, at least 1"),
+        (lambda: ring_cost(TWELVE, 4, layout="zig"), "layout='zig': use one of contiguous, zigzag, striped"),
         (lambda: usp_time(TWELVE, 4, DGX_H100, ulysses=3), "4 ranks do not divide into groups of 3"),
         (lambda: usp_cost(TWELVE, 4, ulysses=3), "4 ranks do not divide into groups of 3"),
         (lambda: double_ring_cost(TWELVE, 4, ranks_per_node=3), "4 ranks do not divide into groups of 3"),

@@ -287,7 +287,7 @@ ROWS = [
     (
         "axis of reduce_scatter",
         on(3, lambda c: c.reduce_scatter(X)),
-        "axis=0: 4 elements along this axis do not divide among 3 ranks; use a multiple of 3, or pad",
+        "axis=0: 4 elements along this axis do not divide among 3 ranks; use a multiple of 3, or pad, or give counts=",
     ),
     ("axis of reduce_scatter", comm(lambda c: c.reduce_scatter(X, -3)), "axis=-3: the array has 2 axes"),
     ("op of reduce_scatter", comm(lambda c: c.reduce_scatter(X, 0, "avg")), "op='avg': the operations are sum, prod"),

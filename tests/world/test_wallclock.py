@@ -11,9 +11,9 @@ from parlab.world.wallclock import measured
 AHEAD = 1000  # nanoseconds by which rank 1's clock is ahead of rank 0's
 
 
-def message(posted, asked, done):
-    """Both ends of a message of 64 bytes from rank 1 to rank 0, each with the times of its own clock."""
-    both = dict(key="key", src=1, dst=0, nbytes=64, name="message", label=None)
+def message(posted, asked, done, dst=0):
+    """Both ends of a message of 64 bytes between ranks 0 and 1, each with the times of its own clock."""
+    both = dict(key="key", src=1 - dst, dst=dst, nbytes=64, name="message", label=None)
     return SimpleNamespace(**both, posted_at=posted), SimpleNamespace(**both, posted_at=asked, done_at=done)
 
 
@@ -36,14 +36,16 @@ def test_a_wait_from_4_to_9_us_for_a_message_that_is_ready_at_8_us_and_works_bes
     assert timeline.makespan == 5 * us
 
 
+@pytest.mark.parametrize("dst", [0, 1])
 @pytest.mark.parametrize("first", ["compute", "wait", "send", "receive"])
-def test_time_begins_with_the_first_thing_that_any_rank_notes(first):
+def test_time_begins_with_the_first_thing_that_any_rank_notes(first, dst):
     at = {name: 3000 - 2000 * (name == first) for name in ("compute", "wait", "send", "receive")}
     clocks = [
         (0, [(at["compute"], 4000, "work")], []),
         (AHEAD, [], [(at["wait"] + AHEAD, 4000 + AHEAD, (0, "send", "key"))]),
     ]
-    timeline = measured(clocks, [message(at["send"] + AHEAD, at["receive"], 4000)])
+    sender, receiver = (0, AHEAD) if dst else (AHEAD, 0)
+    timeline = measured(clocks, [message(at["send"] + sender, at["receive"] + receiver, 4000 + receiver, dst)])
     assert timeline.makespan == 3 * 10**6
     assert timeline.transfers[0].ready == 2 * 10**6  # when the later of its two ends is there
     assert timeline.computes[0].start == (0 if first == "compute" else 2 * 10**6)

@@ -83,7 +83,7 @@ def reduce_scatter(
     combine = combiner(op, x)
     counts = _lengths(counts, comm.size, algorithm)
     if counts is None:
-        cut(x, axis, comm.size, "axis")
+        cut(x, axis, comm.size, "axis", ", or give counts=")
     elif sum(counts) != x.shape[axis]:
         raise ValueError(f"counts={counts}: they add up to {sum(counts)}, but the axis has {x.shape[axis]} elements")
     lengths = counts or [x.shape[axis] // comm.size] * comm.size

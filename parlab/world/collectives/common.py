@@ -71,13 +71,17 @@ def flat_copy(x: Array) -> Array:
     return xp.reshape(xp.asarray(x, copy=True), (-1,))
 
 
-def cut(x: Array, axis: int, parts: int, name: str) -> list[Array]:
-    """`parts` equal pieces of `x` along `axis`, the argument called `name`; a ValueError, where it does not divide."""
+def cut(x: Array, axis: int, parts: int, name: str, otherwise: str = "") -> list[Array]:
+    """`parts` equal pieces of `x` along `axis`, the argument called `name`.
+
+    Raises:
+        ValueError: it does not divide; `otherwise` says what else would help.
+    """
     length = x.shape[axis]
     if length % parts:
         raise ValueError(
             f"{name}={axis}: {length} elements along this axis do not divide among {parts} ranks; use a multiple of "
-            f"{parts}, or pad"
+            f"{parts}, or pad{otherwise}"
         )
     return cut_at(x, axis, [length // parts] * parts)
 
