@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from operator import eq, ge, gt
 from typing import Any
 
 import numpy as np
@@ -52,13 +53,20 @@ class Held(Bill):
     zero: int
 
     def nbytes(
-        self, flight: int | None = None, among: int | None = None, later: int = 0, optimizer: int = 12, **cut: int
+        self,
+        flight: int | None = None,
+        among: int | None = None,
+        cuts: Callable[[int, int], bool] = ge,
+        optimizer: int = 12,
+        **cut: int,
     ) -> float:
-        """Of the fullest rank; `cut` has what parameters and activations are divided by, if not by p·t."""
+        """Of the fullest rank, where ZeRO cuts what its stage `cuts`; `cut` has what parameters and activations are
+        divided by, if not by p·t.
+        """
         flight = min(self.p, self.m) if flight is None else flight
         among, whole = among or self.d, self.p * self.t
         weights, gradients, state = (
-            size / (among if self.zero >= stage + later else 1) for size, stage in ((2, 3), (2, 2), (optimizer, 1))
+            size / (among if cuts(self.zero, stage) else 1) for size, stage in ((2, 3), (2, 2), (optimizer, 1))
         )
         activations = flight * self.kept / cut.get("activations", whole)
         return self.params / cut.get("params", whole) * (weights + gradients + state) + activations
@@ -73,8 +81,7 @@ class Held(Bill):
             ("p forwards go by before the first backward reaches the first stage", self.nbytes(1)),
             ("there are not more than m microbatches to keep", self.nbytes(p)),
             ("activations are missing", self.nbytes(0)),
-            (stages, self.nbytes(later=1)),
-            (stages, self.nbytes(later=-1)),
+            *((stages, self.nbytes(cuts=wrong)) for wrong in (gt, lambda zero, stage: zero + 1 >= stage, eq)),
             (replicas, self.nbytes(among=d * p * t)),
             (replicas, self.nbytes(among=d * t)),
             ("the optimizer keeps a float32 copy of the weights beside its two moments: 12", self.nbytes(optimizer=8)),
