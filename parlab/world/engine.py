@@ -25,8 +25,8 @@ from parlab import arrays
 from parlab.world import values
 from parlab.world.errors import DeadlockError, MismatchError, RequestError, Unwind, WorldError
 from parlab.world.log import AWAIT, SIGNAL, WAIT
-from parlab.world.process import collector_paused
 from parlab.world.seats import Group, Mailbox, Meeting, Message, Seat, Signal, working
+from parlab.world.surroundings import collector_paused
 from parlab.world.values import Value
 
 inside_a_rank: contextvars.ContextVar[Any] = contextvars.ContextVar("inside_a_rank", default=None)  # of which engine

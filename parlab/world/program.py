@@ -15,8 +15,8 @@ from parlab.world import values
 from parlab.world.comm import Comm
 from parlab.world.engine import Engine
 from parlab.world.errors import DeadlockError
-from parlab.world.process import interrupts, one_blas_thread
 from parlab.world.seats import Seat
+from parlab.world.surroundings import interrupts, one_blas_thread
 from parlab.world.timeline import Timeline
 
 

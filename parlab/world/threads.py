@@ -16,8 +16,8 @@ from parlab.world.diagnosis import deadlock_of, difference, misfit
 from parlab.world.engine import Engine
 from parlab.world.errors import MismatchError
 from parlab.world.log import MEET, POST_RECEIVE, POST_SEND
-from parlab.world.process import wake_without_preempting
 from parlab.world.seats import Group, Mailbox, Meeting, Message, Seat
+from parlab.world.surroundings import wake_without_preempting
 from parlab.world.values import Value
 
 
