@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
 
 from array_api_compat import is_numpy_array
 
@@ -117,10 +116,10 @@ def attend_block(
     q, out, lse, k, v = _by_kv_head(q, *sums, k, v)  # twice [B, G, H/G, S, D], [B, G, H/G, S], twice [B, G, 1, T, D]
     buffer = _tile_buffer(out)
     stretches = list(_stretches(q.shape[3], k.shape[3], diagonal, window, out))
-    for b, g, h in _few_heads(q, stretches, TILE * TILE):
-        queries = _widen(q[b, g, h, ...]) * scale  # [G', H', S, D]
-        keys, values = _widen(k[b, g, ...]), _widen(v[b, g, ...])  # [G', 1, T, D]
-        values = _append(values, xp.ones_like(values[..., 0]))  # [G', 1, T, D+1]: P v ends with the sum of P
+    for b, g, h in _at_once(q, stretches, TILE * TILE):
+        queries = _widen(q[b, g, h, ...]) * scale  # [B', G', H', S, D]
+        keys, values = _widen(k[b, g, ...]), _widen(v[b, g, ...])  # [B', G', 1, T, D]
+        values = _append(values, xp.ones_like(values[..., 0]))  # [B', G', 1, T, D+1]: P v ends with the sum of P
         for rows, tiles in stretches:
             part = _attend_rows(queries[..., rows, :], keys, values, tiles, gentle, buffer)
             if begun:
@@ -136,10 +135,10 @@ def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], gentle: bool, 
     """
     xp = namespace(q, k, v)
     lowest = 0.0 if gentle else xp.finfo(q.dtype).min  # not −inf: a row that sees no key would have −inf − −inf
-    largest = xp.full((*q.shape[:-1], 1), lowest, dtype=q.dtype, device=q.device)  # [G', H', rows, 1]
-    out = xp.zeros((*q.shape[:-1], v.shape[-1]), dtype=q.dtype, device=q.device)  # [G', H', rows, D+1]
+    largest = xp.full((*q.shape[:-1], 1), lowest, dtype=q.dtype, device=q.device)  # [B', G', H', rows, 1]
+    out = xp.zeros((*q.shape[:-1], v.shape[-1]), dtype=q.dtype, device=q.device)  # [B', G', H', rows, D+1]
     for columns, hidden in tiles:
-        scores = _product(q, k[..., columns, :], buffer)  # [G', H', rows, columns]
+        scores = _product(q, k[..., columns, :], buffer)  # [B', G', H', rows, columns]
         if hidden is not None:
             scores += hidden
         if not gentle:
@@ -149,7 +148,7 @@ def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], gentle: bool, 
             if hidden is not None:
                 scores += hidden  # again: the line above let it through
         out += exp_(scores) @ v[..., columns, :]
-    out, total = out[..., :-1], out[..., -1:]  # [G', H', rows, D], [G', H', rows, 1]
+    out, total = out[..., :-1], out[..., -1:]  # [B', G', H', rows, D], [B', G', H', rows, 1]
     seen = total > 0
     total = xp.where(seen, total, 1.0)
     return out / total, xp.where(seen, largest + xp.log(total), -xp.inf)[..., 0]
@@ -185,12 +184,12 @@ def attend_block_backward(
     dq, dk, dv = _by_kv_head(*totals)  # views: to part an axis moves nothing
     scores_buffer, dscores_buffer = _tile_buffer(dq), _tile_buffer(dq)
     stretches = list(_stretches(q.shape[3], k.shape[3], diagonal, window, dq))
-    for b, g, h in _few_heads(q, stretches, TILE * TILE // 4):  # dK/dV of all of them must stay in the cache too
-        queries, douts = _widen(q[b, g, h, ...]) * scale, _widen(dout[b, g, h, ...])  # [G', H', S, D]
-        keys, values = _widen(k[b, g, ...]), _widen(v[b, g, ...])  # [G', 1, T, D]
+    for b, g, h in _at_once(q, stretches, TILE * TILE // 4):  # dK/dV of all of them must stay in the cache too
+        queries, douts = _widen(q[b, g, h, ...]) * scale, _widen(dout[b, g, h, ...])  # [B', G', H', S, D]
+        keys, values = _widen(k[b, g, ...]), _widen(v[b, g, ...])  # [B', G', 1, T, D]
         queries_lse, douts_delta = _append(queries, -lse[b, g, h, :]), _append(douts, -delta[b, g, h, :])  # [..., D+1]
         ones = xp.ones_like(keys[..., 0])
-        keys_one, values_one = _append(keys, ones), _append(values, ones)  # [G', 1, T, D+1]
+        keys_one, values_one = _append(keys, ones), _append(values, ones)  # [B', G', 1, T, D+1]
         keys = keys * scale
         for rows, tiles in stretches:
             for columns, hidden in tiles:
@@ -199,7 +198,7 @@ def attend_block_backward(
                     scores = xp.maximum(scores, LOWEST_EXPONENT)
                 if hidden is not None:
                     scores += hidden
-                weights = exp_(scores)  # [G', H', rows, columns]
+                weights = exp_(scores)  # [B', G', H', rows, columns]
                 dv[b, g, :, columns, :] += _over_heads(xp.matrix_transpose(weights) @ douts[..., rows, :])
                 dscores = _product(douts_delta[..., rows, :], values_one[..., columns, :], dscores_buffer)
                 dscores *= weights
@@ -293,20 +292,19 @@ def _append(x: Array, column: Array) -> Array:
     return namespace(x, column).concat([x, column[..., None]], axis=-1)
 
 
-def _few_heads(q: Array, stretches: list[tuple[slice, list[Tile]]], most: int) -> Iterator[tuple[Any, slice, slice]]:
-    """Which sequences, K/V heads and query heads of each: as many at a time as have `most` scores in their tiles.
+def _at_once(q: Array, stretches: list[tuple[slice, list[Tile]]], most: int) -> Iterator[tuple[slice, ...]]:
+    """Which sequences, K/V heads and query heads of each: as many at a time as have `most` scores in their tiles, and
+    not more numbers in the keys of a tile.
 
     Where tiles are small the calls would cost more than what they compute; on a device they do so for all sizes.
     """
-    B, G, heads = q.shape[:3]
-    if not on_host(q):
-        yield slice(0, B), slice(0, G), slice(0, heads)
-        return
-    tiles = [(rows.stop - rows.start) * (keys.stop - keys.start) for rows, tiles in stretches for keys, _ in tiles]
-    fit = max(most // max(tiles, default=1), 1)
-    few, groups = min(fit, heads), max(fit // heads, 1)
-    for b, g, h in product(range(B), range(0, G, groups), range(0, heads, few)):
-        yield b, slice(g, min(g + groups, G)), slice(h, min(h + few, heads))
+    B, G, heads, _, D = q.shape
+    tiles = [
+        max(rows.stop - rows.start, D) * (keys.stop - keys.start) for rows, tiles in stretches for keys, _ in tiles
+    ]
+    fit = max(most // max(tiles, default=1), 1) if on_host(q) else B * G * heads
+    each = (B, max(fit // (G * heads), 1)), (G, max(fit // heads, 1)), (heads, fit)
+    return product(*([slice(at, min(at + few, size)) for at in range(0, size, few)] for size, few in each))
 
 
 def _over_heads(x: Array) -> Array:
