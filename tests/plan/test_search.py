@@ -151,11 +151,11 @@ def test_of_one_microbatch_on_one_device_either_order_takes_as_long():
 @pytest.mark.parametrize("place", [0, 40, 400])
 def test_the_neighbours_are_those_of_plain_loops_over_all_layouts(place):
     plans = search(SMALL[1], DGX_A100, 4, batch=4, sequence=64, offload=True)
-    plans = replace(plans, memory=float(np.median(plans.bytes)))
+    half = replace(plans, memory=float(np.median(plans.bytes)))
     every = [plans.entry(number) for number in range(len(plans.layouts))]
-    assert place < len(plans) < len(every)
-    base, mesh = plans[place], ("dp", "pp", "cp", "tp")
-    expected = {}
+    assert place < len(half) < len(every)
+    base, mesh = half[place], ("dp", "pp", "cp", "tp")
+    groups = {}
     for knob in vars(base.layout):
         near = {}
         for found in every:
@@ -167,14 +167,17 @@ def test_the_neighbours_are_those_of_plain_loops_over_all_layouts(place):
             near = {
                 x: near[x] for x in (*sorted(x for x in near if x < at)[-1:], *sorted(x for x in near if x > at)[:1])
             }
-        for value, those in near.items():
-            fits = [e for e in those if e.total_bytes <= plans.memory]
+        groups |= {(knob, value): those for value, those in near.items()}
+    assert len(groups) >= 7
+    for memory in (half.memory, *{n.found.total_bytes for n in why(replace(plans, memory=1e15), base.layout)}):
+        expected = {}
+        for turned, those in groups.items():
+            fits = [e for e in those if e.total_bytes <= memory]
             best = min(fits or those, key=lambda e: (e.total_seconds if fits else 0, e.total_bytes))
-            expected[knob, value] = best.total_seconds, best.total_bytes
-    neighbours = why(plans, base.layout)
-    assert {(n.knob, n.value): (n.found.total_seconds, n.found.total_bytes) for n in neighbours} == expected
-    assert len(expected) >= 7
-    for n in neighbours:
+            expected[turned] = best.total_seconds, best.total_bytes
+        found = why(replace(plans, memory=memory), base.layout)
+        assert {(n.knob, n.value): (n.found.total_seconds, n.found.total_bytes) for n in found} == expected
+    for n in why(half, base.layout):
         assert n.change == n.found.total_seconds / base.total_seconds - 1
         now, before = vars(n.found.layout), vars(base.layout)
         moved = [f"{name} {now[name]}" for name in mesh if name != n.knob and now[name] != before[name]]
