@@ -120,6 +120,20 @@ def test_a_function_of_a_cell_with_its_globals_closure_and_class_runs_on_2_proce
     assert all(t.ready <= t.end <= measured.makespan for t in measured.transfers)
 
 
+def sums_in_halves(comm, x):
+    half = comm.split(comm.rank % 2)
+    beside = comm.iall_reduce(x)
+    return comm.all_reduce(x) + half.all_reduce(x) + beside.wait()
+
+
+def test_mpis_own_collectives_in_a_group_its_halves_and_beside_it_send_no_message_where_ours_send_56():
+    ours, native = (run(sums_in_halves, 4, np.ones(4), engine="mpi", collectives=own) for own in ("ours", "native"))
+    for one, other in zip(ours.results, native.results, strict=True):
+        np.testing.assert_array_equal(one, other)
+    all_of_4, both_halves = 2 * 3 * 4, 2 * (2 * 1 * 2)  # a ring's 2(N − 1) of each rank
+    assert [len(done.wallclock.transfers) for done in (ours, native)] == [2 * all_of_4 + both_halves, 0]
+
+
 def test_a_deadlock_of_a_cell_on_2_processes_shows_its_lines_as_on_threads(cell):
     texts = []
     for engine in ("threads", "mpi"):
