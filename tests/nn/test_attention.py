@@ -206,6 +206,23 @@ def test_a_weight_of_exp_minus_45_still_counts_in_both_passes():
     assert dv.ravel().tolist() == pytest.approx([1, np.exp(-45.0)], rel=1e-12, abs=0)
 
 
+@pytest.mark.parametrize(
+    ("shape", "products"),
+    [
+        pytest.param((32, 8, 8, 2), 1, id="8 tokens: all"),
+        pytest.param((32, 8, 64, 2), 256 // 64, id="64 tokens: 64 heads of 8 sequences have 512 × 512 scores"),
+        pytest.param((32, 8, 8, 256), 256 // 128, id="heads of 256: 128 have 512 × 512 numbers in their keys"),
+        pytest.param((3, 8, 512, 2), 24, id="512 tokens: one"),
+        pytest.param((3, 8, 300, 2), 3 * 4, id="300 tokens: two heads of a sequence"),
+    ],
+)
+def test_as_many_short_sequences_are_attended_at_a_time_as_fill_a_tile(shape, products, monkeypatch):
+    made, exp = [], tiled.exp_
+    monkeypatch.setattr(tiled, "exp_", lambda x: made.append(1) or exp(x))
+    attention(*draw(np, 3, *shape))
+    assert len(made) == products
+
+
 @pytest.mark.usefixtures("small_tiles")
 def test_a_nan_in_key_4_reaches_no_query_of_an_earlier_tile():
     _, q, k, v = draw_inputs(np, 1, 1, 1, 8, 8, 4)
