@@ -1,20 +1,19 @@
-"""What pictures are drawn on: matplotlib's canvas, where every text is kept: letters took up to half of a redraw."""
+"""What pictures are drawn on: matplotlib's canvas, where every text is kept: letters took most of a redraw."""
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg, get_hinting_flag
+from matplotlib.font_manager import findfont, get_font
 
-EDGE = 4  # pixels around a text, for letters that reach over it
-PARTS = 64  # of a pixel: how finely FreeType places a text
+PARTS = 64  # of a pixel: FreeType's unit
 
 
 class Canvas(FigureCanvasAgg):
-    """A canvas that shares its renderer with others of its size, and so the widths of texts that it has measured."""
+    """A canvas that shares its renderer with others of its size."""
 
     def get_renderer(self) -> RendererAgg:
         """The renderer of this size."""
@@ -23,17 +22,16 @@ class Canvas(FigureCanvasAgg):
 
 
 class _Renderer(RendererAgg):
-    """Measures and draws a text once, and from then on lays its picture down."""
+    """Measures and draws a text once, and from then on lays its picture down, at whole pixels."""
 
     def get_text_width_height_descent(self, s: str, prop: Any, ismath: Any) -> tuple[float, float, float]:
         return _measured(s, prop.copy(), ismath, self.dpi)
 
     def draw_text(self, gc: Any, x: float, y: float, s: str, prop: Any, angle: float, *more: Any, **known: Any) -> None:
-        (left, right), (top, down) = (divmod(round(place * PARTS), PARTS) for place in (x, y))
-        if angle or any(more) or known.get("ismath"):  # seldom
+        if angle not in (0, 90) or any(more) or known.get("ismath"):  # seldom
             return super().draw_text(gc, x, y, s, prop, angle, *more, **known)
-        low, image = _stamp(s, prop.copy(), gc.get_rgb(), gc.get_alpha(), self.dpi, right / PARTS, down / PARTS)
-        return self.draw_image(gc, left - EDGE, self.height - top - low, image)
+        right, below, image = _stamp(s, prop.copy(), gc.get_rgb(), gc.get_alpha(), self.dpi, angle)
+        return self.draw_image(gc, round(x) + right, self.height - round(y) - below, image)
 
 
 @lru_cache(maxsize=4)
@@ -48,15 +46,23 @@ def _measured(text: str, prop: Any, ismath: Any, dpi: float) -> tuple[float, flo
 
 
 @lru_cache(maxsize=1024)
-def _stamp(
-    text: str, prop: Any, color: Any, alpha: float, dpi: float, right: float, down: float
-) -> tuple[int, np.ndarray]:
-    """`text`, its origin parts of a pixel right of and below a corner: pixels below that, and [height, width, RGBA]."""
-    width, height, descent = _measured(text, prop, False, dpi)
-    above, low = math.ceil(height - descent) + EDGE, math.ceil(descent) + EDGE
-    paper = RendererAgg(math.ceil(width) + 2 * EDGE, above + low, dpi)
-    pen = paper.new_gc()
-    pen.set_foreground(color)
-    pen.set_alpha(alpha)
-    paper.draw_text(pen, EDGE + right, above + down, text, prop, 0)
-    return low, np.array(paper.buffer_rgba())[::-1].copy()
+def _stamp(text: str, prop: Any, color: Any, alpha: float, dpi: float, angle: float) -> tuple[int, int, np.ndarray]:
+    """`text`: pixels right of its origin to its left edge, and below it to its lower one; and [height, width, RGBA].
+
+    FreeType sets it as a whole, five times as fast as matplotlib's renderer does letter by letter; behind a space,
+    because it counts from the first letter's edge, which may lie inside a pixel, and rounds the others' places.
+    """
+    font = get_font([findfont(prop)])
+    font.clear()
+    font.set_size(prop.get_size_in_points(), dpi)
+    font.set_text(f" {text}", 0, flags=get_hinting_flag())
+    font.draw_glyphs_to_bitmap(antialiased=True)
+    ink = np.array(font.get_image())
+    highest = (font.get_width_height()[1] - font.get_descent()) // PARTS + 1  # row, above the origin
+    right, below = -round(_measured(" ", prop, False, dpi)[0]), len(ink) - highest
+    if angle:
+        right, below, ink = below - len(ink), -right, np.rot90(ink)
+    image = np.empty((*ink.shape, 4), dtype=np.uint8)
+    image[..., :3] = np.round(np.multiply(color[:3], 255))
+    image[..., 3] = np.round(ink * alpha)
+    return right, below, image[::-1].copy()

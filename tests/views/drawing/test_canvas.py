@@ -3,17 +3,20 @@
 import subprocess
 import sys
 from io import BytesIO
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
+from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.text import Text
 from PIL import Image
 
 from parlab import Cluster, run, views
 from parlab.pipeline import gpipe, one_f_one_b, simulate
-from parlab.views.drawing.picture import pixels, png
+from parlab.views.drawing.canvas import Canvas
+from parlab.views.drawing.picture import png
 from parlab.views.drawing.ruler import Ruler
 from tests.views.drawn import both_send_first, last_returns_early, nothing, one_skips, ring, stuck, texts
 
@@ -97,13 +100,29 @@ def test_a_picture_written_quickly_has_the_pixels_of_one_that_is_stored():
     assert np.array_equal(quick, stored)
 
 
-@pytest.mark.parametrize("name", ["timeline of 8 ranks", "deadlock of 5: one_skips", "all-reduce of 16", "guess"])
-def test_a_text_that_is_kept_looks_as_one_that_is_drawn_but_for_2_percent_of_a_pixels_brightness(name):
-    kept = np.array(pixels(FIGURES[name]()), dtype=int)
-    figure = FIGURES[name]()
-    plain = FigureCanvasAgg(figure)
-    plain.draw()
-    assert np.abs(kept - np.array(plain.buffer_rgba(), dtype=int)).max() <= 0.02 * 255
+def on_white(renderer, text, prop, angle, x, y):
+    """The pixels [height, width, RGB] of a text in a half transparent red, from 0 to 1."""
+    renderer.clear()
+    pen = renderer.new_gc()
+    pen.set_foreground("#B30000")
+    pen.set_alpha(0.5)
+    renderer.draw_text(pen, x, y, text, prop, angle)
+    drawn = np.array(renderer.buffer_rgba()) / 255
+    return 1 - drawn[..., 3:] * (1 - drawn[..., :3])
+
+
+@pytest.mark.parametrize(("angle", "off"), [(0, 0.01), (90, 0.04)])
+@pytest.mark.parametrize("family", ["sans-serif", "monospace"])
+@pytest.mark.parametrize("text", ["d 128, p 16: 6.4 s", "jWj", "µ ½ → ■", "-", "_", "√ ∘", " AVA", "fi"])
+def test_a_text_has_matplotlibs_pixels_at_the_nearest_whole_place_but_for_1_percent_upright_for_4(
+    text, family, angle, off
+):
+    for size, dpi, weight in product((7, 9.5, 13), (100, 150), ("normal", "bold")):
+        prop = FontProperties(family=[family], size=size, weight=weight)
+        kept, plain = Canvas(Figure((4, 4), dpi=dpi)).get_renderer(), RendererAgg(4 * dpi, 4 * dpi, dpi)
+        ours = on_white(kept, text, prop, angle, 99.7, 300.4)
+        assert np.abs(ours - on_white(plain, text, prop, angle, 100, 300)).max() <= off
+        assert ours.min() < 0.8
 
 
 def test_a_text_is_drawn_once(monkeypatch):
