@@ -18,8 +18,8 @@ MEMORY = {"p / 2": 0.5, "p": 1, "3 p / 2": 1.5, "2 p": 2}  # activations a rank
 def chosen_on_the_frontier(schedule: str, p: int, m: int, ratio: str, transfer: float, memory: str) -> Picture:
     """Draw the frontier and, below it, one schedule; what `explore_frontier` shows."""
     costs, limit = Costs(*RATIOS[ratio], transfer), max(1, int(MEMORY[memory] * p))
-    points = known(p, m, costs)
-    points += [searched(placement, p, m, costs, limit, tries=0) for placement in SEARCHED]
+    found = [searched(placement, p, m, costs, limit, tries=0) for placement in SEARCHED]
+    points = [*known(p, m, costs), *found]
     one = next((one for one in points if one.name == schedule), None)
     fits = [other for other in points if other.kept <= limit]
     best = min(fits, key=lambda other: other.timeline.makespan)

@@ -82,7 +82,7 @@ def frontier(p: int = 4, m: int = 8, costs: Costs | None = None, *, own: Schedul
         ValueError: costs that differ from stage to stage, or an `own` of another number of ranks or microbatches.
     """
     costs = _checked(p, m, costs)
-    points = known(p, m, costs)
+    points = [*known(p, m, costs)]
     if own is not None:
         if not isinstance(own, Schedule) or (own.num_ranks, own.num_microbatches) != (p, m):
             raise ValueError(f"own={own!r:.60}: must be a schedule of {p} ranks and {m} microbatches")
@@ -101,10 +101,11 @@ def frontier(p: int = 4, m: int = 8, costs: Costs | None = None, *, own: Schedul
     return figure
 
 
-def known(p: int, m: int, costs: Costs) -> list[Point]:
+@lru_cache(maxsize=64)
+def known(p: int, m: int, costs: Costs) -> tuple[Point, ...]:
     """The schedules of the papers that exist for these numbers, timed."""
     made = ((name, _made(name, p, m)) for name in KNOWN)
-    return [point(name, schedule, costs) for name, schedule in made if schedule]
+    return tuple(point(name, schedule, costs) for name, schedule in made if schedule)
 
 
 @lru_cache(maxsize=512)
@@ -183,14 +184,15 @@ def draw(figure: Picture, points: Sequence[Point], p: int, m: int, costs: Costs,
     highest = 1.15 * max(one.idle for one in points)
     placed: dict[tuple[float, int], tuple[Point, list[int]]] = {}  # those too close to be named apart
     for number, one in enumerate(points, 1):
-        look = PLACEMENTS[one.placement]
         if one.name == star:
             axes.plot(one.kept, one.idle, gid="star", **STAR)
-        style = {"marker": look.marker, "markersize": 12, "color": look.color, "markeredgecolor": theme.PAPER}
-        axes.plot(one.kept, one.idle, gid="points", zorder=3, **style)
         placed.setdefault((one.kept, round(20 * one.idle / highest)), (one, []))[1].append(number)
         row = f"{number:>2}  {one.name}: keeps {one.kept:g}, idle {one.idle:.1f} %"
-        write(figure, LIST, TOP + 0.1 + ROW * number, row, color=look.color, va="center")
+        write(figure, LIST, TOP + 0.1 + ROW * number, row, color=PLACEMENTS[one.placement].color, va="center")
+    for placement in dict.fromkeys(one.placement for one in points):
+        those = [(one.kept, one.idle) for one in points if one.placement == placement]
+        style = {**PLACEMENTS[placement]._asdict(), "markersize": 12, "markeredgecolor": theme.PAPER}
+        axes.plot(*zip(*those, strict=True), linestyle="none", gid="points", zorder=3, **style)
     for one, numbers in placed.values():
         named, place = ", ".join(map(str, numbers)), (one.kept, one.idle)
         axes.annotate(named, place, (6, 5), textcoords="offset points", size=theme.SMALL, color=theme.INK, zorder=4)
