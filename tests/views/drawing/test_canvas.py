@@ -5,6 +5,7 @@ import sys
 from io import BytesIO
 from itertools import combinations, product
 
+import matplotlib
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import RendererAgg
@@ -111,6 +112,7 @@ def on_white(renderer, text, prop, angle, x, y):
     return 1 - drawn[..., 3:] * (1 - drawn[..., :3])
 
 
+@pytest.mark.skipif(matplotlib.__version_info__ < (3, 11), reason="3.10 sets letters up to a pixel elsewhere")
 @pytest.mark.parametrize(("angle", "off"), [(0, 0.01), (90, 0.04)])
 @pytest.mark.parametrize("family", ["sans-serif", "monospace"])
 @pytest.mark.parametrize("text", ["d 128, p 16: 6.4 s", "jWj", "µ ½ → ■", "-", "_", "√ ∘", " AVA", "fi"])
