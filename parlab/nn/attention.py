@@ -294,16 +294,17 @@ def _append(x: Array, column: Array) -> Array:
 
 def _at_once(q: Array, stretches: list[tuple[slice, list[Tile]]], most: int) -> Iterator[tuple[slice, ...]]:
     """Which sequences, K/V heads and query heads of each: as many at a time as have `most` scores in their tiles, and
-    not more numbers in the keys of a tile.
+    of sequences as many as stay in the cache, with a quarter of a tile's numbers in their keys.
 
     Where tiles are small the calls would cost more than what they compute; on a device they do so for all sizes.
     """
     B, G, heads, _, D = q.shape
-    tiles = [
-        max(rows.stop - rows.start, D) * (keys.stop - keys.start) for rows, tiles in stretches for keys, _ in tiles
-    ]
-    fit = max(most // max(tiles, default=1), 1) if on_host(q) else B * G * heads
-    each = (B, max(fit // (G * heads), 1)), (G, max(fit // heads, 1)), (heads, fit)
+    tiles = [(rows.stop - rows.start, keys.stop - keys.start) for rows, tiles in stretches for keys, _ in tiles]
+    fit = kept = B * G * heads
+    if on_host(q) and tiles:
+        fit = max(most // max(rows * keys for rows, keys in tiles), 1)
+        kept = TILE * TILE // 4 // (D * max(keys for _, keys in tiles))
+    each = (B, max(min(fit, kept) // (G * heads), 1)), (G, max(fit // heads, 1)), (heads, fit)
     return product(*([slice(at, min(at + few, size)) for at in range(0, size, few)] for size, few in each))
 
 

@@ -210,8 +210,8 @@ def test_a_weight_of_exp_minus_45_still_counts_in_both_passes():
     ("shape", "products"),
     [
         pytest.param((32, 8, 8, 2), 1, id="8 tokens: all"),
-        pytest.param((32, 8, 64, 2), 256 // 64, id="64 tokens: 64 heads of 8 sequences have 512 × 512 scores"),
-        pytest.param((32, 8, 8, 256), 256 // 128, id="heads of 256: 128 have 512 × 512 numbers in their keys"),
+        pytest.param((32, 8, 64, 2), 32 // 8, id="64 tokens: 8 sequences have 512 × 512 scores"),
+        pytest.param((32, 8, 8, 256), 32 // 4, id="heads of 256: 4 sequences have 256 × 256 numbers in their keys"),
         pytest.param((3, 8, 512, 2), 24, id="512 tokens: one"),
         pytest.param((3, 8, 300, 2), 3 * 4, id="300 tokens: two heads of a sequence"),
     ],
