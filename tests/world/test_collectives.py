@@ -6,7 +6,6 @@ written here again without looking at the code, so that code and cost cannot be 
 
 from __future__ import annotations
 
-import inspect
 import time
 from math import ceil, floor, log2
 
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 from parlab.arrays import asarray, owning_buffer, to_numpy
-from parlab.world import CLASSROOM, Cluster, Comm, Link, collectives, per_rank, run
+from parlab.world import CLASSROOM, Cluster, Link, collectives, per_rank, run
 
 SIZES = range(1, 18)
 POWERS_OF_TWO = (1, 2, 4, 8, 16)
@@ -214,13 +213,6 @@ def test_all_gather_writes_into_out_where_each_rank_may_hold_its_own_part_alread
     for result, in_place in run(program, 3).results:
         np.testing.assert_array_equal(to_numpy(result), whole)
         assert in_place
-
-
-@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter"])
-def test_a_collective_beside_the_program_takes_what_the_other_takes_and_has_its_defaults(name):
-    signatures = (inspect.signature(getattr(Comm, call)) for call in (f"i{name}", name))
-    beside, plain = ({one.name: one.default for one in found.parameters.values()} for found in signatures)
-    assert beside.items() <= plain.items()
 
 
 @pytest.mark.parametrize(("algorithm", "size"), SCATTERS)

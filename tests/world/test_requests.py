@@ -1,11 +1,13 @@
-"""Requests that are not waited for once, and messages that nobody takes, are errors that say so."""
+"""Requests that are not waited for once, and messages that nobody takes, are errors; what a request is started with."""
 
 from __future__ import annotations
+
+import inspect
 
 import numpy as np
 import pytest
 
-from parlab.world import RequestError, run
+from parlab.world import Comm, RequestError, run
 
 X = np.ones(2)
 
@@ -44,3 +46,10 @@ def test_a_message_that_is_never_taken_is_an_error():
 
     with pytest.raises(RequestError, match=r"^rank 1 returned without waiting for isend\(to 0\)"):
         run(not_taken, 2)
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_a_collective_beside_the_program_takes_what_the_other_takes_and_has_its_defaults(name):
+    signatures = (inspect.signature(getattr(Comm, call)) for call in (f"i{name}", name))
+    beside, plain = ({one.name: one.default for one in found.parameters.values()} for found in signatures)
+    assert beside.items() <= plain.items()

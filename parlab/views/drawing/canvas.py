@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg, get_hinting_flag
-from matplotlib.font_manager import findfont, get_font
 
 PARTS = 64  # of a pixel: FreeType's unit
 
@@ -52,9 +51,7 @@ def _stamp(text: str, prop: Any, color: Any, alpha: float, dpi: float, angle: fl
     FreeType sets it as a whole, five times as fast as matplotlib's renderer does letter by letter; behind a space,
     because it counts from the first letter's edge, which may lie inside a pixel, and rounds the others' places.
     """
-    font = get_font([findfont(prop)])
-    font.clear()
-    font.set_size(prop.get_size_in_points(), dpi)
+    font = RendererAgg(1, 1, dpi)._prepare_font(prop)  # and those that have the letters which it has not
     font.set_text(f" {text}", 0, flags=get_hinting_flag())
     font.draw_glyphs_to_bitmap(antialiased=True)
     ink = np.array(font.get_image())
