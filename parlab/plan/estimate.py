@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from parlab.arguments import instance, whole
-from parlab.plan.hardware import Hardware, Machine
 from parlab.plan.layout import Case, Layout, check_possible, taken
 from parlab.plan.memory import rank_bytes, sent_bytes
 from parlab.plan.models import Config, Sizes
-from parlab.plan.seconds import step_seconds
+from parlab.plan.seconds import Hardware, Machine, step_seconds
 from parlab.world import Cluster
 from parlab.zero import MIXED, StateBytes
 

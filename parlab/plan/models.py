@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
 
 from parlab.arguments import whole
 from parlab.nn import LlamaConfig
-from parlab.plan.hardware import read_table
+from parlab.world import CLASSROOM, DGX_A100, DGX_H100
+
+
+def read_table(name: str) -> dict[str, Any]:
+    """A file of numbers that stands beside this one."""
+    return tomllib.loads((files("parlab.plan") / name).read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,7 @@ MODELS: dict[str, Config] = {name: LlamaConfig(*sizes) for name, sizes in _publi
 MODELS |= {name: GPTConfig(*sizes) for name, sizes in _published["gpt"].items()}
 LLAMA_7B, LLAMA_8B, LLAMA_70B, LLAMA_405B = (MODELS[f"llama-{size}"] for size in ("7b", "8b", "70b", "405b"))
 GPT_22B, GPT_175B = MODELS["gpt-22b"], MODELS["gpt-175b"]
+CLUSTERS = {"dgx_h100": DGX_H100, "dgx_a100": DGX_A100, "classroom": CLASSROOM}
 
 
 class Sizes:

@@ -7,8 +7,7 @@ from dataclasses import asdict
 from itertools import islice
 
 from parlab.arguments import one_of, whole
-from parlab.plan.hardware import CLUSTERS
-from parlab.plan.models import MODELS
+from parlab.plan.models import CLUSTERS, MODELS
 from parlab.plan.search import Plans, search, why
 from parlab.world.units import format_bytes
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from parlab.arguments import flag, positive, whole
 from parlab.plan.estimate import Estimate, estimate, evaluate
-from parlab.plan.hardware import Machine
 from parlab.plan.layout import Case, Layout, possible
 from parlab.plan.models import Config, Sizes
+from parlab.plan.seconds import Machine
 from parlab.world import Cluster
 from parlab.world.units import format_bytes
 from parlab.zero import MIXED

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from parlab.plan import LLAMA_8B, LLAMA_405B, Layout, estimate, layout, memory, search, seconds
+from parlab.plan import LLAMA_8B, LLAMA_405B, Hardware, Layout, estimate, layout, memory, search, seconds
 from parlab.tensor.costs import llama_kept_by_place
 from parlab.world import CLASSROOM, DGX_H100
 from tests.plan import test_counts, test_validation
@@ -81,9 +81,9 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[], None]]] = {
 
 
 def use(copied: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In all that use the module; of its classes only those that calculate, the others are the original's."""
+    """In all that use the module; of its classes only those that calculate, the others, and the devices, are the original's."""
     original = USERS.get(name) or PLAN[name]
-    kept = {attribute: value for attribute, value in vars(original).items() if isinstance(value, type)}
+    kept = {attribute: value for attribute, value in vars(original).items() if isinstance(value, type | Hardware)}
     vars(copied).update({attribute: kept[attribute] for attribute in kept.keys() - {"Case", "Plans"}})
     for user in (*USERS.values(), *PLAN.values(), test_counts):
         for attribute, value in vars(copied).items():
