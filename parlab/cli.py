@@ -219,7 +219,7 @@ def _add_plan(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def _plan(chosen: argparse.Namespace) -> int:
     """Estimate every layout that is possible; print the best, what their time and memory go to, why the others lose."""
-    from parlab.plan.report import as_json, as_text, plans_of
+    from parlab.plan.search import as_json, as_text, plans_of
 
     plans = plans_of(
         chosen.model, chosen.cluster, chosen.gpus, chosen.batch, chosen.sequence, chosen.memory, chosen.offload

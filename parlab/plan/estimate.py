@@ -1,15 +1,19 @@
-"""What a step of a layout takes, and what its fullest rank holds, by kind."""
+"""What a step of a layout takes, and what its fullest rank holds, by kind: the counted closed forms, in columns."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from parlab.arguments import instance, whole
-from parlab.plan.layout import Case, Layout, check_possible, taken
-from parlab.plan.memory import rank_bytes, sent_bytes
+from parlab.nn import LlamaConfig
+from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
+from parlab.plan.layout import Case, Column, Layout, check_possible, taken
 from parlab.plan.models import Config, Sizes
 from parlab.plan.seconds import Hardware, Machine, step_seconds
+from parlab.tensor.costs import SOFTMAX
 from parlab.world import Cluster
 from parlab.zero import MIXED, StateBytes
 
@@ -99,3 +103,85 @@ def evaluate(case: Case, machine: Machine, layout: Layout) -> Estimate:
     """`estimate` of what is possible and checked, in arrays that broadcast together."""
     kinds = step_seconds(machine, case), rank_bytes(case), sent_bytes(case)
     return Estimate(layout, *kinds, case.flops, machine.device.flops)
+
+
+def kept_of_layer(case: Case, recompute: Column) -> Column:
+    """Bytes that a rank keeps of one layer and microbatch for the backward: `parlab.tensor.costs`, item by item."""
+    if isinstance(case.config, LlamaConfig):
+        items = block_kept_bytes(case.config, 1, case.sequence, case.item)
+    else:
+        items = gpt_kept_bytes(case.sequence, 1, case.E, case.H, itemsize=case.item)
+    whole = sum(size for place, size in items.items() if "norm" in place or place.endswith((".x", "output_keep")))
+    scores = sum(items.get(place, 0) for place in SOFTMAX)
+    shared = (items["attention.k"] + items["attention.v"]) * (case.kv * case.t / case.G - 1)
+    cut = sum(items.values()) - whole - scores + shared
+    kept = whole / case.between + (cut + np.where(recompute == "none", scores, 0)) / case.t
+    only_x = case.item * case.n * case.E / case.between
+    return np.where(recompute == "full", only_x, case.b / case.c * kept)
+
+
+def in_flight(case: Case, rank: Column) -> Column:
+    """Chunks that a rank keeps at its fullest: all m·v for GPipe and breadth-first; 1F1B p − r; interleaved
+    vp + p − 1 − 2r; never more than m·v."""
+    p, v, every = case.p, case.v, case.m * case.v
+    return np.where(case.in_turn, np.minimum(every, np.where(v == 1, p - rank, v * p + p - 1 - 2 * rank)), every)
+
+
+def rank_bytes(case: Case) -> dict[str, Column]:
+    """Of the fullest rank: of the first stage, the second, or the last.
+
+    ZeRO's terms are the paper's (`parlab.zero.model_state_bytes`). The working set lives for a moment: the gradient of
+    the widest activation and a layer's gathered input; the layer that is made again; gradients before they are
+    scattered, and gathered weights (stages 2 and 3); on the last stage the logits, also in float32.
+    """
+    state, zero, layers = case.state, case.zero, case.layers * case.v
+    kept = kept_of_layer(case, case.recompute)
+    working = case.item * case.n * (case.E + case.up / case.t)
+    working = working + np.where(case.recompute == "none", 0, kept_of_layer(case, np.array("none")) - kept)
+    working = working + np.where(zero == 3, 2 * state.weight, 0) * case.layer_params
+    logits = case.n * case.V / case.t * (case.item + 4) + 2 * case.item * case.n * case.E / case.between
+    over = [np.where(zero >= stage, case.data, 1) for stage in range(4)]  # ranks that share what this stage shards
+    fullest: dict[str, Column] = {}
+    for rank, fewer, params in case.stages:
+        unscattered = np.where(zero >= 2, state.gradient, 0) * np.where(
+            case.passes > 1, case.layer_params, params / case.v
+        )
+        found = {
+            "weights": state.weight * params / over[3],
+            "gradients": state.gradient * params / over[2],
+            "optimizer": np.where(case.offload, 0, state.optimizer) * params / over[1],
+            "activations": in_flight(case, rank) / case.v * (layers - fewer) * kept,
+            "working": working + unscattered + np.where(rank == case.p - 1, logits, 0),
+        }
+        fuller = sum(found.values()) > sum(fullest.values())
+        fullest = {kind: np.where(fuller, x, fullest.get(kind, 0)) for kind, x in found.items()}
+    return fullest
+
+
+def sent_bytes(case: Case) -> dict[str, Column]:
+    """Bytes that all ranks send in a step, by strategy: what a run counts (`parlab.tensor.model_collectives`,
+    `parlab.sequence.ring_cost`, `parlab.zero.elements_sent`)."""
+    E, t, c, n, item, cut = case.E, case.t, case.c, case.n, case.item, case.sequence_parallel
+    wide = max(item, 4)  # float32 at least
+    microbatches = case.m * case.data  # each sent by all ranks of a tensor-parallel group
+    turn = (t - 1) * n * E * item
+    again = np.where(case.recompute == "full", 1, 0)
+    shared = 2 * 2 * (t * case.kv / case.G - 1) * E * case.G * case.D * item  # dW of k and v, which t·kv/G ranks share
+    norms = np.where(cut, 2 * (t - 1) * E * item, 0)
+    layer = turn * (4 * (1 + again) + np.where(cut, 6, 4)) + shared + 2 * norms
+    outside = turn * np.where(cut, 5, 4) + norms + 3 * 2 * (t - 1) * n * wide
+    around = 2 * n * case.kv * case.D * t * ((c - 1) * item * (2 + again) + np.where(c > 1, c * wide, 0))
+    first, middle, last = (params for _, _, params in case.stages)
+    params = t * np.where(case.p == 1, first, first + (case.p - 2) * middle + last)
+    around_data = case.state.gradient * case.sums + case.state.weight * (case.gathers + case.regathers)
+    # A tied table is opened, and has a gradient, at both ends; where these are two ranks, they sum theirs first, once
+    table = case.V * E if case.tied else 0
+    opened = np.where(case.zero >= 2, case.state.gradient * case.passes, 0) + 2 * case.state.weight * case.regathers
+    both = table * np.where(case.p == 1, opened, -2 * case.state.gradient * (case.passes - 1))
+    summed = np.where(case.p == 1, 0, 2 * table * item)
+    return {
+        "tp": microbatches * (case.L * layer + outside),
+        "cp": microbatches * case.L * around,
+        "pp": microbatches * 2 * (case.p * case.v - 1) * n * E * item * np.where(cut, 1, t) + case.data * summed,
+        "dp": (case.data - 1) * (params * around_data + both),
+    }

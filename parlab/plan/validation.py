@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parlab.plan.estimate import estimate
+from parlab.plan.estimate import estimate, kept_of_layer
 from parlab.plan.layout import Case, Layout
-from parlab.plan.memory import kept_of_layer
 from parlab.plan.models import CLUSTERS, MODELS, GPTConfig, read_table
 from parlab.plan.seconds import Hardware, Machine, hardware_of, layer, total
 from parlab.zero import MIXED

@@ -10,8 +10,8 @@ from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.pipeline import Costs, gpipe, interleaved_one_f_one_b, looped_bfs, one_f_one_b, run_schedule, simulate
 from parlab.plan import CLOCK, Layout, estimate
+from parlab.plan.estimate import in_flight, kept_of_layer
 from parlab.plan.layout import Case
-from parlab.plan.memory import in_flight, kept_of_layer
 from parlab.plan.seconds import Pass, exposed_transfers, step
 from parlab.sequence import ring_attention, ring_attention_backward
 from parlab.tensor import ParallelLlama, kept_items

@@ -7,13 +7,13 @@ from types import ModuleType
 
 import pytest
 
-from parlab.plan import LLAMA_8B, LLAMA_405B, Hardware, Layout, estimate, layout, memory, search, seconds
+from parlab.plan import LLAMA_8B, LLAMA_405B, Hardware, Layout, estimate, layout, search, seconds
 from parlab.tensor.costs import llama_kept_by_place
 from parlab.world import CLASSROOM, DGX_H100
 from tests.plan import test_counts, test_validation
 from tests.sequence.mutation import copy_of
 
-PLAN = {module.__name__.rpartition(".")[2]: module for module in (layout, memory, seconds)}
+PLAN = {module.__name__.rpartition(".")[2]: module for module in (layout, seconds)}
 USERS = {name: __import__(f"parlab.plan.{name}", fromlist=["x"]) for name in ("estimate", "search", "validation")}
 
 
@@ -62,13 +62,13 @@ def batch() -> None:
 
 
 MUTANTS: dict[str, tuple[str, str, str, Callable[[], None]]] = {
-    "in flight 1": ("memory", "np.minimum(every, ", "np.minimum(1, ", in_flight),
-    "in flight m": ("memory", "np.minimum(every, ", "np.maximum(every, ", in_flight),
+    "in flight 1": ("estimate", "np.minimum(every, ", "np.minimum(1, ", in_flight),
+    "in flight m": ("estimate", "np.minimum(every, ", "np.maximum(every, ", in_flight),
     "head forgotten": ("seconds", 'Pass(logits, 2 * logits)', 'Pass(0.0, 0.0)', clock),
     "loss forgotten": ("seconds", "turn, 0) + sums", "turn, 0)", clock),
     "ZeRO over d instead of d·c": ("layout", "self.d * self.c  #", "self.d  #", state),
     "norms off sequence parallelism": ("seconds", "22 * E / case.between", "22 * E", layer_times),
-    "norms kept whole under sequence parallelism": ("memory", "whole / case.between", "whole", kept),
+    "norms kept whole under sequence parallelism": ("estimate", "whole / case.between", "whole", kept),
     "all-gathers of dY hidden": ("seconds", "case.sequence_parallel, 2 * turn, 0) +", "True, 0, 0) +", layer_times),
     "mean stage for slowest": ("seconds", "np.maximum(m * end + before, quick)", "mean + before", makespan),
     "v ignored": ("seconds", "rest = (v - 1) * chunk.both", "rest = 0 * v", makespan),
@@ -81,7 +81,7 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[], None]]] = {
 
 
 def use(copied: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In all that use the module; of its classes only those that calculate, the others, and the devices, are the original's."""
+    """In all that use the module; its classes that do not calculate, and the devices, are the original's."""
     original = USERS.get(name) or PLAN[name]
     kept = {attribute: value for attribute, value in vars(original).items() if isinstance(value, type | Hardware)}
     vars(copied).update({attribute: kept[attribute] for attribute in kept.keys() - {"Case", "Plans"}})
