@@ -23,7 +23,7 @@ class Estimate:
     """Of one layout, numbers; of columns of layouts, arrays.
 
     Attributes:
-        layout: what was asked for.
+        layout: as it was given.
         seconds: of a step, by kind: products, attention, elementwise, recomputation of an average rank; traffic of tp,
             cp, pp, dp, as far as it is waited for; imbalance (what the slowest rank works more), bubble, optimizer.
         bytes: of the fullest rank, by kind: weights, gradients, optimizer, activations, working.
@@ -56,9 +56,8 @@ class Estimate:
 
     def __getitem__(self, chosen: Any) -> Estimate:
         """Of one of the columns, by its number; of several, by arrays of numbers."""
-        kinds = self.seconds, self.bytes, self.sent
-        seconds, nbytes, sent = (taken(values, self.layout.shape, chosen) for values in kinds)
-        return Estimate(self.layout[chosen], seconds, nbytes, sent, self.flops, self.peak)
+        kinds = (taken(values, self.layout.shape, chosen) for values in (self.seconds, self.bytes, self.sent))
+        return Estimate(self.layout[chosen], *kinds, self.flops, self.peak)
 
 
 def estimate(
@@ -96,7 +95,7 @@ def estimate(
     instance("state", state, StateBytes)
     check_possible(Sizes(config), layout, batch, sequence)
     found = evaluate(Case(config, layout, batch, sequence, state, itemsize), Machine(cluster, hardware), layout)
-    return found[0 if layout.is_one else slice(None)]
+    return found[slice(None) if layout.shape else 0]
 
 
 def evaluate(case: Case, machine: Machine, layout: Layout) -> Estimate:
@@ -116,8 +115,7 @@ def kept_of_layer(case: Case, recompute: Column) -> Column:
     shared = (items["attention.k"] + items["attention.v"]) * (case.kv * case.t / case.G - 1)
     cut = sum(items.values()) - whole - scores + shared
     kept = whole / case.between + (cut + np.where(recompute == "none", scores, 0)) / case.t
-    only_x = case.item * case.n * case.E / case.between
-    return np.where(recompute == "full", only_x, case.b / case.c * kept)
+    return np.where(recompute == "full", case.x / case.between, case.b / case.c * kept)
 
 
 def in_flight(case: Case, rank: Column) -> Column:
@@ -135,23 +133,22 @@ def rank_bytes(case: Case) -> dict[str, Column]:
     scattered, and gathered weights (stages 2 and 3); on the last stage the logits, also in float32.
     """
     state, zero, layers = case.state, case.zero, case.layers * case.v
-    kept = kept_of_layer(case, case.recompute)
-    working = case.item * case.n * (case.E + case.up / case.t)
-    working = working + np.where(case.recompute == "none", 0, kept_of_layer(case, np.array("none")) - kept)
-    working = working + np.where(zero == 3, 2 * state.weight, 0) * case.layer_params
-    logits = case.n * case.V / case.t * (case.item + 4) + 2 * case.item * case.n * case.E / case.between
+    kept, made = (kept_of_layer(case, recompute) for recompute in (case.recompute, np.array("none")))
+    gathered = np.where(zero == 3, 2 * state.weight, 0) * case.layer_params
+    working = case.item * case.n * (case.E + case.up / case.t) + (made - kept) + gathered
+    logits = case.n * case.V / case.t * (case.item + 4) + 2 * case.x / case.between
     over = [np.where(zero >= stage, case.data, 1) for stage in range(4)]  # ranks that share what this stage shards
     fullest: dict[str, Column] = {}
     for rank, fewer, params in case.stages:
-        unscattered = np.where(zero >= 2, state.gradient, 0) * np.where(
-            case.passes > 1, case.layer_params, params / case.v
-        )
+        whole = np.where(case.passes > 1, case.layer_params, params / case.v)
         found = {
             "weights": state.weight * params / over[3],
             "gradients": state.gradient * params / over[2],
             "optimizer": np.where(case.offload, 0, state.optimizer) * params / over[1],
             "activations": in_flight(case, rank) / case.v * (layers - fewer) * kept,
-            "working": working + unscattered + np.where(rank == case.p - 1, logits, 0),
+            "working": working
+            + np.where(zero >= 2, state.gradient, 0) * whole
+            + np.where(rank == case.p - 1, logits, 0),
         }
         fuller = sum(found.values()) > sum(fullest.values())
         fullest = {kind: np.where(fuller, x, fullest.get(kind, 0)) for kind, x in found.items()}
@@ -161,16 +158,21 @@ def rank_bytes(case: Case) -> dict[str, Column]:
 def sent_bytes(case: Case) -> dict[str, Column]:
     """Bytes that all ranks send in a step, by strategy: what a run counts (`parlab.tensor.model_collectives`,
     `parlab.sequence.ring_cost`, `parlab.zero.elements_sent`)."""
-    E, t, c, n, item, cut = case.E, case.t, case.c, case.n, case.item, case.sequence_parallel
-    wide = max(item, 4)  # float32 at least
-    microbatches = case.m * case.data  # each sent by all ranks of a tensor-parallel group
-    turn = (t - 1) * n * E * item
-    again = np.where(case.recompute == "full", 1, 0)
+    E, t, c, item, wide, cut, again = (
+        case.E,
+        case.t,
+        case.c,
+        case.item,
+        case.wide,
+        case.sequence_parallel,
+        case.recompute == "full",
+    )
+    microbatches, turn = case.m * case.data, (t - 1) * case.x  # each is sent by all ranks of a tensor-parallel group
     shared = 2 * 2 * (t * case.kv / case.G - 1) * E * case.G * case.D * item  # dW of k and v, which t·kv/G ranks share
     norms = np.where(cut, 2 * (t - 1) * E * item, 0)
     layer = turn * (4 * (1 + again) + np.where(cut, 6, 4)) + shared + 2 * norms
-    outside = turn * np.where(cut, 5, 4) + norms + 3 * 2 * (t - 1) * n * wide
-    around = 2 * n * case.kv * case.D * t * ((c - 1) * item * (2 + again) + np.where(c > 1, c * wide, 0))
+    outside = turn * np.where(cut, 5, 4) + norms + 3 * 2 * (t - 1) * case.n * wide
+    around = 2 * case.n * case.kv * case.D * t * ((c - 1) * item * (2 + again) + np.where(c > 1, c * wide, 0))
     first, middle, last = (params for _, _, params in case.stages)
     params = t * np.where(case.p == 1, first, first + (case.p - 2) * middle + last)
     around_data = case.state.gradient * case.sums + case.state.weight * (case.gathers + case.regathers)
@@ -182,6 +184,6 @@ def sent_bytes(case: Case) -> dict[str, Column]:
     return {
         "tp": microbatches * (case.L * layer + outside),
         "cp": microbatches * case.L * around,
-        "pp": microbatches * 2 * (case.p * case.v - 1) * n * E * item * np.where(cut, 1, t) + case.data * summed,
+        "pp": microbatches * 2 * (case.p * case.v - 1) * case.x * t / case.between + case.data * summed,
         "dp": (case.data - 1) * (params * around_data + both),
     }

@@ -58,11 +58,6 @@ class Layout:
         return np.broadcast(*vars(self).values()).shape
 
     @property
-    def is_one(self) -> bool:
-        """Whether no field is a column."""
-        return self.shape == ()
-
-    @property
     def columns(self) -> dict[str, np.ndarray]:
         """Each field as a column; all have one length, 1 for a single layout."""
         return taken(vars(self), self.shape, slice(None))
@@ -148,7 +143,11 @@ class Case(Sizes):
     def __init__(self, config: Config, layout: Layout, batch: int, sequence: int, state: StateBytes, item: int) -> None:
         super().__init__(config)
         self.batch, self.sequence = batch, sequence
-        self.state, self.item = state, item  # bytes a parameter, and of an activation
+        self.state, self.item, self.wide = (
+            state,
+            item,
+            max(item, 4),
+        )  # bytes a parameter; of an activation, of a float32 one
         of = {name: np.asarray(value) for name, value in vars(layout).items()}
         self.d, self.p, self.c, self.t, self.v, self.b, zero = (
             of[name].astype(float) for name in ("dp", "pp", "cp", "tp", "chunks", "microbatch", "zero")
@@ -158,12 +157,13 @@ class Case(Sizes):
         self.between = np.where(self.sequence_parallel, self.t, 1)  # ranks that share tokens between parallel regions
         self.in_turn = of["schedule"] == "1f1b"  # forward and backward, not all microbatches through a chunk
         self.m = batch / (self.d * self.b)  # microbatches of a replica
-        self.n = self.b * sequence / self.c  # tokens of one on a rank
+        self.n = self.b * sequence / self.c  # tokens of one on a rank, and bytes of a layer's input
+        self.x = item * self.n * self.E
         self.kv = np.maximum(self.G / self.t, 1)  # key/value heads of a rank
         # (query, key, head) triples of a microbatch on a rank; of fused ones causal ones, which zigzag deals out evenly
         pairs = sequence * (sequence + 1) / 2 if self.fused else sequence * sequence
         self.pairs = self.b * pairs * self.H / (self.t * self.c)
-        matrices = self.L * (2 * self.E * (self.H + self.G) * self.D + self.E * (self.up + self.M)) + self.E * self.V
+        matrices = self.L * self.layer_matrices + self.E * self.V
         self.flops = 3.0 * batch * (2 * sequence * matrices + self.L * 4 * pairs * self.H * self.D)
         self.data = self.d * self.c  # ZeRO's ranks
         # How often gradients travel: with each microbatch where whole ones are not kept (stages 2 and 3), but
@@ -180,15 +180,12 @@ class Case(Sizes):
         # Parameters of a layer that a rank holds: heads that several ranks share are held by each
         keys = 2 * self.E * self.D
         self.layer_params = (self.layer_cut - keys * self.G) / self.t + keys * self.kv + self.layer_whole
-        # First, second and last rank of a pipeline: its number, layers that it has less, parameters that it holds
-        middle = self.layers * self.v * self.layer_params
         after = (self.last - self.E) / self.t + self.E  # the final norm is whole on every rank
         tied = self.V * self.E / self.t if self.tied else 0  # one table where one rank has both ends
-        alone, several = self.p == 1, self.p > 2  # where there are two, the first stands for the second
-        first = middle - self.fewer_first * self.layer_params + self.first / self.t + np.where(alone, after - tied, 0)
-        last = np.where(alone, first, middle - self.fewer_last * self.layer_params + after)
-        self.stages = (
-            (0, self.fewer_first, first),
-            (np.where(several, 1, 0), np.where(several, 0, self.fewer_first), np.where(several, middle, first)),
-            (self.p - 1, self.fewer_last, last),
-        )
+        self.stages = []  # first, second, last rank of a pipeline: number, layers that it has less, parameters it holds
+        for rank in (0, np.minimum(1, self.p - 1), self.p - 1):
+            begins, ends = rank == 0, rank == self.p - 1
+            fewer = np.where(begins, self.fewer_first, ends * self.fewer_last)
+            params = self.layers * self.v * self.layer_params - fewer * self.layer_params
+            params = params + np.where(begins, self.first / self.t, 0) + np.where(ends, after - begins * tied, 0)
+            self.stages.append((rank, fewer, params))

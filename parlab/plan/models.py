@@ -76,6 +76,6 @@ class Sizes:
         else:
             self.G, self.D, self.M = H, E // H, 4 * E
             self.up, norm, cut, whole, positions = 4 * E, 2 * E, 7 * E, 2 * E, config.max_position_embeddings
-        self.layer_cut = 2 * E * (H + self.G) * self.D + E * (self.up + self.M) + cut
-        self.layer_whole = 2 * norm + whole
+        self.layer_matrices = 2 * E * (H + self.G) * self.D + E * (self.up + self.M)
+        self.layer_cut, self.layer_whole = self.layer_matrices + cut, 2 * norm + whole
         self.first, self.last = (self.V + positions) * E, self.V * E + norm  # a tied head is a copy on the last stage

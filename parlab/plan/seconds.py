@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,12 +72,13 @@ class Machine:
         """How many of `size` ranks that are `stride` apart share a node."""
         return np.clip(self.node // stride, 1, size)
 
-    def ring(self, nbytes: Any, size: Any, together: Any) -> Any:
+    def ring(self, nbytes: Any, size: Any, together: Any = None) -> Any:
         """One turn of `nbytes` in all around `size` ranks: an all-gather or a reduce-scatter; an all-reduce is two.
 
-        Where it leaves a node, NCCL's channels use the ports of all its ranks in the node, up to the pace inside; on
-        the simulated clock a ring keeps the pace of one port.
+        Where it leaves a node, NCCL's channels use the ports of all its ranks in the node, `together` (None: the ranks
+        are neighbours), up to the pace inside; on the simulated clock a ring keeps the pace of one port.
         """
+        together = self.together(size) if together is None else together
         ports = together if self.hardware.rails else 1
         return (size - 1) * self._message(nbytes / size, together >= size, np.minimum(self.intra, self.inter * ports))
 
@@ -109,18 +111,23 @@ def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
     """By kind. Work and traffic inside stages are an average rank's: what the slowest has more is the imbalance."""
     of_layer, embedding, head = layer(machine, case), *ends(machine, case)
 
-    def chunk_of(layers: Column, *others: Pass) -> Pass:
-        return Pass(*(layers * one + sum(more) for one, *more in zip(total(of_layer), *others, strict=True)))
+    def chunk_of(layers: Column, outside: Pass) -> Pass:
+        return Pass(*(layers * one + more for one, more in zip(total(of_layer), outside, strict=True)))
 
-    chunk = chunk_of(case.layers)
+    chunk = chunk_of(case.layers, Pass(0, 0))
     first = chunk_of(case.layers - case.fewer_first, total(embedding))
     last = chunk_of(case.layers - case.fewer_last, total(head))
     found = {}
     for kind in ("products", "attention", "elementwise", "recomputation", "tp", "cp"):
         outside = sum(part[kind].both for part in (embedding, head) if kind in part)
         found[kind] = case.m / case.p * (case.L * of_layer[kind].both + outside)
-    params = np.maximum.reduce(np.broadcast_arrays(*(params for _, _, params in case.stages)))
-    found["pp"] = exposed_transfers(case, "pp" in machine.hardware.hides) * _transfer(machine, case)
+    params = reduce(np.maximum, (params for _, _, params in case.stages))
+    # From stage to stage. Without sequence parallelism each of t ranks has all of a microbatch: Megatron sends a t-th
+    # from each and gathers them on the other side (Narayanan et al. 2021, section 4.1)
+    scattered = case.t if machine.hardware.rails else case.between
+    gathered = np.where(scattered > case.between, machine.ring(case.x, case.t), 0)
+    transfer = machine.hop(case.x / scattered, case.p * case.c * case.t) + gathered
+    found["pp"] = exposed_transfers(case, "pp" in machine.hardware.hides) * transfer
     found["dp"] = _data_traffic(machine, case, params, chunk)
     _, found["imbalance"], found["bubble"] = step(case.p, case.m, case.v, chunk, first, last, case.in_turn)
     shard = params / np.where(case.zero > 0, case.data, 1)
@@ -142,7 +149,7 @@ def layer(machine: Machine, case: Case) -> dict[str, Pass]:
     # Two all-reduces each way (Shoeybi et al. 2019); with sequence parallelism as many bytes in all-gathers and
     # reduce-scatters, and backward two all-gathers more (Korthikanti et al. 2022). Since 2022 dX travels while dW is
     # computed, and x while dX is; the two all-gathers of dY have no such cover
-    core, turn, hides = attention(machine, case), turn_of(machine, case), "tp" in machine.hardware.hides
+    core, turn, hides = attention(machine, case), machine.ring(case.x, case.t), "tp" in machine.hardware.hides
     waited = np.where(case.sequence_parallel, 2 * turn, 0) + np.maximum(4 * turn - hides * products, 0)
     found = {
         "products": Pass(products, 2 * products),
@@ -175,13 +182,13 @@ def attention(machine: Machine, case: Case) -> Pass:
 
 def ends(machine: Machine, case: Case) -> tuple[dict[str, Pass], dict[str, Pass]]:
     """Of the embedding, and of the head with the loss, in float32 over V/t columns."""
-    n, columns, cut, turn = case.n, case.V / case.t, case.sequence_parallel, turn_of(machine, case)
+    n, columns, cut, turn = case.n, case.V / case.t, case.sequence_parallel, machine.ring(case.x, case.t)
     hides = "tp" in machine.hardware.hides
-    lookup = 2 * case.item * n * case.E / machine.memory
+    lookup = 2 * case.x / machine.memory
     logits = machine.product(n, case.E, columns, case.item)
     # Widen 6 bytes a logit, maximum 4, subtract 8, exp 8, sum 4, divide 8; backward subtract 8, narrow 6
     loss = n * columns / machine.memory
-    sums = 3 * 2 * machine.ring(max(case.item, 4) * n, case.t, machine.together(case.t))
+    sums = 3 * 2 * machine.ring(case.wide * n, case.t)
     embedding = {"elementwise": Pass(lookup, lookup), "tp": Pass(np.where(cut, 1, 2) * turn, np.where(cut, turn, 0))}
     head = {
         "products": Pass(logits, 2 * logits),
@@ -189,11 +196,6 @@ def ends(machine: Machine, case: Case) -> tuple[dict[str, Pass], dict[str, Pass]
         "tp": Pass(np.where(cut, turn, 0) + sums, np.maximum(2 * turn - hides * logits, 0)),
     }
     return embedding, head
-
-
-def turn_of(machine: Machine, case: Case) -> Column:
-    """Of a microbatch's activations around the tensor-parallel group."""
-    return machine.ring(case.item * case.n * case.E, case.t, machine.together(case.t))
 
 
 def _ring(machine: Machine, case: Case, core: Pass) -> Pass:
@@ -204,7 +206,7 @@ def _ring(machine: Machine, case: Case, core: Pass) -> Pass:
     gradient), and adds its float32 result to the sum; under zigzag to 3/4 of the rows on average.
     """
     c, item, elements = case.c, case.item, 2 * case.n * case.kv * case.D
-    keys, gradients = (machine.hop(size * elements, c * case.t) for size in (item, max(item, 4)))
+    keys, gradients = (machine.hop(size * elements, c * case.t) for size in (item, case.wide))
     behind = (c - 1) / c if "cp" in machine.hardware.hides else 0.0
     merged = 0.75 * (c - 1) * case.n * case.H * case.D / case.t / machine.memory
     forward = np.maximum((c - 1) * keys - behind * core.forward, 0)
@@ -231,14 +233,6 @@ def _data_traffic(machine: Machine, case: Case, params: Column, chunk: Pass) -> 
     return waited(before, np.maximum(case.gathers, 1), chunk.forward) + waited(after, case.passes, chunk.backward)
 
 
-def _transfer(machine: Machine, case: Case) -> Column:
-    """Of a microbatch from stage to stage. Without sequence parallelism each of t ranks has all of it: Megatron sends a
-    t-th from each and gathers them on the other side (Narayanan et al. 2021, section 4.1)."""
-    scattered = case.t if machine.hardware.rails else case.between
-    hop = machine.hop(case.item * case.n * case.E / scattered, case.p * case.c * case.t)
-    return hop + np.where(scattered > case.between, turn_of(machine, case), 0)
-
-
 def exposed_transfers(case: Case, apart: bool) -> Column:
     """How many transfers between stages a step waits for.
 
@@ -263,10 +257,6 @@ def step(
     Exactly what `parlab.pipeline.simulate` gives (transfers apart) for GPipe, 1F1B and looped breadth-first while no
     first chunk is slower than the others; interleaved with a quicker last stage where a backward takes two forwards and
     m > p.
-
-    >>> one = Pass(1.0, 2.0)
-    >>> [float(part) for part in step(4, 8, 1, one, one, one, True)]  # 24 of work, 3 ranks' F and B
-    [24.0, 0.0, 9.0]
     """
     rest = (v - 1) * chunk.both
     begin, middle, end = (rest + one.both for one in (first, chunk, last))

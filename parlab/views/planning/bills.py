@@ -67,7 +67,7 @@ def short_name(layout: Layout) -> str:
     Raises:
         ValueError: columns of layouts.
     """
-    if not layout.is_one:
+    if layout.shape:
         raise ValueError("estimates: of columns; give one layout's, found[number]")
     mesh = f"t {layout.tp} c {layout.cp} p {layout.pp} d {layout.dp} v {layout.chunks} b {layout.microbatch}"
     words = [layout.schedule] * (layout.schedule != "1f1b") + [layout.recompute] * (layout.recompute != "none")
