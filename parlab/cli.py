@@ -221,9 +221,8 @@ def _plan(chosen: argparse.Namespace) -> int:
     """Estimate every layout that is possible; print the best, what their time and memory go to, why the others lose."""
     from parlab.plan.search import as_json, as_text, plans_of
 
-    plans = plans_of(
-        chosen.model, chosen.cluster, chosen.gpus, chosen.batch, chosen.sequence, chosen.memory, chosen.offload
-    )
+    asked = {"batch": chosen.batch, "sequence": chosen.sequence, "offload": chosen.offload}
+    plans = plans_of(chosen.model, chosen.cluster, chosen.gpus, chosen.memory, **asked)
     print(as_json(plans, chosen.top) if chosen.json else as_text(plans, chosen.top))
     return 0
 

@@ -56,8 +56,8 @@ class Estimate:
 
     def __getitem__(self, chosen: Any) -> Estimate:
         """Of one of the columns, by its number; of several, by arrays of numbers."""
-        kinds = (taken(values, self.layout.shape, chosen) for values in (self.seconds, self.bytes, self.sent))
-        return Estimate(self.layout[chosen], *kinds, self.flops, self.peak)
+        kinds = [taken(values, self.layout.shape, chosen) for values in (self.seconds, self.bytes, self.sent)]
+        return Estimate(self.layout[chosen], *kinds, flops=self.flops, peak=self.peak)
 
 
 def estimate(

@@ -57,11 +57,6 @@ class Layout:
         """What the fields broadcast to: () for a single layout."""
         return np.broadcast(*vars(self).values()).shape
 
-    @property
-    def columns(self) -> dict[str, np.ndarray]:
-        """Each field as a column; all have one length, 1 for a single layout."""
-        return taken(vars(self), self.shape, slice(None))
-
     def __len__(self) -> int:
         return prod(self.shape)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -25,14 +24,14 @@ ORDERED = ("tp", "cp", "pp", "chunks", "microbatch", "zero")
 
 
 @dataclass(repr=False)
-class Plans:
-    """What a search found. Iterates over the layouts that fit, the fastest first; of equals, the leanest.
+class Plans(Sequence[Estimate]):
+    """What a search found: the layouts that fit, the fastest first; of equals, the leanest.
 
     Attributes:
         memory: bytes a device that they must fit in.
         asked: what `estimate` needs besides the layout.
         grid: the estimate of all that are possible, in columns, whether they fit or not; `layouts`, `seconds` of a step
-            and `bytes` of the fullest rank are its.
+            and `bytes` of the fullest rank are its; `order` has the numbers of those that fit.
     """
 
     memory: float
@@ -41,29 +40,18 @@ class Plans:
 
     def __post_init__(self) -> None:
         self.layouts, self.seconds, self.bytes = self.grid.layout, self.grid.total_seconds, self.grid.total_bytes
+        fits = np.flatnonzero(self.bytes <= self.memory)
+        self.order = fits[np.lexsort((self.bytes[fits], self.seconds[fits]))]
 
     def __repr__(self) -> str:
         best = f"; the best: {self[0].layout}" if len(self) else ""
         return f"Plans: of {len(self.bytes)} layouts {len(self)} fit in {format_bytes(self.memory)}{best}"
 
-    @cached_property
-    def order(self) -> np.ndarray:
-        """The numbers of those that fit, in the order of iteration."""
-        fits = np.flatnonzero(self.bytes <= self.memory)
-        return fits[np.lexsort((self.bytes[fits], self.seconds[fits]))]
-
-    def entry(self, number: Any) -> Estimate:
-        """Of one of all that are possible."""
-        return self.grid[number]
-
     def __len__(self) -> int:
         return len(self.order)
 
-    def __getitem__(self, place: int) -> Estimate:
-        return self.entry(self.order[place])
-
-    def __iter__(self) -> Iterator[Estimate]:
-        return map(self.entry, self.order)
+    def __getitem__(self, place: Any) -> Any:
+        return self.grid[self.order[place]]
 
     @property
     def best(self) -> Estimate:
@@ -74,14 +62,14 @@ class Plans:
         """
         if len(self):
             return self[0]
-        leanest, limit = self.entry(np.argmin(self.bytes)), format_bytes(self.memory)
+        leanest, limit = self.grid[np.argmin(self.bytes)], format_bytes(self.memory)
         needed = f"the leanest needs {format_bytes(leanest.total_bytes)} ({leanest.layout})"
         raise ValueError(f"memory={self.memory:g}: none of {len(self.bytes)} layouts fits in {limit}; {needed}")
 
     def front(self) -> list[Estimate]:
         """Those that fit of which none is both faster and leaner; the fastest first, the leanest last."""
         held = self.bytes[self.order]
-        return [self.entry(i) for i in self.order[held < np.minimum.accumulate([np.inf, *held])[:-1]]]
+        return [self.grid[i] for i in self.order[held < np.minimum.accumulate([np.inf, *held])[:-1]]]
 
 
 class Neighbour(NamedTuple):
@@ -98,9 +86,7 @@ class Neighbour(NamedTuple):
 class Why(list[Neighbour]):
     """The neighbours of a layout, `base`; prints as a table."""
 
-    def __init__(self, base: Estimate, neighbours: list[Neighbour]) -> None:
-        super().__init__(neighbours)
-        self.base = base
+    base: Estimate
 
     def __str__(self) -> str:
         first = f"{self.base.layout}: {self.base.total_seconds:.3f} s, {format_bytes(self.base.total_bytes)}"
@@ -154,10 +140,11 @@ def search(
     }
     if unknown := set(fixed) - set(knobs):
         raise ValueError(f"{min(unknown)}={fixed[min(unknown)]!r}: the knobs are {', '.join(knobs)}")
-    knobs |= {name: _values(value) for name, value in fixed.items()}
-    for name in ("sequence_parallel", "offload"):
-        for value in knobs[name]:
-            flag(name, value)
+    for name, value in fixed.items():  # one value or several, each as it was given
+        values = value.tolist() if hasattr(value, "tolist") else value
+        knobs[name] = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
+    for value in knobs["sequence_parallel"]:
+        flag("sequence_parallel", value)
     knobs |= {name: [n for n in divisors if n in knobs[name]] for name in MESH}
     mesh = Layout(**_axes(knobs, "tp", "cp", "pp"))
     mesh = mesh.but(dp=ranks // (mesh.tp * mesh.cp * mesh.pp))
@@ -177,12 +164,6 @@ def search(
         raise ValueError(f"{said}: no layout is possible for these")
     found = evaluate(Case(config, grid, batch, sequence, MIXED, 2), machine, grid)[chosen]
     return Plans(memory, {"config": config, "cluster": cluster, "batch": batch, "sequence": sequence}, found)
-
-
-def _values(fixed: Any) -> list:
-    """One value, or several, each as it was given."""
-    fixed = fixed.tolist() if hasattr(fixed, "tolist") else fixed
-    return list(fixed) if isinstance(fixed, Iterable) and not isinstance(fixed, str) else [fixed]
 
 
 def _divisors(number: int) -> list[int]:
@@ -208,19 +189,20 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
         ValueError: nothing fits, or the layout is not possible.
     """
     base = plans.best if layout is None else estimate(layout=layout, **plans.asked)
-    columns, at = plans.layouts.columns, vars(base.layout)
+    columns, at = vars(plans.layouts), vars(base.layout)
     # One knob differs, or two of the mesh, of which one takes the ranks that the other gives
     distance = sum((column != at[knob]) * (1 if knob in MESH else 2) for knob, column in columns.items())
     close = np.flatnonzero(distance <= 2)
     time = np.where(plans.bytes[close] <= plans.memory, plans.seconds[close], np.inf)
     fastest = close[np.lexsort((plans.bytes[close], time))]
-    found = Why(base, [])
+    found = Why()
+    found.base = base
     for knob in (*ORDERED, "schedule", "sequence_parallel", "recompute", "offload"):
         values = columns[knob][fastest]
         others = np.unique(values[values != at[knob]]).tolist()
         if knob in ORDERED:
             others = [*[x for x in others if x < at[knob]][-1:], *[x for x in others if x > at[knob]][:1]]
-        found += [_neighbour(knob, plans.entry(fastest[np.argmax(values == x)]), base, plans.memory) for x in others]
+        found += [_neighbour(knob, plans.grid[fastest[np.argmax(values == x)]], base, plans.memory) for x in others]
     return found
 
 
@@ -228,26 +210,22 @@ def _neighbour(knob: str, found: Estimate, base: Estimate, memory: float) -> Nei
     now, before = vars(found.layout), vars(base.layout)
     turned = [knob, *(name for name in MESH if name != knob and now[name] != before[name])]
     change = found.total_seconds / base.total_seconds - 1
-    grown = {kind: x - base.seconds[kind] for kind, x in found.seconds.items()}
-    most = max(grown, key=grown.__getitem__)
+    grown, kind = max((x - base.seconds[kind], kind) for kind, x in found.seconds.items())
     if found.total_bytes > memory:
         binds = f"memory: {format_bytes(found.total_bytes)} of {format_bytes(memory)}"
     elif change < 0:
         binds = "nothing: it is faster"
     else:
-        binds = f"{most}: {grown[most]:+.3f} s" if grown[most] > 0 else "nothing: it takes as long"
+        binds = f"{kind}: {grown:+.3f} s" if grown > 0 else "nothing: it takes as long"
     return Neighbour(knob, now[knob], ", ".join(f"{name} {now[name]}" for name in turned), found, change, binds)
 
 
-def plans_of(
-    model: str, cluster: str, gpus: int, batch: int, sequence: int, memory: float | None = None, offload: bool = False
-) -> Plans:
+def plans_of(model: str, cluster: str, gpus: int, memory: float | None, **asked: Any) -> Plans:
     """The search, by names: of a model `405b` or `llama-405b`; memory in GiB."""
     name = next((name for name in (model.lower(), f"llama-{model.lower()}") if name in MODELS), model)
     one_of("model", name, tuple(MODELS))
     one_of("cluster", cluster, tuple(CLUSTERS))
-    limit = None if memory is None else memory * 2**30
-    return search(MODELS[name], CLUSTERS[cluster], gpus, batch=batch, sequence=sequence, memory=limit, offload=offload)
+    return search(MODELS[name], CLUSTERS[cluster], gpus, memory=None if memory is None else memory * 2**30, **asked)
 
 
 def as_text(plans: Plans, top: int = 5) -> str:

@@ -23,7 +23,7 @@ def test_the_passing_texts_say_74_7_gib_6_006_seconds_and_7_of_40_layouts():
 
 def test_the_solutions_agree_with_the_planner_on_all_layouts_of_8b_on_16():
     plans = search(LLAMA_8B, DGX_H100, 16, batch=64, sequence=4096, microbatch=1)
-    front = [plans.entry(i) for i in fits_best(plans.seconds, plans.bytes, plans.memory)]
+    front = [plans.grid[i] for i in fits_best(plans.seconds, plans.bytes, plans.memory)]
     assert [(e.total_seconds, e.total_bytes) for e in front] == [
         (e.total_seconds, e.total_bytes) for e in plans.front()
     ]

@@ -156,7 +156,7 @@ def test_columns_give_the_numbers_of_single_layouts_to_the_bit_and_kinds_sum_to_
     columns = estimate(LLAMA_8B, DGX_H100, plans.layouts[chosen], batch=32, sequence=4096)
     for place, number in enumerate(chosen):
         one = estimate(LLAMA_8B, DGX_H100, plans.layouts[int(number)], batch=32, sequence=4096)
-        assert one == columns[place] == plans.entry(number)
+        assert one == columns[place] == plans.grid[number]
         assert (one.total_seconds, one.total_bytes) == (plans.seconds[number], plans.bytes[number])
         assert min(*one.seconds.values(), *one.bytes.values(), *one.sent.values()) >= 0
         assert one.total_seconds == pytest.approx(sum(one.seconds.values()), rel=1e-12)

@@ -65,7 +65,7 @@ def test_more_than_50_000_layouts_of_405b_on_16_384_gpus_and_llama_3s_first_when
 
 def test_at_131_072_tokens_llama_3s_layout_is_within_5_percent_of_the_best():
     plans = search(LLAMA_405B, DGX_H100, 16384, batch=128, sequence=131072)
-    rows = plans.layouts.columns
+    rows = vars(plans.layouts)
     same = np.logical_and.reduce([rows[name] == value for name, value in dict(tp=8, cp=16, pp=16, dp=8).items()])
     published = plans.seconds[same & (plans.bytes <= plans.memory)].min()
     assert plans.best.total_seconds <= published <= 1.05 * plans.best.total_seconds
@@ -97,12 +97,12 @@ def test_plans_are_in_order_fit_and_have_the_front_of_plain_loops():
 
 def test_layouts_that_come_to_the_same_are_listed_once_unless_asked_for():
     asked = {"batch": 64, "sequence": 64, "memory": 1e15}
-    rows = search(LLAMA_8B, DGX_H100, 2, **asked).layouts.columns
+    rows = vars(search(LLAMA_8B, DGX_H100, 2, **asked).layouts)
     assert not ((rows["dp"] * rows["cp"] == 1) & (rows["zero"] > 1)).any()
     assert not ((rows["tp"] == 1) & rows["sequence_parallel"]).any()
     assert set(rows["zero"]) == {1, 2, 3}
     assert max(rows["microbatch"]) == 16
-    rows = search(LLAMA_8B, DGX_H100, 2, zero=[2, 3], sequence_parallel=True, **asked).layouts.columns
+    rows = vars(search(LLAMA_8B, DGX_H100, 2, zero=[2, 3], sequence_parallel=True, **asked).layouts)
     assert set(zip(rows["tp"].tolist(), rows["zero"].tolist(), strict=True)) == {(1, 2), (1, 3), (2, 2), (2, 3)}
 
 
@@ -152,7 +152,7 @@ def test_of_one_microbatch_on_one_device_either_order_takes_as_long():
 def test_the_neighbours_are_those_of_plain_loops_over_all_layouts(place):
     plans = search(SMALL[1], DGX_A100, 4, batch=4, sequence=64, offload=True)
     half = replace(plans, memory=float(np.median(plans.bytes)))
-    every = [plans.entry(number) for number in range(len(plans.layouts))]
+    every = [plans.grid[number] for number in range(len(plans.layouts))]
     assert place < len(half) < len(every)
     base, mesh = half[place], ("dp", "pp", "cp", "tp")
     groups = {}
