@@ -23,7 +23,7 @@ class Estimate:
     """Of one layout, numbers; of columns of layouts, arrays.
 
     Attributes:
-        layout: as it was given.
+        layout: as it was given; of columns, `estimate[number]` is that of one.
         seconds: of a step, by kind: products, attention, elementwise, recomputation of an average rank; traffic of tp,
             cp, pp, dp, as far as it is waited for; imbalance (what the slowest rank works more), bubble, optimizer.
         bytes: of the fullest rank, by kind: weights, gradients, optimizer, activations, working.
@@ -55,9 +55,9 @@ class Estimate:
         return self.flops / (self.total_seconds * self.layout.ranks * self.peak)
 
     def __getitem__(self, chosen: Any) -> Estimate:
-        """Of one of the columns, by its number; of several, by arrays of numbers."""
-        kinds = [taken(values, self.layout.shape, chosen) for values in (self.seconds, self.bytes, self.sent)]
-        return Estimate(self.layout[chosen], *kinds, flops=self.flops, peak=self.peak)
+        kinds = (taken(values, self.layout.shape, chosen) for values in (self.seconds, self.bytes, self.sent))
+        seconds, nbytes, sent = kinds
+        return Estimate(self.layout[chosen], seconds, nbytes, sent, self.flops, self.peak)
 
 
 def estimate(
@@ -137,6 +137,7 @@ def rank_bytes(case: Case) -> dict[str, Column]:
     gathered = np.where(zero == 3, 2 * state.weight, 0) * case.layer_params
     working = case.item * case.n * (case.E + case.up / case.t) + (made - kept) + gathered
     logits = case.n * case.V / case.t * (case.item + 4) + 2 * case.x / case.between
+    unscattered = np.where(zero >= 2, state.gradient, 0)
     over = [np.where(zero >= stage, case.data, 1) for stage in range(4)]  # ranks that share what this stage shards
     fullest: dict[str, Column] = {}
     for rank, fewer, params in case.stages:
@@ -146,9 +147,7 @@ def rank_bytes(case: Case) -> dict[str, Column]:
             "gradients": state.gradient * params / over[2],
             "optimizer": np.where(case.offload, 0, state.optimizer) * params / over[1],
             "activations": in_flight(case, rank) / case.v * (layers - fewer) * kept,
-            "working": working
-            + np.where(zero >= 2, state.gradient, 0) * whole
-            + np.where(rank == case.p - 1, logits, 0),
+            "working": working + unscattered * whole + np.where(rank == case.p - 1, logits, 0),
         }
         fuller = sum(found.values()) > sum(fullest.values())
         fullest = {kind: np.where(fuller, x, fullest.get(kind, 0)) for kind, x in found.items()}
@@ -158,29 +157,22 @@ def rank_bytes(case: Case) -> dict[str, Column]:
 def sent_bytes(case: Case) -> dict[str, Column]:
     """Bytes that all ranks send in a step, by strategy: what a run counts (`parlab.tensor.model_collectives`,
     `parlab.sequence.ring_cost`, `parlab.zero.elements_sent`)."""
-    E, t, c, item, wide, cut, again = (
-        case.E,
-        case.t,
-        case.c,
-        case.item,
-        case.wide,
-        case.sequence_parallel,
-        case.recompute == "full",
-    )
-    microbatches, turn = case.m * case.data, (t - 1) * case.x  # each is sent by all ranks of a tensor-parallel group
+    state, E, t, c, item, cut = case.state, case.E, case.t, case.c, case.item, case.sequence_parallel
+    again, turn = case.recompute == "full", (t - 1) * case.x
     shared = 2 * 2 * (t * case.kv / case.G - 1) * E * case.G * case.D * item  # dW of k and v, which t·kv/G ranks share
     norms = np.where(cut, 2 * (t - 1) * E * item, 0)
     layer = turn * (4 * (1 + again) + np.where(cut, 6, 4)) + shared + 2 * norms
-    outside = turn * np.where(cut, 5, 4) + norms + 3 * 2 * (t - 1) * case.n * wide
-    around = 2 * case.n * case.kv * case.D * t * ((c - 1) * item * (2 + again) + np.where(c > 1, c * wide, 0))
+    outside = turn * np.where(cut, 5, 4) + norms + 3 * 2 * (t - 1) * case.n * case.wide
+    around = 2 * case.n * case.kv * case.D * t * ((c - 1) * item * (2 + again) + np.where(c > 1, c * case.wide, 0))
     first, middle, last = (params for _, _, params in case.stages)
     params = t * np.where(case.p == 1, first, first + (case.p - 2) * middle + last)
-    around_data = case.state.gradient * case.sums + case.state.weight * (case.gathers + case.regathers)
+    around_data = state.gradient * case.sums + state.weight * (case.gathers + case.regathers)
     # A tied table is opened, and has a gradient, at both ends; where these are two ranks, they sum theirs first, once
     table = case.V * E if case.tied else 0
-    opened = np.where(case.zero >= 2, case.state.gradient * case.passes, 0) + 2 * case.state.weight * case.regathers
-    both = table * np.where(case.p == 1, opened, -2 * case.state.gradient * (case.passes - 1))
+    opened = np.where(case.zero >= 2, state.gradient * case.passes, 0) + 2 * state.weight * case.regathers
+    both = table * np.where(case.p == 1, opened, -2 * state.gradient * (case.passes - 1))
     summed = np.where(case.p == 1, 0, 2 * table * item)
+    microbatches = case.m * case.data  # each is sent by all ranks of a tensor-parallel group
     return {
         "tp": microbatches * (case.L * layer + outside),
         "cp": microbatches * case.L * around,

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from parlab.arguments import instance
 from parlab.plan.models import Config, Sizes
-from parlab.zero import StateBytes
+from parlab.zero import MIXED, StateBytes
 
 Column = Any  # a float64 array (or a boolean one, where it is a question), an entry a layout
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a planner chooses. Each field is a value, or an array of values: a column of layouts.
+    """What a planner chooses. Each field is a value, or a column of values, of which `layout[number]` takes one.
 
     Args:
         dp, pp, cp, tp: ranks for data, pipeline, context and tensor parallelism; their product is the number of ranks.
@@ -58,10 +57,9 @@ class Layout:
         return np.broadcast(*vars(self).values()).shape
 
     def __len__(self) -> int:
-        return prod(self.shape)
+        return int(np.prod(self.shape))
 
     def __getitem__(self, chosen: Any) -> Layout:
-        """One of a column, by its number; several, by arrays of numbers."""
         return Layout(**taken(vars(self), self.shape, chosen))
 
     def but(self, **changes: Any) -> Layout:
@@ -76,12 +74,11 @@ class Layout:
 
 def taken(values: dict[str, Any], shape: tuple[int, ...], chosen: Any) -> dict[str, Any]:
     """Of what broadcasts to `shape` one entry, by its number, as plain values; or several, by arrays of numbers."""
-    _, *columns = np.broadcast_arrays(np.empty(shape, bool), *values.values())
-    rows = {name: column.ravel()[chosen] for name, column in zip(values, columns, strict=True)}
+    rows = {name: np.broadcast_to(x, shape).ravel()[chosen] for name, x in values.items()}
     return {name: x.tolist() if np.ndim(x) == 0 else x for name, x in rows.items()}
 
 
-def problems(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Iterator[tuple[str, str, np.ndarray]]:
+def problems(sizes: Sizes, layout: Layout, B: int, S: int) -> Iterator[tuple[str, str, np.ndarray]]:
     """Each rule that there is: the knobs that it binds, what would be right, and which layouts break it."""
     of = {name: np.asarray(value) for name, value in vars(layout).items()}
     counts = ("dp", "pp", "cp", "tp", "chunks", "microbatch")
@@ -92,7 +89,7 @@ def problems(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Iterato
         yield name, "must be at least 1", of[name] < 1
     d, p, c, t, v, b = (np.maximum(of[name], 1) for name in counts)
     L, H, G, M, V = sizes.L, sizes.H, sizes.G, sizes.M, sizes.V
-    m, missing = batch // (d * b), -L % (p * v)
+    m, missing = B // (d * b), -L % (p * v)
     yield "zero", "use stage 0, 1, 2 or 3", ~np.isin(of["zero"], (0, 1, 2, 3))
     for name, choices in (("schedule", ("1f1b", "gpipe", "looped_bfs")), ("recompute", ("none", "selective", "full"))):
         yield name, f"use one of {', '.join(choices)}", ~np.isin(of[name], choices)
@@ -102,17 +99,15 @@ def problems(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Iterato
         yield "tp", f"{name} {size} does not divide among so many: use a divisor of {size}", size % t != 0
     yield "tp", f"use a divisor or a multiple of num_key_value_heads {G}", (G % t != 0) & (t % G != 0)
     yield "tp", f"at most vocab_size {V}", t > V
-    right = f"sequence {sequence} must be a multiple of 2·cp, two chunks a rank (zigzag)"
-    yield "cp", right, sequence % np.where(c > 1, 2 * c, 1) != 0
-    right = f"sequence parallelism cuts sequence {sequence} by cp·tp: use a divisor"
-    yield "cp tp", right, of["sequence_parallel"] & (sequence % (c * t) != 0)
-    yield "dp microbatch", f"batch {batch} must be a multiple of their product", batch % (d * b) != 0
-    right = f"batch {batch} has fewer microbatches a replica, batch / (dp {{dp}} · microbatch {{microbatch}})"
-    yield "pp", right, m < p
+    yield "cp", f"sequence {S} must be a multiple of 2·cp, two chunks a rank (zigzag)", (c > 1) & (S % (2 * c) != 0)
+    cut = of["sequence_parallel"] & (S % (c * t) != 0)
+    yield "cp tp", f"sequence parallelism cuts sequence {S} by cp·tp: use a divisor", cut
+    yield "dp microbatch", f"batch {B} must be a multiple of their product", B % (d * b) != 0
+    yield "pp", f"batch {B} has fewer microbatches a replica, batch / (dp {{dp}} · microbatch {{microbatch}})", m < p
     yield "chunks", "one stage a rank where pp is 1", (v > 1) & (p == 1)
     yield "chunks", "gpipe has one stage a rank", (v > 1) & (of["schedule"] == "gpipe")
-    right = f"interleaving needs a batch ({batch}) of whole groups of pp microbatches"
-    yield "pp chunks", right, (v > 1) & (of["schedule"] == "1f1b") & (m % p != 0)
+    ragged = (v > 1) & (of["schedule"] == "1f1b") & (m % p != 0)
+    yield "pp chunks", f"interleaving needs a batch ({B}) of whole groups of pp microbatches", ragged
     right = f"pp·chunks must divide {L}, {L + 1} or {L + 2} (the last stage, or the first too, has a layer less)"
     yield "pp chunks", f"{L} layers do not divide into so many stages: {right}", missing > 2
 
@@ -135,14 +130,12 @@ def check_possible(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> N
 class Case(Sizes):
     """A model, its data, and columns of layouts that are possible for it: all that the formulas read, in float64."""
 
-    def __init__(self, config: Config, layout: Layout, batch: int, sequence: int, state: StateBytes, item: int) -> None:
+    def __init__(
+        self, config: Config, layout: Layout, batch: int, sequence: int, state: StateBytes = MIXED, item: int = 2
+    ) -> None:
         super().__init__(config)
         self.batch, self.sequence = batch, sequence
-        self.state, self.item, self.wide = (
-            state,
-            item,
-            max(item, 4),
-        )  # bytes a parameter; of an activation, of a float32 one
+        self.state, self.item, self.wide = state, item, max(item, 4)  # bytes a parameter, an activation, a float32 one
         of = {name: np.asarray(value) for name, value in vars(layout).items()}
         self.d, self.p, self.c, self.t, self.v, self.b, zero = (
             of[name].astype(float) for name in ("dp", "pp", "cp", "tp", "chunks", "microbatch", "zero")
@@ -152,8 +145,8 @@ class Case(Sizes):
         self.between = np.where(self.sequence_parallel, self.t, 1)  # ranks that share tokens between parallel regions
         self.in_turn = of["schedule"] == "1f1b"  # forward and backward, not all microbatches through a chunk
         self.m = batch / (self.d * self.b)  # microbatches of a replica
-        self.n = self.b * sequence / self.c  # tokens of one on a rank, and bytes of a layer's input
-        self.x = item * self.n * self.E
+        self.n = self.b * sequence / self.c  # tokens of one on a rank
+        self.x = item * self.n * self.E  # bytes of a layer's input
         self.kv = np.maximum(self.G / self.t, 1)  # key/value heads of a rank
         # (query, key, head) triples of a microbatch on a rank; of fused ones causal ones, which zigzag deals out evenly
         pairs = sequence * (sequence + 1) / 2 if self.fused else sequence * sequence

@@ -17,7 +17,6 @@ from parlab.plan.models import CLUSTERS, MODELS, Config, Sizes
 from parlab.plan.seconds import Machine
 from parlab.world import Cluster
 from parlab.world.units import format_bytes
-from parlab.zero import MIXED
 
 MESH = ("tp", "cp", "pp", "dp")
 ORDERED = ("tp", "cp", "pp", "chunks", "microbatch", "zero")
@@ -162,7 +161,7 @@ def search(
         asked = {"ranks": ranks, "batch": batch, "sequence": sequence, **fixed}
         said = ", ".join(f"{name}={value!r}" for name, value in asked.items())
         raise ValueError(f"{said}: no layout is possible for these")
-    found = evaluate(Case(config, grid, batch, sequence, MIXED, 2), machine, grid)[chosen]
+    found = evaluate(Case(config, grid, batch, sequence), machine, grid)[chosen]
     return Plans(memory, {"config": config, "cluster": cluster, "batch": batch, "sequence": sequence}, found)
 
 

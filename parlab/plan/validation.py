@@ -11,7 +11,6 @@ from parlab.plan.estimate import estimate, kept_of_layer
 from parlab.plan.layout import Case, Layout
 from parlab.plan.models import CLUSTERS, MODELS, GPTConfig, read_table
 from parlab.plan.seconds import Hardware, Machine, hardware_of, layer, total
-from parlab.zero import MIXED
 
 
 class Row(NamedTuple):
@@ -75,7 +74,7 @@ def _predicted(unit: str, of: dict[str, Any], hardware: Hardware | None) -> floa
     hardware = hardware or hardware_of(cluster)
     hardware = replace(hardware, hides=of.get("hides", hardware.hides))
     layout = Layout(**{name: of[name] for name in vars(Layout()) if name in of})
-    case = Case(config, layout, batch, sequence, MIXED, 2)
+    case = Case(config, layout, batch, sequence)
     if unit == "MB":
         return kept_of_layer(case, case.recompute).item() / 1e6
     if unit == "ms":

@@ -74,7 +74,7 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[], None]]] = {
     "v ignored": ("seconds", "rest = (v - 1) * chunk.both", "rest = 0 * v", makespan),
     "bubble of p instead of p − 1": ("seconds", "(p - 2) * chunk.both  #", "(p - 1) * chunk.both  #", makespan),
     "no transfer waited for": ("seconds", "way = 2 * (", "way = 0 * (", transfers),
-    "d that does not divide the batch": ("layout", "batch % (d * b) != 0", "batch % (d * b) < 0", batch),
+    "d that does not divide the batch": ("layout", "B % (d * b) != 0", "B % (d * b) < 0", batch),
     "GB for GiB": ("search", "self.bytes <= self.memory", "self.bytes <= self.memory * 1.073741824", fits),
     "memory ignored": ("search", "self.bytes <= self.memory", "self.bytes > 0", fits),
 }  # fmt: skip
