@@ -126,12 +126,10 @@ def in_flight(case: Case, rank: Column) -> Column:
 
 
 def rank_bytes(case: Case) -> dict[str, Column]:
-    """Of the fullest rank: of the first stage, the second, or the last.
-
-    ZeRO's terms are the paper's (`parlab.zero.model_state_bytes`). The working set lives for a moment: the gradient of
-    the widest activation and a layer's gathered input; the layer that is made again; gradients before they are
-    scattered, and gathered weights (stages 2 and 3); on the last stage the logits, also in float32.
-    """
+    """Of the fullest rank: the first, the second, the last. ZeRO's terms are those of `parlab.zero.model_state_bytes`.
+    The working set lives for a moment: the gradient of the widest activation and a layer's gathered input; the layer
+    that is made again; gradients before they are scattered, and gathered weights (stages 2 and 3); on the last stage
+    the logits, also in float32."""
     state, zero, layers = case.state, case.zero, case.layers * case.v
     kept, made = (kept_of_layer(case, recompute) for recompute in (case.recompute, np.array("none")))
     gathered = np.where(zero == 3, 2 * state.weight, 0) * case.layer_params

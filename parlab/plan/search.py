@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -24,10 +24,9 @@ ORDERED = ("tp", "cp", "pp", "chunks", "microbatch", "zero")
 
 @dataclass(repr=False)
 class Plans(Sequence[Estimate]):
-    """What a search found: the layouts that fit, the fastest first; of equals, the leanest.
+    """What a search found: the layouts that fit in `memory` bytes a device, the fastest first; of equals, the leanest.
 
     Attributes:
-        memory: bytes a device that they must fit in.
         asked: what `estimate` needs besides the layout.
         grid: the estimate of all that are possible, in columns, whether they fit or not; `layouts`, `seconds` of a step
             and `bytes` of the fullest rank are its; `order` has the numbers of those that fit.
@@ -177,12 +176,9 @@ def _axes(knobs: dict[str, list], *names: str) -> dict[str, np.ndarray]:
 
 
 def why(plans: Plans, layout: Layout | None = None) -> Why:
-    """Each knob's neighbours among the layouts that are possible: the next lower and the next higher value, or each
-    other choice. Ranks that one strategy gives up another takes: of these, the fastest that fits, else the leanest.
-
-    Args:
-        plans: of a search.
-        layout: None: the best.
+    """Each knob's neighbours of `layout` (None: the best) among those that are possible: the next lower and the next
+    higher value, or each other choice. Ranks that one strategy gives up another takes: of these, the fastest that fits,
+    else the leanest.
 
     Raises:
         ValueError: nothing fits, or the layout is not possible.
@@ -243,9 +239,9 @@ def as_text(plans: Plans, top: int = 5) -> str:
 def as_json(plans: Plans, top: int = 5) -> str:
     """The same, for programs: seconds, and bytes."""
     shown = islice(plans, whole("top", top, 1))
-    entries = [{"layout": asdict(e.layout), "seconds": e.seconds, "bytes": e.bytes, "mfu": e.mfu} for e in shown]
+    entries = [{"layout": vars(e.layout), "seconds": e.seconds, "bytes": e.bytes, "mfu": e.mfu} for e in shown]
     losers = [
-        {"knob": n.knob, "value": n.value, "layout": asdict(n.found.layout), "change": n.change, "binds": n.binds}
+        {"knob": n.knob, "value": n.value, "layout": vars(n.found.layout), "change": n.change, "binds": n.binds}
         for n in why(plans)
     ]
     return json.dumps({"possible": len(plans.layouts), "fit": len(plans), "best": entries, "why": losers}, indent=2)

@@ -74,10 +74,8 @@ class Machine:
 
     def ring(self, nbytes: Any, size: Any, together: Any = None) -> Any:
         """One turn of `nbytes` in all around `size` ranks: an all-gather or a reduce-scatter; an all-reduce is two.
-
-        Where it leaves a node, NCCL's channels use the ports of all its ranks in the node, `together` (None: the ranks
-        are neighbours), up to the pace inside; on the simulated clock a ring keeps the pace of one port.
-        """
+        Where it leaves a node, NCCL's channels use the ports of all its ranks there, `together` (None: the ranks are
+        neighbours), up to the pace inside; on the simulated clock a ring keeps the pace of one port."""
         together = self.together(size) if together is None else together
         ports = together if self.hardware.rails else 1
         return (size - 1) * self._message(nbytes / size, together >= size, np.minimum(self.intra, self.inter * ports))
@@ -164,12 +162,9 @@ def layer(machine: Machine, case: Case) -> dict[str, Pass]:
 
 
 def attention(machine: Machine, case: Case) -> Pass:
-    """Of a layer.
-
-    Fused: two products of its pairs (backward five) and an exponential a pair, which tensor cores wait for (Dao 2023;
-    Shah et al. 2024, section 1). Otherwise two products (backward four) that write and read whole S × S weights, and 9
-    bytes a weight for mask, softmax and dropout.
-    """
+    """Of a layer. Fused: two products of its pairs (backward five) and an exponential a pair, which tensor cores wait
+    for (Dao 2023; Shah et al. 2024, section 1). Otherwise two products (backward four) that write and read whole S × S
+    weights, and 9 bytes a weight for mask, softmax and dropout."""
     pairs, row = case.pairs, case.item * case.n * case.D
     product = 2 * case.D * pairs / machine.flops
     if case.fused:
@@ -199,11 +194,9 @@ def ends(machine: Machine, case: Case) -> tuple[dict[str, Pass], dict[str, Pass]
 
 
 def _ring(machine: Machine, case: Case, core: Pass) -> Pass:
-    """What a ring adds to attention: hops that are waited for, and blocks that are merged.
-
-    c − 1 hops of K and V, backward also c of dK and dV in float32, hide behind the blocks that are computed meanwhile,
-    but not the last of dK and dV. Each block after the first reads its queries again (backward also out and its
-    gradient), and adds its float32 result to the sum; under zigzag to 3/4 of the rows on average.
+    """What a ring adds to attention. c − 1 hops of K and V, backward also c of dK and dV in float32, hide behind the
+    blocks that are computed meanwhile, but not the last of dK and dV. Each block after the first reads its queries once
+    more (backward also out and its gradient), and adds its float32 result to the sum; under zigzag to 3/4 of the rows.
     """
     c, item, elements = case.c, case.item, 2 * case.n * case.kv * case.D
     keys, gradients = (machine.hop(size * elements, c * case.t) for size in (item, case.wide))
@@ -234,12 +227,10 @@ def _data_traffic(machine: Machine, case: Case, params: Column, chunk: Pass) -> 
 
 
 def exposed_transfers(case: Case, apart: bool) -> Column:
-    """How many transfers between stages a step waits for.
-
-    1F1B with one chunk: each microbatch's round trip is seen, 2((p − 1)(1 + m/p) − 1). Otherwise other work is there to
-    do meanwhile, if transfers travel `apart` from computing, and only the way there and back is seen: 2(pv − 1), of
-    which breadth-first with m > p hides the turns from chunk to chunk. If not apart, each of a rank's 2mv is seen.
-    """
+    """How many transfers between stages a step waits for. 1F1B with one chunk sees each microbatch's round trip:
+    2((p − 1)(1 + m/p) − 1). Otherwise other work is there to do meanwhile, if transfers travel `apart` from computing,
+    and only the way there and back is seen: 2(pv − 1), of which breadth-first with m > p hides the turns from chunk to
+    chunk. If not apart, each of a rank's 2mv is seen."""
     p, m, v = case.p, case.m, case.v
     way = 2 * (p * np.where(case.in_turn | (m == p), v, 1) - 1) if apart else 2 * m * v + 2 * (p - 1)
     return np.where(p == 1, 0, np.where(case.in_turn & (v == 1), 2 * ((p - 1) * (1 + m / p) - 1), way))
@@ -248,16 +239,13 @@ def exposed_transfers(case: Case, apart: bool) -> Column:
 def step(
     p: Column, m: Column, v: Column, chunk: Pass, first: Pass, last: Pass, in_turn: Column
 ) -> tuple[Column, Column, Column]:
-    """Of m microbatches, p ranks and v chunks a rank, of which the very first and the very last differ: seconds that a
-    rank works on average, the slowest rank more than that, and idle time of the slowest.
+    """Seconds that a rank works on average, the slowest more than that, and the slowest's idle time: of m microbatches,
+    p ranks and v chunks a rank, of which the very first and the very last differ.
 
-    The slowest rank works m·s; what comes before its first chunk and after its last one is a chunk of each other rank:
-    (p − 1)/v·s where all are the same. A last stage that is quicker than the others leaves 1F1B a little more.
-
-    Exactly what `parlab.pipeline.simulate` gives (transfers apart) for GPipe, 1F1B and looped breadth-first while no
-    first chunk is slower than the others; interleaved with a quicker last stage where a backward takes two forwards and
-    m > p.
-    """
+    The slowest rank works m·s, and waits for a chunk of each other rank: (p − 1)/v·s where all are the same; 1F1B a
+    little more where the last is quicker. Exactly what `parlab.pipeline.simulate` gives (transfers apart): of GPipe,
+    1F1B and breadth-first while no first chunk is slower than the others; interleaved with a quicker last one where a
+    backward takes two forwards and m > p."""
     rest = (v - 1) * chunk.both
     begin, middle, end = (rest + one.both for one in (first, chunk, last))
     mean = m * np.where(p == 1, begin + end - middle, (begin + (p - 2) * middle + end) / p)

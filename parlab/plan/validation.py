@@ -49,10 +49,8 @@ class Validation(list[Row]):
 
 
 def validation(hardware: Hardware | None = None) -> Validation:
-    """Every published row (`published.toml` has them, with their sources), predicted.
-
-    Args:
-        hardware: instead of the A100's fractions, to see what other ones would give.
+    """Every published row (`published.toml` has them, with their sources), predicted; with `hardware` instead of the
+    A100's fractions, to see what other ones would give.
 
     >>> mean, worst = validation().errors["Korthikanti 2022, table 5"]
     >>> f"{mean:.1%}, {worst:.1%}"
