@@ -10,7 +10,7 @@ import numpy as np
 from parlab.arguments import instance, whole
 from parlab.nn import LlamaConfig
 from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
-from parlab.plan.layout import Case, Column, Layout, check_possible, taken
+from parlab.plan.layout import Case, Column, Layout, check_possible
 from parlab.plan.models import Config, Sizes
 from parlab.plan.seconds import Hardware, Machine, step_seconds
 from parlab.tensor.costs import SOFTMAX
@@ -55,8 +55,7 @@ class Estimate:
         return self.flops / (self.total_seconds * self.layout.ranks * self.peak)
 
     def __getitem__(self, chosen: Any) -> Estimate:
-        kinds = (taken(values, self.layout.shape, chosen) for values in (self.seconds, self.bytes, self.sent))
-        seconds, nbytes, sent = kinds
+        seconds, nbytes, sent = (self.layout.taken(kinds, chosen) for kinds in (self.seconds, self.bytes, self.sent))
         return Estimate(self.layout[chosen], seconds, nbytes, sent, self.flops, self.peak)
 
 

@@ -60,7 +60,12 @@ class Layout:
         return int(np.prod(self.shape))
 
     def __getitem__(self, chosen: Any) -> Layout:
-        return Layout(**taken(vars(self), self.shape, chosen))
+        return Layout(**self.taken(vars(self), chosen))
+
+    def taken(self, columns: dict[str, Any], chosen: Any) -> dict[str, Any]:
+        """Of columns of these layouts one entry, by its number, as plain values; or several, by arrays of numbers."""
+        rows = {name: np.broadcast_to(x, self.shape).ravel()[chosen] for name, x in columns.items()}
+        return {name: x.tolist() if np.ndim(x) == 0 else x for name, x in rows.items()}
 
     def but(self, **changes: Any) -> Layout:
         """The same, with some knobs turned."""
@@ -70,12 +75,6 @@ class Layout:
         text = f"d {self.dp}, p {self.pp}, c {self.cp}, t {self.tp}, v {self.chunks}, b {self.microbatch}"
         text += f", ZeRO-{self.zero}, {self.schedule}" + ", sequence parallel" * bool(self.sequence_parallel)
         return text + f", recompute {self.recompute}" * (self.recompute != "none") + ", offload" * bool(self.offload)
-
-
-def taken(values: dict[str, Any], shape: tuple[int, ...], chosen: Any) -> dict[str, Any]:
-    """Of what broadcasts to `shape` one entry, by its number, as plain values; or several, by arrays of numbers."""
-    rows = {name: np.broadcast_to(x, shape).ravel()[chosen] for name, x in values.items()}
-    return {name: x.tolist() if np.ndim(x) == 0 else x for name, x in rows.items()}
 
 
 def problems(sizes: Sizes, layout: Layout, B: int, S: int) -> Iterator[tuple[str, str, np.ndarray]]:
@@ -134,14 +133,14 @@ class Case(Sizes):
         self, config: Config, layout: Layout, batch: int, sequence: int, state: StateBytes = MIXED, item: int = 2
     ) -> None:
         super().__init__(config)
-        self.batch, self.sequence = batch, sequence
+        self.sequence = sequence
         self.state, self.item, self.wide = state, item, max(item, 4)  # bytes a parameter, an activation, a float32 one
         of = {name: np.asarray(value) for name, value in vars(layout).items()}
-        self.d, self.p, self.c, self.t, self.v, self.b, zero = (
+        self.d, self.p, self.c, self.t, self.v, self.b, self.zero = (
             of[name].astype(float) for name in ("dp", "pp", "cp", "tp", "chunks", "microbatch", "zero")
         )
-        self.zero, self.offload, self.recompute = zero, of["offload"].astype(bool), of["recompute"]
-        self.sequence_parallel = of["sequence_parallel"].astype(bool)
+        self.offload, self.sequence_parallel = of["offload"].astype(bool), of["sequence_parallel"].astype(bool)
+        self.recompute = of["recompute"]
         self.between = np.where(self.sequence_parallel, self.t, 1)  # ranks that share tokens between parallel regions
         self.in_turn = of["schedule"] == "1f1b"  # forward and backward, not all microbatches through a chunk
         self.m = batch / (self.d * self.b)  # microbatches of a replica
@@ -156,11 +155,11 @@ class Case(Sizes):
         self.data = self.d * self.c  # ZeRO's ranks
         # How often gradients travel: with each microbatch where whole ones are not kept (stages 2 and 3), but
         # breadth-first stage 2 has all microbatches of a chunk one after the other, and keeps that chunk's whole
-        self.passes = np.where((zero == 3) | ((zero == 2) & self.in_turn), self.m, 1)
+        self.passes = np.where((self.zero == 3) | ((self.zero == 2) & self.in_turn), self.m, 1)
         # Turns around ZeRO's ranks, as `parlab.zero.elements_sent` counts them: of gradients; of weights, before the
         # forward, and again before the backward
-        self.sums = np.where(zero == 0, 2, self.passes)
-        self.gathers, self.regathers = (np.where(zero == 3, self.passes, least) for least in (zero > 0, 0))
+        self.sums = np.where(self.zero == 0, 2, self.passes)
+        self.gathers, self.regathers = (np.where(self.zero == 3, self.passes, least) for least in (self.zero > 0, 0))
         # Layers of a chunk. Where p·v does not divide L, the last has one less, the first too (Llama 3, section 3.3.2)
         missing = -self.L % (self.p * self.v)
         self.layers = (self.L + missing) / (self.p * self.v)

@@ -145,7 +145,7 @@ def search(
         flag("sequence_parallel", value)
     knobs |= {name: [n for n in divisors if n in knobs[name]] for name in MESH}
     mesh = Layout(**_axes(knobs, "tp", "cp", "pp"))
-    mesh = mesh.but(dp=ranks // (mesh.tp * mesh.cp * mesh.pp))
+    mesh = mesh.but(dp=ranks // mesh.ranks)
     used = (mesh.ranks == ranks) & np.isin(mesh.dp, knobs["dp"])
     mesh = mesh[np.flatnonzero(used & possible(sizes, mesh, batch, sequence))]
     # What a layer's work depends on, with each mesh, under the schedule that allows most
@@ -165,8 +165,7 @@ def search(
 
 
 def _divisors(number: int) -> list[int]:
-    every = np.arange(1, number + 1)
-    return every[number % every == 0].tolist()
+    return [n for n in range(1, number + 1) if number % n == 0]
 
 
 def _axes(knobs: dict[str, list], *names: str) -> dict[str, np.ndarray]:

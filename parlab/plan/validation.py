@@ -34,10 +34,8 @@ class Validation(list[Row]):
     @property
     def errors(self) -> dict[str, tuple[float, float]]:
         """Mean and greatest size of the error, by family."""
-        families: dict[str, list[float]] = {}
-        for row in self:
-            families.setdefault(row.family, []).append(abs(row.error))
-        return {name: (float(np.mean(sizes)), max(sizes)) for name, sizes in families.items()}
+        sizes = {row.family: [abs(x.error) for x in self if x.family == row.family] for row in self}
+        return {family: (float(np.mean(of)), max(of)) for family, of in sizes.items()}
 
     def __str__(self) -> str:
         lines = []
