@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from parlab.pipeline import Costs, Schedule, ScheduleTimeline, simulate
+from parlab.pipeline import Costs, Schedule, ScheduleTimeline, simulate, validate
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import check_end, legend_of
 from parlab.views.drawing.picture import Picture, sheet
 from parlab.views.schedules.bars import bars_of, legend_entries
 from parlab.views.schedules.panels import BOTTOM, LINE, TOP, panel, panel_height, write_lines
-from parlab.views.schedules.stuck import refusal, stuck
+from parlab.views.schedules.stuck import stuck
 from parlab.views.schedules.why import draw_critical_path, draw_idle, idle_slot, path_in_words
 
 MOST_ROWS = 16  # ranks that the text lists
@@ -45,8 +45,11 @@ def schedule(
         ValueError: neither a schedule nor a simulated one, costs for one that is simulated already, a rank that is not
             there or not idle then, an end that is not positive.
     """
-    if isinstance(schedule, Schedule) and (reason := refusal(schedule)):
-        return stuck(schedule, reason)
+    if isinstance(schedule, Schedule):
+        try:
+            validate(schedule)
+        except ValueError as error:
+            return stuck(schedule, str(error))
     shown = simulated("schedule", schedule, costs)
     check_end(end)
     slot = None if why is None else idle_slot(shown, why)

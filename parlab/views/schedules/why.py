@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 from typing import Any
@@ -13,6 +14,7 @@ from parlab.views.drawing import marks, theme
 from parlab.views.schedules.bars import WHOLE, Bar
 from parlab.world import Span
 
+Place = tuple[float, int]  # a time, and a rank
 THICK, THIN, MANY = 2.0, 0.9, 60  # points; more frames than that are thin
 
 
@@ -39,17 +41,9 @@ def draw_critical_path(axes: Axes, shown: ScheduleTimeline, bars: list[Bar]) -> 
     without = _without_slack(shown)
     tight = [bar for bar in bars if (bar.kind, bar.stage, bar.microbatch) in without]
     frame(axes, "no slack", tight, theme.INK)
-    frame(axes, "critical path", _stretches(shown))
-    moves = _moves(shown)
-    tails = [(one.end, edge(one.rank, other.rank)) for one, other in moves]
-    heads = [(other.start, edge(other.rank, one.rank)) for one, other in moves]
-    marks.arrows(axes, tails, heads, theme.ALARM)
-
-
-def _stretches(shown: ScheduleTimeline) -> list[Span]:
-    """From where to where the path stays on one rank before it goes to the next."""
     by_rank = [list(steps) for _, steps in groupby(shown.critical_path, key=lambda step: step.rank)]
-    return [steps[0]._replace(end=steps[-1].end) for steps in by_rank]
+    frame(axes, "critical path", [steps[0]._replace(end=steps[-1].end) for steps in by_rank])
+    arrows(axes, [((one.end, one.rank), (other.start, other.rank)) for one, other in _moves(shown)])
 
 
 def _moves(shown: ScheduleTimeline) -> list[tuple[Span, Span]]:
@@ -82,13 +76,14 @@ def draw_idle(axes: Axes, slot: Idle, bars: list[Bar]) -> None:
     concerned = [bar for bar in bars if (bar.kind, bar.stage, bar.microbatch) in (slot.action, slot.needs)]
     frame(axes, "needed", concerned)
     if slot.peer is not None:
-        tail = (slot.end - slot.travel, edge(slot.peer, slot.rank))
-        marks.arrows(axes, [tail], [(slot.end, edge(slot.rank, slot.peer))], theme.ALARM)
+        arrows(axes, [((slot.end - slot.travel, slot.peer), (slot.end, slot.rank))])
 
 
-def edge(rank: int, other: int) -> float:
-    """Where the boxes of a rank end that faces another."""
-    return rank + (WHOLE[1] if other > rank else WHOLE[0])
+def arrows(axes: Axes, moves: Sequence[tuple[Place, Place]], color: str = theme.ALARM) -> None:
+    """From a time on one rank to a time on another, between the edges of their boxes that face each other."""
+    tails = [(time, rank + math.copysign(WHOLE[1], other - rank)) for (time, rank), (_, other) in moves]
+    heads = [(time, rank + math.copysign(WHOLE[1], other - rank)) for (_, other), (time, rank) in moves]
+    marks.arrows(axes, tails, heads, color)
 
 
 def frame(axes: Axes, name: str, spans: Sequence[Any], color: str = theme.ALARM) -> None:
