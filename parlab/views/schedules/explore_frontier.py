@@ -6,9 +6,8 @@ from parlab.pipeline import Costs
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import legend_of
 from parlab.views.drawing.picture import Picture, sheet
-from parlab.views.schedules.bars import legend_entries
 from parlab.views.schedules.frontier import HEIGHT, KNOWN, SEARCHED, draw, known, searched, table
-from parlab.views.schedules.panels import BOTTOM, panel, panel_height
+from parlab.views.schedules.panels import BOTTOM, legend_entries, panel, panel_height
 from parlab.views.widgets.explorer import Explorer, choice, steps
 
 RATIOS = {"1 : 1 : 1": (1, 1, 1), "1 : 1 : ½": (1, 1, 0.5), "1 : 1.5 : ½": (1, 1.5, 0.5), "1 : 1 : 1.5": (1, 1, 1.5)}
@@ -35,7 +34,7 @@ def chosen_on_the_frontier(schedule: str, p: int, m: int, ratio: str, transfer: 
     axes = draw(figure, points, p, m, costs, star=shown.name)
     axes.axvspan(limit, 3 * p, color=theme.GRID, alpha=0.5, linewidth=0)
     legend_of(figure, legend_entries([shown.timeline.schedule]), below=HEIGHT + 0.25)
-    panel(figure, HEIGHT + 0.4, shown.timeline, end=shown.timeline.makespan, memory=False, highest=1)
+    panel(figure, HEIGHT + 0.4, shown.timeline, 0)
     return figure
 
 

@@ -13,8 +13,7 @@ from parlab.views.drawing.film import Film, moments_of, revealed, steps_of
 from parlab.views.drawing.lanes import LEFT, legend_of
 from parlab.views.drawing.picture import panel as place_at
 from parlab.views.drawing.picture import png, scale, sheet
-from parlab.views.schedules.bars import bars_of, legend_entries
-from parlab.views.schedules.panels import BOTTOM, RIGHT, TOP, panel, panel_height
+from parlab.views.schedules.panels import BOTTOM, RIGHT, TOP, bars_of, legend_entries, panel, panel_height
 from parlab.views.schedules.schedule import schedule, simulated, summary
 from parlab.views.timelines.timeline import ACTION_KINDS
 
@@ -64,7 +63,7 @@ def search_film(search: Search, costs: Costs | None) -> Film:
         scale(axes.xaxis, "tries", ends=(0, len(search.times) - 1 or 1))
         ends = min(found) - 1, min(max(seen), 1.25 * found[0]) + 1
         scale(axes.yaxis, "time", ends=ends, ticks=MaxNLocator(4, integer=True))
-        panel(figure, top, shown[step], end=end, memory=True, highest=highest)
+        panel(figure, top, shown[step], highest, end)
         legend_of(figure, legend_entries([shown[step].schedule]))
         return png(figure)
 

@@ -10,10 +10,9 @@ from matplotlib.axes import Axes
 from parlab.pipeline import Action, Idle, Schedule
 from parlab.pipeline.dependencies import input_from, kept_from
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.lanes import LEFT, legend_of, name_lanes
-from parlab.views.drawing.picture import Picture, panel, scale, sheet
-from parlab.views.schedules.bars import WHOLE, Bar, chunks_of, draw_bars, legend_entries
-from parlab.views.schedules.panels import BOTTOM, LINE, RIGHT, TOP, lane_heights, write_lines
+from parlab.views.drawing.lanes import LEFT, name_lanes
+from parlab.views.drawing.picture import Picture, panel, scale
+from parlab.views.schedules.panels import RIGHT, WHOLE, Bar, draw_bars, lanes_height, remarked
 from parlab.views.schedules.why import arrows, frame
 
 TAKES = {"F": 1, "B": 2, "I": 1, "W": 1}
@@ -24,18 +23,14 @@ def stuck(schedule: Schedule, reason: str) -> Picture:
     """Draw what the ranks do with unit costs until none can go on, and what each needs then."""
     bars, stops = until_stuck(schedule)
     end = (1 + max((bar.end for bar in bars), default=0)) / (1 - ROOM)
-    lines = reason.splitlines()
-    ranks, lane = schedule.num_ranks, lane_heights(schedule.num_ranks)[0]
-    top = TOP + LINE * len(lines)
-    text = f"{schedule.name or 'this schedule'} cannot run: {reason}"
-    figure = sheet(text, top + ranks * lane + BOTTOM, f"{schedule.name or 'This schedule'} cannot run")
-    axes = panel(figure, LEFT, top, theme.WIDTH - LEFT - RIGHT, ranks * lane)
+    text, headline = (f"{schedule.name or name} cannot run" for name in ("this schedule", "This schedule"))
+    height = lanes_height(schedule.num_ranks)
+    figure, top = remarked([f"{text}: {reason}"], headline, reason.splitlines(), height, schedule)
+    axes = panel(figure, LEFT, top, theme.WIDTH - LEFT - RIGHT, height)
     scale(axes.xaxis, "time (units), F, I and W taking 1 each", ends=(0, end))
-    name_lanes(axes, list(range(ranks)))
-    draw_bars(axes, bars, chunks_of(schedule))
+    name_lanes(axes, list(range(schedule.num_ranks)))
+    draw_bars(axes, bars, schedule)
     _draw_stops(axes, [stop._replace(end=0.998 * end) for stop in stops])
-    legend_of(figure, legend_entries([schedule]))
-    write_lines(figure, lines, TOP - 0.12, theme.ALARM)
     return figure
 
 
