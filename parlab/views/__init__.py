@@ -20,8 +20,7 @@ from parlab.views.planning.space import all_layouts
 from parlab.views.planning.winners import winners
 from parlab.views.schedules.bubbles import bubble_and_memory
 from parlab.views.schedules.explore import explore_schedules, pipeline
-from parlab.views.schedules.explore_frontier import explore_frontier
-from parlab.views.schedules.frontier import frontier
+from parlab.views.schedules.frontier import explore_frontier, frontier
 from parlab.views.schedules.interleaving import explore_interleaving, interleaving
 from parlab.views.schedules.placement import placements
 from parlab.views.schedules.schedule import compare_schedules, schedule

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-from parlab.pipeline import (
-    Costs,
-    Schedule,
-    ScheduleTimeline,
-    gpipe,
-    interleaved_one_f_one_b,
-    looped_bfs,
-    naive,
-    one_f_one_b,
-    simulate,
-    zb_h1,
-    zb_h2,
-)
+from parlab.pipeline import Costs, ScheduleTimeline, schedules, simulate
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, sheet, write
 from parlab.views.schedules.schedule import schedule as draw
 from parlab.views.widgets.explorer import Explorer, choice, steps
 
-SCHEDULES: dict[str, Callable[[int, int, int], Schedule]] = {
-    "naive": lambda p, m, v: naive(p, m),
-    "GPipe": lambda p, m, v: gpipe(p, m) if v == 1 else looped_bfs(p, m, v),
-    "1F1B": lambda p, m, v: one_f_one_b(p, m) if v == 1 else interleaved_one_f_one_b(p, m, v),
-    "ZB-H1": lambda p, m, v: zb_h1(p, m),
-    "ZB-H2": lambda p, m, v: zb_h2(p, m),
+SCHEDULES = {
+    "naive": schedules.naive,
+    "GPipe": schedules.gpipe,
+    "1F1B": schedules.one_f_one_b,
+    "ZB-H1": schedules.zb_h1,
+    "ZB-H2": schedules.zb_h2,
 }
-CHUNKED = ("GPipe", "1F1B")  # with several chunks looped breadth-first, and interleaved
+CHUNKED = {"GPipe": schedules.looped_bfs, "1F1B": schedules.interleaved_one_f_one_b}  # with several chunks a rank
 NOTHING, PATH = "nothing", "critical path"
 MOST_WAITS = 30  # that the slider offers
 
@@ -69,7 +56,8 @@ def pipeline(
     costs = Costs(forward / v, backward_input / v, backward_weight / v, transfer)
     if reason := _misfit(schedule, p, m, v):
         return _refused(schedule, reason)
-    shown = simulate(SCHEDULES[schedule](p, m, v), costs)
+    made = CHUNKED[schedule](p, m, v) if v > 1 else SCHEDULES[schedule](p, m)
+    shown = simulate(made, costs)
     wait = _wait(shown, mark) if isinstance(mark, int) else None
     return draw(shown, critical_path=mark == PATH, why=wait, end=_round_above(shown.makespan))
 
@@ -87,12 +75,8 @@ def _misfit(schedule: str, p: int, m: int, v: int) -> str | None:
 
 def _wait(shown: ScheduleTimeline, number: int) -> tuple[int, float] | None:
     """(rank, start) of a wait, the longest first; the last if there are not so many, None if there are none."""
-    waits = [slot for rank in range(shown.size) for slot in shown.idle(rank) if slot.action]
-    by_length = sorted(waits, key=lambda slot: slot.start - slot.end)
-    if not by_length:
-        return None
-    chosen = by_length[min(number, len(by_length)) - 1]
-    return chosen.rank, chosen.start
+    longest = sorted(shown.waits, key=lambda wait: wait.start - wait.end)[:number]
+    return (longest[-1].rank, longest[-1].start) if longest else None
 
 
 def _round_above(makespan: float) -> float:

@@ -102,7 +102,7 @@ def panel_height(ranks: int, memory: bool) -> float:
     return lanes_height(ranks) + (GAP + lanes_height(ranks, STRIP) if memory else 0)
 
 
-def panel(
+def draw_panels(
     figure: Picture, top: float, shown: ScheduleTimeline, highest: int, end: float | None = None, *, clock: bool = True
 ) -> Axes:
     """Bars, and memory below them, from `top` inches on; returns the axes of the bars.

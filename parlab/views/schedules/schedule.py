@@ -8,7 +8,16 @@ from typing import Any
 from parlab.pipeline import Costs, Schedule, ScheduleTimeline, simulate, validate
 from parlab.views.drawing.lanes import check_end, legend_of
 from parlab.views.drawing.picture import Picture, sheet
-from parlab.views.schedules.panels import BOTTOM, LINE, TOP, legend_entries, panel, panel_height, remarked, write_lines
+from parlab.views.schedules.panels import (
+    BOTTOM,
+    LINE,
+    TOP,
+    draw_panels,
+    legend_entries,
+    panel_height,
+    remarked,
+    write_lines,
+)
 from parlab.views.schedules.stuck import stuck
 from parlab.views.schedules.why import draw_critical_path, draw_idle, idle_slot, path_in_words
 
@@ -54,7 +63,7 @@ def schedule(
     remarks = (path_in_words(shown) if critical_path else []) + ([str(slot)] if slot else [])
     text, height = [describe(shown), *remarks], panel_height(shown.size, memory)
     figure, top = remarked(text, headline or _headline(shown), remarks, height, shown.schedule)
-    axes = panel(figure, top, shown, max(shown.peak_activations) if memory else 0, end)
+    axes = draw_panels(figure, top, shown, max(shown.peak_activations) if memory else 0, end)
     if critical_path:
         draw_critical_path(axes, shown)
     if slot:
@@ -86,7 +95,7 @@ def compare_schedules(
     highest = max(max(one.peak_activations) for one in shown) if memory else 0
     for one, height in zip(shown, each, strict=True):
         write_lines(figure, [summary(one)], top + LINE)
-        panel(figure, top + 2.2 * LINE, one, highest, end, clock=one is shown[-1])
+        draw_panels(figure, top + 2.2 * LINE, one, highest, end, clock=one is shown[-1])
         top += height
     return figure
 
