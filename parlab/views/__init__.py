@@ -16,12 +16,10 @@ from parlab.views.mesh.strategies import step_by_strategy
 from parlab.views.planning.bills import bills
 from parlab.views.planning.explore import explore_plan, plan
 from parlab.views.planning.measured import predicted_and_measured
-from parlab.views.planning.space import all_layouts
-from parlab.views.planning.winners import winners
-from parlab.views.schedules.bubbles import bubble_and_memory
+from parlab.views.planning.searches import all_layouts, winners
+from parlab.views.schedules.bubbles import bubble_and_memory, explore_interleaving, interleaving
 from parlab.views.schedules.explore import explore_schedules, pipeline
 from parlab.views.schedules.frontier import explore_frontier, frontier
-from parlab.views.schedules.interleaving import explore_interleaving, interleaving
 from parlab.views.schedules.placement import placements
 from parlab.views.schedules.schedule import compare_schedules, schedule
 from parlab.views.sharding.block import sharded_block

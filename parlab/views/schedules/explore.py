@@ -55,7 +55,9 @@ def pipeline(
         raise ValueError(f"mark={mark!r}: choose {NOTHING}, {PATH}, or the number of a wait, from 1")
     costs = Costs(forward / v, backward_input / v, backward_weight / v, transfer)
     if reason := _misfit(schedule, p, m, v):
-        return _refused(schedule, reason)
+        figure = sheet(f"{schedule}: {reason}", 1.0, f"{schedule} does not fit these numbers")
+        write(figure, 0.15, 0.5, reason, theme.TEXT, color=theme.ALARM)
+        return figure
     made = CHUNKED[schedule](p, m, v) if v > 1 else SCHEDULES[schedule](p, m)
     shown = simulate(made, costs)
     wait = _wait(shown, mark) if isinstance(mark, int) else None
@@ -83,12 +85,6 @@ def _round_above(makespan: float) -> float:
     """An axis that stands still while a slider moves a little: two digits, the second in steps of 2.5."""
     step = 10 ** math.floor(math.log10(makespan or 1)) / 4
     return math.ceil((makespan or 1) / step) * step
-
-
-def _refused(schedule: str, reason: str) -> Picture:
-    figure = sheet(f"{schedule}: {reason}", 1.0, f"{schedule} does not fit these numbers")
-    write(figure, 0.15, 0.5, reason, theme.TEXT, color=theme.ALARM)
-    return figure
 
 
 def explore_schedules() -> Explorer:

@@ -19,9 +19,8 @@ BAR, WORDS = (-0.42, 0.12), (0.16, 0.42)  # of a lane
 
 def sharded(shown: Timeline) -> bool:
     """Whether a run holds a model's state as `parlab.zero` does."""
-    return (
-        all(accounting.OPTIMIZER in shown.held_by_name(rank) for rank in range(shown.size)) and shown.size <= MOST_RANKS
-    )
+    ranks = range(shown.size)
+    return shown.size <= MOST_RANKS and all(accounting.OPTIMIZER in shown.held_by_name(rank) for rank in ranks)
 
 
 def zero_film(shown: Timeline) -> Film:

@@ -170,8 +170,7 @@ def _draw_curves(axes: Axes, layer: Layer, last: float) -> None:
 
 def _mark_crossing(axes: Axes, crossing: float, layer: Layer) -> None:
     axes.plot([crossing] * 2, [0, 2.55 * layer.gather], gid="crossing", **CROSSING)
-    words = (
-        f"{crossing:.4g} tokens: a weight's 2 FLOPs a token\nlast as long as its gather,\nlatency and attention apart"
-    )
+    words = f"{crossing:.4g} tokens: a weight's 2 FLOPs a token\n"
+    words += "last as long as its gather,\nlatency and attention apart"
     place = {"xytext": (-6, 0), "textcoords": "offset points", "ha": "right", "va": "top"}
     axes.annotate(words, (crossing, 2.45 * layer.gather), size=theme.SMALL, color=theme.INK, **place)
