@@ -16,8 +16,7 @@ from parlab.views.widgets.explorer import Explorer, steps
 
 HEIGHT = 4.4  # inches
 PER_RANK = (1, 2, 3, 4, 6, 8, 16)  # microbatches a rank
-CHUNKS = (1, 2, 4)
-COLORS = ("#0072B2", "#D55E00", "#CC79A7")  # 1F1B and its interleaving as in `bubble_and_memory`
+CHUNKS = {1: curve("#0072B2", "solid"), 2: curve("#D55E00", "dashed"), 4: curve("#CC79A7", "dotted")}
 TRANSFERS = [step / 32 for step in range(65)]  # up to twice the forward of a rank
 
 
@@ -125,14 +124,13 @@ def interleaving(p: int = 4, m: int = 8, backward: float = 2) -> Picture:
     rows = ["transfer c" + "".join(f"{TRANSFERS[at]:>7g}" for at in columns)]
     rows += [f"v = {v}: %   " + "".join(f"{percents[at]:7.1f}" for at in columns) for v, percents in idle.items()]
     figure, axes = plot([headline, *rows], 3.9, headline, top=0.85, bottom=0.65)
-    styles = dict(zip(CHUNKS, map(curve, COLORS, theme.DASHES), strict=True))
     for v, percents in idle.items():
-        axes.plot(TRANSFERS, percents, gid=f"v = {v}", **styles[v])
+        axes.plot(TRANSFERS, percents, gid=f"v = {v}", **CHUNKS[v])
     for c, _, _ in changes:
         axes.axvline(c, color=theme.FAINT, linewidth=0.8)
     scale(axes.xaxis, "c, the time of a transfer; the forward of a rank takes 1", ends=(0, TRANSFERS[-1]))
     scale(axes.yaxis, "% of the makespan idle", ends=(0, 100), grid=True)
-    line_legend(figure, [(f"{v} chunk{'s' * (v > 1)} a rank", style) for v, style in styles.items()])
+    line_legend(figure, [(f"{v} chunk{'s' * (v > 1)} a rank", style) for v, style in CHUNKS.items()])
     note(figure, f"p = {p}, m = {m}, B = {backward:g} F")
     return figure
 

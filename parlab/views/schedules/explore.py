@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from parlab.pipeline import Costs, ScheduleTimeline, schedules, simulate
+from parlab.pipeline import Costs, schedules, simulate
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, sheet, write
 from parlab.views.schedules.schedule import schedule as draw
@@ -44,7 +44,7 @@ def pipeline(
         backward_input: I, likewise.
         backward_weight: W, likewise; a full backward takes I + W.
         transfer: time of a message between two ranks.
-        mark: "nothing", "critical path", or a number: explain the longest wait (1), the next (2), ...
+        mark: "nothing", "critical path", or a number: explain the longest wait (1), the next (2), ... or the last.
 
     Raises:
         ValueError: an unknown schedule or mark, or a negative cost.
@@ -60,7 +60,8 @@ def pipeline(
         return figure
     made = CHUNKED[schedule](p, m, v) if v > 1 else SCHEDULES[schedule](p, m)
     shown = simulate(made, costs)
-    wait = _wait(shown, mark) if isinstance(mark, int) else None
+    longest = sorted(shown.waits, key=lambda wait: wait.start - wait.end)[: mark if isinstance(mark, int) else 0]
+    wait = (longest[-1].rank, longest[-1].start) if longest else None
     return draw(shown, critical_path=mark == PATH, why=wait, end=_round_above(shown.makespan))
 
 
@@ -73,12 +74,6 @@ def _misfit(schedule: str, p: int, m: int, v: int) -> str | None:
     if v > 1 and schedule == "1F1B" and m % p:
         return f"with chunks, microbatches go around in groups of p: m = {m} is not a multiple of {p}"
     return None
-
-
-def _wait(shown: ScheduleTimeline, number: int) -> tuple[int, float] | None:
-    """(rank, start) of a wait, the longest first; the last if there are not so many, None if there are none."""
-    longest = sorted(shown.waits, key=lambda wait: wait.start - wait.end)[:number]
-    return (longest[-1].rank, longest[-1].start) if longest else None
 
 
 def _round_above(makespan: float) -> float:

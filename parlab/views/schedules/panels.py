@@ -129,14 +129,9 @@ def remarked(
     top = TOP + LINE * len(remarks)
     figure = sheet(text, top + height + BOTTOM, headline)
     legend_of(figure, legend_entries([schedule]))
-    write_lines(figure, remarks, TOP - 0.12, theme.ALARM)
+    for number, remark in enumerate(remarks):
+        write(figure, 0.15, TOP - 0.12 + LINE * number, remark, theme.TEXT, color=theme.ALARM)
     return figure, top
-
-
-def write_lines(figure: Picture, lines: Sequence[str], top: float, color: str = theme.INK) -> None:
-    """Text, from `top` inches on."""
-    for number, line in enumerate(lines):
-        write(figure, 0.15, top + LINE * number, line, theme.TEXT, color=color)
 
 
 def _draw_kept(axes: Axes, shown: ScheduleTimeline, highest: int) -> list[tuple[str, str, str]]:

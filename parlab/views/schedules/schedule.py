@@ -6,18 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from parlab.pipeline import Costs, Schedule, ScheduleTimeline, simulate, validate
+from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import check_end, legend_of
-from parlab.views.drawing.picture import Picture, sheet
-from parlab.views.schedules.panels import (
-    BOTTOM,
-    LINE,
-    TOP,
-    draw_panels,
-    legend_entries,
-    panel_height,
-    remarked,
-    write_lines,
-)
+from parlab.views.drawing.picture import Picture, sheet, write
+from parlab.views.schedules.panels import BOTTOM, LINE, TOP, draw_panels, legend_entries, panel_height, remarked
 from parlab.views.schedules.stuck import stuck
 from parlab.views.schedules.why import draw_critical_path, draw_idle, idle_slot, path_in_words
 
@@ -94,7 +86,7 @@ def compare_schedules(
     end = max(one.makespan for one in shown)
     highest = max(max(one.peak_activations) for one in shown) if memory else 0
     for one, height in zip(shown, each, strict=True):
-        write_lines(figure, [summary(one)], top + LINE)
+        write(figure, 0.15, top + LINE, summary(one), theme.TEXT)
         draw_panels(figure, top + 2.2 * LINE, one, highest, end, clock=one is shown[-1])
         top += height
     return figure

@@ -21,9 +21,8 @@ from parlab.zero import MIXED, StateBytes, model_state_bytes, state_bytes_held
 Parts = list[float]  # bytes of each of PARTS
 STAGES = range(4)
 NAMES = ("data parallel", "ZeRO stage 1", "ZeRO stage 2", "ZeRO stage 3")
-PARTS = ("weights", "gradients", "optimizer")
+PARTS = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer state"}  # and what a legend calls them
 COLORS = {"weights": "#0072B2", "gradients": "#E08214", "optimizer": "#0F5238"}  # as in the paper: blue, orange, green
-LABELS = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer state"}
 POINT = {"marker": "o", "markersize": 6.5, "linestyle": "none", "color": theme.PAPER, "markeredgecolor": theme.INK}
 DEVICE = 80e9  # bytes of memory
 END = 2 * DEVICE  # of the axis; longer bars are cut there
@@ -162,7 +161,7 @@ def zero(
     _say_totals(axes, whole, held, stage, on_device)
     for top, words in ((4.24, limits), (4.46, APART)):
         write(figure, 0.15, top, words, va="baseline")
-    entries = [(LABELS[part], {"color": COLORS[part], **BAR}) for part in PARTS] + [("80 GB", BOUND)]
+    entries = [(said, {"color": COLORS[part], **BAR}) for part, said in PARTS.items()] + [("80 GB", BOUND)]
     line_legend(figure, entries + [("what a run held", POINT)] * bool(points))
     return figure
 
@@ -197,11 +196,10 @@ def _say_totals(axes: Axes, whole: list[Parts], held: list[Parts], chosen: int, 
     """Beside each bar: its bytes, the formula, whether it fits, and what is on the host."""
     for stage, parts in enumerate(held):
         total, away = sum(parts), parts[2] < whole[stage][2]
-        formula = state_formula(stage, on_device[stage])
         host = f"; {decimal_bytes(whole[stage][2])} on the host" if away else ""
         fits = "fits" if total <= DEVICE else "does not fit"
         weight = "bold" if stage == chosen else "normal"
-        words = f"{decimal_bytes(total)} = {formula}\n{fits}{host}"
+        words = f"{decimal_bytes(total)} = {state_formula(stage, on_device[stage])}\n{fits}{host}"
         marks.word(axes, 1.02, stage, words, transform=axes.get_yaxis_transform(), weight=weight)
         if total > END:
             axes.plot([0.985 * END], [stage], ">", color=theme.PAPER, markersize=8, gid="longer")

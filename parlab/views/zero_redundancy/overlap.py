@@ -82,11 +82,10 @@ def gather_overlap(runs: Mapping[int, Mapping[int, Run]], config: LlamaConfig, S
     across, up = MaxNLocator(8, steps=[1, 2, 2.5, 5, 10], integer=True), MaxNLocator(6, steps=[1, 2, 5, 10])
     scale(axes.xaxis, "tokens a rank", ends=(0, last), ticks=across)
     scale(axes.yaxis, "waiting, a layer in a step", ends=(0, 3.4 * layer.gather), ticks=up, says=short_time)
-    _draw_curves(axes, layer, last)
+    _draw_formula(axes, layer, crossing, last)
     for prefetch, points in measured.items():
         style = {**POINT, "color": (WITH if prefetch else WITHOUT)["color"], "gid": f"measured {prefetch}"}
         axes.plot(list(points), list(points.values()), clip_on=False, zorder=3, **style)
-    _mark_crossing(axes, crossing, layer)
     entries = [("no prefetch: 3g", WITHOUT), ("prefetch: max(0, g − f) + max(0, 2g − b)", WITH)]
     line_legend(figure, [*entries, ("measured", {**POINT, "color": theme.FAINT})])
     return figure
@@ -132,8 +131,7 @@ def _waiting(timeline: Timeline, config: LlamaConfig) -> float:
     spans = {(span.rank, span.name): span for span in timeline.computes}
 
     def between(before: str, after: str) -> float:
-        ranks = range(timeline.size)
-        return mean(spans[rank, after].start - spans[rank, before].end for rank in ranks)
+        return mean(spans[rank, after].start - spans[rank, before].end for rank in range(timeline.size))
 
     try:
         forward = mean(between(f"forward layers.{i - 1}", f"forward layers.{i}") for i in range(1, last + 1))
@@ -158,7 +156,8 @@ def _table(headline: str, measured: Mapping[int, Mapping[int, float]], layer: La
     return "\n".join([*lines, f"measured = formula at every point: {equal}"])
 
 
-def _draw_curves(axes: Axes, layer: Layer, last: float) -> None:
+def _draw_formula(axes: Axes, layer: Layer, crossing: float, last: float) -> None:
+    """Its lines, what lies between them, and where the crossing is."""
     tokens = sorted([0, *layer.corners, last])
     without, prefetched = ([layer.waiting(at, prefetch) for at in tokens] for prefetch in (0, 1))
     axes.plot(tokens, without, gid="formula 0", **WITHOUT)
@@ -166,9 +165,6 @@ def _draw_curves(axes: Axes, layer: Layer, last: float) -> None:
     axes.fill_between(tokens, prefetched, without, color=HIDDEN, linewidth=0)
     words = "hidden behind computing"
     marks.word(axes, 0.985 * last, 2.7 * layer.gather, words, theme.TEXT, ha="right", va="baseline")
-
-
-def _mark_crossing(axes: Axes, crossing: float, layer: Layer) -> None:
     axes.plot([crossing] * 2, [0, 2.55 * layer.gather], gid="crossing", **CROSSING)
     words = f"{crossing:.4g} tokens: a weight's 2 FLOPs a token\n"
     words += "last as long as its gather,\nlatency and attention apart"

@@ -170,13 +170,9 @@ def _table(headline: str, rows: Mapping[str, list[int]], levels: Mapping[str, fl
     names = ["state", *(["formula"] if levels else []), "blocks in use", "messages", "activations", "all at once"]
     lines = [f"{headline}; peaks in bytes", f"{'':<{width}}" + "".join(f"{name:>15}" for name in names)]
     for name, (state, *rest) in rows.items():
-        level = [_exact(levels[name]) if name in levels else ""] if levels else []
+        level = [f"{levels[name]:.1f}".removesuffix(".0") if name in levels else ""] if levels else []
         lines.append(f"{name:<{width}}" + "".join(f"{cell:>15}" for cell in (state, *level, *rest)))
     return "\n".join(lines)
-
-
-def _exact(nbytes: float) -> str:
-    return f"{nbytes:.0f}" if nbytes == round(nbytes) else f"{nbytes:.1f}"
 
 
 def _draw_stack(axes: Axes, times: list[int], layers: np.ndarray) -> None:
