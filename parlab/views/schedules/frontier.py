@@ -96,8 +96,7 @@ def frontier(p: int = 4, m: int = 8, costs: Costs | None = None, *, own: Schedul
 @lru_cache(maxsize=64)
 def known(p: int, m: int, costs: Costs) -> tuple[Point, ...]:
     """The schedules of the papers that exist for these numbers, timed."""
-    made = ((name, _made(name, p, m)) for name in KNOWN)
-    return tuple(point(name, schedule, costs) for name, schedule in made if schedule)
+    return tuple(point(name, schedule, costs) for name in KNOWN if (schedule := _made(name, p, m)))
 
 
 @lru_cache(maxsize=512)
@@ -162,29 +161,27 @@ def draw(figure: Picture, points: Sequence[Point], p: int, m: int, costs: Costs,
         style = {"color": PLACEMENTS[placement]["color"], "linestyle": "dashed", "linewidth": 1.4}
         axes.step(limits, idle, where="post", gid="bound", **style)
     highest = 1.15 * (max(one.idle for one in points) or 1)
-    placed: dict[tuple[float, int], tuple[Point, list[int]]] = {}  # those too close to be named apart
+    close: dict[tuple[float, int], list[int]] = {}  # the numbers of those that cannot be named apart
     for number, one in enumerate(points, 1):
         if one.name == star:
             axes.plot(one.kept, one.idle, gid="star", **STAR)
-        placed.setdefault((one.kept, round(20 * one.idle / highest)), (one, []))[1].append(number)
+        close.setdefault((one.kept, round(20 * one.idle / highest)), []).append(number)
         row = f"{number:>2}  {one.name}: keeps {one.kept:g}, idle {one.idle:.1f} %"
         write(figure, LIST, TOP + 0.1 + ROW * number, row, color=PLACEMENTS[one.placement]["color"], va="center")
     for placement in dict.fromkeys(one.placement for one in points):
         those = [(one.kept, one.idle) for one in points if one.placement == placement]
         style = {**PLACEMENTS[placement], "markersize": 12, "markeredgecolor": theme.PAPER}
         axes.plot(*zip(*those, strict=True), linestyle="none", gid="points", zorder=3, **style)
-    for one, numbers in placed.values():
-        named, place = ", ".join(map(str, numbers)), (one.kept, one.idle)
-        axes.annotate(named, place, (6, 5), textcoords="offset points", size=theme.SMALL, color=theme.INK, zorder=4)
+    for numbers in close.values():
+        one, named = points[numbers[0] - 1], ", ".join(map(str, numbers))
+        style = {"textcoords": "offset points", "size": theme.SMALL, "color": theme.INK, "zorder": 4}
+        axes.annotate(named, (one.kept, one.idle), (6, 5), **style)
     kept, whole = "activations that the fullest rank keeps", MaxNLocator(9, integer=True)
     scale(axes.xaxis, kept, ends=(0.5, 2 * p + 0.5), ticks=whole, grid=True)
     scale(axes.yaxis, "% of the makespan idle", ends=(0, highest), grid=True)
     shown = dict.fromkeys([*SEARCHED, *(one.placement for one in points)])
-    line_legend(
-        figure,
-        [(name, {**PLACEMENTS[name], "markersize": 7}) for name in shown]
-        + [("none is below", {"color": theme.INK, "linestyle": "dashed"})],
-    )
+    entries: list[tuple[str, dict[str, Any]]] = [(name, {**PLACEMENTS[name], "markersize": 7}) for name in shown]
+    line_legend(figure, [*entries, ("none is below", {"color": theme.INK, "linestyle": "dashed"})])
     ratio = " : ".join(f"{cost:g}" for cost in (costs.forward, costs.backward_input, costs.backward_weight))
     note(figure, f"F : I : W = {ratio}, c = {costs.transfer:g}")
     return axes

@@ -161,7 +161,7 @@ def zero(
     _say_totals(axes, whole, held, stage, on_device)
     for top, words in ((4.24, limits), (4.46, APART)):
         write(figure, 0.15, top, words, va="baseline")
-    entries = [(said, {"color": COLORS[part], **BAR}) for part, said in PARTS.items()] + [("80 GB", BOUND)]
+    entries = [(name, {"color": COLORS[part], **BAR}) for part, name in PARTS.items()] + [("80 GB", BOUND)]
     line_legend(figure, entries + [("what a run held", POINT)] * bool(points))
     return figure
 
