@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -82,28 +83,21 @@ def winners(
         raise ValueError(f"models: {unknown[0]!r}: choose from {', '.join(MODELS)}")
     if whole("tokens", tokens, 1) % whole("sequence", sequence, 1):
         raise ValueError(f"tokens={tokens}: must be a multiple of sequence {sequence}")
-    asked: dict[str, Any] = {"batch": tokens // sequence, "sequence": sequence, **KNOBS}
-    found = {
-        (name, ranks): next(iter(search(MODELS[name], cluster, ranks, **asked)), None)  # the fastest that fits
-        for name in models
-        for ranks in gpus
-    }
     headline = f"The best layouts of {tokens / 2**20:g} Mi tokens a step, {sequence} in a sequence, on {cluster.name}"
-    lines = [
-        f"{name:12} {ranks:6} "
-        + (f"{best.total_seconds:8.2f} s  MFU {best.mfu:.1%}  {best.layout}" if best else "nothing fits")
-        for (name, ranks), best in found.items()
-    ]
-    figure, axes = plot([headline, *lines], 1.5 + 0.95 * len(models), headline, left=1.15, top=0.85, bottom=0.65)
+    figure, axes = plot("", 1.5 + 0.95 * len(models), headline, left=1.15, top=0.85, bottom=0.65)
     says = [str(ranks) for ranks in gpus]
     scale(axes.xaxis, "GPUs", ends=(-0.5, len(gpus) - 0.5), ticks=range(len(gpus)), says=says, dashes=False)
     scale(axes.yaxis, ends=(-0.5, len(models) - 0.5), ticks=range(len(models)), says=list(models), dashes=False)
-    for (name, ranks), best in found.items():
-        x, y = list(gpus).index(ranks), list(models).index(name)
+    lines = [headline]
+    for (y, name), (x, ranks) in product(enumerate(models), enumerate(gpus)):
+        plans = search(MODELS[name], cluster, ranks, batch=tokens // sequence, sequence=sequence, **KNOBS)
+        best = plans.best if len(plans) else None
+        took = f"{best.total_seconds:8.2f} s  MFU {best.mfu:.1%}  {best.layout}" if best else "nothing fits"
+        lines.append(f"{name:12} {ranks:6} {took}")
         color = SHADES.get(best.layout.tp, SHADES[16]) if best else NOTHING
         marks.rectangles(axes, f"{name} {ranks}", [x - 0.48], [x + 0.48], [y - 0.47], [y + 0.47], [color])
-        ink = theme.text_color(color)
-        axes.text(x, y, _words(best), ha="center", va="center", size=theme.SMALL, color=ink, linespacing=1.3)
+        marks.word(axes, x, y, _words(best), ha="center", color=theme.text_color(color), linespacing=1.3)
+    figure.text_shown = "\n".join(lines)
     line_legend(figure, [(f"t {t}" + " or more" * (t == 16), {"color": color, **BAR}) for t, color in SHADES.items()])
     return figure
 
