@@ -14,8 +14,6 @@ from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
 MOST = 4  # placements in one picture
 TOP, BOTTOM, LEFT, GAP, LANE = 1.0, 0.2, 0.9, 0.25, 0.44  # inches
 HALF = 0.36  # of a stage's box, where stages stand 1 apart
-
-
 PLACEMENTS = {  # how schedules of each are drawn where several are compared
     "straight": {"color": "#222222", "marker": "o"},
     "V": {"color": "#882255", "marker": "v"},
