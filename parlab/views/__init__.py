@@ -4,11 +4,10 @@ from parlab.views import display
 from parlab.views.all_reduce.blocks import all_reduce_steps
 from parlab.views.all_reduce.crossings import all_reduce_times, collectives, explore_collectives
 from parlab.views.attention.cuts import attention_cuts
-from parlab.views.attention.explore import explore_ring_masks, explore_ring_overlap, ring_overlap
 from parlab.views.attention.levels import memory_levels
-from parlab.views.attention.masks import ring_masks
+from parlab.views.attention.masks import explore_ring_masks, packed_ring, ring_masks, work_loads
 from parlab.views.attention.methods import attention_map, explore_long_sequences
-from parlab.views.attention.packed import packed_ring, work_loads
+from parlab.views.attention.overlap import explore_ring_overlap, ring_overlap
 from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves
 from parlab.views.mesh.explore import explore_mesh, mesh

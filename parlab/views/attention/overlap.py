@@ -1,4 +1,4 @@
-"""Ring attention under the learner's hands: its masks, and where its transfers are hidden."""
+"""Where the transfers of ring attention are hidden behind its work."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from functools import lru_cache
 import numpy as np
 
 from parlab.sequence import LAYOUTS, overlap_tokens, ring_attention, shard
-from parlab.views.attention.masks import MOST_RANKS, checked_number, ring_masks
+from parlab.views.attention.masks import MOST_RANKS, checked_number
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, curve, line_legend, plot, scale
-from parlab.views.widgets.explorer import BANDWIDTHS, Explorer, choice, steps
+from parlab.views.widgets.explorer import BANDWIDTHS, Explorer, steps
 from parlab.world import Cluster, Run, per_rank, run
 
 HEADS, HEAD_SIZE = 4, 8
@@ -79,18 +79,3 @@ def explore_ring_overlap() -> Explorer:
         "bandwidth": steps("bandwidth", BANDWIDTHS[4:], 50e9),
     }
     return Explorer("explore_ring_overlap", controls, ring_overlap)
-
-
-def explore_ring_masks() -> Explorer:
-    """Sliders for `ring_masks`: the layout, the ranks, the tokens of each."""
-
-    def draw(layout: str, size: int, tokens: int, causal: bool) -> Picture:
-        return ring_masks(size * tokens, size, layout, causal=causal)
-
-    controls = {
-        "layout": choice("layout", LAYOUTS, "striped"),
-        "size": steps("ranks", range(2, 9), 4),
-        "tokens": steps("tokens a rank", (2, 4, 8, 16, 32), 8),
-        "causal": choice("mask", [("causal", True), ("none", False)], True),
-    }
-    return Explorer("explore_ring_masks", controls, draw)
