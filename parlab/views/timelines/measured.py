@@ -1,4 +1,4 @@
-"""What was measured, beside what was computed. The times are in the picture alone: its text says what every machine
+"""What all-reduces took, beside what was computed. The times are in the picture alone: its text says what every machine
 and every run has in common.
 """
 
@@ -12,37 +12,13 @@ from matplotlib.ticker import LogLocator
 
 from parlab.arguments import positive, whole
 from parlab.views.drawing import theme
-from parlab.views.drawing.lanes import timeline_of
 from parlab.views.drawing.picture import Picture, line_legend, plot, scale, short_bytes, short_time, write
-from parlab.views.timelines.panels import compare_timelines, lanes_of
 from parlab.views.widgets.explorer import Explorer, steps
-from parlab.world import Link, Run, Timeline
-from parlab.world.units import format_bytes
+from parlab.world import Link
 
 POINT = {"marker": "o", "linestyle": "none", "markersize": 7, "markeredgecolor": theme.PAPER, "color": theme.ALARM}
 CURVE = {"color": theme.INK, "linewidth": 1.5}
 Measured = Mapping[int, Mapping[int, float]]
-
-
-def wall_clock(runs: Mapping[str, Run | Timeline], *, headline: str, rank: int | None = None) -> Picture:
-    """As `compare_timelines`, or with a `rank` as `lanes_of`, where some of the clocks are real.
-
-    Args:
-        runs: by the name that stands above each; `run.wallclock` is what was measured.
-        headline: what stands above.
-        rank: whose lanes; None: all ranks, without their messages.
-
-    Raises:
-        ValueError: something else.
-    """
-    figure = compare_timelines(runs, headline=headline) if rank is None else lanes_of(runs, rank, headline=headline)
-    lines = []
-    for name, one in runs.items():
-        shown = timeline_of(one)
-        sent = sum(shown.bytes_sent(each) for each in range(shown.size))
-        lines.append(f"{name}: {shown.size} ranks, {len(shown.transfers)} messages, {format_bytes(sent)}")
-    figure.text_shown = "\n".join([headline, *lines])
-    return figure
 
 
 def measured_times(measured: Measured, link: Link, *, ranks: int, nbytes: int) -> Picture:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
@@ -50,9 +50,12 @@ def timeline(
     lane_of = {rank: lane for lane, rank in enumerate(chosen)}
     messages = [t for t in shown.transfers if t.end > t.start]
     program = PROGRAM if messages else WHOLE
-    kinds = draw_computes(axes, shown, lane_of, program)
-    kinds += draw_waits(axes, shown, lane_of, program)
-    kinds += _draw_messages(axes, messages, lane_of)
+    kinds = draw_computes(axes, shown, lane_of, program) + draw_waits(axes, shown, lane_of, program)
+    for kind, where, rank_of, texts_of in ENDS:
+        own = [t for t in messages if rank_of(t) in lane_of]
+        lane, texts = [lane_of[rank_of(t)] for t in own], list(map(texts_of, own))
+        marks.boxes(axes, f"{kind}s", own, lane, where, theme.KINDS[kind].color, texts)
+        kinds += [kind] * bool(own)
     inside = [t for t in messages if t.src in lane_of and t.dst in lane_of and t.start < (end or math.inf)]
     if len(inside) <= MOST_ARROWS:
         tails = [(t.start, lane_of[t.src] + SENDS[1]) for t in inside]
@@ -78,9 +81,8 @@ def time_spent(shown: Timeline) -> str:
         "waiting for a rank": sum(wait.came - wait.start for wait in shown.waits),
         "waiting for a transfer": sum(wait.end - wait.came for wait in shown.waits),
     }
-    return ", ".join(
-        [shown.format(shown.makespan), *(f"{percent(t / whole)} {what}" for what, t in spent.items() if t)]
-    )
+    parts = [f"{percent(time / whole)} {what}" for what, time in spent.items() if time]
+    return ", ".join([shown.format(shown.makespan), *parts])
 
 
 def draw_computes(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
@@ -108,10 +110,25 @@ def draw_waits(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tupl
     ):
         spans = [wait for wait in part if wait.end > wait.start]
         marks.hatched_boxes(axes, f"{kind}s", spans, [lane_of[wait.rank] for wait in spans], where, theme.KINDS[kind])
-        named = spans if len(spans) < marks.MANY else _joined(spans)
+        named = spans if len(spans) < marks.MANY else fused(spans, _goes_on)
         marks.labels(axes, named, [lane_of[wait.rank] for wait in named], where, list(map(texts_of, named)))
         drawn += [kind] * bool(spans)
     return drawn
+
+
+def _goes_on(last: Wait, wait: Wait) -> bool:
+    return (last.rank, last.end, last.peer) == (wait.rank, wait.start, wait.peer)
+
+
+def fused(spans: Iterable[Any], follows: Callable[[Any, Any], bool]) -> list[Any]:
+    """The spans in their order, each that `follows` the last made one with it; they are named tuples with an `end`."""
+    found: list[Any] = []
+    for span in sorted(spans):
+        if found and follows(found[-1], span):
+            found[-1] = found[-1]._replace(end=max(found[-1].end, span.end))
+        else:
+            found.append(span)
+    return found
 
 
 def _awaited(wait: Wait) -> list[str]:
@@ -127,28 +144,6 @@ def _passing(wait: Wait) -> list[str]:
         return _awaited(wait)
     way = "to" if wait.name == "send" else "from"
     return [f"transfer {way} rank {wait.peer}", f"{way} {wait.peer}"]
-
-
-def _joined(waits: list[Wait]) -> list[Wait]:
-    """The waits, those of one rank for one peer that follow each other at once made one."""
-    joined: list[Wait] = []
-    for wait in sorted(waits):
-        last = joined[-1] if joined else None
-        if last and (last.rank, last.end, last.peer) == (wait.rank, wait.start, wait.peer):
-            joined[-1] = last._replace(end=wait.end)
-        else:
-            joined.append(wait)
-    return joined
-
-
-def _draw_messages(axes: Axes, messages: list[Transfer], lane_of: dict[int, int]) -> list[str]:
-    kinds = []
-    for kind, where, rank_of, texts_of in ENDS:
-        own = [t for t in messages if rank_of(t) in lane_of]
-        lane, texts = [lane_of[rank_of(t)] for t in own], [texts_of(t) for t in own]
-        marks.boxes(axes, f"{kind}s", own, lane, where, theme.KINDS[kind].color, texts)
-        kinds += [kind] * bool(own)
-    return kinds
 
 
 class _End(NamedTuple):
