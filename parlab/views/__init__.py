@@ -25,8 +25,7 @@ from parlab.views.schedules.interleaving import explore_interleaving, interleavi
 from parlab.views.schedules.placement import placements
 from parlab.views.schedules.schedule import compare_schedules, schedule
 from parlab.views.sharding.block import sharded_block
-from parlab.views.sharding.memory import kept_activations
-from parlab.views.sharding.step_time import explore_tensor, tensor
+from parlab.views.sharding.price import explore_tensor, kept_activations, tensor
 from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
 from parlab.views.timelines.measured import explore_measured_times, measured_times
 from parlab.views.timelines.panels import compare_timelines, lanes_of, wall_clock

@@ -24,31 +24,22 @@ class Explorer(widgets.VBox):
 
     def __init__(self, name: str, controls: Mapping[str, Any], draw: Callable[..., Picture]):
         self.name, self.controls, self.draw = name, dict(controls), draw
-        self.figure = self._drawn()
-        wide = widgets.Layout(max_width=theme.ON_PAGE)
-        self.picture = widgets.Image(value=png(self.figure), format="png", layout=wide)
-        self.numbers = widgets.HTML(_preformatted(self.figure))
+        self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width=theme.ON_PAGE))
+        self.numbers = widgets.HTML()  # the text of the picture, for those who cannot see it
+        self._redraw()
         for control in self.controls.values():
             control.observe(self._redraw, "value")
         grid = widgets.Layout(display="flex", flex_flow="row wrap")
         below = widgets.Accordion([self.numbers], titles=("In words and numbers",), selected_index=None)
         super().__init__([widgets.Box(list(self.controls.values()), layout=grid), self.picture, below])
 
-    def _drawn(self) -> Picture:
-        return self.draw(**{name: control.value for name, control in self.controls.items()})
-
-    def _redraw(self, _: Any) -> None:
-        self.figure = self._drawn()
+    def _redraw(self, _: Any = None) -> None:
+        self.figure = self.draw(**{name: control.value for name, control in self.controls.items()})
         self.picture.value = png(self.figure)
-        self.numbers.value = _preformatted(self.figure)
+        self.numbers.value = f"<pre>{escape(repr(self.figure))}</pre>"
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.figure.text_shown}"
-
-
-def _preformatted(figure: Picture) -> str:
-    """The text of a picture, for those who cannot see it."""
-    return f"<pre>{escape(repr(figure))}</pre>"
 
 
 def steps(
