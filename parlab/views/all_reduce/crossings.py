@@ -134,11 +134,7 @@ def _checked_world(runs: Any, size: Any, cluster: Any) -> tuple[int, Cluster]:
 
 
 def checked_algorithms(algorithms: Sequence[str] | None, size: int, cluster: Cluster) -> list[str]:
-    """The algorithms to draw; None: all that fit `size` ranks on `cluster`.
-
-    Raises:
-        ValueError: not a list, an unknown one, or hierarchical where the nodes are not whole.
-    """
+    """The algorithms to draw; None: all that fit `size` ranks on `cluster`. A ValueError for those that do not."""
     inside = cluster.ranks_per_node
     if algorithms is None:
         nodes = size % inside == 0 and 1 < inside < size
@@ -149,10 +145,8 @@ def checked_algorithms(algorithms: Sequence[str] | None, size: int, cluster: Clu
         if name not in STEPS:
             raise ValueError(f"algorithms: {name!r} is none of {', '.join(STEPS)}")
         if name == "hierarchical" and size % inside:
-            raise ValueError(
-                f"algorithms: hierarchical needs whole nodes, but size={size} is no multiple of the cluster's {inside} "
-                "ranks a node"
-            )
+            has = f"size={size} is no multiple of the cluster's {inside} ranks a node"
+            raise ValueError(f"algorithms: hierarchical needs whole nodes, but {has}")
     return list(dict.fromkeys(algorithms))
 
 
@@ -221,20 +215,17 @@ def _ran(algorithm: str, size: int, ranks_per_node: int) -> Run:
     return run(program, size)
 
 
-def _beside(algorithm: str) -> str:
-    return ALL if algorithm == ALL else f"{theme.ALGORITHMS[algorithm].name} beside ring"
-
-
 def explore_collectives() -> Explorer:
     """Sliders for `collectives`: nodes, ranks a node, latency α, bandwidth 1/β, and the algorithm.
 
     Latency and bandwidth only change the clock: no rank runs again.
     """
+    beside = [(f"{line.name} beside ring", name) for name, line in list(theme.ALGORITHMS.items())[1:]]
     controls = {
         "nodes": steps("nodes", (1, 2, 3, 4, 8), 2),
         "ranks_per_node": steps("ranks a node", range(2, 9), 8),
         "latency": steps("latency α", LATENCIES, 1e-6),
         "bandwidth": steps("bandwidth 1/β", BANDWIDTHS, 10e9),
-        "algorithm": choice("algorithm", (ALL, *list(theme.ALGORITHMS)[1:]), ALL, _beside),
+        "algorithm": choice("algorithm", [ALL, *beside], ALL),
     }
     return Explorer("explore_collectives", controls, collectives)

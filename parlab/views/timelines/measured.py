@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from matplotlib.ticker import LogLocator
 
@@ -34,7 +33,13 @@ def measured_times(measured: Measured, link: Link, *, ranks: int, nbytes: int) -
     Raises:
         ValueError: nothing was measured there, or a time that is not positive.
     """
-    times = _times(measured, ranks, nbytes)
+    whole("ranks", ranks, 2)
+    if not isinstance(measured, Mapping) or nbytes not in measured.get(ranks, {}):
+        raise ValueError(f"ranks={ranks!r}, nbytes={nbytes!r}: nothing was measured there")
+    times = measured[ranks]
+    for n, seconds in times.items():
+        whole("nbytes", n, 1)
+        positive("seconds", seconds, finite=True)
     if not isinstance(link, Link):
         raise ValueError(f"link={link!r:.60}: must be a Link, such as cluster.intra")
 
@@ -77,14 +82,3 @@ def explore_measured_times(measured: Measured, link: Link) -> Explorer:
         "nbytes": steps("bytes of the array", everywhere, everywhere[0], short_bytes),
     }
     return Explorer("explore_measured_times", controls, partial(measured_times, measured, link))
-
-
-def _times(measured: Any, ranks: int, nbytes: int) -> Mapping[int, float]:
-    whole("ranks", ranks, 2)
-    if not isinstance(measured, Mapping) or nbytes not in measured.get(ranks, {}):
-        raise ValueError(f"ranks={ranks!r}, nbytes={nbytes!r}: nothing was measured there")
-    times: Mapping[int, float] = measured[ranks]
-    for n, seconds in times.items():
-        whole("nbytes", n, 1)
-        positive("seconds", seconds, finite=True)
-    return times

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -13,7 +13,7 @@ from parlab.views.drawing import marks, theme
 from parlab.views.drawing.film import Film, moments_of, revealed
 from parlab.views.drawing.lanes import check_end, checked_ranks, lanes, legend, timeline_of
 from parlab.views.drawing.picture import Picture, note, percent
-from parlab.world import Run, Timeline, Transfer, Wait
+from parlab.world import Run, Timeline, Wait
 from parlab.world.units import format_bytes
 
 MOST_ARROWS = 200
@@ -46,7 +46,8 @@ def timeline(
     shown = timeline_of(run)
     chosen = checked_ranks(ranks, shown.size)
     check_end(end)
-    figure, axes = lanes(repr(shown), shown, chosen, headline or _headline(shown), end=end)
+    where = f"{shown.size} rank{'s' if shown.size > 1 else ''}{' on ' + shown.cluster if shown.cluster else ''}"
+    figure, axes = lanes(repr(shown), shown, chosen, headline or f"{where}: {time_spent(shown)}", end=end)
     lane_of = {rank: lane for lane, rank in enumerate(chosen)}
     messages = [t for t in shown.transfers if t.end > t.start]
     program = PROGRAM if messages else WHOLE
@@ -66,11 +67,6 @@ def timeline(
         note(figure, "nothing took any time")
     legend(figure, kinds)
     return figure
-
-
-def _headline(shown: Timeline) -> str:
-    ranks = f"{shown.size} rank{'s' if shown.size > 1 else ''}"
-    return f"{ranks}{' on ' + shown.cluster if shown.cluster else ''}: {time_spent(shown)}"
 
 
 def time_spent(shown: Timeline) -> str:
@@ -146,18 +142,9 @@ def _passing(wait: Wait) -> list[str]:
     return [f"transfer {way} rank {wait.peer}", f"{way} {wait.peer}"]
 
 
-class _End(NamedTuple):
-    """How one end of a message is drawn: on whose lane, and with which text, the longest first."""
-
-    kind: str
-    where: tuple[float, float]
-    rank_of: Callable[[Transfer], int]
-    texts_of: Callable[[Transfer], list[str]]
-
-
-ENDS = (
-    _End("send", SENDS, lambda t: t.src, lambda t: [f"{format_bytes(t.nbytes)} to rank {t.dst}", f"to {t.dst}"]),
-    _End("receive", RECEIVES, lambda t: t.dst, lambda t: [f"from rank {t.src}", f"from {t.src}"]),
+ENDS: Any = (  # of a message: its kind, where it is drawn on whose lane, and with which texts, the longest first
+    ("send", SENDS, lambda t: t.src, lambda t: [f"{format_bytes(t.nbytes)} to rank {t.dst}", f"to {t.dst}"]),
+    ("receive", RECEIVES, lambda t: t.dst, lambda t: [f"from rank {t.src}", f"from {t.src}"]),
 )
 
 
@@ -169,11 +156,10 @@ def timeline_film(shown: Timeline) -> Film:
     for start, event in sorted((one.start, event) for one, event in events if one.end > one.start):
         begun.setdefault(start, []).append(event)
     times = list(begun)[:MOST_MOMENTS] or [0]
-    lines = [f"{shown.format(time)}: {_few(begun.get(time, ['nothing takes any time']))}" for time in times]
+    lines = []
+    for time in times:
+        happens = begun.get(time, ["nothing takes any time"])
+        more = [f"and {len(happens) - MOST_EVENTS} more"] if len(happens) > MOST_EVENTS else []
+        lines.append(f"{shown.format(time)}: {'; '.join([*happens[:MOST_EVENTS], *more])}")
     figure = timeline(shown)
     return Film(repr(shown).splitlines()[0], lines, moments_of(times, shown.makespan), revealed(figure, figure.axes))
-
-
-def _few(events: list[str]) -> str:
-    more = len(events) - MOST_EVENTS
-    return "; ".join(events[:MOST_EVENTS]) + (f"; and {more} more" if more > 0 else "")

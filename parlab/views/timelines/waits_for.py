@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import textwrap
 from itertools import pairwise
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch
@@ -13,7 +12,6 @@ from matplotlib.patches import FancyArrowPatch
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, inches, plot, write
 from parlab.world import DeadlockError
-from parlab.world.errors import WaitsFor
 
 MOST_STEPS = 8  # waits that are spelled out beside the circle
 OTHER = "#AAAAAA"  # the waits that lead into the chain
@@ -50,12 +48,11 @@ def deadlock(error: DeadlockError) -> Picture:
     axes.set(xlim=(-REACH, REACH), ylim=(-up, up))
     place = {rank: _on_circle(number, len(ranks)) for number, rank in enumerate(ranks)}
     radius = min(0.16, 2.1 / len(ranks))
-    for rank, wait in error.waiting.items():
-        for peer in wait.peers:
-            if (rank, peer) not in red:
-                _arrow(axes, rank, peer, place, radius, OTHER, 0.8)
-    for rank, peer in red:
-        _arrow(axes, rank, peer, place, radius, theme.ALARM, 2.4 if len(ranks) <= MOST_INSIDE else 1.4)
+    others = [(rank, peer) for rank, wait in error.waiting.items() for peer in wait.peers if (rank, peer) not in red]
+    thick = 2.4 if len(ranks) <= MOST_INSIDE else 1.4
+    for waits, color, width in ((others, OTHER, 0.8), (red, theme.ALARM, thick)):
+        for rank, peer in waits:
+            _arrow(axes, rank, peer, place, radius, color, width)
     for rank in ranks:
         _node(axes, rank, place[rank], radius, rank in error.waiting, rank in knot)
     _number(axes, place, radius, error)
@@ -121,7 +118,9 @@ def _spell_out(figure: Picture, error: DeadlockError) -> None:
     steps = [error.waiting[rank] for rank in dict.fromkeys(error.path) if rank in error.waiting]
     lines: list[str] = []
     for step in steps[:MOST_STEPS]:
-        lines += _sentence(step)
+        peers = ", ".join(map(str, step.peers[:4])) + (" ..." if len(step.peers) > 4 else "")
+        text = f"rank {step.rank} waits for {peers} in {step.call}{step.where}"
+        lines += textwrap.wrap(text, LINE, subsequent_indent="    ", max_lines=2, placeholder=" ...")
     if len(steps) > MOST_STEPS:
         lines.append(f"... and {len(steps) - MOST_STEPS} more in the same chain")
     if error.path[-1] in error.left:
@@ -129,9 +128,3 @@ def _spell_out(figure: Picture, error: DeadlockError) -> None:
     cause = str(error).rpartition("likely cause: ")[2]
     lines += ["", *textwrap.wrap(f"Likely cause: {cause}.", LINE)]
     write(figure, theme.WIDTH / 2, 0.65, "\n".join(lines), linespacing=1.45)
-
-
-def _sentence(step: WaitsFor) -> list[str]:
-    peers: Any = ", ".join(map(str, step.peers[:4])) + (" ..." if len(step.peers) > 4 else "")
-    text = f"rank {step.rank} waits for {peers} in {step.call}{step.where}"
-    return textwrap.wrap(text, LINE, subsequent_indent="    ", max_lines=2, placeholder=" ...")
