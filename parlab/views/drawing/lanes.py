@@ -33,8 +33,7 @@ def timeline_of(source: Any, name: str = "run") -> Timeline:
 def timelines_of(runs: Any, most: float = math.inf, *, one_clock: bool = False) -> dict[str, Timeline]:
     """The timelines of {name: run}, up to `most` of them.
 
-    Raises:
-        ValueError: none or more, something else, or clocks of different units where one has to do.
+    A ValueError for none or more, something else, or clocks of different units where one has to do.
     """
     if not isinstance(runs, Mapping) or not 1 <= len(runs) <= most:
         many = "at least one" if most == math.inf else f"1 to {most} of them"
@@ -117,15 +116,13 @@ def name_rows(
 
 
 def time_axis(axes: Axes, timeline: Timeline, end: float | None = None, *, words: bool = True) -> None:
-    """From 0 to `end` (None: the makespan), in the timeline's own ticks, labelled in a unit that suits them, or not
-    labelled at all, where another panel's axis is.
-    """
-    takes_time = bool(end or timeline.makespan)
-    end = end or timeline.makespan or 1
+    """From 0 to `end` (None: the makespan), in the timeline's ticks, named in a unit that suits them if in `words`."""
+    end = end or timeline.makespan
+    ticks = MaxNLocator(8 if end else 1, steps=[1, 2, 5, 10])
+    end = end or 1
     unit, size = next(((u, s) for u, s in UNITS if end >= 2 * s), UNITS[-1])
     if timeline.unit != "ps":
         unit, size = timeline.unit, 1
-    ticks = MaxNLocator(8 if takes_time else 1, steps=[1, 2, 5, 10])
     label = f"time ({unit})"
     scale(axes.xaxis, label, ends=(0, end), ticks=ticks, says=lambda time: f"{time / size:g}", words=words)
 

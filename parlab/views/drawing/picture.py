@@ -19,8 +19,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, Locat
 from PIL import Image
 
 from parlab.views.drawing import theme
-from parlab.views.drawing.canvas import Canvas
-from parlab.views.drawing.ruler import Look, Ruler
+from parlab.views.drawing.canvas import Canvas, Look, Ruler
 from parlab.world.units import format_bytes, format_time
 
 BAR = {"linewidth": 9, "solid_capstyle": "butt"}  # a colour in a legend
@@ -90,10 +89,7 @@ def png_of(drawn: np.ndarray, compress_level: int = 1) -> bytes:
 def sheet(text: str | Iterable[str], height: float, headline: str | None = None) -> Picture:
     """A picture as wide as all others, still empty but for the headline above it, a long one in smaller letters.
 
-    Its text may be given in lines.
-
-    Raises:
-        ValueError: a headline that is no text.
+    Its text may be given in lines. A ValueError for a headline that is no text.
     """
     if not isinstance(headline, str | None):
         raise ValueError(f"headline={headline!r}: must be a text, or None")

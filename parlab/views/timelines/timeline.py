@@ -100,14 +100,15 @@ def draw_waits(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tupl
     """The waits, as `draw_computes`: until the other rank has come, then until the transfer has passed."""
     waits = [wait for wait in shown.waits if wait.rank in lane_of]
     drawn = []
-    for kind, texts_of, part in (
-        ("wait", _awaited, [wait._replace(end=wait.came) for wait in waits]),
-        ("transfer", _passing, [wait._replace(start=wait.came) for wait in waits]),
-    ):
+    absent = [wait._replace(end=wait.came) for wait in waits]
+    under_way = [wait._replace(start=wait.came) for wait in waits]
+    for kind, part in (("wait", absent), ("transfer", under_way)):
         spans = [wait for wait in part if wait.end > wait.start]
         marks.hatched_boxes(axes, f"{kind}s", spans, [lane_of[wait.rank] for wait in spans], where, theme.KINDS[kind])
         named = spans if len(spans) < marks.MANY else fused(spans, _goes_on)
-        marks.labels(axes, named, [lane_of[wait.rank] for wait in named], where, list(map(texts_of, named)))
+        marks.labels(
+            axes, named, [lane_of[wait.rank] for wait in named], where, [_awaited(kind, wait) for wait in named]
+        )
         drawn += [kind] * bool(spans)
     return drawn
 
@@ -127,17 +128,12 @@ def fused(spans: Iterable[Any], follows: Callable[[Any, Any], bool]) -> list[Any
     return found
 
 
-def _awaited(wait: Wait) -> list[str]:
-    """For whom, in full and in short. What a rank started to run beside it has its own rank as the peer."""
+def _awaited(kind: str, wait: Wait) -> list[str]:
+    """For whom or what, in full and in short. What a rank started to run beside it has its own rank as the peer."""
     if wait.peer == wait.rank:
         return ["waits for its own collective", "its own"]
-    return [f"waits for rank {wait.peer}", f"for {wait.peer}"]
-
-
-def _passing(wait: Wait) -> list[str]:
-    """What is under way, in full and in short."""
-    if wait.peer == wait.rank:
-        return _awaited(wait)
+    if kind == "wait":
+        return [f"waits for rank {wait.peer}", f"for {wait.peer}"]
     way = "to" if wait.name == "send" else "from"
     return [f"transfer {way} rank {wait.peer}", f"{way} {wait.peer}"]
 

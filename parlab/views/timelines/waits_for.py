@@ -53,9 +53,7 @@ def deadlock(error: DeadlockError) -> Picture:
     for waits, color, width in ((others, OTHER, 0.8), (red, theme.ALARM, thick)):
         for rank, peer in waits:
             _arrow(axes, rank, peer, place, radius, color, width)
-    for rank in ranks:
-        _node(axes, rank, place[rank], radius, rank in error.waiting, rank in knot)
-    _number(axes, place, radius, error)
+    _draw_ranks(axes, place, radius, error, knot)
     _spell_out(figure, error)
     return figure
 
@@ -89,28 +87,23 @@ def _arrow(axes: Axes, rank: int, peer: int, place: dict[int, Point], radius: fl
     axes.add_artist(FancyArrowPatch(tail, head, shrinkA=gap, shrinkB=gap, **shape, **look))
 
 
-def _node(axes: Axes, rank: int, at: Point, radius: float, blocked: bool, in_knot: bool) -> None:
-    look = {"marker": "o" if blocked else "s", "markersize": 2 * radius * POINTS, "gid": f"rank {rank}"}
-    look["markerfacecolor"] = theme.rank_color(rank) if blocked else theme.PAPER
-    edge = {"markeredgecolor": theme.ALARM, "markeredgewidth": 1.8}
-    axes.plot(*at, **look, **(edge if in_knot else {"markeredgecolor": theme.FAINT, "markeredgewidth": 0.8}))
-
-
-def _number(axes: Axes, place: dict[int, Point], radius: float, error: DeadlockError) -> None:
-    """The ranks' numbers: inside, as long as they can be read there, then around the circle."""
-    inside = len(place) <= MOST_INSIDE
-    every = -(-len(place) // MOST_NUMBERS)
+def _draw_ranks(axes: Axes, place: dict[int, Point], radius: float, error: DeadlockError, knot: list[int]) -> None:
+    """A circle a rank, a square for one that has left; numbered inside as long as that can be read, then outside."""
+    every, size = -(-len(place) // MOST_NUMBERS), 2 * radius * POINTS
     end = list(place).index(error.path[-1])  # always numbered, and its neighbours then not
     for number, (rank, (x, y)) in enumerate(place.items()):
+        shape, fill = ("o", theme.rank_color(rank)) if rank in error.waiting else ("s", theme.PAPER)
+        color, width = (theme.ALARM, 1.8) if rank in knot else (theme.FAINT, 0.8)
+        look = {"markerfacecolor": fill, "markeredgecolor": color, "markeredgewidth": width}
+        axes.plot(x, y, shape, markersize=size, gid=f"rank {rank}", **look)
         distance = min((number - end) % len(place), (end - number) % len(place))
         if distance and (number % every or distance < every):
             continue
-        if inside:
-            color = theme.text_color(theme.rank_color(rank)) if rank in error.waiting else theme.INK
-            size = min(theme.TITLE, 1.1 * radius * POINTS)
+        if len(place) <= MOST_INSIDE:
+            style = {"size": min(theme.TITLE, 0.55 * size), "color": theme.text_color(fill), "weight": "bold"}
+            axes.text(x, y, str(rank), ha="center", va="center", **style)
         else:
-            x, y, color, size = 1.1 * x, 1.1 * y, theme.INK, theme.TINY
-        axes.text(x, y, str(rank), size=size, color=color, ha="center", va="center", weight="bold" if inside else None)
+            axes.text(1.1 * x, 1.1 * y, str(rank), ha="center", va="center", size=theme.TINY, color=theme.INK)
 
 
 def _spell_out(figure: Picture, error: DeadlockError) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -42,19 +43,14 @@ class Explorer(widgets.VBox):
         return f"{self.name}: {self.figure.text_shown}"
 
 
-def steps(
-    description: str, options: Iterable[Any], value: Any, says: Callable[[Any], str] = str
-) -> widgets.SelectionSlider:
-    """A slider over values, each with what it `says`; or over (name, value) pairs."""
-    return widgets.SelectionSlider(**_control(description, options, value, says))
-
-
-def choice(description: str, options: Iterable[Any], value: Any, says: Callable[[Any], str] = str) -> widgets.Dropdown:
-    """A menu of values, as `steps`."""
-    return widgets.Dropdown(**_control(description, options, value, says))
-
-
-def _control(description: str, options: Iterable[Any], value: Any, says: Callable[[Any], str]) -> dict[str, Any]:
+def _control(
+    kind: type, description: str, options: Iterable[Any], value: Any, says: Callable[[Any], str] = str
+) -> widgets.Widget:
+    """A control over values, each with what it `says`; or over (name, value) pairs."""
     pairs = [one if isinstance(one, tuple) else (says(one), one) for one in options]
     look = {"style": {"description_width": "9.5em"}, "layout": widgets.Layout(width="29em")}
-    return {"description": description, "options": pairs, "value": value, **look}
+    return kind(description=description, options=pairs, value=value, **look)
+
+
+# a slider, and a menu
+steps, choice = partial(_control, widgets.SelectionSlider), partial(_control, widgets.Dropdown)
