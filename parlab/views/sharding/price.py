@@ -24,10 +24,12 @@ MODELS = {  # E, H, M; G is 8. Source: Grattafiori et al. 2024, "The Llama 3 her
     "Llama 3 405B": (16384, 128, 53248),
 }
 SIZES = (1, 2, 4, 8, 16, 32)
+ALGORITHMS = RING, HIERARCHICAL = "ring", "hierarchical"
 ITEMSIZE = 2  # bytes of an element: 16 bits
 COMPUTE, MESSAGES = theme.KINDS["compute"].color, theme.KINDS["send"].color
 
 KEPT = ("#332288", "#AA4499", "#44AA99", "#999933", "#882255")  # no rank's. Source: Tol, "Colour schemes" (2021)
+Bar = tuple[int, str]  # t, and one of ALGORITHMS
 Bytes = Mapping[str, Mapping[int, int]]  # way of keeping: t: bytes
 
 
@@ -94,13 +96,19 @@ def tensor(
     cluster = replace(cluster, ranks_per_node=ranks_per_node or cluster.ranks_per_node)
     E, H, M = MODELS[model]
     config = LlamaConfig(1024, E, M, num_hidden_layers=1, num_attention_heads=H, num_key_value_heads=8)
-    ring, hierarchical = (
-        {t: _both_ways(config, S, t, cluster, algorithm) for t in SIZES} for algorithm in ("ring", "hierarchical")
-    )
-    fastest = min(SIZES, key=lambda t: sum(ring[t]))
+    times = {(t, algorithm): _both_ways(config, S, t, cluster, algorithm) for t in SIZES for algorithm in ALGORITHMS}
+    efficiency = {(t, way): f"{sum(times[1, way]) / (t * sum(time)):.0%}" for (t, way), time in times.items()}
+    fastest = min(SIZES, key=lambda t: sum(times[t, RING]))
     headline = f"{model}, {S} tokens, {cluster.name}: with rings, t = {fastest} is fastest"
-    figure, axes = plot(_table(headline, ring, hierarchical), 4.4, headline, left=0.5, right=0.3, top=0.85, bottom=0.65)
-    _draw(axes, ring, hierarchical, cluster)
+    lines = [headline, f"{'t':>3}   computing     sending        both  efficiency  hierarchical  efficiency"]
+    for t in SIZES:
+        compute, messages = ring = times[t, RING]
+        shown = "".join(f"{format_time(time):>12}" for time in (compute, messages, compute + messages))
+        lines.append(f"{t:>3}{shown}{efficiency[t, RING]:>12}")
+        if times[t, HIERARCHICAL] != ring:
+            lines[-1] += f"{format_time(sum(times[t, HIERARCHICAL])):>14}{efficiency[t, HIERARCHICAL]:>12}"
+    figure, axes = plot(lines, 4.4, headline, left=0.5, right=0.3, top=0.85, bottom=0.65)
+    _draw(axes, times, efficiency, cluster.ranks_per_node)
     legend_of(figure, [(COMPUTE, "computing", ""), (MESSAGES, "sending", "")])
     return figure
 
@@ -114,45 +122,23 @@ def _both_ways(config: LlamaConfig, S: int, size: int, cluster: Cluster, algorit
     return Time(*map(sum, zip(*passes, strict=True)))
 
 
-def _table(headline: str, ring: dict[int, Time], hierarchical: dict[int, Time]) -> str:
-    names = "".join(f"{name:>12}" for name in ("computing", "sending", "both"))
-    lines = [headline, f"{'t':>3}{names}  efficiency  hierarchical  efficiency"]
-    for t, (compute, messages) in ring.items():
-        times = "".join(f"{format_time(time):>12}" for time in (compute, messages, compute + messages))
-        row = f"{t:>3}{times}{_efficiency(ring, t):>12}"
-        if hierarchical[t] != ring[t]:
-            row += f"{format_time(sum(hierarchical[t])):>14}{_efficiency(hierarchical, t):>12}"
-        lines.append(row)
-    return "\n".join(lines)
-
-
-def _efficiency(times: dict[int, Time], t: int) -> str:
-    return f"{sum(times[1]) / (t * sum(times[t])):.0%}"
-
-
-def _draw(axes: Axes, ring: dict[int, Time], hierarchical: dict[int, Time], cluster: Cluster) -> None:
-    """A bar for each t, and one more over the edge."""
-    bars = [
-        (t, name if t > cluster.ranks_per_node else "", times)
-        for t in SIZES
-        for name, times in (("ring", ring), ("hierarchical", hierarchical))
-        if name == "ring" or t > cluster.ranks_per_node
-    ]
+def _draw(axes: Axes, times: dict[Bar, Time], efficiency: dict[Bar, str], node: int) -> None:
+    """A bar for each t, and one more over the edge of a node."""
+    bars = [(t, algorithm) for t, algorithm in times if algorithm == RING or t > node]
+    names = [f"t = {t}\n{algorithm}" if t > node else f"t = {t}" for t, algorithm in bars]
     places = np.arange(len(bars))
-    compute, both = [times[t].compute for t, _, times in bars], [sum(times[t]) for t, _, times in bars]
-    names = [f"t = {t}\n{name}".rstrip() for t, name, _ in bars]
+    compute, both = [times[bar].compute for bar in bars], [sum(times[bar]) for bar in bars]
     scale(axes.xaxis, ends=(-0.6, len(bars) - 0.4), ticks=places, says=names)
     scale(axes.yaxis, "time of a block", ends=(0, 1.15 * max(both)), ticks=())
     marks.rectangles(axes, "computing", places - 0.36, places + 0.36, 0, compute, COMPUTE)
     marks.rectangles(axes, "sending", places - 0.36, places + 0.36, compute, both, MESSAGES)
-    for place, (t, _, times) in enumerate(bars):
-        words = f"{format_time(both[place])}\n{_efficiency(times, t)} efficient"
-        marks.word(axes, place, both[place] + 0.02 * max(both), words, va="bottom", ha="center")
-    inside = sum(not name for _, name, _ in bars)
+    for place, (bar, time) in enumerate(zip(bars, both, strict=True)):
+        words = f"{format_time(time)}\n{efficiency[bar]} efficient"
+        marks.word(axes, place, time + 0.02 * max(both), words, va="bottom", ha="center")
+    inside = sum(t <= node for t, _ in bars)
     if inside < len(bars):
         axes.axvline(inside - 0.5, color=theme.INK, linewidth=1.4, linestyle="dashed", gid="edge")
-        words = f"more than one node of {cluster.ranks_per_node}"
-        marks.word(axes, inside - 0.44, 1.13 * max(both), words, va="top")
+        marks.word(axes, inside - 0.44, 1.13 * max(both), f"more than one node of {node}", va="top")
 
 
 def explore_tensor() -> Explorer:
