@@ -46,8 +46,8 @@ def timeline(
     shown = timeline_of(run)
     chosen = checked_ranks(ranks, shown.size)
     check_end(end)
-    where = f"{shown.size} rank{'s' if shown.size > 1 else ''}{' on ' + shown.cluster if shown.cluster else ''}"
-    figure, axes = lanes(repr(shown), shown, chosen, headline or f"{where}: {time_spent(shown)}", end=end)
+    whose = f"{shown.size} rank{'s' if shown.size > 1 else ''}{' on ' + shown.cluster if shown.cluster else ''}"
+    figure, axes = lanes(repr(shown), shown, chosen, headline or f"{whose}: {time_spent(shown)}", end=end)
     lane_of = {rank: lane for lane, rank in enumerate(chosen)}
     messages = [t for t in shown.transfers if t.end > t.start]
     program = PROGRAM if messages else WHOLE
@@ -106,9 +106,8 @@ def draw_waits(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tupl
         spans = [wait for wait in part if wait.end > wait.start]
         marks.hatched_boxes(axes, f"{kind}s", spans, [lane_of[wait.rank] for wait in spans], where, theme.KINDS[kind])
         named = spans if len(spans) < marks.MANY else fused(spans, _goes_on)
-        marks.labels(
-            axes, named, [lane_of[wait.rank] for wait in named], where, [_awaited(kind, wait) for wait in named]
-        )
+        texts = [_awaited(kind, wait) for wait in named]
+        marks.labels(axes, named, [lane_of[wait.rank] for wait in named], where, texts)
         drawn += [kind] * bool(spans)
     return drawn
 
