@@ -27,6 +27,7 @@ ROUNDING = 1e-9  # relative: times that differ by less are equal
 POINTS = 81  # of a curve: four a doubling
 ALL = "all"
 MEASURED = 2**16  # bytes of the array that is really reduced
+Wins = list[tuple[float, str]]  # from so many bytes on this algorithm is the fastest, ascending
 MOST_RUN = 16  # ranks that really run: more would make a slider wait
 SLOWER, THINNER = 5, 10  # latency and bandwidth between nodes against inside, as in the classroom
 
@@ -95,10 +96,8 @@ def all_reduce_times(
     return figure
 
 
-def winners(
-    times: Mapping[str, np.ndarray], nbytes: np.ndarray, size: int, cluster: Cluster
-) -> list[tuple[float, str]]:
-    """From which message size on which algorithm is the fastest: (bytes, algorithm), ascending.
+def winners(times: Mapping[str, np.ndarray], nbytes: np.ndarray, size: int, cluster: Cluster) -> Wins:
+    """Which algorithm is the fastest at which message sizes.
 
     Where two are equally fast, the one that is named first in `times` counts.
     """
@@ -150,7 +149,7 @@ def checked_algorithms(algorithms: Sequence[str] | None, size: int, cluster: Clu
     return list(dict.fromkeys(algorithms))
 
 
-def _mark_crossings(axes: Axes, wins: list[tuple[float, str]], size: int, cluster: Cluster) -> None:
+def _mark_crossings(axes: Axes, wins: Wins, size: int, cluster: Cluster) -> None:
     """A diamond where the fastest changes, and a strip above that says which it is; `wins` ends at the last size."""
     above, doublings = axes.get_xaxis_transform(), math.log2(wins[-1][0] / wins[0][0])
     for number, ((start, name), (end, _)) in enumerate(pairwise(wins)):
@@ -167,7 +166,7 @@ def _mark_crossings(axes: Axes, wins: list[tuple[float, str]], size: int, cluste
             marks.word(axes, math.sqrt(start * end), 1.03, words, transform=above, ha="center", va="baseline")
 
 
-def _table(where: str, wins: list[tuple[float, str]], dots: Mapping[str, list[tuple[int, int]]]) -> str:
+def _table(where: str, wins: Wins, dots: Mapping[str, list[tuple[int, int]]]) -> str:
     lines = [f"All-reduce among {where}"]
     for number, (start, name) in enumerate(wins):
         since = f"from {format_bytes(start)} on" if number else "for small arrays"

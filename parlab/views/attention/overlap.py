@@ -51,7 +51,10 @@ def ring_overlap(size: int = 4, kv_heads: int = 4, bandwidth: float = 50e9) -> P
         raise ValueError(f"kv_heads={kv_heads!r}: 4 query heads share 1, 2 or 4")
     cluster = Cluster.uniform(0, bandwidth, flops=FLOPS)
     bound = overlap_tokens(FLOPS, bandwidth, 4, kv_heads / HEADS, half_masked=True)
-    parts = {layout: [_computing(_ran(layout, size, c, kv_heads), cluster) for c in TOKENS] for layout in LAYOUTS}
+    parts = {}
+    for layout in LAYOUTS:
+        timelines = [_ran(layout, size, c, kv_heads).on(cluster) for c in TOKENS]
+        parts[layout] = [sum(map(one.busy, range(size))) / (size * one.makespan) for one in timelines]
     headline = f"{size} ranks: zigzag hides every transfer from {bound:g} tokens a rank on"
     rows = [f"{'tokens a rank':<13}" + "".join(f"{c:>6}" for c in TOKENS)]
     rows += [f"{layout:<13}" + "".join(f"{part:>6.0%}" for part in computing) for layout, computing in parts.items()]
@@ -63,12 +66,6 @@ def ring_overlap(size: int = 4, kv_heads: int = 4, bandwidth: float = 50e9) -> P
     axes.axvline(bound, color=theme.INK, linewidth=1.2, gid="bound")
     line_legend(figure, [*LINES.items(), ("the bound", {"color": theme.INK, "linewidth": 1.2})])
     return figure
-
-
-def _computing(done: Run, cluster: Cluster) -> float:
-    """The part of the time of all ranks in which they compute."""
-    timeline = done.on(cluster)
-    return sum(map(timeline.busy, range(timeline.size))) / (timeline.size * timeline.makespan)
 
 
 def explore_ring_overlap() -> Explorer:

@@ -82,18 +82,17 @@ def time_spent(shown: Timeline) -> str:
 
 
 def draw_computes(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
-    """The computations of the ranks in `lane_of`, between two heights of their lanes; the kinds that were drawn."""
+    """The computations of the ranks in `lane_of`, between two heights of their lanes; the kinds that were drawn.
+
+    A pipeline's action is drawn by its letter and labelled with its microbatch; anything else by its name.
+    """
     spans = [span for span in shown.computes if span.rank in lane_of and span.end > span.start]
-    drawn = [_kind_and_label(span.name) for span in spans]
-    colors, texts = [theme.KINDS[kind].color for kind, _ in drawn], [[label] for _, label in drawn]
+    actions = [ACTION.fullmatch(span.name) for span in spans]
+    kinds = [ACTION_KINDS[action[1]] if action else "compute" for action in actions]
+    texts = [[action[2] if action else span.name] for span, action in zip(spans, actions, strict=True)]
+    colors = [theme.KINDS[kind].color for kind in kinds]
     marks.boxes(axes, "computes", spans, [lane_of[span.rank] for span in spans], where, colors, texts)
-    return [kind for kind, _ in drawn]
-
-
-def _kind_and_label(name: str) -> tuple[str, str]:
-    """A pipeline's action is drawn by its letter and labelled with its microbatch; anything else by its name."""
-    action = ACTION.fullmatch(name)
-    return (ACTION_KINDS[action[1]], action[2]) if action else ("compute", name)
+    return kinds
 
 
 def draw_waits(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
