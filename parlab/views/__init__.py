@@ -28,9 +28,8 @@ from parlab.views.sharding.block import sharded_block
 from parlab.views.sharding.price import explore_tensor, kept_activations, tensor
 from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
 from parlab.views.timelines.measured import explore_measured_times, measured_times
-from parlab.views.timelines.panels import compare_timelines, lanes_of, wall_clock
+from parlab.views.timelines.panels import bytes_in_and_out, compare_timelines, lanes_of, wall_clock
 from parlab.views.timelines.timeline import timeline
-from parlab.views.timelines.traffic import bytes_in_and_out
 from parlab.views.timelines.waits_for import deadlock
 from parlab.views.widgets.guess import predict, prediction
 from parlab.views.widgets.step_through import step_through

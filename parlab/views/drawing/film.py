@@ -60,7 +60,7 @@ def revealed(figure: Picture, axes: Sequence[Axes]) -> Callable[[float], bytes]:
             now = round(min(max(one.transData.transform((time, 0))[0], left), right))
             rows = slice(len(sharp) - high, len(sharp) - low)
             picture[rows, now:right] = pale[rows, now:right]
-            picture[rows, max(now - 1, left) : now + 1] = np.multiply(to_rgba(theme.INK), 255)
+            picture[rows, max(now - 1, left) : now + 1] = np.round(np.multiply(to_rgba(theme.INK), 255))
         return png_of(picture)
 
     return at
