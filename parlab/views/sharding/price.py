@@ -27,7 +27,6 @@ SIZES = (1, 2, 4, 8, 16, 32)
 ALGORITHMS = RING, HIERARCHICAL = "ring", "hierarchical"
 ITEMSIZE = 2  # bytes of an element: 16 bits
 COMPUTE, MESSAGES = theme.KINDS["compute"].color, theme.KINDS["send"].color
-
 KEPT = ("#332288", "#AA4499", "#44AA99", "#999933", "#882255")  # no rank's. Source: Tol, "Colour schemes" (2021)
 Bar = tuple[int, str]  # t, and one of ALGORITHMS
 Bytes = Mapping[str, Mapping[int, int]]  # way of keeping: t: bytes
