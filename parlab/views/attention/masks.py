@@ -118,9 +118,10 @@ def _square(axes: Axes, image: np.ndarray, size: int, first: float, **edges: Any
 
 def _draw_ring(figure: Picture, left: float, shown: int, S: int, size: int, layout: str, causal: bool) -> None:
     """The square of blocks, from `left` inches on, the first `shown` columns, and beside it the load so far."""
-    c, side, owned = S // size, _side(size), np.array(positions(S, size, layout))  # [P, c]
+    c, side = S // size, _side(size)
+    owned = np.array(positions(S, size, layout))  # [P, c]
     blocks = [row[:shown] for row in _blocks(size, c, layout, causal)]
-    image = np.full((S, S, 3), to_rgb(SKIPPED))
+    image = np.full((S, S, 3), to_rgb(SKIPPED))  # rank by rank down and step by step across
     for rank, row in enumerate(blocks):
         for step, (source, block) in enumerate(row):
             if block is not None:
@@ -134,17 +135,20 @@ def _draw_ring(figure: Picture, left: float, shown: int, S: int, size: int, layo
     hops, places = ["own", *map(str, range(1, size))], [step + 0.5 for step in range(size)]
     scale(grid.xaxis, "K/V after this many hops", ticks=places, says=hops, line=False, dashes=False)
     load = [sum(block.pairs for _, block in row if block) for row in blocks]
-    at_end = unmasked_pairs(S, size, layout, causal=causal)
-    mean, most = sum(at_end) / size, max(at_end)
     bars = panel(figure, theme.WIDTH - BARS - 0.55, TOP, BARS, side)
-    scale(bars.xaxis, "pairs that a rank attends", ends=(0, 1.02 * most), ticks=[mean], says=["mean"])
-    name_rows(bars, size, line=False)
-    marks.bars(bars, "load", 0, load, theme.KINDS["compute"].color, half=0.33)
-    bars.axvline(mean, **MEAN)
-    for rank, pairs in enumerate(load):
-        marks.word(bars, 0.02 * most, rank, f"{pairs}")
+    _draw_load(bars, load, unmasked_pairs(S, size, layout, causal=causal))
     seen_as = theme.rank_color(0), "seen: in the colour of the keys' rank", ""
     legend_of(figure, [seen_as, (MASKED, "masked", ""), (SKIPPED, "skipped", "")])
+
+
+def _draw_load(axes: Axes, load: list[int], at_end: list[int]) -> None:
+    mean, most = sum(at_end) / len(at_end), max(at_end)
+    scale(axes.xaxis, "pairs that a rank attends", ends=(0, 1.02 * most), ticks=[mean], says=["mean"])
+    name_rows(axes, len(load), line=False)
+    marks.bars(axes, "load", 0, load, theme.KINDS["compute"].color, half=0.33)
+    axes.axvline(mean, **MEAN)
+    for rank, pairs in enumerate(load):
+        marks.word(axes, 0.02 * most, rank, f"{pairs}")
 
 
 def ring_film(size: int, layout: str, S: int, *, causal: bool) -> Film:
