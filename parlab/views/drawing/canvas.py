@@ -56,8 +56,7 @@ def _renderer(width: int, height: int, dpi: float) -> _Renderer:
 
 @lru_cache(maxsize=4096)
 def _measured(text: str, prop: Any, ismath: Any, dpi: float) -> tuple[float, float, float]:
-    width, height, descent = RendererAgg(1, 1, dpi).get_text_width_height_descent(text, prop, ismath)
-    return width, height, descent
+    return RendererAgg(1, 1, dpi).get_text_width_height_descent(text, prop, ismath)
 
 
 @lru_cache(maxsize=1024)

@@ -89,15 +89,16 @@ def _row(
     first = LEFT + across + operator
     second = first + columns + BEFORE
     marks.word(axes, 0.15, middle, part, theme.TEXT, ha="center", rotation=90)
-    tokens: tuple[int | None, Groups] = (0, [[rank] for rank in range(size)]) if cut_tokens else (None, [range(size)])
+    cut, said, groups = None, "whole on each", [range(size)]
+    operators = [("copy", "nothing", "all-reduce"), ("reduce", "all-reduce", "nothing")]
+    if cut_tokens:
+        cut, said, groups = 0, "S/t tokens each", [range(rank, rank + 1) for rank in range(size)]
+        operators = [("gather", "all-gather", "reduce-scatter"), ("scatter", "reduce-scatter", "all-gather")]
     for name, left in (("x", LEFT), ("y", theme.WIDTH - RIGHT - across - 0.2)):
-        words = name, "S/t tokens each" if cut_tokens else "whole on each"
-        _sheet(axes, f"{part} {name}", words, (left, middle - TOKENS / 2, across, TOKENS), *tokens, pale=True)
-    operators = [("gather", "all-gather", "reduce-scatter"), ("scatter", "reduce-scatter", "all-gather")]
-    if not cut_tokens:
-        operators = [("copy", "nothing", "all-reduce"), ("reduce", "all-reduce", "nothing")]
-    for left, said in zip((LEFT + across, second + across), operators, strict=True):
-        _operator(axes, left, operator - 0.2, middle, said, size)
+        place = left, middle - TOKENS / 2, across, TOKENS
+        _sheet(axes, f"{part} {name}", (name, said), place, cut, groups, pale=True)
+    for left, words in zip((LEFT + across, second + across), operators, strict=True):
+        _operator(axes, left, operator - 0.2, middle, words, size)
     _matrices(axes, part, first, second, middle, unit, config, size)
 
 
