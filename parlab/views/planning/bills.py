@@ -62,11 +62,7 @@ def bills(estimates: Estimate | Mapping[str, Estimate], memory: float | None = N
 
 
 def short_name(layout: Layout) -> str:
-    """Its knobs, without those that are as usual.
-
-    Raises:
-        ValueError: columns of layouts.
-    """
+    """Its knobs, without those that are as usual; a ValueError for columns of layouts."""
     if not layout.is_one:
         raise ValueError("estimates: of columns; give one layout's, found[number]")
     mesh = f"t {layout.tp} c {layout.cp} p {layout.pp} d {layout.dp} v {layout.chunks} b {layout.microbatch}"

@@ -107,10 +107,8 @@ def draw_panels(
 ) -> Axes:
     """Bars, and memory below them, from `top` inches on; returns the axes of the bars.
 
-    Args:
-        highest: the count of chunks that fills a lane of memory; 0: bars only.
-        end: where the time axis ends; None: at the makespan.
-        clock: name the times, under whichever panel is the lower.
+    A lane of memory is `highest` chunks high, for 0 there are bars only; the time axis goes to `end` (None: the
+    makespan), and names the times if `clock`, under whichever panel is the lower.
     """
     height, strip = lanes_height(shown.size), lanes_height(shown.size, STRIP)
     below = top + height + GAP

@@ -51,10 +51,8 @@ def _moves(shown: ScheduleTimeline) -> list[tuple[Span, Span]]:
 
 
 def idle_slot(shown: ScheduleTimeline, why: int | tuple[int, float]) -> Idle:
-    """The idle slot of a rank at a time; if only the rank is given, the longest in which it waits for something.
-
-    Raises:
-        ValueError: no such rank, or the rank is not idle then.
+    """The idle slot of a rank at a time; if only the rank is given, the longest in which it waits for something. A
+    ValueError for no such rank, or one that is not idle then.
     """
     rank, time = why if isinstance(why, tuple) else (why, None)
     if not isinstance(rank, int) or not 0 <= rank < shown.size:

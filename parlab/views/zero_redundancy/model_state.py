@@ -38,22 +38,14 @@ APART = "Activations, buffers and the blocks in use come on top: ZeRO shards the
 
 
 def state_formula(stage: int, state: StateBytes) -> str:
-    """What a device holds, as the paper writes it.
-
-    >>> state_formula(1, StateBytes())
-    '4Ψ + 12Ψ/N'
-    """
+    """What a device holds, as the paper writes it: `4Ψ + 12Ψ/N`."""
     whole = sum(state[: 3 - stage])
     sharded = state.total - whole
     return " + ".join([f"{whole}Ψ"] * (whole > 0) + [f"{sharded}Ψ/N"] * (sharded > 0))
 
 
 def decimal_bytes(nbytes: float) -> str:
-    """Three significant digits in powers of 1000, as the paper and the makers of devices count.
-
-    >>> decimal_bytes(31.41e9)
-    '31.4 GB'
-    """
+    """Three significant digits in powers of 1000, as the paper and the makers of devices count: `31.4 GB`."""
     nbytes *= 1 + 1e-12  # so that 41.25 is 41.3, as in the paper, and not the even 41.2
     for unit, size in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
         if float(f"{nbytes / size:.3g}") >= 1:
