@@ -16,6 +16,7 @@ from parlab.views.widgets.explorer import Explorer, steps
 
 HEIGHT = 4.4  # inches
 PER_RANK = (1, 2, 3, 4, 6, 8, 16)  # microbatches a rank
+# the curve of each number of chunks: 1F1B and its interleaving have their colours of CURVES
 CHUNKS = {1: curve("#0072B2", "solid"), 2: curve("#D55E00", "dashed"), 4: curve("#CC79A7", "dotted")}
 TRANSFERS = [step / 32 for step in range(65)]  # up to twice the forward of a rank
 
