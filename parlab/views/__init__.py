@@ -4,11 +4,10 @@ from parlab.views import display
 from parlab.views.all_reduce.blocks import all_reduce_steps
 from parlab.views.all_reduce.crossings import all_reduce_times, collectives, explore_collectives
 from parlab.views.attention.cuts import attention_cuts
-from parlab.views.attention.explore import explore_ring_masks, explore_ring_overlap, ring_overlap
 from parlab.views.attention.levels import memory_levels
-from parlab.views.attention.masks import ring_masks
+from parlab.views.attention.masks import explore_ring_masks, packed_ring, ring_masks, work_loads
 from parlab.views.attention.methods import attention_map, explore_long_sequences
-from parlab.views.attention.packed import packed_ring, work_loads
+from parlab.views.attention.overlap import explore_ring_overlap, ring_overlap
 from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves
 from parlab.views.mesh.explore import explore_mesh, mesh
@@ -16,23 +15,18 @@ from parlab.views.mesh.strategies import step_by_strategy
 from parlab.views.planning.bills import bills
 from parlab.views.planning.explore import explore_plan, plan
 from parlab.views.planning.measured import predicted_and_measured
-from parlab.views.planning.space import all_layouts
-from parlab.views.planning.winners import winners
-from parlab.views.schedules.bubbles import bubble_and_memory
+from parlab.views.planning.searches import all_layouts, winners
+from parlab.views.schedules.bubbles import bubble_and_memory, explore_interleaving, interleaving
 from parlab.views.schedules.explore import explore_schedules, pipeline
-from parlab.views.schedules.explore_frontier import explore_frontier
-from parlab.views.schedules.frontier import frontier
-from parlab.views.schedules.interleaving import explore_interleaving, interleaving
+from parlab.views.schedules.frontier import explore_frontier, frontier
 from parlab.views.schedules.placement import placements
 from parlab.views.schedules.schedule import compare_schedules, schedule
 from parlab.views.sharding.block import sharded_block
-from parlab.views.sharding.memory import kept_activations
-from parlab.views.sharding.step_time import explore_tensor, tensor
+from parlab.views.sharding.price import explore_tensor, kept_activations, tensor
 from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
-from parlab.views.timelines.measured import explore_measured_times, measured_times, wall_clock
-from parlab.views.timelines.panels import compare_timelines, lanes_of
+from parlab.views.timelines.measured import explore_measured_times, measured_times
+from parlab.views.timelines.panels import bytes_in_and_out, compare_timelines, lanes_of, wall_clock
 from parlab.views.timelines.timeline import timeline
-from parlab.views.timelines.traffic import bytes_in_and_out
 from parlab.views.timelines.waits_for import deadlock
 from parlab.views.widgets.guess import predict, prediction
 from parlab.views.widgets.step_through import step_through

@@ -70,8 +70,7 @@ def blocks_of(run: Run | Timeline) -> Blocks:
             moves.append(Move(rank, rows[rank][number].dst, int(block), how == "add", held[rank][int(block)]))
         held = [list(row) for row in held]
         for move in moves:
-            own = held[move.dst][move.block] if move.adds else ()
-            held[move.dst][move.block] = move.ranks + own
+            held[move.dst][move.block] = move.ranks + (held[move.dst][move.block] if move.adds else ())
         steps.append(moves)
         sums.append(held)
     return Blocks(rows[0][0].name.replace("_", "-"), steps, sums)
@@ -89,16 +88,16 @@ def all_reduce_steps(run: Run | Timeline) -> Picture:
         ValueError: another run.
     """
     done = blocks_of(run)
-    size, columns = len(done.sums[0]), len(done.steps)
-    headline = _headline(done)
+    size, columns, headline = len(done.sums[0]), len(done.steps), _headline(done)
     came = {(move.dst, step): move.block for step, moves in enumerate(done.steps) for move in moves}
     spans = {(rank, step): Span(step, step + COLUMN) for rank in range(size) for step in range(columns)}
     now = {(rank, step): done.sums[step + 1][rank][came[rank, step]] for rank, step in spans}
     said = {place: f"block {came[place]}: {_sum(ranks)}" for place, ranks in now.items()}
     rows = [f"rank {rank}: " + ", ".join(said[rank, step] for step in range(columns)) for rank in range(size)]
-    figure, axes = plot([headline, *rows], _height(size), headline, top=0.7)
-    columns_of = [_column(done, step) for step in range(columns)]
-    _name_axes(axes, size, (0, columns), [step + COLUMN / 2 for step in range(columns)], columns_of)
+    names = [f"step {step}: {'adds' if moves[0].adds else 'keeps'}" for step, moves in enumerate(done.steps, start=1)]
+    if columns > 8:
+        names = [str(step) for step in range(1, columns + 1)]
+    figure, axes = _plot([headline, *rows], headline, size, names, top=0.7)
     heads = [[said[place], f"block {came[place]}", str(came[place])] for place in spans]
     lanes = [rank for rank, _ in spans]
     marks.labels(axes, list(spans.values()), lanes, (-0.42, -0.12), heads)
@@ -106,31 +105,32 @@ def all_reduce_steps(run: Run | Timeline) -> Picture:
     return figure
 
 
-def _height(size: int) -> float:
-    return 1.3 + max(0.62, lane_height(size)) * size
-
-
-def _name_axes(axes: Axes, size: int, ends: tuple[float, float], ticks: list[float], says: list[str]) -> None:
-    scale(axes.xaxis, ends=ends, ticks=ticks, says=says, line=False, dashes=False)
+def _plot(
+    text: str | list[str], headline: str, size: int, columns: list[str], left: float = 0, **margins: float
+) -> tuple[Picture, Axes]:
+    """A lane a rank, from `left` on, and the names of the columns below."""
+    figure, axes = plot(text, 1.3 + max(0.62, lane_height(size)) * size, headline, **margins)
+    middles = [column + COLUMN / 2 for column in range(len(columns))]
+    scale(axes.xaxis, ends=(left, left + len(columns)), ticks=middles, says=columns, line=False, dashes=False)
     name_lanes(axes, list(range(size)))
+    return figure, axes
 
 
 def all_reduce_film(run: Run | Timeline) -> Film:
     """The blocks of all ranks, and those that travel, for `step_through`."""
     done = blocks_of(run)
-    lines = [f"start: {_start(done)}", *(_line(done, step) for step in range(len(done.steps)))]
+    own = "numbers of its own in all blocks" if all(map(all, done.sums[0])) else "the block of its own number"
+    lines = [f"start: every rank has {own}", *(_line(done, step) for step in range(len(done.steps)))]
     headline = _headline(done)
     return Film(headline, lines, steps_of(len(lines)), lambda place: png(_frame(done, headline, place)))
 
 
 def _frame(done: Blocks, headline: str, place: float) -> Picture:
     """All blocks after `int(place)` steps, with those of the next one on their way."""
-    size, step = len(done.sums[0]), int(place)
-    figure, axes = plot(headline, _height(size), headline, top=0.75, bottom=0.45)
-    spans = [Span(block, block + COLUMN) for block in range(size)]
+    size, step, where = len(done.sums[0]), int(place), (-HALF, HALF)
     names = [f"block {block}" for block in range(size)]
-    _name_axes(axes, size, (-0.05, size - 0.05), [span.start + COLUMN / 2 for span in spans], names)
-    where = (-HALF, HALF)
+    figure, axes = _plot(headline, headline, size, names, left=-0.05, top=0.75, bottom=0.45)
+    spans = [Span(block, block + COLUMN) for block in range(size)]
     cells: list[Cell] = [(spans[b], r, now) for r, row in enumerate(done.sums[step]) for b, now in enumerate(row)]
     _draw_sums(axes, "blocks", cells, size, where)
     if place > step:
@@ -165,11 +165,6 @@ def _headline(done: Blocks) -> str:
     return f"Ring {done.name}, {size} ranks: {then.get(done.name, summed)}"
 
 
-def _start(done: Blocks) -> str:
-    whole = all(all(row) for row in done.sums[0])
-    return "every rank has numbers of its own in all blocks" if whole else "every rank has the block of its own number"
-
-
 def _line(done: Blocks, step: int) -> str:
     first, *others = done.steps[step]
     now = _sum(done.sums[step + 1][first.dst][first.block])
@@ -177,11 +172,6 @@ def _line(done: Blocks, step: int) -> str:
     also = ", ".join(f"{move.src} → {move.dst} block {move.block}" for move in others)
     what = f"rank {first.src} sends block {first.block} ({_sum(first.ranks)}) to rank {first.dst}, {then}"
     return f"step {step + 1} of {len(done.steps)}: {what}; at the same time {also}"
-
-
-def _column(done: Blocks, step: int) -> str:
-    does = "adds" if done.steps[step][0].adds else "keeps"
-    return f"step {step + 1}: {does}" if len(done.steps) <= 8 else str(step + 1)
 
 
 def _sum(ranks: tuple[int, ...]) -> str:

@@ -36,7 +36,7 @@ class Clock:
         lasts = (latency + share * self.nbytes * pace) * PICOSECONDS  # [sizes, members]
         for _ in range(times):
             end = np.maximum(self.now[:, members], self.now[:, dst]) + lasts
-            self.now[:, members] = np.maximum(self.now[:, members], end)
+            self.now[:, members] = end
             self.now[:, dst] = np.maximum(self.now[:, dst], end)
 
 
@@ -45,24 +45,18 @@ def _ring(clock: Clock) -> None:
     clock.exchange(dst, 1 / clock.size, times=2 * (clock.size - 1))
 
 
-def _folded(clock: Clock, core_steps: Callable[[Clock, Array], None]) -> None:
-    """The ranks beyond a power of two hand their data to their right neighbours, and get the result at the end."""
-    extra = clock.size - (1 << (clock.size.bit_length() - 1))
+def _doubling(clock: Clock, halving: bool) -> None:
+    """Over ever larger distances, of all data; with `halving` first of ever smaller blocks, then of ever larger ones.
+
+    The ranks beyond a power of two hand their data to their right neighbours, and get the result at the end.
+    """
+    power = 1 << (clock.size.bit_length() - 1)
+    extra, widths = clock.size - power, [1 << step for step in range(clock.size.bit_length() - 1)]
     away, core = np.arange(0, 2 * extra, 2), np.array([*range(1, 2 * extra, 2), *range(2 * extra, clock.size)])
     clock.exchange(away + 1, 1, away)
-    core_steps(clock, core)
+    for width in [*reversed(widths), *widths] if halving else widths:
+        clock.exchange(core[np.arange(power) ^ width], width / power if halving else 1, core)
     clock.exchange(away, 1, away + 1)
-
-
-def _doubling(clock: Clock, core: Array) -> None:
-    for step in range(len(core).bit_length() - 1):
-        clock.exchange(core[np.arange(len(core)) ^ (1 << step)], 1, core)
-
-
-def _halving_and_doubling(clock: Clock, core: Array) -> None:
-    steps = range(len(core).bit_length() - 1)
-    for step in [*reversed(steps), *steps]:
-        clock.exchange(core[np.arange(len(core)) ^ (1 << step)], (1 << step) / len(core), core)
 
 
 def _hierarchical(clock: Clock) -> None:
@@ -76,8 +70,8 @@ def _hierarchical(clock: Clock) -> None:
 
 STEPS: dict[str, Callable[[Clock], None]] = {
     "ring": _ring,
-    "recursive_doubling": lambda clock: _folded(clock, _doubling),
-    "rabenseifner": lambda clock: _folded(clock, _halving_and_doubling),
+    "recursive_doubling": lambda clock: _doubling(clock, halving=False),
+    "rabenseifner": lambda clock: _doubling(clock, halving=True),
     "hierarchical": _hierarchical,
 }
 

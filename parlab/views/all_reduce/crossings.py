@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -17,7 +18,7 @@ from parlab.views.drawing import marks, theme
 from parlab.views.drawing.marks import text_width
 from parlab.views.drawing.picture import Picture, curve, inches, line_legend, plot, scale, short_bytes, short_time
 from parlab.views.widgets.explorer import BANDWIDTHS, LATENCIES, Explorer, choice, steps
-from parlab.world import CLASSROOM, Cluster, Comm, Device, Link, Run, run
+from parlab.world import CLASSROOM, Cluster, Comm, Link, Run, run
 from parlab.world.units import format_bytes, format_time
 
 SMALLEST, LARGEST = 64, 2**26  # bytes
@@ -26,8 +27,9 @@ ROUNDING = 1e-9  # relative: times that differ by less are equal
 POINTS = 81  # of a curve: four a doubling
 ALL = "all"
 MEASURED = 2**16  # bytes of the array that is really reduced
+Wins = list[tuple[float, str]]  # from so many bytes on this algorithm is the fastest, ascending
 MOST_RUN = 16  # ranks that really run: more would make a slider wait
-SLOWER_BETWEEN = 5, 10  # latency and bandwidth between nodes against inside, as in the classroom
+SLOWER, THINNER = 5, 10  # latency and bandwidth between nodes against inside, as in the classroom
 
 
 def all_reduce_times(
@@ -67,17 +69,20 @@ def all_reduce_times(
     sizes = [n for points in dots.values() for n, _ in points]
     nbytes = np.geomspace(min([SMALLEST, *sizes]), max([LARGEST, *sizes]), POINTS)
     times = {name: all_reduce_time(name, size, nbytes, cluster) for name in chosen}
-    if not all(time.all() for time in times.values()):
-        raise ValueError(
-            f"cluster={cluster.name}: messages take no time on it; give it a latency or a finite bandwidth"
-        )
+    low, high = np.min(list(times.values())), np.max(list(times.values()))
+    if not low:
+        no_time = "messages take no time on it; give it a latency or a finite bandwidth"
+        raise ValueError(f"cluster={cluster.name}: {no_time}")
     wins = winners(times, nbytes, size, cluster)
     nodes = -(-size // cluster.ranks_per_node)
     several = f", {nodes} nodes" if nodes > 1 and cluster.intra != cluster.inter else ""
     where = f"{size} ranks on {cluster.name}{several}"
     headline = f"All-reduce among {where}: the fastest depends on the size"
     figure, axes = plot(_table(where, wins, dots), HEIGHT, headline, left=1.0, right=0.6, top=1.25)
-    _scales(axes, nbytes, times)
+    of_bytes: Any = {"ends": (nbytes[0], nbytes[-1]), "ticks": [4 * 16**k for k in range(12)], "says": short_bytes}
+    decades = [10**k for k in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+    scale(axes.xaxis, "bytes of the array, on every rank", log=2, grid=True, **of_bytes)
+    scale(axes.yaxis, "time", ends=(low / 1.6, high * 1.6), log=10, ticks=decades, says=short_time, grid=True)
     looks = {name: curve(color, dashes) for name, (color, dashes, _) in theme.ALGORITHMS.items()}
     for name, time in times.items():
         axes.plot(nbytes, time, gid=f"formula {name}", **looks[name])
@@ -91,15 +96,12 @@ def all_reduce_times(
     return figure
 
 
-def winners(
-    times: Mapping[str, np.ndarray], nbytes: np.ndarray, size: int, cluster: Cluster
-) -> list[tuple[float, str]]:
-    """From which message size on which algorithm is the fastest: (bytes, algorithm), ascending.
+def winners(times: Mapping[str, np.ndarray], nbytes: np.ndarray, size: int, cluster: Cluster) -> Wins:
+    """Which algorithm is the fastest at which message sizes.
 
     Where two are equally fast, the one that is named first in `times` counts.
     """
-    names = list(times)
-    table = np.array([times[name] for name in names])  # [algorithms, sizes]
+    names, table = list(times), np.array(list(times.values()))  # [algorithms, sizes]
     best = [names[first] for first in np.argmax(table <= table.min(axis=0) * (1 + ROUNDING), axis=0)]
     wins = [(float(nbytes[0]), best[0])]
     for (low, before), (high, after) in pairwise(zip(nbytes, best, strict=True)):
@@ -131,11 +133,7 @@ def _checked_world(runs: Any, size: Any, cluster: Any) -> tuple[int, Cluster]:
 
 
 def checked_algorithms(algorithms: Sequence[str] | None, size: int, cluster: Cluster) -> list[str]:
-    """The algorithms to draw; None: all that fit `size` ranks on `cluster`.
-
-    Raises:
-        ValueError: not a list, an unknown one, or hierarchical where the nodes are not whole.
-    """
+    """The algorithms to draw; None: all that fit `size` ranks on `cluster`. A ValueError for those that do not."""
     inside = cluster.ranks_per_node
     if algorithms is None:
         nodes = size % inside == 0 and 1 < inside < size
@@ -146,27 +144,14 @@ def checked_algorithms(algorithms: Sequence[str] | None, size: int, cluster: Clu
         if name not in STEPS:
             raise ValueError(f"algorithms: {name!r} is none of {', '.join(STEPS)}")
         if name == "hierarchical" and size % inside:
-            raise ValueError(
-                f"algorithms: hierarchical needs whole nodes, but size={size} is no multiple of the cluster's {inside} "
-                "ranks a node"
-            )
+            has = f"size={size} is no multiple of the cluster's {inside} ranks a node"
+            raise ValueError(f"algorithms: hierarchical needs whole nodes, but {has}")
     return list(dict.fromkeys(algorithms))
 
 
-def _scales(axes: Axes, nbytes: np.ndarray, times: Mapping[str, np.ndarray]) -> None:
-    low = min(float(time.min()) for time in times.values())
-    high = max(float(time.max()) for time in times.values())
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    of_bytes: Any = {"log": 2, "ticks": [4 * 16**k for k in range(12)], "says": short_bytes}
-    of_time: Any = {"log": 10, "ticks": [10**k for k in decades], "says": short_time}
-    scale(axes.xaxis, "bytes of the array, on every rank", ends=(nbytes[0], nbytes[-1]), grid=True, **of_bytes)
-    scale(axes.yaxis, "time", ends=(low / 1.6, high * 1.6), grid=True, **of_time)
-
-
-def _mark_crossings(axes: Axes, wins: list[tuple[float, str]], size: int, cluster: Cluster) -> None:
+def _mark_crossings(axes: Axes, wins: Wins, size: int, cluster: Cluster) -> None:
     """A diamond where the fastest changes, and a strip above that says which it is; `wins` ends at the last size."""
-    above = axes.get_xaxis_transform()
-    smallest, largest = wins[0][0], wins[-1][0]
+    above, doublings = axes.get_xaxis_transform(), math.log2(wins[-1][0] / wins[0][0])
     for number, ((start, name), (end, _)) in enumerate(pairwise(wins)):
         color, _, label = theme.ALGORITHMS[name]
         if number:
@@ -177,11 +162,11 @@ def _mark_crossings(axes: Axes, wins: list[tuple[float, str]], size: int, cluste
         strip = {"color": color, "linewidth": 0, "transform": above, "clip_on": False, "gid": f"fastest: {name}"}
         axes.fill_between([start, end], 1.0, 1.02, **strip)
         words = f"{label} is fastest"
-        if text_width(words) / 72 < inches(axes)[0] * math.log(end / start) / math.log(largest / smallest):
+        if text_width(words) / 72 < inches(axes)[0] * math.log2(end / start) / doublings:
             marks.word(axes, math.sqrt(start * end), 1.03, words, transform=above, ha="center", va="baseline")
 
 
-def _table(where: str, wins: list[tuple[float, str]], dots: Mapping[str, list[tuple[int, int]]]) -> str:
+def _table(where: str, wins: Wins, dots: Mapping[str, list[tuple[int, int]]]) -> str:
     lines = [f"All-reduce among {where}"]
     for number, (start, name) in enumerate(wins):
         since = f"from {format_bytes(start)} on" if number else "for small arrays"
@@ -210,10 +195,8 @@ def collectives(
         ValueError: no node, and see `all_reduce_times`.
     """
     whole("nodes", nodes, 1)
-    slower, thinner = SLOWER_BETWEEN
-    device = Device("classroom", 1e12, 1e11)
-    inside, between = Link(latency, bandwidth), Link(slower * latency, bandwidth / thinner)
-    cluster = Cluster("this cluster", device, ranks_per_node, inside, between)
+    inside, between = Link(latency, bandwidth), Link(SLOWER * latency, bandwidth / THINNER)
+    cluster = replace(CLASSROOM, name="this cluster", ranks_per_node=ranks_per_node, intra=inside, inter=between)
     size = nodes * ranks_per_node
     names = checked_algorithms(None if algorithm == ALL else ["ring", algorithm], size, cluster)
     runs = {name: {MEASURED: _ran(name, size, ranks_per_node)} for name in names} if size <= MOST_RUN else {}
@@ -231,20 +214,17 @@ def _ran(algorithm: str, size: int, ranks_per_node: int) -> Run:
     return run(program, size)
 
 
-def _beside(algorithm: str) -> str:
-    return ALL if algorithm == ALL else f"{theme.ALGORITHMS[algorithm].name} beside ring"
-
-
 def explore_collectives() -> Explorer:
     """Sliders for `collectives`: nodes, ranks a node, latency α, bandwidth 1/β, and the algorithm.
 
     Latency and bandwidth only change the clock: no rank runs again.
     """
+    beside = [(f"{line.name} beside ring", name) for name, line in list(theme.ALGORITHMS.items())[1:]]
     controls = {
         "nodes": steps("nodes", (1, 2, 3, 4, 8), 2),
         "ranks_per_node": steps("ranks a node", range(2, 9), 8),
         "latency": steps("latency α", LATENCIES, 1e-6),
         "bandwidth": steps("bandwidth 1/β", BANDWIDTHS, 10e9),
-        "algorithm": choice("algorithm", (ALL, *list(theme.ALGORITHMS)[1:]), ALL, _beside),
+        "algorithm": choice("algorithm", [ALL, *beside], ALL),
     }
     return Explorer("explore_collectives", controls, collectives)

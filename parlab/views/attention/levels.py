@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from parlab.nn.config import LlamaConfig
 from parlab.nn.formulas import block_flops
 from parlab.sequence import (
@@ -17,10 +15,8 @@ from parlab.sequence import (
 )
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_rows
-from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
+from parlab.views.drawing.picture import Picture, panel, percent, scale, sheet, write
 from parlab.world.units import format_bytes
-
-BARS = (("bytes that a block keeps", "#BDBDBD"), ("work made again, of a forward", theme.KINDS["compute"].color))
 
 
 def memory_levels(config: LlamaConfig, S: int, size: int, *, B: int = 1, itemsize: int = 2) -> Picture:
@@ -50,16 +46,16 @@ def memory_levels(config: LlamaConfig, S: int, size: int, *, B: int = 1, itemsiz
         for level in MEMORY_LEVELS
     ]
     figure = sheet([headline, *rows], 3.7, headline)
-    columns: list[tuple[list[float], Any]] = [
-        (list(kept.values()), format_bytes),
-        (list(again.values()), lambda part: f"{100 * part:.0f} %"),
-    ]
-    for left, (name, color), (lengths, said) in zip((0.95, 5.95), BARS, columns, strict=True):
-        axes, most = panel(figure, left, 0.85, 3.6, 2.5), max(lengths)
+    work = theme.KINDS["compute"].color
+    for left, name, color, lengths, said in (
+        (0.95, "bytes that a block keeps", "#BDBDBD", kept, format_bytes),
+        (5.95, "work made again, of a forward", work, again, percent),
+    ):
+        axes, most = panel(figure, left, 0.85, 3.6, 2.5), max(lengths.values())
         scale(axes.xaxis, ends=(0, 1.02 * most), ticks=())
-        name_rows(axes, len(lengths), list(MEMORY_LEVELS))
-        marks.bars(axes, name, 0, lengths, color, half=0.38)
-        for place, length in enumerate(lengths):
+        name_rows(axes, len(lengths), list(lengths))
+        marks.bars(axes, name, 0, list(lengths.values()), color, half=0.38)
+        for place, length in enumerate(lengths.values()):
             side, across = (-1, "right") if length > 0.5 * most else (1, "left")
             marks.word(axes, length + side * 0.02 * most, place, said(length), ha=across)
         write(figure, left, 0.75, name, theme.TEXT, va="baseline")

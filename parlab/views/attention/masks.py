@@ -1,25 +1,29 @@
-"""Which part of every block is work: a rank a row, a step a column, and the load that each rank ends up with."""
+"""Who sees whom in a cut sequence, in a ring's steps or in packed documents, and how even the work of the ranks is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from parlab.sequence import Block, RingSchedule, load_ratio, positions, unmasked_pairs
+from parlab.sequence import LAYOUTS, Block, RingSchedule, load_ratio, positions, unmasked_pairs
+from parlab.sequence.schedule import journeys
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.film import Film, chips, steps_of, wrapped
 from parlab.views.drawing.lanes import legend_of, name_lanes, name_rows
 from parlab.views.drawing.marks import Span
-from parlab.views.drawing.picture import Picture, panel, png, scale, sheet
+from parlab.views.drawing.picture import Picture, panel, png, scale, sheet, write
+from parlab.views.widgets.explorer import Explorer, choice, steps
 
 MOST_TOKENS, MOST_RANKS = 1024, 16
 SKIPPED, MASKED = "#FFFFFF", "#E4E4E4"
 BARS, TOP = 2.6, 1.1  # inches: for the load, on the right, and above the blocks
 LEFT, HOLDING = 0.9, 1.7  # inches: for the ranks' names, and for the K/V that they hold
+SIDE, LINE, LANE = 4.6, 0.45, 0.24  # inches of the square of packed documents, and of work: its name and a rank
+MEAN = {"color": theme.INK, "linewidth": 1.2, "linestyle": (0, (4, 3)), "gid": "mean"}
 
 
 def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal: bool = True) -> Picture:
@@ -37,107 +41,37 @@ def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal
     Raises:
         ValueError: too many, or a length that the layout cannot deal out.
     """
-    checked_number("S", S, MOST_TOKENS)
-    checked_number("size", size, MOST_RANKS)
-    headline = masks_headline(S, size, layout, causal)
-    rows = [
-        f"rank {rank}: {pairs} pairs; " + ", ".join(mask_in_words(*at, layout, causal) for at in sources_of(rank, size))
-        for rank, pairs in enumerate(unmasked_pairs(S, size, layout, causal=causal))
-    ]
-    figure = masks_sheet([headline, *rows], size, headline)
-    draw_masks(figure, S, size, layout, causal)
+    headline = _headline(S, size, layout, causal)
+    pairs = unmasked_pairs(S, size, layout, causal=causal)
+    words = [", ".join(_in_words(block) for _, block in row) for row in _blocks(size, 2, layout, causal)]
+    rows = [f"rank {rank}: {pairs[rank]} pairs; {words[rank]}" for rank in range(size)]
+    figure = sheet([headline, *rows], _height(size), headline)
+    _draw_ring(figure, LEFT, size, S, size, layout, causal)
     return figure
 
 
-def masks_headline(S: int, size: int, layout: str, causal: bool) -> str:
-    """How uneven the work is."""
+def explore_ring_masks() -> Explorer:
+    """Sliders for `ring_masks`: the layout, the ranks, the tokens of each."""
+
+    def draw(layout: str, size: int, tokens: int, causal: bool) -> Picture:
+        return ring_masks(size * tokens, size, layout, causal=causal)
+
+    controls = {
+        "layout": choice("layout", LAYOUTS, "striped"),
+        "size": steps("ranks", range(2, 9), 4),
+        "tokens": steps("tokens a rank", (2, 4, 8, 16, 32), 8),
+        "causal": choice("mask", [("causal", True), ("none", False)], True),
+    }
+    return Explorer("explore_ring_masks", controls, draw)
+
+
+def _headline(S: int, size: int, layout: str, causal: bool) -> str:
+    """How uneven the work is in a ring, a ValueError if that cannot be drawn."""
+    checked_number("S", S, MOST_TOKENS)
+    checked_number("size", size, MOST_RANKS)
     ratio = load_ratio(S, size, layout, causal=causal)
     kind = "causal" if causal else "no mask"
     return f"{layout}, {kind}, {size} ranks, {S} tokens: the slowest rank has {ratio:.3g} × the mean work"
-
-
-def masks_side(size: int) -> float:
-    """Inches of the square of blocks."""
-    return min(5.2, max(2.2, 0.62 * size))
-
-
-def masks_sheet(text: str | Iterable[str], size: int, headline: str) -> Picture:
-    """A picture as high as `draw_masks` needs it."""
-    return sheet(text, TOP + masks_side(size) + 0.65, headline)
-
-
-def draw_masks(
-    figure: Picture, S: int, size: int, layout: str, causal: bool, left: float = LEFT, steps: int | None = None
-) -> None:
-    """The square of blocks, from `left` inches on, of `steps` columns (None: all), and beside it the load so far."""
-    side, shown = masks_side(size), size if steps is None else steps
-    grid = panel(figure, left, TOP, theme.WIDTH - BARS - 1.35 - left, side)
-    image = _image(S, size, layout, causal)
-    image[:, shown * (S // size) :] = 1
-    grid.imshow(image, extent=(0, size, size - 0.5, -0.5), aspect="auto", interpolation="none")
-    for edge in range(1, size):
-        grid.axhline(edge - 0.5, color=theme.PAPER, linewidth=3)
-        grid.axvline(edge, color=theme.PAPER, linewidth=3)
-    name_lanes(grid, list(range(size)), words=left == LEFT)
-    hops, places = ["own", *map(str, range(1, size))], [step + 0.5 for step in range(size)]
-    scale(grid.xaxis, "K/V after this many hops", ticks=places, says=hops, line=False, dashes=False)
-    blocks = [
-        [ring.block((ring.rank - step) % size, S // size, layout, causal=causal) for step in range(shown)]
-        for ring in (RingSchedule(rank, size) for rank in range(size))
-    ]
-    load = [sum(block.pairs for block in row if block) for row in blocks]
-    at_end = unmasked_pairs(S, size, layout, causal=causal)
-    _draw_load(panel(figure, theme.WIDTH - BARS - 0.55, TOP, BARS, side), load, at_end)
-    seen = theme.rank_color(0), "seen: in the colour of the keys' rank", ""
-    legend_of(figure, [seen, (MASKED, "masked", ""), (SKIPPED, "skipped", "")])
-
-
-def sources_of(rank: int, size: int) -> list[tuple[int, int, int]]:
-    """For each step, `(rank, source, size)`: whose K/V the rank attends."""
-    sources = [rank, *(step.kv_source for step in RingSchedule(rank, size).steps)]
-    return [(rank, source, size) for source in sources]
-
-
-def mask_in_words(rank: int, source: int, size: int, layout: str, causal: bool) -> str:
-    """What `rank` attends of the K/V of rank `source`."""
-    block = RingSchedule(rank, size).block(source, 2, layout, causal=causal)
-    return "none" if block is None else f"{block.mask}{_half(block)}"
-
-
-def _half(block: Block) -> str:
-    """Which part of a shard of two tokens the block is, if not the whole."""
-    if block.queries.start:
-        return " (late queries)"
-    return " (early keys)" if block.keys.stop < 2 else ""
-
-
-def _image(S: int, size: int, layout: str, causal: bool) -> np.ndarray:  # [S, S, 3]
-    """Every block's pairs as pixels, rank by rank down and step by step across; seen ones from the token positions."""
-    c = S // size
-    owned = np.array(positions(S, size, layout))  # [P, c]
-    image = np.full((S, S, 3), to_rgb(SKIPPED))
-    for rank in range(size):
-        ring = RingSchedule(rank, size)
-        for step in range(size):
-            source = (rank - step) % size
-            block = ring.block(source, c, layout, causal=causal)
-            if block is None:
-                continue
-            pixels = image[rank * c : (rank + 1) * c, step * c : (step + 1) * c]
-            pixels[block.queries, block.keys] = to_rgb(MASKED)
-            seen = owned[rank][:, None] >= owned[source][None, :] if causal else np.ones((c, c), dtype=bool)
-            pixels[seen] = to_rgb(theme.rank_color(source))
-    return image
-
-
-def _draw_load(axes: Axes, load: list[int], at_end: list[int]) -> None:
-    mean = sum(at_end) / len(at_end)
-    scale(axes.xaxis, "pairs that a rank attends", ends=(0, 1.02 * max(at_end)), ticks=[mean], says=["mean"])
-    name_rows(axes, len(load), line=False)
-    marks.bars(axes, "load", 0, load, theme.KINDS["compute"].color, half=0.33)
-    axes.axvline(mean, color=theme.INK, linewidth=1.2, linestyle=(0, (4, 3)), gid="mean")
-    for rank, pairs in enumerate(load):
-        marks.word(axes, 0.02 * max(at_end), rank, f"{pairs}")
 
 
 def checked_number(name: str, value: object, most: int) -> None:
@@ -146,40 +80,176 @@ def checked_number(name: str, value: object, most: int) -> None:
         raise ValueError(f"{name}={value!r}: must be a whole number from 1 to {most}")
 
 
+def _blocks(size: int, length: int, layout: str, causal: bool) -> list[list[tuple[int, Block | None]]]:
+    """For each rank and step: whose K/V, of `length` tokens, the rank attends, and which part of the block is work."""
+    rings = [RingSchedule(rank, size) for rank in range(size)]
+    sources = [[ring.rank, *(step.kv_source for step in ring.steps)] for ring in rings]
+    return [
+        [(source, ring.block(source, length, layout, causal=causal)) for source in row]
+        for ring, row in zip(rings, sources, strict=True)
+    ]
+
+
+def _in_words(block: Block | None) -> str:
+    """The mask, and which half of a shard of two tokens it is on, if not on the whole."""
+    if block is None:
+        return "none"
+    if block.queries.start:
+        return f"{block.mask} (late queries)"
+    return f"{block.mask} (early keys)" if block.keys.stop < 2 else block.mask
+
+
+def _side(size: int) -> float:
+    """Inches of the square of a ring's blocks."""
+    return min(5.2, max(2.2, 0.62 * size))
+
+
+def _height(size: int) -> float:
+    return TOP + _side(size) + 0.65
+
+
+def _square(axes: Axes, image: np.ndarray, size: int, first: float, **edges: Any) -> None:
+    """An image of `size` times `size` blocks, a rank a row, whose columns begin at `first`."""
+    axes.imshow(image, extent=(first, first + size, size - 0.5, -0.5), aspect="auto", interpolation="none")
+    for edge in range(1, size):
+        axes.axhline(edge - 0.5, **edges)
+        axes.axvline(edge + first, **edges)
+
+
+def _draw_ring(figure: Picture, left: float, shown: int, S: int, size: int, layout: str, causal: bool) -> None:
+    """The square of blocks, from `left` inches on, the first `shown` columns, and beside it the load so far."""
+    c, side = S // size, _side(size)
+    owned = np.array(positions(S, size, layout))  # [P, c]
+    blocks = [row[:shown] for row in _blocks(size, c, layout, causal)]
+    image = np.full((S, S, 3), to_rgb(SKIPPED))  # rank by rank down and step by step across
+    for rank, row in enumerate(blocks):
+        for step, (source, block) in enumerate(row):
+            if block is not None:
+                pixels = image[rank * c : (rank + 1) * c, step * c : (step + 1) * c]
+                pixels[block.queries, block.keys] = to_rgb(MASKED)
+                seen = owned[rank][:, None] >= owned[source][None, :] if causal else np.ones((c, c), dtype=bool)
+                pixels[seen] = to_rgb(theme.rank_color(source))
+    grid = panel(figure, left, TOP, theme.WIDTH - BARS - 1.35 - left, side)
+    _square(grid, image, size, 0, color=theme.PAPER, linewidth=3)
+    name_lanes(grid, list(range(size)), words=left == LEFT)
+    hops, places = ["own", *map(str, range(1, size))], [step + 0.5 for step in range(size)]
+    scale(grid.xaxis, "K/V after this many hops", ticks=places, says=hops, line=False, dashes=False)
+    load = [sum(block.pairs for _, block in row if block) for row in blocks]
+    bars = panel(figure, theme.WIDTH - BARS - 0.55, TOP, BARS, side)
+    _draw_load(bars, load, unmasked_pairs(S, size, layout, causal=causal))
+    seen_as = theme.rank_color(0), "seen: in the colour of the keys' rank", ""
+    legend_of(figure, [seen_as, (MASKED, "masked", ""), (SKIPPED, "skipped", "")])
+
+
+def _draw_load(axes: Axes, load: list[int], at_end: list[int]) -> None:
+    mean, most = sum(at_end) / len(at_end), max(at_end)
+    scale(axes.xaxis, "pairs that a rank attends", ends=(0, 1.02 * most), ticks=[mean], says=["mean"])
+    name_rows(axes, len(load), line=False)
+    marks.bars(axes, "load", 0, load, theme.KINDS["compute"].color, half=0.33)
+    axes.axvline(mean, **MEAN)
+    for rank, pairs in enumerate(load):
+        marks.word(axes, 0.02 * most, rank, f"{pairs}")
+
+
 def ring_film(size: int, layout: str, S: int, *, causal: bool) -> Film:
     """For `step_through`: the K/V that every rank holds, and below each hop the blocks attended so far."""
-    checked_number("S", S, MOST_TOKENS)
-    checked_number("size", size, MOST_RANKS)
-    headline = masks_headline(S, size, layout, causal)
-    lines = [_line(step, size, layout, causal) for step in range(size)]
+    headline = _headline(S, size, layout, causal)
+    lines = ["start: every rank has its own K/V", *(f"hop {step} of {size - 1}" for step in range(1, size))]
+    for rank, row in enumerate(_blocks(size, 2, layout, causal)):
+        for step, (source, block) in enumerate(row):
+            lines[step] += f"; rank {rank} attends the K/V of rank {source}: {_in_words(block)}"
     return Film(headline, lines, steps_of(size), lambda place: png(_frame(headline, place, size, layout, S, causal)))
 
 
 def _frame(headline: str, place: float, size: int, layout: str, S: int, causal: bool) -> Picture:
     step = int(place)
-    figure = masks_sheet(headline, size, headline)
-    draw_masks(figure, S, size, layout, causal, left=LEFT + HOLDING + 0.4, steps=step + 1)
-    axes = panel(figure, LEFT, TOP, HOLDING, masks_side(size))
+    figure = sheet(headline, _height(size), headline)
+    _draw_ring(figure, LEFT + HOLDING + 0.4, step + 1, S, size, layout, causal)
+    axes = panel(figure, LEFT, TOP, HOLDING, _side(size))
     name_lanes(axes, list(range(size)))
-    below: Any = {
-        "ticks": [0.5],
-        "says": ["holds the K/V of rank"],
-        "size": theme.SMALL,
-        "line": False,
-        "dashes": False,
-    }
-    scale(axes.xaxis, ends=(-0.1, 1), **below)
-    sources = [sources_of(rank, size)[step][1] for rank in range(size)]
+    held = ["holds the K/V of rank"]
+    scale(axes.xaxis, ends=(-0.1, 1), ticks=[0.5], says=held, size=theme.SMALL, line=False, dashes=False)
     moved = wrapped([rank + place - step for rank in range(size)], size)
-    placed = [(Span(0, 1), lane, source) for both, source in zip(moved, sources, strict=True) for lane in both]
+    placed = [(Span(0, 1), lane, (rank - step) % size) for rank, both in enumerate(moved) for lane in both]
     chips(axes, "K/V", placed, (-0.25, 0.25))
     return figure
 
 
-def _line(step: int, size: int, layout: str, causal: bool) -> str:
-    def attends(rank: int) -> str:
-        at = sources_of(rank, size)[step]
-        return f"rank {rank} attends the K/V of rank {at[1]}: {mask_in_words(*at, layout, causal)}"
+def packed_ring(documents: Sequence[int], size: int = 4, layout: str = "contiguous") -> Picture:
+    """Draw which of a rank's queries (down) see which keys (across), causally and in their own document.
 
-    start = "start: every rank has its own K/V" if step == 0 else f"hop {step} of {size - 1}"
-    return f"{start}; " + "; ".join(map(attends, range(size)))
+    Seen pairs have the colour of the rank that the keys come from. Beside it: how many hops each rank's K/V make.
+
+    Args:
+        documents: starts of the packed documents, and the end: [0, ..., S], S at most 1024.
+        size: ranks in the ring, at most 16.
+        layout: contiguous, zigzag (inside each document) or striped.
+
+    Raises:
+        ValueError: too many, or documents that the layout cannot deal out.
+
+    >>> packed_ring([0, 2, 8, 12], 4)
+    K/V make 4 of 12 hops, the slowest rank has 1.41 × the mean work
+    rank 0: 4 pairs, its K/V make 2 hops
+    rank 1: 9 pairs, its K/V make 1 hop
+    rank 2: 12 pairs, its K/V make 1 hop
+    rank 3: 9 pairs, its K/V make 0 hops
+    """
+    checked_number("size", size, MOST_RANKS)
+    S = documents[-1] if len(documents) else 0
+    checked_number("documents[-1]", S, MOST_TOKENS)
+    owned = np.concatenate(positions(S, size, layout, documents))  # [S]: rank by rank
+    number = np.searchsorted(documents, owned, side="right")
+    seen = (owned[:, None] >= owned[None, :]) & (number[:, None] == number[None, :])  # [S, S]
+    pairs = seen.reshape(size, -1).sum(axis=1).tolist()
+    travel = journeys(size, S // size, layout, causal=True, documents=tuple(documents))
+    headline = f"K/V make {sum(travel)} of {size * (size - 1)} hops, the slowest rank has "
+    headline += f"{max(pairs) * size / sum(pairs):.3g} × the mean work"
+    rows = [
+        f"rank {rank}: {pairs[rank]} pairs, its K/V make {hops} {'hop' if hops == 1 else 'hops'}"
+        for rank, hops in enumerate(travel)
+    ]
+    figure = sheet([headline, *rows], SIDE + 1.25, headline)
+    axes = panel(figure, 0.9, 0.6, SIDE, SIDE)
+    colors = np.array([to_rgb(theme.rank_color(rank)) for rank in range(size)]).repeat(S // size, axis=0)  # [S, 3]
+    _square(axes, np.where(seen[:, :, None], colors, 1), size, -0.5, color=theme.GRID, linewidth=1.2)
+    name_lanes(axes, list(range(size)))
+    scale(axes.xaxis, "keys of rank", ticks=range(size), says=list(map(str, range(size))), dashes=False)
+    for rank, row in enumerate(rows):
+        top = 0.6 + SIDE * (rank + 0.5) / size
+        write(figure, 0.9 + SIDE + 0.3, top, row.partition(": ")[2], theme.TEXT, va="baseline")
+    return figure
+
+
+def work_loads(loads: Mapping[str, Sequence[float]]) -> Picture:
+    """Draw the work of each rank, one panel for each way to deal it out, on one scale; a dashed line is the mean.
+
+    Args:
+        loads: the work of each rank (`loads_of`), by the name of the way.
+
+    Raises:
+        ValueError: nothing to draw, or other numbers of ranks.
+
+    >>> work_loads({"equal": [10, 26, 42, 58], "head and tail": [34, 34, 34, 34]})
+    equal: the slowest rank has 1.71 × the mean: 10, 26, 42, 58
+    head and tail: the slowest rank has 1 × the mean: 34, 34, 34, 34
+    """
+    sizes = {len(load) for load in loads.values()}
+    if len(sizes) != 1 or sizes == {0}:
+        raise ValueError(f"loads have {sorted(sizes)} ranks: give one way or more, all of the same number of ranks")
+    (size,), most = sizes, max(max(load) for load in loads.values())
+    ratios = {name: max(load) * size / sum(load) for name, load in loads.items()}
+    said = {name: f"{name}: the slowest rank has {ratio:.3g} × the mean" for name, ratio in ratios.items()}
+    text = [f"{said[name]}: {', '.join(f'{x:g}' for x in load)}" for name, load in loads.items()]
+    (worst, high), (best, low) = (pick(ratios.items(), key=lambda item: item[1]) for pick in (max, min))
+    headline = f"The slowest rank: {worst} {high:.3g} × the mean, {best} {low:.3g} ×"
+    figure, top = sheet(text, 0.7 + len(loads) * (LINE + LANE * size), headline), 0.45
+    for name, load in loads.items():
+        write(figure, 0.15, top + LINE - 0.1, said[name], theme.TEXT, va="baseline")
+        axes = panel(figure, 0.9, top + LINE, theme.WIDTH - 1.25, LANE * size)
+        scale(axes.xaxis, ends=(0, 1.02 * most), ticks=())
+        name_lanes(axes, list(range(size)))
+        marks.bars(axes, "work", 0, load, theme.KINDS["compute"].color)
+        axes.axvline(sum(load) / size, **MEAN)
+        top += LINE + LANE * size
+    return figure

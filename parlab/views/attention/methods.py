@@ -65,11 +65,11 @@ def attention_map(
     headline += f", {order[1]} takes {here[order[1]] / here[order[0]]:.2f} × as long"
     sent = {name: _sent(name, shape, size, cluster) for name in here}
     rows = [f"{name:<10} {format_time(here[name]):>10}, sends {format_bytes(sent[name])} a rank" for name in order]
-    grid = {at: _label(found[at], method, replace(shape, S=at[0]), at[1], cluster) for at in found}
+    grid = {at: _cell_of(times, method, replace(shape, S=at[0]), at[1], cluster) for at, times in found.items()}
     lines = [f"{'tokens':>8} | " + " ".join(f"{f'{p} ranks':>9}" for p in RANKS)]
-    lines += [f"{s:>8} | " + " ".join(f"{grid[s, p]:>9}" for p in RANKS) for s in reversed(LENGTHS)]
+    lines += [f"{s:>8} | " + " ".join(f"{grid[s, p][0]:>9}" for p in RANKS) for s in reversed(LENGTHS)]
     figure = sheet([headline, *rows, *lines], HEIGHT, headline)
-    _draw_map(figure, found, grid, method, S, size)
+    _draw_map(figure, grid, method, S, size)
     compute = method_times(shape, size, replace(cluster, intra=FREE, inter=FREE))
     _draw_bars(figure, here, sent, compute["ring"])
     return figure
@@ -88,11 +88,15 @@ def _named(name: str, shape: AttentionShape, size: int, cluster: Cluster) -> str
     return f"USP {best_ulysses(shape, size, cluster)}" if name == "USP" else name
 
 
-def _label(times: dict[str, int], method: str, shape: AttentionShape, size: int, cluster: Cluster) -> str:
+def _cell_of(times: dict[str, int], method: str, shape: AttentionShape, size: int, cluster: Cluster) -> tuple[str, str]:
+    """What a cell of the map says, and its colour."""
     fastest = min(times, key=times.__getitem__)
     if method == FASTEST:
-        return _named(fastest, shape, size, cluster)
-    return f"{times[method] / times[fastest]:.1f} ×" if method in times else "–"
+        return _named(fastest, shape, size, cluster), COLORS[fastest]
+    if method not in times:
+        return "–", NONE
+    ratio = times[method] / times[fastest]
+    return f"{ratio:.1f} ×", next(color for most, color in SLOWER if ratio <= most)
 
 
 def _sent(name: str, shape: AttentionShape, size: int, cluster: Cluster) -> int:
@@ -101,36 +105,26 @@ def _sent(name: str, shape: AttentionShape, size: int, cluster: Cluster) -> int:
     return usp_cost(shape, size, ulysses=groups.get(name, 1)).nbytes
 
 
-def _draw_map(figure: Picture, found: Found, grid: dict[At, str], method: str, S: int, size: int) -> None:
+def _draw_map(figure: Picture, grid: dict[At, tuple[str, str]], method: str, S: int, size: int) -> None:
     axes = panel(figure, LEFT, TOP, MAP, HIGH)
     ranks, lengths = list(map(log2, RANKS)), list(map(log2, LENGTHS))
     sizes = [f"{s // 1024}k" for s in LENGTHS]
     scale(axes.xaxis, "ranks", ends=(0.5, len(RANKS) + 0.5), ticks=ranks, says=list(map(str, RANKS)), dashes=False)
     scale(axes.yaxis, "tokens, k = 1024", ends=(9.5, 20.5), ticks=lengths, says=sizes, dashes=False)
-    cells, lanes = [_cell(p) for _, p in found], [log2(s) for s, _ in found]
-    texts, colors = [[grid[at]] for at in found], [_color(times, method) for times in found.values()]
+    cells, lanes = [_around(p) for _, p in grid], [log2(s) for s, _ in grid]
+    colors, texts = [color for _, color in grid.values()], [[text] for text, _ in grid.values()]
     marks.boxes(axes, "cells", cells, lanes, (-0.5, 0.5), colors, texts)
-    marks.frames(axes, "you", [_cell(size)], [log2(S)], (-0.5, 0.5))
-    entries = [(color, name, "") for name, color in COLORS.items()]
+    marks.frames(axes, "you", [_around(size)], [log2(S)], (-0.5, 0.5))
+    names = COLORS
     if method != FASTEST:
         limits = [f"up to {most:g} ×" for most, _ in SLOWER[:-1]]
-        names = [f"{method} against the fastest: {limits[0]}", *limits[1:], "longer", "heads do not share evenly"]
-        entries = [(color, name, "") for color, name in zip([*(c for _, c in SLOWER), NONE], names, strict=True)]
-    legend_of(figure, entries)
+        said = [f"{method} against the fastest: {limits[0]}", *limits[1:], "longer", "heads do not share evenly"]
+        names = dict(zip(said, [*(color for _, color in SLOWER), NONE], strict=True))
+    legend_of(figure, [(color, name, "") for name, color in names.items()])
 
 
-def _cell(ranks: int) -> marks.Span:
+def _around(ranks: int) -> marks.Span:
     return marks.Span(log2(ranks) - 0.5, log2(ranks) + 0.5)
-
-
-def _color(times: dict[str, int], method: str) -> str:
-    fastest = min(times, key=times.__getitem__)
-    if method == FASTEST:
-        return COLORS[fastest]
-    if method not in times:
-        return NONE
-    ratio = times[method] / times[fastest]
-    return next(color for most, color in SLOWER if ratio <= most)
 
 
 def _draw_bars(figure: Picture, here: dict[str, int], sent: dict[str, int], compute: int) -> None:

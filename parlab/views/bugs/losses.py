@@ -35,7 +35,7 @@ def loss_curves(losses: Mapping[str, Sequence[float]], *, headline: str | None =
     curves = _checked(losses)
     (right, expected), *others = curves.items()
     length = len(expected)
-    findings = [_finding(name, curve, right, expected) for name, curve in others]
+    findings = [_finding(name, curve[-1], right, expected[-1]) for name, curve in others]
     columns = sorted({0, length // 4, length // 2, 3 * length // 4, length - 1})
     width = max(len("loss at step"), *map(len, curves))
     rows = [f"{'loss at step':<{width}}" + "".join(f"{step + 1:>9}" for step in columns)]
@@ -64,9 +64,8 @@ def _checked(losses: Any) -> dict[str, list[float]]:
     return curves
 
 
-def _finding(name: str, curve: list[float], right: str, expected: list[float]) -> str:
+def _finding(name: str, end: float, right: str, wanted: float) -> str:
     """Where both end."""
-    end, wanted = curve[-1], expected[-1]
     if not math.isfinite(end):
         return f"{name} is lost: its loss ends as {end}, that of {right} at {wanted:.3g}"
     if not _apart(end, wanted):

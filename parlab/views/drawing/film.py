@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 
 from parlab.views.drawing import theme
 from parlab.views.drawing.marks import Height, Span, boxes
@@ -59,7 +60,7 @@ def revealed(figure: Picture, axes: Sequence[Axes]) -> Callable[[float], bytes]:
             now = round(min(max(one.transData.transform((time, 0))[0], left), right))
             rows = slice(len(sharp) - high, len(sharp) - low)
             picture[rows, now:right] = pale[rows, now:right]
-            picture[rows, max(now - 1, left) : now + 1] = [*(int(theme.INK[k : k + 2], 16) for k in (1, 3, 5)), 255]
+            picture[rows, max(now - 1, left) : now + 1] = np.round(np.multiply(to_rgba(theme.INK), 255))
         return png_of(picture)
 
     return at

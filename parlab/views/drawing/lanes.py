@@ -15,8 +15,9 @@ from parlab.views.drawing import theme
 from parlab.views.drawing.marks import text_width
 from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
 from parlab.world import Run, Timeline
+from parlab.world.units import TIMES
 
-UNITS = (("s", 10**12), ("ms", 10**9), ("µs", 10**6), ("ns", 10**3), ("ps", 1))
+UNITS = {**TIMES, "ps": 1}
 LEFT, RIGHT = 0.9, 0.35  # inches beside lanes
 MOST_LABELS = 24  # lanes that are labelled one by one
 
@@ -33,8 +34,7 @@ def timeline_of(source: Any, name: str = "run") -> Timeline:
 def timelines_of(runs: Any, most: float = math.inf, *, one_clock: bool = False) -> dict[str, Timeline]:
     """The timelines of {name: run}, up to `most` of them.
 
-    Raises:
-        ValueError: none or more, something else, or clocks of different units where one has to do.
+    A ValueError for none or more, something else, or clocks of different units where one has to do.
     """
     if not isinstance(runs, Mapping) or not 1 <= len(runs) <= most:
         many = "at least one" if most == math.inf else f"1 to {most} of them"
@@ -117,15 +117,13 @@ def name_rows(
 
 
 def time_axis(axes: Axes, timeline: Timeline, end: float | None = None, *, words: bool = True) -> None:
-    """From 0 to `end` (None: the makespan), in the timeline's own ticks, labelled in a unit that suits them, or not
-    labelled at all, where another panel's axis is.
-    """
-    takes_time = bool(end or timeline.makespan)
-    end = end or timeline.makespan or 1
-    unit, size = next(((u, s) for u, s in UNITS if end >= 2 * s), UNITS[-1])
+    """From 0 to `end` (None: the makespan), in the timeline's ticks, named in a unit that suits them if in `words`."""
+    end = end or timeline.makespan
+    ticks = MaxNLocator(8 if end else 1, steps=[1, 2, 5, 10])
+    end = end or 1
+    unit, size = next(((u, s) for u, s in UNITS.items() if end >= 2 * s), ("ps", 1))
     if timeline.unit != "ps":
         unit, size = timeline.unit, 1
-    ticks = MaxNLocator(8 if takes_time else 1, steps=[1, 2, 5, 10])
     label = f"time ({unit})"
     scale(axes.xaxis, label, ends=(0, end), ticks=ticks, says=lambda time: f"{time / size:g}", words=words)
 
@@ -140,13 +138,9 @@ def legend_of(
 ) -> None:
     """Name colours, (colour, name, hatch) each: under the title, or at inches from the left and the top."""
     width, height = figure.get_size_inches()
-    x, y = left, height - below
+    x, y, size = left, height - below, (0.22 / width, 0.14 / height)
+    look = {"edgecolor": "#999999", "linewidth": 0.6, "transform": figure.transFigure}
     for color, name, hatch in entries:
-        figure.add_artist(
-            Rectangle(
-                (x / width, y / height), 0.22 / width, 0.14 / height,
-                facecolor=color, edgecolor="#999999", hatch=hatch, linewidth=0.6, transform=figure.transFigure,
-            )
-        )  # fmt: skip
+        figure.add_artist(Rectangle((x / width, y / height), *size, facecolor=color, hatch=hatch, **look))
         write(figure, x + 0.28, height - y - 0.005, name, va="baseline")
         x += 0.28 + text_width(name) / 72 + 0.25

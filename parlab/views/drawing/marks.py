@@ -186,12 +186,8 @@ def _outline(text: str) -> Path:
     return Path(path.vertices - [text_width(text, OUTLINE) / 2, DIGIT_HEIGHT * OUTLINE / 2], path.codes)
 
 
+@lru_cache(maxsize=4096)
 def text_width(text: str, size: float = theme.SMALL) -> float:
     """How wide `text` is, in points."""
-    return _width(text) * size / OUTLINE
-
-
-@lru_cache(maxsize=4096)
-def _width(text: str) -> float:
     width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=OUTLINE), ismath=False)
-    return float(width)
+    return float(width) * size / OUTLINE

@@ -19,8 +19,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, Locat
 from PIL import Image
 
 from parlab.views.drawing import theme
-from parlab.views.drawing.canvas import Canvas
-from parlab.views.drawing.ruler import Look, Ruler
+from parlab.views.drawing.canvas import Canvas, Look, Ruler
 from parlab.world.units import format_bytes, format_time
 
 BAR = {"linewidth": 9, "solid_capstyle": "butt"}  # a colour in a legend
@@ -54,13 +53,7 @@ class Picture(Figure):
 
 
 def png(figure: Figure, sharpness: float = 1, compress_level: int = 1) -> bytes:
-    """`figure` as a PNG file: the same bytes for the same figure.
-
-    Args:
-        figure: what to draw.
-        sharpness: pixels of the file for each pixel on the page.
-        compress_level: of zlib; 1 for who waits, see `png_of`: a file up to a fifth larger.
-    """
+    """`figure` as a PNG file: the same bytes for the same figure; `sharpness` is its pixels for each on the page."""
     return png_of(pixels(figure, sharpness), compress_level)
 
 
@@ -96,10 +89,7 @@ def png_of(drawn: np.ndarray, compress_level: int = 1) -> bytes:
 def sheet(text: str | Iterable[str], height: float, headline: str | None = None) -> Picture:
     """A picture as wide as all others, still empty but for the headline above it, a long one in smaller letters.
 
-    Its text may be given in lines.
-
-    Raises:
-        ValueError: a headline that is no text.
+    Its text may be given in lines. A ValueError for a headline that is no text.
     """
     if not isinstance(headline, str | None):
         raise ValueError(f"headline={headline!r}: must be a text, or None")
@@ -146,16 +136,10 @@ def scale(
     says: Callable[[float], str] | Sequence[str] | None = None,
     **look: Any,
 ) -> None:
-    """Draw an axis, `axes.xaxis` or `axes.yaxis`, as it will be when the figure is drawn.
+    """Draw an axis, `axes.xaxis` or `axes.yaxis`, as it will be when the figure is drawn; for its `look` see `Look`.
 
-    Args:
-        axis: which.
-        label: what it measures.
-        ends: its first and last value; None: where matplotlib ends it.
-        log: base of its logarithm.
-        ticks: where its ticks stand; None: where matplotlib sets them.
-        says: what stands at them: a function of the value, or a text for each.
-        look: how it is drawn, see `Look`.
+    `label` says what it measures, `ends` are its first and last value, `log` is the base of its logarithm; at the
+    `ticks` stands what `says` makes of their values, or its texts. What is None is as matplotlib has it.
     """
     axes, name = axis.axes, axis.axis_name
     if log:

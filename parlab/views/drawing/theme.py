@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
+from matplotlib.colors import to_hex, to_rgb
+
 PAPER = "#FFFFFF"
 INK = "#222222"  # text and axes
 FAINT = "#666666"  # text that may be overlooked
@@ -58,8 +60,7 @@ def rank_color(rank: int) -> str:
 
 def paler(color: str, white: float) -> str:
     """`color` with a part of white in it, from 0 to 1."""
-    channels = (int(color[start : start + 2], 16) for start in (1, 3, 5))
-    return "#" + "".join(f"{round(c + (255 - c) * white):02X}" for c in channels)
+    return to_hex([channel + (1 - channel) * white for channel in to_rgb(color)]).upper()
 
 
 @cache
@@ -78,8 +79,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def _luminance(color: str) -> float:
-    channels = (int(color[start : start + 2], 16) / 255 for start in (1, 3, 5))
-    linear = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    linear = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color))
     return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 

@@ -19,7 +19,7 @@ from parlab.views.drawing.lanes import name_rows
 from parlab.views.drawing.picture import Picture, key, panel, scale, sheet, short_bytes, write
 from parlab.views.mesh.strategies import STRATEGIES
 from parlab.views.widgets.explorer import Explorer, choice, steps
-from parlab.views.zero_redundancy.step_memory import LAYERS, RECEIVED, SENT
+from parlab.views.zero_redundancy.step_memory import LAYERS, PLACES
 from parlab.world import Cluster, Comm, run
 from parlab.world.units import format_bytes
 from parlab.zero import accounting
@@ -32,24 +32,16 @@ CONFIG = LlamaConfig(vocab_size=32, hidden_size=64, intermediate_size=128, num_h
 CLUSTER = Cluster.uniform(latency=1e-6, bandwidth=1e10, flops=1e11)
 LEFT, RIGHT, TOP, BOTTOM, BETWEEN, HEIGHT = 0.5, 0.3, 0.9, 0.5, 0.6, 3.4  # inches
 END = 7 * 2**20  # bytes, of the axis of what is held
-STATE = (accounting.WEIGHTS, accounting.GRADIENTS, accounting.OPTIMIZER, accounting.GATHERED, accounting.LEAVING)
 KEPT = {layer.name: layer for layer in LAYERS}
 
 
 class Step(NamedTuple):
-    """What a step on a mesh took, sent and held.
+    """What a step on a mesh took, sent and held."""
 
-    Attributes:
-        took: its makespan, in words.
-        sent: bytes of all ranks by strategy.
-        formula: the same in closed form.
-        held: bytes of the fullest rank at its peak, by what they are.
-    """
-
-    took: str
-    sent: dict[str, int]
-    formula: dict[str, int]
-    held: dict[str, int]
+    took: str  # its makespan
+    sent: dict[str, int]  # bytes of all ranks by strategy
+    formula: dict[str, int]  # the same in closed form
+    held: dict[str, int]  # bytes of the fullest rank at its peak, by what they are
 
 
 @cache
@@ -70,8 +62,7 @@ def measured(mesh: tuple[int, int, int, int], schedule: str, zero: int) -> Step:
     fullest = max(range(RANKS), key=timeline.peak_bytes)
     held: Counter[str] = Counter()
     for name, nbytes in timeline.peak_by_name(fullest).items():
-        kind = name if name in STATE else RECEIVED if name in (RECEIVED, SENT) else accounting.ACTIVATIONS
-        held[kind] += nbytes
+        held[LAYERS[PLACES.get(name, PLACES[accounting.ACTIVATIONS])].name] += nbytes
     return Step(timeline.format(timeline.makespan), bytes_by_strategy(timeline), done.results[0], held)
 
 
@@ -93,9 +84,8 @@ def mesh(axes: tuple[int, int, int, int] = (2, 2, 1, 2), schedule: str = "one_f_
     step = measured(axes, schedule, zero)
     sent, held = sum(step.sent.values()), sum(step.held.values())
     spelled = " · ".join(map("{} {}".format, NAMES, axes))
-    headline = (
-        f"{spelled}: {step.took} a step, {format_bytes(sent)} sent, {format_bytes(held)} held by the fullest rank"
-    )
+    most = f"{format_bytes(held)} held by the fullest rank"
+    headline = f"{spelled}: {step.took} a step, {format_bytes(sent)} sent, {most}"
     lines = [
         f"{name:>5} sends {format_bytes(step.sent[name]):>10}, in closed form {format_bytes(step.formula[name]):>10}"
         for name in step.sent

@@ -8,7 +8,7 @@ from parlab.train import bytes_by_strategy, strategy_of
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import checked_ranks, lanes, legend_of, timeline_of
 from parlab.views.drawing.picture import Picture
-from parlab.views.timelines.timeline import PROGRAM, RECEIVES, SENDS, draw_computes, draw_waits
+from parlab.views.timelines.timeline import ENDS, PROGRAM, draw_computes, draw_waits
 from parlab.world import Run, Timeline
 from parlab.world.units import format_bytes
 
@@ -44,9 +44,9 @@ def step_by_strategy(run: Run | Timeline, *, ranks: Any = None, headline: str | 
     draw_waits(axes, shown, lane_of, PROGRAM)
     messages = [t for t in shown.transfers if t.end > t.start and t.src != t.dst]
     styles = [STRATEGIES.get(strategy_of(t), OTHER) for t in messages]
-    for name, where, end in (("sends", SENDS, "src"), ("receives", RECEIVES, "dst")):
-        own = [(t, style.color) for t, style in zip(messages, styles, strict=True) if getattr(t, end) in lane_of]
-        lane = [lane_of[getattr(t, end)] for t, _ in own]
-        marks.boxes(axes, name, [t for t, _ in own], lane, where, [color for _, color in own])
+    for kind, where, rank_of, _ in ENDS:
+        own = [(t, style.color) for t, style in zip(messages, styles, strict=True) if rank_of(t) in lane_of]
+        lane = [lane_of[rank_of(t)] for t, _ in own]
+        marks.boxes(axes, f"{kind}s", [t for t, _ in own], lane, where, [color for _, color in own])
     legend_of(figure, [style for style in (*STRATEGIES.values(), OTHER) if style in styles])
     return figure

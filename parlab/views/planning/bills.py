@@ -57,16 +57,12 @@ def bills(estimates: Estimate | Mapping[str, Estimate], memory: float | None = N
     name, first = next(iter(named.items()))
     said = headline or f"{name}: {first.total_seconds:.2f} s, {format_bytes(first.total_bytes)}"
     figure = sheet([said, bills_table(named)], TOP + ROW * len(named) + BOTTOM, said)
-    draw_bills(figure, named, memory, TOP)
+    draw_bills(figure, named, memory)
     return figure
 
 
 def short_name(layout: Layout) -> str:
-    """Its knobs, without those that are as usual.
-
-    Raises:
-        ValueError: columns of layouts.
-    """
+    """Its knobs, without those that are as usual; a ValueError for columns of layouts."""
     if layout.shape:
         raise ValueError("estimates: of columns; give one layout's, found[number]")
     mesh = f"t {layout.tp} c {layout.cp} p {layout.pp} d {layout.dp} v {layout.chunks} b {layout.microbatch}"
@@ -85,34 +81,27 @@ def bills_table(named: Mapping[str, Estimate]) -> str:
     return "\n".join(lines)
 
 
-def draw_bills(figure: Picture, named: Mapping[str, Estimate], memory: float | None, top: float) -> None:
-    """Both bills from `top` inches below the upper edge, with their legends above them."""
+def draw_bills(figure: Picture, named: Mapping[str, Estimate], memory: float | None) -> None:
+    """Both bills, with their legends above them."""
     width = (theme.WIDTH - LEFT - GAP - 0.25) / 2
-    times = {name: found.seconds for name, found in named.items()}
-    held = {name: {kind: x / 2**30 for kind, x in found.bytes.items()} for name, found in named.items()}
-    for place, (rows_of, colors, unit) in enumerate(((times, TIME, "seconds a step"), (held, MEMORY, "GiB a device"))):
+    times = [found.seconds for found in named.values()]
+    held = [{kind: x / 2**30 for kind, x in found.bytes.items()} for found in named.values()]
+    for place, (rows, colors, unit) in enumerate(((times, TIME, "seconds a step"), (held, MEMORY, "GiB a device"))):
         left = LEFT + place * (width + GAP)
-        axes = panel(figure, left, top, width, ROW * len(named))
+        axes = panel(figure, left, TOP, width, ROW * len(named))
         names = [fill(name, int(LEFT / LETTER)) for name in named] if not place else []
         name_rows(axes, len(named), names, size=theme.SMALL)
         limit = memory / 2**30 if memory and place else 0
-        most = max(limit, *(sum(kinds.values()) for kinds in rows_of.values()))
+        most = max(limit, *(sum(row.values()) for row in rows))
         scale(axes.xaxis, unit, ends=(0, 1.04 * most), size=theme.SMALL)
-        shown = [k for k in colors if any(kinds[k] >= SEEN * sum(kinds.values()) for kinds in rows_of.values())]
-        marks.stacked(axes, {kind: [kinds[kind] for kinds in rows_of.values()] for kind in shown}, colors)
+        shown = [kind for kind in colors if any(row[kind] >= SEEN * sum(row.values()) for row in rows)]
+        marks.stacked(axes, {kind: [row[kind] for row in rows] for kind in shown}, colors)
         if limit:
             axes.axvline(limit, gid="device", **BOUND)
-        _legend(figure, left, top, shown, colors, width)
-
-
-def _legend(
-    figure: Picture, left: float, top: float, shown: list[str], colors: Mapping[str, str], width: float
-) -> None:
-    """Names beside a bar of their colour, in as many lines as they need."""
-    at, line = 0.0, 0
-    for kind in shown:
-        needed = 0.3 + LETTER * len(kind)
-        if at + needed > width + 0.2:
-            at, line = 0.0, line + 1
-        key(figure, left + at, top - 0.52 + 0.19 * line, colors[kind], kind)
-        at += needed
+        x, y = left, TOP - 0.52
+        for kind in shown:  # the legend, in as many lines as it needs
+            needed = 0.3 + LETTER * len(kind)
+            if x + needed > left + width + 0.2:
+                x, y = left, y + 0.19
+            key(figure, x, y, colors[kind], kind)
+            x += needed

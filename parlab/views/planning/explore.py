@@ -43,29 +43,27 @@ def plan(
     """
     one_of("model", model, tuple(MODELS))
     positive("memory", memory)
-    height = TOP + ROW * FIRST + BOTTOM + 0.25 + 0.16 * (LOSERS + 1)
+    at = TOP + ROW * FIRST + BOTTOM
+    height = at + 0.25 + 0.16 * (LOSERS + 1)
     try:
         plans = replace(_search(model, gpus, sequence, batch), memory=memory)
         best = plans.best
     except ValueError as error:  # what is said instead of a plan
         problem = "no layout is possible" if "possible" in str(error) else "nothing fits"
-        asked = f"{model} on {gpus} GPUs, {batch} sequences of {sequence} tokens"
-        figure = sheet(str(error), height, f"{asked}: {problem}")
+        headline = f"{model} on {gpus} GPUs, {batch} sequences of {sequence} tokens: {problem}"
+        figure = sheet(str(error), height, headline)
         said = str(error).replace("; ", ";\n").replace(" (d ", "\n(d ")
         write(figure, 0.15, 0.2 * height, said, theme.TEXT, linespacing=1.5)
         return figure
     found = {short_name(entry.layout): entry for entry in islice(plans, FIRST)}
-    headline = (
-        f"{model} on {gpus}: {short_name(best.layout)}: {best.total_seconds:.2f} s, MFU {best.mfu:.0%}, "
-        f"{format_bytes(best.total_bytes)}"
-    )
+    took = f"{best.total_seconds:.2f} s, MFU {best.mfu:.0%}, {format_bytes(best.total_bytes)}"
+    headline = f"{model} on {gpus}: {short_name(best.layout)}: {took}"
     neighbours = why(plans)
     nearest = {n.knob: n for n in sorted(neighbours, key=lambda n: -abs(n.change))}
     fits = f"{len(plans)} of {len(plans.seconds)} layouts of microbatches of 1 fit"
     text = [headline, fits, bills_table(found), "One knob turned:", *str(neighbours).splitlines()[1:]]
     figure = sheet(text, height, headline)
-    draw_bills(figure, found, memory, TOP)
-    at = TOP + ROW * FIRST + BOTTOM
+    draw_bills(figure, found, memory)
     heading = "One knob of the best turned (microbatches of 1): the change in time, and what speaks against it"
     write(figure, 0.15, at, heading, weight="bold")
     shown = [nearest[knob] for knob in dict.fromkeys(n.knob for n in neighbours)]

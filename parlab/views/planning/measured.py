@@ -7,6 +7,7 @@ from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import name_rows
 from parlab.views.drawing.picture import Picture, plot, scale
 
+MEAN = {"color": theme.GRID, "linewidth": 12, "solid_capstyle": "butt", "zorder": 1}
 POINT = {"marker": "o", "linestyle": "none", "markersize": 7, "markeredgecolor": theme.PAPER}
 
 
@@ -34,9 +35,7 @@ def predicted_and_measured(table: Validation, headline: str = "") -> Picture:
     name_rows(axes, len(errors), means, size=theme.SMALL)
     axes.axvline(0, color=theme.FAINT, linewidth=1)
     for line, (family, (mean, _)) in enumerate(errors.items()):
-        axes.plot(
-            [-100 * mean, 100 * mean], [line, line], color=theme.GRID, linewidth=12, solid_capstyle="butt", zorder=1
-        )
+        axes.plot([-100 * mean, 100 * mean], [line, line], **MEAN)
         found = [100 * row.error for row in rows if row.family == family]
         axes.plot(found, [line] * len(found), gid=family, color=theme.RANKS[0], zorder=2, **POINT)
     return figure

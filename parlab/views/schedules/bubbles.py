@@ -1,19 +1,24 @@
-"""Bubble and memory of schedules against the number of microbatches: formulas as curves, simulated ones as dots."""
+"""Bubbles: with what is kept, against the number of microbatches; of smaller chunks, against the time of a transfer."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from parlab.arguments import whole
+from parlab.arguments import amount, whole
 from parlab.pipeline import Costs, Schedule, gpipe, interleaved_one_f_one_b, one_f_one_b, simulate, zb_h1, zb_h2
 from parlab.views.drawing import theme
-from parlab.views.drawing.picture import Picture, line_legend, panel, scale, sheet
+from parlab.views.drawing.picture import Picture, curve, line_legend, note, panel, plot, scale, sheet
+from parlab.views.widgets.explorer import Explorer, steps
 
 HEIGHT = 4.4  # inches
 PER_RANK = (1, 2, 3, 4, 6, 8, 16)  # microbatches a rank
+# the curve of each number of chunks: 1F1B and its interleaving have their colours of CURVES
+CHUNKS = {1: curve("#0072B2", "solid"), 2: curve("#D55E00", "dashed"), 4: curve("#CC79A7", "dotted")}
+TRANSFERS = [step / 32 for step in range(65)]  # up to twice the forward of a rank
 
 
 class Curve(NamedTuple):
@@ -74,17 +79,16 @@ def bubble_and_memory(p: int) -> Picture:
     figure = sheet("", HEIGHT, headline)
     left, right = (panel(figure, x, 0.24 * HEIGHT, 4.1, 0.62 * HEIGHT) for x in (0.75, 5.6))
     same = True
-    for name, curve in CURVES.items():
-        ran = [simulate(curve.make(p, m), Costs(*[1 / curve.chunks] * 3)) for m in across]
+    for name, form in CURVES.items():
+        ran = [simulate(form.make(p, m), Costs(*[1 / form.chunks] * 3)) for m in across]
         idle = [100 * one.bubble_fraction("longest_stage") for one in ran]
-        kept = [one.peak_activations[0] / curve.chunks for one in ran]
-        formula = [curve.idle_percent(p, m) for m in across]
-        formula_kept = [curve.kept(p, m) for m in across]
-        both = zip(idle, formula, strict=True)
-        same &= kept == formula_kept and all(abs(i - f) < 1e-9 for i, f in both if not math.isnan(f))
-        for axes, closed, measured in ((left, formula, idle), (right, formula_kept, kept)):
-            axes.plot(across, closed, color=curve.color, linestyle=curve.dashes, linewidth=1.8)
-            axes.plot(across, measured, markeredgecolor=theme.PAPER, zorder=3, **curve.dots)
+        kept = [one.peak_activations[0] / form.chunks for one in ran]
+        idle_form, kept_form = [form.idle_percent(p, m) for m in across], [form.kept(p, m) for m in across]
+        both = zip(idle, idle_form, strict=True)
+        same &= kept == kept_form and all(math.isnan(f) or abs(i - f) < 1e-9 for i, f in both)
+        for axes, closed, measured in ((left, idle_form, idle), (right, kept_form, kept)):
+            axes.plot(across, closed, color=form.color, linestyle=form.dashes, linewidth=1.8)
+            axes.plot(across, measured, markeredgecolor=theme.PAPER, zorder=3, **form.dots)
         cells = "  ".join(f"{x}: {i:.1f}, {k:g}" for x, i, k in zip(across, idle, kept, strict=True))
         lines.append(f"{name:<27}{cells}")
     figure.text_shown = "\n".join([*lines, f"closed form = simulated: {same}"])
@@ -94,5 +98,54 @@ def bubble_and_memory(p: int) -> Picture:
         axes.set_title(label, size=theme.TEXT, color=theme.INK, loc="left")
     scale(left.yaxis, grid=True)
     scale(right.yaxis, log=2, says="{:g}".format, grid=True)
-    line_legend(figure, [(name, curve.dots) for name, curve in CURVES.items()])
+    line_legend(figure, [(name, form.dots) for name, form in CURVES.items()])
     return figure
+
+
+def interleaving(p: int = 4, m: int = 8, backward: float = 2) -> Picture:
+    """Draw how much of the time ranks are idle, against the transfer time; what `explore_interleaving` shows.
+
+    Args:
+        p: ranks.
+        m: microbatches, a multiple of p.
+        backward: B of all layers of a rank, whose forward takes 1.
+
+    Raises:
+        ValueError: m is no multiple of p, fewer than 2 ranks, or a negative time.
+    """
+    if whole("m", m, 1) % whole("p", p, 2):
+        raise ValueError(f"m={m}: must be a multiple of p={p}, because chunks take microbatches in groups of p")
+    amount("backward", backward)
+    idle = {chunks: [_idle_percent(p, m, chunks, backward, c) for c in TRANSFERS] for chunks in CHUNKS}
+    best = [min((percents[at], v) for v, percents in idle.items())[1] for at in range(len(TRANSFERS))]
+    changes = [(c, one, other) for c, (one, other) in zip(TRANSFERS[1:], pairwise(best), strict=True) if one != other]
+    until = [f"v = {one} is best below c = {c:.2g}" for c, one, _ in changes]
+    headline = "; ".join([*until, f"v = {best[-1]} " + ("from there on" if changes else "is best for all of these")])
+    columns = range(0, len(TRANSFERS), 8)
+    rows = ["transfer c" + "".join(f"{TRANSFERS[at]:>7g}" for at in columns)]
+    rows += [f"v = {v}: %   " + "".join(f"{percents[at]:7.1f}" for at in columns) for v, percents in idle.items()]
+    figure, axes = plot([headline, *rows], 3.9, headline, top=0.85, bottom=0.65)
+    for v, percents in idle.items():
+        axes.plot(TRANSFERS, percents, gid=f"v = {v}", **CHUNKS[v])
+    for c, _, _ in changes:
+        axes.axvline(c, color=theme.FAINT, linewidth=0.8)
+    scale(axes.xaxis, "c, the time of a transfer; the forward of a rank takes 1", ends=(0, TRANSFERS[-1]))
+    scale(axes.yaxis, "% of the makespan idle", ends=(0, 100), grid=True)
+    line_legend(figure, [(f"{v} chunk{'s' * (v > 1)} a rank", style) for v, style in CHUNKS.items()])
+    note(figure, f"p = {p}, m = {m}, B = {backward:g} F")
+    return figure
+
+
+def _idle_percent(p: int, m: int, chunks: int, backward: float, transfer: float) -> float:
+    made = interleaved_one_f_one_b(p, m, chunks) if chunks > 1 else one_f_one_b(p, m)
+    return 100 * simulate(made, Costs(1 / chunks, backward / chunks, 0, transfer)).bubble_fraction()
+
+
+def explore_interleaving() -> Explorer:
+    """Sliders for `interleaving`: ranks, microbatches a rank, and what a backward takes."""
+    controls = {
+        "p": steps("ranks p", (2, 4, 6, 8), 4),
+        "k": steps("microbatches m", (1, 2, 3, 4), 2, "{} p".format),
+        "backward": steps("backward B", (1, 1.5, 2, 3), 2, "{:g} F".format),
+    }
+    return Explorer("explore_interleaving", controls, lambda p, k, backward: interleaving(p, k * p, backward))

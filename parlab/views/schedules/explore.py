@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-from parlab.pipeline import (
-    Costs,
-    Schedule,
-    ScheduleTimeline,
-    gpipe,
-    interleaved_one_f_one_b,
-    looped_bfs,
-    naive,
-    one_f_one_b,
-    simulate,
-    zb_h1,
-    zb_h2,
-)
+from parlab.pipeline import Costs, schedules, simulate
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, sheet, write
 from parlab.views.schedules.schedule import schedule as draw
 from parlab.views.widgets.explorer import Explorer, choice, steps
 
-SCHEDULES: dict[str, Callable[[int, int, int], Schedule]] = {
-    "naive": lambda p, m, v: naive(p, m),
-    "GPipe": lambda p, m, v: gpipe(p, m) if v == 1 else looped_bfs(p, m, v),
-    "1F1B": lambda p, m, v: one_f_one_b(p, m) if v == 1 else interleaved_one_f_one_b(p, m, v),
-    "ZB-H1": lambda p, m, v: zb_h1(p, m),
-    "ZB-H2": lambda p, m, v: zb_h2(p, m),
+SCHEDULES = {
+    "naive": schedules.naive,
+    "GPipe": schedules.gpipe,
+    "1F1B": schedules.one_f_one_b,
+    "ZB-H1": schedules.zb_h1,
+    "ZB-H2": schedules.zb_h2,
 }
-CHUNKED = ("GPipe", "1F1B")  # with several chunks looped breadth-first, and interleaved
+CHUNKED = {"GPipe": schedules.looped_bfs, "1F1B": schedules.interleaved_one_f_one_b}  # with several chunks a rank
 NOTHING, PATH = "nothing", "critical path"
 MOST_WAITS = 30  # that the slider offers
 
@@ -57,7 +44,7 @@ def pipeline(
         backward_input: I, likewise.
         backward_weight: W, likewise; a full backward takes I + W.
         transfer: time of a message between two ranks.
-        mark: "nothing", "critical path", or a number: explain the longest wait (1), the next (2), ...
+        mark: "nothing", "critical path", or a number: explain the longest wait (1), the next (2), ... or the last.
 
     Raises:
         ValueError: an unknown schedule or mark, or a negative cost.
@@ -68,9 +55,13 @@ def pipeline(
         raise ValueError(f"mark={mark!r}: choose {NOTHING}, {PATH}, or the number of a wait, from 1")
     costs = Costs(forward / v, backward_input / v, backward_weight / v, transfer)
     if reason := _misfit(schedule, p, m, v):
-        return _refused(schedule, reason)
-    shown = simulate(SCHEDULES[schedule](p, m, v), costs)
-    wait = _wait(shown, mark) if isinstance(mark, int) else None
+        figure = sheet(f"{schedule}: {reason}", 1.0, f"{schedule} does not fit these numbers")
+        write(figure, 0.15, 0.5, reason, theme.TEXT, color=theme.ALARM)
+        return figure
+    made = CHUNKED[schedule](p, m, v) if v > 1 else SCHEDULES[schedule](p, m)
+    shown = simulate(made, costs)
+    longest = sorted(shown.waits, key=lambda wait: wait.start - wait.end)[: mark if isinstance(mark, int) else 0]
+    wait = (longest[-1].rank, longest[-1].start) if longest else None
     return draw(shown, critical_path=mark == PATH, why=wait, end=_round_above(shown.makespan))
 
 
@@ -85,26 +76,10 @@ def _misfit(schedule: str, p: int, m: int, v: int) -> str | None:
     return None
 
 
-def _wait(shown: ScheduleTimeline, number: int) -> tuple[int, float] | None:
-    """(rank, start) of a wait, the longest first; the last if there are not so many, None if there are none."""
-    waits = [slot for rank in range(shown.size) for slot in shown.idle(rank) if slot.action]
-    by_length = sorted(waits, key=lambda slot: slot.start - slot.end)
-    if not by_length:
-        return None
-    chosen = by_length[min(number, len(by_length)) - 1]
-    return chosen.rank, chosen.start
-
-
 def _round_above(makespan: float) -> float:
     """An axis that stands still while a slider moves a little: two digits, the second in steps of 2.5."""
     step = 10 ** math.floor(math.log10(makespan or 1)) / 4
     return math.ceil((makespan or 1) / step) * step
-
-
-def _refused(schedule: str, reason: str) -> Picture:
-    figure = sheet(f"{schedule}: {reason}", 1.0, f"{schedule} does not fit these numbers")
-    write(figure, 0.15, 0.5, reason, theme.TEXT, color=theme.ALARM)
-    return figure
 
 
 def explore_schedules() -> Explorer:

@@ -11,10 +11,8 @@ from parlab.pipeline import Costs, Schedule, ScheduleTimeline, Search, simulate
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import Film, moments_of, revealed, steps_of
 from parlab.views.drawing.lanes import LEFT, legend_of
-from parlab.views.drawing.picture import panel as place_at
-from parlab.views.drawing.picture import png, scale, sheet
-from parlab.views.schedules.bars import bars_of, legend_entries
-from parlab.views.schedules.panels import BOTTOM, RIGHT, TOP, panel, panel_height
+from parlab.views.drawing.picture import panel, png, scale, sheet
+from parlab.views.schedules.panels import BOTTOM, RIGHT, TOP, bars_of, draw_panels, legend_entries, panel_height
 from parlab.views.schedules.schedule import schedule, simulated, summary
 from parlab.views.timelines.timeline import ACTION_KINDS
 
@@ -57,14 +55,14 @@ def search_film(search: Search, costs: Costs | None) -> Film:
         top = TOP + CURVE + AXIS
         headline = f"Try {int(until)} of {len(search.times) - 1}: the best takes {found[step]:g}"
         figure = sheet("", top + panel_height(shown[0].size, memory=True) + BOTTOM, headline)
-        axes = place_at(figure, LEFT, TOP, theme.WIDTH - LEFT - RIGHT, CURVE)
+        axes = panel(figure, LEFT, TOP, theme.WIDTH - LEFT - RIGHT, CURVE)
         tried = [(number, time) for number, time in enumerate(search.times) if number <= until and time < math.inf]
         axes.plot(*zip(*tried, strict=True), linestyle="None", marker=".", color=theme.ARROW)
         axes.step([*tries[: step + 1], until], [*found[: step + 1], found[step]], where="post", color=BEST, linewidth=2)
         scale(axes.xaxis, "tries", ends=(0, len(search.times) - 1 or 1))
         ends = min(found) - 1, min(max(seen), 1.25 * found[0]) + 1
         scale(axes.yaxis, "time", ends=ends, ticks=MaxNLocator(4, integer=True))
-        panel(figure, top, shown[step], end=end, memory=True, highest=highest)
+        draw_panels(figure, top, shown[step], highest, end)
         legend_of(figure, legend_entries([shown[step].schedule]))
         return png(figure)
 

@@ -1,86 +1,152 @@
-"""The panels of a schedule's figure: lanes of bars and, on the same clock below them, lanes of memory."""
+"""The panels of a schedule's figure: lanes of bars (kind by colour, chunk by shade, microbatch by number) and, on the
+same clock below them, lanes of memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 
-from parlab.pipeline import ScheduleTimeline
+from parlab.pipeline import Schedule, ScheduleTimeline
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import LEFT, lanes_at, legend_of
-from parlab.views.drawing.picture import Picture, inches, write
-from parlab.views.schedules.bars import bars_of, chunks_of, color_of, draw_bars
+from parlab.views.drawing.picture import Picture, inches, sheet, write
+from parlab.views.timelines.timeline import ACTION_KINDS
 
+WHOLE, UPPER, LOWER = (-0.42, 0.42), (-0.42, 0.0), (0.0, 0.42)  # of a lane; an overlapped pair has its forward on top
+ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
+PALEST = 0.55  # how much white the last chunk has
+STEEPNESS = 0.7  # below 1 the second chunk is soon pale: at medium brightness neither black nor white is read well
 RIGHT, TOP, BOTTOM = 0.8, 0.85, 0.6  # inches around the panels
 GAP, LINE = 0.32, 0.24  # inches between bars and memory, and of a line of text
+STRIP = 0.6  # of a lane of bars: a lane of memory
 FLOOR, HEIGHT = 0.44, 0.88  # of a lane: where the areas stand, and how high the highest is
+
+
+def color_of(kind: str, white: float = 0.0) -> str:
+    """The colour of F, B, I or W, made paler."""
+    return theme.paler(theme.KINDS[ACTION_KINDS[kind]].color, white)
+
+
 KEPT = [
     (color_of("F"), "activations kept until their backward, one level for each microbatch and stage", ""),
     (color_of("I"), "what is left of them until W", ""),
 ]
 
 
-def lane_heights(ranks: int) -> tuple[float, float]:
-    """Inches of a lane of bars and of one of memory: a few ranks are drawn large, and 64 still fit on a screen."""
-    lane = min(0.45, max(0.11, 3.4 / ranks))
-    return lane, 0.6 * lane
+class Bar(NamedTuple):
+    """One action as it is drawn."""
+
+    rank: int
+    start: float
+    end: float
+    kind: str
+    stage: int
+    microbatch: int
+    where: tuple[float, float]
+
+
+def bars_of(shown: ScheduleTimeline) -> list[Bar]:
+    """The actions that took time; those of an atomic pair share theirs."""
+    bars = []
+    for rank, start, end, _, name in shown.computes:
+        parts = ACTION.findall(name)
+        for where, (stage, kind, microbatch) in zip((UPPER, LOWER) if len(parts) > 1 else (WHOLE,), parts, strict=True):
+            bars.append(Bar(rank, start, end, kind, int(stage), int(microbatch), where))
+    return [bar for bar in bars if bar.end > bar.start]
+
+
+def chunks_of(schedule: Schedule) -> dict[tuple[int, int], float]:
+    """For each rank and stage how much white its bars have: none on the first chunk of a rank, the most on the last."""
+    paler = {}
+    for rank, row in enumerate(schedule.actions):
+        stages = sorted({action.stage for action in row})
+        for number, stage in enumerate(stages):
+            paler[rank, stage] = PALEST * (number / max(len(stages) - 1, 1)) ** STEEPNESS
+    return paler
+
+
+def draw_bars(axes: Axes, bars: list[Bar], schedule: Schedule) -> None:
+    """A box an action with the number of its microbatch."""
+    paler = chunks_of(schedule)
+    for where in (WHOLE, UPPER, LOWER):
+        here = [bar for bar in bars if bar.where == where]
+        colors = [color_of(bar.kind, paler[bar.rank, bar.stage]) for bar in here]
+        texts = [[str(bar.microbatch)] for bar in here]
+        marks.boxes(axes, "actions", here, [bar.rank for bar in here], where, colors, texts)
+
+
+def legend_entries(schedules: Iterable[Schedule]) -> list[tuple[str, str, str]]:
+    """The kinds that occur, and what the shades mean where a rank has several chunks: (colour, name, hatch) each."""
+    rows = [row for schedule in schedules for row in schedule.actions]
+    kinds = {action.kind for row in rows for action in row}
+    most = max(len({action.stage for action in row}) for row in rows)
+    entries = [(color_of(kind), theme.KINDS[name].name, "") for kind, name in ACTION_KINDS.items() if kind in kinds]
+    if most > 1:
+        entries.append((color_of("F", PALEST), f"paler: a later one of the rank's {most} chunks", ""))
+    return entries
+
+
+def lanes_height(ranks: int, part: float = 1) -> float:
+    """Inches of the lanes of bars, or a part of them: a few ranks are drawn large, and 64 still fit on a screen."""
+    return ranks * (part * min(0.45, max(0.11, 3.4 / ranks)))
 
 
 def panel_height(ranks: int, memory: bool) -> float:
     """Inches of the bars and the memory of one schedule."""
-    lane, strip = lane_heights(ranks)
-    return ranks * lane + (GAP + ranks * strip if memory else 0)
+    return lanes_height(ranks) + (GAP + lanes_height(ranks, STRIP) if memory else 0)
 
 
-def panel(
-    figure: Picture, top: float, shown: ScheduleTimeline, *, end: float, memory: bool, highest: int, clock: bool = True
+def draw_panels(
+    figure: Picture, top: float, shown: ScheduleTimeline, highest: int, end: float | None = None, *, clock: bool = True
 ) -> Axes:
     """Bars, and memory below them, from `top` inches on; returns the axes of the bars.
 
-    Args:
-        end: where the time axis ends.
-        highest: the count of chunks that fills a lane of memory.
-        clock: name the times, under whichever panel is the lower.
+    A lane of memory is `highest` chunks high, for 0 there are bars only; the time axis goes to `end` (None: the
+    makespan), and names the times if `clock`, under whichever panel is the lower.
     """
-    lane, strip = lane_heights(shown.size)
-    below = top + shown.size * lane + GAP
-    axes = lanes_at(figure, shown, end, top, shown.size * lane, right=RIGHT, clock=clock and not memory)
-    draw_bars(axes, bars_of(shown), chunks_of(shown.schedule))
-    if memory:
-        kept = lanes_at(figure, shown, end, below, shown.size * strip, right=RIGHT, clock=clock, words=False)
-        draw_kept(kept, shown, highest)
-        legend_of(figure, KEPT if has_weights(shown) else KEPT[:1], left=LEFT, below=below - 0.1)
+    height, strip = lanes_height(shown.size), lanes_height(shown.size, STRIP)
+    below = top + height + GAP
+    axes = lanes_at(figure, shown, end, top, height, right=RIGHT, clock=clock and not highest)
+    draw_bars(axes, bars_of(shown), shown.schedule)
+    if highest:
+        kept = lanes_at(figure, shown, end, below, strip, right=RIGHT, clock=clock, words=False)
+        legend_of(figure, _draw_kept(kept, shown, highest), left=LEFT, below=below - 0.1)
     return axes
 
 
-def write_lines(figure: Picture, lines: Sequence[str], top: float, color: str = theme.INK) -> None:
-    """Text, from `top` inches on."""
-    for number, line in enumerate(lines):
-        write(figure, 0.15, top + LINE * number, line, theme.TEXT, color=color)
+def remarked(
+    text: Iterable[str], headline: str, remarks: Sequence[str], height: float, schedule: Schedule
+) -> tuple[Picture, float]:
+    """A picture with remarks in red under the legend, and from which inch on it has `height` inches for a panel."""
+    top = TOP + LINE * len(remarks)
+    figure = sheet(text, top + height + BOTTOM, headline)
+    legend_of(figure, legend_entries([schedule]))
+    for number, remark in enumerate(remarks):
+        write(figure, 0.15, TOP - 0.12 + LINE * number, remark, theme.TEXT, color=theme.ALARM)
+    return figure, top
 
 
-def draw_kept(axes: Axes, shown: ScheduleTimeline, highest: int) -> None:
+def _draw_kept(axes: Axes, shown: ScheduleTimeline, highest: int) -> list[tuple[str, str, str]]:
     """A lane a rank, all `highest` chunks high: below what is kept whole, above it what an I has left for its W."""
-    layers = {color_of("I"): 1, color_of("F"): 0} if has_weights(shown) else {color_of("F"): 0}
+    layers = KEPT if any(action.kind == "W" for row in shown.schedule.actions for action in row) else KEPT[:1]
     areas = []
     for rank in range(shown.size):
-        for pending in layers.values():
+        for pending in reversed(range(len(layers))):  # 1: what an I has left counts too; before it stands what is whole
             steps = shown.kept_bytes(rank, activation=1, pending=pending)
             areas.append(_area(rank, steps, shown.makespan, highest))
-    axes.add_collection(PolyCollection(areas, facecolors=list(layers), linewidths=0, gid="kept"), autolim=False)
+    colors = [color for color, _, _ in reversed(layers)]
+    axes.add_collection(PolyCollection(areas, facecolors=colors, linewidths=0, gid="kept"), autolim=False)
     size = min(theme.SMALL, 70 * inches(axes)[1] / shown.size)
     marks.beside(axes, range(shown.size), [f"peak {peak}" for peak in shown.peak_activations], size)
     floors = [rank + FLOOR for rank in range(shown.size)]
     axes.hlines(floors, 0, shown.makespan, color=theme.FAINT, linewidth=0.6)
-
-
-def has_weights(shown: ScheduleTimeline) -> bool:
-    """Whether the weights' gradients are made by actions of their own."""
-    return any(action.kind == "W" for row in shown.schedule.actions for action in row)
+    return layers
 
 
 def _area(lane: int, steps: list[tuple[Any, int]], end: Any, highest: int) -> np.ndarray:  # [corners, x and y]
@@ -88,4 +154,4 @@ def _area(lane: int, steps: list[tuple[Any, int]], end: Any, highest: int) -> np
     times = np.array([0, *last, end], dtype=float)
     levels = np.array([0, *last.values(), 0], dtype=float)
     x, y = np.repeat(times, 2)[1:], np.repeat(levels, 2)[:-1]
-    return np.column_stack([x, lane + FLOOR - HEIGHT * y / max(highest, 1)])
+    return np.column_stack([x, lane + FLOOR - HEIGHT * y / highest])

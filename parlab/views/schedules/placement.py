@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from parlab.pipeline import Schedule
 from parlab.views.drawing import marks, theme
@@ -15,21 +14,12 @@ from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
 MOST = 4  # placements in one picture
 TOP, BOTTOM, LEFT, GAP, LANE = 1.0, 0.2, 0.9, 0.25, 0.44  # inches
 HALF = 0.36  # of a stage's box, where stages stand 1 apart
-
-
-class Placement(NamedTuple):
-    """How schedules of one placement are drawn where several are compared."""
-
-    color: str
-    marker: str
-
-
-PLACEMENTS = {
-    "straight": Placement("#222222", "o"),
-    "V": Placement("#882255", "v"),
-    "around": Placement("#D55E00", "^"),  # as interleaved 1F1B in `bubble_and_memory`
-    "both ends": Placement("#117755", "D"),
-    "other": Placement("#666666", "s"),
+PLACEMENTS = {  # how schedules of each are drawn where several are compared
+    "straight": {"color": "#222222", "marker": "o"},
+    "V": {"color": "#882255", "marker": "v"},
+    "around": {"color": "#D55E00", "marker": "^"},  # as interleaved 1F1B in `bubble_and_memory`
+    "both ends": {"color": "#117755", "marker": "D"},
+    "other": {"color": "#666666", "marker": "s"},
 }
 
 

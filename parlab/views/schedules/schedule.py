@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from parlab.pipeline import Costs, Schedule, ScheduleTimeline, simulate
+from parlab.pipeline import Costs, Schedule, ScheduleTimeline, simulate, validate
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import check_end, legend_of
-from parlab.views.drawing.picture import Picture, sheet
-from parlab.views.schedules.bars import bars_of, legend_entries
-from parlab.views.schedules.panels import BOTTOM, LINE, TOP, panel, panel_height, write_lines
-from parlab.views.schedules.stuck import refusal, stuck
+from parlab.views.drawing.picture import Picture, sheet, write
+from parlab.views.schedules.panels import BOTTOM, LINE, TOP, draw_panels, legend_entries, panel_height, remarked
+from parlab.views.schedules.stuck import stuck
 from parlab.views.schedules.why import draw_critical_path, draw_idle, idle_slot, path_in_words
 
 MOST_ROWS = 16  # ranks that the text lists
@@ -45,23 +44,22 @@ def schedule(
         ValueError: neither a schedule nor a simulated one, costs for one that is simulated already, a rank that is not
             there or not idle then, an end that is not positive.
     """
-    if isinstance(schedule, Schedule) and (reason := refusal(schedule)):
-        return stuck(schedule, reason)
+    if isinstance(schedule, Schedule):
+        try:
+            validate(schedule)
+        except ValueError as error:
+            return stuck(schedule, str(error))
     shown = simulated("schedule", schedule, costs)
     check_end(end)
     slot = None if why is None else idle_slot(shown, why)
     remarks = (path_in_words(shown) if critical_path else []) + ([str(slot)] if slot else [])
-    top = TOP + LINE * len(remarks)
-    height = top + panel_height(shown.size, memory) + BOTTOM
-    figure = sheet([describe(shown), *remarks], height, headline or _headline(shown))
-    highest = max(shown.peak_activations)
-    axes = panel(figure, top, shown, end=end or shown.makespan, memory=memory, highest=highest)
+    text, height = [describe(shown), *remarks], panel_height(shown.size, memory)
+    figure, top = remarked(text, headline or _headline(shown), remarks, height, shown.schedule)
+    axes = draw_panels(figure, top, shown, max(shown.peak_activations) if memory else 0, end)
     if critical_path:
-        draw_critical_path(axes, shown, bars_of(shown))
+        draw_critical_path(axes, shown)
     if slot:
-        draw_idle(axes, slot, bars_of(shown))
-    legend_of(figure, legend_entries([shown.schedule]))
-    write_lines(figure, remarks, TOP - 0.12, theme.ALARM)
+        draw_idle(axes, shown, slot)
     return figure
 
 
@@ -83,16 +81,14 @@ def compare_schedules(
     shown = [simulated(f"schedules[{number}]", one, None) for number, one in enumerate(schedules)]
     each = [2.2 * LINE + panel_height(one.size, memory) for one in shown]
     headline = headline or f"{len(shown)} schedules on one clock"
-    figure = sheet(map(describe, shown), TOP - LINE + sum(each) + BOTTOM, headline)
-    end = max(one.makespan for one in shown)
-    highest = max(max(one.peak_activations) for one in shown)
-    top = TOP - LINE
-    for one, height in zip(shown, each, strict=True):
-        write_lines(figure, [summary(one)], top + LINE)
-        below, clock = top + 2.2 * LINE, one is shown[-1]
-        panel(figure, below, one, end=end, memory=memory, highest=highest, clock=clock)
-        top += height
+    figure, top = sheet(map(describe, shown), TOP - LINE + sum(each) + BOTTOM, headline), TOP - LINE
     legend_of(figure, legend_entries([one.schedule for one in shown]))
+    end = max(one.makespan for one in shown)
+    highest = max(max(one.peak_activations) for one in shown) if memory else 0
+    for one, height in zip(shown, each, strict=True):
+        write(figure, 0.15, top + LINE, summary(one), theme.TEXT)
+        draw_panels(figure, top + 2.2 * LINE, one, highest, end, clock=one is shown[-1])
+        top += height
     return figure
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 from typing import Any
@@ -10,9 +11,10 @@ from matplotlib.axes import Axes
 
 from parlab.pipeline import Idle, ScheduleTimeline
 from parlab.views.drawing import marks, theme
-from parlab.views.schedules.bars import WHOLE, Bar
+from parlab.views.schedules.panels import WHOLE, bars_of
 from parlab.world import Span
 
+Place = tuple[float, int]  # a time, and a rank
 THICK, THIN, MANY = 2.0, 0.9, 60  # points; more frames than that are thin
 
 
@@ -32,24 +34,16 @@ def _without_slack(shown: ScheduleTimeline) -> set[tuple[str, int, int]]:
     return {action for action, slack in shown.slack.items() if slack <= 1e-9 * shown.makespan}
 
 
-def draw_critical_path(axes: Axes, shown: ScheduleTimeline, bars: list[Bar]) -> None:
+def draw_critical_path(axes: Axes, shown: ScheduleTimeline) -> None:
     """Frame a chain of actions none of which may take longer, with an arrow for each move to another rank, and, in
     black, all that have no slack.
     """
     without = _without_slack(shown)
-    tight = [bar for bar in bars if (bar.kind, bar.stage, bar.microbatch) in without]
+    tight = [bar for bar in bars_of(shown) if (bar.kind, bar.stage, bar.microbatch) in without]
     frame(axes, "no slack", tight, theme.INK)
-    frame(axes, "critical path", _stretches(shown))
-    moves = _moves(shown)
-    tails = [(one.end, edge(one.rank, other.rank)) for one, other in moves]
-    heads = [(other.start, edge(other.rank, one.rank)) for one, other in moves]
-    marks.arrows(axes, tails, heads, theme.ALARM)
-
-
-def _stretches(shown: ScheduleTimeline) -> list[Span]:
-    """From where to where the path stays on one rank before it goes to the next."""
     by_rank = [list(steps) for _, steps in groupby(shown.critical_path, key=lambda step: step.rank)]
-    return [steps[0]._replace(end=steps[-1].end) for steps in by_rank]
+    frame(axes, "critical path", [steps[0]._replace(end=steps[-1].end) for steps in by_rank])
+    arrows(axes, [((one.end, one.rank), (other.start, other.rank)) for one, other in _moves(shown)])
 
 
 def _moves(shown: ScheduleTimeline) -> list[tuple[Span, Span]]:
@@ -57,10 +51,8 @@ def _moves(shown: ScheduleTimeline) -> list[tuple[Span, Span]]:
 
 
 def idle_slot(shown: ScheduleTimeline, why: int | tuple[int, float]) -> Idle:
-    """The idle slot of a rank at a time; if only the rank is given, the longest in which it waits for something.
-
-    Raises:
-        ValueError: no such rank, or the rank is not idle then.
+    """The idle slot of a rank at a time; if only the rank is given, the longest in which it waits for something. A
+    ValueError for no such rank, or one that is not idle then.
     """
     rank, time = why if isinstance(why, tuple) else (why, None)
     if not isinstance(rank, int) or not 0 <= rank < shown.size:
@@ -76,19 +68,20 @@ def idle_slot(shown: ScheduleTimeline, why: int | tuple[int, float]) -> Idle:
     return longest
 
 
-def draw_idle(axes: Axes, slot: Idle, bars: list[Bar]) -> None:
+def draw_idle(axes: Axes, shown: ScheduleTimeline, slot: Idle) -> None:
     """Hatch the slot; frame what the rank does next and what that waited for, with an arrow between them."""
     marks.hatched_boxes(axes, "idle", [slot], [slot.rank], WHOLE, theme.KINDS["wait"])
-    concerned = [bar for bar in bars if (bar.kind, bar.stage, bar.microbatch) in (slot.action, slot.needs)]
+    concerned = [bar for bar in bars_of(shown) if (bar.kind, bar.stage, bar.microbatch) in (slot.action, slot.needs)]
     frame(axes, "needed", concerned)
     if slot.peer is not None:
-        tail = (slot.end - slot.travel, edge(slot.peer, slot.rank))
-        marks.arrows(axes, [tail], [(slot.end, edge(slot.rank, slot.peer))], theme.ALARM)
+        arrows(axes, [((slot.end - slot.travel, slot.peer), (slot.end, slot.rank))])
 
 
-def edge(rank: int, other: int) -> float:
-    """Where the boxes of a rank end that faces another."""
-    return rank + (WHOLE[1] if other > rank else WHOLE[0])
+def arrows(axes: Axes, moves: Sequence[tuple[Place, Place]], color: str = theme.ALARM) -> None:
+    """From a time on one rank to a time on another, between the edges of their boxes that face each other."""
+    tails = [(time, rank + math.copysign(WHOLE[1], other - rank)) for (time, rank), (_, other) in moves]
+    heads = [(time, rank + math.copysign(WHOLE[1], other - rank)) for (_, other), (time, rank) in moves]
+    marks.arrows(axes, tails, heads, color)
 
 
 def frame(axes: Axes, name: str, spans: Sequence[Any], color: str = theme.ALARM) -> None:

@@ -24,6 +24,7 @@ CUT, COPY, THINNEST = 0.03, 0.055, 0.035  # inches: between slices, between card
 TOP, LEFT, RIGHT = 0.95, 0.5, 0.2  # inches around what is drawn
 WORDS, APART, BEFORE = 0.5, 0.95, 0.35  # inches: for words between two arrays, from k to v, from columns to rows
 PALE, EDGE = 0.8, 0.02  # white in an activation's colour; inches of its edge
+Place = tuple[float, float, float, float]  # left, low, width and height
 Groups = Sequence[Sequence[int]]  # the ranks that have each slice, along the axis that is cut
 
 
@@ -88,15 +89,16 @@ def _row(
     first = LEFT + across + operator
     second = first + columns + BEFORE
     marks.word(axes, 0.15, middle, part, theme.TEXT, ha="center", rotation=90)
-    tokens: tuple[int | None, Groups] = (0, [[rank] for rank in range(size)]) if cut_tokens else (None, [range(size)])
+    cut, said, groups = None, "whole on each", [range(size)]
+    operators = [("copy", "nothing", "all-reduce"), ("reduce", "all-reduce", "nothing")]
+    if cut_tokens:
+        cut, said, groups = 0, "S/t tokens each", [range(rank, rank + 1) for rank in range(size)]
+        operators = [("gather", "all-gather", "reduce-scatter"), ("scatter", "reduce-scatter", "all-gather")]
     for name, left in (("x", LEFT), ("y", theme.WIDTH - RIGHT - across - 0.2)):
-        words = name, "S/t tokens each" if cut_tokens else "whole on each"
-        _sheet(axes, f"{part} {name}", words, left, middle - TOKENS / 2, across, TOKENS, *tokens, pale=True)
-    operators = [("gather", "all-gather", "reduce-scatter"), ("scatter", "reduce-scatter", "all-gather")]
-    if not cut_tokens:
-        operators = [("copy", "nothing", "all-reduce"), ("reduce", "all-reduce", "nothing")]
-    for left, said in zip((LEFT + across, second + across), operators, strict=True):
-        _operator(axes, left, operator - 0.2, middle, said, size)
+        place = left, middle - TOKENS / 2, across, TOKENS
+        _sheet(axes, f"{part} {name}", (name, said), place, cut, groups, pale=True)
+    for left, words in zip((LEFT + across, second + across), operators, strict=True):
+        _operator(axes, left, operator - 0.2, middle, words, size)
     _matrices(axes, part, first, second, middle, unit, config, size)
 
 
@@ -116,21 +118,21 @@ def _matrices(
         place = left, top - across, whole[1] * unit, across
         if name == last:
             place = second, middle - (inner + size * CUT) / 2, across, inner
-        _sheet(axes, f"matrix {name}", (f"W {name}", _shape(_own(whole, piece))), *place, piece.axis, groups)
+        _sheet(axes, f"matrix {name}", (f"W {name}", _shape(_own(whole, piece))), place, piece.axis, groups)
         if part == "mlp":
             top -= across + WORDS
         else:
             left += max(inner + size * CUT, 0.7) + 0.35 if name == "q" else APART
     words = "heads" if part == "attention" else "silu(gate) ∘ up", "no message"
     alone: Groups = [[rank] for rank in range(size)]
-    _sheet(axes, f"{part} core", words, first, below - TOKENS, inner, TOKENS, 1, alone, pale=True)
+    _sheet(axes, f"{part} core", words, (first, below - TOKENS, inner, TOKENS), 1, alone, pale=True)
 
 
 def _sheet(
-    axes: Axes, gid: str, words: tuple[str, str], left: float, low: float, width: float, height: float,
-    axis: int | None, groups: Groups, *, pale: bool = False,
-) -> None:  # fmt: skip
+    axes: Axes, gid: str, words: tuple[str, str], place: Place, axis: int | None, groups: Groups, *, pale: bool = False
+) -> None:
     """An array: its slices along `axis` with gaps between them, each as a stack of cards, a card a rank that has it."""
+    left, low, width, height = place
     copies = len(groups[0])
     card = min(COPY, 0.3 / copies)
     gap = CUT + card * (copies - 1)

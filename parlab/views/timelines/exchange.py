@@ -99,13 +99,9 @@ def two_ranks(
     measured = ran.on(cluster)
     formula = ORDERS[order].duration(cluster.intra.picoseconds(nbytes), picoseconds(COMPUTE))
     headline = f"{ORDERS[order].formula} = {format_time(formula)}, measured {format_time(measured.makespan)}"
-    return timeline(measured, end=_round_above(measured.makespan), headline=headline)
-
-
-def _round_above(time: int) -> int:
-    """The next of 1, 2, 5, 10, ...: an axis that stands still while a slider moves a little."""
-    decade = 10 ** (len(str(time)) - 1)
-    return next(step * decade for step in (1, 2, 5, 10) if step * decade >= time)
+    decade = 10 ** (len(str(measured.makespan)) - 1)  # an axis that ends at 1, 2, 5, 10, ... stands still for a while
+    end = next(step * decade for step in (1, 2, 5, 10) if step * decade >= measured.makespan)
+    return timeline(measured, end=end, headline=headline)
 
 
 def explore_two_ranks() -> Explorer:

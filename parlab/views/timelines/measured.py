@@ -1,4 +1,4 @@
-"""What was measured, beside what was computed. The times are in the picture alone: its text says what every machine
+"""What all-reduces took, beside what was computed. The times are in the picture alone: its text says what every machine
 and every run has in common.
 """
 
@@ -6,43 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from matplotlib.ticker import LogLocator
 
 from parlab.arguments import positive, whole
 from parlab.views.drawing import theme
-from parlab.views.drawing.lanes import timeline_of
 from parlab.views.drawing.picture import Picture, line_legend, plot, scale, short_bytes, short_time, write
-from parlab.views.timelines.panels import compare_timelines, lanes_of
 from parlab.views.widgets.explorer import Explorer, steps
-from parlab.world import Link, Run, Timeline
-from parlab.world.units import format_bytes
+from parlab.world import Link
 
 POINT = {"marker": "o", "linestyle": "none", "markersize": 7, "markeredgecolor": theme.PAPER, "color": theme.ALARM}
 CURVE = {"color": theme.INK, "linewidth": 1.5}
 Measured = Mapping[int, Mapping[int, float]]
-
-
-def wall_clock(runs: Mapping[str, Run | Timeline], *, headline: str, rank: int | None = None) -> Picture:
-    """As `compare_timelines`, or with a `rank` as `lanes_of`, where some of the clocks are real.
-
-    Args:
-        runs: by the name that stands above each; `run.wallclock` is what was measured.
-        headline: what stands above.
-        rank: whose lanes; None: all ranks, without their messages.
-
-    Raises:
-        ValueError: something else.
-    """
-    figure = compare_timelines(runs, headline=headline) if rank is None else lanes_of(runs, rank, headline=headline)
-    lines = []
-    for name, one in runs.items():
-        shown = timeline_of(one)
-        sent = sum(shown.bytes_sent(each) for each in range(shown.size))
-        lines.append(f"{name}: {shown.size} ranks, {len(shown.transfers)} messages, {format_bytes(sent)}")
-    figure.text_shown = "\n".join([headline, *lines])
-    return figure
 
 
 def measured_times(measured: Measured, link: Link, *, ranks: int, nbytes: int) -> Picture:
@@ -58,7 +33,13 @@ def measured_times(measured: Measured, link: Link, *, ranks: int, nbytes: int) -
     Raises:
         ValueError: nothing was measured there, or a time that is not positive.
     """
-    times = _times(measured, ranks, nbytes)
+    whole("ranks", ranks, 2)
+    if not isinstance(measured, Mapping) or nbytes not in measured.get(ranks, {}):
+        raise ValueError(f"ranks={ranks!r}, nbytes={nbytes!r}: nothing was measured there")
+    times = measured[ranks]
+    for n, seconds in times.items():
+        whole("nbytes", n, 1)
+        positive("seconds", seconds, finite=True)
     if not isinstance(link, Link):
         raise ValueError(f"link={link!r:.60}: must be a Link, such as cluster.intra")
 
@@ -101,14 +82,3 @@ def explore_measured_times(measured: Measured, link: Link) -> Explorer:
         "nbytes": steps("bytes of the array", everywhere, everywhere[0], short_bytes),
     }
     return Explorer("explore_measured_times", controls, partial(measured_times, measured, link))
-
-
-def _times(measured: Any, ranks: int, nbytes: int) -> Mapping[int, float]:
-    whole("ranks", ranks, 2)
-    if not isinstance(measured, Mapping) or nbytes not in measured.get(ranks, {}):
-        raise ValueError(f"ranks={ranks!r}, nbytes={nbytes!r}: nothing was measured there")
-    times: Mapping[int, float] = measured[ranks]
-    for n, seconds in times.items():
-        whole("nbytes", n, 1)
-        positive("seconds", seconds, finite=True)
-    return times

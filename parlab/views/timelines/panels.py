@@ -1,21 +1,25 @@
-"""Several runs below each other on one clock: all ranks, or one of them, computing above communicating."""
+"""Several runs in panels: on one clock, all ranks or one of them, computing above communicating; or by their bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MultipleLocator
 
 from parlab.arguments import checked_rank
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.lanes import lanes_at, legend, name_rows, time_axis, timelines_of
-from parlab.views.drawing.picture import Picture, panel, percent, sheet, write
-from parlab.views.timelines.timeline import ENDS, WHOLE, draw_computes, draw_waits, time_spent
+from parlab.views.drawing.lanes import lanes_at, legend, legend_of, name_rows, time_axis, timelines_of
+from parlab.views.drawing.picture import Picture, panel, percent, scale, sheet, write
+from parlab.views.timelines.timeline import ENDS, WHOLE, draw_computes, draw_waits, fused, time_spent
 from parlab.world import Run, Timeline, Transfer
+from parlab.world.units import format_bytes
 
 TOP, BOTTOM = 0.6, 0.6  # inches above and below the panels
 LINE = 0.5  # inches above each panel, for its text
+PORTS, MOST_BESIDE = 4.0, 3  # inches of a picture of bytes, and panels beside each other
 LEFT, RIGHT, LANE = 1.2, 0.35, 0.4  # inches beside one rank's three lanes, and of each
 
 
@@ -52,14 +56,6 @@ def _height(shown: Timeline) -> float:
     return shown.size * min(0.45, max(2.2 / shown.size, min(0.17, 4 / shown.size)))
 
 
-class Busy(NamedTuple):
-    """From `start` to `end` messages of one purpose passed through a port without a pause."""
-
-    start: int
-    end: int
-    name: str
-
-
 def lanes_of(
     runs: Run | Timeline | Mapping[str, Run | Timeline], rank: int = 0, *, headline: str | None = None
 ) -> Picture:
@@ -77,14 +73,14 @@ def lanes_of(
     shown = timelines_of(runs if isinstance(runs, Mapping) and runs else {"": runs}, one_clock=True)
     rank = min(checked_rank(rank, "rank", one.size) for one in shown.values())
     hidden = {name: _hidden(one, rank) for name, one in shown.items()}
-    said = ", ".join(f"{_share(*times)}{f' ({name})' if name else ''}" for name, times in hidden.items())
+    share = {name: percent(both / whole) if whole else "nothing" for name, (both, whole) in hidden.items()}
+    said = ", ".join(f"{part} ({name})" if name else part for name, part in share.items())
     headline = headline or f"Rank {rank}: computing hides {said} of its communication"
-    rows = [
-        f"{name}{': ' if name else ''}{one.format(one.makespan)}, communicates for {one.format(hidden[name][1])}, "
-        f"{one.format(hidden[name][0])} of them behind computing"
-        for name, one in shown.items()
-    ]
-    figure = sheet([headline, *rows], TOP + (LINE + 3 * LANE) * len(shown) + BOTTOM, headline)
+    lines = [headline]
+    for name, one in shown.items():
+        takes, both, whole = (one.format(time) for time in (one.makespan, *hidden[name]))
+        lines.append(f"{name}{': ' if name else ''}{takes}, communicates for {whole}, {both} of them behind computing")
+    figure = sheet(lines, TOP + (LINE + 3 * LANE) * len(shown) + BOTTOM, headline)
     end = max(one.makespan for one in shown.values())
     top, kinds = TOP, []
     for name, one in shown.items():
@@ -111,42 +107,113 @@ def _draw(axes: Axes, shown: Timeline, rank: int) -> list[str]:
     return kinds
 
 
-def joined(transfers: Iterable[Transfer]) -> list[Busy]:
+def joined(transfers: Iterable[Transfer]) -> list[Transfer]:
     """Messages by the time when they pass, those of one collective that follow each other at once made one.
 
     A label that comes again is another collective's.
     """
-    found: list[Busy] = []
+    found: list[Transfer] = []
     seen: set[str] = set()
     for t in sorted(transfers, key=lambda t: (t.start, t.end)):
-        follows = bool(found) and found[-1].name == t.name and t.start <= found[-1].end and str(t.label) not in seen
-        if follows:
+        another = t.label is not None and str(t.label) in seen
+        if found and found[-1].name == t.name and t.start <= found[-1].end and not another:
             found[-1] = found[-1]._replace(end=max(t.end, found[-1].end))
         else:
-            found.append(Busy(t.start, t.end, t.name))
+            found.append(t)
             seen = set()
-        seen |= set() if t.label is None else {str(t.label)}
+        seen.add(str(t.label))
     return found
 
 
 def _hidden(shown: Timeline, rank: int) -> tuple[int, int]:
     """For how long `rank` computes while messages pass, and for how long messages pass."""
-    passing = _union([(t.start, t.end) for t in shown.transfers if rank in (t.src, t.dst)])
-    computing = _union([(span.start, span.end) for span in shown.computes if span.rank == rank])
-    both = sum(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in passing for b in computing)
-    return both, sum(stop - start for start, stop in passing)
+    passing = _busy(t for t in shown.transfers if rank in (t.src, t.dst))
+    computing = _busy(span for span in shown.computes if span.rank == rank)
+    both = sum(max(0, min(a.end, b.end) - max(a.start, b.start)) for a in passing for b in computing)
+    return both, sum(span.end - span.start for span in passing)
 
 
-def _share(both: int, whole: int) -> str:
-    return percent(both / whole) if whole else "nothing"
+def _busy(spans: Iterable[Any]) -> list[Any]:
+    """When there is one of the spans or more."""
+    return fused((marks.Span(span.start, span.end) for span in spans), lambda last, span: span.start <= last.end)
 
 
-def _union(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The spans, those that touch or overlap made one."""
-    found: list[tuple[int, int]] = []
-    for start, stop in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(stop, found[-1][1])
-        else:
-            found.append((start, stop))
-    return found
+def wall_clock(runs: Mapping[str, Run | Timeline], *, headline: str, rank: int | None = None) -> Picture:
+    """As `compare_timelines`, or with a `rank` as `lanes_of`, where some of the clocks are real.
+
+    The times are in the picture alone: its text says what every machine and every run has in common.
+
+    Args:
+        runs: by the name that stands above each; `run.wallclock` is what was measured.
+        headline: what stands above.
+        rank: whose lanes; None: all ranks, without their messages.
+
+    Raises:
+        ValueError: something else.
+    """
+    figure = compare_timelines(runs, headline=headline) if rank is None else lanes_of(runs, rank, headline=headline)
+    lines = [headline]
+    for name, one in timelines_of(runs).items():
+        sent = sum(map(one.bytes_sent, range(one.size)))
+        lines.append(f"{name}: {one.size} ranks, {len(one.transfers)} messages, {format_bytes(sent)}")
+    figure.text_shown = "\n".join(lines)
+    return figure
+
+
+def bytes_in_and_out(runs: Mapping[str, Run | Timeline]) -> Picture:
+    """Draw the bytes that each rank sent, and beside them those that it received; a panel a run, on one scale.
+
+    Args:
+        runs: what `run` returned, or timelines, each under the name that stands above it; 1 to 3 of them.
+
+    Raises:
+        ValueError: fewer, more, or something else.
+    """
+    shown = timelines_of(runs, MOST_BESIDE)
+    counted = {
+        name: (_received(one), [one.bytes_sent(rank) for rank in range(one.size)]) for name, one in shown.items()
+    }
+    highest = max(1, *(max(map(max, both)) for both in counted.values()))
+    most = {name: format_bytes(max(map(max, both))) for name, both in counted.items()}
+    total = {name: format_bytes(sum(sent)) for name, (_, sent) in counted.items()}
+    findings = [f"{name}: {total[name]} in all, at most {most[name]} through one port" for name in shown]
+    first, *others = shown
+    headline = f"{first}: at most {most[first]} through one port"
+    if others:
+        totals = list(total.values())
+        sent = ", ".join(totals if len(set(totals)) > 1 else totals[:1])
+        ports = ", ".join(f"{nbytes} ({name})" for name, nbytes in most.items())
+        headline = f"{sent} in all; through the busiest port {ports}"
+    width = max(map(len, shown))
+    lines = [f"{'':<{width}} rank {'in':>12} {'out':>12}"]
+    for name, both in counted.items():
+        lines += [f"{name:<{width}} {rank:>4} {a:>12} {b:>12}" for rank, (a, b) in enumerate(zip(*both, strict=True))]
+    figure = sheet([*findings, *lines], PORTS, headline)
+    wide = (theme.WIDTH - 1.1 - 0.35) / len(shown)
+    for number, (name, both) in enumerate(counted.items()):
+        axes = panel(figure, 1.1 + number * wide, 1.15, wide - 0.25, PORTS - 1.75)
+        ranks = np.arange(shown[name].size)
+        scale(axes.xaxis, "rank", ends=(-0.6, len(ranks) - 0.4), ticks=ranks[:: -(-len(ranks) // 16)])
+        scale(axes.yaxis, ends=(0, 1.05 * highest), ticks=_ticks(highest), says=format_bytes, words=number == 0)
+        for kind, left, values in (("receive", ranks - 0.4, both[0]), ("send", ranks, both[1])):
+            marks.rectangles(axes, f"{kind} {name}", left, left + 0.4, 0, values, theme.KINDS[kind].color)
+        axes.set_title(f"{name}: at most {most[name]}", size=theme.TEXT, color=theme.INK, loc="left", pad=8)
+    said = {"receive": "in: received", "send": "out: sent"}
+    legend_of(figure, [theme.KINDS[kind]._replace(name=name) for kind, name in said.items()])
+    return figure
+
+
+def _received(shown: Timeline) -> list[int]:
+    received = [0] * shown.size
+    for transfer in shown.transfers:
+        if transfer.src != transfer.dst:
+            received[transfer.dst] += transfer.nbytes
+    return received
+
+
+def _ticks(highest: int) -> MultipleLocator:
+    """At most 7, whole in powers of 1024."""
+    apart: int = 2 ** max(0, round(highest / 5).bit_length() - 1)
+    while highest / apart > 7:
+        apart *= 2
+    return MultipleLocator(apart)

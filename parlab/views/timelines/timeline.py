@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -13,7 +13,7 @@ from parlab.views.drawing import marks, theme
 from parlab.views.drawing.film import Film, moments_of, revealed
 from parlab.views.drawing.lanes import check_end, checked_ranks, lanes, legend, timeline_of
 from parlab.views.drawing.picture import Picture, note, percent
-from parlab.world import Run, Timeline, Transfer, Wait
+from parlab.world import Run, Timeline, Wait
 from parlab.world.units import format_bytes
 
 MOST_ARROWS = 200
@@ -46,13 +46,17 @@ def timeline(
     shown = timeline_of(run)
     chosen = checked_ranks(ranks, shown.size)
     check_end(end)
-    figure, axes = lanes(repr(shown), shown, chosen, headline or _headline(shown), end=end)
+    whose = f"{shown.size} rank{'s' if shown.size > 1 else ''}{' on ' + shown.cluster if shown.cluster else ''}"
+    figure, axes = lanes(repr(shown), shown, chosen, headline or f"{whose}: {time_spent(shown)}", end=end)
     lane_of = {rank: lane for lane, rank in enumerate(chosen)}
     messages = [t for t in shown.transfers if t.end > t.start]
     program = PROGRAM if messages else WHOLE
-    kinds = draw_computes(axes, shown, lane_of, program)
-    kinds += draw_waits(axes, shown, lane_of, program)
-    kinds += _draw_messages(axes, messages, lane_of)
+    kinds = draw_computes(axes, shown, lane_of, program) + draw_waits(axes, shown, lane_of, program)
+    for kind, where, rank_of, texts_of in ENDS:
+        own = [t for t in messages if rank_of(t) in lane_of]
+        lane, texts = [lane_of[rank_of(t)] for t in own], list(map(texts_of, own))
+        marks.boxes(axes, f"{kind}s", own, lane, where, theme.KINDS[kind].color, texts)
+        kinds += [kind] * bool(own)
     inside = [t for t in messages if t.src in lane_of and t.dst in lane_of and t.start < (end or math.inf)]
     if len(inside) <= MOST_ARROWS:
         tails = [(t.start, lane_of[t.src] + SENDS[1]) for t in inside]
@@ -65,11 +69,6 @@ def timeline(
     return figure
 
 
-def _headline(shown: Timeline) -> str:
-    ranks = f"{shown.size} rank{'s' if shown.size > 1 else ''}"
-    return f"{ranks}{' on ' + shown.cluster if shown.cluster else ''}: {time_spent(shown)}"
-
-
 def time_spent(shown: Timeline) -> str:
     """The makespan, and how much of the time of all ranks goes into what."""
     whole = shown.size * shown.makespan
@@ -78,91 +77,68 @@ def time_spent(shown: Timeline) -> str:
         "waiting for a rank": sum(wait.came - wait.start for wait in shown.waits),
         "waiting for a transfer": sum(wait.end - wait.came for wait in shown.waits),
     }
-    return ", ".join(
-        [shown.format(shown.makespan), *(f"{percent(t / whole)} {what}" for what, t in spent.items() if t)]
-    )
+    parts = [f"{percent(time / whole)} {what}" for what, time in spent.items() if time]
+    return ", ".join([shown.format(shown.makespan), *parts])
 
 
 def draw_computes(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
-    """The computations of the ranks in `lane_of`, between two heights of their lanes; the kinds that were drawn."""
+    """The computations of the ranks in `lane_of`, between two heights of their lanes; the kinds that were drawn.
+
+    A pipeline's action is drawn by its letter and labelled with its microbatch; anything else by its name.
+    """
     spans = [span for span in shown.computes if span.rank in lane_of and span.end > span.start]
-    drawn = [_kind_and_label(span.name) for span in spans]
-    colors, texts = [theme.KINDS[kind].color for kind, _ in drawn], [[label] for _, label in drawn]
+    actions = [ACTION.fullmatch(span.name) for span in spans]
+    kinds = [ACTION_KINDS[action[1]] if action else "compute" for action in actions]
+    texts = [[action[2] if action else span.name] for span, action in zip(spans, actions, strict=True)]
+    colors = [theme.KINDS[kind].color for kind in kinds]
     marks.boxes(axes, "computes", spans, [lane_of[span.rank] for span in spans], where, colors, texts)
-    return [kind for kind, _ in drawn]
-
-
-def _kind_and_label(name: str) -> tuple[str, str]:
-    """A pipeline's action is drawn by its letter and labelled with its microbatch; anything else by its name."""
-    action = ACTION.fullmatch(name)
-    return (ACTION_KINDS[action[1]], action[2]) if action else ("compute", name)
+    return kinds
 
 
 def draw_waits(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
     """The waits, as `draw_computes`: until the other rank has come, then until the transfer has passed."""
     waits = [wait for wait in shown.waits if wait.rank in lane_of]
     drawn = []
-    for kind, texts_of, part in (
-        ("wait", _awaited, [wait._replace(end=wait.came) for wait in waits]),
-        ("transfer", _passing, [wait._replace(start=wait.came) for wait in waits]),
-    ):
+    absent = [wait._replace(end=wait.came) for wait in waits]
+    under_way = [wait._replace(start=wait.came) for wait in waits]
+    for kind, part in (("wait", absent), ("transfer", under_way)):
         spans = [wait for wait in part if wait.end > wait.start]
         marks.hatched_boxes(axes, f"{kind}s", spans, [lane_of[wait.rank] for wait in spans], where, theme.KINDS[kind])
-        named = spans if len(spans) < marks.MANY else _joined(spans)
-        marks.labels(axes, named, [lane_of[wait.rank] for wait in named], where, list(map(texts_of, named)))
+        named = spans if len(spans) < marks.MANY else fused(spans, _goes_on)
+        texts = [_awaited(kind, wait) for wait in named]
+        marks.labels(axes, named, [lane_of[wait.rank] for wait in named], where, texts)
         drawn += [kind] * bool(spans)
     return drawn
 
 
-def _awaited(wait: Wait) -> list[str]:
-    """For whom, in full and in short. What a rank started to run beside it has its own rank as the peer."""
+def _goes_on(last: Wait, wait: Wait) -> bool:
+    return (last.rank, last.end, last.peer) == (wait.rank, wait.start, wait.peer)
+
+
+def fused(spans: Iterable[Any], follows: Callable[[Any, Any], bool]) -> list[Any]:
+    """The spans in their order, each that `follows` the last made one with it; they are named tuples with an `end`."""
+    found: list[Any] = []
+    for span in sorted(spans):
+        if found and follows(found[-1], span):
+            found[-1] = found[-1]._replace(end=max(found[-1].end, span.end))
+        else:
+            found.append(span)
+    return found
+
+
+def _awaited(kind: str, wait: Wait) -> list[str]:
+    """For whom or what, in full and in short. What a rank started to run beside it has its own rank as the peer."""
     if wait.peer == wait.rank:
         return ["waits for its own collective", "its own"]
-    return [f"waits for rank {wait.peer}", f"for {wait.peer}"]
-
-
-def _passing(wait: Wait) -> list[str]:
-    """What is under way, in full and in short."""
-    if wait.peer == wait.rank:
-        return _awaited(wait)
+    if kind == "wait":
+        return [f"waits for rank {wait.peer}", f"for {wait.peer}"]
     way = "to" if wait.name == "send" else "from"
     return [f"transfer {way} rank {wait.peer}", f"{way} {wait.peer}"]
 
 
-def _joined(waits: list[Wait]) -> list[Wait]:
-    """The waits, those of one rank for one peer that follow each other at once made one."""
-    joined: list[Wait] = []
-    for wait in sorted(waits):
-        last = joined[-1] if joined else None
-        if last and (last.rank, last.end, last.peer) == (wait.rank, wait.start, wait.peer):
-            joined[-1] = last._replace(end=wait.end)
-        else:
-            joined.append(wait)
-    return joined
-
-
-def _draw_messages(axes: Axes, messages: list[Transfer], lane_of: dict[int, int]) -> list[str]:
-    kinds = []
-    for kind, where, rank_of, texts_of in ENDS:
-        own = [t for t in messages if rank_of(t) in lane_of]
-        lane, texts = [lane_of[rank_of(t)] for t in own], [texts_of(t) for t in own]
-        marks.boxes(axes, f"{kind}s", own, lane, where, theme.KINDS[kind].color, texts)
-        kinds += [kind] * bool(own)
-    return kinds
-
-
-class _End(NamedTuple):
-    """How one end of a message is drawn: on whose lane, and with which text, the longest first."""
-
-    kind: str
-    where: tuple[float, float]
-    rank_of: Callable[[Transfer], int]
-    texts_of: Callable[[Transfer], list[str]]
-
-
-ENDS = (
-    _End("send", SENDS, lambda t: t.src, lambda t: [f"{format_bytes(t.nbytes)} to rank {t.dst}", f"to {t.dst}"]),
-    _End("receive", RECEIVES, lambda t: t.dst, lambda t: [f"from rank {t.src}", f"from {t.src}"]),
+ENDS: Any = (  # of a message: its kind, where it is drawn on whose lane, and with which texts, the longest first
+    ("send", SENDS, lambda t: t.src, lambda t: [f"{format_bytes(t.nbytes)} to rank {t.dst}", f"to {t.dst}"]),
+    ("receive", RECEIVES, lambda t: t.dst, lambda t: [f"from rank {t.src}", f"from {t.src}"]),
 )
 
 
@@ -174,11 +150,10 @@ def timeline_film(shown: Timeline) -> Film:
     for start, event in sorted((one.start, event) for one, event in events if one.end > one.start):
         begun.setdefault(start, []).append(event)
     times = list(begun)[:MOST_MOMENTS] or [0]
-    lines = [f"{shown.format(time)}: {_few(begun.get(time, ['nothing takes any time']))}" for time in times]
+    lines = []
+    for time in times:
+        happens = begun.get(time, ["nothing takes any time"])
+        more = [f"and {len(happens) - MOST_EVENTS} more"] if len(happens) > MOST_EVENTS else []
+        lines.append(f"{shown.format(time)}: {'; '.join([*happens[:MOST_EVENTS], *more])}")
     figure = timeline(shown)
     return Film(repr(shown).splitlines()[0], lines, moments_of(times, shown.makespan), revealed(figure, figure.axes))
-
-
-def _few(events: list[str]) -> str:
-    more = len(events) - MOST_EVENTS
-    return "; ".join(events[:MOST_EVENTS]) + (f"; and {more} more" if more > 0 else "")

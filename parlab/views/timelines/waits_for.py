@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import textwrap
 from itertools import pairwise
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch
@@ -13,7 +12,6 @@ from matplotlib.patches import FancyArrowPatch
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, inches, plot, write
 from parlab.world import DeadlockError
-from parlab.world.errors import WaitsFor
 
 MOST_STEPS = 8  # waits that are spelled out beside the circle
 OTHER = "#AAAAAA"  # the waits that lead into the chain
@@ -50,15 +48,12 @@ def deadlock(error: DeadlockError) -> Picture:
     axes.set(xlim=(-REACH, REACH), ylim=(-up, up))
     place = {rank: _on_circle(number, len(ranks)) for number, rank in enumerate(ranks)}
     radius = min(0.16, 2.1 / len(ranks))
-    for rank, wait in error.waiting.items():
-        for peer in wait.peers:
-            if (rank, peer) not in red:
-                _arrow(axes, rank, peer, place, radius, OTHER, 0.8)
-    for rank, peer in red:
-        _arrow(axes, rank, peer, place, radius, theme.ALARM, 2.4 if len(ranks) <= MOST_INSIDE else 1.4)
-    for rank in ranks:
-        _node(axes, rank, place[rank], radius, rank in error.waiting, rank in knot)
-    _number(axes, place, radius, error)
+    others = [(rank, peer) for rank, wait in error.waiting.items() for peer in wait.peers if (rank, peer) not in red]
+    thick = 2.4 if len(ranks) <= MOST_INSIDE else 1.4
+    for waits, color, width in ((others, OTHER, 0.8), (red, theme.ALARM, thick)):
+        for rank, peer in waits:
+            _arrow(axes, rank, peer, place, radius, color, width)
+    _draw_ranks(axes, place, radius, error, knot)
     _spell_out(figure, error)
     return figure
 
@@ -92,28 +87,23 @@ def _arrow(axes: Axes, rank: int, peer: int, place: dict[int, Point], radius: fl
     axes.add_artist(FancyArrowPatch(tail, head, shrinkA=gap, shrinkB=gap, **shape, **look))
 
 
-def _node(axes: Axes, rank: int, at: Point, radius: float, blocked: bool, in_knot: bool) -> None:
-    look = {"marker": "o" if blocked else "s", "markersize": 2 * radius * POINTS, "gid": f"rank {rank}"}
-    look["markerfacecolor"] = theme.rank_color(rank) if blocked else theme.PAPER
-    edge = {"markeredgecolor": theme.ALARM, "markeredgewidth": 1.8}
-    axes.plot(*at, **look, **(edge if in_knot else {"markeredgecolor": theme.FAINT, "markeredgewidth": 0.8}))
-
-
-def _number(axes: Axes, place: dict[int, Point], radius: float, error: DeadlockError) -> None:
-    """The ranks' numbers: inside, as long as they can be read there, then around the circle."""
-    inside = len(place) <= MOST_INSIDE
-    every = -(-len(place) // MOST_NUMBERS)
+def _draw_ranks(axes: Axes, place: dict[int, Point], radius: float, error: DeadlockError, knot: list[int]) -> None:
+    """A circle a rank, a square for one that has left; numbered inside as long as that can be read, then outside."""
+    every, size = -(-len(place) // MOST_NUMBERS), 2 * radius * POINTS
     end = list(place).index(error.path[-1])  # always numbered, and its neighbours then not
     for number, (rank, (x, y)) in enumerate(place.items()):
+        shape, fill = ("o", theme.rank_color(rank)) if rank in error.waiting else ("s", theme.PAPER)
+        color, width = (theme.ALARM, 1.8) if rank in knot else (theme.FAINT, 0.8)
+        look = {"markerfacecolor": fill, "markeredgecolor": color, "markeredgewidth": width}
+        axes.plot(x, y, shape, markersize=size, gid=f"rank {rank}", **look)
         distance = min((number - end) % len(place), (end - number) % len(place))
         if distance and (number % every or distance < every):
             continue
-        if inside:
-            color = theme.text_color(theme.rank_color(rank)) if rank in error.waiting else theme.INK
-            size = min(theme.TITLE, 1.1 * radius * POINTS)
+        if len(place) <= MOST_INSIDE:
+            style = {"size": min(theme.TITLE, 0.55 * size), "color": theme.text_color(fill), "weight": "bold"}
+            axes.text(x, y, str(rank), ha="center", va="center", **style)
         else:
-            x, y, color, size = 1.1 * x, 1.1 * y, theme.INK, theme.TINY
-        axes.text(x, y, str(rank), size=size, color=color, ha="center", va="center", weight="bold" if inside else None)
+            axes.text(1.1 * x, 1.1 * y, str(rank), ha="center", va="center", size=theme.TINY, color=theme.INK)
 
 
 def _spell_out(figure: Picture, error: DeadlockError) -> None:
@@ -121,7 +111,9 @@ def _spell_out(figure: Picture, error: DeadlockError) -> None:
     steps = [error.waiting[rank] for rank in dict.fromkeys(error.path) if rank in error.waiting]
     lines: list[str] = []
     for step in steps[:MOST_STEPS]:
-        lines += _sentence(step)
+        peers = ", ".join(map(str, step.peers[:4])) + (" ..." if len(step.peers) > 4 else "")
+        text = f"rank {step.rank} waits for {peers} in {step.call}{step.where}"
+        lines += textwrap.wrap(text, LINE, subsequent_indent="    ", max_lines=2, placeholder=" ...")
     if len(steps) > MOST_STEPS:
         lines.append(f"... and {len(steps) - MOST_STEPS} more in the same chain")
     if error.path[-1] in error.left:
@@ -129,9 +121,3 @@ def _spell_out(figure: Picture, error: DeadlockError) -> None:
     cause = str(error).rpartition("likely cause: ")[2]
     lines += ["", *textwrap.wrap(f"Likely cause: {cause}.", LINE)]
     write(figure, theme.WIDTH / 2, 0.65, "\n".join(lines), linespacing=1.45)
-
-
-def _sentence(step: WaitsFor) -> list[str]:
-    peers: Any = ", ".join(map(str, step.peers[:4])) + (" ..." if len(step.peers) > 4 else "")
-    text = f"rank {step.rank} waits for {peers} in {step.call}{step.where}"
-    return textwrap.wrap(text, LINE, subsequent_indent="    ", max_lines=2, placeholder=" ...")

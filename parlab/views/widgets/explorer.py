@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -24,46 +25,32 @@ class Explorer(widgets.VBox):
 
     def __init__(self, name: str, controls: Mapping[str, Any], draw: Callable[..., Picture]):
         self.name, self.controls, self.draw = name, dict(controls), draw
-        self.figure = self._drawn()
-        wide = widgets.Layout(max_width=theme.ON_PAGE)
-        self.picture = widgets.Image(value=png(self.figure), format="png", layout=wide)
-        self.numbers = widgets.HTML(_preformatted(self.figure))
+        self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width=theme.ON_PAGE))
+        self.numbers = widgets.HTML()  # the text of the picture, for those who cannot see it
+        self._redraw()
         for control in self.controls.values():
             control.observe(self._redraw, "value")
         grid = widgets.Layout(display="flex", flex_flow="row wrap")
         below = widgets.Accordion([self.numbers], titles=("In words and numbers",), selected_index=None)
         super().__init__([widgets.Box(list(self.controls.values()), layout=grid), self.picture, below])
 
-    def _drawn(self) -> Picture:
-        return self.draw(**{name: control.value for name, control in self.controls.items()})
-
-    def _redraw(self, _: Any) -> None:
-        self.figure = self._drawn()
+    def _redraw(self, _: Any = None) -> None:
+        self.figure = self.draw(**{name: control.value for name, control in self.controls.items()})
         self.picture.value = png(self.figure)
-        self.numbers.value = _preformatted(self.figure)
+        self.numbers.value = f"<pre>{escape(repr(self.figure))}</pre>"
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.figure.text_shown}"
 
 
-def _preformatted(figure: Picture) -> str:
-    """The text of a picture, for those who cannot see it."""
-    return f"<pre>{escape(repr(figure))}</pre>"
-
-
-def steps(
-    description: str, options: Iterable[Any], value: Any, says: Callable[[Any], str] = str
-) -> widgets.SelectionSlider:
-    """A slider over values, each with what it `says`; or over (name, value) pairs."""
-    return widgets.SelectionSlider(**_control(description, options, value, says))
-
-
-def choice(description: str, options: Iterable[Any], value: Any, says: Callable[[Any], str] = str) -> widgets.Dropdown:
-    """A menu of values, as `steps`."""
-    return widgets.Dropdown(**_control(description, options, value, says))
-
-
-def _control(description: str, options: Iterable[Any], value: Any, says: Callable[[Any], str]) -> dict[str, Any]:
+def _control(
+    kind: type, description: str, options: Iterable[Any], value: Any, says: Callable[[Any], str] = str
+) -> widgets.Widget:
+    """A control over values, each with what it `says`; or over (name, value) pairs."""
     pairs = [one if isinstance(one, tuple) else (says(one), one) for one in options]
     look = {"style": {"description_width": "9.5em"}, "layout": widgets.Layout(width="29em")}
-    return {"description": description, "options": pairs, "value": value, **look}
+    return kind(description=description, options=pairs, value=value, **look)
+
+
+# a slider, and a menu
+steps, choice = partial(_control, widgets.SelectionSlider), partial(_control, widgets.Dropdown)

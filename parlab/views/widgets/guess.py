@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Callable
 from typing import Any
 
 import ipywidgets as widgets
 
+from parlab.arguments import finite
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_rows
 from parlab.views.drawing.marks import text_width
@@ -35,14 +35,15 @@ def prediction(question: str, guess: float, measured: float, unit: str = "") -> 
     you said 7, measured 14: 2 times too low
     """
     _check_texts(question, unit)
-    guess, measured = _number("guess", guess), _number("measured", measured)
+    finite("guess", guess)
+    finite("measured", measured)
     verdict = _verdict(guess, measured)
     text = f"{question}\nyou said {_with_unit(guess, unit)}, measured {_with_unit(measured, unit)}: {verdict}"
     values = [_with_unit(value, unit) for value in (guess, measured)]
     lines = textwrap.wrap(question, LINE)
-    top, height = 0.85 + 0.22 * (len(lines) - 1), 2.1 + 0.22 * (len(lines) - 1)
+    top = 0.85 + 0.22 * (len(lines) - 1)
     right = 0.35 + max(text_width(value, theme.TEXT) for value in values) / 72
-    figure, axes = plot(text, height, "\n".join(lines), left=1.3, right=right, top=top, bottom=0.2)
+    figure, axes = plot(text, top + 1.25, "\n".join(lines), left=1.3, right=right, top=top, bottom=0.2)
     low, high = min(0.0, guess, measured), max(0.0, guess, measured)
     scale(axes.xaxis, ends=(low, high if high > low else 1), ticks=(), line=False)
     name_rows(axes, 2, ["you said", "measured"])
@@ -91,7 +92,7 @@ def predict(question: str, measured: float | Callable[[], float], unit: str = ""
     """
     _check_texts(question, unit)
     if not callable(measured):
-        measured = _number("measured", measured)
+        finite("measured", measured)
     return Prediction(question, measured, unit)
 
 
@@ -100,16 +101,6 @@ def _check_texts(question: Any, unit: Any) -> None:
         raise ValueError(f"question={question!r}: must be a text")
     if not isinstance(unit, str):
         raise ValueError(f"unit={unit!r}: must be a text, such as bytes")
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"{name}={value!r}: must be a finite number")
-    return value
 
 
 def _with_unit(value: float, unit: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from html import escape
 from typing import Any
 
@@ -31,7 +32,7 @@ class Player(widgets.VBox):
 
     def __init__(self, film: Film):
         self.film = film
-        self._kept: dict[float, bytes] = {}
+        self._png = cache(film.png)
         last = len(film.frames) - 1
         self.play = widgets.Play(min=0, max=last, interval=INTERVAL, show_repeat=False)
         self.slider = widgets.IntSlider(min=0, max=last, readout=False, layout=widgets.Layout(width="24em"))
@@ -60,9 +61,7 @@ class Player(widgets.VBox):
 
     def _show(self, _: Any = None) -> None:
         step, place = self.film.frames[self.slider.value]
-        if place not in self._kept:
-            self._kept[place] = self.film.png(place)
-        self.picture.value = self._kept[place]
+        self.picture.value = self._png(place)
         self.line.value = f"<div style='min-height: 3.6em; line-height: 1.35'>{escape(self.film.lines[step])}</div>"
 
     def __repr__(self) -> str:

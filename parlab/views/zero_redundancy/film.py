@@ -19,15 +19,14 @@ BAR, WORDS = (-0.42, 0.12), (0.16, 0.42)  # of a lane
 
 def sharded(shown: Timeline) -> bool:
     """Whether a run holds a model's state as `parlab.zero` does."""
-    return (
-        all(accounting.OPTIMIZER in shown.held_by_name(rank) for rank in range(shown.size)) and shown.size <= MOST_RANKS
-    )
+    ranks = range(shown.size)
+    return shown.size <= MOST_RANKS and all(accounting.OPTIMIZER in shown.held_by_name(rank) for rank in ranks)
 
 
 def zero_film(shown: Timeline) -> Film:
     """For `step_through`: a bar a rank, of what it holds, and below it what it computes or waits for."""
     stacks = [stack_of(shown, rank, shown.makespan) for rank in range(shown.size)]
-    highest = max(max(map(sum, zip(*layers, strict=True))) for _, layers in stacks)
+    highest = max(int(layers.sum(axis=0).max()) for _, layers in stacks)
     headline = f"{shown.size} ranks through a step: each holds at most {format_bytes(highest)}"
     starts = sorted({0, *(span.start for span in shown.computes), *(t.start for t in shown.transfers)})
     does = [_does(shown, time) for time in starts]
@@ -43,20 +42,21 @@ def _frame(shown: Timeline, stacks: list[Stack], headline: str, highest: int, ti
     label = f"bytes held, {shown.format(round(time))} after the start"
     scale(axes.xaxis, label, ends=(0, 1.02 * highest), ticks=byte_ticks(highest / 6), says=short_bytes)
     name_lanes(axes, list(range(shown.size)))
-    held = _held(stacks, time)
+    held = [_held(stack, time) for stack in stacks]
     for number, layer in enumerate(LAYERS):
-        spans = [Span(sum(parts[:number]), sum(parts[: number + 1])) for parts in held]
-        full = [(rank, span) for rank, span in enumerate(spans) if span.end > span.start]
-        marks.boxes(axes, layer.said, [span for _, span in full], [rank for rank, _ in full], BAR, layer.color)
+        full = [rank for rank, parts in enumerate(held) if parts[number]]
+        spans = [Span(sum(held[rank][:number]), sum(held[rank][: number + 1])) for rank in full]
+        marks.boxes(axes, layer.said, spans, full, BAR, layer.color)
     for rank, words in enumerate(_does(shown, time)):
         marks.word(axes, 0, rank + sum(WORDS) / 2, words)
     legend_of(figure, entries_of(stacks))
     return figure
 
 
-def _held(stacks: list[Stack], time: float) -> list[list[int]]:
-    """Of each rank, the bytes of each of LAYERS."""
-    return [[layer[step_at(times, time)] for layer in layers] for times, layers in stacks]
+def _held(stack: Stack, time: float) -> list[int]:
+    """The bytes of each of LAYERS."""
+    times, layers = stack
+    return [int(nbytes) for nbytes in layers[:, step_at(times, time)]]
 
 
 def _does(shown: Timeline, time: float) -> list[str]:
@@ -71,7 +71,7 @@ def _does(shown: Timeline, time: float) -> list[str]:
 
 
 def _line(shown: Timeline, stacks: list[Stack], time: int) -> str:
-    held = _held(stacks, time)[0]
+    held = _held(stacks[0], time)
     parts = [f"{layer.said} {format_bytes(nbytes)}" for layer, nbytes in zip(LAYERS, held, strict=True) if nbytes]
     by_words: dict[str, list[str]] = {}
     for rank, words in enumerate(_does(shown, time)):

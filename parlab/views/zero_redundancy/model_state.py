@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MultipleLocator
 
@@ -17,12 +18,11 @@ from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.world import Run, Timeline
 from parlab.zero import MIXED, StateBytes, model_state_bytes, state_bytes_held
 
-ByStage = dict[int, list[float]]  # bytes of each of PARTS
+Parts = list[float]  # bytes of each of PARTS
 STAGES = range(4)
 NAMES = ("data parallel", "ZeRO stage 1", "ZeRO stage 2", "ZeRO stage 3")
-PARTS = ("weights", "gradients", "optimizer")
+PARTS = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer state"}  # and what a legend calls them
 COLORS = {"weights": "#0072B2", "gradients": "#E08214", "optimizer": "#0F5238"}  # as in the paper: blue, orange, green
-LABELS = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer state"}
 POINT = {"marker": "o", "markersize": 6.5, "linestyle": "none", "color": theme.PAPER, "markeredgecolor": theme.INK}
 DEVICE = 80e9  # bytes of memory
 END = 2 * DEVICE  # of the axis; longer bars are cut there
@@ -37,31 +37,15 @@ SIZES = (1e9, 1.5e9, 3e9, 7.5e9, 13e9, 30e9, 70e9, 128e9, 175e9, 405e9, 1e12)
 APART = "Activations, buffers and the blocks in use come on top: ZeRO shards the model's state alone."
 
 
-def state_by_stage(num_params: float, ranks: int, state: StateBytes) -> ByStage:
-    """Bytes a device of weights, gradients and optimizer state, by stage; a ValueError for no parameters."""
-    if not model_state_bytes(num_params, ranks, 0, state=state) > 0:
-        raise ValueError(f"num_params={num_params!r}, state={state!r}: a model has parameters, of a byte or more")
-    only = (StateBytes(state.weight, 0, 0), StateBytes(0, state.gradient, 0), StateBytes(0, 0, state.optimizer))
-    return {stage: [model_state_bytes(num_params, ranks, stage, state=part) for part in only] for stage in STAGES}
-
-
 def state_formula(stage: int, state: StateBytes) -> str:
-    """What a device holds, as the paper writes it.
-
-    >>> state_formula(1, StateBytes())
-    '4Ψ + 12Ψ/N'
-    """
+    """What a device holds, as the paper writes it: `4Ψ + 12Ψ/N`."""
     whole = sum(state[: 3 - stage])
     sharded = state.total - whole
     return " + ".join([f"{whole}Ψ"] * (whole > 0) + [f"{sharded}Ψ/N"] * (sharded > 0))
 
 
 def decimal_bytes(nbytes: float) -> str:
-    """Three significant digits in powers of 1000, as the paper and the makers of devices count.
-
-    >>> decimal_bytes(31.41e9)
-    '31.4 GB'
-    """
+    """Three significant digits in powers of 1000, as the paper and the makers of devices count: `31.4 GB`."""
     nbytes *= 1 + 1e-12  # so that 41.25 is 41.3, as in the paper, and not the even 41.2
     for unit, size in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
         if float(f"{nbytes / size:.3g}") >= 1:
@@ -81,7 +65,7 @@ def spoken(number: float) -> str:
     return f"{number:g}"
 
 
-def measured_state(measured: Any, ranks: int, num_params: float) -> ByStage:
+def measured_state(measured: Any, ranks: int, num_params: float) -> dict[int, Parts]:
     """Bytes of the three parts by stage, the mean over ranks: however uneven the shards, it is the formula's."""
     if not isinstance(measured, Mapping):
         raise ValueError(f"measured={measured!r:.60}: must be {{stage: run}}")
@@ -98,14 +82,11 @@ def measured_state(measured: Any, ranks: int, num_params: float) -> ByStage:
     return held
 
 
-def compared(held: Mapping[int, Sequence[float]], formula: Mapping[int, Sequence[float]]) -> list[str]:
-    """A line a run: what it held, beside the formula for as many parameters."""
-    lines = []
-    for stage, parts in held.items():
-        equal = all(abs(have - want) <= 1e-9 * want for have, want in zip(parts, formula[stage], strict=True))
-        said = "= formula" if equal else f"NOT the formula's {sum(formula[stage]):g}"
-        lines.append(f"held by a run at stage {stage}: {sum(parts):g} bytes, {said}")
-    return lines
+def _compared(stage: int, parts: Parts, formula: Parts) -> str:
+    """What a run held, beside the formula for as many parameters."""
+    equal = all(abs(have - want) <= 1e-9 * want for have, want in zip(parts, formula, strict=True))
+    said = "= formula" if equal else f"NOT the formula's {sum(formula):g}"
+    return f"held by a run at stage {stage}: {sum(parts):g} bytes, {said}"
 
 
 def zero(
@@ -145,11 +126,10 @@ def zero(
     Stage 1 on 64 devices fits up to Ψ = 19.1 billion; Ψ = 7.5 billion fits from N = 2 on.
     Activations, buffers and the blocks in use come on top: ZeRO shards the model's state alone.
     """
-    model_state_bytes(params, N, stage, state=state)  # refuses what makes no sense, before anything is drawn
-    whole = state_by_stage(params, N, state)
-    without = StateBytes(state.weight, state.gradient, 0)
-    on_device = {number: without if offload and number > 0 else state for number in STAGES}
-    held = {number: [*parts[:2], parts[2] if on_device[number] == state else 0] for number, parts in whole.items()}
+    if not model_state_bytes(params, N, stage, state=state) > 0:
+        raise ValueError(f"num_params={params!r}, state={state!r}: a model has parameters, of a byte or more")
+    on_device = [StateBytes(state.weight, state.gradient, 0) if offload and number else state for number in STAGES]
+    whole, held = ([_parts(params, N, at, states[at]) for at in STAGES] for states in ([state] * 4, on_device))
     small = params if measured_params is None else measured_params
     points = measured_state({} if measured is None else measured, N, small)
     total = sum(held[stage])
@@ -157,15 +137,15 @@ def zero(
     said = f"{decimal_bytes(total)} of model state, {verdict} an 80 GB device"
     headline = f"Stage {stage}, Ψ = {spoken(params)}, N = {N}: {said}"
     limits = _limits(params, N, stage, on_device[stage])
-    runs = compared(points, {number: [part * small / params for part in parts] for number, parts in held.items()})
+    runs = [_compared(at, parts, _parts(small, N, at, on_device[at])) for at, parts in points.items()]
     text = [headline, *_table(whole, held, offload), *runs, limits, APART]
     figure, axes = plot(text, 4.6, headline, left=1.45, right=2.75, top=1.0, bottom=1.15)
     ticks = MultipleLocator(40e9)
     scale(axes.xaxis, "model state on a device", ends=(0, END), ticks=ticks, says=decimal_bytes)
     name_rows(axes, len(STAGES), NAMES)
     marks.rectangles(axes, "chosen", 0, END, stage - 0.46, stage + 0.46, CHOSEN)
-    lengths = zip(*map(_cut, held.values()), strict=True)  # of each part, by stage
-    marks.stacked(axes, dict(zip(PARTS, lengths, strict=True)), COLORS, half=0.32)
+    lengths = np.diff(np.minimum(np.cumsum(held, axis=1), END), axis=1, prepend=0)  # [stages, parts]
+    marks.stacked(axes, dict(zip(PARTS, lengths.T, strict=True)), COLORS, half=0.32)
     for number, parts in points.items():
         axes.plot([sum(parts) * params / small], [number], gid=f"measured {number}", zorder=3, **POINT)
     axes.axvline(DEVICE, color=theme.PAPER, linewidth=4)  # so that the dashes are seen on dark bars too
@@ -173,9 +153,14 @@ def zero(
     _say_totals(axes, whole, held, stage, on_device)
     for top, words in ((4.24, limits), (4.46, APART)):
         write(figure, 0.15, top, words, va="baseline")
-    entries = [(LABELS[part], {"color": COLORS[part], **BAR}) for part in PARTS] + [("80 GB", BOUND)]
+    entries = [(name, {"color": COLORS[part], **BAR}) for part, name in PARTS.items()] + [("80 GB", BOUND)]
     line_legend(figure, entries + [("what a run held", POINT)] * bool(points))
     return figure
+
+
+def _parts(params: float, N: int, stage: int, state: StateBytes) -> Parts:
+    """What the formula says of each alone."""
+    return [model_state_bytes(params, N, stage, state=StateBytes(*alone)) for alone in np.diag(state).tolist()]
 
 
 def _limits(params: float, N: int, stage: int, on_device: StateBytes) -> str:
@@ -190,33 +175,23 @@ def _limits(params: float, N: int, stage: int, on_device: StateBytes) -> str:
     return f"{first}; Ψ = {spoken(params)} fits from N = {max(1, needed)} on."
 
 
-def _table(whole: ByStage, held: ByStage, offload: bool) -> list[str]:
+def _table(whole: list[Parts], held: list[Parts], offload: bool) -> list[str]:
     lines = [f"{'stage':>5}" + "".join(f"{name:>12}" for name in (*PARTS, "on device")) + "  fits"]
-    for stage, parts in whole.items():
+    for stage, parts in enumerate(whole):
         total = sum(held[stage])
         cells = "".join(f"{decimal_bytes(nbytes):>12}" for nbytes in (*parts, total))
         lines.append(f"{stage:>5}{cells}  {'yes' if total <= DEVICE else 'no'}")
     return lines + ["The optimizer's state of stages 1 to 3 is in the host's memory."] * offload
 
 
-def _cut(parts: list[float]) -> list[float]:
-    """What of the parts is before the end of the axis."""
-    room, seen = END, []
-    for part in parts:
-        seen.append(min(part, room))
-        room -= seen[-1]
-    return seen
-
-
-def _say_totals(axes: Axes, whole: ByStage, held: ByStage, chosen: int, on_device: dict[int, StateBytes]) -> None:
+def _say_totals(axes: Axes, whole: list[Parts], held: list[Parts], chosen: int, on_device: list[StateBytes]) -> None:
     """Beside each bar: its bytes, the formula, whether it fits, and what is on the host."""
-    for stage, parts in held.items():
+    for stage, parts in enumerate(held):
         total, away = sum(parts), parts[2] < whole[stage][2]
-        formula = state_formula(stage, on_device[stage])
         host = f"; {decimal_bytes(whole[stage][2])} on the host" if away else ""
         fits = "fits" if total <= DEVICE else "does not fit"
         weight = "bold" if stage == chosen else "normal"
-        words = f"{decimal_bytes(total)} = {formula}\n{fits}{host}"
+        words = f"{decimal_bytes(total)} = {state_formula(stage, on_device[stage])}\n{fits}{host}"
         marks.word(axes, 1.02, stage, words, transform=axes.get_yaxis_transform(), weight=weight)
         if total > END:
             axes.plot([0.985 * END], [stage], ">", color=theme.PAPER, markersize=8, gid="longer")

@@ -44,9 +44,9 @@ class Layer(NamedTuple):
         return max(0, self.gather - forward) + max(0, 2 * self.gather - backward)
 
     @property
-    def hidden_from(self) -> float:
-        """Tokens a rank from which nothing is waited for, with prefetch."""
-        return max(self.gather / self.forward_a_token, 2 * self.gather / self.backward_a_token)
+    def corners(self) -> tuple[float, float]:
+        """Tokens a rank from which nothing is waited for beside a forward, and beside a backward, with prefetch."""
+        return self.gather / self.forward_a_token, 2 * self.gather / self.backward_a_token
 
 
 def gather_overlap(runs: Mapping[int, Mapping[int, Run]], config: LlamaConfig, S: int) -> Picture:
@@ -75,19 +75,17 @@ def gather_overlap(runs: Mapping[int, Mapping[int, Run]], config: LlamaConfig, S
     }
     flops, link = cluster.device_of(0).flops, cluster.link(0, 1)
     crossing = tokens_to_hide_a_gather(flops, link.bandwidth, size)
-    hidden = f"hidden from {math.ceil(layer.hidden_from)} tokens a rank on"
+    hidden = f"hidden from {math.ceil(max(layer.corners))} tokens a rank on"
     headline = f"What stage 3 waits for a layer in a step, {size} ranks: {hidden}"
     figure, axes = plot(_table(headline, measured, layer, crossing), HEIGHT, headline, left=1.05, top=1.0)
-    last = 1.06 * max([crossing, layer.hidden_from, *(tokens for points in measured.values() for tokens in points)])
-    ticks = MaxNLocator(8, steps=[1, 2, 2.5, 5, 10], integer=True), MaxNLocator(6, steps=[1, 2, 5, 10])
-    scale(axes.xaxis, "tokens a rank", ends=(0, last), ticks=ticks[0])
-    ends = 0, 3.4 * layer.gather
-    scale(axes.yaxis, "waiting, a layer in a step", ends=ends, ticks=ticks[1], says=short_time)
-    _draw_curves(axes, layer, last)
+    last = 1.06 * max(crossing, *layer.corners, *(tokens for points in measured.values() for tokens in points))
+    across, up = MaxNLocator(8, steps=[1, 2, 2.5, 5, 10], integer=True), MaxNLocator(6, steps=[1, 2, 5, 10])
+    scale(axes.xaxis, "tokens a rank", ends=(0, last), ticks=across)
+    scale(axes.yaxis, "waiting, a layer in a step", ends=(0, 3.4 * layer.gather), ticks=up, says=short_time)
+    _draw_formula(axes, layer, crossing, last)
     for prefetch, points in measured.items():
         style = {**POINT, "color": (WITH if prefetch else WITHOUT)["color"], "gid": f"measured {prefetch}"}
         axes.plot(list(points), list(points.values()), clip_on=False, zorder=3, **style)
-    _mark_crossing(axes, crossing, layer)
     entries = [("no prefetch: 3g", WITHOUT), ("prefetch: max(0, g − f) + max(0, 2g − b)", WITH)]
     line_legend(figure, [*entries, ("measured", {**POINT, "color": theme.FAINT})])
     return figure
@@ -133,8 +131,7 @@ def _waiting(timeline: Timeline, config: LlamaConfig) -> float:
     spans = {(span.rank, span.name): span for span in timeline.computes}
 
     def between(before: str, after: str) -> float:
-        ranks = range(timeline.size)
-        return mean(spans[rank, after].start - spans[rank, before].end for rank in ranks)
+        return mean(spans[rank, after].start - spans[rank, before].end for rank in range(timeline.size))
 
     try:
         forward = mean(between(f"forward layers.{i - 1}", f"forward layers.{i}") for i in range(1, last + 1))
@@ -159,18 +156,15 @@ def _table(headline: str, measured: Mapping[int, Mapping[int, float]], layer: La
     return "\n".join([*lines, f"measured = formula at every point: {equal}"])
 
 
-def _draw_curves(axes: Axes, layer: Layer, last: float) -> None:
-    corners = [layer.gather / layer.forward_a_token, 2 * layer.gather / layer.backward_a_token]
-    tokens = sorted([0, *corners, last])
-    for prefetch, style in ((0, WITHOUT), (1, WITH)):
-        axes.plot(tokens, [layer.waiting(at, prefetch) for at in tokens], gid=f"formula {prefetch}", **style)
-    both = [[layer.waiting(at, prefetch) for at in tokens] for prefetch in (1, 0)]
-    axes.fill_between(tokens, *both, color=HIDDEN, linewidth=0)
-    where = 0.985 * last, 2.7 * layer.gather
-    marks.word(axes, *where, "hidden behind computing", theme.TEXT, ha="right", va="baseline")
-
-
-def _mark_crossing(axes: Axes, crossing: float, layer: Layer) -> None:
+def _draw_formula(axes: Axes, layer: Layer, crossing: float, last: float) -> None:
+    """Its lines, what lies between them, and where the crossing is."""
+    tokens = sorted([0, *layer.corners, last])
+    without, prefetched = ([layer.waiting(at, prefetch) for at in tokens] for prefetch in (0, 1))
+    axes.plot(tokens, without, gid="formula 0", **WITHOUT)
+    axes.plot(tokens, prefetched, gid="formula 1", **WITH)
+    axes.fill_between(tokens, prefetched, without, color=HIDDEN, linewidth=0)
+    words = "hidden behind computing"
+    marks.word(axes, 0.985 * last, 2.7 * layer.gather, words, theme.TEXT, ha="right", va="baseline")
     axes.plot([crossing] * 2, [0, 2.55 * layer.gather], gid="crossing", **CROSSING)
     words = f"{crossing:.4g} tokens: a weight's 2 FLOPs a token\n"
     words += "last as long as its gather,\nlatency and attention apart"

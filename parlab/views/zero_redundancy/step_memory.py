@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MultipleLocator
 
@@ -43,20 +44,13 @@ LAYERS = (  # from the bottom to the top
     Layer("", "#000000", "other"),  # what the program itself holds
     Layer(accounting.ACTIVATIONS, "#DDDDDD", "activations"),
 )
-Stack = tuple[list[int], list[list[int]]]  # times of changes, and the bytes of each of LAYERS from then on
-MESSAGES = [layer.name for layer in LAYERS].index(RECEIVED)  # what is sent, too, until it has passed
+Stack = tuple[list[int], np.ndarray]  # times of changes, and from each on the bytes of LAYERS: [layers, times]
+PLACES = {layer.name: place for place, layer in enumerate(LAYERS)}
+PLACES[SENT] = PLACES[RECEIVED]  # what is sent, too, until it has passed
 ROW, HEAD, FOOT = 2.9, 0.35, 0.4  # inches: of a row of panels, of which above and below its axes
 ABOVE, BELOW, LEFT, RIGHT, BETWEEN = 0.95, 0.25, 0.95, 0.2, 0.3  # inches: margins
 FEW = 2  # panels that stand below each other, as wide as the page
 HEADROOM = 1.16  # of the highest stack: the phases are named above it
-
-
-class Phase(NamedTuple):
-    """Forward, backward or step, from `start` to `end`."""
-
-    name: str
-    start: int
-    end: int
 
 
 def step_memory(runs: Mapping[str, Run | Timeline], *, formula: Mapping[str, float] | None = None) -> Picture:
@@ -74,18 +68,16 @@ def step_memory(runs: Mapping[str, Run | Timeline], *, formula: Mapping[str, flo
     shown, levels = _checked(runs, formula)
     end = max(timeline.makespan for timeline in shown.values())
     stacks = {name: stack_of(timeline, 0, end) for name, timeline in shown.items()}
-    peaks = {name: max(map(sum, zip(*layers, strict=True))) for name, (_, layers) in stacks.items()}
-    states = {name: sum(state_bytes_held(timeline, 0).values()) for name, timeline in shown.items()}
+    rows = {name: _row(timeline, stacks[name]) for name, timeline in shown.items()}
+    peaks = {name: row[-1] for name, row in rows.items()}
     highest = max(*peaks.values(), *levels.values(), 1)
     most = f"at most {format_bytes(max(peaks.values()))}"
     if len(peaks) > 1:
         fewest, largest = min(peaks, key=lambda name: peaks[name]), max(peaks, key=lambda name: peaks[name])
         most = f"most in {largest}, {format_bytes(peaks[largest])}, least in {fewest}, {format_bytes(peaks[fewest])}"
     headline = f"A step on rank 0 of {next(iter(shown.values())).size}: {most}"
-    rows = {name: [states[name], *_tops(stacks[name]), peaks[name]] for name in shown}
-    text = _table(headline, rows, levels)
     columns = 1 if len(shown) <= FEW else 2
-    figure = sheet(text, ABOVE + ROW * -(-len(shown) // columns) + BELOW, headline)
+    figure = sheet(_table(headline, rows, levels), ABOVE + ROW * -(-len(shown) // columns) + BELOW, headline)
     wide = (theme.WIDTH - LEFT - RIGHT - BETWEEN * (columns - 1)) / columns
     for place, (name, timeline) in enumerate(shown.items()):
         row, column = divmod(place, columns)
@@ -100,7 +92,7 @@ def step_memory(runs: Mapping[str, Run | Timeline], *, formula: Mapping[str, flo
         if name in levels:
             axes.plot([0, end or 1], [levels[name]] * 2, gid=f"formula {name}", zorder=3, **BOUND)
         _draw_phases(axes, _phases(timeline), highest)
-        _name_panel(axes, name, states[name], peaks[name])
+        _name_panel(axes, name, rows[name][0], peaks[name])
     legend_of(figure, entries_of(stacks.values()))
     if levels:
         line_legend(figure, [("model state by the formula, when all gradients have come", BOUND)], y=0.83)
@@ -126,16 +118,14 @@ def stack_of(timeline: Timeline, rank: int, end: int) -> Stack:
     """What `rank` holds over time, by layer."""
     held = timeline.held_by_name(rank)
     times, by_name = stacked(held, end)
-    layer_of = {layer.name: number for number, layer in enumerate(LAYERS)} | {SENT: MESSAGES}
-    layers = [[0] * len(times) for _ in LAYERS]
-    for name, values in zip(held, by_name, strict=True):
+    layers = np.zeros((len(LAYERS), len(times)), dtype=int)
+    for name, levels in zip(held, by_name, strict=True):
         if name != accounting.OFFLOADED:
-            number = layer_of.get(name, layer_of[""])
-            layers[number] = [sum(pair) for pair in zip(layers[number], values, strict=True)]
+            layers[PLACES.get(name, PLACES[""])] += levels
     return times, layers
 
 
-def stacked(by_name: dict[str, list[tuple[int, int]]], end: int) -> Stack:
+def stacked(by_name: dict[str, list[tuple[int, int]]], end: int) -> tuple[list[int], list[list[int]]]:
     """The times of all changes, and for each name its bytes from each of these times on."""
     times = sorted({0, end, *(time for steps in by_name.values() for time, _ in steps)})
     layers = []
@@ -145,23 +135,21 @@ def stacked(by_name: dict[str, list[tuple[int, int]]], end: int) -> Stack:
     return times, layers
 
 
-def _phases(timeline: Timeline) -> list[Phase]:
-    """Forward and backward of every microbatch, and the step, which lasts until the next forward computes.
-
-    None, if nothing is called "forward": then it is no training step.
+def _phases(timeline: Timeline) -> list[tuple[str, int, int]]:
+    """Forward and backward of every microbatch, and the step, which lasts until the next forward computes: name,
+    start and end of each. None, if nothing is called "forward": then it is no training step.
     """
     spans = sorted((span for span in timeline.computes if span.rank == 0), key=lambda span: span.start)
     groups = [(kind, list(of_kind)) for kind, of_kind in groupby(spans, _kind)]
+    if all(kind != "forward" for kind, _ in groups):
+        return []
+    later = [of_kind[0].start for _, of_kind in groups[1:]] + [timeline.makespan]
     phases, start = [], 0
-    for number, (kind, of_kind) in enumerate(groups):
-        stop = of_kind[-1].end
-        if kind == "step":
-            stop = timeline.makespan if number + 1 == len(groups) else groups[number + 1][1][0].start
-        phases.append(Phase(kind, start, stop))
+    for (kind, of_kind), following in zip(groups, later, strict=True):
+        stop = following if kind == "step" else of_kind[-1].end
+        phases.append((kind, start, stop))
         start = stop
-    if phases and start < timeline.makespan:
-        phases.append(Phase("step", start, timeline.makespan))
-    return phases if any(phase.name == "forward" for phase in phases) else []
+    return phases + [("step", start, timeline.makespan)] * (start < timeline.makespan)
 
 
 def _kind(span: Span) -> str:
@@ -169,11 +157,12 @@ def _kind(span: Span) -> str:
     return first if first in ("forward", "backward") else "step"
 
 
-def _tops(stack: Stack) -> list[int]:
-    """The most bytes of blocks in use, of messages and of activations."""
-    heights = {layer.name: of_layer for layer, of_layer in zip(LAYERS, stack[1], strict=True)}
-    in_use = map(sum, zip(heights[accounting.GATHERED], heights[accounting.LEAVING], strict=True))
-    return [max(in_use), max(heights[RECEIVED]), max(heights[accounting.ACTIVATIONS])]
+def _row(timeline: Timeline, stack: Stack) -> list[int]:
+    """Bytes of the model's state, and the most of blocks in use, of messages, of activations, and of all at once."""
+    names = (accounting.GATHERED, accounting.LEAVING, RECEIVED, accounting.ACTIVATIONS)
+    gathered, leaving, messages, activations = (stack[1][PLACES[name]] for name in names)
+    tops = [int(heights.max()) for heights in (gathered + leaving, messages, activations, stack[1].sum(axis=0))]
+    return [sum(state_bytes_held(timeline, 0).values()), *tops]
 
 
 def _table(headline: str, rows: Mapping[str, list[int]], levels: Mapping[str, float]) -> str:
@@ -181,35 +170,28 @@ def _table(headline: str, rows: Mapping[str, list[int]], levels: Mapping[str, fl
     names = ["state", *(["formula"] if levels else []), "blocks in use", "messages", "activations", "all at once"]
     lines = [f"{headline}; peaks in bytes", f"{'':<{width}}" + "".join(f"{name:>15}" for name in names)]
     for name, (state, *rest) in rows.items():
-        level = [_exact(levels[name]) if name in levels else ""] if levels else []
+        level = [f"{levels[name]:.1f}".removesuffix(".0") if name in levels else ""] if levels else []
         lines.append(f"{name:<{width}}" + "".join(f"{cell:>15}" for cell in (state, *level, *rest)))
     return "\n".join(lines)
 
 
-def _exact(nbytes: float) -> str:
-    return f"{nbytes:.0f}" if nbytes == round(nbytes) else f"{nbytes:.1f}"
-
-
-def _draw_stack(axes: Axes, times: list[int], layers: list[list[int]]) -> None:
-    base = [0] * len(times)
-    for layer, heights in zip(LAYERS, layers, strict=True):
-        roof = [below + height for below, height in zip(base, heights, strict=True)]
-        if any(heights):
+def _draw_stack(axes: Axes, times: list[int], layers: np.ndarray) -> None:
+    roofs = layers.cumsum(axis=0)
+    for layer, heights, roof in zip(LAYERS, layers, roofs, strict=True):
+        if heights.any():
             style = {"color": layer.color, "linewidth": 0, "gid": f"layer {layer.said}"}
-            axes.fill_between(times, base, roof, step="post", **style)
-        base = roof
+            axes.fill_between(times, roof - heights, roof, step="post", **style)
 
 
-def _draw_phases(axes: Axes, phases: Sequence[Phase], highest: float) -> None:
+def _draw_phases(axes: Axes, phases: Sequence[tuple[str, int, int]], highest: float) -> None:
     """A thin line where one ends, and its name above the stack where there is room."""
     line = {"color": theme.FAINT, "linewidth": 0.8, "linestyle": "dotted"}
-    axes.vlines([phase.end for phase in phases], 0, HEADROOM * highest, gid="phases", **line)
+    axes.vlines([end for _, _, end in phases], 0, HEADROOM * highest, gid="phases", **line)
     points = 72 * inches(axes)[0] / axes.get_xlim()[1]
-    for phase in phases:
-        middle, room = (phase.start + phase.end) / 2, (phase.end - phase.start) * points
-        size = next((size for size in (theme.SMALL, theme.TINY) if text_width(phase.name, size) <= room), None)
-        if size is not None:
-            marks.word(axes, middle, 1.09 * highest, phase.name, size, ha="center")
+    for name, start, end in phases:
+        fitting = (size for size in (theme.SMALL, theme.TINY) if text_width(name, size) <= (end - start) * points)
+        if size := next(fitting, None):
+            marks.word(axes, (start + end) / 2, 1.09 * highest, name, size, ha="center")
 
 
 def _name_panel(axes: Axes, name: str, state: int, peak: int) -> None:
@@ -222,7 +204,7 @@ def _name_panel(axes: Axes, name: str, state: int, peak: int) -> None:
 
 def entries_of(stacks: Iterable[Stack]) -> list[tuple[str, str, str]]:
     """The layers that are ever there, for a legend."""
-    drawn = {layer for _, layers in stacks for layer, heights in zip(LAYERS, layers, strict=True) if any(heights)}
+    drawn = {layer for _, layers in stacks for layer, heights in zip(LAYERS, layers, strict=True) if heights.any()}
     return [(layer.color, layer.said, "") for layer in LAYERS if layer in drawn]
 
 

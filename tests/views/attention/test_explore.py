@@ -4,8 +4,8 @@ import pytest
 
 from parlab import Cluster, run, views
 from parlab.sequence import LAYOUTS, load_ratio
-from parlab.views.attention import explore as explore_ring
-from parlab.views.attention.explore import FLOPS, TOKENS
+from parlab.views.attention import overlap as explore_ring
+from parlab.views.attention.overlap import FLOPS, TOKENS
 from parlab.views.drawing.picture import png
 from tests.views.drawn import artists, title
 

@@ -16,9 +16,8 @@ from PIL import Image
 
 from parlab import Cluster, run, views
 from parlab.pipeline import gpipe, one_f_one_b, simulate
-from parlab.views.drawing.canvas import Canvas
+from parlab.views.drawing.canvas import Canvas, Ruler
 from parlab.views.drawing.picture import png
-from parlab.views.drawing.ruler import Ruler
 from tests.views.drawn import both_send_first, last_returns_early, nothing, one_skips, ring, stuck, texts
 
 FIGURES = {

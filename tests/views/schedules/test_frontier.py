@@ -50,6 +50,10 @@ def test_schedules_that_want_other_numbers_are_left_out():
     assert {"1F1B", "ZB-V"} <= names.keys()
 
 
+def test_where_nothing_takes_time_nothing_is_idle():
+    assert rows(views.frontier(2, 3, Costs(0, 0, 0)))["1F1B"] == ["2", "0", "0.0", "0", "0.0", "%"]
+
+
 @pytest.mark.parametrize(
     ("call", "value", "right"),
     [

@@ -26,8 +26,7 @@ from parlab.pipeline import (
 from parlab.views import display
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import png
-from parlab.views.schedules import bars as schedule_bars
-from parlab.views.schedules.panels import FLOOR, HEIGHT
+from parlab.views.schedules import panels
 from tests.views.drawn import artists, boxes, texts
 
 DATA = Path(__file__).parents[2] / "data"
@@ -65,9 +64,9 @@ def test_every_action_is_a_bar_of_its_kinds_colour_in_its_ranks_lane(shown):
         for path, color in zip(collection.get_paths(), collection.get_facecolors(), strict=True):
             (left, low), (right, high) = path.vertices.min(axis=0), path.vertices.max(axis=0)
             drawn.append((round((low + high) / 2), left, right, to_hex(color).upper()))
-    shades = schedule_bars.chunks_of(shown.schedule)
+    shades = panels.chunks_of(shown.schedule)
     assert sorted(drawn) == sorted(
-        (rank, start, end, schedule_bars.color_of(kind, shades[rank, stage]))
+        (rank, start, end, panels.color_of(kind, shades[rank, stage]))
         for rank, start, end, kind, stage, _ in actions(shown)
     )
 
@@ -108,7 +107,7 @@ def test_the_memory_strip_is_as_high_as_the_chunks_kept_at_every_instant(shown):
             for (time, level), (after, _) in pairwise([*last.items(), (shown.makespan, 0)]):
                 if after > time:
                     height = height_at(polygon, (time + after) / 2)
-                    assert (rank + FLOOR - height) / HEIGHT * highest == pytest.approx(level, abs=1e-9)
+                    assert (rank + panels.FLOOR - height) / panels.HEIGHT * highest == pytest.approx(level, abs=1e-9)
 
 
 def height_at(polygon, time):
@@ -202,14 +201,14 @@ def check_texts(figure):
 @pytest.mark.parametrize("chunks", [1, 2, 3, 4])
 @pytest.mark.parametrize("kind", "FBIW")
 def test_numbers_are_read_on_every_shade(kind, chunks):
-    for white in schedule_bars.chunks_of(interleaved_one_f_one_b(1, 1, chunks)).values():
-        color = schedule_bars.color_of(kind, white)
+    for white in panels.chunks_of(interleaved_one_f_one_b(1, 1, chunks)).values():
+        color = panels.color_of(kind, white)
         assert theme.contrast(theme.text_color(color), color) >= 4.5
 
 
 def test_shades_of_four_chunks_differ_and_the_first_is_the_kinds_own_colour():
-    shades = schedule_bars.chunks_of(interleaved_one_f_one_b(2, 2, 4))
-    colors = [schedule_bars.color_of("F", shades[1, stage]) for stage in (1, 3, 5, 7)]
+    shades = panels.chunks_of(interleaved_one_f_one_b(2, 2, 4))
+    colors = [panels.color_of("F", shades[1, stage]) for stage in (1, 3, 5, 7)]
     assert colors[0] == theme.KINDS["forward"].color
     assert len(set(colors)) == 4
 
@@ -349,9 +348,9 @@ def test_nothing_that_takes_time_is_drawn_without_bars():
 def test_schedules_below_each_other_have_one_clock_and_one_scale_of_memory():
     figure = views.compare_schedules([gpipe(4, 8), one_f_one_b(4, 8), zb_h1(4, 8)])
     assert {axes.get_xlim() for axes in figure.axes} == {(0, 33)}
-    whole, least, _ = (FLOOR - areas.get_paths()[0].vertices[:, 1].min() for areas in artists(figure, "kept"))
-    assert whole == pytest.approx(HEIGHT)
-    assert least == pytest.approx(HEIGHT * 4 / 8)
+    whole, least, _ = (panels.FLOOR - areas.get_paths()[0].vertices[:, 1].min() for areas in artists(figure, "kept"))
+    assert whole == pytest.approx(panels.HEIGHT)
+    assert least == pytest.approx(panels.HEIGHT * 4 / 8)
 
 
 def test_schedules_below_each_other_give_all_their_numbers():

@@ -1,4 +1,4 @@
-"""Ring attention under the learner's hands: its masks, and where its transfers are hidden."""
+"""Where the transfers of ring attention are hidden behind its work."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from functools import lru_cache
 import numpy as np
 
 from parlab.sequence import LAYOUTS, overlap_tokens, ring_attention, shard
-from parlab.views.attention.masks import MOST_RANKS, checked_number, ring_masks
+from parlab.views.attention.masks import MOST_RANKS, checked_number
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, curve, line_legend, plot, scale
-from parlab.views.widgets.explorer import BANDWIDTHS, Explorer, choice, steps
+from parlab.views.widgets.explorer import BANDWIDTHS, Explorer, steps
 from parlab.world import Cluster, Run, per_rank, run
 
 HEADS, HEAD_SIZE = 4, 8
@@ -51,7 +51,10 @@ def ring_overlap(size: int = 4, kv_heads: int = 4, bandwidth: float = 50e9) -> P
         raise ValueError(f"kv_heads={kv_heads!r}: 4 query heads share 1, 2 or 4")
     cluster = Cluster.uniform(0, bandwidth, flops=FLOPS)
     bound = overlap_tokens(FLOPS, bandwidth, 4, kv_heads / HEADS, half_masked=True)
-    parts = {layout: [_computing(_ran(layout, size, c, kv_heads), cluster) for c in TOKENS] for layout in LAYOUTS}
+    parts = {}
+    for layout in LAYOUTS:
+        timelines = [_ran(layout, size, c, kv_heads).on(cluster) for c in TOKENS]
+        parts[layout] = [sum(map(one.busy, range(size))) / (size * one.makespan) for one in timelines]
     headline = f"{size} ranks: zigzag hides every transfer from {bound:g} tokens a rank on"
     rows = [f"{'tokens a rank':<13}" + "".join(f"{c:>6}" for c in TOKENS)]
     rows += [f"{layout:<13}" + "".join(f"{part:>6.0%}" for part in computing) for layout, computing in parts.items()]
@@ -65,12 +68,6 @@ def ring_overlap(size: int = 4, kv_heads: int = 4, bandwidth: float = 50e9) -> P
     return figure
 
 
-def _computing(done: Run, cluster: Cluster) -> float:
-    """The part of the time of all ranks in which they compute."""
-    timeline = done.on(cluster)
-    return sum(map(timeline.busy, range(timeline.size))) / (timeline.size * timeline.makespan)
-
-
 def explore_ring_overlap() -> Explorer:
     """Sliders for `ring_overlap`; the bandwidth only changes the clock, no rank runs again."""
     controls = {
@@ -79,18 +76,3 @@ def explore_ring_overlap() -> Explorer:
         "bandwidth": steps("bandwidth", BANDWIDTHS[4:], 50e9),
     }
     return Explorer("explore_ring_overlap", controls, ring_overlap)
-
-
-def explore_ring_masks() -> Explorer:
-    """Sliders for `ring_masks`: the layout, the ranks, the tokens of each."""
-
-    def draw(layout: str, size: int, tokens: int, causal: bool) -> Picture:
-        return ring_masks(size * tokens, size, layout, causal=causal)
-
-    controls = {
-        "layout": choice("layout", LAYOUTS, "striped"),
-        "size": steps("ranks", range(2, 9), 4),
-        "tokens": steps("tokens a rank", (2, 4, 8, 16, 32), 8),
-        "causal": choice("mask", [("causal", True), ("none", False)], True),
-    }
-    return Explorer("explore_ring_masks", controls, draw)

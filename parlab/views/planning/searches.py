@@ -1,0 +1,110 @@
+"""What searches found: all layouts of one, memory against time; and who wins where, by model and number of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import ListedColormap, LogNorm
+from matplotlib.ticker import LogLocator
+
+from parlab.arguments import whole
+from parlab.plan import MODELS, Estimate, Plans, search
+from parlab.views.drawing import marks, theme
+from parlab.views.drawing.picture import BAR, BOUND, Picture, line_legend, plot, scale
+from parlab.world import DGX_H100, Cluster
+from parlab.world.units import format_bytes
+
+FRONT = {"color": theme.RANKS[5], "marker": "o", "markersize": 4, "linewidth": 1.6}
+BEST = {"color": theme.RANKS[5], "marker": "*", "markersize": 15, "linestyle": "none", "markeredgecolor": theme.INK}
+MANY = ListedColormap([theme.paler("#56B4E9", 0.85 * (1 - part)) for part in np.linspace(0, 1, 64)])
+BINS = 110
+SHADES = {t: theme.paler("#0072B2", white) for t, white in ((1, 0.95), (2, 0.75), (4, 0.55), (8, 0.3), (16, 0))}
+NOTHING = "#EEEEEE"
+KNOBS: dict[str, Any] = {"microbatch": [1, 2], "sequence_parallel": True, "zero": [1, 3], "schedule": "1f1b"}
+
+
+def all_layouts(plans: Plans, most: float = 10) -> Picture:
+    """Draw every possible layout by the memory of its fullest rank and its time; darker where there are more.
+
+    Args:
+        plans: of a search.
+        most: times the fastest that fits; slower ones are left out.
+
+    Raises:
+        ValueError: nothing fits, or no plans.
+    """
+    if not isinstance(plans, Plans):
+        raise ValueError(f"plans={plans!r:.60}: must be what search() returned")
+    best, front = plans.best, plans.front()
+    near = plans.seconds <= most * best.total_seconds
+    fitting, faster = len(plans), int((plans.seconds < best.total_seconds).sum())
+    headline = f"{len(plans.seconds)} layouts, {fitting} fit; {faster} would be faster, but are too large"
+    lines = [f"  {e.total_seconds:8.3f} s {format_bytes(e.total_bytes):>9}  {e.layout}" for e in front]
+    figure, axes = plot([headline, f"The front, {len(front)} layouts:", *lines], 5.0, headline, top=0.85)
+    low, high = plans.bytes[near].min() / 2**30, plans.bytes[near].max() / 2**30
+    edges = np.geomspace(low, high, BINS), np.geomspace(plans.seconds.min(), most * best.total_seconds, BINS)
+    number, x, y = np.histogram2d(plans.bytes[near] / 2**30, plans.seconds[near], bins=edges)
+    ticks: Any = {"log": 10, "ticks": LogLocator(subs=(1, 2, 5)), "says": "{:g}".format}
+    scale(axes.xaxis, "GiB of the fullest rank", ends=(low, high), **ticks)
+    scale(axes.yaxis, "seconds a step", ends=(0.95 * edges[1][0], edges[1][-1]), **ticks)
+    axes.pcolormesh(x, y, np.where(number.T > 0, number.T, np.nan), cmap=MANY, norm=LogNorm(1, number.max()), gid="all")
+    axes.axvline(plans.memory / 2**30, gid="device", **BOUND)
+    axes.plot([e.total_bytes / 2**30 for e in front], [e.total_seconds for e in front], gid="front", **FRONT)
+    axes.plot([best.total_bytes / 2**30], [best.total_seconds], gid="best", **BEST)
+    layouts = {"color": "#56B4E9", **BAR}
+    line_legend(figure, [("layouts", layouts), ("the front", FRONT), ("the best", BEST), ("a device's memory", BOUND)])
+    return figure
+
+
+def winners(
+    models: Sequence[str] = ("llama-8b", "llama-70b", "llama-405b"),
+    gpus: Sequence[int] = (64, 256, 1024, 4096, 16384),
+    *,
+    tokens: int = 2**24,
+    sequence: int = 8192,
+    cluster: Cluster = DGX_H100,
+) -> Picture:
+    """Draw a map: the best layout's tensor parallelism as a shade, and all of its mesh in words.
+
+    Args:
+        models: names in `MODELS`, the smallest first.
+        gpus: how many.
+        tokens: of a step, the same for all.
+        sequence: of these, in a sequence.
+        cluster: the hardware.
+
+    Raises:
+        ValueError: an unknown model, or tokens that are not whole sequences.
+    """
+    if unknown := [name for name in models if name not in MODELS]:
+        raise ValueError(f"models: {unknown[0]!r}: choose from {', '.join(MODELS)}")
+    if whole("tokens", tokens, 1) % whole("sequence", sequence, 1):
+        raise ValueError(f"tokens={tokens}: must be a multiple of sequence {sequence}")
+    headline = f"The best layouts of {tokens / 2**20:g} Mi tokens a step, {sequence} in a sequence, on {cluster.name}"
+    figure, axes = plot("", 1.5 + 0.95 * len(models), headline, left=1.15, top=0.85, bottom=0.65)
+    says = [str(ranks) for ranks in gpus]
+    scale(axes.xaxis, "GPUs", ends=(-0.5, len(gpus) - 0.5), ticks=range(len(gpus)), says=says, dashes=False)
+    scale(axes.yaxis, ends=(-0.5, len(models) - 0.5), ticks=range(len(models)), says=list(models), dashes=False)
+    lines = [headline]
+    for (y, name), (x, ranks) in product(enumerate(models), enumerate(gpus)):
+        plans = search(MODELS[name], cluster, ranks, batch=tokens // sequence, sequence=sequence, **KNOBS)
+        best = plans.best if len(plans) else None
+        took = f"{best.total_seconds:8.2f} s  MFU {best.mfu:.1%}  {best.layout}" if best else "nothing fits"
+        lines.append(f"{name:12} {ranks:6} {took}")
+        color = SHADES.get(best.layout.tp, SHADES[16]) if best else NOTHING
+        marks.rectangles(axes, f"{name} {ranks}", [x - 0.48], [x + 0.48], [y - 0.47], [y + 0.47], [color])
+        marks.word(axes, x, y, _words(best), ha="center", color=theme.text_color(color), linespacing=1.3)
+    figure.text_shown = "\n".join(lines)
+    line_legend(figure, [(f"t {t}" + " or more" * (t == 16), {"color": color, **BAR}) for t, color in SHADES.items()])
+    return figure
+
+
+def _words(best: Estimate | None) -> str:
+    if best is None:
+        return "nothing fits"
+    of = best.layout
+    again = "" if of.recompute == "none" else f", {of.recompute}"
+    return f"t {of.tp} c {of.cp} p {of.pp} d {of.dp}\nv {of.chunks}, ZeRO-{of.zero}{again}\nMFU {best.mfu:.0%}"

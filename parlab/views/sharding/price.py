@@ -1,0 +1,151 @@
+"""What tensor parallelism saves and costs against t, the ranks: what a block keeps for its backward, and its time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import cycle
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from parlab.nn.llama import LlamaConfig
+from parlab.tensor import Time, block_time
+from parlab.views.drawing import marks, theme
+from parlab.views.drawing.lanes import legend_of
+from parlab.views.drawing.picture import Picture, curve, line_legend, plot, scale
+from parlab.views.widgets.explorer import Explorer, choice, steps
+from parlab.world import DGX_A100, DGX_H100, Cluster
+from parlab.world.units import format_bytes, format_time
+
+MODELS = {  # E, H, M; G is 8. Source: Grattafiori et al. 2024, "The Llama 3 herd of models", table 3
+    "Llama 3 8B": (4096, 32, 14336),
+    "Llama 3 70B": (8192, 64, 28672),
+    "Llama 3 405B": (16384, 128, 53248),
+}
+SIZES = (1, 2, 4, 8, 16, 32)
+ALGORITHMS = RING, HIERARCHICAL = "ring", "hierarchical"
+ITEMSIZE = 2  # bytes of an element: 16 bits
+COMPUTE, MESSAGES = theme.KINDS["compute"].color, theme.KINDS["send"].color
+KEPT = ("#332288", "#AA4499", "#44AA99", "#999933", "#882255")  # no rank's. Source: Tol, "Colour schemes" (2021)
+Bar = tuple[int, str]  # t, and one of ALGORITHMS
+Bytes = Mapping[str, Mapping[int, int]]  # way of keeping: t: bytes
+
+
+def kept_activations(counted: Bytes, formula: Bytes, *, headline: str | None = None) -> Picture:
+    """Draw the bytes that a rank keeps of one block: closed forms as lines, what was counted as dots.
+
+    Args:
+        counted: `{way: {t: bytes}}`, such as `{"tensor parallel": {1: 8192, 2: 5120}}`.
+        formula: the same from the closed form.
+        headline: what stands above; None: whether the two agree.
+
+    Raises:
+        ValueError: the two have different ways or numbers of ranks, or none.
+    """
+    if not counted or {way: set(at) for way, at in counted.items()} != {way: set(at) for way, at in formula.items()}:
+        raise ValueError("counted and formula must have the same ways of keeping and the same t, at least one")
+    sizes = sorted({t for at in counted.values() for t in at})
+    equal = all(counted[way][t] == formula[way][t] for way in counted for t in counted[way])
+    verdict = f"Kept by one rank of one block: {'counted = closed form everywhere' if equal else 'NOT the closed form'}"
+    width = max(map(len, counted))
+    lines = [verdict, f"{'':<{width}}" + "".join(f"{f't = {t}':>12}" for t in sizes)]
+    lines += [f"{way:<{width}}" + "".join(f"{at[t]:>12}" for t in sizes) for way, at in counted.items()]
+    figure, axes = plot(lines, 4.2, headline or verdict, left=1.0, top=1.0)
+    scale(axes.xaxis, log=2, ticks=sizes, says="t = {:g}".format)
+    scale(axes.yaxis, log=2, says=format_bytes, grid=True)
+    styles = dict(zip(formula, map(curve, cycle(KEPT), cycle(theme.DASHES)), strict=False))
+    for way, style in styles.items():
+        axes.plot(list(formula[way]), list(formula[way].values()), gid=f"formula {way}", **style)
+        axes.plot(list(counted[way]), list(counted[way].values()), "o", color=style["color"], gid=f"counted {way}")
+    line_legend(figure, list(styles.items()))
+    return figure
+
+
+def tensor(
+    model: str = "Llama 3 405B", S: int = 8192, cluster: Cluster = DGX_H100, ranks_per_node: int | None = None
+) -> Picture:
+    """Draw how long t ranks take for one block of a Llama, forward and backward: what `explore_tensor` shows.
+
+    One sequence, 16-bit numbers, no sequence parallelism. From closed forms, which tests hold to runs, on the simulated
+    clock: products at the device's peak, computing and sending one after the other. Over the edge of a node one bar has
+    ring all-reduces, the other hierarchical ones. Efficiency is what one rank would need, over what t together take.
+
+    Args:
+        model: one of `MODELS`.
+        S: tokens.
+        cluster: the hardware.
+        ranks_per_node: of it, to move the edge; None: the cluster's.
+
+    Raises:
+        ValueError: an unknown model.
+
+    >>> tensor("Llama 3 8B", S=1024)
+    Llama 3 8B, 1024 tokens, DGX H100: with rings, t = 8 is fastest
+      t   computing     sending        both  efficiency  hierarchical  efficiency
+      1     1.39 ms         0 s     1.39 ms        100%
+      2      693 µs      102 µs      794 µs         87%
+      4      346 µs      193 µs      540 µs         64%
+      8      173 µs      321 µs      494 µs         35%
+     16     89.8 µs     2.43 ms     2.52 ms          3%        590 µs         15%
+     32     48.2 µs     3.73 ms     3.78 ms          1%        773 µs          6%
+    """
+    if model not in MODELS:
+        raise ValueError(f"model={model!r}: choose from {', '.join(MODELS)}")
+    cluster = replace(cluster, ranks_per_node=ranks_per_node or cluster.ranks_per_node)
+    E, H, M = MODELS[model]
+    config = LlamaConfig(1024, E, M, num_hidden_layers=1, num_attention_heads=H, num_key_value_heads=8)
+    times = {(t, algorithm): _both_ways(config, S, t, cluster, algorithm) for t in SIZES for algorithm in ALGORITHMS}
+    efficiency = {(t, way): f"{sum(times[1, way]) / (t * sum(time)):.0%}" for (t, way), time in times.items()}
+    fastest = min(SIZES, key=lambda t: sum(times[t, RING]))
+    headline = f"{model}, {S} tokens, {cluster.name}: with rings, t = {fastest} is fastest"
+    lines = [headline, f"{'t':>3}   computing     sending        both  efficiency  hierarchical  efficiency"]
+    for t in SIZES:
+        compute, messages = ring = times[t, RING]
+        shown = "".join(f"{format_time(time):>12}" for time in (compute, messages, compute + messages))
+        lines.append(f"{t:>3}{shown}{efficiency[t, RING]:>12}")
+        if times[t, HIERARCHICAL] != ring:
+            lines[-1] += f"{format_time(sum(times[t, HIERARCHICAL])):>14}{efficiency[t, HIERARCHICAL]:>12}"
+    figure, axes = plot(lines, 4.4, headline, left=0.5, right=0.3, top=0.85, bottom=0.65)
+    _draw(axes, times, efficiency, cluster.ranks_per_node)
+    legend_of(figure, [(COMPUTE, "computing", ""), (MESSAGES, "sending", "")])
+    return figure
+
+
+def _both_ways(config: LlamaConfig, S: int, size: int, cluster: Cluster, algorithm: str) -> Time:
+    """Picoseconds of computing and of sending, forward and backward, of a block on one of `size` ranks."""
+    passes = [
+        block_time(config, 1, S, size, ITEMSIZE, cluster, backward=backward, algorithm=algorithm)
+        for backward in (False, True)
+    ]
+    return Time(*map(sum, zip(*passes, strict=True)))
+
+
+def _draw(axes: Axes, times: dict[Bar, Time], efficiency: dict[Bar, str], node: int) -> None:
+    """A bar for each t, and one more over the edge of a node."""
+    bars = [(t, algorithm) for t, algorithm in times if algorithm == RING or t > node]
+    names = [f"t = {t}\n{algorithm}" if t > node else f"t = {t}" for t, algorithm in bars]
+    places = np.arange(len(bars))
+    compute, both = [times[bar].compute for bar in bars], [sum(times[bar]) for bar in bars]
+    scale(axes.xaxis, ends=(-0.6, len(bars) - 0.4), ticks=places, says=names)
+    scale(axes.yaxis, "time of a block", ends=(0, 1.15 * max(both)), ticks=())
+    marks.rectangles(axes, "computing", places - 0.36, places + 0.36, 0, compute, COMPUTE)
+    marks.rectangles(axes, "sending", places - 0.36, places + 0.36, compute, both, MESSAGES)
+    for place, (bar, time) in enumerate(zip(bars, both, strict=True)):
+        words = f"{format_time(time)}\n{efficiency[bar]} efficient"
+        marks.word(axes, place, time + 0.02 * max(both), words, va="bottom", ha="center")
+    inside = sum(t <= node for t, _ in bars)
+    if inside < len(bars):
+        axes.axvline(inside - 0.5, color=theme.INK, linewidth=1.4, linestyle="dashed", gid="edge")
+        marks.word(axes, inside - 0.44, 1.13 * max(both), f"more than one node of {node}", va="top")
+
+
+def explore_tensor() -> Explorer:
+    """Sliders for `tensor`: the model, the tokens, the cluster, and how many ranks share a node."""
+    controls = {
+        "model": choice("model", MODELS, "Llama 3 405B"),
+        "S": steps("tokens S", (512, 1024, 2048, 4096, 8192, 16384, 65536), 8192),
+        "cluster": choice("cluster", (DGX_A100, DGX_H100), DGX_H100, lambda one: one.name),
+        "ranks_per_node": steps("ranks of a node", (4, 8, 16, 32), 8),
+    }
+    return Explorer("explore_tensor", controls, tensor)
