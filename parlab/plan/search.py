@@ -122,6 +122,7 @@ def search(
     """
     for name, number in (("ranks", ranks), ("batch", batch), ("sequence", sequence)):
         whole(name, number, 1)
+    flag("offload", offload)
     machine = Machine(cluster, None)
     memory = machine.device.memory if memory is None else memory
     positive("memory", memory)

@@ -81,6 +81,10 @@ def test_what_is_just_possible_is_estimated(layout, batch, sequence):
     [
         (lambda: search(LLAMA_8B, DGX_H100, 0, batch=8, sequence=4096), "ranks=0"),
         (lambda: search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, memory=0), "memory=0: must be a number greater"),
+        (
+            lambda: search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, offload="no"),
+            "offload='no': must be True or False",
+        ),
         (lambda: search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, tpp=1), "tpp=1: the knobs are tp, cp"),
         (
             lambda: search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, sequence_parallel="no"),
