@@ -42,7 +42,7 @@ from parlab.sequence.heads import (
     usp_cost,
 )
 from parlab.sequence.lab import LabAttention, lab_attention, words_of
-from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
+from parlab.sequence.layouts import LAYOUTS, Block, RingSchedule, RingStep, positions, shard, unshard
 from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, level_bytes, level_flops
 from parlab.sequence.ring import (
     double_ring_attention,
@@ -52,7 +52,6 @@ from parlab.sequence.ring import (
     ring_attention_backward,
     ring_cost,
 )
-from parlab.sequence.schedule import Block, RingSchedule, RingStep
 from parlab.sequence.statistics import SequenceStatistics, sequence_statistics, synchronise_gradients
 from parlab.sequence.text_split import split_by_text, unit_ends
 from parlab.sequence.times import METHODS, best_ulysses, method_times, usp_time

@@ -13,8 +13,7 @@ from parlab.arguments import whole
 from parlab.arrays import Array
 from parlab.sequence.attend import Call, Pair, Queries, Scale, add_to, backward_of, exchange
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.layouts import Documents
-from parlab.sequence.schedule import RingSchedule, readers
+from parlab.sequence.layouts import Documents, RingSchedule, readers
 from parlab.world import Comm
 
 

@@ -22,8 +22,7 @@ from parlab.nn.attention import (
     row_dot,
 )
 from parlab.sequence.costs import attention_flops
-from parlab.sequence.layouts import checked_documents
-from parlab.sequence.schedule import Block
+from parlab.sequence.layouts import Block, checked_documents
 from parlab.world import Comm, MismatchError
 
 Scale = float | None

@@ -17,8 +17,7 @@ from typing import Any
 from parlab.arrays import Array, namespace
 from parlab.sequence.attend import ALL, Call, Heads, Pair, Queries, Scale, add_to, backward_of, grid, wide_zeros
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.layouts import Documents
-from parlab.sequence.schedule import RingSchedule, journeys
+from parlab.sequence.layouts import Documents, RingSchedule, journeys
 from parlab.world import Comm, Request
 
 Visit = Callable[[int, Array, Array], Pair | None]  # of the K/V of a rank; backward it returns their gradients

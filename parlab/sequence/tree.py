@@ -17,7 +17,7 @@ from parlab.arrays import Array, namespace
 from parlab.nn.attention import CAUSAL, merge
 from parlab.sequence.attend import Call, Queries, Scale, backward_of
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.schedule import Block
+from parlab.sequence.layouts import Block
 from parlab.world import Comm
 
 Parts = Sequence[Array]  # out and lse, say: arrays whose rows, axis 2, are queries

@@ -10,7 +10,7 @@ from parlab.arrays import Array
 from parlab.nn.attention import CAUSAL
 from parlab.sequence.attend import Call, Queries, Scale, add_to, backward_of
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.schedule import Block
+from parlab.sequence.layouts import Block
 from parlab.world import Comm
 
 

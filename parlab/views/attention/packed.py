@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.colors import to_rgb
 
 from parlab.sequence import positions
-from parlab.sequence.schedule import journeys
+from parlab.sequence.layouts import journeys
 from parlab.views.attention.masks import MOST_RANKS, MOST_TOKENS, checked_number
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_lanes
