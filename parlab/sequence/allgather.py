@@ -13,7 +13,7 @@ from parlab.arguments import whole
 from parlab.arrays import Array
 from parlab.sequence.attend import Call, Pair, Queries, Scale, add_to, backward_of, exchange
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.layouts import Documents, RingSchedule, readers
+from parlab.sequence.layouts import Documents, readers
 from parlab.world import Comm
 
 
@@ -36,10 +36,9 @@ def allgather_attention(
     again; their gradients, on each rank those of all tokens, are reduce-scattered: straight home, and summed there.
     """
     dealt = {"causal": causal, "layout": layout, "documents": documents}
-    call, length = Call("all-gather", comm, q, k, v, scale, **dealt, kv_heads=kv_heads), k.shape[2]
-    ring, known = RingSchedule(comm.rank, comm.size), readers(comm.size, length, **call.dealt)
+    call = Call("all-gather", comm, q, k, v, scale, **dealt, kv_heads=kv_heads)
+    queries, known = Queries(call, call.rows, comm), readers(comm.size, k.shape[2], **call.dealt)
     needed, needs = known[comm.rank], [source[comm.rank] for source in known]  # by whom, and whose K/V
-    queries = Queries(call, call.rows)
     gradients = queries.attend([], k, v)  # backward: [B, G, S/P, D]
     comm.hold(call.made, *(gradients or ()))
 
@@ -49,7 +48,7 @@ def allgather_attention(
         gathered: dict[int, Pair] = dict(exchange(comm, gives, forms, call.label))
         shares: list[Pair | None] = [None] * comm.size  # what this rank gives to the gradients of each
         for source, pair in gathered.items():
-            shares[source] = queries.attend(ring.blocks(source, length, **call.dealt), *pair, [(h, slice(None))])
+            shares[source] = queries.meet(source, *pair, [(h, slice(None))])
             comm.hold(call.made, *(shares[source] or ()))
         del gathered, pair  # before gradients come
         if gradients is not None:

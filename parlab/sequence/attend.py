@@ -22,7 +22,7 @@ from parlab.nn.attention import (
     row_dot,
 )
 from parlab.sequence.costs import attention_flops
-from parlab.sequence.layouts import Block, checked_documents
+from parlab.sequence.layouts import Block, RingSchedule, checked_documents
 from parlab.world import Comm, MismatchError
 
 Scale = float | None
@@ -109,15 +109,22 @@ class Call:
 
 
 class Queries:
-    """Some rows, and their `sums` over the keys that they have seen so far: out and lse, backward dq."""
+    """Some rows, of one rank of a `ring`, and their `sums` over the keys that they have seen so far: out and lse,
+    backward dq.
+    """
 
-    def __init__(self, call: Call, rows: Sequence[Array]) -> None:
+    def __init__(self, call: Call, rows: Sequence[Array], ring: Comm | None = None) -> None:
         self.call, self.rows, q = call, rows, rows[0]
+        self.schedule = RingSchedule(0, 1) if ring is None else RingSchedule(ring.rank, ring.size)
         self.sums = [wide_zeros(q)]  # [B, H, S, D]
         if not call.backward:
             xp, out = namespace(q), self.sums[0]
             self.sums.append(xp.full(q.shape[:-1], -xp.inf, dtype=out.dtype, device=q.device))
         call.comm.hold(call.made, *self.sums)
+
+    def meet(self, source: int, k: Array, v: Array, heads: Heads = ALL) -> Pair | None:
+        """`attend` what they see of the K/V of rank `source`."""
+        return self.attend(self.schedule.blocks(source, k.shape[2], **self.call.dealt), k, v, heads)
 
     def attend(self, blocks: Sequence[Block], k: Array, v: Array, heads: Heads = ALL) -> Pair | None:
         """Let the rows attend these blocks. Backward returns what these give to dk and dv, in float32 or wider."""
@@ -172,16 +179,19 @@ def exchange(comm: Comm, gives: Sequence[Any], forms: Sequence[Any], label: str)
     """
     for step in range(comm.size):
         dst, src = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
-        outgoing, form = gives[dst], forms[src]
-        if form is None:
-            if outgoing is not None:
-                comm.send(outgoing, dst, label=label)
-        elif step == 0:
-            yield src, outgoing
-        elif outgoing is None:
-            yield src, comm.recv(src, form, label=label)
+        if forms[src] is None:
+            swap(comm, gives[dst], dst, None, src, label)
         else:
-            yield src, comm.sendrecv(outgoing, dst, src, form, label=label)
+            yield src, gives[dst] if step == 0 else swap(comm, gives[dst], dst, forms[src], src, label)
+
+
+def swap(comm: Comm, x: Any, dst: int, form: Any, src: int, label: str) -> Any:
+    """Send x to `dst` and take from `src` what has this form, at once; None is not sent, or will not come."""
+    if form is None:
+        return None if x is None else comm.send(x, dst, label=label)
+    if x is None:
+        return comm.recv(src, form, label=label)
+    return comm.sendrecv(x, dst, src, form, label=label)
 
 
 def add_to(totals: Sequence[Array], parts: Sequence[Array]) -> None:

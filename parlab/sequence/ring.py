@@ -12,12 +12,13 @@ Efficient Training of Long-Sequence LLMs with Head-Context Parallelism", section
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.sequence.attend import ALL, Call, Heads, Pair, Queries, Scale, add_to, backward_of, grid, wide_zeros
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.layouts import Documents, RingSchedule, journeys
+from parlab.sequence.layouts import Documents, RingSchedule, RingStep, journeys
 from parlab.world import Comm, Request
 
 Visit = Callable[[int, Array, Array], Pair | None]  # of the K/V of a rank; backward it returns their gradients
@@ -91,13 +92,10 @@ def double_ring_attention(
     inside = comm.size if ranks_per_node is None else ranks_per_node
     call = Call("double ring", comm, q, k, v, scale, causal=causal, layout=layout, ranks_per_node=inside)
     node, between = grid(comm, "ranks_per_node", inside)
-    queries, schedule = Queries(call, call.rows), RingSchedule(comm.rank, comm.size)
+    queries = Queries(call, call.rows, comm)
 
-    def turn(home: int, k: Array, v: Array) -> Pair | None:
-        def visit(local: int, k: Array, v: Array) -> Pair | None:
-            return queries.attend(schedule.blocks(home * node.size + local, k.shape[2], **call.dealt), k, v)
-
-        return around(node, k, v, visit, call)  # K/V of all ranks of the node `home`
+    def turn(home: int, k: Array, v: Array) -> Pair | None:  # K/V of all ranks of the node `home`
+        return around(node, k, v, lambda local, k, v: queries.meet(home * node.size + local, k, v), call)
 
     gradients = around(between, k, v, turn, call)  # the next node's are posted before a turn
     return call.results(queries.done(gradients), gradients)
@@ -112,16 +110,12 @@ def attend_around(
     """The queries stay, and attend the K/V of each rank of the ring, if there is one, as they come past. Returns their
     sums, and backward dk and dv, in float32 or wider.
     """
-    rank, size = (0, 1) if ring is None else (ring.rank, ring.size)
-    queries, schedule, length = Queries(call, rows), RingSchedule(rank, size), k.shape[2]
-
-    def visit(source: int, k: Array, v: Array) -> Pair | None:
-        return queries.attend(schedule.blocks(source, length, **call.dealt), k, v, heads)
-
+    queries = Queries(call, rows, ring)
+    visit = partial(queries.meet, heads=heads)
     if ring is None:
         gradients = visit(0, k, v)
     else:
-        gradients = around(ring, k, v, visit, call, journeys(size, length, **call.dealt))
+        gradients = around(ring, k, v, visit, call, journeys(ring.size, k.shape[2], **call.dealt))
     return queries.done(gradients), gradients
 
 
@@ -144,11 +138,11 @@ def around(
     held, mine = (k, v), None
     returning: Hop = (None, None)  # the dK/dV of `source`, on their way to us
     home: Hop = (None, None)  # ... and ours
-    for step, hop in enumerate((*RingSchedule(comm.rank, comm.size).steps, None)):  # None: no K/V travel any more
-        goes, comes = travel[source] > step, hop is not None and travel[hop.kv_source] > step
-        if hop is not None:
-            coming = (k, v) if comes else None
-            arriving = post(comm, held if goes else None, hop.send_to, coming, hop.recv_from, call.label)
+    last = RingStep(comm.size - 1, comm.right, comm.left, kv_source=comm.rank)  # no K/V travel any more
+    for step, hop in enumerate((*RingSchedule(comm.rank, comm.size).steps, last)):
+        goes, comes = travel[source] > step, travel[hop.kv_source] > step
+        coming = (k, v) if comes else None
+        arriving = post(comm, held if goes else None, hop.send_to, coming, hop.recv_from, call.label)
         share = None if held is None else visit(source, *held)
         if call.backward:
             gradients = arrived(returning)  # the shares of the ranks that held this K/V before us
@@ -164,8 +158,7 @@ def around(
             if step == own > 0:
                 home = post(comm, None, comm.rank, form, (comm.rank + own) % comm.size, call.label)
             del share, gradients, outgoing  # or they would still be held while the next share is made
-        if hop is not None:
-            held, source = arrived(arriving), hop.kv_source
+        held, source = arrived(arriving), hop.kv_source
     arrived(returning)
     return arrived(home) if own else mine
 

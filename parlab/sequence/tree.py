@@ -9,13 +9,14 @@ Source: Shyam et al. 2024, "Tree Attention: Topology-aware Decoding for Long-Con
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from parlab.arguments import whole
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import CAUSAL, merge
-from parlab.sequence.attend import Call, Queries, Scale, backward_of
+from parlab.sequence.attend import Call, Queries, Scale, backward_of, swap
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.layouts import Block
 from parlab.world import Comm
@@ -102,8 +103,8 @@ def gather_rows(comm: Comm, parts: Parts, label: str) -> list[Array]:
     comm.hold("rows", *whole)
     _put(_rows(whole, range(comm.rank, comm.rank + 1), length), parts)
     for level in reversed(levels(comm.rank, comm.size)):
-        theirs = _rows(whole, level.other, length)
-        _put(theirs, _give(comm, level, _rows(whole, level.mine, length), theirs, label))
+        ours, theirs = _rows(whole, level.mine, length), _rows(whole, level.other, length)
+        _put(theirs, *_swaps(comm, ours, level.clients, theirs, [level.partner], label))
     return whole
 
 
@@ -112,13 +113,7 @@ def merge_rows(comm: Comm, parts: Parts, combine: Combine, label: str) -> list[A
     length = parts[0].shape[2] // comm.size
     for level in levels(comm.rank, comm.size):
         ours, theirs = _rows(parts, level.mine, length), _rows(parts, level.other, length)
-        if not level.clients:
-            comm.send(theirs, level.partner, label=label)
-        for client in level.clients:
-            if client == level.partner:
-                came = comm.sendrecv(theirs, client, client, like=ours, label=label)
-            else:
-                came = comm.recv(client, like=ours, label=label)
+        for came in _swaps(comm, theirs, [level.partner], ours, level.clients, label):
             _put(ours, combine(*ours, *came))
             del came
     xp = namespace(*parts)
@@ -128,7 +123,7 @@ def merge_rows(comm: Comm, parts: Parts, combine: Combine, label: str) -> list[A
 def merge_all(comm: Comm, parts: Parts, combine: Combine, label: str) -> Parts:
     """All rows, combined over all ranks, on every rank, up the tree: the same to the bit."""
     for level in reversed(levels(comm.rank, comm.size)):
-        other = _give(comm, level, parts, parts, label)
+        (other,) = _swaps(comm, parts, level.clients, parts, [level.partner], label)
         first, second = (parts, other) if level.mine.start < level.other.start else (other, parts)
         parts = combine(*first, *second)
         del other, first, second
@@ -136,14 +131,13 @@ def merge_all(comm: Comm, parts: Parts, combine: Combine, label: str) -> Parts:
     return parts
 
 
-def _give(comm: Comm, level: Level, x: Parts, like: Parts, label: str) -> Parts:
-    """Give x to the clients, and take what the partner, who is the first of them, gives."""
-    if not level.clients:
-        return comm.recv(level.partner, like, label=label)
-    came = comm.sendrecv(x, level.partner, level.partner, like, label=label)
-    for client in level.clients[1:]:
-        comm.send(x, client, label=label)
-    return came
+def _swaps(comm: Comm, x: Parts, to: list[int], form: Parts, givers: list[int], label: str) -> Iterator[Parts]:
+    """Give x to some, and take what others give; with the first of both, who is the same rank, at once."""
+    for dst, src in zip_longest(to, givers):
+        if src is None:
+            swap(comm, x, dst, None, dst, label)
+        else:
+            yield swap(comm, None if dst is None else x, src, form, src, label)
 
 
 def _rows(parts: Parts, ranks: range, length: int) -> list[Array]:
