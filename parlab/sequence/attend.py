@@ -48,19 +48,11 @@ def backward_of(method: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple
     def backward(
         comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, **how: Any
     ) -> tuple[Array, Array, Array]:
-        """Gradients `(dq, dk, dv)` of this rank's shards, from `dout`, the gradient of a loss with respect to `out`.
+        """Gradients of this rank's shards, from `dout [B, H, S/P, D]`, the gradient of a loss with respect to `out`:
+        dq `[B, H, S/P, D]`, dk and dv `[B, G, S/P, D]`, in the dtypes of q, k and v.
 
-        What travels is said with the forward. Sums are made, and travel, in float32 or wider.
-
-        Args:
-            dout: `[B, H, S/P, D]`.
-            comm, q, k, v, how: as in the forward, all its other arguments by name.
-            out, lse: what the forward returned.
-
-        Returns:
-            dq `[B, H, S/P, D]`, dk and dv `[B, G, S/P, D]`, in the dtypes of q, k and v.
-
-        Raises: as the forward.
+        out and lse are what the forward returned; the other arguments are its own, by name, and so are what travels and
+        what is refused. Sums are made, and travel, in float32 or wider.
         """
         return method(comm, Returning(dout, q, out, lse), k, v, **how)
 
@@ -109,9 +101,7 @@ class Call:
 
 
 class Queries:
-    """Some rows, of one rank of a `ring`, and their `sums` over the keys that they have seen so far: out and lse,
-    backward dq.
-    """
+    """Rows of one rank of a `ring`, and their `sums` over the keys seen so far: out and lse, backward dq."""
 
     def __init__(self, call: Call, rows: Sequence[Array], ring: Comm | None = None) -> None:
         self.call, self.rows, q = call, rows, rows[0]
@@ -158,9 +148,8 @@ class Queries:
 
 
 def grid(comm: Comm, name: str, inside: int) -> tuple[Comm, Comm]:
-    """Two groups of this rank: `inside` consecutive ranks, and those that have its place in each such group.
-
-    `inside`, the argument called `name`, must divide the ranks, and be the same on all: ValueError, MismatchError.
+    """Two groups of this rank: `inside` consecutive ranks, and those that have its place in each such group. `inside`,
+    the argument called `name`, must divide the ranks, and be the same on all: ValueError, MismatchError.
     """
     if whole(name, inside) < 1 or comm.size % inside:
         divisors = [number for number in range(1, comm.size + 1) if comm.size % number == 0]
@@ -172,10 +161,8 @@ def grid(comm: Comm, name: str, inside: int) -> tuple[Comm, Comm]:
 
 
 def exchange(comm: Comm, gives: Sequence[Any], forms: Sequence[Any], label: str) -> Iterator[tuple[int, Any]]:
-    """Everyone gives something to everyone: in step s a rank sends to rank + s, and takes what rank − s sends it.
-
-    P − 1 steps, in each at most one message each way: `gives[dst]`, and from src what has the form of `forms[src]`,
-    which is yielded with src. None is not sent, and will not come. What a rank has for itself comes first.
+    """Everyone gives something to everyone: in step s, from 0, a rank sends `gives[rank + s]`, and takes what has the
+    form of `forms[rank − s]`, which is yielded with its source. None is not sent, or will not come.
     """
     for step in range(comm.size):
         dst, src = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
@@ -186,7 +173,7 @@ def exchange(comm: Comm, gives: Sequence[Any], forms: Sequence[Any], label: str)
 
 
 def swap(comm: Comm, x: Any, dst: int, form: Any, src: int, label: str) -> Any:
-    """Send x to `dst` and take from `src` what has this form, at once; None is not sent, or will not come."""
+    """Send x, if it is not None, and at once take what will come, if its form is not None."""
     if form is None:
         return None if x is None else comm.send(x, dst, label=label)
     if x is None:

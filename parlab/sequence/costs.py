@@ -73,12 +73,11 @@ def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: boo
     if not causal:
         return [c * S for _ in ranks]
     own = c * (c + 1) // 2
-    others = {
-        "contiguous": [rank * c * c for rank in ranks],  # all keys of the ranks before
-        "zigzag": [(size - 1) * c * c // 2 for _ in ranks],  # half a block of each
-        "striped": [rank * own + (size - 1 - rank) * (own - c) for rank in ranks],  # triangles, without c diagonals
-    }
-    return [own + pairs for pairs in others[layout]]
+    if layout == "contiguous":
+        return [own + rank * c * c for rank in ranks]  # all keys of the ranks before
+    if layout == "zigzag":
+        return [own + (size - 1) * c * c // 2 for _ in ranks]  # half a block of each
+    return [own + rank * own + (size - 1 - rank) * (own - c) for rank in ranks]  # triangles, without c diagonals
 
 
 def load_ratio(S: int, size: int, layout: str = "contiguous", *, causal: bool = True) -> float:
@@ -134,8 +133,7 @@ def striped_speedup(S: int, size: int, hidden_size: int, intermediate_size: int,
 
 
 def score_memory_savings(size: int) -> float:
-    """The part of the S²·H scores that a rank is spared which holds its S/P rows of them: 1 − 1/P.
-
-    A ring that keeps whole blocks of scores holds those rows; ours one tile, beside what `ring_cost` says, linear in S.
+    """The part of the S²·H scores that a rank is spared which holds whole blocks of S/P rows: 1 − 1/P. Our ring holds
+    one tile, beside what `ring_cost` says, linear in S.
     """
     return 1 - 1 / size

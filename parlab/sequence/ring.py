@@ -84,8 +84,7 @@ def double_ring_attention(
     layout: str = "contiguous",
     scale: Scale = None,
 ) -> tuple[Array, Array]:
-    """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and
-    `ranks_per_node`: how many consecutive ranks share a node; it divides P. None: all do, and the inner ring is all.
+    """As `ring_attention`; `ranks_per_node`: how many consecutive ranks share a node; it divides P; None: all do.
 
     Backward, in each turn, dK/dV of one node's K/V are summed over this node, and over the nodes on their way home.
     """
@@ -107,9 +106,7 @@ double_ring_attention_backward = backward_of(double_ring_attention)
 def attend_around(
     call: Call, ring: Comm | None, rows: Sequence[Array], k: Array, v: Array, heads: Heads = ALL
 ) -> tuple[list[Array], Pair | None]:
-    """The queries stay, and attend the K/V of each rank of the ring, if there is one, as they come past. Returns their
-    sums, and backward dk and dv, in float32 or wider.
-    """
+    """The sums of queries that attend the K/V of each rank of the ring, if there is one, and backward dk and dv."""
     queries = Queries(call, rows, ring)
     visit = partial(queries.meet, heads=heads)
     if ring is None:
@@ -169,7 +166,7 @@ def _like_sum(x: Array) -> Array:
 
 
 def post(comm: Comm, x: Pair | None, dst: int, form: Pair | None, src: int, label: str) -> Hop:
-    """Start a message out and one in; None is not sent, or will not come."""
+    """As `swap`, without waiting for either."""
     sending = None if x is None else comm.isend(x, dst, label=label)
     return sending, None if form is None else comm.irecv(src, form, label=label)
 

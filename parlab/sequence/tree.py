@@ -28,9 +28,8 @@ Combine = Callable[..., Parts]  # of two ranks' parts: merge or add
 def tree_attention(
     comm: Comm, q: Array, k: Array, v: Array, *, causal: bool = False, replicated: bool = False, scale: Scale = None
 ) -> tuple[Array, Array]:
-    """Attention over the whole sequence, from this rank's contiguous shards of it; arguments as `ring_attention`, and
-    `replicated`: q `[B, H, T, D]` is the same on every rank, the queries of the sequence's last T tokens, and so is
-    what is returned.
+    """As `ring_attention`, from contiguous shards; `replicated`: q `[B, H, T, D]` is the same on every rank, of the
+    sequence's last T tokens, and so is what is returned.
 
     Backward dk and dv are complete where they are made; dq is summed along the same tree.
 
@@ -77,13 +76,10 @@ class Level(NamedTuple):
 def levels(rank: int, size: int) -> list[Level]:
     """The levels of `rank`, the whole group's first: ⌈log₂P⌉ of them at most.
 
-    >>> [(level.partner, level.clients) for level in levels(0, 8)]
-    [(4, [4]), (2, [2]), (1, [1])]
-    >>> [(level.partner, level.clients) for level in levels(2, 3)]  # halves of 2 ranks and 1
-    [(0, [0, 1])]
+    >>> [(level.partner, level.clients) for level in levels(0, 8)], levels(2, 3)[0].clients  # there 2 ranks and 1
+    ([(4, [4]), (2, [2]), (1, [1])], [0, 1])
     """
-    found = []
-    group = range(size)
+    found, group = [], range(size)
     while len(group) > 1:
         middle = (len(group) + 1) // 2
         mine, other = group[:middle], group[middle:]

@@ -17,8 +17,7 @@ from parlab.world import Comm
 def window_attention(
     comm: Comm, q: Array, k: Array, v: Array, *, window: int | None = None, causal: bool = True, scale: Scale = None
 ) -> tuple[Array, Array]:
-    """Attention in which query i sees the keys i − W + 1 to i, from this rank's contiguous shards; arguments as
-    `ring_attention`, and `window`: W, from 1 to S.
+    """As `ring_attention`, from contiguous shards, where query i sees the keys i − W + 1 to i; `window`: W, 1 to S.
 
     The W − 1 tokens before a rank's own come straight from the ranks that have them, ⌈(W − 1)/(S/P)⌉ neighbours to
     the left, while its own are attended. Backward they come once more, and their gradients go straight back.
@@ -74,19 +73,13 @@ window_attention_backward = backward_of(window_attention)
 
 
 def window_tails(S: int, size: int, window: int) -> list[int]:
-    """How many tokens a rank needs of its first, second, ... neighbour to the left: the last ones of its shard.
-
-    >>> window_tails(16, 4, window=4), window_tails(16, 4, window=5), window_tails(16, 4, window=8)
-    ([3], [4], [4, 3])
-    """
+    """How many tokens a rank needs of its first, second, ... neighbour to the left: the last ones of its shard."""
     c = S // size
     return [min(c, window - 1 - first) for first in range(0, min(window - 1, S - c), c)]
 
 
 def window_cost(shape: AttentionShape, size: int, rank: int = 0, *, window: int, backward: bool = False) -> RankCost:
-    """What `rank` sends and holds: tails of its K/V to the neighbours on its right; backward also dK/dV to the left.
-
-    What leaves is held (a copy) until it has passed.
+    """What `rank` sends, tails of its K/V to the right, backward also dK/dV to the left, and holds: copies too.
 
     >>> window_cost(AttentionShape(S=16, H=1, G=1, D=1, itemsize=4), 4, window=8)[:2]  # 4 tokens, and 3
     (2, 56)
