@@ -127,14 +127,13 @@ class Queries:
         with call.comm.compute("attend backward" if call.backward else "attend", flops=flops):
             for block, (h, g) in product(blocks, heads):
                 here, there = (slice(None), h, block.queries, ...), (slice(None), g, block.keys, ...)
-                rows, sums, keys = [x[here] for x in self.rows], [x[here] for x in self.sums], (k[there], v[there])
+                (q, *others), keys = [x[here] for x in self.rows], (k[there], v[there])
+                totals: Any = *(x[here] for x in self.sums), *(x[there] for x in gradients or ())
                 how: dict[str, Any] = {"diagonal": block.diagonal, "window": block.window, "scale": call.scale}
                 if gradients is None:
-                    out, lse = sums
-                    attend_block(rows[0], *keys, into=(out, lse), **how)
+                    attend_block(q, *keys, into=totals, **how)
                 else:
-                    q, dout, lse, delta = rows
-                    totals = *sums, gradients[0][there], gradients[1][there]
+                    dout, lse, delta = others
                     attend_block_backward(dout, q, *keys, lse, delta, totals=totals, **how)
         return gradients
 

@@ -78,8 +78,9 @@ def split_equal(length: int, limit: int, overlap: int = 0, ranks: int = 1) -> li
     """
     check_counts(length=length, limit=limit, ranks=ranks)
     if not 0 <= whole("overlap", overlap) < limit:
-        right = f"must be at least 0 and below limit={limit}, or a chunk has no new token"
-        raise ValueError(f"overlap={overlap!r}: {right}")
+        raise ValueError(
+            f"overlap={overlap!r}: must be at least 0 and below limit={limit}, or a chunk has no new token"
+        )
     return deal([*range(limit, length, limit - overlap), length], ranks, overlap)
 
 
@@ -108,9 +109,8 @@ def best_size(length: int, bytes_per_token: float, bytes_per_rank: float, world:
     check_counts(length=length, world=world)
     size = -(-length // _tokens("bytes_per_rank", bytes_per_rank, bytes_per_token))
     if size > world:
-        raise ValueError(
-            f"world={world}: {length} tokens of {bytes_per_token} bytes need {size} ranks of {bytes_per_rank}"
-        )
+        needed = f"{length} tokens of {bytes_per_token} bytes need {size} ranks of {bytes_per_rank}"
+        raise ValueError(f"world={world}: {needed}")
     return size
 
 
@@ -154,9 +154,7 @@ def head_tail(S: int, ranks: int) -> list[Chunk]:
 
 
 def per_document(documents: Sequence[int], ranks: int) -> list[Chunk]:
-    """`head_tail` in each document by itself, each from the next rank on: what its length leaves over does not always
-    fall on the same one.
-    """
+    """`head_tail` in each document by itself, from the next rank on: what its length leaves over goes round too."""
     check_counts(ranks=ranks)
     parts, stops, owners = 2 * ranks, [], []
     for number, (start, stop) in enumerate(_documents(documents)):
@@ -166,8 +164,7 @@ def per_document(documents: Sequence[int], ranks: int) -> list[Chunk]:
 
 
 def longest_first(documents: Sequence[int], ranks: int) -> list[Chunk]:
-    """Whole documents, the costliest first, each to the rank with the least work so far. Nothing crosses ranks, but one
-    long document makes its rank the slowest.
+    """Whole documents, the costliest first, each to the rank with the least work so far.
 
     >>> [chunk.rank for chunk in longest_first([0, 5, 9, 12, 15], ranks=2)]  # 15, 10, 6 and 6 pairs
     [0, 1, 1, 0]
@@ -192,11 +189,7 @@ def loads_of(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int)
 
 
 def imbalance(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int) -> float:
-    """The work of the slowest rank over the mean: 1 is balanced, and `ranks` is all on one.
-
-    >>> imbalance(head_tail(4096, 8), causal_work(4096), 8)
-    1.0
-    """
+    """The work of the slowest rank over the mean: 1 is balanced, and `ranks` is all on one."""
     loads = loads_of(chunks, work, ranks)
     return max(loads) * ranks / sum(loads) if any(loads) else 1.0
 
@@ -204,9 +197,6 @@ def imbalance(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int
 def even_stops(sizes: Sequence[float], n: int) -> list[int]:
     """Where to end n runs of neighbours, none empty, so that the largest is as small as it can be. By bisection: a
     bound will do if n runs, each filled up to it, reach the end.
-
-    >>> even_stops([3, 1, 1, 1, 2, 4], n=3)
-    [2, 5, 6]
     """
     before = list(accumulate(sizes, initial=0))
 

@@ -35,12 +35,8 @@ def positions(S: int, size: int, layout: str = "contiguous", documents: Document
     Rotary embeddings and masks need them: under zigzag and striped a rank's positions are no range. ValueError: S, or a
     document in zigzag, does not divide; no such layout, or no such documents.
 
-    >>> positions(8, 2, "contiguous")
-    [[0, 1, 2, 3], [4, 5, 6, 7]]
-    >>> positions(8, 2, "zigzag")
-    [[0, 1, 6, 7], [2, 3, 4, 5]]
-    >>> positions(8, 2, "striped")
-    [[0, 2, 4, 6], [1, 3, 5, 7]]
+    >>> [positions(8, 2, layout)[0] for layout in LAYOUTS]  # of rank 0
+    [[0, 1, 2, 3], [0, 1, 6, 7], [0, 2, 4, 6]]
     >>> positions(12, 2, "zigzag", documents=[0, 8, 12])
     [[0, 1, 6, 7, 8, 11], [2, 3, 4, 5, 9, 10]]
     """
@@ -232,12 +228,7 @@ def _causal(queries: slice, keys: slice, rank: int, source: int, layout: str) ->
 def readers(
     size: int, length: int, layout: str = "contiguous", *, causal: bool = False, documents: Documents = None
 ) -> list[list[bool]]:
-    """Which ranks get the K/V of each: all of them; with documents those that have a block with them. Each rank finds
-    the same, so it knows what will come.
-
-    >>> readers(4, 3, causal=True, documents=(0, 2, 8, 12))[0]  # token 2, on rank 0, is seen by ranks 1 and 2
-    [True, True, True, False]
-    """
+    """Which ranks get the K/V of each: all; with documents those that have a block with them; all find the same."""
     one_of("layout", layout, LAYOUTS)
     if documents is None:
         return [[True] * size] * size
@@ -248,7 +239,7 @@ def readers(
 def journeys(size: int, length: int, layout: str = "contiguous", **dealt: Any) -> list[int]:
     """How many hops the K/V of each rank make, to the last of its `readers`, whose arguments these are.
 
-    >>> journeys(4, 3, causal=True, documents=(0, 2, 8, 12))
+    >>> journeys(4, 3, causal=True, documents=(0, 2, 8, 12))  # token 2, on rank 0, is seen by ranks 1 and 2
     [2, 1, 1, 0]
     """
     found = readers(size, length, layout, **dealt)

@@ -105,7 +105,10 @@ class CheckpointedBlock(Stage):
             with self.comm.compute(AGAIN, flops=self._flops(kept)):
                 return self.block.forward(kept)[1]
         x, merged, lse = kept
-        block = _replayed(self.block, merged, lse)
+        block, attention = copy(self.block), cast(SelfAttention, copy(self.block.attention))
+        out = split_heads(merged, attention.head_dim)
+        attention.core = Core(lambda q, k, v: (out, lse), attention.core.backward)  # which knows its result already
+        block.attention = attention
         with self.comm.compute(AGAIN, flops=self._flops(x)):
             cache = block.forward(x)[1]
         return cache | {"attention": cache["attention"]._replace(merged=merged)}
@@ -130,11 +133,6 @@ def level_bytes(config: LlamaConfig, B: int, S: int, size: int, level: str, item
 
     In a step of L blocks the peak is that of level none less (L − 1) times what a block keeps less: the block whose
     backward runs has everything back.
-
-    >>> config = LlamaConfig(vocab_size=8, hidden_size=64, intermediate_size=128, num_hidden_layers=1,
-    ...                      num_attention_heads=4)
-    >>> [level_bytes(config, 1, 64, 4, level) for level in MEMORY_LEVELS]
-    [57728, 41344, 8448, 4096, 0]
     """
     one_of("level", level, tuple(MEMORY_LEVELS))
     items, keeps = block_kept_bytes(config, B, S // size, itemsize).items(), MEMORY_LEVELS[level].keeps
@@ -149,12 +147,3 @@ def level_flops(config: LlamaConfig, B: int, S: int, size: int, level: str, layo
     heads = config.num_attention_heads, config.head_dim
     again = [attention_flops(pairs, B, *heads) for pairs in unmasked_pairs(S, size, layout)]
     return [projections * products + flops * attention for flops in again]
-
-
-def _replayed(block: Block, merged: Array, lse: Array) -> Block:
-    """The block with a core that knows its result already."""
-    replayed, attention = copy(block), cast(SelfAttention, copy(block.attention))
-    out = split_heads(merged, attention.head_dim)
-    attention.core = Core(lambda q, k, v: (out, lse), attention.core.backward)
-    replayed.attention = attention
-    return replayed

@@ -12,6 +12,7 @@ Efficient Training of Long-Sequence LLMs with Head-Context Parallelism", section
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -211,20 +212,18 @@ def ring_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool
 def double_ring_cost(
     shape: AttentionShape, size: int, rank: int = 0, *, ranks_per_node: int | None = None, backward: bool = False
 ) -> RankCost:
-    """What every `rank` sends and holds: forward as much as in a plain ring, but between nodes only once a turn.
-
-    P/n turns of n − 1 hops and P/n − 1 between nodes of n ranks: P − 1. Backward each turn brings dK/dV back to
-    where it began, n hops, and P/n more bring them home.
+    """What every `rank` sends and holds: a ring of n in each of P/n turns, and a ring of P/n between nodes of n ranks.
+    Forward that is as much as in a plain ring, but between nodes only once a turn.
 
     >>> double_ring_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4, ranks_per_node=2)[:2]
     (3, 786432)
     """
     token, inside = shape.token(backward=backward), ranks_per_node or size
-    c = shape.shard(size, rank, inside)
-    nodes = size // inside
-    back = ((nodes * inside if inside > 1 else 0) + (nodes if nodes > 1 else 0)) * backward
-    kv = sum(min(ring - 1, 2) + (ring > 1) for ring in (nodes, inside))  # of each ring: attended, arriving, leaving
-    kv -= backward and nodes == 2 and inside > 1  # the second turn holds most, and no K/V leave the node
-    dkv = 1 + 2 * (inside > 1) + 2 * (nodes > 1)  # added to; of each ring: arriving, leaving
-    held = token.own + token.sums + kv * token.kv + dkv * token.dkv
-    return RankCost(size - 1 + back, c * ((size - 1) * token.kv + back * token.dkv), c * held)
+    c, turns = shape.shard(size, rank, inside), size // inside
+    inner, outer = (ring_cost(replace(shape, S=c * ring), ring, backward=backward) for ring in (inside, turns))
+    twice = token.own + token.sums + token.dkv  # in both rings: what is ours, and the share that is added to
+    twice += token.kv * (
+        backward and turns == 2 and inside > 1
+    )  # the second turn holds most, and no K/V leave the node
+    messages, nbytes = (turns * inner[i] + outer[i] for i in (0, 1))
+    return RankCost(messages, nbytes, inner.held + outer.held - c * twice)

@@ -35,12 +35,8 @@ def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int
     if not _even(shape, ulysses):
         raise ValueError(f"ulysses={ulysses}: must divide H={shape.H}, and divide G={shape.G} or be a multiple of it")
     mine = replace(shape, H=shape.H // ulysses, G=max(shape.G // ulysses, 1))
-    token, c, C, ring = (
-        mine.token(backward=False),
-        shape.shard(size, group=ulysses),
-        shape.S * ulysses // size,
-        size // ulysses,
-    )
+    token, c = mine.token(backward=False), shape.shard(size, group=ulysses)
+    C, ring = c * ulysses, size // ulysses
     inside, hop = _link(cluster, ulysses), _link(cluster, size).picoseconds(C * token.kv)
     exchanges = inside.picoseconds(c * (token.rows + token.kv)) + inside.picoseconds(c * token.result)
     own, half = _attend(mine, C * (C + 1) // 2, cluster), _attend(mine, C * C // 2, cluster)
@@ -49,7 +45,7 @@ def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int
 
 
 def best_ulysses(shape: AttentionShape, size: int, cluster: Cluster) -> int | None:
-    """The ranks of a group with which USP is fastest, between the ring and Ulysses; None: there is no such number."""
+    """The U with which USP is fastest, between the ring and Ulysses; None: there is none."""
     node = cluster.ranks_per_node
     between = [u for u in range(2, size) if size % u == 0 and _even(shape, u) and (node % u == 0 or u % node == 0)]
     return min(between, key=lambda u: usp_time(shape, size, cluster, ulysses=u), default=None)

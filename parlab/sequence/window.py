@@ -8,7 +8,7 @@ from __future__ import annotations
 from parlab.arguments import whole
 from parlab.arrays import Array
 from parlab.nn.attention import CAUSAL
-from parlab.sequence.attend import Call, Queries, Scale, add_to, backward_of
+from parlab.sequence.attend import Call, Pair, Queries, Scale, add_to, backward_of
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.layouts import Block
 from parlab.world import Comm
@@ -33,27 +33,24 @@ def window_attention(
     call = Call("window", comm, q, k, v, scale, causal=causal, window=window)
     length, S = k.shape[2], k.shape[2] * comm.size
     if window is None:
-        right = f"pass window=1 to {S} (up to {length + 1} the nearest neighbour is enough), or use another pattern"
-        raise ValueError(f"window=None: neighbours alone give a sliding window's attention only; {right}")
+        use = f"pass window=1 to {S} (up to {length + 1} the nearest neighbour is enough), or use another pattern"
+        raise ValueError(f"window=None: neighbours alone give a sliding window's attention only; {use}")
     if not 1 <= whole("window", window) <= S:
         raise ValueError(f"window={window}: a query sees itself and the tokens before it, 1 to {S} in all")
     if not causal:
         raise ValueError("causal=False: a sliding window sees no later token; leave causal=True")
     tails = window_tails(S, comm.size, window)
-    queries, sends, coming = Queries(call, call.rows), [], []
-    for distance, tail in enumerate(tails, 1):
-        pair = k[:, :, -tail:, :], v[:, :, -tail:, :]
-        if comm.rank + distance < comm.size:
-            sends.append(comm.isend(pair, comm.rank + distance, label=call.label))
-        if comm.rank >= distance:
-            coming.append(comm.irecv(comm.rank - distance, like=pair, label=call.label))
+    left, right = tails[: comm.rank], tails[: comm.size - 1 - comm.rank]  # the neighbours that there are
+    queries = Queries(call, call.rows)
+    sends = [comm.isend(_last(tail, k, v), comm.rank + far, label=call.label) for far, tail in enumerate(right, 1)]
+    coming = [comm.irecv(comm.rank - far, _last(tail, k, v), label=call.label) for far, tail in enumerate(left, 1)]
     own = slice(0, length)
     gradients = queries.attend([Block(own, own, CAUSAL, window)], k, v)  # backward: [B, G, S/P, D]
     if gradients is not None:
         comm.hold("dq, dk, dv", *gradients)
         while sends:  # before the gradients are under way too
             sends.pop(0).wait()
-    for number, (tail, arriving) in enumerate(zip(tails, coming, strict=False)):  # the first ranks have fewer
+    for number, (tail, arriving) in enumerate(zip(left, coming, strict=True)):
         ahead = number * length  # tokens between the tail and the first query, which sees most of it
         block = Block(slice(0, min(length, window - 1 - ahead)), slice(0, tail), ahead + tail, window)
         share = queries.attend([block], *arriving.wait())  # backward: [B, G, tail, D]
@@ -61,15 +58,19 @@ def window_attention(
             sends.append(comm.isend(share, comm.rank - number - 1, label=call.label))
         del share
     if gradients is not None:
-        for distance, tail in enumerate(tails[: comm.size - 1 - comm.rank], 1):
-            mine = tuple(x[:, :, -tail:, :] for x in gradients)
-            add_to(mine, comm.recv(comm.rank + distance, like=mine, label=call.label))
+        for far, tail in enumerate(right, 1):
+            mine = _last(tail, *gradients)
+            add_to(mine, comm.recv(comm.rank + far, like=mine, label=call.label))
     for send in sends:
         send.wait()
     return call.results(queries.done(gradients), gradients)
 
 
 window_attention_backward = backward_of(window_attention)
+
+
+def _last(tail: int, k: Array, v: Array) -> Pair:
+    return k[:, :, -tail:, :], v[:, :, -tail:, :]
 
 
 def window_tails(S: int, size: int, window: int) -> list[int]:
