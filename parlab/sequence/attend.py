@@ -64,11 +64,8 @@ def backward_of(method: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple
 class Call:
     """One rank's call of a method, checked: shapes, layout and documents; its q may be `Returning`.
 
-    Attributes:
-        rows: what a query is to those who attend it: q; backward also dout, lse and delta = rowsum(dO ∘ O).
-        made: the name under which its results are held.
-        label: of every message: what all ranks must have been told alike, so that a difference is an error.
-        dealt: of it, how the tokens are dealt out (`RingSchedule.blocks`).
+    `rows`: what a query is to those who attend it: q; backward also dout, lse and delta = rowsum(dO ∘ O). `label`, of
+    every message: what all ranks must have been told alike; `dealt`: of it, how the tokens are dealt out.
     """
 
     def __init__(self, method: str, comm: Comm, q: Any, k: Array, v: Array, scale: Scale, **told: Any) -> None:
@@ -89,7 +86,7 @@ class Call:
             comm.hold("dout, out, lse", dout, out, lse, delta)
             self.rows += [dout, lse, delta]  # [B, H, S, D], twice [B, H, S]
             method += " backward"
-        self.made = "dq, dk, dv" if self.backward else "out, lse"
+        self.made = "dq, dk, dv" if self.backward else "out, lse"  # as what results are held
         said = DEALT | told | self.dealt | {"scale": scale}
         self.label = ", ".join([method, *(f"{name}={value}" for name, value in said.items() if value is not None)])
 

@@ -5,7 +5,7 @@ those it only reads, and what is left is its *effective* part. The effective par
 
 A causal query looks at all tokens before it, so later tokens cost more; in a packed sequence it looks no further back
 than its document's start, so a document costs its length squared. `documents` are the starts of the packed documents,
-from 0, and the end of the last one; such that do not start at 0, or do not grow, are a ValueError.
+growing from 0, or a ValueError, and the end.
 
 Sources: head and tail: Llama 3 (2024), section 3.3.2; longest first: Graham 1969, "Bounds on multiprocessing timing
 anomalies", which keeps the slowest rank below 4/3 of the best possible.
@@ -54,9 +54,8 @@ class Chunk:
         return self.overlap_before > 0 or self.overlap_after > 0
 
     def take(self, comm: Comm, x: Array, axis: int = -2) -> Array:
-        """Its tokens of `x`, the whole sequence, as a copy: `[..., S, D]` -> `[..., length, D]`.
-
-        ValueError where it belongs to another rank, or to none of this world, or `x` ends before it does.
+        """Its tokens of `x`, the whole sequence, as a copy: `[..., S, D]` -> `[..., length, D]`; ValueError where it
+        belongs to another rank, or to none of this world, or `x` ends before it does.
         """
         xp, axis = namespace(x), checked_axis(axis, "axis", x)
         found = f"chunk {self.index} belongs to rank {self.rank}"
@@ -130,10 +129,9 @@ def packed_work(documents: Sequence[int]) -> list[int]:
 
 
 def split_by_work(work: Sequence[float] | Array, ranks: int) -> list[Chunk]:
-    """One chunk a rank; the one with the most work has as little as contiguous chunks can have.
-
-    With more ranks than tokens the last ones get no chunk. `work` is each token's, in any unit: `causal_work(S)`,
-    `packed_work(documents)`, or measured; ValueError if there is none, or a negative or infinite one.
+    """One chunk a rank; the one with the most work has as little as contiguous chunks can have. With more ranks than
+    tokens the last ones get no chunk. `work` is each token's, in any unit: `causal_work(S)`, `packed_work(documents)`,
+    or measured; ValueError if there is none, or a negative or infinite one.
 
     >>> [(chunk.start, chunk.stop) for chunk in split_by_work(causal_work(16), ranks=4)]
     [(0, 8), (8, 11), (11, 14), (14, 16)]

@@ -81,7 +81,7 @@ def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: boo
 
 
 def load_ratio(S: int, size: int, layout: str = "contiguous", *, causal: bool = True) -> float:
-    """The work of the slowest rank over the mean: 1 is balanced.
+    """The work of the slowest rank over the mean, 1 if balanced.
 
     Causal, exactly: contiguous ((2P−1)c + 1)/(Pc + 1), towards 2 − 1/P; zigzag 1; striped P(c + 1)/(Pc + 1).
     """
@@ -118,9 +118,6 @@ def striped_speedup(S: int, size: int, hidden_size: int, intermediate_size: int,
     """How much faster than contiguous a whole causal training step can be with striped shards, on an A100 (Brandon et
     al. 2023, "Striped Attention"): (o + (P − ½)A) / (o + (P/2)A), where A is the attention of one block of c × c, which
     took twice its flops' time there, and o the rest of a rank's step, with a vocabulary of 32 000.
-
-    >>> round(striped_speedup(16384, 4, 2048, 5504, 22), 2), round(striped_speedup(131072, 4, 2048, 5504, 22), 2)
-    (1.46, 1.7)
     """
     checked_documents(None, S, size)
     c = S // size

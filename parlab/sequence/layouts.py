@@ -30,10 +30,8 @@ LAYOUTS = ("contiguous", "zigzag", "striped")
 
 
 def positions(S: int, size: int, layout: str = "contiguous", documents: Documents = None) -> list[list[int]]:
-    """The token positions of each rank's shard, in the order in which the shard holds them: S/P for each of P ranks.
-
-    Rotary embeddings and masks need them: under zigzag and striped a rank's positions are no range. ValueError: S, or a
-    document in zigzag, does not divide; no such layout, or no such documents.
+    """The token positions of each rank's shard, in its order, for rotary embeddings and masks: S/P for each of P ranks.
+    ValueError: S, or a document in zigzag, does not divide; no such layout, or no such documents.
 
     >>> [positions(8, 2, layout)[0] for layout in LAYOUTS]  # of rank 0
     [[0, 1, 2, 3], [0, 1, 6, 7], [0, 2, 4, 6]]
@@ -75,9 +73,7 @@ def unshard(shards: Sequence[Array], layout: str = "contiguous", axis: int = -2,
 
 
 def checked_documents(documents: Documents, S: int, size: int, layout: str = "contiguous") -> tuple[int, ...]:
-    """The starts of the documents, and the end; (0, S) when None. ValueError: they do not rise from 0 to S, there is no
-    such layout, or it cannot deal one of them out evenly.
-    """
+    """The starts of the documents, and the end; (0, S) when None. ValueError: as `positions`."""
     one_of("layout", layout, LAYOUTS)
     chunks, zigzag = f"{2 * size} chunks, two for each of {size} ranks", layout == "zigzag"
     if size < 1:
@@ -115,10 +111,8 @@ class RingStep:
 
 @dataclass(frozen=True)
 class Block:
-    """The part of a block that is work: the first and last of the shard's queries and keys, and how they are masked.
-
-    `diagonal` None: each of these queries sees each of these keys; else query i sees keys 0..i + diagonal, with a
-    `window` only the last `window` of them.
+    """The part of a block that is work: which of the shards' queries and keys, and how masked. `diagonal` None: not at
+    all; else query i of these sees keys 0..i + diagonal, with a `window` only the last `window` of them.
     """
 
     queries: slice
@@ -166,8 +160,7 @@ class RingSchedule:
     def blocks(
         self, source: int, length: int, layout: str = "contiguous", *, causal: bool = True, documents: Documents = None
     ) -> Sequence[Block]:
-        """The work of this rank on the K/V of rank `source`, `length` tokens: at most one block a document. Layout,
-        causal and documents as `ring_attention`.
+        """The work of this rank on the K/V of rank `source`, `length` tokens: at most one block a document.
 
         >>> RingSchedule(1, 2).blocks(0, 6, documents=[0, 2, 7, 12])  # the second document lies on both ranks
         (Block(queries=slice(0, 1, None), keys=slice(2, 6, None), diagonal=None, window=None),)

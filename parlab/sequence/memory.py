@@ -47,12 +47,9 @@ MEMORY_LEVELS = {
 
 
 class CheckpointedBlock(Stage):
-    """A decoder block that keeps what its `level`, one of `MEMORY_LEVELS`, says: the same gradients, to the bit.
-
-    Args:
-        comm: notes the flops of the projections ("block", and `AGAIN` for those made again) and holds what is kept.
-        block: `parlab.nn.llama.decoder_block(..., core=Core(partial(ring_attention, comm, ...), ...))`, for example.
-        host: the way to the slower place of level extreme.
+    """A decoder block, whose core may be a ring, that keeps what its `level`, one of `MEMORY_LEVELS`, says: the same
+    gradients, to the bit. `comm` notes the projections' flops ("block", and `AGAIN` for those made again), and holds
+    what is kept; `host` is the way to the slower place of level extreme.
     """
 
     def __init__(self, comm: Comm, block: Block, level: str = "none", host: Link = PCIE) -> None:

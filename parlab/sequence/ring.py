@@ -37,13 +37,12 @@ def ring_attention(
     documents: Documents = None,
     scale: Scale = None,
 ) -> tuple[Array, Array]:
-    """Attention over the whole sequence, from this rank's shards of it.
+    """Attention over the whole sequence, from this rank's shards of it; every rank of `comm` calls it.
 
     Backward the K/V go around once more. Behind them travel their gradients, to which each rank adds its share, and
     which need one hop more than the K/V to come home: (P − 1) + P = 2P − 1 hops.
 
     Args:
-        comm: the ring; every rank of it calls this.
         q: `[B, H, S/P, D]`, this rank's queries.
         k, v: `[B, G, S/P, D]`, where G divides H.
         causal: a token sees itself and earlier ones only.
@@ -52,12 +51,8 @@ def ring_attention(
             then travel no further than to the last rank that needs them (`journeys`).
         scale: 1/√D when None.
 
-    Returns:
-        out `[B, H, S/P, D]` in q's dtype, lse `[B, H, S/P]` in float32 or wider.
-
-    Raises:
-        ValueError: shapes, a layout or documents that do not fit, before any message.
-        MismatchError: another rank was told another layout, `causal`, documents or scale.
+    Returns out `[B, H, S/P, D]` in q's dtype, lse `[B, H, S/P]` in float32 or wider. ValueError: shapes, a layout or
+    documents that do not fit, before any message. MismatchError: another rank was told something else.
 
     >>> import numpy as np
     >>> from parlab import per_rank, run
@@ -120,15 +115,13 @@ def attend_around(
 def around(
     comm: Comm, k: Array, v: Array, visit: Visit, call: Call, travel: Sequence[int] | None = None
 ) -> Pair | None:
-    """The K/V of all ranks come past this one: `visit(source, k, v)`, while the next ones travel.
+    """The K/V of all ranks come past this one, by so many hops as `travel` says of each, P − 1 unless told otherwise:
+    `visit(source, k, v)`, while the next ones travel.
 
     Invariant: when hop t starts (from 0), rank r holds the K/V of rank s = (r − t) mod P, and has visited those of the
-    ranks r, r − 1, ..., s + 1. After P − 1 hops and the last visit it has seen all. `travel`: how many hops the K/V of
-    each rank make, if not P − 1; the later ones are left out.
-
-    Backward `visit` returns this rank's share of dK/dV, and ours come home, summed. When hop t starts, those of s,
-    summed over the ranks s, s + 1, ..., r − 1, are on their way from r − 1. The last rank to hold the K/V adds the last
-    share and sends dK/dV home: if they went all around, that is one hop more to the right.
+    ranks r, r − 1, ..., s + 1. Backward `visit` returns this rank's share of dK/dV, and ours come home, summed: when
+    hop t starts, those of s, summed over the ranks s, s + 1, ..., r − 1, are on their way from r − 1. The last rank to
+    hold the K/V adds the last share and sends dK/dV home: if they went all around, that is one hop more to the right.
     """
     form = (_like_sum(k), _like_sum(v)) if call.backward else None  # of dK/dV
     travel = travel or [comm.size - 1] * comm.size
@@ -182,11 +175,8 @@ def arrived(hop: Hop) -> Any:
 
 
 def ring_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False, **dealt: Any) -> RankCost:
-    """What `rank` sends and holds: K/V of rank s make `journeys[s]` hops, dK/dV one more. `dealt`: causal, layout and
-    documents, as `ring_attention`.
-
-    It holds the K/V that it attends, that arrive, and (a copy) that leave, and as much of dK/dV; less where a message
-    has passed before the next is posted.
+    """What `rank` sends and holds: K/V of rank s make `journeys[s]` hops, dK/dV one more. It holds what it attends,
+    what arrives, and (a copy) what leaves. `dealt`: causal, layout and documents, as `ring_attention`.
 
     >>> shape = AttentionShape(S=12, H=1, G=1, D=1, itemsize=8)
     >>> [ring_cost(shape, 3, rank)[:2] for rank in range(3)]
@@ -214,9 +204,6 @@ def double_ring_cost(
 ) -> RankCost:
     """What every `rank` sends and holds: a ring of n in each of P/n turns, and a ring of P/n between nodes of n ranks.
     Forward that is as much as in a plain ring, but between nodes only once a turn.
-
-    >>> double_ring_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4, ranks_per_node=2)[:2]
-    (3, 786432)
     """
     token, inside = shape.token(backward=backward), ranks_per_node or size
     c, turns = shape.shard(size, rank, inside), size // inside

@@ -14,11 +14,10 @@ ATTEND = "attend"  # how the names of its computations begin
 
 
 def synchronise_gradients(comm: Comm, gradients: Value) -> Value:
-    """The mean of the ranks' gradients, the same on all of them to the bit. One all-reduce for each dtype.
+    """The mean of the ranks' gradients, the same on all of them to the bit, nested as they are. One all-reduce a dtype.
 
     Right where each rank's loss is the mean over its own tokens, and all have as many. `gradients` are nested dicts,
-    lists and tuples of floating arrays, or a ValueError, alike on every rank, or a MismatchError; new ones are
-    returned, nested the same way.
+    lists and tuples of floating arrays, or a ValueError, alike on every rank, or a MismatchError.
 
     >>> import numpy as np
     >>> from parlab import per_rank, run

@@ -149,8 +149,8 @@ def _put(places: Parts, parts: Parts) -> None:
 def tree_cost(
     shape: AttentionShape, size: int, rank: int = 0, *, queries: int | None = None, backward: bool = False
 ) -> RankCost:
-    """What `rank` sends and holds. The rows of half the group at every level, up and down: S·(P − 1)/P rows each way in
-    all, where P is a power of two. `queries`: so many replicated ones instead; all of them at every level.
+    """What `rank` sends and holds: the rows of half the group at every level, up and down, S·(P − 1)/P each way in all,
+    where P is a power of two. `queries`: so many replicated ones instead; all of them at every level.
 
     >>> tree_cost(AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4), 8)[:2]  # q up; out and lse down
     (6, 3698688)

@@ -21,14 +21,6 @@ def window_attention(
 
     The W − 1 tokens before a rank's own come straight from the ranks that have them, ⌈(W − 1)/(S/P)⌉ neighbours to
     the left, while its own are attended. Backward they come once more, and their gradients go straight back.
-
-    >>> import numpy as np
-    >>> from parlab import per_rank, run
-    >>> from parlab.sequence import shard
-    >>> pieces = per_rank(shard(np.ones((1, 2, 8, 4)), 4))
-    >>> out, lse = run(window_attention, 4, pieces, pieces, pieces, window=2).results[3]
-    >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # everyone sees itself and the token before
-    [2, 2]
     """
     call = Call("window", comm, q, k, v, scale, causal=causal, window=window)
     length, S = k.shape[2], k.shape[2] * comm.size
