@@ -66,8 +66,7 @@ def analyse_attention(
     Args:
         weights: what softmax gave, causal or not.
         sentences: to call a head syntactic, where sentences end, in 1..S, growing; the last, S, may be left out.
-        words: to call a head semantic, the word of each token. Words are related when their `stem` is the same and not
-            empty.
+        words: to call a head semantic, the word of each token; related are those with the same `stem`, if any.
 
     ValueError: weights that are no map, ends that do not grow or lie outside, or a wrong number of words.
 

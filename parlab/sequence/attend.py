@@ -1,8 +1,7 @@
 """What every method does between its messages: attend blocks of queries to blocks of keys, merged by their lse.
 
 The methods differ in one thing only: which rank holds which q, k and v when. So each is written once, for both passes
-(`backward_of`): what travels with a query, and what is summed for it, is one thing forward and another backward, where
-each block also gives its share of dK and dV.
+(`backward_of`), in which other things travel with a query and are summed for it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Pair = tuple[Array, Array]  # K/V, or their gradients
 Heads = list[tuple[slice, slice]]  # query heads, and the K/V heads that they read: equally many to each
 
 ALL = [(slice(None), slice(None))]
-DEALT = {"causal": False, "layout": "contiguous", "documents": None}  # unless told otherwise
+DEALT: dict[str, Any] = {"causal": False, "layout": "contiguous", "documents": None}  # unless told otherwise
 
 
 class Returning(NamedTuple):
@@ -72,12 +71,12 @@ class Call:
         self.backward, shards = hasattr(q, "dout"), not told.get("replicated")  # such queries are no shards
         dout, q, out, lse = q if self.backward else (None, q, None, None)
         self.comm, self.q, self.k, self.v, self.scale = comm, q, k, v, scale
-        self.dealt = {name: told.get(name, default) for name, default in DEALT.items()}
-        layout, documents = self.dealt["layout"], self.dealt["documents"]
+        told = DEALT | told | {"scale": scale}
         check_inputs(q, k, v, causal=shards, scale=scale)
         if shards:
-            edges = checked_documents(documents, q.shape[2] * comm.size, comm.size, layout)
-            self.dealt["documents"] = None if documents is None else edges
+            edges = checked_documents(told["documents"], q.shape[2] * comm.size, comm.size, told["layout"])
+            told["documents"] = None if told["documents"] is None else edges
+        self.dealt = {name: told[name] for name in DEALT}
         comm.hold("q, k, v", q, k, v)
         self.rows = [q]
         if self.backward:
@@ -87,8 +86,7 @@ class Call:
             self.rows += [dout, lse, delta]  # [B, H, S, D], twice [B, H, S]
             method += " backward"
         self.made = "dq, dk, dv" if self.backward else "out, lse"  # as what results are held
-        said = DEALT | told | self.dealt | {"scale": scale}
-        self.label = ", ".join([method, *(f"{name}={value}" for name, value in said.items() if value is not None)])
+        self.label = ", ".join([method, *(f"{name}={value}" for name, value in told.items() if value is not None)])
 
     def results(self, sums: Sequence[Array], gradients: Sequence[Array] | None) -> tuple[Array, ...]:
         """What the method returns, each in its dtype: `(out, lse)`; backward `(dq, dk, dv)`."""

@@ -77,9 +77,8 @@ def split_equal(length: int, limit: int, overlap: int = 0, ranks: int = 1) -> li
     """
     check_counts(length=length, limit=limit, ranks=ranks)
     if not 0 <= whole("overlap", overlap) < limit:
-        raise ValueError(
-            f"overlap={overlap!r}: must be at least 0 and below limit={limit}, or a chunk has no new token"
-        )
+        right = f"must be at least 0 and below limit={limit}, or a chunk has no new token"
+        raise ValueError(f"overlap={overlap!r}: {right}")
     return deal([*range(limit, length, limit - overlap), length], ranks, overlap)
 
 

@@ -22,8 +22,6 @@ from parlab.sequence.ring import attend_around, ring_cost
 from parlab.world import Comm
 from parlab.world.collectives import block_sizes, blocks_of
 
-Places = list[tuple[slice, slice]]  # where tokens stand in a shard, and where in the whole
-
 
 def ulysses_attention(
     comm: Comm, q: Array, k: Array, v: Array, *, causal: bool = False, documents: Documents = None, scale: Scale = None
@@ -31,10 +29,8 @@ def ulysses_attention(
     """As `ring_attention`, from contiguous shards; every rank attends some heads of the whole sequence.
 
     Where P does not divide H the first ranks attend one head more: so every P up to H is of use, and the slowest rank
-    has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`head_shares`).
-
-    Backward all that is needed becomes heads once more: q, k and v too, which the authors' code keeps as heads from the
-    forward on. The gradients of a K/V head that went to several ranks are summed at home.
+    has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`head_shares`); its
+    gradients are summed at home. Backward q, k and v become heads once more; the authors' code keeps them from before.
     """
     return _in_heads(Call("Ulysses", comm, q, k, v, scale, causal=causal, documents=documents), comm, None)
 
@@ -98,8 +94,8 @@ def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
     return shares
 
 
-def places(size: int, length: int, layout: str) -> list[Places]:
-    """Where the tokens of each rank's shard stand in the whole, when that is put in order again."""
+def places(size: int, length: int, layout: str) -> list[list[tuple[slice, slice]]]:
+    """Where the tokens of each rank stand in its shard, and where in the whole, when that is put in order again."""
     chunks = 2 if layout == "zigzag" else 1  # a rank
     where = blocks_of([length // chunks] * chunks * size)
     dealt = positions(chunks * size, size, layout)

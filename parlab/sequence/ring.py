@@ -123,7 +123,9 @@ def around(
     hop t starts, those of s, summed over the ranks s, s + 1, ..., r − 1, are on their way from r − 1. The last rank to
     hold the K/V adds the last share and sends dK/dV home: if they went all around, that is one hop more to the right.
     """
-    form = (_like_sum(k), _like_sum(v)) if call.backward else None  # of dK/dV
+    form = None  # of dK/dV, without their memory: one zero, seen everywhere
+    if call.backward:
+        form = tuple(namespace(x).broadcast_to(wide_zeros(x[:1, :1, :1, :1]), x.shape) for x in (k, v))
     travel = travel or [comm.size - 1] * comm.size
     source, own = comm.rank, travel[comm.rank]
     held, mine = (k, v), None
@@ -152,11 +154,6 @@ def around(
         held, source = arrived(arriving), hop.kv_source
     arrived(returning)
     return arrived(home) if own else mine
-
-
-def _like_sum(x: Array) -> Array:
-    """In the form of a sum over x, without its memory: one zero, seen everywhere."""
-    return namespace(x).broadcast_to(wide_zeros(x[:1, :1, :1, :1]), x.shape)
 
 
 def post(comm: Comm, x: Pair | None, dst: int, form: Pair | None, src: int, label: str) -> Hop:

@@ -62,18 +62,15 @@ def sequence_statistics(run: Run | Timeline) -> SequenceStatistics:
     """The statistics of a run, from what its timeline recorded; of `run.on(cluster)` for other hardware.
 
     >>> import numpy as np
-    >>> import parlab
-    >>> from parlab.sequence import ring_attention
-    >>> x = np.ones((1, 1, 4, 8))
-    >>> found = sequence_statistics(parlab.run(ring_attention, 4, x, x, x))
+    >>> from parlab import run, sequence
+    >>> found = sequence_statistics(run(sequence.ring_attention, 4, *np.ones((3, 1, 1, 4, 8))))  # q, k, v
     >>> found.chunks, found.attention_bytes, found.gradient_bytes, found.reuse
     ([4, 4, 4, 4], [1536, 1536, 1536, 1536], [0, 0, 0, 0], 0.25)
     """
     timeline = run.timeline if isinstance(run, Run) else run
     ranks = range(timeline.size)
-    travelled = [t for t in timeline.transfers if t.src != t.dst]
-    attention = [t for t in travelled if t.name != GRADIENTS]
-    gradients = [t for t in travelled if t.name == GRADIENTS]
+    attention = [t for t in timeline.transfers if t.src != t.dst and t.name != GRADIENTS]
+    gradients = [t for t in timeline.transfers if t.src != t.dst and t.name == GRADIENTS]
     attends = [span for span in timeline.computes if span.name.startswith(ATTEND)]
     starts = [[span.start for span in attends if span.rank == rank] for rank in ranks]
     there = 0

@@ -1,6 +1,6 @@
-"""How long attention across ranks takes, on paper: the makespan of the simulated clock, without a run.
+"""How long attention across ranks takes, on paper: the makespan of the simulated clock, without a run, in picoseconds.
 
-In picoseconds: forward, causal, zigzag where there is a ring. Ring and Ulysses are the two ends of one formula: with U
+Forward, causal, zigzag where there is a ring. Ring and Ulysses are the two ends of one formula: with U
 of P ranks sharing the heads, U = 1 is the ring and U = P is Ulysses. S and P divide as the method asks; beyond one node
 the ranks fill whole nodes, and groups of U fill a node or are dealt evenly into it: then the slowest link sets the pace
 of every step, and the formulas are exact, but for the clock's rounding.
@@ -27,8 +27,7 @@ def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int
     `there` is a message with q, k and v of a rank's heads, `back` one with out and lse; a hop brings the K/V of a whole
     group while a block is attended: its own first, C(C + 1)/2 pairs of C = S·U/P tokens, then half blocks, C²/2.
 
-    >>> shape = AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4)
-    >>> fast = Cluster.uniform(latency=0, bandwidth=1e15, flops=1e12)
+    >>> shape, fast = AttentionShape(1024, 8, 8, 64, itemsize=4), Cluster.uniform(latency=0, bandwidth=1e15, flops=1e12)
     >>> usp_time(shape, 4, fast, ulysses=1) // 10**6, usp_time(shape, 4, fast, ulysses=4) // 10**6  # µs: as much work
     (268, 268)
     """

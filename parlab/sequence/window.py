@@ -19,8 +19,8 @@ def window_attention(
 ) -> tuple[Array, Array]:
     """As `ring_attention`, from contiguous shards, where query i sees the keys i − W + 1 to i; `window`: W, 1 to S.
 
-    The W − 1 tokens before a rank's own come straight from the ranks that have them, ⌈(W − 1)/(S/P)⌉ neighbours to
-    the left, while its own are attended. Backward they come once more, and their gradients go straight back.
+    The W − 1 tokens before a rank's own come straight from the ranks that have them, ⌈(W − 1)/(S/P)⌉ neighbours to the
+    left, while its own are attended. Backward they come once more, and their gradients go straight back.
     """
     call = Call("window", comm, q, k, v, scale, causal=causal, window=window)
     length, S = k.shape[2], k.shape[2] * comm.size
