@@ -74,22 +74,13 @@ def a_few_at_a_time(H: int, G: int, kv_heads: int | None = None) -> list[tuple[s
 
 
 def allgather_cost(
-    shape: AttentionShape,
-    size: int,
-    rank: int = 0,
-    *,
-    kv_heads: int | None = None,
-    backward: bool = False,
-    **dealt: Any,
+    shape: AttentionShape, size: int, rank: int = 0, *, kv_heads: int | None = None, backward: bool = False, **how: Any
 ) -> RankCost:
     """What `rank` sends and holds: its K/V to each rank that reads them, P − 1 without documents, G/kv_heads messages
-    each; backward as many with dK/dV, to each rank whose K/V it has. `dealt`: as `ring_cost`.
-
-    >>> allgather_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4)[:2]
-    (3, 786432)
+    each; backward as many with dK/dV, to each rank whose K/V it has. `how` the tokens are dealt: as `ring_cost`.
     """
     c = shape.shard(size, rank)
-    reads = readers(size, c, **dealt)
+    reads = readers(size, c, **how)
     goes, comes = sum(reads[rank]) - 1, sum(source[rank] for source in reads) - 1
     few = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G, kv_heads)]
     token = shape.token(backward=backward)

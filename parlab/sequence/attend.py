@@ -12,14 +12,7 @@ from typing import Any, NamedTuple
 
 from parlab.arguments import whole
 from parlab.arrays import Array, namespace
-from parlab.nn.attention import (
-    accumulator_dtype,
-    attend_block,
-    attend_block_backward,
-    check_gradient,
-    check_inputs,
-    row_dot,
-)
+from parlab.nn.attention import attend_block, attend_block_backward, check_gradient, check_inputs, row_dot, wide_zeros
 from parlab.sequence.costs import attention_flops
 from parlab.sequence.layouts import Block, RingSchedule, checked_documents
 from parlab.world import Comm, MismatchError
@@ -184,8 +177,3 @@ def add_to(totals: Sequence[Array], parts: Sequence[Array]) -> None:
 def narrowed(x: Array, like: Array) -> Array:
     """A sum in the dtype of what it is returned as."""
     return namespace(x).astype(x, like.dtype, copy=False)
-
-
-def wide_zeros(x: Array) -> Array:
-    """In the form of x, to sum in: float32 or wider."""
-    return namespace(x).zeros(x.shape, dtype=accumulator_dtype(x), device=x.device)

@@ -17,7 +17,8 @@ from functools import partial
 from typing import Any
 
 from parlab.arrays import Array, namespace
-from parlab.sequence.attend import ALL, Call, Heads, Pair, Queries, Scale, add_to, backward_of, grid, wide_zeros
+from parlab.nn.attention import wide_zeros
+from parlab.sequence.attend import ALL, Call, Heads, Pair, Queries, Scale, add_to, backward_of, grid
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.layouts import Documents, RingSchedule, RingStep, journeys
 from parlab.world import Comm, Request

@@ -26,10 +26,6 @@ def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int
 
     `there` is a message with q, k and v of a rank's heads, `back` one with out and lse; a hop brings the K/V of a whole
     group while a block is attended: its own first, C(C + 1)/2 pairs of C = S·U/P tokens, then half blocks, C²/2.
-
-    >>> shape, fast = AttentionShape(1024, 8, 8, 64, itemsize=4), Cluster.uniform(latency=0, bandwidth=1e15, flops=1e12)
-    >>> usp_time(shape, 4, fast, ulysses=1) // 10**6, usp_time(shape, 4, fast, ulysses=4) // 10**6  # µs: as much work
-    (268, 268)
     """
     if not _even(shape, ulysses):
         raise ValueError(f"ulysses={ulysses}: must divide H={shape.H}, and divide G={shape.G} or be a multiple of it")

@@ -152,8 +152,6 @@ def tree_cost(
     """What `rank` sends and holds: the rows of half the group at every level, up and down, S·(P − 1)/P each way in all,
     where P is a power of two. `queries`: so many replicated ones instead; all of them at every level.
 
-    >>> tree_cost(AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4), 8)[:2]  # q up; out and lse down
-    (6, 3698688)
     >>> tree_cost(AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4), 8, queries=1)[:2]
     (3, 6240)
     """

@@ -72,11 +72,7 @@ def window_tails(S: int, size: int, window: int) -> list[int]:
 
 
 def window_cost(shape: AttentionShape, size: int, rank: int = 0, *, window: int, backward: bool = False) -> RankCost:
-    """What `rank` sends, tails of its K/V to the right, backward also dK/dV to the left, and holds: copies too.
-
-    >>> window_cost(AttentionShape(S=16, H=1, G=1, D=1, itemsize=4), 4, window=8)[:2]  # 4 tokens, and 3
-    (2, 56)
-    """
+    """What `rank` sends, tails of its K/V to the right, backward also dK/dV to the left, and holds: copies too."""
     tails, token = window_tails(shape.S, size, whole("window", window, 1)), shape.token(backward=backward)
     right, left = tails[: size - 1 - rank], tails[:rank]
     held = shape.shard(size, rank) * (token.own + token.sums + token.dkv)
