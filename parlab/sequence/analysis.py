@@ -129,9 +129,8 @@ def split_by_attention(weights: Array, ranks: int, limit: int | None = None, ove
     and W is all weight. Half of all crossings is the weight that is cut; a chunk shorter than the mean pays more for
     its own. Equal chunks pay nothing more, so the best cuts never cut more weight than they do (where the limit allows
     them); and a map of n blocks is cut between them, whatever their lengths. The second term chooses the more even of
-    equals. With more ranks than tokens the last ones get no chunk.
-
-    `weights [H, S, S]` as `analyse_attention`; ranks, overlap and limit, if any, as `split_equal`; errors as theirs.
+    equals. With more ranks than tokens the last ones get no chunk. `weights [H, S, S]` as `analyse_attention`; ranks,
+    overlap and limit, if any, as `split_equal`; errors as theirs.
 
     >>> import numpy as np
     >>> blocks = np.kron(np.eye(2), np.full((3, 3), 1 / 3))[None, 1:, 1:]  # [1, 5, 5]: tokens 0, 1 and tokens 2, 3, 4

@@ -26,9 +26,8 @@ from parlab.world import Comm
 
 @dataclass(frozen=True)
 class Chunk:
-    """The tokens `start` to `stop` − 1, number `index` of the sequence's chunks, on rank `rank`.
-
-    The first `overlap_before` of them belong to earlier chunks; the next chunk reads the last `overlap_after`.
+    """The tokens `start` to `stop` − 1, number `index` of the sequence's chunks, on rank `rank`. The first
+    `overlap_before` of them belong to earlier chunks; the next chunk reads the last `overlap_after`.
     """
 
     index: int
@@ -99,11 +98,7 @@ def split_by_memory(length: int, budgets: Sequence[float], bytes_per_token: floa
 
 
 def best_size(length: int, bytes_per_token: float, bytes_per_rank: float, world: int) -> int:
-    """The fewest ranks whose memory holds the sequence; ValueError where the world has too few, or none holds a token.
-
-    >>> best_size(length=10_000, bytes_per_token=1024, bytes_per_rank=8e9, world=4)
-    1
-    """
+    """The fewest ranks whose memory holds the sequence; ValueError: the world has too few, or none holds a token."""
     check_counts(length=length, world=world)
     size = -(-length // _tokens("bytes_per_rank", bytes_per_rank, bytes_per_token))
     if size > world:

@@ -126,10 +126,8 @@ class CheckpointedBlock(Stage):
 
 
 def level_bytes(config: LlamaConfig, B: int, S: int, size: int, level: str, itemsize: int = 4) -> int:
-    """Bytes that one block keeps on each rank from its forward to its backward, S/P tokens a rank.
-
-    In a step of L blocks the peak is that of level none less (L − 1) times what a block keeps less: the block whose
-    backward runs has everything back.
+    """Bytes that one block keeps on each rank from its forward to its backward, S/P tokens a rank. In a step of L
+    blocks the peak is that of level none less (L − 1) times what one keeps less: that whose backward runs has all back.
     """
     one_of("level", level, tuple(MEMORY_LEVELS))
     items, keeps = block_kept_bytes(config, B, S // size, itemsize).items(), MEMORY_LEVELS[level].keeps

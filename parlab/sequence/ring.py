@@ -113,9 +113,7 @@ def attend_around(
     return queries.done(gradients), gradients
 
 
-def around(
-    comm: Comm, k: Array, v: Array, visit: Visit, call: Call, travel: Sequence[int] | None = None
-) -> Pair | None:
+def around(comm: Comm, k: Array, v: Array, visit: Visit, call: Call, travel: list[int] | None = None) -> Pair | None:
     """The K/V of all ranks come past this one, by so many hops as `travel` says of each, P − 1 unless told otherwise:
     `visit(source, k, v)`, while the next ones travel.
 
@@ -201,14 +199,13 @@ def double_ring_cost(
     shape: AttentionShape, size: int, rank: int = 0, *, ranks_per_node: int | None = None, backward: bool = False
 ) -> RankCost:
     """What every `rank` sends and holds: a ring of n in each of P/n turns, and a ring of P/n between nodes of n ranks.
-    Forward that is as much as in a plain ring, but between nodes only once a turn.
+    Forward n − 1 hops a turn and P/n − 1 between nodes, P − 1 in all; backward n more a turn, and P/n, for dK/dV.
     """
     token, inside = shape.token(backward=backward), ranks_per_node or size
     c, turns = shape.shard(size, rank, inside), size // inside
     inner, outer = (ring_cost(replace(shape, S=c * ring), ring, backward=backward) for ring in (inside, turns))
     twice = token.own + token.sums + token.dkv  # in both rings: what is ours, and the share that is added to
-    twice += token.kv * (
-        backward and turns == 2 and inside > 1
-    )  # the second turn holds most, and no K/V leave the node
-    messages, nbytes = (turns * inner[i] + outer[i] for i in (0, 1))
+    if backward and turns == 2 and inside > 1:
+        twice += token.kv  # the second turn holds most, and no K/V leave the node
+    messages, nbytes = turns * inner.messages + outer.messages, turns * inner.nbytes + outer.nbytes
     return RankCost(messages, nbytes, inner.held + outer.held - c * twice)

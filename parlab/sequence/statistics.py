@@ -42,10 +42,9 @@ def synchronise_gradients(comm: Comm, gradients: Value) -> Value:
 
 @dataclass(frozen=True)
 class SequenceStatistics:
-    """What a run of attention across ranks did; lists have an item a rank, times are in picoseconds.
-
-    `reuse` is the share of all chunks that found their K/V there: between the start of the one before and their own no
-    message of attention had arrived. A ring reuses its own K/V alone: 1/P of all, unmasked.
+    """What a run of attention across ranks did; lists have an item a rank, times are in picoseconds. `reuse`: the share
+    of all chunks that found their K/V there: between the start of the one before and their own no message of attention
+    had arrived. A ring reuses its own K/V alone: 1/P of all, unmasked.
     """
 
     chunks: list[int]  # blocks of attention that it computed, forward and backward

@@ -1,9 +1,9 @@
 """How long attention across ranks takes, on paper: the makespan of the simulated clock, without a run, in picoseconds.
 
-Forward, causal, zigzag where there is a ring. Ring and Ulysses are the two ends of one formula: with U
-of P ranks sharing the heads, U = 1 is the ring and U = P is Ulysses. S and P divide as the method asks; beyond one node
-the ranks fill whole nodes, and groups of U fill a node or are dealt evenly into it: then the slowest link sets the pace
-of every step, and the formulas are exact, but for the clock's rounding.
+Forward, causal, zigzag where there is a ring. Ring and Ulysses are the two ends of one formula: with U of P ranks
+sharing the heads, U = 1 is the ring and U = P is Ulysses. S and P divide as the method asks; beyond one node the ranks
+fill whole nodes, and groups of U fill a node or are dealt evenly into it: then the slowest link sets the pace of every
+step, and the formulas are exact, but for the clock's rounding.
 """
 
 from __future__ import annotations
@@ -47,12 +47,7 @@ def best_ulysses(shape: AttentionShape, size: int, cluster: Cluster) -> int | No
 
 
 def method_times(shape: AttentionShape, size: int, cluster: Cluster) -> dict[str, int]:
-    """Of each of `METHODS` that deals its heads out evenly; USP with its `best_ulysses`.
-
-    >>> shape = AttentionShape(S=4096, H=8, G=2, D=64, itemsize=2)
-    >>> sorted(method_times(shape, 16, Cluster.uniform(1e-6, 1e9)))  # Ulysses has a head for 8 ranks at most
-    ['USP', 'all-gather', 'ring']
-    """
+    """Of each of `METHODS` that deals its heads out evenly; USP with its `best_ulysses`."""
     instance("cluster", cluster, Cluster)
     groups = {"ring": 1, "Ulysses": size, "USP": best_ulysses(shape, size, cluster)}
     even = {name: u for name, u in groups.items() if u is not None and _even(shape, u)}

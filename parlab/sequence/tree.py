@@ -74,11 +74,7 @@ class Level(NamedTuple):
 
 
 def levels(rank: int, size: int) -> list[Level]:
-    """The levels of `rank`, the whole group's first: ⌈log₂P⌉ of them at most.
-
-    >>> [(level.partner, level.clients) for level in levels(0, 8)], levels(2, 3)[0].clients  # there 2 ranks and 1
-    ([(4, [4]), (2, [2]), (1, [1])], [0, 1])
-    """
+    """The levels of `rank`, the whole group's first: ⌈log₂P⌉ of them at most."""
     found, group = [], range(size)
     while len(group) > 1:
         middle = (len(group) + 1) // 2
