@@ -61,14 +61,13 @@ class AttentionAnalysis:
 def analyse_attention(
     weights: Array, sentences: Sequence[int] | None = None, *, words: Sequence[str] | None = None
 ) -> AttentionAnalysis:
-    """Measure the map `weights [H, S, S]` (head, query, key; not negative).
+    """Measure the map `weights [H, S, S]` (head, query, key; not negative). ValueError: weights that are no map, ends
+    that do not grow or lie outside, or a wrong number of words.
 
     Args:
         weights: what softmax gave, causal or not.
         sentences: to call a head syntactic, where sentences end, in 1..S, growing; the last, S, may be left out.
         words: to call a head semantic, the word of each token; related are those with the same `stem`, if any.
-
-    ValueError: weights that are no map, ends that do not grow or lie outside, or a wrong number of words.
 
     >>> import numpy as np
     >>> found = analyse_attention(np.eye(4)[None, :, :])  # each token looks at itself

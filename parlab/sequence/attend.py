@@ -160,7 +160,7 @@ def exchange(comm: Comm, gives: Sequence[Any], forms: Sequence[Any], label: str)
 
 
 def swap(comm: Comm, x: Any, dst: int, form: Any, src: int, label: str) -> Any:
-    """Send x, if it is not None, and at once take what will come, if its form is not None."""
+    """Send x to `dst`, and at once take what `src` sends, of this form; None is not sent, or will not come."""
     if form is None:
         return None if x is None else comm.send(x, dst, label=label)
     if x is None:

@@ -188,10 +188,9 @@ def _blocks(
     found = []
     for start, stop in pairwise(checked_documents(documents, length * size, size, layout)):
         queries, keys = (_part(owner, size, length, layout, start, stop) for owner in (rank, source))
-        if queries.start < queries.stop and keys.start < keys.stop:
-            block = _causal(queries, keys, rank, source, layout) if causal else Block(queries, keys)
-            if block is not None and block.pairs:
-                found.append(block)
+        block = _causal(queries, keys, rank, source, layout) if causal else Block(queries, keys)
+        if block is not None and block.pairs:
+            found.append(block)
     return tuple(found)
 
 

@@ -108,8 +108,7 @@ def merge_rows(comm: Comm, parts: Parts, combine: Combine, label: str) -> list[A
         for came in _swaps(comm, theirs, [level.partner], ours, level.clients, label):
             _put(ours, combine(*ours, *came))
             del came
-    xp = namespace(*parts)
-    return [xp.asarray(x, copy=True) for x in _rows(parts, range(comm.rank, comm.rank + 1), length)]
+    return [namespace(x).asarray(x, copy=True) for x in _rows(parts, range(comm.rank, comm.rank + 1), length)]
 
 
 def merge_all(comm: Comm, parts: Parts, combine: Combine, label: str) -> Parts:
