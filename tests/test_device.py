@@ -214,12 +214,14 @@ PROGRAMS: dict[str, tuple[Program, int | None]] = {  # what leaves the device in
     "tensor: a step, sequence parallel": (partial(tensor_step, sequence_parallel=True), 2 * 2),
     "tensor: logits": (tensor_logits, 0),
     **{f"tensor: GPT, recompute {how}": (partial(tensor_gpt, how), 0) for how in ("none", "selective", "full")},
-    **{f"zero: stage {stage}": (partial(zero, stage, max_norm=0.5), 2 * 2 * 2) for stage in range(4)},
-    "zero: without clipping": (partial(zero, 3), 2 * 2),  # the loss
-    "zero: mixed precision": (partial(zero, 2, dtype="float32", loss_scale=LossScale()), 2 * 2 * 2),
-    # the tokens and targets, before anything is launched; the norm and the mean loss; the loss where it is made
-    "train: dp and cp": (partial(mesh_step, zero=3, dp=2, cp=2), 4 * 5),
-    "train: pp and tp": (partial(mesh_step, zero=1, pp=2, tp=2), 4 * 4 + 2),
+    # once the sums of the weights; a step's loss and norm
+    **{f"zero: stage {stage}": (partial(zero, stage, max_norm=0.5), 2 + 2 * 2 * 2) for stage in range(4)},
+    "zero: without clipping": (partial(zero, 3), 2 + 2 * 2),  # the loss
+    "zero: mixed precision": (partial(zero, 2, dtype="float32", loss_scale=LossScale()), 2 + 2 * 2 * 2),
+    # the sums of the weights; tokens and targets, before anything is launched; the norm and the mean loss; the loss
+    # where it is made
+    "train: dp and cp": (partial(mesh_step, zero=3, dp=2, cp=2), 4 * 6),
+    "train: pp and tp": (partial(mesh_step, zero=1, pp=2, tp=2), 4 * 5 + 2),
     "views: what reads results": (pictures, None),
 }
 

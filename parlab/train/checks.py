@@ -14,17 +14,21 @@ from parlab.pipeline import Schedule, validate
 from parlab.sequence.layouts import LAYOUTS, checked_documents
 from parlab.tensor.shards import check_sizes
 from parlab.train.mesh import Mesh
-from parlab.world import MismatchError
 from parlab.zero import Offload
+from parlab.zero.arguments import check_alike, sums_of
 
 CHOICES = {"attention": ("ring", "ulysses", "allgather"), "layout": LAYOUTS, "recompute": ("none", "full")}
 
 
-def check_model(mesh: Any, model: Any) -> None:
-    """Refuse what is no mesh or no serial model, or a model that tensor parallelism cannot cut so."""
+def check_model(mesh: Any, model: Any, optimizer: Any) -> None:
+    """Refuse what is no mesh or no serial model, or a model that tensor parallelism cannot cut so, or that
+    differs from rank to rank.
+    """
     _need(isinstance(mesh, Mesh), "mesh={!r:.60}: a Mesh is needed", mesh)
     _need(isinstance(model, Llama), "model={!r:.60}: a serial Llama is needed, the same on every rank", model)
     _check_axis("tp", mesh.tp.size, lambda tp: check_sizes(model.config, tp))
+    told = model.config, optimizer, sums_of(model.weights.values())
+    check_alike(mesh.comm, told, "model or optimizer differs from rank to rank: give every rank the same")
 
 
 def check_options(trainer: Any) -> None:
@@ -85,10 +89,8 @@ def check_batch(trainer: Any, tokens: Any, targets: Any, lr: Any) -> None:
     if trainer.sequence_parallel:
         _check_axis("tp", tp, places)
     if not trainer.samples:  # the first batch; no message is needed, and later no rank waits here for the others
-        marks = [zlib.crc32(x.tobytes()) for x in contents]
-        alike: Any = trainer.mesh.comm.split(zlib.crc32(str(marks).encode()))
-        if alike.size < trainer.mesh.comm.size:
-            raise MismatchError("tokens and targets differ from rank to rank: give every rank the whole batch")
+        otherwise = "tokens and targets differ from rank to rank: give every rank the whole batch"
+        check_alike(trainer.mesh.comm, [zlib.crc32(x.tobytes()) for x in contents], otherwise)
 
 
 def _need(holds: Any, otherwise: str, *shown: Any) -> None:

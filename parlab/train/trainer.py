@@ -90,6 +90,7 @@ class Trainer:
 
     Raises:
         ValueError: an argument that is not as said, or does not fit the mesh; before any message.
+        MismatchError: a model or an optimizer that is not the same on every rank.
 
     >>> from parlab import arrays, run
     >>> from parlab.nn import LlamaConfig
@@ -122,7 +123,7 @@ class Trainer:
         offload: Offload | None = None,
         prefetch: int = 1,
     ) -> None:
-        check_model(mesh, model)
+        check_model(mesh, model, optimizer)
         pp, config, norm = mesh.pp, model.config, model.weights[FINAL_NORM]
         if schedule is None:
             schedule = one_f_one_b(pp.size, pp.size)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from parlab.arguments import amount, positive, whole
-from parlab.arrays import Array, is_array, itemsize, namespace
+from parlab.arrays import Array, is_array, itemsize, namespace, to_numpy
 from parlab.nn.optimizer import AdamW
+from parlab.world import Comm, MismatchError
 
 Params = dict[str, Array] | dict[Any, dict[str, Array]] | Sequence[dict[str, Array]]
 
@@ -85,6 +87,25 @@ def _checked_names(params: dict[str, Array], blocks: Any) -> dict[Any, tuple[str
     if odd:
         raise ValueError(f"blocks: each weight must be in one block, and no block empty; look at {odd[:3]}")
     return {block: tuple(names) for block, names in blocks.items()}
+
+
+def check_alike(comm: Comm, told: Any, otherwise: str) -> None:
+    """Refuse what is not the same on every rank, in its `repr`: each splits off with those that were told the same, for
+    which no message is needed. All ranks call this.
+
+    Raises:
+        MismatchError: with the words `otherwise`.
+    """
+    alike: Any = comm.split(zlib.crc32(repr(told).encode()))
+    if alike.size < comm.size:
+        raise MismatchError(otherwise)
+
+
+def sums_of(weights: Iterable[Array]) -> list[str]:
+    """Of each array, to 9 digits: by these models are told apart, and one number of each leaves the device."""
+    weights = list(weights)
+    xp = namespace(*weights)
+    return [f"{x:.9g}" for x in to_numpy(xp.stack([xp.sum(x, dtype=xp.float64) for x in weights]))]
 
 
 def check_numbers(optimizer: Any, max_norm: Any, microbatches: Any) -> None:

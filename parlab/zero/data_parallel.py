@@ -51,6 +51,7 @@ class DataParallel(Replica):
 
     Raises:
         ValueError: an argument that is not as said.
+        MismatchError: weights or an optimizer that are not the same on every rank.
 
     >>> import numpy as np
     >>> from parlab import run

@@ -12,12 +12,14 @@ from parlab.nn.optimizer import AdamW
 from parlab.world import Comm
 from parlab.zero.arguments import (
     Params,
+    check_alike,
     check_block,
     check_gradients,
     check_numbers,
     check_step,
     checked_blocks,
     dtypes,
+    sums_of,
 )
 from parlab.zero.part import Part, StatePiece
 from parlab.zero.precision import LossScale, StepGuard, StepResult
@@ -68,6 +70,10 @@ class Replica(ABC):
         self._in_use: list[Any] = []
         self._summed: dict[Any, Array] = {}  # [n_r] by block: of the last step, kept for a part alone
         self._unit = 1.0  # what makes means of them
+        if part is None:  # else the trainer has looked
+            weights = [x for block in members.values() for x in block.arrays.values()]
+            told = optimizer, sums_of(weights)
+            check_alike(comm, told, "weights or optimizer differ from rank to rank: give every rank the same")
         self._xp = namespace(*members[self.block_names[0]].arrays.values())
 
     @property

@@ -79,6 +79,7 @@ class Zero(Replica):
 
     Raises:
         ValueError: an argument that is not as said.
+        MismatchError: weights or an optimizer that are not the same on every rank.
 
     >>> import numpy as np
     >>> from parlab import run

@@ -171,10 +171,19 @@ def test_ranks_that_were_told_different_layouts_are_a_mismatch_and_not_another_l
         (lambda comm: Trainer(Mesh(comm, dp=2), model(), AdamW()).step(EIGHT + comm.rank, EIGHT), "tokens and targets"),
         (lambda comm: Trainer(Mesh(comm, pp=2), model(), AdamW()).step(EIGHT, EIGHT + comm.rank), "tokens and targets"),
         (lambda comm: Mesh(comm, dp=2) if comm.rank else Mesh(comm, tp=2), "another rank another mesh"),
+        (
+            lambda comm: Trainer(Mesh(comm, dp=2), Llama.random(model().config, seed=comm.rank), AdamW()),
+            "model or optimizer differs",
+        ),
+        (
+            lambda comm: Trainer(Mesh(comm, tp=2), Llama.random(model().config, seed=comm.rank), AdamW()),
+            "model or optimizer differs",
+        ),
+        (lambda comm: Trainer(Mesh(comm, dp=2), model(), AdamW(lr=0.1 + comm.rank)), "model or optimizer differs"),
     ],
-    ids=["tokens", "targets", "mesh"],
+    ids=["tokens", "targets", "mesh", "model, dp", "model, tp", "optimizer"],
 )
-def test_a_batch_or_a_mesh_of_each_ranks_own_is_a_mismatch(program, said):
+def test_a_batch_a_mesh_a_model_or_an_optimizer_of_each_ranks_own_is_a_mismatch(program, said):
     with pytest.raises(MismatchError, match=said):
         run(program, 2)
 

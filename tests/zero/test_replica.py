@@ -7,6 +7,7 @@ import pytest
 
 from parlab import run
 from parlab.nn.optimizer import AdamW
+from parlab.world import MismatchError
 from parlab.zero import LossScale
 from tests.zero.models import STAGES, add_all, replica_of, same_bits, toy
 
@@ -27,6 +28,24 @@ def test_the_gradient_is_the_mean_over_ranks_and_microbatches(stage):
 
     for found in run(program, 3).results:
         assert found == pytest.approx(np.full(5, -3.5e3 / 1e12), rel=1e-6)
+
+
+@every_stage
+@pytest.mark.parametrize("differs", ["weights", "optimizer"])
+def test_weights_or_an_optimizer_of_each_ranks_own_are_a_mismatch_and_not_garbage(stage, differs):
+    """One weight, or the rate: a step would average gradients of two models."""
+
+    def program(comm):
+        params, optimizer = toy(0), AdamW()
+        last = params[max(params)]
+        if comm.rank == 1 and differs == "weights":
+            last[...] += 1e-6
+        if comm.rank == 1 and differs == "optimizer":
+            optimizer = AdamW(lr=0.002)
+        replica_of(comm, params, stage, optimizer=optimizer)
+
+    with pytest.raises(MismatchError, match="weights or optimizer differ from rank to rank"):
+        run(program, 3)
 
 
 @every_stage
