@@ -33,9 +33,8 @@ class LabAttention(NamedTuple):
 def lab_attention(layer: int = 1, *, xp: Any = None) -> LabAttention:
     """The lab's text, and its four attention maps in `layer`, 0 or 1, of a Llama with two.
 
-    >>> lab = lab_attention()
-    >>> lab.words[:4], lab.weights.shape[0], "".join(lab.words) == lab.text
-    (['The ', 'abbot ', 'of ', 'Orrin '], 4, True)
+    >>> lab_attention().words[:4]
+    ['The ', 'abbot ', 'of ', 'Orrin ']
     """
     if layer not in (0, 1):
         raise ValueError(f"layer={layer!r}: the model has the layers 0 and 1")
@@ -48,11 +47,7 @@ def lab_attention(layer: int = 1, *, xp: Any = None) -> LabAttention:
 
 
 def words_of(text: str) -> list[str]:
-    """Words and punctuation marks, each with the spaces behind it.
-
-    >>> words_of("The well, Ilse!")
-    ['The ', 'well', ', ', 'Ilse', '!']
-    """
+    """Words and punctuation marks, each with the spaces behind it."""
     return re.findall(r"(?:[\w'’]+|[^\w\s])\s*", text)
 
 

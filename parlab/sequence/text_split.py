@@ -23,9 +23,8 @@ def split_by_text(text: str, ranks: int, limit: int, unit: str = "sentence") -> 
     Positions, lengths and the limit are bytes of the UTF-8 text. A unit longer than the limit is cut after a word, a
     word longer than the limit after a character. With more ranks than units the last ranks get no chunk. A sentence
     goes up to `.`, `!` or `?` and what closes it, unless it ends an abbreviation or a small letter follows; a paragraph
-    up to a blank line, which always ends a sentence too.
-
-    ValueError: an empty text, another unit, a number below 1, or a character longer than the limit.
+    up to a blank line, which always ends a sentence too. ValueError: an empty text, another unit, a number below 1, or
+    a character longer than the limit.
 
     >>> text = "Mr. Holm lit the lamp. Nobody came! Why? It rained."
     >>> [text[chunk.start : chunk.stop] for chunk in split_by_text(text, ranks=2, limit=30)]
@@ -40,11 +39,7 @@ def split_by_text(text: str, ranks: int, limit: int, unit: str = "sentence") -> 
 
 
 def unit_ends(text: str, unit: str = "sentence") -> list[int]:
-    """Where each sentence or paragraph ends, in characters, with the spaces behind it; the last is the text's end.
-
-    >>> unit_ends("One. Two, e.g. three. Four")
-    [5, 22, 26]
-    """
+    """Where each sentence or paragraph ends, in characters, with the spaces behind it; the last is the text's end."""
     one_of("unit", unit, tuple(ENDS))
     if not isinstance(text, str) or not text:
         raise ValueError(f"text={text!r:.60}: a string with at least one character is needed")
