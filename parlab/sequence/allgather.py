@@ -78,6 +78,9 @@ def allgather_cost(
 ) -> RankCost:
     """What `rank` sends and holds: its K/V to each rank that reads them, P − 1 without documents, G/kv_heads messages
     each; backward as many with dK/dV, to each rank whose K/V it has. `how` the tokens are dealt: as `ring_cost`.
+
+    >>> allgather_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4)[:2]
+    (3, 786432)
     """
     c = shape.shard(size, rank)
     reads = readers(size, c, **how)

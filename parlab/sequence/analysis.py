@@ -160,7 +160,12 @@ def split_by_attention(weights: Array, ranks: int, limit: int | None = None, ove
 
 
 def weight_cut(weights: Array, chunks: Sequence[Chunk]) -> float:
-    """The weight between tokens of different chunks, in the mean over heads; a query has 1 to give."""
+    """The weight between tokens of different chunks, in the mean over heads; a query has 1 to give.
+
+    >>> import numpy as np
+    >>> weight_cut(np.full((1, 4, 4), 1 / 4), split_equal(4, 2))
+    2.0
+    """
     check_weights(weights)
     crossing = crossings(namespace(weights).mean(weights, axis=0))
     return sum(to_host(crossing[chunk.start + chunk.overlap_before, chunk.stop]) for chunk in chunks) / 2

@@ -98,7 +98,11 @@ def split_by_memory(length: int, budgets: Sequence[float], bytes_per_token: floa
 
 
 def best_size(length: int, bytes_per_token: float, bytes_per_rank: float, world: int) -> int:
-    """The fewest ranks whose memory holds the sequence; ValueError: the world has too few, or none holds a token."""
+    """The fewest ranks whose memory holds the sequence; ValueError: the world has too few, or none holds a token.
+
+    >>> best_size(length=10_000, bytes_per_token=1024, bytes_per_rank=8e9, world=4)
+    1
+    """
     check_counts(length=length, world=world)
     size = -(-length // _tokens("bytes_per_rank", bytes_per_rank, bytes_per_token))
     if size > world:
@@ -181,7 +185,11 @@ def loads_of(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int)
 
 
 def imbalance(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int) -> float:
-    """The work of the slowest rank over the mean: 1 is balanced, and `ranks` is all on one."""
+    """The work of the slowest rank over the mean: 1 is balanced, and `ranks` is all on one.
+
+    >>> imbalance(head_tail(4096, 8), causal_work(4096), 8)
+    1.0
+    """
     loads = loads_of(chunks, work, ranks)
     return max(loads) * ranks / sum(loads) if any(loads) else 1.0
 

@@ -83,6 +83,9 @@ def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: boo
 def load_ratio(S: int, size: int, layout: str = "contiguous", *, causal: bool = True) -> float:
     """The work of the slowest rank over the mean. Causal, exactly: contiguous ((2P−1)c + 1)/(Pc + 1), towards 2 − 1/P;
     zigzag 1, which is balanced; striped P(c + 1)/(Pc + 1).
+
+    >>> round(load_ratio(8 * 1024, 8, "contiguous"), 3), load_ratio(8 * 1024, 8, "zigzag")
+    (1.875, 1.0)
     """
     pairs = unmasked_pairs(S, size, layout, causal=causal)
     return max(pairs) * size / sum(pairs)

@@ -142,7 +142,12 @@ def ulysses_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: b
 
 
 def usp_cost(shape: AttentionShape, size: int, rank: int = 0, *, ulysses: int, backward: bool = False) -> RankCost:
-    """What `rank` sends and holds: Ulysses on U ranks with their part of the sequence, a ring of P/U with its heads."""
+    """What `rank` sends and holds: Ulysses on U ranks with their part of the sequence, a ring of P/U with its heads.
+
+    >>> shape = AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4)
+    >>> usp_cost(shape, 4, ulysses=1)[:2], usp_cost(shape, 4, ulysses=2)[:2]
+    ((3, 3145728), (3, 2101248))
+    """
     c, place = shape.shard(size, rank, ulysses), rank % ulysses
     tokens = c * ulysses  # of the group
     shares = [(share.queries, share.keys) for share in head_shares(shape.H, shape.G, ulysses)]

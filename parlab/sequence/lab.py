@@ -47,7 +47,11 @@ def lab_attention(layer: int = 1, *, xp: Any = None) -> LabAttention:
 
 
 def words_of(text: str) -> list[str]:
-    """Words and punctuation marks, each with the spaces behind it."""
+    """Words and punctuation marks, each with the spaces behind it.
+
+    >>> words_of("The well, Ilse!")
+    ['The ', 'well', ', ', 'Ilse', '!']
+    """
     return re.findall(r"(?:[\w'’]+|[^\w\s])\s*", text)
 
 

@@ -128,6 +128,11 @@ class CheckpointedBlock(Stage):
 def level_bytes(config: LlamaConfig, B: int, S: int, size: int, level: str, itemsize: int = 4) -> int:
     """Bytes that one block keeps on each rank from its forward to its backward, S/P tokens a rank. In a step of L
     blocks the peak is that of level none less (L − 1) times what one keeps less: that whose backward runs has all back.
+
+    >>> config = LlamaConfig(vocab_size=8, hidden_size=64, intermediate_size=128, num_hidden_layers=1,
+    ...                      num_attention_heads=4)
+    >>> [level_bytes(config, 1, 64, 4, level) for level in MEMORY_LEVELS]
+    [57728, 41344, 8448, 4096, 0]
     """
     one_of("level", level, tuple(MEMORY_LEVELS))
     items, keeps = block_kept_bytes(config, B, S // size, itemsize).items(), MEMORY_LEVELS[level].keeps

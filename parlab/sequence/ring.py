@@ -198,6 +198,9 @@ def double_ring_cost(
 ) -> RankCost:
     """What every `rank` sends and holds: a ring of n in each of P/n turns, and a ring of P/n between nodes of n ranks.
     Forward n − 1 hops a turn and P/n − 1 between nodes, P − 1 in all; backward n more a turn, and P/n, for dK/dV.
+
+    >>> double_ring_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4, ranks_per_node=2)[:2]
+    (3, 786432)
     """
     token, inside = shape.token(backward=backward), ranks_per_node or size
     c, turns = shape.shard(size, rank, inside), size // inside

@@ -39,7 +39,11 @@ def split_by_text(text: str, ranks: int, limit: int, unit: str = "sentence") -> 
 
 
 def unit_ends(text: str, unit: str = "sentence") -> list[int]:
-    """Where each sentence or paragraph ends, in characters, with the spaces behind it; the last is the text's end."""
+    """Where each sentence or paragraph ends, in characters, with the spaces behind it; the last is the text's end.
+
+    >>> unit_ends("One. Two, e.g. three. Four")
+    [5, 22, 26]
+    """
     one_of("unit", unit, tuple(ENDS))
     if not isinstance(text, str) or not text:
         raise ValueError(f"text={text!r:.60}: a string with at least one character is needed")

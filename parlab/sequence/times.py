@@ -47,7 +47,12 @@ def best_ulysses(shape: AttentionShape, size: int, cluster: Cluster) -> int | No
 
 
 def method_times(shape: AttentionShape, size: int, cluster: Cluster) -> dict[str, int]:
-    """Of each of `METHODS` that deals its heads out evenly; USP with its `best_ulysses`."""
+    """Of each of `METHODS` that deals its heads out evenly; USP with its `best_ulysses`.
+
+    >>> shape = AttentionShape(S=4096, H=8, G=2, D=64, itemsize=2)
+    >>> sorted(method_times(shape, 16, Cluster.uniform(1e-6, 1e9)))  # Ulysses has a head for 8 ranks at most
+    ['USP', 'all-gather', 'ring']
+    """
     instance("cluster", cluster, Cluster)
     groups = {"ring": 1, "Ulysses": size, "USP": best_ulysses(shape, size, cluster)}
     even = {name: u for name, u in groups.items() if u is not None and _even(shape, u)}
