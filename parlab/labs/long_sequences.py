@@ -13,7 +13,7 @@ from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial, Wrong
 from parlab.sequence import AttentionShape, ulysses_cost
 from parlab.sequence.heads import head_shares
-from parlab.sequence.schedule import journeys
+from parlab.sequence.layouts import journeys
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ HOPS = Exercise(
     ],
     _hops,
     _draw_packed,
-    solved_by=("parlab.sequence.schedule.journeys",),
+    solved_by=("parlab.sequence.layouts.journeys",),
 )
 
 

@@ -177,9 +177,7 @@ def attend_block_backward(
     scale = default_scale(scale, q.shape[3])
     gentle = on_host(q) and _largest_score(q, k, scale) + float(xp.max(lse)) < -LOWEST_EXPONENT
     lse = xp.where(lse == -xp.inf, xp.inf, lse)  # a query without keys: every weight is exp(−inf)
-    if totals is None:
-        dq, dk, dv = (xp.zeros(x.shape, dtype=accumulator_dtype(x), device=x.device) for x in (q, k, v))
-        totals = dq, dk, dv
+    totals = totals or (wide_zeros(q), wide_zeros(k), wide_zeros(v))
     q, dout, lse, delta, k, v = _by_kv_head(q, dout, lse, delta, k, v)
     dq, dk, dv = _by_kv_head(*totals)  # views: to part an axis moves nothing
     scores_buffer, dscores_buffer = _tile_buffer(dq), _tile_buffer(dq)
@@ -233,6 +231,11 @@ def accumulator_dtype(x: Array) -> object:
     """What sums over x are kept in: float32, or x's own dtype where that is wider."""
     xp = namespace(x)
     return xp.result_type(x.dtype, xp.float32)
+
+
+def wide_zeros(x: Array) -> Array:
+    """In the form of x, to sum in."""
+    return namespace(x).zeros(x.shape, dtype=accumulator_dtype(x), device=x.device)
 
 
 def default_scale(scale: float | None, head_size: int) -> float:

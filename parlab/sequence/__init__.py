@@ -1,14 +1,7 @@
 """Strategies that cut the sequence: attention over shards of it."""
 
 from parlab.sequence.allgather import allgather_attention, allgather_attention_backward, allgather_cost
-from parlab.sequence.analysis import (
-    AttentionAnalysis,
-    HeadPattern,
-    analyse_attention,
-    split_by_attention,
-    stem,
-    weight_cut,
-)
+from parlab.sequence.analysis import AttentionAnalysis, HeadPattern, analyse_attention, split_by_attention, weight_cut
 from parlab.sequence.chunks import (
     Chunk,
     best_size,
@@ -42,7 +35,7 @@ from parlab.sequence.heads import (
     usp_cost,
 )
 from parlab.sequence.lab import LabAttention, lab_attention, words_of
-from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
+from parlab.sequence.layouts import LAYOUTS, Block, RingSchedule, RingStep, positions, shard, unshard
 from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, level_bytes, level_flops
 from parlab.sequence.ring import (
     double_ring_attention,
@@ -52,7 +45,6 @@ from parlab.sequence.ring import (
     ring_attention_backward,
     ring_cost,
 )
-from parlab.sequence.schedule import Block, RingSchedule, RingStep
 from parlab.sequence.statistics import SequenceStatistics, sequence_statistics, synchronise_gradients
 from parlab.sequence.text_split import split_by_text, unit_ends
 from parlab.sequence.times import METHODS, best_ulysses, method_times, usp_time

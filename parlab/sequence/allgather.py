@@ -13,8 +13,7 @@ from parlab.arguments import whole
 from parlab.arrays import Array
 from parlab.sequence.attend import Call, Pair, Queries, Scale, add_to, backward_of, exchange
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.layouts import Documents
-from parlab.sequence.schedule import RingSchedule, readers
+from parlab.sequence.layouts import Documents, readers
 from parlab.world import Comm
 
 
@@ -30,17 +29,15 @@ def allgather_attention(
     kv_heads: int | None = None,
     scale: Scale = None,
 ) -> tuple[Array, Array]:
-    """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and `kv_heads`:
-    how many K/V heads are gathered at a time; None: 2, or 1 if there is one only.
+    """As `ring_attention`; `kv_heads`: how many K/V heads are gathered at a time; None: 2, or 1 if there is one only.
 
     K/V go straight to each rank that has a block with them: without documents, to all. Backward they are gathered
     again; their gradients, on each rank those of all tokens, are reduce-scattered: straight home, and summed there.
     """
     dealt = {"causal": causal, "layout": layout, "documents": documents}
-    call, length = Call("all-gather", comm, q, k, v, scale, **dealt, kv_heads=kv_heads), k.shape[2]
-    ring, known = RingSchedule(comm.rank, comm.size), readers(comm.size, length, **call.dealt)
+    call = Call("all-gather", comm, q, k, v, scale, **dealt, kv_heads=kv_heads)
+    queries, known = Queries(call, call.rows, comm), readers(comm.size, k.shape[2], **call.dealt)
     needed, needs = known[comm.rank], [source[comm.rank] for source in known]  # by whom, and whose K/V
-    queries = Queries(call, call.rows)
     gradients = queries.attend([], k, v)  # backward: [B, G, S/P, D]
     comm.hold(call.made, *(gradients or ()))
 
@@ -50,7 +47,7 @@ def allgather_attention(
         gathered: dict[int, Pair] = dict(exchange(comm, gives, forms, call.label))
         shares: list[Pair | None] = [None] * comm.size  # what this rank gives to the gradients of each
         for source, pair in gathered.items():
-            shares[source] = queries.attend(ring.blocks(source, length, **call.dealt), *pair, [(h, slice(None))])
+            shares[source] = queries.meet(source, *pair, [(h, slice(None))])
             comm.hold(call.made, *(shares[source] or ()))
         del gathered, pair  # before gradients come
         if gradients is not None:
@@ -77,22 +74,16 @@ def a_few_at_a_time(H: int, G: int, kv_heads: int | None = None) -> list[tuple[s
 
 
 def allgather_cost(
-    shape: AttentionShape,
-    size: int,
-    rank: int = 0,
-    *,
-    kv_heads: int | None = None,
-    backward: bool = False,
-    **dealt: Any,
+    shape: AttentionShape, size: int, rank: int = 0, *, kv_heads: int | None = None, backward: bool = False, **how: Any
 ) -> RankCost:
     """What `rank` sends and holds: its K/V to each rank that reads them, P − 1 without documents, G/kv_heads messages
-    each; backward as many with dK/dV, to each rank whose K/V it has. `dealt`: as `ring_cost`.
+    each; backward as many with dK/dV, to each rank whose K/V it has. `how` the tokens are dealt: as `ring_cost`.
 
     >>> allgather_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4)[:2]
     (3, 786432)
     """
     c = shape.shard(size, rank)
-    reads = readers(size, c, **dealt)
+    reads = readers(size, c, **how)
     goes, comes = sum(reads[rank]) - 1, sum(source[rank] for source in reads) - 1
     few = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G, kv_heads)]
     token = shape.token(backward=backward)

@@ -29,9 +29,8 @@ class HeadPattern:
     """What head number `head` does.
 
     Attributes:
-        kind: syntactic or semantic, where the larger of the two shares below is at least `BEYOND`; else by its span,
-            against that of uniform attention to the same tokens: local up to `LOCAL` of it, global from `GLOBAL` on,
-            and between.
+        kind: syntactic or semantic, where the larger of the two shares below is at least `BEYOND`; else by its span:
+            local up to `LOCAL` of that of uniform attention to the same tokens, global from `GLOBAL` on, and between.
         span: mean distance of query and key in tokens, by weight: `Σ w |i − j| / Σ w`.
         strength: the largest weight of a query, in the mean over queries: 1 where each looks at one token only.
         crossing: `[S+1]`, the weight that crosses the boundary before each token, either way; 0 at both ends.
@@ -62,15 +61,13 @@ class AttentionAnalysis:
 def analyse_attention(
     weights: Array, sentences: Sequence[int] | None = None, *, words: Sequence[str] | None = None
 ) -> AttentionAnalysis:
-    """Measure the map `weights [H, S, S]` (head, query, key; not negative).
+    """Measure the map `weights [H, S, S]` (head, query, key; not negative). ValueError: weights that are no map, ends
+    that do not grow or lie outside, or a wrong number of words.
 
     Args:
         weights: what softmax gave, causal or not.
         sentences: to call a head syntactic, where sentences end, in 1..S, growing; the last, S, may be left out.
-        words: to call a head semantic, the word of each token. Words are related when their `stem` is the same; one
-            without a letter or digit is related to no other.
-
-    ValueError: weights that are no map, ends that do not grow or lie outside, or a wrong number of words.
+        words: to call a head semantic, the word of each token; related are those with the same `stem`, if any.
 
     >>> import numpy as np
     >>> found = analyse_attention(np.eye(4)[None, :, :])  # each token looks at itself
@@ -81,12 +78,12 @@ def analyse_attention(
     xp = namespace(weights)
     S, device = weights.shape[-1], weights.device
     weights = xp.astype(weights, xp.float64)
+    position, pairs = xp.arange(S, device=device), xp.ones((S, S), dtype=xp.float64, device=device)
     numbers = {}  # one for each token: a look between two of the same is inside
     if sentences is not None:
         numbers["syntactic"] = _sentence_of_each(sentences, S)
     if words is not None:
         numbers["semantic"] = _word_of_each(words, S)
-    position, pairs = xp.arange(S, device=device), xp.ones((S, S), dtype=xp.float64, device=device)
     inside = {}  # [S, S], and the share of the pairs of each offset that is inside, [2S−1]
     for name, of_each in numbers.items():
         number = xp.asarray(of_each, device=device)
@@ -131,12 +128,8 @@ def split_by_attention(weights: Array, ranks: int, limit: int | None = None, ove
     and W is all weight. Half of all crossings is the weight that is cut; a chunk shorter than the mean pays more for
     its own. Equal chunks pay nothing more, so the best cuts never cut more weight than they do (where the limit allows
     them); and a map of n blocks is cut between them, whatever their lengths. The second term chooses the more even of
-    equals.
-
-    `weights [H, S, S]` as `analyse_attention`; ranks, overlap and limit, if any, as `split_equal`. With more ranks than
-    tokens the last ones get no chunk.
-
-    ValueError: weights that are no map, a number below its least, or an overlap that fills a chunk.
+    equals. With more ranks than tokens the last ones get no chunk. `weights [H, S, S]` as `analyse_attention`; ranks,
+    overlap and limit, if any, as `split_equal`; errors as theirs.
 
     >>> import numpy as np
     >>> blocks = np.kron(np.eye(2), np.full((3, 3), 1 / 3))[None, 1:, 1:]  # [1, 5, 5]: tokens 0, 1 and tokens 2, 3, 4
@@ -150,8 +143,11 @@ def split_by_attention(weights: Array, ranks: int, limit: int | None = None, ove
     xp = namespace(weights)
     position = xp.arange(S + 1, device=weights.device)
     start, stop = position[:, None], position[None, :]
+    length = xp.astype(xp.clip(stop - start, 1), xp.float64)  # [S+1, S+1]
+    crossing, total = crossings(xp.sum(weights, axis=0)), xp.sum(weights, dtype=xp.float64)
+    cost = crossing / 2 * xp.clip(S // n / length, 1.0) ** SHORT + EVEN * total * (length / S) ** 2
     held = stop - xp.clip(start - overlap, 0)
-    cost = xp.where((start < stop) & (held <= limit), chunk_costs(weights, n), xp.inf)  # [S+1, S+1]
+    cost = xp.where((start < stop) & (held <= limit), cost, xp.inf)
     best, choices = cost[0, :], []  # of the first chunks up to each position
     for _ in range(n - 1):
         total = best[:, None] + cost
@@ -203,15 +199,6 @@ def _word_of_each(words: Sequence[str], S: int) -> list[int]:
         raise ValueError(f"words has {len(words)} entries: the map has {S} tokens, give one a token")
     numbers: dict[str, int] = {}
     return [numbers.setdefault(stem(word) or f"token {token}", len(numbers)) for token, word in enumerate(words)]
-
-
-def chunk_costs(weights: Array, n: int) -> Array:
-    """What a chunk of each start and stop adds to the objective of n chunks: `[S+1, S+1]`, for start < stop."""
-    xp, S = namespace(weights), weights.shape[-1]
-    crossing, total = crossings(xp.sum(weights, axis=0)), xp.sum(weights, dtype=xp.float64)
-    position = xp.arange(S + 1, dtype=xp.float64, device=weights.device)
-    length = xp.clip(position[None, :] - position[:, None], 1.0)  # [S+1, S+1]
-    return crossing / 2 * xp.clip(S // n / length, 1.0) ** SHORT + EVEN * total * (length / S) ** 2
 
 
 def crossings(weights: Array) -> Array:

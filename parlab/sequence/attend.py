@@ -1,8 +1,7 @@
 """What every method does between its messages: attend blocks of queries to blocks of keys, merged by their lse.
 
 The methods differ in one thing only: which rank holds which q, k and v when. So each is written once, for both passes
-(`backward_of`): what travels with a query, and what is summed for it, is one thing forward and another backward, where
-each block also gives its share of dK and dV.
+(`backward_of`), in which other things travel with a query and are summed for it.
 """
 
 from __future__ import annotations
@@ -13,17 +12,9 @@ from typing import Any, NamedTuple
 
 from parlab.arguments import whole
 from parlab.arrays import Array, namespace
-from parlab.nn.attention import (
-    accumulator_dtype,
-    attend_block,
-    attend_block_backward,
-    check_gradient,
-    check_inputs,
-    row_dot,
-)
+from parlab.nn.attention import attend_block, attend_block_backward, check_gradient, check_inputs, row_dot, wide_zeros
 from parlab.sequence.costs import attention_flops
-from parlab.sequence.layouts import checked_documents
-from parlab.sequence.schedule import Block
+from parlab.sequence.layouts import Block, RingSchedule, checked_documents
 from parlab.world import Comm, MismatchError
 
 Scale = float | None
@@ -31,7 +22,7 @@ Pair = tuple[Array, Array]  # K/V, or their gradients
 Heads = list[tuple[slice, slice]]  # query heads, and the K/V heads that they read: equally many to each
 
 ALL = [(slice(None), slice(None))]
-DEALT = {"causal": False, "layout": "contiguous", "documents": None}  # unless told otherwise
+DEALT: dict[str, Any] = {"causal": False, "layout": "contiguous", "documents": None}  # unless told otherwise
 
 
 class Returning(NamedTuple):
@@ -49,19 +40,11 @@ def backward_of(method: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple
     def backward(
         comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, **how: Any
     ) -> tuple[Array, Array, Array]:
-        """Gradients `(dq, dk, dv)` of this rank's shards, from `dout`, the gradient of a loss with respect to `out`.
+        """Gradients of this rank's shards, from `dout [B, H, S/P, D]`, the gradient of a loss with respect to `out`:
+        dq `[B, H, S/P, D]`, dk and dv `[B, G, S/P, D]`, in the dtypes of q, k and v.
 
-        What travels is said with the forward. Sums are made, and travel, in float32 or wider.
-
-        Args:
-            dout: `[B, H, S/P, D]`.
-            comm, q, k, v, how: as in the forward, all its other arguments by name.
-            out, lse: what the forward returned.
-
-        Returns:
-            dq `[B, H, S/P, D]`, dk and dv `[B, G, S/P, D]`, in the dtypes of q, k and v.
-
-        Raises: as the forward.
+        out and lse are what the forward returned; the other arguments are its own, by name, and so are what travels and
+        what is refused. Sums are made, and travel, in float32 or wider.
         """
         return method(comm, Returning(dout, q, out, lse), k, v, **how)
 
@@ -73,23 +56,20 @@ def backward_of(method: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple
 class Call:
     """One rank's call of a method, checked: shapes, layout and documents; its q may be `Returning`.
 
-    Attributes:
-        rows: what a query is to those who attend it: q; backward also dout, lse and delta = rowsum(dO ∘ O).
-        made: the name under which its results are held.
-        label: of every message: what all ranks must have been told alike, so that a difference is an error.
-        dealt: of it, how the tokens are dealt out (`RingSchedule.blocks`).
+    `rows`: what a query is to those who attend it: q; backward also dout, lse and delta = rowsum(dO ∘ O). `label`, of
+    every message: what all ranks must have been told alike; `dealt`: of it, how the tokens are dealt out.
     """
 
     def __init__(self, method: str, comm: Comm, q: Any, k: Array, v: Array, scale: Scale, **told: Any) -> None:
         self.backward, shards = hasattr(q, "dout"), not told.get("replicated")  # such queries are no shards
         dout, q, out, lse = q if self.backward else (None, q, None, None)
         self.comm, self.q, self.k, self.v, self.scale = comm, q, k, v, scale
-        self.dealt = {name: told.get(name, default) for name, default in DEALT.items()}
-        layout, documents = self.dealt["layout"], self.dealt["documents"]
+        told = DEALT | told | {"scale": scale}
         check_inputs(q, k, v, causal=shards, scale=scale)
         if shards:
-            edges = checked_documents(documents, q.shape[2] * comm.size, comm.size, layout)
-            self.dealt["documents"] = None if documents is None else edges
+            edges = checked_documents(told["documents"], q.shape[2] * comm.size, comm.size, told["layout"])
+            told["documents"] = None if told["documents"] is None else edges
+        self.dealt = {name: told[name] for name in DEALT}
         comm.hold("q, k, v", q, k, v)
         self.rows = [q]
         if self.backward:
@@ -98,9 +78,8 @@ class Call:
             comm.hold("dout, out, lse", dout, out, lse, delta)
             self.rows += [dout, lse, delta]  # [B, H, S, D], twice [B, H, S]
             method += " backward"
-        self.made = "dq, dk, dv" if self.backward else "out, lse"
-        said = DEALT | told | self.dealt | {"scale": scale}
-        self.label = ", ".join([method, *(f"{name}={value}" for name, value in said.items() if value is not None)])
+        self.made = "dq, dk, dv" if self.backward else "out, lse"  # as what results are held
+        self.label = ", ".join([method, *(f"{name}={value}" for name, value in told.items() if value is not None)])
 
     def results(self, sums: Sequence[Array], gradients: Sequence[Array] | None) -> tuple[Array, ...]:
         """What the method returns, each in its dtype: `(out, lse)`; backward `(dq, dk, dv)`."""
@@ -110,15 +89,20 @@ class Call:
 
 
 class Queries:
-    """Some rows, and their `sums` over the keys that they have seen so far: out and lse, backward dq."""
+    """Rows of one rank of a `ring`, and their `sums` over the keys seen so far: out and lse, backward dq."""
 
-    def __init__(self, call: Call, rows: Sequence[Array]) -> None:
+    def __init__(self, call: Call, rows: Sequence[Array], ring: Comm | None = None) -> None:
         self.call, self.rows, q = call, rows, rows[0]
+        self.schedule = RingSchedule(0, 1) if ring is None else RingSchedule(ring.rank, ring.size)
         self.sums = [wide_zeros(q)]  # [B, H, S, D]
         if not call.backward:
             xp, out = namespace(q), self.sums[0]
             self.sums.append(xp.full(q.shape[:-1], -xp.inf, dtype=out.dtype, device=q.device))
         call.comm.hold(call.made, *self.sums)
+
+    def meet(self, source: int, k: Array, v: Array, heads: Heads = ALL) -> Pair | None:
+        """`attend` what they see of the K/V of rank `source`."""
+        return self.attend(self.schedule.blocks(source, k.shape[2], **self.call.dealt), k, v, heads)
 
     def attend(self, blocks: Sequence[Block], k: Array, v: Array, heads: Heads = ALL) -> Pair | None:
         """Let the rows attend these blocks. Backward returns what these give to dk and dv, in float32 or wider."""
@@ -131,14 +115,13 @@ class Queries:
         with call.comm.compute("attend backward" if call.backward else "attend", flops=flops):
             for block, (h, g) in product(blocks, heads):
                 here, there = (slice(None), h, block.queries, ...), (slice(None), g, block.keys, ...)
-                rows, sums, keys = [x[here] for x in self.rows], [x[here] for x in self.sums], (k[there], v[there])
+                (q, *others), keys = [x[here] for x in self.rows], (k[there], v[there])
+                totals: Any = *(x[here] for x in self.sums), *(x[there] for x in gradients or ())
                 how: dict[str, Any] = {"diagonal": block.diagonal, "window": block.window, "scale": call.scale}
                 if gradients is None:
-                    out, lse = sums
-                    attend_block(rows[0], *keys, into=(out, lse), **how)
+                    attend_block(q, *keys, into=totals, **how)
                 else:
-                    q, dout, lse, delta = rows
-                    totals = *sums, gradients[0][there], gradients[1][there]
+                    dout, lse, delta = others
                     attend_block_backward(dout, q, *keys, lse, delta, totals=totals, **how)
         return gradients
 
@@ -152,9 +135,8 @@ class Queries:
 
 
 def grid(comm: Comm, name: str, inside: int) -> tuple[Comm, Comm]:
-    """Two groups of this rank: `inside` consecutive ranks, and those that have its place in each such group.
-
-    `inside`, the argument called `name`, must divide the ranks, and be the same on all: ValueError, MismatchError.
+    """Two groups of this rank: `inside` consecutive ranks, and those that have its place in each such group. `inside`,
+    the argument called `name`, must divide the ranks, and be the same on all: ValueError, MismatchError.
     """
     if whole(name, inside) < 1 or comm.size % inside:
         divisors = [number for number in range(1, comm.size + 1) if comm.size % number == 0]
@@ -166,23 +148,24 @@ def grid(comm: Comm, name: str, inside: int) -> tuple[Comm, Comm]:
 
 
 def exchange(comm: Comm, gives: Sequence[Any], forms: Sequence[Any], label: str) -> Iterator[tuple[int, Any]]:
-    """Everyone gives something to everyone: in step s a rank sends to rank + s, and takes what rank − s sends it.
-
-    P − 1 steps, in each at most one message each way: `gives[dst]`, and from src what has the form of `forms[src]`,
-    which is yielded with src. None is not sent, and will not come. What a rank has for itself comes first.
+    """Everyone gives something to everyone: in step s, from 0, a rank sends `gives[rank + s]`, and takes what has the
+    form of `forms[rank − s]`, which is yielded with its source. None is not sent, or will not come.
     """
     for step in range(comm.size):
         dst, src = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
-        outgoing, form = gives[dst], forms[src]
-        if form is None:
-            if outgoing is not None:
-                comm.send(outgoing, dst, label=label)
-        elif step == 0:
-            yield src, outgoing
-        elif outgoing is None:
-            yield src, comm.recv(src, form, label=label)
+        if forms[src] is None:
+            swap(comm, gives[dst], dst, None, src, label)
         else:
-            yield src, comm.sendrecv(outgoing, dst, src, form, label=label)
+            yield src, gives[dst] if step == 0 else swap(comm, gives[dst], dst, forms[src], src, label)
+
+
+def swap(comm: Comm, x: Any, dst: int, form: Any, src: int, label: str) -> Any:
+    """Send x to `dst`, and at once take what `src` sends, of this form; None is not sent, or will not come."""
+    if form is None:
+        return None if x is None else comm.send(x, dst, label=label)
+    if x is None:
+        return comm.recv(src, form, label=label)
+    return comm.sendrecv(x, dst, src, form, label=label)
 
 
 def add_to(totals: Sequence[Array], parts: Sequence[Array]) -> None:
@@ -194,8 +177,3 @@ def add_to(totals: Sequence[Array], parts: Sequence[Array]) -> None:
 def narrowed(x: Array, like: Array) -> Array:
     """A sum in the dtype of what it is returned as."""
     return namespace(x).astype(x, like.dtype, copy=False)
-
-
-def wide_zeros(x: Array) -> Array:
-    """In the form of x, to sum in: float32 or wider."""
-    return namespace(x).zeros(x.shape, dtype=accumulator_dtype(x), device=x.device)

@@ -5,7 +5,7 @@ those it only reads, and what is left is its *effective* part. The effective par
 
 A causal query looks at all tokens before it, so later tokens cost more; in a packed sequence it looks no further back
 than its document's start, so a document costs its length squared. `documents` are the starts of the packed documents,
-from 0, and the end of the last one; such that do not start at 0, or do not grow, are a ValueError.
+growing from 0, or a ValueError, and the end.
 
 Sources: head and tail: Llama 3 (2024), section 3.3.2; longest first: Graham 1969, "Bounds on multiprocessing timing
 anomalies", which keeps the slowest rank below 4/3 of the best possible.
@@ -26,9 +26,8 @@ from parlab.world import Comm
 
 @dataclass(frozen=True)
 class Chunk:
-    """The tokens `start` to `stop` − 1, number `index` of the sequence's chunks, on rank `rank`.
-
-    The first `overlap_before` of them belong to earlier chunks; the next chunk reads the last `overlap_after`.
+    """The tokens `start` to `stop` − 1, number `index` of the sequence's chunks, on rank `rank`. The first
+    `overlap_before` of them belong to earlier chunks; the next chunk reads the last `overlap_after`.
     """
 
     index: int
@@ -54,9 +53,8 @@ class Chunk:
         return self.overlap_before > 0 or self.overlap_after > 0
 
     def take(self, comm: Comm, x: Array, axis: int = -2) -> Array:
-        """Its tokens of `x`, the whole sequence, as a copy: `[..., S, D]` -> `[..., length, D]`.
-
-        ValueError where it belongs to another rank, or to none of this world, or `x` ends before it does.
+        """Its tokens of `x`, the whole sequence, as a copy: `[..., S, D]` -> `[..., length, D]`; ValueError where it
+        belongs to another rank, or to none of this world, or `x` ends before it does.
         """
         xp, axis = namespace(x), checked_axis(axis, "axis", x)
         found = f"chunk {self.index} belongs to rank {self.rank}"
@@ -100,7 +98,7 @@ def split_by_memory(length: int, budgets: Sequence[float], bytes_per_token: floa
 
 
 def best_size(length: int, bytes_per_token: float, bytes_per_rank: float, world: int) -> int:
-    """The fewest ranks whose memory holds the sequence; ValueError where the world has too few, or none holds a token.
+    """The fewest ranks whose memory holds the sequence; ValueError: the world has too few, or none holds a token.
 
     >>> best_size(length=10_000, bytes_per_token=1024, bytes_per_rank=8e9, world=4)
     1
@@ -108,9 +106,8 @@ def best_size(length: int, bytes_per_token: float, bytes_per_rank: float, world:
     check_counts(length=length, world=world)
     size = -(-length // _tokens("bytes_per_rank", bytes_per_rank, bytes_per_token))
     if size > world:
-        raise ValueError(
-            f"world={world}: {length} tokens of {bytes_per_token} bytes need {size} ranks of {bytes_per_rank}"
-        )
+        needed = f"{length} tokens of {bytes_per_token} bytes need {size} ranks of {bytes_per_rank}"
+        raise ValueError(f"world={world}: {needed}")
     return size
 
 
@@ -130,10 +127,9 @@ def packed_work(documents: Sequence[int]) -> list[int]:
 
 
 def split_by_work(work: Sequence[float] | Array, ranks: int) -> list[Chunk]:
-    """One chunk a rank; the one with the most work has as little as contiguous chunks can have.
-
-    With more ranks than tokens the last ones get no chunk. `work` is each token's, in any unit: `causal_work(S)`,
-    `packed_work(documents)`, or measured; ValueError if there is none, or a negative or infinite one.
+    """One chunk a rank; the one with the most work has as little as contiguous chunks can have. With more ranks than
+    tokens the last ones get no chunk. `work` is each token's, in any unit: `causal_work(S)`, `packed_work(documents)`,
+    or measured; ValueError if there is none, or a negative or infinite one.
 
     >>> [(chunk.start, chunk.stop) for chunk in split_by_work(causal_work(16), ranks=4)]
     [(0, 8), (8, 11), (11, 14), (14, 16)]
@@ -154,9 +150,7 @@ def head_tail(S: int, ranks: int) -> list[Chunk]:
 
 
 def per_document(documents: Sequence[int], ranks: int) -> list[Chunk]:
-    """`head_tail` in each document by itself, each from the next rank on: what its length leaves over does not always
-    fall on the same one.
-    """
+    """`head_tail` in each document by itself, from the next rank on: what its length leaves over goes round too."""
     check_counts(ranks=ranks)
     parts, stops, owners = 2 * ranks, [], []
     for number, (start, stop) in enumerate(_documents(documents)):
@@ -166,8 +160,7 @@ def per_document(documents: Sequence[int], ranks: int) -> list[Chunk]:
 
 
 def longest_first(documents: Sequence[int], ranks: int) -> list[Chunk]:
-    """Whole documents, the costliest first, each to the rank with the least work so far. Nothing crosses ranks, but one
-    long document makes its rank the slowest.
+    """Whole documents, the costliest first, each to the rank with the least work so far.
 
     >>> [chunk.rank for chunk in longest_first([0, 5, 9, 12, 15], ranks=2)]  # 15, 10, 6 and 6 pairs
     [0, 1, 1, 0]
@@ -204,9 +197,6 @@ def imbalance(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int
 def even_stops(sizes: Sequence[float], n: int) -> list[int]:
     """Where to end n runs of neighbours, none empty, so that the largest is as small as it can be. By bisection: a
     bound will do if n runs, each filled up to it, reach the end.
-
-    >>> even_stops([3, 1, 1, 1, 2, 4], n=3)
-    [2, 5, 6]
     """
     before = list(accumulate(sizes, initial=0))
 

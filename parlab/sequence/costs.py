@@ -73,18 +73,16 @@ def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: boo
     if not causal:
         return [c * S for _ in ranks]
     own = c * (c + 1) // 2
-    others = {
-        "contiguous": [rank * c * c for rank in ranks],  # all keys of the ranks before
-        "zigzag": [(size - 1) * c * c // 2 for _ in ranks],  # half a block of each
-        "striped": [rank * own + (size - 1 - rank) * (own - c) for rank in ranks],  # triangles, without c diagonals
-    }
-    return [own + pairs for pairs in others[layout]]
+    if layout == "contiguous":
+        return [own + rank * c * c for rank in ranks]  # all keys of the ranks before
+    if layout == "zigzag":
+        return [own + (size - 1) * c * c // 2 for _ in ranks]  # half a block of each
+    return [own + rank * own + (size - 1 - rank) * (own - c) for rank in ranks]  # triangles, without c diagonals
 
 
 def load_ratio(S: int, size: int, layout: str = "contiguous", *, causal: bool = True) -> float:
-    """The work of the slowest rank over the mean: 1 is balanced.
-
-    Causal, exactly: contiguous ((2P−1)c + 1)/(Pc + 1), towards 2 − 1/P; zigzag 1; striped P(c + 1)/(Pc + 1).
+    """The work of the slowest rank over the mean. Causal, exactly: contiguous ((2P−1)c + 1)/(Pc + 1), towards 2 − 1/P;
+    zigzag 1, which is balanced; striped P(c + 1)/(Pc + 1).
 
     >>> round(load_ratio(8 * 1024, 8, "contiguous"), 3), load_ratio(8 * 1024, 8, "zigzag")
     (1.875, 1.0)
@@ -122,9 +120,6 @@ def striped_speedup(S: int, size: int, hidden_size: int, intermediate_size: int,
     """How much faster than contiguous a whole causal training step can be with striped shards, on an A100 (Brandon et
     al. 2023, "Striped Attention"): (o + (P − ½)A) / (o + (P/2)A), where A is the attention of one block of c × c, which
     took twice its flops' time there, and o the rest of a rank's step, with a vocabulary of 32 000.
-
-    >>> round(striped_speedup(16384, 4, 2048, 5504, 22), 2), round(striped_speedup(131072, 4, 2048, 5504, 22), 2)
-    (1.46, 1.7)
     """
     checked_documents(None, S, size)
     c = S // size
@@ -134,8 +129,7 @@ def striped_speedup(S: int, size: int, hidden_size: int, intermediate_size: int,
 
 
 def score_memory_savings(size: int) -> float:
-    """The part of the S²·H scores that a rank is spared which holds its S/P rows of them: 1 − 1/P.
-
-    A ring that keeps whole blocks of scores holds those rows; ours one tile, beside what `ring_cost` says, linear in S.
+    """The part of the S²·H scores that a rank is spared which holds whole blocks of S/P rows: 1 − 1/P. Our ring holds
+    one tile, beside what `ring_cost` says, linear in S.
     """
     return 1 - 1 / size

@@ -22,19 +22,15 @@ from parlab.sequence.ring import attend_around, ring_cost
 from parlab.world import Comm
 from parlab.world.collectives import block_sizes, blocks_of
 
-Places = list[tuple[slice, slice]]  # where tokens stand in a shard, and where in the whole
-
 
 def ulysses_attention(
     comm: Comm, q: Array, k: Array, v: Array, *, causal: bool = False, documents: Documents = None, scale: Scale = None
 ) -> tuple[Array, Array]:
-    """Attention over the whole sequence, from this rank's contiguous shards of it; arguments as `ring_attention`.
+    """As `ring_attention`, from contiguous shards; every rank attends some heads of the whole sequence.
 
     Where P does not divide H the first ranks attend one head more: so every P up to H is of use, and the slowest rank
-    has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`head_shares`).
-
-    Backward all that is needed becomes heads once more: q, k and v too, which the authors' code keeps as heads from the
-    forward on. The gradients of a K/V head that went to several ranks are summed at home.
+    has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`head_shares`); its
+    gradients are summed at home. Backward q, k and v become heads once more; the authors' code keeps them from before.
     """
     return _in_heads(Call("Ulysses", comm, q, k, v, scale, causal=causal, documents=documents), comm, None)
 
@@ -53,10 +49,8 @@ def usp_attention(
     layout: str = "contiguous",
     scale: Scale = None,
 ) -> tuple[Array, Array]:
-    """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and `ulysses`:
-    how many consecutive ranks (U) share the heads. It divides P; U = P is Ulysses, U = 1 the ring.
-
-    The layout is contiguous or zigzag. A group's tokens, in order, are the same layout's shard for a ring of P/U.
+    """As `ring_attention`; `ulysses`: how many consecutive ranks (U) share the heads; it divides P, which is Ulysses; 1
+    is the ring. Contiguous or zigzag: a group's tokens, in order, are the same layout's shard for a ring of P/U.
     """
     if layout == "striped":
         raise ValueError("layout='striped': a group's tokens would be no stripe; use contiguous or zigzag")
@@ -85,14 +79,7 @@ class HeadShare(NamedTuple):
 
 
 def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
-    """Each rank's heads: H/P query heads, the first (H mod P) ranks one more, and the K/V heads that those read;
-    ValueError: more ranks than query heads.
-
-    >>> [(share.queries, share.keys) for share in head_shares(H=6, G=2, size=2)]
-    [(slice(0, 3, None), slice(0, 1, None)), (slice(3, 6, None), slice(1, 2, None))]
-    >>> head_shares(H=4, G=2, size=3)[0].pairs  # 2 query heads of K/V head 0
-    [(slice(None, None, None), slice(None, None, None))]
-    """
+    """Each rank's heads: H/P query heads, the first (H mod P) ranks one more; ValueError: more ranks than heads."""
     if size > H:
         raise ValueError(f"{size} ranks share {H} query heads: a rank needs at least one, so use at most {H} ranks")
     shares, group = [], H // G
@@ -107,8 +94,8 @@ def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
     return shares
 
 
-def places(size: int, length: int, layout: str) -> list[Places]:
-    """Where the tokens of each rank's shard stand in the whole, when that is put in order again."""
+def places(size: int, length: int, layout: str) -> list[list[tuple[slice, slice]]]:
+    """Where the tokens of each rank stand in its shard, and where in the whole, when that is put in order again."""
     chunks = 2 if layout == "zigzag" else 1  # a rank
     where = blocks_of([length // chunks] * chunks * size)
     dealt = positions(chunks * size, size, layout)
@@ -118,9 +105,8 @@ def places(size: int, length: int, layout: str) -> list[Places]:
 def all_to_all(
     comm: Comm, call: Call, queries: Sequence[Array], keys: Sequence[Array], shares: list[HeadShare], home: bool = False
 ) -> tuple[list[Array], list[Array]]:
-    """What has query heads and what has K/V heads: all heads of a shard, `[B, heads, S/P, ...]` -> a few heads of all
-    tokens in their order, `[B, heads/P, S, ...]`. Or `home` again: what comes for a K/V head from several ranks, its
-    gradients, is summed.
+    """All heads of a shard, `[B, heads, S/P, ...]` -> a few heads of all tokens in their order, `[B, heads/P, S, ...]`,
+    or `home` again, where what comes for a K/V head from several ranks is summed.
     """
     arrays, ranks = [*queries, *keys], range(comm.size)
     heads = [[share.queries for share in shares]] * len(queries) + [[share.keys for share in shares]] * len(keys)
@@ -151,10 +137,6 @@ def all_to_all(
 def ulysses_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False) -> RankCost:
     """What `rank` sends and holds: two all-to-alls of P − 1 messages each. Forward, where P divides H = G: q, k, v and
     out, 4·S·E·(P − 1)/P² elements (E = H·D), and lse. Backward dout, q, k, v, lse and delta go, and dq, dk, dv come.
-
-    >>> shape = AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4)
-    >>> ulysses_cost(shape, 4).nbytes == 4 * (4 * 1024 * 512 * 3 // 16 + 1024 * 8 * 3 // 16)
-    True
     """
     return usp_cost(shape, size, rank, ulysses=size, backward=backward)
 

@@ -33,9 +33,8 @@ class LabAttention(NamedTuple):
 def lab_attention(layer: int = 1, *, xp: Any = None) -> LabAttention:
     """The lab's text, and its four attention maps in `layer`, 0 or 1, of a Llama with two.
 
-    >>> lab = lab_attention()
-    >>> lab.words[:4], lab.weights.shape[0], "".join(lab.words) == lab.text
-    (['The ', 'abbot ', 'of ', 'Orrin '], 4, True)
+    >>> lab_attention().words[:4]
+    ['The ', 'abbot ', 'of ', 'Orrin ']
     """
     if layer not in (0, 1):
         raise ValueError(f"layer={layer!r}: the model has the layers 0 and 1")

@@ -47,12 +47,9 @@ MEMORY_LEVELS = {
 
 
 class CheckpointedBlock(Stage):
-    """A decoder block that keeps what its `level`, one of `MEMORY_LEVELS`, says: the same gradients, to the bit.
-
-    Args:
-        comm: notes the flops of the projections ("block", and `AGAIN` for those made again) and holds what is kept.
-        block: `parlab.nn.llama.decoder_block(..., core=Core(partial(ring_attention, comm, ...), ...))`, for example.
-        host: the way to the slower place of level extreme.
+    """A decoder block, whose core may be a ring, that keeps what its `level`, one of `MEMORY_LEVELS`, says: the same
+    gradients, to the bit. `comm` notes the projections' flops ("block", and `AGAIN` for those made again), and holds
+    what is kept; `host` is the way to the slower place of level extreme.
     """
 
     def __init__(self, comm: Comm, block: Block, level: str = "none", host: Link = PCIE) -> None:
@@ -105,7 +102,10 @@ class CheckpointedBlock(Stage):
             with self.comm.compute(AGAIN, flops=self._flops(kept)):
                 return self.block.forward(kept)[1]
         x, merged, lse = kept
-        block = _replayed(self.block, merged, lse)
+        block, attention = copy(self.block), cast(SelfAttention, copy(self.block.attention))
+        out = split_heads(merged, attention.head_dim)
+        attention.core = Core(lambda q, k, v: (out, lse), attention.core.backward)  # which knows its result already
+        block.attention = attention
         with self.comm.compute(AGAIN, flops=self._flops(x)):
             cache = block.forward(x)[1]
         return cache | {"attention": cache["attention"]._replace(merged=merged)}
@@ -126,10 +126,8 @@ class CheckpointedBlock(Stage):
 
 
 def level_bytes(config: LlamaConfig, B: int, S: int, size: int, level: str, itemsize: int = 4) -> int:
-    """Bytes that one block keeps on each rank from its forward to its backward, S/P tokens a rank.
-
-    In a step of L blocks the peak is that of level none less (L − 1) times what a block keeps less: the block whose
-    backward runs has everything back.
+    """Bytes that one block keeps on each rank from its forward to its backward, S/P tokens a rank. In a step of L
+    blocks the peak is that of level none less (L − 1) times what one keeps less: that whose backward runs has all back.
 
     >>> config = LlamaConfig(vocab_size=8, hidden_size=64, intermediate_size=128, num_hidden_layers=1,
     ...                      num_attention_heads=4)
@@ -149,12 +147,3 @@ def level_flops(config: LlamaConfig, B: int, S: int, size: int, level: str, layo
     heads = config.num_attention_heads, config.head_dim
     again = [attention_flops(pairs, B, *heads) for pairs in unmasked_pairs(S, size, layout)]
     return [projections * products + flops * attention for flops in again]
-
-
-def _replayed(block: Block, merged: Array, lse: Array) -> Block:
-    """The block with a core that knows its result already."""
-    replayed, attention = copy(block), cast(SelfAttention, copy(block.attention))
-    out = split_heads(merged, attention.head_dim)
-    attention.core = Core(lambda q, k, v: (out, lse), attention.core.backward)
-    replayed.attention = attention
-    return replayed

@@ -12,13 +12,15 @@ Efficient Training of Long-Sequence LLMs with Head-Context Parallelism", section
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from parlab.arrays import Array, namespace
-from parlab.sequence.attend import ALL, Call, Heads, Pair, Queries, Scale, add_to, backward_of, grid, wide_zeros
+from parlab.nn.attention import wide_zeros
+from parlab.sequence.attend import ALL, Call, Heads, Pair, Queries, Scale, add_to, backward_of, grid
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.layouts import Documents
-from parlab.sequence.schedule import RingSchedule, journeys
+from parlab.sequence.layouts import Documents, RingSchedule, RingStep, journeys
 from parlab.world import Comm, Request
 
 Visit = Callable[[int, Array, Array], Pair | None]  # of the K/V of a rank; backward it returns their gradients
@@ -36,13 +38,12 @@ def ring_attention(
     documents: Documents = None,
     scale: Scale = None,
 ) -> tuple[Array, Array]:
-    """Attention over the whole sequence, from this rank's shards of it.
+    """Attention over the whole sequence, from this rank's shards of it; every rank of `comm` calls it.
 
     Backward the K/V go around once more. Behind them travel their gradients, to which each rank adds its share, and
     which need one hop more than the K/V to come home: (P − 1) + P = 2P − 1 hops.
 
     Args:
-        comm: the ring; every rank of it calls this.
         q: `[B, H, S/P, D]`, this rank's queries.
         k, v: `[B, G, S/P, D]`, where G divides H.
         causal: a token sees itself and earlier ones only.
@@ -51,12 +52,8 @@ def ring_attention(
             then travel no further than to the last rank that needs them (`journeys`).
         scale: 1/√D when None.
 
-    Returns:
-        out `[B, H, S/P, D]` in q's dtype, lse `[B, H, S/P]` in float32 or wider.
-
-    Raises:
-        ValueError: shapes, a layout or documents that do not fit, before any message.
-        MismatchError: another rank was told another layout, `causal`, documents or scale.
+    Returns out `[B, H, S/P, D]` in q's dtype, lse `[B, H, S/P]` in float32 or wider. ValueError: shapes, a layout or
+    documents that do not fit, before any message. MismatchError: another rank was told something else.
 
     >>> import numpy as np
     >>> from parlab import per_rank, run
@@ -84,21 +81,17 @@ def double_ring_attention(
     layout: str = "contiguous",
     scale: Scale = None,
 ) -> tuple[Array, Array]:
-    """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and
-    `ranks_per_node`: how many consecutive ranks share a node; it divides P. None: all do, and the inner ring is all.
+    """As `ring_attention`; `ranks_per_node`: how many consecutive ranks share a node; it divides P; None: all do.
 
     Backward, in each turn, dK/dV of one node's K/V are summed over this node, and over the nodes on their way home.
     """
     inside = comm.size if ranks_per_node is None else ranks_per_node
     call = Call("double ring", comm, q, k, v, scale, causal=causal, layout=layout, ranks_per_node=inside)
     node, between = grid(comm, "ranks_per_node", inside)
-    queries, schedule = Queries(call, call.rows), RingSchedule(comm.rank, comm.size)
+    queries = Queries(call, call.rows, comm)
 
-    def turn(home: int, k: Array, v: Array) -> Pair | None:
-        def visit(local: int, k: Array, v: Array) -> Pair | None:
-            return queries.attend(schedule.blocks(home * node.size + local, k.shape[2], **call.dealt), k, v)
-
-        return around(node, k, v, visit, call)  # K/V of all ranks of the node `home`
+    def turn(home: int, k: Array, v: Array) -> Pair | None:  # K/V of all ranks of the node `home`
+        return around(node, k, v, lambda local, k, v: queries.meet(home * node.size + local, k, v), call)
 
     gradients = around(between, k, v, turn, call)  # the next node's are posted before a turn
     return call.results(queries.done(gradients), gradients)
@@ -110,46 +103,38 @@ double_ring_attention_backward = backward_of(double_ring_attention)
 def attend_around(
     call: Call, ring: Comm | None, rows: Sequence[Array], k: Array, v: Array, heads: Heads = ALL
 ) -> tuple[list[Array], Pair | None]:
-    """The queries stay, and attend the K/V of each rank of the ring, if there is one, as they come past. Returns their
-    sums, and backward dk and dv, in float32 or wider.
-    """
-    rank, size = (0, 1) if ring is None else (ring.rank, ring.size)
-    queries, schedule, length = Queries(call, rows), RingSchedule(rank, size), k.shape[2]
-
-    def visit(source: int, k: Array, v: Array) -> Pair | None:
-        return queries.attend(schedule.blocks(source, length, **call.dealt), k, v, heads)
-
+    """The sums of queries that attend the K/V of each rank of the ring, if there is one, and backward dk and dv."""
+    queries = Queries(call, rows, ring)
+    visit = partial(queries.meet, heads=heads)
     if ring is None:
         gradients = visit(0, k, v)
     else:
-        gradients = around(ring, k, v, visit, call, journeys(size, length, **call.dealt))
+        gradients = around(ring, k, v, visit, call, journeys(ring.size, k.shape[2], **call.dealt))
     return queries.done(gradients), gradients
 
 
-def around(
-    comm: Comm, k: Array, v: Array, visit: Visit, call: Call, travel: Sequence[int] | None = None
-) -> Pair | None:
-    """The K/V of all ranks come past this one: `visit(source, k, v)`, while the next ones travel.
+def around(comm: Comm, k: Array, v: Array, visit: Visit, call: Call, travel: list[int] | None = None) -> Pair | None:
+    """The K/V of all ranks come past this one, by so many hops as `travel` says of each, P − 1 unless told otherwise:
+    `visit(source, k, v)`, while the next ones travel.
 
     Invariant: when hop t starts (from 0), rank r holds the K/V of rank s = (r − t) mod P, and has visited those of the
-    ranks r, r − 1, ..., s + 1. After P − 1 hops and the last visit it has seen all. `travel`: how many hops the K/V of
-    each rank make, if not P − 1; the later ones are left out.
-
-    Backward `visit` returns this rank's share of dK/dV, and ours come home, summed. When hop t starts, those of s,
-    summed over the ranks s, s + 1, ..., r − 1, are on their way from r − 1. The last rank to hold the K/V adds the last
-    share and sends dK/dV home: if they went all around, that is one hop more to the right.
+    ranks r, r − 1, ..., s + 1. Backward `visit` returns this rank's share of dK/dV, and ours come home, summed: when
+    hop t starts, those of s, summed over the ranks s, s + 1, ..., r − 1, are on their way from r − 1. The last rank to
+    hold the K/V adds the last share and sends dK/dV home: if they went all around, that is one hop more to the right.
     """
-    form = (_like_sum(k), _like_sum(v)) if call.backward else None  # of dK/dV
+    form = None  # of dK/dV, without their memory: one zero, seen everywhere
+    if call.backward:
+        form = tuple(namespace(x).broadcast_to(wide_zeros(x[:1, :1, :1, :1]), x.shape) for x in (k, v))
     travel = travel or [comm.size - 1] * comm.size
     source, own = comm.rank, travel[comm.rank]
     held, mine = (k, v), None
     returning: Hop = (None, None)  # the dK/dV of `source`, on their way to us
     home: Hop = (None, None)  # ... and ours
-    for step, hop in enumerate((*RingSchedule(comm.rank, comm.size).steps, None)):  # None: no K/V travel any more
-        goes, comes = travel[source] > step, hop is not None and travel[hop.kv_source] > step
-        if hop is not None:
-            coming = (k, v) if comes else None
-            arriving = post(comm, held if goes else None, hop.send_to, coming, hop.recv_from, call.label)
+    last = RingStep(comm.size - 1, comm.right, comm.left, kv_source=comm.rank)  # no K/V travel any more
+    for step, hop in enumerate((*RingSchedule(comm.rank, comm.size).steps, last)):
+        goes, comes = travel[source] > step, travel[hop.kv_source] > step
+        coming = (k, v) if comes else None
+        arriving = post(comm, held if goes else None, hop.send_to, coming, hop.recv_from, call.label)
         share = None if held is None else visit(source, *held)
         if call.backward:
             gradients = arrived(returning)  # the shares of the ranks that held this K/V before us
@@ -165,19 +150,13 @@ def around(
             if step == own > 0:
                 home = post(comm, None, comm.rank, form, (comm.rank + own) % comm.size, call.label)
             del share, gradients, outgoing  # or they would still be held while the next share is made
-        if hop is not None:
-            held, source = arrived(arriving), hop.kv_source
+        held, source = arrived(arriving), hop.kv_source
     arrived(returning)
     return arrived(home) if own else mine
 
 
-def _like_sum(x: Array) -> Array:
-    """In the form of a sum over x, without its memory: one zero, seen everywhere."""
-    return namespace(x).broadcast_to(wide_zeros(x[:1, :1, :1, :1]), x.shape)
-
-
 def post(comm: Comm, x: Pair | None, dst: int, form: Pair | None, src: int, label: str) -> Hop:
-    """Start a message out and one in; None is not sent, or will not come."""
+    """As `swap`, without waiting for either."""
     sending = None if x is None else comm.isend(x, dst, label=label)
     return sending, None if form is None else comm.irecv(src, form, label=label)
 
@@ -192,15 +171,10 @@ def arrived(hop: Hop) -> Any:
 
 
 def ring_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False, **dealt: Any) -> RankCost:
-    """What `rank` sends and holds: K/V of rank s make `journeys[s]` hops, dK/dV one more. `dealt`: causal, layout and
-    documents, as `ring_attention`.
-
-    It holds the K/V that it attends, that arrive, and (a copy) that leave, and as much of dK/dV; less where a message
-    has passed before the next is posted.
+    """What `rank` sends and holds: K/V of rank s make `journeys[s]` hops, dK/dV one more. It holds what it attends,
+    what arrives, and (a copy) what leaves. `dealt`: causal, layout and documents, as `ring_attention`.
 
     >>> shape = AttentionShape(S=12, H=1, G=1, D=1, itemsize=8)
-    >>> [ring_cost(shape, 3, rank)[:2] for rank in range(3)]
-    [(2, 128), (2, 128), (2, 128)]
     >>> [ring_cost(shape, 3, rank, causal=True, documents=[0, 6, 12])[:2] for rank in range(3)]  # cut inside rank 1
     [(1, 64), (1, 64), (0, 0)]
     """
@@ -222,20 +196,17 @@ def ring_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool
 def double_ring_cost(
     shape: AttentionShape, size: int, rank: int = 0, *, ranks_per_node: int | None = None, backward: bool = False
 ) -> RankCost:
-    """What every `rank` sends and holds: forward as much as in a plain ring, but between nodes only once a turn.
-
-    P/n turns of n − 1 hops and P/n − 1 between nodes of n ranks: P − 1. Backward each turn brings dK/dV back to
-    where it began, n hops, and P/n more bring them home.
+    """What every `rank` sends and holds: a ring of n in each of P/n turns, and a ring of P/n between nodes of n ranks.
+    Forward n − 1 hops a turn and P/n − 1 between nodes, P − 1 in all; backward n more a turn, and P/n, for dK/dV.
 
     >>> double_ring_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4, ranks_per_node=2)[:2]
     (3, 786432)
     """
     token, inside = shape.token(backward=backward), ranks_per_node or size
-    c = shape.shard(size, rank, inside)
-    nodes = size // inside
-    back = ((nodes * inside if inside > 1 else 0) + (nodes if nodes > 1 else 0)) * backward
-    kv = sum(min(ring - 1, 2) + (ring > 1) for ring in (nodes, inside))  # of each ring: attended, arriving, leaving
-    kv -= backward and nodes == 2 and inside > 1  # the second turn holds most, and no K/V leave the node
-    dkv = 1 + 2 * (inside > 1) + 2 * (nodes > 1)  # added to; of each ring: arriving, leaving
-    held = token.own + token.sums + kv * token.kv + dkv * token.dkv
-    return RankCost(size - 1 + back, c * ((size - 1) * token.kv + back * token.dkv), c * held)
+    c, turns = shape.shard(size, rank, inside), size // inside
+    inner, outer = (ring_cost(replace(shape, S=c * ring), ring, backward=backward) for ring in (inside, turns))
+    twice = token.own + token.sums + token.dkv  # in both rings: what is ours, and the share that is added to
+    if backward and turns == 2 and inside > 1:
+        twice += token.kv  # the second turn holds most, and no K/V leave the node
+    messages, nbytes = turns * inner.messages + outer.messages, turns * inner.nbytes + outer.nbytes
+    return RankCost(messages, nbytes, inner.held + outer.held - c * twice)

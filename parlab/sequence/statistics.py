@@ -14,11 +14,10 @@ ATTEND = "attend"  # how the names of its computations begin
 
 
 def synchronise_gradients(comm: Comm, gradients: Value) -> Value:
-    """The mean of the ranks' gradients, the same on all of them to the bit. One all-reduce for each dtype.
+    """The mean of the ranks' gradients, the same on all of them to the bit, nested as they are. One all-reduce a dtype.
 
     Right where each rank's loss is the mean over its own tokens, and all have as many. `gradients` are nested dicts,
-    lists and tuples of floating arrays, or a ValueError, alike on every rank, or a MismatchError; new ones are
-    returned, nested the same way.
+    lists and tuples of floating arrays, or a ValueError, alike on every rank, or a MismatchError.
 
     >>> import numpy as np
     >>> from parlab import per_rank, run
@@ -43,10 +42,9 @@ def synchronise_gradients(comm: Comm, gradients: Value) -> Value:
 
 @dataclass(frozen=True)
 class SequenceStatistics:
-    """What a run of attention across ranks did; lists have an item a rank, times are in picoseconds.
-
-    `reuse` is the share of all chunks that found their K/V there: between the start of the one before and their own no
-    message of attention had arrived. A ring reuses its own K/V alone: 1/P of all, unmasked.
+    """What a run of attention across ranks did; lists have an item a rank, times are in picoseconds. `reuse`: the share
+    of all chunks that found their K/V there: between the start of the one before and their own no message of attention
+    had arrived. A ring reuses its own K/V alone: 1/P of all, unmasked.
     """
 
     chunks: list[int]  # blocks of attention that it computed, forward and backward
@@ -63,18 +61,15 @@ def sequence_statistics(run: Run | Timeline) -> SequenceStatistics:
     """The statistics of a run, from what its timeline recorded; of `run.on(cluster)` for other hardware.
 
     >>> import numpy as np
-    >>> import parlab
-    >>> from parlab.sequence import ring_attention
-    >>> x = np.ones((1, 1, 4, 8))
-    >>> found = sequence_statistics(parlab.run(ring_attention, 4, x, x, x))
+    >>> from parlab import run, sequence
+    >>> found = sequence_statistics(run(sequence.ring_attention, 4, *np.ones((3, 1, 1, 4, 8))))  # q, k, v
     >>> found.chunks, found.attention_bytes, found.gradient_bytes, found.reuse
     ([4, 4, 4, 4], [1536, 1536, 1536, 1536], [0, 0, 0, 0], 0.25)
     """
     timeline = run.timeline if isinstance(run, Run) else run
     ranks = range(timeline.size)
-    travelled = [t for t in timeline.transfers if t.src != t.dst]
-    attention = [t for t in travelled if t.name != GRADIENTS]
-    gradients = [t for t in travelled if t.name == GRADIENTS]
+    attention = [t for t in timeline.transfers if t.src != t.dst and t.name != GRADIENTS]
+    gradients = [t for t in timeline.transfers if t.src != t.dst and t.name == GRADIENTS]
     attends = [span for span in timeline.computes if span.name.startswith(ATTEND)]
     starts = [[span.start for span in attends if span.rank == rank] for rank in ranks]
     there = 0

@@ -23,9 +23,8 @@ def split_by_text(text: str, ranks: int, limit: int, unit: str = "sentence") -> 
     Positions, lengths and the limit are bytes of the UTF-8 text. A unit longer than the limit is cut after a word, a
     word longer than the limit after a character. With more ranks than units the last ranks get no chunk. A sentence
     goes up to `.`, `!` or `?` and what closes it, unless it ends an abbreviation or a small letter follows; a paragraph
-    up to a blank line, which always ends a sentence too.
-
-    ValueError: an empty text, another unit, a number below 1, or a character longer than the limit.
+    up to a blank line, which always ends a sentence too. ValueError: an empty text, another unit, a number below 1, or
+    a character longer than the limit.
 
     >>> text = "Mr. Holm lit the lamp. Nobody came! Why? It rained."
     >>> [text[chunk.start : chunk.stop] for chunk in split_by_text(text, ranks=2, limit=30)]

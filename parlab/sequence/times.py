@@ -1,9 +1,9 @@
-"""How long attention across ranks takes, on paper: the makespan of the simulated clock, without a run.
+"""How long attention across ranks takes, on paper: the makespan of the simulated clock, without a run, in picoseconds.
 
-In picoseconds: forward, causal, zigzag where there is a ring. Ring and Ulysses are the two ends of one formula: with U
-of P ranks sharing the heads, U = 1 is the ring and U = P is Ulysses. S and P divide as the method asks; beyond one node
-the ranks fill whole nodes, and groups of U fill a node or are dealt evenly into it: then the slowest link sets the pace
-of every step, and the formulas are exact, but for the clock's rounding.
+Forward, causal, zigzag where there is a ring. Ring and Ulysses are the two ends of one formula: with U of P ranks
+sharing the heads, U = 1 is the ring and U = P is Ulysses. S and P divide as the method asks; beyond one node the ranks
+fill whole nodes, and groups of U fill a node or are dealt evenly into it: then the slowest link sets the pace of every
+step, and the formulas are exact, but for the clock's rounding.
 """
 
 from __future__ import annotations
@@ -26,21 +26,12 @@ def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int
 
     `there` is a message with q, k and v of a rank's heads, `back` one with out and lse; a hop brings the K/V of a whole
     group while a block is attended: its own first, C(C + 1)/2 pairs of C = S·U/P tokens, then half blocks, C²/2.
-
-    >>> shape = AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4)
-    >>> fast = Cluster.uniform(latency=0, bandwidth=1e15, flops=1e12)
-    >>> usp_time(shape, 4, fast, ulysses=1) // 10**6, usp_time(shape, 4, fast, ulysses=4) // 10**6  # µs: as much work
-    (268, 268)
     """
     if not _even(shape, ulysses):
         raise ValueError(f"ulysses={ulysses}: must divide H={shape.H}, and divide G={shape.G} or be a multiple of it")
     mine = replace(shape, H=shape.H // ulysses, G=max(shape.G // ulysses, 1))
-    token, c, C, ring = (
-        mine.token(backward=False),
-        shape.shard(size, group=ulysses),
-        shape.S * ulysses // size,
-        size // ulysses,
-    )
+    token, c = mine.token(backward=False), shape.shard(size, group=ulysses)
+    C, ring = c * ulysses, size // ulysses
     inside, hop = _link(cluster, ulysses), _link(cluster, size).picoseconds(C * token.kv)
     exchanges = inside.picoseconds(c * (token.rows + token.kv)) + inside.picoseconds(c * token.result)
     own, half = _attend(mine, C * (C + 1) // 2, cluster), _attend(mine, C * C // 2, cluster)
@@ -49,7 +40,7 @@ def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int
 
 
 def best_ulysses(shape: AttentionShape, size: int, cluster: Cluster) -> int | None:
-    """The ranks of a group with which USP is fastest, between the ring and Ulysses; None: there is no such number."""
+    """The U with which USP is fastest, between the ring and Ulysses; None: there is none."""
     node = cluster.ranks_per_node
     between = [u for u in range(2, size) if size % u == 0 and _even(shape, u) and (node % u == 0 or u % node == 0)]
     return min(between, key=lambda u: usp_time(shape, size, cluster, ulysses=u), default=None)

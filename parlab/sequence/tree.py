@@ -9,15 +9,16 @@ Source: Shyam et al. 2024, "Tree Attention: Topology-aware Decoding for Long-Con
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from parlab.arguments import whole
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import CAUSAL, merge
-from parlab.sequence.attend import Call, Queries, Scale, backward_of
+from parlab.sequence.attend import Call, Queries, Scale, backward_of, swap
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.schedule import Block
+from parlab.sequence.layouts import Block
 from parlab.world import Comm
 
 Parts = Sequence[Array]  # out and lse, say: arrays whose rows, axis 2, are queries
@@ -27,9 +28,8 @@ Combine = Callable[..., Parts]  # of two ranks' parts: merge or add
 def tree_attention(
     comm: Comm, q: Array, k: Array, v: Array, *, causal: bool = False, replicated: bool = False, scale: Scale = None
 ) -> tuple[Array, Array]:
-    """Attention over the whole sequence, from this rank's contiguous shards of it; arguments as `ring_attention`, and
-    `replicated`: q `[B, H, T, D]` is the same on every rank, the queries of the sequence's last T tokens, and so is
-    what is returned.
+    """As `ring_attention`, from contiguous shards; `replicated`: q `[B, H, T, D]` is the same on every rank, of the
+    sequence's last T tokens, and so is what is returned.
 
     Backward dk and dv are complete where they are made; dq is summed along the same tree.
 
@@ -74,15 +74,8 @@ class Level(NamedTuple):
 
 
 def levels(rank: int, size: int) -> list[Level]:
-    """The levels of `rank`, the whole group's first: ⌈log₂P⌉ of them at most.
-
-    >>> [(level.partner, level.clients) for level in levels(0, 8)]
-    [(4, [4]), (2, [2]), (1, [1])]
-    >>> [(level.partner, level.clients) for level in levels(2, 3)]  # halves of 2 ranks and 1
-    [(0, [0, 1])]
-    """
-    found = []
-    group = range(size)
+    """The levels of `rank`, the whole group's first: ⌈log₂P⌉ of them at most."""
+    found, group = [], range(size)
     while len(group) > 1:
         middle = (len(group) + 1) // 2
         mine, other = group[:middle], group[middle:]
@@ -102,8 +95,8 @@ def gather_rows(comm: Comm, parts: Parts, label: str) -> list[Array]:
     comm.hold("rows", *whole)
     _put(_rows(whole, range(comm.rank, comm.rank + 1), length), parts)
     for level in reversed(levels(comm.rank, comm.size)):
-        theirs = _rows(whole, level.other, length)
-        _put(theirs, _give(comm, level, _rows(whole, level.mine, length), theirs, label))
+        ours, theirs = _rows(whole, level.mine, length), _rows(whole, level.other, length)
+        _put(theirs, *_swaps(comm, ours, level.clients, theirs, [level.partner], label))
     return whole
 
 
@@ -112,23 +105,16 @@ def merge_rows(comm: Comm, parts: Parts, combine: Combine, label: str) -> list[A
     length = parts[0].shape[2] // comm.size
     for level in levels(comm.rank, comm.size):
         ours, theirs = _rows(parts, level.mine, length), _rows(parts, level.other, length)
-        if not level.clients:
-            comm.send(theirs, level.partner, label=label)
-        for client in level.clients:
-            if client == level.partner:
-                came = comm.sendrecv(theirs, client, client, like=ours, label=label)
-            else:
-                came = comm.recv(client, like=ours, label=label)
+        for came in _swaps(comm, theirs, [level.partner], ours, level.clients, label):
             _put(ours, combine(*ours, *came))
             del came
-    xp = namespace(*parts)
-    return [xp.asarray(x, copy=True) for x in _rows(parts, range(comm.rank, comm.rank + 1), length)]
+    return [namespace(x).asarray(x, copy=True) for x in _rows(parts, range(comm.rank, comm.rank + 1), length)]
 
 
 def merge_all(comm: Comm, parts: Parts, combine: Combine, label: str) -> Parts:
     """All rows, combined over all ranks, on every rank, up the tree: the same to the bit."""
     for level in reversed(levels(comm.rank, comm.size)):
-        other = _give(comm, level, parts, parts, label)
+        (other,) = _swaps(comm, parts, level.clients, parts, [level.partner], label)
         first, second = (parts, other) if level.mine.start < level.other.start else (other, parts)
         parts = combine(*first, *second)
         del other, first, second
@@ -136,14 +122,13 @@ def merge_all(comm: Comm, parts: Parts, combine: Combine, label: str) -> Parts:
     return parts
 
 
-def _give(comm: Comm, level: Level, x: Parts, like: Parts, label: str) -> Parts:
-    """Give x to the clients, and take what the partner, who is the first of them, gives."""
-    if not level.clients:
-        return comm.recv(level.partner, like, label=label)
-    came = comm.sendrecv(x, level.partner, level.partner, like, label=label)
-    for client in level.clients[1:]:
-        comm.send(x, client, label=label)
-    return came
+def _swaps(comm: Comm, x: Parts, to: list[int], form: Parts, givers: list[int], label: str) -> Iterator[Parts]:
+    """Give x to some, and take what others give; with the first of both, who is the same rank, at once."""
+    for dst, src in zip_longest(to, givers):
+        if src is None:
+            swap(comm, x, dst, None, dst, label)
+        else:
+            yield swap(comm, None if dst is None else x, src, form, src, label)
 
 
 def _rows(parts: Parts, ranks: range, length: int) -> list[Array]:
@@ -159,11 +144,9 @@ def _put(places: Parts, parts: Parts) -> None:
 def tree_cost(
     shape: AttentionShape, size: int, rank: int = 0, *, queries: int | None = None, backward: bool = False
 ) -> RankCost:
-    """What `rank` sends and holds. The rows of half the group at every level, up and down: S·(P − 1)/P rows each way in
-    all, where P is a power of two. `queries`: so many replicated ones instead; all of them at every level.
+    """What `rank` sends and holds: the rows of half the group at every level, up and down, S·(P − 1)/P each way in all,
+    where P is a power of two. `queries`: so many replicated ones instead; all of them at every level.
 
-    >>> tree_cost(AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4), 8)[:2]  # q up; out and lse down
-    (6, 3698688)
     >>> tree_cost(AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4), 8, queries=1)[:2]
     (3, 6240)
     """

@@ -8,53 +8,41 @@ from __future__ import annotations
 from parlab.arguments import whole
 from parlab.arrays import Array
 from parlab.nn.attention import CAUSAL
-from parlab.sequence.attend import Call, Queries, Scale, add_to, backward_of
+from parlab.sequence.attend import Call, Pair, Queries, Scale, add_to, backward_of
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.schedule import Block
+from parlab.sequence.layouts import Block
 from parlab.world import Comm
 
 
 def window_attention(
     comm: Comm, q: Array, k: Array, v: Array, *, window: int | None = None, causal: bool = True, scale: Scale = None
 ) -> tuple[Array, Array]:
-    """Attention in which query i sees the keys i − W + 1 to i, from this rank's contiguous shards; arguments as
-    `ring_attention`, and `window`: W, from 1 to S.
+    """As `ring_attention`, from contiguous shards, where query i sees the keys i − W + 1 to i; `window`: W, 1 to S.
 
-    The W − 1 tokens before a rank's own come straight from the ranks that have them, ⌈(W − 1)/(S/P)⌉ neighbours to
-    the left, while its own are attended. Backward they come once more, and their gradients go straight back.
-
-    >>> import numpy as np
-    >>> from parlab import per_rank, run
-    >>> from parlab.sequence import shard
-    >>> pieces = per_rank(shard(np.ones((1, 2, 8, 4)), 4))
-    >>> out, lse = run(window_attention, 4, pieces, pieces, pieces, window=2).results[3]
-    >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # everyone sees itself and the token before
-    [2, 2]
+    The W − 1 tokens before a rank's own come straight from the ranks that have them, ⌈(W − 1)/(S/P)⌉ neighbours to the
+    left, while its own are attended. Backward they come once more, and their gradients go straight back.
     """
     call = Call("window", comm, q, k, v, scale, causal=causal, window=window)
     length, S = k.shape[2], k.shape[2] * comm.size
     if window is None:
-        right = f"pass window=1 to {S} (up to {length + 1} the nearest neighbour is enough), or use another pattern"
-        raise ValueError(f"window=None: neighbours alone give a sliding window's attention only; {right}")
+        use = f"pass window=1 to {S} (up to {length + 1} the nearest neighbour is enough), or use another pattern"
+        raise ValueError(f"window=None: neighbours alone give a sliding window's attention only; {use}")
     if not 1 <= whole("window", window) <= S:
         raise ValueError(f"window={window}: a query sees itself and the tokens before it, 1 to {S} in all")
     if not causal:
         raise ValueError("causal=False: a sliding window sees no later token; leave causal=True")
     tails = window_tails(S, comm.size, window)
-    queries, sends, coming = Queries(call, call.rows), [], []
-    for distance, tail in enumerate(tails, 1):
-        pair = k[:, :, -tail:, :], v[:, :, -tail:, :]
-        if comm.rank + distance < comm.size:
-            sends.append(comm.isend(pair, comm.rank + distance, label=call.label))
-        if comm.rank >= distance:
-            coming.append(comm.irecv(comm.rank - distance, like=pair, label=call.label))
+    left, right = tails[: comm.rank], tails[: comm.size - 1 - comm.rank]  # the neighbours that there are
+    queries = Queries(call, call.rows)
+    sends = [comm.isend(_last(tail, k, v), comm.rank + far, label=call.label) for far, tail in enumerate(right, 1)]
+    coming = [comm.irecv(comm.rank - far, _last(tail, k, v), label=call.label) for far, tail in enumerate(left, 1)]
     own = slice(0, length)
     gradients = queries.attend([Block(own, own, CAUSAL, window)], k, v)  # backward: [B, G, S/P, D]
     if gradients is not None:
         comm.hold("dq, dk, dv", *gradients)
         while sends:  # before the gradients are under way too
             sends.pop(0).wait()
-    for number, (tail, arriving) in enumerate(zip(tails, coming, strict=False)):  # the first ranks have fewer
+    for number, (tail, arriving) in enumerate(zip(left, coming, strict=True)):
         ahead = number * length  # tokens between the tail and the first query, which sees most of it
         block = Block(slice(0, min(length, window - 1 - ahead)), slice(0, tail), ahead + tail, window)
         share = queries.attend([block], *arriving.wait())  # backward: [B, G, tail, D]
@@ -62,9 +50,9 @@ def window_attention(
             sends.append(comm.isend(share, comm.rank - number - 1, label=call.label))
         del share
     if gradients is not None:
-        for distance, tail in enumerate(tails[: comm.size - 1 - comm.rank], 1):
-            mine = tuple(x[:, :, -tail:, :] for x in gradients)
-            add_to(mine, comm.recv(comm.rank + distance, like=mine, label=call.label))
+        for far, tail in enumerate(right, 1):
+            mine = _last(tail, *gradients)
+            add_to(mine, comm.recv(comm.rank + far, like=mine, label=call.label))
     for send in sends:
         send.wait()
     return call.results(queries.done(gradients), gradients)
@@ -73,24 +61,18 @@ def window_attention(
 window_attention_backward = backward_of(window_attention)
 
 
-def window_tails(S: int, size: int, window: int) -> list[int]:
-    """How many tokens a rank needs of its first, second, ... neighbour to the left: the last ones of its shard.
+def _last(tail: int, k: Array, v: Array) -> Pair:
+    return k[:, :, -tail:, :], v[:, :, -tail:, :]
 
-    >>> window_tails(16, 4, window=4), window_tails(16, 4, window=5), window_tails(16, 4, window=8)
-    ([3], [4], [4, 3])
-    """
+
+def window_tails(S: int, size: int, window: int) -> list[int]:
+    """How many tokens a rank needs of its first, second, ... neighbour to the left: the last ones of its shard."""
     c = S // size
     return [min(c, window - 1 - first) for first in range(0, min(window - 1, S - c), c)]
 
 
 def window_cost(shape: AttentionShape, size: int, rank: int = 0, *, window: int, backward: bool = False) -> RankCost:
-    """What `rank` sends and holds: tails of its K/V to the neighbours on its right; backward also dK/dV to the left.
-
-    What leaves is held (a copy) until it has passed.
-
-    >>> window_cost(AttentionShape(S=16, H=1, G=1, D=1, itemsize=4), 4, window=8)[:2]  # 4 tokens, and 3
-    (2, 56)
-    """
+    """What `rank` sends, tails of its K/V to the right, backward also dK/dV to the left, and holds: copies too."""
     tails, token = window_tails(shape.S, size, whole("window", window, 1)), shape.token(backward=backward)
     right, left = tails[: size - 1 - rank], tails[:rank]
     held = shape.shard(size, rank) * (token.own + token.sums + token.dkv)

@@ -12,15 +12,14 @@ import parlab.sequence.attend
 import parlab.sequence.heads
 import parlab.sequence.layouts
 import parlab.sequence.ring
-import parlab.sequence.schedule
 import parlab.sequence.tree
 import parlab.sequence.window
 
-ATTENTION, LAYOUTS = parlab.nn.attention, parlab.sequence.layouts
-SCHEDULE, ATTEND, HEADS = parlab.sequence.schedule, parlab.sequence.attend, parlab.sequence.heads
+ATTENTION, SCHEDULE = parlab.nn.attention, parlab.sequence.layouts
+ATTEND, HEADS = parlab.sequence.attend, parlab.sequence.heads
 RING, ALLGATHER = parlab.sequence.ring, parlab.sequence.allgather
 TREE, WINDOW = parlab.sequence.tree, parlab.sequence.window
-MODULES = (ATTENTION, LAYOUTS, SCHEDULE, ATTEND, RING, HEADS, ALLGATHER, TREE, WINDOW)  # each imports from earlier ones
+MODULES = (ATTENTION, SCHEDULE, ATTEND, RING, HEADS, ALLGATHER, TREE, WINDOW)  # each imports from earlier ones
 
 
 def copy_of(module: ModuleType, old: str = "", new: str = "") -> ModuleType:

@@ -1,4 +1,4 @@
-"""Which rank owns which tokens."""
+"""Which rank owns which tokens, who sends what to whom, and which part of an arriving block is work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlab.arrays import asarray, to_numpy
-from parlab.sequence import LAYOUTS, positions, shard, unshard
+from parlab.nn.attention import CAUSAL, STRICT
+from parlab.sequence import LAYOUTS, Block, RingSchedule, RingStep, positions, shard, unshard
 
 
 def test_contiguous_s8192_p4_rank_2_owns_2048_tokens_4096_to_6144():
@@ -108,3 +109,107 @@ def test_bad_axes_and_shards_are_refused():
         unshard([])
     with pytest.raises(ValueError, match="sequence length 6 does not divide into 4 chunks"):
         unshard([np.zeros((3, 2)), np.zeros((3, 2))], "zigzag")
+
+
+def test_p4_rank_0_receives_the_blocks_of_3_2_1_from_3_and_sends_to_1():
+    assert RingSchedule(0, 4).steps == [RingStep(0, 1, 3, 3), RingStep(1, 1, 3, 2), RingStep(2, 1, 3, 1)]
+
+
+def test_p4_rank_2_contiguous_hop_0_is_full_from_1_and_hop_2_is_none_from_3():
+    schedule = RingSchedule(2, 4)
+    assert [step.kv_source for step in schedule.steps] == [1, 0, 3]
+    assert [schedule.mask(step.kv_source) for step in schedule.steps] == ["full", "full", "none"]
+    assert schedule.mask(2) == "causal"
+
+
+def test_one_rank_makes_no_hop():
+    assert RingSchedule(0, 1).steps == []
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_after_every_hop_the_sender_named_the_same_source_as_the_receiver(size):
+    held = list(range(size))
+    for hop in range(size - 1):
+        steps = [RingSchedule(rank, size).steps[hop] for rank in range(size)]
+        assert all(steps[step.send_to].recv_from == rank for rank, step in enumerate(steps))
+        held = [held[step.recv_from] for step in steps]
+        assert held == [step.kv_source for step in steps]
+
+
+def test_zigzag_step_rule_with_6_tokens_a_rank():
+    schedule = RingSchedule(1, 3)
+    assert schedule.block(1, 6, "zigzag") == Block(slice(0, 6), slice(0, 6), CAUSAL)
+    assert schedule.block(0, 6, "zigzag") == Block(slice(0, 6), slice(0, 3))
+    assert schedule.block(2, 6, "zigzag") == Block(slice(3, 6), slice(0, 6))
+
+
+def test_striped_block_of_a_later_rank_is_strict():
+    schedule = RingSchedule(1, 3)
+    assert [schedule.mask(source, "striped") for source in range(3)] == ["causal", "causal", "strict"]
+    assert schedule.block(2, 5, "striped") == Block(slice(0, 5), slice(0, 5), STRICT)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+@pytest.mark.parametrize("length", [2, 6])
+def test_blocks_are_exactly_the_mask_of_the_token_positions(length, size, layout, causal):
+    owned = np.array(positions(size * length, size, layout))  # [P, S/P]
+    for rank in range(size):
+        for source in range(size):
+            visible = owned[rank][:, None] >= owned[source] if causal else np.ones((length, length), dtype=bool)
+            block = RingSchedule(rank, size).block(source, length, layout, causal=causal)
+            found = np.zeros((length, length), dtype=bool)
+            if block is not None:
+                part = np.ones_like(found[block.queries, block.keys])
+                found[block.queries, block.keys] = part if block.diagonal is None else np.tril(part, block.diagonal)
+                assert block.pairs == np.sum(visible)
+            assert np.array_equal(found, visible)
+
+
+@settings(max_examples=60)
+@given(
+    size=st.integers(1, 5),
+    lengths=st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    layout=st.sampled_from(LAYOUTS),
+    causal=st.booleans(),
+)
+def test_packed_blocks_are_exactly_the_mask_of_documents_and_positions(size, lengths, layout, causal):
+    documents = np.cumsum([0, *lengths]) * (2 * size if layout == "zigzag" else 1)
+    if layout != "zigzag":
+        documents[-1] += -documents[-1] % size
+    S = int(documents[-1])
+    owned = np.array(positions(S, size, layout, documents))
+    inside = np.searchsorted(documents, owned, side="right")
+    for rank, source in np.ndindex(size, size):
+        visible = inside[rank][:, None] == inside[source]
+        if causal:
+            visible &= owned[rank][:, None] >= owned[source]
+        found = np.zeros_like(visible)
+        for block in RingSchedule(rank, size).blocks(source, S // size, layout, causal=causal, documents=documents):
+            part = np.ones_like(found[block.queries, block.keys])
+            part = part if block.diagonal is None else np.tril(part, block.diagonal)
+            assert block.pairs == np.sum(part) > 0
+            found[block.queries, block.keys] |= part
+        assert np.array_equal(found, visible)
+
+
+@given(*[st.integers(0, 9)] * 2, st.integers(-12, 12), st.none() | st.integers(1, 12))
+def test_pairs_of_a_block_are_those_counted(queries, keys, diagonal, window):
+    newest = np.arange(queries)[:, None] + diagonal
+    seen = (np.arange(keys) <= newest) & (np.arange(keys) > newest - (window or 99))
+    assert Block(slice(0, queries), slice(0, keys), diagonal, window).pairs == np.sum(seen)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: RingSchedule(4, 4), "rank=4: a ring of 4 has ranks 0 to 3"),
+        (lambda: RingSchedule(0, 4).block(4, 2), "source=4: a ring of 4 has ranks 0 to 3"),
+        (lambda: RingSchedule(0, 4).block(0, 2, "spiral"), "layout='spiral': use one of contiguous, zigzag, striped"),
+        (lambda: RingSchedule(0, 4).block(0, 3, "zigzag"), "sequence length 12 does not divide into 8 chunks"),
+    ],
+)
+def test_bad_arguments_are_refused(call, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        call()

@@ -121,8 +121,8 @@ MUTANTS = {
     "blocks of the wrong source": (
         "allgather",
         ALLGATHER,
-        "ring.blocks(source, length",
-        "ring.blocks((source - 1) % comm.size, length",
+        "queries.meet(source, ",
+        "queries.meet((source - 1) % comm.size, ",
     ),
     "node forgotten in the double ring": ("double_ring", RING, "home * node.size + local", "local"),
     "tree merges without rescaling": ("tree", ATTENTION, "out * xp.exp(lse - finite)[..., None]", "out"),

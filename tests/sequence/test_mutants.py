@@ -38,7 +38,7 @@ MUTANTS = {
     "last block forgotten": (
         RING,
         "share = None if held is None else",
-        "share = None if held is None or hop is None and not call.backward else",
+        "share = None if held is None or hop is last and not call.backward else",
     ),
     "scale forgotten in dq": (ATTENTION, "        keys = keys * scale\n", ""),
     "scale forgotten in the backward's scores": (

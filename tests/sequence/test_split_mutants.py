@@ -159,7 +159,7 @@ MUTANTS: dict[str, Mutant] = {
         '"high": (cache, x),',
         kept,
     ),
-    "medium attends again": (MEMORY, "block = _replayed(self.block, merged, lse)", "block = self.block", kept),
+    "medium attends again": (MEMORY, "        block.attention = attention\n", "", kept),
     "low without its normed input": (MEMORY, "x=attention_x", 'x=kept["attention_norm"].x', kept),
     "sum instead of mean": (STATISTICS, "for x in alike])) / comm.size", "for x in alike]))", mean_gradients),
     "leaves in another order": (

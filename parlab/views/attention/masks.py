@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
 from parlab.sequence import LAYOUTS, Block, RingSchedule, load_ratio, positions, unmasked_pairs
-from parlab.sequence.schedule import journeys
+from parlab.sequence.layouts import journeys
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.film import Film, chips, steps_of, wrapped
 from parlab.views.drawing.lanes import legend_of, name_lanes, name_rows
