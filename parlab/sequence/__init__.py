@@ -1,7 +1,14 @@
 """Strategies that cut the sequence: attention over shards of it."""
 
 from parlab.sequence.allgather import allgather_attention, allgather_attention_backward, allgather_cost
-from parlab.sequence.analysis import AttentionAnalysis, HeadPattern, analyse_attention, split_by_attention, weight_cut
+from parlab.sequence.analysis import (
+    AttentionAnalysis,
+    HeadPattern,
+    analyse_attention,
+    split_by_attention,
+    stem,
+    weight_cut,
+)
 from parlab.sequence.chunks import (
     Chunk,
     best_size,

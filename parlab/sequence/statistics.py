@@ -68,8 +68,9 @@ def sequence_statistics(run: Run | Timeline) -> SequenceStatistics:
     """
     timeline = run.timeline if isinstance(run, Run) else run
     ranks = range(timeline.size)
-    attention = [t for t in timeline.transfers if t.src != t.dst and t.name != GRADIENTS]
-    gradients = [t for t in timeline.transfers if t.src != t.dst and t.name == GRADIENTS]
+    travelled = [t for t in timeline.transfers if t.src != t.dst]
+    attention = [t for t in travelled if t.name != GRADIENTS]
+    gradients = [t for t in travelled if t.name == GRADIENTS]
     attends = [span for span in timeline.computes if span.name.startswith(ATTEND)]
     starts = [[span.start for span in attends if span.rank == rank] for rank in ranks]
     there = 0

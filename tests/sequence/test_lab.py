@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from parlab.arrays import to_numpy
-from parlab.sequence import analyse_attention, lab_attention, split_by_attention, split_by_text, split_equal
-from parlab.sequence.analysis import stem
+from parlab.sequence import analyse_attention, lab_attention, split_by_attention, split_by_text, split_equal, stem
 from tests.sequence.maps import weight_cut
 
 
