@@ -85,12 +85,14 @@ def _select_another(menu: Locator) -> None:
 
 
 def _play(film: Locator) -> None:
-    """For a while, then pause, unless the film has ended by itself: then the button would begin anew."""
+    """For a while, then pause, unless the film has ended by itself: then the button would begin anew.
+
+    The page asks and clicks in one go, so that the film cannot end in between.
+    """
     button = film.locator("button").first
     button.click()
     film.page.wait_for_timeout(1500)
-    if button.locator(".fa-pause").count():
-        button.click()
+    button.evaluate("button => button.querySelector('.fa-pause') && button.click()")
 
 
 CONTROLS: dict[str, Callable[[Locator], None]] = {
