@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from functools import cache
 from html import escape
 from typing import Any
@@ -54,10 +55,9 @@ class Player(widgets.VBox):
         return self.film.frames[self.slider.value][0]
 
     def go(self, step: int) -> None:
-        """Show the end of `step`, or the nearest there is."""
-        ends = [number for number, (of, _) in enumerate(self.film.frames) if of == step]
-        if ends:
-            self.slider.value = ends[-1]
+        """Pause, and show the end of `step`; before the first the beginning, after the last the end."""
+        self.play.playing = False
+        self.slider.value = bisect_right(self.film.frames, step, key=lambda frame: frame[0]) - 1
 
     def _show(self, _: Any = None) -> None:
         step, place = self.film.frames[self.slider.value]

@@ -85,6 +85,25 @@ def test_buttons_go_a_step_back_and_forth_and_stay_within_the_film():
     assert player.step == 6
 
 
+def test_buttons_lead_from_within_the_first_and_the_last_step_to_the_ends_of_the_film():
+    player = views.step_through(one_f_one_b(2, 3))
+    player.slider.value = 2
+    player.back.click()
+    assert player.slider.value == 0
+    player.slider.value = player.slider.max - 2
+    player.forward.click()
+    player.forward.click()
+    assert player.slider.value == player.slider.max
+
+
+def test_a_step_pauses_a_film_that_plays():
+    player = views.step_through(one_f_one_b(2, 3))
+    for button in (player.back, player.forward):
+        player.play.playing = True
+        button.click()
+        assert not player.play.playing
+
+
 def test_moments_divide_each_span_of_a_clock_and_end_with_it():
     assert moments_of([0, 4], 6) == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 4), (1, 4.5), (1, 5), (1, 5.5), (1, 6)]
 
