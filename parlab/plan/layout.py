@@ -14,6 +14,7 @@ from parlab.plan.models import Config, Sizes
 from parlab.zero import MIXED, StateBytes
 
 Column = Any  # a float64 array (or a boolean one, where it is a question), an entry a layout
+CHOICES = {"schedule": ("1f1b", "gpipe", "looped_bfs"), "recompute": ("none", "selective", "full")}
 
 
 @dataclass(frozen=True)
@@ -81,16 +82,17 @@ def problems(sizes: Sizes, layout: Layout, B: int, S: int) -> Iterator[tuple[str
     """Each rule that there is: the knobs that it binds, what would be right, and which layouts break it."""
     of = {name: np.asarray(value) for name, value in vars(layout).items()}
     counts = ("dp", "pp", "cp", "tp", "chunks", "microbatch")
-    for name in counts:
+    for name in (*counts, "zero"):
         if of[name].dtype.kind not in "iu":
             yield name, "whole numbers are needed", np.array(True)
             return
+    for name in counts:
         yield name, "must be at least 1", of[name] < 1
     d, p, c, t, v, b = (np.maximum(of[name], 1) for name in counts)
     L, H, G, M, V = sizes.L, sizes.H, sizes.G, sizes.M, sizes.V
     m, missing = B // (d * b), -L % (p * v)
     yield "zero", "use stage 0, 1, 2 or 3", ~np.isin(of["zero"], (0, 1, 2, 3))
-    for name, choices in (("schedule", ("1f1b", "gpipe", "looped_bfs")), ("recompute", ("none", "selective", "full"))):
+    for name, choices in CHOICES.items():
         yield name, f"use one of {', '.join(choices)}", ~np.isin(of[name], choices)
     for name in ("sequence_parallel", "offload"):
         yield name, "must be True or False", ~np.isin(of[name], (False, True))

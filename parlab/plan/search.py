@@ -12,7 +12,7 @@ import numpy as np
 
 from parlab.arguments import flag, one_of, positive, whole
 from parlab.plan.estimate import Estimate, estimate, evaluate
-from parlab.plan.layout import Case, Layout, possible
+from parlab.plan.layout import CHOICES, Case, Layout, possible
 from parlab.plan.models import CLUSTERS, MODELS, Config, Sizes
 from parlab.plan.seconds import Machine
 from parlab.world import Cluster
@@ -142,8 +142,13 @@ def search(
     for name, value in fixed.items():  # one value or several, each as it was given
         values = value.tolist() if hasattr(value, "tolist") else value
         knobs[name] = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
-    for value in knobs["sequence_parallel"]:
-        flag("sequence_parallel", value)
+        for one in knobs[name]:
+            if name in (*MESH, *ORDERED):
+                whole(name, one, 0 if name == "zero" else 1)
+            elif name in CHOICES:
+                one_of(name, one, CHOICES[name])
+            else:
+                flag(name, one)
     knobs |= {name: [n for n in divisors if n in knobs[name]] for name in MESH}
     mesh = Layout(**_axes(knobs, "tp", "cp", "pp"))
     mesh = mesh.but(dp=ranks // mesh.ranks)

@@ -15,6 +15,7 @@ REFUSED = [
     (dict(tp=3), "tp=3: num_attention_heads 32 .* a divisor of 32"),
     (dict(tp=64), "tp=64: num_attention_heads 32"),
     (dict(zero=4), "zero=4: use stage 0, 1, 2 or 3"),
+    (dict(zero=True), "zero=True: whole numbers are needed"),
     (dict(schedule="2f2b"), "schedule='2f2b': use one of 1f1b, gpipe, looped_bfs"),
     (dict(recompute="some"), "recompute='some': use one of none, selective, full"),
     (dict(dp=3), "dp=3, microbatch=1: batch 16 must be a multiple"),
@@ -81,23 +82,7 @@ def test_what_is_just_possible_is_estimated(layout, batch, sequence):
     [
         (lambda: search(LLAMA_8B, DGX_H100, 0, batch=8, sequence=4096), "ranks=0"),
         (lambda: search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, memory=0), "memory=0: must be a number greater"),
-        (
-            lambda: search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, offload="no"),
-            "offload='no': must be True or False",
-        ),
         (lambda: search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, tpp=1), "tpp=1: the knobs are tp, cp"),
-        (
-            lambda: search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, sequence_parallel="no"),
-            "sequence_parallel=.no.: must be True or False",
-        ),
-        (
-            lambda: search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, sequence_parallel=[False, "no"]),
-            "sequence_parallel=.no.: must be True or False",
-        ),
-        (
-            lambda: search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, tp=(5, 6)),
-            r"tp=\(5, 6\): no layout is possible",
-        ),
         (lambda: search(LLAMA_8B, "H100", 8, batch=8, sequence=4096), "cluster='H100': must be a Cluster"),
         (lambda: estimate(LLAMA_8B, DGX_H100, {"dp": 8}, batch=8, sequence=64), "must be a Layout"),
         (
@@ -116,6 +101,27 @@ def test_what_is_just_possible_is_estimated(layout, batch, sequence):
 def test_bad_searches_and_models_are_refused(call, text):
     with pytest.raises(ValueError, match=text):
         call()
+
+
+@pytest.mark.parametrize(
+    ("knob", "text"),
+    [
+        (dict(offload="no"), "offload='no': must be True or False"),
+        (dict(sequence_parallel="no"), "sequence_parallel='no': must be True or False"),
+        (dict(sequence_parallel=[False, "no"]), "sequence_parallel='no': must be True or False"),
+        (dict(zero=True), "zero=True: must be a whole number, at least 0"),
+        (dict(cp=0), "cp=0: must be a whole number, at least 1"),
+        (dict(tp=[1, "2"]), "tp='2': must be a whole number"),
+        (dict(dp=[1.0]), "dp=1.0: must be a whole number"),
+        (dict(recompute=["none", "some"]), "recompute='some': .* none, selective, full"),
+        (dict(schedule="dualpipe"), "schedule='dualpipe': .* 1f1b, gpipe, looped_bfs"),
+        (dict(tp=(5, 6)), r"tp=\(5, 6\): no layout is possible"),
+    ],
+    ids=str,
+)
+def test_a_search_refuses_each_value_of_a_knob_that_is_none(knob, text):
+    with pytest.raises(ValueError, match=text):
+        search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, **knob)
 
 
 def test_a_column_with_one_impossible_layout_names_that_one():

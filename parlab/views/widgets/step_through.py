@@ -11,7 +11,7 @@ import ipywidgets as widgets
 
 from parlab.pipeline import Costs, Schedule, ScheduleTimeline, Search
 from parlab.sequence import RingSchedule
-from parlab.views.all_reduce.blocks import all_reduce_film, labelled
+from parlab.views.all_reduce.blocks import MOST_RANKS, all_reduce_film, labelled
 from parlab.views.attention.masks import ring_film
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import Film
@@ -78,7 +78,8 @@ def step_through(
 ) -> Player:
     """Play what happened, 10 pictures a second: with a slider, buttons for single steps, and a line of words a step.
 
-    - the run of one ring `all_reduce`, `reduce_scatter` or `all_gather`: whose numbers are summed in which block;
+    - the run of one ring `all_reduce`, `reduce_scatter` or `all_gather` on up to 8 ranks: whose numbers are summed in
+      which block;
     - the run of a ZeRO training step: what each rank holds, computes and sends;
     - any other run: its timeline;
     - a pipeline schedule: its actions, and the activations that are kept meanwhile;
@@ -102,6 +103,6 @@ def step_through(
     if not isinstance(source, Run | Timeline):
         raise ValueError(f"source={source!r:.60}: must be a run, a schedule, a search, or a RingSchedule")
     shown = timeline_of(source)
-    if {transfer.name for transfer in shown.transfers} in RINGS and labelled(shown):
+    if {transfer.name for transfer in shown.transfers} in RINGS and labelled(shown) and shown.size <= MOST_RANKS:
         return Player(all_reduce_film(shown))
     return Player((zero_film if sharded(shown) else timeline_film)(shown))

@@ -104,6 +104,12 @@ def test_a_step_pauses_a_film_that_plays():
         assert not player.play.playing
 
 
+def test_a_ring_of_more_ranks_than_blocks_can_be_drawn_for_plays_as_its_timeline():
+    rings = [run(lambda comm, x: comm.all_reduce(x), size, np.ones(size)) for size in (8, 9)]
+    assert views.step_through(rings[0]).film.headline.startswith("Ring all-reduce, 8 ranks")
+    assert views.step_through(rings[1]).film.headline.startswith("Timeline: 9 ranks")
+
+
 def test_moments_divide_each_span_of_a_clock_and_end_with_it():
     assert moments_of([0, 4], 6) == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 4), (1, 4.5), (1, 5), (1, 5.5), (1, 6)]
 
