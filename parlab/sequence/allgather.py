@@ -29,7 +29,8 @@ def allgather_attention(
     kv_heads: int | None = None,
     scale: Scale = None,
 ) -> tuple[Array, Array]:
-    """As `ring_attention`; `kv_heads`: how many K/V heads are gathered at a time; None: 2, or 1 if there is one only.
+    """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and `kv_heads`:
+    how many K/V heads are gathered at a time; None: 2, or 1 if there is one only.
 
     K/V go straight to each rank that has a block with them: without documents, to all. Backward they are gathered
     again; their gradients, on each rank those of all tokens, are reduce-scattered: straight home, and summed there.

@@ -160,7 +160,8 @@ def per_document(documents: Sequence[int], ranks: int) -> list[Chunk]:
 
 
 def longest_first(documents: Sequence[int], ranks: int) -> list[Chunk]:
-    """Whole documents, the costliest first, each to the rank with the least work so far.
+    """Whole documents, the costliest first, each to the rank with the least work so far. Nothing crosses ranks, but one
+    long document makes its rank the slowest.
 
     >>> [chunk.rank for chunk in longest_first([0, 5, 9, 12, 15], ranks=2)]  # 15, 10, 6 and 6 pairs
     [0, 1, 1, 0]

@@ -129,7 +129,7 @@ def striped_speedup(S: int, size: int, hidden_size: int, intermediate_size: int,
 
 
 def score_memory_savings(size: int) -> float:
-    """The part of the S²·H scores that a rank is spared which holds whole blocks of S/P rows: 1 − 1/P. Our ring holds
-    one tile, beside what `ring_cost` says, linear in S.
+    """The part of the S²·H scores that a rank is spared which holds those of its S/P queries alone: 1 − 1/P. Our ring
+    spares more: it holds one tile of them.
     """
     return 1 - 1 / size

@@ -26,7 +26,8 @@ from parlab.world.collectives import block_sizes, blocks_of
 def ulysses_attention(
     comm: Comm, q: Array, k: Array, v: Array, *, causal: bool = False, documents: Documents = None, scale: Scale = None
 ) -> tuple[Array, Array]:
-    """As `ring_attention`, from contiguous shards; every rank attends some heads of the whole sequence.
+    """Attention over the whole sequence, some heads on every rank, from this rank's contiguous shards; arguments as
+    `ring_attention`.
 
     Where P does not divide H the first ranks attend one head more: so every P up to H is of use, and the slowest rank
     has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`head_shares`); its
@@ -49,8 +50,10 @@ def usp_attention(
     layout: str = "contiguous",
     scale: Scale = None,
 ) -> tuple[Array, Array]:
-    """As `ring_attention`; `ulysses`: how many consecutive ranks (U) share the heads; it divides P, which is Ulysses; 1
-    is the ring. Contiguous or zigzag: a group's tokens, in order, are the same layout's shard for a ring of P/U.
+    """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and `ulysses`:
+    how many consecutive ranks (U) share the heads. It divides P; U = P is Ulysses, U = 1 the ring.
+
+    Contiguous or zigzag: a group's tokens, in order, are the same layout's shard for a ring of P/U.
     """
     if layout == "striped":
         raise ValueError("layout='striped': a group's tokens would be no stripe; use contiguous or zigzag")

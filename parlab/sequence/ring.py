@@ -81,7 +81,8 @@ def double_ring_attention(
     layout: str = "contiguous",
     scale: Scale = None,
 ) -> tuple[Array, Array]:
-    """As `ring_attention`; `ranks_per_node`: how many consecutive ranks share a node; it divides P; None: all do.
+    """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and
+    `ranks_per_node`: how many consecutive ranks share a node. It divides P; None: all do.
 
     Backward, in each turn, dK/dV of one node's K/V are summed over this node, and over the nodes on their way home.
     """

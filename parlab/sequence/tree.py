@@ -28,8 +28,8 @@ Combine = Callable[..., Parts]  # of two ranks' parts: merge or add
 def tree_attention(
     comm: Comm, q: Array, k: Array, v: Array, *, causal: bool = False, replicated: bool = False, scale: Scale = None
 ) -> tuple[Array, Array]:
-    """As `ring_attention`, from contiguous shards; `replicated`: q `[B, H, T, D]` is the same on every rank, of the
-    sequence's last T tokens, and so is what is returned.
+    """Attention over the whole sequence, from this rank's contiguous shards; arguments as `ring_attention`, and
+    `replicated`: q `[B, H, T, D]`, of the sequence's last T tokens, is the same on every rank; so is what is returned.
 
     Backward dk and dv are complete where they are made; dq is summed along the same tree.
 

@@ -17,7 +17,8 @@ from parlab.world import Comm
 def window_attention(
     comm: Comm, q: Array, k: Array, v: Array, *, window: int | None = None, causal: bool = True, scale: Scale = None
 ) -> tuple[Array, Array]:
-    """As `ring_attention`, from contiguous shards, where query i sees the keys i − W + 1 to i; `window`: W, 1 to S.
+    """Attention in which query i sees the keys i − W + 1 to i, from this rank's contiguous shards; arguments as
+    `ring_attention`, and `window`: W, from 1 to S.
 
     The W − 1 tokens before a rank's own come straight from the ranks that have them, ⌈(W − 1)/(S/P)⌉ neighbours to the
     left, while its own are attended. Backward they come once more, and their gradients go straight back.
