@@ -14,7 +14,6 @@ from parlab.plan.models import Config, Sizes
 from parlab.zero import MIXED, StateBytes
 
 Column = Any  # a float64 array (or a boolean one, where it is a question), an entry a layout
-CHOICES = {"schedule": ("1f1b", "gpipe", "looped_bfs"), "recompute": ("none", "selective", "full")}
 
 
 @dataclass(frozen=True)
@@ -78,24 +77,30 @@ class Layout:
         return text + f", recompute {self.recompute}" * (self.recompute != "none") + ", offload" * bool(self.offload)
 
 
-def problems(sizes: Sizes, layout: Layout, B: int, S: int) -> Iterator[tuple[str, str, np.ndarray]]:
-    """Each rule that there is: the knobs that it binds, what would be right, and which layouts break it."""
+Rules = Iterator[tuple[str, str, np.ndarray]]  # the knobs that each binds, what would be right, which layouts break it
+
+
+def own_rules(layout: Layout) -> Rules:
+    """The rules of each knob by itself; the values of one that is no whole number may be asked no further."""
     of = {name: np.asarray(value) for name, value in vars(layout).items()}
     counts = ("dp", "pp", "cp", "tp", "chunks", "microbatch")
     for name in (*counts, "zero"):
-        if of[name].dtype.kind not in "iu":
-            yield name, "whole numbers are needed", np.array(True)
-            return
+        yield name, "whole numbers are needed", np.asarray(of[name].dtype.kind not in "iu")
     for name in counts:
         yield name, "must be at least 1", of[name] < 1
-    d, p, c, t, v, b = (np.maximum(of[name], 1) for name in counts)
-    L, H, G, M, V = sizes.L, sizes.H, sizes.G, sizes.M, sizes.V
-    m, missing = B // (d * b), -L % (p * v)
     yield "zero", "use stage 0, 1, 2 or 3", ~np.isin(of["zero"], (0, 1, 2, 3))
-    for name, choices in CHOICES.items():
+    for name, choices in (("schedule", ("1f1b", "gpipe", "looped_bfs")), ("recompute", ("none", "selective", "full"))):
         yield name, f"use one of {', '.join(choices)}", ~np.isin(of[name], choices)
     for name in ("sequence_parallel", "offload"):
         yield name, "must be True or False", ~np.isin(of[name], (False, True))
+
+
+def joint_rules(sizes: Sizes, layout: Layout, B: int, S: int) -> Rules:
+    """The rules of knobs that keep their own, with the model, the batch and each other."""
+    of = {name: np.asarray(value) for name, value in vars(layout).items()}
+    d, p, c, t, v, b = (of[name] for name in ("dp", "pp", "cp", "tp", "chunks", "microbatch"))
+    L, H, G, M, V = sizes.L, sizes.H, sizes.G, sizes.M, sizes.V
+    m, missing = B // (d * b), -L % (p * v)
     for name, size in (("num_attention_heads", H), ("intermediate_size", M)):
         yield "tp", f"{name} {size} does not divide among so many: use a divisor of {size}", size % t != 0
     yield "tp", f"use a divisor or a multiple of num_key_value_heads {G}", (G % t != 0) & (t % G != 0)
@@ -114,14 +119,21 @@ def problems(sizes: Sizes, layout: Layout, B: int, S: int) -> Iterator[tuple[str
 
 
 def possible(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> np.ndarray:
-    """Of each layout whether it breaks no rule."""
-    return ~reduce(np.logical_or, (broken for _, _, broken in problems(sizes, layout, batch, sequence)))
+    """Of each layout, whose knobs keep their own rules, whether it breaks no other."""
+    broken = reduce(np.logical_or, (broken for _, _, broken in joint_rules(sizes, layout, batch, sequence)))
+    return np.broadcast_to(~broken, layout.shape)
 
 
 def check_possible(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> None:
     """Refuse the first layout that breaks a rule, and say what would be right."""
     instance("layout", layout, Layout)
-    for knobs, right, broken in problems(sizes, layout, batch, sequence):
+    check(layout, own_rules(layout))
+    check(layout, joint_rules(sizes, layout, batch, sequence))
+
+
+def check(layout: Layout, rules: Rules) -> None:
+    """Refuse the first that breaks one of these rules."""
+    for knobs, right, broken in rules:
         if broken.any():
             first = vars(layout[np.argmax(np.broadcast_to(broken, layout.shape))])
             said = ", ".join(f"{knob}={first[knob]!r}" for knob in knobs.split())

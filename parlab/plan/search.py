@@ -12,7 +12,7 @@ import numpy as np
 
 from parlab.arguments import flag, one_of, positive, whole
 from parlab.plan.estimate import Estimate, estimate, evaluate
-from parlab.plan.layout import CHOICES, Case, Layout, possible
+from parlab.plan.layout import Case, Layout, check, own_rules, possible
 from parlab.plan.models import CLUSTERS, MODELS, Config, Sizes
 from parlab.plan.seconds import Machine
 from parlab.world import Cluster
@@ -142,18 +142,14 @@ def search(
     for name, value in fixed.items():  # one value or several, each as it was given
         values = value.tolist() if hasattr(value, "tolist") else value
         knobs[name] = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
-        for one in knobs[name]:
-            if name in (*MESH, *ORDERED):
-                whole(name, one, 0 if name == "zero" else 1)
-            elif name in CHOICES:
-                one_of(name, one, CHOICES[name])
-            else:
-                flag(name, one)
+        for one in knobs[name]:  # not all in a column, where 1 and "1" would be the same
+            layout = Layout(**{name: one})
+            check(layout, own_rules(layout))
     knobs |= {name: [n for n in divisors if n in knobs[name]] for name in MESH}
     mesh = Layout(**_axes(knobs, "tp", "cp", "pp"))
     mesh = mesh.but(dp=ranks // mesh.ranks)
-    used = (mesh.ranks == ranks) & np.isin(mesh.dp, knobs["dp"])
-    mesh = mesh[np.flatnonzero(used & possible(sizes, mesh, batch, sequence))]
+    mesh = mesh[np.flatnonzero((mesh.ranks == ranks) & np.isin(mesh.dp, knobs["dp"]))]
+    mesh = mesh[np.flatnonzero(possible(sizes, mesh, batch, sequence))]
     # What a layer's work depends on, with each mesh, under the schedule that allows most
     ways = mesh.but(schedule="looped_bfs", **_axes(knobs, "chunks", "microbatch", "sequence_parallel", "recompute"))
     ways = ways[np.flatnonzero(possible(sizes, ways, batch, sequence))]
