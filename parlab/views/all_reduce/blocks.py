@@ -42,9 +42,9 @@ class Blocks(NamedTuple):
     sums: list[Sums]
 
 
-def labelled(shown: Timeline) -> bool:
-    """Whether the messages of a run say which blocks they carry."""
-    return any(LABEL.fullmatch(str(transfer.label)) for transfer in shown.transfers)
+def drawable(shown: Timeline) -> bool:
+    """Whether the messages of a run say which blocks they carry, and its ranks are not too many."""
+    return shown.size <= MOST_RANKS and any(LABEL.fullmatch(str(transfer.label)) for transfer in shown.transfers)
 
 
 def blocks_of(run: Run | Timeline) -> Blocks:

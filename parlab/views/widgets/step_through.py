@@ -11,7 +11,7 @@ import ipywidgets as widgets
 
 from parlab.pipeline import Costs, Schedule, ScheduleTimeline, Search
 from parlab.sequence import RingSchedule
-from parlab.views.all_reduce.blocks import MOST_RANKS, all_reduce_film, labelled
+from parlab.views.all_reduce.blocks import all_reduce_film, drawable
 from parlab.views.attention.masks import ring_film
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import Film
@@ -103,6 +103,6 @@ def step_through(
     if not isinstance(source, Run | Timeline):
         raise ValueError(f"source={source!r:.60}: must be a run, a schedule, a search, or a RingSchedule")
     shown = timeline_of(source)
-    if {transfer.name for transfer in shown.transfers} in RINGS and labelled(shown) and shown.size <= MOST_RANKS:
+    if {transfer.name for transfer in shown.transfers} in RINGS and drawable(shown):
         return Player(all_reduce_film(shown))
     return Player((zero_film if sharded(shown) else timeline_film)(shown))
