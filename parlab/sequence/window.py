@@ -22,6 +22,14 @@ def window_attention(
 
     The W − 1 tokens before a rank's own come straight from the ranks that have them, ⌈(W − 1)/(S/P)⌉ neighbours to the
     left, while its own are attended. Backward they come once more, and their gradients go straight back.
+
+    >>> import numpy as np
+    >>> from parlab import per_rank, run
+    >>> from parlab.sequence import shard
+    >>> pieces = per_rank(shard(np.ones((1, 2, 8, 4)), 4))
+    >>> out, lse = run(window_attention, 4, pieces, pieces, pieces, window=2).results[3]
+    >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # everyone sees itself and the token before
+    [2, 2]
     """
     call = Call("window", comm, q, k, v, scale, causal=causal, window=window)
     length, S = k.shape[2], k.shape[2] * comm.size
@@ -67,13 +75,21 @@ def _last(tail: int, k: Array, v: Array) -> Pair:
 
 
 def window_tails(S: int, size: int, window: int) -> list[int]:
-    """How many tokens a rank needs of its first, second, ... neighbour to the left: the last ones of its shard."""
+    """How many tokens a rank needs of its first, second, ... neighbour to the left: the last ones of its shard.
+
+    >>> window_tails(16, 4, window=4), window_tails(16, 4, window=5), window_tails(16, 4, window=8)
+    ([3], [4], [4, 3])
+    """
     c = S // size
     return [min(c, window - 1 - first) for first in range(0, min(window - 1, S - c), c)]
 
 
 def window_cost(shape: AttentionShape, size: int, rank: int = 0, *, window: int, backward: bool = False) -> RankCost:
-    """What `rank` sends, tails of its K/V to the right, backward also dK/dV to the left, and holds: copies too."""
+    """What `rank` sends, tails of its K/V to the right, backward also dK/dV to the left, and holds: copies too.
+
+    >>> window_cost(AttentionShape(S=16, H=1, G=1, D=1, itemsize=4), 4, window=8)[:2]  # 4 tokens, and 3
+    (2, 56)
+    """
     tails, token = window_tails(shape.S, size, whole("window", window, 1)), shape.token(backward=backward)
     right, left = tails[: size - 1 - rank], tails[:rank]
     held = shape.shard(size, rank) * (token.own + token.sums + token.dkv)
