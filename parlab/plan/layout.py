@@ -65,7 +65,7 @@ class Layout:
     def taken(self, columns: dict[str, Any], chosen: Any) -> dict[str, Any]:
         """Of columns of these layouts one entry, by its number, as plain values; or several, by arrays of numbers."""
         rows = {name: np.broadcast_to(x, self.shape).ravel()[chosen] for name, x in columns.items()}
-        return {name: x.tolist() if np.ndim(x) == 0 else x for name, x in rows.items()}
+        return {name: np.asarray(x).tolist() if np.ndim(x) == 0 else x for name, x in rows.items()}
 
     def but(self, **changes: Any) -> Layout:
         """The same, with some knobs turned."""

@@ -16,6 +16,7 @@ REFUSED = [
     (dict(tp=64), "tp=64: num_attention_heads 32"),
     (dict(zero=4), "zero=4: use stage 0, 1, 2 or 3"),
     (dict(zero=True), "zero=True: whole numbers are needed"),
+    (dict(dp=None), "dp=None: whole numbers are needed"),
     (dict(schedule="2f2b"), "schedule='2f2b': use one of 1f1b, gpipe, looped_bfs"),
     (dict(recompute="some"), "recompute='some': use one of none, selective, full"),
     (dict(dp=3), "dp=3, microbatch=1: batch 16 must be a multiple"),
