@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 TIMES = {"s": 10**12, "ms": 10**9, "µs": 10**6, "ns": 10**3}
 SIZES = {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 
@@ -29,9 +31,9 @@ def format_bytes(nbytes: float) -> str:
 
 
 def _in_a_unit(value: float, units: dict[str, int]) -> str | None:
-    """In the largest unit that fits; None if all are too large."""
+    """In the largest unit that fits; None if all are too large, or the value has no end."""
     for unit, size in units.items():
         rounded = float(f"{value / size:.3g}")  # first, so that 999.9 ns are shown as 1.00 µs
-        if rounded >= 1:
+        if 1 <= rounded < math.inf:
             return f"{value / size:.{max(0, 3 - len(str(int(rounded))))}f} {unit}"
     return None

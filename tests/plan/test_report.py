@@ -7,6 +7,7 @@ import json
 import pytest
 
 from parlab.cli import main
+from parlab.plan.models import CLUSTERS
 
 ASKED = ["plan", "--model", "8b", "--gpus", "16", "--batch", "16", "--sequence", "4096"]
 
@@ -36,6 +37,12 @@ def test_the_json_has_the_same(capsys):
     assert found["best"][0]["layout"]["dp"] <= 16
     assert sum(found["best"][0]["bytes"].values()) <= 60 * 2**30
     assert {"knob", "binds", "change"} <= set(found["why"][0])
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_the_command_plans_for_each_cluster_it_names_the_classroom_with_memory_without_end_too(cluster, capsys):
+    assert main([*ASKED, "--cluster", cluster]) == 0
+    assert ("fit in inf B" in capsys.readouterr().out) == (cluster == "classroom")
 
 
 @pytest.mark.parametrize(

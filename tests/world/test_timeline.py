@@ -103,6 +103,7 @@ def test_times_are_shown_with_three_digits_in_the_largest_unit_that_fits(picosec
         (1536, "1.50 KiB"),
         (2**20 - 1, "1.00 MiB"),
         (5 * 2**40, "5.00 TiB"),
+        (float("inf"), "inf B"),
     ],
 )
 def test_bytes_are_shown_in_powers_of_1024(nbytes, text):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from textwrap import fill
 
@@ -37,7 +38,7 @@ def bills(estimates: Estimate | Mapping[str, Estimate], memory: float | None = N
 
     Args:
         estimates: of one layout, or several by name; of single layouts, not of columns.
-        memory: bytes of a device, drawn as a line.
+        memory: bytes of a device, drawn as a line where it has an end.
         headline: empty: of the first, how long it takes and what it holds.
 
     Raises:
@@ -91,7 +92,7 @@ def draw_bills(figure: Picture, named: Mapping[str, Estimate], memory: float | N
         axes = panel(figure, left, TOP, width, ROW * len(named))
         names = [fill(name, int(LEFT / LETTER)) for name in named] if not place else []
         name_rows(axes, len(named), names, size=theme.SMALL)
-        limit = memory / 2**30 if memory and place else 0
+        limit = memory / 2**30 if memory and place and math.isfinite(memory) else 0
         most = max(limit, *(sum(row.values()) for row in rows))
         scale(axes.xaxis, unit, ends=(0, 1.04 * most), size=theme.SMALL)
         shown = [kind for kind in colors if any(row[kind] >= SEEN * sum(row.values()) for row in rows)]

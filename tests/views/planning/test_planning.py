@@ -38,6 +38,12 @@ def test_one_layouts_bill_says_its_seconds_and_its_memory():
     check_text(figure)
 
 
+def test_memory_without_end_draws_no_line():
+    figure = views.bills(PLANS.best, memory=np.inf)
+    assert not artists(figure, "device")
+    check_text(figure)
+
+
 def test_a_long_default_name_stands_beside_its_bar_whole():
     layout = Layout(1024, 16, 1, 8, 8, zero=2, recompute="full", schedule="looped_bfs", sequence_parallel=True)
     figure = views.bills(estimate(LLAMA_405B, DGX_H100, layout, batch=16384, sequence=8192))
