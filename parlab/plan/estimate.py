@@ -10,6 +10,7 @@ import numpy as np
 from parlab.arguments import instance, whole
 from parlab.nn import LlamaConfig
 from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
+from parlab.pipeline.costs import in_flight
 from parlab.plan.layout import Case, Column, Layout, check_possible
 from parlab.plan.models import Config, Sizes
 from parlab.plan.seconds import Hardware, Machine, step_seconds
@@ -117,13 +118,6 @@ def kept_of_layer(case: Case, recompute: Column) -> Column:
     return np.where(recompute == "full", case.x / case.between, case.b / case.c * kept)
 
 
-def in_flight(case: Case, rank: Column) -> Column:
-    """Chunks that a rank keeps at its fullest: all m·v for GPipe and breadth-first; 1F1B p − r; interleaved
-    vp + p − 1 − 2r; never more than m·v."""
-    p, v, every = case.p, case.v, case.m * case.v
-    return np.where(case.in_turn, np.minimum(every, np.where(v == 1, p - rank, v * p + p - 1 - 2 * rank)), every)
-
-
 def rank_bytes(case: Case) -> dict[str, Column]:
     """Of the fullest rank: the first, the second, the last. ZeRO's terms are those of `parlab.zero.model_state_bytes`.
     The working set lives for a moment: the gradient of the widest activation and a layer's gathered input; the layer
@@ -143,7 +137,7 @@ def rank_bytes(case: Case) -> dict[str, Column]:
             "weights": state.weight * params / over[3],
             "gradients": state.gradient * params / over[2],
             "optimizer": np.where(case.offload, 0, state.optimizer) * params / over[1],
-            "activations": in_flight(case, rank) / case.v * (layers - fewer) * kept,
+            "activations": in_flight(*case.pipeline, rank) / case.v * (layers - fewer) * kept,
             "working": working + unscattered * whole + np.where(rank == case.p - 1, logits, 0),
         }
         fuller = sum(found.values()) > sum(fullest.values())

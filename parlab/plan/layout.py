@@ -158,6 +158,7 @@ class Case(Sizes):
         self.between = np.where(self.sequence_parallel, self.t, 1)  # ranks that share tokens between parallel regions
         self.in_turn = of["schedule"] == "1f1b"  # forward and backward, not all microbatches through a chunk
         self.m = batch / (self.d * self.b)  # microbatches of a replica
+        self.pipeline = self.p, self.m, self.v, self.in_turn
         self.n = self.b * sequence / self.c  # tokens of one on a rank
         self.x = item * self.n * self.E  # bytes of a layer's input
         self.kv = np.maximum(self.G / self.t, 1)  # key/value heads of a rank

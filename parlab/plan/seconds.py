@@ -10,11 +10,12 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from parlab.arguments import instance
+from parlab.pipeline.costs import Pass, exposed_transfers, step
 from parlab.plan.layout import Case, Column
 from parlab.plan.models import read_table
 from parlab.world import Cluster
@@ -88,18 +89,6 @@ class Machine:
         return np.where(inside, *self.latencies) + nbytes / np.where(inside, self.intra, across)
 
 
-class Pass(NamedTuple):
-    """Forward and backward of something, in seconds."""
-
-    forward: Column
-    backward: Column
-
-    @property
-    def both(self) -> Column:
-        """The sum."""
-        return self.forward + self.backward
-
-
 def total(seconds: dict[str, Pass]) -> Pass:
     """Of all kinds."""
     return Pass(*map(sum, zip(*seconds.values(), strict=True)))
@@ -125,9 +114,9 @@ def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
     scattered = case.t if machine.hardware.rails else case.between
     gathered = np.where(scattered > case.between, machine.ring(case.x, case.t), 0)
     transfer = machine.hop(case.x / scattered, case.p * case.c * case.t) + gathered
-    found["pp"] = exposed_transfers(case, "pp" in machine.hardware.hides) * transfer
+    found["pp"] = exposed_transfers(*case.pipeline, apart="pp" in machine.hardware.hides) * transfer
     found["dp"] = _data_traffic(machine, case, params, chunk)
-    _, found["imbalance"], found["bubble"] = step(case.p, case.m, case.v, chunk, first, last, case.in_turn)
+    _, found["imbalance"], found["bubble"] = step(*case.pipeline, chunk, first, last)
     shard = params / np.where(case.zero > 0, case.data, 1)
     on_host = 2 * case.item * shard / machine.hardware.host_link + HOST_BYTES * shard / machine.hardware.host_memory
     found["optimizer"] = np.where(case.offload, on_host, OPTIMIZER_BYTES * shard / machine.memory)
@@ -224,36 +213,3 @@ def _data_traffic(machine: Machine, case: Case, params: Column, chunk: Pass) -> 
         return piece + np.maximum(traffic - piece - chunks * work, 0)
 
     return waited(before, np.maximum(case.gathers, 1), chunk.forward) + waited(after, case.passes, chunk.backward)
-
-
-def exposed_transfers(case: Case, apart: bool) -> Column:
-    """How many transfers between stages a step waits for. 1F1B with one chunk sees each microbatch's round trip:
-    2((p − 1)(1 + m/p) − 1). Otherwise other work is there to do meanwhile, if transfers travel `apart` from computing,
-    and only the way there and back is seen: 2(pv − 1), of which breadth-first with m > p hides the turns from chunk to
-    chunk. If not apart, each of a rank's 2mv is seen."""
-    p, m, v = case.p, case.m, case.v
-    way = 2 * (p * np.where(case.in_turn | (m == p), v, 1) - 1) if apart else 2 * m * v + 2 * (p - 1)
-    return np.where(p == 1, 0, np.where(case.in_turn & (v == 1), 2 * ((p - 1) * (1 + m / p) - 1), way))
-
-
-def step(
-    p: Column, m: Column, v: Column, chunk: Pass, first: Pass, last: Pass, in_turn: Column
-) -> tuple[Column, Column, Column]:
-    """Seconds that a rank works on average, the slowest more than that, and the slowest's idle time: of m microbatches,
-    p ranks and v chunks a rank, of which the very first and the very last differ.
-
-    The slowest rank works m·s, and waits for a chunk of each other rank: (p − 1)/v·s where all are the same; 1F1B a
-    little more where the last is quicker. Exactly what `parlab.pipeline.simulate` gives (transfers apart): of GPipe,
-    1F1B and breadth-first while no first chunk is slower than the others; interleaved with a quicker last one where a
-    backward takes two forwards and m > p."""
-    rest = (v - 1) * chunk.both
-    begin, middle, end = (rest + one.both for one in (first, chunk, last))
-    mean = m * np.where(p == 1, begin + end - middle, (begin + (p - 2) * middle + end) / p)
-    before = first.both + (p - 2) * chunk.both  # a chunk of each rank but the last
-    other = np.maximum(begin, np.where(p > 2, middle, 0))  # the slowest of these
-    forward, backward = (np.where((p == 2) & (v == 1), *side) for side in zip(first, chunk, strict=True))
-    waits = np.maximum(last.both - backward, 0) + np.where(v == 1, np.maximum(last.both - forward, 0), 0)
-    quick = (m - 1) * other + rest + before + np.where(in_turn, waits, last.both)
-    whole = np.where(p == 1, mean, np.maximum(m * end + before, quick))
-    slowest = np.where(p == 1, mean, m * np.maximum(other, end))
-    return mean, slowest - mean, whole - slowest

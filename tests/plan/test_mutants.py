@@ -7,13 +7,15 @@ from types import ModuleType
 
 import pytest
 
+from parlab.pipeline import costs
 from parlab.plan import LLAMA_8B, LLAMA_405B, Hardware, Layout, estimate, layout, search, seconds
 from parlab.tensor.costs import llama_kept_by_place
 from parlab.world import CLASSROOM, DGX_H100
+from tests.pipeline import test_costs
 from tests.plan import test_counts, test_validation
 from tests.sequence.mutation import copy_of
 
-PLAN = {module.__name__.rpartition(".")[2]: module for module in (layout, seconds)}
+PLAN = {module.__name__.rpartition(".")[2]: module for module in (layout, seconds, costs)}
 USERS = {name: __import__(f"parlab.plan.{name}", fromlist=["x"]) for name in ("estimate", "search", "validation")}
 
 
@@ -41,13 +43,13 @@ def layer_times() -> None:
 
 def makespan() -> None:
     for heavier in (True, False):
-        test_counts.test_closed_form_of_the_step_equals_simulate_on_300_random_pipelines_with_an_uneven_last_stage(
+        test_costs.test_closed_form_of_the_step_equals_simulate_on_300_random_pipelines_with_an_uneven_last_stage(
             "1f1b", heavier
         )
 
 
 def transfers() -> None:
-    test_counts.test_makespan_with_transfers_that_are_waited_for_is_the_simulated_one("1f1b", 4, 8, 2)
+    test_costs.test_makespan_with_transfers_that_are_waited_for_is_the_simulated_one("1f1b", 4, 8, 2)
 
 
 def fits() -> None:
@@ -62,18 +64,18 @@ def batch() -> None:
 
 
 MUTANTS: dict[str, tuple[str, str, str, Callable[[], None]]] = {
-    "in flight 1": ("estimate", "np.minimum(every, ", "np.minimum(1, ", in_flight),
-    "in flight m": ("estimate", "np.minimum(every, ", "np.maximum(every, ", in_flight),
+    "in flight 1": ("costs", "np.minimum(m * v, ", "np.minimum(1, ", in_flight),
+    "in flight m": ("costs", "np.minimum(m * v, ", "np.maximum(m * v, ", in_flight),
     "head forgotten": ("seconds", 'Pass(logits, 2 * logits)', 'Pass(0.0, 0.0)', clock),
     "loss forgotten": ("seconds", "turn, 0) + sums", "turn, 0)", clock),
     "ZeRO over d instead of d·c": ("layout", "self.d * self.c  #", "self.d  #", state),
     "norms off sequence parallelism": ("seconds", "22 * E / case.between", "22 * E", layer_times),
     "norms kept whole under sequence parallelism": ("estimate", "whole / case.between", "whole", kept),
     "all-gathers of dY hidden": ("seconds", "case.sequence_parallel, 2 * turn, 0) +", "True, 0, 0) +", layer_times),
-    "mean stage for slowest": ("seconds", "np.maximum(m * end + before, quick)", "mean + before", makespan),
-    "v ignored": ("seconds", "rest = (v - 1) * chunk.both", "rest = 0 * v", makespan),
-    "bubble of p instead of p − 1": ("seconds", "(p - 2) * chunk.both  #", "(p - 1) * chunk.both  #", makespan),
-    "no transfer waited for": ("seconds", "way = 2 * (", "way = 0 * (", transfers),
+    "mean stage for slowest": ("costs", "np.maximum(m * end + before, quick)", "mean + before", makespan),
+    "v ignored": ("costs", "rest = (v - 1) * chunk.both", "rest = 0 * v", makespan),
+    "bubble of p instead of p − 1": ("costs", "(p - 2) * chunk.both  #", "(p - 1) * chunk.both  #", makespan),
+    "no transfer waited for": ("costs", "way = 2 * (", "way = 0 * (", transfers),
     "d that does not divide the batch": ("layout", "B % (d * b) != 0", "B % (d * b) < 0", batch),
     "GB for GiB": ("search", "self.bytes <= self.memory", "self.bytes <= self.memory * 1.073741824", fits),
     "memory ignored": ("search", "self.bytes <= self.memory", "self.bytes > 0", fits),
@@ -85,7 +87,7 @@ def use(copied: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     original = USERS.get(name) or PLAN[name]
     kept = {attribute: value for attribute, value in vars(original).items() if isinstance(value, type | Hardware)}
     vars(copied).update({attribute: kept[attribute] for attribute in kept.keys() - {"Case", "Plans"}})
-    for user in (*USERS.values(), *PLAN.values(), test_counts):
+    for user in (*USERS.values(), *PLAN.values(), test_counts, test_costs):
         for attribute, value in vars(copied).items():
             if getattr(value, "__module__", "") == original.__name__ and hasattr(user, attribute):
                 monkeypatch.setattr(user, attribute, value)
