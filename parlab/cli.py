@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import secrets
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from parlab.arguments import one_of, whole
+
+if TYPE_CHECKING:
+    from parlab.plan import Estimate, Plans
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -219,12 +226,47 @@ def _add_plan(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def _plan(chosen: argparse.Namespace) -> int:
     """Estimate every layout that is possible; print the best, what their time and memory go to, why the others lose."""
-    from parlab.plan.search import as_json, as_text, plans_of
+    from parlab.plan import MODELS, search
+    from parlab.plan.models import CLUSTERS
 
-    asked = {"batch": chosen.batch, "sequence": chosen.sequence, "offload": chosen.offload}
-    plans = plans_of(chosen.model, chosen.cluster, chosen.gpus, chosen.memory, **asked)
-    print(as_json(plans, chosen.top) if chosen.json else as_text(plans, chosen.top))
+    name = chosen.model.lower()
+    model = next((known for known in (name, f"llama-{name}") if known in MODELS), chosen.model)
+    one_of("model", model, tuple(MODELS))
+    one_of("cluster", chosen.cluster, tuple(CLUSTERS))
+    whole("top", chosen.top, 1)
+    memory = None if chosen.memory is None else chosen.memory * 2**30
+    asked = {"batch": chosen.batch, "sequence": chosen.sequence, "memory": memory, "offload": chosen.offload}
+    plans = search(MODELS[model], CLUSTERS[chosen.cluster], chosen.gpus, **asked)
+    print((_as_json if chosen.json else _as_text)(plans, list(islice(plans, chosen.top))))
     return 0
+
+
+def _as_text(plans: Plans, shown: Sequence[Estimate]) -> str:
+    """A table of the fastest, the bills of the first, and its neighbours."""
+    from parlab.plan import why
+    from parlab.world.units import format_bytes
+
+    best = plans.best
+    lines = [f"{len(plans.layouts)} layouts are possible, {len(plans)} fit in {format_bytes(plans.memory)}"]
+    for e in shown:
+        lines.append(f"{e.total_seconds:10.3f} s  MFU {e.mfu:.1%}  {format_bytes(e.total_bytes):>9}  {e.layout}")
+    lines.append("Time of the first, by kind")
+    lines += [f"{x:10.3f} s  {x / best.total_seconds:6.1%}  {kind}" for kind, x in best.seconds.items() if x]
+    lines.append("Memory of its fullest rank, by kind")
+    lines += [f"{format_bytes(x):>12}  {x / best.total_bytes:6.1%}  {kind}" for kind, x in best.bytes.items() if x]
+    return "\n".join([*lines, "One knob turned", str(why(plans))])
+
+
+def _as_json(plans: Plans, shown: Sequence[Estimate]) -> str:
+    """The same, for programs: seconds, and bytes."""
+    from parlab.plan import why
+
+    entries = [{"layout": vars(e.layout), "seconds": e.seconds, "bytes": e.bytes, "mfu": e.mfu} for e in shown]
+    losers = [
+        {"knob": n.knob, "value": n.value, "layout": vars(n.found.layout), "change": n.change, "binds": n.binds}
+        for n in why(plans)
+    ]
+    return json.dumps({"possible": len(plans.layouts), "fit": len(plans), "best": entries, "why": losers}, indent=2)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 The pieces are in files of their own (`parlab.nn.norm`, `parlab.nn.attention`, ...), the model in `parlab.nn.llama`.
 """
 
-from parlab.nn.config import LlamaConfig
+from parlab.nn.config import GPTConfig, LlamaConfig
 from parlab.nn.corpus import MarkovSource
 from parlab.nn.counting import Counter, itemize, kept_bytes
 from parlab.nn.llama import Llama

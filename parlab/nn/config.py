@@ -1,4 +1,4 @@
-"""The sizes of a Llama, under Hugging Face's field names, and the shape of each of its weights."""
+"""The sizes of a Llama, under Hugging Face's field names, and the shape of each of its weights; the sizes of a GPT."""
 
 from __future__ import annotations
 
@@ -135,6 +135,38 @@ class LlamaConfig:
     def num_parameters(self) -> int:
         """Numbers in all weights; a tied head counts once."""
         return sum(shape[0] * (shape[1] if len(shape) == 2 else 1) for shape in self.weight_shapes.values())
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """The sizes of a GPT: layer norms, biases, whole S × S weights of attention, GELU between E and 4E, dropout, a head
+    tied to the embedding. The fields have Hugging Face's names.
+
+    Raises:
+        ValueError: a size that is not a positive whole number, or heads that do not divide.
+
+    >>> round(GPTConfig(51200, hidden_size=12288, num_hidden_layers=96, num_attention_heads=96).num_parameters / 1e9)
+    175
+    """
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    max_position_embeddings: int = 2048
+
+    def __post_init__(self) -> None:
+        for name, size in vars(self).items():
+            whole(name, size, 1)
+        E, H = self.hidden_size, self.num_attention_heads
+        if E % H:
+            raise ValueError(f"hidden_size {E} does not divide among num_attention_heads {H}")
+
+    @property
+    def num_parameters(self) -> int:
+        """12E² + 13E a layer, the two embeddings, and the last norm."""
+        E, rows = self.hidden_size, self.vocab_size + self.max_position_embeddings
+        return self.num_hidden_layers * (12 * E * E + 13 * E) + rows * E + 2 * E
 
 
 def _split_rope(parameters: Any) -> dict[str, Any]:

@@ -3,50 +3,16 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from parlab.arguments import whole
-from parlab.nn import LlamaConfig
+from parlab.nn import GPTConfig, LlamaConfig
 from parlab.world import CLASSROOM, DGX_A100, DGX_H100
 
 
 def read_table(name: str) -> dict[str, Any]:
     """A file of numbers that stands beside this one."""
     return tomllib.loads((files("parlab.plan") / name).read_text(encoding="utf-8"))
-
-
-@dataclass(frozen=True)
-class GPTConfig:
-    """The sizes of a GPT: layer norms, biases, whole S × S weights of attention, GELU between E and 4E, dropout, a head
-    tied to the embedding. The fields have Hugging Face's names.
-
-    Raises:
-        ValueError: a size that is not a positive whole number, or heads that do not divide.
-
-    >>> round(GPTConfig(51200, hidden_size=12288, num_hidden_layers=96, num_attention_heads=96).num_parameters / 1e9)
-    175
-    """
-
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    max_position_embeddings: int = 2048
-
-    def __post_init__(self) -> None:
-        for name, size in vars(self).items():
-            whole(name, size, 1)
-        E, H = self.hidden_size, self.num_attention_heads
-        if E % H:
-            raise ValueError(f"hidden_size {E} does not divide among num_attention_heads {H}")
-
-    @property
-    def num_parameters(self) -> int:
-        """12E² + 13E a layer, the two embeddings, and the last norm."""
-        E, rows = self.hidden_size, self.vocab_size + self.max_position_embeddings
-        return self.num_hidden_layers * (12 * E * E + 13 * E) + rows * E + 2 * E
 
 
 Config = LlamaConfig | GPTConfig

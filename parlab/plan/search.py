@@ -1,19 +1,17 @@
-"""All layouts that are possible, the best that fits, why the others lose; and what the command `parlab plan` prints."""
+"""All layouts that are possible, the best that fits, and why the others lose."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from parlab.arguments import flag, one_of, positive, whole
+from parlab.arguments import flag, positive, whole
 from parlab.plan.estimate import Estimate, estimate, evaluate
 from parlab.plan.layout import Case, Layout, check, own_rules, possible
-from parlab.plan.models import CLUSTERS, MODELS, Config, Sizes
+from parlab.plan.models import Config, Sizes
 from parlab.plan.seconds import Machine
 from parlab.world import Cluster
 from parlab.world.units import format_bytes
@@ -214,35 +212,3 @@ def _neighbour(knob: str, found: Estimate, base: Estimate, memory: float) -> Nei
     else:
         binds = f"{kind}: {grown:+.3f} s" if grown > 0 else "nothing: it takes as long"
     return Neighbour(knob, now[knob], ", ".join(f"{name} {now[name]}" for name in turned), found, change, binds)
-
-
-def plans_of(model: str, cluster: str, gpus: int, memory: float | None, **asked: Any) -> Plans:
-    """The search, by names: of a model `405b` or `llama-405b`; memory in GiB."""
-    name = next((name for name in (model.lower(), f"llama-{model.lower()}") if name in MODELS), model)
-    one_of("model", name, tuple(MODELS))
-    one_of("cluster", cluster, tuple(CLUSTERS))
-    return search(MODELS[name], CLUSTERS[cluster], gpus, memory=None if memory is None else memory * 2**30, **asked)
-
-
-def as_text(plans: Plans, top: int = 5) -> str:
-    """A table of the fastest, the bills of the first, and its neighbours."""
-    best = plans.best
-    lines = [f"{len(plans.layouts)} layouts are possible, {len(plans)} fit in {format_bytes(plans.memory)}"]
-    for e in islice(plans, whole("top", top, 1)):
-        lines.append(f"{e.total_seconds:10.3f} s  MFU {e.mfu:.1%}  {format_bytes(e.total_bytes):>9}  {e.layout}")
-    lines.append("Time of the first, by kind")
-    lines += [f"{x:10.3f} s  {x / best.total_seconds:6.1%}  {kind}" for kind, x in best.seconds.items() if x]
-    lines.append("Memory of its fullest rank, by kind")
-    lines += [f"{format_bytes(x):>12}  {x / best.total_bytes:6.1%}  {kind}" for kind, x in best.bytes.items() if x]
-    return "\n".join([*lines, "One knob turned", str(why(plans))])
-
-
-def as_json(plans: Plans, top: int = 5) -> str:
-    """The same, for programs: seconds, and bytes."""
-    shown = islice(plans, whole("top", top, 1))
-    entries = [{"layout": vars(e.layout), "seconds": e.seconds, "bytes": e.bytes, "mfu": e.mfu} for e in shown]
-    losers = [
-        {"knob": n.knob, "value": n.value, "layout": vars(n.found.layout), "change": n.change, "binds": n.binds}
-        for n in why(plans)
-    ]
-    return json.dumps({"possible": len(plans.layouts), "fit": len(plans), "best": entries, "why": losers}, indent=2)

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parlab.nn import GPTConfig
 from parlab.plan.estimate import estimate, kept_of_layer
 from parlab.plan.layout import Case, Layout
-from parlab.plan.models import CLUSTERS, MODELS, GPTConfig, read_table
+from parlab.plan.models import CLUSTERS, MODELS, read_table
 from parlab.plan.seconds import Hardware, Machine, hardware_of, layer, total
 
 
