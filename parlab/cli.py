@@ -227,7 +227,7 @@ def _add_plan(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def _plan(chosen: argparse.Namespace) -> int:
     """Estimate every layout that is possible; print the best, what their time and memory go to, why the others lose."""
     from parlab.plan import MODELS, search
-    from parlab.plan.models import CLUSTERS
+    from parlab.world.cluster import CLUSTERS
 
     name = chosen.model.lower()
     model = next((known for known in (name, f"llama-{name}") if known in MODELS), chosen.model)

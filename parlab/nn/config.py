@@ -169,6 +169,9 @@ class GPTConfig:
         return self.num_hidden_layers * (12 * E * E + 13 * E) + rows * E + 2 * E
 
 
+Config = LlamaConfig | GPTConfig
+
+
 def _split_rope(parameters: Any) -> dict[str, Any]:
     """transformers 5 keeps the base and the scaling in one object."""
     if parameters is None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Column = Any  # a number, or an array of numbers
+Column = Any  # a number, or an array of them (booleans, where it is a question)
 
 
 class Pass(NamedTuple):

@@ -1,9 +1,9 @@
 """Planning: what each layout of a model on a cluster costs in time and memory, which is best, and why."""
 
 from parlab.nn import GPTConfig
+from parlab.nn.published import GPT_22B, GPT_175B, LLAMA_7B, LLAMA_8B, LLAMA_70B, LLAMA_405B, MODELS
 from parlab.plan.estimate import Estimate, estimate
 from parlab.plan.layout import Layout
-from parlab.plan.models import GPT_22B, GPT_175B, LLAMA_7B, LLAMA_8B, LLAMA_70B, LLAMA_405B, MODELS
 from parlab.plan.search import Neighbour, Plans, Why, search, why
 from parlab.plan.seconds import A100, CLOCK, H100, Hardware, hardware_of
 from parlab.plan.validation import Row, Validation, validation

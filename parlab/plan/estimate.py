@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from parlab.arguments import instance, whole
-from parlab.nn import LlamaConfig
+from parlab.nn.config import Config, LlamaConfig
 from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
-from parlab.pipeline.costs import in_flight
-from parlab.plan.layout import Case, Column, Layout, check_possible
-from parlab.plan.models import Config, Sizes
+from parlab.pipeline.costs import Column, in_flight
+from parlab.plan.layout import Case, Layout, Sizes, check, joint_rules, own_rules
 from parlab.plan.seconds import Hardware, Machine, step_seconds
 from parlab.tensor.costs import SOFTMAX
 from parlab.world import Cluster
@@ -74,7 +73,6 @@ def estimate(
     """A step of training, on paper.
 
     Args:
-        config: a `LlamaConfig` or a `GPTConfig`.
         layout: one, or columns of layouts, which give the same numbers to the bit.
         batch, sequence: sequences of a step, of all replicas together; tokens of each.
         state, itemsize: bytes a parameter, and of an activation.
@@ -93,7 +91,9 @@ def estimate(
     for name, number in (("batch", batch), ("sequence", sequence), ("itemsize", itemsize)):
         whole(name, number, 1)
     instance("state", state, StateBytes)
-    check_possible(Sizes(config), layout, batch, sequence)
+    instance("layout", layout, Layout)
+    check(layout, own_rules(layout))
+    check(layout, joint_rules(Sizes(config), layout, batch, sequence))
     found = evaluate(Case(config, layout, batch, sequence, state, itemsize), Machine(cluster, hardware), layout)
     return found[slice(None) if layout.shape else 0]
 

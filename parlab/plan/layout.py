@@ -1,4 +1,4 @@
-"""A layout: how many ranks each strategy gets, and how each is set; one, or columns of many, and what they come to."""
+"""A layout: how many ranks each strategy gets, and how each is set; one, or columns of many; and a model in it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from parlab.arguments import instance
-from parlab.plan.models import Config, Sizes
+from parlab.nn.config import Config, LlamaConfig
 from parlab.zero import MIXED, StateBytes
-
-Column = Any  # a float64 array (or a boolean one, where it is a question), an entry a layout
 
 
 @dataclass(frozen=True)
@@ -29,9 +26,6 @@ class Layout:
         sequence_parallel: Megatron's, in the tensor-parallel group.
         recompute: none; selective: attention's S × S weights, where a model keeps them; full: all but a layer's input.
         offload: the optimizer's state is kept and updated in the host's memory.
-
-    >>> Layout(dp=128, pp=16, cp=1, tp=8, chunks=8).ranks
-    16384
     """
 
     dp: Any = 1
@@ -75,6 +69,28 @@ class Layout:
         text = f"d {self.dp}, p {self.pp}, c {self.cp}, t {self.tp}, v {self.chunks}, b {self.microbatch}"
         text += f", ZeRO-{self.zero}, {self.schedule}" + ", sequence parallel" * bool(self.sequence_parallel)
         return text + f", recompute {self.recompute}" * (self.recompute != "none") + ", offload" * bool(self.offload)
+
+
+class Sizes:
+    """What the formulas need of a Llama or of a GPT: the letters of the shapes, and parameters."""
+
+    def __init__(self, config: Config) -> None:
+        if not isinstance(config, Config):
+            raise ValueError(f"config={config!r:.60}: a LlamaConfig or a GPTConfig is needed")
+        self.config, self.V, self.L = config, config.vocab_size, config.num_hidden_layers
+        self.E, self.H = E, H = config.hidden_size, config.num_attention_heads
+        self.fused = isinstance(config, LlamaConfig)  # attention: tile by tile, causal alone; or S × S, with dropout
+        self.tied = not isinstance(config, LlamaConfig) or config.tie_word_embeddings  # a GPT's head is the embedding
+        # Of a layer: what tensor parallelism cuts, and leaves on every rank: norms, and biases after a row layer
+        if isinstance(config, LlamaConfig):
+            self.G, self.D, self.M = config.num_key_value_heads, config.head_dim, config.intermediate_size
+            self.up, norm, cut, whole, positions = 2 * self.M, E, 0, 0, 0
+        else:
+            self.G, self.D, self.M = H, E // H, 4 * E
+            self.up, norm, cut, whole, positions = 4 * E, 2 * E, 7 * E, 2 * E, config.max_position_embeddings
+        self.layer_matrices = 2 * E * (H + self.G) * self.D + E * (self.up + self.M)
+        self.layer_cut, self.layer_whole = self.layer_matrices + cut, 2 * norm + whole
+        self.first, self.last = (self.V + positions) * E, self.V * E + norm  # a tied head is a copy on the last stage
 
 
 Rules = Iterator[tuple[str, str, np.ndarray]]  # the knobs that each binds, what would be right, which layouts break it
@@ -124,15 +140,8 @@ def possible(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> np.ndar
     return np.broadcast_to(~broken, layout.shape)
 
 
-def check_possible(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> None:
-    """Refuse the first layout that breaks a rule, and say what would be right."""
-    instance("layout", layout, Layout)
-    check(layout, own_rules(layout))
-    check(layout, joint_rules(sizes, layout, batch, sequence))
-
-
 def check(layout: Layout, rules: Rules) -> None:
-    """Refuse the first that breaks one of these rules."""
+    """Refuse the first layout that breaks one of these rules, and say what would be right."""
     for knobs, right, broken in rules:
         if broken.any():
             first = vars(layout[np.argmax(np.broadcast_to(broken, layout.shape))])
@@ -147,16 +156,15 @@ class Case(Sizes):
         self, config: Config, layout: Layout, batch: int, sequence: int, state: StateBytes = MIXED, item: int = 2
     ) -> None:
         super().__init__(config)
-        self.sequence = sequence
-        self.state, self.item, self.wide = state, item, max(item, 4)  # bytes a parameter, an activation, a float32 one
+        self.sequence, self.state = sequence, state
+        self.item, self.wide = item, max(item, 4)  # bytes of an activation, of one in float32 at least
         of = {name: np.asarray(value) for name, value in vars(layout).items()}
         self.d, self.p, self.c, self.t, self.v, self.b, self.zero = (
             of[name].astype(float) for name in ("dp", "pp", "cp", "tp", "chunks", "microbatch", "zero")
         )
         self.offload, self.sequence_parallel = of["offload"].astype(bool), of["sequence_parallel"].astype(bool)
-        self.recompute = of["recompute"]
         self.between = np.where(self.sequence_parallel, self.t, 1)  # ranks that share tokens between parallel regions
-        self.in_turn = of["schedule"] == "1f1b"  # forward and backward, not all microbatches through a chunk
+        self.recompute, self.in_turn = of["recompute"], of["schedule"] == "1f1b"  # not all microbatches through a chunk
         self.m = batch / (self.d * self.b)  # microbatches of a replica
         self.pipeline = self.p, self.m, self.v, self.in_turn
         self.n = self.b * sequence / self.c  # tokens of one on a rank

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parlab.arguments import flag, positive, whole
+from parlab.nn.config import Config
 from parlab.plan.estimate import Estimate, estimate, evaluate
-from parlab.plan.layout import Case, Layout, check, own_rules, possible
-from parlab.plan.models import Config, Sizes
+from parlab.plan.layout import Case, Layout, Sizes, check, own_rules, possible
 from parlab.plan.seconds import Machine
 from parlab.world import Cluster
 from parlab.world.units import format_bytes

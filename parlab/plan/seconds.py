@@ -6,18 +6,18 @@ costs its bytes. The rest is a pipeline whose stages are not all the same, and t
 
 from __future__ import annotations
 
-import math
+import tomllib
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import reduce
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from parlab.arguments import instance
-from parlab.pipeline.costs import Pass, exposed_transfers, step
-from parlab.plan.layout import Case, Column
-from parlab.plan.models import read_table
+from parlab.pipeline.costs import Column, Pass, exposed_transfers, step
+from parlab.plan.layout import Case
 from parlab.world import Cluster
 
 BACKWARD_ELEMENTWISE = 1.8  # of the forward's bytes: inputs are read again, gradients of gains and biases are summed
@@ -30,18 +30,19 @@ class Hardware:
     """Fractions of the data sheet, and what a `Cluster` lacks: `hardware.toml` says what each means, and its source."""
 
     products: float = 1.0
-    memory: float = math.inf
+    memory: float = np.inf
     intra: float = 1.0
     inter: float = 1.0
-    exponentials: float = math.inf
-    host_link: float = math.inf
-    host_memory: float = math.inf
+    exponentials: float = np.inf
+    host_link: float = np.inf
+    host_memory: float = np.inf
     hides: Collection[str] = frozenset()
     rails: bool = False
     source: str = ""
 
 
-A100, H100 = (Hardware(**fractions) for fractions in read_table("hardware.toml").values())
+_devices = tomllib.loads((files("parlab.plan") / "hardware.toml").read_text(encoding="utf-8"))
+A100, H100 = Hardware(**_devices["A100"]), Hardware(**_devices["H100"])
 # What the simulated clock of `parlab.world` charges: products, and messages, one after the other.
 CLOCK = Hardware(hides={"pp"}, source="the simulated clock: no element-wise work, nothing hidden")
 
@@ -167,7 +168,6 @@ def attention(machine: Machine, case: Case) -> Pass:
 def ends(machine: Machine, case: Case) -> tuple[dict[str, Pass], dict[str, Pass]]:
     """Of the embedding, and of the head with the loss, in float32 over V/t columns."""
     n, columns, cut, turn = case.n, case.V / case.t, case.sequence_parallel, machine.ring(case.x, case.t)
-    hides = "tp" in machine.hardware.hides
     lookup = 2 * case.x / machine.memory
     logits = machine.product(n, case.E, columns, case.item)
     # Widen 6 bytes a logit, maximum 4, subtract 8, exp 8, sum 4, divide 8; backward subtract 8, narrow 6
@@ -177,7 +177,7 @@ def ends(machine: Machine, case: Case) -> tuple[dict[str, Pass], dict[str, Pass]
     head = {
         "products": Pass(logits, 2 * logits),
         "elementwise": Pass(38 * loss, 14 * loss),
-        "tp": Pass(np.where(cut, turn, 0) + sums, np.maximum(2 * turn - hides * logits, 0)),
+        "tp": Pass(np.where(cut, turn, 0) + sums, np.maximum(2 * turn - ("tp" in machine.hardware.hides) * logits, 0)),
     }
     return embedding, head
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
+from importlib.resources import files
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from parlab.nn import GPTConfig
+from parlab.nn.published import MODELS
 from parlab.plan.estimate import estimate, kept_of_layer
 from parlab.plan.layout import Case, Layout
-from parlab.plan.models import CLUSTERS, MODELS, read_table
 from parlab.plan.seconds import Hardware, Machine, hardware_of, layer, total
+from parlab.world.cluster import CLUSTERS
 
 
 class Row(NamedTuple):
@@ -36,7 +37,7 @@ class Validation(list[Row]):
     def errors(self) -> dict[str, tuple[float, float]]:
         """Mean and greatest size of the error, by family."""
         sizes = {row.family: [abs(x.error) for x in self if x.family == row.family] for row in self}
-        return {family: (float(np.mean(of)), max(of)) for family, of in sizes.items()}
+        return {family: (sum(of) / len(of), max(of)) for family, of in sizes.items()}
 
     def __str__(self) -> str:
         lines = []
@@ -56,7 +57,7 @@ def validation(hardware: Hardware | None = None) -> Validation:
     '2.4%, 4.9%'
     """
     found = Validation()
-    for family in read_table("published.toml")["family"]:
+    for family in tomllib.loads((files("parlab.plan") / "published.toml").read_text(encoding="utf-8"))["family"]:
         for values in family["rows"]:
             of = family["every"] | dict(zip(family["columns"], values, strict=True))
             predicted = _predicted(family["unit"], of, hardware if of["cluster"] == "dgx_a100" else None)

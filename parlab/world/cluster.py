@@ -186,3 +186,5 @@ DGX_H100 = Cluster(
     inter=Link(latency=9.6e-6, bandwidth=50e9),
     source=f"NVIDIA H100 and DGX H100 data sheets (NVLink 900 GB/s both ways, one 400 Gb/s port a GPU); {NCCL}",
 )
+
+CLUSTERS = {"dgx_h100": DGX_H100, "dgx_a100": DGX_A100, "classroom": CLASSROOM}  # by the names of a command line

@@ -26,7 +26,7 @@ from parlab.plan import (
     hardware_of,
     search,
 )
-from parlab.plan.models import Sizes
+from parlab.plan.layout import Sizes
 from parlab.tensor.costs import kept_by_place, llama_kept_by_place
 from parlab.world import CLASSROOM, DGX_A100, DGX_H100
 from parlab.zero import StateBytes, model_state_bytes

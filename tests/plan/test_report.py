@@ -7,7 +7,7 @@ import json
 import pytest
 
 from parlab.cli import main
-from parlab.plan.models import CLUSTERS
+from parlab.world.cluster import CLUSTERS
 
 ASKED = ["plan", "--model", "8b", "--gpus", "16", "--batch", "16", "--sequence", "4096"]
 

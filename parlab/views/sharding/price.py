@@ -9,7 +9,8 @@ from itertools import cycle
 import numpy as np
 from matplotlib.axes import Axes
 
-from parlab.nn.llama import LlamaConfig
+from parlab.nn import LlamaConfig
+from parlab.nn.published import LLAMA_8B, LLAMA_70B, LLAMA_405B
 from parlab.tensor import Time, block_time
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of
@@ -18,11 +19,7 @@ from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.world import DGX_A100, DGX_H100, Cluster
 from parlab.world.units import format_bytes, format_time
 
-MODELS = {  # E, H, M; G is 8. Source: Grattafiori et al. 2024, "The Llama 3 herd of models", table 3
-    "Llama 3 8B": (4096, 32, 14336),
-    "Llama 3 70B": (8192, 64, 28672),
-    "Llama 3 405B": (16384, 128, 53248),
-}
+MODELS = {"Llama 3 8B": LLAMA_8B, "Llama 3 70B": LLAMA_70B, "Llama 3 405B": LLAMA_405B}
 SIZES = (1, 2, 4, 8, 16, 32)
 ALGORITHMS = RING, HIERARCHICAL = "ring", "hierarchical"
 ITEMSIZE = 2  # bytes of an element: 16 bits
@@ -93,9 +90,7 @@ def tensor(
     if model not in MODELS:
         raise ValueError(f"model={model!r}: choose from {', '.join(MODELS)}")
     cluster = replace(cluster, ranks_per_node=ranks_per_node or cluster.ranks_per_node)
-    E, H, M = MODELS[model]
-    config = LlamaConfig(1024, E, M, num_hidden_layers=1, num_attention_heads=H, num_key_value_heads=8)
-    times = {(t, algorithm): _both_ways(config, S, t, cluster, algorithm) for t in SIZES for algorithm in ALGORITHMS}
+    times = {(t, way): _both_ways(MODELS[model], S, t, cluster, way) for t in SIZES for way in ALGORITHMS}
     efficiency = {(t, way): f"{sum(times[1, way]) / (t * sum(time)):.0%}" for (t, way), time in times.items()}
     fastest = min(SIZES, key=lambda t: sum(times[t, RING]))
     headline = f"{model}, {S} tokens, {cluster.name}: with rings, t = {fastest} is fastest"
