@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 from array_api_compat import is_numpy_array
 
@@ -30,7 +31,7 @@ DEVICE_SCORES = 2**25  # on a device all heads are one operation, and a tile gro
 LOWEST_EXPONENT = -60.0  # exp(−60) vanishes beside 1; below −87 float32 results are denormal, ten times slower
 GENTLE = 30.0  # scores within ±30 need no maximum: exp(30) is far from overflow, exp(−30) from vanishing
 
-Tile = tuple[slice, Array | None]  # which keys, and what to add to their scores: 0, or −inf where hidden
+Tile = tuple[slice, Array | None]  # which keys, and what to add to the scores of the last: 0, or −inf where hidden
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, scale: float | None = None) -> tuple[Array, Array]:
@@ -111,7 +112,7 @@ def attend_block(
     scale = default_scale(scale, q.shape[3])
     gentle = on_host(q) and _largest_score(q, k, scale) < GENTLE
     like = {"dtype": accumulator_dtype(q), "device": q.device}
-    sums = into or (xp.empty(q.shape, **like), xp.empty(q.shape[:-1], **like))
+    sums = into or (xp.zeros(q.shape, **like), xp.full(q.shape[:-1], -xp.inf, **like))
     begun = into and not (on_host(q) and xp.all(sums[1] == -xp.inf))  # else there is nothing to merge with
     q, out, lse, k, v = _by_kv_head(q, *sums, k, v)  # twice [B, G, H/G, S, D], [B, G, H/G, S], twice [B, G, 1, T, D]
     buffer = _tile_buffer(out)
@@ -136,18 +137,18 @@ def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], gentle: bool, 
     xp = namespace(q, k, v)
     lowest = 0.0 if gentle else xp.finfo(q.dtype).min  # not −inf: a row that sees no key would have −inf − −inf
     largest = xp.full((*q.shape[:-1], 1), lowest, dtype=q.dtype, device=q.device)  # [B', G', H', rows, 1]
-    out = xp.zeros((*q.shape[:-1], v.shape[-1]), dtype=q.dtype, device=q.device)  # [B', G', H', rows, D+1]
+    out: Any = None  # then [B', G', H', rows, D+1]
     for columns, hidden in tiles:
         scores = _product(q, k[..., columns, :], buffer)  # [B', G', H', rows, columns]
-        if hidden is not None:
-            scores += hidden
+        _hide(scores, hidden)
         if not gentle:
             before, largest = largest, xp.maximum(largest, xp.max(scores, axis=-1, keepdims=True))
-            out *= xp.exp(before - largest)
+            if out is not None:
+                out *= xp.exp(before - largest)
             scores = xp.maximum(scores - largest, LOWEST_EXPONENT)
-            if hidden is not None:
-                scores += hidden  # again: the line above let it through
-        out += exp_(scores) @ v[..., columns, :]
+            _hide(scores, hidden)  # again: the line above let it through
+        part = exp_(scores) @ v[..., columns, :]
+        out = part if out is None else out + part
     out, total = out[..., :-1], out[..., -1:]  # [B', G', H', rows, D], [B', G', H', rows, 1]
     seen = total > 0
     total = xp.where(seen, total, 1.0)
@@ -194,8 +195,7 @@ def attend_block_backward(
                 scores = _product(queries_lse[..., rows, :], keys_one[..., columns, :], scores_buffer)
                 if not gentle:
                     scores = xp.maximum(scores, LOWEST_EXPONENT)
-                if hidden is not None:
-                    scores += hidden
+                _hide(scores, hidden)
                 weights = exp_(scores)  # [B', G', H', rows, columns]
                 dv[b, g, :, columns, :] += _over_heads(xp.matrix_transpose(weights) @ douts[..., rows, :])
                 dscores = _product(douts_delta[..., rows, :], values_one[..., columns, :], dscores_buffer)
@@ -336,14 +336,21 @@ def _product(a: Array, b: Array, buffer: Array) -> Array:
     return a @ b
 
 
+def _hide(scores: Array, hidden: Array | None) -> None:
+    """Add to the scores of a tile what hides its last keys from some of the queries."""
+    if hidden is not None:
+        scores[..., scores.shape[-1] - hidden.shape[-1] :] += hidden
+
+
 def _stretches(
     num_queries: int, num_keys: int, diagonal: int | None, window: int | None, like: Array
 ) -> Iterator[tuple[slice, list[Tile]]]:
-    """Stretches of queries, each with the tiles of keys that it sees.
+    """Stretches of queries that see any keys, each with the tiles of keys that it sees.
 
     The first query of a stretch sees the keys up to `newest`, from `oldest` on, and each next query those one further.
     So the keys inner..newest are seen by all of the stretch; those before and behind form triangles with it, the same
-    in every stretch, which both lie in `band`. In a window shorter than the stretch the two are one.
+    in every stretch, which both lie in `band`. In a window shorter than the stretch the two are one. The keys before
+    are a tile of their own, those behind end the last tiles.
     """
     xp = namespace(like)
     tile, most = TILE, max(min(num_queries, window or num_queries) // 4, 64)  # else a short block is all triangle
@@ -353,22 +360,26 @@ def _stretches(
     height = tile if diagonal is None else corner
     shift = num_keys if diagonal is None else diagonal
     width = 1 if window is None else min(window, corner)
-    hidden = xp.full((corner, corner + width - 1), -xp.inf, dtype=like.dtype, device=like.device)
-    band = xp.triu(hidden, k=width)  # row i sees the columns 0..i + width − 1
+    never = xp.full((corner, corner + width - 1), -xp.inf, dtype=like.dtype, device=like.device)
+    band = xp.triu(never, k=width)  # row i sees the columns 0..i + width − 1
     if window is None:
         window = num_queries + abs(shift)  # all of them
     else:
-        band += xp.tril(hidden, k=-1)  # ... i..i + width − 1
+        band += xp.tril(never, k=-1)  # ... i..i + width − 1
     for start in range(0, num_queries, height):
         stop = min(start + height, num_queries)
         newest, oldest = start + shift, start + shift - window + 1
         edges = (oldest, stop + shift - window, newest, stop + shift)
         first, inner, full, end = (min(max(edge, 0), num_keys) for edge in edges)
-        triangles = [(first, inner, oldest), (full, end, newest - width + 1)]  # from, to, key of the band's column 0
+        column = newest - width + 1  # the key of the band's column 0; of the triangle before it is `oldest`
         if inner > full:
-            triangles = [(first, end, oldest)]
-        tiles: list[Tile] = [(slice(key, min(key + tile, full)), None) for key in range(inner, full, tile)]
-        for left, right, column in triangles:
-            if left < right:
-                tiles.append((slice(left, right), band[: stop - start, left - column : right - column]))
-        yield slice(start, stop), tiles
+            inner, full, column = first, first, oldest
+        tiles: list[Tile] = []
+        if first < inner:
+            tiles.append((slice(first, inner), band[: stop - start, first - oldest : inner - oldest]))
+        for left in range(inner, end, tile):
+            right, edge = min(left + tile, end), max(left, full)
+            hidden = band[: stop - start, edge - column : right - column] if edge < right else None
+            tiles.append((slice(left, right), hidden))
+        if tiles:
+            yield slice(start, stop), tiles
