@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
 
 from array_api_compat import is_numpy_array
 
@@ -120,7 +119,6 @@ def attend_block(
     for b, g, h in _at_once(q, stretches, TILE * TILE):
         queries = _widen(q[b, g, h, ...]) * scale  # [B', G', H', S, D]
         keys, values = _widen(k[b, g, ...]), _widen(v[b, g, ...])  # [B', G', 1, T, D]
-        values = _append(values, xp.ones_like(values[..., 0]))  # [B', G', 1, T, D+1]: P v ends with the sum of P
         for rows, tiles in stretches:
             part = _attend_rows(queries[..., rows, :], keys, values, tiles, gentle, buffer)
             if begun:
@@ -130,26 +128,28 @@ def attend_block(
 
 
 def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], gentle: bool, buffer: Array) -> tuple[Array, Array]:
-    """The online softmax: `out` is Σ exp(score − largest) · [v, 1], and shrinks when a larger score turns up.
+    """The online softmax: `out` is Σ exp(score − largest) · v and `total` the sum of these weights; both shrink when a
+    larger score turns up.
 
     Where all scores are small no maximum is needed: exp can neither overflow nor vanish, and `largest` stays 0.
     """
     xp = namespace(q, k, v)
     lowest = 0.0 if gentle else xp.finfo(q.dtype).min  # not −inf: a row that sees no key would have −inf − −inf
     largest = xp.full((*q.shape[:-1], 1), lowest, dtype=q.dtype, device=q.device)  # [B', G', H', rows, 1]
-    out: Any = None  # then [B', G', H', rows, D+1]
+    total, out = xp.zeros_like(largest), None
     for columns, hidden in tiles:
         scores = _product(q, k[..., columns, :], buffer)  # [B', G', H', rows, columns]
         _hide(scores, hidden)
         if not gentle:
             before, largest = largest, xp.maximum(largest, xp.max(scores, axis=-1, keepdims=True))
-            if out is not None:
-                out *= xp.exp(before - largest)
+            shrink = xp.exp(before - largest)
+            total, out = total * shrink, None if out is None else out * shrink
             scores = xp.maximum(scores - largest, LOWEST_EXPONENT)
             _hide(scores, hidden)  # again: the line above let it through
-        part = exp_(scores) @ v[..., columns, :]
+        weights = exp_(scores)
+        total += _row_sums(weights)
+        part = weights @ v[..., columns, :]  # [B', G', H', rows, D]
         out = part if out is None else out + part
-    out, total = out[..., :-1], out[..., -1:]  # [B', G', H', rows, D], [B', G', H', rows, 1]
     seen = total > 0
     total = xp.where(seen, total, 1.0)
     return out / total, xp.where(seen, largest + xp.log(total), -xp.inf)[..., 0]
@@ -309,6 +309,11 @@ def _at_once(q: Array, stretches: list[tuple[slice, list[Tile]]], most: int) -> 
         kept = TILE * TILE // 4 // (D * max(keys for _, keys in tiles))
     each = (B, max(min(fit, kept) // (G * heads), 1)), (G, max(fit // heads, 1)), (heads, fit)
     return product(*([slice(at, min(at + few, size)) for at in range(0, size, few)] for size, few in each))
+
+
+def _row_sums(x: Array) -> Array:
+    """As a product, which is quicker than a sum: `[..., rows, columns]` -> `[..., rows, 1]`."""
+    return x @ namespace(x).ones((x.shape[-1], 1), dtype=x.dtype, device=x.device)
 
 
 def _over_heads(x: Array) -> Array:
