@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import secrets
 import sys
 from collections.abc import Sequence
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `parlab ARGUMENTS`; the exit status: 0, 2 where the arguments cannot be used, 130 after Ctrl-C."""
+    """Run `parlab ARGUMENTS`; the exit status: 0, 2 where the arguments cannot be used, 130 after Ctrl-C, 141 where
+    nobody reads what is printed any more (`| head`)."""
     parser = argparse.ArgumentParser(prog="parlab", description="A laboratory for large-model parallel training.")
     words = parser.add_subparsers(dest="word", required=True)
     _add_grade(words)
@@ -30,12 +32,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_plan(words)
     chosen = parser.parse_args(arguments)
     try:
-        return int(chosen.does(chosen))
+        status = int(chosen.does(chosen))
+        sys.stdout.flush()
+        return status
     except (ValueError, FileNotFoundError) as error:
         print(f"parlab {chosen.word}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter tries once more at its end
+        return 141
 
 
 def _add_grade(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -36,6 +36,14 @@ def test_python_m_parlab_is_the_command_where_no_script_is_on_the_path():
     assert done.stderr.startswith("parlab run: program='json:nothing': ")
 
 
+def test_a_closed_pipe_ends_the_command_without_a_word_and_with_status_141():
+    command = [sys.executable, "-m", "parlab", "plan", "--model", "8b", "--gpus", "8", "--batch", "8"]
+    with subprocess.Popen([*command, "--sequence", "2048"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
+        done.stdout.close()
+        assert done.stderr.read() == b""
+    assert done.returncode == 141
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="the mpich wheel is for Linux and macOS")
 def test_run_on_processes_shows_the_simulated_and_the_measured_timeline(module, capsys):
     assert main(["run", f"{module}:program", "--ranks", "2", "--engine", "mpi", "--collectives", "native"]) == 0
