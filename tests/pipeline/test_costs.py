@@ -30,7 +30,7 @@ def test_closed_form_of_the_step_equals_simulate_on_300_random_pipelines_with_an
         every = [chunk] * (p * v - 1) + [last]
         halves = [x.backward / 2 for x in every]
         timeline = simulate(schedule, Costs([x.forward for x in every], halves, halves))
-        found = step(p, m, v, kind == "1f1b", chunk, chunk, last)
+        found = step(*map(np.asarray, (p, m, v)), kind == "1f1b", chunk, chunk, last)
         assert sum(map(float, found)) == pytest.approx(timeline.makespan, rel=1e-9)
 
 
@@ -43,7 +43,7 @@ def test_makespan_with_transfers_that_are_waited_for_is_the_simulated_one(kind, 
     schedule = schedules.get(kind) or (interleaved_one_f_one_b(p, m, v) if v > 1 else one_f_one_b(p, m))
     transfer = 1e-3
     timeline = simulate(schedule, Costs(1, 1, 1, transfer))
-    pipeline = p, m, v, kind == "1f1b"
+    pipeline = *map(np.asarray, (p, m, v)), kind == "1f1b"
     waited = exposed_transfers(*pipeline, apart=True) * transfer
     assert sum(step(*pipeline, *[Pass(1.0, 2.0)] * 3)) + waited == pytest.approx(timeline.makespan, rel=1e-9)
     assert [in_flight(*pipeline, rank) for rank in range(p)] == timeline.peak_activations

@@ -125,4 +125,4 @@ def test_a_pipeline_waits_for_the_transfers_that_the_clock_waits_for(kind):
     p, m, config = 4, 8, model(num_hidden_layers=4).config
     hop = CLASSROOM.intra.latency + 8 * S * config.hidden_size / CLASSROOM.intra.bandwidth
     found = of(config, Layout(pp=p, schedule=kind), batch=m).seconds["pp"]
-    assert found == pytest.approx(hop * exposed_transfers(p, m, 1, kind == "1f1b", apart=True))
+    assert found == pytest.approx(hop * exposed_transfers(*map(np.asarray, (p, m, 1)), kind == "1f1b", apart=True))

@@ -64,15 +64,15 @@ def batch() -> None:
 
 
 MUTANTS: dict[str, tuple[str, str, str, Callable[[], None]]] = {
-    "in flight 1": ("costs", "np.minimum(m * v, ", "np.minimum(1, ", in_flight),
-    "in flight m": ("costs", "np.minimum(m * v, ", "np.maximum(m * v, ", in_flight),
+    "in flight 1": ("costs", "xp.minimum(m * v, ", "xp.minimum(1, ", in_flight),
+    "in flight m": ("costs", "xp.minimum(m * v, ", "xp.maximum(m * v, ", in_flight),
     "head forgotten": ("seconds", 'Pass(logits, 2 * logits)', 'Pass(0.0, 0.0)', clock),
     "loss forgotten": ("seconds", "turn, 0) + sums", "turn, 0)", clock),
     "ZeRO over d instead of d·c": ("layout", "self.d * self.c  #", "self.d  #", state),
     "norms off sequence parallelism": ("seconds", "22 * E / case.between", "22 * E", layer_times),
     "norms kept whole under sequence parallelism": ("estimate", "whole / case.between", "whole", kept),
     "all-gathers of dY hidden": ("seconds", "case.sequence_parallel, 2 * turn, 0) +", "True, 0, 0) +", layer_times),
-    "mean stage for slowest": ("costs", "np.maximum(m * end + before, quick)", "mean + before", makespan),
+    "mean stage for slowest": ("costs", "xp.maximum(m * end + before, quick)", "mean + before", makespan),
     "v ignored": ("costs", "rest = (v - 1) * chunk.both", "rest = 0 * v", makespan),
     "bubble of p instead of p − 1": ("costs", "(p - 2) * chunk.both  #", "(p - 1) * chunk.both  #", makespan),
     "no transfer waited for": ("costs", "way = 2 * (", "way = 0 * (", transfers),
