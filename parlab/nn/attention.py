@@ -110,8 +110,7 @@ def attend_block(
     xp = namespace(q, k, v)
     scale = default_scale(scale, q.shape[3])
     gentle = on_host(q) and _largest_score(q, k, scale) < GENTLE
-    like = {"dtype": accumulator_dtype(q), "device": q.device}
-    sums = into or (xp.zeros(q.shape, **like), xp.full(q.shape[:-1], -xp.inf, **like))
+    sums = into or (wide_zeros(q), xp.full(q.shape[:-1], -xp.inf, dtype=accumulator_dtype(q), device=q.device))
     begun = into and not (on_host(q) and xp.all(sums[1] == -xp.inf))  # else there is nothing to merge with
     q, out, lse, k, v = _by_kv_head(q, *sums, k, v)  # twice [B, G, H/G, S, D], [B, G, H/G, S], twice [B, G, 1, T, D]
     buffer = _tile_buffer(out)
