@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import os
 import secrets
 import sys
@@ -13,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parlab.arguments import one_of, whole
+from parlab.arguments import one_of, positive, whole
 
 if TYPE_CHECKING:
     from parlab.plan import Estimate, Plans
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `parlab ARGUMENTS`; the exit status: 0, 2 where the arguments cannot be used, 130 after Ctrl-C, 141 where
-    nobody reads what is printed any more (`| head`)."""
+    nobody reads what is printed any more (`| head`). What a rank program of `parlab run` raises is raised."""
     parser = argparse.ArgumentParser(prog="parlab", description="A laboratory for large-model parallel training.")
     words = parser.add_subparsers(dest="word", required=True)
     _add_grade(words)
@@ -35,14 +36,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = int(chosen.does(chosen))
         sys.stdout.flush()
         return status
-    except (ValueError, FileNotFoundError) as error:
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter tries once more at its end
+        return 141
+    except (ValueError, OSError) as error:
+        if chosen.word == "run" and hasattr(error, "run"):  # the program's own: whoever wrote it needs the place
+            raise
         print(f"parlab {chosen.word}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter tries once more at its end
-        return 141
 
 
 def _add_grade(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -111,10 +114,12 @@ def _run(chosen: argparse.Namespace) -> int:
     from parlab.world import run
 
     module, _, name = chosen.program.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), name)):
+        raise ValueError(f"program={chosen.program!r}: module:function is needed")
     sys.path.insert(0, "")  # modules of this folder too, as python -m has it
     try:
         program = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError) as error:
         raise ValueError(f"program={chosen.program!r}: {error}; module:function is needed") from error
     done = run(program, chosen.ranks, engine=chosen.engine, collectives=chosen.collectives)
     timelines = [done.timeline, *([done.wallclock] if done.wallclock else [])]
@@ -219,7 +224,7 @@ def _trace(chosen: argparse.Namespace) -> int:
 
 def _add_plan(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     word = words.add_parser("plan", help="choose a layout for a model on a cluster", description=_plan.__doc__)
-    word.add_argument("--model", required=True, help="llama-405b or 405b, gpt-175b, ...")
+    word.add_argument("--model", required=True, help="llama-405b or 405b, gpt-175b or 175b, ...")
     word.add_argument("--cluster", default="dgx_h100", help="dgx_h100, dgx_a100 or classroom")
     word.add_argument("--gpus", type=int, required=True, help="all of them are used")
     word.add_argument("--batch", type=int, required=True, help="sequences of a step, of all replicas together")
@@ -236,12 +241,15 @@ def _plan(chosen: argparse.Namespace) -> int:
     from parlab.plan import MODELS, search
     from parlab.world.cluster import CLUSTERS
 
-    name = chosen.model.lower()
-    model = next((known for known in (name, f"llama-{name}") if known in MODELS), chosen.model)
+    names = [kind + chosen.model.lower() for kind in ("", "llama-", "gpt-")]
+    model = next((name for name in names if name in MODELS), chosen.model)
     one_of("model", model, tuple(MODELS))
     one_of("cluster", chosen.cluster, tuple(CLUSTERS))
     whole("top", chosen.top, 1)
-    memory = None if chosen.memory is None else chosen.memory * 2**30
+    memory = None
+    if chosen.memory is not None:
+        positive("memory", chosen.memory)
+        memory = chosen.memory * 2**30
     asked = {"batch": chosen.batch, "sequence": chosen.sequence, "memory": memory, "offload": chosen.offload}
     plans = search(MODELS[model], CLUSTERS[chosen.cluster], chosen.gpus, **asked)
     print((_as_json if chosen.json else _as_text)(plans, list(islice(plans, chosen.top))))
@@ -271,9 +279,12 @@ def _as_json(plans: Plans, shown: Sequence[Estimate]) -> str:
     entries = [{"layout": vars(e.layout), "seconds": e.seconds, "bytes": e.bytes, "mfu": e.mfu} for e in shown]
     losers = [
         {"knob": n.knob, "value": n.value, "layout": vars(n.found.layout), "change": n.change, "binds": n.binds}
+        | {"bytes": n.found.total_bytes}
         for n in why(plans)
     ]
-    return json.dumps({"possible": len(plans.layouts), "fit": len(plans), "best": entries, "why": losers}, indent=2)
+    limit = plans.memory if math.isfinite(plans.memory) else None  # JSON has no number without end
+    found = {"possible": len(plans.layouts), "fit": len(plans), "memory": limit, "best": entries, "why": losers}
+    return json.dumps(found, indent=2)
 
 
 if __name__ == "__main__":

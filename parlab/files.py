@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -10,14 +11,24 @@ def write_whole(path: str | os.PathLike[str], content: bytes | str) -> None:
     """Write a file under a temporary name beside it, and let that take its place when all of it is on the disk.
 
     Args:
-        path: an earlier file there stays whole until then.
+        path: an earlier file there stays whole until then; what a link leads to is replaced, not the link; what is no
+            file, such as /dev/stdout, is written to.
         content: a text is written in UTF-8, its line ends as they are.
+
+    Raises:
+        OSError: there is no such folder, or it is a folder, or the disk is full.
     """
-    target = Path(path)
+    target, data = Path(path), content.encode() if isinstance(content, str) else content
+    if target.exists() and not target.is_file():
+        target.write_bytes(data)
+        return
+    target = target.resolve()
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "There is no such folder", str(target.parent))
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(target)

@@ -15,7 +15,10 @@ from parlab.world.doctor import Finding, findings, table
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    (tmp_path / "of_a_learner.py").write_text("def program(comm):\n    comm.print(comm.left)\n    comm.barrier()\n")
+    (tmp_path / "of_a_learner.py").write_text(
+        "def program(comm):\n    comm.print(comm.left)\n    comm.barrier()\n"
+        "def broken(comm):\n    if comm.rank == 1:\n        open(str(int('one')))\n"
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield "of_a_learner"
@@ -52,7 +55,20 @@ def test_run_on_processes_shows_the_simulated_and_the_measured_timeline(module, 
     assert titles[1].endswith("on the wall clock")
 
 
-@pytest.mark.parametrize("program", ["nowhere:f", "json:nothing", "json", ":f"])
+def test_what_a_rank_program_raises_is_raised_with_its_place_and_its_rank(module):
+    with pytest.raises(ValueError, match="'one'") as caught:
+        main(["run", f"{module}:broken", "--ranks", "2"])
+    assert caught.traceback[-1].name == "broken"
+    assert caught.value.__notes__ == ["raised on rank 1 of 2"]
+
+
+def test_a_trace_that_cannot_be_written_is_status_2_and_named(module, capsys, tmp_path):
+    for path in (str(tmp_path), str(tmp_path / "nowhere" / "trace.json")):
+        assert main(["run", f"{module}:program", "--ranks", "2", "--trace", path]) == 2
+        assert path.removesuffix("/trace.json") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("program", ["nowhere:f", "json:nothing", "json", ":f", "./prog.py", ".prog:program"])
 def test_run_of_what_is_not_there_is_status_2_and_says_so(program, capsys):
     assert main(["run", program, "--ranks", "2"]) == 2
     assert f"program={program!r}: " in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Files that are there as a whole, or not at all."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,27 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypat
         write_whole(path, "new")
     assert os.listdir(tmp_path) == ["a.json"]
     assert path.read_text() == "old"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links and devices are POSIX's")
+def test_a_link_stays_and_what_is_no_file_is_written_to_not_replaced(tmp_path):
+    (tmp_path / "real.json").write_text("old")
+    (tmp_path / "link.json").symlink_to("real.json")
+    write_whole(tmp_path / "link.json", "new")
+    assert (tmp_path / "link.json").is_symlink()
+    assert (tmp_path / "real.json").read_text() == "new"
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_whole(tmp_path / "pipe", "text")
+    assert os.read(reader, 9) == b"text"
+    os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_folder_that_is_not_there_or_is_the_target_is_named(tmp_path):
+    for path, named in ((tmp_path / "a" / "b.json", tmp_path / "a"), (tmp_path, tmp_path)):
+        with pytest.raises(OSError, match=re.escape(repr(str(named)))):
+            write_whole(path, "text")
 
 
 def test_what_is_written_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):

@@ -36,7 +36,14 @@ def test_the_json_has_the_same(capsys):
     assert len(found["best"]) == 5
     assert found["best"][0]["layout"]["dp"] <= 16
     assert sum(found["best"][0]["bytes"].values()) <= 60 * 2**30
-    assert {"knob", "binds", "change"} <= set(found["why"][0])
+    assert {"knob", "binds", "change", "bytes"} <= set(found["why"][0])
+    assert found["memory"] == 60 * 2**30
+
+
+@pytest.mark.parametrize("model", ["175b", "GPT-175B"])
+def test_a_gpt_is_known_by_its_size_too_and_memory_without_end_is_null(model, capsys):
+    assert main([*ASKED, "--model", model, "--sequence", "2048", "--cluster", "classroom", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["memory"] is None
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
@@ -51,6 +58,7 @@ def test_the_command_plans_for_each_cluster_it_names_the_classroom_with_memory_w
         (["--model", "9b"], "model='9b': use one of llama-7b"),
         (["--cluster", "tpu"], "cluster='tpu': use one of dgx_h100, dgx_a100, classroom"),
         (["--memory", "1"], "the leanest needs"),
+        (["--memory", "-1"], "memory=-1.0: must be"),
         (["--top", "0"], "top=0"),
         (["--gpus", "0"], "ranks=0"),
     ],
