@@ -66,6 +66,8 @@ class Layout:
         return replace(self, **changes)
 
     def __str__(self) -> str:
+        if self.shape:
+            return f"columns of {len(self)} layouts"
         text = f"d {self.dp}, p {self.pp}, c {self.cp}, t {self.tp}, v {self.chunks}, b {self.microbatch}"
         text += f", ZeRO-{self.zero}, {self.schedule}" + ", sequence parallel" * bool(self.sequence_parallel)
         return text + f", recompute {self.recompute}" * (self.recompute != "none") + ", offload" * bool(self.offload)

@@ -165,7 +165,7 @@ def search(
 
 
 def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
+    return sorted({d for n in range(1, int(number**0.5) + 1) if number % n == 0 for d in (n, number // n)})
 
 
 def _axes(knobs: dict[str, list], *names: str) -> dict[str, np.ndarray]:

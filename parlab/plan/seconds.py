@@ -7,7 +7,6 @@ costs its bytes. The rest is a pipeline whose stages are not all the same, and t
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import reduce
 from importlib.resources import files
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from parlab.arguments import instance
+from parlab.arguments import instance, positive
 from parlab.pipeline.costs import Column, Pass, exposed_transfers, step
 from parlab.plan.layout import Case
 from parlab.world import Cluster
@@ -36,7 +35,7 @@ class Hardware:
     exponentials: float = np.inf
     host_link: float = np.inf
     host_memory: float = np.inf
-    hides: Collection[str] = frozenset()
+    hides: list[str] | set[str] | frozenset[str] = frozenset()
     rails: bool = False
     source: str = ""
 
@@ -60,6 +59,8 @@ class Machine:
     def __init__(self, cluster: Cluster, hardware: Hardware | None) -> None:
         self.hardware = hardware = hardware or hardware_of(cluster)
         instance("hardware", hardware, Hardware)
+        for name in ("products", "memory", "intra", "inter", "exponentials", "host_link", "host_memory"):
+            positive(f"hardware.{name}", getattr(hardware, name))
         self.device, self.node = cluster.device_of(0), cluster.ranks_per_node
         self.flops = self.device.flops * hardware.products
         self.memory = self.device.memory_bandwidth * hardware.memory
@@ -80,13 +81,11 @@ class Machine:
         neighbours), up to the pace inside; on the simulated clock a ring keeps the pace of one port."""
         together = self.together(size) if together is None else together
         ports = together if self.hardware.rails else 1
-        return (size - 1) * self._message(nbytes / size, together >= size, np.minimum(self.intra, self.inter * ports))
+        return (size - 1) * self.hop(nbytes / size, together >= size, np.minimum(self.intra, self.inter * ports))
 
-    def hop(self, nbytes: Any, reach: Any) -> Any:
-        """A message to the next rank, where the chain of all of them takes `reach` consecutive ranks."""
-        return self._message(nbytes, reach <= self.node, self.inter)
-
-    def _message(self, nbytes: Any, inside: Any, across: Any) -> Any:
+    def hop(self, nbytes: Any, inside: Any, across: Any = None) -> Any:
+        """A message to the next rank: all of them `inside` a node, or some `across` nodes (None: by one port)."""
+        across = self.inter if across is None else across
         return np.where(inside, *self.latencies) + nbytes / np.where(inside, self.intra, across)
 
 
@@ -114,7 +113,7 @@ def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
     # from each and gathers them on the other side (Narayanan et al. 2021, section 4.1)
     scattered = case.t if machine.hardware.rails else case.between
     gathered = np.where(scattered > case.between, machine.ring(case.x, case.t), 0)
-    transfer = machine.hop(case.x / scattered, case.p * case.c * case.t) + gathered
+    transfer = machine.hop(case.x / scattered, case.p * case.c * case.t <= machine.node) + gathered
     found["pp"] = exposed_transfers(*case.pipeline, apart="pp" in machine.hardware.hides) * transfer
     found["dp"] = _data_traffic(machine, case, params, chunk)
     _, found["imbalance"], found["bubble"] = step(*case.pipeline, chunk, first, last)
@@ -188,7 +187,7 @@ def _ring(machine: Machine, case: Case, core: Pass) -> Pass:
     more (backward also out and its gradient), and adds its float32 result to the sum; under zigzag to 3/4 of the rows.
     """
     c, item, elements = case.c, case.item, 2 * case.n * case.kv * case.D
-    keys, gradients = (machine.hop(size * elements, c * case.t) for size in (item, case.wide))
+    keys, gradients = (machine.hop(size * elements, c * case.t <= machine.node) for size in (item, case.wide))
     behind = (c - 1) / c if "cp" in machine.hardware.hides else 0.0
     merged = 0.75 * (c - 1) * case.n * case.H * case.D / case.t / machine.memory
     forward = np.maximum((c - 1) * keys - behind * core.forward, 0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parlab.nn import LlamaConfig
-from parlab.plan import GPT_22B, LLAMA_8B, LLAMA_405B, GPTConfig, Layout, estimate, search
+from parlab.plan import GPT_22B, LLAMA_8B, LLAMA_405B, GPTConfig, Hardware, Layout, estimate, search
 from parlab.world import CLASSROOM, DGX_H100
 
 REFUSED = [
@@ -91,6 +91,10 @@ def test_what_is_just_possible_is_estimated(layout, batch, sequence):
             "must be a Hardware",
         ),
         (
+            lambda: estimate(LLAMA_8B, DGX_H100, Layout(dp=8), batch=8, sequence=64, hardware=Hardware(products=-1)),
+            "hardware.products=-1: must be a number greater",
+        ),
+        (
             lambda: estimate(LLAMA_8B, DGX_H100, Layout(dp=8), batch=8, sequence=64, state=16),
             "state=16: must be a StateBytes",
         ),
@@ -146,3 +150,4 @@ def test_a_layout_reads_as_text_and_as_columns():
     assert len(columns) == 2
     assert columns[1] == Layout(2, 1, 1, 4, recompute="full", offload=True)
     assert columns.ranks.tolist() == [4, 8]
+    assert str(columns) == "columns of 2 layouts"
