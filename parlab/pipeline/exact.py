@@ -8,6 +8,7 @@ from parlab.pipeline.actions import Action
 from parlab.pipeline.bounds import lower_bound, rank_tasks
 from parlab.pipeline.memory import Limit, limit_tables
 from parlab.pipeline.schedule import Schedule
+from parlab.pipeline.schedules import check_sizes
 from parlab.pipeline.search import zb_auto
 from parlab.pipeline.simulate import UNIT_COSTS, Costs, simulate
 
@@ -46,6 +47,7 @@ def best_schedule(p: int, m: int, costs: Costs = UNIT_COSTS, memory_limit: Limit
     >>> simulate(zb_h1(p=3, m=3), costs).makespan, simulate(best_schedule(p=3, m=3, costs=costs), costs).makespan
     (27, 27)
     """
+    check_sizes(p=p, m=m)
     if p > MOST_RANKS or m > MOST_MICROBATCHES:
         raise ValueError(f"p={p}, m={m}: all orders can be searched for p ≤ {MOST_RANKS} and m ≤ {MOST_MICROBATCHES}")
     least = lower_bound(p, m, costs, memory_limit)

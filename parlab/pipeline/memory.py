@@ -39,6 +39,8 @@ class MemoryLimit:
     def __post_init__(self) -> None:
         for field in fields(self):
             given = getattr(self, field.name)
+            if hasattr(given, "tolist"):  # an array, or one of its numbers
+                object.__setattr__(self, field.name, given := given.tolist())
             for value in given if isinstance(given, Sequence) else [given]:
                 if value != math.inf and (value is not None or field.name != "pending"):
                     amount(field.name, value)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from parlab.arguments import amount, whole
+from parlab.arguments import amount, instance, whole
 from parlab.pipeline.actions import Action
 from parlab.pipeline.bounds import lower_bound
 from parlab.pipeline.memory import Limit, limit_tables
@@ -76,6 +76,7 @@ def zb_auto(
     """
     check_sizes(p=p, m=m)
     check_metric(metric)
+    instance("costs", costs, Costs)
     costs = replace(costs, pair=None, optimizer=None)  # neither changes the order that is best
     limits, activation, _ = limit_tables(memory_limit, p, p)
     fits = [

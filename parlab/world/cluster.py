@@ -117,6 +117,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         text("name", self.name)
+        if self.device == ():
+            raise ValueError("device=(): must be a Device, or one for each rank")
         for device in self.device if isinstance(self.device, tuple) else (self.device,):
             instance("device", device, Device)
         whole("ranks_per_node", self.ranks_per_node, 1)

@@ -143,6 +143,7 @@ def test_the_gap_of_unit_costs_p4_m8_1f1b_6_of_27_zb_h1_0_v_min_8_of_51():
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
+        (lambda: best_schedule("2", 2), "p='2': must be a whole number"),
         (lambda: best_schedule(4, 2), "p=4, m=2: all orders can be searched for p ≤ 3 and m ≤ 4"),
         (lambda: best_schedule(2, 5), "p=2, m=5: all orders"),
         (lambda: best_schedule(2, 2, memory_limit=0), "memory_limit=0: a rank must be able to keep the activations of"),

@@ -1,5 +1,6 @@
 """Schedules found by search: the paper's rows, the limit kept, the time never worse than without the search."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -140,6 +141,11 @@ def test_no_seconds_no_tries():
     assert len(improve(zb_h1(4, 8), Costs(5, 3, 2), seconds=0).times) == 1
 
 
+def test_a_limit_may_be_an_array_as_costs_may():
+    assert validate(one_f_one_b(2, 2), np.array([2, 2])) == validate(one_f_one_b(2, 2), [2, 2])
+    assert MemoryLimit(np.array([2, 1])) == MemoryLimit([2, 1])
+
+
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
@@ -147,6 +153,7 @@ def test_no_seconds_no_tries():
         (lambda: zb_auto(4, 8, memory_limit=[2, 2]), "memory_limit has 2 numbers for 4 ranks"),
         (lambda: zb_auto(4, 8, metric="sum"), "metric='sum': use makespan or longest_stage"),
         (lambda: zb_auto(0, 8), "p=0: must be a whole number"),
+        (lambda: zb_auto(4, 8, 1), "costs=1: must be a Costs"),
         (lambda: zb_auto(4, 8, Costs([1, 2])), "forward has 2 costs, but the schedule has 4 stages"),
         (lambda: v_controlled(4, 8, memory_limit=1), "memory_limit=1: a rank must be able to keep two chunks"),
         (lambda: improve(one_f_one_b(2, 4)), "0B0 is a full backward"),

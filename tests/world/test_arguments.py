@@ -129,6 +129,7 @@ ROWS = [
     ("name of a cluster", cluster(name=3), "name=3: must be a string"),
     ("device", cluster(device="A100"), "device='A100': must be a Device"),
     ("device", cluster(device=(DEVICE, None)), "device=None: must be a Device"),
+    ("device", cluster(device=()), "device=(): must be a Device"),
     ("ranks_per_node", cluster(ranks_per_node=0), "ranks_per_node=0: must be a whole number, at least 1"),
     ("ranks_per_node", cluster(ranks_per_node=1.5), "ranks_per_node=1.5: must be a whole number"),
     ("intra", cluster(intra=1e9), "intra=1000000000.0: must be a Link"),
