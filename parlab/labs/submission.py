@@ -10,7 +10,7 @@ import json
 import linecache
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -60,11 +60,24 @@ def mark(path: Path, report: Callable[[dict[str, Any]], None], skip: dict[str, s
         known["flags"] += [f"patched checker: {part}" for part in checker.restore()]
         for name in list(asked):
             review(name, asked.pop(name))
-    for name, exercise in labs.EXERCISES.items():  # whose check was deleted
-        answer = notebook.__dict__.get(exercise.call.partition("(")[0])
-        if name not in known["reviews"] and getattr(answer, "__globals__", None) is notebook.__dict__:
-            review(name, answer)
+    for name, answer in unchecked(notebook.__dict__, known["reviews"]).items():
+        review(name, answer)
     report(known | {"done": True})
+
+
+def unchecked(namespace: dict[str, Any], checked: Collection[str]) -> dict[str, Any]:
+    """Answers whose check was deleted: of the lessons of which some are `checked`; if none are, of any."""
+    lessons = {_lesson(name) for name in checked} or {_lesson(name) for name in labs.EXERCISES}
+    answers = {
+        name: namespace.get(exercise.call.partition("(")[0])
+        for name, exercise in labs.EXERCISES.items()
+        if name not in checked and _lesson(name) in lessons
+    }
+    return {name: answer for name, answer in answers.items() if getattr(answer, "__globals__", None) is namespace}
+
+
+def _lesson(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def cells(path: Path) -> list[str]:

@@ -1,15 +1,20 @@
 """`parlab grade`: a class, some of which does its worst, is marked in one command, each as it deserves."""
 
+import ast
 import csv
 import inspect
 import json
+import re
 import tomllib
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
 from parlab import cli
-from parlab.labs.marking import submissions
+from parlab.labs import EXERCISES
+from parlab.labs.marking import grade, submissions
+from parlab.labs.submission import cells, unchecked
 from tests.labs import answers
 
 FIRST, SECOND = "00.exchange", "01.reduce_scatter"
@@ -198,6 +203,37 @@ def test_an_answer_that_is_the_librarys_is_flagged(tmp_path):
     out = tmp_path / "new" / "grades.csv"
     assert cli.main(["grade", str(tmp_path), "--out", str(out), "--exercises", "02.merge"]) == 0
     assert out.read_text(encoding="utf-8").splitlines()[1] == "lab,1,1,passed,02.merge: uses parlab.nn.attention.merge,"
+
+
+LESSONS = sorted(Path("notebooks").glob("0*.ipynb"))
+OF_01 = ["01.reduce_scatter", "01.average_gradients", "01.hierarchical_all_reduce"]
+
+
+def test_the_notebook_of_a_lesson_is_marked_for_the_exercises_of_that_lesson(tmp_path):
+    handed_in = json.loads(LESSONS[1].read_text(encoding="utf-8"))
+    solved = Path("notebooks/solutions", LESSONS[1].name).read_text(encoding="utf-8")
+    handed_in["cells"] += json.loads(solved)["cells"]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "lab.ipynb").write_text(json.dumps(handed_in), encoding="utf-8")
+    (mark,) = grade(tmp_path / "in", tmp_path / "grades.csv")
+    assert {name: review["status"] for name, review in mark.reviews.items()} == dict.fromkeys(OF_01, PASSED)
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_no_function_of_a_lesson_is_taken_for_an_answer_of_another(path):
+    texts = [re.sub(r"^[%!].*$", "", text, flags=re.MULTILINE) for text in cells(path)]
+    parts = [part for text in texts for part in ast.parse(text).body if isinstance(part, ast.FunctionDef)]
+    namespace = {}
+    namespace |= {part.name: FunctionType((lambda: None).__code__, namespace) for part in parts}
+    lesson = [name for name in EXERCISES if name.startswith(path.name.partition("_")[0] + ".")]
+    assert list(unchecked(namespace, lesson)) == []
+    assert list(unchecked(namespace, lesson[1:])) == lesson[:1]
+
+
+def test_answers_are_looked_for_in_all_lessons_where_nothing_is_checked():
+    namespace = {"np": max}
+    namespace["all_reduce"] = FunctionType((lambda: None).__code__, namespace)
+    assert list(unchecked(namespace, [])) == ["09.all_reduce"]
 
 
 def test_the_command_is_called_parlab():
