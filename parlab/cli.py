@@ -76,8 +76,9 @@ def _grade(chosen: argparse.Namespace) -> int:
     for name in ("seconds", "limit", "jobs"):
         if (value := getattr(chosen, name)) is not None and not value > 0:
             raise ValueError(f"--{name} {value}: a positive number is needed")
-    if chosen.extra < 0:
-        raise ValueError(f"--extra {chosen.extra}: a number that is not negative is needed")
+    for name in ("extra", "seed"):
+        if (value := getattr(chosen, name)) is not None and value < 0:
+            raise ValueError(f"--{name} {value}: a number that is not negative is needed")
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     seed = secrets.randbelow(10**6) if chosen.seed is None else chosen.seed
     options = {name: getattr(chosen, name) for name in ("extra", "seconds", "limit", "jobs")}

@@ -189,6 +189,7 @@ def test_a_submission_that_never_ends_is_ended_at_the_limit(tmp_path, capsys):
         ([".", "--exercises", "01.ring"], "--exercises 01.ring: the exercises are 00.exchange"),
         ([".", "--seconds", "0"], "--seconds 0.0: a positive number is needed"),
         ([".", "--extra", "-1"], "--extra -1: a number that is not negative is needed"),
+        ([".", "--seed", "-1"], "--seed -1: a number that is not negative is needed"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused(arguments, says, tmp_path, monkeypatch, capsys):
