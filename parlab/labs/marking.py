@@ -53,12 +53,14 @@ class Mark:
         return sum(self.status(exercise) == PASSED for exercise in exercises)
 
 
-def submissions(folder: Path) -> list[Path]:
-    """The notebooks below `folder`, and programs in folders that have no notebook."""
-    files = [path for path in sorted(folder.rglob("*")) if path.suffix in (".ipynb", ".py") and path.is_file()]
+def submissions(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The notebooks below `folder`, and programs in folders that have no notebook; and the programs beside one."""
+    files = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in (".ipynb", ".py") and path.is_file()]
     seen = [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-    with_notebook = {path.parent for path in seen if path.suffix == ".ipynb"}
-    return [path for path in seen if path.suffix == ".ipynb" or path.parent not in with_notebook]
+    programs = [path for path in seen if path.suffix.lower() == ".py"]
+    with_notebook = {path.parent for path in seen if path not in programs}
+    beside = [path for path in programs if path.parent in with_notebook]
+    return [path for path in seen if path not in beside], beside
 
 
 def grade(
@@ -83,14 +85,16 @@ def grade(
         seconds: limit of a case.
         limit: seconds for a submission, whatever it does.
         jobs: how many at once; None: as many as there are cores.
-        say: is told of each that is done.
+        say: is told which programs are left out, and of each submission that is done.
 
     Raises:
         ValueError: nothing to mark.
     """
-    paths = submissions(folder)
+    paths, beside = submissions(folder)
     if not paths:
         raise ValueError(f"folder={str(folder)!r}: it holds no .ipynb or .py")
+    if beside:
+        say(f"left out, as beside a notebook: {', '.join(path.relative_to(folder).as_posix() for path in beside)}")
     options = {"seconds": seconds, "seed": seed, "extra": extra}
     marks = []
     with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
@@ -116,7 +120,8 @@ def grade(
 def _marked(path: Path, folder: Path, options: dict[str, Any], limit: float) -> Mark:
     below = path.relative_to(folder)
     name = below.with_suffix("").as_posix()
-    if path.suffix == ".py" and path.with_suffix(".ipynb").exists():
+    endings = [other.suffix.lower() for other in path.parent.iterdir() if other.stem == path.stem]
+    if endings.count(path.suffix.lower()) > 1:
         name = below.as_posix()
     ends, skip = time.monotonic() + limit, dict[str, str]()
     while True:

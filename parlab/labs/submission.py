@@ -87,7 +87,7 @@ def cells(path: Path) -> list[str]:
         Wrong: it is no notebook.
     """
     text = path.read_text(encoding="utf-8-sig", errors="replace")
-    if path.suffix != ".ipynb":
+    if path.suffix.lower() != ".ipynb":
         return [text]
     if not text.strip():
         return []

@@ -5,6 +5,7 @@ import csv
 import inspect
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 from types import FunctionType
@@ -142,7 +143,31 @@ EXPECTED = {name.rpartition(".")[0]: rest for name, (_, *rest) in CLASS.items() 
 
 def test_each_submission_has_a_row_and_what_lies_beside_has_none(marked, class_room):
     assert sorted(marked) == sorted(EXPECTED)
-    assert len(submissions(class_room)) == len(EXPECTED)
+    paths, beside = submissions(class_room)
+    assert len(paths) == len(EXPECTED)
+    assert [path.relative_to(class_room).as_posix() for path in beside] == sorted(BESIDE)
+
+
+def test_endings_in_capitals_count_and_what_is_left_out_is_said(tmp_path, capsys):
+    for name, text in {
+        "a/UP.IPYNB": notebook(RIGHT_FIRST),
+        "a/HELPERS.PY": "",
+        "a/more.py": "",
+        "b/UP.PY": f"{IMPORTS}\n{RIGHT_FIRST}",
+        "b/UP.txt": "",
+    }.items():
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_text(text, encoding="utf-8")
+    marks = grade(tmp_path / "in", tmp_path / "grades.csv")
+    assert {mark.name: mark.status(FIRST) for mark in marks} == {"a/UP": PASSED, "b/UP": PASSED}
+    assert "left out, as beside a notebook: a/HELPERS.PY, a/more.py\n" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the two names are of one file")
+def test_names_that_differ_in_the_case_of_the_ending_alone_keep_it(tmp_path):
+    for name in ("lab.py", "lab.PY"):
+        (tmp_path / name).write_text("", encoding="utf-8")
+    assert [mark.name for mark in grade(tmp_path, tmp_path / "grades.csv")] == ["lab.PY", "lab.py"]
 
 
 @pytest.mark.parametrize("name", EXPECTED)
