@@ -68,7 +68,7 @@ def _grade(chosen: argparse.Namespace) -> int:
     from parlab.labs import EXERCISES
     from parlab.labs.marking import grade
 
-    exercises = [name for name in chosen.exercises.split(",") if name]
+    exercises = list(dict.fromkeys(filter(None, chosen.exercises.split(","))))
     if unknown := [name for name in exercises if name not in EXERCISES]:
         raise ValueError(f"--exercises {unknown[0]}: the exercises are {', '.join(EXERCISES)}")
     if not chosen.folder.is_dir():

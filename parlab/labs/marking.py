@@ -104,7 +104,8 @@ def grade(
             marks.append(mark)
             flags = f"; flags: {len(mark.flags)}" if mark.flags else ""
             note = f"; {mark.note}" if mark.note else ""
-            solved = f"{mark.passed(list(mark.reviews))} of {len(mark.reviews)} passed"
+            counted = exercises or list(mark.reviews)
+            solved = f"{mark.passed(counted)} of {len(counted)} passed"
             say(f"[{number:>3}/{len(paths)}] {mark.name}: {solved}{flags}{note}")
     marks.sort(key=lambda mark: mark.name)
     found = {name for mark in marks for name in mark.reviews}

@@ -203,7 +203,15 @@ def test_a_submission_that_never_ends_is_ended_at_the_limit(tmp_path, capsys):
     out = tmp_path / "grades.csv"
     assert cli.main(["grade", str(tmp_path / "in"), "--out", str(out), "--limit", "1.5", "--exercises", FIRST]) == 0
     assert out.read_text(encoding="utf-8").splitlines()[1] == "slow,0,1,missing,,still running after 1.5 s: ended"
-    assert "[  1/1] slow: 0 of 0 passed; still running after 1.5 s: ended\n" in capsys.readouterr().out
+    assert "[  1/1] slow: 0 of 1 passed; still running after 1.5 s: ended\n" in capsys.readouterr().out
+
+
+def test_each_chosen_exercise_is_counted_once_and_no_other(tmp_path, capsys):
+    (tmp_path / "lab.py").write_text("\n".join([IMPORTS, *BOTH]), encoding="utf-8")
+    out = tmp_path / "grades.csv"
+    assert cli.main(["grade", str(tmp_path), "--out", str(out), "--exercises", f"{FIRST},{FIRST}"]) == 0
+    assert out.read_text(encoding="utf-8") == f"submission,passed,of,{FIRST},flags,note\nlab,1,1,passed,,\n"
+    assert "lab: 1 of 1 passed\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
