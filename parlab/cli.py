@@ -72,14 +72,14 @@ def _grade(chosen: argparse.Namespace) -> int:
     if unknown := [name for name in exercises if name not in EXERCISES]:
         raise ValueError(f"--exercises {unknown[0]}: the exercises are {', '.join(EXERCISES)}")
     if not chosen.folder.is_dir():
-        raise ValueError(f"folder={str(chosen.folder)!r}: there is no such folder")
+        found = "it is a file; a folder is needed" if chosen.folder.exists() else "there is no such folder"
+        raise ValueError(f"folder={str(chosen.folder)!r}: {found}")
     for name in ("seconds", "limit", "jobs"):
         if (value := getattr(chosen, name)) is not None and not value > 0:
             raise ValueError(f"--{name} {value}: a positive number is needed")
     for name in ("extra", "seed"):
         if (value := getattr(chosen, name)) is not None and value < 0:
             raise ValueError(f"--{name} {value}: a number that is not negative is needed")
-    chosen.out.parent.mkdir(parents=True, exist_ok=True)
     seed = secrets.randbelow(10**6) if chosen.seed is None else chosen.seed
     options = {name: getattr(chosen, name) for name in ("extra", "seconds", "limit", "jobs")}
     grade(chosen.folder, chosen.out, exercises, seed=seed, say=lambda line: print(line, flush=True), **options)

@@ -88,11 +88,12 @@ def grade(
         say: is told which programs are left out, and of each submission that is done.
 
     Raises:
-        ValueError: nothing to mark.
+        ValueError: nothing to mark, or no place for what comes of it.
     """
     paths, beside = submissions(folder)
     if not paths:
         raise ValueError(f"folder={str(folder)!r}: it holds no .ipynb or .py")
+    reports = _reports(out)
     if beside:
         say(f"left out, as beside a notebook: {', '.join(path.relative_to(folder).as_posix() for path in beside)}")
     options = {"seconds": seconds, "seed": seed, "extra": extra}
@@ -112,10 +113,22 @@ def grade(
     exercises = exercises or sorted(found)
     write_whole(out, _table(marks, exercises))
     for mark in marks:
-        report = out.with_suffix("").with_name(f"{out.stem}-reports") / f"{mark.name}.html"
+        report = reports / f"{mark.name}.html"
         report.parent.mkdir(parents=True, exist_ok=True)
         write_whole(report, _page(mark, exercises))
     return marks
+
+
+def _reports(out: Path) -> Path:
+    """The folder of reports, made before marking, so that no mark is lost."""
+    if out.name in ("", "..") or (out.exists() and not out.is_file()):
+        raise ValueError(f"out={str(out)!r}: it is no file; the name of a table is needed, such as grades.csv")
+    reports = out.with_name(f"{out.stem}-reports")
+    try:
+        reports.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"out={str(out)!r}: no folder {str(reports)!r} can be made: {error.strerror}") from error
+    return reports
 
 
 def _marked(path: Path, folder: Path, options: dict[str, Any], limit: float) -> Mark:

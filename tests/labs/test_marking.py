@@ -231,6 +231,24 @@ def test_arguments_that_cannot_be_used_are_refused(arguments, says, tmp_path, mo
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("out", ["in", "..", ".", "", "new/..", "file.txt/x.csv", "file.txt/new/x.csv", "file.csv"])
+def test_a_table_that_cannot_be_written_is_refused_before_marking(out, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("in").mkdir()
+    for name in ("in/lab.py", "file.txt", "file-reports"):
+        Path(name).write_text("", encoding="utf-8")
+    assert cli.main(["grade", "in", "--out", out]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"parlab grade: out={str(Path(out))!r}: " in said.err
+
+
+def test_a_file_in_the_place_of_the_folder_is_called_a_file(tmp_path, capsys):
+    (tmp_path / "lab.py").write_text("", encoding="utf-8")
+    assert cli.main(["grade", str(tmp_path / "lab.py")]) == 2
+    assert "lab.py': it is a file; a folder is needed\n" in capsys.readouterr().err
+
+
 def test_an_answer_that_is_the_librarys_is_flagged(tmp_path):
     text = "from parlab.nn.attention import merge\ndef merge_two(*given):\n    return merge(*given)\n"
     (tmp_path / "lab.py").write_text(text, encoding="utf-8")
