@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from parlab.files import write_whole
@@ -98,8 +99,10 @@ def grade(
         say(f"left out, as beside a notebook: {', '.join(path.relative_to(folder).as_posix() for path in beside)}")
     options = {"seconds": seconds, "seed": seed, "extra": extra}
     marks = []
-    with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
-        waiting = [pool.submit(_marked, path, folder, options, limit) for path in paths]
+    given_up = Event()
+    pool = ThreadPoolExecutor(jobs or os.cpu_count())
+    try:
+        waiting = [pool.submit(_marked, path, folder, options, limit, given_up) for path in paths]
         for number, done in enumerate(as_completed(waiting), start=1):
             mark = done.result()
             marks.append(mark)
@@ -108,6 +111,9 @@ def grade(
             counted = exercises or list(mark.reviews)
             solved = f"{mark.passed(counted)} of {len(counted)} passed"
             say(f"[{number:>3}/{len(paths)}] {mark.name}: {solved}{flags}{note}")
+    finally:  # Ctrl-C, perhaps
+        given_up.set()
+        pool.shutdown(cancel_futures=True)
     marks.sort(key=lambda mark: mark.name)
     found = {name for mark in marks for name in mark.reviews}
     exercises = exercises or sorted(found)
@@ -131,7 +137,7 @@ def _reports(out: Path) -> Path:
     return reports
 
 
-def _marked(path: Path, folder: Path, options: dict[str, Any], limit: float) -> Mark:
+def _marked(path: Path, folder: Path, options: dict[str, Any], limit: float, given_up: Event) -> Mark:
     below = path.relative_to(folder)
     name = below.with_suffix("").as_posix()
     endings = [other.suffix.lower() for other in path.parent.iterdir() if other.stem == path.stem]
@@ -139,7 +145,7 @@ def _marked(path: Path, folder: Path, options: dict[str, Any], limit: float) -> 
         name = below.as_posix()
     ends, skip = time.monotonic() + limit, dict[str, str]()
     while True:
-        known, code = _once(path, below, options | {"skip": skip}, ends - time.monotonic())
+        known, code = _once(path, below, options | {"skip": skip}, ends, given_up)
         at = known.get("at")
         if known.get("done") or code is None or at is None or at in skip:
             break
@@ -150,7 +156,9 @@ def _marked(path: Path, folder: Path, options: dict[str, Any], limit: float) -> 
     return Mark(name, known.get("reviews", {}), known.get("errors", []), known.get("flags", []), "; ".join(notes))
 
 
-def _once(path: Path, below: Path, options: dict[str, Any], limit: float) -> tuple[dict[str, Any], int | None]:
+def _once(
+    path: Path, below: Path, options: dict[str, Any], ends: float, given_up: Event
+) -> tuple[dict[str, Any], int | None]:
     """What the marking process wrote, on a fresh copy, and its exit code; None if it took too long."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         copy, result = Path(place) / "work" / below, Path(place) / "result.json"
@@ -160,15 +168,15 @@ def _once(path: Path, below: Path, options: dict[str, Any], limit: float) -> tup
             shutil.copytree(folder, Path(place) / "work" / below.parts[0], symlinks=True, dirs_exist_ok=True)
         else:
             shutil.copyfile(path, copy)
-        code = _run([str(copy), str(result), json.dumps(options)], copy.parent, limit)
+        code = _run([str(copy), str(result), json.dumps(options)], copy.parent, ends, given_up)
         try:
             return json.loads(result.read_text(encoding="utf-8")), code
         except (OSError, ValueError):
             return {}, code
 
 
-def _run(arguments: list[str], place: Path, limit: float) -> int | None:
-    """Run the marking process; its exit code, None if it took too long."""
+def _run(arguments: list[str], place: Path, ends: float, given_up: Event) -> int | None:
+    """Run the marking process; its exit code, None if it was not done when its time ended or all was given up."""
     parlab = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, [parlab, os.environ.get("PYTHONPATH")]))
     process = subprocess.Popen(
@@ -181,8 +189,9 @@ def _run(arguments: list[str], place: Path, limit: float) -> int | None:
         start_new_session=True,  # so that what it started ends with it
     )
     try:
-        return process.wait(max(limit, 0))
-    except subprocess.TimeoutExpired:
+        while (left := ends - time.monotonic()) > 0 and not given_up.is_set():
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(min(left, 0.5))
         return None
     finally:
         with suppress(OSError):

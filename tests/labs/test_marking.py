@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import sys
+import time
 import tomllib
 from pathlib import Path
 from types import FunctionType
@@ -194,6 +195,20 @@ def test_reports_stand_apart_and_say_what_a_student_must_know(marked, class_room
     assert "SyntaxError: " in (reports / "does_its_worst.html").read_text(encoding="utf-8")
     assert "while True:" in (reports / "does_its_worst.html").read_text(encoding="utf-8")
     assert "it is not a notebook" in (reports / "not_json.html").read_text(encoding="utf-8")
+
+
+def test_ctrl_c_ends_what_runs_and_begins_nothing_more(tmp_path):
+    (tmp_path / "a.py").write_text("", encoding="utf-8")
+    for name in "bcdef":
+        (tmp_path / f"{name}.py").write_text("import time\ntime.sleep(20)\n", encoding="utf-8")
+
+    def interrupt(line):
+        raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        grade(tmp_path, tmp_path / "grades.csv", jobs=2, say=interrupt)
+    assert time.monotonic() - began < 15
 
 
 def test_a_submission_that_never_ends_is_ended_at_the_limit(tmp_path, capsys):
