@@ -9,7 +9,7 @@ import math
 import time
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from parlab import pipeline, run
-from parlab.arguments import one_of, positive, whole
+from parlab.arguments import amount, instance, one_of, positive, text, whole
 from parlab.nn import AdamW, Llama, LlamaConfig, MarkovSource, warmup_cosine
+from parlab.nn.config import REQUIRED
 from parlab.pipeline import Schedule
 from parlab.train import Mesh, Samples, Trainer, load, read_index, save
 from parlab.world import Comm, Run
@@ -28,6 +29,7 @@ SCHEDULES = (
     "gpipe", "one_f_one_b", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "one_f_one_b_v", "dualpipe", "dualpipe_v",
     *CHUNKED,
 )  # fmt: skip
+SIZES = tuple(item.name for item in fields(LlamaConfig) if item.name not in ("vocab_size", "other"))  # of a model
 
 
 @dataclass(frozen=True)
@@ -48,26 +50,42 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in {"characters": 1, "length": 1, "batch": 1, "steps": 1, "seed": 0}.items():
-            whole(name, getattr(self, name), least)
+        least = {"characters": 1, "length": 1, "batch": 1, "steps": 1, "warmup_steps": 0, "seed": 0}
+        for name, value in least.items():
+            whole(name, getattr(self, name), value)
+        if self.steps <= self.warmup_steps:
+            warmup = f"warmup_steps={self.warmup_steps}"
+            raise ValueError(f"steps={self.steps}: must be more than {warmup}: use more, or set fewer warmup_steps")
         positive("lr", self.lr, finite=True)
+        amount("weight_decay", self.weight_decay)
+        if self.max_norm is not None:
+            positive("max_norm", self.max_norm)
+        if self.text is not None:
+            text("text", self.text)
         one_of("dtype", self.dtype, ("float32", "float64"))
-        self.rate(0)
+        instance("model", self.model, Mapping)
+        for name in self.model:
+            one_of("name in [model]", name, SIZES)
+        if missing := [name for name in REQUIRED if name in SIZES and name not in self.model]:
+            raise ValueError(f"[model] lacks {', '.join(missing)}")
+        LlamaConfig(vocab_size=1, **self.model)  # refuses what is no size
 
     @classmethod
     def read(cls, path: Path | None = None) -> Settings:
-        """From a file; None: the built-in one. A table or a name that is not known is refused."""
+        """From a file; None: the built-in one. A table or a name that is not known is refused, as is a wrong value."""
+        names = tuple(cls.__dataclass_fields__)
+        known = {"model": SIZES, "data": names[1:5], "training": names[5:]}
         try:
             tables = tomllib.loads((path or files("parlab") / "pocket.toml").read_text(encoding="utf-8"))
-        except tomllib.TOMLDecodeError as error:
+            for table, values in tables.items():
+                one_of("table", table, tuple(known))
+                if not isinstance(values, dict):
+                    raise ValueError(f"{table}={values!r:.60}: must be a table, [{table}]")
+                for name in values:
+                    one_of(f"name in [{table}]", name, known[table])
+            return cls(tables.get("model", {}), **tables.get("data", {}), **tables.get("training", {}))
+        except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
-        names = tuple(cls.__dataclass_fields__)
-        known = {"model": (), "data": names[1:5], "training": names[5:]}  # the model's are checked by `LlamaConfig`
-        for table, values in tables.items():
-            one_of("table", table, tuple(known))
-            for name in values if known[table] else ():
-                one_of(f"name in [{table}]", name, known[table])
-        return cls(tables.get("model", {}), **tables.get("data", {}), **tables.get("training", {}))
 
     def rate(self, step: int) -> float:
         """The learning rate of a step."""

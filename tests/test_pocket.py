@@ -102,18 +102,38 @@ def test_what_cannot_be_trained_is_said_in_1_line_with_status_2(arguments, words
         ("[train]", r"table='train': use one of model, data, training"),
         ("[training]\nlr = -1.0", "lr=-1.0"),
         ("[data]\nbatch = 0", "batch=0"),
-        ("[data", r"small\.toml: "),
+        ("[data", ""),
+        ("[model]\nhidden_sise = 8", r"name in \[model\]='hidden_sise': use one of hidden_size, "),
+        ("[model]\nvocab_size = 8", r"name in \[model\]='vocab_size': use one of hidden_size, "),
+        ("[model]\nhidden_size = 8\nnum_attention_heads = 2", r"\[model\] lacks intermediate_size, num_hidden_layers"),
+        ("", r"\[model\] lacks hidden_size, intermediate_size, num_hidden_layers, num_attention_heads"),
+        ("model = 3", r"model=3: must be a table, \[model\]"),
+        ("[[model]]", r"model=\[\{\}\]: must be a table, \[model\]"),
+        ("data = 3", r"data=3: must be a table, \[data\]"),
+        ("[data]\ntext = 3", "text=3: must be a string"),
+        ("[training]\nwarmup_steps = 'a'", "warmup_steps='a': must be a whole number, at least 0"),
+        ("[training]\nwarmup_steps = 1.5", "warmup_steps=1.5: must be a whole number, at least 0"),
+        ("[training]\nsteps = 10", "steps=10: must be more than warmup_steps=25: use more, or set fewer warmup_steps"),
+        ("[training]\nweight_decay = 'a'", "weight_decay='a': must be a number"),
+        ("[training]\nmax_norm = 'a'", "max_norm='a': must be a number"),
+        (SMALL.replace("hidden_size = 8", "hidden_size = 7", 1), "hidden_size 7 does not divide among"),
     ],
 )
-def test_settings_that_are_wrong_are_refused_by_name(tmp_path, text, words):
+def test_settings_that_are_wrong_are_refused_by_file_and_name(tmp_path, text, words):
     (tmp_path / "small.toml").write_text(text)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=r"small\.toml: .*" + words):
         Settings.read(tmp_path / "small.toml")
+
+
+def test_a_misspelt_name_ends_the_command_with_status_2_and_1_line(tmp_path, capsys):
+    (tmp_path / "small.toml").write_text(SMALL.replace("hidden_size", "hidden_sise", 1))
+    assert cli.main(["train", "--config", str(tmp_path / "small.toml")]) == 2
+    assert capsys.readouterr().err.startswith(f"parlab train: {tmp_path / 'small.toml'}: name in [model]='hidden_sise'")
 
 
 def test_a_text_of_your_own_is_read_by_its_characters(tmp_path):
     (tmp_path / "text").write_text("abba née")
-    settings = Settings({}, text=str(tmp_path / "text"))
+    settings = Settings(Settings.read().model, text=str(tmp_path / "text"))
     tokens, size = settings.tokens()
     assert tokens.tolist() == [1, 2, 2, 1, 0, 4, 5, 3]
     assert size == 6
