@@ -65,6 +65,13 @@ def test_a_run_that_stops_and_goes_on_elsewhere_says_the_losses_of_one_that_does
     assert "the text's entropy, which no model can pass, is 1.4148" in whole
 
 
+def test_a_run_in_float32_goes_on_in_float16(config, tmp_path, capsys):
+    folder = str(tmp_path / "run")
+    assert cli.main(["train", "--config", str(config), "--folder", folder, "--steps", "3"]) == 0
+    assert cli.main(["train", "--resume", "--folder", folder, "--float16"]) == 0
+    assert "step    6/6  loss " in capsys.readouterr().out
+
+
 def test_trace_writes_a_step_for_perfetto_with_the_names_of_the_groups(config, tmp_path, capsys):
     path = tmp_path / "step.json"
     assert cli.main(["trace", str(path), "--config", str(config), "--mesh", "dp=2,tp=2"]) == 0

@@ -162,7 +162,7 @@ class Replica(ABC):
     def restore(self, progress: Mapping[str, float]) -> None:
         """Go on from `progress` with what was written into `state()`: all weights become those of the masters."""
         self.guard.steps, self.guard.skipped = int(progress["steps"]), int(progress["skipped"])
-        if self.guard.scale is not None:
+        if self.guard.scale is not None and "loss_scale" in progress:  # else it begins now: the run had none
             self.guard.scale.value, self.guard.scale.good_steps = progress["loss_scale"], int(progress["good_steps"])
         for of_block in self._blocks.values():
             self._publish(of_block, self._xp.astype(of_block.state.master, self.dtype, copy=False))

@@ -105,6 +105,21 @@ def test_float16_goes_on_with_its_loss_scale_and_the_masters_bits(tmp_path):
     assert weights["model.norm.weight"].dtype == np.float16
 
 
+@pytest.mark.parametrize("zero", [0, 1])
+def test_a_float32_run_goes_on_in_float16_with_a_loss_scale_that_begins(tmp_path, zero):
+    start, place = model(dtype="float32", num_hidden_layers=1), {"mesh": dict(dp=2), "zero": zero}
+    (before, _), *_ = run(trained, 2, place, start, tmp_path, steps=2).results
+
+    def program(comm):
+        trainer = load(tmp_path, Mesh(comm, dp=2), xp=np, zero=zero, dtype="float16")
+        return trainer.progress, trainer.step(*TEXT[2]).loss, trainer.full_weights()["model.norm.weight"].dtype
+
+    for progress, loss, dtype in run(program, 2).results:
+        assert progress == {"samples": 24, "steps": 2, "skipped": 0, "loss_scale": 2.0**16, "good_steps": 0}
+        assert loss == pytest.approx(before[0].loss, rel=1e-3)
+        assert dtype == np.float16
+
+
 def test_numpy_saves_what_array_api_strict_opens(tmp_path):
     place = {"mesh": dict(tp=2), "zero": 1}
     goes_on, _ = run(trained, 2, place, model(num_hidden_layers=2), tmp_path).results[0]
