@@ -182,11 +182,10 @@ def _place(chosen: argparse.Namespace) -> tuple[dict[str, int], dict[str, Any]]:
 def _train(chosen: argparse.Namespace) -> int:
     """Train a small Llama, cut along any axes; the losses are those of one rank, whatever the mesh."""
     from parlab.pocket import Settings, train
-    from parlab.train import read_index
 
     if chosen.resume and (chosen.folder is None or chosen.config is not None):
         raise ValueError("--resume needs --folder, which also says what is trained: leave --config out")
-    settings = Settings(**read_index(chosen.folder)["notes"]) if chosen.resume else Settings.read(chosen.config)
+    settings = Settings.of(chosen.folder) if chosen.resume else Settings.read(chosen.config)
     live = sys.stdout.isatty()
 
     def tell(step: int, loss: float, rate: float, left: float) -> None:

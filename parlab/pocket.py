@@ -87,6 +87,15 @@ class Settings:
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
+    @classmethod
+    def of(cls, folder: Path) -> Settings:
+        """Of the run that wrote the checkpoint there."""
+        notes = read_index(folder)["notes"]
+        if not isinstance(notes, dict) or not {"model"} <= notes.keys() <= cls.__dataclass_fields__.keys():
+            otherwise = "so it does not say what is trained; go on with parlab.train.load"
+            raise ValueError(f"{folder}: its checkpoint was not written by `parlab train`, {otherwise}")
+        return cls(**notes)
+
     def rate(self, step: int) -> float:
         """The learning rate of a step."""
         course = {"warmup_steps": self.warmup_steps, "total_steps": self.steps}

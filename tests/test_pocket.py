@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from parlab import cli
+from parlab import cli, run
+from parlab.nn import AdamW, Llama, LlamaConfig
 from parlab.pocket import SCHEDULES, Settings, schedule_of, train
+from parlab.train import Mesh, Trainer, save
 
 SMALL = """
 [model]
@@ -63,6 +65,15 @@ def test_a_run_that_stops_and_goes_on_elsewhere_says_the_losses_of_one_that_does
     last = [next(line for line in text.splitlines() if line.startswith("step    6/6")) for text in (said, whole)]
     assert last[0].split()[:4] == last[1].split()[:4]  # step, its number, loss, its value
     assert "the text's entropy, which no model can pass, is 1.4148" in whole
+
+
+@pytest.mark.parametrize("notes", [None, {"epoch": 3}, {"model": {}, "epoch": 3}])
+def test_a_checkpoint_that_the_command_did_not_write_is_not_gone_on_with(notes, tmp_path, capsys):
+    start = Llama.random(LlamaConfig(vocab_size=5, **Settings.read().model))
+    run(lambda comm: save(Trainer(Mesh(comm), start, AdamW()), tmp_path, notes=notes), 1)
+    assert cli.main(["train", "--resume", "--folder", str(tmp_path)]) == 2
+    said = f"parlab train: {tmp_path}: its checkpoint was not written by `parlab train`"
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_a_run_in_float32_goes_on_in_float16(config, tmp_path, capsys):

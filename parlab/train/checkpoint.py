@@ -39,6 +39,7 @@ from parlab.zero import LossScale
 
 FORMAT = "parlab checkpoint 1"
 INDEX = "index.json"
+PARTS = ("config", "optimizer", "precision", "progress", "notes", "pieces")  # of the index
 KINDS = ("master", "mean", "square")
 as_json = partial(json.dumps, default=methodcaller("item"))  # NumPy's numbers too, as a rate may be one
 PLACE = ("name", "shape", "axis", "start", "stop", "flat_start")
@@ -144,6 +145,8 @@ def read_index(folder: str | os.PathLike[str]) -> dict[str, Any]:
     index = read_json(path)
     if index.get("format") != FORMAT:
         raise ValueError(f"{path} is no {FORMAT!r}")
+    if missing := [part for part in PARTS if part not in index]:
+        raise ValueError(f"{path} is damaged: it lacks {', '.join(missing)}")
     return index
 
 

@@ -194,6 +194,9 @@ def test_a_damaged_index_and_a_folder_without_one_are_refused(saved, tmp_path):
     (saved / "index.json").write_text("{}")
     with pytest.raises(ValueError, match=r"index\.json is no 'parlab checkpoint 1'"):
         opened(saved)
+    (saved / "index.json").write_text('{"format": "parlab checkpoint 1", "config": {}, "notes": {}}')
+    with pytest.raises(ValueError, match=r"index\.json is damaged: it lacks optimizer, precision, progress, pieces"):
+        opened(saved)
     with pytest.raises(FileNotFoundError, match=r"has no index\.json: no save\(\) into it was completed"):
         opened(tmp_path / "nowhere")
 
