@@ -169,8 +169,10 @@ def _place(chosen: argparse.Namespace) -> tuple[dict[str, int], dict[str, Any]]:
     mesh = {}
     for item in filter(None, chosen.mesh.split(",")):
         axis, _, size = item.partition("=")
-        if axis not in ("dp", "pp", "cp", "tp") or not size.isdigit():
+        if axis not in ("dp", "pp", "cp", "tp") or not size.isdecimal():
             raise ValueError(f"--mesh {chosen.mesh}: axes and sizes are needed, as in dp=2,tp=2")
+        if axis in mesh:
+            raise ValueError(f"--mesh {chosen.mesh}: {axis} is there twice; give it one size")
         mesh[axis] = int(size)
     options = {name: getattr(chosen, name) for name in ("zero", "attention", "sequence_parallel", "recompute")}
     if chosen.float16:

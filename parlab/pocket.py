@@ -125,6 +125,9 @@ def schedule_of(name: str, ranks: int, microbatches: int | None = None, chunks: 
         chunks: a rank, of schedules that take several.
     """
     one_of("schedule", name, SCHEDULES)
+    whole("chunks", chunks, 1)
+    if microbatches is not None:
+        whole("microbatches", microbatches, 1)
     if ranks == 1:
         return pipeline.gpipe(1, microbatches or 1)
     of_chunks = (chunks,) if name in CHUNKED else ()

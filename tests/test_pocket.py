@@ -96,6 +96,12 @@ def test_trace_writes_a_step_for_perfetto_with_the_names_of_the_groups(config, t
     [
         (["--mesh", "dp=0"], "dp=0"),
         (["--mesh", "ep=2"], "--mesh ep=2: axes and sizes are needed"),
+        (["--mesh", "dp=2,dp=4"], "--mesh dp=2,dp=4: dp is there twice; give it one size"),
+        (["--mesh", "dp=²"], "--mesh dp=²: axes and sizes are needed"),
+        (["--microbatches", "0"], "microbatches=0: must be a whole number, at least 1"),
+        (["--microbatches", "0", "--mesh", "pp=2"], "microbatches=0: must be a whole number, at least 1"),
+        (["--chunks", "0", "--schedule", "gpipe"], "chunks=0: must be a whole number, at least 1"),
+        (["--chunks", "-1", "--schedule", "gpipe", "--mesh", "pp=2"], "chunks=-1: must be a whole number, at least 1"),
         (["--schedule", "best", "--mesh", "pp=2"], "schedule='best': use one of gpipe"),
         (["--zero", "4"], "zero=4: the stages are 0, 1, 2 and 3"),
         (["--resume"], "--resume needs --folder"),
