@@ -129,7 +129,7 @@ def schedule_of(name: str, ranks: int, microbatches: int | None = None, chunks: 
     if microbatches is not None:
         whole("microbatches", microbatches, 1)
     if ranks == 1:
-        return pipeline.gpipe(1, microbatches or 1)
+        return pipeline.one_f_one_b(1, microbatches or 1)
     of_chunks = (chunks,) if name in CHUNKED else ()
     schedule: Schedule = getattr(pipeline, name)(ranks, microbatches or 2 * ranks, *of_chunks)
     return schedule

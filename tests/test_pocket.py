@@ -6,6 +6,7 @@ import pytest
 
 from parlab import cli, run
 from parlab.nn import AdamW, Llama, LlamaConfig
+from parlab.pipeline import gpipe
 from parlab.pocket import SCHEDULES, Settings, schedule_of, train
 from parlab.train import Mesh, Trainer, save
 
@@ -51,6 +52,18 @@ def test_all_meshes_lose_what_1_rank_loses_to_1e_10(config):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_schedule_that_the_command_names_can_be_built(schedule):
     assert schedule_of(schedule, 2).num_ranks == 2
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_on_1_rank_each_microbatch_is_done_before_the_next_begins(schedule):
+    assert str(schedule_of(schedule, 1, 3)) == "rank 0: 0F0 0B0 0F1 0B1 0F2 0B2"
+
+
+def test_on_1_rank_12_microbatches_hold_less_than_gpipes_and_lose_the_same(config):
+    schedules = schedule_of("gpipe", 1, 12), gpipe(1, 12)
+    ours, gpipes = (train(Settings.read(config), {}, schedule=schedule) for schedule in schedules)
+    assert ours.results == gpipes.results
+    assert ours.timeline.peak_bytes(0) < gpipes.timeline.peak_bytes(0)
 
 
 def test_a_run_that_stops_and_goes_on_elsewhere_says_the_losses_of_one_that_does_not(config, tmp_path, capsys):
