@@ -207,7 +207,8 @@ def _train(chosen: argparse.Namespace) -> int:
         **options,
     ).results[0]
     least = settings.entropy
-    floor = "" if least is None else f"; the text's entropy, which no model can pass, is {least:.4f}"
+    unseen = "which no model can pass on text that it has not seen"
+    floor = "" if least is None else f"; the entropy of the text's source, {unseen}, is {least:.4f}"
     mean = sum(losses[-25:]) / len(losses[-25:])
     print(f"{chr(10) if live else ''}mean loss of the last {len(losses[-25:])} steps {mean:.4f}{floor}")
     return 0

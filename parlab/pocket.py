@@ -103,7 +103,7 @@ class Settings:
 
     @property
     def entropy(self) -> float | None:
-        """The least mean loss that there can be, in nats; None where it is not known."""
+        """Of the text's source, in nats: the least mean loss on text not seen before; None where it is not known."""
         return MarkovSource(seed=self.seed).entropy_rate if self.text is None else None
 
     def tokens(self) -> tuple[np.ndarray, int]:

@@ -77,7 +77,8 @@ def test_a_run_that_stops_and_goes_on_elsewhere_says_the_losses_of_one_that_does
     whole = capsys.readouterr().out
     last = [next(line for line in text.splitlines() if line.startswith("step    6/6")) for text in (said, whole)]
     assert last[0].split()[:4] == last[1].split()[:4]  # step, its number, loss, its value
-    assert "the text's entropy, which no model can pass, is 1.4148" in whole
+    unseen = "which no model can pass on text that it has not seen"
+    assert f"; the entropy of the text's source, {unseen}, is 1.4148\n" in whole
 
 
 @pytest.mark.parametrize("notes", [None, {"epoch": 3}, {"model": {}, "epoch": 3}])
