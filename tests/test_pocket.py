@@ -121,6 +121,11 @@ def test_trace_writes_a_step_for_perfetto_with_the_names_of_the_groups(config, t
         (["--resume"], "--resume needs --folder"),
         (["--resume", "--folder", "nowhere"], "nowhere has no index.json"),
         (["--mesh", "dp=5"], "dp=5: 16 rows do not divide"),
+        (["--mesh", "pp=3"], "use a multiple of 6, or a schedule of 4 or 8 microbatches"),
+        (
+            ["--mesh", "pp=2", "--schedule", "interleaved_one_f_one_b", "--chunks", "3"],
+            "use a schedule with pp=1 or at most 2 chunks a rank",
+        ),
         (["--steps", "0"], "stop_after=0"),
         (["--every", "0"], "every=0"),
         (["--config", "nowhere.toml"], "nowhere.toml"),

@@ -37,8 +37,9 @@ def check_options(trainer: Any) -> None:
     _need(isinstance(schedule, Schedule), "schedule={!r:.60}: a Schedule of parlab.pipeline is needed", schedule)
     ranks, stages, layers = schedule.num_ranks, schedule.num_stages, trainer.config.num_hidden_layers
     _need(ranks == pp, f"pp={pp}: schedule has {ranks} ranks, use pp={ranks}")
-    most = layers * pp // stages
-    hint = f"use a schedule with pp={most}" if most else "use fewer chunks"
+    shorter, thinner = layers * pp // stages, layers // pp
+    fits = [f"pp={shorter}"] * (shorter > 0) + [f"at most {thinner} chunks a rank"] * (thinner > 0)
+    hint = f"use a schedule with {' or '.join(fits) or f'pp={layers} and 1 chunk a rank'}"
     _need(stages <= layers, f"pp={pp}: schedule has {stages} stages, and num_hidden_layers is {layers}: {hint}")
     validate(schedule)
     _need(whole("zero", zero, 0) <= 3, f"zero={zero}: the stages are 0, 1, 2 and 3")
@@ -73,11 +74,16 @@ def check_batch(trainer: Any, tokens: Any, targets: Any, lr: Any) -> None:
     _need(of_targets == shape, f"targets have shape {of_targets}, tokens {shape}: give one to each")
     if lr is not None:
         amount("lr", lr)
-    m, (dp, _, cp, tp) = trainer.schedule.num_microbatches, trainer.mesh.sizes.values()
+    m, (dp, pp, cp, tp) = trainer.schedule.num_microbatches, trainer.mesh.sizes.values()
 
     def rows(dp: int) -> None:
+        if B % (dp * m) == 0:
+            return
         said = f"{B} rows do not divide among {dp} replicas of {m} microbatches: use a multiple of {dp * m}"
-        _need(B % (dp * m) == 0, said)
+        fits = [n for n in range(pp, B // dp + 1) if B % (dp * n) == 0]
+        near = [*[n for n in fits if n < m][-1:], *[n for n in fits if n > m][:1]]
+        hint = f", or a schedule of {' or '.join(map(str, near))} microbatches" if near else ""
+        raise ValueError(said + hint)
 
     def places(tp: int) -> None:
         said = f"sequence length {S // cp} (of {S}, cp={cp}) does not divide among {tp} ranks"

@@ -65,7 +65,17 @@ ROWS = [
     (
         "schedule's stages",
         made({"pp": 4}, schedule=interleaved_one_f_one_b(4, 4, 2)),
-        "pp=4: schedule has 8 stages, and num_hidden_layers is 4: use a schedule with pp=2",
+        "pp=4: schedule has 8 stages, and num_hidden_layers is 4: use a schedule with pp=2 or at most 1 chunks a rank",
+    ),
+    (
+        "schedule's chunks",
+        made({"pp": 2}, schedule=interleaved_one_f_one_b(2, 2, 5)),
+        "pp=2: schedule has 10 stages, and num_hidden_layers is 4: use a schedule with at most 2 chunks a rank",
+    ),
+    (
+        "schedule's stages and chunks",
+        made({"pp": 2}, model(num_hidden_layers=1), schedule=interleaved_one_f_one_b(2, 2, 2)),
+        "pp=2: schedule has 4 stages, and num_hidden_layers is 1: use a schedule with pp=1 and 1 chunk a rank",
     ),
     (
         "schedule that cannot run",
@@ -108,6 +118,12 @@ ROWS = [
         "rows",
         step({"dp": 3}, EIGHT),
         "dp=3: 8 rows do not divide among 3 replicas of 1 microbatches: use a multiple of 3; here dp=2 or dp=4 works",
+    ),
+    (
+        "microbatches",
+        step({"dp": 2, "pp": 2}, EIGHT, schedule=one_f_one_b(2, 3)),
+        "dp=2: 8 rows do not divide among 2 replicas of 3 microbatches: use a multiple of 6, or a schedule of 2 or 4 "
+        "microbatches",
     ),
     (
         "tokens of zigzag",
