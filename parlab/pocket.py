@@ -112,7 +112,11 @@ class Settings:
             source = MarkovSource(seed=self.seed)
             drawn, _ = source.batch(0, batch_size=1, length=self.characters, seed=self.seed, xp=np)
             return drawn[0], source.vocab_size
-        characters = np.frombuffer(Path(self.text).read_text(encoding="utf-8").encode("utf-32-le"), dtype=np.uint32)
+        try:
+            read = Path(self.text).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"text={self.text!r}: {error}; a text in UTF-8 is needed") from error
+        characters = np.frombuffer(read.encode("utf-32-le"), dtype=np.uint32)
         alphabet, tokens = np.unique(characters, return_inverse=True)
         return tokens, len(alphabet)
 

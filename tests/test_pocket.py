@@ -174,6 +174,15 @@ def test_a_misspelt_name_ends_the_command_with_status_2_and_1_line(tmp_path, cap
     assert capsys.readouterr().err.startswith(f"parlab train: {tmp_path / 'small.toml'}: name in [model]='hidden_sise'")
 
 
+def test_a_file_that_is_no_text_is_refused_by_its_name(tmp_path):
+    path = tmp_path / "picture"
+    path.write_bytes(b"\xff\xd8")
+    with pytest.raises(ValueError, match=r"picture: 'utf-8' codec can't decode"):
+        Settings.read(path)
+    with pytest.raises(ValueError, match=r"text='.*picture': .*; a text in UTF-8 is needed"):
+        Settings(Settings.read().model, text=str(path)).tokens()
+
+
 def test_a_text_of_your_own_is_read_by_its_characters(tmp_path):
     (tmp_path / "text").write_text("abba née")
     settings = Settings(Settings.read().model, text=str(tmp_path / "text"))
