@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,13 +25,15 @@ def wrong_gradients(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Pi
         expected: the serial ones.
 
     Raises:
-        ValueError: a name of `expected` is missing, or its shape differs.
+        ValueError: nothing to compare, a name of `expected` is missing, or its shape differs.
     """
+    if not expected:
+        raise ValueError("expected={}: must have one array or more, by name")
     errors = {name: _relative_error(name, found, expected) for name in expected}
     wrong = [name for name, error in errors.items() if not error <= RIGHT]
     verdict = f"{len(wrong)} of {len(errors)} arrays are wrong" if wrong else f"all {len(errors)} arrays are right"
     width = max(map(len, errors))
-    lines = [verdict, *(f"{name:<{width}}  {_said(error)}" for name, error in errors.items())]
+    lines = [verdict, *(f"{name:<{width}}  {_said(error, expected[name])}" for name, error in errors.items())]
     figure, axes = plot(lines, 1.15 + 0.24 * len(errors), verdict, left=0.35 + 0.082 * width, top=0.5, bottom=0.65)
     ends = [max(min(error, 10.0), SMALLEST) if np.isfinite(error) else 10.0 for error in errors.values()]
     colors = [theme.ALARM if name in wrong else theme.RIGHT for name in errors]
@@ -48,8 +51,15 @@ def _relative_error(name: str, found: Mapping[str, Any], expected: Mapping[str, 
     one, other = to_numpy(found[name]), to_numpy(expected[name])
     if one.shape != other.shape:
         raise ValueError(f"found[{name!r}] has shape {one.shape}: expected has {other.shape}")
-    return float(np.max(np.abs(one - other)) / np.max(np.abs(other)))
+    if not other.size:
+        raise ValueError(f"expected[{name!r}] has shape {other.shape}: must have one number or more")
+    error, largest = np.max(np.abs(one - other)), np.max(np.abs(other))
+    if largest == 0:
+        return math.inf if error else 0.0
+    return float(error / largest)
 
 
-def _said(error: float) -> str:
-    return f"right, ≤ {RIGHT:g}" if error <= RIGHT else f"WRONG by {error:.0%} of its largest entry"
+def _said(error: float, expected: Any) -> str:
+    if error <= RIGHT:
+        return f"right, ≤ {RIGHT:g}"
+    return f"WRONG by {error:.0%} of its largest entry" if np.any(to_numpy(expected)) else "WRONG: it should be 0"

@@ -10,7 +10,7 @@ from parlab import views
 from parlab.nn.llama import LlamaConfig
 from parlab.tensor import pieces
 from parlab.views.drawing import theme
-from tests.views.drawn import artists, boxes, check_text, title
+from tests.views.drawn import artists, boxes, check_refused, check_text, title
 
 CONFIG = LlamaConfig(
     vocab_size=32, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=8,
@@ -100,6 +100,17 @@ def test_a_gradient_twice_too_large_is_wrong_by_100_percent_and_red():
 def test_all_right_and_not_a_number_are_said():
     assert repr(views.wrong_gradients(RIGHT, RIGHT)).startswith("all 2 arrays are right")
     assert "WRONG" in repr(views.wrong_gradients(RIGHT | {"a": np.full(3, np.nan)}, RIGHT))
+
+
+def test_a_gradient_that_should_be_0_is_right_if_it_is_and_else_wrong_without_a_ratio():
+    zeros = RIGHT | {"b": np.zeros(3)}
+    assert repr(views.wrong_gradients(zeros, zeros)).startswith("all 2 arrays are right")
+    assert repr(views.wrong_gradients(RIGHT, zeros)).endswith("\nb  WRONG: it should be 0")
+
+
+@pytest.mark.parametrize("expected", [{}, {"a": np.ones((0, 3))}])
+def test_no_gradients_are_refused(expected):
+    check_refused(lambda: views.wrong_gradients(expected, expected), "expected", "must have one")
 
 
 @pytest.mark.parametrize(
