@@ -109,10 +109,12 @@ def mesh(axes: tuple[int, int, int, int] = (2, 2, 1, 2), schedule: str = "one_f_
     scale(stack.yaxis, ends=(1.6, -0.5), ticks=())
     colors = {name: KEPT[name].color for name in parts}
     marks.stacked(stack, {name: [value] for name, value in parts.items()}, colors, half=0.3)
-    for place, (name, value) in enumerate(parts.items()):
+    said = [f"{KEPT[name].said} {format_bytes(value)}" for name, value in parts.items()]
+    longest = max(map(marks.text_width, said[::2])) / 72  # inches, of the first column
+    second = 1.75 if longest < 1.7 else longest + 0.4
+    for place, (name, words) in enumerate(zip(parts, said, strict=True)):
         row, column = divmod(place, 2)
-        said = f"{KEPT[name].said} {format_bytes(value)}"
-        key(figure, right + 1.75 * column, HEIGHT - 1.55 + 0.26 * row, KEPT[name].color, said)
+        key(figure, right + second * column, HEIGHT - 1.55 + 0.26 * row, KEPT[name].color, words)
     return figure
 
 

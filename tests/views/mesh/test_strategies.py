@@ -8,6 +8,7 @@ from parlab.train import Mesh, Trainer
 from parlab.views.mesh.explore import MESHES, B, S, measured
 from parlab.views.mesh.strategies import STRATEGIES
 from parlab.zero import accounting
+from tests.views.drawn import check_text
 
 CLUSTER = Cluster.uniform(latency=1e-6, bandwidth=1e10, flops=1e11)
 CONFIG = LlamaConfig(vocab_size=9, hidden_size=8, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2)
@@ -64,6 +65,11 @@ def test_the_sliders_numbers_are_counted_and_equal_the_closed_forms():
         assert sum(step.sent.values()) > 0
         figure = views.mesh(axes, schedule, zero)
         assert step.took in figure.text_shown
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_the_words_of_each_stage_are_on_the_canvas_and_free_of_each_other(zero):
+    check_text(views.mesh((1, 8, 1, 1), "gpipe", zero))
 
 
 def test_the_fullest_rank_holds_a_normed_input_of_each_half_of_its_8_layers_at_the_peak():
