@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.ticker import LogLocator
 
-from parlab.arguments import whole
+from parlab.arguments import finite, whole
 from parlab.plan import MODELS, Estimate, Plans, search
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import BAR, BOUND, Picture, line_legend, plot, scale
@@ -34,10 +34,13 @@ def all_layouts(plans: Plans, most: float = 10) -> Picture:
         most: times the fastest that fits; slower ones are left out.
 
     Raises:
-        ValueError: nothing fits, or no plans.
+        ValueError: nothing fits, no plans, or a bad number.
     """
     if not isinstance(plans, Plans):
         raise ValueError(f"plans={plans!r:.60}: must be what search() returned")
+    finite("most", most)
+    if most <= 1:
+        raise ValueError(f"most={most!r:.60}: must be greater than 1")
     best, front = plans.best, plans.front()
     near = plans.seconds <= most * best.total_seconds
     fitting, faster = len(plans), int((plans.seconds < best.total_seconds).sum())
@@ -45,6 +48,8 @@ def all_layouts(plans: Plans, most: float = 10) -> Picture:
     lines = [f"  {e.total_seconds:8.3f} s {format_bytes(e.total_bytes):>9}  {e.layout}" for e in front]
     figure, axes = plot([headline, f"The front, {len(front)} layouts:", *lines], 5.0, headline, top=0.85)
     low, high = plans.bytes[near].min() / 2**30, plans.bytes[near].max() / 2**30
+    if high < 1.01 * low:  # an axis needs room
+        low, high = low / 2, 2 * high
     edges = np.geomspace(low, high, BINS), np.geomspace(plans.seconds.min(), most * best.total_seconds, BINS)
     number, x, y = np.histogram2d(plans.bytes[near] / 2**30, plans.seconds[near], bins=edges)
     ticks: Any = {"log": 10, "ticks": LogLocator(subs=(1, 2, 5)), "says": "{:g}".format}

@@ -7,7 +7,7 @@ from parlab import views
 from parlab.plan import LLAMA_8B, LLAMA_405B, Layout, estimate, search, validation, why
 from parlab.views.planning.bills import MEMORY, TIME, short_name
 from parlab.views.planning.explore import FIRST, KNOBS
-from parlab.world import DGX_H100
+from parlab.world import CLASSROOM, DGX_H100
 from tests.views.drawn import artists, boxes, check_text, title
 
 ASKED = {"batch": 64, "sequence": 8192}
@@ -63,6 +63,16 @@ def test_all_layouts_counts_them_and_draws_the_front_and_the_best():
     assert (best.get_xdata()[0], best.get_ydata()[0]) == (PLANS.best.total_bytes / 2**30, PLANS.best.total_seconds)
     near = PLANS.bytes[PLANS.seconds <= 10 * PLANS.best.total_seconds] / 2**30
     assert figure.axes[0].get_xlim() == (near.min(), near.max())
+    check_text(figure)
+
+
+@pytest.mark.parametrize(("number", "fixed"), [(2, {}), (1, {"schedule": "1f1b"})])
+def test_layouts_that_all_use_the_same_memory_are_drawn(number, fixed):
+    plans = search(LLAMA_8B, CLASSROOM, 1, batch=1, sequence=2048, recompute="none", **fixed)
+    assert (len(plans), len(set(plans.bytes))) == (number, 1)
+    figure = views.all_layouts(plans)
+    low, high = figure.axes[0].get_xlim()
+    assert low < plans.best.total_bytes / 2**30 < high
     check_text(figure)
 
 
@@ -124,6 +134,9 @@ def test_every_slider_changes_the_picture_and_memory_needs_no_new_search():
         (lambda: views.bills(estimate(LLAMA_8B, DGX_H100, Layout(dp=np.array([1, 2])), **ASKED)), "of columns"),
         (lambda: views.bills(PLANS.best, memory=-1), "memory=-1"),
         (lambda: views.all_layouts([1]), "plans="),
+        (lambda: views.all_layouts(PLANS, most=1), "most=1: must be greater than 1"),
+        (lambda: views.all_layouts(PLANS, most=np.inf), "most=inf: must be a finite number"),
+        (lambda: views.all_layouts(PLANS, most="1"), "most='1': must be a finite number"),
         (lambda: views.winners(["9b"]), "'9b': choose from"),
         (lambda: views.winners(tokens=100), "must be a multiple of sequence 8192"),
         (lambda: views.predicted_and_measured(3), "table=3"),
