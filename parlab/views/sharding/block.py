@@ -108,21 +108,26 @@ def _matrices(
     """Column matrices from `first` on, above what they make; the row matrix at `second`."""
     _, names, last = PARTS[part]
     owned, across = pieces(config, 0, size), config.hidden_size * unit
-    inner = config.weight_shapes[_full(part, last)][0] * unit
+    wholes = {name: config.weight_shapes[_full(part, name)] for name in (*names, last)}
+    shapes = {name: _shape(_own(whole, owned[_full(part, name)])) for name, whole in wholes.items()}
+    inner = wholes[last][0] * unit
     stacked = len(names) if part == "mlp" else 1
     left, top = first, middle + (stacked * (across + WORDS) + TOKENS) / 2
     below = top - stacked * (across + WORDS)
-    for name in (*names, last):
-        whole, piece = config.weight_shapes[_full(part, name)], owned[_full(part, name)]
+    for name, whole in wholes.items():
+        piece = owned[_full(part, name)]
         groups = [range(at, at + piece.owners) for at in range(0, size, piece.owners)]
         place = left, top - across, whole[1] * unit, across
         if name == last:
             place = second, middle - (inner + size * CUT) / 2, across, inner
-        _sheet(axes, f"matrix {name}", (f"W {name}", _shape(_own(whole, piece))), place, piece.axis, groups)
+        _sheet(axes, f"matrix {name}", (f"W {name}", shapes[name]), place, piece.axis, groups)
         if part == "mlp":
             top -= across + WORDS
+        elif name == "q":
+            said = (marks.text_width(shapes["q"]) + marks.text_width(shapes["k"])) / 72
+            left += max(max(inner + size * CUT, 0.7) + 0.35, (inner - wholes["k"][1] * unit + said) / 2)
         else:
-            left += max(inner + size * CUT, 0.7) + 0.35 if name == "q" else APART
+            left += APART
     words = "heads" if part == "attention" else "silu(gate) ∘ up", "no message"
     alone: Groups = [[rank] for rank in range(size)]
     _sheet(axes, f"{part} core", words, (first, below - TOKENS, inner, TOKENS), 1, alone, pale=True)

@@ -8,6 +8,7 @@ import pytest
 
 from parlab import views
 from parlab.nn.llama import LlamaConfig
+from parlab.plan import LLAMA_405B
 from parlab.tensor import pieces
 from parlab.views.drawing import theme
 from tests.views.drawn import artists, boxes, check_refused, check_text, title
@@ -78,6 +79,11 @@ def test_the_text_gives_local_shapes_and_counts_2_and_2_all_reduces():
 @pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, hidden_size=1024, intermediate_size=4096)], ids=["", "4E"])
 def test_the_words_of_the_block_are_on_the_canvas_and_free_of_each_other(config, size, sequence_parallel):
     check_text(views.sharded_block(config, size, sequence_parallel=sequence_parallel))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_shapes_of_a_large_model_are_free_of_each_other(size):
+    check_text(views.sharded_block(LLAMA_405B, size))
 
 
 def test_heads_that_do_not_divide_are_refused():
