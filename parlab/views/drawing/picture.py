@@ -99,6 +99,8 @@ def sheet(text: str | Iterable[str], height: float, headline: str | None = None)
         room, needed = figure.bbox.width - 0.3 * theme.DPI, written.get_window_extent().width
         if needed > room:
             written.set_size(max(theme.TINY, math.floor(10 * theme.TITLE * room / needed) / 10))
+            while written.get_window_extent().x1 > figure.bbox.width and written.get_size() > theme.TINY:
+                written.set_size(max(theme.TINY, written.get_size() - 0.5))  # letters are of whole pixels
     return figure
 
 

@@ -6,6 +6,7 @@ from matplotlib.colors import to_rgb
 
 from parlab import views
 from parlab.nn import LlamaConfig
+from parlab.plan import LLAMA_405B
 from parlab.sequence import (
     MEMORY_LEVELS,
     causal_work,
@@ -86,6 +87,10 @@ def test_the_cuts_stand_where_the_chunks_end_and_the_title_is_the_weight_cut():
     for cut in (-1, 3, 4):
         with pytest.raises(ValueError, match=f"cut={cut}: there are the cuts 0 to 2"):
             views.attention_cuts(lab, {"equal": equal, "attention": chosen}, cut=cut)
+
+
+def test_a_long_title_of_the_staircases_is_not_cut():
+    check_text(views.memory_levels(LLAMA_405B, 2**20, 16))
 
 
 def test_the_staircases_are_the_closed_forms_of_bytes_and_flops():
