@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from textwrap import fill
+from typing import Any
+
+from matplotlib.ticker import MaxNLocator
 
 from parlab.arguments import positive
 from parlab.plan import Estimate, Layout
@@ -30,6 +33,7 @@ TIME = {  # work blue (none of them the blue of weights), traffic violet, what i
 MEMORY = {**STATE, "activations": "#CC79A7", "working": "#777777"}
 ROW, TOP, BOTTOM, LEFT, GAP = 0.36, 1.3, 0.55, 3.2, 0.45  # inches
 LETTER = 0.078  # inches, of the small text
+TINY = 4e-4  # seconds or GiB: the numbers at an axis of less have too many zeros
 SEEN = 0.0005  # of a bill: what is less is neither drawn nor said
 
 
@@ -94,7 +98,8 @@ def draw_bills(figure: Picture, named: Mapping[str, Estimate], memory: float | N
         name_rows(axes, len(named), names, size=theme.SMALL)
         limit = memory / 2**30 if memory and place and math.isfinite(memory) else 0
         most = max(limit, *(sum(row.values()) for row in rows))
-        scale(axes.xaxis, unit, ends=(0, 1.04 * most), size=theme.SMALL)
+        few: Any = {"ticks": MaxNLocator(4), "says": "{:g}".format} if most < TINY else {}
+        scale(axes.xaxis, unit, ends=(0, 1.04 * most), size=theme.SMALL, **few)
         shown = [kind for kind in colors if any(row[kind] >= SEEN * sum(row.values()) for row in rows)]
         marks.stacked(axes, {kind: [row[kind] for row in rows] for kind in shown}, colors)
         if limit:

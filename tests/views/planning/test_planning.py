@@ -1,5 +1,7 @@
 """The planner's figures show the planner's numbers, and all of their text can be read."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -36,6 +38,13 @@ def test_one_layouts_bill_says_its_seconds_and_its_memory():
     assert title(figure).startswith("t 2 c 1 p 1 d 8 v 1 b 1 ZeRO-1 looped_bfs full: ")
     assert f"{found.total_seconds:.3f} s" in repr(figure)
     check_text(figure)
+
+
+@pytest.mark.parametrize("part", [5e-4, 1e-4, 1e-6, 1.7e-9])
+def test_the_numbers_of_a_tiny_bill_can_be_read(part):
+    found = PLANS.best
+    seconds, held = ({kind: part * x for kind, x in of.items()} for of in (found.seconds, found.bytes))
+    check_text(views.bills(replace(found, seconds=seconds, bytes=held)))
 
 
 def test_memory_without_end_draws_no_line():
