@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from parlab.arguments import instance
 from parlab.nn.config import LlamaConfig
 from parlab.nn.formulas import block_flops
 from parlab.sequence import (
@@ -28,8 +29,9 @@ def memory_levels(config: LlamaConfig, S: int, size: int, *, B: int = 1, itemsiz
         itemsize: bytes of an element.
 
     Raises:
-        ValueError: a length that does not divide.
+        ValueError: no LlamaConfig, or a length that does not divide.
     """
+    instance("config", config, LlamaConfig)
     projections = sum(f.forward for name, f in block_flops(config, B, S // size).items() if name != "attention")
     pairs = unmasked_pairs(S, size, "zigzag")[0]
     forward = projections + attention_flops(pairs, B, config.num_attention_heads, config.head_dim)

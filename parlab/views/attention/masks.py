@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
+from parlab.arguments import amount
 from parlab.sequence import LAYOUTS, Block, RingSchedule, load_ratio, positions, unmasked_pairs
 from parlab.sequence.layouts import journeys
 from parlab.views.drawing import marks, theme
@@ -228,15 +229,22 @@ def work_loads(loads: Mapping[str, Sequence[float]]) -> Picture:
         loads: the work of each rank (`loads_of`), by the name of the way.
 
     Raises:
-        ValueError: nothing to draw, or other numbers of ranks.
+        ValueError: nothing to draw, other numbers of ranks, or what is no work.
 
     >>> work_loads({"equal": [10, 26, 42, 58], "head and tail": [34, 34, 34, 34]})
     equal: the slowest rank has 1.71 × the mean: 10, 26, 42, 58
     head and tail: the slowest rank has 1 × the mean: 34, 34, 34, 34
     """
+    if not isinstance(loads, Mapping) or not all(isinstance(load, Sequence | np.ndarray) for load in loads.values()):
+        raise ValueError(f"loads={loads!r:.60}: must be {{name: the work of each rank}}")
     sizes = {len(load) for load in loads.values()}
     if len(sizes) != 1 or sizes == {0}:
         raise ValueError(f"loads have {sorted(sizes)} ranks: give one way or more, all of the same number of ranks")
+    for name, load in loads.items():
+        for rank, work in enumerate(load):
+            amount(f"loads[{name!r}][{rank}]", work)
+        if not sum(load):
+            raise ValueError(f"loads[{name!r}]={load!r:.60}: must have some work")
     (size,), most = sizes, max(max(load) for load in loads.values())
     ratios = {name: max(load) * size / sum(load) for name, load in loads.items()}
     said = {name: f"{name}: the slowest rank has {ratio:.3g} × the mean" for name, ratio in ratios.items()}

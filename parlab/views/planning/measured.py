@@ -19,10 +19,10 @@ def predicted_and_measured(table: Validation, headline: str = "") -> Picture:
         headline: empty: how many rows there are, and the worst.
 
     Raises:
-        ValueError: no validation.
+        ValueError: no validation, or one without rows.
     """
-    if not isinstance(table, Validation):
-        raise ValueError(f"table={table!r:.60}: must be what validation() returned")
+    if not isinstance(table, Validation) or not table:
+        raise ValueError(f"table={table!r:.60}: must be what validation() returned, with a row or more")
     errors = table.errors
     rows = list(table)
     worst = max(rows, key=lambda row: abs(row.error))

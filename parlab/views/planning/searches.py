@@ -95,11 +95,13 @@ def winners(
     scale(axes.yaxis, ends=(-0.5, len(models) - 0.5), ticks=range(len(models)), says=list(models), dashes=False)
     lines = [headline]
     for (y, name), (x, ranks) in product(enumerate(models), enumerate(gpus)):
-        plans = search(MODELS[name], cluster, ranks, batch=tokens // sequence, sequence=sequence, **KNOBS)
-        best = plans.best if len(plans) else None
-        took = f"{best.total_seconds:8.2f} s  MFU {best.mfu:.1%}  {best.layout}" if best else "nothing fits"
+        best = _best(MODELS[name], cluster, ranks, tokens // sequence, sequence)
+        if isinstance(best, str):
+            took, color = best, NOTHING
+        else:
+            took = f"{best.total_seconds:8.2f} s  MFU {best.mfu:.1%}  {best.layout}"
+            color = SHADES.get(best.layout.tp, SHADES[16])
         lines.append(f"{name:12} {ranks:6} {took}")
-        color = SHADES.get(best.layout.tp, SHADES[16]) if best else NOTHING
         marks.rectangles(axes, f"{name} {ranks}", [x - 0.48], [x + 0.48], [y - 0.47], [y + 0.47], [color])
         marks.word(axes, x, y, _words(best), ha="center", color=theme.text_color(color), linespacing=1.3)
     figure.text_shown = "\n".join(lines)
@@ -107,9 +109,20 @@ def winners(
     return figure
 
 
-def _words(best: Estimate | None) -> str:
-    if best is None:
-        return "nothing fits"
+def _best(config: Any, cluster: Cluster, ranks: int, batch: int, sequence: int) -> Estimate | str:
+    """The best layout, or why there is none."""
+    try:
+        plans = search(config, cluster, ranks, batch=batch, sequence=sequence, **KNOBS)
+    except ValueError as error:
+        if "no layout is possible" not in str(error):
+            raise
+        return "none is possible"
+    return plans.best if len(plans) else "nothing fits"
+
+
+def _words(best: Estimate | str) -> str:
+    if isinstance(best, str):
+        return best
     of = best.layout
     again = "" if of.recompute == "none" else f", {of.recompute}"
     return f"t {of.tp} c {of.cp} p {of.pp} d {of.dp}\nv {of.chunks}, ZeRO-{of.zero}{again}\nMFU {best.mfu:.0%}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from parlab.arguments import whole
 from parlab.pipeline import Costs, schedules, simulate
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, sheet, write
@@ -47,12 +48,13 @@ def pipeline(
         mark: "nothing", "critical path", or a number: explain the longest wait (1), the next (2), ... or the last.
 
     Raises:
-        ValueError: an unknown schedule or mark, or a negative cost.
+        ValueError: an unknown schedule or mark, chunks that are no number from 1 on, or a negative cost.
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule={schedule!r}: choose one of {', '.join(SCHEDULES)}")
     if mark not in (NOTHING, PATH) and not (isinstance(mark, int) and mark >= 1):
         raise ValueError(f"mark={mark!r}: choose {NOTHING}, {PATH}, or the number of a wait, from 1")
+    whole("v", v, 1)
     costs = Costs(forward / v, backward_input / v, backward_weight / v, transfer)
     if reason := _misfit(schedule, p, m, v):
         figure = sheet(f"{schedule}: {reason}", 1.0, f"{schedule} does not fit these numbers")

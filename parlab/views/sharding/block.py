@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
+from parlab.arguments import instance
 from parlab.nn.llama import LlamaConfig
 from parlab.tensor import Piece, block_collectives, pieces
 from parlab.views.drawing import marks, theme
@@ -37,8 +38,9 @@ def sharded_block(config: LlamaConfig, size: int, *, sequence_parallel: bool = F
         sequence_parallel: between the parts every rank has S/t tokens.
 
     Raises:
-        ValueError: heads or columns do not divide among the ranks.
+        ValueError: no LlamaConfig, or heads or columns do not divide among the ranks.
     """
+    instance("config", config, LlamaConfig)
     text = block_text(config, size, sequence_parallel=sequence_parallel)
     E, M = config.hidden_size, config.intermediate_size
     unit = min(TALLEST / M, WIDEST / (M + 3 * E), LARGEST / E)  # inches

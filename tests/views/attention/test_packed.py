@@ -6,7 +6,7 @@ from matplotlib.colors import to_rgb
 
 from parlab import views
 from parlab.nn import LlamaConfig
-from parlab.plan import LLAMA_405B
+from parlab.plan import GPT_22B, LLAMA_405B
 from parlab.sequence import (
     MEMORY_LEVELS,
     causal_work,
@@ -55,6 +55,11 @@ def test_the_kv_of_contiguous_documents_make_4_of_12_hops_and_zigzags_all_12():
         (lambda: views.packed_ring([0, 6, 64], 4, "zigzag"), "two for each of 4 ranks"),
         (lambda: views.work_loads({}), "give one way or more"),
         (lambda: views.work_loads({"a": [1], "b": [1, 2]}), "the same number of ranks"),
+        (lambda: views.work_loads([1, 2]), r"loads=\[1, 2\]: must be {name: the work of each rank}"),
+        (lambda: views.work_loads({"a": 1}), "loads={'a': 1}: must be {name: the work of each rank}"),
+        (lambda: views.work_loads({"a": [0, 0]}), r"loads\['a'\]=\[0, 0\]: must have some work"),
+        (lambda: views.work_loads({"a": [1, np.inf]}), r"loads\['a'\]\[1\]=inf: must be a number, .* finite"),
+        (lambda: views.memory_levels(GPT_22B, 8, 2), "config=GPTConfig.*: must be a LlamaConfig"),
         (lambda: views.attention_cuts(lab_attention(), {}), "two are compared"),
     ],
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parlab import views
-from parlab.plan import LLAMA_8B, LLAMA_405B, Layout, estimate, search, validation, why
+from parlab.plan import LLAMA_8B, LLAMA_405B, Layout, Validation, estimate, search, validation, why
 from parlab.views.planning.bills import MEMORY, TIME, short_name
 from parlab.views.planning.explore import FIRST, KNOBS
 from parlab.world import CLASSROOM, DGX_H100
@@ -96,6 +96,14 @@ def test_winners_are_the_searches_best():
     check_text(figure)
 
 
+def test_winners_say_where_no_layout_is_possible():
+    figure = views.winners(("llama-8b",), (7, 8), tokens=8 * 8192)
+    impossible, possible = repr(figure).splitlines()[1:]
+    assert impossible == "llama-8b          7 none is possible"
+    assert "MFU" in possible
+    check_text(figure)
+
+
 def test_predicted_and_measured_draws_every_rows_error():
     table = validation()
     figure = views.predicted_and_measured(table)
@@ -149,6 +157,7 @@ def test_every_slider_changes_the_picture_and_memory_needs_no_new_search():
         (lambda: views.winners(["9b"]), "'9b': choose from"),
         (lambda: views.winners(tokens=100), "must be a multiple of sequence 8192"),
         (lambda: views.predicted_and_measured(3), "table=3"),
+        (lambda: views.predicted_and_measured(Validation()), "table=.*with a row or more"),
         (lambda: views.plan("9b"), "model='9b'"),
     ],
 )

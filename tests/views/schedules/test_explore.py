@@ -7,6 +7,7 @@ import pytest
 from parlab import views
 from parlab.views.drawing.picture import png
 from parlab.views.schedules.explore import SCHEDULES
+from tests.views.drawn import check_refused
 
 
 def test_every_control_of_the_widget_changes_the_picture():
@@ -36,6 +37,10 @@ def test_every_combination_of_the_controls_is_drawn_or_refused_in_words():
 )
 def test_numbers_that_do_not_fit_are_answered_with_the_reason(numbers, reason):
     assert repr(views.pipeline(**numbers)).startswith(reason)
+
+
+def test_chunks_are_counted_from_1():
+    check_refused(lambda: views.pipeline(v=0), "v=0", "at least 1")
 
 
 @pytest.mark.parametrize(

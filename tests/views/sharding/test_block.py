@@ -8,7 +8,7 @@ import pytest
 
 from parlab import views
 from parlab.nn.llama import LlamaConfig
-from parlab.plan import LLAMA_405B
+from parlab.plan import GPT_22B, LLAMA_405B
 from parlab.tensor import pieces
 from parlab.views.drawing import theme
 from tests.views.drawn import artists, boxes, check_refused, check_text, title
@@ -89,6 +89,10 @@ def test_the_shapes_of_a_large_model_are_free_of_each_other(size):
 def test_heads_that_do_not_divide_are_refused():
     with pytest.raises(ValueError, match="num_attention_heads 8 do not divide among 3"):
         views.sharded_block(CONFIG, 3)
+
+
+def test_another_models_sizes_are_refused():
+    check_refused(lambda: views.sharded_block(GPT_22B, 2), "config=GPTConfig", "a LlamaConfig")
 
 
 # wrong_gradients
