@@ -33,7 +33,7 @@ TIME = {  # work blue (none of them the blue of weights), traffic violet, what i
 MEMORY = {**STATE, "activations": "#CC79A7", "working": "#777777"}
 ROW, TOP, BOTTOM, LEFT, GAP = 0.36, 1.3, 0.55, 3.2, 0.45  # inches
 LETTER = 0.078  # inches, of the small text
-TINY = 4e-4  # seconds or GiB: the numbers at an axis of less have too many zeros
+TINY = 2e-3  # seconds or GiB: the numbers at an axis of less have too many zeros
 SEEN = 0.0005  # of a bill: what is less is neither drawn nor said
 
 

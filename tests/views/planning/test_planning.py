@@ -40,7 +40,7 @@ def test_one_layouts_bill_says_its_seconds_and_its_memory():
     check_text(figure)
 
 
-@pytest.mark.parametrize("part", [5e-4, 1e-4, 1e-6, 1.7e-9])
+@pytest.mark.parametrize("part", [0.0026, 5e-4, 1e-4, 1e-6, 1.7e-9])
 def test_the_numbers_of_a_tiny_bill_can_be_read(part):
     found = PLANS.best
     seconds, held = ({kind: part * x for kind, x in of.items()} for of in (found.seconds, found.bytes))
