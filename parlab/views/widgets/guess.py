@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from parlab.views.drawing.marks import text_width
 from parlab.views.drawing.picture import Picture, plot, png, scale, write
 
 LINE = 90  # letters of a question
+LONG = 1e21  # whole numbers from here on are said by their power of ten
 GUESS, MEASURED = "#BBBBBB", "#0072B2"
 
 
@@ -37,6 +39,7 @@ def prediction(question: str, guess: float, measured: float, unit: str = "") -> 
     _check_texts(question, unit)
     finite("guess", guess)
     finite("measured", measured)
+    guess, measured = float(guess), float(measured)
     verdict = _verdict(guess, measured)
     text = f"{question}\nyou said {_with_unit(guess, unit)}, measured {_with_unit(measured, unit)}: {verdict}"
     values = [_with_unit(value, unit) for value in (guess, measured)]
@@ -44,12 +47,14 @@ def prediction(question: str, guess: float, measured: float, unit: str = "") -> 
     top = 0.85 + 0.22 * (len(lines) - 1)
     right = 0.35 + max(text_width(value, theme.TEXT) for value in values) / 72
     figure, axes = plot(text, top + 1.25, "\n".join(lines), left=1.3, right=right, top=top, bottom=0.2)
-    low, high = min(0.0, guess, measured), max(0.0, guess, measured)
+    part = 1 if abs(guess - measured) < math.inf else 1e-9  # drawn, where no axis is as long
+    drawn = [part * guess, part * measured]
+    low, high = min(0.0, *drawn), max(0.0, *drawn)
     scale(axes.xaxis, ends=(low, high if high > low else 1), ticks=(), line=False)
     name_rows(axes, 2, ["you said", "measured"])
-    marks.bars(axes, "bars", 0, [guess, measured], [GUESS, MEASURED], half=0.35)
+    marks.bars(axes, "bars", 0, drawn, [GUESS, MEASURED], half=0.35)
     beside = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
-    for row, (value, shown) in enumerate(zip((guess, measured), values, strict=True)):
+    for row, (value, shown) in enumerate(zip(drawn, values, strict=True)):
         axes.annotate(shown, (max(value, 0), row), size=theme.TEXT, color=theme.INK, **beside)
     write(figure, 0.15, top - 0.35, verdict, theme.TEXT)
     return figure
@@ -104,18 +109,21 @@ def _check_texts(question: Any, unit: Any) -> None:
 
 
 def _with_unit(value: float, unit: str) -> str:
-    shown = f"{value:,.0f}".replace(",", " ") if float(value).is_integer() else f"{value:.4g}"
+    shown = f"{value:,.0f}".replace(",", " ") if value.is_integer() and abs(value) < LONG else f"{value:.4g}"
     return f"{shown} {unit}".rstrip()
 
 
 def _verdict(guess: float, measured: float) -> str:
     if guess == measured:
         return "exactly right"
-    if guess * measured <= 0:
+    if min(guess, measured) <= 0 <= max(guess, measured):
         return "too low" if guess < measured else "too high"
     ratio = guess / measured
     if 0.99 < ratio < 1.01:
         return "right within 1 %"
-    times = max(ratio, 1 / ratio)
-    shown = f"{times:.3g}" if times < 1000 else _with_unit(round(times), "")
+    times = ratio if ratio > 1 else measured / guess
+    if times == math.inf:
+        shown = "more than 1e308"
+    else:
+        shown = f"{times:.3g}" if times < 1000 else _with_unit(float(round(times)), "")
     return f"{shown} times too {'high' if ratio > 1 else 'low'}"

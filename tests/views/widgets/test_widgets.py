@@ -16,7 +16,7 @@ from parlab.views.drawing.picture import png
 from parlab.views.timelines import exchange
 from parlab.views.widgets.explorer import BANDWIDTHS, LATENCIES, Explorer, steps
 from parlab.world import DGX_A100, Device, Link
-from tests.views.drawn import artists, boxes, title
+from tests.views.drawn import artists, boxes, check_text, title
 
 EXPLORERS = {
     "two ranks": views.explore_two_ranks,
@@ -233,10 +233,17 @@ def test_bars_are_as_long_as_the_values():
         (2, 0, "too high"),
         (0, 0, "exactly right"),
         (np.int64(7), 14, "2 times too low"),
+        (1e300, 1e-300, "more than 1e308 times too high"),
+        (1e-320, 1e300, "more than 1e308 times too low"),
+        (5e-324, 1e-323, "2 times too low"),
+        (10**30, 1, "1e+30 times too high"),
+        (1e308, -1e308, "too high"),
     ],
 )
 def test_the_verdict_compares(guess, measured, verdict):
-    assert repr(views.prediction("How many?", guess, measured)).endswith(f": {verdict}")
+    figure = views.prediction("How many?", guess, measured)
+    assert repr(figure).endswith(f": {verdict}")
+    check_text(figure)
 
 
 def test_the_widgets_are_boxes():
