@@ -94,6 +94,8 @@ def grade(
     paths, beside = submissions(folder)
     if not paths:
         raise ValueError(f"folder={str(folder)!r}: it holds no .ipynb or .py")
+    if out.resolve() in {path.resolve() for path in (*paths, *beside)}:
+        raise ValueError(f"out={str(out)!r}: it is a submission; the name of a table is needed, such as grades.csv")
     reports = _reports(out)
     if beside:
         say(f"left out, as beside a notebook: {', '.join(path.relative_to(folder).as_posix() for path in beside)}")

@@ -246,7 +246,9 @@ def test_arguments_that_cannot_be_used_are_refused(arguments, says, tmp_path, mo
     assert says in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("out", ["in", "..", ".", "", "new/..", "file.txt/x.csv", "file.txt/new/x.csv", "file.csv"])
+@pytest.mark.parametrize(
+    "out", ["in", "..", ".", "", "new/..", "file.txt/x.csv", "in/lab.py", "file.txt/new/x.csv", "file.csv"]
+)
 def test_a_table_that_cannot_be_written_is_refused_before_marking(out, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("in").mkdir()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parlab.arguments import instance
+from parlab.arguments import instance, whole
 from parlab.nn.config import LlamaConfig
 from parlab.nn.formulas import block_flops
 from parlab.sequence import (
@@ -32,6 +32,7 @@ def memory_levels(config: LlamaConfig, S: int, size: int, *, B: int = 1, itemsiz
         ValueError: no LlamaConfig, or a length that does not divide.
     """
     instance("config", config, LlamaConfig)
+    whole("size", size, 1)
     projections = sum(f.forward for name, f in block_flops(config, B, S // size).items() if name != "attention")
     pairs = unmasked_pairs(S, size, "zigzag")[0]
     forward = projections + attention_flops(pairs, B, config.num_attention_heads, config.head_dim)

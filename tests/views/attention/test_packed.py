@@ -59,6 +59,7 @@ def test_the_kv_of_contiguous_documents_make_4_of_12_hops_and_zigzags_all_12():
         (lambda: views.work_loads({"a": 1}), "loads={'a': 1}: must be {name: the work of each rank}"),
         (lambda: views.work_loads({"a": [0, 0]}), r"loads\['a'\]=\[0, 0\]: must have some work"),
         (lambda: views.work_loads({"a": [1, np.inf]}), r"loads\['a'\]\[1\]=inf: must be a number, .* finite"),
+        (lambda: views.memory_levels(CONFIG, 8, 0), "size=0: must be a whole number"),
         (lambda: views.memory_levels(GPT_22B, 8, 2), "config=GPTConfig.*: must be a LlamaConfig"),
         (lambda: views.attention_cuts(lab_attention(), {}), "two are compared"),
     ],
