@@ -73,7 +73,7 @@ def estimate(
     """A step of training, on paper.
 
     Args:
-        layout: one, or columns of layouts, which give the same numbers to the bit.
+        config, layout: a `LlamaConfig` or a `GPTConfig`; one, or columns, which give the same numbers to the bit.
         batch, sequence: sequences of a step, of all replicas together; tokens of each.
         state, itemsize: bytes a parameter, and of an activation.
         hardware: which fractions of the data sheet are reached. None: those of the cluster's device (`hardware_of`).
