@@ -1,14 +1,71 @@
-"""Checks of arguments, for all rooms: each returns the argument as the code wants it, or says what would be right."""
+"""Checks of arguments, for all rooms.
+
+A rule is a function `rule(name, value)` that raises a ValueError with the argument's name, its value, and what would be
+right. Each room keeps one table of rules by argument name; `@checked(RULES)` applies it to a function's arguments, and
+`check_fields(self, RULES)` to a record's fields:
+
+>>> from functools import partial
+>>> RULES = {"size": partial(whole, least=1), "causal": flag, "scale": optional(positive)}
+>>> @checked(RULES)
+... def attention(q, size, causal=False, scale=None):
+...     return "attended"
+>>> attention([], 2, causal="no")
+Traceback (most recent call last):
+ValueError: causal='no': must be True or False
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 from parlab.arrays import Array
+
+Rule = Callable[[str, Any], Any]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def checked(rules: Mapping[str, Rule]) -> Callable[[Function], Function]:
+    """A decorator: each argument that the caller gives and whose name stands in `rules` passes its rule first."""
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        relevant = {name: rule for name, rule in rules.items() if name in signature.parameters}
+
+        @functools.wraps(function)
+        def checked_function(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            for name, value in given.items():  # in the order of the parameters: the first bad one is named
+                if name in relevant:
+                    relevant[name](name, value)
+            return function(*args, **kwargs)
+
+        return checked_function  # type: ignore[return-value]
+
+    return decorate
+
+
+def check_fields(record: Any, rules: Mapping[str, Rule]) -> None:
+    """Each field of a dataclass or NamedTuple whose name stands in `rules` passes its rule."""
+    names = record._fields if hasattr(record, "_fields") else [field.name for field in dataclasses.fields(record)]
+    for name in names:
+        if name in rules:
+            rules[name](name, getattr(record, name))
+
+
+def optional(rule: Rule) -> Rule:
+    """The rule that accepts None too."""
+
+    def optional_rule(name: str, value: Any) -> Any:
+        return None if value is None else rule(name, value)
+
+    return optional_rule
 
 
 def whole(name: str, value: Any, least: int | None = None, otherwise: str = "") -> int:
