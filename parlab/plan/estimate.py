@@ -127,7 +127,7 @@ def rank_bytes(case: Case) -> dict[str, Column]:
     kept, made = (kept_of_layer(case, recompute) for recompute in (case.recompute, np.array("none")))
     gathered = np.where(zero == 3, 2 * state.weight, 0) * case.layer_params
     working = case.item * case.n * (case.E + case.up / case.t) + (made - kept) + gathered
-    logits = case.n * case.V / case.t * (case.item + 4) + 2 * case.x / case.between
+    logits = case.n * case.V / case.t * (case.item + case.wide) + 2 * case.x / case.between
     unscattered = np.where(zero >= 2, state.gradient, 0)
     over = [np.where(zero >= stage, case.data, 1) for stage in range(4)]  # ranks that share what this stage shards
     fullest: dict[str, Column] = {}
@@ -158,9 +158,10 @@ def sent_bytes(case: Case) -> dict[str, Column]:
     first, middle, last = (params for _, _, params in case.stages)
     params = t * np.where(case.p == 1, first, first + (case.p - 2) * middle + last)
     around_data = state.gradient * case.sums + state.weight * (case.gathers + case.regathers)
-    # A tied table is opened, and has a gradient, at both ends; where these are two ranks, they sum theirs first, once
+    # A tied table is opened, and has a gradient, at both ends. Where these are one rank, each end sends its gradient,
+    # unless the rank keeps whole gradients; where they are two ranks, these sum theirs first, once
     table = case.V * E if case.tied else 0
-    opened = np.where(case.zero >= 2, state.gradient * case.passes, 0) + 2 * state.weight * case.regathers
+    opened = np.where(case.kept_whole, 0, state.gradient * case.passes) + 2 * state.weight * case.regathers
     both = table * np.where(case.p == 1, opened, -2 * state.gradient * (case.passes - 1))
     summed = np.where(case.p == 1, 0, 2 * table * item)
     microbatches = case.m * case.data  # each is sent by all ranks of a tensor-parallel group

@@ -178,9 +178,10 @@ class Case(Sizes):
         matrices = self.L * self.layer_matrices + self.E * self.V
         self.flops = 3.0 * batch * (2 * sequence * matrices + self.L * 4 * pairs * self.H * self.D)
         self.data = self.d * self.c  # ZeRO's ranks
-        # How often gradients travel: with each microbatch where whole ones are not kept (stages 2 and 3), but
-        # breadth-first stage 2 has all microbatches of a chunk one after the other, and keeps that chunk's whole
-        self.passes = np.where((self.zero == 3) | ((self.zero == 2) & self.in_turn), self.m, 1)
+        # Stages 2 and 3 keep no whole gradients, and send those of each microbatch at once. But where all microbatches
+        # go through a chunk one after the other, stage 2 keeps that chunk's gradients whole, and sends them once
+        self.kept_whole = (self.zero < 2) | ((self.zero == 2) & ~self.in_turn)
+        self.passes = np.where(self.kept_whole, 1, self.m)  # how often gradients travel
         # Turns around ZeRO's ranks, as `parlab.zero.elements_sent` counts them: of gradients; of weights, before the
         # forward, and again before the backward
         self.sums = np.where(self.zero == 0, 2, self.passes)

@@ -135,6 +135,19 @@ def test_the_fullest_rank_is_that_of_plain_loops_over_all_ranks_of_even_and_unev
     assert found.total_bytes == pytest.approx(max(held), rel=1e-12)
 
 
+@pytest.mark.parametrize(("dtype", "nbytes"), [("float16", 6), ("float32", 8), ("float64", 16)])
+def test_the_last_stage_holds_2_plus_4_or_4_plus_4_or_8_plus_8_bytes_a_logit(dtype, nbytes):
+    """As `cross_entropy` does: the logits, and their softmax in float32 or wider: in float64 both are float64."""
+    S, V = 64, 32
+    logits = np.zeros((1, S, V), dtype)
+    softmax = np.exp(logits.astype(np.result_type(dtype, np.float32)))
+    few, many = (
+        estimate(LlamaConfig(words, 64, 192, 6, 4), CLASSROOM, Layout(), batch=1, sequence=S, itemsize=logits.itemsize)
+        for words in (V, 2 * V)
+    )
+    assert many.bytes["working"] - few.bytes["working"] == logits.nbytes + softmax.nbytes == nbytes * S * V
+
+
 def test_work_on_the_clock_is_the_counted_flops_of_causal_attention():
     B, S = 2, 512
     found = estimate(LLAMA_8B, CLASSROOM, Layout(microbatch=B), batch=B, sequence=S)
