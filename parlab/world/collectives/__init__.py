@@ -21,8 +21,6 @@ from parlab.world.collectives.doubling import (
     recursive_halving_reduce_scatter_cost,
 )
 from parlab.world.collectives.ring import (
-    hierarchical_all_reduce,
-    hierarchical_all_reduce_cost,
     ring_all_gather,
     ring_all_gather_cost,
     ring_all_reduce,
@@ -50,6 +48,7 @@ from parlab.world.collectives.shifts import (
     pairwise_all_to_all,
     pairwise_all_to_all_cost,
 )
+from parlab.world.collectives.two_levels import hierarchical_all_reduce, hierarchical_all_reduce_cost
 
 ALGORITHMS: dict[str, dict[str, Callable[..., Any]]] = {
     "all_reduce": {

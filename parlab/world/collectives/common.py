@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from itertools import accumulate, pairwise
 from typing import Any
@@ -116,11 +116,13 @@ class Cost:
         nbytes: how many bytes each rank sends.
         picoseconds: from the moment when all ranks enter together to the moment when all have the result, on links of
             equal speed with one port each way.
+        between: how many of its bytes each rank sends to another node; empty where the form does not know nodes.
     """
 
     messages: list[int]
     nbytes: list[int]
     picoseconds: int
+    between: list[int] = field(default_factory=list)
 
     def __add__(self, then: Cost) -> Cost:
         """What one costs, and another after it."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
-from parlab.world.collectives.common import Combine, Cost, Subset, block_sizes, blocks_of, flat_copy, may_be_native
+from parlab.world.collectives.common import Combine, Cost, block_sizes, blocks_of, flat_copy, may_be_native
 
 
 @may_be_native
@@ -74,37 +74,3 @@ def ring_all_reduce_cost(size: int, length: int, itemsize: int, link: Link) -> C
     """2(N − 1)α + 2(N − 1)/N · nβ where N divides the length; otherwise the longest block sets the pace."""
     nbytes = [itemsize * block for block in block_sizes(length, size)]
     return ring_reduce_scatter_cost(nbytes, link) + ring_all_gather_cost(nbytes, link)
-
-
-def hierarchical_all_reduce(comm: Any, x: Array, combine: Combine, ranks_per_node: int) -> Array:
-    """Reduce inside each node of g ranks first, so that only 1/g of the data crosses between nodes.
-
-    After the reduce-scatter inside, the l-th rank of a node has the node's sum of block l; after the ring between the
-    l-th ranks of all nodes it has the whole sum; the all-gather inside spreads it. Ranks 0 .. g − 1 are the first node.
-
-    Source: Jia et al., "Highly scalable deep learning training system with mixed-precision" (2018), section 3.2.
-    """
-    node, local = divmod(comm.rank, ranks_per_node)
-    inside = Subset(comm, range(node * ranks_per_node, (node + 1) * ranks_per_node))
-    between = Subset(comm, range(local, comm.size, ranks_per_node))
-    total = flat_copy(x)  # [n]
-    blocks = blocks_of(block_sizes(total.shape[0], ranks_per_node))
-    ring_reduce_scatter(inside, total, blocks, combine)
-    total[blocks[local]] = ring_all_reduce(between, total[blocks[local]], combine)
-    ring_all_gather(inside, total, blocks)
-    return namespace(x).reshape(total, x.shape)
-
-
-def hierarchical_all_reduce_cost(
-    size: int, length: int, itemsize: int, ranks_per_node: int, intra: Link, inter: Link
-) -> Cost:
-    """2(g − 1)(α + nβ/g) inside, and 2(k − 1)(α' + nβ'/gk) between k nodes of g ranks."""
-    inside = ring_all_reduce_cost(ranks_per_node, length, itemsize, intra)
-    blocks = block_sizes(length, ranks_per_node)
-    across = [ring_all_reduce_cost(size // ranks_per_node, block, itemsize, inter) for block in blocks]
-    places = [divmod(rank, ranks_per_node) for rank in range(size)]
-    return Cost(
-        [inside.messages[local] + across[local].messages[node] for node, local in places],
-        [inside.nbytes[local] + across[local].nbytes[node] for node, local in places],
-        inside.picoseconds + across[0].picoseconds,
-    )

@@ -1,0 +1,100 @@
+"""An all-reduce on g rings at once, as NCCL's channels are: each ring crosses between nodes at another place.
+
+One ring through all ranks leaves a node through one rank's card, and the cards of the others rest. Here a rank is
+(node, place), with g places a node. Ring j enters each node at place j, visits the places j, j + 1, ..., j + g − 1
+(mod g), and leaves to place j of the next node. So every rank is where one of the rings crosses. Each ring all-reduces
+its own 1/g of the data, as `parlab.world.collectives.ring` does, with the ranks numbered along this ring.
+
+A step of all rings takes g turns. In turn t the rank at place p sends on ring p + 1 + t and receives on ring p + t
+(mod g): in turn 0 all ranks cross between nodes, in the others none does.
+
+Source: NVIDIA, NCCL, src/graph/rings.cc: a channel is a ring that enters and leaves a node at cards of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from parlab.arrays import Array, namespace
+from parlab.world.cluster import Link
+from parlab.world.collectives.common import Combine, Cost, block_sizes, blocks_of, flat_copy
+
+
+class RingPlace(NamedTuple):
+    """A rank's place on one of the rings."""
+
+    position: int  # along the ring, from 0
+    before: int  # the rank that it receives from
+    after: int  # the rank that it sends to
+    blocks: list[slice]  # of the ring's part of the array, one a position
+
+
+def rings_all_reduce(comm: Any, x: Array, combine: Combine, ranks_per_node: int) -> Array:
+    """Each ring: a reduce-scatter, then an all-gather, of its part of the data.
+
+    Invariant, on each ring: after step s of the reduce-scatter, position q has the sum of s + 2 ranks' blocks in block
+    (q − s − 2) mod N; after step s of the all-gather it has the finished blocks q, q − 1, ..., q − s − 1.
+    """
+    total = flat_copy(x)  # [n]
+    parts = blocks_of(block_sizes(total.shape[0], ranks_per_node))
+    rings = [ring_place(comm.rank, comm.size, ring, part, ranks_per_node) for ring, part in enumerate(parts)]
+    for step in range(comm.size - 1):
+        for sending, receiving in _turns(comm.rank, rings):
+            sent = sending.blocks[(sending.position - step - 1) % comm.size]
+            received = receiving.blocks[(receiving.position - step - 2) % comm.size]
+            arrived = comm.sendrecv(total[sent], sending.after, receiving.before, total[received])
+            total[received] = combine(total[received], arrived)
+    for step in range(comm.size - 1):
+        for sending, receiving in _turns(comm.rank, rings):
+            sent = sending.blocks[(sending.position - step) % comm.size]
+            received = receiving.blocks[(receiving.position - step - 1) % comm.size]
+            total[received] = comm.sendrecv(total[sent], sending.after, receiving.before, total[received])
+    return namespace(x).reshape(total, x.shape)
+
+
+def ring_place(rank: int, size: int, ring: int, part: slice, ranks_per_node: int) -> RingPlace:
+    """Where `rank` stands on ring number `ring`, which all-reduces the elements `part`."""
+    node, place = divmod(rank, ranks_per_node)
+    nodes = size // ranks_per_node
+    first, last = ring % ranks_per_node, (ring - 1) % ranks_per_node  # the places where the ring enters and leaves
+    from_node = (node - 1) % nodes if place == first else node
+    to_node = (node + 1) % nodes if place == last else node
+    lengths = block_sizes(part.stop - part.start, size)
+    return RingPlace(
+        position=node * ranks_per_node + (place - ring) % ranks_per_node,
+        before=from_node * ranks_per_node + (place - 1) % ranks_per_node,
+        after=to_node * ranks_per_node + (place + 1) % ranks_per_node,
+        blocks=[slice(part.start + block.start, part.start + block.stop) for block in blocks_of(lengths)],
+    )
+
+
+def _turns(rank: int, rings: list[RingPlace]) -> list[tuple[RingPlace, RingPlace]]:
+    """In each turn of a step, the ring on which a rank sends, and the one on which it receives."""
+    g = len(rings)
+    return [(rings[(rank + 1 + turn) % g], rings[(rank + turn) % g]) for turn in range(g)]
+
+
+def rings_all_reduce_cost(size: int, length: int, itemsize: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
+    """2(N − 1)(α' + mβ' + (g − 1)(α + mβ)), m = n/gN, where gN divides the length; else the longest block's time.
+
+    That is the time on one port a rank. With a port a level a step's crossing runs beside its turns inside.
+    """
+    g = ranks_per_node
+    crossing = inter if size > g else intra
+    parts = blocks_of(block_sizes(length, g))
+    messages, nbytes, between = [], [], []
+    for rank in range(size):
+        sent = [_sent(ring_place(rank, size, ring, part, g), itemsize) for ring, part in enumerate(parts)]
+        crosses = (rank + 1) % g  # the ring that leaves the node at this rank's place
+        messages.append(2 * (size - 1) * g)
+        nbytes.append(sum(sent))
+        between.append(sent[crosses] if size > g else 0)
+    longest = itemsize * max(block.stop - block.start for block in ring_place(0, size, 0, parts[0], g).blocks)
+    time = 2 * (size - 1) * (crossing.picoseconds(longest) + (g - 1) * intra.picoseconds(longest))
+    return Cost(messages, nbytes, time, between)
+
+
+def _sent(place: RingPlace, itemsize: int) -> int:
+    """Bytes that a rank sends on one ring: all blocks but its own, then all but its successor's."""
+    sizes = [itemsize * (block.stop - block.start) for block in place.blocks]
+    return 2 * sum(sizes) - sizes[place.position] - sizes[(place.position + 1) % len(sizes)]

@@ -1,0 +1,197 @@
+"""Collectives in two levels, for nodes: what can stay inside a node does, and each block crosses between nodes once.
+
+A rank of the group is (node, place): rank = node · g + place, with g ranks a node and k nodes. Inside a node the ranks
+of all places talk to each other; between nodes each rank talks only to the ranks of its own place.
+
+    all-gather       between, then inside    after the first level a rank has the blocks of its place, of all nodes
+    reduce-scatter   inside, then between    after the first level a rank has its node's sums of its place's blocks
+    all-to-all       inside, then between    after the first level a rank has all that its node sends to its place
+
+The grid sends each piece directly, as a pairwise all-to-all does. But in each step all ranks cross, or none does.
+
+Sources: Karonis et al., "Exploiting hierarchy in parallel computer networks to optimize collective operation
+performance" (IPDPS 2000); the all-reduce: Jia et al., "Highly scalable deep learning training system with
+mixed-precision" (2018), section 3.2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parlab.arrays import Array, namespace
+from parlab.world.cluster import Link
+from parlab.world.collectives.common import Combine, Cost, Subset, block_sizes, blocks_of, flat_copy
+from parlab.world.collectives.ring import (
+    ring_all_gather,
+    ring_all_gather_cost,
+    ring_all_reduce,
+    ring_all_reduce_cost,
+    ring_reduce_scatter,
+    ring_reduce_scatter_cost,
+)
+from parlab.world.collectives.shifts import pairwise_all_to_all, pairwise_all_to_all_cost
+
+
+def levels(comm: Any, ranks_per_node: int) -> tuple[Subset, Subset]:
+    """This rank's node, numbered by place, and the ranks of its place, numbered by node."""
+    node, place = divmod(comm.rank, ranks_per_node)
+    inside = Subset(comm, range(node * ranks_per_node, (node + 1) * ranks_per_node))
+    between = Subset(comm, range(place, comm.size, ranks_per_node))
+    return inside, between
+
+
+def hierarchical_all_gather(comm: Any, total: Array, blocks: list[slice], ranks_per_node: int) -> None:
+    """`total` [n], in equal blocks: in place, rank r's block r goes to all others.
+
+    A block crosses to each other node once; inside the node it travels with the blocks of its place.
+    """
+    xp = namespace(total)
+    inside, between = levels(comm, ranks_per_node)
+    length = blocks[0].stop
+
+    own_place = xp.concat([total[blocks[rank]] for rank in between.members])  # [k · n/N]; only our own block is there
+    ring_all_gather(between, own_place, blocks_of([length] * between.size))
+
+    by_place = xp.concat([own_place] * inside.size)  # [g · k · n/N]; only our place's part is right
+    ring_all_gather(inside, by_place, blocks_of([length * between.size] * inside.size))
+
+    arrived = blocks_of([length] * comm.size)
+    for rank in range(comm.size):
+        node, place = divmod(rank, ranks_per_node)
+        total[blocks[rank]] = by_place[arrived[place * between.size + node]]
+
+
+def hierarchical_reduce_scatter(
+    comm: Any, total: Array, blocks: list[slice], combine: Combine, ranks_per_node: int
+) -> None:
+    """`total` [n], in equal blocks: in place, rank r's block r becomes the combination of all ranks' blocks r.
+
+    The node adds up first, so that of each block one sum a node crosses.
+    """
+    xp = namespace(total)
+    inside, between = levels(comm, ranks_per_node)
+    length = blocks[0].stop
+
+    by_place = xp.concat(
+        [total[blocks[rank]] for place in range(inside.size) for rank in range(place, comm.size, ranks_per_node)]
+    )  # [g · k · n/N]
+    places = blocks_of([length * between.size] * inside.size)
+    ring_reduce_scatter(inside, by_place, places, combine)
+
+    own_place = by_place[places[inside.rank]]  # [k · n/N], the node's sums
+    nodes = blocks_of([length] * between.size)
+    ring_reduce_scatter(between, own_place, nodes, combine)
+    total[blocks[comm.rank]] = own_place[nodes[between.rank]]
+
+
+def hierarchical_all_to_all(comm: Any, pieces: list[Array], ranks_per_node: int) -> list[Array]:
+    """The i-th piece goes to rank i; returns the pieces that came, by source.
+
+    A rank hands the pieces for place p of every node to place p of its own node, which sends them on, with those of
+    the whole node, in one message to each node.
+    """
+    xp = namespace(pieces[0])
+    inside, between = levels(comm, ranks_per_node)
+    nodes, places = range(between.size), range(inside.size)
+
+    for_place = [xp.stack([pieces[node * ranks_per_node + place] for node in nodes]) for place in places]
+    from_place = pairwise_all_to_all(inside, for_place)  # of each place here [k, piece], for our place in each node
+
+    for_node = [xp.stack([from_place[place][node, ...] for place in places]) for node in nodes]
+    from_node = pairwise_all_to_all(between, for_node)  # of each node [g, piece], for us
+    return [from_node[node][place, ...] for node in nodes for place in places]
+
+
+def grid_all_to_all(comm: Any, pieces: list[Array], ranks_per_node: int) -> list[Array]:
+    """The i-th piece goes to rank i; returns the pieces that came, by source.
+
+    In step (d, e) each rank sends to the rank d nodes and e places on: all cross between nodes, or none does.
+    """
+    nodes, places = comm.size // ranks_per_node, ranks_per_node
+    node, place = divmod(comm.rank, ranks_per_node)
+    received = list(pieces)
+    received[comm.rank] = namespace(pieces[0]).asarray(pieces[comm.rank], copy=True)
+    for d in range(nodes):
+        for e in range(places):
+            if (d, e) == (0, 0):
+                continue
+            dst = (node + d) % nodes * places + (place + e) % places
+            src = (node - d) % nodes * places + (place - e) % places
+            received[src] = comm.sendrecv(pieces[dst], dst, src)
+    return received
+
+
+def hierarchical_all_reduce(comm: Any, x: Array, combine: Combine, ranks_per_node: int) -> Array:
+    """Reduce inside each node first, so that only 1/g of the data crosses between nodes.
+
+    After the reduce-scatter inside, a rank has its node's sum of the block of its place. After the ring between the
+    ranks of its place it has the whole sum of that block. The all-gather inside spreads it.
+    """
+    inside, between = levels(comm, ranks_per_node)
+    total = flat_copy(x)  # [n]
+    blocks = blocks_of(block_sizes(total.shape[0], ranks_per_node))
+    ring_reduce_scatter(inside, total, blocks, combine)
+    own = blocks[inside.rank]
+    total[own] = ring_all_reduce(between, total[own], combine)
+    ring_all_gather(inside, total, blocks)
+    return namespace(x).reshape(total, x.shape)
+
+
+def hierarchical_all_gather_cost(size: int, block_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
+    """(k − 1)(α' + pβ') + (g − 1)(α + kpβ), p the bytes of a block; (k − 1)p leave a node's rank, (g − 1)kp do not."""
+    nodes = size // ranks_per_node
+    between = ring_all_gather_cost([block_nbytes] * nodes, inter)
+    inside = ring_all_gather_cost([nodes * block_nbytes] * ranks_per_node, intra)
+    return _both_levels(size, inside, between)
+
+
+def hierarchical_reduce_scatter_cost(
+    size: int, block_nbytes: int, ranks_per_node: int, intra: Link, inter: Link
+) -> Cost:
+    """(g − 1)(α + kpβ) + (k − 1)(α' + pβ'): the all-gather, backwards."""
+    nodes = size // ranks_per_node
+    inside = ring_reduce_scatter_cost([nodes * block_nbytes] * ranks_per_node, intra)
+    between = ring_reduce_scatter_cost([block_nbytes] * nodes, inter)
+    return _both_levels(size, inside, between)
+
+
+def hierarchical_all_to_all_cost(size: int, piece_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
+    """(g − 1)(α + kpβ) + (k − 1)(α' + gpβ'), p the bytes of a piece."""
+    nodes = size // ranks_per_node
+    inside = pairwise_all_to_all_cost(ranks_per_node, nodes * piece_nbytes, intra)
+    between = pairwise_all_to_all_cost(nodes, ranks_per_node * piece_nbytes, inter)
+    return _both_levels(size, inside, between)
+
+
+def grid_all_to_all_cost(size: int, piece_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
+    """(g − 1)(α + pβ) + (N − g)(α' + pβ'), p the bytes of a piece."""
+    near, far = ranks_per_node - 1, size - ranks_per_node
+    time = near * intra.picoseconds(piece_nbytes) + far * inter.picoseconds(piece_nbytes)
+    return Cost([size - 1] * size, [(size - 1) * piece_nbytes] * size, time, [far * piece_nbytes] * size)
+
+
+def hierarchical_all_reduce_cost(
+    size: int, length: int, itemsize: int, ranks_per_node: int, intra: Link, inter: Link
+) -> Cost:
+    """2(g − 1)(α + nβ/g) inside, and 2(k − 1)(α' + nβ'/gk) between."""
+    inside = ring_all_reduce_cost(ranks_per_node, length, itemsize, intra)
+    blocks = block_sizes(length, ranks_per_node)
+    across = [ring_all_reduce_cost(size // ranks_per_node, block, itemsize, inter) for block in blocks]
+    places = [divmod(rank, ranks_per_node) for rank in range(size)]
+    between = [across[place].nbytes[node] for node, place in places]
+    return Cost(
+        [inside.messages[place] + across[place].messages[node] for node, place in places],
+        [inside.nbytes[place] + crossed for (_, place), crossed in zip(places, between, strict=True)],
+        inside.picoseconds + across[0].picoseconds,
+        between,
+    )
+
+
+def _both_levels(size: int, inside: Cost, between: Cost) -> Cost:
+    """Every rank does both, and all ranks alike: blocks are equal."""
+    return Cost(
+        [inside.messages[0] + between.messages[0]] * size,
+        [inside.nbytes[0] + between.nbytes[0]] * size,
+        inside.picoseconds + between.picoseconds,
+        [between.nbytes[0]] * size,
+    )

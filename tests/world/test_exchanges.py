@@ -1,0 +1,301 @@
+"""Collectives that know nodes, and the circulant all-reduce: values against NumPy; messages, bytes inside and between
+nodes, and picoseconds against the closed forms, written here again without looking at the code.
+"""
+
+from __future__ import annotations
+
+from math import ceil, log2
+
+import array_api_strict as strict
+import numpy as np
+import pytest
+
+from parlab.arrays import asarray, to_numpy
+from parlab.world import CLASSROOM, Cluster, Link, WorldError, collectives, per_rank, run
+from parlab.world.collectives import circulant, rings, two_levels
+from parlab.world.collectives.common import blocks_of
+
+SIZES = range(1, 18)
+NODES = [(size, g) for size in SIZES for g in range(1, size + 1) if size % g == 0]
+EVEN = Cluster.uniform(latency=3e-7, bandwidth=7e9)
+INTRA, INTER = Link(1e-6, 5e9), Link(4e-6, 1e9)
+
+
+def nodes_of(g):
+    return Cluster("nodes", CLASSROOM.device, g, INTRA, INTER)
+
+
+def draw(size, *shape):
+    """One array a rank; whole numbers, so that every order of summation gives the same bits."""
+    return list(np.random.default_rng([size, *shape]).integers(-8, 9, (size, *shape)).astype(float))
+
+
+def counted(done, g):
+    """Messages, bytes and bytes between nodes of each rank, and the makespan."""
+    timeline, between = done.timeline, [0] * done.timeline.size
+    for t in timeline.transfers:
+        between[t.src] += t.nbytes if t.src // g != t.dst // g else 0
+    ranks = range(timeline.size)
+    return [timeline.messages(r) for r in ranks], [timeline.bytes_sent(r) for r in ranks], timeline.makespan, between
+
+
+def assert_cost(done, g, cost):
+    assert counted(done, g) == (cost.messages, cost.nbytes, cost.picoseconds, cost.between)
+
+
+def gathered(comm, own, g):
+    total = np.full(own.size * comm.size, np.nan)
+    blocks = blocks_of([own.size] * comm.size)
+    total[blocks[comm.rank]] = own
+    two_levels.hierarchical_all_gather(comm, total, blocks, g)
+    return total
+
+
+def scattered(comm, x, g, combine=np.add):
+    total, blocks = x.copy(), blocks_of([x.size // comm.size] * comm.size)
+    two_levels.hierarchical_reduce_scatter(comm, total, blocks, combine, g)
+    return total[blocks[comm.rank]]
+
+
+@pytest.mark.parametrize(("size", "g"), NODES)
+def test_two_level_all_gather_takes_k_plus_g_minus_2_messages_and_k_minus_1_blocks_leave_the_node(size, g):
+    xs, k, p = draw(size, 3), size // g, 24
+    done = run(gathered, size, per_rank(xs), g, cluster=nodes_of(g))
+    for result in done.results:
+        np.testing.assert_array_equal(result, np.concatenate(xs))
+    time = (k - 1) * INTER.picoseconds(p) + (g - 1) * INTRA.picoseconds(k * p)
+    sent, between = (k - 1) * p + (g - 1) * k * p, (k - 1) * p
+    assert counted(done, g) == ([k + g - 2] * size, [sent] * size, time, [between] * size)
+    assert_cost(done, g, two_levels.hierarchical_all_gather_cost(size, p, g, INTRA, INTER))
+
+
+@pytest.mark.parametrize(("size", "g"), NODES)
+def test_two_level_reduce_scatter_takes_k_plus_g_minus_2_messages_and_k_minus_1_blocks_leave_the_node(size, g):
+    xs, k, p = draw(size, 2 * size), size // g, 16
+    done = run(scattered, size, per_rank(xs), g, cluster=nodes_of(g))
+    np.testing.assert_array_equal(np.concatenate(done.results), np.sum(xs, axis=0))
+    time = (g - 1) * INTRA.picoseconds(k * p) + (k - 1) * INTER.picoseconds(p)
+    sent, between = (k - 1) * p + (g - 1) * k * p, (k - 1) * p
+    assert counted(done, g) == ([k + g - 2] * size, [sent] * size, time, [between] * size)
+    assert_cost(done, g, two_levels.hierarchical_reduce_scatter_cost(size, p, g, INTRA, INTER))
+
+
+def exchanged(comm, x, g, name):
+    pieces = [x[block] for block in blocks_of([x.size // comm.size] * comm.size)]
+    return getattr(two_levels, f"{name}_all_to_all")(comm, pieces, g)
+
+
+@pytest.mark.parametrize(("size", "g"), NODES)
+def test_two_level_all_to_all_sends_g_minus_1_times_k_pieces_inside_and_k_minus_1_times_g_between(size, g):
+    xs, k, p = draw(size, 2 * size), size // g, 16
+    done = run(exchanged, size, per_rank(xs), g, "hierarchical", cluster=nodes_of(g))
+    for rank, result in enumerate(done.results):
+        np.testing.assert_array_equal(np.stack(result), np.stack(xs).reshape(size, size, 2)[:, rank])
+    time = (g - 1) * INTRA.picoseconds(k * p) + (k - 1) * INTER.picoseconds(g * p)
+    between = (k - 1) * g * p
+    assert counted(done, g) == ([k + g - 2] * size, [(g - 1) * k * p + between] * size, time, [between] * size)
+    assert_cost(done, g, two_levels.hierarchical_all_to_all_cost(size, p, g, INTRA, INTER))
+
+
+@pytest.mark.parametrize(("size", "g"), NODES)
+def test_grid_all_to_all_takes_g_minus_1_steps_inside_and_N_minus_g_between_and_no_step_mixes_links(size, g):
+    xs, p = draw(size, 2 * size), 16
+    done = run(exchanged, size, per_rank(xs), g, "grid", cluster=nodes_of(g))
+    for rank, result in enumerate(done.results):
+        np.testing.assert_array_equal(np.stack(result), np.stack(xs).reshape(size, size, 2)[:, rank])
+    time = (g - 1) * INTRA.picoseconds(p) + (size - g) * INTER.picoseconds(p)
+    between = (size - g) * p
+    assert counted(done, g) == ([size - 1] * size, [(size - 1) * p] * size, time, [between] * size)
+    assert_cost(done, g, two_levels.grid_all_to_all_cost(size, p, g, INTRA, INTER))
+    crossing = {}
+    for t in done.timeline.transfers:
+        crossing.setdefault(t.start, set()).add(t.src // g != t.dst // g)
+    assert all(len(kinds) == 1 for kinds in crossing.values())
+
+
+TIMES = {(8, 4): (9.0, 10.2, 24.9), (15, 5): (16.0, 19.2, 58.4), (6, 3): (7.8, 8.6, 18.4), (16, 8): (13.8, 16.6, 50.9)}
+
+
+@pytest.mark.parametrize(("size", "g"), TIMES)
+def test_microseconds_of_gather_all_to_all_and_grid_of_1000_bytes_on_two_links_as_tried_by_hand(size, g):
+    links = Link(1e-6, 10e9), Link(5e-6, 2.5e9)  # of lesson 03
+    costs = [
+        getattr(two_levels, f"{name}_cost")(size, 1000, g, *links).picoseconds / 1e6
+        for name in ("hierarchical_all_gather", "hierarchical_all_to_all", "grid_all_to_all")
+    ]
+    assert [round(cost, 1) for cost in costs] == pytest.approx(TIMES[size, g], abs=0.1)
+
+
+@pytest.mark.parametrize(("size", "g"), NODES)
+def test_g_rings_send_2_N_minus_1_m_between_nodes_and_as_much_on_each_of_g_minus_1_turns_inside(size, g):
+    m = 16  # bytes of one of the N blocks of one of the g rings
+    xs = draw(size, 2 * size * g)
+    done = run(lambda comm, x: rings.rings_all_reduce(comm, x, np.add, g), size, per_rank(xs), cluster=nodes_of(g))
+    for result in done.results:
+        np.testing.assert_array_equal(result, np.sum(xs, axis=0))
+    steps = 2 * (size - 1)
+    crossing = INTER if size > g else INTRA
+    time = steps * (crossing.picoseconds(m) + (g - 1) * INTRA.picoseconds(m))
+    between = steps * m if size > g else 0
+    assert counted(done, g) == ([steps * g] * size, [steps * g * m] * size, time, [between] * size)
+    assert_cost(done, g, rings.rings_all_reduce_cost(size, 2 * size * g, 8, g, INTRA, INTER))
+
+
+@pytest.mark.parametrize(("size", "g"), NODES)
+def test_g_rings_of_uneven_blocks_send_what_their_cost_says_and_take_at_most_the_longest_blocks_time(size, g):
+    for length in (0, 1, size + 2, size * g + 1):
+        xs = draw(size, length)
+        done = run(lambda comm, x: rings.rings_all_reduce(comm, x, np.add, g), size, per_rank(xs), cluster=nodes_of(g))
+        for result in done.results:
+            np.testing.assert_array_equal(result, np.sum(xs, axis=0))
+        cost = rings.rings_all_reduce_cost(size, length, 8, g, INTRA, INTER)
+        messages, nbytes, time, between = counted(done, g)
+        assert (messages, nbytes, between) == (cost.messages, cost.nbytes, cost.between)
+        assert time <= cost.picoseconds
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_circulant_takes_2_ceil_log2_N_steps_and_sends_2_n_N_minus_1_over_N_for_every_N(size):
+    n = 8 * 3 * size
+    xs = draw(size, 3 * size)
+    done = run(lambda comm, x: circulant.circulant_all_reduce(comm, x, np.add), size, per_rank(xs), cluster=EVEN)
+    for result in done.results:
+        np.testing.assert_array_equal(result, np.sum(xs, axis=0))
+    steps = ceil(log2(size))
+    messages, nbytes, time, _ = counted(done, size)
+    assert messages == [2 * steps] * size
+    assert nbytes == [2 * n * (size - 1) // size] * size
+    expected = 2 * steps * 3e-7 + 2 * (size - 1) / size * n / 7e9
+    assert time == pytest.approx(expected * 1e12, abs=2 * steps)  # each message is rounded to a picosecond
+    assert time == circulant.circulant_all_reduce_cost(size, 3 * size, 8, EVEN.intra).picoseconds
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_circulant_of_uneven_blocks_equals_numpy_and_its_cost_to_the_picosecond(size):
+    for length in (0, 1, size - 1, size + 2, 2 * size + 1):
+        xs = draw(size, length)
+        done = run(lambda comm, x: circulant.circulant_all_reduce(comm, x, np.add), size, per_rank(xs), cluster=EVEN)
+        for result in done.results:
+            np.testing.assert_array_equal(result, np.sum(xs, axis=0))
+        cost = circulant.circulant_all_reduce_cost(size, length, 8, EVEN.intra)
+        assert counted(done, size)[:3] == (cost.messages, cost.nbytes, cost.picoseconds)
+
+
+@pytest.mark.parametrize(("size", "circulant_us", "ring_us", "rabenseifner_us"), [
+    (7, 99.75, 105.75, 197.4), (12, 179.9, 193.9, 359.6)])  # fmt: skip
+def test_8000_bytes_a_block_at_1_us_and_1024_MB_a_second_take_the_published_times(
+    size, circulant_us, ring_us, rabenseifner_us
+):
+    link = Link(1e-6, 1.024e9)
+    times = [
+        circulant.circulant_all_reduce_cost(size, 1000 * size, 8, link),
+        collectives.ring_all_reduce_cost(size, 1000 * size, 8, link),
+        collectives.rabenseifner_all_reduce_cost(size, 1000 * size, 8, link),
+    ]
+    found = [cost.picoseconds / 1e6 for cost in times]
+    assert found == pytest.approx([circulant_us, ring_us, rabenseifner_us], abs=0.1)
+
+
+@pytest.mark.parametrize("size", [3, 6, 12])
+def test_every_rank_holds_the_same_bits_even_where_sums_round(size):
+    xs = [np.random.default_rng([size, rank]).standard_normal(101) for rank in range(size)]
+    for all_reduce in (
+        lambda comm, x: circulant.circulant_all_reduce(comm, x, np.add),
+        lambda comm, x: rings.rings_all_reduce(comm, x, np.add, 3),
+    ):
+        results = run(all_reduce, size, per_rank(xs)).results
+        assert len({result.tobytes() for result in results}) == 1
+        np.testing.assert_allclose(results[0], np.sum(xs, axis=0), rtol=1e-12)
+
+
+def test_strict_arrays_go_through_every_exchange():
+    xs = draw(6, 12)
+    own = per_rank([asarray(x, strict) for x in xs])
+
+    def program(comm, x):
+        blocks = blocks_of([2] * 6)
+        gather, scatter = strict.zeros(12), strict.asarray(x, copy=True)
+        gather[blocks[comm.rank]] = x[blocks[comm.rank]]
+        two_levels.hierarchical_all_gather(comm, gather, blocks, 3)
+        two_levels.hierarchical_reduce_scatter(comm, scatter, blocks, strict.add, 3)
+        pieces = two_levels.hierarchical_all_to_all(comm, [x[block] for block in blocks], 2)
+        sums = rings.rings_all_reduce(comm, x, strict.add, 2)
+        return gather, scatter[blocks[comm.rank]], pieces[5], sums, circulant.circulant_all_reduce(comm, x, strict.add)
+
+    for rank, (gather, scatter, last, *sums) in enumerate(run(program, 6, own).results):
+        block = slice(2 * rank, 2 * rank + 2)
+        np.testing.assert_array_equal(
+            to_numpy(gather), np.concatenate([x[2 * r : 2 * r + 2] for r, x in enumerate(xs)])
+        )
+        np.testing.assert_array_equal(to_numpy(scatter), np.sum(xs, axis=0)[block])
+        np.testing.assert_array_equal(to_numpy(last), xs[5][block])
+        for total in sums:
+            np.testing.assert_array_equal(to_numpy(total), np.sum(xs, axis=0))
+
+
+# Mutants: the usual mistakes, each applied alone; values, counts or the clock must tell
+
+
+def check_gather():
+    test_two_level_all_gather_takes_k_plus_g_minus_2_messages_and_k_minus_1_blocks_leave_the_node(6, 3)
+
+
+def check_scatter():
+    test_two_level_reduce_scatter_takes_k_plus_g_minus_2_messages_and_k_minus_1_blocks_leave_the_node(6, 3)
+
+
+def check_all_to_all():
+    test_two_level_all_to_all_sends_g_minus_1_times_k_pieces_inside_and_k_minus_1_times_g_between(6, 3)
+
+
+def check_rings():
+    test_g_rings_send_2_N_minus_1_m_between_nodes_and_as_much_on_each_of_g_minus_1_turns_inside(6, 3)
+
+
+def check_circulant():
+    test_circulant_takes_2_ceil_log2_N_steps_and_sends_2_n_N_minus_1_over_N_for_every_N(7)
+
+
+def swapped_levels(comm, g, levels=two_levels.levels):
+    return levels(comm, comm.size // g)
+
+
+def floored_halvings(size):
+    steps, window = [], size
+    while window > 1:
+        steps.append((window, window // 2))
+        window //= 2
+    return steps
+
+
+def same_place(rank, size, ring, part, g, ring_place=rings.ring_place):
+    """Every ring crosses where ring 0 does."""
+    return ring_place(rank, size, 0, part, g)
+
+
+def late_turns(rank, places, turns=rings._turns):
+    """Each step begins with a turn inside, so that crossings and turns inside mix."""
+    return turns(rank + 1, places)
+
+
+def without_sums(comm, total, blocks, combine):
+    """The sums inside the node are forgotten."""
+
+
+MUTANTS = [
+    (two_levels, "levels", swapped_levels, check_gather),
+    (two_levels, "levels", swapped_levels, check_scatter),
+    (two_levels, "levels", swapped_levels, check_all_to_all),
+    (two_levels, "ring_reduce_scatter", without_sums, check_scatter),
+    (rings, "ring_place", same_place, check_rings),
+    (rings, "_turns", late_turns, check_rings),
+    (circulant, "halvings", floored_halvings, check_circulant),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "mutant", "check"), MUTANTS)
+def test_each_of_7_mutants_is_caught(monkeypatch, module, name, mutant, check):
+    check()
+    monkeypatch.setattr(module, name, mutant)
+    with pytest.raises((AssertionError, WorldError, ValueError, IndexError)):
+        check()
