@@ -273,9 +273,10 @@ def same_place(rank, size, ring, part, g, ring_place=rings.ring_place):
     return ring_place(rank, size, 0, part, g)
 
 
-def late_turns(rank, places, turns=rings._turns):
-    """Each step begins with a turn inside, so that crossings and turns inside mix."""
-    return turns(rank + 1, places)
+def one_ring_a_turn(rank, places):
+    """A rank sends and receives on the same ring in a turn, so that its neighbour is on another."""
+    g = len(places)
+    return [(places[(rank + 1 + turn) % g],) * 2 for turn in range(g)]
 
 
 def without_sums(comm, total, blocks, combine):
@@ -288,7 +289,7 @@ MUTANTS = [
     (two_levels, "levels", swapped_levels, check_all_to_all),
     (two_levels, "ring_reduce_scatter", without_sums, check_scatter),
     (rings, "ring_place", same_place, check_rings),
-    (rings, "_turns", late_turns, check_rings),
+    (rings, "_turns", one_ring_a_turn, check_rings),
     (circulant, "halvings", floored_halvings, check_circulant),
 ]
 
