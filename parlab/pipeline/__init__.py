@@ -1,5 +1,6 @@
 """Pipeline parallelism: a schedule is data, which is validated, simulated, drawn and executed."""
 
+from parlab.pipeline.action_costs import Costs
 from parlab.pipeline.actions import Action, Pair
 from parlab.pipeline.bidirectional import dualpipe, dualpipe_v
 from parlab.pipeline.bounds import gap, lower_bound
@@ -18,7 +19,7 @@ from parlab.pipeline.schedules import (
     zb_h2,
 )
 from parlab.pipeline.search import Search, improve, zb_auto
-from parlab.pipeline.simulate import Costs, simulate
+from parlab.pipeline.simulate import simulate
 from parlab.pipeline.timeline import Idle, ScheduleTimeline
 from parlab.pipeline.v_shaped import one_f_one_b_v, v_controlled, v_half, v_min, zb_v
 from parlab.pipeline.validate import validate

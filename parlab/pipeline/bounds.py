@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from parlab.pipeline.memory import Limit, limit_tables
+from parlab.arguments import checked
+from parlab.pipeline.action_costs import UNIT_COSTS, Costs
+from parlab.pipeline.arguments import RULES
+from parlab.pipeline.memory import Limit, limit_tables, number_that_fits
 from parlab.pipeline.schedule import Schedule
-from parlab.pipeline.schedules import check_sizes
-from parlab.pipeline.simulate import UNIT_COSTS, Costs, simulate
-from parlab.pipeline.timeline import check_metric
+from parlab.pipeline.simulate import simulate
 
 
 class Task(NamedTuple):
@@ -23,6 +24,7 @@ class Task(NamedTuple):
     tail: Any
 
 
+@checked(RULES)
 def lower_bound(
     p: int,
     m: int,
@@ -60,7 +62,6 @@ def lower_bound(
     >>> lower_bound(p=4, m=8), lower_bound(p=4, m=8, memory_limit=2)
     (27, 38)
     """
-    check_metric(metric)
     tasks = rank_tasks(p, m, costs, memory_limit, like)
     if metric == "makespan":
         return max(map(_preemptive, tasks))
@@ -71,6 +72,7 @@ def lower_bound(
     )
 
 
+@checked(RULES)
 def gap(schedule: Schedule, costs: Costs = UNIT_COSTS, memory_limit: Limit = None) -> float:
     """By which part of it the makespan of a schedule is above the lower bound of its ranks, stages and microbatches."""
     p, m = schedule.num_ranks, schedule.num_microbatches
@@ -92,7 +94,6 @@ def rank_tasks(
     Args:
         ends_on: count tails only up to the last W of this rank. None: of any.
     """
-    check_sizes(p=p, m=m)
     if costs.pair is not None:
         raise ValueError(f"pair={costs.pair!r}: the bound is for actions that run one after the other: leave it None")
     if like is not None and (like.num_ranks, like.num_microbatches) != (p, m):
@@ -162,10 +163,11 @@ def _freed_before(k: int, limit: float, whole: float, rest: float) -> tuple[int,
     """How many I's and how many W's a stage must have done before its F number k, for the memory to hold that."""
     if whole > limit:
         raise ValueError(f"memory_limit={limit!r}: a rank must be able to keep the activations of one chunk ({whole})")
-    if not whole or limit == math.inf:
+    if number_that_fits(limit, whole) == math.inf:
         return 0, 0
-    halves = max(0, k + 1 - math.floor(limit / whole + 1e-9))
-    return halves, max(0, k - math.floor((limit - whole) / rest + 1e-9)) if rest else 0
+    halves = max(0, k + 1 - int(number_that_fits(limit, whole)))
+    weights = max(0, k - int(number_that_fits(limit - whole, rest))) if rest else 0
+    return halves, weights
 
 
 def _preemptive(tasks: Sequence[Task]) -> Any:

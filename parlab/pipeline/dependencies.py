@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from parlab.arguments import instance
 from parlab.pipeline.actions import Action, Pair
 from parlab.pipeline.schedule import Schedule
 
@@ -57,9 +56,8 @@ def lower(schedule: Schedule) -> Program:
     """The columns of a schedule.
 
     Raises:
-        ValueError: no schedule, or it is incomplete, does something twice, or uses what its rank does not have yet.
+        ValueError: it is incomplete, does something twice, or uses what its rank does not have yet.
     """
-    instance("schedule", schedule, Schedule)
     actions: list[Action] = []
     rank: list[int] = []
     first = [0]

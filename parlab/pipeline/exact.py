@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from parlab.arguments import checked
+from parlab.pipeline.action_costs import UNIT_COSTS, Costs
 from parlab.pipeline.actions import Action
+from parlab.pipeline.arguments import RULES
 from parlab.pipeline.bounds import lower_bound, rank_tasks
 from parlab.pipeline.memory import Limit, limit_tables
 from parlab.pipeline.schedule import Schedule
-from parlab.pipeline.schedules import check_sizes
 from parlab.pipeline.search import zb_auto
-from parlab.pipeline.simulate import UNIT_COSTS, Costs, simulate
+from parlab.pipeline.simulate import simulate
 
 MOST_RANKS, MOST_MICROBATCHES = 3, 4
 
@@ -26,6 +28,7 @@ class State(NamedTuple):
     rows: tuple[tuple[Action, ...], ...]
 
 
+@checked(RULES)
 def best_schedule(p: int, m: int, costs: Costs = UNIT_COSTS, memory_limit: Limit = None) -> Schedule:
     """The shortest schedule by makespan of stage r on rank r, among all with full or split backwards within the memory.
 
@@ -47,7 +50,6 @@ def best_schedule(p: int, m: int, costs: Costs = UNIT_COSTS, memory_limit: Limit
     >>> simulate(zb_h1(p=3, m=3), costs).makespan, simulate(best_schedule(p=3, m=3, costs=costs), costs).makespan
     (27, 27)
     """
-    check_sizes(p=p, m=m)
     if p > MOST_RANKS or m > MOST_MICROBATCHES:
         raise ValueError(f"p={p}, m={m}: all orders can be searched for p ≤ {MOST_RANKS} and m ≤ {MOST_MICROBATCHES}")
     least = lower_bound(p, m, costs, memory_limit)
@@ -100,7 +102,7 @@ class _BranchAndBound:
         for r in range(self.p):
             f, i, w = state.done[r]
             start, back = self.ready(state, r)
-            if (f - i + 1) * self.whole[r] + (i - w) * self.rest[r] > self.limits[r] + 1e-9:
+            if (f - i + 1) * self.whole[r] + (i - w) * self.rest[r] > self.limits[r]:
                 start = None
             for kind, at, takes in (("I", back, self.half[r]), ("F", start, self.forward[r])):
                 if at is not None:

@@ -6,21 +6,24 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from parlab.arguments import instance
+from parlab.arguments import checked, instance
 from parlab.arrays import Array, is_array, namespace, owning_buffer, to_host
 from parlab.nn.counting import arrays_in
 from parlab.nn.stage import Gradients, Stage, add_gradients
+from parlab.pipeline.action_costs import Costs
 from parlab.pipeline.actions import Action
+from parlab.pipeline.arguments import EXECUTION_RULES
 from parlab.pipeline.dependencies import Program, lower, pair_rows
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.sharding import ShardedWeights, Sharding
-from parlab.pipeline.simulate import Costs, durations
+from parlab.pipeline.simulate import durations
 from parlab.pipeline.steps import Receive, receives, step_name, steps_of
 from parlab.world import Comm, Request
 
 OnGradients = Callable[[int, int, Gradients], None]
 
 
+@checked(EXECUTION_RULES)
 def run_schedule(
     comm: Comm,
     schedule: Schedule,

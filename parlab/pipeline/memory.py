@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from numbers import Rational
 
-from parlab.arguments import amount
+from parlab.arguments import check_fields, optional
+from parlab.pipeline.amounts import Amount, amounts, without_arrays
 
-Amount = float | Sequence[float]
+ROUNDING = 1e-9  # part of a limit
 
 
 @dataclass(frozen=True)
 class MemoryLimit:
     """A limit on what a rank keeps of its chunks. A plain number L, wherever a limit is asked for, is `MemoryLimit(L)`:
     at most L chunks, each counted from its F to its W or B.
+
+    Whole numbers are compared exactly. Others are compared to one part in 10⁹, so that 3 chunks of 0.1 fit into 0.3.
 
     Args:
         limit: the most that a rank may keep, a number or one a rank, in the unit of the other two.
@@ -23,7 +27,7 @@ class MemoryLimit:
             all of it.
 
     Raises:
-        ValueError: a negative amount, or more pending than was kept before.
+        ValueError: a negative amount, an empty list, or more pending than was kept before.
 
     Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 2 and appendix; its limits of p and 2p
     activations are `MemoryLimit(p, pending=M_W / M_B)`.
@@ -38,15 +42,13 @@ class MemoryLimit:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            given = getattr(self, field.name)
-            if hasattr(given, "tolist"):  # an array, or one of its numbers
-                object.__setattr__(self, field.name, given := given.tolist())
-            for value in given if isinstance(given, Sequence) else [given]:
-                if value != math.inf and (value is not None or field.name != "pending"):
-                    amount(field.name, value)
+            object.__setattr__(self, field.name, without_arrays(getattr(self, field.name)))
+        check_fields(self, {"limit": amounts, "activation": amounts, "pending": optional(amounts)})
 
     def tables(self, num_ranks: int, num_stages: int) -> tuple[list[float], list[float], list[float]]:
         """The limit of each rank, and what a chunk of each stage keeps before and after its I.
+
+        The limits are a little larger where rounding matters: all who compare with them agree on what fits.
 
         Raises:
             ValueError: a list of another length, or more pending than was kept before.
@@ -56,6 +58,8 @@ class MemoryLimit:
         rest = whole if self.pending is None else _one_each("pending", self.pending, num_stages, "stage")
         if any(after > before for after, before in zip(rest, whole, strict=True)):
             raise ValueError(f"pending={self.pending!r} is more than activation={self.activation!r}: an I only frees")
+        if not all(isinstance(number, Rational) or number == math.inf for number in (*limit, *whole, *rest)):
+            limit = [most + ROUNDING * most for most in limit]
         return limit, whole, rest
 
 
@@ -67,6 +71,11 @@ def limit_tables(memory_limit: Limit, num_ranks: int, num_stages: int) -> tuple[
     if not isinstance(memory_limit, MemoryLimit):
         memory_limit = MemoryLimit(math.inf if memory_limit is None else memory_limit)
     return memory_limit.tables(num_ranks, num_stages)
+
+
+def number_that_fits(limit: float, each: float) -> float:
+    """How many chunks that keep `each` fit into a limit: a whole number, or infinity."""
+    return math.inf if not each or limit == math.inf else int(limit // each)
 
 
 def _one_each(name: str, amount: Amount, number: int, of: str) -> list[float]:

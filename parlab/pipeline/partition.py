@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
-from parlab.arguments import amount, whole
+from parlab.arguments import checked
+from parlab.pipeline.arguments import LAYER_RULES, layer_costs
 
 
+@checked(LAYER_RULES)
 def partition(
     num_layers: int,
     num_stages: int,
@@ -36,7 +38,7 @@ def partition(
     >>> partition(10, 3, head=2)
     [range(0, 4), range(4, 8), range(8, 10)]
     """
-    _check(num_layers, num_stages, costs, embedding, head)
+    _check(num_layers, num_stages, costs)
     if costs is None and embedding == head == 0:
         each, extra = divmod(num_layers, num_stages)
         starts = accumulate((each + (stage < extra) for stage in range(num_stages)), initial=0)
@@ -54,6 +56,7 @@ def partition(
     return [range(start, stop) for start, stop in pairwise([*cuts, num_layers])]
 
 
+@checked(LAYER_RULES | {"costs": layer_costs})
 def balance(costs: Sequence[float], p: int, chunks: int = 1) -> list[range]:
     """The layers of each of the p·v stages, so that the slowest is as fast as it can be: uneven layers, even stages.
 
@@ -67,8 +70,7 @@ def balance(costs: Sequence[float], p: int, chunks: int = 1) -> list[range]:
     >>> balance([1, 1, 1, 1, 1, 1, 1, 3], p=2, chunks=2)
     [range(0, 3), range(3, 5), range(5, 7), range(7, 8)]
     """
-    costs = list(costs)
-    return partition(len(costs), whole("p", p, 1) * whole("chunks", chunks, 1), costs)
+    return partition(len(costs), p * chunks, costs)
 
 
 def _divide(
@@ -100,15 +102,10 @@ def _divide(
     return total, [-start for start in starts]
 
 
-def _check(num_layers: int, num_stages: int, costs: Sequence[float] | None, embedding: float, head: float) -> None:
-    for name, number in (("num_layers", num_layers), ("num_stages", num_stages)):
-        whole(name, number, 1)
+def _check(num_layers: int, num_stages: int, costs: Sequence[float] | None) -> None:
     if num_layers < num_stages:
         raise ValueError(
             f"num_layers={num_layers}, num_stages={num_stages}: each stage needs a layer, use at most {num_layers}"
         )
-    if costs is not None and (not isinstance(costs, Sequence) or len(costs) != num_layers):
+    if costs is not None and len(costs) != num_layers:
         raise ValueError(f"costs={costs!r:.60}: a list of {num_layers} numbers is needed, one a layer")
-    named = [("embedding", embedding), ("head", head), *((f"costs[{i}]", cost) for i, cost in enumerate(costs or ()))]
-    for name, value in named:
-        amount(name, value)

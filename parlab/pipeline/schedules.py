@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from parlab.arguments import whole
+from parlab.arguments import checked
 from parlab.pipeline.actions import Action
+from parlab.pipeline.arguments import RULES, enough_microbatches
 from parlab.pipeline.schedule import Schedule
 
 
+@checked(RULES)
 def naive(p: int, m: int) -> Schedule:
     """One microbatch at a time: all other ranks are idle. Idle time (mp − m)(F + B) on each rank; keeps 1 activation.
 
@@ -22,11 +24,11 @@ def naive(p: int, m: int) -> Schedule:
     rank 0: 0F0 0B0 0F1 0B1
     rank 1: 1F0 1B0 1F1 1B1
     """
-    check_sizes(p=p, m=m)
     ranks = (one_forward_one_backward(_each("F", r, m), _each("B", r, m), warmup=0) for r in range(p))
     return Schedule(ranks, name=f"naive, {p} ranks, {m} microbatches")
 
 
+@checked(RULES)
 def gpipe(p: int, m: int) -> Schedule:
     """All forwards, then all backwards. Idle time (p − 1)(F + B); keeps m activations.
 
@@ -36,11 +38,11 @@ def gpipe(p: int, m: int) -> Schedule:
     rank 0: 0F0 0F1 0B0 0B1
     rank 1: 1F0 1F1 1B0 1B1
     """
-    check_sizes(p=p, m=m)
     ranks = (one_forward_one_backward(_each("F", r, m), _each("B", r, m), warmup=m) for r in range(p))
     return Schedule(ranks, name=f"GPipe, {p} ranks, {m} microbatches")
 
 
+@checked(RULES)
 def one_f_one_b(p: int, m: int) -> Schedule:
     """1F1B: rank r starts with p − r − 1 forwards, then one forward, one backward. Idle time (p − 1)(F + B), as
     GPipe's; keeps p − r activations.
@@ -52,11 +54,12 @@ def one_f_one_b(p: int, m: int) -> Schedule:
     rank 0: 0F0 0F1 0B0 0F2 0B1 0B2
     rank 1: 1F0 1B0 1F1 1B1 1F2 1B2
     """
-    check_sizes(p=p, m=m, at_least=p)
+    enough_microbatches(p, m)
     ranks = (one_forward_one_backward(_each("F", r, m), _each("B", r, m), warmup=p - r - 1) for r in range(p))
     return Schedule(ranks, name=f"1F1B, {p} ranks, {m} microbatches")
 
 
+@checked(RULES)
 def looped_bfs(p: int, m: int, chunks: int) -> Schedule:
     """All microbatches through one chunk before the next; the backward in reverse. Idle time (p − 1)(F + B)/v for
     m ≥ p; keeps mv chunks.
@@ -66,7 +69,6 @@ def looped_bfs(p: int, m: int, chunks: int) -> Schedule:
     >>> print(looped_bfs(p=1, m=2, chunks=2))
     rank 0: 0F0 0F1 1F0 1F1 1B1 1B0 0B1 0B0
     """
-    check_sizes(p=p, m=m, chunks=chunks)
 
     def rank(r: int) -> list[Action]:
         stages = [r + p * chunk for chunk in range(chunks)]
@@ -76,6 +78,7 @@ def looped_bfs(p: int, m: int, chunks: int) -> Schedule:
     return Schedule(map(rank, range(p)), name=f"looped breadth-first, {p} ranks, {m} microbatches, {chunks} chunks")
 
 
+@checked(RULES)
 def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = None) -> Schedule:
     """1F1B over v chunks a rank: a group of microbatches passes through one chunk, then the next. Rank r starts with
     2(p − r − 1) + (v − 1)·group forwards. Idle time (p − 1)(F + B)/v, with v times the messages; keeps vp + p − 1 − 2r
@@ -90,9 +93,8 @@ def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = Non
     rank 0: 0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1
     rank 1: 1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1
     """
-    check_sizes(p=p, m=m, chunks=chunks)
     group = p if group is None else group
-    if whole("group", group) < p or m % group:
+    if group < p or m % group:
         raise ValueError(f"group={group}, m={m}: microbatches go in whole groups of at least p={p}: use a multiple")
 
     def rank(r: int) -> list[Action]:
@@ -107,6 +109,7 @@ def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = Non
     return Schedule(map(rank, range(p)), name=f"interleaved 1F1B, {p} ranks, {m} microbatches, {chunks} chunks")
 
 
+@checked(RULES)
 def zb_h1(p: int, m: int) -> Schedule:
     """1F1B with the backward in two halves: the W's wait for the gaps. Idle time (p − 1)(F + I − W) for W ≤ F; keeps p
     activations.
@@ -117,11 +120,12 @@ def zb_h1(p: int, m: int) -> Schedule:
     rank 0: 0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2
     rank 1: 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2
     """
-    check_sizes(p=p, m=m, at_least=p)
+    enough_microbatches(p, m)
     ranks = (split_backward(r, m, warmup=p - r - 1, delay=r) for r in range(p))
     return Schedule(ranks, name=f"ZB-H1, {p} ranks, {m} microbatches")
 
 
+@checked(RULES)
 def zb_h2(p: int, m: int) -> Schedule:
     """ZB-H1 with twice the forwards before the first backward, so that W's fill the end as well. Idle time
     (p − 1)(F + I − 2W) for W ≤ min(F, I) and m ≥ 2p − 1; keeps 2p − 1 activations.
@@ -132,7 +136,7 @@ def zb_h2(p: int, m: int) -> Schedule:
     rank 0: 0F0 0F1 0F2 0I0 0W0 0I1 0W1 0I2 0W2
     rank 1: 1F0 1I0 1F1 1I1 1F2 1I2 1W0 1W1 1W2
     """
-    check_sizes(p=p, m=m, at_least=p)
+    enough_microbatches(p, m)
     ranks = (split_backward(r, m, warmup=2 * (p - r - 1), delay=2 * r) for r in range(p))
     return Schedule(ranks, name=f"ZB-H2, {p} ranks, {m} microbatches")
 
@@ -157,11 +161,3 @@ def split_backward(stage: int, m: int, warmup: int, delay: int) -> list[Action]:
 
 def _each(kind: str, stage: int, m: int) -> list[Action]:
     return [Action(kind, stage, microbatch) for microbatch in range(m)]
-
-
-def check_sizes(at_least: int = 1, **sizes: int) -> None:
-    """Refuse a size that is no whole number from 1 on, and an m below `at_least`."""
-    for name, size in sizes.items():
-        whole(name, size, 1)
-    if sizes["m"] < at_least:
-        raise ValueError(f"m={sizes['m']}: needs at least one microbatch a rank, m ≥ p={at_least}")

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from parlab.arguments import amount, instance, whole
+from parlab.arguments import checked
+from parlab.pipeline.action_costs import UNIT_COSTS, Costs
 from parlab.pipeline.actions import Action
+from parlab.pipeline.arguments import RULES
 from parlab.pipeline.bounds import lower_bound
-from parlab.pipeline.memory import Limit, limit_tables
+from parlab.pipeline.memory import Limit, limit_tables, number_that_fits
 from parlab.pipeline.schedule import Schedule
-from parlab.pipeline.schedules import check_sizes, zb_h1, zb_h2
-from parlab.pipeline.simulate import UNIT_COSTS, Costs, simulate
-from parlab.pipeline.timeline import check_metric
+from parlab.pipeline.schedules import zb_h1, zb_h2
+from parlab.pipeline.simulate import simulate
 from parlab.pipeline.validate import validate
 from parlab.pipeline.weights import Filled, Filler, Rows, best_filled, order_of, skeleton_of
 
@@ -41,6 +42,7 @@ class Search:
         return self.better[-1][1]
 
 
+@checked(RULES)
 def zb_auto(
     p: int,
     m: int,
@@ -74,15 +76,9 @@ def zb_auto(
     >>> simulate(zb_h1(p=4, m=8)).longest_stage, simulate(zb_auto(p=4, m=8, memory_limit=8)).longest_stage
     (27, 24)
     """
-    check_sizes(p=p, m=m)
-    check_metric(metric)
-    instance("costs", costs, Costs)
     costs = replace(costs, pair=None, optimizer=None)  # neither changes the order that is best
     limits, activation, _ = limit_tables(memory_limit, p, p)
-    fits = [
-        min(m, int(limit // kept)) if kept and limit < math.inf else m
-        for limit, kept in zip(limits, activation, strict=True)
-    ]
+    fits = [int(min(m, number_that_fits(*of_rank))) for of_rank in zip(limits, activation, strict=True)]
     if min(fits) < 1:
         raise ValueError(f"memory_limit={memory_limit!r}: a rank must be able to keep the activations of one chunk")
     skeletons = [
@@ -126,6 +122,7 @@ def _in_turn(m: int, warmups: Sequence[int]) -> Rows:
     return rows
 
 
+@checked(RULES)
 def improve(
     schedule: Schedule,
     costs: Costs = UNIT_COSTS,
@@ -150,10 +147,6 @@ def improve(
     >>> search.times[0], search.times[search.better[-1][0]]
     (13, 12)
     """
-    check_metric(metric)
-    tries = None if tries is None else whole("tries", tries, 0)
-    if seconds is not None:
-        amount("seconds", seconds)
     validate(schedule, memory_limit)
     costs = replace(costs, pair=None, optimizer=None)  # neither changes the order that is best
     rows = skeleton_of(schedule.actions)

@@ -2,71 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
-from parlab.arguments import amount
+from parlab.arguments import checked
+from parlab.pipeline.action_costs import UNIT_COSTS, Costs
+from parlab.pipeline.arguments import RULES
 from parlab.pipeline.dependencies import Program, lower, pair_rows
 from parlab.pipeline.replay import replay
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.timeline import ScheduleTimeline
 
-Cost = float | Sequence[float]
 
-
-@dataclass(frozen=True)
-class Costs:
-    """What each action of a chunk takes, in one unit of time: a number, or one number a stage. Integers stay integers.
-
-    Args:
-        forward: F.
-        backward_input: I.
-        backward_weight: W. A full backward takes the sum of the two, and sends its gradient when all of it has ended.
-        transfer: from a stage to its neighbour on another rank (as a list: of what leaves that stage).
-        optimizer: the optimizer's step on the weights of a stage, after all actions. None: it is left out.
-        pair: an overlapped forward and backward, which then start and end together (as a list: by the forward's stage).
-            None: they run one after the other.
-
-    Raises:
-        ValueError: a cost that is negative or not finite.
-    """
-
-    forward: Cost = 1
-    backward_input: Cost = 1
-    backward_weight: Cost = 1
-    transfer: Cost = 0
-    pair: Cost | None = None
-    optimizer: Cost | None = None
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            cost = getattr(self, field.name)
-            if hasattr(cost, "tolist"):  # an array, or one of its numbers
-                object.__setattr__(self, field.name, cost := cost.tolist())
-            for value in cost if isinstance(cost, Sequence) else [cost]:
-                if cost is not None or field.name not in ("pair", "optimizer"):
-                    amount(field.name, value)
-
-    def per_stage(self, name: str, num_stages: int) -> Sequence[float]:
-        """The cost `name` of each stage.
-
-        Raises:
-            ValueError: a list of another length.
-        """
-        cost = getattr(self, name)
-        if not isinstance(cost, Sequence):
-            return [cost] * num_stages
-        if len(cost) != num_stages:
-            raise ValueError(
-                f"{name} has {len(cost)} costs, but the schedule has {num_stages} stages: give one a stage"
-            )
-        return cost
-
-
-UNIT_COSTS = Costs()
-
-
+@checked(RULES)
 def simulate(schedule: Schedule, costs: Costs = UNIT_COSTS, *, post_validation: bool = False) -> ScheduleTimeline:
     """When each action runs: as soon as its rank is free and its inputs have arrived.
 
@@ -106,8 +53,6 @@ def _optimizer_steps(program: Program, costs: Costs, end: list[Any], post_valida
 
 def durations(program: Program, costs: Costs) -> list[Any]:
     """How long each row takes; None for the forward of an atomic pair, whose backward has the duration of both."""
-    if not isinstance(costs, Costs):
-        raise ValueError(f"costs={costs!r:.60}: must be Costs")
     stages = program.schedule.num_stages
     forward, half, weight = (costs.per_stage(n, stages) for n in ("forward", "backward_input", "backward_weight"))
     whole = [i + w for i, w in zip(half, weight, strict=True)]

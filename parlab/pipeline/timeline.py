@@ -6,15 +6,15 @@ from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from parlab.arguments import checked
+from parlab.pipeline.action_costs import Costs
 from parlab.pipeline.actions import Action
+from parlab.pipeline.arguments import RULES
 from parlab.pipeline.dependencies import Program
 from parlab.pipeline.steps import receives, step_name, steps_of
 from parlab.world.timeline import Columns, Span, Timeline
-
-if TYPE_CHECKING:
-    from parlab.pipeline.simulate import Costs
 
 
 class Idle(NamedTuple):
@@ -148,6 +148,7 @@ class ScheduleTimeline(Timeline):
             for rank, rows in owned
         )
 
+    @checked(RULES)
     def bubble_fraction(self, metric: str = "makespan") -> float:
         """Idle time over the whole time, of all ranks together; 0 if nothing takes time.
 
@@ -158,7 +159,6 @@ class ScheduleTimeline(Timeline):
         Raises:
             ValueError: another metric.
         """
-        check_metric(metric)
         whole = self.size * (self.makespan if metric == "makespan" else self.longest_stage)
         idle = whole - sum(self.busy(rank) for rank in range(self.size))
         return idle / whole if whole else 0.0
@@ -285,9 +285,3 @@ class ScheduleTimeline(Timeline):
         return frozenset(
             source[row] for row in range(len(source)) if source[row] >= 0 and rank[source[row]] == rank[row]
         )
-
-
-def check_metric(metric: str) -> None:
-    """Refuse a metric that is neither `makespan` nor `longest_stage`."""
-    if metric not in ("makespan", "longest_stage"):
-        raise ValueError(f"metric={metric!r}: use makespan or longest_stage")

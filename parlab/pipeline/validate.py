@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from parlab.arguments import checked
 from parlab.pipeline.actions import Action
+from parlab.pipeline.arguments import RULES
 from parlab.pipeline.dependencies import lower
 from parlab.pipeline.memory import Limit, limit_tables
 from parlab.pipeline.replay import replay
 from parlab.pipeline.schedule import Schedule
 
 
+@checked(RULES)
 def validate(schedule: Schedule, memory_limit: Limit = None) -> None:
     """Refuse a schedule that cannot run to the right gradients.
 
@@ -44,6 +47,6 @@ def _check_memory(schedule: Schedule, memory_limit: Limit) -> None:
             if kept > limit:
                 action = Action(kind, stage, microbatch)
                 raise ValueError(
-                    f"rank {rank} keeps {kept:g} activations at {action} (action {position}), but its limit is "
-                    f"{limit:g}: run a backward before this forward"
+                    f"rank {rank} keeps {float(kept):g} activations at {action} (action {position}), but its limit is "
+                    f"{float(limit):g}: run a backward before this forward"
                 )

@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from parlab.pipeline.action_costs import Costs
 from parlab.pipeline.actions import Action
 from parlab.pipeline.dependencies import input_from
 from parlab.pipeline.memory import Limit, limit_tables
-from parlab.pipeline.simulate import Costs
 
 Rows = list[list[Action]]
 

@@ -151,7 +151,7 @@ def test_a_limit_may_be_an_array_as_costs_may():
     [
         (lambda: zb_auto(4, 8, memory_limit=0), "memory_limit=0: a rank must be able to keep the activations of one"),
         (lambda: zb_auto(4, 8, memory_limit=[2, 2]), "memory_limit has 2 numbers for 4 ranks"),
-        (lambda: zb_auto(4, 8, metric="sum"), "metric='sum': use makespan or longest_stage"),
+        (lambda: zb_auto(4, 8, metric="sum"), "metric='sum': use one of makespan, longest_stage"),
         (lambda: zb_auto(0, 8), "p=0: must be a whole number"),
         (lambda: zb_auto(4, 8, 1), "costs=1: must be a Costs"),
         (lambda: zb_auto(4, 8, Costs([1, 2])), "forward has 2 costs, but the schedule has 4 stages"),

@@ -365,7 +365,7 @@ def test_a_list_of_costs_needs_one_a_stage():
 
 
 def test_an_unknown_metric_is_refused():
-    with pytest.raises(ValueError, match="metric='time': use makespan or longest_stage"):
+    with pytest.raises(ValueError, match="metric='time': use one of makespan, longest_stage"):
         simulate(gpipe(2, 2)).bubble_fraction("time")
 
 

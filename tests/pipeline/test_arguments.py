@@ -1,0 +1,87 @@
+"""Bad input: the call, and what the error says."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from parlab.pipeline import (
+    Costs,
+    MemoryLimit,
+    balance,
+    best_schedule,
+    dualpipe_v,
+    gap,
+    gpipe,
+    improve,
+    lower_bound,
+    one_f_one_b,
+    partition,
+    run_schedule,
+    simulate,
+    v_controlled,
+    v_half,
+    zb_auto,
+    zb_h1,
+)
+from parlab.world import run
+from tests.pipeline.models import tanh_model
+
+
+def executed(**changed):
+    model, _, _, inputs, targets = tanh_model(2, 2)
+    arguments = {"schedule": gpipe(2, 2), "stages": model, "inputs": inputs, "targets": targets} | changed
+    return lambda: run(run_schedule, 2, **arguments)
+
+
+ROWS = [
+    (lambda: Costs(forward=[]), "forward=[]: an empty list; give a number, or a list of numbers"),
+    (lambda: Costs(optimizer=()), "optimizer=(): an empty list"),
+    (lambda: Costs(np.array([])), "forward=[]: an empty list"),
+    (lambda: Costs(transfer=[1, math.inf]), "transfer=inf: must be a number, at least 0 and finite"),
+    (lambda: MemoryLimit([]), "limit=[]: an empty list"),
+    (lambda: MemoryLimit(1, pending=[1, -1]), "pending=-1: must be a number, at least 0 and finite"),
+    (lambda: improve(zb_h1(2, 2), costs=None), "costs=None: must be a Costs"),
+    (lambda: improve("zb_h1"), "schedule='zb_h1': must be a Schedule"),
+    (lambda: improve(zb_h1(2, 2), tries=-1), "tries=-1: must be a whole number, at least 0"),
+    (lambda: improve(zb_h1(2, 2), seconds="1"), "seconds='1': must be a number, at least 0"),
+    (lambda: v_controlled(2, 2, costs=None), "costs=None: must be a Costs"),
+    (lambda: v_controlled(2, 2, memory_limit="2"), "limit='2': must be a number, at least 0"),
+    (lambda: best_schedule(2, 2, costs=None), "costs=None: must be a Costs"),
+    (lambda: lower_bound(2, 2, costs=None), "costs=None: must be a Costs"),
+    (lambda: lower_bound(2, 2, like=3), "like=3: must be a Schedule"),
+    (lambda: zb_auto(2, 2, costs=1), "costs=1: must be a Costs"),
+    (lambda: zb_auto(2, 2, metric=None), "metric=None: use one of makespan, longest_stage"),
+    (lambda: gap(None), "schedule=None: must be a Schedule"),
+    (lambda: gap(gpipe(2, 2), costs=3), "costs=3: must be a Costs"),
+    (lambda: simulate(gpipe(2, 2), post_validation="no"), "post_validation='no': must be True or False"),
+    (lambda: simulate(gpipe(2, 2)).bubble_fraction(["makespan"]), "metric=['makespan']: use one of makespan"),
+    (lambda: one_f_one_b(2.0, 4), "p=2.0: must be a whole number, at least 1"),
+    (lambda: dualpipe_v(2, True), "m=True: must be a whole number, at least 1"),
+    (lambda: v_half(2, None), "m=None: must be a whole number, at least 1"),
+    (executed(costs=3), "costs=3: must be a Costs"),
+    (executed(loss_scale="x"), "loss_scale='x': must be a number greater than 0 and finite"),
+    *[
+        (executed(loss_scale=x), f"loss_scale={x}: must be a number greater than 0 and finite")
+        for x in (math.nan, math.inf, 0)
+    ],
+    (executed(targets=[3]), "targets[0]=3: must be an array"),
+    (executed(targets=3), "targets=3: must be a list of arrays, one a microbatch"),
+    (executed(inputs={0: np.ones(2)}), "must be a list of arrays, one a microbatch"),
+    (lambda: balance(3, 1), "costs=3: must be a list of numbers, one a layer"),
+    (lambda: balance(None, 1), "costs=None: must be a list of numbers, one a layer"),
+    (lambda: balance("123", 1), "costs[0]='1': must be a number, at least 0"),
+    (lambda: balance([1, 2], 1, chunks=None), "chunks=None: must be a whole number, at least 1"),
+    (lambda: partition(2, 2, head=None), "head=None: must be a number, at least 0"),
+]
+
+
+@pytest.mark.parametrize(("call", "said"), ROWS, ids=[said for _, said in ROWS])
+def test_bad_input_is_refused_by_name_and_value(call, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        call()
+
+
+def test_costs_of_layers_may_be_an_array():
+    assert balance(np.array([1, 1, 1, 3]), 2) == balance([1, 1, 1, 3], 2) == [range(3), range(3, 4)]
