@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from parlab.arguments import Rule, check_fields, optional
+from parlab.arguments import check_fields, optional
 from parlab.pipeline.amounts import Amount, finite_amounts, without_arrays
 
 
