@@ -172,8 +172,8 @@ def arrived(hop: Hop) -> Any:
 
 
 def ring_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False, **dealt: Any) -> RankCost:
-    """What `rank` sends and holds: K/V of rank s make `journeys[s]` hops, dK/dV one more. It holds what it attends,
-    what arrives, and (a copy) what leaves. `dealt`: causal, layout and documents, as `ring_attention`.
+    """What `rank` sends and holds: K/V of rank s make `journeys[s]` hops, dK/dV one more. It holds what it attends
+    and what arrives. `dealt`: causal, layout and documents, as `ring_attention`.
 
     >>> shape = AttentionShape(S=12, H=1, G=1, D=1, itemsize=8)
     >>> [ring_cost(shape, 3, rank, causal=True, documents=[0, 6, 12])[:2] for rank in range(3)]  # cut inside rank 1
@@ -184,10 +184,10 @@ def ring_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool
     left = [travel[(rank - step) % size] - step for step in range(size)]  # hops still to make by what is here
     here, goes = [hops >= 0 for hops in left], [hops > 0 for hops in left]
     comes = [*here[1:], False]
-    kv = [(step > 0 and here[step]) + comes[step] + goes[step] for step in range(size)]  # attended, if not our own, ...
+    kv = [(step > 0 and here[step]) + comes[step] for step in range(size)]  # attended, if not our own, and arriving
     home = [step >= max(travel[rank], 1) for step in range(size)]  # our dK/dV: arriving, or never gone
     leaves = [here[step] and travel[(rank - step) % size] > 0 for step in range(size)]
-    dkv = [here[step] + comes[step] + leaves[step] + home[step] for step in range(size)]  # added to, arriving, ...
+    dkv = [here[step] + comes[step] + home[step] for step in range(size)]  # added to, arriving, and ours
     most = max(dkv[step] * token.dkv + max(kv[step : step + 2]) * token.kv for step in range(size))
     back = sum(leaves) if backward else 0
     nbytes = sum(goes) * token.kv + back * token.dkv
@@ -206,8 +206,8 @@ def double_ring_cost(
     token, inside = shape.token(backward=backward), ranks_per_node or size
     c, turns = shape.shard(size, rank, inside), size // inside
     inner, outer = (ring_cost(replace(shape, S=c * ring), ring, backward=backward) for ring in (inside, turns))
-    twice = token.own + token.sums + token.dkv  # in both rings: what is ours, and the share that is added to
-    if backward and turns == 2 and inside > 1:
-        twice += token.kv  # the second turn holds most, and no K/V leave the node
+    twice = token.own + token.sums  # in both rings
+    if 1 in (inside, turns):
+        twice += token.dkv  # the share of a ring of one rank is what the other ring adds to
     messages, nbytes = turns * inner.messages + outer.messages, turns * inner.nbytes + outer.nbytes
     return RankCost(messages, nbytes, inner.held + outer.held - c * twice)

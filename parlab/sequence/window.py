@@ -85,7 +85,7 @@ def window_tails(S: int, size: int, window: int) -> list[int]:
 
 
 def window_cost(shape: AttentionShape, size: int, rank: int = 0, *, window: int, backward: bool = False) -> RankCost:
-    """What `rank` sends, tails of its K/V to the right, backward also dK/dV to the left, and holds: copies too.
+    """What `rank` sends, tails of its K/V to the right, backward also dK/dV to the left, and holds.
 
     >>> window_cost(AttentionShape(S=16, H=1, G=1, D=1, itemsize=4), 4, window=8)[:2]  # 4 tokens, and 3
     (2, 56)
@@ -94,7 +94,7 @@ def window_cost(shape: AttentionShape, size: int, rank: int = 0, *, window: int,
     right, left = tails[: size - 1 - rank], tails[:rank]
     held = shape.shard(size, rank) * (token.own + token.sums + token.dkv)
     turns = [sum(left[n + 1 :]) * token.kv + sum(left[: n + 1]) * token.dkv for n in range(len(left))]
-    posted = (sum(right) + sum(left)) * token.kv
+    posted = sum(left) * token.kv
     most = max(posted, *turns, (sum(left) + sum(right[:1])) * token.dkv)
     back = left if backward else []
     return RankCost(len(right + back), sum(right) * token.kv + sum(back) * token.dkv, held + most)

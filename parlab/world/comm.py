@@ -15,8 +15,9 @@ from parlab.world.collectives.checked import Collective
 from parlab.world.collectives.common import cut
 from parlab.world.engine import Engine
 from parlab.world.log import COMPUTE, PRINT
-from parlab.world.requests import CollectiveRequest, Request
+from parlab.world.requests import CollectiveRequest, Request, SendRequest
 from parlab.world.seats import BESIDE, Group, Message, Seat, Signal
+from parlab.world.sent import Sent
 from parlab.world.values import Value, one_array
 
 
@@ -108,25 +109,26 @@ class Comm:
         return self._engine.take(self._seat, back)
 
     def isend(self, x: Value, dst: int, *, label: Any = None) -> Request:
-        """Post a send and go on; `x` may be changed at once. Every request must be waited for. See `send`.
+        """Post a send and go on; until `wait()` returns, `x` belongs to the message and must not change. See `send`.
 
-        What is sent is a copy, which counts as held by this rank until it has passed.
+        Until the message has passed, this rank holds `x`. Every request must be waited for.
+
+        Raises: as `send`; and `wait()` a RequestError, if `x` has changed.
         """
-        return Request(self, "isend", self._post_send(x, dst, label, copy=True))
+        message = self._post_send(x, dst, label)
+        return SendRequest(self, "isend", message, Sent(self._seat, values.checked(x, "x"), message.dst))
 
     def irecv(self, src: int, like: Value, *, label: Any = None) -> Request:
         """Post a receive and go on; `wait()` returns the value, which counts as held from now on. See `recv`."""
         return Request(self, "irecv", self._post_receive(src, like, label))
 
-    def _post_send(self, x: Value, dst: int, label: Any, call: str = "", *, copy: bool = False) -> Message:
-        """`copy`: what travels is no longer the caller's memory, and counts as held even where that counts too."""
+    def _post_send(self, x: Value, dst: int, label: Any, call: str = "") -> Message:
         try:
             box = self._ways_out[dst]
         except (KeyError, TypeError):  # the first message there, or no rank at all
             box = self._way_out(dst)
         x, seat = values.checked(x, "x"), self._seat
-        nbytes = values.nbytes(x)
-        kept = nbytes if copy else seat.uncounted(x)
+        nbytes, kept = values.nbytes(x), seat.uncounted(x)
         return self._engine.post_send(seat, box, values.copied(x), nbytes, kept, self._name, label, call=call)
 
     def _post_receive(self, src: int, like: Value, label: Any, call: str = "") -> Message:

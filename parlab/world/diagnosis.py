@@ -66,19 +66,36 @@ def call_of(name: str, ends: Iterable[tuple[int, bool]]) -> str:
 
 
 WORLD = str(Path(__file__).parent)
+Line = tuple[str, int, str]  # file, number, function
+
 COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")  # frames of their own before Python 3.12
 
 
 def _where(frame: FrameType | None) -> str:
-    """The line of the program in which a rank stands: the innermost one outside this package."""
+    """The line of the program in which a rank stands, as text."""
+    line = _line_of(frame)
+    if line is None:
+        return ""
+    file, number, function = line
+    text = linecache.getline(file, number).strip()
+    return f", at line {number} of {function}" + (f": {text}" if text else "")
+
+
+def program_line() -> Line:
+    """The line of the program from which this package was called."""
+    return _line_of(sys._getframe(1)) or ("", 0, "")
+
+
+def _line_of(frame: FrameType | None) -> Line | None:
+    """The innermost line outside this package."""
     while frame is not None and frame.f_code.co_filename.startswith(WORLD):
         frame = frame.f_back
     if frame is None:
-        return ""
-    number, line = frame.f_lineno, linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        return None
+    file, number = frame.f_code.co_filename, frame.f_lineno
     while frame.f_code.co_name in COMPREHENSIONS and frame.f_back is not None:
         frame = frame.f_back
-    return f", at line {number} of {frame.f_code.co_name}" + (f": {line}" if line else "")
+    return file, number, frame.f_code.co_name
 
 
 def misfit(message: Message, like: Value) -> str | None:

@@ -331,6 +331,8 @@ class Engine(ABC):
                         f"rank {seat.rank} returned without waiting for {', '.join(sorted(map(str, seat.open)))}: "
                         "call wait() on every request"
                     )
+                for sent in seat.to_finish:
+                    sent.finish()
             except Unwind:
                 pass
             except BaseException as error:

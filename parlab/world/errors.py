@@ -20,7 +20,7 @@ class MismatchError(WorldError, ValueError):
 
 
 class RequestError(WorldError):
-    """A request was never waited for, or waited for twice."""
+    """A request was never waited for, or waited for twice, or what it sends was changed before."""
 
 
 class RemoteError(WorldError):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from parlab.world.errors import RequestError
 from parlab.world.seats import Signal
+from parlab.world.sent import Sent
 from parlab.world.values import Value
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class Request:
         """Return when it is done: the value of an `irecv` or of a collective, None for an `isend`.
 
         Raises:
-            RequestError: it was waited for already.
+            RequestError: it was waited for already; or, of an `isend`, what it sends has changed.
             MismatchError: see `Comm.recv`.
         """
         if self not in self._seat.open:
@@ -43,6 +44,19 @@ class Request:
     def _finish(self) -> Value:
         self._engine.wait(self._seat, (self.posted,), self._call)
         return self._engine.take(self._seat, self.posted) if self._call == "irecv" else None
+
+
+class SendRequest(Request):
+    """An `isend`, and the memory that belongs to it until it is waited for."""
+
+    def __init__(self, comm: Comm, call: str, posted: Any, sent: Sent):
+        super().__init__(comm, call, posted)
+        self._sent = sent
+
+    def _finish(self) -> None:
+        super()._finish()
+        if self._sent.compare():
+            self._seat.to_finish.append(self._sent)
 
 
 class CollectiveRequest(Request):

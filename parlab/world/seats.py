@@ -115,6 +115,7 @@ class Seat:
         self.inside = False  # whether its thread may be sent an exception: earlier, `Thread.start` would wait for ever,
         # and later its number may be another thread's
         self.open: set[Any] = set()  # requests that were not waited for yet
+        self.to_finish: list[Any] = []  # comparisons of what was sent from a device
         self.held: dict[int, Held] = {} if program is None else program.held  # a rank has one memory
         self.result: Any = None
         self.error: BaseException | None = None
@@ -127,19 +128,20 @@ class Seat:
             self.log += (HOLD, (name, nbytes))
             self.watch(owner, name, nbytes)
 
-    def uncounted(self, value: Value) -> int:
-        """Bytes of `value` in memory that does not count as held.
+    def counts(self, array: Array) -> bool:
+        """Whether the memory under `array` counts as held.
 
         What the program holds is not looked at from a line of work beside it: it may begin or end at any time.
         """
+        held = self.held.get(id(arrays.owning_buffer(array)))
+        return held is not None and (held.seat is self or not self.is_beside)
+
+    def uncounted(self, value: Value) -> int:
+        """Bytes of `value` in memory that does not count as held."""
         if not self.held:
             return values.nbytes(value)
-        total = 0
-        for leaf in (value,) if type(value) is np.ndarray else values.leaves(value):
-            held = self.held.get(id(arrays.owning_buffer(leaf)))
-            if held is None or (self.is_beside and held.seat is not self):
-                total += arrays.nbytes(leaf)
-        return total
+        leaves = (value,) if type(value) is np.ndarray else values.leaves(value)
+        return sum(arrays.nbytes(leaf) for leaf in leaves if not self.counts(leaf))
 
     def watch(self, owner: Any, name: str, nbytes: int) -> None:
         """Log the death of `owner`, whose birth is in the log."""

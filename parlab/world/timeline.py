@@ -170,8 +170,8 @@ class Timeline:
     def held(self, rank: int) -> list[tuple[int, int]]:
         """Held bytes of `rank` over time: (time, bytes from then on), one pair a change.
 
-        What arrives counts from its receive until it dies, what is sent from its send until it has passed (once: what a
-        blocking call sends from memory that counts already adds nothing), and the rest as `Comm.hold` says.
+        Memory that arrives counts from its receive until it dies. Memory that is sent counts from its send until it has
+        passed, unless it counts already. The rest counts as `Comm.hold` says.
         """
         total, steps = 0, []
         for time, nbytes, _ in self._held[self._check(rank)]:

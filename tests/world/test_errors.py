@@ -9,7 +9,7 @@ import traceback
 import numpy as np
 import pytest
 
-from parlab.world import MismatchError, WorldError, per_rank, run
+from parlab.world import MismatchError, RequestError, WorldError, per_rank, run
 
 
 def mismatch_of(program, size=2, *args):
@@ -192,6 +192,27 @@ def test_messages_match_in_posting_order_so_two_swapped_receives_of_different_sh
     assert "holds float64[1], but rank 1 expects float64[2]; messages between two ranks match in" in mismatch_of(
         program
     )
+
+
+# What is sent belongs to the message
+
+
+def changes_what_it_sends(comm):
+    """On every engine the words are the same: `process_job` runs this one too."""
+    x = np.zeros(1000)
+    if comm.rank == 0:
+        sent = comm.isend(x, comm.right)
+        x[7] = 1
+        if comm.size == 1:
+            comm.recv(0, x)
+        sent.wait()
+    elif comm.rank == 1:
+        comm.recv(0, x)
+
+
+def test_what_an_isend_sends_must_not_change_before_its_wait():
+    with pytest.raises(RequestError, match=r"rank 0 changed x between isend\(to 1\).*in test_errors.py: sent = comm"):
+        run(changes_what_it_sends, 2)
 
 
 # A rank that raises

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 from random import Random
 
 import numpy as np
@@ -87,8 +88,8 @@ def test_what_is_sent_is_held_by_its_sender_from_the_send_until_it_has_passed(xp
     assert timeline.held_by_name(0)["sent"] == [(0, KB), (110, 0)]
 
 
-def test_an_isend_holds_a_copy_a_blocking_call_sends_from_memory_that_counts_already(xp):
-    """Two ranks exchange a block that they hold: blocking 2 blocks at the most, posted ahead 3."""
+def test_what_is_sent_from_memory_that_counts_is_counted_once_blocking_or_posted_ahead(xp):
+    """Two ranks exchange a block that they hold: their own and the one that comes, 2 blocks at the most."""
 
     def blocking(comm, x):
         comm.hold("own block", x)
@@ -107,9 +108,30 @@ def test_an_isend_holds_a_copy_a_blocking_call_sends_from_memory_that_counts_alr
 
     blocks = per_rank([bytes_(xp, KB)] * 2)
     timelines = [run(program, 2, blocks, cluster=TICKS).timeline for program in (blocking, ahead)]
-    assert [timeline.peak_bytes(1) for timeline in timelines] == [2 * KB, 3 * KB]
-    assert "sent" not in timelines[0].held_by_name(1)
-    assert timelines[1].held_by_name(1)["sent"] == [(0, KB), (1000, 0)]  # until it has passed, not until its wait
+    assert [timeline.peak_bytes(1) for timeline in timelines] == [2 * KB, 2 * KB]
+    assert all("sent" not in timeline.held_by_name(1) for timeline in timelines)
+    received = timelines[1].held_by_name(1)["received"]
+    assert received == [(0, KB), (2000, 0)]  # with overlap the receive buffer is held longer: while the rank works
+
+
+def test_memory_that_counts_lives_until_the_wait_of_its_isend_and_other_memory_as_long_as_the_program_wants(xp):
+    def program(comm):
+        other = 1 - comm.rank
+        held, temporary = bytes_(xp, KB), bytes_(xp, KB)
+        comm.hold("held", held)
+        died = weakref.ref(temporary)
+        requests = [comm.isend(x, other) for x in (held, temporary)]
+        del held, temporary
+        assert died() is None
+        arriving = [comm.irecv(other, bytes_(xp, KB)) for _ in requests]
+        with comm.compute("work", seconds=9e-9):
+            pass
+        for request in (*arriving, *requests):
+            request.wait()
+
+    timeline = run(program, 2, cluster=TICKS).timeline
+    assert timeline.held_by_name(1)["held"] == [(0, KB), (9000, 0)]  # at the wait
+    assert timeline.held_by_name(1)["sent"] == [(0, KB), (2000, 0)]  # the temporary one: until it has passed
 
 
 @pytest.mark.parametrize("beside", [False, True])

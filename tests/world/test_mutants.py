@@ -90,16 +90,13 @@ def test_matching_that_ignores_the_channel_of_collectives_is_caught(monkeypatch)
 
 
 def two_sends_then_two_receives(comm):
-    """Returns what arrives; the first value is changed after its isend, and nothing is received before both."""
+    """Returns what arrives, where nothing is received before both values are posted."""
     other_way = comm.split(0)
     if comm.rank == 0:
-        x = np.ones(1)
-        first = comm.isend(x, 1)
-        x += 1
-        second = comm.isend(x, 1)
-        other_way.send(x, 1)
-        first.wait()
-        second.wait()
+        requests = [comm.isend(np.full(1, value), 1) for value in (1.0, 2.0)]
+        other_way.send(np.ones(1), 1)
+        for request in requests:
+            request.wait()
         return None
     other_way.recv(0, np.ones(1))
     requests = [comm.irecv(0, np.ones(1)), comm.irecv(0, np.ones(1))]
@@ -117,5 +114,16 @@ def test_matching_the_last_first_is_caught(monkeypatch):
 
 
 def test_sending_without_a_copy_is_caught(monkeypatch):
+    def program(comm):
+        """The first value is changed after its wait, and looked at when the second has come."""
+        x = np.ones(1)
+        if comm.rank == 0:
+            comm.isend(x, 1).wait()
+            x += 1
+            comm.send(x, 1)
+            return None
+        return [value[0] for value in [comm.recv(0, x), comm.recv(0, x)]]
+
+    assert run(program, 2).results[1] == [1.0, 2.0]
     monkeypatch.setattr(values, "copied", lambda value: value)
-    assert run(two_sends_then_two_receives, 2).results[1] == [2.0, 2.0]
+    assert run(program, 2).results[1] == [2.0, 2.0]
