@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from parlab.arguments import instance, whole
+from parlab.arguments import checked, instance, optional
 from parlab.nn.config import Config, LlamaConfig
 from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
 from parlab.pipeline.costs import Column, in_flight
-from parlab.plan.layout import Case, Layout, Sizes, check, joint_rules, own_rules
+from parlab.plan.arguments import RULES
+from parlab.plan.layout import Case, Layout, Sizes, check, joint_rules, layouts, own_rules
 from parlab.plan.seconds import Hardware, Machine, step_seconds
 from parlab.tensor.costs import SOFTMAX
 from parlab.world import Cluster
@@ -51,7 +54,9 @@ class Estimate:
 
     @property
     def mfu(self) -> Any:
-        """The part of all devices' peak that the model's FLOPs use."""
+        """The part of all devices' peak that the model's FLOPs use; 0 of a peak without end."""
+        if self.peak == math.inf:
+            return 0 * self.total_seconds
         return self.flops / (self.total_seconds * self.layout.ranks * self.peak)
 
     def __getitem__(self, chosen: Any) -> Estimate:
@@ -59,6 +64,7 @@ class Estimate:
         return Estimate(self.layout[chosen], seconds, nbytes, sent, self.flops, self.peak)
 
 
+@checked(RULES | {"layout": layouts, "hardware": optional(partial(instance, kind=Hardware))})
 def estimate(
     config: Config,
     cluster: Cluster,
@@ -88,10 +94,6 @@ def estimate(
     >>> f"{found.total_seconds:.1f} s, {found.mfu:.0%} of the peak, {found.total_bytes / 2**30:.0f} GiB"
     '6.4 s, 41% of the peak, 71 GiB'
     """
-    for name, number in (("batch", batch), ("sequence", sequence), ("itemsize", itemsize)):
-        whole(name, number, 1)
-    instance("state", state, StateBytes)
-    instance("layout", layout, Layout)
     check(layout, own_rules(layout))
     check(layout, joint_rules(Sizes(config), layout, batch, sequence))
     found = evaluate(Case(config, layout, batch, sequence, state, itemsize), Machine(cluster, hardware), layout)

@@ -9,8 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from parlab.arguments import instance
 from parlab.nn.config import Config, LlamaConfig
+from parlab.plan.arguments import MOST_RANKS
 from parlab.zero import MIXED, StateBytes
+
+MESH = ("tp", "cp", "pp", "dp")
 
 
 @dataclass(frozen=True)
@@ -73,12 +77,23 @@ class Layout:
         return text + f", recompute {self.recompute}" * (self.recompute != "none") + ", offload" * bool(self.offload)
 
 
+def layouts(name: str, value: Any) -> None:
+    """The rule of an argument: a layout, or columns of one layout or more."""
+    instance(name, value, Layout)
+    columns = {knob: np.shape(column) for knob, column in vars(value).items() if np.ndim(column)}
+    try:
+        shape = np.broadcast_shapes(*columns.values())
+    except ValueError:
+        said = ", ".join(f"{knob} {list(size)}" for knob, size in columns.items())
+        raise ValueError(f"{name}: columns of the shapes {said}: make them as long as each other") from None
+    if 0 in shape:
+        raise ValueError(f"{name}={value}: at least one layout is needed")
+
+
 class Sizes:
     """What the formulas need of a Llama or of a GPT: the letters of the shapes, and parameters."""
 
     def __init__(self, config: Config) -> None:
-        if not isinstance(config, Config):
-            raise ValueError(f"config={config!r:.60}: a LlamaConfig or a GPTConfig is needed")
         self.config, self.V, self.L = config, config.vocab_size, config.num_hidden_layers
         self.E, self.H = E, H = config.hidden_size, config.num_attention_heads
         self.fused = isinstance(config, LlamaConfig)  # attention: tile by tile, causal alone; or S × S, with dropout
@@ -106,17 +121,21 @@ def own_rules(layout: Layout) -> Rules:
         yield name, "whole numbers are needed", np.asarray(of[name].dtype.kind not in "iu")
     for name in counts:
         yield name, "must be at least 1", of[name] < 1
+        yield name, f"must be at most {MOST_RANKS}", of[name] > MOST_RANKS
+    ranks = reduce(np.multiply, (of[name].astype(float) for name in MESH))
+    yield " ".join(MESH), f"their product, the number of ranks, must be at most {MOST_RANKS}", ranks > MOST_RANKS
     yield "zero", "use stage 0, 1, 2 or 3", ~np.isin(of["zero"], (0, 1, 2, 3))
     for name, choices in (("schedule", ("1f1b", "gpipe", "looped_bfs")), ("recompute", ("none", "selective", "full"))):
         yield name, f"use one of {', '.join(choices)}", ~np.isin(of[name], choices)
     for name in ("sequence_parallel", "offload"):
         yield name, "must be True or False", ~np.isin(of[name], (False, True))
+        yield name, "must be True or False", np.asarray(of[name].dtype.kind != "b")  # 0 and 1 are in (False, True) too
 
 
 def joint_rules(sizes: Sizes, layout: Layout, B: int, S: int) -> Rules:
     """The rules of knobs that keep their own, with the model, the batch and each other."""
     of = {name: np.asarray(value) for name, value in vars(layout).items()}
-    d, p, c, t, v, b = (of[name] for name in ("dp", "pp", "cp", "tp", "chunks", "microbatch"))
+    d, p, c, t, v, b = (of[name].astype(np.int64) for name in ("dp", "pp", "cp", "tp", "chunks", "microbatch"))
     L, H, G, M, V = sizes.L, sizes.H, sizes.G, sizes.M, sizes.V
     m, missing = B // (d * b), -L % (p * v)
     for name, size in (("num_attention_heads", H), ("intermediate_size", M)):

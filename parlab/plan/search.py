@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from parlab.arguments import flag, positive, whole
+from parlab.arguments import checked, instance, optional
 from parlab.nn.config import Config
+from parlab.plan.arguments import RULES
 from parlab.plan.estimate import Estimate, estimate, evaluate
-from parlab.plan.layout import Case, Layout, Sizes, check, own_rules, possible
+from parlab.plan.layout import MESH, Case, Layout, Sizes, check, layouts, own_rules, possible
 from parlab.plan.seconds import Machine
 from parlab.world import Cluster
 from parlab.world.units import format_bytes
 
-MESH = ("tp", "cp", "pp", "dp")
 ORDERED = ("tp", "cp", "pp", "chunks", "microbatch", "zero")
 
 
@@ -90,6 +92,7 @@ class Why(list[Neighbour]):
         return "\n".join([first, *rows])
 
 
+@checked(RULES)
 def search(
     config: Config,
     cluster: Cluster,
@@ -118,17 +121,13 @@ def search(
     >>> print(search(LLAMA_405B, DGX_H100, 16384, batch=2048, sequence=8192, cp=1).best.layout)
     d 128, p 16, c 1, t 8, v 8, b 1, ZeRO-2, looped_bfs, sequence parallel
     """
-    for name, number in (("ranks", ranks), ("batch", batch), ("sequence", sequence)):
-        whole(name, number, 1)
-    flag("offload", offload)
     machine = Machine(cluster, None)
     memory = machine.device.memory if memory is None else memory
-    positive("memory", memory)
     sizes, divisors = Sizes(config), _divisors(ranks)
     knobs: dict[str, list] = {
         **dict.fromkeys(MESH, divisors),
         "chunks": sorted({v for layers in range(sizes.L, sizes.L + 3) for v in _divisors(layers)}),
-        "microbatch": [b for b in _divisors(batch) if b <= 16],  # as in the papers: larger ones leave a pipeline fewer
+        "microbatch": [b for b in range(1, 17) if batch % b == 0],  # as in papers: larger ones leave a pipeline fewer
         "sequence_parallel": [False, True],
         "recompute": ["none", "full"] if sizes.fused else ["none", "selective", "full"],
         "zero": [1, 2, 3],  # never slower nor fuller than 0
@@ -174,6 +173,7 @@ def _axes(knobs: dict[str, list], *names: str) -> dict[str, np.ndarray]:
     return dict(zip(names, axes, strict=True))
 
 
+@checked({"plans": partial(instance, kind=Plans), "layout": optional(layouts)})
 def why(plans: Plans, layout: Layout | None = None) -> Why:
     """Each knob's neighbours of `layout` (None: the best) among those that are possible: the next lower and the next
     higher value, or each other choice. Ranks that one strategy gives up another takes: of these, the fastest that fits,
@@ -200,10 +200,17 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
     return found
 
 
+def _change(now: float, before: float) -> float:
+    """Relative; of a step that took no time it is none or without end."""
+    if before:
+        return now / before - 1
+    return math.inf if now else 0.0
+
+
 def _neighbour(knob: str, found: Estimate, base: Estimate, memory: float) -> Neighbour:
     now, before = vars(found.layout), vars(base.layout)
     turned = [knob, *(name for name in MESH if name != knob and now[name] != before[name])]
-    change = found.total_seconds / base.total_seconds - 1
+    change = _change(found.total_seconds, base.total_seconds)
     grown, kind = max((x - base.seconds[kind], kind) for kind, x in found.seconds.items())
     if found.total_bytes > memory:
         binds = f"memory: {format_bytes(found.total_bytes)} of {format_bytes(memory)}"

@@ -7,6 +7,7 @@ costs its bytes. The rest is a pipeline whose stages are not all the same, and t
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import reduce
 from importlib.resources import files
@@ -14,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from parlab.arguments import instance, positive
+from parlab.arguments import check_fields, checked
 from parlab.pipeline.costs import Column, Pass, exposed_transfers, step
+from parlab.plan.arguments import HARDWARE, RULES
 from parlab.plan.layout import Case
 from parlab.world import Cluster
 
@@ -35,9 +37,12 @@ class Hardware:
     exponentials: float = np.inf
     host_link: float = np.inf
     host_memory: float = np.inf
-    hides: list[str] | set[str] | frozenset[str] = frozenset()
+    hides: Collection[str] = frozenset()
     rails: bool = False
     source: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self, HARDWARE)
 
 
 _devices = tomllib.loads((files("parlab.plan") / "hardware.toml").read_text(encoding="utf-8"))
@@ -46,9 +51,9 @@ A100, H100 = Hardware(**_devices["A100"]), Hardware(**_devices["H100"])
 CLOCK = Hardware(hides={"pp"}, source="the simulated clock: no element-wise work, nothing hidden")
 
 
+@checked(RULES)
 def hardware_of(cluster: Cluster) -> Hardware:
     """By the name of its device: A100, H100; for any other `CLOCK`, which has no constants."""
-    instance("cluster", cluster, Cluster)
     name = cluster.device_of(0).name
     return A100 if "A100" in name else H100 if "H100" in name else CLOCK
 
@@ -58,9 +63,6 @@ class Machine:
 
     def __init__(self, cluster: Cluster, hardware: Hardware | None) -> None:
         self.hardware = hardware = hardware or hardware_of(cluster)
-        instance("hardware", hardware, Hardware)
-        for name in ("products", "memory", "intra", "inter", "exponentials", "host_link", "host_memory"):
-            positive(f"hardware.{name}", getattr(hardware, name))
         self.device, self.node = cluster.device_of(0), cluster.ranks_per_node
         self.flops = self.device.flops * hardware.products
         self.memory = self.device.memory_bandwidth * hardware.memory

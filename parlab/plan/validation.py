@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import replace
+from functools import partial
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from parlab.arguments import checked, instance, optional
 from parlab.nn import GPTConfig
 from parlab.nn.published import MODELS
 from parlab.plan.estimate import estimate, kept_of_layer
@@ -48,6 +50,7 @@ class Validation(list[Row]):
         return "\n".join(lines)
 
 
+@checked({"hardware": optional(partial(instance, kind=Hardware))})
 def validation(hardware: Hardware | None = None) -> Validation:
     """Every published row (`published.toml` has them, with their sources), predicted; with `hardware` instead of the
     A100's fractions, to see what other ones would give.

@@ -92,7 +92,7 @@ def test_what_is_just_possible_is_estimated(layout, batch, sequence):
         ),
         (
             lambda: estimate(LLAMA_8B, DGX_H100, Layout(dp=8), batch=8, sequence=64, hardware=Hardware(products=-1)),
-            "hardware.products=-1: must be a number greater",
+            "products=-1: must be a number greater",
         ),
         (
             lambda: estimate(LLAMA_8B, DGX_H100, Layout(dp=8), batch=8, sequence=64, state=16),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from math import log2
+from math import inf, log2
 
 import numpy as np
 
@@ -62,7 +62,7 @@ def attention_map(
     order = sorted(here, key=here.__getitem__)
     shape = AttentionShape(S, H, G, D, ITEMSIZE)
     headline = f"{S} tokens on {size} ranks: {_named(order[0], shape, size, cluster)} is fastest"
-    headline += f", {order[1]} takes {here[order[1]] / here[order[0]]:.2f} × as long"
+    headline += f", {order[1]} takes {_ratio(here[order[1]], here[order[0]]):.2f} × as long"
     sent = {name: _sent(name, shape, size, cluster) for name in here}
     rows = [f"{name:<10} {format_time(here[name]):>10}, sends {format_bytes(sent[name])} a rank" for name in order]
     grid = {at: _cell_of(times, method, replace(shape, S=at[0]), at[1], cluster) for at, times in found.items()}
@@ -95,8 +95,15 @@ def _cell_of(times: dict[str, int], method: str, shape: AttentionShape, size: in
         return _named(fastest, shape, size, cluster), COLORS[fastest]
     if method not in times:
         return "–", NONE
-    ratio = times[method] / times[fastest]
+    ratio = _ratio(times[method], times[fastest])
     return f"{ratio:.1f} ×", next(color for most, color in SLOWER if ratio <= most)
+
+
+def _ratio(time: int, fastest: int) -> float:
+    """How many times as long; 1 where both take no time."""
+    if time == fastest:
+        return 1.0
+    return time / fastest if fastest else inf
 
 
 def _sent(name: str, shape: AttentionShape, size: int, cluster: Cluster) -> int:
@@ -132,7 +139,7 @@ def _draw_bars(figure: Picture, here: dict[str, int], sent: dict[str, int], comp
     names, most = [name for name in METHODS if name in here], max(here.values())
     left = LEFT + MAP + 0.4
     axes = panel(figure, left, TOP, BARS, HIGH)
-    scale(axes.xaxis, ends=(0, most), ticks=(), line=False)
+    scale(axes.xaxis, ends=(0, most or 1), ticks=(), line=False)
     scale(axes.yaxis, ends=(len(METHODS) - 0.5, -0.75), ticks=())
     lanes, work = np.arange(len(names)), theme.KINDS["compute"].color
     marks.rectangles(axes, "work", 0, compute, lanes - 0.12, lanes + 0.25, work)

@@ -81,9 +81,14 @@ def bills_table(named: Mapping[str, Estimate]) -> str:
     for name, found in named.items():
         lines.append(f"{name}: {found.total_seconds:.3f} s, MFU {found.mfu:.1%}, {format_bytes(found.total_bytes)}")
         for kinds, total in ((found.seconds, found.total_seconds), (found.bytes, found.total_bytes)):
-            shares = [f"{kind} {x / total:.1%}" for kind, x in kinds.items() if x >= SEEN * total]
-            lines.append("  " + ", ".join(shares))
+            shares = [f"{kind} {x / total:.1%}" for kind, x in kinds.items() if _seen(x, total)]
+            lines.append("  " + (", ".join(shares) or "nothing"))
     return "\n".join(lines)
+
+
+def _seen(part: float, total: float) -> bool:
+    """Whether it is drawn and said: the parts of nothing are not."""
+    return total > 0 and part >= SEEN * total
 
 
 def draw_bills(figure: Picture, named: Mapping[str, Estimate], memory: float | None) -> None:
@@ -99,8 +104,8 @@ def draw_bills(figure: Picture, named: Mapping[str, Estimate], memory: float | N
         limit = memory / 2**30 if memory and place and math.isfinite(memory) else 0
         most = max(limit, *(sum(row.values()) for row in rows))
         few: Any = {"ticks": MaxNLocator(4), "says": "{:g}".format} if most < TINY else {}
-        scale(axes.xaxis, unit, ends=(0, 1.04 * most), size=theme.SMALL, **few)
-        shown = [kind for kind in colors if any(row[kind] >= SEEN * sum(row.values()) for row in rows)]
+        scale(axes.xaxis, unit, ends=(0, 1.04 * most or 1), size=theme.SMALL, **few)
+        shown = [kind for kind in colors if any(_seen(row[kind], sum(row.values())) for row in rows)]
         marks.stacked(axes, {kind: [row[kind] for row in rows] for kind in shown}, colors)
         if limit:
             axes.axvline(limit, gid="device", **BOUND)

@@ -42,6 +42,8 @@ def all_layouts(plans: Plans, most: float = 10) -> Picture:
     if most <= 1:
         raise ValueError(f"most={most!r:.60}: must be greater than 1")
     best, front = plans.best, plans.front()
+    if not plans.seconds.min():
+        raise ValueError("plans: a step takes no time on this cluster; search on one that computes at a finite pace")
     near = plans.seconds <= most * best.total_seconds
     fitting, faster = len(plans), int((plans.seconds < best.total_seconds).sum())
     headline = f"{len(plans.seconds)} layouts, {fitting} fit; {faster} would be faster, but are too large"
