@@ -26,6 +26,7 @@ from parlab.world import values
 from parlab.world.errors import DeadlockError, MismatchError, RequestError, Unwind, WorldError
 from parlab.world.log import AWAIT, SIGNAL, WAIT
 from parlab.world.seats import Group, Mailbox, Meeting, Message, Seat, Signal, working
+from parlab.world.sent import finish
 from parlab.world.surroundings import collector_paused
 from parlab.world.values import Value
 
@@ -331,8 +332,7 @@ class Engine(ABC):
                         f"rank {seat.rank} returned without waiting for {', '.join(sorted(map(str, seat.open)))}: "
                         "call wait() on every request"
                     )
-                for sent in seat.to_finish:
-                    sent.finish()
+                finish(seat.to_finish)
             except Unwind:
                 pass
             except BaseException as error:

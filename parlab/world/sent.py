@@ -43,7 +43,7 @@ class Sent:
     def compare(self) -> bool:
         """Compare the arrays with what they were; a RequestError, if one has changed.
 
-        Returns whether `finish` has something to look at: on a device, whose numbers nobody looks at while it works.
+        Returns whether something is left for `finish`: on a device the numbers are compared, and not looked at yet.
         """
         for reference, before in self._memory:
             if (x := reference()) is not None:
@@ -58,11 +58,6 @@ class Sent:
         else:
             self._flags += [_differ(a, b) for a, b in zip(before, after, strict=True)]
 
-    def finish(self) -> None:
-        """Look at what `compare` left to the device; a RequestError, if an array has changed."""
-        if any(arrays.to_host(flag) for flag in self._flags):
-            raise self._error()
-
     def _error(self) -> RequestError:
         file, number, function = self._line
         text = linecache.getline(file, number).strip()
@@ -73,6 +68,17 @@ class Sent:
             + "\nuntil wait() returns, x belongs to the message: MPI or NCCL might send what it was, or what it has "
             "become; wait first, or send a copy"
         )
+
+
+def finish(compared: list[Sent]) -> None:
+    """When a program is over, look once at what `compare` left on a device; a RequestError, if an array has changed."""
+    flags = [(flag, sent) for sent in compared for flag in sent._flags]
+    if not flags:
+        return
+    stacked = arrays.namespace(flags[0][0]).stack([flag for flag, _ in flags])
+    for changed, (_, sent) in zip(arrays.to_host(stacked), flags, strict=True):
+        if changed:
+            raise sent._error()
 
 
 def _reference(x: Array, counts: bool) -> Callable[[], Array | None]:

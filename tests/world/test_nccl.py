@@ -287,7 +287,11 @@ def test_what_lies_on_the_device_stays_there_and_has_the_bits_of_threads(tmp_pat
     with peers(tmp_path, size, strict=True) as transports:
         for program, args, kwargs in programs:
             results, seen = on_nccl(transports, program, args, kwargs)
-            assert seen.explicit == []
+            asked = [place for place in seen.explicit if not place.startswith("world/sent.py")]
+            assert (asked, len(seen.explicit) <= size) == (
+                [],
+                True,
+            )  # one look a rank, after its program: did x change?
             with guarded():
                 threads = run(program, size, *args, **kwargs).results
             assert bits(at_home(results)) == bits(at_home(threads))
