@@ -45,8 +45,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, scale: floa
     Returns:
         out `[B, H, S, D]` in q's dtype and lse `[B, H, S]` in float32 or wider.
 
-    A key that is not a number reaches every query that sees it and, under the causal mask, the queries before it in its
-    tile (of 256, more on a device) as well: a hidden score is made by adding −inf, and NaN − inf is NaN.
+    A key that is NaN makes out and lse NaN for each query that sees it. Under the causal mask it may do so for earlier
+    queries of its tile (of 256, more on a device) as well: −inf is added to a hidden score, and NaN − inf is NaN.
 
     Raises:
         ValueError: shapes that do not fit.
@@ -149,8 +149,8 @@ def _attend_rows(q: Array, k: Array, v: Array, tiles: list[Tile], gentle: bool, 
         total += _row_sums(weights)
         part = weights @ v[..., columns, :]  # [B', G', H', rows, D]
         out = part if out is None else out + part
-    seen = total > 0
-    total = xp.where(seen, total, 1.0)
+    seen = total != 0 if gentle else largest != lowest  # any key; NaN ≠ x: a row that met a NaN has seen it
+    total = xp.where(seen, total, xp.inf)  # out / inf is 0
     return out / total, xp.where(seen, largest + xp.log(total), -xp.inf)[..., 0]
 
 
