@@ -120,6 +120,19 @@ def test_longest_first_is_within_4_thirds_of_the_best_of_all_assignments():
         assert max(loads_of(longest_first(documents, 2), packed_work(documents), 2)) <= best * (4 / 3 - 1 / 6)
 
 
+def test_longest_first_gives_the_next_document_to_the_rank_with_the_fewest_pairs_so_far():
+    documents = [0, 10, 17, 24, 25]  # 10 tokens have 55 pairs, 7 + 7 have 56; but 10² > 7² + 7²
+    assert [chunk.rank for chunk in longest_first(documents, 2)] == [0, 1, 1, 0]
+    draw = random.Random(27)
+    for _ in range(100):
+        lengths = [draw.randint(1, 20) for _ in range(9)]
+        documents = [0, *np.cumsum(lengths).tolist()]
+        loads = [0, 0, 0]
+        for length in sorted(lengths, reverse=True):  # each token looks at itself and those before it
+            loads[loads.index(min(loads))] += sum(range(1, length + 1))
+        assert loads_of(longest_first(documents, 3), packed_work(documents), 3) == loads
+
+
 def test_work_may_be_an_array_and_overlaps_are_counted_once():
     for xp in (np, array_api_strict):
         assert split_by_work(asarray([1.0, 1, 2], xp), 2) == [Chunk(0, 0, 0, 2), Chunk(1, 1, 2, 3)]

@@ -114,6 +114,19 @@ def test_they_are_those_of_the_serial_blocks():
     assert_parity([*joined, *summed.values()], [x, dy, *(gradients[name] for name in summed)])
 
 
+def test_extreme_keeps_a_copy_on_the_host_that_later_changes_of_the_input_do_not_reach():
+    model, x, dy = model_and_inputs()
+
+    def gradients(comm, overwrite):
+        block, given = CheckpointedBlock(comm, model.blocks[0], "extreme"), x.copy()
+        _, kept = block.forward(given)
+        given[...] = overwrite
+        return block.backward(dy, kept)[0]
+
+    untouched, overwritten = (run(gradients, 1, value).results[0] for value in (x, 0.0))
+    assert np.array_equal(untouched, overwritten)
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_bytes_kept_between_forward_and_backward_are_l_times_those_of_a_block_on_paper(level):
     timeline = run_at(level).timeline
