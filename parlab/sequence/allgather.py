@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from parlab.arguments import whole
+from parlab.arguments import checked, whole
 from parlab.arrays import Array
+from parlab.sequence.arguments import RULES
 from parlab.sequence.attend import Call, Pair, Queries, Scale, add_to, backward_of, exchange
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.layouts import Documents, readers
 from parlab.world import Comm
 
 
+@checked(RULES)
 def allgather_attention(
     comm: Comm,
     q: Array,
@@ -74,6 +76,7 @@ def a_few_at_a_time(H: int, G: int, kv_heads: int | None = None) -> list[tuple[s
     return [(slice(g * H // G, min(g + kv_heads, G) * H // G), slice(g, min(g + kv_heads, G))) for g in starts]
 
 
+@checked(RULES)
 def allgather_cost(
     shape: AttentionShape, size: int, rank: int = 0, *, kv_heads: int | None = None, backward: bool = False, **how: Any
 ) -> RankCost:

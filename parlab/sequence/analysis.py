@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from parlab.arguments import whole
+from parlab.arguments import checked, whole
 from parlab.arrays import Array, is_array, namespace, to_host
+from parlab.sequence.arguments import RULES
 from parlab.sequence.chunks import Chunk, deal, split_equal
 
 LOCAL, GLOBAL = 1 / 3, 2 / 3  # of the span of a head that looks everywhere alike
@@ -58,6 +59,7 @@ class AttentionAnalysis:
     heads: list[HeadPattern]
 
 
+@checked(RULES)
 def analyse_attention(
     weights: Array, sentences: Sequence[int] | None = None, *, words: Sequence[str] | None = None
 ) -> AttentionAnalysis:
@@ -107,6 +109,7 @@ def analyse_attention(
     return AttentionAnalysis(xp.mean(crossing, axis=0), importance, heads)
 
 
+@checked(RULES)
 def stem(word: str) -> str:
     """What is left of a word without case, spaces and the commonest English endings; "" for punctuation.
 
@@ -117,6 +120,7 @@ def stem(word: str) -> str:
     return re.sub(r"(?<=\w\w\w)(?:ing|ed|es|s)$", "", letters)
 
 
+@checked(RULES)
 def split_by_attention(weights: Array, ranks: int, limit: int | None = None, overlap: int = 0) -> list[Chunk]:
     """One chunk a rank, or as many as the limit takes, cut where the attention of all heads crosses least.
 
@@ -159,6 +163,7 @@ def split_by_attention(weights: Array, ranks: int, limit: int | None = None, ove
     return deal(stops[::-1], ranks, overlap)
 
 
+@checked(RULES)
 def weight_cut(weights: Array, chunks: Sequence[Chunk]) -> float:
     """The weight between tokens of different chunks, in the mean over heads; a query has 1 to give.
 
@@ -167,6 +172,9 @@ def weight_cut(weights: Array, chunks: Sequence[Chunk]) -> float:
     2.0
     """
     check_weights(weights)
+    for chunk in chunks:
+        if chunk.stop > weights.shape[-1]:
+            raise ValueError(f"chunks[{chunk.index}] ends at {chunk.stop}: the map has {weights.shape[-1]} tokens")
     crossing = crossings(namespace(weights).mean(weights, axis=0))
     return sum(to_host(crossing[chunk.start + chunk.overlap_before, chunk.stop]) for chunk in chunks) / 2
 

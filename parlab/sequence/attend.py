@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from parlab.arguments import whole
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import attend_block, attend_block_backward, check_gradient, check_inputs, row_dot, wide_zeros
-from parlab.sequence.costs import attention_flops
+from parlab.sequence.costs import attention_flops, checked_group
 from parlab.sequence.layouts import Block, RingSchedule, checked_documents
 from parlab.world import Comm, MismatchError
 
@@ -138,9 +137,7 @@ def grid(comm: Comm, name: str, inside: int) -> tuple[Comm, Comm]:
     """Two groups of this rank: `inside` consecutive ranks, and those that have its place in each such group. `inside`,
     the argument called `name`, must divide the ranks, and be the same on all: ValueError, MismatchError.
     """
-    if whole(name, inside) < 1 or comm.size % inside:
-        divisors = [number for number in range(1, comm.size + 1) if comm.size % number == 0]
-        raise ValueError(f"{name}={inside}: must divide the {comm.size} ranks: use one of {divisors}")
+    checked_group(name, inside, comm.size)
     groups: tuple[Any, Any] = comm.split(comm.rank // inside), comm.split(comm.rank % inside)
     if (groups[0].size, groups[1].size) != (inside, comm.size // inside):
         raise MismatchError(f"rank {comm.rank} was told {name}={inside}, and another rank something else")

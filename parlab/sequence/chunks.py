@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from parlab.arguments import amount, checked_axis, positive, whole
+from parlab.arguments import amount, checked, checked_axis, positive, whole
 from parlab.arrays import Array, is_array, namespace, to_numpy
+from parlab.sequence.arguments import RULES
 from parlab.sequence.layouts import checked_documents
 from parlab.world import Comm
 
@@ -67,6 +68,7 @@ class Chunk:
         return xp.take(x, xp.arange(self.start, self.stop, device=x.device), axis=axis)
 
 
+@checked(RULES)
 def split_equal(length: int, limit: int, overlap: int = 0, ranks: int = 1) -> list[Chunk]:
     """Chunks of `limit` tokens, the last one shorter, each starting with the last `overlap` tokens of the one before;
     ValueError for an overlap that leaves a chunk no token of its own.
@@ -74,13 +76,13 @@ def split_equal(length: int, limit: int, overlap: int = 0, ranks: int = 1) -> li
     >>> [(chunk.start, chunk.stop, chunk.effective_length) for chunk in split_equal(1800, limit=1000, overlap=100)]
     [(0, 1000, 1000), (900, 1800, 800)]
     """
-    check_counts(length=length, limit=limit, ranks=ranks)
-    if not 0 <= whole("overlap", overlap) < limit:
+    if not 0 <= overlap < limit:
         right = f"must be at least 0 and below limit={limit}, or a chunk has no new token"
         raise ValueError(f"overlap={overlap!r}: {right}")
     return deal([*range(limit, length, limit - overlap), length], ranks, overlap)
 
 
+@checked(RULES)
 def split_by_memory(length: int, budgets: Sequence[float], bytes_per_token: float) -> list[Chunk]:
     """One chunk a rank, in proportion to the tokens that fit into each rank's budget of bytes, and never more; none on
     the ranks whose share is no token. ValueError: a budget without room for a token, or all without for the sequence.
@@ -88,7 +90,7 @@ def split_by_memory(length: int, budgets: Sequence[float], bytes_per_token: floa
     >>> [chunk.length for chunk in split_by_memory(1000, budgets=[16e6, 8e6, 8e6], bytes_per_token=20_000)]
     [500, 250, 250]
     """
-    check_counts(length=length, budgets=len(budgets))
+    whole("budgets", len(budgets), least=1)
     fits = [_tokens(f"budgets[{rank}]", budget, bytes_per_token) for rank, budget in enumerate(budgets)]
     room = sum(fits)
     if room < length:
@@ -97,13 +99,13 @@ def split_by_memory(length: int, budgets: Sequence[float], bytes_per_token: floa
     return deal([length * total // room for total in accumulate(fits)], range(len(fits)))
 
 
+@checked(RULES)
 def best_size(length: int, bytes_per_token: float, bytes_per_rank: float, world: int) -> int:
     """The fewest ranks whose memory holds the sequence; ValueError: the world has too few, or none holds a token.
 
     >>> best_size(length=10_000, bytes_per_token=1024, bytes_per_rank=8e9, world=4)
     1
     """
-    check_counts(length=length, world=world)
     size = -(-length // _tokens("bytes_per_rank", bytes_per_rank, bytes_per_token))
     if size > world:
         needed = f"{length} tokens of {bytes_per_token} bytes need {size} ranks of {bytes_per_rank}"
@@ -111,12 +113,14 @@ def best_size(length: int, bytes_per_token: float, bytes_per_rank: float, world:
     return size
 
 
+@checked(RULES)
 def causal_work(S: int) -> list[int]:
     """The keys that each of S tokens looks at: 1, 2, ..., S."""
-    check_counts(S=S)
+    whole("S", S, least=1)
     return packed_work([0, S])
 
 
+@checked(RULES)
 def packed_work(documents: Sequence[int]) -> list[int]:
     """The keys that each token looks at, causally, in its document.
 
@@ -126,6 +130,7 @@ def packed_work(documents: Sequence[int]) -> list[int]:
     return [token - start + 1 for start, stop in _documents(documents) for token in range(start, stop)]
 
 
+@checked(RULES)
 def split_by_work(work: Sequence[float] | Array, ranks: int) -> list[Chunk]:
     """One chunk a rank; the one with the most work has as little as contiguous chunks can have. With more ranks than
     tokens the last ones get no chunk. `work` is each token's, in any unit: `causal_work(S)`, `packed_work(documents)`,
@@ -135,23 +140,23 @@ def split_by_work(work: Sequence[float] | Array, ranks: int) -> list[Chunk]:
     [(0, 8), (8, 11), (11, 14), (14, 16)]
     """
     work = _checked_work(work)
-    check_counts(ranks=ranks)
     return deal(even_stops(work, min(ranks, len(work))), ranks)
 
 
+@checked(RULES)
 def head_tail(S: int, ranks: int) -> list[Chunk]:
     """2P chunks, as equal as can be; rank r owns the r-th from the head and the r-th from the tail. Zigzag, for any S.
 
     >>> [chunk.rank for chunk in head_tail(16, ranks=4)]
     [0, 1, 2, 3, 3, 2, 1, 0]
     """
-    check_counts(S=S)
+    whole("S", S, least=1)
     return per_document([0, S], ranks)
 
 
+@checked(RULES)
 def per_document(documents: Sequence[int], ranks: int) -> list[Chunk]:
     """`head_tail` in each document by itself, from the next rank on: what its length leaves over goes round too."""
-    check_counts(ranks=ranks)
     parts, stops, owners = 2 * ranks, [], []
     for number, (start, stop) in enumerate(_documents(documents)):
         stops += [start + (stop - start) * (part + 1) // parts for part in range(parts)]
@@ -159,6 +164,7 @@ def per_document(documents: Sequence[int], ranks: int) -> list[Chunk]:
     return deal(stops, owners)
 
 
+@checked(RULES)
 def longest_first(documents: Sequence[int], ranks: int) -> list[Chunk]:
     """Whole documents, the costliest first, each to the rank with the least work so far. Nothing crosses ranks, but one
     long document makes its rank the slowest.
@@ -166,7 +172,6 @@ def longest_first(documents: Sequence[int], ranks: int) -> list[Chunk]:
     >>> [chunk.rank for chunk in longest_first([0, 5, 9, 12, 15], ranks=2)]  # 15, 10, 6 and 6 pairs
     [0, 1, 1, 0]
     """
-    check_counts(ranks=ranks)
     loads, owners = [0] * ranks, {}
     for start, stop in sorted(_documents(documents), key=lambda piece: piece[0] - piece[1]):
         owners[stop] = loads.index(min(loads))
@@ -174,6 +179,7 @@ def longest_first(documents: Sequence[int], ranks: int) -> list[Chunk]:
     return deal(sorted(owners), [owners[stop] for stop in sorted(owners)])
 
 
+@checked(RULES)
 def loads_of(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int) -> list[float]:
     """The work of each rank's own tokens, those of its overlaps apart; ValueError: no such rank or token."""
     before = list(accumulate(_checked_work(work), initial=0))
@@ -185,6 +191,7 @@ def loads_of(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int)
     return loads
 
 
+@checked(RULES)
 def imbalance(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int) -> float:
     """The work of the slowest rank over the mean: 1 is balanced, and `ranks` is all on one.
 
@@ -236,12 +243,6 @@ def deal(stops: Sequence[int], ranks: int | Sequence[int], overlap: int = 0) -> 
         Chunk(index, rank, start - before, stop, before, after)
         for index, ((start, stop, rank), before, after) in enumerate(zip(cuts, shared, [*shared[1:], 0], strict=True))
     ]
-
-
-def check_counts(**counts: int) -> None:
-    """Refuse what is not a whole number, at least 1."""
-    for name, value in counts.items():
-        whole(name, value, least=1)
 
 
 def _tokens(name: str, budget: float, bytes_per_token: float) -> int:

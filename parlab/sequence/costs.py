@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from parlab.arguments import checked_rank, whole
+from parlab.arguments import checked, checked_rank, whole
+from parlab.sequence.arguments import RULES
 from parlab.sequence.layouts import checked_documents
 
 
@@ -34,12 +35,10 @@ class AttentionShape:
     itemsize: int
     B: int = 1
 
-    def shard(self, size: int, rank: int = 0, group: int = 1) -> int:
-        """S/P, the tokens of `rank`, which is one of `size` in groups of `group`; ValueError where it is not."""
+    def shard(self, size: int, rank: int = 0) -> int:
+        """S/P, the tokens of `rank`, which is one of `size`; ValueError where it is not."""
         checked_documents(None, self.S, whole("size", size, 1))
         checked_rank(rank, "rank", size)
-        if size % whole("group", group, 1):
-            raise ValueError(f"{size} ranks do not divide into groups of {group}")
         return self.S // size
 
     def token(self, *, backward: bool) -> Token:
@@ -54,6 +53,14 @@ class AttentionShape:
         return Token(q, keys, own=q + keys, sums=elements * wide + lse, dkv=0, result=q + lse)
 
 
+def checked_group(name: str, ranks: int, size: int) -> int:
+    """`ranks`, the argument called `name`: so many of `size` ranks form a group; ValueError where they cannot."""
+    if whole(name, ranks) < 1 or size % ranks:
+        divisors = [number for number in range(1, size + 1) if size % number == 0]
+        raise ValueError(f"{name}={ranks}: must divide the {size} ranks: use one of {divisors}")
+    return ranks
+
+
 class RankCost(NamedTuple):
     """What one rank sends, and the most bytes that it holds, beside one block's results."""
 
@@ -62,6 +69,7 @@ class RankCost(NamedTuple):
     held: int
 
 
+@checked(RULES)
 def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: bool = True) -> list[int]:
     """The (query, key) pairs that each rank attends: its share of the work, and each pair costs 4·D flops a head.
 
@@ -80,6 +88,7 @@ def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: boo
     return [own + rank * own + (size - 1 - rank) * (own - c) for rank in ranks]  # triangles, without c diagonals
 
 
+@checked(RULES)
 def load_ratio(S: int, size: int, layout: str = "contiguous", *, causal: bool = True) -> float:
     """The work of the slowest rank over the mean. Causal, exactly: contiguous ((2P−1)c + 1)/(Pc + 1), towards 2 − 1/P;
     zigzag 1, which is balanced; striped P(c + 1)/(Pc + 1).
@@ -91,11 +100,13 @@ def load_ratio(S: int, size: int, layout: str = "contiguous", *, causal: bool = 
     return max(pairs) * size / sum(pairs)
 
 
+@checked(RULES)
 def attention_flops(pairs: int, B: int, H: int, D: int, *, backward: bool = False) -> int:
     """The products of `pairs` unmasked pairs: q kᵀ and p v forward; five products of the same size backward."""
     return (10 if backward else 4) * pairs * B * H * D
 
 
+@checked(RULES)
 def overlap_tokens(
     flops_per_second: float,
     bytes_per_second: float,

@@ -14,15 +14,18 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from parlab.arguments import checked
 from parlab.arrays import Array, namespace
+from parlab.sequence.arguments import RULES
 from parlab.sequence.attend import ALL, Call, Heads, Scale, add_to, backward_of, exchange, grid
-from parlab.sequence.costs import AttentionShape, RankCost
+from parlab.sequence.costs import AttentionShape, RankCost, checked_group
 from parlab.sequence.layouts import Documents, positions
 from parlab.sequence.ring import attend_around, ring_cost
 from parlab.world import Comm
 from parlab.world.collectives import block_sizes, blocks_of
 
 
+@checked(RULES)
 def ulysses_attention(
     comm: Comm, q: Array, k: Array, v: Array, *, causal: bool = False, documents: Documents = None, scale: Scale = None
 ) -> tuple[Array, Array]:
@@ -39,6 +42,7 @@ def ulysses_attention(
 ulysses_attention_backward = backward_of(ulysses_attention)
 
 
+@checked(RULES)
 def usp_attention(
     comm: Comm,
     q: Array,
@@ -137,6 +141,7 @@ def all_to_all(
     return made[: len(queries)], made[len(queries) :]
 
 
+@checked(RULES)
 def ulysses_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False) -> RankCost:
     """What `rank` sends and holds: two all-to-alls of P − 1 messages each. Forward, where P divides H = G: q, k, v and
     out, 4·S·E·(P − 1)/P² elements (E = H·D), and lse. Backward dout, q, k, v, lse and delta go, and dq, dk, dv come.
@@ -144,6 +149,7 @@ def ulysses_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: b
     return usp_cost(shape, size, rank, ulysses=size, backward=backward)
 
 
+@checked(RULES)
 def usp_cost(shape: AttentionShape, size: int, rank: int = 0, *, ulysses: int, backward: bool = False) -> RankCost:
     """What `rank` sends and holds: Ulysses on U ranks with their part of the sequence, a ring of P/U with its heads.
 
@@ -151,7 +157,7 @@ def usp_cost(shape: AttentionShape, size: int, rank: int = 0, *, ulysses: int, b
     >>> usp_cost(shape, 4, ulysses=1)[:2], usp_cost(shape, 4, ulysses=2)[:2]
     ((3, 3145728), (3, 2101248))
     """
-    c, place = shape.shard(size, rank, ulysses), rank % ulysses
+    c, place = shape.shard(size, rank), rank % checked_group("ulysses", ulysses, size)
     tokens = c * ulysses  # of the group
     shares = [(share.queries, share.keys) for share in head_shares(shape.H, shape.G, ulysses)]
     ranks = [replace(shape, H=queries.stop - queries.start, G=keys.stop - keys.start) for queries, keys in shares]

@@ -14,7 +14,9 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import parlab.arrays
+from parlab.arguments import checked
 from parlab.arrays import Array, namespace
+from parlab.sequence.arguments import RULES
 from parlab.sequence.text_split import unit_ends
 
 TEXT, MAPS = "scribes.txt", "scribes_attention.safetensors.z"
@@ -30,6 +32,7 @@ class LabAttention(NamedTuple):
     sentences: list[int]  # where each sentence ends, in words
 
 
+@checked(RULES)
 def lab_attention(layer: int = 1, *, xp: Any = None) -> LabAttention:
     """The lab's text, and its four attention maps in `layer`, 0 or 1, of a Llama with two.
 

@@ -20,15 +20,17 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from parlab.arguments import checked_axis, one_of, whole
+from parlab.arguments import checked, checked_axis, one_of, whole
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import CAUSAL, STRICT
+from parlab.sequence.arguments import RULES
 
 Documents = Sequence[int] | None
 
 LAYOUTS = ("contiguous", "zigzag", "striped")
 
 
+@checked(RULES)
 def positions(S: int, size: int, layout: str = "contiguous", documents: Documents = None) -> list[list[int]]:
     """The token positions of each rank's shard, in its order, for rotary embeddings and masks: S/P for each of P ranks.
     ValueError: S, or a document in zigzag, does not divide; no such layout, or no such documents.
@@ -52,6 +54,7 @@ def positions(S: int, size: int, layout: str = "contiguous", documents: Document
     return owned
 
 
+@checked(RULES)
 def shard(x: Array, size: int, layout: str = "contiguous", axis: int = -2, documents: Documents = None) -> list[Array]:
     """The shards of `x` along its sequence axis, one a rank, each a copy: `[..., S, D]` -> P times `[..., S/P, D]`; of
     rank r the tokens at its `positions`.
@@ -61,6 +64,7 @@ def shard(x: Array, size: int, layout: str = "contiguous", axis: int = -2, docum
     return [xp.take(x, xp.asarray(indices, device=x.device), axis=axis) for indices in owned]
 
 
+@checked(RULES)
 def unshard(shards: Sequence[Array], layout: str = "contiguous", axis: int = -2, documents: Documents = None) -> Array:
     """The whole array again, its tokens in their order: the inverse of `shard`, for shards of one shape."""
     shapes = {tuple(piece.shape) for piece in shards}
@@ -150,6 +154,7 @@ class RingSchedule:
     ['full', 'full', 'causal', 'none']
     """
 
+    @checked(RULES)
     def __init__(self, rank: int, size: int):
         if not 0 <= rank < size:
             raise ValueError(f"rank={rank}: a ring of {size} has ranks 0 to {size - 1}")

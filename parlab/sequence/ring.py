@@ -16,10 +16,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from parlab.arguments import checked
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import wide_zeros
+from parlab.sequence.arguments import RULES
 from parlab.sequence.attend import ALL, Call, Heads, Pair, Queries, Scale, add_to, backward_of, grid
-from parlab.sequence.costs import AttentionShape, RankCost
+from parlab.sequence.costs import AttentionShape, RankCost, checked_group
 from parlab.sequence.layouts import Documents, RingSchedule, RingStep, journeys
 from parlab.world import Comm, Request
 
@@ -27,6 +29,7 @@ Visit = Callable[[int, Array, Array], Pair | None]  # of the K/V of a rank; back
 Hop = tuple[Request | None, Request | None]  # out, in
 
 
+@checked(RULES)
 def ring_attention(
     comm: Comm,
     q: Array,
@@ -70,6 +73,7 @@ def ring_attention(
 ring_attention_backward = backward_of(ring_attention)
 
 
+@checked(RULES)
 def double_ring_attention(
     comm: Comm,
     q: Array,
@@ -171,6 +175,7 @@ def arrived(hop: Hop) -> Any:
     return came
 
 
+@checked(RULES)
 def ring_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False, **dealt: Any) -> RankCost:
     """What `rank` sends and holds: K/V of rank s make `journeys[s]` hops, dK/dV one more. It holds what it attends
     and what arrives. `dealt`: causal, layout and documents, as `ring_attention`.
@@ -194,6 +199,7 @@ def ring_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool
     return RankCost(sum(goes) + back, c * nbytes, c * (token.own + token.sums + most))
 
 
+@checked(RULES)
 def double_ring_cost(
     shape: AttentionShape, size: int, rank: int = 0, *, ranks_per_node: int | None = None, backward: bool = False
 ) -> RankCost:
@@ -203,8 +209,9 @@ def double_ring_cost(
     >>> double_ring_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4, ranks_per_node=2)[:2]
     (3, 786432)
     """
-    token, inside = shape.token(backward=backward), ranks_per_node or size
-    c, turns = shape.shard(size, rank, inside), size // inside
+    token, c = shape.token(backward=backward), shape.shard(size, rank)
+    inside = checked_group("ranks_per_node", size if ranks_per_node is None else ranks_per_node, size)
+    turns = size // inside
     inner, outer = (ring_cost(replace(shape, S=c * ring), ring, backward=backward) for ring in (inside, turns))
     twice = token.own + token.sums  # in both rings
     if 1 in (inside, turns):

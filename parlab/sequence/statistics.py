@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from parlab.arguments import checked
 from parlab.arrays import namespace
+from parlab.sequence.arguments import RULES
 from parlab.world import Comm, Run, Timeline, Transfer
-from parlab.world.values import Value, checked, leaves, mapped
+from parlab.world import values
+from parlab.world.values import Value, leaves, mapped
 
 GRADIENTS = "all_reduce"  # what gradients travel in; attention across ranks never does
 ATTEND = "attend"  # how the names of its computations begin
@@ -25,7 +28,7 @@ def synchronise_gradients(comm: Comm, gradients: Value) -> Value:
     >>> run(synchronise_gradients, 2, shares).results
     [{'w': array([0.5, 0.5])}, {'w': array([0.5, 0.5])}]
     """
-    gradients = checked(gradients, "gradients")
+    gradients = values.checked(gradients, "gradients")
     arrays = list(leaves(gradients))
     for x in arrays:
         if not namespace(x).isdtype(x.dtype, "real floating"):
@@ -57,6 +60,7 @@ class SequenceStatistics:
     peak_bytes: list[int]  # the most bytes held at once
 
 
+@checked(RULES)
 def sequence_statistics(run: Run | Timeline) -> SequenceStatistics:
     """The statistics of a run, from what its timeline recorded; of `run.on(cluster)` for other hardware.
 

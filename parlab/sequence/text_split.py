@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from itertools import accumulate, pairwise
 
-from parlab.arguments import one_of
-from parlab.sequence.chunks import Chunk, check_counts, deal, even_stops
+from parlab.arguments import checked, one_of
+from parlab.sequence.arguments import RULES
+from parlab.sequence.chunks import Chunk, deal, even_stops
 
 ABBREVIATIONS = ("Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Fig", "vs", "cf", "e.g", "i.e", "[A-HJ-Z]")  # and initials
 NO_ABBREVIATION = "".join(rf"(?<!\b{word})" for word in ABBREVIATIONS)
@@ -17,6 +18,7 @@ ENDS = {  # what a unit ends with, spaces included
 }
 
 
+@checked(RULES)
 def split_by_text(text: str, ranks: int, limit: int, unit: str = "sentence") -> list[Chunk]:
     """One chunk a rank, or as many as the limit takes, of whole sentences or paragraphs; the longest is the shortest.
 
@@ -30,7 +32,6 @@ def split_by_text(text: str, ranks: int, limit: int, unit: str = "sentence") -> 
     >>> [text[chunk.start : chunk.stop] for chunk in split_by_text(text, ranks=2, limit=30)]
     ['Mr. Holm lit the lamp. ', 'Nobody came! Why? It rained.']
     """
-    check_counts(ranks=ranks, limit=limit)
     ends = unit_ends(text, unit)
     sizes = [size for start, stop in pairwise([0, *ends]) for size in _pieces(text[start:stop], limit)]
     number = max(len(_packed(sizes, limit)), min(ranks, len(sizes)))

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from parlab.arguments import instance
+from parlab.arguments import checked
 from parlab.sequence.allgather import a_few_at_a_time
+from parlab.sequence.arguments import RULES
 from parlab.sequence.costs import AttentionShape, attention_flops, unmasked_pairs
 from parlab.world import Cluster, Link
 from parlab.world.cluster import picoseconds
@@ -19,6 +20,7 @@ from parlab.world.cluster import picoseconds
 METHODS = ("ring", "Ulysses", "USP", "all-gather")
 
 
+@checked(RULES)
 def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int) -> int:
     """Of `usp_attention`; ValueError where heads are not dealt out evenly: U must divide H, and U and G one the other.
 
@@ -27,10 +29,11 @@ def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int
     `there` is a message with q, k and v of a rank's heads, `back` one with out and lse; a hop brings the K/V of a whole
     group while a block is attended: its own first, C(C + 1)/2 pairs of C = S·U/P tokens, then half blocks, C²/2.
     """
+    checked_group("ulysses", ulysses, size)
     if not _even(shape, ulysses):
         raise ValueError(f"ulysses={ulysses}: must divide H={shape.H}, and divide G={shape.G} or be a multiple of it")
     mine = replace(shape, H=shape.H // ulysses, G=max(shape.G // ulysses, 1))
-    token, c = mine.token(backward=False), shape.shard(size, group=ulysses)
+    token, c = mine.token(backward=False), shape.shard(size)
     C, ring = c * ulysses, size // ulysses
     inside, hop = _link(cluster, ulysses), _link(cluster, size).picoseconds(C * token.kv)
     exchanges = inside.picoseconds(c * (token.rows + token.kv)) + inside.picoseconds(c * token.result)
@@ -39,6 +42,7 @@ def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int
     return (ulysses - 1) * exchanges + turn
 
 
+@checked(RULES)
 def best_ulysses(shape: AttentionShape, size: int, cluster: Cluster) -> int | None:
     """The U with which USP is fastest, between the ring and Ulysses; None: there is none."""
     node = cluster.ranks_per_node
@@ -46,6 +50,7 @@ def best_ulysses(shape: AttentionShape, size: int, cluster: Cluster) -> int | No
     return min(between, key=lambda u: usp_time(shape, size, cluster, ulysses=u), default=None)
 
 
+@checked(RULES)
 def method_times(shape: AttentionShape, size: int, cluster: Cluster) -> dict[str, int]:
     """Of each of `METHODS` that deals its heads out evenly; USP with its `best_ulysses`.
 
@@ -53,7 +58,6 @@ def method_times(shape: AttentionShape, size: int, cluster: Cluster) -> dict[str
     >>> sorted(method_times(shape, 16, Cluster.uniform(1e-6, 1e9)))  # Ulysses has a head for 8 ranks at most
     ['USP', 'all-gather', 'ring']
     """
-    instance("cluster", cluster, Cluster)
     groups = {"ring": 1, "Ulysses": size, "USP": best_ulysses(shape, size, cluster)}
     even = {name: u for name, u in groups.items() if u is not None and _even(shape, u)}
     times = {name: usp_time(shape, size, cluster, ulysses=u) for name, u in even.items()}

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from parlab.arguments import whole
+from parlab.arguments import checked, whole
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import CAUSAL, merge
+from parlab.sequence.arguments import RULES
 from parlab.sequence.attend import Call, Queries, Scale, backward_of, swap
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.layouts import Block
@@ -25,6 +26,7 @@ Parts = Sequence[Array]  # out and lse, say: arrays whose rows, axis 2, are quer
 Combine = Callable[..., Parts]  # of two ranks' parts: merge or add
 
 
+@checked(RULES)
 def tree_attention(
     comm: Comm, q: Array, k: Array, v: Array, *, causal: bool = False, replicated: bool = False, scale: Scale = None
 ) -> tuple[Array, Array]:
@@ -141,6 +143,7 @@ def _put(places: Parts, parts: Parts) -> None:
         place[...] = part
 
 
+@checked(RULES)
 def tree_cost(
     shape: AttentionShape, size: int, rank: int = 0, *, queries: int | None = None, backward: bool = False
 ) -> RankCost:
@@ -152,7 +155,8 @@ def tree_cost(
     """
     c, token, tree = shape.shard(size, rank), shape.token(backward=backward), levels(rank, size)
     if queries is not None:
-        whole("queries", queries, 1)
+        if queries > shape.S:
+            raise ValueError(f"queries={queries}: the sequence has {shape.S} tokens")
         messages = sum(len(level.clients) for level in tree)
         sums = min(len(tree) + 1, 3) * token.sums  # its own, those so far, and what arrives
         held = c * (token.kv + token.dkv) + queries * (token.own - token.kv + sums)

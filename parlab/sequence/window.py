@@ -5,15 +5,17 @@ Source: Beltagy et al. 2020, "Longformer", section 3.1; Jiang et al. 2023, "Mist
 
 from __future__ import annotations
 
-from parlab.arguments import whole
+from parlab.arguments import checked
 from parlab.arrays import Array
 from parlab.nn.attention import CAUSAL
+from parlab.sequence.arguments import RULES
 from parlab.sequence.attend import Call, Pair, Queries, Scale, add_to, backward_of
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.layouts import Block
 from parlab.world import Comm
 
 
+@checked(RULES)
 def window_attention(
     comm: Comm, q: Array, k: Array, v: Array, *, window: int | None = None, causal: bool = True, scale: Scale = None
 ) -> tuple[Array, Array]:
@@ -36,8 +38,6 @@ def window_attention(
     if window is None:
         use = f"pass window=1 to {S} (up to {length + 1} the nearest neighbour is enough), or use another pattern"
         raise ValueError(f"window=None: neighbours alone give a sliding window's attention only; {use}")
-    if not 1 <= whole("window", window) <= S:
-        raise ValueError(f"window={window}: a query sees itself and the tokens before it, 1 to {S} in all")
     if not causal:
         raise ValueError("causal=False: a sliding window sees no later token; leave causal=True")
     tails = window_tails(S, comm.size, window)
@@ -80,17 +80,20 @@ def window_tails(S: int, size: int, window: int) -> list[int]:
     >>> window_tails(16, 4, window=4), window_tails(16, 4, window=5), window_tails(16, 4, window=8)
     ([3], [4], [4, 3])
     """
+    if window > S:
+        raise ValueError(f"window={window}: a query sees itself and the tokens before it, 1 to {S} in all")
     c = S // size
     return [min(c, window - 1 - first) for first in range(0, min(window - 1, S - c), c)]
 
 
+@checked(RULES)
 def window_cost(shape: AttentionShape, size: int, rank: int = 0, *, window: int, backward: bool = False) -> RankCost:
     """What `rank` sends, tails of its K/V to the right, backward also dK/dV to the left, and holds.
 
     >>> window_cost(AttentionShape(S=16, H=1, G=1, D=1, itemsize=4), 4, window=8)[:2]  # 4 tokens, and 3
     (2, 56)
     """
-    tails, token = window_tails(shape.S, size, whole("window", window, 1)), shape.token(backward=backward)
+    tails, token = window_tails(shape.S, size, window), shape.token(backward=backward)
     right, left = tails[: size - 1 - rank], tails[:rank]
     held = shape.shard(size, rank) * (token.own + token.sums + token.dkv)
     turns = [sum(left[n + 1 :]) * token.kv + sum(left[: n + 1]) * token.dkv for n in range(len(left))]
