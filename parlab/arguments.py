@@ -40,7 +40,7 @@ def checked(rules: Mapping[str, Rule]) -> Callable[[Function], Function]:
 
         @functools.wraps(function)
         def checked_function(*args: Any, **kwargs: Any) -> Any:
-            given = signature.bind(*args, **kwargs).arguments
+            given = signature.bind_partial(*args, **kwargs).arguments  # Python names what is missing
             for name, value in given.items():  # in the order of the parameters: the first bad one is named
                 if name in relevant:
                     relevant[name](name, value)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from parlab.arguments import Rule, flag, instance, optional, positive, text, whole
+from parlab.arrays import is_array
 from parlab.world import Cluster, Run, Timeline
 
 count = partial(whole, least=1)
@@ -20,7 +21,7 @@ def several(name: str, value: Any) -> None:
     Raises:
         ValueError: so it is.
     """
-    if isinstance(value, str) or not hasattr(value, "__len__"):
+    if isinstance(value, str) or not (hasattr(value, "__len__") or is_array(value)):
         raise ValueError(f"{name}={value!r:.60}: must be a list")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from parlab.arguments import checked, checked_rank, whole
+from parlab.arguments import check_fields, checked, checked_rank, whole
 from parlab.sequence.arguments import RULES
 from parlab.sequence.layouts import checked_documents
 
@@ -35,17 +35,26 @@ class AttentionShape:
     itemsize: int
     B: int = 1
 
+    def __post_init__(self) -> None:
+        check_fields(self, RULES)
+        whole("S", self.S, least=1)
+        if self.H % self.G:
+            raise ValueError(f"H={self.H}: must be a multiple of G={self.G}, as many query heads for each K/V head")
+
     def shard(self, size: int, rank: int = 0) -> int:
         """S/P, the tokens of `rank`, which is one of `size`; ValueError where it is not."""
         checked_documents(None, self.S, whole("size", size, 1))
         checked_rank(rank, "rank", size)
         return self.S // size
 
-    def token(self, *, backward: bool) -> Token:
-        """Of each token. What is summed, lse, and gradients on their way take 4 bytes an element or more."""
+    def token(self, *, backward: bool, H: int | None = None, G: int | None = None) -> Token:
+        """Bytes of each token, of all heads or of so many query and K/V heads. Sums, lse and gradients on their way
+        take 4 bytes an element or more.
+        """
+        H, G = H or self.H, G or self.G
         wide = max(self.itemsize, 4)
-        elements, kv = self.B * self.H * self.D, 2 * self.B * self.G * self.D
-        q, lse = elements * self.itemsize, self.B * self.H * wide
+        elements, kv = self.B * H * self.D, 2 * self.B * G * self.D
+        q, lse = elements * self.itemsize, self.B * H * wide
         keys, dkv = kv * self.itemsize, kv * wide
         if backward:
             rows = 2 * q + 2 * lse

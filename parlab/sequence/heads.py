@@ -10,7 +10,6 @@ Approach for Long Context Generative AI", algorithm 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from parlab.sequence.arguments import RULES
 from parlab.sequence.attend import ALL, Call, Heads, Scale, add_to, backward_of, exchange, grid
 from parlab.sequence.costs import AttentionShape, RankCost, checked_group
 from parlab.sequence.layouts import Documents, positions
-from parlab.sequence.ring import attend_around, ring_cost
+from parlab.sequence.ring import attend_around, ring_bytes
 from parlab.world import Comm
 from parlab.world.collectives import block_sizes, blocks_of
 
@@ -160,10 +159,10 @@ def usp_cost(shape: AttentionShape, size: int, rank: int = 0, *, ulysses: int, b
     c, place = shape.shard(size, rank), rank % checked_group("ulysses", ulysses, size)
     tokens = c * ulysses  # of the group
     shares = [(share.queries, share.keys) for share in head_shares(shape.H, shape.G, ulysses)]
-    ranks = [replace(shape, H=queries.stop - queries.start, G=keys.stop - keys.start) for queries, keys in shares]
-    every, whole = [heads.token(backward=backward) for heads in ranks], shape.token(backward=backward)
+    heads = [{"H": queries.stop - queries.start, "G": keys.stop - keys.start} for queries, keys in shares]
+    every, whole = [shape.token(backward=backward, **of_rank) for of_rank in heads], shape.token(backward=backward)
     mine, others = every[place], every[:place] + every[place + 1 :]
-    ring = ring_cost(ranks[place], size // ulysses, backward=backward)
+    ring = ring_bytes(mine, tokens, [size // ulysses - 1] * (size // ulysses), backward=backward)
     there = mine.rows + mine.kv
     coming = tokens * there + (c * there if others else 0)
     attending = tokens * (there - mine.own) + ring.held

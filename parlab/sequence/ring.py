@@ -12,7 +12,6 @@ Efficient Training of Long-Sequence LLMs with Head-Context Parallelism", section
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,7 @@ from parlab.arrays import Array, namespace
 from parlab.nn.attention import wide_zeros
 from parlab.sequence.arguments import RULES
 from parlab.sequence.attend import ALL, Call, Heads, Pair, Queries, Scale, add_to, backward_of, grid
-from parlab.sequence.costs import AttentionShape, RankCost, checked_group
+from parlab.sequence.costs import AttentionShape, RankCost, Token, checked_group
 from parlab.sequence.layouts import Documents, RingSchedule, RingStep, journeys
 from parlab.world import Comm, Request
 
@@ -184,8 +183,13 @@ def ring_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool
     >>> [ring_cost(shape, 3, rank, causal=True, documents=[0, 6, 12])[:2] for rank in range(3)]  # cut inside rank 1
     [(1, 64), (1, 64), (0, 0)]
     """
-    token, c = shape.token(backward=backward), shape.shard(size, rank)
-    travel = journeys(size, c, **dealt)
+    c = shape.shard(size, rank)
+    return ring_bytes(shape.token(backward=backward), c, journeys(size, c, **dealt), rank, backward=backward)
+
+
+def ring_bytes(token: Token, c: int, travel: list[int], rank: int = 0, *, backward: bool) -> RankCost:
+    """`ring_cost` of shards of `c` tokens whose K/V make so many hops."""
+    size = len(travel)
     left = [travel[(rank - step) % size] - step for step in range(size)]  # hops still to make by what is here
     here, goes = [hops >= 0 for hops in left], [hops > 0 for hops in left]
     comes = [*here[1:], False]
@@ -212,7 +216,7 @@ def double_ring_cost(
     token, c = shape.token(backward=backward), shape.shard(size, rank)
     inside = checked_group("ranks_per_node", size if ranks_per_node is None else ranks_per_node, size)
     turns = size // inside
-    inner, outer = (ring_cost(replace(shape, S=c * ring), ring, backward=backward) for ring in (inside, turns))
+    inner, outer = (ring_bytes(token, c, [ring - 1] * ring, backward=backward) for ring in (inside, turns))
     twice = token.own + token.sums  # in both rings
     if 1 in (inside, turns):
         twice += token.dkv  # the share of a ring of one rank is what the other ring adds to

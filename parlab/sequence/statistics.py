@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from parlab.arguments import checked
 from parlab.arrays import namespace
 from parlab.sequence.arguments import RULES
-from parlab.world import Comm, Run, Timeline, Transfer
-from parlab.world import values
+from parlab.world import Comm, Run, Timeline, Transfer, values
 from parlab.world.values import Value, leaves, mapped
 
 GRADIENTS = "all_reduce"  # what gradients travel in; attention across ranks never does

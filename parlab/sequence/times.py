@@ -13,7 +13,7 @@ from dataclasses import replace
 from parlab.arguments import checked
 from parlab.sequence.allgather import a_few_at_a_time
 from parlab.sequence.arguments import RULES
-from parlab.sequence.costs import AttentionShape, attention_flops, unmasked_pairs
+from parlab.sequence.costs import AttentionShape, attention_flops, checked_group, unmasked_pairs
 from parlab.world import Cluster, Link
 from parlab.world.cluster import picoseconds
 
@@ -58,6 +58,7 @@ def method_times(shape: AttentionShape, size: int, cluster: Cluster) -> dict[str
     >>> sorted(method_times(shape, 16, Cluster.uniform(1e-6, 1e9)))  # Ulysses has a head for 8 ranks at most
     ['USP', 'all-gather', 'ring']
     """
+    shape.shard(size)
     groups = {"ring": 1, "Ulysses": size, "USP": best_ulysses(shape, size, cluster)}
     even = {name: u for name, u in groups.items() if u is not None and _even(shape, u)}
     times = {name: usp_time(shape, size, cluster, ulysses=u) for name, u in even.items()}

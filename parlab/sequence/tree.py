@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from parlab.arguments import checked, whole
+from parlab.arguments import checked
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import CAUSAL, merge
 from parlab.sequence.arguments import RULES

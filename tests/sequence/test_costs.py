@@ -125,9 +125,9 @@ def test_a_pair_costs_two_products_forward_and_five_backward():
         (lambda: tree_cost(TWELVE, 4, queries=-1), "queries=-1: must be a whole number, at least 1"),
         (lambda: window_cost(TWELVE, 4, window=0), "window=0: must be a whole number, at least 1"),
         (lambda: ring_cost(TWELVE, 4, layout="zig"), "layout='zig': use one of contiguous, zigzag, striped"),
-        (lambda: usp_time(TWELVE, 4, DGX_H100, ulysses=3), "4 ranks do not divide into groups of 3"),
-        (lambda: usp_cost(TWELVE, 4, ulysses=3), "4 ranks do not divide into groups of 3"),
-        (lambda: double_ring_cost(TWELVE, 4, ranks_per_node=3), "4 ranks do not divide into groups of 3"),
+        (lambda: usp_time(TWELVE, 4, DGX_H100, ulysses=3), "ulysses=3: must divide the 4 ranks: use one of [1, 2, 4]"),
+        (lambda: usp_cost(TWELVE, 4, ulysses=3), "ulysses=3: must divide the 4 ranks: use one of [1, 2, 4]"),
+        (lambda: double_ring_cost(TWELVE, 4, ranks_per_node=3), "ranks_per_node=3: must divide the 4 ranks"),
         (lambda: method_times(TWELVE, 2, "H100"), "cluster='H100': must be a Cluster"),
     ],
 )

@@ -206,7 +206,9 @@ def test_uneven_heads_of_ulysses_are_those_of_the_formulas(H):
     assert_cost("ulysses", 3, AttentionShape(S=12, H=2 * H, G=H, D=2, itemsize=8), [])
 
 
-@pytest.mark.parametrize(("size", "H", "G", "D"), [(3, 4, 4, 1), (3, 8, 2, 1), (3, 8, 4, 1), (4, 9, 3, 2), (5, 7, 7, 3)])
+@pytest.mark.parametrize(
+    ("size", "H", "G", "D"), [(3, 4, 4, 1), (3, 8, 2, 1), (3, 8, 4, 1), (4, 9, 3, 2), (5, 7, 7, 3)]
+)
 def test_uneven_heads_hold_what_the_formula_says_where_the_way_home_holds_most(size, H, G, D):
     """The largest message home counts: of ranks with one head more and with one less."""
     assert_cost("ulysses", size, AttentionShape(S=2 * size, H=H, G=G, D=D, itemsize=8), [])
