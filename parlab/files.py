@@ -16,13 +16,19 @@ def write_whole(path: str | os.PathLike[str], content: bytes | str) -> None:
         content: a text is written in UTF-8, its line ends as they are.
 
     Raises:
-        OSError: there is no such folder, or it is a folder, or the disk is full.
+        OSError: there is no such folder, or it is a folder, or the disk is full; `filename` is the path.
     """
     target, data = Path(path), content.encode() if isinstance(content, str) else content
-    if target.exists() and not target.is_file():
-        target.write_bytes(data)
-        return
-    target = target.resolve()
+    try:
+        if target.exists() and not target.is_file():
+            target.write_bytes(data)
+        else:
+            _replace(target.resolve(), data)
+    except OSError as error:  # that of a full disk has no path
+        raise OSError(error.errno, error.strerror, error.filename or str(target)) from error
+
+
+def _replace(target: Path, data: bytes) -> None:
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "There is no such folder", str(target.parent))
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")

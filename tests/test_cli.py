@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -93,3 +94,134 @@ def test_what_is_missing_is_named_with_the_command_and_only_what_is_needed_makes
     assert main(["doctor"]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "the notebooks cannot run: BLAS"
     assert table(findings()).splitlines()[:2] == ["BLAS       MISSING  it is not there", f"{'':<19} add it"]
+
+
+SMALL = (Path(__file__).parents[1] / "parlab" / "pocket.toml").read_text(encoding="utf-8")
+PLAN = ["plan", "--model", "8b", "--gpus", "8", "--batch", "8", "--sequence", "1024"]
+
+
+@pytest.fixture
+def house(tmp_path, monkeypatch):
+    """A folder with what bad command lines name; the command is called in it."""
+    files = {
+        "taken.py": "def two(comm, x):\n    pass\nclass Kind:\n    pass\nnumber = 3\n",
+        "unfinished.py": "\ndef program(comm) pass\n",
+        "leaves.py": "import sys\nsys.exit(3)\n",
+        "divides.py": "def ratio():\n    return 1 / 0\nratio()\n",
+        "leaves_later.py": "import sys\ndef program(comm):\n    sys.exit(3)\n",
+        "wide.toml": SMALL.replace("hidden_size = 48", "hidden_size = 160000000"),
+        "deep.toml": SMALL.replace("num_hidden_layers = 4", "num_hidden_layers = 4000000000"),
+        "file": "",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+def refuse_work(*args, **kwargs):
+    raise AssertionError("work began before the command line was refused")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        # sizes: nothing is built
+        ("train --mesh dp=100000", "--mesh dp=100000: these are 100000 ranks, one thread each; use at most 256"),
+        ("train --mesh dp=1000000000000", "--mesh dp=1000000000000: these are 1000000000000 ranks"),
+        ("train --mesh pp=1000000", "--mesh pp=1000000: these are 1000000 ranks"),
+        ("trace out.json --mesh dp=16,tp=17", "--mesh dp=16,tp=17: these are 272 ranks"),
+        (f"train --mesh dp={'9' * 5000}", "axes and sizes are needed"),
+        ("train --mesh pp=2 --microbatches 1000000000", "--microbatches=1000000000: must be a whole number from 1 to"),
+        ("train --mesh pp=2 --schedule looped_bfs --chunks 1000000", "--chunks=1000000: must be a whole number from 1"),
+        (
+            "train --mesh pp=4 --microbatches 9000 --chunks 9",
+            "--mesh pp=4, --microbatches=9000, --chunks=9: their product is 324000, and 262144 is the most",
+        ),
+        ("train --config wide.toml", "--config: the model has 3.07e+17 weights; use a model of at most 1e9"),
+        ("trace out.json --config wide.toml", "--config: the model has 3.07e+17 weights"),
+        ("train --config deep.toml", "num_hidden_layers=4000000000 in --config: use at most 1000"),
+        ("run taken:two --ranks 1000000", "--ranks=1000000: must be a whole number from 1 to 1024"),
+        ("run taken:two --ranks 0", "--ranks=0: must be a whole number from 1 to 1024"),
+        ("plan --sequence 100000000000000000000", "--sequence=100000000000000000000: must be a whole number from 1 to"),
+        ("plan --gpus 100000000000000000000", "--gpus=100000000000000000000: must be a whole number from 1 to 1000000"),
+        ("plan --batch 9223372036854775808", "--batch=9223372036854775808: must be a whole number from 1 to"),
+        ("plan --top 100000000000000000000", "--top=100000000000000000000: must be a whole number from 1 to"),
+        ("plan --memory nan", "--memory=nan: must be a number greater than 0"),
+        ("grade folder --extra 1000000000", "--extra=1000000000: must be a whole number from 0 to 1000"),
+        ("grade folder --jobs 0", "--jobs=0: must be a whole number from 1 to 1000"),
+        # programs
+        ("run taken:two --ranks 2", "program='taken:two': it takes (comm, x); it must take comm alone"),
+        ("run taken:Kind --ranks 2", "program='taken:Kind': it is a class; a function that takes comm is needed"),
+        ("run taken:number --ranks 2", "program='taken:number': it is 3; a function that takes comm is needed"),
+        ("run unfinished:program --ranks 2", "unfinished.py, line 2: expected ':'"),
+        ("run leaves:program --ranks 2", "program='leaves:program': leaves calls sys.exit(3) when it is imported"),
+        ("run divides:ratio --ranks 2", "divides.py, line 2: ZeroDivisionError: division by zero"),
+        ("run taken:two --ranks 2 --engine gpu", "--engine='gpu': use one of threads, mpi, nccl"),
+        ("run taken:two --ranks 2 --collectives all", "--collectives='all': use one of ours, native"),
+        # paths
+        ("run taken:two --ranks 2 --trace folder", "--trace='folder': it is a folder; a file is needed"),
+        ("run taken:two --ranks 2 --trace no/t.json", "--trace='no/t.json': there is no folder 'no'"),
+        ("trace folder", "file='folder': it is a folder; a file is needed"),
+        ("trace no/t.json", "file='no/t.json': there is no folder 'no'"),
+        ("train --folder EMPTY", "argument --folder: the path is empty"),
+        ("trace EMPTY", "argument file: the path is empty"),
+        ("grade folder --out EMPTY", "argument --out: the path is empty"),
+        ("train --folder file", "--folder='file': 'file' is a file; a folder is needed"),
+        ("train --folder file/run", "file' is a file; a folder is needed"),
+        ("train --config folder", "--config='folder': it is a folder; a file is needed"),
+        ("train --config none.toml", "--config='none.toml': there is no such file"),
+        ("grade file", "folder='file': it is a file; a folder is needed"),
+        # names of the library's arguments
+        ("train --mesh pp=2 --schedule dualpipe --microbatches 3", "--microbatches=3: half of the microbatches enter"),
+        ("train --mesh pp=3 --schedule dualpipe", "pp=3: two ranks share each stage"),
+        ("train --mesh pp=2 --schedule best", "--schedule='best': use one of gpipe"),
+        ("train --steps 0", "--steps=0: must be a whole number, at least 1"),
+        ("train --every 0", "--every=0: must be a whole number, at least 1"),
+        ("train --attention flash", "--attention='flash': use one of ring, ulysses, allgather"),
+        ("train --recompute some", "--recompute='some': use one of none, full"),
+        ("plan --gpus 17 --model gpt-1t", "--gpus=17, --batch=8, --sequence=1024: no layout is possible for these"),
+        ("plan --memory 1", "--memory=1: none of "),
+        # argparse's own
+        ("run taken:two", "the following arguments are required: --ranks"),
+        ("run taken:two --ranks two", "argument --ranks: invalid int value: 'two'"),
+        ("learn", "argument word: invalid choice: 'learn'"),
+    ],
+)
+def test_a_bad_command_line_is_refused_in_1_line_with_status_2_before_any_work(line, said, house, monkeypatch, capsys):
+    monkeypatch.setattr("parlab.pocket.run", refuse_work)
+    monkeypatch.setattr("parlab.world.run", refuse_work)
+    words = ["" if word == "EMPTY" else word for word in line.split()]
+    assert main([*PLAN, *words[1:]] if words[0] == "plan" else words) == 2
+    found = capsys.readouterr()
+    assert found.out == ""
+    assert said in found.err
+    assert found.err.startswith(f"parlab {words[0]}: " if line != "learn" else "parlab: ")
+    assert found.err.count("\n") == 1
+    assert len(found.err) < 500
+
+
+def test_a_program_that_calls_sys_exit_3_on_a_rank_is_status_2_and_said(house, capsys):
+    assert main(["run", "leaves_later:program", "--ranks", "2"]) == 2
+    assert capsys.readouterr().err == "parlab run: program='leaves_later:program': a rank calls sys.exit(3)\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full, a disk that is full")
+def test_a_full_disk_is_said_with_the_path(module, capsys):
+    assert main(["run", f"{module}:program", "--ranks", "2", "--trace", "/dev/full"]) == 2
+    assert capsys.readouterr().err == "parlab run: /dev/full: No space left on device\n"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-m", "parlab", *PLAN], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "parlab plan: standard output: No space left on device\n"
+
+
+def test_too_little_memory_is_said_in_1_line(monkeypatch, capsys):
+    def fails(*args, **kwargs):
+        raise MemoryError("Unable to allocate 7.00 EiB")
+
+    monkeypatch.setattr("parlab.pocket.train", fails)
+    assert main(["train"]) == 2
+    assert capsys.readouterr().err == "parlab train: there is not enough memory: Unable to allocate 7.00 EiB\n"

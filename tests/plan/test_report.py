@@ -55,12 +55,12 @@ def test_the_command_plans_for_each_cluster_it_names_the_classroom_with_memory_w
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        (["--model", "9b"], "model='9b': use one of llama-7b"),
-        (["--cluster", "tpu"], "cluster='tpu': use one of dgx_h100, dgx_a100, classroom"),
+        (["--model", "9b"], "--model='9b': use one of llama-7b"),
+        (["--cluster", "tpu"], "--cluster='tpu': use one of dgx_h100, dgx_a100, classroom"),
         (["--memory", "1"], "the leanest needs"),
-        (["--memory", "-1"], "memory=-1.0: must be"),
-        (["--top", "0"], "top=0"),
-        (["--gpus", "0"], "ranks=0"),
+        (["--memory", "-1"], "--memory=-1.0: must be"),
+        (["--top", "0"], "--top=0: must be"),
+        (["--gpus", "0"], "--gpus=0: must be"),
     ],
 )
 def test_bad_arguments_are_told_in_a_sentence(changed, text, capsys):

@@ -1,0 +1,29 @@
+"""`parlab trace`: one training step as a timeline."""
+
+from __future__ import annotations
+
+import argparse
+
+from parlab.cli.options import Words, path, say
+from parlab.cli.train import add_layout, check_size, layout
+
+
+def add(words: Words) -> None:
+    """Add the word and its options."""
+    word = words.add_parser("trace", help="one training step as a timeline", description=trace.__doc__)
+    word.add_argument("file", type=path, help="a Chrome trace, to be opened at ui.perfetto.dev")
+    add_layout(word)
+    word.set_defaults(command=trace)
+
+
+def trace(chosen: argparse.Namespace) -> int:
+    """Run one training step on a mesh, and write its simulated timeline for Perfetto."""
+    from parlab.pocket import Settings, train
+
+    settings = Settings.read(chosen.config)
+    check_size(settings)
+    mesh, options = layout(chosen)
+    run = train(settings, mesh, stop_after=1, **options)
+    run.timeline.save_chrome_trace(chosen.file)
+    say(f"{chosen.file}: written; open it at ui.perfetto.dev")
+    return 0

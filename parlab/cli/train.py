@@ -1,0 +1,120 @@
+"""`parlab train`: train a small model on a mesh."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from typing import TYPE_CHECKING, Any
+
+from parlab.cli.options import MESH_RANKS, MOST_ACTIONS, Words, path, say
+
+if TYPE_CHECKING:
+    from parlab.pocket import Settings
+
+
+def add(words: Words) -> None:
+    """Add the word and its options."""
+    word = words.add_parser("train", help="train a small model on a mesh", description=train.__doc__)
+    add_layout(word)
+    word.add_argument("--folder", type=path, help="where checkpoints go; else there are none")
+    word.add_argument("--resume", action="store_true", help="go on from the checkpoint in --folder, on any mesh")
+    word.add_argument("--every", type=int, default=100, help="steps between checkpoints")
+    word.add_argument("--steps", type=int, help="how many of this run; else all")
+    word.set_defaults(command=train)
+
+
+def add_layout(word: argparse.ArgumentParser) -> None:
+    """Add the options that say how the model is cut, and what is trained."""
+    word.add_argument("--mesh", default="", help="dp=2,pp=2,cp=1,tp=2; what is not named is 1")
+    word.add_argument(
+        "--schedule", default="one_f_one_b", help="of the pipeline: gpipe, zb_h1, interleaved_one_f_one_b, ..."
+    )
+    word.add_argument("--microbatches", type=int, help="else two for each of the pipeline's ranks")
+    word.add_argument("--chunks", type=int, default=2, help="a rank, of schedules that have several")
+    word.add_argument("--zero", type=int, default=1, help="0, 1, 2 or 3")
+    word.add_argument("--attention", default="ring", help="over cp: ring, ulysses or allgather")
+    word.add_argument("--sequence-parallel", action="store_true", help="divide the tokens between tp's regions")
+    word.add_argument("--recompute", default="none", help="none or full")
+    word.add_argument("--float16", action="store_true", help="train in float16, with a loss scale")
+    word.add_argument("--config", type=path, help="what to train, as TOML; else a model of 100 thousand weights")
+
+
+def train(chosen: argparse.Namespace) -> int:
+    """Train a small Llama, cut along any axes; every mesh computes the losses of one rank, up to rounding."""
+    from parlab import pocket
+
+    if chosen.resume and (chosen.folder is None or chosen.config is not None):
+        raise ValueError("--resume needs --folder, which also says what is trained: leave --config out")
+    settings = pocket.Settings.of(chosen.folder) if chosen.resume else pocket.Settings.read(chosen.config)
+    check_size(settings)
+    mesh, options = layout(chosen)
+    live = sys.stdout.isatty()
+
+    def tell(step: int, loss: float, rate: float, left: float) -> None:
+        if live or step == 1 or step % 25 == 0 or step == settings.steps:
+            line = f"step {step:4}/{settings.steps}  loss {loss:.4f}  {rate:8.0f} tokens/s  {left:4.0f} s left"
+            say(f"\r{line}" if live else line, end="" if live else "\n")
+
+    losses = pocket.train(
+        settings,
+        mesh,
+        folder=chosen.folder,
+        resume=chosen.resume,
+        every=chosen.every,
+        stop_after=chosen.steps,
+        tell=tell,
+        **options,
+    ).results[0]
+    least = settings.entropy
+    unseen = "which no model can pass on text that it has not seen"
+    floor = "" if least is None else f"; the entropy of the text's source, {unseen}, is {least:.4f}"
+    mean = sum(losses[-25:]) / len(losses[-25:])
+    say(f"{chr(10) if live else ''}mean loss of the last {len(losses[-25:])} steps {mean:.4f}{floor}")
+    return 0
+
+
+def layout(chosen: argparse.Namespace) -> tuple[dict[str, int], dict[str, Any]]:
+    """Sizes of the mesh, and the trainer's options."""
+    from parlab.pocket import schedule_of
+
+    mesh = _mesh(chosen.mesh)
+    pp, m = mesh.get("pp", 1), chosen.microbatches
+    actions = pp * chosen.chunks * (m or 2 * pp)
+    if actions > MOST_ACTIONS:
+        said = f"--mesh pp={pp}, --microbatches={m or 2 * pp}, --chunks={chosen.chunks}"
+        raise ValueError(f"{said}: their product is {actions}, and {MOST_ACTIONS} is the most; use smaller numbers")
+    options = {name: getattr(chosen, name) for name in ("zero", "attention", "sequence_parallel", "recompute")}
+    if chosen.float16:
+        options["dtype"] = "float16"
+    options["schedule"] = schedule_of(chosen.schedule, pp, m, chosen.chunks)
+    return mesh, options
+
+
+def _mesh(text: str) -> dict[str, int]:
+    """The size of each axis that `text` names."""
+    mesh: dict[str, int] = {}
+    for item in filter(None, text.split(",")):
+        axis, _, size = item.partition("=")
+        if axis not in ("dp", "pp", "cp", "tp") or not size.isdecimal() or len(size) > 18:
+            raise ValueError(f"--mesh {text:.60}: axes and sizes are needed, as in dp=2,tp=2")
+        if axis in mesh:
+            raise ValueError(f"--mesh {text:.60}: {axis} is there twice; give it one size")
+        mesh[axis] = int(size)
+        if mesh[axis] < 1:
+            raise ValueError(f"--mesh {text:.60}: {axis}={mesh[axis]}: must be a whole number, at least 1")
+    if (ranks := math.prod(mesh.values())) > MESH_RANKS:
+        raise ValueError(f"--mesh {text:.60}: these are {ranks} ranks, one thread each; use at most {MESH_RANKS}")
+    return mesh
+
+
+def check_size(settings: Settings) -> None:
+    """Refuse a model that is too large for threads on one machine, before it is made."""
+    from parlab.nn import LlamaConfig
+
+    layers = settings.model["num_hidden_layers"]
+    if layers > 1000:
+        raise ValueError(f"num_hidden_layers={layers} in --config: use at most 1000")
+    weights = LlamaConfig(vocab_size=1, **settings.model).num_parameters
+    if weights > 10**9:
+        raise ValueError(f"--config: the model has {weights:.3g} weights; use a model of at most 1e9")
