@@ -115,7 +115,10 @@ def test_trace_writes_a_step_for_perfetto_with_the_names_of_the_groups(config, t
         (["--microbatches", "0"], "--microbatches=0: must be a whole number from 1 to 262144"),
         (["--microbatches", "0", "--mesh", "pp=2"], "--microbatches=0: must be a whole number from 1 to 262144"),
         (["--chunks", "0", "--schedule", "gpipe"], "--chunks=0: must be a whole number from 1 to 262144"),
-        (["--chunks", "-1", "--schedule", "gpipe", "--mesh", "pp=2"], "--chunks=-1: must be a whole number from 1 to 262144"),
+        (
+            ["--chunks", "-1", "--schedule", "gpipe", "--mesh", "pp=2"],
+            "--chunks=-1: must be a whole number from 1 to 262144",
+        ),
         (["--schedule", "best", "--mesh", "pp=2"], "--schedule='best': use one of gpipe"),
         (["--zero", "4"], "--zero=4: must be a whole number from 0 to 3"),
         (["--resume"], "--resume needs --folder"),
