@@ -1,0 +1,247 @@
+"""The router of a mixture of experts: which k of N experts each token goes to, and how much each answer counts.
+
+    logits = x Wr [T, N];  chosen = top-k [T, k];  gates = f(logits) [T, k]
+
+Letters: T tokens, N experts, k chosen, E hidden size. Ties go to the lower index, everywhere, so that every rank of a
+group makes the same choice.
+
+Sources: Shazeer et al. 2017, "Outrageously large neural networks"; Fedus et al. 2021, "Switch transformers" (softmax
+over all, auxiliary loss, capacity); Jiang et al. 2024, "Mixtral of experts" (softmax over the chosen); DeepSeek-AI
+2024, "DeepSeek-V3 technical report", section 2.1.2 (sigmoid, bias, groups).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from parlab.arguments import one_of, positive, whole
+from parlab.arrays import Array, add_at, namespace, to_host
+from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
+
+SCORES = ("softmax_chosen", "softmax", "sigmoid")
+
+
+class Routing(NamedTuple):
+    """Which experts each token goes to, and how much each of their answers counts."""
+
+    chosen: Array  # [T, k] whole numbers, the best first
+    gates: Array  # [T, k]
+    scores: Array  # [T, N]: logits, probabilities or sigmoids, as `method` says
+    method: str  # one of SCORES
+    scale: float
+    kept: Array | None = None  # [T, k] booleans: False where a full expert dropped the slot; None: all are kept
+
+
+def route(
+    x: Array,
+    weights: Array,
+    k: int,
+    *,
+    scores: str = "softmax_chosen",
+    bias: Array | None = None,
+    groups: int = 1,
+    group_limit: int | None = None,
+    scale: float = 1.0,
+) -> Routing:
+    """Choose k experts for each token, and weigh them.
+
+    Args:
+        x: `[T, E]`.
+        weights: the router's, `[E, N]`.
+        k: experts a token.
+        scores: how gates follow from the logits. `softmax_chosen`: a softmax over the chosen k (Mixtral);
+            `softmax`: over all N, of which the chosen keep theirs (Switch); `sigmoid`: s / Σ s over the chosen
+            (DeepSeek-V3).
+        bias: `[N]`, added to the scores to choose by, never to weigh by: it balances the load without a gradient.
+        groups: N/groups consecutive experts form a group, for example those of a node.
+        group_limit: the experts of a token lie in at most so many groups: those with the largest sums of their best
+            k/group_limit scores. None: in any.
+        scale: a factor on all gates (2.5 in DeepSeek-V3).
+
+    Raises:
+        ValueError: k, groups or group_limit that do not fit the N experts, or another kind of scores.
+
+    >>> import numpy as np
+    >>> routing = route(np.eye(2), np.array([[3.0, 1.0, 2.0], [0.0, 0.0, 0.0]]), 2)
+    >>> routing.chosen.tolist()  # token 1 has three equal scores: the lower indices
+    [[0, 2], [0, 1]]
+    >>> routing.gates.round(2).tolist()
+    [[0.73, 0.27], [0.5, 0.5]]
+    """
+    xp, N = namespace(x, weights), weights.shape[1]
+    one_of("scores", scores, SCORES)
+    positive("scale", scale, finite=True)
+    if whole("k", k, 1) > N:
+        raise ValueError(f"k={k}: there are {N} experts to choose from")
+    logits, _ = linear(x, weights)  # [T, N]
+    score = {"softmax_chosen": _unchanged, "softmax": softmax, "sigmoid": sigmoid}[scores](logits)
+    ranked_by = score if bias is None else score + bias
+    if group_limit is not None:
+        ranked_by = _within_groups(ranked_by, k, groups, group_limit)
+    chosen = top(ranked_by, k)  # [T, k]
+    own = xp.take_along_axis(score, chosen, axis=1)  # [T, k]
+    if scores == "softmax_chosen":
+        gates = softmax(own)
+    elif scores == "sigmoid":
+        gates = own / xp.sum(own, axis=1, keepdims=True)
+    else:
+        gates = own
+    return Routing(chosen, gates if scale == 1 else gates * scale, score, scores, scale)
+
+
+def route_backward(dgates: Array, routing: Routing, x: Array, weights: Array) -> tuple[Array, Array]:
+    """`(dx [T, E], dweights [E, N])` from the gradient of the gates `[T, k]`; the choice itself has none.
+
+    `routing` is what `route(x, weights, ...)` returned.
+    """
+    dx, pending = linear_backward_input(gates_backward(dgates, routing), x, weights)
+    return dx, linear_backward_weight(pending)
+
+
+def gates_backward(dgates: Array, routing: Routing) -> Array:
+    """The gradient of the logits `[T, N]` from that of the gates `[T, k]`.
+
+    Softmax over the chosen: dl = g (dg − Σ g dg). Over all: dl = p (dp − Σ p dp), where dp is dg at the chosen and 0
+    elsewhere. Sigmoid, with g = s/S and S = Σ s over the chosen: ds = (dg − Σ g dg)/S, dl = ds s (1 − s).
+    """
+    xp, scores, chosen = namespace(dgates), routing.scores, routing.chosen
+    N, dgates = scores.shape[1], dgates * routing.scale
+    if routing.method == "softmax":
+        dp = scattered(dgates, chosen, N)  # [T, N]
+        return scores * (dp - xp.sum(scores * dp, axis=1, keepdims=True))
+    g = routing.gates / routing.scale  # [T, k], of sum 1
+    inner = dgates - xp.sum(g * dgates, axis=1, keepdims=True)
+    if routing.method == "softmax_chosen":
+        return scattered(g * inner, chosen, N)
+    s = xp.take_along_axis(scores, chosen, axis=1)  # [T, k]
+    ds = inner / xp.sum(s, axis=1, keepdims=True)
+    return scattered(ds * s * (1 - s), chosen, N)
+
+
+def top(scores: Array, k: int) -> Array:
+    """The indices of the k largest of each row, the largest first; of equal ones the lower index: `[T, k]`."""
+    return namespace(scores).argsort(-scores, axis=1, stable=True)[:, :k]
+
+
+def _within_groups(scores: Array, k: int, groups: int, group_limit: int) -> Array:
+    """`scores` [T, N] with −inf outside the `group_limit` best groups of each token."""
+    xp, (T, N) = namespace(scores), scores.shape
+    if whole("groups", groups, 1) > N or N % groups:
+        raise ValueError(f"groups={groups}: must divide the {N} experts")
+    if not 1 <= whole("group_limit", group_limit) <= groups or k % group_limit:
+        raise ValueError(f"group_limit={group_limit}: must divide k={k}, and be at most groups={groups}")
+    if k // group_limit > N // groups:
+        raise ValueError(f"group_limit={group_limit}: a group has {N // groups} experts, too few for k={k}")
+    by_group = xp.reshape(scores, (T * groups, N // groups))
+    best = xp.take_along_axis(by_group, top(by_group, k // group_limit), axis=1)
+    strength = xp.reshape(xp.sum(best, axis=1), (T, groups))
+    ones = xp.ones((T, group_limit), dtype=scores.dtype, device=scores.device)
+    taken = scattered(ones, top(strength, group_limit), groups)  # [T, groups]: 1 where the group is taken
+    open_to = xp.repeat(taken > 0, N // groups, axis=1)  # [T, N]
+    return xp.where(open_to, scores, -xp.inf)
+
+
+def scattered(values: Array, chosen: Array, width: int) -> Array:
+    """`[T, width]` with `values[t, s]` at `[t, chosen[t, s]]`, and zeros elsewhere."""
+    xp, T = namespace(values), values.shape[0]
+    first = xp.arange(T, dtype=chosen.dtype, device=chosen.device)[:, None] * width
+    flat = xp.zeros(T * width, dtype=values.dtype, device=values.device)
+    return xp.reshape(add_at(flat, xp.reshape(first + chosen, (-1,)), xp.reshape(values, (-1,))), (T, width))
+
+
+def softmax(z: Array) -> Array:
+    """Over the last axis."""
+    xp = namespace(z)
+    e = xp.exp(z - xp.max(z, axis=-1, keepdims=True))
+    return e / xp.sum(e, axis=-1, keepdims=True)
+
+
+def sigmoid(z: Array) -> Array:
+    """1 / (1 + exp(−z)), by way of tanh, which cannot overflow."""
+    return 0.5 * (1 + namespace(z).tanh(0.5 * z))
+
+
+def _unchanged(logits: Array) -> Array:
+    return logits
+
+
+# Balance
+
+
+def expert_loads(routing: Routing, num_experts: int) -> list[int]:
+    """How many (token, slot) pairs go to each expert; dropped pairs go to none."""
+    xp, goes_to = namespace(routing.chosen), destinations(routing, num_experts)
+    return to_host(xp.stack([xp.count_nonzero(goes_to == expert) for expert in range(num_experts)]))
+
+
+def destinations(routing: Routing, num_experts: int) -> Array:
+    """The expert of each pair, `[T·k]`; `num_experts`, which is none, where the pair was dropped."""
+    xp, chosen = namespace(routing.chosen), routing.chosen
+    if routing.kept is not None:
+        chosen = xp.where(routing.kept, chosen, num_experts)
+    return xp.reshape(chosen, (-1,))
+
+
+def auxiliary_loss(logits: Array, loads: Sequence[int], k: int, alpha: float) -> tuple[Array, Array]:
+    """α N Σ f_i P_i, which is α when the load is uniform, and its gradient with respect to the logits `[T, N]`.
+
+    Args:
+        logits: the router's, `[T, N]`, of this rank's tokens.
+        loads: pairs on each expert, of all tokens of the batch (those of other ranks too): f_i is their share. It has
+            no gradient.
+        k: slots a token.
+        alpha: the loss's weight, 0.01 in the paper.
+
+    P_i is the mean probability of expert i over this rank's tokens. Source: Fedus et al. 2021, section 2.2.
+    """
+    xp, (T, N) = namespace(logits), logits.shape
+    probabilities = softmax(logits)
+    total = sum(loads)
+    f = xp.asarray([load / total for load in loads], dtype=logits.dtype, device=logits.device)  # [N]
+    loss = alpha * N * xp.sum(f * xp.mean(probabilities, axis=0))
+    dprobabilities = alpha * N / T * f  # the same for every token
+    inner = dprobabilities - xp.sum(probabilities * dprobabilities, axis=1, keepdims=True)
+    return loss, probabilities * inner
+
+
+def balanced_bias(bias: Array, loads: Sequence[int], rate: float) -> Array:
+    """The bias after a step: up by `rate` for experts below the mean load, down for those above it.
+
+    Source: DeepSeek-V3 technical report, section 2.1.2 (γ = 0.001); Wang et al. 2024, "Auxiliary-loss-free load
+    balancing strategy for mixture-of-experts".
+    """
+    xp = namespace(bias)
+    mean = sum(loads) / len(loads)
+    signs = [math.copysign(1, mean - load) if load != mean else 0.0 for load in loads]
+    return bias + rate * xp.asarray(signs, dtype=bias.dtype, device=bias.device)
+
+
+# Capacity
+
+
+def capacity_of(tokens: int, k: int, num_experts: int, capacity_factor: float) -> int:
+    """⌈cf · T k / N⌉: rows that an expert takes of T tokens."""
+    return math.ceil(capacity_factor * tokens * k / num_experts)
+
+
+def within_capacity(routing: Routing, num_experts: int, capacity: int) -> Routing:
+    """The routing in which each expert keeps its first `capacity` pairs, in the order of the tokens, then slots.
+
+    A dropped slot adds nothing to its token's y, which then passes by the residual alone if all its slots are dropped.
+    The gates of its other slots stay as they were.
+    """
+    xp, (T, k) = namespace(routing.chosen), routing.chosen.shape
+    experts = xp.reshape(routing.chosen, (-1,))
+    order = xp.argsort(experts, stable=True)  # pairs by expert, then token
+    by_expert = xp.take(experts, order, axis=0)
+    first = xp.searchsorted(by_expert, by_expert)  # where each pair's expert begins
+    place = xp.arange(T * k, dtype=first.dtype, device=first.device) - first  # among the pairs of its expert
+    kept = xp.take(place < capacity, inverse(order), axis=0)
+    return routing._replace(kept=xp.reshape(kept, (T, k)))
+
+
+def inverse(order: Array) -> Array:
+    """Where each item has gone: `take(take(x, order), inverse(order))` is x."""
+    return namespace(order).argsort(order)

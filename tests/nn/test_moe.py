@@ -1,0 +1,123 @@
+"""The layer of experts: against a loop over tokens and slots, and against finite differences."""
+
+from __future__ import annotations
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from parlab.arrays import asarray, to_numpy
+from parlab.nn import moe
+from parlab.nn.moe import Expert, MixtureOfExperts
+from parlab.nn.routing import expert_loads
+from tests.nn.finite_differences import assert_gradient, draw, weighted
+from tests.nn.parity import assert_parity, relative_error
+
+E, M, N = 6, 5, 8
+CASES = {
+    "mixtral": {"k": 2},
+    "switch": {"k": 1, "scores": "softmax"},
+    "deepseek": {"k": 4, "scores": "sigmoid", "scale": 2.5, "groups": 4, "group_limit": 2, "shared": True},
+    "all experts": {"k": 8},
+    "capacity 3 of 4": {"k": 2, "capacity_factor": 0.75},
+}
+LIBRARIES = pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy", "strict"])
+
+
+def layer(xp, case, seed=0):
+    options = dict(CASES[case])
+    shapes = {"m.gate.weight": (E, N)}
+    for prefix in (*(f"m.experts.{e}" for e in range(N)), "shared"):
+        shapes |= {f"{prefix}.w1.weight": (E, M), f"{prefix}.w3.weight": (E, M), f"{prefix}.w2.weight": (M, E)}
+    if not options.pop("shared", False):
+        shapes = {name: shape for name, shape in shapes.items() if "shared" not in name}
+    weights = {name: draw(xp, *shape, seed=number + seed) for number, (name, shape) in enumerate(shapes.items())}
+    if "shared.w1.weight" in weights:
+        options["shared"] = Expert(weights, "shared")
+    return MixtureOfExperts(weights, "m", N, **options)
+
+
+def by_tokens(made, x):
+    """y of each token, slot by slot, as the definition says."""
+    weights = {name: to_numpy(w) for name, w in made.weights.items()}
+    routing = made.routed(asarray(x, np) if isinstance(x, np.ndarray) else x)
+    x, y = to_numpy(x), np.zeros(x.shape)
+
+    def expert(prefix, row):
+        w1, w3, w2 = (weights[f"{prefix}.{name}.weight"] for name in ("w1", "w3", "w2"))
+        gate = row @ w1
+        return (gate / (1 + np.exp(-gate)) * (row @ w3)) @ w2
+
+    for t, row in enumerate(x):
+        for s, e in enumerate(to_numpy(routing.chosen)[t]):
+            if routing.kept is None or to_numpy(routing.kept)[t, s]:
+                y[t] += to_numpy(routing.gates)[t, s] * expert(f"m.experts.{e}", row)
+        if made.shared is not None:
+            y[t] += expert("shared", row)
+    return y
+
+
+@LIBRARIES
+@pytest.mark.parametrize("case", CASES)
+def test_forward_equals_a_loop_over_tokens_and_slots(xp, case):
+    made, x = layer(xp, case), draw(xp, 13, E)
+    y, _ = made.forward(x)
+    assert_parity([y], [by_tokens(made, x)], 1e-13)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_gradient_equals_finite_differences(case):
+    made, x, dy = layer(np, case), draw(np, 1, 7, E), draw(np, 1, 7, E, seed=1)
+    y, cache = made.forward(x)
+    dx, gradients = made.backward(dy, cache)
+    assert set(gradients) == set(made.weight_names)
+    assert_gradient(dx, lambda moved: weighted(made.forward(moved)[0], dy), x, 1e-7)
+    for name in made.weight_names:
+        start = made.weights[name]
+
+        def loss(moved, name=name):
+            made.weights[name] = moved
+            return weighted(made.forward(x)[0], dy)
+
+        assert_gradient(gradients[name], loss, start, 1e-7)
+        made.weights[name] = start
+
+
+def test_an_expert_without_rows_has_a_gradient_of_zeros_not_none():
+    made, x = layer(np, "switch"), np.ones((3, E))  # equal tokens go to one expert
+    _, cache = made.forward(x)
+    loads = expert_loads(cache.routing, N)
+    assert sorted(loads) == [0] * 7 + [3]
+    _, gradients = made.backward(np.ones((3, E)), cache)
+    empty = loads.index(0)
+    assert not gradients[f"m.experts.{empty}.w1.weight"].any()
+    assert gradients[f"m.experts.{loads.index(3)}.w1.weight"].all()
+
+
+def test_a_token_whose_slots_are_all_dropped_passes_by_the_residual_alone():
+    made = layer(np, "switch")
+    made.capacity_factor = N / 3  # 1 row an expert for 3 tokens
+    y, _ = made.forward(np.ones((3, E)))
+    assert y[0].all()
+    assert not y[1:].any()
+
+
+MUTANTS = {
+    "gates twice": ("slots_of", lambda rows, pairs, k, f=moe.slots_of: f(rows, pairs, k) * 0.5),
+    "rows of the next token": ("rows_of", lambda x, pairs, k, f=moe.rows_of: f(np.roll(x, 1, axis=0), pairs, k)),
+    "sum of the first slots only": ("sum_of_slots", lambda slots, gates=None: slots[:, 0, :] * gates[:, :1]),
+    "counts of the experts one on": (
+        "expert_loads",
+        lambda routing, num_experts, f=moe.expert_loads: np.roll(f(routing, num_experts), 1).tolist(),
+    ),
+    "gates of the wrong pairs": ("inverse", lambda order: order),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_each_of_5_mutants_is_caught(monkeypatch, name):
+    made, x = layer(np, "mixtral"), draw(np, 13, E)
+    expected = by_tokens(made, x)
+    assert relative_error(made.forward(x)[0], expected) <= 1e-13
+    monkeypatch.setattr(moe, *MUTANTS[name])
+    assert relative_error(made.forward(x)[0], expected) > 1e-3
