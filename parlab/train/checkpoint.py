@@ -1,95 +1,81 @@
 """A training on disk, from which any other mesh goes on.
 
     index.json                            what was trained, how far, and where each piece lies
-    pieces-4f1c09a2-00003.safetensors     what rank 3 wrote of that save: master, mean and square of its pieces
+    pieces-4f1c09a2-00003.safetensors     rank 3's file of that save: master, mean and square of its pieces
 
 Invariant: `index.json` names complete files only, and is replaced in one move, when all ranks have written theirs. So
-whenever a save ends half-way, the training before it is whole; the next one takes away what was left.
+whenever a save ends half-way, the training before it is whole; the next save removes the files that were left.
 
-A piece is (weight, slice along the axis that tensor parallelism cuts, first element in that slice): see `Piece`. That
-says which elements of the whole weight it has, on the mesh that saved and on the one that loads; all pieces together
-have each element once, which is checked before an array is read. No element depends on the mesh, hence neither does the
-next loss.
+No element depends on the mesh that saved it, hence neither does the next loss. The index has a checksum of each file
+and of itself, so a bit that flips on the disk is found before an array is read.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import secrets
-from collections.abc import Mapping
-from dataclasses import fields
-from functools import partial
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from itertools import groupby
-from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save as to_bytes
 
+from parlab.arguments import checked, instance
 from parlab.arrays import asarray, default_namespace, itemsize, to_numpy
 from parlab.files import write_whole
 from parlab.nn import AdamW, Llama, LlamaConfig
-from parlab.nn.huggingface import open_tensors, read_json
+from parlab.nn.huggingface import open_tensors
+from parlab.train.arguments import RULES
+from parlab.train.index import INDEX, Entry, as_json, by_weight, elements, read_index, settings_names, write_index
+from parlab.train.lock import locked
 from parlab.train.mesh import Mesh
 from parlab.train.trainer import Piece, Trainer
+from parlab.world import Comm
 from parlab.zero import LossScale
 
-FORMAT = "parlab checkpoint 1"
-INDEX = "index.json"
-PARTS = ("config", "optimizer", "precision", "progress", "notes", "pieces")  # of the index
 KINDS = ("master", "mean", "square")
-as_json = partial(json.dumps, default=methodcaller("item"))  # NumPy's numbers too, as a rate may be one
 PLACE = ("name", "shape", "axis", "start", "stop", "flat_start")
-Entry = dict[str, Any]  # of the index: a piece's PLACE, its length, and its file
 
 
+@checked(RULES)
 def save(trainer: Trainer, folder: str | os.PathLike[str], *, notes: Mapping[str, Any] | None = None) -> None:
     """Write a checkpoint, each rank its own pieces; all ranks call this, and see the same folder.
 
     Args:
         folder: made if it is not there. An earlier checkpoint in it is replaced, and whole until then.
-        notes: what else a run that goes on wants to know, as JSON has it, else a ValueError; the same on every rank.
+        notes: what else a run that goes on wants to know, as JSON has it; the same on every rank.
+
+    Raises:
+        ValueError: notes that JSON cannot hold; another process saves into the folder at this moment.
     """
+    instance("trainer", trainer, Trainer)
     try:
         as_json(notes)
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"notes={notes!r:.60}: {error}") from None
-    comm, folder, replica = trainer.mesh.comm, Path(folder), trainer.replica
-    folder.mkdir(parents=True, exist_ok=True)
-    drawn = np.frombuffer(secrets.token_bytes(4), dtype=np.uint8)
-    token = to_numpy(comm.broadcast(asarray(drawn, trainer.xp), 0)).tobytes().hex()
-
-    own = [(_entry(piece), piece) for piece in trainer.pieces() if piece.first]
-    arrays = {_key(entry, kind): to_numpy(getattr(piece, kind)) for entry, piece in own for kind in KINDS}
-    said = {"pieces": json.dumps([entry for entry, _ in own])}
-    write_whole(folder / f"pieces-{token}-{comm.rank:05d}.safetensors", to_bytes(arrays, metadata=said))
-    comm.barrier()
-    if comm.rank == 0:
-        pieces = []
-        for path in sorted(folder.glob(f"pieces-{token}-*.safetensors")):
-            entries = json.loads(open_tensors(path).metadata()["pieces"])
-            pieces += [{**entry, "file": path.name} for entry in entries]
-        dtypes, scale = {"master": replica.wide, "dtype": replica.dtype}, replica.guard.scale
-        precision = {name: f"float{8 * itemsize(dtype)}" for name, dtype in dtypes.items()}
-        index = {
-            "format": FORMAT,
-            "config": trainer.config.to_dict(),
-            "optimizer": _fields(replica.optimizer),
-            "precision": {**precision, "max_norm": replica.guard.max_norm, "loss_scale": scale and _fields(scale)},
-            "progress": trainer.progress,
-            "notes": dict(notes or {}),
-            "pieces": pieces,
-        }
-        write_whole(folder / INDEX, as_json(index, indent=1))
-        for path in [*folder.glob("*pieces-*"), *folder.glob(f".{INDEX}.*")]:
-            if token not in path.name:
-                path.unlink()
-    comm.barrier()
+    comm, folder = trainer.mesh.comm, Path(folder)
+    with locked(folder, "saving") if comm.rank == 0 else nullcontext():
+        token = _shared_token(comm, trainer.xp)  # rank 0 has the lock before any rank goes on
+        own = [piece for piece in trainer.pieces() if piece.first]
+        checksum = _write_pieces(folder / _file_name(token, comm.rank), own)
+        checksums = comm.gather(asarray(np.frombuffer(checksum, dtype=np.uint8), trainer.xp))  # [32 P] on rank 0
+        if checksums is not None:
+            of_ranks = to_numpy(checksums).reshape(comm.size, -1)
+            files = {_file_name(token, rank): of_rank.tobytes().hex() for rank, of_rank in enumerate(of_ranks)}
+            write_index(folder, {**_described(trainer, notes), "files": files, "pieces": _entries(folder, files)})
+            for path in [*folder.glob("*pieces-*"), *folder.glob(f".{INDEX}.*")]:
+                if token not in path.name:
+                    path.unlink()
+        comm.barrier()
 
 
+@checked(RULES)
 def load(
     folder: str | os.PathLike[str], mesh: Mesh, *, optimizer: AdamW | None = None, xp: Any = None, **options: Any
 ) -> Trainer:
@@ -109,45 +95,92 @@ def load(
     """
     folder, index, xp = Path(folder), read_index(folder), xp or default_namespace()
     config = LlamaConfig.from_dict(index["config"])
-    saved = _checked(index["pieces"], config.weight_shapes)
+    saved = by_weight(index["pieces"], config.weight_shapes)
     precision = dict(index["precision"])
     wide, scale = precision.pop("master"), precision["loss_scale"]
     precision["loss_scale"] = scale and LossScale(**scale)
     zeros = Llama(config, {name: xp.zeros(x, dtype=getattr(xp, wide)) for name, x in config.weight_shapes.items()})
     trainer = Trainer(mesh, zeros, optimizer or AdamW(**index["optimizer"]), **{**precision, **options})
     del zeros
-    names = sorted({entry["file"] for entry in index["pieces"]})
-    files = {name: open_tensors(folder / Path(name).name) for name in names}
-    for name, of_weight in groupby(trainer.pieces(), lambda piece: piece.name):
-        own = [(piece, _elements(_entry(piece))) for piece in of_weight]
+    own = trainer.pieces()
+    needed = dict.fromkeys(entry["file"] for piece in own for entry in saved[piece.name])
+    files = {name: _opened(folder / name, index["files"][name]) for name in needed}
+    for name, of_weight in groupby(own, lambda piece: piece.name):
+        places = [(piece, elements(_entry(piece))) for piece in of_weight]
         for kind in KINDS:
             whole = _whole(files, saved[name], kind, wide)
-            for piece, elements in own:
+            for piece, place in places:
                 target = getattr(piece, kind)
-                target[:] = asarray(whole[elements], xp, target.dtype, target.device)
+                target[:] = asarray(whole[place], xp, target.dtype, target.device)
     trainer.restore(index["progress"])
     return trainer
 
 
+@checked(RULES)
 def export(trainer: Trainer, folder: str | os.PathLike[str]) -> None:
     """Write the weights as a folder that Hugging Face's transformers opens; all ranks call this."""
+    instance("trainer", trainer, Trainer)
     weights = trainer.full_weights()
     if trainer.mesh.comm.rank == 0:
         Llama(trainer.config, weights).save(folder)
     trainer.mesh.comm.barrier()
 
 
-def read_index(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """What `index.json` says: config, optimizer, precision, progress, notes, and the table of pieces."""
-    path = Path(folder) / INDEX
-    if not path.exists():
-        raise FileNotFoundError(f"{folder} has no {INDEX}: no save() into it was completed")
-    index = read_json(path)
-    if index.get("format") != FORMAT:
-        raise ValueError(f"{path} is no {FORMAT!r}")
-    if missing := [part for part in PARTS if part not in index]:
-        raise ValueError(f"{path} is damaged: it lacks {', '.join(missing)}")
-    return index
+# Saving
+
+
+def _shared_token(comm: Comm, xp: Any) -> str:
+    """Drawn by rank 0: it tells the files of this save from those of another."""
+    drawn = np.frombuffer(secrets.token_bytes(4), dtype=np.uint8)
+    return to_numpy(comm.broadcast(asarray(drawn, xp), 0)).tobytes().hex()
+
+
+def _file_name(token: str, rank: int) -> str:
+    return f"pieces-{token}-{rank:05d}.safetensors"
+
+
+def _write_pieces(path: Path, pieces: Sequence[Piece]) -> bytes:
+    """Write a rank's file; returns its SHA-256, taken before a byte is on the disk."""
+    entries = [_entry(piece) for piece in pieces]
+    arrays = {
+        _key(entry, kind): to_numpy(getattr(piece, kind))
+        for entry, piece in zip(entries, pieces, strict=True)
+        for kind in KINDS
+    }
+    content = to_bytes(arrays, metadata={"pieces": json.dumps(entries)})
+    write_whole(path, content)
+    return hashlib.sha256(content).digest()
+
+
+def _entries(folder: Path, files: Mapping[str, str]) -> list[Entry]:
+    """The entries of all pieces, as the files say them."""
+    entries = []
+    for name in files:
+        of_file = json.loads(open_tensors(folder / name).metadata()["pieces"])
+        entries += [{**entry, "file": name} for entry in of_file]
+    return entries
+
+
+def _described(trainer: Trainer, notes: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The fields of the index that are the same on every rank."""
+    replica = trainer.replica
+    scale = replica.guard.scale
+    return {
+        "config": trainer.config.to_dict(),
+        "optimizer": _settings(replica.optimizer),
+        "precision": {
+            "master": f"float{8 * itemsize(replica.wide)}",
+            "dtype": f"float{8 * itemsize(replica.dtype)}",
+            "max_norm": replica.guard.max_norm,
+            "loss_scale": scale and _settings(scale),
+        },
+        "progress": trainer.progress,
+        "notes": dict(notes or {}),
+    }
+
+
+def _settings(of: Any) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in settings_names(type(of))}
 
 
 def _entry(piece: Piece) -> Entry:
@@ -158,51 +191,31 @@ def _key(entry: Entry, kind: str) -> str:
     return f"{entry['name']}/{entry['start']}/{entry['flat_start']}/{kind}"
 
 
-def _elements(entry: Entry) -> np.ndarray:
-    """Which of the whole weight, flattened, the piece has: `[length]`."""
-    shape, axis = entry["shape"], entry["axis"]
-    cut = () if axis is None else (slice(None),) * axis + (slice(entry["start"], entry["stop"]),)
-    flat = np.arange(math.prod(shape)).reshape(shape)[cut].reshape(-1)
-    return flat[entry["flat_start"] : entry["flat_start"] + entry["length"]]
+# Loading
 
 
-def _checked(pieces: list[Entry], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[Entry]]:
-    """The pieces of each weight; refused where they are not the model, all of it, once."""
-    found: dict[str, list[Entry]] = {name: [] for name in shapes}
-    for entry in pieces:
-        name, shape = entry["name"], tuple(entry["shape"])
-        if shapes.get(name) != shape:
-            raise ValueError(
-                f"the checkpoint has {name} of shape {shape}, its model {shapes.get(name, 'no such weight')}: "
-                "a file of another model lies among its own"
-            )
-        found[name].append(entry)
-    for name, entries in found.items():
-        times = np.zeros(math.prod(shapes[name]), dtype=int)  # how often each element is there
-        for entry in entries:
-            times[_elements(entry)] += 1
-        if (times != 1).any():
-            first = int((times != 1).argmax())
-            stop = first + int(np.append(times[first:] == times[first], False).argmin())
-            problem = f"has {first}:{stop} twice" if times[first] else f"lacks {first}:{stop}"
-            raise ValueError(f"the checkpoint {problem} of the {len(times)} elements of {name}")
-    return found
+def _opened(path: Path, checksum: str) -> Any:
+    """A safetensors file whose bytes are those that were saved."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: a file is needed")
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing")
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != checksum:
+        raise ValueError(f"{path} is damaged or truncated: its SHA-256 is not the one in {INDEX}")
+    return open_tensors(path)
 
 
-def _whole(files: Mapping[str, Any], entries: list[Entry], kind: str, dtype: str) -> np.ndarray:
+def _whole(files: Mapping[str, Any], entries: Sequence[Entry], kind: str, dtype: str) -> np.ndarray:
     """A weight, or a moment of it, put together and flattened."""
     whole = np.empty(math.prod(entries[0]["shape"]), dtype)
     for entry in entries:
-        file, key, elements = files[entry["file"]], _key(entry, kind), _elements(entry)
+        file, key, place = files[entry["file"]], _key(entry, kind), elements(entry)
         if key not in file.keys():  # noqa: SIM118 (it is no dict)
             raise ValueError(f"{entry['file']} lacks {key}, which {INDEX} places there")
         x = file.get_tensor(key)
-        if x.shape != elements.shape:
-            raise ValueError(f"{entry['file']}: {key} has shape {x.shape}, and {INDEX} says {elements.shape}")
-        whole[elements] = x
+        if x.shape != place.shape:
+            raise ValueError(f"{entry['file']}: {key} has shape {x.shape}, and {INDEX} says {place.shape}")
+        whole[place] = x
     return whole
-
-
-def _fields(settings: Any) -> dict[str, Any]:
-    """What the dataclass takes."""
-    return {item.name: getattr(settings, item.name) for item in fields(settings) if item.init}

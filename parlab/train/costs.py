@@ -9,9 +9,11 @@ from itertools import pairwise
 from typing import Any
 
 from parlab import arrays
+from parlab.arguments import checked, instance
 from parlab.nn.config import EMBEDDING
 from parlab.sequence import AttentionShape
 from parlab.tensor import block_collectives, model_collectives, traffic
+from parlab.train.arguments import RULES
 from parlab.train.trainer import METHODS, Trainer
 from parlab.world import Link, Timeline, Transfer
 from parlab.world.collectives import recursive_doubling_all_reduce_cost
@@ -22,10 +24,12 @@ NUMBER = 8  # bytes of a loss, or of a sum of squares
 
 def strategy_of(transfer: Transfer) -> str:
     """tp, cp, pp or dp, by the group in which the message is sent; norm: the one number of all ranks."""
+    instance("transfer", transfer, Transfer)
     group, named, _ = transfer.name.partition(": ")
     return NAMES.get(group, group) if named else "norm"
 
 
+@checked(RULES)
 def bytes_by_strategy(timeline: Timeline) -> dict[str, int]:
     """Bytes that all ranks sent to others, counted by the group that they sent them in.
 
@@ -38,12 +42,14 @@ def bytes_by_strategy(timeline: Timeline) -> dict[str, int]:
     return dict(found)
 
 
+@checked(RULES)
 def step_bytes(trainer: Trainer, B: int, S: int) -> dict[str, int]:
     """What `bytes_by_strategy` counts in one step on a batch `[B, S]`, in closed form: rings, and of any uneven cut.
 
     dp: of Ψ elements in N = dp · cp ranks, (N − 1)Ψ for each reduce-scatter and each all-gather, one of each; zero 3
     gathers 2m times, for each F and each backward, and zero 2 and 3 reduce m times unless they accumulate.
     """
+    instance("trainer", trainer, Trainer)
     config, schedule, (dp, pp, cp, tp) = trainer.config, trainer.schedule, trainer.mesh.sizes.values()
     m, itemsize = schedule.num_microbatches, arrays.itemsize(trainer.replica.dtype)
     recomputed, sequence_parallel = trainer.recompute == "full", trainer.sequence_parallel

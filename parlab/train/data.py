@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from parlab.arguments import whole
+from parlab.arguments import checked
 from parlab.arrays import Array, asarray, default_namespace, generator
+from parlab.train.arguments import RULES, text
 
 
 class Samples:
@@ -23,8 +24,9 @@ class Samples:
     ([0, 4, 8], [1, 1, 1, 1])
     """
 
+    @checked({**RULES, "tokens": text})
     def __init__(self, tokens: Any, length: int, seed: int = 0) -> None:
-        self.tokens, self.length, self.seed = np.asarray(tokens), whole("length", length, 1), seed
+        self.tokens, self.length, self.seed = np.asarray(tokens), length, seed
         self.epoch_size = (len(self.tokens) - 1) // length  # a window's last target is the next one's first token
         if self.epoch_size < 1:
             raise ValueError(
@@ -32,10 +34,9 @@ class Samples:
             )
         self._order = lru_cache(maxsize=2)(lambda epoch: generator(seed, epoch).permutation(self.epoch_size))
 
+    @checked(RULES)
     def batch(self, first: int, size: int, *, xp: Any = None) -> tuple[Array, Array]:
         """`(tokens, targets)`, `[size, length]` each: the samples from number `first` on."""
-        whole("first", first, 0)
-        whole("size", size, 1)
         numbers = [divmod(number, self.epoch_size) for number in range(first, first + size)]
         starts = np.asarray([self._order(epoch)[place] * self.length for epoch, place in numbers])
         xp = xp or default_namespace()

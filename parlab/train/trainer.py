@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from parlab import sequence
+from parlab.arguments import checked
 from parlab.arrays import Array, asarray, namespace, to_host
 from parlab.nn.config import FINAL_NORM, HEAD
 from parlab.nn.layers import CAUSAL_ATTENTION, Core
@@ -28,7 +29,7 @@ from parlab.nn.optimizer import AdamW
 from parlab.nn.stage import Chain, Gradients, Stage, add_gradients
 from parlab.pipeline import Schedule, one_f_one_b, partition, run_schedule
 from parlab.tensor import ParallelLlama, Recompute, shard
-from parlab.train.checks import check_batch, check_model, check_options
+from parlab.train.arguments import RULES, check_batch, check_model, check_options
 from parlab.train.mesh import Mesh
 from parlab.zero import LossScale, Offload, replica_of
 from parlab.zero.part import Part
@@ -104,6 +105,7 @@ class Trainer:
     True
     """
 
+    @checked(RULES)
     def __init__(
         self,
         mesh: Mesh,
@@ -184,6 +186,7 @@ class Trainer:
 
     # A step
 
+    @checked(RULES)
     def step(self, tokens: Array, targets: Array, lr: float | None = None) -> TrainResult:
         """Train on a batch, whole and the same on every rank, which takes its rows and columns of it.
 
@@ -195,7 +198,7 @@ class Trainer:
             ValueError: a batch that the mesh cannot cut, or that holds what is no token; before any message.
             MismatchError: the first batch is not the same on every rank.
         """
-        check_batch(self, tokens, targets, lr)
+        check_batch(self, tokens, targets)
         mesh, xp, replica = self.mesh, self.xp, self.replica
         inputs, answers = self._microbatches(tokens), self._microbatches(targets)
         b, s = inputs[0].shape

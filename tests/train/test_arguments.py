@@ -12,7 +12,18 @@ from parlab import run
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.pipeline import Action, Schedule, interleaved_one_f_one_b, one_f_one_b
-from parlab.train import Mesh, Samples, Trainer
+from parlab.train import (
+    Mesh,
+    Samples,
+    Trainer,
+    bytes_by_strategy,
+    export,
+    load,
+    read_index,
+    save,
+    step_bytes,
+    strategy_of,
+)
 from parlab.world import Link, MismatchError
 from parlab.zero import Offload
 from tests.train.models import batches, model
@@ -42,6 +53,14 @@ def step(sizes, tokens, targets=None, lr=None, **options):
     return lambda: run(program, int(np.prod(list(sizes.values()) or [1])))
 
 
+def saved(folder, **options):
+    return lambda: run(lambda comm: save(Trainer(Mesh(comm), model(), AdamW()), folder, **options), 1)
+
+
+def step_bytes_of(B, S):
+    return lambda: run(lambda comm: step_bytes(Trainer(Mesh(comm), model(), AdamW()), B, S), 1)
+
+
 ROWS = [
     ("dp", mesh(2, dp=0), "dp=0: must be a whole number, at least 1"),
     ("pp", mesh(2, pp=1.5), "pp=1.5: must be a whole number, at least 1"),
@@ -52,30 +71,34 @@ ROWS = [
     ),
     ("comm", lambda: Mesh(8, dp=8), "comm=8: must be a Comm"),
     ("ranks, none fits", mesh(5, dp=2, pp=2), "and there are 5: use 4 ranks"),
-    ("mesh", made(on="mesh"), "mesh='mesh': a Mesh is needed"),
-    ("model", made(start="llama"), "model='llama': a serial Llama is needed, the same on every rank"),
+    ("mesh", made(on="mesh"), "mesh='mesh': must be a Mesh"),
+    ("model", made(start="llama"), "model='llama': must be a Llama"),
     ("optimizer", made(optimizer="adam"), "optimizer='adam': an AdamW is needed"),
     (
         "tp",
         made({"tp": 3}),
-        "tp=3: num_attention_heads 4 do not divide among 3 tensor-parallel ranks: use 3 or 6; here tp=2 or tp=4 works",
+        "tp=3: num_attention_heads 4 do not divide among 3 tensor-parallel ranks: use 3 or 6; or a tp that "
+        "divides 4 heads and 8 columns",
     ),
-    ("schedule", made(schedule="1f1b"), "schedule='1f1b': a Schedule of parlab.pipeline is needed"),
+    ("schedule", made(schedule="1f1b"), "schedule='1f1b': must be a Schedule"),
     ("schedule's ranks", made({"pp": 2}, schedule=one_f_one_b(4, 4)), "pp=2: schedule has 4 ranks, use pp=4"),
     (
         "schedule's stages",
         made({"pp": 4}, schedule=interleaved_one_f_one_b(4, 4, 2)),
-        "pp=4: schedule has 8 stages, and num_hidden_layers is 4: use a schedule with pp=2 or at most 1 chunks a rank",
+        "pp=4: schedule has 8 stages, and num_hidden_layers is 4: use at most 4 stages, with "
+        "fewer ranks or fewer chunks a rank",
     ),
     (
         "schedule's chunks",
         made({"pp": 2}, schedule=interleaved_one_f_one_b(2, 2, 5)),
-        "pp=2: schedule has 10 stages, and num_hidden_layers is 4: use a schedule with at most 2 chunks a rank",
+        "pp=2: schedule has 10 stages, and num_hidden_layers is 4: use at most 4 stages, with "
+        "fewer ranks or fewer chunks a rank",
     ),
     (
         "schedule's stages and chunks",
         made({"pp": 2}, model(num_hidden_layers=1), schedule=interleaved_one_f_one_b(2, 2, 2)),
-        "pp=2: schedule has 4 stages, and num_hidden_layers is 1: use a schedule with pp=1 and 1 chunk a rank",
+        "pp=2: schedule has 4 stages, and num_hidden_layers is 1: use at most 1 stages, with "
+        "fewer ranks or fewer chunks a rank",
     ),
     (
         "schedule that cannot run",
@@ -104,7 +127,7 @@ ROWS = [
         made(reduce="each"),
         "reduce='each' at zero=1: its gradients are whole, and reduced once; use zero=2 or 3",
     ),
-    ("offload", made(offload="cpu"), "offload='cpu' at zero=1: an Offload is needed, and zero=1, 2 or 3"),
+    ("offload", made(offload="cpu"), "offload='cpu': must be a Offload"),
     ("max_norm", made(max_norm=0), "max_norm=0: must be a number greater than 0"),
     ("dtype", made(dtype="int8"), "dtype='int8': float64, float32 or"),
     ("loss_scale", made(loss_scale=8), "loss_scale=8: a LossScale is needed"),
@@ -117,25 +140,45 @@ ROWS = [
     (
         "rows",
         step({"dp": 3}, EIGHT),
-        "dp=3: 8 rows do not divide among 3 replicas of 1 microbatches: use a multiple of 3; here dp=2 or dp=4 works",
+        "dp=3: 8 rows do not divide among 3 replicas of 1 microbatches: use a multiple of 3",
     ),
     (
         "microbatches",
         step({"dp": 2, "pp": 2}, EIGHT, schedule=one_f_one_b(2, 3)),
-        "dp=2: 8 rows do not divide among 2 replicas of 3 microbatches: use a multiple of 6, or a schedule of 2 or 4 "
-        "microbatches",
+        "dp=2: 8 rows do not divide among 2 replicas of 3 microbatches: use a multiple of 6, or a number of "
+        "microbatches that divides 4",
     ),
     (
         "tokens of zigzag",
         step({"cp": 3}, EIGHT),
-        "cp=3: sequence length 8 does not divide into 3 shards: use a multiple of 3 (zigzag needs 6); here cp=2",
+        "cp=3: sequence length 8 does not divide into 3 shards: use a multiple of 3 (zigzag needs 6)",
     ),
     (
         "tokens of sequence parallelism",
         step({"cp": 4, "tp": 4}, EIGHT, sequence_parallel=True),
         "tp=4: sequence length 2 (of 8, cp=4) does not divide among 4 ranks: use a multiple of 4, or "
-        "sequence_parallel=False; here tp=2 works",
+        "sequence_parallel=False",
     ),
+    *[("tokens", step({}, x), "tokens=") for x in (None, ONE + 0.5, ONE[0], ONE[:0])],
+    ("rows", lambda: step_bytes(None, 8, 8), "trainer=None: must be a Trainer"),
+    ("timeline", lambda: bytes_by_strategy(None), "timeline=None: must be a Timeline"),
+    ("transfer", lambda: strategy_of("dp"), "transfer='dp': must be a Transfer"),
+    ("trainer of save", lambda: save(None, "folder"), "trainer=None: must be a Trainer"),
+    ("trainer of export", lambda: export(3, "folder"), "trainer=3: must be a Trainer"),
+    ("folder", lambda: read_index(3), "folder=3: must be the path of a folder"),
+    ("folder", lambda: read_index(""), "folder='': must be the path of a folder"),
+    ("folder", lambda: read_index(__file__), "test_arguments.py': it is a file; use a folder"),
+    ("folder of load", lambda: load(None, None), "folder=None: must be the path of a folder"),
+    ("mesh of load", lambda: load(".", None), "mesh=None: must be a Mesh"),
+    ("folder of save", saved(None), "folder=None: must be the path of a folder"),
+    ("notes", saved("folder", notes=3), "notes=3: must be a Mapping"),
+    ("B", step_bytes_of(0, 8), "B=0: must be a whole number, at least 1"),
+    ("S", step_bytes_of(8, 8.0), "S=8.0: must be a whole number, at least 1"),
+    ("text", lambda: Samples(np.arange(9.0), 2), "tokens=array([0., 1., 2., 3., 4., 5., 6., 7., 8.]): an array [N] of"),
+    ("text", lambda: Samples(np.ones((3, 3), int), 2), "whole numbers is needed"),
+    ("text", lambda: Samples("abc", 2), "tokens='abc': an array [N] of whole numbers is needed"),
+    ("seed", lambda: Samples(np.arange(9), 2, -1), "seed=-1: must be a whole number, at least 0"),
+    ("seed", lambda: Samples(np.arange(9), 2, 0.5), "seed=0.5: must be a whole number, at least 0"),
     ("length", lambda: Samples(np.arange(9), 0), "length=0: must be a whole number, at least 1"),
     ("first", lambda: Samples(np.arange(9), 2).batch(-1, 1), "first=-1: must be a whole number, at least 0"),
     ("size", lambda: Samples(np.arange(9), 2).batch(0, 0), "size=0: must be a whole number, at least 1"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +19,8 @@ from parlab import run
 from parlab.nn import AdamW
 from parlab.nn.llama import load as load_llama
 from parlab.train import Mesh, Trainer, export, load, read_index, save
+from parlab.train.index import write_index
+from parlab.train.lock import locked
 from parlab.zero import LossScale
 from tests.train.models import LIBRARIES, batches, model
 
@@ -149,8 +153,17 @@ def opened(folder):
     return run(resumed, 2, {"mesh": dict(dp=2), "zero": 1}, folder)
 
 
-def rewritten(folder, change):
+def rewritten(folder, change=lambda index: None):
+    """The index changed by a program: all its checksums are right."""
     index = read_index(folder)
+    index["files"] = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in index["files"]}
+    change(index)
+    write_index(folder, index)
+
+
+def damaged(folder, change):
+    """The index changed by an accident: its checksum is the old one."""
+    index = json.loads((folder / "index.json").read_text())
     change(index)
     (folder / "index.json").write_text(json.dumps(index))
 
@@ -187,18 +200,127 @@ def test_a_missing_file_is_refused_by_its_name(saved):
         opened(saved)
 
 
-def test_a_damaged_index_and_a_folder_without_one_are_refused(saved, tmp_path):
-    (saved / "index.json").write_text('{"format": "parlab')
+def test_an_index_that_is_cut_off_or_of_another_format_and_a_folder_without_one_are_refused(saved, tmp_path):
+    whole = (saved / "index.json").read_text()
+    (saved / "index.json").write_text(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match=r"index\.json is damaged"):
         opened(saved)
-    (saved / "index.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"index\.json is no 'parlab checkpoint 1'"):
-        opened(saved)
-    (saved / "index.json").write_text('{"format": "parlab checkpoint 1", "config": {}, "notes": {}}')
-    with pytest.raises(ValueError, match=r"index\.json is damaged: it lacks optimizer, precision, progress, pieces"):
+    for format_ in ("parlab checkpoint 1", "parlab checkpoint 3", None, 2):
+        (saved / "index.json").write_text(json.dumps({**json.loads(whole), "format": format_}))
+        with pytest.raises(ValueError, match=rf"index\.json: format={format_!r}: .* reads 'parlab checkpoint 2' alone"):
+            opened(saved)
+    (saved / "index.json").write_text('{"format": "parlab checkpoint 2", "config": {}, "notes": {}}')
+    with pytest.raises(ValueError, match=r"index\.json is damaged: the index lacks optimizer, precision, progress, "):
         opened(saved)
     with pytest.raises(FileNotFoundError, match=r"has no index\.json: no save\(\) into it was completed"):
         opened(tmp_path / "nowhere")
+
+
+def put(*path, value):
+    """A change of an index: the entry at `path` becomes `value`."""
+
+    def change(index):
+        for key in path[:-1]:
+            index = index[key]
+        index[path[-1]] = value
+
+    return change
+
+
+def taken(*path):
+    def change(index):
+        for key in path[:-1]:
+            index = index[key]
+        del index[path[-1]]
+
+    return change
+
+
+DAMAGED = [
+    (put("progress", value={}), "progress lacks samples, steps, skipped"),
+    (taken("progress", "samples"), "progress lacks samples"),
+    (put("progress", "samples", value="a"), "samples='a': must be a whole number, at least 0"),
+    (put("progress", "samples", value=-12), "samples=-12: must be a whole number, at least 0"),
+    (put("progress", "epoch", value=3), "field of progress='epoch': use one of samples, steps, skipped"),
+    (put("progress", value=[]), "progress=[]: must be a dict"),
+    (put("config", value=3), "config=3: must be a dict"),
+    (put("config", value={}), "config.json lacks"),
+    (put("config", "hidden_size", value="8"), "hidden_size='8': must be a whole number"),
+    (put("optimizer", value=None), "optimizer=None: must be a dict"),
+    (taken("optimizer", "eps"), "optimizer lacks eps"),
+    (put("optimizer", "rate", value=1), "field of optimizer='rate': use one of lr, betas, eps, weight_decay"),
+    (put("optimizer", "lr", value="fast"), "lr='fast': must be a number"),
+    (put("optimizer", "betas", value=0.9), "betas=0.9: two numbers"),
+    (taken("precision", "master"), "precision lacks master"),
+    (put("precision", "dtype", value="int8"), "dtype='int8': use one of float16, float32, float64"),
+    (put("precision", "max_norm", value=0), "max_norm=0: must be a number greater than 0"),
+    (put("precision", "loss_scale", value=8.0), "loss_scale=8.0: must be a dict"),
+    (put("notes", value=[]), "notes=[]: must be a dict"),
+    (put("files", value=[]), "files=[]: must be a dict"),
+    (put("files", "../index.json", value="0"), "files has '../index.json': it must lie in the folder itself"),
+    (put("pieces", value={}), "pieces={}: must be a list"),
+    (put("pieces", 0, value=3), "pieces[0]=3: must be a dict"),
+    (taken("pieces", 0, "axis"), "pieces[0] lacks axis"),
+    (put("pieces", 0, "start", value=0.5), "start=0.5: must be a whole number"),
+    (put("pieces", 0, "shape", value=[8, "8"]), "shape[1]='8': must be a whole number"),
+    (put("pieces", 0, "file", value="other"), "file of a piece='other': use one of pieces-"),
+    (taken("checksum"), "the index lacks checksum"),
+    (put("pieces", 0, "flat_start", value=1), "its content does not fit its checksum"),
+    (put("optimizer", "lr", value=0.02), "its content does not fit its checksum"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), DAMAGED, ids=[said for _, said in DAMAGED])
+def test_a_damaged_index_that_can_be_read_is_refused_by_the_name_of_its_field(saved, change, said):
+    damaged(saved, change)
+    with pytest.raises(ValueError, match=r"index\.json is damaged: .*" + re.escape(said)):
+        read_index(saved)
+
+
+@pytest.mark.parametrize("name", ["index.json", "pieces"])
+def test_a_folder_in_the_place_of_a_file_is_refused_by_its_name(saved, name):
+    path = next(saved.glob(f"{name}*"))
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ValueError, match=rf"{path.name} is a folder: a file is needed"):
+        opened(saved)
+
+
+def test_a_bit_that_flips_anywhere_is_refused_by_the_name_of_its_file_or_changes_nothing(tmp_path):
+    """2 flips a file, of a bit or a whole byte, by 60 seeds: each load is refused, or equal to the bit."""
+    run(trained, 2, {"mesh": dict(tp=2), "zero": 1}, model(num_hidden_layers=1), tmp_path)
+
+    def state(comm):
+        trainer = load(tmp_path, Mesh(comm), xp=np)
+        arrays = [x for piece in trainer.pieces() for x in (piece.master, piece.mean, piece.square)]
+        return trainer.progress, trainer.replica.optimizer, [x.tobytes() for x in arrays]
+
+    (right,) = run(state, 1).results
+    refused = 0
+    for seed in range(60):
+        draw = random.Random(seed)
+        for path in sorted(tmp_path.iterdir()):
+            content = path.read_bytes()
+            changed = bytearray(content)
+            changed[draw.randrange(len(content))] ^= draw.choice([1 << draw.randrange(8), draw.randrange(1, 256)])
+            path.write_bytes(changed)
+            try:
+                found, said = run(state, 1).results, path.name
+            except ValueError as error:
+                found, said = [right], str(error)
+                refused += 1
+            assert (found, path.name in said) == ([right], True), (seed, said)
+            path.write_bytes(content)
+    assert refused > 170  # of 180: the others hit blanks between the index's fields
+
+
+def test_a_file_of_another_save_in_the_place_of_its_own_is_refused_by_its_name(saved, tmp_path):
+    other = tmp_path / "other"
+    run(trained, 4, {"mesh": dict(dp=2, tp=2), "zero": 1}, model(num_hidden_layers=2), other, 2)
+    here, there = (sorted(folder.glob("pieces-*"))[2] for folder in (saved, other))
+    here.write_bytes(there.read_bytes())
+    with pytest.raises(ValueError, match=rf"{here.name} is damaged or truncated: its SHA-256 is not the one in index"):
+        opened(saved)
 
 
 def test_the_pieces_of_another_model_are_refused_by_the_name_of_the_weight(saved):
@@ -207,17 +329,56 @@ def test_the_pieces_of_another_model_are_refused_by_the_name_of_the_weight(saved
         opened(saved)
 
 
-def test_a_file_with_other_arrays_than_the_index_says_is_refused(saved):
+@pytest.mark.parametrize("change", [lambda x: x[:-1], lambda x: np.append(x, 0.0), lambda x: x[None]])
+def test_a_file_whose_array_is_shorter_longer_or_of_more_axes_than_the_index_says_is_refused(saved, change):
     path = sorted(saved.glob("pieces-*"))[0]
     arrays = load_file(path)
     key = next(key for key in arrays if key.endswith("/mean"))
-    save_file({**arrays, key: arrays[key][:-1]}, path)
-    with pytest.raises(ValueError, match=r"/mean has shape .* and index\.json says"):
+    save_file({**arrays, key: change(arrays[key])}, path)
+    rewritten(saved)
+    with pytest.raises(ValueError, match=rf"{path.name}: .*/mean has shape .* and index\.json says"):
         opened(saved)
-    del arrays[key]
+
+
+def test_a_file_that_lacks_an_array_of_the_index_is_refused(saved):
+    path = sorted(saved.glob("pieces-*"))[0]
+    arrays = load_file(path)
+    del arrays[next(key for key in arrays if key.endswith("/mean"))]
     save_file(arrays, path)
+    rewritten(saved)
     with pytest.raises(ValueError, match=r"lacks .*/mean, which index\.json places there"):
         opened(saved)
+
+
+def test_a_second_save_into_the_folder_at_the_same_time_is_refused_and_changes_nothing(saved):
+    before = {path.name: path.read_bytes() for path in saved.iterdir()}
+    with (
+        locked(saved, "saving"),
+        pytest.raises(ValueError, match=rf"another run is saving there \(process {os.getpid()} on "),
+    ):
+        run(trained, 2, {"mesh": dict(dp=2), "zero": 1}, model(num_hidden_layers=2), saved)
+    assert {path.name: path.read_bytes() for path in saved.iterdir()} == before
+
+
+@pytest.mark.parametrize("place", [{"mesh": dict(pp=3), "zero": 1}, {"mesh": dict(dp=2, pp=3), "zero": 3}])
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_second_save_and_a_second_run_of_a_tied_model_on_uneven_stages_go_on_bit_for_bit(tmp_path, place, tied):
+    """4 layers on 3 ranks: 2, 1 and 1; the middle rank holds neither end of the tied table."""
+    start = model(tie_word_embeddings=tied)
+    first, _ = run(trained, ranks(place), place, start, tmp_path, max_norm=0.5).results[1]
+    again = run(saves_again, ranks(place), place, tmp_path).results
+    last = run(resumed, ranks(place), place, tmp_path, 2).results
+    for (second,), (found, _) in zip(again, last, strict=True):
+        assert [second, *found] == first
+    assert read_index(tmp_path)["notes"] == {"saves": 2}
+
+
+def saves_again(comm, place, folder):
+    kept = {name: value for name, value in place.items() if name != "mesh"}
+    trainer = load(folder, Mesh(comm, **place["mesh"]), xp=np, **kept)
+    found = [trainer.step(*TEXT[1])]
+    save(trainer, folder, notes={"saves": 2})
+    return found
 
 
 KILLED = """

@@ -1,0 +1,151 @@
+"""The arguments of this room: a rule for each name, and the checks that join several arguments."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parlab.arguments import amount, flag, instance, one_of, optional, whole
+from parlab.arrays import Array, is_array, namespace, to_numpy
+from parlab.nn.embedding import checked_range
+from parlab.nn.llama import Llama
+from parlab.pipeline import Schedule, validate
+from parlab.sequence.layouts import LAYOUTS, checked_documents
+from parlab.tensor.shards import check_sizes
+from parlab.train.mesh import Mesh
+from parlab.world import Timeline
+from parlab.zero import Offload
+from parlab.zero.arguments import check_alike, sums_of
+
+
+def folder(name: str, value: Any) -> None:
+    """Refuse what is no path of a folder; there need not be a folder yet."""
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise ValueError(f"{name}={value!r:.60}: must be the path of a folder")
+    if Path(value).is_file():
+        raise ValueError(f"{name}={str(value)!r}: it is a file; use a folder")
+
+
+def stage(name: str, value: Any) -> None:
+    """Refuse what is no stage of ZeRO, nor 0 for none."""
+    if whole(name, value, 0) > 3:
+        raise ValueError(f"{name}={value}: the stages are 0, 1, 2 and 3")
+
+
+def tokens(name: str, value: Any) -> None:
+    """Refuse what is no batch of tokens."""
+    if not is_array(value) or value.ndim != 2 or not value.size or not _is_integral(value):
+        raise ValueError(f"{name}={value!r:.60}: an array [batch, sequence] of whole numbers is needed")
+
+
+def text(name: str, value: Any) -> None:
+    """Refuse what is no text of tokens, an array or a list."""
+    x = np.asarray(value)
+    if x.ndim != 1 or not _is_integral(x):
+        raise ValueError(f"{name}={value!r:.60}: an array [N] of whole numbers is needed")
+
+
+def _is_integral(x: Array) -> bool:
+    return bool(namespace(x).isdtype(x.dtype, "integral"))
+
+
+RULES: dict[str, Callable[[str, Any], object]] = {
+    # the trainer
+    "mesh": partial(instance, kind=Mesh),
+    "model": partial(instance, kind=Llama),
+    "schedule": optional(partial(instance, kind=Schedule)),
+    "zero": stage,
+    "attention": partial(one_of, choices=("ring", "ulysses", "allgather")),
+    "layout": optional(partial(one_of, choices=LAYOUTS)),
+    "sequence_parallel": flag,
+    "recompute": partial(one_of, choices=("none", "full")),
+    "reduce": optional(partial(one_of, choices=("accumulate", "each"))),
+    "offload": optional(partial(instance, kind=Offload)),
+    # a step
+    "tokens": tokens,
+    "targets": tokens,
+    "lr": optional(amount),
+    # the data
+    "length": partial(whole, least=1),
+    "seed": partial(whole, least=0),
+    "first": partial(whole, least=0),
+    "size": partial(whole, least=1),
+    # checkpoints
+    "folder": folder,
+    "notes": optional(partial(instance, kind=Mapping)),
+    # costs
+    "B": partial(whole, least=1),
+    "S": partial(whole, least=1),
+    "timeline": partial(instance, kind=Timeline),
+}
+
+
+def check_model(mesh: Mesh, model: Llama, optimizer: Any) -> None:
+    """Refuse a model that tensor parallelism cannot cut, or that differs from rank to rank."""
+    config, tp = model.config, mesh.tp.size
+    try:
+        check_sizes(config, tp)
+    except ValueError as error:
+        heads, columns = config.num_attention_heads, config.intermediate_size
+        raise ValueError(f"tp={tp}: {error}; or a tp that divides {heads} heads and {columns} columns") from None
+    told = config, optimizer, sums_of(model.weights.values())
+    check_alike(mesh.comm, told, "model or optimizer differs from rank to rank: give every rank the same")
+
+
+def check_options(trainer: Any) -> None:
+    """Refuse a schedule that cannot run here, and options that exclude each other."""
+    schedule, zero, (_, pp, cp, tp) = trainer.schedule, trainer.zero, trainer.mesh.sizes.values()
+    ranks, stages, layers = schedule.num_ranks, schedule.num_stages, trainer.config.num_hidden_layers
+    if ranks != pp:
+        raise ValueError(f"pp={pp}: schedule has {ranks} ranks, use pp={ranks}")
+    if stages > layers:
+        raise ValueError(
+            f"pp={pp}: schedule has {stages} stages, and num_hidden_layers is {layers}: "
+            f"use at most {layers} stages, with fewer ranks or fewer chunks a rank"
+        )
+    validate(schedule)
+    if trainer.reduce == "each" and zero < 2:
+        raise ValueError(f"reduce='each' at zero={zero}: its gradients are whole, and reduced once; use zero=2 or 3")
+    if trainer.offload is not None and zero == 0:
+        raise ValueError("offload at zero=0: every rank has the whole state; use zero=1, 2 or 3")
+    if trainer.attention == "ulysses":
+        if trainer.layout != "contiguous":
+            raise ValueError(f"layout={trainer.layout!r}: attention='ulysses' takes contiguous shards; leave it out")
+        if cp > (heads := trainer.config.num_attention_heads // tp):
+            left = f"tp={tp} leaves {heads}; use cp={heads}"
+            raise ValueError(f"cp={cp}: attention='ulysses' deals out heads, and {left}")
+
+
+def check_batch(trainer: Any, tokens: Array, targets: Array) -> None:
+    """Refuse a batch that the mesh cannot cut, that holds what is no token, or of which ranks have different ones."""
+    contents = [to_numpy(tokens), to_numpy(targets)]  # from a device too: nothing has been launched yet
+    for name, x in zip(("tokens", "targets"), contents, strict=True):
+        checked_range(name, x, trainer.config.vocab_size)
+    B, S = shape = tuple(tokens.shape)
+    of_targets = tuple(targets.shape)
+    if of_targets != shape:
+        raise ValueError(f"targets have shape {of_targets}, tokens {shape}: give one to each")
+    m, (dp, _, cp, tp) = trainer.schedule.num_microbatches, trainer.mesh.sizes.values()
+    if B % (dp * m):
+        fewer = "" if B % dp else f", or a number of microbatches that divides {B // dp}"
+        raise ValueError(
+            f"dp={dp}: {B} rows do not divide among {dp} replicas of {m} microbatches: "
+            f"use a multiple of {dp * m}{fewer}"
+        )
+    if cp > 1:
+        try:
+            checked_documents(None, S, cp, trainer.layout)
+        except ValueError as error:
+            raise ValueError(f"cp={cp}: {error}") from None
+    if trainer.sequence_parallel and S // cp % tp:
+        said = f"sequence length {S // cp} (of {S}, cp={cp}) does not divide among {tp} ranks"
+        raise ValueError(f"tp={tp}: {said}: use a multiple of {tp}, or sequence_parallel=False")
+    if not trainer.samples:  # the first batch; no message is needed, and later no rank waits here for the others
+        otherwise = "tokens and targets differ from rank to rank: give every rank the whole batch"
+        check_alike(trainer.mesh.comm, [zlib.crc32(x.tobytes()) for x in contents], otherwise)
