@@ -1,5 +1,6 @@
 """Files that are there as a whole, or not at all."""
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -23,10 +24,10 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypat
     write_whole(path, "old")
 
     def full(*args):
-        raise OSError("no space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(*failing, full)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(OSError, match="No space left on device: " + re.escape(repr(str(path)))):
         write_whole(path, "new")
     assert os.listdir(tmp_path) == ["a.json"]
     assert path.read_text() == "old"
@@ -51,6 +52,20 @@ def test_a_folder_that_is_not_there_or_is_the_target_is_named(tmp_path):
     for path, named in ((tmp_path / "a" / "b.json", tmp_path / "a"), (tmp_path, tmp_path)):
         with pytest.raises(OSError, match=re.escape(repr(str(named)))):
             write_whole(path, "text")
+
+
+def test_two_that_write_one_file_at_the_same_time_both_succeed_and_leave_one_whole(tmp_path, monkeypatch):
+    path, synced = tmp_path / "a", os.fsync
+
+    def meanwhile(file):
+        monkeypatch.setattr(os, "fsync", synced)
+        write_whole(path, "the other's")
+        assert path.read_text() == "the other's"
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    write_whole(path, "ours")
+    assert path.read_text() == "ours"
+    assert os.listdir(tmp_path) == ["a"]
 
 
 def test_what_is_written_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
