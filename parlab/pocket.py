@@ -5,23 +5,29 @@ A file of settings says what is trained, a mesh on what. The first decides the l
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from parlab import pipeline, run
-from parlab.arguments import amount, instance, one_of, positive, text, whole
+from parlab.arguments import amount, checked, flag, instance, one_of, optional, positive, whole
+from parlab.arguments import text as check_text
 from parlab.nn import AdamW, Llama, LlamaConfig, MarkovSource, warmup_cosine
 from parlab.nn.config import REQUIRED
 from parlab.pipeline import Schedule
 from parlab.train import Mesh, Samples, Trainer, load, read_index, save
+from parlab.train.arguments import folder as check_folder
+from parlab.train.lock import locked
 from parlab.world import Comm, Run
 
 CHUNKED = ("looped_bfs", "interleaved_one_f_one_b")  # schedules that take chunks
@@ -29,7 +35,17 @@ SCHEDULES = (
     "gpipe", "one_f_one_b", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "one_f_one_b_v", "dualpipe", "dualpipe_v",
     *CHUNKED,
 )  # fmt: skip
+AXES = ("dp", "pp", "cp", "tp")
+CHECKSUM = "text_checksum"  # what the notes of a checkpoint have beside the settings
 SIZES = tuple(item.name for item in fields(LlamaConfig) if item.name not in ("vocab_size", "other"))  # of a model
+
+
+class Text(NamedTuple):
+    """A text, character by character."""
+
+    tokens: np.ndarray  # [N]
+    vocab_size: int
+    checksum: str  # the SHA-256 of what was read or drawn
 
 
 @dataclass(frozen=True)
@@ -61,7 +77,7 @@ class Settings:
         if self.max_norm is not None:
             positive("max_norm", self.max_norm)
         if self.text is not None:
-            text("text", self.text)
+            check_text("text", self.text)
         one_of("dtype", self.dtype, ("float32", "float64"))
         instance("model", self.model, Mapping)
         for name in self.model:
@@ -91,9 +107,10 @@ class Settings:
     def of(cls, folder: Path) -> Settings:
         """Of the run that wrote the checkpoint there."""
         notes = read_index(folder)["notes"]
-        if not isinstance(notes, dict) or not {"model"} <= notes.keys() <= cls.__dataclass_fields__.keys():
+        if notes.keys() != {*cls.__dataclass_fields__, CHECKSUM}:
             otherwise = "so it does not say what is trained; go on with parlab.train.load"
             raise ValueError(f"{folder}: its checkpoint was not written by `parlab train`, {otherwise}")
+        del notes[CHECKSUM]
         return cls(**notes)
 
     def rate(self, step: int) -> float:
@@ -106,19 +123,19 @@ class Settings:
         """Of the text's source, in nats: the least mean loss on text not seen before; None where it is not known."""
         return MarkovSource(seed=self.seed).entropy_rate if self.text is None else None
 
-    def tokens(self) -> tuple[np.ndarray, int]:
-        """The text `[N]`, and the size of its vocabulary."""
+    def read_text(self) -> Text:
+        """The text in the file, or the one that the seed draws."""
         if self.text is None:
             source = MarkovSource(seed=self.seed)
             drawn, _ = source.batch(0, batch_size=1, length=self.characters, seed=self.seed, xp=np)
-            return drawn[0], source.vocab_size
+            return Text(drawn[0], source.vocab_size, hashlib.sha256(drawn.tobytes()).hexdigest())
         try:
             read = Path(self.text).read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(f"text={self.text!r}: {error}; a text in UTF-8 is needed") from error
         characters = np.frombuffer(read.encode("utf-32-le"), dtype=np.uint32)
         alphabet, tokens = np.unique(characters, return_inverse=True)
-        return tokens, len(alphabet)
+        return Text(tokens, len(alphabet), hashlib.sha256(read.encode()).hexdigest())
 
 
 def schedule_of(name: str, ranks: int, microbatches: int | None = None, chunks: int = 2) -> Schedule:
@@ -139,6 +156,24 @@ def schedule_of(name: str, ranks: int, microbatches: int | None = None, chunks: 
     return schedule
 
 
+def _check_axes(name: str, value: Any) -> None:
+    instance(name, value, Mapping)
+    for axis, size in value.items():
+        one_of("axis of the mesh", axis, AXES)
+        whole(axis, size, 1)
+
+
+RULES: dict[str, Callable[[str, Any], object]] = {
+    "settings": partial(instance, kind=Settings),
+    "axes": _check_axes,
+    "folder": optional(check_folder),
+    "resume": flag,
+    "every": partial(whole, least=1),
+    "stop_after": optional(partial(whole, least=1)),
+}
+
+
+@checked(RULES)
 def train(
     settings: Settings,
     axes: Mapping[str, int],
@@ -161,22 +196,21 @@ def train(
         options: of `Trainer`.
 
     Raises:
-        ValueError: `every` or `stop_after` below 1, or what is there is trained to its end.
+        ValueError: an argument that is not as said; another run trains in the folder; the checkpoint there is trained
+            to its end, or on another text.
     """
-    whole("every", every, 1)
-    whole("stop_after", settings.steps if stop_after is None else stop_after, 1)
-    done = read_index(folder)["progress"]["samples"] // settings.batch if folder and resume else 0
-    if done >= settings.steps:
-        raise ValueError(f"{folder}: all of its {settings.steps} steps are done: nothing is left to train")
-    last = settings.steps if stop_after is None else min(settings.steps, done + stop_after)
-    tokens, vocab_size = settings.tokens()
-    samples = Samples(tokens, settings.length, settings.seed)
-    config = LlamaConfig(vocab_size=vocab_size, **settings.model)
-    serial = Llama.random(config, seed=settings.seed, dtype=settings.dtype)
+    if resume and folder is None:
+        raise ValueError("resume=True: needs a folder, with the checkpoint to go on from")
+    text = settings.read_text()
+    samples = Samples(text.tokens, settings.length, settings.seed)
+    serial = Llama.random(
+        LlamaConfig(vocab_size=text.vocab_size, **settings.model), seed=settings.seed, dtype=settings.dtype
+    )
     optimizer = AdamW(lr=settings.lr, weight_decay=settings.weight_decay)
+    notes = {**asdict(settings), CHECKSUM: text.checksum}
     options = {"max_norm": settings.max_norm, **options}
 
-    def program(comm: Comm) -> list[float]:
+    def program(comm: Comm, done: int, last: int) -> list[float]:
         mesh = Mesh(comm, **axes)
         trainer = load(folder, mesh, **options) if folder and resume else Trainer(mesh, serial, optimizer, **options)
         losses: list[float] = []
@@ -185,11 +219,34 @@ def train(
             batch = samples.batch(trainer.samples, settings.batch, xp=trainer.xp)
             losses.append(trainer.step(*batch, settings.rate(step)).loss)
             if folder is not None and ((step + 1) % every == 0 or step + 1 == last):
-                save(trainer, folder, notes=asdict(settings))
+                save(trainer, folder, notes=notes)
             if comm.rank == 0:
                 seconds = (time.perf_counter() - began) / len(losses)
                 rate = settings.batch * settings.length / seconds
                 tell(step + 1, losses[-1], rate, (last - step - 1) * seconds)
         return losses
 
-    return run(program, math.prod(whole(axis, size, 1) for axis, size in axes.items()))
+    with locked(Path(folder), "training") if folder is not None else nullcontext():
+        done = _steps_done(folder, settings, text) if folder is not None and resume else 0
+        last = settings.steps if stop_after is None else min(settings.steps, done + stop_after)
+        return run(program, math.prod(axes.values()), done, last)
+
+
+def _steps_done(folder: Path, settings: Settings, text: Text) -> int:
+    """How many steps the checkpoint has behind it."""
+    index = read_index(folder)
+    done, rest = divmod(index["progress"]["samples"], settings.batch)
+    if rest:
+        raise ValueError(
+            f"{folder}: its checkpoint has progress samples={done * settings.batch + rest}: "
+            f"no whole number of batches of {settings.batch}; go on with parlab.train.load"
+        )
+    if index["notes"].get(CHECKSUM) != text.checksum:
+        source = "the drawn text" if settings.text is None else f"text={settings.text!r}"
+        raise ValueError(
+            f"{folder}: {source} is not the text that its checkpoint was trained on: "
+            "put that text back, or train in another folder"
+        )
+    if done >= settings.steps:
+        raise ValueError(f"{folder}: all of its {settings.steps} steps are done: nothing is left to train")
+    return done

@@ -1,14 +1,18 @@
 """The commands that train, go on and trace."""
 
+import hashlib
 import json
+import os
+import re
+from dataclasses import replace
 
 import pytest
 
 from parlab import cli, run
 from parlab.nn import AdamW, Llama, LlamaConfig
 from parlab.pipeline import gpipe
-from parlab.pocket import SCHEDULES, Settings, schedule_of, train
-from parlab.train import Mesh, Trainer, save
+from parlab.pocket import SCHEDULES, Settings, _steps_done, schedule_of, train
+from parlab.train import Mesh, Trainer, read_index, save
 
 SMALL = """
 [model]
@@ -106,6 +110,84 @@ def test_trace_writes_a_step_for_perfetto_with_the_names_of_the_groups(config, t
 
 
 @pytest.mark.parametrize(
+    ("axes", "options", "said"),
+    [
+        ({"xp": 2}, {}, "axis of the mesh='xp': use one of dp, pp, cp, tp"),
+        ({"dp": 0}, {}, "dp=0: must be a whole number, at least 1"),
+        ({"dp": 1.0}, {}, "dp=1.0: must be a whole number, at least 1"),
+        (None, {}, "axes=None: must be a Mapping"),
+        ({}, {"resume": True}, "resume=True: needs a folder"),
+        ({}, {"resume": "no"}, "resume='no': must be True or False"),
+        ({}, {"every": 0}, "every=0: must be a whole number, at least 1"),
+        ({}, {"stop_after": 0}, "stop_after=0: must be a whole number, at least 1"),
+        ({}, {"folder": ""}, "folder='': must be the path of a folder"),
+        ({}, {"folder": __file__}, "it is a file; use a folder"),
+    ],
+)
+def test_bad_input_is_refused_before_a_text_is_drawn(axes, options, said, monkeypatch):
+    monkeypatch.setattr(Settings, "read_text", None)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        train(Settings.read(), axes, **options)
+
+
+def test_settings_that_are_none_are_refused():
+    with pytest.raises(ValueError, match=r"settings='small\.toml': must be a Settings"):
+        train("small.toml", {})
+
+
+def own_text(config, text):
+    """Settings whose text is a file."""
+    text.write_text("to be or not to be, that is the question: " * 9)
+    config.write_text(SMALL.replace("characters = 200", f"text = '{text.as_posix()}'"))
+    return ["train", "--config", str(config)]
+
+
+def test_a_text_that_changed_since_the_checkpoint_is_refused_by_its_name(config, tmp_path, capsys):
+    text, folder = tmp_path / "own.txt", ["--folder", str(tmp_path / "run")]
+    assert cli.main([*own_text(config, text), *folder, "--steps", "2"]) == 0
+    text.write_text(text.read_text().replace("t", "q"))  # as many characters, of as many kinds, in the same places
+    capsys.readouterr()
+    assert cli.main(["train", "--resume", *folder]) == 2
+    assert f"text='{text.as_posix()}' is not the text that its checkpoint was trained on" in capsys.readouterr().err
+    own_text(config, text)
+    assert cli.main(["train", "--resume", *folder]) == 0
+
+
+def test_a_checkpoint_trained_on_another_drawn_text_is_refused(config, tmp_path):
+    settings = Settings.read(config)
+    train(settings, {}, folder=tmp_path, stop_after=2)
+    drawn = settings.read_text()
+    assert _steps_done(tmp_path, settings, drawn) == 2
+    with pytest.raises(ValueError, match="the drawn text is not the text that its checkpoint was trained on"):
+        _steps_done(tmp_path, settings, drawn._replace(checksum="0" * 64))
+
+
+def test_samples_that_are_no_whole_number_of_batches_are_refused(config, tmp_path):
+    settings = Settings.read(config)
+    train(settings, {}, folder=tmp_path, stop_after=2)
+    with pytest.raises(ValueError, match="progress samples=24: no whole number of batches of 7; go on with"):
+        train(replace(settings, batch=7), {}, folder=tmp_path, resume=True)
+
+
+def test_two_runs_in_one_folder_the_second_is_refused_and_the_first_goes_on(config, tmp_path):
+    seen = []
+
+    def meanwhile(step, *_):
+        with pytest.raises(ValueError, match=rf"another run is training there \(process {os.getpid()} on "):
+            train(Settings.read(config), {}, folder=tmp_path)
+        seen.append(step)
+
+    train(Settings.read(config), {}, folder=tmp_path, every=1, tell=meanwhile)
+    assert seen == [1, 2, 3, 4, 5, 6]
+    assert read_index(tmp_path)["progress"]["steps"] == 6
+
+
+def test_a_run_that_is_refused_leaves_no_folder(config, tmp_path, capsys):
+    assert cli.main(["train", "--config", str(config), "--mesh", "dp=5", "--folder", str(tmp_path / "new")]) == 2
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--mesh", "dp=0"], "--mesh dp=0: dp=0: must be a whole number, at least 1"),
@@ -124,10 +206,10 @@ def test_trace_writes_a_step_for_perfetto_with_the_names_of_the_groups(config, t
         (["--resume"], "--resume needs --folder"),
         (["--resume", "--folder", "nowhere"], "nowhere has no index.json"),
         (["--mesh", "dp=5"], "dp=5: 16 rows do not divide"),
-        (["--mesh", "pp=3"], "use a multiple of 6, or a schedule of 4 or 8 microbatches"),
+        (["--mesh", "pp=3"], "use a multiple of 6, or a number of microbatches that divides 16"),
         (
             ["--mesh", "pp=2", "--schedule", "interleaved_one_f_one_b", "--chunks", "3"],
-            "use a schedule with pp=1 or at most 2 chunks a rank",
+            "use at most 4 stages, with fewer ranks or fewer chunks a rank",
         ),
         (["--steps", "0"], "--steps=0: must be"),
         (["--every", "0"], "--every=0: must be"),
@@ -183,13 +265,14 @@ def test_a_file_that_is_no_text_is_refused_by_its_name(tmp_path):
     with pytest.raises(ValueError, match=r"picture: 'utf-8' codec can't decode"):
         Settings.read(path)
     with pytest.raises(ValueError, match=r"text='.*picture': .*; a text in UTF-8 is needed"):
-        Settings(Settings.read().model, text=str(path)).tokens()
+        Settings(Settings.read().model, text=str(path)).read_text()
 
 
 def test_a_text_of_your_own_is_read_by_its_characters(tmp_path):
     (tmp_path / "text").write_text("abba née")
     settings = Settings(Settings.read().model, text=str(tmp_path / "text"))
-    tokens, size = settings.tokens()
+    tokens, vocab_size, checksum = settings.read_text()
     assert tokens.tolist() == [1, 2, 2, 1, 0, 4, 5, 3]
-    assert size == 6
+    assert vocab_size == 6
+    assert checksum == hashlib.sha256("abba née".encode()).hexdigest()
     assert settings.entropy is None
