@@ -15,6 +15,7 @@ from parlab.labs import (
     planning,
     processes,
     ranks,
+    recording,
     ring,
     tensor,
     work,
@@ -120,7 +121,7 @@ def _reviewed(name: str, answer: Callable[..., Any], seconds: float, seed: int |
     exercise = _known(name)
     if not isinstance(seconds, int | float) or not seconds > 0:
         raise ValueError(f"seconds={seconds!r}: a positive number is needed")
-    review = exercise.review(answer, seconds, seed)
+    review = recording.reviewed(exercise, answer, seconds, seed)
     work.remember(review, answer)
     return review
 

@@ -1,21 +1,13 @@
-"""Marking a folder of submissions: each in a process of its own, on a copy, and always to the end."""
+"""Marking a folder of submissions: each runs in a kernel of its own, on a copy, and the marking goes on after it."""
 
 from __future__ import annotations
 
 import csv
 import html
 import io
-import json
 import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -25,6 +17,7 @@ from parlab.files import write_whole
 from parlab.labs.exercise import DRAWN, PASSED
 
 MISSING = "missing"
+Runner = Callable[..., Any]  # `submission.run`
 
 
 @dataclass(frozen=True)
@@ -89,8 +82,12 @@ def grade(
         say: is told which programs are left out, and of each submission that is done.
 
     Raises:
-        ValueError: nothing to mark, or no place for what comes of it.
+        ValueError: there is nothing to mark, no table can be written, or nbclient is not installed.
     """
+    try:
+        from parlab.labs import submission
+    except ImportError as error:
+        raise ValueError(f"no module {error.name!r}: python -m pip install -e '.[grading]' adds it") from error
     paths, beside = submissions(folder)
     if not paths:
         raise ValueError(f"folder={str(folder)!r}: it holds no .ipynb or .py")
@@ -104,7 +101,7 @@ def grade(
     given_up = Event()
     pool = ThreadPoolExecutor(jobs or os.cpu_count())
     try:
-        waiting = [pool.submit(_marked, path, folder, options, limit, given_up) for path in paths]
+        waiting = [pool.submit(_marked, submission.run, path, folder, options, limit, given_up) for path in paths]
         for number, done in enumerate(as_completed(waiting), start=1):
             mark = done.result()
             marks.append(mark)
@@ -139,66 +136,18 @@ def _reports(out: Path) -> Path:
     return reports
 
 
-def _marked(path: Path, folder: Path, options: dict[str, Any], limit: float, given_up: Event) -> Mark:
+def _marked(run: Runner, path: Path, folder: Path, options: dict[str, Any], limit: float, given_up: Event) -> Mark:
     below = path.relative_to(folder)
     name = below.with_suffix("").as_posix()
     endings = [other.suffix.lower() for other in path.parent.iterdir() if other.stem == path.stem]
     if endings.count(path.suffix.lower()) > 1:
         name = below.as_posix()
-    ends, skip = time.monotonic() + limit, dict[str, str]()
-    while True:
-        known, code = _once(path, below, options | {"skip": skip}, ends, given_up)
-        at = known.get("at")
-        if known.get("done") or code is None or at is None or at in skip:
-            break
-        skip[at] = f"it ended the process (exit code {code}), and was left out"
-    notes = [f"{at}: {reason}" for at, reason in skip.items()]
-    if not known.get("done"):
-        notes.append(f"still running after {limit:g} s: ended" if code is None else f"exit code {code}: not marked")
-    return Mark(name, known.get("reviews", {}), known.get("errors", []), known.get("flags", []), "; ".join(notes))
-
-
-def _once(
-    path: Path, below: Path, options: dict[str, Any], ends: float, given_up: Event
-) -> tuple[dict[str, Any], int | None]:
-    """What the marking process wrote, on a fresh copy, and its exit code; None if it took too long."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
-        copy, result = Path(place) / "work" / below, Path(place) / "result.json"
-        copy.parent.mkdir(parents=True)
-        if len(below.parts) > 1:  # what a student handed in beside it
-            folder = path.parents[len(below.parts) - 2]
-            shutil.copytree(folder, Path(place) / "work" / below.parts[0], symlinks=True, dirs_exist_ok=True)
-        else:
-            shutil.copyfile(path, copy)
-        code = _run([str(copy), str(result), json.dumps(options)], copy.parent, ends, given_up)
-        try:
-            return json.loads(result.read_text(encoding="utf-8")), code
-        except (OSError, ValueError):
-            return {}, code
-
-
-def _run(arguments: list[str], place: Path, ends: float, given_up: Event) -> int | None:
-    """Run the marking process; its exit code, None if it was not done when its time ended or all was given up."""
-    parlab = str(Path(__file__).parents[2])
-    paths = os.pathsep.join(filter(None, [parlab, os.environ.get("PYTHONPATH")]))
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "parlab.labs.submission", *arguments],
-        cwd=place,
-        env=os.environ | {"PYTHONPATH": paths, "MPLBACKEND": "Agg", "PYTHONDONTWRITEBYTECODE": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # so that what it started ends with it
-    )
     try:
-        while (left := ends - time.monotonic()) > 0 and not given_up.is_set():
-            with suppress(subprocess.TimeoutExpired):
-                return process.wait(min(left, 0.5))
-        return None
-    finally:
-        with suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL) if os.name == "posix" else process.kill()
-        process.wait()
+        outcome = run(path, below, options, limit, given_up.is_set)
+    except (ValueError, OSError) as error:  # not a notebook, or it cannot be read or copied
+        return Mark(name, note=str(error))
+    flags = [f"{exercise}: {flag}" for exercise, review in outcome.reviews.items() for flag in review["flags"]]
+    return Mark(name, outcome.reviews, outcome.errors, flags, "; ".join(dict.fromkeys(outcome.notes)))
 
 
 def _table(marks: list[Mark], exercises: Sequence[str]) -> str:

@@ -1,90 +1,59 @@
-"""One submission, marked in a process of its own: `python -P -m parlab.labs.submission FILE RESULT OPTIONS`.
+"""One submission: a copy of the notebook runs under nbclient in a kernel of its own, every cell, errors or not.
 
-Every cell runs, errors or not; what its checks ask for is reviewed after it, by a checker that is as it was before.
-What is known so far is in the file RESULT before each step: if one ends this process, the next leaves that one out.
+Its checks append their reviews to a file (`parlab.labs.recording`). A cell that takes too long is interrupted. When
+the time of the submission is up, its kernel is killed with the processes that it started.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
-import linecache
+import os
 import re
-import sys
-from collections.abc import Callable, Collection, Iterator
-from functools import partial
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from subprocess import DEVNULL
 from typing import Any
 
-from parlab import labs
-from parlab.files import write_whole
-from parlab.labs import work
-from parlab.labs.exercise import FAILED, Exercise, Review
-from parlab.labs.trial import Trial, Wrong
+import nbformat
+from jupyter_client import AsyncKernelManager
+from nbclient import NotebookClient
 
-CELL = 3  # a cell may take so many times as long as a case
-SOLUTION = re.compile(
-    r"solutions\b|EXERCISES|parlab\.labs\.(?!pipeline import listing)|from parlab\.labs import (?!check)"
-)
+from parlab.labs import recording
+
+CELL = 5  # a cell, with its checks, may take so many times as long as a case
+SHOWN = 3000  # characters of an error
+LOOK = 0.3  # seconds between two looks at whether the time is up
+BEGIN = "import parlab.labs.recording\nparlab.labs.recording.begin(globals())\ndel parlab"
+END = "import parlab.labs\nparlab.labs.recording.check_the_rest(globals(), parlab.labs.EXERCISES)"
+COLOR = re.compile(r"\x1b\[[\d;]*m")
 
 
-def mark(path: Path, report: Callable[[dict[str, Any]], None], skip: dict[str, str], **limits: Any) -> None:
-    """Run and review the submission at `path`; `report` gets what is known before each step, and `at` which it is.
+@dataclass
+class Outcome:
+    """The result of running a submission.
 
-    Cells and exercises in `skip` are left out, for the reason given. `limits` are those of `Exercise.review`.
+    Attributes:
+        reviews: by exercise, as `recording.read` gives them.
+        errors: cells that failed, and how.
+        notes: cells that ended the kernel; whether the time was up.
     """
-    known: dict[str, Any] = {"reviews": {}, "errors": [], "flags": [], "done": False}
-    asked: dict[str, Any] = {}
 
-    def ask(name: str, answer: Any, *rest: Any, **options: Any) -> float:
-        asked[name] = answer
-        return 0.0
-
-    labs.check = labs.require = labs.score = ask  # type: ignore[assignment]
-    checker = Checker()
-    notebook = ModuleType("__main__")
-    sys.modules["__main__"] = notebook
-
-    def review(name: str, answer: Any) -> None:
-        report(known | {"at": name})
-        _review(name, answer, known, skip, limits)
-        known["flags"] += [f"patched checker: {part}" for part in checker.restore()]
-
-    for number, text in enumerate(cells(path), start=1):
-        cell = f"cell {number}"
-        report(known | {"at": cell})
-        if SOLUTION.search(text):
-            known["flags"].append(f"{cell} names a solution or the checker")
-        if error := skip.get(cell) or _ran(cell, text, notebook.__dict__, CELL * limits["seconds"]):
-            known["errors"].append(f"{cell}: {error}")
-        known["flags"] += [f"patched checker: {part}" for part in checker.restore()]
-        for name in list(asked):
-            review(name, asked.pop(name))
-    for name, answer in unchecked(notebook.__dict__, known["reviews"]).items():
-        review(name, answer)
-    report(known | {"done": True})
-
-
-def unchecked(namespace: dict[str, Any], checked: Collection[str]) -> dict[str, Any]:
-    """Answers whose check was deleted: of the lessons of which some are `checked`; if none are, of any."""
-    lessons = {_lesson(name) for name in checked} or {_lesson(name) for name in labs.EXERCISES}
-    answers = {
-        name: namespace.get(exercise.call.partition("(")[0])
-        for name, exercise in labs.EXERCISES.items()
-        if name not in checked and _lesson(name) in lessons
-    }
-    return {name: answer for name, answer in answers.items() if getattr(answer, "__globals__", None) is namespace}
-
-
-def _lesson(name: str) -> str:
-    return name.partition(".")[0]
+    reviews: dict[str, dict[str, Any]] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def cells(path: Path) -> list[str]:
-    """The code of a notebook, cell by cell; of a program, all of it.
+    """The code of a notebook, cell by cell; of a program, all of it as one cell.
 
     Raises:
-        Wrong: it is no notebook.
+        ValueError: it is not a notebook.
     """
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     if path.suffix.lower() != ".ipynb":
@@ -95,120 +64,148 @@ def cells(path: Path) -> list[str]:
         of_code = [cell["source"] for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
         return [source if isinstance(source, str) else "".join(source) for source in of_code]
     except (ValueError, TypeError, KeyError) as error:
-        raise Wrong(f"it is not a notebook: {type(error).__name__}: {error}") from None
+        raise ValueError(f"it is not a notebook: {type(error).__name__}: {error}") from None
 
 
-def _ran(name: str, text: str, namespace: dict[str, Any], seconds: float) -> str:
-    """Run a cell; what went wrong."""
-    try:
-        code = compile(text, name, "exec")
-    except SyntaxError:  # IPython's own lines, perhaps
-        text = re.sub(r"^(\s*)[%!].*$", r"\1pass", text, flags=re.MULTILINE)
-        try:
-            code = compile(text, name, "exec")
-        except SyntaxError as error:
-            return f"SyntaxError: {error}"
-    linecache.cache[name] = (
-        len(text),
-        None,
-        text.splitlines(keepends=True),
-        name,
-    )  # the text of functions, and of errors
-    try:
-        Trial(partial(exec, code, namespace), name, seconds).called()
-    except Wrong as wrong:
-        return "\n".join(wrong.args).removeprefix("it ")
-    return ""
+def run(path: Path, below: Path, options: dict[str, Any], limit: float, given_up: Callable[[], bool]) -> Outcome:
+    """Run a copy of the submission. If a cell ends the kernel, leave it out and run another copy from the start.
+
+    Args:
+        path: the notebook or program.
+        below: its path below the folder of submissions.
+        options: of `Exercise.review`.
+        limit: seconds for everything.
+        given_up: the run ends when it returns True.
+
+    Raises:
+        ValueError: the file is not a notebook.
+    """
+    sources = cells(path)
+    ends = time.monotonic() + limit
+    outcome = Outcome()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+        file = Path(place) / "reviews"
+        environment = {recording.FILE: str(file), recording.OPTIONS: json.dumps(options)}
+        for number in itertools.count(1):
+            copy = _copy(path, below, Path(place) / f"copy {number}")
+            attempt = Attempt(sources, CELL * options["seconds"])
+            asyncio.run(attempt.run(copy.parent, environment, lambda: given_up() or time.monotonic() > ends))
+            if attempt.finished or given_up():
+                break
+            if time.monotonic() > ends:
+                outcome.notes.append(f"still running after {limit:g} s: ended")
+                break
+            outcome.notes.append(attempt.ending())
+            if attempt.cell == 0:
+                break
+            if attempt.cell <= len(sources):
+                sources[attempt.cell - 1] = ""
+        outcome.reviews = recording.read(file)
+        outcome.errors = attempt.errors()
+    return outcome
 
 
-def _review(name: str, answer: Any, known: dict[str, Any], skip: dict[str, str], limits: dict[str, Any]) -> None:
-    if name not in labs.EXERCISES:
-        known["errors"].append(f"there is no exercise {name!r:.60}")
-        return
-    exercise = labs.EXERCISES[name]
-    if name in skip:
-        review = Review(name, FAILED, f"{name}: {FAILED}. {skip[name]}", 0, 1, limits["seed"])
+def _copy(path: Path, below: Path, place: Path) -> Path:
+    """Copy the submission below `place`, with the files that were handed in beside it."""
+    copy = place / below
+    copy.parent.mkdir(parents=True)
+    if len(below.parts) > 1:
+        folder = path.parents[len(below.parts) - 2]
+        shutil.copytree(folder, place / below.parts[0], symlinks=True, dirs_exist_ok=True)
     else:
-        review = exercise.review(answer, **limits)
-    known["reviews"][name] = review.as_dict() | {"source": work.source(answer)}
-    known["flags"] += [f"{name}: {flag}" for flag in (*review.flags, *_library(exercise, answer))]
+        shutil.copyfile(path, copy)
+    return copy
 
 
-def _library(exercise: Exercise, answer: Any) -> Iterator[str]:
-    """The library's own solutions that an answer uses."""
-    names = set(_names(getattr(answer, "__code__", None)))
-    for helper in [getattr(answer, "__globals__", {}).get(name) for name in names]:
-        if isinstance(helper, FunctionType) and helper.__globals__ is answer.__globals__:
-            names |= set(_names(helper.__code__))
-    for full in exercise.solved_by:
-        own = getattr(answer, "__globals__", {}).get(full.rpartition(".")[2])
-        if full.rpartition(".")[2] in names and getattr(own, "__module__", "parlab").startswith("parlab"):
-            yield f"uses {full}"
+class Attempt:
+    """One run of all cells in one kernel.
 
+    Args:
+        sources: the text of the cells.
+        seconds: the time limit of a cell.
 
-def _names(code: CodeType | None) -> Iterator[str]:
-    if code is not None:
-        yield from code.co_names
-        for constant in code.co_consts:
-            yield from _names(constant) if isinstance(constant, CodeType) else ()
+    Attributes:
+        cell: the number of the last cell that began, from 1 on; 0 is `BEGIN`, and after the last cell comes `END`.
+        finished: every cell ran to its end.
+        exit_code: of the kernel, if it ended by itself.
+    """
 
+    def __init__(self, sources: Sequence[str], seconds: float):
+        self.sources, self.seconds = sources, seconds
+        self.notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, [BEGIN, *sources, END])])
+        self.cell = 0
+        self.finished = False
+        self.exit_code: int | None = None
 
-class Checker:
-    """What the checker is made of, to be put back where a submission has changed it."""
+    async def run(self, folder: Path, environment: dict[str, str], time_is_up: Callable[[], bool]) -> None:
+        """Run the cells in `folder`, until all have run, one has ended the kernel, or the time is up."""
+        manager = AsyncKernelManager(kernel_name="python3")
+        client = ErrorsOnly(
+            self.notebook,
+            manager,
+            timeout=self.seconds,
+            interrupt_on_timeout=True,
+            allow_errors=True,
+            extra_arguments=["--InteractiveShellApp.ignore_cwd=True"],
+            on_cell_start=self._starts,
+        )
+        start: dict[str, Any] = {
+            "cwd": str(folder),
+            "env": _environment() | environment,
+            "stdout": DEVNULL,
+            "stderr": DEVNULL,
+        }
+        cells = asyncio.ensure_future(client.async_execute(**start))
+        try:
+            while not cells.done() and not time_is_up():
+                await asyncio.wait([cells], timeout=LOOK)
+            self.finished = cells.done() and cells.exception() is None
+        finally:
+            cells.cancel()
+            await asyncio.gather(cells, return_exceptions=True)
+            if manager.provisioner is not None:
+                self.exit_code = await manager.provisioner.poll()
+            if client.kc is not None:
+                client.kc.stop_channels()
+            await manager.shutdown_kernel(now=True)  # kills all processes of its group
 
-    def __init__(self) -> None:
-        modules = [module for name, module in sys.modules.items() if name.split(".")[0] in ("parlab", "numpy")]
-        owners: list[Any] = [
-            *modules,
-            *{c for m in modules for c in vars(m).values() if isinstance(c, type) and _ours(c)},
+    def _starts(self, cell: nbformat.NotebookNode, cell_index: int) -> None:
+        self.cell = cell_index
+
+    def ending(self) -> str:
+        """How the kernel ended."""
+        if self.cell == 0:
+            return f"no kernel starts here (exit code {self.exit_code}): not marked"
+        place = f"cell {self.cell}" if self.cell <= len(self.sources) else "a check behind the last cell"
+        return f"{place}: it ended the process (exit code {self.exit_code}), and was left out"
+
+    def errors(self) -> list[str]:
+        """The errors of the submission's cells."""
+        return [
+            f"cell {number}: {self._explained(output)}"
+            for number, cell in enumerate(self.notebook.cells[1:-1], start=1)
+            for output in cell.outputs
         ]
-        self.parts = [
-            (owner, name, part, getattr(part, "__code__", None))
-            for owner in owners
-            for name, part in list(vars(owner).items())
-            if callable(part) or isinstance(part, property | classmethod | staticmethod)
-        ]
-        self.exercises = {name: _parts(exercise) for name, exercise in labs.EXERCISES.items()}
 
-    def restore(self) -> list[str]:
-        """Put everything back; the names of what was changed."""
-        changed = []
-        for owner, name, part, code in self.parts:
-            if vars(owner).get(name) is not part:
-                changed.append(f"{owner.__name__}.{name}")
-                setattr(owner, name, part)
-            if code is not None and part.__code__ is not code:
-                changed.append(f"{owner.__name__}.{name}")
-                part.__code__ = code
-        for name, parts in self.exercises.items():
-            if name not in labs.EXERCISES or _parts(labs.EXERCISES[name]) != parts:
-                changed.append(f"the exercise {name}")
-                labs.EXERCISES[name] = Exercise(**parts)
-        return changed
+    def _explained(self, error: nbformat.NotebookNode) -> str:
+        traceback = COLOR.sub("", "\n".join(error.traceback))
+        if error.ename == "KeyboardInterrupt":
+            return f"still running after {self.seconds:g} s\n{traceback:.{SHOWN}}"
+        return f"raised {error.ename}: {error.evalue:.{SHOWN}}\n{traceback:.{SHOWN}}"
 
 
-def _parts(exercise: Exercise) -> dict[str, Any]:
-    return vars(exercise) | {"cases": tuple(exercise.cases)}
+class ErrorsOnly(NotebookClient):
+    """Keeps no output but errors: a submission may print without end."""
+
+    def output(
+        self, outs: list[nbformat.NotebookNode], msg: dict[str, Any], display_id: str | None, cell_index: int
+    ) -> nbformat.NotebookNode | None:
+        """As `NotebookClient.output`."""
+        return super().output(outs, msg, display_id, cell_index) if msg["msg_type"] == "error" else None
 
 
-def _ours(kind: type) -> bool:
-    return kind.__module__.startswith("parlab")
-
-
-def main() -> None:
-    """As a process of its own; what the submission can see of its arguments is its own file."""
-    path, result, options = Path(sys.argv[1]), Path(sys.argv[2]).absolute(), json.loads(sys.argv[3])
-    sys.argv[1:] = []
-    sys.path.append(str(path.parent))  # for files that were handed in with it; last, so that none hides a library
-
-    def report(known: dict[str, Any]) -> None:
-        write_whole(result, json.dumps(known))
-
-    try:
-        mark(path, report, **options)
-    except Wrong as wrong:
-        report({"reviews": {}, "errors": list(wrong.args), "flags": [], "done": True})
-
-
-if __name__ == "__main__":
-    main()
+def _environment() -> dict[str, str]:
+    """Of the kernel: it finds this parlab, draws without a screen, and orders sets the same way in each run."""
+    paths = filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")])
+    own = {"PYTHONPATH": os.pathsep.join(paths), "MPLBACKEND": "Agg", "PYTHONHASHSEED": "0"}
+    return {**os.environ, **own, "PYTHONDONTWRITEBYTECODE": "1"}

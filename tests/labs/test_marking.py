@@ -4,6 +4,7 @@ import ast
 import csv
 import inspect
 import json
+import random
 import re
 import sys
 import time
@@ -11,12 +12,15 @@ import tomllib
 from pathlib import Path
 from types import FunctionType
 
+import numpy as np
+import psutil
 import pytest
 
-from parlab import cli
+from parlab import cli, labs
 from parlab.labs import EXERCISES
 from parlab.labs.marking import grade, submissions
-from parlab.labs.submission import cells, unchecked
+from parlab.labs.recording import unchecked
+from parlab.labs.submission import cells
 from tests.labs import answers
 
 FIRST, SECOND = "00.exchange", "01.reduce_scatter"
@@ -52,6 +56,14 @@ DELETES = """import os
 for path in os.listdir():
     os.remove(path)
 """
+CHILD = """import os, pathlib, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+with open(os.environ["CHILDREN"], "a") as file:
+    print(child.pid, file=file)
+"""
+DRAWS = """import random, numpy
+raise ValueError((random.random(), float(numpy.random.rand()), hash("text")))
+"""
 CHATTY = "for number in range(10**6):\n    print(number)\n"
 GLOBAL = """import time
 BOX = {}
@@ -62,13 +74,7 @@ def exchange(comm, x):
     time.sleep(1e-2)
     return BOX[comm.left].copy(), BOX[comm.right].copy()
 """
-PATCHED = """import parlab.labs.difference, parlab.labs.rank_programs
-parlab.labs.difference.difference = parlab.labs.rank_programs.difference = lambda *given, **more: ""
-"""
-CODE_PATCHED = """from parlab.labs.counts import Count
-labs.EXERCISES["00.exchange"].cases.clear()
-Count.check.__code__ = (lambda self, done, case: "all is well").__code__
-"""
+OWN_SEED = f'{RIGHT[FIRST]}\nlabs.require("{FIRST}", exchange, seed=1)'
 SWAPPED = RIGHT[FIRST].replace("return from_left, from_right", "return from_right, from_left")
 PASSED, NOT_YET, NOT_WRITTEN, MISSING = "passed", "not yet", "not written yet", "missing"
 
@@ -87,24 +93,10 @@ CLASS = {  # by file: its text, the status of both exercises, a part of the flag
         PASSED,
         "",
         "cell 2: it ended the process (exit code 0), and was left out; cell 4: it ended the process (exit code -11), "
-        "and was left out; 00.exchange: it ended the process",
+        "and was left out; cell 5: it ended the process (exit code 0), and was left out",
     ),
-    "deletes/lab.ipynb": (
-        notebook(DELETES, "open('solutions/00.ipynb')", *BOTH),
-        PASSED,
-        PASSED,
-        "cell 3 names a solution",
-        "",
-    ),
+    "deletes/lab.ipynb": (notebook(DELETES, *BOTH), PASSED, PASSED, "", ""),
     "shares.ipynb": (notebook(checked(FIRST, GLOBAL), RIGHT_SECOND), NOT_YET, PASSED, "00.exchange: no messages", ""),
-    "patches_1.ipynb": (
-        notebook(PATCHED, RIGHT_SECOND, "labs.check = lambda *given: print('passed')", checked(FIRST, SWAPPED)),
-        NOT_YET,
-        PASSED,
-        "parlab.labs.rank_programs.difference; patched checker: parlab.labs.check",
-        "",
-    ),
-    "patches_2.ipynb": (notebook(CODE_PATCHED, *BOTH), PASSED, PASSED, "patched checker: Count.check", ""),
     "does_its_worst.ipynb": (
         notebook("while True:\n    pass\n", CHATTY, "1 / 0", "def (:", "%matplotlib inline\n!ls", "exit()", *BOTH),
         PASSED,
@@ -112,8 +104,26 @@ CLASS = {  # by file: its text, the status of both exercises, a part of the flag
         "",
         "",
     ),
-    "not_json.ipynb": ("{", MISSING, MISSING, "", ""),
+    "not_json.ipynb": ("{", MISSING, MISSING, "", "it is not a notebook: JSONDecodeError"),
     "program.py": ("\n".join([IMPORTS, *BOTH]), MISSING, MISSING, "", ""),  # beside notebooks: no submission
+    "child_1.ipynb": (notebook(CHILD, *BOTH), PASSED, PASSED, "", ""),
+    "child_2.ipynb": (
+        notebook(CHILD, "os._exit(1)", *BOTH),
+        PASSED,
+        PASSED,
+        "",
+        "cell 3: it ended the process (exit code 1), and was left out",
+    ),
+    "draws_1.ipynb": (notebook(DRAWS, *BOTH), PASSED, PASSED, "", ""),
+    "draws_2.ipynb": (notebook(DRAWS, *BOTH), PASSED, PASSED, "", ""),
+    "own_seed.ipynb": (notebook(OWN_SEED, RIGHT_SECOND.replace("check", "score")), PASSED, PASSED, "", ""),
+    "last_check_leaves.ipynb": (
+        notebook(LEAVES),
+        NOT_YET,
+        MISSING,
+        "",
+        "a check behind the last cell: it ended the process (exit code 0)",
+    ),
     "erin/program.py": ("\n".join([IMPORTS, *RIGHT.values()]), PASSED, PASSED, "", ""),
 }
 BESIDE = ("alice/helpers.py", "bob/helpers.py", "program.py")
@@ -133,7 +143,9 @@ def marked(class_room):
     before = {path: path.read_bytes() for path in class_room.rglob("*") if path.is_file()}
     out = class_room.parent / "grades.csv"
     arguments = ["grade", class_room, "--out", out, "--seconds", "1", "--seed", "5", "--jobs", "2", "--limit", "60"]
-    assert cli.main([*map(str, arguments), "--exercises", ",".join(NAMES)]) == 0
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("CHILDREN", str(class_room.parent / "children"))
+        assert cli.main([*map(str, arguments), "--exercises", ",".join(NAMES)]) == 0
     assert {path: path.read_bytes() for path in class_room.rglob("*") if path.is_file()} == before
     with out.open(encoding="utf-8", newline="") as file:
         return {row["submission"]: row for row in csv.DictReader(file)}
@@ -197,6 +209,30 @@ def test_reports_stand_apart_and_say_what_a_student_must_know(marked, class_room
     assert "it is not a notebook" in (reports / "not_json.html").read_text(encoding="utf-8")
 
 
+def test_random_numpy_random_and_hashes_are_seeded_alike_for_all_submissions(marked, class_room):
+    reports = class_room.parent / "grades-reports"
+    first, second = (
+        re.search(r"raised ValueError: \((.*)\)", (reports / f"draws_{number}.html").read_text(encoding="utf-8"))[1]
+        for number in (1, 2)
+    )
+    drawn = random.Random(5).random(), float(np.random.RandomState(5).rand())
+    assert first == second
+    assert first.startswith(f"{drawn[0]}, {drawn[1]}, ")
+
+
+def still_runs(process):
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_processes_that_a_submission_started_end_with_its_kernel(marked, class_room):
+    children = (class_room.parent / "children").read_text(encoding="utf-8").split()
+    assert len(children) == 3  # one kernel of child_1, two of child_2
+    assert not any(still_runs(int(child)) for child in children)
+
+
 def test_ctrl_c_ends_what_runs_and_begins_nothing_more(tmp_path):
     (tmp_path / "a.py").write_text("", encoding="utf-8")
     for name in "bcdef":
@@ -211,14 +247,16 @@ def test_ctrl_c_ends_what_runs_and_begins_nothing_more(tmp_path):
     assert time.monotonic() - began < 15
 
 
-def test_a_submission_that_never_ends_is_ended_at_the_limit(tmp_path, capsys):
+def test_a_submission_that_never_ends_is_ended_at_the_limit_with_its_children(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CHILDREN", str(tmp_path / "children"))
     (tmp_path / "in").mkdir()
-    text = "import time\n" + "time.sleep(2)\n" * 20 + checked(FIRST, STUB)
+    text = f"{CHILD}\nimport time\ntime.sleep(100)\n{checked(FIRST, STUB)}"
     (tmp_path / "in" / "slow.py").write_text(text, encoding="utf-8")
     out = tmp_path / "grades.csv"
-    assert cli.main(["grade", str(tmp_path / "in"), "--out", str(out), "--limit", "1.5", "--exercises", FIRST]) == 0
-    assert out.read_text(encoding="utf-8").splitlines()[1] == "slow,0,1,missing,,still running after 1.5 s: ended"
-    assert "[  1/1] slow: 0 of 1 passed; still running after 1.5 s: ended\n" in capsys.readouterr().out
+    assert cli.main(["grade", str(tmp_path / "in"), "--out", str(out), "--limit", "20", "--exercises", FIRST]) == 0
+    assert out.read_text(encoding="utf-8").splitlines()[1] == "slow,0,1,missing,,still running after 20 s: ended"
+    assert "[  1/1] slow: 0 of 1 passed; still running after 20 s: ended\n" in capsys.readouterr().out
+    assert not still_runs(int((tmp_path / "children").read_text(encoding="utf-8")))
 
 
 def test_each_chosen_exercise_is_counted_once_and_no_other(tmp_path, capsys):
@@ -247,7 +285,11 @@ def test_arguments_that_cannot_be_used_are_refused(arguments, says, tmp_path, mo
 
 
 @pytest.mark.parametrize(
-    "out", ["in", "..", ".", "new/..", "file.txt/x.csv", "in/lab.py", "file.txt/new/x.csv", "file.csv"]
+    "out",
+    [
+        *("in", "..", ".", "new/..", "file.txt/x.csv", "file.txt/new/x.csv", "file.csv"),
+        *("in/lab.py", "./in/../in/lab.py"),
+    ],
 )
 def test_a_table_that_cannot_be_written_is_refused_before_marking(out, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -266,6 +308,16 @@ def test_a_file_in_the_place_of_the_folder_is_called_a_file(tmp_path, capsys):
     assert "lab.py': it is a file; a folder is needed\n" in capsys.readouterr().err
 
 
+def test_without_nbclient_the_command_says_how_to_get_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "parlab.labs.submission", raising=False)
+    monkeypatch.delattr(labs, "submission", raising=False)
+    monkeypatch.setitem(sys.modules, "nbclient", None)
+    (tmp_path / "lab.py").write_text("", encoding="utf-8")
+    assert cli.main(["grade", str(tmp_path)]) == 2
+    said = "parlab grade: no module 'nbclient': python -m pip install -e '.[grading]' adds it\n"
+    assert capsys.readouterr().err == said
+
+
 def test_an_answer_that_is_the_librarys_is_flagged(tmp_path):
     text = "from parlab.nn.attention import merge\ndef merge_two(*given):\n    return merge(*given)\n"
     (tmp_path / "lab.py").write_text(text, encoding="utf-8")
@@ -276,6 +328,17 @@ def test_an_answer_that_is_the_librarys_is_flagged(tmp_path):
 
 LESSONS = sorted(Path("notebooks").glob("0*.ipynb"))
 OF_01 = ["01.reduce_scatter", "01.average_gradients", "01.hierarchical_all_reduce"]
+
+
+def test_the_table_has_the_exercises_of_all_submissions_and_a_review_has_the_seed_of_the_grade(tmp_path):
+    own_seed = RIGHT_FIRST.replace("exchange)", "exchange, seed=1)")
+    for name, text in {"a": own_seed, "b": RIGHT_SECOND}.items():
+        (tmp_path / f"{name}.py").write_text(f"{IMPORTS}\n{text}", encoding="utf-8")
+    marks = grade(tmp_path, tmp_path / "grades.csv", seed=7)
+    assert [mark.reviews[name]["seed"] for mark, name in zip(marks, NAMES, strict=True)] == [7, 7]
+    header, *rows = (tmp_path / "grades.csv").read_text(encoding="utf-8").splitlines()
+    assert header == f"submission,passed,of,{FIRST},{SECOND},flags,note"
+    assert rows == ["a,1,2,passed,missing,,", "b,1,2,missing,passed,,"]
 
 
 def test_the_notebook_of_a_lesson_is_marked_for_the_exercises_of_that_lesson(tmp_path):
@@ -295,14 +358,14 @@ def test_no_function_of_a_lesson_is_taken_for_an_answer_of_another(path):
     namespace = {}
     namespace |= {part.name: FunctionType((lambda: None).__code__, namespace) for part in parts}
     lesson = [name for name in EXERCISES if name.startswith(path.name.partition("_")[0] + ".")]
-    assert list(unchecked(namespace, lesson)) == []
-    assert list(unchecked(namespace, lesson[1:])) == lesson[:1]
+    assert list(unchecked(namespace, lesson, EXERCISES)) == []
+    assert list(unchecked(namespace, lesson[1:], EXERCISES)) == lesson[:1]
 
 
 def test_answers_are_looked_for_in_all_lessons_where_nothing_is_checked():
     namespace = {"np": max}
     namespace["all_reduce"] = FunctionType((lambda: None).__code__, namespace)
-    assert list(unchecked(namespace, [])) == ["09.all_reduce"]
+    assert list(unchecked(namespace, [], EXERCISES)) == ["09.all_reduce"]
 
 
 def test_the_command_is_called_parlab():
