@@ -1,7 +1,9 @@
 """The yardstick: bound ≤ best possible ≤ every schedule, and the best possible against all orders tried."""
 
+import math
 from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -98,6 +100,57 @@ def test_exact_is_the_shortest_of_all_orders_p_3_m_2(case):
     assert simulate(best_schedule(*case), costs).makespan == min(spans)
 
 
+def shortest_by_hand(p, m, costs, limit):
+    """The least makespan of all orders, each timed here: no function of the room is used."""
+    orders = [list(orders_of_a_rank(m, limit)) for _ in range(p)]
+    best = math.inf
+    for chosen in product(*orders):
+        place, ended, free = [0] * p, {}, [0] * p
+        moved = True
+        while moved:
+            moved = False
+            for r, row in enumerate(chosen):
+                while place[r] < len(row):
+                    kind, i = row[place[r]]
+                    arrival = 0
+                    if kind == "F" and r > 0:
+                        arrival = ended.get(("F", r - 1, i), math.inf) + costs.transfer[r - 1]
+                    if kind == "I" and r < p - 1:
+                        arrival = ended.get(("I", r + 1, i), math.inf) + costs.transfer[r + 1]
+                    if arrival == math.inf:
+                        break
+                    takes = {"F": costs.forward, "I": costs.backward_input, "W": costs.backward_weight}[kind][r]
+                    free[r] = ended[kind, r, i] = max(free[r], arrival) + takes
+                    place[r] += 1
+                    moved = True
+        if all(place[r] == len(row) for r, row in enumerate(chosen)):
+            best = min(best, max(free))
+    return best
+
+
+def orders_of_a_rank(m, limit, row=()):
+    """Each order of F, I and W of m microbatches, in turn, that keeps at most `limit` chunks from F to W."""
+    done = {kind: sum(k == kind for k, _ in row) for kind in "FIW"}
+    if done["W"] == m:
+        yield row
+    if done["F"] < m and (limit is None or done["F"] - done["W"] < limit):
+        yield from orders_of_a_rank(m, limit, (*row, ("F", done["F"])))
+    if done["I"] < done["F"]:
+        yield from orders_of_a_rank(m, limit, (*row, ("I", done["I"])))
+    if done["W"] < done["I"]:
+        yield from orders_of_a_rank(m, limit, (*row, ("W", done["W"])))
+
+
+@pytest.mark.parametrize(("p", "m", "cases"), [(3, 2, 60), (2, 3, 6)])
+def test_exact_is_the_shortest_of_all_orders_on_uneven_random_costs_and_transfers(p, m, cases):
+    rng = np.random.default_rng(1)
+    for _ in range(cases):
+        costs = Costs(*(rng.integers(0, 10, p) for _ in range(3)), rng.integers(0, 5, p))
+        limit = [None, 1, 2][rng.integers(3)]
+        found = simulate(best_schedule(p, m, costs, limit), costs).makespan
+        assert found == shortest_by_hand(p, m, costs, limit), (costs, limit)
+
+
 @settings(max_examples=40)
 @given(
     st.sampled_from(
@@ -132,6 +185,15 @@ def test_no_schedule_on_several_chunks_or_from_both_ends_is_below_the_bound_of_i
 def test_without_a_limit_the_bound_of_equal_stages_is_the_work_and_the_way_to_the_last_rank_and_back(p, m, f, i, w):
     one_way_round = (p - 1) * (f + i)
     assert lower_bound(p, m, Costs(f, i, w)) >= max(m * (f + i + w) + (p - 1) * f, one_way_round + f + i + w)
+
+
+def test_where_microbatches_enter_at_both_ends_no_rank_need_start_at_0_and_the_longest_takes_70():
+    """Rank 0 starts at 10 with what comes from rank 1, so that its first transfer is no idle time of its own."""
+    rows = ["1F2 1I2 0F0 0F1 1W2 0I0 0I1 0W0 0W1", "0F2 1F0 1I0 1F1 1I1 1W0 1W1 0I2 0W2"]
+    both_ends = Schedule([[Action(a[1], int(a[0]), int(a[2])) for a in row.split()] for row in rows])
+    costs = Costs(0, 0, [30, 10], [10, 0])
+    assert simulate(both_ends, costs).longest_stage == 70
+    assert lower_bound(2, 3, costs, like=both_ends, metric="longest_stage") <= 70
 
 
 def test_the_gap_of_unit_costs_p4_m8_1f1b_6_of_27_zb_h1_0_v_min_8_of_51():

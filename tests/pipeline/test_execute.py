@@ -113,6 +113,23 @@ def test_microbatches_of_unequal_size_count_by_their_targets():
     assert max(error(gradients[name], expected[name]) for name in expected) <= 1e-12
 
 
+class LossOf(TanhStage):
+    """Its loss is the first number of its targets, a float32."""
+
+    def forward(self, x, target=None):
+        _, cache = super().forward(x, target)
+        return target[0, 0], cache
+
+
+def test_losses_in_float32_are_added_in_float64_16777216_and_1_is_16777217():
+    batch = np.zeros((2, 1, 1), np.float32)
+    stage = LossOf({"w": np.ones((1, 1), np.float32)}, "w")
+    targets = np.float32([[[2**25]], [[2]]])  # each counts half
+    ((loss, _),) = run(run_schedule, 1, one_f_one_b(1, 2), [stage], list(batch), list(targets)).results
+    assert np.float32(2**24) + np.float32(1) == np.float32(2**24)
+    assert loss == 2**24 + 1
+
+
 def test_a_stage_of_dualpipe_has_its_whole_gradient_on_each_of_its_two_ranks():
     def rank(number):
         """The microbatches of the first half enter here, those of the second half at the other end."""

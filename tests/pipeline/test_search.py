@@ -133,6 +133,24 @@ def test_a_search_reports_each_try_and_each_better_schedule(start, metric):
     assert min(found.times) == found.times[firsts[-1]]
 
 
+def test_zb_auto_p3_m40_fills_the_first_round_trip_with_18_and_11_forwards_and_idles_0_of_120():
+    """F = I = W = 1. The transfers take 2 and 3 on the way there, 5 and 3 on the way back. The first I reaches rank 1
+    at 14, which forwards from 3 on, and rank 0 at 18."""
+    costs = Costs(1, 1, 1, [2, 3, 5])
+    schedule = zb_auto(3, 40, costs, tries=0)
+    assert [[action.kind for action in row].index("I") for row in schedule.actions] == [18, 11, 1]
+    assert simulate(schedule, costs).longest_stage == 3 * 40
+
+
+@pytest.mark.parametrize("metric", ["makespan", "longest_stage"])
+def test_the_optimizers_step_and_the_cost_of_pairs_change_no_time_of_a_search(metric):
+    plain, start = Costs(3, 2, 2, 1), zb_h1(4, 8)
+    for costs in (Costs(3, 2, 2, 1, optimizer=[9, 1, 5, 2]), Costs(3, 2, 2, 1, pair=4)):
+        expected, found = (improve(start, each, tries=60, metric=metric) for each in (plain, costs))
+        assert (found.times, found.better) == (expected.times, expected.better)
+        assert zb_auto(4, 8, costs, 5, tries=20, metric=metric) == zb_auto(4, 8, plain, 5, tries=20, metric=metric)
+
+
 def test_the_same_search_twice_finds_the_same():
     assert zb_auto(4, 9, Costs(3, 2, 2, 1), 5) == zb_auto(4, 9, Costs(3, 2, 2, 1), 5)
 
