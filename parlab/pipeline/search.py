@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 
 from parlab.arguments import checked
 from parlab.pipeline.action_costs import UNIT_COSTS, Costs
@@ -57,9 +56,10 @@ def zb_auto(
 
     The heuristic of the paper: forwards as memory allows until the first I arrives, then I and F in turn; a W where the
     wait is long enough for it, where waiting would exceed the most that a rank has stood idle, and where memory is
-    full. Of its three choices (whether a forward may delay the first I; whether a rank may run more than two forwards
-    ahead of the next one; whether a W may go into a gap that is too small for it) all eight are tried. The best of
-    them, of ZB-H1 and of ZB-H2, where these keep to the limit, is then improved by local search.
+    full. All combinations of its three choices are tried (whether a forward may delay the first I; whether a rank may
+    run more than two forwards ahead of the next one; whether a W may go into a gap that is too small for it), and of
+    one more: whether a rank stays one forward behind a rank whose memory is full, or two. The best of them, of ZB-H1
+    and of ZB-H2, where these keep to the limit, is then improved by local search.
 
     Args:
         memory_limit: chunks a rank, or a `MemoryLimit` in bytes. None: no limit.
@@ -81,10 +81,13 @@ def zb_auto(
     fits = [int(min(m, number_that_fits(*of_rank))) for of_rank in zip(limits, activation, strict=True)]
     if min(fits) < 1:
         raise ValueError(f"memory_limit={memory_limit!r}: a rank must be able to keep the activations of one chunk")
-    skeletons = [
-        _in_turn(m, _warmups(costs, fits, may_delay=may_delay, step=step))
-        for may_delay, step in product((False, True), (2, m))
-    ]  # the third choice is whether the filler is patient
+    warmups = [
+        _warmups(costs, fits, may_delay=may_delay, step=step, behind_full=behind_full)
+        for behind_full in (1, 2)
+        for may_delay in (False, True)
+        for step in (2, m)
+    ]  # the fourth choice is whether the filler is patient
+    skeletons = [_in_turn(m, chosen) for chosen in dict.fromkeys(warmups)]
     filled = best_filled(Filler(skeletons[0], costs, memory_limit), skeletons, metric)
     known = [make(p, m) for make, keeps in ((zb_h1, p), (zb_h2, 2 * p - 1)) if m >= p and min(fits) >= min(keeps, m)]
     best = min([Schedule(filled.rows), *known], key=lambda schedule: getattr(simulate(schedule, costs), metric))
@@ -92,9 +95,9 @@ def zb_auto(
     return improve(start, costs, memory_limit, tries=tries, seconds=seconds, metric=metric).schedule
 
 
-def _warmups(costs: Costs, fits: Sequence[int], may_delay: bool, step: int) -> list[int]:
+def _warmups(costs: Costs, fits: Sequence[int], may_delay: bool, step: int, behind_full: int) -> tuple[int, ...]:
     """Forwards of each rank before its first I: as many as fit until that arrives, at most `step` more than the next
-    rank's."""
+    rank's, and fewer than those of the rank before: by `behind_full`, if that one's memory is full then."""
     p = len(fits)
     forward, half, transfer = (costs.per_stage(name, p) for name in ("forward", "backward_input", "transfer"))
     free = [sum(forward[: r + 1]) + sum(transfer[:r]) for r in range(p)]  # after the first forward
@@ -108,8 +111,9 @@ def _warmups(costs: Costs, fits: Sequence[int], may_delay: bool, step: int) -> l
             free[r] += forward[r]
         arrival = max(free[r], arrival) + half[r] + transfer[r]
     for r in range(1, p):  # what a rank forwards before its first I, the rank before it has forwarded
-        warmups[r] = min(warmups[r], max(1, warmups[r - 1] - 1))
-    return warmups
+        fewer = behind_full if warmups[r - 1] == fits[r - 1] else 1
+        warmups[r] = min(warmups[r], max(1, warmups[r - 1] - fewer))
+    return tuple(warmups)
 
 
 def _in_turn(m: int, warmups: Sequence[int]) -> Rows:

@@ -16,6 +16,7 @@ from parlab.pipeline import (
     best_schedule,
     dualpipe,
     dualpipe_v,
+    exact,
     gap,
     gpipe,
     interleaved_one_f_one_b,
@@ -100,55 +101,67 @@ def test_exact_is_the_shortest_of_all_orders_p_3_m_2(case):
     assert simulate(best_schedule(*case), costs).makespan == min(spans)
 
 
-def shortest_by_hand(p, m, costs, limit):
+def shortest_by_hand(p, m, costs, within):
     """The least makespan of all orders, each timed here: no function of the room is used."""
-    orders = [list(orders_of_a_rank(m, limit)) for _ in range(p)]
-    best = math.inf
-    for chosen in product(*orders):
-        place, ended, free = [0] * p, {}, [0] * p
-        moved = True
-        while moved:
-            moved = False
-            for r, row in enumerate(chosen):
-                while place[r] < len(row):
-                    kind, i = row[place[r]]
-                    arrival = 0
-                    if kind == "F" and r > 0:
-                        arrival = ended.get(("F", r - 1, i), math.inf) + costs.transfer[r - 1]
-                    if kind == "I" and r < p - 1:
-                        arrival = ended.get(("I", r + 1, i), math.inf) + costs.transfer[r + 1]
-                    if arrival == math.inf:
-                        break
-                    takes = {"F": costs.forward, "I": costs.backward_input, "W": costs.backward_weight}[kind][r]
-                    free[r] = ended[kind, r, i] = max(free[r], arrival) + takes
-                    place[r] += 1
-                    moved = True
-        if all(place[r] == len(row) for r, row in enumerate(chosen)):
-            best = min(best, max(free))
-    return best
+    chosen_from = [list(orders_of_a_rank(m, within)) for _ in range(p)]
+    return min(makespan_by_hand(p, rows, costs) for rows in product(*chosen_from))
 
 
-def orders_of_a_rank(m, limit, row=()):
-    """Each order of F, I and W of m microbatches, in turn, that keeps at most `limit` chunks from F to W."""
-    done = {kind: sum(k == kind for k, _ in row) for kind in "FIW"}
-    if done["W"] == m:
+def orders_of_a_rank(m, within, row=()):
+    """Each order of F, I and W of m microbatches, in turn, within (limit, kept from F on, kept from I on)."""
+    limit, whole, rest = within
+    f, i, w = (sum(kind == one for one, _ in row) for kind in "FIW")
+    if w == m:
         yield row
-    if done["F"] < m and (limit is None or done["F"] - done["W"] < limit):
-        yield from orders_of_a_rank(m, limit, (*row, ("F", done["F"])))
-    if done["I"] < done["F"]:
-        yield from orders_of_a_rank(m, limit, (*row, ("I", done["I"])))
-    if done["W"] < done["I"]:
-        yield from orders_of_a_rank(m, limit, (*row, ("W", done["W"])))
+    if f < m and (f - i + 1) * whole + (i - w) * rest <= limit:
+        yield from orders_of_a_rank(m, within, (*row, ("F", f)))
+    if i < f:
+        yield from orders_of_a_rank(m, within, (*row, ("I", i)))
+    if w < i:
+        yield from orders_of_a_rank(m, within, (*row, ("W", w)))
 
 
-@pytest.mark.parametrize(("p", "m", "cases"), [(3, 2, 60), (2, 3, 6)])
-def test_exact_is_the_shortest_of_all_orders_on_uneven_random_costs_and_transfers(p, m, cases):
+def makespan_by_hand(p, rows, costs):
+    """By sweeps over the ranks until nothing moves; infinite if ranks wait for each other."""
+    took = {"F": costs.forward, "I": costs.backward_input, "W": costs.backward_weight}
+    left, free, ended = [list(row) for row in rows], [0] * p, {}
+    moved = True
+    while moved:
+        moved = False
+        for r in range(p):
+            while left[r]:
+                kind, i = left[r][0]
+                source = {"F": r - 1, "I": r + 1, "W": -1}[kind]
+                arrival = 0
+                if 0 <= source < p:
+                    arrival = ended.get((kind, source, i), math.inf) + costs.transfer[source]
+                if arrival == math.inf:
+                    break
+                free[r] = ended[kind, r, i] = max(free[r], arrival) + took[kind][r]
+                left[r].pop(0)
+                moved = True
+    return math.inf if any(left) else max(free)
+
+
+def one_by_one(p, m, *_, **__):
+    """The slowest schedule: what `best_schedule` finds from here, its own search has found."""
+    return Schedule([[Action(kind, r, i) for i in range(m) for kind in "FIW"] for r in range(p)])
+
+
+WITHIN = [(99, 1, 1), (1, 1, 1), (2, 1, 1), (3, 2, 1), (5, 3, 1), (4, 2, 0)]
+
+
+@pytest.mark.parametrize(("p", "m"), [(3, 2), (2, 3)])
+def test_exact_is_the_shortest_of_all_orders_on_60_uneven_costs_transfers_and_limits_from_the_worst_start(
+    p, m, monkeypatch
+):
+    monkeypatch.setattr(exact, "zb_auto", one_by_one)
     rng = np.random.default_rng(1)
-    for _ in range(cases):
+    for _ in range(60):
         costs = Costs(*(rng.integers(0, 10, p) for _ in range(3)), rng.integers(0, 5, p))
-        limit = [None, 1, 2][rng.integers(3)]
-        found = simulate(best_schedule(p, m, costs, limit), costs).makespan
-        assert found == shortest_by_hand(p, m, costs, limit), (costs, limit)
+        within = WITHIN[rng.integers(len(WITHIN))]
+        found = simulate(best_schedule(p, m, costs, MemoryLimit(*within)), costs).makespan
+        assert found == shortest_by_hand(p, m, costs, within), (costs, within)
 
 
 @settings(max_examples=40)

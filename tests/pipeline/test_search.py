@@ -47,6 +47,16 @@ def test_zero_bubble_table_5_reached_within_p_and_2p_activations(model, times, b
     assert round(simulate(schedule, costs).bubble_fraction("longest_stage"), 4) <= float(bubble)
 
 
+def test_zb_2p_of_28_3b_p32_m256_is_0_0018_as_published_where_the_bound_is():
+    """Rank 1 stays two forwards behind rank 0, whose memory is full: the last gradients then come in time."""
+    costs, limit = Costs(10.402, 10.248, 7.698, 0.460), MemoryLimit(64, pending=ROWS["14.6B p16 m48"][0])
+    schedule = zb_auto(32, 256, costs, limit, tries=0)
+    assert round(simulate(schedule, costs).bubble_fraction("longest_stage"), 4) <= 0.0018
+    assert simulate(schedule, costs).longest_stage == pytest.approx(
+        lower_bound(32, 256, costs, limit, metric="longest_stage"), rel=1e-9
+    )
+
+
 @pytest.mark.parametrize("model", INPUTS)
 def test_zb_1p_is_reached_also_where_a_w_keeps_the_whole_activation(model):
     p, m, _, f, i, w, c = INPUTS[model]
