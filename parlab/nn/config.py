@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from parlab.arguments import amount, flag, positive, whole
 from parlab.nn.rotary import rotary_type
@@ -53,8 +53,12 @@ class LlamaConfig:
     initializer_range: float = 0.02
     other: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # the rest of a file, kept for it
 
+    architecture: ClassVar[str] = "LlamaForCausalLM"
+    required: ClassVar[tuple[str, ...]] = REQUIRED
+    only: ClassVar[Mapping[str, Any]] = ONLY
+
     def __post_init__(self) -> None:
-        for name in REQUIRED:
+        for name in self.required:
             whole(name, getattr(self, name), 1)
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
@@ -80,13 +84,13 @@ class LlamaConfig:
         rotary_type(self.rope_scaling)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> LlamaConfig:
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """From what `config.json` holds: `rope_theta` and `rope_scaling`, or the `rope_parameters` of transformers 5.
 
         Raises:
             ValueError: another architecture, or a feature of Llama that is not here (biases, another activation).
         """
-        for name, only in ONLY.items():
+        for name, only in cls.only.items():
             if values.get(name, only) != only:
                 raise ValueError(f"config.json has {name}={values[name]!r}: only {only!r} is known here")
         values = {name: value for name, value in values.items() if value is not None}
@@ -96,7 +100,7 @@ class LlamaConfig:
         if values.get("partial_rotary_factor", 1) != 1:
             raise ValueError(f"partial_rotary_factor={values['partial_rotary_factor']!r}: only 1 is known here")
         known = {item.name for item in fields(cls)} - {"other"}
-        missing = [name for name in REQUIRED if name not in values]
+        missing = [name for name in cls.required if name not in values]
         if missing:
             raise ValueError(f"config.json lacks {', '.join(missing)}")
         other = {name: value for name, value in values.items() if name not in known}
@@ -105,12 +109,12 @@ class LlamaConfig:
     def to_dict(self) -> dict[str, Any]:
         """What `config.json` is to hold."""
         own = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "other"}
-        return {"architectures": ["LlamaForCausalLM"], **ONLY, **self.other, **own}
+        return {"architectures": [self.architecture], **self.only, **self.other, **own}
 
     @property
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each weight by its name, in the model's order; matrices are `[in, out]`."""
-        E, M, D = self.hidden_size, self.intermediate_size, self.head_dim
+        E, D = self.hidden_size, self.head_dim
         queries, keys = self.num_attention_heads * D, self.num_key_value_heads * D
         shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (self.vocab_size, E)}
         for layer in range(self.num_hidden_layers):
@@ -121,15 +125,19 @@ class LlamaConfig:
                 "self_attn.v_proj": (E, keys),
                 "self_attn.o_proj": (queries, E),
                 "post_attention_layernorm": (E,),
-                "mlp.gate_proj": (E, M),
-                "mlp.up_proj": (E, M),
-                "mlp.down_proj": (M, E),
+                **self.mlp_shapes,
             }
             shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in of_layer.items()}
         shapes[FINAL_NORM] = (E,)
         if not self.tie_word_embeddings:
             shapes[HEAD] = (E, self.vocab_size)
         return shapes
+
+    @property
+    def mlp_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the MLP of one layer."""
+        E, M = self.hidden_size, self.intermediate_size
+        return {"mlp.gate_proj": (E, M), "mlp.up_proj": (E, M), "mlp.down_proj": (M, E)}
 
     @property
     def num_parameters(self) -> int:

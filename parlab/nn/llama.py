@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import parlab.arrays
 from parlab.arguments import instance
@@ -124,14 +124,18 @@ class Llama(Decoder):
             config,
             weights,
             Embedding(weights, EMBEDDING),
-            [decoder_block(config, weights, layer, rotary, core) for layer in range(config.num_hidden_layers)],
+            [self.block(layer, config, weights, rotary, core) for layer in range(config.num_hidden_layers)],
             Head(norm, weights, EMBEDDING if tied else HEAD, tied=tied),
         )
+
+    def block(self, layer: int, config: LlamaConfig, weights: Mapping[str, Array], rotary: Rotary, core: Core) -> Block:
+        """Layer number `layer`."""
+        return decoder_block(config, weights, layer, rotary, core)
 
     @classmethod
     def random(
         cls, config: LlamaConfig, seed: int = 0, *, xp: Any = None, dtype: str = "float32", **kwargs: Any
-    ) -> Llama:
+    ) -> Self:
         """A model before training: matrices normal with deviation `initializer_range`, norms 1, as transformers has it.
 
         The same seed gives the same values in every library; `xp` is `parlab.arrays.default_namespace()` when None.
@@ -177,7 +181,22 @@ def load(folder: str | os.PathLike[str], *, xp: Any = None, dtype: str | None = 
         ValueError: a file is damaged, the architecture is another, the weights do not fit the configuration, or no
             weights can have `dtype`.
     """
-    config = LlamaConfig.from_dict(read_config(folder))
+    return load_as(Llama, LlamaConfig, folder, xp, dtype, **kwargs)
+
+
+Model = TypeVar("Model", bound=Llama)
+
+
+def load_as(
+    model: type[Model],
+    config_of: type[LlamaConfig],
+    folder: str | os.PathLike[str],
+    xp: Any = None,
+    dtype: str | None = None,
+    **kwargs: Any,
+) -> Model:
+    """As `load`, for a model and its configuration of this or another architecture."""
+    config = config_of.from_dict(read_config(folder))
     tensors = {name: x for name, x in read_weights(folder).items() if not name.endswith("rotary_emb.inv_freq")}
     if config.tie_word_embeddings:
         tensors.pop(HEAD, None)  # a copy of the table, in some files
@@ -188,19 +207,26 @@ def load(folder: str | os.PathLike[str], *, xp: Any = None, dtype: str | None = 
         name: parlab.arrays.asarray(_turned(name, tensors[name]), xp, as_dtype) for name in names if name in tensors
     }
     try:
-        return Llama(config, weights, **kwargs)
+        return model(config, weights, **kwargs)
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from error
 
 
-def decoder_block(config: LlamaConfig, weights: Mapping[str, Array], layer: int, rotary: Rotary, core: Core) -> Block:
-    """Layer number `layer` of the decoder."""
+def decoder_block(
+    config: LlamaConfig,
+    weights: Mapping[str, Array],
+    layer: int,
+    rotary: Rotary,
+    core: Core,
+    mlp: Stage | None = None,
+) -> Block:
+    """Layer number `layer` of the decoder; `mlp`: in place of the gated MLP."""
     prefix = f"model.layers.{layer}"
     return Block(
         RMSNorm(weights, f"{prefix}.input_layernorm.weight", config.rms_norm_eps),
         SelfAttention(weights, f"{prefix}.self_attn", config.head_dim, rotary, core),
         RMSNorm(weights, f"{prefix}.post_attention_layernorm.weight", config.rms_norm_eps),
-        GatedMLP(weights, f"{prefix}.mlp"),
+        mlp or GatedMLP(weights, f"{prefix}.mlp"),
     )
 
 

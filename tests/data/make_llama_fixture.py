@@ -1,4 +1,4 @@
-"""Make tests/data/llama: models that transformers wrote, and what it computes with them, in float64.
+"""Make tests/data/llama and tests/data/mixtral: models that transformers wrote, and its results with them in float64.
 
 Run from the repository's root with torch and transformers installed (the extra `peers`):
 
@@ -11,21 +11,30 @@ from pathlib import Path
 
 from safetensors.numpy import save_file
 
-from tests.nn.transformers_reference import CONFIGURATIONS, draw_tokens, evaluate, float64_throughout, make_model
+from tests.nn.transformers_reference import (
+    CONFIGURATIONS,
+    MIXTURES,
+    draw_tokens,
+    evaluate,
+    float64_throughout,
+    make_model,
+)
 
-FOLDER = Path(__file__).parent / "llama"
+DATA = Path(__file__).parent
 
 
 def main() -> None:
     tokens, targets = draw_tokens()
-    for seed, (name, configuration) in enumerate(CONFIGURATIONS.items()):
+    models = [(DATA / "llama", name, configuration) for name, configuration in CONFIGURATIONS.items()]
+    models += [(DATA / "mixtral", name, configuration) for name, configuration in MIXTURES.items()]
+    for seed, (folder, name, configuration) in enumerate(models):
         with float64_throughout():
             model = make_model(configuration, seed)
             expected = evaluate(model, tokens, targets)
         in_parts = name == "grouped_query"
-        model.save_pretrained(FOLDER / name, max_shard_size="3KB" if in_parts else "1GB")
-        (FOLDER / name / "generation_config.json").unlink(missing_ok=True)
-        save_file({"tokens": tokens, "targets": targets, **expected}, FOLDER / name / "expected.safetensors")
+        model.save_pretrained(folder / name, max_shard_size="3KB" if in_parts else "1GB")
+        (folder / name / "generation_config.json").unlink(missing_ok=True)
+        save_file({"tokens": tokens, "targets": targets, **expected}, folder / name / "expected.safetensors")
 
 
 if __name__ == "__main__":

@@ -39,22 +39,38 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 }
 
 
+EAGER = {"attn_implementation": "eager"}
+EAGER_EXPERTS = EAGER | {"experts_implementation": "eager"}  # the grouped products know no float64
+MIXTURES: dict[str, dict[str, Any]] = {
+    "top_2_of_5": SIZES | {"num_local_experts": 5, "num_experts_per_tok": 2},
+    "top_3_of_4_tied": SIZES | {"num_local_experts": 4, "num_experts_per_tok": 3, "tie_word_embeddings": True},
+}
+
+
 @contextmanager
 def float64_throughout() -> Iterator[None]:
-    """transformers computes norms and rotary angles in float32, whatever the model's dtype: here that means float64."""
+    """transformers computes norms, rotary angles and the router's softmax in float32, whatever the model's dtype: here
+    that means float64.
+    """
     import torch
 
-    with mock.patch.object(torch, "float32", torch.float64), mock.patch.object(torch, "float", torch.float64):
+    with (
+        mock.patch.object(torch, "float32", torch.float64),
+        mock.patch.object(torch, "float", torch.float64),
+        mock.patch.object(torch.Tensor, "float", torch.Tensor.double),
+    ):
         yield
 
 
 def make_model(configuration: dict[str, Any], seed: int = 0) -> Any:
-    """A random LlamaForCausalLM in float64, its norm weights random too. Call it within `float64_throughout`."""
+    """A random Llama or Mixtral in float64, its norm weights random too. Call it within `float64_throughout`."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(LlamaConfig(**configuration, attn_implementation="eager")).double()
+    mixture = "num_local_experts" in configuration
+    config, kind = (MixtralConfig, MixtralForCausalLM) if mixture else (LlamaConfig, LlamaForCausalLM)
+    model = kind(config(**configuration, **(EAGER_EXPERTS if mixture else EAGER))).double()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "norm" in name:
@@ -70,8 +86,25 @@ def evaluate(model: Any, tokens: np.ndarray, targets: np.ndarray) -> dict[str, n
     logits = model(input_ids=torch.tensor(tokens), use_cache=False).logits
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.tensor(targets).flatten())
     loss.backward()
-    gradients = {name: weight.grad.numpy().copy() for name, weight in model.named_parameters()}
+    gradients = {
+        part: gradient
+        for name, weight in model.named_parameters()
+        for part, gradient in named_as_stored(name, weight.grad.numpy().copy())
+    }
     return {"logits": logits.detach().numpy(), "loss": loss.detach().numpy(), **gradients}
+
+
+def named_as_stored(name: str, x: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """A weight by the names in a file: transformers 5 joins a layer's experts in memory, and parts them in the file."""
+    name = name.replace(".mlp.gate.weight", ".block_sparse_moe.gate.weight")
+    prefix, _, joined = name.partition(".mlp.experts.")
+    if not joined:
+        yield name, x
+        return
+    for expert, own in enumerate(x):
+        halves = {"gate_up_proj": ("w1", "w3"), "down_proj": ("w2",)}[joined]
+        for part, matrix in zip(halves, np.split(own, len(halves)), strict=True):
+            yield f"{prefix}.block_sparse_moe.experts.{expert}.{part}.weight", matrix.copy()
 
 
 def draw_tokens(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
