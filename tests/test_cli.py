@@ -96,7 +96,7 @@ def test_what_is_missing_is_named_with_the_command_and_only_what_is_needed_makes
     assert table(findings()).splitlines()[:2] == ["BLAS       MISSING  it is not there", f"{'':<19} add it"]
 
 
-SMALL = (Path(__file__).parents[1] / "parlab" / "pocket.toml").read_text(encoding="utf-8")
+SMALL = (Path(__file__).parents[1] / "parlab" / "training_run.toml").read_text(encoding="utf-8")
 PLAN = ["plan", "--model", "8b", "--gpus", "8", "--batch", "8", "--sequence", "1024"]
 
 
@@ -191,7 +191,7 @@ def refuse_work(*args, **kwargs):
     ],
 )
 def test_a_bad_command_line_is_refused_in_1_line_with_status_2_before_any_work(line, said, house, monkeypatch, capsys):
-    monkeypatch.setattr("parlab.pocket.run", refuse_work)
+    monkeypatch.setattr("parlab.training_run.run", refuse_work)
     monkeypatch.setattr("parlab.world.run", refuse_work)
     words = ["" if word == "EMPTY" else word for word in line.split()]
     assert main([*PLAN, *words[1:]] if words[0] == "plan" else words) == 2
@@ -222,6 +222,6 @@ def test_too_little_memory_is_said_in_1_line(monkeypatch, capsys):
     def fails(*args, **kwargs):
         raise MemoryError("Unable to allocate 7.00 EiB")
 
-    monkeypatch.setattr("parlab.pocket.train", fails)
+    monkeypatch.setattr("parlab.training_run.train", fails)
     assert main(["train"]) == 2
     assert capsys.readouterr().err == "parlab train: there is not enough memory: Unable to allocate 7.00 EiB\n"

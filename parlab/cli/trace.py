@@ -18,7 +18,7 @@ def add(words: Words) -> None:
 
 def trace(chosen: argparse.Namespace) -> int:
     """Run one training step on a mesh, and write its simulated timeline for Perfetto."""
-    from parlab.pocket import Settings, train
+    from parlab.training_run import Settings, train
 
     settings = Settings.read(chosen.config)
     check_size(settings)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from parlab.cli.options import MESH_RANKS, MOST_ACTIONS, Words, path, say
 
 if TYPE_CHECKING:
-    from parlab.pocket import Settings
+    from parlab.training_run import Settings
 
 
 def add(words: Words) -> None:
@@ -42,11 +42,11 @@ def add_layout(word: argparse.ArgumentParser) -> None:
 
 def train(chosen: argparse.Namespace) -> int:
     """Train a small Llama, cut along any axes; every mesh computes the losses of one rank, up to rounding."""
-    from parlab import pocket
+    from parlab import training_run
 
     if chosen.resume and (chosen.folder is None or chosen.config is not None):
         raise ValueError("--resume needs --folder, which also says what is trained: leave --config out")
-    settings = pocket.Settings.of(chosen.folder) if chosen.resume else pocket.Settings.read(chosen.config)
+    settings = training_run.Settings.of(chosen.folder) if chosen.resume else training_run.Settings.read(chosen.config)
     check_size(settings)
     mesh, options = layout(chosen)
     live = sys.stdout.isatty()
@@ -56,7 +56,7 @@ def train(chosen: argparse.Namespace) -> int:
             line = f"step {step:4}/{settings.steps}  loss {loss:.4f}  {rate:8.0f} tokens/s  {left:4.0f} s left"
             say(f"\r{line}" if live else line, end="" if live else "\n")
 
-    losses = pocket.train(
+    losses = training_run.train(
         settings,
         mesh,
         folder=chosen.folder,
@@ -76,7 +76,7 @@ def train(chosen: argparse.Namespace) -> int:
 
 def layout(chosen: argparse.Namespace) -> tuple[dict[str, int], dict[str, Any]]:
     """Sizes of the mesh, and the trainer's options."""
-    from parlab.pocket import schedule_of
+    from parlab.training_run import schedule_of
 
     mesh = _mesh(chosen.mesh)
     pp, m = mesh.get("pp", 1), chosen.microbatches

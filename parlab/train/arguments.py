@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from parlab.arguments import amount, flag, instance, one_of, optional, whole
+from parlab.arguments import Rule, amount, flag, instance, one_of, optional, whole
 from parlab.arrays import Array, is_array, namespace, to_numpy
 from parlab.nn.embedding import checked_range
 from parlab.nn.llama import Llama
@@ -55,7 +55,7 @@ def _is_integral(x: Array) -> bool:
     return bool(namespace(x).isdtype(x.dtype, "integral"))
 
 
-RULES: dict[str, Callable[[str, Any], object]] = {
+RULES: dict[str, Rule] = {
     # the trainer
     "mesh": partial(instance, kind=Mesh),
     "model": partial(instance, kind=Llama),

@@ -20,7 +20,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from operator import methodcaller
@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from parlab.arguments import checked, instance, one_of, optional, positive, text, whole
+from parlab.arguments import Rule, checked, instance, one_of, optional, positive, text, whole
 from parlab.files import write_whole
 from parlab.nn import AdamW, LlamaConfig
 from parlab.nn.huggingface import read_json
@@ -39,7 +39,6 @@ from parlab.zero import LossScale
 FORMAT = "parlab checkpoint 2"
 INDEX = "index.json"
 Entry = dict[str, Any]  # of a piece: the fields of PIECE
-Rule = Callable[[str, Any], object]
 
 as_json = partial(json.dumps, default=methodcaller("item"))  # NumPy's numbers too, as a rate may be one
 

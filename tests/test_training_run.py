@@ -11,8 +11,8 @@ import pytest
 from parlab import cli, run
 from parlab.nn import AdamW, Llama, LlamaConfig
 from parlab.pipeline import gpipe
-from parlab.pocket import SCHEDULES, Settings, _steps_done, schedule_of, train
 from parlab.train import Mesh, Trainer, read_index, save
+from parlab.training_run import SCHEDULES, Settings, _steps_done, schedule_of, train
 
 SMALL = """
 [model]

@@ -1,6 +1,7 @@
-"""A training run that fits a pocket: the command `parlab train`.
+"""A training run from a file of settings: the command `parlab train`.
 
-A file of settings says what is trained, a mesh on what. The first decides the losses; the second must not.
+The settings say which model is trained on which text, and decide the losses. The mesh says on which ranks, and changes
+no loss but by rounding.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parlab import pipeline, run
-from parlab.arguments import amount, checked, flag, instance, one_of, optional, positive, whole
+from parlab.arguments import Rule, amount, check_fields, checked, flag, instance, one_of, optional, positive, whole
 from parlab.arguments import text as check_text
 from parlab.nn import AdamW, Llama, LlamaConfig, MarkovSource, warmup_cosine
 from parlab.nn.config import REQUIRED
@@ -30,14 +31,34 @@ from parlab.train.arguments import folder as check_folder
 from parlab.train.lock import locked
 from parlab.world import Comm, Run
 
-CHUNKED = ("looped_bfs", "interleaved_one_f_one_b")  # schedules that take chunks
+CHUNKED = ("looped_bfs", "interleaved_one_f_one_b")  # schedules of several chunks a rank
 SCHEDULES = (
     "gpipe", "one_f_one_b", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "one_f_one_b_v", "dualpipe", "dualpipe_v",
     *CHUNKED,
 )  # fmt: skip
 AXES = ("dp", "pp", "cp", "tp")
 CHECKSUM = "text_checksum"  # what the notes of a checkpoint have beside the settings
-SIZES = tuple(item.name for item in fields(LlamaConfig) if item.name not in ("vocab_size", "other"))  # of a model
+TABLES = {  # of a file of settings, and the names in each
+    "model": tuple(field.name for field in fields(LlamaConfig) if field.name not in ("vocab_size", "other")),
+    "data": ("text", "characters", "length", "batch"),
+    "training": ("steps", "lr", "warmup_steps", "weight_decay", "max_norm", "dtype", "seed"),
+}
+
+COUNT = partial(whole, least=1)
+SETTINGS: dict[str, Rule] = {
+    "model": partial(instance, kind=Mapping),
+    "text": optional(check_text),
+    "characters": COUNT,
+    "length": COUNT,
+    "batch": COUNT,
+    "steps": COUNT,
+    "lr": partial(positive, finite=True),
+    "warmup_steps": partial(whole, least=0),
+    "weight_decay": amount,
+    "max_norm": optional(positive),
+    "dtype": partial(one_of, choices=("float32", "float64")),
+    "seed": partial(whole, least=0),
+}
 
 
 class Text(NamedTuple):
@@ -50,7 +71,7 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """What is trained; the fields are the file's, `pocket.toml` beside this module says them."""
+    """The model, the text and the training; `training_run.toml` beside this module explains each field."""
 
     model: Mapping[str, Any]
     text: str | None = None
@@ -66,46 +87,38 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        least = {"characters": 1, "length": 1, "batch": 1, "steps": 1, "warmup_steps": 0, "seed": 0}
-        for name, value in least.items():
-            whole(name, getattr(self, name), value)
+        check_fields(self, SETTINGS)
         if self.steps <= self.warmup_steps:
             warmup = f"warmup_steps={self.warmup_steps}"
             raise ValueError(f"steps={self.steps}: must be more than {warmup}: use more, or set fewer warmup_steps")
-        positive("lr", self.lr, finite=True)
-        amount("weight_decay", self.weight_decay)
-        if self.max_norm is not None:
-            positive("max_norm", self.max_norm)
-        if self.text is not None:
-            check_text("text", self.text)
-        one_of("dtype", self.dtype, ("float32", "float64"))
-        instance("model", self.model, Mapping)
         for name in self.model:
-            one_of("name in [model]", name, SIZES)
-        if missing := [name for name in REQUIRED if name in SIZES and name not in self.model]:
+            one_of("name in [model]", name, TABLES["model"])
+        if missing := [name for name in REQUIRED if name in TABLES["model"] and name not in self.model]:
             raise ValueError(f"[model] lacks {', '.join(missing)}")
-        LlamaConfig(vocab_size=1, **self.model)  # refuses what is no size
+        LlamaConfig(vocab_size=1, **self.model)  # which refuses wrong sizes
 
     @classmethod
     def read(cls, path: Path | None = None) -> Settings:
-        """From a file; None: the built-in one. A table or a name that is not known is refused, as is a wrong value."""
-        names = tuple(cls.__dataclass_fields__)
-        known = {"model": (), "data": names[1:5], "training": names[5:]}  # the model's: `__post_init__`
+        """Read a file; None: the built-in one.
+
+        Raises:
+            ValueError: with the file's name: a table, a name or a value that is none of `Settings`.
+        """
         try:
-            tables = tomllib.loads((path or files("parlab") / "pocket.toml").read_text(encoding="utf-8"))
+            tables = tomllib.loads((path or files("parlab") / "training_run.toml").read_text(encoding="utf-8"))
             for table, values in tables.items():
-                one_of("table", table, tuple(known))
+                one_of("table", table, tuple(TABLES))
                 if not isinstance(values, dict):
                     raise ValueError(f"{table}={values!r:.60}: must be a table, [{table}]")
-                for name in values if known[table] else ():
-                    one_of(f"name in [{table}]", name, known[table])
+                for name in values:
+                    one_of(f"name in [{table}]", name, TABLES[table])
             return cls(tables.get("model", {}), **tables.get("data", {}), **tables.get("training", {}))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
     @classmethod
     def of(cls, folder: Path) -> Settings:
-        """Of the run that wrote the checkpoint there."""
+        """The settings of the run that saved the checkpoint in the folder."""
         notes = read_index(folder)["notes"]
         if notes.keys() != {*cls.__dataclass_fields__, CHECKSUM}:
             otherwise = "so it does not say what is trained; go on with parlab.train.load"
@@ -120,7 +133,9 @@ class Settings:
 
     @property
     def entropy(self) -> float | None:
-        """Of the text's source, in nats: the least mean loss on text not seen before; None where it is not known."""
+        """The entropy rate of the text's source, in nats: no model has a smaller mean loss on text that it has not
+        seen. None for a text from a file.
+        """
         return MarkovSource(seed=self.seed).entropy_rate if self.text is None else None
 
     def read_text(self) -> Text:
@@ -139,11 +154,13 @@ class Settings:
 
 
 def schedule_of(name: str, ranks: int, microbatches: int | None = None, chunks: int = 2) -> Schedule:
-    """The pipeline's schedule; on one rank, microbatches come one after the other.
+    """The pipeline's schedule by its name; one rank has no pipeline, and runs one microbatch after the other.
 
     Args:
-        microbatches: None: twice as many as ranks, or one where there is no pipeline.
-        chunks: a rank, of schedules that take several.
+        name: one of SCHEDULES.
+        ranks: of the pipeline.
+        microbatches: None: two for each rank of a pipeline, or one.
+        chunks: pipeline stages of a rank, for the schedules that have several.
     """
     one_of("schedule", name, SCHEDULES)
     whole("chunks", chunks, 1)
@@ -151,9 +168,10 @@ def schedule_of(name: str, ranks: int, microbatches: int | None = None, chunks: 
         whole("microbatches", microbatches, 1)
     if ranks == 1:
         return pipeline.one_f_one_b(1, microbatches or 1)
-    of_chunks = (chunks,) if name in CHUNKED else ()
-    schedule: Schedule = getattr(pipeline, name)(ranks, microbatches or 2 * ranks, *of_chunks)
-    return schedule
+    make: Callable[..., Schedule] = getattr(pipeline, name)
+    if name in CHUNKED:
+        return make(ranks, microbatches or 2 * ranks, chunks)
+    return make(ranks, microbatches or 2 * ranks)
 
 
 def _check_axes(name: str, value: Any) -> None:
@@ -163,13 +181,13 @@ def _check_axes(name: str, value: Any) -> None:
         whole(axis, size, 1)
 
 
-RULES: dict[str, Callable[[str, Any], object]] = {
+RULES: dict[str, Rule] = {
     "settings": partial(instance, kind=Settings),
     "axes": _check_axes,
     "folder": optional(check_folder),
     "resume": flag,
-    "every": partial(whole, least=1),
-    "stop_after": optional(partial(whole, least=1)),
+    "every": COUNT,
+    "stop_after": optional(COUNT),
 }
 
 
