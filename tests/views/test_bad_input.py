@@ -52,7 +52,7 @@ CASES = [
     (lambda: views.collectives(nodes=0), "nodes=0", "at least 1"),
     (lambda: views.collectives(nodes=1.5), "nodes=1.5", "at least 1"),
     (lambda: views.collectives(ranks_per_node=0), "ranks_per_node=0", "at least 1"),
-    (lambda: views.collectives(nodes=1, ranks_per_node=1), "size=1", "at least 2"),
+    (lambda: views.collectives(nodes=1, ranks_per_node=1), "nodes=1, ranks_per_node=1", "at least 2"),
     (lambda: views.collectives(algorithm="star"), "'star'", "ring, recursive_doubling, rabenseifner"),
     (lambda: views.collectives(latency=NAN), "latency=nan", "at least 0"),
     (lambda: views.predict("", 3), "question=''", "a text"),

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from parlab.arguments import instance, whole
+from parlab.arguments import checked, optional, whole
 from parlab.views.all_reduce.clock import STEPS, all_reduce_time, crossing
+from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.marks import text_width
 from parlab.views.drawing.picture import Picture, curve, inches, line_legend, plot, scale, short_bytes, short_time
@@ -28,10 +29,18 @@ POINTS = 81  # of a curve: four a doubling
 ALL = "all"
 MEASURED = 2**16  # bytes of the array that is really reduced
 Wins = list[tuple[float, str]]  # from so many bytes on this algorithm is the fastest, ascending
+MOST_RANKS = 4096  # whose steps are counted one by one for each point of a curve
 MOST_RUN = 16  # ranks that really run: more would make a slider wait
 SLOWER, THINNER = 5, 10  # latency and bandwidth between nodes against inside, as in the classroom
 
 
+def ranks(name: str, value: Any) -> None:
+    """The rule of an all-reduce's ranks: one alone sends nothing."""
+    if whole(name, value, 2) > MOST_RANKS:
+        raise ValueError(f"{name}={value!r}: must be at most {MOST_RANKS}")
+
+
+@checked({"size": optional(ranks), "cluster": optional(RULES["cluster"])})
 def all_reduce_times(
     runs: Mapping[str, Mapping[int, Run]] | None = None,
     *,
@@ -121,14 +130,12 @@ def _checked_world(runs: Any, size: Any, cluster: Any) -> tuple[int, Cluster]:
     measured = [done for by_size in runs.values() for done in by_size.values()]
     if size is None:
         size = measured[0].timeline.size if measured else 8
-    if not isinstance(size, int) or size < 2:
-        raise ValueError(f"size={size!r}: an all-reduce needs at least 2 ranks to send anything")
+    ranks("size", size)
     for done in measured:
         if done.timeline.size != size:
             raise ValueError(f"runs: one has {done.timeline.size} ranks, but size={size}")
     if cluster is None:
         cluster = measured[0].cluster if measured else CLASSROOM
-    instance("cluster", cluster, Cluster)
     return size, cluster
 
 
@@ -141,7 +148,7 @@ def checked_algorithms(algorithms: Sequence[str] | None, size: int, cluster: Clu
     if not isinstance(algorithms, list | tuple) or not algorithms:
         raise ValueError(f"algorithms={algorithms!r}: must be a list of some of {', '.join(STEPS)}")
     for name in algorithms:
-        if name not in STEPS:
+        if not isinstance(name, str) or name not in STEPS:
             raise ValueError(f"algorithms: {name!r} is none of {', '.join(STEPS)}")
         if name == "hierarchical" and size % inside:
             has = f"size={size} is no multiple of the cluster's {inside} ranks a node"
@@ -177,6 +184,7 @@ def _table(where: str, wins: Wins, dots: Mapping[str, list[tuple[int, int]]]) ->
     return "\n".join(lines)
 
 
+@checked(RULES)
 def collectives(
     nodes: int = 2, ranks_per_node: int = 8, latency: float = 1e-6, bandwidth: float = 10e9, algorithm: str = ALL
 ) -> Picture:
@@ -192,12 +200,14 @@ def collectives(
         algorithm: which one to draw beside the ring; "all": all that fit.
 
     Raises:
-        ValueError: no node, and see `all_reduce_times`.
+        ValueError: no node, one rank or too many, and see `all_reduce_times`.
     """
-    whole("nodes", nodes, 1)
     inside, between = Link(latency, bandwidth), Link(SLOWER * latency, bandwidth / THINNER)
     cluster = replace(CLASSROOM, name="this cluster", ranks_per_node=ranks_per_node, intra=inside, inter=between)
     size = nodes * ranks_per_node
+    if not 2 <= size <= MOST_RANKS:
+        right = f"at least 2 ranks are needed, and at most {MOST_RANKS}"
+        raise ValueError(f"nodes={nodes}, ranks_per_node={ranks_per_node}: they have {size}; {right}")
     names = checked_algorithms(None if algorithm == ALL else ["ring", algorithm], size, cluster)
     runs = {name: {MEASURED: _ran(name, size, ranks_per_node)} for name in names} if size <= MOST_RUN else {}
     return all_reduce_times(runs, size=size, cluster=cluster, algorithms=names)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
+from parlab.arguments import checked, instance, whole
 from parlab.arrays import to_numpy
 from parlab.sequence import Chunk, LabAttention, analyse_attention, weight_cut
+from parlab.views.arguments import RULES
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import legend_of
 from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
@@ -16,6 +19,7 @@ CUT_COLORS = (theme.ALARM, theme.RIGHT)
 HEIGHT, AROUND = 7.4, 9  # inches; words before and after the cut that is shown
 
 
+@checked(RULES | {"lab": partial(instance, kind=LabAttention), "cut": whole})
 def attention_cuts(lab: LabAttention, splits: Mapping[str, Sequence[Chunk]], cut: int = 0) -> Picture:
     """Draw the weight that crosses each boundary with the cuts of two splits, and the map and words around one cut.
 
@@ -27,8 +31,9 @@ def attention_cuts(lab: LabAttention, splits: Mapping[str, Sequence[Chunk]], cut
     Raises:
         ValueError: not two splits, or no such cut.
     """
-    if len(splits) != 2 or len({len(chunks) for chunks in splits.values()}) != 1:
-        raise ValueError(f"splits={[*splits]}: two are compared, with as many chunks each")
+    two = isinstance(splits, Mapping) and len(splits) == 2
+    if not two or len({len(chunks) for chunks in splits.values()}) != 1:
+        raise ValueError(f"splits={splits!r:.60}: two are compared, with as many chunks each")
     stops = {name: [chunk.stop for chunk in chunks][:-1] for name, chunks in splits.items()}
     (first, second), S = splits, len(lab.words)
     if not 0 <= cut < len(stops[second]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parlab.arguments import instance, whole
+from parlab.arguments import checked
 from parlab.nn.config import LlamaConfig
 from parlab.nn.formulas import block_flops
 from parlab.sequence import (
@@ -14,12 +14,14 @@ from parlab.sequence import (
     ring_cost,
     unmasked_pairs,
 )
+from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_rows
 from parlab.views.drawing.picture import Picture, panel, percent, scale, sheet, write
 from parlab.world.units import format_bytes
 
 
+@checked(RULES)
 def memory_levels(config: LlamaConfig, S: int, size: int, *, B: int = 1, itemsize: int = 2) -> Picture:
     """Draw, for each of `MEMORY_LEVELS`, what one block keeps on a rank and what it makes again, in a zigzag ring.
 
@@ -31,8 +33,6 @@ def memory_levels(config: LlamaConfig, S: int, size: int, *, B: int = 1, itemsiz
     Raises:
         ValueError: no LlamaConfig, or a length that does not divide.
     """
-    instance("config", config, LlamaConfig)
-    whole("size", size, 1)
     projections = sum(f.forward for name, f in block_flops(config, B, S // size).items() if name != "attention")
     pairs = unmasked_pairs(S, size, "zigzag")[0]
     forward = projections + attention_flops(pairs, B, config.num_attention_heads, config.head_dim)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from parlab.arguments import amount
+from parlab.arguments import amount, checked
 from parlab.sequence import LAYOUTS, Block, RingSchedule, load_ratio, positions, unmasked_pairs
 from parlab.sequence.layouts import journeys
+from parlab.views.arguments import RULES, within
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.film import Film, chips, steps_of, wrapped
 from parlab.views.drawing.lanes import legend_of, name_lanes, name_rows
@@ -20,6 +22,7 @@ from parlab.views.drawing.picture import Picture, panel, png, scale, sheet, writ
 from parlab.views.widgets.explorer import Explorer, choice, steps
 
 MOST_TOKENS, MOST_RANKS = 1024, 16
+DRAWN = RULES | {"S": partial(within, most=MOST_TOKENS), "size": partial(within, most=MOST_RANKS)}
 SKIPPED, MASKED = "#FFFFFF", "#E4E4E4"
 BARS, TOP = 2.6, 1.1  # inches: for the load, on the right, and above the blocks
 LEFT, HOLDING = 0.9, 1.7  # inches: for the ranks' names, and for the K/V that they hold
@@ -27,6 +30,7 @@ SIDE, LINE, LANE = 4.6, 0.45, 0.24  # inches of the square of packed documents, 
 MEAN = {"color": theme.INK, "linewidth": 1.2, "linestyle": (0, (4, 3)), "gid": "mean"}
 
 
+@checked(DRAWN)
 def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal: bool = True) -> Picture:
     """Draw, for every rank and step, which of its queries (down) see which of the arriving keys (across).
 
@@ -67,18 +71,10 @@ def explore_ring_masks() -> Explorer:
 
 
 def _headline(S: int, size: int, layout: str, causal: bool) -> str:
-    """How uneven the work is in a ring, a ValueError if that cannot be drawn."""
-    checked_number("S", S, MOST_TOKENS)
-    checked_number("size", size, MOST_RANKS)
+    """How uneven the work is in a ring."""
     ratio = load_ratio(S, size, layout, causal=causal)
     kind = "causal" if causal else "no mask"
     return f"{layout}, {kind}, {size} ranks, {S} tokens: the slowest rank has {ratio:.3g} × the mean work"
-
-
-def checked_number(name: str, value: object, most: int) -> None:
-    """Refuse, with a ValueError, what is no whole number from 1 to `most`: more cannot be drawn."""
-    if type(value) is not int or not 1 <= value <= most:
-        raise ValueError(f"{name}={value!r}: must be a whole number from 1 to {most}")
 
 
 def _blocks(size: int, length: int, layout: str, causal: bool) -> list[list[tuple[int, Block | None]]]:
@@ -152,6 +148,7 @@ def _draw_load(axes: Axes, load: list[int], at_end: list[int]) -> None:
         marks.word(axes, 0.02 * most, rank, f"{pairs}")
 
 
+@checked(DRAWN)
 def ring_film(size: int, layout: str, S: int, *, causal: bool) -> Film:
     """For `step_through`: the K/V that every rank holds, and below each hop the blocks attended so far."""
     headline = _headline(S, size, layout, causal)
@@ -176,6 +173,7 @@ def _frame(headline: str, place: float, size: int, layout: str, S: int, causal: 
     return figure
 
 
+@checked(DRAWN)
 def packed_ring(documents: Sequence[int], size: int = 4, layout: str = "contiguous") -> Picture:
     """Draw which of a rank's queries (down) see which keys (across), causally and in their own document.
 
@@ -196,9 +194,8 @@ def packed_ring(documents: Sequence[int], size: int = 4, layout: str = "contiguo
     rank 2: 12 pairs, its K/V make 1 hop
     rank 3: 9 pairs, its K/V make 0 hops
     """
-    checked_number("size", size, MOST_RANKS)
-    S = documents[-1] if len(documents) else 0
-    checked_number("documents[-1]", S, MOST_TOKENS)
+    S = documents[-1]
+    within("documents[-1]", S, MOST_TOKENS)
     owned = np.concatenate(positions(S, size, layout, documents))  # [S]: rank by rank
     number = np.searchsorted(documents, owned, side="right")
     seen = (owned[:, None] >= owned[None, :]) & (number[:, None] == number[None, :])  # [S, S]

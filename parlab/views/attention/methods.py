@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf, log2
 
 import numpy as np
 
+from parlab.arguments import checked, one_of
 from parlab.sequence import METHODS, AttentionShape, best_ulysses, method_times, usp_cost
+from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of
 from parlab.views.drawing.picture import Picture, panel, scale, sheet
@@ -29,6 +31,7 @@ Found = dict[At, dict[str, int]]  # picoseconds of each method
 LEFT, MAP, BARS, TOP, HIGH, HEIGHT = 0.95, 5.6, 2.75, 0.95, 3.4, 5.0  # inches
 
 
+@checked(RULES | {"method": partial(one_of, choices=(FASTEST, *METHODS))})
 def attention_map(
     S: int = 131072,
     size: int = 16,
@@ -52,11 +55,11 @@ def attention_map(
     Raises:
         ValueError: a point off the map, no such method, or heads that do not share evenly.
     """
-    for name, value, known in (("S", S, LENGTHS), ("size", size, RANKS), ("method", method, (FASTEST, *METHODS))):
+    for name, value, known in (("S", S, LENGTHS), ("size", size, RANKS)):
         if value not in known:
             raise ValueError(f"{name}={value!r}: must be one of {', '.join(map(str, known))}")
-    if min(H, G, D) < 1 or H % G:
-        raise ValueError(f"H={H}, G={G}, D={D}: G must divide H, and all be at least 1")
+    if H % G:
+        raise ValueError(f"H={H}, G={G}: G must divide H")
     found = _times(H, G, D, cluster)
     here = found[S, size]
     order = sorted(here, key=here.__getitem__)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
+from parlab.arguments import checked
 from parlab.sequence import LAYOUTS, overlap_tokens, ring_attention, shard
-from parlab.views.attention.masks import MOST_RANKS, checked_number
+from parlab.views.arguments import RULES, within
+from parlab.views.attention.masks import MOST_RANKS
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, curve, line_legend, plot, scale
 from parlab.views.widgets.explorer import BANDWIDTHS, Explorer, steps
@@ -32,6 +34,7 @@ def _ran(layout: str, size: int, tokens: int, kv_heads: int) -> Run:
     return run(ring_attention, size, *pieces, causal=True, layout=layout)
 
 
+@checked(RULES | {"size": partial(within, most=MOST_RANKS, least=2)})
 def ring_overlap(size: int = 4, kv_heads: int = 4, bandwidth: float = 50e9) -> Picture:
     """Draw the part of the time in which the ranks of a causal ring compute, against the tokens of each.
 
@@ -46,7 +49,6 @@ def ring_overlap(size: int = 4, kv_heads: int = 4, bandwidth: float = 50e9) -> P
     Raises:
         ValueError: no such ring, or what `Cluster` refuses.
     """
-    checked_number("size", size, MOST_RANKS)
     if kv_heads not in (1, 2, 4):
         raise ValueError(f"kv_heads={kv_heads!r}: 4 query heads share 1, 2 or 4")
     cluster = Cluster.uniform(0, bandwidth, flops=FLOPS)

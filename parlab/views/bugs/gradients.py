@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from parlab.arguments import checked
 from parlab.arrays import to_numpy
+from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_rows
 from parlab.views.drawing.picture import Picture, plot, scale
@@ -17,6 +19,7 @@ RIGHT = 1e-12  # relative error of a right gradient
 SMALLEST = 1e-17  # the left end of the axis
 
 
+@checked(RULES)
 def wrong_gradients(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Picture:
     """Draw how far each array is from what it should be: what a wrong sharding breaks, and what it leaves right.
 
@@ -27,8 +30,6 @@ def wrong_gradients(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Pi
     Raises:
         ValueError: nothing to compare, a name of `expected` is missing, or its shape differs.
     """
-    if not expected:
-        raise ValueError("expected={}: must have one array or more, by name")
     errors = {name: _relative_error(name, found, expected) for name in expected}
     wrong = [name for name, error in errors.items() if not error <= RIGHT]
     verdict = f"{len(wrong)} of {len(errors)} arrays are wrong" if wrong else f"all {len(errors)} arrays are right"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -12,8 +12,10 @@ import numpy as np
 from matplotlib.ticker import MultipleLocator
 
 from parlab import arrays, pipeline
+from parlab.arguments import checked, one_of
 from parlab.nn import AdamW, Llama, LlamaConfig
 from parlab.train import Mesh, Trainer, bytes_by_strategy, step_bytes
+from parlab.views.arguments import within
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_rows
 from parlab.views.drawing.picture import Picture, key, panel, scale, sheet, short_bytes, write
@@ -66,6 +68,7 @@ def measured(mesh: tuple[int, int, int, int], schedule: str, zero: int) -> Step:
     return Step(timeline.format(timeline.makespan), bytes_by_strategy(timeline), done.results[0], held)
 
 
+@checked({"schedule": partial(one_of, choices=tuple(SCHEDULES.values())), "zero": partial(within, least=0, most=3)})
 def mesh(axes: tuple[int, int, int, int] = (2, 2, 1, 2), schedule: str = "one_f_one_b", zero: int = 1) -> Picture:
     """Draw what one step on 8 ranks sends by strategy, and what its fullest rank holds: what `explore_mesh` shows.
 
@@ -77,10 +80,8 @@ def mesh(axes: tuple[int, int, int, int] = (2, 2, 1, 2), schedule: str = "one_f_
     Raises:
         ValueError: no such mesh or schedule, or what `Trainer` refuses.
     """
-    if axes not in MESHES:
+    if not isinstance(axes, tuple) or axes not in MESHES:
         raise ValueError(f"axes={axes!r}: dp, pp, cp and tp are needed, whose product is {RANKS}")
-    if schedule not in SCHEDULES.values():
-        raise ValueError(f"schedule={schedule!r}: use one of {', '.join(SCHEDULES.values())}")
     step = measured(axes, schedule, zero)
     sent, held = sum(step.sent.values()), sum(step.held.values())
     spelled = " · ".join(map("{} {}".format, NAMES, axes))

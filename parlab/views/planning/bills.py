@@ -9,8 +9,9 @@ from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
-from parlab.arguments import positive
+from parlab.arguments import checked
 from parlab.plan import Estimate, Layout
+from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_rows
 from parlab.views.drawing.picture import BOUND, Picture, key, panel, scale, sheet
@@ -37,6 +38,7 @@ TINY = 2e-3  # seconds or GiB: the numbers at an axis of less have too many zero
 SEEN = 0.0005  # of a bill: what is less is neither drawn nor said
 
 
+@checked(RULES)
 def bills(estimates: Estimate | Mapping[str, Estimate], memory: float | None = None, headline: str = "") -> Picture:
     """Draw a row a layout: its seconds by kind, and its bytes by kind.
 
@@ -57,8 +59,6 @@ def bills(estimates: Estimate | Mapping[str, Estimate], memory: float | None = N
     named = {short_name(estimates.layout): estimates} if isinstance(estimates, Estimate) else estimates
     if not isinstance(named, Mapping) or not named or not all(isinstance(e, Estimate) for e in named.values()):
         raise ValueError(f"estimates={estimates!r:.60}: must be an Estimate, or several by name")
-    if memory is not None:
-        positive("memory", memory)
     name, first = next(iter(named.items()))
     said = headline or f"{name}: {first.total_seconds:.2f} s, {format_bytes(first.total_bytes)}"
     figure = sheet([said, bills_table(named)], TOP + ROW * len(named) + BOTTOM, said)

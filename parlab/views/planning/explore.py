@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any
 
-from parlab.arguments import one_of, positive
+from parlab.arguments import checked, one_of, positive, whole
 from parlab.plan import MODELS, Plans, search, why
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, sheet, write
@@ -23,6 +23,7 @@ KNOBS: dict[str, Any] = {"microbatch": 1, "sequence_parallel": True}
 NAMES = ("llama-8b", "llama-70b", "llama-405b", "gpt-175b", "gpt-1t")
 
 
+@checked(dict.fromkeys(("gpus", "sequence", "batch"), partial(whole, least=1)))
 def plan(
     model: str = "llama-405b", gpus: int = 16384, sequence: int = 8192, batch: int = 2048, memory: float = 80e9
 ) -> Picture:

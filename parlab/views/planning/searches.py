@@ -10,8 +10,9 @@ import numpy as np
 from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.ticker import LogLocator
 
-from parlab.arguments import finite, whole
+from parlab.arguments import checked, finite
 from parlab.plan import MODELS, Estimate, Plans, search
+from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import BAR, BOUND, Picture, line_legend, plot, scale
 from parlab.world import DGX_H100, Cluster
@@ -66,6 +67,7 @@ def all_layouts(plans: Plans, most: float = 10) -> Picture:
     return figure
 
 
+@checked(RULES)
 def winners(
     models: Sequence[str] = ("llama-8b", "llama-70b", "llama-405b"),
     gpus: Sequence[int] = (64, 256, 1024, 4096, 16384),
@@ -88,7 +90,7 @@ def winners(
     """
     if unknown := [name for name in models if name not in MODELS]:
         raise ValueError(f"models: {unknown[0]!r}: choose from {', '.join(MODELS)}")
-    if whole("tokens", tokens, 1) % whole("sequence", sequence, 1):
+    if tokens % sequence:
         raise ValueError(f"tokens={tokens}: must be a multiple of sequence {sequence}")
     headline = f"The best layouts of {tokens / 2**20:g} Mi tokens a step, {sequence} in a sequence, on {cluster.name}"
     figure, axes = plot("", 1.5 + 0.95 * len(models), headline, left=1.15, top=0.85, bottom=0.65)

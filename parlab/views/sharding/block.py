@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from parlab.arguments import instance
+from parlab.arguments import checked
 from parlab.nn.llama import LlamaConfig
 from parlab.tensor import Piece, block_collectives, pieces
+from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import BAR, Picture, line_legend, panel, sheet
 
@@ -29,6 +30,7 @@ Place = tuple[float, float, float, float]  # left, low, width and height
 Groups = Sequence[Sequence[int]]  # the ranks that have each slice, along the axis that is cut
 
 
+@checked(RULES)
 def sharded_block(config: LlamaConfig, size: int, *, sequence_parallel: bool = False) -> Picture:
     """Draw one decoder block, matrices in proportion, each slice in its owner's colour, and the four operators.
 
@@ -40,7 +42,6 @@ def sharded_block(config: LlamaConfig, size: int, *, sequence_parallel: bool = F
     Raises:
         ValueError: no LlamaConfig, or heads or columns do not divide among the ranks.
     """
-    instance("config", config, LlamaConfig)
     text = block_text(config, size, sequence_parallel=sequence_parallel)
     E, M = config.hidden_size, config.intermediate_size
     unit = min(TALLEST / M, WIDEST / (M + 3 * E), LARGEST / E)  # inches

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
+from parlab.arguments import checked, one_of, optional, whole
 from parlab.nn import LlamaConfig
 from parlab.nn.published import LLAMA_8B, LLAMA_70B, LLAMA_405B
 from parlab.tensor import Time, block_time
+from parlab.views.arguments import RULES, mapping
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of
 from parlab.views.drawing.picture import Picture, curve, line_legend, plot, scale
@@ -29,6 +33,22 @@ Bar = tuple[int, str]  # t, and one of ALGORITHMS
 Bytes = Mapping[str, Mapping[int, int]]  # way of keeping: t: bytes
 
 
+def bytes_by_ranks(name: str, value: Any) -> None:
+    """The rule of what ways of keeping keep."""
+    mapping(name, value)
+    for way, at in value.items():
+        mapping(f"{name}[{way!r}]", at)
+
+
+def whole_nodes(name: str, value: Any) -> None:
+    """The rule of a node's ranks: groups of each of `SIZES` that are larger fill whole nodes."""
+    whole(name, value, 1)
+    if any(t % value for t in SIZES if t > value):
+        sizes = ", ".join(map(str, SIZES))
+        raise ValueError(f"{name}={value!r}: groups of {sizes} ranks must fill nodes; use one of these, or more")
+
+
+@checked(RULES | {"counted": bytes_by_ranks, "formula": bytes_by_ranks})
 def kept_activations(counted: Bytes, formula: Bytes, *, headline: str | None = None) -> Picture:
     """Draw the bytes that a rank keeps of one block: closed forms as lines, what was counted as dots.
 
@@ -59,6 +79,7 @@ def kept_activations(counted: Bytes, formula: Bytes, *, headline: str | None = N
     return figure
 
 
+@checked(RULES | {"model": partial(one_of, choices=tuple(MODELS)), "ranks_per_node": optional(whole_nodes)})
 def tensor(
     model: str = "Llama 3 405B", S: int = 8192, cluster: Cluster = DGX_H100, ranks_per_node: int | None = None
 ) -> Picture:
@@ -75,7 +96,8 @@ def tensor(
         ranks_per_node: of it, to move the edge; None: the cluster's.
 
     Raises:
-        ValueError: an unknown model.
+        ValueError: an unknown model, no tokens, nodes that the groups do not fill, or a cluster on which a block takes
+            no time.
 
     >>> tensor("Llama 3 8B", S=1024)
     Llama 3 8B, 1024 tokens, DGX H100: with rings, t = 8 is fastest
@@ -87,10 +109,12 @@ def tensor(
      16     89.8 µs     2.43 ms     2.52 ms          3%        590 µs         15%
      32     48.2 µs     3.73 ms     3.78 ms          1%        773 µs          6%
     """
-    if model not in MODELS:
-        raise ValueError(f"model={model!r}: choose from {', '.join(MODELS)}")
-    cluster = replace(cluster, ranks_per_node=ranks_per_node or cluster.ranks_per_node)
+    if ranks_per_node is not None:
+        cluster = replace(cluster, ranks_per_node=ranks_per_node)
+    whole_nodes("cluster.ranks_per_node", cluster.ranks_per_node)
     times = {(t, way): _both_ways(MODELS[model], S, t, cluster, way) for t in SIZES for way in ALGORITHMS}
+    if not all(sum(time) for time in times.values()):
+        raise ValueError(f"cluster={cluster.name}: a block of {S} tokens takes no time on it; give it a finite pace")
     efficiency = {(t, way): f"{sum(times[1, way]) / (t * sum(time)):.0%}" for (t, way), time in times.items()}
     fastest = min(SIZES, key=lambda t: sum(times[t, RING]))
     headline = f"{model}, {S} tokens, {cluster.name}: with rings, t = {fastest} is fastest"

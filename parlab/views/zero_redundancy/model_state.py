@@ -10,7 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MultipleLocator
 
-from parlab.arguments import positive
+from parlab.arguments import checked, positive
+from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_rows, timeline_of
 from parlab.views.drawing.picture import BAR, BOUND, Picture, line_legend, plot, scale, write
@@ -89,6 +90,7 @@ def _compared(stage: int, parts: Parts, formula: Parts) -> str:
     return f"held by a run at stage {stage}: {sum(parts):g} bytes, {said}"
 
 
+@checked(RULES)
 def zero(
     params: float = 7.5e9,
     N: int = 64,

@@ -77,7 +77,7 @@ def test_one_method_is_shown_as_a_multiple_of_the_fastest_or_not_at_all(method):
     [
         ({"S": 1000}, "S=1000: must be one of 1024"),
         ({"size": 3}, "size=3: must be one of 2, 4"),
-        ({"method": "star"}, "method='star': must be one of fastest, ring"),
+        ({"method": "star"}, "method='star': use one of fastest, ring"),
         ({"G": 5}, "G must divide H"),
     ],
 )

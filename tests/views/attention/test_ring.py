@@ -51,7 +51,7 @@ REFUSED = [
     (lambda: views.ring_masks(32, 4, "spiral"), "layout='spiral'", "contiguous, zigzag, striped"),
     (lambda: views.ring_masks(4.0, 4), "S=4.0", "whole number"),
     (lambda: views.ring_masks(4, True), "size=True", "whole number"),
-    (lambda: views.ring_overlap(0), "size=0", "1 to 16"),
+    (lambda: views.ring_overlap(0), "size=0", "2 to 16"),
     (lambda: views.ring_overlap(kv_heads=3), "kv_heads=3", "1, 2 or 4"),
     (lambda: views.ring_overlap(bandwidth=0), "bandwidth=0", "greater than 0"),
     (lambda: views.compare_timelines({}), "runs={}", "at least one"),

@@ -120,7 +120,7 @@ def test_a_gradient_that_should_be_0_is_right_if_it_is_and_else_wrong_without_a_
 
 @pytest.mark.parametrize("expected", [{}, {"a": np.ones((0, 3))}])
 def test_no_gradients_are_refused(expected):
-    check_refused(lambda: views.wrong_gradients(expected, expected), "expected", "must have one")
+    check_refused(lambda: views.wrong_gradients(expected | {"more": np.ones(1)}, expected), "expected", "must have one")
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_bars_over_the_edge_stand_twice_and_all_add_computing_and_sending(node, 
 
 
 def test_an_unknown_model_is_refused():
-    with pytest.raises(ValueError, match="model='GPT': choose from Llama 3 8B"):
+    with pytest.raises(ValueError, match="model='GPT': use one of Llama 3 8B"):
         views.tensor("GPT")
 
 

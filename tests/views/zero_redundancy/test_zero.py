@@ -87,7 +87,7 @@ REFUSED = [
     ),
     (lambda: views.zero(-1), "num_params=-1", "at least 0"),
     (lambda: views.zero(0), "params=0", "has parameters"),
-    (lambda: views.zero(N=0), "ranks=0", "at least 1"),
+    (lambda: views.zero(N=0), "N=0", "at least 1"),
     (lambda: views.zero(stage=4), "stage=4", "the stages are"),
     (lambda: views.zero(state=16), "state=16", "StateBytes"),
 ]
