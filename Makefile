@@ -1,21 +1,25 @@
-# make lab opens the laboratory, make test checks everything. Both need only Python 3.11 or newer and make.
+# make lab opens the laboratory, make test checks it. Both need only Python 3.11 or newer and make.
 
 VENV := .venv
 BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
-# A file a process, in their order: the pages in a browser come first, and wait while the others work.
-PYTEST = $(BIN)/python -m pytest --numprocesses=logical --dist=loadfile --no-loadscope-reorder
+# A file a process, in their order: the pages in a browser come first, and wait while the others work. A process that
+# crashes is not started again: pytest-xdist would run its file once more, and crash once more.
+PYTEST = $(BIN)/python -m pytest --numprocesses=logical --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 help:           ## Say what can be made.
-	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
 
 lab: $(VENV)/lab.stamp           ## Open JupyterLab on copies of the notebooks, in work, that no update overwrites.
 	$(BIN)/python -m tools.open_lab
 
-test: lint $(VENV)/test.stamp    ## Check everything: style, types, arrows, examples, tests, notebooks.
+test: lint $(VENV)/test.stamp    ## Check style, types, arrows, examples, every room and notebook: before each commit.
 	$(PYTEST) --doctest-modules --doctest-glob="*.md" parlab README.md
-	$(PYTEST)
+	$(PYTEST) -m "not slow"
+
+test-all: $(VENV)/test.stamp     ## Check the rest: every lesson in a browser and as on a GPU, marking, signals, engines.
+	$(PYTEST) -m slow tests
 
 lint: $(VENV)/test.stamp         ## Check style, types, and the arrows between the rooms.
 	$(BIN)/ruff check
@@ -63,4 +67,4 @@ $(BIN)/python:
 		python3-venv). To name one yourself: make PYTHON=/path/to/python3))
 	$(PYTHON) -m venv $(VENV)
 
-.PHONY: help lab test lint bench book mutants assignments notebooks constraints clean
+.PHONY: help lab test test-all lint bench book mutants assignments notebooks constraints clean

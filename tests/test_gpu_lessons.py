@@ -19,6 +19,7 @@ def python(*arguments, standin=True):
     return subprocess.run([sys.executable, *arguments], env=known, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 def test_a_lesson_prints_on_cupy_what_is_stored(path):
     gpu = default_namespace().__name__.endswith("cupy")

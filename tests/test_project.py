@@ -31,6 +31,23 @@ def test_in_ci_hypothesis_draws_the_same_examples_every_time():
     assert said.stdout.strip() == "True"
 
 
+@pytest.mark.skipif(os.name != "posix", reason="there is no shell that lets a process ignore Ctrl-C")
+def test_ctrl_c_reaches_the_tests_that_a_shell_starts_in_the_background():
+    asked = "import signal; from tests import conftest; print(signal.getsignal(signal.SIGINT).__name__)"
+    command = ["sh", "-c", 'trap "" INT; exec "$0" -c "$1"', sys.executable, asked]
+    said = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)
+    assert said.stdout.strip() == "default_int_handler"
+
+
+def test_ci_runs_the_tests_that_make_test_leaves_out():
+    selected = re.findall(
+        r"^\t\$\(PYTEST\) -m (.+?)(?: tests)?$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M
+    )
+    assert selected == ['"not slow"', "slow"]
+    assert (ROOT / ".ci" / "run").read_text(encoding="utf-8").endswith("\nmake test\nmake test-all\n")
+    assert "bash .ci/run" in (ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8")
+
+
 def test_conda_lists_the_same_packages_with_the_same_bounds_as_pip():
     text = (ROOT / "environment.yml").read_text(encoding="utf-8")
     listed = set(re.findall(r"^ +- ([\w-]+[>=].+)$", text, re.MULTILINE))
@@ -89,12 +106,16 @@ def test_readme_lists_every_notebook_and_links_only_to_what_exists():
 )
 def test_an_import_against_the_arrows_is_refused(tmp_path, module, forbidden):
     _tiny_house(tmp_path)
-    assert _lint_imports(tmp_path).returncode == 0
     with (tmp_path / f"parlab/{module}.py").open("a", encoding="utf-8") as source:
         source.write(f"{forbidden}\n")
     report = _lint_imports(tmp_path)
     assert report.returncode == 1, report.stdout
     assert "1 broken" in report.stdout
+
+
+def test_imports_along_the_arrows_are_allowed(tmp_path):
+    _tiny_house(tmp_path)
+    assert _lint_imports(tmp_path).returncode == 0
 
 
 def _tiny_house(folder: Path) -> None:

@@ -81,6 +81,8 @@ def run(path: Path, below: Path, options: dict[str, Any], limit: float, given_up
         ValueError: the file is not a notebook.
     """
     sources = cells(path)
+    if not any(source.strip() for source in sources):
+        return Outcome()
     ends = time.monotonic() + limit
     outcome = Outcome()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:

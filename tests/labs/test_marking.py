@@ -154,6 +154,7 @@ def marked(class_room):
 EXPECTED = {name.rpartition(".")[0]: rest for name, (_, *rest) in CLASS.items() if name not in BESIDE}
 
 
+@pytest.mark.slow
 def test_each_submission_has_a_row_and_what_lies_beside_has_none(marked, class_room):
     assert sorted(marked) == sorted(EXPECTED)
     paths, beside = submissions(class_room)
@@ -161,19 +162,47 @@ def test_each_submission_has_a_row_and_what_lies_beside_has_none(marked, class_r
     assert [path.relative_to(class_room).as_posix() for path in beside] == sorted(BESIDE)
 
 
-def test_endings_in_capitals_count_and_what_is_left_out_is_said(tmp_path, capsys):
-    for name, text in {
-        "a/UP.IPYNB": notebook(RIGHT_FIRST),
-        "a/HELPERS.PY": "",
-        "a/more.py": "",
-        "b/UP.PY": f"{IMPORTS}\n{RIGHT_FIRST}",
-        "b/UP.txt": "",
-    }.items():
-        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "in" / name).write_text(text, encoding="utf-8")
-    marks = grade(tmp_path / "in", tmp_path / "grades.csv")
-    assert {mark.name: mark.status(FIRST) for mark in marks} == {"a/UP": PASSED, "b/UP": PASSED}
-    assert "left out, as beside a notebook: a/HELPERS.PY, a/more.py\n" in capsys.readouterr().out
+LIBRARY = "from parlab.nn.attention import merge\ndef merge_two(*given):\n    return merge(*given)\n"
+SMALL_CLASS = {
+    "a/UP.IPYNB": notebook(RIGHT_FIRST.replace("exchange)", "exchange, seed=1)")),
+    "a/HELPERS.PY": "",
+    "a/more.py": "",
+    "b/UP.PY": f"{IMPORTS}\n{RIGHT_SECOND}\n{LIBRARY}\nlabs.check('02.merge', merge_two)",
+    "b/UP.txt": "",
+    "c.ipynb": "[",
+}
+
+
+@pytest.fixture(scope="module")
+def small_class(tmp_path_factory):
+    """The marks, the lines of the table, and what was said."""
+    place = tmp_path_factory.mktemp("small")
+    for name, text in SMALL_CLASS.items():
+        (place / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / "in" / name).write_text(text, encoding="utf-8")
+    said = []
+    marks = grade(place / "in", place / "new" / "grades.csv", seed=7, say=said.append)
+    return marks, (place / "new" / "grades.csv").read_text(encoding="utf-8").splitlines(), said
+
+
+def test_endings_in_capitals_count_and_the_files_that_are_left_out_are_named(small_class):
+    marks, _, said = small_class
+    assert [mark.name for mark in marks] == ["a/UP", "b/UP", "c"]
+    assert said[0] == "left out, as beside a notebook: a/HELPERS.PY, a/more.py"
+
+
+def test_the_table_has_the_exercises_of_all_submissions_flags_and_notes(small_class):
+    header, *rows = small_class[1]
+    assert header == f"submission,passed,of,{FIRST},{SECOND},02.merge,flags,note"
+    assert rows[:2] == [
+        "a/UP,1,3,passed,missing,missing,,",
+        "b/UP,2,3,missing,passed,passed,02.merge: uses parlab.nn.attention.merge,",
+    ]
+    assert rows[2].startswith("c,0,3,missing,missing,missing,,it is not a notebook: ")
+
+
+def test_each_review_has_the_seed_of_the_grade_not_that_of_the_submission(small_class):
+    assert [review["seed"] for mark in small_class[0] for review in mark.reviews.values()] == [7, 7, 7]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the two names are of one file")
@@ -183,6 +212,7 @@ def test_names_that_differ_in_the_case_of_the_ending_alone_keep_it(tmp_path):
     assert [mark.name for mark in grade(tmp_path, tmp_path / "grades.csv")] == ["lab.PY", "lab.py"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED)
 def test_each_is_marked_as_it_deserves(name, marked):
     first, second, flag, note = EXPECTED[name]
@@ -196,6 +226,7 @@ def test_each_is_marked_as_it_deserves(name, marked):
     assert bool(note) == bool(row["note"]), row
 
 
+@pytest.mark.slow
 def test_reports_stand_apart_and_say_what_a_student_must_know(marked, class_room):
     reports = class_room.parent / "grades-reports"
     assert len(list(reports.rglob("*.html"))) == len(EXPECTED)
@@ -209,6 +240,7 @@ def test_reports_stand_apart_and_say_what_a_student_must_know(marked, class_room
     assert "it is not a notebook" in (reports / "not_json.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_random_numpy_random_and_hashes_are_seeded_alike_for_all_submissions(marked, class_room):
     reports = class_room.parent / "grades-reports"
     first, second = (
@@ -227,12 +259,14 @@ def still_runs(process):
         return False
 
 
+@pytest.mark.slow
 def test_processes_that_a_submission_started_end_with_its_kernel(marked, class_room):
     children = (class_room.parent / "children").read_text(encoding="utf-8").split()
     assert len(children) == 3  # one kernel of child_1, two of child_2
     assert not any(still_runs(int(child)) for child in children)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_what_runs_and_begins_nothing_more(tmp_path):
     (tmp_path / "a.py").write_text("", encoding="utf-8")
     for name in "bcdef":
@@ -247,6 +281,7 @@ def test_ctrl_c_ends_what_runs_and_begins_nothing_more(tmp_path):
     assert time.monotonic() - began < 15
 
 
+@pytest.mark.slow
 def test_a_submission_that_never_ends_is_ended_at_the_limit_with_its_children(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CHILDREN", str(tmp_path / "children"))
     (tmp_path / "in").mkdir()
@@ -318,29 +353,11 @@ def test_without_nbclient_the_command_says_how_to_get_it(tmp_path, monkeypatch, 
     assert capsys.readouterr().err == said
 
 
-def test_an_answer_that_is_the_librarys_is_flagged(tmp_path):
-    text = "from parlab.nn.attention import merge\ndef merge_two(*given):\n    return merge(*given)\n"
-    (tmp_path / "lab.py").write_text(text, encoding="utf-8")
-    out = tmp_path / "new" / "grades.csv"
-    assert cli.main(["grade", str(tmp_path), "--out", str(out), "--exercises", "02.merge"]) == 0
-    assert out.read_text(encoding="utf-8").splitlines()[1] == "lab,1,1,passed,02.merge: uses parlab.nn.attention.merge,"
-
-
 LESSONS = sorted(Path("notebooks").glob("0*.ipynb"))
 OF_01 = ["01.reduce_scatter", "01.average_gradients", "01.hierarchical_all_reduce"]
 
 
-def test_the_table_has_the_exercises_of_all_submissions_and_a_review_has_the_seed_of_the_grade(tmp_path):
-    own_seed = RIGHT_FIRST.replace("exchange)", "exchange, seed=1)")
-    for name, text in {"a": own_seed, "b": RIGHT_SECOND}.items():
-        (tmp_path / f"{name}.py").write_text(f"{IMPORTS}\n{text}", encoding="utf-8")
-    marks = grade(tmp_path, tmp_path / "grades.csv", seed=7)
-    assert [mark.reviews[name]["seed"] for mark, name in zip(marks, NAMES, strict=True)] == [7, 7]
-    header, *rows = (tmp_path / "grades.csv").read_text(encoding="utf-8").splitlines()
-    assert header == f"submission,passed,of,{FIRST},{SECOND},flags,note"
-    assert rows == ["a,1,2,passed,missing,,", "b,1,2,missing,passed,,"]
-
-
+@pytest.mark.slow
 def test_the_notebook_of_a_lesson_is_marked_for_the_exercises_of_that_lesson(tmp_path):
     handed_in = json.loads(LESSONS[1].read_text(encoding="utf-8"))
     solved = Path("notebooks/solutions", LESSONS[1].name).read_text(encoding="utf-8")
