@@ -233,7 +233,7 @@ def test_nothing_leaves_the_device_unasked_and_results_equal_numpys_to_1e_12(nam
     with guarded() as seen:
         found = list(each_array(program(on_device)))
     asked = [
-        place for place in seen.explicit if not place.startswith("world/sent.py")
+        place for place in seen.explicit if not place.startswith("world/send_buffer.py")
     ]  # a look a rank, after its program
     assert allowed in (None, len(asked)), asked
     assert all(isinstance(x, np.ndarray) or x.device == DEVICE for x in found)

@@ -101,6 +101,10 @@ def test_readme_lists_every_notebook_and_links_only_to_what_exists():
         ("labs/stage", "import parlab.views.stage"),
         ("labs/stage", "from matplotlib.figure import Figure"),
         ("world/run", "import IPython.display"),
+        ("world/values", "import parlab.world.clock"),
+        ("world/clock/__init__", "import parlab.world.threads"),
+        ("world/threads/__init__", "import parlab.world.processes"),
+        ("world/elsewhere", "import numpy"),
         ("elsewhere", "import parlab.arrays"),
     ],
 )
@@ -126,7 +130,7 @@ def _tiny_house(folder: Path) -> None:
     (folder / "parlab/arrays.py").write_text("import numpy\n", encoding="utf-8")
     below = {
         "world": ["numpy", "parlab.arrays"],
-        "nn": ["parlab.world.stage", "parlab.arrays"],
+        "nn": ["parlab.world.values", "parlab.arrays"],
         "sequence": ["parlab.nn.stage"],
         "pipeline": ["parlab.nn.stage"],
         "tensor": ["parlab.nn.stage"],
@@ -137,10 +141,14 @@ def _tiny_house(folder: Path) -> None:
         "labs": ["parlab.plan.stage"],
     }
     for room, imports in below.items():
+        module = "values" if room == "world" else "stage"  # the world's files are all known by name
         (folder / "parlab" / room).mkdir()
-        (folder / f"parlab/{room}/__init__.py").write_text(f"from parlab.{room} import stage\n", encoding="utf-8")
-        stage = "".join(f"import {name}\n" for name in imports)
-        (folder / f"parlab/{room}/stage.py").write_text(stage, encoding="utf-8")
+        (folder / f"parlab/{room}/__init__.py").write_text(f"from parlab.{room} import {module}\n", encoding="utf-8")
+        text = "".join(f"import {name}\n" for name in imports)
+        (folder / f"parlab/{room}/{module}.py").write_text(text, encoding="utf-8")
+    for room in ("clock", "threads", "processes"):
+        (folder / "parlab/world" / room).mkdir()
+        (folder / f"parlab/world/{room}/__init__.py").touch()
 
 
 def _lint_imports(folder: Path) -> subprocess.CompletedProcess:

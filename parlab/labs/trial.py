@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from parlab.world import CLASSROOM, Cluster, Comm, Run, WorldError, run, values
-from parlab.world.engine import Engine, inside_a_rank
+from parlab.world.clock.log import PRINT
 from parlab.world.errors import Unwind
-from parlab.world.log import PRINT
+from parlab.world.threads.base import Engine, inside_a_rank
 
 SHOWN_MESSAGE, SHOWN_PRINTED = 400, 1500  # characters
 GRACE = 3  # seconds until an answer that was told to end is left behind
@@ -141,9 +141,9 @@ class Trial:
         except KeyboardInterrupt:
             if not watch.said or watch.engine is None:
                 raise  # the user's own
-            for seat in watch.engine.seats:
-                of_rank = [text for code, text in zip(seat.log[::2], seat.log[1::2], strict=False) if code == PRINT]
-                self.printed.write("".join(f"rank {seat.rank}: {text}\n" for text in of_rank))
+            for task in watch.engine.tasks:
+                of_rank = [text for code, text in zip(task.log[::2], task.log[1::2], strict=False) if code == PRINT]
+                self.printed.write("".join(f"rank {task.rank}: {text}\n" for text in of_rank))
             raise Wrong(*watch.said) from None
         except Raised as error:
             untouched = len(stubs) == size and all(stubs) and not self._returned
@@ -209,13 +209,13 @@ def _whereabouts(engine: Engine, ranks: bool) -> str:
     """Where each rank is, first those that do not wait."""
     frames = sys._current_frames()
     said = []
-    for seat in sorted(engine.seats, key=lambda seat: bool(seat.missing)):
-        frame = frames.get(seat.thread.ident or 0)
+    for task in sorted(engine.tasks, key=lambda task: bool(task.missing)):
+        frame = frames.get(task.thread.ident or 0)
         lines = learners(traceback.extract_stack(frame)) if isinstance(frame, FrameType) else []
-        waits = f" waits in {seat.call}" if seat.missing else ""
+        waits = f" waits in {task.call}" if task.missing else ""
         if lines:
             line = f"at line {lines[-1].lineno} of {lines[-1].name}: `{lines[-1].line}`"
-            said.append(f"rank {seat.rank}{waits} {line}" if ranks else line)
+            said.append(f"rank {task.rank}{waits} {line}" if ranks else line)
     return ", ".join(said[:3]) or "it could not be seen where"
 
 
@@ -223,14 +223,14 @@ def _falsify(engine: Engine) -> None:
     """Change every number that is sent on `engine`."""
     honest = partial(type(engine).post_send, engine)
 
-    def post_send(seat: Any, box: Any, value: Any, *rest: Any, **options: Any) -> Any:
+    def post_send(task: Any, box: Any, value: Any, *rest: Any, **options: Any) -> Any:
         for array in values.leaves(value):  # copies already
             if array.dtype == bool:
                 np.logical_not(array, out=array)
             else:
                 array *= 2
                 array += 1
-        return honest(seat, box, value, *rest, **options)
+        return honest(task, box, value, *rest, **options)
 
     engine.post_send = post_send  # type: ignore[method-assign]
 

@@ -1,12 +1,18 @@
 """Ranks, messages, collectives, logs, and the simulated clock.
 
-`run` starts a rank program on threads or processes; `Comm` is what the program talks to; `Timeline` is what happened.
+A program talks to what stands in this folder. `run` starts it, and `Comm` is what each rank calls; its `values` are
+arrays, `isend` and `irecv` return `requests`, and `collectives` are built from messages. `Timeline` says what happened
+when, on the hardware of a `Cluster`. `errors` are what ranks can do wrong together.
 
-The room is read from `run` and `program` to `comm`, with its `values`, `requests` and `collectives`; then `engine` and
-`threads`, which let ranks wait and meet on what `seats` says; then from `log` over `trace` and `replay` to `timeline`:
-the clock. `diagnosis` and `errors` say why nobody can move. Ranks as processes are one layer more: `starters` and
-`launch` start them, `handover` brings the program, `processes` is their engine, over a `transport` (`mpi`; or `nccl`,
-by `door` and `side`), and `verdict`, `records` and `wallclock` bring together what each of them knows.
+Below stand three rooms:
+
+- `clock`: a rank's `log`, the numbered `trace` of all ranks, and the `replay` that times it.
+- `threads`: the `tasks` of ranks, how they wait and are woken (`base`), and ranks as threads of this process
+  (`engine`).
+- `processes`: ranks as processes. `launch` starts them, `engine` runs one in each, `mpi` and `nccl` carry the bytes.
+
+A message's way: `Comm.send` checks the value; the engine's `post_send` offers it; `mailbox` (threads) or `transport`
+(processes) brings it to the receiver; both engines log it alike, and `replay` says when it moved.
 """
 
 from parlab.world.cluster import CLASSROOM, DGX_A100, DGX_H100, Cluster, Device, Link

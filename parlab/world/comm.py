@@ -9,15 +9,15 @@ from typing import Any
 from parlab.arguments import amount, checked_axis, checked_rank, text, whole
 from parlab.arrays import Array, namespace
 from parlab.world import collectives, values
+from parlab.world.clock.log import COMPUTE, PRINT
 from parlab.world.cluster import MOST_SECONDS
 from parlab.world.collectives import checked
 from parlab.world.collectives.checked import Collective
 from parlab.world.collectives.common import cut
-from parlab.world.engine import Engine
-from parlab.world.log import COMPUTE, PRINT
 from parlab.world.requests import CollectiveRequest, Request, SendRequest
-from parlab.world.seats import BESIDE, Group, Message, Seat, Signal
-from parlab.world.sent import Sent
+from parlab.world.send_buffer import SendBuffer
+from parlab.world.threads.base import Engine
+from parlab.world.threads.tasks import BACKGROUND, Group, Message, Signal, Task
 from parlab.world.values import Value, one_array
 
 
@@ -34,12 +34,12 @@ class Comm:
     """
 
     def __init__(
-        self, engine: Engine, seat: Seat, group: Group, channel: str = "messages", strategy: str | None = None
+        self, engine: Engine, task: Task, group: Group, channel: str = "messages", strategy: str | None = None
     ):
-        self.rank = group.members.index(seat.rank)
+        self.rank = group.members.index(task.rank)
         self.size = len(group.members)
         self._engine = engine
-        self._seat = seat
+        self._task = task
         self._group = group
         self._channel = channel
         self._strategy = strategy  # the name that `split` was given
@@ -49,7 +49,7 @@ class Comm:
         self._splits = 0
         self._inner: Comm | None = None
         self._native: Callable[..., Any] | None = None  # a collective of the engine's own, by the name of ours
-        self._last_beside: Signal | None = None
+        self._last_in_background: Signal | None = None
 
     @property
     def left(self) -> int:
@@ -92,7 +92,7 @@ class Comm:
             ValueError: `src` is not a rank of the group.
             MismatchError: what came has another form than `like`, or another label.
         """
-        return self._engine.take(self._seat, self._post_receive(src, like, label, call="recv"))
+        return self._engine.take(self._task, self._post_receive(src, like, label, call="recv"))
 
     def sendrecv(
         self, x: Value, dst: int, src: int, like: Value = None, *, label: Any = None, expected: Any = None
@@ -105,8 +105,8 @@ class Comm:
         """
         out = self._post_send(x, dst, label)
         back = self._post_receive(src, x if like is None else like, label if expected is None else expected)
-        self._engine.wait(self._seat, (out, back), "sendrecv")
-        return self._engine.take(self._seat, back)
+        self._engine.wait(self._task, (out, back), "sendrecv")
+        return self._engine.take(self._task, back)
 
     def isend(self, x: Value, dst: int, *, label: Any = None) -> Request:
         """Post a send and go on; until `wait()` returns, `x` belongs to the message and must not change. See `send`.
@@ -116,7 +116,7 @@ class Comm:
         Raises: as `send`; and `wait()` a RequestError, if `x` has changed.
         """
         message = self._post_send(x, dst, label)
-        return SendRequest(self, "isend", message, Sent(self._seat, values.checked(x, "x"), message.dst))
+        return SendRequest(self, "isend", message, SendBuffer(self._task, values.checked(x, "x"), message.dst))
 
     def irecv(self, src: int, like: Value, *, label: Any = None) -> Request:
         """Post a receive and go on; `wait()` returns the value, which counts as held from now on. See `recv`."""
@@ -127,16 +127,16 @@ class Comm:
             box = self._ways_out[dst]
         except (KeyError, TypeError):  # the first message there, or no rank at all
             box = self._way_out(dst)
-        x, seat = values.checked(x, "x"), self._seat
-        nbytes, kept = values.nbytes(x), seat.uncounted(x)
-        return self._engine.post_send(seat, box, values.copied(x), nbytes, kept, self._name, label, call=call)
+        x, task = values.checked(x, "x"), self._task
+        nbytes, kept = values.nbytes(x), task.uncounted(x)
+        return self._engine.post_send(task, box, values.copied(x), nbytes, kept, self._name, label, call=call)
 
     def _post_receive(self, src: int, like: Value, label: Any, call: str = "") -> Message:
         try:
             box = self._ways_in[src]
         except (KeyError, TypeError):
             box = self._way_in(src)
-        return self._engine.post_receive(self._seat, box, values.checked(like, "like"), self._name, label, call=call)
+        return self._engine.post_receive(self._task, box, values.checked(like, "like"), self._name, label, call=call)
 
     def _way_out(self, dst: int) -> Any:
         dst = checked_rank(dst, "dst", self.size)
@@ -277,29 +277,29 @@ class Comm:
     def iall_reduce(self, x: Array, op: str = "sum", algorithm: str | None = None) -> Request:
         """Start an `all_reduce` and go on; `wait()` returns its result."""
         x = one_array(x)
-        return self._beside("iall_reduce", x, checked.all_reduce(self, x, op, algorithm))
+        return self._in_background("iall_reduce", x, checked.all_reduce(self, x, op, algorithm))
 
     def iall_gather(
         self, x: Array, axis: int = 0, *, counts: list[int] | None = None, out: Array | None = None
     ) -> Request:
         """Start an `all_gather` and go on; `wait()` returns its result. Leave `out` alone until then."""
         x = one_array(x)
-        return self._beside("iall_gather", x, checked.all_gather(self, x, axis, None, counts, out))
+        return self._in_background("iall_gather", x, checked.all_gather(self, x, axis, None, counts, out))
 
     def ireduce_scatter(self, x: Array, axis: int = 0, op: str = "sum", *, counts: list[int] | None = None) -> Request:
         """Start a `reduce_scatter` and go on; `wait()` returns its result."""
         x = one_array(x)
-        return self._beside("ireduce_scatter", x, checked.reduce_scatter(self, x, axis, op, None, counts))
+        return self._in_background("ireduce_scatter", x, checked.reduce_scatter(self, x, axis, op, None, counts))
 
-    def _beside(self, call: str, x: Array, collective: Collective) -> Request:
+    def _in_background(self, call: str, x: Array, collective: Collective) -> Request:
         cell = [values.copied(x)]
-        group = self._engine.subgroup(self._group.name + BESIDE, self._group.members)
-        self._last_beside = self._engine.spawn(
-            self._seat,
-            lambda seat: collective(Comm(self._engine, seat, group, strategy=self._strategy), cell[0]),
-            self._last_beside,
+        group = self._engine.subgroup(self._group.name + BACKGROUND, self._group.members)
+        self._last_in_background = self._engine.spawn(
+            self._task,
+            lambda task: collective(Comm(self._engine, task, group, strategy=self._strategy), cell[0]),
+            self._last_in_background,
         )
-        return CollectiveRequest(self, call, self._last_beside, cell)
+        return CollectiveRequest(self, call, self._last_in_background, cell)
 
     def split(self, color: int | None, key: int | None = None, *, name: str | None = None) -> Comm | None:
         """New groups: the ranks that name the same `color` form one, ordered by `key`, then by rank.
@@ -320,7 +320,7 @@ class Comm:
         key = self.rank if key is None else whole("key", key)
         if name is not None:
             text("name", name)
-        wishes = self._engine.meet(self._seat, self._group, self.rank, "split", "split", (color, key))
+        wishes = self._engine.enter(self._task, self._group, self.rank, "split", "split", (color, key))
         self._splits += 1
         if color is None:
             return None
@@ -329,7 +329,7 @@ class Comm:
         place = f"{self._group.name}/{self._splits}"
         group = f"{place}:{color}" if name is None else f"{name} {color} ({place})"
         strategy = self._strategy if name is None else name
-        return Comm(self._engine, self._seat, self._engine.subgroup(group, members), strategy=strategy)
+        return Comm(self._engine, self._task, self._engine.subgroup(group, members), strategy=strategy)
 
     def _named(self, name: str) -> str:
         return name if self._strategy is None else f"{self._strategy}: {name}"
@@ -340,9 +340,9 @@ class Comm:
         """Meet the group in a collective; returns this rank's place on the channel that collectives use."""
         described = [values.form(x, shape)] if x is not None else []
         described += [f"{key}={value}" for key, value in arguments.items() if value is not None]
-        self._engine.meet(self._seat, self._group, self.rank, name, f"{name}({', '.join(described)})")
+        self._engine.enter(self._task, self._group, self.rank, name, f"{name}({', '.join(described)})")
         if self._inner is None:
-            self._inner = Comm(self._engine, self._seat, self._group, "collectives")
+            self._inner = Comm(self._engine, self._task, self._group, "collectives")
             self._inner._native = self._engine.native_of(self._group)
         self._inner._name = self._named(name)
         return self._inner
@@ -369,9 +369,9 @@ class Comm:
         amount("flops", flops)
         amount("bytes", bytes)
         amount("seconds", 0 if seconds is None else seconds, below=MOST_SECONDS)
-        self._engine.check(self._seat)
-        self._seat.log += (COMPUTE, (name, flops, bytes, seconds))
-        return self._engine.timed(self._seat, name)
+        self._engine.check(self._task)
+        self._task.log += (COMPUTE, (name, flops, bytes, seconds))
+        return self._engine.timed(self._task, name)
 
     def hold(self, name: str, *arrays: Value) -> None:
         """Count the memory under these arrays as held by this rank, under `name`, until it dies.
@@ -383,13 +383,13 @@ class Comm:
             ValueError: a name that is no string, or something else than arrays.
         """
         text("name", name)
-        self._engine.check(self._seat)
+        self._engine.check(self._task)
         for number, value in enumerate(arrays):
             for array in values.leaves(values.checked(value, f"arrays[{number}]")):
-                self._seat.hold(array, name)
+                self._task.hold(array, name)
 
     def print(self, *objects: Any) -> None:
         """Show `objects` after the run: all ranks' lines by simulated time, then by rank."""
-        self._engine.check(self._seat)
-        self._seat.log += (PRINT, " ".join(map(str, objects)))
-        self._seat.printed = True
+        self._engine.check(self._task)
+        self._task.log += (PRINT, " ".join(map(str, objects)))
+        self._task.printed = True

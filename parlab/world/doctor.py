@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parlab.world.comm import Comm
+from parlab.world.processes.launchers import INSTALL_MPI, LAUNCHERS
 from parlab.world.run import run
-from parlab.world.starters import INSTALL_MPI, STARTERS
 from parlab.world.units import format_bytes
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -74,7 +74,7 @@ def _gpu() -> str:
 
 def _nccl() -> str:
     cupy = importlib.import_module("cupy")
-    STARTERS["nccl"].check(1)
+    LAUNCHERS["nccl"].check(1)
     ranks = min(2, cupy.cuda.runtime.getDeviceCount())
     total = _sum(ranks, cupy, "nccl")
     return f"version {cupy.cuda.nccl.get_version()}; processes on {ranks} GPUs add up to {total:g}"

@@ -13,10 +13,11 @@ import numpy as np
 from parlab import arrays
 from parlab.world import values
 from parlab.world.comm import Comm
-from parlab.world.engine import Engine
 from parlab.world.errors import DeadlockError
-from parlab.world.seats import Seat
-from parlab.world.surroundings import interrupts, one_blas_thread
+from parlab.world.send_buffer import finish
+from parlab.world.threads.base import Engine
+from parlab.world.threads.process_state import interrupts, one_blas_thread
+from parlab.world.threads.tasks import Task
 from parlab.world.timeline import Timeline
 
 
@@ -35,22 +36,23 @@ class per_rank:  # noqa: N801 - reads as a function: run(program, 2, per_rank([a
 
 @dataclass
 class Outcome:
-    """What is left when a program has run: the seats of all ranks, with results, errors and logs, and the verdict."""
+    """What is left when a program has run: the tasks of all ranks, with results, errors and logs, and the verdict."""
 
-    seats: list[Seat]
+    tasks: list[Task]
     deadlock: DeadlockError | None
     wallclock: Timeline | None = None
     shown: bool = True  # whether this process shows what was printed
 
 
 def carry_out(world: Engine, program: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Run `program(comm, *args, **kwargs)` on the ranks of `world` that live here; its seats then hold the results."""
+    """Run `program(comm, *args, **kwargs)` on the ranks of `world` that live here; its tasks then hold the results."""
 
-    def body(seat: Seat) -> None:
+    def body(task: Task) -> None:
         memo: dict[int, Any] = {}  # what two arguments share their copies share too
-        own_args = [_argument(arg, seat.rank, memo) for arg in args]
-        own_kwargs = {name: _argument(arg, seat.rank, memo) for name, arg in kwargs.items()}
-        seat.result = program(Comm(world, seat, world.world), *own_args, **own_kwargs)
+        own_args = [_argument(arg, task.rank, memo) for arg in args]
+        own_kwargs = {name: _argument(arg, task.rank, memo) for name, arg in kwargs.items()}
+        task.result = program(Comm(world, task, world.world), *own_args, **own_kwargs)
+        finish(task.to_finish)
 
     with interrupts(world.interrupt), one_blas_thread():
         world.run(body)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from parlab.world.errors import RequestError
-from parlab.world.seats import Signal
-from parlab.world.sent import Sent
+from parlab.world.send_buffer import SendBuffer
+from parlab.world.threads.tasks import Signal
 from parlab.world.values import Value
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ class Request:
     """Something that was posted and is not done: one end of a message, or a collective. Wait for it exactly once."""
 
     def __init__(self, comm: Comm, call: str, posted: Any):
-        self._seat, self._engine, self._call = comm._seat, comm._engine, call
+        self._task, self._engine, self._call = comm._task, comm._engine, call
         self.posted: Any = posted  # the Message, or the Signal that is raised when it is done
-        self._seat.open.add(self)
+        self._task.open.add(self)
 
     def __repr__(self) -> str:
         return f"{self._call}({f'to {self.posted.dst}' if self._call == 'isend' else f'from {self.posted.src}'})"
@@ -31,9 +31,9 @@ class Request:
             RequestError: it was waited for already; or, of an `isend`, what it sends has changed.
             MismatchError: see `Comm.recv`.
         """
-        if self not in self._seat.open:
-            raise RequestError(f"rank {self._seat.rank} waits for {self} a second time: a request is waited for once")
-        self._seat.open.remove(self)
+        if self not in self._task.open:
+            raise RequestError(f"rank {self._task.rank} waits for {self} a second time: a request is waited for once")
+        self._task.open.remove(self)
         return self._finish()
 
     @property
@@ -42,21 +42,21 @@ class Request:
         return self.posted.matched
 
     def _finish(self) -> Value:
-        self._engine.wait(self._seat, (self.posted,), self._call)
-        return self._engine.take(self._seat, self.posted) if self._call == "irecv" else None
+        self._engine.wait(self._task, (self.posted,), self._call)
+        return self._engine.take(self._task, self.posted) if self._call == "irecv" else None
 
 
 class SendRequest(Request):
     """An `isend`, and the memory that belongs to it until it is waited for."""
 
-    def __init__(self, comm: Comm, call: str, posted: Any, sent: Sent):
+    def __init__(self, comm: Comm, call: str, posted: Any, sent: SendBuffer):
         super().__init__(comm, call, posted)
         self._sent = sent
 
     def _finish(self) -> None:
         super()._finish()
         if self._sent.compare():
-            self._seat.to_finish.append(self._sent)
+            self._task.to_finish.append(self._sent)
 
 
 class CollectiveRequest(Request):
@@ -77,7 +77,7 @@ class CollectiveRequest(Request):
         return self.posted.raised
 
     def _finish(self) -> Value:
-        self._engine.await_signal(self._seat, self.posted, f"{self._call}().wait()")
+        self._engine.await_signal(self._task, self.posted, f"{self._call}().wait()")
         self._array = None
-        result, self.posted.seat.result = self.posted.seat.result, None
+        result, self.posted.task.result = self.posted.task.result, None
         return result

@@ -8,15 +8,15 @@ from functools import cached_property
 from typing import Any
 
 from parlab.arguments import instance, whole
+from parlab.world.clock.replay import replay
+from parlab.world.clock.trace import Trace, traced
 from parlab.world.cluster import CLASSROOM, Cluster
-from parlab.world.engine import inside_a_rank
 from parlab.world.errors import WorldError
 from parlab.world.program import Outcome, carry_out, each_part, per_rank
-from parlab.world.replay import replay
-from parlab.world.seats import Seat
-from parlab.world.threads import ThreadsEngine
+from parlab.world.threads.base import inside_a_rank
+from parlab.world.threads.engine import ThreadsEngine
+from parlab.world.threads.tasks import Task
 from parlab.world.timeline import Timeline
-from parlab.world.trace import Trace, traced
 
 ENGINES = ("threads", "mpi", "nccl")
 COLLECTIVES = ("ours", "native")
@@ -32,11 +32,11 @@ class Run:
             the processes aligned. None on threads.
     """
 
-    def __init__(self, seats: list[Seat], cluster: Cluster, wallclock: Timeline | None = None):
+    def __init__(self, tasks: list[Task], cluster: Cluster, wallclock: Timeline | None = None):
         self.wallclock = wallclock
-        self.results = [seat.result for seat in seats]
+        self.results = [task.result for task in tasks]
         self.cluster = cluster
-        self._seats = seats
+        self._seats = tasks
 
     @cached_property
     def _trace(self) -> Trace:
@@ -63,7 +63,7 @@ class Run:
         return replay(self._trace, cluster)[0]
 
     def __getstate__(self) -> dict[str, Any]:
-        self._trace  # noqa: B018 - in place of the seats, which no file can hold
+        self._trace  # noqa: B018 - in place of the tasks, which no file can hold
         return self.__dict__
 
     def __repr__(self) -> str:
@@ -117,17 +117,17 @@ def run(
     if engine == "threads":
         world = ThreadsEngine(size)
         carry_out(world, program, args, kwargs)
-        ended = Outcome(world.seats, world.deadlock)
+        ended = Outcome(world.tasks, world.deadlock)
     else:
-        from parlab.world.launch import elsewhere  # not at the top: threads need nothing of it
+        from parlab.world.processes.launch import run_on_processes  # not at the top: threads need nothing of it
 
-        ended = elsewhere((program, args, kwargs, collectives == "native"), size, engine)
-    done = Run(ended.seats, cluster, ended.wallclock)
-    if ended.shown and any(seat.printed for seat in ended.seats):
+        ended = run_on_processes((program, args, kwargs, collectives == "native"), size, engine)
+    done = Run(ended.tasks, cluster, ended.wallclock)
+    if ended.shown and any(task.printed for task in ended.tasks):
         for _, rank, text in done._replayed[1]:
             print(f"rank {rank}: {text}")
-    for seat in ended.seats:
-        for line in (seat, *seat.beside):
+    for task in ended.tasks:
+        for line in (task, *task.background):
             if line.error is not None:
                 raise _with_origin(line.error, line.rank, done)
     if ended.deadlock is not None:

@@ -21,7 +21,7 @@ from parlab.world import values
 
 WORLD, PARITY = "world", "parity"  # all ranks; the ranks of the same parity, in reverse order
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "gather", "barrier", "all_to_all")
-BESIDE = ("iall_reduce", "iall_gather", "ireduce_scatter")
+BACKGROUND = ("iall_reduce", "iall_gather", "ireduce_scatter")
 UNCUT = ("all_reduce", "broadcast", "iall_reduce")  # they take arrays of any shape
 
 NUMBERS = "bBhHiIlLefdgFDG?"  # the dtypes, by NumPy's letters; no booleans where a sum is made
@@ -121,7 +121,8 @@ def random_steps(random: Random, size: int, length: int, *, timed: bool = False)
             shift = random.randrange(size)
             steps.append(Step(kind, tuple(members(group, rank, size)), number, group, shift=shift, form=form))
         elif kind in ("meet", "collective", "beside"):
-            name = {"meet": "split", "collective": random.choice(COLLECTIVES), "beside": random.choice(BESIDE)}[kind]
+            names = {"meet": "split", "collective": random.choice(COLLECTIVES), "beside": random.choice(BACKGROUND)}
+            name = names[kind]
             ranks = tuple(members(group, rank, size))
             form = Form("d", (2 * len(ranks),), "C") if timed else given(random, name, len(ranks))
             steps.append(Step(kind, ranks, number, group, form=form, name=name))
@@ -258,12 +259,12 @@ class Flow:
 
 
 def operations(steps: list[Step], size: int) -> tuple[list[list[tuple[str, Any]]], list[Flow], list[int]]:
-    """The same program as lists of posts, waits, computes and meetings, with the messages and the sizes of the
-    meetings that they name by number.
+    """The same program as lists of posts, waits, computes and collectives, with the messages and the sizes of the
+    collectives that they name by number.
     """
     lists: list[list[tuple[str, Any]]] = [[("meet", 0)] for _ in range(size)]
     flows: list[Flow] = []
-    meetings = [size]  # the split that makes the groups
+    collectives = [size]  # the split that makes the groups
     waits: dict[tuple[int, str], tuple[str, int]] = {}
 
     def flow(src: int, dst: int, nbytes: int) -> int:
@@ -290,12 +291,12 @@ def operations(steps: list[Step], size: int) -> tuple[list[list[tuple[str, Any]]
         elif step.kind == "compute":
             lists[step.ranks[0]].append(("compute", (step.ticks, f"compute {step.number}")))
         elif step.kind == "meet":
-            meetings.append(len(step.ranks))
+            collectives.append(len(step.ranks))
             for rank in step.ranks:
-                lists[rank].append(("meet", len(meetings) - 1))
+                lists[rank].append(("meet", len(collectives) - 1))
         elif step.kind == "collective":
-            meetings.append(len(step.ranks))
+            collectives.append(len(step.ranks))
             for rank in step.ranks:
-                lists[rank].append(("enter", len(meetings) - 1))
+                lists[rank].append(("enter", len(collectives) - 1))
             of_collective(step.name, members(step.group, step.ranks[0], size), lists, flow)
-    return lists, flows, meetings
+    return lists, flows, collectives

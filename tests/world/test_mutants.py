@@ -7,7 +7,8 @@ from collections import deque
 import numpy as np
 import pytest
 
-from parlab.world import collectives, per_rank, run, seats, values
+from parlab.world import collectives, per_rank, run, values
+from parlab.world.threads import tasks
 from tests.world.test_collectives import EVEN, LINK, counted, draw
 
 
@@ -84,8 +85,8 @@ def test_matching_that_ignores_the_channel_of_collectives_is_caught(monkeypatch)
         return float(total[0])
 
     assert run(program, 2).results == [[7.0, 2.0], 2.0]
-    with_channel = seats.Group.mailbox
-    monkeypatch.setattr(seats.Group, "mailbox", lambda self, channel, src, dst: with_channel(self, "one", src, dst))
+    with_channel = tasks.Group.mailbox
+    monkeypatch.setattr(tasks.Group, "mailbox", lambda self, channel, src, dst: with_channel(self, "one", src, dst))
     assert run(program, 2).results != [[7.0, 2.0], 2.0]
 
 
@@ -109,7 +110,7 @@ def test_matching_the_last_first_is_caught(monkeypatch):
     class Stack(deque):
         popleft = deque.pop
 
-    monkeypatch.setattr(seats, "deque", Stack)
+    monkeypatch.setattr(tasks, "deque", Stack)
     assert run(two_sends_then_two_receives, 2).results[1] == [2.0, 1.0]
 
 

@@ -1,0 +1,234 @@
+"""The simulated clock: one event loop runs over a trace and says when everything happens on a given cluster.
+
+The rules, at each instant: first everything that ends there ends, and the ranks that it frees run on, each through its
+own program until it must wait or compute. Then the messages that are ready (both ends posted) start, ordered by the
+time when they became ready, then the sender's posting number, then the sender; one whose port is busy is passed over.
+A message holds the sender's out-port and the receiver's in-port for latency + bytes/bandwidth; both requests end
+together. A collective waits for nobody: a rank that enters runs its own messages at once. Only where the members tell
+each other something by entering (a split), or where some never enter, a rank stays until the last one has. Nothing else
+takes time. The sender holds what it sends until its request ends.
+
+Nothing here depends on how the trace came about, so the same trace gives the same timeline on every machine.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from parlab.world.clock.log import AWAIT, COMPUTE, ENTER, HOLD, POST_RECEIVE, SIGNAL, WAIT
+from parlab.world.clock.trace import Trace
+from parlab.world.cluster import Cluster, picoseconds
+from parlab.world.timeline import Timeline, columns_of
+
+Printed = tuple[int, int, str]  # time, rank, text
+
+
+def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
+    """The timeline of `trace` on `cluster`, and what the ranks printed, by time, then rank.
+
+    A run that failed is replayed as far as it came; a rank that never moves again waits until the end.
+    """
+    size, ranks, src, dst, nbytes, kept = trace.size, trace.ranks, trace.src, trace.dst, trace.nbytes, trace.kept
+    count = len(src)
+    transfer_time = _transfer_times(trace, cluster)
+
+    programs = [iter(program) for program in trace.programs]  # of the lines of work; the first `size` are the ranks'
+    lines = len(programs)
+    posted = bytearray(count)  # how many ends of each message are posted
+    ready_at = [-1] * count
+    start_at = [-1] * count
+    end_at = [-1] * count
+    sender_line = [-1] * count  # the line of work that waits for the message, at either end
+    receiver_line = [-1] * count
+    stands: list[tuple[int, int, int] | None] = [None] * lines  # since when a line of work stands in which (code, row)
+    entered: list[list[int]] = [[] for _ in trace.collectives]
+    raised = bytearray(trace.signals)
+    awaiting: list[list[int]] = [[] for _ in range(trace.signals)]
+    held: list[list[tuple[int, int, str]]] = [[] for _ in range(size)]
+    prints: list[Printed] = []
+    computes: tuple[list[Any], ...] = ([], [], [], [])  # the columns rank, start, end, name
+    compute_ranks, compute_starts, compute_ends, compute_names = computes
+    stops: list[tuple[int, int, int, int, int]] = []  # rank, end, start, code, row
+
+    ports = _Ports(trace, cluster)
+    events = [(0, ~line) for line in range(lines)]  # (time, message that ends) or (time, ~line that runs on)
+    now = 0
+
+    while events:
+        now = events[0][0]
+        free: list[int] = []  # lines of work that run on now
+        ready: list[int] = []  # messages whose second end is posted now
+        while events and events[0][0] == now:
+            message = heappop(events)[1]
+            if message < 0:
+                free.append(~message)
+                continue
+            end_at[message] = now
+            ports.release(message)
+            if kept[message]:
+                held[src[message]].append((now, -kept[message], "sent"))
+            if sender_line[message] >= 0:
+                free.append(sender_line[message])
+            if receiver_line[message] >= 0:
+                free.append(receiver_line[message])
+
+        for line in free:  # grows when a collective is complete, or a signal raised
+            rank = ranks[line]
+            mine = held[rank]
+            stood = stands[line]
+            if stood is not None:
+                stands[line] = None
+                if line < size and now > stood[0]:
+                    stops.append((rank, now, *stood))
+            for code, row in programs[line]:
+                if code <= POST_RECEIVE:  # of either end
+                    if code == POST_RECEIVE:
+                        if nbytes[row]:
+                            mine.append((now, nbytes[row], "received"))
+                    elif kept[row]:
+                        mine.append((now, kept[row], "sent"))
+                    posted[row] += 1
+                    if posted[row] == 2:
+                        ready_at[row] = now
+                        ready.append(row)
+                elif code == WAIT:
+                    if end_at[row] < 0:
+                        if src[row] == rank:
+                            sender_line[row] = line
+                        else:
+                            receiver_line[row] = line
+                        stands[line] = (now, code, row)
+                        break
+                elif code == COMPUTE:
+                    name, flops, moved, seconds = row
+                    if seconds is None:
+                        seconds = cluster.device_of(rank).seconds(flops, moved)
+                    end = now + picoseconds(seconds)
+                    compute_ranks.append(rank)
+                    compute_starts.append(now)
+                    compute_ends.append(end)
+                    compute_names.append(name)
+                    if end > now:
+                        heappush(events, (end, ~line))
+                        break
+                elif code == ENTER:
+                    if not trace.collectives[row].joint:
+                        continue
+                    members = entered[row]
+                    members.append(line)
+                    stands[line] = (now, code, row)
+                    if len(members) == len(trace.collectives[row].members):
+                        free.extend(members)
+                    break
+                elif code == HOLD:
+                    name, change = row
+                    mine.append((now, change, name))
+                elif code == SIGNAL:
+                    raised[row] = 1
+                    free.extend(awaiting[row])
+                elif code == AWAIT:
+                    if not raised[row]:
+                        awaiting[row].append(line)
+                        stands[line] = (now, code, row)
+                        break
+                else:
+                    prints.append((now, rank, row))
+
+        for message in ports.start(ready, now):
+            start_at[message] = now
+            heappush(events, (now + transfer_time[message], message))
+
+    for rank, stood in enumerate(stands[:size]):
+        if stood is not None and now > stood[0]:
+            stops.append((rank, now, *stood))
+    passed = [message for message in range(count) if end_at[message] >= 0]
+    transfers = (src, dst, nbytes, ready_at, start_at, end_at, trace.names, trace.labels)
+    timeline = Timeline(
+        size,
+        now,
+        computes=computes,
+        transfers=transfers if len(passed) == count else tuple([column[row] for row in passed] for column in transfers),
+        waits=lambda: columns_of([_wait(trace, entered, ready_at, *stop) for stop in stops], 6),
+        held=held,
+        cluster=cluster.name,
+    )
+    return timeline, sorted(prints, key=lambda printed: printed[:2])
+
+
+def _transfer_times(trace: Trace, cluster: Cluster) -> list[int]:
+    """Picoseconds that each message takes; one to oneself takes none."""
+    known: dict[tuple[bool, int], int] = {}
+    per_node, times = cluster.ranks_per_node, []
+    for src, dst, nbytes in zip(trace.src, trace.dst, trace.nbytes, strict=True):
+        kind = (src // per_node == dst // per_node, nbytes)
+        if kind not in known:
+            known[kind] = cluster.link(src, dst).picoseconds(nbytes)
+        times.append(known[kind] if src != dst else 0)
+    return times
+
+
+class _Ports:
+    """Which messages may start. A message that finds a port busy queues there until that port is free again."""
+
+    def __init__(self, trace: Trace, cluster: Cluster):
+        self.limited = cluster.ports is not None
+        self.free = [cluster.ports or 0] * (2 * trace.size)  # out-ports by rank, then in-ports
+        self.queues: list[list[tuple[int, int, int]]] = [[] for _ in self.free]
+        self.freed: list[int] = []  # ports with a queue that became free at this instant
+        self.out = trace.src
+        self.into = [trace.size + dst for dst in trace.dst]
+        self.to_itself = [src == dst for src, dst in zip(trace.src, trace.dst, strict=True)]
+        # by posting number, then sender
+        self.order = [number * trace.size + src for number, src in zip(trace.posting, trace.src, strict=True)]
+
+    def release(self, message: int) -> None:
+        if self.limited and not self.to_itself[message]:
+            for port in (self.out[message], self.into[message]):
+                self.free[port] += 1
+                if self.queues[port]:
+                    self.freed.append(port)
+
+    def start(self, ready: list[int], now: int) -> list[int]:
+        """Of the messages that are `ready` now, and those that queue at ports freed now, the ones that start."""
+        if not self.limited:
+            return ready
+        candidates = [(now, self.order[message], message, -1) for message in ready]
+        for port in self.freed:
+            if self.queues[port]:
+                candidates.append((*heappop(self.queues[port]), port))
+        self.freed.clear()
+        heapify(candidates)
+        started = []
+        while candidates:
+            ready_at, order, message, queue = heappop(candidates)
+            out, into = self.out[message], self.into[message]
+            if self.to_itself[message]:
+                started.append(message)
+            elif self.free[out] and self.free[into]:
+                self.free[out] -= 1
+                self.free[into] -= 1
+                started.append(message)
+            else:
+                heappush(self.queues[into if self.free[out] else out], (ready_at, order, message))
+            if queue >= 0 and self.free[queue] and self.queues[queue]:
+                heappush(candidates, (*heappop(self.queues[queue]), queue))
+        return started
+
+
+def _wait(
+    trace: Trace, entered: list[list[int]], ready_at: list[int], rank: int, end: int, start: int, code: int, row: int
+) -> tuple[int, int, int, int, str, int]:
+    """The fields of the `Wait` of `rank`, which stood in (code, row) from `start` to `end`."""
+    if code == WAIT:
+        sends = trace.src[row] == rank
+        peer, name = (trace.dst[row], "send") if sends else (trace.src[row], "receive")
+        came = max(start, ready_at[row]) if ready_at[row] >= 0 else end
+        return rank, start, end, peer, name, came
+    if code == ENTER:
+        names, members, _ = trace.collectives[row]
+        peer = trace.ranks[entered[row][-1]]
+        if len(entered[row]) < len(members):  # nobody can move any more: wait for who did not come
+            peer = min(set(members) - {trace.ranks[line] for line in entered[row]})
+        return rank, start, end, peer, names[rank], end
+    return rank, start, end, rank, "request", start

@@ -1,0 +1,205 @@
+"""Ranks in processes of their own, started here, or by whoever started this script.
+
+Those that are started here fetch the program from a socket in a folder that only this user may enter, after both ends
+have proved that they know a key that is fresh and random; when that connection ends, the processes end. Code and
+results are pickled: they are this user's own, and come by this connection only.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import pickle
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from typing import IO, Any
+
+from parlab.world.errors import WorldError
+from parlab.world.processes.bootstrap import prove
+from parlab.world.processes.deadlock import Report, failed
+from parlab.world.processes.engine import ProcessEngine
+from parlab.world.processes.launchers import LAUNCHERS
+from parlab.world.processes.pickling import packed, unpacked
+from parlab.world.processes.records import packed as packed_records
+from parlab.world.processes.records import together
+from parlab.world.program import Outcome, carry_out
+
+Job = subprocess.Popen[bytes]
+Program = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], bool]  # with its arguments; native collectives?
+
+
+def run_on_processes(program: Program, size: int, engine: str) -> Outcome:
+    """Run a program on `size` processes; a WorldError, if they end too early.
+
+    A ValueError, if this machine cannot start them, or somebody has started another number.
+    """
+    launcher = LAUNCHERS[engine]
+    launcher.check(size)
+    if not launcher.inside():
+        return _started(program, size, engine)
+    here = _transport(engine)
+    if here.size != size:
+        raise ValueError(
+            f"size={size}: this script runs on {here.size} processes; use size={here.size}, or start it by "
+            f"{launcher.by_hand(size)} {sys.argv[0]}"
+        )
+    blobs, reports = _carried_out(program, here)
+    outcome = together(pickle.loads(here.share(pickle.dumps(blobs))), reports)
+    outcome.shown = here.rank == 0
+    return outcome
+
+
+_here: dict[str, Any] = {}  # the transports of this process, if it is one of several
+
+
+def _transport(engine: str, folder: Path | None = None) -> Any:
+    if engine not in _here:
+        launcher = LAUNCHERS[engine]
+        os.environ.update(launcher.environment | os.environ)
+        _here[engine] = launcher.transport(folder)
+        sys.excepthook = partial(_last_words, _here[engine])
+    return _here[engine]
+
+
+def _carried_out(program: Program, here: Any) -> tuple[list[bytes], list[Report]]:
+    """Run this process's part; returns what each process knows of it, on rank 0, and the last reports of all."""
+    function, args, kwargs, native = program
+    world = ProcessEngine(here, native)
+    carry_out(world, function, args, kwargs)
+    blobs = here.gather(packed_records(world))
+    if failed(world.last_reports):
+        here.renew()
+    else:
+        world.disconnect()
+    return blobs, world.last_reports
+
+
+def _last_words(here: Any, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """An error that nobody caught ends all processes; the rank that raised it shows it."""
+    if getattr(error, "rank", here.rank) == here.rank:
+        sys.__excepthook__(kind, error, trace)
+        sys.stderr.flush()
+    else:
+        time.sleep(1)  # the other one ends us
+    here.abort()
+
+
+# The side that starts
+
+
+def _started(program: Program, size: int, engine: str) -> Outcome:
+    launcher = LAUNCHERS[engine]
+    command = launcher.command(size)
+    if not hasattr(socket, "AF_UNIX"):
+        raise ValueError(f"engine={engine!r}: on Windows, start the script by {launcher.by_hand(size)} {sys.argv[0]}")
+    data, folder = packed(program), Path(tempfile.mkdtemp(prefix="parlab"))  # of mode 700
+    try:
+        key = secrets.token_bytes(32)
+        (folder / "key").write_bytes(key)
+        with socket.socket(socket.AF_UNIX) as door:
+            door.bind(str(folder / "door"))
+            door.listen()
+            door.settimeout(0.05)
+            command += [sys.executable, "-c", WORK, engine, str(folder)]
+            with _job(command, launcher.environment) as job, _welcomed(door, key, job) as connection:
+                connection.send_bytes(data)
+                outcome = pickle.loads(connection.recv_bytes())
+                with suppress(subprocess.TimeoutExpired):
+                    job.wait(1)
+        return together(*outcome)
+    except (EOFError, ConnectionError):
+        raise WorldError(f"a process ended before its program did: the status is {job.returncode}") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _welcomed(door: socket.socket, key: bytes, job: Job) -> Connection:
+    """The connection to the first process, when it has proved that it knows the key, and we have."""
+    while job.poll() is None:
+        with suppress(TimeoutError, AuthenticationError, EOFError, ConnectionError):
+            connection = Connection(door.accept()[0].detach())
+            prove(connection, key, host=True)
+            return connection
+    raise EOFError
+
+
+@contextmanager
+def _job(command: list[str], environment: dict[str, str]) -> Iterator[Job]:
+    """The processes of `command`, in a session of their own; what they print is printed here, and they end here."""
+    job = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**environment, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        start_new_session=True,  # Ctrl-C is for us; we end them
+    )
+    reader = threading.Thread(target=_show, args=(job.stdout, over := threading.Event()), daemon=True)
+    try:
+        reader.start()
+        yield job
+        if job.poll() is None:
+            over.set()  # all is said: what comes now is mpiexec, which calls it a failure that the job is ended
+    finally:
+        if job.poll() is None:
+            job.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                job.wait(1)
+        with suppress(ProcessLookupError, PermissionError):  # macOS forbids it for a group that is gone
+            os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+        reader.join(1)
+
+
+def _show(stdout: IO[bytes], over: threading.Event) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    with stdout:
+        for said in iter(partial(os.read, stdout.fileno(), 2**16), b""):
+            if not over.is_set():
+                print(decoder.decode(said), end="", flush=True)
+
+
+# The side that is started
+
+
+WORK = "import sys; from parlab.world.processes.launch import work; work(*sys.argv[1:])"
+
+
+def work(engine: str, folder: str) -> None:
+    """Carry out the program that waits behind the door in `folder`: what each process does that `run` has started."""
+    here = _transport(engine, Path(folder))
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    connection = None
+    data = b""
+    if here.rank == 0:
+        connection = Client(f"{folder}/door", "AF_UNIX", authkey=Path(folder, "key").read_bytes())
+        data = connection.recv_bytes()
+        shutil.rmtree(folder, ignore_errors=True)  # whoever opened the door may be killed
+        threading.Thread(target=_end_with, args=(connection, ended := threading.Event()), daemon=True).start()
+    outcome = _carried_out(unpacked(here.share(data)), here)
+    sys.stdout.flush()
+    here.share(b"")  # nobody ends before all have heard that the run is over
+    if connection:
+        ended.set()
+        connection.send_bytes(pickle.dumps(outcome))
+
+
+def _end_with(connection: Connection, ended: threading.Event) -> None:
+    """End all processes when the connection ends, because whoever wanted the result is gone."""
+    with suppress(EOFError, OSError):
+        connection.recv_bytes()
+    if not ended.is_set():
+        os._exit(1)

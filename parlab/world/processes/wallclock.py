@@ -1,0 +1,63 @@
+"""What was measured while processes ran, on one clock, as a `Timeline`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from parlab.world.clock.log import POST_SEND
+from parlab.world.threads.tasks import CollectiveCall, Signal, Task
+from parlab.world.timeline import Timeline, columns_of
+
+Clock = tuple[int, list[tuple[int, int, str]], list[tuple[int, int, Any]]]  # nanoseconds ahead, computes, waits
+
+
+def measured(clocks: Sequence[Clock], messages: Sequence[tuple[Any, Any]]) -> Timeline:
+    """The timeline of what each rank has noted, from the first thing on, in picoseconds of rank 0's clock.
+
+    `messages` are both ends of each, as far as they came. Memory is not measured.
+    """
+    ahead = [clock[0] for clock in clocks]
+    passed = [(out, back) for out, back in messages if out is not None and back is not None and back.done_at]
+    noted = [start - ahead[rank] for rank, clock in enumerate(clocks) for start, *_ in (*clock[1], *clock[2])]
+    for out, back in passed:
+        noted += [out.posted_at - ahead[out.src], back.posted_at - ahead[out.dst]]
+    first = min(noted, default=0)
+
+    def at(rank: int, time: int) -> int:
+        return max(0, time - ahead[rank] - first) * 1000
+
+    transfers, ready = [], {}
+    for out, back in passed:
+        begin = max(at(out.src, out.posted_at), at(out.dst, back.posted_at))
+        end = max(begin, at(out.dst, back.done_at))
+        ready[out.key] = begin
+        transfers.append((out.src, out.dst, out.nbytes, begin, begin, end, out.name, out.label))
+    computes, waits = [], []
+    for rank, (_, computed, stood) in enumerate(clocks):
+        computes += [(rank, at(rank, start), at(rank, end), name) for start, end, name in computed]
+        for start, end, (peer, name, key) in stood:
+            start, end = at(rank, start), at(rank, end)
+            waits.append((rank, start, end, peer, name, min(end, max(start, ready.get(key, end)))))
+    ends = [row[2] for row in computes] + [row[5] for row in transfers] + [row[2] for row in waits]
+    return Timeline(
+        len(clocks),
+        max(ends, default=0),
+        computes=columns_of(sorted(computes, key=lambda row: row[1]), 4),
+        transfers=columns_of(transfers, 8),
+        waits=columns_of(sorted(waits, key=lambda row: row[2]), 6),
+        cluster="the wall clock",
+    )
+
+
+def waited_for(task: Task) -> tuple[int, str, Any]:
+    """Whom the wait of `task` needs, and its name, as a `Wait` has them; and the key of the message."""
+    waits_for: Any = task.waits_for
+    if isinstance(waits_for, Signal):
+        return task.rank, "request", None
+    if isinstance(waits_for, CollectiveCall):
+        return waits_for.members[0], task.call, None
+    late = [message for message in waits_for if not message.matched] or waits_for
+    message = late[-1]  # of a sendrecv what comes, as on the simulated clock
+    key = (*message.key, message.number)
+    return (message.dst, "send", key) if message.end == POST_SEND else (message.src, "receive", key)

@@ -1,0 +1,138 @@
+"""What keeps ranks from moving on: who waits for whom, in which call and at which line, and how two calls differ."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+
+from parlab.world import values
+from parlab.world.errors import DeadlockError, WaitsFor
+from parlab.world.threads.tasks import CollectiveCall, Group, Message, Signal, Task
+from parlab.world.values import Value
+
+
+def deadlock_of(tasks: list[Task]) -> DeadlockError:
+    """The error that names every parked rank and what it waits for, and where. No rank may run meanwhile."""
+    places = places_of(tasks)
+    waiting = {
+        task.rank: WaitsFor(
+            task.rank,
+            _call(task),
+            _peers(task),
+            places[task.rank],
+            tuple(sorted(str(request) for request in task.open if not request.met)),
+        )
+        for task in tasks
+        if task.missing
+    }
+    return DeadlockError(waiting, frozenset(task.rank for task in tasks) - waiting.keys())
+
+
+def places_of(tasks: list[Task]) -> dict[int, str]:
+    """For each parked rank of this process, the line of its program, as text."""
+    frames = sys._current_frames()
+    places = {task.rank: _where(frames.get(task.thread.ident or 0)) for task in tasks if task.missing}
+    frames.clear()  # our own frame is among them: a circle, which would keep the arrays of a program alive
+    return places
+
+
+def _peers(task: Task) -> tuple[int, ...]:
+    """The ranks without which `task` cannot move on."""
+    if isinstance(task.waits_for, Signal):
+        return _peers(task.waits_for.task)
+    if isinstance(task.waits_for, CollectiveCall):
+        entered = task.waits_for.calls
+        return tuple(member for rank, member in enumerate(task.waits_for.members) if rank not in entered)
+    unmatched = [message for message in task.waits_for if not message.matched]
+    return tuple(sorted({message.dst if message.src == task.rank else message.src for message in unmatched}))
+
+
+def _call(task: Task) -> str:
+    """The call in which a rank is parked, with the ranks it names."""
+    if not isinstance(task.waits_for, tuple):
+        return task.call
+    # A sendrecv waits for its send first; a message to oneself has the same rank at both ends.
+    sends = [task.call in ("send", "isend"), False] if task.call != "sendrecv" else [True, False]
+    return call_of(task.call, [(m.dst if out else m.src, out) for m, out in zip(task.waits_for, sends, strict=False)])
+
+
+def call_of(name: str, ends: Iterable[tuple[int, bool]]) -> str:
+    """A call as text; `ends` are its messages: the other rank, and whether it sends there."""
+    said = ", ".join(f"to {peer}" if out else f"from {peer}" for peer, out in ends)
+    return f"{name}({said})" + ".wait()" * (name in ("isend", "irecv"))
+
+
+WORLD = str(Path(__file__).parents[1])
+Line = tuple[str, int, str]  # file, number, function
+
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")  # frames of their own before Python 3.12
+
+
+def _where(frame: FrameType | None) -> str:
+    """The line of the program in which a rank stands, as text."""
+    line = _line_of(frame)
+    if line is None:
+        return ""
+    file, number, function = line
+    text = linecache.getline(file, number).strip()
+    return f", at line {number} of {function}" + (f": {text}" if text else "")
+
+
+def program_line() -> Line:
+    """The line of the program from which this package was called."""
+    return _line_of(sys._getframe(1)) or ("", 0, "")
+
+
+def _line_of(frame: FrameType | None) -> Line | None:
+    """The innermost line outside this package."""
+    while frame is not None and frame.f_code.co_filename.startswith(WORLD):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    file, number = frame.f_code.co_filename, frame.f_lineno
+    while frame.f_code.co_name in COMPREHENSIONS and frame.f_back is not None:
+        frame = frame.f_back
+    return file, number, frame.f_code.co_name
+
+
+def misfit(message: Message, like: Value) -> str | None:
+    """How what was sent contradicts what is expected, which has the form of `like`, as text."""
+    if not values.same_form(message.value, like):
+        return other_form(message, values.form(message.value), values.form(like))
+    return other_label(message)
+
+
+def other_form(message: Message, sent: str, expected: str) -> str:
+    """That a message has the form `sent`, not `expected`, as text."""
+    label = "" if message.label is None else f" ({message.label})"
+    return (
+        f"a message from rank {message.src} to rank {message.dst}{label} holds {sent}, but "
+        f"rank {message.dst} expects {expected}; messages between two ranks match in the order in which "
+        "they are posted"
+    )
+
+
+def other_label(message: Message) -> str | None:
+    """How the labels of both ends contradict each other, as text."""
+    label, expected = message.label, message.expected
+    if label is not expected and label is not None and expected is not None and str(label) != str(expected):
+        return (
+            f"rank {message.dst} expected {message.expected} from rank {message.src}, got {message.label}; messages "
+            "between two ranks match in the order in which they are posted"
+        )
+    return None
+
+
+def difference(collective: CollectiveCall, group: Group) -> str | None:
+    """How the members' calls contradict each other, as text."""
+    first = collective.calls[0]
+    for rank, member in enumerate(group.members):
+        if (call := collective.calls[rank]) != first:
+            return (
+                f"the ranks of group {group.name} entered different collectives: "
+                f"rank {group.members[0]} calls {first}, rank {member} calls {call}"
+            )
+    return None

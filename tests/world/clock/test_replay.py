@@ -1,0 +1,394 @@
+"""The clock against a second one, written from DESIGN's rules alone, on random programs and in small cases by hand."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from parlab.world import CLASSROOM, Cluster, DeadlockError, Link, per_rank, run
+from tests.world.clock.slow_clock import Clocked, Rules, simulate
+from tests.world.random_programs import operations, program, random_steps
+
+
+def clusters(random):
+    """Links on which a byte takes one tick and a message few, so that much happens at the same instant."""
+    links = [Link(latency=random.randrange(4) * 1e-12, bandwidth=1e12) for _ in "ab"]
+    return Cluster("ticks", CLASSROOM.device, random.randrange(1, 4), *links, ports=random.choice((1, 1, 2, None)))
+
+
+def as_clocked(timeline):
+    return Clocked(
+        sorted((t.src, t.dst, t.nbytes, t.ready, t.start, t.end) for t in timeline.transfers),
+        sorted((c.rank, c.start, c.end, c.name) for c in timeline.computes),
+        sorted((w.rank, w.start, w.end, None if w.name == "split" else w.peer, *w[4:]) for w in timeline.waits),
+        timeline.makespan,
+    )
+
+
+@pytest.mark.parametrize(("programs", "size", "length"), [(20, 1, 20), (40, 3, 30), (100, 6, 60)])
+def test_random_programs_take_exactly_the_times_of_the_slow_clock(programs, size, length):
+    for seed in range(programs):
+        random = Random(seed)
+        steps = random_steps(random, size, length, timed=True)
+        done = run(program, size, steps)
+        lists, flows, collectives = operations(steps, size)
+        for cluster in [clusters(random) for _ in range(3)]:
+            assert as_clocked(done.on(cluster)) == simulate(lists, flows, collectives, cluster), seed
+
+
+BROKEN_RULES = {
+    "no ports": Rules(sender_port=False, receiver_port=False),
+    "the sender's port alone": Rules(receiver_port=False),
+    "the receiver's port alone": Rules(sender_port=False),
+    "senders first": Rules(order=lambda ready, number, src: (src, ready, number)),
+    "posting numbers first": Rules(order=lambda ready, number, src: (number, ready, src)),
+    "senders before posting numbers": Rules(order=lambda ready, number, src: (ready, src, number)),
+    "the latest first": Rules(order=lambda ready, number, src: (-ready, number, src)),
+    "nobody passed over": Rules(pass_over=False),
+    "starts before all endings": Rules(endings_first=False),
+    "collectives are barriers": Rules(barriers=True),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN_RULES.values(), ids=BROKEN_RULES)
+def test_the_random_programs_tell_each_rule_from_a_broken_one(broken):
+    for seed in range(200):
+        random = Random(seed)
+        steps = random_steps(random, 5, 40, timed=True)
+        cluster = clusters(random)
+        lists, flows, collectives = operations(steps, 5)
+        if simulate(lists, flows, collectives, cluster) != simulate(lists, flows, collectives, cluster, broken):
+            return
+    raise AssertionError("200 programs cannot tell this rule from the right one")
+
+
+@pytest.mark.parametrize("ports", [1, 2, None])
+def test_run_on_another_cluster_equals_a_fresh_run_there_for_20_random_programs(ports):
+    for seed in range(20):
+        random = Random(seed)
+        steps = random_steps(random, 5, 30)
+        other = Cluster("other", CLASSROOM.device, 2, Link(1e-6, 3e9), Link(3e-6, 1e9), ports=ports)
+        replayed, fresh = run(program, 5, steps).on(other), run(program, 5, steps, cluster=other).timeline
+        assert replayed.spans == fresh.spans
+        assert replayed.transfers == fresh.transfers
+        assert replayed.waits == fresh.waits
+        assert [replayed.held(r) for r in range(5)] == [fresh.held(r) for r in range(5)]
+        assert replayed.cluster == fresh.cluster == "other"
+
+
+TICKS = Cluster.uniform(latency=10e-12, bandwidth=1e12)  # 10 ticks and one a byte
+
+
+def bytes_(count):
+    return np.zeros(count, dtype=np.uint8)
+
+
+def starts(timeline):
+    return [(t.src, t.dst, t.start, t.end) for t in timeline.transfers]
+
+
+def test_a_message_of_100_bytes_takes_10_plus_100_ticks_and_both_ends_wait_for_it():
+    def pair(comm):
+        comm.send(bytes_(100), 1) if comm.rank == 0 else comm.recv(0, bytes_(100))
+
+    timeline = run(pair, 2, cluster=TICKS).timeline
+    assert timeline.makespan == 110
+    assert timeline.waits == [(0, 0, 110, 1, "send", 0), (1, 0, 110, 0, "receive", 0)]
+
+
+def test_a_message_starts_when_the_later_end_is_posted():
+    def late_receiver(comm):
+        if comm.rank == 0:
+            comm.send(bytes_(100), 1)
+        else:
+            with comm.compute("late", seconds=70e-12):
+                comm.recv(0, bytes_(100))
+
+    [transfer] = run(late_receiver, 2, cluster=TICKS).timeline.transfers
+    assert (transfer.ready, transfer.start, transfer.end) == (70, 70, 180)
+
+
+def late(comm, seconds):
+    """Come so many ticks late."""
+    with comm.compute("late", seconds=seconds * 1e-12):
+        pass
+
+
+def test_a_wait_is_for_an_absent_peer_until_it_comes_and_then_for_the_transfer_or_a_port():
+    """0 and 3 send 1 a message; 1 comes at 70, takes 0's first, so 3's stands in a queue; each takes 110 ticks."""
+
+    def program_(comm):
+        if comm.rank in (0, 3):
+            comm.send(bytes_(100), 1)
+        elif comm.rank == 1:
+            late(comm, 70)
+            requests = [comm.irecv(0, bytes_(100)), comm.irecv(3, bytes_(100))]
+            late(comm, 20)
+            for request in requests:
+                request.wait()
+
+    assert sorted(run(program_, 4, cluster=TICKS).timeline.waits) == [
+        (0, 0, 180, 1, "send", 70),
+        (1, 90, 180, 0, "receive", 90),
+        (1, 180, 290, 3, "receive", 180),
+        (3, 0, 290, 1, "send", 70),
+    ]
+
+
+def test_a_sendrecv_waits_for_its_source_and_only_then_for_who_takes_what_it_sends():
+    """Rank 0 sends to 1, which comes at 200, and receives from 2, which comes at 50."""
+
+    def program_(comm):
+        if comm.rank == 0:
+            comm.sendrecv(bytes_(100), 1, 2)
+        elif comm.rank == 1:
+            late(comm, 200)
+            comm.recv(0, bytes_(100))
+        else:
+            late(comm, 50)
+            comm.send(bytes_(100), 0)
+
+    waits = run(program_, 3, cluster=TICKS).timeline.waits
+    assert [wait for wait in waits if wait.rank == 0] == [(0, 0, 160, 2, "receive", 50), (0, 160, 310, 1, "send", 200)]
+
+
+def test_a_wait_that_never_ends_names_who_never_came_and_one_for_work_beside_the_program_its_own_rank():
+    def program_(comm):
+        if comm.rank == 2:
+            late(comm, 30)
+        else:
+            request = comm.iall_reduce(np.ones(2))
+            comm.recv(2, bytes_(1)) if comm.rank else request.wait()
+
+    with pytest.raises(DeadlockError) as caught:
+        run(program_, 3)
+    assert caught.value.run.timeline.waits == [(0, 0, 30, 0, "request", 0), (1, 0, 30, 2, "receive", 30)]
+
+
+# Collectives
+
+
+def test_a_broadcast_leaves_the_root_before_the_last_rank_has_entered():
+    """0 → 2, then 0 → 1 and 2 → 3, of 10 + 8 ticks each; rank 3 comes at 100, and delays nobody but rank 2."""
+
+    def program_(comm):
+        late(comm, 100 * (comm.rank == 3))
+        comm.broadcast(np.zeros(1))
+
+    done = run(program_, 4, cluster=TICKS)
+    assert starts(done.timeline) == [(0, 2, 0, 18), (0, 1, 18, 36), (2, 3, 100, 118)]
+    assert sorted(done.timeline.waits) == [
+        (0, 0, 18, 2, "send", 0),
+        (0, 18, 36, 1, "send", 18),
+        (1, 0, 36, 0, "receive", 18),
+        (2, 0, 18, 0, "receive", 0),
+        (2, 18, 118, 3, "send", 100),
+        (3, 100, 118, 2, "receive", 100),
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("call", ["barrier", "split"])
+def test_barrier_and_split_alone_wait_for_the_last_rank_whoever_it_is(size, call):
+    def program_(comm, last):
+        late(comm, 1000 * (comm.rank == last))
+        comm.barrier() if call == "barrier" else comm.split(0)
+        late(comm, 1)
+
+    for last in range(size):
+        timeline = run(program_, size, last, cluster=TICKS).timeline
+        left = [span.start for span in timeline.computes if span.end == span.start + 1]
+        assert min(left) >= 1000
+        if call == "split":
+            assert left == [1000] * size
+            assert {(w.peer, w.came) for w in timeline.waits} == ({(last, 1000)} if size > 1 else set())
+
+
+def test_a_collective_that_one_rank_never_enters_is_left_by_nobody_and_the_waits_name_that_rank():
+    def program_(comm):
+        late(comm, 10 * comm.rank)
+        if comm.rank != 2:
+            comm.broadcast(np.zeros(1), root=1)
+
+    with pytest.raises(DeadlockError) as caught:
+        run(program_, 4)
+    timeline = caught.value.run.timeline
+    assert timeline.transfers == []
+    assert timeline.waits == [(0, 0, 30, 2, "broadcast", 30), (1, 10, 30, 2, "broadcast", 30)]
+    assert timeline.makespan == 30
+
+
+def test_incast_of_3_equal_messages_is_served_one_after_the_other_lowest_sender_first():
+    def incast(comm):
+        if comm.rank:
+            comm.send(bytes_(5), 0)
+        else:
+            for request in [comm.irecv(src, bytes_(5)) for src in (3, 2, 1)]:
+                request.wait()
+
+    timeline = run(incast, 4, cluster=TICKS).timeline
+    assert starts(timeline) == [(1, 0, 0, 15), (2, 0, 15, 30), (3, 0, 30, 45)]
+    free = run(incast, 4, cluster=Cluster.uniform(10e-12, 1e12, ports=None)).timeline
+    assert free.makespan == 15
+
+
+def test_fan_out_leaves_in_posting_order_and_2_ports_let_2_go_at_once():
+    def fan_out(comm):
+        if comm.rank:
+            comm.recv(0, bytes_(5))
+        else:
+            for request in [comm.isend(bytes_(5), dst) for dst in (2, 3, 1)]:
+                request.wait()
+
+    done = run(fan_out, 4, cluster=TICKS)
+    assert starts(done.timeline) == [(0, 2, 0, 15), (0, 3, 15, 30), (0, 1, 30, 45)]
+    two = done.on(Cluster.uniform(10e-12, 1e12, ports=2))
+    assert starts(two) == [(0, 2, 0, 15), (0, 3, 0, 15), (0, 1, 15, 30)]
+
+
+def test_a_message_whose_port_is_busy_is_passed_over():
+    """0 → 1 holds 1's in-port; 0's second message, to 1 as well, waits; its third, to 2, must not wait behind it."""
+
+    def passed_over(comm):
+        if comm.rank == 3:
+            comm.send(bytes_(50), 1)
+        elif comm.rank == 0:
+            with comm.compute("late", seconds=1e-12):
+                pass
+            requests = [comm.isend(bytes_(5), 1), comm.isend(bytes_(5), 2)]
+            for request in requests:
+                request.wait()
+        elif comm.rank == 1:
+            for request in [comm.irecv(3, bytes_(50)), comm.irecv(0, bytes_(5))]:
+                request.wait()
+        else:
+            comm.recv(0, bytes_(5))
+
+    timeline = run(passed_over, 4, cluster=TICKS).timeline
+    assert starts(timeline) == [(3, 1, 0, 60), (0, 2, 1, 16), (0, 1, 60, 75)]
+
+
+def posted_first(comm, sends, receives, delays=()):
+    """Post all `sends` and `receives` (rank, peer, bytes), then wait; `delays`: (rank, ticks) before its last send."""
+    mine = [(peer, nbytes) for rank, peer, nbytes in sends if rank == comm.rank]
+    requests = [comm.irecv(peer, bytes_(nbytes)) for rank, peer, nbytes in receives if rank == comm.rank]
+    for number, (peer, nbytes) in enumerate(mine):
+        if number == len(mine) - 1 and comm.rank in dict(delays):
+            late(comm, dict(delays)[comm.rank])
+        requests.append(comm.isend(bytes_(nbytes), peer))
+    for request in requests:
+        request.wait()
+
+
+BYTES = Cluster.uniform(latency=0, bandwidth=1e12)  # a tick a byte
+
+
+def test_a_port_whose_first_in_the_queue_finds_the_other_port_busy_lets_the_second_go():
+    """1 takes 4's 50 bytes first. Behind 0 → 3 queue 0 → 1, whose in-port is busy till 50, and 0 → 2."""
+    sends = [(0, 3, 10), (0, 1, 5), (0, 2, 5), (4, 1, 50)]
+    receives = [(1, 4, 50), (1, 0, 5), (2, 0, 5), (3, 0, 10)]
+    timeline = run(posted_first, 5, sends, receives, cluster=BYTES).timeline
+    assert starts(timeline) == [(0, 3, 0, 10), (4, 1, 0, 50), (0, 2, 10, 15), (0, 1, 50, 55)]
+
+
+def test_a_message_ready_at_10_goes_behind_one_that_queues_since_0():
+    """At 10 the in-port of 3 is free again: for 2 → 3, ready at 0, not for 1 → 3, whose sender has the lower rank."""
+    sends = [(0, 3, 10), (1, 3, 7), (2, 4, 0), (2, 3, 5)]
+    receives = [(3, 0, 10), (3, 1, 7), (3, 2, 5), (4, 2, 0)]
+    timeline = run(posted_first, 5, sends, receives, [(1, 10)], cluster=BYTES).timeline
+    assert starts(timeline) == [(0, 3, 0, 10), (2, 4, 0, 0), (2, 3, 10, 15), (1, 3, 15, 22)]
+
+
+def test_links_inside_and_between_nodes_of_2_have_their_own_speed():
+    cluster = Cluster("nodes of 2", CLASSROOM.device, 2, Link(1e-12, 1e12), Link(7e-12, 0.5e12))
+    timeline = run(lambda comm: comm.sendrecv(bytes_(10), comm.right, comm.left), 4, cluster=cluster).timeline
+    assert {(t.src, t.dst): t.end - t.start for t in timeline.transfers} == {
+        (0, 1): 11,
+        (1, 2): 27,
+        (2, 3): 11,
+        (3, 0): 27,
+    }
+
+
+def test_a_message_to_oneself_takes_no_time_no_port_and_is_not_counted_as_sent():
+    def to_itself(comm):
+        return comm.sendrecv(bytes_(1000), comm.rank, comm.rank).size
+
+    done = run(to_itself, 2, cluster=TICKS)
+    assert done.results == [1000, 1000]
+    assert (done.timeline.makespan, done.timeline.messages(0), done.timeline.bytes_sent(0)) == (0, 0, 0)
+
+
+def test_a_compute_lasts_its_roofline_on_its_own_device_or_its_seconds():
+    from parlab.world import Device
+
+    devices = (Device("slow", flops=1e9, memory_bandwidth=1e9), Device("fast", flops=4e9, memory_bandwidth=1e9))
+    link = Link(0, 1e9)
+    cluster = Cluster("mixed", devices, 1, link, link)
+
+    def computes(comm):
+        with comm.compute("by flops", flops=4000, bytes=1000):
+            pass
+        with comm.compute("by bytes", flops=10, bytes=2000):
+            pass
+        with comm.compute("as stated", flops=10**9, seconds=3e-6):
+            pass
+
+    spans = run(computes, 2, cluster=cluster).timeline.computes
+    lasted = {rank: [span.end - span.start for span in spans if span.rank == rank] for rank in (0, 1)}
+    assert lasted == {0: [4_000_000, 2_000_000, 3_000_000], 1: [1_000_000, 2_000_000, 3_000_000]}
+
+
+def test_a_collective_beside_a_compute_of_equal_length_costs_no_time():
+    size = 4
+    x = np.ones(8 * size)
+    alone = run(lambda comm: comm.iall_reduce(x).wait(), size, cluster=TICKS).timeline.makespan
+    assert alone == run(lambda comm: comm.all_reduce(x), size, cluster=TICKS).timeline.makespan
+
+    def overlapped(comm):
+        request = comm.iall_reduce(x)
+        with comm.compute("hidden", seconds=alone * 1e-12):
+            pass
+        return request.wait()
+
+    done = run(overlapped, size, cluster=TICKS)
+    assert done.timeline.makespan == alone
+    np.testing.assert_array_equal(done.results[3], size * x)
+
+
+def test_of_a_message_and_one_beside_the_program_ready_at_once_the_programs_goes_first():
+    def program_(comm):
+        total = comm.iall_reduce(np.ones(2))
+        message = comm.irecv(0, bytes_(8)) if comm.rank else comm.isend(bytes_(8), 1)
+        message.wait()
+        total.wait()
+
+    timeline = run(program_, 2, cluster=TICKS).timeline
+    assert [(t.name, t.start) for t in timeline.transfers if t.src == 0] == [
+        ("message", 0),
+        ("all_reduce", 18),
+        ("all_reduce", 36),
+    ]
+
+
+def test_prints_come_by_simulated_time_then_rank(capsys):
+    def program_(comm, seconds):
+        comm.print("first", 1)
+        with comm.compute("work", seconds=seconds):
+            pass
+        comm.print(comm.rank, [2], "lines\nof text")
+
+    run(program_, 3, per_rank([3e-6, 1e-6, 1e-6]))
+    assert capsys.readouterr().out.splitlines() == [
+        "rank 0: first 1",
+        "rank 1: first 1",
+        "rank 2: first 1",
+        "rank 1: 1 [2] lines",
+        "of text",
+        "rank 2: 2 [2] lines",
+        "of text",
+        "rank 0: 0 [2] lines",
+        "of text",
+    ]

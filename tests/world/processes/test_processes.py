@@ -1,0 +1,370 @@
+"""Ranks as processes: everything as on threads, to the bit; and however a job ends, no process is left."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from contextlib import contextmanager
+from functools import cache
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from parlab import per_rank, run
+from parlab.world import DeadlockError, WorldError
+from parlab.world.processes import launch, launchers
+from tests.world.processes.process_job import PARITY
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the mpich wheel is for Linux and macOS")
+ROOT = Path(__file__).parents[3]
+MPIEXEC = str(Path(sys.executable).parent / "mpiexec")
+every_size = pytest.mark.parametrize("size", [1, 2, 3, 4])
+
+
+def environment():
+    return {**os.environ, **launchers.POLITE, "PYTHONPATH": str(ROOT)}
+
+
+@cache
+def job(size):
+    """Name: [what differs from threads, the error with native collectives], of all programs of `process_job`."""
+    command = [MPIEXEC, "-n", str(size), sys.executable, "-m", "tests.world.processes.process_job", "12"]
+    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {name: rest for name, *rest in map(json.loads, done.stdout.splitlines())}
+
+
+@every_size
+def test_programs_of_all_rooms_and_random_ones_have_the_bits_trace_words_and_makespan_of_threads(size):
+    found = job(size)
+    assert len(found) >= 45
+    assert {name: rest[0] for name, rest in found.items() if rest[0]} == {}
+
+
+@every_size
+def test_with_mpis_own_collectives_results_are_those_of_threads_to_1e_12(size):
+    errors = {name: rest[1] for name, rest in job(size).items() if len(rest) > 1}
+    assert len(errors) >= 12
+    assert {
+        name: error for name, error in errors.items() if not (isinstance(error, float | int) and error <= PARITY)
+    } == {}
+
+
+# What `run` starts itself
+
+
+CELL = """
+from dataclasses import dataclass
+import numpy as np
+factor = 3
+
+@dataclass
+class Pair:
+    a: int
+    b: object
+
+def scaled(x, depth=2):
+    return x * factor if depth == 0 else scaled(x, depth - 1)
+
+def made(offset):
+    def program(comm, x, y, *, stop=False):
+        comm.print("offset", offset)
+        if stop:
+            comm.recv(comm.right, x)
+        with comm.compute("work", seconds=1e-3):
+            z = scaled(x) + offset
+        return Pair(comm.rank, comm.all_reduce(z + y))
+    return program
+"""
+
+
+@pytest.fixture(scope="module")
+def cell():
+    """The globals of a notebook's cell: `__main__` cannot be imported by others, and its text is in no file."""
+    import linecache
+
+    name = "/tmp/ipykernel_1/2.py"
+    linecache.cache[name] = (len(CELL), None, CELL.splitlines(keepends=True), name)
+    module = sys.modules["__main__"]
+    before = dict(vars(module))
+    exec(compile(CELL, name, "exec"), vars(module))
+    yield vars(module)
+    vars(module).clear()
+    vars(module).update(before)
+
+
+def test_a_function_of_a_cell_with_its_globals_closure_and_class_runs_on_2_processes(cell, capsys):
+    arguments = (np.ones((2, 3)).T, per_rank([np.zeros(2), np.ones(2)]))
+    threads, ours = (run(cell["made"](5), 2, *arguments, engine=engine) for engine in ("threads", "mpi"))
+    assert [type(result) for result in ours.results] == [cell["Pair"]] * 2
+    for one, other in zip(threads.results, ours.results, strict=True):
+        assert one.a == other.a
+        assert np.array_equal(one.b, other.b)
+    assert ours._trace == threads._trace
+    assert capsys.readouterr().out == "rank 0: offset 5\nrank 1: offset 5\n" * 2
+    assert threads.wallclock is None
+    measured = ours.wallclock
+    assert [span.name for span in measured.computes] == ["work"] * 2
+    assert [measured.messages(rank) for rank in range(2)] == [2, 2]
+    assert all(t.ready <= t.end <= measured.makespan for t in measured.transfers)
+
+
+def sums_in_halves(comm, x):
+    half = comm.split(comm.rank % 2)
+    beside = comm.iall_reduce(x)
+    return comm.all_reduce(x) + half.all_reduce(x) + beside.wait()
+
+
+def test_mpis_own_collectives_in_a_group_its_halves_and_beside_it_send_no_message_where_ours_send_56():
+    ours, native = (run(sums_in_halves, 4, np.ones(4), engine="mpi", collectives=own) for own in ("ours", "native"))
+    for one, other in zip(ours.results, native.results, strict=True):
+        np.testing.assert_array_equal(one, other)
+    all_of_4, both_halves = 2 * 3 * 4, 2 * (2 * 1 * 2)  # a ring's 2(N − 1) of each rank
+    assert [len(done.wallclock.transfers) for done in (ours, native)] == [2 * all_of_4 + both_halves, 0]
+
+
+def test_a_deadlock_of_a_cell_on_2_processes_shows_its_lines_as_on_threads(cell):
+    texts = []
+    for engine in ("threads", "mpi"):
+        with pytest.raises(DeadlockError) as caught:
+            run(cell["made"](5), 2, np.ones(2), 0.0, stop=True, engine=engine)
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+    assert "comm.recv(comm.right, x)" in texts[1]
+
+
+def test_an_error_comes_with_its_type_rank_and_traceback_there():
+    def divides(comm):
+        return 1 // comm.rank
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        run(divides, 2, engine="mpi")
+    assert caught.value.rank == 0
+    assert "return 1 // comm.rank" in str(caught.value.__cause__)
+
+
+def test_what_cannot_travel_is_refused_before_any_process_starts(monkeypatch):
+    monkeypatch.setattr(launch, "_job", None)
+    lock = threading.Lock()
+    with pytest.raises(ValueError, match=r"cannot be handed to another process: cannot pickle '_thread\.lock' object"):
+        run(lambda comm: lock, 2, engine="mpi")
+
+
+# Endings
+
+
+SCRIPT = """
+import os, sys, time
+from parlab import run
+
+def program(comm, how):
+    if comm.rank == 0:
+        print("ready", flush=True)
+    if how == "killed" and comm.rank == 1:
+        os.kill(os.getpid(), 9)
+    if how == "raises" and comm.rank == 1:
+        raise KeyError("rank 1 it is")
+    while how == "computes" or comm.rank == 0:
+        time.sleep(0.001)
+        if how in ("killed", "raises"):
+            comm.barrier()
+    comm.barrier()
+
+run(program, 3, sys.argv[1], engine="mpi")
+"""
+
+
+def alive(mark):
+    """Processes whose environment has the mark."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (entry / "environ").read_bytes():
+                found.append(entry.name)
+        except OSError:
+            pass
+    return found
+
+
+IN_PROC = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
+ENDINGS = [
+    ("killed", None),
+    ("raises", None),
+    ("computes", signal.SIGINT),
+    ("waits", signal.SIGINT),
+    ("waits", signal.SIGTERM),
+    ("waits", signal.SIGKILL),
+]
+
+
+def check_endings(endings, command, variables, tmp_path):
+    """Of all jobs at once: no process is left, the status is not 0, and an error is shown once."""
+    jobs = []
+    for number, (how, press) in enumerate(endings):
+        of_job = {**variables(number), "PARLAB_TEST": f"{tmp_path}/{number}"}
+        options = dict(env=of_job, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+        jobs.append((how, press, subprocess.Popen([*command, how], **options), f"PARLAB_TEST={tmp_path}/{number}"))
+    outputs = []
+    for _, press, process, _ in jobs:
+        outputs.append("")
+        while press and "ready" not in outputs[-1]:
+            outputs[-1] += process.stdout.readline()
+        if press:
+            process.send_signal(press)
+        outputs[-1] += process.communicate(timeout=120)[0]
+    deadline = time.monotonic() + 60
+    while any(alive(mark) for *_, mark in jobs) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for (how, press, process, mark), output in zip(jobs, outputs, strict=True):
+        assert not alive(mark), (how, press)
+        assert process.returncode != 0, (how, press, output)
+        assert output.count("KeyError: 'rank 1 it is'\n\n") == (how == "raises"), output
+
+
+@IN_PROC
+@pytest.mark.parametrize("started", ["by run", "by mpiexec"])
+def test_whatever_ends_a_job_no_process_is_left_and_the_status_is_not_0(started, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "script.py")]
+    command = command if started == "by run" else [MPIEXEC, "-n", "3", *command]
+    check_endings(ENDINGS, command, lambda number: environment(), tmp_path)
+
+
+def test_the_processes_of_a_run_that_is_over_end_by_themselves_with_status_0(monkeypatch):
+    started, jobs = launch._job, []
+
+    @contextmanager
+    def patient(*arguments):
+        with started(*arguments) as job:
+            jobs.append(job)
+            wait = job.wait
+            job.wait = lambda seconds=None: wait(seconds and 60)
+            yield job
+
+    monkeypatch.setattr(launch, "_job", patient)
+    assert run(lambda comm: comm.rank, 2, engine="mpi").results == [0, 1]
+    assert [job.returncode for job in jobs] == [0]
+
+
+@IN_PROC
+def test_a_rank_that_does_not_end_by_itself_is_ended_and_leaves_no_memory_and_no_line_is_lost(
+    monkeypatch, tmp_path, capsys
+):
+    def program(comm):
+        atexit.register(time.sleep, 600)
+        print("of rank", comm.rank, end="; ")
+        mapped = Path("/proc/self/maps").read_text("utf-8").splitlines()
+        return [line for line in mapped if "/dev/shm/mpich" in line and not line.endswith("(deleted)")]
+
+    monkeypatch.setenv("PARLAB_TEST", str(tmp_path))
+    assert run(program, 2, engine="mpi").results == [[], []]
+    deadline = time.monotonic() + 60
+    while alive(f"PARLAB_TEST={tmp_path}") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(f"PARLAB_TEST={tmp_path}")
+    assert sorted(capsys.readouterr().out.split("; ")) == ["", "of rank 0", "of rank 1"]
+
+
+def test_mpis_own_collectives_keep_the_memory_that_they_work_on_until_they_are_done():
+    def program(comm):
+        from parlab.world.processes.mpi import MPICollectives
+
+        memory = []
+
+        class Forgetful:
+            rank, size = 0, 2
+
+            def __getattr__(self, name):
+                return self.start
+
+            def start(self, *arguments):
+                arrays = [argument[0] if isinstance(argument, list) else argument for argument in arguments]
+                memory.extend(weakref.ref(x if x.base is None else x.base) for x in arrays if isinstance(x, np.ndarray))
+
+        started = MPICollectives(Forgetful())
+        x, blocks = np.arange(8.0), [slice(0, 4), slice(4, 8)]
+        lost = []
+        for name, *arguments in (
+            ("ring_all_reduce", x, np.add),
+            ("ring_all_gather", np.repeat(x, 2)[::2], blocks),
+            ("ring_reduce_scatter", x, blocks, np.add),
+            ("pairwise_all_to_all", [x, x]),
+            ("binomial_broadcast", x, 0),
+            ("binomial_reduce", x, 0, np.add),
+            ("linear_scatter", [x, x], 0),
+            ("linear_gather", x, 0),
+        ):
+            memory.clear()
+            under_way, _ = getattr(started, name)(*arguments)
+            _ = None
+            lost += [name for of in memory if of() is None] + [name] * (not memory)
+            del under_way
+        return lost
+
+    assert run(program, 1, engine="mpi").results == [[]]
+
+
+# Strangers, and what is missing
+
+
+def test_the_door_is_in_a_folder_of_mode_700_and_the_job_that_ends_early_is_an_error(monkeypatch):
+    modes = []
+
+    @contextmanager
+    def ends_at_once(command, environment):
+        modes.append(stat.S_IMODE(os.stat(command[-1]).st_mode))
+        yield SimpleNamespace(poll=lambda: 7, returncode=7)
+
+    monkeypatch.setattr(launch, "_job", ends_at_once)
+    with pytest.raises(WorldError, match="a process ended before its program did: the status is 7"):
+        run(print, 2, engine="mpi")
+    assert modes == [0o700]
+
+
+def test_who_does_not_know_the_key_is_not_welcomed_and_the_next_one_is(tmp_path):
+    import socket
+
+    refused = []
+
+    def knock():
+        for key in (b"guessed", b"right"):
+            try:
+                Client(str(tmp_path / "door"), "AF_UNIX", authkey=key).send_bytes(key)
+            except (AuthenticationError, ConnectionError):
+                refused.append(key)
+
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(tmp_path / "door"))
+        door.listen()
+        door.settimeout(0.05)
+        visitor = threading.Thread(target=knock)
+        visitor.start()
+        with launch._welcomed(door, b"right", SimpleNamespace(poll=lambda: None)) as connection:
+            assert connection.recv_bytes() == b"right"
+        visitor.join()
+    assert refused == [b"guessed"]
+
+
+def test_without_mpi_the_error_names_the_command_that_adds_it(monkeypatch):
+    monkeypatch.setattr(launchers.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="mpi4py is not installed; python -m pip install mpi4py mpich"):
+        run(print, 2, engine="mpi")
+
+
+def test_another_number_of_processes_than_size_is_refused_with_the_command(monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "4")
+    monkeypatch.setattr(launch, "_transport", lambda engine: SimpleNamespace(size=4))
+    with pytest.raises(ValueError, match=r"size=3: this script runs on 4 processes; use size=4, or .* -n 3 python"):
+        run(print, 3, engine="mpi")
