@@ -85,14 +85,20 @@ class Expert(GatedMLP):
 
 
 class MoECache(NamedTuple):
-    """What the layer keeps: its input, the routing, and each expert's input, activations and answers."""
+    """What the layer keeps."""
 
     x: Array  # [T, E]
     routing: Routing
-    pairs: Pairs
-    experts: list[Any]  # each expert's cache
-    slots: Array  # [T, k, E]: the answers, before the gates
+    mixed: Any  # of `mix`
     shared: Any  # the shared expert's cache
+
+
+class MixCache(NamedTuple):
+    """What `mix` keeps."""
+
+    pairs: Pairs
+    experts: list[Any]  # each expert's cache: its input and activations
+    slots: Array  # [T, k, E]: the answers, before the gates
 
 
 class MixtureOfExperts(Stage):
@@ -120,57 +126,40 @@ class MixtureOfExperts(Stage):
         **options: Any,
     ) -> None:
         self.weights, self.router, self.k = weights, f"{prefix}.gate.weight", k
-        self.experts = [Expert(weights, f"{prefix}.experts.{expert}") for expert in range(num_experts)]
+        self.num_experts = num_experts
+        self.experts = [Expert(weights, f"{prefix}.experts.{expert}") for expert in self.own_experts()]
         self.shared, self.capacity_factor, self.options = shared, capacity_factor, options
         parts = [*self.experts, *([] if shared is None else [shared])]
         self.weight_names = (self.router, *(name for part in parts for name in part.weight_names))
 
-    def forward(self, x: Array) -> tuple[Array, MoECache]:
+    def own_experts(self) -> range:
+        """The experts whose weights are here: all."""
+        return range(self.num_experts)
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
         """`(y, cache)`."""
-        xp, shape, N, k = namespace(x), x.shape, len(self.experts), self.k
-        x = as_rows(x)  # [T, E]
+        shape, x = x.shape, as_rows(x)  # [T, E]
         routing = self.routed(x)
-        pairs = sort_by_expert(routing, N)
-        answers, caches = self.apply_experts(rows_of(x, pairs, k), pairs.counts)  # [Σ counts, E]
-        slots = slots_of(answers, pairs, k)  # [T, k, E]
-        y = sum_of_slots(slots, routing.gates)  # [T, E]
+        y, mixed = self.mix(x, routing)
         of_shared = None
         if self.shared is not None:
             more, of_shared = self.shared.forward(x)
             y = y + more
-        return xp.reshape(y, shape), MoECache(x, routing, pairs, caches, slots, of_shared)
+        return namespace(y).reshape(y, shape), MoECache(x, routing, mixed, of_shared)
 
-    def routed(self, x: Array) -> Routing:
-        """The routing of tokens `[T, E]`, within the experts' capacity."""
-        routing = route(x, self.weights[self.router], self.k, **self.options)
-        if self.capacity_factor is None:
-            return routing
-        N = len(self.experts)
-        return within_capacity(routing, N, capacity_of(x.shape[0], self.k, N, self.capacity_factor))
-
-    def apply_experts(self, rows: Array, counts: Sequence[int]) -> tuple[Array, list[Any]]:
-        """Each expert on its rows: `[Σ counts, E]` -> the same, and the caches."""
-        done = [expert.forward(part) for expert, part in zip(self.experts, parts_of(rows, counts), strict=True)]
-        return namespace(rows).concat([y for y, _ in done]), [cache for _, cache in done]
-
-    def backward_input(self, dy: Array, cache: MoECache) -> tuple[Array, Any]:
+    def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
         """`(dx, pending)`."""
-        xp, shape, k = namespace(dy), dy.shape, self.k
-        x, routing, pairs, caches, slots, of_shared = cache
-        dy = as_rows(dy)  # [T, E]
-        dgates = xp.sum(slots * dy[:, None, :], axis=2)  # [T, k]
+        shape, dy = dy.shape, as_rows(dy)  # [T, E]
+        x, routing, mixed, of_shared = cache
+        dx, dgates, of_experts = self.mix_backward(dy, routing, mixed)
         dlogits = gates_backward(dgates, routing)  # [T, N]
-        drows = rows_of(dy, pairs, k) * gates_of(routing.gates, pairs)  # [Σ counts, E]
-        parts = parts_of(drows, pairs.counts)
-        done = [e.backward_input(part, c) for e, part, c in zip(self.experts, parts, caches, strict=True)]
-        dx = sum_of_slots(slots_of(xp.concat([d for d, _ in done]), pairs, k))  # [T, E]
         through_router, of_router = linear_backward_input(dlogits, x, self.weights[self.router])
         dx = dx + through_router
         shared_pending = None
         if self.shared is not None:
             through_shared, shared_pending = self.shared.backward_input(dy, of_shared)
             dx = dx + through_shared
-        return xp.reshape(dx, shape), (of_router, [pending for _, pending in done], shared_pending)
+        return namespace(dx).reshape(dx, shape), (of_router, of_experts, shared_pending)
 
     def backward_weight(self, pending: Any) -> Gradients:
         """The gradients of the router and of every expert; zeros for one without rows."""
@@ -179,6 +168,42 @@ class MixtureOfExperts(Stage):
         for expert, of_expert in zip(self.experts, of_experts, strict=True):
             gradients |= expert.backward_weight(of_expert)
         return gradients if self.shared is None else gradients | self.shared.backward_weight(of_shared)
+
+    def mix(self, x: Array, routing: Routing) -> tuple[Array, Any]:
+        """The experts' answers, weighed and added up: `[T, E]` -> the same, and a cache."""
+        pairs = sort_by_expert(routing, self.num_experts)
+        answers, caches = self.apply_experts(rows_of(x, pairs, self.k), pairs.counts)  # [Σ counts, E]
+        slots = slots_of(answers, pairs, self.k)  # [T, k, E]
+        return sum_of_slots(slots, routing.gates), MixCache(pairs, caches, slots)
+
+    def mix_backward(self, dy: Array, routing: Routing, cache: Any) -> tuple[Array, Array, list[Any]]:
+        """`(dx [T, E], dgates [T, k], what the experts' weights need)`."""
+        pairs, caches, slots = cache
+        dgates = namespace(dy).sum(slots * dy[:, None, :], axis=2)
+        drows = rows_of(dy, pairs, self.k) * gates_of(routing.gates, pairs)  # [Σ counts, E]
+        drows, of_experts = self.apply_experts_backward(drows, pairs.counts, caches)
+        return sum_of_slots(slots_of(drows, pairs, self.k)), dgates, of_experts
+
+    def routed(self, x: Array) -> Routing:
+        """The routing of tokens `[T, E]`, within the experts' capacity."""
+        routing = route(x, self.weights[self.router], self.k, **self.options)
+        if self.capacity_factor is None:
+            return routing
+        capacity = capacity_of(x.shape[0], self.k, self.num_experts, self.capacity_factor)
+        return within_capacity(routing, self.num_experts, capacity)
+
+    def apply_experts(self, rows: Array, counts: Sequence[int]) -> tuple[Array, list[Any]]:
+        """Each expert on its rows: `[Σ counts, E]` -> the same, and the caches."""
+        done = [expert.forward(part) for expert, part in zip(self.experts, parts_of(rows, counts), strict=True)]
+        return namespace(rows).concat([y for y, _ in done]), [cache for _, cache in done]
+
+    def apply_experts_backward(
+        self, drows: Array, counts: Sequence[int], caches: Sequence[Any]
+    ) -> tuple[Array, list[Any]]:
+        """Each expert's backward for its input: `[Σ counts, E]` -> the same, and what its weights' part needs."""
+        parts = zip(self.experts, parts_of(drows, counts), caches, strict=True)
+        done = [expert.backward_input(part, cache) for expert, part, cache in parts]
+        return namespace(drows).concat([dx for dx, _ in done]), [pending for _, pending in done]
 
 
 def parts_of(rows: Array, counts: Sequence[int]) -> list[Array]:

@@ -1,0 +1,5 @@
+"""Strategies that deal out the experts of a mixture: each rank has some of them, and tokens travel to their experts."""
+
+from parlab.experts.all_to_all import Plan, combine, combine_backward, dispatch, dispatch_backward
+from parlab.experts.costs import ExpertCost, all_gather_cost, dropped_share, expert_cost
+from parlab.experts.layer import ExpertParallel, experts_of, own_weights

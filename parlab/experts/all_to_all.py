@@ -1,0 +1,169 @@
+"""Dispatch and combine: rows travel to the ranks that have their experts, and the answers travel the same way back.
+
+    plan      order = stable sort of the T·k pairs (token, slot) by expert, and so by rank
+              counts [N]; all_gather(counts) -> [P, N]: how many rows each rank sends to each expert
+    dispatch  x[token] by an unequal all-to-all -> rows [R, E]
+    experts   each local expert on its rows
+    combine   the same plan, mirrored -> y[token] = Σ gate · row, in the order of the slots
+    backward  dgate = <row, dy>; dispatch(gate · dy); the experts' backward; combine(drows) -> dx
+
+A rank r of P has the experts r·m .. (r + 1)·m − 1, m = N/P.
+
+Invariants. After the plan every rank has the same matrix: row r is r's counts, column e adds up to the load of
+expert e. After dispatch a rank has exactly the rows of its columns, ordered by source, expert, token. No gate has
+travelled. After combine the result of token t is where t was.
+
+Sources: Lepikhin et al. 2020, "GShard", section 3.2; Gale et al. 2022, "MegaBlocks" (no row dropped); Megatron-LM,
+megatron/core/transformer/moe/token_dispatcher.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from parlab.arrays import Array, namespace, to_host
+from parlab.nn.moe import Pairs, gates_of, parts_of, rows_of, slots_of, sort_by_expert, sum_of_slots
+from parlab.nn.routing import Routing
+from parlab.world import Comm
+
+
+class Plan(NamedTuple):
+    """Who sends how many rows for which expert."""
+
+    pairs: Pairs  # this rank's (token, slot) pairs, sorted by expert
+    slots: int  # k
+    counts: list[list[int]]  # [P][N]: rows that each rank sends to each expert
+    rank: int
+
+    @property
+    def experts_per_rank(self) -> int:
+        """m."""
+        return len(self.counts[0]) // len(self.counts)
+
+    def rows_between(self, source: int, rank: int) -> int:
+        """How many rows travel from `source` to `rank`."""
+        return sum(self.counts[source][rank * self.experts_per_rank : (rank + 1) * self.experts_per_rank])
+
+    @property
+    def sent(self) -> list[int]:
+        """Rows that this rank sends to each rank."""
+        return [self.rows_between(self.rank, rank) for rank in range(len(self.counts))]
+
+    @property
+    def received(self) -> list[int]:
+        """Rows that this rank receives from each rank."""
+        return [self.rows_between(source, self.rank) for source in range(len(self.counts))]
+
+    @property
+    def blocks(self) -> list[list[int]]:
+        """[P][m]: rows from each source for each of this rank's experts."""
+        first = self.rank * self.experts_per_rank
+        return [counts[first : first + self.experts_per_rank] for counts in self.counts]
+
+
+def dispatch(comm: Comm, x: Array, routing: Routing, num_experts: int) -> tuple[Array, Plan]:
+    """Each token's row to the ranks of its experts.
+
+    Args:
+        comm: the expert-parallel group, of P ranks.
+        x: `[T, E]`, this rank's tokens.
+        routing: of these tokens, from `parlab.nn.routing.route`.
+        num_experts: N, a multiple of P.
+
+    Returns rows `[R, E]`, ordered by source, expert, token, and the plan.
+
+    Raises:
+        ValueError: N is no multiple of P.
+        MismatchError: another rank was told of another number of experts.
+
+    >>> import numpy as np
+    >>> from parlab import run
+    >>> from parlab.nn.routing import route
+    >>> def program(comm):
+    ...     x = np.array([[1.0, 0.0], [0.0, 1.0]]) + 10 * comm.rank
+    ...     rows, plan = dispatch(comm, x, route(x, np.eye(2) * (1 - 2 * comm.rank), 1), 2)
+    ...     return rows.tolist()
+    >>> run(program, 2).results  # of each rank's tokens one goes to expert 0, one to expert 1
+    [[[1.0, 0.0], [10.0, 11.0]], [[0.0, 1.0], [11.0, 10.0]]]
+    """
+    plan = make_plan(comm, x, routing, num_experts)
+    rows = rows_of(x, plan.pairs, plan.slots)  # [Σ sent, E], sorted by expert
+    return exchange_rows(comm, rows, plan.sent, plan.received, "dispatch"), plan
+
+
+def make_plan(comm: Comm, x: Array, routing: Routing, num_experts: int) -> Plan:
+    """Every rank's counts, on every rank: one all-gather of N whole numbers."""
+    check_experts(num_experts, comm.size)
+    xp = namespace(x)
+    pairs = sort_by_expert(routing, num_experts)
+    counts = comm.all_gather(xp.asarray(pairs.counts, dtype=xp.int64, device=x.device))  # [P·N]
+    table = to_host(xp.reshape(counts, (comm.size, num_experts)))
+    return Plan(pairs, routing.chosen.shape[1], table, comm.rank)
+
+
+def combine(comm: Comm, rows: Array, plan: Plan, gates: Array) -> Array:
+    """The experts' answers back to their tokens, weighed and added up.
+
+    Args:
+        comm, plan: as for and from `dispatch`.
+        rows: `[R, E]`, an answer for each row, in the order in which the rows came.
+        gates: `[T, k]`, this rank's.
+
+    Returns y `[T, E]`, added in the order of the slots: the same bits as without ranks.
+    """
+    return sum_of_slots(bring_back(comm, rows, plan, "combine"), gates)
+
+
+def combine_backward(comm: Comm, dy: Array, slots: Array, plan: Plan, gates: Array) -> tuple[Array, Array]:
+    """`(drows [R, E], dgates [T, k])`: combine's backward is a dispatch, of gate · dy.
+
+    `slots` is what `bring_back` gave: the answers at their tokens, `[T, k, E]`.
+    """
+    xp = namespace(dy)
+    dgates = xp.sum(slots * dy[:, None, :], axis=2)
+    leaving = rows_of(dy, plan.pairs, plan.slots) * gates_of(gates, plan.pairs)  # [Σ sent, E]
+    return exchange_rows(comm, leaving, plan.sent, plan.received, "dispatch, backward"), dgates
+
+
+def dispatch_backward(comm: Comm, drows: Array, plan: Plan) -> Array:
+    """dx `[T, E]`: dispatch's backward is a combine without gates."""
+    return sum_of_slots(bring_back(comm, drows, plan, "combine, backward"))
+
+
+def bring_back(comm: Comm, rows: Array, plan: Plan, label: str) -> Array:
+    """Each row to its token and slot: `[R, E]` -> `[T, k, E]`, with zeros where a slot was dropped."""
+    returned = exchange_rows(comm, rows, plan.received, plan.sent, label)  # [Σ sent, E], sorted by expert
+    return slots_of(returned, plan.pairs, plan.slots)
+
+
+def exchange_rows(comm: Comm, rows: Array, sent: Sequence[int], received: Sequence[int], label: str) -> Array:
+    """An unequal all-to-all: the first `sent[0]` rows go to rank 0, the next to rank 1, ...; by source they come.
+
+    In round d a rank sends to the one d ahead, and receives from the one d behind.
+    """
+    xp, E = namespace(rows), rows.shape[1]
+    leaving, arriving = parts_of(rows, sent), parts_of(rows, sent)
+    for distance in range(1, comm.size):
+        ahead, behind = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
+        form = xp.empty((received[behind], E), dtype=rows.dtype, device=rows.device)
+        arriving[behind] = comm.sendrecv(leaving[ahead], ahead, behind, like=form, label=label)
+    return xp.concat(arriving)
+
+
+def by_expert(rows: Array, blocks: Sequence[Sequence[int]]) -> Array:
+    """Rows ordered by (source, expert) in the order (expert, source); `blocks[source][expert]` says how many."""
+    parts = parts_of(rows, [count for of_source in blocks for count in of_source])
+    m = len(blocks[0])
+    return namespace(rows).concat([parts[source * m + expert] for expert in range(m) for source in range(len(blocks))])
+
+
+def by_source(rows: Array, blocks: Sequence[Sequence[int]]) -> Array:
+    """The other way: rows ordered by (expert, source) in the order (source, expert)."""
+    return by_expert(rows, [list(of_expert) for of_expert in zip(*blocks, strict=True)])
+
+
+def check_experts(num_experts: int, size: int) -> None:
+    """Refuse experts that do not divide among the ranks."""
+    if num_experts % size:
+        raise ValueError(f"num_experts={num_experts}: does not divide among {size} ranks; use a multiple of {size}")

@@ -1,0 +1,129 @@
+"""What expert parallelism sends, on paper: copies of a token's row, messages, bytes, and what a capacity drops.
+
+Letters: N experts, k chosen, P ranks of m = N/P experts, G nodes, T tokens a rank, E hidden size, b bytes an element.
+Means are over tokens that choose k of the N experts uniformly; counts are of a plan that ran.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+from parlab.arguments import whole
+
+
+class ExpertCost(NamedTuple):
+    """What one rank sends in one direction of a layer: the plan, dispatch and combine; backward without the plan."""
+
+    messages: int
+    nbytes: int
+
+
+def expert_cost(
+    counts: Sequence[Sequence[int]], rank: int, hidden: int, itemsize: int, *, backward: bool = False
+) -> ExpertCost:
+    """Of `rank`, by unequal all-to-alls, one copy for each expert.
+
+    Args:
+        counts: `[P][N]`, rows that each rank sends to each expert: `Plan.counts`.
+        rank: the rank in question.
+        hidden: E.
+        itemsize: b.
+        backward: the same rows again, without the plan.
+
+    Forward: P − 1 messages of the plan's 8N bytes around the ring; P − 1 of dispatch, in all bE a row for other ranks'
+    experts; P − 1 of combine, bE a row from other ranks. Forward and backward together 2(S + R)bE, for S rows sent and
+    R received in dispatch.
+
+    >>> expert_cost([[1, 2], [3, 4]], 0, hidden=10, itemsize=4)  # sends 2 rows, receives 3
+    ExpertCost(messages=3, nbytes=216)
+    """
+    P, N = len(counts), len(counts[0])
+    m = N // P
+    own = range(rank * m, (rank + 1) * m)
+    sent = sum(counts[rank]) - sum(counts[rank][expert] for expert in own)
+    received = sum(counts[source][expert] for source in range(P) for expert in own if source != rank)
+    plan = 0 if backward else P - 1
+    return ExpertCost(2 * (P - 1) + plan, (sent + received) * hidden * itemsize + plan * 8 * N)
+
+
+def all_gather_cost(size: int, tokens: int, k: int, hidden: int, itemsize: int) -> ExpertCost:
+    """Instead: every rank gathers all tokens, with the k experts (8 bytes each) and gates of each, and the partial sums
+    are reduce-scattered. Fewer bytes than a copy an expert if and only if k ≥ P.
+    """
+    gathered = tokens * (hidden * itemsize + k * (8 + itemsize))
+    return ExpertCost(4 * (size - 1), (size - 1) * (gathered + tokens * hidden * itemsize))
+
+
+def copies_to_experts(size: int, k: int) -> Fraction:
+    """Mean rows of a token that leave its rank, one for each expert: k(1 − 1/P)."""
+    return k * (1 - Fraction(1, size))
+
+
+def copies_to_ranks(num_experts: int, k: int, size: int) -> Fraction:
+    """Mean rows of a token that leave its rank, one for each other rank with an expert of it:
+    (P − 1)(1 − C(N − m, k)/C(N, k)).
+
+    The same for nodes, with G in place of P.
+
+    >>> round(float(copies_to_ranks(256, 8, 8)), 2)  # between 8 nodes, DeepSeek-V3's numbers without its limit
+    4.63
+    """
+    m = num_experts // size
+    return (size - 1) * (1 - Fraction(math.comb(num_experts - m, k), math.comb(num_experts, k)))
+
+
+def copies_to_limited_nodes(nodes: int, limit: int) -> Fraction:
+    """Mean rows of a token that leave its node, if it goes to exactly `limit` of the nodes: M(1 − 1/G).
+
+    >>> copies_to_limited_nodes(8, 4)
+    Fraction(7, 2)
+    """
+    return limit * (1 - Fraction(1, nodes))
+
+
+def copies_inside(num_experts: int, k: int, nodes: int, ranks_per_node: int, limit: int) -> Fraction:
+    """Mean copies of a token between ranks of a node, over all M = `limit` nodes that it reaches, its own among them.
+
+    It arrives at the rank of its own place, which hands it on: M(g − 1)(1 − q), where q is the chance that a given rank
+    of a reached node has none of the k experts, if these are any k of the M nodes' experts that use all M nodes.
+
+    >>> copies_inside(256, 8, nodes=8, ranks_per_node=8, limit=4)  # DeepSeek-V3: 6.5277
+    Fraction(61477381, 9417862)
+    """
+    node, rank = num_experts // nodes, num_experts // nodes // ranks_per_node
+    all_used = sum((-1) ** j * math.comb(limit, j) * math.comb((limit - j) * node, k) for j in range(limit + 1))
+    without_the_rank = sum(
+        (-1) ** j
+        * math.comb(limit - 1, j)
+        * (math.comb((limit - j) * node - rank, k) - math.comb((limit - 1 - j) * node, k))
+        for j in range(limit)
+    )
+    return limit * (ranks_per_node - 1) * (1 - Fraction(without_the_rank, all_used))
+
+
+def tensor_parallel_ratio(k: int, size: int) -> Fraction:
+    """Bytes of expert parallelism over those of tensor parallelism (with sequence parallelism) of the same MLP: k/P."""
+    return Fraction(k, size)
+
+
+def padded_bytes(tokens: int, k: int, size: int, capacity_factor: float, hidden: int, itemsize: int) -> float:
+    """Bytes that a rank sends where each expert's rows are padded to the capacity: cf · T k (1 − 1/P) b E."""
+    return capacity_factor * tokens * k * (1 - 1 / size) * hidden * itemsize
+
+
+def dropped_share(tokens: int, k: int, num_experts: int, capacity: int) -> float:
+    """The mean share of pairs beyond the capacity, if each of the T k pairs chooses an expert uniformly:
+    N/(T k) Σ (j − C) P(j), j > C, where P is binomial of T k draws at 1/N.
+    """
+    pairs = whole("tokens", tokens, 1) * whole("k", k, 1)
+    share = 1 / num_experts
+    probability = (1 - share) ** pairs  # of j = 0 rows
+    beyond = 0.0
+    for j in range(1, pairs + 1):
+        probability *= (pairs - j + 1) / j * share / (1 - share)
+        if j > capacity:
+            beyond += (j - capacity) * probability
+    return num_experts / pairs * beyond

@@ -1,0 +1,230 @@
+"""Experts on ranks: equal to the serial layer, bytes equal to the closed form, mistakes caught."""
+
+from __future__ import annotations
+
+import array_api_strict
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parlab import per_rank, run
+from parlab.arrays import asarray, to_numpy
+from parlab.experts import ExpertParallel, all_to_all, combine, dispatch, expert_cost, experts_of, layer
+from parlab.nn.moe import Expert, MixtureOfExperts, sum_of_slots
+from parlab.nn.routing import Routing, route
+from parlab.world import MismatchError
+from tests.nn.finite_differences import draw
+from tests.nn.parity import relative_error
+
+E, M = 6, 5
+
+
+def weights_of(num_experts, xp=np):
+    shapes = {"m.gate.weight": (E, num_experts)}
+    for prefix in (*(f"m.experts.{expert}" for expert in range(num_experts)), "shared"):
+        shapes |= {f"{prefix}.w1.weight": (E, M), f"{prefix}.w3.weight": (E, M), f"{prefix}.w2.weight": (M, E)}
+    return {name: draw(xp, *shape, seed=number) for number, (name, shape) in enumerate(shapes.items())}
+
+
+def one_rank(comm, weights, x, dy, num_experts, k, options, shared=False):
+    options = options | ({"shared": Expert(weights, "shared")} if shared else {})
+    made = ExpertParallel.from_full(comm, weights, "m", num_experts, k, **options)
+    y, cache = made.forward(x)
+    dx, gradients = made.backward(dy, cache)
+    return y, dx, gradients, cache.mixed.plan.counts
+
+
+def serial(weights, x, dy, num_experts, k, options, shared=False):
+    options = options | ({"shared": Expert(weights, "shared")} if shared else {})
+    made = MixtureOfExperts(weights, "m", num_experts, k, **options)
+    y, cache = made.forward(x)
+    return y, *made.backward(dy, cache)
+
+
+def both(size, num_experts, k, tokens, xp=np, shared=False, seed=0, **options):
+    """Results of the ranks and of the serial layer on all their tokens, and the run."""
+    weights = weights_of(num_experts, xp)
+    x, dy = (draw(np, size * tokens, E, seed=seed + number) for number in (1, 2))
+    shards = [per_rank([asarray(part, xp) for part in np.split(whole, size)]) for whole in (x, dy)]
+    done = run(one_rank, size, weights, *shards, num_experts, k, options, shared)
+    return done, serial(weights, asarray(x, xp), asarray(dy, xp), num_experts, k, options, shared)
+
+
+def joined(done):
+    """y, dx and the gradients of all ranks; those of replicated weights added up."""
+    gradients = {}
+    for _, _, own, _ in done.results:
+        for name, gradient in own.items():
+            gradients[name] = gradients[name] + gradient if name in gradients else gradient
+    y, dx = (np.concatenate([to_numpy(result[number]) for result in done.results]) for number in (0, 1))
+    return y, dx, {name: to_numpy(gradient) for name, gradient in gradients.items()}
+
+
+def assert_equals_serial(done, expected):
+    y, dx, gradients = joined(done)
+    assert relative_error(y, expected[0]) <= 1e-12
+    assert relative_error(dx, expected[1]) <= 1e-12
+    for name, gradient in expected[2].items():
+        assert relative_error(gradients[name], gradient, floor=1e-3) <= 1e-12, name
+
+
+CASES = {
+    "mixtral P 2": (2, 4, 2, 7, {}),
+    "switch P 3": (3, 6, 1, 5, {"scores": "softmax"}),
+    "deepseek P 4": (4, 16, 4, 9, {"scores": "sigmoid", "scale": 2.5, "groups": 4, "group_limit": 2}),
+    "all experts P 5": (5, 5, 5, 3, {}),
+    "prime P 7": (7, 14, 3, 4, {}),
+    "one expert a rank P 8": (8, 8, 2, 1, {}),
+    "one rank": (1, 4, 2, 6, {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_y_dx_and_every_gradient_equal_serial_to_1e_12(name):
+    size, num_experts, k, tokens, options = CASES[name]
+    assert_equals_serial(*both(size, num_experts, k, tokens, **options))
+
+
+def mixed(comm, weights, x, dy, routing, num_experts, k):
+    made = ExpertParallel.from_full(comm, weights, "m", num_experts, k)
+    y, cache = made.mix(x, routing[comm.rank])
+    return y, *made.mix_backward(dy, routing[comm.rank], cache)[:2]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_with_the_same_routing_the_sums_of_the_experts_equal_serial_to_the_bit(name):
+    size, num_experts, k, tokens, options = CASES[name]
+    weights, (x, dy) = weights_of(num_experts), (draw(np, size * tokens, E, seed=seed) for seed in (1, 2))
+    xs, dys = np.split(x, size), np.split(dy, size)
+    routings = [route(part, weights["m.gate.weight"], k, **options) for part in xs]  # products of the same sizes
+    made = MixtureOfExperts(weights, "m", num_experts, k)
+    parts = [np.concatenate([getattr(r, field) for r in routings]) for field in ("chosen", "gates", "scores")]
+    whole = Routing(*parts, routings[0].method, routings[0].scale)
+    y, cache = made.mix(x, whole)
+    expected = y, *made.mix_backward(dy, whole, cache)[:2]
+    done = run(mixed, size, weights, per_rank(xs), per_rank(dys), routings, num_experts, k)
+    for found, array in zip(zip(*done.results, strict=True), expected, strict=True):
+        assert (np.concatenate(found) == array).all()
+
+
+def test_strict_arrays_and_a_shared_expert_equal_serial_to_1e_12():
+    assert_equals_serial(*both(2, 4, 2, 5, xp=array_api_strict, shared=True))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 4), st.data())
+def test_random_ranks_experts_slots_and_tokens_equal_serial_to_1e_12(size, own, data):
+    num_experts = size * own
+    k, tokens = data.draw(st.integers(1, num_experts)), data.draw(st.integers(1, 9))
+    assert_equals_serial(*both(size, num_experts, k, tokens, seed=data.draw(st.integers(0, 99))))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_messages_and_bytes_of_each_rank_equal_the_closed_form_of_its_plan(name):
+    size, num_experts, k, tokens, options = CASES[name]
+    done, _ = both(size, num_experts, k, tokens, **options)
+    counts = done.results[0][3]
+    assert all(result[3] == counts for result in done.results)
+    assert [sum(row) for row in counts] == [tokens * k] * size
+    for rank in range(size):
+        ways = [expert_cost(counts, rank, E, 8, backward=backward) for backward in (False, True)]
+        assert done.timeline.messages(rank) == sum(way.messages for way in ways)
+        assert done.timeline.bytes_sent(rank) == sum(way.nbytes for way in ways)
+        own = experts_of(rank, num_experts, size)
+        sent = sum(n for expert, n in enumerate(counts[rank]) if expert not in own)
+        received = sum(counts[other][expert] for other in range(size) for expert in own if other != rank)
+        assert ways[0].nbytes + ways[1].nbytes == 2 * (sent + received) * 8 * E + 8 * num_experts * (size - 1)
+
+
+def skewed(comm, x, expert):
+    """Every token to one expert, and back."""
+    chosen = np.full((x.shape[0], 1), expert)
+    routing = Routing(chosen, np.ones((x.shape[0], 1)), np.ones((x.shape[0], 4)), "softmax", 1.0)
+    rows, plan = dispatch(comm, x, routing, 4)
+    return rows, combine(comm, 2 * rows, plan, routing.gates)
+
+
+@pytest.mark.parametrize("expert", range(4))
+def test_all_tokens_to_one_expert_of_a_middle_rank_too_leave_the_others_without_rows(expert):
+    xs = [np.arange(6.0).reshape(3, 2) + 10 * rank for rank in range(4)]
+    for rank, (rows, y) in enumerate(run(skewed, 4, per_rank(xs), expert).results):
+        np.testing.assert_array_equal(rows, np.concatenate(xs) if rank == expert else np.empty((0, 2)))
+        np.testing.assert_array_equal(y, 2 * xs[rank])
+
+
+def test_experts_that_do_not_divide_are_refused_by_name():
+    with pytest.raises(ValueError, match="num_experts=6: does not divide among 4 ranks; use a multiple of 4"):
+        both(4, 6, 2, 3)
+
+
+def other_numbers(comm, x):
+    return dispatch(comm, x, route(x, np.eye(2, 4 * (1 + comm.rank)), 1), 4 * (1 + comm.rank))
+
+
+def test_a_rank_that_was_told_of_8_experts_instead_of_4_is_named():
+    with pytest.raises(MismatchError, match="rank 1"):
+        run(other_numbers, 2, np.ones((3, 2)))
+
+
+# Mutants: the mistakes of a first attempt
+
+
+def reversed_within_an_expert(x, pairs, k, rows_of=all_to_all.rows_of):
+    """Two sorts, of which one is unstable: rows of one expert leave in another order than they are expected back in."""
+    order, start = pairs.order.copy(), 0
+    for count in pairs.counts:
+        order[start : start + count] = order[start : start + count][::-1].copy()
+        start += count
+    return rows_of(x, pairs._replace(order=order), k)
+
+
+def doubled_gates(comm, rows, plan, label, bring_back=layer.bring_back):
+    return bring_back(comm, rows, plan, label) * 0.5
+
+
+def sorted_by_rank_only(rows, blocks):
+    """Rows of one source stay together; experts read their neighbours'."""
+    return rows
+
+
+def neighbours_experts(rank, num_experts, size, experts_of=layer.experts_of):
+    return experts_of((rank + 1) % size, num_experts, size)
+
+
+def ungated(gates, pairs):
+    return np.ones((sum(pairs.counts), 1))
+
+
+def last_slot_forgotten(slots, gates=None):
+    return sum_of_slots(slots[:, :-1, :], None if gates is None else gates[:, :-1])
+
+
+MUTANTS = {
+    "the pairs of one expert in another order": (all_to_all, "rows_of", reversed_within_an_expert),
+    "the gates twice": (layer, "bring_back", doubled_gates),
+    "sorted by rank and not by expert": (layer, "by_expert", sorted_by_rank_only),
+    "the neighbour's experts": (layer, "experts_of", neighbours_experts),
+    "gates forgotten backward": (all_to_all, "gates_of", ungated),
+    "the last slot forgotten": (layer, "sum_of_slots", last_slot_forgotten),
+    "the last slot forgotten backward": (all_to_all, "sum_of_slots", last_slot_forgotten),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_each_of_7_mutants_is_caught(monkeypatch, name):
+    module, attribute, mutant = MUTANTS[name]
+    monkeypatch.setattr(module, attribute, mutant)
+    with pytest.raises(AssertionError):
+        assert_equals_serial(*both(4, 8, 2, 9))
+
+
+def test_own_rows_through_the_network_are_seen_by_the_count(monkeypatch):
+    def through_the_network(comm, rows, sent, received, label, exchange=all_to_all.exchange_rows):
+        comm.sendrecv(rows, comm.right, comm.left, label="extra")
+        return exchange(comm, rows, sent, received, label)
+
+    monkeypatch.setattr(all_to_all, "exchange_rows", through_the_network)
+    done, _ = both(2, 4, 4, 3)  # k = N, so that both ranks' rows are equally many
+    costs = [expert_cost(done.results[0][3], 0, E, 8, backward=backward).nbytes for backward in (False, True)]
+    assert done.timeline.bytes_sent(0) > sum(costs)
