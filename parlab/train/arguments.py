@@ -20,7 +20,6 @@ from parlab.sequence.layouts import LAYOUTS, checked_documents
 from parlab.tensor.shards import check_sizes
 from parlab.train.mesh import Mesh
 from parlab.world import Timeline
-from parlab.zero import Offload
 from parlab.zero.arguments import check_alike, sums_of
 
 
@@ -66,7 +65,6 @@ RULES: dict[str, Rule] = {
     "sequence_parallel": flag,
     "recompute": partial(one_of, choices=("none", "full")),
     "reduce": optional(partial(one_of, choices=("accumulate", "each"))),
-    "offload": optional(partial(instance, kind=Offload)),
     # a step
     "tokens": tokens,
     "targets": tokens,
@@ -112,8 +110,6 @@ def check_options(trainer: Any) -> None:
     validate(schedule)
     if trainer.reduce == "each" and zero < 2:
         raise ValueError(f"reduce='each' at zero={zero}: its gradients are whole, and reduced once; use zero=2 or 3")
-    if trainer.offload is not None and zero == 0:
-        raise ValueError("offload at zero=0: every rank has the whole state; use zero=1, 2 or 3")
     if trainer.attention == "ulysses":
         if trainer.layout != "contiguous":
             raise ValueError(f"layout={trainer.layout!r}: attention='ulysses' takes contiguous shards; leave it out")

@@ -35,12 +35,12 @@ from parlab.train.arguments import RULES
 from parlab.train.index import INDEX, Entry, as_json, by_weight, elements, read_index, settings_names, write_index
 from parlab.train.lock import locked
 from parlab.train.mesh import Mesh
-from parlab.train.trainer import Piece, Trainer
+from parlab.train.pieces import CheckpointPiece
+from parlab.train.trainer import Trainer
 from parlab.world import Comm
 from parlab.zero import LossScale
 
 KINDS = ("master", "mean", "square")
-PLACE = ("name", "shape", "axis", "start", "stop", "flat_start")
 
 
 @checked(RULES)
@@ -106,7 +106,7 @@ def load(
     needed = dict.fromkeys(entry["file"] for piece in own for entry in saved[piece.name])
     files = {name: _opened(folder / name, index["files"][name]) for name in needed}
     for name, of_weight in groupby(own, lambda piece: piece.name):
-        places = [(piece, elements(_entry(piece))) for piece in of_weight]
+        places = [(piece, elements(piece.entry)) for piece in of_weight]
         for kind in KINDS:
             whole = _whole(files, saved[name], kind, wide)
             for piece, place in places:
@@ -139,9 +139,9 @@ def _file_name(token: str, rank: int) -> str:
     return f"pieces-{token}-{rank:05d}.safetensors"
 
 
-def _write_pieces(path: Path, pieces: Sequence[Piece]) -> bytes:
+def _write_pieces(path: Path, pieces: Sequence[CheckpointPiece]) -> bytes:
     """Write a rank's file; returns its SHA-256, taken before a byte is on the disk."""
-    entries = [_entry(piece) for piece in pieces]
+    entries = [piece.entry for piece in pieces]
     arrays = {
         _key(entry, kind): to_numpy(getattr(piece, kind))
         for entry, piece in zip(entries, pieces, strict=True)
@@ -181,10 +181,6 @@ def _described(trainer: Trainer, notes: Mapping[str, Any] | None) -> dict[str, A
 
 def _settings(of: Any) -> dict[str, Any]:
     return {name: getattr(of, name) for name in settings_names(type(of))}
-
-
-def _entry(piece: Piece) -> Entry:
-    return {**{name: getattr(piece, name) for name in PLACE}, "length": piece.master.size}
 
 
 def _key(entry: Entry, kind: str) -> str:

@@ -14,7 +14,8 @@ from parlab.nn.config import EMBEDDING
 from parlab.sequence import AttentionShape
 from parlab.tensor import block_collectives, model_collectives, traffic
 from parlab.train.arguments import RULES
-from parlab.train.trainer import METHODS, Trainer
+from parlab.train.attention import METHODS
+from parlab.train.trainer import Trainer
 from parlab.world import Link, Timeline, Transfer
 from parlab.world.collectives import recursive_doubling_all_reduce_cost
 

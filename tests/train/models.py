@@ -99,7 +99,6 @@ def drawn(seed: int, ranks: int = 16) -> Case:
         "sequence_parallel": choose(False, True),
         "recompute": choose("none", "none", "full"),
         "reduce": choose("accumulate", "each") if zero > 1 else None,
-        "prefetch": choose(0, 1, 2),
     }
     sizes = {"num_key_value_heads": heads, "tie_word_embeddings": choose(False, True)}
     sizes["num_hidden_layers"] = schedule.num_stages + choose(0, 1)

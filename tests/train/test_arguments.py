@@ -24,8 +24,7 @@ from parlab.train import (
     step_bytes,
     strategy_of,
 )
-from parlab.world import Link, MismatchError
-from parlab.zero import Offload
+from parlab.world import MismatchError
 from tests.train.models import batches, model
 
 ONE, EIGHT = np.zeros((1, 8), dtype=int), np.zeros((8, 8), dtype=int)
@@ -127,11 +126,9 @@ ROWS = [
         made(reduce="each"),
         "reduce='each' at zero=1: its gradients are whole, and reduced once; use zero=2 or 3",
     ),
-    ("offload", made(offload="cpu"), "offload='cpu': must be a Offload"),
     ("max_norm", made(max_norm=0), "max_norm=0: must be a number greater than 0"),
     ("dtype", made(dtype="int8"), "dtype='int8': float64, float32 or"),
     ("loss_scale", made(loss_scale=8), "loss_scale=8: a LossScale is needed"),
-    ("prefetch", made(prefetch=-1), "prefetch=-1: must be a whole number, at least 0"),
     ("tokens", step({}, [[1]]), "tokens=[[1]]: an array [batch, sequence] of whole numbers is needed"),
     ("tokens", step({}, ONE + 17), "tokens hold 17..17: the vocabulary has 0..16"),
     ("targets", step({}, ONE, ONE - 1), "targets hold -1..-1: the vocabulary has 0..16"),
@@ -194,11 +191,6 @@ def test_bad_input_is_refused_with_what_would_be_right(name, call, message):
 def test_gradients_before_the_first_step_are_refused():
     with pytest.raises(ValueError, match=re.escape("full_gradients(): there is no last step; call step() first")):
         run(lambda comm: Trainer(Mesh(comm), model(), AdamW()).full_gradients(), 1)
-
-
-def test_offload_at_zero_0_is_refused():
-    with pytest.raises(ValueError, match="at zero=0"):
-        made(zero=0, offload=Offload(Link(0, 1e9), 1e9))()
 
 
 def test_a_refused_batch_sends_nothing_and_leaves_the_trainer_as_it_was():

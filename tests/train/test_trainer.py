@@ -16,8 +16,7 @@ from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW, warmup_cosine
 from parlab.pipeline import Costs, Schedule, dualpipe, interleaved_one_f_one_b, zb_auto, zb_v
 from parlab.train import Mesh, Trainer
-from parlab.world import Link
-from parlab.zero import LossScale, Offload
+from parlab.zero import LossScale
 from tests.nn.parity import worst_error
 from tests.train.models import LR, SCHEDULES, Case, batches, drawn, faults, model, serial_steps
 
@@ -51,7 +50,7 @@ CASES = {
     "Ulysses and tp": case(cp=2, tp=2, attention="ulysses", sequence_parallel=True),
     "all-gather": case(cp=2, dp=2, attention="allgather", layout="striped"),
     "six data ranks, tied, replicated": case(dp=3, cp=2, tp=2, tied=True, B=3, zero=0),
-    "interleaved, zero 3": case(dp=2, pp=2, schedule=interleaved_one_f_one_b(2, 4, 2), zero=3, prefetch=2),
+    "interleaved, zero 3": case(dp=2, pp=2, schedule=interleaved_one_f_one_b(2, 4, 2), zero=3),
     "zb_auto": case(pp=3, dp=2, schedule=zb_auto(3, 4, Costs(), 3), tied=True, zero=2),
     "both ends on one rank": case(pp=2, dp=2, schedule=zb_v(2, 2), tied=True, zero=3),
     "DualPipe, each stage on two ranks": case(pp=2, dp=2, schedule=dualpipe(2, 4), tied=True, zero=3),
@@ -61,7 +60,6 @@ CASES = {
     ),
     "recomputed": case(pp=2, tp=2, cp=2, recompute="full", sequence_parallel=True),
     "accumulated": case(dp=2, pp=2, zero=3, reduce="accumulate"),
-    "offloaded": case(dp=2, zero=1, offload=Offload(Link(1e-6, 1e9), 1e9)),
 }
 
 

@@ -1,0 +1,34 @@
+"""Context parallelism in the trainer: the methods, and which tokens each rank attends from."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from parlab import sequence
+from parlab.nn.layers import CAUSAL_ATTENTION, Core
+from parlab.world import Comm
+
+METHODS: dict[str, tuple[Any, Any, Any]] = {  # forward, backward, cost
+    "ring": (sequence.ring_attention, sequence.ring_attention_backward, sequence.ring_cost),
+    "ulysses": (sequence.ulysses_attention, sequence.ulysses_attention_backward, sequence.ulysses_cost),
+    "allgather": (sequence.allgather_attention, sequence.allgather_attention_backward, sequence.allgather_cost),
+}
+
+
+def attention_core(cp: Comm, attention: str, layout: str) -> Core:
+    """Causal attention over the ranks of `cp`; serial attention on one rank."""
+    if cp.size == 1:
+        return CAUSAL_ATTENTION
+    forward, backward, _ = METHODS[attention]
+    options: dict[str, Any] = {"causal": True}
+    if attention != "ulysses":  # which takes contiguous shards alone
+        options["layout"] = layout
+    return Core(partial(forward, cp, **options), partial(backward, cp, **options))
+
+
+def own_positions(cp: Comm, length: int, layout: str) -> Any:
+    """The positions in the whole sequence of this rank's `length` tokens: `[S/cp]`."""
+    if cp.size == 1:
+        return range(length)
+    return sequence.positions(length * cp.size, cp.size, layout)[cp.rank]
