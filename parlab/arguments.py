@@ -132,7 +132,8 @@ def instance(name: str, value: Any, kind: type) -> None:
         ValueError: so it is.
     """
     if not isinstance(value, kind):
-        raise ValueError(f"{name}={value!r:.60}: must be a {kind.__name__}")
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise ValueError(f"{name}={value!r:.60}: must be {article} {kind.__name__}")
 
 
 def text(name: str, value: Any) -> str:

@@ -22,7 +22,7 @@ import parlab.tensor.vocabulary
 import parlab.train.trainer
 import parlab.views.bugs.gradients
 import parlab.world.values
-import parlab.zero.shards
+import parlab.zero.flat
 from parlab import per_rank, run
 from parlab.arrays import add_at, namespace, on_host, to_host, to_numpy
 from parlab.nn.attention import attention, attention_backward
@@ -357,7 +357,7 @@ PLANTED: dict[str, tuple[Any, str, Program]] = {
     "sequence": (parlab.sequence.attend, "attend_block", partial(method, "ring")),
     "pipeline": (parlab.pipeline.execute, "add_gradients", tanh_pipeline),
     "tensor": (parlab.tensor.vocabulary, "_place", tensor_step),
-    "zero": (parlab.zero.shards.Layout, "pack", partial(zero, 1)),
+    "zero": (parlab.zero.flat.FlatLayout, "pack", partial(zero, 1)),
     "train": (parlab.train.trainer.Trainer, "_microbatches", partial(mesh_step, zero=1, pp=2, tp=2)),
     "views": (parlab.views.bugs.gradients, "to_numpy", pictures),
 }

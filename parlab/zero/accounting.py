@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from parlab.arguments import instance
 from parlab.world import Timeline
 
 WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer"  # the model's state
@@ -19,8 +20,7 @@ def state_bytes_held(timeline: Timeline, rank: int) -> dict[str, int]:
     Raises:
         ValueError: there is no such rank, or no timeline.
     """
-    if not isinstance(timeline, Timeline):
-        raise ValueError(f"timeline={timeline!r:.60}: a Timeline is needed, such as run(...).timeline")
+    instance("timeline", timeline, Timeline)
     held = timeline.held_by_name(rank)
     return {
         name: max((total for _, total in held.get(name, [])), default=0) for name in (WEIGHTS, GRADIENTS, OPTIMIZER)

@@ -1,82 +1,74 @@
-"""What this room asks of its arguments."""
+"""The rules for this room's arguments, by name, and the checks that join several arguments."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
-from parlab.arguments import amount, positive, whole
+from parlab.arguments import Rule, amount, flag, instance, optional, positive, whole
 from parlab.arrays import Array, is_array, itemsize, namespace, to_numpy
 from parlab.nn.optimizer import AdamW
-from parlab.world import Comm, MismatchError
-
-Params = dict[str, Array] | dict[Any, dict[str, Array]] | Sequence[dict[str, Array]]
-
-
-class Members(NamedTuple):
-    """The weights of a block: their names, and the dictionary in which they are kept up to date."""
-
-    names: tuple[str, ...]
-    home: dict[str, Array]
-
-    @property
-    def arrays(self) -> dict[str, Array]:
-        """By name."""
-        return {name: self.home[name] for name in self.names}
+from parlab.world import Comm, MismatchError, Timeline
+from parlab.zero.offload import Offload
+from parlab.zero.precision import LossScale
 
 
-def check_sequence(name: str, value: Any) -> None:
-    """Refuse what is no list of numbers.
+def stage_from(least: int) -> Rule:
+    """The rule for a ZeRO stage, `least` to 3."""
 
-    Raises:
-        ValueError: so it is.
-    """
+    def rule(name: str, value: Any) -> None:
+        if whole(name, value) not in range(least, 4):
+            raise ValueError(f"{name}={value!r}: the stages are {', '.join(map(str, range(least, 3)))} and 3")
+
+    return rule
+
+
+def _list(name: str, value: Any) -> None:
+    """Refuse a value that is no list."""
     if not isinstance(value, Sequence):
         raise ValueError(f"{name}={value!r:.60}: a list of whole numbers is needed")
 
 
-def check_stage(stage: Any, least: int) -> None:
-    """Refuse what is no stage of ZeRO.
+RULES: dict[str, Rule] = {
+    "stage": stage_from(0),
+    "total": partial(whole, least=0),
+    "size": partial(whole, least=1),
+    "ranks": partial(whole, least=1),
+    "num_blocks": partial(whole, least=0),
+    "num_params": amount,
+    "flops": positive,
+    "bandwidth": positive,
+    "itemsize": positive,
+    "optimizer": partial(instance, kind=AdamW),
+    "max_norm": optional(positive),
+    "microbatches": partial(whole, least=1),
+    "loss_scale": optional(partial(instance, kind=LossScale)),
+    "bucket_bytes": partial(whole, least=1),
+    "prefetch": partial(whole, least=0),
+    "keep_after_forward": flag,
+    "ranks_per_node": optional(partial(whole, least=1)),
+    "offload": optional(partial(instance, kind=Offload)),
+    "accumulate": flag,
+    "lr": optional(amount),
+    "timeline": partial(instance, kind=Timeline),
+    "owners": _list,
+}
+
+
+def checked_blocks(params: Any, blocks: Any) -> dict[str, tuple[str, ...]]:
+    """The names of each block's weights, by block: as `blocks` says; else each weight is a block.
 
     Raises:
-        ValueError: so it is.
+        ValueError: `params` is no dictionary of floating arrays of one dtype, or `blocks` does not name each once.
     """
-    if whole("stage", stage) not in range(least, 4):
-        raise ValueError(f"stage={stage!r}: the stages are {', '.join(map(str, range(least, 3)))} and 3")
-
-
-def checked_blocks(params: Any, blocks: Mapping[str, Sequence[str]] | None) -> dict[Any, Members]:
-    """The blocks: those that `params` is sorted into, or those that `blocks` names; else each weight is one.
-
-    Named blocks are those of a model, and stay in its dictionary; the others are put into dictionaries of their own, so
-    that what is given can be given to all ranks.
-
-    Raises:
-        ValueError: `params` is none of these, or has other things than floating arrays of one dtype in it, or `blocks`
-            does not name each weight once.
-    """
-    nested = dict(enumerate(params)) if isinstance(params, list | tuple) else params  # by block, or by name
-    if not isinstance(nested, dict) or not nested:
-        raise ValueError(f"params={params!r:.60}: arrays by name are needed, or by block and name, at least one")
-    if all(isinstance(of_block, dict) and of_block for of_block in nested.values()):
-        if blocks is not None:
-            raise ValueError(f"blocks={blocks!r:.60}: params are in blocks already, leave it out")
-        members = {block: Members(tuple(of_block), dict(of_block)) for block, of_block in nested.items()}
-    elif nested is params:
-        home = dict(params) if blocks is None else params
-        members = {block: Members(names, home) for block, names in _checked_names(params, blocks).items()}
-    else:
-        raise ValueError(f"params={params!r:.60}: each item of a list is a block, a dictionary of arrays by name")
-    first = next(x for of_block in members.values() for x in of_block.arrays.values())
-    for of_block in members.values():
-        for name, x in of_block.arrays.items():
-            if not _is_real_floating(x) or x.dtype != first.dtype:
-                raise ValueError(f"params[{name!r}] is {_kind(x)}: arrays of one floating dtype are needed")
-    return members
-
-
-def _checked_names(params: dict[str, Array], blocks: Any) -> dict[Any, tuple[str, ...]]:
+    if not isinstance(params, dict) or not params:
+        raise ValueError(f"params={params!r:.60}: arrays by name are needed, at least one")
+    first = next(iter(params.values()))
+    for name, x in params.items():
+        if not _is_real_floating(x) or x.dtype != first.dtype:
+            raise ValueError(f"params[{name!r}] is {_kind(x)}: arrays of one floating dtype are needed")
     if blocks is None:
         return {name: (name,) for name in params}
     if not isinstance(blocks, Mapping) or not all(isinstance(names, tuple | list) for names in blocks.values()):
@@ -89,9 +81,23 @@ def _checked_names(params: dict[str, Array], blocks: Any) -> dict[Any, tuple[str
     return {block: tuple(names) for block, names in blocks.items()}
 
 
+def checked_ranks_per_node(ranks_per_node: int | None, size: int) -> int:
+    """How many ranks share the state: `ranks_per_node`, or all.
+
+    Raises:
+        ValueError: it does not divide `size`.
+    """
+    if ranks_per_node is None:
+        return size
+    if size % ranks_per_node:
+        raise ValueError(f"ranks_per_node={ranks_per_node!r}: a divisor of {size}, the group's size, is needed")
+    return ranks_per_node
+
+
 def check_alike(comm: Comm, told: Any, otherwise: str) -> None:
-    """Refuse what is not the same on every rank, in its `repr`: each splits off with those that were told the same, for
-    which no message is needed. All ranks call this.
+    """Refuse a value that is not the same on every rank, compared by its `repr`. All ranks call this.
+
+    Each rank splits off with the ranks that have the same value: no message is needed.
 
     Raises:
         MismatchError: with the words `otherwise`.
@@ -102,32 +108,19 @@ def check_alike(comm: Comm, told: Any, otherwise: str) -> None:
 
 
 def sums_of(weights: Iterable[Array]) -> list[str]:
-    """Of each array, to 9 digits: by these models are told apart, and one number of each leaves the device."""
+    """The sum of each array, to 9 digits, by which models are told apart: one number of each leaves the device."""
     weights = list(weights)
     xp = namespace(*weights)
     return [f"{x:.9g}" for x in to_numpy(xp.stack([xp.sum(x, dtype=xp.float64) for x in weights]))]
 
 
-def check_numbers(optimizer: Any, max_norm: Any, microbatches: Any) -> None:
-    """Refuse what no training step can use.
-
-    Raises:
-        ValueError: no `AdamW`, a norm that is not positive, or no microbatches.
-    """
-    if not isinstance(optimizer, AdamW):
-        raise ValueError(f"optimizer={optimizer!r:.60}: an AdamW is needed")
-    if max_norm is not None:
-        positive("max_norm", max_norm)
-    whole("microbatches", microbatches, 1)
-
-
-def dtypes(members: Mapping[Any, Members], dtype: str | None) -> tuple[Any, Any]:
-    """`(of the weights that the model computes with, of their masters)`.
+def checked_dtypes(params: Mapping[str, Array], dtype: str | None) -> tuple[Any, Any]:
+    """`(dtype of the weights that the model computes with, dtype of their masters)`.
 
     Raises:
         ValueError: a dtype that no weights can have, or that is wider than that of `params`.
     """
-    first = next(x for of_block in members.values() for x in of_block.arrays.values())
+    first = next(iter(params.values()))
     xp = namespace(first)
     if dtype not in (None, "float16", "float32", "float64") or (dtype and not hasattr(xp, dtype)):
         raise ValueError(f"dtype={dtype!r}: float64, float32 or, where {xp.__name__} has it, float16 is needed")
@@ -138,10 +131,10 @@ def dtypes(members: Mapping[Any, Members], dtype: str | None) -> tuple[Any, Any]
 
 
 def check_block(block: Any, blocks: Sequence[Any]) -> None:
-    """Refuse a name that is no block's.
+    """Refuse a name that no block has.
 
     Raises:
-        ValueError: so it is.
+        ValueError: no block has this name.
     """
     if block not in blocks:
         raise ValueError(f"block={block!r}: the blocks are {', '.join(map(str, blocks))}")
@@ -150,10 +143,10 @@ def check_block(block: Any, blocks: Sequence[Any]) -> None:
 def check_gradients(
     block: Any, gradients: Any, shapes: Mapping[str, tuple[int, ...]], added: int, microbatches: int
 ) -> None:
-    """Refuse gradients that are not those of the block's weights, or one microbatch too many.
+    """Refuse gradients that do not fit the block's weights, or one microbatch too many.
 
     Raises:
-        ValueError: so it is.
+        ValueError: with the first gradient that does not fit.
     """
     if added == microbatches:
         raise ValueError(
@@ -168,14 +161,12 @@ def check_gradients(
             raise ValueError(f"gradients[{name!r}] is {_kind(gradient)}: a floating array {shape} is needed")
 
 
-def check_step(lr: Any, in_use: Sequence[Any], added: Mapping[Any, int], parts: Mapping[Any, int]) -> None:
+def check_step(in_use: Sequence[Any], added: Mapping[Any, int], parts: Mapping[Any, int]) -> None:
     """Refuse a step that would change weights in use, or before all gradients have come.
 
     Raises:
-        ValueError: so it is, or `lr` is no learning rate.
+        ValueError: with the block.
     """
-    if lr is not None:
-        amount("lr", lr)
     if in_use:
         raise ValueError(f"step() inside `with weights({in_use[-1]!r})`: leave it first, since its weights change")
     for block, number in added.items():
@@ -186,10 +177,10 @@ def check_step(lr: Any, in_use: Sequence[Any], added: Mapping[Any, int], parts: 
 
 
 def check_batch(tokens: Any, targets: Any) -> None:
-    """Refuse what is no batch of tokens, or one without a row.
+    """Refuse arrays that are no batch of tokens, or have no row.
 
     Raises:
-        ValueError: so it is.
+        ValueError: with the array's name, dtype and shape.
     """
     for name, x in (("tokens", tokens), ("targets", targets)):
         if not is_array(x) or x.ndim != 2 or x.size == 0 or not namespace(x).isdtype(x.dtype, "integral"):

@@ -6,10 +6,11 @@ toward training trillion parameter models", sections 3.1 (16 bytes a parameter),
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
-from parlab.arguments import amount, instance, positive, whole
-from parlab.zero.arguments import check_stage
+from parlab.arguments import amount, checked, instance
+from parlab.zero.arguments import RULES
 
 
 class StateBytes(NamedTuple):
@@ -33,6 +34,7 @@ class StateBytes(NamedTuple):
 MIXED = StateBytes()
 
 
+@checked({**RULES, "state": partial(instance, kind=StateBytes)})
 def model_state_bytes(num_params: float, ranks: int, stage: int, *, state: StateBytes = MIXED) -> float:
     """Bytes of weights, gradients and optimizer state that a rank holds: 16Ψ, 4Ψ + 12Ψ/N, 2Ψ + 14Ψ/N, 16Ψ/N.
 
@@ -50,10 +52,6 @@ def model_state_bytes(num_params: float, ranks: int, stage: int, *, state: State
     >>> [round(model_state_bytes(7.5e9, 64, stage) / 1e9, 2) for stage in range(4)]  # the paper's Figure 1, GB
     [120.0, 31.41, 16.64, 1.88]
     """
-    amount("num_params", num_params)
-    whole("ranks", ranks, 1)
-    check_stage(stage, least=0)
-    instance("state", state, StateBytes)
     for part, bytes_each in state._asdict().items():
         amount(part, bytes_each)
     sharded_from = {"weight": 3, "gradient": 2, "optimizer": 1}
@@ -62,6 +60,7 @@ def model_state_bytes(num_params: float, ranks: int, stage: int, *, state: State
     )
 
 
+@checked(RULES)
 def elements_sent(
     num_params: int, ranks: int, stage: int, *, microbatches: int = 1, keep_after_forward: bool = False
 ) -> int:
@@ -85,15 +84,12 @@ def elements_sent(
     >>> [elements_sent(1000, 4, stage) // (3 * 1000) for stage in range(4)]
     [2, 2, 2, 3]
     """
-    amount("num_params", num_params)
-    whole("ranks", ranks, 1)
-    check_stage(stage, least=0)
-    whole("microbatches", microbatches, 1)
     k = microbatches
     passes = [2, 2, k + 1, (2 if keep_after_forward else 3) * k][stage]
     return passes * (ranks - 1) * num_params
 
 
+@checked(RULES)
 def tokens_to_hide_a_gather(flops: float, bandwidth: float, ranks: int, *, itemsize: int = 2) -> float:
     """Tokens a rank from which a block's forward lasts as long as the gather of the next block's weights.
 
@@ -113,7 +109,4 @@ def tokens_to_hide_a_gather(flops: float, bandwidth: float, ranks: int, *, items
     >>> round(tokens_to_hide_a_gather(flops=312e12, bandwidth=300e9, ranks=8))  # A100s joined by NVLink, 16-bit weights
     910
     """
-    for name, value in (("flops", flops), ("bandwidth", bandwidth), ("itemsize", itemsize)):
-        positive(name, value)
-    whole("ranks", ranks, 1)
     return itemsize * (ranks - 1) / ranks * flops / (2 * bandwidth)

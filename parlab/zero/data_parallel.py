@@ -9,26 +9,26 @@ Source: Li et al. 2020, "PyTorch distributed: experiences on accelerating data p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from parlab.arguments import whole
+from parlab.arguments import checked
 from parlab.arrays import Array, namespace, nbytes
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm, Request
 from parlab.zero.accounting import GRADIENTS
-from parlab.zero.arguments import Params
+from parlab.zero.arguments import RULES
+from parlab.zero.flat import FlatLayout
 from parlab.zero.part import Part
 from parlab.zero.precision import LossScale
 from parlab.zero.replica import Replica
-from parlab.zero.shards import Layout
+from parlab.zero.stages import WholeWeights
 from parlab.zero.state import OptimizerShard
-from parlab.zero.weights import WholeWeights
 
 
-class Block(NamedTuple):
+class ReplicatedBlock(NamedTuple):
     """A block's state, all of it whole."""
 
-    layout: Layout
+    layout: FlatLayout
     weights: WholeWeights
     state: OptimizerShard
 
@@ -36,7 +36,7 @@ class Block(NamedTuple):
 class Bucket(NamedTuple):
     """Gradients of some blocks, one after the other, on their way to become everybody's sum."""
 
-    blocks: list[Any]
+    blocks: list[str]
     gradients: Array  # [n]
     request: Request
 
@@ -50,7 +50,7 @@ class DataParallel(Replica):
         bucket_bytes: a bucket leaves when the gradients in it are at least so many bytes.
 
     Raises:
-        ValueError: an argument that is not as said.
+        ValueError: an argument that cannot be used.
         MismatchError: weights or an optimizer that are not the same on every rank.
 
     >>> import numpy as np
@@ -64,10 +64,11 @@ class DataParallel(Replica):
     array([0.5, 0.5, 0.5])
     """
 
+    @checked(RULES)
     def __init__(
         self,
         comm: Comm,
-        params: Params,
+        params: dict[str, Array],
         optimizer: AdamW,
         *,
         blocks: Mapping[str, Sequence[str]] | None = None,
@@ -79,27 +80,27 @@ class DataParallel(Replica):
         part: Part | None = None,
     ) -> None:
         super().__init__(comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches, part)
-        whole("bucket_bytes", bucket_bytes, 1)
         self.bucket_bytes = bucket_bytes
-        self._blocks: dict[Any, Block] = {}
-        for block, of_block in self._members.items():
-            arrays = of_block.arrays
-            layout = Layout(arrays, [sum(x.size for x in arrays.values())], rank=0)
-            weights = WholeWeights(comm, layout, of_block.home, self.dtype)
-            master = weights.whole if self.dtype == self.wide else layout.pack(arrays, self.wide)
-            self._blocks[block] = Block(layout, weights, OptimizerShard(comm, master, self.dtype, offload=None))
+        self._blocks: dict[str, ReplicatedBlock] = {}
+        for block in self.block_names:
+            arrays = self._arrays(block)
+            layout = FlatLayout(arrays, [sum(x.size for x in arrays.values())], rank=0)
+            master = None if self.dtype == self.wide else layout.pack(arrays, self.wide)
+            weights = WholeWeights(comm, layout, self._home, self.dtype)
+            state = OptimizerShard(comm, weights.whole if master is None else master, self.dtype, offload=None)
+            self._blocks[block] = ReplicatedBlock(layout, weights, state)
             del arrays, master
         self._forget_gradients()
 
     def _forget_gradients(self) -> None:
-        self._gradients: dict[Any, Array] = {}  # [n] by block, this rank's
-        self._waiting: list[Any] = []  # blocks that are complete, and not in a bucket yet
+        self._gradients: dict[str, Array] = {}  # [n] by block, this rank's
+        self._waiting: list[str] = []  # blocks that are complete, and not in a bucket yet
         self._buckets: list[Bucket] = []
 
-    def _open(self, block: Any) -> dict[str, Array]:
+    def _open(self, block: str) -> dict[str, Array]:
         return self._blocks[block].weights.open()
 
-    def _add(self, block: Any, gradients: Mapping[str, Array], complete: bool) -> None:
+    def _add(self, block: str, gradients: Mapping[str, Array], complete: bool) -> None:
         flat = self._blocks[block].layout.pack(gradients, self.dtype)  # [n]
         if block in self._gradients:
             self._gradients[block] += flat
@@ -123,7 +124,7 @@ class DataParallel(Replica):
     def _step(self, lr: float | None) -> float | None:
         if self._waiting:
             self._send_bucket()
-        gradients: dict[Any, Array] = {}  # [n] by block
+        gradients: dict[str, Array] = {}  # [n] by block
         for bucket in self._buckets:
             bucket.gradients[...] = bucket.request.wait()
             start = 0
@@ -133,13 +134,12 @@ class DataParallel(Replica):
         factor = self._factor([gradients[block] for block in self.block_names], comm=None)
         if factor is not None:
             for block, gradient in gradients.items():
-                of_block = self._blocks[block]
-                self._publish(of_block, of_block.state.update(self.optimizer, gradient, factor, self.steps, lr))
+                self._put(block, self._blocks[block].state.update(self.optimizer, gradient, factor, self.steps, lr))
         self._forget_gradients()
         return factor
 
-    def _gathered(self, block: Any, x: Array) -> Array:
+    def _gathered(self, block: str, x: Array) -> Array:
         return x
 
-    def _publish(self, of_block: Any, x: Array) -> None:
-        of_block.weights.whole[...] = x
+    def _put(self, block: str, x: Array) -> None:
+        self._blocks[block].weights.whole[...] = x

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parlab.arguments import positive, whole
+from parlab.arguments import instance, positive, whole
 from parlab.world import Link
 
 
@@ -28,8 +28,7 @@ class Offload:
     memory_bandwidth: float
 
     def __post_init__(self) -> None:
-        if not isinstance(self.link, Link):
-            raise ValueError(f"link={self.link!r:.60}: a Link is needed")
+        instance("link", self.link, Link)
         positive("memory_bandwidth", self.memory_bandwidth)
 
     def seconds(self, gradient: int, state: int) -> float:

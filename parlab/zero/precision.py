@@ -105,8 +105,6 @@ class StepGuard:
     @classmethod
     def of(cls, parts: int, max_norm: float | None, scale: LossScale | None, dtype: Any) -> StepGuard:
         """For a mean over so many parts. A scale is copied, since ranks may be given the same one; float16 has one."""
-        if scale is not None and not isinstance(scale, LossScale):
-            raise ValueError(f"loss_scale={scale!r:.60}: a LossScale is needed")
         if scale is None and itemsize(dtype) == 2:
             scale = LossScale()
         return cls(1 / parts, max_norm, None if scale is None else copy(scale))

@@ -1,4 +1,4 @@
-"""What plain data parallelism and ZeRO have in common: one replica of the model, on one rank."""
+"""The common part of plain data parallelism and ZeRO: one replica of the model, on one rank."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from parlab.arguments import amount
 from parlab.arrays import Array, namespace
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm
 from parlab.zero.arguments import (
-    Params,
     check_alike,
     check_block,
     check_gradients,
-    check_numbers,
     check_step,
     checked_blocks,
-    dtypes,
+    checked_dtypes,
     sums_of,
 )
 from parlab.zero.part import Part, StatePiece
@@ -42,12 +41,12 @@ class Replica(ABC):
         block_names: in the order of the forward pass.
     """
 
-    _blocks: Mapping[Any, Any]  # each with its layout and weights
+    _blocks: Mapping[str, Any]  # each with its layout, weights and state
 
     def __init__(
         self,
         comm: Comm,
-        params: Params,
+        params: dict[str, Array],
         optimizer: AdamW,
         blocks: Mapping[str, Sequence[str]] | None,
         dtype: str | None,
@@ -56,29 +55,26 @@ class Replica(ABC):
         microbatches: int,
         part: Part | None,
     ) -> None:
-        members = checked_blocks(params, blocks)
-        check_numbers(optimizer, max_norm, microbatches)
-        self.dtype, self.wide = dtypes(members, dtype)
+        self._names = checked_blocks(params, blocks)
+        self.block_names = tuple(self._names)
+        self.dtype, self.wide = checked_dtypes(params, dtype)
         self.guard = StepGuard.of(comm.size * microbatches, max_norm, loss_scale, self.dtype)
         self.part = part
-        self.parts = dict.fromkeys(members, microbatches) if part is None else part.parts
+        self.parts = dict.fromkeys(self.block_names, microbatches) if part is None else part.parts
         self.comm, self.params, self.optimizer, self.microbatches = comm, params, optimizer, microbatches
-        self.block_names = tuple(members)
-        self._members = members
-        self._in_blocks = not isinstance(params, dict) or isinstance(next(iter(params.values())), dict)
-        self._added = dict.fromkeys(members, 0)  # how many microbatches' gradients have come
-        self._in_use: list[Any] = []
-        self._summed: dict[Any, Array] = {}  # [n_r] by block: of the last step, kept for a part alone
-        self._unit = 1.0  # what makes means of them
-        if part is None:  # else the trainer has looked
-            weights = [x for block in members.values() for x in block.arrays.values()]
-            told = optimizer, sums_of(weights)
+        self._home = dict(params) if blocks is None else params  # the weights by name, always up to date
+        self._added = dict.fromkeys(self.block_names, 0)  # how many microbatches' gradients have come
+        self._in_use: list[str] = []
+        self._summed: dict[str, Array] = {}  # [n_r] by block: gradients of the last step, kept for a part alone
+        self._unit = 1.0  # the factor that makes means of them
+        self._xp = namespace(*params.values())
+        if part is None:  # else the trainer has compared the ranks
+            told = optimizer, sums_of(params.values())
             check_alike(comm, told, "weights or optimizer differ from rank to rank: give every rank the same")
-        self._xp = namespace(*members[self.block_names[0]].arrays.values())
 
     @property
     def loss_scale(self) -> float:
-        """What to multiply the loss by, before its backward."""
+        """The factor for the loss, before its backward."""
         return self.guard.loss_scale
 
     @property
@@ -92,7 +88,7 @@ class Replica(ABC):
         return self.guard.skipped
 
     @contextmanager
-    def weights(self, block: Any) -> Iterator[dict[str, Array]]:
+    def weights(self, block: str) -> Iterator[dict[str, Array]]:
         """A block's weights by name, for as long as the `with` lasts.
 
         Raises:
@@ -106,8 +102,8 @@ class Replica(ABC):
             self._in_use.remove(block)
             self._blocks[block].weights.close()
 
-    def add_gradients(self, block: Any, gradients: Mapping[str, Array]) -> None:
-        """The gradients of a block's weights from one microbatch, by name; they are copied.
+    def add_gradients(self, block: str, gradients: Mapping[str, Array]) -> None:
+        """Add the gradients of a block's weights from one microbatch, by name; they are copied.
 
         Raises:
             ValueError: there is no such block, or its gradients have come already, or they do not fit the weights.
@@ -119,19 +115,21 @@ class Replica(ABC):
             self._add(block, gradients, complete=self._added[block] == self.parts[block])
 
     def step(self, lr: float | None = None) -> StepResult:
-        """Update every weight; `lr` instead of the optimizer's, if given.
+        """Update every weight; `lr` replaces the optimizer's, if given.
 
         Raises:
             ValueError: gradients of a block are missing, a block's weights are in use, or `lr` is no learning rate.
         """
-        check_step(lr, self._in_use, self._added, self.parts)
+        if lr is not None:
+            amount("lr", lr)
+        check_step(self._in_use, self._added, self.parts)
         with self.overflow_expected():
             factor = self._step(lr)
         self._added = dict.fromkeys(self.block_names, 0)
         return self.guard.result(factor)
 
-    def begin(self, order: Sequence[Any] | None = None) -> None:
-        """Forget the last step's gradients; `order`: the blocks, each time that this step will open one."""
+    def begin(self, order: Sequence[str] | None = None) -> None:
+        """Forget the last step's gradients. `order`: the blocks in the order in which this step opens them."""
         self._summed = {}
 
     def full_gradients(self) -> dict[str, Array]:
@@ -143,48 +141,50 @@ class Replica(ABC):
         return gradients
 
     def state(self) -> list[StatePiece]:
-        """What this rank keeps of the optimizer's state, weight by weight; `restore` follows when it was written."""
+        """This rank's part of the optimizer's state, weight by weight. Call `restore` after it was written."""
         return [
-            StatePiece(
-                name, start, of_block.state.master[place], of_block.state.mean[place], of_block.state.square[place]
-            )
-            for of_block in self._blocks.values()
-            for name, place, start in of_block.layout.owned
+            StatePiece(name, start, state.master[place], state.mean[place], state.square[place])
+            for layout, state in ((of_block.layout, of_block.state) for of_block in self._blocks.values())
+            for name, place, start in layout.owned
         ]
 
     @property
     def progress(self) -> dict[str, float]:
-        """What a run that goes on needs besides the state: numbers by name."""
+        """The numbers, by name, that a run needs besides the state to go on."""
         scale = self.guard.scale
         moved = {} if scale is None else {"loss_scale": scale.value, "good_steps": scale.good_steps}
         return {"steps": self.steps, "skipped": self.skipped, **moved}
 
     def restore(self, progress: Mapping[str, float]) -> None:
-        """Go on from `progress` with what was written into `state()`: all weights become those of the masters."""
+        """Go on from `progress` and from the state written into `state()`: all weights become those of the masters."""
         self.guard.steps, self.guard.skipped = int(progress["steps"]), int(progress["skipped"])
-        if self.guard.scale is not None and "loss_scale" in progress:  # else it begins now: the run had none
+        if self.guard.scale is not None and "loss_scale" in progress:  # else the run had no scale: it begins now
             self.guard.scale.value, self.guard.scale.good_steps = progress["loss_scale"], int(progress["good_steps"])
+        for block, of_block in self._blocks.items():
+            self._put(block, self._xp.astype(of_block.state.master, self.dtype, copy=False))
         for of_block in self._blocks.values():
-            self._publish(of_block, self._xp.astype(of_block.state.master, self.dtype, copy=False))
-        for of_block in self._blocks.values():
-            of_block.weights.settle()
+            of_block.weights.finish()
 
-    def full_weights(self) -> dict[Any, Any]:
-        """Copies of all weights on every rank: by name; by block and name, if that is how they were given."""
-        copies: dict[Any, dict[str, Array]] = {}
+    def full_weights(self) -> dict[str, Array]:
+        """Copies of all weights by name, on every rank."""
+        copies: dict[str, Array] = {}
         for block in self.block_names:
             with self.weights(block) as weights:
-                copies[block] = {name: namespace(x).asarray(x, copy=True) for name, x in weights.items()}
-        return copies if self._in_blocks else {name: x for block in copies.values() for name, x in block.items()}
+                copies |= {name: namespace(x).asarray(x, copy=True) for name, x in weights.items()}
+        return copies
 
     def overflow_expected(self) -> AbstractContextManager[Any]:
-        """Inside, an infinity is no warning where a loss scale will find it, and skip the step."""
+        """Inside, an infinity is no warning if a loss scale will find it and skip the step."""
         if self.guard.scale is None or not hasattr(self._xp, "errstate"):  # NumPy's alone
             return nullcontext()
         return self._xp.errstate(over="ignore", invalid="ignore")
 
+    def _arrays(self, block: str) -> dict[str, Array]:
+        """The weights of a block by name, as they are now."""
+        return {name: self._home[name] for name in self._names[block]}
+
     def _factor(self, gradients: Sequence[Array], comm: Comm | None) -> float | None:
-        """What the guard decides of gradients `[n_r]`, one a block in the order of the blocks."""
+        """The guard's decision on gradients `[n_r]`, one a block in the order of the blocks."""
         if self.part is None:
             return self.guard.factor(gradients, comm)
         self._summed = dict(zip(self.block_names, gradients, strict=True))
@@ -197,21 +197,21 @@ class Replica(ABC):
         return self.guard.factor([x for x, _ in owned], self.part.comm, [share for _, share in owned])
 
     @abstractmethod
-    def _gathered(self, block: Any, x: Array) -> Array:
-        """All ranks' parts of a block, `[n_r]` -> `[n]`."""
+    def _open(self, block: str) -> dict[str, Array]:
+        """Return the block's weights, which are in use from now on."""
 
     @abstractmethod
-    def _publish(self, of_block: Any, x: Array) -> None:
-        """Let the new weights `[n_r]` of this rank be everybody's; they are when the weights have settled."""
-
-    @abstractmethod
-    def _open(self, block: Any) -> dict[str, Array]:
-        """The block's weights, from now on in use."""
-
-    @abstractmethod
-    def _add(self, block: Any, gradients: Mapping[str, Array], complete: bool) -> None:
+    def _add(self, block: str, gradients: Mapping[str, Array], complete: bool) -> None:
         """Take one microbatch's gradients; `complete`: the last microbatch's."""
 
     @abstractmethod
     def _step(self, lr: float | None) -> float | None:
-        """Update and forget the gradients; what each was multiplied by, or None: the step was skipped."""
+        """Update the weights and forget the gradients; return the gradients' factor, or None: the step was skipped."""
+
+    @abstractmethod
+    def _gathered(self, block: str, x: Array) -> Array:
+        """Gather all ranks' parts of a block, `[n_r]` -> `[n]`."""
+
+    @abstractmethod
+    def _put(self, block: str, x: Array) -> None:
+        """Put this rank's new weights `[n_r]` in place, for all ranks; they are there when the weights are finished."""

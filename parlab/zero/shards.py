@@ -1,41 +1,63 @@
-"""Who owns what: contiguous shards of a flat vector, and whole blocks dealt out to ranks.
+"""The cut of a flat vector into shards, and of a list of blocks among ranks.
 
 Invariant of every cut: the shards are disjoint, and together they are everything.
 
-Sources: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", section 5;
-Zhao et al. 2023, "PyTorch FSDP", section 3.2 (flat parameters, cut block by block).
+Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", section 5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
-from typing import Any
+from collections.abc import Sequence
+from itertools import accumulate
 
-from parlab.arguments import checked_rank, whole
-from parlab.arrays import Array, namespace
-from parlab.zero.arguments import check_sequence
+from parlab.arguments import checked, checked_rank, whole
+from parlab.zero.arguments import RULES
 
 
+@checked(RULES)
 def shard_range(total: int, rank: int, size: int) -> range:
-    """The elements that `rank` owns of `total`: contiguous, the first (total mod size) ranks own one more.
+    """The elements that `rank` owns of `total`: contiguous; each of the first (total mod size) ranks owns one more.
 
     Raises:
-        ValueError: a negative total, no ranks, or a rank that is not there.
+        ValueError: a negative total, no ranks, or a rank that is not in the group.
 
     >>> [shard_range(10, rank, 3) for rank in range(3)]
     [range(0, 4), range(4, 7), range(7, 10)]
     """
-    whole("total", total, 0)
-    whole("size", size, 1)
-    rank = checked_rank(rank, "rank", size)
+    return _shard_range(total, checked_rank(rank, "rank", size), size)
+
+
+def _shard_range(total: int, rank: int, size: int) -> range:
     base, more = divmod(total, size)
     start = rank * base + min(rank, more)
     return range(start, start + base + (rank < more))
 
 
+def cut(sizes: Sequence[int], ranks: int, *, alike: bool = False) -> list[list[int]]:
+    """How many elements of each block each rank owns, `[block][rank]`; in a block they follow each other by rank.
+
+    Every block is cut into `ranks` parts. The elements left over are dealt out in turn, going on from block to block,
+    so that a rank owns in all as many as `shard_range` gives it of the whole.
+
+    Args:
+        sizes: elements of each block.
+        ranks: how many ranks share them.
+        alike: every block begins with the first rank instead: blocks of one size are cut at the same places.
+
+    >>> cut([5, 5, 4], ranks=3)
+    [[2, 2, 1], [2, 1, 2], [1, 2, 1]]
+    >>> cut([5, 5, 4], ranks=3, alike=True)
+    [[2, 2, 1], [2, 2, 1], [2, 1, 1]]
+    """
+    starts = [0] * len(sizes) if alike else accumulate(sizes, initial=0)
+    return [
+        [len(_shard_range(size, (rank - start) % ranks, ranks)) for rank in range(ranks)]
+        for size, start in zip(sizes, starts, strict=False)
+    ]
+
+
 class ShardMap:
-    """Blocks that are not cut: each has one owner.
+    """Whole blocks dealt out to ranks: each block has one owner.
 
     Args:
         owners: the rank that owns block i, for every i.
@@ -50,41 +72,30 @@ class ShardMap:
     [4, 5, 6]
     """
 
+    @checked(RULES)
     def __init__(self, owners: Sequence[int], size: int) -> None:
-        whole("size", size, 1)
-        check_sequence("owners", owners)
         self.owners = tuple(checked_rank(owner, f"owners[{block}]", size) for block, owner in enumerate(owners))
         self.size = size
 
     @classmethod
+    @checked(RULES)
     def contiguous(cls, num_blocks: int, size: int) -> ShardMap:
-        """Neighbouring blocks together, the first (num_blocks mod size) ranks own one more: as a pipeline has them.
+        """Neighbouring blocks together, as in a pipeline; each of the first (num_blocks mod size) ranks owns one more.
 
         Raises:
             ValueError: a negative number of blocks, or no ranks.
         """
-        whole("num_blocks", num_blocks, 0)
-        whole("size", size, 1)
-        return cls([rank for rank in range(size) for _ in shard_range(num_blocks, rank, size)], size)
+        return cls([rank for rank in range(size) for _ in _shard_range(num_blocks, rank, size)], size)
 
     @classmethod
+    @checked(RULES)
     def round_robin(cls, num_blocks: int, size: int) -> ShardMap:
         """Block i on rank i mod size.
 
         Raises:
             ValueError: a negative number of blocks, or no ranks.
         """
-        whole("num_blocks", num_blocks, 0)
-        whole("size", size, 1)
         return cls([block % size for block in range(num_blocks)], size)
-
-    def with_ends(self) -> ShardMap:
-        """The same with one block more at each end, both on rank 0: the embedding, and the final norm with the head.
-
-        >>> ShardMap.round_robin(3, 2).with_ends().owners
-        (0, 0, 1, 0, 0)
-        """
-        return ShardMap([0, *self.owners, 0], self.size)
 
     def owner(self, block: int) -> int:
         """The rank that owns block number `block`.
@@ -107,91 +118,3 @@ class ShardMap:
 
     def __repr__(self) -> str:
         return f"ShardMap({list(self.owners)}, size={self.size})"
-
-
-def cut(sizes: Sequence[int], ranks: int, shard_map: ShardMap | None = None, *, apart: bool = False) -> list[list[int]]:
-    """How many elements of each block each rank owns, `[block][rank]`; in a block they follow each other by rank.
-
-    Without a map every block is cut into `ranks` parts, and the elements left over are dealt out in turn, going on from
-    block to block: so a rank owns in all as many as `shard_range` would give it of the whole. `apart`: each block
-    begins with the first rank, and is cut alike wherever it stands.
-
-    Raises:
-        ValueError: no ranks, a negative size, or a map of other blocks or ranks.
-
-    >>> cut([5, 5, 4], ranks=3)
-    [[2, 2, 1], [2, 1, 2], [1, 2, 1]]
-    >>> cut([5, 4], ranks=3, shard_map=ShardMap([2, 0], 3))
-    [[0, 0, 5], [4, 0, 0]]
-    """
-    whole("ranks", ranks, 1)
-    check_sequence("sizes", sizes)
-    for block, size in enumerate(sizes):
-        whole(f"sizes[{block}]", size, 0)
-    if shard_map is not None:
-        _check_shard_map(shard_map, len(sizes), ranks)
-        return [
-            [size * (rank == owner) for rank in range(ranks)]
-            for size, owner in zip(sizes, shard_map.owners, strict=True)
-        ]
-    starts = [0] * len(sizes) if apart else accumulate(sizes, initial=0)
-    return [
-        [len(shard_range(size, (rank - start) % ranks, ranks)) for rank in range(ranks)]
-        for size, start in zip(sizes, starts, strict=False)
-    ]
-
-
-class Layout:
-    """How the arrays of a block lie one after the other in one flat array, and which part of it is this rank's.
-
-    Args:
-        arrays: the block's, for their names and shapes.
-        counts: elements that each rank owns.
-        rank: this one.
-
-    Attributes:
-        size: elements of the block.
-        own: those of this rank.
-        owned: this rank's part, array by array: (name, place in the part, first element of the flat array).
-    """
-
-    def __init__(self, arrays: Mapping[str, Array], counts: Sequence[int], rank: int) -> None:
-        self.shapes, self.counts = {name: tuple(x.shape) for name, x in arrays.items()}, list(counts)
-        self.own = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
-        ends = list(accumulate((x.size for x in arrays.values()), initial=0))
-        self.places = {name: slice(start, end) for name, (start, end) in zip(arrays, pairwise(ends), strict=True)}
-        self.size = ends[-1]
-        self.owned: list[tuple[str, slice, int]] = []
-        for name, place in self.places.items():
-            first, last = max(place.start, self.own.start), min(place.stop, self.own.stop)
-            if first < last:
-                inside = slice(first - self.own.start, last - self.own.start)
-                self.owned.append((name, inside, first - place.start))
-
-    def pack(self, arrays: Mapping[str, Array], dtype: Any) -> Array:
-        """The arrays as one, in memory of its own: `[n]`."""
-        xp = namespace(*arrays.values())
-        flat = xp.empty((self.size,), dtype=dtype, device=next(iter(arrays.values())).device)  # [n]
-        for name, place in self.places.items():
-            flat[place] = xp.astype(xp.reshape(arrays[name], (-1,)), dtype, copy=False)
-        return flat
-
-    def pack_own(self, arrays: Mapping[str, Array], dtype: Any) -> Array:
-        """This rank's part of them, in memory of its own: `[n_r]`."""
-        xp = namespace(*arrays.values())
-        return xp.asarray(self.pack(arrays, dtype)[self.own], copy=True)
-
-    def unpack(self, flat: Array) -> dict[str, Array]:
-        """Views of `flat`, by name and in shape."""
-        xp = namespace(flat)
-        return {name: xp.reshape(flat[place], self.shapes[name]) for name, place in self.places.items()}
-
-
-def _check_shard_map(shard_map: Any, num_blocks: int, ranks: int) -> None:
-    if not isinstance(shard_map, ShardMap):
-        raise ValueError(f"shard_map={shard_map!r:.60}: a ShardMap is needed")
-    if (len(shard_map.owners), shard_map.size) != (num_blocks, ranks):
-        raise ValueError(
-            f"shard_map has {len(shard_map.owners)} blocks on {shard_map.size} ranks: {num_blocks} blocks on {ranks} "
-            "are needed (with_ends() adds the embedding and the head)"
-        )

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any
 
+from parlab.arguments import checked
 from parlab.arrays import Array, namespace
 from parlab.nn.counting import arrays_in
 from parlab.nn.embedding import loss_to_host
@@ -19,12 +20,13 @@ from parlab.nn.optimizer import AdamW
 from parlab.nn.stage import Gradients, add_gradients
 from parlab.world import Comm
 from parlab.zero.accounting import ACTIVATIONS
-from parlab.zero.arguments import check_batch, check_stage
+from parlab.zero.arguments import RULES, check_batch
 from parlab.zero.data_parallel import DataParallel
 from parlab.zero.replica import Replica
 from parlab.zero.zero import Zero
 
 
+@checked(RULES)
 def replica_of(comm: Comm, model: Decoder, stage: int, optimizer: AdamW, **options: Any) -> Replica:
     """`DataParallel` at stage 0, `Zero` at 1, 2 and 3, which takes over the weights of `model`, in its blocks.
 
@@ -34,7 +36,6 @@ def replica_of(comm: Comm, model: Decoder, stage: int, optimizer: AdamW, **optio
     Raises:
         ValueError: another stage, or an argument that they refuse.
     """
-    check_stage(stage, least=0)
     options = {"optimizer": optimizer, "blocks": model.weight_blocks, **options}
     return DataParallel(comm, model.weights, **options) if stage == 0 else Zero(comm, model.weights, stage, **options)
 

@@ -150,7 +150,7 @@ def test_blocks_cut_where_the_last_one_ended_drift_apart_by_bits_on_six_data_ran
     six = case(dp=3, cp=2, tp=2, tied=True, heads=1, B=3, zero=zero)
     assert faults(six) == set()
     right = parlab.zero.zero.cut
-    monkeypatch.setattr(parlab.zero.zero, "cut", lambda sizes, ranks, shard_map, apart: right(sizes, ranks, shard_map))
+    monkeypatch.setattr(parlab.zero.zero, "cut", lambda sizes, ranks, alike: right(sizes, ranks))
     assert faults(six) == {"copies"}
 
 

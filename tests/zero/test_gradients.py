@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from parlab import run
-from parlab.zero.gradients import ShardedGradients, WholeGradients
-from parlab.zero.shards import Layout, cut
+from parlab.zero.flat import FlatLayout
+from parlab.zero.shards import cut
+from parlab.zero.stages import ShardedGradients, WholeGradients
 
 COUNT = 7
 VALUES = np.arange(1.0, COUNT + 1)
@@ -17,7 +18,7 @@ VALUES = np.arange(1.0, COUNT + 1)
 
 def gradients_of(comm, kind):
     (counts,) = cut([COUNT], comm.size)
-    layout = Layout({"w": VALUES}, counts, comm.rank)
+    layout = FlatLayout({"w": VALUES}, counts, comm.rank)
     return kind(comm, layout, np.float64), layout.own
 
 
@@ -49,13 +50,13 @@ def test_whole_gradients_keep_this_ranks_own_beside_its_shard_of_the_sum():
     assert run(program, 3).results == [True] * 3
 
 
-def test_sharded_gradients_are_whole_only_until_they_are_settled():
+def test_sharded_gradients_are_whole_only_until_they_are_reduced():
     def program(comm):
         gradients, _ = gradients_of(comm, ShardedGradients)
         gradients.add({"w": VALUES}, complete=False)
         leaving = weakref.ref(gradients.leaving)
         on_its_way = leaving() is not None
-        gradients.settle()
+        gradients.finish()
         return on_its_way, leaving() is None, gradients.sum.size
 
     assert run(program, 3).results == [(True, True, n) for n in (3, 2, 2)]

@@ -15,11 +15,10 @@ from parlab.nn.optimizer import AdamW, clip_gradients
 from parlab.world import Comm, MismatchError, WorldError
 from parlab.zero import LossScale, Zero
 from parlab.zero.data_parallel import DataParallel
-from parlab.zero.gradients import ShardedGradients, WholeGradients
+from parlab.zero.flat import FlatLayout
 from parlab.zero.precision import StepGuard
-from parlab.zero.shards import Layout
+from parlab.zero.stages import ShardedGradients, ShardedWeights, WholeGradients, WholeWeights
 from parlab.zero.state import OptimizerShard
-from parlab.zero.weights import ShardedWeights, WholeWeights
 from tests.nn.parity import worst_error
 from tests.zero.models import LR, STAGES, add_all, replica_of, toy
 
@@ -122,7 +121,7 @@ def test_moments_shifted_by_one_rank_against_their_masters_are_caught(monkeypatc
 @pytest.mark.parametrize(("stage", "microbatches"), [(0, 1), (1, 2)])
 def test_a_gradient_whose_buffer_is_reused_too_early_is_caught(monkeypatch, stage, microbatches):
     """One buffer for all blocks: it is not free while it waits for its bucket, or for the other microbatches."""
-    right, buffers = Layout.pack, threading.local()
+    right, buffers = FlatLayout.pack, threading.local()
 
     def reusing(self, arrays, dtype):
         flat = right(self, arrays, dtype)
@@ -134,7 +133,7 @@ def test_a_gradient_whose_buffer_is_reused_too_early_is_caught(monkeypatch, stag
         buffers.only[: self.size] = flat
         return buffers.only[: self.size]
 
-    monkeypatch.setattr(Layout, "pack", reusing)
+    monkeypatch.setattr(FlatLayout, "pack", reusing)
     assert wrong(stage, microbatches=microbatches) == {SERIAL}
 
 
@@ -144,7 +143,7 @@ def test_a_gradient_freed_before_the_other_microbatches_have_come_is_caught(monk
 
     def freeing(self, gradients, complete):
         right(self, gradients, complete)
-        self.settle()
+        self.finish()
         if not complete:
             self.free()
 
@@ -156,7 +155,7 @@ def test_a_gradient_freed_before_the_other_microbatches_have_come_is_caught(monk
 
 @every_stage
 def test_a_microbatch_that_overwrites_instead_of_adding_is_caught(monkeypatch, stage):
-    add_to_bucket, add, settle = DataParallel._add, WholeGradients.add, ShardedGradients.settle
+    add_to_bucket, add, finish = DataParallel._add, WholeGradients.add, ShardedGradients.finish
 
     def overwriting_in_buckets(self, block, gradients, complete):
         self._gradients.pop(block, None)
@@ -168,11 +167,11 @@ def test_a_microbatch_that_overwrites_instead_of_adding_is_caught(monkeypatch, s
 
     def overwriting_shard(self):
         self.sum = self.sum if self.request is None else None
-        settle(self)
+        finish(self)
 
     monkeypatch.setattr(DataParallel, "_add", overwriting_in_buckets)
     monkeypatch.setattr(WholeGradients, "add", overwriting_whole)
-    monkeypatch.setattr(ShardedGradients, "settle", overwriting_shard)
+    monkeypatch.setattr(ShardedGradients, "finish", overwriting_shard)
     assert wrong(stage, microbatches=1) == set()
     assert wrong(stage, microbatches=2) == {SERIAL}
 
@@ -212,7 +211,7 @@ def test_shards_that_nodes_do_not_reduce_among_each_other_are_caught_by_ranks_th
 @sharded
 def test_counts_of_two_ranks_swapped_on_all_of_them_are_caught(monkeypatch, stage):
     """Two ranks with half of 12 weights each: the shapes fit, the owners do not."""
-    right = Layout.__init__
+    right = FlatLayout.__init__
 
     def swapped(self, arrays, counts, rank):
         right(self, arrays, counts, rank)
@@ -220,18 +219,18 @@ def test_counts_of_two_ranks_swapped_on_all_of_them_are_caught(monkeypatch, stag
 
     options = {"size": 2, "blocks": {"all": ("a", "b", "c")}}
     assert wrong(stage, **options) == set()
-    monkeypatch.setattr(Layout, "__init__", swapped)
+    monkeypatch.setattr(FlatLayout, "__init__", swapped)
     assert SERIAL in wrong(stage, **options)
 
 
 @sharded
 def test_counts_of_two_ranks_swapped_on_one_of_them_are_a_mismatch_that_shows_both_calls(monkeypatch, stage):
-    right = Layout.__init__
+    right = FlatLayout.__init__
 
     def swapped(self, arrays, counts, rank):
         right(self, arrays, [counts[0], counts[2], counts[1]] if rank == 0 else counts, rank)
 
-    monkeypatch.setattr(Layout, "__init__", swapped)
+    monkeypatch.setattr(FlatLayout, "__init__", swapped)
     with pytest.raises(MismatchError, match=r"(?s)counts=\[0, 1, 0\].*counts=\[0, 0, 1\]"):
         wrong(stage)
 
@@ -295,10 +294,10 @@ def test_an_overflow_that_is_not_looked_for_poisons_the_model(monkeypatch, stage
 
 @pytest.mark.parametrize("stage", [1, 2])
 def test_weights_not_gathered_after_the_step_are_caught_by_ranks_that_differ(monkeypatch, stage):
-    def publish(self, shard):
+    def update(self, shard):
         self.shard[...] = shard
 
-    monkeypatch.setattr(WholeWeights, "publish", publish)
+    monkeypatch.setattr(WholeWeights, "update", update)
     assert wrong(stage) == {RANKS, SERIAL}
 
 
@@ -306,11 +305,11 @@ def test_weights_not_gathered_after_the_step_are_caught_by_ranks_that_differ(mon
 def test_gathered_weights_that_outlive_a_step_are_caught(monkeypatch, options):
     """What the evaluation gathered ahead and did not use."""
 
-    def publish(self, shard):
-        self.settle()
+    def update(self, shard):
+        self.finish()
         self.shard[...] = shard
 
-    monkeypatch.setattr(ShardedWeights, "publish", publish)
+    monkeypatch.setattr(ShardedWeights, "update", update)
     assert stale_weights(**options) == {SERIAL}
 
 

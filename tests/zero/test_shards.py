@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from parlab.arrays import asarray, owning_buffer, to_numpy
 from parlab.pipeline import partition
-from parlab.zero import ShardMap, cut, shard_range
-from parlab.zero.shards import Layout
+from parlab.zero import ShardMap, shard_range
+from parlab.zero.flat import FlatLayout
+from parlab.zero.shards import cut
 
 ranks = st.integers(1, 9)
 
@@ -57,11 +58,6 @@ def test_contiguous_owners_are_those_of_pipeline_stages(layers, stages):
     assert found == [list(part) for part in partition(layers, stages)]
 
 
-def test_ends_go_to_rank_0_and_layers_move_up_by_one():
-    for shard_map in (ShardMap.contiguous(3, 3), ShardMap.round_robin(3, 3)):
-        assert shard_map.with_ends().owners == (0, 0, 1, 2, 0)
-
-
 @given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=8), size=ranks)
 def test_a_cut_is_complete_even_in_each_block_and_a_rank_owns_in_all_its_shard_range(sizes, size):
     counts = cut(sizes, size)
@@ -72,19 +68,11 @@ def test_a_cut_is_complete_even_in_each_block_and_a_rank_owns_in_all_its_shard_r
     ]
 
 
-@given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=8), size=ranks, data=st.data())
-def test_a_cut_by_a_map_gives_every_block_whole_to_its_owner(sizes, size, data):
-    owners = data.draw(st.lists(st.integers(0, size - 1), min_size=len(sizes), max_size=len(sizes)))
-    counts = cut(sizes, size, ShardMap(owners, size))
-    for of_block, total, owner in zip(counts, sizes, owners, strict=True):
-        assert of_block == [total if rank == owner else 0 for rank in range(size)]
-
-
 @given(shapes=st.lists(st.lists(st.integers(0, 3), max_size=3), min_size=1, max_size=4), size=ranks)
 def test_packed_shards_join_to_the_arrays_and_unpack_as_they_were(shapes, size):
     arrays = {f"w{i}": np.random.default_rng(i).normal(size=shape) for i, shape in enumerate(shapes)}
     (counts,) = cut([sum(x.size for x in arrays.values())], size)
-    layouts = [Layout(arrays, counts, rank) for rank in range(size)]
+    layouts = [FlatLayout(arrays, counts, rank) for rank in range(size)]
     flat = np.concatenate([layout.pack_own(arrays, np.float64) for layout in layouts])
     assert np.array_equal(flat, layouts[0].pack(arrays, np.float64))
     assert np.array_equal(flat, np.concatenate([layouts[0].pack(arrays, np.float64)[one.own] for one in layouts]))
@@ -94,7 +82,7 @@ def test_packed_shards_join_to_the_arrays_and_unpack_as_they_were(shapes, size):
 @pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy", "strict"])
 def test_packing_copies_unpacking_does_not_and_a_shard_keeps_no_whole_alive(xp):
     arrays = {"w": asarray(np.ones((2, 3)), xp), "b": asarray(np.ones(5), xp)}
-    layout = Layout(arrays, [6, 5], rank=1)
+    layout = FlatLayout(arrays, [6, 5], rank=1)
     flat = layout.pack(arrays, xp.float32)
     flat[...] = 2
     assert to_numpy(arrays["w"]).max() == 1

@@ -8,7 +8,7 @@ import pytest
 from parlab import Cluster, run
 from parlab.nn.optimizer import AdamW, gradient_norm
 from parlab.world import Link
-from parlab.zero import DataParallel, Offload, ShardMap, Zero, tokens_to_hide_a_gather
+from parlab.zero import DataParallel, Offload, Zero, tokens_to_hide_a_gather
 from tests.nn.parity import assert_parity
 from tests.zero.models import NUM_PARAMS, STAGES, batches, library, library_of, model, same_bits, serial, trained
 
@@ -90,21 +90,6 @@ def test_what_only_moves_things_changes_no_bit_in_2_steps(options, tied):
     assert all(same_bits(trained(stage, SIZE, 2, tied=tied, **options), expected) for stage in stages)
 
 
-MAPS = {
-    "contiguous": ShardMap.contiguous(4, SIZE),
-    "round robin": ShardMap.round_robin(4, SIZE),
-    "with ends": ShardMap.round_robin(2, SIZE).with_ends(),
-    "all on rank 2": ShardMap([2, 2, 2, 2], SIZE),
-}
-
-
-@pytest.mark.parametrize("shard_map", MAPS.values(), ids=MAPS)
-def test_2_steps_with_whole_blocks_on_their_owners_are_serial_and_the_same_in_every_stage(shard_map):
-    first, *others = (trained(stage, SIZE, 2, shard_map=shard_map, max_norm=CLIP) for stage in (1, 2, 3))
-    assert_serial(first, serial(SIZE, 2, CLIP))
-    assert all(same_bits(first, other) for other in others)
-
-
 @pytest.mark.parametrize("ranks_per_node", [1, 2, 4])
 def test_2_steps_sharded_inside_nodes_are_serial_and_the_same_in_every_stage(ranks_per_node):
     options = {"ranks_per_node": ranks_per_node, "max_norm": CLIP}
@@ -135,40 +120,10 @@ def test_a_learning_rate_for_one_step_replaces_the_optimizers():
         assert run(program, 2, stage).results[0] == pytest.approx(np.full(3, 1 - 0.25 - 0.5), abs=1e-6)
 
 
-@pytest.mark.parametrize("shape", [list, tuple, dict])
-def test_params_in_blocks_without_names_train_as_named_ones(shape):
-    draw = np.random.default_rng(0)
-    layers = [{"w": draw.normal(size=(3, 2)), "b": draw.normal(size=2)} for _ in range(3)]
-    gradients = [{name: draw.normal(size=x.shape) for name, x in layer.items()} for layer in layers]
-
-    def program(comm, stage, nested):
-        named = {f"{i}.{name}": x for i, layer in enumerate(layers) for name, x in layer.items()}
-        params = shape(enumerate(layers)) if shape is dict else shape(layers)
-        blocks = {str(i): (f"{i}.w", f"{i}.b") for i in range(3)}
-        replica = Zero(comm, params, stage, AdamW()) if nested else Zero(comm, named, stage, AdamW(), blocks=blocks)
-        for i in reversed(range(3)):
-            if nested:
-                with replica.weights(i) as w:
-                    assert (w["w"] == layers[i]["w"]).all()
-                replica.add_gradients(i, gradients[i])
-            else:
-                replica.add_gradients(str(i), {f"{i}.{name}": x for name, x in gradients[i].items()})
-        replica.step()
-        return replica.full_weights()
-
-    for stage in (1, 2, 3):
-        found, expected = (run(program, 3, stage, nested).results[1] for nested in (True, False))
-        assert same_bits({f"{i}.{name}": x for i in found for name, x in found[i].items()}, expected)
-
-
-@pytest.mark.parametrize("shape", ["by name", "in blocks", "one block"])
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_params_that_all_ranks_and_runs_share_stay_as_they_are(stage, shape):
+@pytest.mark.parametrize("stage", STAGES)
+def test_params_that_all_ranks_and_runs_share_stay_as_they_are(stage):
     """As a program has them that finds them outside of itself, and does not get them as an argument."""
-    w, b = np.ones((3, 2)), np.zeros(5)
-    params = {"by name": {"w": w, "b": b}, "in blocks": [{"w": w}, {"b": b}], "one block": {"all": {"w": w, "b": b}}}[
-        shape
-    ]
+    params = {"w": np.ones((3, 2)), "b": np.zeros(5)}
 
     def program(comm):
         replica = DataParallel(comm, params, AdamW(lr=0.5)) if stage == 0 else Zero(comm, params, stage, AdamW(lr=0.5))
@@ -180,16 +135,10 @@ def test_params_that_all_ranks_and_runs_share_stay_as_they_are(stage, shape):
         return replica.full_weights()
 
     first, second = (run(program, 3).results for _ in range(2))
-    assert all(same_bits(flat(found), flat(first[0])) for found in (*first, *second))
-    assert (w == 1).all()
-    assert (b == 0).all()
-    np.testing.assert_allclose(flat(first[0])["b"], -0.5, rtol=1e-6)
-
-
-def flat(weights):
-    """By name, whether or not they are in blocks."""
-    parts = [x if isinstance(x, dict) else {name: x} for name, x in weights.items()]
-    return {name: x for part in parts for name, x in part.items()}
+    assert all(same_bits(found, first[0]) for found in (*first, *second))
+    assert (params["w"] == 1).all()
+    assert (params["b"] == 0).all()
+    np.testing.assert_allclose(first[0]["b"], -0.5, rtol=1e-6)
 
 
 # The clock. L blocks of n weights; ring messages without latency: a gather and a reduce-scatter last g each.

@@ -1,0 +1,228 @@
+"""ZeRO's three stages, whole: one block of n weights, of which rank r owns the flat shard n_r.
+
+    W weights    G gradients    M moments and masters (the optimizer's state: `state.py`)
+
+| stage       | W       | G       | M       | before and after use of W | after a backward pass     | step         |
+|-------------|---------|---------|---------|---------------------------|---------------------------|--------------|
+| 1, P_os     | whole   | whole   | sharded |                           | last: reduce-scatter G    | all-gather W |
+| 2, P_os+g   | whole   | sharded | sharded |                           | each: reduce-scatter G    | all-gather W |
+| 3, P_os+g+p | sharded | sharded | sharded | all-gather W, free it     | each: reduce-scatter G    |              |
+
+An all-reduce is a reduce-scatter and then an all-gather. ZeRO puts the optimizer between the two, and so sends no byte
+more than plain data parallelism, until stage 3, which gathers the weights once for the forward pass and once more for
+the backward pass.
+
+Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from parlab.arrays import Array, namespace
+from parlab.world import Comm, Request
+from parlab.zero.accounting import GATHERED, GRADIENTS, LEAVING, WEIGHTS
+from parlab.zero.flat import FlatLayout
+from parlab.zero.freed import Freed
+
+
+class WholeGradients:
+    """G of stage 1: this rank's gradients of all n weights. They are reduced once, with the last microbatch.
+
+    Args:
+        comm: the ranks among which the block is cut.
+        layout: of the block.
+        dtype: of the gradients.
+    """
+
+    def __init__(self, comm: Comm, layout: FlatLayout, dtype: Any) -> None:
+        self.comm, self.layout, self.dtype = comm, layout, dtype
+        self.whole: Array | None = None  # [n]
+        self.request: Request | None = None
+
+    def add(self, gradients: Mapping[str, Array], complete: bool) -> None:
+        """Add one microbatch. The last one (`complete`) starts the reduction, which runs beside the backward pass."""
+        flat = self.layout.pack(gradients, self.dtype)  # [n]
+        if self.whole is None:
+            self.whole = flat
+            self.comm.hold(GRADIENTS, flat)
+        else:
+            self.whole += flat
+        if complete:
+            self.request = self.comm.ireduce_scatter(self.whole, counts=self.layout.counts)
+
+    def finish(self) -> None:
+        """Do nothing: whole gradients stay until the step."""
+
+    def shard(self) -> Array:
+        """The sum over ranks, `[n_r]`, in its place among this rank's own gradients, which stay beside it."""
+        assert self.whole is not None  # `add` has been called for every microbatch
+        assert self.request is not None
+        self.whole[self.layout.own] = self.request.wait()
+        return self.whole[self.layout.own]
+
+    def free(self) -> None:
+        """Forget the gradients, after a step."""
+        self.whole = self.request = None
+
+
+class ShardedGradients:
+    """G of stages 2 and 3: the sum over ranks and microbatches of the n_r gradients that this rank owns."""
+
+    def __init__(self, comm: Comm, layout: FlatLayout, dtype: Any) -> None:
+        self.comm, self.layout, self.dtype = comm, layout, dtype
+        self.request: Request | None = None
+        self.leaving: Array | None = None  # [n], on its way to the owners
+        self.sum: Array | None = None  # [n_r]
+
+    def add(self, gradients: Mapping[str, Array], complete: bool) -> None:
+        """Send one microbatch's gradients to their owners at once: no rank keeps them whole."""
+        self.finish()
+        self.leaving = self.layout.pack(gradients, self.dtype)  # [n]
+        self.comm.hold(LEAVING, self.leaving)
+        self.request = self.comm.ireduce_scatter(self.leaving, counts=self.layout.counts)
+
+    def finish(self) -> None:
+        """Wait for the reduction, free the whole gradients, and keep this rank's part of their sum."""
+        if self.request is None:
+            return
+        part = self.request.wait()  # [n_r]
+        self.request = self.leaving = None
+        if self.sum is None:
+            self.sum = part
+            self.comm.hold(GRADIENTS, part)
+        else:
+            self.sum += part
+
+    def shard(self) -> Array:
+        """The sum, `[n_r]`."""
+        self.finish()
+        return self.sum
+
+    def free(self) -> None:
+        """Forget the gradients, after a step."""
+        self.sum = self.leaving = None
+
+
+class WholeWeights:
+    """W of stages 1 and 2: all n weights, on every rank and all the time.
+
+    Args:
+        comm: the ranks among which the block is cut.
+        layout: of the block.
+        params: the model's weights by name; those of this block become views of one flat array.
+        dtype: of that array.
+
+    Attributes:
+        shard: `[n_r]`, the part that this rank updates.
+    """
+
+    def __init__(self, comm: Comm, layout: FlatLayout, params: dict[str, Array], dtype: Any) -> None:
+        self.comm, self.layout = comm, layout
+        self.whole = layout.pack({name: params[name] for name in layout.shapes}, dtype)  # [n]
+        comm.hold(WEIGHTS, self.whole)
+        self.shard = self.whole[layout.own]  # [n_r]
+        self.views = layout.unpack(self.whole)
+        params.update(self.views)
+        self.request: Request | None = None
+
+    def start_gather(self) -> None:
+        """Do nothing: the weights are here."""
+
+    def open(self) -> dict[str, Array]:
+        """The block's weights by name."""
+        return self.views
+
+    def close(self) -> None:
+        """Do nothing: the weights stay."""
+
+    def backward_done(self) -> None:
+        """Do nothing: the weights stay."""
+
+    def update(self, shard: Array) -> None:
+        """Put this rank's new part in place, and start the all-gather of all new parts."""
+        self.shard[...] = shard
+        self.request = self.comm.iall_gather(self.shard, counts=self.layout.counts, out=self.whole)
+
+    def finish(self) -> None:
+        """Wait until all parts are new."""
+        if self.request is not None:
+            self.request.wait()
+            self.request = None
+
+
+class ShardedWeights:
+    """W of stage 3: the n_r weights that this rank owns; between `open` and `close` also all n, gathered.
+
+    Args:
+        comm, layout, params, dtype: as for `WholeWeights`. While the block is not gathered, each of its weights in
+            `params` is a `Freed`, which says how to open it.
+        block: its name.
+        keep: whether `close` leaves the weights gathered until `backward_done`.
+    """
+
+    def __init__(
+        self, comm: Comm, layout: FlatLayout, params: dict[str, Array], dtype: Any, *, block: Any, keep: bool
+    ) -> None:
+        self.comm, self.layout, self.params, self.block, self.keep = comm, layout, params, block, keep
+        self.shard = layout.pack_own({name: params[name] for name in layout.shapes}, dtype)  # [n_r]
+        comm.hold(WEIGHTS, self.shard)
+        self.whole: Array | None = None
+        self.views: dict[str, Array] = {}
+        self.request: Request | None = None
+        self.users = 0
+        self.kept = False  # for a backward pass that has not come
+        self._mark_freed()
+
+    def start_gather(self) -> None:
+        """Start the all-gather, unless it has been started."""
+        if self.whole is None:
+            xp = namespace(self.shard)
+            self.whole = xp.empty((self.layout.size,), dtype=self.shard.dtype, device=self.shard.device)  # [n]
+            self.comm.hold(GATHERED, self.whole)
+            self.request = self.comm.iall_gather(self.shard, counts=self.layout.counts, out=self.whole)
+
+    def open(self) -> dict[str, Array]:
+        """Gather before use: the block's weights by name. The dictionary is emptied when they are freed."""
+        self.start_gather()
+        self.finish()
+        if not self.views:
+            self.views = self.layout.unpack(self.whole)
+            self.params.update(self.views)
+        self.users += 1
+        self.kept = self.keep
+        return self.views
+
+    def close(self) -> None:
+        """Free after use."""
+        self.users -= 1
+        self._free_if_unused()
+
+    def backward_done(self) -> None:
+        """Free weights that were kept for the backward pass."""
+        self.kept = False
+        self._free_if_unused()
+
+    def update(self, shard: Array) -> None:
+        """Put this rank's new part in place. No message; weights that were gathered before are old, and are freed."""
+        self.finish()
+        self.kept = False
+        self._free_if_unused()
+        self.shard[...] = shard
+
+    def finish(self) -> None:
+        """Wait until no gather is under way."""
+        if self.request is not None:
+            self.request.wait()
+            self.request = None
+
+    def _free_if_unused(self) -> None:
+        if self.users == 0 and not self.kept and self.request is None:
+            self.whole = None
+            self.views.clear()
+            self._mark_freed()
+
+    def _mark_freed(self) -> None:
+        for name in self.layout.shapes:
+            self.params[name] = Freed(name, self.block)
