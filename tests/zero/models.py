@@ -35,16 +35,11 @@ TOKENS = 4  # a row
 LR = 1e-2
 STAGES = [0, 1, 2, 3]
 
-library = pytest.mark.parametrize(
-    "library",
-    [
-        "numpy",
-        "array_api_strict",
-        pytest.param(
-            "array_api_compat.cupy", marks=pytest.mark.skipif(not parlab.arrays._gpu_answers(), reason="no GPU answers")
-        ),
-    ],
+GPU = pytest.param(
+    "array_api_compat.cupy", marks=pytest.mark.skipif(not parlab.arrays._gpu_answers(), reason="no GPU answers")
 )
+library = pytest.mark.parametrize("library", ["numpy", "array_api_strict", GPU])  # once for each stage
+device = pytest.mark.parametrize("library", ["numpy", GPU])
 
 
 def library_of(name: str) -> Any:

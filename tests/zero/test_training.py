@@ -13,7 +13,7 @@ from parlab.nn.training import train
 from parlab.zero import DataParallel, Zero, forward_backward, train_replica
 from parlab.zero import replica_of as made_of
 from tests.nn.parity import assert_parity
-from tests.zero.models import LR, STAGES, TOKENS, batches, library, library_of, model, replica_of, timed
+from tests.zero.models import LR, STAGES, TOKENS, batches, device, library_of, model, replica_of, timed
 
 
 class Noting(DataParallel):
@@ -24,7 +24,7 @@ class Noting(DataParallel):
         super().add_gradients(block, gradients)
 
 
-@library
+@device
 @pytest.mark.parametrize("scale", [1.0, 8.0])
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 def test_loss_and_scaled_gradients_are_the_serial_models(library, tied, scale):
@@ -110,7 +110,7 @@ def test_when_the_backward_comes_to_a_layer_only_the_activations_of_it_and_those
     assert [held(starts[f"backward {block}"]) for block in ("layers.0", "layers.1", "head")] == after
 
 
-@library
+@device
 @pytest.mark.parametrize("stage", STAGES)
 def test_three_ranks_on_their_rows_of_each_batch_lose_and_learn_what_one_does(library, stage):
     xp = library_of(library)
