@@ -17,7 +17,7 @@ from parlab.files import write_whole
 from parlab.labs.exercise import DRAWN, PASSED
 
 MISSING = "missing"
-Runner = Callable[..., Any]  # `submission.run`
+Runner = Callable[..., Any]  # `submission.run_submission`
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,9 @@ def grade(
     given_up = Event()
     pool = ThreadPoolExecutor(jobs or os.cpu_count())
     try:
-        waiting = [pool.submit(_marked, submission.run, path, folder, options, limit, given_up) for path in paths]
+        waiting = [
+            pool.submit(_marked, submission.run_submission, path, folder, options, limit, given_up) for path in paths
+        ]
         for number, done in enumerate(as_completed(waiting), start=1):
             mark = done.result()
             marks.append(mark)
@@ -143,11 +145,11 @@ def _marked(run: Runner, path: Path, folder: Path, options: dict[str, Any], limi
     if endings.count(path.suffix.lower()) > 1:
         name = below.as_posix()
     try:
-        outcome = run(path, below, options, limit, given_up.is_set)
+        execution = run(path, below, options, limit, given_up.is_set)
     except (ValueError, OSError) as error:  # not a notebook, or it cannot be read or copied
         return Mark(name, note=str(error))
-    flags = [f"{exercise}: {flag}" for exercise, review in outcome.reviews.items() for flag in review["flags"]]
-    return Mark(name, outcome.reviews, outcome.errors, flags, "; ".join(dict.fromkeys(outcome.notes)))
+    flags = [f"{exercise}: {flag}" for exercise, review in execution.reviews.items() for flag in review["flags"]]
+    return Mark(name, execution.reviews, execution.errors, flags, "; ".join(dict.fromkeys(execution.notes)))
 
 
 def _table(marks: list[Mark], exercises: Sequence[str]) -> str:

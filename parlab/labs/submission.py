@@ -35,7 +35,7 @@ COLOR = re.compile(r"\x1b\[[\d;]*m")
 
 
 @dataclass
-class Outcome:
+class Execution:
     """The result of running a submission.
 
     Attributes:
@@ -67,7 +67,9 @@ def cells(path: Path) -> list[str]:
         raise ValueError(f"it is not a notebook: {type(error).__name__}: {error}") from None
 
 
-def run(path: Path, below: Path, options: dict[str, Any], limit: float, given_up: Callable[[], bool]) -> Outcome:
+def run_submission(
+    path: Path, below: Path, options: dict[str, Any], limit: float, given_up: Callable[[], bool]
+) -> Execution:
     """Run a copy of the submission. If a cell ends the kernel, leave it out and run another copy from the start.
 
     Args:
@@ -82,9 +84,9 @@ def run(path: Path, below: Path, options: dict[str, Any], limit: float, given_up
     """
     sources = cells(path)
     if not any(source.strip() for source in sources):
-        return Outcome()
+        return Execution()
     ends = time.monotonic() + limit
-    outcome = Outcome()
+    execution = Execution()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         file = Path(place) / "reviews"
         environment = {recording.FILE: str(file), recording.OPTIONS: json.dumps(options)}
@@ -95,16 +97,16 @@ def run(path: Path, below: Path, options: dict[str, Any], limit: float, given_up
             if attempt.finished or given_up():
                 break
             if time.monotonic() > ends:
-                outcome.notes.append(f"still running after {limit:g} s: ended")
+                execution.notes.append(f"still running after {limit:g} s: ended")
                 break
-            outcome.notes.append(attempt.ending())
+            execution.notes.append(attempt.ending())
             if attempt.cell == 0:
                 break
             if attempt.cell <= len(sources):
                 sources[attempt.cell - 1] = ""
-        outcome.reviews = recording.read(file)
-        outcome.errors = attempt.errors()
-    return outcome
+        execution.reviews = recording.read(file)
+        execution.errors = attempt.errors()
+    return execution
 
 
 def _copy(path: Path, below: Path, place: Path) -> Path:
