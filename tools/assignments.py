@@ -1,8 +1,8 @@
 """Make nbgrader's course from the lessons and their solutions: `python -m tools.assignments COURSE --points 10`.
 
-Every lesson becomes `COURSE/source/NAME/NAME.ipynb`, from which `nbgrader generate_assignment NAME` makes what students
-get. The answer has a cell of its own; the cell behind it is locked, and worth points: it checks the answer on cases
-drawn anew and, hidden from students, on cases drawn from `--seed`, the same for all.
+Every lesson becomes `COURSE/source/NAME/NAME.ipynb`. `nbgrader generate_assignment NAME` makes the students' notebook from
+it. The answer has a cell of its own. The next cell is locked and worth points: it checks the answer on newly drawn cases
+and, hidden from students, on cases drawn from `--seed`, the same for all.
 """
 
 import argparse
@@ -22,7 +22,7 @@ LINK = re.compile(r"\[([^\]]+)\]\([^)]*\.ipynb[^)]*\)")  # to notebooks that do 
 
 
 def assignment(lesson: NotebookNode, solutions: NotebookNode, points: float, seed: int) -> NotebookNode:
-    """The lesson with the answers of its solutions, each followed by its check; as nbgrader wants it."""
+    """The lesson with the answers of its solutions, each followed by its check, in the form that nbgrader needs."""
     solved = exercises(solutions)
     cells = []
     for cell in lesson.cells:
@@ -48,7 +48,7 @@ def _cell(name: str, source: str, **more: bool | float) -> NotebookNode:
 
 
 def _alone(cell: NotebookNode) -> NotebookNode:
-    """A copy of a cell that reads well without the other notebooks."""
+    """A copy of a cell, without links to the other notebooks."""
     cell = nbformat.from_dict(cell)
     if cell.cell_type == "markdown":
         cell.source = LINK.sub(r"\1", SOLUTIONS.sub("", cell.source))
@@ -70,7 +70,7 @@ def write_course(course: Path, lessons: list[Path], points: float, seed: int) ->
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("course", type=Path, help="nbgrader's folder; what stands in its `source` is written anew")
+    parser.add_argument("course", type=Path, help="nbgrader's folder; its folder `source` is written again")
     parser.add_argument("--lessons", default="*", help="which: 01*; else all")
     parser.add_argument("--points", type=float, default=10.0, help="of each exercise")
     parser.add_argument("--seed", type=int, help="of the hidden cases, the same for all; else a new one")

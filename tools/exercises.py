@@ -1,6 +1,6 @@
-"""Where an exercise stands in a notebook; and a lesson's stubs, made from its solutions: `python -m tools.exercises`.
+"""Find the exercises of a notebook, and make a lesson's stubs from its solutions: `python -m tools.exercises`.
 
-The cell in `notebooks/solutions` is the source. What a student has to write stands there between the lines
+The cell in `notebooks/solutions` is the source. The part that a student has to write stands there between the lines
 `### BEGIN SOLUTION` and `### END SOLUTION`; the lesson has `raise NotImplementedError` in its place.
 """
 
@@ -22,10 +22,10 @@ def exercises(notebook: NotebookNode) -> dict[str, NotebookNode]:
 
 
 def stub(solved: str) -> str:
-    """What a student gets of a cell that solves an exercise, as nbgrader makes it.
+    """The stub of a cell that solves an exercise, the same as nbgrader makes.
 
     Raises:
-        ValueError: the cell does not say what its solution is.
+        ValueError: the cell does not mark its solution.
     """
     text, regions = REGION.subn(r"\1raise NotImplementedError", solved)
     if not regions or "SOLUTION" in text:
@@ -34,10 +34,10 @@ def stub(solved: str) -> str:
 
 
 def write_stubs(lesson: Path) -> None:
-    """Write the stubs of a lesson anew, from the notebook of the same name in `solutions` beside it.
+    """Write the stubs of a lesson again, from the notebook of the same name in `solutions` beside it.
 
     Raises:
-        ValueError: an exercise stands in one of the two only.
+        ValueError: only one of the two notebooks has some exercise.
     """
     notebook = nbformat.read(lesson, as_version=4)
     stubs = exercises(notebook)

@@ -1,9 +1,9 @@
 """Count a lesson's minutes and write them into its map: `python tools/lessons.py notebooks/06_zero.ipynb --write`.
 
-The rule came within a fifth of what close readings took: text at 110 words a minute, half a minute a code cell, 1½ a
-figure, 4 a widget, 2 a guess, 12 the exercise of the core path and 10 any other.
+The rule: 110 words of text a minute, half a minute a code cell, 1½ a figure, 4 a widget, 2 a guess, 12 the exercise of
+the core path and 10 any other exercise. It came within a fifth of the time of close readings.
 
-A lesson is cut at its `##` headings. What stands before the first one is the first screen, with the map: a table with
+A lesson is cut at its `##` headings. The first screen is the part before the first heading. It holds the map: a table with
 the rows `| [Title](#Title) | 7 |`, those of folded sections `| *further:* [Title](#Title) | 6 |`, and below it a line
 `Core path: **48 minutes**. Further: 35 minutes.`
 """
@@ -28,7 +28,7 @@ TOTAL = re.compile(r"^Core path: \*\*(\d+) minutes\*\*\. Further: (\d+) minutes\
 
 @dataclass
 class Section:
-    """What stands below one `##` heading; the first screen has none."""
+    """The cells below one `##` heading; the first screen has no title."""
 
     title: str
     further: bool
@@ -41,7 +41,7 @@ class Section:
 
 
 def sections(notebook: NotebookNode) -> list[Section]:
-    """The first screen and every section; one is *further* if its heading is folded when the notebook opens."""
+    """The first screen and every section; a section is *further* if its heading is folded when the notebook opens."""
     found = [Section("", further=False)]
     for cell in notebook.cells:
         heading = re.match(r"## (.+)", cell.source) if cell.cell_type == "markdown" else None
@@ -52,7 +52,7 @@ def sections(notebook: NotebookNode) -> list[Section]:
 
 
 def anchor(title: str) -> str:
-    """What a link to a heading is called in JupyterLab."""
+    """The name of a heading in links in JupyterLab."""
     return title.replace(" ", "-")
 
 
@@ -69,7 +69,7 @@ def imported_names(source: str) -> list[str]:
 
 
 def with_minutes(notebook: NotebookNode, text: str) -> str:
-    """`text`, a map, with the minutes that were counted."""
+    """`text`, a map, with the counted minutes."""
     known = {section.title: section for section in sections(notebook)}
 
     def row(match: re.Match[str]) -> str:

@@ -1,9 +1,9 @@
 """Break a room on purpose, many times, and see whether its tests notice: `make mutants ROOM=world SIZE=30`.
 
 Each mutant is one small change (a + for a −, < for ≤, a number one larger, a condition turned round, a loop that never
-runs), made by cosmic-ray's operators in a copy of the tree: the tree itself is never touched. The sample follows from
-the seed. Against each mutant the room's tests run until one fails, those of the mutated file first. Changes that
-only an annotation or a `__repr__` sees are passed over.
+runs). cosmic-ray's operators make it in a copy of the tree; the tree itself is never touched. The seed determines the
+sample. The room's tests run against each mutant until one fails, the tests of the changed file first. Changes in
+annotations and in `__repr__` are left out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Mutant = tuple[Path, str, int]  # the file, the operator, and at which of the pl
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
-    """All that there are of a file."""
+    """All mutants of a file."""
     nodes = list(ast_nodes(get_ast(path.read_text(encoding="utf-8"))))
     for name in OPERATORS:
         operator = get_operator(f"core/{name}")()
@@ -50,7 +50,7 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
 
 
 class _Meaning(ast.NodeTransformer):
-    """Takes out what nobody computes with."""
+    """Removes the parts that no computation uses."""
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         return ast.arg(node.arg)
@@ -64,15 +64,15 @@ class _Meaning(ast.NodeTransformer):
 
 
 def meaning(code: str) -> str | None:
-    """The same for two texts that nothing but an annotation or a `__repr__` tells apart; None for what is no Python."""
+    """Equal for two texts that differ only in annotations and in `__repr__`; None if the text is not Python."""
     try:
         return ast.dump(_Meaning().visit(ast.parse(code)))
-    except SyntaxError:  # the bare * and / of a signature are no operators
+    except SyntaxError:  # the * and / in a signature are not operators
         return None
 
 
 def run_tests(tree: Path, *arguments: str, limit: float | None = None) -> tuple[bool, str]:
-    """Whether the tests pass within `limit` seconds, and what pytest printed."""
+    """Whether the tests pass within `limit` seconds, and the output of pytest."""
     ours = ["addopts=--import-mode=importlib", "faulthandler_timeout=0"]  # the limit is set here
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *(f"-o{option}" for option in ours)]
     said = {**os.environ, "CI": "true", "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -84,7 +84,7 @@ def run_tests(tree: Path, *arguments: str, limit: float | None = None) -> tuple[
 
 
 def seconds_of(tree: Path, tests: list[str]) -> dict[str, float]:
-    """How long each test takes, by its id, before anything is broken."""
+    """The seconds of each test, by its id, before anything is broken."""
     passed, said = run_tests(tree, "-vv", "--durations=0", *tests)
     if not passed:
         sys.exit(f"the tests fail before anything is broken:\n{said[-2000:]}")

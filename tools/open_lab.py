@@ -1,7 +1,7 @@
 """Open the laboratory on copies of the notebooks that are yours: `python -m tools.open_lab`.
 
-The folder `work` gets a copy of each. A new edition replaces a copy that nobody has changed. Beside one with changes it
-is put as `NAME_2.ipynb`, with the answers of the old copy, exercise by exercise; the old copy stays as it is.
+The folder `work` gets a copy of each. A new edition replaces a copy that nobody has changed. If the copy has changes, it stays
+as it is, and the new edition is written beside it as `NAME_2.ipynb`, with the answers of the old copy, exercise by exercise.
 """
 
 import argparse
@@ -16,11 +16,11 @@ from nbformat import NotebookNode
 from parlab.files import write_whole
 from tools.exercises import CHECK, NOTEBOOKS, exercises
 
-STUB = re.compile(r'"""\n +raise NotImplementedError\Z')  # how the cell ends in which nobody has written
+STUB = re.compile(r'"""\n +raise NotImplementedError\Z')  # the end of a cell that the student has not changed
 
 
 def update(notebooks: Path, work: Path) -> list[str]:
-    """Bring `work` up to date; lines that say what was put beside something."""
+    """Bring `work` up to date; returns a line for each new edition that was written beside an old copy."""
     said = []
     for path in sorted(notebooks.rglob("*.ipynb")):
         if ".ipynb_checkpoints" not in path.parts:
@@ -32,13 +32,13 @@ def update(notebooks: Path, work: Path) -> list[str]:
 
 
 def edition(notebook: NotebookNode) -> str:
-    """A short name for what a notebook says, whatever its outputs."""
+    """A short name for the text of a notebook, without its outputs."""
     said = "\0".join(f"{cell.cell_type} {cell.source}" for cell in notebook.cells)
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
 def carry_over(old: NotebookNode, new: NotebookNode) -> list[str]:
-    """Put the answers in `old` into the cells of `new`; the names of the exercises that had one."""
+    """Put the answers in `old` into the cells of `new`; returns the names of the exercises that had an answer."""
     carried = []
     for name, cell in exercises(new).items():
         check = CHECK.search(cell.source)
