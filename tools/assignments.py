@@ -1,8 +1,8 @@
 """Make nbgrader's course from the lessons and their solutions: `python -m tools.assignments COURSE --points 10`.
 
-Every lesson becomes `COURSE/source/NAME/NAME.ipynb`. `nbgrader generate_assignment NAME` makes the students' notebook from
-it. The answer has a cell of its own. The next cell is locked and worth points: it checks the answer on newly drawn cases
-and, hidden from students, on cases drawn from `--seed`, the same for all.
+Every lesson becomes `COURSE/source/NAME/NAME.ipynb`. `nbgrader generate_assignment NAME` makes the students' notebook
+from it. The answer has a cell of its own. The next cell is locked and worth points: it checks the answer on newly
+drawn cases and, hidden from students, on cases drawn from `--seed`, the same for all.
 """
 
 import argparse

@@ -3,9 +3,9 @@
 The rule: 110 words of text a minute, half a minute a code cell, 1½ a figure, 4 a widget, 2 a guess, 12 the exercise of
 the core path and 10 any other exercise. It came within a fifth of the time of close readings.
 
-A lesson is cut at its `##` headings. The first screen is the part before the first heading. It holds the map: a table with
-the rows `| [Title](#Title) | 7 |`, those of folded sections `| *further:* [Title](#Title) | 6 |`, and below it a line
-`Core path: **48 minutes**. Further: 35 minutes.`
+A lesson is cut at its `##` headings. The first screen is the part before the first heading. It holds the map: a table
+with the rows `| [Title](#Title) | 7 |`, those of folded sections `| *further:* [Title](#Title) | 6 |`, and below it a
+line `Core path: **48 minutes**. Further: 35 minutes.`
 """
 
 import argparse

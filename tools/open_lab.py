@@ -1,7 +1,8 @@
 """Open the laboratory on copies of the notebooks that are yours: `python -m tools.open_lab`.
 
-The folder `work` gets a copy of each. A new edition replaces a copy that nobody has changed. If the copy has changes, it stays
-as it is, and the new edition is written beside it as `NAME_2.ipynb`, with the answers of the old copy, exercise by exercise.
+The folder `work` gets a copy of each. A new edition replaces a copy that nobody has changed. If the copy has changes,
+it stays as it is, and the new edition is written beside it as `NAME_2.ipynb`, with the answers of the old copy,
+exercise by exercise.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Run notebooks and store their outputs: `python tools/store_outputs.py notebooks`.
 
-Times, Python's version and widgets' random names differ from run to run or from machine to machine, and are left out. So a
-change in a stored notebook is a change in its text or its figures.
+Times, Python's version and widgets' random names differ from run to run or from machine to machine, and are left out.
+So a change in a stored notebook is a change in its text or its figures.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Train the small Llama of notebook 03 on the lab's text and store its attention maps: a few minutes on one core.
 
-Every row has the sentences in another order, so that the model predicts a word from its own sentence. One word in ten is
-replaced by another, so that the model needs more than the last word: `python tools/train_lab_attention.py`.
+Every row has the sentences in another order, so that the model predicts a word from its own sentence. One word in ten
+is replaced by another, so that the model needs more than the last word: `python tools/train_lab_attention.py`.
 """
 
 from __future__ import annotations
