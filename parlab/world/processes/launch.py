@@ -27,12 +27,14 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from parlab.world.errors import WorldError
 from parlab.world.processes.bootstrap import prove
 from parlab.world.processes.deadlock import Report, failed
 from parlab.world.processes.engine import ProcessEngine
 from parlab.world.processes.launchers import LAUNCHERS
-from parlab.world.processes.pickling import packed, unpacked
+from parlab.world.processes.pickling import pack_program, unpack_program
 from parlab.world.processes.records import packed as packed_records
 from parlab.world.processes.records import together
 from parlab.world.program import Outcome, carry_out
@@ -70,8 +72,17 @@ def _transport(engine: str, folder: Path | None = None) -> Any:
         launcher = LAUNCHERS[engine]
         os.environ.update(launcher.environment | os.environ)
         _here[engine] = launcher.transport(folder)
+        if _here[engine].rank:
+            _close_input()
         sys.excepthook = partial(_last_words, _here[engine])
     return _here[engine]
+
+
+def _close_input() -> None:
+    """Let standard input end at once: mpiexec gives it to rank 0 alone, and the others would wait for it for ever."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
 
 
 def _carried_out(program: Program, here: Any) -> tuple[list[bytes], list[Report]]:
@@ -105,7 +116,7 @@ def _started(program: Program, size: int, engine: str) -> Outcome:
     command = launcher.command(size)
     if not hasattr(socket, "AF_UNIX"):
         raise ValueError(f"engine={engine!r}: on Windows, start the script by {launcher.by_hand(size)} {sys.argv[0]}")
-    data, folder = packed(program), Path(tempfile.mkdtemp(prefix="parlab"))  # of mode 700
+    data, folder = pack_program((program, np.geterr())), Path(tempfile.mkdtemp(prefix="parlab"))  # of mode 700
     try:
         key = secrets.token_bytes(32)
         (folder / "key").write_bytes(key)
@@ -189,7 +200,9 @@ def work(engine: str, folder: str) -> None:
         data = connection.recv_bytes()
         shutil.rmtree(folder, ignore_errors=True)  # whoever opened the door may be killed
         threading.Thread(target=_end_with, args=(connection, ended := threading.Event()), daemon=True).start()
-    outcome = _carried_out(unpacked(here.share(data)), here)
+    program, errors = unpack_program(here.share(data))
+    with np.errstate(**errors):  # as the caller's, which threads inherit
+        outcome = _carried_out(program, here)
     sys.stdout.flush()
     here.share(b"")  # nobody ends before all have heard that the run is over
     if connection:

@@ -11,6 +11,7 @@ from parlab.world.clock.log import ENTER, POST_RECEIVE, POST_SEND, WAIT
 from parlab.world.errors import RemoteError, WorldError
 from parlab.world.processes.deadlock import Report, deadlock_in
 from parlab.world.processes.engine import MessageEnd, ProcessEngine
+from parlab.world.processes.pickling import pack_result
 from parlab.world.processes.wallclock import measured
 from parlab.world.program import Outcome
 from parlab.world.threads.tasks import CollectiveCall, Signal, Task
@@ -46,7 +47,7 @@ def packed(world: ProcessEngine) -> bytes:
     """What this process knows of its rank."""
     program = world.tasks[0]
     try:
-        result = pickle.dumps(program.result)
+        result = pack_result(program.result)
     except Exception as error:
         result = pickle.dumps(None)
         program.error = program.error or WorldError(
@@ -67,7 +68,7 @@ def _error(line: Task) -> tuple[bytes, str] | None:
         return None
     text = "".join(traceback.format_exception(error))
     try:
-        data = pickle.dumps(error)
+        data = pack_result(error)
         pickle.loads(data)
     except Exception:  # the error of a class that has other arguments, say
         data = pickle.dumps(RemoteError(f"{type(error).__name__}: {error}"))

@@ -155,6 +155,61 @@ def test_an_error_comes_with_its_type_rank_and_traceback_there():
     assert "return 1 // comm.rank" in str(caught.value.__cause__)
 
 
+def test_numpys_error_settings_of_the_caller_reach_every_rank_on_processes_as_on_threads():
+    def program(comm):
+        with np.errstate(invalid="ignore"):
+            inner = np.geterr()
+        return np.geterr(), inner
+
+    with np.errstate(divide="raise", over="ignore"):
+        threads, ours = (run(program, 2, engine=engine).results for engine in ("threads", "mpi"))
+        with pytest.raises(FloatingPointError, match="divide by zero"):
+            run(lambda comm: np.ones(1) / np.zeros(1), 2, engine="mpi")
+    assert ours == threads
+    assert ours[1][0]["divide"] == "raise"
+
+
+def test_standard_input_of_every_rank_ends_at_once():
+    def program(comm):
+        return sys.stdin.read()
+
+    assert run(program, 3, engine="mpi").results == ["", "", ""]
+
+
+def test_standard_input_of_rank_1_of_a_script_under_mpiexec_ends_at_once(tmp_path):
+    script = "import sys; from parlab import run\n"
+    script += "print(run(lambda comm: sys.stdin.read() if comm.rank else 'of rank 0', 2, engine='mpi').results)\n"
+    (tmp_path / "script.py").write_text(script)
+    command = [MPIEXEC, "-n", "2", sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(command, env=environment(), stdin=subprocess.PIPE, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "['of rank 0', '']\n" * 2, done.stderr
+
+
+def test_functions_of_one_name_keep_their_globals_and_an_array_that_travels_owns_its_memory():
+    """Two functions of one name from two cells, each with its own `factor`; one uses it in a lambda alone."""
+    cells = []
+    for factor in (2.0, 5.0):
+        names = {"factor": factor, "__name__": "__main__"}
+        exec("def scale(x):\n    return (lambda y: y * factor)(x)", names)
+        cells.append(names["scale"])
+    first, second = cells
+    x = np.arange(6.0)
+
+    def program(comm, given):
+        return first(1.0), second(1.0), x.flags.owndata, given.base is None or given.base.flags.owndata
+
+    threads, ours = (run(program, 2, x, engine=engine).results for engine in ("threads", "mpi"))
+    assert ours == threads == [(2.0, 5.0, True, True)] * 2
+
+
+def test_an_error_of_a_class_of_a_cell_comes_back_as_that_class(cell):
+    code = "class MyError(Exception):\n    pass\n\ndef fails(comm):\n    raise MyError(comm.rank)\n"
+    exec(compile(code, "/tmp/ipykernel_1/3.py", "exec"), cell)
+    with pytest.raises(cell["MyError"]) as caught:
+        run(cell["fails"], 2, engine="mpi")
+    assert (caught.value.args, caught.value.rank) == ((0,), 0)
+
+
 def test_what_cannot_travel_is_refused_before_any_process_starts(monkeypatch):
     monkeypatch.setattr(launch, "_job", None)
     lock = threading.Lock()
