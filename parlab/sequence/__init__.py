@@ -26,36 +26,28 @@ from parlab.sequence.chunks import (
 from parlab.sequence.costs import (
     AttentionShape,
     RankCost,
-    attention_flops,
     load_ratio,
     overlap_tokens,
+    pair_flops,
     score_memory_savings,
     striped_speedup,
     unmasked_pairs,
 )
-from parlab.sequence.heads import (
-    ulysses_attention,
-    ulysses_attention_backward,
-    ulysses_cost,
-    usp_attention,
-    usp_attention_backward,
-    usp_cost,
-)
-from parlab.sequence.lab import LabAttention, lab_attention, words_of
-from parlab.sequence.layouts import LAYOUTS, Block, RingSchedule, RingStep, positions, shard, unshard
-from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, level_bytes, level_flops
-from parlab.sequence.ring import (
+from parlab.sequence.double_ring import (
     double_ring_attention,
     double_ring_attention_backward,
     double_ring_cost,
-    ring_attention,
-    ring_attention_backward,
-    ring_cost,
 )
+from parlab.sequence.lab import LabAttention, lab_attention, words_of
+from parlab.sequence.layouts import LAYOUTS, RingSchedule, RingStep, Tile, positions, shard, unshard
+from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, level_bytes, level_flops
+from parlab.sequence.ring import ring_attention, ring_attention_backward, ring_cost
 from parlab.sequence.statistics import SequenceStatistics, sequence_statistics, synchronise_gradients
 from parlab.sequence.text_split import split_by_text, unit_ends
 from parlab.sequence.times import METHODS, best_ulysses, method_times, usp_time
 from parlab.sequence.tree import tree_attention, tree_attention_backward, tree_cost
+from parlab.sequence.ulysses import ulysses_attention, ulysses_attention_backward
+from parlab.sequence.usp import ulysses_cost, usp_attention, usp_attention_backward, usp_cost
 from parlab.sequence.window import window_attention, window_attention_backward, window_cost
 
 PATTERNS = {  # of communication, by name: each computes exact attention, or says for which window it does

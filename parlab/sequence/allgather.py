@@ -1,6 +1,6 @@
 """Attention with gathered keys and values: each rank gets the K/V of all, a few heads at a time, and attends its rows.
 
-Nothing is hidden behind anything. But K/V heads are few, any mask is simple, and K/V are whole for a few heads only.
+No transfer is hidden behind work. But K/V heads are few, any mask is simple, and K/V are whole for a few heads only.
 
 Source: Llama 3 (2024), "The Llama 3 Herd of Models", section 3.3.2.
 """
@@ -11,10 +11,25 @@ from typing import Any
 
 from parlab.arguments import checked, whole
 from parlab.arrays import Array
+from parlab.nn.attention import wide_zeros
 from parlab.sequence.arguments import RULES
-from parlab.sequence.attend import Call, Pair, Queries, Scale, add_to, backward_of, exchange
+from parlab.sequence.attend import (
+    GRADIENTS,
+    KV,
+    Scale,
+    add_to,
+    attend,
+    attend_backward,
+    begin,
+    begin_backward,
+    finished,
+    finished_backward,
+    no_gradient_yet,
+    no_keys_yet,
+)
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.layouts import Documents, readers
+from parlab.sequence.layouts import Documents, RingSchedule, readers
+from parlab.sequence.travel import exchange
 from parlab.world import Comm
 
 
@@ -34,37 +49,76 @@ def allgather_attention(
     """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and `kv_heads`:
     how many K/V heads are gathered at a time; None: 2, or 1 if there is one only.
 
-    K/V go straight to each rank that has a block with them: without documents, to all. Backward they are gathered
-    again; their gradients, on each rank those of all tokens, are reduce-scattered: straight home, and summed there.
+    K/V go straight to each rank that needs them: without documents, to all.
     """
-    dealt = {"causal": causal, "layout": layout, "documents": documents}
-    call = Call("all-gather", comm, q, k, v, scale, **dealt, kv_heads=kv_heads)
-    queries, known = Queries(call, call.rows, comm), readers(comm.size, k.shape[2], **call.dealt)
-    needed, needs = known[comm.rank], [source[comm.rank] for source in known]  # by whom, and whose K/V
-    gradients = queries.attend([], k, v)  # backward: [B, G, S/P, D]
-    comm.hold(call.made, *(gradients or ()))
-
-    def turn(h: slice, g: slice) -> None:
-        ours = k[:, g, ...], v[:, g, ...]  # [B, kv_heads, S/P, D]
-        gives, forms = [ours if reads else None for reads in needed], [ours if reads else None for reads in needs]
-        gathered: dict[int, Pair] = dict(exchange(comm, gives, forms, call.label))
-        shares: list[Pair | None] = [None] * comm.size  # what this rank gives to the gradients of each
-        for source, pair in gathered.items():
-            shares[source] = queries.meet(source, *pair, [(h, slice(None))])
-            comm.hold(call.made, *(shares[source] or ()))
-        del gathered, pair  # before gradients come
-        if gradients is not None:
-            mine = gradients[0][:, g, ...], gradients[1][:, g, ...]
-            for _, share in exchange(comm, shares, [mine if reads else None for reads in needed], call.label):
-                add_to(mine, share)
-                del share  # before the next one comes
-
-    for h, g in a_few_at_a_time(call.q.shape[1], k.shape[1], kv_heads):
-        turn(h, g)
-    return call.results(queries.done(gradients), gradients)
+    dealt: Any = {"causal": causal, "layout": layout, "documents": documents}
+    label = begin(comm, "all-gather", q, k, v, kv_heads=kv_heads, scale=scale, **dealt)
+    out, lse = no_keys_yet(comm, q)
+    schedule, reads = RingSchedule(comm.rank, comm.size), readers(comm.size, k.shape[2], **dealt)
+    for h, g in a_few_at_a_time(q.shape[1], k.shape[1], kv_heads):
+        few = k[:, g, ...], v[:, g, ...]  # twice [B, kv_heads, S/P, D]
+        gathered = gather(comm, few, reads, label)  # of every source
+        for source, kv in gathered.items():
+            tiles = schedule.tiles(source, k.shape[2], **dealt)
+            attend(comm, tiles, q[:, h, ...], kv, (out[:, h, ...], lse[:, h, ...]), scale=scale)
+        del gathered, kv  # no longer held when the next heads come
+    return finished(comm, out, lse, q)
 
 
-allgather_attention_backward = backward_of(allgather_attention)
+@checked(RULES)
+def allgather_attention_backward(
+    comm: Comm,
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    *,
+    causal: bool = False,
+    layout: str = "contiguous",
+    documents: Documents = None,
+    kv_heads: int | None = None,
+    scale: Scale = None,
+) -> tuple[Array, Array, Array]:
+    """Gradients of this rank's shards; arguments as `ring_attention_backward`, and `kv_heads`.
+
+    K/V are gathered again. Their gradients, on each rank those of all tokens, are reduce-scattered: they go straight
+    home and are summed there.
+    """
+    dealt: Any = {"causal": causal, "layout": layout, "documents": documents}
+    told: Any = {"kv_heads": kv_heads, "scale": scale, **dealt}
+    label, delta = begin_backward(comm, "all-gather", dout, q, k, v, out, lse, **told)
+    dq, dk, dv = no_gradient_yet(comm, q), wide_zeros(k), wide_zeros(v)
+    comm.hold(GRADIENTS, dk, dv)
+    schedule, reads = RingSchedule(comm.rank, comm.size), readers(comm.size, k.shape[2], **dealt)
+    for h, g in a_few_at_a_time(q.shape[1], k.shape[1], kv_heads):
+        few = k[:, g, ...], v[:, g, ...]  # twice [B, kv_heads, S/P, D]
+        few_dout, few_q, *few_rows = [x[:, h, ...] for x in (dout, q, lse, delta, dq)]
+        gathered = gather(comm, few, reads, label)  # of every source
+        shares: dict[int, KV] = {}  # what this rank gives to the gradients of each source
+        for source, kv in gathered.items():
+            tiles = schedule.tiles(source, k.shape[2], **dealt)
+            shares[source] = attend_backward(comm, tiles, few_dout, few_q, kv, *few_rows, scale=scale)
+            comm.hold(GRADIENTS, *shares[source])
+        del gathered, kv  # no longer held when the gradients come
+        scatter_sum(comm, shares, (dk[:, g, ...], dv[:, g, ...]), reads, label)
+        del shares
+    return finished_backward(comm, dq, dk, dv, q)
+
+
+def gather(comm: Comm, few: KV, reads: list[list[bool]], label: str) -> dict[int, KV]:
+    """Give `few` to each rank that reads them, and take as many from each rank whose K/V this one reads: by source."""
+    to, of = reads[comm.rank], [source[comm.rank] for source in reads]
+    return dict(exchange(comm, [few if read else None for read in to], [few if read else None for read in of], label))
+
+
+def scatter_sum(comm: Comm, shares: dict[int, KV], mine: KV, reads: list[list[bool]], label: str) -> None:
+    """Send each source the share of its gradients, and add those of `mine` that come from the ranks that read them."""
+    gives = [shares.get(source) for source in range(comm.size)]
+    for _, share in exchange(comm, gives, [mine if read else None for read in reads[comm.rank]], label):
+        add_to(mine, share)
+        del share  # no longer held when the next one comes
 
 
 def a_few_at_a_time(H: int, G: int, kv_heads: int | None = None) -> list[tuple[slice, slice]]:

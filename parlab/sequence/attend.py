@@ -1,168 +1,146 @@
-"""What every method does between its messages: attend blocks of queries to blocks of keys, merged by their lse.
+"""The local work of every method: check the call, attend tiles of queries × keys, and finish the sums.
 
-The methods differ in one thing only: which rank holds which q, k and v when. So each is written once, for both passes
-(`backward_of`), in which other things travel with a query and are summed for it.
+The methods differ in which rank holds which q, k and v when. Between their messages they all do what stands here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import attend_block, attend_block_backward, check_gradient, check_inputs, row_dot, wide_zeros
-from parlab.sequence.costs import attention_flops, checked_group
-from parlab.sequence.layouts import Block, RingSchedule, checked_documents
-from parlab.world import Comm, MismatchError
+from parlab.sequence.costs import pair_flops
+from parlab.sequence.layouts import Documents, Tile, checked_documents
+from parlab.world import Comm
 
 Scale = float | None
-Pair = tuple[Array, Array]  # K/V, or their gradients
+KV = tuple[Array, Array]  # K and V, or their gradients
 Heads = list[tuple[slice, slice]]  # query heads, and the K/V heads that they read: equally many to each
 
-ALL = [(slice(None), slice(None))]
-DEALT: dict[str, Any] = {"causal": False, "layout": "contiguous", "documents": None}  # unless told otherwise
+ALL: Heads = [(slice(None), slice(None))]
+SUMS, GRADIENTS = "out, lse", "dq, dk, dv"  # the names under which results are held
 
 
-class Returning(NamedTuple):
-    """What a backward gives its method for q, which is how the method knows its pass."""
-
-    dout: Array
-    q: Array
-    out: Array
-    lse: Array
-
-
-def backward_of(method: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, Array, Array]]:
-    """The backward of a method: the method again, with `Returning` for its q."""
-
-    def backward(
-        comm: Comm, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, **how: Any
-    ) -> tuple[Array, Array, Array]:
-        """Gradients of this rank's shards, from `dout [B, H, S/P, D]`, the gradient of a loss with respect to `out`:
-        dq `[B, H, S/P, D]`, dk and dv `[B, G, S/P, D]`, in the dtypes of q, k and v.
-
-        out and lse are what the forward returned; the other arguments are its own, by name, and so are what travels and
-        what is refused. Sums are made, and travel, in float32 or wider.
-        """
-        return method(comm, Returning(dout, q, out, lse), k, v, **how)
-
-    backward.__module__ = method.__module__
-    backward.__name__ = backward.__qualname__ = f"{method.__name__}_backward"
-    return backward
-
-
-class Call:
-    """One rank's call of a method, checked: shapes, layout and documents; its q may be `Returning`.
-
-    `rows`: what a query is to those who attend it: q; backward also dout, lse and delta = rowsum(dO ∘ O). `label`, of
-    every message: what all ranks must have been told alike; `dealt`: of it, how the tokens are dealt out.
+def begin(
+    comm: Comm,
+    method: str,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    scale: Scale,
+    causal: bool = False,
+    layout: str = "contiguous",
+    documents: Documents = None,
+    shards: bool = True,
+    **others: Any,
+) -> str:
+    """Check the shards of a forward and hold them. Returns the label of all its messages, which names every argument:
+    a rank that was called with others is a MismatchError. `shards`: q is a shard of the queries, as k of the keys.
     """
-
-    def __init__(self, method: str, comm: Comm, q: Any, k: Array, v: Array, scale: Scale, **told: Any) -> None:
-        self.backward, shards = hasattr(q, "dout"), not told.get("replicated")  # such queries are no shards
-        dout, q, out, lse = q if self.backward else (None, q, None, None)
-        self.comm, self.q, self.k, self.v, self.scale = comm, q, k, v, scale
-        told = DEALT | told | {"scale": scale}
-        check_inputs(q, k, v, causal=shards, scale=scale)
-        if shards:
-            edges = checked_documents(told["documents"], q.shape[2] * comm.size, comm.size, told["layout"])
-            told["documents"] = None if told["documents"] is None else edges
-        self.dealt = {name: told[name] for name in DEALT}
-        comm.hold("q, k, v", q, k, v)
-        self.rows = [q]
-        if self.backward:
-            check_gradient(dout, q, out, lse)
-            delta = row_dot(dout, out)
-            comm.hold("dout, out, lse", dout, out, lse, delta)
-            self.rows += [dout, lse, delta]  # [B, H, S, D], twice [B, H, S]
-            method += " backward"
-        self.made = "dq, dk, dv" if self.backward else "out, lse"  # as what results are held
-        self.label = ", ".join([method, *(f"{name}={value}" for name, value in told.items() if value is not None)])
-
-    def results(self, sums: Sequence[Array], gradients: Sequence[Array] | None) -> tuple[Array, ...]:
-        """What the method returns, each in its dtype: `(out, lse)`; backward `(dq, dk, dv)`."""
-        made = [*sums, *(gradients or ())]
-        like = [self.q, self.k, self.v] if self.backward else [self.q, sums[1]]
-        return tuple(narrowed(x, to) for x, to in zip(made, like, strict=True))
+    check_inputs(q, k, v, causal=shards, scale=scale)
+    if shards:
+        edges = checked_documents(documents, q.shape[2] * comm.size, comm.size, layout)
+        documents = None if documents is None else edges
+    comm.hold("q, k, v", q, k, v)
+    told = {"causal": causal, "layout": layout, "documents": documents, **others, "scale": scale}
+    return ", ".join([method, *(f"{name}={value}" for name, value in told.items() if value is not None)])
 
 
-class Queries:
-    """Rows of one rank of a `ring`, and their `sums` over the keys seen so far: out and lse, backward dq."""
-
-    def __init__(self, call: Call, rows: Sequence[Array], ring: Comm | None = None) -> None:
-        self.call, self.rows, q = call, rows, rows[0]
-        self.schedule = RingSchedule(0, 1) if ring is None else RingSchedule(ring.rank, ring.size)
-        self.sums = [wide_zeros(q)]  # [B, H, S, D]
-        if not call.backward:
-            xp, out = namespace(q), self.sums[0]
-            self.sums.append(xp.full(q.shape[:-1], -xp.inf, dtype=out.dtype, device=q.device))
-        call.comm.hold(call.made, *self.sums)
-
-    def meet(self, source: int, k: Array, v: Array, heads: Heads = ALL) -> Pair | None:
-        """`attend` what they see of the K/V of rank `source`."""
-        return self.attend(self.schedule.blocks(source, k.shape[2], **self.call.dealt), k, v, heads)
-
-    def attend(self, blocks: Sequence[Block], k: Array, v: Array, heads: Heads = ALL) -> Pair | None:
-        """Let the rows attend these blocks. Backward returns what these give to dk and dv, in float32 or wider."""
-        call = self.call
-        gradients = (wide_zeros(k), wide_zeros(v)) if call.backward else None
-        if not blocks:
-            return gradients
-        B, H, D = k.shape[0], sum(self.rows[0][:, h, ...].shape[1] for h, _ in heads), k.shape[3]
-        flops = attention_flops(sum(block.pairs for block in blocks), B, H, D, backward=call.backward)
-        with call.comm.compute("attend backward" if call.backward else "attend", flops=flops):
-            for block, (h, g) in product(blocks, heads):
-                here, there = (slice(None), h, block.queries, ...), (slice(None), g, block.keys, ...)
-                (q, *others), keys = [x[here] for x in self.rows], (k[there], v[there])
-                totals: Any = *(x[here] for x in self.sums), *(x[there] for x in gradients or ())
-                how: dict[str, Any] = {"diagonal": block.diagonal, "window": block.window, "scale": call.scale}
-                if gradients is None:
-                    attend_block(q, *keys, into=totals, **how)
-                else:
-                    dout, lse, delta = others
-                    attend_block_backward(dout, q, *keys, lse, delta, totals=totals, **how)
-        return gradients
-
-    def done(self, gradients: Pair | None) -> list[Array]:
-        """`sums`, out or dq in q's dtype; backward dk and dv count as held too."""
-        hold, made = self.call.comm.hold, self.call.made
-        hold(made, *(gradients or ()))
-        self.sums[0] = narrowed(self.sums[0], self.rows[0])
-        hold(made, *self.sums)
-        return self.sums
+def begin_backward(
+    comm: Comm, method: str, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, **told: Any
+) -> tuple[str, Array]:
+    """As `begin`, of a backward: its label, and delta = rowsum(dO ∘ O) `[B, H, S/P]`."""
+    label = begin(comm, f"{method} backward", q, k, v, **told)
+    check_gradient(dout, q, out, lse)
+    delta = row_dot(dout, out)
+    comm.hold("dout, out, lse", dout, out, lse, delta)
+    return label, delta
 
 
-def grid(comm: Comm, name: str, inside: int) -> tuple[Comm, Comm]:
-    """Two groups of this rank: `inside` consecutive ranks, and those that have its place in each such group. `inside`,
-    the argument called `name`, must divide the ranks, and be the same on all: ValueError, MismatchError.
-    """
-    checked_group(name, inside, comm.size)
-    groups: tuple[Any, Any] = comm.split(comm.rank // inside), comm.split(comm.rank % inside)
-    if (groups[0].size, groups[1].size) != (inside, comm.size // inside):
-        raise MismatchError(f"rank {comm.rank} was told {name}={inside}, and another rank something else")
-    return groups
+def no_keys_yet(comm: Comm, q: Array) -> tuple[Array, Array]:
+    """out `[B, H, S, D]` and lse `[B, H, S]` of queries that have seen no key: zeros and −inf, float32 or wider."""
+    xp, out = namespace(q), wide_zeros(q)
+    lse = xp.full(q.shape[:-1], -xp.inf, dtype=out.dtype, device=q.device)
+    comm.hold(SUMS, out, lse)
+    return out, lse
 
 
-def exchange(comm: Comm, gives: Sequence[Any], forms: Sequence[Any], label: str) -> Iterator[tuple[int, Any]]:
-    """Everyone gives something to everyone: in step s, from 0, a rank sends `gives[rank + s]`, and takes what has the
-    form of `forms[rank − s]`, which is yielded with its source. None is not sent, or will not come.
-    """
-    for step in range(comm.size):
-        dst, src = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
-        if forms[src] is None:
-            swap(comm, gives[dst], dst, None, src, label)
-        else:
-            yield src, gives[dst] if step == 0 else swap(comm, gives[dst], dst, forms[src], src, label)
+def no_gradient_yet(comm: Comm, q: Array) -> Array:
+    """dq of queries that have seen no key: zeros, float32 or wider."""
+    dq = wide_zeros(q)
+    comm.hold(GRADIENTS, dq)
+    return dq
 
 
-def swap(comm: Comm, x: Any, dst: int, form: Any, src: int, label: str) -> Any:
-    """Send x to `dst`, and at once take what `src` sends, of this form; None is not sent, or will not come."""
-    if form is None:
-        return None if x is None else comm.send(x, dst, label=label)
-    if x is None:
-        return comm.recv(src, form, label=label)
-    return comm.sendrecv(x, dst, src, form, label=label)
+def attend(
+    comm: Comm,
+    tiles: Sequence[Tile],
+    q: Array,
+    kv: KV,
+    sums: tuple[Array, Array],
+    *,
+    scale: Scale,
+    heads: Heads = ALL,
+) -> None:
+    """Let the queries attend these tiles, and merge the results into `sums`, out and lse, in place."""
+    if not tiles:
+        return
+    (k, v), (out, lse) = kv, sums
+    with comm.compute("attend", flops=_flops(tiles, q)):
+        for tile, (h, g) in product(tiles, heads):
+            rows, keys = (slice(None), h, tile.queries, ...), (slice(None), g, tile.keys, ...)
+            how: Any = {"diagonal": tile.diagonal, "window": tile.window, "scale": scale}
+            attend_block(q[rows], k[keys], v[keys], into=(out[rows], lse[rows]), **how)
+
+
+def attend_backward(
+    comm: Comm,
+    tiles: Sequence[Tile],
+    dout: Array,
+    q: Array,
+    kv: KV,
+    lse: Array,
+    delta: Array,
+    dq: Array,
+    *,
+    scale: Scale,
+    heads: Heads = ALL,
+) -> KV:
+    """Add the share of these tiles to dq, in place. Returns their share of dk and dv, in float32 or wider."""
+    k, v = kv
+    dk, dv = wide_zeros(k), wide_zeros(v)
+    if not tiles:
+        return dk, dv
+    with comm.compute("attend backward", flops=_flops(tiles, q, backward=True)):
+        for tile, (h, g) in product(tiles, heads):
+            rows, keys = (slice(None), h, tile.queries, ...), (slice(None), g, tile.keys, ...)
+            how: Any = {"diagonal": tile.diagonal, "window": tile.window, "scale": scale}
+            totals = dq[rows], dk[keys], dv[keys]
+            attend_block_backward(dout[rows], q[rows], k[keys], v[keys], lse[rows], delta[rows], totals=totals, **how)
+    return dk, dv
+
+
+def finished(comm: Comm, out: Array, lse: Array, q: Array) -> tuple[Array, Array]:
+    """The result of a forward, out in the dtype of q."""
+    out = narrowed(out, q)
+    comm.hold(SUMS, out, lse)
+    return out, lse
+
+
+def finished_backward(comm: Comm, dq: Array, dk: Array, dv: Array, q: Array) -> tuple[Array, Array, Array]:
+    """The result of a backward, in the dtype of q, k and v."""
+    return finished_dq(comm, dq, dk, dv, q), narrowed(dk, q), narrowed(dv, q)
+
+
+def finished_dq(comm: Comm, dq: Array, dk: Array, dv: Array, q: Array) -> Array:
+    """dq in the dtype of q, where dk and dv, which are held, still travel in float32 or wider."""
+    comm.hold(GRADIENTS, dk, dv)
+    dq = narrowed(dq, q)
+    comm.hold(GRADIENTS, dq)
+    return dq
 
 
 def add_to(totals: Sequence[Array], parts: Sequence[Array]) -> None:
@@ -172,5 +150,10 @@ def add_to(totals: Sequence[Array], parts: Sequence[Array]) -> None:
 
 
 def narrowed(x: Array, like: Array) -> Array:
-    """A sum in the dtype of what it is returned as."""
+    """A sum in the dtype of `like`."""
     return namespace(x).astype(x, like.dtype, copy=False)
+
+
+def _flops(tiles: Sequence[Tile], q: Array, *, backward: bool = False) -> int:
+    B, H, _, D = q.shape
+    return pair_flops(sum(tile.pairs for tile in tiles), B, H, D, backward=backward)

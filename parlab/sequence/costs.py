@@ -110,7 +110,7 @@ def load_ratio(S: int, size: int, layout: str = "contiguous", *, causal: bool = 
 
 
 @checked(RULES)
-def attention_flops(pairs: int, B: int, H: int, D: int, *, backward: bool = False) -> int:
+def pair_flops(pairs: int, B: int, H: int, D: int, *, backward: bool = False) -> int:
     """The products of `pairs` unmasked pairs: q kᵀ and p v forward; five products of the same size backward."""
     return (10 if backward else 4) * pairs * B * H * D
 

@@ -5,8 +5,8 @@ equal shares of work. `contiguous` hands out neighbours; `zigzag` gives rank r t
 early and one late; `striped` deals tokens like cards. Where several documents are packed into one sequence, zigzag
 deals out each of them by itself; `documents` are their starts, and the end: [0, ..., S].
 
-A mask is never made: in all three layouts what a rank's queries see of an arriving block is, in each document, either a
-rectangle or a triangle, and this file says which.
+A mask is never made. In all three layouts a rank's queries see a *tile* of the arriving keys: in each document either a
+rectangle or a triangle. This file says which.
 
 Sources: Liu et al. 2023, "Ring Attention", algorithm 1; striped: Brandon et al. 2023, "Striped Attention", section 3;
 zigzag: Llama 3 (2024), section 3.3.2.
@@ -114,9 +114,11 @@ class RingStep:
 
 
 @dataclass(frozen=True)
-class Block:
-    """The part of a block that is work: which of the shards' queries and keys, and how masked. `diagonal` None: not at
-    all; else query i of these sees keys 0..i + diagonal, with a `window` only the last `window` of them.
+class Tile:
+    """A rectangle of queries × keys that is work: which of a shard's queries and keys, and how they are masked.
+
+    `diagonal` None: every query sees every key. Else query i of these sees keys 0..i + diagonal, and with a `window`
+    only the last `window` of them.
     """
 
     queries: slice
@@ -162,40 +164,40 @@ class RingSchedule:
         right, left = (rank + 1) % size, (rank - 1) % size
         self.steps = [RingStep(step, right, left, kv_source=(rank - step - 1) % size) for step in range(size - 1)]
 
-    def blocks(
+    def tiles(
         self, source: int, length: int, layout: str = "contiguous", *, causal: bool = True, documents: Documents = None
-    ) -> Sequence[Block]:
-        """The work of this rank on the K/V of rank `source`, `length` tokens: at most one block a document.
+    ) -> Sequence[Tile]:
+        """The work of this rank on the K/V of rank `source`, `length` tokens: at most one tile a document.
 
-        >>> RingSchedule(1, 2).blocks(0, 6, documents=[0, 2, 7, 12])  # the second document lies on both ranks
-        (Block(queries=slice(0, 1, None), keys=slice(2, 6, None), diagonal=None, window=None),)
+        >>> RingSchedule(1, 2).tiles(0, 6, documents=[0, 2, 7, 12])  # the second document lies on both ranks
+        (Tile(queries=slice(0, 1, None), keys=slice(2, 6, None), diagonal=None, window=None),)
         """
         if not 0 <= source < self.size:
             raise ValueError(f"source={source}: a ring of {self.size} has ranks 0 to {self.size - 1}")
         edges = None if documents is None else tuple(documents)
-        return _blocks(self.rank, source, self.size, length, layout, causal, edges)
+        return _tiles(self.rank, source, self.size, length, layout, causal, edges)
 
-    def block(self, source: int, length: int, layout: str = "contiguous", *, causal: bool = True) -> Block | None:
-        """As `blocks`, of one document; None when no query sees any of the K/V."""
-        return next(iter(self.blocks(source, length, layout, causal=causal)), None)
+    def tile(self, source: int, length: int, layout: str = "contiguous", *, causal: bool = True) -> Tile | None:
+        """As `tiles`, of one document; None when no query sees any of the K/V."""
+        return next(iter(self.tiles(source, length, layout, causal=causal)), None)
 
     def mask(self, source: int, layout: str = "contiguous", *, causal: bool = True) -> str:
-        """full, causal, strict or none: the mask on what `block` selects (in zigzag, half of the queries or keys)."""
-        block = self.block(source, 2, layout, causal=causal)
-        return "none" if block is None else block.mask
+        """full, causal, strict or none: the mask on what `tile` selects (in zigzag, half of the queries or keys)."""
+        tile = self.tile(source, 2, layout, causal=causal)
+        return "none" if tile is None else tile.mask
 
 
 @lru_cache(maxsize=4096)
-def _blocks(
+def _tiles(
     rank: int, source: int, size: int, length: int, layout: str, causal: bool, documents: tuple[int, ...] | None
-) -> tuple[Block, ...]:
+) -> tuple[Tile, ...]:
     """What the queries of `rank` see of the keys of `source`, document by document."""
     found = []
     for start, stop in pairwise(checked_documents(documents, length * size, size, layout)):
         queries, keys = (_part(owner, size, length, layout, start, stop) for owner in (rank, source))
-        block = _causal(queries, keys, rank, source, layout) if causal else Block(queries, keys)
-        if block is not None and block.pairs:
-            found.append(block)
+        tile = _causal(queries, keys, rank, source, layout) if causal else Tile(queries, keys)
+        if tile is not None and tile.pairs:
+            found.append(tile)
     return tuple(found)
 
 
@@ -208,29 +210,32 @@ def _part(rank: int, size: int, length: int, layout: str, start: int, stop: int)
     return slice(*((edge - rank + size - 1) // size for edge in (start, stop)))
 
 
-def _causal(queries: slice, keys: slice, rank: int, source: int, layout: str) -> Block | None:
+def _causal(queries: slice, keys: slice, rank: int, source: int, layout: str) -> Tile | None:
     """What these queries see of these keys, both of one document, in causal attention."""
     if layout == "striped":  # query i is token i·P + rank of the sequence, key i is token i·P + source
-        return Block(queries, keys, queries.start - keys.start + (CAUSAL if source <= rank else STRICT))
+        return Tile(queries, keys, queries.start - keys.start + (CAUSAL if source <= rank else STRICT))
     if source == rank:
-        return Block(queries, keys, CAUSAL)  # a shard's tokens stand in their order
+        return Tile(queries, keys, CAUSAL)  # a shard's tokens stand in their order
     if layout == "zigzag":  # earlier: only its early chunk lies before ours; later: both before our late one
         half = (keys.stop - keys.start) // 2
         if source < rank:
-            return Block(queries, slice(keys.start, keys.start + half))
-        return Block(slice(queries.start + half, queries.stop), keys)
-    return Block(queries, keys) if source < rank else None
+            return Tile(queries, slice(keys.start, keys.start + half))
+        return Tile(slice(queries.start + half, queries.stop), keys)
+    return Tile(queries, keys) if source < rank else None
 
 
 def readers(
     size: int, length: int, layout: str = "contiguous", *, causal: bool = False, documents: Documents = None
 ) -> list[list[bool]]:
-    """Which ranks get the K/V of each: all; with documents those that have a block with them; all find the same."""
+    """Which ranks need the K/V of each source: all of them; with documents those whose queries see some of its keys.
+
+    `readers(...)[source][rank]`; every rank computes the same.
+    """
     one_of("layout", layout, LAYOUTS)
     if documents is None:
         return [[True] * size] * size
     edges = tuple(documents)
-    return [[bool(_blocks(r, s, size, length, layout, causal, edges)) for r in range(size)] for s in range(size)]
+    return [[bool(_tiles(r, s, size, length, layout, causal, edges)) for r in range(size)] for s in range(size)]
 
 
 def journeys(size: int, length: int, layout: str = "contiguous", **dealt: Any) -> list[int]:

@@ -22,7 +22,7 @@ from parlab.nn.formulas import block_flops, block_kept_bytes
 from parlab.nn.layers import Block, Core, SelfAttention, split_heads
 from parlab.nn.stage import Gradients, Stage
 from parlab.sequence.arguments import RULES
-from parlab.sequence.costs import attention_flops, unmasked_pairs
+from parlab.sequence.costs import pair_flops, unmasked_pairs
 from parlab.sequence.layouts import checked_documents
 from parlab.world import Comm, Link
 
@@ -151,5 +151,5 @@ def level_flops(config: LlamaConfig, B: int, S: int, size: int, level: str, layo
     projections = sum(f.forward for name, f in block_flops(config, B, S // size).items() if name != "attention")
     _, products, attention = MEMORY_LEVELS[level]
     heads = config.num_attention_heads, config.head_dim
-    again = [attention_flops(pairs, B, *heads) for pairs in unmasked_pairs(S, size, layout)]
+    again = [pair_flops(pairs, B, *heads) for pairs in unmasked_pairs(S, size, layout)]
     return [projections * products + flops * attention for flops in again]

@@ -1,31 +1,32 @@
 """Ring attention: each rank keeps its queries, and the keys and values travel around the ring.
 
-The double ring turns a ring inside each node, while the K/V of the next turn come from the node before. A plain ring
-crosses the slow link between two nodes in every hop; here that link has a whole turn of the inner ring's time for each
-transfer, and all ranks of a node use their links to the next at once.
-
-Sources: Liu et al. 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context", algorithm 1, with the
-layouts of `parlab.sequence.layouts` and blocks merged by their log-sum-exp. Double ring: Gu et al. 2024, "LoongTrain:
-Efficient Training of Long-Sequence LLMs with Head-Context Parallelism", section 4.
+Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context", algorithm 1, with the
+layouts of `parlab.sequence.layouts` and tiles merged by their log-sum-exp.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from parlab.arguments import checked
-from parlab.arrays import Array, namespace
-from parlab.nn.attention import wide_zeros
+from parlab.arrays import Array
 from parlab.sequence.arguments import RULES
-from parlab.sequence.attend import ALL, Call, Heads, Pair, Queries, Scale, add_to, backward_of, grid
-from parlab.sequence.costs import AttentionShape, RankCost, Token, checked_group
-from parlab.sequence.layouts import Documents, RingSchedule, RingStep, journeys
-from parlab.world import Comm, Request
-
-Visit = Callable[[int, Array, Array], Pair | None]  # of the K/V of a rank; backward it returns their gradients
-Hop = tuple[Request | None, Request | None]  # out, in
+from parlab.sequence.attend import (
+    Scale,
+    attend,
+    attend_backward,
+    begin,
+    begin_backward,
+    finished,
+    finished_backward,
+    no_gradient_yet,
+    no_keys_yet,
+)
+from parlab.sequence.costs import AttentionShape, RankCost, Token
+from parlab.sequence.layouts import Documents, RingSchedule, journeys
+from parlab.sequence.packed_ring import packed_ring_attention, packed_ring_attention_backward
+from parlab.sequence.travel import Homeward, travel
+from parlab.world import Comm
 
 
 @checked(RULES)
@@ -40,22 +41,23 @@ def ring_attention(
     documents: Documents = None,
     scale: Scale = None,
 ) -> tuple[Array, Array]:
-    """Attention over the whole sequence, from this rank's shards of it; every rank of `comm` calls it.
-
-    Backward the K/V go around once more. Behind them travel their gradients, to which each rank adds its share, and
-    which need one hop more than the K/V to come home: (P − 1) + P = 2P − 1 hops.
+    """Attention over the whole sequence, from this rank's shards of it. Every rank of `comm` calls it.
 
     Args:
         q: `[B, H, S/P, D]`, this rank's queries.
         k, v: `[B, G, S/P, D]`, where G divides H.
         causal: a token sees itself and earlier ones only.
         layout: contiguous, zigzag or striped: how the sequence was dealt out (`parlab.sequence.shard`).
-        documents: starts of the packed documents, and the end, [0, ..., S]: no token sees another document's. K/V
+        documents: the starts of the packed documents, and the end, [0, ..., S]: no token sees another document's. K/V
             then travel no further than to the last rank that needs them (`journeys`).
         scale: 1/√D when None.
 
-    Returns out `[B, H, S/P, D]` in q's dtype, lse `[B, H, S/P]` in float32 or wider. ValueError: shapes, a layout or
-    documents that do not fit, before any message. MismatchError: another rank was told something else.
+    Returns:
+        out `[B, H, S/P, D]` in q's dtype and lse `[B, H, S/P]` in float32 or wider.
+
+    Raises:
+        ValueError: shapes, a layout or documents that do not fit, before any message.
+        MismatchError: another rank was told something else.
 
     >>> import numpy as np
     >>> from parlab import per_rank, run
@@ -65,113 +67,62 @@ def ring_attention(
     >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 0 owns tokens 0 and 7, which see 1 and 8 keys
     [1, 8]
     """
-    call = Call("ring", comm, q, k, v, scale, causal=causal, layout=layout, documents=documents)
-    return call.results(*attend_around(call, comm, call.rows, k, v))
-
-
-ring_attention_backward = backward_of(ring_attention)
+    how: Any = {"causal": causal, "layout": layout, "scale": scale}
+    if documents is not None:
+        return packed_ring_attention(comm, q, k, v, documents=documents, **how)
+    label = begin(comm, "ring", q, k, v, **how)
+    out, lse = no_keys_yet(comm, q)
+    ring = RingSchedule(comm.rank, comm.size)
+    for source, kv in travel(comm, (k, v), label):  # twice [B, G, S/P, D], the K/V of rank `source`
+        tiles = ring.tiles(source, k.shape[2], layout, causal=causal)
+        attend(comm, tiles, q, kv, (out, lse), scale=scale)  # merged by their lse
+        del kv  # no longer held when the next hop begins
+    return finished(comm, out, lse, q)
 
 
 @checked(RULES)
-def double_ring_attention(
+def ring_attention_backward(
     comm: Comm,
+    dout: Array,
     q: Array,
     k: Array,
     v: Array,
+    out: Array,
+    lse: Array,
     *,
-    ranks_per_node: int | None = None,
     causal: bool = False,
     layout: str = "contiguous",
+    documents: Documents = None,
     scale: Scale = None,
-) -> tuple[Array, Array]:
-    """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and
-    `ranks_per_node`: how many consecutive ranks share a node. It divides P; None: all do.
+) -> tuple[Array, Array, Array]:
+    """Gradients of this rank's shards. Every rank of `comm` calls it.
 
-    Backward, in each turn, dK/dV of one node's K/V are summed over this node, and over the nodes on their way home.
+    The K/V go around once more. Their gradients travel behind them, and need one hop more than the K/V to come home:
+    (P − 1) + P = 2P − 1 hops. Sums are made, and travel, in float32 or wider.
+
+    Args:
+        dout: `[B, H, S/P, D]`, the gradient of a loss with respect to `out`.
+        q, k, v: as given to the forward, and so are causal, layout, documents and scale.
+        out, lse: as the forward returned them.
+
+    Returns:
+        dq `[B, H, S/P, D]`, dk and dv `[B, G, S/P, D]`, in the dtypes of q, k and v.
+
+    Raises:
+        ValueError, MismatchError: as the forward.
     """
-    inside = comm.size if ranks_per_node is None else ranks_per_node
-    call = Call("double ring", comm, q, k, v, scale, causal=causal, layout=layout, ranks_per_node=inside)
-    node, between = grid(comm, "ranks_per_node", inside)
-    queries = Queries(call, call.rows, comm)
-
-    def turn(home: int, k: Array, v: Array) -> Pair | None:  # K/V of all ranks of the node `home`
-        return around(node, k, v, lambda local, k, v: queries.meet(home * node.size + local, k, v), call)
-
-    gradients = around(between, k, v, turn, call)  # the next node's are posted before a turn
-    return call.results(queries.done(gradients), gradients)
-
-
-double_ring_attention_backward = backward_of(double_ring_attention)
-
-
-def attend_around(
-    call: Call, ring: Comm | None, rows: Sequence[Array], k: Array, v: Array, heads: Heads = ALL
-) -> tuple[list[Array], Pair | None]:
-    """The sums of queries that attend the K/V of each rank of the ring, if there is one, and backward dk and dv."""
-    queries = Queries(call, rows, ring)
-    visit = partial(queries.meet, heads=heads)
-    if ring is None:
-        gradients = visit(0, k, v)
-    else:
-        gradients = around(ring, k, v, visit, call, journeys(ring.size, k.shape[2], **call.dealt))
-    return queries.done(gradients), gradients
-
-
-def around(comm: Comm, k: Array, v: Array, visit: Visit, call: Call, travel: list[int] | None = None) -> Pair | None:
-    """The K/V of all ranks come past this one, by so many hops as `travel` says of each, P − 1 unless told otherwise:
-    `visit(source, k, v)`, while the next ones travel.
-
-    Invariant: when hop t starts (from 0), rank r holds the K/V of rank s = (r − t) mod P, and has visited those of the
-    ranks r, r − 1, ..., s + 1. Backward `visit` returns this rank's share of dK/dV, and ours come home, summed: when
-    hop t starts, those of s, summed over the ranks s, s + 1, ..., r − 1, are on their way from r − 1. The last rank to
-    hold the K/V adds the last share and sends dK/dV home: if they went all around, that is one hop more to the right.
-    """
-    form = None  # of dK/dV, without their memory: one zero, seen everywhere
-    if call.backward:
-        form = tuple(namespace(x).broadcast_to(wide_zeros(x[:1, :1, :1, :1]), x.shape) for x in (k, v))
-    travel = travel or [comm.size - 1] * comm.size
-    source, own = comm.rank, travel[comm.rank]
-    held, mine = (k, v), None
-    returning: Hop = (None, None)  # the dK/dV of `source`, on their way to us
-    home: Hop = (None, None)  # ... and ours
-    last = RingStep(comm.size - 1, comm.right, comm.left, kv_source=comm.rank)  # no K/V travel any more
-    for step, hop in enumerate((*RingSchedule(comm.rank, comm.size).steps, last)):
-        goes, comes = travel[source] > step, travel[hop.kv_source] > step
-        coming = (k, v) if comes else None
-        arriving = post(comm, held if goes else None, hop.send_to, coming, hop.recv_from, call.label)
-        share = None if held is None else visit(source, *held)
-        if call.backward:
-            gradients = arrived(returning)  # the shares of the ranks that held this K/V before us
-            if step == 0:
-                gradients = share
-                if comm.size > 1:  # else it is one block's result, and the caller's
-                    comm.hold("dq, dk, dv", gradients)
-                mine = gradients if own == 0 else None
-            elif share is not None:
-                add_to(gradients, share)
-            outgoing, next_stop = gradients if travel[source] else None, comm.right if goes else source
-            returning = post(comm, outgoing, next_stop, form if comes else None, comm.left, call.label)
-            if step == own > 0:
-                home = post(comm, None, comm.rank, form, (comm.rank + own) % comm.size, call.label)
-            del share, gradients, outgoing  # or they would still be held while the next share is made
-        held, source = arrived(arriving), hop.kv_source
-    arrived(returning)
-    return arrived(home) if own else mine
-
-
-def post(comm: Comm, x: Pair | None, dst: int, form: Pair | None, src: int, label: str) -> Hop:
-    """As `swap`, without waiting for either."""
-    sending = None if x is None else comm.isend(x, dst, label=label)
-    return sending, None if form is None else comm.irecv(src, form, label=label)
-
-
-def arrived(hop: Hop) -> Any:
-    """What came; None: nothing."""
-    sending, receiving = hop
-    came = None if receiving is None else receiving.wait()  # first: what is needed gives a wait its name
-    if sending is not None:
-        sending.wait()
-    return came
+    how: Any = {"causal": causal, "layout": layout, "scale": scale}
+    if documents is not None:
+        return packed_ring_attention_backward(comm, dout, q, k, v, out, lse, documents=documents, **how)
+    label, delta = begin_backward(comm, "ring", dout, q, k, v, out, lse, **how)
+    dq = no_gradient_yet(comm, q)
+    ring, home = RingSchedule(comm.rank, comm.size), Homeward(comm, label)
+    for source, kv in travel(comm, (k, v), label):  # twice [B, G, S/P, D], the K/V of rank `source`
+        tiles = ring.tiles(source, k.shape[2], layout, causal=causal)
+        home.add(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale))  # our share of its dK/dV
+        del kv  # no longer held when the next hop begins
+    dk, dv = home.wait()
+    return finished_backward(comm, dq, dk, dv, q)
 
 
 @checked(RULES)
@@ -201,24 +152,3 @@ def ring_bytes(token: Token, c: int, travel: list[int], rank: int = 0, *, backwa
     back = sum(leaves) if backward else 0
     nbytes = sum(goes) * token.kv + back * token.dkv
     return RankCost(sum(goes) + back, c * nbytes, c * (token.own + token.sums + most))
-
-
-@checked(RULES)
-def double_ring_cost(
-    shape: AttentionShape, size: int, rank: int = 0, *, ranks_per_node: int | None = None, backward: bool = False
-) -> RankCost:
-    """What every `rank` sends and holds: a ring of n in each of P/n turns, and a ring of P/n between nodes of n ranks.
-    Forward n − 1 hops a turn and P/n − 1 between nodes, P − 1 in all; backward n more a turn, and P/n, for dK/dV.
-
-    >>> double_ring_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4, ranks_per_node=2)[:2]
-    (3, 786432)
-    """
-    token, c = shape.token(backward=backward), shape.shard(size, rank)
-    inside = checked_group("ranks_per_node", size if ranks_per_node is None else ranks_per_node, size)
-    turns = size // inside
-    inner, outer = (ring_bytes(token, c, [ring - 1] * ring, backward=backward) for ring in (inside, turns))
-    twice = token.own + token.sums  # in both rings
-    if 1 in (inside, turns):
-        twice += token.dkv  # the share of a ring of one rank is what the other ring adds to
-    messages, nbytes = turns * inner.messages + outer.messages, turns * inner.nbytes + outer.nbytes
-    return RankCost(messages, nbytes, inner.held + outer.held - c * twice)

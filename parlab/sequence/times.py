@@ -13,7 +13,7 @@ from dataclasses import replace
 from parlab.arguments import checked
 from parlab.sequence.allgather import a_few_at_a_time
 from parlab.sequence.arguments import RULES
-from parlab.sequence.costs import AttentionShape, attention_flops, checked_group, unmasked_pairs
+from parlab.sequence.costs import AttentionShape, checked_group, pair_flops, unmasked_pairs
 from parlab.world import Cluster, Link
 from parlab.world.cluster import picoseconds
 
@@ -84,4 +84,4 @@ def _link(cluster: Cluster, ranks: int) -> Link:
 
 def _attend(shape: AttentionShape, pairs: int, cluster: Cluster) -> int:
     """To attend so many pairs, all heads."""
-    return picoseconds(cluster.device_of(0).seconds(attention_flops(pairs, shape.B, shape.H, shape.D), 0))
+    return picoseconds(cluster.device_of(0).seconds(pair_flops(pairs, shape.B, shape.H, shape.D), 0))

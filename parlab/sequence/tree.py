@@ -1,7 +1,7 @@
 """Tree attention: queries travel, not keys. Each rank attends all queries to its own K/V, and the partial outputs are
 merged pairwise by their lse, level by level: ⌈log₂P⌉ messages instead of P − 1.
 
-That is for few queries and many keys. To decode, one new query against a long cache, `replicated` queries need no
+This pays for few queries and many keys. To decode, one new query against a long cache, `replicated` queries need no
 gathering, and every rank ends with the merged result.
 
 Source: Shyam et al. 2024, "Tree Attention: Topology-aware Decoding for Long-Context Attention on GPU Clusters".
@@ -11,18 +11,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from parlab.arguments import checked
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import CAUSAL, merge
 from parlab.sequence.arguments import RULES
-from parlab.sequence.attend import Call, Queries, Scale, backward_of, swap
+from parlab.sequence.attend import (
+    GRADIENTS,
+    Scale,
+    attend,
+    attend_backward,
+    begin,
+    begin_backward,
+    narrowed,
+    no_gradient_yet,
+    no_keys_yet,
+)
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.layouts import Block
+from parlab.sequence.layouts import Tile
+from parlab.sequence.travel import swap
 from parlab.world import Comm
 
-Parts = Sequence[Array]  # out and lse, say: arrays whose rows, axis 2, are queries
+Parts = Sequence[Array]  # arrays whose rows, axis 2, are queries: out and lse, or dq
 Combine = Callable[..., Parts]  # of two ranks' parts: merge or add
 
 
@@ -33,8 +44,6 @@ def tree_attention(
     """Attention over the whole sequence, from this rank's contiguous shards; arguments as `ring_attention`, and
     `replicated`: q `[B, H, T, D]`, of the sequence's last T tokens, is the same on every rank; so is what is returned.
 
-    Backward dk and dv are complete where they are made; dq is summed along the same tree.
-
     >>> import numpy as np
     >>> from parlab import per_rank, run
     >>> from parlab.sequence import shard
@@ -43,27 +52,65 @@ def tree_attention(
     >>> np.exp(done.results[3][1][0, 0] - 2).round().astype(int).tolist(), done.timeline.messages(3)
     ([8], 2)
     """
-    call, keys = Call("tree", comm, q, k, v, scale, causal=causal, replicated=replicated), k.shape[2]
-    if call.q.shape[2] > comm.size * keys:
-        raise ValueError(f"q has {call.q.shape[2]} queries: the sequence has {comm.size * keys} tokens")
-    given = call.rows if replicated else gather_rows(comm, call.rows, call.label)  # [B, H, S or T, ...]
-    queries = Queries(call, given)
-    rows, first = queries.sums[0].shape[2], comm.rank * keys
-    block = Block(slice(0, rows), slice(0, keys))  # what all queries see of this rank's K/V
-    if causal and replicated:
-        block = Block(slice(0, rows), slice(0, keys), comm.size * keys - rows - first)
-    elif causal:
-        block = Block(slice(first, rows), slice(0, keys), CAUSAL)
-    gradients = queries.attend([block], k, v)  # backward: [B, G, S/P, D]
-    comm.hold(call.made, *(gradients or ()))
-    sums: Parts = tuple(queries.sums)
-    del queries, given
-    combine = merge if gradients is None else lambda a, b: (a + b,)
-    sums = (merge_all if replicated else merge_rows)(comm, sums, combine, call.label)  # [B, H, S/P or T, ...]
-    return call.results(sums, gradients)
+    told: Any = {"causal": causal, "replicated": replicated, "shards": not replicated, "scale": scale}
+    label = begin(comm, "tree", q, k, v, **told)
+    refuse_more_queries(q, k, comm.size)
+    (all_q,) = [q] if replicated else gather_rows(comm, [q], label)  # [B, H, S or T, D]
+    tile = seen_tile(comm, all_q.shape[2], k.shape[2], causal=causal, replicated=replicated)
+    sums = no_keys_yet(comm, all_q)
+    attend(comm, [tile], all_q, (k, v), sums, scale=scale)
+    del all_q  # no longer held when the partial results come
+    out, lse = (merge_all if replicated else merge_rows)(comm, sums, merge, label)  # [B, H, S/P or T, ...]
+    return narrowed(out, q), lse
 
 
-tree_attention_backward = backward_of(tree_attention)
+@checked(RULES)
+def tree_attention_backward(
+    comm: Comm,
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    *,
+    causal: bool = False,
+    replicated: bool = False,
+    scale: Scale = None,
+) -> tuple[Array, Array, Array]:
+    """Gradients of this rank's shards; arguments as `ring_attention_backward`, and `replicated`.
+
+    dk and dv are complete where they are made. dq is summed along the same tree.
+    """
+    told: Any = {"causal": causal, "replicated": replicated, "shards": not replicated, "scale": scale}
+    label, delta = begin_backward(comm, "tree", dout, q, k, v, out, lse, **told)
+    refuse_more_queries(q, k, comm.size)
+    rows = [q, dout, lse, delta]  # twice [B, H, S/P or T, D], twice [B, H, S/P or T]
+    all_q, all_dout, all_lse, all_delta = rows if replicated else gather_rows(comm, rows, label)
+    tile = seen_tile(comm, all_q.shape[2], k.shape[2], causal=causal, replicated=replicated)
+    dq = no_gradient_yet(comm, all_q)
+    dk, dv = attend_backward(comm, [tile], all_dout, all_q, (k, v), all_lse, all_delta, dq, scale=scale)
+    comm.hold(GRADIENTS, dk, dv)
+    del all_q, all_dout, all_lse, all_delta  # no longer held when the partial results come
+    (dq,) = (merge_all if replicated else merge_rows)(comm, (dq,), lambda a, b: (a + b,), label)
+    return narrowed(dq, q), narrowed(dk, k), narrowed(dv, v)
+
+
+def refuse_more_queries(q: Array, k: Array, size: int) -> None:
+    """ValueError: the sequence has fewer tokens than q has."""
+    S = size * k.shape[2]
+    if q.shape[2] > S:
+        raise ValueError(f"q has {q.shape[2]} queries: the sequence has {S} tokens")
+
+
+def seen_tile(comm: Comm, rows: int, keys: int, *, causal: bool, replicated: bool) -> Tile:
+    """What so many queries, all or the last ones of the sequence, see of this rank's keys."""
+    first = comm.rank * keys  # this rank's first token
+    if not causal:
+        return Tile(slice(0, rows), slice(0, keys))
+    if replicated:
+        return Tile(slice(0, rows), slice(0, keys), comm.size * keys - rows - first)
+    return Tile(slice(first, rows), slice(0, keys), CAUSAL)
 
 
 class Level(NamedTuple):
@@ -93,13 +140,13 @@ def levels(rank: int, size: int) -> list[Level]:
 def gather_rows(comm: Comm, parts: Parts, label: str) -> list[Array]:
     """The rows of all ranks, up the tree: a half that has all of its own gives them to the other."""
     xp, length = namespace(*parts), parts[0].shape[2]
-    whole = [xp.empty((*x.shape[:2], comm.size * length, *x.shape[3:]), dtype=x.dtype, device=x.device) for x in parts]
-    comm.hold("rows", *whole)
-    _put(_rows(whole, range(comm.rank, comm.rank + 1), length), parts)
+    rows = [xp.empty((*x.shape[:2], comm.size * length, *x.shape[3:]), dtype=x.dtype, device=x.device) for x in parts]
+    comm.hold("rows", *rows)
+    _put(_rows(rows, range(comm.rank, comm.rank + 1), length), parts)
     for level in reversed(levels(comm.rank, comm.size)):
-        ours, theirs = _rows(whole, level.mine, length), _rows(whole, level.other, length)
+        ours, theirs = _rows(rows, level.mine, length), _rows(rows, level.other, length)
         _put(theirs, *_swaps(comm, ours, level.clients, theirs, [level.partner], label))
-    return whole
+    return rows
 
 
 def merge_rows(comm: Comm, parts: Parts, combine: Combine, label: str) -> list[Array]:

@@ -5,14 +5,29 @@ Source: Beltagy et al. 2020, "Longformer", section 3.1; Jiang et al. 2023, "Mist
 
 from __future__ import annotations
 
+from typing import Any
+
 from parlab.arguments import checked
 from parlab.arrays import Array
 from parlab.nn.attention import CAUSAL
 from parlab.sequence.arguments import RULES
-from parlab.sequence.attend import Call, Pair, Queries, Scale, add_to, backward_of
+from parlab.sequence.attend import (
+    GRADIENTS,
+    KV,
+    Scale,
+    add_to,
+    attend,
+    attend_backward,
+    begin,
+    begin_backward,
+    finished,
+    finished_backward,
+    no_gradient_yet,
+    no_keys_yet,
+)
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.layouts import Block
-from parlab.world import Comm
+from parlab.sequence.layouts import Tile
+from parlab.world import Comm, Request
 
 
 @checked(RULES)
@@ -23,7 +38,7 @@ def window_attention(
     `ring_attention`, and `window`: W, from 1 to S.
 
     The W − 1 tokens before a rank's own come straight from the ranks that have them, ⌈(W − 1)/(S/P)⌉ neighbours to the
-    left, while its own are attended. Backward they come once more, and their gradients go straight back.
+    left, while its own are attended.
 
     >>> import numpy as np
     >>> from parlab import per_rank, run
@@ -33,45 +48,105 @@ def window_attention(
     >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # everyone sees itself and the token before
     [2, 2]
     """
-    call = Call("window", comm, q, k, v, scale, causal=causal, window=window)
-    length, S = k.shape[2], k.shape[2] * comm.size
+    label = begin(comm, "window", q, k, v, causal=causal, window=window, scale=scale)
+    W, length = checked_window(window, causal, k.shape[2], comm.size), k.shape[2]
+    left, right = neighbours(comm, length, W)
+    out, lse = no_keys_yet(comm, q)
+    sends, coming = post_tails(comm, (k, v), left, right, label)
+    attend(comm, [own_tile(length, W)], q, (k, v), (out, lse), scale=scale)
+    for number, (tail, arriving) in enumerate(zip(left, coming, strict=True)):
+        tile = tail_tile(number, tail, length, W)
+        attend(comm, [tile], q, arriving.wait(), (out, lse), scale=scale)  # twice [B, G, tail, D]
+    for send in sends:
+        send.wait()
+    return finished(comm, out, lse, q)
+
+
+@checked(RULES)
+def window_attention_backward(
+    comm: Comm,
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    *,
+    window: int | None = None,
+    causal: bool = True,
+    scale: Scale = None,
+) -> tuple[Array, Array, Array]:
+    """Gradients of this rank's shards; arguments as `ring_attention_backward`, and `window`.
+
+    The tails of the neighbours' K/V come once more, and their gradients go straight back.
+    """
+    told: Any = {"causal": causal, "window": window, "scale": scale}
+    label, delta = begin_backward(comm, "window", dout, q, k, v, out, lse, **told)
+    W, length = checked_window(window, causal, k.shape[2], comm.size), k.shape[2]
+    left, right = neighbours(comm, length, W)
+    dq = no_gradient_yet(comm, q)
+    sends, coming = post_tails(comm, (k, v), left, right, label)
+    dk, dv = attend_backward(comm, [own_tile(length, W)], dout, q, (k, v), lse, delta, dq, scale=scale)
+    comm.hold(GRADIENTS, dk, dv)
+    while sends:  # before the gradients are under way too
+        sends.pop(0).wait()
+    for number, (tail, arriving) in enumerate(zip(left, coming, strict=True)):
+        tile = tail_tile(number, tail, length, W)
+        share = attend_backward(comm, [tile], dout, q, arriving.wait(), lse, delta, dq, scale=scale)
+        sends.append(comm.isend(share, comm.rank - number - 1, label=label))  # twice [B, G, tail, D]
+        del share  # it belongs to the message
+    for far, tail in enumerate(right, 1):
+        mine = last_tokens(tail, (dk, dv))
+        add_to(mine, comm.recv(comm.rank + far, like=mine, label=label))
+    for send in sends:
+        send.wait()
+    return finished_backward(comm, dq, dk, dv, q)
+
+
+def checked_window(window: int | None, causal: bool, length: int, size: int) -> int:
+    """The window, of shards of `length` tokens on `size` ranks; ValueError: there is none, or none that looks back."""
+    S = length * size
     if window is None:
         use = f"pass window=1 to {S} (up to {length + 1} the nearest neighbour is enough), or use another pattern"
         raise ValueError(f"window=None: neighbours alone give a sliding window's attention only; {use}")
     if not causal:
         raise ValueError("causal=False: a sliding window sees no later token; leave causal=True")
-    tails = window_tails(S, comm.size, window)
-    left, right = tails[: comm.rank], tails[: comm.size - 1 - comm.rank]  # the neighbours that there are
-    queries = Queries(call, call.rows)
-    sends = [comm.isend(_last(tail, k, v), comm.rank + far, label=call.label) for far, tail in enumerate(right, 1)]
-    coming = [comm.irecv(comm.rank - far, _last(tail, k, v), label=call.label) for far, tail in enumerate(left, 1)]
-    own = slice(0, length)
-    gradients = queries.attend([Block(own, own, CAUSAL, window)], k, v)  # backward: [B, G, S/P, D]
-    if gradients is not None:
-        comm.hold("dq, dk, dv", *gradients)
-        while sends:  # before the gradients are under way too
-            sends.pop(0).wait()
-    for number, (tail, arriving) in enumerate(zip(left, coming, strict=True)):
-        ahead = number * length  # tokens between the tail and the first query, which sees most of it
-        block = Block(slice(0, min(length, window - 1 - ahead)), slice(0, tail), ahead + tail, window)
-        share = queries.attend([block], *arriving.wait())  # backward: [B, G, tail, D]
-        if share is not None:
-            sends.append(comm.isend(share, comm.rank - number - 1, label=call.label))
-        del share
-    if gradients is not None:
-        for far, tail in enumerate(right, 1):
-            mine = _last(tail, *gradients)
-            add_to(mine, comm.recv(comm.rank + far, like=mine, label=call.label))
-    for send in sends:
-        send.wait()
-    return call.results(queries.done(gradients), gradients)
+    return window
 
 
-window_attention_backward = backward_of(window_attention)
+def neighbours(comm: Comm, length: int, window: int) -> tuple[list[int], list[int]]:
+    """How many tokens this rank takes from each neighbour on its left, and gives to each on its right, the nearest
+    first, as far as there are any.
+    """
+    tails = window_tails(length * comm.size, comm.size, window)
+    return tails[: comm.rank], tails[: comm.size - 1 - comm.rank]
 
 
-def _last(tail: int, k: Array, v: Array) -> Pair:
+def post_tails(
+    comm: Comm, kv: KV, left: list[int], right: list[int], label: str
+) -> tuple[list[Request], list[Request]]:
+    """Send the last tokens of our K/V to the right, and take those of the left: the requests of both."""
+    sends = [comm.isend(last_tokens(tail, kv), comm.rank + far, label=label) for far, tail in enumerate(right, 1)]
+    coming = [comm.irecv(comm.rank - far, last_tokens(tail, kv), label=label) for far, tail in enumerate(left, 1)]
+    return sends, coming
+
+
+def last_tokens(tail: int, kv: KV) -> KV:
+    """Views of the last `tail` tokens of K and V: twice `[B, G, tail, D]`."""
+    k, v = kv
     return k[:, :, -tail:, :], v[:, :, -tail:, :]
+
+
+def own_tile(length: int, window: int) -> Tile:
+    """What the queries of a rank see of its own keys."""
+    own = slice(0, length)
+    return Tile(own, own, CAUSAL, window)
+
+
+def tail_tile(number: int, tail: int, length: int, window: int) -> Tile:
+    """What the queries of a rank see of the last `tail` tokens of neighbour `number` on its left, from 0."""
+    ahead = number * length  # tokens between the tail and the first query, which sees most of it
+    return Tile(slice(0, min(length, window - 1 - ahead)), slice(0, tail), ahead + tail, window)
 
 
 def window_tails(S: int, size: int, window: int) -> list[int]:

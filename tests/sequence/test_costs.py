@@ -12,7 +12,7 @@ from parlab.sequence import (
     LAYOUTS,
     AttentionShape,
     allgather_cost,
-    attention_flops,
+    pair_flops,
     double_ring_cost,
     load_ratio,
     method_times,
@@ -110,8 +110,8 @@ def test_p4_saves_three_quarters_of_the_score_matrix():
 
 
 def test_a_pair_costs_two_products_forward_and_five_backward():
-    assert attention_flops(10, B=1, H=2, D=8) == 2 * (2 * 10 * 2 * 8)
-    assert attention_flops(10, B=1, H=2, D=8, backward=True) == 5 * (2 * 10 * 2 * 8)
+    assert pair_flops(10, B=1, H=2, D=8) == 2 * (2 * 10 * 2 * 8)
+    assert pair_flops(10, B=1, H=2, D=8, backward=True) == 5 * (2 * 10 * 2 * 8)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from parlab import Cluster, per_rank, run
 from parlab.sequence import (
     LAYOUTS,
     AttentionShape,
-    attention_flops,
+    pair_flops,
     overlap_tokens,
     ring_attention,
     ring_attention_backward,
@@ -216,7 +216,7 @@ def test_8_ranks_causal_c16_the_slowest_rank_over_the_mean_is_exact(layout, rati
     times = [compute_time(timeline, rank) for rank in range(8)]
     assert Fraction(max(times) * 8, sum(times)) == ratio
     pairs = unmasked_pairs(128, 8, layout)
-    assert times == [attention_flops(n, B=1, H=2, D=4, backward=backward) for n in pairs]
+    assert times == [pair_flops(n, B=1, H=2, D=4, backward=backward) for n in pairs]
     assert timeline.makespan == max(times)  # no other rank makes the slowest one wait
 
 

@@ -8,9 +8,9 @@ from parlab.nn.formulas import block_flops
 from parlab.sequence import (
     MEMORY_LEVELS,
     AttentionShape,
-    attention_flops,
     level_bytes,
     level_flops,
+    pair_flops,
     ring_cost,
     unmasked_pairs,
 )
@@ -35,7 +35,7 @@ def memory_levels(config: LlamaConfig, S: int, size: int, *, B: int = 1, itemsiz
     """
     projections = sum(f.forward for name, f in block_flops(config, B, S // size).items() if name != "attention")
     pairs = unmasked_pairs(S, size, "zigzag")[0]
-    forward = projections + attention_flops(pairs, B, config.num_attention_heads, config.head_dim)
+    forward = projections + pair_flops(pairs, B, config.num_attention_heads, config.head_dim)
     kept = {level: level_bytes(config, B, S, size, level, itemsize) for level in MEMORY_LEVELS}
     again = {level: level_flops(config, B, S, size, level)[0] / forward for level in MEMORY_LEVELS}
     heads = config.num_attention_heads, config.num_key_value_heads, config.head_dim

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
 from parlab.arguments import amount, checked
-from parlab.sequence import LAYOUTS, Block, RingSchedule, load_ratio, positions, unmasked_pairs
+from parlab.sequence import LAYOUTS, RingSchedule, Tile, load_ratio, positions, unmasked_pairs
 from parlab.sequence.layouts import journeys
 from parlab.views.arguments import RULES, within
 from parlab.views.drawing import marks, theme
@@ -48,7 +48,7 @@ def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal
     """
     headline = _headline(S, size, layout, causal)
     pairs = unmasked_pairs(S, size, layout, causal=causal)
-    words = [", ".join(_in_words(block) for _, block in row) for row in _blocks(size, 2, layout, causal)]
+    words = [", ".join(_in_words(tile) for _, tile in row) for row in _tiles(size, 2, layout, causal)]
     rows = [f"rank {rank}: {pairs[rank]} pairs; {words[rank]}" for rank in range(size)]
     figure = sheet([headline, *rows], _height(size), headline)
     _draw_ring(figure, LEFT, size, S, size, layout, causal)
@@ -77,23 +77,23 @@ def _headline(S: int, size: int, layout: str, causal: bool) -> str:
     return f"{layout}, {kind}, {size} ranks, {S} tokens: the slowest rank has {ratio:.3g} × the mean work"
 
 
-def _blocks(size: int, length: int, layout: str, causal: bool) -> list[list[tuple[int, Block | None]]]:
+def _tiles(size: int, length: int, layout: str, causal: bool) -> list[list[tuple[int, Tile | None]]]:
     """For each rank and step: whose K/V, of `length` tokens, the rank attends, and which part of the block is work."""
     rings = [RingSchedule(rank, size) for rank in range(size)]
     sources = [[ring.rank, *(step.kv_source for step in ring.steps)] for ring in rings]
     return [
-        [(source, ring.block(source, length, layout, causal=causal)) for source in row]
+        [(source, ring.tile(source, length, layout, causal=causal)) for source in row]
         for ring, row in zip(rings, sources, strict=True)
     ]
 
 
-def _in_words(block: Block | None) -> str:
+def _in_words(tile: Tile | None) -> str:
     """The mask, and which half of a shard of two tokens it is on, if not on the whole."""
-    if block is None:
+    if tile is None:
         return "none"
-    if block.queries.start:
-        return f"{block.mask} (late queries)"
-    return f"{block.mask} (early keys)" if block.keys.stop < 2 else block.mask
+    if tile.queries.start:
+        return f"{tile.mask} (late queries)"
+    return f"{tile.mask} (early keys)" if tile.keys.stop < 2 else tile.mask
 
 
 def _side(size: int) -> float:
@@ -117,13 +117,13 @@ def _draw_ring(figure: Picture, left: float, shown: int, S: int, size: int, layo
     """The square of blocks, from `left` inches on, the first `shown` columns, and beside it the load so far."""
     c, side = S // size, _side(size)
     owned = np.array(positions(S, size, layout))  # [P, c]
-    blocks = [row[:shown] for row in _blocks(size, c, layout, causal)]
+    tiles = [row[:shown] for row in _tiles(size, c, layout, causal)]
     image = np.full((S, S, 3), to_rgb(SKIPPED))  # rank by rank down and step by step across
-    for rank, row in enumerate(blocks):
-        for step, (source, block) in enumerate(row):
-            if block is not None:
+    for rank, row in enumerate(tiles):
+        for step, (source, tile) in enumerate(row):
+            if tile is not None:
                 pixels = image[rank * c : (rank + 1) * c, step * c : (step + 1) * c]
-                pixels[block.queries, block.keys] = to_rgb(MASKED)
+                pixels[tile.queries, tile.keys] = to_rgb(MASKED)
                 seen = owned[rank][:, None] >= owned[source][None, :] if causal else np.ones((c, c), dtype=bool)
                 pixels[seen] = to_rgb(theme.rank_color(source))
     grid = panel(figure, left, TOP, theme.WIDTH - BARS - 1.35 - left, side)
@@ -131,7 +131,7 @@ def _draw_ring(figure: Picture, left: float, shown: int, S: int, size: int, layo
     name_lanes(grid, list(range(size)), words=left == LEFT)
     hops, places = ["own", *map(str, range(1, size))], [step + 0.5 for step in range(size)]
     scale(grid.xaxis, "K/V after this many hops", ticks=places, says=hops, line=False, dashes=False)
-    load = [sum(block.pairs for _, block in row if block) for row in blocks]
+    load = [sum(tile.pairs for _, tile in row if tile) for row in tiles]
     bars = panel(figure, theme.WIDTH - BARS - 0.55, TOP, BARS, side)
     _draw_load(bars, load, unmasked_pairs(S, size, layout, causal=causal))
     seen_as = theme.rank_color(0), "seen: in the colour of the keys' rank", ""
@@ -153,9 +153,9 @@ def ring_film(size: int, layout: str, S: int, *, causal: bool) -> Film:
     """For `step_through`: the K/V that every rank holds, and below each hop the blocks attended so far."""
     headline = _headline(S, size, layout, causal)
     lines = ["start: every rank has its own K/V", *(f"hop {step} of {size - 1}" for step in range(1, size))]
-    for rank, row in enumerate(_blocks(size, 2, layout, causal)):
-        for step, (source, block) in enumerate(row):
-            lines[step] += f"; rank {rank} attends the K/V of rank {source}: {_in_words(block)}"
+    for rank, row in enumerate(_tiles(size, 2, layout, causal)):
+        for step, (source, tile) in enumerate(row):
+            lines[step] += f"; rank {rank} attends the K/V of rank {source}: {_in_words(tile)}"
     return Film(headline, lines, steps_of(size), lambda place: png(_frame(headline, place, size, layout, S, causal)))
 
 

@@ -1,0 +1,119 @@
+"""The double ring: a ring inside each node, while the K/V of the next turn come from the node before.
+
+A plain ring crosses the slow link between two nodes in every hop. Here that link has a whole turn of the inner ring's
+time for each transfer, and all ranks of a node use their links to the next node at once.
+
+Source: Gu et al. 2024, "LoongTrain: Efficient Training of Long-Sequence LLMs with Head-Context Parallelism", section 4.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parlab.arguments import checked
+from parlab.arrays import Array
+from parlab.sequence.arguments import RULES
+from parlab.sequence.attend import (
+    Scale,
+    attend,
+    attend_backward,
+    begin,
+    begin_backward,
+    finished,
+    finished_backward,
+    no_gradient_yet,
+    no_keys_yet,
+)
+from parlab.sequence.costs import AttentionShape, RankCost, checked_group
+from parlab.sequence.layouts import RingSchedule
+from parlab.sequence.ring import ring_bytes
+from parlab.sequence.travel import Homeward, grid, travel
+from parlab.world import Comm
+
+
+@checked(RULES)
+def double_ring_attention(
+    comm: Comm,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    ranks_per_node: int | None = None,
+    causal: bool = False,
+    layout: str = "contiguous",
+    scale: Scale = None,
+) -> tuple[Array, Array]:
+    """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and
+    `ranks_per_node`: how many consecutive ranks share a node. It divides P; None: all do.
+    """
+    inside = comm.size if ranks_per_node is None else ranks_per_node
+    told: Any = {"causal": causal, "layout": layout, "ranks_per_node": inside, "scale": scale}
+    label = begin(comm, "double ring", q, k, v, **told)
+    node, between = grid(comm, "ranks_per_node", inside)
+    out, lse = no_keys_yet(comm, q)
+    ring = RingSchedule(comm.rank, comm.size)
+    for home, from_node in travel(between, (k, v), label):  # a turn with the K/V of the node `home`
+        for local, kv in travel(node, from_node, label):  # twice [B, G, S/P, D], of its rank `local`
+            tiles = ring.tiles(home * inside + local, k.shape[2], layout, causal=causal)
+            attend(comm, tiles, q, kv, (out, lse), scale=scale)
+            del kv  # no longer held when the next hop begins
+        del from_node
+    return finished(comm, out, lse, q)
+
+
+@checked(RULES)
+def double_ring_attention_backward(
+    comm: Comm,
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    *,
+    ranks_per_node: int | None = None,
+    causal: bool = False,
+    layout: str = "contiguous",
+    scale: Scale = None,
+) -> tuple[Array, Array, Array]:
+    """Gradients of this rank's shards; arguments as `ring_attention_backward`, and `ranks_per_node`.
+
+    In each turn dK/dV of one node's K/V are summed over this node, and over the nodes on their way home.
+    """
+    inside = comm.size if ranks_per_node is None else ranks_per_node
+    told: Any = {"causal": causal, "layout": layout, "ranks_per_node": inside, "scale": scale}
+    label, delta = begin_backward(comm, "double ring", dout, q, k, v, out, lse, **told)
+    node, between = grid(comm, "ranks_per_node", inside)
+    dq = no_gradient_yet(comm, q)
+    ring, to_our_node = RingSchedule(comm.rank, comm.size), Homeward(between, label)
+    for home, from_node in travel(between, (k, v), label):
+        to_our_place = Homeward(node, label)
+        for local, kv in travel(node, from_node, label):
+            tiles = ring.tiles(home * inside + local, k.shape[2], layout, causal=causal)
+            to_our_place.add(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale))
+            del kv  # no longer held when the next hop begins
+        to_our_node.add(to_our_place.wait())  # the whole node's share
+        del from_node
+    dk, dv = to_our_node.wait()
+    return finished_backward(comm, dq, dk, dv, q)
+
+
+@checked(RULES)
+def double_ring_cost(
+    shape: AttentionShape, size: int, rank: int = 0, *, ranks_per_node: int | None = None, backward: bool = False
+) -> RankCost:
+    """What every `rank` sends and holds: a ring of n in each of P/n turns, and a ring of P/n between nodes of n ranks.
+    Forward n − 1 hops a turn and P/n − 1 between nodes, P − 1 in all; backward n more a turn, and P/n, for dK/dV.
+
+    >>> double_ring_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4, ranks_per_node=2)[:2]
+    (3, 786432)
+    """
+    token, c = shape.token(backward=backward), shape.shard(size, rank)
+    inside = checked_group("ranks_per_node", size if ranks_per_node is None else ranks_per_node, size)
+    turns = size // inside
+    inner, outer = (ring_bytes(token, c, [ring - 1] * ring, backward=backward) for ring in (inside, turns))
+    twice = token.own + token.sums  # in both rings
+    if 1 in (inside, turns):
+        twice += token.dkv  # the share of a ring of one rank is what the other ring adds to
+    messages, nbytes = turns * inner.messages + outer.messages, turns * inner.nbytes + outer.nbytes
+    return RankCost(messages, nbytes, inner.held + outer.held - c * twice)

@@ -1,0 +1,83 @@
+"""Ulysses: an all-to-all turns shards into heads, each rank attends its heads over all tokens, and another turns back.
+
+Source: Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parlab.arguments import checked
+from parlab.arrays import Array
+from parlab.sequence.arguments import RULES
+from parlab.sequence.attend import (
+    Scale,
+    attend,
+    attend_backward,
+    begin,
+    begin_backward,
+    finished,
+    finished_dq,
+    narrowed,
+    no_gradient_yet,
+    no_keys_yet,
+)
+from parlab.sequence.heads import head_shares, to_heads, to_tokens
+from parlab.sequence.layouts import Documents, RingSchedule
+from parlab.world import Comm
+
+
+@checked(RULES)
+def ulysses_attention(
+    comm: Comm, q: Array, k: Array, v: Array, *, causal: bool = False, documents: Documents = None, scale: Scale = None
+) -> tuple[Array, Array]:
+    """Attention over the whole sequence, some heads on every rank, from this rank's contiguous shards; arguments as
+    `ring_attention`.
+
+    Where P does not divide H the first ranks attend one head more: so every P up to H is of use, and the slowest rank
+    has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`head_shares`).
+    """
+    dealt: Any = {"causal": causal, "documents": documents}
+    label = begin(comm, "Ulysses", q, k, v, scale=scale, **dealt)
+    shares = head_shares(q.shape[1], k.shape[1], comm.size)
+    (q,), (k, v) = to_heads(comm, [q], [k, v], shares, label)  # [B, H/P, S, D], twice [B, G/P, S, D]
+    out, lse = no_keys_yet(comm, q)
+    tiles = RingSchedule(0, 1).tiles(0, k.shape[2], **dealt)  # all keys
+    attend(comm, tiles, q, (k, v), (out, lse), scale=scale, heads=shares[comm.rank].pairs)
+    out, lse = finished(comm, out, lse, q)
+    del q, k, v  # the heads are no longer held when the results come
+    (out, lse), _ = to_tokens(comm, [out, lse], [], shares, label)  # [B, H, S/P, D], [B, H, S/P]
+    return out, lse
+
+
+@checked(RULES)
+def ulysses_attention_backward(
+    comm: Comm,
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    *,
+    causal: bool = False,
+    documents: Documents = None,
+    scale: Scale = None,
+) -> tuple[Array, Array, Array]:
+    """Gradients of this rank's shards; arguments as `ring_attention_backward`.
+
+    q, k and v become heads once more; the authors' code keeps them from the forward. The gradients of a K/V head that
+    several ranks read are summed at home.
+    """
+    dealt: Any = {"causal": causal, "documents": documents}
+    label, delta = begin_backward(comm, "Ulysses", dout, q, k, v, out, lse, scale=scale, **dealt)
+    shares = head_shares(q.shape[1], k.shape[1], comm.size)
+    (q, dout, lse, delta), (k, v) = to_heads(comm, [q, dout, lse, delta], [k, v], shares, label)
+    dq = no_gradient_yet(comm, q)
+    tiles = RingSchedule(0, 1).tiles(0, k.shape[2], **dealt)  # all keys
+    heads = shares[comm.rank].pairs
+    dk, dv = attend_backward(comm, tiles, dout, q, (k, v), lse, delta, dq, scale=scale, heads=heads)
+    dq = finished_dq(comm, dq, dk, dv, q)
+    del q, dout, lse, delta, k, v  # the heads are no longer held when the gradients come
+    (dq,), (dk, dv) = to_tokens(comm, [dq], [dk, dv], shares, label)  # [B, H, S/P, D], twice [B, G, S/P, D]
+    return dq, narrowed(dk, dq), narrowed(dv, dq)

@@ -1,0 +1,138 @@
+"""USP, unified sequence parallelism: Ulysses inside groups of ranks, and a ring of such groups outside.
+
+The all-to-alls stay where links are fast, and the ring takes as many ranks as heads cannot.
+
+Source: Fang, Zhao 2024, "USP: A Unified Sequence Parallelism Approach for Long Context Generative AI", algorithm 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parlab.arguments import checked
+from parlab.arrays import Array
+from parlab.sequence.arguments import RULES
+from parlab.sequence.attend import (
+    Scale,
+    attend,
+    attend_backward,
+    begin,
+    begin_backward,
+    finished,
+    finished_dq,
+    narrowed,
+    no_gradient_yet,
+    no_keys_yet,
+)
+from parlab.sequence.costs import AttentionShape, RankCost, checked_group
+from parlab.sequence.heads import head_shares, to_heads, to_tokens
+from parlab.sequence.layouts import RingSchedule
+from parlab.sequence.ring import ring_bytes
+from parlab.sequence.travel import Homeward, grid, travel
+from parlab.world import Comm
+
+
+@checked(RULES)
+def usp_attention(
+    comm: Comm,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    ulysses: int,
+    causal: bool = False,
+    layout: str = "contiguous",
+    scale: Scale = None,
+) -> tuple[Array, Array]:
+    """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and `ulysses`:
+    how many consecutive ranks (U) share the heads. It divides P; U = P is Ulysses, U = 1 the ring.
+
+    Contiguous or zigzag: a group's tokens, in order, are the same layout's shard for a ring of P/U.
+    """
+    refuse_stripes(layout)
+    label = begin(comm, "USP", q, k, v, causal=causal, layout=layout, ulysses=ulysses, scale=scale)
+    group, ring = grid(comm, "ulysses", ulysses)
+    shares = head_shares(q.shape[1], k.shape[1], ulysses)
+    heads, schedule = shares[group.rank].pairs, RingSchedule(ring.rank, ring.size)
+    (q,), (k, v) = to_heads(group, [q], [k, v], shares, label, layout)  # [B, H/U, U·S/P, D], twice [B, G/U, U·S/P, D]
+    out, lse = no_keys_yet(comm, q)
+    for source, kv in travel(ring, (k, v), label):
+        tiles = schedule.tiles(source, k.shape[2], layout, causal=causal)
+        attend(comm, tiles, q, kv, (out, lse), scale=scale, heads=heads)
+        del kv  # no longer held when the next hop begins
+    out, lse = finished(comm, out, lse, q)
+    del q, k, v  # the heads are no longer held when the results come
+    (out, lse), _ = to_tokens(group, [out, lse], [], shares, label, layout)  # [B, H, S/P, D], [B, H, S/P]
+    return out, lse
+
+
+@checked(RULES)
+def usp_attention_backward(
+    comm: Comm,
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    *,
+    ulysses: int,
+    causal: bool = False,
+    layout: str = "contiguous",
+    scale: Scale = None,
+) -> tuple[Array, Array, Array]:
+    """Gradients of this rank's shards; arguments as `ring_attention_backward`, and `ulysses`."""
+    refuse_stripes(layout)
+    told: Any = {"causal": causal, "layout": layout, "ulysses": ulysses, "scale": scale}
+    label, delta = begin_backward(comm, "USP", dout, q, k, v, out, lse, **told)
+    group, ring = grid(comm, "ulysses", ulysses)
+    shares = head_shares(q.shape[1], k.shape[1], ulysses)
+    heads, schedule = shares[group.rank].pairs, RingSchedule(ring.rank, ring.size)
+    (q, dout, lse, delta), (k, v) = to_heads(group, [q, dout, lse, delta], [k, v], shares, label, layout)
+    dq, home = no_gradient_yet(comm, q), Homeward(ring, label)
+    for source, kv in travel(ring, (k, v), label):
+        tiles = schedule.tiles(source, k.shape[2], layout, causal=causal)
+        home.add(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale, heads=heads))
+        del kv  # no longer held when the next hop begins
+    dk, dv = home.wait()
+    dq = finished_dq(comm, dq, dk, dv, q)
+    del q, dout, lse, delta, k, v  # the heads are no longer held when the gradients come
+    (dq,), (dk, dv) = to_tokens(group, [dq], [dk, dv], shares, label, layout)  # [B, H, S/P, D], twice [B, G, S/P, D]
+    return dq, narrowed(dk, dq), narrowed(dv, dq)
+
+
+def refuse_stripes(layout: str) -> None:
+    """ValueError for the striped layout, in which the tokens of a group of ranks are not in order."""
+    if layout == "striped":
+        raise ValueError("layout='striped': a group's tokens would be no stripe; use contiguous or zigzag")
+
+
+@checked(RULES)
+def ulysses_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False) -> RankCost:
+    """What `rank` sends and holds: two all-to-alls of P − 1 messages each. Forward, where P divides H = G: q, k, v and
+    out, 4·S·E·(P − 1)/P² elements (E = H·D), and lse. Backward dout, q, k, v, lse and delta go, and dq, dk, dv come.
+    """
+    return usp_cost(shape, size, rank, ulysses=size, backward=backward)
+
+
+@checked(RULES)
+def usp_cost(shape: AttentionShape, size: int, rank: int = 0, *, ulysses: int, backward: bool = False) -> RankCost:
+    """What `rank` sends and holds: Ulysses on U ranks with their part of the sequence, a ring of P/U with its heads.
+
+    >>> shape = AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4)
+    >>> usp_cost(shape, 4, ulysses=1)[:2], usp_cost(shape, 4, ulysses=2)[:2]
+    ((3, 3145728), (3, 2101248))
+    """
+    c, place = shape.shard(size, rank), rank % checked_group("ulysses", ulysses, size)
+    tokens = c * ulysses  # of the group
+    shares = [(share.queries, share.keys) for share in head_shares(shape.H, shape.G, ulysses)]
+    heads = [{"H": queries.stop - queries.start, "G": keys.stop - keys.start} for queries, keys in shares]
+    every, whole = [shape.token(backward=backward, **of_rank) for of_rank in heads], shape.token(backward=backward)
+    mine, others = every[place], every[:place] + every[place + 1 :]
+    ring = ring_bytes(mine, tokens, [size // ulysses - 1] * (size // ulysses), backward=backward)
+    there = mine.rows + mine.kv
+    coming = tokens * there + (c * there if others else 0)
+    attending = tokens * (there - mine.own) + ring.held
+    home = tokens * mine.result + c * (whole.result + max((token.result for token in others), default=0))
+    nbytes = c * (sum(token.rows + token.kv for token in others) + len(others) * mine.result)
+    return RankCost(2 * len(others) + ring.messages, nbytes + ring.nbytes, c * whole.own + max(coming, attending, home))
