@@ -16,14 +16,14 @@ from parlab.sequence.arguments import RULES
 from parlab.sequence.attend import (
     GRADIENTS,
     KV,
+    SUMS,
     Scale,
     add_to,
     attend,
     attend_backward,
     begin,
     begin_backward,
-    finished,
-    finished_backward,
+    narrowed,
     no_gradient_yet,
     no_keys_yet,
 )
@@ -62,7 +62,9 @@ def allgather_attention(
             tiles = schedule.tiles(source, k.shape[2], **dealt)
             attend(comm, tiles, q[:, h, ...], kv, (out[:, h, ...], lse[:, h, ...]), scale=scale)
         del gathered, kv  # no longer held when the next heads come
-    return finished(comm, out, lse, q)
+    out = narrowed(out, q)
+    comm.hold(SUMS, out)
+    return out, lse
 
 
 @checked(RULES)
@@ -104,7 +106,10 @@ def allgather_attention_backward(
         del gathered, kv  # no longer held when the gradients come
         scatter_sum(comm, shares, (dk[:, g, ...], dv[:, g, ...]), reads, label)
         del shares
-    return finished_backward(comm, dq, dk, dv, q)
+    comm.hold(GRADIENTS, dk, dv)
+    dq = narrowed(dq, q)
+    comm.hold(GRADIENTS, dq)
+    return dq, narrowed(dk, k), narrowed(dv, v)
 
 
 def gather(comm: Comm, few: KV, reads: list[list[bool]], label: str) -> dict[int, KV]:

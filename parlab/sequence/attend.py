@@ -123,26 +123,6 @@ def attend_backward(
     return dk, dv
 
 
-def finished(comm: Comm, out: Array, lse: Array, q: Array) -> tuple[Array, Array]:
-    """The result of a forward, out in the dtype of q."""
-    out = narrowed(out, q)
-    comm.hold(SUMS, out, lse)
-    return out, lse
-
-
-def finished_backward(comm: Comm, dq: Array, dk: Array, dv: Array, q: Array) -> tuple[Array, Array, Array]:
-    """The result of a backward, in the dtype of q, k and v."""
-    return finished_dq(comm, dq, dk, dv, q), narrowed(dk, q), narrowed(dv, q)
-
-
-def finished_dq(comm: Comm, dq: Array, dk: Array, dv: Array, q: Array) -> Array:
-    """dq in the dtype of q, where dk and dv, which are held, still travel in float32 or wider."""
-    comm.hold(GRADIENTS, dk, dv)
-    dq = narrowed(dq, q)
-    comm.hold(GRADIENTS, dq)
-    return dq
-
-
 def add_to(totals: Sequence[Array], parts: Sequence[Array]) -> None:
     """Add each part to its total, in place."""
     for total, part in zip(totals, parts, strict=True):

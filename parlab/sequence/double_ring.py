@@ -14,13 +14,14 @@ from parlab.arguments import checked
 from parlab.arrays import Array
 from parlab.sequence.arguments import RULES
 from parlab.sequence.attend import (
+    GRADIENTS,
+    SUMS,
     Scale,
     attend,
     attend_backward,
     begin,
     begin_backward,
-    finished,
-    finished_backward,
+    narrowed,
     no_gradient_yet,
     no_keys_yet,
 )
@@ -58,7 +59,9 @@ def double_ring_attention(
             attend(comm, tiles, q, kv, (out, lse), scale=scale)
             del kv  # no longer held when the next hop begins
         del from_node
-    return finished(comm, out, lse, q)
+    out = narrowed(out, q)
+    comm.hold(SUMS, out)
+    return out, lse
 
 
 @checked(RULES)
@@ -95,7 +98,10 @@ def double_ring_attention_backward(
         to_our_node.add(to_our_place.wait())  # the whole node's share
         del from_node
     dk, dv = to_our_node.wait()
-    return finished_backward(comm, dq, dk, dv, q)
+    comm.hold(GRADIENTS, dk, dv)
+    dq = narrowed(dq, q)
+    comm.hold(GRADIENTS, dq)
+    return dq, narrowed(dk, k), narrowed(dv, v)
 
 
 @checked(RULES)

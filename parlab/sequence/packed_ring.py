@@ -14,14 +14,14 @@ from parlab.nn.attention import wide_zeros
 from parlab.sequence.attend import (
     GRADIENTS,
     KV,
+    SUMS,
     Scale,
     add_to,
     attend,
     attend_backward,
     begin,
     begin_backward,
-    finished,
-    finished_backward,
+    narrowed,
     no_gradient_yet,
     no_keys_yet,
 )
@@ -44,7 +44,9 @@ def packed_ring_attention(
         if kv is not None:
             attend(comm, ring.tiles(source, k.shape[2], **dealt), q, kv, (out, lse), scale=scale)
         del kv  # no longer held when the next hop begins
-    return finished(comm, out, lse, q)
+    out = narrowed(out, q)
+    comm.hold(SUMS, out)
+    return out, lse
 
 
 def packed_ring_attention_backward(
@@ -75,7 +77,10 @@ def packed_ring_attention_backward(
             home.pass_on(step, source, attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale))
         del kv  # no longer held when the next hop begins
     dk, dv = home.wait()
-    return finished_backward(comm, dq, dk, dv, q)
+    comm.hold(GRADIENTS, dk, dv)
+    dq = narrowed(dq, q)
+    comm.hold(GRADIENTS, dq)
+    return dq, narrowed(dk, k), narrowed(dv, v)
 
 
 def travel_as_needed(comm: Comm, kv: KV, hops: list[int], label: str) -> Iterator[tuple[int, int, KV | None]]:

@@ -12,13 +12,14 @@ from parlab.arguments import checked
 from parlab.arrays import Array
 from parlab.sequence.arguments import RULES
 from parlab.sequence.attend import (
+    GRADIENTS,
+    SUMS,
     Scale,
     attend,
     attend_backward,
     begin,
     begin_backward,
-    finished,
-    finished_backward,
+    narrowed,
     no_gradient_yet,
     no_keys_yet,
 )
@@ -77,7 +78,9 @@ def ring_attention(
         tiles = ring.tiles(source, k.shape[2], layout, causal=causal)
         attend(comm, tiles, q, kv, (out, lse), scale=scale)  # merged by their lse
         del kv  # no longer held when the next hop begins
-    return finished(comm, out, lse, q)
+    out = narrowed(out, q)
+    comm.hold(SUMS, out)
+    return out, lse
 
 
 @checked(RULES)
@@ -122,7 +125,10 @@ def ring_attention_backward(
         home.add(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale))  # our share of its dK/dV
         del kv  # no longer held when the next hop begins
     dk, dv = home.wait()
-    return finished_backward(comm, dq, dk, dv, q)
+    comm.hold(GRADIENTS, dk, dv)
+    dq = narrowed(dq, q)
+    comm.hold(GRADIENTS, dq)
+    return dq, narrowed(dk, k), narrowed(dv, v)
 
 
 @checked(RULES)

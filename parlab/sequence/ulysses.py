@@ -11,13 +11,13 @@ from parlab.arguments import checked
 from parlab.arrays import Array
 from parlab.sequence.arguments import RULES
 from parlab.sequence.attend import (
+    GRADIENTS,
+    SUMS,
     Scale,
     attend,
     attend_backward,
     begin,
     begin_backward,
-    finished,
-    finished_dq,
     narrowed,
     no_gradient_yet,
     no_keys_yet,
@@ -44,7 +44,8 @@ def ulysses_attention(
     out, lse = no_keys_yet(comm, q)
     tiles = RingSchedule(0, 1).tiles(0, k.shape[2], **dealt)  # all keys
     attend(comm, tiles, q, (k, v), (out, lse), scale=scale, heads=shares[comm.rank].pairs)
-    out, lse = finished(comm, out, lse, q)
+    out = narrowed(out, q)
+    comm.hold(SUMS, out)
     del q, k, v  # the heads are no longer held when the results come
     (out, lse), _ = to_tokens(comm, [out, lse], [], shares, label)  # [B, H, S/P, D], [B, H, S/P]
     return out, lse
@@ -72,12 +73,15 @@ def ulysses_attention_backward(
     dealt: Any = {"causal": causal, "documents": documents}
     label, delta = begin_backward(comm, "Ulysses", dout, q, k, v, out, lse, scale=scale, **dealt)
     shares = head_shares(q.shape[1], k.shape[1], comm.size)
-    (q, dout, lse, delta), (k, v) = to_heads(comm, [q, dout, lse, delta], [k, v], shares, label)
+    rows, (k, v) = to_heads(comm, [q, dout, lse, delta], [k, v], shares, label)
+    q, dout, row_lse, row_delta = rows  # twice [B, H/P, S, D]; twice [B, H/P, S]
     dq = no_gradient_yet(comm, q)
     tiles = RingSchedule(0, 1).tiles(0, k.shape[2], **dealt)  # all keys
     heads = shares[comm.rank].pairs
-    dk, dv = attend_backward(comm, tiles, dout, q, (k, v), lse, delta, dq, scale=scale, heads=heads)
-    dq = finished_dq(comm, dq, dk, dv, q)
-    del q, dout, lse, delta, k, v  # the heads are no longer held when the gradients come
+    dk, dv = attend_backward(comm, tiles, dout, q, (k, v), row_lse, row_delta, dq, scale=scale, heads=heads)
+    comm.hold(GRADIENTS, dk, dv)
+    dq = narrowed(dq, q)
+    comm.hold(GRADIENTS, dq)
+    del rows, q, dout, row_lse, row_delta, k, v  # the heads are no longer held when the gradients come
     (dq,), (dk, dv) = to_tokens(comm, [dq], [dk, dv], shares, label)  # [B, H, S/P, D], twice [B, G, S/P, D]
     return dq, narrowed(dk, dq), narrowed(dv, dq)

@@ -13,13 +13,13 @@ from parlab.arguments import checked
 from parlab.arrays import Array
 from parlab.sequence.arguments import RULES
 from parlab.sequence.attend import (
+    GRADIENTS,
+    SUMS,
     Scale,
     attend,
     attend_backward,
     begin,
     begin_backward,
-    finished,
-    finished_dq,
     narrowed,
     no_gradient_yet,
     no_keys_yet,
@@ -60,7 +60,8 @@ def usp_attention(
         tiles = schedule.tiles(source, k.shape[2], layout, causal=causal)
         attend(comm, tiles, q, kv, (out, lse), scale=scale, heads=heads)
         del kv  # no longer held when the next hop begins
-    out, lse = finished(comm, out, lse, q)
+    out = narrowed(out, q)
+    comm.hold(SUMS, out)
     del q, k, v  # the heads are no longer held when the results come
     (out, lse), _ = to_tokens(group, [out, lse], [], shares, label, layout)  # [B, H, S/P, D], [B, H, S/P]
     return out, lse
@@ -88,15 +89,18 @@ def usp_attention_backward(
     group, ring = grid(comm, "ulysses", ulysses)
     shares = head_shares(q.shape[1], k.shape[1], ulysses)
     heads, schedule = shares[group.rank].pairs, RingSchedule(ring.rank, ring.size)
-    (q, dout, lse, delta), (k, v) = to_heads(group, [q, dout, lse, delta], [k, v], shares, label, layout)
+    rows, (k, v) = to_heads(group, [q, dout, lse, delta], [k, v], shares, label, layout)
+    q, dout, row_lse, row_delta = rows  # twice [B, H/U, U·S/P, D]; twice [B, H/U, U·S/P]
     dq, home = no_gradient_yet(comm, q), Homeward(ring, label)
     for source, kv in travel(ring, (k, v), label):
         tiles = schedule.tiles(source, k.shape[2], layout, causal=causal)
-        home.add(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale, heads=heads))
+        home.add(attend_backward(comm, tiles, dout, q, kv, row_lse, row_delta, dq, scale=scale, heads=heads))
         del kv  # no longer held when the next hop begins
     dk, dv = home.wait()
-    dq = finished_dq(comm, dq, dk, dv, q)
-    del q, dout, lse, delta, k, v  # the heads are no longer held when the gradients come
+    comm.hold(GRADIENTS, dk, dv)
+    dq = narrowed(dq, q)
+    comm.hold(GRADIENTS, dq)
+    del rows, q, dout, row_lse, row_delta, k, v  # the heads are no longer held when the gradients come
     (dq,), (dk, dv) = to_tokens(group, [dq], [dk, dv], shares, label, layout)  # [B, H, S/P, D], twice [B, G, S/P, D]
     return dq, narrowed(dk, dq), narrowed(dv, dq)
 

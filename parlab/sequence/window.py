@@ -14,14 +14,14 @@ from parlab.sequence.arguments import RULES
 from parlab.sequence.attend import (
     GRADIENTS,
     KV,
+    SUMS,
     Scale,
     add_to,
     attend,
     attend_backward,
     begin,
     begin_backward,
-    finished,
-    finished_backward,
+    narrowed,
     no_gradient_yet,
     no_keys_yet,
 )
@@ -59,7 +59,9 @@ def window_attention(
         attend(comm, [tile], q, arriving.wait(), (out, lse), scale=scale)  # twice [B, G, tail, D]
     for send in sends:
         send.wait()
-    return finished(comm, out, lse, q)
+    out = narrowed(out, q)
+    comm.hold(SUMS, out)
+    return out, lse
 
 
 @checked(RULES)
@@ -100,7 +102,10 @@ def window_attention_backward(
         add_to(mine, comm.recv(comm.rank + far, like=mine, label=label))
     for send in sends:
         send.wait()
-    return finished_backward(comm, dq, dk, dv, q)
+    comm.hold(GRADIENTS, dk, dv)
+    dq = narrowed(dq, q)
+    comm.hold(GRADIENTS, dq)
+    return dq, narrowed(dk, k), narrowed(dv, v)
 
 
 def checked_window(window: int | None, causal: bool, length: int, size: int) -> int:
