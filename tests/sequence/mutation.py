@@ -9,17 +9,26 @@ from typing import Any
 import parlab.nn.attention
 import parlab.sequence.allgather
 import parlab.sequence.attend
+import parlab.sequence.double_ring
 import parlab.sequence.heads
 import parlab.sequence.layouts
+import parlab.sequence.packed_ring
 import parlab.sequence.ring
+import parlab.sequence.travel
 import parlab.sequence.tree
+import parlab.sequence.ulysses
+import parlab.sequence.usp
 import parlab.sequence.window
 
 ATTENTION, SCHEDULE = parlab.nn.attention, parlab.sequence.layouts
 ATTEND, HEADS = parlab.sequence.attend, parlab.sequence.heads
-RING, ALLGATHER = parlab.sequence.ring, parlab.sequence.allgather
-TREE, WINDOW = parlab.sequence.tree, parlab.sequence.window
-MODULES = (ATTENTION, SCHEDULE, ATTEND, RING, HEADS, ALLGATHER, TREE, WINDOW)  # each imports from earlier ones
+TRAVEL, RING, PACKED = parlab.sequence.travel, parlab.sequence.ring, parlab.sequence.packed_ring
+DOUBLE, ULYSSES, USP = parlab.sequence.double_ring, parlab.sequence.ulysses, parlab.sequence.usp
+ALLGATHER, TREE, WINDOW = parlab.sequence.allgather, parlab.sequence.tree, parlab.sequence.window
+MODULES = (  # each imports from earlier ones
+    *(ATTENTION, SCHEDULE, ATTEND, TRAVEL, PACKED, RING, DOUBLE),
+    *(HEADS, ULYSSES, USP, ALLGATHER, TREE, WINDOW),
+)
 
 
 def copy_of(module: ModuleType, old: str = "", new: str = "") -> ModuleType:

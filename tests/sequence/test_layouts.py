@@ -1,4 +1,4 @@
-"""Which rank owns which tokens, who sends what to whom, and which part of an arriving block is work."""
+"""Which rank owns which tokens, who sends what to whom, and which tile of queries × keys is work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from parlab.arrays import asarray, to_numpy
 from parlab.nn.attention import CAUSAL, STRICT
-from parlab.sequence import LAYOUTS, Block, RingSchedule, RingStep, positions, shard, unshard
+from parlab.sequence import LAYOUTS, RingSchedule, RingStep, Tile, positions, shard, unshard
 
 
 def test_contiguous_s8192_p4_rank_2_owns_2048_tokens_4096_to_6144():
@@ -111,7 +111,7 @@ def test_bad_axes_and_shards_are_refused():
         unshard([np.zeros((3, 2)), np.zeros((3, 2))], "zigzag")
 
 
-def test_p4_rank_0_receives_the_blocks_of_3_2_1_from_3_and_sends_to_1():
+def test_p4_rank_0_receives_the_kv_of_3_2_1_from_3_and_sends_to_1():
     assert RingSchedule(0, 4).steps == [RingStep(0, 1, 3, 3), RingStep(1, 1, 3, 2), RingStep(2, 1, 3, 1)]
 
 
@@ -138,32 +138,32 @@ def test_after_every_hop_the_sender_named_the_same_source_as_the_receiver(size):
 
 def test_zigzag_step_rule_with_6_tokens_a_rank():
     schedule = RingSchedule(1, 3)
-    assert schedule.block(1, 6, "zigzag") == Block(slice(0, 6), slice(0, 6), CAUSAL)
-    assert schedule.block(0, 6, "zigzag") == Block(slice(0, 6), slice(0, 3))
-    assert schedule.block(2, 6, "zigzag") == Block(slice(3, 6), slice(0, 6))
+    assert schedule.tile(1, 6, "zigzag") == Tile(slice(0, 6), slice(0, 6), CAUSAL)
+    assert schedule.tile(0, 6, "zigzag") == Tile(slice(0, 6), slice(0, 3))
+    assert schedule.tile(2, 6, "zigzag") == Tile(slice(3, 6), slice(0, 6))
 
 
-def test_striped_block_of_a_later_rank_is_strict():
+def test_striped_tile_of_a_later_rank_is_strict():
     schedule = RingSchedule(1, 3)
     assert [schedule.mask(source, "striped") for source in range(3)] == ["causal", "causal", "strict"]
-    assert schedule.block(2, 5, "striped") == Block(slice(0, 5), slice(0, 5), STRICT)
+    assert schedule.tile(2, 5, "striped") == Tile(slice(0, 5), slice(0, 5), STRICT)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 @pytest.mark.parametrize("length", [2, 6])
-def test_blocks_are_exactly_the_mask_of_the_token_positions(length, size, layout, causal):
+def test_tiles_are_exactly_the_mask_of_the_token_positions(length, size, layout, causal):
     owned = np.array(positions(size * length, size, layout))  # [P, S/P]
     for rank in range(size):
         for source in range(size):
             visible = owned[rank][:, None] >= owned[source] if causal else np.ones((length, length), dtype=bool)
-            block = RingSchedule(rank, size).block(source, length, layout, causal=causal)
+            tile = RingSchedule(rank, size).tile(source, length, layout, causal=causal)
             found = np.zeros((length, length), dtype=bool)
-            if block is not None:
-                part = np.ones_like(found[block.queries, block.keys])
-                found[block.queries, block.keys] = part if block.diagonal is None else np.tril(part, block.diagonal)
-                assert block.pairs == np.sum(visible)
+            if tile is not None:
+                part = np.ones_like(found[tile.queries, tile.keys])
+                found[tile.queries, tile.keys] = part if tile.diagonal is None else np.tril(part, tile.diagonal)
+                assert tile.pairs == np.sum(visible)
             assert np.array_equal(found, visible)
 
 
@@ -174,7 +174,7 @@ def test_blocks_are_exactly_the_mask_of_the_token_positions(length, size, layout
     layout=st.sampled_from(LAYOUTS),
     causal=st.booleans(),
 )
-def test_packed_blocks_are_exactly_the_mask_of_documents_and_positions(size, lengths, layout, causal):
+def test_packed_tiles_are_exactly_the_mask_of_documents_and_positions(size, lengths, layout, causal):
     documents = np.cumsum([0, *lengths]) * (2 * size if layout == "zigzag" else 1)
     if layout != "zigzag":
         documents[-1] += -documents[-1] % size
@@ -186,28 +186,28 @@ def test_packed_blocks_are_exactly_the_mask_of_documents_and_positions(size, len
         if causal:
             visible &= owned[rank][:, None] >= owned[source]
         found = np.zeros_like(visible)
-        for block in RingSchedule(rank, size).blocks(source, S // size, layout, causal=causal, documents=documents):
-            part = np.ones_like(found[block.queries, block.keys])
-            part = part if block.diagonal is None else np.tril(part, block.diagonal)
-            assert block.pairs == np.sum(part) > 0
-            found[block.queries, block.keys] |= part
+        for tile in RingSchedule(rank, size).tiles(source, S // size, layout, causal=causal, documents=documents):
+            part = np.ones_like(found[tile.queries, tile.keys])
+            part = part if tile.diagonal is None else np.tril(part, tile.diagonal)
+            assert tile.pairs == np.sum(part) > 0
+            found[tile.queries, tile.keys] |= part
         assert np.array_equal(found, visible)
 
 
 @given(*[st.integers(0, 9)] * 2, st.integers(-12, 12), st.none() | st.integers(1, 12))
-def test_pairs_of_a_block_are_those_counted(queries, keys, diagonal, window):
+def test_pairs_of_a_tile_are_those_counted(queries, keys, diagonal, window):
     newest = np.arange(queries)[:, None] + diagonal
     seen = (np.arange(keys) <= newest) & (np.arange(keys) > newest - (window or 99))
-    assert Block(slice(0, queries), slice(0, keys), diagonal, window).pairs == np.sum(seen)
+    assert Tile(slice(0, queries), slice(0, keys), diagonal, window).pairs == np.sum(seen)
 
 
 @pytest.mark.parametrize(
     ("call", "text"),
     [
         (lambda: RingSchedule(4, 4), "rank=4: a ring of 4 has ranks 0 to 3"),
-        (lambda: RingSchedule(0, 4).block(4, 2), "source=4: a ring of 4 has ranks 0 to 3"),
-        (lambda: RingSchedule(0, 4).block(0, 2, "spiral"), "layout='spiral': use one of contiguous, zigzag, striped"),
-        (lambda: RingSchedule(0, 4).block(0, 3, "zigzag"), "sequence length 12 does not divide into 8 chunks"),
+        (lambda: RingSchedule(0, 4).tile(4, 2), "source=4: a ring of 4 has ranks 0 to 3"),
+        (lambda: RingSchedule(0, 4).tile(0, 2, "spiral"), "layout='spiral': use one of contiguous, zigzag, striped"),
+        (lambda: RingSchedule(0, 4).tile(0, 3, "zigzag"), "sequence length 12 does not divide into 8 chunks"),
     ],
 )
 def test_bad_arguments_are_refused(call, text):

@@ -10,12 +10,16 @@ import pytest
 
 from parlab.sequence import LAYOUTS
 from parlab.world import DeadlockError
-from tests.sequence.mutation import ATTENTION, RING, SCHEDULE, mutated
+from tests.sequence.mutation import ATTENTION, RING, SCHEDULE, TRAVEL, mutated
 from tests.sequence.rings import ring_error
 
 MUTANTS = {
-    "ring shifted by one": (SCHEDULE, "kv_source=(rank - step - 1)", "kv_source=(rank - step - 2)"),
-    "ring turned the other way": (SCHEDULE, "RingStep(step, right, left,", "RingStep(step, left, right,"),
+    "ring shifted by one": (TRAVEL, "yield (comm.rank - hop) %", "yield (comm.rank - hop - 1) %"),
+    "ring turned the other way": (
+        TRAVEL,
+        "isend(kv, comm.right, label=label)\n            arriving = comm.irecv(comm.left",
+        "isend(kv, comm.left, label=label)\n            arriving = comm.irecv(comm.right",
+    ),
     "merge without rescaling": (ATTENTION, "out * xp.exp(lse - finite)[..., None]", "out"),
     "merge forgets lse": (ATTENTION, "return out, merged", "return out, lse"),
     "mask off by one, diagonal out": (ATTENTION, "CAUSAL = 0", "CAUSAL = -1"),
@@ -28,18 +32,10 @@ MUTANTS = {
         "slice(keys.start + half, keys.stop)",
     ),
     "zigzag masked as contiguous": (SCHEDULE, 'layout == "zigzag":  # earlier', "False:  #"),
-    "hidden block attended": (SCHEDULE, "if source < rank else None", ""),
-    "dK/dV one share short": (RING, "elif share is not None:", "elif share is not None and goes:"),
-    "dK/dV start anew at each rank": (
-        RING,
-        "                add_to(gradients, share)",
-        "                gradients = share",
-    ),
-    "last block forgotten": (
-        RING,
-        "share = None if held is None else",
-        "share = None if held is None or hop is last and not call.backward else",
-    ),
+    "hidden tile attended": (SCHEDULE, "if source < rank else None", ""),
+    "dK/dV one share short": (TRAVEL, "            add_to(total, share)", "            add_to(total[:1], share[:1])"),
+    "dK/dV start anew at each rank": (TRAVEL, "            add_to(total, share)", "            total = share"),
+    "the last K/V forgotten": (TRAVEL, "for hop in range(comm.size):", "for hop in range(comm.size - 1):"),
     "scale forgotten in dq": (ATTENTION, "        keys = keys * scale\n", ""),
     "scale forgotten in the backward's scores": (
         ATTENTION,

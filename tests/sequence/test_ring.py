@@ -16,8 +16,8 @@ from parlab import Cluster, per_rank, run
 from parlab.sequence import (
     LAYOUTS,
     AttentionShape,
-    pair_flops,
     overlap_tokens,
+    pair_flops,
     ring_attention,
     ring_attention_backward,
     ring_cost,
