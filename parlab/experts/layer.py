@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from parlab.arguments import one_of, whole
 from parlab.arrays import Array
 from parlab.experts.all_to_all import (
     Plan,
@@ -16,11 +17,15 @@ from parlab.experts.all_to_all import (
     dispatch,
     dispatch_backward,
 )
+from parlab.experts.gathered import mix_gathered, mix_gathered_backward
+from parlab.experts.two_levels import mix_in_two_levels, mix_in_two_levels_backward
 from parlab.nn.formulas import linear_flops
 from parlab.nn.moe import MixtureOfExperts, sum_of_slots
 from parlab.nn.routing import Routing
-from parlab.nn.stage import Weights
+from parlab.nn.stage import Gradients, Weights
 from parlab.world import Comm
+
+EXCHANGES = ("all_to_all", "hierarchical", "all_gather")
 
 
 class DispatchCache(NamedTuple):
@@ -42,14 +47,34 @@ class ExpertParallel(MixtureOfExperts):
         comm: the expert-parallel group, of P ranks.
         weights: the router's, and those of this rank's experts, under their global numbers.
         prefix, num_experts, k, options: as for `MixtureOfExperts`.
+        exchange: `all_to_all`: a copy for each expert of a token. `hierarchical`: a copy for each node, and inside it
+            one for each rank. `all_gather`: all tokens to all ranks.
+        ranks_per_node: for `hierarchical`: how many consecutive ranks share a node; divides P.
 
     Raises:
-        ValueError: the experts do not divide among the ranks.
+        ValueError: the experts do not divide among the ranks, another exchange, or ranks_per_node where it does not
+            belong or does not divide.
     """
 
-    def __init__(self, comm: Comm, weights: Weights, prefix: str, num_experts: int, k: int, **options: Any) -> None:
+    def __init__(
+        self,
+        comm: Comm,
+        weights: Weights,
+        prefix: str,
+        num_experts: int,
+        k: int,
+        *,
+        exchange: str = "all_to_all",
+        ranks_per_node: int | None = None,
+        **options: Any,
+    ) -> None:
         check_experts(num_experts, comm.size)
-        self.comm = comm
+        one_of("exchange", exchange, EXCHANGES)
+        self.comm, self.exchange = comm, exchange
+        if exchange == "hierarchical":
+            self.inside, self.between = node_groups(comm, ranks_per_node)
+        elif ranks_per_node is not None:
+            raise ValueError(f"ranks_per_node={ranks_per_node!r}: only exchange='hierarchical' takes it")
         super().__init__(weights, prefix, num_experts, k, **options)
 
     @classmethod
@@ -67,24 +92,59 @@ class ExpertParallel(MixtureOfExperts):
         return experts_of(self.comm.rank, self.num_experts, self.comm.size)
 
     def mix(self, x: Array, routing: Routing) -> tuple[Array, Any]:
+        """The answers of all ranks' experts, weighed and added up: `[T, E]` -> the same, and a cache."""
+        if self.exchange == "hierarchical":
+            return mix_in_two_levels(self, self.between, self.inside, x, routing)
+        if self.exchange == "all_gather":
+            return mix_gathered(self, self.comm, x, routing)
+        return self.mix_dispatched(x, routing)
+
+    def mix_backward(self, dy: Array, routing: Routing, cache: Any) -> tuple[Array, Array, list[Any]]:
+        """`(dx [T, E], dgates [T, k], what the experts' weights need)`."""
+        if self.exchange == "hierarchical":
+            return mix_in_two_levels_backward(self, dy, cache)
+        if self.exchange == "all_gather":
+            return mix_gathered_backward(self, self.comm, dy, cache)
+        return self.mix_dispatched_backward(dy, routing, cache)
+
+    def mix_dispatched(self, x: Array, routing: Routing) -> tuple[Array, DispatchCache]:
         """Dispatch, the experts, combine."""
         rows, plan = dispatch(self.comm, x, routing, self.num_experts)  # [R, E], by source, expert, token
         self.comm.hold("rows", rows)
         loads = [sum(of_expert) for of_expert in zip(*plan.blocks, strict=True)]
-        with self.comm.compute("experts", flops=self.flops(sum(loads))):
-            answers, caches = self.apply_experts(by_expert(rows, plan.blocks), loads)
+        answers, caches = self.apply_experts(by_expert(rows, plan.blocks), loads)
         slots = bring_back(self.comm, by_source(answers, plan.blocks), plan, "combine")  # [T, k, E]
         self.comm.hold("slots", slots)
         return sum_of_slots(slots, routing.gates), DispatchCache(plan, loads, caches, slots)
 
-    def mix_backward(self, dy: Array, routing: Routing, cache: Any) -> tuple[Array, Array, list[Any]]:
+    def mix_dispatched_backward(
+        self, dy: Array, routing: Routing, cache: DispatchCache
+    ) -> tuple[Array, Array, list[Any]]:
         """Combine's backward, the experts', dispatch's."""
         plan, loads, caches, slots = cache
         drows, dgates = combine_backward(self.comm, dy, slots, plan, routing.gates)  # [R, E], [T, k]
         self.comm.hold("drows", drows)
-        with self.comm.compute("experts backward", flops=self.flops(sum(loads))):
-            drows, of_experts = self.apply_experts_backward(by_expert(drows, plan.blocks), loads, caches)
+        drows, of_experts = self.apply_experts_backward(by_expert(drows, plan.blocks), loads, caches)
         return dispatch_backward(self.comm, by_source(drows, plan.blocks), plan), dgates, of_experts
+
+    def apply_experts(self, rows: Array, counts: Sequence[int]) -> tuple[Array, list[Any]]:
+        """As the serial layer's, on the clock."""
+        with self.comm.compute("experts", flops=self.flops(sum(counts))):
+            return super().apply_experts(rows, counts)
+
+    def apply_experts_backward(
+        self, drows: Array, counts: Sequence[int], caches: Sequence[Any]
+    ) -> tuple[Array, list[Any]]:
+        """As the serial layer's, on the clock."""
+        with self.comm.compute("experts, backward for the input", flops=self.flops(sum(counts))):
+            return super().apply_experts_backward(drows, counts, caches)
+
+    def backward_weight(self, pending: Any) -> Gradients:
+        """As the serial layer's, on the clock."""
+        of_router, of_experts, _ = pending
+        rows = sum(of_down[0].shape[0] for *_, of_down in of_experts)
+        with self.comm.compute("experts, backward for the weights", flops=self.flops(rows)):
+            return super().backward_weight(pending)
 
     def flops(self, rows: int) -> int:
         """Of three products forward, or of the input part of their backward."""
@@ -92,6 +152,15 @@ class ExpertParallel(MixtureOfExperts):
             return 0
         E, M = self.weights[self.experts[0].weight_names[0]].shape
         return 3 * linear_flops(rows, E, M).forward
+
+
+def node_groups(comm: Comm, ranks_per_node: int | None) -> tuple[Comm, Comm]:
+    """The ranks of this node, by place, and those of this place, by node. All ranks of `comm` call it."""
+    if ranks_per_node is None or comm.size % whole("ranks_per_node", ranks_per_node, 1):
+        raise ValueError(f"ranks_per_node={ranks_per_node!r}: exchange='hierarchical' needs a divisor of {comm.size}")
+    node, place = divmod(comm.rank, ranks_per_node)
+    groups: tuple[Any, Any] = comm.split(node, name="inside"), comm.split(place, name="between")
+    return groups
 
 
 def experts_of(rank: int, num_experts: int, size: int) -> range:

@@ -171,7 +171,7 @@ class MixtureOfExperts(Stage):
 
     def mix(self, x: Array, routing: Routing) -> tuple[Array, Any]:
         """The experts' answers, weighed and added up: `[T, E]` -> the same, and a cache."""
-        pairs = sort_by_expert(routing, self.num_experts)
+        pairs = sort_by_expert(routing, len(self.experts))
         answers, caches = self.apply_experts(rows_of(x, pairs, self.k), pairs.counts)  # [Σ counts, E]
         slots = slots_of(answers, pairs, self.k)  # [T, k, E]
         return sum_of_slots(slots, routing.gates), MixCache(pairs, caches, slots)

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from parlab import per_rank, run
 from parlab.arrays import asarray, to_numpy
-from parlab.experts import ExpertParallel, all_to_all, combine, dispatch, expert_cost, experts_of, layer
+from parlab.experts import (
+    ExpertParallel,
+    all_gather_cost,
+    all_to_all,
+    combine,
+    dispatch,
+    expert_cost,
+    experts_of,
+    layer,
+)
 from parlab.nn.moe import Expert, MixtureOfExperts, sum_of_slots
 from parlab.nn.routing import Routing, route
 from parlab.world import MismatchError
@@ -32,10 +41,11 @@ def one_rank(comm, weights, x, dy, num_experts, k, options, shared=False):
     made = ExpertParallel.from_full(comm, weights, "m", num_experts, k, **options)
     y, cache = made.forward(x)
     dx, gradients = made.backward(dy, cache)
-    return y, dx, gradients, cache.mixed.plan.counts
+    return y, dx, gradients, getattr(cache.mixed, "plan", None) and cache.mixed.plan.counts
 
 
 def serial(weights, x, dy, num_experts, k, options, shared=False):
+    options = {name: value for name, value in options.items() if name not in ("exchange", "ranks_per_node")}
     options = options | ({"shared": Expert(weights, "shared")} if shared else {})
     made = MixtureOfExperts(weights, "m", num_experts, k, **options)
     y, cache = made.forward(x)
@@ -106,6 +116,63 @@ def test_with_the_same_routing_the_sums_of_the_experts_equal_serial_to_the_bit(n
     done = run(mixed, size, weights, per_rank(xs), per_rank(dys), routings, num_experts, k)
     for found, array in zip(zip(*done.results, strict=True), expected, strict=True):
         assert (np.concatenate(found) == array).all()
+
+
+EXCHANGES = [{"exchange": "all_gather"}, *({"exchange": "hierarchical", "ranks_per_node": g} for g in (1, 2, 3, 4, 6))]
+
+
+@pytest.mark.parametrize("how", EXCHANGES, ids=str)
+@pytest.mark.parametrize("size", [1, 2, 4, 6])
+def test_the_other_exchanges_equal_serial_to_1e_12(size, how):
+    if size % how.get("ranks_per_node", 1):
+        with pytest.raises(ValueError, match=f"needs a divisor of {size}"):
+            both(size, 12, 4, 5, **how)
+    else:
+        assert_equals_serial(*both(size, 12, 4, 5, **how))
+        assert_equals_serial(*both(size, 12, 1, 5, scores="softmax", **how))
+
+
+def test_strict_arrays_go_through_the_other_exchanges():
+    assert_equals_serial(*both(4, 8, 2, 3, xp=array_api_strict, exchange="hierarchical", ranks_per_node=2))
+    assert_equals_serial(*both(2, 4, 2, 3, xp=array_api_strict, exchange="all_gather"))
+
+
+def test_between_nodes_travels_one_copy_a_node_with_its_choices_and_gates():
+    size, g, num_experts, k, tokens = 6, 2, 12, 4, 5
+    weights = weights_of(num_experts)
+    x, dy = (np.split(draw(np, size * tokens, E, seed=seed), size) for seed in (1, 2))
+    options = {"exchange": "hierarchical", "ranks_per_node": g}
+    done = run(one_rank, size, weights, per_rank(x), per_rank(dy), num_experts, k, options)
+    sent = [0] * size
+    for t in done.timeline.transfers:
+        sent[t.src] += t.nbytes if t.src // g != t.dst // g else 0
+    out, back = [0] * size, [0] * size  # copies that a rank sends between nodes, and that it receives
+    for rank in range(size):
+        for chosen in route(x[rank], weights["m.gate.weight"], k).chosen:
+            for node in {expert // (num_experts // (size // g)) for expert in chosen} - {rank // g}:
+                out[rank] += 1
+                back[node * g + rank % g] += 1
+    counts = 8 * (size // g) * (size // g - 1)  # of the hop's table
+    for rank in range(size):
+        forward = out[rank] * (8 * E + 8 * k + 8 * k) + back[rank] * 8 * E
+        backward = out[rank] * 8 * E + back[rank] * (8 * E + 8 * k)
+        assert sent[rank] == counts + forward + backward
+
+
+def test_an_all_gather_sends_its_closed_form():
+    done, _ = both(4, 8, 2, 5, exchange="all_gather")
+    forward = all_gather_cost(4, 5, 2, E, 8)
+    backward = (5 * E + 5 * E + 5 * 2) * 8 * 3
+    assert done.timeline.bytes_sent(1) == forward.nbytes + backward
+
+
+def test_capacity_drops_the_same_rows_by_each_exchange():
+    hows = [{}, {"exchange": "all_gather"}, {"exchange": "hierarchical", "ranks_per_node": 2}]
+    done = [joined(both(4, 8, 2, 9, capacity_factor=0.75, **how)[0]) for how in hows]
+    for y, dx, gradients in done[1:]:
+        assert relative_error(y, done[0][0]) <= 1e-12
+        assert relative_error(dx, done[0][1]) <= 1e-12
+        assert all(relative_error(gradients[name], x, floor=1e-3) <= 1e-12 for name, x in done[0][2].items())
 
 
 def test_strict_arrays_and_a_shared_expert_equal_serial_to_1e_12():

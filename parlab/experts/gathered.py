@@ -1,0 +1,46 @@
+"""Instead of an exchange of rows: every rank gathers all tokens, and adds its experts' share to all of them.
+
+    all_gather      x, chosen, gates of all ranks
+    experts         each rank adds up gate · answer over its own experts, for every token [P·T, E]
+    reduce_scatter  the shares -> y [T, E]
+
+It sends each token to all ranks, wanted or not: fewer bytes than a copy an expert only if k ≥ P, but no rank needs to
+know how many rows to expect. Source: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py
+(MoEAllGatherTokenDispatcher).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from parlab.arrays import Array, namespace
+from parlab.experts.two_levels import local_routing
+from parlab.nn.moe import MixtureOfExperts
+from parlab.nn.routing import Routing, destinations
+from parlab.world import Comm
+
+
+class GatheredCache(NamedTuple):
+    """What a rank keeps."""
+
+    local: Routing  # of all tokens among this rank's experts
+    experts: Any
+
+
+def mix_gathered(layer: MixtureOfExperts, comm: Comm, x: Array, routing: Routing) -> tuple[Array, GatheredCache]:
+    """`(y [T, E], cache)`; every rank has equally many tokens."""
+    xp = namespace(x)
+    own = xp.reshape(destinations(routing, layer.num_experts), routing.chosen.shape)  # [T, k]; N: dropped
+    tokens, chosen, gates = (comm.all_gather(part) for part in (x, own, routing.gates))  # [P·T, E], twice [P·T, k]
+    comm.hold("tokens", tokens)
+    local = local_routing(chosen, gates, layer.own_experts())
+    share, of_experts = MixtureOfExperts.mix(layer, tokens, local)  # [P·T, E]
+    return comm.reduce_scatter(share), GatheredCache(local, of_experts)
+
+
+def mix_gathered_backward(
+    layer: MixtureOfExperts, comm: Comm, dy: Array, cache: GatheredCache
+) -> tuple[Array, Array, list[Any]]:
+    """`(dx [T, E], dgates [T, k], what the experts' weights need)`."""
+    dtokens, dgates, pending = MixtureOfExperts.mix_backward(layer, comm.all_gather(dy), cache.local, cache.experts)
+    return comm.reduce_scatter(dtokens), comm.reduce_scatter(dgates), pending
