@@ -159,6 +159,7 @@ def course(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_what_students_get_holds_neither_solutions_nor_hidden_cases(course):
     released = (course / "release" / "short" / "short.ipynb").read_text(encoding="utf-8")
     assert "sendrecv" not in released
@@ -169,6 +170,7 @@ def test_what_students_get_holds_neither_solutions_nor_hidden_cases(course):
     assert all(cell.source.endswith("\n    raise NotImplementedError") for cell in answers)
 
 
+@pytest.mark.slow
 def test_nbgrader_gives_20_points_of_20_for_all_and_what_was_passed_for_half(course):
     with (course / "grades.csv").open(encoding="utf-8", newline="") as file:
         rows = {row["student_id"]: (float(row["score"]), float(row["max_score"])) for row in csv.DictReader(file)}
@@ -177,6 +179,7 @@ def test_nbgrader_gives_20_points_of_20_for_all_and_what_was_passed_for_half(cou
     assert rows == {"all": (20, 20), "half": (pytest.approx(10 * passed / (cases + 4)), 20)}
 
 
+@pytest.mark.slow
 def test_feedback_says_why(course):
     pages = {path.parts[-3]: path.read_text(encoding="utf-8") for path in course.glob("feedback/*/*/*.html")}
     assert "00.exchange: passed" in pages["all"]
@@ -184,6 +187,7 @@ def test_feedback_says_why(course):
     assert "raised ValueError: too many ranks" in pages["half"]
 
 
+@pytest.mark.slow
 def test_a_course_keeps_the_settings_that_a_lecturer_has_changed(course):
     (course / CONFIG.name).write_text("changed", encoding="utf-8")
     write_course(course, [course / "short.ipynb"], points=10, seed=5)

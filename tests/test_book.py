@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 ASKED_FOR = re.compile(r"""(?:src=|<link[^>]*href=|@import|url\()["']?(https?:[^"')\s]+)""")
 
 
+@pytest.mark.slow
 def test_the_book_builds_without_a_warning_and_its_pages_ask_nobody_for_anything(tmp_path):
     options = ["-q", "-W", "--keep-going", "-c", "docs", "-d", tmp_path / "doctrees"]
     command = [sys.executable, "-m", "sphinx", *options, ROOT, tmp_path / "book"]

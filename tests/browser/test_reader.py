@@ -5,6 +5,7 @@ import pytest
 
 from tests.browser.reader import FOLDED
 
+pytestmark = pytest.mark.slow
 PICTURE = """
 import io
 

@@ -38,6 +38,7 @@ def ship(place, first):
     nbformat.write(made, place / "00.ipynb")
 
 
+@pytest.mark.slow
 def test_a_student_opens_fails_takes_a_hint_passes_saves_updates_and_loads(student, tmp_path):
     work, shipped = student.folder / "work", tmp_path / "shipped"
     ship(shipped, "from parlab import labs")
