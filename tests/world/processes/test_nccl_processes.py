@@ -36,7 +36,7 @@ def job(size, port, *command):
     return subprocess.run(command, env=environment(port), cwd=ROOT, capture_output=True, text=True, timeout=280)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_programs_of_all_rooms_and_random_ones_have_the_bits_trace_words_and_makespan_of_threads(size, port):
     done = job(size, port, "-m", "tests.world.processes.nccl_job", "2")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -102,6 +102,7 @@ def test_a_gpu_that_fails_on_one_rank_ends_all_and_shows_why(fake, capfd):
     assert "ZeroDivisionError" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 @IN_PROC
 @pytest.mark.parametrize("started", ["by run", "as by torchrun"])
 def test_whatever_ends_a_job_no_process_is_left_and_the_status_is_not_0(started, tmp_path, port):

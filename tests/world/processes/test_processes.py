@@ -30,7 +30,8 @@ from tests.world.processes.process_job import PARITY
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the mpich wheel is for Linux and macOS")
 ROOT = Path(__file__).parents[3]
 MPIEXEC = str(Path(sys.executable).parent / "mpiexec")
-every_size = pytest.mark.parametrize("size", [1, 2, 3, 4])
+slow = pytest.mark.slow
+every_size = pytest.mark.parametrize("size", [pytest.param(1, marks=slow), 2, 3, pytest.param(4, marks=slow)])
 
 
 def environment():
@@ -288,6 +289,7 @@ def check_endings(endings, command, variables, tmp_path):
         assert output.count("KeyError: 'rank 1 it is'\n\n") == (how == "raises"), output
 
 
+@slow
 @IN_PROC
 @pytest.mark.parametrize("started", ["by run", "by mpiexec"])
 def test_whatever_ends_a_job_no_process_is_left_and_the_status_is_not_0(started, tmp_path):
