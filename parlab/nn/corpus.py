@@ -12,10 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 import parlab.arrays
-from parlab.arguments import positive, whole
+from parlab.arguments import checked
 from parlab.arrays import Array, namespace
+from parlab.nn.arguments import RULES
 
 ALPHABET = " aeinorst"
+MOST_CONTEXTS = 2**12  # their shares of a long text solve as many equations
 
 
 class MarkovSource:
@@ -29,7 +31,7 @@ class MarkovSource:
         seed: of the probabilities.
 
     Raises:
-        ValueError: fewer than two characters, one twice, or a number that is not positive.
+        ValueError: fewer than two characters, one twice, a number that is not positive, or too many contexts.
 
     >>> source = MarkovSource("ab", order=1, seed=1)
     >>> tokens, targets = source.batch(0, batch_size=2, length=5)
@@ -39,13 +41,13 @@ class MarkovSource:
     True
     """
 
+    @checked(RULES)
     def __init__(self, alphabet: str = ALPHABET, *, order: int = 2, concentration: float = 0.3, seed: int = 0) -> None:
-        if len(set(alphabet)) != len(alphabet) or len(alphabet) < 2:
-            raise ValueError(f"alphabet={alphabet!r}: two or more characters are needed, each of them once")
-        whole("order", order, 1)
-        positive("concentration", concentration, finite=True)
         self.alphabet, self.order, self.vocab_size = alphabet, order, len(alphabet)
-        contexts = self.vocab_size**order
+        contexts = self.vocab_size ** min(order, MOST_CONTEXTS)
+        if contexts > MOST_CONTEXTS:
+            made = f"{len(alphabet)} characters make {len(alphabet)}^{order} contexts"
+            raise ValueError(f"order={order!r:.60}: {made}, and at most {MOST_CONTEXTS} are possible")
         draw = parlab.arrays.generator(seed)
         self.transitions: Array = draw.dirichlet([concentration] * self.vocab_size, size=contexts)  # [V^order, V]
         self.stationary = self._stationary()  # [V^order]
@@ -64,6 +66,7 @@ class MarkovSource:
         """Σ π(context) H(next | context), in nats a character: the least mean loss that any model can reach."""
         return self.floor(self.order)
 
+    @checked(RULES)
     def floor(self, context: int) -> float:
         """The least mean loss, in nats, of a model that sees only the last `context` characters.
 
@@ -72,32 +75,21 @@ class MarkovSource:
         Raises:
             ValueError: a negative number of characters.
         """
-        whole("context", context, 0)
         xp = namespace(self.transitions)
         V, seen = self.vocab_size, min(context, self.order)
         joint = xp.reshape(self.stationary[:, None] * self.transitions, (-1, V**seen, V))
         joint = xp.sum(joint, axis=0)  # [V^seen, V]: the older characters summed over
         return _entropy(joint) - _entropy(xp.sum(joint, axis=-1))
 
-    def window_floor(self, length: int) -> float:
-        """The least mean loss over windows of `length` characters, whose first predictions see fewer than the order.
-
-        Raises:
-            ValueError: a length that is not positive.
-        """
-        whole("length", length, 1)
-        return sum(self.floor(min(t + 1, self.order)) for t in range(length)) / length
-
+    @checked(RULES)
     def batch(self, step: int, *, batch_size: int, length: int, seed: int = 0, xp: Any = None) -> tuple[Array, Array]:
         """`(tokens, targets)`, both `[batch_size, length]`, of training step `step`.
 
         They follow from `seed` and `step` alone: every rank of every world that asks gets the same, and takes its part.
 
         Raises:
-            ValueError: a size that is not positive.
+            ValueError: a size that is not positive, a seed or a step that is negative.
         """
-        whole("batch_size", batch_size, 1)
-        whole("length", length, 1)
         draw = parlab.arrays.generator(seed, step)
         np = namespace(self.transitions)
         context = draw.choice(len(self.stationary), size=batch_size, p=self.stationary)  # [B]
@@ -112,10 +104,6 @@ class MarkovSource:
         xp = xp or parlab.arrays.default_namespace()
         tokens = parlab.arrays.asarray(text, xp, xp.int64)
         return tokens[:, :-1], tokens[:, 1:]
-
-    def decode(self, tokens: Array) -> str:
-        """The characters of `[S]` tokens."""
-        return "".join(self.alphabet[int(token)] for token in parlab.arrays.to_numpy(tokens))
 
 
 def _entropy(probabilities: Array) -> float:

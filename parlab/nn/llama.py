@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 import parlab.arrays
-from parlab.arguments import instance
+from parlab.arguments import checked, instance
 from parlab.arrays import Array, namespace
+from parlab.nn.arguments import RULES
 from parlab.nn.config import EMBEDDING, FINAL_NORM, HEAD, LlamaConfig
 from parlab.nn.embedding import loss_to_host
 from parlab.nn.huggingface import read_config, read_weights, write_folder
@@ -133,6 +134,7 @@ class Llama(Decoder):
         return decoder_block(config, weights, layer, rotary, core)
 
     @classmethod
+    @checked(RULES)
     def random(
         cls, config: LlamaConfig, seed: int = 0, *, xp: Any = None, dtype: str = "float32", **kwargs: Any
     ) -> Self:
@@ -141,7 +143,7 @@ class Llama(Decoder):
         The same seed gives the same values in every library; `xp` is `parlab.arrays.default_namespace()` when None.
 
         Raises:
-            ValueError: a dtype that no weights can have.
+            ValueError: no LlamaConfig, a negative seed, or a dtype that no weights can have.
         """
         xp = xp or parlab.arrays.default_namespace()
         as_dtype = _dtype(xp, dtype)

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from parlab.arguments import amount, positive, whole
+from parlab.arguments import amount, checked, positive, whole
 from parlab.arrays import Array, is_array, namespace, on_host, to_host
+from parlab.nn.arguments import RULES
 from parlab.nn.stage import Gradients
 
 PIECE = 65536  # numbers updated at once on the host: weight, gradient and moments of a piece stay in a core's cache
@@ -138,6 +139,7 @@ def clip_gradients(gradients: Mapping[str, Array], max_norm: float) -> tuple[Gra
     return ({name: gradient * factor for name, gradient in gradients.items()} if factor < 1 else dict(gradients)), norm
 
 
+@checked(RULES)
 def warmup_cosine(step: int, *, peak: float, warmup_steps: int, total_steps: int, floor: float = 0.0) -> float:
     """The learning rate of `step`, counted from 0: up in a line to `peak`, then down half a cosine to `floor`.
 
@@ -145,9 +147,9 @@ def warmup_cosine(step: int, *, peak: float, warmup_steps: int, total_steps: int
     [0.5, 1.0, 1.0, 0.854, 0.5, 0.146, 0.0]
 
     Raises:
-        ValueError: the warm-up is negative or not shorter than the whole.
+        ValueError: a number that is negative, or a warm-up that is not shorter than the whole.
     """
-    if not 0 <= warmup_steps < total_steps:
+    if warmup_steps >= total_steps:
         raise ValueError(
             f"warmup_steps={warmup_steps!r}: 0 or more are needed, and fewer than total_steps={total_steps}"
         )

@@ -52,12 +52,6 @@ def test_floors_equal_the_entropies_summed_over_every_context(order):
     assert source.entropy_rate == source.floor(order)
 
 
-def test_a_windows_floor_counts_its_first_predictions_with_what_they_see():
-    source = MarkovSource("abcd", order=2)
-    assert source.window_floor(1) == source.floor(1)
-    assert source.window_floor(4) == pytest.approx((source.floor(1) + 3 * source.floor(2)) / 4, rel=1e-15)
-
-
 def test_the_stationary_shares_stay_after_one_more_character():
     source = MarkovSource(order=2)
     joint = (source.stationary[:, None] * source.transitions).reshape(9, 9, 9)
@@ -97,10 +91,6 @@ def test_windows_shorter_than_the_order_are_drawn_too(length):
     assert tokens.shape == targets.shape == (1, length)
 
 
-def test_decode_gives_the_characters():
-    assert MarkovSource("xyz", order=1).decode(np.array([2, 0, 1])) == "zxy"
-
-
 @pytest.mark.parametrize(
     ("call", "text"),
     [
@@ -109,7 +99,13 @@ def test_decode_gives_the_characters():
         (lambda: MarkovSource(order=0), "order=0: must be a whole number, at least 1"),
         (lambda: MarkovSource(concentration=0.0), "concentration=0.0: must be a number greater than 0"),
         (lambda: MarkovSource().floor(-1), "context=-1: must be a whole number, at least 0"),
-        (lambda: MarkovSource().window_floor(0), "length=0: must be a whole number, at least 1"),
+        (lambda: MarkovSource(None), "alphabet=None: two or more characters are needed, each of them once"),
+        (lambda: MarkovSource(seed=-1), "seed=-1: must be a whole number, at least 0"),
+        (lambda: MarkovSource(order=4), r"order=4: 9 characters make 9\^4 contexts, and at most 4096 are possible"),
+        (lambda: MarkovSource(order=10**19), "order=10000000000000000000: 9 characters make"),
+        (lambda: MarkovSource().batch(-1, batch_size=1, length=2), "step=-1: must be a whole number, at least 0"),
+        (lambda: MarkovSource().batch(0, batch_size=1, length=2, seed=None), "seed=None: must be a whole number"),
+        (lambda: MarkovSource().batch(0, batch_size=1, length=2, xp="numpy"), "xp='numpy': an array library such as"),
         (lambda: MarkovSource().batch(0, batch_size=0, length=4), "batch_size=0: must be a whole number, at least 1"),
     ],
 )
