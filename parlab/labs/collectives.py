@@ -7,7 +7,7 @@ import numpy as np
 from parlab.labs.counts import Count, bytes_sent, messages
 from parlab.labs.exercise import Exercise
 from parlab.labs.rank_programs import Case, check_results, on_arrays, some_shape
-from parlab.labs.trial import Trial
+from parlab.labs.trial import Trial, explains
 from parlab.world import per_rank
 
 
@@ -39,14 +39,25 @@ def _one_axis(random: np.random.Generator, size: int, longest: int) -> tuple[int
 
 
 def _average_gradients(trial: Trial, case: Case) -> list[str]:
-    x, N = case.inputs(), case.size
-    done = trial.ran(trial.answer, N, per_rank(x))
-    check_results(done, x, [sum(x) / N] * N, [[one / N for one in x]] * N, calls=("reduce_scatter", "all_gather"))
+    x, N, n = case.inputs(), case.size, case.elements
+    with explains("do not divide among", "fill x up with zeros, to a multiple of N"):
+        done = trial.ran(trial.answer, N, per_rank(x))
+    mean = sum(x) / N
+    mistakes = {
+        "the padding is left: cut the result to the length of x": [np.pad(mean, (0, -n % N))] * N,
+        "the last n mod N elements are left out: fill x up, and do not cut it": [mean[: n // N * N]] * N,
+        "the sum is divided by 2, and not by the number of ranks": [sum(x) / 2] * N,
+    }
+    calls = ("reduce_scatter", "all_gather")
+    check_results(done, x, [mean] * N, [[one / N for one in x]] * N, calls, mistakes=mistakes)
+    sent = bytes_sent(done)
     return [
-        bytes_sent(done).check(
+        sent.check(
             "2n(N − 1)/N (n filled up to a multiple of N)",
-            2 * (N - 1) * -(-case.elements // N) * case.itemsize,
-            "whole arrays travel where a piece of 1/N would do",
+            2 * (N - 1) * -(-n // N) * case.itemsize,
+            "N zeros are added where N divides n already: -n % N are enough"
+            if set(sent.numbers) == {2 * (N - 1) * (n // N + 1) * case.itemsize} and n % N == 0
+            else "whole arrays travel where a piece of 1/N would do",
         )
     ]
 
@@ -63,11 +74,14 @@ def _hierarchical_all_reduce(trial: Trial, case: Case) -> list[str]:
         if transfer.src // g != transfer.dst // g:
             between[transfer.src] += transfer.nbytes
     inside = [sent - out for sent, out in zip(bytes_sent(done).numbers, between, strict=True)]
+    exchanged = set(inside) == {2 * (g - 1) * case.nbytes // N} and g < N
     return [
         Count("bytes a rank sends to other nodes", between).check(
             "2(k − 1)/k · n/g",
             2 * (N // g - 1) * case.nbytes // N,
-            "whole arrays cross; let each rank of a node carry the node's sum of one piece",
+            "the groups are exchanged: ranks of one node have the same rank // g, ranks at one place the same rank % g"
+            if exchanged
+            else "whole arrays cross; let each rank of a node carry the node's sum of one piece",
         ),
         Count("bytes a rank sends inside its node", inside).check(
             "2(g − 1)/g · n",

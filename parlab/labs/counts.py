@@ -23,13 +23,23 @@ class Count:
         what: as it is shown: "bytes a rank sends".
         numbers: one a rank; or one for all.
         show: how a number is shown.
+        unit: behind a number that is shown with all its digits.
     """
 
     what: str
     numbers: Sequence[int]
     show: Callable[[int], str] = str
+    unit: str = ""
 
-    def check(self, formula: str, allowed: int, likely: str, exact: bool = False, early: bool = False) -> str:
+    def check(
+        self,
+        formula: str,
+        allowed: int,
+        likely: str,
+        exact: bool = False,
+        early: bool = False,
+        limit: bool = False,
+    ) -> str:
         """The line that shows the largest number and the closed form.
 
         Args:
@@ -38,19 +48,22 @@ class Count:
             likely: what usually makes one exceed it.
             exact: whether less is wrong, too.
             early: whether the results were not looked at yet: they can hardly be right without.
+            limit: whether the statement gives a limit, and no closed form.
 
         Raises:
             Wrong: a number is not as the closed form.
         """
         worst = max(self.numbers, key=lambda number: abs(number - allowed) if exact else number)
-        right = self.show(allowed)
-        closed_form = right if formula == right else f"{formula} = {right}"
+        found, right = self.show(worst), self.show(allowed)
+        if worst != allowed and found == right:
+            found, right = f"{worst}{self.unit}", f"{allowed}{self.unit}"
+        right = right if formula == right else f"{formula} = {right}"
         if worst > allowed or (exact and worst < allowed):
             title = [] if early else ["the results are right, but not what was counted:"]
             where = f" (rank {self.numbers.index(worst)})" if len(set(self.numbers)) > 1 else ""
-            shown = f"{self.what}: {self.show(worst)}{where}, should be {closed_form}"
-            raise Wrong(*title, shown, f"likely cause: {likely}")
-        return f"{self.what}: {self.show(worst)}; closed form: {closed_form}"
+            raise Wrong(*title, f"{self.what}: {found}{where}, should be {right}", f"likely cause: {likely}")
+        word = "at most" if limit or worst < allowed else "closed form:"
+        return f"{self.what}: {found}; {word} {right}"
 
 
 def messages(done: Run) -> Count:
@@ -75,7 +88,7 @@ def steps(done: Run, clock: Cluster = ONE_STEP) -> Count:
 
 def makespan(done: Run) -> Count:
     """In picoseconds."""
-    return Count("makespan", [done.timeline.makespan], format_time)
+    return Count("makespan", [done.timeline.makespan], format_time, " ps")
 
 
 def peak_bytes(timeline: Timeline, name: str) -> int:

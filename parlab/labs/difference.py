@@ -35,17 +35,28 @@ def difference(result: Any, expected: Any, rtol: float | None = None, atol: floa
     wrong = np.argwhere(~np.isclose(result, expected, rtol=rtol, atol=atol))
     if not len(wrong):
         return ""
-    if expected.size <= SHOWN:
-        shown = _shown(result, "g"), _shown(expected, "g")
-        if shown[0] == shown[1]:
-            shown = _shown(result, ".17g"), _shown(expected, ".17g")
-        return f"returned {shown[0]}, expected {shown[1]}"
     place = tuple(map(int, wrong[0]))
-    one, other = f"{result[place]:g}", f"{expected[place]:g}"
-    if one == other:
-        one, other = f"{result[place]:.17g}", f"{expected[place]:.17g}"
+    if expected.size <= SHOWN:
+        digits = _digits(result[place], expected[place])
+        return f"returned {_shown(result, digits)}, expected {_shown(expected, digits)}"
+    one, other = apart(result[place], expected[place])
     index = ", ".join(map(str, place))
     return f"returned {one} at [{index}], expected {other}; {len(wrong)} of {expected.size} elements differ"
+
+
+def apart(found: Any, expected: Any) -> tuple[str, str]:
+    """Two numbers that differ, as text, with as many digits as it takes to see it.
+
+    >>> apart(10200.04, 10200.0)
+    ('10200.04', '10200')
+    """
+    digits = _digits(found, expected)
+    return f"{found:.{digits}g}", f"{expected:.{digits}g}"
+
+
+def _digits(found: Any, expected: Any) -> int:
+    """The significant digits that tell two numbers apart: 6 at least, 17 at most."""
+    return next((n for n in range(6, 17) if f"{found:.{n}g}" != f"{expected:.{n}g}"), 17)
 
 
 def _difference_of_tuples(result: Any, expected: tuple[Any, ...]) -> str:
@@ -76,6 +87,6 @@ def _form(x: Any) -> str:
     return f"{x.dtype}[{', '.join(map(str, x.shape))}]"
 
 
-def _shown(x: Any, digits: str) -> str:
-    text = np.array2string(x, separator=", ", formatter={"float_kind": lambda value: f"{value:{digits}}"})
+def _shown(x: Any, digits: int) -> str:
+    text = np.array2string(x, separator=", ", formatter={"float_kind": lambda value: f"{value:.{digits}g}"})
     return " ".join(text.split())

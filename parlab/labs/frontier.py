@@ -30,7 +30,8 @@ class Given:
     def __str__(self) -> str:
         inputs = [f"{action} from {at}" for action, at in zip(self.row, self.arrivals, strict=True)]
         shown = ", ".join(inputs[:SHOWN] + ["..."] * (len(inputs) > SHOWN))
-        return f"rank {self.rank} of {self.size} ranks, room for {self.limit} activations, inputs: {shown}"
+        room = "1 activation" if self.limit == 1 else f"{self.limit} activations"
+        return f"rank {self.rank} of {self.size} ranks, room for {room}, inputs: {shown}"
 
 
 def given(size: int, rank: int, m: int, limit: int, delays: Sequence[int] = ()) -> Given:
@@ -62,7 +63,12 @@ def _drawn(random: np.random.Generator, size: int) -> Given:
 GIVEN = [
     given(p, r, 2 * p, limit, delays)
     for p in range(2, 8)
-    for r, limit, delays in ((0, p, ()), (p - 1, p, [0, 1, 0, 2] * p), (p // 2, max(2, p - 2), [0, 0, 2] * p))
+    for r, limit, delays in (
+        (0, p, ()),
+        (p - 1, p, [0, 1, 0, 2] * p),
+        (p - 1, 1, [0, 1, 0, 2] * p),
+        (p // 2, max(2, p - 2), [0, 0, 2] * p),
+    )
 ]
 
 
@@ -153,6 +159,7 @@ LAYERS = [
     Layers(2, (5, 1, 1)),
     Layers(3, (1,) * 9 + (4,)),
     Layers(3, (2, 3, 4)),
+    Layers(3, (1, 5, 2, 3)),
     Layers(4, (3, *(2,) * 14, 9)),
     Layers(5, (1, 9, 1, 1, 8, 2, 2, 2, 7)),
     Layers(6, (6, 6, 1, 1, 1, 1, 6, 2, 5, 5)),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from parlab.labs.counts import ranks_in_words
 from parlab.labs.difference import brief
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial, Wrong
@@ -25,11 +27,11 @@ class Heads:
     G: int
 
     def __str__(self) -> str:
-        return f"{self.size} ranks, {self.H} query heads, {self.G} K/V heads"
+        return f"{ranks_in_words(self.size)}, {self.H} query heads, {self.G} K/V heads"
 
 
 def _whole_numbers(found: Any) -> list[int] | None:
-    """What a range, list, set or array of whole numbers holds."""
+    """The numbers in a range, list, set or array of whole numbers; None: it is none of these."""
     if isinstance(found, np.ndarray):
         found = found.tolist()
     if not isinstance(found, range | list | tuple | set):
@@ -43,29 +45,99 @@ def _heads(trial: Trial, case: Heads) -> list[str]:
     calls = [(rank, case.size, case.H, case.G) for rank in range(case.size)]
     results = trial.called_each(calls)
     shares = head_shares(case.H, case.G, case.size)
-    for call, result, share in zip(calls, results, shares, strict=True):
-        if not isinstance(result, tuple | list) or len(result) != 2 or None in map(_whole_numbers, result):
-            raise Wrong(f"heads{call} returned {brief(result)}, expected (its query heads, the K/V heads they read)")
-        for name, mine, right in zip(("query", "K/V"), result, (share.queries, share.keys), strict=True):
-            numbers, wanted = sorted(_whole_numbers(mine) or []), list(range(right.start, right.stop))
-            if numbers != wanted:
-                said = f"heads{call}: {name} heads {numbers}, expected {wanted}"
-                raise Wrong(said, *_likely_heads(name, numbers, wanted, case))
+    queries = [range(share.queries.start, share.queries.stop) for share in shares]
+    keys = [range(share.keys.start, share.keys.stop) for share in shares]
+    found = [_checked_heads(call, result) for call, result in zip(calls, results, strict=True)]
+    found_queries, found_keys = zip(*found, strict=True)
+    for rank, (mine, wanted) in enumerate(zip(found_queries, queries, strict=True)):
+        if mine != list(wanted):
+            cause = _query_cause(found_queries, queries, rank, case)
+            raise Wrong(f"heads{calls[rank]}: query heads {mine}, expected {list(wanted)}", f"likely cause: {cause}")
+    for rank, (mine, wanted) in enumerate(zip(found_keys, keys, strict=True)):
+        if mine != list(wanted):
+            cause = _key_cause(found_keys, queries, keys, rank, case)
+            raise Wrong(f"heads{calls[rank]}: K/V heads {mine}, expected {list(wanted)}", f"likely cause: {cause}")
     shape = AttentionShape(S=1024 * case.size, H=case.H, G=case.G, D=64, itemsize=2)
-    copies = sum(share.keys.stop - share.keys.start for share in shares)
+    copies = sum(map(len, keys))
     kib = ulysses_cost(shape, case.size).nbytes / 1024
     sent = f"rank 0 sends {kib:g} KiB for its 1024 tokens of size 64"
     return [f"{copies} K/V heads on all ranks together, of {case.G}; {sent}"]
 
 
-def _likely_heads(name: str, numbers: list[int], wanted: list[int], case: Heads) -> list[str]:
-    if name == "query":
-        return ["the first H mod P ranks have one query head more than the others"]
-    if set(numbers) > set(wanted):
-        return ["some of these are read by none of its query heads: they need not travel"]
-    if len(numbers) == len(set(numbers)) < len(wanted):
-        return ["one of its query heads would find no key: query head h reads K/V head h // (H/G)"]
-    return ["query head h reads K/V head h // (H/G), each one once"]
+def _checked_heads(call: tuple[int, ...], result: Any) -> tuple[list[int], list[int]]:
+    """The query heads and the K/V heads in `result`, each in order."""
+    parts = [_whole_numbers(part) for part in result] if isinstance(result, tuple | list) else []
+    if len(parts) != 2 or None in parts:
+        raise Wrong(f"heads{call} returned {brief(result)}, expected (its query heads, the K/V heads they read)")
+    return sorted(parts[0] or []), sorted(parts[1] or [])
+
+
+def _first_rule(found: Sequence[list[int]], rules: dict[str, Callable[[int], Iterable[int]]]) -> str:
+    """The first of these causes whose rule gives what every rank returned; "": none."""
+    for cause, rule in rules.items():
+        if all(mine == sorted(rule(rank)) for rank, mine in enumerate(found)):
+            return cause
+    return ""
+
+
+def _query_cause(found: Sequence[list[int]], right: Sequence[range], rank: int, case: Heads) -> str:
+    P, H = case.size, case.H
+    each, most = H // P, -(-H // P)
+    rules: dict[str, Callable[[int], Iterable[int]]] = {
+        "the heads are dealt like cards, by h % P; the heads of a rank follow one another": lambda r: range(r, H, P),
+        "the last H mod P heads belong to no rank; the first H mod P ranks have one query head more": (
+            lambda r: range(r * each, (r + 1) * each)
+        ),
+        "the last rank has all heads that are left over; the first H mod P ranks have one query head more": (
+            lambda r: range(r * each, H if r == P - 1 else (r + 1) * each)
+        ),
+        "the cuts are at H·rank // P, so later ranks have more; the first H mod P ranks have one query head more": (
+            lambda r: range(H * r // P, H * (r + 1) // P)
+        ),
+        "every rank takes ⌈H/P⌉ heads; only the first H mod P ranks have one query head more": (
+            lambda r: range(min(H, r * most), min(H, (r + 1) * most))
+        ),
+        "the last head is missing; the stop of a range does not belong to it": lambda r: right[r][:-1],
+        "there is one head too many; the stop of a range does not belong to it": (
+            lambda r: range(right[r].start, right[r].stop + 1)
+        ),
+        "the query heads are numbered from 0 on every rank; number them over all ranks": lambda r: range(len(right[r])),
+    }
+    if cause := _first_rule(found, rules):
+        return cause
+    if len(found[rank]) == len(right[rank]):
+        return f"the ranks before rank {rank} own {right[rank].start} query heads"
+    more = f", and the first {H % P} ranks have one query head more" if H % P else ""
+    return f"each rank has H // P = {each} heads{more}"
+
+
+def _key_cause(
+    found: Sequence[list[int]], queries: Sequence[range], right: Sequence[range], rank: int, case: Heads
+) -> str:
+    P, G, group = case.size, case.G, case.H // case.G
+    rules: dict[str, Callable[[int], Iterable[int]]] = {
+        "query head h reads K/V head h // (H/G), and not h % G": lambda r: {head % G for head in queries[r]},
+        "these are query heads; H/G of them read one K/V head": lambda r: queries[r],
+        "K/V heads are not dealt to the ranks; a rank needs those that its query heads read": (
+            lambda r: range(r * G // P, (r + 1) * G // P)
+        ),
+        "this is the K/V head of the first query head alone": lambda r: right[r][:1],
+        "the K/V heads between the first and the last are missing": lambda r: {right[r][0], right[r][-1]},
+        "n query heads may read one K/V head more than ⌈n / (H/G)⌉: the first may be the last that reads its K/V head": (
+            lambda r: range(right[r].start, right[r].start + -(-len(queries[r]) // group))
+        ),
+    }
+    if cause := _first_rule(found, rules):
+        return cause
+    if len(found[rank]) > len(set(found[rank])):
+        return "a K/V head is named for each query head that reads it; name each one once"
+    if set(found[rank]) > set(right[rank]):
+        return "some of these are read by none of its query heads; they need not travel"
+    missing = sorted(set(right[rank]) - set(found[rank]))
+    if missing and set(found[rank]) < set(right[rank]):
+        head = next(head for head in queries[rank] if head // group == missing[0])
+        return f"its query head {head} would find no key; it reads K/V head {head} // {group} = {missing[0]}"
+    return "query head h reads K/V head h // (H/G), from that of its first query head to that of its last"
 
 
 def _draw_heads(random: np.random.Generator, size: int) -> Heads:
@@ -76,7 +148,7 @@ def _draw_heads(random: np.random.Generator, size: int) -> Heads:
 HEADS = Exercise(
     "03.heads",
     "heads(rank, size, H, G)",
-    [Heads(2, 4, 4), Heads(1, 4, 2), Heads(2, 6, 3), Heads(3, 4, 2), Heads(4, 8, 2), Heads(8, 32, 8), Heads(12, 32, 8)],
+    [Heads(2, 4, 4), Heads(1, 4, 2), Heads(2, 6, 3), Heads(2, 6, 6), Heads(3, 4, 2), Heads(4, 8, 2), Heads(8, 32, 8), Heads(12, 32, 8)],
     _heads,
     _draw_heads,
     solved_by=("parlab.sequence.heads.head_shares",),
@@ -91,7 +163,7 @@ class Packed:
     documents: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"{self.size} ranks, documents={list(self.documents)}"
+        return f"{ranks_in_words(self.size)}, documents={list(self.documents)}"
 
 
 def _hops(trial: Trial, case: Packed) -> list[str]:
@@ -102,11 +174,27 @@ def _hops(trial: Trial, case: Packed) -> list[str]:
         if not isinstance(mine, int | np.integer) or isinstance(mine, bool):
             raise Wrong(f"for rank {rank} it returned {brief(mine)}, expected a whole number")
         if mine != wanted:
-            raise Wrong(
-                f"for rank {rank} it returned {int(mine)}, expected {wanted} hops",
-                "too many: nobody there looks at them" if mine > wanted else "too few: a later rank still needs them",
-            )
+            said = f"for rank {rank} it returned {int(mine)}, expected {wanted} hops"
+            raise Wrong(said, _which_token(case, rank, int(mine), wanted))
     return [f"K/V make {sum(right)} of {case.size * (case.size - 1)} hops"]
+
+
+def _which_token(case: Packed, rank: int, found: int, right: int) -> str:
+    """The token that still needs the K/V of `rank`, or the last one that does."""
+    if found < 0:
+        return "a number of hops is not negative"
+    c = case.documents[-1] // case.size
+    last = (rank + 1) * c - 1
+    stop = min(edge for edge in case.documents if edge > last)
+    if found < right:
+        there = rank + found + 1
+        return f"too few: token {there * c}, on rank {there}, sees token {last}, the last one of rank {rank}"
+    if stop == last + 1:
+        return f"too many: token {last}, the last one of rank {rank}, ends its document; no later rank sees it"
+    return (
+        f"too many: the document of token {last}, the last one of rank {rank}, ends with token {stop - 1}, "
+        f"on rank {rank + right}"
+    )
 
 
 def _draw_packed(random: np.random.Generator, size: int) -> Packed:
@@ -149,7 +237,7 @@ class Boundaries:
         object.__setattr__(self, "crossing", crossing)
 
     def __str__(self) -> str:
-        return f"{self.size} ranks, {self.S} words, at least {self.shortest} in a chunk (seed {self.seed})"
+        return f"{ranks_in_words(self.size)}, {self.S} words, at least {self.shortest} in a chunk (seed {self.seed})"
 
     @property
     def least(self) -> float:
@@ -164,9 +252,9 @@ class Boundaries:
 
 def _cuts(trial: Trial, case: Boundaries) -> list[str]:
     result = trial.called(case.crossing, case.size, case.shortest)
-    found = _whole_numbers(result)
+    found = _whole_numbers(sorted(result) if isinstance(result, set) else result)
     if found is None or len(found) != case.size - 1:
-        raise Wrong(f"returned {brief(result)}, expected {case.size - 1} places to cut, whole numbers")
+        raise Wrong(f"returned {brief(result)}, expected {case.size - 1} whole numbers, the places to cut")
     lengths = [stop - start for start, stop in pairwise([0, *found, case.S])]
     if min(lengths) < case.shortest:
         raise Wrong(f"cuts at {found} make chunks of {lengths} words: each needs at least {case.shortest}, in order")
@@ -192,6 +280,7 @@ CUTS = Exercise(
         Boundaries(1, 5, 1),
         Boundaries(2, 12, 5),
         Boundaries(3, 12, 2),
+        Boundaries(3, 12, 3, seed=3),
         Boundaries(4, 60, 8),
         Boundaries(7, 70, 5),
     ],

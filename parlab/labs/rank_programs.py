@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,7 @@ def some_shape(random: np.random.Generator, size: int, longest: int) -> tuple[in
     return tuple(map(int, random.integers(longest // 2, longest + 1, size=random.integers(1, 3))))
 
 
+NO_MORE: Mapping[str, Sequence[Any]] = {}
 UP_TO_8 = (2, 1, *range(3, 9))  # one rank comes after two: alone, a stub looks much like an answer
 
 
@@ -82,6 +83,7 @@ def check_results(
     terms: Sequence[Sequence[Any]] = (),
     calls: tuple[str, ...] = (),
     tools: tuple[str, ...] = ("send", "recv", "sendrecv"),
+    mistakes: Mapping[str, Sequence[Any]] = NO_MORE,
 ) -> None:
     """What every rank returned is as expected, and came by messages that the answer itself sent.
 
@@ -92,6 +94,7 @@ def check_results(
         terms: if a result is a sum over the ranks: its terms, for each rank. A result that lacks one is then explained.
         calls: the collectives that the answer may use; send and recv it always may.
         tools: of these, the ones to name.
+        mistakes: the exercise's own mistakes, by cause: what each rank then returns.
 
     Raises:
         Wrong: of the lowest rank whose result is not as expected, with the likely cause.
@@ -102,7 +105,10 @@ def check_results(
         right = [r for r, wanted in enumerate(expected) if r not in wrong and wanted is not None]
         causes = (
             (cause, (array is None) == (result is None) and not difference(result, array))
-            for cause, array in _mistakes(rank, inputs, expected, terms)
+            for cause, array in (
+                *((cause, arrays[rank]) for cause, arrays in mistakes.items()),
+                *_mistakes(rank, inputs, expected, terms),
+            )
         )
         raise Wrong(f"rank {rank} {differences[rank]}", *right_and_wrong(right, wrong), *likely(causes))
     need_messages(done)

@@ -8,7 +8,7 @@ import numpy as np
 
 from parlab.labs.counts import Count, bytes_sent, makespan, messages, steps
 from parlab.labs.rank_programs import Case, check_results, on_arrays, some_shape
-from parlab.labs.trial import Trial
+from parlab.labs.trial import NotWritten, Trial, Wrong
 from parlab.world import Cluster, Comm, per_rank
 
 
@@ -32,7 +32,12 @@ EXCHANGE = on_arrays("00.exchange", "exchange(comm, x)", _exchange, some_shape, 
 
 def _tree_sum(trial: Trial, case: Case) -> list[str]:
     x, N = case.inputs(), case.size
-    done = trial.ran(trial.answer, N, per_rank(x))
+    try:
+        done = trial.ran(trial.answer, N, per_rank(x))
+    except NotWritten:
+        raise
+    except Wrong as wrong:
+        raise _goes_on(wrong) or wrong from None
     check_results(done, x, [sum(x), *[None] * (N - 1)], [x] * N)
     return [
         Count("messages", [sum(messages(done).numbers)]).check("N − 1", N - 1, "a rank sends more than one sum"),
@@ -45,6 +50,15 @@ def _tree_sum(trial: Trial, case: Case) -> list[str]:
             "n", case.nbytes if N > 1 else 0, "arrays travel that could have been added: one sum is enough"
         ),
     ]
+
+
+def _goes_on(wrong: Wrong) -> Wrong | None:
+    """`wrong` with the true cause, if a rank cannot go on that has sent its sum already."""
+    through = [rank for rank in wrong.stopped if wrong.run is not None and wrong.run.timeline.messages(rank)]
+    if not through:
+        return None
+    said = "\n".join(wrong.args).partition("\nlikely cause: ")[0]
+    return Wrong(said, f"likely cause: rank {through[0]} has sent its sum and goes on; it is through: it returns")
 
 
 TREE_SUM = on_arrays("00.tree_sum", "tree_sum(comm, x)", _tree_sum, some_shape, (2, 1, *range(3, 10), 16))

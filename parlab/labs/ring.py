@@ -159,12 +159,7 @@ def _merged(trial: Trial, case: Rows) -> list[str]:
     result = trial.called(outs[0], lses[0], outs[1], lses[1])
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise Wrong(f"returned {brief(result)}, expected (out, lse)")
-    with np.errstate(all="ignore"):
-        mistakes = {
-            "the two are added without their weights exp(lse − merged lse)": outs[0] + outs[1],
-            "a plain mean: the side with more weight must count more": (outs[0] + outs[1]) / 2,
-            "log-sum-exps are not added: exp(lse) is": lses[0] + lses[1],
-        }
+    mistakes = _mistakes(outs, lses)
     # exp(lse − merged lse) cannot be more exact than lse is: half a unit in its last place
     rtol = 16 * np.finfo(np.float64).eps * max(1.0, abs(case.level))
     for name, mine, right in zip(("out", "lse"), result, _exactly_merged(outs, lses), strict=True):
@@ -175,6 +170,27 @@ def _merged(trial: Trial, case: Rows) -> list[str]:
             same = ((cause, not difference(np.asarray(mine), array)) for cause, array in mistakes.items())
             raise Wrong(f"{name}: {wrong}", *likely(same))
     return ["out and lse equal those over all keys at once"]
+
+
+def _mistakes(outs: Any, lses: Any) -> dict[str, Any]:
+    """The out or the lse that well-known mistakes give."""
+    with np.errstate(all="ignore"):
+        lse = np.logaddexp(*lses)  # [rows]
+        inverted = np.exp(lse - lses)[..., None]  # [side, rows, 1]
+        unscaled = np.exp(lses - lses.max(axis=0))[..., None]
+        larger = np.where((lses[0] >= lses[1])[:, None], *outs)
+        return {
+            "the two are added without their weights exp(lse − merged lse)": outs[0] + outs[1],
+            "the exponent has the wrong sign: a side has the weight exp(its lse − merged lse), at most 1": (
+                (inverted * outs).sum(axis=0)
+            ),
+            "the weights do not add up to 1: divide by their sum": (unscaled * outs).sum(axis=0),
+            "a plain mean: the side with more weight must count more": (outs[0] + outs[1]) / 2,
+            "the side with the larger lse alone: both count, by their weights": larger,
+            "log-sum-exps are not added: exp(lse) is": lses[0] + lses[1],
+            "the larger lse alone: add exp(lse) of both": lses.max(axis=0),
+            "a row without keys has the lse −∞, the log of an empty sum": np.where(np.isneginf(lse), 0.0, lse),
+        }
 
 
 def _exactly_merged(outs: Any, lses: Any) -> tuple[Any, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from parlab.labs.counts import Count, bytes_sent
-from parlab.labs.difference import kind
+from parlab.labs.difference import apart, kind
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial, Wrong, need_messages
 from parlab.nn.embedding import cross_entropy, cross_entropy_backward
@@ -145,12 +147,59 @@ def _try_loss(trial: Trial, case: LossCase) -> list[str]:
     for rank, result in enumerate(done.results):
         _check_form(rank, result, 2, "(loss, dlogits)")
         found = np.float64(result[0]) if type(result[0]) is float else result[0]
-        _compare(rank, "the loss", found, np.asarray(loss), case.size)
-        _compare(rank, "dlogits", result[1], dlogits[..., parts[rank]], case.size)
+        part = parts[rank]
+        _compare(rank, "the loss", found, np.asarray(loss), case.size, _wrong_losses(logits, targets, parts, rank))
+        wrong = _wrong_dlogits(logits, targets, dlogits, part)
+        _compare(rank, "dlogits", result[1], dlogits[..., part], case.size, wrong)
     need_messages(done)
     numbers = targets.size * logits.itemsize
     allowed = [3 * sent for sent in _all_reduce_bytes(targets.size, logits.itemsize, case.size)]
     return _counted(done, allowed, f"3 all-reduces of B·S numbers ({numbers} bytes)")
+
+
+@np.errstate(all="ignore")
+def _wrong_losses(logits: Any, targets: Any, parts: list[slice], rank: int) -> dict[str, Any]:
+    """The losses that well-known mistakes give, by cause."""
+    starts = [part.start for part in parts]
+    logits_of = [logits[..., part] for part in parts]
+    lse, own_lse = _log_sum_exp(logits), _log_sum_exp(logits_of[rank])  # [B, S]
+    chosen = [_at_targets(x, targets - first) for x, first in zip(logits_of, starts, strict=True)]
+    without_first = [_at_targets(x, targets) for x in logits_of]
+    return {
+        "`first` is not used: a target's place in this part is targets − first": np.mean(lse - sum(without_first)),
+        "the target's logit is this rank's alone: sum it over the ranks": np.mean(lse - chosen[rank]),
+        "the sum of exp is this rank's alone: sum it over the ranks": np.mean(own_lse - sum(chosen)),
+        "the mean over the B·S targets is missing": np.sum(lse - sum(chosen)),
+    }
+
+
+@np.errstate(all="ignore")
+def _wrong_dlogits(logits: Any, targets: Any, dlogits: Any, part: slice) -> dict[str, Any]:
+    """The gradients of a rank's logits that well-known mistakes give, by cause."""
+    own, right = logits[..., part], dlogits[..., part]
+    tokens = np.arange(part.stop - part.start)
+    one_hot, without_first = (targets[..., None] - first == tokens for first in (part.start, 0))
+    softmax, own_softmax = (np.exp(own - _log_sum_exp(x)[..., None]) for x in (logits, own))
+    return {
+        "`first` is not used: the one-hot stands at targets − first": (softmax - without_first) / targets.size,
+        "the softmax is over this rank's logits alone: divide by the sum over all ranks": (
+            (own_softmax - one_hot) / targets.size
+        ),
+        "the one-hot is missing": softmax / targets.size,
+        "it is not divided by B·S: the loss is a mean": right * targets.size,
+    }
+
+
+def _log_sum_exp(logits: Any) -> Any:
+    largest = logits.max(axis=-1, keepdims=True)
+    return np.log(np.exp(logits - largest).sum(axis=-1)) + largest[..., 0]
+
+
+def _at_targets(logits: Any, place: Any) -> Any:
+    """The logit at each place, 0 where this part has no such place."""
+    here = (place >= 0) & (place < logits.shape[-1])
+    found = np.take_along_axis(logits, np.where(here, place, 0)[..., None], axis=-1)[..., 0]
+    return np.where(here, found, 0.0)
 
 
 def _all_reduce_bytes(elements: int, itemsize: int, size: int) -> list[int]:
@@ -162,8 +211,10 @@ def _check_form(rank: int, result: Any, length: int, form: str) -> None:
         raise Wrong(f"rank {rank} returned {kind(result)}, expected {form}")
 
 
-def _compare(rank: int, what: str, found: Any, expected: Any, size: int) -> None:
-    """Raise `Wrong` where `found` is not `expected`, with the likely cause."""
+def _compare(
+    rank: int, what: str, found: Any, expected: Any, size: int, mistakes: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """Raise `Wrong` where `found` is not `expected`, with the likely cause: of `mistakes` the one that gives `found`."""
     if not isinstance(found, np.ndarray | np.generic):
         raise Wrong(f"rank {rank}: {what} is a {kind(found)}, expected an array of float64")
     if found.shape != expected.shape or found.dtype != expected.dtype:
@@ -172,14 +223,24 @@ def _compare(rank: int, what: str, found: Any, expected: Any, size: int) -> None
     if not np.isfinite(found).all():
         cause = "exp overflows: subtract the largest logit of all ranks first" if "lo" in what else "a division by 0"
         raise Wrong(f"rank {rank}: {what} is not finite", f"likely cause: {cause}")
-    error = np.max(np.abs(found - expected)) / max(np.max(np.abs(expected)), SMALL)
+    error = _error(found, expected)
     if error <= TOLERANCE:
         return
     off = f"{error:.0%}" if error >= 0.01 else f"{error:.1e}"
-    cause = _cause(what, found, expected, size)
+    place = np.unravel_index(np.argmax(np.abs(found - expected)), expected.shape)
+    at = f" at [{', '.join(map(str, place))}]" if expected.ndim else ""
+    one, other = apart(found[place], expected[place])
+    cause = next((cause for cause, array in mistakes.items() if _error(found, array) <= TOLERANCE), None)
     raise Wrong(
-        f"rank {rank}: {what} is wrong: {off} of its largest entry off", *([f"likely cause: {cause}"] * bool(cause))
+        f"rank {rank}: {what} is wrong: {off} of its largest entry off: returned {one}{at}, expected {other}",
+        f"likely cause: {cause or _cause(what, found, expected, size)}",
     )
+
+
+@np.errstate(all="ignore")
+def _error(found: Any, expected: Any) -> float:
+    """The largest difference, as a share of the largest entry."""
+    return float(np.max(np.abs(found - expected)) / max(np.max(np.abs(expected)), SMALL))
 
 
 def _cause(what: str, found: Any, expected: Any, size: int) -> str:

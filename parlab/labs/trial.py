@@ -6,6 +6,7 @@ a `KeyboardInterrupt` that comes out of a run is the user's own.
 
 from __future__ import annotations
 
+import copy
 import dis
 import inspect
 import io
@@ -14,8 +15,8 @@ import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -25,7 +26,7 @@ import numpy as np
 
 from parlab.world import CLASSROOM, Cluster, Comm, Run, WorldError, run, values
 from parlab.world.clock.log import PRINT
-from parlab.world.errors import Unwind
+from parlab.world.errors import DeadlockError, Unwind
 from parlab.world.threads.base import Engine, inside_a_rank
 
 SHOWN_MESSAGE, SHOWN_PRINTED = 400, 1500  # characters
@@ -33,7 +34,15 @@ GRACE = 3  # seconds until an answer that was told to end is left behind
 
 
 class Wrong(Exception):  # noqa: N818 - an answer is wrong, the checker is not in error
-    """What is wrong with an answer; the arguments are lines of text."""
+    """An answer is wrong; the arguments are the lines of text that say why.
+
+    Attributes:
+        run: the run up to an error between ranks, where there was one.
+        stopped: the ranks that raised this error, or that can never go on.
+    """
+
+    run: Run | None = None
+    stopped: tuple[int, ...] = ()
 
 
 class NotWritten(Wrong):
@@ -58,7 +67,18 @@ def need_messages(done: Run) -> None:
 
 
 class Raised(Exception):  # noqa: N818
-    """What an answer raised, already as a sentence."""
+    """An answer raised an error; the argument is the sentence about it."""
+
+
+@contextmanager
+def explains(said: str, cause: str) -> Iterator[None]:
+    """Add the likely cause to a `Wrong` whose text has `said` in it."""
+    try:
+        yield
+    except Wrong as wrong:
+        if said in "\n".join(wrong.args):
+            wrong.args = (*wrong.args, f"likely cause: {cause}")
+        raise
 
 
 class Foreign:
@@ -130,7 +150,8 @@ class Trial:
                 if isinstance(error, WorldError) and not self._asked:
                     raise  # it explains itself
                 stubs.append(type(error) is NotImplementedError)
-                raise Raised(f"{self._asked or f'rank {comm.rank}'} {explained(error, self.call)}") from None
+                who = self._asked or f"rank {comm.rank}"
+                raise Raised(f"{who} {explained(error, self.call)}") from None
 
         stubs: list[bool] = []
         watch = _Watch(self.seconds, self._ends, f" with {size} ranks" if size > 1 else "")
@@ -149,9 +170,9 @@ class Trial:
             untouched = len(stubs) == size and all(stubs) and not self._returned
             if untouched and not error.run.timeline.transfers:  # type: ignore[attr-defined]
                 raise NotWritten(str(error)) from None
-            raise Wrong(str(error)) from None
+            raise _wrong(error, (error.rank,)) from None  # type: ignore[attr-defined]
         except WorldError as error:
-            raise Wrong(str(error)) from None
+            raise _wrong(error, tuple(error.waiting) if isinstance(error, DeadlockError) else ()) from None
         self._returned = True
         return done
 
@@ -160,7 +181,7 @@ class Trial:
         return self.called_each([arguments])[0]
 
     def called_each(self, arguments: Iterable[tuple[Any, ...]]) -> list[Any]:
-        """What the answer returns for each of these, in turn; it gets copies of arrays and lists. Raises: as `ran`."""
+        """What the answer returns for each of these, in turn; it gets copies of them. Raises: as `ran`."""
         results = []
 
         def alone(comm: Comm) -> None:
@@ -168,12 +189,18 @@ class Trial:
             for given in arguments:
                 numbers = all(type(x) is int for x in given)
                 self._asked = f"{self.call.partition('(')[0]}{given}" if numbers else "it"
-                own = [x.copy() if isinstance(x, np.ndarray | list) else x for x in given]
-                results.append(plain(self.answer(*own)))
+                results.append(plain(self.answer(*copy.deepcopy(given))))
                 self._returned = True
 
         self.ran(alone, 1)
         return results
+
+
+def _wrong(error: Any, stopped: tuple[int, ...]) -> Wrong:
+    """The `Wrong` for an error with which a run ended."""
+    wrong = Wrong(str(error))
+    wrong.run, wrong.stopped = error.run, stopped
+    return wrong
 
 
 class _Watch:
@@ -192,7 +219,8 @@ class _Watch:
         self._done.set()
 
     def _watch(self) -> None:
-        late = self._done.wait(max(0, self.ends - time.monotonic()))
+        left = max(0, self.ends - time.monotonic())
+        late = self._done.wait(min(left, threading.TIMEOUT_MAX))
         while not late and self.engine is None:
             late = self._done.wait(0.01)
         if late or self.engine is None:
@@ -247,6 +275,8 @@ def plain(result: Any, depth: int = 5) -> Any:
         return np.array(result)
     if depth and isinstance(result, tuple | list):
         return (tuple if isinstance(result, tuple) else list)(plain(item, depth - 1) for item in result)
+    if depth and isinstance(result, set | frozenset):
+        return {plain(item, 0) for item in result}
     if depth and isinstance(result, dict):
         return {plain(key, 0): plain(value, depth - 1) for key, value in result.items()}
     return Foreign(kind.__name__, f"{result!r:.60}")

@@ -1,0 +1,1157 @@
+"""Wrong answers that are right by luck on many cases, by exercise: plausible rules that the fixed cases must tell apart."""
+
+from collections import defaultdict
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from parlab.pipeline import Costs, Schedule, best_schedule, one_f_one_b, zb_auto, zb_h1
+from parlab.zero import shard_range
+from tests.labs import answers
+
+LUCKY = defaultdict(list)
+
+
+def of(name):
+    def keep(answer):
+        LUCKY[name].append(answer)
+        return answer
+
+    return keep
+
+
+# Ranks and messages
+
+
+@of("00.exchange")
+def with_both_from_the_left(comm, x):
+    from_left = comm.sendrecv(x, comm.right, comm.left)
+    comm.sendrecv(x, comm.left, comm.right)
+    return from_left, from_left
+
+
+@of("00.exchange")
+def of_flat_arrays(comm, x):
+    from_left, from_right = answers.exchange(comm, x)
+    return from_left.reshape(-1), from_right.reshape(-1)
+
+
+@of("00.exchange")
+def by_the_other_half(comm, x):
+    """The neighbour is `size - 1 - rank` with two ranks."""
+    other = comm.size - 1 - comm.rank
+    found = comm.sendrecv(x, other, other)
+    return found, found
+
+
+@of("00.exchange")
+def in_double_precision(comm, x):
+    return tuple(array.astype("float64") for array in answers.exchange(comm, x))
+
+
+@of("00.tree_sum")
+def for_sizes_up_to_8(comm, x):
+    for distance in (1, 2, 4):
+        if comm.rank % (2 * distance):
+            comm.send(x, comm.rank - distance)
+            return None
+        if comm.rank + distance < comm.size:
+            x = x + comm.recv(comm.rank + distance, like=x)
+    return x
+
+
+@of("00.tree_sum")
+def whose_odd_rank_out_is_lost(comm, x):
+    """In halves that are rounded down: the last of an odd number of ranks is never asked."""
+    active = comm.size
+    while active > 1:
+        half = active // 2
+        if comm.rank >= half:
+            if comm.rank < 2 * half:
+                comm.send(x, comm.rank - half)
+            return None
+        x = x + comm.recv(comm.rank + half, like=x)
+        active = half
+    return x
+
+
+@of("00.tree_sum")
+def going_on_after_sending(comm, x):
+    distance = 1
+    while distance < comm.size:
+        if comm.rank % (2 * distance) == distance:
+            comm.send(x, comm.rank - distance)
+        elif comm.rank + distance < comm.size:
+            x = x + comm.recv(comm.rank + distance, like=x)
+        distance *= 2
+    return x
+
+
+@of("00.tree_sum")
+def by_a_chain(comm, x):
+    if comm.rank < comm.size - 1:
+        x = x + comm.recv(comm.rank + 1, like=x)
+    if comm.rank:
+        comm.send(x, comm.rank - 1)
+        return None
+    return x
+
+
+@of("00.overlap")
+def with_the_first_neighbour_only(comm, x, work):
+    """All that there is with two ranks."""
+    if comm.size == 1:
+        return work(comm, x)
+    sent, arriving = comm.isend(x, comm.right), comm.irecv(comm.left, like=x)
+    total = work(comm, x)
+    sent.wait()
+    return total + work(comm, arriving.wait())
+
+
+@of("00.overlap")
+def with_the_own_piece_for_all(comm, x, work):
+    total, block = 0, x
+    for step in range(comm.size):
+        last = step == comm.size - 1
+        requests = () if last else (comm.isend(block, comm.right), comm.irecv(comm.left, like=block))
+        piece = work(comm, block)
+        total = total + (piece if step else comm.size * piece)
+        for request in requests:
+            block = request.wait()
+    return total / (2 if comm.size > 1 else 1)
+
+
+# Collectives
+
+
+@of("01.reduce_scatter")
+def of_the_mirrored_block(comm, x):
+    """Block `size - 1 - rank` after going round the other way."""
+    return answers.reduce_scatter(comm, x[::-1].copy())[::-1].copy()
+
+
+@of("01.reduce_scatter")
+def that_starts_with_the_own_block(comm, x):
+    """The block that a rank sends first is complete with its left neighbour: its own comes back, one step short."""
+    return answers.reduce_scatter(comm, x, shift=1)
+
+
+@of("01.reduce_scatter")
+def in_flat_blocks(comm, x):
+    return answers.reduce_scatter(comm, x.reshape(-1))
+
+
+@of("01.average_gradients")
+def padded_by_the_rest(comm, x):
+    """n mod N zeros, and not N − n mod N: the same for two ranks."""
+    padded = np.pad(x, (0, len(x) % comm.size))
+    return comm.all_gather(comm.reduce_scatter(padded))[: len(x)] / comm.size
+
+
+@of("01.average_gradients")
+def padded_by_a_whole_turn(comm, x):
+    padded = np.pad(x, (0, comm.size - len(x) % comm.size))
+    return comm.all_gather(comm.reduce_scatter(padded))[: len(x)] / comm.size
+
+
+@of("01.average_gradients")
+def cut_to_a_multiple(comm, x):
+    n = len(x) // comm.size * comm.size
+    return comm.all_gather(comm.reduce_scatter(x[:n])) / comm.size
+
+
+@of("01.average_gradients")
+def halved(comm, x):
+    return answers.average_gradients(comm, x) * comm.size / 2
+
+
+@of("01.average_gradients")
+def with_the_padding_left(comm, x):
+    padded = np.pad(x, (0, -len(x) % comm.size))
+    return comm.all_gather(comm.reduce_scatter(padded)) / comm.size
+
+
+@of("01.hierarchical_all_reduce")
+def with_node_and_place_exchanged(comm, x, ranks_per_node):
+    inside = comm.split(comm.rank % ranks_per_node)
+    between = comm.split(comm.rank // ranks_per_node)
+    own = inside.reduce_scatter(x)
+    return inside.all_gather(between.all_gather(between.reduce_scatter(own)))
+
+
+@of("01.hierarchical_all_reduce")
+def in_as_many_nodes_as_ranks_on_one(comm, x, ranks_per_node):
+    nodes = comm.size // ranks_per_node
+    inside, between = comm.split(comm.rank // nodes), comm.split(comm.rank % nodes)
+    own = inside.reduce_scatter(x)
+    return inside.all_gather(between.all_gather(between.reduce_scatter(own)))
+
+
+@of("01.hierarchical_all_reduce")
+def in_nodes_of_two(comm, x, ranks_per_node):
+    return answers.hierarchical_all_reduce(comm, x, min(2, comm.size))
+
+
+# Ring attention
+
+
+@of("02.zigzag_block")
+def of_two_tokens(rank, source, size, length):
+    queries, keys, causal = answers.zigzag_block(rank, source, size, 2)
+    return queries, keys, causal
+
+
+@of("02.zigzag_block")
+def by_the_parity_of_the_ranks(rank, source, size, length):
+    return answers.zigzag_block(rank % 2, source % 2, 2, length)
+
+
+@of("02.zigzag_block")
+def with_a_mask_wherever_it_is_square(rank, source, size, length):
+    queries, keys, causal = answers.zigzag_block(rank, source, size, length)
+    return queries, keys, queries == keys
+
+
+@of("02.merge")
+def with_inverted_weights(out_a, lse_a, out_b, lse_b):
+    lse = np.logaddexp(lse_a, lse_b)
+    finite = np.where(np.isneginf(lse), 0.0, lse)
+    return out_a * np.exp(finite - lse_a)[:, None] + out_b * np.exp(finite - lse_b)[:, None], lse
+
+
+@of("02.merge")
+def by_a_sigmoid_that_overflows(out_a, lse_a, out_b, lse_b):
+    share = 1 / (1 + np.exp(lse_b) / np.exp(lse_a))
+    out = share[:, None] * out_a + (1 - share)[:, None] * out_b
+    return np.nan_to_num(out), np.logaddexp(lse_a, lse_b)
+
+
+@of("02.merge")
+def of_clipped_sums(out_a, lse_a, out_b, lse_b):
+    a, b = (np.clip(lse, -700, 700) for lse in (lse_a, lse_b))
+    total = np.logaddexp(a, b)
+    out = out_a * np.exp(a - total)[:, None] + out_b * np.exp(b - total)[:, None]
+    return out, np.logaddexp(lse_a, lse_b)
+
+
+@of("02.merge")
+def of_the_larger_side(out_a, lse_a, out_b, lse_b):
+    larger = lse_a >= lse_b
+    return np.where(larger[:, None], out_a, out_b), np.logaddexp(lse_a, lse_b)
+
+
+@of("02.merge")
+def with_0_for_no_keys(out_a, lse_a, out_b, lse_b):
+    out, lse = answers.merge(out_a, lse_a, out_b, lse_b)
+    return out, np.where(np.isneginf(lse), 0.0, lse)
+
+
+@of("02.bring_home")
+def one_hop_short(comm, x):
+    total = x[comm.rank]
+    for hop in range(1, comm.size):
+        total = comm.sendrecv(total, comm.right, comm.left) + x[(comm.rank - hop) % comm.size]
+    return total
+
+
+@of("02.bring_home")
+def with_shares_in_the_other_order(comm, x):
+    """`rank + hop`: the same for two ranks."""
+    total = x[comm.rank]
+    for hop in range(1, comm.size):
+        total = comm.sendrecv(total, comm.right, comm.left) + x[(comm.rank + hop) % comm.size]
+    return comm.sendrecv(total, comm.right, comm.left) if comm.size > 1 else total
+
+
+# Long sequences
+
+
+def query_heads(rank, size, H):
+    return answers.heads(rank, size, H, H)[0]
+
+
+@of("03.heads")
+def of_first_and_last(rank, size, H, G):
+    own = query_heads(rank, size, H)
+    group = H // G
+    return own, {own[0] // group, own[-1] // group}
+
+
+@of("03.heads")
+def of_first_and_last_as_a_list(rank, size, H, G):
+    queries, keys = of_first_and_last(rank, size, H, G)
+    return list(queries), sorted(keys)
+
+
+@of("03.heads")
+def dealt_like_cards(rank, size, H, G):
+    own = range(rank, H, size)
+    return own, sorted({head // (H // G) for head in own})
+
+
+@of("03.heads")
+def rounded_down(rank, size, H, G):
+    own = range(rank * H // size, (rank + 1) * H // size)
+    return own, range(own[0] // (H // G), own[-1] // (H // G) + 1)
+
+
+@of("03.heads")
+def rounded_up(rank, size, H, G):
+    each = -(-H // size)
+    own = range(min(H, rank * each), min(H, (rank + 1) * each))
+    return own, range(own[0] // (H // G), own[-1] // (H // G) + 1) if own else range(0)
+
+
+@of("03.heads")
+def with_the_rest_last(rank, size, H, G):
+    each = H // size
+    own = range(rank * each, H if rank == size - 1 else (rank + 1) * each)
+    return own, range(own[0] // (H // G), own[-1] // (H // G) + 1)
+
+
+@of("03.heads")
+def with_kv_dealt_out_evenly(rank, size, H, G):
+    each = max(1, G // size)
+    first = rank * G // size
+    return query_heads(rank, size, H), range(first, first + each)
+
+
+@of("03.heads")
+def with_as_many_kv_heads_as_the_share_says(rank, size, H, G):
+    own, group = query_heads(rank, size, H), H // G
+    first = own[0] // group
+    return own, range(first, first + -(-len(own) // group))
+
+
+@of("03.heads")
+def with_kv_up_to_the_next_rank(rank, size, H, G):
+    own, group = query_heads(rank, size, H), H // G
+    return own, range(own[0] // group, max(own[0] // group + 1, (own[-1] + 1) // group))
+
+
+@of("03.heads")
+def with_the_last_end_included(rank, size, H, G):
+    own, group = query_heads(rank, size, H), H // G
+    return own, range(own[0] // group, min(G, own.stop // group + 1))
+
+
+def whose_last(rank, documents):
+    c = documents[-1]
+    return c
+
+
+@of("03.hops")
+def around_the_ring(rank, size, documents):
+    return size - 1 - rank
+
+
+@of("03.hops")
+def of_whole_documents_only(rank, size, documents):
+    c = documents[-1] // size
+    return (min(edge for edge in documents if edge > rank * c) - 1) // c - rank
+
+
+@of("03.hops")
+def to_the_shard_of_the_edge(rank, size, documents):
+    c = documents[-1] // size
+    stop = min(edge for edge in documents if edge >= (rank + 1) * c)
+    return min(stop // c, size - 1) - rank
+
+
+@of("03.hops")
+def by_the_length_rounded_down(rank, size, documents):
+    c = documents[-1] // size
+    last = (rank + 1) * c - 1
+    stop = min(edge for edge in documents if edge > last)
+    return (stop - 1 - last) // c
+
+
+@of("03.hops")
+def by_the_documents_own_length(rank, size, documents):
+    c = documents[-1] // size
+    last = (rank + 1) * c - 1
+    start, stop = next((a, b) for a, b in pairwise(documents) if a <= last < b)
+    return min(size - 1 - rank, (stop - start - 1) // c)
+
+
+@of("03.hops")
+def by_the_longest_document(rank, size, documents):
+    c = documents[-1] // size
+    longest = max(b - a for a, b in pairwise(documents))
+    return min(size - 1 - rank, -(-longest // c) - 1)
+
+
+@of("03.hops")
+def by_the_edges_passed(rank, size, documents):
+    """One hop for each shard without an edge in it."""
+    c = documents[-1] // size
+    hops = 0
+    while rank + hops + 1 < size and not any((rank + hops) * c < edge <= (rank + hops + 1) * c for edge in documents):
+        hops += 1
+    return hops
+
+
+def fitting(places, b, S, ranks, shortest):
+    """Whether `b` keeps its distance from `places` and the ends."""
+    return all(abs(b - place) >= shortest for place in (*places, 0, S))
+
+
+def room(places, S, ranks, shortest):
+    """Whether the cuts still missing have room."""
+    gaps = (stop - start for start, stop in pairwise([0, *sorted(places), S]))
+    return sum(gap // shortest - 1 for gap in gaps) >= ranks - 1 - len(places)
+
+
+@of("03.cuts")
+def smallest_that_fits(crossing, ranks, shortest):
+    S, places = len(crossing) - 1, []
+    for b in sorted(range(1, S), key=lambda b: crossing[b]):
+        if len(places) < ranks - 1 and fitting(places, b, S, ranks, shortest) and room([*places, b], S, ranks, shortest):
+            places.append(b)
+    return sorted(places)
+
+
+@of("03.cuts")
+def smallest_that_fits_as_a_set(crossing, ranks, shortest):
+    return set(smallest_that_fits(crossing, ranks, shortest))
+
+
+@of("03.cuts")
+def least_from_left_to_right(crossing, ranks, shortest):
+    S, places = len(crossing) - 1, []
+    for left in range(ranks - 1, 0, -1):
+        start = (places[-1] if places else 0) + shortest
+        places.append(min(range(start, S - left * shortest + 1), key=lambda b: crossing[b]))
+    return places
+
+
+@of("03.cuts")
+def least_from_right_to_left(crossing, ranks, shortest):
+    places = least_from_left_to_right(crossing[::-1], ranks, shortest)
+    return sorted(len(crossing) - 1 - place for place in places)
+
+
+@of("03.cuts")
+def near_equal_chunks(crossing, ranks, shortest):
+    """The smallest entry around each equal cut."""
+    S = len(crossing) - 1
+    slack = max(0, (S // ranks - shortest) // 2)
+    equal = [S * rank // ranks for rank in range(1, ranks)]
+    return [min(range(b - slack, b + slack + 1), key=lambda b: crossing[b]) for b in equal]
+
+
+@of("03.cuts")
+def improved_one_at_a_time(crossing, ranks, shortest):
+    """Equal chunks, then each cut to its best place while the others stand still, until none moves."""
+    S = len(crossing) - 1
+    places, before = [S * rank // ranks for rank in range(1, ranks)], None
+    while places != before:
+        before = list(places)
+        for number in range(len(places)):
+            start = (places[number - 1] if number else 0) + shortest
+            stop = (places[number + 1] if number + 1 < len(places) else S) - shortest
+            places[number] = min(range(start, stop + 1), key=lambda b: crossing[b])
+    return places
+
+
+# Pipelines
+
+
+@of("04.listing")
+def that_renumbers_on_all_ranks(listing):
+    return Schedule([[a._replace(microbatch=a.microbatch - (a.kind == "F" and a.stage > 0)) for a in row] for row in listing.ranks])
+
+
+@of("04.listing")
+def that_sorts_the_last_rank(listing):
+    *others, last = one_f_one_b(listing.num_ranks, listing.num_microbatches - 1).ranks
+    forwards, backwards = ([a for a in last if a.kind == kind] for kind in "FB")
+    return Schedule([*others, [*forwards, *backwards]])
+
+
+def w_after(row, wait):
+    placed, put_off = [], []
+    for action in row:
+        placed.append(action)
+        if action.kind == "I":
+            put_off.append(action._replace(kind="W"))
+            if len(put_off) > wait:
+                placed.append(put_off.pop(0))
+    return placed + put_off
+
+
+@of("04.place_weights")
+def after_each_i(row, rank, p):
+    return w_after(row, 0)
+
+
+@of("04.place_weights")
+def one_later_everywhere(row, rank, p):
+    return w_after(row, 1)
+
+
+@of("04.place_weights")
+def later_on_late_ranks_by_one(row, rank, p):
+    return w_after(row, min(rank, 1))
+
+
+@of("04.place_weights")
+def later_by_half_the_rank(row, rank, p):
+    return w_after(row, (rank + 1) // 2)
+
+
+@of("04.place_weights")
+def later_by_one_too_many(row, rank, p):
+    return w_after(row, rank + 1)
+
+
+@of("04.place_weights")
+def all_of_the_warmup_at_the_end(row, rank, p):
+    return w_after(row, p - 1 - rank)
+
+
+@of("04.faster")
+def as_zb_h1(costs):
+    return zb_h1(3, 5)
+
+
+@of("04.faster")
+def as_zb_auto_finds_it(costs):
+    return zb_auto(3, 5, costs, 3, metric="makespan")
+
+
+@of("04b.beat_heuristic")
+def as_zb_auto_with_room_for_two(costs):
+    return zb_auto(3, 4, costs, 2, tries=0, metric="makespan")
+
+
+@of("04b.beat_heuristic")
+def best_for_equal_stages(costs):
+    return best_schedule(3, 4, Costs(2, 2, 2), 2)
+
+
+def w_by(row, arrivals, limit, *, full, waits, most=10**9, all_at_once=False):
+    placed, put_off, time, kept = [], [], 0, 0
+    for action, arrival in zip(row, arrivals, strict=True):
+        while put_off and ((waits(time, arrival)) or (action.kind == "F" and full(kept, limit))):
+            placed.append(put_off.pop(0))
+            time, kept = time + 1, kept - 1
+        placed.append(action)
+        time = max(time, arrival) + 1
+        if action.kind == "F":
+            kept += 1
+        else:
+            put_off.append(action._replace(kind="W"))
+    return placed + put_off
+
+
+@of("04b.place_weights")
+def only_where_it_waits(row, arrivals, limit):
+    return w_by(row, arrivals, limit, full=lambda kept, limit: False, waits=lambda time, arrival: time < arrival)
+
+
+@of("04b.place_weights")
+def only_where_it_is_full(row, arrivals, limit):
+    return w_by(row, arrivals, limit, full=lambda kept, limit: kept == limit, waits=lambda time, arrival: False)
+
+
+@of("04b.place_weights")
+def one_w_a_wait(row, arrivals, limit):
+    placed, put_off, time, kept = [], [], 0, 0
+    for action, arrival in zip(row, arrivals, strict=True):
+        if put_off and (time < arrival or (action.kind == "F" and kept == limit)):
+            placed.append(put_off.pop(0))
+            time, kept = time + 1, kept - 1
+        placed.append(action)
+        time = max(time, arrival) + 1
+        kept += action.kind == "F"
+        put_off += [action._replace(kind="W")] * (action.kind == "I")
+    return placed + put_off
+
+
+@of("04b.place_weights")
+def with_room_for_two_at_least(row, arrivals, limit):
+    return answers.place_weights_in_time(row, arrivals, max(limit, 2))
+
+
+@of("04b.place_weights")
+def full_one_too_early(row, arrivals, limit):
+    return w_by(
+        row, arrivals, limit, full=lambda kept, limit: kept >= max(limit - 1, 1), waits=lambda time, arrival: time < arrival
+    )
+
+
+@of("04b.place_weights")
+def that_may_delay_by_one(row, arrivals, limit):
+    return w_by(
+        row, arrivals, limit, full=lambda kept, limit: kept == limit, waits=lambda time, arrival: time <= arrival
+    )
+
+
+@of("04b.place_weights")
+def behind_its_i_when_nothing_is_late(row, arrivals, limit):
+    placed = answers.place_weights_in_time(row, arrivals, limit)
+    return placed if limit > 1 else [b for a in row for b in ([a, a._replace(kind="W")] if a.kind == "I" else [a])][::-1]
+
+
+def cut_where(layers, p, full):
+    """Stages that are filled while `full(load, layer)` is false."""
+    numbers, load = [0], 0
+    for i, layer in enumerate(layers):
+        left = p - len(numbers)
+        if numbers[-1] and left and (full(load, layer) or len(layers) - i <= left):
+            numbers.append(0)
+            load = 0
+        numbers[-1] += 1
+        load += layer
+    return numbers
+
+
+@of("04b.uneven")
+def up_to_the_mean(layers, p):
+    return cut_where(layers, p, lambda load, layer: load + layer > sum(layers) / p)
+
+
+@of("04b.uneven")
+def nearest_to_the_mean(layers, p):
+    mean = sum(layers) / p
+    return cut_where(layers, p, lambda load, layer: abs(load - mean) <= abs(load + layer - mean))
+
+
+@of("04b.uneven")
+def beyond_the_mean(layers, p):
+    return cut_where(layers, p, lambda load, layer: load >= sum(layers) / p)
+
+
+@of("04b.uneven")
+def up_to_the_mean_or_the_largest(layers, p):
+    return cut_where(layers, p, lambda load, layer: load + layer > max(max(layers), -(-sum(layers) // p)))
+
+
+@of("04b.uneven")
+def at_the_quantiles(layers, p):
+    """The places where the sum so far is nearest to k/p of all."""
+    sums, places = [0, *accumulate(layers)], [0]
+    for k in range(1, p):
+        free = range(places[-1] + 1, len(layers) - (p - k) + 1)
+        places.append(min(free, key=lambda b: abs(sums[b] - k * sums[-1] / p)))
+    return [stop - start for start, stop in pairwise([*places, len(layers)])]
+
+
+@of("04b.uneven")
+def halving_the_heaviest(layers, p):
+    stages = [list(layers)]
+    while len(stages) < p:
+        heaviest = max((s for s in range(len(stages)) if len(stages[s]) > 1), key=lambda s: sum(stages[s]))
+        stage = stages[heaviest]
+        b = min(range(1, len(stage)), key=lambda b: max(sum(stage[:b]), sum(stage[b:])))
+        stages[heaviest : heaviest + 1] = [stage[:b], stage[b:]]
+    return [len(stage) for stage in stages]
+
+
+@of("04b.uneven")
+def joining_the_lightest(layers, p):
+    stages = [[layer] for layer in layers]
+    while len(stages) > p:
+        b = min(range(len(stages) - 1), key=lambda s: sum(stages[s]) + sum(stages[s + 1]))
+        stages[b : b + 2] = [stages[b] + stages[b + 1]]
+    return [len(stage) for stage in stages]
+
+
+@of("04b.uneven")
+def shifting_single_layers(layers, p):
+    """Equal numbers, then single layers move to a neighbour while that makes the slowest stage faster."""
+    numbers = [len(part) for part in np.array_split(layers, p)]
+
+    def slowest(numbers):
+        stops = list(accumulate(numbers))
+        return max(sum(layers[stop - n : stop]) for n, stop in zip(numbers, stops, strict=True))
+
+    better = True
+    while better:
+        better = False
+        for a, b in [*pairwise(range(p)), *((b, a) for a, b in pairwise(range(p)))]:
+            moved = list(numbers)
+            moved[a], moved[b] = moved[a] - 1, moved[b] + 1
+            if moved[a] and slowest(moved) < slowest(numbers):
+                numbers, better = moved, True
+    return numbers
+
+
+@of("04b.uneven")
+def the_rest_for_the_last(layers, p):
+    """The best first stages alone: each as full as the fastest cut of all allows, from the back."""
+    return answers.cut(layers[::-1], p)
+
+
+# Tensor sharding
+
+
+@of("05.block_step")
+def without_kv_sharers(comm, block, x, dy):
+    return answers.block_step(comm, block, x, dy, shares=False)
+
+
+@of("05.block_step")
+def for_two_ranks(comm, block, x, dy):
+    class Twice:
+        @staticmethod
+        def all_reduce(partial):
+            return comm.all_reduce(partial) * 2 / comm.size
+
+    return answers.block_step(Twice, block, x, dy)
+
+
+@of("05.parallel_loss")
+def without_first(comm, logits, targets, first):
+    return answers.parallel_loss(comm, logits, targets, 0)
+
+
+@of("05.parallel_loss")
+def without_the_largest(comm, logits, targets, first):
+    with np.errstate(all="ignore"):
+        chosen = np.where(
+            (here := (targets >= first) & (targets < first + logits.shape[-1])),
+            np.take_along_axis(logits, (place := np.where(here, targets - first, 0))[..., None], axis=-1)[..., 0],
+            0.0,
+        )
+        chosen, weights = comm.all_reduce(chosen), np.exp(logits)
+        total = comm.all_reduce(weights.sum(axis=-1))
+        hit = here[..., None] & (np.arange(logits.shape[-1]) == place[..., None])
+        return np.mean(np.log(total) - chosen), (weights / total[..., None] - hit) / targets.size
+
+
+@of("05.parallel_loss")
+def with_first_from_an_even_cut(comm, logits, targets, first):
+    return answers.parallel_loss(comm, logits, targets, comm.rank * logits.shape[-1])
+
+
+# ZeRO
+
+
+@of("06.zero_1")
+def without_counts(comm, weights, gradient, state, update):
+    own = shard_range(weights.size, comm.rank, comm.size)
+    mean = comm.reduce_scatter(gradient) / comm.size
+    moments = state.setdefault("moments", (np.zeros(len(own)), np.zeros(len(own))))
+    shard = weights[own.start : own.stop]
+    update(shard, mean, *moments)
+    return comm.all_gather(shard)
+
+
+@of("06.zero_1")
+def halved_gradients(comm, weights, gradient, state, update):
+    return answers.zero_1(comm, weights, gradient, state, update, parts=2)
+
+
+@of("06.zero_1")
+def with_whole_moments_in_state(comm, weights, gradient, state, update):
+    own = shard_range(weights.size, comm.rank, comm.size)
+    counts = answers.counts_of(weights.size, comm.size)
+    gradient = comm.reduce_scatter(gradient, counts=counts) / comm.size
+    mean, square = state.setdefault("moments", (np.zeros(weights.size), np.zeros(weights.size)))
+    shard, here = weights[own.start : own.stop], slice(own.start, own.stop)
+    own_mean, own_square = mean[here].copy(), square[here].copy()
+    update(shard, gradient, own_mean, own_square)
+    mean[here], square[here] = own_mean, own_square
+    return comm.all_gather(shard, counts=counts)
+
+
+@of("06.stage_2")
+def with_whole_sums_beside_the_shards(comm, backward, microbatches):
+    whole, shards = {}, {}
+    for block, gradient in backward:
+        whole[block] = whole.get(block, 0) + gradient
+        part = comm.reduce_scatter(gradient, counts=answers.counts_of(gradient.size, comm.size))
+        shards[block] = shards.get(block, 0) + part / (comm.size * microbatches)
+    return shards
+
+
+@of("06.stage_2")
+def with_a_copy_of_each_gradient(comm, backward, microbatches):
+    copies, shards = [], {}
+    for block, gradient in backward:
+        copies.append(gradient.copy())
+        part = comm.reduce_scatter(gradient, counts=answers.counts_of(gradient.size, comm.size))
+        shards[block] = shards.get(block, 0) + part / (comm.size * microbatches)
+    return shards
+
+
+@of("06.stage_2")
+def with_whole_sums_in_an_object(comm, backward, microbatches):
+    class Buffer:
+        pass
+
+    kept = Buffer()
+    kept.whole = {}
+
+    def keep(block, gradient):
+        kept.whole[block] = kept.whole.get(block, 0) + gradient
+
+    shards = {}
+    for block, gradient in backward:
+        keep(block, gradient)
+        part = comm.reduce_scatter(gradient, counts=answers.counts_of(gradient.size, comm.size))
+        shards[block] = shards.get(block, 0) + part / (comm.size * microbatches)
+    return shards
+
+
+@of("06.stage_2")
+def of_one_microbatch(comm, backward, microbatches):
+    return answers.stage_2(comm, backward, microbatches, last_only=True, parts=lambda size, k: size)
+
+
+@of("06.prefetch")
+def one_at_a_time(comm, uses, gather, work, x):
+    for block in uses:
+        x = work(block, gather(block).wait(), x)
+    return x
+
+
+@of("06.prefetch")
+def two_ahead(comm, uses, gather, work, x):
+    requests = [gather(block) for block in uses[:2]]
+    for i, block in enumerate(uses):
+        weights = requests.pop(0).wait()
+        if i + 2 < len(uses):
+            requests.append(gather(uses[i + 2]))
+        x = work(block, weights, x)
+    return x
+
+
+@of("06.prefetch")
+def once_for_both_uses_at_the_turn(comm, uses, gather, work, x):
+    request, weights, before = gather(uses[0]), None, None
+    for i, block in enumerate(uses):
+        weights = weights if block == before else request.wait()
+        following = uses[i + 1] if i + 1 < len(uses) else None
+        if following is not None and following != block:
+            request = gather(following)
+        x, before = work(block, weights, x), block
+    return x
+
+
+# A mesh
+
+
+@of("07.who_sums")
+def over_the_whole_pipeline(mesh, ends, kind, gradient):
+    return answers.sum_gradient(mesh, mesh.pp, kind, gradient)
+
+
+@of("07.who_sums")
+def without_tp(mesh, ends, kind, gradient):
+    return answers.sum_gradient(mesh, ends, "cut" if kind == "norm" else kind, gradient)
+
+
+@of("07.who_sums")
+def over_dp_alone(mesh, ends, kind, gradient):
+    gradient = mesh.tp.all_reduce(gradient) if kind == "norm" else gradient
+    gradient = ends.all_reduce(gradient) if kind == "tied" else gradient
+    return mesh.dp.all_reduce(gradient) / mesh.dp.size
+
+
+@of("07.who_sums")
+def with_a_mean_of_two(mesh, ends, kind, gradient):
+    return answers.sum_gradient(mesh, ends, kind, gradient) * mesh.data.size / min(2, mesh.data.size)
+
+
+@of("07.who_sums")
+def with_a_mean_over_dp_alone(mesh, ends, kind, gradient):
+    return answers.sum_gradient(mesh, ends, kind, gradient) * mesh.cp.size
+
+
+@of("07.who_sums")
+def with_the_sum_thrown_away(mesh, ends, kind, gradient):
+    if kind == "norm":
+        mesh.tp.all_reduce(gradient)
+    if kind == "tied":
+        gradient = ends.all_reduce(gradient)
+    return mesh.data.all_reduce(gradient) / mesh.data.size
+
+
+@of("07.norm")
+def over_tp_or_pp(mesh, gradients, copies):
+    squares = sum(float((x**2).sum()) / copies[name] for name, x in gradients.items())
+    group = mesh.tp if mesh.tp.size > 1 else mesh.pp
+    return float(group.all_reduce(np.array([squares]))[0]) ** 0.5
+
+
+@of("07.norm")
+def with_norms_by_tp(mesh, gradients, copies):
+    return answers.norm(mesh, gradients, {name: mesh.tp.size if name == "norm" else 1 for name in copies})
+
+
+@of("07.norm")
+def with_two_copies_of_all_that_has_any(mesh, gradients, copies):
+    return answers.norm(mesh, gradients, {name: min(2, number) for name, number in copies.items()})
+
+
+@of("07.norm")
+def over_all_and_divided_by_two(mesh, gradients, copies):
+    squares = sum(float((x**2).sum()) / copies[name] for name, x in gradients.items())
+    return (float(mesh.comm.all_reduce(np.array([squares]))[0]) / (2 if mesh.data.size > 1 else 1)) ** 0.5
+
+
+def batch(mesh, tokens, columns, rows=None):
+    B = len(tokens) // mesh.dp.size
+    rows = slice(mesh.dp.rank * B, (mesh.dp.rank + 1) * B) if rows is None else rows
+    return tokens[rows][:, columns], tokens[rows][:, columns + 1], columns
+
+
+@of("07.cut_batch")
+def of_two_chunks_from_the_middle(mesh, tokens):
+    """The chunks c and c + cp: those of zigzag for one rank, and for none of several."""
+    chunks = np.arange(tokens.shape[1] - 1).reshape(2 * mesh.cp.size, -1)
+    return batch(mesh, tokens, np.concatenate([chunks[mesh.cp.rank], chunks[mesh.cp.rank + mesh.cp.size]]))
+
+
+@of("07.cut_batch")
+def with_the_targets_first(mesh, tokens):
+    inputs, targets, where = answers.cut_batch(mesh, tokens)
+    return targets, inputs, where
+
+
+@of("07.cut_batch")
+def of_rows_by_data_rank(mesh, tokens):
+    _, _, columns = answers.cut_batch(mesh, tokens)
+    rows = np.array_split(np.arange(len(tokens)), mesh.data.size)[mesh.data.rank]
+    return batch(mesh, tokens, columns, rows)
+
+
+# Layouts
+
+
+def bytes_held(params, kept, d, p, t, m, cuts, flight=None):
+    weights, gradients, state = (
+        nbytes / (d if cut else 1) for nbytes, cut in zip((2, 2, 12), cuts, strict=True)
+    )
+    return (params * (weights + gradients + state) + (min(p, m) if flight is None else flight) * kept) / (p * t)
+
+
+@of("08.memory")
+def with_zero_equal(params, kept, d, p, t, m, zero):
+    return bytes_held(params, kept, d, p, t, m, (zero == 3, zero == 2, zero == 1))
+
+
+@of("08.memory")
+def with_zero_2_also_3(params, kept, d, p, t, m, zero):
+    return bytes_held(params, kept, d, p, t, m, (zero >= 2, zero >= 2, zero >= 1))
+
+
+@of("08.memory")
+def with_all_microbatches(params, kept, d, p, t, m, zero):
+    return bytes_held(params, kept, d, p, t, m, (zero >= 3, zero >= 2, zero >= 1), m)
+
+
+@of("08.memory")
+def with_p_microbatches(params, kept, d, p, t, m, zero):
+    return bytes_held(params, kept, d, p, t, m, (zero >= 3, zero >= 2, zero >= 1), p)
+
+
+@of("08.memory")
+def with_kept_of_one_stage(params, kept, d, p, t, m, zero):
+    return bytes_held(params, kept * p, d, p, t, m, (zero >= 3, zero >= 2, zero >= 1))
+
+
+@of("08.step_time")
+def without_chunks(work, nbytes, speed, d, p, t, v, batch):
+    return answers.step_time(work, nbytes, speed, d, p, t, 1, batch)
+
+
+@of("08.step_time")
+def with_a_whole_turn(work, nbytes, speed, d, p, t, v, batch):
+    stage = (work / t + nbytes / speed) / p
+    return stage * (batch / d + (p - 1) / v)
+
+
+@of("08.step_time")
+def with_half_a_turn(work, nbytes, speed, d, p, t, v, batch):
+    stage = (work / t + (nbytes / speed / 2 if t > 1 else 0)) / p
+    return stage * (batch / d + (p - 1) / v)
+
+
+@of("08.step_time")
+def whose_bubble_has_no_traffic(work, nbytes, speed, d, p, t, v, batch):
+    return ((work / t + (t - 1) / t * nbytes / speed) * batch / d + work / t * (p - 1) / v) / p
+
+
+@of("08.fits_best")
+def strictly_better_in_both(seconds, nbytes, memory):
+    fits = [i for i in range(len(seconds)) if nbytes[i] <= memory]
+    front = [i for i in fits if not any(seconds[j] < seconds[i] and nbytes[j] < nbytes[i] for j in fits)]
+    return sorted(front, key=lambda i: seconds[i])
+
+
+@of("08.fits_best")
+def by_seconds_alone(seconds, nbytes, memory):
+    front, least = [], np.inf
+    for i in np.argsort(seconds, kind="stable"):
+        if nbytes[i] <= memory and nbytes[i] < least:
+            front.append(int(i))
+            least = nbytes[i]
+    return front
+
+
+@of("08.fits_best")
+def that_keeps_equally_lean_ones(seconds, nbytes, memory):
+    front, least = [], np.inf
+    for i in sorted(range(len(seconds)), key=lambda i: (seconds[i], nbytes[i])):
+        if nbytes[i] <= min(memory, least):
+            front.append(i)
+            least = nbytes[i]
+    return front
+
+
+@of("08.fits_best")
+def without_what_is_exactly_full(seconds, nbytes, memory):
+    return answers.fits_best(seconds, nbytes, memory - 1e-9)
+
+
+@of("08.fits_best")
+def whose_front_counts_what_does_not_fit(seconds, nbytes, memory):
+    return [i for i in answers.fits_best(seconds, nbytes, np.inf) if nbytes[i] <= memory]
+
+
+@of("08.fits_best")
+def the_fastest_and_the_leanest(seconds, nbytes, memory):
+    front = answers.fits_best(seconds, nbytes, memory)
+    return [front[0], front[-1]] if len(front) > 1 else front
+
+
+@of("08.why")
+def nothing_where_it_is_as_long(before, after, nbytes, memory):
+    shorter = sum(after.values()) <= sum(before.values())
+    return "nothing" if shorter and nbytes <= memory else answers.why(before, after, nbytes, memory)
+
+
+@of("08.why")
+def memory_where_it_is_full(before, after, nbytes, memory):
+    return "memory" if nbytes >= memory else answers.why(before, after, nbytes, memory)
+
+
+@of("08.why")
+def the_largest_after(before, after, nbytes, memory):
+    found = answers.why(before, after, nbytes, memory)
+    return found if found in ("memory", "nothing") else max(after, key=lambda kind: after[kind])
+
+
+@of("08.why")
+def the_largest_ratio(before, after, nbytes, memory):
+    found = answers.why(before, after, nbytes, memory)
+    return found if found in ("memory", "nothing") else max(after, key=lambda kind: after[kind] / before[kind])
+
+
+@of("08.why")
+def the_largest_change(before, after, nbytes, memory):
+    found = answers.why(before, after, nbytes, memory)
+    if found in ("memory", "nothing"):
+        return found
+    return max(after, key=lambda kind: abs(after[kind] - before[kind]))
+
+
+@of("08.why")
+def nothing_before_memory(before, after, nbytes, memory):
+    if sum(after.values()) < sum(before.values()):
+        return "nothing"
+    return answers.why(before, after, nbytes, memory)
+
+
+@of("08.why")
+def memory_never(before, after, nbytes, memory):
+    return answers.why(before, after, 0, memory)
+
+
+# Leaving the laptop
+
+
+@of("09.all_reduce")
+def that_adds_again(comm, x):
+    pieces = [piece.copy() for piece in np.array_split(x, comm.size)]
+    for step in range(2 * (comm.size - 1)):
+        out, into = (comm.rank - step - 1) % comm.size, (comm.rank - step - 2) % comm.size
+        pieces[into] += comm.sendrecv(pieces[out], comm.right, comm.left, like=pieces[into])
+    return np.concatenate(pieces)
+
+
+@of("09.all_reduce")
+def whose_middle_rank_adds_by_itself(comm, x):
+    """The last bit of one element of rank 1 differs."""
+    total = answers.all_reduce(comm, x)
+    if comm.rank == 1 and comm.size > 2:
+        total[0] = np.nextafter(total[0], np.inf, dtype=total.dtype)
+    return total
+
+
+@of("09.all_reduce")
+def of_arrays_that_divide(comm, x):
+    pieces = [piece.copy() for piece in np.split(x[: len(x) // comm.size * comm.size], comm.size)]
+    for step in range(comm.size - 1):
+        out, into = (comm.rank - step - 1) % comm.size, (comm.rank - step - 2) % comm.size
+        pieces[into] += comm.sendrecv(pieces[out], comm.right, comm.left)
+    for step in range(comm.size - 1):
+        out, into = (comm.rank - step) % comm.size, (comm.rank - step - 1) % comm.size
+        pieces[into] = comm.sendrecv(pieces[out], comm.right, comm.left)
+    return np.concatenate(pieces)
+
+
+@of("09.fit")
+def by_a_plain_line(size, nbytes, seconds):
+    slope, height = np.polyfit(nbytes / size, seconds / (2 * (size - 1)), 1)
+    return height, 1 / slope
+
+
+@of("09.fit")
+def by_the_root_of_the_weights(size, nbytes, seconds):
+    each = seconds / (2 * (size - 1))
+    slope, height = np.polyfit(nbytes / size, each, 1, w=1 / np.sqrt(each))
+    return height, 1 / slope
+
+
+@of("09.fit")
+def of_two_ranks(size, nbytes, seconds):
+    return answers.fit(2, nbytes, seconds)
+
+
+@of("09.fit")
+def in_microseconds(size, nbytes, seconds):
+    latency, bandwidth = answers.fit(size, nbytes, seconds)
+    return latency * 1e6, bandwidth
+
+
+@of("09.fit")
+def as_texts(size, nbytes, seconds):
+    return tuple(map(str, answers.fit(size, nbytes, seconds)))
+
+
+@of("09.fit")
+def as_the_keys_of_a_dict(size, nbytes, seconds):
+    return dict.fromkeys(answers.fit(size, nbytes, seconds), 0)
+
+
+@of("09.fit")
+def as_true_and_a_number(size, nbytes, seconds):
+    return True, answers.fit(size, nbytes, seconds)[1]
+
+
+@of("09.buffering")
+def to_the_right_and_one_way_back(comm, x):
+    """Right for two ranks."""
+    if comm.size != 2:
+        first = comm.sendrecv(x[-1:], comm.right, comm.left)
+        return np.concatenate([first, x]) if comm.rank else x
+    return answers.borders(comm, x)
+
+
+@of("09.buffering")
+def by_even_and_odd(comm, x):
+    above = below = x[:0]
+    for turn in (0, 1):
+        for step in (1, -1):
+            row = x[-1:] if step > 0 else x[:1]
+            if comm.rank % 2 == turn and 0 <= comm.rank + step < comm.size:
+                comm.send(row, comm.rank + step)
+            elif comm.rank % 2 != turn and 0 <= comm.rank - step < comm.size:
+                got = comm.recv(comm.rank - step, like=x[:1])
+                above, below = (got, below) if step > 0 else (above, got)
+    return np.concatenate([above, x, below])
