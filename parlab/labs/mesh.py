@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from parlab.labs.counts import ranks_in_words
-from parlab.labs.difference import difference, likely
+from parlab.labs.difference import apart, difference, likely
 from parlab.labs.difference import kind as kind_of
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial, Wrong, need_messages
 from parlab.sequence import positions
 from parlab.train import Mesh
-from parlab.world import Comm
+from parlab.world import Comm, Run
 
 AXES = ("dp", "pp", "cp", "tp")
 TOLERANCE = 1e-12
@@ -84,32 +84,46 @@ def _who_sums(trial: Trial, case: OnMesh) -> list[str]:
         for kind in SUMMED
     }
 
-    def program(comm: Comm) -> dict[str, Any]:
+    def program(comm: Comm, kind: str) -> Any:
         mesh, place = Mesh(comm, *case.axes), case.places[comm.rank]
         ends = mesh.pp.split(0 if mesh.pp.rank in (0, pp - 1) else None)
-        given = {kind: of[place] for kind, of in drawn.items() if place in of}
-        return {kind: trial.answer(mesh, ends, kind, x.copy()) for kind, x in given.items()}
+        asked = place in drawn[kind]
+        return trial.answer(mesh, ends, kind, drawn[kind][place].copy()) if asked else None
 
-    results = trial.ran(program, case.size)
+    runs = {kind: trial.ran(program, case.size, kind) for kind in SUMMED}
     for kind, over in SUMMED.items():
         right = _sums(drawn[kind], over)
         for rank, place in enumerate(case.places):
             if place not in right:
                 continue
-            found = results.results[rank].get(kind)
+            found = runs[kind].results[rank]
             if said := difference(found, right[place], rtol=TOLERANCE, atol=TOLERANCE):
-                causes = _likely_sum(kind, drawn[kind], place, found)
+                causes = _likely_sum(kind, drawn[kind], place, found, _met(runs[kind], case, rank))
                 raise Wrong(f"rank {rank} {_at(place)}, kind {kind!r}: {said}", *causes)
-    need_messages(results)
+    if not any(done.timeline.transfers for done in runs.values()):
+        need_messages(runs[CUT])
     return ["cut: nobody but dp and cp; norm: tp too; tied: the two ends of the pipeline too"]
 
 
-def _likely_sum(kind: str, drawn: dict[Axes, Any], place: Axes, found: Any) -> list[str]:
+def _met(done: Run, case: OnMesh, rank: int) -> str:
+    """The axes along which `rank` sent something: "dpct" or fewer of these."""
+    there = {case.places[transfer.dst] for transfer in done.timeline.transfers if transfer.src == rank}
+    return "".join(axis for k, axis in enumerate("dpct") if any(place[k] != case.places[rank][k] for place in there))
+
+
+THROWN_AWAY = "the sum over {} was made and not used: all_reduce returns it, and leaves the gradient as it is"
+
+
+def _likely_sum(kind: str, drawn: dict[Axes, Any], place: Axes, found: Any, met: str) -> list[str]:
     over, every = SUMMED[kind], tuple(SUMMED)
     right = _sums(drawn, over)[place]
     if not isinstance(found, np.ndarray) or found.shape != right.shape or _close(found, right):
         return []
     for text, kinds, *sums in (
+        (THROWN_AWAY.format("tp"), (NORM,) if "t" in met else (), ("", "dc")),
+        (THROWN_AWAY.format("the two ends"), (TIED,) if "p" in met else (), ("", "dc")),
+        (THROWN_AWAY.format("cp"), every if "c" in met else (), (over, "d")),
+        (THROWN_AWAY.format("dp"), every if "d" in met else (), (over, "c")),
         (
             "under sequence parallelism the gradient of a norm is only of this rank's tokens: sum over tp",
             NORM,
@@ -172,7 +186,8 @@ def _norm(trial: Trial, case: OnMesh) -> list[str]:
     for rank, found in enumerate(done.results):
         if not _close(found, right):
             place = case.places[rank]
-            said = f"rank {rank} {_at(place)}: returned {_number(found)}, expected the norm, {right:.6g}, as a float"
+            mine, wanted = _numbers(found, right)
+            said = f"rank {rank} {_at(place)}: returned {mine}, expected the norm, {wanted}, as a float"
             raise Wrong(said, *_likely_norm(case, found, parts, place))
     need_messages(done)
     return [f"norm {right:.6g} on every rank; counted with its copies it would be larger"]
@@ -204,7 +219,17 @@ def _likely_norm(case: OnMesh, found: Any, parts: dict[Any, Any], place: Axes) -
         "multiplied by copies: what n ranks have counts 1/n on each": [of(lambda square, n: square * n)],
         "it is the largest of the ranks' own parts: their squares add up": all_own.max(axis=0),
     }
-    return likely((cause, any(_close(found, math.sqrt(x)) for x in squares)) for cause, squares in causes.items())
+    known = [
+        cause for cause, squares in causes.items() if any(_close(found, math.sqrt(square)) for square in squares)
+    ]
+    if not known and isinstance(found, float | int | np.number):
+        more = found > math.sqrt(both()[0])
+        known = [
+            "it is too large: each weight counts once, over all ranks of mesh.model"
+            if more
+            else "it is too small: each weight of the replica counts once, over all ranks of mesh.model"
+        ]
+    return [f"likely cause: {cause}" for cause in known[:1]]
 
 
 # The batch
@@ -227,6 +252,9 @@ def _cut_batch(trial: Trial, case: OnMesh) -> list[str]:
         right = (rows[:, columns], rows[:, columns + 1], columns)
         if not isinstance(found, tuple | list) or len(found) != 3:
             raise Wrong(f"rank {rank} returned {kind_of(found)}, expected (inputs, targets, positions)")
+        if _equal(found[0], right[1]) and _equal(found[1], right[0]):
+            said = f"rank {rank} {_at(case.places[rank])}: returned (targets, inputs, positions)"
+            raise Wrong(f"{said}, expected (inputs, targets, positions)", "likely cause: the first two are swapped")
         for name, mine, wanted in zip(("inputs", "targets", "positions"), found, right, strict=True):
             at = f"rank {rank} {_at(case.places[rank])}, {name}: "
             if not isinstance(mine, np.ndarray) or mine.shape != wanted.shape or mine.dtype.kind not in "iu":
@@ -237,6 +265,10 @@ def _cut_batch(trial: Trial, case: OnMesh) -> list[str]:
                     f"{at}returned {both[0]}, expected {both[1]}", *_likely_cut(name, mine, tokens, right, c, cp)
                 )
     return [f"{B} rows of {S} tokens: each rank has {B // dp} rows and {S // cp} tokens of each"]
+
+
+def _equal(found: Any, right: np.ndarray) -> bool:
+    return isinstance(found, np.ndarray) and found.dtype.kind in "iu" and np.array_equal(found, right)
 
 
 def _whence(x: Any, tokens: Any) -> str:
@@ -295,22 +327,31 @@ def _close(found: Any, right: Any) -> bool:
     return np.shape(found) == np.shape(right) and bool(np.allclose(found, right, rtol=TOLERANCE, atol=TOLERANCE))
 
 
-def _number(found: Any) -> str:
-    return (
-        f"{float(found):.6g}"
-        if np.ndim(found) == 0 and isinstance(found, int | float | np.number)
-        else repr(found)[:60]
-    )
+def _numbers(found: Any, right: float) -> tuple[str, str]:
+    """What was returned and what is right, as text."""
+    if np.ndim(found) == 0 and isinstance(found, int | float | np.number):
+        return apart(float(found), right)
+    return repr(found)[:60], f"{right:.6g}"
 
 
 def _at(place: Axes) -> str:
     return "(" + ", ".join(f"{axis} {k}" for axis, k in zip(AXES, place, strict=True)) + ")"
 
 
-MESHES = [(2, 1, 1, 1), (1, 1, 2, 1), (1, 1, 1, 2), (1, 2, 1, 1), (2, 2, 1, 1), (1, 3, 1, 2), (2, 2, 2, 2)]
+MESHES = [
+    (2, 1, 1, 1),
+    (1, 1, 2, 1),
+    (1, 1, 1, 2),
+    (1, 2, 1, 1),
+    (3, 1, 1, 1),
+    (1, 1, 1, 3),
+    (2, 2, 1, 1),
+    (1, 3, 1, 2),
+    (2, 2, 2, 2),
+]
 CASES = [OnMesh(axes) for axes in MESHES]
 WHO_SUMS = Exercise("07.who_sums", "sum_gradient(mesh, ends, kind, gradient)", CASES, _who_sums, _draw, on_ranks=True)
-NORMS = [OnMesh(axes) for axes in (*MESHES[2:4], (2, 1, 1, 2), *MESHES[5:])]
+NORMS = [OnMesh(axes) for axes in ((1, 1, 1, 2), (1, 2, 1, 1), (1, 1, 1, 3), (2, 1, 1, 2), (1, 3, 1, 2), (2, 2, 2, 2))]
 IN_PARTS = partial(_draw, in_parts=True)  # a replica on several ranks: its norm needs messages
 NORM_ONCE = Exercise("07.norm", "norm(mesh, gradients, copies)", NORMS, _norm, IN_PARTS, on_ranks=True)
 CUTS = [OnMesh(axes) for axes in ((2, 1, 1, 1), (1, 1, 2, 1), (1, 1, 3, 2), (2, 2, 2, 1))]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from parlab.labs.difference import brief, likely
+from parlab.labs.difference import apart, brief, likely
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial, Wrong
 
@@ -22,7 +22,8 @@ def _compare(result: Any, right: float, unit: str, mistakes: Iterable[tuple[str,
     if math.isclose(result, right, rel_tol=1e-9):
         return
     same = ((cause, math.isclose(result, value, rel_tol=1e-9)) for cause, value in mistakes)
-    raise Wrong(f"returned {float(result):.6g}, expected {right:.6g} {unit}", *likely(same))
+    found, wanted = apart(float(result), right)
+    raise Wrong(f"returned {found}, expected {wanted} {unit}", *likely(same))
 
 
 class Bill:
@@ -81,7 +82,9 @@ class Held(Bill):
             ("p forwards go by before the first backward reaches the first stage", self.nbytes(1)),
             ("there are not more than m microbatches to keep", self.nbytes(p)),
             ("activations are missing", self.nbytes(0)),
-            *((stages, self.nbytes(cuts=wrong)) for wrong in (gt, lambda zero, stage: zero + 1 >= stage, eq)),
+            ("compared by ==: a ZeRO stage cuts what the stages before it cut, too", self.nbytes(cuts=eq)),
+            *((stages, self.nbytes(cuts=wrong)) for wrong in (gt, lambda zero, stage: zero + 1 >= stage)),
+            ("at stage 2 the weights are whole: stage 3 cuts them", self.nbytes(cuts=_weights_too_early)),
             (replicas, self.nbytes(among=d * p * t)),
             (replicas, self.nbytes(among=d * t)),
             ("the optimizer keeps a float32 copy of the weights beside its two moments: 12", self.nbytes(optimizer=8)),
@@ -90,6 +93,10 @@ class Held(Bill):
             ("tensor parallelism cuts parameters too", self.nbytes(params=p)),
             ("a stage has the parameters of its own layers only", self.nbytes(params=t)),
         ]
+
+
+def _weights_too_early(zero: int, stage: int) -> bool:
+    return zero >= min(stage, 2)
 
 
 def _memory(trial: Trial, case: Held) -> list[str]:
@@ -158,6 +165,7 @@ class Timed(Bill):
             ("tensor-parallel traffic is missing", self.seconds(traffic=0)),
             (ring, self.seconds(traffic=turn)),
             (ring, self.seconds(traffic=(t - 1) * turn)),
+            (ring, self.seconds(traffic=turn / 2)),
             (ring, self.seconds(traffic=turn / t)),
             ("t ranks share the work", self.seconds(work=self.work)),
             ("a stage has a p-th of the layers", self.seconds(p=1)),
@@ -199,15 +207,20 @@ STEP_TIME = Exercise(
 
 @dataclass(frozen=True)
 class Choice:
-    """Seconds and bytes of `size` layouts, drawn from `seed`, of which some do not fit."""
+    """Seconds and bytes of `size` layouts, `given` or drawn from `seed`, of which some do not fit."""
 
     size: int
     memory: float
     seed: int = 0
+    given: tuple[tuple[float, float], ...] = ()
     seconds: Any = field(init=False, repr=False, compare=False)
     nbytes: Any = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if self.given:
+            for name, values in zip(("seconds", "nbytes"), zip(*self.given, strict=True), strict=True):
+                object.__setattr__(self, name, np.array(values))
+            return
         random = np.random.default_rng([self.seed, self.size])
         slow_or_large = [place for place in range(12 * 12) if place // 12 + place % 12 >= 9]  # no two are alike in both
         places = random.choice(slow_or_large, size=self.size, replace=False)
@@ -216,7 +229,8 @@ class Choice:
 
     def __str__(self) -> str:
         few = f"seconds={self.seconds.tolist()}, nbytes={self.nbytes.tolist()}"
-        return f"{few if self.size <= 9 else f'{self.size} layouts'}, memory={self.memory:g} (seed {self.seed})"
+        drawn = "" if self.given else f" (seed {self.seed})"
+        return f"{few if self.size <= 9 else f'{self.size} layouts'}, memory={self.memory:g}{drawn}"
 
     def beats(self, other: int) -> int | None:
         """A layout that fits and is as fast and as lean as `other`, and in one of them better."""
@@ -252,10 +266,26 @@ def _fits_best(trial: Trial, case: Choice) -> list[str]:
     return [f"{(case.nbytes <= case.memory).sum()} of {case.size} layouts fit, {len(right)} are worth having"]
 
 
+def given(memory: float, *layouts: tuple[float, float]) -> Choice:
+    """A choice of these layouts, each (seconds, bytes)."""
+    return Choice(len(layouts), memory, given=layouts)
+
+
 FITS_BEST = Exercise(
     "08.fits_best",
     "fits_best(seconds, nbytes, memory)",
-    [Choice(2, 130), Choice(1, 130), Choice(2, 5), Choice(3, 40), Choice(5, 80), Choice(9, 90), Choice(60, 90)],
+    [
+        Choice(2, 130),
+        Choice(1, 130),
+        Choice(2, 5),
+        given(40, (2.0, 30.0), (2.0, 20.0)),  # equally fast
+        given(40, (2.0, 20.0), (1.0, 20.0)),  # equally lean
+        given(40, (2.0, 40.0), (1.0, 50.0)),  # exactly full
+        Choice(3, 40),
+        Choice(5, 80),
+        Choice(9, 90),
+        Choice(60, 90),
+    ],
     _fits_best,
     lambda random, size: Choice(4 * size, 10.0 * int(random.integers(3, 11))),
 )
@@ -265,13 +295,18 @@ KINDS = ("products", "attention", "tp", "cp", "pp", "dp", "bubble")
 
 @dataclass(frozen=True)
 class Turned:
-    """A layout and `size` neighbours, drawn from `seed`: seconds by kind, in eighths, and gigabytes."""
+    """A layout and `size` neighbours, drawn from `seed`: seconds by kind, in eighths, and gigabytes.
+
+    `level`: the steps of all of them are as long as the layout's own.
+    """
 
     size: int
     seed: int = 0
+    level: bool = False
 
     def __str__(self) -> str:
-        return f"the neighbours of a layout: {self.size} (seed {self.seed})"
+        level = ", whose steps are as long as its own" if self.level else ""
+        return f"the neighbours of a layout: {self.size}{level} (seed {self.seed})"
 
     @property
     def neighbours(self) -> list[tuple[dict[str, float], dict[str, float], float, float]]:
@@ -282,6 +317,9 @@ class Turned:
         for number in range(self.size):
             grown = random.choice(np.arange(-24, 25), size=len(KINDS), replace=False) / 8
             after = {kind: before[kind] + more for kind, more in zip(KINDS, grown.tolist(), strict=True)}
+            if self.level:
+                shrunk = min(KINDS, key=lambda kind: after[kind] - before[kind])
+                after[shrunk] -= sum(after.values()) - sum(before.values())
             found.append((dict(before), after, (80.0, 64.0, 96.0)[number % 3], 80.0))
         return found
 
@@ -314,7 +352,8 @@ def _likely(mine: str, wanted: str, before: dict[str, float], after: dict[str, f
     if wanted == "nothing":
         return "the step became shorter: nothing speaks against this neighbour"
     if mine == "nothing":
-        return "the step became longer"
+        level = sum(after.values()) == sum(before.values())
+        return "the step takes as long: it is not shorter" if level else "the step became longer"
     grown = {kind: after[kind] - before[kind] for kind in (mine, wanted)}
     return f"{mine} grew by {grown[mine]:+g} s, {wanted} by {grown[wanted]:+g} s"
 
@@ -322,7 +361,7 @@ def _likely(mine: str, wanted: str, before: dict[str, float], after: dict[str, f
 WHY = Exercise(
     "08.why",
     "why(before, after, nbytes, memory)",
-    [Turned(2), Turned(1), Turned(3), Turned(5), Turned(12), Turned(30)],
+    [Turned(2), Turned(1), Turned(3), Turned(3, level=True), Turned(5), Turned(12), Turned(30)],
     _why,
     lambda random, size: Turned(2 * size),
 )

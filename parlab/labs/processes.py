@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from parlab.labs.counts import Count, bytes_sent, messages, ranks_in_words, steps
-from parlab.labs.difference import brief, likely
+from parlab.labs.difference import brief, difference, likely
 from parlab.labs.exercise import Exercise
 from parlab.labs.rank_programs import Case, check_results, on_arrays
 from parlab.labs.trial import Trial, Wrong
-from parlab.world import Cluster, per_rank
+from parlab.world import Cluster, Run, per_rank
 from parlab.world.units import format_bytes
 
 # The same sum, to the bit, on every rank
@@ -28,6 +29,7 @@ def _all_reduce(trial: Trial, case: Case) -> list[str]:
         random.uniform(1, 2, (N, *case.shape)).astype(case.dtype)
     )  # whose sum depends on the order in its last bits
     done = trial.ran(trial.answer, N, per_rank(x))
+    _added_again(done, x)
     check_results(done, x, [sum(x)] * N, [x] * N)
     bits = [np.asarray(result).tobytes() for result in done.results]
     return [
@@ -43,6 +45,32 @@ def _all_reduce(trial: Trial, case: Case) -> list[str]:
             "whole arrays travel where a piece of 1/N would do",
         ),
     ]
+
+
+def _added_again(done: Run, x: list[Any]) -> None:
+    """Raise `Wrong` if some pieces are right and the others have contributions twice: the second half added, too."""
+    N, total = len(x), sum(x)
+    alike = [isinstance(result, np.ndarray) and result.shape == total.shape for result in done.results]
+    if N == 1 or not all(alike):
+        return
+    wrong = [rank for rank, result in enumerate(done.results) if difference(result, total)]
+    neighbours = [[x[(first + k) % N] for k in range(length)] for first in range(N) for length in range(1, N)]
+    complete = 0
+    for rank in wrong:
+        for number, (mine, right) in enumerate(zip(_pieces(done.results[rank], N), _pieces(total, N), strict=True)):
+            twice = (right + sum(_pieces(one, N)[number] for one in some) for some in neighbours)
+            if not difference(mine, right):
+                complete += len(mine)
+            elif all(difference(mine, added) for added in twice):
+                return
+    if complete:
+        found = difference(done.results[wrong[0]], total)
+        cause = "the second half adds again: a piece that comes then is complete, and takes the place of one's own"
+        raise Wrong(f"rank {wrong[0]} {found}", f"likely cause: {cause}")
+
+
+def _pieces(x: np.ndarray, size: int) -> list[np.ndarray]:
+    return np.array_split(x, size)
 
 
 ALL_REDUCE = on_arrays("09.all_reduce", "all_reduce(comm, x)", _all_reduce, _row)
@@ -90,12 +118,7 @@ def _near(found: float, wanted: float) -> bool:
 def _fit(trial: Trial, case: Measured) -> list[str]:
     nbytes, seconds = case.times()
     result = trial.called(case.size, nbytes, seconds)
-    try:
-        latency, bandwidth = map(float, result)
-    except (TypeError, ValueError):
-        latency = bandwidth = math.nan
-    if not (math.isfinite(latency) and math.isfinite(bandwidth)):
-        raise Wrong(f"returned {brief(result)}, expected (latency, bandwidth): seconds, and bytes a second")
+    latency, bandwidth = _two_numbers(result)
     right = case.link
     if _near(latency, right[0]) and _near(bandwidth, right[1]):
         return [f"latency {latency * 1e6:.2g} µs, bandwidth {bandwidth / 1e9:.2g} GB/s, both within 5 %"]
@@ -107,12 +130,24 @@ def _fit(trial: Trial, case: Measured) -> list[str]:
     raise Wrong(*said, *_likely_link(case, latency, bandwidth))
 
 
+def _two_numbers(result: Any) -> tuple[float, float]:
+    """`result` as two finite floats."""
+    parts = list(result) if isinstance(result, tuple | list | np.ndarray) else []
+    real = [isinstance(x, int | float | np.number) and not isinstance(x, bool | complex) for x in parts]
+    if len(parts) != 2 or not all(real) or not all(map(math.isfinite, parts)):
+        raise Wrong(f"returned {brief(result)}, expected (latency, bandwidth): seconds, and bytes a second")
+    return float(parts[0]), float(parts[1])
+
+
 def _likely_link(case: Measured, latency: float, bandwidth: float) -> list[str]:
     right, steps = case.link, 2 * (case.size - 1)
     off, share = latency / right[0], bandwidth / right[1]
     causes = {
         "the two are swapped": _near(latency, right[1]) and _near(bandwidth, right[0]),
-        "the slope of the line is seconds a byte: 1/bandwidth": bandwidth > 0 and share < 1e-9,
+        "the slope of the line is seconds a byte: 1/bandwidth": _near(bandwidth * right[1], 1),
+        "the latency is in microseconds: α is wanted in seconds": _near(off, 1e6),
+        "the latency is in nanoseconds: α is wanted in seconds": _near(off, 1e9),
+        "the bandwidth is in gigabytes a second: bytes a second are wanted": _near(share, 1e-9),
         "a ring takes 2(N − 1) messages one after the other; this is the latency of half of them": _near(off, 2),
         "a ring takes 2(N − 1) messages one after the other; this is the latency of all of them": _near(off, steps),
         "in a plain least-squares line the largest times drown the small ones: let every size count the same, by its "
@@ -151,16 +186,20 @@ def _buffering(trial: Trial, case: Case) -> list[str]:
     neighbours = min(2, N - 1)
     return [
         messages(done).check(
-            "one to each neighbour", neighbours, "a rank needs one row of each neighbour, and nothing else"
+            "one to each neighbour", neighbours, "a rank needs one row of each neighbour, and nothing else", limit=True
         ),
         steps(done, NO_PORTS).check(
             "2",
             2,
             "no deadlock any more, but a chain: each rank waits for the one before it, and N − 1 messages follow one "
             "another; let all ranks pass to the right at once, then to the left",
+            limit=True,
         ),
         bytes_sent(done).check(
-            "one row to each neighbour", neighbours * columns * case.itemsize, "more than a row travels to a neighbour"
+            "one row to each neighbour",
+            neighbours * columns * case.itemsize,
+            "more than a row travels to a neighbour",
+            limit=True,
         ),
     ]
 

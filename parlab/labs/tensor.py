@@ -249,7 +249,7 @@ def _cause(what: str, found: Any, expected: Any, size: int) -> str:
     if np.max(np.abs(found - size * expected)) <= TOLERANCE * size * np.max(np.abs(expected)):
         return f"{size} times too much: something that every rank has already was summed once more"
     if what == "the loss":
-        return "the largest logit, the target's logit and the sum of exp each need all ranks"
+        return "the largest logit, the target's logit (0 where it is not in this part) and the sum of exp each need all ranks"
     if what == "dlogits":
         return "it is (softmax − one-hot) / (B·S): softmax over all ranks' logits, one-hot where targets − first hits"
     if "k_proj" in what or "v_proj" in what:

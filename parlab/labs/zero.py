@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,10 @@ from parlab.labs.counts import (
     right_and_wrong,
     two_blocks,
 )
-from parlab.labs.difference import difference, kind, likely
+from parlab.labs.difference import apart, difference, kind, likely
 from parlab.labs.exercise import Exercise
-from parlab.labs.trial import Trial, Wrong, need_messages
+from parlab.labs.memory import bytes_held, variables_of_callers
+from parlab.labs.trial import Trial, Wrong, explains, need_messages
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm, Run, Timeline
 from parlab.zero import shard_range
@@ -43,6 +45,7 @@ class StepCase:
 
 
 STEPS = 3
+NO_COUNTS = "the shards are not of one length: give `reduce_scatter` and `all_gather` counts=, the lengths of all"
 NOT_UPDATED = "no rank has updated it"
 
 
@@ -74,7 +77,8 @@ def _try_zero_1(trial: Trial, case: StepCase) -> list[str]:
 
             return trial.answer(comm, before.copy(), gradients[comm.rank].copy(), states[comm.rank], update)
 
-        done = trial.ran(program, size)
+        with explains("do not divide among", NO_COUNTS):
+            done = trial.ran(program, size)
         mistakes = partial(_mistakes, optimizer, before, gradients, moments, step)
         _check_weights(done.results, weights, case, step, mistakes, bool(updates))
         need_messages(done)
@@ -82,13 +86,19 @@ def _try_zero_1(trial: Trial, case: StepCase) -> list[str]:
             elements_sent(done, "elements that all ranks send in a step").check(
                 "2Ψ(N − 1)", 2 * n * (size - 1), _why_more(done, case)
             ),
-            Count("bytes of moments that a rank holds", [peak_bytes(done.timeline, MOMENTS)]).check(
+            _moments_held(done.timeline, states).check(
                 "2 moments · ⌈Ψ/N⌉ · 8",
                 2 * -(-n // size) * ITEMSIZE,
                 "a moment is as long as the shard, not as the weights: a view of a whole array keeps all of it",
             ),
         ]
     return [f"weights after {STEPS} steps equal the serial optimizer's, on every rank", *lines]
+
+
+def _moments_held(timeline: Timeline, states: list[dict[str, Any]]) -> Count:
+    """The most bytes of moments on a rank: those that `update` was given, or those that `state` keeps."""
+    given = peak_bytes(timeline, MOMENTS)
+    return Count("bytes of moments that a rank holds", [max(given, bytes_held(state, kind="f")) for state in states])
 
 
 def _check_weights(
@@ -111,8 +121,9 @@ def _check_weights(
     first = int(places[0])
     owner = next(r for r in range(case.size) if first in shard_range(case.num_params, r, case.size))
     own = shard_range(case.num_params, owner, case.size)
+    is_now, should_be = apart(found[first], expected[first])
     lines = [
-        f"after step {step}, rank {rank}: weight {first} is {found[first]:.6g}, should be {expected[first]:.6g}; "
+        f"after step {step}, rank {rank}: weight {first} is {is_now}, should be {should_be}; "
         f"{len(places)} of {case.num_params} differ",
         f"weight {first} belongs to rank {owner}, whose shard is {own.start} to {own[-1]}",
     ]
@@ -143,6 +154,9 @@ def _mistakes(
         "it, since Adam divides by the gradient's size)": updated(size * mean, *moments),
         f"the gradient is {size} times too small: divided by the number of ranks once too often": updated(
             mean / size, *moments
+        ),
+        "the sum of the gradients is divided by 2, and not by the number of ranks": updated(
+            size * mean / 2, *moments
         ),
         "updated with this rank's own gradient: nothing was summed": updated(gradients[rank], *moments),
         "each rank took a step with its own gradient, and the weights were averaged: that is not the step of the mean "
@@ -194,12 +208,18 @@ BACKWARD = 1e-3  # seconds that a block's backward takes: longer than anything t
 
 def _try_stage_2(trial: Trial, case: BlocksCase) -> list[str]:
     draw = np.random.default_rng([case.seed, case.size, *case.blocks])
+    kept = [0] * case.size  # by rank: the most bytes in its variables beyond those of shards
     gradients = [draw.integers(1, 100, size=(case.size, case.blocks[block])).astype(float) for block in case.order]
 
     def program(comm: Comm) -> Any:
-        return trial.answer(comm, _backward(comm, case.order, gradients), case.microbatches)
+        def watch(made: int) -> None:
+            held = made + bytes_held(variables_of_callers(program.__code__))
+            kept[comm.rank] = max(kept[comm.rank], held - _shard_bytes(case))
 
-    done = trial.ran(program, case.size)
+        return trial.answer(comm, _backward(comm, case.order, gradients, watch), case.microbatches)
+
+    with explains("do not divide among", NO_COUNTS):
+        done = trial.ran(program, case.size)
     for rank, result in enumerate(done.results):
         if not isinstance(result, dict) or set(result) != set(range(len(case.blocks))):
             keys = f" with the keys {list(result)}" if isinstance(result, dict) else ""
@@ -209,10 +229,11 @@ def _try_stage_2(trial: Trial, case: BlocksCase) -> list[str]:
             _check_shard(rank, block, result[block], np.stack(of_block), case)
     need_messages(done)
     alive, unsent = peak_bytes(done.timeline, WHOLE), _most_unsent(done.timeline, case)
-    cause = (
-        "a whole gradient is still referenced after it was reduced: by a list, a dictionary, or a view of a part of it"
-        if alive >= unsent
-        else "gradients are copied or added up whole, and sent later: send each as it comes, and add up the shards"
+    most, cause = max(
+        (alive, "a whole gradient is still referenced after it was reduced: by a list, a dict, or a view of a part"),
+        (unsent, "gradients are copied or added up whole, and sent later: send each as it comes, and add up the shards"),
+        (max(kept), "copies or sums of whole gradients are kept beside the shards: add up the shards alone"),
+        key=itemgetter(0),
     )
     return [
         elements_sent(done).check(
@@ -220,14 +241,25 @@ def _try_stage_2(trial: Trial, case: BlocksCase) -> list[str]:
             case.microbatches * sum(case.blocks) * (case.size - 1),
             "an all_reduce gives every rank the whole sum, and each needs its shard only",
         ),
-        Count("bytes of whole gradients held", [max(alive, unsent)]).check(
+        Count("bytes of whole gradients held", [most]).check(
             "two blocks", ITEMSIZE * two_blocks(case.blocks, case.order), cause
         ),
     ]
 
 
-def _backward(comm: Comm, order: Sequence[int], gradients: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-    """(block, this rank's gradient of it) for each block, from the last to the first, in every microbatch."""
+def _shard_bytes(case: BlocksCase) -> int:
+    """Bytes of a rank's shards, and of two more that it computes with."""
+    shards = [-(-n // case.size) for n in case.blocks]
+    return ITEMSIZE * (sum(shards) + 2 * max(shards))
+
+
+def _backward(
+    comm: Comm, order: Sequence[int], gradients: Sequence[Any], watch: Callable[[int], None]
+) -> Iterator[tuple[int, Any]]:
+    """(block, this rank's gradient of it) for each block, from the last to the first, in every microbatch.
+
+    `watch` is called with the bytes of each gradient when it is made, and with 0 at the end.
+    """
 
     def made(values: Any) -> Any:
         gradient = values.copy()
@@ -237,7 +269,9 @@ def _backward(comm: Comm, order: Sequence[int], gradients: Sequence[Any]) -> Ite
     for block, of_ranks in zip(order, gradients, strict=True):
         with comm.compute(f"backward {block}", seconds=BACKWARD):
             pass
+        watch(of_ranks[comm.rank].nbytes)
         yield block, made(of_ranks[comm.rank])
+    watch(0)
 
 
 def _check_shard(rank: int, block: int, found: Any, gradients: Any, case: BlocksCase) -> None:

@@ -1,4 +1,4 @@
-"""Wrong answers that are right by luck on many cases, by exercise: plausible rules that the fixed cases must tell apart."""
+"""Wrong answers that are right on many cases by luck, by exercise: the fixed cases must tell them from right ones."""
 
 from collections import defaultdict
 from itertools import accumulate, pairwise
@@ -206,12 +206,6 @@ def by_the_parity_of_the_ranks(rank, source, size, length):
     return answers.zigzag_block(rank % 2, source % 2, 2, length)
 
 
-@of("02.zigzag_block")
-def with_a_mask_wherever_it_is_square(rank, source, size, length):
-    queries, keys, causal = answers.zigzag_block(rank, source, size, length)
-    return queries, keys, queries == keys
-
-
 @of("02.merge")
 def with_inverted_weights(out_a, lse_a, out_b, lse_b):
     lse = np.logaddexp(lse_a, lse_b)
@@ -333,11 +327,6 @@ def with_kv_up_to_the_next_rank(rank, size, H, G):
 def with_the_last_end_included(rank, size, H, G):
     own, group = query_heads(rank, size, H), H // G
     return own, range(own[0] // group, min(G, own.stop // group + 1))
-
-
-def whose_last(rank, documents):
-    c = documents[-1]
-    return c
 
 
 @of("03.hops")
@@ -530,10 +519,10 @@ def best_for_equal_stages(costs):
     return best_schedule(3, 4, Costs(2, 2, 2), 2)
 
 
-def w_by(row, arrivals, limit, *, full, waits, most=10**9, all_at_once=False):
+def w_by(row, arrivals, limit, *, full, waits):
     placed, put_off, time, kept = [], [], 0, 0
     for action, arrival in zip(row, arrivals, strict=True):
-        while put_off and ((waits(time, arrival)) or (action.kind == "F" and full(kept, limit))):
+        while put_off and (waits(time, arrival) or (action.kind == "F" and full(kept, limit))):
             placed.append(put_off.pop(0))
             time, kept = time + 1, kept - 1
         placed.append(action)
@@ -819,18 +808,6 @@ def two_ahead(comm, uses, gather, work, x):
     return x
 
 
-@of("06.prefetch")
-def once_for_both_uses_at_the_turn(comm, uses, gather, work, x):
-    request, weights, before = gather(uses[0]), None, None
-    for i, block in enumerate(uses):
-        weights = weights if block == before else request.wait()
-        following = uses[i + 1] if i + 1 < len(uses) else None
-        if following is not None and following != block:
-            request = gather(following)
-        x, before = work(block, weights, x), block
-    return x
-
-
 # A mesh
 
 
@@ -1009,11 +986,6 @@ def without_what_is_exactly_full(seconds, nbytes, memory):
 
 
 @of("08.fits_best")
-def whose_front_counts_what_does_not_fit(seconds, nbytes, memory):
-    return [i for i in answers.fits_best(seconds, nbytes, np.inf) if nbytes[i] <= memory]
-
-
-@of("08.fits_best")
 def the_fastest_and_the_leanest(seconds, nbytes, memory):
     front = answers.fits_best(seconds, nbytes, memory)
     return [front[0], front[-1]] if len(front) > 1 else front
@@ -1098,13 +1070,6 @@ def of_arrays_that_divide(comm, x):
 @of("09.fit")
 def by_a_plain_line(size, nbytes, seconds):
     slope, height = np.polyfit(nbytes / size, seconds / (2 * (size - 1)), 1)
-    return height, 1 / slope
-
-
-@of("09.fit")
-def by_the_root_of_the_weights(size, nbytes, seconds):
-    each = seconds / (2 * (size - 1))
-    slope, height = np.polyfit(nbytes / size, each, 1, w=1 / np.sqrt(each))
     return height, 1 / slope
 
 

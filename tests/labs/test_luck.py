@@ -1,0 +1,84 @@
+"""No wrong answer passes by luck: the fixed cases refuse each, whatever is drawn beside them, and say why."""
+
+import pytest
+
+from parlab.labs import EXERCISES
+from tests.labs import lucky_answers
+from tests.labs.lucky_answers import LUCKY
+
+ALL = [(name, answer) for name, answers in LUCKY.items() for answer in answers]
+
+
+@pytest.mark.parametrize(("name", "answer"), ALL, ids=[f"{name}-{answer.__name__}" for name, answer in ALL])
+def test_a_wrong_answer_is_refused_by_the_fixed_cases_so_with_any_seed(name, answer):
+    review = EXERCISES[name].review(answer, seconds=30, seed=0, extra=0)
+    assert review.status == "not yet", review.text
+
+
+def test_each_exercise_has_two_lucky_answers_or_more():
+    assert all(len(LUCKY[name]) >= 2 for name in EXERCISES), {name: len(LUCKY[name]) for name in EXERCISES}
+
+
+CAUSES = {  # what a learner is told of some of them: the smallest case, what was expected and found, the true cause
+    "00.tree_sum": {
+        "going_on_after_sending": "with 4 ranks|rank 1 waits in recv(from 3)|rank 1 has sent its sum and goes on",
+        "whose_odd_rank_out_is_lost": "with 3 ranks|rank 2's contribution is missing",
+    },
+    "01.average_gradients": {
+        "with_the_padding_left": "with 3 ranks|returned float32[21], expected float32[20]|the padding is left",
+        "cut_to_a_multiple": "returned float32[18], expected float32[20]|the last n mod N elements are left out",
+        "padded_by_the_rest": "do not divide among 3 ranks|fill x up with zeros, to a multiple of N",
+        "padded_by_a_whole_turn": "bytes a rank sends: 32, should be|N zeros are added where N divides n already",
+        "halved": "with 1 rank|divided by 2, and not by the number of ranks",
+    },
+    "01.hierarchical_all_reduce": {"with_node_and_place_exchanged": "in nodes of 2|the groups are exchanged"},
+    "02.merge": {
+        "with_inverted_weights": "with 2 rows|the exponent has the wrong sign",
+        "of_the_larger_side": "with 2 rows|the side with the larger lse alone",
+        "with_0_for_no_keys": "lse: returned [0, |a row without keys has the lse −∞",
+    },
+    "03.heads": {
+        "dealt_like_cards": "query heads [0, 2], expected [0, 1]|dealt like cards, by h % P",
+        "with_the_rest_last": "heads(0, 3, 4, 2)|the last rank has all heads that are left over",
+        "rounded_up": "heads(1, 3, 4, 2): query heads [2, 3], expected [2]|every rank takes ⌈H/P⌉ heads",
+        "of_first_and_last": "K/V heads [0, 2], expected [0, 1, 2]|between the first and the last are missing",
+    },
+    "03.hops": {
+        "of_whole_documents_only": "for rank 0 it returned 0, expected 1|too few: token 2, on rank 1, sees token 1",
+        "around_the_ring": "returned 1, expected 0 hops|too many: token 1, the last one of rank 0, ends its document",
+    },
+    "05.parallel_loss": {"without_first": "returned 2.50629, expected 2.73663|`first` is not used"},
+    "06.zero_1": {
+        "without_counts": "Ψ = 5 weights|the shards are not of one length: give `reduce_scatter`",
+        "with_whole_moments_in_state": "bytes of moments that a rank holds: 64, should be",
+    },
+    "06.stage_2": {
+        "with_whole_sums_beside_the_shards": "whole gradients held: 96, should be two blocks = 64|kept beside the shards",
+        "with_a_copy_of_each_gradient": "whole gradients held: 96, should be two blocks = 64|kept beside the shards",
+        "with_whole_sums_in_an_object": "whole gradients held: 96, should be two blocks = 64|kept beside the shards",
+    },
+    "07.who_sums": {"with_the_sum_thrown_away": "kind 'norm'|the sum over tp was made and not used"},
+    "07.norm": {"with_two_copies_of_all_that_has_any": "tp=3|too large: each weight counts once"},
+    "07.cut_batch": {"with_the_targets_first": "returned (targets, inputs, positions)|the first two are swapped"},
+    "08.memory": {"with_zero_equal": "zero=2|returned 9400, expected 4600|compared by =="},
+    "08.fits_best": {
+        "by_seconds_alone": "seconds=[2.0, 2.0], nbytes=[30.0, 20.0]|layout 0 is not worth having: 1 is as fast",
+        "without_what_is_exactly_full": "memory=40|layout 0 fits",
+    },
+    "08.why": {"nothing_where_it_is_as_long": "whose steps are as long as its own|the step takes as long"},
+    "09.all_reduce": {"that_adds_again": "with 2 ranks|the second half adds again"},
+    "09.fit": {
+        "in_microseconds": "latency: 1.5, expected 1.5e-06|the latency is in microseconds",
+        "as_texts": "returned tuple (\'1.50|expected (latency, bandwidth)",
+        "as_the_keys_of_a_dict": "returned dict|expected (latency, bandwidth)",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "said"), [(name, *pair) for name, told in CAUSES.items() for pair in told.items()]
+)
+def test_a_lucky_answer_is_told_the_case_the_numbers_and_the_cause(name, answer, said):
+    text = EXERCISES[name].review(getattr(lucky_answers, answer), seconds=30, seed=0, extra=0).text
+    missing = [part for part in said.split("|") if part not in text]
+    assert not missing, text
