@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
+from parlab.arguments import amount, checked, optional, positive, whole
 from parlab.labs import (
     collectives,
     frontier,
@@ -42,6 +44,26 @@ ROOMS = (
 EXERCISES = {exercise.name: exercise for room in ROOMS for exercise in room.EXERCISES}
 
 
+def _exercise(name: str, value: Any) -> None:
+    if not isinstance(value, str) or value not in EXERCISES:
+        raise ValueError(f"{name}={value!r:.60}: the exercises are {', '.join(EXERCISES)}")
+
+
+def _step(name: str, value: Any) -> None:
+    if value not in (1, 2, 3) or isinstance(value, bool):
+        raise ValueError(f"{name}={value!r:.60}: 1 is a question, 2 the idea, 3 the skeleton")
+
+
+RULES = {
+    "name": _exercise,
+    "step": _step,
+    "points": partial(amount, least=0),
+    "seconds": partial(positive, finite=True),
+    "seed": optional(partial(whole, least=0)),
+}
+
+
+@checked(RULES)
 def check(name: str, answer: Callable[..., Any], seconds: float = 10, seed: int | None = None) -> None:
     """Run `answer` on many cases, compare its results and what it sent, and print what came of it.
 
@@ -52,7 +74,7 @@ def check(name: str, answer: Callable[..., Any], seconds: float = 10, seed: int 
         seed: of the cases that are drawn anew; a failure says which one repeats it.
 
     Raises:
-        ValueError: an unknown exercise, or no time at all.
+        ValueError: an unknown exercise, no time at all, or a seed that is no whole number from 0 on.
 
     >>> def reduce_scatter(comm, x):
     ...     raise NotImplementedError
@@ -62,6 +84,7 @@ def check(name: str, answer: Callable[..., Any], seconds: float = 10, seed: int 
     print(_reviewed(name, answer, seconds, seed).text)
 
 
+@checked(RULES)
 def require(name: str, answer: Callable[..., Any], seconds: float = 10, seed: int | None = None) -> None:
     """As `check`, for a cell that must fail where the answer does.
 
@@ -75,19 +98,21 @@ def require(name: str, answer: Callable[..., Any], seconds: float = 10, seed: in
     print(review.text)
 
 
+@checked(RULES)
 def score(
     name: str, answer: Callable[..., Any], points: float = 1, seconds: float = 10, seed: int | None = None
 ) -> float:
     """As `check`; returns the share of `points` that is the share of the cases passed before the first that failed.
 
     Raises:
-        ValueError: see `check`.
+        ValueError: `points` is no number from 0 on; else see `check`.
     """
     review = _reviewed(name, answer, seconds, seed)
     print(review.text)
     return points * review.passed / review.total
 
 
+@checked(RULES)
 def hint(name: str, step: int = 1) -> None:
     """Print a hint: 1 a question, 2 the idea, 3 the skeleton of an answer. `hints.md` beside this module has them.
 
@@ -97,9 +122,6 @@ def hint(name: str, step: int = 1) -> None:
     >>> hint("00.exchange", 1)
     What does the rank on your right get, and when may it take it? Who receives, if all send first?
     """
-    _known(name)
-    if step not in (1, 2, 3):
-        raise ValueError(f"step={step!r}: 1 is a question, 2 the idea, 3 the skeleton")
     text = (files("parlab.labs") / "hints.md").read_text(encoding="utf-8")
     of_exercise = text.partition(f"\n## {name}\n\n")[2].partition("\n\n## ")[0]
     question, idea, skeleton = of_exercise.strip().split("\n\n", 2)
@@ -111,17 +133,8 @@ def summary() -> Summary:
     return work.summary(EXERCISES)
 
 
-def _known(name: str) -> Exercise:
-    if name not in EXERCISES:
-        raise ValueError(f"name={name!r}: the exercises are {', '.join(EXERCISES)}")
-    return EXERCISES[name]
-
-
 def _reviewed(name: str, answer: Callable[..., Any], seconds: float, seed: int | None) -> Review:
-    exercise = _known(name)
-    if not isinstance(seconds, int | float) or not seconds > 0:
-        raise ValueError(f"seconds={seconds!r}: a positive number is needed")
-    review = recording.reviewed(exercise, answer, seconds, seed)
+    review = recording.reviewed(EXERCISES[name], answer, seconds, seed)
     work.remember(review, answer)
     return review
 

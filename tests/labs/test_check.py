@@ -1,6 +1,7 @@
 """What all exercises share: stubs, names, and text that never changes."""
 
 import inspect
+import re
 import signal
 
 import numpy as np
@@ -8,7 +9,11 @@ import pytest
 
 from parlab import labs
 from parlab.labs import work
+from parlab.labs.counts import Count
 from parlab.labs.difference import difference
+from parlab.labs.trial import Wrong
+from parlab.pipeline import zb_h1
+from parlab.world.units import format_time
 from tests.labs import answers
 from tests.labs.answers import nothing, raises
 
@@ -217,13 +222,76 @@ def test_each_exercise_has_a_question_an_idea_and_a_skeleton_that_is_no_answer(n
     assert "..." in skeleton
     space = {"np": np}
     exec(skeleton, space)
-    assert labs.EXERCISES[name].review(space[function]).status == "not yet"
+    assert labs.EXERCISES[name].review(space[function], seconds=1).status == "not yet"
 
 
-def test_arguments_that_cannot_be_used_are_refused():
-    with pytest.raises(ValueError, match="step=4: 1 is a question, 2 the idea, 3 the skeleton"):
-        labs.hint("00.exchange", 4)
-    with pytest.raises(ValueError, match="seconds=0: a positive number is needed"):
-        labs.check("00.exchange", raises, seconds=0)
-    with pytest.raises(ValueError, match=r"name='no': the exercises are 00.exchange"):
-        labs.score("no", raises)
+@pytest.mark.parametrize(
+    ("call", "options", "said"),
+    [
+        (labs.hint, {"step": 4}, "step=4: 1 is a question, 2 the idea, 3 the skeleton"),
+        (labs.hint, {"step": True}, "step=True: 1 is a question"),
+        (labs.hint, {"step": "1"}, "step='1': 1 is a question"),
+        (labs.check, {"seconds": 0}, "seconds=0: must be a number greater than 0 and finite"),
+        (labs.check, {"seconds": "10"}, "seconds='10': must be a number greater than 0"),
+        (labs.check, {"seconds": float("inf")}, "seconds=inf: must be a number greater than 0 and finite"),
+        (labs.check, {"seed": -1}, "seed=-1: must be a whole number, at least 0"),
+        (labs.check, {"seed": "x"}, "seed='x': must be a whole number, at least 0"),
+        (labs.require, {"seed": 1.5}, "seed=1.5: must be a whole number"),
+        (labs.score, {"points": -1}, "points=-1: must be a number, at least 0"),
+        (labs.score, {"points": "x"}, "points='x': must be a number, at least 0"),
+        (labs.score, {"points": float("nan")}, "points=nan: must be a number, at least 0"),
+        (labs.score, {"name": "no"}, "name='no': the exercises are 00.exchange"),
+        (labs.check, {"name": 3}, "name=3: the exercises are 00.exchange"),
+        (labs.check, {"name": ["00.exchange"]}, "name=['00.exchange']: the exercises are"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_refused(call, options, said):
+    answer = {} if call is labs.hint else {"answer": answers.exchange}
+    with pytest.raises(ValueError, match=re.escape(said)):
+        call(**({"name": "00.exchange"} | answer | options))
+
+
+def test_a_time_limit_beyond_what_a_thread_can_wait_is_taken():
+    assert labs.EXERCISES["04.faster"].review(answers.faster, seconds=1e300).status == "passed"
+
+
+def test_numbers_that_differ_beyond_6_digits_are_shown_to_the_digit_that_differs():
+    assert difference(np.array([10200.04, 1.0]), np.array([10200.0, 1.0])) == (
+        "returned [10200.04, 1], expected [10200, 1]"
+    )
+    found = np.arange(9.0) + 1e6
+    found[4] += 0.25
+    assert difference(found, np.arange(9.0) + 1e6) == (
+        "returned 1000004.2 at [4], expected 1000004; 1 of 9 elements differ"
+    )
+    count = Count("makespan", [39_000_001], format_time, " ps")
+    with pytest.raises(Wrong, match="makespan: 39000001 ps, should be 39000000 ps"):
+        count.check("39.0 µs", 39_000_000, "")
+
+
+def test_a_result_may_be_a_set_of_whole_numbers():
+    def heads(*given):
+        return tuple(set(found) for found in answers.heads(*given))
+
+    def cuts(*given):
+        return frozenset(int(place) for place in answers.cuts(*given))
+
+    for name, answer in (("03.heads", heads), ("03.cuts", cuts)):
+        assert answers.reviewed(name, answer).status == "passed"
+
+
+@pytest.mark.parametrize(("name", "solution"), [("04.faster", answers.faster), ("04b.beat_heuristic", answers.beat)])
+def test_costs_that_an_answer_changes_are_its_own_copy(name, solution):
+    def cheap(costs):
+        for field in ("forward", "backward_input", "backward_weight", "transfer"):
+            object.__setattr__(costs, field, 0)
+        return zb_h1(3, labs.EXERCISES[name].cases[0].microbatches)
+
+    def cheaper_lists(costs):
+        if isinstance(costs.forward, list):
+            costs.forward[:] = costs.backward_input[:] = costs.backward_weight[:] = [0, 0, 0]
+        return solution(costs)
+
+    assert answers.reviewed(name, cheap).status == "not yet"
+    assert "makespan: 48;" in answers.reviewed(name, cheaper_lists).text or name == "04.faster"
+    assert answers.reviewed(name, solution).status == "passed"

@@ -285,6 +285,35 @@ def test_a_wrong_answer_is_refused_and_explained(name, answer, said):
     assert said in refused(name, answer)
 
 
+def a_middle_rank_with_other_bits(comm, x):
+    total = all_reduce(comm, x)
+    if comm.size > 2 and comm.rank == 1:
+        total = np.nextafter(total, np.inf, dtype=total.dtype)
+    return total
+
+
+def test_the_bits_of_every_rank_are_compared_a_middle_one_too():
+    text = refused("09.all_reduce", a_middle_rank_with_other_bits)
+    assert "with 3 ranks" in text
+    assert "ranks whose sum has other bits than rank 0's: 1, should be 0" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (lambda latency, bandwidth: (latency, 1 / bandwidth), "seconds a byte"),
+        (lambda latency, bandwidth: (latency, bandwidth / 1e9), "the bandwidth is in gigabytes a second"),
+        (lambda latency, bandwidth: (latency * 1e6, bandwidth), "the latency is in microseconds"),
+        (lambda latency, bandwidth: (latency, -bandwidth), ""),
+        (lambda latency, bandwidth: (latency, 0.0), ""),
+    ],
+)
+def test_a_bandwidth_is_told_its_own_cause_and_none_where_none_fits(change, cause):
+    text = refused("09.fit", lambda *given: change(*fit(*given)))
+    assert ("likely cause: " in text) == bool(cause)
+    assert cause in text
+
+
 def test_there_are_twelve_wrong_answers_to_each():
     names = [name for name, *_ in WRONG]
     assert min(names.count(name) for name in set(names)) >= 12
