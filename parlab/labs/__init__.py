@@ -7,7 +7,7 @@ from functools import partial
 from importlib.resources import files
 from typing import Any
 
-from parlab.arguments import amount, checked, optional, positive, whole
+from parlab.arguments import Rule, amount, checked, optional, positive, whole
 from parlab.labs import (
     collectives,
     frontier,
@@ -54,7 +54,7 @@ def _step(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value!r:.60}: 1 is a question, 2 the idea, 3 the skeleton")
 
 
-RULES = {
+RULES: dict[str, Rule] = {
     "name": _exercise,
     "step": _step,
     "points": partial(amount, least=0),

@@ -42,7 +42,7 @@ def _average_gradients(trial: Trial, case: Case) -> list[str]:
     x, N, n = case.inputs(), case.size, case.elements
     with explains("do not divide among", "fill x up with zeros, to a multiple of N"):
         done = trial.ran(trial.answer, N, per_rank(x))
-    mean = sum(x) / N
+    mean = np.mean(x, axis=0, dtype=case.dtype)  # of whole numbers: exact but for one rounding
     mistakes = {
         "the padding is left: cut the result to the length of x": [np.pad(mean, (0, -n % N))] * N,
         "the last n mod N elements are left out: fill x up, and do not cut it": [mean[: n // N * N]] * N,

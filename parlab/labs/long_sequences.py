@@ -123,7 +123,7 @@ def _key_cause(
         ),
         "this is the K/V head of the first query head alone": lambda r: right[r][:1],
         "the K/V heads between the first and the last are missing": lambda r: {right[r][0], right[r][-1]},
-        "n query heads may read one K/V head more than ⌈n / (H/G)⌉: the first may be the last that reads its K/V head": (
+        "n query heads may read one K/V head more than ⌈n / (H/G)⌉: they begin inside a group": (
             lambda r: range(right[r].start, right[r].start + -(-len(queries[r]) // group))
         ),
     }
@@ -148,7 +148,16 @@ def _draw_heads(random: np.random.Generator, size: int) -> Heads:
 HEADS = Exercise(
     "03.heads",
     "heads(rank, size, H, G)",
-    [Heads(2, 4, 4), Heads(1, 4, 2), Heads(2, 6, 3), Heads(2, 6, 6), Heads(3, 4, 2), Heads(4, 8, 2), Heads(8, 32, 8), Heads(12, 32, 8)],
+    [
+        Heads(2, 4, 4),
+        Heads(1, 4, 2),
+        Heads(2, 6, 3),
+        Heads(2, 6, 6),
+        Heads(3, 4, 2),
+        Heads(4, 8, 2),
+        Heads(8, 32, 8),
+        Heads(12, 32, 8),
+    ],
     _heads,
     _draw_heads,
     solved_by=("parlab.sequence.heads.head_shares",),

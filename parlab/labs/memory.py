@@ -1,4 +1,4 @@
-"""The memory that an answer's own variables hold: every array that can be reached from them, by the buffer that it owns."""
+"""The memory that an answer's own variables hold: the buffers of all arrays that can be reached from them."""
 
 from __future__ import annotations
 

@@ -219,9 +219,7 @@ def _likely_norm(case: OnMesh, found: Any, parts: dict[Any, Any], place: Axes) -
         "multiplied by copies: what n ranks have counts 1/n on each": [of(lambda square, n: square * n)],
         "it is the largest of the ranks' own parts: their squares add up": all_own.max(axis=0),
     }
-    known = [
-        cause for cause, squares in causes.items() if any(_close(found, math.sqrt(square)) for square in squares)
-    ]
+    known = [cause for cause, squares in causes.items() if any(_close(found, math.sqrt(square)) for square in squares)]
     if not known and isinstance(found, float | int | np.number):
         more = found > math.sqrt(both()[0])
         known = [

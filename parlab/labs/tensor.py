@@ -214,7 +214,7 @@ def _check_form(rank: int, result: Any, length: int, form: str) -> None:
 def _compare(
     rank: int, what: str, found: Any, expected: Any, size: int, mistakes: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
-    """Raise `Wrong` where `found` is not `expected`, with the likely cause: of `mistakes` the one that gives `found`."""
+    """Raise `Wrong` where `found` is not `expected`, with the cause: the one of `mistakes` that gives `found`."""
     if not isinstance(found, np.ndarray | np.generic):
         raise Wrong(f"rank {rank}: {what} is a {kind(found)}, expected an array of float64")
     if found.shape != expected.shape or found.dtype != expected.dtype:
@@ -229,11 +229,11 @@ def _compare(
     off = f"{error:.0%}" if error >= 0.01 else f"{error:.1e}"
     place = np.unravel_index(np.argmax(np.abs(found - expected)), expected.shape)
     at = f" at [{', '.join(map(str, place))}]" if expected.ndim else ""
-    one, other = apart(found[place], expected[place])
-    cause = next((cause for cause, array in mistakes.items() if _error(found, array) <= TOLERANCE), None)
+    one, other = apart(np.asarray(found)[place], expected[place])
+    known = next((cause for cause, array in mistakes.items() if _error(found, array) <= TOLERANCE), "")
     raise Wrong(
         f"rank {rank}: {what} is wrong: {off} of its largest entry off: returned {one}{at}, expected {other}",
-        f"likely cause: {cause or _cause(what, found, expected, size)}",
+        f"likely cause: {known or _cause(what, found, expected, size)}",
     )
 
 
@@ -249,7 +249,7 @@ def _cause(what: str, found: Any, expected: Any, size: int) -> str:
     if np.max(np.abs(found - size * expected)) <= TOLERANCE * size * np.max(np.abs(expected)):
         return f"{size} times too much: something that every rank has already was summed once more"
     if what == "the loss":
-        return "the largest logit, the target's logit (0 where it is not in this part) and the sum of exp each need all ranks"
+        return "the largest logit, the target's logit (0 where it is elsewhere) and the sum of exp each need all ranks"
     if what == "dlogits":
         return "it is (softmax − one-hot) / (B·S): softmax over all ranks' logits, one-hot where targets − first hits"
     if "k_proj" in what or "v_proj" in what:

@@ -155,9 +155,7 @@ def _mistakes(
         f"the gradient is {size} times too small: divided by the number of ranks once too often": updated(
             mean / size, *moments
         ),
-        "the sum of the gradients is divided by 2, and not by the number of ranks": updated(
-            size * mean / 2, *moments
-        ),
+        "the sum of the gradients is divided by 2, and not by the number of ranks": updated(size * mean / 2, *moments),
         "updated with this rank's own gradient: nothing was summed": updated(gradients[rank], *moments),
         "each rank took a step with its own gradient, and the weights were averaged: that is not the step of the mean "
         "gradient": np.mean([updated(own, *moments) for own in gradients], axis=0),
@@ -231,7 +229,10 @@ def _try_stage_2(trial: Trial, case: BlocksCase) -> list[str]:
     alive, unsent = peak_bytes(done.timeline, WHOLE), _most_unsent(done.timeline, case)
     most, cause = max(
         (alive, "a whole gradient is still referenced after it was reduced: by a list, a dict, or a view of a part"),
-        (unsent, "gradients are copied or added up whole, and sent later: send each as it comes, and add up the shards"),
+        (
+            unsent,
+            "gradients are copied or added up whole, and sent later: send each as it comes, and add up the shards",
+        ),
         (max(kept), "copies or sums of whole gradients are kept beside the shards: add up the shards alone"),
         key=itemgetter(0),
     )

@@ -395,7 +395,11 @@ def room(places, S, ranks, shortest):
 def smallest_that_fits(crossing, ranks, shortest):
     S, places = len(crossing) - 1, []
     for b in sorted(range(1, S), key=lambda b: crossing[b]):
-        if len(places) < ranks - 1 and fitting(places, b, S, ranks, shortest) and room([*places, b], S, ranks, shortest):
+        if (
+            len(places) < ranks - 1
+            and fitting(places, b, S, ranks, shortest)
+            and room([*places, b], S, ranks, shortest)
+        ):
             places.append(b)
     return sorted(places)
 
@@ -448,7 +452,9 @@ def improved_one_at_a_time(crossing, ranks, shortest):
 
 @of("04.listing")
 def that_renumbers_on_all_ranks(listing):
-    return Schedule([[a._replace(microbatch=a.microbatch - (a.kind == "F" and a.stage > 0)) for a in row] for row in listing.ranks])
+    return Schedule(
+        [[a._replace(microbatch=a.microbatch - (a.kind == "F" and a.stage > 0)) for a in row] for row in listing.ranks]
+    )
 
 
 @of("04.listing")
@@ -566,7 +572,11 @@ def with_room_for_two_at_least(row, arrivals, limit):
 @of("04b.place_weights")
 def full_one_too_early(row, arrivals, limit):
     return w_by(
-        row, arrivals, limit, full=lambda kept, limit: kept >= max(limit - 1, 1), waits=lambda time, arrival: time < arrival
+        row,
+        arrivals,
+        limit,
+        full=lambda kept, limit: kept >= max(limit - 1, 1),
+        waits=lambda time, arrival: time < arrival,
     )
 
 
@@ -580,7 +590,9 @@ def that_may_delay_by_one(row, arrivals, limit):
 @of("04b.place_weights")
 def behind_its_i_when_nothing_is_late(row, arrivals, limit):
     placed = answers.place_weights_in_time(row, arrivals, limit)
-    return placed if limit > 1 else [b for a in row for b in ([a, a._replace(kind="W")] if a.kind == "I" else [a])][::-1]
+    return (
+        placed if limit > 1 else [b for a in row for b in ([a, a._replace(kind="W")] if a.kind == "I" else [a])][::-1]
+    )
 
 
 def cut_where(layers, p, full):
@@ -900,9 +912,7 @@ def of_rows_by_data_rank(mesh, tokens):
 
 
 def bytes_held(params, kept, d, p, t, m, cuts, flight=None):
-    weights, gradients, state = (
-        nbytes / (d if cut else 1) for nbytes, cut in zip((2, 2, 12), cuts, strict=True)
-    )
+    weights, gradients, state = (nbytes / (d if cut else 1) for nbytes, cut in zip((2, 2, 12), cuts, strict=True))
     return (params * (weights + gradients + state) + (min(p, m) if flight is None else flight) * kept) / (p * t)
 
 

@@ -53,7 +53,7 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
         "with_whole_moments_in_state": "bytes of moments that a rank holds: 64, should be",
     },
     "06.stage_2": {
-        "with_whole_sums_beside_the_shards": "whole gradients held: 96, should be two blocks = 64|kept beside the shards",
+        "with_whole_sums_beside_the_shards": "whole gradients held: 96, should be two blocks = 64|beside the shards",
         "with_a_copy_of_each_gradient": "whole gradients held: 96, should be two blocks = 64|kept beside the shards",
         "with_whole_sums_in_an_object": "whole gradients held: 96, should be two blocks = 64|kept beside the shards",
     },
@@ -69,7 +69,7 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
     "09.all_reduce": {"that_adds_again": "with 2 ranks|the second half adds again"},
     "09.fit": {
         "in_microseconds": "latency: 1.5, expected 1.5e-06|the latency is in microseconds",
-        "as_texts": "returned tuple (\'1.50|expected (latency, bandwidth)",
+        "as_texts": "returned tuple ('1.50|expected (latency, bandwidth)",
         "as_the_keys_of_a_dict": "returned dict|expected (latency, bandwidth)",
     },
 }

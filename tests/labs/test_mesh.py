@@ -409,7 +409,11 @@ WRONG = [
     ("07.cut_batch", shifted_after_the_cut, "the targets were shifted after the cut"),
     ("07.cut_batch", targets_are_inputs, "the targets are the inputs: take the tokens that follow"),
     ("07.cut_batch", targets_before, "these are the tokens before: take those that follow"),
-    ("07.cut_batch", inputs_are_targets, "returned (targets, inputs, positions), expected (inputs, targets, positions)"),
+    (
+        "07.cut_batch",
+        inputs_are_targets,
+        "returned (targets, inputs, positions), expected (inputs, targets, positions)",
+    ),
     ("07.cut_batch", positions_from_0, "the positions count from 0 on every rank"),
     ("07.cut_batch", positions_of_targets, "positions: returned [1 2 3 4], expected [0 1 2 3]"),
     ("07.cut_batch", rows_not_cut, "the rows were not cut: each rank of dp has its own"),

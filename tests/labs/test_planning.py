@@ -85,7 +85,12 @@ WRONG = [
         "ZeRO-1 cuts the optimizer's state",
     ),
     ("08.memory", "stage_2_keeps_gradients", partial(held, cuts=gt), "ZeRO-1 cuts the optimizer's state"),
-    ("08.memory", "stage_2_is_not_1_too", partial(held, cuts=eq), "a ZeRO stage cuts what the stages before it cut, too"),
+    (
+        "08.memory",
+        "stage_2_is_not_1_too",
+        partial(held, cuts=eq),
+        "a ZeRO stage cuts what the stages before it cut, too",
+    ),
     ("08.memory", "no_zero", partial(held, among=lambda d, p, t: 1), "ZeRO-1 cuts the optimizer's state"),
     ("08.memory", "zero_over_all", partial(held, among=lambda d, p, t: d * p * t), "the d replicas"),
     ("08.memory", "zero_over_d_and_t", partial(held, among=lambda d, p, t: d * t), "the d replicas"),
