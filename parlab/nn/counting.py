@@ -1,36 +1,29 @@
-"""What a piece costs, counted on the arrays that it really used: the bytes that it keeps, and its operations.
+"""The arrays that a piece keeps, found in its cache: how many bytes they are is counted, not computed.
 
 >>> import numpy as np
 >>> from parlab.nn.linear import linear
->>> counter = Counter()
->>> y, cache = linear(counter.watch(np.ones((3, 4))), counter.watch(np.ones((4, 5))))
->>> counter.products, kept_bytes(cache)  # 2 · 3 · 4 · 5 multiplications and additions; x, 8 bytes a number
-(120, 96)
+>>> y, cache = linear(np.ones((3, 4)), np.ones((4, 5)))
+>>> itemize({"x": cache})  # 12 numbers of 8 bytes
+{'x': 96}
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from parlab.arrays import Array, is_array, namespace, nbytes, owning_buffer
-
-
-def kept_bytes(cache: Any) -> int:
-    """Bytes of all arrays in a cache (or in what is pending), those that several pieces share counted once."""
-    return sum(itemize(cache).values())
+from parlab.arrays import Array, is_array, nbytes, owning_buffer
 
 
 def itemize(cache: Any) -> dict[str, int]:
-    """Bytes by the array's place in the cache (`mlp.gate`), in order; a shared array stands where it comes first.
+    """The bytes of each array of a cache, by its place there (`mlp.gate`); a shared array counts where it comes first.
 
-    What counts is the memory that the cache keeps alive: of a view, the whole array that it looks into.
+    A view counts as the whole array that it looks into, because it keeps all of its memory alive.
     """
     items: dict[str, int] = {}
     seen: set[int] = set()
     for place, x in _arrays(cache, ""):
-        buffer = owning_buffer(x.array if isinstance(x, Counted) else x)
+        buffer = owning_buffer(x)
         if id(buffer) not in seen:
             seen.add(id(buffer))
             items[place] = nbytes(buffer)
@@ -43,6 +36,7 @@ def arrays_in(cache: Any) -> Iterator[Array]:
 
 
 def _arrays(cache: Any, place: str) -> Iterator[tuple[str, Array]]:
+    """Each array in nested tuples, lists and dictionaries, with its place: names and numbers joined by dots."""
     if is_array(cache):
         yield place, cache
         return
@@ -51,110 +45,3 @@ def _arrays(cache: Any, place: str) -> Iterator[tuple[str, Array]]:
     if isinstance(cache, dict):
         for name, item in cache.items():
             yield from _arrays(item, f"{place}.{name}" if place else str(name))
-
-
-class Counter:
-    """Counts what is done to the arrays that it watches, and to all that comes out of them.
-
-    Attributes:
-        products: multiplications and additions inside products of matrices and vectors: what papers call FLOPs.
-        others: numbers that elementwise arithmetic gave, and numbers that went into sums and maxima.
-    """
-
-    def __init__(self) -> None:
-        self.products = 0
-        self.others = 0
-
-    def watch(self, x: Array) -> Counted:
-        """`x`, counted from now on; it stays an array for every function that asks for `namespace(x)`."""
-        return Counted(x, self)
-
-    def count(self, name: str, arguments: list[Any], result: Any) -> None:
-        """Note that the function `name` of the standard made `result`."""
-        if name in PRODUCTS:
-            self.products += 2 * result.size * arguments[0].shape[-1]
-        elif name in REDUCTIONS:
-            self.others += arguments[0].size
-        elif name in ELEMENTWISE:
-            self.others += result.size
-
-
-PRODUCTS = frozenset({"matmul", "vecdot"})
-REDUCTIONS = frozenset({"sum", "mean", "max", "min"})
-ELEMENTWISE = frozenset(
-    {"add", "sub", "mul", "truediv", "pow", "neg", "abs", "exp", "log", "sqrt", "tanh", "maximum", "minimum", "clip"}
-)
-
-
-class Counted:
-    """An array of any library, whose operations a `Counter` sees: what `Counter.watch` gives."""
-
-    def __init__(self, array: Array, counter: Counter) -> None:
-        self.array, self.counter = array, counter
-
-    def __array_namespace__(self, api_version: str | None = None) -> CountedNamespace:
-        return CountedNamespace(namespace(self.array), self.counter)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.array, name)  # shape, dtype, ndim, size, device
-
-    def __getitem__(self, key: Any) -> Counted:
-        return Counted(self.array[_plain(key)], self.counter)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.array[_plain(key)] = _plain(value)
-
-    def __float__(self) -> float:
-        return float(self.array)
-
-    def __int__(self) -> int:
-        return int(self.array)
-
-    def __bool__(self) -> bool:
-        return bool(self.array)
-
-
-class CountedNamespace:
-    """The functions of an array library, each of them counted."""
-
-    def __init__(self, xp: Any, counter: Counter) -> None:
-        self._xp, self._counter = xp, counter
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._xp, name)
-        if isinstance(found, type) or not callable(found):
-            return found  # a dtype or a constant
-        return _counted(name, found, self._counter)
-
-
-def _counted(name: str, function: Callable[..., Any], counter: Counter) -> Callable[..., Any]:
-    def call(*arguments: Any, **options: Any) -> Any:
-        plain = [_plain(argument) for argument in arguments]
-        result = function(*plain, **{key: _plain(option) for key, option in options.items()})
-        counter.count(name, plain, result)
-        return Counted(result, counter) if is_array(result) else result
-
-    return call
-
-
-def _plain(x: Any) -> Any:
-    if isinstance(x, tuple | list):
-        return type(x)(_plain(item) for item in x)
-    return x.array if isinstance(x, Counted) else x
-
-
-def _operator(name: str, function: Callable[..., Any], *, swapped: bool = False) -> Callable[..., Counted]:
-    def call(self: Counted, *other: Any) -> Counted:
-        arguments = [self, *other]
-        return _counted(name, function, self.counter)(*(reversed(arguments) if swapped else arguments))
-
-    return call
-
-
-for _name in ("add", "sub", "mul", "truediv", "pow", "matmul"):
-    _function = getattr(operator, _name)
-    setattr(Counted, f"__{_name}__", _operator(_name, _function))
-    setattr(Counted, f"__r{_name}__", _operator(_name, _function, swapped=True))
-    setattr(Counted, f"__i{_name}__", _operator(_name, getattr(operator, f"i{_name}")))
-for _name in ("lt", "le", "gt", "ge", "eq", "ne", "neg", "abs"):
-    setattr(Counted, f"__{_name}__", _operator(_name, getattr(operator, _name)))

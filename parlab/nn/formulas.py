@@ -94,21 +94,17 @@ def block_kept_bytes(config: LlamaConfig, B: int, S: int, itemsize: int = 4) -> 
 
 
 def flops_by_block(config: LlamaConfig, B: int, S: int) -> dict[str, Flops]:
-    """Of each of a decoder's `weight_blocks`; the embedding is a look-up and costs nothing."""
-    layer = add_flops(*block_flops(config, B, S).values())
-    layers = {f"layers.{i}": layer for i in range(config.num_hidden_layers)}
-    return {"embedding": Flops(0, 0, 0), **layers, "head": linear_flops(B * S, config.hidden_size, config.vocab_size)}
-
-
-def model_flops(config: LlamaConfig, B: int, S: int) -> Flops:
-    """Of the whole model.
+    """Of each of a decoder's `weight_blocks`; the embedding is a look-up and costs nothing.
 
     >>> config = LlamaConfig(vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
     ...                      num_attention_heads=32, num_key_value_heads=8)
-    >>> f"{model_flops(config, B=1, S=8192).forward / 8192:.3g} a token"  # Llama 3 8B
+    >>> forward = add_flops(*flops_by_block(config, B=1, S=8192).values()).forward
+    >>> f"{forward / 8192:.3g} a token"  # Llama 3 8B
     '1.93e+10 a token'
     """
-    return add_flops(*flops_by_block(config, B, S).values())
+    layer = add_flops(*block_flops(config, B, S).values())
+    layers = {f"layers.{i}": layer for i in range(config.num_hidden_layers)}
+    return {"embedding": Flops(0, 0, 0), **layers, "head": linear_flops(B * S, config.hidden_size, config.vocab_size)}
 
 
 def add_flops(*parts: Flops) -> Flops:

@@ -23,8 +23,8 @@ def linear(x: Array, weight: Array) -> tuple[Array, Cache]:
 
     >>> import numpy as np
     >>> y, cache = linear(np.ones((2, 3)), np.ones((3, 4)))
-    >>> dx, dweight = linear_backward(np.ones((2, 4)), cache, np.ones((3, 4)))
-    >>> y.shape, dx.shape, dweight.shape
+    >>> dx, pending = linear_backward_input(np.ones((2, 4)), cache, np.ones((3, 4)))
+    >>> y.shape, dx.shape, linear_backward_weight(pending).shape
     ((2, 4), (2, 3), (3, 4))
     """
     y = as_rows(x) @ weight  # [rows, out]
@@ -42,12 +42,6 @@ def linear_backward_weight(pending: Pending) -> Array:
     """dW = xᵀ dy, summed over all rows: `[in, out]`."""
     x, dy = pending
     return namespace(x).matrix_transpose(as_rows(x)) @ as_rows(dy)
-
-
-def linear_backward(dy: Array, cache: Cache, weight: Array) -> tuple[Array, Array]:
-    """Both parts: `(dx, dweight)`."""
-    dx, pending = linear_backward_input(dy, cache, weight)
-    return dx, linear_backward_weight(pending)
 
 
 def as_rows(x: Array) -> Array:

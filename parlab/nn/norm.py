@@ -65,12 +65,6 @@ def rms_norm_backward_weight(pending: RMSPending) -> Array:
     return _weighted_sum(inverse, dy * x)
 
 
-def rms_norm_backward(dy: Array, cache: RMSCache, weight: Array) -> tuple[Array, Array]:
-    """Both parts: `(dx, dweight)`."""
-    dx, pending = rms_norm_backward_input(dy, cache, weight)
-    return dx, rms_norm_backward_weight(pending)
-
-
 def layer_norm(x: Array, weight: Array, bias: Array, eps: float = 1e-5) -> tuple[Array, LayerCache]:
     """weight ∘ x̂ + bias, with x̂ = (x − mean(x)) / √(var(x) + eps) over the last axis.
 
@@ -107,12 +101,6 @@ def layer_norm_backward_weight(pending: LayerPending) -> tuple[Array, Array]:
     x, mean, inverse, dy = pending
     dweight = _weighted_sum(inverse, dy * (x - _column(mean, x)))
     return dweight, namespace(dy).sum(as_rows(dy), axis=0)
-
-
-def layer_norm_backward(dy: Array, cache: LayerCache, weight: Array) -> tuple[Array, Array, Array]:
-    """Both parts: `(dx, dweight, dbias)`."""
-    dx, pending = layer_norm_backward_input(dy, cache, weight)
-    return dx, *layer_norm_backward_weight(pending)
 
 
 def _mean_product(a: Array, b: Array) -> Array:

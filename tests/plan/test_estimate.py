@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlab.nn import LlamaConfig
-from parlab.nn.formulas import model_flops
+from parlab.nn.formulas import add_flops, flops_by_block
 from parlab.plan import (
     A100,
     GPT_175B,
@@ -151,7 +151,7 @@ def test_the_last_stage_holds_2_plus_4_or_4_plus_4_or_8_plus_8_bytes_a_logit(dty
 def test_work_on_the_clock_is_the_counted_flops_of_causal_attention():
     B, S = 2, 512
     found = estimate(LLAMA_8B, CLASSROOM, Layout(microbatch=B), batch=B, sequence=S)
-    dense = model_flops(LLAMA_8B, B, S).total
+    dense = add_flops(*flops_by_block(LLAMA_8B, B, S).values()).total
     of_attention = 14 * B * 32 * S * S * 128 * 32  # two products forward, five backward
     causal = of_attention * (S + 1) / (2 * S)
     assert found.total_seconds * 1e12 == pytest.approx(dense - of_attention + causal, rel=1e-12)

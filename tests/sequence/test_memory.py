@@ -13,7 +13,6 @@ import pytest
 from parlab import per_rank, run
 from parlab.arrays import asarray, to_numpy
 from parlab.nn import Llama, LlamaConfig
-from parlab.nn.counting import Counter
 from parlab.nn.layers import CAUSAL_ATTENTION, Core
 from parlab.nn.llama import decoder_block
 from parlab.nn.rotary import Rotary
@@ -31,6 +30,7 @@ from parlab.sequence import (
     unshard,
 )
 from parlab.world import Cluster, Link
+from tests.nn.counter import Counter
 from tests.nn.parity import assert_parity
 
 L, B, S, P = 3, 2, 32, 4

@@ -10,7 +10,7 @@ from parlab import per_rank, run
 from parlab.arrays import asarray, to_numpy
 from parlab.nn.embedding import cross_entropy, cross_entropy_backward, embedding, embedding_backward
 from parlab.nn.layers import GatedMLP, SelfAttention
-from parlab.nn.linear import linear, linear_backward
+from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 from parlab.nn.rotary import Rotary
 from parlab.tensor import (
     ColumnParallelLinear,
@@ -63,8 +63,9 @@ def test_integers_through_columns_and_rows_are_bitwise_serial(xp, size, sequence
     first, second = integers(xp, 6, 16, seed=2), integers(xp, 16, 5, seed=3)
     hidden, first_cache = linear(x, first)
     y, second_cache = linear(hidden, second)
-    dhidden, dsecond = linear_backward(dy, second_cache, second)
-    dx, dfirst = linear_backward(dhidden, first_cache, first)
+    dhidden, of_second = linear_backward_input(dy, second_cache, second)
+    dx, of_first = linear_backward_input(dhidden, first_cache, first)
+    dsecond, dfirst = linear_backward_weight(of_second), linear_backward_weight(of_first)
 
     def program(comm):
         columns = ColumnParallelLinear.from_full(comm, first, sequence_parallel=sequence_parallel)
