@@ -1,4 +1,4 @@
-"""What a step sends, by strategy: the closed forms, and the count that they are held against."""
+"""The bytes that a step sends, by strategy: counted, and in closed form."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from parlab.train.trainer import Trainer
 from parlab.world import Link, Timeline, Transfer
 from parlab.world.collectives import recursive_doubling_all_reduce_cost
 
-NAMES = {"data": "dp", "model": "norm"}  # groups that are not named after what they are for
+STRATEGIES = {"data": "dp", "model": "norm"}  # of the groups that are not named after their strategy
 NUMBER = 8  # bytes of a loss, or of a sum of squares
 
 
 def strategy_of(transfer: Transfer) -> str:
-    """tp, cp, pp or dp, by the group in which the message is sent; norm: the one number of all ranks."""
+    """The strategy by the message's group: tp, cp, pp or dp; norm: the sum of squares, over all ranks."""
     instance("transfer", transfer, Transfer)
     group, named, _ = transfer.name.partition(": ")
-    return NAMES.get(group, group) if named else "norm"
+    return STRATEGIES.get(group, group) if named else "norm"
 
 
 @checked(RULES)
 def bytes_by_strategy(timeline: Timeline) -> dict[str, int]:
-    """Bytes that all ranks sent to others, counted by the group that they sent them in.
+    """The bytes that all ranks sent to others, by strategy.
 
-    `dp` is ZeRO's, among dp × cp, and the loss; `norm` the one number that decides about clipping and skipping.
+    dp: weights and gradients over dp × cp, and the loss. norm: the sum of squares, for clipping and skipping.
     """
     found = Counter(dict.fromkeys(("dp", "pp", "cp", "tp", "norm"), 0))
     for transfer in timeline.transfers:
@@ -45,50 +45,106 @@ def bytes_by_strategy(timeline: Timeline) -> dict[str, int]:
 
 @checked(RULES)
 def step_bytes(trainer: Trainer, B: int, S: int) -> dict[str, int]:
-    """What `bytes_by_strategy` counts in one step on a batch `[B, S]`, in closed form: rings, and of any uneven cut.
+    """The closed form of what `bytes_by_strategy` counts in one step on a batch `[B, S]`.
 
-    dp: of Ψ elements in N = dp · cp ranks, (N − 1)Ψ for each reduce-scatter and each all-gather, one of each; zero 3
-    gathers 2m times, for each F and each backward, and zero 2 and 3 reduce m times unless they accumulate.
+    All ranks together; collectives are rings, and shards may be uneven.
     """
     instance("trainer", trainer, Trainer)
-    config, schedule, (dp, pp, cp, tp) = trainer.config, trainer.schedule, trainer.mesh.sizes.values()
-    m, itemsize = schedule.num_microbatches, arrays.itemsize(trainer.replica.dtype)
-    recomputed, sequence_parallel = trainer.recompute == "full", trainer.sequence_parallel
-    b, s = B // (dp * m), S // cp
+    mesh, m = trainer.mesh.sizes, trainer.schedule.num_microbatches
+    b, s = B // (mesh["dp"] * m), S // mesh["cp"]
+    return {
+        "dp": _zero_bytes(trainer),
+        "pp": _pipeline_bytes(trainer, b, s),
+        "cp": _attention_bytes(trainer, b, S),
+        "tp": _tensor_bytes(trainer, b, s),
+        "norm": _norm_bytes(trainer),
+    }
 
-    weights = shared = 0  # elements, on all ranks of pp and tp
-    for name, shape in config.weight_shapes.items():
-        elements = math.prod(shape) * trainer.model.pieces[name].owners
-        held = len(trainer.holders[name])
-        uses = m * (2 if config.tie_word_embeddings and name == EMBEDDING else 1)  # each forward, and backward
-        at_once = trainer.zero > 1 and trainer.reduce != "accumulate" and held == 1
-        weights += elements * ((uses if at_once else held) + (2 * uses if trainer.zero == 3 else held))
-        shared += elements * 2 * (held - 1)
 
-    crossings = sum(
+def _zero_bytes(trainer: Trainer) -> int:
+    """Of Ψ elements on N = dp · cp ranks, each reduce-scatter and each all-gather sends (N − 1)Ψ.
+
+    Zero 0, 1 and 2 gather once, zero 3 before each F and each backward: 2m times. Gradients are reduced once; at zero 2
+    and 3, unless they are accumulated, m times.
+    """
+    config, m = trainer.config, trainer.schedule.num_microbatches
+    ranks = math.prod(trainer.mesh.sizes.values())
+    N = trainer.mesh.data.size
+    reduced = gathered = 0  # elements, on all ranks of pp and tp
+    for name, elements in _elements(trainer).items():
+        holders = len(trainer.holders[name])
+        ends = 2 if config.tie_word_embeddings and name == EMBEDDING else 1  # a tied table is embedding and head
+        each_microbatch = trainer.zero >= 2 and trainer.reduce != "accumulate"
+        if each_microbatch and holders == 1:
+            reduced += elements * ends * m
+        else:  # what several ranks of pp hold is summed there first
+            reduced += elements * holders
+        gathered += elements * (2 * ends * m if trainer.zero == 3 else holders)
+    losses = 2 * ranks // N  # an all-reduce of one number in each group of N
+    return (N - 1) * ((reduced + gathered) * _itemsize(trainer) + losses * NUMBER)
+
+
+def _pipeline_bytes(trainer: Trainer, b: int, s: int) -> int:
+    """Each hop of an activation and of its gradient; then what several ranks hold, and the loss, are summed."""
+    mesh, schedule = trainer.mesh.sizes, trainer.schedule
+    hops = sum(
         schedule.rank_of(stage, microbatch) != schedule.rank_of(after, microbatch)
-        for microbatch in range(m)
+        for microbatch in range(schedule.num_microbatches)
         for stage, after in pairwise(range(schedule.num_stages))
     )
-    passed = b * s * config.hidden_size // (tp if sequence_parallel else 1) * itemsize
+    activation = b * s * trainer.config.hidden_size * _itemsize(trainer)
+    if trainer.sequence_parallel:
+        activation //= mesh["tp"]
+    losses = 2 * (mesh["pp"] - 1) * NUMBER
+    summed = sum(2 * (len(trainer.holders[name]) - 1) * elements for name, elements in _elements(trainer).items())
+    of_replica = mesh["tp"] * (2 * hops * activation + losses) + summed * _itemsize(trainer)
+    return mesh["dp"] * mesh["cp"] * of_replica
 
-    sizes: Any = config, b, s, tp, itemsize
-    how: Any = {"sequence_parallel": sequence_parallel}
-    calls = [call for back in (False, True) for call in model_collectives(*sizes, backward=back, **how)]
-    calls += block_collectives(*sizes, **how) * (config.num_hidden_layers if recomputed else 0)
 
-    heads = config.num_attention_heads // tp, max(1, config.num_key_value_heads // tp)
-    of_rank, cost = AttentionShape(S, *heads, config.head_dim, itemsize, b), METHODS[trainer.attention][2]
-    if trainer.attention != "ulysses":  # whose rows are all whole, whatever is masked
+def _attention_bytes(trainer: Trainer, b: int, S: int) -> int:
+    """Attention forward and backward in each layer; recomputation runs the forward twice."""
+    config, mesh, m = trainer.config, trainer.mesh.sizes, trainer.schedule.num_microbatches
+    cp, tp = mesh["cp"], mesh["tp"]
+    if cp == 1:
+        return 0
+    heads, groups = config.num_attention_heads // tp, max(1, config.num_key_value_heads // tp)
+    shape = AttentionShape(S, heads, groups, config.head_dim, _itemsize(trainer), b)
+    _, _, cost = METHODS[trainer.attention]
+    if trainer.attention != "ulysses":  # whose bytes depend neither on the mask nor on the layout
         cost = partial(cost, causal=True, layout=trainer.layout)
-    passes = [False, True, False] if recomputed else [False, True]
-    attention = sum(cost(of_rank, cp, rank, backward=back).nbytes for rank in range(cp) for back in passes)
-    parts = pp * tp if trainer.zero == 0 else dp * pp * cp * tp  # that have one norm together
-    norm = recursive_doubling_all_reduce_cost(parts, 1, NUMBER, Link(0, 1))
+    forward, backward = (
+        sum(cost(shape, cp, rank, backward=is_backward).nbytes for rank in range(cp)) for is_backward in (False, True)
+    )
+    if trainer.recompute == "full":
+        forward *= 2
+    return mesh["dp"] * tp * m * config.num_hidden_layers * (forward + backward)
+
+
+def _tensor_bytes(trainer: Trainer, b: int, s: int) -> int:
+    """The collectives of the model forward and backward; recomputation repeats those of the blocks' forward."""
+    config, mesh, m = trainer.config, trainer.mesh.sizes, trainer.schedule.num_microbatches
+    sizes: Any = config, b, s, mesh["tp"], _itemsize(trainer)
+    how: Any = {"sequence_parallel": trainer.sequence_parallel}
+    calls = model_collectives(*sizes, **how) + model_collectives(*sizes, backward=True, **how)
+    if trainer.recompute == "full":
+        calls += block_collectives(*sizes, **how) * config.num_hidden_layers
+    return mesh["dp"] * mesh["cp"] * m * sum(traffic(calls, mesh["tp"]).nbytes)
+
+
+def _norm_bytes(trainer: Trainer) -> int:
+    """One all-reduce of the sum of squares: over the whole mesh, or at zero 0 over each replica."""
+    ranks = math.prod(trainer.mesh.sizes.values())
+    together = trainer.mesh.model.size if trainer.zero == 0 else ranks
+    return ranks // together * sum(recursive_doubling_all_reduce_cost(together, 1, NUMBER, Link(0, 1)).nbytes)
+
+
+def _elements(trainer: Trainer) -> dict[str, int]:
+    """The elements of each weight on all ranks of tp together: a replicated weight counts once a rank that owns it."""
     return {
-        "dp": (dp * cp - 1) * (weights * itemsize + pp * tp * 2 * NUMBER),
-        "pp": dp * cp * (tp * (2 * crossings * passed + 2 * (pp - 1) * NUMBER) + shared * itemsize),
-        "cp": dp * tp * m * config.num_hidden_layers * attention if cp > 1 else 0,
-        "tp": dp * cp * m * sum(traffic(calls, tp).nbytes),
-        "norm": dp * pp * cp * tp // parts * sum(norm.nbytes),
+        name: math.prod(shape) * trainer.model.pieces[name].owners
+        for name, shape in trainer.config.weight_shapes.items()
     }
+
+
+def _itemsize(trainer: Trainer) -> int:
+    return arrays.itemsize(trainer.replica.dtype)

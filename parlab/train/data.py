@@ -1,4 +1,4 @@
-"""Which samples come when: an order that follows from a seed alone, so that every mesh trains on the same batches."""
+"""The order of the samples. It follows from a seed alone, so every mesh trains on the same batches."""
 
 from __future__ import annotations
 
@@ -13,10 +13,18 @@ from parlab.train.arguments import RULES, text
 
 
 class Samples:
-    """Windows of `length` tokens of a text `[N]`, each epoch in another order, which follows from `seed`.
+    """Windows of `length` tokens of a text; the order of each epoch follows from `seed`.
 
-    Samples are numbered on through all epochs: a run that goes on asks for the next one, in the middle of an epoch,
-    with another batch size, on another mesh.
+    Samples are numbered through all epochs. So a run can go on with the next number: in the middle of an epoch, with
+    another batch size, on another mesh.
+
+    Args:
+        tokens: `[N]`, whole numbers.
+        length: of a sample.
+        seed: of the orders.
+
+    Raises:
+        ValueError: an argument that is not as said, or a text with no more than `length` tokens.
 
     >>> samples = Samples(np.arange(13), length=4, seed=1)
     >>> tokens, targets = samples.batch(0, 3)
@@ -36,7 +44,7 @@ class Samples:
 
     @checked(RULES)
     def batch(self, first: int, size: int, *, xp: Any = None) -> tuple[Array, Array]:
-        """`(tokens, targets)`, `[size, length]` each: the samples from number `first` on."""
+        """`(tokens, targets)`, `[size, length]` each: `size` samples from number `first` on."""
         numbers = [divmod(number, self.epoch_size) for number in range(first, first + size)]
         starts = np.asarray([self._order(epoch)[place] * self.length for epoch, place in numbers])
         xp = xp or default_namespace()

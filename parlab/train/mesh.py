@@ -1,7 +1,7 @@
-"""The mesh: which ranks share what.
+"""The mesh: the ranks on four axes, one a strategy.
 
-rank = ((d · pp + p) · cp + c) · tp + t. Tensor parallelism sends most, in the middle of every layer, so its ranks are
-neighbours; data parallelism sends once a step, and may go far.
+rank = ((d · pp + p) · cp + c) · tp + t. Tensor parallelism sends the most, in every layer, so its ranks are neighbours.
+Data parallelism sends once a step, so its ranks may be far apart.
 
 Source: Llama 3 (2024), "The Llama 3 Herd of Models", section 3.3.2.
 """
@@ -16,24 +16,24 @@ from parlab.world import Comm, MismatchError
 
 
 class Mesh:
-    """A rank's place on four axes, and the groups in which it stands there.
+    """A rank's groups along the four axes.
 
     Args:
         comm: all ranks; each makes the mesh.
-        dp: replicas, each with its rows of the batch.
-        pp: stages' ranks, each with some layers.
-        cp: ranks that share a sequence, each with its tokens.
-        tp: ranks that share a layer, each with its heads and columns.
+        dp: the number of replicas, each with its rows of the batch.
+        pp: the number of ranks of a pipeline, each with some layers.
+        cp: the number of ranks that share a sequence, each with its tokens.
+        tp: the number of ranks that share a layer, each with its heads and columns.
 
     Attributes:
-        dp, pp, cp, tp: the groups along each axis, as `Comm`; errors and timelines say their names.
-        data: dp × cp, the ranks that have the same weights and other tokens: ZeRO's group.
+        dp, pp, cp, tp: this rank's group along each axis, a `Comm`; errors and timelines show its name.
+        data: dp × cp, the ranks with the same weights and other tokens: ZeRO's group.
         model: pp × tp, the ranks that together have one replica.
         comm: all ranks.
         sizes: of the four axes, by their names.
 
     Raises:
-        ValueError: an axis that is no whole number from 1, or axes that do not make as many ranks as there are.
+        ValueError: a size that is no whole number from 1, or sizes whose product is not the number of ranks.
         MismatchError: another rank makes another mesh.
 
     >>> from parlab import run
@@ -52,6 +52,7 @@ class Mesh:
         d, p, c, t = comm.rank // (pp * cp * tp), comm.rank // (cp * tp) % pp, comm.rank // tp % cp, comm.rank % tp
 
         def group(name: str, color: int) -> Any:
+            """The ranks with the same color: with the same place on all other axes."""
             return comm.split(color, name=name)
 
         self.dp: Comm = group("dp", (p * cp + c) * tp + t)
