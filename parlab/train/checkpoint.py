@@ -27,15 +27,15 @@ import numpy as np
 from safetensors.numpy import save as to_bytes
 
 from parlab.arguments import checked, instance
-from parlab.arrays import asarray, default_namespace, itemsize, to_numpy
+from parlab.arrays import asarray, default_namespace, itemsize, namespace, to_numpy
 from parlab.files import write_whole
 from parlab.nn import AdamW, Llama, LlamaConfig
 from parlab.nn.huggingface import open_tensors
 from parlab.train.arguments import RULES
-from parlab.train.index import INDEX, Entry, as_json, by_weight, elements, read_index, settings_names, write_index
+from parlab.train.index import INDEX, as_json, read_index, settings_names, write_index
 from parlab.train.lock import locked
 from parlab.train.mesh import Mesh
-from parlab.train.pieces import CheckpointPiece
+from parlab.train.pieces import CheckpointPiece, Entry, by_weight, elements
 from parlab.train.trainer import Trainer
 from parlab.world import Comm
 from parlab.zero import LossScale
@@ -93,25 +93,14 @@ def load(
         ValueError: a file is damaged or truncated; pieces leave a hole in a weight, or overlap; a weight is not one of
             the model's; or what `Trainer` refuses.
     """
-    folder, index, xp = Path(folder), read_index(folder), xp or default_namespace()
-    config = LlamaConfig.from_dict(index["config"])
-    saved = by_weight(index["pieces"], config.weight_shapes)
-    precision = dict(index["precision"])
-    wide, scale = precision.pop("master"), precision["loss_scale"]
-    precision["loss_scale"] = scale and LossScale(**scale)
-    zeros = Llama(config, {name: xp.zeros(x, dtype=getattr(xp, wide)) for name, x in config.weight_shapes.items()})
-    trainer = Trainer(mesh, zeros, optimizer or AdamW(**index["optimizer"]), **{**precision, **options})
-    del zeros
+    folder, index = Path(folder), read_index(folder)
+    saved = by_weight(index["pieces"], LlamaConfig.from_dict(index["config"]).weight_shapes)
+    trainer = _untrained(index, mesh, optimizer, xp or default_namespace(), options)
     own = trainer.pieces()
     needed = dict.fromkeys(entry["file"] for piece in own for entry in saved[piece.name])
     files = {name: _opened(folder / name, index["files"][name]) for name in needed}
-    for name, of_weight in groupby(own, lambda piece: piece.name):
-        places = [(piece, elements(piece.entry)) for piece in of_weight]
-        for kind in KINDS:
-            whole = _whole(files, saved[name], kind, wide)
-            for piece, place in places:
-                target = getattr(piece, kind)
-                target[:] = asarray(whole[place], xp, target.dtype, target.device)
+    for name, pieces in groupby(own, lambda piece: piece.name):
+        _fill(list(pieces), files, saved[name])
     trainer.restore(index["progress"])
     return trainer
 
@@ -190,6 +179,19 @@ def _key(entry: Entry, kind: str) -> str:
 # Loading
 
 
+def _untrained(
+    index: Mapping[str, Any], mesh: Mesh, optimizer: AdamW | None, xp: Any, options: Mapping[str, Any]
+) -> Trainer:
+    """A trainer of the saved model and precision, whose weights are all 0 yet."""
+    config = LlamaConfig.from_dict(index["config"])
+    precision = dict(index["precision"])
+    dtype = getattr(xp, precision.pop("master"))
+    if precision["loss_scale"] is not None:
+        precision["loss_scale"] = LossScale(**precision["loss_scale"])
+    zeros = {name: xp.zeros(shape, dtype=dtype) for name, shape in config.weight_shapes.items()}
+    return Trainer(mesh, Llama(config, zeros), optimizer or AdamW(**index["optimizer"]), **{**precision, **options})
+
+
 def _opened(path: Path, checksum: str) -> Any:
     """A safetensors file whose bytes are those that were saved."""
     if path.is_dir():
@@ -203,15 +205,31 @@ def _opened(path: Path, checksum: str) -> Any:
     return open_tensors(path)
 
 
-def _whole(files: Mapping[str, Any], entries: Sequence[Entry], kind: str, dtype: str) -> np.ndarray:
+def _fill(pieces: Sequence[CheckpointPiece], files: Mapping[str, Any], saved: Sequence[Entry]) -> None:
+    """Write the saved elements of one weight into this rank's pieces of it."""
+    places = [elements(piece.entry) for piece in pieces]
+    for kind in KINDS:
+        whole = _whole(files, saved, kind)
+        for piece, place in zip(pieces, places, strict=True):
+            target = getattr(piece, kind)
+            target[:] = asarray(whole[place], namespace(target), target.dtype, target.device)
+
+
+def _whole(files: Mapping[str, Any], entries: Sequence[Entry], kind: str) -> np.ndarray:
     """A weight, or a moment of it, put together and flattened."""
-    whole = np.empty(math.prod(entries[0]["shape"]), dtype)
-    for entry in entries:
-        file, key, place = files[entry["file"]], _key(entry, kind), elements(entry)
-        if key not in file.keys():  # noqa: SIM118 (it is no dict)
-            raise ValueError(f"{entry['file']} lacks {key}, which {INDEX} places there")
-        x = file.get_tensor(key)
-        if x.shape != place.shape:
-            raise ValueError(f"{entry['file']}: {key} has shape {x.shape}, and {INDEX} says {place.shape}")
-        whole[place] = x
+    parts = [_read(files[entry["file"]], entry, kind) for entry in entries]
+    whole = np.empty(math.prod(entries[0]["shape"]), parts[0].dtype)
+    for entry, part in zip(entries, parts, strict=True):
+        whole[elements(entry)] = part
     return whole
+
+
+def _read(file: Any, entry: Entry, kind: str) -> np.ndarray:
+    """The array of a piece: `[length]`."""
+    key = _key(entry, kind)
+    if key not in file.keys():  # noqa: SIM118 (it is no dict)
+        raise ValueError(f"{entry['file']} lacks {key}, which {INDEX} places there")
+    x: np.ndarray = file.get_tensor(key)
+    if x.shape != (entry["length"],):
+        raise ValueError(f"{entry['file']}: {key} has shape {x.shape}, and {INDEX} says ({entry['length']},)")
+    return x

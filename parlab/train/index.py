@@ -1,33 +1,27 @@
 """The index of a checkpoint, `index.json`:
 
-    format      "parlab checkpoint 2"
-    config      of the model, in Hugging Face's names
-    optimizer   AdamW's hyperparameters
-    precision   dtypes of the masters and of the weights, max_norm, the loss scale's settings
-    progress    samples, steps, skipped steps, and the state of the loss scale
-    notes       the caller's
-    files       the SHA-256 of each file, by its name
-    pieces      which elements of which weight lie in which file
-    checksum    the SHA-256 of all this
-
-A piece is (weight, slice along the axis that tensor parallelism cuts, first element in that slice, length). That says
-which elements of the whole weight it has, on any mesh.
+format      "parlab checkpoint 2"
+config      of the model, in Hugging Face's names
+optimizer   AdamW's hyperparameters
+precision   dtypes of the masters and of the weights, max_norm, the loss scale's settings
+progress    samples, steps, skipped steps, and the state of the loss scale
+notes       the caller's
+files       the SHA-256 of each file, by its name
+pieces      which elements of which weight lie in which file
+checksum    the SHA-256 of all this
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from parlab.arguments import Rule, checked, instance, one_of, optional, positive, text, whole
 from parlab.files import write_whole
@@ -38,9 +32,8 @@ from parlab.zero import LossScale
 
 FORMAT = "parlab checkpoint 2"
 INDEX = "index.json"
-Entry = dict[str, Any]  # of a piece: the fields of PIECE
 
-as_json = partial(json.dumps, default=methodcaller("item"))  # NumPy's numbers too, as a rate may be one
+as_json = partial(json.dumps, default=methodcaller("item"))  # with NumPy's numbers, as a learning rate may be one
 
 
 def write_index(folder: Path, content: Mapping[str, Any]) -> None:
@@ -80,46 +73,20 @@ def read_index(folder: str | os.PathLike[str]) -> dict[str, Any]:
     return index
 
 
-def elements(entry: Entry) -> np.ndarray:
-    """Which of the whole weight, flattened, the piece has: `[length]`."""
-    shape, axis = entry["shape"], entry["axis"]
-    cut = () if axis is None else (slice(None),) * axis + (slice(entry["start"], entry["stop"]),)
-    flat = np.arange(math.prod(shape)).reshape(shape)[cut].reshape(-1)
-    return flat[entry["flat_start"] : entry["flat_start"] + entry["length"]]
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def by_weight(pieces: Sequence[Entry], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[Entry]]:
-    """The pieces of each weight.
-
-    Raises:
-        ValueError: a piece is of another model; an element of a weight is in no piece, or in two.
-    """
-    found: dict[str, list[Entry]] = {name: [] for name in shapes}
-    for entry in pieces:
-        name, shape = entry["name"], tuple(entry["shape"])
-        if shapes.get(name) != shape:
-            raise ValueError(
-                f"the checkpoint has {name} of shape {shape}, its model {shapes.get(name, 'no such weight')}: "
-                "a file of another model lies among its own"
-            )
-        found[name].append(entry)
-    for name, entries in found.items():
-        times = np.zeros(math.prod(shapes[name]), dtype=int)  # how often each element is there
-        for entry in entries:
-            times[elements(entry)] += 1
-        if (times != 1).any():
-            first = int((times != 1).argmax())
-            stop = first + int(np.append(times[first:] == times[first], False).argmin())
-            problem = f"has {first}:{stop} twice" if times[first] else f"lacks {first}:{stop}"
-            raise ValueError(f"the checkpoint {problem} of the {len(times)} elements of {name}")
-    return found
+def settings_names(kind: type[Any]) -> list[str]:
+    """The names of the settings that a dataclass takes."""
+    return [field.name for field in fields(kind) if field.init]
 
 
-# What each field may hold: a rule by the field's name
+# The rule of each field
 
 
 def _check_fields(name: str, record: Any, rules: Mapping[str, Rule], more: Mapping[str, Rule] | None = None) -> None:
-    """Refuse what is no record with the fields of `rules`, and perhaps those of `more`, each as its rule says."""
+    """Refuse a record that lacks a field of `rules`, has one in neither table, or breaks the rule of one."""
     instance(name, record, dict)
     if missing := [field for field in rules if field not in record]:
         raise ValueError(f"{name} lacks {', '.join(missing)}")
@@ -131,11 +98,6 @@ def _check_fields(name: str, record: Any, rules: Mapping[str, Rule], more: Mappi
 
 def _record(rules: Mapping[str, Rule], more: Mapping[str, Rule] | None = None) -> Rule:
     return lambda name, value: _check_fields(name, value, rules, more)
-
-
-def settings_names(kind: type[Any]) -> list[str]:
-    """The names of the settings that a dataclass takes."""
-    return [field.name for field in fields(kind) if field.init]
 
 
 def _settings(kind: type[Any]) -> Rule:
@@ -200,7 +162,3 @@ FIELDS: dict[str, Rule] = {
     "pieces": _list_of(_record(PIECE)),
     "checksum": text,
 }
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

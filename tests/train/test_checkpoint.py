@@ -9,6 +9,7 @@ import random
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 from parlab import run
 from parlab.nn import AdamW
 from parlab.nn.llama import load as load_llama
-from parlab.train import Mesh, Trainer, export, load, read_index, save
+from parlab.train import Mesh, Trainer, checkpoint, export, load, read_index, save
 from parlab.train.index import write_index
 from parlab.train.lock import locked
 from parlab.zero import LossScale
@@ -358,6 +359,21 @@ def test_a_second_save_into_the_folder_at_the_same_time_is_refused_and_changes_n
     ):
         run(trained, 2, {"mesh": dict(dp=2), "zero": 1}, model(num_hidden_layers=2), saved)
     assert {path.name: path.read_bytes() for path in saved.iterdir()} == before
+
+
+def test_no_rank_returns_from_a_save_before_its_index_is_there(tmp_path, monkeypatch):
+    right = checkpoint.write_index
+
+    def slowly(*args):
+        time.sleep(0.2)
+        right(*args)
+
+    def program(comm):
+        save(Trainer(Mesh(comm, dp=2), model(num_hidden_layers=1), AdamW()), tmp_path)
+        return (tmp_path / "index.json").exists()
+
+    monkeypatch.setattr(checkpoint, "write_index", slowly)
+    assert run(program, 2).results == [True, True]
 
 
 @pytest.mark.parametrize("place", [{"mesh": dict(pp=3), "zero": 1}, {"mesh": dict(dp=2, pp=3), "zero": 3}])

@@ -46,6 +46,15 @@ def test_bytes_of_recomputed_forwards_between_ranks_of_cp_and_tp_are_the_closed_
     assert bytes_by_strategy(timeline) == expected
 
 
+@pytest.mark.parametrize("zero", [2, 3])
+@pytest.mark.parametrize("schedule", [one_f_one_b(2, 4), one_f_one_b(1, 3), dualpipe(2, 4)], ids=lambda x: x.name)
+@pytest.mark.parametrize("reduce", ["each", "accumulate"])
+def test_bytes_of_a_tied_table_and_of_stages_on_two_ranks_are_the_closed_forms(zero, schedule, reduce):
+    axes, m = {"dp": 2, "pp": schedule.num_ranks}, schedule.num_microbatches
+    timeline, expected = one_step(case(axes, zero=zero, tied=True, schedule=schedule, reduce=reduce, B=2 * m, S=2))
+    assert bytes_by_strategy(timeline) == expected
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_bytes_of_random_meshes_are_the_closed_forms(seed):
     timeline, expected = one_step(drawn(seed, ranks=8))

@@ -50,7 +50,8 @@ def test_the_lock_of_a_process_that_was_killed_is_in_nobodys_way(holder, tmp_pat
     holder.wait()
     assert [path.name for path in tmp_path.iterdir()] == [".saving.lock"]
     with locked(tmp_path, "saving"):
-        assert f"process {os.getpid()} on " in (tmp_path / ".saving.lock").read_text()
+        said = (tmp_path / ".saving.lock").read_text()
+        assert re.fullmatch(rf"process {os.getpid()} on \S+, since [-\d]+ [:\d]+ UTC", said)
     assert list(tmp_path.iterdir()) == []
 
 
