@@ -194,6 +194,50 @@ def test_messages_match_in_posting_order_so_two_swapped_receives_of_different_sh
     )
 
 
+# Mismatches of every kind, on every engine: `process_job` runs what takes a comm alone
+
+
+def enters_another_collective(comm):
+    comm.barrier() if comm.rank == 1 else comm.all_reduce(EIGHT)
+
+
+def enters_a_collective_with_another_root(comm):
+    comm.broadcast(EIGHT, root=0 if comm.rank == 0 else comm.size - 1)
+
+
+def sends_another_form(comm):
+    value = {"k": EIGHT, "v": (EIGHT[:3], EIGHT)}
+    if comm.rank == 0:
+        comm.isend(value, comm.size - 1, label="K/V").wait()
+    elif comm.rank == comm.size - 1:
+        comm.recv(0, {"k": EIGHT, "v": (EIGHT[:2], EIGHT)}, label="K/V")
+
+
+def sends_another_label(comm):
+    if comm.rank == 0:
+        comm.isend(EIGHT, comm.size - 1, label="F of microbatch 4").wait()
+    elif comm.rank == comm.size - 1:
+        comm.recv(0, EIGHT, label="F of microbatch 3")
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (enters_another_collective, "rank 0 calls all_reduce(float64[8], op=sum), rank 1 calls barrier()"),
+        (
+            enters_a_collective_with_another_root,
+            "broadcast(float64[8], root=0), rank 1 calls broadcast(float64[8], r",
+        ),
+        (sends_another_form, "(K/V) holds {'k': float64[8], 'v': (float64[3], float64[8])}, but rank 2 expects {'k'"),
+        (sends_another_label, "rank 2 expected F of microbatch 3 from rank 0, got F of microbatch 4"),
+    ],
+)
+def test_of_3_ranks_that_do_not_fit_both_sides_are_shown(program, words):
+    with pytest.raises(MismatchError) as caught:
+        run(program, 3)
+    assert words in str(caught.value)
+
+
 # What is sent belongs to the message
 
 

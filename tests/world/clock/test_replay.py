@@ -392,3 +392,13 @@ def test_prints_come_by_simulated_time_then_rank(capsys):
         "rank 0: 0 [2] lines",
         "of text",
     ]
+
+
+def test_what_a_rank_prints_at_one_time_stays_in_the_order_of_its_program(capsys):
+    def program_(comm):
+        for word in ("second", "first", "10", "9", "Z", "a"):
+            comm.print(word)
+
+    run(program_, 2)
+    words = ["second", "first", "10", "9", "Z", "a"]
+    assert capsys.readouterr().out.splitlines() == [f"rank {rank}: {word}" for rank in (0, 1) for word in words]

@@ -178,6 +178,35 @@ def test_ctrl_c_ends_5_ranks_that_spend_half_their_time_in_destructors(monkeypat
 
 
 @POSIX
+def test_an_interrupt_while_a_collective_starts_in_the_background_ends_its_program_there(monkeypatch):
+    went_on = []
+
+    def program(comm):
+        engine, thread_of = comm._engine, comm._engine._thread
+
+        def interrupted_start(task, body):
+            thread = thread_of(task, body)
+            start = thread.start
+
+            def press_then_start():
+                engine.interrupt()
+                while not engine.ending:
+                    time.sleep(0.001)
+                start()
+                thread.join()  # it has seen that the run ends
+
+            thread.start = press_then_start
+            return thread
+
+        engine._thread = interrupted_start
+        comm.iall_reduce(X)
+        went_on.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(program, 1)
+    assert went_on == []
+
+
 def test_a_second_ctrl_c_leaves_a_rank_behind_that_does_not_end():
     def program(comm):
         time.sleep(2)
