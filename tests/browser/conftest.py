@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.browser.reader import Reader
+from tests.browser.reader import FAILED, Reader
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 QUIET = {
@@ -87,16 +87,34 @@ def _wait_until_it_answers(url: str, server: subprocess.Popen, log: Path, second
 
 
 @pytest.fixture(scope="session")
-def page(chromium: Browser, jupyterlab: tuple[str, str, Path]) -> Iterator[Reader]:
-    """One page for all tests: to load JupyterLab takes longer than to run most notebooks."""
-    screenshots = os.environ.get("PARLAB_SCREENSHOTS")
-    context = chromium.new_context(viewport={"width": 1400, "height": 1000})
-    yield Reader(context, *jupyterlab, Path(screenshots) if screenshots else None)
-    context.close()
+def pages(chromium: Browser, jupyterlab: tuple[str, str, Path]) -> Iterator[list[Reader]]:
+    """At most one page with JupyterLab, for all tests: loading it takes longer than running most notebooks."""
+    loaded: list[Reader] = []
+    yield loaded
+    for page in loaded:
+        page.page.context.close()
 
 
 @pytest.fixture
-def reader(page: Reader) -> Iterator[Reader]:
-    """Who opens notebooks, runs them, and moves their controls."""
-    yield page
-    page.close()
+def reader(
+    request: pytest.FixtureRequest, chromium: Browser, jupyterlab: tuple[str, str, Path], pages: list[Reader]
+) -> Iterator[Reader]:
+    """A reader that opens notebooks, runs them, and moves their controls. After a test that failed, the next one gets
+    a page of its own: the state of the old page is unknown."""
+    if not pages:
+        screenshots = os.environ.get("PARLAB_SCREENSHOTS")
+        context = chromium.new_context(viewport={"width": 1400, "height": 1000})
+        pages.append(Reader(context, *jupyterlab, Path(screenshots) if screenshots else None))
+    yield pages[0]
+    if request.node.stash.get(FAILED, False):
+        pages.pop().page.context.close()
+    else:
+        pages[0].close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember for the fixture `reader` that the test failed."""
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report

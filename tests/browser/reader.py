@@ -6,8 +6,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import nbformat
+import pytest
 from playwright.sync_api import BrowserContext, Locator, Page
 
+FAILED = pytest.StashKey[bool]()  # of a test: the page that it used is not used again
 PATIENCE = 240  # seconds for what always comes: a page, a kernel, the end of a run
 LOOKS = 20  # at a picture, 0.1 s apart, before a control to which the kernel has answered counts as one without effect
 

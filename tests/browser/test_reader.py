@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 
-from tests.browser.reader import FOLDED
+from tests.browser.reader import FAILED, FOLDED
 
 pytestmark = pytest.mark.slow
 PICTURE = """
@@ -123,6 +123,16 @@ widgets.VBox([controls[0], picture, area])
 def test_a_widget_that_cannot_be_shown_is_quoted(complaints):
     (complaint,) = complaints("import ipywidgets\nipywidgets.Image(value=b'', tooltip='crashes its view')")
     assert "Failed to create view for 'ImageView'" in complaint
+
+
+USED = []
+
+
+@pytest.mark.parametrize("turn", ["first", "second"])
+def test_a_test_after_one_that_failed_gets_a_page_of_its_own(turn, reader, request):
+    assert reader not in USED
+    USED.append(reader)
+    request.node.stash[FAILED] = True
 
 
 def test_a_request_to_the_network_is_refused_and_named(complaints):
