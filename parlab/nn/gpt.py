@@ -103,7 +103,7 @@ class AffineStage(Stage):
         return gradients
 
 
-class AttentionCache(NamedTuple):
+class SoftmaxAttentionCache(NamedTuple):
     """What softmax attention keeps; `dropped` and `keep` only with dropout."""
 
     x: Array  # [B, S, E]
@@ -126,12 +126,12 @@ class SoftmaxAttention(AffineStage):
         super().__init__(weights, prefix, ("q_proj", "k_proj", "v_proj", "o_proj"))
         self.head_dim, self.dropout = head_dim, attention_dropout
 
-    def forward(self, x: Array) -> tuple[Array, AttentionCache]:
+    def forward(self, x: Array) -> tuple[Array, SoftmaxAttentionCache]:
         """`(y, cache)`."""
         q, k, v = (split_heads(self.project(x, name), self.head_dim) for name in self.names[:3])  # [B, H, S, D]
         softmax, dropped, keep = self.weigh(q, k)
         merged = merge_heads(dropped @ v)  # [B, S, E]
-        kept = AttentionCache(x, q, k, v, softmax, None if keep is None else dropped, keep, merged)
+        kept = SoftmaxAttentionCache(x, q, k, v, softmax, None if keep is None else dropped, keep, merged)
         return self.project(merged, "o_proj"), kept
 
     def weigh(self, q: Array, k: Array) -> tuple[Array, Array, Array | None]:
@@ -142,7 +142,7 @@ class SoftmaxAttention(AffineStage):
         softmax = softmax_of(xp.where(seen, scores, -xp.inf))
         return softmax, *self.dropout.forward(softmax)
 
-    def backward_input(self, dy: Array, cache: AttentionCache) -> tuple[Array, dict[str, Any]]:
+    def backward_input(self, dy: Array, cache: SoftmaxAttentionCache) -> tuple[Array, dict[str, Any]]:
         """`(dx, pending)`."""
         x, q, k, v, softmax, dropped, keep, merged = cache
         xp = namespace(dy)
@@ -161,7 +161,7 @@ class SoftmaxAttention(AffineStage):
         return dx, pending
 
 
-class MLPCache(NamedTuple):
+class GeluMLPCache(NamedTuple):
     """What the MLP keeps."""
 
     x: Array  # [B, S, E]
@@ -175,13 +175,13 @@ class GeluMLP(AffineStage):
     def __init__(self, weights: Weights, prefix: str) -> None:
         super().__init__(weights, prefix, ("up_proj", "down_proj"))
 
-    def forward(self, x: Array) -> tuple[Array, MLPCache]:
+    def forward(self, x: Array) -> tuple[Array, GeluMLPCache]:
         """`(y, cache)`."""
         before_gelu = self.project(x, "up_proj")
         after_gelu, _ = gelu(before_gelu)
-        return self.project(after_gelu, "down_proj"), MLPCache(x, before_gelu, after_gelu)
+        return self.project(after_gelu, "down_proj"), GeluMLPCache(x, before_gelu, after_gelu)
 
-    def backward_input(self, dy: Array, cache: MLPCache) -> tuple[Array, dict[str, Any]]:
+    def backward_input(self, dy: Array, cache: GeluMLPCache) -> tuple[Array, dict[str, Any]]:
         """`(dx, pending)`."""
         pending = {}
         dafter, pending["down_proj"] = self.project_backward(dy, cache.after_gelu, "down_proj")

@@ -29,7 +29,7 @@ def count(name: str, value: Any, most: int) -> None:
         raise ValueError(f"{name}={value!r:.60}: must be at most {most}")
 
 
-def itemsize(name: str, value: Any) -> None:
+def float_itemsize(name: str, value: Any) -> None:
     """Refuse a size that no floating dtype has."""
     if whole(name, value) not in (1, 2, 4, 8):
         raise ValueError(f"{name}={value!r}: an element of a floating dtype has 1, 2, 4 or 8 bytes")
@@ -61,7 +61,7 @@ RULES: dict[str, Rule] = {  # of `estimate` and `search`
     "batch": partial(count, most=MOST_TOKENS),
     "sequence": partial(count, most=MOST_TOKENS),
     "state": partial(instance, kind=StateBytes),
-    "itemsize": itemsize,
+    "itemsize": float_itemsize,
     "memory": optional(positive),
     "offload": flag,
 }

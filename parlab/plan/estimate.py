@@ -14,7 +14,7 @@ from parlab.nn.config import Config, LlamaConfig
 from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
 from parlab.pipeline.costs import Column, in_flight
 from parlab.plan.arguments import RULES
-from parlab.plan.layout import Case, Layout, Sizes, check, joint_rules, layouts, own_rules
+from parlab.plan.layout import Case, Layout, Sizes, check_rules, joint_rules, layouts, own_rules
 from parlab.plan.seconds import Hardware, Machine, step_seconds
 from parlab.tensor.costs import SOFTMAX
 from parlab.world import Cluster
@@ -94,8 +94,8 @@ def estimate(
     >>> f"{found.total_seconds:.1f} s, {found.mfu:.0%} of the peak, {found.total_bytes / 2**30:.0f} GiB"
     '6.4 s, 41% of the peak, 71 GiB'
     """
-    check(layout, own_rules(layout))
-    check(layout, joint_rules(Sizes(config), layout, batch, sequence))
+    check_rules(layout, own_rules(layout))
+    check_rules(layout, joint_rules(Sizes(config), layout, batch, sequence))
     found = evaluate(Case(config, layout, batch, sequence, state, itemsize), Machine(cluster, hardware), layout)
     return found[slice(None) if layout.shape else 0]
 

@@ -161,7 +161,7 @@ def possible(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> np.ndar
     return np.broadcast_to(~broken, layout.shape)
 
 
-def check(layout: Layout, rules: Rules) -> None:
+def check_rules(layout: Layout, rules: Rules) -> None:
     """Refuse the first layout that breaks one of these rules, and say what would be right."""
     for knobs, right, broken in rules:
         if broken.any():

@@ -14,7 +14,7 @@ from parlab.arguments import checked, instance, optional
 from parlab.nn.config import Config
 from parlab.plan.arguments import RULES
 from parlab.plan.estimate import Estimate, estimate, evaluate
-from parlab.plan.layout import MESH, Case, Layout, Sizes, check, layouts, own_rules, possible
+from parlab.plan.layout import MESH, Case, Layout, Sizes, check_rules, layouts, own_rules, possible
 from parlab.plan.seconds import Machine
 from parlab.world import Cluster
 from parlab.world.units import format_bytes
@@ -141,7 +141,7 @@ def search(
         knobs[name] = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
         for one in knobs[name]:  # not all in a column, where 1 and "1" would be the same
             layout = Layout(**{name: one})
-            check(layout, own_rules(layout))
+            check_rules(layout, own_rules(layout))
     knobs |= {name: [n for n in divisors if n in knobs[name]] for name in MESH}
     mesh = Layout(**_axes(knobs, "tp", "cp", "pp"))
     mesh = mesh.but(dp=ranks // mesh.ranks)

@@ -98,7 +98,7 @@ def total(seconds: dict[str, Pass]) -> Pass:
 
 def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
     """By kind. Work and traffic inside stages are an average rank's: what the slowest has more is the imbalance."""
-    of_layer, embedding, head = layer(machine, case), *ends(machine, case)
+    of_layer, embedding, head = layer_seconds(machine, case), *end_seconds(machine, case)
 
     def chunk_of(layers: Column, outside: Pass) -> Pass:
         return Pass(*(layers * one + more for one, more in zip(total(of_layer), outside, strict=True)))
@@ -125,7 +125,7 @@ def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
     return found
 
 
-def layer(machine: Machine, case: Case) -> dict[str, Pass]:
+def layer_seconds(machine: Machine, case: Case) -> dict[str, Pass]:
     """Of one layer; backward each product again for dX and for dW."""
     E, D, M, n, t = case.E, case.D, case.M, case.n, case.t
     queries, up = case.H * D / t, case.up / t
@@ -138,7 +138,7 @@ def layer(machine: Machine, case: Case) -> dict[str, Pass]:
     # Two all-reduces each way (Shoeybi et al. 2019); with sequence parallelism as many bytes in all-gathers and
     # reduce-scatters, and backward two all-gathers more (Korthikanti et al. 2022). Since 2022 dX travels while dW is
     # computed, and x while dX is; the two all-gathers of dY have no such cover
-    core, turn, hides = attention(machine, case), machine.ring(case.x, case.t), "tp" in machine.hardware.hides
+    core, turn, hides = attention_seconds(machine, case), machine.ring(case.x, case.t), "tp" in machine.hardware.hides
     waited = np.where(case.sequence_parallel, 2 * turn, 0) + np.maximum(4 * turn - hides * products, 0)
     found = {
         "products": Pass(products, 2 * products),
@@ -152,7 +152,7 @@ def layer(machine: Machine, case: Case) -> dict[str, Pass]:
     return found | {"recomputation": Pass(0.0, np.where(case.recompute == "full", total(found).forward, selective))}
 
 
-def attention(machine: Machine, case: Case) -> Pass:
+def attention_seconds(machine: Machine, case: Case) -> Pass:
     """Of a layer. Fused: two products of its pairs (backward five) and an exponential a pair, which tensor cores wait
     for (Dao 2023; Shah et al. 2024, section 1). Otherwise two products (backward four) that write and read whole S × S
     weights, and 9 bytes a weight for mask, softmax and dropout."""
@@ -166,7 +166,7 @@ def attention(machine: Machine, case: Case) -> Pass:
     return Pass(products + touched, 2 * products + BACKWARD_ELEMENTWISE * touched)
 
 
-def ends(machine: Machine, case: Case) -> tuple[dict[str, Pass], dict[str, Pass]]:
+def end_seconds(machine: Machine, case: Case) -> tuple[dict[str, Pass], dict[str, Pass]]:
     """Of the embedding, and of the head with the loss, in float32 over V/t columns."""
     n, columns, cut, turn = case.n, case.V / case.t, case.sequence_parallel, machine.ring(case.x, case.t)
     lookup = 2 * case.x / machine.memory

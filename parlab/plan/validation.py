@@ -13,7 +13,7 @@ from parlab.nn import GPTConfig
 from parlab.nn.published import MODELS
 from parlab.plan.estimate import estimate, kept_of_layer
 from parlab.plan.layout import Case, Layout
-from parlab.plan.seconds import Hardware, Machine, hardware_of, layer, total
+from parlab.plan.seconds import Hardware, Machine, hardware_of, layer_seconds, total
 from parlab.world.cluster import CLUSTERS
 
 
@@ -79,7 +79,7 @@ def _predicted(unit: str, of: dict[str, Any], hardware: Hardware | None) -> floa
     if unit == "MB":
         return kept_of_layer(case, case.recompute).item() / 1e6
     if unit == "ms":
-        return 1e3 * getattr(total(layer(Machine(cluster, hardware), case)), of["side"]).item()
+        return 1e3 * getattr(total(layer_seconds(Machine(cluster, hardware), case)), of["side"]).item()
     found = estimate(config, cluster, layout, batch=batch, sequence=sequence, hardware=hardware)
     if unit == "s":
         return found.total_seconds

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from parlab.arrays import Array
-from parlab.nn.gpt import AttentionCache, SoftmaxAttention
+from parlab.nn.gpt import SoftmaxAttention, SoftmaxAttentionCache
 from parlab.nn.stage import Gradients, Stage
 
 
@@ -62,7 +62,7 @@ class Recompute(Stage):
 class SelectiveCache(NamedTuple):
     """What selective recomputation keeps: no softmax, no mask of it."""
 
-    attention: AttentionCache
+    attention: SoftmaxAttentionCache
     states: list[Any]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from parlab.arguments import Rule, amount, flag, instance, optional, positive, whole
 from parlab.nn.config import LlamaConfig
-from parlab.plan.arguments import count, itemsize
+from parlab.plan.arguments import count, float_itemsize
 from parlab.world import Cluster
 from parlab.zero import StateBytes
 
@@ -45,7 +45,7 @@ size = partial(count, most=2**31)  # beyond, the products of several have no pla
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("S", "B", "H", "G", "D", "N", "size", "nodes", "tokens", "sequence", "kv_heads"), size),
     "ranks_per_node": optional(size),
-    "itemsize": itemsize,
+    "itemsize": float_itemsize,
     "documents": numbers,
     "gpus": numbers,
     "models": names,

@@ -201,7 +201,7 @@ MUTANTS = {
         plain(test_gpt.test_every_gradient_of_the_block_matches_finite_differences, np, 0.25),
     ),
     "GPT attention that keeps its scores too": (
-        gpt, "kept = AttentionCache(x,", "kept = AttentionCache((x, q @ namespace(q).matrix_transpose(k)),",
+        gpt, "SoftmaxAttentionCache(x,", "SoftmaxAttentionCache((x, q @ namespace(q).matrix_transpose(k)),",
         plain(KEPT_BYTES, 8, 2, 16, 4, True),
     ),
     "a source whose contexts are drawn evenly": (

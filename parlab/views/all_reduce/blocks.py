@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.film import Film, chips, steps_of, wrapped
 from parlab.views.drawing.lanes import lane_height, name_lanes, timeline_of
-from parlab.views.drawing.marks import Span
+from parlab.views.drawing.marks import Interval
 from parlab.views.drawing.picture import Picture, plot, png, scale
 from parlab.world import Run, Timeline
 
@@ -20,11 +20,11 @@ HALF = 0.3  # of a lane: half the height of a block
 COLUMN = 0.9  # of a column: the width of a block
 PLACE = "#EEEEEE"  # of a block, as far as nobody's numbers are in it
 
-Cell = tuple[Span, float, tuple[int, ...]]  # a place, its lane, and the ranks whose numbers are in it
+Placed = tuple[Interval, float, tuple[int, ...]]  # a place, its lane, and the ranks whose numbers are in it
 Sums = list[list[tuple[int, ...]]]  # for each rank and block, whose numbers are in it, in the order of the sum
 
 
-class Move(NamedTuple):
+class BlockMove(NamedTuple):
     """A message: `src` sends `block`, which holds `ranks`, to `dst`, which adds its own or takes it as it is."""
 
     src: int
@@ -38,7 +38,7 @@ class Blocks(NamedTuple):
     """What was moved in each step, and what every rank held before the first and after each."""
 
     name: str
-    steps: list[list[Move]]
+    steps: list[list[BlockMove]]
     sums: list[Sums]
 
 
@@ -67,7 +67,7 @@ def blocks_of(run: Run | Timeline) -> Blocks:
         moves = []
         for rank in range(size):
             how, block = found[rank][number].groups()  # type: ignore[union-attr]
-            moves.append(Move(rank, rows[rank][number].dst, int(block), how == "add", held[rank][int(block)]))
+            moves.append(BlockMove(rank, rows[rank][number].dst, int(block), how == "add", held[rank][int(block)]))
         held = [list(row) for row in held]
         for move in moves:
             held[move.dst][move.block] = move.ranks + (held[move.dst][move.block] if move.adds else ())
@@ -90,7 +90,7 @@ def all_reduce_steps(run: Run | Timeline) -> Picture:
     done = blocks_of(run)
     size, columns, headline = len(done.sums[0]), len(done.steps), _headline(done)
     came = {(move.dst, step): move.block for step, moves in enumerate(done.steps) for move in moves}
-    spans = {(rank, step): Span(step, step + COLUMN) for rank in range(size) for step in range(columns)}
+    spans = {(rank, step): Interval(step, step + COLUMN) for rank in range(size) for step in range(columns)}
     now = {(rank, step): done.sums[step + 1][rank][came[rank, step]] for rank, step in spans}
     said = {place: f"block {came[place]}: {_sum(ranks)}" for place, ranks in now.items()}
     rows = [f"rank {rank}: " + ", ".join(said[rank, step] for step in range(columns)) for rank in range(size)]
@@ -130,8 +130,8 @@ def _frame(done: Blocks, headline: str, place: float) -> Picture:
     size, step, where = len(done.sums[0]), int(place), (-HALF, HALF)
     names = [f"block {block}" for block in range(size)]
     figure, axes = _plot(headline, headline, size, names, left=-0.05, top=0.75, bottom=0.45)
-    spans = [Span(block, block + COLUMN) for block in range(size)]
-    cells: list[Cell] = [(spans[b], r, now) for r, row in enumerate(done.sums[step]) for b, now in enumerate(row)]
+    spans = [Interval(block, block + COLUMN) for block in range(size)]
+    cells: list[Placed] = [(spans[b], r, now) for r, row in enumerate(done.sums[step]) for b, now in enumerate(row)]
     _draw_sums(axes, "blocks", cells, size, where)
     if place > step:
         lanes = wrapped([move.src + place - step for move in done.steps[step]], size)
@@ -143,13 +143,13 @@ def _frame(done: Blocks, headline: str, place: float) -> Picture:
     return figure
 
 
-def _draw_sums(axes: Axes, name: str, cells: list[Cell], size: int, where: marks.Height) -> None:
+def _draw_sums(axes: Axes, name: str, cells: list[Placed], size: int, where: marks.Height) -> None:
     """In each place, a chip for each rank in the sum, in the order of the ranks; a frame around a complete one."""
     marks.boxes(axes, f"{name}' places", [span for span, *_ in cells], [lane for _, lane, _ in cells], where, PLACE)
     placed = []
     for span, lane, members in cells:
         width = (span.end - span.start) / size
-        placed += [(Span(span.start + r * width, span.start + (r + 1) * width), lane, r) for r in members]
+        placed += [(Interval(span.start + r * width, span.start + (r + 1) * width), lane, r) for r in members]
     chips(axes, name, placed, where)
     whole = [(span, lane) for span, lane, members in cells if len(members) == size]
     marks.frames(axes, f"complete {name}", [span for span, _ in whole], [lane for _, lane in whole], where)

@@ -15,19 +15,17 @@ import numpy as np
 from parlab.world import Cluster
 from parlab.world.cluster import PICOSECONDS
 
-Array = np.ndarray
 
-
-class Clock:
+class RankClocks:
     """One clock a rank, for many message sizes at once."""
 
-    def __init__(self, size: int, nbytes: Array, cluster: Cluster):
+    def __init__(self, size: int, nbytes: np.ndarray, cluster: Cluster):
         self.size = size
         self.nbytes = nbytes[:, None]  # [sizes, 1]
         self.cluster = cluster
         self.now = np.zeros((len(nbytes), size))  # [sizes, N]
 
-    def exchange(self, dst: Array, share: float, members: Array | None = None, times: int = 1) -> None:
+    def exchange(self, dst: np.ndarray, share: float, members: np.ndarray | None = None, times: int = 1) -> None:
         """`times` over, each of `members` sends `share` of the data to its `dst`, and takes what comes from another."""
         members = np.arange(self.size) if members is None else members
         links = [self.cluster.link(int(a), int(b)) for a, b in zip(members, dst, strict=True)]
@@ -40,12 +38,12 @@ class Clock:
             self.now[:, dst] = np.maximum(self.now[:, dst], end)
 
 
-def _ring(clock: Clock) -> None:
+def _ring(clock: RankClocks) -> None:
     dst = (np.arange(clock.size) + 1) % clock.size
     clock.exchange(dst, 1 / clock.size, times=2 * (clock.size - 1))
 
 
-def _doubling(clock: Clock, halving: bool) -> None:
+def _doubling(clock: RankClocks, halving: bool) -> None:
     """Over ever larger distances, of all data; with `halving` first of ever smaller blocks, then of ever larger ones.
 
     The ranks beyond a power of two hand their data to their right neighbours, and get the result at the end.
@@ -59,7 +57,7 @@ def _doubling(clock: Clock, halving: bool) -> None:
     clock.exchange(away, 1, away + 1)
 
 
-def _hierarchical(clock: Clock) -> None:
+def _hierarchical(clock: RankClocks) -> None:
     inside = clock.cluster.ranks_per_node
     nodes, rank = clock.size // inside, np.arange(clock.size)
     right_inside = rank - rank % inside + (rank + 1) % inside
@@ -68,7 +66,7 @@ def _hierarchical(clock: Clock) -> None:
     clock.exchange(right_inside, 1 / inside, times=inside - 1)
 
 
-STEPS: dict[str, Callable[[Clock], None]] = {
+STEPS: dict[str, Callable[[RankClocks], None]] = {
     "ring": _ring,
     "recursive_doubling": lambda clock: _doubling(clock, halving=False),
     "rabenseifner": lambda clock: _doubling(clock, halving=True),
@@ -76,13 +74,13 @@ STEPS: dict[str, Callable[[Clock], None]] = {
 }
 
 
-def all_reduce_time(algorithm: str, size: int, nbytes: Array, cluster: Cluster) -> Array:
+def all_reduce_time(algorithm: str, size: int, nbytes: np.ndarray, cluster: Cluster) -> np.ndarray:
     """Picoseconds of an all-reduce of `nbytes` [sizes] among `size` ranks, all of which enter at time 0.
 
     Exact where the blocks are equal and bytes over bandwidth is a whole number of picoseconds. The hierarchical
     algorithm takes the cluster's nodes.
     """
-    clock = Clock(size, np.asarray(nbytes, dtype=float), cluster)
+    clock = RankClocks(size, np.asarray(nbytes, dtype=float), cluster)
     STEPS[algorithm](clock)
     return clock.now.max(axis=1)
 

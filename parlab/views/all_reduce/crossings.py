@@ -82,7 +82,7 @@ def all_reduce_times(
     if not low:
         no_time = "messages take no time on it; give it a latency or a finite bandwidth"
         raise ValueError(f"cluster={cluster.name}: {no_time}")
-    wins = winners(times, nbytes, size, cluster)
+    wins = fastest_by_size(times, nbytes, size, cluster)
     nodes = -(-size // cluster.ranks_per_node)
     several = f", {nodes} nodes" if nodes > 1 and cluster.intra != cluster.inter else ""
     where = f"{size} ranks on {cluster.name}{several}"
@@ -105,7 +105,7 @@ def all_reduce_times(
     return figure
 
 
-def winners(times: Mapping[str, np.ndarray], nbytes: np.ndarray, size: int, cluster: Cluster) -> Wins:
+def fastest_by_size(times: Mapping[str, np.ndarray], nbytes: np.ndarray, size: int, cluster: Cluster) -> Wins:
     """Which algorithm is the fastest at which message sizes.
 
     Where two are equally fast, the one that is named first in `times` counts.

@@ -17,7 +17,7 @@ from parlab.views.arguments import RULES, within
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.film import Film, chips, steps_of, wrapped
 from parlab.views.drawing.lanes import legend_of, name_lanes, name_rows
-from parlab.views.drawing.marks import Span
+from parlab.views.drawing.marks import Interval
 from parlab.views.drawing.picture import Picture, panel, png, scale, sheet, write
 from parlab.views.widgets.explorer import Explorer, choice, steps
 
@@ -168,7 +168,7 @@ def _frame(headline: str, place: float, size: int, layout: str, S: int, causal: 
     held = ["holds the K/V of rank"]
     scale(axes.xaxis, ends=(-0.1, 1), ticks=[0.5], says=held, size=theme.SMALL, line=False, dashes=False)
     moved = wrapped([rank + place - step for rank in range(size)], size)
-    placed = [(Span(0, 1), lane, (rank - step) % size) for rank, both in enumerate(moved) for lane in both]
+    placed = [(Interval(0, 1), lane, (rank - step) % size) for rank, both in enumerate(moved) for lane in both]
     chips(axes, "K/V", placed, (-0.25, 0.25))
     return figure
 

@@ -133,8 +133,8 @@ def _draw_map(figure: Picture, grid: dict[At, tuple[str, str]], method: str, S: 
     legend_of(figure, [(color, name, "") for name, color in names.items()])
 
 
-def _around(ranks: int) -> marks.Span:
-    return marks.Span(log2(ranks) - 0.5, log2(ranks) + 0.5)
+def _around(ranks: int) -> marks.Interval:
+    return marks.Interval(log2(ranks) - 0.5, log2(ranks) + 0.5)
 
 
 def _draw_bars(figure: Picture, here: dict[str, int], sent: dict[str, int], compute: int) -> None:

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 
 from parlab.views.drawing import theme
-from parlab.views.drawing.marks import Height, Span, boxes
+from parlab.views.drawing.marks import Height, Interval, boxes
 from parlab.views.drawing.picture import Picture, pixels, png_of
 
 MOVING, RESTING = 6, 5  # pictures of a step: things move, then stand so that they can be read
@@ -71,7 +71,7 @@ def wrapped(lanes: Sequence[float], count: int) -> list[list[float]]:
     return [[lane, lane - count] if lane > count - 1 else [lane] for lane in lanes]
 
 
-def chips(axes: Axes, name: str, placed: Sequence[tuple[Span, float, int]], where: Height) -> None:
+def chips(axes: Axes, name: str, placed: Sequence[tuple[Interval, float, int]], where: Height) -> None:
     """Boxes with the number of a rank, in its colour: (from where to where, lane, rank) each."""
     spans, lanes, ranks = zip(*placed, strict=True) if placed else ((), (), ())
     boxes(axes, name, spans, lanes, where, [theme.rank_color(rank) for rank in ranks], [[str(rank)] for rank in ranks])

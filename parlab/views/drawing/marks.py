@@ -38,7 +38,7 @@ NARROWEST = 0.25  # of the font's size; no letter is narrower on average
 HEAD = Path([(0, 0), (-7, 2.6), (-7, -2.6), (0, 0)])  # an arrow's, in points; its tip is at the origin
 
 
-class Span(NamedTuple):
+class Interval(NamedTuple):
     """From where to where a box reaches."""
 
     start: float

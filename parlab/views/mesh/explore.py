@@ -37,7 +37,7 @@ END = 7 * 2**20  # bytes, of the axis of what is held
 KEPT = {layer.name: layer for layer in LAYERS}
 
 
-class Step(NamedTuple):
+class MeasuredStep(NamedTuple):
     """What a step on a mesh took, sent and held."""
 
     took: str  # its makespan
@@ -47,7 +47,7 @@ class Step(NamedTuple):
 
 
 @cache
-def measured(mesh: tuple[int, int, int, int], schedule: str, zero: int) -> Step:
+def measured(mesh: tuple[int, int, int, int], schedule: str, zero: int) -> MeasuredStep:
     """One real step of a small Llama, run once for each choice."""
     pp = mesh[1]
     built = pipeline.gpipe(1, 1) if pp == 1 else getattr(pipeline, schedule)(pp, 2 * pp)
@@ -65,7 +65,7 @@ def measured(mesh: tuple[int, int, int, int], schedule: str, zero: int) -> Step:
     held: Counter[str] = Counter()
     for name, nbytes in timeline.peak_by_name(fullest).items():
         held[LAYERS[PLACES.get(name, PLACES[accounting.ACTIVATIONS])].name] += nbytes
-    return Step(timeline.format(timeline.makespan), bytes_by_strategy(timeline), done.results[0], held)
+    return MeasuredStep(timeline.format(timeline.makespan), bytes_by_strategy(timeline), done.results[0], held)
 
 
 @checked({"schedule": partial(one_of, choices=tuple(SCHEDULES.values())), "zero": partial(within, least=0, most=3)})

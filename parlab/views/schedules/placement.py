@@ -8,7 +8,7 @@ from itertools import pairwise
 from parlab.pipeline import Schedule
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_lanes
-from parlab.views.drawing.marks import Span
+from parlab.views.drawing.marks import Interval
 from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
 
 MOST = 4  # placements in one picture
@@ -66,7 +66,7 @@ def placements(schedules: Sequence[Schedule], *, headline: str | None = None) ->
         name_lanes(axes, list(range(ranks)), words=number == 0)
         write(figure, left, 0.72, _short(schedule), va="center")
         for way, path in enumerate(paths_of(schedule)):
-            spans = [Span(stage - HALF, stage + HALF) for stage in range(len(path))]
+            spans = [Interval(stage - HALF, stage + HALF) for stage in range(len(path))]
             tails = [(span.end, rank) for span, rank in zip(spans, path, strict=True)]
             heads = [(span.start, rank) for span, rank in zip(spans, path, strict=True)]
             marks.arrows(axes, tails[:-1], heads[1:], (theme.INK, theme.ALARM)[way % 2])

@@ -135,7 +135,7 @@ def _hidden(shown: Timeline, rank: int) -> tuple[int, int]:
 
 def _busy(spans: Iterable[Any]) -> list[Any]:
     """When there is one of the spans or more."""
-    return fused((marks.Span(span.start, span.end) for span in spans), lambda last, span: span.start <= last.end)
+    return fused((marks.Interval(span.start, span.end) for span in spans), lambda last, span: span.start <= last.end)
 
 
 def wall_clock(runs: Mapping[str, Run | Timeline], *, headline: str, rank: int | None = None) -> Picture:

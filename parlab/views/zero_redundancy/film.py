@@ -5,7 +5,7 @@ from __future__ import annotations
 from parlab.views.drawing import marks
 from parlab.views.drawing.film import Film, moments_of, step_at
 from parlab.views.drawing.lanes import lane_height, legend_of, name_lanes
-from parlab.views.drawing.marks import Span
+from parlab.views.drawing.marks import Interval
 from parlab.views.drawing.picture import Picture, plot, png, scale, short_bytes
 from parlab.views.zero_redundancy.step_memory import LAYERS, Stack, byte_ticks, entries_of, stack_of
 from parlab.world import Timeline
@@ -45,7 +45,7 @@ def _frame(shown: Timeline, stacks: list[Stack], headline: str, highest: int, ti
     held = [_held(stack, time) for stack in stacks]
     for number, layer in enumerate(LAYERS):
         full = [rank for rank, parts in enumerate(held) if parts[number]]
-        spans = [Span(sum(held[rank][:number]), sum(held[rank][: number + 1])) for rank in full]
+        spans = [Interval(sum(held[rank][:number]), sum(held[rank][: number + 1])) for rank in full]
         marks.boxes(axes, layer.said, spans, full, BAR, layer.color)
     for rank, words in enumerate(_does(shown, time)):
         marks.word(axes, 0, rank + sum(WORDS) / 2, words)

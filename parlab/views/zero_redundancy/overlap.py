@@ -29,7 +29,7 @@ ITEMSIZE = 2  # bytes of a weight as it travels
 FEWEST = 3  # layers: the first of the backward has no reduction of another layer beside it
 
 
-class Layer(NamedTuple):
+class LayerTimes(NamedTuple):
     """What a layer needs, in picoseconds: to gather it (its gradients' reduction lasts as long), and to compute."""
 
     gather: float
@@ -113,12 +113,12 @@ def _checked(runs: Any, config: Any, S: Any) -> tuple[int, Cluster]:
     return sizes.pop(), done[0].cluster
 
 
-def _layer(config: LlamaConfig, S: int, size: int, cluster: Cluster) -> Layer:
+def _layer(config: LlamaConfig, S: int, size: int, cluster: Cluster) -> LayerTimes:
     own = [shape for name, shape in config.weight_shapes.items() if name.startswith("model.layers.0.")]
     weights = sum(map(math.prod, own))
     flops = flops_by_block(config, 1, S)["layers.0"]
     picoseconds_a_token = 1e12 / cluster.device_of(0).flops / S
-    return Layer(
+    return LayerTimes(
         gather=(size - 1) * cluster.link(0, 1).picoseconds(-(-weights // size) * ITEMSIZE),
         forward_a_token=flops.forward * picoseconds_a_token,
         backward_a_token=(flops.backward_input + flops.backward_weight) * picoseconds_a_token,
@@ -141,7 +141,7 @@ def _waiting(timeline: Timeline, config: LlamaConfig) -> float:
         raise ValueError(f"runs: one did not compute {error}: {needed}") from None
 
 
-def _table(headline: str, measured: Mapping[int, Mapping[int, float]], layer: Layer, crossing: float) -> str:
+def _table(headline: str, measured: Mapping[int, Mapping[int, float]], layer: LayerTimes, crossing: float) -> str:
     lines = [
         headline,
         f"a gather lasts {format_time(layer.gather)}; latency and attention's own FLOPs apart: from {crossing:.4g} on",
@@ -156,7 +156,7 @@ def _table(headline: str, measured: Mapping[int, Mapping[int, float]], layer: La
     return "\n".join([*lines, f"measured = formula at every point: {equal}"])
 
 
-def _draw_formula(axes: Axes, layer: Layer, crossing: float, last: float) -> None:
+def _draw_formula(axes: Axes, layer: LayerTimes, crossing: float, last: float) -> None:
     """Its lines, what lies between them, and where the crossing is."""
     tokens = sorted([0, *layer.corners, last])
     without, prefetched = ([layer.waiting(at, prefetch) for at in tokens] for prefetch in (0, 1))

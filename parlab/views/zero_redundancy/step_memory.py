@@ -26,7 +26,7 @@ from parlab.zero import accounting, state_bytes_held
 SENT, RECEIVED = "sent", "received"  # the names under which messages are held
 
 
-class Layer(NamedTuple):
+class Area(NamedTuple):
     """One area of the stack: the name under which bytes are held, its colour, and its name in the legend."""
 
     name: str
@@ -35,14 +35,14 @@ class Layer(NamedTuple):
 
 
 LAYERS = (  # from the bottom to the top
-    Layer(accounting.OPTIMIZER, COLORS["optimizer"], "optimizer state"),
-    Layer(accounting.WEIGHTS, COLORS["weights"], "weights"),
-    Layer(accounting.GRADIENTS, COLORS["gradients"], "gradients"),
-    Layer(accounting.GATHERED, "#8CC4EF", "gathered weights"),
-    Layer(accounting.LEAVING, "#F7D488", "gradients on their way"),
-    Layer(RECEIVED, theme.KINDS["receive"].color, "messages"),
-    Layer("", "#000000", "other"),  # what the program itself holds
-    Layer(accounting.ACTIVATIONS, "#DDDDDD", "activations"),
+    Area(accounting.OPTIMIZER, COLORS["optimizer"], "optimizer state"),
+    Area(accounting.WEIGHTS, COLORS["weights"], "weights"),
+    Area(accounting.GRADIENTS, COLORS["gradients"], "gradients"),
+    Area(accounting.GATHERED, "#8CC4EF", "gathered weights"),
+    Area(accounting.LEAVING, "#F7D488", "gradients on their way"),
+    Area(RECEIVED, theme.KINDS["receive"].color, "messages"),
+    Area("", "#000000", "other"),  # what the program itself holds
+    Area(accounting.ACTIVATIONS, "#DDDDDD", "activations"),
 )
 Stack = tuple[list[int], np.ndarray]  # times of changes, and from each on the bytes of LAYERS: [layers, times]
 PLACES = {layer.name: place for place, layer in enumerate(LAYERS)}
@@ -117,7 +117,7 @@ def _checked(runs: Any, formula: Any) -> tuple[dict[str, Timeline], dict[str, fl
 def stack_of(timeline: Timeline, rank: int, end: int) -> Stack:
     """What `rank` holds over time, by layer."""
     held = timeline.held_by_name(rank)
-    times, by_name = stacked(held, end)
+    times, by_name = levels_at_changes(held, end)
     layers = np.zeros((len(LAYERS), len(times)), dtype=int)
     for name, levels in zip(held, by_name, strict=True):
         if name != accounting.OFFLOADED:
@@ -125,7 +125,7 @@ def stack_of(timeline: Timeline, rank: int, end: int) -> Stack:
     return times, layers
 
 
-def stacked(by_name: dict[str, list[tuple[int, int]]], end: int) -> tuple[list[int], list[list[int]]]:
+def levels_at_changes(by_name: dict[str, list[tuple[int, int]]], end: int) -> tuple[list[int], list[list[int]]]:
     """The times of all changes, and for each name its bytes from each of these times on."""
     times = sorted({0, end, *(time for steps in by_name.values() for time, _ in steps)})
     layers = []

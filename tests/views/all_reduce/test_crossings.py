@@ -163,4 +163,4 @@ def test_a_ring_with_one_step_too_few_would_be_noticed(monkeypatch):
 
 def test_winners_of_equal_times_are_the_first_named():
     times = {"ring": np.array([2.0, 2.0]), "rabenseifner": np.array([2.0, 2.0])}
-    assert crossings.winners(times, np.array([64, 128]), 2, UNIFORM) == [(64.0, "ring")]
+    assert crossings.fastest_by_size(times, np.array([64, 128]), 2, UNIFORM) == [(64.0, "ring")]

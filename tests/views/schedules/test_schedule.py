@@ -90,7 +90,7 @@ def test_every_bar_of_a_schedule_of_usual_size_has_its_microbatchs_number(shown)
 
 def test_a_number_stands_in_the_middle_of_its_half_of_a_box():
     axes = views.schedule(one_f_one_b(2, 2), memory=False).axes[0]
-    marks.labels(axes, [marks.Span(0, 4)], [1], (0.0, 0.42), [["F"]])
+    marks.labels(axes, [marks.Interval(0, 4)], [1], (0.0, 0.42), [["F"]])
     *_, word = axes.findobj(lambda artist: artist.get_gid() == "words")
     assert word.get_offsets().tolist() == [[2, 1.21]]
 

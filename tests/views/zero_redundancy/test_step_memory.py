@@ -7,7 +7,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from parlab import views
-from parlab.views.zero_redundancy.step_memory import LAYERS, stacked
+from parlab.views.zero_redundancy.step_memory import LAYERS, levels_at_changes
 from parlab.world import Link, Timeline
 from parlab.world.units import format_bytes
 from parlab.zero import Offload, accounting, model_state_bytes, state_bytes_held
@@ -34,7 +34,7 @@ def test_every_layer_is_as_high_as_the_bytes_held_under_its_name_and_stands_on_t
     timeline = step(stage).timeline
     (axes,) = views.step_memory({"one": timeline}).axes
     held = timeline.held_by_name(0)
-    times, by_name = stacked(held, timeline.makespan)
+    times, by_name = levels_at_changes(held, timeline.makespan)
     heights = dict(zip(held, map(np.array, by_name), strict=True))
     heights["received"] = heights["received"] + heights.pop("sent")  # one layer: messages
     floor = np.zeros(len(times))
@@ -162,13 +162,13 @@ def test_the_layers_differ_by_more_than_15(vision):
 def test_layers_add_up_to_what_is_held_at_every_change():
     shown = step(3).timeline
     for rank in range(4):
-        times, layers = stacked(shown.held_by_name(rank), shown.makespan)
+        times, layers = levels_at_changes(shown.held_by_name(rank), shown.makespan)
         held = dict(shown.held(rank))  # of several changes at one time, the last
         totals = {time: sum(column) for time, column in zip(times, zip(*layers, strict=True), strict=True)}
         assert {time: totals[time] for time in held} == held
 
 
 def test_a_name_that_comes_later_starts_at_0():
-    times, layers = stacked({"a": [(0, 8)], "b": [(5, 4), (7, 0)]}, 10)
+    times, layers = levels_at_changes({"a": [(0, 8)], "b": [(5, 4), (7, 0)]}, 10)
     assert times == [0, 5, 7, 10]
     assert layers == [[8, 8, 8, 8], [0, 4, 0, 0]]
