@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from parlab.arguments import amount, instance, positive, text, whole
 
+A_LEVEL = "a level"  # of ports: one inside the node, and one between nodes
 PICOSECONDS = 10**12  # in a second
 MOST_SECONDS = 1e18  # of one message or computation: older than the universe, and far from where floats end
 
@@ -103,7 +104,8 @@ class Cluster:
         ranks_per_node: ranks 0 .. ranks_per_node − 1 share the first node, and so on.
         intra: the link between ranks of one node.
         inter: the link between ranks of different nodes.
-        ports: messages that a rank can send at once, and receive at once; None for no limit.
+        ports: messages that a rank can send at once, and receive at once; None for no limit. `"a level"`: one into
+            the node and one to the network, as a GPU has a port for its links to the node, and a card.
         source: where the numbers come from.
     """
 
@@ -112,7 +114,7 @@ class Cluster:
     ranks_per_node: int
     intra: Link
     inter: Link
-    ports: int | None = 1
+    ports: int | str | None = 1
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -124,8 +126,8 @@ class Cluster:
         whole("ranks_per_node", self.ranks_per_node, 1)
         instance("intra", self.intra, Link)
         instance("inter", self.inter, Link)
-        if self.ports is not None:
-            whole("ports", self.ports, 1, ", or None for no limit")
+        if self.ports is not None and self.ports != A_LEVEL:
+            whole("ports", self.ports, 1, f", or None for no limit, or {A_LEVEL!r}")
         text("source", self.source)
 
     @classmethod
@@ -136,7 +138,7 @@ class Cluster:
         *,
         flops: float = 1e12,
         memory_bandwidth: float = 1e11,
-        ports: int | None = 1,
+        ports: int | str | None = 1,
     ) -> Cluster:
         """The same link between any two ranks: the α–β model of the textbooks.
 

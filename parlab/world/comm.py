@@ -157,8 +157,9 @@ class Comm:
         Args:
             x: an array of the same shape and dtype on every rank; it need not divide.
             op: sum, prod, max or min.
-            algorithm: ring (the default), recursive_doubling, rabenseifner or hierarchical.
-            ranks_per_node: for hierarchical: how many consecutive ranks share a node; divides the group's size.
+            algorithm: ring (the default), recursive_doubling, rabenseifner, circulant, hierarchical or rings.
+            ranks_per_node: for hierarchical and rings: how many consecutive ranks share a node; divides the group's
+                size.
 
         Raises:
             ValueError: an unknown `op` or `algorithm`, or `ranks_per_node` missing or not a divisor.
@@ -191,21 +192,24 @@ class Comm:
         *,
         counts: list[int] | None = None,
         out: Array | None = None,
+        ranks_per_node: int | None = None,
     ) -> Array:
         """The ranks' arrays joined along `axis`, by rank; every rank gets all.
 
         Args:
             x: an array of the same dtype, and with `counts` None of the same shape, on every rank.
             axis: where to join.
-            algorithm: ring (the default), bruck, or recursive_doubling (a power of two of ranks).
+            algorithm: ring (the default), bruck, circulant, recursive_doubling (a power of two of ranks), or
+                hierarchical.
             counts: the length of each rank's array along `axis`, where they differ (ring only).
             out: for arrays of one axis: where the result is written, and what is returned, instead of a new array;
                 `x` may be this rank's part of it.
+            ranks_per_node: for hierarchical, as in `all_reduce`.
 
         Raises: as `all_reduce`, and ValueError where `out` does not fit.
         """
         x = one_array(x)
-        return checked.all_gather(self, x, axis, algorithm, counts, out)(self, x)
+        return checked.all_gather(self, x, axis, algorithm, counts, out, ranks_per_node)(self, x)
 
     def reduce_scatter(
         self,
@@ -215,37 +219,56 @@ class Comm:
         algorithm: str | None = None,
         *,
         counts: list[int] | None = None,
+        ranks_per_node: int | None = None,
     ) -> Array:
         """Combine the ranks' arrays; rank r gets the r-th piece along `axis`.
 
         Args:
             x, op: as in `all_reduce`.
             axis: where to cut; its length divides by the group's size, unless `counts` says how long each piece is.
-            algorithm: ring (the default), or recursive_halving (a power of two of ranks).
+            algorithm: ring (the default), circulant, recursive_halving (a power of two of ranks), or hierarchical.
             counts: the length of each rank's piece (ring only); they add up to the axis.
+            ranks_per_node: for hierarchical, as in `all_reduce`.
 
         Raises: as `all_reduce`, and ValueError where the axis does not divide.
         """
         x = one_array(x)
-        return checked.reduce_scatter(self, x, axis, op, algorithm, counts)(self, x)
+        return checked.reduce_scatter(self, x, axis, op, algorithm, counts, ranks_per_node)(self, x)
 
-    def all_to_all(self, x: Array, split_axis: int, concat_axis: int, algorithm: str | None = None) -> Array:
+    def all_to_all(
+        self,
+        x: Array,
+        split_axis: int,
+        concat_axis: int,
+        algorithm: str | None = None,
+        *,
+        ranks_per_node: int | None = None,
+    ) -> Array:
         """Cut `x` along `split_axis`, send the i-th piece to rank i, and join what comes along `concat_axis`.
 
         Args:
             x: an array of the same shape and dtype on every rank.
             split_axis: where to cut; its length divides by the group's size.
             concat_axis: where to join.
-            algorithm: pairwise (the default) or bruck.
+            algorithm: pairwise (the default), bruck, grid or hierarchical.
+            ranks_per_node: for grid and hierarchical, as in `all_reduce`.
 
         Raises: as `all_reduce`, and ValueError where the axis does not divide.
         """
         run, algorithm = collectives.chosen("all_to_all", algorithm)
+        run = checked.told_nodes(run, algorithm, ranks_per_node, self.size)
         x = one_array(x)
         split_axis = checked_axis(split_axis, "split_axis", x)
         concat_axis = checked_axis(concat_axis, "concat_axis", x)
         pieces = cut(x, split_axis, self.size, "split_axis")
-        inner = self._enter("all_to_all", x, split_axis=split_axis, concat_axis=concat_axis, algorithm=algorithm)
+        inner = self._enter(
+            "all_to_all",
+            x,
+            split_axis=split_axis,
+            concat_axis=concat_axis,
+            algorithm=algorithm,
+            ranks_per_node=ranks_per_node,
+        )
         return namespace(x).concat(run(inner, pieces), axis=concat_axis)
 
     def scatter(self, x: Array, root: int = 0, axis: int = 0) -> Array:

@@ -230,7 +230,7 @@ ROWS = [
     (
         "ranks_per_node",
         comm(lambda c: c.all_reduce(X, ranks_per_node=2)),
-        "ranks_per_node=2: only algorithm='hierarchical' takes it",
+        "ranks_per_node=2: only the algorithms hierarchical, rings, grid take it",
     ),
     ("x of reduce", comm(lambda c: c.reduce({})), "x is a dict: a collective takes one array"),
     ("root of reduce", comm(lambda c: c.reduce(X, root=2)), "root=2: the ranks of this group are 0 to 1"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from parlab.arrays import asarray, to_numpy
-from parlab.world import CLASSROOM, Cluster, Link, WorldError, collectives, per_rank, run
+from parlab.world import CLASSROOM, Cluster, Link, MismatchError, WorldError, collectives, per_rank, run
 from parlab.world.collectives import circulant, rings, two_levels
 from parlab.world.collectives.common import blocks_of
 
@@ -152,6 +152,69 @@ def test_g_rings_of_uneven_blocks_send_what_their_cost_says_and_take_at_most_the
         messages, nbytes, time, between = counted(done, g)
         assert (messages, nbytes, between) == (cost.messages, cost.nbytes, cost.between)
         assert time <= cost.picoseconds
+
+
+def posted_at_once(comm, x, combine, g):
+    """The rings with all turns of a step posted together, as NCCL's channels run."""
+    total = x.copy()
+    parts = blocks_of([x.size // g] * g)
+    places = [rings.ring_place(comm.rank, comm.size, ring, part, g) for ring, part in enumerate(parts)]
+    for phase in ("add", "take"):
+        for step in range(comm.size - 1):
+            back = 1 if phase == "add" else 0
+            posts = []
+            for place in places:
+                sent = place.blocks[(place.position - step - back) % comm.size]
+                received = place.blocks[(place.position - step - back - 1) % comm.size]
+                going = comm.isend(total[sent].copy(), place.after)
+                posts.append((received, going, comm.irecv(place.before, total[received])))
+            for received, going, coming in posts:
+                arrived = coming.wait()
+                total[received] = combine(total[received], arrived) if phase == "add" else arrived
+                going.wait()
+    return total
+
+
+PORTS = {(4 << 20, 1): 1616, (4 << 20, "a level"): 936, (512 << 10, "a level"): 248}
+
+
+@pytest.mark.parametrize(("nbytes", "ports"), PORTS)
+def test_4_rings_of_16_ranks_take_936_us_with_a_port_a_level_and_1616_with_one_port(nbytes, ports):
+    cluster = Cluster("nodes", CLASSROOM.device, 4, Link(1e-6, 10e9), Link(5e-6, 2.5e9), ports)
+    x = np.ones(nbytes // 8)
+    program = rings.rings_all_reduce if ports == 1 else posted_at_once
+    done = run(program, 16, x, np.add, 4, cluster=cluster)
+    np.testing.assert_array_equal(done.results[7], 16 * x)
+    assert done.timeline.makespan / 1e6 == pytest.approx(PORTS[nbytes, ports], abs=1)
+
+
+@pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "all_to_all", "all_reduce"])
+def test_comm_takes_each_exchange_by_name_and_gives_what_the_default_gives(name):
+    algorithms = {
+        "all_gather": ("hierarchical", "circulant"),
+        "reduce_scatter": ("hierarchical", "circulant"),
+        "all_to_all": ("hierarchical", "grid"),
+        "all_reduce": ("hierarchical", "rings", "circulant"),
+    }
+
+    def program(comm, x, algorithm=None):
+        nodes = {"ranks_per_node": 3} if algorithm in ("hierarchical", "rings", "grid") else {}
+        axes = {"split_axis": 1, "concat_axis": 0} if name == "all_to_all" else {}
+        return getattr(comm, name)(x, algorithm=algorithm, **axes, **nodes)
+
+    xs = per_rank(draw(6, 12, 6))
+    expected = run(program, 6, xs).results
+    for algorithm in algorithms[name]:
+        for found, array in zip(run(program, 6, xs, algorithm).results, expected, strict=True):
+            np.testing.assert_array_equal(found, array)
+
+
+def test_ranks_told_of_other_nodes_are_a_mismatch():
+    with pytest.raises(MismatchError, match="ranks_per_node=2"):
+        run(
+            lambda comm: comm.all_gather(np.ones(2), algorithm="hierarchical", ranks_per_node=2 + 2 * (comm.rank == 1)),
+            4,
+        )
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -18,7 +18,7 @@ from typing import Any
 
 from parlab.world.clock.log import AWAIT, COMPUTE, ENTER, HOLD, POST_RECEIVE, SIGNAL, WAIT
 from parlab.world.clock.trace import Trace
-from parlab.world.cluster import Cluster, picoseconds
+from parlab.world.cluster import A_LEVEL, Cluster, picoseconds
 from parlab.world.timeline import Timeline, columns_of
 
 Printed = tuple[int, int, str]  # time, rank, text
@@ -168,16 +168,30 @@ def _transfer_times(trace: Trace, cluster: Cluster) -> list[int]:
     return times
 
 
+def _levels(trace: Trace, cluster: Cluster) -> list[int]:
+    """Which set of ports each message takes: 1 for those between nodes, where that is a set of its own; else 0."""
+    if cluster.ports != A_LEVEL:
+        return [0] * len(trace.src)
+    per_node = cluster.ranks_per_node
+    return [int(src // per_node != dst // per_node) for src, dst in zip(trace.src, trace.dst, strict=True)]
+
+
 class _Ports:
-    """Which messages may start. A message that finds a port busy queues there until that port is free again."""
+    """Which messages may start. A message that finds a port busy queues there until that port is free again.
+
+    A rank has one set of ports for all of its messages, or, with ports "a level", one for those inside its node and
+    another for those between nodes.
+    """
 
     def __init__(self, trace: Trace, cluster: Cluster):
         self.limited = cluster.ports is not None
-        self.free = [cluster.ports or 0] * (2 * trace.size)  # out-ports by rank, then in-ports
+        width = 1 if cluster.ports in (None, A_LEVEL) else int(cluster.ports)
+        self.free = [width] * (4 * trace.size)  # out-ports by rank, then in-ports; then those between nodes
         self.queues: list[list[tuple[int, int, int]]] = [[] for _ in self.free]
         self.freed: list[int] = []  # ports with a queue that became free at this instant
-        self.out = trace.src
-        self.into = [trace.size + dst for dst in trace.dst]
+        levels = _levels(trace, cluster)
+        self.out = [2 * trace.size * level + src for src, level in zip(trace.src, levels, strict=True)]
+        self.into = [2 * trace.size * level + trace.size + dst for dst, level in zip(trace.dst, levels, strict=True)]
         self.to_itself = [src == dst for src, dst in zip(trace.src, trace.dst, strict=True)]
         # by posting number, then sender
         self.order = [number * trace.size + src for number, src in zip(trace.posting, trace.src, strict=True)]

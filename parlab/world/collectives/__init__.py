@@ -9,6 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from parlab.world.collectives.circulant import (
+    circulant_all_gather,
+    circulant_all_gather_cost,
+    circulant_all_reduce,
+    circulant_all_reduce_cost,
+    circulant_reduce_scatter,
+    circulant_reduce_scatter_cost,
+)
 from parlab.world.collectives.common import OPERATIONS, Cost, Subset, block_sizes, blocks_of, combiner
 from parlab.world.collectives.doubling import (
     rabenseifner_all_reduce,
@@ -28,6 +36,7 @@ from parlab.world.collectives.ring import (
     ring_reduce_scatter,
     ring_reduce_scatter_cost,
 )
+from parlab.world.collectives.rings import rings_all_reduce, rings_all_reduce_cost
 from parlab.world.collectives.rooted import (
     binomial_broadcast,
     binomial_broadcast_cost,
@@ -48,27 +57,46 @@ from parlab.world.collectives.shifts import (
     pairwise_all_to_all,
     pairwise_all_to_all_cost,
 )
-from parlab.world.collectives.two_levels import hierarchical_all_reduce, hierarchical_all_reduce_cost
+from parlab.world.collectives.two_levels import (
+    grid_all_to_all,
+    grid_all_to_all_cost,
+    hierarchical_all_gather,
+    hierarchical_all_gather_cost,
+    hierarchical_all_reduce,
+    hierarchical_all_reduce_cost,
+    hierarchical_all_to_all,
+    hierarchical_all_to_all_cost,
+    hierarchical_reduce_scatter,
+    hierarchical_reduce_scatter_cost,
+)
 
 ALGORITHMS: dict[str, dict[str, Callable[..., Any]]] = {
     "all_reduce": {
         "ring": ring_all_reduce,
         "recursive_doubling": recursive_doubling_all_reduce,
         "rabenseifner": rabenseifner_all_reduce,
+        "circulant": circulant_all_reduce,
         "hierarchical": hierarchical_all_reduce,
+        "rings": rings_all_reduce,
     },
     "all_gather": {
         "ring": ring_all_gather,
         "bruck": bruck_all_gather,
         "recursive_doubling": recursive_doubling_all_gather,
+        "circulant": circulant_all_gather,
+        "hierarchical": hierarchical_all_gather,
     },
     "reduce_scatter": {
         "ring": ring_reduce_scatter,
         "recursive_halving": recursive_halving_reduce_scatter,
+        "circulant": circulant_reduce_scatter,
+        "hierarchical": hierarchical_reduce_scatter,
     },
     "all_to_all": {
         "pairwise": pairwise_all_to_all,
         "bruck": bruck_all_to_all,
+        "grid": grid_all_to_all,
+        "hierarchical": hierarchical_all_to_all,
     },
 }
 

@@ -20,30 +20,49 @@ from parlab.world.collectives.doubling import power_of_two_below
 
 Collective = Callable[[Any, Array], Array]
 
+KNOW_NODES = ("hierarchical", "rings", "grid")  # the algorithms that must know which ranks share a node
+
 
 def all_reduce(comm: Any, x: Array, op: str, algorithm: str | None, ranks_per_node: int | None = None) -> Collective:
     """See `Comm.all_reduce`."""
     run, algorithm = chosen("all_reduce", algorithm)
-    combine, size = combiner(op, x), comm.size
-    if algorithm == "hierarchical":
-        if ranks_per_node is None or (per_node := whole("ranks_per_node", ranks_per_node)) < 1 or size % per_node:
-            raise ValueError(
-                f"ranks_per_node={ranks_per_node!r}: the hierarchical algorithm needs a divisor of {size}, the "
-                "group's size"
-            )
-        ranks_per_node = per_node
-        run = partial(run, ranks_per_node=per_node)
-    elif ranks_per_node is not None:
-        raise ValueError(f"ranks_per_node={ranks_per_node!r}: only algorithm='hierarchical' takes it")
+    combine = combiner(op, x)
+    run = told_nodes(run, algorithm, ranks_per_node, comm.size)
     arguments = dict(op=op, algorithm=algorithm, ranks_per_node=ranks_per_node)
     return lambda comm, x: run(comm._enter("all_reduce", x, **arguments), x, combine)
 
 
+def told_nodes(
+    run: Callable[..., Any], algorithm: str | None, ranks_per_node: int | None, size: int
+) -> Callable[..., Any]:
+    """`run`, which is told how many consecutive ranks share a node if its algorithm asks for that.
+
+    Raises:
+        ValueError: `ranks_per_node` is missing, or no divisor of the group's size; or the algorithm does not take it.
+    """
+    if algorithm not in KNOW_NODES:
+        if ranks_per_node is not None:
+            raise ValueError(f"ranks_per_node={ranks_per_node!r}: only the algorithms {', '.join(KNOW_NODES)} take it")
+        return run
+    if ranks_per_node is None or whole("ranks_per_node", ranks_per_node) < 1 or size % ranks_per_node:
+        raise ValueError(
+            f"ranks_per_node={ranks_per_node!r}: the {algorithm} algorithm needs a divisor of {size}, the group's size"
+        )
+    return partial(run, ranks_per_node=int(ranks_per_node))
+
+
 def all_gather(
-    comm: Any, x: Array, axis: int, algorithm: str | None, counts: list[int] | None, out: Array | None
+    comm: Any,
+    x: Array,
+    axis: int,
+    algorithm: str | None,
+    counts: list[int] | None,
+    out: Array | None,
+    ranks_per_node: int | None = None,
 ) -> Collective:
     """See `Comm.all_gather`."""
     run, algorithm = chosen("all_gather", algorithm)
+    run = told_nodes(run, algorithm, ranks_per_node, comm.size)
     axis = checked_axis(axis, "axis", x)
     counts, own, shown = _lengths(counts, comm.size, algorithm), x.shape[axis], x.shape
     if counts is not None:
@@ -58,7 +77,8 @@ def all_gather(
     _check_power_of_two(algorithm, comm.size)
 
     def join(comm: Any, x: Array) -> Array:
-        inner = comm._enter("all_gather", x, shape=shown, axis=axis, algorithm=algorithm, counts=counts)
+        arguments = dict(axis=axis, algorithm=algorithm, counts=counts, ranks_per_node=ranks_per_node)
+        inner = comm._enter("all_gather", x, shape=shown, **arguments)
         xp = namespace(x)
         shapes = [(*x.shape[:axis], length, *x.shape[axis + 1 :]) for length in lengths]
         blocks = blocks_of([math.prod(shape) for shape in shapes])
@@ -75,10 +95,17 @@ def all_gather(
 
 
 def reduce_scatter(
-    comm: Any, x: Array, axis: int, op: str, algorithm: str | None, counts: list[int] | None
+    comm: Any,
+    x: Array,
+    axis: int,
+    op: str,
+    algorithm: str | None,
+    counts: list[int] | None,
+    ranks_per_node: int | None = None,
 ) -> Collective:
     """See `Comm.reduce_scatter`."""
     run, algorithm = chosen("reduce_scatter", algorithm)
+    run = told_nodes(run, algorithm, ranks_per_node, comm.size)
     axis = checked_axis(axis, "axis", x)
     combine = combiner(op, x)
     counts = _lengths(counts, comm.size, algorithm)
@@ -90,7 +117,8 @@ def reduce_scatter(
     _check_power_of_two(algorithm, comm.size)
 
     def share_out(comm: Any, x: Array) -> Array:
-        inner = comm._enter("reduce_scatter", x, axis=axis, op=op, algorithm=algorithm, counts=counts)
+        arguments = dict(axis=axis, op=op, algorithm=algorithm, counts=counts, ranks_per_node=ranks_per_node)
+        inner = comm._enter("reduce_scatter", x, **arguments)
         xp = namespace(x)
         pieces = cut_at(x, axis, lengths)
         blocks = blocks_of([math.prod(piece.shape) for piece in pieces])

@@ -95,15 +95,23 @@ def simulate(lists, flows, collectives, cluster, rules=None):
     def under_way(message):
         return start[message] is not None and not ended[message]
 
+    def leaves_node(flow):
+        return flow.src // cluster.ranks_per_node != flow.dst // cluster.ranks_per_node
+
     def port_is_free(message):
         flow = flows[message]
         if cluster.ports is None or flow.src == flow.dst:
             return True
         others = [flows[other] for other in range(len(flows)) if under_way(other)]
         others = [other for other in others if other.src != other.dst]
+        most = cluster.ports
+        if cluster.ports == "a level":  # one port into the node and another to the network
+            most = 1
+            crosses = leaves_node(flow)
+            others = [other for other in others if leaves_node(other) == crosses]
         out = sum(other.src == flow.src for other in others)
         into = sum(other.dst == flow.dst for other in others)
-        return (out < cluster.ports or not rules.sender_port) and (into < cluster.ports or not rules.receiver_port)
+        return (out < most or not rules.sender_port) and (into < most or not rules.receiver_port)
 
     while True:
         for message in range(len(flows)):

@@ -15,7 +15,9 @@ from tests.world.random_programs import operations, program, random_steps
 def clusters(random):
     """Links on which a byte takes one tick and a message few, so that much happens at the same instant."""
     links = [Link(latency=random.randrange(4) * 1e-12, bandwidth=1e12) for _ in "ab"]
-    return Cluster("ticks", CLASSROOM.device, random.randrange(1, 4), *links, ports=random.choice((1, 1, 2, None)))
+    return Cluster(
+        "ticks", CLASSROOM.device, random.randrange(1, 4), *links, ports=random.choice((1, 1, 2, None, "a level"))
+    )
 
 
 def as_clocked(timeline):
@@ -64,7 +66,7 @@ def test_the_random_programs_tell_each_rule_from_a_broken_one(broken):
     raise AssertionError("200 programs cannot tell this rule from the right one")
 
 
-@pytest.mark.parametrize("ports", [1, 2, None])
+@pytest.mark.parametrize("ports", [1, 2, None, "a level"])
 def test_run_on_another_cluster_equals_a_fresh_run_there_for_20_random_programs(ports):
     for seed in range(20):
         random = Random(seed)
