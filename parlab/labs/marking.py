@@ -1,4 +1,4 @@
-"""Marking a folder of submissions: each runs in a kernel of its own, on a copy, and the marking goes on after it."""
+"""Mark a folder of submissions: a copy of each runs in a kernel of its own, and its reviews become a row of a table."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Runner = Callable[..., Any]  # `submission.run_submission`
 
 @dataclass(frozen=True)
 class Mark:
-    """What came of one submission.
+    """The result of marking one submission.
 
     Attributes:
         name: its path below the folder, without the ending.
-        reviews: what `Review.as_dict` gives, and the answer's `source`, by exercise.
-        errors: cells that failed, and how.
-        flags: what a person should look at.
-        note: what ended the process, or why it was not marked to the end; "" if nothing.
+        reviews: by exercise, the dict of `Review.as_dict` with the answer's `source`.
+        errors: the errors of cells that failed.
+        flags: hints for a person who looks at the submission.
+        note: cells that ended the kernel, or why the submission was not marked to its end; "" for none.
     """
 
     name: str
@@ -39,16 +39,16 @@ class Mark:
     note: str = ""
 
     def status(self, exercise: str) -> str:
-        """Of an exercise: a review's, or "missing"."""
+        """The status of an exercise's review, or "missing"."""
         return self.reviews[exercise]["status"] if exercise in self.reviews else MISSING
 
     def passed(self, exercises: Sequence[str]) -> int:
-        """How many of these it solves."""
+        """The number of these exercises that the submission solves."""
         return sum(self.status(exercise) == PASSED for exercise in exercises)
 
 
 def submissions(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The notebooks below `folder`, and programs in folders that have no notebook; and the programs beside one."""
+    """The submissions below `folder`: notebooks, and programs that lie beside no notebook; and the other programs."""
     files = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in (".ipynb", ".py") and path.is_file()]
     seen = [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     programs = [path for path in seen if path.suffix.lower() == ".py"]
@@ -72,14 +72,14 @@ def grade(
     """Mark every submission below `folder`, and write `out` and a report for each into the folder beside it.
 
     Args:
-        folder: a notebook or program a student, or a folder a student.
-        out: a table (CSV), a row a submission; reports go to `out` without its ending, with "-reports".
-        exercises: what is looked for; (): whatever any submission checks.
-        seed, extra: of the cases drawn anew, and how many: the same for all.
-        seconds: limit of a case.
-        limit: seconds for a submission, whatever it does.
-        jobs: how many at once; None: as many as there are cores.
-        say: is told which programs are left out, and of each submission that is done.
+        folder: one notebook or program for each student, or one folder for each student.
+        out: the table (CSV), one row for each submission; the reports go to `out` without its ending, with "-reports".
+        exercises: the columns of the table; (): all that some submission checks.
+        seed, extra: the seed and the number of the newly drawn cases, the same for all submissions.
+        seconds: the time limit of a case.
+        limit: the time limit of a submission, in seconds.
+        jobs: the number of submissions that run at once; None: the number of cores.
+        say: called with a line about programs that are left out, and with a line about each submission.
 
     Raises:
         ValueError: there is nothing to mark, no table can be written, or nbclient is not installed.
@@ -112,7 +112,7 @@ def grade(
             counted = exercises or list(mark.reviews)
             solved = f"{mark.passed(counted)} of {len(counted)} passed"
             say(f"[{number:>3}/{len(paths)}] {mark.name}: {solved}{flags}{note}")
-    finally:  # Ctrl-C, perhaps
+    finally:  # also after Ctrl-C
         given_up.set()
         pool.shutdown(cancel_futures=True)
     marks.sort(key=lambda mark: mark.name)
@@ -127,7 +127,7 @@ def grade(
 
 
 def _reports(out: Path) -> Path:
-    """The folder of reports, made before marking, so that no mark is lost."""
+    """Make the folder of reports before marking, so that no mark is lost."""
     if out.name in ("", "..") or (out.exists() and not out.is_file()):
         raise ValueError(f"out={str(out)!r}: it is no file; the name of a table is needed, such as grades.csv")
     reports = out.with_name(f"{out.stem}-reports")

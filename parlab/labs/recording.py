@@ -33,12 +33,12 @@ def begin(namespace: dict[str, Any]) -> None:
 
 
 def reviewed(exercise: Exercise, answer: Callable[..., Any], seconds: float, seed: int | None) -> Review:
-    """Review an answer; under `parlab grade` with the options of the grade, and into its file."""
+    """Review an answer. Under `parlab grade`, use the options of the grade, and append the review to its file."""
     if FILE not in os.environ:
         return exercise.review(answer, seconds, seed)
     options = json.loads(os.environ[OPTIONS])
     unfinished = f"{exercise.name}: {FAILED}. The review did not come to its end: the answer ended it, or took too long"
-    _append(Review(exercise.name, FAILED, unfinished, 0, 1, options["seed"]), answer)  # counts unless another follows
+    _append(Review(exercise.name, FAILED, unfinished, 0, 1, options["seed"]), answer)  # replaced by the next
     review = exercise.review(answer, **options)
     _append(review, answer, library_functions(exercise, answer))
     return review
@@ -51,7 +51,7 @@ def _append(review: Review, answer: Any, flags: Collection[str] = ()) -> None:
 
 
 def read(file: Path) -> dict[str, dict[str, Any]]:
-    """The last review of each exercise: what `Review.as_dict` gives, and the answer's `source`."""
+    """The last review of each exercise: the dict of `Review.as_dict` with the answer's `source`."""
     if not file.exists():
         return {}
     records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
@@ -59,14 +59,14 @@ def read(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def check_the_rest(namespace: dict[str, Any], exercises: Mapping[str, Exercise]) -> None:
-    """Review the answers whose checks were deleted: run after the last cell."""
+    """Review the answers that no cell has checked: run after the last cell."""
     checked = read(Path(os.environ[FILE]))
     for name, answer in unchecked(namespace, checked, exercises).items():
         reviewed(exercises[name], answer, 0, None)
 
 
 def unchecked(namespace: dict[str, Any], checked: Collection[str], exercises: Mapping[str, Exercise]) -> dict[str, Any]:
-    """Answers that no cell has checked: of the lessons of which some are `checked`; if none are, of any."""
+    """The answers that no cell has checked, in the lessons of the `checked` ones; in all lessons if none is checked."""
     lessons = {_lesson(name) for name in checked} or {_lesson(name) for name in exercises}
     answers = {
         name: namespace.get(exercise.call.partition("(")[0])

@@ -26,7 +26,7 @@ from nbclient import NotebookClient
 
 from parlab.labs import recording
 
-CELL = 5  # a cell, with its checks, may take so many times as long as a case
+CELL = 5  # the time limit of a cell, in time limits of a case: its checks run inside the cell
 SHOWN = 3000  # characters of an error
 LOOK = 0.3  # seconds between two looks at whether the time is up
 BEGIN = "import parlab.labs.recording\nparlab.labs.recording.begin(globals())\ndel parlab"
@@ -40,8 +40,8 @@ class Execution:
 
     Attributes:
         reviews: by exercise, as `recording.read` gives them.
-        errors: cells that failed, and how.
-        notes: cells that ended the kernel; whether the time was up.
+        errors: the errors of cells that failed.
+        notes: cells that ended the kernel, and the end by the time limit.
     """
 
     reviews: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -75,9 +75,9 @@ def run_submission(
     Args:
         path: the notebook or program.
         below: its path below the folder of submissions.
-        options: of `Exercise.review`.
-        limit: seconds for everything.
-        given_up: the run ends when it returns True.
+        options: the arguments of `Exercise.review`.
+        limit: the time limit of the submission, in seconds.
+        given_up: the run ends when this returns True.
 
     Raises:
         ValueError: the file is not a notebook.
@@ -96,14 +96,11 @@ def run_submission(
             asyncio.run(attempt.run(copy.parent, environment, lambda: given_up() or time.monotonic() > ends))
             if attempt.finished or given_up():
                 break
-            if time.monotonic() > ends:
-                execution.notes.append(f"still running after {limit:g} s: ended")
+            late = time.monotonic() > ends
+            execution.notes.append(f"still running after {limit:g} s: ended" if late else attempt.ending())
+            if late or attempt.cell == 0:
                 break
-            execution.notes.append(attempt.ending())
-            if attempt.cell == 0:
-                break
-            if attempt.cell <= len(sources):
-                sources[attempt.cell - 1] = ""
+            sources = attempt.sources_without_the_last()
         execution.reviews = recording.read(file)
         execution.errors = attempt.errors()
     return execution
@@ -129,9 +126,9 @@ class Attempt:
         seconds: the time limit of a cell.
 
     Attributes:
-        cell: the number of the last cell that began, from 1 on; 0 is `BEGIN`, and after the last cell comes `END`.
-        finished: every cell ran to its end.
-        exit_code: of the kernel, if it ended by itself.
+        cell: the number of the last cell that began: 0 for `BEGIN`, 1 for the first cell, and so on up to `END`.
+        finished: True if every cell ran to its end.
+        exit_code: the kernel's exit code, if it ended by itself.
     """
 
     def __init__(self, sources: Sequence[str], seconds: float):
@@ -177,11 +174,15 @@ class Attempt:
         self.cell = cell_index
 
     def ending(self) -> str:
-        """How the kernel ended."""
+        """A note about the cell that ended the kernel."""
         if self.cell == 0:
             return f"no kernel starts here (exit code {self.exit_code}): not marked"
         place = f"cell {self.cell}" if self.cell <= len(self.sources) else "a check behind the last cell"
         return f"{place}: it ended the process (exit code {self.exit_code}), and was left out"
+
+    def sources_without_the_last(self) -> list[str]:
+        """The cells for the next attempt: the cell that ended the kernel is empty."""
+        return ["" if number == self.cell else text for number, text in enumerate(self.sources, start=1)]
 
     def errors(self) -> list[str]:
         """The errors of the submission's cells."""
@@ -209,7 +210,7 @@ class ErrorsOnly(NotebookClient):
 
 
 def _environment() -> dict[str, str]:
-    """Of the kernel: it finds this parlab, draws without a screen, and orders sets the same way in each run."""
+    """The kernel's environment: it finds this parlab, draws without a screen, and orders sets alike in each run."""
     paths = filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")])
     own = {"PYTHONPATH": os.pathsep.join(paths), "MPLBACKEND": "Agg", "PYTHONHASHSEED": "0"}
     return {**os.environ, **own, "PYTHONDONTWRITEBYTECODE": "1"}
