@@ -12,8 +12,9 @@ from parlab.labs.difference import brief, difference, likely
 from parlab.labs.exercise import Exercise
 from parlab.labs.rank_programs import Case, check_results, on_arrays
 from parlab.labs.trial import Trial, Wrong
-from parlab.nn.attention import CAUSAL, attend_block, attend_block_backward, merge, row_dot
+from parlab.nn.attention import CAUSAL, attend_block, attend_block_backward, merge
 from parlab.nn.dense_attention import dense_attention, dense_attention_backward
+from parlab.nn.sums import row_dot
 from parlab.sequence import positions, shard, unmasked_pairs, unshard
 from parlab.world import per_rank
 

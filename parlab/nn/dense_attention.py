@@ -7,7 +7,8 @@ size.
 from __future__ import annotations
 
 from parlab.arrays import Array, namespace
-from parlab.nn.attention import check_gradient, check_inputs, default_scale
+from parlab.nn.attention import default_scale
+from parlab.nn.attention_arguments import check_gradient, check_inputs
 
 
 def dense_attention(

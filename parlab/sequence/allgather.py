@@ -11,7 +11,7 @@ from typing import Any
 
 from parlab.arguments import checked, whole
 from parlab.arrays import Array
-from parlab.nn.attention import wide_zeros
+from parlab.nn.sums import wide_zeros
 from parlab.sequence.arguments import RULES
 from parlab.sequence.attend import (
     GRADIENTS,

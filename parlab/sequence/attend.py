@@ -10,7 +10,9 @@ from itertools import product
 from typing import Any
 
 from parlab.arrays import Array, namespace
-from parlab.nn.attention import attend_block, attend_block_backward, check_gradient, check_inputs, row_dot, wide_zeros
+from parlab.nn.attention import attend_block, attend_block_backward
+from parlab.nn.attention_arguments import check_gradient, check_inputs
+from parlab.nn.sums import row_dot, wide_zeros
 from parlab.sequence.costs import pair_flops
 from parlab.sequence.layouts import Documents, Tile, checked_documents
 from parlab.world import Comm

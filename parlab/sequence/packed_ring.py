@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from parlab.arrays import Array, namespace
-from parlab.nn.attention import wide_zeros
+from parlab.nn.sums import wide_zeros
 from parlab.sequence.attend import (
     GRADIENTS,
     KV,

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 from parlab.arrays import asarray, to_numpy
 from parlab.nn import attention as tiled
+from parlab.nn import tiles
 from parlab.nn.attention import (
     CAUSAL,
     STRICT,
@@ -25,6 +26,7 @@ from parlab.nn.attention import (
     merge,
 )
 from parlab.nn.dense_attention import dense_attention, dense_attention_backward
+from parlab.nn.sums import row_dot
 from tests.nn.finite_differences import assert_gradient, draw, weighted
 from tests.nn.parity import assert_parity, relative_error
 
@@ -43,9 +45,9 @@ def xp(request):
 @pytest.fixture
 def small_tiles(monkeypatch):
     """Tiles of 4 × 4, and of 2 × 4 on the diagonal, so that short sequences cross their edges."""
-    monkeypatch.setattr(tiled, "TILE", 4)
-    monkeypatch.setattr(tiled, "TRIANGLE", 2)
-    monkeypatch.setattr(tiled, "DEVICE_SCORES", 0)
+    monkeypatch.setattr(tiles, "TILE", 4)
+    monkeypatch.setattr(tiles, "TRIANGLE", 2)
+    monkeypatch.setattr(tiles, "DEVICE_SCORES", 0)
 
 
 def draw_inputs(xp, B, H, G, S, T, D, seed=0):
@@ -64,7 +66,7 @@ def mask_of(diagonal, S, T, window=None):
 def tiled_block(dout, q, k, v, diagonal=None, scale=None, window=None):
     how = {"diagonal": diagonal, "scale": scale, "window": window}
     out, lse = attend_block(q, k, v, **how)
-    return out, lse, *attend_block_backward(dout, q, k, v, lse, tiled.row_dot(dout, out), **how)
+    return out, lse, *attend_block_backward(dout, q, k, v, lse, row_dot(dout, out), **how)
 
 
 def dense_block(dout, q, k, v, diagonal=None, scale=None, window=None):
@@ -115,9 +117,9 @@ def test_attention_and_gradients_match_pytorch_to_1e_12(xp, pair, case):
 def test_tiled_block_matches_dense_to_1e_12(B, G, group, S, T, D, diagonal, window, gentle, library):
     inputs = draw_inputs(library, B, G * group, G, S, T, D)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiled, "TILE", 4)
-        patch.setattr(tiled, "TRIANGLE", 2)
-        patch.setattr(tiled, "DEVICE_SCORES", 0)
+        patch.setattr(tiles, "TILE", 4)
+        patch.setattr(tiles, "TRIANGLE", 2)
+        patch.setattr(tiles, "DEVICE_SCORES", 0)
         patch.setattr(tiled, "GENTLE", 1e9 if gentle else -1e9)
         window = None if diagonal is None else window
         expected = dense_block(*(to_numpy(x) for x in inputs), diagonal, window=window)

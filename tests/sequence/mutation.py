@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import parlab.nn.attention
+import parlab.nn.tiles
 import parlab.sequence.allgather
 import parlab.sequence.attend
 import parlab.sequence.double_ring
@@ -20,13 +21,13 @@ import parlab.sequence.ulysses
 import parlab.sequence.usp
 import parlab.sequence.window
 
-ATTENTION, SCHEDULE = parlab.nn.attention, parlab.sequence.layouts
+TILES, ATTENTION, SCHEDULE = parlab.nn.tiles, parlab.nn.attention, parlab.sequence.layouts
 ATTEND, HEADS = parlab.sequence.attend, parlab.sequence.heads
 TRAVEL, RING, PACKED = parlab.sequence.travel, parlab.sequence.ring, parlab.sequence.packed_ring
 DOUBLE, ULYSSES, USP = parlab.sequence.double_ring, parlab.sequence.ulysses, parlab.sequence.usp
 ALLGATHER, TREE, WINDOW = parlab.sequence.allgather, parlab.sequence.tree, parlab.sequence.window
 MODULES = (  # each imports from earlier ones
-    *(ATTENTION, SCHEDULE, ATTEND, TRAVEL, PACKED, RING, DOUBLE),
+    *(TILES, ATTENTION, SCHEDULE, ATTEND, TRAVEL, PACKED, RING, DOUBLE),
     *(HEADS, ULYSSES, USP, ALLGATHER, TREE, WINDOW),
 )
 

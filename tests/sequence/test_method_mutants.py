@@ -15,6 +15,7 @@ from tests.sequence.mutation import (
     PACKED,
     RING,
     SCHEDULE,
+    TILES,
     TRAVEL,
     TREE,
     WINDOW,
@@ -68,7 +69,7 @@ MUTANTS = {
         "k[:, :, -tail:, :], v[:, :, -tail:, :]",
         "k[:, :, :tail, :], v[:, :, :tail, :]",
     ),
-    "far edge of a window off by one": ("window", ATTENTION, "xp.tril(never, k=-1)", "xp.tril(never, k=0)"),
+    "far edge of a window off by one": ("window", TILES, "xp.tril(never, k=-1)", "xp.tril(never, k=0)"),
     "dK/dV of a window stay away": ("window", WINDOW, "add_to(mine, comm.recv", "(lambda *x: None)(mine, comm.recv"),
     "a head group sent to the wrong rank": (
         "ulysses",

@@ -39,8 +39,8 @@ MUTANTS = {
     "scale forgotten in dq": (ATTENTION, "        keys = keys * scale\n", ""),
     "scale forgotten in the backward's scores": (
         ATTENTION,
-        "_widen(q[b, g, h, ...]) * scale, _widen",
-        "_widen(q[b, g, h, ...]), _widen",
+        "widened(q[b, g, h, ...]) * scale, widened",
+        "widened(q[b, g, h, ...]), widened",
     ),
     "delta added, not subtracted": (ATTENTION, "_append(douts, -delta", "_append(douts, delta"),
     "gradients of shared heads overwritten": (

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parlab.nn import attention as tiled
+from parlab.nn import tiles
+from parlab.nn.attention import attention
 from parlab.nn.dense_attention import dense_attention
 from parlab.sequence import unshard
 from tests.sequence.methods import METHODS, dealt, pair, run_method, visible, whole
@@ -100,8 +101,8 @@ def test_with_tiles_of_one_pair_nan_reaches_the_rows_that_see_it_and_no_other(me
     size, S, how, inputs, token, place = data.draw(spoiled_cases(method))
     inputs = [np.where(np.isfinite(x), x, np.nan) for x in inputs]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiled, "TILE", 1)
-        patch.setattr(tiled, "TRIANGLE", 1)
+        patch.setattr(tiles, "TILE", 1)
+        patch.setattr(tiles, "TRIANGLE", 1)
         found = across_ranks(method, size, inputs, how)
     mask = mask_of(S, how)
     rows = mask[:, token]
@@ -143,6 +144,6 @@ def test_p3_window_2_a_key_of_minus_infinity_leaves_no_finite_wrong_row(sign):
 def test_a_row_that_sees_scores_of_minus_infinity_alone_gets_0_and_minus_infinity():
     x = np.ones((1, 1, 2, 1))
     with np.errstate(invalid="ignore"):
-        out, lse = tiled.attention(x, -np.inf * x, x)
+        out, lse = attention(x, -np.inf * x, x)
     assert out.ravel().tolist() == [0, 0]
     assert lse.ravel().tolist() == [-np.inf, -np.inf]
