@@ -204,7 +204,7 @@ ROWS = [
     (
         "algorithm of all_reduce",
         comm(lambda c: c.all_reduce(X, algorithm="tree")),
-        "algorithm='tree': all_reduce has ring, recursive_doubling, rabenseifner, hierarchical",
+        "algorithm='tree': all_reduce has ring, recursive_doubling, rabenseifner, circulant, hierarchical, rings",
     ),
     ("algorithm", comm(lambda c: c.all_reduce(X, algorithm=["ring"])), "algorithm=['ring']: all_reduce has ring,"),
     (
@@ -244,7 +244,7 @@ ROWS = [
     (
         "algorithm of all_gather",
         comm(lambda c: c.all_gather(X, algorithm="tree")),
-        "algorithm='tree': all_gather has ring, bruck, recursive_doubling",
+        "algorithm='tree': all_gather has ring, bruck, recursive_doubling, circulant, hierarchical",
     ),
     (
         "algorithm of all_gather",
@@ -295,7 +295,7 @@ ROWS = [
     (
         "algorithm of reduce_scatter",
         comm(lambda c: c.reduce_scatter(X, algorithm="bruck")),
-        "algorithm='bruck': reduce_scatter has ring, recursive_halving",
+        "algorithm='bruck': reduce_scatter has ring, recursive_halving, circulant, hierarchical",
     ),
     (
         "algorithm of reduce_scatter",
@@ -318,7 +318,7 @@ ROWS = [
     (
         "algorithm of all_to_all",
         comm(lambda c: c.all_to_all(X, 0, 0, "ring")),
-        "algorithm='ring': all_to_all has pairwise, bruck",
+        "algorithm='ring': all_to_all has pairwise, bruck, grid, hierarchical",
     ),
     ("x of scatter", comm(lambda c: c.scatter(1)), "x is 1 (int): a message carries arrays"),
     ("root of scatter", comm(lambda c: c.scatter(X, root=-1)), "root=-1: the ranks of this group are 0 to 1"),
