@@ -34,7 +34,7 @@ from parlab.pipeline import (
     validate,
 )
 from parlab.tensor.costs import kept_by_place
-from parlab.tensor.shards import pieces
+from parlab.tensor.slices import weight_slices
 from parlab.zero import Zero, model_state_bytes
 
 CONFIG = LlamaConfig(vocab_size=11, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=4)
@@ -115,8 +115,8 @@ ROWS = [
         "max_shard_bytes=nan: must be a whole number, at least 1, or None",
     ),
     # tensor
-    (lambda: pieces(CONFIG, 5, 2), "rank=5: the ranks of this group are 0 to 1"),
-    (lambda: pieces(CONFIG, 0, 0), "size=0: must be a whole number, at least 1"),
+    (lambda: weight_slices(CONFIG, 5, 2), "rank=5: the ranks of this group are 0 to 1"),
+    (lambda: weight_slices(CONFIG, 0, 0), "size=0: must be a whole number, at least 1"),
     (kept(t=0), "t=0: must be a whole number, at least 1"),
     (kept(s=8.0), "s=8.0: must be a whole number, at least 1"),
     (kept(recompute="some"), "recompute='some': use one of none, selective, full"),

@@ -18,9 +18,9 @@ from parlab.nn.layers import CAUSAL_ATTENTION, GatedMLP, RMSNorm, SelfAttention
 from parlab.nn.llama import Llama, LlamaConfig, decoder_block
 from parlab.nn.rotary import Rotary
 from parlab.nn.stage import Stage
-from parlab.tensor import Collective, block_collectives, shard, traffic
+from parlab.tensor import Collective, block_collectives, shard_weights, traffic
 from parlab.tensor.layers import kv_sharers
-from parlab.tensor.shards import vocabulary
+from parlab.tensor.slices import owned_tokens
 from parlab.world import Comm, Run, per_rank
 
 PREFIX = "model.layers.0"
@@ -77,7 +77,7 @@ def _try_block(trial: Trial, case: BlockCase) -> list[str]:
     serial = decoder_block(config, weights, 0, Rotary(config.head_dim), CAUSAL_ATTENTION)
     y, cache = serial.forward(x)
     dx, gradients = serial.backward(dy, cache)
-    owned = [shard(config, weights, rank, case.size) for rank in range(case.size)]
+    owned = [shard_weights(config, weights, rank, case.size) for rank in range(case.size)]
     given = [{name: array.copy() for name, array in own.items()} for own in owned]  # by rank: what the block works on
 
     def program(comm: Comm) -> Any:
@@ -88,7 +88,7 @@ def _try_block(trial: Trial, case: BlockCase) -> list[str]:
     for rank, result in enumerate(done.results):
         _check_form(rank, result, 3, "(y, dx, gradients)")
         found_y, found_dx, found = result
-        own = shard(config, {**weights, **of_block}, rank, case.size)
+        own = shard_weights(config, {**weights, **of_block}, rank, case.size)
         _compare(rank, "y", found_y, y, case.size)
         for name in reversed(of_block):
             if not isinstance(found, dict) or name not in found:
@@ -136,7 +136,7 @@ def _try_loss(trial: Trial, case: LossCase) -> list[str]:
     targets = draw.integers(case.V, size=(2, 3))
     loss, cache = cross_entropy(logits, targets)
     dlogits = cross_entropy_backward(1.0, cache)
-    parts = [vocabulary(case.V, rank, case.size) for rank in range(case.size)]
+    parts = [owned_tokens(case.V, rank, case.size) for rank in range(case.size)]
     own = per_rank([logits[..., part] for part in parts])
     first = per_rank([part.start for part in parts])
 

@@ -13,12 +13,11 @@ from parlab.tensor.costs import (
 )
 from parlab.tensor.gpt import parallel_gpt_block
 from parlab.tensor.layers import (
-    ColumnParallelLinear,
     ParallelAttention,
     ParallelMLP,
-    RowParallelLinear,
     SequenceParallelNorm,
 )
+from parlab.tensor.linear import ColumnParallelLinear, RowParallelLinear
 from parlab.tensor.llama import ParallelLlama, gradients_of_ranks
 from parlab.tensor.operators import (
     COPY,
@@ -38,7 +37,7 @@ from parlab.tensor.operators import (
 )
 from parlab.tensor.recompute import Recompute
 from parlab.tensor.region import ParallelRegion, kept_items
-from parlab.tensor.shards import Piece, pieces, shard, unshard
+from parlab.tensor.slices import WeightSlice, shard_weights, unshard_weights, weight_slices
 from parlab.tensor.vocabulary import (
     ParallelHead,
     VocabParallelEmbedding,

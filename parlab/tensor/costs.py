@@ -11,7 +11,7 @@ from typing import NamedTuple
 from parlab.arguments import one_of, whole
 from parlab.nn.config import LlamaConfig
 from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
-from parlab.tensor.shards import check_divides, check_sizes, owners
+from parlab.tensor.slices import check_divides, check_sizes, owners
 from parlab.world import Cluster, Link
 from parlab.world.cluster import picoseconds
 from parlab.world.collectives import (

@@ -21,7 +21,7 @@ from parlab.tensor.layers import SequenceParallelNorm
 from parlab.tensor.operators import SEQUENCE
 from parlab.tensor.recompute import Recompute, SelectiveAttention
 from parlab.tensor.region import ParallelRegion
-from parlab.tensor.shards import COLUMNS, ROWS, Piece, check_divides, even, take
+from parlab.tensor.slices import COLUMNS, ROWS, WeightSlice, check_divides, even_slice, take
 from parlab.world import Comm
 
 HEADS = 1  # the axis of [B, H, S, S]
@@ -38,7 +38,7 @@ class ShardedDropout(Dropout):
     def mask(self, shape: tuple[int, ...]) -> Any:
         """The next one: booleans, true where an entry stays."""
         whole = tuple(n * self.comm.size if axis == self.axis else n for axis, n in enumerate(shape))
-        return take(super().mask(whole), even(whole, self.axis, self.comm.rank, self.comm.size))
+        return take(super().mask(whole), even_slice(whole, self.axis, self.comm.rank, self.comm.size))
 
 
 class PartialSums(AffineStage):
@@ -152,9 +152,9 @@ def shard_gpt_block(weights: Mapping[str, Array], prefix: str, head_dim: int, ra
     for name, x in weights.items():
         layer, kind = name.split(".")[-2:]
         if layer in ("q_proj", "k_proj", "v_proj", "up_proj"):
-            own[name] = take(x, even(x.shape, COLUMNS if kind == "weight" else 0, rank, size))
+            own[name] = take(x, even_slice(x.shape, COLUMNS if kind == "weight" else 0, rank, size))
         elif layer in ("o_proj", "down_proj") and kind == "weight":
-            own[name] = take(x, even(x.shape, ROWS, rank, size))
+            own[name] = take(x, even_slice(x.shape, ROWS, rank, size))
         else:
-            own[name] = take(x, Piece(None, 0, x.shape[0], size))
+            own[name] = take(x, WeightSlice(None, 0, x.shape[0], size))
     return own

@@ -8,115 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from parlab.arrays import Array, namespace
+from parlab.arrays import Array
 from parlab.nn.layers import CAUSAL_ATTENTION, Core, GatedMLP, SelfAttention
-from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 from parlab.nn.rotary import Rotary
 from parlab.nn.stage import Gradients, Stage, Weights
-from parlab.tensor.operators import NOTHING
+from parlab.tensor.linear import cut_evenly
 from parlab.tensor.region import ParallelRegion
-from parlab.tensor.shards import COLUMNS, ROWS, check_divides, check_heads, even, owners, take
+from parlab.tensor.slices import COLUMNS, ROWS, check_heads, even_slice, owners, take
 from parlab.world import Comm
-
-
-class Linear(Stage):
-    """`[..., in]` -> `[..., out]`; `turned` says that the weight is kept as `[out, in]`."""
-
-    def __init__(self, weights: Weights, name: str, *, turned: bool = False) -> None:
-        self.weights, self.name, self.weight_names, self.turned = weights, name, (name,), turned
-
-    def forward(self, x: Array) -> tuple[Array, Any]:
-        """`(y, cache)`."""
-        return linear(x, self._turned(self.weights[self.name]))
-
-    def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
-        """`(dx, pending)`."""
-        return linear_backward_input(dy, cache, self._turned(self.weights[self.name]))
-
-    def backward_weight(self, pending: Any) -> Gradients:
-        """The weight's gradient."""
-        return {self.name: self._turned(linear_backward_weight(pending))}
-
-    def _turned(self, weight: Array) -> Array:
-        return namespace(weight).matrix_transpose(weight) if self.turned else weight
-
-
-class ColumnParallelLinear(ParallelRegion):
-    """y = x W, each rank some columns of W `[in, out/t]`, and so of y: `[B, S, in]` -> `[B, S, out/t]`.
-
-    Backward every rank has a share of dx, from its columns alone; the shares are added up while dW is computed.
-
-    >>> import numpy as np
-    >>> from parlab import run
-    >>> def program(comm, x, W):
-    ...     y, cache = ColumnParallelLinear.from_full(comm, W).forward(x)
-    ...     return y
-    >>> x, W = np.ones((1, 2, 3)), np.arange(12.0).reshape(3, 4)
-    >>> bool((np.concatenate(run(program, 2, x, W).results, axis=-1) == x @ W).all())
-    True
-    """
-
-    def __init__(
-        self,
-        comm: Comm,
-        weights: Weights,
-        name: str = "weight",
-        *,
-        turned: bool = False,
-        sequence_parallel: bool = False,
-        overlap: bool = True,
-    ) -> None:
-        inside = Linear(weights, name, turned=turned)
-        super().__init__(comm, inside, "column linear", sequence_parallel=sequence_parallel, overlap=overlap)
-        self.leave = NOTHING
-
-    @classmethod
-    def from_full(cls, comm: Comm, weight: Array, name: str = "weight", **options: Any) -> ColumnParallelLinear:
-        """From the whole weight `[in, out]`, of which this rank keeps a copy of its columns.
-
-        Raises:
-            ValueError: the columns do not divide among the ranks.
-        """
-        return cls(comm, {name: _even_slice(comm, weight, COLUMNS, "the number of columns")}, name, **options)
-
-
-class RowParallelLinear(ParallelRegion):
-    """y = x W, each rank some rows of W `[in/t, out]`: `[B, S, in/t]` -> `[B, S, out]`.
-
-    Every rank's product is a partial sum of all of y; `leave` adds them up. Backward there is nothing to send: dy is
-    whole, and gives each rank its columns of dx.
-
-    >>> import numpy as np
-    >>> from parlab import per_rank, run
-    >>> def program(comm, x, W):
-    ...     y, cache = RowParallelLinear.from_full(comm, W).forward(x)
-    ...     return y
-    >>> x, W = np.ones((1, 2, 4)), np.arange(12.0).reshape(4, 3)
-    >>> bool((run(program, 2, per_rank([x[..., :2], x[..., 2:]]), W).results[1] == x @ W).all())
-    True
-    """
-
-    def __init__(
-        self,
-        comm: Comm,
-        weights: Weights,
-        name: str = "weight",
-        *,
-        sequence_parallel: bool = False,
-        overlap: bool = True,
-    ) -> None:
-        inside = Linear(weights, name)
-        super().__init__(comm, inside, "row linear", sequence_parallel=sequence_parallel, overlap=overlap)
-        self.enter = NOTHING
-
-    @classmethod
-    def from_full(cls, comm: Comm, weight: Array, name: str = "weight", **options: Any) -> RowParallelLinear:
-        """From the whole weight `[in, out]`, of which this rank keeps a copy of its rows.
-
-        Raises:
-            ValueError: the rows do not divide among the ranks.
-        """
-        return cls(comm, {name: _even_slice(comm, weight, ROWS, "the number of rows")}, name, **options)
 
 
 class ParallelAttention(ParallelRegion):
@@ -174,7 +73,7 @@ class ParallelAttention(ParallelRegion):
         check_heads(H, G, comm.size)
         cuts = {q: (COLUMNS, 1), k: (COLUMNS, owners(G, comm.size)), v: (COLUMNS, owners(G, comm.size)), o: (ROWS, 1)}
         own = {
-            name: take(weights[name], even(weights[name].shape, axis, comm.rank, comm.size, sharing))
+            name: take(weights[name], even_slice(weights[name].shape, axis, comm.rank, comm.size, sharing))
             for name, (axis, sharing) in cuts.items()
         }
         sharers = kv_sharers(comm, G)
@@ -232,7 +131,7 @@ class ParallelMLP(ParallelRegion):
         """
         axes = {"gate": COLUMNS, "up": COLUMNS, "down": ROWS}
         own = {
-            f"{prefix}.{name}_proj.weight": _even_slice(
+            f"{prefix}.{name}_proj.weight": cut_evenly(
                 comm, weights[f"{prefix}.{name}_proj.weight"], axis, "intermediate_size"
             )
             for name, axis in axes.items()
@@ -268,8 +167,3 @@ def kv_sharers(comm: Comm, num_key_value_heads: int) -> Comm | None:
     """The ranks that own the same key/value heads as this one, or None where nobody else does. All ranks call this."""
     sharing = owners(num_key_value_heads, comm.size)
     return comm.split(comm.rank // sharing) if sharing > 1 else None
-
-
-def _even_slice(comm: Comm, weight: Array, axis: int, name: str) -> Array:
-    check_divides(name, weight.shape[axis], comm.size)
-    return take(weight, even(weight.shape, axis, comm.rank, comm.size))

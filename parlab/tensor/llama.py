@@ -27,7 +27,7 @@ from parlab.nn.optimizer import clip_factor, sum_of_squares
 from parlab.nn.rotary import Rotary
 from parlab.nn.stage import Gradients, Stage, Weights
 from parlab.tensor.layers import ParallelAttention, ParallelMLP, SequenceParallelNorm, kv_sharers
-from parlab.tensor.shards import Piece, pieces, shard, take, unshard
+from parlab.tensor.slices import WeightSlice, shard_weights, take, unshard_weights, weight_slices
 from parlab.tensor.vocabulary import ParallelHead, VocabParallelEmbedding
 from parlab.world import Comm, run
 from parlab.world.collectives import block_sizes, blocks_of
@@ -42,7 +42,7 @@ class ParallelLlama(Decoder):
     Args:
         comm: the tensor-parallel group; every rank of it makes the model and calls its methods.
         config: of the whole model.
-        weights: this rank's slices, by name (`shard`). Shared, not copied.
+        weights: this rank's slices, by name (`shard_weights`). Shared, not copied.
         names: of the weights that this rank has, as one that owns a stage of a pipeline does; None: all.
         sequence_parallel: between the regions that the ranks divide, each has S/t tokens.
         overlap: gradients travel while others are computed.
@@ -66,8 +66,8 @@ class ParallelLlama(Decoder):
         core: Core = CAUSAL_ATTENTION,
     ) -> None:
         self.comm, self.sequence_parallel = comm, sequence_parallel
-        self.pieces = pieces(config, comm.rank, comm.size)
-        _check_shards(comm, config, weights, self.pieces, config.weight_shapes if names is None else names)
+        self.slices = weight_slices(config, comm.rank, comm.size)
+        _check_shards(comm, config, weights, self.slices, config.weight_shapes if names is None else names)
         sharers = kv_sharers(comm, config.num_key_value_heads)
         rotary = Rotary(config.head_dim, config.rope_theta, config.rope_scaling, positions)
         options = {"sequence_parallel": sequence_parallel, "overlap": overlap}
@@ -109,7 +109,7 @@ class ParallelLlama(Decoder):
         Raises:
             ValueError: heads or columns do not divide among the ranks.
         """
-        return cls(comm, model.config, shard(model.config, model.weights, comm.rank, comm.size), **options)
+        return cls(comm, model.config, shard_weights(model.config, model.weights, comm.rank, comm.size), **options)
 
     def to_serial(self) -> Llama:
         """The whole model, on every rank."""
@@ -117,7 +117,7 @@ class ParallelLlama(Decoder):
 
     def whole(self, shards: Mapping[str, Array]) -> dict[str, Array]:
         """The whole weights, or gradients, from those of all ranks: an all-gather for each that is cut."""
-        of_all = [pieces(self.config, rank, self.comm.size) for rank in range(self.comm.size)]
+        of_all = [weight_slices(self.config, rank, self.comm.size) for rank in range(self.comm.size)]
         return {name: _joined(self.comm, x, [of_rank[name] for of_rank in of_all]) for name, x in shards.items()}
 
     def logits(self, tokens: Array) -> Array:
@@ -134,7 +134,7 @@ class ParallelLlama(Decoder):
 
         What several ranks own counts once: a norm's gradient, whole on every rank, or that of a shared key/value head.
         """
-        squares = sum(sum_of_squares(gradients[name]) / piece.owners for name, piece in self.pieces.items())
+        squares = sum(sum_of_squares(gradients[name]) / own.owners for name, own in self.slices.items())
         norm = math.sqrt(to_host(self.comm.all_reduce(squares)))
         factor = clip_factor(norm, max_norm)
         return {name: gradient * factor for name, gradient in gradients.items()}, norm
@@ -167,22 +167,26 @@ def gradients_of_ranks(
         return parallel.loss_and_gradients(tokens, targets)
 
     results = run(program, size).results
-    return results[0][0], unshard(model.config, [gradients for _, gradients in results])
+    return results[0][0], unshard_weights(model.config, [gradients for _, gradients in results])
 
 
-def _joined(comm: Comm, x: Array, of_all: list[Piece]) -> Array:
-    """The whole of a weight, from every rank's piece; of the ranks that own the same one, the first's."""
+def _joined(comm: Comm, x: Array, of_all: list[WeightSlice]) -> Array:
+    """The whole of a weight, from every rank's slice; of the ranks that own the same one, the first's."""
     axis, _, _, owners = of_all[0]
     if axis is None:
         return x
     lengths = [piece.stop - piece.start for piece in of_all]
     gathered = comm.all_gather(x, axis, counts=lengths)
     firsts = blocks_of(lengths)[::owners]
-    return namespace(x).concat([take(gathered, Piece(axis, own.start, own.stop, 1)) for own in firsts], axis=axis)
+    return namespace(x).concat([take(gathered, WeightSlice(axis, own.start, own.stop, 1)) for own in firsts], axis=axis)
 
 
 def _check_shards(
-    comm: Comm, config: LlamaConfig, weights: Mapping[str, Array], owned: Mapping[str, Piece], names: Collection[str]
+    comm: Comm,
+    config: LlamaConfig,
+    weights: Mapping[str, Array],
+    owned: Mapping[str, WeightSlice],
+    names: Collection[str],
 ) -> None:
     for name in names:
         whole = config.weight_shapes[name]

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from parlab.arrays import Array
-from parlab.tensor.shards import check_divides
+from parlab.tensor.slices import check_divides
 from parlab.world import Comm
 
 SEQUENCE = 1  # the axis of [B, S, E] that sequence parallelism cuts

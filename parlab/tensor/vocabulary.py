@@ -13,9 +13,9 @@ from typing import Any
 from parlab.arrays import Array, namespace
 from parlab.nn.embedding import checked_range, embedding_backward, or_nan
 from parlab.nn.stage import Gradients, Stage, Weights
-from parlab.tensor.layers import ColumnParallelLinear
+from parlab.tensor.linear import ColumnParallelLinear
 from parlab.tensor.operators import Operator, pair
-from parlab.tensor.shards import ROWS, Piece, take, vocabulary
+from parlab.tensor.slices import ROWS, WeightSlice, owned_tokens, take
 from parlab.world import Comm
 
 LossCache = tuple[Array, Array, Array]  # probabilities [B, S, V/t], this rank's place of the target, is it here: [B, S]
@@ -39,7 +39,7 @@ class VocabParallelEmbedding(Stage):
         self, comm: Comm, weights: Weights, name: str, vocab_size: int, *, sequence_parallel: bool = False
     ) -> None:
         self.comm, self.weights, self.name, self.weight_names = comm, weights, name, (name,)
-        self.vocab_size, self.owned = vocab_size, vocabulary(vocab_size, comm.rank, comm.size)
+        self.vocab_size, self.owned = vocab_size, owned_tokens(vocab_size, comm.rank, comm.size)
         self.leave: Operator = pair(sequence_parallel)[1]
 
     @classmethod
@@ -55,8 +55,8 @@ class VocabParallelEmbedding(Stage):
         True
         """
         V = weight.shape[0]
-        block = vocabulary(V, comm.rank, comm.size)
-        return cls(comm, {name: take(weight, Piece(ROWS, block.start, block.stop, 1))}, name, V, **options)
+        block = owned_tokens(V, comm.rank, comm.size)
+        return cls(comm, {name: take(weight, WeightSlice(ROWS, block.start, block.stop, 1))}, name, V, **options)
 
     def forward(self, x: Array) -> tuple[Array, Any]:
         """`(rows, cache)`.
@@ -109,7 +109,7 @@ def vocab_parallel_cross_entropy(
     array(1.38629436)
     """
     vocab_size = comm.size * logits.shape[-1] if vocab_size is None else vocab_size
-    owned = vocabulary(vocab_size, comm.rank, comm.size)
+    owned = owned_tokens(vocab_size, comm.rank, comm.size)
     _check_loss(comm, logits, targets, vocab_size, owned)
     targets, inside = checked_range("targets", targets, vocab_size)
     xp = namespace(logits)
@@ -135,6 +135,20 @@ def vocab_parallel_cross_entropy_backward(dloss: float, cache: LossCache) -> Arr
     dlogits = probabilities * share
     dlogits -= xp.astype(hit, dlogits.dtype) * share
     return dlogits
+
+
+class TiedProjection(ColumnParallelLinear):
+    """The column layer of a tied model: its weight `[E, V/t]` is the transpose of the embedding's rows `[V/t, E]`."""
+
+    @property
+    def weight(self) -> Array:
+        """`[E, V/t]`."""
+        return namespace(self.weights[self.name]).matrix_transpose(self.weights[self.name])
+
+    def weight_gradient(self, x: Array, dy: Array) -> Gradients:
+        """Of the embedding's rows, `[V/t, E]`."""
+        gradient = super().weight_gradient(x, dy)[self.name]
+        return {self.name: namespace(gradient).matrix_transpose(gradient)}
 
 
 class ParallelHead(Stage):
@@ -165,8 +179,9 @@ class ParallelHead(Stage):
         **options: Any,
     ) -> None:
         self.comm, self.norm, self.weights, self.vocab_size = comm, norm, weights, vocab_size
-        self.projection = ColumnParallelLinear(comm, weights, projection, turned=tied, **options)
-        self.projection.name = "head"
+        self.projection = (TiedProjection if tied else ColumnParallelLinear)(
+            comm, weights, projection, span="head", **options
+        )
         self.weight_names = (*norm.weight_names, projection)
 
     def forward(self, x: Array, targets: Array | None = None) -> tuple[Array, Any]:

@@ -17,7 +17,7 @@ from parlab.nn.embedding import checked_range
 from parlab.nn.llama import Llama
 from parlab.pipeline import Schedule, validate
 from parlab.sequence.layouts import LAYOUTS, checked_documents
-from parlab.tensor.shards import check_sizes
+from parlab.tensor.slices import check_sizes
 from parlab.train.mesh import Mesh
 from parlab.world import Timeline
 from parlab.zero.arguments import check_alike, sums_of

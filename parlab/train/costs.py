@@ -141,7 +141,7 @@ def _norm_bytes(trainer: Trainer) -> int:
 def _elements(trainer: Trainer) -> dict[str, int]:
     """The elements of each weight on all ranks of tp together: a replicated weight counts once a rank that owns it."""
     return {
-        name: math.prod(shape) * trainer.model.pieces[name].owners
+        name: math.prod(shape) * trainer.model.slices[name].owners
         for name, shape in trainer.config.weight_shapes.items()
     }
 

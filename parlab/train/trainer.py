@@ -28,7 +28,7 @@ from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.nn.stage import Chain, Gradients, Stage, add_gradients
 from parlab.pipeline import Schedule, one_f_one_b, partition, run_schedule
-from parlab.tensor import ParallelLlama, Recompute, shard
+from parlab.tensor import ParallelLlama, Recompute, shard_weights
 from parlab.train.arguments import RULES, check_batch, check_model, check_options
 from parlab.train.attention import attention_core, own_positions
 from parlab.train.mesh import Mesh
@@ -237,7 +237,7 @@ class Trainer:
         """The elements of weights and of optimizer state that this rank keeps."""
         found = []
         for name, flat_start, master, mean, square in self.replica.state():
-            axis, start, stop, owners = self.model.pieces[name]
+            axis, start, stop, owners = self.model.slices[name]
             first = self.mesh.pp.rank == self.holders[name][0] and self.mesh.tp.rank % owners == 0
             if self.zero == 0:  # every rank of dp × cp keeps them
                 first = first and self.mesh.data.rank == 0
@@ -264,7 +264,7 @@ class Trainer:
         part = ParallelLlama(
             mesh.tp,
             self.config,
-            shard(self.config, own, mesh.tp.rank, mesh.tp.size),
+            shard_weights(self.config, own, mesh.tp.rank, mesh.tp.size),
             names=own,
             core=attention_core(mesh.cp, self.attention, self.layout),
             sequence_parallel=self.sequence_parallel,
@@ -320,7 +320,7 @@ class Trainer:
     def _zero_replica(self, optimizer: AdamW, made: Mapping[str, int], options: dict[str, Any]) -> Replica:
         """ZeRO over dp × cp; it takes over the weights of `self.model`."""
         mesh = self.mesh
-        owners = {name: self.model.pieces[name].owners for name in self.model.weights}
+        owners = {name: self.model.slices[name].owners for name in self.model.weights}
         part = Part(
             comm=mesh.model if self.zero == 0 else mesh.comm,
             shares={name: 1 / (owners[name] * len(self.holders[name])) for name in owners},

@@ -13,7 +13,7 @@ from parlab import run
 from parlab.arrays import asarray
 from parlab.nn.gpt import gpt_weight_shapes
 from parlab.nn.llama import Llama, LlamaConfig
-from parlab.tensor import ParallelLlama, unshard
+from parlab.tensor import ParallelLlama, unshard_weights
 from tests.models import random_llama
 
 LIBRARIES = {"numpy": np, "strict": array_api_strict}
@@ -61,7 +61,7 @@ def parallel_results(
         return loss, parallel.logits(tokens), gradients
 
     results = run(program, size).results
-    whole = unshard(serial.config, [gradients for _, _, gradients in results])
+    whole = unshard_weights(serial.config, [gradients for _, _, gradients in results])
     return {"loss": np.asarray(results[0][0]), "logits": results[0][1], **whole}
 
 

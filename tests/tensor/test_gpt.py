@@ -64,10 +64,9 @@ def errors(size, library="numpy", rate=0.25, steps=2, **options):
     return wrong
 
 
-@pytest.mark.parametrize("library", ["numpy", "strict"])
 @pytest.mark.parametrize("recompute", RECOMPUTE)
 @both_ways
-@sizes
+@pytest.mark.parametrize(("size", "library"), [(1, "numpy"), (2, "numpy"), (4, "numpy"), (8, "numpy"), (4, "strict")])
 def test_block_with_dropout_within_1e_12_of_serial_with_the_same_masks(size, sequence_parallel, recompute, library):
     found = errors(size, library, sequence_parallel=sequence_parallel, recompute=recompute)
     assert max(found.values()) <= 1e-12, found
@@ -213,7 +212,7 @@ def test_layer_norms_left_unsynchronised_are_caught(monkeypatch):
     ("options", "head_dim", "message"),
     [
         ({"recompute": "some"}, 2, "recompute='some': choose from none, selective, full"),
-        ({}, 4, "num_attention_heads 4 do not divide among 8 tensor-parallel ranks: use 8"),
+        ({}, 4, "num_attention_heads 4 do not divide among 8 tensor-parallel ranks: use a multiple of 8"),
     ],
 )
 def test_bad_blocks_are_refused(options, head_dim, message):

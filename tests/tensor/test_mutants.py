@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import parlab.tensor.shards
+import parlab.tensor.slices
 from parlab import run
 from parlab.arrays import namespace
 from parlab.nn.activation import gelu
@@ -138,12 +138,12 @@ def test_key_and_value_gradients_not_summed_over_their_owners_are_the_only_ones_
 
 
 def test_key_and_value_heads_dealt_out_in_turn_are_wrong_where_8_query_heads_read_2(monkeypatch):
-    right = parlab.tensor.shards.even
+    right = parlab.tensor.slices.even_slice
 
     def dealt(shape, axis, rank, size, owners=1):
         return right(shape, axis, rank * owners % size + rank * owners // size, size, owners)
 
-    monkeypatch.setattr(parlab.tensor.shards, "even", dealt)
+    monkeypatch.setattr(parlab.tensor.slices, "even_slice", dealt)
     assert {"loss", "logits"} <= broken(lambda parallel: None, size=4, heads=2)
 
 

@@ -72,11 +72,11 @@ ROWS = [
     ("ranks, none fits", mesh(5, dp=2, pp=2), "and there are 5: use 4 ranks"),
     ("mesh", made(on="mesh"), "mesh='mesh': must be a Mesh"),
     ("model", made(start="llama"), "model='llama': must be a Llama"),
-    ("optimizer", made(optimizer="adam"), "optimizer='adam': an AdamW is needed"),
+    ("optimizer", made(optimizer="adam"), "optimizer='adam': must be an AdamW"),
     (
         "tp",
         made({"tp": 3}),
-        "tp=3: num_attention_heads 4 do not divide among 3 tensor-parallel ranks: use 3 or 6; or a tp that "
+        "tp=3: num_attention_heads 4 do not divide among 3 tensor-parallel ranks: use a multiple of 3; or a tp that "
         "divides 4 heads and 8 columns",
     ),
     ("schedule", made(schedule="1f1b"), "schedule='1f1b': must be a Schedule"),

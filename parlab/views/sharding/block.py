@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from parlab.arguments import checked
 from parlab.nn.llama import LlamaConfig
-from parlab.tensor import Piece, block_collectives, pieces
+from parlab.tensor import WeightSlice, block_collectives, weight_slices
 from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import BAR, Picture, line_legend, panel, sheet
@@ -66,7 +66,7 @@ def block_text(config: LlamaConfig, size: int, *, sequence_parallel: bool = Fals
         f"A block among t = {size} ranks: columns, then rows; {held}",
         f"{'weight':>10} {'whole':>14} {'a rank has':>14}  cut",
     ]
-    shapes, owned = config.weight_shapes, pieces(config, 0, size)
+    shapes, owned = config.weight_shapes, weight_slices(config, 0, size)
     for part, (_, firsts, last) in PARTS.items():
         for name in (*firsts, last):
             piece, whole = owned[_full(part, name)], shapes[_full(part, name)]
@@ -110,7 +110,7 @@ def _matrices(
 ) -> None:
     """Column matrices from `first` on, above what they make; the row matrix at `second`."""
     _, names, last = PARTS[part]
-    owned, across = pieces(config, 0, size), config.hidden_size * unit
+    owned, across = weight_slices(config, 0, size), config.hidden_size * unit
     wholes = {name: config.weight_shapes[_full(part, name)] for name in (*names, last)}
     shapes = {name: _shape(_own(whole, owned[_full(part, name)])) for name, whole in wholes.items()}
     inner = wholes[last][0] * unit
@@ -179,7 +179,7 @@ def _full(part: str, name: str) -> str:
     return f"{LAYER}.{PARTS[part][0]}.{name}_proj.weight"
 
 
-def _own(whole: tuple[int, ...], piece: Piece) -> list[int]:
+def _own(whole: tuple[int, ...], piece: WeightSlice) -> list[int]:
     return [piece.stop - piece.start if axis == piece.axis else n for axis, n in enumerate(whole)]
 
 

@@ -9,7 +9,7 @@ import pytest
 from parlab import views
 from parlab.nn.llama import LlamaConfig
 from parlab.plan import GPT_22B, LLAMA_405B
-from parlab.tensor import pieces
+from parlab.tensor import weight_slices
 from parlab.views.drawing import theme
 from tests.views.drawn import artists, boxes, check_refused, check_text, title
 
@@ -41,7 +41,7 @@ def test_each_slice_is_drawn_in_proportion_in_its_owners_colour_and_in_their_ord
         assert set(drawn) == {rgb(rank) for rank in range(size)}
         for rank in range(size):
             left, right, low, high = drawn[rgb(rank)]
-            axis, start, stop, _ = pieces(CONFIG, rank, size)[full]
+            axis, start, stop, _ = weight_slices(CONFIG, rank, size)[full]
             rows, columns = (stop - start if cut == axis else n for cut, n in enumerate(CONFIG.weight_shapes[full]))
             areas |= {round((right - left) / columns, 9), round((high - low) / rows, 9)}
             if rank:

@@ -1,4 +1,4 @@
-"""Who owns which slice of which weight.
+"""Each rank's slice of each weight.
 
 A column layer (q, k, v, gate, up, head) is cut along its outputs, `W[:, a:b]`: every rank makes some columns of y. A
 row layer (o, down) along its inputs, `W[a:b, :]`: every rank makes a partial sum of all of y. Columns, then rows: what
@@ -24,7 +24,7 @@ from parlab.world.collectives import block_sizes, blocks_of
 COLUMNS, ROWS = 1, 0  # the axis of a matrix [in, out] that is cut
 
 
-class Piece(NamedTuple):
+class WeightSlice(NamedTuple):
     """A rank's slice of one weight.
 
     Attributes:
@@ -39,44 +39,44 @@ class Piece(NamedTuple):
     owners: int
 
 
-def pieces(config: LlamaConfig, rank: int, size: int) -> dict[str, Piece]:
-    """What `rank` of `size` owns of each weight of the model, by name.
+def weight_slices(config: LlamaConfig, rank: int, size: int) -> dict[str, WeightSlice]:
+    """The slice of each weight of the model that `rank` of `size` owns, by name.
 
     Raises:
         ValueError: no such rank; heads or columns do not divide among the ranks, see `check_sizes`.
 
     >>> config = LlamaConfig(vocab_size=10, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
     ...                      num_attention_heads=8, num_key_value_heads=2)
-    >>> owned = pieces(config, rank=3, size=4)
+    >>> owned = weight_slices(config, rank=3, size=4)
     >>> owned["model.layers.0.self_attn.q_proj.weight"]  # 2 of 8 heads of size 2
-    Piece(axis=1, start=12, stop=16, owners=1)
+    WeightSlice(axis=1, start=12, stop=16, owners=1)
     >>> owned["model.layers.0.self_attn.k_proj.weight"]  # the second of 2 heads, as rank 2
-    Piece(axis=1, start=2, stop=4, owners=2)
+    WeightSlice(axis=1, start=2, stop=4, owners=2)
     """
     check_sizes(config, size)
     checked_rank(rank, "rank", size)
-    return {name: _piece(config, name, shape, rank, size) for name, shape in config.weight_shapes.items()}
+    return {name: _slice(config, name, shape, rank, size) for name, shape in config.weight_shapes.items()}
 
 
-def _piece(config: LlamaConfig, name: str, shape: tuple[int, ...], rank: int, size: int) -> Piece:
+def _slice(config: LlamaConfig, name: str, shape: tuple[int, ...], rank: int, size: int) -> WeightSlice:
     layer = name.split(".")[-2]
     if layer in ("q_proj", "gate_proj", "up_proj"):
-        return even(shape, COLUMNS, rank, size)
+        return even_slice(shape, COLUMNS, rank, size)
     if layer in ("k_proj", "v_proj"):
-        return even(shape, COLUMNS, rank, size, owners(config.num_key_value_heads, size))
+        return even_slice(shape, COLUMNS, rank, size, owners(config.num_key_value_heads, size))
     if layer in ("o_proj", "down_proj"):
-        return even(shape, ROWS, rank, size)
+        return even_slice(shape, ROWS, rank, size)
     if name in (EMBEDDING, HEAD):
-        block = vocabulary(config.vocab_size, rank, size)
-        return Piece(ROWS if name == EMBEDDING else COLUMNS, block.start, block.stop, 1)
-    return Piece(None, 0, shape[0], size)
+        block = owned_tokens(config.vocab_size, rank, size)
+        return WeightSlice(ROWS if name == EMBEDDING else COLUMNS, block.start, block.stop, 1)
+    return WeightSlice(None, 0, shape[0], size)
 
 
-def even(shape: tuple[int, ...], axis: int, rank: int, size: int, owners: int = 1) -> Piece:
+def even_slice(shape: tuple[int, ...], axis: int, rank: int, size: int, owners: int = 1) -> WeightSlice:
     """The slice of `rank` where consecutive `owners` of the `size` ranks share one, all of one length."""
     length = shape[axis] * owners // size
     start = rank // owners * length
-    return Piece(axis, start, start + length, owners)
+    return WeightSlice(axis, start, start + length, owners)
 
 
 def owners(num_key_value_heads: int, size: int) -> int:
@@ -84,43 +84,43 @@ def owners(num_key_value_heads: int, size: int) -> int:
     return max(1, size // num_key_value_heads)
 
 
-def vocabulary(vocab_size: int, rank: int, size: int) -> slice:
+def owned_tokens(vocab_size: int, rank: int, size: int) -> slice:
     """The tokens whose rows and logits `rank` owns; the first (V mod t) ranks own one more.
 
-    >>> vocabulary(10, 0, 4), vocabulary(10, 3, 4)
+    >>> owned_tokens(10, 0, 4), owned_tokens(10, 3, 4)
     (slice(0, 3, None), slice(8, 10, None))
     """
     return blocks_of(block_sizes(vocab_size, size))[rank]
 
 
-def take(x: Array, piece: Piece) -> Array:
+def take(x: Array, piece: WeightSlice) -> Array:
     """A copy of the slice of `x`."""
     if piece.axis is not None:
         x = x[(slice(None),) * piece.axis + (slice(piece.start, piece.stop), ...)]
     return namespace(x).asarray(x, copy=True)
 
 
-def shard(config: LlamaConfig, weights: Mapping[str, Array], rank: int, size: int) -> dict[str, Array]:
+def shard_weights(config: LlamaConfig, weights: Mapping[str, Array], rank: int, size: int) -> dict[str, Array]:
     """The slices of `weights`, all or some of the model's (or of their gradients), that `rank` owns."""
-    owned = pieces(config, rank, size)
+    owned = weight_slices(config, rank, size)
     return {name: take(weight, owned[name]) for name, weight in weights.items()}
 
 
-def unshard(config: LlamaConfig, shards: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """The whole arrays again, from those of all ranks, in order. The inverse of `shard`.
+def unshard_weights(config: LlamaConfig, shards: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """The whole arrays again, from those of all ranks, in order. The inverse of `shard_weights`.
 
     >>> import numpy as np
     >>> from parlab.nn.llama import Llama
     >>> config = LlamaConfig(vocab_size=10, hidden_size=8, intermediate_size=16, num_hidden_layers=1,
     ...                      num_attention_heads=4, num_key_value_heads=2)
     >>> whole = Llama.random(config, xp=np).weights
-    >>> again = unshard(config, [shard(config, whole, rank, 4) for rank in range(4)])
+    >>> again = unshard_weights(config, [shard_weights(config, whole, rank, 4) for rank in range(4)])
     >>> all((again[name] == x).all() for name, x in whole.items())
     True
     """
     xp = namespace(shards[0][EMBEDDING])
     whole = {}
-    for name, piece in pieces(config, 0, len(shards)).items():
+    for name, piece in weight_slices(config, 0, len(shards)).items():
         owned = [of_rank[name] for of_rank in shards[:: piece.owners]]
         whole[name] = owned[0] if piece.axis is None else xp.concat(owned, axis=piece.axis)
     return whole
@@ -130,7 +130,7 @@ def check_sizes(config: LlamaConfig, size: int) -> None:
     """Refuse a model whose heads or columns do not divide among `size` ranks.
 
     Raises:
-        ValueError: so it is, with the sizes nearest to the model's that do.
+        ValueError: with the size that does not divide.
     """
     whole("size", size, 1)
     check_heads(config.num_attention_heads, config.num_key_value_heads, size)
@@ -142,43 +142,30 @@ def check_sizes(config: LlamaConfig, size: int) -> None:
 
 
 def check_heads(num_attention_heads: int, num_key_value_heads: int, size: int) -> None:
-    """Refuse heads that `size` ranks cannot share: H must divide, and t divide G, or G divide t.
+    """Refuse heads that `size` ranks cannot share: t must divide H, and t divide G or G divide t.
 
     Raises:
-        ValueError: so it is, with the nearest numbers of heads that they can.
+        ValueError: with the number of heads.
     """
     H, G = num_attention_heads, num_key_value_heads
     check_divides("num_attention_heads", H, size)
     if G % size and size % G:
-        fitting = [heads for heads in range(1, H + 1) if H % heads == 0 and (heads % size == 0 or size % heads == 0)]
-        raise ValueError(
-            f"num_key_value_heads {G} and {size} tensor-parallel ranks: one must divide the other; "
-            f"use {_near(G, fitting)}"
-        )
+        raise ValueError(f"num_key_value_heads {G} and {size} tensor-parallel ranks: one must divide the other")
 
 
 def check_divides(name: str, length: int, size: int) -> None:
     """Refuse a `length` called `name` that `size` ranks cannot share evenly.
 
     Raises:
-        ValueError: so it is, with the nearest lengths that they can.
+        ValueError: with the length.
 
     >>> check_divides("intermediate_size", 10, 4)
     Traceback (most recent call last):
     ...
-    ValueError: intermediate_size 10 does not divide among 4 tensor-parallel ranks: use 8 or 12
+    ValueError: intermediate_size 10 does not divide among 4 tensor-parallel ranks: use a multiple of 4
     """
     if length % size:
-        below = length // size * size
         verb = "do" if name.endswith("heads") else "does"
         raise ValueError(
-            f"{name} {length} {verb} not divide among {size} tensor-parallel ranks: "
-            f"use {_near(length, [below, below + size])}"
+            f"{name} {length} {verb} not divide among {size} tensor-parallel ranks: use a multiple of {size}"
         )
-
-
-def _near(wanted: int, fitting: Sequence[int]) -> str:
-    """The nearest of `fitting` on either side of `wanted`."""
-    below = max((value for value in fitting if 0 < value < wanted), default=None)
-    above = min((value for value in fitting if value > wanted), default=None)
-    return " or ".join(str(value) for value in (below, above) if value is not None)
