@@ -128,7 +128,7 @@ ROWS = [
     ),
     ("max_norm", made(max_norm=0), "max_norm=0: must be a number greater than 0"),
     ("dtype", made(dtype="int8"), "dtype='int8': float64, float32 or"),
-    ("loss_scale", made(loss_scale=8), "loss_scale=8: a LossScale is needed"),
+    ("loss_scale", made(loss_scale=8), "loss_scale=8: must be a LossScale"),
     ("tokens", step({}, [[1]]), "tokens=[[1]]: an array [batch, sequence] of whole numbers is needed"),
     ("tokens", step({}, ONE + 17), "tokens hold 17..17: the vocabulary has 0..16"),
     ("targets", step({}, ONE, ONE - 1), "targets hold -1..-1: the vocabulary has 0..16"),
