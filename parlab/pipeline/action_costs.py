@@ -53,6 +53,18 @@ class Costs:
             )
         return cost
 
+    def by_kind(self, num_stages: int) -> dict[str, Sequence[float]]:
+        """What each kind of action takes on each stage.
+
+        Raises:
+            ValueError: a list of another length.
+        """
+        forward = self.per_stage("forward", num_stages)
+        half = self.per_stage("backward_input", num_stages)
+        weight = self.per_stage("backward_weight", num_stages)
+        whole = [i + w for i, w in zip(half, weight, strict=True)]
+        return {"F": forward, "B": whole, "I": half, "W": weight}
+
 
 ALWAYS = ("forward", "backward_input", "backward_weight", "transfer")
 FIELD_RULES = dict.fromkeys(ALWAYS, finite_amounts) | {name: optional(finite_amounts) for name in ("pair", "optimizer")}

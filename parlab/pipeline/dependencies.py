@@ -1,4 +1,4 @@
-"""What waits for what: the happens-before relation that every other file of this room relies on.
+"""The happens-before relation, on which every other file of this room relies: which action needs which others.
 
 F of a stage        needs F of the stage before it
 I or B of a stage   needs F of this stage, kept on this rank, and the gradient: I or B of the stage after it
@@ -33,10 +33,10 @@ def input_from(action: Action, last_stage: int) -> tuple[Action, ...]:
 
 
 @dataclass(frozen=True)
-class Program:
-    """A complete schedule in columns: one row an action, the ranks one after another.
+class ActionTable:
+    """All actions of a complete schedule: one row an action, the ranks one after another, and what each row needs.
 
-    Lists of integers, because the simulation is a loop over very many rows and objects would cost more than it does.
+    Its columns are lists of integers, because a simulation goes through very many rows.
 
     Attributes:
         actions: the action of each row.
@@ -52,8 +52,8 @@ class Program:
     source: list[int]
 
 
-def lower(schedule: Schedule) -> Program:
-    """The columns of a schedule.
+def action_table(schedule: Schedule) -> ActionTable:
+    """The table of a schedule that is complete. Ranks may still wait for each other: see `start_and_end`.
 
     Raises:
         ValueError: it is incomplete, does something twice, or uses what its rank does not have yet.
@@ -88,7 +88,7 @@ def lower(schedule: Schedule) -> Program:
         source[row] = before
     for row, after in zip(gradient, gradient[microbatches:], strict=False):
         source[row] = after
-    return Program(schedule, actions, rank, first, source)
+    return ActionTable(schedule, actions, rank, first, source)
 
 
 def _follow(rank: list[int], rows: list[int], later: list[int]) -> bool:
@@ -98,10 +98,10 @@ def _follow(rank: list[int], rows: list[int], later: list[int]) -> bool:
     )
 
 
-def pair_rows(program: Program) -> list[int]:
+def pair_rows(table: ActionTable) -> list[int]:
     """The rows of the forwards that overlap with the row after them."""
     rows, row = [], 0
-    for slot in chain.from_iterable(program.schedule.ranks):
+    for slot in chain.from_iterable(table.schedule.ranks):
         if isinstance(slot, Pair):
             rows.append(row)
         row += 0 if slot is None else 2 if isinstance(slot, Pair) else 1

@@ -9,7 +9,7 @@ from parlab.pipeline.action_costs import UNIT_COSTS, Costs
 from parlab.pipeline.actions import Action
 from parlab.pipeline.arguments import RULES
 from parlab.pipeline.bounds import lower_bound, rank_tasks
-from parlab.pipeline.memory import Limit, limit_tables
+from parlab.pipeline.memory import Limit, change_of_kept, limit_tables
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.search import zb_auto
 from parlab.pipeline.simulate import simulate
@@ -18,10 +18,11 @@ MOST_RANKS, MOST_MICROBATCHES = 3, 4
 
 
 class State(NamedTuple):
-    """What has been decided. Of each rank: how many F's, I's and W's, and when the last of it ends; when each of its
-    F's and I's ends; and what was run, in the order in which it was decided."""
+    """Some actions of each rank, timed: how many F's, I's and W's, what the rank keeps after them, when the last one
+    ends, when each F and each I ends, and the actions in order."""
 
     done: tuple[tuple[int, int, int], ...]
+    kept: tuple[float, ...]
     free: tuple[Any, ...]
     f_end: tuple[tuple[Any, ...], ...]
     i_end: tuple[tuple[Any, ...], ...]
@@ -57,7 +58,7 @@ def best_schedule(p: int, m: int, costs: Costs = UNIT_COSTS, memory_limit: Limit
     best, shortest = start.actions, simulate(start, costs).makespan
     search = _BranchAndBound(p, m, costs, memory_limit)
     none = ((),) * p
-    stack = [State(((0, 0, 0),) * p, (0,) * p, none, none, none)]
+    stack = [State(((0, 0, 0),) * p, (0,) * p, (0,) * p, none, none, none)]
     while stack and shortest > least:
         state = stack.pop()
         if search.bound(state) >= shortest or search.seen_better(state):
@@ -74,7 +75,10 @@ class _BranchAndBound:
         self.p, self.m = p, m
         names = ("forward", "backward_input", "backward_weight", "transfer")
         self.forward, self.half, self.weight, self.transfer = (costs.per_stage(name, p) for name in names)
-        self.limits, self.whole, self.rest = limit_tables(memory_limit, p, p)
+        self.limits, *amounts = limit_tables(memory_limit, p, p)
+        self.change = [
+            {kind: change_of_kept(kind, *of_stage) for kind in "FIW"} for of_stage in zip(*amounts, strict=True)
+        ]
         tasks = rank_tasks(p, m, costs, memory_limit)
         self.f_tail = [[task.tail for task in reversed(of_rank[::3])] for of_rank in tasks]
         self.i_tail = [[task.tail for task in reversed(of_rank[1::3])] for of_rank in tasks]
@@ -100,9 +104,9 @@ class _BranchAndBound:
     def branches(self, state: State) -> list[State]:
         options: list[tuple[Any, int, str, Any]] = []  # (end, rank, kind, start)
         for r in range(self.p):
-            f, i, w = state.done[r]
+            _, i, w = state.done[r]
             start, back = self.ready(state, r)
-            if (f - i + 1) * self.whole[r] + (i - w) * self.rest[r] > self.limits[r]:
+            if state.kept[r] + self.change[r]["F"] > self.limits[r]:
                 start = None
             for kind, at, takes in (("I", back, self.half[r]), ("F", start, self.forward[r])):
                 if at is not None:
@@ -122,6 +126,7 @@ class _BranchAndBound:
         number = {"F": f, "I": i, "W": w}[kind]
         return State(
             _put(state.done, r, (f + (kind == "F"), i + (kind == "I"), w + (kind == "W"))),
+            _put(state.kept, r, state.kept[r] + self.change[r][kind]),
             _put(state.free, r, end),
             _put(state.f_end, r, (*state.f_end[r], end)) if kind == "F" else state.f_end,
             _put(state.i_end, r, (*state.i_end[r], end)) if kind == "I" else state.i_end,

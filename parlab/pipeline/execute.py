@@ -13,14 +13,13 @@ from parlab.nn.stage import Gradients, Stage, add_gradients
 from parlab.pipeline.action_costs import Costs
 from parlab.pipeline.actions import Action
 from parlab.pipeline.arguments import EXECUTION_RULES
-from parlab.pipeline.dependencies import Program, lower, pair_rows
+from parlab.pipeline.dependencies import action_table
 from parlab.pipeline.schedule import Schedule
-from parlab.pipeline.sharding import ShardedWeights, Sharding
-from parlab.pipeline.simulate import durations
-from parlab.pipeline.steps import Receive, receives, step_name, steps_of
+from parlab.pipeline.steps import Receive, Step, receives, step_name, steps_of
 from parlab.world import Comm, Request
 
 OnGradients = Callable[[int, int, Gradients], None]
+Cell = tuple[int, int]  # a stage and a microbatch
 
 
 @checked(EXECUTION_RULES)
@@ -34,14 +33,13 @@ def run_schedule(
     costs: Costs | None = None,
     like: Array | None = None,
     on_gradients: OnGradients | None = None,
-    sharded: Mapping[int, ShardedWeights] | None = None,
     loss_scale: float = 1.0,
 ) -> tuple[float | None, Gradients]:
     """One training step: this rank's part of `schedule`.
 
     Each microbatch counts by the size of its targets, so that loss and gradients are those of the whole batch at once.
-    What the actions leave for each other is counted as held: `activation` and `gradient` (handed to a stage of the same
-    rank; `received` from another), `cache` from F to B or I, `pending` from I to W. When its actions are done, a rank
+    The values that actions leave for each other are counted as held: `activation` and `gradient` (handed to a stage of
+    the same rank; `received` from another), `cache` from F to B or I, `pending` from I to W. After its actions, a rank
     that shares stages with others exchanges its part of their gradients: the simulated timeline does not show that.
 
     Args:
@@ -56,9 +54,6 @@ def run_schedule(
             sending one row of the first microbatch through the stages before its own, which it must be given then.
         on_gradients: is given `(stage, microbatch, gradients)` of each B and W, which are then neither summed nor
             exchanged nor returned; they count as held, as `new gradients`, until they die. None: they are summed.
-        sharded: of the stages of whose weights this rank keeps a shard: what gathers, frees and reduces them where the
-            schedule says so. Their gradients are given to `reduce_gradients`, and not returned. None: such cells are
-            passed over.
         loss_scale: the gradients, not the loss, are multiplied by this: so that small ones survive in float16.
 
     Returns:
@@ -68,114 +63,166 @@ def run_schedule(
         a part of its gradient on each.
 
     Raises:
-        ValueError: the schedule cannot run, or does not fit the ranks, the microbatches or the stages; or it uses a
-            sharded stage while its weights are not gathered, or leaves gradients of it unreduced.
+        ValueError: the schedule cannot run, or does not fit the ranks, the microbatches or the stages.
     """
-    program = lower(schedule)
+    table = action_table(schedule)
     _check(comm, schedule, stages, inputs, targets)
-    joined = frozenset(pair_rows(program) if costs is not None and costs.pair is not None else ())
-    to_post = deque(receives(program, comm.rank, joined))
-    seconds = durations(program, costs) if costs is not None else None
-    cells = Sharding(schedule, comm.rank, sharded or {})
-    rank = _Rank(comm, program, stages, inputs, targets, like, cells, on_gradients, loss_scale)
-    for number, rows in enumerate(steps_of(program, comm.rank, joined)):
+    atomic = costs is not None and costs.pair is not None
+    seconds = None if costs is None else _seconds_of(costs, schedule.num_stages)
+    rank = _Rank(comm, schedule, stages, inputs, targets, like, on_gradients, loss_scale)
+    to_post = deque(receives(table, comm.rank, atomic))
+    for number, step in enumerate(steps_of(schedule.ranks[comm.rank], atomic)):
         while to_post and to_post[0].after == number:
             rank.post(to_post.popleft())
-        for row in rows:
-            cells.before(row - program.first[comm.rank])
-            rank.receive(row)
-        with comm.compute(step_name(program, rows), seconds=seconds[rows[-1]] if seconds else None):
-            results = [rank.perform(program.actions[row]) for row in rows]
-        for row in rows:
-            rank.deliver(row, results.pop(0))
-    cells.before(None)
-    for request in rank.sends:
-        request.wait()
+        for action in step:
+            rank.receive(action)
+        with comm.compute(step_name(step), seconds=seconds(step) if seconds else None):
+            results = [rank.perform(action) for action in step]
+        for action in step:
+            rank.deliver(action, results.pop(0))
+    rank.wait_for_sends()
     if on_gradients is None:
         rank.sum_over_holders()
-    return None if rank.loss is None else to_host(rank.loss), rank.gradients
+    return rank.host_loss(), rank.gradients
+
+
+def _seconds_of(costs: Costs, num_stages: int) -> Callable[[Step], float]:
+    """How long a step takes on the simulated clock."""
+    by_kind = costs.by_kind(num_stages)
+    together = None if costs.pair is None else costs.per_stage("pair", num_stages)
+
+    def seconds(step: Step) -> float:
+        kind, stage, _ = step[0]
+        return together[stage] if together is not None and len(step) == 2 else by_kind[kind][stage]
+
+    return seconds
 
 
 class _Rank:
-    """An interpreter of actions, and the buffer of what they leave for each other.
+    """An interpreter of actions, with the values that they leave for each other.
 
-    A value is referred to from one slot only, and a local name that holds it is deleted as soon as it is used, so that
+    A value is referred to from one place only, and a local name that holds it is deleted as soon as it is used, so that
     memory dies, and is seen to die, at a fixed place.
     """
 
     def __init__(
         self,
         comm: Comm,
-        program: Program,
+        schedule: Schedule,
         stages: Sequence[Stage] | Mapping[int, Stage],
         inputs: Sequence[Array],
         targets: Sequence[Array],
         like: Array | None,
-        sharding: Sharding,
         on_gradients: OnGradients | None,
         loss_scale: float,
     ) -> None:
-        self.comm, self.program, self.stages, self.like = comm, program, stages, like
+        self.comm, self.schedule, self.stages, self.like = comm, schedule, stages, like
         self.inputs, self.targets, self.loss_scale = inputs, targets, loss_scale
-        self.sharding, self.on_gradients = sharding, on_gradients
-        self.last = program.schedule.num_stages - 1
+        self.on_gradients = on_gradients
+        self.last = schedule.num_stages - 1
         self.loss: Any = None
         self.gradients: Gradients = {}
         self.names: dict[int, set[str]] = {}  # of the gradients of each stage
         self.sends: list[Request] = []
-        self.requests: dict[int, Request] = {}  # by the row that needs the message
-        self.slots: dict[tuple[str, int, int], Any] = {}  # (name, stage, microbatch)
+        self.requests: dict[Action, Request] = {}  # by the action that needs the message
+        self.activations: dict[Cell, Any] = {}  # the input of each forward
+        self.received_gradients: dict[Cell, Any] = {}  # of the output of each forward
+        self.caches: dict[Cell, Any] = {}
+        self.pendings: dict[Cell, Any] = {}
+        self.input_shapes: dict[Cell, tuple[int, ...]] = {}
+        self.outputs_like: dict[Cell, Array] = {}  # shape and dtype of the gradient that comes back
         self.templates: dict[Any, Array] = {}
         self.given = {id(owning_buffer(x)) for x in [*inputs, *targets]}
 
-    # Messages: receives are posted ahead; sends are waited for at the end, when all have long been taken
-
-    def post(self, receive: Receive) -> None:
-        kind, stage, microbatch = self.program.actions[receive.row]
-        like = self._input_like(stage, microbatch) if kind == "F" else self.slots.pop(("output", stage, microbatch))
-        source = self.program.rank[receive.source]
-        label = str(self.program.actions[receive.source])
-        self.requests[receive.row] = self.comm.irecv(source, like, label=label)
-
-    def receive(self, row: int) -> None:
-        if row in self.requests:
-            kind, stage, microbatch = self.program.actions[row]
-            name = "activation" if kind == "F" else "gradient"
-            self.slots[name, stage, microbatch] = self.requests.pop(row).wait()
-
-    def deliver(self, row: int, value: Array | None) -> None:
-        """Send what an action made to the rank of the stage that needs it, or keep it here for that stage."""
-        kind, stage, microbatch = action = self.program.actions[row]
-        neighbour = stage + 1 if kind == "F" else stage - 1
-        if kind == "W" or not 0 <= neighbour <= self.last:
-            return
-        peer = self.program.schedule.rank_of(neighbour, microbatch)
-        if peer != self.comm.rank:
-            self.sends.append(self.comm.isend(value, peer, label=str(action)))
-        else:
-            self._keep("activation" if kind == "F" else "gradient", neighbour, microbatch, value)
-
-    # Actions
+    # Actions: one method a kind
 
     def perform(self, action: Action) -> Array | None:
-        kind, stage, microbatch = action
+        """Do an action; returns what the neighbouring stage needs of it."""
         by_kind = {"F": self.forward, "B": self.backward, "I": self.backward_input, "W": self.backward_weight}
-        return by_kind[kind](stage, microbatch)
+        return by_kind[action.kind](action.stage, action.microbatch)
 
     def forward(self, stage: int, microbatch: int) -> Array | None:
-        of_stage: Any = self.stages[stage]
-        x = self.slots.pop(("activation", stage, microbatch)) if stage > 0 else self.inputs[microbatch]
-        self.slots["shape", stage, microbatch] = tuple(x.shape)
+        cell, of_stage = (stage, microbatch), self.stages[stage]
+        x = self.activations.pop(cell) if stage > 0 else self.inputs[microbatch]
+        self.input_shapes[cell] = tuple(x.shape)
         if stage == self.last:
-            loss, cache = of_stage.forward(x, self.targets[microbatch])
+            loss, cache = of_stage.forward(x, self.targets[microbatch])  # type: ignore[call-arg]
             self.add_loss(microbatch, loss)
             y = None
         else:
             y, cache = of_stage.forward(x)
-            self.slots["output", stage, microbatch] = self._template(y.shape, y)
+            self.outputs_like[cell] = self._template(y.shape, y)
         del x
-        self._keep("cache", stage, microbatch, cache)
+        self.caches[cell] = self._held("cache", cache)
         return y
+
+    def backward(self, stage: int, microbatch: int) -> Array | None:
+        of_stage = self.stages[stage]
+        if hasattr(of_stage, "backward"):  # which may do the two parts at once, or free the one before the other
+            dx, gradients = self._backward_through(stage, microbatch, "backward")
+        else:
+            dx, pending = self._backward_through(stage, microbatch, "backward_input")
+            gradients = of_stage.backward_weight(pending)
+        self._take(stage, microbatch, gradients)
+        return dx
+
+    def backward_input(self, stage: int, microbatch: int) -> Array | None:
+        dx, pending = self._backward_through(stage, microbatch, "backward_input")
+        self.pendings[stage, microbatch] = self._held("pending", pending)
+        return dx
+
+    def backward_weight(self, stage: int, microbatch: int) -> None:
+        pending = self.pendings.pop((stage, microbatch))
+        self._take(stage, microbatch, self.stages[stage].backward_weight(pending))
+
+    def _backward_through(self, stage: int, microbatch: int, method: str) -> tuple[Array | None, Any]:
+        """`(dx, pending)` of a stage, or `(dx, gradients)`: the gradient of its output and its cache are used up."""
+        cell = stage, microbatch
+        dy = self.received_gradients.pop(cell) if stage < self.last else self._weight(microbatch) * self.loss_scale
+        cache = self.caches.pop(cell)
+        dx, rest = getattr(self.stages[stage], method)(dy, cache)
+        shape = self.input_shapes.pop(cell)
+        if stage > 0 and tuple(dx.shape) != shape:
+            raise ValueError(
+                f"stage {stage}, microbatch {microbatch}: {method} gave shape {tuple(dx.shape)} for an input "
+                f"of shape {shape}"
+            )
+        return dx, rest
+
+    # Messages: receives are posted ahead; sends are waited for at the end, when all have long been taken
+
+    def post(self, receive: Receive) -> None:
+        """Post a receive before its message is needed."""
+        _, stage, microbatch = action = receive.action
+        like = self._input_like(stage, microbatch) if action.kind == "F" else self.outputs_like.pop((stage, microbatch))
+        self.requests[action] = self.comm.irecv(receive.peer, like, label=str(receive.source))
+
+    def receive(self, action: Action) -> None:
+        """Wait for the message that an action needs, if it needs one."""
+        if action in self.requests:
+            values = self.activations if action.kind == "F" else self.received_gradients
+            values[action.stage, action.microbatch] = self.requests.pop(action).wait()
+
+    def deliver(self, action: Action, value: Array | None) -> None:
+        """Send what an action made to the rank of the stage that needs it, or keep it here for that stage."""
+        kind, stage, microbatch = action
+        neighbour = stage + 1 if kind == "F" else stage - 1
+        if kind == "W" or not 0 <= neighbour <= self.last:
+            return
+        peer = self.schedule.rank_of(neighbour, microbatch)
+        if peer != self.comm.rank:
+            self.sends.append(self.comm.isend(value, peer, label=str(action)))
+        elif kind == "F":
+            self.activations[neighbour, microbatch] = self._held("activation", value)
+        else:
+            self.received_gradients[neighbour, microbatch] = self._held("gradient", value)
+
+    def wait_for_sends(self) -> None:
+        """All have been taken when a rank's last action is done, or will be."""
+        for request in self.sends:
+            request.wait()
+
+    # Loss and gradients
 
     def add_loss(self, microbatch: int, loss: Any) -> None:
         """In float64, and where the loss is: a number that the host looks at is one that it waits for."""
@@ -184,45 +231,12 @@ class _Rank:
             loss = xp.astype(xp.asarray(loss), xp.float64)
         self.loss = (0.0 if self.loss is None else self.loss) + self._weight(microbatch) * loss
 
-    def backward_input(self, stage: int, microbatch: int) -> Array | None:
-        dx, pending = self._through(stage, microbatch)
-        self._keep("pending", stage, microbatch, pending)
-        return dx
-
-    def backward_weight(self, stage: int, microbatch: int) -> None:
-        pending = self.slots.pop(("pending", stage, microbatch))
-        self._take(stage, microbatch, self.stages[stage].backward_weight(pending))
-
-    def backward(self, stage: int, microbatch: int) -> Array | None:
-        of_stage = self.stages[stage]
-        if hasattr(of_stage, "backward"):  # which may do the two parts at once, or free the one before the other
-            dx, gradients = self._through(stage, microbatch, "backward")
-        else:
-            dx, pending = self._through(stage, microbatch)
-            gradients = of_stage.backward_weight(pending)
-        self._take(stage, microbatch, gradients)
-        return dx
-
-    def _through(self, stage: int, microbatch: int, how: str = "backward_input") -> tuple[Array | None, Any]:
-        """`(dx, pending)` of a stage, or `(dx, gradients)`, from the cache and the gradient that its slots hold."""
-        scaled = self._weight(microbatch) * self.loss_scale
-        dy = self.slots.pop(("gradient", stage, microbatch)) if stage < self.last else scaled
-        cache = self.slots.pop(("cache", stage, microbatch))
-        dx, rest = getattr(self.stages[stage], how)(dy, cache)
-        shape = self.slots.pop(("shape", stage, microbatch))
-        if stage > 0 and tuple(dx.shape) != shape:
-            raise ValueError(
-                f"stage {stage}, microbatch {microbatch}: {how} gave shape {tuple(dx.shape)} for an input "
-                f"of shape {shape}"
-            )
-        return dx, rest
-
-    # Gradients
+    def host_loss(self) -> float | None:
+        """The loss as a number; None on a rank without the last stage."""
+        return None if self.loss is None else to_host(self.loss)
 
     def _take(self, stage: int, microbatch: int, gradients: Gradients) -> None:
-        if stage in self.sharding:
-            self.sharding.add(stage, gradients)
-        elif self.on_gradients is not None:
+        if self.on_gradients is not None:
             self.comm.hold("new gradients", *arrays_in(gradients))
             self.on_gradients(stage, microbatch, gradients)
         else:
@@ -233,7 +247,7 @@ class _Rank:
         """A rank that shares stages with others sends them its part of the gradients; all add in the same order."""
         shared: dict[tuple[int, ...], set[str]] = {}
         for stage, names in self.names.items():
-            shared.setdefault(self.program.schedule.holders(stage), set()).update(names)
+            shared.setdefault(self.schedule.holders(stage), set()).update(names)
         for ranks, names in sorted(shared.items()):
             own = {name: self.gradients[name] for name in sorted(names)}
             peers = [rank for rank in ranks if rank != self.comm.rank]
@@ -247,16 +261,18 @@ class _Rank:
                 total = add_gradients(total, parts[rank])
             self.gradients |= total
 
-    # Slots
+    def _weight(self, microbatch: int) -> float:
+        """The part of a microbatch in the loss of the whole batch."""
+        return self.targets[microbatch].size / sum(target.size for target in self.targets)
 
-    def _keep(self, name: str, stage: int, microbatch: int, value: Any) -> None:
-        self.slots[name, stage, microbatch] = value
+    # Memory
+
+    def _held(self, name: str, value: Any) -> Any:
+        """`value`, whose arrays count as held from now on; the caller's own inputs and targets do not."""
         for array in arrays_in(value):
             if id(owning_buffer(array)) not in self.given:
                 self.comm.hold(name, array)
-
-    def _weight(self, microbatch: int) -> float:
-        return self.targets[microbatch].size / sum(target.size for target in self.targets)
+        return value
 
     def _input_like(self, stage: int, microbatch: int) -> Array:
         if self.like is None:

@@ -73,6 +73,16 @@ def limit_tables(memory_limit: Limit, num_ranks: int, num_stages: int) -> tuple[
     return memory_limit.tables(num_ranks, num_stages)
 
 
+def change_of_kept(kind: str, activation: float = 1, pending: float = 1) -> float:
+    """By how much an action changes what its rank keeps: `activation` from F to I, then `pending` until W; a B frees
+    all. An F keeps it from its start on; the others free it when they end.
+
+    >>> [change_of_kept(kind, activation=10, pending=4) for kind in "FIWB"]
+    [10, -6, -4, -10]
+    """
+    return {"F": activation, "I": pending - activation, "W": -pending, "B": -activation}[kind]
+
+
 def number_that_fits(limit: float, each: float) -> float:
     """How many chunks that keep `each` fit into a limit: a whole number, or infinity."""
     return math.inf if not each or limit == math.inf else int(limit // each)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,8 @@ from typing import Any
 from parlab.pipeline import files
 from parlab.pipeline.actions import KINDS, Action, Pair, Slot
 
+ShardingCell = tuple[int, files.Communication]  # how many actions of the rank come before it
+
 
 @dataclass(frozen=True, init=False)
 class Schedule:
@@ -24,8 +27,8 @@ class Schedule:
         ranks: one row a rank: actions, pairs, and None for a slot left idle. Idle slots are only for the eye: an action
             starts as soon as its rank is free and its inputs are there.
         name: shown in titles; schedules with the same rows are equal, whatever their names.
-        sharding: what a file says of sharded weights, which only `run_schedule` looks at, if it is given such: for each
-            rank (how many of its actions come before, cell).
+        sharding: the cells of a file that gather, free and reduce sharded weights, for each rank (how many of its
+            actions come before, cell). They are kept for `to_csv`; nothing here executes them.
 
     Raises:
         ValueError: something that is not an action, an action of unknown kind, or a negative stage or microbatch.
@@ -38,13 +41,13 @@ class Schedule:
 
     ranks: tuple[tuple[Slot, ...], ...]
     name: str = field(compare=False)
-    sharding: tuple[tuple[tuple[int, files.Communication], ...], ...] = field(compare=False)
+    sharding: tuple[tuple[ShardingCell, ...], ...] = field(compare=False)
 
     def __init__(
         self,
         ranks: Iterable[Iterable[Slot]],
         name: str = "",
-        sharding: Iterable[Iterable[tuple[int, files.Communication]]] = (),
+        sharding: Iterable[Iterable[ShardingCell]] = (),
     ) -> None:
         try:
             object.__setattr__(self, "ranks", tuple(tuple(row) for row in ranks))
@@ -98,33 +101,24 @@ class Schedule:
         return tuple(rank for rank, row in enumerate(self.actions) if any(action.stage == stage for action in row))
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write PyTorch's format: a row a rank, a cell a slot, an idle slot as an empty cell."""
-        files.write_rows(path, self.ranks)
+        """Write PyTorch's format: a row a rank, a cell a slot, an idle slot as an empty cell, and the cells of
+        `sharding` where they were read."""
+        sharding = self.sharding or [()] * self.num_ranks
+        files.write_rows(path, map(_with_sharding, self.ranks, sharding))
 
     @classmethod
-    def from_csv(
-        cls, path: str | os.PathLike[str], *, old_letters: bool = False, check_communication: bool = False
-    ) -> Schedule:
+    def from_csv(cls, path: str | os.PathLike[str]) -> Schedule:
         """Read PyTorch's format, with or without its communication.
 
-        Args:
-            old_letters: read `B` as the backward for the input and `BW` as the full one, as PyTorch wrote them until
-                version 2.5.
-            check_communication: the file lists sends and receives as well (`1RECV_F0`): check that none is missing or
-                superfluous, that each stands where its rank can run it, and that two ranks agree on their order.
-                Otherwise they are passed over. What gathers, frees and reduces sharded weights (`0UNSHARD`) is kept
-                in `sharding`.
+        Sends and receives (`1RECV_F0`) are passed over, because they follow from the actions. Cells of sharded weights
+        (`0UNSHARD`) are kept in `sharding`.
 
         Raises:
-            ValueError: a cell that is not an action, with its row and column; or, where asked for, the communication
-                that is wrong.
+            ValueError: a cell that is not an action, with its row and column.
         """
-        rows = files.read_rows(path, old_letters=old_letters)
+        rows = files.read_rows(path)
         computing = [[cell for cell in row if not isinstance(cell, files.Communication)] for row in rows]
-        schedule = cls(computing, Path(path).stem, map(_sharding, rows))
-        if check_communication:
-            files.check_communication(rows)
-        return schedule
+        return cls(computing, Path(path).stem, map(_sharding, rows))
 
     def __str__(self) -> str:
         """One line a rank, one column a slot."""
@@ -142,12 +136,26 @@ def _flat(row: Iterable[Slot]) -> Iterator[Action]:
             yield from slot
 
 
-def _sharding(row: Iterable[files.Cell]) -> Iterator[tuple[int, files.Communication]]:
+def _sharding(row: Iterable[files.Cell]) -> Iterator[ShardingCell]:
+    """The cells of sharded weights in a row, each with the number of actions before it."""
     done = 0
     for cell in row:
-        if isinstance(cell, files.Communication) and cell.microbatch is None:
+        if not isinstance(cell, files.Communication):
+            done += len(list(_flat([cell])))
+        elif cell.microbatch is None:
             yield done, cell
-        done += len(list(_flat([cell] if isinstance(cell, Action | Pair) else [])))
+
+
+def _with_sharding(row: Iterable[Slot], sharding: Iterable[ShardingCell]) -> Iterator[files.Cell]:
+    """A row with the cells of sharded weights back in their places."""
+    left, done = deque(sharding), 0
+    for slot in row:
+        while left and left[0][0] <= done:
+            yield left.popleft()[1]
+        yield slot
+        done += len(list(_flat([slot])))
+    for _, cell in left:
+        yield cell
 
 
 def _check_slot(slot: Slot, rank: int, position: int) -> None:

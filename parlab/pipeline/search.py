@@ -163,7 +163,7 @@ def improve(
     current = Filled(rows, math.inf, math.inf)
     eager: list[float] = [2] * len(rows)
     if tries is None:
-        tries = min(250, 60_000 // len(filler.steps)) if seconds is None else sys.maxsize - 1
+        tries = min(250, 60_000 // len(filler.timed)) if seconds is None else sys.maxsize - 1
     stop = math.inf if seconds is None else time.monotonic() + seconds
     sizes = len(rows), schedule.num_microbatches
     least = lower_bound(*sizes, costs, memory_limit, like=schedule, metric=metric) if tries else math.inf

@@ -7,10 +7,10 @@ from typing import Any
 from parlab.arguments import checked
 from parlab.pipeline.action_costs import UNIT_COSTS, Costs
 from parlab.pipeline.arguments import RULES
-from parlab.pipeline.dependencies import Program, lower, pair_rows
-from parlab.pipeline.replay import replay
+from parlab.pipeline.dependencies import ActionTable, action_table, pair_rows
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.timeline import ScheduleTimeline
+from parlab.pipeline.times import start_and_end
 
 
 @checked(RULES)
@@ -33,44 +33,42 @@ def simulate(schedule: Schedule, costs: Costs = UNIT_COSTS, *, post_validation: 
     >>> timeline.makespan, timeline.peak_activations
     (33, [4, 3, 2, 1])
     """
-    program = lower(schedule)
-    duration = durations(program, costs)
-    lag = _lags(program, costs)
-    start, end = replay(program, duration, lag)
-    steps = [] if costs.optimizer is None else _optimizer_steps(program, costs, end, post_validation)
-    return ScheduleTimeline(program, costs, duration, lag, start, end, steps)
+    table = action_table(schedule)
+    duration = durations(table, costs)
+    lag = _lags(table, costs)
+    start, end = start_and_end(table, duration, lag)
+    steps = [] if costs.optimizer is None else _optimizer_steps(table, costs, end, post_validation)
+    return ScheduleTimeline(table, costs, duration, lag, start, end, steps)
 
 
-def _optimizer_steps(program: Program, costs: Costs, end: list[Any], post_validation: bool) -> list[tuple[Any, Any]]:
-    """Start and end of each rank's step; news of the norm travels from rank to rank like the slowest message."""
-    stages, ranks = program.schedule.num_stages, range(program.schedule.num_ranks)
-    took, hop = costs.per_stage("optimizer", stages), max(costs.per_stage("transfer", stages))
-    done = [max(end[program.first[r] : program.first[r + 1]], default=0) for r in ranks]
-    starts = [max(done[q] + abs(r - q) * hop for q in (range(r + 1) if post_validation else ranks)) for r in ranks]
-    held = [{action.stage for action in row} for row in program.schedule.actions]
-    return [(start, start + sum(took[s] for s in own)) for start, own in zip(starts, held, strict=True)]
-
-
-def durations(program: Program, costs: Costs) -> list[Any]:
+def durations(table: ActionTable, costs: Costs) -> list[Any]:
     """How long each row takes; None for the forward of an atomic pair, whose backward has the duration of both."""
-    stages = program.schedule.num_stages
-    forward, half, weight = (costs.per_stage(n, stages) for n in ("forward", "backward_input", "backward_weight"))
-    whole = [i + w for i, w in zip(half, weight, strict=True)]
-    by_kind = {"F": forward, "B": whole, "I": half, "W": weight}
-    duration: list[Any] = [by_kind[kind][stage] for kind, stage, _ in program.actions]
+    stages = table.schedule.num_stages
+    by_kind = costs.by_kind(stages)
+    duration: list[Any] = [by_kind[kind][stage] for kind, stage, _ in table.actions]
     if costs.pair is not None:
         together = costs.per_stage("pair", stages)
-        for row in pair_rows(program):
-            duration[row : row + 2] = None, together[program.actions[row].stage]
+        for row in pair_rows(table):
+            duration[row : row + 2] = None, together[table.actions[row].stage]
     return duration
 
 
-def _lags(program: Program, costs: Costs) -> list[Any]:
+def _lags(table: ActionTable, costs: Costs) -> list[Any]:
     """How long the input of each row travels: not at all on its own rank."""
-    transfer = costs.per_stage("transfer", program.schedule.num_stages)
+    transfer = costs.per_stage("transfer", table.schedule.num_stages)
     if not any(transfer):
-        return [0] * len(program.source)
+        return [0] * len(table.source)
     return [
-        transfer[program.actions[needed].stage] if needed >= 0 and program.rank[needed] != rank else 0
-        for needed, rank in zip(program.source, program.rank, strict=True)
+        transfer[table.actions[needed].stage] if needed >= 0 and table.rank[needed] != rank else 0
+        for needed, rank in zip(table.source, table.rank, strict=True)
     ]
+
+
+def _optimizer_steps(table: ActionTable, costs: Costs, end: list[Any], post_validation: bool) -> list[tuple[Any, Any]]:
+    """Start and end of each rank's step; news of the norm travels from rank to rank like the slowest message."""
+    stages, ranks = table.schedule.num_stages, range(table.schedule.num_ranks)
+    took, hop = costs.per_stage("optimizer", stages), max(costs.per_stage("transfer", stages))
+    done = [max(end[table.first[r] : table.first[r + 1]], default=0) for r in ranks]
+    starts = [max(done[q] + abs(r - q) * hop for q in (range(r + 1) if post_validation else ranks)) for r in ranks]
+    held = [{action.stage for action in row} for row in table.schedule.actions]
+    return [(start, start + sum(took[s] for s in own)) for start, own in zip(starts, held, strict=True)]

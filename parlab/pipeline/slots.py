@@ -7,6 +7,7 @@ from itertools import accumulate
 
 from parlab.pipeline.actions import Action
 from parlab.pipeline.dependencies import input_from, kept_from
+from parlab.pipeline.memory import change_of_kept
 
 Offsets = list[
     tuple[int, ...]
@@ -67,11 +68,12 @@ class Slots:
         """Chunks kept in each slot, from an F on, until its W or B has ended."""
         changes = [0] * (max(self.ranks[r]) + 2)
         for action in set(self.ranks[r].values()):
-            if action.kind == "F":
-                changes[self.slot[action]] += 1
-            elif action.kind != "I":
-                changes[self.slot[action] + LENGTH[action.kind]] -= 1
+            changes[self._changes_from(action)] += int(change_of_kept(action.kind))
         return list(accumulate(changes))
+
+    def _changes_from(self, action: Action) -> int:
+        """The slot from which on the rank keeps more or less: an F keeps at once, the others free when they end."""
+        return self.slot[action] + (0 if action.kind == "F" else LENGTH[action.kind])
 
     def _ready(self, action: Action) -> int:
         """The first slot in which its inputs are there."""
@@ -89,11 +91,10 @@ class Slots:
             of_rank, first = kept[self._rank(action)], self._ready(action)
             if action.kind == "F":
                 first = next((s + 1 for s in range(slot - 1, first - 1, -1) if of_rank[s] >= peak), first)
-            earlier = self._advance(action, first)
-            change = {"F": 1, "I": 0}.get(action.kind, -1)
-            behind = LENGTH[action.kind] if change < 0 else 0
-            for s in range(earlier + behind, slot + behind):
-                of_rank[s] += change
+            before = self._changes_from(action)
+            self._advance(action, first)
+            for s in range(self._changes_from(action), before):
+                of_rank[s] += int(change_of_kept(action.kind))
 
     def let_go(self) -> None:
         """After a rank's last F memory does not matter: take its W's out, and move its I's up."""

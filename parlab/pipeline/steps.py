@@ -1,36 +1,47 @@
-"""What a rank does at a time, and when it posts its receives."""
+"""What a rank computes at a time, and when it posts its receives."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from parlab.pipeline.actions import Pair
-from parlab.pipeline.dependencies import Program
-from parlab.pipeline.replay import replay
+from parlab.pipeline.actions import Action, Pair, Slot
+from parlab.pipeline.dependencies import ActionTable, pair_rows
+from parlab.pipeline.times import start_and_end
+
+Step = tuple[Action, ...]  # an action, or the forward and the backward of an atomic pair
+
+
+def steps_of(row: Iterable[Slot], atomic: bool) -> list[Step]:
+    """The steps of a rank, in order.
+
+    Args:
+        atomic: the two actions of a `Pair` are one step; else they are two, one after the other.
+    """
+    steps: list[Step] = []
+    for slot in row:
+        if isinstance(slot, Pair):
+            steps += [(slot.F, slot.B)] if atomic else [(slot.F,), (slot.B,)]
+        elif slot is not None:
+            steps.append((slot,))
+    return steps
+
+
+def step_name(step: Step) -> str:
+    """`2F0`, or `(0F7;7B3)OVERLAP_F_B`."""
+    return str(step[0] if len(step) == 1 else Pair(*step))
 
 
 class Receive(NamedTuple):
-    """The rank posts a receive when it has done `after` of its steps, for what row `source` sends to row `row`."""
+    """A rank posts a receive from `peer` when it has done `after` of its steps: `source` sends what `action` needs."""
 
     after: int
-    source: int
-    row: int
+    peer: int
+    source: Action
+    action: Action
 
 
-def steps_of(program: Program, rank: int, joined: Collection[int]) -> list[range]:
-    """The rows of each step: one or, from the forward of an atomic pair (a row in `joined`) on, two."""
-    starts = [row for row in range(program.first[rank], program.first[rank + 1]) if row - 1 not in joined]
-    return [range(row, row + 2 if row in joined else row + 1) for row in starts]
-
-
-def step_name(program: Program, step: range) -> str:
-    """`2F0`, or `(0F7;7B3)OVERLAP_F_B`."""
-    actions = program.actions[step.start : step.stop]
-    return str(actions[0] if len(actions) == 1 else Pair(*actions))
-
-
-def receives(program: Program, rank: int, joined: Collection[int]) -> list[Receive]:
+def receives(table: ActionTable, rank: int, atomic: bool) -> list[Receive]:
     """The receives of a rank, in the order in which it posts them, which for each peer is the peer's sending order.
 
     Each is posted after the last of the rank's own steps that the sender's action comes after in any case. So it stands
@@ -38,14 +49,16 @@ def receives(program: Program, rank: int, joined: Collection[int]) -> list[Recei
 
     On a clock on which each step of this rank takes 1 and everything else takes no time, an action starts at the number
     of this rank's steps that come before it.
+
+    Args:
+        atomic: as of `steps_of`.
     """
-    ticks: list[int | None] = [int(r == rank) for r in program.rank]
-    for row in joined:
+    ticks: list[int | None] = [int(r == rank) for r in table.rank]
+    for row in pair_rows(table) if atomic else ():
         ticks[row] = None
-    steps_before, _ = replay(program, ticks, lag=[0] * len(ticks))
-    own = range(program.first[rank], program.first[rank + 1])
-    return sorted(
-        Receive(steps_before[program.source[row]], program.source[row], row)
-        for row in own
-        if program.source[row] >= 0 and program.rank[program.source[row]] != rank
-    )
+    steps_before, _ = start_and_end(table, ticks, lag=[0] * len(ticks))
+    own = range(table.first[rank], table.first[rank + 1])
+    from_others = [(table.source[row], row) for row in own if table.source[row] >= 0]
+    messages = sorted((steps_before[source], source, row) for source, row in from_others if table.rank[source] != rank)
+    actions = table.actions
+    return [Receive(after, table.rank[source], actions[source], actions[row]) for after, source, row in messages]

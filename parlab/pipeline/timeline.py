@@ -5,23 +5,33 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 
 from parlab.arguments import checked
 from parlab.pipeline.action_costs import Costs
 from parlab.pipeline.actions import Action
 from parlab.pipeline.arguments import RULES
-from parlab.pipeline.dependencies import Program
-from parlab.pipeline.steps import receives, step_name, steps_of
+from parlab.pipeline.dependencies import ActionTable
+from parlab.pipeline.memory import change_of_kept
+from parlab.pipeline.steps import Step, receives, step_name, steps_of
 from parlab.world.timeline import Columns, Span, Timeline
+
+
+class TimedStep(NamedTuple):
+    """Rank `rank` computed from `start` to `end`: one action, or the two of an atomic pair."""
+
+    rank: int
+    start: Any
+    end: Any
+    actions: Step
 
 
 class Idle(NamedTuple):
     """Rank `rank` stood idle from `start` to `end`.
 
-    `action` is what it did next, `needs` what that waited for, on rank `peer`, and `travel` how long the message was
-    under way. A rank that had no action left to do has None, None, None and 0.
+    It did `action` next. That waited for `needs` of rank `peer`, whose message was under way for `travel`. A rank that
+    had no action left to do has None, None, None and 0.
     """
 
     rank: int
@@ -44,66 +54,101 @@ class ScheduleTimeline(Timeline):
     """The timeline of a simulated schedule, in the unit of its costs.
 
     Attributes:
-        schedule: what was simulated.
-        costs: with which costs.
+        schedule: the schedule that was simulated.
+        costs: the costs of its actions.
         makespan: when the last rank is done.
     """
 
     def __init__(
         self,
-        program: Program,
+        table: ActionTable,
         costs: Costs,
         duration: Sequence[Any],
         lag: Sequence[Any],
         start: Sequence[Any],
         end: Sequence[Any],
-        steps: Sequence[tuple[Any, Any]] = (),
+        optimizer: Sequence[tuple[Any, Any]] = (),
     ) -> None:
-        makespan = max([end[stop - 1] for stop in program.first[1:] if stop > 0] + [done for _, done in steps])
+        """Of each row of the table: how long it takes, how long its input travels, when it starts and ends; of each
+        rank, start and end of the optimizer's step, if there is one.
+        """
+        makespan = max([end[stop - 1] for stop in table.first[1:] if stop > 0] + [done for _, done in optimizer])
         super().__init__(  # the tables are made when somebody looks: that costs more than simulating
-            program.schedule.num_ranks,
+            table.schedule.num_ranks,
             makespan,
             computes=self._computes,
             transfers=self._transfers,
             waits=self._waits,
             unit="units",
         )
-        self.schedule = program.schedule
+        self.schedule = table.schedule
         self.costs = costs
-        self._program = program
+        self._table = table
         self._duration, self._lag, self._start, self._end = duration, lag, start, end
-        self._steps = steps  # the optimizer's, of each rank, if it is not left out
+        self._optimizer = optimizer
+
+    # Each action's times, by action
 
     @cached_property
-    def _joined(self) -> frozenset[int]:
-        return frozenset(row for row, duration in enumerate(self._duration) if duration is None)
+    def _start_of(self) -> dict[Action, Any]:
+        return dict(zip(self._table.actions, self._start, strict=True))
+
+    @cached_property
+    def _end_of(self) -> dict[Action, Any]:
+        return dict(zip(self._table.actions, self._end, strict=True))
+
+    @cached_property
+    def _lag_of(self) -> dict[Action, Any]:
+        return dict(zip(self._table.actions, self._lag, strict=True))
+
+    @cached_property
+    def _rank_of(self) -> dict[Action, int]:
+        return dict(zip(self._table.actions, self._table.rank, strict=True))
+
+    @cached_property
+    def _input_of(self) -> dict[Action, Action]:
+        """The action of the neighbouring stage that each action needs; the others are left out."""
+        actions = self._table.actions
+        return {actions[row]: actions[source] for row, source in enumerate(self._table.source) if source >= 0}
+
+    @cached_property
+    def _steps(self) -> list[list[TimedStep]]:
+        atomic = self.costs.pair is not None
+        start, end = self._start_of, self._end_of
+        return [
+            [TimedStep(rank, start[step[0]], end[step[0]], step) for step in steps_of(row, atomic)]
+            for rank, row in enumerate(self.schedule.ranks)
+        ]
+
+    def steps(self, rank: int) -> list[TimedStep]:
+        """The actions of `rank` in order, with their times; those of an atomic pair together."""
+        self._check(rank)
+        return self._steps[rank]
+
+    # The tables of every timeline
 
     def _computes(self) -> Columns:
-        steps = [step for rank in range(self.size) for step in steps_of(self._program, rank, self._joined)]
+        steps = list(chain.from_iterable(self._steps))
         return (
-            [self._program.rank[step.start] for step in steps] + list(range(len(self._steps))),
-            [self._start[step.start] for step in steps] + [start for start, _ in self._steps],
-            [self._end[step.start] for step in steps] + [end for _, end in self._steps],
-            [step_name(self._program, step) for step in steps] + ["optimizer"] * len(self._steps),
+            [step.rank for step in steps] + list(range(len(self._optimizer))),
+            [step.start for step in steps] + [start for start, _ in self._optimizer],
+            [step.end for step in steps] + [end for _, end in self._optimizer],
+            [step_name(step.actions) for step in steps] + ["optimizer"] * len(self._optimizer),
         )
 
     def _transfers(self) -> Columns:
-        program, end, lag = self._program, self._end, self._lag
-        rows = [
-            (source, row)
-            for row, source in enumerate(program.source)
-            if source >= 0 and program.rank[source] != program.rank[row]
-        ]
-        sent = [end[source] for source, _ in rows]
+        rank = self._rank_of
+        messages = [(source, action) for action, source in self._input_of.items() if rank[source] != rank[action]]
+        sent = [self._end_of[source] for source, _ in messages]
         return (
-            [program.rank[source] for source, _ in rows],
-            [program.rank[row] for _, row in rows],
-            [0] * len(rows),
+            [rank[source] for source, _ in messages],
+            [rank[action] for _, action in messages],
+            [0] * len(messages),
             sent,
             sent,
-            [end[source] + lag[row] for source, row in rows],
-            ["message"] * len(rows),
-            [str(program.actions[source]) for source, _ in rows],
+            [self._arrival(action) for _, action in messages],
+            ["message"] * len(messages),
+            [str(source) for source, _ in messages],
         )
 
     def _waits(self) -> Columns:
@@ -117,24 +162,16 @@ class ScheduleTimeline(Timeline):
             [max(slot.start, slot.end - slot.travel) for slot in idle],
         )
 
-    def _rows(self, rank: int) -> range:
-        self._check(rank)
-        return range(self._program.first[rank], self._program.first[rank + 1])
+    # Idle time
 
-    def _awaited(self, step: range) -> int | None:
-        """The row of a step whose input kept the step from starting earlier."""
-        for row in step:
-            source = self._program.source[row]
-            if source >= 0 and self._end[source] + self._lag[row] == self._start[row]:
-                return row
-        return None
+    def _rows(self, rank: int) -> slice:
+        self._check(rank)
+        return slice(self._table.first[rank], self._table.first[rank + 1])
 
     def busy(self, rank: int) -> Any:
         """Time that `rank` computed."""
-        actions = sum(self._duration[row] for row in self._rows(rank) if self._duration[row] is not None)
-        return actions + sum(end - start for start, end in self._steps[rank : rank + 1])
-
-    # Idle time
+        actions = sum(duration for duration in self._duration[self._rows(rank)] if duration is not None)
+        return actions + sum(end - start for start, end in self._optimizer[rank : rank + 1])
 
     @cached_property
     def longest_stage(self) -> Any:
@@ -142,19 +179,21 @@ class ScheduleTimeline(Timeline):
 
         Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 2.3.
         """
-        owned = [(rank, rows) for rank in range(self.size) if (rows := self._rows(rank))]
-        return max(
-            (self._steps[rank][1] if self._steps else self._end[rows[-1]]) - self._start[rows[0]]
-            for rank, rows in owned
-        )
+        taken = []
+        for rank in range(self.size):
+            starts, ends = self._start[self._rows(rank)], self._end[self._rows(rank)]
+            if starts:
+                last = self._optimizer[rank][1] if self._optimizer else ends[-1]
+                taken.append(last - starts[0])
+        return max(taken)
 
     @checked(RULES)
     def bubble_fraction(self, metric: str = "makespan") -> float:
         """Idle time over the whole time, of all ranks together; 0 if nothing takes time.
 
         Args:
-            metric: what the whole is. `makespan`: from the first start to the last end of all ranks. `longest_stage`:
-                the most that one rank takes, without its later start, as the Zero Bubble paper counts.
+            metric: the whole time. `makespan`: from the first start to the last end of all ranks. `longest_stage`: the
+                most that one rank takes, without its later start, as the Zero Bubble paper counts.
 
         Raises:
             ValueError: another metric.
@@ -165,71 +204,88 @@ class ScheduleTimeline(Timeline):
 
     def idle(self, rank: int) -> list[Idle]:
         """The idle slots of `rank`, and what each waits for."""
-        self._check(rank)
-        program = self._program
         slots: list[Idle] = []
-        free = 0
-        for step in steps_of(program, rank, self._joined):
-            start = self._start[step.start]
+        free: Any = 0
+        for step in self.steps(rank):
+            if step.start > free:
+                action = self._awaiting(step)
+                assert action is not None, "a rank starts late only when an input comes late"
+                needs = self._input_of[action]
+                slots.append(Idle(rank, free, step.start, action, needs, self._rank_of[needs], self._lag_of[action]))
+            free = step.end
+        for start, end in [*self._optimizer[rank : rank + 1], (self.makespan, self.makespan)]:
             if start > free:
-                row = self._awaited(step)
-                assert row is not None, "a rank starts late only when an input comes late"
-                source = program.source[row]
-                action, needs, peer = program.actions[row], program.actions[source], program.rank[source]
-                slots.append(Idle(rank, free, start, action, needs, peer, self._lag[row]))
-            free = self._end[step.start]
-        for start, end in [*self._steps[rank : rank + 1], (self.makespan, self.makespan)]:
-            if free < start:
                 slots.append(Idle(rank, free, start, None, None, None, 0))
             free = end
         return slots
+
+    def _arrival(self, action: Action) -> Any:
+        """When the input of an action has arrived."""
+        return self._end_of[self._input_of[action]] + self._lag_of[action]
+
+    def _awaiting(self, step: TimedStep) -> Action | None:
+        """The action of a step whose input kept the step from starting earlier."""
+        for action in step.actions:
+            if action in self._input_of and self._arrival(action) == step.start:
+                return action
+        return None
+
+    # What the makespan depends on
 
     @cached_property
     def critical_path(self) -> list[Span]:
         """The steps, first to last, none of which can take longer without a later end. Between two of them on different
         ranks lies a transfer. Where rank and input are ready at the same time, the path stays on the rank.
         """
+        place = {
+            action: (rank, number)
+            for rank, steps in enumerate(self._steps)
+            for number, step in enumerate(steps)
+            for action in step.actions
+        }
+        last = max(chain.from_iterable(self._steps), key=lambda step: step.end)
         path: list[Span] = []
-        row: int | None = max(range(len(self._end)), key=lambda r: self._end[r])
-        while row is not None:
-            step = self._step(row)
-            rank, start = self._program.rank[row], self._start[row]
-            path.append(Span(rank, start, self._end[row], "compute", step_name(self._program, step)))
-            before = step.start - 1
-            if before >= self._program.first[rank] and self._end[before] == start:
-                row = before
+        at: tuple[int, int] | None = place[last.actions[0]]
+        while at is not None:
+            rank, number = at
+            step = self._steps[rank][number]
+            path.append(Span(rank, step.start, step.end, "compute", step_name(step.actions)))
+            if number > 0 and self._steps[rank][number - 1].end == step.start:
+                at = rank, number - 1
             else:
-                awaited = self._awaited(step)
-                row = None if awaited is None else self._program.source[awaited]
+                action = self._awaiting(step)
+                at = None if action is None else place[self._input_of[action]]
         return path[::-1]
 
     @cached_property
     def slack(self) -> dict[Action, Any]:
         """How much later each action could end without the last one ending later, each rank keeping its order."""
-        first, source = self._program.first, self._program.source
-        steps = [step for rank in range(self.size) for step in steps_of(self._program, rank, self._joined)]
-        steps.sort(key=lambda step: self._end[step.start], reverse=True)
-        latest = [max(self._end)] * len(self._end)
+        before: dict[Action, TimedStep] = {}  # a step's first action -> the step before it on its rank
+        for steps in self._steps:
+            before |= {step.actions[0]: earlier for earlier, step in pairwise(steps)}
+        by_end = sorted(chain.from_iterable(self._steps), key=lambda step: step.end, reverse=True)
+        latest = dict.fromkeys(self._table.actions, max(self._end))
+
+        def ends_by(action: Action, time: Any) -> bool:
+            """Whether it is news that this action must end by then."""
+            sooner = bool(time < latest[action])
+            if sooner:
+                latest[action] = time
+            return sooner
+
         moved = True
         while moved:  # one sweep is enough, but for actions that take no time
             moved = False
-            for step in steps:
-                begin = min(latest[step.start : step.stop]) - (self._end[step.start] - self._start[step.start])
-                before = [] if step.start in first else [(step.start - 1, 0)]
-                for row, lag in before + [(source[row], self._lag[row]) for row in step if source[row] >= 0]:
-                    if begin - lag < latest[row]:
-                        latest[row] = begin - lag
-                        moved = True
+            for step in by_end:
+                begin = min(latest[action] for action in step.actions) - (step.end - step.start)
+                if step.actions[0] in before:
+                    moved |= ends_by(before[step.actions[0]].actions[-1], begin)
+                for action in step.actions:
+                    if action in self._input_of:
+                        moved |= ends_by(self._input_of[action], begin - self._lag_of[action])
         return {
-            self._program.actions[row]: min(latest[step.start : step.stop]) - self._end[row]
-            for step in steps
-            for row in step
+            action: min(latest[one] for one in step.actions) - step.end for step in by_end for action in step.actions
         }
-
-    def _step(self, row: int) -> range:
-        """The step that a row belongs to."""
-        first = row - 1 if row - 1 in self._joined else row
-        return range(first, first + 2 if first in self._joined else first + 1)
 
     # Kept activations
 
@@ -256,32 +312,27 @@ class ScheduleTimeline(Timeline):
 
         Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 2.
         """
-        program, stages = self._program, self.schedule.num_stages
-        whole = activation if isinstance(activation, Sequence) else [activation] * stages
-        rest = pending if isinstance(pending, Sequence) else [pending] * stages
-        changes: list[tuple[Any, int]] = []  # (time, bytes), in the order of the rank's program
-        posted = deque(receives(program, rank, self._joined) if message else ())
+        stages = self.schedule.num_stages
+        of_stage = activation if isinstance(activation, Sequence) else [activation] * stages
+        left_of_stage = pending if isinstance(pending, Sequence) else [pending] * stages
+        changes: list[tuple[Any, int]] = []  # (time, bytes), in the order in which the rank makes them
+        posted = deque(receives(self._table, rank, self.costs.pair is not None) if message else ())
         time: Any = 0
-        for number, step in enumerate(steps_of(program, rank, self._joined)):
+        for number, step in enumerate(self.steps(rank)):
             while posted and posted[0].after == number:
                 posted.popleft()
                 changes.append((time, message))
-            for row in step:
-                kind, stage, _ = program.actions[row]
-                before = {"F": 0, "W": rest[stage]}.get(kind, whole[stage]) + (
-                    message if program.source[row] >= 0 else 0
-                )
-                after = {"F": whole[stage], "I": rest[stage]}.get(kind, 0)
-                changes.append((self._start[row] if kind == "F" else self._end[row], after - before))
-            time = self._end[step.start]
-            changes += [(time, message) for row in step if row in self._handed_over]
+            for action in step.actions:
+                change: Any = change_of_kept(action.kind, of_stage[action.stage], left_of_stage[action.stage])
+                used = message if action in self._input_of else 0
+                changes.append((step.start if action.kind == "F" else step.end, change - used))
+            time = step.end
+            changes += [(time, message) for action in step.actions if action in self._used_here]
         totals = accumulate(change for _, change in changes)
         return [(time, total) for (time, change), total in zip(changes, totals, strict=True) if change]
 
     @cached_property
-    def _handed_over(self) -> frozenset[int]:
-        """The rows whose result is used by the same rank."""
-        rank, source = self._program.rank, self._program.source
-        return frozenset(
-            source[row] for row in range(len(source)) if source[row] >= 0 and rank[source[row]] == rank[row]
-        )
+    def _used_here(self) -> frozenset[Action]:
+        """The actions whose result is used by the same rank."""
+        rank = self._rank_of
+        return frozenset(source for action, source in self._input_of.items() if rank[source] == rank[action])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from parlab.arguments import checked
-from parlab.pipeline.actions import Action
 from parlab.pipeline.arguments import RULES
-from parlab.pipeline.dependencies import lower
-from parlab.pipeline.memory import Limit, limit_tables
-from parlab.pipeline.replay import replay
+from parlab.pipeline.dependencies import action_table
+from parlab.pipeline.memory import Limit, change_of_kept, limit_tables
 from parlab.pipeline.schedule import Schedule
+from parlab.pipeline.times import start_and_end
 
 
 @checked(RULES)
@@ -30,22 +29,20 @@ def validate(schedule: Schedule, memory_limit: Limit = None) -> None:
     ...
     ValueError: 0B0 (rank 0, action 0) needs 0F0, which the same rank does only later (rank 0, action 1)
     """
-    program = lower(schedule)
-    nothing = [0] * len(program.actions)
-    replay(program, duration=nothing, lag=nothing)
+    table = action_table(schedule)
+    nothing = [0] * len(table.actions)
+    start_and_end(table, duration=nothing, lag=nothing)
     if memory_limit is not None:
         _check_memory(schedule, memory_limit)
 
 
 def _check_memory(schedule: Schedule, memory_limit: Limit) -> None:
-    limits, whole, rest = limit_tables(memory_limit, schedule.num_ranks, schedule.num_stages)
+    limits, activation, pending = limit_tables(memory_limit, schedule.num_ranks, schedule.num_stages)
     for rank, (actions, limit) in enumerate(zip(schedule.actions, limits, strict=True)):
         kept: float = 0
-        for position, (kind, stage, microbatch) in enumerate(actions):
-            before = {"F": 0, "W": rest[stage]}.get(kind, whole[stage])
-            kept += {"F": whole[stage], "I": rest[stage]}.get(kind, 0) - before
+        for position, action in enumerate(actions):
+            kept += change_of_kept(action.kind, activation[action.stage], pending[action.stage])
             if kept > limit:
-                action = Action(kind, stage, microbatch)
                 raise ValueError(
                     f"rank {rank} keeps {float(kept):g} activations at {action} (action {position}), but its limit is "
                     f"{float(limit):g}: run a backward before this forward"

@@ -1,16 +1,17 @@
-"""Where the W's go: the order of the F's and I's of each rank is given, and the W's fill its gaps."""
+"""Where the W's go: into the gaps between the F's and I's of each rank, whose order is given."""
 
 from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from parlab.pipeline.action_costs import Costs
 from parlab.pipeline.actions import Action
 from parlab.pipeline.dependencies import input_from
-from parlab.pipeline.memory import Limit, limit_tables
+from parlab.pipeline.event_loop import EventLoop, Rank
+from parlab.pipeline.memory import Limit, change_of_kept, limit_tables
 
 Rows = list[list[Action]]
 
@@ -21,6 +22,16 @@ class Filled(NamedTuple):
     rows: Rows
     longest_stage: float
     makespan: float
+
+
+class TimedAction(NamedTuple):
+    """An F or I: the time that it takes, the action that it needs, how long that one's result travels, and by how much
+    it changes what the rank keeps."""
+
+    takes: float
+    needs: Action | None
+    travels: float
+    change: float
 
 
 class Filler:
@@ -34,33 +45,36 @@ class Filler:
         rows = [list(row) for row in skeleton]
         home = {action: rank for rank, row in enumerate(rows) for action in row}
         stages = 1 + max(action.stage for action in home)
-        self.limits, self.whole, self.rest = limit_tables(memory_limit, len(rows), stages)
-        took = {"F": costs.per_stage("forward", stages), "I": costs.per_stage("backward_input", stages)}
-        self.weight = costs.per_stage("backward_weight", stages)
-        transfer = costs.per_stage("transfer", stages)
-        self.steps: dict[Action, tuple[float, Action | None, float]] = {}  # (takes, needs, whose result travels for)
+        self.limits, activation, pending = limit_tables(memory_limit, len(rows), stages)
+        self.freed = [-change_of_kept("W", *of_stage) for of_stage in zip(activation, pending, strict=True)]
+        takes, transfer = costs.by_kind(stages), costs.per_stage("transfer", stages)
+        self.weight = takes["W"]
+        self.timed: dict[Action, TimedAction] = {}
         for action, rank in home.items():
+            kind, stage, _ = action
             needs = next(iter(input_from(action, stages - 1)), None)
-            lag = transfer[needs.stage] if needs and home[needs] != rank else 0
-            self.steps[action] = (took[action.kind][action.stage], needs, lag)
+            travels = transfer[needs.stage] if needs and home[needs] != rank else 0
+            change = change_of_kept(kind, activation[stage], pending[stage])
+            self.timed[action] = TimedAction(takes[kind][stage], needs, travels, change)
 
     def __call__(self, rows: Sequence[Sequence[Action]], eager: Sequence[float], patient: bool) -> Filled | None:
         """The rows with their W's; None if they cannot run within the memory.
 
-        A rank does what W's memory needs before a forward, and while it waits, as many as fit into the wait. One more,
+        A rank does the W's that a forward's memory needs, and while it waits, as many as fit into the wait. One more,
         which delays what follows: as often as it is `eager`, and if it is not `patient` also where waiting would make
         it the rank that has stood idle most.
         """
+        loop = EventLoop()  # the event `action`: it has ended
+        waiting, wake = loop.waiting, loop.wake
         ended: dict[Action, float] = {}
-        waiting: dict[Action, Iterator[None]] = {}  # what has not ended -> the rank that waits for it
         out: Rows = [[] for _ in rows]
         spans: dict[int, tuple[float, float]] = {}
         most_idle: float = 0
 
-        def run(rank: int) -> Iterator[None]:
+        def run(rank: int) -> Rank:
             nonlocal most_idle
             limit, squeezed, done = self.limits[rank], eager[rank], out[rank]
-            pending: deque[Action] = deque()
+            put_off: deque[Action] = deque()  # the W's that may come next
             time: float = 0
             begin: float = 0
             kept: float = 0
@@ -68,29 +82,26 @@ class Filler:
 
             def weight() -> None:
                 nonlocal time, kept
-                action = pending.popleft()
+                action = put_off.popleft()
                 done.append(action)
                 time += self.weight[action.stage]
-                kept -= self.rest[action.stage]
+                kept -= self.freed[action.stage]
 
             for action in rows[rank]:
-                kind, stage, microbatch = action
-                took, needs, lag = self.steps[action]
+                takes, needs, travels, change = self.timed[action]
                 arrival: float = 0
                 if needs:
                     while needs not in ended:
-                        waiting[needs] = ranks[rank]
-                        yield
-                    arrival = ended[needs] + lag
-                if kind == "F":
-                    while kept + self.whole[stage] > limit:
-                        if not pending:
-                            return
-                        weight()
-                while pending and time + self.weight[pending[0].stage] <= arrival:
+                        yield (needs,)
+                    arrival = ended[needs] + travels
+                while kept + change > limit:
+                    if not put_off:
+                        return
+                    weight()
+                while put_off and time + self.weight[put_off[0].stage] <= arrival:
                     weight()
                 wait = arrival - time
-                if pending and wait > 0 and (squeezed > 0 or (not patient and idle + wait > most_idle)):
+                if put_off and wait > 0 and (squeezed > 0 or (not patient and idle + wait > most_idle)):
                     squeezed -= 1
                     weight()
                 if not done:
@@ -98,24 +109,19 @@ class Filler:
                 elif arrival > time:
                     idle += arrival - time
                     most_idle = max(most_idle, idle)
-                time = max(time, arrival) + took
+                time = max(time, arrival) + takes
                 done.append(action)
                 ended[action] = time
                 if action in waiting:
-                    worklist.append(waiting.pop(action))
-                if kind == "F":
-                    kept += self.whole[stage]
-                else:
-                    kept += self.rest[stage] - self.whole[stage]
-                    pending.append(Action("W", stage, microbatch))
-            while pending:
+                    wake(action)
+                kept += change
+                if action.kind == "I":
+                    put_off.append(Action("W", action.stage, action.microbatch))
+            while put_off:
                 weight()
             spans[rank] = begin, time
 
-        ranks = [run(rank) for rank in range(len(rows))]
-        worklist = list(ranks)
-        while worklist:
-            next(worklist.pop(), None)
+        loop.run(run(rank) for rank in range(len(rows)))
         if len(spans) < len(rows):
             return None
         return Filled(out, max(end - begin for begin, end in spans.values()), max(end for _, end in spans.values()))

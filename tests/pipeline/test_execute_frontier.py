@@ -1,4 +1,4 @@
-"""The schedules of the frontier on arrays: serial gradients, simulated clock, measured bytes, sharded weights."""
+"""The schedules of the frontier on arrays: serial gradients, simulated clock, measured bytes."""
 
 import math
 
@@ -11,7 +11,6 @@ from parlab.nn.llama import Llama
 from parlab.pipeline import (
     Costs,
     MemoryLimit,
-    Schedule,
     best_schedule,
     dualpipe,
     dualpipe_v,
@@ -163,73 +162,3 @@ def test_a_full_backward_is_the_stages_own_where_it_has_one():
     results = run(run_schedule, 1, one_f_one_b_v(1, 4), model, inputs, targets).results
     assert Fused.calls - before == 2 * 4
     assert all(error(results[0][1][name], g) <= 1e-12 for name, g in serial(model, batch, target)[1].items())
-
-
-# Sharded weights
-
-CELLS = """\
-0UNSHARD,0F0,0F1,0B0,0B1,0REDUCE_GRAD,0RESHARD,0WAIT_REDUCE_GRAD
-1UNSHARD,1F0,1RESHARD,1UNSHARD,1B0,1REDUCE_GRAD,1F1,1B1,1REDUCE_GRAD
-"""
-
-
-class Sharded:
-    """Weights that are there only while they are gathered; gathers and reductions end when they are waited for."""
-
-    def __init__(self, stage, log):
-        self.weights, self.name, self.log = stage.weights, stage.name, log
-        self.whole = self.weights.pop(self.name)
-        self.gradients = 0
-
-    def unshard(self):
-        self.log.append("unshard")
-        return Ending(lambda: self.weights.update({self.name: self.whole}))
-
-    def reshard(self):
-        self.log.append("reshard")
-        del self.weights[self.name]
-
-    def reduce_gradients(self, gradients):
-        self.log.append("reduce")
-        return Ending(lambda: setattr(self, "gradients", self.gradients + gradients[self.name]))
-
-
-class Ending:
-    def __init__(self, end):
-        self.wait = end
-
-
-def sharded_step(comm, schedule, inputs, targets):
-    model = tanh_model(2, 2)[0]
-    own = Sharded(model[comm.rank], log := [])
-    result = run_schedule(comm, schedule, model, inputs, targets, like=inputs[0], sharded={comm.rank: own})
-    return result, own.gradients, log
-
-
-def read(tmp_path, text):
-    (path := tmp_path / "cells.csv").write_text(text)
-    return Schedule.from_csv(path)
-
-
-def test_cells_of_sharded_weights_do_what_they_say(tmp_path):
-    model, batch, target, inputs, targets = tanh_model(2, 2)
-    results = run(sharded_step, 2, read(tmp_path, CELLS), inputs, targets).results
-    _, expected = serial(model, batch, target)
-    for rank, ((_, returned), gradients, log) in enumerate(results):
-        assert returned == {}
-        assert error(gradients, expected[f"w{rank}"]) <= 1e-12
-        assert log == [["unshard", "reduce", "reshard"], ["unshard", "reshard", "unshard", "reduce", "reduce"]][rank]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "reason"),
-    [
-        ("1RESHARD,1UNSHARD,", "1RESHARD,", "rank 1: 1B0 needs the weights of stage 1: put 1UNSHARD before it"),
-        ("0UNSHARD,", "", "rank 0: 0F0 needs the weights of stage 0: put 0UNSHARD before it"),
-        ("1B1,1REDUCE_GRAD", "1B1", "rank 1: nothing reduces the gradients of 1B1: put 1REDUCE_GRAD after it"),
-    ],
-)
-def test_cells_that_would_use_what_is_not_there_are_refused(tmp_path, old, new, reason):
-    _, _, _, inputs, targets = tanh_model(2, 2)
-    with pytest.raises(ValueError, match=reason):
-        run(sharded_step, 2, read(tmp_path, CELLS.replace(old, new)), inputs, targets)

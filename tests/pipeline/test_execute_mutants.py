@@ -37,9 +37,11 @@ def test_mutant_without_the_microbatchs_weight_in_the_loss_gives_m_times_the_gra
 
 
 def test_mutant_that_posts_each_receive_only_when_it_is_needed_is_late(monkeypatch):
-    def late(program, rank, joined):
-        number = {row: n for n, step in enumerate(execute.steps_of(program, rank, joined)) for row in step}
-        return sorted(r._replace(after=number[r.row]) for r in honest(program, rank, joined))
+    def late(table, rank, atomic):
+        steps = execute.steps_of(table.schedule.ranks[rank], atomic)
+        number = {action: n for n, step in enumerate(steps) for action in step}
+        in_turn = [r._replace(after=number[r.action]) for r in honest(table, rank, atomic)]
+        return sorted(in_turn, key=lambda receive: receive.after)
 
     honest = execute.receives
     monkeypatch.setattr(execute, "receives", late)

@@ -15,7 +15,6 @@ from parlab.pipeline import (
     exact,
     lower_bound,
     search,
-    sharding,
     simulate,
     slots,
     v_shaped,
@@ -23,9 +22,6 @@ from parlab.pipeline import (
     weights,
     zb_auto,
     zb_v,
-)
-from tests.pipeline.test_execute_frontier import (
-    test_cells_of_sharded_weights_do_what_they_say as cells_do_what_they_say,
 )
 
 
@@ -38,11 +34,16 @@ def mutant(module: ModuleType, old: str, new: str) -> ModuleType:
     return copied
 
 
+SQUEEZED = """\
+            before = self._changes_from(action)
+            self._advance(action, first)
+            for s in range(self._changes_from(action), before):
+"""
 BLOCKS = {
     "V-Half's second offset shifted": (v_shaped, "3 * p - 2 - r", "3 * p + 1 - r"),
     "V-Half without its gap for even p": (v_shaped, "shift = 3 if", "shift = 6 if"),
     "one chunk more than the peak": (slots, "of_rank[s] >= peak", "of_rank[s] > peak"),
-    "a W frees before it ends": (slots, "LENGTH[action.kind] if change < 0", "0 if change < 0"),
+    "a W frees before it ends": (slots, SQUEEZED, SQUEEZED.replace("self._changes_from(action)", "self.slot[action]")),
     "I's wait behind W's at the end": (slots, "        self.let_go()\n", ""),
 }
 
@@ -95,7 +96,7 @@ def test_mutant_of_the_eight_phases_is_not_pytorchs_file_or_cannot_run(old, new)
 
 
 def test_mutant_limit_off_by_one_is_refused_by_validate():
-    changed = mutant(weights, "kept + self.whole[stage] > limit", "kept + self.whole[stage] > limit + 1")
+    changed = mutant(weights, "kept + change > limit", "kept + change > limit + 1")
     rows = search._in_turn(8, [3, 2, 1])
     filled = changed.best_filled(changed.Filler(rows, Costs(), 2), [rows])
     with pytest.raises(ValueError, match="keeps 3 activations"):
@@ -132,10 +133,3 @@ def test_mutant_of_the_bound_is_above_the_best_possible_somewhere(old, new):
     best = [simulate(exact.best_schedule(*case), case[2]).makespan for case in CASES]
     assert any(changed.lower_bound(*case) > span for case, span in zip(CASES, best, strict=True))
     assert all(lower_bound(*case) <= span for case, span in zip(CASES, best, strict=True))
-
-
-def test_mutant_that_forgets_to_reduce_is_seen(monkeypatch, tmp_path):
-    changed = mutant(sharding, "self.unreduced.get(stage, {})", "{}")
-    monkeypatch.setattr(sharding.Sharding, "add", changed.Sharding.add)
-    with pytest.raises(AssertionError):
-        cells_do_what_they_say(tmp_path)

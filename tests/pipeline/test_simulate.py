@@ -23,9 +23,9 @@ from parlab.pipeline import (
     zb_h1,
     zb_h2,
 )
-from parlab.pipeline.dependencies import lower
-from parlab.pipeline.replay import replay
+from parlab.pipeline.dependencies import action_table
 from parlab.pipeline.simulate import durations
+from parlab.pipeline.times import start_and_end
 from tests.pipeline.models import INPUTS
 
 DATA = Path(__file__).parent.parent / "data"
@@ -288,17 +288,17 @@ def test_the_critical_path_of_gpipe_goes_down_the_ranks_along_the_last_back_and_
     ],
 )
 def test_slack_is_how_much_longer_each_action_may_take_and_no_unit_more(schedule, costs):
-    program, timeline = lower(schedule), simulate(schedule, costs)
-    took = durations(program, costs)
-    ranks = program.rank
+    table, timeline = action_table(schedule), simulate(schedule, costs)
+    took = durations(table, costs)
+    ranks = table.rank
     lag = [
         costs.transfer * (source >= 0 and ranks[source] != rank)
-        for source, rank in zip(program.source, ranks, strict=True)
+        for source, rank in zip(table.source, ranks, strict=True)
     ]
-    for row, action in enumerate(program.actions):
+    for row, action in enumerate(table.actions):
         for more, later in ((timeline.slack[action], 0), (timeline.slack[action] + 1, 1)):
             longer = [*took[:row], took[row] + more, *took[row + 1 :]]
-            assert max(replay(program, longer, lag)[1]) == timeline.makespan + later, action
+            assert max(start_and_end(table, longer, lag)[1]) == timeline.makespan + later, action
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from parlab.pipeline import (
     validate,
     zb_h1,
 )
-from parlab.pipeline.dependencies import lower
-from parlab.pipeline.replay import replay
+from parlab.pipeline.dependencies import action_table
+from parlab.pipeline.times import start_and_end
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -236,11 +236,11 @@ def test_the_corruptions_reach_every_reason_and_some_do_no_harm(corrupted):
 
 
 def test_mutant_without_arrows_between_stages_lets_a_deadlock_pass():
-    program = lower(schedule("0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"))
-    nothing = [0] * len(program.actions)
+    table = action_table(schedule("0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"))
+    nothing = [0] * len(table.actions)
     with pytest.raises(ValueError, match="deadlock"):
-        replay(program, nothing, nothing)
-    replay(replace(program, source=[-1] * len(nothing)), nothing, nothing)
+        start_and_end(table, nothing, nothing)
+    start_and_end(replace(table, source=[-1] * len(nothing)), nothing, nothing)
 
 
 def test_the_shared_files_and_a_large_interleaving_are_valid():

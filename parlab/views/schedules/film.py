@@ -12,7 +12,16 @@ from parlab.views.drawing import theme
 from parlab.views.drawing.film import Film, moments_of, revealed, steps_of
 from parlab.views.drawing.lanes import LEFT, legend_of
 from parlab.views.drawing.picture import panel, png, scale, sheet
-from parlab.views.schedules.panels import BOTTOM, RIGHT, TOP, bars_of, draw_panels, legend_entries, panel_height
+from parlab.views.schedules.panels import (
+    BOTTOM,
+    RIGHT,
+    TOP,
+    bars_of,
+    bars_of_all,
+    draw_panels,
+    legend_entries,
+    panel_height,
+)
 from parlab.views.schedules.schedule import schedule, simulated, summary
 from parlab.views.timelines.timeline import ACTION_KINDS
 
@@ -25,20 +34,22 @@ def schedule_film(source: Schedule | ScheduleTimeline, costs: Costs | None) -> F
     """For `step_through`: `views.schedule`, of which what is still to come is pale."""
     shown = simulated("source", source, costs)
     figure = schedule(shown)
-    times = sorted({bar.start for bar in bars_of(shown)})
+    times = sorted({bar.start for bar in bars_of_all(shown)})
     lines = [_line(shown, time) for time in times]
     return Film(summary(shown), lines, moments_of(times, shown.makespan), revealed(figure, figure.axes))
 
 
 def _line(shown: ScheduleTimeline, time: Any) -> str:
-    now: list[list[str]] = [[] for _ in range(shown.size)]
-    for bar in bars_of(shown):
-        if bar.start <= time < bar.end:
-            now[bar.rank].append(f"{theme.KINDS[ACTION_KINDS[bar.kind]].name} of microbatch {bar.microbatch}")
-    named = now[:MOST_RANKS]
-    does = "; ".join(f"rank {rank} {' and '.join(actions) or 'idle'}" for rank, actions in enumerate(named))
-    kept = [[0, *(chunks for at, chunks in shown.kept(rank) if at <= time)][-1] for rank in range(len(named))]
+    ranks = range(min(shown.size, MOST_RANKS))
+    does = "; ".join(f"rank {rank} {_activity(shown, rank, time)}" for rank in ranks)
+    kept = [[0, *(chunks for at, chunks in shown.kept(rank) if at <= time)][-1] for rank in ranks]
     return f"time {shown.format(time)}: {does}; activations kept: {', '.join(map(str, kept))}"
+
+
+def _activity(shown: ScheduleTimeline, rank: int, time: Any) -> str:
+    now = [bar.action for bar in bars_of(shown.steps(rank)) if bar.start <= time < bar.end]
+    named = [f"{theme.KINDS[ACTION_KINDS[action.kind]].name} of microbatch {action.microbatch}" for action in now]
+    return " and ".join(named) or "idle"
 
 
 def search_film(search: Search, costs: Costs | None) -> Film:

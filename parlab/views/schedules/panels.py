@@ -4,7 +4,6 @@ same clock below them, lanes of memory.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,14 +11,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 
-from parlab.pipeline import Schedule, ScheduleTimeline
+from parlab.pipeline import Action, Schedule, ScheduleTimeline
+from parlab.pipeline.timeline import TimedStep
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import LEFT, lanes_at, legend_of
 from parlab.views.drawing.picture import Picture, inches, sheet, write
 from parlab.views.timelines.timeline import ACTION_KINDS
 
 WHOLE, UPPER, LOWER = (-0.42, 0.42), (-0.42, 0.0), (0.0, 0.42)  # of a lane; an overlapped pair has its forward on top
-ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 PALEST = 0.55  # how much white the last chunk has
 STEEPNESS = 0.7  # below 1 the second chunk is soon pale: at medium brightness neither black nor white is read well
 RIGHT, TOP, BOTTOM = 0.8, 0.85, 0.6  # inches around the panels
@@ -45,20 +44,22 @@ class Bar(NamedTuple):
     rank: int
     start: float
     end: float
-    kind: str
-    stage: int
-    microbatch: int
+    action: Action
     where: tuple[float, float]
 
 
-def bars_of(shown: ScheduleTimeline) -> list[Bar]:
+def bars_of(steps: Iterable[TimedStep]) -> list[Bar]:
     """The actions that took time; those of an atomic pair share theirs."""
     bars = []
-    for rank, start, end, _, name in shown.computes:
-        parts = ACTION.findall(name)
-        for where, (stage, kind, microbatch) in zip((UPPER, LOWER) if len(parts) > 1 else (WHOLE,), parts, strict=True):
-            bars.append(Bar(rank, start, end, kind, int(stage), int(microbatch), where))
+    for rank, start, end, actions in steps:
+        halves = (UPPER, LOWER) if len(actions) > 1 else (WHOLE,)
+        bars += [Bar(rank, start, end, action, where) for action, where in zip(actions, halves, strict=True)]
     return [bar for bar in bars if bar.end > bar.start]
+
+
+def bars_of_all(shown: ScheduleTimeline) -> list[Bar]:
+    """The actions of all ranks that took time."""
+    return bars_of(step for rank in range(shown.size) for step in shown.steps(rank))
 
 
 def chunks_of(schedule: Schedule) -> dict[tuple[int, int], float]:
@@ -76,8 +77,8 @@ def draw_bars(axes: Axes, bars: list[Bar], schedule: Schedule) -> None:
     paler = chunks_of(schedule)
     for where in (WHOLE, UPPER, LOWER):
         here = [bar for bar in bars if bar.where == where]
-        colors = [color_of(bar.kind, paler[bar.rank, bar.stage]) for bar in here]
-        texts = [[str(bar.microbatch)] for bar in here]
+        colors = [color_of(bar.action.kind, paler[bar.rank, bar.action.stage]) for bar in here]
+        texts = [[str(bar.action.microbatch)] for bar in here]
         marks.boxes(axes, "actions", here, [bar.rank for bar in here], where, colors, texts)
 
 
@@ -113,7 +114,7 @@ def draw_panels(
     height, strip = lanes_height(shown.size), lanes_height(shown.size, STRIP)
     below = top + height + GAP
     axes = lanes_at(figure, shown, end, top, height, right=RIGHT, clock=clock and not highest)
-    draw_bars(axes, bars_of(shown), shown.schedule)
+    draw_bars(axes, bars_of_all(shown), shown.schedule)
     if highest:
         kept = lanes_at(figure, shown, end, below, strip, right=RIGHT, clock=clock, words=False)
         legend_of(figure, _draw_kept(kept, shown, highest), left=LEFT, below=below - 0.1)

@@ -9,9 +9,9 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from parlab.pipeline import Idle, ScheduleTimeline
+from parlab.pipeline import Action, Idle, ScheduleTimeline
 from parlab.views.drawing import marks, theme
-from parlab.views.schedules.panels import WHOLE, bars_of
+from parlab.views.schedules.panels import WHOLE, bars_of_all
 from parlab.world import Span
 
 Place = tuple[float, int]  # a time, and a rank
@@ -29,7 +29,7 @@ def path_in_words(shown: ScheduleTimeline) -> list[str]:
     ]
 
 
-def _without_slack(shown: ScheduleTimeline) -> set[tuple[str, int, int]]:
+def _without_slack(shown: ScheduleTimeline) -> set[Action]:
     """The actions that end as late as they may, but for rounding."""
     return {action for action, slack in shown.slack.items() if slack <= 1e-9 * shown.makespan}
 
@@ -39,7 +39,7 @@ def draw_critical_path(axes: Axes, shown: ScheduleTimeline) -> None:
     black, all that have no slack.
     """
     without = _without_slack(shown)
-    tight = [bar for bar in bars_of(shown) if (bar.kind, bar.stage, bar.microbatch) in without]
+    tight = [bar for bar in bars_of_all(shown) if bar.action in without]
     frame(axes, "no slack", tight, theme.INK)
     by_rank = [list(steps) for _, steps in groupby(shown.critical_path, key=lambda step: step.rank)]
     frame(axes, "critical path", [steps[0]._replace(end=steps[-1].end) for steps in by_rank])
@@ -71,7 +71,7 @@ def idle_slot(shown: ScheduleTimeline, why: int | tuple[int, float]) -> Idle:
 def draw_idle(axes: Axes, shown: ScheduleTimeline, slot: Idle) -> None:
     """Hatch the slot; frame what the rank does next and what that waited for, with an arrow between them."""
     marks.hatched_boxes(axes, "idle", [slot], [slot.rank], WHOLE, theme.KINDS["wait"])
-    concerned = [bar for bar in bars_of(shown) if (bar.kind, bar.stage, bar.microbatch) in (slot.action, slot.needs)]
+    concerned = [bar for bar in bars_of_all(shown) if bar.action in (slot.action, slot.needs)]
     frame(axes, "needed", concerned)
     if slot.peer is not None:
         arrows(axes, [((slot.end - slot.travel, slot.peer), (slot.end, slot.rank))])

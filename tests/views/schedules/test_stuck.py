@@ -5,8 +5,9 @@ import pytest
 from parlab import views
 from parlab.labs.pipeline import listing
 from parlab.pipeline import Action, Schedule, gpipe, interleaved_one_f_one_b, one_f_one_b, simulate, zb_h1
+from parlab.pipeline.stuck import until_stuck
 from parlab.views.drawing.picture import png
-from parlab.views.schedules.stuck import cause_of, until_stuck
+from parlab.views.schedules.stuck import cause_of
 from tests.pipeline.conftest import spoil
 from tests.views.drawn import artists, boxes
 
@@ -16,8 +17,11 @@ EAGER = [Action(F, 1, 0), Action(F, 1, 1), Action(B, 1, 0), Action(B, 1, 1)]
 
 
 def test_a_deadlock_is_drawn_up_to_where_each_rank_stands_and_why():
-    bars, stops = until_stuck(Schedule([WAITING, EAGER]))
-    assert [(bar.rank, bar.start, bar.end, bar.kind) for bar in bars] == [(0, 0, 1, F), (1, 1, 2, F)]
+    steps, stops = until_stuck(Schedule([WAITING, EAGER]))
+    assert [(step.rank, step.start, step.end, str(*step.actions)) for step in steps] == [
+        (0, 0, 1, "0F0"),
+        (1, 1, 2, "1F0"),
+    ]
     assert [(stop.rank, stop.start, str(stop.action), str(stop.needs)) for stop in stops] == [
         (0, 1, "0B0", "1B0"),
         (1, 2, "1F1", "0F1"),
@@ -68,6 +72,6 @@ def test_any_spoilt_schedule_is_drawn(seed):
 
 @pytest.mark.parametrize("schedule", [gpipe(3, 4), one_f_one_b(4, 8), interleaved_one_f_one_b(2, 4, 2), zb_h1(3, 5)])
 def test_what_can_run_is_never_stuck_and_ends_as_simulated(schedule):
-    bars, stops = until_stuck(schedule)
+    steps, stops = until_stuck(schedule)
     assert not stops
-    assert max(bar.end for bar in bars) == simulate(schedule).makespan
+    assert max(step.end for step in steps) == simulate(schedule).makespan

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from parlab.pipeline.dependencies import Program
+from parlab.pipeline.dependencies import ActionTable
+from parlab.pipeline.event_loop import EventLoop, Rank
 
 
-def replay(program: Program, duration: Sequence[Any], lag: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+def start_and_end(table: ActionTable, duration: Sequence[Any], lag: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Starts and ends, one a row: each action starts as soon as its rank is free and its input has arrived.
-
-    Each rank is a coroutine that goes on until it needs a row that has not ended; when that row ends, the rank is put
-    back on the worklist. So every row is looked at once or twice: O(actions).
 
     Args:
         duration: of each row; None for the forward of an atomic pair, which starts and ends with the row after it.
@@ -23,18 +21,18 @@ def replay(program: Program, duration: Sequence[Any], lag: Sequence[Any]) -> tup
     """
     start: list[Any] = [0] * len(duration)
     end: list[Any] = [None] * len(duration)
-    waiting: dict[int, Iterator[None]] = {}  # row -> the rank that waits for it: only one does, its neighbour
+    loop = EventLoop()  # the event `row`: this row has ended
+    waiting, wake = loop.waiting, loop.wake
 
-    def run(rank: int) -> Iterator[None]:
-        own = slice(program.first[rank], program.first[rank + 1])
-        time, forward = 0, -1
+    def run(rank: int) -> Rank:
+        own = slice(table.first[rank], table.first[rank + 1])
+        time, forward = 0, None
         for row, needed, travel, took in zip(
-            range(own.start, own.stop), program.source[own], lag[own], duration[own], strict=True
+            range(own.start, own.stop), table.source[own], lag[own], duration[own], strict=True
         ):
             if needed >= 0:
                 while end[needed] is None:
-                    waiting[needed] = ranks[rank]
-                    yield
+                    yield (needed,)
                 arrival = end[needed] + travel
                 if arrival > time:
                     time = arrival
@@ -45,36 +43,32 @@ def replay(program: Program, duration: Sequence[Any], lag: Sequence[Any]) -> tup
             time += took
             end[row] = time
             if row in waiting:
-                worklist.append(waiting.pop(row))
-            if forward >= 0:
+                wake(row)
+            if forward is not None:
                 start[forward], end[forward] = start[row], time
-                if forward in waiting:
-                    worklist.append(waiting.pop(forward))
-                forward = -1
+                wake(forward)
+                forward = None
 
-    ranks = [run(rank) for rank in range(len(program.first) - 1)]
-    worklist = list(ranks)
-    while worklist:
-        next(worklist.pop(), None)
+    loop.run(run(rank) for rank in range(len(table.first) - 1))
     if waiting:
-        raise ValueError(_deadlock(program, waiting))
+        raise ValueError(_deadlock(table, waiting))
     return start, end
 
 
-def _deadlock(program: Program, awaited: Collection[int]) -> str:
+def _deadlock(table: ActionTable, awaited: Collection[Any]) -> str:
     """From a blocked rank to what it waits for, to what keeps that from being done, until a rank repeats."""
-    actions, rank = program.actions, program.rank
-    blocked = {rank[row]: row for row in map(program.source.index, awaited)}  # rank -> the row at which it stands
+    actions, rank = table.actions, table.rank
+    blocked = {rank[row]: row for row in map(table.source.index, awaited)}  # rank -> the row at which it stands
     path = [min(blocked)]
     while path[-1] not in path[:-1]:
-        path.append(rank[program.source[blocked[path[-1]]]])
+        path.append(rank[table.source[blocked[path[-1]]]])
     cycle = path[path.index(path[-1]) : -1]
     lines = [
         f"deadlock: {len(cycle)} rank{'s wait for each other' if len(cycle) > 1 else ' waits for itself'} in a cycle"
     ]
     for waiting_rank in cycle:
         row = blocked[waiting_rank]
-        needed = program.source[row]
+        needed = table.source[row]
         peer = rank[needed]
         lines.append(
             f"  rank {waiting_rank} stands at {actions[row]}, which needs {actions[needed]}; "

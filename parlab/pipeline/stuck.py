@@ -1,0 +1,59 @@
+"""How far the ranks of a schedule come, also of one that cannot run."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from parlab.pipeline.action_costs import UNIT_COSTS
+from parlab.pipeline.actions import Action
+from parlab.pipeline.dependencies import input_from, kept_from
+from parlab.pipeline.event_loop import EventLoop, Rank
+from parlab.pipeline.schedule import Schedule
+from parlab.pipeline.timeline import Idle, TimedStep
+
+
+def until_stuck(schedule: Schedule) -> tuple[list[TimedStep], list[Idle]]:
+    """What the ranks do, with unit costs, before none can go on, and where each that is not done then stands for ever.
+
+    >>> needs_itself = Schedule([[Action("F", 1, 0), Action("F", 0, 0)]])
+    >>> done, (stop,) = until_stuck(needs_itself)
+    >>> done, str(stop.action), str(stop.needs)
+    ([], '1F0', '0F0')
+    """
+    last, takes = schedule.num_stages - 1, UNIT_COSTS.by_kind(schedule.num_stages)
+    rank_of = {action: rank for rank, row in enumerate(schedule.actions) for action in row}
+    done: list[list[TimedStep]] = [[] for _ in schedule.actions]
+    ended: dict[Action, Any] = {}
+    loop = EventLoop()  # the event `action`: it has ended
+
+    def unmet(action: Action) -> tuple[Action, ...]:
+        """The actions of which this one still needs one."""
+        kept, inputs = kept_from(action), input_from(action, last)
+        if kept is not None and kept not in ended:
+            return (kept,)
+        if any(source in ended for source in inputs):
+            return ()
+        return tuple(source for source in inputs if source in rank_of) or inputs[-1:]
+
+    def free(rank: int) -> Any:
+        return done[rank][-1].end if done[rank] else 0
+
+    def run(rank: int) -> Rank:
+        for action in schedule.actions[rank]:
+            while needed := unmet(action):
+                yield needed
+            arrivals = [ended[source] for source in input_from(action, last) if source in ended]
+            start = max([free(rank), *arrivals])
+            ended[action] = start + takes[action.kind][action.stage]
+            done[rank].append(TimedStep(rank, start, ended[action], (action,)))
+            loop.wake(action)
+
+    loop.run(run(rank) for rank in range(schedule.num_ranks))
+    stops = []
+    for rank, row in enumerate(schedule.actions):
+        if len(done[rank]) < len(row):
+            action = row[len(done[rank])]
+            needs = unmet(action)[0]
+            stops.append(Idle(rank, free(rank), math.inf, action, needs, rank_of.get(needs), 0))
+    return [step for steps in done for step in steps], stops
