@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 
-Rank = Iterator[tuple[Hashable, ...]]
+Rank = Iterator[Hashable]
 
 
 class EventLoop:
-    """Runs ranks. A rank is a generator. It yields the events of which it needs one, and goes on when one has happened.
+    """Runs ranks. A rank is a generator. It yields the event that it waits for, and goes on when that has happened.
 
-    A rank that makes an event happen calls `wake`. It need not look at others: each of them is woken once for an event,
-    so the work is proportional to the number of events.
+    A rank that makes an event happen calls `wake` for those in `waiting`. Nobody looks at all ranks: the work is
+    proportional to the number of events.
 
     Attributes:
         waiting: for each event that has not happened, the ranks that wait for it.
@@ -23,12 +23,18 @@ class EventLoop:
 
     def run(self, ranks: Iterable[Rank]) -> None:
         """Run the ranks until none can go on; those that have not ended are in `waiting` then."""
-        self._ready += ranks
-        while self._ready:
-            rank = self._ready.pop()
-            for event in next(rank, ()):
-                self.waiting.setdefault(event, []).append(rank)
+        ready, waiting = self._ready, self.waiting
+        ready += ranks
+        while ready:
+            rank = ready.pop()
+            event = next(rank, None)
+            if event is None:
+                continue
+            if event in waiting:
+                waiting[event].append(rank)
+            else:
+                waiting[event] = [rank]
 
     def wake(self, event: Hashable) -> None:
         """The event has happened: those who wait for it may go on."""
-        self._ready += self.waiting.pop(event, ())
+        self._ready.extend(self.waiting.pop(event, ()))

@@ -117,9 +117,9 @@ class _BranchAndBound:
         if not options:
             return []
         first = min(options)
-        return [self.after(state, *option) for option in options if option[1] == first[1] and option[3] < first[0]] or [
-            self.after(state, *first)
-        ]
+        end, rank, _, _ = first
+        chosen = [option for option in options if option == first or (option[1] == rank and option[3] < end)]
+        return [self.after(state, *option) for option in chosen]
 
     def after(self, state: State, end: Any, r: int, kind: str, start: Any) -> State:
         f, i, w = state.done[r]

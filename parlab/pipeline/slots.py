@@ -91,10 +91,10 @@ class Slots:
             of_rank, first = kept[self._rank(action)], self._ready(action)
             if action.kind == "F":
                 first = next((s + 1 for s in range(slot - 1, first - 1, -1) if of_rank[s] >= peak), first)
-            before = self._changes_from(action)
+            change, before = int(change_of_kept(action.kind)), self._changes_from(action)
             self._advance(action, first)
             for s in range(self._changes_from(action), before):
-                of_rank[s] += int(change_of_kept(action.kind))
+                of_rank[s] += change
 
     def let_go(self) -> None:
         """After a rank's last F memory does not matter: take its W's out, and move its I's up."""

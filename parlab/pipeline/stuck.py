@@ -25,16 +25,16 @@ def until_stuck(schedule: Schedule) -> tuple[list[TimedStep], list[Idle]]:
     rank_of = {action: rank for rank, row in enumerate(schedule.actions) for action in row}
     done: list[list[TimedStep]] = [[] for _ in schedule.actions]
     ended: dict[Action, Any] = {}
-    loop = EventLoop()  # the event `action`: it has ended
+    loop = EventLoop()  # an event: a value is made
 
-    def unmet(action: Action) -> tuple[Action, ...]:
-        """The actions of which this one still needs one."""
+    def unmet(action: Action) -> Action | None:
+        """The action that this one needs and that has not ended."""
         kept, inputs = kept_from(action), input_from(action, last)
         if kept is not None and kept not in ended:
-            return (kept,)
-        if any(source in ended for source in inputs):
-            return ()
-        return tuple(source for source in inputs if source in rank_of) or inputs[-1:]
+            return kept
+        if not inputs or any(source in ended for source in inputs):
+            return None
+        return next((source for source in inputs if source in rank_of), inputs[-1])
 
     def free(rank: int) -> Any:
         return done[rank][-1].end if done[rank] else 0
@@ -42,18 +42,24 @@ def until_stuck(schedule: Schedule) -> tuple[list[TimedStep], list[Idle]]:
     def run(rank: int) -> Rank:
         for action in schedule.actions[rank]:
             while needed := unmet(action):
-                yield needed
+                yield _made(needed)
             arrivals = [ended[source] for source in input_from(action, last) if source in ended]
             start = max([free(rank), *arrivals])
             ended[action] = start + takes[action.kind][action.stage]
             done[rank].append(TimedStep(rank, start, ended[action], (action,)))
-            loop.wake(action)
+            loop.wake(_made(action))
 
     loop.run(run(rank) for rank in range(schedule.num_ranks))
     stops = []
     for rank, row in enumerate(schedule.actions):
         if len(done[rank]) < len(row):
             action = row[len(done[rank])]
-            needs = unmet(action)[0]
-            stops.append(Idle(rank, free(rank), math.inf, action, needs, rank_of.get(needs), 0))
+            needs = unmet(action)
+            peer = None if needs is None else rank_of.get(needs)
+            stops.append(Idle(rank, free(rank), math.inf, action, needs, peer, 0))
     return [step for steps in done for step in steps], stops
+
+
+def _made(action: Action) -> tuple[str, int, int]:
+    """The value that an action makes. I and B make the same one: the gradient of the stage's input."""
+    return "B" if action.kind == "I" else action.kind, action.stage, action.microbatch

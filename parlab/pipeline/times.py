@@ -32,7 +32,7 @@ def start_and_end(table: ActionTable, duration: Sequence[Any], lag: Sequence[Any
         ):
             if needed >= 0:
                 while end[needed] is None:
-                    yield (needed,)
+                    yield needed
                 arrival = end[needed] + travel
                 if arrival > time:
                     time = arrival

@@ -92,7 +92,7 @@ class Filler:
                 arrival: float = 0
                 if needs:
                     while needs not in ended:
-                        yield (needs,)
+                        yield needs
                     arrival = ended[needs] + travels
                 while kept + change > limit:
                     if not put_off:

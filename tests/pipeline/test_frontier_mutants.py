@@ -35,7 +35,7 @@ def mutant(module: ModuleType, old: str, new: str) -> ModuleType:
 
 
 SQUEEZED = """\
-            before = self._changes_from(action)
+            change, before = int(change_of_kept(action.kind)), self._changes_from(action)
             self._advance(action, first)
             for s in range(self._changes_from(action), before):
 """
