@@ -29,8 +29,14 @@ def circulant_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:
     return namespace(x).reshape(total, x.shape)
 
 
+def circulant_all_reduce_cost(size: int, length: int, itemsize: int, link: Link) -> Cost:
+    """2⌈log₂N⌉α + 2(N − 1)/N · nβ where N divides the length; else the longest window sets each step's pace."""
+    nbytes = [itemsize * block for block in block_sizes(length, size)]
+    return circulant_reduce_scatter_cost(nbytes, link) + circulant_all_gather_cost(nbytes, link)
+
+
 def circulant_reduce_scatter(comm: Any, total: Array, blocks: list[slice], combine: Combine) -> None:
-    """`total` [n]: in place, rank r's block r becomes the combination of all ranks' blocks r."""
+    """`total` [n], in place: rank r's block r becomes the combination of all ranks' blocks r."""
     for window, half in halvings(comm.size):
         ahead, behind = (comm.rank + half) % comm.size, (comm.rank - half) % comm.size
         given, kept = _window(blocks, ahead, window - half), _window(blocks, comm.rank, window - half)
@@ -39,14 +45,24 @@ def circulant_reduce_scatter(comm: Any, total: Array, blocks: list[slice], combi
             total[block] = combine(total[block], sums)
 
 
+def circulant_reduce_scatter_cost(nbytes: list[int], link: Link) -> Cost:
+    """⌈log₂N⌉α + (N − 1)/N · nβ for equal blocks: a rank sends every block but its own."""
+    return _window_cost(nbytes, link, ahead=True)
+
+
 def circulant_all_gather(comm: Any, total: Array, blocks: list[slice]) -> None:
-    """`total` [n]: in place, rank r's block r goes to all others."""
+    """`total` [n], in place: rank r's block r goes to all others."""
     for window, half in reversed(halvings(comm.size)):
         ahead, behind = (comm.rank + half) % comm.size, (comm.rank - half) % comm.size
         mine, theirs = _window(blocks, comm.rank, window - half), _window(blocks, ahead, window - half)
         finished = comm.sendrecv(_joined(total, mine), behind, ahead, like=_joined(total, theirs))
         for block, result in _parted(finished, theirs):
             total[block] = result
+
+
+def circulant_all_gather_cost(nbytes: list[int], link: Link) -> Cost:
+    """⌈log₂N⌉α + (N − 1)/N · nβ for equal blocks: in each step a rank sends the first blocks of its window."""
+    return _window_cost(nbytes, link, ahead=False)
 
 
 def halvings(size: int) -> list[tuple[int, int]]:
@@ -76,22 +92,6 @@ def _parted(message: Array, window: list[slice]) -> list[tuple[slice, Array]]:
     """The blocks of a message, each with its place in the array."""
     places = blocks_of([block.stop - block.start for block in window])
     return [(block, message[place]) for block, place in zip(window, places, strict=True)]
-
-
-def circulant_all_reduce_cost(size: int, length: int, itemsize: int, link: Link) -> Cost:
-    """2⌈log₂N⌉α + 2(N − 1)/N · nβ where N divides the length; else the longest window sets each step's pace."""
-    nbytes = [itemsize * block for block in block_sizes(length, size)]
-    return circulant_reduce_scatter_cost(nbytes, link) + circulant_all_gather_cost(nbytes, link)
-
-
-def circulant_reduce_scatter_cost(nbytes: list[int], link: Link) -> Cost:
-    """⌈log₂N⌉α + (N − 1)/N · nβ for equal blocks: a rank sends every block but its own."""
-    return _window_cost(nbytes, link, ahead=True)
-
-
-def circulant_all_gather_cost(nbytes: list[int], link: Link) -> Cost:
-    """⌈log₂N⌉α + (N − 1)/N · nβ for equal blocks: in each step a rank sends the first blocks of its window."""
-    return _window_cost(nbytes, link, ahead=False)
 
 
 def _window_cost(nbytes: list[int], link: Link, *, ahead: bool) -> Cost:

@@ -1,7 +1,7 @@
-"""Recursive doubling and halving: partners at distance 1, 2, 4, ..., so log₂ N steps instead of N.
+"""Recursive doubling and halving: partners at distance 1, 2, 4, ..., so log₂N steps instead of N − 1.
 
-They need a power of two of ranks. For any other number, the ranks beyond it are folded away first: with N = 2ᵏ + e,
-each of the ranks 0, 2, ..., 2e − 2 hands its data to its right neighbour, sits out, and gets the result in the end.
+These algorithms need a power of two of ranks. For another number N = 2ᵏ + e, an all-reduce folds e ranks away first:
+each of the ranks 0, 2, ..., 2e − 2 sends its data to its right neighbour, takes no part, and receives the result.
 
 Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH" (IJHPCA 2005).
 """
@@ -17,7 +17,10 @@ from parlab.world.collectives.common import Combine, Cost, Subset, block_sizes, 
 
 
 def recursive_doubling_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:
-    """After step s every rank holds the sum over its block of 2ˢ⁺¹ ranks; the whole array travels each time."""
+    """In each step two partners exchange all they have: log₂N steps, and the whole array travels in each.
+
+    Invariant: after step s (from 0), every rank has the sum over its aligned group of 2ˢ⁺¹ ranks.
+    """
 
     def exchange_everything(core: Any, total: Array) -> Array:
         distance = 1
@@ -30,8 +33,14 @@ def recursive_doubling_all_reduce(comm: Any, x: Array, combine: Combine) -> Arra
     return _folded(comm, x, combine, exchange_everything)
 
 
+def recursive_doubling_all_reduce_cost(size: int, length: int, itemsize: int, link: Link) -> Cost:
+    """log₂N (α + nβ); with folding two steps more, and one message more for each folded pair's two ranks."""
+    nbytes, core = length * itemsize, power_of_two_below(size)
+    return _folded_cost(size, nbytes, cost_of_steps(core, [nbytes] * (core.bit_length() - 1), link), link)
+
+
 def rabenseifner_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:
-    """A reduce-scatter by recursive halving, then an all-gather by recursive doubling: few steps and few bytes."""
+    """A reduce-scatter by halving, then an all-gather by doubling: 2 log₂N steps, 2(N − 1)/N of the data."""
 
     def halve_and_double(core: Any, total: Array) -> Array:
         flat = flat_copy(total)  # [n]
@@ -43,28 +52,50 @@ def rabenseifner_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:
     return _folded(comm, x, combine, halve_and_double)
 
 
+def rabenseifner_all_reduce_cost(size: int, length: int, itemsize: int, link: Link) -> Cost:
+    """2 log₂N α + 2(N − 1)/N · nβ where N is a power of two that divides the length."""
+    sizes = [itemsize * block for block in block_sizes(length, power_of_two_below(size))]
+    core = recursive_halving_reduce_scatter_cost(sizes, link) + recursive_doubling_all_gather_cost(sizes, link)
+    return _folded_cost(size, sum(sizes), core, link)
+
+
 def recursive_halving_reduce_scatter(comm: Any, total: Array, blocks: list[slice], combine: Combine) -> None:
-    """`total` [n]: in place, rank r's block r becomes complete. The window of blocks that a rank still sums halves."""
-    first, distance = 0, comm.size // 2  # the window is [first, first + 2 · distance)
+    """`total` [n], in place: rank r's block r becomes the combination of all ranks' blocks r.
+
+    Invariant: before the step with distance d, rank r sums the aligned window of 2d blocks around block r, and the
+    ranks of its aligned group of 2d have, between them, all ranks' contributions to it. The step halves the window: a
+    rank keeps the half with its own block, and sends the other half to its partner.
+    """
+    distance = comm.size // 2
     while distance:
-        lower = slice(blocks[first].start, blocks[first + distance - 1].stop)
-        upper = slice(lower.stop, blocks[first + 2 * distance - 1].stop)
         partner = comm.rank ^ distance
-        kept, given = (lower, upper) if comm.rank < partner else (upper, lower)
-        partial = comm.sendrecv(total[given], partner, partner, like=total[kept])
-        total[kept] = combine(total[kept], partial)
-        first += 0 if comm.rank < partner else distance
+        kept, given = _window(blocks, comm.rank, distance), _window(blocks, partner, distance)
+        arrived = comm.sendrecv(total[given], partner, partner, like=total[kept])
+        total[kept] = combine(total[kept], arrived)
         distance //= 2
 
 
+def recursive_halving_reduce_scatter_cost(nbytes: list[int], link: Link) -> Cost:
+    """log₂N α + (N − 1)/N · nβ for equal blocks: in each step a rank sends its partner's half of the window."""
+    return _window_cost(nbytes, link, lambda rank, width: rank ^ width)
+
+
 def recursive_doubling_all_gather(comm: Any, total: Array, blocks: list[slice]) -> None:
-    """`total` [n]: in place, rank r's block r goes to all others. The window of finished blocks doubles."""
+    """`total` [n], in place: rank r's block r goes to all others.
+
+    Invariant: before the step with distance d, rank r has all finished blocks of the aligned window of d around its own.
+    """
     distance = 1
     while distance < comm.size:
         partner = comm.rank ^ distance
-        mine, theirs = (_window(blocks, rank, distance) for rank in (comm.rank, partner))
+        mine, theirs = _window(blocks, comm.rank, distance), _window(blocks, partner, distance)
         total[theirs] = comm.sendrecv(total[mine], partner, partner, like=total[theirs])
         distance *= 2
+
+
+def recursive_doubling_all_gather_cost(nbytes: list[int], link: Link) -> Cost:
+    """log₂N α + (N − 1)/N · nβ for equal blocks: the halving backwards; in each step a rank sends its own half."""
+    return _window_cost(nbytes, link, lambda rank, width: rank)
 
 
 def _window(blocks: list[slice], rank: int, width: int) -> slice:
@@ -73,8 +104,18 @@ def _window(blocks: list[slice], rank: int, width: int) -> slice:
     return slice(blocks[first].start, blocks[first + width - 1].stop)
 
 
+def _window_cost(nbytes: list[int], link: Link, sent_around: Callable[[int, int], int]) -> Cost:
+    """In the step of width w a rank sends the w blocks around `sent_around(rank, w)`; the first w are the longest."""
+    size = len(nbytes)
+    blocks = blocks_of(nbytes)
+    widths = [size >> step for step in range(1, size.bit_length())]
+    windows = [[_window(blocks, sent_around(rank, width), width) for width in widths] for rank in range(size)]
+    sent = [sum(window.stop - window.start for window in of_rank) for of_rank in windows]
+    return Cost([len(widths)] * size, sent, sum(link.picoseconds(sum(nbytes[:width])) for width in widths))
+
+
 def _folded(comm: Any, x: Array, combine: Combine, core_all_reduce: Any) -> Array:
-    """All-reduce among any number of ranks by one that needs a power of two."""
+    """An all-reduce of any number of ranks, by `core_all_reduce`, which needs a power of two."""
     extra = comm.size - power_of_two_below(comm.size)
     if comm.rank < 2 * extra and comm.rank % 2 == 0:
         comm.send(x, comm.right)
@@ -89,46 +130,8 @@ def _folded(comm: Any, x: Array, combine: Combine, core_all_reduce: Any) -> Arra
     return total
 
 
-def power_of_two_below(size: int) -> int:
-    """The largest power of two that is at most `size`."""
-    return 1 << (size.bit_length() - 1)
-
-
-def recursive_halving_reduce_scatter_cost(nbytes: list[int], link: Link) -> Cost:
-    """log₂N α + (N − 1)/N · nβ for equal blocks: in each step a rank gives away its partner's half of the window."""
-    return _window_cost(nbytes, link, lambda rank, width: rank ^ width)
-
-
-def recursive_doubling_all_gather_cost(nbytes: list[int], link: Link) -> Cost:
-    """log₂N α + (N − 1)/N · nβ for equal blocks: the halving, backwards; what is passed on is the rank's own half."""
-    return _window_cost(nbytes, link, lambda rank, width: rank)
-
-
-def _window_cost(nbytes: list[int], link: Link, sent_around: Callable[[int, int], int]) -> Cost:
-    """In the step of width w a rank sends the w blocks around `sent_around(rank, w)`; the first w are the longest."""
-    size = len(nbytes)
-    blocks = blocks_of(nbytes)
-    widths = [size >> step for step in range(1, size.bit_length())]
-    windows = [[_window(blocks, sent_around(rank, width), width) for width in widths] for rank in range(size)]
-    sent = [sum(window.stop - window.start for window in of_rank) for of_rank in windows]
-    return Cost([len(widths)] * size, sent, sum(link.picoseconds(sum(nbytes[:width])) for width in widths))
-
-
-def recursive_doubling_all_reduce_cost(size: int, length: int, itemsize: int, link: Link) -> Cost:
-    """log₂N (α + nβ); with folding two steps more, and one message more for each folded pair's two ranks."""
-    nbytes, core = length * itemsize, power_of_two_below(size)
-    return _folded_cost(size, nbytes, cost_of_steps(core, [nbytes] * (core.bit_length() - 1), link), link)
-
-
-def rabenseifner_all_reduce_cost(size: int, length: int, itemsize: int, link: Link) -> Cost:
-    """2 log₂N α + 2(N − 1)/N · nβ where N is a power of two that divides the length."""
-    sizes = [itemsize * block for block in block_sizes(length, power_of_two_below(size))]
-    core = recursive_halving_reduce_scatter_cost(sizes, link) + recursive_doubling_all_gather_cost(sizes, link)
-    return _folded_cost(size, sum(sizes), core, link)
-
-
 def _folded_cost(size: int, nbytes: int, core: Cost, link: Link) -> Cost:
-    """The cost of a power-of-two core, with the folding of the ranks beyond it around."""
+    """The cost of the all-reduce `core` of a power of two of ranks, and of folding the other ranks around it."""
     extra = size - len(core.messages)
     messages, sent = [], []
     for rank in range(size):
@@ -141,3 +144,8 @@ def _folded_cost(size: int, nbytes: int, core: Cost, link: Link) -> Cost:
             messages.append(core.messages[place] + paired)
             sent.append(core.nbytes[place] + nbytes * paired)
     return Cost(messages, sent, core.picoseconds + (2 * link.picoseconds(nbytes) if extra else 0))
+
+
+def power_of_two_below(size: int) -> int:
+    """The largest power of two that is at most `size`."""
+    return 1 << (size.bit_length() - 1)

@@ -1,8 +1,9 @@
-"""Collectives with one special rank: binomial trees for broadcast and reduce, straight lines for scatter and gather.
+"""Collectives with a root: binomial trees for broadcast and reduce; for scatter and gather the root talks to each rank.
 
-In the binomial tree the ranks count from the root: the parent of v is v without its lowest set bit, its children are
-v + 2ᵏ for every 2ᵏ below that bit. The root has ⌈log₂ N⌉ children; after step s of a broadcast 2ˢ⁺¹ ranks hold the
-data.
+In the binomial tree a rank has the number v = (rank − root) mod N. The parent of v is v without its lowest set bit. The
+children of v are v + 2ᵏ for every 2ᵏ below that bit. So the root has ⌈log₂N⌉ children.
+
+Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH" (IJHPCA 2005).
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from parlab.world.collectives.common import Combine, Cost, may_be_native
 
 @may_be_native
 def binomial_broadcast(comm: Any, x: Array, root: int) -> Array:
-    """`x` of `root`, on every rank: received from the parent, passed on to the children, the farthest first."""
+    """`x` of `root`, on every rank: received from the parent, then sent to the children, the farthest first.
+
+    Invariant: after step s (from 0), 2ˢ⁺¹ ranks have the data.
+    """
     parent, children = _family(comm.rank, comm.size, root)
     x = namespace(x).asarray(x, copy=True) if parent is None else comm.recv(parent, like=x)
     for child in reversed(children):
@@ -24,9 +28,18 @@ def binomial_broadcast(comm: Any, x: Array, root: int) -> Array:
     return x
 
 
+def binomial_broadcast_cost(size: int, nbytes: int, root: int, link: Link) -> Cost:
+    """⌈log₂N⌉(α + nβ); the root sends ⌈log₂N⌉ times."""
+    children = [len(_family(rank, size, root)[1]) for rank in range(size)]
+    return Cost(children, [nbytes * count for count in children], children[root] * link.picoseconds(nbytes))
+
+
 @may_be_native
 def binomial_reduce(comm: Any, x: Array, root: int, combine: Combine) -> Array | None:
-    """The same tree upwards: combine what the children send, the nearest first, then pass it to the parent."""
+    """The combination of all `x` on `root`, None elsewhere: from the children, the nearest first, then to the parent.
+
+    Invariant: when a rank sends, its array combines all ranks of its subtree.
+    """
     parent, children = _family(comm.rank, comm.size, root)
     total = namespace(x).asarray(x, copy=True)
     for child in children:
@@ -37,8 +50,15 @@ def binomial_reduce(comm: Any, x: Array, root: int, combine: Combine) -> Array |
     return None
 
 
+def binomial_reduce_cost(size: int, nbytes: int, root: int, link: Link) -> Cost:
+    """⌈log₂N⌉(α + nβ); every rank but the root sends once."""
+    messages = [int(rank != root) for rank in range(size)]
+    time = (size - 1).bit_length() * link.picoseconds(nbytes)
+    return Cost(messages, [nbytes * count for count in messages], time)
+
+
 def _family(rank: int, size: int, root: int) -> tuple[int | None, list[int]]:
-    """Parent (None for the root) and children, nearest first, of `rank` in the tree."""
+    """The parent of `rank` in the tree (None for the root), and its children, the nearest first."""
     v = (rank - root) % size
     children, bit = [], 1
     while v + bit < size and not v & bit:
@@ -50,7 +70,7 @@ def _family(rank: int, size: int, root: int) -> tuple[int | None, list[int]]:
 
 @may_be_native
 def linear_scatter(comm: Any, pieces: list[Array], root: int) -> Array:
-    """The root sends every rank its piece: a fan-out, one message after the other through the root's port."""
+    """The root sends every rank its piece, one message after the other through its port."""
     if comm.rank != root:
         return comm.recv(root, like=pieces[comm.rank])
     requests = [comm.isend(pieces[rank], rank) for rank in range(comm.size) if rank != root]
@@ -59,34 +79,21 @@ def linear_scatter(comm: Any, pieces: list[Array], root: int) -> Array:
     return namespace(pieces[root]).asarray(pieces[root], copy=True)
 
 
+def linear_scatter_cost(size: int, piece_nbytes: int, root: int, link: Link) -> Cost:
+    """(N − 1)(α + nβ/N): the root's port is the bottleneck."""
+    messages = [(size - 1) * (rank == root) for rank in range(size)]
+    return Cost(messages, [piece_nbytes * count for count in messages], (size - 1) * link.picoseconds(piece_nbytes))
+
+
 @may_be_native
 def linear_gather(comm: Any, x: Array, root: int) -> list[Array] | None:
-    """Every rank sends to the root: an incast, one message after the other through the root's port."""
+    """Every rank sends its `x` to the root, one message after the other through the root's port."""
     if comm.rank != root:
         comm.send(x, root)
         return None
     requests = [comm.irecv(rank, like=x) for rank in range(comm.size) if rank != root]
     pieces = [request.wait() for request in requests]
     return [*pieces[:root], x, *pieces[root:]]
-
-
-def binomial_broadcast_cost(size: int, nbytes: int, root: int, link: Link) -> Cost:
-    """⌈log₂N⌉(α + nβ); the root sends ⌈log₂N⌉ times."""
-    children = [len(_family(rank, size, root)[1]) for rank in range(size)]
-    return Cost(children, [nbytes * count for count in children], children[root] * link.picoseconds(nbytes))
-
-
-def binomial_reduce_cost(size: int, nbytes: int, root: int, link: Link) -> Cost:
-    """⌈log₂N⌉(α + nβ); every rank but the root sends once."""
-    messages = [int(rank != root) for rank in range(size)]
-    time = (size - 1).bit_length() * link.picoseconds(nbytes)
-    return Cost(messages, [nbytes * count for count in messages], time)
-
-
-def linear_scatter_cost(size: int, piece_nbytes: int, root: int, link: Link) -> Cost:
-    """(N − 1)(α + nβ/N): the root's port is the bottleneck."""
-    messages = [(size - 1) * (rank == root) for rank in range(size)]
-    return Cost(messages, [piece_nbytes * count for count in messages], (size - 1) * link.picoseconds(piece_nbytes))
 
 
 def linear_gather_cost(size: int, piece_nbytes: int, root: int, link: Link) -> Cost:

@@ -1,5 +1,6 @@
-"""Collectives made of shifts: in every step each rank sends to the one some distance ahead, and receives from the one
-as far behind. At distances 1, 2, 3, ... that takes N − 1 steps; at 1, 2, 4, ... ⌈log₂ N⌉, for any number of ranks.
+"""Collectives made of shifts: in each step every rank sends to the rank a distance d ahead, and receives from behind.
+
+With d = 1, 2, 3, ... there are N − 1 steps. With d = 1, 2, 4, ... there are ⌈log₂N⌉, for any number of ranks.
 
 Source: Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient algorithms for all-to-all communications in multiport
 message-passing systems" (IEEE TPDS 1997).
@@ -16,7 +17,10 @@ from parlab.world.collectives.common import Cost, cost_of_steps, may_be_native
 
 @may_be_native
 def pairwise_all_to_all(comm: Any, pieces: list[Array]) -> list[Array]:
-    """The i-th piece goes to rank i; returns what came from each rank. In round d the partners are d apart."""
+    """The i-th piece goes to rank i; returns the pieces that came, by source.
+
+    Invariant: after step d, rank r has the pieces for r from the ranks r, r − 1, ..., r − d (mod N).
+    """
     received = list(pieces)
     received[comm.rank] = namespace(pieces[0]).asarray(pieces[comm.rank], copy=True)
     for distance in range(1, comm.size):
@@ -25,10 +29,17 @@ def pairwise_all_to_all(comm: Any, pieces: list[Array]) -> list[Array]:
     return received
 
 
-def bruck_all_to_all(comm: Any, pieces: list[Array]) -> list[Array]:
-    """The i-th piece goes to rank i; returns what came from each rank.
+def pairwise_all_to_all_cost(size: int, piece_nbytes: int, link: Link) -> Cost:
+    """(N − 1)(α + nβ/N), n the bytes of one rank's array."""
+    return cost_of_steps(size, [piece_nbytes] * (size - 1), link)
 
-    The piece with relative distance i = dst − src travels 2ᵏ ranks in step k if bit k of i is set.
+
+def bruck_all_to_all(comm: Any, pieces: list[Array]) -> list[Array]:
+    """The i-th piece goes to rank i; returns the pieces that came, by source.
+
+    A piece that must travel i = (dst − src) mod N ranks travels 2ᵏ of them in step k, if bit k of i is set.
+
+    Invariant: after step k, every piece with distance i has travelled i mod 2ᵏ⁺¹ ranks, and stands at number i there.
     """
     xp, size = namespace(pieces[0]), comm.size
     by_distance = xp.stack([pieces[(comm.rank + distance) % size] for distance in range(size)])  # [N, piece]
@@ -43,10 +54,17 @@ def bruck_all_to_all(comm: Any, pieces: list[Array]) -> list[Array]:
     return [by_distance[(comm.rank - source) % size, ...] for source in range(size)]
 
 
-def bruck_all_gather(comm: Any, total: Array, blocks: list[slice]) -> None:
-    """`total` [n], in equal blocks: in place, rank r's block r goes to all others.
+def bruck_all_to_all_cost(size: int, piece_nbytes: int, link: Link) -> Cost:
+    """⌈log₂N⌉α + about n/2 · log₂N β: in step k the pieces travel whose distance has bit k set."""
+    bits = range((size - 1).bit_length())
+    sent = [sum(distance >> bit & 1 for distance in range(size)) * piece_nbytes for bit in bits]
+    return cost_of_steps(size, sent, link)
 
-    Invariant: before the step with distance d, rank r holds the blocks r, r + 1, ..., r + d − 1 (mod N).
+
+def bruck_all_gather(comm: Any, total: Array, blocks: list[slice]) -> None:
+    """`total` [n], in equal blocks, in place: rank r's block r goes to all others.
+
+    Invariant: before the step with distance d, rank r has the blocks r, r + 1, ..., r + d − 1 (mod N).
     """
     xp, size = namespace(total), comm.size
     own = total[blocks[comm.rank]]
@@ -61,30 +79,6 @@ def bruck_all_gather(comm: Any, total: Array, blocks: list[slice]) -> None:
         total[blocks[(comm.rank + number) % size]] = held[number, :]
 
 
-@may_be_native
-def dissemination_barrier(comm: Any) -> None:
-    """After step s every rank has heard, directly or not, from the 2ˢ⁺¹ − 1 ranks before it.
-
-    Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (IJPP 1988).
-    """
-    distance = 1
-    while distance < comm.size:
-        comm.sendrecv([], (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size)
-        distance *= 2
-
-
-def pairwise_all_to_all_cost(size: int, piece_nbytes: int, link: Link) -> Cost:
-    """(N − 1)(α + nβ/N), n the bytes of one rank's array."""
-    return cost_of_steps(size, [piece_nbytes] * (size - 1), link)
-
-
-def bruck_all_to_all_cost(size: int, piece_nbytes: int, link: Link) -> Cost:
-    """⌈log₂N⌉ steps; in step k the pieces whose distance has bit k set travel."""
-    bits = range((size - 1).bit_length())
-    sent = [sum(distance >> bit & 1 for distance in range(size)) * piece_nbytes for bit in bits]
-    return cost_of_steps(size, sent, link)
-
-
 def bruck_all_gather_cost(nbytes: list[int], link: Link) -> Cost:
     """⌈log₂N⌉α + (N − 1)/N · nβ, for equal blocks."""
     size, block = len(nbytes), nbytes[0]
@@ -93,6 +87,20 @@ def bruck_all_gather_cost(nbytes: list[int], link: Link) -> Cost:
         sent.append(min(distance, size - distance) * block)
         distance *= 2
     return cost_of_steps(size, sent, link)
+
+
+@may_be_native
+def dissemination_barrier(comm: Any) -> None:
+    """Return when every rank has entered: ⌈log₂N⌉ empty messages from each.
+
+    Invariant: after step s (from 0), every rank has heard, directly or through others, from the 2ˢ⁺¹ − 1 ranks behind.
+
+    Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (IJPP 1988).
+    """
+    distance = 1
+    while distance < comm.size:
+        comm.sendrecv([], (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size)
+        distance *= 2
 
 
 def dissemination_barrier_cost(size: int, link: Link) -> Cost:

@@ -41,7 +41,7 @@ def levels(comm: Any, ranks_per_node: int) -> tuple[Subset, Subset]:
 
 
 def hierarchical_all_gather(comm: Any, total: Array, blocks: list[slice], ranks_per_node: int) -> None:
-    """`total` [n], in equal blocks: in place, rank r's block r goes to all others.
+    """`total` [n], in equal blocks, in place: rank r's block r goes to all others.
 
     A block crosses to each other node once; inside the node it travels with the blocks of its place.
     """
@@ -61,10 +61,18 @@ def hierarchical_all_gather(comm: Any, total: Array, blocks: list[slice], ranks_
         total[blocks[rank]] = by_place[arrived[place * between.size + node]]
 
 
+def hierarchical_all_gather_cost(size: int, block_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
+    """(k − 1)(α' + pβ') + (g − 1)(α + kpβ), p the bytes of a block; (k − 1)p leave a node's rank, (g − 1)kp do not."""
+    nodes = size // ranks_per_node
+    between = ring_all_gather_cost([block_nbytes] * nodes, inter)
+    inside = ring_all_gather_cost([nodes * block_nbytes] * ranks_per_node, intra)
+    return _both_levels(size, inside, between)
+
+
 def hierarchical_reduce_scatter(
     comm: Any, total: Array, blocks: list[slice], combine: Combine, ranks_per_node: int
 ) -> None:
-    """`total` [n], in equal blocks: in place, rank r's block r becomes the combination of all ranks' blocks r.
+    """`total` [n], in equal blocks, in place: rank r's block r becomes the combination of all ranks' blocks r.
 
     The node adds up first, so that of each block one sum a node crosses.
     """
@@ -84,6 +92,16 @@ def hierarchical_reduce_scatter(
     total[blocks[comm.rank]] = own_place[nodes[between.rank]]
 
 
+def hierarchical_reduce_scatter_cost(
+    size: int, block_nbytes: int, ranks_per_node: int, intra: Link, inter: Link
+) -> Cost:
+    """(g − 1)(α + kpβ) + (k − 1)(α' + pβ'): the all-gather, backwards."""
+    nodes = size // ranks_per_node
+    inside = ring_reduce_scatter_cost([nodes * block_nbytes] * ranks_per_node, intra)
+    between = ring_reduce_scatter_cost([block_nbytes] * nodes, inter)
+    return _both_levels(size, inside, between)
+
+
 def hierarchical_all_to_all(comm: Any, pieces: list[Array], ranks_per_node: int) -> list[Array]:
     """The i-th piece goes to rank i; returns the pieces that came, by source.
 
@@ -100,6 +118,14 @@ def hierarchical_all_to_all(comm: Any, pieces: list[Array], ranks_per_node: int)
     for_node = [xp.stack([from_place[place][node, ...] for place in places]) for node in nodes]
     from_node = pairwise_all_to_all(between, for_node)  # of each node [g, piece], for us
     return [from_node[node][place, ...] for node in nodes for place in places]
+
+
+def hierarchical_all_to_all_cost(size: int, piece_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
+    """(g − 1)(α + kpβ) + (k − 1)(α' + gpβ'), p the bytes of a piece."""
+    nodes = size // ranks_per_node
+    inside = pairwise_all_to_all_cost(ranks_per_node, nodes * piece_nbytes, intra)
+    between = pairwise_all_to_all_cost(nodes, ranks_per_node * piece_nbytes, inter)
+    return _both_levels(size, inside, between)
 
 
 def grid_all_to_all(comm: Any, pieces: list[Array], ranks_per_node: int) -> list[Array]:
@@ -121,6 +147,13 @@ def grid_all_to_all(comm: Any, pieces: list[Array], ranks_per_node: int) -> list
     return received
 
 
+def grid_all_to_all_cost(size: int, piece_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
+    """(g − 1)(α + pβ) + (N − g)(α' + pβ'), p the bytes of a piece."""
+    near, far = ranks_per_node - 1, size - ranks_per_node
+    time = near * intra.picoseconds(piece_nbytes) + far * inter.picoseconds(piece_nbytes)
+    return Cost([size - 1] * size, [(size - 1) * piece_nbytes] * size, time, [far * piece_nbytes] * size)
+
+
 def hierarchical_all_reduce(comm: Any, x: Array, combine: Combine, ranks_per_node: int) -> Array:
     """Reduce inside each node first, so that only 1/g of the data crosses between nodes.
 
@@ -135,39 +168,6 @@ def hierarchical_all_reduce(comm: Any, x: Array, combine: Combine, ranks_per_nod
     total[own] = ring_all_reduce(between, total[own], combine)
     ring_all_gather(inside, total, blocks)
     return namespace(x).reshape(total, x.shape)
-
-
-def hierarchical_all_gather_cost(size: int, block_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
-    """(k − 1)(α' + pβ') + (g − 1)(α + kpβ), p the bytes of a block; (k − 1)p leave a node's rank, (g − 1)kp do not."""
-    nodes = size // ranks_per_node
-    between = ring_all_gather_cost([block_nbytes] * nodes, inter)
-    inside = ring_all_gather_cost([nodes * block_nbytes] * ranks_per_node, intra)
-    return _both_levels(size, inside, between)
-
-
-def hierarchical_reduce_scatter_cost(
-    size: int, block_nbytes: int, ranks_per_node: int, intra: Link, inter: Link
-) -> Cost:
-    """(g − 1)(α + kpβ) + (k − 1)(α' + pβ'): the all-gather, backwards."""
-    nodes = size // ranks_per_node
-    inside = ring_reduce_scatter_cost([nodes * block_nbytes] * ranks_per_node, intra)
-    between = ring_reduce_scatter_cost([block_nbytes] * nodes, inter)
-    return _both_levels(size, inside, between)
-
-
-def hierarchical_all_to_all_cost(size: int, piece_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
-    """(g − 1)(α + kpβ) + (k − 1)(α' + gpβ'), p the bytes of a piece."""
-    nodes = size // ranks_per_node
-    inside = pairwise_all_to_all_cost(ranks_per_node, nodes * piece_nbytes, intra)
-    between = pairwise_all_to_all_cost(nodes, ranks_per_node * piece_nbytes, inter)
-    return _both_levels(size, inside, between)
-
-
-def grid_all_to_all_cost(size: int, piece_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
-    """(g − 1)(α + pβ) + (N − g)(α' + pβ'), p the bytes of a piece."""
-    near, far = ranks_per_node - 1, size - ranks_per_node
-    time = near * intra.picoseconds(piece_nbytes) + far * inter.picoseconds(piece_nbytes)
-    return Cost([size - 1] * size, [(size - 1) * piece_nbytes] * size, time, [far * piece_nbytes] * size)
 
 
 def hierarchical_all_reduce_cost(
