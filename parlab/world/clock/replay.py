@@ -1,14 +1,18 @@
-"""The simulated clock: one event loop runs over a trace and says when everything happens on a given cluster.
+"""The simulated clock: one event loop runs over a trace and computes when everything happens on a cluster.
 
-The rules, at each instant: first everything that ends there ends, and the ranks that it frees run on, each through its
-own program until it must wait or compute. Then the messages that are ready (both ends posted) start, ordered by the
-time when they became ready, then the sender's posting number, then the sender; one whose port is busy is passed over.
-A message holds the sender's out-port and the receiver's in-port for latency + bytes/bandwidth; both requests end
-together. A collective waits for nobody: a rank that enters runs its own messages at once. Only where the members tell
-each other something by entering (a split), or where some never enter, a rank stays until the last one has. Nothing else
-takes time. The sender holds what it sends until its request ends.
+At each instant of simulated time:
 
-Nothing here depends on how the trace came about, so the same trace gives the same timeline on every machine.
+1. Messages and computations that end at this instant end. The tasks that they free run on, each through its own program
+   until it must wait or compute.
+2. Messages that are ready (both ends are posted) start. Their order: the time when they became ready, then the sender's
+   posting number, then the sender. A message whose port is busy is passed over.
+
+A message occupies the sender's out-port and the receiver's in-port for latency + bytes/bandwidth. Both requests end
+together, and until then the sender holds the message's memory. A collective waits for no rank: a rank that enters runs
+its own messages at once. In a joint one (a split, or a collective that some rank never enters) a rank stays until the
+last one has entered. Nothing else takes time.
+
+The result depends on the trace alone, so it is the same on every machine.
 """
 
 from __future__ import annotations
@@ -25,23 +29,23 @@ Printed = tuple[int, int, str]  # time, rank, text
 
 
 def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
-    """The timeline of `trace` on `cluster`, and what the ranks printed, by time, then rank.
+    """The timeline of `trace` on `cluster`, and the ranks' prints, by time, then rank.
 
-    A run that failed is replayed as far as it came; a rank that never moves again waits until the end.
+    A run that failed is replayed as far as it came. A rank that never moves again waits until the end.
     """
     size, ranks, src, dst, nbytes, kept = trace.size, trace.ranks, trace.src, trace.dst, trace.nbytes, trace.kept
     count = len(src)
     transfer_time = _transfer_times(trace, cluster)
 
-    programs = [iter(program) for program in trace.programs]  # of the lines of work; the first `size` are the ranks'
-    lines = len(programs)
+    programs = [iter(program) for program in trace.programs]  # of each task; the first `size` are the ranks'
+    tasks = len(programs)
     posted = bytearray(count)  # how many ends of each message are posted
     ready_at = [-1] * count
     start_at = [-1] * count
     end_at = [-1] * count
-    sender_line = [-1] * count  # the line of work that waits for the message, at either end
-    receiver_line = [-1] * count
-    stands: list[tuple[int, int, int] | None] = [None] * lines  # since when a line of work stands in which (code, row)
+    sender_task = [-1] * count  # the task that waits for the message, at either end
+    receiver_task = [-1] * count
+    stands: list[tuple[int, int, int] | None] = [None] * tasks  # since when a task waits, and in which (code, row)
     entered: list[list[int]] = [[] for _ in trace.collectives]
     raised = bytearray(trace.signals)
     awaiting: list[list[int]] = [[] for _ in range(trace.signals)]
@@ -52,13 +56,13 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
     stops: list[tuple[int, int, int, int, int]] = []  # rank, end, start, code, row
 
     ports = _Ports(trace, cluster)
-    events = [(0, ~line) for line in range(lines)]  # (time, message that ends) or (time, ~line that runs on)
+    events = [(0, ~task) for task in range(tasks)]  # (time, message that ends) or (time, ~task that runs on)
     now = 0
 
     while events:
         now = events[0][0]
-        free: list[int] = []  # lines of work that run on now
-        ready: list[int] = []  # messages whose second end is posted now
+        free: list[int] = []  # tasks that run on now
+        ready: list[int] = []  # messages whose second end is posted at this instant
         while events and events[0][0] == now:
             message = heappop(events)[1]
             if message < 0:
@@ -68,20 +72,20 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
             ports.release(message)
             if kept[message]:
                 held[src[message]].append((now, -kept[message], "sent"))
-            if sender_line[message] >= 0:
-                free.append(sender_line[message])
-            if receiver_line[message] >= 0:
-                free.append(receiver_line[message])
+            if sender_task[message] >= 0:
+                free.append(sender_task[message])
+            if receiver_task[message] >= 0:
+                free.append(receiver_task[message])
 
-        for line in free:  # grows when a collective is complete, or a signal raised
-            rank = ranks[line]
+        for task in free:  # grows when a collective is complete, or a signal raised
+            rank = ranks[task]
             mine = held[rank]
-            stood = stands[line]
+            stood = stands[task]
             if stood is not None:
-                stands[line] = None
-                if line < size and now > stood[0]:
+                stands[task] = None
+                if task < size and now > stood[0]:
                     stops.append((rank, now, *stood))
-            for code, row in programs[line]:
+            for code, row in programs[task]:
                 if code <= POST_RECEIVE:  # of either end
                     if code == POST_RECEIVE:
                         if nbytes[row]:
@@ -95,10 +99,10 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
                 elif code == WAIT:
                     if end_at[row] < 0:
                         if src[row] == rank:
-                            sender_line[row] = line
+                            sender_task[row] = task
                         else:
-                            receiver_line[row] = line
-                        stands[line] = (now, code, row)
+                            receiver_task[row] = task
+                        stands[task] = (now, code, row)
                         break
                 elif code == COMPUTE:
                     name, flops, moved, seconds = row
@@ -110,14 +114,14 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
                     compute_ends.append(end)
                     compute_names.append(name)
                     if end > now:
-                        heappush(events, (end, ~line))
+                        heappush(events, (end, ~task))
                         break
                 elif code == ENTER:
                     if not trace.collectives[row].joint:
                         continue
                     members = entered[row]
-                    members.append(line)
-                    stands[line] = (now, code, row)
+                    members.append(task)
+                    stands[task] = (now, code, row)
                     if len(members) == len(trace.collectives[row].members):
                         free.extend(members)
                     break
@@ -129,8 +133,8 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
                     free.extend(awaiting[row])
                 elif code == AWAIT:
                     if not raised[row]:
-                        awaiting[row].append(line)
-                        stands[line] = (now, code, row)
+                        awaiting[row].append(task)
+                        stands[task] = (now, code, row)
                         break
                 else:
                     prints.append((now, rank, row))
@@ -242,7 +246,7 @@ def _wait(
     if code == ENTER:
         names, members, _ = trace.collectives[row]
         peer = trace.ranks[entered[row][-1]]
-        if len(entered[row]) < len(members):  # nobody can move any more: wait for who did not come
-            peer = min(set(members) - {trace.ranks[line] for line in entered[row]})
+        if len(entered[row]) < len(members):  # no rank can move any more: it waits for a rank that did not enter
+            peer = min(set(members) - {trace.ranks[task] for task in entered[row]})
         return rank, start, end, peer, names[rank], end
     return rank, start, end, rank, "request", start

@@ -1,6 +1,6 @@
-"""The logs of a run, numbered: what the replay reads, free of the threads that wrote it.
+"""The trace of a run: all logs, with numbers in the place of messages, collectives and signals. The replay reads it.
 
-A message's row is its sender's rank and posting number in order, so the same program always gives the same trace.
+Messages are numbered by sender, then by the order of its posts. So the same program always gives the same trace.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class TracedCollective(NamedTuple):
     """A collective call: its name on each rank that entered it, and the group's members.
 
-    `joint`: nobody leaves it before all have entered, because by entering they tell each other something, or because
-    some never do.
+    In a `joint` collective no rank leaves before all have entered: they exchange something by entering, or some rank
+    never enters.
     """
 
     names: dict[int, str]
@@ -29,15 +29,15 @@ class TracedCollective(NamedTuple):
 
 @dataclass
 class Trace:
-    """What every line of work did, in the order of its program: first the ranks', then what ran beside them.
+    """The actions of every task, in the order of its program: first the ranks' programs, then background collectives.
 
     Attributes:
         size: how many ranks.
-        ranks: the rank of each line of work.
-        programs: for each line of work its (code, operand) pairs, as `log` has them; but in the place of a message, a
-            collective or a signal stands its number.
-        src, dst, nbytes, kept, names, labels, posting: the messages, in columns; `kept` are the bytes that the sender
-            holds for it while it is under way, `posting` counts within the sender.
+        ranks: the rank of each task.
+        programs: the (code, operand) pairs of each task, as in `log`, with the numbers of messages, collectives and
+            signals as operands.
+        src, dst, nbytes, kept, names, labels, posting: the messages, in columns. The sender holds `kept` bytes until
+            the message has passed; `posting` numbers the messages of a sender.
         collectives: the collective calls.
         signals: how many there are.
     """
@@ -57,17 +57,16 @@ class Trace:
 
 
 def traced(tasks: list[Task]) -> Trace:
-    """The trace of the logs of all ranks, and of what ran beside them."""
-    lines = [*tasks, *(line for task in tasks for line in task.background)]
-    trace = Trace(len(tasks), [line.rank for line in lines])
+    """The trace of the ranks' programs and their background collectives."""
+    everyone = [*tasks, *(background for task in tasks for background in task.background)]
+    trace = Trace(len(tasks), [task.rank for task in everyone])
     for task in tasks:
-        sends = (
-            message for line in (task, *task.background) for code, message in _pairs(line.log) if code == POST_SEND
-        )
+        pairs = (pair for each in (task, *task.background) for pair in _pairs(each.log))
+        sends = (message for code, message in pairs if code == POST_SEND)
         for number, message in enumerate(sends):
             _add_message(trace, message, number)
-    for line in lines:
-        trace.programs.append([(code, _operand(trace, code, thing)) for code, thing in _pairs(line.log)])
+    for task in everyone:
+        trace.programs.append([(code, _operand(trace, code, thing)) for code, thing in _pairs(task.log)])
     return trace
 
 
@@ -97,7 +96,7 @@ def _operand(trace: Trace, code: int, thing: Any) -> Any:
         elif code in (SIGNAL, AWAIT):
             thing.index = trace.signals
             trace.signals += 1
-        else:  # a message that nobody sent
+        else:  # a message that no rank has sent
             thing.nbytes = thing.nbytes or values.nbytes(thing.value)
             _add_message(trace, thing, 0)
     return thing.index

@@ -62,9 +62,9 @@ def rabenseifner_all_reduce_cost(size: int, length: int, itemsize: int, link: Li
 def recursive_halving_reduce_scatter(comm: Any, total: Array, blocks: list[slice], combine: Combine) -> None:
     """`total` [n], in place: rank r's block r becomes the combination of all ranks' blocks r.
 
-    Invariant: before the step with distance d, rank r sums the aligned window of 2d blocks around block r, and the
-    ranks of its aligned group of 2d have, between them, all ranks' contributions to it. The step halves the window: a
-    rank keeps the half with its own block, and sends the other half to its partner.
+    Invariant: before the step with distance d, rank r has, in the aligned window of 2d blocks around block r, the
+    combination of all ranks that equal r modulo 2d. The step halves the window: a rank keeps the half with its own
+    block, and sends the other half to its partner.
     """
     distance = comm.size // 2
     while distance:
@@ -83,7 +83,7 @@ def recursive_halving_reduce_scatter_cost(nbytes: list[int], link: Link) -> Cost
 def recursive_doubling_all_gather(comm: Any, total: Array, blocks: list[slice]) -> None:
     """`total` [n], in place: rank r's block r goes to all others.
 
-    Invariant: before the step with distance d, rank r has all finished blocks of the aligned window of d around its own.
+    Invariant: before the step with distance d, rank r has the finished blocks of its aligned window of d.
     """
     distance = 1
     while distance < comm.size:

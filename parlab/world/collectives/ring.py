@@ -41,8 +41,8 @@ def ring_reduce_scatter(comm: Any, total: Array, blocks: list[slice], combine: C
     for step in range(comm.size - 1):
         sent = (comm.rank - step - 1) % comm.size
         received = (comm.rank - step - 2) % comm.size
-        arrived = _shift(comm, total, blocks, "add", sent, received)
-        total[blocks[received]] = combine(total[blocks[received]], arrived)
+        own = total[blocks[received]]
+        total[blocks[received]] = combine(own, _shift(comm, total, blocks, "add", sent, received))  # which then dies
 
 
 def ring_reduce_scatter_cost(nbytes: list[int], link: Link) -> Cost:

@@ -1,9 +1,9 @@
-"""What carries out a rank program's calls: the lines of work of this process, how they wait, and how all ends.
+"""The base of all engines: how the tasks of this process wait, are woken, and end.
 
-An `Engine` is what a `Comm` talks to. What all worlds share stands here: a line of work (a rank's program, or a
-collective beside it) is a thread with a `Task`; it parks on its own lock until what it waits for is there (a lock a
-line: waking one disturbs no other). All state changes under one mutex, held for a few microseconds and never while
-copying. How messages reach the other ranks is each world's own: `threads.py`, `processes.py`.
+A `Comm` talks to an `Engine`. A task is a thread with a `Task` record: it runs a rank's program, or a collective in the
+background. A task that must wait parks on a lock of its own, so waking it disturbs no other. All state changes under
+one mutex, which is held for a few microseconds and never while data are copied. `threads/engine.py` and
+`processes/engine.py` say how messages reach the other ranks.
 """
 
 from __future__ import annotations
@@ -26,38 +26,36 @@ from parlab.world import values
 from parlab.world.clock.log import AWAIT, SIGNAL, WAIT
 from parlab.world.errors import DeadlockError, MismatchError, RequestError, Unwind, WorldError
 from parlab.world.threads.process_state import collector_paused
-from parlab.world.threads.tasks import CollectiveCall, Group, Mailbox, Message, Signal, Task, working
+from parlab.world.threads.tasks import Awaited, Group, Mailbox, Message, Signal, Task, working
 from parlab.world.values import Value
 
-WaitsFor = tuple[Message, ...] | CollectiveCall | Signal  # of a parked task
-
-inside_a_rank: contextvars.ContextVar[Any] = contextvars.ContextVar("inside_a_rank", default=None)  # of which engine
+inside_a_rank: contextvars.ContextVar[Any] = contextvars.ContextVar("inside_a_rank", default=None)  # the rank's engine
 
 
 class Engine(ABC):
-    """Runs one program, once, on the `ranks` that live in this process, all of the `world` or one."""
+    """Runs one program, once, on the `ranks` of this process: all ranks of the `world`, or one of them."""
 
     def __init__(self, ranks: list[int], world: Group):
         self.tasks = [Task(rank) for rank in ranks]
         self.world = world
         self.groups: dict[str, Group] = {}
         self.mutex = threading.Lock()
-        self.running = len(ranks)  # lines of work that are not done
-        self.blocked = 0  # of these, the parked ones; whoever wakes a rank counts it out, so the count is never late
+        self.running = len(ranks)  # tasks that are not done
+        self.blocked = 0  # parked tasks among them; the waking task lowers this count, so it is never too high
         self.ending = False
         self.deadlock: DeadlockError | None = None
         self.presses = 0  # of Ctrl-C
-        self.news: SimpleQueue[str] = SimpleQueue()  # what the caller of `run` waits for: the end, or an interrupt
+        self.news: SimpleQueue[str] = SimpleQueue()  # wakes the caller of `run`: at the end, or by Ctrl-C
 
-    # What each world does in its own way
+    # Each engine does these in its own way
 
     @abstractmethod
     def post_send(
         self, task: Task, box: Mailbox, value: Value, nbytes: int, kept: int, name: str, label: Any, *, call: str = ""
     ) -> Message:
-        """Offer `value`, which becomes the receiver's, in `box`; with a `call`, wait at once until it is taken.
+        """Offer `value` in `box`; the receiver will own it. With a `call`, wait at once until it is taken.
 
-        Of its `nbytes`, `kept` count as held by the sender until the request ends.
+        The sender holds `kept` of its `nbytes` until the request ends.
         """
 
     @abstractmethod
@@ -68,7 +66,7 @@ class Engine(ABC):
     def enter(self, task: Task, group: Group, rank: int, name: str, call: str, detail: Any = None) -> dict[int, Any]:
         """Wait until every member of `group` has entered its next collective, and compare the calls.
 
-        On the simulated clock this is no wait, unless the members tell each other a `detail`.
+        On the simulated clock nobody waits here, unless the members exchange a `detail`.
 
         Returns:
             The `detail` of every member, by its rank in the group.
@@ -79,11 +77,11 @@ class Engine(ABC):
 
     @abstractmethod
     def subgroup(self, name: str, members: tuple[int, ...]) -> Group:
-        """The group of this name; all its members ask."""
+        """The group of this name. All its members call this."""
 
     @abstractmethod
     def _nobody_can_move(self) -> None:
-        """Every line of work here is parked; called with the mutex held."""
+        """All tasks of this process are parked. Called with the mutex held."""
 
     def _await_the_end(self) -> None:
         """Return when all ranks have left, or Ctrl-C was pressed."""
@@ -91,23 +89,24 @@ class Engine(ABC):
             pass
 
     def timed(self, task: Task, name: str) -> AbstractContextManager[None]:
-        """What `comm.compute(name)` returns; a world with a clock measures what is inside."""
+        """The context that `comm.compute(name)` returns. An engine with a clock measures the time inside."""
         return nullcontext()
 
     def _scheduled(self) -> None:
-        """Say how the system should treat the thread of a line of work; called on it."""
+        """Tell the system how to schedule the thread of a task. Called on that thread."""
         return
 
     def native_of(self, group: Group) -> Callable[..., Any] | None:
-        """What carries out a collective of `group` in place of ours: a function of our algorithm's name and of its
-        arguments after the comm; None if there is nothing.
+        """A function that runs a collective of `group` in place of ours; None if the engine has none.
+
+        It takes the name of our algorithm, and the algorithm's arguments after the comm.
         """
         return None
 
     # Messages
 
     def _match(self, message: Message) -> None:
-        """Both ends are posted: let the one that waits go on."""
+        """Both ends are posted: wake the task that waits."""
         message.matched = True
         if message.waiter is not None:
             waiter, message.waiter = message.waiter, None
@@ -132,10 +131,10 @@ class Engine(ABC):
         """Return when both ends of every message are posted; `call` names the waiting call in a deadlock."""
         self.check(task)
         unmatched = 0
-        for message in reversed(messages):  # of a sendrecv, first for what comes: that is what the rank needs
+        for message in reversed(messages):  # of a sendrecv the receive comes first: the rank needs its value
             task.log += (WAIT, message)
             unmatched += not message.matched
-        if not unmatched:  # no match is ever undone, so it needs no mutex to be seen
+        if not unmatched:  # a match is never undone, so reading it needs no mutex
             return
         with self.mutex:
             late = [message for message in messages if not message.matched]
@@ -147,11 +146,11 @@ class Engine(ABC):
         self._sleep(task)
 
     def take(self, task: Task, message: Message) -> Value:
-        """The value of a matched message, for its receiver, who from now on holds it."""
+        """The value of a matched message. Its receiver holds it from now on."""
         if message.error is not None:
             raise MismatchError(message.error)
         value, message.value = message.value, None
-        if type(value) is np.ndarray:  # a copy, so it owns its memory
+        if type(value) is np.ndarray:  # a copy, which owns its memory
             task.watch(value, "received", message.nbytes)
             return value
         for array in values.leaves(value):
@@ -159,11 +158,12 @@ class Engine(ABC):
             task.watch(owner, "received", arrays.nbytes(owner))
         return value
 
-    # Work beside a program
+    # Collectives in the background
 
     def spawn(self, program: Task, work: Callable[[Task], Any], after: Signal | None) -> Signal:
-        """Run `work(task)` beside a rank's program, on a thread of its own, once `after` is raised; returns the signal
-        that it raises when it is done, whose task then holds the result.
+        """Run `work(task)` in a background task of `program`'s rank, after the signal `after`.
+
+        Returns the signal that the task raises at its end; `signal.task.result` is then the result.
         """
         self.check(program)
         task = Task(program.rank, program)
@@ -175,16 +175,16 @@ class Engine(ABC):
                 self.await_signal(task, after, "queue")
             nonlocal work
             task.result = work(task)
-            del work  # what it holds must die in the program's line of work, which the signal sets free
+            del work  # its memory must die in the program's task, which this signal wakes
             self.raise_signal(task, done)
 
         task.thread = self._thread(task, body)
         with self.mutex:
-            if self.ending:  # once more: whoever ends the run takes the mutex, and must see this task or refuse it
+            if self.ending:  # checked again under the mutex: the end of the run must see this task, or refuse it here
                 self._refuse(program)
             self.running += 1
             program.background.append(task)
-            program.inside = False  # a new thread has its maker's number at first, and would take the exception
+            program.inside = False  # a new thread first has its creator's ident, and would get its exception
         self.raise_signal(program, begin)
         try:
             task.thread.start()
@@ -200,7 +200,7 @@ class Engine(ABC):
         return done
 
     def raise_signal(self, task: Task, signal: Signal) -> None:
-        """Let those who wait for `signal` go on."""
+        """Wake the tasks that wait for `signal`."""
         task.log += (SIGNAL, signal)
         with self.mutex:
             signal.raised = True
@@ -221,7 +221,7 @@ class Engine(ABC):
     # Parking, and the end
 
     def check(self, task: Task) -> None:
-        """Refuse a call after the end, or from a thread that is not the one of this line of work."""
+        """Refuse a call after the end, or from another thread than this task's."""
         if self.ending or working.task is not task:
             self._refuse(task)
 
@@ -236,10 +236,8 @@ class Engine(ABC):
             raise WorldError("the run is over: a Comm works only inside the program that it was given to")
         raise Unwind
 
-    def _block(
-        self, task: Task, waits_for: tuple[Message, ...] | CollectiveCall | Signal, call: str, count: int = 1
-    ) -> None:
-        if self.ending:  # a rank that is being unwound waits once more, in a `finally`, and nobody would wake it
+    def _block(self, task: Task, waits_for: Awaited, call: str, count: int = 1) -> None:
+        if self.ending:  # a `finally` of a program that is being ended calls comm again; nobody would wake it
             self._refuse(task)
         task.waits_for, task.call, task.missing = waits_for, call, count
         self.blocked += 1
@@ -252,10 +250,10 @@ class Engine(ABC):
             raise Unwind
 
     def _everyone(self) -> list[Task]:
-        return [line for task in self.tasks for line in (task, *task.background)]
+        return [each for task in self.tasks for each in (task, *task.background)]
 
     def _unwind(self) -> None:
-        """Send every parked rank home; the others follow at their next call."""
+        """End all parked tasks. The others end at their next call."""
         self.ending = True
         for task in self._everyone():
             if task.missing:
@@ -272,10 +270,10 @@ class Engine(ABC):
                 self.news.put("all ranks have left")
 
     def run(self, body: Callable[[Task], None]) -> None:
-        """Run `body(task)` on every rank here; afterwards the tasks hold logs, results and errors.
+        """Run `body(task)` on every rank of this process. Afterwards the tasks hold logs, results and errors.
 
-        The threads start parked and are let go together, so that an interrupt during the start finds them in a state
-        that can be unwound.
+        The threads start parked and are released together. So Ctrl-C during the start finds each thread in a state that
+        can be ended.
         """
         for task in self.tasks:
             task.thread = self._thread(task, body)
@@ -293,38 +291,38 @@ class Engine(ABC):
                 while self.presses < 2 and not self._gone(within=1):
                     pass
                 for task in self.tasks:
-                    task.held.clear()  # what dies from now on is no longer the run's affair
+                    task.held.clear()  # memory that dies after the run is not logged
 
     def interrupt(self) -> None:
-        """End the run early; may be called from a signal's handler. A second call leaves behind who does not end."""
+        """End the run early; a signal handler may call this. A second call waits no longer for threads that go on."""
         self.presses += 1
         self.news.put("an interrupt")
 
     def _news(self, within: float) -> bool:
-        """Whether within so many seconds all ranks leave, or Ctrl-C is pressed."""
+        """Whether all ranks leave, or Ctrl-C is pressed, within this many seconds."""
         with suppress(Empty):
             self.news.get(timeout=within)
             return True
         return False
 
     def _gone(self, within: float) -> bool:
-        """Whether within so many seconds all threads end."""
+        """Whether all threads end within this many seconds."""
         deadline = time.monotonic() + within
-        lines = [line for line in self._everyone() if line.thread.is_alive()]
-        for line in lines:
-            line.thread.join(max(0, deadline - time.monotonic()))
-        return not any(line.thread.is_alive() for line in lines)
+        threads = [task.thread for task in self._everyone() if task.thread.is_alive()]
+        for thread in threads:
+            thread.join(max(0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in threads)
 
     def _thread(self, task: Task, body: Callable[[Task], None]) -> threading.Thread:
-        """A thread for `task`, in a copy of the caller's context: `np.errstate` and the like reach every rank."""
-        run, arguments = contextvars.copy_context().run, (self._occupy, task, body, arrays.here())
+        """A thread for `task`, in a copy of the caller's context, so that `np.errstate` reaches every rank."""
+        run, arguments = contextvars.copy_context().run, (self._thread_main, task, body, arrays.here())
         return threading.Thread(target=run, args=arguments, name=f"rank {task.rank}", daemon=True)
 
-    def _occupy(self, task: Task, body: Callable[[Task], None], follow: Callable[[], None]) -> None:
+    def _thread_main(self, task: Task, body: Callable[[Task], None], follow: Callable[[], None]) -> None:
         self._scheduled()
         inside_a_rank.set(self)
         working.task = task
-        with suppress(Unwind):  # which an interrupt may also raise below, in `_leave`
+        with suppress(Unwind):  # an interrupt may raise it even below, in `_leave`
             try:
                 task.inside = True
                 self._sleep(task)
@@ -338,21 +336,21 @@ class Engine(ABC):
             except Unwind:
                 pass
             except BaseException as error:
-                if not (self.ending or task.error):  # else it comes from the unwinding, or from that error
+                if not (self.ending or task.error):  # else the end of the run, or that error, caused it
                     task.error = error
             finally:
                 self._leave(task)
 
     def _interrupt(self) -> None:
-        """End all ranks early: parked ones are released, and others end at their next call.
+        """End all tasks early. Parked ones are released, and others end at their next call.
 
-        Those that make no call get an exception at their next line of Python; once a second, because Python drops one
-        that falls into a destructor.
+        A task that makes no call gets an exception at its next line of Python. This is repeated every second, because
+        Python drops an exception that is raised in a destructor.
         """
         with self.mutex:
             self._unwind()
             for task in self._everyone():
-                if task.park.locked():  # it stands at the start, or runs and will find its lock open
+                if task.park.locked():  # it waits at the start; or it runs, and will not park any more
                     task.park.release()
         for pause in chain([0.2], repeat(1)):
             self._news(within=pause)

@@ -1,4 +1,4 @@
-"""What keeps ranks from moving on: who waits for whom, in which call and at which line, and how two calls differ."""
+"""Why ranks cannot move on, as text: who waits for whom, in which call, at which line; and how two calls differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parlab.world.values import Value
 
 
 def deadlock_of(tasks: list[Task]) -> DeadlockError:
-    """The error that names every parked rank and what it waits for, and where. No rank may run meanwhile."""
+    """The error that names each parked rank, its call, its line, and its peers. No rank may run meanwhile."""
     places = places_of(tasks)
     waiting = {
         task.rank: WaitsFor(
@@ -35,7 +35,7 @@ def places_of(tasks: list[Task]) -> dict[int, str]:
     """For each parked rank of this process, the line of its program, as text."""
     frames = sys._current_frames()
     places = {task.rank: _where(frames.get(task.thread.ident or 0)) for task in tasks if task.missing}
-    frames.clear()  # our own frame is among them: a circle, which would keep the arrays of a program alive
+    frames.clear()  # it holds this function's own frame: a cycle, which would keep a program's arrays alive
     return places
 
 
@@ -51,7 +51,7 @@ def _peers(task: Task) -> tuple[int, ...]:
 
 
 def _call(task: Task) -> str:
-    """The call in which a rank is parked, with the ranks it names."""
+    """The call in which a task is parked, with the ranks that it names."""
     if not isinstance(task.waits_for, tuple):
         return task.call
     # A sendrecv waits for its send first; a message to oneself has the same rank at both ends.
@@ -60,7 +60,7 @@ def _call(task: Task) -> str:
 
 
 def call_of(name: str, ends: Iterable[tuple[int, bool]]) -> str:
-    """A call as text; `ends` are its messages: the other rank, and whether it sends there."""
+    """A call as text. `ends` are its messages: the other rank, and whether the call sends to it."""
     said = ", ".join(f"to {peer}" if out else f"from {peer}" for peer, out in ends)
     return f"{name}({said})" + ".wait()" * (name in ("isend", "irecv"))
 
@@ -98,15 +98,15 @@ def _line_of(frame: FrameType | None) -> Line | None:
     return file, number, frame.f_code.co_name
 
 
-def misfit(message: Message, like: Value) -> str | None:
-    """How what was sent contradicts what is expected, which has the form of `like`, as text."""
+def mismatch(message: Message, like: Value) -> str | None:
+    """How a message differs from the form of `like`, or from the expected label, as text; None if it fits."""
     if not values.same_form(message.value, like):
         return other_form(message, values.form(message.value), values.form(like))
     return other_label(message)
 
 
 def other_form(message: Message, sent: str, expected: str) -> str:
-    """That a message has the form `sent`, not `expected`, as text."""
+    """The text of a message whose form is `sent`, and not `expected`."""
     label = "" if message.label is None else f" ({message.label})"
     return (
         f"a message from rank {message.src} to rank {message.dst}{label} holds {sent}, but "
@@ -116,7 +116,7 @@ def other_form(message: Message, sent: str, expected: str) -> str:
 
 
 def other_label(message: Message) -> str | None:
-    """How the labels of both ends contradict each other, as text."""
+    """How the labels of both ends differ, as text; None if they do not."""
     label, expected = message.label, message.expected
     if label is not expected and label is not None and expected is not None and str(label) != str(expected):
         return (
@@ -127,7 +127,7 @@ def other_label(message: Message) -> str | None:
 
 
 def difference(collective: CollectiveCall, group: Group) -> str | None:
-    """How the members' calls contradict each other, as text."""
+    """How the members' calls differ, as text; None if they do not."""
     first = collective.calls[0]
     for rank, member in enumerate(group.members):
         if (call := collective.calls[rank]) != first:

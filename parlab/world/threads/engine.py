@@ -1,10 +1,10 @@
-"""The threads world: one thread a rank, messages by hand-off, and an end that is always the same.
+"""The engine of ranks as threads: one thread a rank; a message hands the array over.
 
-Who holds what: every rank has a `Task`. Each direction between two ranks of a group has a `Mailbox`; the end that posts
-first leaves a `Message` there, the end that posts second takes it out, and the message is matched.
+The end that posts first leaves a `Message` in the `Mailbox` from one rank to the other. The end that posts second takes
+it out, and the message is matched.
 
 Matching depends only on the order in which each rank posts, never on which thread came first. So the state in which no
-rank can move is unique, and whichever thread reaches it last finds the same error to report.
+rank can move is unique, and the thread that reaches it last always finds the same error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from parlab.world import values
 from parlab.world.clock.log import ENTER, POST_RECEIVE, POST_SEND
 from parlab.world.errors import MismatchError
 from parlab.world.threads.base import Engine
-from parlab.world.threads.diagnosis import deadlock_of, difference, misfit
+from parlab.world.threads.diagnosis import deadlock_of, difference, mismatch
 from parlab.world.threads.process_state import wake_without_preempting
 from parlab.world.threads.tasks import CollectiveCall, Group, Mailbox, Message, Task
 from parlab.world.values import Value
@@ -32,8 +32,8 @@ class ThreadsEngine(Engine):
     ) -> Message:
         """See `Engine`.
 
-        A rank that will wait anyway parks without letting go of the mutex in between: the sooner it is parked, the less
-        the rank that it woke last has to contend with it for the interpreter.
+        With a `call` the rank parks before it releases the mutex. The sooner it is parked, the less it competes for the
+        interpreter with the rank that it has just woken.
         """
         self.check(task)
         with self.mutex:
@@ -43,13 +43,13 @@ class ThreadsEngine(Engine):
             else:
                 message, like = Message(box.src, box.dst, value, name), None
                 box.sends.append(message)
-            del value  # before the receiver has it: its last reference, not ours, must be the one that frees
+            del value  # the receiver's last reference, not this one, must free the memory
             message.nbytes = nbytes
             message.kept = kept
             message.label = label
             task.log += (POST_SEND, message)
             if like is not None:
-                message.error = misfit(message, like)
+                message.error = mismatch(message, like)
                 self._match(message)
             parked = call and self._parks(task, message, call)
         if parked:
@@ -69,7 +69,7 @@ class ThreadsEngine(Engine):
             message.expected = label
             task.log += (POST_RECEIVE, message)
             if sent:
-                message.error = misfit(message, like)
+                message.error = mismatch(message, like)
                 self._match(message)
             parked = call and self._parks(task, message, call)
         if parked:
@@ -101,7 +101,7 @@ class ThreadsEngine(Engine):
         return collective.details
 
     def subgroup(self, name: str, members: tuple[int, ...]) -> Group:
-        """See `Engine`; the first member that asks builds it."""
+        """See `Engine`. The first member that asks makes the group."""
         with self.mutex:
             return self.groups.setdefault(name, Group(name, members))
 
@@ -109,7 +109,7 @@ class ThreadsEngine(Engine):
         if not any(task.error for task in self._everyone()):
             try:
                 self.deadlock = deadlock_of(self.tasks)
-            except Exception as error:  # a label that cannot be shown, say: the run must end all the same
+            except Exception as error:  # for instance, a label without a text: the run must still end
                 self.tasks[0].error = error
         self._unwind()
 

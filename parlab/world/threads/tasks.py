@@ -1,5 +1,7 @@
-"""Who holds what while a program runs: a `Task` for each rank, a `Mailbox` for each direction between two ranks of a
-`Group`, a `Message` for each value on its way, a `CollectiveCall` for each collective call.
+"""The records of a running program.
+
+A `Task` is a rank's program, or a collective in its background. A `Group` has a `Mailbox` for each direction between
+two of its ranks. A `Message` is a value on its way, and a `CollectiveCall` is one collective call of a group.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ class Message:
     """One value on its way from rank `src` to rank `dst`, posted by one end or by both."""
 
     matched = False
-    waiter: Task | None = None  # the rank that is parked for it; only the end that has posted can be
-    nbytes = 0  # of what is sent
-    kept = 0  # bytes that its sender holds for it while it is under way
+    waiter: Task | None = None  # the task that is parked for it; only an end that has posted can be
+    nbytes = 0  # of the value that is sent
+    kept = 0  # bytes that the sender holds for this message until it has passed
     label: Any = None
     expected: Any = None  # the receiver's label
     error: str | None = None
@@ -33,12 +35,12 @@ class Message:
     def __init__(self, src: int, dst: int, value: Value, name: str):
         self.src = src
         self.dst = dst
-        self.value = value  # what is sent; until then, what is expected
-        self.name = name  # the collective that it belongs to, or "message"
+        self.value = value  # the value that is sent; before the send, the expected form
+        self.name = name  # of its collective, or "message"
 
 
 class Mailbox:
-    """The way from rank `src` to rank `dst` in one group and channel: what one end has posted and the other not yet."""
+    """The messages from rank `src` to rank `dst`, in a group and channel, that only one end has posted."""
 
     __slots__ = ("dst", "receives", "sends", "src")
 
@@ -50,8 +52,9 @@ class Mailbox:
 
 
 class CollectiveCall:
-    """A collective call: the members that have entered, each with its call. Elsewhere it is known by `key`: the name of
-    its group, and how many came before it there.
+    """A collective call of a group: the members that have entered, and the call of each.
+
+    Other processes know it by its `key`: the name of the group, and the number of collectives before it there.
     """
 
     __slots__ = ("calls", "details", "error", "index", "key", "members", "names", "serial", "waiters")
@@ -59,20 +62,20 @@ class CollectiveCall:
     def __init__(self, members: tuple[int, ...], key: tuple[str, int] = ("", 0)):
         self.members = members
         self.key = key
-        self.names: dict[int, str] = {}  # the rank in the whole run: what it has entered
-        self.calls: dict[int, str] = {}  # the rank in the group: its call
-        self.details: dict[int, Any] = {}  # what the members tell each other by entering
+        self.names: dict[int, str] = {}  # of the collective that each rank of the run has entered
+        self.calls: dict[int, str] = {}  # with arguments, by rank in the group
+        self.details: dict[int, Any] = {}  # that the members exchange by entering, by rank in the group
         self.waiters: list[Task] = []
         self.error: str | None = None
-        self.serial = 0  # of a split of processes: a number that no other split of these ranks has
+        self.serial = 0  # of a split between processes: no other split of these ranks has this number
         self.index = -1
 
 
-BACKGROUND = " (background)"  # ends the name of the group of the collectives that run beside a program
+BACKGROUND = " (background)"  # ends the name of a group of background collectives
 
 
 class Group:
-    """Ranks that talk to each other: `members` are their ranks in the whole run, by their rank in the group."""
+    """Ranks that send messages to each other. `members[r]` is the rank in the whole run of rank r of the group."""
 
     def __init__(self, name: str, members: tuple[int, ...]):
         self.name = name
@@ -81,47 +84,50 @@ class Group:
         self.collective: CollectiveCall | None = None
 
     def mailbox(self, channel: str, src: int, dst: int) -> Mailbox:
-        """The way from group rank `src` to group rank `dst`; both ends ask, the first one builds it."""
+        """The mailbox from group rank `src` to group rank `dst`. Both ends call this; the first one makes it."""
         box = Mailbox(self.members[src], self.members[dst])
         return self.mailboxes.setdefault((channel, src, dst), box)
 
 
 class Signal:
-    """A point in one line of work of a rank that another of its lines of work can wait for."""
+    """A point in one task of a rank, for which its other tasks can wait."""
 
     def __init__(self, task: Task):
-        self.task = task  # the line of work that raises it
+        self.task = task  # raises it
         self.raised = False
         self.waiters: list[Task] = []
         self.index = -1
 
 
+Awaited = tuple[Message, ...] | CollectiveCall | Signal  # by a parked task
+
+
 class Task:
-    """What the engine knows of one line of work: a rank's program, or a collective that runs beside it."""
+    """The engine's record of one thread of a rank: its program, or a collective in the background."""
 
     thread: threading.Thread
 
     def __init__(self, rank: int, program: Task | None = None):
         self.rank = rank
-        self.background: list[Task] = []  # what runs, or ran, beside this program
+        self.background: list[Task] = []  # collectives that this program has started
         self.is_background = program is not None
-        self.park = threading.Lock()  # held while the rank runs; released by whoever wakes it
+        self.park = threading.Lock()  # locked while the task runs; the task that wakes it releases it
         self.park.acquire()
-        self.missing = 0  # how many unmatched messages, or 1 collective or signal, it is parked for
-        self.waits_for: tuple[Message, ...] | CollectiveCall | Signal = ()
+        self.missing = 0  # unmatched messages that it is parked for; 1 for a collective or a signal
+        self.waits_for: Awaited = ()
         self.call = ""  # the call it is parked in
         self.log: list[Any] = []
         self.printed = False
-        self.inside = False  # whether its thread may be sent an exception: earlier, `Thread.start` would wait for ever,
-        # and later its number may be another thread's
+        self.inside = False  # whether its thread may be sent an exception: before, `Thread.start` would wait for ever;
+        # afterwards, another thread may have its ident
         self.open: set[Any] = set()  # requests that were not waited for yet
-        self.to_finish: list[Any] = []  # comparisons of what was sent from a device
+        self.to_finish: list[Any] = []  # send buffers on a device, to be compared when the program is over
         self.held: dict[int, Held] = {} if program is None else program.held  # a rank has one memory
         self.result: Any = None
         self.error: BaseException | None = None
 
     def hold(self, array: Array, name: str) -> None:
-        """Count the memory under `array` as held, until it dies; memory that is counted already stays as it is."""
+        """Count the memory under `array` as held, until it dies. Memory that counts already is not counted again."""
         owner = arrays.owning_buffer(array)
         if id(owner) not in self.held:
             nbytes = arrays.nbytes(owner)
@@ -131,7 +137,7 @@ class Task:
     def counts(self, array: Array) -> bool:
         """Whether the memory under `array` counts as held.
 
-        What the program holds is not looked at from a line of work beside it: it may begin or end at any time.
+        A background task ignores memory that the program holds: at which point that begins or ends is left to chance.
         """
         held = self.held.get(id(arrays.owning_buffer(array)))
         return held is not None and (held.task is self or not self.is_background)
@@ -144,7 +150,7 @@ class Task:
         return sum(arrays.nbytes(leaf) for leaf in leaves if not self.counts(leaf))
 
     def watch(self, owner: Any, name: str, nbytes: int) -> None:
-        """Log the death of `owner`, whose birth is in the log."""
+        """Log when `owner` dies; the log has its birth already."""
         self.held[id(owner)] = held = Held(owner, _died)
         held.task, held.key, held.name, held.nbytes = self, id(owner), name, nbytes
 
@@ -160,7 +166,7 @@ class Held(weakref.ref):
 
 
 class Working(threading.local):
-    """What a thread works on."""
+    """The task of the current thread."""
 
     task: Task | None = None
 
@@ -169,7 +175,7 @@ working = Working()
 
 
 def _died(held: Held) -> None:
-    """Log the death where it happened: in the line of work that dropped the last reference."""
+    """Log the death in the task that dropped the last reference."""
     if held.task.held.pop(held.key, None) is not None:
         task = working.task or held.task
         log = task.log if task.rank == held.task.rank else held.task.log
