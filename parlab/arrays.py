@@ -1,7 +1,7 @@
-"""NumPy or CuPy: the few things that the Python array API standard leaves open.
+"""NumPy or CuPy: the few functions that the Python array API standard lacks.
 
-Everything else finds its library from its inputs with `namespace`, so the same strategy runs on NumPy, on CuPy and on
-array-api-strict (which the tests use to keep us inside the standard).
+All other code gets its library from its inputs with `namespace`. So the same strategy runs on NumPy, on CuPy, and on
+array-api-strict, with which the tests make sure that we stay within the standard.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def namespace(*arrays: Array) -> Any:
     for x in arrays:
         if type(x) is not np.ndarray:
             return array_api_compat.array_namespace(*arrays)
-    return array_api_compat.numpy  # seven times faster than asking, and strategies ask in their inner loops
+    return array_api_compat.numpy  # seven times faster than array_namespace, and inner loops call this
 
 
 def default_namespace() -> Any:
-    """The array library that a learner gets: CuPy where a GPU answers, NumPy elsewhere.
+    """The array library for new arrays: CuPy if there is a usable GPU, else NumPy.
 
-    The environment variable `PARLAB_ARRAYS=numpy|cupy` overrules.
+    The environment variable `PARLAB_ARRAYS=numpy|cupy` overrides it.
 
     Raises:
         ValueError: `PARLAB_ARRAYS` names another library.
@@ -64,21 +64,21 @@ def _gpu_answers() -> bool:
 
 
 def on_host(x: Array) -> bool:
-    """Whether `x` lies in host memory, where an operation is done when it returns. The one place that makes the choice.
+    """Whether `x` is in host memory. All code that differs between host and device asks this function.
 
-    There a loop over pieces that stay in a core's cache is fastest, and looking at a number is free. On a device each
-    launch costs more than a small piece, so there is one large operation instead; and looking at a number waits for all
-    that was launched, so that nothing looks but what asks for `to_host` or `to_numpy`.
+    On the host a loop over pieces that fit into a core's cache is fastest, and reading a number costs nothing. On a
+    device each launch costs more than the work on a small piece, so one large operation is better. To read a number
+    there waits for all launched work, so only `to_host` and `to_numpy` do it.
     """
     return isinstance(x.device, str)  # NumPy's "cpu"; in the other libraries a device is an object
 
 
 def here() -> Callable[[], None]:
-    """What brings another thread where this one is: to its GPU and stream, which CuPy keeps for each thread apart.
+    """A function that gives another thread this thread's GPU and stream, which CuPy stores for each thread.
 
-    On one stream all operations run in the order of their launches, so a message's copy is made before it is read.
+    On one stream all operations run in the order of their launches, so a message is copied before it is read.
     """
-    cupy = sys.modules.get("cupy")  # whoever has arrays on a GPU has imported it
+    cupy = sys.modules.get("cupy")  # a program with arrays on a GPU has imported it
     if cupy is None or not cupy.cuda.is_available():
         return lambda: None
     device, stream = cupy.cuda.Device(), cupy.cuda.get_current_stream()
@@ -91,12 +91,12 @@ def here() -> Callable[[], None]:
 
 
 def asarray(values: Any, xp: Any, dtype: Any = None, device: Any = None) -> Array:
-    """`values`, drawn or loaded by NumPy, as an array of the library `xp`, so every backend starts from the same."""
+    """`values` from NumPy as an array of the library `xp`, so that every library starts from the same numbers."""
     return xp.asarray(np.asarray(values), dtype=dtype, device=device)
 
 
 def to_numpy(x: Array) -> np.ndarray:
-    """`x` in host memory; NumPy arrays are returned as they are. From a device this waits for all that was launched."""
+    """`x` in host memory. A NumPy array is returned as it is. From a device this waits for all launched work."""
     if isinstance(x, np.ndarray | np.generic):
         return np.asarray(x)
     if array_api_compat.is_cupy_array(x):
@@ -105,7 +105,7 @@ def to_numpy(x: Array) -> np.ndarray:
 
 
 def to_host(x: Array) -> Any:
-    """The number in `x`, or the list of its numbers, as Python has them: one wait for the device, and to be seen.
+    """The number in `x`, or the list of its numbers, as Python numbers. On a device this waits once.
 
     >>> to_host(np.asarray(0.5)), to_host(np.asarray([1, 2]))
     (0.5, [1, 2])
@@ -114,19 +114,19 @@ def to_host(x: Array) -> Any:
 
 
 def nbytes(x: Array) -> int:
-    """Bytes of the elements of `x` (array-api-strict has no `nbytes`)."""
+    """The bytes of the elements of `x`, also in array-api-strict, which has no `nbytes`."""
     if isinstance(x, np.ndarray) or hasattr(x, "nbytes"):
         return int(x.nbytes)
     return int(x.size) * itemsize(x.dtype)
 
 
 def itemsize(dtype: Any) -> int:
-    """Bytes of one element (array-api-strict's dtypes have no `itemsize`)."""
+    """The bytes of one element, also in array-api-strict, whose dtypes have no `itemsize`."""
     return int(np.dtype(getattr(dtype, "_np_dtype", dtype)).itemsize)
 
 
 def exp_(x: Array) -> Array:
-    """`exp(x)`, written into `x` where the library can do so. Use the returned array."""
+    """`exp(x)`, written into `x` if the library can do so. Use the returned array."""
     xp = namespace(x)
     if array_api_compat.is_numpy_array(x) or array_api_compat.is_cupy_array(x):
         return xp.exp(x, out=x)
@@ -134,7 +134,7 @@ def exp_(x: Array) -> Array:
 
 
 def owning_buffer(x: Array) -> Any:
-    """The object whose death frees the memory under `x`: `x` itself, or the array that it is a view of."""
+    """The object that owns the memory of `x`: `x` itself, or the array of which it is a view."""
     if type(x) is not np.ndarray:
         x = getattr(x, "_array", x)  # array-api-strict wraps a NumPy array
     while (base := getattr(x, "base", None)) is not None and hasattr(base, "dtype"):
@@ -143,12 +143,12 @@ def owning_buffer(x: Array) -> Any:
 
 
 def generator(*seed: int) -> np.random.Generator:
-    """NumPy's generator for `seed`, one or several numbers: what it draws is moved with `asarray`."""
+    """NumPy's generator for `seed`, one or several numbers. Move what it draws with `asarray`."""
     return np.random.default_rng(seed)
 
 
 def add_at(x: Array, rows: Array, values: Array) -> Array:
-    """`x[rows] += values`, row by row, so that a row named twice is added to twice: `[N, ...]`, `[n]`, `[n, ...]`."""
+    """`x[rows] += values`, where a row that is named twice gets both: `[N, ...]`, `[n]`, `[n, ...]`."""
     xp = namespace(x)
     if hasattr(xp, "add") and hasattr(xp.add, "at"):  # NumPy and CuPy; the standard has nothing like it
         xp.add.at(x, rows, values)
@@ -160,5 +160,5 @@ def add_at(x: Array, rows: Array, values: Array) -> Array:
 
 
 def from_bfloat16(data: bytes, shape: Sequence[int]) -> np.ndarray:
-    """float32 of the same values: a bfloat16 is the first half of a float32's bits, and NumPy does not know it."""
+    """float32 of the same values. NumPy has no bfloat16, whose bits are the first half of a float32's."""
     return (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)

@@ -1,4 +1,4 @@
-"""The nonlinearities: SwiGLU, as Llama has it; GELU and dropout, as GPT has them. None of them has weights.
+"""The nonlinearities, which have no weights: SwiGLU, as in Llama; GELU and dropout, as in GPT.
 
 Sources: Shazeer 2020, "GLU variants improve transformer"; Hendrycks and Gimpel 2016 (GELU); Srivastava et al. 2014
 (dropout).
@@ -12,38 +12,32 @@ from parlab.arrays import Array, namespace
 
 
 def swiglu(gate: Array, up: Array) -> tuple[Array, tuple[Array, Array]]:
-    """silu(gate) ∘ up, where silu(z) = z · sigmoid(z). All `[..., M]`.
+    """y = silu(gate) ∘ up, where silu(z) = z · sigmoid(z). All arrays are `[..., M]`.
 
     >>> import numpy as np
     >>> y, cache = swiglu(np.array([0.0, 1.0]), np.array([5.0, 2.0]))
     >>> [round(float(value), 4) for value in y]
     [0.0, 1.4621]
     """
-    y = gate * _sigmoid(gate)
-    y *= up
-    return y, (gate, up)
+    silu = gate * _sigmoid(gate)
+    return silu * up, (gate, up)
 
 
 def swiglu_backward(dy: Array, cache: tuple[Array, Array]) -> tuple[Array, Array]:
-    """`(dgate, dup)`, with silu'(z) = σ + z σ (1 − σ) = σ (1 + z − silu(z))."""
+    """`(dgate, dup)`: dgate = silu'(gate) ∘ up ∘ dy and dup = silu(gate) ∘ dy.
+
+    With σ = sigmoid(z): silu'(z) = σ + z σ (1 − σ) = (z − silu(z) + 1) σ.
+    """
     gate, up = cache
     sigmoid = _sigmoid(gate)
     silu = gate * sigmoid
-    dgate = gate - silu
-    dgate += 1
-    dgate *= sigmoid
-    dgate *= up
-    dgate *= dy
-    silu *= dy
-    return dgate, silu
+    slope = (gate - silu + 1) * sigmoid
+    return slope * up * dy, silu * dy
 
 
 def _sigmoid(z: Array) -> Array:
-    """1 / (1 + exp(−z)) by way of tanh, which cannot overflow."""
-    y = namespace(z).tanh(z * 0.5)
-    y += 1
-    y *= 0.5
-    return y
+    """1 / (1 + exp(−z)) = (1 + tanh(z/2)) / 2. The second form cannot overflow."""
+    return (namespace(z).tanh(z * 0.5) + 1) * 0.5
 
 
 GELU_SLOPE = math.sqrt(2 / math.pi)
@@ -51,7 +45,7 @@ GELU_CUBE = 0.044715
 
 
 def gelu(x: Array) -> tuple[Array, Array]:
-    """½ x (1 + tanh(√(2/π) (x + 0.044715 x³))): the approximation that GPT-2 and Megatron use.
+    """y = ½ x (1 + tanh(√(2/π) (x + 0.044715 x³))), the approximation that GPT-2 and Megatron use.
 
     >>> import numpy as np
     >>> y, cache = gelu(np.array([0.0, 1.0]))
@@ -63,19 +57,19 @@ def gelu(x: Array) -> tuple[Array, Array]:
 
 
 def gelu_backward(dy: Array, cache: Array) -> Array:
-    """dx = dy · gelu'(x)."""
+    """dx = dy · gelu'(x), with gelu'(x) = ½ (1 + tanh u) + ½ x (1 − tanh² u) u', where u is what tanh was taken of."""
     x = cache
     tanh = namespace(x).tanh(GELU_SLOPE * (x + GELU_CUBE * x * x * x))
-    inner = GELU_SLOPE * (1 + 3 * GELU_CUBE * x * x)
+    inner = GELU_SLOPE * (1 + 3 * GELU_CUBE * x * x)  # u'
     return dy * (0.5 * (1 + tanh) + 0.5 * x * (1 - tanh * tanh) * inner)
 
 
 def dropout(x: Array, keep: Array, rate: float) -> tuple[Array, tuple[Array, float]]:
-    """x / (1 − rate) where `keep` (booleans, one byte each) is true, and 0 elsewhere."""
+    """y = x / (1 − rate) where `keep` is true, and 0 elsewhere. `keep` holds booleans, one byte each."""
     return x * namespace(x).astype(keep, x.dtype) * (1 / (1 - rate)), (keep, rate)
 
 
 def dropout_backward(dy: Array, cache: tuple[Array, float]) -> Array:
-    """The same mask again."""
+    """dx = dy / (1 − rate) where `keep` is true, and 0 elsewhere."""
     keep, rate = cache
     return dy * namespace(dy).astype(keep, dy.dtype) * (1 / (1 - rate))

@@ -13,7 +13,7 @@ EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
 
-# What a file may say that this model does not do; every value but these is refused.
+# Fields of a file that must have these values, because this model does nothing else.
 ONLY = {
     "model_type": "llama",
     "hidden_act": "silu",
@@ -26,11 +26,11 @@ REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers
 
 @dataclass(frozen=True)
 class LlamaConfig:
-    """The fields of `config.json` that matter here, with Hugging Face's defaults.
+    """The fields of `config.json` that this model reads, with Hugging Face's defaults.
 
     Raises:
         ValueError: a size that is not a positive whole number, heads that do not divide, an odd head size, a number out
-            of its range, an unknown rope type.
+            of its range, or an unknown rope type.
 
     >>> config = LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=40, num_hidden_layers=2,
     ...                      num_attention_heads=4, num_key_value_heads=2)
@@ -85,7 +85,7 @@ class LlamaConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """From what `config.json` holds: `rope_theta` and `rope_scaling`, or the `rope_parameters` of transformers 5.
+        """From the values of `config.json`, with `rope_theta` and `rope_scaling`, or transformers 5's `rope_parameters`.
 
         Raises:
             ValueError: another architecture, or a feature of Llama that is not here (biases, another activation).
@@ -107,7 +107,7 @@ class LlamaConfig:
         return cls(**{name: values[name] for name in known & set(values)}, other=other)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `config.json` is to hold."""
+        """The content of `config.json`."""
         own = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "other"}
         return {"architectures": [self.architecture], **self.only, **self.other, **own}
 
@@ -141,14 +141,16 @@ class LlamaConfig:
 
     @property
     def num_parameters(self) -> int:
-        """Numbers in all weights; a tied head counts once."""
+        """The numbers in all weights; a tied head counts once."""
         return sum(shape[0] * (shape[1] if len(shape) == 2 else 1) for shape in self.weight_shapes.values())
 
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """The sizes of a GPT: layer norms, biases, whole S × S weights of attention, GELU between E and 4E, dropout, a head
-    tied to the embedding. The fields have Hugging Face's names.
+    """The sizes of a GPT, under Hugging Face's names.
+
+    It has layer norms, biases, attention that keeps S × S weights, an MLP of 4E columns with GELU, dropout, and a head
+    tied to the embedding.
 
     Raises:
         ValueError: a size that is not a positive whole number, or heads that do not divide.
@@ -181,7 +183,7 @@ Config = LlamaConfig | GPTConfig
 
 
 def _split_rope(parameters: Any) -> dict[str, Any]:
-    """transformers 5 keeps the base and the scaling in one object."""
+    """`rope_theta` and `rope_scaling` from the one object in which transformers 5 keeps both."""
     if parameters is None:
         return {}
     if not isinstance(parameters, Mapping):

@@ -1,8 +1,8 @@
-"""Text from a source whose entropy is known, so that a loss curve has a floor that one can see.
+"""Text from a source of known entropy, so that a loss curve has a known floor.
 
-A Markov source draws each character from probabilities that depend on the `order` characters before it. Nobody who
-predicts the next character can lose less, on average, than the source's *entropy rate*; and one who looks at fewer
-characters stays above a higher floor, so that the curve shows when a model has learnt to look further back.
+A Markov source draws each character with probabilities that depend on the `order` characters before it. No model can
+have a smaller mean loss than the *entropy rate* of the source. A model that sees fewer characters has a higher floor,
+so the curve shows when a model has learnt to look further back.
 
 Source: Shannon 1948, "A mathematical theory of communication", sections 4 and 7.
 """
@@ -26,8 +26,8 @@ class MarkovSource:
     Args:
         alphabet: the characters; the token of a character is its index.
         order: how many characters the next one depends on.
-        concentration: of the Dirichlet distribution that gives each context its probabilities: near 0, a context nearly
-            decides what follows; large, all characters are equally likely.
+        concentration: of the Dirichlet distribution from which each context gets its probabilities. Near 0 one
+            character follows nearly always. If it is large, all characters are equally likely.
         seed: of the probabilities.
 
     Raises:
@@ -53,24 +53,29 @@ class MarkovSource:
         self.stationary = self._stationary()  # [V^order]
 
     def _stationary(self) -> Array:
-        """π = π T, the share of each context in a long text: the solution of (1 − Tᵀ + 1 1ᵀ) π = 1, as Σ π = 1."""
+        """π `[V^order]`, the share of each context in a long text.
+
+        π = π T and Σ π = 1, so π is the solution of (1 − Tᵀ + 1 1ᵀ) π = 1.
+        """
         xp = namespace(self.transitions)
         V, contexts = self.vocab_size, self.transitions.shape[0]
         here = xp.reshape(xp.eye(contexts), (contexts, V, contexts // V, 1))
         followers = xp.reshape(self.transitions, (V, contexts // V, V))
-        moves = xp.reshape(xp.sum(here * followers, axis=1), (contexts, contexts))  # T: the oldest character drops out
+        moves = xp.reshape(
+            xp.sum(here * followers, axis=1), (contexts, contexts)
+        )  # T: a move drops the oldest character
         return xp.linalg.solve(xp.eye(contexts) - moves.T + 1.0, xp.ones(contexts))
 
     @property
     def entropy_rate(self) -> float:
-        """Σ π(context) H(next | context), in nats a character: the least mean loss that any model can reach."""
+        """The least mean loss that any model can reach, in nats a character: Σ π(context) H(next | context)."""
         return self.floor(self.order)
 
     @checked(RULES)
     def floor(self, context: int) -> float:
         """The least mean loss, in nats, of a model that sees only the last `context` characters.
 
-        With more of them than the order it is the entropy rate. It is H(context and next) − H(context).
+        It is H(context and next) − H(context). With `context` of at least the order it is the entropy rate.
 
         Raises:
             ValueError: a negative number of characters.
@@ -85,7 +90,7 @@ class MarkovSource:
     def batch(self, step: int, *, batch_size: int, length: int, seed: int = 0, xp: Any = None) -> tuple[Array, Array]:
         """`(tokens, targets)`, both `[batch_size, length]`, of training step `step`.
 
-        They follow from `seed` and `step` alone: every rank of every world that asks gets the same, and takes its part.
+        They depend on `seed` and `step` alone, so every rank gets the same batch, and takes its part.
 
         Raises:
             ValueError: a size that is not positive, a seed or a step that is negative.

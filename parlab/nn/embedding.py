@@ -1,4 +1,4 @@
-"""The embedding, a row of a table for each token, and the cross-entropy of logits at the other end of the model."""
+"""Both ends of the model: the embedding, which looks up a row for each token, and the cross-entropy of the logits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LossCache = tuple[Array, Array]  # probabilities [B, S, V], targets [B, S]
 
 
 def embedding(tokens: Array, weight: Array) -> tuple[Array, Array]:
-    """`weight[token]`, a row for each: `[B, S]`, `[V, E]` -> `[B, S, E]`.
+    """y = weight[token], a row for each token: `[B, S]`, `[V, E]` -> `[B, S, E]`.
 
     Raises:
         ValueError: a token outside 0..V−1.
@@ -23,14 +23,14 @@ def embedding(tokens: Array, weight: Array) -> tuple[Array, Array]:
 
 
 def embedding_backward(dy: Array, cache: Array, vocab_size: int) -> Array:
-    """dweight: each row of dy added to its token's row, `[V, E]`. There is no input part: a token has no gradient."""
+    """dweight `[V, E]`: each row of dy is added to its token's row. There is no dx, because tokens have no gradient."""
     xp = namespace(dy)
     dweight = xp.zeros((vocab_size, dy.shape[-1]), dtype=dy.dtype, device=dy.device)
     return add_at(dweight, xp.reshape(cache, (-1,)), as_rows(dy))
 
 
 def cross_entropy(logits: Array, targets: Array) -> tuple[Array, LossCache]:
-    """Mean over all tokens of −log softmax(logits)[target], in nats: `[B, S, V]`, `[B, S]` -> a number.
+    """The mean over all tokens of −log softmax(logits)[target], in nats: `[B, S, V]`, `[B, S]` -> a number.
 
     >>> import numpy as np
     >>> loss, cache = cross_entropy(np.zeros((1, 3, 4)), np.array([[0, 1, 2]]))
@@ -58,7 +58,7 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[Array, LossCache]:
 
 
 def cross_entropy_backward(dloss: float, cache: LossCache) -> Array:
-    """dlogits = dloss (softmax − one-hot target) / tokens."""
+    """dlogits `[B, S, V]` = dloss · (softmax − one-hot target) / tokens."""
     probabilities, targets = cache
     xp = namespace(probabilities)
     share = float(dloss) / targets.size
@@ -69,10 +69,10 @@ def cross_entropy_backward(dloss: float, cache: LossCache) -> Array:
 
 
 def checked_range(name: str, indices: Array, size: int) -> tuple[Array, Array | None]:
-    """Refuse indices that are not integers in 0..size−1: NumPy would count a negative one from the end.
+    """Refuse indices that are not integers in 0..size−1, because NumPy counts negative ones from the end.
 
-    To look at them would wait for a device. There the answer is the indices, made to fit, and whether they did: what is
-    looked up with them goes through `or_nan`.
+    On a device a look at the values would wait for all work before. There nothing is refused. The function returns the
+    indices clipped to the range, and an array that says whether they were inside. Pass it to `or_nan`.
     """
     xp = namespace(indices)
     if not xp.isdtype(indices.dtype, "integral"):
@@ -88,16 +88,16 @@ def checked_range(name: str, indices: Array, size: int) -> tuple[Array, Array | 
 
 
 def or_nan(x: Array, inside: Array | None) -> Array:
-    """`x`, or NaN in its place where an index was outside, as `checked_range` found on a device."""
+    """`x`, or NaN everywhere if `inside` is false: an index was outside, and `checked_range` could not say so."""
     xp = namespace(x)
     return x if inside is None else xp.where(inside, x, xp.nan)
 
 
 def loss_to_host(loss: Array, tokens: Array, targets: Array, vocab_size: int) -> float:
-    """The loss as a number, for which a step waits once.
+    """The loss as a number of Python. On a device this is the one wait of a step.
 
     Raises:
-        ValueError: it is NaN because a token or target was outside the vocabulary, which a device cannot say earlier.
+        ValueError: the loss is NaN because a token or a target was outside the vocabulary.
     """
     number: float = to_host(loss)
     if math.isnan(number):

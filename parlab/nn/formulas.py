@@ -1,7 +1,7 @@
-"""What a piece costs on paper: the closed forms beside which `parlab.nn.counting` puts what it counted.
+"""Closed forms of a piece's costs: FLOPs, and the bytes that it keeps for its backward.
 
-FLOPs are the multiplications and additions of matrix products, 2 n m k for an n × k by k × m, as all papers on training
-count them; the rest is a few numbers an element. Letters: `B` batch, `S` sequence, and Megatron's s, b, h, a.
+FLOPs are the multiplications and additions of matrix products, 2 n m k for an n × k by a k × m matrix, as papers on
+training count them. Element-wise work is left out. Letters: `B` batch, `S` sequence, and Megatron's s, b, h, a.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from parlab.nn.config import LlamaConfig
 
 
 class Flops(NamedTuple):
-    """Of the forward and of the two parts of the backward."""
+    """FLOPs of the forward and of the two parts of the backward."""
 
     forward: int
     backward_input: int
@@ -20,12 +20,12 @@ class Flops(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Of a training step."""
+        """FLOPs of a training step: forward and backward."""
         return sum(self)
 
 
 def linear_flops(rows: int, inputs: int, outputs: int) -> Flops:
-    """y = x W, dx = dy Wᵀ and dW = xᵀ dy: three products of the same size.
+    """FLOPs of y = x W, dx = dy Wᵀ and dW = xᵀ dy: three products of the same size.
 
     >>> linear_flops(rows=3, inputs=4, outputs=5).forward
     120
@@ -35,23 +35,23 @@ def linear_flops(rows: int, inputs: int, outputs: int) -> Flops:
 
 
 def attention_flops(B: int, H: int, S: int, D: int) -> Flops:
-    """Two products forward (scores, and weights times v), five backward, of which the scores are made again.
+    """FLOPs of attention over whole score matrices: two products forward, and five backward.
 
-    Of whole score matrices: what causal attention would need is about half, and how much of the other half is skipped
-    depends on its tiles.
+    The forward computes scores and weights times v. The backward computes the scores again, then the gradients of the
+    weights, v, q and k. Causal attention needs about half of it. The part that it really skips depends on its tiles.
     """
     product = 2 * B * H * S * S * D
     return Flops(2 * product, 5 * product, 0)
 
 
 def causal_attention_flops(B: int, H: int, S: int, D: int) -> Flops:
-    """The same without the masked half: query i sees i + 1 keys."""
+    """FLOPs of attention without the masked half: query i attends to i + 1 keys."""
     product = 2 * B * H * (S * (S + 1) // 2) * D
     return Flops(2 * product, 5 * product, 0)
 
 
 def block_flops(config: LlamaConfig, B: int, S: int) -> dict[str, Flops]:
-    """Of one decoder layer, piece by piece."""
+    """FLOPs of one decoder layer, piece by piece."""
     rows, E, M = B * S, config.hidden_size, config.intermediate_size
     queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
     return {
@@ -67,9 +67,10 @@ def block_flops(config: LlamaConfig, B: int, S: int) -> dict[str, Flops]:
 
 
 def block_kept_bytes(config: LlamaConfig, B: int, S: int, itemsize: int = 4) -> dict[str, int]:
-    """Bytes that one decoder layer keeps for its backward, by place in its cache; the common rotary tables apart.
+    """Bytes that one decoder layer keeps for its backward, by place in its cache, without the shared rotary tables.
 
-    Nothing grows with S²: attention is computed tile by tile, and keeps only the log of each softmax's denominator.
+    Nothing grows with S², because attention is computed tile by tile and keeps only the log of each softmax's
+    denominator.
     """
     rows, E, M = B * S, config.hidden_size, config.intermediate_size
     queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
@@ -94,7 +95,7 @@ def block_kept_bytes(config: LlamaConfig, B: int, S: int, itemsize: int = 4) -> 
 
 
 def flops_by_block(config: LlamaConfig, B: int, S: int) -> dict[str, Flops]:
-    """Of each of a decoder's `weight_blocks`; the embedding is a look-up and costs nothing.
+    """FLOPs of each of a decoder's `weight_blocks`. The embedding is a look-up and costs none.
 
     >>> config = LlamaConfig(vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
     ...                      num_attention_heads=32, num_key_value_heads=8)
@@ -108,14 +109,15 @@ def flops_by_block(config: LlamaConfig, B: int, S: int) -> dict[str, Flops]:
 
 
 def add_flops(*parts: Flops) -> Flops:
-    """The sum, part by part."""
+    """The sum of several, part by part."""
     return Flops(*(sum(column) for column in zip(*parts, strict=True)))
 
 
 def gpt_kept_bytes(s: int, b: int, h: int, a: int, *, dropout: bool = True, itemsize: int = 2) -> dict[str, int]:
-    """Bytes that a GPT layer keeps for its backward, item by item, the norms' statistics apart.
+    """Bytes that a GPT layer keeps for its backward, item by item, without the statistics of the norms.
 
-    In 16 bits they add up to 34 s b h + 5 a s² b with dropout (masks of one byte), and to 32 s b h + 2 a s² b without.
+    In 16 bits the sum is 34 s b h + 5 a s² b with dropout, whose masks have one byte an entry, and 32 s b h + 2 a s² b
+    without.
 
     Source: Korthikanti et al. 2022, section 4.1.
 

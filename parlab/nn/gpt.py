@@ -1,7 +1,7 @@
 """A GPT block, as the papers on parallel training count it: layer norm, softmax attention, GELU, and dropout.
 
-It is the `Block` of `parlab.nn.layers` from other parts. Attention keeps its softmax whole, as everybody's did when
-"34 s b h + 5 a s² b bytes a layer" was written, so that the formula can be counted on real arrays.
+It is the `Block` of `parlab.nn.layers`, made of other parts. Attention keeps its whole softmax, as it did in the models
+for which the paper counts 34 s b h + 5 a s² b bytes a layer. So the formula can be counted on real arrays.
 
 Source: Korthikanti et al. 2022, "Reducing activation recomputation in large transformer models", section 4.1.
 """
@@ -21,12 +21,12 @@ from parlab.nn.stage import Chain, Gradients, Stage, Weights
 
 
 class Dropout(Stage):
-    """Zeros a share `rate` of the entries and scales up the rest; keeps its mask, a byte an entry.
+    """Sets a share `rate` of the entries to 0 and scales up the rest. It keeps its mask, a byte an entry.
 
-    Each forward draws the next mask from a generator seeded once, so that a run can be repeated.
+    Each forward draws a new mask from one generator with a seed, so a run can be repeated.
 
     Attributes:
-        draw: the generator; its state before a forward gives the same mask again.
+        draw: the generator. Its state before a forward gives the same mask again.
     """
 
     def __init__(self, rate: float, seed: int = 0) -> None:
@@ -44,7 +44,7 @@ class Dropout(Stage):
         return y, keep
 
     def mask(self, shape: tuple[int, ...]) -> Any:
-        """The next one: booleans, true where an entry stays."""
+        """The next mask: booleans, true where an entry stays."""
         return self.draw.random(shape) >= self.rate
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, None]:
@@ -52,7 +52,7 @@ class Dropout(Stage):
         return (dy if cache is None else dropout_backward(dy, (cache, self.rate))), None
 
     def backward_weight(self, pending: None) -> Gradients:
-        """No weights, no gradients."""
+        """No gradients, because there are no weights."""
         return {}
 
 
@@ -78,14 +78,14 @@ class LayerNorm(Stage):
 
 
 class AffineStage(Stage):
-    """What attention and MLP share: projections `x W + b`, by their short names."""
+    """The common part of attention and MLP: projections `x W + b`, by their short names."""
 
     def __init__(self, weights: Weights, prefix: str, names: tuple[str, ...]) -> None:
         self.weights, self.prefix, self.names = weights, prefix, names
         self.weight_names = tuple(f"{prefix}.{name}.{kind}" for name in names for kind in ("weight", "bias"))
 
     def project(self, x: Array, name: str) -> Array:
-        """x W + b."""
+        """y = x W + b: `[..., in]` -> `[..., out]`."""
         y, _ = linear(x, self.weights[f"{self.prefix}.{name}.weight"])
         y += self.weights[f"{self.prefix}.{name}.bias"]
         return y
@@ -95,7 +95,7 @@ class AffineStage(Stage):
         return linear_backward_input(dy, x, self.weights[f"{self.prefix}.{name}.weight"])
 
     def backward_weight(self, pending: dict[str, Any]) -> Gradients:
-        """The gradients of all projections; a bias gets the sum of dy over the rows."""
+        """The gradients of all projections: dW = xᵀ dy, and db is the sum of dy over the rows."""
         gradients: Gradients = {}
         for name, (x, dy) in pending.items():
             gradients[f"{self.prefix}.{name}.weight"] = linear_backward_weight((x, dy))
@@ -104,7 +104,7 @@ class AffineStage(Stage):
 
 
 class SoftmaxAttentionCache(NamedTuple):
-    """What softmax attention keeps; `dropped` and `keep` only with dropout."""
+    """The arrays that softmax attention keeps; `dropped` and `keep` only with dropout."""
 
     x: Array  # [B, S, E]
     q: Array  # [B, H, S, D], as k and v
@@ -117,9 +117,9 @@ class SoftmaxAttentionCache(NamedTuple):
 
 
 class SoftmaxAttention(AffineStage):
-    """Causal attention whose weights are kept as a whole: `[B, S, E]` -> the same, over H heads.
+    """Causal attention that keeps its whole softmax: `[B, S, E]` -> the same, over H heads.
 
-    The weights may be a shard of H/t heads: their sizes are learnt from the arrays.
+    The weights may be a shard of H/t heads, because the sizes are taken from the arrays.
     """
 
     def __init__(self, weights: Weights, prefix: str, head_dim: int, attention_dropout: Dropout) -> None:
@@ -135,9 +135,9 @@ class SoftmaxAttention(AffineStage):
         return self.project(merged, "o_proj"), kept
 
     def weigh(self, q: Array, k: Array) -> tuple[Array, Array, Array | None]:
-        """What each query reads of each key: the softmax, the same after dropout, and the mask. All `[B, H, S, S]`."""
+        """The softmax of the scores, the same after dropout, and the dropout's mask. All `[B, H, S, S]`."""
         xp = namespace(q)
-        scores = (q @ xp.matrix_transpose(k)) * (1 / math.sqrt(self.head_dim))
+        scores = (q @ xp.matrix_transpose(k)) * (1 / math.sqrt(self.head_dim))  # [B, H, S, S]
         seen = xp.tril(xp.ones(scores.shape[-2:], dtype=xp.bool, device=scores.device))
         softmax = softmax_of(xp.where(seen, scores, -xp.inf))
         return softmax, *self.dropout.forward(softmax)
@@ -149,11 +149,11 @@ class SoftmaxAttention(AffineStage):
         pending = {}
         dmerged, pending["o_proj"] = self.project_backward(dy, merged, "o_proj")
         dout = split_heads(dmerged, self.head_dim)  # [B, H, S, D]
-        dv = xp.matrix_transpose(softmax if dropped is None else dropped) @ dout
+        dv = xp.matrix_transpose(softmax if dropped is None else dropped) @ dout  # [B, H, S, D]
         dsoftmax, _ = self.dropout.backward_input(dout @ xp.matrix_transpose(v), keep)  # [B, H, S, S]
-        dscores = softmax * (dsoftmax - xp.sum(dsoftmax * softmax, axis=-1, keepdims=True))
+        dscores = softmax * (dsoftmax - xp.sum(dsoftmax * softmax, axis=-1, keepdims=True))  # [B, H, S, S]
         dscores *= 1 / math.sqrt(self.head_dim)
-        dq, dk = dscores @ k, xp.matrix_transpose(dscores) @ q
+        dq, dk = dscores @ k, xp.matrix_transpose(dscores) @ q  # [B, H, S, D]
         dx: Array = 0
         for name, d in zip(self.names[:3], (dq, dk, dv), strict=True):
             more, pending[name] = self.project_backward(merge_heads(d), x, name)
@@ -162,7 +162,7 @@ class SoftmaxAttention(AffineStage):
 
 
 class GeluMLPCache(NamedTuple):
-    """What the MLP keeps."""
+    """The arrays that the MLP keeps."""
 
     x: Array  # [B, S, E]
     before_gelu: Array  # [B, S, 4E]
@@ -170,7 +170,7 @@ class GeluMLPCache(NamedTuple):
 
 
 class GeluMLP(AffineStage):
-    """gelu(x W_up + b) W_down + b: `[B, S, E]` -> the same, through 4E columns."""
+    """y = gelu(x W_up + b) W_down + b: `[B, S, E]` -> the same, with 4E columns in between."""
 
     def __init__(self, weights: Weights, prefix: str) -> None:
         super().__init__(weights, prefix, ("up_proj", "down_proj"))
@@ -184,19 +184,20 @@ class GeluMLP(AffineStage):
     def backward_input(self, dy: Array, cache: GeluMLPCache) -> tuple[Array, dict[str, Any]]:
         """`(dx, pending)`."""
         pending = {}
-        dafter, pending["down_proj"] = self.project_backward(dy, cache.after_gelu, "down_proj")
-        dx, pending["up_proj"] = self.project_backward(gelu_backward(dafter, cache.before_gelu), cache.x, "up_proj")
+        dafter, pending["down_proj"] = self.project_backward(dy, cache.after_gelu, "down_proj")  # [B, S, 4E]
+        dbefore = gelu_backward(dafter, cache.before_gelu)
+        dx, pending["up_proj"] = self.project_backward(dbefore, cache.x, "up_proj")
         return dx, pending
 
 
 def gpt_block(weights: Weights, prefix: str, head_dim: int, *, dropout_rate: float = 0.0, seed: int = 0) -> Block:
-    """x + dropout(attention(norm(x))), then y + dropout(mlp(norm(y))), with dropout of the attention's weights too.
+    """x + dropout(attention(norm(x))), then y + dropout(mlp(norm(y))). The softmax inside attention has dropout too.
 
     Args:
         weights: as `gpt_weight_shapes` lists them.
         prefix: of their names.
         head_dim: D.
-        dropout_rate: 0 keeps no mask.
+        dropout_rate: of all three; at 0 no mask is kept.
         seed: of the masks.
     """
     of_weights, after_attention, after_mlp = (Dropout(dropout_rate, 3 * seed + i) for i in range(3))
@@ -221,7 +222,7 @@ def gpt_weight_shapes(prefix: str, hidden_size: int) -> dict[str, tuple[int, ...
 
 
 def softmax_of(scores: Array) -> Array:
-    """exp(scores) over its sum along the last axis, in the dtype of the scores."""
+    """exp(scores), divided by its sum along the last axis, in the dtype of the scores."""
     xp = namespace(scores)
     weights = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
     return weights / xp.sum(weights, axis=-1, keepdims=True)

@@ -5,8 +5,8 @@
     model-00001-of-00003.safetensors     a part of them, ...
     model.safetensors.index.json         ... and the part in which each weight lies
 
-Nothing is ever unpickled. Nothing is written half: every file is completed under a temporary name before the first of
-them takes its place.
+Nothing is ever unpickled. No file is left half written: all files are completed under temporary names before the first
+of them is renamed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_weights(folder: str | os.PathLike[str]) -> dict[str, Array]:
-    """Every tensor in the folder's safetensors files, by name, as NumPy arrays; bfloat16 becomes float32.
+    """Every tensor in the folder's safetensors files by name, as NumPy arrays. bfloat16 becomes float32.
 
     Raises:
         FileNotFoundError: there is neither `model.safetensors` nor an index, or a part is missing.
@@ -77,7 +77,7 @@ def write_folder(
 ) -> None:
     """Write `config.json` and the weights (NumPy arrays), in one file or in parts of at most `max_shard_bytes`.
 
-    A part holds at least one weight. An earlier model in the folder is replaced, its surplus parts removed.
+    A part holds at least one weight. An earlier model in the folder is replaced, and its other parts are removed.
 
     Raises:
         ValueError: `max_shard_bytes` is not positive.

@@ -1,7 +1,7 @@
-"""The layers of a Llama as stages: the pieces of this room, joined to their weights.
+"""The layers of a Llama as stages: the pieces of this room together with their weights.
 
-A layer learns its sizes from its weights, so one that is given a shard of them (its heads, its columns) computes that
-shard: tensor parallelism adds the messages and nothing else.
+A layer takes its sizes from its weights. Given a shard of the weights (some heads, some columns) it computes that
+shard, so tensor parallelism only adds the messages.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from parlab.nn.stage import Gradients, Stage, Weights
 
 
 class Core(NamedTuple):
-    """How queries meet keys: what context parallelism replaces.
+    """The function by which queries attend to keys, and its backward. Context parallelism replaces them.
 
     `forward(q, k, v) -> (out, lse)` and `backward(dout, q, k, v, out, lse) -> (dq, dk, dv)`, on `q [B, H, S, D]` and
-    `k, v [B, G, S, D]`, already turned by their rotary positions. On S/P tokens a rank, for example,
+    `k, v [B, G, S, D]`, to which the rotary positions have been applied. With S/P tokens on each rank, for example,
     `Core(partial(ring_attention, comm, causal=True), partial(ring_attention_backward, comm, causal=True))`.
 
-    `flops(B, H, S, D)`: what both compute; None: they tell the clock themselves, as those do that send.
+    `flops(B, H, S, D)`: the FLOPs of both. None: the functions tell the clock themselves, as those do that send.
     """
 
     forward: Callable[..., tuple[Array, Array]]
@@ -42,11 +42,11 @@ CAUSAL_ATTENTION = Core(
 
 
 class Embedding(Stage):
-    """Tokens `[B, S]` -> their rows of the table, `[B, S, E]`. Its dx is None: tokens have no gradient."""
+    """Tokens `[B, S]` -> their rows of the table, `[B, S, E]`. The backward's dx is None: tokens have no gradient."""
 
     def __init__(self, weights: Weights, name: str) -> None:
         self.weights, self.name, self.weight_names = weights, name, (name,)
-        self.vocab_size = weights[name].shape[0]  # the table may be freed when its gradient is made
+        self.vocab_size = weights[name].shape[0]  # read now: ZeRO-3 may have freed the table in the weight part
 
     def forward(self, x: Array) -> tuple[Array, Any]:
         """`(rows, cache)`."""
@@ -82,7 +82,7 @@ class RMSNorm(Stage):
 
 
 class AttentionCache(NamedTuple):
-    """What attention keeps: no score, no probability, only the log of each softmax's denominator."""
+    """The arrays that attention keeps: no scores, only `lse`, the log of each softmax's denominator."""
 
     x: Array  # [B, S, E]
     tables: Tables
@@ -96,8 +96,7 @@ class AttentionCache(NamedTuple):
 class SelfAttention(Stage):
     """Projections to q, k and v, rotary positions, the core, and the projection back: `[B, S, E]` -> the same.
 
-    The numbers of heads, H and G, follow from the weights: `q_proj [E, H·D]`, `k_proj`, `v_proj [E, G·D]`,
-    `o_proj [H·D, E]`.
+    The weights are `q_proj [E, H·D]`, `k_proj` and `v_proj [E, G·D]`, `o_proj [H·D, E]`; H and G follow from them.
     """
 
     def __init__(
@@ -109,9 +108,7 @@ class SelfAttention(Stage):
     def forward(self, x: Array) -> tuple[Array, Any]:
         """`(y, cache)`."""
         *to_heads, from_heads = (self.weights[name] for name in self.weight_names)
-        q, k, v = (
-            split_heads(linear(x, weight)[0], self.head_dim) for weight in to_heads
-        )  # [B, H, S, D], [B, G, S, D]
+        q, k, v = (split_heads(linear(x, weight)[0], self.head_dim) for weight in to_heads)  # [B, H or G, S, D]
         tables = self.rotary.tables(x)
         q, k = rotate(q, tables)[0], rotate(k, tables)[0]
         out, lse = self.core.forward(q, k, v)  # [B, H, S, D], [B, H, S]
@@ -123,9 +120,9 @@ class SelfAttention(Stage):
         """`(dx, pending)`."""
         *to_heads, from_heads = (self.weights[name] for name in self.weight_names)
         x, tables, q, k, v, merged, lse = cache
-        dmerged, pending = linear_backward_input(dy, merged, from_heads)
-        dout, out = (split_heads(y, self.head_dim) for y in (dmerged, merged))  # [B, H, S, D]
-        dq, dk, dv = self.core.backward(dout, q, k, v, out, lse)
+        dmerged, pending = linear_backward_input(dy, merged, from_heads)  # [B, S, H·D]
+        dout, out = split_heads(dmerged, self.head_dim), split_heads(merged, self.head_dim)  # [B, H, S, D]
+        dq, dk, dv = self.core.backward(dout, q, k, v, out, lse)  # [B, H, S, D], [B, G, S, D]
         dq, dk = rotate_backward(dq, tables), rotate_backward(dk, tables)
         return _backward_input_of_all([merge_heads(d) for d in (dq, dk, dv)], x, to_heads, pending)
 
@@ -135,7 +132,7 @@ class SelfAttention(Stage):
 
 
 class MLPCache(NamedTuple):
-    """What the gated MLP keeps."""
+    """The arrays that the gated MLP keeps."""
 
     x: Array  # [B, S, E]
     gate: Array  # [B, S, M], as up and hidden
@@ -144,7 +141,7 @@ class MLPCache(NamedTuple):
 
 
 class GatedMLP(Stage):
-    """(silu(x W_gate) ∘ x W_up) W_down: `[B, S, E]` -> the same, through M columns."""
+    """y = (silu(x W_gate) ∘ x W_up) W_down: `[B, S, E]` -> the same, with M columns in between."""
 
     def __init__(self, weights: Weights, prefix: str) -> None:
         self.weights = weights
@@ -154,7 +151,7 @@ class GatedMLP(Stage):
         """`(y, cache)`."""
         to_gate, to_up, down = (self.weights[name] for name in self.weight_names)
         gate, up = linear(x, to_gate)[0], linear(x, to_up)[0]  # [B, S, M]
-        hidden, _ = swiglu(gate, up)
+        hidden, _ = swiglu(gate, up)  # [B, S, M]
         y, _ = linear(hidden, down)
         return y, MLPCache(x, gate, up, hidden)
 
@@ -162,8 +159,9 @@ class GatedMLP(Stage):
         """`(dx, pending)`."""
         to_gate, to_up, down = (self.weights[name] for name in self.weight_names)
         x, gate, up, hidden = cache
-        dhidden, pending = linear_backward_input(dy, hidden, down)
-        return _backward_input_of_all(swiglu_backward(dhidden, (gate, up)), x, (to_gate, to_up), pending)
+        dhidden, pending = linear_backward_input(dy, hidden, down)  # [B, S, M]
+        dgate, dup = swiglu_backward(dhidden, (gate, up))
+        return _backward_input_of_all((dgate, dup), x, (to_gate, to_up), pending)
 
     def backward_weight(self, pending: Any) -> Gradients:
         """The gradients of the three projections."""
@@ -171,7 +169,7 @@ class GatedMLP(Stage):
 
 
 def _backward_input_of_all(dys: Any, x: Array, weights: Any, last: Any) -> tuple[Array, Any]:
-    """dx of several projections of the same x is the sum; `last` is what the projection after them left pending."""
+    """`(dx, pending)` of several projections of the same x: dx is their sum. `last`: pending of the last projection."""
     parts = [linear_backward_input(dy, x, weight) for dy, weight in zip(dys, weights, strict=True)]
     dx = parts[0][0]
     for more, _ in parts[1:]:
@@ -180,11 +178,12 @@ def _backward_input_of_all(dys: Any, x: Array, weights: Any, last: Any) -> tuple
 
 
 def _backward_weight_of_all(names: tuple[str, ...], pending: Any) -> Gradients:
+    """The gradient of each projection by its name."""
     return {name: linear_backward_weight(of_one) for name, of_one in zip(names, pending, strict=True)}
 
 
 class Block(Stage):
-    """x + attention(norm(x)), then y + mlp(norm(y)): one layer of the decoder, from four stages of any make."""
+    """One layer of the decoder, made of four stages: x + attention(norm(x)), then the sum y + mlp(norm(y))."""
 
     def __init__(self, attention_norm: Stage, attention: Stage, mlp_norm: Stage, mlp: Stage) -> None:
         self.attention_norm, self.attention, self.mlp_norm, self.mlp = attention_norm, attention, mlp_norm, mlp
@@ -203,7 +202,7 @@ class Block(Stage):
         return x + y, cache
 
     def backward_input(self, dy: Array, cache: dict[str, Any]) -> tuple[Array, dict[str, Any]]:
-        """`(dx, pending)`. Where the forward added the two ways, the gradient goes both ways and is added before."""
+        """`(dx, pending)`. At each sum of the forward the gradient passes to both summands, which add up before it."""
         pending = {}
         dx, pending["mlp"] = self.mlp.backward_input(dy, cache["mlp"])
         dx, pending["mlp_norm"] = self.mlp_norm.backward_input(dx, cache["mlp_norm"])
@@ -220,7 +219,7 @@ class Block(Stage):
         return gradients
 
     def backward(self, dy: Array, cache: dict[str, Any]) -> tuple[Array, Gradients]:
-        """Both, part by part: what one leaves pending is used at once, and a part that sends may compute meanwhile."""
+        """`(dx, gradients)`, part by part, so that a part that sends dx can compute its gradients meanwhile."""
         dx, of_mlp = self.mlp.backward(dy, cache["mlp"])
         dx, of_mlp_norm = self.mlp_norm.backward(dx, cache["mlp_norm"])
         dy = dy + dx
@@ -230,10 +229,10 @@ class Block(Stage):
 
 
 class Head(Stage):
-    """The final norm, the projection to the vocabulary and, given targets, the loss.
+    """The final norm, the projection to the vocabulary and, with targets, the loss.
 
-    `tied` says that `projection` is the embedding's table `[V, E]`, which is used transposed and gets a second share of
-    its gradient from here.
+    If `tied`, `projection` is the name of the embedding's table `[V, E]`. The head uses it transposed, and its gradient
+    here is one of two that add up.
     """
 
     def __init__(self, norm: Stage, weights: Weights, projection: str, *, tied: bool) -> None:
@@ -250,7 +249,7 @@ class Head(Stage):
         return y, (norm_cache, normed, loss_cache)
 
     def backward_input(self, dy: Any, cache: Any) -> tuple[Array, Any]:
-        """`(dx, pending)`; dy is dlogits or, after a forward with targets, a number: the loss's weight in the whole."""
+        """`(dx, pending)`; dy is dlogits or, after a forward with targets, the number by which the loss is weighted."""
         norm_cache, normed, loss_cache = cache
         if loss_cache is not None:
             dy = cross_entropy_backward(dy, loss_cache)
@@ -269,7 +268,7 @@ class Head(Stage):
 
 
 def split_heads(x: Array, head_dim: int) -> Array:
-    """`[B, S, H·D]` -> `[B, H, S, D]`, a view where the library can."""
+    """`[B, S, H·D]` -> `[B, H, S, D]`, a view if the library can make one."""
     xp = namespace(x)
     B, S, columns = x.shape
     return xp.permute_dims(xp.reshape(x, (B, S, columns // head_dim, head_dim)), (0, 2, 1, 3))

@@ -1,11 +1,11 @@
-"""A linear layer, y = x W (+ b): the product that nearly all of a transformer's time goes into.
+"""A linear layer, y = x W: the product in which a transformer spends nearly all of its time.
 
-Like every piece here it is a pair of pure functions, and its backward comes in two parts: the *input* part gives dx,
-which the layer before waits for; the *weight* part gives dW, which nobody waits for before the end of the step, so that
-a pipeline schedule may put it off. What the first hands to the second is called `pending`.
+The backward has two parts. The *input* part computes dx, which the layer before needs at once. The *weight* part
+computes dW, which is needed only at the end of the step, so a pipeline schedule may delay it. The arrays that it still
+needs are called `pending`.
 
-A cache keeps activations, never weights: those are passed again, so that a strategy may free them in between (ZeRO-3),
-and the bytes of a cache are the bytes that an activation costs.
+A cache holds activations and never weights. The backward gets the weights as arguments again, so that ZeRO-3 can free
+them in between.
 
 Source: the split is Qi et al. 2024, "Zero Bubble Pipeline Parallelism", section 2.
 """
@@ -19,7 +19,7 @@ Pending = tuple[Array, Array]  # x, dy
 
 
 def linear(x: Array, weight: Array) -> tuple[Array, Cache]:
-    """`x [..., in] @ weight [in, out]`.
+    """y = x W: `[..., in]`, `[in, out]` -> `[..., out]`.
 
     >>> import numpy as np
     >>> y, cache = linear(np.ones((2, 3)), np.ones((3, 4)))
@@ -32,18 +32,18 @@ def linear(x: Array, weight: Array) -> tuple[Array, Cache]:
 
 
 def linear_backward_input(dy: Array, cache: Cache, weight: Array) -> tuple[Array, Pending]:
-    """dx = dy Wᵀ, and what the weight part needs."""
+    """dx = dy Wᵀ, `[..., in]`; and pending, `(x, dy)`."""
     xp = namespace(dy)
     dx = as_rows(dy) @ xp.matrix_transpose(weight)  # [rows, in]
     return xp.reshape(dx, (*dy.shape[:-1], weight.shape[0])), (cache, dy)
 
 
 def linear_backward_weight(pending: Pending) -> Array:
-    """dW = xᵀ dy, summed over all rows: `[in, out]`."""
+    """dW = xᵀ dy, the sum over all rows: `[in, out]`."""
     x, dy = pending
     return namespace(x).matrix_transpose(as_rows(x)) @ as_rows(dy)
 
 
 def as_rows(x: Array) -> Array:
-    """`[..., n]` as a matrix `[rows, n]`: one large product is faster than a batch of small ones."""
+    """`[..., n]` -> `[rows, n]`, because one large product is faster than a batch of small ones."""
     return namespace(x).reshape(x, (-1, x.shape[-1]))

@@ -1,4 +1,4 @@
-"""The serial Llama: the model that every parallel strategy shares, and is held against.
+"""The serial Llama: the reference that every parallel strategy must equal.
 
 >>> config = LlamaConfig(vocab_size=11, hidden_size=8, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2)
 >>> model = Llama.random(config, seed=1)
@@ -29,7 +29,7 @@ from parlab.nn.stage import Chain, Gradients, Stage
 
 
 class Decoder:
-    """An embedding, decoder blocks and a head, of any make, that read their weights from one dictionary."""
+    """An embedding, decoder blocks and a head: stages that read their weights from one dictionary."""
 
     def __init__(
         self, config: LlamaConfig, weights: dict[str, Array], embedding: Stage, blocks: Sequence[Stage], head: Stage
@@ -41,8 +41,8 @@ class Decoder:
     def stages(self, layers: Sequence[range]) -> list[Chain]:
         """The model cut into stages for a pipeline: stage i owns the decoder blocks `layers[i]`.
 
-        The first also owns the embedding; the last also the final norm, the head and the loss, and its `forward` takes
-        the targets. A tied table belongs to both ends, and its gradient is the sum of theirs.
+        The first stage also owns the embedding. The last one also owns the final norm, the head and the loss, and its
+        `forward` takes the targets. A tied table belongs to both, and its gradient is the sum of theirs.
 
         Raises:
             ValueError: the ranges are not all the layers in order.
@@ -63,7 +63,7 @@ class Decoder:
 
     @property
     def weight_blocks(self) -> dict[str, tuple[str, ...]]:
-        """The weights' names in the pieces that ZeRO gathers: `embedding`, `layers.0`, ..., `head`. Each name once."""
+        """The names of the weights by the block that ZeRO gathers: `embedding`, `layers.0`, ..., `head`."""
         blocks = {"embedding": self.embedding.weight_names}
         blocks |= {f"layers.{i}": block.weight_names for i, block in enumerate(self.blocks)}
         return blocks | {"head": tuple(name for name in self.head.weight_names if name != EMBEDDING)}
@@ -82,7 +82,7 @@ class Decoder:
 
         Args:
             tokens: `[B, S]`.
-            targets: `[B, S]`: what comes after each token (they are not shifted here).
+            targets: `[B, S]`, the next token of each token; this function does not shift them.
 
         Raises:
             ValueError: tokens or targets of another shape or dtype, or outside the vocabulary.
@@ -96,14 +96,14 @@ class Decoder:
 
 
 class Llama(Decoder):
-    """A configuration, its weights by Hugging Face name, and the layers that read them.
+    """A configuration, its weights by their Hugging Face names, and the layers that read them.
 
     Args:
         config: the sizes.
-        weights: by name, matrices `[in, out]`. The dictionary is shared, not copied: an entry replaced here is used in
-            the next call.
-        positions: of the tokens that come, `[S]` or `[B, S]`; 0, 1, 2, ... when None.
-        core: how queries meet keys; causal attention over all tokens, unless context parallelism puts its own here.
+        weights: by name, matrices `[in, out]`. The dictionary is shared, not copied: if you replace an entry, the next
+            call uses the new one.
+        positions: of the tokens, `[S]` or `[B, S]`. None: 0, 1, 2, ...
+        core: the attention itself. Context parallelism replaces the default, causal attention over all tokens.
 
     Raises:
         ValueError: a weight is missing, surplus, or of the wrong shape or dtype.
@@ -138,9 +138,9 @@ class Llama(Decoder):
     def random(
         cls, config: LlamaConfig, seed: int = 0, *, xp: Any = None, dtype: str = "float32", **kwargs: Any
     ) -> Self:
-        """A model before training: matrices normal with deviation `initializer_range`, norms 1, as transformers has it.
+        """A model before training, as in transformers: matrices are normal with deviation `initializer_range`, norms 1.
 
-        The same seed gives the same values in every library; `xp` is `parlab.arrays.default_namespace()` when None.
+        The same seed gives the same values in every library. `xp` None: `parlab.arrays.default_namespace()`.
 
         Raises:
             ValueError: no LlamaConfig, a negative seed, or a dtype that no weights can have.
@@ -157,11 +157,11 @@ class Llama(Decoder):
         return cls(config, weights, **kwargs)
 
     def save(self, folder: str | os.PathLike[str], *, max_shard_bytes: int | None = None) -> None:
-        """Write a folder that transformers opens: matrices are turned to its `[out, in]`.
+        """Write a folder that transformers can open. Matrices are transposed to its `[out, in]`.
 
         Args:
-            folder: made if it is not there. A model in it is replaced, and never left half written.
-            max_shard_bytes: write parts of at most so many bytes, with an index.
+            folder: made if it does not exist. An earlier model there is replaced, and never left half written.
+            max_shard_bytes: the largest part, if the weights are to be in several parts with an index.
         """
         weights = {name: _turned(name, parlab.arrays.to_numpy(x)) for name, x in self.weights.items()}
         config = self.config.to_dict() | {"torch_dtype": str(weights[EMBEDDING].dtype)}
@@ -174,14 +174,14 @@ def load(folder: str | os.PathLike[str], *, xp: Any = None, dtype: str | None = 
 
     Args:
         folder: with `config.json` and `model.safetensors`, or its parts and their index.
-        xp: the array library, `parlab.arrays.default_namespace()` when None.
-        dtype: of the weights; when None, that of the file (bfloat16 becomes float32).
+        xp: the array library. None: `parlab.arrays.default_namespace()`.
+        dtype: of the weights. None: that of the file; bfloat16 becomes float32.
         kwargs: `positions` and `core`, as for `Llama`.
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a file is damaged, the architecture is another, the weights do not fit the configuration, or no
-            weights can have `dtype`.
+        ValueError: a damaged file, another architecture, weights that do not fit the configuration, or a `dtype` that
+            no weights can have.
     """
     return load_as(Llama, LlamaConfig, folder, xp, dtype, **kwargs)
 
@@ -222,7 +222,7 @@ def decoder_block(
     core: Core,
     mlp: Stage | None = None,
 ) -> Block:
-    """Layer number `layer` of the decoder; `mlp`: in place of the gated MLP."""
+    """Layer number `layer` of the decoder. `mlp` replaces the gated MLP, if given."""
     prefix = f"model.layers.{layer}"
     return Block(
         RMSNorm(weights, f"{prefix}.input_layernorm.weight", config.rms_norm_eps),
@@ -233,7 +233,7 @@ def decoder_block(
 
 
 def _turned(name: str, x: Any) -> Any:
-    """A matrix as the other side has it, `[in, out]` or `[out, in]`; the embedding's table is the same on both."""
+    """A matrix transposed, from `[in, out]` to `[out, in]` or back. The embedding's table stays as it is."""
     return x if x.ndim != 2 or name == EMBEDDING else x.T.copy(order="C")
 
 

@@ -1,6 +1,6 @@
-"""RMSNorm, as Llama has it, and layer norm, as GPT has it. Each normalises the last axis.
+"""RMSNorm, as in Llama, and layer norm, as in GPT. Both normalise the last axis.
 
-Statistics are kept in float32 or wider, as in practice: the square of a float16 above 255 is infinite.
+The statistics are computed and kept in float32 or wider, because the square of a float16 above 255 is infinite.
 
 Sources: Zhang and Sennrich 2019 (RMSNorm); Ba, Kiros and Hinton 2016 (layer norm).
 """
@@ -17,14 +17,14 @@ LayerPending = tuple[Array, Array, Array, Array]  # x, mean, inverse, dy
 
 
 class RMSCache(NamedTuple):
-    """What RMSNorm keeps."""
+    """The arrays that RMSNorm keeps for its backward."""
 
     x: Array  # [..., E]
     inverse: Array  # [...]: 1 / rms(x)
 
 
 class LayerCache(NamedTuple):
-    """What layer norm keeps."""
+    """The arrays that layer norm keeps for its backward."""
 
     x: Array  # [..., E]
     mean: Array  # [...]
@@ -32,7 +32,7 @@ class LayerCache(NamedTuple):
 
 
 def rms_norm(x: Array, weight: Array, eps: float = 1e-6) -> tuple[Array, RMSCache]:
-    """weight ∘ x / rms(x), with rms(x) = √(mean(x²) + eps) over the last axis.
+    """y = weight ∘ x / rms(x), with rms(x) = √(mean(x²) + eps) over the last axis: `[..., E]` -> the same.
 
     >>> import numpy as np
     >>> y, cache = rms_norm(np.array([[3.0, 4.0]]), np.ones(2), eps=0.0)  # rms = √(25/2)
@@ -41,21 +41,19 @@ def rms_norm(x: Array, weight: Array, eps: float = 1e-6) -> tuple[Array, RMSCach
     """
     xp = namespace(x, weight)
     inverse = 1 / xp.sqrt(_mean_product(x, x) + eps)  # [...]
-    y = x * _column(inverse, x)
-    y *= weight
+    y = x * _column(inverse, x) * weight  # [..., E]
     return y, RMSCache(x, inverse)
 
 
 def rms_norm_backward_input(dy: Array, cache: RMSCache, weight: Array) -> tuple[Array, RMSPending]:
     """dx = (g − x̂ mean(g ∘ x̂)) / rms, where g = weight ∘ dy and x̂ = x / rms.
 
-    The second term takes out what lies along x̂: a longer x gives the same output.
+    The second term removes the part of g along x̂, because a longer x gives the same output.
     """
     x, inverse = cache
-    dx = dy * weight
-    along = _mean_product(dx, x) * inverse**3  # [...]
-    dx *= _column(inverse, x)
-    dx -= x * _column(along, x)
+    g = dy * weight  # [..., E]
+    along = _mean_product(g, x) * inverse**3  # [...]
+    dx = g * _column(inverse, x) - x * _column(along, x)
     return dx, (x, inverse, dy)
 
 
@@ -66,7 +64,7 @@ def rms_norm_backward_weight(pending: RMSPending) -> Array:
 
 
 def layer_norm(x: Array, weight: Array, bias: Array, eps: float = 1e-5) -> tuple[Array, LayerCache]:
-    """weight ∘ x̂ + bias, with x̂ = (x − mean(x)) / √(var(x) + eps) over the last axis.
+    """y = weight ∘ x̂ + bias, with x̂ = (x − mean(x)) / √(var(x) + eps) over the last axis: `[..., E]` -> the same.
 
     >>> import numpy as np
     >>> y, cache = layer_norm(np.array([[1.0, 3.0]]), np.ones(2), np.zeros(2), eps=0.0)
@@ -75,24 +73,20 @@ def layer_norm(x: Array, weight: Array, bias: Array, eps: float = 1e-5) -> tuple
     """
     xp = namespace(x, weight)
     mean = xp.mean(_widen(x), axis=-1)  # [...]
-    y = x - _column(mean, x)
-    inverse = 1 / xp.sqrt(_mean_product(y, y) + eps)  # [...]
-    y *= _column(inverse, x)
-    y *= weight
-    y += bias
+    centred = x - _column(mean, x)  # [..., E]
+    inverse = 1 / xp.sqrt(_mean_product(centred, centred) + eps)  # [...]
+    y = centred * _column(inverse, x) * weight + bias
     return y, LayerCache(x, mean, inverse)
 
 
 def layer_norm_backward_input(dy: Array, cache: LayerCache, weight: Array) -> tuple[Array, LayerPending]:
-    """dx = (g − mean(g) − x̂ mean(g ∘ x̂)) / deviation, where g = weight ∘ dy."""
+    """dx = (g − x̂ mean(g ∘ x̂) − mean(g)) / √(var(x) + eps), where g = weight ∘ dy."""
     xp = namespace(dy, weight)
     x, mean, inverse = cache
-    normal = (x - _column(mean, x)) * _column(inverse, x)
-    dx = dy * weight
-    along, level = _mean_product(dx, normal), xp.mean(_widen(dx), axis=-1)  # [...]
-    dx -= normal * _column(along, x)
-    dx -= _column(level, x)
-    dx *= _column(inverse, x)
+    normal = (x - _column(mean, x)) * _column(inverse, x)  # x̂: [..., E]
+    g = dy * weight
+    along, level = _mean_product(g, normal), xp.mean(_widen(g), axis=-1)  # [...]
+    dx = (g - normal * _column(along, x) - _column(level, x)) * _column(inverse, x)
     return dx, (x, mean, inverse, dy)
 
 
@@ -104,20 +98,23 @@ def layer_norm_backward_weight(pending: LayerPending) -> tuple[Array, Array]:
 
 
 def _mean_product(a: Array, b: Array) -> Array:
+    """mean(a ∘ b) over the last axis: `[..., E]`, `[..., E]` -> `[...]` in float32 or wider."""
     return namespace(a, b).vecdot(_widen(a), _widen(b)) / a.shape[-1]
 
 
 def _weighted_sum(weights: Array, x: Array) -> Array:
     """Σ over rows of weight · row: `[...]`, `[..., E]` -> `[E]` in x's dtype."""
     xp = namespace(x)
-    total = xp.reshape(weights, (-1,)) @ as_rows(x)  # the weights are float32 or wider, and so is the sum
+    total = xp.reshape(weights, (-1,)) @ as_rows(x)  # the sum is float32 or wider, as the weights are
     return xp.astype(total, x.dtype, copy=False)
 
 
 def _column(values: Array, like: Array) -> Array:
+    """One value a row, as a column in the dtype of `like`: `[...]` -> `[..., 1]`."""
     return namespace(values).astype(values, like.dtype, copy=False)[..., None]
 
 
 def _widen(x: Array) -> Array:
+    """x in float32, or in its own dtype where that is wider."""
     xp = namespace(x)
     return xp.astype(x, xp.result_type(x.dtype, xp.float32), copy=False)

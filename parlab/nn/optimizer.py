@@ -1,4 +1,4 @@
-"""AdamW, clipping by the gradients' norm, and the usual course of the learning rate.
+"""AdamW, clipping by the norm of the gradients, and the usual schedule of the learning rate.
 
 Sources: Loshchilov and Hutter 2019, "Decoupled weight decay regularization", algorithm 2; Pascanu, Mikolov and Bengio
 2013 (clipping); Loshchilov and Hutter 2017, "SGDR" (cosine).
@@ -21,10 +21,10 @@ PIECE = 65536  # numbers updated at once on the host: weight, gradient and momen
 
 @dataclass
 class AdamW:
-    """Adam with decoupled weight decay; the defaults are PyTorch's.
+    """Adam with decoupled weight decay. The defaults are PyTorch's.
 
-    Every operation is elementwise, so a shard of the weights with its shard of the moments gets bitwise the numbers
-    that the whole would get: that is all that ZeRO rests on.
+    Every operation is elementwise. So a shard of the weights, with its shard of the moments, gets the same numbers to the
+    bit as the whole. ZeRO depends on this.
 
     >>> import numpy as np
     >>> weights, optimizer = {"w": np.array([1.0, -1.0])}, AdamW(lr=0.1, weight_decay=0.0)
@@ -52,7 +52,7 @@ class AdamW:
             amount("betas", beta, below=1)
 
     def step(self, weights: Mapping[str, Array], gradients: Mapping[str, Array], lr: float | None = None) -> None:
-        """Change every weight in place, by its gradient of the same name; `lr` instead of the optimizer's, if given.
+        """Change every weight in place, by the gradient of the same name. `lr`, if given, replaces the optimizer's.
 
         Raises:
             ValueError: no floating arrays; the names, or the shapes under a name, differ; `lr` is no learning rate.
@@ -69,10 +69,10 @@ class AdamW:
     def update(
         self, weight: Array, gradient: Array, mean: Array, square: Array, *, step: int, lr: float | None = None
     ) -> None:
-        """One update in place of a weight, or a shard of it, and its two moments; `step` counts from 1.
+        """One update of a weight, or of a shard of it, and of its two moments, in place. `step` counts from 1.
 
         Raises:
-            ValueError: `step` is 0, as if it counted from there; `lr` is no learning rate.
+            ValueError: `step` is less than 1, or `lr` is no learning rate.
         """
         whole("step", step, 1)
         lr = self.lr if lr is None else lr
@@ -87,24 +87,26 @@ class AdamW:
 def adamw(
     w: Array, g: Array, m: Array, v: Array, step: int, lr: float, betas: tuple[float, float], eps: float, decay: float
 ) -> tuple[Array, Array, Array]:
-    """New weight, mean of the gradients and mean of their squares: algorithm 2 of the paper, on arrays of one shape."""
+    """The new weight, mean of the gradients, and mean of their squares: algorithm 2, on arrays of one shape."""
     xp = namespace(w, g)
     m = betas[0] * m + (1 - betas[0]) * g
     v = betas[1] * v + (1 - betas[1]) * (g * g)
-    unbiased_m = m / (1 - betas[0] ** step)  # both began at 0, and would stay too small for the first steps
+    unbiased_m = m / (1 - betas[0] ** step)  # both begin at 0, and are too small in the first steps
     unbiased_v = v / (1 - betas[1] ** step)
-    w = w * (1 - lr * decay)  # apart from the gradient: that is what "decoupled" means
+    w = w * (1 - lr * decay)  # not through the gradient: decoupled
     return w - lr * unbiased_m / (xp.sqrt(unbiased_v) + eps), m, v
 
 
 def gradient_norm(gradients: Mapping[str, Array]) -> float:
-    """√ of the sum of all squares, over all gradients together."""
+    """The norm of all gradients together: the root of the sum of all squares."""
     return math.sqrt(to_host(sum(sum_of_squares(gradient) for gradient in gradients.values())))
 
 
 def sum_of_squares(x: Array) -> Array:
-    """What shards of a gradient add up to its norm's square: float64, without axes, made of products in x's dtype or
-    float32. It stays where x is, so that the host waits for the sum of all of them alone.
+    """The sum of the squares of x, in float64 without axes. The products are in x's dtype or float32.
+
+    The sums of the shards of a gradient add up to the square of its norm. The result stays on x's device, so the host
+    waits only once, for the sum over all gradients.
     """
     xp = namespace(x)
     x = xp.astype(xp.reshape(x, (-1,)), xp.result_type(x.dtype, xp.float32), copy=False)
@@ -112,7 +114,7 @@ def sum_of_squares(x: Array) -> Array:
 
 
 def clip_factor(norm: float, max_norm: float) -> float:
-    """What to multiply gradients by, so that their norm is at most `max_norm`: 1 where it already is.
+    """The factor that makes the norm of the gradients at most `max_norm`; 1 if it already is.
 
     Raises:
         ValueError: `max_norm` is not positive.
@@ -122,7 +124,7 @@ def clip_factor(norm: float, max_norm: float) -> float:
 
 
 def clip_gradients(gradients: Mapping[str, Array], max_norm: float) -> tuple[Gradients, float]:
-    """The gradients, all shrunk alike if their common norm is above `max_norm`, and the norm that they had.
+    """The gradients, all multiplied by one factor if their common norm is above `max_norm`; and the norm before.
 
     >>> import numpy as np
     >>> clipped, norm = clip_gradients({"a": np.array([3.0]), "b": np.array([4.0])}, max_norm=1.0)
@@ -141,7 +143,7 @@ def clip_gradients(gradients: Mapping[str, Array], max_norm: float) -> tuple[Gra
 
 @checked(RULES)
 def warmup_cosine(step: int, *, peak: float, warmup_steps: int, total_steps: int, floor: float = 0.0) -> float:
-    """The learning rate of `step`, counted from 0: up in a line to `peak`, then down half a cosine to `floor`.
+    """The learning rate of `step`, counted from 0: linear up to `peak`, then half a cosine down to `floor`.
 
     >>> [round(warmup_cosine(step, peak=1.0, warmup_steps=2, total_steps=6), 3) for step in range(7)]
     [0.5, 1.0, 1.0, 0.854, 0.5, 0.146, 0.0]

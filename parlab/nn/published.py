@@ -1,4 +1,4 @@
-"""Published models, by name; `models.toml` has their sizes and the sources."""
+"""Published models by name. `models.toml` holds their sizes and the sources."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ Tables = tuple[Array, Array]  # cos and signed sin: [S, D], or [B, 1, S, D] wher
 def rotate(x: Array, tables: Tables) -> tuple[Array, Tables]:
     """Turn every pair `(x[i], x[i + D/2])` by its angle: `[B, H, S, D]` -> the same.
 
-    The pair becomes `(x[i] cos − x[i + D/2] sin, x[i + D/2] cos + x[i] sin)`: x times cos, plus x with its halves
-    swapped times sin, whose first half carries the minus.
+    The pair becomes `(x[i] cos − x[i + D/2] sin, x[i + D/2] cos + x[i] sin)`. That is x times cos, plus x with its
+    halves swapped times a sine whose first half is negative.
 
     >>> import numpy as np
     >>> tables = rotary_tables(np.asarray([0, 1]), head_dim=2)
@@ -33,14 +33,12 @@ def rotate(x: Array, tables: Tables) -> tuple[Array, Tables]:
     """
     cos, signed_sin = tables
     half = x.shape[-1] // 2
-    y = namespace(x).concat([x[..., half:], x[..., :half]], axis=-1)
-    y *= signed_sin
-    y += x * cos
-    return y, tables
+    swapped = namespace(x).concat([x[..., half:], x[..., :half]], axis=-1)  # [B, H, S, D]
+    return swapped * signed_sin + x * cos, tables
 
 
 def rotate_backward(dy: Array, cache: Tables) -> Array:
-    """Turn back: the inverse of a rotation is its transpose."""
+    """Turn every pair back. dx is the transposed rotation of dy, which is the inverse rotation."""
     cos, signed_sin = cache
     return rotate(dy, (cos, -signed_sin))[0]
 
@@ -52,11 +50,11 @@ def rotary_tables(
     scaling: Mapping[str, Any] | None = None,
     dtype: Any = None,
 ) -> Tables:
-    """cos and signed sin of the angles, computed in float64.
+    """The cosines and the signed sines of the angles, computed in float64.
 
     Args:
-        positions: of each token: `[S]`, or `[B, S]` where the rows of a batch differ. They need not be a range: under
-            zigzag sharding a rank holds two stretches of the sequence.
+        positions: of each token: `[S]`, or `[B, S]` where the rows of a batch differ. They need not be a range: with
+            the zigzag layout a rank holds two parts of the sequence.
         head_dim: D, even.
         theta: the base; pair i turns by theta^(−2i/D) radians a token.
         scaling: None, or Hugging Face's `rope_scaling`, of type `linear` or `llama3`.
@@ -80,8 +78,7 @@ class Rotary:
     """The tables of one model, made once for all its layers, and again only when the sequence's length changes.
 
     Args:
-        positions: of the tokens that come, `[S]` or `[B, S]`, or a function of S that gives them; 0, 1, 2, ... when
-            None.
+        positions: of the tokens, `[S]` or `[B, S]`, or a function of S that gives them. None: 0, 1, 2, ...
         head_dim, theta, scaling: as for `rotary_tables`.
     """
 
@@ -96,10 +93,10 @@ class Rotary:
             _check_positions(positions)
         self.head_dim, self.theta, self.scaling, self.positions = head_dim, theta, scaling, positions
         self._made: tuple[Any, Tables] | None = None
-        self._making = threading.Lock()  # ranks that share a model share its tables: what they hold must not vary
+        self._making = threading.Lock()  # ranks that share a model share one pair of tables, whoever comes first
 
     def __reduce__(self) -> Any:
-        """A copy, here or in another process, makes tables of its own."""
+        """A copy makes its own tables, because a lock cannot be copied."""
         return type(self), (self.head_dim, self.theta, self.scaling, self.positions)
 
     def tables(self, x: Array) -> Tables:
@@ -129,11 +126,11 @@ def _check_positions(positions: Any) -> None:
 def inverse_frequencies(
     xp: Any, head_dim: int, theta: float, scaling: Mapping[str, Any] | None = None, device: Any = None
 ) -> Array:
-    """Radians a token by which each pair turns: `[D/2]`.
+    """The angle by which each pair turns from one token to the next, in radians: `[D/2]`.
 
-    `linear` divides all by `factor`, which stretches every position. `llama3` does so only to the pairs that turn less
-    than `low_freq_factor` times in the context that the model was first trained on, leaves alone those that turn more
-    than `high_freq_factor` times, and goes smoothly from one to the other.
+    The type `linear` divides all angles by `factor`. The type `llama3` looks at how often a pair turns within the
+    context of the first training. It divides the angles of pairs with fewer turns than `low_freq_factor`, leaves those
+    with more turns than `high_freq_factor`, and interpolates between the two.
 
     Raises:
         ValueError: an odd head size, an unknown type, or a value that the type needs and lacks.
@@ -161,10 +158,10 @@ NEEDED = {
 
 
 def rotary_type(scaling: Mapping[str, Any] | None) -> str:
-    """The type that `rope_scaling` asks for, once its values are known to be there.
+    """The type that `rope_scaling` names: default, linear or llama3.
 
     Raises:
-        ValueError: as above.
+        ValueError: another type, or a value that the type needs is missing or out of its range.
     """
     scaling = {} if scaling is None else scaling
     if not isinstance(scaling, Mapping):

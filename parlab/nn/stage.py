@@ -1,11 +1,11 @@
-"""What a pipeline can own: the stage protocol, and a chain of stages, which is a stage again.
+"""The stage protocol, by which a pipeline owns a part of a model; and a chain of stages, which is a stage again.
 
     stage.forward(x) -> (y, cache)
     stage.backward_input(dy, cache) -> (dx, pending)
     stage.backward_weight(pending) -> gradients
 
-A stage finds its weights in a dictionary that it shares with the model, by their Hugging Face names and each time that
-it needs them: whoever replaces or frees an entry between two calls (an optimizer, ZeRO-3) need not tell it.
+A stage reads its weights from a dictionary that it shares with the model, by their Hugging Face names, in each call
+again. So an optimizer or ZeRO-3 can replace or free an entry between two calls.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ Gradients = dict[str, Array]
 
 
 class Stage(ABC):
-    """A stretch of the model. `weight_names` are the entries of `weights` that it reads, and has gradients for."""
+    """A part of the model. It reads the entries `weight_names` of `weights`, and makes their gradients."""
 
     weights: Weights
     weight_names: tuple[str, ...]
 
     @abstractmethod
     def forward(self, x: Array) -> tuple[Array, Any]:
-        """`(y, cache)`; the cache keeps activations, and never weights."""
+        """`(y, cache)`; the cache holds activations and never weights."""
 
     @abstractmethod
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
-        """`(dx, pending)`: the part of the backward that the stage before waits for."""
+        """`(dx, pending)`: the part of the backward for which the stage before waits."""
 
     @abstractmethod
     def backward_weight(self, pending: Any) -> Gradients:
-        """The gradients of this stage's weights, by name: the part that nobody waits for."""
+        """The gradients of this stage's weights by name: the part that may come later."""
 
     def backward(self, dy: Array, cache: Any) -> tuple[Array, Gradients]:
         """Both parts, one after the other: `(dx, gradients)`."""
@@ -81,14 +81,14 @@ class Chain(Stage):
         return dy, pendings[::-1]
 
     def backward_weight(self, pending: list[Any]) -> Gradients:
-        """The gradients of all stages; a weight that two of them share gets the sum."""
+        """The gradients of all stages; the gradient of a weight that two stages share is the sum."""
         gradients: Gradients = {}
         for stage, of_stage in zip(reversed(self.stages), reversed(pending), strict=True):
             gradients = add_gradients(gradients, stage.backward_weight(of_stage))
         return gradients
 
     def backward(self, dy: Array, cache: list[Any]) -> tuple[Array, Gradients]:
-        """Both parts, stage by stage, so that what one of them leaves pending is used at once and freed."""
+        """Both parts, stage by stage, so that each stage's pending arrays are used and freed at once."""
         gradients: Gradients = {}
         for stage, of_stage in zip(reversed(self.stages), reversed(cache), strict=True):
             dy, of_weights = stage.backward(dy, of_stage)

@@ -1,4 +1,4 @@
-"""The serial training loop: what every parallel one is compared with."""
+"""The serial training loop, the reference for every parallel one."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def train(
     max_norm: float = 1.0,
     on_step: Callable[[int, float], None] | None = None,
 ) -> list[float]:
-    """One optimizer step a batch `(tokens, targets)`, each `[B, S]`; returns the loss before each step.
+    """One optimizer step for each batch `(tokens, targets)`, both `[B, S]`. Returns the loss before each step.
 
     Args:
-        schedule: step (from 0) -> learning rate; the optimizer's own when None.
-        max_norm: of all gradients together, which are shrunk to it.
-        on_step: called with `(step, loss)` after each step: a progress bar, say.
+        schedule: from a step, counted from 0, to its learning rate. None: the optimizer's own.
+        max_norm: the largest norm of all gradients together; larger ones are clipped to it.
+        on_step: a function of `(step, loss)`, called after each step, for example by a progress bar.
     """
     losses = []
     for step, (tokens, targets) in enumerate(batches):
