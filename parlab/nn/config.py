@@ -85,7 +85,7 @@ class LlamaConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """From the values of `config.json`, with `rope_theta` and `rope_scaling`, or transformers 5's `rope_parameters`.
+        """From the values of `config.json`: `rope_theta` and `rope_scaling`, or `rope_parameters` (transformers 5).
 
         Raises:
             ValueError: another architecture, or a feature of Llama that is not here (biases, another activation).

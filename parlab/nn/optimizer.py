@@ -23,8 +23,8 @@ PIECE = 65536  # numbers updated at once on the host: weight, gradient and momen
 class AdamW:
     """Adam with decoupled weight decay. The defaults are PyTorch's.
 
-    Every operation is elementwise. So a shard of the weights, with its shard of the moments, gets the same numbers to the
-    bit as the whole. ZeRO depends on this.
+    Every operation is elementwise. So a shard of the weights, with its shard of the moments, gets bitwise the same
+    numbers as the whole. ZeRO depends on this.
 
     >>> import numpy as np
     >>> weights, optimizer = {"w": np.array([1.0, -1.0])}, AdamW(lr=0.1, weight_decay=0.0)

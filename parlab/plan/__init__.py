@@ -1,4 +1,4 @@
-"""Planning: what each layout of a model on a cluster costs in time and memory, which is best, and why."""
+"""The planner: the time and memory of each layout of a model on a cluster, the best layout, and why it is the best."""
 
 from parlab.nn import GPTConfig
 from parlab.nn.published import GPT_22B, GPT_175B, LLAMA_7B, LLAMA_8B, LLAMA_70B, LLAMA_405B, MODELS

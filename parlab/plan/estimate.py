@@ -1,4 +1,4 @@
-"""What a step of a layout takes, and what its fullest rank holds, by kind: the counted closed forms, in columns."""
+"""The estimate of a layout: seconds of a step, bytes of the fullest rank and bytes sent, by kind, from closed forms."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from parlab.zero import MIXED, StateBytes
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of one layout, numbers; of columns of layouts, arrays.
+    """The costs of one layout, as numbers, or of columns of layouts, as arrays.
 
     Attributes:
-        layout: as it was given; of columns, `estimate[number]` is that of one.
-        seconds: of a step, by kind: products, attention, elementwise, recomputation of an average rank; traffic of tp,
-            cp, pp, dp, as far as it is waited for; imbalance (what the slowest rank works more), bubble, optimizer.
+        layout: the layout, or the columns, of which `estimate[number]` gives one.
+        seconds: of a step, by kind. Of an average rank: products, attention, elementwise, recomputation; the waiting
+            for messages of tp, cp, pp and dp; imbalance, the additional work of the slowest rank; bubble; optimizer.
         bytes: of the fullest rank, by kind: weights, gradients, optimizer, activations, working.
         sent: bytes that all ranks send in a step, by strategy: tp, cp, pp, dp.
-        flops: of a step, as the model needs them: no recomputation, and of causal attention only its half.
+        flops: of the model in a step, without recomputation; of causal attention only the half that is not masked.
         peak: FLOPs a second of a device.
     """
 
@@ -44,12 +44,12 @@ class Estimate:
 
     @property
     def total_seconds(self) -> Any:
-        """Of a step."""
+        """The seconds of a step."""
         return sum(self.seconds.values())
 
     @property
     def total_bytes(self) -> Any:
-        """Of the fullest rank."""
+        """The bytes of the fullest rank."""
         return sum(self.bytes.values())
 
     @property
@@ -76,16 +76,20 @@ def estimate(
     itemsize: int = 2,
     hardware: Hardware | None = None,
 ) -> Estimate:
-    """A step of training, on paper.
+    """Estimate a step of training from closed forms.
 
     Args:
-        config, layout: a `LlamaConfig` or a `GPTConfig`; one, or columns, which give the same numbers to the bit.
-        batch, sequence: sequences of a step, of all replicas together; tokens of each.
-        state, itemsize: bytes a parameter, and of an activation.
-        hardware: which fractions of the data sheet are reached. None: those of the cluster's device (`hardware_of`).
+        config: a `LlamaConfig` or a `GPTConfig`.
+        cluster: the devices and their links.
+        layout: one, or columns, which give the same numbers to the bit.
+        batch: sequences of a step, of all replicas together.
+        sequence: tokens of a sequence.
+        state: bytes of the model's state a parameter.
+        itemsize: bytes of an activation's element.
+        hardware: the fractions of the data sheet that are reached. None: those of the cluster's device (`hardware_of`).
 
     Raises:
-        ValueError: sizes that do not divide; the text names the knob and what would be right.
+        ValueError: sizes that do not divide; the text names the field and the right values.
 
     >>> from parlab.plan import LLAMA_405B
     >>> from parlab.world import DGX_H100
@@ -101,13 +105,13 @@ def estimate(
 
 
 def evaluate(case: Case, machine: Machine, layout: Layout) -> Estimate:
-    """`estimate` of what is possible and checked, in arrays that broadcast together."""
+    """The estimate of a case that is checked already, in arrays that broadcast together."""
     kinds = step_seconds(machine, case), rank_bytes(case), sent_bytes(case)
     return Estimate(layout, *kinds, case.flops, machine.device.flops)
 
 
 def kept_of_layer(case: Case, recompute: Column) -> Column:
-    """Bytes that a rank keeps of one layer and microbatch for the backward: `parlab.tensor.costs`, item by item."""
+    """Bytes of one layer and microbatch that a rank keeps for the backward, as `parlab.tensor.costs` lists them."""
     if isinstance(case.config, LlamaConfig):
         items = block_kept_bytes(case.config, 1, case.sequence, case.item)
     else:
@@ -121,17 +125,22 @@ def kept_of_layer(case: Case, recompute: Column) -> Column:
 
 
 def rank_bytes(case: Case) -> dict[str, Column]:
-    """Of the fullest rank: the first, the second, the last. ZeRO's terms are those of `parlab.zero.model_state_bytes`.
-    The working set lives for a moment: the gradient of the widest activation and a layer's gathered input; the layer
-    that is made again; gradients before they are scattered, and gathered weights (stages 2 and 3); on the last stage
-    the logits, also in float32."""
+    """Bytes of the fullest rank, by kind. It is the first, the second or the last of the pipeline.
+
+    The model's state is that of `parlab.zero.model_state_bytes`. The working set exists only for a moment. It holds the
+    gradient of the widest activation and a layer's gathered input, the activations of a layer that is computed again,
+    gradients before they are scattered (ZeRO-2 and 3), gathered weights (ZeRO-3), and on the last stage the logits and
+    their softmax in float32 or wider.
+    """
     state, zero, layers = case.state, case.zero, case.layers * case.v
     kept, made = (kept_of_layer(case, recompute) for recompute in (case.recompute, np.array("none")))
     gathered = np.where(zero == 3, 2 * state.weight, 0) * case.layer_params
     working = case.item * case.n * (case.E + case.up / case.t) + (made - kept) + gathered
     logits = case.n * case.V / case.t * (case.item + case.wide) + 2 * case.x / case.between
     unscattered = np.where(zero >= 2, state.gradient, 0)
-    over = [np.where(zero >= stage, case.data, 1) for stage in range(4)]  # ranks that share what this stage shards
+    over = [
+        np.where(zero >= stage, case.data, 1) for stage in range(4)
+    ]  # ranks that share the state that a stage shards
     fullest: dict[str, Column] = {}
     for rank, fewer, params in case.stages:
         whole = np.where(case.passes > 1, case.layer_params, params / case.v)
@@ -148,8 +157,11 @@ def rank_bytes(case: Case) -> dict[str, Column]:
 
 
 def sent_bytes(case: Case) -> dict[str, Column]:
-    """Bytes that all ranks send in a step, by strategy: what a run counts (`parlab.tensor.model_collectives`,
-    `parlab.sequence.ring_cost`, `parlab.zero.elements_sent`)."""
+    """Bytes that all ranks send in a step, by strategy, as runs count them.
+
+    The closed forms are those of `parlab.tensor.model_collectives`, `parlab.sequence.ring_cost` and
+    `parlab.zero.elements_sent`.
+    """
     state, E, t, c, item, cut = case.state, case.E, case.t, case.c, case.item, case.sequence_parallel
     again, turn = case.recompute == "full", (t - 1) * case.x
     shared = 2 * 2 * (t * case.kv / case.G - 1) * E * case.G * case.D * item  # dW of k and v, which t·kv/G ranks share
@@ -160,13 +172,13 @@ def sent_bytes(case: Case) -> dict[str, Column]:
     first, middle, last = (params for _, _, params in case.stages)
     params = t * np.where(case.p == 1, first, first + (case.p - 2) * middle + last)
     around_data = state.gradient * case.sums + state.weight * (case.gathers + case.regathers)
-    # A tied table is opened, and has a gradient, at both ends. Where these are one rank, each end sends its gradient,
-    # unless the rank keeps whole gradients; where they are two ranks, these sum theirs first, once
+    # A tied table is gathered at both ends of the model, and has a gradient at both. One rank with both ends sends two
+    # gradients, unless it keeps whole gradients. Two ranks with one end each first sum their two gradients, once a step
     table = case.V * E if case.tied else 0
     opened = np.where(case.kept_whole, 0, state.gradient * case.passes) + 2 * state.weight * case.regathers
     both = table * np.where(case.p == 1, opened, -2 * state.gradient * (case.passes - 1))
     summed = np.where(case.p == 1, 0, 2 * table * item)
-    microbatches = case.m * case.data  # each is sent by all ranks of a tensor-parallel group
+    microbatches = case.m * case.data  # all ranks of a tensor-parallel group send for each of them
     return {
         "tp": microbatches * (case.L * layer + outside),
         "cp": microbatches * case.L * around,

@@ -1,4 +1,4 @@
-"""A layout: how many ranks each strategy gets, and how each is set; one, or columns of many; and a model in it."""
+"""A layout: the ranks and the options of each strategy, one or columns of many; its rules; and a model under it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ MESH = ("tp", "cp", "pp", "dp")
 
 @dataclass(frozen=True)
 class Layout:
-    """What a planner chooses. Each field is a value, or a column of values, of which `layout[number]` takes one.
+    """The choices of a planner. Each field is a value, or a column of values, of which `layout[number]` takes one.
 
     Args:
         dp, pp, cp, tp: ranks for data, pipeline, context and tensor parallelism; their product is the number of ranks.
-        chunks: stages a rank of the pipeline, v.
-        microbatch: sequences in one.
-        zero: stage 0 to 3, over the ranks of dp × cp.
+        chunks: v, the pipeline stages of a rank.
+        microbatch: sequences in a microbatch.
+        zero: the ZeRO stage, 0 to 3, over the ranks of dp × cp.
         schedule: 1f1b (interleaved, if there are several chunks), gpipe, looped_bfs.
-        sequence_parallel: Megatron's, in the tensor-parallel group.
+        sequence_parallel: Megatron's sequence parallelism in the tensor-parallel group.
         recompute: none; selective: attention's S × S weights, where a model keeps them; full: all but a layer's input.
-        offload: the optimizer's state is kept and updated in the host's memory.
+        offload: the optimizer's state is held and updated in the host's memory.
     """
 
     dp: Any = 1
@@ -46,12 +46,12 @@ class Layout:
 
     @property
     def ranks(self) -> Any:
-        """How many there are."""
+        """The number of ranks."""
         return self.dp * self.pp * self.cp * self.tp
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """What the fields broadcast to: () for a single layout."""
+        """The common shape of the fields: () for a single layout."""
         return np.broadcast(*vars(self).values()).shape
 
     def __len__(self) -> int:
@@ -61,12 +61,12 @@ class Layout:
         return Layout(**self.taken(vars(self), chosen))
 
     def taken(self, columns: dict[str, Any], chosen: Any) -> dict[str, Any]:
-        """Of columns of these layouts one entry, by its number, as plain values; or several, by arrays of numbers."""
+        """Entries of columns of these layouts: one, by its number, as plain values; several, by an array of numbers."""
         rows = {name: np.broadcast_to(x, self.shape).ravel()[chosen] for name, x in columns.items()}
         return {name: np.asarray(x).tolist() if np.ndim(x) == 0 else x for name, x in rows.items()}
 
     def but(self, **changes: Any) -> Layout:
-        """The same, with some knobs turned."""
+        """The same layout with other values of some fields."""
         return replace(self, **changes)
 
     def __str__(self) -> str:
@@ -91,14 +91,15 @@ def layouts(name: str, value: Any) -> None:
 
 
 class Sizes:
-    """What the formulas need of a Llama or of a GPT: the letters of the shapes, and parameters."""
+    """The sizes of a Llama or a GPT that the formulas need: the letters of the shapes, and numbers of parameters."""
 
     def __init__(self, config: Config) -> None:
         self.config, self.V, self.L = config, config.vocab_size, config.num_hidden_layers
         self.E, self.H = E, H = config.hidden_size, config.num_attention_heads
-        self.fused = isinstance(config, LlamaConfig)  # attention: tile by tile, causal alone; or S × S, with dropout
+        self.fused = isinstance(config, LlamaConfig)  # attention in tiles, without the masked half; else all of S × S
         self.tied = not isinstance(config, LlamaConfig) or config.tie_word_embeddings  # a GPT's head is the embedding
-        # Of a layer: what tensor parallelism cuts, and leaves on every rank: norms, and biases after a row layer
+        # Parameters of a layer beside its matrices. Tensor parallelism cuts the biases of column layers (cut). Norms
+        # and the biases of row layers are on every rank (norm, whole)
         if isinstance(config, LlamaConfig):
             self.G, self.D, self.M = config.num_key_value_heads, config.head_dim, config.intermediate_size
             self.up, norm, cut, whole, positions = 2 * self.M, E, 0, 0, 0
@@ -110,11 +111,11 @@ class Sizes:
         self.first, self.last = (self.V + positions) * E, self.V * E + norm  # a tied head is a copy on the last stage
 
 
-Rules = Iterator[tuple[str, str, np.ndarray]]  # the knobs that each binds, what would be right, which layouts break it
+Rules = Iterator[tuple[str, str, np.ndarray]]  # of each rule: its fields, the right values, the layouts that break it
 
 
 def own_rules(layout: Layout) -> Rules:
-    """The rules of each knob by itself; the values of one that is no whole number may be asked no further."""
+    """The rules of each field alone. The first rule that is broken counts, so later rules may rely on earlier ones."""
     of = {name: np.asarray(value) for name, value in vars(layout).items()}
     counts = ("dp", "pp", "cp", "tp", "chunks", "microbatch")
     for name in (*counts, "zero"):
@@ -133,7 +134,7 @@ def own_rules(layout: Layout) -> Rules:
 
 
 def joint_rules(sizes: Sizes, layout: Layout, B: int, S: int) -> Rules:
-    """The rules of knobs that keep their own, with the model, the batch and each other."""
+    """The rules that join fields with each other, the model and the batch. Each field keeps its own rules already."""
     of = {name: np.asarray(value) for name, value in vars(layout).items()}
     d, p, c, t, v, b = (of[name].astype(np.int64) for name in ("dp", "pp", "cp", "tp", "chunks", "microbatch"))
     L, H, G, M, V = sizes.L, sizes.H, sizes.G, sizes.M, sizes.V
@@ -156,13 +157,13 @@ def joint_rules(sizes: Sizes, layout: Layout, B: int, S: int) -> Rules:
 
 
 def possible(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> np.ndarray:
-    """Of each layout, whose knobs keep their own rules, whether it breaks no other."""
+    """For each layout whether it keeps the joint rules. Each field keeps its own rules already."""
     broken = reduce(np.logical_or, (broken for _, _, broken in joint_rules(sizes, layout, batch, sequence)))
     return np.broadcast_to(~broken, layout.shape)
 
 
 def check_rules(layout: Layout, rules: Rules) -> None:
-    """Refuse the first layout that breaks one of these rules, and say what would be right."""
+    """Refuse the first layout that breaks one of these rules: the text names the fields and the right values."""
     for knobs, right, broken in rules:
         if broken.any():
             first = vars(layout[np.argmax(np.broadcast_to(broken, layout.shape))])
@@ -171,50 +172,52 @@ def check_rules(layout: Layout, rules: Rules) -> None:
 
 
 class Case(Sizes):
-    """A model, its data, and columns of layouts that are possible for it: all that the formulas read, in float64."""
+    """A model, its data, and columns of possible layouts: everything that the formulas read, in float64."""
 
     def __init__(
         self, config: Config, layout: Layout, batch: int, sequence: int, state: StateBytes = MIXED, item: int = 2
     ) -> None:
         super().__init__(config)
         self.sequence, self.state = sequence, state
-        self.item, self.wide = item, max(item, 4)  # bytes of an activation, of one in float32 at least
+        self.item, self.wide = item, max(item, 4)  # bytes of an activation; of one in float32 or wider
         of = {name: np.asarray(value) for name, value in vars(layout).items()}
         self.d, self.p, self.c, self.t, self.v, self.b, self.zero = (
             of[name].astype(float) for name in ("dp", "pp", "cp", "tp", "chunks", "microbatch", "zero")
         )
         self.offload, self.sequence_parallel = of["offload"].astype(bool), of["sequence_parallel"].astype(bool)
-        self.between = np.where(self.sequence_parallel, self.t, 1)  # ranks that share tokens between parallel regions
-        self.recompute, self.in_turn = of["recompute"], of["schedule"] == "1f1b"  # not all microbatches through a chunk
+        self.between = np.where(self.sequence_parallel, self.t, 1)  # ranks that divide the tokens between the regions
+        self.recompute, self.in_turn = of["recompute"], of["schedule"] == "1f1b"  # forwards and backwards in turn
         self.m = batch / (self.d * self.b)  # microbatches of a replica
         self.pipeline = self.p, self.m, self.v, self.in_turn
-        self.n = self.b * sequence / self.c  # tokens of one on a rank
+        self.n = self.b * sequence / self.c  # tokens of a microbatch on a rank
         self.x = item * self.n * self.E  # bytes of a layer's input
         self.kv = np.maximum(self.G / self.t, 1)  # key/value heads of a rank
-        # (query, key, head) triples of a microbatch on a rank; of fused ones causal ones, which zigzag deals out evenly
+        # (query, key, head) triples of a microbatch on a rank. Fused attention computes the causal ones, and the zigzag
+        # layout gives each rank equally many
         pairs = sequence * (sequence + 1) / 2 if self.fused else sequence * sequence
         self.pairs = self.b * pairs * self.H / (self.t * self.c)
         matrices = self.L * self.layer_matrices + self.E * self.V
         self.flops = 3.0 * batch * (2 * sequence * matrices + self.L * 4 * pairs * self.H * self.D)
         self.data = self.d * self.c  # ZeRO's ranks
-        # Stages 2 and 3 keep no whole gradients, and send those of each microbatch at once. But where all microbatches
-        # go through a chunk one after the other, stage 2 keeps that chunk's gradients whole, and sends them once
+        # ZeRO-2 and ZeRO-3 keep no whole gradients, and send those of each microbatch at once. But where all
+        # microbatches go through a chunk one after the other, ZeRO-2 keeps its gradients whole, and sends them once
         self.kept_whole = (self.zero < 2) | ((self.zero == 2) & ~self.in_turn)
         self.passes = np.where(self.kept_whole, 1, self.m)  # how often gradients travel
-        # Turns around ZeRO's ranks, as `parlab.zero.elements_sent` counts them: of gradients; of weights, before the
-        # forward, and again before the backward
+        # Passes of ZeRO, as `parlab.zero.elements_sent` counts them: of the gradients; of the weights before the
+        # forward; of the weights before the backward
         self.sums = np.where(self.zero == 0, 2, self.passes)
         self.gathers, self.regathers = (np.where(self.zero == 3, self.passes, least) for least in (self.zero > 0, 0))
-        # Layers of a chunk. Where p·v does not divide L, the last has one less, the first too (Llama 3, section 3.3.2)
+        # Layers of a chunk. Where p·v does not divide L, the last chunk has one less, and maybe the first one too
+        # (Llama 3, section 3.3.2)
         missing = -self.L % (self.p * self.v)
         self.layers = (self.L + missing) / (self.p * self.v)
         self.fewer_first, self.fewer_last = missing // 2, np.minimum(missing, 1)
-        # Parameters of a layer that a rank holds: heads that several ranks share are held by each
+        # Parameters of a layer that a rank holds. Several ranks may share a key/value head, and then each holds it
         keys = 2 * self.E * self.D
         self.layer_params = (self.layer_cut - keys * self.G) / self.t + keys * self.kv + self.layer_whole
         after = (self.last - self.E) / self.t + self.E  # the final norm is whole on every rank
-        tied = self.V * self.E / self.t if self.tied else 0  # one table where one rank has both ends
-        self.stages = []  # first, second, last rank of a pipeline: number, layers that it has less, parameters it holds
+        tied = self.V * self.E / self.t if self.tied else 0  # a rank with both ends holds one table
+        self.stages = []  # of the first, second and last rank of a pipeline: number, missing layers, parameters held
         for rank in (0, np.minimum(1, self.p - 1), self.p - 1):
             begins, ends = rank == 0, rank == self.p - 1
             fewer = np.where(begins, self.fewer_first, ends * self.fewer_last)

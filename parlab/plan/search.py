@@ -1,4 +1,4 @@
-"""All layouts that are possible, the best that fits, and why the others lose."""
+"""The search: all possible layouts, the best one that fits, and why the others are slower or do not fit."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ ORDERED = ("tp", "cp", "pp", "chunks", "microbatch", "zero")
 
 @dataclass(repr=False)
 class Plans(Sequence[Estimate]):
-    """What a search found: the layouts that fit in `memory` bytes a device, the fastest first; of equals, the leanest.
+    """The result of a search: the layouts that fit in `memory` bytes a device, the fastest first.
+
+    Of two equally fast ones the one with fewer bytes comes first.
 
     Attributes:
-        asked: what `estimate` needs besides the layout.
-        grid: the estimate of all that are possible, in columns, whether they fit or not; `layouts`, `seconds` of a step
-            and `bytes` of the fullest rank are its; `order` has the numbers of those that fit.
+        asked: the arguments of `estimate` besides the layout.
+        grid: the estimate of all possible layouts, in columns, whether they fit or not.
+        layouts, seconds, bytes: of the grid: its layouts, their seconds a step, and the bytes of their fullest ranks.
+        order: the numbers, in the grid, of the layouts that fit.
     """
 
     memory: float
@@ -53,10 +56,10 @@ class Plans(Sequence[Estimate]):
 
     @property
     def best(self) -> Estimate:
-        """The fastest that fits.
+        """The fastest layout that fits.
 
         Raises:
-            ValueError: nothing fits; the text says how much memory the leanest layout needs.
+            ValueError: no layout fits; the text says how much memory the smallest one needs.
         """
         if len(self):
             return self[0]
@@ -65,24 +68,24 @@ class Plans(Sequence[Estimate]):
         raise ValueError(f"memory={self.memory:g}: none of {len(self.bytes)} layouts fits in {limit}; {needed}")
 
     def front(self) -> list[Estimate]:
-        """Those that fit of which none is both faster and leaner; the fastest first, the leanest last."""
+        """The layouts that fit and that no other one beats in both time and memory, the fastest first."""
         held = self.bytes[self.order]
         return [self.grid[i] for i in self.order[held < np.minimum.accumulate([np.inf, *held])[:-1]]]
 
 
 class Neighbour(NamedTuple):
-    """A layout that differs in one knob; of the mesh, in another too, which gives or takes its ranks."""
+    """A layout that differs in one field. Where that is a size of the mesh, another size gives or takes the ranks."""
 
     knob: str
     value: object
-    turned: str  # both in words, and what gives or takes the ranks
+    turned: str  # both in words, and the other size of the mesh
     found: Estimate
     change: float  # of the time of a step, relative
-    binds: str  # memory, where it does not fit; else the kind of seconds that grew most, or "nothing: it is faster"
+    binds: str  # memory, if it does not fit; else the kind of seconds that grew most, or "nothing: it is faster"
 
 
 class Why(list[Neighbour]):
-    """The neighbours of a layout, `base`; prints as a table."""
+    """The neighbours of the layout `base`. It prints as a table."""
 
     base: Estimate
 
@@ -104,17 +107,17 @@ def search(
     offload: bool = False,
     **fixed: Any,
 ) -> Plans:
-    """Every layout of `ranks` that is possible, estimated.
+    """Estimate every possible layout of `ranks` ranks.
 
     Args:
         config, cluster, batch, sequence: as for `estimate`.
-        ranks: all of which are used.
-        memory: bytes a device. None: the device's.
-        offload: also layouts whose optimizer is on the host.
-        fixed: knobs that have one value, `cp=1`, or a list of values.
+        ranks: their number; all of them are used.
+        memory: bytes of a device. None: those of the cluster's device.
+        offload: try layouts with the optimizer on the host, too.
+        fixed: fields of a layout with one value, `cp=1`, or a list of values.
 
     Raises:
-        ValueError: a bad number, an unknown knob, or no layout that is possible.
+        ValueError: a bad number, an unknown field, or no possible layout.
 
     >>> from parlab.plan import LLAMA_405B
     >>> from parlab.world import DGX_H100
@@ -127,19 +130,19 @@ def search(
     knobs: dict[str, list] = {
         **dict.fromkeys(MESH, divisors),
         "chunks": sorted({v for layers in range(sizes.L, sizes.L + 3) for v in _divisors(layers)}),
-        "microbatch": [b for b in range(1, 17) if batch % b == 0],  # as in papers: larger ones leave a pipeline fewer
+        "microbatch": [b for b in range(1, 17) if batch % b == 0],  # as in papers: a pipeline needs many
         "sequence_parallel": [False, True],
         "recompute": ["none", "full"] if sizes.fused else ["none", "selective", "full"],
-        "zero": [1, 2, 3],  # never slower nor fuller than 0
+        "zero": [1, 2, 3],  # 0 is never faster nor smaller
         "schedule": ["1f1b", "looped_bfs"],
         "offload": [False, True] if offload else [False],
     }
     if unknown := set(fixed) - set(knobs):
         raise ValueError(f"{min(unknown)}={fixed[min(unknown)]!r}: the knobs are {', '.join(knobs)}")
-    for name, value in fixed.items():  # one value or several, each as it was given
+    for name, value in fixed.items():  # one value or several
         values = value.tolist() if hasattr(value, "tolist") else value
         knobs[name] = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
-        for one in knobs[name]:  # not all in a column, where 1 and "1" would be the same
+        for one in knobs[name]:  # each alone: in one column 1 and "1" would be the same
             layout = Layout(**{name: one})
             check_rules(layout, own_rules(layout))
     knobs |= {name: [n for n in divisors if n in knobs[name]] for name in MESH}
@@ -147,11 +150,11 @@ def search(
     mesh = mesh.but(dp=ranks // mesh.ranks)
     mesh = mesh[np.flatnonzero((mesh.ranks == ranks) & np.isin(mesh.dp, knobs["dp"]))]
     mesh = mesh[np.flatnonzero(possible(sizes, mesh, batch, sequence))]
-    # What a layer's work depends on, with each mesh, under the schedule that allows most
+    # With each mesh, the fields on which a layer's work depends, under the schedule with the fewest rules
     ways = mesh.but(schedule="looped_bfs", **_axes(knobs, "chunks", "microbatch", "sequence_parallel", "recompute"))
     ways = ways[np.flatnonzero(possible(sizes, ways, batch, sequence))]
     grid = ways.but(**_axes(knobs, "offload", "schedule", "zero"))
-    # Of those that come to the same, ZeRO or sequence parallelism among one rank, one
+    # ZeRO or sequence parallelism among one rank is the same as none: one layout of these is enough
     same = (grid.dp * grid.cp == 1) & (grid.zero > 1) & ("zero" not in fixed)
     same = same | ((grid.tp == 1) & grid.sequence_parallel & ("sequence_parallel" not in fixed))
     chosen = np.flatnonzero(possible(sizes, grid, batch, sequence) & ~same)
@@ -168,23 +171,25 @@ def _divisors(number: int) -> list[int]:
 
 
 def _axes(knobs: dict[str, list], *names: str) -> dict[str, np.ndarray]:
-    """Each knob on an axis of its own, before that of columns."""
+    """The values of each field along an axis of its own, before the axis of the columns."""
     *axes, _ = np.meshgrid(*(knobs[name] for name in names), 0, indexing="ij", sparse=True)
     return dict(zip(names, axes, strict=True))
 
 
 @checked({"plans": partial(instance, kind=Plans), "layout": optional(layouts)})
 def why(plans: Plans, layout: Layout | None = None) -> Why:
-    """Each knob's neighbours of `layout` (None: the best) among those that are possible: the next lower and the next
-    higher value, or each other choice. Ranks that one strategy gives up another takes: of these, the fastest that fits,
-    else the leanest.
+    """The neighbours of `layout` among the possible layouts. None: of the best one.
+
+    A neighbour differs in one field. A number takes the next lower and the next higher value, any other field each
+    other value. If a size of the mesh changes, another size of the mesh takes or gives the ranks. Of several such
+    neighbours the fastest one that fits counts, or, if none fits, the one with the fewest bytes.
 
     Raises:
         ValueError: nothing fits, or the layout is not possible.
     """
     base = plans.best if layout is None else estimate(layout=layout, **plans.asked)
     columns, at = vars(plans.layouts), vars(base.layout)
-    # One knob differs, or two of the mesh, of which one takes the ranks that the other gives
+    # One field differs, or two sizes of the mesh
     distance = sum((column != at[knob]) * (1 if knob in MESH else 2) for knob, column in columns.items())
     close = np.flatnonzero(distance <= 2)
     time = np.where(plans.bytes[close] <= plans.memory, plans.seconds[close], np.inf)
@@ -201,7 +206,7 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
 
 
 def _change(now: float, before: float) -> float:
-    """Relative; of a step that took no time it is none or without end."""
+    """The relative change of a time. After a step that took no time it is 0 or infinite."""
     if before:
         return now / before - 1
     return math.inf if now else 0.0

@@ -1,7 +1,8 @@
-"""Seconds of a step by kind: counted FLOPs and bytes over what the hardware reaches, and who waits for whom.
+"""Seconds of a step by kind, from FLOPs and bytes in closed form and from the pace that the hardware reaches.
 
-A product costs its FLOPs and its bytes, one after the other: that is the whole curve of efficiency over size. All else
-costs its bytes. The rest is a pipeline whose stages are not all the same, and traffic as far as nothing hides it.
+A matrix product takes the time of its FLOPs plus the time of its bytes, so small products are less efficient. All other
+work takes the time of its bytes. Then come the idle time of a pipeline whose stages differ, and the traffic that no
+work hides.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ from parlab.world import Cluster
 
 BACKWARD_ELEMENTWISE = 1.8  # of the forward's bytes: inputs are read again, gradients of gains and biases are summed
 OPTIMIZER_BYTES = 64  # a parameter, through memory: unscale, norm, clip, Adam's float32 state, new 16-bit weights
-HOST_BYTES = 28  # of these, what an update on the host reads and writes: gradient, master, moments, weight
+HOST_BYTES = 28  # a parameter, through the host's memory: gradient, master, moments, weight
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """Fractions of the data sheet, and what a `Cluster` lacks: `hardware.toml` says what each means, and its source."""
+    """Fractions of the data sheet, and numbers that a `Cluster` lacks. `hardware.toml` explains each, with its source.
+
+    Raises:
+        ValueError: a fraction that is not greater than 0 and at most 1, or kinds of traffic that do not exist.
+    """
 
     products: float = 1.0
     memory: float = np.inf
@@ -47,19 +52,24 @@ class Hardware:
 
 _devices = tomllib.loads((files("parlab.plan") / "hardware.toml").read_text(encoding="utf-8"))
 A100, H100 = Hardware(**_devices["A100"]), Hardware(**_devices["H100"])
-# What the simulated clock of `parlab.world` charges: products, and messages, one after the other.
+# The simulated clock of `parlab.world` counts products and messages, one after the other.
 CLOCK = Hardware(hides={"pp"}, source="the simulated clock: no element-wise work, nothing hidden")
 
 
 @checked(RULES)
 def hardware_of(cluster: Cluster) -> Hardware:
-    """By the name of its device: A100, H100; for any other `CLOCK`, which has no constants."""
+    """The hardware of a cluster, by the name of its device: A100, H100, or `CLOCK` for any other."""
     name = cluster.device_of(0).name
     return A100 if "A100" in name else H100 if "H100" in name else CLOCK
 
 
 class Machine:
-    """A cluster at the fractions that its hardware reaches (None: its device's): seconds, in columns of sizes."""
+    """A cluster at the pace that its hardware reaches. Its methods give seconds, for columns of sizes.
+
+    Args:
+        cluster: the devices and their links.
+        hardware: the fractions of the data sheet. None: those of the cluster's device.
+    """
 
     def __init__(self, cluster: Cluster, hardware: Hardware | None) -> None:
         self.hardware = hardware = hardware or hardware_of(cluster)
@@ -70,34 +80,44 @@ class Machine:
         self.latencies = cluster.intra.latency, cluster.inter.latency
 
     def product(self, m: Any, k: Any, n: Any, item: int) -> Any:
-        """[m, k] × [k, n]: its FLOPs, then its operands and its result once through memory."""
+        """Seconds of [m, k] × [k, n]: its FLOPs, then its operands and its result once through memory."""
         return 2 * m * k * n / self.flops + item * (m * k + k * n + m * n) / self.memory
 
     def together(self, size: Any, stride: Any = 1) -> Any:
-        """How many of `size` ranks that are `stride` apart share a node."""
+        """The number of ranks in a node, of a group of `size` ranks that are `stride` apart."""
         return np.clip(self.node // stride, 1, size)
 
     def ring(self, nbytes: Any, size: Any, together: Any = None) -> Any:
-        """One turn of `nbytes` in all around `size` ranks: an all-gather or a reduce-scatter; an all-reduce is two.
-        Where it leaves a node, NCCL's channels use the ports of all its ranks there, `together` (None: the ranks are
-        neighbours), up to the pace inside; on the simulated clock a ring keeps the pace of one port."""
+        """Seconds of an all-gather or a reduce-scatter of `nbytes` among `size` ranks; an all-reduce takes two.
+
+        `together` ranks of the group share a node (None: the ranks are neighbours). Where the ring leaves a node,
+        NCCL's channels use the ports of all of them, up to the pace inside. On the simulated clock a ring uses one
+        port.
+        """
         together = self.together(size) if together is None else together
         ports = together if self.hardware.rails else 1
         return (size - 1) * self.hop(nbytes / size, together >= size, np.minimum(self.intra, self.inter * ports))
 
     def hop(self, nbytes: Any, inside: Any, across: Any = None) -> Any:
-        """A message to the next rank: all of them `inside` a node, or some `across` nodes (None: by one port)."""
+        """Seconds of a message to the next rank: `inside` a node, or between nodes at the pace `across`.
+
+        `across` None: the pace of one port.
+        """
         across = self.inter if across is None else across
         return np.where(inside, *self.latencies) + nbytes / np.where(inside, self.intra, across)
 
 
 def total(seconds: dict[str, Pass]) -> Pass:
-    """Of all kinds."""
+    """The sum over all kinds."""
     return Pass(*map(sum, zip(*seconds.values(), strict=True)))
 
 
 def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
-    """By kind. Work and traffic inside stages are an average rank's: what the slowest has more is the imbalance."""
+    """Seconds of a step by kind.
+
+    Work and traffic inside stages are those of an average rank. The imbalance is the additional work of the slowest
+    one.
+    """
     of_layer, embedding, head = layer_seconds(machine, case), *end_seconds(machine, case)
 
     def chunk_of(layers: Column, outside: Pass) -> Pass:
@@ -111,8 +131,8 @@ def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
         outside = sum(part[kind].both for part in (embedding, head) if kind in part)
         found[kind] = case.m / case.p * (case.L * of_layer[kind].both + outside)
     params = reduce(np.maximum, (params for _, _, params in case.stages))
-    # From stage to stage. Without sequence parallelism each of t ranks has all of a microbatch: Megatron sends a t-th
-    # from each and gathers them on the other side (Narayanan et al. 2021, section 4.1)
+    # From stage to stage. Without sequence parallelism each of t ranks has the whole microbatch. Megatron sends a t-th
+    # from each rank, and gathers the parts on the other side (Narayanan et al. 2021, section 4.1)
     scattered = case.t if machine.hardware.rails else case.between
     gathered = np.where(scattered > case.between, machine.ring(case.x, case.t), 0)
     transfer = machine.hop(case.x / scattered, case.p * case.c * case.t <= machine.node) + gathered
@@ -126,18 +146,18 @@ def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
 
 
 def layer_seconds(machine: Machine, case: Case) -> dict[str, Pass]:
-    """Of one layer; backward each product again for dX and for dW."""
+    """Seconds of one layer by kind, forward and backward. The backward repeats each product for dX and for dW."""
     E, D, M, n, t = case.E, case.D, case.M, case.n, case.t
     queries, up = case.H * D / t, case.up / t
     shapes = ((E, queries + 2 * case.kv * D), (queries, E), (E, up), (M / t, E))
     products = sum(machine.product(n, k, m, case.item) for k, m in shapes)
-    if case.fused:  # norms 4E, residuals 6E each; SwiGLU reads two columns and writes one; rotary turns q and k
+    if case.fused:  # bytes: norms 4E, residuals 6E each; SwiGLU reads two columns and writes one; rotary of q and k
         touched = n * (20 * E / case.between + 6 * M / t + 4 * (queries + case.kv * D)) / machine.memory
-    else:  # norms 4E, bias with dropout and residual 7E each; GELU reads and writes its columns
+    else:  # bytes: norms 4E, bias with dropout and residual 7E each; GELU reads and writes its columns
         touched = n * (22 * E / case.between + 4 * M / t) / machine.memory
-    # Two all-reduces each way (Shoeybi et al. 2019); with sequence parallelism as many bytes in all-gathers and
-    # reduce-scatters, and backward two all-gathers more (Korthikanti et al. 2022). Since 2022 dX travels while dW is
-    # computed, and x while dX is; the two all-gathers of dY have no such cover
+    # Two all-reduces each way (Shoeybi et al. 2019). With sequence parallelism all-gathers and reduce-scatters send as
+    # many bytes, and the backward has two more all-gathers (Korthikanti et al. 2022). Since 2022 dX travels while dW is
+    # computed, and x while dX is computed. Nothing hides the two all-gathers of dY
     core, turn, hides = attention_seconds(machine, case), machine.ring(case.x, case.t), "tp" in machine.hardware.hides
     waited = np.where(case.sequence_parallel, 2 * turn, 0) + np.maximum(4 * turn - hides * products, 0)
     found = {
@@ -147,15 +167,18 @@ def layer_seconds(machine: Machine, case: Case) -> dict[str, Pass]:
         "tp": Pass(4 * turn, waited),
         "cp": _ring(machine, case, core),
     }
-    # Full: the whole forward again, its messages too. Selective: attention, unless its kernel does so in any case
+    # Full: the whole forward again, with its messages. Selective: attention again; a fused kernel does so in any case
     selective = 0.0 if case.fused else np.where(case.recompute == "none", 0.0, core.forward)
     return found | {"recomputation": Pass(0.0, np.where(case.recompute == "full", total(found).forward, selective))}
 
 
 def attention_seconds(machine: Machine, case: Case) -> Pass:
-    """Of a layer. Fused: two products of its pairs (backward five) and an exponential a pair, which tensor cores wait
-    for (Dao 2023; Shah et al. 2024, section 1). Otherwise two products (backward four) that write and read whole S × S
-    weights, and 9 bytes a weight for mask, softmax and dropout."""
+    """Seconds of a layer's attention.
+
+    Fused attention has two products of its pairs, five in the backward, and an exponential a pair, for which tensor
+    cores wait (Dao 2023; Shah et al. 2024, section 1). Otherwise there are two products, four in the backward, that
+    write and read whole S × S weights, and 9 bytes a weight for mask, softmax and dropout.
+    """
     pairs, row = case.pairs, case.item * case.n * case.D
     product = 2 * case.D * pairs / machine.flops
     if case.fused:
@@ -167,7 +190,7 @@ def attention_seconds(machine: Machine, case: Case) -> Pass:
 
 
 def end_seconds(machine: Machine, case: Case) -> tuple[dict[str, Pass], dict[str, Pass]]:
-    """Of the embedding, and of the head with the loss, in float32 over V/t columns."""
+    """Seconds of the embedding, and of the head with its loss in float32 over V/t columns."""
     n, columns, cut, turn = case.n, case.V / case.t, case.sequence_parallel, machine.ring(case.x, case.t)
     lookup = 2 * case.x / machine.memory
     logits = machine.product(n, case.E, columns, case.item)
@@ -184,9 +207,12 @@ def end_seconds(machine: Machine, case: Case) -> tuple[dict[str, Pass], dict[str
 
 
 def _ring(machine: Machine, case: Case, core: Pass) -> Pass:
-    """What a ring adds to attention. c − 1 hops of K and V, backward also c of dK and dV in float32, hide behind the
-    blocks that are computed meanwhile, but not the last of dK and dV. Each block after the first reads its queries once
-    more (backward also out and its gradient), and adds its float32 result to the sum; under zigzag to 3/4 of the rows.
+    """Seconds that a ring adds to a layer's attention.
+
+    There are c − 1 hops of K and V, and in the backward c hops of dK and dV in float32. They hide behind the blocks
+    that are computed meanwhile, but for the last hop of dK and dV. Each block after the first one reads its queries
+    again, in the backward also out and its gradient, and adds its float32 result to the sum. With the zigzag layout
+    these are 3/4 of the rows.
     """
     c, item, elements = case.c, case.item, 2 * case.n * case.kv * case.D
     keys, gradients = (machine.hop(size * elements, c * case.t <= machine.node) for size in (item, case.wide))
@@ -198,15 +224,18 @@ def _ring(machine: Machine, case: Case, core: Pass) -> Pass:
 
 
 def _data_traffic(machine: Machine, case: Case, params: Column, chunk: Pass) -> Column:
-    """What ZeRO's traffic is waited for: gradients and weights go in v pieces, behind the work on the other chunks; the
-    last gradients and the first weights have nothing to hide behind."""
+    """Seconds that a step waits for ZeRO's traffic.
+
+    Gradients and weights travel in v pieces, behind the work on the other chunks. Nothing hides the last gradients and
+    the first weights.
+    """
     together = machine.together(case.c, case.t) * machine.together(case.d, case.t * case.c * case.p)
     gradient, weight = (machine.ring(x * params, case.data, together) for x in (case.state.gradient, case.state.weight))
     before, after = weight * case.gathers, gradient * case.sums + weight * case.regathers
     if "dp" not in machine.hardware.hides:
         return after + before
     group = np.where(case.in_turn, np.minimum(case.m, case.p), case.m)
-    of_rank = case.v - case.fewer_last / case.layers  # chunks' worth of layers, of the rank that has least
+    of_rank = case.v - case.fewer_last / case.layers  # the layers of the rank with the fewest, in chunks
     chunks = np.maximum(np.where(case.passes > 1, case.m * of_rank - 1, group * (of_rank - 1)), 0)
 
     def waited(traffic: Column, passes: Column, work: Column) -> Column:

@@ -1,4 +1,4 @@
-"""The planner beside published measurements: what it predicts, what was measured, and how far apart they are."""
+"""The planner's predictions beside published measurements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from parlab.world.cluster import CLUSTERS
 
 
 class Row(NamedTuple):
-    """One published number. `unit` is of both; the error is relative."""
+    """One published number and its prediction, both in `unit`."""
 
     family: str
     name: str
@@ -28,16 +28,16 @@ class Row(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Predicted over measured, less 1."""
+        """The relative error: predicted over measured, less 1."""
         return self.predicted / self.measured - 1
 
 
 class Validation(list[Row]):
-    """All rows; prints as a table, each family followed by its mean and greatest error."""
+    """All rows. It prints as a table, with the mean and the greatest error below each family."""
 
     @property
     def errors(self) -> dict[str, tuple[float, float]]:
-        """Mean and greatest size of the error, by family."""
+        """The mean and the greatest absolute error of each family."""
         sizes = {row.family: [abs(x.error) for x in self if x.family == row.family] for row in self}
         return {family: (sum(of) / len(of), max(of)) for family, of in sizes.items()}
 
@@ -52,8 +52,13 @@ class Validation(list[Row]):
 
 @checked({"hardware": optional(partial(instance, kind=Hardware))})
 def validation(hardware: Hardware | None = None) -> Validation:
-    """Every published row (`published.toml` has them, with their sources), predicted; with `hardware` instead of the
-    A100's fractions, to see what other ones would give.
+    """Predict every published row of `published.toml`, which names their sources.
+
+    Args:
+        hardware: instead of the A100's fractions, to see the predictions of others.
+
+    Raises:
+        ValueError: no Hardware.
 
     >>> mean, worst = validation().errors["Korthikanti 2022, table 5"]
     >>> f"{mean:.1%}, {worst:.1%}"
@@ -69,7 +74,11 @@ def validation(hardware: Hardware | None = None) -> Validation:
 
 
 def _predicted(unit: str, of: dict[str, Any], hardware: Hardware | None) -> float:
-    """A step's seconds; of one layer milliseconds of a side, or megabytes kept; gigabytes of state; TFLOP/s a GPU."""
+    """One row's prediction, by its unit.
+
+    s: seconds of a step; ms: one pass of one layer; MB: bytes that one layer keeps; GB: the model's state; else TFLOP/s
+    a GPU.
+    """
     config = MODELS[of["model"]] if isinstance(of["model"], str) else GPTConfig(*of["model"])
     cluster, batch, sequence = CLUSTERS[of["cluster"]], of["batch"], of["sequence"]
     hardware = hardware or hardware_of(cluster)
