@@ -15,7 +15,7 @@ from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial, Wrong
 from parlab.sequence import AttentionShape, ulysses_cost
 from parlab.sequence.heads import head_shares
-from parlab.sequence.layouts import journeys
+from parlab.sequence.ring_schedule import journeys
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ HOPS = Exercise(
     ],
     _hops,
     _draw_packed,
-    solved_by=("parlab.sequence.layouts.journeys",),
+    solved_by=("parlab.sequence.ring_schedule.journeys",),
 )
 
 

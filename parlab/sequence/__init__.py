@@ -29,8 +29,6 @@ from parlab.sequence.costs import (
     load_ratio,
     overlap_tokens,
     pair_flops,
-    score_memory_savings,
-    striped_speedup,
     unmasked_pairs,
 )
 from parlab.sequence.double_ring import (
@@ -39,9 +37,10 @@ from parlab.sequence.double_ring import (
     double_ring_cost,
 )
 from parlab.sequence.lab import LabAttention, lab_attention, words_of
-from parlab.sequence.layouts import LAYOUTS, RingSchedule, RingStep, Tile, positions, shard, unshard
+from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
 from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, level_bytes, level_flops
 from parlab.sequence.ring import ring_attention, ring_attention_backward, ring_cost
+from parlab.sequence.ring_schedule import RingSchedule, RingStep, Tile
 from parlab.sequence.statistics import SequenceStatistics, sequence_statistics, synchronise_gradients
 from parlab.sequence.text_split import split_by_text, unit_ends
 from parlab.sequence.times import METHODS, best_ulysses, method_times, usp_time

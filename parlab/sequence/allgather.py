@@ -28,7 +28,8 @@ from parlab.sequence.attend import (
     no_keys_yet,
 )
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.layouts import Documents, RingSchedule, readers
+from parlab.sequence.layouts import Documents
+from parlab.sequence.ring_schedule import RingSchedule, readers
 from parlab.sequence.travel import exchange
 from parlab.world import Comm
 
@@ -127,7 +128,7 @@ def scatter_sum(comm: Comm, shares: dict[int, KV], mine: KV, reads: list[list[bo
 
 
 def a_few_at_a_time(H: int, G: int, kv_heads: int | None = None) -> list[tuple[slice, slice]]:
-    """Query heads and the K/V heads that they read, `kv_heads` or fewer of these at a time."""
+    """The turns: slices of query heads and of the K/V heads that they read, at most `kv_heads` of these a turn."""
     kv_heads = min(2, G) if kv_heads is None else kv_heads
     if not 1 <= whole("kv_heads", kv_heads) <= G:
         raise ValueError(f"kv_heads={kv_heads}: gather 1 to {G} key/value heads at a time")
@@ -139,8 +140,9 @@ def a_few_at_a_time(H: int, G: int, kv_heads: int | None = None) -> list[tuple[s
 def allgather_cost(
     shape: AttentionShape, size: int, rank: int = 0, *, kv_heads: int | None = None, backward: bool = False, **how: Any
 ) -> RankCost:
-    """What `rank` sends and holds: its K/V to each rank that reads them, P − 1 without documents, G/kv_heads messages
-    each; backward as many with dK/dV, to each rank whose K/V it has. `how` the tokens are dealt: as `ring_cost`.
+    """The messages, bytes and held bytes of `rank`: it sends its K/V to each rank that reads them, P − 1 without
+    documents, in G/kv_heads messages each; backward also dK/dV to each rank whose K/V it reads. `how`: causal, layout
+    and documents, as `allgather_attention`.
 
     >>> allgather_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4)[:2]
     (3, 786432)

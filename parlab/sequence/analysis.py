@@ -1,4 +1,4 @@
-"""What an attention map says: which tokens it looks at, what each head is for, and where to cut so that little crosses.
+"""Measures of an attention map: its span, its kinds of heads, and the cuts that the least attention crosses.
 
 Sources: attention distance as in Dosovitskiy et al. 2021, "An image is worth 16x16 words", figure 7; shares beyond
 chance as in Cohen 1960, "A coefficient of agreement for nominal scales". The cut's penalty on short chunks is a ratio
@@ -27,18 +27,19 @@ EVEN = 1e-6  # decides between cuts that cross as little as each other
 
 @dataclass(frozen=True)
 class HeadPattern:
-    """What head number `head` does.
+    """The measures of head number `head`.
 
     Attributes:
-        kind: syntactic or semantic, where the larger of the two shares below is at least `BEYOND`; else by its span:
-            local up to `LOCAL` of that of uniform attention to the same tokens, global from `GLOBAL` on, and between.
+        kind: syntactic or semantic, where the larger of the two shares below is at least `BEYOND`. Else the span
+            decides, as a part of the span of uniform attention to the same tokens: up to `LOCAL` local, from `GLOBAL`
+            on global, else between.
         span: mean distance of query and key in tokens, by weight: `Σ w |i − j| / Σ w`.
         strength: the largest weight of a query, in the mean over queries: 1 where each looks at one token only.
         crossing: `[S+1]`, the weight that crosses the boundary before each token, either way; 0 at both ends.
         syntactic: (inside − expected) / (1 − expected), where inside is the share of the weight in the query's own
             sentence, and expected what it would be if weight depended on the distance of query and key alone, as it
             does in this head on average. 0: distance explains all; 1: no weight leaves a sentence.
-        semantic: the same share of the weight on the same or a related word; a token's look at itself cancels.
+        semantic: the same share of the weight on the same or a related word. A token's weight on itself cancels.
     """
 
     head: int
@@ -52,9 +53,9 @@ class HeadPattern:
 
 @dataclass(frozen=True)
 class AttentionAnalysis:
-    """What a map says, in the mean over heads and of each; a query has 1 to give."""
+    """The measures of a map: in the mean over heads, and of each head. A query gives 1 in all."""
 
-    crossing: Array  # [S+1], as of each head
+    crossing: Array  # [S+1], as for each head
     importance: Array  # [S], the attention that each token receives; 1 is a fair share
     heads: list[HeadPattern]
 
@@ -63,13 +64,16 @@ class AttentionAnalysis:
 def analyse_attention(
     weights: Array, sentences: Sequence[int] | None = None, *, words: Sequence[str] | None = None
 ) -> AttentionAnalysis:
-    """Measure the map `weights [H, S, S]` (head, query, key; not negative). ValueError: weights that are no map, ends
-    that do not grow or lie outside, or a wrong number of words.
+    """Measure an attention map.
 
     Args:
-        weights: what softmax gave, causal or not.
-        sentences: to call a head syntactic, where sentences end, in 1..S, growing; the last, S, may be left out.
-        words: to call a head semantic, the word of each token; related are those with the same `stem`, if any.
+        weights: `[H, S, S]` (head, query, key), the result of a softmax, causal or not.
+        sentences: the ends of the sentences, rising, in 1..S; the last, S, may be left out. Needed to find syntactic
+            heads.
+        words: the word of each token. Needed to find semantic heads. Words are related if they have the same `stem`.
+
+    Raises:
+        ValueError: weights that are no map, ends that do not rise or lie outside, or a wrong number of words.
 
     >>> import numpy as np
     >>> found = analyse_attention(np.eye(4)[None, :, :])  # each token looks at itself
@@ -111,7 +115,7 @@ def analyse_attention(
 
 @checked(RULES)
 def stem(word: str) -> str:
-    """What is left of a word without case, spaces and the commonest English endings; "" for punctuation.
+    """A word without case, spaces and the commonest English endings; "" for punctuation.
 
     >>> [stem(word) for word in ("Lamps ", "looking", "looked", "king's", "is", ".")]
     ['lamp', 'look', 'look', 'king', 'is', '']
@@ -122,18 +126,19 @@ def stem(word: str) -> str:
 
 @checked(RULES)
 def split_by_attention(weights: Array, ranks: int, limit: int | None = None, overlap: int = 0) -> list[Chunk]:
-    """One chunk a rank, or as many as the limit takes, cut where the attention of all heads crosses least.
+    """Chunks, one a rank or as many as the limit asks, cut where the least attention of all heads crosses.
 
-    Of all ways to cut n chunks c it takes the one with the least
+    Of all ways to cut n chunks c this is the one with the least
 
         `Σ_c ½ crossing(c) · max(1, ⌊S/n⌋ / |c|)^SHORT  +  EVEN · W · Σ_c (|c| / S)²`
 
     where `|c|` counts effective tokens, crossing(c) is the weight between tokens of c and of other chunks, either way,
-    and W is all weight. Half of all crossings is the weight that is cut; a chunk shorter than the mean pays more for
-    its own. Equal chunks pay nothing more, so the best cuts never cut more weight than they do (where the limit allows
-    them); and a map of n blocks is cut between them, whatever their lengths. The second term chooses the more even of
-    equals. With more ranks than tokens the last ones get no chunk. `weights [H, S, S]` as `analyse_attention`; ranks,
-    overlap and limit, if any, as `split_equal`; errors as theirs.
+    and W is the sum of all weights. Half of all crossings is the weight that is cut. A chunk shorter than the mean pays
+    more for its crossings, equal chunks pay nothing more. So, where the limit allows equal chunks, the best cuts never
+    cut more weight than those; and a map of n blocks is cut between them, whatever their lengths. The second term
+    decides between equals: the more even cut wins. With more ranks than tokens the last ranks get no chunk.
+
+    `weights` as `analyse_attention`; ranks, overlap and limit as `split_equal`, None for no limit; the same errors.
 
     >>> import numpy as np
     >>> blocks = np.kron(np.eye(2), np.full((3, 3), 1 / 3))[None, 1:, 1:]  # [1, 5, 5]: tokens 0, 1 and tokens 2, 3, 4
@@ -165,7 +170,7 @@ def split_by_attention(weights: Array, ranks: int, limit: int | None = None, ove
 
 @checked(RULES)
 def weight_cut(weights: Array, chunks: Sequence[Chunk]) -> float:
-    """The weight between tokens of different chunks, in the mean over heads; a query has 1 to give.
+    """The weight between tokens of different chunks, in the mean over heads. A query gives 1 in all.
 
     >>> import numpy as np
     >>> weight_cut(np.full((1, 4, 4), 1 / 4), split_equal(4, 2))
@@ -180,7 +185,7 @@ def weight_cut(weights: Array, chunks: Sequence[Chunk]) -> float:
 
 
 def _beyond_distance(w: Array, inside: Array, share: Array) -> float:
-    """(found − expected) / (1 − expected), where `share` of the weight at each offset is expected inside."""
+    """(found − expected) / (1 − expected): the share of the weight inside, beyond the `share` that each offset has."""
     xp = namespace(w)
     total = max(to_host(xp.sum(w)), TINY)
     found, expected = to_host(xp.sum(w * inside)) / total, to_host(xp.sum(_by_offset(w) * share)) / total
@@ -222,7 +227,7 @@ def crossings(weights: Array) -> Array:
 
 
 def check_weights(weights: Array) -> None:
-    """Refuse what is no attention map."""
+    """ValueError: `weights` are no attention map."""
     if not is_array(weights) or weights.ndim != 3 or weights.shape[1] != weights.shape[2] or 0 in weights.shape:
         found = f"has shape {tuple(weights.shape)}" if is_array(weights) else f"is {weights!r:.60}"
         raise ValueError(f"weights {found}: an array [H, S, S] is needed, head, query, key")

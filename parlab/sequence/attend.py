@@ -14,7 +14,8 @@ from parlab.nn.attention import attend_block, attend_block_backward
 from parlab.nn.attention_arguments import check_gradient, check_inputs
 from parlab.nn.sums import row_dot, wide_zeros
 from parlab.sequence.costs import pair_flops
-from parlab.sequence.layouts import Documents, Tile, checked_documents
+from parlab.sequence.layouts import Documents, checked_documents
+from parlab.sequence.ring_schedule import Tile
 from parlab.world import Comm
 
 Scale = float | None

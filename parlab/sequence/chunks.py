@@ -1,11 +1,12 @@
-"""A sequence cut into chunks: equal ones, ones that fit into memory, ones of equal work; and ways to deal work out.
+"""A sequence cut into chunks: of equal length, of equal work, or as large as memory allows; and chunks given to ranks.
 
-Chunks go round the ranks when there are more of them. A chunk may begin with tokens of the one before it, its overlap:
-those it only reads, and what is left is its *effective* part. The effective parts lie end to end, and none is empty.
+Where there are more chunks than ranks, they go to the ranks in turn. A chunk may begin with tokens of the chunk before
+it, its overlap. Its rank only reads those; the other tokens are its *effective* part. The effective parts lie end to
+end, and none is empty.
 
-A causal query looks at all tokens before it, so later tokens cost more; in a packed sequence it looks no further back
-than its document's start, so a document costs its length squared. `documents` are the starts of the packed documents,
-growing from 0, or a ValueError, and the end.
+A causal query sees all tokens before it, so later tokens cost more. In a packed sequence it sees no token before its
+document's start, so the work of a document grows with the square of its length. `documents` are the starts of the
+packed documents, rising from 0, and the end; else a ValueError.
 
 Sources: head and tail: Llama 3 (2024), section 3.3.2; longest first: Graham 1969, "Bounds on multiprocessing timing
 anomalies", which keeps the slowest rank below 4/3 of the best possible.
@@ -27,8 +28,9 @@ from parlab.world import Comm
 
 @dataclass(frozen=True)
 class Chunk:
-    """The tokens `start` to `stop` − 1, number `index` of the sequence's chunks, on rank `rank`. The first
-    `overlap_before` of them belong to earlier chunks; the next chunk reads the last `overlap_after`.
+    """The tokens `start` to `stop` − 1, number `index` of the sequence's chunks, on rank `rank`.
+
+    The first `overlap_before` tokens belong to earlier chunks. The next chunk reads the last `overlap_after` tokens.
     """
 
     index: int
@@ -54,8 +56,10 @@ class Chunk:
         return self.overlap_before > 0 or self.overlap_after > 0
 
     def take(self, comm: Comm, x: Array, axis: int = -2) -> Array:
-        """Its tokens of `x`, the whole sequence, as a copy: `[..., S, D]` -> `[..., length, D]`; ValueError where it
-        belongs to another rank, or to none of this world, or `x` ends before it does.
+        """A copy of this chunk's tokens of `x`, the whole sequence: `[..., S, D]` -> `[..., length, D]`.
+
+        Raises:
+            ValueError: the chunk belongs to another rank, or to none of this world, or `x` ends before the chunk.
         """
         xp, axis = namespace(x), checked_axis(axis, "axis", x)
         found = f"chunk {self.index} belongs to rank {self.rank}"
@@ -70,8 +74,10 @@ class Chunk:
 
 @checked(RULES)
 def split_equal(length: int, limit: int, overlap: int = 0, ranks: int = 1) -> list[Chunk]:
-    """Chunks of `limit` tokens, the last one shorter, each starting with the last `overlap` tokens of the one before;
-    ValueError for an overlap that leaves a chunk no token of its own.
+    """Chunks of `limit` tokens, the last one shorter. Each starts with the last `overlap` tokens of the one before.
+
+    Raises:
+        ValueError: the overlap leaves a chunk no token of its own.
 
     >>> [(chunk.start, chunk.stop, chunk.effective_length) for chunk in split_equal(1800, limit=1000, overlap=100)]
     [(0, 1000, 1000), (900, 1800, 800)]
@@ -84,8 +90,11 @@ def split_equal(length: int, limit: int, overlap: int = 0, ranks: int = 1) -> li
 
 @checked(RULES)
 def split_by_memory(length: int, budgets: Sequence[float], bytes_per_token: float) -> list[Chunk]:
-    """One chunk a rank, in proportion to the tokens that fit into each rank's budget of bytes, and never more; none on
-    the ranks whose share is no token. ValueError: a budget without room for a token, or all without for the sequence.
+    """One chunk a rank, in proportion to the tokens that fit into its budget of bytes, and never longer than that. A
+    rank whose share is no token gets no chunk.
+
+    Raises:
+        ValueError: a budget has no room for one token, or all together have none for the sequence.
 
     >>> [chunk.length for chunk in split_by_memory(1000, budgets=[16e6, 8e6, 8e6], bytes_per_token=20_000)]
     [500, 250, 250]
@@ -101,7 +110,10 @@ def split_by_memory(length: int, budgets: Sequence[float], bytes_per_token: floa
 
 @checked(RULES)
 def best_size(length: int, bytes_per_token: float, bytes_per_rank: float, world: int) -> int:
-    """The fewest ranks whose memory holds the sequence; ValueError: the world has too few, or none holds a token.
+    """The fewest ranks whose memory holds the sequence.
+
+    Raises:
+        ValueError: the world has too few ranks, or a rank has no room for one token.
 
     >>> best_size(length=10_000, bytes_per_token=1024, bytes_per_rank=8e9, world=4)
     1
@@ -115,14 +127,14 @@ def best_size(length: int, bytes_per_token: float, bytes_per_rank: float, world:
 
 @checked(RULES)
 def causal_work(S: int) -> list[int]:
-    """The keys that each of S tokens looks at: 1, 2, ..., S."""
+    """The number of keys that each of S tokens sees: 1, 2, ..., S."""
     whole("S", S, least=1)
     return packed_work([0, S])
 
 
 @checked(RULES)
 def packed_work(documents: Sequence[int]) -> list[int]:
-    """The keys that each token looks at, causally, in its document.
+    """The number of keys that each token sees, causally, in its document.
 
     >>> packed_work([0, 3, 5])
     [1, 2, 3, 1, 2]
@@ -132,9 +144,13 @@ def packed_work(documents: Sequence[int]) -> list[int]:
 
 @checked(RULES)
 def split_by_work(work: Sequence[float] | Array, ranks: int) -> list[Chunk]:
-    """One chunk a rank; the one with the most work has as little as contiguous chunks can have. With more ranks than
-    tokens the last ones get no chunk. `work` is each token's, in any unit: `causal_work(S)`, `packed_work(documents)`,
-    or measured; ValueError if there is none, or a negative or infinite one.
+    """One chunk a rank, so that the largest work of a chunk is as small as contiguous chunks can make it.
+
+    `work` has one number a token, in any unit: `causal_work(S)`, `packed_work(documents)`, or measured times. With more
+    ranks than tokens the last ranks get no chunk.
+
+    Raises:
+        ValueError: there is no token, or a work that is negative or infinite.
 
     >>> [(chunk.start, chunk.stop) for chunk in split_by_work(causal_work(16), ranks=4)]
     [(0, 8), (8, 11), (11, 14), (14, 16)]
@@ -145,7 +161,7 @@ def split_by_work(work: Sequence[float] | Array, ranks: int) -> list[Chunk]:
 
 @checked(RULES)
 def head_tail(S: int, ranks: int) -> list[Chunk]:
-    """2P chunks, as equal as can be; rank r owns the r-th from the head and the r-th from the tail. Zigzag, for any S.
+    """2P chunks, as equal as possible: rank r owns the r-th from the head and the r-th from the tail. Zigzag for any S.
 
     >>> [chunk.rank for chunk in head_tail(16, ranks=4)]
     [0, 1, 2, 3, 3, 2, 1, 0]
@@ -156,7 +172,9 @@ def head_tail(S: int, ranks: int) -> list[Chunk]:
 
 @checked(RULES)
 def per_document(documents: Sequence[int], ranks: int) -> list[Chunk]:
-    """`head_tail` in each document by itself, from the next rank on: what its length leaves over goes round too."""
+    """`head_tail` in each document by itself. Each document starts one rank later, so that the longer chunks, where 2P
+    does not divide its length, go to all ranks in turn.
+    """
     parts, stops, owners = 2 * ranks, [], []
     for number, (start, stop) in enumerate(_documents(documents)):
         stops += [start + (stop - start) * (part + 1) // parts for part in range(parts)]
@@ -166,8 +184,9 @@ def per_document(documents: Sequence[int], ranks: int) -> list[Chunk]:
 
 @checked(RULES)
 def longest_first(documents: Sequence[int], ranks: int) -> list[Chunk]:
-    """Whole documents, the costliest first, each to the rank with the least work so far. Nothing crosses ranks, but one
-    long document makes its rank the slowest.
+    """Whole documents, the costliest first, each to the rank with the least work so far.
+
+    No attention crosses ranks, but one long document makes its rank the slowest.
 
     >>> [chunk.rank for chunk in longest_first([0, 5, 9, 12, 15], ranks=2)]  # 15, 10, 6 and 6 pairs
     [0, 1, 1, 0]
@@ -181,7 +200,11 @@ def longest_first(documents: Sequence[int], ranks: int) -> list[Chunk]:
 
 @checked(RULES)
 def loads_of(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int) -> list[float]:
-    """The work of each rank's own tokens, those of its overlaps apart; ValueError: no such rank or token."""
+    """The work of each rank's own tokens, without its overlaps.
+
+    Raises:
+        ValueError: a chunk has a rank or a token that is not there.
+    """
     before = list(accumulate(_checked_work(work), initial=0))
     loads: list[float] = [0] * ranks
     for chunk in chunks:
@@ -193,7 +216,7 @@ def loads_of(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int)
 
 @checked(RULES)
 def imbalance(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int) -> float:
-    """The work of the slowest rank over the mean: 1 is balanced, and `ranks` is all on one.
+    """The work of the slowest rank over the mean: 1 if all are equal, `ranks` if one rank has all of it.
 
     >>> imbalance(head_tail(4096, 8), causal_work(4096), 8)
     1.0
@@ -203,8 +226,9 @@ def imbalance(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int
 
 
 def even_stops(sizes: Sequence[float], n: int) -> list[int]:
-    """Where to end n runs of neighbours, none empty, so that the largest is as small as it can be. By bisection: a
-    bound will do if n runs, each filled up to it, reach the end.
+    """The ends of n runs of neighbours, none empty, whose largest sum is as small as possible.
+
+    By bisection: a bound suffices if n runs, each filled up to it, reach the end.
     """
     before = list(accumulate(sizes, initial=0))
 
@@ -235,7 +259,9 @@ def _documents(documents: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def deal(stops: Sequence[int], ranks: int | Sequence[int], overlap: int = 0) -> list[Chunk]:
-    """The chunks whose effective parts end at `stops`, but for empty ones: round so many ranks, or on those given."""
+    """Chunks whose effective parts end at `stops`, without empty ones. `ranks`: how many ranks take turns, or the rank
+    of each chunk.
+    """
     owners = [index % ranks for index in range(len(stops))] if isinstance(ranks, int) else ranks
     cuts = [cut for cut in zip([0, *stops[:-1]], stops, owners, strict=True) if cut[0] < cut[1]]
     shared = [min(overlap, start) for start, _, _ in cuts]
@@ -246,7 +272,7 @@ def deal(stops: Sequence[int], ranks: int | Sequence[int], overlap: int = 0) -> 
 
 
 def _tokens(name: str, budget: float, bytes_per_token: float) -> int:
-    """How many tokens fit."""
+    """How many tokens fit into the budget."""
     amount(name, budget)
     positive("bytes_per_token", bytes_per_token, finite=True)
     if budget < bytes_per_token:

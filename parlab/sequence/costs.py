@@ -1,4 +1,4 @@
-"""What attention costs on paper, whichever way it is cut: work, bytes of a token, and when transfers cost nothing.
+"""The cost of attention on paper: work, bytes of a token, and the shard from which on transfers are hidden.
 
 `S` tokens, `size` ranks (P), shards of c = S/P tokens, `H` query heads, `G` key/value heads, `D` head size, `B` batch.
 """
@@ -16,17 +16,17 @@ from parlab.sequence.layouts import checked_documents
 class Token(NamedTuple):
     """Bytes of one token's arrays, all its heads, in one pass."""
 
-    rows: int  # what a query is to those who attend it: q; backward also dout, lse and delta
+    rows: int  # the query's arrays that the attending rank needs: q; backward also dout, lse and delta
     kv: int  # K and V
-    own: int  # what a rank begins with: the rows, K and V; backward also out
-    sums: int  # of the query, what the pass adds to: out and lse; backward dq
-    dkv: int  # dK and dV, as they are summed; forward 0
-    result: int  # what is returned, dK and dV still as they are summed
+    own: int  # the inputs of the pass: the rows, K and V; backward also out
+    sums: int  # the query's results while they are summed: out and lse; backward dq
+    dkv: int  # dK and dV while they are summed; forward 0
+    result: int  # the results of the pass, dK and dV still as they are summed
 
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """The sizes of one attention; `itemsize` is q's, k's and v's, in bytes."""
+    """The sizes of one attention. `itemsize` is the size of an element of q, k and v, in bytes."""
 
     S: int
     H: int
@@ -42,7 +42,7 @@ class AttentionShape:
             raise ValueError(f"H={self.H}: must be a multiple of G={self.G}, as many query heads for each K/V head")
 
     def shard(self, size: int, rank: int = 0) -> int:
-        """S/P, the tokens of `rank`, which is one of `size`; ValueError where it is not."""
+        """S/P, the tokens of `rank`, one of `size` ranks; ValueError: it is none of them, or P does not divide S."""
         checked_documents(None, self.S, whole("size", size, 1))
         checked_rank(rank, "rank", size)
         return self.S // size
@@ -63,7 +63,7 @@ class AttentionShape:
 
 
 def checked_group(name: str, ranks: int, size: int) -> int:
-    """`ranks`, the argument called `name`: so many of `size` ranks form a group; ValueError where they cannot."""
+    """`ranks`, the argument called `name`, if so many of `size` ranks can form a group; else a ValueError."""
     if whole(name, ranks) < 1 or size % ranks:
         divisors = [number for number in range(1, size + 1) if size % number == 0]
         raise ValueError(f"{name}={ranks}: must divide the {size} ranks: use one of {divisors}")
@@ -71,7 +71,7 @@ def checked_group(name: str, ranks: int, size: int) -> int:
 
 
 class RankCost(NamedTuple):
-    """What one rank sends, and the most bytes that it holds, beside one block's results."""
+    """What one rank sends, and the most bytes that it holds beside the results of one tile."""
 
     messages: int
     nbytes: int
@@ -80,7 +80,7 @@ class RankCost(NamedTuple):
 
 @checked(RULES)
 def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: bool = True) -> list[int]:
-    """The (query, key) pairs that each rank attends: its share of the work, and each pair costs 4·D flops a head.
+    """The (query, key) pairs that each rank attends, which are its work: a pair costs 4·D flops a head.
 
     >>> unmasked_pairs(16, 4, "contiguous"), unmasked_pairs(16, 4, "zigzag"), unmasked_pairs(16, 4, "striped")
     ([10, 26, 42, 58], [34, 34, 34, 34], [28, 32, 36, 40])
@@ -93,7 +93,7 @@ def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: boo
     if layout == "contiguous":
         return [own + rank * c * c for rank in ranks]  # all keys of the ranks before
     if layout == "zigzag":
-        return [own + (size - 1) * c * c // 2 for _ in ranks]  # half a block of each
+        return [own + (size - 1) * c * c // 2 for _ in ranks]  # half of the keys of each other rank
     return [own + rank * own + (size - 1 - rank) * (own - c) for rank in ranks]  # triangles, without c diagonals
 
 
@@ -111,7 +111,7 @@ def load_ratio(S: int, size: int, layout: str = "contiguous", *, causal: bool = 
 
 @checked(RULES)
 def pair_flops(pairs: int, B: int, H: int, D: int, *, backward: bool = False) -> int:
-    """The products of `pairs` unmasked pairs: q kᵀ and p v forward; five products of the same size backward."""
+    """The flops of `pairs` unmasked pairs: two products forward, q kᵀ and p v; five of the same size backward."""
     return (10 if backward else 4) * pairs * B * H * D
 
 
@@ -134,22 +134,3 @@ def overlap_tokens(
     """
     tokens = itemsize / 2 * kv_heads_per_query_head * flops_per_second / bytes_per_second
     return 2 * tokens if half_masked else tokens
-
-
-def striped_speedup(S: int, size: int, hidden_size: int, intermediate_size: int, layers: int) -> float:
-    """How much faster than contiguous a whole causal training step can be with striped shards, on an A100 (Brandon et
-    al. 2023, "Striped Attention"): (o + (P − ½)A) / (o + (P/2)A), where A is the attention of one block of c × c, which
-    took twice its flops' time there, and o the rest of a rank's step, with a vocabulary of 32 000.
-    """
-    checked_documents(None, S, size)
-    c = S // size
-    attention = 2 * 12 * layers * hidden_size * c**2
-    rest = 6 * c * (layers * (4 * hidden_size**2 + 2 * hidden_size * intermediate_size) + 32_000 * hidden_size)
-    return (rest + (size - 0.5) * attention) / (rest + size / 2 * attention)
-
-
-def score_memory_savings(size: int) -> float:
-    """The part of the S²·H scores that a rank is spared which holds those of its S/P queries alone: 1 − 1/P. Our ring
-    spares more: it holds one tile of them.
-    """
-    return 1 - 1 / size

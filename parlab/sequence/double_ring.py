@@ -26,8 +26,8 @@ from parlab.sequence.attend import (
     no_keys_yet,
 )
 from parlab.sequence.costs import AttentionShape, RankCost, checked_group
-from parlab.sequence.layouts import RingSchedule
-from parlab.sequence.ring import ring_bytes
+from parlab.sequence.ring import plain_ring_cost
+from parlab.sequence.ring_schedule import RingSchedule
 from parlab.sequence.travel import Homeward, grid, travel
 from parlab.world import Comm
 
@@ -108,8 +108,10 @@ def double_ring_attention_backward(
 def double_ring_cost(
     shape: AttentionShape, size: int, rank: int = 0, *, ranks_per_node: int | None = None, backward: bool = False
 ) -> RankCost:
-    """What every `rank` sends and holds: a ring of n in each of P/n turns, and a ring of P/n between nodes of n ranks.
-    Forward n − 1 hops a turn and P/n − 1 between nodes, P − 1 in all; backward n more a turn, and P/n, for dK/dV.
+    """The messages, bytes and held bytes of every `rank`: with n ranks a node, a ring of n in each of P/n turns, and a
+    ring of P/n between nodes.
+
+    Forward n − 1 hops a turn and P/n − 1 between nodes, P − 1 in all. Backward dK/dV make n more a turn, and P/n more.
 
     >>> double_ring_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4, ranks_per_node=2)[:2]
     (3, 786432)
@@ -117,7 +119,7 @@ def double_ring_cost(
     token, c = shape.token(backward=backward), shape.shard(size, rank)
     inside = checked_group("ranks_per_node", size if ranks_per_node is None else ranks_per_node, size)
     turns = size // inside
-    inner, outer = (ring_bytes(token, c, [ring - 1] * ring, backward=backward) for ring in (inside, turns))
+    inner, outer = (plain_ring_cost(token, c, ring, backward=backward) for ring in (inside, turns))
     twice = token.own + token.sums  # in both rings
     if 1 in (inside, turns):
         twice += token.dkv  # the share of a ring of one rank is what the other ring adds to

@@ -22,7 +22,7 @@ class HeadShare(NamedTuple):
 
     queries: slice
     keys: slice
-    pairs: Heads  # counted from the first of each: which of the one read which of the other
+    pairs: Heads  # which of these query heads read which of these K/V heads, counted from the first of each
 
 
 def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
@@ -33,7 +33,11 @@ def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
     for queries in blocks_of(block_sizes(H, size)):
         first, last = queries.start, queries.stop
         keys = slice(first // group, (last - 1) // group + 1)
-        edges = [first, *range((keys.start + 1) * group, last, group), last]  # between the readers of one and the next
+        edges = [
+            first,
+            *range((keys.start + 1) * group, last, group),
+            last,
+        ]  # of the readers of each K/V head
         reads = [slice(start - first, stop - first) for start, stop in pairwise(edges)]
         even = len({part.stop - part.start for part in reads}) == 1
         pairs = ALL if even else [(part, slice(number, number + 1)) for number, part in enumerate(reads)]

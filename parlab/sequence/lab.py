@@ -1,7 +1,7 @@
 """The lab's own text, and the attention maps of a small Llama that was trained on it.
 
-The maps are stored as `tools/train_lab_attention.py` wrote them, so that they are the same on every machine: the lower
-triangle of each, a byte a weight, its square root in 127 parts.
+`tools/train_lab_attention.py` wrote the maps into a file, so that they are the same on every machine: the lower
+triangle of each, one byte a weight, its square root in 127 parts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PARTS = 127
 
 
 class LabAttention(NamedTuple):
-    """A text of 2 kB and how a model looked at it."""
+    """A text of 2 kB and the attention maps of a model that read it."""
 
     words: list[str]  # S words and punctuation marks, with the spaces behind them; joined they are the text
     text: str
@@ -34,7 +34,7 @@ class LabAttention(NamedTuple):
 
 @checked(RULES)
 def lab_attention(layer: int = 1, *, xp: Any = None) -> LabAttention:
-    """The lab's text, and its four attention maps in `layer`, 0 or 1, of a Llama with two.
+    """The lab's text, and its four attention maps in `layer` 0 or 1 of a Llama with two layers.
 
     >>> lab_attention().words[:4]
     ['The ', 'abbot ', 'of ', 'Orrin ']
@@ -60,7 +60,7 @@ def words_of(text: str) -> list[str]:
 
 @cache
 def _stored(S: int) -> list[Array]:
-    """`[H, S, S]` of each layer, as NumPy reads them."""
+    """The maps `[H, S, S]` of each layer, as NumPy arrays."""
     from safetensors.numpy import load
 
     stored = load(zlib.decompress((files("parlab.sequence") / "data" / MAPS).read_bytes()))

@@ -1,7 +1,7 @@
-"""How much a block keeps for its backward when its sequence is spread over ranks: five levels.
+"""Five levels of memory that a block keeps for its backward, when its sequence is spread over ranks.
 
 Under context parallelism a forward that runs again sends its messages again. So between "keep all" and "keep the input
-alone" lies a level that makes all products again, and keeps what the messages brought.
+alone" stands a level that computes all products again, but keeps the result of attention.
 
 Source: Chen et al. 2016, "Training deep nets with sublinear memory cost"; to keep attention's output and lse: Li et al.
 2023, "DistFlashAttn", section 3.3.
@@ -27,21 +27,21 @@ from parlab.sequence.layouts import checked_documents
 from parlab.world import Comm, Link
 
 KEPT = "kept activations"
-AGAIN = "again"  # the computation that makes what was not kept
+AGAIN = "again"  # the name of computations that are repeated because their result was not kept
 PCIE = Link(latency=10e-6, bandwidth=25e9)  # to host memory: PCIe 4.0 with 16 lanes, as measured
 
 
 class MemoryLevel(NamedTuple):
-    """What a level keeps, by place in the cache (`parlab.nn.formulas.block_kept_bytes`), and what it makes again."""
+    """The places of the cache that a level keeps (`parlab.nn.formulas.block_kept_bytes`), and the work it repeats."""
 
     keeps: Callable[[str], bool]
-    products: bool = False  # all products outside attention
-    attention: bool = False  # with its messages
+    products: bool = False  # all products outside attention are computed again
+    attention: bool = False  # attention is computed again, with its messages
 
 
 MEMORY_LEVELS = {
     "none": MemoryLevel(lambda place: True),
-    "low": MemoryLevel(lambda place: place not in ("attention.x", "mlp.x", "mlp.hidden")),  # which take no product
+    "low": MemoryLevel(lambda place: place not in ("attention.x", "mlp.x", "mlp.hidden")),  # repeated without a product
     "medium": MemoryLevel(lambda place: place in ("attention_norm.x", "attention.merged", "attention.lse"), True),
     "high": MemoryLevel(lambda place: place == "attention_norm.x", True, True),
     "extreme": MemoryLevel(lambda place: False, True, True),  # the input is moved to the host
@@ -49,9 +49,11 @@ MEMORY_LEVELS = {
 
 
 class CheckpointedBlock(Stage):
-    """A decoder block, whose core may be a ring, that keeps what its `level`, one of `MEMORY_LEVELS`, says: the same
-    gradients, to the bit. `comm` notes the projections' flops ("block", and `AGAIN` for those made again), and holds
-    what is kept; `host` is the way to the slower place of level extreme.
+    """A decoder block that keeps as much as its `level` says, one of `MEMORY_LEVELS`. Its core may be a ring.
+
+    The gradients are the same to the bit on every level. The flops of the projections are noted on `comm` ("block",
+    and `AGAIN` for repeated ones), and what is kept is held there. `host` is the link over which level extreme moves
+    its input to the host's memory and back.
     """
 
     def __init__(self, comm: Comm, block: Block, level: str = "none", host: Link = PCIE) -> None:
@@ -77,7 +79,7 @@ class CheckpointedBlock(Stage):
         return y, kept
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
-        """`(dx, pending)`, after what was not kept has been made again."""
+        """`(dx, pending)`. First computes again what was not kept."""
         if self.level != "none":
             cache = self._again(cache, dy)
             self._hold(cache)
@@ -106,7 +108,7 @@ class CheckpointedBlock(Stage):
         x, merged, lse = kept
         block, attention = copy(self.block), cast(SelfAttention, copy(self.block.attention))
         out = split_heads(merged, attention.head_dim)
-        attention.core = Core(lambda q, k, v: (out, lse), attention.core.backward)  # which knows its result already
+        attention.core = Core(lambda q, k, v: (out, lse), attention.core.backward)  # the result of attention was kept
         block.attention = attention
         with self.comm.compute(AGAIN, flops=self._flops(x)):
             cache = block.forward(x)[1]
@@ -116,7 +118,7 @@ class CheckpointedBlock(Stage):
         self.comm.compute("to or from the host", seconds=self.host.picoseconds(nbytes(x)) / 1e12)
 
     def _hold(self, kept: Any) -> None:
-        """Count all of it but the rotary tables, which all blocks share."""
+        """Hold all of it but the rotary tables, which all blocks share."""
         if isinstance(kept, dict):
             kept = kept | {"attention": kept["attention"]._replace(tables=None)}
         self.comm.hold(KEPT, *arrays_in(kept))
@@ -129,8 +131,10 @@ class CheckpointedBlock(Stage):
 
 @checked(RULES)
 def level_bytes(config: LlamaConfig, B: int, S: int, size: int, level: str, itemsize: int = 4) -> int:
-    """Bytes that one block keeps on each rank from its forward to its backward, S/P tokens a rank. In a step of L
-    blocks the peak is that of level none less (L − 1) times what one keeps less: that whose backward runs has all back.
+    """Bytes that one block keeps on each rank from its forward to its backward, with S/P tokens a rank.
+
+    In a step of L blocks the peak is the peak of level none less L − 1 times the saving of one block: the block whose
+    backward runs has computed all of its cache again.
 
     >>> config = LlamaConfig(vocab_size=8, hidden_size=64, intermediate_size=128, num_hidden_layers=1,
     ...                      num_attention_heads=4)
@@ -145,7 +149,7 @@ def level_bytes(config: LlamaConfig, B: int, S: int, size: int, level: str, item
 
 @checked(RULES)
 def level_flops(config: LlamaConfig, B: int, S: int, size: int, level: str, layout: str = "zigzag") -> list[int]:
-    """The flops of what each rank makes again for a block in a causal ring. Attention sends its messages again too."""
+    """The flops that each rank repeats for a block in a causal ring. Attention then sends its messages again too."""
     one_of("level", level, tuple(MEMORY_LEVELS))
     checked_documents(None, S, size, layout)
     projections = sum(f.forward for name, f in block_flops(config, B, S // size).items() if name != "attention")

@@ -25,7 +25,9 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.layouts import Documents, RingSchedule, journeys
+from parlab.sequence.costs import RankCost, Token
+from parlab.sequence.layouts import Documents
+from parlab.sequence.ring_schedule import RingSchedule, journeys
 from parlab.world import Comm, Request
 
 Hop = tuple[Request | None, Request | None]  # a send and a receive; None where there is none
@@ -145,3 +147,20 @@ def arrived(hop: Hop) -> Any:
     if sending is not None:
         sending.wait()
     return came
+
+
+def packed_ring_cost(token: Token, c: int, hops: list[int], rank: int, *, backward: bool) -> RankCost:
+    """`ring_cost` of shards of c tokens, where the K/V of rank s make `hops[s]` hops, and their dK/dV one more."""
+    size = len(hops)
+    sources = [(rank - step) % size for step in range(size)]  # whose K/V may come by at each step
+    here = [hops[source] >= step for step, source in enumerate(sources)]
+    goes = [hops[source] > step for step, source in enumerate(sources)]
+    comes = [*here[1:], False]
+    leaves = [here[step] and hops[source] > 0 for step, source in enumerate(sources)]  # dK/dV
+    home = [step >= max(hops[rank], 1) for step in range(size)]  # our own dK/dV: arriving, or never gone
+    kv = [(step > 0 and here[step]) + comes[step] for step in range(size)]  # attended, if not our own, and arriving
+    dkv = [here[step] + comes[step] + home[step] for step in range(size)]  # added to, arriving, and our own
+    most = max(dkv[step] * token.dkv + max(kv[step : step + 2]) * token.kv for step in range(size))
+    back = sum(leaves) if backward else 0
+    nbytes = sum(goes) * token.kv + back * token.dkv
+    return RankCost(sum(goes) + back, c * nbytes, c * (token.own + token.sums + most))

@@ -24,8 +24,9 @@ from parlab.sequence.attend import (
     no_keys_yet,
 )
 from parlab.sequence.costs import AttentionShape, RankCost, Token
-from parlab.sequence.layouts import Documents, RingSchedule, journeys
-from parlab.sequence.packed_ring import packed_ring_attention, packed_ring_attention_backward
+from parlab.sequence.layouts import Documents
+from parlab.sequence.packed_ring import packed_ring_attention, packed_ring_attention_backward, packed_ring_cost
+from parlab.sequence.ring_schedule import RingSchedule, journeys
 from parlab.sequence.travel import Homeward, travel
 from parlab.world import Comm
 
@@ -132,29 +133,37 @@ def ring_attention_backward(
 
 
 @checked(RULES)
-def ring_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False, **dealt: Any) -> RankCost:
-    """What `rank` sends and holds: K/V of rank s make `journeys[s]` hops, dK/dV one more. It holds what it attends
-    and what arrives. `dealt`: causal, layout and documents, as `ring_attention`.
+def ring_cost(
+    shape: AttentionShape,
+    size: int,
+    rank: int = 0,
+    *,
+    causal: bool = False,
+    layout: str = "contiguous",
+    documents: Documents = None,
+    backward: bool = False,
+) -> RankCost:
+    """The messages, bytes and held bytes of `rank`; causal, layout and documents as `ring_attention`.
 
     >>> shape = AttentionShape(S=12, H=1, G=1, D=1, itemsize=8)
+    >>> ring_cost(shape, 3)[:2]  # two hops of 4 tokens, 16 bytes each
+    (2, 128)
     >>> [ring_cost(shape, 3, rank, causal=True, documents=[0, 6, 12])[:2] for rank in range(3)]  # cut inside rank 1
     [(1, 64), (1, 64), (0, 0)]
     """
-    c = shape.shard(size, rank)
-    return ring_bytes(shape.token(backward=backward), c, journeys(size, c, **dealt), rank, backward=backward)
+    c, token = shape.shard(size, rank), shape.token(backward=backward)
+    hops = journeys(size, c, layout, causal=causal, documents=documents)
+    if documents is not None:
+        return packed_ring_cost(token, c, hops, rank, backward=backward)
+    return plain_ring_cost(token, c, size, backward=backward)
 
 
-def ring_bytes(token: Token, c: int, travel: list[int], rank: int = 0, *, backward: bool) -> RankCost:
-    """`ring_cost` of shards of `c` tokens whose K/V make so many hops."""
-    size = len(travel)
-    left = [travel[(rank - step) % size] - step for step in range(size)]  # hops still to make by what is here
-    here, goes = [hops >= 0 for hops in left], [hops > 0 for hops in left]
-    comes = [*here[1:], False]
-    kv = [(step > 0 and here[step]) + comes[step] for step in range(size)]  # attended, if not our own, and arriving
-    home = [step >= max(travel[rank], 1) for step in range(size)]  # our dK/dV: arriving, or never gone
-    leaves = [here[step] and travel[(rank - step) % size] > 0 for step in range(size)]
-    dkv = [here[step] + comes[step] + home[step] for step in range(size)]  # added to, arriving, and ours
-    most = max(dkv[step] * token.dkv + max(kv[step : step + 2]) * token.kv for step in range(size))
-    back = sum(leaves) if backward else 0
-    nbytes = sum(goes) * token.kv + back * token.dkv
-    return RankCost(sum(goes) + back, c * nbytes, c * (token.own + token.sums + most))
+def plain_ring_cost(token: Token, c: int, size: int, *, backward: bool = False) -> RankCost:
+    """`ring_cost` of shards of c tokens without documents: P − 1 hops of K/V, and backward P of dK/dV.
+
+    Beside its own arrays and sums a rank holds two pairs of K/V: one is attended, one arrives. Backward it holds two
+    pairs of dK/dV as well: one is added to, one arrives.
+    """
+    hops, home = size - 1, size if backward and size > 1 else 0
+    held = token.own + token.sums + min(hops, 2) * token.kv + min(size, 2) * token.dkv
+    return RankCost(hops + home, c * (hops * token.kv + home * token.dkv), c * held)

@@ -1,4 +1,4 @@
-"""The gradients' mean over the ranks of a sequence, and what a run of them did, in numbers."""
+"""The mean of gradients over the ranks of a sequence, and the statistics of a run of attention across ranks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from parlab.sequence.arguments import RULES
 from parlab.world import Comm, Run, Timeline, Transfer, values
 from parlab.world.values import Value, leaves, mapped
 
-GRADIENTS = "all_reduce"  # what gradients travel in; attention across ranks never does
-ATTEND = "attend"  # how the names of its computations begin
+GRADIENTS = "all_reduce"  # the messages of gradients; attention across ranks never makes an all-reduce
+ATTEND = "attend"  # the names of attention's computations begin so
 
 
 def synchronise_gradients(comm: Comm, gradients: Value) -> Value:
-    """The mean of the ranks' gradients, the same on all of them to the bit, nested as they are. One all-reduce a dtype.
+    """The mean of the ranks' gradients, nested as they are, the same on all ranks to the bit. One all-reduce a dtype.
 
-    Right where each rank's loss is the mean over its own tokens, and all have as many. `gradients` are nested dicts,
-    lists and tuples of floating arrays, or a ValueError, alike on every rank, or a MismatchError.
+    This is the gradient of the mean loss where each rank's loss is the mean over its own tokens, and all ranks have
+    equally many.
+
+    Raises:
+        ValueError: `gradients` are not nested dicts, lists and tuples of floating arrays.
+        MismatchError: another rank has other names, shapes or dtypes.
 
     >>> import numpy as np
     >>> from parlab import per_rank, run
@@ -44,16 +48,17 @@ def synchronise_gradients(comm: Comm, gradients: Value) -> Value:
 
 @dataclass(frozen=True)
 class SequenceStatistics:
-    """What a run of attention across ranks did; lists have an item a rank, times are in picoseconds. `reuse`: the share
-    of all chunks that found their K/V there: between the start of the one before and their own no message of attention
-    had arrived. A ring reuses its own K/V alone: 1/P of all, unmasked.
+    """The statistics of a run of attention across ranks. Lists have one item a rank, times are in picoseconds.
+
+    `reuse` is the share of computations that found their K/V on the rank: no message of attention had arrived since the
+    computation before began. In an unmasked ring only the rank's own K/V are found so: 1/P of all.
     """
 
-    chunks: list[int]  # blocks of attention that it computed, forward and backward
-    attention_bytes: list[int]  # sent in all messages but those of all-reduces
-    gradient_bytes: list[int]  # ... in all-reduces, as `synchronise_gradients` makes
-    attention_time: list[int]  # in which at least one such message left or reached it
-    gradient_time: list[int]
+    chunks: list[int]  # computations of attention, forward and backward: one for each source of K/V
+    attention_bytes: list[int]  # bytes sent in all messages but those of all-reduces
+    gradient_bytes: list[int]  # bytes sent in all-reduces, as `synchronise_gradients` makes
+    attention_time: list[int]  # time in which at least one message of attention left or reached the rank
+    gradient_time: list[int]  # the same for messages of all-reduces
     reuse: float
     efficiency: float  # time computing over the makespan, in the mean over the ranks
     peak_bytes: list[int]  # the most bytes held at once
@@ -61,7 +66,7 @@ class SequenceStatistics:
 
 @checked(RULES)
 def sequence_statistics(run: Run | Timeline) -> SequenceStatistics:
-    """The statistics of a run, from what its timeline recorded; of `run.on(cluster)` for other hardware.
+    """The statistics of a run, read off its timeline. For other hardware pass `run.on(cluster)`.
 
     >>> import numpy as np
     >>> from parlab import run, sequence
@@ -94,7 +99,7 @@ def sequence_statistics(run: Run | Timeline) -> SequenceStatistics:
 
 
 def _time_in(transfers: Sequence[Transfer], rank: int) -> int:
-    """How long at least one of them was under way, from or to `rank`."""
+    """How long at least one of these transfers was under way, from or to `rank`."""
     total = last = 0
     for t in transfers:  # by start
         if rank in (t.src, t.dst):

@@ -1,4 +1,4 @@
-"""A text cut where a sentence or a paragraph ends."""
+"""A text cut into chunks of whole sentences or paragraphs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parlab.sequence.chunks import Chunk, deal, even_stops
 ABBREVIATIONS = ("Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Fig", "vs", "cf", "e.g", "i.e", "[A-HJ-Z]")  # and initials
 NO_ABBREVIATION = "".join(rf"(?<!\b{word})" for word in ABBREVIATIONS)
 BLANK_LINE = r"\n\s*\n\s*"
-ENDS = {  # what a unit ends with, spaces included
+ENDS = {  # the end of a unit, spaces included
     "sentence": re.compile(rf"{NO_ABBREVIATION}[.!?…]+[\"'”’»)\]]*\s+|[。！？]+[”」』]?\s*|{BLANK_LINE}"),
     "paragraph": re.compile(BLANK_LINE),
 }
@@ -20,13 +20,17 @@ ENDS = {  # what a unit ends with, spaces included
 
 @checked(RULES)
 def split_by_text(text: str, ranks: int, limit: int, unit: str = "sentence") -> list[Chunk]:
-    """One chunk a rank, or as many as the limit takes, of whole sentences or paragraphs; the longest is the shortest.
+    """Chunks of whole sentences or paragraphs, one a rank or as many as the limit asks, whose longest is as short as
+    possible.
 
     Positions, lengths and the limit are bytes of the UTF-8 text. A unit longer than the limit is cut after a word, a
-    word longer than the limit after a character. With more ranks than units the last ranks get no chunk. A sentence
-    goes up to `.`, `!` or `?` and what closes it, unless it ends an abbreviation or a small letter follows; a paragraph
-    up to a blank line, which always ends a sentence too. ValueError: an empty text, another unit, a number below 1, or
-    a character longer than the limit.
+    word longer than the limit after a character. With more ranks than units the last ranks get no chunk.
+
+    A sentence ends with `.`, `!` or `?` and the quotes or brackets that close it, unless the mark ends an abbreviation
+    or a small letter follows. A paragraph ends with a blank line, which always ends a sentence too.
+
+    Raises:
+        ValueError: an empty text, another unit, a number below 1, or a character longer than the limit.
 
     >>> text = "Mr. Holm lit the lamp. Nobody came! Why? It rained."
     >>> [text[chunk.start : chunk.stop] for chunk in split_by_text(text, ranks=2, limit=30)]
@@ -40,7 +44,7 @@ def split_by_text(text: str, ranks: int, limit: int, unit: str = "sentence") -> 
 
 
 def unit_ends(text: str, unit: str = "sentence") -> list[int]:
-    """Where each sentence or paragraph ends, in characters, with the spaces behind it; the last is the text's end.
+    """The ends of the sentences or paragraphs, in characters, with the spaces behind them. The last is the text's end.
 
     >>> unit_ends("One. Two, e.g. three. Four")
     [5, 22, 26]
@@ -57,7 +61,7 @@ def unit_ends(text: str, unit: str = "sentence") -> list[int]:
 
 
 def _pieces(unit: str, limit: int) -> list[int]:
-    """Bytes of the unit or, where it is longer than the limit, of the runs of words that are not."""
+    """The bytes of the unit, or of runs of its words where the unit is longer than the limit."""
     if _size(unit) <= limit:
         return [_size(unit)]
     sizes: list[int] = []
@@ -69,7 +73,7 @@ def _pieces(unit: str, limit: int) -> list[int]:
 
 
 def _packed(sizes: list[int], limit: int) -> list[int]:
-    """Neighbours joined for as long as they stay within the limit."""
+    """The sizes of runs of neighbours, each as long as the limit allows."""
     packed = [0]
     for size in sizes:
         if packed[-1] + size > limit:

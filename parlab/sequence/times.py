@@ -1,9 +1,10 @@
-"""How long attention across ranks takes, on paper: the makespan of the simulated clock, without a run, in picoseconds.
+"""The time of attention across ranks, by formula: the makespan of the simulated clock without a run, in picoseconds.
 
-Forward, causal, zigzag where there is a ring. Ring and Ulysses are the two ends of one formula: with U of P ranks
-sharing the heads, U = 1 is the ring and U = P is Ulysses. S and P divide as the method asks; beyond one node the ranks
-fill whole nodes, and groups of U fill a node or are dealt evenly into it: then the slowest link sets the pace of every
-step, and the formulas are exact, but for the clock's rounding.
+Forward, causal, with zigzag shards where there is a ring. Ring and Ulysses are the two ends of one formula: U of P
+ranks share the heads, U = 1 is the ring and U = P is Ulysses.
+
+The formulas are exact, but for the clock's rounding, where S and P divide as the method asks, the ranks fill whole
+nodes or only one, and a group of U ranks fills nodes or divides one: then the slowest link sets the pace of each step.
 """
 
 from __future__ import annotations
@@ -22,12 +23,16 @@ METHODS = ("ring", "Ulysses", "USP", "all-gather")
 
 @checked(RULES)
 def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int) -> int:
-    """Of `usp_attention`; ValueError where heads are not dealt out evenly: U must divide H, and U and G one the other.
+    """The time of `usp_attention`.
 
         (U − 1)(there + back) + max(own, hop) + (P/U − 2) max(half, hop) + half
 
-    `there` is a message with q, k and v of a rank's heads, `back` one with out and lse; a hop brings the K/V of a whole
-    group while a block is attended: its own first, C(C + 1)/2 pairs of C = S·U/P tokens, then half blocks, C²/2.
+    `there` is the time of a message with q, k and v of a rank's heads, `back` of one with out and lse. A hop brings the
+    K/V of a whole group of C = S·U/P tokens while the K/V that came before are attended: first the group's own, C(C +
+    1)/2 pairs, then those of each other group, C²/2 pairs.
+
+    Raises:
+        ValueError: a rank would get other heads than its neighbours: U must divide H, and U and G one the other.
     """
     checked_group("ulysses", ulysses, size)
     if not _even(shape, ulysses):
@@ -44,7 +49,7 @@ def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int
 
 @checked(RULES)
 def best_ulysses(shape: AttentionShape, size: int, cluster: Cluster) -> int | None:
-    """The U with which USP is fastest, between the ring and Ulysses; None: there is none."""
+    """The U between the ring and Ulysses (1 < U < P) with which USP is fastest. None: there is no such U."""
     node = cluster.ranks_per_node
     between = [u for u in range(2, size) if size % u == 0 and _even(shape, u) and (node % u == 0 or u % node == 0)]
     return min(between, key=lambda u: usp_time(shape, size, cluster, ulysses=u), default=None)
@@ -52,7 +57,7 @@ def best_ulysses(shape: AttentionShape, size: int, cluster: Cluster) -> int | No
 
 @checked(RULES)
 def method_times(shape: AttentionShape, size: int, cluster: Cluster) -> dict[str, int]:
-    """Of each of `METHODS` that deals its heads out evenly; USP with its `best_ulysses`.
+    """The time of each of `METHODS` that gives all ranks equally many heads; of USP with its `best_ulysses`.
 
     >>> shape = AttentionShape(S=4096, H=8, G=2, D=64, itemsize=2)
     >>> sorted(method_times(shape, 16, Cluster.uniform(1e-6, 1e9)))  # Ulysses has a head for 8 ranks at most
@@ -66,7 +71,7 @@ def method_times(shape: AttentionShape, size: int, cluster: Cluster) -> dict[str
 
 
 def _allgather_time(shape: AttentionShape, size: int, cluster: Cluster) -> int:
-    """With zigzag shards: nothing is hidden, each message takes its time."""
+    """The time of `allgather_attention` with zigzag shards: no message is hidden behind work."""
     kv, link = shape.shard(size) * shape.token(backward=False).kv, _link(cluster, size)
     heads = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G)]  # of each turn
     turns = [link.picoseconds(kv * few // shape.G) for few in heads]
@@ -83,5 +88,5 @@ def _link(cluster: Cluster, ranks: int) -> Link:
 
 
 def _attend(shape: AttentionShape, pairs: int, cluster: Cluster) -> int:
-    """To attend so many pairs, all heads."""
+    """The time to attend so many pairs, all heads."""
     return picoseconds(cluster.device_of(0).seconds(pair_flops(pairs, shape.B, shape.H, shape.D), 0))

@@ -29,7 +29,7 @@ from parlab.sequence.attend import (
     no_keys_yet,
 )
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.layouts import Tile
+from parlab.sequence.ring_schedule import Tile
 from parlab.sequence.travel import swap
 from parlab.world import Comm
 
@@ -114,16 +114,16 @@ def seen_tile(comm: Comm, rows: int, keys: int, *, causal: bool, replicated: boo
 
 
 class Level(NamedTuple):
-    """One level of the tree: the group's ranks in two halves, and with whom of the other half a rank has to do."""
+    """One level of the tree: the group's ranks in two halves, and the ranks of the other half that a rank talks to."""
 
     mine: range  # the ranks of its own half
-    other: range
-    partner: int  # who gets what the other half is to have, and gives what it has
-    clients: list[int]  # for whom this rank is the partner: one rank, or, where the halves differ, none or two
+    other: range  # the ranks of the other half
+    partner: int  # the rank of the other half that takes from this one, and gives to it
+    clients: list[int]  # the ranks whose partner this rank is: one, or none or two where the halves differ
 
 
 def levels(rank: int, size: int) -> list[Level]:
-    """The levels of `rank`, the whole group's first: ⌈log₂P⌉ of them at most."""
+    """The levels of `rank`, the level of the whole group first: at most ⌈log₂P⌉."""
     found, group = [], range(size)
     while len(group) > 1:
         middle = (len(group) + 1) // 2
@@ -138,7 +138,7 @@ def levels(rank: int, size: int) -> list[Level]:
 
 
 def gather_rows(comm: Comm, parts: Parts, label: str) -> list[Array]:
-    """The rows of all ranks, up the tree: a half that has all of its own gives them to the other."""
+    """The rows of all ranks, gathered up the tree: each half gives all of its rows to the other half."""
     xp, length = namespace(*parts), parts[0].shape[2]
     rows = [xp.empty((*x.shape[:2], comm.size * length, *x.shape[3:]), dtype=x.dtype, device=x.device) for x in parts]
     comm.hold("rows", *rows)
@@ -150,7 +150,7 @@ def gather_rows(comm: Comm, parts: Parts, label: str) -> list[Array]:
 
 
 def merge_rows(comm: Comm, parts: Parts, combine: Combine, label: str) -> list[Array]:
-    """Each rank's rows, combined over all ranks, down the tree: a half gets its rows from the other, and goes on."""
+    """Each rank's rows, combined over all ranks, down the tree: each half takes its rows from the other half."""
     length = parts[0].shape[2] // comm.size
     for level in levels(comm.rank, comm.size):
         ours, theirs = _rows(parts, level.mine, length), _rows(parts, level.other, length)
@@ -161,7 +161,7 @@ def merge_rows(comm: Comm, parts: Parts, combine: Combine, label: str) -> list[A
 
 
 def merge_all(comm: Comm, parts: Parts, combine: Combine, label: str) -> Parts:
-    """All rows, combined over all ranks, on every rank, up the tree: the same to the bit."""
+    """All rows, combined over all ranks up the tree, the same to the bit on every rank."""
     for level in reversed(levels(comm.rank, comm.size)):
         (other,) = _swaps(comm, parts, level.clients, parts, [level.partner], label)
         first, second = (parts, other) if level.mine.start < level.other.start else (other, parts)
@@ -172,7 +172,7 @@ def merge_all(comm: Comm, parts: Parts, combine: Combine, label: str) -> Parts:
 
 
 def _swaps(comm: Comm, x: Parts, to: list[int], form: Parts, givers: list[int], label: str) -> Iterator[Parts]:
-    """Give x to some, and take what others give; with the first of both, who is the same rank, at once."""
+    """Give x to the ranks `to`, and yield the values of `givers`. The first of both is one rank: a sendrecv."""
     for dst, src in zip_longest(to, givers):
         if src is None:
             swap(comm, x, dst, None, dst, label)
@@ -194,8 +194,8 @@ def _put(places: Parts, parts: Parts) -> None:
 def tree_cost(
     shape: AttentionShape, size: int, rank: int = 0, *, queries: int | None = None, backward: bool = False
 ) -> RankCost:
-    """What `rank` sends and holds: the rows of half the group at every level, up and down, S·(P − 1)/P each way in all,
-    where P is a power of two. `queries`: so many replicated ones instead; all of them at every level.
+    """The messages, bytes and held bytes of `rank`: at every level the rows of half the group, up and down, S·(P − 1)/P
+    rows each way in all where P is a power of two. `queries`: so many replicated queries, all of them at every level.
 
     >>> tree_cost(AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4), 8, queries=1)[:2]
     (3, 6240)

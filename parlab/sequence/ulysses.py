@@ -23,7 +23,8 @@ from parlab.sequence.attend import (
     no_keys_yet,
 )
 from parlab.sequence.heads import head_shares, to_heads, to_tokens
-from parlab.sequence.layouts import Documents, RingSchedule
+from parlab.sequence.layouts import Documents
+from parlab.sequence.ring_schedule import RingSchedule
 from parlab.world import Comm
 
 

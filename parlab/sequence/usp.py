@@ -26,8 +26,8 @@ from parlab.sequence.attend import (
 )
 from parlab.sequence.costs import AttentionShape, RankCost, checked_group
 from parlab.sequence.heads import head_shares, to_heads, to_tokens
-from parlab.sequence.layouts import RingSchedule
-from parlab.sequence.ring import ring_bytes
+from parlab.sequence.ring import plain_ring_cost
+from parlab.sequence.ring_schedule import RingSchedule
 from parlab.sequence.travel import Homeward, grid, travel
 from parlab.world import Comm
 
@@ -113,15 +113,18 @@ def refuse_stripes(layout: str) -> None:
 
 @checked(RULES)
 def ulysses_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False) -> RankCost:
-    """What `rank` sends and holds: two all-to-alls of P − 1 messages each. Forward, where P divides H = G: q, k, v and
-    out, 4·S·E·(P − 1)/P² elements (E = H·D), and lse. Backward dout, q, k, v, lse and delta go, and dq, dk, dv come.
+    """The messages, bytes and held bytes of `rank`: two all-to-alls of P − 1 messages each.
+
+    Forward, where P divides H = G: q, k, v and out, 4·S·E·(P − 1)/P² elements (E = H·D), and lse. Backward q, dout,
+    lse, delta, k and v become heads, and dq, dk and dv come home.
     """
     return usp_cost(shape, size, rank, ulysses=size, backward=backward)
 
 
 @checked(RULES)
 def usp_cost(shape: AttentionShape, size: int, rank: int = 0, *, ulysses: int, backward: bool = False) -> RankCost:
-    """What `rank` sends and holds: Ulysses on U ranks with their part of the sequence, a ring of P/U with its heads.
+    """The messages, bytes and held bytes of `rank`: Ulysses on U ranks with their part of the sequence, and a ring of
+    P/U with its heads.
 
     >>> shape = AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4)
     >>> usp_cost(shape, 4, ulysses=1)[:2], usp_cost(shape, 4, ulysses=2)[:2]
@@ -133,7 +136,7 @@ def usp_cost(shape: AttentionShape, size: int, rank: int = 0, *, ulysses: int, b
     heads = [{"H": queries.stop - queries.start, "G": keys.stop - keys.start} for queries, keys in shares]
     every, whole = [shape.token(backward=backward, **of_rank) for of_rank in heads], shape.token(backward=backward)
     mine, others = every[place], every[:place] + every[place + 1 :]
-    ring = ring_bytes(mine, tokens, [size // ulysses - 1] * (size // ulysses), backward=backward)
+    ring = plain_ring_cost(mine, tokens, size // ulysses, backward=backward)
     there = mine.rows + mine.kv
     coming = tokens * there + (c * there if others else 0)
     attending = tokens * (there - mine.own) + ring.held

@@ -1,4 +1,4 @@
-"""Sliding-window attention: a query sees the last W tokens, so a rank needs the tokens just before its own, no ring.
+"""Sliding-window attention: a query sees the last W tokens, so a rank needs no more than the tokens before its own.
 
 Source: Beltagy et al. 2020, "Longformer", section 3.1; Jiang et al. 2023, "Mistral 7B", section 2.
 """
@@ -26,7 +26,7 @@ from parlab.sequence.attend import (
     no_keys_yet,
 )
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.layouts import Tile
+from parlab.sequence.ring_schedule import Tile
 from parlab.world import Comm, Request
 
 
@@ -155,7 +155,7 @@ def tail_tile(number: int, tail: int, length: int, window: int) -> Tile:
 
 
 def window_tails(S: int, size: int, window: int) -> list[int]:
-    """How many tokens a rank needs of its first, second, ... neighbour to the left: the last ones of its shard.
+    """How many tokens a rank needs of its first, second, ... neighbour on the left: the last tokens of that shard.
 
     >>> window_tails(16, 4, window=4), window_tails(16, 4, window=5), window_tails(16, 4, window=8)
     ([3], [4], [4, 3])

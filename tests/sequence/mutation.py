@@ -15,13 +15,14 @@ import parlab.sequence.heads
 import parlab.sequence.layouts
 import parlab.sequence.packed_ring
 import parlab.sequence.ring
+import parlab.sequence.ring_schedule
 import parlab.sequence.travel
 import parlab.sequence.tree
 import parlab.sequence.ulysses
 import parlab.sequence.usp
 import parlab.sequence.window
 
-TILES, ATTENTION, SCHEDULE = parlab.nn.tiles, parlab.nn.attention, parlab.sequence.layouts
+TILES, ATTENTION, SCHEDULE = parlab.nn.tiles, parlab.nn.attention, parlab.sequence.ring_schedule
 ATTEND, HEADS = parlab.sequence.attend, parlab.sequence.heads
 TRAVEL, RING, PACKED = parlab.sequence.travel, parlab.sequence.ring, parlab.sequence.packed_ring
 DOUBLE, ULYSSES, USP = parlab.sequence.double_ring, parlab.sequence.ulysses, parlab.sequence.usp

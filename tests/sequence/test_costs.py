@@ -19,8 +19,6 @@ from parlab.sequence import (
     pair_flops,
     positions,
     ring_cost,
-    score_memory_savings,
-    striped_speedup,
     tree_cost,
     ulysses_cost,
     unmasked_pairs,
@@ -95,18 +93,6 @@ def test_overlap_on_a100_bf16_needs_1040_tokens_on_nvlink_and_24960_on_infiniban
 def test_overlap_needs_twice_the_tokens_half_masked_and_an_eighth_with_8_query_heads_a_kv_head():
     assert overlap_tokens(312e12, 300e9, half_masked=True) == 2080
     assert overlap_tokens(312e12, 300e9, kv_heads_per_query_head=1 / 8) == 130
-
-
-@pytest.mark.parametrize(
-    ("S", "d_model", "d_ff", "layers", "speedup"),
-    [(16_384, 2048, 5504, 22, 1.46), (131_072, 2048, 5504, 22, 1.70), (65_536, 4096, 11_008, 32, 1.58)],
-)
-def test_striped_speedup_of_1b_and_7b_on_4_a100(S, d_model, d_ff, layers, speedup):
-    assert round(striped_speedup(S, 4, d_model, d_ff, layers), 2) == speedup
-
-
-def test_p4_saves_three_quarters_of_the_score_matrix():
-    assert score_memory_savings(4) == 0.75
 
 
 def test_a_pair_costs_two_products_forward_and_five_backward():

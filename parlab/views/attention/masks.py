@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgb
 
 from parlab.arguments import amount, checked
 from parlab.sequence import LAYOUTS, RingSchedule, Tile, load_ratio, positions, unmasked_pairs
-from parlab.sequence.layouts import journeys
+from parlab.sequence.ring_schedule import journeys
 from parlab.views.arguments import RULES, within
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.film import Film, chips, steps_of, wrapped

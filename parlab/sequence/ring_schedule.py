@@ -1,0 +1,165 @@
+"""Which tiles of queries × keys each rank attends, and how far K/V must travel for that.
+
+A mask is never made. In every layout a rank's queries see a *tile* of the keys of another rank: in each document either
+a rectangle or a triangle.
+
+Sources: Liu et al. 2023, "Ring Attention", algorithm 1; striped: Brandon et al. 2023, "Striped Attention", section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+from parlab.arguments import checked, one_of
+from parlab.nn.attention import CAUSAL, STRICT
+from parlab.sequence.arguments import RULES
+from parlab.sequence.layouts import LAYOUTS, Documents, checked_documents
+
+
+@dataclass(frozen=True)
+class RingStep:
+    """One hop: the rank sends the K/V that it holds to `send_to`, and takes those of `kv_source` from `recv_from`."""
+
+    step: int
+    send_to: int
+    recv_from: int
+    kv_source: int
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A rectangle of queries × keys that is work: which of a shard's queries and keys, and how they are masked.
+
+    `diagonal` None: every query sees every key. Else query i of these sees keys 0..i + diagonal, and with a `window`
+    only the last `window` of them.
+    """
+
+    queries: slice
+    keys: slice
+    diagonal: int | None = None
+    window: int | None = None
+
+    @property
+    def mask(self) -> str:
+        """full, causal (query i sees keys 0..i) or strict (keys 0..i−1)."""
+        return {None: "full", CAUSAL: "causal", STRICT: "strict"}[self.diagonal]
+
+    @property
+    def pairs(self) -> int:
+        """How many (query, key) pairs are unmasked."""
+        queries, keys = self.queries.stop - self.queries.start, self.keys.stop - self.keys.start
+        if self.diagonal is None:
+            return queries * keys
+
+        def triangle(side: int) -> int:
+            return max(side, 0) * (side + 1) // 2
+
+        def below(d: int) -> int:
+            return triangle(queries + d) - triangle(d) - triangle(queries + d - keys) + triangle(d - keys)
+
+        return below(self.diagonal) - (0 if self.window is None else below(self.diagonal - self.window))
+
+
+class RingSchedule:
+    """The hops of rank `rank` of `size`: P − 1, for its own K/V need not travel to it; and the tiles that it attends.
+
+    >>> [step.kv_source for step in RingSchedule(rank=0, size=4).steps]
+    [3, 2, 1]
+    >>> [RingSchedule(rank=2, size=4).mask(source) for source in range(4)]
+    ['full', 'full', 'causal', 'none']
+    """
+
+    @checked(RULES)
+    def __init__(self, rank: int, size: int):
+        if not 0 <= rank < size:
+            raise ValueError(f"rank={rank}: a ring of {size} has ranks 0 to {size - 1}")
+        self.rank, self.size = rank, size
+        right, left = (rank + 1) % size, (rank - 1) % size
+        self.steps = [RingStep(step, right, left, kv_source=(rank - step - 1) % size) for step in range(size - 1)]
+
+    def tiles(
+        self, source: int, length: int, layout: str = "contiguous", *, causal: bool = True, documents: Documents = None
+    ) -> Sequence[Tile]:
+        """The work of this rank on the K/V of rank `source`, `length` tokens: at most one tile a document.
+
+        >>> RingSchedule(1, 2).tiles(0, 6, documents=[0, 2, 7, 12])  # the second document lies on both ranks
+        (Tile(queries=slice(0, 1, None), keys=slice(2, 6, None), diagonal=None, window=None),)
+        """
+        if not 0 <= source < self.size:
+            raise ValueError(f"source={source}: a ring of {self.size} has ranks 0 to {self.size - 1}")
+        edges = None if documents is None else tuple(documents)
+        return _tiles(self.rank, source, self.size, length, layout, causal, edges)
+
+    def tile(self, source: int, length: int, layout: str = "contiguous", *, causal: bool = True) -> Tile | None:
+        """The only tile of one document; None when no query sees any of the K/V."""
+        return next(iter(self.tiles(source, length, layout, causal=causal)), None)
+
+    def mask(self, source: int, layout: str = "contiguous", *, causal: bool = True) -> str:
+        """full, causal, strict or none: the mask on what `tile` selects (in zigzag, half of the queries or keys)."""
+        tile = self.tile(source, 2, layout, causal=causal)
+        return "none" if tile is None else tile.mask
+
+
+@lru_cache(maxsize=4096)
+def _tiles(
+    rank: int, source: int, size: int, length: int, layout: str, causal: bool, documents: tuple[int, ...] | None
+) -> tuple[Tile, ...]:
+    """The tiles of the queries of `rank` and the keys of `source`, document by document."""
+    found = []
+    for start, stop in pairwise(checked_documents(documents, length * size, size, layout)):
+        queries, keys = (_part(owner, size, length, layout, start, stop) for owner in (rank, source))
+        tile = _causal(queries, keys, rank, source, layout) if causal else Tile(queries, keys)
+        if tile is not None and tile.pairs:
+            found.append(tile)
+    return tuple(found)
+
+
+def _part(rank: int, size: int, length: int, layout: str, start: int, stop: int) -> slice:
+    """Where the tokens start..stop − 1, one document, stand in the shard of `rank`."""
+    if layout == "contiguous":
+        return slice(*(min(max(edge - rank * length, 0), length) for edge in (start, stop)))
+    if layout == "zigzag":  # each rank has as much of it
+        return slice(start // size, stop // size)
+    return slice(*((edge - rank + size - 1) // size for edge in (start, stop)))
+
+
+def _causal(queries: slice, keys: slice, rank: int, source: int, layout: str) -> Tile | None:
+    """The tile of these queries and keys, both of one document, in causal attention."""
+    if layout == "striped":  # query i is token i·P + rank of the sequence, key i is token i·P + source
+        return Tile(queries, keys, queries.start - keys.start + (CAUSAL if source <= rank else STRICT))
+    if source == rank:
+        return Tile(queries, keys, CAUSAL)  # a shard's tokens stand in their order
+    if layout == "zigzag":  # earlier: only its early chunk lies before ours; later: both before our late one
+        half = (keys.stop - keys.start) // 2
+        if source < rank:
+            return Tile(queries, slice(keys.start, keys.start + half))
+        return Tile(slice(queries.start + half, queries.stop), keys)
+    return Tile(queries, keys) if source < rank else None
+
+
+def readers(
+    size: int, length: int, layout: str = "contiguous", *, causal: bool = False, documents: Documents = None
+) -> list[list[bool]]:
+    """Which ranks need the K/V of each source: all of them; with documents those whose queries see some of its keys.
+
+    `readers(...)[source][rank]`; every rank computes the same.
+    """
+    one_of("layout", layout, LAYOUTS)
+    if documents is None:
+        return [[True] * size] * size
+    edges = tuple(documents)
+    return [[bool(_tiles(r, s, size, length, layout, causal, edges)) for r in range(size)] for s in range(size)]
+
+
+def journeys(size: int, length: int, layout: str = "contiguous", **dealt: Any) -> list[int]:
+    """How many hops the K/V of each rank make: to the last of its `readers`, which take the same arguments.
+
+    >>> journeys(4, 3, causal=True, documents=(0, 2, 8, 12))  # token 2, on rank 0, is seen by ranks 1 and 2
+    [2, 1, 1, 0]
+    """
+    found = readers(size, length, layout, **dealt)
+    return [max(hop for hop in range(size) if found[s][(s + hop) % size]) for s in range(size)]
