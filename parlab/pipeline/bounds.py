@@ -1,11 +1,11 @@
-"""How far a schedule is from the best possible: a bound that none can beat."""
+"""A time that no schedule is below, and how far a schedule is above it."""
 
 from __future__ import annotations
 
 import heapq
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from parlab.arguments import checked
@@ -51,7 +51,7 @@ def lower_bound(
     Args:
         memory_limit: chunks a rank, or a `MemoryLimit` in bytes. None: no limit.
         like: stages and microbatches are on the ranks on which this schedule has them. None: stage r on rank r.
-        metric: what is bounded, `makespan` or `longest_stage` (see `ScheduleTimeline.bubble_fraction`).
+        metric: the time that is bounded, `makespan` or `longest_stage` (see `ScheduleTimeline.bubble_fraction`).
 
     Raises:
         ValueError: overlapped pairs with a cost of their own, or sizes that are not those of `like`.
@@ -66,15 +66,17 @@ def lower_bound(
     if metric == "makespan":
         return max(map(_preemptive, tasks))
     entries = {like.rank_of(0, i) for i in range(m)} if like else {0}
-    returning = rank_tasks(p, m, costs, memory_limit, like, ends_on=min(entries))[min(entries)]
-    return max(
-        [sum(task.takes for task in of_rank) for of_rank in tasks] + [_preemptive(returning)] * (len(entries) == 1)
-    )
+    least = max(sum(task.takes for task in of_rank) for of_rank in tasks)
+    if len(entries) > 1:
+        return least
+    entry = min(entries)
+    return max(least, _preemptive(rank_tasks(p, m, costs, memory_limit, like, ends_on=entry)[entry]))
 
 
 @checked(RULES)
 def gap(schedule: Schedule, costs: Costs = UNIT_COSTS, memory_limit: Limit = None) -> float:
-    """By which part of it the makespan of a schedule is above the lower bound of its ranks, stages and microbatches."""
+    """How far the makespan of a schedule is above the lower bound of its ranks, stages and microbatches, as a part of
+    the bound."""
     p, m = schedule.num_ranks, schedule.num_microbatches
     bound = lower_bound(p, m, costs, memory_limit, like=schedule)
     return simulate(schedule, costs).makespan / bound - 1 if bound else 0.0
@@ -98,34 +100,59 @@ def rank_tasks(
         raise ValueError(f"pair={costs.pair!r}: the bound is for actions that run one after the other: leave it None")
     if like is not None and (like.num_ranks, like.num_microbatches) != (p, m):
         raise ValueError(f"p={p}, m={m}: like has {like.num_ranks} ranks and {like.num_microbatches} microbatches")
-    paths = Counter(
-        [tuple(like.rank_of(stage, i) for stage in range(like.num_stages)) for i in range(m)]
-        if like
-        else [tuple(range(p))] * m
-    )
+    passed = [tuple(range(p))] * m
+    if like:
+        passed = [tuple(like.rank_of(stage, i) for stage in range(like.num_stages)) for i in range(m)]
     tasks: list[list[Task]] = [[] for _ in range(p)]
-    for path, number in paths.items():
-        _add_tasks(tasks, path, number, costs, limit_tables(memory_limit, p, len(path)), ends_on)
+    for ranks, number in Counter(passed).items():
+        for rank, task in _tasks_of_path(_path(ranks, costs, memory_limit, p), number, ends_on):
+            tasks[rank].append(task)
     return tasks
 
 
-def _add_tasks(
-    tasks: list[list[Task]], path: Sequence[int], m: int, costs: Costs, memory: Any, ends_on: int | None
-) -> None:
-    stages, last = range(len(path)), len(path) - 1
-    forward, half, weight, transfer = (
-        costs.per_stage(name, len(path)) for name in ("forward", "backward_input", "backward_weight", "transfer")
-    )
-    hop = [transfer[s] if s < last and path[s] != path[s + 1] else 0 for s in stages]  # to the next stage
-    back = [transfer[s] if s > 0 and path[s] != path[s - 1] else 0 for s in stages]
-    limits, whole, rest = memory
+class Path(NamedTuple):
+    """Of each stage that some microbatches pass: its rank, its costs, the transfers after its F and after its I, and
+    the memory of its rank: the limit, and what a chunk keeps before and after its I."""
 
-    # Heads, microbatch by microbatch: down the stages and up again
+    ranks: Sequence[int]
+    forward: Sequence[Any]
+    half: Sequence[Any]
+    weight: Sequence[Any]
+    hop: Sequence[Any]
+    back: Sequence[Any]
+    limits: Sequence[float]
+    whole: Sequence[float]
+    rest: Sequence[float]
+
+
+def _path(ranks: Sequence[int], costs: Costs, memory_limit: Limit, p: int) -> Path:
+    stages, last = range(len(ranks)), len(ranks) - 1
+    takes, transfer = costs.by_kind(len(ranks)), costs.per_stage("transfer", len(ranks))
+    hop = [transfer[s] if s < last and ranks[s] != ranks[s + 1] else 0 for s in stages]
+    back = [transfer[s] if s > 0 and ranks[s] != ranks[s - 1] else 0 for s in stages]
+    limits, whole, rest = limit_tables(memory_limit, p, len(ranks))
+    return Path(ranks, takes["F"], takes["I"], takes["W"], hop, back, [limits[rank] for rank in ranks], whole, rest)
+
+
+def _tasks_of_path(path: Path, m: int, ends_on: int | None) -> Iterator[tuple[int, Task]]:
+    """The tasks of m microbatches, each with its rank, from the last microbatch back."""
+    f_head, i_head = _heads(path, m)
+    for k, f_tail, i_tail in _tails(path, m, ends_on):
+        for s, rank in enumerate(path.ranks):
+            yield rank, Task(f_head[s][k], path.forward[s], f_tail[s])
+            yield rank, Task(i_head[s][k], path.half[s], i_tail[s])
+            yield rank, Task(i_head[s][k] + path.half[s], path.weight[s], 0)
+
+
+def _heads(path: Path, m: int) -> tuple[list[list[Any]], list[list[Any]]]:
+    """The heads of the F's and the I's of each stage, microbatch by microbatch: down the stages and up again."""
+    _, forward, half, weight, hop, back, limits, whole, rest = path
+    stages, last = range(len(forward)), len(forward) - 1
     f_head: list[list[Any]] = [[] for _ in stages]
     i_head: list[list[Any]] = [[] for _ in stages]
     for k in range(m):
         for s in stages:
-            halves, weights = _freed_before(k, limits[path[s]], whole[s], rest[s])
+            halves, weights = _freed_before(k, limits[s], whole[s], rest[s])
             at = [f_head[s - 1][k] + forward[s - 1] + hop[s - 1]] if s else [0]
             if k:
                 at += [f_head[s][-1] + forward[s]]
@@ -134,16 +161,21 @@ def _add_tasks(
             at += [i_head[s][weights - 1] + half[s] + weight[s]] if weights else []
             f_head[s].append(max(at))
         for s in reversed(stages):
-            weights = _freed_before(k, limits[path[s]], whole[s], rest[s])[1]
+            _, weights = _freed_before(k, limits[s], whole[s], rest[s])
             at = [f_head[s][k] + forward[s]]
             at += [f_head[s][0] + (k + 1) * forward[s] + k * half[s] + weights * weight[s]]
             at += [i_head[s + 1][k] + half[s + 1] + back[s + 1]] if s < last else []
             i_head[s].append(max(at))
+    return f_head, i_head
 
-    # Tails, from the last microbatch back: a W has none
-    final = [weight[s] if ends_on in (None, path[s]) else 0 for s in stages]
-    f_tail: list[Any] = [-math.inf] * len(path)  # of the microbatch after this one
-    i_tail: list[Any] = [-math.inf] * len(path)
+
+def _tails(path: Path, m: int, ends_on: int | None) -> Iterator[tuple[int, list[Any], list[Any]]]:
+    """From the last microbatch back: (its number, the tail of its F on each stage, the tail of its I). A W has none."""
+    ranks, forward, half, weight, hop, back, *_ = path
+    stages, last = range(len(ranks)), len(ranks) - 1
+    final = [weight[s] if ends_on in (None, ranks[s]) else 0 for s in stages]
+    f_tail: list[Any] = [-math.inf for _ in stages]  # of the microbatch after this one
+    i_tail: list[Any] = [-math.inf for _ in stages]
     for k in reversed(range(m)):
         for s in stages:
             ahead = half[s - 1] + i_tail[s - 1] + back[s] if s else 0
@@ -151,16 +183,11 @@ def _add_tasks(
         for s in reversed(stages):
             ahead = forward[s + 1] + f_tail[s + 1] + hop[s] if s < last else 0
             f_tail[s] = max(half[s] + i_tail[s], forward[s] + f_tail[s], ahead)
-        for s in stages:
-            tasks[path[s]] += [
-                Task(f_head[s][k], forward[s], f_tail[s]),
-                Task(i_head[s][k], half[s], i_tail[s]),
-                Task(i_head[s][k] + half[s], weight[s], 0),
-            ]
+        yield k, f_tail, i_tail
 
 
 def _freed_before(k: int, limit: float, whole: float, rest: float) -> tuple[int, int]:
-    """How many I's and how many W's a stage must have done before its F number k, for the memory to hold that."""
+    """How many I's and how many W's a stage must have done before its F number k, so that the memory holds that one."""
     if whole > limit:
         raise ValueError(f"memory_limit={limit!r}: a rank must be able to keep the activations of one chunk ({whole})")
     if number_that_fits(limit, whole) == math.inf:

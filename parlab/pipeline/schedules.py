@@ -1,4 +1,4 @@
-"""The schedules of the papers, each as the order in which one rank forwards and backwards.
+"""The schedules of the papers, each as the order of actions on one rank.
 
 Letters: p ranks, m microbatches, v chunks (stages a rank; rank r has the stages r, r + p, r + 2p, ...). F, B, I and W
 are the times of a forward, a full backward, a backward for the input and one for the weights, of all layers of a rank.
@@ -7,6 +7,7 @@ Idle times are by longest stage (each rank from its first start to its last end)
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from itertools import chain
 
@@ -24,8 +25,11 @@ def naive(p: int, m: int) -> Schedule:
     rank 0: 0F0 0B0 0F1 0B1
     rank 1: 1F0 1B0 1F1 1B1
     """
-    ranks = (one_forward_one_backward(_each("F", r, m), _each("B", r, m), warmup=0) for r in range(p))
-    return Schedule(ranks, name=f"naive, {p} ranks, {m} microbatches")
+
+    def rank(r: int) -> list[Action]:
+        return one_forward_one_backward(each("F", r, m), each("B", r, m), warmup=0)
+
+    return Schedule(map(rank, range(p)), name=f"naive, {p} ranks, {m} microbatches")
 
 
 @checked(RULES)
@@ -38,14 +42,17 @@ def gpipe(p: int, m: int) -> Schedule:
     rank 0: 0F0 0F1 0B0 0B1
     rank 1: 1F0 1F1 1B0 1B1
     """
-    ranks = (one_forward_one_backward(_each("F", r, m), _each("B", r, m), warmup=m) for r in range(p))
-    return Schedule(ranks, name=f"GPipe, {p} ranks, {m} microbatches")
+
+    def rank(r: int) -> list[Action]:
+        return each("F", r, m) + each("B", r, m)
+
+    return Schedule(map(rank, range(p)), name=f"GPipe, {p} ranks, {m} microbatches")
 
 
 @checked(RULES)
 def one_f_one_b(p: int, m: int) -> Schedule:
-    """1F1B: rank r starts with p − r − 1 forwards, then one forward, one backward. Idle time (p − 1)(F + B), as
-    GPipe's; keeps p − r activations.
+    """1F1B: rank r starts with p − r − 1 forwards; then one forward, one backward, in turn. Idle time (p − 1)(F + B)
+    as GPipe's; keeps p − r activations.
 
     Source: PipeDream-Flush (Narayanan et al., 2021, "Memory-efficient pipeline-parallel DNN training"), section 3.2;
     Megatron-LM (Narayanan et al., 2021), section 2.2.
@@ -55,8 +62,11 @@ def one_f_one_b(p: int, m: int) -> Schedule:
     rank 1: 1F0 1B0 1F1 1B1 1F2 1B2
     """
     enough_microbatches(p, m)
-    ranks = (one_forward_one_backward(_each("F", r, m), _each("B", r, m), warmup=p - r - 1) for r in range(p))
-    return Schedule(ranks, name=f"1F1B, {p} ranks, {m} microbatches")
+
+    def rank(r: int) -> list[Action]:
+        return one_forward_one_backward(each("F", r, m), each("B", r, m), warmup=p - r - 1)
+
+    return Schedule(map(rank, range(p)), name=f"1F1B, {p} ranks, {m} microbatches")
 
 
 @checked(RULES)
@@ -71,8 +81,7 @@ def looped_bfs(p: int, m: int, chunks: int) -> Schedule:
     """
 
     def rank(r: int) -> list[Action]:
-        stages = [r + p * chunk for chunk in range(chunks)]
-        forwards = [Action("F", stage, microbatch) for stage in stages for microbatch in range(m)]
+        forwards = [action for stage in stages_of(r, p, chunks) for action in each("F", stage, m)]
         return forwards + [Action("B", stage, microbatch) for _, stage, microbatch in reversed(forwards)]
 
     return Schedule(map(rank, range(p)), name=f"looped breadth-first, {p} ranks, {m} microbatches, {chunks} chunks")
@@ -96,14 +105,12 @@ def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = Non
     group = p if group is None else group
     if group < p or m % group:
         raise ValueError(f"group={group}, m={m}: microbatches go in whole groups of at least p={p}: use a multiple")
+    groups = [range(start, start + group) for start in range(0, m, group)]
 
     def rank(r: int) -> list[Action]:
-        stages = [r + p * chunk for chunk in range(chunks)]
-        groups = [range(start, start + group) for start in range(0, m, group)]
-        forwards = [Action("F", stage, i) for microbatches in groups for stage in stages for i in microbatches]
-        backwards = [
-            Action("B", stage, i) for microbatches in groups for stage in reversed(stages) for i in microbatches
-        ]
+        stages = stages_of(r, p, chunks)
+        forwards = [Action("F", stage, i) for own in groups for stage in stages for i in own]
+        backwards = [Action("B", stage, i) for own in groups for stage in reversed(stages) for i in own]
         return one_forward_one_backward(forwards, backwards, warmup=2 * (p - r - 1) + (chunks - 1) * group)
 
     return Schedule(map(rank, range(p)), name=f"interleaved 1F1B, {p} ranks, {m} microbatches, {chunks} chunks")
@@ -111,8 +118,8 @@ def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = Non
 
 @checked(RULES)
 def zb_h1(p: int, m: int) -> Schedule:
-    """1F1B with the backward in two halves: the W's wait for the gaps. Idle time (p − 1)(F + I − W) for W ≤ F; keeps p
-    activations.
+    """1F1B with the backward in two halves: rank r puts its W's off by r microbatches, and fills the end with them.
+    Idle time (p − 1)(F + I − W) for W ≤ F; keeps p activations.
 
     Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 2.1 (its B is our I).
 
@@ -121,8 +128,11 @@ def zb_h1(p: int, m: int) -> Schedule:
     rank 1: 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2
     """
     enough_microbatches(p, m)
-    ranks = (split_backward(r, m, warmup=p - r - 1, delay=r) for r in range(p))
-    return Schedule(ranks, name=f"ZB-H1, {p} ranks, {m} microbatches")
+
+    def rank(r: int) -> list[Action]:
+        return split_backward(r, m, warmup=p - r - 1, delay=r)
+
+    return Schedule(map(rank, range(p)), name=f"ZB-H1, {p} ranks, {m} microbatches")
 
 
 @checked(RULES)
@@ -137,27 +147,39 @@ def zb_h2(p: int, m: int) -> Schedule:
     rank 1: 1F0 1I0 1F1 1I1 1F2 1I2 1W0 1W1 1W2
     """
     enough_microbatches(p, m)
-    ranks = (split_backward(r, m, warmup=2 * (p - r - 1), delay=2 * r) for r in range(p))
-    return Schedule(ranks, name=f"ZB-H2, {p} ranks, {m} microbatches")
+
+    def rank(r: int) -> list[Action]:
+        return split_backward(r, m, warmup=2 * (p - r - 1), delay=2 * r)
+
+    return Schedule(map(rank, range(p)), name=f"ZB-H2, {p} ranks, {m} microbatches")
 
 
 def one_forward_one_backward(forwards: Sequence[Action], backwards: Sequence[Action], warmup: int) -> list[Action]:
-    """`warmup` forwards, then a forward and a backward in turn, then the backwards that are left."""
+    """`warmup` forwards; then a forward and a backward in turn; then the backwards that are left."""
     warmup = min(warmup, len(forwards))
     in_turn = chain.from_iterable(zip(forwards[warmup:], backwards, strict=False))
     return [*forwards[:warmup], *in_turn, *backwards[len(forwards) - warmup :]]
 
 
 def split_backward(stage: int, m: int, warmup: int, delay: int) -> list[Action]:
-    """`warmup` forwards, then a forward and an I in turn; from the iteration `delay` on, a W after each I."""
-    forwards, weights = _each("F", stage, m), _each("W", stage, m)
-    actions = forwards[:warmup]
+    """`warmup` forwards; then a forward and an I in turn, with a W behind each I from number `delay` on; then the W's
+    that are left."""
+    forwards, weights = deque(each("F", stage, m)), deque(each("W", stage, m))
+    actions = [forwards.popleft() for _ in range(min(warmup, m))]
     for i in range(m):
-        actions += [*forwards[warmup + i : warmup + i + 1], Action("I", stage, i)]
+        if forwards:
+            actions.append(forwards.popleft())
+        actions.append(Action("I", stage, i))
         if i >= delay:
-            actions.append(weights.pop(0))
-    return actions + weights
+            actions.append(weights.popleft())
+    return [*actions, *weights]
 
 
-def _each(kind: str, stage: int, m: int) -> list[Action]:
+def each(kind: str, stage: int, m: int) -> list[Action]:
+    """The action `kind` of a stage on each of m microbatches."""
     return [Action(kind, stage, microbatch) for microbatch in range(m)]
+
+
+def stages_of(r: int, p: int, chunks: int) -> list[int]:
+    """The stages of rank r, which go around: r, r + p, r + 2p, ..."""
+    return [r + p * chunk for chunk in range(chunks)]

@@ -155,10 +155,10 @@ def test_w_one_iteration_too_early_breaks_the_idle_time_of_zb_h1():
 
 
 def test_a_warm_up_one_forward_short_costs_1f1b_time():
-    from parlab.pipeline.schedules import _each, one_forward_one_backward
+    from parlab.pipeline.schedules import each, one_forward_one_backward
 
     short = Schedule(
-        [one_forward_one_backward(_each("F", r, 8), _each("B", r, 8), warmup=max(0, 2 - r)) for r in range(4)]
+        [one_forward_one_backward(each("F", r, 8), each("B", r, 8), warmup=max(0, 2 - r)) for r in range(4)]
     )
     assert simulate(short).makespan > simulate(one_f_one_b(4, 8)).makespan
 
