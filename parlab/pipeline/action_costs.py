@@ -54,7 +54,7 @@ class Costs:
         return cost
 
     def by_kind(self, num_stages: int) -> dict[str, Sequence[float]]:
-        """What each kind of action takes on each stage.
+        """The time of each kind of action on each stage.
 
         Raises:
             ValueError: a list of another length.

@@ -1,4 +1,4 @@
-"""What a rank of a pipeline does: forwards, backwards, and pairs of them.
+"""The actions of a rank in a pipeline: forwards, backwards, and pairs of them.
 
 The notation is PyTorch's (torch.distributed.pipelining): `2F0` is the forward of microbatch 0 on stage 2. Papers differ
 in one letter: in Zero Bubble "B" is the backward for the input alone; here, as in PyTorch and DualPipe, it is the whole
@@ -13,12 +13,12 @@ KINDS = {"F": "forward", "B": "full backward", "I": "backward for the input", "W
 
 
 class Action(NamedTuple):
-    """One thing that a rank computes.
+    """One computation of a rank.
 
     Args:
         kind: `F` forward, `B` full backward, `I` backward for the input, `W` backward for the weights.
-        stage: which part of the model, from 0.
-        microbatch: which part of the batch, from 0.
+        stage: the part of the model, from 0.
+        microbatch: the part of the batch, from 0.
 
     >>> str(Action("F", stage=2, microbatch=0))
     '2F0'
@@ -48,4 +48,4 @@ class Pair(NamedTuple):
         return f"({self.F};{self.B})OVERLAP_F_B"
 
 
-Slot = Action | Pair | None  # what a cell of a schedule holds; None is an idle slot
+Slot = Action | Pair | None  # a cell of a schedule; None is an idle slot

@@ -36,17 +36,20 @@ def lower_bound(
 ) -> Any:
     """A time that no schedule within the memory is below, in the unit of the costs.
 
-    Proof. (1) A full backward may be replaced by its I and then its W: nothing starts later. (2) Microbatches that take
-    the same path are alike, so call the k-th F, I and W that a stage ends those of microbatch k: every action still
-    comes after what it needs, since k + 1 of those have ended by then, and memory counts only how many are kept. So it
-    is enough to bound schedules in which the microbatches of a path stay in order. (3) In these, an action cannot start
-    before its `head`: the longest chain of what it needs, over transfers, of the same action of the microbatch before,
-    and of what its rank must have done first: for F number k so many I's and W's that memory holds one chunk more.
-    Likewise at least its `tail` follows. (4) A rank does one thing at a time. If it could interrupt an action for a
-    more urgent one, it would be best to run, of what may start, always what has the longest tail (Jackson); no schedule
-    that cannot interrupt is shorter than that one. (5) By longest stage: the rank where all microbatches enter starts
-    at 0, so (3) and (4) hold for it, if of the tails only what comes back to this rank counts; others take at least
-    their work.
+    Proof.
+
+    1. Replace each full backward by its I and then its W. Nothing starts later.
+    2. Microbatches on the same path are alike. So rename them: the k-th F, I and W that a stage ends are those of
+       microbatch k. Every action still comes after the actions that it needs, because k + 1 of those have ended by
+       then. Memory stays the same, because it counts only how many are kept. So it is enough to bound schedules in
+       which the microbatches of a path stay in order.
+    3. An action cannot start before its `head`. That is the longest chain of actions before it: those that it needs,
+       with their transfers; the same action of the microbatch before; and the I's and W's of its rank that must free
+       memory first, if it is an F. In the same way at least its `tail` follows.
+    4. A rank does one action at a time. Suppose that it could interrupt an action. Then it is best to run always the
+       action with the longest tail, of those that may start (Jackson). No schedule without interruption is shorter.
+    5. By longest stage: the rank where all microbatches enter starts at 0. So 3 and 4 hold for it, if its tails count
+       only as far as they come back to this rank. The other ranks take at least their work.
 
     Args:
         memory_limit: chunks a rank, or a `MemoryLimit` in bytes. None: no limit.
@@ -54,7 +57,7 @@ def lower_bound(
         metric: the time that is bounded, `makespan` or `longest_stage` (see `ScheduleTimeline.bubble_fraction`).
 
     Raises:
-        ValueError: overlapped pairs with a cost of their own, or sizes that are not those of `like`.
+        ValueError: a cost of overlapped pairs, or other sizes than those of `like`.
 
     Source: the preemptive bound of one machine (Jackson, 1955; Carlier, 1982).
 

@@ -1,4 +1,4 @@
-"""What a pipeline costs on paper, in columns: how many chunks a rank keeps, and how long a step takes and waits.
+"""Closed forms of a pipeline, in columns: how many chunks a rank keeps, and how long a step takes and waits.
 
 p ranks, m microbatches, v chunks a rank: arrays with an entry a pipeline. `in_turn`: microbatches go forward and
 backward in turn (1F1B; interleaved, if there are several chunks), else all of them through a chunk before the next

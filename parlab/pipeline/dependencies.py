@@ -113,7 +113,7 @@ def _what_is_missing(schedule: Schedule) -> str:
 
 
 def _complaints(schedule: Schedule) -> Iterator[str]:
-    """What keeps a schedule from being complete, the first unmet dependency first."""
+    """The reasons why a schedule is not complete, the first unmet dependency first."""
     place: dict[Action, tuple[int, int]] = {}
     by_position = sorted(
         (position, rank, action) for rank, row in enumerate(schedule.actions) for position, action in enumerate(row)

@@ -1,4 +1,4 @@
-"""The best schedule there is, for sizes small enough to look at all that could be better."""
+"""The best of all schedules, for small sizes."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ class State(NamedTuple):
 def best_schedule(p: int, m: int, costs: Costs = UNIT_COSTS, memory_limit: Limit = None) -> Schedule:
     """The shortest schedule by makespan of stage r on rank r, among all with full or split backwards within the memory.
 
-    Branch and bound. Microbatches may stay in order, and backwards be split (see `lower_bound`). Of the actions that
-    can come next, the one that would end first, on rank r, ends at C. Some best schedule next runs on r what can start
-    before C, else that action would fit in front of it (Giffler and Thompson, 1960): also where memory is limited, for
-    an F that it keeps out comes after an I or W of the same rank, and an F moves forward only past I's and W's, which
-    give memory back. A branch is cut where its bound is no better than what is known, and where the same actions were
-    done before and nothing that still matters ended later.
+    Branch and bound, over schedules with microbatches in order and split backwards: these are enough (see
+    `lower_bound`). Of all actions that can come next, let A end first, at time C, on rank r. Some best schedule next
+    runs on r either A or an action that starts before C. Otherwise A would fit in front of that action and delay
+    nothing (Giffler and Thompson, 1960). Limited memory does not change this: if A is an I or W, it frees memory
+    earlier; if A is an F, there is room for it now, and it moves past I's and W's alone. A branch is cut where its
+    bound is no better than the best schedule so far. It is also cut where another branch did the same actions, and each
+    of them that still matters ended no later.
 
     Args:
         p: at most 3. m: at most 4: beyond that the search takes too long.
@@ -134,7 +135,7 @@ class _BranchAndBound:
         )
 
     def bound(self, state: State) -> Any:
-        """No schedule that goes on from here is shorter: a rank has its work to do, what it does next has its tail."""
+        """No schedule that goes on from here is shorter: a rank has its work to do, and its next action has a tail."""
         latest = 0
         for r in range(self.p):
             f, i, w = state.done[r]

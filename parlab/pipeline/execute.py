@@ -48,13 +48,13 @@ def run_schedule(
             `forward(x, targets)` gives the mean loss, and its `backward_input` takes the loss's weight in the whole.
         inputs: of the first stage, one a microbatch.
         targets: of the last stage, one a microbatch.
-        costs: how long each action takes on the simulated clock, in seconds; transfers take what the cluster says.
-            None: actions take no time.
-        like: an array with the shape and dtype of what passes from stage to stage. None: this rank finds out, by
-            sending one row of the first microbatch through the stages before its own, which it must be given then.
-        on_gradients: is given `(stage, microbatch, gradients)` of each B and W, which are then neither summed nor
-            exchanged nor returned; they count as held, as `new gradients`, until they die. None: they are summed.
-        loss_scale: the gradients, not the loss, are multiplied by this: so that small ones survive in float16.
+        costs: how long each action takes on the simulated clock, in seconds; the cluster says how long a transfer
+            takes. None: actions take no time.
+        like: an array with the shape and dtype of the arrays that pass from stage to stage. None: this rank finds out:
+            it sends one row of the first microbatch through the stages before its own, so `stages` must have them.
+        on_gradients: called with `(stage, microbatch, gradients)` after each B and W. These gradients are then neither
+            summed nor exchanged nor returned; they are held, as `new gradients`, until they die. None: they are summed.
+        loss_scale: the gradients, not the loss, are multiplied by this, so that small ones survive in float16.
 
     Returns:
         The loss, on the rank that has the last stage, else None (its part of the loss, where two ranks share that

@@ -15,16 +15,16 @@ ROUNDING = 1e-9  # part of a limit
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """A limit on what a rank keeps of its chunks. A plain number L, wherever a limit is asked for, is `MemoryLimit(L)`:
-    at most L chunks, each counted from its F to its W or B.
+    """A limit on the activations that a rank keeps. Instead of `MemoryLimit(L)`, a function also takes the number L: at
+    most L chunks, each counted from its F to its W or B.
 
     Whole numbers are compared exactly. Others are compared to one part in 10⁹, so that 3 chunks of 0.1 fit into 0.3.
 
     Args:
         limit: the most that a rank may keep, a number or one a rank, in the unit of the other two.
-        activation: what one chunk keeps from its F on (M_B), a number or one a stage.
-        pending: what is left of it between its I and its W (M_W), at most `activation`, a number or one a stage. None:
-            all of it.
+        activation: the amount that one chunk keeps from its F on (M_B), a number or one a stage.
+        pending: the part that is left of it between its I and its W (M_W), at most `activation`, a number or one a
+            stage. None: all of it.
 
     Raises:
         ValueError: a negative amount, an empty list, or more pending than was kept before.
@@ -46,7 +46,7 @@ class MemoryLimit:
         check_fields(self, {"limit": amounts, "activation": amounts, "pending": optional(amounts)})
 
     def tables(self, num_ranks: int, num_stages: int) -> tuple[list[float], list[float], list[float]]:
-        """The limit of each rank, and what a chunk of each stage keeps before and after its I.
+        """The limit of each rank, and the amounts that a chunk of each stage keeps before and after its I.
 
         The limits are a little larger where rounding matters: all who compare with them agree on what fits.
 
@@ -67,7 +67,7 @@ Limit = float | Sequence[float] | MemoryLimit | None
 
 
 def limit_tables(memory_limit: Limit, num_ranks: int, num_stages: int) -> tuple[list[float], list[float], list[float]]:
-    """`MemoryLimit.tables` of what a caller may give: None (no limit), chunks, one number a rank, or a MemoryLimit."""
+    """`MemoryLimit.tables` of an argument: None (no limit), chunks, one number a rank, or a `MemoryLimit`."""
     if not isinstance(memory_limit, MemoryLimit):
         memory_limit = MemoryLimit(math.inf if memory_limit is None else memory_limit)
     return memory_limit.tables(num_ranks, num_stages)

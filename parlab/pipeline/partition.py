@@ -1,4 +1,4 @@
-"""Which layers make up which stage."""
+"""The layers of each stage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def partition(
 
     The first (num_layers mod num_stages) stages get one layer more. With costs, the most expensive stage is as cheap as
     it can be, and the others as even as that leaves them (least sum of squares). The embedding always belongs to the
-    first stage and the head to the last; what they cost is balanced too.
+    first stage and the head to the last; their costs are balanced too.
 
     Args:
         costs: of each layer, in any unit; 1 each if None.

@@ -21,11 +21,11 @@ ShardingCell = tuple[int, files.Communication]  # how many actions of the rank c
 
 @dataclass(frozen=True, init=False)
 class Schedule:
-    """What each rank of a pipeline runs, in order.
+    """The actions of each rank of a pipeline, in order.
 
     Args:
         ranks: one row a rank: actions, pairs, and None for a slot left idle. Idle slots are only for the eye: an action
-            starts as soon as its rank is free and its inputs are there.
+            starts as soon as its rank is free and its inputs have arrived.
         name: shown in titles; schedules with the same rows are equal, whatever their names.
         sharding: the cells of a file that gather, free and reduce sharded weights, for each rank (how many of its
             actions come before, cell). They are kept for `to_csv`; nothing here executes them.
@@ -69,7 +69,7 @@ class Schedule:
 
     @property
     def num_ranks(self) -> int:
-        """Rows."""
+        """The number of ranks."""
         return len(self.ranks)
 
     @cached_property

@@ -24,12 +24,12 @@ from parlab.pipeline.weights import Filled, Filler, Rows, best_filled, order_of,
 
 @dataclass(frozen=True)
 class Search:
-    """What a search found, and how it came there.
+    """The schedules that a search found, and its tries.
 
     Attributes:
         times: of each try, in the unit of the costs, by the metric of the search; infinite where it could not run.
         better: the number of the try and the schedule, each time that one was better than all before it; the first is
-            what the search began with, as try 0.
+            the schedule from which the search began, as try 0.
     """
 
     times: list[float]
@@ -65,7 +65,7 @@ def zb_auto(
         memory_limit: chunks a rank, or a `MemoryLimit` in bytes. None: no limit.
         tries: of the local search. None: as many as the seconds allow, or up to 250, fewer the longer each takes.
         seconds: after which no further try begins, which makes the result depend on the machine. None: no limit.
-        metric: what is to be short, `longest_stage` or `makespan` (see `ScheduleTimeline.bubble_fraction`).
+        metric: the time that is to be short, `longest_stage` or `makespan` (see `ScheduleTimeline.bubble_fraction`).
 
     Raises:
         ValueError: a limit in which no activation fits, or an argument out of range.
@@ -76,7 +76,7 @@ def zb_auto(
     >>> simulate(zb_h1(p=4, m=8)).longest_stage, simulate(zb_auto(p=4, m=8, memory_limit=8)).longest_stage
     (27, 24)
     """
-    costs = replace(costs, pair=None, optimizer=None)  # neither changes the order that is best
+    costs = replace(costs, pair=None, optimizer=None)  # neither changes which order is best
     limits, activation, _ = limit_tables(memory_limit, p, p)
     fits = [int(min(m, number_that_fits(*of_rank))) for of_rank in zip(limits, activation, strict=True)]
     if min(fits) < 1:
@@ -110,7 +110,7 @@ def _warmups(costs: Costs, fits: Sequence[int], may_delay: bool, step: int, behi
             warmups[r] += 1
             free[r] += forward[r]
         arrival = max(free[r], arrival) + half[r] + transfer[r]
-    for r in range(1, p):  # what a rank forwards before its first I, the rank before it has forwarded
+    for r in range(1, p):  # a rank can forward only what the rank before it has forwarded
         fewer = behind_full if warmups[r - 1] == fits[r - 1] else 1
         warmups[r] = min(warmups[r], max(1, warmups[r - 1] - fewer))
     return tuple(warmups)
@@ -136,9 +136,9 @@ def improve(
     seconds: float | None = None,
     metric: str = "longest_stage",
 ) -> Search:
-    """Local search from a schedule: one F or I of a rank moves past a few others, or a rank squeezes more or fewer W's
-    into gaps that are too small for them; the W's are placed anew, and what is no worse is kept. It ends early where
-    `lower_bound` shows that nothing is better.
+    """Local search from a schedule. In each try one F or I of a rank moves past a few others, or a rank squeezes more
+    or fewer W's into gaps that are too small for them; then the W's are placed anew. A schedule that is no worse takes
+    the place of the one before. The search ends early where `lower_bound` shows that nothing is better.
 
     Args:
         memory_limit, tries, seconds, metric: as of `zb_auto`.
@@ -152,7 +152,7 @@ def improve(
     (13, 12)
     """
     validate(schedule, memory_limit)
-    costs = replace(costs, pair=None, optimizer=None)  # neither changes the order that is best
+    costs = replace(costs, pair=None, optimizer=None)  # neither changes which order is best
     rows = skeleton_of(schedule.actions)
     filler = Filler(rows, costs, memory_limit)
     random_number = random.Random(0).random

@@ -1,4 +1,4 @@
-"""How long a schedule takes: exact times, from stated costs."""
+"""The times of a schedule, exactly, from given costs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def simulate(schedule: Schedule, costs: Costs = UNIT_COSTS, *, post_validation: 
     A message travels for `costs.transfer` and keeps nobody from computing; ranks never wait to send.
 
     Args:
-        post_validation: of the optimizer's step, if `costs.optimizer` says what it takes. False: a rank waits until it
-            knows the norm of all gradients, so that no rank can begin its next step early. True: it steps on what the
-            ranks before it have passed on, and takes the step back in the rare case that the whole norm, which comes
-            around during the next forwards, forbids it (Zero Bubble, section 4).
+        post_validation: when the optimizer steps, if `costs.optimizer` is given. False: a rank waits until it knows the
+            norm of all gradients, so that no rank can begin its next step early. True: a rank steps when it knows the
+            norms of the ranks before it. The whole norm comes around during the next forwards; in the rare case that it
+            forbids the step, the rank takes it back (Zero Bubble, section 4).
 
     Raises:
-        ValueError: the schedule cannot run (see `validate`), no `Costs`, or a list of them that is not one a stage.
+        ValueError: the schedule cannot run (see `validate`), no `Costs`, or a list of costs that is not one a stage.
 
     >>> from parlab.pipeline import one_f_one_b
     >>> timeline = simulate(one_f_one_b(p=4, m=8))

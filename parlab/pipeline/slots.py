@@ -9,15 +9,13 @@ from parlab.pipeline.actions import Action
 from parlab.pipeline.dependencies import input_from, kept_from
 from parlab.pipeline.memory import change_of_kept
 
-Offsets = list[
-    tuple[int, ...]
-]  # of each rank, where microbatch 0 is done: down the V, up, and its backward down and up
+Offsets = list[tuple[int, ...]]  # of each rank, the slots of microbatch 0: down the V, up, its backward down and up
 LENGTH = {"F": 1, "I": 1, "W": 1, "B": 2}  # in slots
 
 
 class Slots:
-    """Which action stands where. It starts as a block of m microbatches, each `period` slots after the one before, with
-    W's in the slots that are left.
+    """A timetable: each action has a slot. It starts as a block of m microbatches, each `period` slots after the one
+    before, with W's in the slots that are left.
 
     Args:
         kinds: of the four actions of the block on each rank: `FFII` or `FFBB`.

@@ -1,4 +1,4 @@
-"""What a rank computes at a time, and when it posts its receives."""
+"""The steps of a rank, and when it posts its receives."""
 
 from __future__ import annotations
 

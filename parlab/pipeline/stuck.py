@@ -14,7 +14,8 @@ from parlab.pipeline.timeline import Idle, TimedStep
 
 
 def until_stuck(schedule: Schedule) -> tuple[list[TimedStep], list[Idle]]:
-    """What the ranks do, with unit costs, before none can go on, and where each that is not done then stands for ever.
+    """The steps of all ranks, with unit costs, until none can go on; and for each rank that is not done then, the
+    action at which it stands for ever.
 
     >>> needs_itself = Schedule([[Action("F", 1, 0), Action("F", 0, 0)]])
     >>> done, (stop,) = until_stuck(needs_itself)

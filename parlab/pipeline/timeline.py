@@ -1,4 +1,4 @@
-"""What a simulated schedule shows: idle time and what each slot waits for, the critical path, kept activations."""
+"""The timeline of a simulated schedule: idle time and its causes, the critical path, kept activations."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ class ScheduleTimeline(Timeline):
         return idle / whole if whole else 0.0
 
     def idle(self, rank: int) -> list[Idle]:
-        """The idle slots of `rank`, and what each waits for."""
+        """The idle slots of `rank`, and the action for which each waits."""
         slots: list[Idle] = []
         free: Any = 0
         for step in self.steps(rank):
@@ -306,9 +306,10 @@ class ScheduleTimeline(Timeline):
         Args:
             activation: bytes that one chunk keeps from its F on (M_B), a number or one a stage.
             pending: bytes that are left of them between its I and its W (M_W), a number or one a stage.
-            message: bytes of what passes between stages: counted from when `run_schedule` posts its receive or, within
-                the rank, from when it is made, until it is used; what is kept of it then is part of the others. What is
-                sent counts besides, while it is under way: how long that is, the links say, not the schedule.
+            message: bytes of an activation or gradient that passes between stages. It is counted from when
+                `run_schedule` posts its receive or, within the rank, from when it is made, until it is used; the part
+                of it that is kept then belongs to the others. A sent message counts besides while it is under way,
+                which depends on the links and not on the schedule.
 
         Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 2.
         """

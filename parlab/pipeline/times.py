@@ -56,7 +56,8 @@ def start_and_end(table: ActionTable, duration: Sequence[Any], lag: Sequence[Any
 
 
 def _deadlock(table: ActionTable, awaited: Collection[Any]) -> str:
-    """From a blocked rank to what it waits for, to what keeps that from being done, until a rank repeats."""
+    """The text of a deadlock. From a blocked rank it goes to the rank for whose action that one waits, until a rank
+    repeats."""
     actions, rank = table.actions, table.rank
     blocked = {rank[row]: row for row in map(table.source.index, awaited)}  # rank -> the row at which it stands
     path = [min(blocked)]

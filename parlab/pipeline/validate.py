@@ -20,8 +20,8 @@ def validate(schedule: Schedule, memory_limit: Limit = None) -> None:
 
     Raises:
         ValueError: a stage does not do a microbatch exactly once (F and B, or F, I and W, all on one rank); an action
-            stands before what it needs, the first such is named; ranks wait for each other, the cycle is printed; or
-            a rank keeps more than its limit, with the action that exceeds it.
+            stands before the action that it needs, the first such is named; ranks wait for each other, the cycle is
+            printed; or a rank keeps more than its limit, with the action that exceeds it.
 
     >>> from parlab.pipeline import Action, Schedule
     >>> validate(Schedule([[Action("B", 0, 0), Action("F", 0, 0)]]))

@@ -141,7 +141,7 @@ def skeleton_of(actions: Iterable[Sequence[Action]]) -> Rows:
 
 
 def order_of(metric: str) -> Callable[[Filled], tuple[float, float]]:
-    """What makes one better than another: the time by `metric`, then the other one."""
+    """The order of the better ones: by the time of `metric`, then by the other time."""
     return operator.itemgetter(1, 2) if metric == "longest_stage" else operator.itemgetter(2, 1)
 
 

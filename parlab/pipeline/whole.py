@@ -1,4 +1,4 @@
-"""One training step of a whole model under a schedule, on ranks made for it: what the serial step is held against."""
+"""One training step of a whole model under a schedule, to compare with the step of the serial model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parlab.world import Timeline, run
 
 
 class Step(NamedTuple):
-    """What a step found, and its timeline."""
+    """The loss, the gradients by name, and the timeline of a step."""
 
     loss: float
     gradients: Gradients

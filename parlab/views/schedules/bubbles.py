@@ -1,4 +1,4 @@
-"""Bubbles: with what is kept, against the number of microbatches; of smaller chunks, against the time of a transfer."""
+"""Bubbles: of schedules, against the number of microbatches; of smaller chunks, against the time of a transfer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Curve(NamedTuple):
 
     @property
     def dots(self) -> dict[str, Any]:
-        """How what was simulated is drawn."""
+        """The style of simulated points."""
         return {"color": self.color, "linestyle": "None", "marker": self.marker, "markersize": 6.5}
 
 
@@ -142,7 +142,7 @@ def _idle_percent(p: int, m: int, chunks: int, backward: float, transfer: float)
 
 
 def explore_interleaving() -> Explorer:
-    """Sliders for `interleaving`: ranks, microbatches a rank, and what a backward takes."""
+    """Sliders for `interleaving`: ranks, microbatches a rank, and the time of a backward."""
     controls = {
         "p": steps("ranks p", (2, 4, 6, 8), 4),
         "k": steps("microbatches m", (1, 2, 3, 4), 2, "{} p".format),

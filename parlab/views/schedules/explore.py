@@ -34,7 +34,7 @@ def pipeline(
     transfer: float = 0,
     mark: str | int = NOTHING,
 ) -> Picture:
-    """Draw a schedule of the papers; what `explore_schedules` shows. Where a schedule refuses the numbers, draw why.
+    """Draw a schedule of the papers, as `explore_schedules` does. Where a schedule refuses the numbers, draw why.
 
     Args:
         schedule: one of `SCHEDULES`; GPipe with several chunks is looped breadth-first, 1F1B is interleaved.

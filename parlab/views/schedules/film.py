@@ -31,7 +31,7 @@ BEST = "#0072B2"
 
 
 def schedule_film(source: Schedule | ScheduleTimeline, costs: Costs | None) -> Film:
-    """For `step_through`: `views.schedule`, of which what is still to come is pale."""
+    """For `step_through`: `views.schedule`, in which the future is pale."""
     shown = simulated("source", source, costs)
     figure = schedule(shown)
     times = sorted({bar.start for bar in bars_of_all(shown)})

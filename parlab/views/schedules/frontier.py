@@ -1,4 +1,4 @@
-"""Memory against bubble: what every schedule keeps and how long its ranks are idle, over what none can go below."""
+"""Memory against bubble: the activations that each schedule keeps, its idle time, and the bound of both."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STAR = {"marker": "*", "markersize": 26, "color": "#F0E442", "markeredgecolor": 
 
 
 class Point(NamedTuple):
-    """A schedule that was timed: what its fullest rank keeps, in activations of a whole rank's layers."""
+    """A schedule with its timeline, and the most that a rank keeps, in activations of a whole rank's layers."""
 
     name: str
     placement: str
@@ -58,7 +58,7 @@ class Point(NamedTuple):
 
 
 def frontier(p: int = 4, m: int = 8, costs: Costs | None = None, *, own: Schedule | None = None) -> Picture:
-    """Draw every schedule as a point, what a search finds within each memory limit, and the bounds below which none is.
+    """Draw every schedule as a point, the best of a search within each memory limit, and the lower bounds.
 
     Args:
         p: ranks.

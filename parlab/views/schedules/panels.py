@@ -134,11 +134,13 @@ def remarked(
 
 
 def _draw_kept(axes: Axes, shown: ScheduleTimeline, highest: int) -> list[tuple[str, str, str]]:
-    """A lane a rank, all `highest` chunks high: below what is kept whole, above it what an I has left for its W."""
+    """A lane a rank, all `highest` chunks high: below, chunks that are kept whole; above, those left for their W."""
     layers = KEPT if any(action.kind == "W" for row in shown.schedule.actions for action in row) else KEPT[:1]
     areas = []
     for rank in range(shown.size):
-        for pending in reversed(range(len(layers))):  # 1: what an I has left counts too; before it stands what is whole
+        for pending in reversed(
+            range(len(layers))
+        ):  # 1: chunks left for their W count too; 0: whole ones only, drawn over them
             steps = shown.kept_bytes(rank, activation=1, pending=pending)
             areas.append(_area(rank, steps, shown.makespan, highest))
     colors = [color for color, _, _ in reversed(layers)]

@@ -81,7 +81,7 @@ def _short(schedule: Schedule) -> str:
 
 
 def _described(schedule: Schedule) -> str:
-    """Its ways, and what they cost: messages of a forward, and stages whose weights are kept twice."""
+    """Its ways, their messages in a forward, and on how many ranks the weights of a stage are."""
     paths = paths_of(schedule)
     ways = "; or ".join(" → ".join(map(str, path)) for path in paths[:2])
     hops = max(sum(a != b for a, b in pairwise(path)) for path in paths)

@@ -26,10 +26,10 @@ def schedule(
     end: float | None = None,
     headline: str | None = None,
 ) -> Picture:
-    """Draw what every rank of a pipeline does when, and below it, on the same clock, what it keeps for the backward.
+    """Draw the actions of every rank of a pipeline and, below them on the same clock, the activations that it keeps.
 
     Each box is an action: its colour says which kind, its number which microbatch, its shade which of the rank's
-    chunks. A schedule that cannot run is drawn up to where it stops, with what each rank waits for.
+    chunks. A schedule that cannot run is drawn up to where it stops, with the action for which each rank waits.
 
     Args:
         schedule: a schedule, or what `simulate` returned.
@@ -105,7 +105,7 @@ def _headline(shown: ScheduleTimeline) -> str:
 
 
 def describe(shown: ScheduleTimeline) -> str:
-    """What the picture shows, in numbers."""
+    """The numbers that the picture shows."""
     rows = [f"{'rank':>4} {'busy':>9} {'idle':>9} {'peak kept':>9}"]
     for rank in range(min(shown.size, MOST_ROWS)):
         busy, peak = shown.busy(rank), shown.peak_activations[rank]

@@ -16,7 +16,7 @@ ROOM = 0.45  # for what the ranks wait for, beside what they did
 
 
 def stuck(schedule: Schedule, reason: str) -> Picture:
-    """Draw what the ranks do with unit costs until none can go on, and what each needs then."""
+    """Draw the steps of the ranks with unit costs until none can go on, and the action that each needs then."""
     done, stops = until_stuck(schedule)
     end = (1 + max((step.end for step in done), default=0)) / (1 - ROOM)
     text, headline = (f"{schedule.name or name} cannot run" for name in ("this schedule", "This schedule"))
@@ -31,8 +31,8 @@ def stuck(schedule: Schedule, reason: str) -> Picture:
 
 
 def _draw_stops(axes: Axes, stops: list[Idle]) -> None:
-    """A hatched box from where a rank stands, with what it needs, and an arrow to the rank that would have to do it; in
-    red where the cause is, in grey where ranks only wait for those."""
+    """A hatched box from where a rank stands, with the action that it needs, and an arrow to the rank that should do
+    it: in red for the ranks that are the cause, in grey for those that only wait for them."""
     lanes = [stop.rank for stop in stops]
     marks.hatched_boxes(axes, "stops", stops, lanes, WHOLE, theme.KINDS["wait"])
     cause = cause_of(stops)
@@ -48,7 +48,7 @@ def _draw_stops(axes: Axes, stops: list[Idle]) -> None:
 
 
 def cause_of(stops: list[Idle]) -> set[int]:
-    """The ranks that wait for each other in a cycle, or for what nobody will do; the others wait for those."""
+    """The ranks that wait for each other in a cycle, or for an action that no rank does; the others wait for those."""
     peer_of = {stop.rank: stop.peer for stop in stops}
     cause: set[int] = set()
     for rank in peer_of:

@@ -1,4 +1,4 @@
-"""Why a schedule takes as long as it does: a critical path, what has no slack, and what an idle slot waits for."""
+"""Why a schedule takes so long: a critical path, the actions without slack, and the cause of an idle slot."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def idle_slot(shown: ScheduleTimeline, why: int | tuple[int, float]) -> Idle:
 
 
 def draw_idle(axes: Axes, shown: ScheduleTimeline, slot: Idle) -> None:
-    """Hatch the slot; frame what the rank does next and what that waited for, with an arrow between them."""
+    """Hatch the slot; frame the rank's next action and the one that it waited for, with an arrow between them."""
     marks.hatched_boxes(axes, "idle", [slot], [slot.rank], WHOLE, theme.KINDS["wait"])
     concerned = [bar for bar in bars_of_all(shown) if bar.action in (slot.action, slot.needs)]
     frame(axes, "needed", concerned)
@@ -85,6 +85,6 @@ def arrows(axes: Axes, moves: Sequence[tuple[Place, Place]], color: str = theme.
 
 
 def frame(axes: Axes, name: str, spans: Sequence[Any], color: str = theme.ALARM) -> None:
-    """Frames around whatever has a rank, a start and an end."""
+    """Frames around spans, which have a rank, a start and an end."""
     width = THICK if len(spans) <= MANY else THIN
     marks.frames(axes, name, spans, [span.rank for span in spans], WHOLE, color, linewidths=width, zorder=2.05)
