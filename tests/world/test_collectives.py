@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import ceil, floor, log2
 
+import array_api_strict
 import numpy as np
 import pytest
 
@@ -19,7 +20,15 @@ POWERS_OF_TWO = (1, 2, 4, 8, 16)
 EVEN = Cluster.uniform(latency=3e-7, bandwidth=7e9)  # no step lasts a round number of picoseconds
 LINK = EVEN.intra
 OPERATIONS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+DTYPES = ("float64", "float32", "int64", "int8")
 ALL_REDUCES = ("ring", "recursive_doubling", "rabenseifner")
+
+
+def each(names, cases, strict):
+    """The cases on NumPy, and those that are `strict` on array-api-strict too: one a collective and algorithm."""
+    chosen = [(np, *case) for case in cases] + [(array_api_strict, *case) for case in cases if case in strict]
+    ids = ["-".join([xp.__name__.rpartition("_")[2], *map(str, case)]) for xp, *case in chosen]
+    return pytest.mark.parametrize(("xp", *names), chosen, ids=ids)
 
 
 def draw(xp, size, *shape, dtype="float64"):
@@ -57,7 +66,7 @@ def some_lengths(size, xp=np):
 # All-reduce
 
 
-@pytest.mark.parametrize("size", SIZES)
+@each(("size",), [(size,) for size in SIZES], strict=[(7,)])
 @pytest.mark.parametrize("algorithm", ALL_REDUCES)
 def test_all_reduce_equals_numpy_and_its_cost_at_even_and_uneven_lengths(xp, algorithm, size):
     cost = getattr(collectives, f"{algorithm}_all_reduce_cost")
@@ -68,9 +77,10 @@ def test_all_reduce_equals_numpy_and_its_cost_at_even_and_uneven_lengths(xp, alg
         assert_cost(done, cost(size, length, 8, LINK))
 
 
-@pytest.mark.parametrize("algorithm", ALL_REDUCES)
+@each(
+    ("algorithm", "dtype"), [(a, d) for a in ALL_REDUCES for d in DTYPES], strict=[(a, "float32") for a in ALL_REDUCES]
+)
 @pytest.mark.parametrize("op", OPERATIONS)
-@pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "int8"])
 def test_all_reduce_of_7_ranks_does_sum_prod_max_min_in_the_arrays_own_dtype(xp, algorithm, op, dtype):
     xs = draw(xp, 7, 2, 5, dtype=dtype)
     done = run(lambda comm, x: comm.all_reduce(x, op, algorithm), 7, per_rank(xs))
@@ -126,7 +136,7 @@ def test_rabenseifner_takes_2_log2_N_steps_and_sends_2_n_N_minus_1_over_N_with_f
 HIERARCHIES = [(nodes, per_node) for nodes in range(1, 6) for per_node in range(1, 6)]
 
 
-@pytest.mark.parametrize(("nodes", "per_node"), HIERARCHIES)
+@each(("nodes", "per_node"), HIERARCHIES, strict=[(2, 3)])
 def test_hierarchical_sends_2_n_g_minus_1_over_g_inside_and_2_n_k_minus_1_over_gk_between(xp, nodes, per_node):
     size, length = nodes * per_node, 3 * nodes * per_node
     cluster = Cluster("nodes", CLASSROOM.device, per_node, Link(1e-6, 5e9), Link(4e-6, 1e9))
@@ -176,7 +186,7 @@ GATHERS = [(name, size) for name in ("ring", "bruck", "recursive_doubling") for 
 SCATTERS = [(name, size) for name in ("ring", "recursive_halving") for size in usable(name)]
 
 
-@pytest.mark.parametrize(("algorithm", "size"), GATHERS)
+@each(("algorithm", "size"), GATHERS, strict=[(algorithm, 8) for algorithm, _ in GATHERS])
 def test_all_gather_joins_by_rank_and_sends_n_N_minus_1_over_N(xp, algorithm, size):
     xs = draw(xp, size, 2, 3, 4)
     for axis in (0, 1, -1):
@@ -213,7 +223,7 @@ def test_all_gather_writes_into_out_where_each_rank_may_hold_its_own_part_alread
         assert in_place
 
 
-@pytest.mark.parametrize(("algorithm", "size"), SCATTERS)
+@each(("algorithm", "size"), SCATTERS, strict=[(algorithm, 8) for algorithm, _ in SCATTERS])
 def test_reduce_scatter_gives_rank_r_piece_r_and_sends_n_N_minus_1_over_N(xp, algorithm, size):
     for axis, shape in ((0, (2 * size, 3)), (1, (3, size)), (-1, (1, 2, 3 * size))):
         xs = draw(xp, size, *shape)
@@ -232,7 +242,7 @@ def test_reduce_scatter_gives_rank_r_piece_r_and_sends_n_N_minus_1_over_N(xp, al
         )
 
 
-@pytest.mark.parametrize("size", SIZES)
+@each(("size",), [(size,) for size in SIZES], strict=[(5,)])
 def test_ring_all_gather_and_reduce_scatter_take_counts_of_every_kind(xp, size):
     for counts in ([(3 * r + size) % 4 for r in range(size)], [0] * size, [5] + [0] * (size - 1)):
         nbytes = [8 * 2 * count for count in counts]
@@ -255,7 +265,7 @@ def test_ring_all_gather_and_reduce_scatter_take_counts_of_every_kind(xp, size):
 # All-to-all
 
 
-@pytest.mark.parametrize("size", SIZES)
+@each(("size",), [(size,) for size in SIZES], strict=[(7,)])
 @pytest.mark.parametrize("algorithm", ["pairwise", "bruck"])
 def test_all_to_all_transposes_pieces_and_sends_what_its_formula_says(xp, algorithm, size):
     for split_axis, concat_axis in ((0, 0), (1, 0), (0, 1), (-1, 2)):
@@ -287,7 +297,7 @@ def test_bruck_all_to_all_of_5_ranks_sends_5_blocks():
 # One special rank: trees, incast, fan-out
 
 
-@pytest.mark.parametrize("size", SIZES)
+@each(("size",), [(size,) for size in SIZES], strict=[(7,)])
 def test_broadcast_and_reduce_take_ceil_log2_N_steps_from_every_root(xp, size):
     n, steps = 8 * 6, ceil(log2(size))
     xs = draw(xp, size, 2, 3)
@@ -309,7 +319,7 @@ def test_broadcast_and_reduce_take_ceil_log2_N_steps_from_every_root(xp, size):
         assert counted(done)[2] == steps * LINK.picoseconds(n)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@each(("size",), [(size,) for size in SIZES], strict=[(6,)])
 def test_gather_is_an_incast_and_scatter_a_fan_out_of_N_minus_1_messages_one_after_the_other(xp, size):
     piece = 8 * 6
     for root in {0, size // 2, size - 1}:
