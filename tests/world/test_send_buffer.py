@@ -42,7 +42,7 @@ def test_a_change_before_the_wait_names_the_rank_the_line_of_the_isend_and_what_
     number = next(number for number, line in enumerate(lines, first) if "comm.isend" in line)
     assert caught.value.rank == 1
     assert str(caught.value) == (
-        f"rank 1 changed x between isend(to 2) and its wait(), at line {number} of exchange in test_sent.py: "
+        f"rank 1 changed x between isend(to 2) and its wait(), at line {number} of exchange in test_send_buffer.py: "
         "sent = comm.isend(x, comm.right)  # the line that the error names\n"
         "until wait() returns, x belongs to the message: MPI or NCCL might send what it was, or what it has become; "
         "wait first, or send a copy"
