@@ -6,11 +6,13 @@ B batch, S sequence, t ranks. Every collective is a ring: an all-reduce of n byt
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from parlab.arguments import one_of, whole
+from parlab.arguments import checked
 from parlab.nn.config import LlamaConfig
 from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
+from parlab.tensor.arguments import RULES
 from parlab.tensor.slices import check_divides, check_sizes, owners
 from parlab.world import Cluster, Link
 from parlab.world.cluster import picoseconds
@@ -49,6 +51,7 @@ class Traffic(NamedTuple):
     nbytes: list[int]
 
 
+@checked(RULES)
 def block_collectives(
     config: LlamaConfig,
     B: int,
@@ -96,6 +99,7 @@ def block_collectives(
     return found
 
 
+@checked(RULES)
 def model_collectives(
     config: LlamaConfig,
     B: int,
@@ -144,7 +148,13 @@ def model_collectives(
 ANY_LINK = Link(0, 1)  # messages and bytes do not depend on it
 
 
-def traffic(collectives: list[Collective], size: int) -> Traffic:
+def _calls(name: str, value: Any) -> None:
+    if not isinstance(value, Sequence) or not all(isinstance(call, Collective) for call in value):
+        raise ValueError(f"{name}={value!r:.60}: must be a list of Collective")
+
+
+@checked({**RULES, "collectives": _calls})
+def traffic(collectives: Sequence[Collective], size: int) -> Traffic:
     """What each of `size` ranks sends in these calls, uneven blocks of a ring included.
 
     >>> traffic([Collective("all_reduce", "y", 8, 4, 2)], size=2)
@@ -178,6 +188,7 @@ WHOLE = (
 SOFTMAX = ("attention.softmax", "attention.dropped", "attention.keep")  # 5 a s² b in 16 bits
 
 
+@checked(RULES)
 def kept_by_place(
     s: int,
     b: int,
@@ -214,9 +225,6 @@ def kept_by_place(
     >>> sum(kept_by_place(s=2048, b=1, h=12288, a=96, t=8).values()) == 2048 * 12288 * 13 + 5 * 96 * 2048**2 // 8
     True
     """
-    for name, number in (("s", s), ("b", b), ("h", h), ("a", a), ("t", t), ("itemsize", itemsize)):
-        whole(name, number, 1)
-    one_of("recompute", recompute, ("none", "selective", "full"))
     check_divides("num_attention_heads", a, t)
     if sequence_parallel:
         check_divides("sequence length", s, t)
@@ -235,6 +243,7 @@ class Time(NamedTuple):
     messages: int
 
 
+@checked(RULES)
 def block_time(
     config: LlamaConfig,
     B: int,
@@ -267,8 +276,6 @@ def block_time(
     """
     check_sizes(config, size)
     node = cluster.ranks_per_node
-    if algorithm not in ("ring", "hierarchical"):
-        raise ValueError(f"algorithm={algorithm!r}: block_time knows ring and hierarchical")
     if algorithm == "hierarchical" and size > node and size % node:
         raise ValueError(f"size={size!r}: a hierarchical all-reduce needs whole nodes of {node} ranks")
     E, D = config.hidden_size, config.head_dim
@@ -299,6 +306,7 @@ def _picoseconds(call: Collective, size: int, cluster: Cluster, algorithm: str) 
     return max(_cost(call, link).picoseconds for link in (cluster.intra, cluster.inter))
 
 
+@checked(RULES)
 def llama_kept_by_place(
     config: LlamaConfig, B: int, S: int, size: int, itemsize: int, *, sequence_parallel: bool = False
 ) -> dict[str, int]:

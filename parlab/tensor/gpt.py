@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from parlab.arguments import checked
 from parlab.arrays import Array
 from parlab.nn.gpt import AffineStage, Dropout, GeluMLP, LayerNorm, SoftmaxAttention
 from parlab.nn.layers import Block
 from parlab.nn.linear import linear
 from parlab.nn.stage import Chain, Stage
+from parlab.tensor.arguments import RULES, check_names, heads_of
 from parlab.tensor.layers import SequenceParallelNorm
 from parlab.tensor.operators import SEQUENCE
 from parlab.tensor.recompute import Recompute, SelectiveAttention
@@ -25,7 +27,6 @@ from parlab.tensor.slices import COLUMNS, ROWS, WeightSlice, check_divides, even
 from parlab.world import Comm
 
 HEADS = 1  # the axis of [B, H, S, S]
-RECOMPUTE = ("none", "selective", "full")
 
 
 class ShardedDropout(Dropout):
@@ -88,6 +89,7 @@ class AttentionRegion(BiasedRegion):
         return (8 if backward else 4) * B * S * S * columns
 
 
+@checked(RULES)
 def parallel_gpt_block(
     comm: Comm,
     weights: Mapping[str, Array],
@@ -98,7 +100,6 @@ def parallel_gpt_block(
     seed: int = 0,
     sequence_parallel: bool = False,
     recompute: str = "none",
-    overlap: bool = True,
 ) -> Stage:
     """The tensor-parallel form of `parlab.nn.gpt.gpt_block`, from the whole weights.
 
@@ -108,15 +109,11 @@ def parallel_gpt_block(
         prefix, head_dim, dropout_rate, seed: as for `gpt_block`.
         sequence_parallel: x and y are `[B, S/t, E]`.
         recompute: none, selective or full; see `parlab.tensor.recompute`.
-        overlap: see `ParallelRegion`.
 
     Raises:
-        ValueError: heads or columns do not divide among the ranks, or an unknown `recompute`.
+        ValueError: an argument that cannot be used, or heads or columns that do not divide among the ranks.
     """
-    if recompute not in RECOMPUTE:
-        raise ValueError(f"recompute={recompute!r}: choose from {', '.join(RECOMPUTE)}")
     own = shard_gpt_block(weights, prefix, head_dim, comm.rank, comm.size)
-    options = {"sequence_parallel": sequence_parallel, "overlap": overlap}
     of_weights = ShardedDropout(dropout_rate, 3 * seed, comm, HEADS)
     after_attention, after_mlp = (
         ShardedDropout(dropout_rate, 3 * seed + i, comm, SEQUENCE)
@@ -129,11 +126,12 @@ def parallel_gpt_block(
     norms: list[Stage] = [LayerNorm(own, f"{prefix}.{name}_norm") for name in ("attention", "mlp")]
     if sequence_parallel:
         norms = [SequenceParallelNorm(comm, norm) for norm in norms]
+    mlp = PartialMLP(own, f"{prefix}.mlp")
     block = Block(
         norms[0],
-        Chain([AttentionRegion(comm, attention, "attention", **options), after_attention]),
+        Chain([AttentionRegion(comm, attention, "attention", sequence_parallel=sequence_parallel), after_attention]),
         norms[1],
-        Chain([BiasedRegion(comm, PartialMLP(own, f"{prefix}.mlp"), "mlp", **options), after_mlp]),
+        Chain([BiasedRegion(comm, mlp, "mlp", sequence_parallel=sequence_parallel), after_mlp]),
     )
     if recompute == "full":
         return Recompute(block, [dropout.draw for dropout in (of_weights, after_attention, after_mlp)])
@@ -146,8 +144,10 @@ def shard_gpt_block(weights: Mapping[str, Array], prefix: str, head_dim: int, ra
     Raises:
         ValueError: heads or columns do not divide among the ranks.
     """
-    check_divides("num_attention_heads", weights[f"{prefix}.attention.q_proj.weight"].shape[1] // head_dim, size)
-    check_divides("intermediate_size", weights[f"{prefix}.mlp.up_proj.weight"].shape[1], size)
+    query, up = f"{prefix}.attention.q_proj.weight", f"{prefix}.mlp.up_proj.weight"
+    check_names(weights, (query, up))
+    check_divides("num_attention_heads", heads_of(weights[query], head_dim), size)
+    check_divides("intermediate_size", weights[up].shape[1], size)
     own = {}
     for name, x in weights.items():
         layer, kind = name.split(".")[-2:]

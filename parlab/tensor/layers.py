@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from parlab.arguments import checked
 from parlab.arrays import Array
 from parlab.nn.layers import CAUSAL_ATTENTION, Core, GatedMLP, SelfAttention
 from parlab.nn.rotary import Rotary
 from parlab.nn.stage import Gradients, Stage, Weights
+from parlab.tensor.arguments import RULES, check_names, heads_of
 from parlab.tensor.linear import cut_evenly
 from parlab.tensor.region import ParallelRegion
 from parlab.tensor.slices import COLUMNS, ROWS, check_heads, even_slice, owners, take
@@ -53,6 +55,7 @@ class ParallelAttention(ParallelRegion):
         self.heads = weights[of_output].shape[0] // head_dim if of_output in weights else 0  # H/t
 
     @classmethod
+    @checked(RULES)
     def from_full(
         cls,
         comm: Comm,
@@ -68,8 +71,9 @@ class ParallelAttention(ParallelRegion):
         Raises:
             ValueError: the heads do not divide among the ranks.
         """
-        q, k, v, o = (f"{prefix}.{name}_proj.weight" for name in "qkvo")
-        H, G = (weights[name].shape[1] // head_dim for name in (q, k))
+        q, k, v, o = names = tuple(f"{prefix}.{name}_proj.weight" for name in "qkvo")
+        check_names(weights, names)
+        H, G = (heads_of(weights[name], head_dim) for name in (q, k))
         check_heads(H, G, comm.size)
         cuts = {q: (COLUMNS, 1), k: (COLUMNS, owners(G, comm.size)), v: (COLUMNS, owners(G, comm.size)), o: (ROWS, 1)}
         own = {
@@ -123,19 +127,17 @@ class ParallelMLP(ParallelRegion):
         super().__init__(comm, GatedMLP(weights, prefix), "mlp", **options)
 
     @classmethod
+    @checked(RULES)
     def from_full(cls, comm: Comm, weights: Mapping[str, Array], prefix: str, **options: Any) -> ParallelMLP:
         """From the whole weights.
 
         Raises:
             ValueError: the intermediate size does not divide among the ranks.
         """
-        axes = {"gate": COLUMNS, "up": COLUMNS, "down": ROWS}
-        own = {
-            f"{prefix}.{name}_proj.weight": cut_evenly(
-                comm, weights[f"{prefix}.{name}_proj.weight"], axis, "intermediate_size"
-            )
-            for name, axis in axes.items()
-        }
+        gate, up, down = names = tuple(f"{prefix}.{name}_proj.weight" for name in ("gate", "up", "down"))
+        check_names(weights, names)
+        axes = {gate: COLUMNS, up: COLUMNS, down: ROWS}
+        own = {name: cut_evenly(comm, weights[name], axis, "intermediate_size") for name, axis in axes.items()}
         return cls(comm, own, prefix, **options)
 
 

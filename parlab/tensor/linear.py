@@ -19,9 +19,11 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
+from parlab.arguments import checked
 from parlab.arrays import Array
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 from parlab.nn.stage import Gradients, Stage, Weights
+from parlab.tensor.arguments import RULES
 from parlab.tensor.operators import Operator, pair
 from parlab.tensor.slices import COLUMNS, ROWS, check_divides, even_slice, take
 from parlab.world import Comm
@@ -77,6 +79,7 @@ class ColumnParallelLinear(ParallelLinear):
     True
     """
 
+    @checked(RULES)
     def __init__(
         self,
         comm: Comm,
@@ -92,6 +95,7 @@ class ColumnParallelLinear(ParallelLinear):
         self.enter: Operator = pair(sequence_parallel)[0]
 
     @classmethod
+    @checked(RULES)
     def from_full(cls, comm: Comm, weight: Array, name: str = "weight", **options: Any) -> ColumnParallelLinear:
         """From the whole weight `[in, out]`, of which this rank keeps a copy of its columns.
 
@@ -153,11 +157,13 @@ class RowParallelLinear(ParallelLinear):
     True
     """
 
+    @checked(RULES)
     def __init__(self, comm: Comm, weights: Weights, name: str = "weight", *, sequence_parallel: bool = False) -> None:
         super().__init__(comm, weights, name, "row linear")
         self.leave: Operator = pair(sequence_parallel)[1]
 
     @classmethod
+    @checked(RULES)
     def from_full(cls, comm: Comm, weight: Array, name: str = "weight", **options: Any) -> RowParallelLinear:
         """From the whole weight `[in, out]`, of which this rank keeps a copy of its rows.
 

@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from parlab.arguments import checked
 from parlab.arrays import Array, namespace, to_host
 from parlab.nn.config import EMBEDDING, FINAL_NORM, HEAD, LlamaConfig
 from parlab.nn.layers import CAUSAL_ATTENTION, Block, Core, RMSNorm
@@ -26,6 +27,7 @@ from parlab.nn.llama import Decoder, Llama
 from parlab.nn.optimizer import clip_factor, sum_of_squares
 from parlab.nn.rotary import Rotary
 from parlab.nn.stage import Gradients, Stage, Weights
+from parlab.tensor.arguments import RULES
 from parlab.tensor.layers import ParallelAttention, ParallelMLP, SequenceParallelNorm, kv_sharers
 from parlab.tensor.slices import WeightSlice, shard_weights, take, unshard_weights, weight_slices
 from parlab.tensor.vocabulary import ParallelHead, VocabParallelEmbedding
@@ -53,6 +55,7 @@ class ParallelLlama(Decoder):
             message.
     """
 
+    @checked(RULES)
     def __init__(
         self,
         comm: Comm,
@@ -103,6 +106,7 @@ class ParallelLlama(Decoder):
         )
 
     @classmethod
+    @checked(RULES)
     def from_full(cls, comm: Comm, model: Llama, **options: Any) -> ParallelLlama:
         """From a serial model, of whose weights this rank keeps copies of its slices.
 
@@ -110,10 +114,6 @@ class ParallelLlama(Decoder):
             ValueError: heads or columns do not divide among the ranks.
         """
         return cls(comm, model.config, shard_weights(model.config, model.weights, comm.rank, comm.size), **options)
-
-    def to_serial(self) -> Llama:
-        """The whole model, on every rank."""
-        return Llama(self.config, self.whole(self.weights))
 
     def whole(self, shards: Mapping[str, Array]) -> dict[str, Array]:
         """The whole weights, or gradients, from those of all ranks: an all-gather for each that is cut."""
@@ -140,6 +140,7 @@ class ParallelLlama(Decoder):
         return {name: gradient * factor for name, gradient in gradients.items()}, norm
 
 
+@checked(RULES)
 def gradients_of_ranks(
     model: Llama,
     tokens: Array,

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from parlab.arguments import checked
 from parlab.arrays import Array
 from parlab.nn.counting import itemize
 from parlab.nn.stage import Gradients, Stage
+from parlab.tensor.arguments import RULES
 from parlab.tensor.operators import Operator, pair
 from parlab.world import Comm
 
@@ -57,6 +59,7 @@ class ParallelRegion(Stage):
         enter, leave: the operators; `NOTHING` in their place is a forgotten one.
     """
 
+    @checked(RULES)
     def __init__(
         self, comm: Comm, inside: Stage, name: str, *, sequence_parallel: bool = False, overlap: bool = True
     ) -> None:

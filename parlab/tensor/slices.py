@@ -14,11 +14,12 @@ Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from parlab.arguments import checked_rank, whole
+from parlab.arguments import checked, checked_rank, whole
 from parlab.arrays import Array, namespace
 from parlab.nn.config import EMBEDDING, HEAD, LlamaConfig
+from parlab.tensor.arguments import RULES
 from parlab.world.collectives import block_sizes, blocks_of
 
 COLUMNS, ROWS = 1, 0  # the axis of a matrix [in, out] that is cut
@@ -39,6 +40,7 @@ class WeightSlice(NamedTuple):
     owners: int
 
 
+@checked(RULES)
 def weight_slices(config: LlamaConfig, rank: int, size: int) -> dict[str, WeightSlice]:
     """The slice of each weight of the model that `rank` of `size` owns, by name.
 
@@ -100,12 +102,19 @@ def take(x: Array, piece: WeightSlice) -> Array:
     return namespace(x).asarray(x, copy=True)
 
 
+@checked(RULES)
 def shard_weights(config: LlamaConfig, weights: Mapping[str, Array], rank: int, size: int) -> dict[str, Array]:
     """The slices of `weights`, all or some of the model's (or of their gradients), that `rank` owns."""
     owned = weight_slices(config, rank, size)
     return {name: take(weight, owned[name]) for name, weight in weights.items()}
 
 
+def _shards(name: str, value: Any) -> None:
+    if not isinstance(value, Sequence) or not value or not all(isinstance(of_rank, Mapping) for of_rank in value):
+        raise ValueError(f"{name}={value!r:.60}: must be a list with a dictionary of arrays for each rank")
+
+
+@checked({**RULES, "shards": _shards})
 def unshard_weights(config: LlamaConfig, shards: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """The whole arrays again, from those of all ranks, in order. The inverse of `shard_weights`.
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from parlab.arguments import checked
 from parlab.arrays import Array, namespace
 from parlab.nn.embedding import checked_range, embedding_backward, or_nan
 from parlab.nn.stage import Gradients, Stage, Weights
+from parlab.tensor.arguments import RULES
 from parlab.tensor.linear import ColumnParallelLinear
 from parlab.tensor.operators import Operator, pair
 from parlab.tensor.slices import ROWS, WeightSlice, owned_tokens, take
@@ -35,6 +37,7 @@ class VocabParallelEmbedding(Stage):
         sequence_parallel: y is `[B, S/t, E]`.
     """
 
+    @checked(RULES)
     def __init__(
         self, comm: Comm, weights: Weights, name: str, vocab_size: int, *, sequence_parallel: bool = False
     ) -> None:
@@ -43,6 +46,7 @@ class VocabParallelEmbedding(Stage):
         self.leave: Operator = pair(sequence_parallel)[1]
 
     @classmethod
+    @checked(RULES)
     def from_full(cls, comm: Comm, weight: Array, name: str = "weight", **options: Any) -> VocabParallelEmbedding:
         """From the whole table `[V, E]`, of which this rank keeps a copy of its rows.
 
@@ -83,6 +87,7 @@ class VocabParallelEmbedding(Stage):
         return {self.name: embedding_backward(dy, place, self.owned.stop - self.owned.start)}
 
 
+@checked(RULES)
 def vocab_parallel_cross_entropy(
     comm: Comm, logits: Array, targets: Array, vocab_size: int | None = None
 ) -> tuple[Array, LossCache]:

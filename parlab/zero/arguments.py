@@ -12,6 +12,7 @@ from parlab.arrays import Array, is_array, itemsize, namespace, to_numpy
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm, MismatchError, Timeline
 from parlab.zero.offload import Offload
+from parlab.zero.part import Part
 from parlab.zero.precision import LossScale
 
 
@@ -54,6 +55,7 @@ RULES: dict[str, Rule] = {
     "lr": optional(amount),
     "timeline": partial(instance, kind=Timeline),
     "owners": _list,
+    "part": optional(partial(instance, kind=Part)),
 }
 
 

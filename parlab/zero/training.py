@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
-from parlab.arguments import checked
+from parlab.arguments import Rule, checked, instance
 from parlab.arrays import Array, namespace
 from parlab.nn.counting import arrays_in
 from parlab.nn.embedding import loss_to_host
@@ -25,8 +26,14 @@ from parlab.zero.data_parallel import DataParallel
 from parlab.zero.replica import Replica
 from parlab.zero.zero import Zero
 
+TRAINING: dict[str, Rule] = {
+    **RULES,
+    "replica": partial(instance, kind=Replica),
+    "model": partial(instance, kind=Decoder),
+}
 
-@checked(RULES)
+
+@checked(TRAINING)
 def replica_of(comm: Comm, model: Decoder, stage: int, optimizer: AdamW, **options: Any) -> Replica:
     """`DataParallel` at stage 0, `Zero` at 1, 2 and 3, which takes over the weights of `model`, in its blocks.
 
@@ -40,6 +47,7 @@ def replica_of(comm: Comm, model: Decoder, stage: int, optimizer: AdamW, **optio
     return DataParallel(comm, model.weights, **options) if stage == 0 else Zero(comm, model.weights, stage, **options)
 
 
+@checked(TRAINING)
 def train_replica(replica: Replica, model: Decoder, batches: Iterable[tuple[Array, Array]]) -> list[float]:
     """Train on this rank's rows of each batch; returns this rank's mean loss in each.
 
@@ -50,8 +58,12 @@ def train_replica(replica: Replica, model: Decoder, batches: Iterable[tuple[Arra
     Raises:
         ValueError: B does not divide by the number of ranks, or what `forward_backward` refuses.
     """
+    instance("batches", batches, Iterable)
     comm, losses = replica.comm, []
-    for number, (tokens, targets) in enumerate(batches, start=1):
+    for number, batch in enumerate(batches, start=1):
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise ValueError(f"batches: batch {number - 1} is {batch!r:.60}; a pair of tokens and targets is needed")
+        tokens, targets = batch
         check_batch(tokens, targets)
         if tokens.shape[0] % comm.size:
             raise ValueError(f"batches: {tokens.shape[0]} rows do not divide among {comm.size} ranks")
@@ -63,6 +75,7 @@ def train_replica(replica: Replica, model: Decoder, batches: Iterable[tuple[Arra
     return losses
 
 
+@checked(TRAINING)
 def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: Array) -> float:
     """The mean loss of this rank's batch; its gradients, scaled, are given to `replica`.
 
@@ -76,10 +89,6 @@ def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: A
         ValueError: tokens or targets of another shape or dtype, outside the vocabulary, or none; or a replica that was
             not made of this model's weights and blocks.
     """
-    if not isinstance(replica, Replica):
-        raise ValueError(f"replica={replica!r:.60}: a Zero or a DataParallel is needed")
-    if not isinstance(model, Decoder):
-        raise ValueError(f"model={model!r:.60}: a Llama is needed, or another decoder")
     check_batch(tokens, targets)
     comm, blocks = replica.comm, model.weight_blocks
     if model.weights is not replica.params or replica.block_names != tuple(blocks):

@@ -226,7 +226,7 @@ def test_block_time_of_a_hierarchical_all_reduce_equals_the_clock(size):
 
 @pytest.mark.parametrize(
     ("node", "algorithm", "message"),
-    [(8, "tree", "knows ring and hierarchical"), (3, "hierarchical", "needs whole nodes of 3 ranks")],
+    [(8, "tree", "use one of ring, hierarchical"), (3, "hierarchical", "needs whole nodes of 3 ranks")],
 )
 def test_block_time_refuses_unknown_algorithms_and_nodes_that_are_not_filled(node, algorithm, message):
     cluster = replace(CLASSROOM, ranks_per_node=node)

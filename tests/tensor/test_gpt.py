@@ -175,8 +175,10 @@ def test_unless_told_otherwise_both_all_reduces_of_a_backward_hide_behind_the_we
     x, dy = inputs("numpy")
     cluster = Cluster.uniform(latency=0, bandwidth=1e9, flops=1e9)
 
-    def program(comm, **options):
-        block = parallel_gpt_block(comm, gpt_weights(h), "h", h // a, **options)
+    def program(comm, overlap=None):
+        block = parallel_gpt_block(comm, gpt_weights(h), "h", h // a)
+        for part in (block.attention, block.mlp) if overlap is False else ():
+            part.stages[0].overlap = False
         block.backward(dy, block.forward(x)[1])
 
     shown, hidden = (run(program, 2, cluster=cluster, **how).timeline.makespan for how in ({"overlap": False}, {}))
@@ -211,7 +213,7 @@ def test_layer_norms_left_unsynchronised_are_caught(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "head_dim", "message"),
     [
-        ({"recompute": "some"}, 2, "recompute='some': choose from none, selective, full"),
+        ({"recompute": "some"}, 2, "recompute='some': use one of none, selective, full"),
         ({}, 4, "num_attention_heads 4 do not divide among 8 tensor-parallel ranks: use a multiple of 8"),
     ],
 )

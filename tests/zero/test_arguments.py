@@ -31,6 +31,7 @@ from parlab.zero import (
     shard_range,
     state_bytes_held,
     tokens_to_hide_a_gather,
+    train_replica,
 )
 from tests.zero.models import STAGES, batches, model, replica_of, toy
 
@@ -62,6 +63,14 @@ def trained(tokens=TOKENS, targets=TARGETS, replica=None, of=None):
         mine = Llama(model().config, dict(model().weights))
         made = Zero(comm, mine.weights, 1, AdamW(), blocks=mine.weight_blocks)
         forward_backward(replica or made, of or mine, tokens, targets)
+
+    return lambda: run(program, 2)
+
+
+def trained_on(batches):
+    def program(comm):
+        mine = Llama(model().config, dict(model().weights))
+        train_replica(Zero(comm, mine.weights, 1, AdamW(), blocks=mine.weight_blocks), mine, batches)
 
     return lambda: run(program, 2)
 
@@ -269,14 +278,17 @@ ROWS = [
         ]
     ],
     # training
-    ("replica", trained(replica=3), "replica=3: a Zero or a DataParallel is needed"),
-    ("model", trained(of="llama"), "model='llama': a Llama is needed, or another decoder"),
+    ("replica", trained(replica=3), "replica=3: must be a Replica"),
+    ("model", trained(of="llama"), "model='llama': must be a Decoder"),
     ("tokens", trained(tokens=None), "tokens is a NoneType: whole numbers [batch, sequence] are needed, on every rank"),
     ("tokens", trained(tokens=TOKENS[0]), "tokens is int64 of shape (4,): whole numbers [batch, sequence] are needed"),
     ("tokens", trained(tokens=TOKENS * 1.0), "tokens is float64 of shape (1, 4): whole numbers [batch, sequence]"),
     ("tokens", trained(tokens=TOKENS + 100), "tokens hold 10"),
     ("targets", trained(targets=[1, 2]), "targets is a list: whole numbers [batch, sequence] are needed"),
     ("targets", trained(targets=TARGETS[:, :3]), "targets have shape (1, 3), logits (1, 4, 18): one target a token"),
+    ("batches", trained_on(3), "batches=3: must be an Iterable"),
+    ("batches", trained_on([1]), "batches: batch 0 is 1; a pair of tokens and targets is needed"),
+    ("part", zero(part="half"), "part='half': must be a Part"),
     # accounting
     ("timeline", lambda: state_bytes_held(DONE.held(0), 0), "timeline=[]: must be a Timeline"),
     ("rank of held", lambda: state_bytes_held(DONE, 2), "rank=2: the timeline has ranks 0 to 1"),
@@ -294,9 +306,8 @@ def test_the_table_has_a_row_for_every_argument_of_every_public_function():
     free = {
         *("self", "cls", "comm"),  # only a run makes one
         "overflow",  # of `LossScale.update`, which the guard alone calls
-        *("part", "progress"),  # made by the trainer; what the same replica gave
+        "progress",  # given by the same replica
         "options",  # handed on to `Zero` or `DataParallel`, whose rows stand here
-        "batches",  # pairs for the model, which checks them
         *("skipped", "norm", "loss_scale"),  # of a StepResult, which is an answer
     }
     classes = (Zero, DataParallel, Replica, ShardMap, StateBytes, LossScale, Offload)

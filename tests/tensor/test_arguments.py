@@ -1,0 +1,129 @@
+"""Bad input: refused before any work, with the argument's name, its value and what would be right."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from parlab import run
+from parlab.nn.gpt import gpt_weight_shapes
+from parlab.tensor import (
+    Collective,
+    ColumnParallelLinear,
+    ParallelAttention,
+    ParallelLlama,
+    ParallelMLP,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+    block_collectives,
+    block_time,
+    gradients_of_ranks,
+    kept_by_place,
+    llama_kept_by_place,
+    model_collectives,
+    parallel_gpt_block,
+    shard_weights,
+    traffic,
+    unshard_weights,
+    vocab_parallel_cross_entropy,
+    weight_slices,
+)
+from parlab.world import CLASSROOM
+from tests.tensor.models import config, model, text
+
+CONFIG, MODEL = config(), model()
+GPT = {name: np.ones(shape) for name, shape in gpt_weight_shapes("h", 8).items()}
+MATRIX, LOGITS, TARGETS = np.ones((4, 8)), np.zeros((1, 3, 2)), np.array([[0, 1, 3]])
+WHOLE, FLAG = "must be a whole number, at least 1", "must be True or False"
+
+
+def on_paper(function, **changed):
+    """A closed form with one argument changed."""
+    usual = {"config": CONFIG, "B": 1, "S": 8, "size": 2, "itemsize": 4}
+    if function is block_time:
+        usual["cluster"] = CLASSROOM
+    if function is kept_by_place:
+        usual = {"s": 8, "b": 1, "h": 8, "a": 4, "t": 2}
+    return lambda: function(**{**usual, **changed})
+
+
+def on_ranks(function, *args, **options):
+    """A layer made by 2 ranks."""
+    return lambda: run(lambda comm: function(comm, *args, **options), 2)
+
+
+def of_gpt(weights=GPT, prefix="h", head_dim=2, **options):
+    return on_ranks(parallel_gpt_block, weights, prefix, head_dim, **options)
+
+
+ROWS = [
+    *[
+        (on_paper(function, **{name: value}), f"{name}={value!r}: {said}")
+        for function in (block_collectives, model_collectives, block_time, llama_kept_by_place)
+        for name, value, said in [
+            ("config", None, "must be a LlamaConfig"),
+            ("B", 0, WHOLE),
+            ("S", 8.0, WHOLE),
+            ("size", "2", WHOLE),
+            ("itemsize", -4, WHOLE),
+            ("sequence_parallel", "no", FLAG),
+        ]
+    ],
+    *[
+        (on_paper(function, backward="no"), f"backward='no': {FLAG}")
+        for function in (block_collectives, model_collectives, block_time)
+    ],
+    (on_paper(block_time, cluster="H100"), "cluster='H100': must be a Cluster"),
+    (on_paper(block_time, algorithm="tree"), "algorithm='tree': use one of ring, hierarchical"),
+    *[(on_paper(kept_by_place, **{name: 0}), f"{name}=0: {WHOLE}") for name in ("s", "b", "h", "a", "t", "itemsize")],
+    (on_paper(kept_by_place, recompute="some"), "recompute='some': use one of none, selective, full"),
+    (on_paper(kept_by_place, dropout="no"), f"dropout='no': {FLAG}"),
+    (lambda: traffic(3, 2), "collectives=3: must be a list of Collective"),
+    (lambda: traffic([3], 2), "collectives=[3]: must be a list of Collective"),
+    (lambda: traffic([Collective("all_reduce", "y", 8, 4, 2)], 0), f"size=0: {WHOLE}"),
+    (lambda: weight_slices("llama", 0, 2), "config='llama': must be a LlamaConfig"),
+    (lambda: weight_slices(CONFIG, 2, 2), "rank=2: the ranks of this group are 0 to 1"),
+    (lambda: shard_weights(CONFIG, None, 0, 2), "weights=None: must be a Mapping"),
+    (lambda: unshard_weights(CONFIG, []), "shards=[]: must be a list with a dictionary of arrays for each rank"),
+    (lambda: unshard_weights(CONFIG, [3]), "shards=[3]: must be a list with a dictionary of arrays for each rank"),
+    (on_ranks(ColumnParallelLinear.from_full, [1.0]), "weight=[1.0]: must be a matrix"),
+    (on_ranks(ColumnParallelLinear.from_full, np.ones(8)), "must be a matrix, an array with 2 axes"),
+    (on_ranks(ColumnParallelLinear.from_full, MATRIX, 3), "name=3: must be a string"),
+    (on_ranks(ColumnParallelLinear.from_full, MATRIX, sequence_parallel="no"), f"sequence_parallel='no': {FLAG}"),
+    (on_ranks(ColumnParallelLinear.from_full, MATRIX, overlap="no"), f"overlap='no': {FLAG}"),
+    (on_ranks(RowParallelLinear.from_full, MATRIX, sequence_parallel=1), f"sequence_parallel=1: {FLAG}"),
+    (on_ranks(VocabParallelEmbedding.from_full, None), "weight=None: must be a matrix"),
+    (on_ranks(VocabParallelEmbedding.from_full, MATRIX, sequence_parallel=0), f"sequence_parallel=0: {FLAG}"),
+    (on_ranks(ParallelMLP.from_full, MODEL.weights, "mlp"), "weights hold no 'mlp.gate_proj.weight': look at prefix"),
+    (on_ranks(ParallelMLP.from_full, [MATRIX], "mlp"), "weights=[array("),
+    (on_ranks(ParallelMLP.from_full, MODEL.weights, "model.layers.0.mlp", overlap="no"), f"overlap='no': {FLAG}"),
+    (on_ranks(ParallelAttention.from_full, MODEL.weights, "a", 2, None), "weights hold no 'a.q_proj.weight'"),
+    (
+        on_ranks(ParallelAttention.from_full, MODEL.weights, "model.layers.0.self_attn", 99, None),
+        "head_dim=99: must divide the 16 columns of the weights",
+    ),
+    (on_ranks(vocab_parallel_cross_entropy, None, TARGETS), "logits=None: must be an array"),
+    (on_ranks(vocab_parallel_cross_entropy, LOGITS, [1]), "targets=[1]: must be an array"),
+    (on_ranks(vocab_parallel_cross_entropy, LOGITS, TARGETS, 1.5), f"vocab_size=1.5: {WHOLE}"),
+    (of_gpt(weights=None), "weights=None: must be a Mapping"),
+    (of_gpt(prefix="g"), "weights hold no 'g.attention.q_proj.weight'"),
+    (of_gpt(head_dim=0), f"head_dim=0: {WHOLE}"),
+    (of_gpt(head_dim=3), "head_dim=3: must divide the 8 columns of the weights"),
+    (of_gpt(dropout_rate=1), "dropout_rate=1: must be a number, at least 0 and less than 1"),
+    (of_gpt(seed=-1), "seed=-1: must be a whole number, at least 0"),
+    (of_gpt(sequence_parallel="no"), f"sequence_parallel='no': {FLAG}"),
+    (of_gpt(recompute="some"), "recompute='some': use one of none, selective, full"),
+    (on_ranks(ParallelLlama.from_full, "llama"), "model='llama': must be a Llama"),
+    (on_ranks(ParallelLlama.from_full, MODEL, sequence_parallel="no"), f"sequence_parallel='no': {FLAG}"),
+    (on_ranks(ParallelLlama.from_full, MODEL, overlap=None), f"overlap=None: {FLAG}"),
+    (lambda: gradients_of_ranks(MODEL, *text(), 0), f"size=0: {WHOLE}"),
+    (lambda: gradients_of_ranks(MODEL, *text(), 2, "nothing"), "change='nothing': must be a function"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), ROWS, ids=[f"{i} {row[1]:.40}" for i, row in enumerate(ROWS)])
+def test_bad_input_is_a_value_error_that_says_what_would_be_right(call, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call()
