@@ -93,7 +93,8 @@ def run_submission(
         for number in itertools.count(1):
             copy = _copy(path, below, Path(place) / f"copy {number}")
             attempt = Attempt(sources, CELL * options["seconds"])
-            asyncio.run(attempt.run(copy.parent, environment, lambda: given_up() or time.monotonic() > ends))
+            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:  # ZeroMQ needs it on Windows
+                runner.run(attempt.run(copy.parent, environment, lambda: given_up() or time.monotonic() > ends))
             if attempt.finished or given_up():
                 break
             late = time.monotonic() > ends

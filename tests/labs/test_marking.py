@@ -81,6 +81,7 @@ PASSED, NOT_YET, NOT_WRITTEN, MISSING = "passed", "not yet", "not written yet", 
 CLASS = {  # by file: its text, the status of both exercises, a part of the flags, a part of the note
     "alice/helpers.py": ("RIGHT = 'right'\n", None, None, "", ""),
     "alice/lab.ipynb": (notebook("import helpers\nhelpers.RIGHT", checked(FIRST, STUB), *BOTH), PASSED, PASSED, "", ""),
+    "alice/numpy.py": ("raise ImportError('this file hides no library')\n", None, None, "", ""),
     "bob/lab.ipynb": (notebook(checked(FIRST, SWAPPED), RIGHT_SECOND), NOT_YET, PASSED, "", ""),
     "bob/helpers.py": ("LEFT = 'left'\n", None, None, "", ""),
     "empty_1.ipynb": ("", MISSING, MISSING, "", ""),
@@ -126,7 +127,7 @@ CLASS = {  # by file: its text, the status of both exercises, a part of the flag
     ),
     "erin/program.py": ("\n".join([IMPORTS, *RIGHT.values()]), PASSED, PASSED, "", ""),
 }
-BESIDE = ("alice/helpers.py", "bob/helpers.py", "program.py")
+BESIDE = ("alice/helpers.py", "alice/numpy.py", "bob/helpers.py", "program.py")
 
 
 @pytest.fixture(scope="module")
