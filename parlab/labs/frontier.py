@@ -13,6 +13,7 @@ from parlab.labs.exercise import Exercise
 from parlab.labs.pipeline import Puzzle, check_row, solved_puzzle
 from parlab.labs.trial import Trial, Wrong
 from parlab.pipeline import Action, Costs, balance, one_f_one_b, partition, simulate, zb_h2
+from parlab.pipeline.memory import change_of_kept
 
 SHOWN = 8  # inputs in a message
 
@@ -41,7 +42,7 @@ def given(size: int, rank: int, m: int, limit: int, delays: Sequence[int] = ()) 
         delays: how many units later, action by action, than the delays before have made it.
     """
     timeline = simulate(zb_h2(size, m))
-    ends = {span.name: span.end for span in timeline.computes}
+    ends = {step.actions[0]: step.end for others in range(size) for step in timeline.steps(others)}
     warmup = min(2 * (size - rank - 1), limit - 1, m)
     row = [Action("F", rank, i) for i in range(warmup)]
     for i in range(m):
@@ -49,7 +50,7 @@ def given(size: int, rank: int, m: int, limit: int, delays: Sequence[int] = ()) 
         row.append(Action("I", rank, i))
     late = np.cumsum([*delays, *[0] * (len(row) - len(delays))])
     neighbours = {"F": rank - 1, "I": rank + 1}
-    sources = (str(Action(kind, neighbours[kind], i)) for kind, _, i in row)
+    sources = (Action(kind, neighbours[kind], i) for kind, _, i in row)
     arrivals = [int(ends.get(source, 0) + by) for source, by in zip(sources, late, strict=True)]
     return Given(size, rank, limit, tuple(row), tuple(arrivals))
 
@@ -110,11 +111,11 @@ def _timed(row: Sequence[Action], case: Given, limited: bool = False) -> tuple[d
     for action in row:
         start = max(time, arrivals.get(action, 0))
         time = start + 1
+        kept += int(change_of_kept(action.kind))
         if action.kind == "W":
-            kept, weights = kept - 1, weights + 1
+            weights += 1
             continue
         starts[action], before[action] = start, weights
-        kept += action.kind == "F"
         peak = max(peak, kept)
         if limited and kept > case.limit:
             raise Wrong(
@@ -132,10 +133,10 @@ def _as_early_as_possible(case: Given) -> list[Action]:
     for action, arrival in zip(case.row, case.arrivals, strict=True):
         while put_off and (time < arrival or (action.kind == "F" and kept == case.limit)):
             row.append(put_off.pop(0))
-            time, kept = time + 1, kept - 1
+            time, kept = time + 1, kept + int(change_of_kept("W"))
         row.append(action)
         time = max(time, arrival) + 1
-        kept += action.kind == "F"
+        kept += int(change_of_kept(action.kind))
         put_off += [action._replace(kind="W")] * (action.kind == "I")
     return row + put_off
 
