@@ -164,9 +164,8 @@ def merge_all(comm: Comm, parts: Parts, combine: Combine, label: str) -> Parts:
     """All rows, combined over all ranks up the tree, the same to the bit on every rank."""
     for level in reversed(levels(comm.rank, comm.size)):
         (other,) = _swaps(comm, parts, level.clients, parts, [level.partner], label)
-        first, second = (parts, other) if level.mine.start < level.other.start else (other, parts)
-        parts = combine(*first, *second)
-        del other, first, second
+        parts = combine(*parts, *other)  # a + b is b + a to the bit, so the order of the two does not matter
+        del other
         comm.hold("out, lse", *parts)
     return parts
 
