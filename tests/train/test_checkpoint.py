@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -144,10 +145,17 @@ def test_export_is_a_folder_that_hugging_faces_reader_opens(tmp_path):
     assert all(np.array_equal(read[name], weights[name]) for name in weights)
 
 
+@pytest.fixture(scope="module")
+def checkpoint_of_4_ranks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoint")
+    run(trained, 4, {"mesh": dict(dp=2, tp=2), "zero": 1}, model(num_hidden_layers=2), folder)
+    return folder
+
+
 @pytest.fixture
-def saved(tmp_path):
-    run(trained, 4, {"mesh": dict(dp=2, tp=2), "zero": 1}, model(num_hidden_layers=2), tmp_path)
-    return tmp_path
+def saved(checkpoint_of_4_ranks, tmp_path):
+    """A copy, which the test may damage."""
+    return Path(shutil.copytree(checkpoint_of_4_ranks, tmp_path, dirs_exist_ok=True))
 
 
 def opened(folder):
