@@ -141,7 +141,9 @@ def test_g_rings_send_2_N_minus_1_m_between_nodes_and_as_much_on_each_of_g_minus
     assert_cost(done, g, rings.rings_all_reduce_cost(size, 2 * size * g, 8, g, INTRA, INTER))
 
 
-@pytest.mark.parametrize(("size", "g"), NODES)
+@pytest.mark.parametrize(
+    ("size", "g"), [pytest.param(*case, marks=pytest.mark.slow if case[0] > 10 else ()) for case in NODES]
+)
 def test_g_rings_of_uneven_blocks_send_what_their_cost_says_and_take_at_most_the_longest_blocks_time(size, g):
     for length in (0, 1, size + 2, size * g + 1):
         xs = draw(size, length)

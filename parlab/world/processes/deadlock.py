@@ -1,10 +1,12 @@
-"""Whether any of the processes can still move, from what they report; exactly, and without time-outs.
+"""Deadlocks among processes, from reports of the ranks: exact, and without time-outs.
 
-A rank reports when it stands in a wait: how much it has posted and entered so far, and what each of its lines of work
-waits for. If every rank has reported (or left) and no report covers what another waits for, no rank has moved since its
-report. For assume that some have, and take the first: what it waited for was posted by another rank, before that one's
-own report, which would then cover it, or after, so that the other one moved first. So reports that are out of date do
-not mislead, and ranks need not stand still to be asked.
+A rank that waits sends a report: how many messages and collectives it has posted, and what each of its tasks waits for.
+Suppose that every rank has reported, and that no report covers what another rank waits for. Then no rank has moved
+since its report, and none ever will.
+
+Proof by contradiction. Suppose some rank moved after its report, and take the first one that did. Another rank posted
+what it waited for. If that rank posted before its own report, the report covers it. If after, that rank moved earlier.
+Both contradict the assumption. So old reports do no harm, and no rank has to stop for a snapshot.
 """
 
 from __future__ import annotations
@@ -21,26 +23,26 @@ Report = dict[str, Any]  # of one rank, as JSON has it
 
 
 def report(program: Task, place: str, groups: Mapping[str, Any]) -> Report:
-    """What `program`, which stands at `place`, and the lines of work beside it have posted and wait for."""
-    lines = [program, *program.background]
-    ways = [way for group in groups.values() for way in group.mailboxes.values()]
+    """The report of a rank: the posts of its program and its background tasks, and what each of them waits for."""
+    tasks = [program, *program.background]
+    boxes = [box for group in groups.values() for box in group.mailboxes.values()]
     return {
         "rank": program.rank,
         "place": place,
-        "error": any(line.error is not None for line in lines),
-        "posted": [[way.key, way.posted[POST_SEND], way.posted[POST_RECEIVE]] for way in ways],
-        "met": {name: group.met for name, group in groups.items()},
-        "lines": [[line.call, _waits_for(line, lines)] if line.missing else None for line in lines],
+        "error": any(task.error is not None for task in tasks),
+        "posted": [[box.key, box.posted[POST_SEND], box.posted[POST_RECEIVE]] for box in boxes],
+        "entered": {name: group.entered for name, group in groups.items()},
+        "tasks": [[task.call, _waits_for(task, tasks)] if task.missing else None for task in tasks],
         "open": [[str(request), _needs(request)] for request in program.open],
     }
 
 
-def _waits_for(line: Task, lines: list[Task]) -> list[Any]:
-    if isinstance(line.waits_for, Signal):
-        return ["signal", lines.index(line.waits_for.task)]
-    if isinstance(line.waits_for, CollectiveCall):
-        return ["collective", line.waits_for.key, line.waits_for.members]
-    return ["messages", [_message(message) for message in line.waits_for]]
+def _waits_for(task: Task, tasks: list[Task]) -> list[Any]:
+    if isinstance(task.waits_for, Signal):
+        return ["signal", tasks.index(task.waits_for.task)]
+    if isinstance(task.waits_for, CollectiveCall):
+        return ["collective", task.waits_for.key, task.waits_for.members]
+    return ["messages", [_message(message) for message in task.waits_for]]
 
 
 def _message(message: Any) -> list[Any]:
@@ -48,7 +50,7 @@ def _message(message: Any) -> list[Any]:
 
 
 def _needs(request: Any) -> Any:
-    """What meets a request: a message, or nothing but the rank itself, and whether it has."""
+    """The message that a request waits for; of a background collective, whether it is over."""
     return request.met if isinstance(request.posted, Signal) else _message(request.posted)
 
 
@@ -62,14 +64,14 @@ class _Reports:
         sent, asked = self.posted.get((*key, _peer(key, end)), (0, 0))
         return (asked if end == POST_SEND else sent) > number
 
-    def missing(self, waits: Any, lines: list[Any]) -> list[int]:
-        """The ranks without which a line of work that waits for this, among the `lines` of its rank, cannot go on."""
+    def missing(self, waits: Any, tasks: list[Any]) -> list[int]:
+        """The ranks for which a task must wait; `tasks` are those of its rank."""
         kind, *needs = waits
         if kind == "signal":
-            return self.missing(lines[needs[0]][1], lines)
+            return self.missing(tasks[needs[0]][1], tasks)
         if kind == "collective":
             (group, number), members = needs
-            return [member for member in members if self.of[member]["met"].get(group, 0) <= number]
+            return [member for member in members if self.of[member]["entered"].get(group, 0) <= number]
         return sorted({_peer(key, end) for key, number, end in needs[0] if not self.matched(key, number, end)})
 
 
@@ -79,15 +81,15 @@ def _peer(key: list[Any], end: int) -> int:
 
 
 def some_can_move(reports: Mapping[int, Report]) -> bool:
-    """Whether some rank goes on, with what all have posted."""
+    """Whether some task has all that it waits for."""
     known = _Reports(reports.values())
-    lines = [(line[1], report["lines"]) for report in reports.values() for line in report["lines"] if line]
-    return any(waits[0] != "signal" and not known.missing(waits, of_rank) for waits, of_rank in lines)
+    waiting = [(task[1], report["tasks"]) for report in reports.values() for task in report["tasks"] if task]
+    return any(waits[0] != "signal" and not known.missing(waits, of_rank) for waits, of_rank in waiting)
 
 
 def failed(reports: list[Report]) -> bool:
     """Whether some rank has raised, or will never move."""
-    return any(report["error"] or any(report["lines"]) for report in reports)
+    return any(report["error"] or any(report["tasks"]) for report in reports)
 
 
 def deadlock_in(reports: list[Report]) -> DeadlockError | None:
@@ -95,17 +97,17 @@ def deadlock_in(reports: list[Report]) -> DeadlockError | None:
     if not failed(reports) or any(report["error"] for report in reports):
         return None
     known = _Reports(reports)
-    waiting = {report["rank"]: _stands(report, known) for report in reports if report["lines"][0]}
+    waiting = {report["rank"]: _stands(report, known) for report in reports if report["tasks"][0]}
     return DeadlockError(waiting, frozenset(known.of) - waiting.keys())
 
 
 def _stands(report: Report, known: _Reports) -> WaitsFor:
-    """Where a rank is parked, and what for."""
-    call, waits = report["lines"][0]
+    """The call in which a rank is parked, and its peers."""
+    call, waits = report["tasks"][0]
     if waits[0] == "messages":
         call = call_of(call, [(_peer(key, end), end == POST_SEND) for key, _, end in waits[1]])
     unmet = [
         text for text, needs in report["open"] if not (needs if isinstance(needs, bool) else known.matched(*needs))
     ]
-    peers = tuple(known.missing(waits, report["lines"]))
+    peers = tuple(known.missing(waits, report["tasks"]))
     return WaitsFor(report["rank"], call, peers, report["place"], tuple(sorted(unmet)))

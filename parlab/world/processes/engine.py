@@ -1,9 +1,10 @@
-"""The world of processes: one rank here, the others run_on_processes, messages by a `Transport`.
+"""The engine of ranks as processes: one rank in this process, messages by a `Transport`.
 
-Whoever waits, polls: a line of work that stands in a call moves all that is under way here, more and more rarely, so
-that ranks that wait leave the cores to those that compute. A collective begins when the lowest member of its group (by
-rank in the group) has heard of all calls, has compared them, and tells the members. How it is noticed that no rank can
-move: see `deadlock.py`.
+A task that waits polls: it moves on all messages of this process, then sleeps, longer and longer. So ranks that wait
+leave the cores to ranks that compute.
+
+A collective begins at rank 0 of its group. Each member tells it its call; it compares the calls, and tells the members
+to go on. `deadlock.py` says how the processes find out that no rank can move.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from parlab.world.threads.diagnosis import difference, other_form, other_label, 
 from parlab.world.threads.tasks import BACKGROUND, CollectiveCall, Group, Mailbox, Message, Task
 from parlab.world.values import Value
 
-SPINS, YIELDS = 5, 15  # polls before the first sleep
-SHORTEST, LONGEST = 20e-6, 5e-3  # seconds of a pause; between them, a tenth of what was waited already
-STUCK = 0.05  # seconds in a wait before rank 0 hears of it
+SPINS, YIELDS = 5, 15  # polls without a pause, then polls that offer the core, before the first sleep
+SHORTEST, LONGEST = 20e-6, 5e-3  # seconds of a sleep; between them, a tenth of the time since the first poll
+STUCK = 0.05  # seconds in a wait before this rank reports it to rank 0
 
-Key = tuple[str, str, int, int]  # of a way: group, channel, src, dst
+Key = tuple[str, str, int, int]  # of a mailbox: group, channel, src, dst
 
 
 class ProcessMailbox(Mailbox):
-    """A mailbox between processes: it counts what this end has posted, and keeps what is asked for and not here."""
+    """One end of a mailbox between processes. It counts this end's posts, and keeps receives that wait for a header."""
 
     __slots__ = ("coming", "key", "posted", "tag")
 
@@ -52,27 +53,27 @@ class ProcessMailbox(Mailbox):
 
 
 class MessageEnd(Message):
-    """A message, as one of its ends sees it. `key` and `number` name it at both ends."""
+    """One end of a message. `key` and `number` name the message at both ends."""
 
-    leaves: list[Any]  # that it arrives in
+    leaves: list[Any]  # the arrays of a receive
     done_at = 0
 
-    def __init__(self, way: ProcessMailbox, end: int, value: Value, name: str, wire: Any):
-        super().__init__(way.src, way.dst, value, name)
-        self.key, self.end, self.wire = way.key, end, wire  # Sent or Coming
-        self.number = way.posted[end]
-        way.posted[end] += 1
+    def __init__(self, box: ProcessMailbox, end: int, value: Value, name: str, wire: Any):
+        super().__init__(box.src, box.dst, value, name)
+        self.key, self.end, self.wire = box.key, end, wire  # Sent or Coming
+        self.number = box.posted[end]
+        box.posted[end] += 1
         self.posted_at = time.perf_counter_ns()
 
 
 class ProcessGroup(Group):
-    """A group of processes. Its `number` tells its messages from those of all groups that share two of its ranks."""
+    """A group of processes. No other group that shares two of its ranks has its `number`, which tags its messages."""
 
     def __init__(self, name: str, members: tuple[int, ...], number: int):
         super().__init__(name, members)
         self.number = number
-        self.met = 0  # collectives that this rank has entered
-        self.own: Any = None  # the transport's collectives
+        self.entered = 0  # collectives that this rank has entered
+        self.native: Any = None  # the transport's collectives, if they are wanted
 
     def mailbox(self, channel: str, src: int, dst: int) -> ProcessMailbox:
         """See `Group`."""
@@ -83,7 +84,7 @@ class ProcessGroup(Group):
 
 
 class ProcessEngine(Engine):
-    """Runs one program on all processes of `transport`; if `native`, with its own collectives, where it has them."""
+    """Runs one program on the processes of `transport`. `native`: with its collectives, where it has them."""
 
     world: ProcessGroup
 
@@ -92,18 +93,18 @@ class ProcessEngine(Engine):
         members = tuple(range(transport.size))
         super().__init__([transport.rank], ProcessGroup("world", members, 0))
         self.groups["world"] = self.world
-        self.moving: list[MessageEnd] = []  # on the wire
-        self.listening: dict[ProcessMailbox, None] = {}  # ways with messages that are asked for
-        self.calls: dict[tuple[str, int], CollectiveCall] = {}  # collectives that begin when this rank says so
-        self.entered: dict[tuple[str, int], CollectiveCall] = {}  # those that this rank waits for
+        self.moving: list[MessageEnd] = []  # messages on the wire
+        self.listening: dict[ProcessMailbox, None] = {}  # mailboxes with receives that wait for a header
+        self.calls: dict[tuple[str, int], CollectiveCall] = {}  # collectives that this rank lets begin
+        self.entered: dict[tuple[str, int], CollectiveCall] = {}  # collectives in which this rank waits
         self.serial = 0  # of the last split
-        self.splits = 0  # that began here
+        self.splits = 0  # that this rank has let begin
         self.stuck_since = 0.0
         self.reported = False
         self.reports: dict[int, deadlock.Report] = {}  # on rank 0
-        self.last_reports: list[deadlock.Report] = []  # when all is over
+        self.last_reports: list[deadlock.Report] = []  # of all ranks, at the end of the run
         self.computed: list[tuple[int, int, str]] = []  # measured: (start, end, name)
-        self.stood: list[tuple[int, int, Any]] = []  # measured: (start, end, what for)
+        self.stood: list[tuple[int, int, Any]] = []  # measured: (start, end, reason)
         if native:
             self._connect(self.world)
 
@@ -120,7 +121,7 @@ class ProcessEngine(Engine):
         header = [values.form(value), _kinds(value), [arrays.nbytes(leaf) for leaf in leaves], shown]
         with self.mutex:
             wire = self.transport.send(json.dumps(header).encode(), leaves, box.dst, box.tag)
-            message = MessageEnd(box, POST_SEND, None, name, wire)  # counts as posted
+            message = MessageEnd(box, POST_SEND, None, name, wire)  # this counts it as posted
             message.nbytes, message.kept, message.label = nbytes, kept, label
             task.log += (POST_SEND, message)
             self.moving.append(message)
@@ -148,7 +149,7 @@ class ProcessEngine(Engine):
         return message
 
     def _arrives(self, message: MessageEnd, header: bytes) -> None:
-        """Say where it goes; what does not fit is received too, and dropped."""
+        """The header has come: make room and receive. A message that does not fit is received too, and dropped."""
         form, kinds, sizes, message.label = json.loads(header)
         expected = values.form(message.value)
         if (form, kinds) == (expected, _kinds(message.value)):
@@ -168,7 +169,7 @@ class ProcessEngine(Engine):
             leaves = iter(message.leaves)
             message.value = values.mapped(lambda blank: blank.filled(next(leaves)), message.value)
             del message.leaves
-        message.wire = None  # it knows the memory, which must die with its last owner
+        message.wire = None  # it refers to the memory, which must die with the program's last reference
         self._match(message)
         return True
 
@@ -179,8 +180,8 @@ class ProcessEngine(Engine):
         assert isinstance(group, ProcessGroup)
         self.check(task)
         with self.mutex:
-            collective = CollectiveCall(group.members, (group.name, group.met))
-            group.met += 1
+            collective = CollectiveCall(group.members, (group.name, group.entered))
+            group.entered += 1
             collective.names[task.rank], collective.calls[rank], collective.details[rank] = name, call, detail
             collective.waiters.append(task)
             task.log += (ENTER, collective)
@@ -194,7 +195,7 @@ class ProcessEngine(Engine):
         return collective.details
 
     def _hear_calls(self, said: list[Any]) -> None:
-        """A member has entered a collective that begins here."""
+        """A member has entered a collective that this rank lets begin."""
         (group, number), members, member, rank, name, call, detail = said
         key = (group, number)
         collective = self.calls.setdefault(key, CollectiveCall(tuple(members), key))
@@ -219,7 +220,7 @@ class ProcessEngine(Engine):
         self._release(collective.waiters[0])
 
     def subgroup(self, name: str, members: tuple[int, ...]) -> ProcessGroup:
-        """See `Engine`: called after a split, or for the group that works beside one."""
+        """See `Engine`. Called after a split, or for a group of background collectives."""
         if name not in self.groups:
             of = self.groups.get(name.removesuffix(BACKGROUND))
             number = 2 * self.serial if of is None else of.number + 1  # type: ignore[attr-defined]
@@ -229,20 +230,20 @@ class ProcessEngine(Engine):
         return self.groups[name]  # type: ignore[return-value]
 
     def _connect(self, group: ProcessGroup) -> None:
-        """The transport's collectives for `group`, and for what works beside it, now that all members are here."""
-        for place in (group, self.subgroup(group.name + BACKGROUND, group.members)):
-            place.own = self.transport.connect(place.members, place.number)
+        """Make the transport's collectives for `group` and for its background, now that all members call this."""
+        for each in (group, self.subgroup(group.name + BACKGROUND, group.members)):
+            each.native = self.transport.connect(each.members, each.number)
 
     def disconnect(self) -> None:
-        """Give back what `_connect` has made; all have come to a good end."""
+        """Free the transport's collectives, after a run without an error."""
         for group in self.groups.values():
-            if (own := getattr(group, "own", None)) is not None:
-                own.free()
+            if (native := getattr(group, "native", None)) is not None:
+                native.free()
 
     def native_of(self, group: Group) -> Callable[..., Any] | None:
         """See `Engine`."""
-        own = getattr(group, "own", None)
-        return own and (lambda name, *arguments: self._settled(getattr(own, name), arguments))
+        native = getattr(group, "native", None)
+        return native and (lambda name, *arguments: self._settled(getattr(native, name), arguments))
 
     def _settled(self, start: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         with self.mutex:
@@ -264,7 +265,7 @@ class ProcessEngine(Engine):
             raise Unwind
 
     def _poll(self, over: Callable[[], Any]) -> None:
-        """Move on what is under way until it is `over`."""
+        """Move on the messages of this process until `over()`."""
         pause = Pause()
         while True:
             with self.mutex:
@@ -275,7 +276,7 @@ class ProcessEngine(Engine):
             pause()
 
     def _progress(self) -> None:
-        """Move on what can move. If that fails, the others would wait for ever, so all processes end."""
+        """Move on all messages. If that fails, the other ranks would wait for ever, so all processes end."""
         try:
             self._move_on()
         except Exception:
@@ -283,11 +284,11 @@ class ProcessEngine(Engine):
             self.transport.abort()
 
     def _move_on(self) -> None:
-        for way in list(self.listening):
-            while way.coming and (header := way.coming[0].wire.header()) is not None:
-                self._arrives(way.coming.popleft(), header)
-            if not way.coming:
-                del self.listening[way]
+        for box in list(self.listening):
+            while box.coming and (header := box.coming[0].wire.header()) is not None:
+                self._arrives(box.coming.popleft(), header)
+            if not box.coming:
+                del self.listening[box]
         if self.moving:
             self.moving = [message for message in self.moving if not self._passed(message)]
         for note in self.transport.heard():
@@ -313,7 +314,7 @@ class ProcessEngine(Engine):
         self.stuck_since, self.reported = time.monotonic(), False
 
     def _report(self) -> None:
-        """Tell rank 0, once, that nothing can move here without the others; at once if the program is over."""
+        """Report to rank 0, once, that this rank waits for others: after STUCK seconds, or when its program is over."""
         stuck = self.blocked == self.running and not self.ending
         if stuck and not self.reported and (not self.running or time.monotonic() - self.stuck_since > STUCK):
             self.reported = True
@@ -338,17 +339,17 @@ class ProcessEngine(Engine):
         self._poll(lambda: self.last_reports or self.presses)
 
 
-give_way = getattr(os, "sched_yield", lambda: time.sleep(0))  # Windows has no such call
+give_way = getattr(os, "sched_yield", lambda: time.sleep(0))  # Windows has no sched_yield
 
 
 class Pause:
-    """Between polls: nothing at first, then the core is offered to others, then left for longer and longer."""
+    """The pause between polls: at first none, then the core is offered to others, then longer and longer sleeps."""
 
     def __init__(self) -> None:
         self.polls, self.began = 0, time.monotonic()
 
     def __call__(self) -> None:
-        """Sleep for as long as it should last now."""
+        """Pause once."""
         self.polls += 1
         if SPINS < self.polls <= SPINS + YIELDS:
             give_way()
@@ -357,7 +358,7 @@ class Pause:
 
 
 class ExpectedArray(values.Template):
-    """What is expected in the place of an array, and of which library."""
+    """Shape, dtype and library of an array that is expected."""
 
     __slots__ = ("xp",)
 
@@ -366,7 +367,7 @@ class ExpectedArray(values.Template):
         self.xp = np if type(x) is np.ndarray else arrays.namespace(x)
 
     def filled(self, x: Any) -> Any:
-        """It, when it has come as `x`, of this library or of NumPy."""
+        """The array that came as `x`, as an array of the expected library."""
         return arrays.to_numpy(x) if self.xp is np else self.xp.asarray(x)
 
 

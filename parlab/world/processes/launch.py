@@ -1,8 +1,8 @@
-"""Ranks in processes of their own, started here, or by whoever started this script.
+"""A run on processes: `run` starts them, or they are there because mpiexec, torchrun or Slurm started this script.
 
-Those that are started here fetch the program from a socket in a folder that only this user may enter, after both ends
-have proved that they know a key that is fresh and random; when that connection ends, the processes end. Code and
-results are pickled: they are this user's own, and come by this connection only.
+Processes that `run` starts fetch the program from a socket in a folder that only this user can open. First both ends
+prove that they know a fresh random key. When the connection ends, the processes end. Programs and results are pickled:
+they belong to this user, and come by this connection only.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from parlab.world.processes.deadlock import Report, failed
 from parlab.world.processes.engine import ProcessEngine
 from parlab.world.processes.launchers import LAUNCHERS
 from parlab.world.processes.pickling import pack_program, unpack_program
-from parlab.world.processes.records import packed as packed_records
-from parlab.world.processes.records import together
+from parlab.world.processes.records import merge_records, pack_record
 from parlab.world.program import Outcome, carry_out
 
 Job = subprocess.Popen[bytes]
@@ -44,27 +43,28 @@ Program = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], bool]  # wi
 
 
 def run_on_processes(program: Program, size: int, engine: str) -> Outcome:
-    """Run a program on `size` processes; a WorldError, if they end too early.
+    """Run a program on `size` processes.
 
-    A ValueError, if this machine cannot start them, or somebody has started another number.
+    A WorldError, if they end too early. A ValueError, if this machine cannot start them, or if this script runs on
+    another number of processes.
     """
     launcher = LAUNCHERS[engine]
     launcher.check(size)
     if not launcher.inside():
-        return _started(program, size, engine)
+        return _run_on_new_processes(program, size, engine)
     here = _transport(engine)
     if here.size != size:
         raise ValueError(
             f"size={size}: this script runs on {here.size} processes; use size={here.size}, or start it by "
             f"{launcher.by_hand(size)} {sys.argv[0]}"
         )
-    blobs, reports = _carried_out(program, here)
-    outcome = together(pickle.loads(here.share(pickle.dumps(blobs))), reports)
+    records, reports = _carried_out(program, here)
+    outcome = merge_records(pickle.loads(here.share(pickle.dumps(records))), reports)
     outcome.shown = here.rank == 0
     return outcome
 
 
-_here: dict[str, Any] = {}  # the transports of this process, if it is one of several
+_here: dict[str, Any] = {}  # the transports of this process, by engine
 
 
 def _transport(engine: str, folder: Path | None = None) -> Any:
@@ -74,7 +74,7 @@ def _transport(engine: str, folder: Path | None = None) -> Any:
         _here[engine] = launcher.transport(folder)
         if _here[engine].rank:
             _close_input()
-        sys.excepthook = partial(_last_words, _here[engine])
+        sys.excepthook = partial(_end_all_on_error, _here[engine])
     return _here[engine]
 
 
@@ -86,32 +86,32 @@ def _close_input() -> None:
 
 
 def _carried_out(program: Program, here: Any) -> tuple[list[bytes], list[Report]]:
-    """Run this process's part; returns what each process knows of it, on rank 0, and the last reports of all."""
+    """Run this process's rank. Returns the records of all ranks (on rank 0) and their last reports."""
     function, args, kwargs, native = program
     world = ProcessEngine(here, native)
     carry_out(world, function, args, kwargs)
-    blobs = here.gather(packed_records(world))
+    records = here.gather(pack_record(world))
     if failed(world.last_reports):
         here.renew()
     else:
         world.disconnect()
-    return blobs, world.last_reports
+    return records, world.last_reports
 
 
-def _last_words(here: Any, kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """An error that nobody caught ends all processes; the rank that raised it shows it."""
+def _end_all_on_error(here: Any, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """An error that leaves the script ends all processes. The rank that raised it shows it."""
     if getattr(error, "rank", here.rank) == here.rank:
         sys.__excepthook__(kind, error, trace)
         sys.stderr.flush()
     else:
-        time.sleep(1)  # the other one ends us
+        time.sleep(1)  # that rank shows the error, and ends this process
     here.abort()
 
 
-# The side that starts
+# The process that calls `run`
 
 
-def _started(program: Program, size: int, engine: str) -> Outcome:
+def _run_on_new_processes(program: Program, size: int, engine: str) -> Outcome:
     launcher = LAUNCHERS[engine]
     command = launcher.command(size)
     if not hasattr(socket, "AF_UNIX"):
@@ -120,28 +120,28 @@ def _started(program: Program, size: int, engine: str) -> Outcome:
     try:
         key = secrets.token_bytes(32)
         (folder / "key").write_bytes(key)
-        with socket.socket(socket.AF_UNIX) as door:
-            door.bind(str(folder / "door"))
-            door.listen()
-            door.settimeout(0.05)
-            command += [sys.executable, "-c", WORK, engine, str(folder)]
-            with _job(command, launcher.environment) as job, _welcomed(door, key, job) as connection:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(folder / "listener"))
+            listener.listen()
+            listener.settimeout(0.05)
+            command += [sys.executable, "-c", WORKER, engine, str(folder)]
+            with _job(command, launcher.environment) as job, _first_connection(listener, key, job) as connection:
                 connection.send_bytes(data)
                 outcome = pickle.loads(connection.recv_bytes())
                 with suppress(subprocess.TimeoutExpired):
                     job.wait(1)
-        return together(*outcome)
+        return merge_records(*outcome)
     except (EOFError, ConnectionError):
         raise WorldError(f"a process ended before its program did: the status is {job.returncode}") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _welcomed(door: socket.socket, key: bytes, job: Job) -> Connection:
-    """The connection to the first process, when it has proved that it knows the key, and we have."""
+def _first_connection(listener: socket.socket, key: bytes, job: Job) -> Connection:
+    """The connection to rank 0, after both ends have proved that they know the key."""
     while job.poll() is None:
         with suppress(TimeoutError, AuthenticationError, EOFError, ConnectionError):
-            connection = Connection(door.accept()[0].detach())
+            connection = Connection(listener.accept()[0].detach())
             prove(connection, key, host=True)
             return connection
     raise EOFError
@@ -149,21 +149,21 @@ def _welcomed(door: socket.socket, key: bytes, job: Job) -> Connection:
 
 @contextmanager
 def _job(command: list[str], environment: dict[str, str]) -> Iterator[Job]:
-    """The processes of `command`, in a session of their own; what they print is printed here, and they end here."""
+    """The processes of `command`, in a session of their own; their output is printed here, and they end here."""
     job = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env={**environment, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        start_new_session=True,  # Ctrl-C is for us; we end them
+        start_new_session=True,  # Ctrl-C reaches this process alone, which ends them
     )
     reader = threading.Thread(target=_show, args=(job.stdout, over := threading.Event()), daemon=True)
     try:
         reader.start()
         yield job
         if job.poll() is None:
-            over.set()  # all is said: what comes now is mpiexec, which calls it a failure that the job is ended
+            over.set()  # from now on mpiexec alone prints: it calls the end of the job a failure
     finally:
         if job.poll() is None:
             job.terminate()
@@ -183,35 +183,35 @@ def _show(stdout: IO[bytes], over: threading.Event) -> None:
                 print(decoder.decode(said), end="", flush=True)
 
 
-# The side that is started
+# The processes that `run` starts
 
 
-WORK = "import sys; from parlab.world.processes.launch import work; work(*sys.argv[1:])"
+WORKER = "import sys; from parlab.world.processes.launch import worker; worker(*sys.argv[1:])"
 
 
-def work(engine: str, folder: str) -> None:
-    """Carry out the program that waits behind the door in `folder`: what each process does that `run` has started."""
+def worker(engine: str, folder: str) -> None:
+    """The main function of a process that `run` has started: fetch the program by a socket, and run it."""
     here = _transport(engine, Path(folder))
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     connection = None
     data = b""
     if here.rank == 0:
-        connection = Client(f"{folder}/door", "AF_UNIX", authkey=Path(folder, "key").read_bytes())
+        connection = Client(f"{folder}/listener", "AF_UNIX", authkey=Path(folder, "key").read_bytes())
         data = connection.recv_bytes()
-        shutil.rmtree(folder, ignore_errors=True)  # whoever opened the door may be killed
+        shutil.rmtree(folder, ignore_errors=True)  # the process that made it may be killed
         threading.Thread(target=_end_with, args=(connection, ended := threading.Event()), daemon=True).start()
     program, errors = unpack_program(here.share(data))
     with np.errstate(**errors):  # as the caller's, which threads inherit
         outcome = _carried_out(program, here)
     sys.stdout.flush()
-    here.share(b"")  # nobody ends before all have heard that the run is over
+    here.share(b"")  # no process ends before all know that the run is over
     if connection:
         ended.set()
         connection.send_bytes(pickle.dumps(outcome))
 
 
 def _end_with(connection: Connection, ended: threading.Event) -> None:
-    """End all processes when the connection ends, because whoever wanted the result is gone."""
+    """End all processes when the connection ends: the process that called `run` is gone."""
     with suppress(EOFError, OSError):
         connection.recv_bytes()
     if not ended.is_set():

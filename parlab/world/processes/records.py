@@ -1,4 +1,4 @@
-"""What each process knows of a run, brought together: the tasks of all ranks, as if they had been in one process."""
+"""The records of all processes, merged: the tasks of all ranks, as if they had run in one process."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from parlab.world.program import Outcome
 from parlab.world.threads.tasks import CollectiveCall, Signal, Task
 
 
-class Note:
-    """A message or a collective call as a log names it run_on_processes: by `key`."""
+class Reference:
+    """A message or a collective call in a log that has left its process: it is known by its `key`."""
 
     index = -1
-    value: tuple[()] = ()  # left at home
+    value: tuple[()] = ()  # stays in its process
 
 
 MESSAGE = ("src", "dst", "name", "nbytes", "kept", "posted_at", "done_at")
 CALL = ("key", "members", "names", "details")
 
 
-class _Pickler(pickle.Pickler):
-    """Leaves out of a log what belongs to its process."""
+class _LogPickler(pickle.Pickler):
+    """Packs a log without the objects that belong to its process."""
 
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, MessageEnd):
             label = thing.label if isinstance(thing.label, str | int | float | None) else str(thing.label)
             state = {name: getattr(thing, name) for name in MESSAGE}
-            return Note, (), {**state, "label": label, "key": (*thing.key, thing.number)}
+            return Reference, (), {**state, "label": label, "key": (*thing.key, thing.number)}
         if isinstance(thing, CollectiveCall):
-            return Note, (), {name: getattr(thing, name) for name in CALL}
+            return Reference, (), {name: getattr(thing, name) for name in CALL}
         if isinstance(thing, Signal):
             return Signal, (None,)
         return NotImplemented
 
 
-def packed(world: ProcessEngine) -> bytes:
-    """What this process knows of its rank."""
+def pack_record(world: ProcessEngine) -> bytes:
+    """The record of this process: result, logs, errors and measured times of its rank."""
     program = world.tasks[0]
     try:
         result = pack_result(program.result)
@@ -54,48 +54,48 @@ def packed(world: ProcessEngine) -> bytes:
             f"rank {program.rank} returned {program.result!r:.60}, which cannot leave its process ({error}); return "
             "arrays and numbers"
         )
-    lines = [(line.log, line.printed, _error(line)) for line in (program, *program.background)]
+    tasks = [(task.log, task.printed, _error(task)) for task in (program, *program.background)]
     clock = (world.transport.ahead, world.computed, world.stood)
     file = io.BytesIO()
-    _Pickler(file, pickle.HIGHEST_PROTOCOL).dump((result, lines, clock))
+    _LogPickler(file, pickle.HIGHEST_PROTOCOL).dump((result, tasks, clock))
     return file.getvalue()
 
 
-def _error(line: Task) -> tuple[bytes, str] | None:
-    """The error of a line of work, and its traceback as text."""
-    error = line.error
+def _error(task: Task) -> tuple[bytes, str] | None:
+    """The error of a task, and its traceback as text."""
+    error = task.error
     if error is None:
         return None
     text = "".join(traceback.format_exception(error))
     try:
         data = pack_result(error)
         pickle.loads(data)
-    except Exception:  # the error of a class that has other arguments, say
+    except Exception:  # for instance, its class takes other arguments
         data = pickle.dumps(RemoteError(f"{type(error).__name__}: {error}"))
     return data, text
 
 
-def together(blobs: list[bytes], reports: list[Report]) -> Outcome:
-    """The run, from what each process has packed, by rank, and the last reports of all."""
-    tasks, clocks = [], []
-    for rank, (result, lines, clock) in enumerate(map(pickle.loads, blobs)):
+def merge_records(records: list[bytes], reports: list[Report]) -> Outcome:
+    """The outcome of a run, from the record of each rank and the last reports of all."""
+    programs, clocks = [], []
+    for rank, (result, packed, clock) in enumerate(map(pickle.loads, records)):
         program = Task(rank)
-        program.background = [Task(rank, program) for _ in lines[1:]]
-        for line, (log, printed, error) in zip((program, *program.background), lines, strict=True):
-            line.log, line.printed = log, printed
+        program.background = [Task(rank, program) for _ in packed[1:]]
+        for task, (log, printed, error) in zip((program, *program.background), packed, strict=True):
+            task.log, task.printed = log, printed
             if error is not None:
-                line.error = pickle.loads(error[0])
-                line.error.__cause__ = RemoteError(f"there, it was\n\n{error[1]}")
+                task.error = pickle.loads(error[0])
+                task.error.__cause__ = RemoteError(f"there, it was\n\n{error[1]}")
         program.result = pickle.loads(result)
-        tasks.append(program)
+        programs.append(program)
         clocks.append(clock)
-    logs = [line.log for task in tasks for line in (task, *task.background)]
+    logs = [task.log for program in programs for task in (program, *program.background)]
     messages = _joined(logs)
-    return Outcome(tasks, deadlock_in(reports), measured(clocks, messages))
+    return Outcome(programs, deadlock_in(reports), measured(clocks, messages))
 
 
-def _joined(logs: list[list[Any]]) -> list[tuple[Note | None, Note | None]]:
-    """Let both ends of a message, and all members of a collective, name the same thing; returns the ends."""
+def _joined(logs: list[list[Any]]) -> list[tuple[Reference | None, Reference | None]]:
+    """Let both ends of a message, and all members of a collective, share one object in their logs. Returns the ends."""
     sent = {log[i + 1].key: log[i + 1] for log in logs for i in range(0, len(log), 2) if log[i] == POST_SEND}
     asked = {log[i + 1].key: log[i + 1] for log in logs for i in range(0, len(log), 2) if log[i] == POST_RECEIVE}
     calls: dict[Any, Any] = {}
@@ -105,7 +105,7 @@ def _joined(logs: list[list[Any]]) -> list[tuple[Note | None, Note | None]]:
             if code in (POST_RECEIVE, WAIT):
                 log[i + 1] = sent.get(thing.key, thing)
             elif code == ENTER:
-                log[i + 1] = met = calls.setdefault(thing.key, thing)
-                met.names |= thing.names
-                met.details |= thing.details
+                log[i + 1] = call = calls.setdefault(thing.key, thing)
+                call.names |= thing.names
+                call.details |= thing.details
     return [(sent.get(key), asked.get(key)) for key in {**sent, **asked}]

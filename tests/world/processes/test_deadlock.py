@@ -1,4 +1,4 @@
-"""When the processes are deadlock_in: only if no report, old or new, covers what another one waits for."""
+"""When a deadlock is declared: only if no report, old or new, covers what another rank waits for."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ WAY = ["world", "messages", 0, 1]  # from rank 0 to rank 1
 BACK = ["world", "messages", 1, 0]
 
 
-def report(rank, waits=None, *, posted=(), met=0, error=False, beside=()):
-    lines = [waits and ["recv" if waits[0] == "messages" else "barrier", waits], *beside]
+def report(rank, waits=None, *, posted=(), entered=0, error=False, background=()):
+    tasks = [waits and ["recv" if waits[0] == "messages" else "barrier", waits], *background]
     posted = [list(counts) for counts in posted]
     place = f", at line {rank}"
-    return dict(rank=rank, place=place, error=error, posted=posted, met={"world": met}, lines=lines, open=[])
+    return dict(rank=rank, place=place, error=error, posted=posted, entered={"world": entered}, tasks=tasks, open=[])
 
 
 def receive(way, number):
@@ -40,14 +40,14 @@ BOTH = ["messages", [[WAY, 0, POST_SEND], [BACK, 0, POST_RECEIVE]]]
         ([report(0, send(WAY, 0), posted=[[WAY, 1, 1]]), report(1)], False),  # its own posts meet nothing
         ([report(0, BOTH), report(1, None, posted=[[WAY, 0, 1]])], False),  # a sendrecv needs both
         ([report(0, BOTH), report(1, None, posted=[[WAY, 0, 1], [BACK, 1, 0]])], True),
-        ([report(0, BARRIER, met=3), report(1, receive(WAY, 0), met=2)], False),
-        ([report(0, BARRIER, met=3), report(1, receive(WAY, 0), met=3)], True),
-        ([report(0, ["signal", 1], beside=[["", BARRIER]], met=3), report(1, met=2)], False),
-        ([report(0, ["signal", 1], beside=[["", BARRIER]], met=3), report(1, met=3)], True),
+        ([report(0, BARRIER, entered=3), report(1, receive(WAY, 0), entered=2)], False),
+        ([report(0, BARRIER, entered=3), report(1, receive(WAY, 0), entered=3)], True),
+        ([report(0, ["signal", 1], background=[["", BARRIER]], entered=3), report(1, entered=2)], False),
+        ([report(0, ["signal", 1], background=[["", BARRIER]], entered=3), report(1, entered=3)], True),
         ([report(0), report(1)], False),
     ],
 )
-def test_a_rank_moves_if_and_only_if_some_report_covers_all_that_one_of_its_lines_waits_for(reports, moves):
+def test_a_rank_moves_if_and_only_if_some_report_covers_all_that_one_of_its_tasks_waits_for(reports, moves):
     assert some_can_move({said["rank"]: said for said in reports}) == moves
 
 

@@ -53,7 +53,7 @@ def fake(monkeypatch):
     """A machine with 4 GPUs, here and in the processes that `run` starts."""
     gpus = FakeCuPy()
     monkeypatch.setattr(launchers, "_cupy", lambda: gpus)
-    monkeypatch.setattr(launch, "WORK", f"{INSTALL}; {launch.WORK}")
+    monkeypatch.setattr(launch, "WORKER", f"{INSTALL}; {launch.WORKER}")
     monkeypatch.syspath_prepend(str(ROOT))
     yield gpus
     stop()
@@ -107,7 +107,7 @@ def test_a_gpu_that_fails_on_one_rank_ends_all_and_shows_why(fake, capfd):
 @pytest.mark.parametrize("started", ["by run", "as by torchrun"])
 def test_whatever_ends_a_job_no_process_is_left_and_the_status_is_not_0(started, tmp_path, port):
     script = SCRIPT.replace('engine="mpi"', 'engine="nccl"')
-    install = f"{INSTALL}; from parlab.world.processes import launch; launch.WORK = '{INSTALL}; ' + launch.WORK\n"
+    install = f"{INSTALL}; from parlab.world.processes import launch; launch.WORKER = '{INSTALL}; ' + launch.WORKER\n"
     (tmp_path / "script.py").write_text(install + script)
     command = [sys.executable, str(tmp_path / "script.py")]
     if started == "by run":

@@ -408,7 +408,7 @@ def test_who_does_not_know_the_key_is_not_welcomed_and_the_next_one_is(tmp_path)
         door.settimeout(0.05)
         visitor = threading.Thread(target=knock)
         visitor.start()
-        with launch._welcomed(door, b"right", SimpleNamespace(poll=lambda: None)) as connection:
+        with launch._first_connection(door, b"right", SimpleNamespace(poll=lambda: None)) as connection:
             assert connection.recv_bytes() == b"right"
         visitor.join()
     assert refused == [b"guessed"]
