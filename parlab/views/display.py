@@ -1,4 +1,4 @@
-"""Runs and timelines draw themselves as the last line of a cell. Their text stays their `repr`."""
+"""Runs and timelines as the last line of a cell: they draw themselves. Their text is still their `repr`."""
 
 from __future__ import annotations
 

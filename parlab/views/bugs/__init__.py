@@ -1,1 +1,1 @@
-"""What a silent mistake does, and which check sees it."""
+"""Silent mistakes: their effect, and the checks that see them."""

@@ -1,4 +1,4 @@
-"""Which gradients a mistake breaks, and which it leaves right."""
+"""The gradients that a mistake breaks, and those that it leaves right."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALLEST = 1e-17  # the left end of the axis
 
 @checked(RULES)
 def wrong_gradients(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Picture:
-    """Draw how far each array is from what it should be: what a wrong sharding breaks, and what it leaves right.
+    """Draw the error of each array, to show which ones a wrong sharding breaks and which stay right.
 
     Args:
         found: gradients (or a loss) by name, whole.

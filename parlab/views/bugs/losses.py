@@ -1,4 +1,4 @@
-"""Loss curves of the right program and of wrong ones: a bug that raises no error has its price here."""
+"""Loss curves of the right program and of wrong ones, whose bugs raise no error."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ COLORS = (theme.RIGHT, theme.ALARM, theme.INK, theme.RANKS[0])
 
 
 def loss_curves(losses: Mapping[str, Sequence[float]], *, headline: str | None = None) -> Picture:
-    """Draw the loss of several trainings over their steps. The first is right, the others are compared with it.
+    """Draw the losses of several trainings over their steps. The first one is right, and the others are compared to it.
 
     Args:
         losses: the loss of every step, by the name of the training, such as `{"right": [...], "scale missing": [...]}`;
             all of the same length, 2 to 4 of them.
-        headline: what stands above; None: where the losses end.
+        headline: above the figure. None: the losses at the end.
 
     Raises:
         ValueError: fewer or more, a training without steps, of another length, or with something else than numbers.
@@ -65,7 +65,7 @@ def _checked(losses: Any) -> dict[str, list[float]]:
 
 
 def _finding(name: str, end: float, right: str, wanted: float) -> str:
-    """Where both end."""
+    """A sentence about the ends of both curves."""
     if not math.isfinite(end):
         return f"{name} is lost: its loss ends as {end}, that of {right} at {wanted:.3g}"
     if not _apart(end, wanted):
@@ -79,7 +79,7 @@ def _finding(name: str, end: float, right: str, wanted: float) -> str:
 
 
 def _parting(name: str, curve: list[float], right: str, expected: list[float]) -> str:
-    """From where on the difference can be seen; no error says so."""
+    """A sentence about the step from which on the difference can be seen."""
     apart = (step for step, pair in enumerate(zip(curve, expected, strict=True), start=1) if _apart(*pair))
     first = next(apart, None)
     return f"{name} and {right} {f'part at step {first},' if first else 'never part'} by more than {100 * APART:g} %"

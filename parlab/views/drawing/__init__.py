@@ -1,1 +1,1 @@
-"""What figures are drawn on and with: pictures, lanes, marks, and one theme."""
+"""The drawing of all figures: pictures, lanes, marks, and one theme."""

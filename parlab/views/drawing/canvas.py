@@ -1,7 +1,7 @@
-"""What pictures are drawn on, and their axes by: faster than matplotlib's own.
+"""A canvas and an axis that are faster than matplotlib's own.
 
-Every text is kept, because letters took most of a redraw; and an axis is a few artists, where matplotlib makes ten for
-each tick, which took a third of what was left.
+The canvas draws each text once and keeps its pixels, because letters took most of the time of a redraw. An axis
+consists of a few artists. Matplotlib makes ten for each tick, and they took a third of the remaining time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from matplotlib.transforms import IdentityTransform, ScaledTranslation
 from parlab.views.drawing import theme
 
 PARTS = 64  # of a pixel: FreeType's unit
-DASH, GAP, THIN = 3.5, 4, 0.8  # points: a tick's length, from the names to what is measured, and of a line
+DASH, GAP, THIN = 3.5, 4, 0.8  # points: the length of a tick, from the names to the label, the width of a line
 DOWN, TO_THE_LEFT = 3, 0  # matplotlib's markers for ticks
 
 
@@ -37,7 +37,7 @@ class Canvas(FigureCanvasAgg):
 
 
 class _Renderer(RendererAgg):
-    """Measures and draws a text once, and from then on lays its picture down, at whole pixels."""
+    """A renderer that measures and draws a text once, and then copies its pixels to whole places."""
 
     def get_text_width_height_descent(self, s: str, prop: Any, ismath: Any) -> tuple[float, float, float]:
         return _measured(s, prop.copy(), ismath, self.dpi)
@@ -61,12 +61,13 @@ def _measured(text: str, prop: Any, ismath: Any, dpi: float) -> tuple[float, flo
 
 @lru_cache(maxsize=1024)
 def _stamp(text: str, prop: Any, color: Any, alpha: float, dpi: float, angle: float) -> tuple[int, int, np.ndarray]:
-    """`text`: pixels right of its origin to its left edge, and below it to its lower one; and [height, width, RGBA].
+    """The picture of `text`, [height, width, RGBA], and the place of its lower left corner.
 
-    FreeType sets it as a whole, five times as fast as matplotlib's renderer does letter by letter; behind a space,
-    because it counts from the first letter's edge, which may lie inside a pixel, and rounds the others' places.
+    The place is in pixels to the right of the text's origin and below it. FreeType draws the whole text at once, five
+    times as fast as matplotlib's renderer, which draws letter by letter. A space comes first, because FreeType counts
+    from the edge of the first letter, which may lie inside a pixel, and rounds the places of the others.
     """
-    font = RendererAgg(1, 1, dpi)._prepare_font(prop)  # and those that have the letters which it has not
+    font = RendererAgg(1, 1, dpi)._prepare_font(prop)  # with the fonts for letters that it lacks
     font.set_text(f" {text}", 0, flags=get_hinting_flag())
     font.draw_glyphs_to_bitmap(antialiased=True)
     ink = np.array(font.get_image())
@@ -82,20 +83,20 @@ def _stamp(text: str, prop: Any, color: Any, alpha: float, dpi: float, angle: fl
 
 @dataclass(frozen=True)
 class Look:
-    """How an axis is drawn: letters and their distance in points, and what is drawn at all."""
+    """The look of an axis: the size and the distance of its letters in points, and which of its parts are drawn."""
 
     size: float = theme.TEXT
     pad: float = 3.5
-    grid: bool = False  # lines across, behind what is drawn
+    grid: bool = False  # lines across the axes, behind all else
     line: bool = True
     dashes: bool = True  # a little line at each tick
     words: bool = True
 
 
 class Ruler(Artist):
-    """The line at the bottom or the left of axes, ticks with their names, and what is measured.
+    """The line at the bottom or the left of axes, the ticks with their names, and the label.
 
-    Where its ticks stand and what they are called, matplotlib's axis is asked each time that it is drawn.
+    Each time it is drawn, it asks matplotlib's axis for the places and the names of the ticks.
     """
 
     def __init__(self, axis: Axis, look: Look):
@@ -105,7 +106,7 @@ class Ruler(Artist):
         self.drawn: list[Artist] = []
 
     def get_children(self) -> list[Artist]:
-        """What was drawn last."""
+        """The artists of the last drawing."""
         return self.drawn
 
     def draw(self, renderer: Any) -> None:
@@ -119,7 +120,7 @@ class Ruler(Artist):
             part.draw(renderer)
 
     def _ticks(self) -> tuple[list[float], list[str]]:
-        """Those between the ends."""
+        """The places and the names of the ticks between the ends."""
         every, to_scale = list(self.axis.get_majorticklocs()), self.axis.get_transform().transform
         names = self.axis.get_major_formatter().format_ticks(every)
         low, high = sorted(to_scale(self.axis.get_view_interval()))
@@ -136,7 +137,7 @@ class Ruler(Artist):
         return part
 
     def _across(self) -> Any:
-        """Along the axis its own units, across it parts of the axes."""
+        """The transform from the axis's units along it, and from parts of the axes across it."""
         return self.axis.axes.get_xaxis_transform() if self.flat else self.axis.axes.get_yaxis_transform()
 
     def _lines(self, places: Sequence[float]) -> Iterator[Artist]:
@@ -162,7 +163,7 @@ class Ruler(Artist):
                 yield self._own(text, beside)
 
     def _what(self, names: Sequence[Any]) -> Text:
-        """What is measured, beyond the names."""
+        """The label, beyond the names of the ticks."""
         edge, gap = self.axis.axes.get_window_extent(), GAP * self.axis.axes.figure.dpi / 72
         if self.flat:
             at = (edge.x0 + edge.x1) / 2, min([edge.y0, *(name.y0 for name in names)]) - gap

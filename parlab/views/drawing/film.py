@@ -1,4 +1,4 @@
-"""Films: what happens step by step, in pictures that are made once and then played; see `views.step_through`."""
+"""Films: the pictures of a process, step by step, each made once; `views.step_through` plays them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from parlab.views.drawing import theme
 from parlab.views.drawing.marks import Height, Interval, boxes
 from parlab.views.drawing.picture import Picture, pixels, png_of
 
-MOVING, RESTING = 6, 5  # pictures of a step: things move, then stand so that they can be read
+MOVING, RESTING = 6, 5  # pictures of a step: first things move, then they rest and can be read
 EACH = 4  # pictures between two events on a clock
-FADED = 0.16  # how much is seen of what is still to come
+FADED = 0.16  # the opacity of the future
 
 
 class Film(NamedTuple):
@@ -30,7 +30,7 @@ class Film(NamedTuple):
 
 
 def steps_of(count: int) -> list[tuple[int, float]]:
-    """The frames of a start and `count - 1` steps: in each something moves, then rests."""
+    """The frames of a start and of `count - 1` steps. In each step something moves and then rests."""
     places = [(0, 0.0)] * RESTING
     for step in range(1, count):
         places += [(step, step - 1 + part / MOVING) for part in range(1, MOVING + 1)]
@@ -49,7 +49,7 @@ def moments_of(times: Sequence[float], end: float) -> list[tuple[int, float]]:
 
 
 def revealed(figure: Picture, axes: Sequence[Axes]) -> Callable[[float], bytes]:
-    """The PNG of `figure` at a time: in `axes`, what comes later is pale. It is drawn once, then painted over."""
+    """A function from a time to the PNG of `figure`, in whose `axes` the future is pale. The figure is drawn once."""
     sharp = pixels(figure)
     pale = (255 - FADED * (255.0 - sharp)).astype(np.uint8)
     windows = [(one, one.get_window_extent().extents.round().astype(int)) for one in axes]
@@ -67,16 +67,16 @@ def revealed(figure: Picture, axes: Sequence[Axes]) -> Callable[[float], bytes]:
 
 
 def wrapped(lanes: Sequence[float], count: int) -> list[list[float]]:
-    """Where things stand that move around `count` lanes: whoever leaves below comes in above, so both places."""
+    """The places of things that move around `count` lanes. One that leaves below enters above, and has two places."""
     return [[lane, lane - count] if lane > count - 1 else [lane] for lane in lanes]
 
 
 def chips(axes: Axes, name: str, placed: Sequence[tuple[Interval, float, int]], where: Height) -> None:
-    """Boxes with the number of a rank, in its colour: (from where to where, lane, rank) each."""
+    """Boxes with the number of a rank, in its colour. Each is (interval, lane, rank)."""
     spans, lanes, ranks = zip(*placed, strict=True) if placed else ((), (), ())
     boxes(axes, name, spans, lanes, where, [theme.rank_color(rank) for rank in ranks], [[str(rank)] for rank in ranks])
 
 
 def step_at(times: Sequence[float], time: float) -> int:
-    """The last of `times`, ascending, that has come."""
+    """The index of the last of the ascending `times` that is not after `time`."""
     return max(bisect_right(times, time) - 1, 0)

@@ -1,4 +1,4 @@
-"""A lane a rank, rank 0 on top, over a time axis: what timelines, schedules and memory are drawn on."""
+"""Lanes over a time axis, one a rank, rank 0 on top: the ground of timelines, schedules and memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def timeline_of(source: Any, name: str = "run") -> Timeline:
 def timelines_of(runs: Any, most: float = math.inf, *, one_clock: bool = False) -> dict[str, Timeline]:
     """The timelines of {name: run}, up to `most` of them.
 
-    A ValueError for none or more, something else, or clocks of different units where one has to do.
+    A ValueError for none or too many, for something else, or for clocks of several units if there must be one.
     """
     if not isinstance(runs, Mapping) or not 1 <= len(runs) <= most:
         many = "at least one" if most == math.inf else f"1 to {most} of them"
@@ -61,13 +61,13 @@ def checked_ranks(ranks: Any, size: int) -> list[int]:
 
 
 def check_end(end: Any) -> None:
-    """Refuse, with a ValueError, a time at which no axis can end."""
+    """Refuse a time at which no axis can end, with a ValueError."""
     if end is not None and not (isinstance(end, int | float) and 0 < end < math.inf):
         raise ValueError(f"end={end!r}: the time axis must end after 0; None ends it at the makespan")
 
 
 def lane_height(lanes: int) -> float:
-    """Inches, so that two ranks are drawn large and 64 still fit on a screen; of more ranks, better choose some."""
+    """The height of a lane in inches. Two ranks are drawn large, and 64 fit on a screen."""
     return min(1.0, max(6.5 / lanes, min(0.13, 9 / lanes)))
 
 
@@ -100,7 +100,7 @@ def lanes_at(
 
 
 def name_lanes(axes: Axes, ranks: list[int], *, words: bool = True) -> None:
-    """A lane a rank, from the top, with a chip in its colour and, unless another panel has it, its name."""
+    """A lane for each rank, from the top, with its colour and, with `words`, its name."""
     shown = range(0, len(ranks), -(-len(ranks) // MOST_LABELS)) if words else ()
     name_rows(axes, len(ranks), [f"rank {ranks[lane]}" for lane in shown], shown, line=False, pad=9)
     chips = [[(-0.007, y - 0.4), (-0.002, y - 0.4), (-0.002, y + 0.4), (-0.007, y + 0.4)] for y in range(len(ranks))]
@@ -111,13 +111,13 @@ def name_lanes(axes: Axes, ranks: list[int], *, words: bool = True) -> None:
 def name_rows(
     axes: Axes, count: int, names: Sequence[str] = (), named: Sequence[int] | None = None, **look: Any
 ) -> None:
-    """So many rows at y = 0, 1, ... from the top, with a name for each or for those that are `named`; see `scale`."""
+    """`count` rows at y = 0, 1, ... from the top, with a name for each, or for those in `named`; see `scale`."""
     places = range(len(names)) if named is None else named
     scale(axes.yaxis, ends=(count - 0.5, -0.5), ticks=places, says=names, dashes=False, **look)
 
 
 def time_axis(axes: Axes, timeline: Timeline, end: float | None = None, *, words: bool = True) -> None:
-    """From 0 to `end` (None: the makespan), in the timeline's ticks, named in a unit that suits them if in `words`."""
+    """A time axis from 0 to `end` (None: the makespan) in a suitable unit; `words`: with its label."""
     end = end or timeline.makespan
     ticks = MaxNLocator(8 if end else 1, steps=[1, 2, 5, 10])
     end = end or 1
@@ -129,14 +129,14 @@ def time_axis(axes: Axes, timeline: Timeline, end: float | None = None, *, words
 
 
 def legend(figure: Picture, kinds: list[str]) -> None:
-    """Name the kinds of action that are drawn, each once, under the title."""
+    """A legend of the kinds of action, each once, under the title."""
     legend_of(figure, [theme.KINDS[kind] for kind in dict.fromkeys(kinds)])
 
 
 def legend_of(
     figure: Picture, entries: Sequence[tuple[str, str, str]], *, left: float = 0.15, below: float = 0.6
 ) -> None:
-    """Name colours, (colour, name, hatch) each: under the title, or at inches from the left and the top."""
+    """A legend of colours, each (colour, name, hatch), `left` and `below` in inches from the left and the top."""
     width, height = figure.get_size_inches()
     x, y, size = left, height - below, (0.22 / width, 0.14 / height)
     look = {"edgecolor": "#999999", "linewidth": 0.6, "transform": figure.transFigure}

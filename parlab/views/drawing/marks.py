@@ -1,6 +1,6 @@
-"""Boxes, words and arrows by the thousand: one matplotlib collection for each, because an object a piece is slow.
+"""Many boxes, words and arrows: one matplotlib collection for all of a kind, because one object each is slow.
 
-A box stands on a time axis: whatever has a `start` and an `end`, in a lane y, between two heights around it.
+A box stands on a time axis. It has a `start` and an `end`, a lane y, and two heights around the lane.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Each = float | Numbers  # of all, or of each
 Points = Sequence[tuple[float, float]]
 Height = tuple[float, float]  # from and to, around the middle of a lane
 Colors = str | Sequence[str]  # of all, or of each
-Spans = Sequence[Any]  # whatever has a start and an end
+Spans = Sequence[Any]  # of objects with a start and an end
 Texts = Sequence[Sequence[str]]  # for each box, from the longest to the shortest
 
 BEHIND, BETWEEN, ABOVE = 0.8, 0.9, 2.2  # drawing order: hatched boxes, arrows, boxes, words
@@ -39,7 +39,7 @@ HEAD = Path([(0, 0), (-7, 2.6), (-7, -2.6), (0, 0)])  # an arrow's, in points; i
 
 
 class Interval(NamedTuple):
-    """From where to where a box reaches."""
+    """The start and the end of a box."""
 
     start: float
     end: float
@@ -56,7 +56,7 @@ def rectangles(axes: Axes, name: str, left: Each, right: Each, low: Each, high: 
 
 
 def bars(axes: Axes, name: str, start: Each, end: Each, colors: Colors, half: float = 0.36) -> None:
-    """A bar across in each row y = 0, 1, ..., `half` of a row up and down; at least one of its ends is a list."""
+    """A horizontal bar in each row y = 0, 1, ..., `half` a row up and down. `start` or `end` is a list."""
     rows = np.arange(np.broadcast(start, end).size)
     rectangles(axes, name, start, end, rows - half, rows + half, colors)
 
@@ -90,7 +90,7 @@ def _corners(left: Numbers, right: Numbers, low: Numbers, high: Numbers) -> Any:
 
 
 def hatched_boxes(axes: Axes, name: str, spans: Spans, lanes: Numbers, where: Height, kind: theme.Kind) -> None:
-    """Boxes with a pattern: all in one path, because a pattern is laid over each path anew."""
+    """Boxes with a pattern, all in one path, because matplotlib draws a pattern once for each path."""
     if spans:
         path = Path.make_compound_path_from_polys(_corners(*_extents(spans, lanes, where)))
         pattern = {"hatch": kind.hatch, "hatch_linewidth": 0.6, "linewidth": 0.6 if len(spans) < MANY else 0}
@@ -136,7 +136,7 @@ def _first_fitting(choices: Sequence[str], size: float, room: float) -> str:
 
 
 def beside(axes: Axes, lanes: Numbers, texts: Sequence[str], size: float) -> None:
-    """Words at the right end of lanes, outside the axes."""
+    """Words at the right ends of lanes, outside the axes."""
     points = 72 * inches(axes)[0]  # across
     x = [1 + (6 + text_width(text, size) / 2) / points for text in texts]
     _write(axes, x, lanes, texts, theme.INK, size, outside=True)
@@ -153,7 +153,7 @@ def _write(
 
 
 def _stamps(axes: Axes, paths: list[Path], places: np.ndarray, transform: Any, points: float, **look: Any) -> None:
-    """Filled shapes, as large on every figure: a unit of a path is so many points."""
+    """Filled shapes of the same size on every figure: a unit of a path is a fixed number of points."""
     scale = Affine2D().scale(points / 72) + axes.figure.dpi_scale_trans
     where = {"offsets": places, "offset_transform": transform, "transform": scale}
     axes.add_collection(PathCollection(paths, edgecolors="none", **where, **look), autolim=False)
@@ -181,13 +181,13 @@ def arrows(axes: Axes, tails: Points, heads: Points, color: str) -> None:
 
 @lru_cache(maxsize=4096)
 def _outline(text: str) -> Path:
-    """`text` as an outline around the origin; vertically by the digits' height, so that all stand on one line."""
+    """The outline of `text` around the origin. The height of a digit centres it, so that all stand on one line."""
     path = TextPath((0, 0), text, size=OUTLINE)
     return Path(path.vertices - [text_width(text, OUTLINE) / 2, DIGIT_HEIGHT * OUTLINE / 2], path.codes)
 
 
 @lru_cache(maxsize=4096)
 def text_width(text: str, size: float = theme.SMALL) -> float:
-    """How wide `text` is, in points."""
+    """The width of `text` in points."""
     width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=OUTLINE), ismath=False)
     return float(width) * size / OUTLINE

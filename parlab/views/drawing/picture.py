@@ -1,4 +1,4 @@
-"""The figure that all figure functions return: drawn without pyplot, shown as a picture, read as text."""
+"""The figure that all figure functions return. It needs no pyplot, and has a text with its numbers."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from parlab.views.drawing.canvas import Canvas, Look, Ruler
 from parlab.world.units import format_bytes, format_time
 
 BAR = {"linewidth": 9, "solid_capstyle": "butt"}  # a colour in a legend
-BOUND = {"color": theme.INK, "linestyle": (0, (4, 2)), "linewidth": 1.6}  # a line that is not to be crossed
+BOUND = {"color": theme.INK, "linestyle": (0, (4, 2)), "linewidth": 1.6}  # the line of a limit
 
 
 def curve(color: str, dashes: str) -> dict[str, Any]:
-    """How a curve is drawn."""
+    """The look of a curve, for matplotlib."""
     return {"color": color, "linestyle": dashes, "linewidth": 2.2}
 
 
 class Picture(Figure):
-    """A matplotlib figure whose text is what it shows, so that a notebook's stored output holds the numbers.
+    """A matplotlib figure with a text that says what it shows, so that a notebook's stored output holds the numbers.
 
-    As the last line of a cell it is shown as a picture; its text is the picture's alternative text too.
+    As the last line of a cell it is shown as a picture. Its text is the picture's alternative text, too.
     """
 
     def __init__(self, text: str, width: float, height: float):
@@ -58,7 +58,7 @@ def png(figure: Figure, sharpness: float = 1, compress_level: int = 1) -> bytes:
 
 
 def pixels(figure: Figure, sharpness: float = 1) -> np.ndarray:  # [height, width, RGBA]
-    """`figure`, drawn; see `png`."""
+    """The pixels of `figure`; see `png`."""
     figure.set_dpi(sharpness * theme.DPI)
     canvas = Canvas(figure)
     canvas.draw()
@@ -70,7 +70,7 @@ def pixels(figure: Figure, sharpness: float = 1) -> np.ndarray:  # [height, widt
 def png_of(drawn: np.ndarray, compress_level: int = 1) -> bytes:
     """A PNG file of opaque pixels `[height, width, RGBA]`.
 
-    Level 1 is for who waits: the rows as they are, where Pillow tries five filters on each, which takes as long again.
+    Level 1 is for widgets, whose user waits. It uses no filter. Pillow tries five on each row, which doubles the time.
     """
     if compress_level > 1:
         stored = BytesIO()
@@ -87,9 +87,9 @@ def png_of(drawn: np.ndarray, compress_level: int = 1) -> bytes:
 
 
 def sheet(text: str | Iterable[str], height: float, headline: str | None = None) -> Picture:
-    """A picture as wide as all others, still empty but for the headline above it, a long one in smaller letters.
+    """An empty picture, as wide as all others, with a headline; a long one has smaller letters.
 
-    Its text may be given in lines. A ValueError for a headline that is no text.
+    `text` is a text, or its lines. A ValueError for a headline that is no text.
     """
     if not isinstance(headline, str | None):
         raise ValueError(f"headline={headline!r}: must be a text, or None")
@@ -120,11 +120,11 @@ def plot(
 
 
 def panel(figure: Picture, left: float, top: float, width: float, height: float) -> Axes:
-    """Axes, placed by inches from the figure's left and top; `scale` draws what is around them."""
+    """Axes at inches from the figure's left and top. `scale` draws their ticks and labels."""
     across, down = figure.get_size_inches()
     axes = figure.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))
     axes.set_axis_off()
-    axes.ticklabel_format(style="plain", useOffset=False)  # what is taken off the numbers would have to stand beside
+    axes.ticklabel_format(style="plain", useOffset=False)  # whole numbers: an offset would need a text of its own
     return axes
 
 
@@ -138,10 +138,11 @@ def scale(
     says: Callable[[float], str] | Sequence[str] | None = None,
     **look: Any,
 ) -> None:
-    """Draw an axis, `axes.xaxis` or `axes.yaxis`, as it will be when the figure is drawn; for its `look` see `Look`.
+    """Draw an axis, `axes.xaxis` or `axes.yaxis`, as it will be when the figure is drawn.
 
-    `label` says what it measures, `ends` are its first and last value, `log` is the base of its logarithm; at the
-    `ticks` stands what `says` makes of their values, or its texts. What is None is as matplotlib has it.
+    `label` says what it measures, `ends` are its first and last value, and `log` is the base of its logarithm. `ticks`
+    are places, and `says` their names, or a function from a place to its name. `look` has the fields of `Look`. None:
+    as in matplotlib.
     """
     axes, name = axis.axes, axis.axis_name
     if log:
@@ -159,13 +160,13 @@ def scale(
 
 
 def write(figure: Picture, left: float, top: float, text: str, size: float = theme.SMALL, **style: Any) -> Text:
-    """Words on a figure, their upper left corner at inches from its left and top."""
+    """Words on a figure. Their upper left corner is at inches from its left and top."""
     across, down = figure.get_size_inches()
     return figure.text(left / across, 1 - top / down, text, size=size, **{"color": theme.INK, "va": "top", **style})
 
 
 def line_legend(figure: Picture, entries: Sequence[tuple[str, dict[str, Any]]], y: float = 0.53) -> None:
-    """Name lines and marks under the title: (name, how it is drawn) each. A matplotlib legend takes far longer."""
+    """A legend of lines and marks under the title, each (name, look). A matplotlib legend takes far longer."""
     (width, height), x = figure.get_size_inches(), 0.15
     for name, style in entries:
         points = [x + 0.08] if "marker" in style else [x, x + 0.45]
@@ -175,7 +176,7 @@ def line_legend(figure: Picture, entries: Sequence[tuple[str, dict[str, Any]]], 
 
 
 def key(figure: Picture, left: float, middle: float, color: str, text: str) -> None:
-    """Name a colour, at inches from the figure's left and top."""
+    """A colour and its name, at inches from the figure's left and top."""
     write(figure, left, middle, "■", theme.TEXT, color=color, va="center")
     write(figure, left + 0.17, middle, text, va="center")
 
@@ -192,21 +193,21 @@ def inches(axes: Axes) -> tuple[float, float]:
 
 
 def short(text: str) -> str:
-    """A number with its unit, without decimals that are zero: `1.00 KiB` is `1 KiB`."""
+    """A number with its unit, without decimals of zero: `1.00 KiB` is `1 KiB`."""
     number, _, unit = text.partition(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
 
 def short_bytes(nbytes: float) -> str:
-    """Bytes without decimals that are zero, as they stand at an axis."""
+    """Bytes for an axis, without decimals of zero."""
     return short(format_bytes(nbytes))
 
 
 def short_time(picoseconds: float) -> str:
-    """A time without decimals that are zero, as it stands at an axis."""
+    """A time for an axis, without decimals of zero."""
     return short(format_time(picoseconds))
 
 
 def percent(part: float) -> str:
-    """`0.25` as `25 %`."""
+    """`25 %` for 0.25."""
     return f"{part:.0%}".replace("%", " %")

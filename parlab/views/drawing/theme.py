@@ -1,6 +1,6 @@
 """One look for every figure: a colour a rank, a colour a kind of action, and the sizes of text and lanes.
 
-Nothing is said by colour alone: lanes carry their rank, waits are hatched, curves differ in their dashes.
+Colour is never the only sign: lanes have the name of their rank, waits are hatched, and curves differ in their dashes.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from matplotlib.colors import to_hex, to_rgb
 
 PAPER = "#FFFFFF"
 INK = "#222222"  # text and axes
-FAINT = "#666666"  # text that may be overlooked
+FAINT = "#666666"  # less important text
 GRID = "#DDDDDD"
 PATTERN = "#BBBBBB"  # the lines of a hatched bar
-ARROW = "#8A8A8A"  # pale enough that words are read across it
-ALARM = "#B30000"  # what went wrong: a deadlock's cycle, a count that is not the formula's, a loss that is too high
-RIGHT = "#009E73"  # what is as it should be, where something else is not
+ARROW = "#8A8A8A"  # pale, so that words on it can be read
+ALARM = "#B30000"  # an error: a deadlock's cycle, a count that is not the formula's, a loss that is too high
+RIGHT = "#009E73"  # a right result beside a wrong one
 
 RANKS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#5C4033", "#F0E442")
 """Okabe and Ito, "Color universal design" (2008), ordered so that neighbours differ most; brown for their black, which
@@ -27,7 +27,7 @@ DASHES = ("solid", "dashed", "dotted", "dashdot")
 
 
 class Kind(NamedTuple):
-    """How one kind of action is drawn: its bar, the pattern on it, and its name in a legend."""
+    """The look of one kind of action: the colour of its bar, its name in a legend, and the pattern on the bar."""
 
     color: str
     name: str
@@ -49,28 +49,28 @@ KINDS = {
 
 WIDTH = 10.0  # inches of a figure, the same for all, so that their time axes can be laid above each other
 DPI = 100
-ON_PAGE = f"min(100%, {WIDTH * DPI:.0f}px)"  # the widest that a widget's picture grows, as a stored one
+ON_PAGE = f"min(100%, {WIDTH * DPI:.0f}px)"  # the largest width of a widget's picture, equal to a stored one's
 TITLE, TEXT, SMALL, TINY = 13, 11, 9.5, 7  # points
 
 
 def rank_color(rank: int) -> str:
-    """The colour of `rank`, in every figure; every eighth rank has the same, and stands in another lane."""
+    """The colour of `rank`, the same in every figure. Ranks 0, 8, 16, ... have one colour, and different lanes."""
     return RANKS[rank % len(RANKS)]
 
 
 def paler(color: str, white: float) -> str:
-    """`color` with a part of white in it, from 0 to 1."""
+    """`color` mixed with a share `white` of white, from 0 to 1."""
     return to_hex([channel + (1 - channel) * white for channel in to_rgb(color)]).upper()
 
 
 @cache
 def text_color(background: str) -> str:
-    """Ink or paper, whichever is read more easily on `background`."""
+    """The colour of text on `background`: ink or paper, the one with more contrast."""
     return INK if contrast(INK, background) >= contrast(PAPER, background) else PAPER
 
 
 def contrast(one: str, other: str) -> float:
-    """How much two colours differ in luminance, from 1 to 21.
+    """The contrast ratio of two colours, from 1 to 21.
 
     Source: Web Content Accessibility Guidelines 2.2 (W3C, 2023), "contrast ratio"; text needs 4.5, drawings 3.
     """
@@ -84,7 +84,7 @@ def _luminance(color: str) -> float:
 
 
 class Line(NamedTuple):
-    """How one algorithm's curve is drawn."""
+    """The look of one algorithm's curve."""
 
     color: str
     dashes: str

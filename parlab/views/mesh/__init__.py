@@ -1,1 +1,1 @@
-"""All strategies in one training step: whose message it is, and what a mesh costs."""
+"""All strategies in one training step: the messages of each, and the costs of a mesh."""

@@ -1,4 +1,4 @@
-"""Eight ranks under the learner's hands: which mesh, schedule and stage of ZeRO, and what a step then costs."""
+"""Eight ranks with sliders: the mesh, the schedule and the ZeRO stage, and the costs of a step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KEPT = {layer.name: layer for layer in LAYERS}
 
 
 class MeasuredStep(NamedTuple):
-    """What a step on a mesh took, sent and held."""
+    """The time, the sent bytes and the held bytes of a step on a mesh."""
 
     took: str  # its makespan
     sent: dict[str, int]  # bytes of all ranks by strategy
@@ -48,7 +48,7 @@ class MeasuredStep(NamedTuple):
 
 @cache
 def measured(mesh: tuple[int, int, int, int], schedule: str, zero: int) -> MeasuredStep:
-    """One real step of a small Llama, run once for each choice."""
+    """One real step of a small Llama. It runs once for each choice."""
     pp = mesh[1]
     built = pipeline.gpipe(1, 1) if pp == 1 else getattr(pipeline, schedule)(pp, 2 * pp)
     tokens = arrays.generator(0).integers(CONFIG.vocab_size, size=(B, S + 1))
@@ -70,15 +70,17 @@ def measured(mesh: tuple[int, int, int, int], schedule: str, zero: int) -> Measu
 
 @checked({"schedule": partial(one_of, choices=tuple(SCHEDULES.values())), "zero": partial(within, least=0, most=3)})
 def mesh(axes: tuple[int, int, int, int] = (2, 2, 1, 2), schedule: str = "one_f_one_b", zero: int = 1) -> Picture:
-    """Draw what one step on 8 ranks sends by strategy, and what its fullest rank holds: what `explore_mesh` shows.
+    """Draw the bytes that a step on 8 ranks sends, by strategy, and those that its fullest rank holds.
+
+    `explore_mesh` shows this.
 
     Args:
         axes: dp, pp, cp, tp, whose product is 8.
-        schedule: of the pipeline, by the name of its function.
-        zero: the stage.
+        schedule: the name of the function that makes the pipeline's schedule.
+        zero: the ZeRO stage.
 
     Raises:
-        ValueError: no such mesh or schedule, or what `Trainer` refuses.
+        ValueError: no such mesh, schedule or stage, or an argument that `Trainer` refuses.
     """
     if not isinstance(axes, tuple) or axes not in MESHES:
         raise ValueError(f"axes={axes!r}: dp, pp, cp and tp are needed, whose product is {RANKS}")
@@ -120,7 +122,7 @@ def mesh(axes: tuple[int, int, int, int] = (2, 2, 1, 2), schedule: str = "one_f_
 
 
 def explore_mesh() -> Explorer:
-    """Sliders for `mesh`: how 8 ranks are divided among the axes, the schedule, and the stage of ZeRO."""
+    """Sliders for `mesh`: the sizes of the axes, the schedule, and the ZeRO stage."""
     spelled = {" · ".join(map("{}{}".format, NAMES, sizes)): sizes for sizes in MESHES}
     controls = {
         "axes": steps("mesh of 8 ranks", spelled.items(), (2, 2, 1, 2)),

@@ -1,4 +1,4 @@
-"""One training step on a mesh: a lane a rank, each message in the colour of the strategy that sends it."""
+"""One training step on a mesh: a lane for each rank, and each message in the colour of its strategy."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ OTHER = theme.Kind("#BBBBBB", "one norm for all")
 
 
 def step_by_strategy(run: Run | Timeline, *, ranks: Any = None, headline: str | None = None) -> Picture:
-    """Draw what every rank did in a step on a mesh: computing and waiting in the middle of its lane, above it what it
-    receives and below it what it sends, coloured by strategy.
+    """Draw the work of every rank in a step on a mesh.
+
+    Computing and waiting stand in the middle of a rank's lane, the received messages above, and the sent ones below.
+    Messages have the colour of their strategy.
 
     Args:
         run: of a program that called `Trainer.step`.
-        ranks: which to show; None: all.
-        headline: what stands above; None: how many bytes each strategy sends.
+        ranks: the ranks to show. None: all.
+        headline: above the figure. None: the bytes that each strategy sends.
 
     Raises:
         ValueError: something else than a run, or ranks that are not there.

@@ -1,1 +1,1 @@
-"""What the learner moves and answers: sliders, guesses, a bar while something runs."""
+"""Widgets: sliders above a figure, questions to guess at, and films."""

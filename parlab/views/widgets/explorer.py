@@ -1,4 +1,4 @@
-"""A figure function with sliders: what every `explore_*` is."""
+"""A figure function with sliders, for every `explore_*`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Explorer(widgets.VBox):
 def _control(
     kind: type, description: str, options: Iterable[Any], value: Any, says: Callable[[Any], str] = str
 ) -> widgets.Widget:
-    """A control over values, each with what it `says`; or over (name, value) pairs."""
+    """A control over values, named by `says`, or over (name, value) pairs."""
     pairs = [one if isinstance(one, tuple) else (says(one), one) for one in options]
     look = {"style": {"description_width": "9.5em"}, "layout": widgets.Layout(width="29em")}
     return kind(description=description, options=pairs, value=value, **look)

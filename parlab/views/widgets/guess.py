@@ -1,4 +1,4 @@
-"""A question before the answer: the learner guesses, then sees the guess beside what was measured."""
+"""A question before the answer: the learner guesses, and then sees the guess beside the measured value."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from parlab.views.drawing.marks import text_width
 from parlab.views.drawing.picture import Picture, plot, png, scale, write
 
 LINE = 90  # letters of a question
-LONG = 1e21  # whole numbers from here on are said by their power of ten
+LONG = 1e21  # larger whole numbers are written with a power of ten
 GUESS, MEASURED = "#BBBBBB", "#0072B2"
 
 
 def prediction(question: str, guess: float, measured: float, unit: str = "") -> Picture:
-    """Draw a guess beside the measured value; what `predict` shows once it has been answered.
+    """Draw a guess beside the measured value. `predict` shows this after the answer.
 
     Args:
         question: what was asked.
@@ -61,7 +61,7 @@ def prediction(question: str, guess: float, measured: float, unit: str = "") -> 
 
 
 class Prediction(widgets.VBox):
-    """The question with its field and button; the picture comes with the answer."""
+    """The question with its field and button. The picture appears after the answer."""
 
     def __init__(self, question: str, measured: float | Callable[[], float], unit: str):
         self.question, self.measured, self.unit = question, measured, unit

@@ -1,4 +1,4 @@
-"""A film of what a run or a schedule does: play, pause, or step; each step in a picture and in words."""
+"""A film of a run or a schedule: play, pause, or step. Each step has a picture and a line of words."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from parlab.views.zero_redundancy.film import sharded, zero_film
 from parlab.world import Run, Timeline
 
 INTERVAL = 100  # milliseconds a frame
-RINGS = ({"all_reduce"}, {"reduce_scatter"}, {"all_gather"})  # what the messages of one collective are called
+RINGS = ({"all_reduce"}, {"reduce_scatter"}, {"all_gather"})  # the names of the messages of one collective
 
 
 class Player(widgets.VBox):
-    """Play, a slider over the frames, the picture, and below it the line of the step.
+    """A play button, a slider over the frames, the picture, and the line of the step below it.
 
-    A frame is drawn when it is first shown, and kept.
+    A frame is drawn when it is first shown, and is then kept.
     """
 
     def __init__(self, film: Film):
@@ -51,11 +51,11 @@ class Player(widgets.VBox):
 
     @property
     def step(self) -> int:
-        """The step that is shown, from 0."""
+        """The number of the step that is shown, from 0."""
         return self.film.frames[self.slider.value][0]
 
     def go(self, step: int) -> None:
-        """Pause, and show the end of `step`; before the first the beginning, after the last the end."""
+        """Pause, and show the end of `step`. Numbers beyond the first or last step show that one."""
         self.play.playing = False
         self.slider.value = bisect_right(self.film.frames, step, key=lambda frame: frame[0]) - 1
 

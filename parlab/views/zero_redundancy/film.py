@@ -1,4 +1,4 @@
-"""A training step of ZeRO as time goes by: what each rank holds, what it computes, and what it sends meanwhile."""
+"""A film of a training step of ZeRO: the bytes that each rank holds, its work, and its messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parlab.world.units import format_bytes
 from parlab.zero import accounting
 
 MOST_RANKS = 8
-MOST_MOMENTS = 100  # with a line of their own
+MOST_MOMENTS = 100  # that have a line of their own
 BAR, WORDS = (-0.42, 0.12), (0.16, 0.42)  # of a lane
 
 
@@ -24,7 +24,7 @@ def sharded(shown: Timeline) -> bool:
 
 
 def zero_film(shown: Timeline) -> Film:
-    """For `step_through`: a bar a rank, of what it holds, and below it what it computes or waits for."""
+    """For `step_through`: for each rank a bar of the bytes that it holds, and below it its work or its wait."""
     stacks = [stack_of(shown, rank, shown.makespan) for rank in range(shown.size)]
     highest = max(int(layers.sum(axis=0).max()) for _, layers in stacks)
     headline = f"{shown.size} ranks through a step: each holds at most {format_bytes(highest)}"
@@ -60,7 +60,7 @@ def _held(stack: Stack, time: float) -> list[int]:
 
 
 def _does(shown: Timeline, time: float) -> list[str]:
-    """What each rank computes, and what it sends meanwhile."""
+    """The work of each rank, and the messages that it sends meanwhile."""
     words = []
     for rank in range(shown.size):
         computes = [span.name for span in shown.computes if span.rank == rank and span.start <= time < span.end]

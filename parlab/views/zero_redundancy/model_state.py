@@ -1,4 +1,4 @@
-"""The model's state on one device, stage by stage: the formula, and what runs held."""
+"""The model's state on one device, stage by stage: the formula, and the bytes that runs held."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from parlab.zero import MIXED, StateBytes, model_state_bytes, state_bytes_held
 Parts = list[float]  # bytes of each of PARTS
 STAGES = range(4)
 NAMES = ("data parallel", "ZeRO stage 1", "ZeRO stage 2", "ZeRO stage 3")
-PARTS = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer state"}  # and what a legend calls them
+PARTS = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer state"}  # with their names in a legend
 COLORS = {"weights": "#0072B2", "gradients": "#E08214", "optimizer": "#0F5238"}  # as in the paper: blue, orange, green
 POINT = {"marker": "o", "markersize": 6.5, "linestyle": "none", "color": theme.PAPER, "markeredgecolor": theme.INK}
 DEVICE = 80e9  # bytes of memory
@@ -39,15 +39,15 @@ APART = "Activations, buffers and the blocks in use come on top: ZeRO shards the
 
 
 def state_formula(stage: int, state: StateBytes) -> str:
-    """What a device holds, as the paper writes it: `4Ψ + 12Ψ/N`."""
+    """The bytes of a device as a formula of the paper: `4Ψ + 12Ψ/N`."""
     whole = sum(state[: 3 - stage])
     sharded = state.total - whole
     return " + ".join([f"{whole}Ψ"] * (whole > 0) + [f"{sharded}Ψ/N"] * (sharded > 0))
 
 
 def decimal_bytes(nbytes: float) -> str:
-    """Three significant digits in powers of 1000, as the paper and the makers of devices count: `31.4 GB`."""
-    nbytes *= 1 + 1e-12  # so that 41.25 is 41.3, as in the paper, and not the even 41.2
+    """Bytes with three significant digits in powers of 1000, as in the paper and in data sheets: `31.4 GB`."""
+    nbytes *= 1 + 1e-12  # 41.25 becomes 41.3, as in the paper, and not the even 41.2
     for unit, size in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
         if float(f"{nbytes / size:.3g}") >= 1:
             return f"{nbytes / size:.3g} {unit}"
@@ -55,7 +55,7 @@ def decimal_bytes(nbytes: float) -> str:
 
 
 def spoken(number: float) -> str:
-    """A number of parameters as people say it.
+    """A number of parameters in words.
 
     >>> [spoken(number) for number in (54560, 7.5e9, 1e12)]
     ['54560', '7.5 billion', '1 trillion']
@@ -67,7 +67,7 @@ def spoken(number: float) -> str:
 
 
 def measured_state(measured: Any, ranks: int, num_params: float) -> dict[int, Parts]:
-    """Bytes of the three parts by stage, the mean over ranks: however uneven the shards, it is the formula's."""
+    """Bytes of the three parts by stage, the mean over ranks, which equals the formula for uneven shards, too."""
     if not isinstance(measured, Mapping):
         raise ValueError(f"measured={measured!r:.60}: must be {{stage: run}}")
     positive("measured_params", num_params)
@@ -84,7 +84,7 @@ def measured_state(measured: Any, ranks: int, num_params: float) -> dict[int, Pa
 
 
 def _compared(stage: int, parts: Parts, formula: Parts) -> str:
-    """What a run held, beside the formula for as many parameters."""
+    """The bytes that a run held, beside the formula for as many parameters."""
     equal = all(abs(have - want) <= 1e-9 * want for have, want in zip(parts, formula, strict=True))
     said = "= formula" if equal else f"NOT the formula's {sum(formula):g}"
     return f"held by a run at stage {stage}: {sum(parts):g} bytes, {said}"
@@ -101,20 +101,17 @@ def zero(
     measured: Mapping[int, Run | Timeline] | None = None,
     measured_params: int | None = None,
 ) -> Picture:
-    """Draw the model's state on a device at each stage against 80 GB: what `explore_zero` shows.
+    """Draw the model's state on a device at each stage, beside 80 GB. `explore_zero` shows this.
 
     Args:
-        params: Ψ.
-        N: devices that share the state.
-        stage: the one that the headline is about.
-        state: bytes a parameter.
-        offload: stages 1 to 3 keep the optimizer's state in the host's memory.
-        measured: a run by stage, on N ranks, whose mean over ranks is drawn as a point. Every part is proportional to
-            Ψ, so that a small model shows what a large one would hold.
-        measured_params: parameters of the model that ran; its bytes are drawn times `params` over this. None: Ψ.
+        params: Ψ. N: devices that share the state. stage: the stage in the headline. state: bytes a parameter. offload:
+        stages 1 to 3 keep the optimizer's state in the host's memory. measured: runs by stage, on N ranks. The mean
+        over ranks is drawn as a point. Every part is proportional to Ψ, so
+            a small model shows the bytes of a large one.
+        measured_params: parameters of the model that ran. Its bytes are drawn times `params` over this. None: Ψ.
 
     Raises:
-        ValueError: what `model_state_bytes` refuses, no parameters, or a run of no stage or on other ranks.
+        ValueError: an argument that `model_state_bytes` refuses, no parameters, or a run of no stage or on other ranks.
 
     Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", figure 1.
 
@@ -150,7 +147,7 @@ def zero(
     marks.stacked(axes, dict(zip(PARTS, lengths.T, strict=True)), COLORS, half=0.32)
     for number, parts in points.items():
         axes.plot([sum(parts) * params / small], [number], gid=f"measured {number}", zorder=3, **POINT)
-    axes.axvline(DEVICE, color=theme.PAPER, linewidth=4)  # so that the dashes are seen on dark bars too
+    axes.axvline(DEVICE, color=theme.PAPER, linewidth=4)  # white under the dashes, for dark bars
     axes.axvline(DEVICE, gid="device", **BOUND)
     _say_totals(axes, whole, held, stage, on_device)
     for top, words in ((4.24, limits), (4.46, APART)):
@@ -161,12 +158,12 @@ def zero(
 
 
 def _parts(params: float, N: int, stage: int, state: StateBytes) -> Parts:
-    """What the formula says of each alone."""
+    """The bytes of each part alone, by the formula."""
     return [model_state_bytes(params, N, stage, state=StateBytes(*alone)) for alone in np.diag(state).tolist()]
 
 
 def _limits(params: float, N: int, stage: int, on_device: StateBytes) -> str:
-    """The largest model that fits N devices, and how many devices this one needs."""
+    """A sentence: the largest model that fits N devices, and the number of devices that this one needs."""
     most = DEVICE / model_state_bytes(1, N, stage, state=on_device)
     replicated, sharded = params * sum(on_device[: 3 - stage]), params * sum(on_device[3 - stage :])
     first = f"Stage {stage} on {N} device{'s' if N > 1 else ''} fits up to Ψ = {spoken(float(f'{most:.3g}'))}"

@@ -1,4 +1,4 @@
-"""Where prefetch hides what stage 3 sends: waiting against tokens a rank, formula as lines, runs as points on them."""
+"""The waiting of ZeRO-3 against the tokens of a rank, with prefetch and without: formula as lines, runs as points."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ HIDDEN = "#E3EEF6"
 POINT = {"marker": "o", "markersize": 8, "linestyle": "none", "markeredgecolor": theme.PAPER}
 CROSSING = {"color": theme.INK, "linestyle": "dotted", "linewidth": 1.6}
 ROUNDING = 1e-3  # of a gather: waits that differ by less are equal
-ITEMSIZE = 2  # bytes of a weight as it travels
-FEWEST = 3  # layers: the first of the backward has no reduction of another layer beside it
+ITEMSIZE = 2  # bytes of a weight in a message
+FEWEST = 3  # layers: beside the first one of the backward no other layer's gradients are reduced
 
 
 class LayerTimes(NamedTuple):
-    """What a layer needs, in picoseconds: to gather it (its gradients' reduction lasts as long), and to compute."""
+    """The times of a layer, in picoseconds: of its gather, which its reduction equals, and of its work for a token."""
 
     gather: float
     forward_a_token: float
     backward_a_token: float
 
     def waiting(self, tokens: float, prefetch: int) -> float:
-        """Beside its forward the next layer is gathered; beside its backward also another's gradients are reduced."""
+        """Picoseconds of waiting. Beside its forward the next layer is gathered. Beside its backward the next layer is
+        gathered, and another layer's gradients are reduced."""
         if prefetch == 0:
             return 3 * self.gather
         forward, backward = tokens * self.forward_a_token, tokens * self.backward_a_token
@@ -45,15 +46,16 @@ class LayerTimes(NamedTuple):
 
     @property
     def corners(self) -> tuple[float, float]:
-        """Tokens a rank from which nothing is waited for beside a forward, and beside a backward, with prefetch."""
+        """The tokens of a rank from which prefetch leaves no waiting, beside a forward and beside a backward."""
         return self.gather / self.forward_a_token, 2 * self.gather / self.backward_a_token
 
 
 def gather_overlap(runs: Mapping[int, Mapping[int, Run]], config: LlamaConfig, S: int) -> Picture:
-    """Draw how long stage 3 waits for a layer in a step, against tokens a rank, with prefetch and without.
+    """Draw the time that ZeRO-3 waits for a layer in a step, against the tokens of a rank, with prefetch and without.
 
-    The formula, for a layer inside the model: g to gather it, as long to reduce its gradients, f and b to compute its
-    forward and backward. Without prefetch nothing overlaps: 3g. With it, max(0, g − f) + max(0, 2g − b).
+    The formula is for a layer inside the model. Its gather takes g, the reduction of its gradients takes g, its forward
+    takes f and its backward b. Without prefetch nothing overlaps, and the waiting is 3g. With prefetch it is
+    max(0, g − f) + max(0, 2g − b).
 
     Args:
         runs: of a step with `forward_backward` at stage 3 and 16-bit weights, on ranks that are all joined alike:
@@ -126,7 +128,7 @@ def _layer(config: LlamaConfig, S: int, size: int, cluster: Cluster) -> LayerTim
 
 
 def _waiting(timeline: Timeline, config: LlamaConfig) -> float:
-    """Of an average layer and rank, in a step: what passes between its computations and those before them."""
+    """The waiting of an average layer and rank in a step: the time between its computations and those before them."""
     last = config.num_hidden_layers - 1
     spans = {(span.rank, span.name): span for span in timeline.computes}
 
@@ -157,7 +159,7 @@ def _table(headline: str, measured: Mapping[int, Mapping[int, float]], layer: La
 
 
 def _draw_formula(axes: Axes, layer: LayerTimes, crossing: float, last: float) -> None:
-    """Its lines, what lies between them, and where the crossing is."""
+    """The lines of the formula, the area between them, and the crossing."""
     tokens = sorted([0, *layer.corners, last])
     without, prefetched = ([layer.waiting(at, prefetch) for at in tokens] for prefetch in (0, 1))
     axes.plot(tokens, without, gid="formula 0", **WITHOUT)

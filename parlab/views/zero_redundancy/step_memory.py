@@ -1,4 +1,4 @@
-"""Memory through a training step: what one rank holds, stacked by what it is, a panel a stage."""
+"""Memory through a training step: the bytes that one rank holds over time, stacked by kind, a panel a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SENT, RECEIVED = "sent", "received"  # the names under which messages are held
 
 
 class Area(NamedTuple):
-    """One area of the stack: the name under which bytes are held, its colour, and its name in the legend."""
+    """One area of the stack: the name under which its bytes are held, its colour, and its name in the legend."""
 
     name: str
     color: str
@@ -41,12 +41,12 @@ LAYERS = (  # from the bottom to the top
     Area(accounting.GATHERED, "#8CC4EF", "gathered weights"),
     Area(accounting.LEAVING, "#F7D488", "gradients on their way"),
     Area(RECEIVED, theme.KINDS["receive"].color, "messages"),
-    Area("", "#000000", "other"),  # what the program itself holds
+    Area("", "#000000", "other"),  # held by the program itself
     Area(accounting.ACTIVATIONS, "#DDDDDD", "activations"),
 )
 Stack = tuple[list[int], np.ndarray]  # times of changes, and from each on the bytes of LAYERS: [layers, times]
 PLACES = {layer.name: place for place, layer in enumerate(LAYERS)}
-PLACES[SENT] = PLACES[RECEIVED]  # what is sent, too, until it has passed
+PLACES[SENT] = PLACES[RECEIVED]  # sent messages too, until they have passed
 ROW, HEAD, FOOT = 2.9, 0.35, 0.4  # inches: of a row of panels, of which above and below its axes
 ABOVE, BELOW, LEFT, RIGHT, BETWEEN = 0.95, 0.25, 0.95, 0.2, 0.3  # inches: margins
 FEW = 2  # panels that stand below each other, as wide as the page
@@ -54,12 +54,12 @@ HEADROOM = 1.16  # of the highest stack: the phases are named above it
 
 
 def step_memory(runs: Mapping[str, Run | Timeline], *, formula: Mapping[str, float] | None = None) -> Picture:
-    """Draw what rank 0 holds on its device through a training step, stacked by what it is; a panel a run.
+    """Draw the bytes that rank 0 holds on its device through a training step, stacked by kind, a panel a run.
 
-    All panels have the same scales. Optimizer state that is offloaded is not on the device, and not drawn.
+    All panels have the same scales. Offloaded optimizer state is not on the device, and is not drawn.
 
     Args:
-        runs: what `run` returned, or a timeline, by the name of its panel, such as `"stage 1"`; all on as many ranks.
+        runs: runs or timelines by the names of their panels, such as `"stage 1"`, all with the same number of ranks.
         formula: bytes of the model's state by the same names, from `model_state_bytes`: a dashed line.
 
     Raises:
@@ -115,7 +115,7 @@ def _checked(runs: Any, formula: Any) -> tuple[dict[str, Timeline], dict[str, fl
 
 
 def stack_of(timeline: Timeline, rank: int, end: int) -> Stack:
-    """What `rank` holds over time, by layer."""
+    """The bytes that `rank` holds over time, by area."""
     held = timeline.held_by_name(rank)
     times, by_name = levels_at_changes(held, end)
     layers = np.zeros((len(LAYERS), len(times)), dtype=int)
@@ -126,7 +126,7 @@ def stack_of(timeline: Timeline, rank: int, end: int) -> Stack:
 
 
 def levels_at_changes(by_name: dict[str, list[tuple[int, int]]], end: int) -> tuple[list[int], list[list[int]]]:
-    """The times of all changes, and for each name its bytes from each of these times on."""
+    """The times of all changes, and for each name its bytes after each of these times."""
     times = sorted({0, end, *(time for steps in by_name.values() for time, _ in steps)})
     layers = []
     for steps in by_name.values():
@@ -136,8 +136,10 @@ def levels_at_changes(by_name: dict[str, list[tuple[int, int]]], end: int) -> tu
 
 
 def _phases(timeline: Timeline) -> list[tuple[str, int, int]]:
-    """Forward and backward of every microbatch, and the step, which lasts until the next forward computes: name,
-    start and end of each. None, if nothing is called "forward": then it is no training step.
+    """The phases of a training step, each (name, start, end): forward and backward of every microbatch, and the step.
+
+    The step lasts until the next forward computes. If no computation is called "forward", the run is no training step,
+    and there are no phases.
     """
     spans = sorted((span for span in timeline.computes if span.rank == 0), key=lambda span: span.start)
     groups = [(kind, list(of_kind)) for kind, of_kind in groupby(spans, _kind)]
@@ -158,7 +160,7 @@ def _kind(span: Span) -> str:
 
 
 def _row(timeline: Timeline, stack: Stack) -> list[int]:
-    """Bytes of the model's state, and the most of blocks in use, of messages, of activations, and of all at once."""
+    """Bytes of the model's state, and the peaks of blocks in use, of messages, of activations, and of all together."""
     names = (accounting.GATHERED, accounting.LEAVING, RECEIVED, accounting.ACTIVATIONS)
     gathered, leaving, messages, activations = (stack[1][PLACES[name]] for name in names)
     tops = [int(heights.max()) for heights in (gathered + leaving, messages, activations, stack[1].sum(axis=0))]
@@ -184,7 +186,7 @@ def _draw_stack(axes: Axes, times: list[int], layers: np.ndarray) -> None:
 
 
 def _draw_phases(axes: Axes, phases: Sequence[tuple[str, int, int]], highest: float) -> None:
-    """A thin line where one ends, and its name above the stack where there is room."""
+    """A thin line at the end of each phase, and its name above the stack if there is room."""
     line = {"color": theme.FAINT, "linewidth": 0.8, "linestyle": "dotted"}
     axes.vlines([end for _, _, end in phases], 0, HEADROOM * highest, gid="phases", **line)
     points = 72 * inches(axes)[0] / axes.get_xlim()[1]
@@ -195,7 +197,7 @@ def _draw_phases(axes: Axes, phases: Sequence[tuple[str, int, int]], highest: fl
 
 
 def _name_panel(axes: Axes, name: str, state: int, peak: int) -> None:
-    """The longest of these words that fits above it."""
+    """The title of a panel: the longest of three texts that fits."""
     held, most = short_bytes(state), short_bytes(peak)
     choices = (f"{name}: model state {held}, at most {most} in all", f"{name}: {held}, at most {most}", name)
     fits = (text for text in choices if text_width(text, theme.TEXT) <= 72 * inches(axes)[0])
@@ -203,11 +205,11 @@ def _name_panel(axes: Axes, name: str, state: int, peak: int) -> None:
 
 
 def entries_of(stacks: Iterable[Stack]) -> list[tuple[str, str, str]]:
-    """The layers that are ever there, for a legend."""
+    """The entries of a legend: the areas that are not always empty."""
     drawn = {layer for _, layers in stacks for layer, heights in zip(LAYERS, layers, strict=True) if heights.any()}
     return [(layer.color, layer.said, "") for layer in LAYERS if layer in drawn]
 
 
 def byte_ticks(apart: float) -> MultipleLocator:
-    """Ticks about so many bytes apart, at whole numbers in powers of 1024."""
+    """Ticks about `apart` bytes apart, at multiples of a power of 2."""
     return MultipleLocator(2.0 ** max(0, round(math.log2(apart))))
