@@ -9,9 +9,7 @@ from parlab.sequence.analysis import (
     stem,
     weight_cut,
 )
-from parlab.sequence.chunks import (
-    Chunk,
-    best_size,
+from parlab.sequence.balance import (
     causal_work,
     head_tail,
     imbalance,
@@ -19,10 +17,9 @@ from parlab.sequence.chunks import (
     longest_first,
     packed_work,
     per_document,
-    split_by_memory,
     split_by_work,
-    split_equal,
 )
+from parlab.sequence.chunks import Chunk, best_size, split_by_memory, split_equal
 from parlab.sequence.costs import (
     AttentionShape,
     RankCost,

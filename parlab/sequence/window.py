@@ -49,7 +49,8 @@ def window_attention(
     [2, 2]
     """
     label = begin(comm, "window", q, k, v, causal=causal, window=window, scale=scale)
-    W, length = checked_window(window, causal, k.shape[2], comm.size), k.shape[2]
+    length = k.shape[2]
+    W = checked_window(window, causal, length, comm.size)
     left, right = neighbours(comm, length, W)
     out, lse = no_keys_yet(comm, q)
     sends, coming = post_tails(comm, (k, v), left, right, label)
@@ -84,7 +85,8 @@ def window_attention_backward(
     """
     told: Any = {"causal": causal, "window": window, "scale": scale}
     label, delta = begin_backward(comm, "window", dout, q, k, v, out, lse, **told)
-    W, length = checked_window(window, causal, k.shape[2], comm.size), k.shape[2]
+    length = k.shape[2]
+    W = checked_window(window, causal, length, comm.size)
     left, right = neighbours(comm, length, W)
     dq = no_gradient_yet(comm, q)
     sends, coming = post_tails(comm, (k, v), left, right, label)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import parlab.sequence.analysis
+import parlab.sequence.balance
 import parlab.sequence.chunks
 import parlab.sequence.memory
 import parlab.sequence.statistics
@@ -20,6 +21,7 @@ from tests.sequence.maps import blocks, weight_cut
 from tests.sequence.mutation import copy_of
 from tests.sequence.tilings import flaws
 
+BALANCE = parlab.sequence.balance
 CHUNKS, ANALYSIS, TEXT = parlab.sequence.chunks, parlab.sequence.analysis, parlab.sequence.text_split
 MEMORY, STATISTICS = parlab.sequence.memory, parlab.sequence.statistics
 DOCUMENTS = [0, 32, 160, 192, 512]
@@ -141,16 +143,16 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "share without what distance explains": (ANALYSIS, "(found - expected) / (1 - expected)", "found", syntax),
     "sentences off by one": (ANALYSIS, "sum(end <= token", "sum(end < token", syntax),
-    "balance by tokens, causal": (CHUNKS, "return packed_work([0, S])", "return [1] * S", causal_balance),
-    "balance by tokens, packed": (CHUNKS, "token - start + 1 for", "1 for", packed_balance),
-    "documents as one": (CHUNKS, "token - start + 1 for", "token + 1 for", packed_balance),
+    "balance by tokens, causal": (BALANCE, "return packed_work([0, S])", "return [1] * S", causal_balance),
+    "balance by tokens, packed": (BALANCE, "token - start + 1 for", "1 for", packed_balance),
+    "documents as one": (BALANCE, "token - start + 1 for", "token + 1 for", packed_balance),
     "documents as they come": (
-        CHUNKS,
+        BALANCE,
         "key=lambda piece: piece[0] - piece[1]",
         "key=lambda piece: piece[1]",
         packed_balance,
     ),
-    "two heads, no tail": (CHUNKS, "min(part, parts - 1 - part)", "part", packed_balance),
+    "two heads, no tail": (BALANCE, "min(part, parts - 1 - part)", "part", packed_balance),
     "characters for bytes": (TEXT, "len(text.encode())", "len(text)", text_chunks),
     "abbreviations end sentences": (TEXT, 'rf"{NO_ABBREVIATION}[', 'rf"[', text_chunks),
     "nothing dropped": (
