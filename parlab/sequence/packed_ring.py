@@ -160,7 +160,7 @@ def packed_ring_cost(token: Token, c: int, hops: list[int], rank: int, *, backwa
     home = [step >= max(hops[rank], 1) for step in range(size)]  # our own dK/dV: arriving, or never gone
     kv = [(step > 0 and here[step]) + comes[step] for step in range(size)]  # attended, if not our own, and arriving
     dkv = [here[step] + comes[step] + home[step] for step in range(size)]  # added to, arriving, and our own
-    most = max(dkv[step] * token.dkv + max(kv[step : step + 2]) * token.kv for step in range(size))
+    most = max(dkv[step] * token.dkv + kv[step] * token.kv for step in range(size))
     back = sum(leaves) if backward else 0
     nbytes = sum(goes) * token.kv + back * token.dkv
     return RankCost(sum(goes) + back, c * nbytes, c * (token.own + token.sums + most))

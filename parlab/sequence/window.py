@@ -170,7 +170,9 @@ def window_tails(S: int, size: int, window: int) -> list[int]:
 
 @checked(RULES)
 def window_cost(shape: AttentionShape, size: int, rank: int = 0, *, window: int, backward: bool = False) -> RankCost:
-    """What `rank` sends, tails of its K/V to the right, backward also dK/dV to the left, and holds.
+    """The messages, bytes and held bytes of `rank`: it sends the tails of its K/V to the right, and backward the dK/dV
+    of the tails that it took to the left. It holds all tails that arrive; backward, later, their dK/dV on the way back
+    and the first dK/dV that come for its own tail.
 
     >>> window_cost(AttentionShape(S=16, H=1, G=1, D=1, itemsize=4), 4, window=8)[:2]  # 4 tokens, and 3
     (2, 56)
@@ -178,8 +180,6 @@ def window_cost(shape: AttentionShape, size: int, rank: int = 0, *, window: int,
     tails, token = window_tails(shape.S, size, window), shape.token(backward=backward)
     right, left = tails[: size - 1 - rank], tails[:rank]
     held = shape.shard(size, rank) * (token.own + token.sums + token.dkv)
-    turns = [sum(left[n + 1 :]) * token.kv + sum(left[: n + 1]) * token.dkv for n in range(len(left))]
-    posted = sum(left) * token.kv
-    most = max(posted, *turns, (sum(left) + sum(right[:1])) * token.dkv)
+    most = max(sum(left) * token.kv, (sum(left) + sum(right[:1])) * token.dkv)
     back = left if backward else []
     return RankCost(len(right + back), sum(right) * token.kv + sum(back) * token.dkv, held + most)
