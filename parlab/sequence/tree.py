@@ -28,7 +28,7 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.costs import AttentionShape, RankCost
+from parlab.sequence.costs import AttentionShape, RankCost, Token
 from parlab.sequence.ring_schedule import Tile
 from parlab.sequence.travel import swap
 from parlab.world import Comm
@@ -60,7 +60,8 @@ def tree_attention(
     sums = no_keys_yet(comm, all_q)
     attend(comm, [tile], all_q, (k, v), sums, scale=scale)
     del all_q  # no longer held when the partial results come
-    out, lse = (merge_all if replicated else merge_rows)(comm, sums, merge, label)  # [B, H, S/P or T, ...]
+    over_ranks = merge_all if replicated else merge_rows
+    out, lse = over_ranks(comm, sums, merge, label)  # [B, H, S/P or T, D], [B, H, S/P or T]
     return narrowed(out, q), lse
 
 
@@ -92,7 +93,8 @@ def tree_attention_backward(
     dk, dv = attend_backward(comm, [tile], all_dout, all_q, (k, v), all_lse, all_delta, dq, scale=scale)
     comm.hold(GRADIENTS, dk, dv)
     del all_q, all_dout, all_lse, all_delta  # no longer held when the partial results come
-    (dq,) = (merge_all if replicated else merge_rows)(comm, (dq,), lambda a, b: (a + b,), label)
+    over_ranks = merge_all if replicated else merge_rows
+    (dq,) = over_ranks(comm, (dq,), lambda a, b: (a + b,), label)  # [B, H, S/P or T, D]
     return narrowed(dq, q), narrowed(dk, k), narrowed(dv, v)
 
 
@@ -203,10 +205,7 @@ def tree_cost(
     if queries is not None:
         if queries > shape.S:
             raise ValueError(f"queries={queries}: the sequence has {shape.S} tokens")
-        messages = sum(len(level.clients) for level in tree)
-        sums = min(len(tree) + 1, 3) * token.sums  # its own, those so far, and what arrives
-        held = c * (token.kv + token.dkv) + queries * (token.own - token.kv + sums)
-        return RankCost(messages, messages * queries * token.sums, held)
+        return decoding_cost(token, c, queries, tree)
     messages = sum(len(level.clients) + 1 for level in tree)
     up = sum(len(level.clients) * len(level.mine) for level in tree) * token.rows
     down = sum(len(level.other) for level in tree) * token.sums
@@ -215,3 +214,11 @@ def tree_cost(
     sums = size * token.sums + token.dkv
     held = token.own + max(size * token.rows + max(coming, sums), sums + merged)
     return RankCost(messages, c * (up + down), c * held)
+
+
+def decoding_cost(token: Token, c: int, queries: int, tree: list[Level]) -> RankCost:
+    """`tree_cost` of replicated queries, on shards of c keys: their sums travel at every level, up the tree only."""
+    messages = sum(len(level.clients) for level in tree)
+    sums = min(len(tree) + 1, 3) * token.sums  # its own, the merged ones so far, and those that arrive
+    held = c * (token.kv + token.dkv) + queries * (token.own - token.kv + sums)
+    return RankCost(messages, messages * queries * token.sums, held)

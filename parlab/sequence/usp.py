@@ -130,16 +130,23 @@ def usp_cost(shape: AttentionShape, size: int, rank: int = 0, *, ulysses: int, b
     >>> usp_cost(shape, 4, ulysses=1)[:2], usp_cost(shape, 4, ulysses=2)[:2]
     ((3, 3145728), (3, 2101248))
     """
-    c, place = shape.shard(size, rank), rank % checked_group("ulysses", ulysses, size)
-    tokens = c * ulysses  # of the group
-    shares = [(share.queries, share.keys) for share in head_shares(shape.H, shape.G, ulysses)]
-    heads = [{"H": queries.stop - queries.start, "G": keys.stop - keys.start} for queries, keys in shares]
-    every, whole = [shape.token(backward=backward, **of_rank) for of_rank in heads], shape.token(backward=backward)
-    mine, others = every[place], every[:place] + every[place + 1 :]
+    c = shape.shard(size, rank)
+    tokens = c * checked_group("ulysses", ulysses, size)  # of a group
+    all_heads = shape.token(backward=backward)
+    others = [
+        shape.token(backward=backward, H=share.queries.stop - share.queries.start, G=share.keys.stop - share.keys.start)
+        for share in head_shares(shape.H, shape.G, ulysses)
+    ]
+    mine = others.pop(rank % ulysses)
     ring = plain_ring_cost(mine, tokens, size // ulysses, backward=backward)
-    there = mine.rows + mine.kv
-    coming = tokens * there + (c * there if others else 0)
-    attending = tokens * (there - mine.own) + ring.held
-    home = tokens * mine.result + c * (whole.result + max((token.result for token in others), default=0))
-    nbytes = c * (sum(token.rows + token.kv for token in others) + len(others) * mine.result)
-    return RankCost(2 * len(others) + ring.messages, nbytes + ring.nbytes, c * whole.own + max(coming, attending, home))
+
+    messages = 2 * len(others) + ring.messages
+    to_heads = sum(token.rows + token.kv for token in others)
+    to_tokens = len(others) * mine.result
+    nbytes = c * (to_heads + to_tokens) + ring.nbytes
+
+    arrays = mine.rows + mine.kv  # of a token, once they are heads
+    coming = tokens * arrays + (c * arrays if others else 0)  # the heads so far, and a message that arrives
+    attending = tokens * (arrays - mine.own) + ring.held
+    going = tokens * mine.result + c * (all_heads.result + max((token.result for token in others), default=0))
+    return RankCost(messages, nbytes, c * all_heads.own + max(coming, attending, going))

@@ -214,6 +214,12 @@ def test_uneven_heads_hold_what_the_formula_says_where_the_way_home_holds_most(s
     assert_cost("ulysses", size, AttentionShape(S=2 * size, H=H, G=G, D=D, itemsize=8), [])
 
 
+@pytest.mark.parametrize(("G", "kv_heads"), [(3, 2), (5, 3), (5, 4)])
+def test_a_last_turn_of_the_all_gather_with_fewer_heads_is_that_of_the_formula(G, kv_heads):
+    shape = AttentionShape(S=16, H=2 * G, G=G, D=3, itemsize=8)
+    assert_cost("allgather", 4, shape, ["kv_heads"], kv_heads=kv_heads)
+
+
 def test_ulysses_p4_h_equal_g_sends_4_se_3_sixteenths_elements_and_lse():
     S, H, D = 64, 8, 4
     counted = timelines("ulysses", 4, AttentionShape(S, H, H, D, 8), np.float64)[0]
