@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from parlab.labs.trial import Wrong
+from parlab.labs.wrong import Wrong
 from parlab.world import Cluster, Run, Timeline
 from parlab.world.units import format_time
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parlab.labs.trial import Foreign
+from parlab.labs.results import Foreign
 
 SHOWN = 8  # elements of an array that are printed
 

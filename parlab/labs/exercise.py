@@ -1,6 +1,6 @@
-"""What an exercise is: cases from small to large, some of them drawn anew, and an attempt at each until one fails.
+"""An exercise: cases from small to large, some of them drawn anew, which are tried in turn until one fails.
 
-The first case that fails is the smallest of those tried, so it is the one worth reading about.
+The first case that fails is the smallest of those tried, so the learner reads about that one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from parlab.labs.trial import NoMessages, NotWritten, Trial, Wrong, unfit
+from parlab.labs.explained import check_callable
+from parlab.labs.trial import Trial
+from parlab.labs.wrong import NoMessages, NotWritten, Wrong
 
 PASSED, FAILED, NOT_WRITTEN = "passed", "not yet", "not written yet"
 DRAWN = 4  # cases drawn anew in each review
@@ -21,15 +23,15 @@ SIZES = ((2, 5), (5, 8), (8, 11), (11, 14))  # ranks of the drawn cases, from sm
 
 @dataclass(frozen=True)
 class Review:
-    """What became of an answer.
+    """The outcome for an answer.
 
     Attributes:
         name: the exercise.
         status: "passed", "not yet" or "not written yet".
-        text: why, as `check` prints it.
-        passed, total: cases that passed before the first that failed, and all cases.
-        seed: what the cases drawn anew are drawn from; the same seed draws the same.
-        flags: what a marker should look at: "no messages".
+        text: the reason, as `check` prints it.
+        passed, total: the number of cases that passed before the first that failed, and of all cases.
+        seed: the seed of the drawn cases.
+        flags: hints for the marker: "no messages".
     """
 
     name: str
@@ -47,16 +49,16 @@ class Review:
 
 @dataclass(frozen=True)
 class Exercise:
-    """A task, and how an answer is tried.
+    """A task, and the way in which an answer is tried.
 
     Attributes:
         name: the notebook's number and the task: "01.reduce_scatter".
-        call: how the answer is called, as it is shown: "reduce_scatter(comm, x)".
+        call: the call of the answer, as it is shown: "reduce_scatter(comm, x)".
         cases: from small to large; `str(case)` is shown.
         attempt: tries an answer on a case; returns lines about what was counted, raises `Wrong` or `NotWritten`.
-        draw: one more case, from a generator, for so many ranks; None: there is no other. Without its `seed`.
-        on_ranks: the answer is a rank program, and with two ranks or more needs messages.
-        solved_by: names in parlab that are the solution; an answer that uses one is flagged when it is marked.
+        draw: makes one more case, from a generator and a number of ranks (`review` sets its seed); None: there is none.
+        on_ranks: the answer is a rank program, which needs messages with two ranks or more.
+        solved_by: names in parlab that solve the exercise; `parlab grade` flags an answer that uses one.
     """
 
     name: str
@@ -73,37 +75,41 @@ class Exercise:
         """Try `answer` on every case, up to the first that fails. Raises nothing but the user's own Ctrl-C.
 
         Args:
-            answer: what the learner wrote.
-            seconds: how long it may run on a case.
-            seed: of the cases drawn anew; None: a new one.
-            extra: how many are drawn.
+            answer: the learner's function.
+            seconds: the time that it may take on a case.
+            seed: the drawn cases are drawn from it; None: from a new one.
+            extra: the number of drawn cases.
         """
         seed = secrets.randbelow(10**6) if seed is None else seed
         cases = [*self.cases, *self._drawn(seed, extra)]
-        falsified = {self._on_ranks(self.cases), self._on_ranks(cases, len(self.cases))}
+        falsified = {self._first_with_messages(cases, 0), self._first_with_messages(cases, len(self.cases))}
         counted: list[str] = []
         for number, case in enumerate(cases):
             trial = Trial(answer, self.call, seconds)
             try:
-                if number == 0 and (refusal := unfit(answer)):
-                    raise refusal
+                if number == 0:
+                    check_callable(answer)
                 lines = self.attempt(trial, case)
                 if number in falsified:
-                    self._falsified(answer, case, seconds)
+                    self._need_true_messages(answer, case, seconds)
             except Exception as error:
-                if type(error) is NotWritten and number == 0:
-                    return Review(self.name, NOT_WRITTEN, f"{self.name}: {NOT_WRITTEN}", 0, len(cases), seed)
-                drawn = f", drawn anew (seed={seed} repeats it)" if number >= len(self.cases) else ""
-                title = f"{self.name}: {FAILED}. It fails with {case}{drawn}:"
-                known = isinstance(error, Wrong)
-                said = error.args if known else [f"what it returned cannot be compared: {error!r:.300}"]
-                text = _indented(title, [*said, *trial.printed.quoted(), f'hint: labs.hint("{self.name}", 1)'])
-                flags = ("no messages",) if isinstance(error, NoMessages) else ()
-                return Review(self.name, FAILED, text, number, len(cases), seed, flags)
+                return self._failed(error, trial, cases, number, seed)
             counted = lines if number < len(self.cases) else counted
-        many = f", {len(self.cases)} cases and {extra} drawn anew" if self.draw else ""
-        text = _indented(f"{self.name}: {PASSED}{many}. With {self.cases[-1]}:", counted)
+        drawn = f", {len(self.cases)} cases and {extra} drawn anew" if self.draw else ""
+        text = _indented(f"{self.name}: {PASSED}{drawn}. With {self.cases[-1]}:", counted)
         return Review(self.name, PASSED, text, len(cases), len(cases), seed)
+
+    def _failed(self, error: Exception, trial: Trial, cases: Sequence[Any], number: int, seed: int) -> Review:
+        """The review of an answer that raised `error` on the case of this number."""
+        if type(error) is NotWritten and number == 0:
+            return Review(self.name, NOT_WRITTEN, f"{self.name}: {NOT_WRITTEN}", 0, len(cases), seed)
+        drawn = f", drawn anew (seed={seed} repeats it)" if number >= len(self.cases) else ""
+        title = f"{self.name}: {FAILED}. It fails with {cases[number]}{drawn}:"
+        unknown = f"its result cannot be compared: {error!r:.300}"
+        said = error.args if isinstance(error, Wrong) else [unknown]
+        text = _indented(title, [*said, *trial.printed.quoted(), f'hint: labs.hint("{self.name}", 1)'])
+        flags = ("no messages",) if isinstance(error, NoMessages) else ()
+        return Review(self.name, FAILED, text, number, len(cases), seed, flags)
 
     def _drawn(self, seed: int, extra: int) -> list[Any]:
         if self.draw is None:
@@ -113,13 +119,13 @@ class Exercise:
         cases = (self.draw(random, size) for size in sizes)
         return [replace(case, seed=int(random.integers(1, 10**6))) if hasattr(case, "seed") else case for case in cases]
 
-    def _on_ranks(self, cases: Sequence[Any], start: int = 0) -> int | None:
-        """The first case, from `start` on, whose ranks need messages."""
-        several = [number for number, case in enumerate(cases) if number >= start and case.size > 1]
-        return several[0] if self.on_ranks and several else None
+    def _first_with_messages(self, cases: Sequence[Any], start: int) -> int | None:
+        """The number of the first case, from `start` on, whose ranks need messages."""
+        several = (number for number, case in enumerate(cases) if number >= start and case.size > 1)
+        return next(several, None) if self.on_ranks else None
 
-    def _falsified(self, answer: Callable[..., Any], case: Any, seconds: float) -> None:
-        """Raise `NoMessages` if `answer` passes though every message is falsified."""
+    def _need_true_messages(self, answer: Callable[..., Any], case: Any, seconds: float) -> None:
+        """Raise `NoMessages` if `answer` passes even when every number that is sent is changed."""
         try:
             self.attempt(Trial(answer, self.call, min(seconds, 2.0), falsify=True), case)
         except Exception:

@@ -11,7 +11,8 @@ import numpy as np
 from parlab.labs.difference import brief
 from parlab.labs.exercise import Exercise
 from parlab.labs.pipeline import Puzzle, check_row, solved_puzzle
-from parlab.labs.trial import Trial, Wrong
+from parlab.labs.trial import Trial
+from parlab.labs.wrong import Wrong
 from parlab.pipeline import Action, Costs, balance, one_f_one_b, partition, simulate, zb_h2
 from parlab.pipeline.memory import change_of_kept
 

@@ -12,7 +12,8 @@ import numpy as np
 from parlab.labs.counts import ranks_in_words
 from parlab.labs.difference import brief
 from parlab.labs.exercise import Exercise
-from parlab.labs.trial import Trial, Wrong
+from parlab.labs.trial import Trial
+from parlab.labs.wrong import Wrong
 from parlab.sequence import AttentionShape, ulysses_cost
 from parlab.sequence.heads import head_shares
 from parlab.sequence.ring_schedule import journeys

@@ -14,7 +14,8 @@ from parlab.labs.counts import ranks_in_words
 from parlab.labs.difference import apart, difference, likely
 from parlab.labs.difference import kind as kind_of
 from parlab.labs.exercise import Exercise
-from parlab.labs.trial import Trial, Wrong, need_messages
+from parlab.labs.trial import Trial
+from parlab.labs.wrong import Wrong, need_messages
 from parlab.sequence import positions
 from parlab.train import Mesh
 from parlab.world import Comm, Run

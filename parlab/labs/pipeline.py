@@ -13,7 +13,8 @@ import numpy as np
 
 from parlab.labs.difference import brief
 from parlab.labs.exercise import Exercise
-from parlab.labs.trial import Trial, Wrong
+from parlab.labs.trial import Trial
+from parlab.labs.wrong import Wrong
 from parlab.nn.config import LlamaConfig
 from parlab.nn.llama import Llama
 from parlab.pipeline import (

@@ -12,7 +12,8 @@ import numpy as np
 
 from parlab.labs.difference import apart, brief, likely
 from parlab.labs.exercise import Exercise
-from parlab.labs.trial import Trial, Wrong
+from parlab.labs.trial import Trial
+from parlab.labs.wrong import Wrong
 
 
 def _compare(result: Any, right: float, unit: str, mistakes: Iterable[tuple[str, float]]) -> None:

@@ -12,7 +12,8 @@ from parlab.labs.counts import Count, bytes_sent, messages, ranks_in_words, step
 from parlab.labs.difference import brief, difference, likely
 from parlab.labs.exercise import Exercise
 from parlab.labs.rank_programs import Case, check_results, on_arrays
-from parlab.labs.trial import Trial, Wrong
+from parlab.labs.trial import Trial
+from parlab.labs.wrong import Wrong
 from parlab.world import Cluster, Run, per_rank
 from parlab.world.units import format_bytes
 

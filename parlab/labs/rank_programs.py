@@ -12,7 +12,8 @@ import numpy as np
 from parlab.labs.counts import ranks_in_words, right_and_wrong
 from parlab.labs.difference import difference, likely
 from parlab.labs.exercise import Exercise
-from parlab.labs.trial import Trial, Wrong, need_messages
+from parlab.labs.trial import Trial
+from parlab.labs.wrong import Wrong, need_messages
 from parlab.world import Run
 
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from parlab.labs.counts import Count, bytes_sent, makespan, messages, steps
 from parlab.labs.rank_programs import Case, check_results, on_arrays, some_shape
-from parlab.labs.trial import NotWritten, Trial, Wrong
+from parlab.labs.trial import Trial
+from parlab.labs.wrong import NotWritten, Wrong
 from parlab.world import Cluster, Comm, per_rank
 
 

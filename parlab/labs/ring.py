@@ -11,7 +11,8 @@ from parlab.labs.counts import bytes_sent, messages
 from parlab.labs.difference import brief, difference, likely
 from parlab.labs.exercise import Exercise
 from parlab.labs.rank_programs import Case, check_results, on_arrays
-from parlab.labs.trial import Trial, Wrong
+from parlab.labs.trial import Trial
+from parlab.labs.wrong import Wrong
 from parlab.nn.attention import CAUSAL, attend_block, attend_block_backward, merge
 from parlab.nn.dense_attention import dense_attention, dense_attention_backward
 from parlab.nn.sums import row_dot

@@ -12,7 +12,8 @@ import numpy as np
 from parlab.labs.counts import Count, bytes_sent
 from parlab.labs.difference import apart, kind
 from parlab.labs.exercise import Exercise
-from parlab.labs.trial import Trial, Wrong, need_messages
+from parlab.labs.trial import Trial
+from parlab.labs.wrong import Wrong, need_messages
 from parlab.nn.embedding import cross_entropy, cross_entropy_backward
 from parlab.nn.layers import CAUSAL_ATTENTION, GatedMLP, RMSNorm, SelfAttention
 from parlab.nn.llama import Llama, LlamaConfig, decoder_block

@@ -23,7 +23,8 @@ from parlab.labs.counts import (
 from parlab.labs.difference import apart, difference, kind, likely
 from parlab.labs.exercise import Exercise
 from parlab.labs.memory import bytes_held, variables_of_callers
-from parlab.labs.trial import Trial, Wrong, explains, need_messages
+from parlab.labs.trial import Trial
+from parlab.labs.wrong import Wrong, explains, need_messages
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm, Run, Timeline
 from parlab.zero import shard_range

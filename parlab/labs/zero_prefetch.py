@@ -11,7 +11,8 @@ import numpy as np
 
 from parlab.labs.counts import ITEMSIZE, Count, elements_sent, listed, makespan, peak_bytes, ranks_in_words, two_blocks
 from parlab.labs.exercise import Exercise
-from parlab.labs.trial import Trial, Wrong, need_messages
+from parlab.labs.trial import Trial
+from parlab.labs.wrong import Wrong, need_messages
 from parlab.world import Cluster, Comm, Timeline
 from parlab.world.units import format_time
 from parlab.zero import shard_range

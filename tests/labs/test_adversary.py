@@ -7,7 +7,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from parlab.labs import EXERCISES, trial
+from parlab.labs import EXERCISES, time_limit
 from tests.labs import answers
 from tests.labs.answers import refused, reviewed
 
@@ -296,7 +296,7 @@ def endless_comparison(comm, *arguments):
     ],
 )
 def test_an_endless_answer_ends_with_the_line_where_it_is(name, answer, says, monkeypatch):
-    monkeypatch.setattr(trial, "GRACE", 0.25)
+    monkeypatch.setattr(time_limit, "GRACE", 0.25)
     freed.clear()
     text = refused(name, answer, seconds=0.25)
     freed.set()

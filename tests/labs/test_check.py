@@ -11,7 +11,7 @@ from parlab import labs
 from parlab.labs import work
 from parlab.labs.counts import Count
 from parlab.labs.difference import difference
-from parlab.labs.trial import Wrong
+from parlab.labs.wrong import Wrong
 from parlab.pipeline import zb_h1
 from parlab.world.units import format_time
 from tests.labs import answers

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from parlab.labs import frontier
 from parlab.labs.frontier import HEAD
-from parlab.labs.trial import Wrong
+from parlab.labs.wrong import Wrong
 from parlab.pipeline import (
     Costs,
     best_schedule,

@@ -8,7 +8,7 @@ import pytest
 from parlab import run
 from parlab.labs import zero
 from parlab.labs.counts import peak_bytes
-from parlab.labs.trial import Wrong
+from parlab.labs.wrong import Wrong
 from parlab.zero import shard_range
 from tests.labs.answers import STUBS, counts_of, refused, reviewed, stage_2, zero_1
 
