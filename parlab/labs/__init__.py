@@ -1,4 +1,4 @@
-"""Exercises: `check` runs what a learner wrote on many cases and says what is wrong with the smallest that fails."""
+"""Exercises: `check` runs a learner's function on many cases and explains the smallest case that fails."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ RULES: dict[str, Rule] = {
 
 @checked(RULES)
 def check(name: str, answer: Callable[..., Any], seconds: float = 10, seed: int | None = None) -> None:
-    """Run `answer` on many cases, compare its results and what it sent, and print what came of it.
+    """Run `answer` on many cases, compare its results and its messages, and print the outcome.
 
     Args:
         name: the exercise, such as "01.reduce_scatter".
         answer: the function that you wrote.
-        seconds: how long it may run on a case.
-        seed: of the cases that are drawn anew; a failure says which one repeats it.
+        seconds: the time that it may take on a case.
+        seed: the drawn cases are drawn from it; a failure says which seed repeats it.
 
     Raises:
         ValueError: an unknown exercise, no time at all, or a seed that is no whole number from 0 on.
@@ -86,10 +86,10 @@ def check(name: str, answer: Callable[..., Any], seconds: float = 10, seed: int 
 
 @checked(RULES)
 def require(name: str, answer: Callable[..., Any], seconds: float = 10, seed: int | None = None) -> None:
-    """As `check`, for a cell that must fail where the answer does.
+    """Do as `check` does, and fail where the answer fails: for a cell that must fail then.
 
     Raises:
-        AssertionError: the answer is not right; what is wrong is its text.
+        AssertionError: the answer is not right; the text is the one that `check` prints.
         ValueError: see `check`.
     """
     review = _reviewed(name, answer, seconds, seed)
@@ -102,7 +102,7 @@ def require(name: str, answer: Callable[..., Any], seconds: float = 10, seed: in
 def score(
     name: str, answer: Callable[..., Any], points: float = 1, seconds: float = 10, seed: int | None = None
 ) -> float:
-    """As `check`; returns the share of `points` that is the share of the cases passed before the first that failed.
+    """Do as `check` does, and return the points: in proportion to the cases that passed before the first that failed.
 
     Raises:
         ValueError: `points` is no number from 0 on; else see `check`.
@@ -129,7 +129,7 @@ def hint(name: str, step: int = 1) -> None:
 
 
 def summary() -> Summary:
-    """What came of each exercise that was checked here: a table, drawn as the last line of a cell."""
+    """A table of the exercises that were checked here; a notebook draws it as the last line of a cell."""
     return work.summary(EXERCISES)
 
 

@@ -17,7 +17,7 @@ def _divisible_shape(random: np.random.Generator, size: int, longest: int) -> tu
     return (size * first, *more)
 
 
-def _reduce_scatter(trial: Trial, case: Case) -> list[str]:
+def _try_reduce_scatter(trial: Trial, case: Case) -> list[str]:
     x, N = case.inputs(), case.size
     done = trial.ran(trial.answer, N, per_rank(x))
     blocks = [[np.split(one, N)[rank] for one in x] for rank in range(N)]
@@ -26,20 +26,20 @@ def _reduce_scatter(trial: Trial, case: Case) -> list[str]:
         bytes_sent(done).check(
             "n(N − 1)/N",
             case.nbytes * (N - 1) // N,
-            "more than one block travels in a step, or one step too many is made",
+            "a rank sends more than one block in a step, or makes one step too many",
         ),
-        messages(done).check("N − 1", N - 1, "a block travels in parts"),
+        messages(done).check("N − 1", N - 1, "a rank sends a block in several messages"),
     ]
 
 
-REDUCE_SCATTER = on_arrays("01.reduce_scatter", "reduce_scatter(comm, x)", _reduce_scatter, _divisible_shape)
+REDUCE_SCATTER = on_arrays("01.reduce_scatter", "reduce_scatter(comm, x)", _try_reduce_scatter, _divisible_shape)
 
 
 def _one_axis(random: np.random.Generator, size: int, longest: int) -> tuple[int, ...]:
     return some_shape(random, size, longest)[:1]
 
 
-def _average_gradients(trial: Trial, case: Case) -> list[str]:
+def _try_average_gradients(trial: Trial, case: Case) -> list[str]:
     x, N, n = case.inputs(), case.size, case.elements
     with explains("do not divide among", "fill x up with zeros, to a multiple of N"):
         done = trial.ran(trial.answer, N, per_rank(x))
@@ -58,15 +58,15 @@ def _average_gradients(trial: Trial, case: Case) -> list[str]:
             2 * (N - 1) * -(-n // N) * case.itemsize,
             "N zeros are added where N divides n already: -n % N are enough"
             if set(sent.numbers) == {2 * (N - 1) * (n // N + 1) * case.itemsize} and n % N == 0
-            else "whole arrays travel where a piece of 1/N would do",
+            else "ranks send whole arrays where a piece of 1/N would do",
         )
     ]
 
 
-AVERAGE_GRADIENTS = on_arrays("01.average_gradients", "average_gradients(comm, x)", _average_gradients, _one_axis)
+AVERAGE_GRADIENTS = on_arrays("01.average_gradients", "average_gradients(comm, x)", _try_average_gradients, _one_axis)
 
 
-def _hierarchical_all_reduce(trial: Trial, case: Case) -> list[str]:
+def _try_hierarchical_all_reduce(trial: Trial, case: Case) -> list[str]:
     x, N, g = case.inputs(), case.size, case.ranks_per_node
     done = trial.ran(trial.answer, N, per_rank(x), g)
     check_results(done, x, [sum(x)] * N, [x] * N, calls=("reduce_scatter", "all_gather"))
@@ -80,20 +80,20 @@ def _hierarchical_all_reduce(trial: Trial, case: Case) -> list[str]:
         Count("bytes a rank sends to other nodes", between).check(
             "2(k − 1)/k · n/g",
             2 * (N // g - 1) * case.nbytes // N,
-            "the groups are exchanged: ranks of one node have the same rank // g, ranks at one place the same rank % g"
+            "the groups are exchanged: rank // g is the same on all ranks of a node, rank % g on all at one place"
             if exchanged
-            else "whole arrays cross; let each rank of a node carry the node's sum of one piece",
+            else "whole arrays go to other nodes; let each rank send its node's sum of one piece",
         ),
         Count("bytes a rank sends inside its node", inside).check(
             "2(g − 1)/g · n",
             2 * (g - 1) * case.nbytes // g,
-            "the sum is made whole inside the node before it crosses; a reduce-scatter is enough",
+            "every rank of a node gets the node's whole sum first; a reduce-scatter is enough",
         ),
     ]
 
 
 def _in_nodes(*layouts: tuple[int, int]) -> list[Case]:
-    """For each (nodes, ranks a node) two cases, whose arrays divide among all ranks."""
+    """Two cases for each (nodes, ranks a node); their arrays divide among all ranks."""
     return [
         Case(nodes * per_node, (nodes * per_node * blocks,), dtype, per_node)
         for nodes, per_node in layouts
@@ -111,7 +111,7 @@ HIERARCHICAL_ALL_REDUCE = Exercise(
     "01.hierarchical_all_reduce",
     "hierarchical_all_reduce(comm, x, ranks_per_node)",
     _in_nodes((2, 1), (1, 2), (2, 2), (3, 2), (2, 3), (2, 4), (3, 4)),
-    _hierarchical_all_reduce,
+    _try_hierarchical_all_reduce,
     _draw_nodes,
     on_ranks=True,
 )

@@ -1,4 +1,4 @@
-"""What was counted in a run, held to its closed form, and how numbers are said."""
+"""Counts of a run, compared with their closed forms, and numbers in words."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ONE_STEP = Cluster.uniform(latency=1e-6, bandwidth=math.inf)  # a message takes 
 
 @dataclass(frozen=True)
 class Count:
-    """Something that was counted.
+    """A quantity that was counted.
 
     Attributes:
-        what: as it is shown: "bytes a rank sends".
-        numbers: one a rank; or one for all.
-        show: how a number is shown.
-        unit: behind a number that is shown with all its digits.
+        what: its name, as it is shown: "bytes a rank sends".
+        numbers: one for each rank, or one for all ranks.
+        show: turns a number into text.
+        unit: the unit behind a number that is shown with all its digits.
     """
 
     what: str
@@ -44,14 +44,14 @@ class Count:
 
         Args:
             formula: the closed form, as it is shown.
-            allowed: its value, which no number must exceed.
-            likely: what usually makes one exceed it.
-            exact: whether less is wrong, too.
-            early: whether the results were not looked at yet: they can hardly be right without.
-            limit: whether the statement gives a limit, and no closed form.
+            allowed: its value, the largest number that is right.
+            likely: the usual cause of a larger number.
+            exact: a smaller number is wrong, too.
+            early: the results are compared only later.
+            limit: the exercise states a limit, and no closed form.
 
         Raises:
-            Wrong: a number is not as the closed form.
+            Wrong: a number is larger than the closed form, or, if `exact`, not equal to it.
         """
         worst = max(self.numbers, key=lambda number: abs(number - allowed) if exact else number)
         found, right = self.show(worst), self.show(allowed)
@@ -67,27 +67,27 @@ class Count:
 
 
 def messages(done: Run) -> Count:
-    """Of every rank."""
+    """The messages that each rank sends."""
     return Count("messages a rank sends", [done.timeline.messages(rank) for rank in range(done.timeline.size)])
 
 
 def bytes_sent(done: Run) -> Count:
-    """Of every rank."""
+    """The bytes that each rank sends."""
     return Count("bytes a rank sends", [done.timeline.bytes_sent(rank) for rank in range(done.timeline.size)])
 
 
 def elements_sent(done: Run, what: str = "elements that all ranks send") -> Count:
-    """Of all ranks together."""
+    """The float64 elements that all ranks send together."""
     return Count(what, [sum(bytes_sent(done).numbers) // ITEMSIZE])
 
 
 def steps(done: Run, clock: Cluster = ONE_STEP) -> Count:
-    """How many messages follow one another, at most: the makespan if a message takes one tick and nothing else does."""
+    """The longest chain of messages: the makespan if each message takes one tick, and nothing else takes time."""
     return Count("steps", [round(done.on(clock).makespan / 10**6)])
 
 
 def makespan(done: Run) -> Count:
-    """In picoseconds."""
+    """The makespan, in picoseconds."""
     return Count("makespan", [done.timeline.makespan], format_time, " ps")
 
 
@@ -103,7 +103,7 @@ def two_blocks(blocks: Sequence[int], order: Sequence[int]) -> int:
 
 
 def ranks_in_words(size: int) -> str:
-    """So many, in words."""
+    """`1 rank` or `4 ranks`."""
     return "1 rank" if size == 1 else f"{size} ranks"
 
 
@@ -114,7 +114,7 @@ def listed(numbers: Sequence[int]) -> str:
 
 
 def right_and_wrong(right: Sequence[int], wrong: Sequence[int]) -> list[str]:
-    """The line that says on which ranks a result is right, if it is on any."""
+    """The line that names the ranks with right and with wrong results; none if no rank is right."""
     if not right:
         return []
     return [f"right on ranks: {', '.join(map(str, right))}; wrong on: {', '.join(map(str, wrong))}"]

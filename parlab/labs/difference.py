@@ -1,4 +1,4 @@
-"""How a result differs from what was expected, in words."""
+"""The difference between a result and the expected one, in words."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ SHOWN = 8  # elements of an array that are printed
 
 
 def difference(result: Any, expected: Any, rtol: float | None = None, atol: float = 0.0) -> str:
-    """The end of a sentence that begins with the rank; "" where there is no difference, or nothing is expected.
+    """The second half of a sentence that begins with a rank; "" if nothing differs, or nothing is expected.
 
-    Equal means: of the same shape and dtype, to 16 units of rounding unless told, so that the order of a sum is free.
+    Equal arrays have the same shape and dtype, and differ by 16 units of rounding at most, or by `rtol` and `atol`: the
+    order of a sum is free.
 
     >>> difference(np.ones(2), np.zeros(2))
     'returned [1, 1], expected [0, 0]'
@@ -45,7 +46,7 @@ def difference(result: Any, expected: Any, rtol: float | None = None, atol: floa
 
 
 def apart(found: Any, expected: Any) -> tuple[str, str]:
-    """Two numbers that differ, as text, with as many digits as it takes to see it.
+    """Two different numbers as text, with enough digits to show the difference.
 
     >>> apart(10200.04, 10200.0)
     ('10200.04', '10200')
@@ -55,7 +56,7 @@ def apart(found: Any, expected: Any) -> tuple[str, str]:
 
 
 def _digits(found: Any, expected: Any) -> int:
-    """The significant digits that tell two numbers apart: 6 at least, 17 at most."""
+    """The number of significant digits that shows the difference of two numbers: 6 at least, 17 at most."""
     return next((n for n in range(6, 17) if f"{found:.{n}g}" != f"{expected:.{n}g}"), 17)
 
 
@@ -69,7 +70,7 @@ def _difference_of_tuples(result: Any, expected: tuple[Any, ...]) -> str:
 
 
 def likely(causes: Iterable[tuple[str, bool]]) -> list[str]:
-    """The line about the first of these causes that explains what was found, if one does."""
+    """The line with the first cause that explains the result; none if no cause does."""
     return next(([f"likely cause: {cause}"] for cause, explains in causes if explains), [])
 
 
@@ -79,7 +80,7 @@ def kind(result: Any) -> str:
 
 
 def brief(result: Any) -> str:
-    """What was returned instead of what was expected."""
+    """A short text for a result of a wrong kind."""
     return "None" if result is None else f"{kind(result)} {result!r:.60}"
 
 

@@ -1,4 +1,4 @@
-"""The exercises of notebook 04b, schedules at the frontier: a rank's W's, stages of unlike layers, a puzzle."""
+"""The exercises of notebook 04b, schedules at the frontier: the W's of a rank, stages of unequal layers, a puzzle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from parlab.labs.difference import brief
 from parlab.labs.exercise import Exercise
-from parlab.labs.pipeline import Puzzle, check_row, solved_puzzle
+from parlab.labs.pipeline import Puzzle, check_row, try_puzzle
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong
 from parlab.pipeline import Action, Costs, balance, one_f_one_b, partition, simulate, zb_h2
@@ -20,8 +20,8 @@ SHOWN = 8  # inputs in a message
 
 
 @dataclass(frozen=True)
-class Given:
-    """The F's and I's of one rank, when the input of each arrives, and how many activations there is room for."""
+class RowCase:
+    """The F's and I's of one rank, the arrival of each one's input, and the number of activations it may keep."""
 
     size: int
     rank: int
@@ -36,11 +36,11 @@ class Given:
         return f"rank {self.rank} of {self.size} ranks, room for {room}, inputs: {shown}"
 
 
-def given(size: int, rank: int, m: int, limit: int, delays: Sequence[int] = ()) -> Given:
-    """Rank `rank` in the order of ZB-H2, as far as it has room; others deliver when they do in ZB-H2, or later.
+def row_case(size: int, rank: int, m: int, limit: int, delays: Sequence[int] = ()) -> RowCase:
+    """Rank `rank` in the order of ZB-H2, as far as it has room; its inputs arrive as in ZB-H2, or later.
 
     Args:
-        delays: how many units later, action by action, than the delays before have made it.
+        delays: for each action the units by which it arrives later; a delay holds for all later actions, too.
     """
     timeline = simulate(zb_h2(size, m))
     ends = {step.actions[0]: step.end for others in range(size) for step in timeline.steps(others)}
@@ -53,17 +53,17 @@ def given(size: int, rank: int, m: int, limit: int, delays: Sequence[int] = ()) 
     neighbours = {"F": rank - 1, "I": rank + 1}
     sources = (Action(kind, neighbours[kind], i) for kind, _, i in row)
     arrivals = [int(ends.get(source, 0) + by) for source, by in zip(sources, late, strict=True)]
-    return Given(size, rank, limit, tuple(row), tuple(arrivals))
+    return RowCase(size, rank, limit, tuple(row), tuple(arrivals))
 
 
-def _drawn(random: np.random.Generator, size: int) -> Given:
+def _drawn(random: np.random.Generator, size: int) -> RowCase:
     m = int(random.integers(2 * size - 1, 2 * size + 4))
     delays = random.choice([0, 0, 1, 3], size=2 * m).tolist()
-    return given(size, int(random.integers(size)), m, int(random.integers(1, 2 * size)), delays)
+    return row_case(size, int(random.integers(size)), m, int(random.integers(1, 2 * size)), delays)
 
 
 GIVEN = [
-    given(p, r, 2 * p, limit, delays)
+    row_case(p, r, 2 * p, limit, delays)
     for p in range(2, 8)
     for r, limit, delays in (
         (0, p, ()),
@@ -74,7 +74,7 @@ GIVEN = [
 ]
 
 
-def _placed(trial: Trial, case: Given) -> list[str]:
+def _try_place_weights(trial: Trial, case: RowCase) -> list[str]:
     row = trial.called(list(case.row), list(case.arrivals), case.limit)
     check_row(row, case.row)
     for number, action in enumerate(row):
@@ -96,15 +96,17 @@ def _placed(trial: Trial, case: Given) -> list[str]:
             )
             raise Wrong(f"{action} starts at {starts[action]}, could start at {at[action]}", f"likely cause: {cause}")
     if end > soonest:
-        raise Wrong(f"it ends at {end}, could end at {soonest}", "likely cause: it waits, and has a W to do meanwhile")
+        raise Wrong(
+            f"it ends at {end}, could end at {soonest}", "likely cause: the rank waits, and could do a W in that time"
+        )
     return [
         f"activations kept: {peak}; room for {case.limit}",
         f"ends at {end}; no row with these F's and I's ends sooner",
     ]
 
 
-def _timed(row: Sequence[Action], case: Given, limited: bool = False) -> tuple[dict[Action, int], Any, int, int]:
-    """Of each F and I when it starts and after how many W's; when the row ends; the most that it keeps."""
+def _timed(row: Sequence[Action], case: RowCase, limited: bool = False) -> tuple[dict[Action, int], Any, int, int]:
+    """For each F and I its start and the number of W's before it; the row's end; the most activations that it keeps."""
     arrivals = dict(zip(case.row, case.arrivals, strict=True))
     starts: dict[Action, int] = {}
     before: dict[Action, int] = {}
@@ -126,8 +128,8 @@ def _timed(row: Sequence[Action], case: Given, limited: bool = False) -> tuple[d
     return starts, before, time, peak
 
 
-def _as_early_as_possible(case: Given) -> list[Action]:
-    """A W where the rank waits, or has no room for an F."""
+def _as_early_as_possible(case: RowCase) -> list[Action]:
+    """The row with a W wherever the rank waits or has no room for an F."""
     row: list[Action] = []
     put_off: list[Action] = []
     time = kept = 0
@@ -142,12 +144,12 @@ def _as_early_as_possible(case: Given) -> list[Action]:
     return row + put_off
 
 
-PLACE_WEIGHTS = Exercise("04b.place_weights", "place_weights(row, arrivals, limit)", GIVEN, _placed, _drawn)
+PLACE_WEIGHTS = Exercise("04b.place_weights", "place_weights(row, arrivals, limit)", GIVEN, _try_place_weights, _drawn)
 
 
 @dataclass(frozen=True)
-class Layers:
-    """What each layer takes, to be cut into `size` stages."""
+class LayersCase:
+    """The time of each layer, for `size` stages."""
 
     size: int
     layers: tuple[int, ...]
@@ -157,25 +159,25 @@ class Layers:
 
 
 LAYERS = [
-    Layers(2, (1, 1, 1, 1, 1, 3)),
-    Layers(2, (5, 1, 1)),
-    Layers(3, (1,) * 9 + (4,)),
-    Layers(3, (2, 3, 4)),
-    Layers(3, (1, 5, 2, 3)),
-    Layers(4, (3, *(2,) * 14, 9)),
-    Layers(5, (1, 9, 1, 1, 8, 2, 2, 2, 7)),
-    Layers(6, (6, 6, 1, 1, 1, 1, 6, 2, 5, 5)),
-    Layers(7, (1,) * 7),
-    Layers(8, (4, *(2,) * 23, 11)),
+    LayersCase(2, (1, 1, 1, 1, 1, 3)),
+    LayersCase(2, (5, 1, 1)),
+    LayersCase(3, (1,) * 9 + (4,)),
+    LayersCase(3, (2, 3, 4)),
+    LayersCase(3, (1, 5, 2, 3)),
+    LayersCase(4, (3, *(2,) * 14, 9)),
+    LayersCase(5, (1, 9, 1, 1, 8, 2, 2, 2, 7)),
+    LayersCase(6, (6, 6, 1, 1, 1, 1, 6, 2, 5, 5)),
+    LayersCase(7, (1,) * 7),
+    LayersCase(8, (4, *(2,) * 23, 11)),
 ]
 
 
-def _drawn_layers(random: np.random.Generator, size: int) -> Layers:
+def _drawn_layers(random: np.random.Generator, size: int) -> LayersCase:
     number = int(random.integers(size, 4 * size))
-    return Layers(size, (*random.integers(1, 9, number - 1).tolist(), int(random.integers(1, 30))))
+    return LayersCase(size, (*random.integers(1, 9, number - 1).tolist(), int(random.integers(1, 30))))
 
 
-def _cut(trial: Trial, case: Layers) -> list[str]:
+def _try_uneven(trial: Trial, case: LayersCase) -> list[str]:
     found = trial.called(list(case.layers), case.size)
     if not isinstance(found, list | tuple | np.ndarray) or len(found) == 0:
         raise Wrong(f"returned {brief(found)}, expected a list of how many layers each stage has")
@@ -203,7 +205,7 @@ def _cut(trial: Trial, case: Layers) -> list[str]:
 
 
 def _one_f_one_b(p: int, stages: Sequence[int]) -> Any:
-    """The makespan where a backward takes two forwards."""
+    """The makespan of 1F1B if a backward takes as long as two forwards."""
     return simulate(one_f_one_b(p, 2 * p), Costs(stages, stages, stages)).makespan
 
 
@@ -211,7 +213,7 @@ UNEVEN = Exercise(
     "04b.uneven",
     "cut(layers, p)",
     LAYERS,
-    _cut,
+    _try_uneven,
     _drawn_layers,
     solved_by=("parlab.pipeline.balance", "parlab.pipeline.partition"),
 )
@@ -221,7 +223,7 @@ BEAT_HEURISTIC = Exercise(
     "04b.beat_heuristic",
     "beat(costs)",
     [HEAD],
-    solved_puzzle,
+    try_puzzle,
     solved_by=tuple(f"parlab.pipeline.{name}" for name in ("best_schedule", "zb_auto", "improve")),
 )
 

@@ -20,7 +20,7 @@ from parlab.sequence.ring_schedule import journeys
 
 
 @dataclass(frozen=True)
-class Heads:
+class HeadsCase:
     """`size` ranks share `H` query heads that read `G` K/V heads."""
 
     size: int
@@ -32,7 +32,7 @@ class Heads:
 
 
 def _whole_numbers(found: Any) -> list[int] | None:
-    """The numbers in a range, list, set or array of whole numbers; None: it is none of these."""
+    """The numbers in a range, list, set or array of whole numbers; None: `found` is something else."""
     if isinstance(found, np.ndarray):
         found = found.tolist()
     if not isinstance(found, range | list | tuple | set):
@@ -42,7 +42,7 @@ def _whole_numbers(found: Any) -> list[int] | None:
     return [int(x) for x in numbers] if whole else None
 
 
-def _heads(trial: Trial, case: Heads) -> list[str]:
+def _try_heads(trial: Trial, case: HeadsCase) -> list[str]:
     calls = [(rank, case.size, case.H, case.G) for rank in range(case.size)]
     results = trial.called_each(calls)
     shares = head_shares(case.H, case.G, case.size)
@@ -81,7 +81,7 @@ def _first_rule(found: Sequence[list[int]], rules: dict[str, Callable[[int], Ite
     return ""
 
 
-def _query_cause(found: Sequence[list[int]], right: Sequence[range], rank: int, case: Heads) -> str:
+def _query_cause(found: Sequence[list[int]], right: Sequence[range], rank: int, case: HeadsCase) -> str:
     P, H = case.size, case.H
     each, most = H // P, -(-H // P)
     rules: dict[str, Callable[[int], Iterable[int]]] = {
@@ -113,7 +113,7 @@ def _query_cause(found: Sequence[list[int]], right: Sequence[range], rank: int, 
 
 
 def _key_cause(
-    found: Sequence[list[int]], queries: Sequence[range], right: Sequence[range], rank: int, case: Heads
+    found: Sequence[list[int]], queries: Sequence[range], right: Sequence[range], rank: int, case: HeadsCase
 ) -> str:
     P, G, group = case.size, case.G, case.H // case.G
     rules: dict[str, Callable[[int], Iterable[int]]] = {
@@ -141,32 +141,32 @@ def _key_cause(
     return "query head h reads K/V head h // (H/G), from that of its first query head to that of its last"
 
 
-def _draw_heads(random: np.random.Generator, size: int) -> Heads:
+def _draw_heads(random: np.random.Generator, size: int) -> HeadsCase:
     G = int(random.integers(1, 7))
-    return Heads(size, G * int(random.integers(-(-size // G), size + 2)), G)
+    return HeadsCase(size, G * int(random.integers(-(-size // G), size + 2)), G)
 
 
 HEADS = Exercise(
     "03.heads",
     "heads(rank, size, H, G)",
     [
-        Heads(2, 4, 4),
-        Heads(1, 4, 2),
-        Heads(2, 6, 3),
-        Heads(2, 6, 6),
-        Heads(3, 4, 2),
-        Heads(4, 8, 2),
-        Heads(8, 32, 8),
-        Heads(12, 32, 8),
+        HeadsCase(2, 4, 4),
+        HeadsCase(1, 4, 2),
+        HeadsCase(2, 6, 3),
+        HeadsCase(2, 6, 6),
+        HeadsCase(3, 4, 2),
+        HeadsCase(4, 8, 2),
+        HeadsCase(8, 32, 8),
+        HeadsCase(12, 32, 8),
     ],
-    _heads,
+    _try_heads,
     _draw_heads,
     solved_by=("parlab.sequence.heads.head_shares",),
 )
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedCase:
     """`documents` in a sequence on `size` ranks, contiguous and causal."""
 
     size: int
@@ -176,7 +176,7 @@ class Packed:
         return f"{ranks_in_words(self.size)}, documents={list(self.documents)}"
 
 
-def _hops(trial: Trial, case: Packed) -> list[str]:
+def _try_hops(trial: Trial, case: PackedCase) -> list[str]:
     calls = [(rank, case.size, list(case.documents)) for rank in range(case.size)]
     results = trial.called_each(calls)
     right = journeys(case.size, case.documents[-1] // case.size, causal=True, documents=case.documents)
@@ -189,7 +189,7 @@ def _hops(trial: Trial, case: Packed) -> list[str]:
     return [f"K/V make {sum(right)} of {case.size * (case.size - 1)} hops"]
 
 
-def _which_token(case: Packed, rank: int, found: int, right: int) -> str:
+def _which_token(case: PackedCase, rank: int, found: int, right: int) -> str:
     """The token that still needs the K/V of `rank`, or the last one that does."""
     if found < 0:
         return "a number of hops is not negative"
@@ -207,33 +207,33 @@ def _which_token(case: Packed, rank: int, found: int, right: int) -> str:
     )
 
 
-def _draw_packed(random: np.random.Generator, size: int) -> Packed:
+def _draw_packed(random: np.random.Generator, size: int) -> PackedCase:
     S = size * int(random.integers(2, 9))
     edges = random.choice(np.arange(1, S), size=min(int(random.integers(0, 5)), S - 1), replace=False)
-    return Packed(size, (0, *sorted(map(int, edges)), S))
+    return PackedCase(size, (0, *sorted(map(int, edges)), S))
 
 
 HOPS = Exercise(
     "03.hops",
     "hops(rank, size, documents)",
     [
-        Packed(2, (0, 4)),
-        Packed(2, (0, 2, 4)),
-        Packed(1, (0, 3, 5)),
-        Packed(2, (0, 1, 4)),
-        Packed(4, (0, 2, 8, 12)),
-        Packed(4, (0, 6, 38, 64)),
-        Packed(7, (0, 9, 30, 35)),
+        PackedCase(2, (0, 4)),
+        PackedCase(2, (0, 2, 4)),
+        PackedCase(1, (0, 3, 5)),
+        PackedCase(2, (0, 1, 4)),
+        PackedCase(4, (0, 2, 8, 12)),
+        PackedCase(4, (0, 6, 38, 64)),
+        PackedCase(7, (0, 9, 30, 35)),
     ],
-    _hops,
+    _try_hops,
     _draw_packed,
     solved_by=("parlab.sequence.ring_schedule.journeys",),
 )
 
 
 @dataclass(frozen=True)
-class Boundaries:
-    """The weight that crosses each boundary of a text of `S` words, for `size` ranks, drawn from `seed`."""
+class CutsCase:
+    """A text of `S` words for `size` ranks; the weight that crosses each boundary is drawn from `seed`."""
 
     size: int
     S: int
@@ -251,16 +251,16 @@ class Boundaries:
 
     @property
     def least(self) -> float:
-        """The least sum that cuts can have, by dynamic programming over their places."""
+        """The least sum over all cuts, by dynamic programming over their places."""
         best = np.where(np.arange(self.S + 1) == 0, 0.0, np.inf)
         for _ in range(self.size):
-            reached = np.minimum.accumulate(best)  # of the ends up to each place
+            reached = np.minimum.accumulate(best)  # the least over the ends up to each place
             best = np.full(self.S + 1, np.inf)
             best[self.shortest :] = reached[: self.S + 1 - self.shortest] + self.crossing[self.shortest :]
         return float(best[-1])
 
 
-def _cuts(trial: Trial, case: Boundaries) -> list[str]:
+def _try_cuts(trial: Trial, case: CutsCase) -> list[str]:
     result = trial.called(case.crossing, case.size, case.shortest)
     found = _whole_numbers(sorted(result) if isinstance(result, set) else result)
     if found is None or len(found) != case.size - 1:
@@ -277,24 +277,24 @@ def _cuts(trial: Trial, case: Boundaries) -> list[str]:
     return [f"crossed by {least:.2f}; equal chunks: {equal:.2f}"]
 
 
-def _draw_boundaries(random: np.random.Generator, size: int) -> Boundaries:
+def _draw_boundaries(random: np.random.Generator, size: int) -> CutsCase:
     S = size * int(random.integers(3, 8))
-    return Boundaries(size, S, int(random.integers(1, S // size)))
+    return CutsCase(size, S, int(random.integers(1, S // size)))
 
 
 CUTS = Exercise(
     "03.cuts",
     "cuts(crossing, ranks, shortest)",
     [
-        Boundaries(2, 8, 2),
-        Boundaries(1, 5, 1),
-        Boundaries(2, 12, 5),
-        Boundaries(3, 12, 2),
-        Boundaries(3, 12, 3, seed=3),
-        Boundaries(4, 60, 8),
-        Boundaries(7, 70, 5),
+        CutsCase(2, 8, 2),
+        CutsCase(1, 5, 1),
+        CutsCase(2, 12, 5),
+        CutsCase(3, 12, 2),
+        CutsCase(3, 12, 3, seed=3),
+        CutsCase(4, 60, 8),
+        CutsCase(7, 70, 5),
     ],
-    _cuts,
+    _try_cuts,
     _draw_boundaries,
 )
 

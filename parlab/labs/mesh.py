@@ -1,4 +1,4 @@
-"""The exercises of notebook 07: who sums what, the norm that counts once, and a batch cut for zigzag."""
+"""The exercises of notebook 07: sums of gradients over groups, the norm of all gradients, a batch cut for zigzag."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ Axes = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class OnMesh:
-    """A mesh, and the seed of the numbers."""
+class MeshCase:
+    """A mesh; numbers are drawn from `seed`."""
 
     axes: Axes
     seed: int = 0
 
     @property
     def size(self) -> int:
-        """Ranks."""
+        """The number of ranks."""
         return math.prod(self.axes)
 
     @property
     def places(self) -> list[Axes]:
-        """(d, p, c, t) of each rank."""
+        """The coordinates (d, p, c, t) of each rank."""
         return [tuple(map(int, place)) for place in np.ndindex(*self.axes)]  # type: ignore[misc]
 
     def __str__(self) -> str:
@@ -48,20 +48,20 @@ class OnMesh:
         )
 
 
-def _draw(random: np.random.Generator, size: int, in_parts: bool = False) -> OnMesh:
-    meshes = [OnMesh((dp, pp, cp, tp)) for dp, pp, cp, tp in product((1, 2, 3), repeat=4)]
+def _draw(random: np.random.Generator, size: int, in_parts: bool = False) -> MeshCase:
+    meshes = [MeshCase((dp, pp, cp, tp)) for dp, pp, cp, tp in product((1, 2, 3), repeat=4)]
     fitting = [mesh.axes for mesh in meshes if size <= mesh.size <= size + 4 and mesh.axes[1] * mesh.axes[3] > in_parts]
-    return OnMesh(fitting[int(random.integers(len(fitting)))])
+    return MeshCase(fitting[int(random.integers(len(fitting)))])
 
 
-# Who sums what
+# Sums of gradients over groups
 
 CUT, NORM, TIED = "cut", "norm", "tied"
-SUMMED = {CUT: "", NORM: "t", TIED: "p"}  # over which coordinate, before the mean over d and c
+SUMMED = {CUT: "", NORM: "t", TIED: "p"}  # the coordinate to sum over, before the mean over d and c
 
 
 def _sums(drawn: dict[Axes, Any], over: str, mean: str = "dc") -> dict[Axes, Any]:
-    """For each place the sum over the coordinates in `over` and the mean over those in `mean`."""
+    """The sum over the coordinates in `over` and the mean over those in `mean`, for each place."""
     result = {}
     for place in drawn:
         alike = [
@@ -74,7 +74,7 @@ def _sums(drawn: dict[Axes, Any], over: str, mean: str = "dc") -> dict[Axes, Any
     return result
 
 
-def _who_sums(trial: Trial, case: OnMesh) -> list[str]:
+def _try_who_sums(trial: Trial, case: MeshCase) -> list[str]:
     draw, pp = np.random.default_rng([case.seed, *case.axes]), case.axes[1]
     drawn = {
         kind: {
@@ -103,10 +103,10 @@ def _who_sums(trial: Trial, case: OnMesh) -> list[str]:
                 raise Wrong(f"rank {rank} {_at(place)}, kind {kind!r}: {said}", *causes)
     if not any(done.timeline.transfers for done in runs.values()):
         need_messages(runs[CUT])
-    return ["cut: nobody but dp and cp; norm: tp too; tied: the two ends of the pipeline too"]
+    return ["cut: dp and cp sum; norm: tp, too; tied: the two ends of the pipeline, too"]
 
 
-def _met(done: Run, case: OnMesh, rank: int) -> str:
+def _met(done: Run, case: MeshCase, rank: int) -> str:
     """The axes along which `rank` sent something: "dpct" or fewer of these."""
     there = {case.places[transfer.dst] for transfer in done.timeline.transfers if transfer.src == rank}
     return "".join(axis for k, axis in enumerate("dpct") if any(place[k] != case.places[rank][k] for place in there))
@@ -164,13 +164,13 @@ def _likely_sum(kind: str, drawn: dict[Axes, Any], place: Axes, found: Any, met:
 # The norm
 
 
-def _norm(trial: Trial, case: OnMesh) -> list[str]:
+def _try_norm(trial: Trial, case: MeshCase) -> list[str]:
     draw, (_, pp, _, tp) = np.random.default_rng([case.seed, *case.axes, 1]), case.axes
     cut = {(p, t): draw.integers(-9, 10, size=6).astype(float) for p in range(pp) for t in range(tp)}
-    scale = {p: draw.integers(-9, 10, size=3).astype(float) for p in range(pp)}  # the same on all of tp
+    scale = {p: draw.integers(-9, 10, size=3).astype(float) for p in range(pp)}  # the same on all ranks of tp
     table = {t: draw.integers(-9, 10, size=4).astype(float) for t in range(tp)}  # at both ends of the pipeline
     ends = {0, pp - 1}
-    held = {  # by rank of a replica: of each weight the gradient, and how many ranks have the same
+    held = {  # for each rank of a replica: each weight's gradient, and the number of ranks that have it
         (p, t): {"mlp": (cut[p, t], 1), "norm": (scale[p], tp)}
         | ({"table": (table[t], len(ends))} if p in ends else {})
         for p, t in cut
@@ -194,13 +194,16 @@ def _norm(trial: Trial, case: OnMesh) -> list[str]:
     return [f"norm {right:.6g} on every rank; counted with its copies it would be larger"]
 
 
-def _likely_norm(case: OnMesh, found: Any, parts: dict[Any, Any], place: Axes) -> list[str]:
+def _likely_norm(case: MeshCase, found: Any, parts: dict[Any, Any], place: Axes) -> list[str]:
     (dp, pp, cp, tp), (_, p, _, t) = case.axes, place
 
     def of(weigh: Any, ranks: Any = parts) -> float:
         return sum(weigh(square, copies) for rank in ranks for square, copies in parts[rank])
 
-    weights = (lambda square, copies: square / copies), (lambda square, copies: square)  # each weight once; each copy
+    weights = (
+        (lambda square, copies: square / copies),
+        (lambda square, copies: square),
+    )  # each weight counts once; each copy counts
 
     def both(ranks: Any = parts) -> np.ndarray:
         return np.array([of(weigh, ranks) for weigh in weights])
@@ -234,7 +237,7 @@ def _likely_norm(case: OnMesh, found: Any, parts: dict[Any, Any], place: Axes) -
 # The batch
 
 
-def _cut_batch(trial: Trial, case: OnMesh) -> list[str]:
+def _try_cut_batch(trial: Trial, case: MeshCase) -> list[str]:
     dp, _, cp, _ = case.axes
     draw = np.random.default_rng([case.seed, *case.axes, 2])
     B, S = 2 * dp, 4 * cp
@@ -271,7 +274,7 @@ def _equal(found: Any, right: np.ndarray) -> bool:
 
 
 def _whence(x: Any, tokens: Any) -> str:
-    """Where in the batch these tokens stand; each is there once."""
+    """The places of these tokens in the batch, in words; each token is there once."""
     if not np.isin(x, tokens).all():
         return "tokens that are not in the batch"
     rows, columns = np.divmod(np.argsort(tokens.ravel())[x], tokens.shape[1])
@@ -297,7 +300,7 @@ def _likely_cut(name: str, mine: Any, tokens: Any, right: Any, c: int, cp: int) 
         "the late chunk stands before the early one": np.roll(places, half),
         "the row has S + 1 tokens, and S of them are inputs": places + 1,
     }
-    order = np.argsort(tokens.ravel())  # where a token stands: each is there once
+    order = np.argsort(tokens.ravel())  # the place of each token
     if name == "positions":
         columns, rows_right = mine, True
         causes = {"the positions count from 0 on every rank: rotary embeddings need the tokens' own": np.arange(n)}
@@ -327,7 +330,7 @@ def _close(found: Any, right: Any) -> bool:
 
 
 def _numbers(found: Any, right: float) -> tuple[str, str]:
-    """What was returned and what is right, as text."""
+    """The result and the right norm, as text."""
     if np.ndim(found) == 0 and isinstance(found, int | float | np.number):
         return apart(float(found), right)
     return repr(found)[:60], f"{right:.6g}"
@@ -348,11 +351,15 @@ MESHES = [
     (1, 3, 1, 2),
     (2, 2, 2, 2),
 ]
-CASES = [OnMesh(axes) for axes in MESHES]
-WHO_SUMS = Exercise("07.who_sums", "sum_gradient(mesh, ends, kind, gradient)", CASES, _who_sums, _draw, on_ranks=True)
-NORMS = [OnMesh(axes) for axes in ((1, 1, 1, 2), (1, 2, 1, 1), (1, 1, 1, 3), (2, 1, 1, 2), (1, 3, 1, 2), (2, 2, 2, 2))]
+CASES = [MeshCase(axes) for axes in MESHES]
+WHO_SUMS = Exercise(
+    "07.who_sums", "sum_gradient(mesh, ends, kind, gradient)", CASES, _try_who_sums, _draw, on_ranks=True
+)
+NORMS = [
+    MeshCase(axes) for axes in ((1, 1, 1, 2), (1, 2, 1, 1), (1, 1, 1, 3), (2, 1, 1, 2), (1, 3, 1, 2), (2, 2, 2, 2))
+]
 IN_PARTS = partial(_draw, in_parts=True)  # a replica on several ranks: its norm needs messages
-NORM_ONCE = Exercise("07.norm", "norm(mesh, gradients, copies)", NORMS, _norm, IN_PARTS, on_ranks=True)
-CUTS = [OnMesh(axes) for axes in ((2, 1, 1, 1), (1, 1, 2, 1), (1, 1, 3, 2), (2, 2, 2, 1))]
-CUT_BATCH = Exercise("07.cut_batch", "cut_batch(mesh, tokens)", CUTS, _cut_batch, _draw)
+NORM_ONCE = Exercise("07.norm", "norm(mesh, gradients, copies)", NORMS, _try_norm, IN_PARTS, on_ranks=True)
+CUTS = [MeshCase(axes) for axes in ((2, 1, 1, 1), (1, 1, 2, 1), (1, 1, 3, 2), (2, 2, 2, 1))]
+CUT_BATCH = Exercise("07.cut_batch", "cut_batch(mesh, tokens)", CUTS, _try_cut_batch, _draw)
 EXERCISES = (WHO_SUMS, NORM_ONCE, CUT_BATCH)

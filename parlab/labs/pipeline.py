@@ -1,4 +1,4 @@
-"""The exercises of notebook 04, pipeline schedules. An answer that is accepted was also executed on arrays."""
+"""The exercises of notebook 04, pipeline schedules. An accepted answer was also executed on arrays."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from parlab.world import run
 
 @dataclass(frozen=True)
 class Case:
-    """`size` ranks and `microbatches`; `executed`: on arrays, too."""
+    """`size` ranks and `microbatches`; if `executed`, the schedule runs on arrays, too."""
 
     size: int
     microbatches: int
@@ -46,7 +46,7 @@ GROWING = [Case(p, m, executed=p < 4 or (p, m) == (7, 13)) for p in range(2, 8) 
 
 
 def listing(p: int, m: int) -> Schedule:
-    """1F1B as PyTorch 2.15 lists it in `torch.distributed.pipelining._schedule_visualizer`, which cannot run."""
+    """PyTorch 2.15's list of 1F1B, in `torch.distributed.pipelining._schedule_visualizer`; it cannot run."""
     *others, last = one_f_one_b(p, m).actions
     renumbered = [action._replace(microbatch=action.microbatch + (action.kind == "F")) for action in last]
     return Schedule([*others, renumbered], name=f"listed 1F1B, {p} ranks, {m} microbatches")
@@ -56,7 +56,7 @@ def _draw(random: np.random.Generator, size: int) -> Case:
     return Case(size, int(random.integers(size, 3 * size)), executed=False)
 
 
-def _repaired(trial: Trial, case: Case) -> list[str]:
+def _try_listing(trial: Trial, case: Case) -> list[str]:
     faulty = listing(case.size, case.microbatches)
     schedule = _schedule(trial.called(listing(case.size, case.microbatches)))
     if schedule == faulty:
@@ -79,11 +79,11 @@ def _repaired(trial: Trial, case: Case) -> list[str]:
 
 
 LISTING = Exercise(
-    "04.listing", "repaired(listing)", GROWING, _repaired, _draw, solved_by=("parlab.pipeline.one_f_one_b",)
+    "04.listing", "repaired(listing)", GROWING, _try_listing, _draw, solved_by=("parlab.pipeline.one_f_one_b",)
 )
 
 
-def _placed(trial: Trial, case: Case) -> list[str]:
+def _try_place_weights(trial: Trial, case: Case) -> list[str]:
     p, m = case.size, case.microbatches
     given = [_without_weights(rank, p, m) for rank in range(p)]
     rows = trial.called_each([(row, rank, p) for rank, row in enumerate(given)])
@@ -110,7 +110,7 @@ def _placed(trial: Trial, case: Case) -> list[str]:
 
 
 def check_row(row: Any, given: Sequence[Action], where: str = "") -> None:
-    """Raise `Wrong` unless `row` is `given`, with W's in between."""
+    """Raise `Wrong` unless `row` is `given` with W's between its actions."""
     if not isinstance(row, list | tuple) or not all(isinstance(action, Action) for action in row):
         raise Wrong(f"{where}returned {brief(row)}, expected a list of actions")
     if [action for action in row if action.kind != "W"] != list(given):
@@ -125,7 +125,7 @@ def _longest_idle(timeline: ScheduleTimeline) -> Any:
 
 
 def _without_weights(rank: int, p: int, m: int) -> list[Action]:
-    """The F's and I's of ZB-H1: those of 1F1B."""
+    """The F's and I's of ZB-H1, which are those of 1F1B."""
     return [action._replace(kind="I" if action.kind == "B" else "F") for action in one_f_one_b(p, m).actions[rank]]
 
 
@@ -135,7 +135,12 @@ def _keeps_more(timeline: ScheduleTimeline, limit: int) -> str:
 
 
 PLACE_WEIGHTS = Exercise(
-    "04.place_weights", "place_weights(row, rank, p)", GROWING, _placed, _draw, solved_by=("parlab.pipeline.zb_h1",)
+    "04.place_weights",
+    "place_weights(row, rank, p)",
+    GROWING,
+    _try_place_weights,
+    _draw,
+    solved_by=("parlab.pipeline.zb_h1",),
 )
 
 
@@ -158,8 +163,8 @@ class Puzzle:
 PUZZLE = Puzzle(3, 5, Costs(2, 2, 2, 1), limit=4, target=38, shortest=36)
 
 
-def solved_puzzle(trial: Trial, puzzle: Puzzle) -> list[str]:
-    """The answer's schedule keeps the limit, reaches the target, and was executed."""
+def try_puzzle(trial: Trial, puzzle: Puzzle) -> list[str]:
+    """Check that the answer's schedule keeps the memory limit and reaches the target, and execute it."""
     schedule = _schedule(trial.called(puzzle.costs))
     _validated(schedule, puzzle)
     timeline = simulate(schedule, puzzle.costs)
@@ -181,11 +186,11 @@ def solved_puzzle(trial: Trial, puzzle: Puzzle) -> list[str]:
     ]
 
 
-FASTER = Exercise("04.faster", "faster(costs)", [PUZZLE], solved_puzzle)
+FASTER = Exercise("04.faster", "faster(costs)", [PUZZLE], try_puzzle)
 
 
 def _schedule(result: Any) -> Schedule:
-    """A schedule, from the text of a CSV too."""
+    """The schedule in `result`, which may be the text of a CSV."""
     if isinstance(result, str):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "yours.csv"
@@ -214,7 +219,7 @@ def _validated(schedule: Schedule, case: Case | Puzzle) -> None:
 
 
 def _at_most(what: str, measured: Any, allowed: Any, formula: str, likely: str, slow: Any = None) -> str:
-    """The line that shows both; `slow` is the timeline of which to show where time goes."""
+    """The line that shows both numbers; a refusal shows the longest wait in the timeline `slow`."""
     if measured > allowed:
         shown = f"it runs, but {what}: {measured:g}, should be {formula} = {allowed:g}"
         more = [] if slow is None else [f"where time goes: {_longest_idle(slow)}"]
@@ -223,7 +228,7 @@ def _at_most(what: str, measured: Any, allowed: Any, formula: str, likely: str, 
 
 
 def _executed(schedule: Schedule, case: Case | Puzzle) -> list[str]:
-    """Run it on a small Llama; the line that says so."""
+    """Execute the schedule on a small Llama, and return the line that says so."""
     if not case.executed:
         return []
     stages, inputs, targets, loss, gradients = _model(schedule.num_stages, schedule.num_microbatches)

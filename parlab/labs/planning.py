@@ -1,4 +1,4 @@
-"""The exercises of notebook 08: what a rank holds, how long a step takes, which layouts are worth it, what binds."""
+"""The exercises of notebook 08: a rank's memory, the time of a step, the layouts worth having, the limits that bind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parlab.labs.wrong import Wrong
 
 
 def _compare(result: Any, right: float, unit: str, mistakes: Iterable[tuple[str, float]]) -> None:
-    """Raise `Wrong` unless `result` is `right`, with the mistake that gives it, if it is one of these."""
+    """Raise `Wrong` unless `result` is `right`, with the one of these mistakes that gives `result`, if one does."""
     if not isinstance(result, int | float | np.integer | np.floating) or isinstance(result, bool):
         raise Wrong(f"returned {brief(result)}, expected a number")
     if math.isclose(result, right, rel_tol=1e-9):
@@ -27,8 +27,8 @@ def _compare(result: Any, right: float, unit: str, mistakes: Iterable[tuple[str,
     raise Wrong(f"returned {found}, expected {wanted} {unit}", *likely(same))
 
 
-class Bill:
-    """What both bills have in common: arguments in the order of the answer's, which print themselves."""
+class NamedCase:
+    """A case whose fields are the answer's arguments, in their order, and are shown by name."""
 
     p: int
 
@@ -38,13 +38,13 @@ class Bill:
 
     @property
     def size(self) -> int:
-        """Stages."""
+        """The number of pipeline stages."""
         return self.p
 
 
 @dataclass(frozen=True)
-class Held(Bill):
-    """A model of `params` parameters, of which a microbatch keeps `kept` bytes, on d replicas of p stages of t."""
+class MemoryCase(NamedCase):
+    """A model of `params` parameters; a microbatch keeps `kept` bytes; d replicas of p stages of t ranks."""
 
     params: int
     kept: int
@@ -62,8 +62,14 @@ class Held(Bill):
         optimizer: int = 12,
         **cut: int,
     ) -> float:
-        """Of the fullest rank, where ZeRO cuts what its stage `cuts`; `cut` has what parameters and activations are
-        divided by, if not by p·t.
+        """Bytes of the fullest rank.
+
+        Args:
+            flight: the microbatches that it keeps; None: as many as 1F1B.
+            among: the number of ranks over which ZeRO cuts; None: d.
+            cuts: says whether ZeRO stage `zero` cuts what stage 1, 2 or 3 cuts first.
+            optimizer: bytes of optimizer state for each parameter.
+            cut: divisors of `params` and `activations`, if they are not p·t.
         """
         flight = min(self.p, self.m) if flight is None else flight
         among, whole = among or self.d, self.p * self.t
@@ -74,7 +80,7 @@ class Held(Bill):
         return self.params / cut.get("params", whole) * (weights + gradients + state) + activations
 
     def mistakes(self) -> list[tuple[str, float]]:
-        """What is often forgotten, and what comes of it."""
+        """Well-known mistakes, each with its result."""
         d, p, t = self.d, self.p, self.t
         stages = "ZeRO-1 cuts the optimizer's state, 2 the gradients too, 3 the weights too"
         replicas = "ZeRO cuts what several ranks hold alike, and these are the d replicas"
@@ -100,40 +106,42 @@ def _weights_too_early(zero: int, stage: int) -> bool:
     return zero >= min(stage, 2)
 
 
-def _memory(trial: Trial, case: Held) -> list[str]:
+def _try_memory(trial: Trial, case: MemoryCase) -> list[str]:
     result = trial.called(*vars(case).values())
     _compare(result, case.nbytes(), "bytes", case.mistakes())
     return [f"{case.nbytes() / 2**30:.1f} GiB on the fullest rank; an 80 GB device has {80e9 / 2**30:.1f}"]
 
 
-def _draw_held(random: np.random.Generator, size: int) -> Held:
+def _draw_held(random: np.random.Generator, size: int) -> MemoryCase:
     d, t, m = (int(random.integers(2, 9)) for _ in range(3))
     scale = d * size * t * 1000
-    return Held(scale * int(random.integers(1, 99)), scale * int(random.integers(1, 99)), d, size, t, m, int(m % 4))
+    return MemoryCase(
+        scale * int(random.integers(1, 99)), scale * int(random.integers(1, 99)), d, size, t, m, int(m % 4)
+    )
 
 
 MEMORY = Exercise(
     "08.memory",
     "memory(params, kept, d, p, t, m, zero)",
     [
-        Held(1200, 600, 1, 2, 1, 3, 0),
-        Held(1000, 400, 1, 1, 1, 1, 0),
-        Held(1200, 600, 2, 1, 1, 4, 1),
-        Held(1200, 600, 3, 2, 1, 5, 2),
-        Held(1200, 600, 3, 1, 2, 4, 3),
-        Held(2400, 4800, 2, 4, 3, 2, 1),
-        Held(2400, 4800, 3, 4, 2, 8, 2),
-        Held(405_853_388_800, 537_474_760_704, 128, 16, 8, 16, 1),
+        MemoryCase(1200, 600, 1, 2, 1, 3, 0),
+        MemoryCase(1000, 400, 1, 1, 1, 1, 0),
+        MemoryCase(1200, 600, 2, 1, 1, 4, 1),
+        MemoryCase(1200, 600, 3, 2, 1, 5, 2),
+        MemoryCase(1200, 600, 3, 1, 2, 4, 3),
+        MemoryCase(2400, 4800, 2, 4, 3, 2, 1),
+        MemoryCase(2400, 4800, 3, 4, 2, 8, 2),
+        MemoryCase(405_853_388_800, 537_474_760_704, 128, 16, 8, 16, 1),
     ],
-    _memory,
+    _try_memory,
     _draw_held,
     solved_by=("parlab.plan.estimate.estimate",),
 )
 
 
 @dataclass(frozen=True)
-class Timed(Bill):
-    """A microbatch's `work` seconds on one device, its `nbytes` of a tensor-parallel rank's turns, and a layout."""
+class StepTimeCase(NamedCase):
+    """A microbatch that takes `work` seconds on one device and sends `nbytes` by tensor parallelism, and a layout."""
 
     work: float
     nbytes: float
@@ -145,14 +153,14 @@ class Timed(Bill):
     batch: int
 
     def seconds(self, work: float | None = None, traffic: float | None = None, **part: float) -> float:
-        """Of a step; `part`: microbatches, what is waited for at both ends, and how many stages the model has."""
+        """Seconds of a step; `part` replaces the number of microbatches, of waits at both ends, and of stages."""
         t, m = self.t, part.get("m", self.batch / self.d)
         work = self.work / t if work is None else work
         traffic = (t - 1) / t * self.nbytes / self.speed if traffic is None else traffic
         return (work + traffic) / part.get("p", self.p) * (m + part.get("ends", (self.p - 1) / self.v))
 
     def mistakes(self) -> list[tuple[str, float]]:
-        """What is often forgotten, and what comes of it."""
+        """Well-known mistakes, each with its result."""
         p, t, v, turn = self.p, self.t, self.v, self.nbytes / self.speed
         ring = "a turn around t ranks is t - 1 hops of a t-th of the bytes"
         shared = "t ranks share it already: the bytes are of one rank's turns"
@@ -176,39 +184,39 @@ class Timed(Bill):
         ]
 
 
-def _step_time(trial: Trial, case: Timed) -> list[str]:
+def _try_step_time(trial: Trial, case: StepTimeCase) -> list[str]:
     result = trial.called(*vars(case).values())
     _compare(result, case.seconds(), "seconds", case.mistakes())
     ideal = case.batch * case.work / (case.d * case.p * case.t)
     return [f"{case.seconds():.3f} s; {ideal:.3f} s if nobody waited"]
 
 
-def _draw_timed(random: np.random.Generator, size: int) -> Timed:
+def _draw_timed(random: np.random.Generator, size: int) -> StepTimeCase:
     d, t, v, m = (int(random.integers(2, 7)) for _ in range(4))
     work, turn = random.uniform(1, 9, 2).round(2)
-    return Timed(float(work), float(turn) * 1e9, 4e9, d, size, t, v, d * size * m)
+    return StepTimeCase(float(work), float(turn) * 1e9, 4e9, d, size, t, v, d * size * m)
 
 
 STEP_TIME = Exercise(
     "08.step_time",
     "step_time(work, nbytes, speed, d, p, t, v, batch)",
     [
-        Timed(3.0, 0.0, 1.0, 1, 2, 1, 1, 4),
-        Timed(3.0, 8.0, 2.0, 1, 1, 4, 1, 2),
-        Timed(3.0, 0.0, 1.0, 2, 3, 1, 1, 12),
-        Timed(3.0, 8.0, 2.0, 2, 3, 4, 1, 12),
-        Timed(3.0, 8.0, 4.0, 3, 4, 2, 5, 24),
-        Timed(38.8, 2.11e11, 3.51e11, 128, 16, 8, 8, 2048),
+        StepTimeCase(3.0, 0.0, 1.0, 1, 2, 1, 1, 4),
+        StepTimeCase(3.0, 8.0, 2.0, 1, 1, 4, 1, 2),
+        StepTimeCase(3.0, 0.0, 1.0, 2, 3, 1, 1, 12),
+        StepTimeCase(3.0, 8.0, 2.0, 2, 3, 4, 1, 12),
+        StepTimeCase(3.0, 8.0, 4.0, 3, 4, 2, 5, 24),
+        StepTimeCase(38.8, 2.11e11, 3.51e11, 128, 16, 8, 8, 2048),
     ],
-    _step_time,
+    _try_step_time,
     _draw_timed,
     solved_by=("parlab.plan.estimate.estimate",),
 )
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Seconds and bytes of `size` layouts, `given` or drawn from `seed`, of which some do not fit."""
+class LayoutsCase:
+    """Seconds and bytes of `size` layouts, `given` or drawn from `seed`; some do not fit."""
 
     size: int
     memory: float
@@ -223,7 +231,9 @@ class Choice:
                 object.__setattr__(self, name, np.array(values))
             return
         random = np.random.default_rng([self.seed, self.size])
-        slow_or_large = [place for place in range(12 * 12) if place // 12 + place % 12 >= 9]  # no two are alike in both
+        slow_or_large = [
+            place for place in range(12 * 12) if place // 12 + place % 12 >= 9
+        ]  # each place once: no two layouts agree in both
         places = random.choice(slow_or_large, size=self.size, replace=False)
         object.__setattr__(self, "seconds", 1.0 + places // 12)
         object.__setattr__(self, "nbytes", 10.0 * (1 + places % 12))
@@ -234,7 +244,7 @@ class Choice:
         return f"{few if self.size <= 9 else f'{self.size} layouts'}, memory={self.memory:g}{drawn}"
 
     def beats(self, other: int) -> int | None:
-        """A layout that fits and is as fast and as lean as `other`, and in one of them better."""
+        """A layout that fits, is as fast and as lean as `other`, and is better in one of the two; or None."""
         for one in range(self.size):
             better = self.seconds[one] <= self.seconds[other] and self.nbytes[one] <= self.nbytes[other]
             if better and one != other and self.nbytes[one] <= self.memory:
@@ -243,12 +253,12 @@ class Choice:
 
     @property
     def front(self) -> list[int]:
-        """Of those that fit, which none beats."""
+        """The layouts that fit and that no layout beats, the fastest first."""
         fits = [one for one in range(self.size) if self.nbytes[one] <= self.memory and self.beats(one) is None]
         return sorted(fits, key=lambda one: self.seconds[one])
 
 
-def _fits_best(trial: Trial, case: Choice) -> list[str]:
+def _try_fits_best(trial: Trial, case: LayoutsCase) -> list[str]:
     result = trial.called(case.seconds, case.nbytes, case.memory)
     found = result.tolist() if isinstance(result, np.ndarray) else result
     whole = isinstance(found, list | tuple) and all(isinstance(x, int | np.integer) for x in found)
@@ -267,38 +277,38 @@ def _fits_best(trial: Trial, case: Choice) -> list[str]:
     return [f"{(case.nbytes <= case.memory).sum()} of {case.size} layouts fit, {len(right)} are worth having"]
 
 
-def given(memory: float, *layouts: tuple[float, float]) -> Choice:
-    """A choice of these layouts, each (seconds, bytes)."""
-    return Choice(len(layouts), memory, given=layouts)
+def layouts_case(memory: float, *layouts: tuple[float, float]) -> LayoutsCase:
+    """A case with these layouts, each (seconds, bytes)."""
+    return LayoutsCase(len(layouts), memory, given=layouts)
 
 
 FITS_BEST = Exercise(
     "08.fits_best",
     "fits_best(seconds, nbytes, memory)",
     [
-        Choice(2, 130),
-        Choice(1, 130),
-        Choice(2, 5),
-        given(40, (2.0, 30.0), (2.0, 20.0)),  # equally fast
-        given(40, (2.0, 20.0), (1.0, 20.0)),  # equally lean
-        given(40, (2.0, 40.0), (1.0, 50.0)),  # exactly full
-        Choice(3, 40),
-        Choice(5, 80),
-        Choice(9, 90),
-        Choice(60, 90),
+        LayoutsCase(2, 130),
+        LayoutsCase(1, 130),
+        LayoutsCase(2, 5),
+        layouts_case(40, (2.0, 30.0), (2.0, 20.0)),  # equally fast
+        layouts_case(40, (2.0, 20.0), (1.0, 20.0)),  # equally lean
+        layouts_case(40, (2.0, 40.0), (1.0, 50.0)),  # exactly full
+        LayoutsCase(3, 40),
+        LayoutsCase(5, 80),
+        LayoutsCase(9, 90),
+        LayoutsCase(60, 90),
     ],
-    _fits_best,
-    lambda random, size: Choice(4 * size, 10.0 * int(random.integers(3, 11))),
+    _try_fits_best,
+    lambda random, size: LayoutsCase(4 * size, 10.0 * int(random.integers(3, 11))),
 )
 
 KINDS = ("products", "attention", "tp", "cp", "pp", "dp", "bubble")
 
 
 @dataclass(frozen=True)
-class Turned:
+class NeighboursCase:
     """A layout and `size` neighbours, drawn from `seed`: seconds by kind, in eighths, and gigabytes.
 
-    `level`: the steps of all of them are as long as the layout's own.
+    If `level`, their steps are exactly as long as the layout's own.
     """
 
     size: int
@@ -311,7 +321,7 @@ class Turned:
 
     @property
     def neighbours(self) -> list[tuple[dict[str, float], dict[str, float], float, float]]:
-        """Of each: seconds before and after, bytes after, and a device's memory."""
+        """For each neighbour: seconds before and after, bytes after, and the memory of a device."""
         random = np.random.default_rng([self.seed, self.size])
         before = dict(zip(KINDS, (random.integers(26, 64, len(KINDS)) / 8).tolist(), strict=True))
         found = []
@@ -331,7 +341,7 @@ def _binds(before: dict[str, float], after: dict[str, float], nbytes: float, mem
     return "nothing" if sum(after.values()) < sum(before.values()) else max(before, key=lambda k: after[k] - before[k])
 
 
-def _why(trial: Trial, case: Turned) -> list[str]:
+def _try_why(trial: Trial, case: NeighboursCase) -> list[str]:
     results = trial.called_each(case.neighbours)
     right = [_binds(*neighbour) for neighbour in case.neighbours]
     for (before, after, nbytes, memory), mine, wanted in zip(case.neighbours, results, right, strict=True):
@@ -347,9 +357,9 @@ def _why(trial: Trial, case: Turned) -> list[str]:
 
 def _likely(mine: str, wanted: str, before: dict[str, float], after: dict[str, float]) -> str:
     if wanted == "memory":
-        return "what does not fit is out, however fast it would be"
+        return "a layout that does not fit is out, however fast it would be"
     if mine == "memory":
-        return "it fits: as many bytes as the device has are not too many"
+        return "it fits: it may fill the device exactly"
     if wanted == "nothing":
         return "the step became shorter: nothing speaks against this neighbour"
     if mine == "nothing":
@@ -362,9 +372,17 @@ def _likely(mine: str, wanted: str, before: dict[str, float], after: dict[str, f
 WHY = Exercise(
     "08.why",
     "why(before, after, nbytes, memory)",
-    [Turned(2), Turned(1), Turned(3), Turned(3, level=True), Turned(5), Turned(12), Turned(30)],
-    _why,
-    lambda random, size: Turned(2 * size),
+    [
+        NeighboursCase(2),
+        NeighboursCase(1),
+        NeighboursCase(3),
+        NeighboursCase(3, level=True),
+        NeighboursCase(5),
+        NeighboursCase(12),
+        NeighboursCase(30),
+    ],
+    _try_why,
+    lambda random, size: NeighboursCase(2 * size),
 )
 
 EXERCISES = (MEMORY, STEP_TIME, FITS_BEST, WHY)

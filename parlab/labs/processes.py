@@ -1,4 +1,4 @@
-"""The exercises of notebook 09: an all-reduce for both worlds, the link from measured times, a send that waits."""
+"""The exercises of notebook 09: an all-reduce, a link fitted to measured times, an exchange that needs no buffer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _row(random: np.random.Generator, size: int, longest: int) -> tuple[int, ...
     return (int(random.integers(longest // 2, longest + 1)),)
 
 
-def _all_reduce(trial: Trial, case: Case) -> list[str]:
+def _try_all_reduce(trial: Trial, case: Case) -> list[str]:
     N, random = case.size, np.random.default_rng([case.seed, case.size, *case.shape])
     x = list(
         random.uniform(1, 2, (N, *case.shape)).astype(case.dtype)
@@ -43,13 +43,13 @@ def _all_reduce(trial: Trial, case: Case) -> list[str]:
         bytes_sent(done).check(
             "2(N − 1)⌈n/N⌉",
             2 * (N - 1) * -(-case.elements // N) * case.itemsize,
-            "whole arrays travel where a piece of 1/N would do",
+            "ranks send whole arrays where a piece of 1/N would do",
         ),
     ]
 
 
 def _added_again(done: Run, x: list[Any]) -> None:
-    """Raise `Wrong` if some pieces are right and the others have contributions twice: the second half added, too."""
+    """Raise `Wrong` if the second half added, too: some pieces are right, the others have contributions twice."""
     N, total = len(x), sum(x)
     alike = [isinstance(result, np.ndarray) and result.shape == total.shape for result in done.results]
     if N == 1 or not all(alike):
@@ -74,29 +74,29 @@ def _pieces(x: np.ndarray, size: int) -> list[np.ndarray]:
     return np.array_split(x, size)
 
 
-ALL_REDUCE = on_arrays("09.all_reduce", "all_reduce(comm, x)", _all_reduce, _row)
+ALL_REDUCE = on_arrays("09.all_reduce", "all_reduce(comm, x)", _try_all_reduce, _row)
 
 
 # The link
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What an all-reduce took on `size` ranks, for several sizes: from a latency, a bandwidth, and 2 % of noise."""
+class TimesCase:
+    """Times of all-reduces of several sizes on `size` ranks: by a latency, a bandwidth, and 2 % of noise."""
 
     size: int
     seed: int = 0
 
     @property
     def link(self) -> tuple[float, float]:
-        """Latency in seconds, bandwidth in bytes a second: rounded to two digits."""
+        """Latency in seconds and bandwidth in bytes a second, rounded to two digits."""
         random = np.random.default_rng([self.seed, self.size])
         return float(f"{10 ** random.uniform(-6, -4):.1e}"), float(f"{10 ** random.uniform(9, 11):.1e}")
 
     def times(self) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes of the arrays, and seconds."""
+        """The bytes of each array, and the seconds that it took."""
         latency, bandwidth = self.link
-        bend = latency * bandwidth * self.size  # the bytes for which latency costs as much as bandwidth
+        bend = latency * bandwidth * self.size  # for so many bytes latency costs as much as bandwidth
         nbytes = 8 * np.round(bend * 4.0 ** np.arange(-5, 6) / 8).clip(1).astype(np.int64)
         seconds = 2 * (self.size - 1) * (latency + nbytes / self.size / bandwidth)
         noise = np.random.default_rng([self.seed, self.size, 1]).uniform(0.98, 1.02, len(nbytes))
@@ -109,14 +109,14 @@ class Measured:
         )
 
 
-NEAR = 0.05  # of what was asked for
+NEAR = 0.05  # of the right value
 
 
 def _near(found: float, wanted: float) -> bool:
     return abs(found / wanted - 1) <= NEAR
 
 
-def _fit(trial: Trial, case: Measured) -> list[str]:
+def _try_fit(trial: Trial, case: TimesCase) -> list[str]:
     nbytes, seconds = case.times()
     result = trial.called(case.size, nbytes, seconds)
     latency, bandwidth = _two_numbers(result)
@@ -140,7 +140,7 @@ def _two_numbers(result: Any) -> tuple[float, float]:
     return float(parts[0]), float(parts[1])
 
 
-def _likely_link(case: Measured, latency: float, bandwidth: float) -> list[str]:
+def _likely_link(case: TimesCase, latency: float, bandwidth: float) -> list[str]:
     right, steps = case.link, 2 * (case.size - 1)
     off, share = latency / right[0], bandwidth / right[1]
     causes = {
@@ -163,23 +163,25 @@ def _likely_link(case: Measured, latency: float, bandwidth: float) -> list[str]:
 FIT = Exercise(
     "09.fit",
     "fit(size, nbytes, seconds)",
-    [Measured(size) for size in (2, 3, 4, 8, 16)],
-    _fit,
-    lambda random, size: Measured(size),
+    [TimesCase(size) for size in (2, 3, 4, 8, 16)],
+    _try_fit,
+    lambda random, size: TimesCase(size),
 )
 
 
 # A send that relies on buffering
 
 
-NO_PORTS = Cluster.uniform(latency=1e-6, bandwidth=math.inf, ports=None)  # counts only what must follow one another
+NO_PORTS = Cluster.uniform(
+    latency=1e-6, bandwidth=math.inf, ports=None
+)  # a clock that counts only messages that must follow one another
 
 
 def _plate(random: np.random.Generator, size: int, longest: int) -> tuple[int, ...]:
     return tuple(map(int, random.integers(longest // 2 + 1, longest + 1, size=2)))
 
 
-def _buffering(trial: Trial, case: Case) -> list[str]:
+def _try_buffering(trial: Trial, case: Case) -> list[str]:
     x, N, (rows, columns) = case.inputs(), case.size, case.shape
     done = trial.ran(trial.answer, N, per_rank(x))
     whole = np.concatenate(x)
@@ -192,19 +194,19 @@ def _buffering(trial: Trial, case: Case) -> list[str]:
         steps(done, NO_PORTS).check(
             "2",
             2,
-            "no deadlock any more, but a chain: each rank waits for the one before it, and N − 1 messages follow one "
-            "another; let all ranks pass to the right at once, then to the left",
+            "there is no deadlock, but a chain: each rank waits for the one before it, and N − 1 messages follow one "
+            "another; let all ranks send to the right at the same time, then to the left",
             limit=True,
         ),
         bytes_sent(done).check(
             "one row to each neighbour",
             neighbours * columns * case.itemsize,
-            "more than a row travels to a neighbour",
+            "a rank sends more than a row to a neighbour",
             limit=True,
         ),
     ]
 
 
-BUFFERING = on_arrays("09.buffering", "borders(comm, x)", _buffering, _plate)
+BUFFERING = on_arrays("09.buffering", "borders(comm, x)", _try_buffering, _plate)
 
 EXERCISES = (ALL_REDUCE, FIT, BUFFERING)

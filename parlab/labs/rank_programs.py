@@ -1,4 +1,4 @@
-"""Exercises whose answer is a program on one array a rank: their cases, and what every rank should return."""
+"""Exercises whose answer is a rank program on one array a rank: their cases, and the check of their results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Case:
 
     @property
     def elements(self) -> int:
-        """Of one rank's array."""
+        """Elements of one rank's array."""
         return math.prod(self.shape)
 
     @property
@@ -52,7 +52,9 @@ class Case:
         return list(random.integers(1, 100, size=(self.size, *self.shape)).astype(self.dtype))
 
 
-Shape = Callable[[np.random.Generator, int, int], tuple[int, ...]]  # from a generator, the ranks, and the longest axis
+Shape = Callable[
+    [np.random.Generator, int, int], tuple[int, ...]
+]  # of a generator, the number of ranks, the longest axis
 
 
 def some_shape(random: np.random.Generator, size: int, longest: int) -> tuple[int, ...]:
@@ -61,18 +63,18 @@ def some_shape(random: np.random.Generator, size: int, longest: int) -> tuple[in
 
 
 NO_MORE: Mapping[str, Sequence[Any]] = {}
-UP_TO_8 = (2, 1, *range(3, 9))  # one rank comes after two: alone, a stub looks much like an answer
+UP_TO_8 = (2, 1, *range(3, 9))  # two ranks come before one: on one rank alone a stub may look like an answer
 
 
 def on_arrays(
     name: str, call: str, attempt: Callable[[Trial, Case], list[str]], shape: Shape, sizes: Sequence[int] = UP_TO_8
 ) -> Exercise:
-    """An exercise on arrays of this shape: for each of these numbers of ranks a small and a larger one."""
+    """An exercise on arrays of this shape; each of these numbers of ranks gets a small array and a larger one."""
 
     def draw(random: np.random.Generator, size: int, longest: int = 24) -> Case:
         return Case(size, shape(random, size, longest), str(random.choice(["float64", "float32"])))
 
-    random = np.random.default_rng(0)  # always the same
+    random = np.random.default_rng(0)  # the fixed cases are the same in each session
     cases = [draw(random, size, longest) for size in sizes for longest in (3, 20)]
     return Exercise(name, call, cases, attempt, draw, on_ranks=True)
 
@@ -86,19 +88,19 @@ def check_results(
     tools: tuple[str, ...] = ("send", "recv", "sendrecv"),
     mistakes: Mapping[str, Sequence[Any]] = NO_MORE,
 ) -> None:
-    """What every rank returned is as expected, and came by messages that the answer itself sent.
+    """Compare the result of every rank, and see that it came by messages that the answer itself sent.
 
     Args:
-        done: what ran.
+        done: the run.
         inputs: each rank's array.
-        expected: what each rank should return; None: whatever it likes.
-        terms: if a result is a sum over the ranks: its terms, for each rank. A result that lacks one is then explained.
-        calls: the collectives that the answer may use; send and recv it always may.
-        tools: of these, the ones to name.
-        mistakes: the exercise's own mistakes, by cause: what each rank then returns.
+        expected: each rank's right result; None: any result is right.
+        terms: for each rank the terms of its result, if it is a sum over ranks: a missing term is then explained.
+        calls: the collectives that the answer may use beside messages between two ranks.
+        tools: the calls that a refusal names.
+        mistakes: mistakes of this exercise, by cause: the result that each rank then has.
 
     Raises:
-        Wrong: of the lowest rank whose result is not as expected, with the likely cause.
+        Wrong: a result is not the expected one (the lowest such rank is named), or no message brought it.
     """
     differences = [difference(result, wanted) for result, wanted in zip(done.results, expected, strict=True)]
     if wrong := [rank for rank, said in enumerate(differences) if said]:
@@ -121,7 +123,7 @@ def check_results(
 def _mistakes(
     rank: int, inputs: list[Any], expected: list[Any], terms: Sequence[Sequence[Any]]
 ) -> Iterator[tuple[str, Any]]:
-    """Well-known mistakes, and what a rank then returns."""
+    """Well-known mistakes, each with the result that the rank then has."""
     wanted, size = expected[rank], len(expected)
     yield "a path through the program without a return", None
     for other, array in enumerate(expected):

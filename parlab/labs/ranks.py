@@ -13,25 +13,25 @@ from parlab.labs.wrong import NotWritten, Wrong
 from parlab.world import Cluster, Comm, per_rank
 
 
-def _exchange(trial: Trial, case: Case) -> list[str]:
+def _try_exchange(trial: Trial, case: Case) -> list[str]:
     x, N = case.inputs(), case.size
     done = trial.ran(trial.answer, N, per_rank(x))
     check_results(done, x, [(x[rank - 1], x[(rank + 1) % N]) for rank in range(N)])
     return [
-        messages(done).check("2", 2, "arrays travel on to ranks that do not need them"),
+        messages(done).check("2", 2, "ranks pass on arrays that the next rank does not need"),
         steps(done).check(
             "2",
             2,
-            "messages that could travel at once follow one another; post both sends and both receives before you wait, "
-            "or use sendrecv",
+            "messages follow one another that could travel at the same time; post both sends and both receives "
+            "before you wait, or use sendrecv",
         ),
     ]
 
 
-EXCHANGE = on_arrays("00.exchange", "exchange(comm, x)", _exchange, some_shape, range(2, 9))
+EXCHANGE = on_arrays("00.exchange", "exchange(comm, x)", _try_exchange, some_shape, range(2, 9))
 
 
-def _tree_sum(trial: Trial, case: Case) -> list[str]:
+def _try_tree_sum(trial: Trial, case: Case) -> list[str]:
     x, N = case.inputs(), case.size
     try:
         done = trial.ran(trial.answer, N, per_rank(x))
@@ -48,29 +48,33 @@ def _tree_sum(trial: Trial, case: Case) -> list[str]:
             "messages queue at one rank; let half of the ranks send to the other half, and so on",
         ),
         bytes_sent(done).check(
-            "n", case.nbytes if N > 1 else 0, "arrays travel that could have been added: one sum is enough"
+            "n", case.nbytes if N > 1 else 0, "a rank sends arrays that it could add first: one sum is enough"
         ),
     ]
 
 
 def _goes_on(wrong: Wrong) -> Wrong | None:
-    """`wrong` with the true cause, if a rank cannot go on that has sent its sum already."""
+    """`wrong` with its cause, if a rank stopped that had sent its sum already; else None."""
     through = [rank for rank in wrong.stopped if wrong.run is not None and wrong.run.timeline.messages(rank)]
     if not through:
         return None
     said = "\n".join(wrong.args).partition("\nlikely cause: ")[0]
-    return Wrong(said, f"likely cause: rank {through[0]} has sent its sum and goes on; it is through: it returns")
+    return Wrong(
+        said, f"likely cause: rank {through[0]} has sent its sum and goes on; a rank that has sent its sum returns"
+    )
 
 
-TREE_SUM = on_arrays("00.tree_sum", "tree_sum(comm, x)", _tree_sum, some_shape, (2, 1, *range(3, 10), 16))
+TREE_SUM = on_arrays("00.tree_sum", "tree_sum(comm, x)", _try_tree_sum, some_shape, (2, 1, *range(3, 10), 16))
 
 LINK = Cluster.uniform(latency=1e-6, bandwidth=1e9)
-WORK = 10e-6  # seconds on one block: longer than any block of these cases travels
+WORK = 10e-6  # seconds on one block: more than any block of these cases travels
 
 
-def _overlap(trial: Trial, case: Case) -> list[str]:
+def _try_overlap(trial: Trial, case: Case) -> list[str]:
     x, N = case.inputs(), case.size
-    factor = int(np.random.default_rng([case.seed, N]).integers(2, 50))  # so that what `work` does is not to be guessed
+    factor = int(
+        np.random.default_rng([case.seed, N]).integers(2, 50)
+    )  # drawn, so that nobody can guess what `work` does
 
     def worked(block: Any) -> Any:
         return block * (block + block.dtype.type(factor))
@@ -97,6 +101,6 @@ def _overlap(trial: Trial, case: Case) -> list[str]:
     ]
 
 
-OVERLAP = on_arrays("00.overlap", "overlap(comm, x, work)", _overlap, some_shape, (2, 1, *range(3, 8)))
+OVERLAP = on_arrays("00.overlap", "overlap(comm, x, work)", _try_overlap, some_shape, (2, 1, *range(3, 8)))
 
 EXERCISES = (EXCHANGE, TREE_SUM, OVERLAP)

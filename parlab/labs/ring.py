@@ -24,7 +24,7 @@ TOLERANCE = 1e-12  # of the largest gradient
 
 @dataclass(frozen=True)
 class RingCase:
-    """`size` ranks with zigzag shards of `length` tokens; `seed` is that of the values."""
+    """`size` ranks with zigzag shards of `length` tokens; values are drawn from `seed`."""
 
     size: int
     length: int
@@ -35,14 +35,14 @@ class RingCase:
 
     @property
     def blocks(self) -> list[tuple[int, int, int, int]]:
-        """What the rule is asked for: (rank, source, size, length)."""
+        """The arguments of the rule for each block: (rank, source, size, length)."""
         return [(rank, source, self.size, self.length) for rank in range(self.size) for source in range(self.size)]
 
 
 Rule = dict[tuple[int, int], tuple[slice, slice, bool]]  # of rank and source: queries, keys, whether causal
 
 
-def _zigzag(trial: Trial, case: RingCase) -> list[str]:
+def _try_zigzag_block(trial: Trial, case: RingCase) -> list[str]:
     results = trial.called_each(case.blocks)
     rule = {given[:2]: _checked_form(given, result) for given, result in zip(case.blocks, results, strict=True)}
     load = [sum(_checked_block(rule, rank, source, case) for source in range(case.size)) for rank in range(case.size)]
@@ -73,7 +73,7 @@ def _checked_form(given: tuple[int, ...], result: Any) -> tuple[slice, slice, bo
 
 
 def _checked_block(rule: Rule, rank: int, source: int, case: RingCase) -> int:
-    """How many pairs the rule attends in one block; `Wrong` if they are not those that a causal mask leaves."""
+    """The number of pairs that the rule attends in one block; `Wrong` if a causal mask leaves other pairs."""
     owned = [np.array(tokens) for tokens in positions(case.size * case.length, case.size, "zigzag")]
     wanted = owned[rank][:, None] >= owned[source][None, :]  # [c, c]
     queries, keys, causal = rule[rank, source]
@@ -92,7 +92,7 @@ def _checked_block(rule: Rule, rank: int, source: int, case: RingCase) -> int:
 
 
 def _gradient_error(rule: Rule, case: RingCase) -> float:
-    """Attend by the rule, forward and backward; the largest relative difference from dense attention."""
+    """The largest relative difference of the rule's gradients from those of dense attention."""
     random = np.random.default_rng([case.seed, case.size, case.length])
     S = case.size * case.length
     q, dout = random.standard_normal((2, 1, 2, S, 4))  # [B, H, S, D]
@@ -108,7 +108,7 @@ def _gradient_error(rule: Rule, case: RingCase) -> float:
 
 
 def _attend(rule: Rule, rank: int, pieces: list[list[Any]], gradients: list[list[Any]]) -> None:
-    """One rank's attention over all blocks, forward and backward, added into the gradients of all ranks."""
+    """Attend with one rank's queries, forward and backward, and add to the gradients of all ranks."""
     (q, dout), size = (pieces[number][rank] for number in (0, 3)), len(pieces[0])
     out, lse = np.zeros_like(q), np.full(q.shape[:-1], -np.inf)
     blocks = [(source, *rule[rank, source]) for source in range(size)]
@@ -131,14 +131,14 @@ ZIGZAG_BLOCK = Exercise(
     "02.zigzag_block",
     "zigzag_block(rank, source, size, length)",
     [RingCase(size, length) for size in (2, 1, 3, 4, 8) for length in (2, 6)],
-    _zigzag,
+    _try_zigzag_block,
     lambda random, size: RingCase(size, 2 * int(random.integers(1, 16))),
 )
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Two partial outputs `[size, D]`, with log-sum-exps around `level`; `empty` sides have a row without keys."""
+class MergeCase:
+    """Two partial outputs `[size, D]`, log-sum-exps around `level`; `empty`: how many sides have a row without keys."""
 
     size: int
     level: float = 0.0
@@ -151,7 +151,7 @@ class Rows:
         return f"{self.size} rows, lse around {self.level:g}{of}"
 
 
-def _merged(trial: Trial, case: Rows) -> list[str]:
+def _try_merge(trial: Trial, case: MergeCase) -> list[str]:
     random = np.random.default_rng([case.seed, case.size, round(abs(case.level))])
     outs = random.standard_normal((2, case.size, case.D))  # [side, rows, D]
     lses = case.level + random.standard_normal((2, case.size))
@@ -196,7 +196,7 @@ def _mistakes(outs: Any, lses: Any) -> dict[str, Any]:
 
 
 def _exactly_merged(outs: Any, lses: Any) -> tuple[Any, Any]:
-    """(out, lse), nearly to the last bit: from differences of lse, which are exact, in the longest floats there are."""
+    """(out, lse), nearly exact: computed in the longest floats, from differences of lse, which are exact."""
     outs, lses = outs.astype(np.longdouble), lses.astype(np.longdouble)
     top = lses.max(axis=0)  # [rows]
     shift = np.where(np.isneginf(top), 0, top)
@@ -207,16 +207,22 @@ def _exactly_merged(outs: Any, lses: Any) -> tuple[Any, Any]:
         return out.astype(np.float64), (shift + np.log(total)).astype(np.float64)
 
 
-def _draw_rows(random: np.random.Generator, size: int) -> Rows:
+def _draw_rows(random: np.random.Generator, size: int) -> MergeCase:
     level = float(random.choice([0, 800, -800, 1e4, -1e4]))
-    return Rows(size, level, str(random.choice(["no", "one", "both"])), size)
+    return MergeCase(size, level, str(random.choice(["no", "one", "both"])), size)
 
 
 MERGE = Exercise(
     "02.merge",
     "merge_two(out_a, lse_a, out_b, lse_b)",
-    [Rows(2), Rows(4, empty="one"), Rows(4, empty="both"), Rows(8, level=1e4), Rows(8, level=-1e4, empty="one")],
-    _merged,
+    [
+        MergeCase(2),
+        MergeCase(4, empty="one"),
+        MergeCase(4, empty="both"),
+        MergeCase(8, level=1e4),
+        MergeCase(8, level=-1e4, empty="one"),
+    ],
+    _try_merge,
     _draw_rows,
     solved_by=("parlab.nn.attention.merge",),
 )
@@ -226,7 +232,7 @@ def _shares(random: np.random.Generator, size: int, longest: int) -> tuple[int, 
     return size, int(random.integers(longest // 2, longest + 1))
 
 
-def _bring_home(trial: Trial, case: Case) -> list[str]:
+def _try_bring_home(trial: Trial, case: Case) -> list[str]:
     x, N = case.inputs(), case.size
     done = trial.ran(trial.answer, N, per_rank(x))
     shares = [[one[rank] for one in x] for rank in range(N)]
@@ -238,10 +244,12 @@ def _bring_home(trial: Trial, case: Case) -> list[str]:
             "a gradient starts where its K/V start, at home; after N − 1 hops it is one rank short of home",
             exact=True,
         ),
-        bytes_sent(done).check("N · n", case.nbytes if N > 1 else 0, "only one gradient is with a rank at a time"),
+        bytes_sent(done).check(
+            "N · n", case.nbytes if N > 1 else 0, "a rank holds one gradient at a time, and sends that one alone"
+        ),
     ]
 
 
-BRING_HOME = on_arrays("02.bring_home", "bring_home(comm, x)", _bring_home, _shares)
+BRING_HOME = on_arrays("02.bring_home", "bring_home(comm, x)", _try_bring_home, _shares)
 
 EXERCISES = (ZIGZAG_BLOCK, MERGE, BRING_HOME)

@@ -26,7 +26,7 @@ from parlab.world import Comm, Run, per_rank
 
 PREFIX = "model.layers.0"
 TOLERANCE = 1e-10  # of the largest entry
-SMALL = 1e-6  # what a largest entry counts as at least: of logits far apart a rank may have a softmax of 0
+SMALL = 1e-6  # the least value of a largest entry: far from the largest logit a rank's softmax may be 0
 
 
 @dataclass
@@ -48,7 +48,7 @@ class BareBlock:
 
 @dataclass(frozen=True)
 class BlockCase:
-    """t ranks, H query heads and G key/value heads; `seed` is that of the values."""
+    """t ranks, H query heads and G key/value heads; values are drawn from `seed`."""
 
     size: int
     H: int
@@ -59,7 +59,7 @@ class BlockCase:
         return f"t = {self.size}, H = {self.H}, G = {self.G}"
 
     def config(self) -> LlamaConfig:
-        """Of a block as small as it can be."""
+        """The configuration of the smallest such block."""
         return LlamaConfig(
             vocab_size=self.size,
             hidden_size=2 * self.H,
@@ -79,10 +79,10 @@ def _try_block(trial: Trial, case: BlockCase) -> list[str]:
     y, cache = serial.forward(x)
     dx, gradients = serial.backward(dy, cache)
     owned = [shard_weights(config, weights, rank, case.size) for rank in range(case.size)]
-    given = [{name: array.copy() for name, array in own.items()} for own in owned]  # by rank: what the block works on
+    of_blocks = [{name: array.copy() for name, array in own.items()} for own in owned]  # each block's own weights
 
     def program(comm: Comm) -> Any:
-        return trial.answer(comm, _bare_block(comm, config, given[comm.rank]), x.copy(), dy.copy())
+        return trial.answer(comm, _bare_block(comm, config, of_blocks[comm.rank]), x.copy(), dy.copy())
 
     done = trial.ran(program, case.size)
     of_block = {name: gradient for name, gradient in gradients.items() if name.startswith(PREFIX)}
@@ -96,7 +96,7 @@ def _try_block(trial: Trial, case: BlockCase) -> list[str]:
                 raise Wrong(f"rank {rank} returned no gradient of {name}")
             _compare(rank, f"the gradient of {name.removeprefix(PREFIX + '.')}", found[name], own[name], case.size)
         _compare(rank, "dx", found_dx, dx, case.size)
-        if changed := [name for name, array in given[rank].items() if not np.array_equal(array, owned[rank][name])]:
+        if changed := [name for name, array in of_blocks[rank].items() if not np.array_equal(array, owned[rank][name])]:
             raise Wrong(
                 f"rank {rank}: it changed the weights {changed[0]}: a step forward and backward only reads them"
             )
@@ -215,7 +215,7 @@ def _check_form(rank: int, result: Any, length: int, form: str) -> None:
 def _compare(
     rank: int, what: str, found: Any, expected: Any, size: int, mistakes: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
-    """Raise `Wrong` where `found` is not `expected`, with the cause: the one of `mistakes` that gives `found`."""
+    """Raise `Wrong` if `found` is not `expected`; the cause is the one of `mistakes` that gives `found`."""
     if not isinstance(found, np.ndarray | np.generic):
         raise Wrong(f"rank {rank}: {what} is a {kind(found)}, expected an array of float64")
     if found.shape != expected.shape or found.dtype != expected.dtype:
@@ -248,7 +248,7 @@ def _cause(what: str, found: Any, expected: Any, size: int) -> str:
     if np.max(np.abs(found - expected)) <= 1e-6 * np.max(np.abs(expected)):
         return "it is nearly right: a constant that is too coarse, or float32 on the way"
     if np.max(np.abs(found - size * expected)) <= TOLERANCE * size * np.max(np.abs(expected)):
-        return f"{size} times too much: something that every rank has already was summed once more"
+        return f"{size} times too much: ranks summed something that was the sum already"
     if what == "the loss":
         return "the largest logit, the target's logit (0 where it is elsewhere) and the sum of exp each need all ranks"
     if what == "dlogits":
@@ -257,13 +257,13 @@ def _cause(what: str, found: Any, expected: Any, size: int) -> str:
         return "several ranks own this head, and each has the share of its own query heads only: see block.kv_sharers"
     if what == "y":
         return "behind a row layer each rank has a partial sum"
-    return "what reaches this place from behind is one rank's share: in front of the columns the shares must be summed"
+    return "the gradient that comes back through the columns is one rank's share: sum the shares in front of them"
 
 
 def _counted(done: Run, allowed: list[int], formula: str) -> list[str]:
-    """Of all ranks together: how a ring pads a stack of arrays is no affair of the answer's."""
+    """The line with the bytes of all ranks together: the padding of a ring, which differs by rank, does not matter."""
     sent = Count("bytes that all ranks send", [sum(bytes_sent(done).numbers)])
-    return [sent.check(formula, sum(allowed), "something travels that every rank has, or could compute")]
+    return [sent.check(formula, sum(allowed), "ranks send something that every rank has, or can compute")]
 
 
 CASES = [
@@ -273,7 +273,7 @@ CASES = [
 
 
 def _draw_block(random: np.random.Generator, size: int) -> BlockCase:
-    """t and G of which one divides the other, and H that both divide."""
+    """t and G, of which one divides the other, and H, which both divide."""
     size = 2 if size < 5 else size // 2 * 2 if size < 10 else 8
     G = int(random.choice([g for g in (1, 2, 4, 8) if g % size == 0 or size % g == 0]))
     return BlockCase(size, max(size, G) * int(random.integers(1, 3)), G)

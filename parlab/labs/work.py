@@ -1,4 +1,4 @@
-"""What was checked in this session: a table of it, and the answers' text in a file."""
+"""The reviews of this session as a table, and the text of its answers in a file."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def remember(review: Review, answer: Any) -> None:
 
 
 def summary(names: Iterable[str]) -> Summary:
-    """Of the exercises in `names` that were reviewed, in this order."""
+    """The reviewed ones of the exercises in `names`, in this order."""
     known = (_reviews[name] for name in names if name in _reviews)
     return Summary(tuple((review.name, review.status, review.passed, review.total) for review in known))
 
 
 def source(answer: Any, seen: set[Any] | None = None) -> str:
-    """The text of a function, behind that of the functions beside it that it calls; "" where there is none."""
+    """The text of a function, after the text of the functions of its module that it calls; "" if it has no text."""
     seen = set() if seen is None else seen
     if not isinstance(answer, FunctionType) or answer in seen:
         return ""
@@ -85,10 +85,10 @@ def source(answer: Any, seen: set[Any] | None = None) -> str:
 
 
 def save(path: str = "answers.json") -> None:
-    """Write the functions that were last checked, by exercise, into one small file, from which `load` takes them.
+    """Write the functions that were last checked into one small file, by exercise; `load` reads it.
 
-    Their text is kept, and that of the functions beside them that they call. What the file holds of other exercises
-    stays in it.
+    The file gets their text, and that of the functions of the same module that they call. Its answers to other
+    exercises stay.
 
     Raises:
         ValueError: there is a file of this name that holds something else; or nothing was checked yet.
@@ -100,7 +100,7 @@ def save(path: str = "answers.json") -> None:
 
 
 def load(path: str = "answers.json") -> Answers:
-    """The answers in a file of `save`, by exercise: text, of which nothing is run. `save` keeps them.
+    """The answers in a file of `save`, by exercise, as text; none of it is run. The next `save` keeps them.
 
     Raises:
         ValueError: the file holds something else.

@@ -1,4 +1,4 @@
-"""The exercises of notebook 06 on shards: a step of stage 1, and gradients as stage 2 keeps them."""
+"""The exercises of notebook 06 on shards: a step of ZeRO stage 1, and the gradients of ZeRO stage 2."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NOT_UPDATED = "no rank has updated it"
 
 
 def _optimizer(case: StepCase) -> AdamW:
-    """Not to be guessed, so that `update` must be called; so large an eps that a wrong scale of the gradient shows."""
+    """An AdamW with drawn settings, which only `update` knows; eps is large, so that the gradient's scale matters."""
     lr, beta = np.random.default_rng([case.seed, case.size, case.num_params]).uniform([0.05, 0.8], [0.2, 0.95])
     return AdamW(lr=float(lr), betas=(float(beta), 0.99), eps=0.1)
 
@@ -59,7 +59,7 @@ def _optimizer(case: StepCase) -> AdamW:
 def _try_zero_1(trial: Trial, case: StepCase) -> list[str]:
     size, n, optimizer = case.size, case.num_params, _optimizer(case)
     draw = np.random.default_rng([case.seed, size, n])
-    weights, mean, square = draw.normal(size=n), np.zeros(n), np.zeros(n)  # [Ψ]: what a single rank has
+    weights, mean, square = draw.normal(size=n), np.zeros(n), np.zeros(n)  # [Ψ] each: the state of a single rank
     states: list[dict[str, Any]] = [{} for _ in range(size)]
     lines = []
     for step in range(1, STEPS + 1):
@@ -110,7 +110,7 @@ def _check_weights(
     mistakes: Callable[[int], dict[str, Any]],
     updated: bool,
 ) -> None:
-    """Raise `Wrong` for the lowest rank whose weights after `step` are not the serial ones."""
+    """Raise `Wrong` for the lowest rank whose weights after `step` differ from those of the serial step."""
     for rank, found in enumerate(results):
         if not isinstance(found, np.ndarray) or (found.shape, found.dtype) != (expected.shape, expected.dtype):
             raise Wrong(f"rank {rank} {difference(found, expected)}")
@@ -133,14 +133,14 @@ def _check_weights(
     if not updated:
         causes = ["`update` was not called"]
     elif NOT_UPDATED in causes and _same(results[owner][first], expected[first]):
-        causes = ["the other ranks' new weights have not come"]
+        causes = ["this rank did not receive the other ranks' new weights"]
     raise Wrong(*lines, *right_and_wrong(right, wrong), *[f"likely cause: {cause}" for cause in causes[:1]])
 
 
 def _mistakes(
     optimizer: AdamW, before: Any, gradients: Any, moments: tuple[Any, Any], step: int, rank: int
 ) -> dict[str, Any]:
-    """The weights that well-known mistakes give."""
+    """The weights that well-known mistakes give, by cause."""
 
     def updated(gradient: Any, mean: Any, square: Any) -> Any:
         weights, mean, square = before.copy(), mean.copy(), square.copy()
@@ -168,7 +168,7 @@ def _why_more(done: Run, case: StepCase) -> str:
     if any(transfer.name == "all_reduce" for transfer in done.timeline.transfers):
         return "an all_reduce is a reduce_scatter and an all_gather: you need the first half of it only"
     if case.num_params % case.size:
-        return "padding travels, too: reduce_scatter and all_gather take counts="
+        return "ranks send padding, too: reduce_scatter and all_gather take counts="
     return "each weight travels once as a gradient, on its way to its owner, and once as a new weight"
 
 
@@ -185,7 +185,7 @@ ZERO_1 = Exercise(
 
 @dataclass(frozen=True)
 class BlocksCase:
-    """Blocks of so many weights on `size` ranks, and microbatches."""
+    """Blocks of these numbers of weights on `size` ranks, and a number of microbatches."""
 
     size: int
     blocks: tuple[int, ...]
@@ -198,11 +198,11 @@ class BlocksCase:
 
     @property
     def order(self) -> list[int]:
-        """The blocks, as their gradients come."""
+        """The blocks in the order of their gradients."""
         return list(reversed(range(len(self.blocks)))) * self.microbatches
 
 
-BACKWARD = 1e-3  # seconds that a block's backward takes: longer than anything travels here
+BACKWARD = 1e-3  # seconds of a block's backward: more than any message of these cases takes
 
 
 def _try_stage_2(trial: Trial, case: BlocksCase) -> list[str]:
@@ -250,7 +250,7 @@ def _try_stage_2(trial: Trial, case: BlocksCase) -> list[str]:
 
 
 def _shard_bytes(case: BlocksCase) -> int:
-    """Bytes of a rank's shards, and of two more that it computes with."""
+    """Bytes of a rank's shards, and of two more as long as the longest, as temporary results."""
     shards = [-(-n // case.size) for n in case.blocks]
     return ITEMSIZE * (sum(shards) + 2 * max(shards))
 
@@ -277,7 +277,7 @@ def _backward(
 
 
 def _check_shard(rank: int, block: int, found: Any, gradients: Any, case: BlocksCase) -> None:
-    """`gradients` `[k, N, n]`: of a block, from every microbatch and rank."""
+    """Compare a shard with the mean of `gradients` `[k, N, n]`, those of the block in all microbatches on all ranks."""
     k, size, n = gradients.shape
     own = slice(shard_range(n, rank, size).start, shard_range(n, rank, size).stop)
     mean = gradients.mean(axis=(0, 1))
@@ -303,7 +303,7 @@ def _check_shard(rank: int, block: int, found: Any, gradients: Any, case: Blocks
 
 
 def _most_unsent(timeline: Timeline, case: BlocksCase) -> int:
-    """Bytes of the gradients that are made and not reduced, at the most: of those that wait while one more is made."""
+    """The most bytes of gradients that were made and not yet sent, when one more is made."""
     starts = [[span.start for span in timeline.computes if span.rank == rank] for rank in range(case.size)]
     made, most = 0, 0
     for block, *of_ranks in zip(case.order, *starts, strict=True):

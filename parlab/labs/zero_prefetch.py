@@ -1,4 +1,4 @@
-"""The exercise of notebook 06 on time: stage 3's gathers, hidden behind the work on the block before."""
+"""The exercise of notebook 06 on time: the gathers of ZeRO stage 3, each beside the work on the block before."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GATHERED = "gathered weights"
 
 @dataclass(frozen=True)
 class PrefetchCase:
-    """Blocks of so many weights, and the microseconds that each computes."""
+    """Blocks of these numbers of weights, and the microseconds of work on each."""
 
     size: int
     blocks: tuple[int, ...]
@@ -35,7 +35,7 @@ class PrefetchCase:
 
     @property
     def order(self) -> list[int]:
-        """The blocks, as they are used: there and back."""
+        """The blocks in the order of their uses: forward, then backward."""
         return [*range(len(self.blocks)), *reversed(range(len(self.blocks)))]
 
 
@@ -45,7 +45,9 @@ LINK = Cluster.uniform(latency=1e-6, bandwidth=8e6)  # an element a microsecond
 def _try_prefetch(trial: Trial, case: PrefetchCase) -> list[str]:
     draw = np.random.default_rng([case.seed, case.size, *case.blocks])
     weights = [draw.integers(1, 100, size=n).astype(float) for n in case.blocks]
-    used: list[list[tuple[int, str]]] = [[] for _ in range(case.size)]  # by rank: (block, whose weights it was given)
+    used: list[list[tuple[int, str]]] = [
+        [] for _ in range(case.size)
+    ]  # for each rank: the blocks it worked on, and whose weights it was given
 
     def program(comm: Comm) -> Any:
         def gather(block: int) -> Any:
@@ -73,7 +75,7 @@ def _try_prefetch(trial: Trial, case: PrefetchCase) -> list[str]:
     need_messages(done)
     return [
         elements_sent(done).check(
-            "2Ψ(N − 1)", 2 * sum(case.blocks) * (case.size - 1), "something is gathered that is not used"
+            "2Ψ(N − 1)", 2 * sum(case.blocks) * (case.size - 1), "a rank gathers weights that it does not use"
         ),
         Count("bytes of gathered weights held", [peak_bytes(done.timeline, GATHERED)]).check(
             "two blocks",
@@ -87,7 +89,7 @@ def _try_prefetch(trial: Trial, case: PrefetchCase) -> list[str]:
 
 
 def _whose(given: Any, weights: Sequence[Any]) -> str:
-    """What `work` was given, in words."""
+    """The argument that `work` was given, in words."""
     if not isinstance(given, np.ndarray):
         return f"a {type(given).__name__}: wait() returns the weights"
     same = [block for block, right in enumerate(weights) if given.shape == right.shape and (given == right).all()]
@@ -106,7 +108,7 @@ def _check_uses(rank: int, used: list[tuple[int, str]], case: PrefetchCase) -> N
 
 
 def _gather_time(case: PrefetchCase, block: int) -> int:
-    """Picoseconds of a ring all-gather: N − 1 steps."""
+    """Picoseconds of a block's ring all-gather, N − 1 steps."""
     return (case.size - 1) * LINK.intra.picoseconds(ITEMSIZE * case.blocks[block] // case.size)
 
 
@@ -118,7 +120,7 @@ def _hidden(case: PrefetchCase) -> int:
 
 
 def _first_wait(timeline: Timeline, case: PrefetchCase) -> str:
-    """Where a rank waits although the gather could be under way."""
+    """The first wait that an earlier gather would avoid, in words."""
     spans = [span for span in timeline.computes if span.rank == 0]
     for number, (one, other) in enumerate(pairwise(spans), start=1):
         gap, gather = other.start - one.end, _gather_time(case, case.order[number])
@@ -131,7 +133,7 @@ def _first_wait(timeline: Timeline, case: PrefetchCase) -> str:
 
 
 def _draw(random: np.random.Generator, size: int) -> PrefetchCase:
-    """Blocks that divide among the ranks: the closed form of a gather's time wants it."""
+    """Blocks that divide among the ranks, as the closed form of a gather's time needs."""
     blocks = tuple(size * int(n) for n in random.integers(1, 6, size=random.integers(2, 6)))
     micros = tuple(map(int, random.integers(1, 10 * size, size=len(blocks))))
     return PrefetchCase(size, blocks, micros)

@@ -57,7 +57,7 @@ def w_at_the_end(row, rank, p):
 @pytest.mark.parametrize(
     ("name", "answer", "says", "says_not"),
     [
-        ("06.zero_1", padded, "padding travels, too", "all_reduce is"),
+        ("06.zero_1", padded, "ranks send padding, too", "all_reduce is"),
         ("05.parallel_loss", off_by_a_billionth, "1.0e-09 of its largest entry off", "0%"),
         ("05.parallel_loss", without_the_maximum, "exp overflows", "each need all ranks"),
         ("00.exchange", exchange_in_two_halves, "post both sends and both receives", "waits for the one before"),

@@ -178,10 +178,10 @@ def with_a_whole_sum_inside(comm, x, ranks_per_node):
     [
         ("01.reduce_scatter", shifted_right, "this is the rank's own contribution; nothing was added to it"),
         ("01.reduce_scatter", without_the_last_step, "this is the rank's own contribution; nothing was added to it"),
-        ("01.reduce_scatter", with_one_step_too_many, "or one step too many is made"),
+        ("01.reduce_scatter", with_one_step_too_many, "or makes one step too many"),
         ("01.reduce_scatter", without_adding, "rank 0's contribution is missing"),
         ("01.reduce_scatter", with_the_whole_array_travelling, "n(N − 1)/N"),
-        ("01.reduce_scatter", with_the_whole_array_travelling, "more than one block travels in a step"),
+        ("01.reduce_scatter", with_the_whole_array_travelling, "a rank sends more than one block in a step"),
         ("01.reduce_scatter", in_two_halves, "messages a rank sends: 2, should be N − 1 = 1"),
         ("01.reduce_scatter", only_on_rank_0, "right on ranks: 0; wrong on: 1"),
         ("01.reduce_scatter", that_returns_the_mean, "2 times too little"),
@@ -200,8 +200,8 @@ def with_a_whole_sum_inside(comm, x, ranks_per_node):
         ("01.average_gradients", without_communication, "this is the rank's own contribution; nothing was added to it"),
         ("01.average_gradients", without_padding, "do not divide among"),
         ("01.average_gradients", with_the_padding_left_on, "expected float"),
-        ("01.average_gradients", with_everything_gathered, "whole arrays travel where a piece of 1/N would do"),
-        ("01.average_gradients", with_one_block_too_many, "whole arrays travel where a piece of 1/N would do"),
+        ("01.average_gradients", with_everything_gathered, "ranks send whole arrays where a piece of 1/N would do"),
+        ("01.average_gradients", with_one_block_too_many, "ranks send whole arrays where a piece of 1/N would do"),
         ("01.average_gradients", where_one_rank_skips_the_gather, "rank 0 has already returned from the program"),
         (
             "01.average_gradients",
@@ -211,7 +211,7 @@ def with_a_whole_sum_inside(comm, x, ranks_per_node):
         ("01.average_gradients", by_calling_all_reduce, "comm.all_reduce did the work: build it from"),
         ("01.hierarchical_all_reduce", flat, "bytes a rank sends to other nodes"),
         ("01.hierarchical_all_reduce", with_everything_crossing, "4 ranks in nodes of 2"),
-        ("01.hierarchical_all_reduce", with_everything_crossing, "whole arrays cross"),
+        ("01.hierarchical_all_reduce", with_everything_crossing, "whole arrays go to other nodes"),
         (
             "01.hierarchical_all_reduce",
             without_crossing,

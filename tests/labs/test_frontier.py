@@ -59,7 +59,7 @@ def every_row(case, placed=(), put_off=(), number=0):
 @given(st.integers(2, 3), st.data())
 def test_no_other_row_starts_any_f_or_i_sooner_or_ends_sooner(p, data):
     delays = data.draw(st.lists(st.integers(0, 2), max_size=6))
-    case = frontier.given(p, data.draw(st.integers(0, p - 1)), 3, data.draw(st.integers(1, 2 * p)), delays)
+    case = frontier.row_case(p, data.draw(st.integers(0, p - 1)), 3, data.draw(st.integers(1, 2 * p)), delays)
     at, _, soonest, _ = frontier._timed(frontier._as_early_as_possible(case), case, True)
     for row in every_row(case):
         try:
@@ -298,7 +298,7 @@ def as_lists(costs):
         (with_a_clock_that_stands, "likely cause: "),
         (with_one_too_many, "it keeps 3 activations, and has room for 2"),
         (with_one_too_few, "starts at"),
-        (with_waits_of_two_alone, "it waits, and has a W to do meanwhile"),
+        (with_waits_of_two_alone, "the rank waits, and could do a W in that time"),
         (one_missing, "0I3 has no W"),
         (one_twice, "0W3 is done twice"),
         (before_their_i, "0W0 stands before 0I0, or that was never to be done"),

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from parlab.labs import EXERCISES
-from parlab.labs.mesh import OnMesh
+from parlab.labs.mesh import MeshCase
 from tests.labs.answers import cut_batch, norm, refused, reviewed, sum_gradient
 from tests.labs.right_answers_07 import RIGHT
 
 
 def test_the_passing_texts_say_what_was_counted_on_16_and_8_ranks():
     assert (
-        "With 16 ranks, dp=2, pp=2, cp=2, tp=2:\n  cut: nobody but dp and cp"
+        "With 16 ranks, dp=2, pp=2, cp=2, tp=2:\n  cut: dp and cp sum"
         in reviewed("07.who_sums", sum_gradient).text
     )
     assert "on every rank; counted with its copies it would be larger" in reviewed("07.norm", norm).text
@@ -24,7 +24,7 @@ def test_the_passing_texts_say_what_was_counted_on_16_and_8_ranks():
 
 
 def test_a_case_says_its_ranks_and_the_places_count_tp_fastest():
-    case = OnMesh((2, 1, 1, 3))
+    case = MeshCase((2, 1, 1, 3))
     assert str(case) == "6 ranks, dp=2, pp=1, cp=1, tp=3"
     assert case.places == [(d, 0, 0, t) for d in (0, 1) for t in (0, 1, 2)]
 

@@ -238,7 +238,7 @@ def receives_first(comm, x):
 
 WRONG = [
     ("09.all_reduce", added_as_they_come, "other bits than rank 0's"),
-    ("09.all_reduce", to_rank_0_and_back, "whole arrays travel"),
+    ("09.all_reduce", to_rank_0_and_back, "ranks send whole arrays"),
     ("09.all_reduce", only_rank_0, "right on ranks: 0; wrong on: 1"),
     ("09.all_reduce", the_librarys, "comm.all_reduce did the work"),
     ("09.all_reduce", in_a_global_list, "comm.barrier did the work"),

@@ -64,7 +64,7 @@ def test_the_step_of_one_rank_pasted_unchanged_has_a_partial_y():
         ({"without": "attention backward"}, "the gradient of input_layernorm.weight is wrong"),
         ({"shares": False}, "the gradient of self_attn.v_proj.weight is wrong"),
         ({"twice": "mlp forward"}, "y is wrong"),
-        ({"twice": "mlp backward"}, "2 times too much: something that every rank has already was summed once more"),
+        ({"twice": "mlp backward"}, "2 times too much: ranks summed something that was the sum already"),
     ],
     ids=str,
 )

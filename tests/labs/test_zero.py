@@ -230,7 +230,7 @@ def changed(answer, **options):
             "weight 1 belongs to rank 0, whose shard is 0 to 1\n  likely cause: no rank has updated it",
         ),
         (changed(zero_1, keep=False), "likely cause: the moments start from 0 again: keep them in `state`"),
-        (changed(zero_1, gather=False), "likely cause: the other ranks' new weights have not come"),
+        (changed(zero_1, gather=False), "likely cause: this rank did not receive the other ranks' new weights"),
         (no_messages, "likely cause: updated with this rank's own gradient: nothing was summed"),
         (weights_averaged, "likely cause: each rank took a step with its own gradient, and the weights were averaged"),
         (
@@ -242,7 +242,7 @@ def changed(answer, **options):
         (all_reduce_first, "likely cause: an all_reduce is a reduce_scatter and an all_gather"),
         (
             padded,
-            "elements that all ranks send in a step: 12, should be 2Ψ(N − 1) = 10\n  likely cause: padding travels",
+            "elements that all ranks send in a step: 12, should be 2Ψ(N − 1) = 10\n  likely cause: ranks send padding",
         ),
         (whole_moments, "bytes of moments that a rank holds: 64, should be 2 moments · ⌈Ψ/N⌉ · 8 = 32"),
         (whole_moments, "likely cause: a moment is as long as the shard"),
