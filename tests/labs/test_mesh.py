@@ -13,10 +13,7 @@ from tests.labs.right_answers_07 import RIGHT
 
 
 def test_the_passing_texts_say_what_was_counted_on_16_and_8_ranks():
-    assert (
-        "With 16 ranks, dp=2, pp=2, cp=2, tp=2:\n  cut: dp and cp sum"
-        in reviewed("07.who_sums", sum_gradient).text
-    )
+    assert "With 16 ranks, dp=2, pp=2, cp=2, tp=2:\n  cut: dp and cp sum" in reviewed("07.who_sums", sum_gradient).text
     assert "on every rank; counted with its copies it would be larger" in reviewed("07.norm", norm).text
     assert reviewed("07.cut_batch", cut_batch).text.endswith(
         "4 rows of 8 tokens: each rank has 2 rows and 4 tokens of each"
