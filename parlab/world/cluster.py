@@ -56,7 +56,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Device:
-    """What a rank computes on.
+    """The processor and memory of a rank.
 
     Args:
         name: as it is shown.
@@ -100,7 +100,7 @@ class Cluster:
 
     Args:
         name: as it is shown.
-        device: what every rank computes on, or a tuple with one device a rank.
+        device: the device of every rank, or a tuple with one device a rank.
         ranks_per_node: ranks 0 .. ranks_per_node − 1 share the first node, and so on.
         intra: the link between ranks of one node.
         inter: the link between ranks of different nodes.
@@ -153,7 +153,7 @@ class Cluster:
         return cls("uniform", Device("uniform", flops, memory_bandwidth), 1, link, link, ports)
 
     def device_of(self, rank: int) -> Device:
-        """What `rank` computes on."""
+        """The device of `rank`."""
         return self.device[rank] if isinstance(self.device, tuple) else self.device
 
     def link(self, src: int, dst: int) -> Link:

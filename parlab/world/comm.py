@@ -1,4 +1,4 @@
-"""What a rank program talks to: messages, collectives, and notes of what it computes and holds."""
+"""`Comm`: the messages and collectives of a rank program, and its notes of computations and held memory."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Comm:
         self._group = group
         self._channel = channel
         self._strategy = strategy  # the name that `split` was given
-        self._name = self._named("message")  # what its messages are for, as a timeline shows it
+        self._name = self._named("message")  # of its messages, in timelines
         self._ways_out: dict[int, Any] = {}
         self._ways_in: dict[int, Any] = {}
         self._splits = 0
         self._inner: Comm | None = None
-        self._native: Callable[..., Any] | None = None  # a collective of the engine's own, by the name of ours
+        self._native: Callable[..., Any] | None = None  # runs the engine's own collectives, if it has them
         self._last_in_background: Signal | None = None
 
     @property
@@ -67,15 +67,15 @@ class Comm:
     # Messages
 
     def send(self, x: Value, dst: int, *, label: Any = None) -> None:
-        """Send `x` to rank `dst`; returns when `dst` takes it. Until then this rank holds it.
+        """Send `x` to rank `dst`, and return when `dst` takes it. Until then this rank holds it.
 
         Args:
             x: an array, or nested tuples, lists and dicts of arrays.
             dst: a rank of this group.
-            label: what this message is; checked against the receiver's label, never used for matching.
+            label: names the message. It is compared with the receiver's label, and never used for matching.
 
         Raises:
-            ValueError: `dst` is not a rank of the group, or `x` holds something else than arrays.
+            ValueError: `dst` is not a rank of the group, or `x` holds other things than arrays.
             DeadlockError: raised by `run`: no rank could move any more.
         """
         self._post_send(x, dst, label, call="send")
@@ -85,21 +85,21 @@ class Comm:
 
         Args:
             src: a rank of this group.
-            like: a value with the nesting, shapes and dtypes that will come; its contents are not looked at.
+            like: a value with the nesting, shapes and dtypes of the message; its contents do not matter.
             label: see `send`.
 
         Raises:
             ValueError: `src` is not a rank of the group.
-            MismatchError: what came has another form than `like`, or another label.
+            MismatchError: the message has another form than `like`, or another label.
         """
         return self._engine.take(self._task, self._post_receive(src, like, label, call="recv"))
 
     def sendrecv(
         self, x: Value, dst: int, src: int, like: Value = None, *, label: Any = None, expected: Any = None
     ) -> Value:
-        """Send `x` to `dst` and receive from `src` at once; `like` is what will come, None: like `x`.
+        """Send `x` to `dst` and receive from `src` at the same time.
 
-        `expected` is the label of what will come, None: `label`.
+        `like` has the form of the value that comes, None: that of `x`; `expected` is its label, None: `label`.
 
         Raises: as `send` and `recv`.
         """
@@ -109,17 +109,17 @@ class Comm:
         return self._engine.take(self._task, back)
 
     def isend(self, x: Value, dst: int, *, label: Any = None) -> Request:
-        """Post a send and go on; until `wait()` returns, `x` belongs to the message and must not change. See `send`.
+        """Post a send and go on. Until `wait()` returns, `x` belongs to the message and must not change. See `send`.
 
-        Until the message has passed, this rank holds `x`. Every request must be waited for.
+        This rank holds `x` until the message has passed. Every request must be waited for.
 
-        Raises: as `send`; and `wait()` a RequestError, if `x` has changed.
+        Raises: as `send`. `wait()` raises a RequestError, if `x` has changed.
         """
         message = self._post_send(x, dst, label)
         return SendRequest(self, "isend", message, SendBuffer(self._task, values.checked(x, "x"), message.dst))
 
     def irecv(self, src: int, like: Value, *, label: Any = None) -> Request:
-        """Post a receive and go on; `wait()` returns the value, which counts as held from now on. See `recv`."""
+        """Post a receive and go on. `wait()` returns the value; this rank holds its memory from now on. See `recv`."""
         return Request(self, "irecv", self._post_receive(src, like, label))
 
     def _post_send(self, x: Value, dst: int, label: Any, call: str = "") -> Message:
@@ -294,8 +294,8 @@ class Comm:
         """Return when every rank of the group has called it, and all know (dissemination: ⌈log₂ N⌉ empty messages)."""
         collectives.dissemination_barrier(self._enter("barrier"))
 
-    # The same beside the program: they run in the order of their calls, on a channel of their own, while the rank
-    # computes; `x` may be changed at once.
+    # The same in the background: they run in the order of their calls, on a channel of their own, while the rank
+    # computes. They take a copy, so `x` may be changed at once.
 
     def iall_reduce(self, x: Array, op: str = "sum", algorithm: str | None = None) -> Request:
         """Start an `all_reduce` and go on; `wait()` returns its result."""
@@ -305,7 +305,7 @@ class Comm:
     def iall_gather(
         self, x: Array, axis: int = 0, *, counts: list[int] | None = None, out: Array | None = None
     ) -> Request:
-        """Start an `all_gather` and go on; `wait()` returns its result. Leave `out` alone until then."""
+        """Start an `all_gather` and go on; `wait()` returns its result. Do not touch `out` before that."""
         x = one_array(x)
         return self._in_background("iall_gather", x, checked.all_gather(self, x, axis, None, counts, out))
 
@@ -325,16 +325,16 @@ class Comm:
         return CollectiveRequest(self, call, self._last_in_background, cell)
 
     def split(self, color: int | None, key: int | None = None, *, name: str | None = None) -> Comm | None:
-        """New groups: the ranks that name the same `color` form one, ordered by `key`, then by rank.
+        """New groups: the ranks with the same `color` form a group, ordered by `key`, then by rank.
 
-        Every rank of this group calls it. It takes no simulated time, but a rank needs the wishes of all to know its
-        group, so nobody leaves before the last one has entered.
+        Every rank of this group calls it. It takes no simulated time. But a rank needs the colors of all ranks to know
+        its group, so no rank returns before the last one has called.
 
         Args:
             color: a whole number; None to join no group (the call then returns None).
             key: a whole number; None: this rank.
-            name: what the groups are for: errors say it, and timelines before the name of each message ("tp: message").
-                None: as this group.
+            name: of the groups, in errors and, before the name of each message, in timelines ("tp: message"). None: as
+                this group.
 
         Raises:
             ValueError: `color` or `key` is not a whole number, or `name` no string.
@@ -360,7 +360,7 @@ class Comm:
     def _enter(
         self, name: str, x: Array | None = None, *, shape: tuple[Any, ...] | None = None, **arguments: Any
     ) -> Comm:
-        """Meet the group in a collective; returns this rank's place on the channel that collectives use."""
+        """Enter a collective with the group; returns this rank's `Comm` on the channel of collectives."""
         described = [values.form(x, shape)] if x is not None else []
         described += [f"{key}={value}" for key, value in arguments.items() if value is not None]
         self._engine.enter(self._task, self._group, self.rank, name, f"{name}({', '.join(described)})")
@@ -399,11 +399,11 @@ class Comm:
     def hold(self, name: str, *arrays: Value) -> None:
         """Count the memory under these arrays as held by this rank, under `name`, until it dies.
 
-        What arrives in messages, and what is sent while it is under way, is counted without being asked. Memory that is
-        counted already stays as it is.
+        Arrays that arrive in messages count by themselves, and so do arrays that are sent, until they have passed.
+        Memory that counts already is not counted again.
 
         Raises:
-            ValueError: a name that is no string, or something else than arrays.
+            ValueError: a name that is no string, or other things than arrays.
         """
         text("name", name)
         self._engine.check(self._task)

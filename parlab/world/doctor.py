@@ -1,4 +1,4 @@
-"""What is usable on this machine: each thing is tried, not only looked for."""
+"""The doctor: which parts work on this machine. Each one is tried, not only looked for."""
 
 from __future__ import annotations
 

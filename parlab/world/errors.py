@@ -1,4 +1,4 @@
-"""What can go wrong between ranks. Every error says who, where, what was expected and what came."""
+"""Errors between ranks. Each names the rank and the place, what was expected and what came."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class WorldError(RuntimeError):
-    """The base of the errors that ranks make together; `run` holds the run up to the failure, so it can be drawn."""
+    """The base of all errors between ranks. `run` is the run up to the failure, so it can be drawn."""
 
     run: Run | None = None
 
@@ -20,18 +20,18 @@ class MismatchError(WorldError, ValueError):
 
 
 class RequestError(WorldError):
-    """A request was never waited for, or waited for twice, or what it sends was changed before."""
+    """A request was never waited for, or twice; or the array of an `isend` changed before its `wait()`."""
 
 
 class RemoteError(WorldError):
-    """What was raised in another process, as text."""
+    """An error of another process, as text."""
 
 
 @dataclass(frozen=True)
 class WaitsFor:
-    """A rank that cannot move: `rank` stands in `call` (at `where` in its program) until every one of `peers` acts.
+    """A rank that cannot move: it waits in `call`, at `where` in its program, until all `peers` act.
 
-    `posted` are its other requests that no peer has met.
+    `posted` are its other requests, which no peer has matched.
     """
 
     rank: int
@@ -68,7 +68,7 @@ class DeadlockError(WorldError):
 
 
 def _follow(waiting: dict[int, WaitsFor]) -> list[int]:
-    """From the lowest blocked rank to whom it waits for, and on, until a rank repeats or has left."""
+    """From the lowest blocked rank to its first peer, and on, until a rank repeats or has left."""
     path = [min(waiting)]
     while path[-1] in waiting and path[-1] not in path[:-1]:
         path.append(waiting[path[-1]].peers[0])
@@ -104,7 +104,7 @@ POINT_TO_POINT = ("send", "recv", "sendrecv", "isend", "irecv")
 
 
 def _cause(blocked: list[WaitsFor], path: list[int], waiting: dict[int, WaitsFor], left: frozenset[int]) -> str:
-    """What most often brings ranks here. What it says of these ranks is true; only its advice is a guess."""
+    """The likely cause. Its statements about these ranks are true; its advice is a guess."""
     if path[-1] in left:
         return (
             f"rank {path[-1]} takes part in fewer calls than its peers expect: nothing in it meets {blocked[-1].call}"

@@ -36,19 +36,19 @@ class per_rank:  # noqa: N801 - reads as a function: run(program, 2, per_rank([a
 
 @dataclass
 class Outcome:
-    """What is left when a program has run: the tasks of all ranks, with results, errors and logs, and the verdict."""
+    """The outcome of a run: the tasks of all ranks with their results, errors and logs, and the deadlock, if any."""
 
     tasks: list[Task]
     deadlock: DeadlockError | None
     wallclock: Timeline | None = None
-    shown: bool = True  # whether this process shows what was printed
+    shown: bool = True  # whether this process prints the ranks' prints
 
 
 def carry_out(world: Engine, program: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Run `program(comm, *args, **kwargs)` on the ranks of `world` that live here; its tasks then hold the results."""
+    """Run `program(comm, *args, **kwargs)` on the ranks of this process; the tasks of `world` then hold the results."""
 
     def body(task: Task) -> None:
-        memo: dict[int, Any] = {}  # what two arguments share their copies share too
+        memo: dict[int, Any] = {}  # so that copies of two arguments share what the arguments share
         own_args = [_argument(arg, task.rank, memo) for arg in args]
         own_kwargs = {name: _argument(arg, task.rank, memo) for name, arg in kwargs.items()}
         task.result = program(Comm(world, task, world.world), *own_args, **own_kwargs)
@@ -61,7 +61,7 @@ def carry_out(world: Engine, program: Callable[..., Any], args: Sequence[Any], k
 
 
 def _argument(argument: Any, rank: int, memo: dict[int, Any]) -> Any:
-    """What `rank` gets for an argument of `run`."""
+    """The argument that `rank` gets for an argument of `run`."""
     own = partial(_own, memo=memo)
     if isinstance(argument, per_rank):
         return each_part(argument.items[rank], values.copied, own)
@@ -69,7 +69,7 @@ def _argument(argument: Any, rank: int, memo: dict[int, Any]) -> Any:
 
 
 def each_part(argument: Any, array: Callable[[Any], Any], other: Callable[[Any], Any]) -> Any:
-    """`argument` with its arrays and its other objects changed: itself, or those in tuples, lists and dicts."""
+    """`argument` with `array` applied to its arrays and `other` to other objects, in tuples, lists and dicts too."""
     if type(argument) in (tuple, list) or (isinstance(argument, tuple) and hasattr(argument, "_make")):
         return values.rebuilt(argument, [each_part(item, array, other) for item in argument])
     if type(argument) is dict:
@@ -81,9 +81,9 @@ def each_part(argument: Any, array: Callable[[Any], Any], other: Callable[[Any],
 
 
 def _own(x: Any, memo: dict[int, Any]) -> Any:
-    """A copy of a model, an optimizer, a random generator, as a process would have its own."""
+    """A copy of a model, an optimizer or a random generator, as another process would have."""
     hashed: Any = type(x).__hash__
-    if hashed not in (None, object.__hash__):  # it is compared by value, so nobody changes it
+    if hashed not in (None, object.__hash__):  # compared by value, so it never changes
         return x
     try:
         return copy.deepcopy(x, memo)
@@ -92,7 +92,7 @@ def _own(x: Any, memo: dict[int, Any]) -> Any:
 
 
 def _read_only(x: arrays.Array) -> arrays.Array:
-    """A view that cannot be written; for libraries without such views, a copy."""
+    """A read-only view; in libraries without such views, a copy."""
     if not isinstance(x, np.ndarray):
         return values.copied(x)
     view = x.view()

@@ -1,4 +1,4 @@
-"""What is posted and not done: the handle that `isend`, `irecv` and the collectives beside a program return."""
+"""Requests: the handles that `isend`, `irecv` and background collectives return."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """Something that was posted and is not done: one end of a message, or a collective. Wait for it exactly once."""
+    """One end of a message, or a collective, that was posted and is not done. Wait for it exactly once."""
 
     def __init__(self, comm: Comm, call: str, posted: Any):
         self._task, self._engine, self._call = comm._task, comm._engine, call
@@ -28,7 +28,7 @@ class Request:
         """Return when it is done: the value of an `irecv` or of a collective, None for an `isend`.
 
         Raises:
-            RequestError: it was waited for already; or, of an `isend`, what it sends has changed.
+            RequestError: it was waited for already; or it is an `isend`, and its array has changed.
             MismatchError: see `Comm.recv`.
         """
         if self not in self._task.open:
@@ -38,7 +38,7 @@ class Request:
 
     @property
     def met(self) -> bool:
-        """Whether the peers have done their part, so that `wait` would return at once."""
+        """Whether the other end is posted, so that a deadlock need not name this request."""
         return self.posted.matched
 
     def _finish(self) -> Value:
@@ -60,8 +60,8 @@ class SendRequest(Request):
 
 
 class CollectiveRequest(Request):
-    """A collective that runs beside the program. It keeps the call's own array alive until it is waited for, so that
-    this memory always dies in the program's line of work.
+    """A collective in the background. It keeps the call's own array alive until it is waited for, so that this memory
+    always dies in the program's task.
     """
 
     def __init__(self, comm: Comm, call: str, done: Signal, array: Any):

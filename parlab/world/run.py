@@ -23,7 +23,7 @@ COLLECTIVES = ("ours", "native")
 
 
 class Run:
-    """What a program returned on each rank, and what happened meanwhile.
+    """The results of a program on each rank, and the timeline of the run.
 
     Attributes:
         results: what the program returned, a list, one a rank.
@@ -50,7 +50,7 @@ class Run:
 
     @property
     def timeline(self) -> Timeline:
-        """What happened when, on this run's cluster."""
+        """The simulated timeline of the run, on its cluster."""
         return self._replayed[0]
 
     def on(self, cluster: Cluster) -> Timeline:

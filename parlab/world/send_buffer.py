@@ -24,14 +24,14 @@ from parlab.world.threads.diagnosis import program_line
 from parlab.world.threads.tasks import Task
 from parlab.world.values import Value
 
-SMALL = 2048  # bytes, which are compared themselves; of more there are sums
+SMALL = 2048  # bytes; a larger array is compared by sums
 
 
 class SendBuffer:
-    """What one `isend` of `task` sends, and a fingerprint of it.
+    """The arrays of one `isend` of `task`, and a fingerprint of each.
 
-    Memory that counts as held lives at least until the `wait()`. Other memory may die before: what is dead cannot have
-    changed.
+    Arrays in memory that counts as held are kept alive until `wait()`. Other arrays may die earlier: a dead array
+    cannot have changed.
     """
 
     def __init__(self, task: Task, value: Value, dst: int):
@@ -41,9 +41,9 @@ class SendBuffer:
         self._flags: list[Array] = []  # on a device: whether each array changed
 
     def compare(self) -> bool:
-        """Compare the arrays with what they were; a RequestError, if one has changed.
+        """Compare the arrays with their fingerprints. A RequestError, if one has changed.
 
-        Returns whether something is left for `finish`: on a device the numbers are compared, and not looked at yet.
+        Returns whether `finish` must be called: on a device the comparison is launched here, and its result read later.
         """
         for reference, before in self._memory:
             if (x := reference()) is not None:
@@ -71,7 +71,7 @@ class SendBuffer:
 
 
 def finish(compared: list[SendBuffer]) -> None:
-    """When a program is over, look once at what `compare` left on a device; a RequestError, if an array has changed."""
+    """After a program, read the results that `compare` left on a device. A RequestError, if an array has changed."""
     flags = [(flag, sent) for sent in compared for flag in sent._flags]
     if not flags:
         return
@@ -91,10 +91,10 @@ def _itself(x: Array) -> Array:
 
 
 def fingerprint(x: Array) -> Any:
-    """What tells other contents of an array from these: its bytes, if they are few, else sums.
+    """A value that differs, almost surely, for other contents: the bytes of a small array, the sums of a large one.
 
-    In host memory the sums are those of the rows and columns of its 64-bit words, written as a square: unlike one sum
-    of all, they see that two numbers have changed places. On a device they are those along the first and last axis.
+    In host memory its 64-bit words form a square, whose rows and columns are summed. Unlike one sum of all words, this
+    sees two numbers that have changed places. On a device the sums are those along the first and the last axis.
     """
     if not isinstance(x, np.ndarray):
         return _sums_on_device(x)
@@ -115,6 +115,6 @@ def _sums_on_device(x: Array) -> list[Array]:
 
 
 def _differ(a: Array, b: Array) -> Array:
-    """Whether two arrays differ anywhere; a NaN is as good as another."""
+    """Whether two arrays differ anywhere; two NaNs are equal."""
     xp = arrays.namespace(a, b)
     return xp.any((a != b) & ((a == a) | (b == b)))

@@ -1,7 +1,7 @@
-"""What happened when: the spans, the messages and the held bytes of every rank, on one clock.
+"""Timelines: the spans, the messages and the held bytes of every rank, on one clock.
 
 The table behind each kind of record is kept in columns, because a long run has hundreds of thousands of them; `spans`,
-`transfers` and `waits` build the records when somebody looks.
+`transfers` and `waits` build the records when they are read.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Transfer(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Rank `rank` stood still from `start` to `end`, because it needed something from rank `peer`.
+    """Rank `rank` waited from `start` to `end` for something from rank `peer`.
 
-    From `start` to `came` the peer was absent: it had not posted its end. From `came` to `end` the transfer was under
-    way: on the wire, or in a queue at a port. `came` is `start` where the peer was there first, and `end` where it
-    never came or where nothing was to be transferred.
+    From `start` to `came` the peer had not posted its end. From `came` to `end` the transfer was under way: on the
+    wire, or in a queue at a port. `came` is `start` if the peer posted first. It is `end` if the peer never posted, or
+    if nothing was to be transferred.
 
-    `name` is what the rank waited for: receive; send, that is for it to be taken; request, something that runs beside
-    its own program (`peer` is the rank itself); or a collective that not all members had entered.
+    `name` is "receive"; "send" (the rank waited for its message to be taken); "request" (it waited for a background
+    collective of its own, and `peer` is the rank itself); or a collective that not all members had entered.
     """
 
     rank: int
@@ -193,7 +193,7 @@ class Timeline:
         return max((total for _, total in self.held(rank)), default=0)
 
     def peak_by_name(self, rank: int) -> dict[str, int]:
-        """What `rank` held when it first held the most, by name; together `peak_bytes`."""
+        """The bytes that `rank` held when it first held the most, by name; their sum is `peak_bytes`."""
         totals = [0, *(total for _, total in self.held(rank))]
         parts: dict[str, int] = {}
         for _, nbytes, name in self._held[rank][: totals.index(max(totals))]:

@@ -1,4 +1,4 @@
-"""What a message carries: an array, or nested tuples, lists and dicts (string keys, sorted) of arrays."""
+"""The values of messages: an array, or nested tuples, lists and dicts (string keys, sorted) of arrays."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NUMBERS = frozenset("biufc")  # NumPy's kinds of boolean, integer, unsigned, flo
 
 
 def checked(value: Value, argument: str) -> Value:
-    """`value` itself, if a message can carry it; a NumPy scalar comes back as an array without axes, and what is more
-    than a plain NumPy array (a memory map) as a plain one.
+    """`value` itself, if a message can carry it. A NumPy scalar becomes an array without axes, and a memory map, as any
+    array of a subclass, becomes a plain array.
 
     Raises:
         ValueError: it holds anything but arrays of numbers in this machine's byte order.
@@ -51,7 +51,7 @@ def checked(value: Value, argument: str) -> Value:
 
 
 def one_array(x: Any) -> arrays.Array:
-    """`x`, if a collective can take it: a message that is one array."""
+    """`x`, if a collective can take it: one array."""
     x = checked(x, "x")
     if isinstance(x, tuple | list | dict):
         raise ValueError(f"x is a {type(x).__name__}: a collective takes one array; call it once for each")
@@ -100,7 +100,7 @@ def _copy(x: Any) -> Any:
 
 
 class Template:
-    """Shape and dtype of an array that is expected, without the array, which may die meanwhile."""
+    """Shape and dtype of an expected array. It does not refer to the array, which may die."""
 
     __slots__ = ("dtype", "shape")
 

@@ -1,4 +1,4 @@
-"""Who starts processes, for each engine: whether that works here, by which command, and how they find each other."""
+"""How processes are started, for each engine: if it works here, by which command, and how they find each other."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 INSTALL_MPI = "python -m pip install mpi4py mpich"
 INSTALL_CUPY = "python -m pip install 'cupy-cuda12x[ctk]' nvidia-nccl-cu12"
 KEY = "export PARLAB_KEY=$(python -c 'import secrets; print(secrets.token_hex())')"
-POLITE = {  # ranks that wait let others compute, and there may be more ranks than cores
+POLITE = {  # ranks that wait leave the cores to others, and there may be more ranks than cores
     "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
-MANY_KERNELS = {  # of many pairs are on a GPU at once, and what is loaded later must not wait for them
+MANY_KERNELS = {  # many pairs have kernels on a GPU at once, and code that is loaded later must not wait for them
     "CUDA_DEVICE_MAX_CONNECTIONS": "32",
     "CUDA_MODULE_LOADING": "EAGER",
     "NCCL_MAX_CTAS": "8",
@@ -27,21 +27,21 @@ MANY_KERNELS = {  # of many pairs are on a GPU at once, and what is loaded later
 
 
 class MPILauncher:
-    """mpiexec starts, or Slurm, and MPI finds."""
+    """mpiexec or Slurm starts the processes, and they meet in MPI."""
 
-    environment = POLITE  # that the processes have, where theirs says nothing else
+    environment = POLITE  # variables of the processes, unless they are set already
 
     def inside(self) -> bool:
-        """Whether this script is one of several processes that somebody else has started."""
+        """Whether this script is one of several processes that mpiexec or Slurm has started."""
         return any(name in os.environ for name in ("PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE"))
 
     def check(self, size: int) -> None:
-        """Refuse, by a ValueError, what this machine cannot start."""
+        """A ValueError, if this machine cannot start the processes."""
         if importlib.util.find_spec("mpi4py") is None:
             raise ValueError(f"engine='mpi': mpi4py is not installed; {INSTALL_MPI}")
 
     def command(self, size: int) -> list[str]:
-        """What starts `size` processes of the command that follows it."""
+        """The words before a command that start `size` processes of it."""
         beside_python = Path(sys.executable).parent / "mpiexec"
         mpiexec = str(beside_python) if beside_python.exists() else shutil.which("mpiexec")
         if mpiexec is None:
@@ -49,11 +49,11 @@ class MPILauncher:
         return [mpiexec, "-n", str(size)]
 
     def by_hand(self, size: int) -> str:
-        """What to type before the command."""
+        """The words that a user types before the script."""
         return f"mpiexec -n {size} python"
 
     def transport(self, folder: Path | None) -> Any:
-        """The transport of this process. Those that `run` has started meet in `folder`, which has their key."""
+        """The transport of this process. Processes that `run` has started meet in `folder`, which holds their key."""
         from parlab.world.processes.mpi import MPITransport  # starts MPI
 
         return MPITransport()
@@ -64,11 +64,11 @@ def _cupy() -> Any:
 
 
 class NCCLLauncher:
-    """As `MPILauncher`, by torchrun, or Slurm's srun, or `several` here; one process a GPU.
+    """As `MPILauncher`, by torchrun, by Slurm's srun, or by `spawn` on this machine; one process a GPU.
 
-    At the door that torchrun and Slurm know of, MASTER_ADDR, anybody may knock. So the ranks need a secret that they do
-    not get from there: PARLAB_KEY, which both hand on to all of them. Without it nothing runs: what comes through these
-    doors is unpickled. The port is the one after MASTER_PORT, where torchrun itself listens.
+    The ranks meet at the address that torchrun and Slurm give, MASTER_ADDR, to which anybody can connect. So they need
+    a secret: PARLAB_KEY, which torchrun and srun hand on to all ranks. Without it nothing runs, because data from these
+    connections are unpickled. The port is MASTER_PORT + 1, because torchrun itself listens on MASTER_PORT.
     """
 
     environment = MANY_KERNELS
@@ -106,7 +106,7 @@ class NCCLLauncher:
         return f"torchrun --nproc-per-node {size}"
 
     def transport(self, folder: Path | None) -> Any:
-        """See `MPILauncher`. A ValueError, if the environment lacks the place to meet or the key."""
+        """See `MPILauncher`. A ValueError, if the environment lacks the address or the key."""
         from parlab.world.processes.bootstrap import connect_all
         from parlab.world.processes.nccl import NCCLTransport
 

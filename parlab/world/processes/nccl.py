@@ -1,17 +1,17 @@
-"""Messages by NCCL, with CuPy, from the memory of one GPU to that of another; what lies in host memory travels beside.
+"""Messages by NCCL, with CuPy, from one GPU's memory to another's. Arrays in host memory travel on the side channel.
 
-The header of a message goes ahead on the side channel, as an offer. When the receiver has asked for the message and
-made room, it answers "go" and launches its receive; the sender launches its send when it hears that. Every ordered pair
-of ranks has a communicator and a stream of its own. Therefore:
+First the sender offers the message: its header goes over the side channel. When the receiver has asked for the message
+and made room, it answers "go" and launches its receive kernel. On "go" the sender launches its send kernel. Every
+ordered pair of ranks has a communicator and a stream of its own. Therefore:
 
-- Both ends launch the messages of a pair in the same order, that of its go's, which a connection keeps. So the right
-  kernels meet, whatever groups and channels the messages belong to, and in whatever order they were posted.
-- A kernel is launched only when both ends are posted, and nothing but the end of earlier messages of its pair, and of
-  what its own rank had computed when it was posted, comes before it on the GPU. So no message can block another, and a
-  send is over only when the receiver has asked for it.
+- Both ends launch the messages of a pair in the same order: that of their "go", which the connection keeps. So the
+  right kernels meet, for messages of all groups and channels, and for every order of posts.
+- A kernel starts when both ends are posted. On the GPU it waits only for earlier messages of its pair and for work that
+  its rank had already queued. So no message can block another.
+- A send ends only when the receiver has asked for the message.
 
-A message is done when the event behind its kernel is: what is launched from then on finds the data. Its arrays are
-referenced until then.
+A message is done when the event behind its kernel is done; work that is launched afterwards finds the data. The arrays
+are referenced until then.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ Way = tuple[int, int]  # the other rank, tag
 
 
 class _Pair:
-    """One direction between two ranks; `end` is 0 at the sender, 1 at the receiver, who both make it at once.
+    """One direction between two ranks. `end` is 0 at the sender and 1 at the receiver; both make it at the same time.
 
-    NCCL connects them at the first message, and a rank that waited for that could not let others go: it passes here.
+    NCCL connects the two at their first message, and blocks until both are there. That message is sent here, so that no
+    rank blocks later.
     """
 
     def __init__(self, cupy: Any, number: list[int], end: int):
@@ -52,7 +53,7 @@ class _Pair:
         self._stream.synchronize()
 
     def launch(self, leaves: list[Any], posted: Any) -> Any:
-        """Send or receive the memory of `leaves`, after the event `posted`; returns the event behind it."""
+        """Launch the send or receive of `leaves` after the event `posted`; returns the event behind it."""
         self._stream.wait_event(posted)
         for leaf in leaves:
             self._put(leaf)
@@ -64,12 +65,12 @@ class _Pair:
 
 
 def pointer(x: Any) -> int:
-    """Where the memory of an array on the GPU begins."""
+    """The address of an array on the GPU."""
     return int(x.data.ptr)
 
 
 class _Offer(NamedTuple):
-    """What a sender says of a message; `places` has a 1 for each array that lies on the GPU, a 0 for each other."""
+    """The offer of a message. `places` has a 1 for each array on the GPU, and a 0 for each in host memory."""
 
     header: bytes
     places: bytes
@@ -85,14 +86,14 @@ class _End:
         self.going = False  # whether both ends are posted
         travelling = [(leaf, place) for leaf, place in zip(leaves, places, strict=True) if leaf.size]
         self.on_gpu = [leaf for leaf, place in travelling if place]
-        self.beside = [leaf for leaf, place in travelling if not place]
+        self.on_host = [leaf for leaf, place in travelling if not place]
 
     def done(self) -> bool:
-        return self.going and not self.beside and (self.event is None or self.event.done)
+        return self.going and not self.on_host and (self.event is None or self.event.done)
 
 
 class _Coming:
-    """See `Coming`. Room on the GPU is made at once, so that its kernel waits for nothing that is computed later."""
+    """See `Coming`. It makes room on the GPU at once, so that its kernel does not wait for later computations."""
 
     def __init__(self, transport: NCCLTransport, way: Way, like: list[Any]):
         self._transport, self._way = transport, way
@@ -113,13 +114,13 @@ class _Coming:
         return self._offer.header
 
     def into(self, forms: list[Form]) -> list[Any]:
-        """See `Coming`: each in the memory, the host's or the GPU's, that it comes from."""
-        if isinstance(self._offer, _End):  # from this rank itself: the copy that was sent
+        """See `Coming`: each array in the kind of memory, the host's or a GPU's, that it comes from."""
+        if isinstance(self._offer, _End):  # from this rank itself: the copy that it sends
             self._end = self._offer
-            self._end.going, self._end.beside = True, []
+            self._end.going, self._end.on_host = True, []
             return self._end.leaves
         places = self._offer.places
-        if self._for != (forms, places):  # it does not fit, or comes from the other kind of memory
+        if self._for != (forms, places):  # another form, or the other kind of memory
             self._make_room(forms, places)
         self._end = _End(self._rooms, places, self._posted)
         self._transport.go(self._way, self._end)
@@ -130,7 +131,7 @@ class _Coming:
 
 
 class NCCLTransport:
-    """See `Transport`: among processes with a GPU each, which is the current one, and a connection to each other."""
+    """See `Transport`: processes with a GPU each, the current one, and a connection to each other process."""
 
     def __init__(self, rank: int, size: int, connections: dict[int, Connection], cupy: Any):
         self.rank, self.size = rank, size
@@ -139,11 +140,11 @@ class NCCLTransport:
         self._pairs: dict[tuple[int, int], _Pair] = {}
         self._forget()
         self.renew()
-        atexit.register(self._part)  # to destroy communicators in place of that, all must do so in one order
+        atexit.register(self._part)  # aborting needs no common order of all ranks, as destroying communicators would
         self.ahead = clock_ahead(rank, size, lambda data, dst: self._side.put(dst, SAID, 0, data), self._answer)
 
     def renew(self) -> None:
-        """See `Transport`: with new communicators. Nobody sends anything new before all have their numbers."""
+        """See `Transport`. Makes new communicators; no rank sends before all ranks have their numbers."""
         others = [peer for peer in range(self.size) if peer != self.rank]
         numbers = {(self.rank, peer): self._cupy.cuda.nccl.get_unique_id() for peer in others}
         for (_, dst), number in numbers.items():
@@ -152,7 +153,9 @@ class NCCLTransport:
         numbers |= {(src, self.rank): number for src, number in self._numbers.items()}
         self._part()
         self._forget()
-        in_rounds = sorted(numbers, key=lambda pair: (pair[0] ^ pair[1], pair))  # one order for all, so nobody is stuck
+        in_rounds = sorted(
+            numbers, key=lambda pair: (pair[0] ^ pair[1], pair)
+        )  # the same order on all ranks, so no rank is stuck
         self._pairs = {ends: _Pair(self._cupy, numbers[ends], int(ends[1] == self.rank)) for ends in in_rounds}
 
     def _part(self) -> None:
@@ -161,12 +164,14 @@ class NCCLTransport:
         self._pairs = {}
 
     def _forget(self) -> None:
-        self.offers: dict[Way, deque[Any]] = defaultdict(deque)  # what peers want to send
-        self._offered: dict[Way, deque[_End]] = defaultdict(deque)  # what this rank wants to send
-        self._arriving: dict[Way, deque[_End]] = defaultdict(deque)  # what is to come beside
+        self.offers: dict[Way, deque[Any]] = defaultdict(deque)  # messages that peers offer
+        self._offered: dict[Way, deque[_End]] = defaultdict(deque)  # messages that this rank offers
+        self._arriving: dict[Way, deque[_End]] = defaultdict(
+            deque
+        )  # messages with arrays in host memory that are to come
         self._notes: deque[bytes] = deque()
         self._said: dict[int, deque[bytearray]] = defaultdict(deque)
-        self._numbers: dict[int, list[int]] = {}  # of communicators, from those who send by them
+        self._numbers: dict[int, list[int]] = {}  # of communicators, by their sender
 
     # Messages
 
@@ -179,7 +184,7 @@ class NCCLTransport:
         return (self._cupy if place else np).empty(*form)
 
     def posted(self, places: bytes) -> Any:
-        """An event behind all that this line of work has launched, if anything lies on the GPU."""
+        """An event behind all work that this task has launched; None if no array lies on the GPU."""
         if any(places):
             return self._cupy.cuda.get_current_stream().record(self._cupy.cuda.Event(disable_timing=True))
         return None
@@ -204,19 +209,19 @@ class NCCLTransport:
         return _Coming(self, (src, tag), [] if src == self.rank else like)
 
     def go(self, way: Way, end: _End) -> None:
-        """Receive the next message of this way, and let its sender know."""
-        if end.beside:
+        """Receive the next message of this way, and tell its sender."""
+        if end.on_host:
             self._arriving[way].append(end)
         src, tag = way
         self._side.put(src, GO, tag)
         self._launch(end, (src, self.rank))
 
     def _gone(self, way: Way) -> None:
-        """The receiver of the next message of this way has let it go."""
+        """The receiver has answered "go" to the next message of this way."""
         end, (dst, tag) = self._offered[way].popleft(), way
-        if end.beside:
-            self._side.put(dst, DATA, tag, *map(in_bytes, end.beside))
-            end.beside = []
+        if end.on_host:
+            self._side.put(dst, DATA, tag, *map(in_bytes, end.on_host))
+            end.on_host = []
         self._launch(end, (self.rank, dst))
 
     def _launch(self, end: _End, ends: tuple[int, int]) -> None:
@@ -256,7 +261,7 @@ class NCCLTransport:
         raise NotImplementedError("NCCL's own collectives")
 
     def abort(self) -> NoReturn:
-        """See `Transport`: the others see that this one is gone, at the latest when they wait."""
+        """See `Transport`: the other processes notice that this one is gone, at the latest when they wait."""
         os._exit(1)
 
     def _listen(self) -> None:
@@ -271,8 +276,8 @@ class NCCLTransport:
                 self._gone((src, tag))
             elif kind == DATA:
                 end = self._arriving[src, tag].popleft()
-                fill(end.beside, contents)
-                end.beside = []
+                fill(end.on_host, contents)
+                end.on_host = []
             else:
                 start = 4 + int.from_bytes(contents[:4], "big")
                 self.offers[src, tag].append(_Offer(bytes(contents[start:]), bytes(contents[4:start])))
@@ -280,22 +285,22 @@ class NCCLTransport:
     def _say(self, data: bytes, to: Iterable[int]) -> None:
         for dst in to:
             self._side.put(dst, SAID, 0, data)
-        self._until(lambda: not self._side.busy, set())  # this process may end next
+        self._until(lambda: not self._side.busy, set())  # this process may end after this
 
     def _answer(self, src: int) -> bytearray:
         self._until(lambda: self._said[src], {src})
         return self._said[src].popleft()
 
     def _until(self, over: Callable[[], Any], needed: set[int]) -> None:
-        """Listen until it is `over`, to which the `needed` ranks must say something."""
+        """Listen until `over()`; the `needed` ranks must answer for that."""
         pause = Pause()
         while not over():
-            self._check(self._side.gone & needed)  # what they have said before is read before
+            self._check(self._side.gone & needed)  # frames that they sent before are read first
             self._listen()
             pause()
 
     def _check(self, gone: set[int]) -> None:
-        """Without its peers a process ends too."""
+        """A process whose peer is gone ends too."""
         if gone:
             print(f"rank {self.rank} ends, because rank {min(gone)} has ended", file=sys.stderr, flush=True)
             self.abort()

@@ -10,13 +10,13 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 HEAD = struct.Struct("!BQQ")  # kind, tag, length
-SAID, NOTE, NUMBER, OFFER, GO, DATA = range(6)  # kinds: what all wait for, two notes, and three that a message needs
+SAID, NOTE, NUMBER, OFFER, GO, DATA = range(6)  # of gather and share, notes, communicators, and three of messages
 
 Frame = tuple[int, int, int, bytearray]  # from whom, kind, tag, contents
 
 
 class SideChannel:
-    """Frames to and from the other ranks, by a connection to each. Nothing here waits."""
+    """Frames to and from the other ranks, by a connection to each. No method waits."""
 
     def __init__(self, connections: dict[int, Connection]):
         self._connections = connections
@@ -24,17 +24,17 @@ class SideChannel:
             os.set_blocking(connection.fileno(), False)
         self._out: dict[int, deque[memoryview]] = {peer: deque() for peer in connections}
         self._in = {peer: self._read(peer) for peer in connections}
-        self.gone: set[int] = set()  # who has closed its end
+        self.gone: set[int] = set()  # ranks that have closed their end
 
     def put(self, dst: int, kind: int, tag: int = 0, *contents: Any) -> None:
-        """Send the bytes in `contents` as one frame, as fast as `dst` reads; they stay as they are until then."""
+        """Send the bytes of `contents` as one frame, as fast as `dst` reads. They must not change until then."""
         parts = [memoryview(part).cast("B") for part in contents if len(part)]
         head = HEAD.pack(kind, tag, sum(map(len, parts)))
         self._out[dst] += [memoryview(head), *parts]
         self._write(dst)
 
     def frames(self) -> Iterator[Frame]:
-        """Those that are here; and move on those that are on their way out."""
+        """The frames that have arrived; frames on their way out are moved on too."""
         for peer, incoming in self._in.items():
             self._write(peer)
             while (frame := next(incoming)) is not None:
@@ -42,7 +42,7 @@ class SideChannel:
 
     @property
     def busy(self) -> bool:
-        """Whether something is still on its way out."""
+        """Whether a frame is still on its way out."""
         return any(self._out.values())
 
     def close(self) -> None:
@@ -61,10 +61,10 @@ class SideChannel:
         except BlockingIOError:
             pass
         except OSError:
-            out.clear()  # nobody reads them; that the peer is gone shows where something is read from it
+            out.clear()  # nobody reads them; reading from this peer will find that it is gone
 
     def _read(self, src: int) -> Iterator[Frame | None]:
-        """The frames from `src`; None where there is no more yet."""
+        """The frames from `src`; None when no further one has arrived."""
         while True:
             head = yield from self._exactly(src, HEAD.size)
             kind, tag, length = HEAD.unpack(head)

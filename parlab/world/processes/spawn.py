@@ -1,7 +1,7 @@
 """Start a command several times, each with its rank in its environment, as torchrun does.
 
-Ends with the first that fails; whoever has started it ends the others. Run by its path, it imports nothing of this
-package, and is there at once.
+It ends with the first process that fails; the process that started it ends the others. It is run by its path, so it
+imports nothing of this package and starts at once.
 """
 
 import os
@@ -11,7 +11,7 @@ import time
 
 
 def main(size: int, command: list[str]) -> int:
-    """Returns 0 when all have ended well, else the status of one that has not."""
+    """Returns 0 if all processes return 0, else the status of one that does not."""
     ranks = [
         subprocess.Popen(command, env={**os.environ, "RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": str(size)})
         for r in range(size)

@@ -1,6 +1,6 @@
-"""What carries bytes between processes: all that `ProcessEngine` asks of MPI, or of another library.
+"""The transport protocol: all that `ProcessEngine` needs of MPI, or of another library that carries bytes.
 
-Nothing here waits, except `gather` and `share`, which all processes call together.
+No method waits, except `gather` and `share`, which all processes call together.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from parlab import arrays
 
-ROUND_TRIPS = 50  # whose shortest one sets the clock
+ROUND_TRIPS = 50  # the shortest one gives the offset between two clocks
 
 
 Form = tuple[tuple[int, ...], Any]  # shape and NumPy's dtype
@@ -25,25 +25,26 @@ def form_of(x: Any) -> Form:
 
 
 class Sent(Protocol):
-    """A message on its way out."""
+    """One end of a message: the sender's."""
 
     def done(self) -> bool:
-        """Whether the receiver has asked for it, and has it."""
+        """Whether the receiver has asked for the message and has it."""
 
 
 class Coming(Protocol):
-    """A message that is asked for."""
+    """One end of a message: the receiver's."""
 
     def header(self) -> bytes | None:
-        """What the sender says of it, as soon as that is here. Ask in the order of the messages of one way."""
+        """The sender's header, None before it arrives. Messages of one mailbox are asked in their order."""
 
     def into(self, forms: list[Form]) -> list[Any]:
-        """Receive it in arrays of these forms, made for it, in C order, filled when it is done; the header has said how
-        many bytes there are.
+        """New arrays of these forms, in C order, that are filled when the message is done.
+
+        The header has told the number of bytes.
         """
 
     def done(self) -> bool:
-        """Whether it is there."""
+        """Whether the message has arrived."""
 
 
 class Transport(Protocol):
@@ -57,23 +58,25 @@ class Transport(Protocol):
     ahead: int  # nanoseconds by which this process's `perf_counter` is ahead of that of rank 0
 
     def ready(self, x: Any) -> Any:
-        """An array as it travels, in C order: itself, or in host memory."""
+        """An array in the form in which it travels: in C order, and for some libraries in host memory."""
 
     def send(self, header: bytes, leaves: Sequence[Any], dst: int, tag: int) -> Sent:
-        """Offer arrays that are `ready`, and stay as they are until it is done."""
+        """Offer arrays that are `ready`. They do not change until the message is done."""
 
     def expect(self, src: int, tag: int, like: list[Any]) -> Coming:
-        """Ask for the next message of this way, whose arrays should have these forms."""
+        """Ask for the next message from `src` with this tag. Its arrays should have the forms of `like`."""
 
     def tell(self, dst: int, note: bytes) -> None:
-        """Send a note; it arrives at some time, after those that were sent before."""
+        """Send a note on the side channel. Notes arrive in order."""
 
     def heard(self) -> Iterator[bytes]:
-        """The notes that are here."""
+        """The notes that have arrived."""
 
     def connect(self, members: tuple[int, ...], tag: int) -> Any:
-        """The library's own collectives among `members`, who all call this. Each is a method, named as our algorithm,
-        that starts it and returns (a handle with `done`, what our algorithm would return); `free` ends them all.
+        """The library's own collectives among `members`. All members call this.
+
+        Each is a method with the name of our algorithm. It starts the collective, and returns a handle with `done`, and
+        the result of our algorithm. `free` gives all of them back.
         """
 
     def gather(self, data: bytes) -> list[bytes]:
@@ -83,14 +86,14 @@ class Transport(Protocol):
         """The data of rank 0, on all."""
 
     def renew(self) -> None:
-        """Forget what is under way: a run has failed. All call this."""
+        """Forget all messages under way, after a run that failed. All processes call this."""
 
     def abort(self) -> None:
         """End all processes, this one too."""
 
 
 def in_host_memory(x: Any) -> np.ndarray:
-    """`x` as it travels where only the host's memory does."""
+    """`x` in host memory and in C order."""
     return np.asarray(arrays.to_numpy(x), order="C")
 
 
@@ -111,15 +114,15 @@ def clock_ahead(
 ) -> int:
     """See `Transport.ahead`; all processes call this. `send(data, dst)` and `receive(src)` wait.
 
-    Rank 0 answers each rank's questions with its clock; the fastest answer was read half a round trip ago.
+    Rank 0 answers each question of a rank with its clock. The fastest answer was read half a round trip earlier.
     """
     best, ahead = None, 0
-    for guest in range(1, size):
+    for peer in range(1, size):
         for _ in range(ROUND_TRIPS):
             if rank == 0:
-                receive(guest)
-                send(time.perf_counter_ns().to_bytes(8, "big"), guest)
-            elif rank == guest:
+                receive(peer)
+                send(time.perf_counter_ns().to_bytes(8, "big"), peer)
+            elif rank == peer:
                 asked = time.perf_counter_ns()
                 send(bytes(8), 0)
                 theirs = int.from_bytes(receive(0), "big")

@@ -1,4 +1,4 @@
-"""What was measured while processes ran, on one clock, as a `Timeline`."""
+"""The measured times of a run on processes, on one clock, as a `Timeline`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Clock = tuple[int, list[tuple[int, int, str]], list[tuple[int, int, Any]]]  # na
 
 
 def measured(clocks: Sequence[Clock], messages: Sequence[tuple[Any, Any]]) -> Timeline:
-    """The timeline of what each rank has noted, from the first thing on, in picoseconds of rank 0's clock.
+    """The timeline of the ranks' notes, in picoseconds of rank 0's clock, from the first note on.
 
-    `messages` are both ends of each, as far as they came. Memory is not measured.
+    `messages` are the two ends of each message, None for an end that was not posted. Memory is not measured.
     """
     ahead = [clock[0] for clock in clocks]
     passed = [(out, back) for out, back in messages if out is not None and back is not None and back.done_at]
@@ -51,13 +51,13 @@ def measured(clocks: Sequence[Clock], messages: Sequence[tuple[Any, Any]]) -> Ti
 
 
 def waited_for(task: Task) -> tuple[int, str, Any]:
-    """Whom the wait of `task` needs, and its name, as a `Wait` has them; and the key of the message."""
+    """The peer and the name of a task's wait, as a `Wait` has them, and the key of its message."""
     waits_for: Any = task.waits_for
     if isinstance(waits_for, Signal):
         return task.rank, "request", None
     if isinstance(waits_for, CollectiveCall):
         return waits_for.members[0], task.call, None
     late = [message for message in waits_for if not message.matched] or waits_for
-    message = late[-1]  # of a sendrecv what comes, as on the simulated clock
+    message = late[-1]  # of a sendrecv the receive, as on the simulated clock
     key = (*message.key, message.number)
     return (message.dst, "send", key) if message.end == POST_SEND else (message.src, "receive", key)

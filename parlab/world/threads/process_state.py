@@ -1,5 +1,5 @@
-"""What a run changes in the process around it and puts back: Ctrl-C, BLAS's threads, the cyclic collector; and how the
-system schedules the thread of a rank.
+"""State of the whole process that a run changes and restores: the handler of Ctrl-C, BLAS's threads, the cyclic garbage
+collector. And how the system schedules the thread of a rank.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 
 @contextmanager
 def interrupts(note: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C calls `note`, and raises nothing: whoever notes it ends the run where that can be done cleanly.
+    """Within, Ctrl-C calls `note` and raises nothing. The engine then ends the run at a point where this is safe.
 
-    Otherwise a `KeyboardInterrupt` may come between any two steps of a start, and Python drops one that falls into a
-    destructor. In a thread other than the main one, or where somebody else handles SIGINT, all stays as it is.
+    Otherwise a `KeyboardInterrupt` may come between any two steps of a start, and Python drops one in a destructor.
+    Nothing changes in a thread other than the main one, or if the program handles SIGINT itself.
     """
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -33,15 +33,15 @@ def interrupts(note: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-_limited = threading.Lock()  # held by the run that keeps BLAS at one thread
+_limited = threading.Lock()  # held by the run that limits BLAS to one thread
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """A rank computes on one core, as long as there are ranks to use the others.
+    """Within, BLAS uses one thread: a rank computes on one core, and the other ranks on the others.
 
-    BLAS has one number of threads for the whole process. Of several runs at once one lowers it and puts it back: a
-    second one would find the lowered number, and put back that.
+    BLAS has one number of threads for the whole process. Of several runs at once only the first lowers and restores it:
+    the second one would find the lowered number, and restore that.
     """
     if not _limited.acquire(blocking=False):
         yield
@@ -62,10 +62,10 @@ def _blas() -> Any:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Without the cyclic collector, memory dies exactly where the last reference goes, the same in every run.
+    """Within, the cyclic garbage collector is off. So memory dies when its last reference goes, the same in every run.
 
-    What hangs in a cycle of references, on a GPU too, is freed only after the run: a program that fills the memory
-    with such cycles must break them itself.
+    Memory in a cycle of references, also on a GPU, is freed after the run. A program that fills the memory with such
+    cycles must break them itself.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -77,10 +77,10 @@ def collector_paused() -> Iterator[None]:
 
 
 def wake_without_preempting() -> None:
-    """Ask Linux to let whoever wakes this thread run on until it parks.
+    """Ask Linux to let a thread that wakes this one run on until it parks.
 
-    A woken thread that takes the waker's core at once only finds that the waker still holds the interpreter: it must
-    give the core back and be woken again. Two switches a message instead of one, and twice the time.
+    A woken thread that takes its waker's core at once finds that the waker still holds the interpreter. It must give
+    the core back, and be woken again: two switches a message instead of one, and twice the time.
     """
     if sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER:
         with suppress(OSError):  # a sandbox may forbid it

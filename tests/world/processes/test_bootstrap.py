@@ -86,7 +86,7 @@ def guesses(sock):
     connection = Connection(sock.detach())
     connection.send_bytes(b"1")
     with suppress(AuthenticationError):
-        bootstrap.prove(connection, bootstrap._between(b"guessed", 1, 0), host=False)
+        bootstrap.prove(connection, bootstrap._key_of_pair(b"guessed", 1, 0), host=False)
     connection.close()
 
 
@@ -123,7 +123,7 @@ def test_6_kinds_of_strangers_at_the_port_are_not_let_in_and_disturb_nobody(port
 
 
 def test_a_rank_with_another_key_is_told_so_and_the_one_that_waits_for_it_gives_up(port, monkeypatch):
-    monkeypatch.setattr(bootstrap, "PATIENCE", 1)
+    monkeypatch.setattr(bootstrap, "TIMEOUT", 1)
 
     def come(rank):
         with pytest.raises(WorldError, match=rf"rank {rank}: not all 2 ranks came together at"):
@@ -140,11 +140,11 @@ def test_a_proof_that_a_stranger_hands_on_opens_no_other_door(tmp_path):
 
     def rank_1():
         with pytest.raises((AuthenticationError, OSError, EOFError)):
-            bootstrap.prove(Connection(ours.detach()), bootstrap._between(KEY, 1, 0), host=False)
+            bootstrap.prove(Connection(ours.detach()), bootstrap._key_of_pair(KEY, 1, 0), host=False)
 
     def rank_2():
         try:
-            bootstrap.prove(Connection(theirs.detach()), bootstrap._between(KEY, 1, 2), host=True)
+            bootstrap.prove(Connection(theirs.detach()), bootstrap._key_of_pair(KEY, 1, 2), host=True)
         except AuthenticationError:
             refused.append("rank 1's proof for rank 0")
 

@@ -139,7 +139,7 @@ def waits_for_nothing(monkeypatch):
 
 
 def done_when_launched(monkeypatch):
-    monkeypatch.setattr(nccl._End, "done", lambda end: end.going and not end.beside)
+    monkeypatch.setattr(nccl._End, "done", lambda end: end.going and not end.on_host)
 
 
 def room_when_it_goes(monkeypatch):
