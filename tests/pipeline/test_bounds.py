@@ -211,6 +211,12 @@ def test_where_microbatches_enter_at_both_ends_no_rank_need_start_at_0_and_the_l
     assert lower_bound(2, 3, costs, like=both_ends, metric="longest_stage") <= 70
 
 
+def test_the_bound_counts_the_w_that_must_free_memory_53_where_the_best_is_54():
+    case = 3, 4, Costs([1, 4, 2], [4, 3, 2], [3, 1, 1], [0, 1, 2]), MemoryLimit(4, 2, 2)
+    assert simulate(best_schedule(*case), case[2]).makespan == 54
+    assert 53 <= lower_bound(*case) <= 54
+
+
 def test_the_gap_of_unit_costs_p4_m8_1f1b_6_of_27_zb_h1_0_v_min_8_of_51():
     assert [round(gap(make(4, 8)), 6) for make in (one_f_one_b, zb_h1, v_min)] == [
         round(x, 6) for x in (6 / 27, 0, 8 / 51)

@@ -11,6 +11,7 @@ from parlab.pipeline import (
     improve,
     lower_bound,
     one_f_one_b,
+    search,
     simulate,
     v_controlled,
     v_half,
@@ -150,6 +151,23 @@ def test_zb_auto_p3_m40_fills_the_first_round_trip_with_18_and_11_forwards_and_i
     schedule = zb_auto(3, 40, costs, tries=0)
     assert [[action.kind for action in row].index("I") for row in schedule.actions] == [18, 11, 1]
     assert simulate(schedule, costs).longest_stage == 3 * 40
+
+
+def test_forwards_fill_the_wait_for_the_first_gradient_on_uneven_stages_11_5_and_1_or_two_ahead_5_3_and_1():
+    """Rank 2 ends its first forward at 2 + 1 + 3 + 2 + 4 = 12 and its I at 15, which reaches rank 1 at 18. Rank 1 has
+    time for 4 forwards from 6 on, ends its I at 20, and rank 0, which is free from 2 on, has it at 22."""
+    costs = Costs([2, 3, 4], [1, 2, 3], 1, [1, 2, 3])
+    rule = {"may_delay": False, "behind_full": 1}
+    assert search._warmups(costs, [99] * 3, step=99, **rule) == (11, 5, 1)
+    assert search._warmups(costs, [99] * 3, step=2, **rule) == (5, 3, 1)
+    assert search._warmups(costs, [4] * 3, step=99, **rule) == (4, 3, 1)
+    assert search._warmups(costs, [4] * 3, step=99, may_delay=False, behind_full=2) == (4, 2, 1)
+
+
+def test_zb_auto_is_no_longer_than_zb_h2_where_its_own_heuristic_is():
+    costs = Costs([3, 6, 5], [2, 5, 4], [1, 2, 1], [3, 1, 0])
+    found = simulate(zb_auto(3, 3, costs, 3, tries=0), costs).longest_stage
+    assert found <= simulate(zb_h2(3, 3), costs).longest_stage
 
 
 @pytest.mark.parametrize("metric", ["makespan", "longest_stage"])
