@@ -25,11 +25,12 @@ from parlab.world import Cluster, run
 from tests.pipeline.models import ALL, CONFIG, SECOND, name_of, tanh_model
 
 
-@pytest.mark.parametrize("pair", [None, 7], ids=["", "atomic pairs"])
+@pytest.mark.parametrize("atomic", [False, True], ids=["", "atomic pairs"])
 @pytest.mark.parametrize("transfer", [0, 1, 4])
 @pytest.mark.parametrize("schedule", ALL, ids=name_of)
-def test_the_run_timed_without_port_limits_is_the_simulated_timeline(schedule, transfer, pair):
+def test_the_run_timed_without_port_limits_is_the_simulated_timeline(schedule, transfer, atomic):
     model, _, _, inputs, targets = tanh_model(schedule.num_stages, schedule.num_microbatches)
+    pair = [5 + s % 4 for s in range(schedule.num_stages)] if atomic else None
     costs = Costs([2 + s % 2 for s in range(schedule.num_stages)], 3, 1, transfer, pair)
     cluster = Cluster.uniform(latency=transfer, bandwidth=math.inf, ports=None)
     measured = run(

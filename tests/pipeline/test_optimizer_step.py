@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parlab.pipeline import Costs, one_f_one_b, simulate, zb_h2, zb_v
+from parlab.pipeline import Costs, gpipe, one_f_one_b, simulate, zb_h2, zb_v
 
 
 @settings(max_examples=20)
@@ -45,3 +45,13 @@ def test_a_negative_or_short_cost_of_the_optimizer_is_refused():
         Costs(optimizer=-1)
     with pytest.raises(ValueError, match="optimizer has 2 costs, but the schedule has 4 stages"):
         simulate(one_f_one_b(4, 8), Costs(optimizer=[1, 2]))
+
+
+def test_news_of_the_norm_travels_like_the_slowest_message_and_the_ranks_step_at_20_24_and_28():
+    """The ranks end their backwards at 20, 14 and 10; the slowest transfer takes 4."""
+    timeline = simulate(gpipe(3, 1), Costs(transfer=[1, 4, 2], optimizer=1))
+    assert [(step.rank, step.start) for step in timeline.computes if step.name == "optimizer"] == [
+        (0, 20),
+        (1, 24),
+        (2, 28),
+    ]
