@@ -19,7 +19,7 @@ import parlab.nn.layers
 import parlab.pipeline.execute
 import parlab.sequence.attend
 import parlab.tensor.vocabulary
-import parlab.train.trainer
+import parlab.train.step
 import parlab.views.bugs.gradients
 import parlab.world.values
 import parlab.zero.flat
@@ -358,7 +358,7 @@ PLANTED: dict[str, tuple[Any, str, Program]] = {
     "pipeline": (parlab.pipeline.execute, "add_gradients", tanh_pipeline),
     "tensor": (parlab.tensor.vocabulary, "_place", tensor_step),
     "zero": (parlab.zero.flat.FlatLayout, "pack", partial(zero, 1)),
-    "train": (parlab.train.trainer.Trainer, "_microbatches", partial(mesh_step, zero=1, pp=2, tp=2)),
+    "train": (parlab.train.step, "microbatches", partial(mesh_step, zero=1, pp=2, tp=2)),
     "views": (parlab.views.bugs.gradients, "to_numpy", pictures),
 }
 

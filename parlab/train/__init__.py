@@ -5,4 +5,5 @@ from parlab.train.costs import bytes_by_strategy, step_bytes, strategy_of
 from parlab.train.data import Samples
 from parlab.train.index import read_index
 from parlab.train.mesh import Mesh
-from parlab.train.trainer import Trainer, TrainResult
+from parlab.train.step import TrainResult
+from parlab.train.trainer import Trainer
