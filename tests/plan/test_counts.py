@@ -10,16 +10,17 @@ from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.pipeline import gpipe, interleaved_one_f_one_b, looped_bfs, one_f_one_b, run_schedule
 from parlab.pipeline.costs import exposed_transfers
-from parlab.plan import Layout, estimate
+from parlab.plan import GPTConfig, Layout, estimate
 from parlab.plan.estimate import kept_of_layer
 from parlab.plan.layout import Case
 from parlab.sequence import ring_attention, ring_attention_backward
 from parlab.tensor import ParallelLlama, kept_items
+from parlab.tensor.gpt import shard_gpt_block
 from parlab.world import CLASSROOM, Cluster
 from parlab.zero import MIXED, StateBytes, elements_sent
 from parlab.zero.training import replica_of, train_replica
 from tests.pipeline.models import tanh_model
-from tests.tensor.models import B, S, model, text
+from tests.tensor.models import B, S, gpt_weights, model, text
 
 FLOAT64 = {"itemsize": 8, "state": StateBytes(8, 8, 16)}
 
@@ -87,6 +88,52 @@ def test_context_parallel_bytes_sent_equal_the_rings(size):
 
     layout = Layout(cp=size, microbatch=B)
     assert of(config, layout).sent["cp"] == all_sent(run(program, size).timeline)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_in_16_bits_the_loss_and_the_gradients_of_keys_travel_in_32(size):
+    """In float64 nothing is wider, and the bytes of a wrong formula would be the same."""
+    half = {"itemsize": 2, "state": StateBytes()}
+    serial = model(dtype="float16", num_key_value_heads=4)
+    timeline = run(tensor_step, size, serial).timeline
+    found = estimate(serial.config, CLASSROOM, Layout(tp=size, microbatch=B), batch=B, sequence=S, **half)
+    assert found.sent["tp"] == all_sent(timeline)
+
+    config = model(num_hidden_layers=1).config
+
+    def ring(comm):
+        draw = np.random.default_rng(comm.rank)
+        q, dout, out = draw.normal(size=(3, B, config.num_attention_heads, S // size, config.head_dim)).astype("f2")
+        k, v = draw.normal(size=(2, B, config.num_key_value_heads, S // size, config.head_dim)).astype("f2")
+        out, lse = ring_attention(comm, q, k, v, causal=True, layout="zigzag")
+        ring_attention_backward(comm, dout, q, k, v, out, lse, causal=True, layout="zigzag")
+
+    found = estimate(config, CLASSROOM, Layout(cp=size, microbatch=B), batch=B, sequence=S, **half)
+    assert found.sent["cp"] == all_sent(run(ring, size).timeline)
+
+
+@pytest.mark.parametrize(("size", "heads"), [(1, 8), (2, 4), (4, 2), (8, 1)])
+def test_a_rank_holds_the_weights_that_tensor_parallelism_gives_it(size, heads):
+    """Key/value heads of which several ranks share one are held by each; norms are whole on every rank."""
+    serial = model(num_key_value_heads=heads, vocab_size=24)
+
+    def held(comm):
+        return sum(x.size for x in ParallelLlama.from_full(comm, serial).weights.values())
+
+    found = of(serial.config, Layout(tp=size, microbatch=B, zero=0)).bytes
+    assert [found["weights"]] * size == [8 * params for params in run(held, size).results]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_rank_holds_the_weights_of_a_gpts_layers_that_tensor_parallelism_gives_it(size):
+    """The biases of column layers are cut, those of row layers and the norms are whole."""
+    one, two = (
+        estimate(GPTConfig(8, 16, layers, 4), CLASSROOM, Layout(tp=size, zero=0), batch=1, sequence=8).bytes["weights"]
+        for layers in (1, 2)
+    )
+    for rank in range(size):
+        own = shard_gpt_block(gpt_weights(16), "h", 4, rank, size)
+        assert two - one == 2 * sum(x.size for x in own.values())
 
 
 @pytest.mark.parametrize("microbatches", [1, 3])

@@ -148,6 +148,28 @@ def test_the_last_stage_holds_2_plus_4_or_4_plus_4_or_8_plus_8_bytes_a_logit(dty
     assert many.bytes["working"] - few.bytes["working"] == logits.nbytes + softmax.nbytes == nbytes * S * V
 
 
+@pytest.mark.parametrize(
+    ("layout", "layers", "rest"),
+    [
+        (Layout(dp=2, zero=2), 1, 0),  # a layer's gradients, scattered with each microbatch
+        (Layout(dp=2, zero=2, schedule="gpipe"), 8, 2 * 32 * 64 + 64),  # all of them, table, norm and head too
+        (Layout(dp=2, pp=2, chunks=2, zero=2, schedule="looped_bfs"), 2, (32 * 64 + 64) / 2),  # those of a chunk
+        (Layout(dp=2, zero=3), 1 + 2, 0),  # and two layers' gathered weights
+        (Layout(dp=2, pp=2, chunks=2, zero=3, schedule="looped_bfs"), 1 + 2, 0),
+    ],
+    ids=str,
+)
+def test_before_gradients_are_scattered_zero_2_and_3_hold_those_of_a_layer_or_of_a_chunk(layout, layers, rest):
+    """2 bytes a gradient and a gathered weight; the last rank is the fullest, because it has the logits."""
+    config, V, E, M = LlamaConfig(32, 64, 192, 8, 4), 32, 64, 192
+    assert (config.vocab_size, config.hidden_size, config.intermediate_size) == (V, E, M)
+    one, more = (
+        estimate(config, CLASSROOM, layout.but(zero=zero), batch=8, sequence=64).bytes["working"]
+        for zero in (1, layout.zero)
+    )
+    assert more - one == 2 * (layers * (4 * E * E + 3 * E * M + 2 * E) + rest)
+
+
 def test_work_on_the_clock_is_the_counted_flops_of_causal_attention():
     B, S = 2, 512
     found = estimate(LLAMA_8B, CLASSROOM, Layout(microbatch=B), batch=B, sequence=S)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from parlab.plan import A100, H100, LLAMA_8B, GPTConfig, Layout, estimate
@@ -83,6 +85,41 @@ def test_one_chunk_a_rank_waits_for_its_first_weights_and_for_the_last_pass_of_i
     turn = ring(2 * LLAMA_8B.num_parameters, 8)
     found = [llama(4096, batch=16, dp=8, zero=stage)["dp"] for stage in (0, 1, 2, 3)]
     assert found == pytest.approx([2 * turn, 2 * turn, 2 * turn, 3 * turn], rel=1e-12)
+
+
+@pytest.mark.parametrize("faster", [8, 100])
+def test_a_ring_that_leaves_a_node_by_all_ports_keeps_the_pace_inside_at_most(faster):
+    """Eight ports of an eighth of the pace inside are as fast as that; faster ones are not."""
+    link = replace(DGX_H100.inter, bandwidth=faster * DGX_H100.intra.bandwidth)
+    found = estimate(LLAMA_8B, replace(DGX_H100, inter=link), Layout(dp=16, zero=0), batch=16, sequence=4096).seconds
+    turn = 15 * (link.latency + 2 * LLAMA_8B.num_parameters / 16 / (0.78 * DGX_H100.intra.bandwidth))
+    assert found["dp"] == pytest.approx(2 * turn, rel=1e-12)
+
+
+@pytest.mark.parametrize("knobs", [dict(pp=4, tp=4, dp=2), dict(tp=8, cp=2), dict(tp=8, dp=2)], ids=str)
+def test_two_ranks_of_dp_times_cp_that_share_no_node_have_one_port(knobs):
+    """The ranks of tp, cp and pp stand between them."""
+    E, M, V, t, p = 4096, 14336, 128256, knobs["tp"], knobs.get("pp", 1)
+    layers = 32 // p * ((2 * E * (32 + 8) * 128 + 3 * E * M) / t + 2 * E)
+    params = layers + V * E / t * (2 if p == 1 else 1) + E
+    turn = DGX_H100.inter.latency + 2 * params / 2 / (0.6 * DGX_H100.inter.bandwidth)
+    found = llama(4096, batch=4 * knobs.get("dp", 1), zero=0, **knobs)["dp"]
+    assert found == pytest.approx(2 * turn, rel=1e-12)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_between_stages_2_ranks_send_a_half_each_and_gather_it_unless_they_share_the_tokens(cut):
+    """2 microbatches on 2 stages: 2 transfers are waited for."""
+    S, E, link = 4096, 4096, DGX_H100.intra
+    hop = link.latency + 2 * S * E / 2 / (0.78 * link.bandwidth)
+    found = llama(S, batch=2, pp=2, tp=2, sequence_parallel=cut)["pp"]
+    assert found == pytest.approx(2 * (hop + (0 if cut else ring(2 * S * E, 2))), rel=1e-12)
+
+
+@pytest.mark.parametrize(("stage", "parts"), [(0, 1), (1, 8), (2, 8), (3, 8)])
+def test_each_rank_updates_its_eighth_of_the_parameters_from_zero_1_on(stage, parts):
+    update = 64 * LLAMA_8B.num_parameters / parts / (0.8 * DGX_H100.device_of(0).memory_bandwidth)
+    assert llama(4096, batch=8, dp=8, zero=stage)["optimizer"] == pytest.approx(update, rel=1e-12)
 
 
 @pytest.mark.parametrize(("stage", "turns"), [(0, 2), (1, 2), (2, 2), (3, 3)])

@@ -1,1 +1,1 @@
-"""All-reduce algorithms against each other: when each one is fastest."""
+"""All-reduce algorithms: which of them is the fastest at which size."""

@@ -1,4 +1,4 @@
-"""A ring collective by blocks: which ranks' numbers are summed in which block, step by step, as its messages say."""
+"""A ring collective by blocks: which ranks' numbers are summed in each block, step by step, from its messages."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ LABEL = re.compile(r"(add|take) block (\d+)")
 MOST_RANKS = 8
 HALF = 0.3  # of a lane: half the height of a block
 COLUMN = 0.9  # of a column: the width of a block
-PLACE = "#EEEEEE"  # of a block, as far as nobody's numbers are in it
+PLACE = "#EEEEEE"  # the empty part of a block
 
 Placed = tuple[Interval, float, tuple[int, ...]]  # a place, its lane, and the ranks whose numbers are in it
 Sums = list[list[tuple[int, ...]]]  # for each rank and block, whose numbers are in it, in the order of the sum
 
 
 class BlockMove(NamedTuple):
-    """A message: `src` sends `block`, which holds `ranks`, to `dst`, which adds its own or takes it as it is."""
+    """A message: `src` sends `block`, the sum over `ranks`, to `dst`, which adds its own block or keeps it as it is."""
 
     src: int
     dst: int
@@ -35,7 +35,7 @@ class BlockMove(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """What was moved in each step, and what every rank held before the first and after each."""
+    """The moves of each step, and the blocks of every rank before the first step and after each."""
 
     name: str
     steps: list[list[BlockMove]]
@@ -43,12 +43,12 @@ class Blocks(NamedTuple):
 
 
 def drawable(shown: Timeline) -> bool:
-    """Whether the messages of a run say which blocks they carry, and its ranks are not too many."""
+    """Whether the labels of a run's messages name their blocks, and its ranks are not too many."""
     return shown.size <= MOST_RANKS and any(LABEL.fullmatch(str(transfer.label)) for transfer in shown.transfers)
 
 
 def blocks_of(run: Run | Timeline) -> Blocks:
-    """What each block is the sum of, by its messages' labels; a ValueError for anything but one ring collective."""
+    """The blocks of one ring collective, by its messages' labels. A ValueError for any other run."""
     shown = timeline_of(run)
     size = shown.size
     rows = [[t for t in shown.transfers if t.src == rank and t.dst != rank] for rank in range(size)]
@@ -77,9 +77,9 @@ def blocks_of(run: Run | Timeline) -> Blocks:
 
 
 def all_reduce_steps(run: Run | Timeline) -> Picture:
-    """Draw what a ring collective did, a rank a row and a step a column: the block that came, and the sum it is now.
+    """Draw a ring collective, a rank a row and a step a column: the block that arrived, and its sum afterwards.
 
-    A frame marks a block in which all ranks' numbers are.
+    A frame marks a block that is the sum over all ranks.
 
     Args:
         run: of one ring `all_reduce`, `reduce_scatter` or `all_gather` on 2 to 8 ranks.
@@ -108,7 +108,7 @@ def all_reduce_steps(run: Run | Timeline) -> Picture:
 def _plot(
     text: str | list[str], headline: str, size: int, columns: list[str], left: float = 0, **margins: float
 ) -> tuple[Picture, Axes]:
-    """A lane a rank, from `left` on, and the names of the columns below."""
+    """Lanes for all ranks, from `left` on, with the names of the columns below."""
     figure, axes = plot(text, 1.3 + max(0.62, lane_height(size)) * size, headline, **margins)
     middles = [column + COLUMN / 2 for column in range(len(columns))]
     scale(axes.xaxis, ends=(left, left + len(columns)), ticks=middles, says=columns, line=False, dashes=False)
@@ -117,7 +117,7 @@ def _plot(
 
 
 def all_reduce_film(run: Run | Timeline) -> Film:
-    """The blocks of all ranks, and those that travel, for `step_through`."""
+    """For `step_through`: the blocks of all ranks, and the blocks in messages."""
     done = blocks_of(run)
     own = "numbers of its own in all blocks" if all(map(all, done.sums[0])) else "the block of its own number"
     lines = [f"start: every rank has {own}", *(_line(done, step) for step in range(len(done.steps)))]
@@ -126,7 +126,7 @@ def all_reduce_film(run: Run | Timeline) -> Film:
 
 
 def _frame(done: Blocks, headline: str, place: float) -> Picture:
-    """All blocks after `int(place)` steps, with those of the next one on their way."""
+    """All blocks after `int(place)` steps, with those of the next step between two ranks."""
     size, step, where = len(done.sums[0]), int(place), (-HALF, HALF)
     names = [f"block {block}" for block in range(size)]
     figure, axes = _plot(headline, headline, size, names, left=-0.05, top=0.75, bottom=0.45)
@@ -144,7 +144,7 @@ def _frame(done: Blocks, headline: str, place: float) -> Picture:
 
 
 def _draw_sums(axes: Axes, name: str, cells: list[Placed], size: int, where: marks.Height) -> None:
-    """In each place, a chip for each rank in the sum, in the order of the ranks; a frame around a complete one."""
+    """In each place a chip for each rank of the sum, in the order of the ranks. A complete sum has a frame."""
     marks.boxes(axes, f"{name}' places", [span for span, *_ in cells], [lane for _, lane, _ in cells], where, PLACE)
     placed = []
     for span, lane, members in cells:

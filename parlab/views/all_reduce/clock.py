@@ -1,8 +1,8 @@
-"""How long an all-reduce of any size takes on any cluster: the steps of each algorithm, without running a rank.
+"""The time of an all-reduce of any size on any cluster, from the steps of each algorithm. No rank runs.
 
-Every algorithm is a row of exchanges in which a rank sends one message and receives one. A message starts when both its
-ends have come, and a rank goes on when both its messages have passed; so one clock a rank says it all. On equal links
-it shows the closed forms: ring 2(N − 1)(α + nβ/N), recursive doubling log₂N (α + nβ), Rabenseifner
+Every algorithm is a sequence of exchanges, in which a rank sends one message and receives one. A message starts when
+both its ranks are ready, and a rank continues when both its messages have passed. So one clock for each rank is enough.
+On equal links the times are the closed forms: ring 2(N − 1)(α + nβ/N), recursive doubling log₂N (α + nβ), Rabenseifner
 2 log₂N α + 2(N − 1)nβ/N.
 """
 
@@ -17,7 +17,7 @@ from parlab.world.cluster import PICOSECONDS
 
 
 class RankClocks:
-    """One clock a rank, for many message sizes at once."""
+    """A clock for each rank, for many message sizes at once."""
 
     def __init__(self, size: int, nbytes: np.ndarray, cluster: Cluster):
         self.size = size
@@ -26,7 +26,7 @@ class RankClocks:
         self.now = np.zeros((len(nbytes), size))  # [sizes, N]
 
     def exchange(self, dst: np.ndarray, share: float, members: np.ndarray | None = None, times: int = 1) -> None:
-        """`times` over, each of `members` sends `share` of the data to its `dst`, and takes what comes from another."""
+        """Each of `members` sends `share` of the data to its `dst` and receives as much, `times` times."""
         members = np.arange(self.size) if members is None else members
         links = [self.cluster.link(int(a), int(b)) for a, b in zip(members, dst, strict=True)]
         latency = np.array([link.latency for link in links])
@@ -44,9 +44,9 @@ def _ring(clock: RankClocks) -> None:
 
 
 def _doubling(clock: RankClocks, halving: bool) -> None:
-    """Over ever larger distances, of all data; with `halving` first of ever smaller blocks, then of ever larger ones.
+    """Exchanges of all data over distances 1, 2, 4, ...; `halving`: first of ever smaller blocks, then of larger.
 
-    The ranks beyond a power of two hand their data to their right neighbours, and get the result at the end.
+    The ranks beyond a power of two send their data to their right neighbours, and receive the result at the end.
     """
     power = 1 << (clock.size.bit_length() - 1)
     extra, widths = clock.size - power, [1 << step for step in range(clock.size.bit_length() - 1)]
@@ -77,8 +77,8 @@ STEPS: dict[str, Callable[[RankClocks], None]] = {
 def all_reduce_time(algorithm: str, size: int, nbytes: np.ndarray, cluster: Cluster) -> np.ndarray:
     """Picoseconds of an all-reduce of `nbytes` [sizes] among `size` ranks, all of which enter at time 0.
 
-    Exact where the blocks are equal and bytes over bandwidth is a whole number of picoseconds. The hierarchical
-    algorithm takes the cluster's nodes.
+    It is exact where the blocks are equal and bytes over bandwidth is a whole number of picoseconds. The hierarchical
+    algorithm uses the cluster's nodes.
     """
     clock = RankClocks(size, np.asarray(nbytes, dtype=float), cluster)
     STEPS[algorithm](clock)
@@ -88,7 +88,7 @@ def all_reduce_time(algorithm: str, size: int, nbytes: np.ndarray, cluster: Clus
 def crossing(one: str, other: str, size: int, low: float, high: float, cluster: Cluster) -> float:
     """The message size between `low` and `high` at which `one` and `other` take the same time.
 
-    The lead of one over the other is a chain of straight pieces: looked at ever closer, it is a straight line.
+    The difference of the two times is piecewise linear, and becomes linear in a small enough interval.
     """
     for _ in range(3):
         sizes = np.linspace(low, high, 33)

@@ -1,4 +1,4 @@
-"""All-reduce algorithms against message size: which one is fastest where, and where their curves cross."""
+"""All-reduce algorithms against the message size: the fastest one at each size, and the crossings of their curves."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ ROUNDING = 1e-9  # relative: times that differ by less are equal
 POINTS = 81  # of a curve: four a doubling
 ALL = "all"
 MEASURED = 2**16  # bytes of the array that is really reduced
-Wins = list[tuple[float, str]]  # from so many bytes on this algorithm is the fastest, ascending
-MOST_RANKS = 4096  # whose steps are counted one by one for each point of a curve
-MOST_RUN = 16  # ranks that really run: more would make a slider wait
-SLOWER, THINNER = 5, 10  # latency and bandwidth between nodes against inside, as in the classroom
+Wins = list[tuple[float, str]]  # (bytes, algorithm): the fastest from these bytes on, ascending
+MOST_RANKS = 4096  # the time of a curve grows with the ranks
+MOST_RUN = 16  # ranks that really run: with more a slider would have to wait
+SLOWER, THINNER = 5, 10  # times the latency, and parts of the bandwidth, between nodes, as in the classroom
 
 
 def ranks(name: str, value: Any) -> None:
@@ -48,13 +48,14 @@ def all_reduce_times(
     cluster: Cluster | None = None,
     algorithms: Sequence[str] | None = None,
 ) -> Picture:
-    """Draw how long each all-reduce algorithm takes for messages of any size: formulas as curves, runs as dots.
+    """Draw the time of each all-reduce algorithm for messages of any size: formulas as curves, runs as dots.
 
     Args:
         runs: measured runs, `{algorithm: {bytes of the array: run}}`; they are drawn as dots.
-        size: number of ranks; None: that of the runs, or 8.
-        cluster: the hardware; None: that of the runs, or `CLASSROOM`. The runs are timed on it, not run again.
-        algorithms: which to draw; None: those of the runs, or all that fit (hierarchical needs whole nodes, and two).
+        size: number of ranks. None: that of the runs, or 8.
+        cluster: the hardware. None: that of the runs, or `CLASSROOM`. The runs are timed on it, not run again.
+        algorithms: the ones to draw. None: those of the runs, or all that fit; hierarchical needs two or more whole
+            nodes.
 
     Raises:
         ValueError: an unknown algorithm, fewer than 2 ranks, nodes that do not divide, runs of another size, or links
@@ -106,10 +107,7 @@ def all_reduce_times(
 
 
 def fastest_by_size(times: Mapping[str, np.ndarray], nbytes: np.ndarray, size: int, cluster: Cluster) -> Wins:
-    """Which algorithm is the fastest at which message sizes.
-
-    Where two are equally fast, the one that is named first in `times` counts.
-    """
+    """The fastest algorithm at each message size. Of two equally fast ones the first in `times` counts."""
     names, table = list(times), np.array(list(times.values()))  # [algorithms, sizes]
     best = [names[first] for first in np.argmax(table <= table.min(axis=0) * (1 + ROUNDING), axis=0)]
     wins = [(float(nbytes[0]), best[0])]
@@ -140,7 +138,7 @@ def _checked_world(runs: Any, size: Any, cluster: Any) -> tuple[int, Cluster]:
 
 
 def checked_algorithms(algorithms: Sequence[str] | None, size: int, cluster: Cluster) -> list[str]:
-    """The algorithms to draw; None: all that fit `size` ranks on `cluster`. A ValueError for those that do not."""
+    """The algorithms to draw. None: all that fit `size` ranks on `cluster`. A ValueError for one that does not fit."""
     inside = cluster.ranks_per_node
     if algorithms is None:
         nodes = size % inside == 0 and 1 < inside < size
@@ -157,7 +155,7 @@ def checked_algorithms(algorithms: Sequence[str] | None, size: int, cluster: Clu
 
 
 def _mark_crossings(axes: Axes, wins: Wins, size: int, cluster: Cluster) -> None:
-    """A diamond where the fastest changes, and a strip above that says which it is; `wins` ends at the last size."""
+    """A diamond where the fastest algorithm changes, and a strip above with its name. `wins` ends at the last size."""
     above, doublings = axes.get_xaxis_transform(), math.log2(wins[-1][0] / wins[0][0])
     for number, ((start, name), (end, _)) in enumerate(pairwise(wins)):
         color, _, label = theme.ALGORITHMS[name]
@@ -188,16 +186,16 @@ def _table(where: str, wins: Wins, dots: Mapping[str, list[tuple[int, int]]]) ->
 def collectives(
     nodes: int = 2, ranks_per_node: int = 8, latency: float = 1e-6, bandwidth: float = 10e9, algorithm: str = ALL
 ) -> Picture:
-    """Draw the all-reduce algorithms on a cluster; what `explore_collectives` shows.
+    """Draw the all-reduce algorithms on a cluster. `explore_collectives` shows this.
 
-    Up to 16 ranks really all-reduce 64 KiB, once for each algorithm, and are timed on the cluster: the dots.
+    Up to 16 ranks really all-reduce 64 KiB, once for each algorithm. Their times on the cluster are the dots.
 
     Args:
-        nodes: how many; the links between them have 5 times the latency and a tenth of the bandwidth.
+        nodes: their number; the links between them have 5 times the latency and a tenth of the bandwidth.
         ranks_per_node: ranks in each.
-        latency: seconds a message inside a node (α).
+        latency: seconds of a message inside a node (α).
         bandwidth: bytes a second inside a node (1/β).
-        algorithm: which one to draw beside the ring; "all": all that fit.
+        algorithm: the one to draw beside the ring; "all": all that fit.
 
     Raises:
         ValueError: no node, one rank or too many, and see `all_reduce_times`.
@@ -215,7 +213,7 @@ def collectives(
 
 @lru_cache(maxsize=256)
 def _ran(algorithm: str, size: int, ranks_per_node: int) -> Run:
-    """An all-reduce of 64 KiB, to be timed on any cluster."""
+    """A run of an all-reduce of 64 KiB, which can be timed on any cluster."""
 
     def program(comm: Comm) -> None:
         x = np.zeros(MEASURED, dtype=np.uint8)
@@ -227,7 +225,7 @@ def _ran(algorithm: str, size: int, ranks_per_node: int) -> Run:
 def explore_collectives() -> Explorer:
     """Sliders for `collectives`: nodes, ranks a node, latency α, bandwidth 1/β, and the algorithm.
 
-    Latency and bandwidth only change the clock: no rank runs again.
+    A new latency or bandwidth changes the clock alone, and no rank runs again.
     """
     beside = [(f"{line.name} beside ring", name) for name, line in list(theme.ALGORITHMS.items())[1:]]
     controls = {

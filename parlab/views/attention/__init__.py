@@ -1,1 +1,1 @@
-"""Attention over a cut sequence: masks, steps, growth."""
+"""Attention over a cut sequence: masks, steps, methods, memory."""

@@ -1,4 +1,4 @@
-"""Where a text is cut: the attention that crosses each boundary, the map around one cut, and the words there."""
+"""The cuts of a text: the attention that crosses each boundary, the map around one cut, and the words there."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def attention_cuts(lab: LabAttention, splits: Mapping[str, Sequence[Chunk]], cut
 
     Args:
         lab: text and maps, `lab_attention()`.
-        splits: chunks by name, of two ways with as many chunks each.
-        cut: around which cut of the second split to look, from 0.
+        splits: the chunks of two splits by name, with as many chunks each.
+        cut: the number of a cut of the second split, from 0, whose surroundings are drawn.
 
     Raises:
         ValueError: not two splits, or no such cut.
@@ -71,7 +71,7 @@ def attention_cuts(lab: LabAttention, splits: Mapping[str, Sequence[Chunk]], cut
 
 
 def _spoken(lab: LabAttention, crossing: np.ndarray, at: int) -> str:
-    """The words at a cut, and what crosses it."""
+    """The words at a cut, and the attention that crosses it."""
     sides = lab.words[at - 2 : at], lab.words[at : at + 2]
     before, after = (" ".join(word.strip() for word in words) for words in sides)
     return f"{at}: {before} | {after}, crossed by {crossing[at]:.2f}"

@@ -1,4 +1,4 @@
-"""Memory levels as two staircases: what a block keeps goes down, what it makes and sends again goes up."""
+"""Memory levels: from one to the next a block keeps fewer bytes, and computes and sends more of them again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from parlab.world.units import format_bytes
 
 @checked(RULES)
 def memory_levels(config: LlamaConfig, S: int, size: int, *, B: int = 1, itemsize: int = 2) -> Picture:
-    """Draw, for each of `MEMORY_LEVELS`, what one block keeps on a rank and what it makes again, in a zigzag ring.
+    """Draw, for each of `MEMORY_LEVELS`, the bytes that a block keeps and the work that it repeats, in a zigzag ring.
 
     Args:
         config: the model's sizes.

@@ -1,4 +1,4 @@
-"""Who sees whom in a cut sequence, in a ring's steps or in packed documents, and how even the work of the ranks is."""
+"""The masks of a cut sequence, in a ring's steps or in packed documents, and how evenly they divide the work."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from parlab.views.widgets.explorer import Explorer, choice, steps
 MOST_TOKENS, MOST_RANKS = 1024, 16
 DRAWN = RULES | {"S": partial(within, most=MOST_TOKENS), "size": partial(within, most=MOST_RANKS)}
 SKIPPED, MASKED = "#FFFFFF", "#E4E4E4"
-BARS, TOP = 2.6, 1.1  # inches: for the load, on the right, and above the blocks
-LEFT, HOLDING = 0.9, 1.7  # inches: for the ranks' names, and for the K/V that they hold
-SIDE, LINE, LANE = 4.6, 0.45, 0.24  # inches of the square of packed documents, and of work: its name and a rank
+BARS, TOP = 2.6, 1.1  # inches: of the load on the right, and above the blocks
+LEFT, HOLDING = 0.9, 1.7  # inches: of the ranks' names, and of the K/V that they hold
+SIDE, LINE, LANE = 4.6, 0.45, 0.24  # inches: the square of packed documents; of work loads, a name and a rank
 MEAN = {"color": theme.INK, "linewidth": 1.2, "linestyle": (0, (4, 3)), "gid": "mean"}
 
 
@@ -34,8 +34,8 @@ MEAN = {"color": theme.INK, "linewidth": 1.2, "linestyle": (0, (4, 3)), "gid": "
 def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal: bool = True) -> Picture:
     """Draw, for every rank and step, which of its queries (down) see which of the arriving keys (across).
 
-    Seen pairs have the colour of the rank that the keys come from, hidden ones are grey; what is never computed is
-    white. The bars on the right count the seen pairs: a rank's work.
+    Seen pairs have the colour of the keys' rank, masked pairs are grey, and blocks that are never computed are white.
+    The bars on the right count the seen pairs, the work of a rank.
 
     Args:
         S: tokens in the sequence, at most 1024.
@@ -44,7 +44,7 @@ def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal
         causal: a token sees itself and earlier ones only.
 
     Raises:
-        ValueError: too many, or a length that the layout cannot deal out.
+        ValueError: too many tokens or ranks, or a length that the layout cannot divide.
     """
     headline = _headline(S, size, layout, causal)
     pairs = unmasked_pairs(S, size, layout, causal=causal)
@@ -71,14 +71,14 @@ def explore_ring_masks() -> Explorer:
 
 
 def _headline(S: int, size: int, layout: str, causal: bool) -> str:
-    """How uneven the work is in a ring."""
+    """The headline of a ring: how unevenly the work is divided."""
     ratio = load_ratio(S, size, layout, causal=causal)
     kind = "causal" if causal else "no mask"
     return f"{layout}, {kind}, {size} ranks, {S} tokens: the slowest rank has {ratio:.3g} × the mean work"
 
 
 def _tiles(size: int, length: int, layout: str, causal: bool) -> list[list[tuple[int, Tile | None]]]:
-    """For each rank and step: whose K/V, of `length` tokens, the rank attends, and which part of the block is work."""
+    """For each rank and step, the rank from which the K/V of `length` tokens come, and the block that is computed."""
     rings = [RingSchedule(rank, size) for rank in range(size)]
     sources = [[ring.rank, *(step.kv_source for step in ring.steps)] for ring in rings]
     return [
@@ -88,7 +88,7 @@ def _tiles(size: int, length: int, layout: str, causal: bool) -> list[list[tuple
 
 
 def _in_words(tile: Tile | None) -> str:
-    """The mask, and which half of a shard of two tokens it is on, if not on the whole."""
+    """The mask in words, with the half of a shard of two tokens on which it is, if not on the whole."""
     if tile is None:
         return "none"
     if tile.queries.start:
@@ -97,7 +97,7 @@ def _in_words(tile: Tile | None) -> str:
 
 
 def _side(size: int) -> float:
-    """Inches of the square of a ring's blocks."""
+    """The side of the square of a ring's blocks, in inches."""
     return min(5.2, max(2.2, 0.62 * size))
 
 
@@ -106,7 +106,7 @@ def _height(size: int) -> float:
 
 
 def _square(axes: Axes, image: np.ndarray, size: int, first: float, **edges: Any) -> None:
-    """An image of `size` times `size` blocks, a rank a row, whose columns begin at `first`."""
+    """An image of `size` × `size` blocks, a row for each rank. The columns begin at `first`."""
     axes.imshow(image, extent=(first, first + size, size - 0.5, -0.5), aspect="auto", interpolation="none")
     for edge in range(1, size):
         axes.axhline(edge - 0.5, **edges)
@@ -114,11 +114,11 @@ def _square(axes: Axes, image: np.ndarray, size: int, first: float, **edges: Any
 
 
 def _draw_ring(figure: Picture, left: float, shown: int, S: int, size: int, layout: str, causal: bool) -> None:
-    """The square of blocks, from `left` inches on, the first `shown` columns, and beside it the load so far."""
+    """The first `shown` columns of the square of blocks, from `left` inches on, and beside it the load so far."""
     c, side = S // size, _side(size)
     owned = np.array(positions(S, size, layout))  # [P, c]
     tiles = [row[:shown] for row in _tiles(size, c, layout, causal)]
-    image = np.full((S, S, 3), to_rgb(SKIPPED))  # rank by rank down and step by step across
+    image = np.full((S, S, 3), to_rgb(SKIPPED))  # a row of blocks for each rank, a column for each step
     for rank, row in enumerate(tiles):
         for step, (source, tile) in enumerate(row):
             if tile is not None:
@@ -150,7 +150,7 @@ def _draw_load(axes: Axes, load: list[int], at_end: list[int]) -> None:
 
 @checked(DRAWN)
 def ring_film(size: int, layout: str, S: int, *, causal: bool) -> Film:
-    """For `step_through`: the K/V that every rank holds, and below each hop the blocks attended so far."""
+    """For `step_through`: the K/V that every rank holds, and after each hop the blocks that are computed so far."""
     headline = _headline(S, size, layout, causal)
     lines = ["start: every rank has its own K/V", *(f"hop {step} of {size - 1}" for step in range(1, size))]
     for rank, row in enumerate(_tiles(size, 2, layout, causal)):
@@ -177,7 +177,7 @@ def _frame(headline: str, place: float, size: int, layout: str, S: int, causal: 
 def packed_ring(documents: Sequence[int], size: int = 4, layout: str = "contiguous") -> Picture:
     """Draw which of a rank's queries (down) see which keys (across), causally and in their own document.
 
-    Seen pairs have the colour of the rank that the keys come from. Beside it: how many hops each rank's K/V make.
+    Seen pairs have the colour of the keys' rank. On the right stand the hops that each rank's K/V make.
 
     Args:
         documents: starts of the packed documents, and the end: [0, ..., S], S at most 1024.
@@ -185,7 +185,7 @@ def packed_ring(documents: Sequence[int], size: int = 4, layout: str = "contiguo
         layout: contiguous, zigzag (inside each document) or striped.
 
     Raises:
-        ValueError: too many, or documents that the layout cannot deal out.
+        ValueError: too many tokens or ranks, or documents that the layout cannot divide.
 
     >>> packed_ring([0, 2, 8, 12], 4)
     K/V make 4 of 12 hops, the slowest rank has 1.41 × the mean work
@@ -220,13 +220,13 @@ def packed_ring(documents: Sequence[int], size: int = 4, layout: str = "contiguo
 
 
 def work_loads(loads: Mapping[str, Sequence[float]]) -> Picture:
-    """Draw the work of each rank, one panel for each way to deal it out, on one scale; a dashed line is the mean.
+    """Draw the work of each rank, a panel for each way to divide it, on one scale. A dashed line is the mean.
 
     Args:
         loads: the work of each rank (`loads_of`), by the name of the way.
 
     Raises:
-        ValueError: nothing to draw, other numbers of ranks, or what is no work.
+        ValueError: nothing to draw, different numbers of ranks, or work that is no number.
 
     >>> work_loads({"equal": [10, 26, 42, 58], "head and tail": [34, 34, 34, 34]})
     equal: the slowest rank has 1.71 × the mean: 10, 26, 42, 58

@@ -1,4 +1,4 @@
-"""Which way to cut a sequence is fastest: a map over ranks and lengths, from the formulas, with the reader's point."""
+"""The fastest way to cut a sequence: a map over ranks and lengths, from the formulas, with the reader's point."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FASTEST = "fastest"
 COLORS = {"ring": "#E0D8C3", "Ulysses": "#FBD9A0", "USP": "#BFE6D8", "all-gather": "#EBCBDD"}
 SLOWER = ((1.1, "#FFFFFF"), (1.5, "#F3E3E3"), (3, "#E3BDBD"), (float("inf"), "#CF9090"))  # than the fastest, up to
 NONE = "#EEEEEE"
-LOST = "#B388FF"  # as a transfer's, which nothing hides
+LOST = "#B388FF"  # the colour of a transfer: no work hides it
 ITEMSIZE = 2  # bf16
 At = tuple[int, int]  # tokens and ranks
 Found = dict[At, dict[str, int]]  # picoseconds of each method
@@ -44,13 +44,14 @@ def attention_map(
 ) -> Picture:
     """Draw the fastest method for every length and number of ranks, and the four methods at the reader's point.
 
-    Forward, causal, bf16, batch 1; `method_times` for each cell. A group of USP has as many ranks as its name says.
+    Each cell is computed by `method_times`, for the causal forward in bf16 with batch 1. The number in a name of USP is
+    the number of ranks in a group.
 
     Args:
         S, size: the reader's point: 1024 to 1048576 tokens on 2 to 128 ranks, both powers of two.
         H, G, D: query heads, key/value heads, head size.
-        cluster: what the formulas reckon with.
-        method: fastest, or one of `METHODS`: then each cell says how much longer that one takes than the fastest.
+        cluster: the hardware of the formulas.
+        method: fastest, or one of `METHODS`. Then each cell says how much longer that one takes than the fastest.
 
     Raises:
         ValueError: a point off the map, no such method, or heads that do not share evenly.
@@ -87,12 +88,12 @@ def _times(H: int, G: int, D: int, cluster: Cluster) -> Found:
 
 
 def _named(name: str, shape: AttentionShape, size: int, cluster: Cluster) -> str:
-    """USP with its group."""
+    """The method's name; that of USP with the size of its group."""
     return f"USP {best_ulysses(shape, size, cluster)}" if name == "USP" else name
 
 
 def _cell_of(times: dict[str, int], method: str, shape: AttentionShape, size: int, cluster: Cluster) -> tuple[str, str]:
-    """What a cell of the map says, and its colour."""
+    """The text of a cell of the map, and its colour."""
     fastest = min(times, key=times.__getitem__)
     if method == FASTEST:
         return _named(fastest, shape, size, cluster), COLORS[fastest]
@@ -103,7 +104,7 @@ def _cell_of(times: dict[str, int], method: str, shape: AttentionShape, size: in
 
 
 def _ratio(time: int, fastest: int) -> float:
-    """How many times as long; 1 where both take no time."""
+    """The time over the fastest time; 1 where both take no time."""
     if time == fastest:
         return 1.0
     return time / fastest if fastest else inf
@@ -111,7 +112,10 @@ def _ratio(time: int, fastest: int) -> float:
 
 def _sent(name: str, shape: AttentionShape, size: int, cluster: Cluster) -> int:
     """Bytes that rank 0 sends."""
-    groups = {"Ulysses": size, "USP": best_ulysses(shape, size, cluster) or 1}  # the others send what a ring does
+    groups = {
+        "Ulysses": size,
+        "USP": best_ulysses(shape, size, cluster) or 1,
+    }  # the others send as a ring does
     return usp_cost(shape, size, ulysses=groups.get(name, 1)).nbytes
 
 
@@ -138,7 +142,7 @@ def _around(ranks: int) -> marks.Interval:
 
 
 def _draw_bars(figure: Picture, here: dict[str, int], sent: dict[str, int], compute: int) -> None:
-    """The framed point's times: what every method computes, and what it loses to messages."""
+    """The times of each method at the framed point: of its work, and of its waiting for messages."""
     names, most = [name for name in METHODS if name in here], max(here.values())
     left = LEFT + MAP + 0.4
     axes = panel(figure, left, TOP, BARS, HIGH)

@@ -1,4 +1,4 @@
-"""Where the transfers of ring attention are hidden behind its work."""
+"""The number of tokens from which the work of ring attention hides its transfers."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def _ran(layout: str, size: int, tokens: int, kv_heads: int) -> Run:
 
 @checked(RULES | {"size": partial(within, most=MOST_RANKS, least=2)})
 def ring_overlap(size: int = 4, kv_heads: int = 4, bandwidth: float = 50e9) -> Picture:
-    """Draw the part of the time in which the ranks of a causal ring compute, against the tokens of each.
+    """Draw the share of the time in which the ranks of a causal ring compute, against the tokens of a rank.
 
-    Measured for 4 heads of size 8 in float32, on ranks of 1 TFLOP/s. The upright line is the bound of zigzag and
-    striped: from there on half a block of work takes as long as the next K/V.
+    It is counted on the simulated clock for 4 heads of size 8 in float32, on ranks of 1 TFLOP/s. The vertical line is
+    the bound of zigzag and striped. From there on half a block of work takes as long as the transfer of the next K/V.
 
     Args:
         size: ranks, 2 to 16.
@@ -47,7 +47,7 @@ def ring_overlap(size: int = 4, kv_heads: int = 4, bandwidth: float = 50e9) -> P
         bandwidth: bytes a second; messages have no latency here.
 
     Raises:
-        ValueError: no such ring, or what `Cluster` refuses.
+        ValueError: no such ring, or a bandwidth that `Cluster` refuses.
     """
     if kv_heads not in (1, 2, 4):
         raise ValueError(f"kv_heads={kv_heads!r}: 4 query heads share 1, 2 or 4")
@@ -71,7 +71,7 @@ def ring_overlap(size: int = 4, kv_heads: int = 4, bandwidth: float = 50e9) -> P
 
 
 def explore_ring_overlap() -> Explorer:
-    """Sliders for `ring_overlap`; the bandwidth only changes the clock, no rank runs again."""
+    """Sliders for `ring_overlap`. A new bandwidth changes the clock alone, and no rank runs again."""
     controls = {
         "size": steps("ranks", (2, 3, 4, 8), 4),
         "kv_heads": steps("K/V heads, of 4", (1, 2, 4), 4),

@@ -1,1 +1,1 @@
-"""Choosing a layout: what time and memory go to, all layouts at once, who wins where, and how right the planner is."""
+"""The choice of a layout: bills of time and memory, all layouts of a search, the best, and the planner's errors."""

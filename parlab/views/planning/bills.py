@@ -1,4 +1,4 @@
-"""Two bills of a layout: what a step's time goes to, and what the fullest rank's memory goes to."""
+"""Two bills of a layout: the seconds of a step by kind, and the bytes of the fullest rank by kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from parlab.views.drawing.picture import BOUND, Picture, key, panel, scale, shee
 from parlab.views.zero_redundancy.model_state import COLORS as STATE
 from parlab.world.units import format_bytes
 
-TIME = {  # work blue (none of them the blue of weights), traffic violet, what is lost grey
+TIME = {  # work is blue (but not the blue of weights), traffic violet, lost time grey
     "products": theme.KINDS["compute"].color,
     "attention": "#003F6B",
     "elementwise": "#5B8DB8",
@@ -34,18 +34,18 @@ TIME = {  # work blue (none of them the blue of weights), traffic violet, what i
 MEMORY = {**STATE, "activations": "#CC79A7", "working": "#777777"}
 ROW, TOP, BOTTOM, LEFT, GAP = 0.36, 1.3, 0.55, 3.2, 0.45  # inches
 LETTER = 0.078  # inches, of the small text
-TINY = 2e-3  # seconds or GiB: the numbers at an axis of less have too many zeros
-SEEN = 0.0005  # of a bill: what is less is neither drawn nor said
+TINY = 2e-3  # seconds or GiB: on a smaller axis usual numbers would have too many zeros
+SEEN = 0.0005  # of a bill: smaller parts are neither drawn nor named
 
 
 @checked(RULES)
 def bills(estimates: Estimate | Mapping[str, Estimate], memory: float | None = None, headline: str = "") -> Picture:
-    """Draw a row a layout: its seconds by kind, and its bytes by kind.
+    """Draw a row for each layout: its seconds by kind, and its bytes by kind.
 
     Args:
-        estimates: of one layout, or several by name; of single layouts, not of columns.
-        memory: bytes of a device, drawn as a line where it has an end.
-        headline: empty: of the first, how long it takes and what it holds.
+        estimates: the estimate of one layout, or several by name; of single layouts, not of columns.
+        memory: bytes of a device, drawn as a line if they are finite.
+        headline: above the figure. Empty: the seconds and the bytes of the first layout.
 
     Raises:
         ValueError: no estimates of single layouts.
@@ -67,7 +67,7 @@ def bills(estimates: Estimate | Mapping[str, Estimate], memory: float | None = N
 
 
 def short_name(layout: Layout) -> str:
-    """Its knobs, without those that are as usual; a ValueError for columns of layouts."""
+    """A layout in short, without the usual values of its fields. A ValueError for columns of layouts."""
     if layout.shape:
         raise ValueError("estimates: of columns; give one layout's, found[number]")
     mesh = f"t {layout.tp} c {layout.cp} p {layout.pp} d {layout.dp} v {layout.chunks} b {layout.microbatch}"
@@ -76,7 +76,7 @@ def short_name(layout: Layout) -> str:
 
 
 def bills_table(named: Mapping[str, Estimate]) -> str:
-    """The numbers: a row a layout, shares of its seconds and of its bytes."""
+    """The numbers of the bills: for each layout the shares of its seconds and of its bytes."""
     lines = []
     for name, found in named.items():
         lines.append(f"{name}: {found.total_seconds:.3f} s, MFU {found.mfu:.1%}, {format_bytes(found.total_bytes)}")
@@ -87,7 +87,7 @@ def bills_table(named: Mapping[str, Estimate]) -> str:
 
 
 def _seen(part: float, total: float) -> bool:
-    """Whether it is drawn and said: the parts of nothing are not."""
+    """Whether a part of a bill is drawn and named. A bill of nothing has no parts."""
     return total > 0 and part >= SEEN * total
 
 

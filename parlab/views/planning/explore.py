@@ -1,4 +1,4 @@
-"""The planner under the learner's hands: the best layouts, their bills, and what speaks against turning each knob."""
+"""The planner with sliders: the best layouts, their bills, and the best layout's neighbours."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from parlab.world import DGX_H100
 from parlab.world.units import format_bytes
 
 FIRST = 5  # layouts that are shown
-LOSERS = 7  # lines for the neighbours: a knob each
-# A move of a slider has 100 ms: this eighth of the layouts leaves out little that is ever best
+LOSERS = 7  # lines of neighbours, one for each field
+# A slider has 100 ms, so an eighth of all layouts is searched. It nearly always contains the best one
 KNOBS: dict[str, Any] = {"microbatch": 1, "sequence_parallel": True}
 NAMES = ("llama-8b", "llama-70b", "llama-405b", "gpt-175b", "gpt-1t")
 
@@ -27,20 +27,20 @@ NAMES = ("llama-8b", "llama-70b", "llama-405b", "gpt-175b", "gpt-1t")
 def plan(
     model: str = "llama-405b", gpus: int = 16384, sequence: int = 8192, batch: int = 2048, memory: float = 80e9
 ) -> Picture:
-    """Draw the five best layouts on H100s, and what a notch of each knob would change: what `explore_plan` shows.
+    """Draw the five best layouts on H100s, and the neighbours of the best one. `explore_plan` shows this.
 
     To be quick it tries microbatches of one sequence, with sequence parallelism. At 101 random places of the sliders a
-    `search` of all knobs had the same best 92 times, and one that is 3 % faster or more 4 times.
+    `search` of all layouts had the same best one 92 times, and one that is 3 % faster or more 4 times.
 
     Args:
         model: a name in `MODELS`.
-        gpus: how many, all used.
+        gpus: their number; all are used.
         sequence: tokens of a sequence.
         batch: sequences of a step.
         memory: bytes of a device.
 
     Raises:
-        ValueError: an unknown model, or what `search` refuses.
+        ValueError: an unknown model, or an argument that `search` refuses.
     """
     one_of("model", model, tuple(MODELS))
     positive("memory", memory)
@@ -49,7 +49,7 @@ def plan(
     try:
         plans = replace(_search(model, gpus, sequence, batch), memory=memory)
         best = plans.best
-    except ValueError as error:  # what is said instead of a plan
+    except ValueError as error:  # its text stands in place of a plan
         problem = "no layout is possible" if "possible" in str(error) else "nothing fits"
         headline = f"{model} on {gpus} GPUs, {batch} sequences of {sequence} tokens: {problem}"
         figure = sheet(str(error), height, headline)
@@ -75,7 +75,7 @@ def plan(
 
 @lru_cache(maxsize=32)
 def _search(model: str, gpus: int, sequence: int, batch: int) -> Plans:
-    """Memory moves a line, and needs no new search."""
+    """A search without a limit of memory, kept for the next slider: another memory needs no new search."""
     return search(MODELS[model], DGX_H100, gpus, batch=batch, sequence=sequence, memory=1e18, **KNOBS)
 
 

@@ -1,4 +1,4 @@
-"""Predicted against measured: every published row by its error."""
+"""Predicted against measured: the error of every published row."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ POINT = {"marker": "o", "linestyle": "none", "markersize": 7, "markeredgecolor":
 
 
 def predicted_and_measured(table: Validation, headline: str = "") -> Picture:
-    """Draw a line a family: each row's error, and how far the mean of their sizes is from 0.
+    """Draw a line for each family: the errors of its rows, and a bar as long as their mean absolute error.
 
     Args:
         table: what `validation()` returned.
-        headline: empty: how many rows there are, and the worst.
+        headline: above the figure. Empty: the number of rows, and the largest error.
 
     Raises:
         ValueError: no validation, or one without rows.

@@ -1,4 +1,4 @@
-"""What searches found: all layouts of one, memory against time; and who wins where, by model and number of GPUs."""
+"""The results of searches: all layouts of one, memory against time; and the best by model and number of GPUs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ KNOBS: dict[str, Any] = {"microbatch": [1, 2], "sequence_parallel": True, "zero"
 
 
 def all_layouts(plans: Plans, most: float = 10) -> Picture:
-    """Draw every possible layout by the memory of its fullest rank and its time; darker where there are more.
+    """Draw every possible layout by the memory of its fullest rank and its time. More layouts make a darker place.
 
     Args:
-        plans: of a search.
-        most: times the fastest that fits; slower ones are left out.
+        plans: the result of `search`.
+        most: slower layouts than `most` times the fastest one that fits are left out.
 
     Raises:
         ValueError: nothing fits, no plans, or a bad number.
@@ -51,7 +51,7 @@ def all_layouts(plans: Plans, most: float = 10) -> Picture:
     lines = [f"  {e.total_seconds:8.3f} s {format_bytes(e.total_bytes):>9}  {e.layout}" for e in front]
     figure, axes = plot([headline, f"The front, {len(front)} layouts:", *lines], 5.0, headline, top=0.85)
     low, high = plans.bytes[near].min() / 2**30, plans.bytes[near].max() / 2**30
-    if high < 1.01 * low:  # an axis needs room
+    if high < 1.01 * low:  # the ends of an axis must differ
         low, high = low / 2, 2 * high
     edges = np.geomspace(low, high, BINS), np.geomspace(plans.seconds.min(), most * best.total_seconds, BINS)
     number, x, y = np.histogram2d(plans.bytes[near] / 2**30, plans.seconds[near], bins=edges)
@@ -80,9 +80,9 @@ def winners(
 
     Args:
         models: names in `MODELS`, the smallest first.
-        gpus: how many.
+        gpus: numbers of GPUs.
         tokens: of a step, the same for all.
-        sequence: of these, in a sequence.
+        sequence: tokens of a sequence.
         cluster: the hardware.
 
     Raises:

@@ -1,1 +1,1 @@
-"""A block cut by tensor parallelism: who owns what, what it keeps."""
+"""A block cut by tensor parallelism: the slices of each rank, the bytes that it keeps, and the time."""

@@ -1,4 +1,4 @@
-"""A decoder block cut among tensor-parallel ranks: who owns which slice of each matrix, and what travels where."""
+"""A decoder block cut among tensor-parallel ranks: the owners of each slice of a matrix, and the messages."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ Groups = Sequence[Sequence[int]]  # the ranks that have each slice, along the ax
 
 @checked(RULES)
 def sharded_block(config: LlamaConfig, size: int, *, sequence_parallel: bool = False) -> Picture:
-    """Draw one decoder block, matrices in proportion, each slice in its owner's colour, and the four operators.
+    """Draw one decoder block: matrices in proportion, each slice in the colour of its rank, and the four operators.
 
     Args:
         config: the model's sizes.
         size: t, the tensor-parallel ranks.
-        sequence_parallel: between the parts every rank has S/t tokens.
+        sequence_parallel: every rank has S/t tokens between attention and MLP.
 
     Raises:
         ValueError: no LlamaConfig, or heads or columns do not divide among the ranks.
@@ -48,7 +48,7 @@ def sharded_block(config: LlamaConfig, size: int, *, sequence_parallel: bool = F
     heights = {"attention": E * unit + WORDS + TOKENS, "mlp": max(M * unit, 2 * (E * unit + WORDS) + TOKENS) + 8 * CUT}
     height = TOP + sum(heights.values()) + 2 * WORDS + 0.55
     figure = sheet(text, height, text.partition("\n")[0])
-    axes = panel(figure, 0, 0, theme.WIDTH, height)  # its units are inches: one pair of axes, because each costs 20 ms
+    axes = panel(figure, 0, 0, theme.WIDTH, height)  # in inches; one pair of axes for all, because each costs 20 ms
     axes.set(xlim=(0, theme.WIDTH), ylim=(0, height))
     line_legend(figure, [(f"rank {rank}", {"color": theme.rank_color(rank), **BAR}) for rank in range(min(size, 8))])
     marks.word(axes, 0.15, height - 0.82, KEY)
@@ -60,7 +60,7 @@ def sharded_block(config: LlamaConfig, size: int, *, sequence_parallel: bool = F
 
 
 def block_text(config: LlamaConfig, size: int, *, sequence_parallel: bool = False) -> str:
-    """What the drawing says: the slices of rank 0, and the collectives of one block."""
+    """The text of the drawing: the slices of rank 0, and the collectives of one block."""
     held = "S/t tokens between them" if sequence_parallel else "all tokens between them"
     lines = [
         f"A block among t = {size} ranks: columns, then rows; {held}",
@@ -84,7 +84,7 @@ def block_text(config: LlamaConfig, size: int, *, sequence_parallel: bool = Fals
 def _row(
     axes: Axes, part: str, low: float, height: float, unit: float, config: LlamaConfig, size: int, cut_tokens: bool
 ) -> None:
-    """x, the operator, the matrices, the operator, y."""
+    """One part of the block, from left to right: x, an operator, the matrices, an operator, y."""
     inner = config.weight_shapes[_full(part, PARTS[part][2])][0] * unit
     middle, across = low + height / 2, config.hidden_size * unit
     columns = max(inner + size * CUT, APART) + (1.8 * APART if part == "attention" else 0)
@@ -108,7 +108,7 @@ def _row(
 def _matrices(
     axes: Axes, part: str, first: float, second: float, middle: float, unit: float, config: LlamaConfig, size: int
 ) -> None:
-    """Column matrices from `first` on, above what they make; the row matrix at `second`."""
+    """The column matrices from `first` on, above their results, and the row matrix at `second`."""
     _, names, last = PARTS[part]
     owned, across = weight_slices(config, 0, size), config.hidden_size * unit
     wholes = {name: config.weight_shapes[_full(part, name)] for name in (*names, last)}
@@ -139,7 +139,7 @@ def _matrices(
 def _sheet(
     axes: Axes, gid: str, words: tuple[str, str], place: Place, axis: int | None, groups: Groups, *, pale: bool = False
 ) -> None:
-    """An array: its slices along `axis` with gaps between them, each as a stack of cards, a card a rank that has it."""
+    """An array: its slices along `axis` with gaps between them, each a stack of cards, one a rank that has it."""
     left, low, width, height = place
     copies = len(groups[0])
     card = min(COPY, 0.3 / copies)
@@ -165,7 +165,7 @@ def _sheet(
 
 
 def _operator(axes: Axes, left: float, room: float, middle: float, words: tuple[str, str, str], size: int) -> None:
-    """An arrow, and the operator's name and what it sends, forward above and backward below."""
+    """An arrow with the operator's name and its messages: of the forward above, of the backward below."""
     name, sent, back = words
     start, end = left + 0.4, left + room - 0.15
     marks.arrows(axes, [(start, middle)], [(end, middle)], theme.FAINT)

@@ -1,4 +1,4 @@
-"""What tensor parallelism saves and costs against t, the ranks: what a block keeps for its backward, and its time."""
+"""Tensor parallelism against its number of ranks t: the bytes that a block keeps for its backward, and its time."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ SIZES = (1, 2, 4, 8, 16, 32)
 ALGORITHMS = RING, HIERARCHICAL = "ring", "hierarchical"
 ITEMSIZE = 2  # bytes of an element: 16 bits
 COMPUTE, MESSAGES = theme.KINDS["compute"].color, theme.KINDS["send"].color
-KEPT = ("#332288", "#AA4499", "#44AA99", "#999933", "#882255")  # no rank's. Source: Tol, "Colour schemes" (2021)
+KEPT = ("#332288", "#AA4499", "#44AA99", "#999933", "#882255")  # unlike ranks'. Source: Tol, "Colour schemes" (2021)
 Bar = tuple[int, str]  # t, and one of ALGORITHMS
 Bytes = Mapping[str, Mapping[int, int]]  # way of keeping: t: bytes
 
 
 def bytes_by_ranks(name: str, value: Any) -> None:
-    """The rule of what ways of keeping keep."""
+    """The rule of bytes by way of keeping and number of ranks."""
     mapping(name, value)
     for way, at in value.items():
         mapping(f"{name}[{way!r}]", at)
 
 
 def whole_nodes(name: str, value: Any) -> None:
-    """The rule of a node's ranks: groups of each of `SIZES` that are larger fill whole nodes."""
+    """The rule of a node's ranks: each of `SIZES` that is larger must fill whole nodes."""
     whole(name, value, 1)
     if any(t % value for t in SIZES if t > value):
         sizes = ", ".join(map(str, SIZES))
@@ -50,12 +50,12 @@ def whole_nodes(name: str, value: Any) -> None:
 
 @checked(RULES | {"counted": bytes_by_ranks, "formula": bytes_by_ranks})
 def kept_activations(counted: Bytes, formula: Bytes, *, headline: str | None = None) -> Picture:
-    """Draw the bytes that a rank keeps of one block: closed forms as lines, what was counted as dots.
+    """Draw the bytes that a rank keeps of one block: closed forms as lines, counted bytes as dots.
 
     Args:
         counted: `{way: {t: bytes}}`, such as `{"tensor parallel": {1: 8192, 2: 5120}}`.
         formula: the same from the closed form.
-        headline: what stands above; None: whether the two agree.
+        headline: above the figure. None: whether the two agree.
 
     Raises:
         ValueError: the two have different ways or numbers of ranks, or none.
@@ -83,17 +83,18 @@ def kept_activations(counted: Bytes, formula: Bytes, *, headline: str | None = N
 def tensor(
     model: str = "Llama 3 405B", S: int = 8192, cluster: Cluster = DGX_H100, ranks_per_node: int | None = None
 ) -> Picture:
-    """Draw how long t ranks take for one block of a Llama, forward and backward: what `explore_tensor` shows.
+    """Draw the time of one block of a Llama on t ranks, forward and backward. `explore_tensor` shows this.
 
-    One sequence, 16-bit numbers, no sequence parallelism. From closed forms, which tests hold to runs, on the simulated
-    clock: products at the device's peak, computing and sending one after the other. Over the edge of a node one bar has
-    ring all-reduces, the other hierarchical ones. Efficiency is what one rank would need, over what t together take.
+    There is one sequence of 16-bit numbers without sequence parallelism. The times are those of the simulated clock,
+    from closed forms that tests compare with runs: products at the device's peak, computing and sending one after the
+    other. For more ranks than a node has, one bar has ring all-reduces and the other hierarchical ones. The efficiency
+    is the time of one rank over the time of t ranks together.
 
     Args:
         model: one of `MODELS`.
         S: tokens.
         cluster: the hardware.
-        ranks_per_node: of it, to move the edge; None: the cluster's.
+        ranks_per_node: instead of the cluster's. None: the cluster's.
 
     Raises:
         ValueError: an unknown model, no tokens, nodes that the groups do not fill, or a cluster on which a block takes
@@ -141,7 +142,7 @@ def _both_ways(config: LlamaConfig, S: int, size: int, cluster: Cluster, algorit
 
 
 def _draw(axes: Axes, times: dict[Bar, Time], efficiency: dict[Bar, str], node: int) -> None:
-    """A bar for each t, and one more over the edge of a node."""
+    """A bar for each t, and two for each t that is more than a node."""
     bars = [(t, algorithm) for t, algorithm in times if algorithm == RING or t > node]
     names = [f"t = {t}\n{algorithm}" if t > node else f"t = {t}" for t, algorithm in bars]
     places = np.arange(len(bars))
@@ -160,7 +161,7 @@ def _draw(axes: Axes, times: dict[Bar, Time], efficiency: dict[Bar, str], node: 
 
 
 def explore_tensor() -> Explorer:
-    """Sliders for `tensor`: the model, the tokens, the cluster, and how many ranks share a node."""
+    """Sliders for `tensor`: the model, the tokens, the cluster, and the ranks of a node."""
     controls = {
         "model": choice("model", MODELS, "Llama 3 405B"),
         "S": steps("tokens S", (512, 1024, 2048, 4096, 8192, 16384, 65536), 8192),
