@@ -68,8 +68,8 @@ RULES: dict[str, Rule] = {  # of `estimate` and `search`
 HARDWARE: dict[str, Rule] = {  # of the fields of a `Hardware`
     "products": fraction,
     "memory": fraction_or_free,
-    "intra": fraction,
-    "inter": fraction,
+    "intra": fraction_or_free,
+    "inter": fraction_or_free,
     "exponentials": positive,
     "host_link": positive,
     "host_memory": positive,

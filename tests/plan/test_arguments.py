@@ -149,3 +149,8 @@ def test_sizes_of_a_model_beyond_all_models_are_estimated_without_overflow():
     found = estimate(huge, CLASSROOM, Layout(tp=2), batch=10**6, sequence=10**6)
     assert math.isfinite(found.total_seconds)
     assert math.isfinite(found.total_bytes)
+
+
+@pytest.mark.parametrize("name", ["intra", "inter", "memory"])
+def test_inf_means_free_links_or_memory(name):
+    assert getattr(Hardware(**{name: math.inf}), name) == math.inf
