@@ -24,7 +24,7 @@ from parlab.zero.arguments import check_alike, sums_of
 
 
 def folder(name: str, value: Any) -> None:
-    """Refuse what is no path of a folder; there need not be a folder yet."""
+    """Refuse a value that is no path, an empty path, and the path of a file. The folder need not exist yet."""
     if not isinstance(value, str | os.PathLike) or not os.fspath(value):
         raise ValueError(f"{name}={value!r:.60}: must be the path of a folder")
     if Path(value).is_file():
@@ -32,19 +32,19 @@ def folder(name: str, value: Any) -> None:
 
 
 def stage(name: str, value: Any) -> None:
-    """Refuse what is no stage of ZeRO, nor 0 for none."""
+    """Refuse a number that is no stage of ZeRO; 0 means data parallelism without it."""
     if whole(name, value, 0) > 3:
         raise ValueError(f"{name}={value}: the stages are 0, 1, 2 and 3")
 
 
 def tokens(name: str, value: Any) -> None:
-    """Refuse what is no batch of tokens."""
+    """Refuse a batch that is no array `[B, S]` of whole numbers."""
     if not is_array(value) or value.ndim != 2 or not value.size or not _is_integral(value):
         raise ValueError(f"{name}={value!r:.60}: an array [batch, sequence] of whole numbers is needed")
 
 
 def text(name: str, value: Any) -> None:
-    """Refuse what is no text of tokens, an array or a list."""
+    """Refuse a text that is no array or list `[N]` of whole numbers."""
     x = np.asarray(value)
     if x.ndim != 1 or not _is_integral(x):
         raise ValueError(f"{name}={value!r:.60}: an array [N] of whole numbers is needed")
@@ -119,7 +119,7 @@ def check_options(trainer: Any) -> None:
 
 
 def check_batch(trainer: Any, tokens: Array, targets: Array) -> None:
-    """Refuse a batch that the mesh cannot cut, that holds what is no token, or of which ranks have different ones."""
+    """Refuse a batch that the mesh cannot cut, that has no tokens of the vocabulary, or that differs between ranks."""
     contents = [to_numpy(tokens), to_numpy(targets)]  # from a device too: nothing has been launched yet
     for name, x in zip(("tokens", "targets"), contents, strict=True):
         checked_range(name, x, trainer.config.vocab_size)

@@ -1,13 +1,13 @@
-"""A training on disk, from which any other mesh goes on.
+"""Checkpoints: a training on disk, from which a run goes on with any mesh.
 
-    index.json                            what was trained, how far, and where each piece lies
-    pieces-4f1c09a2-00003.safetensors     rank 3's file of that save: master, mean and square of its pieces
+    index.json                            model, settings, progress, and the place of each piece: see `index.py`
+    pieces-4f1c09a2-00003.safetensors     rank 3's file of a save: master, mean and square of its pieces
 
-Invariant: `index.json` names complete files only, and is replaced in one move, when all ranks have written theirs. So
-whenever a save ends half-way, the training before it is whole; the next save removes the files that were left.
+Invariant: `index.json` names complete files alone, and is replaced in one move, when all ranks have written theirs. So
+if a save ends half-way, the checkpoint before it is whole. The next save removes the files that were left.
 
-No element depends on the mesh that saved it, hence neither does the next loss. The index has a checksum of each file
-and of itself, so a bit that flips on the disk is found before an array is read.
+The elements of a weight do not depend on the mesh that saved them, so the next loss does not either. The index has a
+checksum of each file and of itself: a bit that flips on the disk is found before an array is used.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def save(trainer: Trainer, folder: str | os.PathLike[str], *, notes: Mapping[str
 
     Args:
         folder: made if it is not there. An earlier checkpoint in it is replaced, and whole until then.
-        notes: what else a run that goes on wants to know, as JSON has it; the same on every rank.
+        notes: the caller's, in types that JSON has; the same on every rank.
 
     Raises:
-        ValueError: notes that JSON cannot hold; another process saves into the folder at this moment.
+        ValueError: notes that JSON cannot hold; another run saves into the folder at the same time.
     """
     instance("trainer", trainer, Trainer)
     try:
@@ -64,14 +64,10 @@ def save(trainer: Trainer, folder: str | os.PathLike[str], *, notes: Mapping[str
         token = _shared_token(comm, trainer.xp)  # rank 0 has the lock before any rank goes on
         own = [piece for piece in trainer.pieces() if piece.first]
         checksum = _write_pieces(folder / _file_name(token, comm.rank), own)
-        checksums = comm.gather(asarray(np.frombuffer(checksum, dtype=np.uint8), trainer.xp))  # [32 P] on rank 0
-        if checksums is not None:
-            of_ranks = to_numpy(checksums).reshape(comm.size, -1)
-            files = {_file_name(token, rank): of_rank.tobytes().hex() for rank, of_rank in enumerate(of_ranks)}
+        files = _gathered_checksums(comm, checksum, token, trainer.xp)
+        if files is not None:
             write_index(folder, {**_described(trainer, notes), "files": files, "pieces": _entries(folder, files)})
-            for path in [*folder.glob("*pieces-*"), *folder.glob(f".{INDEX}.*")]:
-                if token not in path.name:
-                    path.unlink()
+            _remove_all_but(token, folder)
         comm.barrier()
 
 
@@ -119,9 +115,26 @@ def export(trainer: Trainer, folder: str | os.PathLike[str]) -> None:
 
 
 def _shared_token(comm: Comm, xp: Any) -> str:
-    """Drawn by rank 0: it tells the files of this save from those of another."""
+    """A random name for this save, drawn by rank 0; the files of another save have another one."""
     drawn = np.frombuffer(secrets.token_bytes(4), dtype=np.uint8)
     return to_numpy(comm.broadcast(asarray(drawn, xp), 0)).tobytes().hex()
+
+
+def _gathered_checksums(comm: Comm, checksum: bytes, token: str, xp: Any) -> dict[str, str] | None:
+    """On rank 0 the checksum of each rank's file, by its name; None on the others."""
+    own = asarray(np.frombuffer(checksum, dtype=np.uint8), xp)  # [32]
+    gathered = comm.gather(own)  # [32 P] on rank 0
+    if gathered is None:
+        return None
+    of_ranks = to_numpy(gathered).reshape(comm.size, -1)  # [P, 32]
+    return {_file_name(token, rank): of_ranks[rank].tobytes().hex() for rank in range(comm.size)}
+
+
+def _remove_all_but(token: str, folder: Path) -> None:
+    """Remove the files of other saves, and those that a save which was killed left."""
+    for path in [*folder.glob("*pieces-*"), *folder.glob(f".{INDEX}.*")]:
+        if token not in path.name:
+            path.unlink()
 
 
 def _file_name(token: str, rank: int) -> str:
@@ -142,7 +155,7 @@ def _write_pieces(path: Path, pieces: Sequence[CheckpointPiece]) -> bytes:
 
 
 def _entries(folder: Path, files: Mapping[str, str]) -> list[Entry]:
-    """The entries of all pieces, as the files say them."""
+    """The entries of all pieces, from the files' headers."""
     entries = []
     for name in files:
         of_file = json.loads(open_tensors(folder / name).metadata()["pieces"])

@@ -1,8 +1,8 @@
 """A lock on a folder, so that two runs never write into it at the same time.
 
 The operating system holds the lock, on a file in the folder, and frees it when the process ends, however it ends: the
-file of a process that was killed is in nobody's way. On a network file system the server holds it, for all hosts. The
-file says which process on which host has the lock.
+file of a process that was killed stops nobody. On a network file system the server holds the lock, for all hosts. The
+text of the file names the process and the host that have the lock.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ else:
 
 @contextmanager
 def locked(folder: Path, purpose: str) -> Iterator[None]:
-    """Inside, nobody else is inside with the same folder and purpose.
+    """While this is entered for a folder and a purpose, no other process or thread enters it.
 
     Args:
         folder: made if it is not there, and removed again if nothing was written into it.
         purpose: names the file, `.{purpose}.lock`, which is removed at the end.
 
     Raises:
-        ValueError: another process is inside, or another thread of this one.
+        ValueError: another process has entered it, or another thread of this one.
     """
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
@@ -80,6 +80,7 @@ def locked(folder: Path, purpose: str) -> Iterator[None]:
 
 
 def _open_locked(path: Path, purpose: str) -> IO[str]:
+    """The file at `path`, locked by this process."""
     while True:
         file = path.open("a+", encoding="utf-8")
         try:
@@ -98,6 +99,7 @@ def _open_locked(path: Path, purpose: str) -> IO[str]:
 
 
 def _holder(path: Path) -> str:
+    """The process that has the lock, as the file names it."""
     with suppress(OSError):
         if text := path.read_text(encoding="utf-8"):
             return text
