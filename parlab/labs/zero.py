@@ -234,7 +234,10 @@ def _try_stage_2(trial: Trial, case: BlocksCase) -> list[str]:
             unsent,
             "gradients are copied or added up whole, and sent later: send each as it comes, and add up the shards",
         ),
-        (max(kept), "copies or sums of whole gradients are kept beside the shards: add up the shards alone"),
+        (
+            max(kept),
+            "a copy or a sum of whole gradients is there while the next one is made: scale and add up shards alone",
+        ),
         key=itemgetter(0),
     )
     return [
@@ -250,9 +253,9 @@ def _try_stage_2(trial: Trial, case: BlocksCase) -> list[str]:
 
 
 def _shard_bytes(case: BlocksCase) -> int:
-    """Bytes of a rank's shards, and of two more as long as the longest, as temporary results."""
+    """Bytes of a rank's shards of all microbatches, and of two more as long as the longest, as temporary results."""
     shards = [-(-n // case.size) for n in case.blocks]
-    return ITEMSIZE * (sum(shards) + 2 * max(shards))
+    return ITEMSIZE * (case.microbatches * sum(shards) + 2 * max(shards))
 
 
 def _backward(

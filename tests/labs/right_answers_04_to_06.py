@@ -244,6 +244,19 @@ def in_place_on_the_weights(comm, weights, gradient, state, update):
     return weights
 
 
+@of("06.zero_1")
+def with_moments_in_one_array_and_counts_in_state(comm, weights, gradient, state, update):
+    if not state:
+        state.update(step=0, counts=np.array(answers.counts_of(weights.size, comm.size)))
+        state["moments"] = np.zeros((2, state["counts"][comm.rank]))
+    state["step"] += 1
+    counts, own = state["counts"].tolist(), shard_range(weights.size, comm.rank, comm.size)
+    mean = comm.reduce_scatter(gradient, counts=counts) / comm.size
+    shard = weights[own.start : own.stop]
+    update(shard, mean, *state["moments"])
+    return comm.all_gather(shard, counts=counts)
+
+
 @of("06.stage_2")
 def next_one_beside(comm, backward, microbatches):
     shards, leaving = {}, None
@@ -302,6 +315,39 @@ def one_call_a_gradient(comm, backward, microbatches):
     shards = {}
     for block, gradient in backward:
         shards[block] = np.add(shards.get(block, 0), part(gradient))
+    return shards
+
+
+@of("06.stage_2")
+def with_all_shards_in_a_list(comm, backward, microbatches):
+    """The shards of all microbatches are kept, but no whole gradient."""
+    parts = []
+    for block, gradient in backward:
+        counts = answers.counts_of(gradient.size, comm.size)
+        parts.append((block, comm.reduce_scatter(gradient, counts=counts) / (comm.size * microbatches)))
+    return {block: sum(part for of, part in parts if of == block) for block, _ in parts}
+
+
+@of("06.stage_2")
+def scaled_before_it_is_sent(comm, backward, microbatches):
+    shards = {}
+    for block, gradient in backward:
+        counts = answers.counts_of(gradient.size, comm.size)
+        shards[block] = shards.get(block, 0) + comm.reduce_scatter(gradient / (comm.size * microbatches), counts=counts)
+    return shards
+
+
+@of("06.stage_2")
+def piece_by_piece(comm, backward, microbatches):
+    """A reduce-scatter of one's own, from views."""
+    shards = {}
+    for block, gradient in backward:
+        pieces = np.array_split(gradient, comm.size)
+        total = pieces[comm.rank].copy()
+        for step in range(1, comm.size):
+            to, source = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
+            total = total + comm.sendrecv(pieces[to], to, source, like=total)
+        shards[block] = shards.get(block, 0) + total / (comm.size * microbatches)
     return shards
 
 

@@ -53,9 +53,9 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
         "with_whole_moments_in_state": "bytes of moments that a rank holds: 64, should be",
     },
     "06.stage_2": {
-        "with_whole_sums_beside_the_shards": "whole gradients held: 96, should be two blocks = 64|beside the shards",
-        "with_a_copy_of_each_gradient": "whole gradients held: 96, should be two blocks = 64|kept beside the shards",
-        "with_whole_sums_in_an_object": "whole gradients held: 96, should be two blocks = 64|kept beside the shards",
+        "with_whole_sums_beside_the_shards": "whole gradients held: 96, should be two blocks = 64|add up shards alone",
+        "with_a_copy_of_each_gradient": "whole gradients held: 96, should be two blocks = 64|add up shards alone",
+        "with_whole_sums_in_an_object": "whole gradients held: 96, should be two blocks = 64|add up shards alone",
     },
     "07.who_sums": {"with_the_sum_thrown_away": "kind 'norm'|the sum over tp was made and not used"},
     "07.norm": {"with_two_copies_of_all_that_has_any": "tp=3|too large: each weight counts once"},

@@ -1,0 +1,91 @@
+"""The bytes that an answer's variables hold: each buffer once, wherever it can be reached from."""
+
+import math
+
+import numpy as np
+import pytest
+
+from parlab.labs.memory import bytes_held, variables_of_callers
+from parlab.labs.trial import Trial
+from parlab.labs.wrong import Wrong
+from parlab.labs.zero import STAGE_2, BlocksCase
+from tests.labs.lucky_answers import with_whole_sums_beside_the_shards
+
+
+class Buffer:
+    def __init__(self, array):
+        self.array = array
+
+
+def closure(array):
+    return lambda: array
+
+
+def generator(array):
+    yield array
+
+
+X = np.zeros(100)  # 800 bytes
+
+
+@pytest.mark.parametrize(
+    ("root", "nbytes"),
+    [
+        (X, 800),
+        (X[:3], 800),  # a view holds all of it
+        (X.reshape(10, 10).T[2:5], 800),
+        ([X, {"x": X[5:]}, (X,)], 800),
+        ({"a": np.zeros(2), "b": [np.zeros(3)]}, 40),
+        (Buffer(np.zeros(4)), 32),
+        (closure(np.zeros(5)), 40),
+        (generator(np.zeros(6)), 48),
+        ({np.float64(1): 3, "text": "x" * 1000}, 0),
+        (math, 0),
+        (np, 0),
+        (Buffer, 0),
+    ],
+    ids=str,
+)
+def test_the_bytes_behind_a_variable(root, nbytes):
+    assert bytes_held(root) == nbytes
+
+
+def test_of_a_circle_each_array_counts_once():
+    circle = [np.zeros(7)]
+    circle.append(circle)
+    assert bytes_held(circle) == 56
+
+
+def test_only_dtypes_of_the_kind_count():
+    assert bytes_held([np.zeros(3, "int64"), np.zeros(2)], kind="f") == 16
+
+
+def test_the_variables_of_all_callers_up_to_the_outermost_count():
+    def outermost():
+        unseen = np.zeros(1000)
+        middle()
+        return unseen
+
+    def middle():
+        kept = np.zeros(10)
+        inner()
+        return kept
+
+    def inner():
+        more = [np.zeros(5)]
+        found.append(bytes_held(variables_of_callers(outermost.__code__)))
+        return more
+
+    found = []
+    outermost()
+    assert found == [120]
+
+
+def test_whole_sums_of_156_weights_are_told_their_1248_bytes_and_not_two_blocks_584():
+    with pytest.raises(Wrong) as told:
+        STAGE_2.attempt(
+            Trial(with_whole_sums_beside_the_shards, STAGE_2.call, 30), BlocksCase(7, (30, 41, 12, 50, 23), 1)
+        )
+    counted = told.value.args[1]
+    assert counted.endswith("should be two blocks = 584")
+    assert int(counted.split(": ")[1].split(" ")[0].rstrip(",")) >= 1248
