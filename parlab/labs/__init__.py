@@ -19,13 +19,13 @@ from parlab.labs import (
     ranks,
     recording,
     ring,
+    session,
     tensor,
-    work,
     zero,
     zero_prefetch,
 )
 from parlab.labs.exercise import PASSED, Exercise, Review
-from parlab.labs.work import Summary, load, save
+from parlab.labs.session import Summary, load, save
 
 ROOMS = (
     ranks,
@@ -130,12 +130,12 @@ def hint(name: str, step: int = 1) -> None:
 
 def summary() -> Summary:
     """A table of the exercises that were checked here; a notebook draws it as the last line of a cell."""
-    return work.summary(EXERCISES)
+    return session.summary(EXERCISES)
 
 
 def _reviewed(name: str, answer: Callable[..., Any], seconds: float, seed: int | None) -> Review:
     review = recording.reviewed(EXERCISES[name], answer, seconds, seed)
-    work.remember(review, answer)
+    session.remember(review, answer)
     return review
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from parlab.labs import work
+from parlab.labs import session
 from parlab.labs.exercise import FAILED, Exercise, Review
 
 FILE = "PARLAB_REVIEWS"  # a line of JSON is appended for each review
@@ -45,7 +45,7 @@ def reviewed(exercise: Exercise, answer: Callable[..., Any], seconds: float, see
 
 
 def _append(review: Review, answer: Any, flags: Collection[str] = ()) -> None:
-    record = review.as_dict() | {"flags": [*review.flags, *flags], "source": work.source(answer)}
+    record = review.as_dict() | {"flags": [*review.flags, *flags], "source": session.source(answer)}
     with open(os.environ[FILE], "a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
 

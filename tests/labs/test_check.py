@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from parlab import labs
-from parlab.labs import work
+from parlab.labs import session
 from parlab.labs.counts import Count
 from parlab.labs.difference import difference
 from parlab.labs.wrong import Wrong
@@ -153,7 +153,7 @@ def test_score_is_the_share_of_the_cases_before_the_first_that_fails():
 
 
 def test_summary_is_a_table_of_what_was_checked(monkeypatch):
-    monkeypatch.setattr(work, "_reviews", {})
+    monkeypatch.setattr(session, "_reviews", {})
     labs.check("01.reduce_scatter", raises)
     labs.check("00.exchange", lambda comm, x: x, seed=1)
     labs.check("00.exchange", answers.exchange, seed=1)
@@ -176,16 +176,16 @@ def twice(comm, x):
 
 def test_answers_are_saved_with_their_helpers_and_come_back(tmp_path, monkeypatch):
     path = tmp_path / "answers.json"
-    monkeypatch.setattr(work, "_texts", work.Answers())
+    monkeypatch.setattr(session, "_texts", session.Answers())
     with pytest.raises(ValueError, match="nothing to save"):
         labs.save(path)
     labs.check("00.exchange", twice)
     labs.check("01.reduce_scatter", raises)  # a stub is no answer
     labs.save(path)
-    monkeypatch.setattr(work, "_texts", work.Answers())
+    monkeypatch.setattr(session, "_texts", session.Answers())
     labs.check("00.tree_sum", answers.tree_sum)
     labs.save(path)
-    monkeypatch.setattr(work, "_texts", work.Answers())
+    monkeypatch.setattr(session, "_texts", session.Answers())
     loaded = labs.load(path)
     assert list(loaded) == ["00.exchange", "00.tree_sum"]
     assert loaded["00.exchange"] == inspect.getsource(helper) + "\n\n" + inspect.getsource(twice)
