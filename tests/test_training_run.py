@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import re
 from dataclasses import replace
@@ -10,8 +11,9 @@ import pytest
 
 from parlab import cli, run
 from parlab.nn import AdamW, Llama, LlamaConfig
+from parlab.nn.optimizer import clip_gradients
 from parlab.pipeline import gpipe
-from parlab.train import Mesh, Trainer, read_index, save
+from parlab.train import Mesh, Samples, Trainer, read_index, save
 from parlab.training_run import SCHEDULES, Settings, _steps_done, schedule_of, train
 
 SMALL = """
@@ -51,6 +53,31 @@ def test_all_meshes_lose_what_1_rank_loses_to_1e_10(config):
         ({"cp": 2}, {}),
     ):
         assert losses(config, mesh, **options) == pytest.approx(alone, rel=1e-10, abs=0)
+
+
+def test_the_losses_are_a_serial_loops_whose_rate_rises_in_2_steps_and_falls_by_half_a_cosine_to_a_tenth(config):
+    settings = replace(Settings.read(config), warmup_steps=2)
+    text = settings.read_text()
+    samples = Samples(text.tokens, settings.length)
+    serial = Llama.random(LlamaConfig(text.vocab_size, **settings.model), dtype="float64")
+    optimizer, expected = AdamW(weight_decay=0.1), []
+    rates = [2e-3, 4e-3, *(0.4e-3 + 3.6e-3 * (1 + math.cos(math.pi * step / 4)) / 2 for step in range(4))]
+    for step, rate in enumerate(rates):
+        loss, gradients = serial.loss_and_gradients(*samples.batch(12 * step, 12))
+        optimizer.step(serial.weights, clip_gradients(gradients, 1.0)[0], lr=rate)
+        expected.append(loss)
+    assert train(settings, {}).results[0] == pytest.approx(expected, rel=1e-10, abs=0)
+
+
+def test_a_checkpoint_is_saved_every_2_steps_and_at_the_end(config, tmp_path):
+    saved = []
+
+    def look(step, *_):
+        index = read_index(tmp_path) if (tmp_path / "index.json").exists() else {"progress": {"steps": 0}}
+        saved.append(index["progress"]["steps"])
+
+    train(Settings.read(config), {}, folder=tmp_path, every=2, stop_after=5, tell=look)
+    assert saved == [0, 2, 2, 4, 5]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
