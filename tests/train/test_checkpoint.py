@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import random
 import re
@@ -183,15 +184,20 @@ def test_a_save_leaves_its_index_and_one_file_a_rank(saved):
     assert len(list(saved.iterdir())) == 3
 
 
-def test_a_hole_is_refused_by_the_name_of_its_weight(saved):
-    rewritten(saved, lambda index: index["pieces"].pop(0))
-    with pytest.raises(ValueError, match=r"the checkpoint lacks 0:\d+ .* of model\.embed_tokens\.weight"):
-        opened(saved)
-
-
-def test_a_piece_that_is_there_twice_is_refused_by_the_name_of_its_weight(saved):
-    rewritten(saved, lambda index: index["pieces"].append(index["pieces"][0]))
-    with pytest.raises(ValueError, match=r"the checkpoint has 0:\d+ twice .* of model\.embed_tokens\.weight"):
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.norm.weight"])
+@pytest.mark.parametrize("chosen", [min, max])
+@pytest.mark.parametrize(("change", "problem"), [("append", "has {} twice"), ("remove", "lacks {}")])
+def test_a_hole_and_a_piece_that_is_there_twice_are_refused_by_the_elements_of_their_weight(
+    saved, name, chosen, change, problem
+):
+    """The table is cut by rows and the norm not at all, so the elements of a piece follow each other."""
+    pieces = [piece for piece in read_index(saved)["pieces"] if piece["name"] == name]
+    piece = chosen(pieces, key=lambda of: (of["start"], of["flat_start"]))
+    start, total = piece["start"] * math.prod(piece["shape"][1:]) + piece["flat_start"], math.prod(piece["shape"])
+    rewritten(saved, lambda index: getattr(index["pieces"], change)(piece))
+    problem = problem.format(f"{start}:{start + piece['length']}")
+    said = f"the checkpoint {problem} of the {total} elements of {name}"
+    with pytest.raises(ValueError, match=re.escape(said)):
         opened(saved)
 
 
