@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from parlab.plan import A100, H100, LLAMA_8B, GPTConfig, Layout, estimate
-from parlab.world import DGX_A100, DGX_H100
+from parlab.nn import LlamaConfig
+from parlab.plan import A100, H100, LLAMA_8B, GPTConfig, Hardware, Layout, estimate
+from parlab.world import DGX_A100, DGX_H100, Cluster
 
 V, E, H, S = 1000, 512, 8, 256
 GPT = GPTConfig(V, E, 1, H)
@@ -128,6 +129,33 @@ def test_two_chunks_a_rank_hide_all_of_zeros_traffic_but_half_a_turn_each(stage,
     last = (LLAMA_8B.num_parameters + 4096) / 2
     found = llama(65536, batch=8, dp=2, pp=2, chunks=2, zero=stage)["dp"]
     assert found == pytest.approx(turns * ring(2 * last, 2) / 2, rel=1e-12)
+
+
+@pytest.mark.parametrize(("cut", "turns"), [(False, 8 * 3 + 4), (True, 10 * 3 + 5)])
+def test_3_layers_take_8_turns_each_and_4_at_the_ends_or_10_and_5_with_sequence_parallelism(cut, turns):
+    """Of the activations, as all-gathers or reduce-scatters; and the loss's 3 all-reduces of a float32 a token."""
+    E, S, t, pace = 64, 64, 4, 1e9
+    config, cluster = LlamaConfig(32, E, 192, 3, 4), Cluster.uniform(1e-6, pace)
+    found = estimate(config, cluster, Layout(tp=t, sequence_parallel=cut), batch=1, sequence=S).seconds["tp"]
+    turn, of_loss = ((t - 1) * (1e-6 + nbytes / t / pace) for nbytes in (2 * S * E, 4 * S))
+    assert found == pytest.approx(turns * turn + 6 * of_loss, rel=1e-12)
+
+
+@pytest.mark.parametrize("m", [2, 4])
+def test_zero_3_hides_all_pieces_but_the_first_behind_2m_minus_1_chunks_of_short_work(m):
+    """By hand: 2 stages of 2 chunks of 1 layer, on 2 replicas; weights travel m times each way, gradients m times."""
+    E, M, V, S, D = 64, 192, 32, 64, 16
+    matrices, pairs, pace, flops = 4 * E * E + 3 * E * M, 4 * S * (S + 1) / 2, 4e9, 1e12
+    forward = (2 * S * matrices + 2 * 2 * D * pairs) / flops
+    backward = (4 * S * matrices + 5 * 2 * D * pairs) / flops
+    turn = (2 * (matrices + 2 * E) + V * E + E) / pace  # half of 2 bytes a parameter of the last rank
+    before, after = m * turn, 2 * m * turn
+    expected = before / m / 2 + before * (1 - 1 / m / 2) - (2 * m - 1) * forward
+    expected += after / m / 2 + after * (1 - 1 / m / 2) - (2 * m - 1) * backward
+    layout, hardware = Layout(dp=2, pp=2, chunks=2, zero=3), Hardware(hides={"dp"})
+    cluster = Cluster.uniform(0, pace, flops=flops)
+    found = estimate(LlamaConfig(V, E, M, 4, 4), cluster, layout, batch=2 * m, sequence=S, hardware=hardware)
+    assert found.seconds["dp"] == pytest.approx(expected, rel=1e-12)
 
 
 def test_whole_gradients_travel_behind_the_last_p_microbatches_of_1f1b_and_behind_all_of_breadth_first():
