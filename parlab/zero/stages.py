@@ -1,6 +1,6 @@
-"""ZeRO's three stages, whole: one block of n weights, of which rank r owns the flat shard n_r.
+"""ZeRO's three stages: one block of n weights, of which rank r owns the flat shard n_r. Here W is kept and gathered.
 
-    W weights    G gradients    M moments and masters (the optimizer's state: `state.py`)
+    W weights (this file)    G gradients (`gradients.py`)    M moments and masters, the optimizer's state (`state.py`)
 
 | stage       | W       | G       | M       | before and after use of W | after a backward pass     | step         |
 |-------------|---------|---------|---------|---------------------------|---------------------------|--------------|
@@ -17,92 +17,13 @@ Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training tri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world import Comm, Request
-from parlab.zero.accounting import GATHERED, GRADIENTS, LEAVING, WEIGHTS
+from parlab.zero.accounting import GATHERED, WEIGHTS
 from parlab.zero.flat import FlatLayout
 from parlab.zero.freed import Freed
-
-
-class WholeGradients:
-    """G of stage 1: this rank's gradients of all n weights. They are reduced once, with the last microbatch.
-
-    Args:
-        comm: the ranks among which the block is cut.
-        layout: of the block.
-        dtype: of the gradients.
-    """
-
-    def __init__(self, comm: Comm, layout: FlatLayout, dtype: Any) -> None:
-        self.comm, self.layout, self.dtype = comm, layout, dtype
-        self.whole: Array | None = None  # [n]
-        self.request: Request | None = None
-
-    def add(self, gradients: Mapping[str, Array], complete: bool) -> None:
-        """Add one microbatch. The last one (`complete`) starts the reduction, which runs beside the backward pass."""
-        flat = self.layout.pack(gradients, self.dtype)  # [n]
-        if self.whole is None:
-            self.whole = flat
-            self.comm.hold(GRADIENTS, flat)
-        else:
-            self.whole += flat
-        if complete:
-            self.request = self.comm.ireduce_scatter(self.whole, counts=self.layout.counts)
-
-    def finish(self) -> None:
-        """Do nothing: whole gradients stay until the step."""
-
-    def shard(self) -> Array:
-        """The sum over ranks, `[n_r]`, in its place among this rank's own gradients, which stay beside it."""
-        assert self.whole is not None  # `add` has been called for every microbatch
-        assert self.request is not None
-        self.whole[self.layout.own] = self.request.wait()
-        return self.whole[self.layout.own]
-
-    def free(self) -> None:
-        """Forget the gradients, after a step."""
-        self.whole = self.request = None
-
-
-class ShardedGradients:
-    """G of stages 2 and 3: the sum over ranks and microbatches of the n_r gradients that this rank owns."""
-
-    def __init__(self, comm: Comm, layout: FlatLayout, dtype: Any) -> None:
-        self.comm, self.layout, self.dtype = comm, layout, dtype
-        self.request: Request | None = None
-        self.leaving: Array | None = None  # [n], on its way to the owners
-        self.sum: Array | None = None  # [n_r]
-
-    def add(self, gradients: Mapping[str, Array], complete: bool) -> None:
-        """Send one microbatch's gradients to their owners at once: no rank keeps them whole."""
-        self.finish()
-        self.leaving = self.layout.pack(gradients, self.dtype)  # [n]
-        self.comm.hold(LEAVING, self.leaving)
-        self.request = self.comm.ireduce_scatter(self.leaving, counts=self.layout.counts)
-
-    def finish(self) -> None:
-        """Wait for the reduction, free the whole gradients, and keep this rank's part of their sum."""
-        if self.request is None:
-            return
-        part = self.request.wait()  # [n_r]
-        self.request = self.leaving = None
-        if self.sum is None:
-            self.sum = part
-            self.comm.hold(GRADIENTS, part)
-        else:
-            self.sum += part
-
-    def shard(self) -> Array:
-        """The sum, `[n_r]`."""
-        self.finish()
-        return self.sum
-
-    def free(self) -> None:
-        """Forget the gradients, after a step."""
-        self.sum = self.leaving = None
 
 
 class WholeWeights:

@@ -29,13 +29,14 @@ from parlab.nn.optimizer import AdamW
 from parlab.world import Comm
 from parlab.zero.arguments import RULES, checked_ranks_per_node, stage_from
 from parlab.zero.flat import FlatLayout
+from parlab.zero.gradients import ShardedGradients, WholeGradients
 from parlab.zero.offload import Offload
 from parlab.zero.part import Part
 from parlab.zero.precision import LossScale
 from parlab.zero.prefetch import Prefetch
 from parlab.zero.replica import Replica
 from parlab.zero.shards import cut
-from parlab.zero.stages import ShardedGradients, ShardedWeights, WholeGradients, WholeWeights
+from parlab.zero.stages import ShardedWeights, WholeWeights
 from parlab.zero.state import OptimizerShard
 
 

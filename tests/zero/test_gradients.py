@@ -9,8 +9,8 @@ import pytest
 
 from parlab import run
 from parlab.zero.flat import FlatLayout
+from parlab.zero.gradients import ShardedGradients, WholeGradients
 from parlab.zero.shards import cut
-from parlab.zero.stages import ShardedGradients, WholeGradients
 
 COUNT = 7
 VALUES = np.arange(1.0, COUNT + 1)

@@ -16,8 +16,9 @@ from parlab.world import Comm, MismatchError, WorldError
 from parlab.zero import LossScale, Zero
 from parlab.zero.data_parallel import DataParallel
 from parlab.zero.flat import FlatLayout
+from parlab.zero.gradients import ShardedGradients, WholeGradients
 from parlab.zero.precision import StepGuard
-from parlab.zero.stages import ShardedGradients, ShardedWeights, WholeGradients, WholeWeights
+from parlab.zero.stages import ShardedWeights, WholeWeights
 from parlab.zero.state import OptimizerShard
 from tests.nn.parity import worst_error
 from tests.zero.models import LR, STAGES, add_all, replica_of, toy

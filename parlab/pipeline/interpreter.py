@@ -1,0 +1,196 @@
+"""What each action of a schedule does on a rank: one method a kind, and the messages between stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from parlab.arrays import Array, is_array, namespace, owning_buffer
+from parlab.nn.counting import arrays_in
+from parlab.nn.stage import Gradients, Stage, add_gradients
+from parlab.pipeline.actions import Action
+from parlab.pipeline.schedule import Schedule
+from parlab.pipeline.steps import Receive
+from parlab.world import Comm, Request
+
+OnGradients = Callable[[int, int, Gradients], None]
+Cell = tuple[int, int]  # a stage and a microbatch
+
+
+class Interpreter:
+    """One rank's interpreter of actions, with the values that they leave for each other.
+
+    A value is referred to from one place only, and a local name that holds it is deleted as soon as it is used, so that
+    memory dies, and is seen to die, at a fixed place.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        schedule: Schedule,
+        stages: Sequence[Stage] | Mapping[int, Stage],
+        inputs: Sequence[Array],
+        targets: Sequence[Array],
+        like: Array | None,
+        on_gradients: OnGradients | None,
+        loss_scale: float,
+    ) -> None:
+        self.comm, self.schedule, self.stages, self.like = comm, schedule, stages, like
+        self.inputs, self.targets, self.loss_scale = inputs, targets, loss_scale
+        self.on_gradients = on_gradients
+        self.last = schedule.num_stages - 1
+        self.loss: Any = None
+        self.gradients: Gradients = {}
+        self.names: dict[int, set[str]] = {}  # of the gradients of each stage
+        self.sends: list[Request] = []
+        self.requests: dict[Action, Request] = {}  # by the action that needs the message
+        self.activations: dict[Cell, Any] = {}  # the input of each forward
+        self.received_gradients: dict[Cell, Any] = {}  # of the output of each forward
+        self.caches: dict[Cell, Any] = {}
+        self.pendings: dict[Cell, Any] = {}
+        self.input_shapes: dict[Cell, tuple[int, ...]] = {}
+        self.outputs_like: dict[Cell, Array] = {}  # shape and dtype of the gradient that comes back
+        self.templates: dict[Any, Array] = {}
+        self.given = {id(owning_buffer(x)) for x in [*inputs, *targets]}
+
+    # Actions: one method a kind
+
+    def perform(self, action: Action) -> Array | None:
+        """Do an action; returns what the neighbouring stage needs of it."""
+        by_kind = {"F": self.forward, "B": self.backward, "I": self.backward_input, "W": self.backward_weight}
+        return by_kind[action.kind](action.stage, action.microbatch)
+
+    def forward(self, stage: int, microbatch: int) -> Array | None:
+        """F: y, which the next stage needs. The cache is kept until B or I."""
+        cell, of_stage = (stage, microbatch), self.stages[stage]
+        x = self.activations.pop(cell) if stage > 0 else self.inputs[microbatch]
+        self.input_shapes[cell] = tuple(x.shape)
+        if stage == self.last:
+            loss, cache = of_stage.forward(x, self.targets[microbatch])  # type: ignore[call-arg]
+            self.add_loss(microbatch, loss)
+            y = None
+        else:
+            y, cache = of_stage.forward(x)
+            self.outputs_like[cell] = self._template(y.shape, y)
+        del x
+        self.caches[cell] = self._held("cache", cache)
+        return y
+
+    def backward(self, stage: int, microbatch: int) -> Array | None:
+        """B: dx, which the stage before needs, and the gradients of the weights."""
+        of_stage = self.stages[stage]
+        if hasattr(of_stage, "backward"):  # which may do the two parts at once, or free the one before the other
+            dx, gradients = self._backward_through(stage, microbatch, "backward")
+        else:
+            dx, pending = self._backward_through(stage, microbatch, "backward_input")
+            gradients = of_stage.backward_weight(pending)
+        self._take(stage, microbatch, gradients)
+        return dx
+
+    def backward_input(self, stage: int, microbatch: int) -> Array | None:
+        """I: dx alone. W finds the rest among the pending."""
+        dx, pending = self._backward_through(stage, microbatch, "backward_input")
+        self.pendings[stage, microbatch] = self._held("pending", pending)
+        return dx
+
+    def backward_weight(self, stage: int, microbatch: int) -> None:
+        """W: the gradients of the weights, which nobody waits for."""
+        pending = self.pendings.pop((stage, microbatch))
+        self._take(stage, microbatch, self.stages[stage].backward_weight(pending))
+
+    def _backward_through(self, stage: int, microbatch: int, method: str) -> tuple[Array | None, Any]:
+        """`(dx, pending)` of a stage, or `(dx, gradients)`: the gradient of its output and its cache are used up."""
+        cell = stage, microbatch
+        dy = self.received_gradients.pop(cell) if stage < self.last else self._weight(microbatch) * self.loss_scale
+        cache = self.caches.pop(cell)
+        dx, rest = getattr(self.stages[stage], method)(dy, cache)
+        shape = self.input_shapes.pop(cell)
+        if stage > 0 and tuple(dx.shape) != shape:
+            raise ValueError(
+                f"stage {stage}, microbatch {microbatch}: {method} gave shape {tuple(dx.shape)} for an input "
+                f"of shape {shape}"
+            )
+        return dx, rest
+
+    # Messages: receives are posted ahead; sends are waited for at the end, when all have long been taken
+
+    def post(self, receive: Receive) -> None:
+        """Post a receive before its message is needed."""
+        _, stage, microbatch = action = receive.action
+        like = self._input_like(stage, microbatch) if action.kind == "F" else self.outputs_like.pop((stage, microbatch))
+        self.requests[action] = self.comm.irecv(receive.peer, like, label=str(receive.source))
+
+    def receive(self, action: Action) -> None:
+        """Wait for the message that an action needs, if it needs one."""
+        if action in self.requests:
+            values = self.activations if action.kind == "F" else self.received_gradients
+            values[action.stage, action.microbatch] = self.requests.pop(action).wait()
+
+    def deliver(self, action: Action, value: Array | None) -> None:
+        """Send what an action made to the rank of the stage that needs it, or keep it here for that stage."""
+        kind, stage, microbatch = action
+        neighbour = stage + 1 if kind == "F" else stage - 1
+        if kind == "W" or not 0 <= neighbour <= self.last:
+            return
+        peer = self.schedule.rank_of(neighbour, microbatch)
+        if peer != self.comm.rank:
+            self.sends.append(self.comm.isend(value, peer, label=str(action)))
+        elif kind == "F":
+            self.activations[neighbour, microbatch] = self._held("activation", value)
+        else:
+            self.received_gradients[neighbour, microbatch] = self._held("gradient", value)
+
+    # Loss and gradients
+
+    def add_loss(self, microbatch: int, loss: Any) -> None:
+        """In float64, and where the loss is: a number that the host looks at is one that it waits for."""
+        if is_array(loss):
+            xp = namespace(loss)
+            loss = xp.astype(xp.asarray(loss), xp.float64)
+        self.loss = (0.0 if self.loss is None else self.loss) + self._weight(microbatch) * loss
+
+    def _take(self, stage: int, microbatch: int, gradients: Gradients) -> None:
+        if self.on_gradients is not None:
+            self.comm.hold("new gradients", *arrays_in(gradients))
+            self.on_gradients(stage, microbatch, gradients)
+        else:
+            self.names.setdefault(stage, set()).update(gradients)
+            self.gradients = add_gradients(self.gradients, gradients)
+
+    def _weight(self, microbatch: int) -> float:
+        """The part of a microbatch in the loss of the whole batch."""
+        return self.targets[microbatch].size / sum(target.size for target in self.targets)
+
+    # Memory
+
+    def _held(self, name: str, value: Any) -> Any:
+        """`value`, whose arrays count as held from now on; the caller's own inputs and targets do not."""
+        for array in arrays_in(value):
+            if id(owning_buffer(array)) not in self.given:
+                self.comm.hold(name, array)
+        return value
+
+    def _input_like(self, stage: int, microbatch: int) -> Array:
+        if self.like is None:
+            self.like = _one_row_through(self.stages, stage, self.inputs[0])
+        return self._template((self.inputs[microbatch].shape[0], *self.like.shape[1:]), self.like)
+
+    def _template(self, shape: tuple[int, ...], like: Array) -> Array:
+        """An array that only tells its shape and dtype."""
+        key = (tuple(shape), like.dtype)
+        if key not in self.templates:
+            self.templates[key] = namespace(like).empty(key[0], dtype=like.dtype, device=like.device)
+        return self.templates[key]
+
+
+def _one_row_through(stages: Sequence[Stage] | Mapping[int, Stage], stage: int, x: Array) -> Array:
+    x = x[:1, ...]
+    for before in range(stage):
+        try:
+            x, _ = stages[before].forward(x)
+        except (KeyError, IndexError):
+            raise ValueError(
+                f"like=None: without stage {before} this rank cannot tell what comes to stage {stage}: pass an "
+                "array with the shape and dtype of what passes from stage to stage"
+            ) from None
+    return x

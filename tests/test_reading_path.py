@@ -1,0 +1,31 @@
+"""README's path through the code stays an afternoon's reading."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PATH = re.findall(r"\]\((parlab/[^)]+\.py)\)", README)
+
+
+def lines(file):
+    return len((ROOT / file).read_text(encoding="utf-8").splitlines())
+
+
+def test_the_path_has_at_most_16_files_of_at_most_200_lines_and_2500_together():
+    assert 12 <= len(set(PATH)) == len(PATH) <= 16
+    assert {file: lines(file) for file in PATH if lines(file) > 200} == {}
+    assert sum(map(lines, PATH)) <= 2500
+
+
+def test_every_strategy_stands_on_the_path_forward_and_backward():
+    text = "".join((ROOT / file).read_text(encoding="utf-8") for file in PATH)
+    for name in ("ring_attention", "ulysses_attention", "usp_attention"):
+        assert f"def {name}(" in text
+        assert f"def {name}_backward(" in text
+    for schedule in ("gpipe", "one_f_one_b", "interleaved_one_f_one_b", "zb_h1", "zb_h2"):
+        assert f"def {schedule}(" in text
+    for name in ("ColumnParallelLinear", "RowParallelLinear", "Interpreter", "ShardedWeights", "ShardedGradients"):
+        assert f"class {name}" in text
+    for name in ("ring_all_reduce", "recursive_halving_reduce_scatter", "hierarchical_all_reduce", "train_step"):
+        assert f"def {name}(" in text
