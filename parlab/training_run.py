@@ -37,7 +37,7 @@ SCHEDULES = (
     *CHUNKED,
 )  # fmt: skip
 AXES = ("dp", "pp", "cp", "tp")
-CHECKSUM = "text_checksum"  # what the notes of a checkpoint have beside the settings
+CHECKSUM = "text_checksum"  # stands in the notes of a checkpoint, beside the settings
 TABLES = {  # of a file of settings, and the names in each
     "model": tuple(field.name for field in fields(LlamaConfig) if field.name not in ("vocab_size", "other")),
     "data": ("text", "characters", "length", "batch"),

@@ -29,7 +29,7 @@ from parlab.world import Comm
 
 
 class Plan(NamedTuple):
-    """Who sends how many rows for which expert."""
+    """How many rows each rank sends for each expert."""
 
     pairs: Pairs  # this rank's (token, slot) pairs, sorted by expert
     slots: int  # k

@@ -1,4 +1,4 @@
-"""What expert parallelism sends, on paper: copies of a token's row, messages, bytes, and what a capacity drops.
+"""The closed forms of expert parallelism: copies of a token's row, messages, bytes, and tokens that a capacity drops.
 
 Letters: N experts, k chosen, P ranks of m = N/P experts, G nodes, T tokens a rank, E hidden size, b bytes an element.
 Means are over tokens that choose k of the N experts uniformly; counts are of a plan that ran.
@@ -15,7 +15,7 @@ from parlab.arguments import whole
 
 
 class ExpertCost(NamedTuple):
-    """What one rank sends in one direction of a layer: the plan, dispatch and combine; backward without the plan."""
+    """The sent bytes of one rank in one direction of a layer: plan, dispatch and combine; backward has no plan."""
 
     messages: int
     nbytes: int

@@ -21,7 +21,7 @@ from parlab.world import Comm
 
 
 class GatheredCache(NamedTuple):
-    """What a rank keeps."""
+    """The arrays that a rank keeps for its backward."""
 
     local: Routing  # of all tokens among this rank's experts
     experts: Any

@@ -29,7 +29,7 @@ EXCHANGES = ("all_to_all", "hierarchical", "all_gather")
 
 
 class DispatchCache(NamedTuple):
-    """What a rank keeps of a dispatch and its experts."""
+    """The arrays that a rank keeps of a dispatch and its experts for its backward."""
 
     plan: Plan
     loads: list[int]  # rows of each of this rank's experts

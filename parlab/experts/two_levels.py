@@ -78,7 +78,7 @@ def add_back(hop: Hop, columns: tuple[Array, ...], rows: int, label: str) -> tup
 
 
 class TwoLevelCache(NamedTuple):
-    """What a rank keeps: the two hops, the rows before each, and its experts'."""
+    """The arrays that a rank keeps for its backward: of the two hops, the rows before each, and its experts'."""
 
     between: Hop
     inside: Hop

@@ -28,7 +28,7 @@ def _try_all_reduce(trial: Trial, case: Case) -> list[str]:
     N, random = case.size, np.random.default_rng([case.seed, case.size, *case.shape])
     x = list(
         random.uniform(1, 2, (N, *case.shape)).astype(case.dtype)
-    )  # whose sum depends on the order in its last bits
+    )  # the last bits of their sum depend on the order
     done = trial.ran(trial.answer, N, per_rank(x))
     _added_again(done, x)
     check_results(done, x, [sum(x)] * N, [x] * N)

@@ -85,7 +85,7 @@ class Expert(GatedMLP):
 
 
 class MoECache(NamedTuple):
-    """What the layer keeps."""
+    """The arrays that the layer keeps for its backward."""
 
     x: Array  # [T, E]
     routing: Routing
@@ -94,7 +94,7 @@ class MoECache(NamedTuple):
 
 
 class MixCache(NamedTuple):
-    """What `mix` keeps."""
+    """The arrays that `mix` keeps for its backward."""
 
     pairs: Pairs
     experts: list[Any]  # each expert's cache: its input and activations

@@ -230,7 +230,7 @@ class ScheduleTimeline(Timeline):
                 return action
         return None
 
-    # What the makespan depends on
+    # The chain of work and messages that sets the makespan
 
     @cached_property
     def critical_path(self) -> list[Span]:

@@ -99,7 +99,7 @@ def allgather_attention_backward(
         few = k[:, g, ...], v[:, g, ...]  # twice [B, kv_heads, S/P, D]
         few_dout, few_q, *few_rows = [x[:, h, ...] for x in (dout, q, lse, delta, dq)]
         gathered = gather(comm, few, reads, label)  # of every source
-        shares: dict[int, KV] = {}  # what this rank gives to the gradients of each source
+        shares: dict[int, KV] = {}  # this rank's part of the gradients of each source
         for source, kv in gathered.items():
             tiles = schedule.tiles(source, k.shape[2], **dealt)
             shares[source] = attend_backward(comm, tiles, few_dout, few_q, kv, *few_rows, scale=scale)

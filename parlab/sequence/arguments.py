@@ -73,7 +73,7 @@ RULES: dict[str, Rule] = {
     "kv_heads": optional(whole),
     "ulysses": whole,
     "ranks_per_node": optional(whole),
-    # what is measured
+    # of measurements
     "cluster": partial(instance, kind=Cluster),
     "run": recorded,
     "flops_per_second": positive,

@@ -71,7 +71,7 @@ def checked_group(name: str, ranks: int, size: int) -> int:
 
 
 class RankCost(NamedTuple):
-    """What one rank sends, and the most bytes that it holds beside the results of one tile."""
+    """The bytes that one rank sends, and the most bytes that it holds beside the results of one tile."""
 
     messages: int
     nbytes: int

@@ -152,7 +152,7 @@ def arrived(hop: Hop) -> Any:
 def packed_ring_cost(token: Token, c: int, hops: list[int], rank: int, *, backward: bool) -> RankCost:
     """`ring_cost` of shards of c tokens, where the K/V of rank s make `hops[s]` hops, and their dK/dV one more."""
     size = len(hops)
-    sources = [(rank - step) % size for step in range(size)]  # whose K/V may come by at each step
+    sources = [(rank - step) % size for step in range(size)]  # the owner of the K/V that may arrive at each step
     here = [hops[source] >= step for step, source in enumerate(sources)]
     goes = [hops[source] > step for step, source in enumerate(sources)]
     comes = [*here[1:], False]

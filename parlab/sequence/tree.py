@@ -106,7 +106,7 @@ def refuse_more_queries(q: Array, k: Array, size: int) -> None:
 
 
 def seen_tile(comm: Comm, rows: int, keys: int, *, causal: bool, replicated: bool) -> Tile:
-    """What so many queries, all or the last ones of the sequence, see of this rank's keys."""
+    """The tile of `rows` queries, all or the last ones of the sequence, and this rank's keys."""
     first = comm.rank * keys  # this rank's first token
     if not causal:
         return Tile(slice(0, rows), slice(0, keys))

@@ -145,13 +145,13 @@ def last_tokens(tail: int, kv: KV) -> KV:
 
 
 def own_tile(length: int, window: int) -> Tile:
-    """What the queries of a rank see of its own keys."""
+    """The tile of a rank's queries and its own keys."""
     own = slice(0, length)
     return Tile(own, own, CAUSAL, window)
 
 
 def tail_tile(number: int, tail: int, length: int, window: int) -> Tile:
-    """What the queries of a rank see of the last `tail` tokens of neighbour `number` on its left, from 0."""
+    """The tile of a rank's queries and the last `tail` tokens of neighbour `number` on its left, counted from 0."""
     ahead = number * length  # tokens between the tail and the first query, which sees most of it
     return Tile(slice(0, min(length, window - 1 - ahead)), slice(0, tail), ahead + tail, window)
 

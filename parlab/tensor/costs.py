@@ -1,4 +1,4 @@
-"""What tensor parallelism costs on paper: messages, bytes, and the memory that a block keeps for its backward.
+"""The closed forms of tensor parallelism: messages, bytes, and the memory that a block keeps for its backward.
 
 B batch, S sequence, t ranks. Every collective is a ring: an all-reduce of n bytes sends 2n(t − 1)/t from each rank in
 2(t − 1) messages; an all-gather or a reduce-scatter half of both.
@@ -45,7 +45,7 @@ class Collective(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """What each rank sends: a list of messages and one of bytes, an item a rank."""
+    """The messages and the bytes that each rank sends: two lists, an item for each rank."""
 
     messages: list[int]
     nbytes: list[int]
@@ -155,7 +155,7 @@ def _calls(name: str, value: Any) -> None:
 
 @checked({**RULES, "collectives": _calls})
 def traffic(collectives: Sequence[Collective], size: int) -> Traffic:
-    """What each of `size` ranks sends in these calls, uneven blocks of a ring included.
+    """The messages and bytes that each of `size` ranks sends in these calls, uneven blocks of a ring included.
 
     >>> traffic([Collective("all_reduce", "y", 8, 4, 2)], size=2)
     Traffic(messages=[2, 2], nbytes=[32, 32])
@@ -176,7 +176,7 @@ def _cost(call: Collective, link: Link) -> Cost:
     return ring_all_gather_cost(blocks, link) if call.name == "all_gather" else ring_reduce_scatter_cost(blocks, link)
 
 
-# What every rank keeps whole without sequence parallelism: 10 s b h bytes in 16 bits. The rest, 24 s b h, is cut by t.
+# Every rank keeps these whole without sequence parallelism: 10 s b h bytes in 16 bits. The rest, 24 s b h, is cut by t.
 WHOLE = (
     "attention_norm.x",
     "attention.x",

@@ -91,7 +91,7 @@ class ParallelAttention(ParallelRegion):
         return gradients
 
     def core_flops(self, x: Array, *, backward: bool = False) -> int:
-        """What the core says; 0 where it tells the clock itself."""
+        """The FLOPs that the core reports; 0 if the core tells the clock itself."""
         if self.inside.core.flops is None:
             return 0
         B, S, _ = x.shape

@@ -117,5 +117,5 @@ SCATTER = Operator(scatter, scatter_backward)
 
 
 def pair(sequence_parallel: bool) -> tuple[Operator, Operator]:
-    """What stands in front of a column layer, and what behind the row layer that follows it."""
+    """The operator in front of a column layer, and the operator behind the row layer that follows it."""
     return (GATHER, SCATTER) if sequence_parallel else (COPY, REDUCE)

@@ -18,7 +18,7 @@ from parlab.nn.stage import Gradients, Stage
 
 
 class RecomputeCache(NamedTuple):
-    """What full recomputation keeps."""
+    """The arrays that full recomputation keeps."""
 
     x: Array
     states: list[Any]  # of the generators: a few numbers, not an array
@@ -60,7 +60,7 @@ class Recompute(Stage):
 
 
 class SelectiveCache(NamedTuple):
-    """What selective recomputation keeps: no softmax, no mask of it."""
+    """The arrays that selective recomputation keeps: no softmax, and no mask of it."""
 
     attention: SoftmaxAttentionCache
     states: list[Any]

@@ -21,7 +21,7 @@ from parlab.world import Comm
 
 
 class RegionCache(NamedTuple):
-    """What a region keeps: x as it came, and what `inside` keeps, where x stands for the x that entered."""
+    """The arrays that a region keeps: its x, and the cache of `inside`, in which that x stands for the entering one."""
 
     x: Array  # [B, S, E], or [B, S/t, E] with sequence parallelism
     inside: Any

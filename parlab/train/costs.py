@@ -77,7 +77,7 @@ def _zero_bytes(trainer: Trainer) -> int:
         each_microbatch = trainer.zero >= 2 and trainer.reduce != "accumulate"
         if each_microbatch and holders == 1:
             reduced += elements * ends * m
-        else:  # what several ranks of pp hold is summed there first
+        else:  # a weight that several ranks of pp hold is summed there first
             reduced += elements * holders
         gathered += elements * (2 * ends * m if trainer.zero == 3 else holders)
     losses = 2 * ranks // N  # an all-reduce of one number in each group of N
@@ -110,7 +110,7 @@ def _attention_bytes(trainer: Trainer, b: int, S: int) -> int:
     heads, groups = config.num_attention_heads // tp, max(1, config.num_key_value_heads // tp)
     shape = AttentionShape(S, heads, groups, config.head_dim, _itemsize(trainer), b)
     _, _, cost = METHODS[trainer.attention]
-    if trainer.attention != "ulysses":  # whose bytes depend neither on the mask nor on the layout
+    if trainer.attention != "ulysses":  # the bytes of ulysses depend neither on the mask nor on the layout
         cost = partial(cost, causal=True, layout=trainer.layout)
     forward, backward = (
         sum(cost(shape, cp, rank, backward=is_backward).nbytes for rank in range(cp)) for is_backward in (False, True)

@@ -1,4 +1,4 @@
-"""What a rank held, measured: the model's state, apart from activations and from what is on its way."""
+"""The bytes that a rank held, counted: the model's state, without activations and without messages on their way."""
 
 from __future__ import annotations
 

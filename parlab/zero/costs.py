@@ -1,4 +1,4 @@
-"""What ZeRO costs on paper: bytes that a rank holds, elements that the ranks send, and when a gather is hidden.
+"""The closed forms of ZeRO: bytes that a rank holds, elements that the ranks send, and when a gather is hidden.
 
 Letters: Ψ parameters, N ranks, k microbatches a step. Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations
 toward training trillion parameter models", sections 3.1 (16 bytes a parameter), 5 (memory) and 7 (traffic).

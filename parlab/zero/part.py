@@ -1,4 +1,4 @@
-"""What ZeRO must know of a replica that is itself cut: among the stages of a pipeline, or by tensor parallelism."""
+"""The facts that ZeRO needs about a replica that is itself cut: into pipeline stages, or by tensor parallelism."""
 
 from __future__ import annotations
 

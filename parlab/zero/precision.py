@@ -72,7 +72,7 @@ class LossScale:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What `step()` did.
+    """The result of `step()`.
 
     Attributes:
         skipped: where the norm is asked for, it was infinite or not a number: no weight changed, on any rank.
@@ -111,7 +111,7 @@ class StepGuard:
 
     @property
     def loss_scale(self) -> float:
-        """What the next loss is multiplied by."""
+        """The factor by which the next loss is multiplied."""
         return 1.0 if self.scale is None else self.scale.value
 
     def factor(
@@ -148,5 +148,5 @@ class StepGuard:
         return mean if self.max_norm is None else mean * clip_factor(self.norm, self.max_norm)
 
     def result(self, factor: float | None) -> StepResult:
-        """What the step did that used `factor`."""
+        """The result of the step that used `factor`."""
         return StepResult(factor is None, self.norm, self.loss_scale)

@@ -97,7 +97,7 @@ def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: A
     owner = {name: block for block, names in blocks.items() for name in names}
     read = {block: dict.fromkeys(owner[name] for name in stage.weight_names) for block, stage in stages.items()}
     flops = flops_by_block(model.config, *tokens.shape)
-    and_targets = {list(stages)[-1]: (targets,)}  # what the last one takes besides
+    and_targets = {list(stages)[-1]: (targets,)}  # the last one takes these too
 
     with replica.overflow_expected():
         x = tokens
@@ -120,7 +120,7 @@ def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: A
 
 
 def _activations(cache: Any) -> list[Array]:
-    """What a cache holds, without tokens and targets: they are the caller's."""
+    """The arrays in a cache, without tokens and targets, which belong to the caller."""
     return [x for x in arrays_in(cache) if not namespace(x).isdtype(x.dtype, "integral")]
 
 

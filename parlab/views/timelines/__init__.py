@@ -1,1 +1,1 @@
-"""What a run did: when, with whom, how many bytes, holding how much."""
+"""The timeline of a run: when each rank did what, with which rank, how many bytes it sent, how much it held."""

@@ -1,4 +1,4 @@
-"""What the algorithms share: cutting an array into blocks, combining, and a ring or a power of two inside a group."""
+"""Helpers of the algorithms: cutting an array into blocks, combining, and a ring or a power of two inside a group."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Cost:
     between: list[int] = field(default_factory=list)
 
     def __add__(self, then: Cost) -> Cost:
-        """What one costs, and another after it."""
+        """The cost of one collective and of another after it."""
         return Cost(
             [a + b for a, b in zip(self.messages, then.messages, strict=True)],
             [a + b for a, b in zip(self.nbytes, then.nbytes, strict=True)],
