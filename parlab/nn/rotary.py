@@ -93,7 +93,7 @@ class Rotary:
             _check_positions(positions)
         self.head_dim, self.theta, self.scaling, self.positions = head_dim, theta, scaling, positions
         self._made: tuple[Any, Tables] | None = None
-        self._making = threading.Lock()  # ranks that share a model share one pair of tables, whoever comes first
+        self._making = threading.Lock()  # ranks that share a model share one pair of tables
 
     def __reduce__(self) -> Any:
         """A copy makes its own tables, because a lock cannot be copied."""

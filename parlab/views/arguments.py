@@ -1,4 +1,4 @@
-"""The rules of the figures' arguments, by name: one table for this room, and what a figure adds to it is beside it."""
+"""The rules of the figures' arguments, by name. A figure that needs another rule has it beside it."""
 
 from __future__ import annotations
 

@@ -141,6 +141,14 @@ def test_3_layers_take_8_turns_each_and_4_at_the_ends_or_10_and_5_with_sequence_
     assert found == pytest.approx(turns * turn + 6 * of_loss, rel=1e-12)
 
 
+@pytest.mark.parametrize(("layers", "knobs"), [(7, dict(pp=2)), (6, dict(pp=2, chunks=2)), (11, dict(pp=4))], ids=str)
+def test_products_of_uneven_stages_are_those_of_an_average_rank(layers, knobs):
+    E, M, V, S, m, cluster = 64, 192, 32, 64, 4, Cluster.uniform(0, 1e9)
+    found = estimate(LlamaConfig(V, E, M, layers, 4), cluster, Layout(**knobs), batch=m, sequence=S).seconds
+    flops = 6 * m * S * (layers * (4 * E * E + 3 * E * M) + E * V)
+    assert found["products"] == pytest.approx(flops / 1e12 / knobs["pp"], rel=1e-12)
+
+
 @pytest.mark.parametrize("m", [2, 4])
 def test_zero_3_hides_all_pieces_but_the_first_behind_2m_minus_1_chunks_of_short_work(m):
     """By hand: 2 stages of 2 chunks of 1 layer, on 2 replicas; weights travel m times each way, gradients m times."""

@@ -33,7 +33,7 @@ SCHEDULES = {"GPipe": "gpipe", "1F1B": "one_f_one_b", "ZB-H1": "zb_h1", "ZB-H2":
 CONFIG = LlamaConfig(vocab_size=32, hidden_size=64, intermediate_size=128, num_hidden_layers=8, num_attention_heads=8)
 CLUSTER = Cluster.uniform(latency=1e-6, bandwidth=1e10, flops=1e11)
 LEFT, RIGHT, TOP, BOTTOM, BETWEEN, HEIGHT = 0.5, 0.3, 0.9, 0.5, 0.6, 3.4  # inches
-END = 7 * 2**20  # bytes, of the axis of what is held
+END = 7 * 2**20  # bytes, the end of the axis of held bytes
 KEPT = {layer.name: layer for layer in LAYERS}
 
 
@@ -43,7 +43,7 @@ class MeasuredStep(NamedTuple):
     took: str  # its makespan
     sent: dict[str, int]  # bytes of all ranks by strategy
     formula: dict[str, int]  # the same in closed form
-    held: dict[str, int]  # bytes of the fullest rank at its peak, by what they are
+    held: dict[str, int]  # bytes of the fullest rank at its peak, by kind
 
 
 @cache

@@ -24,8 +24,8 @@ def prediction(question: str, guess: float, measured: float, unit: str = "") -> 
     """Draw a guess beside the measured value. `predict` shows this after the answer.
 
     Args:
-        question: what was asked.
-        guess: what the learner said.
+        question: the question.
+        guess: the learner's answer.
         measured: what happened.
         unit: of both.
 
@@ -90,7 +90,7 @@ def predict(question: str, measured: float | Callable[[], float], unit: str = ""
     Args:
         question: as it is shown.
         measured: the answer, or a function without arguments that measures it once the learner has guessed.
-        unit: what is counted, such as "bytes" or "µs".
+        unit: the unit of the answer, such as "bytes" or "µs".
 
     Raises:
         ValueError: no question, or an answer that is no number.

@@ -92,7 +92,7 @@ def step_through(
         layout, S, causal: for ring attention: how S tokens are dealt out, and whether a token sees only earlier ones.
 
     Raises:
-        ValueError: something else, or what the figure functions refuse.
+        ValueError: another source, or an argument that the figure functions refuse.
     """
     if isinstance(source, Schedule | ScheduleTimeline):
         return Player(schedule_film(source, costs))

@@ -1,1 +1,1 @@
-"""ZeRO: who owns which state, what is held and sent when."""
+"""ZeRO: the owners of the model's state, and the bytes that are held and sent through a step."""

@@ -184,7 +184,7 @@ def _table(whole: list[Parts], held: list[Parts], offload: bool) -> list[str]:
 
 
 def _say_totals(axes: Axes, whole: list[Parts], held: list[Parts], chosen: int, on_device: list[StateBytes]) -> None:
-    """Beside each bar: its bytes, the formula, whether it fits, and what is on the host."""
+    """Beside each bar: its bytes, the formula, whether it fits, and the bytes on the host."""
     for stage, parts in enumerate(held):
         total, away = sum(parts), parts[2] < whole[stage][2]
         host = f"; {decimal_bytes(whole[stage][2])} on the host" if away else ""
