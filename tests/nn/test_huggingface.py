@@ -219,3 +219,9 @@ def test_old_checkpoints_rotary_buffers_and_copies_of_a_tied_head_are_passed_ove
     extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(2, "f"), "lm_head.weight": np.ones((11, 8), "f")}
     edit_weights(tmp_path, lambda weights: weights.update(extra))
     assert llama.load(tmp_path).weights.keys() == model.weights.keys()
+
+
+@pytest.mark.parametrize(("most", "parts"), [(16, [2, 1]), (15, [1, 1, 1]), (24, [3]), (1, [1, 1, 1])])
+def test_a_part_of_three_weights_of_8_bytes_is_filled_to_the_last_byte(most, parts, tmp_path):
+    huggingface.write_folder(tmp_path, {}, {name: np.ones(2, np.float32) for name in "abc"}, most)
+    assert [len(load_file(path)) for path in sorted(tmp_path.glob("*.safetensors"))] == parts
