@@ -40,8 +40,10 @@ def begin(
     shards: bool = True,
     **others: Any,
 ) -> str:
-    """Check the shards of a forward and hold them. Returns the label of all its messages, which names every argument:
-    a rank that was called with others is a MismatchError. `shards`: q is a shard of the queries, as k of the keys.
+    """Check the shards of a forward and hold them. Returns the label of all its messages.
+
+    The label names every argument, so that a rank that was called with other arguments is a MismatchError. `shards`: q
+    is a shard of the queries, as k is of the keys.
     """
     check_inputs(q, k, v, causal=shards, scale=scale)
     if shards:
@@ -55,7 +57,7 @@ def begin(
 def begin_backward(
     comm: Comm, method: str, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, **told: Any
 ) -> tuple[str, Array]:
-    """As `begin`, of a backward: its label, and delta = rowsum(dO ∘ O) `[B, H, S/P]`."""
+    """The same for a backward. Returns the label, and delta = rowsum(dO ∘ O) `[B, H, S/P]`."""
     label = begin(comm, f"{method} backward", q, k, v, **told)
     check_gradient(dout, q, out, lse)
     delta = row_dot(dout, out)

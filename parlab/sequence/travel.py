@@ -1,4 +1,4 @@
-"""How keys, values and gradients go from rank to rank: around a ring, home again, or from everybody to everybody."""
+"""The ways of keys, values and gradients between ranks: around a ring, home again, or from every rank to every rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parlab.world import Comm, MismatchError, Request
 
 
 def travel(comm: Comm, kv: KV, label: str) -> Iterator[tuple[int, KV]]:
-    """The K/V of all ranks come past this one: yields (source, the K/V of rank `source`), its own first, P in all.
+    """Brings the K/V of all ranks to this one: yields (source, the K/V of rank `source`), its own first, P in all.
 
     While the caller attends one pair, the next is on its way: P − 1 hops to the right.
 
@@ -49,9 +49,9 @@ class Homeward:
         if self.hop is None:
             comm.hold(GRADIENTS, *total)
         else:
-            left, arriving = self.hop
+            leaving, arriving = self.hop
             total = arriving.wait()
-            left.wait()
+            leaving.wait()
             add_to(total, share)
         self.hop = comm.isend(total, comm.right, label=self.label), comm.irecv(comm.left, total, label=self.label)
 
@@ -61,8 +61,8 @@ class Homeward:
             total, self.alone = self.alone, None
             return total
         assert self.hop is not None
-        (left, arriving), self.hop = self.hop, None
-        left.wait()
+        (leaving, arriving), self.hop = self.hop, None
+        leaving.wait()
         return arriving.wait()
 
 

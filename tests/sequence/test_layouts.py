@@ -74,6 +74,12 @@ def test_a_shard_is_a_copy(size, layout):
     assert not x.any()
 
 
+def test_a_zigzag_document_of_4_tokens_on_4_ranks_needs_4_more():
+    text = "document 0 has 4 tokens, which do not divide into 8 chunks, two for each of 4 ranks: pad it with 4 to 8"
+    with pytest.raises(ValueError, match=re.escape(text)):
+        positions(16, 4, "zigzag", documents=[0, 4, 16])
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
