@@ -1,4 +1,4 @@
-"""What each action of a schedule does on a rank: one method a kind, and the messages between stages."""
+"""The interpreter of a schedule: one method for each kind of action, and the messages between stages."""
 
 from __future__ import annotations
 
