@@ -126,3 +126,11 @@ def test_dropout_keeps_3_of_4_and_the_mean_and_repeats_by_seed():
 def test_a_rate_out_of_range_is_refused(rate):
     with pytest.raises(ValueError, match="at least 0 and less than 1"):
         Dropout(rate)
+
+
+def test_the_9_dropouts_of_3_blocks_with_neighbouring_seeds_draw_9_masks():
+    weights = make_weights(np, 8, "float64")
+    blocks = [gpt_block(weights, "h", 2, dropout_rate=0.5, seed=seed) for seed in range(3)]
+    inside = [block.attention.stages[0].dropout for block in blocks]  # of the softmax
+    after = [part.stages[1] for block in blocks for part in (block.attention, block.mlp)]
+    assert len({dropout.mask((64,)).tobytes() for dropout in (*inside, *after)}) == 9

@@ -18,7 +18,7 @@ from parlab.nn.norm import (
     rms_norm_backward_input,
     rms_norm_backward_weight,
 )
-from parlab.nn.rotary import inverse_frequencies, rotary_tables, rotary_type, rotate, rotate_backward
+from parlab.nn.rotary import Rotary, inverse_frequencies, rotary_tables, rotary_type, rotate, rotate_backward
 from tests.nn.finite_differences import assert_gradient, draw, weighted
 
 EPS = 1e-5
@@ -230,3 +230,12 @@ def test_bad_input_is_refused_with_what_would_be_right(call, text):
 def test_asarray_gives_both_libraries_the_same_values():
     values = np.random.default_rng(0).normal(size=5)
     assert (np.asarray(asarray(values, array_api_strict)) == values).all()
+
+
+def test_a_models_tables_are_kept_and_made_again_for_another_length_or_dtype(xp):
+    rotary, x = Rotary(4), xp.zeros((1, 3, 8), dtype=xp.float64)
+    first = rotary.tables(x)
+    assert rotary.tables(x)[0] is first[0]
+    assert rotary.tables(xp.zeros((1, 3, 8), dtype=xp.float32))[0].dtype == xp.float32
+    assert rotary.tables(xp.zeros((1, 5, 8), dtype=xp.float32))[0].shape == (5, 4)
+    assert rotary.tables(x)[0].dtype == xp.float64
