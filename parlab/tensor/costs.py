@@ -31,8 +31,8 @@ class Collective(NamedTuple):
 
     Attributes:
         name: all_reduce, all_gather or reduce_scatter.
-        what: what travels.
-        elements: of the whole array: what is reduced, or what is gathered.
+        what: a name for the array that travels.
+        elements: of the whole array that is reduced or gathered.
         itemsize: bytes of each.
         ranks: of the group: t, or those that share a key/value head.
     """
@@ -261,7 +261,7 @@ def block_time(
     Norms and residuals take no time on this clock. A ring that leaves a node keeps the pace of its slowest link.
 
     Args:
-        algorithm: ring, as `ParallelRegion` sends, or hierarchical: what all-reduces over whole nodes would take so.
+        algorithm: ring, as `ParallelRegion` sends; or hierarchical, for all-reduces over whole nodes.
 
     Raises:
         ValueError: heads or columns do not divide among the ranks, another algorithm, or a hierarchical one for ranks

@@ -21,7 +21,7 @@ from parlab.world import Comm
 
 
 class ParallelAttention(ParallelRegion):
-    """Attention over this rank's heads: q, k and v are columns, o rows, and each head needs nobody else's.
+    """Attention over this rank's heads: q, k and v are columns, o rows, and no head needs another one.
 
     Query head h reads key/value head h // (H/G). With G ≥ t a rank owns G/t of them and the H/t query heads that read
     them. With G < t its query heads all read one, which t/G ranks own; each of these has the gradient of its own query
@@ -144,8 +144,8 @@ class ParallelMLP(ParallelRegion):
 class SequenceParallelNorm(Stage):
     """A norm over S/t tokens a rank. Its weights are whole on every rank, and their gradients sum over all tokens.
 
-    Without sequence parallelism every rank norms all tokens, has the same gradient, and needs no message: this is where
-    "norms need no synchronisation" is true, and where it stops to be.
+    Without sequence parallelism every rank norms all tokens, has the same gradient, and needs no message. Only then is
+    "norms need no synchronisation" true.
     """
 
     def __init__(self, comm: Comm, norm: Stage) -> None:
@@ -166,6 +166,6 @@ class SequenceParallelNorm(Stage):
 
 
 def kv_sharers(comm: Comm, num_key_value_heads: int) -> Comm | None:
-    """The ranks that own the same key/value heads as this one, or None where nobody else does. All ranks call this."""
+    """The ranks that own the same key/value heads as this one, or None if no other rank does. All ranks call this."""
     sharing = owners(num_key_value_heads, comm.size)
     return comm.split(comm.rank // sharing) if sharing > 1 else None

@@ -132,7 +132,7 @@ class ParallelLlama(Decoder):
     def clip_gradients(self, gradients: Gradients, max_norm: float) -> tuple[Gradients, float]:
         """As `parlab.nn.optimizer.clip_gradients`, by the norm of the whole model's gradients.
 
-        What several ranks own counts once: a norm's gradient, whole on every rank, or that of a shared key/value head.
+        A gradient that several ranks own counts once: of a norm, whole on every rank, or of a shared key/value head.
         """
         squares = sum(sum_of_squares(gradients[name]) / own.owners for name, own in self.slices.items())
         norm = math.sqrt(to_host(self.comm.all_reduce(squares)))
@@ -149,13 +149,13 @@ def gradients_of_ranks(
     change: Callable[[ParallelLlama], object] = lambda parallel: None,
     **options: Any,
 ) -> tuple[Array, Gradients]:
-    """The loss and all gradients, whole, as `size` ranks together have them: to be held against the serial ones.
+    """The loss and all gradients, whole, as `size` ranks compute them, to compare with the serial ones.
 
     Args:
         model: the serial one.
         tokens, targets: `[B, S]`, on every rank.
         size: t, the ranks.
-        change: what is done to the parallel model on every rank before it computes; a mistake, say.
+        change: changes the parallel model on every rank before it computes; makes a mistake, for example.
         options: as for `ParallelLlama`.
 
     Raises:

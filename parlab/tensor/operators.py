@@ -1,4 +1,4 @@
-"""Megatron's four conjugate operators: what stands where the ranks' work divides, and where it comes together.
+"""Megatron's four conjugate operators. They stand where the ranks' work divides, and where it comes together.
 
 | operator | forward        | backward       | in front of it              | behind it                          |
 |----------|----------------|----------------|-----------------------------|------------------------------------|
@@ -87,9 +87,7 @@ def _nothing_beside(comm: Comm, x: Array) -> Callable[[], Array]:
 
 
 class Operator(NamedTuple):
-    """One of the four, as a layer holds it: both directions, and of what stands in front of the layer also both beside
-    the program, for overlap.
-    """
+    """One of the four: forward and backward. `*_beside` only start it, and return a function that waits."""
 
     forward: Move
     backward: Move
@@ -109,7 +107,7 @@ def _reduce_scatter_beside(comm: Comm, x: Array) -> Callable[[], Array]:
     return comm.ireduce_scatter(x, SEQUENCE).wait
 
 
-NOTHING = Operator(_nothing, _nothing)  # and, in a wrong place, a forgotten operator
+NOTHING = Operator(_nothing, _nothing)  # in a wrong place: a forgotten operator
 COPY = Operator(copy, copy_backward, _nothing_beside, _all_reduce_beside)
 REDUCE = Operator(reduce, reduce_backward)
 GATHER = Operator(gather, gather_backward, _all_gather_beside, _reduce_scatter_beside)

@@ -1,7 +1,7 @@
-"""Keep less in the forward, and make it again in the backward.
+"""Keep less in the forward pass, and compute it again in the backward pass.
 
 *Full* recomputation keeps a block's input, and runs its whole forward again: a third more work, and its messages once
-more. *Selective* recomputation drops only what is large and cheap to make: the S × S weights of attention.
+more. *Selective* recomputation drops only the S × S weights of attention: they are large, and cheap to compute.
 
 Source: Chen et al. 2016, "Training deep nets with sublinear memory cost"; Korthikanti et al. 2022, section 5.
 """
@@ -28,7 +28,7 @@ class Recompute(Stage):
     """A stage that keeps its input alone.
 
     Args:
-        stage: what is run again.
+        stage: its forward is run again.
         generators: the random generators that its forward draws from, set back for the second run, so that it drops
             what the first one dropped.
     """
@@ -67,7 +67,7 @@ class SelectiveCache(NamedTuple):
 
 
 class SelectiveAttention(SoftmaxAttention):
-    """Attention that keeps q, k and v, and makes its weights, `[B, H, S, S]`, again."""
+    """Attention that keeps q, k and v, and computes its weights `[B, H, S, S]` again."""
 
     def forward(self, x: Array) -> tuple[Array, Any]:
         """`(y, cache)`."""
@@ -84,13 +84,13 @@ class SelectiveAttention(SoftmaxAttention):
 
 
 def states_of(generators: Sequence[Any]) -> list[Any]:
-    """Where each generator stands."""
+    """The state of each generator."""
     return [generator.bit_generator.state for generator in generators]
 
 
 @contextmanager
 def set_back(generators: Sequence[Any], states: Sequence[Any]) -> Iterator[None]:
-    """Let the generators draw again what they drew from `states` on; afterwards they stand where they stood."""
+    """Let the generators draw again from `states` on; afterwards they have the state that they had before."""
     now = states_of(generators)
     for generator, state in zip(generators, states, strict=True):
         generator.bit_generator.state = state

@@ -1,10 +1,10 @@
-"""A stretch of the model whose work the ranks divide: an operator in front, a stage on this rank's shards, one behind.
+"""A part of the model whose work the ranks divide: an operator, a stage on this rank's shards, an operator.
 
     x ──enter──▶ x, whole ──[columns, then something local, then rows]──▶ a partial sum ──leave──▶ y
 
 The stage inside is a serial one, which learns its sizes from its weights: tensor parallelism adds the messages and
-nothing else. Whatever is done between columns and rows must need nobody else's columns: heads and activation functions
-do; a norm would not. And no nonlinearity may stand between rows and `leave`: f(a) + f(b) is not f(a + b).
+nothing else. Between columns and rows a rank must not need another rank's columns. Heads and activation functions do
+not; a norm would. And no nonlinearity may stand between rows and `leave`: f(a) + f(b) is not f(a + b).
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class ParallelRegion(Stage):
     enter's backward    dx, whole (all-reduce)         S/t tokens of dx (reduce-scatter)
     ==================  =============================  =================================
 
-    The weight part inside then gives this rank's slices of the gradients, whole: x and dy were (x is gathered again).
+    The weight part inside then gives this rank's slices of the gradients: x (gathered again) and dy are whole.
 
-    With sequence parallelism the cache keeps S/t tokens of x, and the backward enters again: one more all-gather, so
-    that no rank keeps what all of them have. dx travels while the weight part computes, which does not need it.
+    With sequence parallelism the cache keeps S/t tokens of x, and the backward gathers x again: one more all-gather,
+    and no rank keeps all tokens. dx travels while the weight part computes, which does not need it.
 
     Args:
         comm: the tensor-parallel group.
@@ -56,7 +56,7 @@ class ParallelRegion(Stage):
         overlap: let dx (and x, gathered again) travel beside the computation in `backward`.
 
     Attributes:
-        enter, leave: the operators; `NOTHING` in their place is a forgotten one.
+        enter, leave: the operators. Set one to `NOTHING` to see what a forgotten operator breaks.
     """
 
     @checked(RULES)
@@ -89,7 +89,7 @@ class ParallelRegion(Stage):
         return self._weight_part(x, self.enter.forward(self.comm, x), of_inside)
 
     def backward(self, dy: Array, cache: Any) -> tuple[Array, Gradients]:
-        """Both parts, and meanwhile what they need travels: x on its way in, dx on its way out."""
+        """Both parts. While they compute, x is gathered, and dx travels."""
         if self.comm.size == 1 or not self.overlap:
             return super().backward(dy, cache)
         dpartial = self.leave.backward(self.comm, dy)
@@ -100,7 +100,7 @@ class ParallelRegion(Stage):
         return leaving(), gradients
 
     def _input_part(self, dpartial: Array, cache: Any) -> tuple[Array, Any]:
-        """This rank's share of dx, and what is pending."""
+        """`(this rank's share of dx, pending)`."""
         x, kept = cache
         work = self.product_flops(dpartial) + self.core_flops(dpartial, backward=True)
         with self.comm.compute(f"{self.name}, backward for the input", flops=work):
@@ -116,14 +116,14 @@ class ParallelRegion(Stage):
         return 2 * (x.size // x.shape[-1]) * self.elements
 
     def core_flops(self, x: Array, *, backward: bool = False) -> int:
-        """The same of what is inside and has no weights."""
+        """The same of the work inside that has no weights, such as attention's products."""
         return 0
 
 
 def replaced(value: Any, old: Array, new: Array) -> Any:
     """`value`, nested tuples, lists and dicts of arrays, with the array `new` wherever the array `old` stood.
 
-    A stage caches its input as it came. What is kept instead is up to the region around it: S/t tokens, say.
+    A stage caches its input. The region around it may keep another array instead, such as S/t tokens of it.
     """
     if value is old:
         return new

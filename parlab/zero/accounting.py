@@ -14,8 +14,8 @@ ACTIVATIONS = "activations"
 def state_bytes_held(timeline: Timeline, rank: int) -> dict[str, int]:
     """Bytes of weights, gradients and optimizer state that `rank` held, each at its peak.
 
-    Weights and optimizer state are held all the time, so the sum was held too, when the last gradient had come: it is
-    what `model_state_bytes` says.
+    Weights and optimizer state are held all the time. So the sum of the three was held when the last gradient had come;
+    it is the number of `model_state_bytes`.
 
     Raises:
         ValueError: there is no such rank, or no timeline.

@@ -27,7 +27,7 @@ class StateBytes(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Of all three."""
+        """The sum of the three."""
         return sum(self)
 
 

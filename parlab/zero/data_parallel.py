@@ -1,7 +1,7 @@
 """Plain data parallelism, the baseline: every rank holds everything, and gradients are all-reduced in buckets.
 
-A bucket is a compromise: a small one can leave early, while the backward still computes what comes before it; a large
-one pays the latency of its messages once for many gradients.
+A bucket is a compromise. A small one is sent early, while the backward pass still computes. A large one pays the
+latency of its messages once for many gradients.
 
 Source: Li et al. 2020, "PyTorch distributed: experiences on accelerating data parallel training", section 3.2.
 """
@@ -34,7 +34,7 @@ class ReplicatedBlock(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """Gradients of some blocks, one after the other, on their way to become everybody's sum."""
+    """Gradients of some blocks, one after the other, under way in one all-reduce."""
 
     blocks: list[str]
     gradients: Array  # [n]
@@ -47,7 +47,7 @@ class DataParallel(Replica):
     Args:
         comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches, part: as for
             `Zero`.
-        bucket_bytes: a bucket leaves when the gradients in it are at least so many bytes.
+        bucket_bytes: a bucket is sent when its gradients are at least so many bytes.
 
     Raises:
         ValueError: an argument that cannot be used.
@@ -107,7 +107,7 @@ class DataParallel(Replica):
         else:
             self._gradients[block] = flat
             self.comm.hold(GRADIENTS, flat)
-        del flat  # or a bucket that leaves now would leave this block's copy behind
+        del flat  # else this block's copy stays in memory when its bucket is sent
         if complete:
             self._waiting.append(block)
             if sum(nbytes(self._gradients[name]) for name in self._waiting) >= self.bucket_bytes:

@@ -13,12 +13,14 @@ from parlab.world import Link
 
 @dataclass(frozen=True)
 class Offload:
-    """Where optimizer state lives when the device is too small, and is updated, so that only gradients go there and
-    only weights come back: 4 bytes a parameter in mixed precision, where fetching the state itself would move 24.
+    """The memory that holds and updates the optimizer's state when the device is too small.
+
+    Only gradients go there and only weights come back: 4 bytes a parameter in mixed precision. To fetch the state
+    itself would move 24.
 
     Args:
-        link: between a rank's device and the place.
-        memory_bandwidth: bytes a second that the place reads and writes, for one rank.
+        link: between a rank's device and this memory.
+        memory_bandwidth: bytes a second that it reads and writes, for one rank.
 
     Raises:
         ValueError: no `Link`, or a bandwidth that is not positive.
@@ -32,7 +34,7 @@ class Offload:
         positive("memory_bandwidth", self.memory_bandwidth)
 
     def seconds(self, gradient: int, state: int) -> float:
-        """How long an update lasts: the gradient there, the state read and written, as many bytes of weights back.
+        """The duration of an update: the gradient goes there, the state is read and written, the weights come back.
 
         Args:
             gradient: bytes of the gradient's shard as it travels; the weights' shard is as long.

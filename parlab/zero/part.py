@@ -10,14 +10,14 @@ from parlab.world import Comm
 
 
 class Part(NamedTuple):
-    """A rank's part of a replica, beside which other ranks have theirs.
+    """A rank's part of a replica; other ranks have the other parts.
 
-    Every block is then cut by itself: a weight that several such parts have a copy of, alone in its block or beside
-    weights of the same sizes, is summed in the same order everywhere, and its copies stay equal to the bit.
+    Several parts may have a copy of one weight. Every block is cut at the same places on each of them, so that copies
+    are summed in the same order, and stay equal to the bit.
 
     Attributes:
-        comm: over which the squares of the gradients are summed to one norm: all shards of all parts.
-        shares: what this rank's copy of a weight counts in the norm, by name: 1 / copies.
+        comm: all shards of all parts; the squares of the gradients are summed over it to one norm.
+        shares: the weight of this rank's copy of each weight in the norm, by name: 1 / copies.
         parts: how often gradients of each block come. They add up to this rank's mean.
     """
 
@@ -27,7 +27,7 @@ class Part(NamedTuple):
 
 
 class StatePiece(NamedTuple):
-    """Some consecutive elements of a weight, flat, with the optimizer's state of them: views, which may be written.
+    """Consecutive elements of a flat weight, with their optimizer state: views, which may be written.
 
     Attributes:
         name: of the weight.

@@ -1,8 +1,8 @@
-"""Mixed precision: what a step decides before it changes a weight, so that no overflow reaches the model.
+"""Mixed precision: the decision of each step before it changes a weight, so that no overflow reaches the model.
 
-float16 ends at 65 504, and below 6e-8 there is nothing: small gradients would vanish. So the loss, and with it every
-gradient, is multiplied by a scale, which is divided out in float32. Where a gradient overflows, the step is skipped on
-all ranks and the scale halved; after many good steps it doubles.
+The largest number of float16 is 65 504, the smallest 6e-8: small gradients would become zero. So the loss, and with it
+every gradient, is multiplied by a scale, and the step divides by it in float32. If a gradient overflows, all ranks skip
+the step and halve the scale. After many good steps they double it.
 
 Source: Micikevicius et al. 2018, "Mixed precision training", section 3.2; the numbers are PyTorch's `GradScaler`'s.
 """
@@ -27,8 +27,8 @@ class LossScale:
 
     Args:
         value: the factor now.
-        growth: what multiplies it after `interval` good steps in a row.
-        backoff: what multiplies it after an overflow.
+        growth: the factor is multiplied by this after `interval` good steps in a row.
+        backoff: the factor is multiplied by this after an overflow.
         interval: good steps before it grows.
 
     Raises:
@@ -57,7 +57,7 @@ class LossScale:
         whole("interval", self.interval, 1)
 
     def update(self, overflow: bool) -> None:
-        """Move the factor by what a step found."""
+        """Change the factor after a step."""
         self.good_steps = 0 if overflow else self.good_steps + 1
         if overflow:
             self._multiply(self.backoff)
@@ -66,7 +66,7 @@ class LossScale:
             self.good_steps = 0
 
     def _multiply(self, factor: float) -> None:
-        if 0 < self.value * factor < math.inf:  # at either end it stays: it could never come back
+        if 0 < self.value * factor < math.inf:  # else it stays: from 0 or infinity it could never come back
             self.value *= factor
 
 
@@ -75,8 +75,8 @@ class StepResult:
     """The result of `step()`.
 
     Attributes:
-        skipped: where the norm is asked for, it was infinite or not a number: no weight changed, on any rank.
-        norm: of the mean gradient, all weights together, before clipping; None where nothing asked for it.
+        skipped: the norm was infinite or not a number, so no weight changed, on any rank.
+        norm: of the mean gradient, all weights together, before clipping; None: nothing needs it.
         loss_scale: the factor that the next loss needs.
     """
 
@@ -87,12 +87,12 @@ class StepResult:
 
 @dataclass
 class StepGuard:
-    """Decides what every gradient is multiplied by, or that the step is skipped: the same on all ranks.
+    """Decides, the same on all ranks, the factor for every gradient, or that the step is skipped.
 
     Args:
-        mean: what makes the mean gradient of the summed one: 1 / (ranks · microbatches).
-        max_norm: to which the mean gradient is clipped; None: it is not.
-        scale: of the loss; None: 1, for ever.
+        mean: 1 / (ranks · microbatches), which turns summed gradients into their mean.
+        max_norm: the mean gradient is clipped to this norm; None: it is not clipped.
+        scale: of the loss; None: always 1.
     """
 
     mean: float
@@ -104,7 +104,7 @@ class StepGuard:
 
     @classmethod
     def of(cls, parts: int, max_norm: float | None, scale: LossScale | None, dtype: Any) -> StepGuard:
-        """For a mean over so many parts. A scale is copied, since ranks may be given the same one; float16 has one."""
+        """The guard of a mean over `parts`. It copies the scale, which ranks may share; float16 always has one."""
         if scale is None and itemsize(dtype) == 2:
             scale = LossScale()
         return cls(1 / parts, max_norm, None if scale is None else copy(scale))
@@ -119,19 +119,19 @@ class StepGuard:
     ) -> float | None:
         """The factor for summed gradients, or None: skip.
 
-        One number is all-reduced where clipping or a loss scale asks for it: an infinity or a NaN in any shard makes
-        the sum of squares of all of them no number.
+        If clipping or a loss scale needs the norm, one number is all-reduced. An infinity or a NaN in any shard makes
+        the sum of squares infinite or NaN on every rank.
 
         Args:
-            gradients: what this rank has of them.
+            gradients: this rank's shards.
             comm: the ranks that hold the other shards; None: the gradients are whole.
-            shares: what each counts in the norm, which is then always asked for; None: 1.
+            shares: the weight of each in the norm, which is then always computed; None: 1.
         """
         mean = self.mean / self.loss_scale
         if self.max_norm is None and self.scale is None and shares is None:
             self.steps += 1
             return mean
-        # A part's ranks are all of a mesh, and one number needs no ring: log₂N steps instead of 2(N − 1)
+        # One number from all ranks of a mesh: recursive doubling needs log₂N steps, a ring 2(N − 1)
         algorithm = None if shares is None else "recursive_doubling"
         shares = [1.0] * len(gradients) if shares is None else shares
         squares = sum(share * sum_of_squares(x) for share, x in zip(shares, gradients, strict=True))

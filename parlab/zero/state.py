@@ -1,4 +1,4 @@
-"""The optimizer's state of one flat piece of the weights, wherever the piece was cut from."""
+"""The optimizer's state of one flat shard of the weights."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from parlab.zero.offload import Offload
 
 
 class OptimizerShard:
-    """Master weights and two moments, `[n]` each, of the piece of the weights that this rank updates.
+    """Master weights and two moments, `[n]` each, of the shard that this rank updates.
 
     Args:
         comm: whose memory and time it takes.
-        weights: `[n]`: the piece in the precision of the masters. It becomes the master, and is changed in place.
-        dtype: of the weights that the model computes with. Where it is the masters' own, there is no second copy:
+        weights: `[n]`: the shard in the precision of the masters. It becomes the master, and is changed in place.
+        dtype: of the weights that the model computes with. If the masters have it too, there is no second copy:
             `weights` is part of the model, and counted there.
         offload: where the state lives, if not on the device.
     """
@@ -32,7 +32,7 @@ class OptimizerShard:
         comm.hold(OPTIMIZER if offload is None else OFFLOADED, *owned)
 
     def update(self, optimizer: AdamW, gradient: Array, factor: float, step: int, lr: float | None) -> Array:
-        """The new weights of this piece, `[n]`, in the model's precision, from the summed gradient times `factor`."""
+        """Return the new weights `[n]` in the model's precision, from the summed gradient times `factor`."""
         xp = namespace(self.master)
         if self.master.size > 0:  # a rank may own nothing of a small block
             with self.comm.compute("AdamW", **self._cost()):
@@ -41,7 +41,7 @@ class OptimizerShard:
         return xp.astype(self.master, self.dtype, copy=False)
 
     def _cost(self) -> dict[str, float]:
-        """Read the gradient, read and write master and moments, write the weights."""
+        """The bytes, or with offload the seconds: read the gradient, read and write the state, write the weights."""
         wide, narrow = itemsize(self.master.dtype), itemsize(self.dtype)
         state = (2 * 3 * wide + 2 * narrow if self.mixed else 2 * 3 * wide + wide) * self.master.size
         if self.offload is None:

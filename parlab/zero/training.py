@@ -1,7 +1,7 @@
-"""A decoder's forward and backward, block by block, so that weights come and gradients go where they are needed.
+"""A decoder's forward and backward, block by block: weights are opened before use, gradients handed over after it.
 
-The same loop for plain data parallelism and for every stage of ZeRO: what happens at `weights` and `add_gradients`
-differs.
+The loop is the same for plain data parallelism and for every stage of ZeRO. They differ in `weights` and
+`add_gradients`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def replica_of(comm: Comm, model: Decoder, stage: int, optimizer: AdamW, **optio
     """`DataParallel` at stage 0, `Zero` at 1, 2 and 3, which takes over the weights of `model`, in its blocks.
 
     Args:
-        options: of the one or the other, such as `dtype` or `microbatches`.
+        options: of `DataParallel` or `Zero`, such as `dtype` or `microbatches`.
 
     Raises:
-        ValueError: another stage, or an argument that they refuse.
+        ValueError: another stage, or an argument that `DataParallel` or `Zero` refuses.
     """
     options = {"optimizer": optimizer, "blocks": model.weight_blocks, **options}
     return DataParallel(comm, model.weights, **options) if stage == 0 else Zero(comm, model.weights, stage, **options)
@@ -49,14 +49,14 @@ def replica_of(comm: Comm, model: Decoder, stage: int, optimizer: AdamW, **optio
 
 @checked(TRAINING)
 def train_replica(replica: Replica, model: Decoder, batches: Iterable[tuple[Array, Array]]) -> list[float]:
-    """Train on this rank's rows of each batch; returns this rank's mean loss in each.
+    """Train on this rank's rows of each batch, and return this rank's mean loss of each.
 
     Args:
         replica: of `model`, from `replica_of`.
         batches: tokens and targets, `[B, S]` each, of all ranks together; a step after every `replica.microbatches`.
 
     Raises:
-        ValueError: B does not divide by the number of ranks, or what `forward_backward` refuses.
+        ValueError: B does not divide by the number of ranks, or `forward_backward` refuses a batch.
     """
     instance("batches", batches, Iterable)
     comm, losses = replica.comm, []
@@ -77,7 +77,7 @@ def train_replica(replica: Replica, model: Decoder, batches: Iterable[tuple[Arra
 
 @checked(TRAINING)
 def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: Array) -> float:
-    """The mean loss of this rank's batch; its gradients, scaled, are given to `replica`.
+    """Return the mean loss of this rank's batch, and add its scaled gradients to `replica`.
 
     Args:
         replica: `Zero` or `DataParallel`, made of `model.weights` and `model.weight_blocks`.
@@ -125,7 +125,7 @@ def _activations(cache: Any) -> list[Array]:
 
 
 def weights_of(replica: Replica, blocks: Iterable[str]) -> ExitStack:
-    """Several blocks opened: those that a stage reads, its own and, for the head of a tied model, the embedding's."""
+    """Open all blocks that a stage reads: its own and, for the head of a tied model, the embedding's."""
     stack = ExitStack()
     for block in blocks:
         stack.enter_context(replica.weights(block))
