@@ -127,7 +127,7 @@ def fused(spans: Iterable[Any], follows: Callable[[Any, Any], bool]) -> list[Any
 
 
 def _awaited(kind: str, wait: Wait) -> list[str]:
-    """For whom or what, in full and in short. What a rank started to run beside it has its own rank as the peer."""
+    """The rank or transfer that a wait needs, in full and in short. A background collective names its own rank."""
     if wait.peer == wait.rank:
         return ["waits for its own collective", "its own"]
     if kind == "wait":

@@ -391,7 +391,7 @@ def test_a_long_circle_of_20_ranks_shows_8_and_counts_the_other_12():
     assert str(error).count(" waits in ") == 8
 
 
-def test_a_meeting_of_20_ranks_of_which_9_are_missing_names_8_and_counts_1():
+def test_a_collective_of_20_ranks_of_which_9_are_missing_names_8_and_counts_1():
     def nine_missing(comm):
         if comm.rank < 11:
             comm.barrier()
