@@ -157,7 +157,7 @@ def _gentle_softmax(q: Array, k: Array, v: Array, tiles: Tiles, buffer: Array) -
         total += row_sums(weights)
         part = weights @ v[..., columns, :]  # [B', G', H', rows, D]
         out = part if out is None else out + part
-    seen = total != 0  # any key; NaN ≠ 0
+    seen = total > 0  # any key; a NaN score is not small
     total = xp.where(seen, total, xp.inf)  # out / inf is 0
     return out / total, xp.where(seen, xp.log(total), -xp.inf)[..., 0]
 
