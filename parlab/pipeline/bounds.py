@@ -114,8 +114,8 @@ def rank_tasks(
 
 
 class Path(NamedTuple):
-    """Of each stage that some microbatches pass: its rank, its costs, the transfers after its F and after its I, and
-    the memory of its rank: the limit, and what a chunk keeps before and after its I."""
+    """Of each stage that some microbatches pass: its rank, its costs, the transfers after its F and after its I; how
+    many chunks its rank can keep, and how many that wait for their W beside a whole one."""
 
     ranks: Sequence[int]
     forward: Sequence[Any]
@@ -123,9 +123,8 @@ class Path(NamedTuple):
     weight: Sequence[Any]
     hop: Sequence[Any]
     back: Sequence[Any]
-    limits: Sequence[float]
-    whole: Sequence[float]
-    rest: Sequence[float]
+    room: Sequence[float]
+    room_pending: Sequence[float]
 
 
 def _path(ranks: Sequence[int], costs: Costs, memory_limit: Limit, p: int) -> Path:
@@ -133,8 +132,16 @@ def _path(ranks: Sequence[int], costs: Costs, memory_limit: Limit, p: int) -> Pa
     takes, transfer = costs.by_kind(len(ranks)), costs.per_stage("transfer", len(ranks))
     hop = [transfer[s] if s < last and ranks[s] != ranks[s + 1] else 0 for s in stages]
     back = [transfer[s] if s > 0 and ranks[s] != ranks[s - 1] else 0 for s in stages]
+    room, room_pending = [], []
     limits, whole, rest = limit_tables(memory_limit, p, len(ranks))
-    return Path(ranks, takes["F"], takes["I"], takes["W"], hop, back, [limits[rank] for rank in ranks], whole, rest)
+    for limit, each, left in zip([limits[rank] for rank in ranks], whole, rest, strict=True):
+        if each > limit:
+            raise ValueError(
+                f"memory_limit={limit!r}: a rank must be able to keep the activations of one chunk ({each})"
+            )
+        room.append(number_that_fits(limit, each))
+        room_pending.append(number_that_fits(limit - each, left))
+    return Path(ranks, takes["F"], takes["I"], takes["W"], hop, back, room, room_pending)
 
 
 def _tasks_of_path(path: Path, m: int, ends_on: int | None) -> Iterator[tuple[int, Task]]:
@@ -149,13 +156,13 @@ def _tasks_of_path(path: Path, m: int, ends_on: int | None) -> Iterator[tuple[in
 
 def _heads(path: Path, m: int) -> tuple[list[list[Any]], list[list[Any]]]:
     """The heads of the F's and the I's of each stage, microbatch by microbatch: down the stages and up again."""
-    _, forward, half, weight, hop, back, limits, whole, rest = path
+    _, forward, half, weight, hop, back, room, room_pending = path
     stages, last = range(len(forward)), len(forward) - 1
     f_head: list[list[Any]] = [[] for _ in stages]
     i_head: list[list[Any]] = [[] for _ in stages]
     for k in range(m):
         for s in stages:
-            halves, weights = _freed_before(k, limits[s], whole[s], rest[s])
+            halves, weights = _freed_before(k, room[s], room_pending[s])
             at = [f_head[s - 1][k] + forward[s - 1] + hop[s - 1]] if s else [0]
             if k:
                 at += [f_head[s][-1] + forward[s]]
@@ -164,7 +171,7 @@ def _heads(path: Path, m: int) -> tuple[list[list[Any]], list[list[Any]]]:
             at += [i_head[s][weights - 1] + half[s] + weight[s]] if weights else []
             f_head[s].append(max(at))
         for s in reversed(stages):
-            _, weights = _freed_before(k, limits[s], whole[s], rest[s])
+            _, weights = _freed_before(k, room[s], room_pending[s])
             at = [f_head[s][k] + forward[s]]
             at += [f_head[s][0] + (k + 1) * forward[s] + k * half[s] + weights * weight[s]]
             at += [i_head[s + 1][k] + half[s + 1] + back[s + 1]] if s < last else []
@@ -189,15 +196,13 @@ def _tails(path: Path, m: int, ends_on: int | None) -> Iterator[tuple[int, list[
         yield k, f_tail, i_tail
 
 
-def _freed_before(k: int, limit: float, whole: float, rest: float) -> tuple[int, int]:
+def _freed_before(k: int, room: float, room_pending: float) -> tuple[int, int]:
     """How many I's and how many W's a stage must have done before its F number k, so that the memory holds that one."""
-    if whole > limit:
-        raise ValueError(f"memory_limit={limit!r}: a rank must be able to keep the activations of one chunk ({whole})")
-    if number_that_fits(limit, whole) == math.inf:
+    if room == math.inf:
         return 0, 0
-    halves = max(0, k + 1 - int(number_that_fits(limit, whole)))
-    weights = max(0, k - int(number_that_fits(limit - whole, rest))) if rest else 0
-    return halves, weights
+    halves = max(0, k + 1 - room)
+    weights = max(0, k - room_pending)
+    return int(halves), int(weights)
 
 
 def _preemptive(tasks: Sequence[Task]) -> Any:

@@ -9,7 +9,7 @@ from parlab.pipeline.action_costs import UNIT_COSTS, Costs
 from parlab.pipeline.actions import Action
 from parlab.pipeline.arguments import RULES
 from parlab.pipeline.bounds import lower_bound, rank_tasks
-from parlab.pipeline.memory import Limit, change_of_kept, limit_tables
+from parlab.pipeline.memory import Limit, changes_of_kept, limit_tables
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.search import zb_auto
 from parlab.pipeline.simulate import simulate
@@ -76,10 +76,8 @@ class _BranchAndBound:
         self.p, self.m = p, m
         names = ("forward", "backward_input", "backward_weight", "transfer")
         self.forward, self.half, self.weight, self.transfer = (costs.per_stage(name, p) for name in names)
-        self.limits, *amounts = limit_tables(memory_limit, p, p)
-        self.change = [
-            {kind: change_of_kept(kind, *of_stage) for kind in "FIW"} for of_stage in zip(*amounts, strict=True)
-        ]
+        self.limits, activation, pending = limit_tables(memory_limit, p, p)
+        self.change = changes_of_kept(activation, pending)
         tasks = rank_tasks(p, m, costs, memory_limit)
         self.f_tail = [[task.tail for task in reversed(of_rank[::3])] for of_rank in tasks]
         self.i_tail = [[task.tail for task in reversed(of_rank[1::3])] for of_rank in tasks]
@@ -107,7 +105,7 @@ class _BranchAndBound:
         for r in range(self.p):
             _, i, w = state.done[r]
             start, back = self.ready(state, r)
-            if state.kept[r] + self.change[r]["F"] > self.limits[r]:
+            if state.kept[r] + self.change["F"][r] > self.limits[r]:
                 start = None
             for kind, at, takes in (("I", back, self.half[r]), ("F", start, self.forward[r])):
                 if at is not None:
@@ -127,7 +125,7 @@ class _BranchAndBound:
         number = {"F": f, "I": i, "W": w}[kind]
         return State(
             _put(state.done, r, (f + (kind == "F"), i + (kind == "I"), w + (kind == "W"))),
-            _put(state.kept, r, state.kept[r] + self.change[r][kind]),
+            _put(state.kept, r, state.kept[r] + self.change[kind][r]),
             _put(state.free, r, end),
             _put(state.f_end, r, (*state.f_end[r], end)) if kind == "F" else state.f_end,
             _put(state.i_end, r, (*state.i_end[r], end)) if kind == "I" else state.i_end,

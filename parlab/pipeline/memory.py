@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from numbers import Rational
+from typing import Any
 
 from parlab.arguments import check_fields, optional
 from parlab.pipeline.amounts import Amount, amounts, without_arrays
@@ -81,6 +82,12 @@ def change_of_kept(kind: str, activation: float = 1, pending: float = 1) -> floa
     [10, -6, -4, -10]
     """
     return {"F": activation, "I": pending - activation, "W": -pending, "B": -activation}[kind]
+
+
+def changes_of_kept(activation: Sequence[Any], pending: Sequence[Any]) -> dict[str, list[Any]]:
+    """`change_of_kept` of each kind, one number a stage."""
+    of_stages = list(zip(activation, pending, strict=True))
+    return {kind: [change_of_kept(kind, *of_stage) for of_stage in of_stages] for kind in "FIWB"}
 
 
 def number_that_fits(limit: float, each: float) -> float:

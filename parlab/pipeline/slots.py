@@ -11,6 +11,8 @@ from parlab.pipeline.memory import change_of_kept
 
 Offsets = list[tuple[int, ...]]  # of each rank, the slots of microbatch 0: down the V, up, its backward down and up
 LENGTH = {"F": 1, "I": 1, "W": 1, "B": 2}  # in slots
+CHANGE = {kind: int(change_of_kept(kind)) for kind in "FIWB"}  # of the chunks that are kept,
+CHANGES_AFTER = LENGTH | {"F": 0}  # so many slots behind the start: an F keeps at once, the others free when they end
 
 
 class Slots:
@@ -66,12 +68,8 @@ class Slots:
         """Chunks kept in each slot, from an F on, until its W or B has ended."""
         changes = [0] * (max(self.ranks[r]) + 2)
         for action in set(self.ranks[r].values()):
-            changes[self._changes_from(action)] += int(change_of_kept(action.kind))
+            changes[self.slot[action] + CHANGES_AFTER[action.kind]] += CHANGE[action.kind]
         return list(accumulate(changes))
-
-    def _changes_from(self, action: Action) -> int:
-        """The slot from which on the rank keeps more or less: an F keeps at once, the others free when they end."""
-        return self.slot[action] + (0 if action.kind == "F" else LENGTH[action.kind])
 
     def _ready(self, action: Action) -> int:
         """The first slot in which its inputs are there."""
@@ -89,10 +87,9 @@ class Slots:
             of_rank, first = kept[self._rank(action)], self._ready(action)
             if action.kind == "F":
                 first = next((s + 1 for s in range(slot - 1, first - 1, -1) if of_rank[s] >= peak), first)
-            change, before = int(change_of_kept(action.kind)), self._changes_from(action)
-            self._advance(action, first)
-            for s in range(self._changes_from(action), before):
-                of_rank[s] += change
+            earlier, behind = self._advance(action, first), CHANGES_AFTER[action.kind]
+            for s in range(earlier + behind, slot + behind):
+                of_rank[s] += CHANGE[action.kind]
 
     def let_go(self) -> None:
         """After a rank's last F memory does not matter: take its W's out, and move its I's up."""

@@ -13,7 +13,7 @@ from parlab.pipeline.action_costs import Costs
 from parlab.pipeline.actions import Action
 from parlab.pipeline.arguments import RULES
 from parlab.pipeline.dependencies import ActionTable
-from parlab.pipeline.memory import change_of_kept
+from parlab.pipeline.memory import changes_of_kept
 from parlab.pipeline.steps import Step, receives, step_name, steps_of
 from parlab.world.timeline import Columns, Span, Timeline
 
@@ -316,6 +316,7 @@ class ScheduleTimeline(Timeline):
         stages = self.schedule.num_stages
         of_stage = activation if isinstance(activation, Sequence) else [activation] * stages
         left_of_stage = pending if isinstance(pending, Sequence) else [pending] * stages
+        change_of = changes_of_kept(of_stage, left_of_stage)
         changes: list[tuple[Any, int]] = []  # (time, bytes), in the order in which the rank makes them
         posted = deque(receives(self._table, rank, self.costs.pair is not None) if message else ())
         time: Any = 0
@@ -324,9 +325,8 @@ class ScheduleTimeline(Timeline):
                 posted.popleft()
                 changes.append((time, message))
             for action in step.actions:
-                change: Any = change_of_kept(action.kind, of_stage[action.stage], left_of_stage[action.stage])
-                used = message if action in self._input_of else 0
-                changes.append((step.start if action.kind == "F" else step.end, change - used))
+                change = change_of[action.kind][action.stage] - (message if action in self._input_of else 0)
+                changes.append((step.start if action.kind == "F" else step.end, change))
             time = step.end
             changes += [(time, message) for action in step.actions if action in self._used_here]
         totals = accumulate(change for _, change in changes)

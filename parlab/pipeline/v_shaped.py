@@ -109,8 +109,8 @@ def v_controlled(
     seconds: float | None = None,
     metric: str = "makespan",
 ) -> Schedule:
-    """The best on a V within a limit: ZB-V, V-Half, V-Min and slower blocks than it, whichever keep to the limit, each
-    moved left as far as the limit allows; the best of them for these costs is improved by local search.
+    """The best on a V within a limit. It tries ZB-V, V-Half, V-Min and slower blocks, if they keep to the limit, each
+    moved left as far as the limit allows. The best of them for these costs is improved by local search.
 
     Args:
         costs: of a chunk, half of a rank's layers.
@@ -137,7 +137,7 @@ def v_controlled(
 
 
 def _timed(slots: Slots) -> Rows:
-    """A block's order, squeezed within its own peak, with the W's where they are best."""
+    """The order of a block that is squeezed within its own peak, with the W's in their best places."""
     rows = slots.squeezed(slots.peak)
     return best_filled(Filler(rows, UNIT_COSTS, slots.peak), [rows], "makespan").rows
 
@@ -162,6 +162,7 @@ def _whole_chunks(limit: Limit, p: int) -> int:
 
 
 def _v_half_block(p: int) -> Offsets:
+    """On the way down the V a microbatch passes a rank every two slots, on the way up every slot; its backward too."""
     shift = 3 if p % 2 == 0 else 0
     return [(2 * r, 3 * p - 2 - r, 3 * p - 1 + shift + 2 * r, 6 * p - 2 + shift - r) for r in range(p)]
 
@@ -170,15 +171,21 @@ def _first_free(kinds: str, p: int, period: int = 6) -> Offsets:
     """A block in which each action takes the first slot that is free on its rank when the block is repeated."""
     taken: list[set[int]] = [set() for _ in range(p)]
     offsets: Offsets = [()] * p
+    down, up = range(p), range(p)[::-1]
     slot = 0
-    for kind, ranks in zip(kinds, (range(p), range(p)[::-1]) * 2, strict=True):
+    for kind, ranks in zip(kinds, (down, up, down, up), strict=True):
         for r in ranks:
-            while not _fits(own := {(slot + i) % period for i in range(LENGTH[kind])}, taken[r], period):
+            while not _fits(_slots_of(kind, slot, period), taken[r], period):
                 slot += 1
-            taken[r] |= own
+            taken[r] |= _slots_of(kind, slot, period)
             offsets[r] += (slot,)
             slot += LENGTH[kind]
     return offsets
+
+
+def _slots_of(kind: str, slot: int, period: int) -> set[int]:
+    """The slots of a period that an action takes if it starts in `slot`."""
+    return {(slot + i) % period for i in range(LENGTH[kind])}
 
 
 def _fits(own: set[int], taken: set[int], period: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from parlab.arguments import checked
 from parlab.pipeline.arguments import RULES
 from parlab.pipeline.dependencies import action_table
-from parlab.pipeline.memory import Limit, change_of_kept, limit_tables
+from parlab.pipeline.memory import Limit, changes_of_kept, limit_tables
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.times import start_and_end
 
@@ -38,10 +38,11 @@ def validate(schedule: Schedule, memory_limit: Limit = None) -> None:
 
 def _check_memory(schedule: Schedule, memory_limit: Limit) -> None:
     limits, activation, pending = limit_tables(memory_limit, schedule.num_ranks, schedule.num_stages)
+    changes = changes_of_kept(activation, pending)
     for rank, (actions, limit) in enumerate(zip(schedule.actions, limits, strict=True)):
         kept: float = 0
         for position, action in enumerate(actions):
-            kept += change_of_kept(action.kind, activation[action.stage], pending[action.stage])
+            kept += changes[action.kind][action.stage]
             if kept > limit:
                 raise ValueError(
                     f"rank {rank} keeps {float(kept):g} activations at {action} (action {position}), but its limit is "

@@ -11,7 +11,7 @@ from parlab.pipeline.action_costs import Costs
 from parlab.pipeline.actions import Action
 from parlab.pipeline.dependencies import input_from
 from parlab.pipeline.event_loop import EventLoop, Rank
-from parlab.pipeline.memory import Limit, change_of_kept, limit_tables
+from parlab.pipeline.memory import Limit, changes_of_kept, limit_tables
 
 Rows = list[list[Action]]
 
@@ -46,7 +46,8 @@ class Filler:
         home = {action: rank for rank, row in enumerate(rows) for action in row}
         stages = 1 + max(action.stage for action in home)
         self.limits, activation, pending = limit_tables(memory_limit, len(rows), stages)
-        self.freed = [-change_of_kept("W", *of_stage) for of_stage in zip(activation, pending, strict=True)]
+        changes = changes_of_kept(activation, pending)
+        self.freed = [-change for change in changes["W"]]
         takes, transfer = costs.by_kind(stages), costs.per_stage("transfer", stages)
         self.weight = takes["W"]
         self.timed: dict[Action, TimedAction] = {}
@@ -54,8 +55,7 @@ class Filler:
             kind, stage, _ = action
             needs = next(iter(input_from(action, stages - 1)), None)
             travels = transfer[needs.stage] if needs and home[needs] != rank else 0
-            change = change_of_kept(kind, activation[stage], pending[stage])
-            self.timed[action] = TimedAction(takes[kind][stage], needs, travels, change)
+            self.timed[action] = TimedAction(takes[kind][stage], needs, travels, changes[kind][stage])
 
     def __call__(self, rows: Sequence[Sequence[Action]], eager: Sequence[float], patient: bool) -> Filled | None:
         """The rows with their W's; None if they cannot run within the memory.

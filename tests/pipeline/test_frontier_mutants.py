@@ -34,16 +34,17 @@ def mutant(module: ModuleType, old: str, new: str) -> ModuleType:
     return copied
 
 
-SQUEEZED = """\
-            change, before = int(change_of_kept(action.kind)), self._changes_from(action)
-            self._advance(action, first)
-            for s in range(self._changes_from(action), before):
-"""
+FREES_LATER = "behind = self._advance(action, first), CHANGES_AFTER[action.kind]"
+FREES_AT_ONCE = "behind = self._advance(action, first), 0"
 BLOCKS = {
     "V-Half's second offset shifted": (v_shaped, "3 * p - 2 - r", "3 * p + 1 - r"),
     "V-Half without its gap for even p": (v_shaped, "shift = 3 if", "shift = 6 if"),
     "one chunk more than the peak": (slots, "of_rank[s] >= peak", "of_rank[s] > peak"),
-    "a W frees before it ends": (slots, SQUEEZED, SQUEEZED.replace("self._changes_from(action)", "self.slot[action]")),
+    "a W frees before it ends": (
+        slots,
+        "behind = self._advance(action, first), CHANGES_AFTER[action.kind]",
+        FREES_AT_ONCE,
+    ),
     "I's wait behind W's at the end": (slots, "        self.let_go()\n", ""),
 }
 
