@@ -418,3 +418,13 @@ def test_no_gradient_needs_its_weight():
 
 def small() -> LlamaConfig:
     return LlamaConfig(vocab_size=7, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
+
+
+def test_the_stages_of_a_pipeline_name_the_weights_of_all_their_pieces_each_once():
+    for tied in (False, True):
+        model = Llama.random(LlamaConfig(11, 8, 16, 3, 2, tie_word_embeddings=tied), xp=np)
+        first, last = (stage.weight_names for stage in model.stages([range(2), range(2, 3)]))
+        assert len(set(first)) == len(first)
+        assert len(set(last)) == len(last)
+        assert {*first, *last} == set(model.weights)
+        assert set(first) & set(last) == ({"model.embed_tokens.weight"} if tied else set())
