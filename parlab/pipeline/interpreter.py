@@ -1,4 +1,4 @@
-"""The interpreter of a schedule: one method for each kind of action, and the messages between stages."""
+"""One rank's interpreter of a schedule: a method for each kind of action, and the messages between stages."""
 
 from __future__ import annotations
 
