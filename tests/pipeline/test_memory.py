@@ -88,3 +88,13 @@ def test_whole_numbers_and_fractions_are_compared_exactly():
 def test_a_search_that_starts_at_the_limit_keeps_to_it():
     start = zb_auto(3, 6, memory_limit=THREE_OF_A_TENTH, tries=0)
     validate(improve(start, memory_limit=THREE_OF_A_TENTH, tries=30).schedule, THREE_OF_A_TENTH)
+
+
+def test_limits_that_differ_by_rank_and_chunks_that_differ_by_stage_are_kept_on_the_v():
+    for limit in (MemoryLimit([8, 8, 3, 8]), MemoryLimit(8, [1, 1, 1, 1, 1, 1, 1, 2]), MemoryLimit(8, [2] + [1] * 7)):
+        validate(v_controlled(4, 8, memory_limit=limit, tries=5), limit)
+
+
+def test_one_stage_that_keeps_more_after_its_i_than_before_is_refused():
+    with pytest.raises(ValueError, match=r"pending=\[2, 1\] is more than activation=\[1, 3\]"):
+        validate(gpipe(2, 2), MemoryLimit(9, [1, 3], [2, 1]))

@@ -179,6 +179,14 @@ def test_the_optimizers_step_and_the_cost_of_pairs_change_no_time_of_a_search(me
         assert zb_auto(4, 8, costs, 5, tries=20, metric=metric) == zb_auto(4, 8, plain, 5, tries=20, metric=metric)
 
 
+def test_a_search_with_uneven_transfers_reports_the_simulated_times():
+    costs = Costs([3, 1, 2, 4], [2, 2, 1, 3], 2, [0, 5, 1, 3])
+    found = improve(zb_h1(4, 8), costs, tries=60, metric="makespan")
+    assert len(found.better) > 1
+    for number, schedule in found.better:
+        assert found.times[number] == simulate(schedule, costs).makespan
+
+
 def test_the_same_search_twice_finds_the_same():
     assert zb_auto(4, 9, Costs(3, 2, 2, 1), 5) == zb_auto(4, 9, Costs(3, 2, 2, 1), 5)
 
