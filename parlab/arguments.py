@@ -189,8 +189,3 @@ def _is_real(value: Any) -> bool:
     except OverflowError:  # an int beyond every float
         return False
     return True
-
-
-def _a(name: str) -> str:
-    """The name with its article."""
-    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
