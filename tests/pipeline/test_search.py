@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlab.pipeline import (
+    Action,
     Costs,
     MemoryLimit,
     improve,
@@ -22,6 +23,7 @@ from parlab.pipeline import (
     zb_h2,
     zb_v,
 )
+from parlab.pipeline.weights import Filler
 from tests.pipeline.models import INPUTS
 
 # Zero Bubble (Qi et al., 2024), Table 5: limits of p and 2p activations, of which a part stays between I and W
@@ -185,6 +187,13 @@ def test_a_search_with_uneven_transfers_reports_the_simulated_times():
     assert len(found.better) > 1
     for number, schedule in found.better:
         assert found.times[number] == simulate(schedule, costs).makespan
+
+
+def test_a_message_travels_for_the_transfer_of_the_stage_that_it_leaves():
+    rows = [[action for action in row if action.kind != "W"] for row in zb_h1(3, 3).actions]
+    timed = Filler(rows, Costs(transfer=[2, 3, 5]), None).timed
+    assert [timed[Action("F", stage, 0)].travels for stage in range(3)] == [0, 2, 3]
+    assert [timed[Action("I", stage, 0)].travels for stage in range(3)] == [3, 5, 0]
 
 
 def test_the_same_search_twice_finds_the_same():
