@@ -44,7 +44,6 @@ X = np.zeros(100)  # 800 bytes
         (np, 0),
         (Buffer, 0),
     ],
-    ids=str,
 )
 def test_the_bytes_behind_a_variable(root, nbytes):
     assert bytes_held(root) == nbytes
