@@ -49,6 +49,7 @@ class ParallelLlama(Decoder):
         sequence_parallel: between the regions that the ranks divide, each has S/t tokens.
         overlap: gradients travel while others are computed.
         positions, core: as for `Llama`.
+        mlp: makes the MLP of a layer from the layer's prefix; None: a `ParallelMLP`.
 
     Raises:
         ValueError: heads or columns do not divide among the ranks, or a weight is not this rank's slice; before any
@@ -67,6 +68,7 @@ class ParallelLlama(Decoder):
         overlap: bool = True,
         positions: Array | Callable[[int], Array] | None = None,
         core: Core = CAUSAL_ATTENTION,
+        mlp: Callable[[str], Stage] | None = None,
     ) -> None:
         self.comm, self.sequence_parallel = comm, sequence_parallel
         self.slices = weight_slices(config, comm.rank, comm.size)
@@ -78,6 +80,11 @@ class ParallelLlama(Decoder):
         def norm(name: str) -> Stage:
             return _norm(comm, weights, name, config, sequence_parallel)
 
+        def parallel_mlp(prefix: str) -> Stage:
+            return ParallelMLP(comm, weights, f"{prefix}.mlp", **options)
+
+        make_mlp = mlp or parallel_mlp
+
         def block(prefix: str) -> Block:
             return Block(
                 norm(f"{prefix}.input_layernorm.weight"),
@@ -85,7 +92,7 @@ class ParallelLlama(Decoder):
                     comm, weights, f"{prefix}.self_attn", config.head_dim, rotary, core, sharers=sharers, **options
                 ),
                 norm(f"{prefix}.post_attention_layernorm.weight"),
-                ParallelMLP(comm, weights, f"{prefix}.mlp", **options),
+                make_mlp(prefix),
             )
 
         tied = config.tie_word_embeddings
