@@ -118,7 +118,8 @@ class DataParallel(Replica):
         gradients = namespace(*parts).concat(parts)  # [n], of all blocks in the bucket
         del parts
         self.comm.hold(GRADIENTS, gradients)
-        self._buckets.append(Bucket(self._waiting, gradients, self.comm.iall_reduce(gradients)))
+        comm = self._group(self._waiting[0])  # of all in the bucket: a part has one block in each
+        self._buckets.append(Bucket(self._waiting, gradients, comm.iall_reduce(gradients)))
         self._waiting = []
 
     def _step(self, lr: float | None) -> float | None:

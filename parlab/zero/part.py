@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from parlab.arrays import Array
@@ -19,11 +20,14 @@ class Part(NamedTuple):
         comm: all shards of all parts; the squares of the gradients are summed over it to one norm.
         shares: the weight of this rank's copy of each weight in the norm, by name: 1 / copies.
         parts: how often gradients of each block come. They add up to this rank's mean.
+        groups: of each block that other ranks hold than those of the replica's `comm` (experts), these ranks. Their
+            summed gradients are still divided by the size of `comm`.
     """
 
     comm: Comm
     shares: Mapping[str, float]
     parts: Mapping[Any, int]
+    groups: Mapping[Any, Comm] = MappingProxyType({})
 
 
 class StatePiece(NamedTuple):

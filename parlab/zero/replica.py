@@ -179,6 +179,10 @@ class Replica(ABC):
             return nullcontext()
         return self._xp.errstate(over="ignore", invalid="ignore")
 
+    def _group(self, block: str) -> Comm:
+        """The ranks that hold a block: all of `comm`, but for those that the part names."""
+        return self.comm if self.part is None else self.part.groups.get(block, self.comm)
+
     def _arrays(self, block: str) -> dict[str, Array]:
         """The weights of a block by name, as they are now."""
         return {name: self._home[name] for name in self._names[block]}

@@ -119,27 +119,37 @@ class Zero(Replica):
             self.shards = cast(Comm, comm.split(comm.rank // per_node))
             self.replicas = comm.split(comm.rank % per_node)
 
-        sizes = [sum(x.size for x in self._arrays(block).values()) for block in self.block_names]
-        counts = cut(sizes, per_node, alike=part is not None)
+        counts = self._cut()
         self._blocks: dict[str, ShardedBlock] = {}
         for block, of_ranks in zip(self.block_names, counts, strict=True):
-            layout = FlatLayout(self._arrays(block), of_ranks, self.shards.rank)
+            shards = self._sharers(block)
+            layout = FlatLayout(self._arrays(block), of_ranks, shards.rank)
             master = None if self.dtype == self.wide else layout.pack_own(self._arrays(block), self.wide)
             weights: WholeWeights | ShardedWeights
             if stage < 3:
-                weights = WholeWeights(self.shards, layout, self._home, self.dtype)
+                weights = WholeWeights(shards, layout, self._home, self.dtype)
             else:
-                weights = ShardedWeights(
-                    self.shards, layout, self._home, self.dtype, block=block, keep=keep_after_forward
-                )
-            gradients = (WholeGradients if stage == 1 or accumulate else ShardedGradients)(
-                self.shards, layout, self.dtype
-            )
+                weights = ShardedWeights(shards, layout, self._home, self.dtype, block=block, keep=keep_after_forward)
+            gradients = (WholeGradients if stage == 1 or accumulate else ShardedGradients)(shards, layout, self.dtype)
             state = OptimizerShard(comm, weights.shard if master is None else master, self.dtype, offload)
             self._blocks[block] = ShardedBlock(layout, weights, gradients, state)
             del master
         self._prefetch = Prefetch(self.block_names, prefetch)
         self._reducing: ShardedBlock | None = None
+
+    def _sharers(self, block: str) -> Comm:
+        """The ranks among which a block is cut."""
+        group = self._group(block)
+        return self.shards if group is self.comm else group
+
+    def _cut(self) -> list[list[int]]:
+        """How many elements of each block each rank owns: `[block][rank]`."""
+        sizes = [sum(x.size for x in self._arrays(block).values()) for block in self.block_names]
+        counts = cut(sizes, self.shards.size, alike=self.part is not None)
+        for number, block in enumerate(self.block_names):
+            if (group := self._group(block)) is not self.comm:
+                counts[number] = cut([sizes[number]], group.size, alike=True)[0]
+        return counts
 
     def begin(self, order: Sequence[str] | None = None) -> None:
         """As in `Replica`. Stage 3 gathers ahead in this order."""
@@ -184,7 +194,7 @@ class Zero(Replica):
         return factor
 
     def _gathered(self, block: str, x: Array) -> Array:
-        return self.shards.all_gather(x, counts=self._blocks[block].layout.counts)
+        return self._sharers(block).all_gather(x, counts=self._blocks[block].layout.counts)
 
     def _put(self, block: str, x: Array) -> None:
         self._blocks[block].weights.update(x)
