@@ -34,14 +34,14 @@ class DispatchCache(NamedTuple):
     plan: Plan
     loads: list[int]  # rows of each of this rank's experts
     experts: list[Any]  # their caches
-    slots: Array  # [T, k, E]: the answers that came back, before the gates
+    slots: Array  # [T, k, E]: the answers, before they are multiplied by the gates
 
 
 class ExpertParallel(MixtureOfExperts):
     """`MixtureOfExperts` on the ranks of `comm`: `[B, S, E]`, this rank's tokens -> the same.
 
-    The gradients of this rank's experts are whole: they hold the tokens of all ranks. That of the router is this rank's
-    tokens' share, as those of all dense weights are: data parallelism adds them up.
+    The gradients of this rank's experts are complete: they hold the tokens of all ranks. The router's gradient holds
+    this rank's tokens alone, as that of every dense weight; data parallelism sums it over the ranks.
 
     Args:
         comm: the expert-parallel group, of P ranks.
@@ -92,7 +92,7 @@ class ExpertParallel(MixtureOfExperts):
         return experts_of(self.comm.rank, self.num_experts, self.comm.size)
 
     def mix(self, x: Array, routing: Routing) -> tuple[Array, Any]:
-        """The answers of all ranks' experts, weighed and added up: `[T, E]` -> the same, and a cache."""
+        """The sum over each token's experts, on all ranks, of gate · answer: `[T, E]` -> `(y [T, E], cache)`."""
         if self.exchange == "hierarchical":
             return mix_in_two_levels(self, self.between, self.inside, x, routing)
         if self.exchange == "all_gather":
@@ -100,7 +100,7 @@ class ExpertParallel(MixtureOfExperts):
         return self.mix_dispatched(x, routing)
 
     def mix_backward(self, dy: Array, routing: Routing, cache: Any) -> tuple[Array, Array, list[Any]]:
-        """`(dx [T, E], dgates [T, k], what the experts' weights need)`."""
+        """`(dx [T, E], dgates [T, k], pending of the experts)`."""
         if self.exchange == "hierarchical":
             return mix_in_two_levels_backward(self, dy, cache)
         if self.exchange == "all_gather":
@@ -129,6 +129,7 @@ class ExpertParallel(MixtureOfExperts):
 
     def apply_experts(self, rows: Array, counts: Sequence[int]) -> tuple[Array, list[Any]]:
         """As the serial layer's, on the clock."""
+        self.sizes = self.weights[self.experts[0].weight_names[0]].shape  # (E, M); a later W may find no weights
         with self.comm.compute("experts", flops=self.flops(sum(counts))):
             return super().apply_experts(rows, counts)
 
@@ -147,15 +148,12 @@ class ExpertParallel(MixtureOfExperts):
             return super().backward_weight(pending)
 
     def flops(self, rows: int) -> int:
-        """Of three products forward, or of the input part of their backward."""
-        if not rows:
-            return 0
-        E, M = self.weights[self.experts[0].weight_names[0]].shape
-        return 3 * linear_flops(rows, E, M).forward
+        """Of three products forward, or of either part of their backward."""
+        return rows and 3 * linear_flops(rows, *self.sizes).forward
 
 
 def node_groups(comm: Comm, ranks_per_node: int | None) -> tuple[Comm, Comm]:
-    """The ranks of this node, by place, and those of this place, by node. All ranks of `comm` call it."""
+    """This rank's node, and the ranks at its place in every node. All ranks of `comm` call this function."""
     if ranks_per_node is None or comm.size % whole("ranks_per_node", ranks_per_node, 1):
         raise ValueError(f"ranks_per_node={ranks_per_node!r}: exchange='hierarchical' needs a divisor of {comm.size}")
     node, place = divmod(comm.rank, ranks_per_node)

@@ -15,6 +15,7 @@ from parlab.arguments import Rule, amount, flag, instance, one_of, optional, who
 from parlab.arrays import Array, is_array, namespace, to_numpy
 from parlab.nn.embedding import checked_range
 from parlab.nn.llama import Llama
+from parlab.nn.mixtral import MixtralConfig
 from parlab.pipeline import Schedule, validate
 from parlab.sequence.layouts import LAYOUTS, checked_documents
 from parlab.tensor.slices import check_sizes
@@ -86,7 +87,12 @@ RULES: dict[str, Rule] = {
 
 def check_model(mesh: Mesh, model: Llama, optimizer: Any) -> None:
     """Refuse a model that tensor parallelism cannot cut, or that differs from rank to rank."""
-    config, tp = model.config, mesh.tp.size
+    config, tp, ep = model.config, mesh.tp.size, mesh.ep.size
+    if isinstance(config, MixtralConfig):
+        if config.num_local_experts % ep:
+            raise ValueError(f"ep={ep}: num_local_experts {config.num_local_experts} do not divide among {ep} ranks")
+    elif ep > 1:
+        raise ValueError(f"ep={ep}: the model has no experts; use ep=1, or a Mixtral")
     try:
         check_sizes(config, tp)
     except ValueError as error:

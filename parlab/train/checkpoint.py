@@ -29,10 +29,10 @@ from safetensors.numpy import save as to_bytes
 from parlab.arguments import checked, instance
 from parlab.arrays import asarray, default_namespace, itemsize, namespace, to_numpy
 from parlab.files import write_whole
-from parlab.nn import AdamW, Llama, LlamaConfig
+from parlab.nn import AdamW
 from parlab.nn.huggingface import open_tensors
 from parlab.train.arguments import RULES
-from parlab.train.index import INDEX, as_json, read_index, settings_names, write_index
+from parlab.train.index import INDEX, as_json, model_kinds, read_index, settings_names, write_index
 from parlab.train.lock import locked
 from parlab.train.mesh import Mesh
 from parlab.train.pieces import CheckpointPiece, Entry, by_weight, elements
@@ -90,7 +90,7 @@ def load(
             the model's; or what `Trainer` refuses.
     """
     folder, index = Path(folder), read_index(folder)
-    saved = by_weight(index["pieces"], LlamaConfig.from_dict(index["config"]).weight_shapes)
+    saved = by_weight(index["pieces"], model_kinds(index["config"])[1].from_dict(index["config"]).weight_shapes)
     trainer = _untrained(index, mesh, optimizer, xp or default_namespace(), options)
     own = trainer.pieces()
     needed = dict.fromkeys(entry["file"] for piece in own for entry in saved[piece.name])
@@ -107,7 +107,7 @@ def export(trainer: Trainer, folder: str | os.PathLike[str]) -> None:
     instance("trainer", trainer, Trainer)
     weights = trainer.full_weights()
     if trainer.mesh.comm.rank == 0:
-        Llama(trainer.config, weights).save(folder)
+        model_kinds(trainer.config.to_dict())[0](trainer.config, weights).save(folder)
     trainer.mesh.comm.barrier()
 
 
@@ -196,13 +196,14 @@ def _untrained(
     index: Mapping[str, Any], mesh: Mesh, optimizer: AdamW | None, xp: Any, options: Mapping[str, Any]
 ) -> Trainer:
     """A trainer of the saved model and precision, whose weights are all 0 yet."""
-    config = LlamaConfig.from_dict(index["config"])
+    kind, config_of = model_kinds(index["config"])
+    config = config_of.from_dict(index["config"])
     precision = dict(index["precision"])
     dtype = getattr(xp, precision.pop("master"))
     if precision["loss_scale"] is not None:
         precision["loss_scale"] = LossScale(**precision["loss_scale"])
     zeros = {name: xp.zeros(shape, dtype=dtype) for name, shape in config.weight_shapes.items()}
-    return Trainer(mesh, Llama(config, zeros), optimizer or AdamW(**index["optimizer"]), **{**precision, **options})
+    return Trainer(mesh, kind(config, zeros), optimizer or AdamW(**index["optimizer"]), **{**precision, **options})
 
 
 def _opened(path: Path, checksum: str) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 from parlab import arrays
 from parlab.arguments import checked, instance
 from parlab.nn.config import EMBEDDING
+from parlab.nn.mixtral import MixtralConfig
 from parlab.sequence import AttentionShape
 from parlab.tensor import block_collectives, model_collectives, traffic
 from parlab.train.arguments import RULES
@@ -19,12 +20,12 @@ from parlab.train.trainer import Trainer
 from parlab.world import Link, Timeline, Transfer
 from parlab.world.collectives import recursive_doubling_all_reduce_cost
 
-STRATEGIES = {"data": "dp", "model": "norm"}  # of the groups that are not named after their strategy
+STRATEGIES = {"data": "dp", "edp": "dp", "model": "norm"}  # of the groups that are not named after their strategy
 NUMBER = 8  # bytes of a loss, or of a sum of squares
 
 
 def strategy_of(transfer: Transfer) -> str:
-    """The strategy by the message's group: tp, cp, pp or dp; norm: the sum of squares, over all ranks."""
+    """The strategy by the message's group: tp, cp, pp, ep or dp; norm: the sum of squares, over all ranks."""
     instance("transfer", transfer, Transfer)
     group, named, _ = transfer.name.partition(": ")
     return STRATEGIES.get(group, group) if named else "norm"
@@ -34,7 +35,8 @@ def strategy_of(transfer: Transfer) -> str:
 def bytes_by_strategy(timeline: Timeline) -> dict[str, int]:
     """The bytes that all ranks sent to others, by strategy.
 
-    dp: weights and gradients over dp × cp, and the loss. norm: the sum of squares, for clipping and skipping.
+    dp: weights and gradients over dp × cp (an expert's over edp), and the loss. ep: tokens to their experts and back,
+    if there are experts. norm: the sum of squares, for clipping and skipping.
     """
     found = Counter(dict.fromkeys(("dp", "pp", "cp", "tp", "norm"), 0))
     for transfer in timeline.transfers:
@@ -48,8 +50,13 @@ def step_bytes(trainer: Trainer, B: int, S: int) -> dict[str, int]:
     """The closed form of what `bytes_by_strategy` counts in one step on a batch `[B, S]`.
 
     All ranks together; collectives are rings, and shards may be uneven.
+
+    Raises:
+        ValueError: a mixture of experts, whose bytes depend on the router's choices.
     """
     instance("trainer", trainer, Trainer)
+    if isinstance(trainer.config, MixtralConfig):
+        raise ValueError("trainer: a mixture of experts sends as its router chooses; count with bytes_by_strategy()")
     mesh, m = trainer.mesh.sizes, trainer.schedule.num_microbatches
     b, s = B // (mesh["dp"] * m), S // mesh["cp"]
     return {

@@ -25,7 +25,7 @@ from typing import Any
 
 from parlab.arguments import Rule, checked, instance, one_of, optional, positive, text, whole
 from parlab.files import write_whole
-from parlab.nn import AdamW, LlamaConfig
+from parlab.nn import AdamW, Llama, LlamaConfig, Mixtral, MixtralConfig
 from parlab.nn.huggingface import read_json
 from parlab.train.arguments import RULES
 from parlab.zero import LossScale
@@ -77,6 +77,11 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
+def model_kinds(config: Mapping[str, Any]) -> tuple[type[Llama], type[LlamaConfig]]:
+    """The classes of a model and of its configuration, from the fields of `config.json`."""
+    return (Mixtral, MixtralConfig) if config.get("model_type") == "mixtral" else (Llama, LlamaConfig)
+
+
 def settings_names(kind: type[Any]) -> list[str]:
     """The names of the settings that a dataclass takes."""
     return [field.name for field in fields(kind) if field.init]
@@ -123,7 +128,7 @@ def _anything(name: str, value: Any) -> None:
 
 def _config(name: str, value: Any) -> None:
     instance(name, value, dict)
-    LlamaConfig.from_dict(value)  # which refuses wrong values
+    model_kinds(value)[1].from_dict(value)  # which refuses wrong values
 
 
 def _files(name: str, value: Any) -> None:

@@ -3,7 +3,11 @@
 rank = ((d · pp + p) · cp + c) · tp + t. Tensor parallelism sends the most, in every layer, so its ranks are neighbours.
 Data parallelism sends once a step, so its ranks may be far apart.
 
-Source: Llama 3 (2024), "The Llama 3 Herd of Models", section 3.3.2.
+Experts have no axis of their own. The ranks of dp × cp have different tokens; `ep` consecutive ones of them deal out
+the experts of one copy of the model, and the dp·cp/ep ranks at one place in these groups hold the same experts (edp).
+
+Sources: Llama 3 (2024), "The Llama 3 Herd of Models", section 3.3.2; for ep and edp: Rajbhandari et al. 2022,
+"DeepSpeed-MoE", section 4.
 """
 
 from __future__ import annotations
@@ -24,16 +28,20 @@ class Mesh:
         pp: the number of ranks of a pipeline, each with some layers.
         cp: the number of ranks that share a sequence, each with its tokens.
         tp: the number of ranks that share a layer, each with its heads and columns.
+        ep: the number of ranks that deal out the experts of one copy of the model; divides dp · cp.
 
     Attributes:
         dp, pp, cp, tp: this rank's group along each axis, a `Comm`; errors and timelines show its name.
         data: dp × cp, the ranks with the same weights and other tokens: ZeRO's group.
-        model: pp × tp, the ranks that together have one replica.
+        ep: this rank's group of consecutive ranks of `data`, which together have every expert of their layers.
+        edp: the ranks of `data` that hold the same experts as this one.
+        model: pp × ep × tp, the ranks that together have one replica.
         comm: all ranks.
         sizes: of the four axes, by their names.
 
     Raises:
-        ValueError: a size that is no whole number from 1, or sizes whose product is not the number of ranks.
+        ValueError: a size that is no whole number from 1; sizes of the axes whose product is not the number of ranks;
+            an ep that does not divide dp · cp.
         MismatchError: another rank makes another mesh.
 
     >>> from parlab import run
@@ -44,11 +52,12 @@ class Mesh:
     (1, 1, 2, 3)
     """
 
-    def __init__(self, comm: Comm, dp: int = 1, pp: int = 1, cp: int = 1, tp: int = 1) -> None:
+    def __init__(self, comm: Comm, dp: int = 1, pp: int = 1, cp: int = 1, tp: int = 1, ep: int = 1) -> None:
         instance("comm", comm, Comm)
         self.comm, axes = comm, {"dp": dp, "pp": pp, "cp": cp, "tp": tp}
         self.sizes = {axis: whole(axis, size, 1) for axis, size in axes.items()}
         _check_ranks(self.sizes, comm.size)
+        _check_experts(dp, cp, ep)
         d, p, c, t = comm.rank // (pp * cp * tp), comm.rank // (cp * tp) % pp, comm.rank // tp % cp, comm.rank % tp
 
         def group(name: str, color: int) -> Any:
@@ -60,12 +69,22 @@ class Mesh:
         self.cp: Comm = group("cp", (d * pp + p) * tp + t)
         self.tp: Comm = group("tp", (d * pp + p) * cp + c)
         self.data: Comm = group("data", p * tp + t)
-        self.model: Comm = group("model", d * cp + c)
-        if any(getattr(self, axis).size != size for axis, size in self.sizes.items()):
+        copy, place = divmod(d * cp + c, ep)
+        self.model: Comm = group("model", copy)
+        self.ep: Comm = group("ep", (copy * pp + p) * tp + t)
+        self.edp: Comm = group("edp", (place * pp + p) * tp + t)
+        if any(getattr(self, axis).size != size for axis, size in {**self.sizes, "ep": ep}.items()):
             raise MismatchError(f"rank {comm.rank} makes {self}, and another rank another mesh")
 
     def __repr__(self) -> str:
-        return "Mesh(" + ", ".join(f"{axis}={size}" for axis, size in self.sizes.items()) + ")"
+        sizes = self.sizes if self.ep.size == 1 else {**self.sizes, "ep": self.ep.size}
+        return "Mesh(" + ", ".join(f"{axis}={size}" for axis, size in sizes.items()) + ")"
+
+
+def _check_experts(dp: int, cp: int, ep: int) -> None:
+    if dp * cp % whole("ep", ep, 1):
+        fitting = [n for n in range(1, dp * cp + 1) if dp * cp % n == 0]
+        raise ValueError(f"ep={ep}: it must divide dp · cp = {dp * cp}: use one of {', '.join(map(str, fitting))}")
 
 
 def _check_ranks(sizes: dict[str, int], ranks: int) -> None:

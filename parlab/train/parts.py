@@ -13,6 +13,7 @@ from parlab.nn.stage import Stage
 from parlab.pipeline import Schedule
 from parlab.tensor import ParallelLlama, Recompute, shard_weights
 from parlab.train.attention import attention_core
+from parlab.train.mixture import is_expert, mixtures, owner_in_copy
 from parlab.zero import Replica, replica_of
 from parlab.zero.part import Part
 
@@ -32,12 +33,18 @@ def weight_holders(model: Llama, layers: Sequence[range], schedule: Schedule) ->
 def own_model(trainer: Trainer, model: Llama) -> ParallelLlama:
     """The tensor-parallel model with copies of this rank's slices of its stages' weights."""
     mesh, config = trainer.mesh, trainer.config
-    own = {name: model.weights[name] for name, ranks in trainer.holders.items() if mesh.pp.rank in ranks}
+    own = {
+        name: model.weights[name]
+        for name, ranks in trainer.holders.items()
+        if mesh.pp.rank in ranks and owner_in_copy(mesh, config, name) in (None, mesh.ep.rank)
+    }
+    weights = shard_weights(config, own, mesh.tp.rank, mesh.tp.size)
     parallel = ParallelLlama(
         mesh.tp,
         config,
-        shard_weights(config, own, mesh.tp.rank, mesh.tp.size),
+        weights,
         names=own,
+        mlp=mixtures(trainer, weights),
         core=attention_core(mesh.cp, trainer.attention, trainer.layout),
         sequence_parallel=trainer.sequence_parallel,
         positions=trainer.positions,
@@ -50,10 +57,15 @@ def own_model(trainer: Trainer, model: Llama) -> ParallelLlama:
 def zero_blocks(trainer: Trainer) -> dict[str, tuple[str, ...]]:
     """The names of this rank's weights by ZeRO's block.
 
+    The experts of a layer are a block of their own, because ZeRO shards them over other ranks.
     The last norm is replicated over tp, and the head is cut there. In a block of its own, ZeRO cuts the norm at the
     same places on each rank of tp, so its copies stay equal to the bit.
     """
-    blocks = dict(trainer.model.weight_blocks)
+    blocks = {}
+    for block, names in trainer.model.weight_blocks.items():
+        blocks[block] = tuple(name for name in names if not is_expert(name))
+        if experts := tuple(name for name in names if is_expert(name)):
+            blocks[f"{block}.experts"] = experts
     blocks.pop("head")
     blocks["norm"] = (FINAL_NORM,)
     if not trainer.config.tie_word_embeddings:
@@ -91,7 +103,10 @@ def uses_of_blocks(trainer: Trainer, own_stages: Mapping[int, Sequence[Stage]]) 
 
 
 def zero_replica(trainer: Trainer, optimizer: AdamW, made: Mapping[str, int], options: dict[str, Any]) -> Replica:
-    """ZeRO over dp × cp, which takes over the weights of `trainer.model`.
+    """ZeRO over dp × cp, and for experts over edp, which takes over the weights of `trainer.model`.
+
+    The gradient of an expert already holds the tokens of all ranks of ep. Its sum over edp is the sum over dp × cp, and
+    is divided by dp · cp, as the others are. Divided by edp it would be ep times too large.
 
     Args:
         trainer: whose parts above are there.
@@ -101,10 +116,13 @@ def zero_replica(trainer: Trainer, optimizer: AdamW, made: Mapping[str, int], op
     """
     mesh, model = trainer.mesh, trainer.model
     copies = {name: model.slices[name].owners * len(trainer.holders[name]) for name in model.weights}
+    if trainer.zero == 0:  # the norm is summed over a replica, whose ranks of ep repeat all but the experts
+        copies = {name: n if is_expert(name) else n * mesh.ep.size for name, n in copies.items()}
     part = Part(
         comm=mesh.model if trainer.zero == 0 else mesh.comm,
         shares={name: 1 / number for name, number in copies.items()},
         parts={block: 1 if block in trainer.shared else made[block] for block in trainer.blocks},
+        groups={block: mesh.edp for block, names in trainer.blocks.items() if is_expert(names[0])},
     )
     if trainer.zero == 0:
         options["bucket_bytes"] = 1  # a bucket a block: every copy of a weight is summed in the same order

@@ -8,9 +8,14 @@
 
 The gradient of a replicated weight is summed exactly once over each axis:
 
-- over tp: a norm's is the same on every rank; sequence parallelism, and key/value heads that ranks share, sum in W;
+- over tp: every rank has the same norm gradient. Under sequence parallelism, the norm's `backward_weight` (action W)
+  all-reduces it. For key/value heads that ranks share, `backward_weight` all-reduces too;
 - over pp: the ranks that hold a tied table, or a stage of DualPipe, sum theirs when all microbatches are done;
-- over dp × cp: ZeRO takes the mean, last.
+- over dp × cp: ZeRO takes the mean, last;
+- over ep: nothing is summed. An expert's gradient holds the tokens of all ranks of ep, and ZeRO sums it over edp alone.
+
+Source: Llama 3 (2024), "The Llama 3 Herd of Models", section 3.3.2 (four axes in one step); Shoeybi et al. 2019 and
+Rajbhandari et al. 2020 for tp and ZeRO, in `parlab.tensor` and `parlab.zero`.
 """
 
 from __future__ import annotations
@@ -58,7 +63,10 @@ def microbatches(trainer: Trainer, x: Array) -> list[Array]:
 
 
 def forward_backward(trainer: Trainer, inputs: Sequence[Array], targets: Sequence[Array]) -> float | None:
-    """Run the schedule; returns the loss, or this rank's part of it. The stages give their gradients to `take`."""
+    """Run the schedule; returns the loss, or this rank's part of it.
+
+    `GatheredStage` (`stages.py`) calls `take` after each B or W.
+    """
     b, s = inputs[0].shape
     if trainer.sequence_parallel:
         s //= trainer.mesh.tp.size

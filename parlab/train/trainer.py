@@ -1,11 +1,12 @@
 """All strategies on one mesh: the trainer of a rank.
 
-The rooms do not know of each other; here they meet:
+The packages of the strategies do not import each other; here they meet:
 
 - tensor: a `ParallelLlama` over `mesh.tp`; a rank has the weights of its pipeline stages alone;
 - sequence: its attention runs over `mesh.cp`, at the positions of this rank's tokens;
 - pipeline: a schedule runs its stages over `mesh.pp`;
-- zero: weights, gradients and optimizer state are sharded over `mesh.data` (dp × cp), block by block.
+- zero: weights, gradients and optimizer state are sharded over `mesh.data` (dp × cp), block by block;
+- experts: the mixtures of a `Mixtral` run over `mesh.ep`, and ZeRO shards their experts over `mesh.edp`.
 
 `step.py` has the training step, `parts.py` the parts.
 """
@@ -26,6 +27,7 @@ from parlab.pipeline import Schedule, one_f_one_b, partition
 from parlab.train.arguments import RULES, check_batch, check_model, check_options
 from parlab.train.attention import own_positions
 from parlab.train.mesh import Mesh
+from parlab.train.mixture import is_expert, owner_in_copy
 from parlab.train.parts import (
     blocks_of,
     own_model,
@@ -47,7 +49,7 @@ class Trainer:
 
     Args:
         mesh: of all ranks; each makes the trainer, with the same arguments, and calls its methods.
-        model: the serial model, the same on every rank; a rank keeps copies of its part.
+        model: the serial Llama or Mixtral, the same on every rank; a rank keeps copies of its part.
         optimizer: the hyperparameters.
         schedule: of the `mesh.pp` ranks of the pipeline; it also has the number of microbatches. None: 1F1B, with one
             microbatch a rank.
@@ -170,6 +172,9 @@ class Trainer:
         whole = {}
         for name, shape in self.config.weight_shapes.items():
             x = own[name] if name in own else self.xp.empty(shape, dtype=dtype, device=self.device)
+            owner = owner_in_copy(self.mesh, self.config, name)
+            if owner is not None and self.mesh.pp.rank == self.holders[name][0]:
+                x = self.mesh.ep.broadcast(x, owner)
             whole[name] = self.mesh.pp.broadcast(x, self.holders[name][0])
         return whole
 
@@ -181,8 +186,9 @@ class Trainer:
         for name, flat_start, master, mean, square in self.replica.state():
             axis, start, stop, owners = self.model.slices[name]
             first = self.mesh.pp.rank == self.holders[name][0] and self.mesh.tp.rank % owners == 0
-            if self.zero == 0:  # every rank of dp × cp keeps them
-                first = first and self.mesh.data.rank == 0
+            if self.zero == 0:  # every rank of dp × cp keeps them, or of edp an expert's
+                alike = self.mesh.edp if is_expert(name) else self.mesh.data
+                first = first and alike.rank == 0
             place = name, self.config.weight_shapes[name], axis, start, stop, flat_start
             found.append(CheckpointPiece(*place, master, mean, square, first))
         return found

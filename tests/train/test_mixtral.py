@@ -1,0 +1,237 @@
+"""A step of a small Mixtral on a mesh with ep equals the serial one: loss, norm, every gradient, new weights."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from parlab import run
+from parlab.arrays import asarray, to_numpy
+from parlab.nn.mixtral import Mixtral, MixtralConfig
+from parlab.nn.mixtral import load as load_mixtral
+from parlab.nn.optimizer import AdamW, clip_gradients, gradient_norm
+from parlab.pipeline import dualpipe, zb_v
+from parlab.train import Mesh, Trainer, bytes_by_strategy, export, load, save, step_bytes
+from tests.nn.parity import worst_error
+from tests.train.models import LR, SIZES, batches, model
+
+B, S = 8, 8
+
+
+@cache
+def mixtral(tied: bool = False, layers: int = 4, experts: int = 4, xp: Any = np) -> Mixtral:
+    sizes = {**SIZES, "intermediate_size": 4, "num_hidden_layers": layers, "tie_word_embeddings": tied}
+    made = Mixtral.random(
+        MixtralConfig(**sizes, num_local_experts=experts, num_experts_per_tok=2), seed=3, xp=xp, dtype="float64"
+    )
+    draw = np.random.default_rng(4)
+    for name, weight in made.weights.items():
+        if weight.ndim == 1:
+            made.weights[name] = asarray(draw.uniform(0.5, 1.5, weight.shape), xp, weight.dtype)
+    return made
+
+
+@cache
+def serial(tied: bool = False, layers: int = 4, max_norm: float | None = None) -> tuple[Any, ...]:
+    """Loss, norm and gradients of a step, and the weights after two."""
+    start, text = mixtral(tied, layers), batches(B, S, 2)
+    trained, optimizer = Mixtral(start.config, {n: x.copy() for n, x in start.weights.items()}), AdamW(lr=LR)
+    first = trained.loss_and_gradients(*text[0])
+    for batch in text:
+        _, gradients = trained.loss_and_gradients(*batch)
+        optimizer.step(trained.weights, gradients if max_norm is None else clip_gradients(gradients, max_norm)[0])
+    return first[0], gradient_norm(first[1]), first[1], trained.weights
+
+
+def wrong(axes: dict[str, int], change: Any = id, xp: Any = np, **options: Any) -> set[str]:
+    """The checks that two steps on the mesh fail."""
+    tied, layers = options.pop("tied", False), options.pop("layers", 4)
+    text = batches(B, S, 2, xp)
+    loss, norm, gradients, weights = serial(tied, layers, options.get("max_norm"))
+
+    def program(comm):
+        trainer = Trainer(Mesh(comm, **axes), mixtral(tied, layers, xp=xp), AdamW(lr=LR), **options)
+        change(trainer)
+        result = trainer.step(*text[0])
+        whole = trainer.full_gradients()
+        trainer.step(*text[1])
+        own = {n: to_numpy(x).tobytes() for n, x in trainer.replica.full_weights().items()}
+        place = trainer.model.slices
+        return result, whole, trainer.full_weights(), {(n, place[n]): bits for n, bits in own.items()}
+
+    ranks = math.prod(size for axis, size in axes.items() if axis != "ep")
+    found, copies = set(), {}
+    for result, own_gradients, own_weights, own in run(program, ranks).results:
+        off = {
+            "loss": abs(result.loss / loss - 1),
+            "norm": abs(result.norm / norm - 1),
+            "gradients": worst_error([to_numpy(own_gradients[n]) for n in gradients], list(gradients.values())),
+            "weights": worst_error([to_numpy(own_weights[n]) for n in weights], list(weights.values())) * 1e-4,
+        }
+        found |= {name for name, error in off.items() if not error <= 1e-12}
+        for key, bits in own.items():
+            if copies.setdefault(key, bits) != bits:
+                found.add("copies")
+    return found
+
+
+MESHES = {
+    "one rank": ({}, {}),
+    "dp 4, ep 2": ({"dp": 4, "ep": 2}, {"zero": 1}),
+    "dp 4, ep 4, zero 0": ({"dp": 4, "ep": 4}, {"zero": 0, "max_norm": 0.1}),
+    "dp 4, ep 2, zero 0, tied": ({"dp": 4, "ep": 2}, {"zero": 0, "tied": True}),
+    "dp 4, ep 2, zero 3": ({"dp": 4, "ep": 2}, {"zero": 3, "max_norm": 0.1}),
+    "ep over cp": ({"dp": 2, "cp": 2, "ep": 4}, {"zero": 2}),
+    "ep inside cp": ({"dp": 2, "cp": 2, "ep": 2}, {"zero": 2, "reduce": "accumulate"}),
+    "dp, pp, ep": ({"dp": 2, "pp": 2, "ep": 2}, {"zero": 3, "tied": True}),
+    "DualPipe": ({"dp": 2, "pp": 2, "ep": 2}, {"zero": 1, "schedule": dualpipe(2, 4)}),
+    "split backward": ({"dp": 2, "pp": 2, "ep": 2}, {"zero": 3, "schedule": zb_v(2, 2)}),
+    "tp": ({"dp": 2, "tp": 2, "ep": 2}, {"zero": 1, "max_norm": 0.1}),
+    "sequence parallelism": ({"dp": 2, "tp": 2, "ep": 2}, {"zero": 2, "sequence_parallel": True}),
+    "all, recomputed": (
+        {"dp": 2, "pp": 2, "cp": 2, "tp": 2, "ep": 4},
+        {"zero": 3, "sequence_parallel": True, "recompute": "full", "max_norm": 0.1},
+    ),
+    "all, zero 0": ({"dp": 2, "pp": 2, "cp": 2, "tp": 2, "ep": 2}, {"zero": 0, "max_norm": 0.1}),
+}
+
+
+@pytest.mark.parametrize("name", MESHES)
+def test_a_step_of_a_mixtral_is_the_serial_one(name):
+    axes, options = MESHES[name]
+    assert wrong(axes, **options) == set()
+
+
+def test_a_step_of_a_mixtral_is_the_serial_one_inside_the_array_standard():
+    assert wrong({"dp": 2, "ep": 2}, xp=array_api_strict, layers=1) == set()
+
+
+# Mistakes
+
+
+def divided_by_edp(trainer):
+    """Not by dp · cp: then the gradients of experts are ep times too large."""
+    for block in trainer.replica._blocks.values():
+        if block.gradients.comm is trainer.mesh.edp:
+            summed, ep = block.gradients.shard, trainer.mesh.ep.size
+            block.gradients.shard = lambda summed=summed, ep=ep: summed() * ep
+
+
+def test_expert_gradients_divided_by_edp_are_seen_by_norm_and_gradients_and_not_by_the_loss():
+    axes = {"dp": 4, "ep": 2}
+    assert wrong(axes, zero=2) == set()
+    found = wrong(axes, divided_by_edp, zero=2)
+    assert {"norm", "gradients"} <= found
+    assert "loss" not in found
+
+
+def test_experts_summed_over_dp_and_cp_add_different_experts_up(monkeypatch):
+    axes, right = {"dp": 4, "ep": 2}, Mesh.__init__
+
+    def mistaken(self, comm, **axes):
+        right(self, comm, **axes)
+        self.edp = self.data
+
+    assert wrong(axes, zero=0) == set()
+    monkeypatch.setattr(Mesh, "__init__", mistaken)
+    assert {"norm", "gradients", "weights"} <= wrong(axes, zero=0)
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_a_norm_of_one_ranks_experts_alone_is_seen_by_itself_and_clipped_weights(zero):
+    axes = {"dp": 4, "ep": 2}
+
+    def one_expert_part(trainer):
+        alone = trainer.mesh.comm.split(trainer.mesh.comm.rank) if zero == 0 else trainer.mesh.edp
+        trainer.replica.part = trainer.replica.part._replace(comm=alone)
+
+    assert {"norm", "weights"} <= wrong(axes, one_expert_part, zero=zero, max_norm=0.1)
+
+
+def test_a_norm_that_counts_dense_weights_once_for_each_rank_of_ep_is_seen():
+    def counted_twice(trainer):
+        trainer.replica.part.shares.update(dict.fromkeys(trainer.replica.part.shares, 1.0))
+
+    assert wrong({"dp": 2, "ep": 2}, counted_twice, zero=0) == {"norm"}
+
+
+# The mesh
+
+
+@pytest.mark.parametrize(
+    ("axes", "ep", "edp"),
+    [
+        ({"dp": 4, "ep": 2}, [[0, 1], [0, 1], [2, 3], [2, 3]], [[0, 2], [1, 3], [0, 2], [1, 3]]),
+        ({"dp": 2, "tp": 2, "ep": 2}, [[0, 2], [1, 3]] * 2, [[0], [1], [2], [3]]),
+        ({"dp": 2, "cp": 2, "ep": 4}, [[0, 1, 2, 3]] * 4, [[0], [1], [2], [3]]),
+    ],
+)
+def test_ep_is_consecutive_ranks_of_dp_and_cp_and_edp_the_same_place_in_each(axes, ep, edp):
+    def members(comm):
+        mesh = Mesh(comm, **axes)
+        own = np.array([comm.rank])
+        return [group.all_gather(own).tolist() for group in (mesh.ep, mesh.edp)]
+
+    assert run(members, 4).results == [list(both) for both in zip(ep, edp, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("axes", "made", "said"),
+    [
+        ({"dp": 2, "ep": 4}, mixtral, "ep=4: it must divide dp · cp = 2: use one of 1, 2"),
+        ({"pp": 2, "ep": 2}, mixtral, "ep=2: it must divide dp · cp = 1"),
+        ({"dp": 2, "ep": 0}, mixtral, "ep=0"),
+        ({"dp": 2, "ep": 2}, model, "ep=2: the model has no experts; use ep=1, or a Mixtral"),
+        ({"dp": 2, "ep": 2}, lambda: mixtral(experts=5), "ep=2: num_local_experts 5 do not divide among 2 ranks"),
+    ],
+)
+def test_an_ep_that_does_not_fit_is_refused_by_name(axes, made, said):
+    def program(comm):
+        with pytest.raises(ValueError, match=said):
+            Trainer(Mesh(comm, **axes), made(), AdamW())
+
+    run(program, 2)
+
+
+def test_bytes_of_tokens_are_counted_under_ep_and_the_closed_form_refuses_them_by_name():
+    def program(comm):
+        trainer = Trainer(Mesh(comm, dp=2, ep=2), mixtral(), AdamW())
+        trainer.step(*batches(B, S)[0])
+        with pytest.raises(ValueError, match="a mixture of experts sends as its router chooses"):
+            step_bytes(trainer, B, S)
+
+    found = bytes_by_strategy(run(program, 2).timeline)
+    assert found["ep"] > 0
+    assert set(found) == {"dp", "pp", "cp", "tp", "norm", "ep"}
+
+
+# Checkpoints
+
+
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_a_checkpoint_of_one_ep_opens_under_any_other(zero, tmp_path):
+    text, start = batches(B, S, 2), mixtral(layers=2)
+    _, _, _, weights = serial(layers=2)
+
+    def begin(comm):
+        trainer = Trainer(Mesh(comm, dp=4, ep=2), start, AdamW(lr=LR), zero=zero)
+        trainer.step(*text[0])
+        save(trainer, tmp_path)
+
+    def go_on(comm, axes, stage):
+        trainer = load(tmp_path, Mesh(comm, **axes), zero=stage, xp=np)
+        trainer.step(*text[1])
+        export(trainer, tmp_path / "model")
+        return trainer.full_weights()
+
+    run(begin, 4)
+    for ranks, axes, stage in ((4, {"dp": 4, "ep": 4}, 3), (2, {"tp": 2}, 0), (4, {"dp": 2, "pp": 2, "ep": 2}, 1)):
+        for found in run(go_on, ranks, axes, stage).results:
+            assert worst_error([found[n] for n in weights], list(weights.values())) <= 1e-8
+    exported = load_mixtral(tmp_path / "model", xp=np)
+    assert worst_error([exported.weights[n] for n in weights], list(weights.values())) <= 1e-8
