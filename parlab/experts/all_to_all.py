@@ -1,4 +1,4 @@
-"""Dispatch and combine: rows travel to the ranks that have their experts, and the answers travel the same way back.
+"""Dispatch and combine: each row travels to the rank of its expert, and the expert's answer travels back.
 
     plan      order = stable sort of the T·k pairs (token, slot) by expert, and so by rank
               counts [N]; all_gather(counts) -> [P, N]: how many rows each rank sends to each expert
@@ -11,7 +11,7 @@ A rank r of P has the experts r·m .. (r + 1)·m − 1, m = N/P.
 
 Invariants. After the plan every rank has the same matrix: row r is r's counts, column e adds up to the load of
 expert e. After dispatch a rank has exactly the rows of its columns, ordered by source, expert, token. No gate has
-travelled. After combine the result of token t is where t was.
+travelled. After combine, row t of y is the result of token t.
 
 Sources: Lepikhin et al. 2020, "GShard", section 3.2; Gale et al. 2022, "MegaBlocks" (no row dropped); Megatron-LM,
 megatron/core/transformer/moe/token_dispatcher.py.
@@ -63,7 +63,7 @@ class Plan(NamedTuple):
 
 
 def dispatch(comm: Comm, x: Array, routing: Routing, num_experts: int) -> tuple[Array, Plan]:
-    """Each token's row to the ranks of its experts.
+    """Send each token's row to the ranks of its experts.
 
     Args:
         comm: the expert-parallel group, of P ranks.
@@ -93,7 +93,7 @@ def dispatch(comm: Comm, x: Array, routing: Routing, num_experts: int) -> tuple[
 
 
 def make_plan(comm: Comm, x: Array, routing: Routing, num_experts: int) -> Plan:
-    """Every rank's counts, on every rank: one all-gather of N whole numbers."""
+    """The plan, with the counts of all ranks: one all-gather of N whole numbers a rank."""
     check_experts(num_experts, comm.size)
     xp = namespace(x)
     pairs = sort_by_expert(routing, num_experts)
@@ -103,7 +103,7 @@ def make_plan(comm: Comm, x: Array, routing: Routing, num_experts: int) -> Plan:
 
 
 def combine(comm: Comm, rows: Array, plan: Plan, gates: Array) -> Array:
-    """The experts' answers back to their tokens, weighed and added up.
+    """Send the experts' answers back, and sum gate · answer for each token.
 
     Args:
         comm, plan: as for and from `dispatch`.
@@ -118,7 +118,7 @@ def combine(comm: Comm, rows: Array, plan: Plan, gates: Array) -> Array:
 def combine_backward(comm: Comm, dy: Array, slots: Array, plan: Plan, gates: Array) -> tuple[Array, Array]:
     """`(drows [R, E], dgates [T, k])`: combine's backward is a dispatch, of gate · dy.
 
-    `slots` is what `bring_back` gave: the answers at their tokens, `[T, k, E]`.
+    `slots`: the answers at their tokens, from `bring_back`, `[T, k, E]`.
     """
     xp = namespace(dy)
     dgates = xp.sum(slots * dy[:, None, :], axis=2)
@@ -132,7 +132,7 @@ def dispatch_backward(comm: Comm, drows: Array, plan: Plan) -> Array:
 
 
 def bring_back(comm: Comm, rows: Array, plan: Plan, label: str) -> Array:
-    """Each row to its token and slot: `[R, E]` -> `[T, k, E]`, with zeros where a slot was dropped."""
+    """Send each row back to its token and slot: `[R, E]` -> `[T, k, E]`, with zeros where a slot was dropped."""
     returned = exchange_rows(comm, rows, plan.received, plan.sent, label)  # [Σ sent, E], sorted by expert
     return slots_of(returned, plan.pairs, plan.slots)
 
@@ -152,14 +152,14 @@ def exchange_rows(comm: Comm, rows: Array, sent: Sequence[int], received: Sequen
 
 
 def by_expert(rows: Array, blocks: Sequence[Sequence[int]]) -> Array:
-    """Rows ordered by (source, expert) in the order (expert, source); `blocks[source][expert]` says how many."""
+    """Rows in the order (source, expert) -> in the order (expert, source); `blocks[source][expert]`: how many."""
     parts = parts_of(rows, [count for of_source in blocks for count in of_source])
     m = len(blocks[0])
     return namespace(rows).concat([parts[source * m + expert] for expert in range(m) for source in range(len(blocks))])
 
 
 def by_source(rows: Array, blocks: Sequence[Sequence[int]]) -> Array:
-    """The other way: rows ordered by (expert, source) in the order (source, expert)."""
+    """The inverse of `by_expert`: rows in the order (expert, source) -> in the order (source, expert)."""
     return by_expert(rows, [list(of_expert) for of_expert in zip(*blocks, strict=True)])
 
 

@@ -1,11 +1,11 @@
 """Instead of an exchange of rows: every rank gathers all tokens, and adds its experts' share to all of them.
 
     all_gather      x, chosen, gates of all ranks
-    experts         each rank adds up gate · answer over its own experts, for every token [P·T, E]
-    reduce_scatter  the shares -> y [T, E]
+    experts         each rank sums gate · answer over its own experts, for every token [P·T, E]
+    reduce_scatter  the sums of all ranks -> y [T, E]
 
-It sends each token to all ranks, wanted or not: fewer bytes than a copy an expert only if k ≥ P, but no rank needs to
-know how many rows to expect. Source: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py
+Each token is sent to all ranks, also to those without an expert of it: fewer bytes than a copy an expert only if k ≥ P.
+But no rank needs to know how many rows arrive. Source: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py
 (MoEAllGatherTokenDispatcher).
 """
 
@@ -41,6 +41,6 @@ def mix_gathered(layer: MixtureOfExperts, comm: Comm, x: Array, routing: Routing
 def mix_gathered_backward(
     layer: MixtureOfExperts, comm: Comm, dy: Array, cache: GatheredCache
 ) -> tuple[Array, Array, list[Any]]:
-    """`(dx [T, E], dgates [T, k], what the experts' weights need)`."""
+    """`(dx [T, E], dgates [T, k], pending of the experts)`."""
     dtokens, dgates, pending = MixtureOfExperts.mix_backward(layer, comm.all_gather(dy), cache.local, cache.experts)
     return comm.reduce_scatter(dtokens), comm.reduce_scatter(dgates), pending

@@ -1,6 +1,6 @@
-"""Experts that are cut as well: each of t ranks has some columns of gate and up, and the same rows of down.
+"""Experts cut by tensor parallelism: each of t ranks has some columns of gate and up, and the same rows of down.
 
-    dispatch         rows come to each of the t ranks, from its own tokens
+    dispatch         each of the t ranks receives the rows of its own tokens
     all_gather       the rows of all t ranks                     (tokens are multiplied by t)
     experts          a partial sum of each answer, from M/t columns
     reduce_scatter   the sums, each back to the rank whose row it was

@@ -1,13 +1,13 @@
 """The exchange in two levels: a token crosses to each node once, however many of its experts are there.
 
-    between   x[token] to the rank of the same place in each node that has an expert of the token
-    inside    from there to each rank of the node that has one
-    experts   each rank adds up gate · answer over its own experts of the token
-    inside    the sums go back, and are added up
-    between   the sums of the nodes go back, and are added up -> y[token]
+    between   x[token] travels to one rank of each node that has an expert of the token: the one at the same place
+    inside    from there it travels to each rank of the node that has such an expert
+    experts   each rank sums gate · answer over its own experts of the token
+    inside    the sums of the ranks travel back, and are added
+    between   the sums of the nodes travel back, and are added -> y[token]
 
-So a rank must know of each row that comes which experts it wants and with which gates: `chosen` and `gates` travel with
-it. Backward dy goes the same ways, and dx and dgates come back.
+The rank of an expert needs to know the experts and the gates of each row: `chosen` and `gates` travel with the row. In
+the backward dy travels the same way, and dx and dgates travel back.
 
 Sums are made by rank and by node, not in the order of the slots: y equals the serial layer's to rounding.
 
@@ -25,7 +25,7 @@ from parlab.world import Comm
 
 
 class Hop(NamedTuple):
-    """Which rows go to which rank of a group. A row may go to several; one's own rank's are no message."""
+    """The rows that go to each rank of a group. A row may go to several ranks; rows for this rank are not sent."""
 
     comm: Comm
     leaving: list[Array]  # for each rank the numbers of the rows that go there, ascending
@@ -33,7 +33,7 @@ class Hop(NamedTuple):
 
 
 def make_hop(comm: Comm, goes: Array) -> Hop:
-    """From booleans `[rows, size]`. All ranks of the group call it: they tell each other how many rows to expect."""
+    """The hop of booleans `[rows, size]`. All ranks of the group call it, and all-gather their numbers of rows."""
     xp = namespace(goes)
     leaving = [xp.nonzero(goes[:, rank])[0] for rank in range(comm.size)]
     counts = xp.asarray([rows.shape[0] for rows in leaving], dtype=xp.int64, device=goes.device)
@@ -42,7 +42,7 @@ def make_hop(comm: Comm, goes: Array) -> Hop:
 
 
 def send_rows(hop: Hop, columns: tuple[Array, ...], label: str) -> tuple[Array, ...]:
-    """The rows of several arrays to where they go, in one message a rank; what comes, by source."""
+    """Send the rows of several arrays, in one message a rank. Returns the rows that arrive, ordered by source."""
     comm, xp = hop.comm, namespace(*columns)
     outgoing = [tuple(xp.take(column, rows, axis=0) for column in columns) for rows in hop.leaving]
     incoming = list(outgoing)
@@ -57,9 +57,9 @@ def send_rows(hop: Hop, columns: tuple[Array, ...], label: str) -> tuple[Array, 
 
 
 def add_back(hop: Hop, columns: tuple[Array, ...], rows: int, label: str) -> tuple[Array, ...]:
-    """The other way: what was made of each row goes back to where it came from, and a row's copies are added up.
+    """Send each row back to its source, and add the rows that come from copies of one row.
 
-    `rows`: how many rows there were before the hop.
+    `rows`: the number of rows before the hop.
     """
     comm, xp = hop.comm, namespace(*columns)
     stops = [sum(hop.arriving[:source]) for source in range(comm.size + 1)]
@@ -113,7 +113,7 @@ def mix_in_two_levels(
 def mix_in_two_levels_backward(
     layer: MixtureOfExperts, dy: Array, cache: TwoLevelCache
 ) -> tuple[Array, Array, list[Any]]:
-    """`(dx [T, E], dgates [T, k], what the experts' weights need)`."""
+    """`(dx [T, E], dgates [T, k], pending of the experts)`."""
     first, second, (tokens, at_node), local, of_experts = cache
     (dsums,) = send_rows(first, (dy,), "combine's backward between nodes")
     (dsums,) = send_rows(second, (dsums,), "combine's backward inside")

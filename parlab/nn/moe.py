@@ -5,8 +5,8 @@
     experts   each expert on the rows of its tokens
     combine   y[token] = Σ over its slots of gate · row, in the order of the slots
 
-Backward, the same way again: a slot's gate gets <row, dy>, its row gets gate · dy; each expert's backward; and
-dx[token] = Σ over its slots of the experts' dx, and the router's share.
+Backward takes the same steps: the gradient of a slot's gate is <row, dy>, that of its row is gate · dy; then each
+expert's backward; dx[token] is the sum of the experts' dx over the token's slots, plus the router's dx.
 
 Letters: T tokens, N experts, k chosen, E hidden size, M intermediate size of an expert.
 
@@ -36,7 +36,7 @@ from parlab.nn.stage import Gradients, Stage, Weights
 
 
 class Pairs(NamedTuple):
-    """The (token, slot) pairs of a routing, sorted by expert: so rows go to the experts, and come back."""
+    """The (token, slot) pairs of a routing, sorted by expert."""
 
     order: Array  # [T·k]: the pair token·k + slot at each place; dropped pairs come last
     counts: list[int]  # rows of each expert
@@ -49,7 +49,7 @@ def sort_by_expert(routing: Routing, num_experts: int) -> Pairs:
 
 
 def rows_of(x: Array, pairs: Pairs, k: int) -> Array:
-    """A copy of its token for each pair that goes to an expert: `[T, E]` -> `[Σ counts, E]`."""
+    """The token of each pair that goes to an expert, copied: `[T, E]` -> `[Σ counts, E]`."""
     return namespace(x).take(x, pairs.order[: sum(pairs.counts)] // k, axis=0)
 
 
@@ -109,7 +109,7 @@ class MixtureOfExperts(Stage):
         prefix: of the names: `{prefix}.gate.weight`, the router's `[E, N]`, and `{prefix}.experts.{e}.w1.weight`, ...
         num_experts: N.
         k: experts a token.
-        shared: a stage that every token passes too, without a gate (DeepSeek's shared expert); None: there is none.
+        shared: a stage that is applied to every token, without a gate (DeepSeek's shared expert); None: there is none.
         capacity_factor: each expert takes at most ⌈cf · T k / N⌉ pairs of a call, the first ones; None: it takes all.
         options: `scores`, `bias`, `groups`, `group_limit` and `scale`, as for `route`.
     """
@@ -170,14 +170,14 @@ class MixtureOfExperts(Stage):
         return gradients if self.shared is None else gradients | self.shared.backward_weight(of_shared)
 
     def mix(self, x: Array, routing: Routing) -> tuple[Array, Any]:
-        """The experts' answers, weighed and added up: `[T, E]` -> the same, and a cache."""
+        """The sum over each token's experts of gate · answer: `[T, E]` -> `(y [T, E], cache)`."""
         pairs = sort_by_expert(routing, len(self.experts))
         answers, caches = self.apply_experts(rows_of(x, pairs, self.k), pairs.counts)  # [Σ counts, E]
         slots = slots_of(answers, pairs, self.k)  # [T, k, E]
         return sum_of_slots(slots, routing.gates), MixCache(pairs, caches, slots)
 
     def mix_backward(self, dy: Array, routing: Routing, cache: Any) -> tuple[Array, Array, list[Any]]:
-        """`(dx [T, E], dgates [T, k], what the experts' weights need)`."""
+        """`(dx [T, E], dgates [T, k], pending of the experts)`."""
         pairs, caches, slots = cache
         dgates = namespace(dy).sum(slots * dy[:, None, :], axis=2)
         drows = rows_of(dy, pairs, self.k) * gates_of(routing.gates, pairs)  # [Σ counts, E]
@@ -200,7 +200,7 @@ class MixtureOfExperts(Stage):
     def apply_experts_backward(
         self, drows: Array, counts: Sequence[int], caches: Sequence[Any]
     ) -> tuple[Array, list[Any]]:
-        """Each expert's backward for its input: `[Σ counts, E]` -> the same, and what its weights' part needs."""
+        """`backward_input` of each expert: `[Σ counts, E]` -> the same, and the pending of each."""
         parts = zip(self.experts, parts_of(drows, counts), caches, strict=True)
         done = [expert.backward_input(part, cache) for expert, part, cache in parts]
         return namespace(drows).concat([dx for dx, _ in done]), [pending for _, pending in done]

@@ -54,7 +54,8 @@ def route(
         scores: how gates follow from the logits. `softmax_chosen`: a softmax over the chosen k (Mixtral);
             `softmax`: over all N, of which the chosen keep theirs (Switch); `sigmoid`: s / Σ s over the chosen
             (DeepSeek-V3).
-        bias: `[N]`, added to the scores to choose by, never to weigh by: it balances the load without a gradient.
+        bias: `[N]`, added to the scores for the choice alone, not for the gates: it balances the load without a
+            gradient.
         groups: N/groups consecutive experts form a group, for example those of a node.
         group_limit: the experts of a token lie in at most so many groups: those with the largest sums of their best
             k/group_limit scores. None: in any.
@@ -177,7 +178,7 @@ def expert_loads(routing: Routing, num_experts: int) -> list[int]:
 
 
 def destinations(routing: Routing, num_experts: int) -> Array:
-    """The expert of each pair, `[T·k]`; `num_experts`, which is none, where the pair was dropped."""
+    """The expert of each pair, `[T·k]`; `num_experts` (no expert has this number) where the pair was dropped."""
     xp, chosen = namespace(routing.chosen), routing.chosen
     if routing.kept is not None:
         chosen = xp.where(routing.kept, chosen, num_experts)
@@ -229,7 +230,7 @@ def capacity_of(tokens: int, k: int, num_experts: int, capacity_factor: float) -
 def within_capacity(routing: Routing, num_experts: int, capacity: int) -> Routing:
     """The routing in which each expert keeps its first `capacity` pairs, in the order of the tokens, then slots.
 
-    A dropped slot adds nothing to its token's y, which then passes by the residual alone if all its slots are dropped.
+    A dropped slot adds nothing to its token's y. If all slots of a token are dropped, the residual alone remains.
     The gates of its other slots stay as they were.
     """
     xp, (T, k) = namespace(routing.chosen), routing.chosen.shape
@@ -243,5 +244,5 @@ def within_capacity(routing: Routing, num_experts: int, capacity: int) -> Routin
 
 
 def inverse(order: Array) -> Array:
-    """Where each item has gone: `take(take(x, order), inverse(order))` is x."""
+    """The new place of each item: `take(take(x, order), inverse(order))` is x."""
     return namespace(order).argsort(order)
