@@ -21,12 +21,12 @@ HEIGHT, AROUND = 7.4, 9  # inches; words before and after the cut that is shown
 
 @checked(RULES | {"lab": partial(instance, kind=LabAttention), "cut": whole})
 def attention_cuts(lab: LabAttention, splits: Mapping[str, Sequence[Chunk]], cut: int = 0) -> Picture:
-    """Draw the weight that crosses each boundary with the cuts of two splits, and the map and words around one cut.
+    """Draw the attention weight that crosses each boundary, the cuts of two splits, and the words around one cut.
 
     Args:
-        lab: text and maps, `lab_attention()`.
+        lab: a text and its attention maps, from `lab_attention()`.
         splits: the chunks of two splits by name, with as many chunks each.
-        cut: the number of a cut of the second split, from 0, whose surroundings are drawn.
+        cut: a cut of the second split, counted from 0. The map and the words around it are drawn.
 
     Raises:
         ValueError: not two splits, or no such cut.

@@ -1,4 +1,4 @@
-"""Memory levels: from one to the next a block keeps fewer bytes, and computes and sends more of them again."""
+"""Memory levels: each level keeps fewer bytes of a block than the level before, and computes and sends more again."""
 
 from __future__ import annotations
 

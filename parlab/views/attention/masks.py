@@ -32,16 +32,16 @@ MEAN = {"color": theme.INK, "linewidth": 1.2, "linestyle": (0, (4, 3)), "gid": "
 
 @checked(DRAWN)
 def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal: bool = True) -> Picture:
-    """Draw, for every rank and step, which of its queries (down) see which of the arriving keys (across).
+    """Draw, for each rank and step, the pairs of a query (down) and an arriving key (across) that the mask allows.
 
-    Seen pairs have the colour of the keys' rank, masked pairs are grey, and blocks that are never computed are white.
-    The bars on the right count the seen pairs, the work of a rank.
+    Allowed pairs ("seen") have the colour of the keys' rank. Masked pairs are grey. Blocks that no rank computes are
+    white. The bars on the right count the seen pairs, which are the work of a rank.
 
     Args:
         S: tokens in the sequence, at most 1024.
         size: ranks in the ring, at most 16.
         layout: contiguous, zigzag or striped.
-        causal: a token sees itself and earlier ones only.
+        causal: a token sees only itself and earlier tokens.
 
     Raises:
         ValueError: too many tokens or ranks, or a length that the layout cannot divide.
@@ -78,7 +78,7 @@ def _headline(S: int, size: int, layout: str, causal: bool) -> str:
 
 
 def _tiles(size: int, length: int, layout: str, causal: bool) -> list[list[tuple[int, Tile | None]]]:
-    """For each rank and step, the rank from which the K/V of `length` tokens come, and the block that is computed."""
+    """For each rank and step: the rank that owns the K/V of `length` tokens, and the tile that is computed."""
     rings = [RingSchedule(rank, size) for rank in range(size)]
     sources = [[ring.rank, *(step.kv_source for step in ring.steps)] for ring in rings]
     return [
@@ -88,7 +88,7 @@ def _tiles(size: int, length: int, layout: str, causal: bool) -> list[list[tuple
 
 
 def _in_words(tile: Tile | None) -> str:
-    """The mask in words, with the half of a shard of two tokens on which it is, if not on the whole."""
+    """The mask in words. If it covers only half of a shard (of two tokens), the words say which half."""
     if tile is None:
         return "none"
     if tile.queries.start:
@@ -114,7 +114,7 @@ def _square(axes: Axes, image: np.ndarray, size: int, first: float, **edges: Any
 
 
 def _draw_ring(figure: Picture, left: float, shown: int, S: int, size: int, layout: str, causal: bool) -> None:
-    """The first `shown` columns of the square of blocks, from `left` inches on, and beside it the load so far."""
+    """Draw the first `shown` columns of blocks, from `left` inches on, and beside them the work so far."""
     c, side = S // size, _side(size)
     owned = np.array(positions(S, size, layout))  # [P, c]
     tiles = [row[:shown] for row in _tiles(size, c, layout, causal)]
@@ -150,7 +150,7 @@ def _draw_load(axes: Axes, load: list[int], at_end: list[int]) -> None:
 
 @checked(DRAWN)
 def ring_film(size: int, layout: str, S: int, *, causal: bool) -> Film:
-    """For `step_through`: the K/V that every rank holds, and after each hop the blocks that are computed so far."""
+    """A film for `step_through`: the K/V that each rank holds, and the blocks that are computed after each hop."""
     headline = _headline(S, size, layout, causal)
     lines = ["start: every rank has its own K/V", *(f"hop {step} of {size - 1}" for step in range(1, size))]
     for rank, row in enumerate(_tiles(size, 2, layout, causal)):
@@ -175,9 +175,9 @@ def _frame(headline: str, place: float, size: int, layout: str, S: int, causal: 
 
 @checked(DRAWN)
 def packed_ring(documents: Sequence[int], size: int = 4, layout: str = "contiguous") -> Picture:
-    """Draw which of a rank's queries (down) see which keys (across), causally and in their own document.
+    """Draw the pairs of a rank's query (down) and a key (across) that the mask allows: causal, and in one document.
 
-    Seen pairs have the colour of the keys' rank. On the right stand the hops that each rank's K/V make.
+    These pairs have the colour of the keys' rank. The hops that each rank's K/V make are on the right.
 
     Args:
         documents: starts of the packed documents, and the end: [0, ..., S], S at most 1024.

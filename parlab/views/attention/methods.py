@@ -1,4 +1,4 @@
-"""The fastest way to cut a sequence: a map over ranks and lengths, from the formulas, with the reader's point."""
+"""The fastest way to cut a sequence: a map over ranks and lengths, from the formulas, with one point of the reader."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def attention_map(
 ) -> Picture:
     """Draw the fastest method for every length and number of ranks, and the four methods at the reader's point.
 
-    Each cell is computed by `method_times`, for the causal forward in bf16 with batch 1. The number in a name of USP is
-    the number of ranks in a group.
+    `method_times` computes each cell, for the causal forward in bf16 with batch 1. The number after USP is the number
+    of ranks in a Ulysses group.
 
     Args:
         S, size: the reader's point: 1024 to 1048576 tokens on 2 to 128 ranks, both powers of two.
         H, G, D: query heads, key/value heads, head size.
         cluster: the hardware of the formulas.
-        method: fastest, or one of `METHODS`. Then each cell says how much longer that one takes than the fastest.
+        method: "fastest", or one of `METHODS`: each cell then says how much longer this method takes than the fastest.
 
     Raises:
         ValueError: a point off the map, no such method, or heads that do not share evenly.

@@ -38,8 +38,8 @@ def _ran(layout: str, size: int, tokens: int, kv_heads: int) -> Run:
 def ring_overlap(size: int = 4, kv_heads: int = 4, bandwidth: float = 50e9) -> Picture:
     """Draw the share of the time in which the ranks of a causal ring compute, against the tokens of a rank.
 
-    It is counted on the simulated clock for 4 heads of size 8 in float32, on ranks of 1 TFLOP/s. The vertical line is
-    the bound of zigzag and striped. From there on half a block of work takes as long as the transfer of the next K/V.
+    The simulated clock counts it for 4 heads of size 8 in float32, on ranks of 1 TFLOP/s. The vertical line is the
+    bound of zigzag and striped: from there on, half a block of work takes as long as the transfer of the next K/V.
 
     Args:
         size: ranks, 2 to 16.

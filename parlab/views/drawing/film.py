@@ -1,4 +1,4 @@
-"""Films: the pictures of a process, step by step, each made once; `views.step_through` plays them."""
+"""Films: one picture after the other shows a process. `views.step_through` plays them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from parlab.views.drawing import theme
 from parlab.views.drawing.marks import Height, Interval, boxes
 from parlab.views.drawing.picture import Picture, pixels, png_of
 
-MOVING, RESTING = 6, 5  # pictures of a step: first things move, then they rest and can be read
+MOVING, RESTING = 6, 5  # pictures of a step: while things move, and while they rest
 EACH = 4  # pictures between two events on a clock
-FADED = 0.16  # the opacity of the future
+FADED = 0.16  # the opacity of what comes after the shown time
 
 
 class Film(NamedTuple):
-    """Lines, one a step; for each frame its step and its place in the film; and the PNG of a place."""
+    """A film, as `step_through` plays it."""
 
     headline: str
-    lines: list[str]
-    frames: list[tuple[int, float]]
-    png: Callable[[float], bytes]
+    lines: list[str]  # one a step
+    frames: list[tuple[int, float]]  # for each frame its step, and its place in the film
+    png: Callable[[float], bytes]  # from a place to its picture
 
 
 def steps_of(count: int) -> list[tuple[int, float]]:
@@ -49,7 +49,7 @@ def moments_of(times: Sequence[float], end: float) -> list[tuple[int, float]]:
 
 
 def revealed(figure: Picture, axes: Sequence[Axes]) -> Callable[[float], bytes]:
-    """A function from a time to the PNG of `figure`, in whose `axes` the future is pale. The figure is drawn once."""
+    """A function from a time to a PNG of `figure`, drawn once. In `axes`, what comes after the time is pale."""
     sharp = pixels(figure)
     pale = (255 - FADED * (255.0 - sharp)).astype(np.uint8)
     windows = [(one, one.get_window_extent().extents.round().astype(int)) for one in axes]
@@ -67,7 +67,7 @@ def revealed(figure: Picture, axes: Sequence[Axes]) -> Callable[[float], bytes]:
 
 
 def wrapped(lanes: Sequence[float], count: int) -> list[list[float]]:
-    """The places of things that move around `count` lanes. One that leaves below enters above, and has two places."""
+    """The places of things that move around `count` lanes. One that leaves below enters above: it has two places."""
     return [[lane, lane - count] if lane > count - 1 else [lane] for lane in lanes]
 
 

@@ -1,4 +1,4 @@
-"""Lanes over a time axis, one a rank, rank 0 on top: the ground of timelines, schedules and memory."""
+"""Lanes over a time axis, one a rank, rank 0 on top. Timelines, schedules and memory are drawn on them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,14 @@ def timeline_of(source: Any, name: str = "run") -> Timeline:
 
 
 def timelines_of(runs: Any, most: float = math.inf, *, one_clock: bool = False) -> dict[str, Timeline]:
-    """The timelines of {name: run}, up to `most` of them.
+    """The timelines of {name: run}.
 
-    A ValueError for none or too many, for something else, or for clocks of several units if there must be one.
+    Args:
+        most: no more runs than this.
+        one_clock: all clocks must have the same unit.
+
+    Raises:
+        ValueError: no run, too many runs, something else than a run, or clocks of several units.
     """
     if not isinstance(runs, Mapping) or not 1 <= len(runs) <= most:
         many = "at least one" if most == math.inf else f"1 to {most} of them"
@@ -47,7 +52,7 @@ def timelines_of(runs: Any, most: float = math.inf, *, one_clock: bool = False) 
 
 
 def checked_ranks(ranks: Any, size: int) -> list[int]:
-    """The ranks to show, all for None; a ValueError for one that is not there or comes twice, or none at all."""
+    """The ranks to show; None: all. No rank, an unknown rank, or a rank given twice is a ValueError."""
     if ranks is None:
         return list(range(size))
     try:
@@ -61,7 +66,7 @@ def checked_ranks(ranks: Any, size: int) -> list[int]:
 
 
 def check_end(end: Any) -> None:
-    """Refuse a time at which no axis can end, with a ValueError."""
+    """Raise a ValueError for a time at which no axis can end."""
     if end is not None and not (isinstance(end, int | float) and 0 < end < math.inf):
         raise ValueError(f"end={end!r}: the time axis must end after 0; None ends it at the makespan")
 
@@ -117,7 +122,7 @@ def name_rows(
 
 
 def time_axis(axes: Axes, timeline: Timeline, end: float | None = None, *, words: bool = True) -> None:
-    """A time axis from 0 to `end` (None: the makespan) in a suitable unit; `words`: with its label."""
+    """A time axis from 0 to `end` (None: the makespan) in a suitable unit. `words`: with its label."""
     end = end or timeline.makespan
     ticks = MaxNLocator(8 if end else 1, steps=[1, 2, 5, 10])
     end = end or 1

@@ -1,6 +1,6 @@
-"""Many boxes, words and arrows: one matplotlib collection for all of a kind, because one object each is slow.
+"""Boxes, words and arrows. One matplotlib collection holds all marks of a kind; an object for each mark would be slow.
 
-A box stands on a time axis. It has a `start` and an `end`, a lane y, and two heights around the lane.
+A box stands on a time axis. It has a `start`, an `end`, a lane y, and two heights: from and to, around the lane.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from parlab.views.drawing import theme
 from parlab.views.drawing.picture import inches
 
 Numbers = Sequence[float] | np.ndarray
-Each = float | Numbers  # of all, or of each
+Each = float | Numbers  # one number for all, or one for each
 Points = Sequence[tuple[float, float]]
 Height = tuple[float, float]  # from and to, around the middle of a lane
-Colors = str | Sequence[str]  # of all, or of each
+Colors = str | Sequence[str]  # one colour for all, or one for each
 Spans = Sequence[Any]  # of objects with a start and an end
 Texts = Sequence[Sequence[str]]  # for each box, from the longest to the shortest
 
@@ -46,10 +46,10 @@ class Interval(NamedTuple):
 
 
 def rectangles(axes: Axes, name: str, left: Each, right: Each, low: Each, high: Each, colors: Colors) -> None:
-    """Filled rectangles, in the units of the axes: a number stands for all; `name` is the collection's gid."""
+    """Filled rectangles, in the units of the axes. One number is for all of them. `name` is the collection's gid."""
     left, right, low, high = np.broadcast_arrays(*map(np.atleast_1d, (left, right, low, high)))
     points = 72 * inches(axes)[0] / np.ptp(axes.get_xlim()) * np.median(np.subtract(right, left))
-    gap = 0.6 if points >= NARROW else 0  # paper between neighbours, as long as it leaves something of them
+    gap = 0.6 if points >= NARROW else 0  # a white edge between neighbours; narrow ones would disappear under it
     fills = PolyCollection(_corners(left, right, low, high), facecolors=colors, edgecolors=theme.PAPER, linewidths=gap)
     fills.set_gid(name)
     axes.add_collection(fills, autolim=False)
@@ -62,7 +62,7 @@ def bars(axes: Axes, name: str, start: Each, end: Each, colors: Colors, half: fl
 
 
 def stacked(axes: Axes, parts: Mapping[str, Numbers], colors: Mapping[str, str], half: float = 0.36) -> None:
-    """Bars as `bars`, one after the other: for each part its lengths, row by row."""
+    """Stacked `bars`: in each row, the bar of a part begins where that of the part before ends."""
     start: Each = 0
     for name, lengths in parts.items():
         bars(axes, name, start, end := np.add(start, lengths), colors[name], half)
@@ -72,7 +72,7 @@ def stacked(axes: Axes, parts: Mapping[str, Numbers], colors: Mapping[str, str],
 def boxes(
     axes: Axes, name: str, spans: Spans, lanes: Numbers, where: Height, colors: Colors, texts: Texts = ()
 ) -> None:
-    """Filled boxes; `name` is the collection's gid. Into each the first of its texts that fits, if there are any."""
+    """Filled boxes; `name` is the collection's gid. Each box shows the first of its texts that fits."""
     if spans:
         rectangles(axes, name, *_extents(spans, lanes, where), colors)
     if spans and texts:
@@ -108,7 +108,7 @@ def frames(
 
 
 def labels(axes: Axes, spans: Spans, lanes: Numbers, where: Height, texts: Texts, colors: Colors = theme.INK) -> None:
-    """Into each box the first of its texts that fits, or nothing. Small letters are taken if many fit only so."""
+    """Write into each box the first of its texts that fits, or nothing. All letters are small if many texts need it."""
     colors = [colors] * len(spans) if isinstance(colors, str) else colors
     width, height = inches(axes)
     across = 72 * width / np.ptp(axes.get_xlim())  # points
@@ -153,7 +153,7 @@ def _write(
 
 
 def _stamps(axes: Axes, paths: list[Path], places: np.ndarray, transform: Any, points: float, **look: Any) -> None:
-    """Filled shapes of the same size on every figure: a unit of a path is a fixed number of points."""
+    """Filled shapes. A unit of a path is a fixed number of points, so a shape has the same size on every figure."""
     scale = Affine2D().scale(points / 72) + axes.figure.dpi_scale_trans
     where = {"offsets": places, "offset_transform": transform, "transform": scale}
     axes.add_collection(PathCollection(paths, edgecolors="none", **where, **look), autolim=False)
@@ -181,7 +181,7 @@ def arrows(axes: Axes, tails: Points, heads: Points, color: str) -> None:
 
 @lru_cache(maxsize=4096)
 def _outline(text: str) -> Path:
-    """The outline of `text` around the origin. The height of a digit centres it, so that all stand on one line."""
+    """The outline of `text`. The origin is in the middle of a digit's height, so all texts share a baseline."""
     path = TextPath((0, 0), text, size=OUTLINE)
     return Path(path.vertices - [text_width(text, OUTLINE) / 2, DIGIT_HEIGHT * OUTLINE / 2], path.codes)
 

@@ -1,4 +1,4 @@
-"""The figure that all figure functions return. It needs no pyplot, and has a text with its numbers."""
+"""`Picture`: the figure that all figure functions return. It does not need pyplot. It has a text with its numbers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def curve(color: str, dashes: str) -> dict[str, Any]:
 class Picture(Figure):
     """A matplotlib figure with a text that says what it shows, so that a notebook's stored output holds the numbers.
 
-    As the last line of a cell it is shown as a picture. Its text is the picture's alternative text, too.
+    The last line of a cell shows it as a picture. The alternative text of that picture is the same text.
     """
 
     def __init__(self, text: str, width: float, height: float):
@@ -53,7 +53,7 @@ class Picture(Figure):
 
 
 def png(figure: Figure, sharpness: float = 1, compress_level: int = 1) -> bytes:
-    """`figure` as a PNG file: the same bytes for the same figure; `sharpness` is its pixels for each on the page."""
+    """`figure` as a PNG file; the same figure gives the same bytes. `sharpness`: its pixels for a pixel of the page."""
     return png_of(pixels(figure, sharpness), compress_level)
 
 
@@ -70,7 +70,8 @@ def pixels(figure: Figure, sharpness: float = 1) -> np.ndarray:  # [height, widt
 def png_of(drawn: np.ndarray, compress_level: int = 1) -> bytes:
     """A PNG file of opaque pixels `[height, width, RGBA]`.
 
-    Level 1 is for widgets, whose user waits. It uses no filter. Pillow tries five on each row, which doubles the time.
+    Level 1 is for widgets, because their user waits. It uses no filter. Pillow tries five filters on each row, which
+    doubles the time.
     """
     if compress_level > 1:
         stored = BytesIO()
@@ -87,9 +88,9 @@ def png_of(drawn: np.ndarray, compress_level: int = 1) -> bytes:
 
 
 def sheet(text: str | Iterable[str], height: float, headline: str | None = None) -> Picture:
-    """An empty picture, as wide as all others, with a headline; a long one has smaller letters.
+    """An empty picture, as wide as all others, with a headline. A long headline gets smaller letters.
 
-    `text` is a text, or its lines. A ValueError for a headline that is no text.
+    `text` is a text, or its lines. A headline that is no text is a ValueError.
     """
     if not isinstance(headline, str | None):
         raise ValueError(f"headline={headline!r}: must be a text, or None")
@@ -114,17 +115,17 @@ def plot(
     top: float = 0.75,
     bottom: float = 0.6,
 ) -> tuple[Picture, Axes]:
-    """A `sheet` with one pair of axes, placed by its margins in inches. No layout engine: they cost 50 ms."""
+    """A `sheet` with one pair of axes, which its margins place, in inches. A layout engine would take 50 ms."""
     figure = sheet(text, height, headline)
     return figure, panel(figure, left, top, theme.WIDTH - left - right, height - top - bottom)
 
 
 def panel(figure: Picture, left: float, top: float, width: float, height: float) -> Axes:
-    """Axes at inches from the figure's left and top. `scale` draws their ticks and labels."""
+    """Axes, placed in inches from the figure's left and top. `scale` draws their ticks and labels."""
     across, down = figure.get_size_inches()
     axes = figure.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))
     axes.set_axis_off()
-    axes.ticklabel_format(style="plain", useOffset=False)  # whole numbers: an offset would need a text of its own
+    axes.ticklabel_format(style="plain", useOffset=False)  # no offset: it would be one more text
     return axes
 
 
@@ -138,11 +139,11 @@ def scale(
     says: Callable[[float], str] | Sequence[str] | None = None,
     **look: Any,
 ) -> None:
-    """Draw an axis, `axes.xaxis` or `axes.yaxis`, as it will be when the figure is drawn.
+    """Draw an axis, `axes.xaxis` or `axes.yaxis`. It is drawn together with the figure, with its values of that time.
 
     `label` says what it measures, `ends` are its first and last value, and `log` is the base of its logarithm. `ticks`
-    are places, and `says` their names, or a function from a place to its name. `look` has the fields of `Look`. None:
-    as in matplotlib.
+    are places on the axis. `says` gives their names, as a list or as a function from a place to its name. `look` has
+    the fields of `Look`. For None, matplotlib chooses.
     """
     axes, name = axis.axes, axis.axis_name
     if log:
@@ -160,7 +161,7 @@ def scale(
 
 
 def write(figure: Picture, left: float, top: float, text: str, size: float = theme.SMALL, **style: Any) -> Text:
-    """Words on a figure. Their upper left corner is at inches from its left and top."""
+    """Words on a figure. `left` and `top` are inches from the figure's corner to the corner of the words."""
     across, down = figure.get_size_inches()
     return figure.text(left / across, 1 - top / down, text, size=size, **{"color": theme.INK, "va": "top", **style})
 
@@ -176,7 +177,7 @@ def line_legend(figure: Picture, entries: Sequence[tuple[str, dict[str, Any]]], 
 
 
 def key(figure: Picture, left: float, middle: float, color: str, text: str) -> None:
-    """A colour and its name, at inches from the figure's left and top."""
+    """A colour and its name. `left` and `middle` are inches from the figure's left and top."""
     write(figure, left, middle, "■", theme.TEXT, color=color, va="center")
     write(figure, left + 0.17, middle, text, va="center")
 

@@ -1,6 +1,6 @@
 """One look for every figure: a colour a rank, a colour a kind of action, and the sizes of text and lanes.
 
-Colour is never the only sign: lanes have the name of their rank, waits are hatched, and curves differ in their dashes.
+Colour is never the only sign. Lanes have the name of their rank, waits are hatched, and curves have different dashes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ ALARM = "#B30000"  # an error: a deadlock's cycle, a count that is not the formu
 RIGHT = "#009E73"  # a right result beside a wrong one
 
 RANKS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#5C4033", "#F0E442")
-"""Okabe and Ito, "Color universal design" (2008), ordered so that neighbours differ most; brown for their black, which
-is the ink's."""
+"""The colours of Okabe and Ito, "Color universal design" (2008), in an order in which neighbours differ most. Brown
+replaces their black, because text is black."""
 
 DASHES = ("solid", "dashed", "dotted", "dashdot")
 
@@ -47,14 +47,14 @@ KINDS = {
     "idle": Kind("#FFFFFF", "idle"),
 }
 
-WIDTH = 10.0  # inches of a figure, the same for all, so that their time axes can be laid above each other
+WIDTH = 10.0  # inches: all figures have this width, so that a reader can compare their time axes
 DPI = 100
-ON_PAGE = f"min(100%, {WIDTH * DPI:.0f}px)"  # the largest width of a widget's picture, equal to a stored one's
+ON_PAGE = f"min(100%, {WIDTH * DPI:.0f}px)"  # the largest width of a widget's picture, and of a stored picture
 TITLE, TEXT, SMALL, TINY = 13, 11, 9.5, 7  # points
 
 
 def rank_color(rank: int) -> str:
-    """The colour of `rank`, the same in every figure. Ranks 0, 8, 16, ... have one colour, and different lanes."""
+    """The colour of `rank`, the same in every figure. Ranks 0, 8, 16, ... have the same colour, but different lanes."""
     return RANKS[rank % len(RANKS)]
 
 

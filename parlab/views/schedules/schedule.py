@@ -31,6 +31,8 @@ def schedule(
     Each box is an action: its colour says which kind, its number which microbatch, its shade which of the rank's
     chunks. A schedule that cannot run is drawn up to where it stops, with the action for which each rank waits.
 
+    The times are simulated. `timeline` draws a schedule that ranks have executed.
+
     Args:
         schedule: a schedule, or what `simulate` returned.
         costs: of a schedule; None: F, I and W take 1 each, transfers nothing.

@@ -30,8 +30,8 @@ def timeline(
     """Draw what every rank did when: rank 0 on top, time to the right.
 
     In each lane, the bar in the middle is the program: computing, waiting for a rank that has not come, or waiting for
-    a transfer that is under way. The strip above is what the rank receives, the one below what it sends; arrows are
-    messages.
+    a transfer that is under way. The strip above shows what the rank receives, the strip below what it sends. Arrows
+    are messages. A run of `run_schedule` is drawn as it was executed; `views.schedule` draws the simulated schedule.
 
     Args:
         run: what `run` or `simulate` returned, or a timeline.

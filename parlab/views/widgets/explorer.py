@@ -19,14 +19,14 @@ BANDWIDTHS = [(f"{gb:g} GB/s", gb * 1e9) for gb in (0.5, 1, 2, 5, 10, 20, 50, 10
 class Explorer(widgets.VBox):
     """Sliders above the picture that `draw` makes of their values; it redraws when one moves.
 
-    While a picture is being drawn, the browser holds a moving slider back and then sends its newest value alone, so the
-    picture follows the hand and the last one is always right.
+    While a picture is drawn, the browser waits. Then it sends only the newest value of a slider. So the picture follows
+    the hand, and the last picture always has the last value.
     """
 
     def __init__(self, name: str, controls: Mapping[str, Any], draw: Callable[..., Picture]):
         self.name, self.controls, self.draw = name, dict(controls), draw
         self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width=theme.ON_PAGE))
-        self.numbers = widgets.HTML()  # the text of the picture, for those who cannot see it
+        self.numbers = widgets.HTML()  # the text of the picture, for readers who cannot see it
         self._redraw()
         for control in self.controls.values():
             control.observe(self._redraw, "value")
@@ -46,7 +46,7 @@ class Explorer(widgets.VBox):
 def _control(
     kind: type, description: str, options: Iterable[Any], value: Any, says: Callable[[Any], str] = str
 ) -> widgets.Widget:
-    """A control over values, named by `says`, or over (name, value) pairs."""
+    """A control with `options`: (name, value) pairs, or values, whose names `says` gives."""
     pairs = [one if isinstance(one, tuple) else (says(one), one) for one in options]
     look = {"style": {"description_width": "9.5em"}, "layout": widgets.Layout(width="29em")}
     return kind(description=description, options=pairs, value=value, **look)

@@ -15,7 +15,7 @@ from parlab.views.drawing.lanes import name_rows
 from parlab.views.drawing.marks import text_width
 from parlab.views.drawing.picture import Picture, plot, png, scale, write
 
-LINE = 90  # letters of a question
+LINE = 90  # letters in a line of a question
 LONG = 1e21  # larger whole numbers are written with a power of ten
 GUESS, MEASURED = "#BBBBBB", "#0072B2"
 
@@ -26,8 +26,8 @@ def prediction(question: str, guess: float, measured: float, unit: str = "") -> 
     Args:
         question: the question.
         guess: the learner's answer.
-        measured: what happened.
-        unit: of both.
+        measured: the measured value.
+        unit: the unit of both.
 
     Raises:
         ValueError: no question, or a value that is not a finite number.
@@ -47,7 +47,7 @@ def prediction(question: str, guess: float, measured: float, unit: str = "") -> 
     top = 0.85 + 0.22 * (len(lines) - 1)
     right = 0.35 + max(text_width(value, theme.TEXT) for value in values) / 72
     figure, axes = plot(text, top + 1.25, "\n".join(lines), left=1.3, right=right, top=top, bottom=0.2)
-    part = 1 if abs(guess - measured) < math.inf else 1e-9  # drawn, where no axis is as long
+    part = 1 if abs(guess - measured) < math.inf else 1e-9  # of both numbers: a longer axis cannot be drawn
     drawn = [part * guess, part * measured]
     low, high = min(0.0, *drawn), max(0.0, *drawn)
     scale(axes.xaxis, ends=(low, high if high > low else 1), ticks=(), line=False)
@@ -85,11 +85,11 @@ class Prediction(widgets.VBox):
 
 
 def predict(question: str, measured: float | Callable[[], float], unit: str = "") -> Prediction:
-    """Ask for a number; when the learner has given one, draw it beside the measured value.
+    """Ask the learner for a number. Then draw the guess beside the measured value.
 
     Args:
-        question: as it is shown.
-        measured: the answer, or a function without arguments that measures it once the learner has guessed.
+        question: the text of the question.
+        measured: the measured value, or a function without arguments that measures it after the guess.
         unit: the unit of the answer, such as "bytes" or "µs".
 
     Raises:

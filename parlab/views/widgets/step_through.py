@@ -55,7 +55,7 @@ class Player(widgets.VBox):
         return self.film.frames[self.slider.value][0]
 
     def go(self, step: int) -> None:
-        """Pause, and show the end of `step`. Numbers beyond the first or last step show that one."""
+        """Pause, and show the end of `step`. A number below the first step shows the first, above the last the last."""
         self.play.playing = False
         self.slider.value = bisect_right(self.film.frames, step, key=lambda frame: frame[0]) - 1
 
@@ -76,20 +76,22 @@ def step_through(
     S: int = 32,
     causal: bool = True,
 ) -> Player:
-    """Play what happened, 10 pictures a second: with a slider, buttons for single steps, and a line of words a step.
+    """Play a film of `source`: 10 pictures a second, a slider, buttons for single steps, and a line of words a step.
 
-    - the run of one ring `all_reduce`, `reduce_scatter` or `all_gather` on up to 8 ranks: whose numbers are summed in
-      which block;
-    - the run of a ZeRO training step: what each rank holds, computes and sends;
-    - any other run: its timeline;
-    - a pipeline schedule: its actions, and the activations that are kept meanwhile;
-    - a `Search` for one: the time of each try, and the schedule as it improves;
-    - a `RingSchedule`: who holds whose K/V in ring attention, and which part of each block is attended.
+    The film shows
+
+    - for the run of one ring `all_reduce`, `reduce_scatter` or `all_gather` on up to 8 ranks: the ranks whose numbers
+      are summed in each block;
+    - for the run of a ZeRO training step: the bytes that each rank holds, its work, and its messages;
+    - for any other run: its timeline;
+    - for a pipeline schedule: its actions, and the activations that ranks keep;
+    - for a `Search`: the time of each try, and the schedule as it improves;
+    - for a `RingSchedule`: the K/V that each rank holds in ring attention, and the attended part of each block.
 
     Args:
         source: one of these.
-        costs: of a schedule, or with which a search was made; None: F, I and W take 1 each, transfers nothing.
-        layout, S, causal: for ring attention: how S tokens are dealt out, and whether a token sees only earlier ones.
+        costs: the costs of a schedule, or of the search. None: F, I and W take 1 each, transfers nothing.
+        layout, S, causal: for ring attention: the layout of S tokens, and whether a token sees only earlier tokens.
 
     Raises:
         ValueError: another source, or an argument that the figure functions refuse.
