@@ -1,4 +1,4 @@
-"""The happens-before relation, on which every other file of this room relies: which action needs which others.
+"""The happens-before relation, on which every other file of this package relies: which action needs which others.
 
 F of a stage        needs F of the stage before it
 I or B of a stage   needs F of this stage, kept on this rank, and the gradient: I or B of the stage after it

@@ -64,22 +64,23 @@ def run_schedule(
     _check(comm, schedule, stages, inputs, targets)
     atomic = costs is not None and costs.pair is not None
     seconds = None if costs is None else _seconds_of(costs, schedule.num_stages)
-    rank = Interpreter(comm, schedule, stages, inputs, targets, like, on_gradients, loss_scale)
+    interpreter = Interpreter(comm, schedule, stages, inputs, targets, like, on_gradients, loss_scale)
     to_post = deque(receives(table, comm.rank, atomic))
     for number, step in enumerate(steps_of(schedule.ranks[comm.rank], atomic)):
         while to_post and to_post[0].after == number:
-            rank.post(to_post.popleft())
+            interpreter.post(to_post.popleft())
         for action in step:
-            rank.receive(action)
+            interpreter.receive(action)
         with comm.compute(step_name(step), seconds=seconds(step) if seconds else None):
-            results = [rank.perform(action) for action in step]
+            results = [interpreter.perform(action) for action in step]
         for action in step:
-            rank.deliver(action, results.pop(0))
-    for request in rank.sends:  # all have been taken when a rank's last action is done, or will be
+            interpreter.deliver(action, results.pop(0))
+    for request in interpreter.sends:  # each completes: its receiver has posted, or will post, the receive
         request.wait()
     if on_gradients is None:
-        _sum_over_holders(rank)
-    return None if rank.loss is None else to_host(rank.loss), rank.gradients
+        _sum_over_holders(interpreter)
+    loss = None if interpreter.loss is None else to_host(interpreter.loss)
+    return loss, interpreter.gradients
 
 
 def _seconds_of(costs: Costs, num_stages: int) -> Callable[[Step], float]:
@@ -94,23 +95,24 @@ def _seconds_of(costs: Costs, num_stages: int) -> Callable[[Step], float]:
     return seconds
 
 
-def _sum_over_holders(rank: Interpreter) -> None:
-    """A rank that shares stages with others sends them its part of the gradients; all add in the same order."""
+def _sum_over_holders(interpreter: Interpreter) -> None:
+    """Sum the gradients of each stage over the ranks that hold it. All ranks add in the same order."""
+    comm = interpreter.comm
     shared: dict[tuple[int, ...], set[str]] = {}
-    for stage, names in rank.names.items():
-        shared.setdefault(rank.schedule.holders(stage), set()).update(names)
+    for stage, names in interpreter.names.items():
+        shared.setdefault(interpreter.schedule.holders(stage), set()).update(names)
     for ranks, names in sorted(shared.items()):
-        own = {name: rank.gradients[name] for name in sorted(names)}
-        peers = [peer for peer in ranks if peer != rank.comm.rank]
-        arriving = {peer: rank.comm.irecv(peer, own, label="gradients") for peer in peers}
-        leaving = [rank.comm.isend(own, peer, label="gradients") for peer in peers]
-        parts = {rank.comm.rank: own} | {peer: request.wait() for peer, request in arriving.items()}
+        own = {name: interpreter.gradients[name] for name in sorted(names)}
+        peers = [peer for peer in ranks if peer != comm.rank]
+        arriving = {peer: comm.irecv(peer, own, label="gradients") for peer in peers}
+        leaving = [comm.isend(own, peer, label="gradients") for peer in peers]
+        parts = {comm.rank: own} | {peer: request.wait() for peer, request in arriving.items()}
         for request in leaving:
             request.wait()
         total: Gradients = {}
         for holder in ranks:
             total = add_gradients(total, parts[holder])
-        rank.gradients |= total
+        interpreter.gradients |= total
 
 
 def _check(

@@ -1,4 +1,10 @@
-"""One rank's interpreter of a schedule: a method for each kind of action, and the messages between stages."""
+"""One rank's interpreter of a schedule: a method for each kind of action, and the messages between stages.
+
+Activations x, y and gradients dy, dx pass between stages. All are [b, s, E]: b sequences a microbatch, s tokens, E
+features. Invariant: F keeps a cache until B or I of the same stage and microbatch; I keeps a pending value until W.
+
+Source: GPipe (Huang et al., 2019), section 2.3; for I and W, Zero Bubble (Qi et al., 2024), section 2.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +24,9 @@ Cell = tuple[int, int]  # a stage and a microbatch
 
 
 class Interpreter:
-    """One rank's interpreter of actions, with the values that they leave for each other.
+    """Performs the actions of one rank, and keeps the values that they leave for each other.
 
-    A value is referred to from one place only, and a local name that holds it is deleted as soon as it is used, so that
-    memory dies, and is seen to die, at a fixed place.
+    Each value has one reference, deleted after use. So its memory is freed, and logged as freed, at a fixed point.
     """
 
     def __init__(
@@ -36,8 +41,7 @@ class Interpreter:
         loss_scale: float,
     ) -> None:
         self.comm, self.schedule, self.stages, self.like = comm, schedule, stages, like
-        self.inputs, self.targets, self.loss_scale = inputs, targets, loss_scale
-        self.on_gradients = on_gradients
+        self.inputs, self.targets, self.loss_scale, self.on_gradients = inputs, targets, loss_scale, on_gradients
         self.last = schedule.num_stages - 1
         self.loss: Any = None
         self.gradients: Gradients = {}
@@ -79,7 +83,7 @@ class Interpreter:
     def backward(self, stage: int, microbatch: int) -> Array | None:
         """B: dx, which the stage before needs, and the gradients of the weights."""
         of_stage = self.stages[stage]
-        if hasattr(of_stage, "backward"):  # which may do the two parts at once, or free the one before the other
+        if hasattr(of_stage, "backward"):  # a stage may do both halves in one method, and free memory between them
             dx, gradients = self._backward_through(stage, microbatch, "backward")
         else:
             dx, pending = self._backward_through(stage, microbatch, "backward_input")
@@ -99,9 +103,9 @@ class Interpreter:
         self._take(stage, microbatch, self.stages[stage].backward_weight(pending))
 
     def _backward_through(self, stage: int, microbatch: int, method: str) -> tuple[Array | None, Any]:
-        """`(dx, pending)` of a stage, or `(dx, gradients)`: the gradient of its output and its cache are used up."""
+        """`(dx, pending)` of a stage, or `(dx, gradients)`. The gradient of its output and its cache are deleted."""
         cell = stage, microbatch
-        dy = self.received_gradients.pop(cell) if stage < self.last else self._weight(microbatch) * self.loss_scale
+        dy = self.received_gradients.pop(cell) if stage < self.last else self.loss_share(microbatch) * self.loss_scale
         cache = self.caches.pop(cell)
         dx, rest = getattr(self.stages[stage], method)(dy, cache)
         shape = self.input_shapes.pop(cell)
@@ -112,7 +116,7 @@ class Interpreter:
             )
         return dx, rest
 
-    # Messages: receives are posted ahead; sends are waited for at the end, when all have long been taken
+    # Messages: a rank posts its receives early, and waits for its sends after its last action
 
     def post(self, receive: Receive) -> None:
         """Post a receive before its message is needed."""
@@ -143,11 +147,11 @@ class Interpreter:
     # Loss and gradients
 
     def add_loss(self, microbatch: int, loss: Any) -> None:
-        """In float64, and where the loss is: a number that the host looks at is one that it waits for."""
+        """Add in float64, on the loss's own device: the host would have to wait for a number that it reads."""
         if is_array(loss):
             xp = namespace(loss)
             loss = xp.astype(xp.asarray(loss), xp.float64)
-        self.loss = (0.0 if self.loss is None else self.loss) + self._weight(microbatch) * loss
+        self.loss = (0.0 if self.loss is None else self.loss) + self.loss_share(microbatch) * loss
 
     def _take(self, stage: int, microbatch: int, gradients: Gradients) -> None:
         if self.on_gradients is not None:
@@ -157,14 +161,14 @@ class Interpreter:
             self.names.setdefault(stage, set()).update(gradients)
             self.gradients = add_gradients(self.gradients, gradients)
 
-    def _weight(self, microbatch: int) -> float:
-        """The part of a microbatch in the loss of the whole batch."""
+    def loss_share(self, microbatch: int) -> float:
+        """The part of a microbatch in the loss of the whole batch, by the size of its targets."""
         return self.targets[microbatch].size / sum(target.size for target in self.targets)
 
     # Memory
 
     def _held(self, name: str, value: Any) -> Any:
-        """`value`, whose arrays count as held from now on; the caller's own inputs and targets do not."""
+        """`value`, whose arrays count as held from now on; the caller's inputs and targets do not."""
         for array in arrays_in(value):
             if id(owning_buffer(array)) not in self.given:
                 self.comm.hold(name, array)
@@ -176,7 +180,7 @@ class Interpreter:
         return self._template((self.inputs[microbatch].shape[0], *self.like.shape[1:]), self.like)
 
     def _template(self, shape: tuple[int, ...], like: Array) -> Array:
-        """An array that only tells its shape and dtype."""
+        """An array with this shape and the dtype of `like`. Its numbers do not matter."""
         key = (tuple(shape), like.dtype)
         if key not in self.templates:
             self.templates[key] = namespace(like).empty(key[0], dtype=like.dtype, device=like.device)

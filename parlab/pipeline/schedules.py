@@ -1,8 +1,17 @@
 """The schedules of the papers, each as the order of actions on one rank.
 
-Letters: p ranks, m microbatches, v chunks (stages a rank; rank r has the stages r, r + p, r + 2p, ...). F, B, I and W
-are the times of a forward, a full backward, a backward for the input and one for the weights, of all layers of a rank.
-Idle times are by longest stage (each rank from its first start to its last end), without transfers.
+Letters: p ranks, m microbatches, v chunks (stages a rank; rank r has the stages r, r + p, r + 2p, ...). The actions are
+F (forward), B (full backward), I (backward for the input) and W (backward for the weights). In a formula, the same
+letters are the times of these actions for all layers of a rank. Activations [b, s, E] and their gradients [b, s, E]
+pass between stages: b sequences a microbatch, s tokens, E features.
+
+The longest stage is the longest time that any rank takes from its first start to its last end, without transfers. The
+idle time of a rank is the longest stage minus the rank's work.
+
+Invariant: for each stage and microbatch, F comes before B or I, and I before W. All stages take the microbatches of one
+kind of action in the same order.
+
+Source: GPipe (Huang et al., 2019) for the split into microbatches; each function names the paper of its order.
 """
 
 from __future__ import annotations
@@ -71,8 +80,8 @@ def one_f_one_b(p: int, m: int) -> Schedule:
 
 @checked(RULES)
 def looped_bfs(p: int, m: int, chunks: int) -> Schedule:
-    """All microbatches through one chunk before the next; the backward in reverse. Idle time (p − 1)(F + B)/v for
-    m ≥ p; keeps mv chunks.
+    """All microbatches pass through one chunk before the next; the backwards go in reverse. Idle time
+    (p − 1)(F + B)/v for m ≥ p; keeps mv chunks.
 
     Source: Breadth-First Pipeline Parallelism (Lamy-Poirier, 2023), section 4.1.
 
@@ -118,7 +127,7 @@ def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = Non
 
 @checked(RULES)
 def zb_h1(p: int, m: int) -> Schedule:
-    """1F1B with the backward in two halves: rank r puts its W's off by r microbatches, and fills the end with them.
+    """1F1B with the backward in two halves: rank r delays its W's by r microbatches, and fills its end with them.
     Idle time (p − 1)(F + I − W) for W ≤ F; keeps p activations.
 
     Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 2.1 (its B is our I).

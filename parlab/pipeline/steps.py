@@ -44,11 +44,11 @@ class Receive(NamedTuple):
 def receives(table: ActionTable, rank: int, atomic: bool) -> list[Receive]:
     """The receives of a rank, in the order in which it posts them, which for each peer is the peer's sending order.
 
-    Each is posted after the last of the rank's own steps that the sender's action comes after in any case. So it stands
-    open when the message is sent, whatever the actions cost; and 1F1B has a few open at a time, not m.
+    Let s be the rank's last step on which the sender's action depends. The receive is posted right after s. So it is
+    open when the message is sent, whatever the actions cost; and 1F1B has a few receives open at a time, not m.
 
-    On a clock on which each step of this rank takes 1 and everything else takes no time, an action starts at the number
-    of this rank's steps that come before it.
+    The number of this rank's steps on which an action depends is found by a clock: each step of this rank takes 1, all
+    else takes no time. The action then starts at that number.
 
     Args:
         atomic: as of `steps_of`.

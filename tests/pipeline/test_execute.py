@@ -13,8 +13,10 @@ from parlab.pipeline import (
     Costs,
     Pair,
     Schedule,
+    execute,
     gpipe,
     interleaved_one_f_one_b,
+    interpreter,
     looped_bfs,
     one_f_one_b,
     partition,
@@ -36,6 +38,24 @@ def test_loss_and_gradients_are_the_serial_ones_to_1e_12(schedule, xp):
     assert abs(loss - expected_loss) <= 1e-12 * expected_loss
     assert gradients.keys() == expected.keys()
     assert max(error(gradients[name], expected[name]) for name in expected) <= 1e-12
+
+
+@pytest.mark.parametrize("schedule", [gpipe(2, 3), interleaved_one_f_one_b(2, 4, 2), zb_h2(2, 4)], ids=name_of)
+def test_invariant_that_a_rank_keeps_nothing_after_its_last_action(schedule, monkeypatch):
+    made = []
+
+    class Kept(interpreter.Interpreter):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(execute, "Interpreter", Kept)
+    model, _, _, inputs, targets = tanh_model(schedule.num_stages, schedule.num_microbatches)
+    run(run_schedule, schedule.num_ranks, schedule, model, inputs, targets)
+    assert len(made) == schedule.num_ranks
+    for rank in made:
+        kept = [rank.requests, rank.activations, rank.received_gradients, rank.caches, rank.pendings]
+        assert not any(kept)
 
 
 @pytest.mark.parametrize("schedule", IN_ORDER, ids=name_of)

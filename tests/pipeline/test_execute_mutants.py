@@ -30,7 +30,7 @@ def test_mutant_that_drops_a_microbatchs_weight_gradient_is_seen():
 
 
 def test_mutant_without_the_microbatchs_weight_in_the_loss_gives_m_times_the_gradients(monkeypatch):
-    monkeypatch.setattr(interpreter.Interpreter, "_weight", lambda self, microbatch: 1.0)
+    monkeypatch.setattr(interpreter.Interpreter, "loss_share", lambda self, microbatch: 1.0)
     model, batch, target, inputs, targets = tanh_model(3, 6)
     _, gradients = together(run(run_schedule, 3, one_f_one_b(3, 6), model, inputs, targets).results)
     _, expected = serial(model, batch, target)

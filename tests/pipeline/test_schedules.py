@@ -27,6 +27,17 @@ def idle_time(schedule: Schedule, costs: Costs, work: int) -> int:
     return simulate(schedule, costs).longest_stage - work
 
 
+@given(st.integers(2, 5), st.integers(2, 5), st.integers(0, 4))
+def test_invariant_that_all_stages_take_the_microbatches_of_a_kind_in_the_same_order(p, chunks, more):
+    in_order = [interleaved_one_f_one_b(p, 2 * p, chunks), gpipe(p, 3), zb_h1(p, p + more), zb_h2(p, p + more)]
+    for schedule in [*in_order, naive(p, 3), one_f_one_b(p, p + more), looped_bfs(p, 3, chunks)]:
+        orders = {}
+        for action in (action for rank in schedule.actions for action in rank):
+            orders.setdefault((action.kind, action.stage), []).append(action.microbatch)
+        for kind in {kind for kind, _ in orders}:
+            assert len({tuple(orders[kind, stage]) for stage in range(schedule.num_stages)}) == 1
+
+
 # Who holds what when, checked over p 2..16 and m up to 64
 
 
