@@ -104,8 +104,8 @@ class Cluster:
         ranks_per_node: ranks 0 .. ranks_per_node − 1 share the first node, and so on.
         intra: the link between ranks of one node.
         inter: the link between ranks of different nodes.
-        ports: messages that a rank can send at once, and receive at once; None for no limit. `"a level"`: one into
-            the node and one to the network, as a GPU has a port for its links to the node, and a card.
+        ports: messages that a rank can send at once, and receive at once; None for no limit. `"a level"`: one port
+            for links inside the node and one for the network, as a GPU has NVLink and a network card.
         source: where the numbers come from.
     """
 

@@ -25,8 +25,8 @@ class Comm:
     """A rank's place in a group of ranks.
 
     Messages from one rank to another match in the order in which they are posted. A blocking `send` returns when the
-    receiver takes the message. Values are arrays, or nested tuples, lists and dicts of arrays; one value is one
-    message, is copied, and arrives in C order.
+    receiver takes the message. A value is an array, or a nested tuple, list or dict of arrays. One value is one
+    message. It is copied, and it arrives in C order.
 
     Attributes:
         rank: this rank's number in the group, from 0.
@@ -43,9 +43,9 @@ class Comm:
         self._group = group
         self._channel = channel
         self._strategy = strategy  # the name that `split` was given
-        self._name = self._named("message")  # of its messages, in timelines
-        self._ways_out: dict[int, Any] = {}
-        self._ways_in: dict[int, Any] = {}
+        self._name = self._named("message")  # timelines show its messages under this name
+        self._outboxes: dict[int, Any] = {}
+        self._inboxes: dict[int, Any] = {}
         self._splits = 0
         self._inner: Comm | None = None
         self._native: Callable[..., Any] | None = None  # runs the engine's own collectives, if it has them
@@ -67,21 +67,22 @@ class Comm:
     # Messages
 
     def send(self, x: Value, dst: int, *, label: Any = None) -> None:
-        """Send `x` to rank `dst`, and return when `dst` takes it. Until then this rank holds it.
+        """Send `x` to rank `dst`, and return when `dst` takes it. Until then this rank holds `x`.
 
         Args:
             x: an array, or nested tuples, lists and dicts of arrays.
             dst: a rank of this group.
-            label: names the message. It is compared with the receiver's label, and never used for matching.
+            label: a name for the message. It is compared with the receiver's label. It does not decide which receive
+                gets the message.
 
         Raises:
             ValueError: `dst` is not a rank of the group, or `x` holds other things than arrays.
-            DeadlockError: raised by `run`: no rank could move any more.
+            DeadlockError: no rank can continue. `run` raises it.
         """
         self._post_send(x, dst, label, call="send")
 
     def recv(self, src: int, like: Value, *, label: Any = None) -> Value:
-        """The next value from rank `src`.
+        """Receive the next value from rank `src`.
 
         Args:
             src: a rank of this group.
@@ -99,7 +100,8 @@ class Comm:
     ) -> Value:
         """Send `x` to `dst` and receive from `src` at the same time.
 
-        `like` has the form of the value that comes, None: that of `x`; `expected` is its label, None: `label`.
+        `like` has the form of the received value; None: the form of `x`. `expected` is the label of the received value;
+        None: the same as `label`.
 
         Raises: as `send` and `recv`.
         """
@@ -109,45 +111,48 @@ class Comm:
         return self._engine.take(self._task, back)
 
     def isend(self, x: Value, dst: int, *, label: Any = None) -> Request:
-        """Post a send and go on. Until `wait()` returns, `x` belongs to the message and must not change. See `send`.
+        """Start to send `x`, and return at once. Do not change `x` before `wait()` has returned. See `send`.
 
-        This rank holds `x` until the message has passed. Every request must be waited for.
+        This rank holds `x` until the message has passed. Wait for every request.
 
-        Raises: as `send`. `wait()` raises a RequestError, if `x` has changed.
+        Raises: as `send`. If `x` has changed, `wait()` raises a RequestError.
         """
         message = self._post_send(x, dst, label)
         return SendRequest(self, "isend", message, SendBuffer(self._task, values.checked(x, "x"), message.dst))
 
     def irecv(self, src: int, like: Value, *, label: Any = None) -> Request:
-        """Post a receive and go on. `wait()` returns the value; this rank holds its memory from now on. See `recv`."""
+        """Start to receive, and return at once; `wait()` returns the value. This rank holds its memory from now on.
+
+        See `recv`.
+        """
         return Request(self, "irecv", self._post_receive(src, like, label))
 
     def _post_send(self, x: Value, dst: int, label: Any, call: str = "") -> Message:
         try:
-            box = self._ways_out[dst]
+            box = self._outboxes[dst]
         except (KeyError, TypeError):  # the first message there, or no rank at all
-            box = self._way_out(dst)
+            box = self._outbox(dst)
         x, task = values.checked(x, "x"), self._task
-        nbytes, kept = values.nbytes(x), task.uncounted(x)
+        nbytes, kept = values.nbytes(x), task.kept_by_message(x)
         return self._engine.post_send(task, box, values.copied(x), nbytes, kept, self._name, label, call=call)
 
     def _post_receive(self, src: int, like: Value, label: Any, call: str = "") -> Message:
         try:
-            box = self._ways_in[src]
+            box = self._inboxes[src]
         except (KeyError, TypeError):
-            box = self._way_in(src)
+            box = self._inbox(src)
         return self._engine.post_receive(self._task, box, values.checked(like, "like"), self._name, label, call=call)
 
-    def _way_out(self, dst: int) -> Any:
+    def _outbox(self, dst: int) -> Any:
         dst = checked_rank(dst, "dst", self.size)
-        return self._ways_out.setdefault(dst, self._group.mailbox(self._channel, self.rank, dst))
+        return self._outboxes.setdefault(dst, self._group.mailbox(self._channel, self.rank, dst))
 
-    def _way_in(self, src: int) -> Any:
+    def _inbox(self, src: int) -> Any:
         src = checked_rank(src, "src", self.size)
-        return self._ways_in.setdefault(src, self._group.mailbox(self._channel, src, self.rank))
+        return self._inboxes.setdefault(src, self._group.mailbox(self._channel, src, self.rank))
 
-    # Collectives. Every rank of the group calls the same ones in the same order. The calls of all are compared, but on
-    # the simulated clock a rank that enters waits only for the messages that it needs: `barrier` alone waits for all.
+    # Collectives. Every rank of the group calls the same collectives in the same order; the calls are compared. On the
+    # simulated clock, a rank in a collective waits only for the messages that it needs. Only `barrier` waits for all.
 
     def all_reduce(
         self, x: Array, op: str = "sum", algorithm: str | None = None, *, ranks_per_node: int | None = None
@@ -155,10 +160,10 @@ class Comm:
         """Combine the ranks' arrays element by element; every rank gets the same result, to the bit.
 
         Args:
-            x: an array of the same shape and dtype on every rank; it need not divide.
+            x: an array of the same shape and dtype on every rank; any length will do.
             op: sum, prod, max or min.
             algorithm: ring (the default), recursive_doubling, rabenseifner, circulant, hierarchical or rings.
-            ranks_per_node: for hierarchical and rings: how many consecutive ranks share a node; divides the group's
+            ranks_per_node: for hierarchical and rings: how many consecutive ranks share a node. It divides the group's
                 size.
 
         Raises:
@@ -176,7 +181,7 @@ class Comm:
         return collectives.binomial_reduce(self._enter("reduce", x, op=op, root=root), x, root, combine)
 
     def broadcast(self, x: Array, root: int = 0) -> Array:
-        """The array of rank `root`, on every rank, by a binomial tree; the others pass one of its shape and dtype.
+        """Every rank gets the array of rank `root`, by a binomial tree. The others pass one of its shape and dtype.
 
         Raises: as `all_reduce`.
         """
@@ -194,16 +199,16 @@ class Comm:
         out: Array | None = None,
         ranks_per_node: int | None = None,
     ) -> Array:
-        """The ranks' arrays joined along `axis`, by rank; every rank gets all.
+        """Join the ranks' arrays along `axis`, in the order of the ranks. Every rank gets the whole.
 
         Args:
-            x: an array of the same dtype, and with `counts` None of the same shape, on every rank.
+            x: an array of the same dtype on every rank; without `counts`, of the same shape too.
             axis: where to join.
             algorithm: ring (the default), bruck, circulant, recursive_doubling (a power of two of ranks), or
                 hierarchical.
             counts: the length of each rank's array along `axis`, where they differ (ring only).
-            out: for arrays of one axis: where the result is written, and what is returned, instead of a new array;
-                `x` may be this rank's part of it.
+            out: for arrays of one axis: the result is written into this array, which is then returned. `x` may be this
+                rank's part of it.
             ranks_per_node: for hierarchical, as in `all_reduce`.
 
         Raises: as `all_reduce`, and ValueError where `out` does not fit.
@@ -225,9 +230,9 @@ class Comm:
 
         Args:
             x, op: as in `all_reduce`.
-            axis: where to cut; its length divides by the group's size, unless `counts` says how long each piece is.
+            axis: where to cut. The group's size divides its length, unless `counts` gives the length of each piece.
             algorithm: ring (the default), circulant, recursive_halving (a power of two of ranks), or hierarchical.
-            counts: the length of each rank's piece (ring only); they add up to the axis.
+            counts: the length of each rank's piece (ring only). Their sum is the length of the axis.
             ranks_per_node: for hierarchical, as in `all_reduce`.
 
         Raises: as `all_reduce`, and ValueError where the axis does not divide.
@@ -244,11 +249,11 @@ class Comm:
         *,
         ranks_per_node: int | None = None,
     ) -> Array:
-        """Cut `x` along `split_axis`, send the i-th piece to rank i, and join what comes along `concat_axis`.
+        """Cut `x` along `split_axis`, send piece i to rank i, and join the received pieces along `concat_axis`.
 
         Args:
             x: an array of the same shape and dtype on every rank.
-            split_axis: where to cut; its length divides by the group's size.
+            split_axis: where to cut. The group's size divides its length.
             concat_axis: where to join.
             algorithm: pairwise (the default), bruck, grid or hierarchical.
             ranks_per_node: for grid and hierarchical, as in `all_reduce`.
@@ -272,7 +277,7 @@ class Comm:
         return namespace(x).concat(run(inner, pieces), axis=concat_axis)
 
     def scatter(self, x: Array, root: int = 0, axis: int = 0) -> Array:
-        """Rank r gets the r-th piece of the array of rank `root`; the others pass one of its shape and dtype.
+        """Rank r gets the r-th piece of the array of rank `root`. The others pass an array of its shape and dtype.
 
         Raises: as `all_reduce`, and ValueError where the axis does not divide.
         """
@@ -283,7 +288,7 @@ class Comm:
         return collectives.linear_scatter(self._enter("scatter", x, root=root, axis=axis), pieces, root)
 
     def gather(self, x: Array, root: int = 0, axis: int = 0) -> Array | None:
-        """The ranks' arrays joined along `axis` on rank `root`; the others get None. Raises: as `all_reduce`."""
+        """Join the ranks' arrays along `axis` on rank `root`; the others get None. Raises: as `all_reduce`."""
         x = one_array(x)
         root = checked_rank(root, "root", self.size)
         axis = checked_axis(axis, "axis", x)
@@ -291,11 +296,11 @@ class Comm:
         return None if pieces is None else namespace(x).concat(pieces, axis=axis)
 
     def barrier(self) -> None:
-        """Return when every rank of the group has called it, and all know (dissemination: ⌈log₂ N⌉ empty messages)."""
+        """Wait until every rank of the group has called this (dissemination: ⌈log₂ N⌉ empty messages a rank)."""
         collectives.dissemination_barrier(self._enter("barrier"))
 
-    # The same in the background: they run in the order of their calls, on a channel of their own, while the rank
-    # computes. They take a copy, so `x` may be changed at once.
+    # Collectives in the background. They run in the order of their calls, on their own channel, while the rank
+    # computes. They copy `x`, so the program may change it at once.
 
     def iall_reduce(self, x: Array, op: str = "sum", algorithm: str | None = None) -> Request:
         """Start an `all_reduce` and go on; `wait()` returns its result."""
@@ -328,13 +333,13 @@ class Comm:
         """New groups: the ranks with the same `color` form a group, ordered by `key`, then by rank.
 
         Every rank of this group calls it. It takes no simulated time. But a rank needs the colors of all ranks to know
-        its group, so no rank returns before the last one has called.
+        its group, so no rank returns before the last rank has called.
 
         Args:
             color: a whole number; None to join no group (the call then returns None).
             key: a whole number; None: this rank.
-            name: of the groups, in errors and, before the name of each message, in timelines ("tp: message"). None: as
-                this group.
+            name: the groups' name in errors. In timelines it stands before the name of each message ("tp: message").
+                None: the name of this group.
 
         Raises:
             ValueError: `color` or `key` is not a whole number, or `name` no string.
@@ -377,16 +382,16 @@ class Comm:
     ) -> AbstractContextManager[None]:
         """Note that this rank computes: `with comm.compute("matmul", flops=2 * m * n * k): ...`.
 
-        On the simulated clock the time passes when the block is entered.
+        On the simulated clock, the whole time passes when the block is entered.
 
         Args:
-            name: as a timeline shows it.
+            name: timelines show it.
             flops: floating-point operations.
             bytes: bytes moved between the device and its memory.
-            seconds: how long it lasts; None: the roofline of `flops` and `bytes` on the rank's device.
+            seconds: how long it lasts. None: the roofline of `flops` and `bytes` on the rank's device.
 
         Raises:
-            ValueError: a name that is no string, or an amount that is negative, infinite or beyond any clock.
+            ValueError: a name that is no string, or an amount that is negative, infinite, or 1e18 seconds or more.
         """
         text("name", name)
         amount("flops", flops)
@@ -397,10 +402,10 @@ class Comm:
         return self._engine.timed(self._task, name)
 
     def hold(self, name: str, *arrays: Value) -> None:
-        """Count the memory under these arrays as held by this rank, under `name`, until it dies.
+        """Count the memory of these arrays as held by this rank, under `name`, until it is freed.
 
-        Arrays that arrive in messages count by themselves, and so do arrays that are sent, until they have passed.
-        Memory that counts already is not counted again.
+        Received arrays count without this call. So do sent arrays, until their message has passed. Memory that counts
+        already is not counted again.
 
         Raises:
             ValueError: a name that is no string, or other things than arrays.
@@ -412,7 +417,7 @@ class Comm:
                 self._task.hold(array, name)
 
     def print(self, *objects: Any) -> None:
-        """Show `objects` after the run: all ranks' lines by simulated time, then by rank."""
+        """Show `objects` after the run. The lines of all ranks are sorted by simulated time, then by rank."""
         self._engine.check(self._task)
         self._task.log += (PRINT, " ".join(map(str, objects)))
         self._task.printed = True

@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """One end of a message, or a collective, that was posted and is not done. Wait for it exactly once."""
+    """A send, a receive or a collective that has started. Wait for it exactly once."""
 
     def __init__(self, comm: Comm, call: str, posted: Any):
         self._task, self._engine, self._call = comm._task, comm._engine, call
-        self.posted: Any = posted  # the Message, or the Signal that is raised when it is done
+        self.posted: Any = posted  # a Message; for a collective, the Signal that is raised at its end
         self._task.open.add(self)
 
     def __repr__(self) -> str:
         return f"{self._call}({f'to {self.posted.dst}' if self._call == 'isend' else f'from {self.posted.src}'})"
 
     def wait(self) -> Value:
-        """Return when it is done: the value of an `irecv` or of a collective, None for an `isend`.
+        """Wait until it is done. Returns the value of an `irecv` or of a collective, and None for an `isend`.
 
         Raises:
-            RequestError: it was waited for already; or it is an `isend`, and its array has changed.
+            RequestError: a second wait for this request; or an `isend` whose array has changed.
             MismatchError: see `Comm.recv`.
         """
         if self not in self._task.open:
@@ -60,9 +60,7 @@ class SendRequest(Request):
 
 
 class CollectiveRequest(Request):
-    """A collective in the background. It keeps the call's own array alive until it is waited for, so that this memory
-    always dies in the program's task.
-    """
+    """A collective in the background. It keeps the call's array until `wait`, so the program's task always frees it."""
 
     def __init__(self, comm: Comm, call: str, done: Signal, array: Any):
         super().__init__(comm, call, done)

@@ -28,20 +28,20 @@ class Run:
     Attributes:
         results: what the program returned, a list, one a rank.
         cluster: the hardware that `timeline` is computed for.
-        wallclock: what was measured, where ranks are processes: computations, messages and waits, with the clocks of
-            the processes aligned. None on threads.
+        wallclock: the measured timeline, if ranks are processes: computations, messages and waits. The clocks of the
+            processes are aligned. None on threads.
     """
 
     def __init__(self, tasks: list[Task], cluster: Cluster, wallclock: Timeline | None = None):
         self.wallclock = wallclock
         self.results = [task.result for task in tasks]
         self.cluster = cluster
-        self._seats = tasks
+        self._tasks = tasks
 
     @cached_property
     def _trace(self) -> Trace:
-        trace = traced(self._seats)
-        del self._seats
+        trace = traced(self._tasks)
+        del self._tasks
         return trace
 
     @cached_property
@@ -54,7 +54,7 @@ class Run:
         return self._replayed[0]
 
     def on(self, cluster: Cluster) -> Timeline:
-        """The same run on other hardware: the clock is computed again, no rank runs again.
+        """The timeline of this run on other hardware. The clock is computed again; no rank runs again.
 
         Raises:
             ValueError: not a `Cluster`, or one with fewer devices than ranks.
@@ -63,7 +63,7 @@ class Run:
         return replay(self._trace, cluster)[0]
 
     def __getstate__(self) -> dict[str, Any]:
-        self._trace  # noqa: B018 - in place of the tasks, which no file can hold
+        self._trace  # noqa: B018 - it replaces the tasks, which cannot be pickled
         return self.__dict__
 
     def __repr__(self) -> str:
@@ -81,28 +81,28 @@ def run(
 ) -> Run:
     """Run `program(comm, *args, **kwargs)` on `size` ranks.
 
-    The arrays among the arguments arrive read-only and are shared by all ranks (where a library has no read-only
-    arrays, as CuPy, each rank gets a copy); another object, such as a model, is copied for each rank; an argument
-    wrapped in `per_rank` gives each rank its own item. Ranks share nothing but messages, and on threads what the
-    program itself refers to: what it changes there, it changes for all.
+    All ranks share the arrays among the arguments, which arrive read-only. (CuPy has no read-only arrays, so each rank
+    gets a copy.) Another object, such as a model, is copied for each rank. An argument wrapped in `per_rank` gives each
+    rank its own item. Ranks share only messages. On threads they also share the
+    program's globals and closures; a change there is seen by all.
 
     Args:
         program: a function whose first parameter is the rank's `Comm`.
         size: how many ranks.
         engine: "threads": one thread a rank, in this process. "mpi": one process a rank, which `run` starts; or, in a
-            script that mpiexec or Slurm has started, those that are there (each of them then returns the same). "nccl":
-            the same with a GPU for each process, and torchrun in mpiexec's place.
+            script that mpiexec or Slurm has started, the processes that it started (each returns the same). "nccl": the
+            same with a GPU for each process, and torchrun in mpiexec's place.
         cluster: the hardware that times are computed for; None: `CLASSROOM`.
-        collectives: "ours", whose messages are seen and counted; or, on processes, "native": MPI's own, for calls that
-            ask for no other algorithm than the default one.
+        collectives: "ours": their messages are counted. "native", with MPI: MPI's own collectives, for calls with the
+            default algorithm.
 
     Returns:
-        The `Run`. What ranks printed with `comm.print` is printed first.
+        The `Run`. Before it returns, the lines of `comm.print` are printed.
 
     Raises:
         ValueError: a bad argument.
-        DeadlockError: no rank could move any more.
-        Exception: what the program raised, on the lowest rank that did (its `rank` and `run` are attributes).
+        DeadlockError: no rank could continue.
+        Exception: the program's own exception, from the lowest rank that raised one (with attributes `rank` and `run`).
 
     >>> import numpy as np
     >>> def shout(comm, x):
@@ -119,7 +119,7 @@ def run(
         carry_out(world, program, args, kwargs)
         ended = Outcome(world.tasks, world.deadlock)
     else:
-        from parlab.world.processes.launch import run_on_processes  # not at the top: threads need nothing of it
+        from parlab.world.processes.launch import run_on_processes  # not at the top: threads do not need it
 
         ended = run_on_processes((program, args, kwargs, collectives == "native"), size, engine)
     done = Run(ended.tasks, cluster, ended.wallclock)

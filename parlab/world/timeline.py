@@ -1,7 +1,7 @@
 """Timelines: the spans, the messages and the held bytes of every rank, on one clock.
 
-The table behind each kind of record is kept in columns, because a long run has hundreds of thousands of them; `spans`,
-`transfers` and `waits` build the records when they are read.
+Records of one kind are stored in columns, because a long run has hundreds of thousands of them. `computes`,
+`transfers`, `waits` and `spans` build the records when they are first read.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ class Timeline:
 
     Args:
         size: number of ranks.
-        computes: columns (rank, start, end, name), or a function that makes them when somebody looks; so the next two.
-        transfers: columns (src, dst, nbytes, ready, start, end, name, label), the messages that were delivered.
-        waits: columns (rank, start, end, peer, name, came).
-        held: for each rank its changes of held memory, (time, bytes, name), in the order in which they were made.
+        computes: columns (rank, start, end, name), or a function that makes them at the first read.
+        transfers: columns (src, dst, nbytes, ready, start, end, name, label) of the delivered messages, or a function.
+        waits: columns (rank, start, end, peer, name, came), or a function.
+        held: for each rank its changes of held memory, (time, bytes, name), in order.
         makespan: the time when the last rank is done.
-        unit: what one tick is, as it is shown.
-        cluster: the name of the hardware that the clock stands for.
+        unit: the name of one tick.
+        cluster: the name of the simulated hardware.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Timeline:
 
     @cached_property
     def transfers(self) -> list[Transfer]:
-        """Every message, by start, then sender."""
+        """Every delivered message, sorted by start, then by sender."""
         return sorted(
             map(Transfer._make, zip(*self._columns("transfers"), strict=True)), key=lambda t: (t.start, t.src, t.end)
         )
@@ -135,7 +135,7 @@ class Timeline:
 
     @cached_property
     def spans(self) -> list[Span]:
-        """Everything that took time, by rank, then start: computes, both ends of the messages, waits."""
+        """Computes, sends, receives and waits, sorted by rank, then by start. A message of no duration is left out."""
         spans = list(self.computes)
         for t in self.transfers:
             if t.end > t.start:
@@ -170,8 +170,8 @@ class Timeline:
     def held(self, rank: int) -> list[tuple[int, int]]:
         """Held bytes of `rank` over time: (time, bytes from then on), one pair a change.
 
-        Memory that arrives counts from its receive until it dies. Memory that is sent counts from its send until it has
-        passed, unless it counts already. The rest counts as `Comm.hold` says.
+        Received memory counts from the receive until it is freed. Sent memory counts from the send until the message
+        has passed, unless it counts already. Other memory counts if the program calls `Comm.hold`.
         """
         total, steps = 0, []
         for time, nbytes, _ in self._held[self._check(rank)]:
@@ -180,7 +180,7 @@ class Timeline:
         return steps
 
     def held_by_name(self, rank: int) -> dict[str, list[tuple[int, int]]]:
-        """`held`, taken apart by the name under which the bytes are held."""
+        """The same as `held`, for each name under which bytes are held."""
         totals: dict[str, int] = {}
         steps: dict[str, list[tuple[int, int]]] = {}
         for time, nbytes, name in self._held[self._check(rank)]:
@@ -193,7 +193,7 @@ class Timeline:
         return max((total for _, total in self.held(rank)), default=0)
 
     def peak_by_name(self, rank: int) -> dict[str, int]:
-        """The bytes that `rank` held when it first held the most, by name; their sum is `peak_bytes`."""
+        """The bytes that `rank` held by name, at the first time of its peak. Their sum is `peak_bytes`."""
         totals = [0, *(total for _, total in self.held(rank))]
         parts: dict[str, int] = {}
         for _, nbytes, name in self._held[rank][: totals.index(max(totals))]:
@@ -205,7 +205,7 @@ class Timeline:
         return self._spent("computes")[self._check(rank)]
 
     def waited(self, rank: int) -> int:
-        """Time that `rank` stood in a wait."""
+        """Time that `rank` waited."""
         return self._spent("waits")[self._check(rank)]
 
     def _spent(self, table: str) -> list[int]:
@@ -237,8 +237,9 @@ class Timeline:
     def save_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the timeline as a Chrome trace (JSON), which Perfetto and chrome://tracing open.
 
-        One thread a rank: computes and waits as slices, messages as slices on two tracks below joined by an arrow, held
-        bytes as a counter. Written to a temporary name and renamed.
+        Each rank has a track of slices for its computes and waits, and tracks below for its sends and receives. An
+        arrow joins the two ends of a message. A counter shows the held bytes. The file is written under a temporary
+        name, and then renamed.
 
         Raises:
             ValueError: `path` is not a path.
@@ -265,8 +266,8 @@ class Timeline:
             if span.kind in ("compute", "wait"):
                 place = {"name": span.name, "pid": span.rank, "tid": 0, "ts": span.start / micro}
                 events.append({**place, "ph": "X", "cat": span.kind, "dur": (span.end - span.start) / micro})
-        # Slices of a track must not cross, so messages under way at once lie on several: when each is free again.
-        tracks: dict[tuple[int, str], list[float]] = {}
+        # Slices of one track must not overlap, so messages at the same time need several tracks.
+        tracks: dict[tuple[int, str], list[float]] = {}  # for each track, the time from which it is free
         for number, t in enumerate(self.transfers):
             if t.end == t.start:
                 continue

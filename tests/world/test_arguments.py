@@ -255,6 +255,7 @@ ROWS = [
     ("counts", comm(lambda c: c.all_gather(X, counts=8)), "counts=8: needs one length, at least 0, for each of the 2"),
     ("counts", comm(lambda c: c.all_gather(X, counts=[4, -4])), "counts=[4, -4]: needs one length, at least 0"),
     ("counts", comm(lambda c: c.all_gather(X, counts=[4.0, 4.0])), "counts=[4.0, 4.0]: needs one length, at least 0"),
+    ("counts", comm(lambda c: c.all_gather(X[:1], counts=[True, True])), "counts=[True, True]: needs one length, at"),
     (
         "counts of all_gather",
         comm(lambda c: c.all_gather(X, counts=[3, 4])),

@@ -2,15 +2,14 @@
 
 At each instant of simulated time:
 
-1. Messages and computations that end at this instant end. The tasks that they free run on, each through its own program
-   until it must wait or compute.
+1. Complete the messages and computations due now. Each task that waited for one continues until it waits or computes.
 2. Messages that are ready (both ends are posted) start. Their order: the time when they became ready, then the sender's
    posting number, then the sender. A message whose port is busy is passed over.
 
 A message occupies the sender's out-port and the receiver's in-port for latency + bytes/bandwidth. Both requests end
-together, and until then the sender holds the message's memory. A collective waits for no rank: a rank that enters runs
-its own messages at once. In a joint one (a split, or a collective that some rank never enters) a rank stays until the
-last one has entered. Nothing else takes time.
+together, and until then the sender holds the message's memory. A rank that enters a collective sends its own messages
+at once. Two kinds block: a split, until all members have entered; and a collective that some rank never enters, for
+ever. Nothing else takes time.
 
 The result depends on the trace alone, so it is the same on every machine.
 """

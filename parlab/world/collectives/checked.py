@@ -1,13 +1,12 @@
-"""The collectives that also run beside a program. Each function checks the arguments of a call and returns what is left
-to do: a function of the comm that does it, and of the array.
+"""The collectives that can also run in the background. Each function checks the arguments of a call, and returns a
+function `(comm, x)` that runs the collective.
 
-The algorithms move flat blocks; here arrays of any shape become such blocks, and again what they were.
+The algorithms move flat blocks. These functions cut arrays of any shape into such blocks, and reshape the result.
 """
 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -134,10 +133,10 @@ def _lengths(counts: Sequence[int] | None, size: int, algorithm: str | None) -> 
     if counts is None:
         return None
     try:
-        lengths = [operator.index(count) for count in counts]
-    except TypeError:
+        lengths = [whole("counts", count, 0) for count in counts]
+    except (TypeError, ValueError):
         lengths = []
-    if len(lengths) != size or min(lengths) < 0:
+    if len(lengths) != size:
         raise ValueError(f"counts={counts!r}: needs one length, at least 0, for each of the {size} ranks")
     if algorithm is not None:
         raise ValueError(f"counts={counts!r}: algorithm={algorithm!r} needs equal pieces; use ring")

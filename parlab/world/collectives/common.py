@@ -17,16 +17,16 @@ Combine = Callable[[Array, Array], Array]
 
 
 def may_be_native(algorithm: Callable[..., Any]) -> Callable[..., Any]:
-    """An algorithm in whose place the engine's own collective steps in, if `comm` has one and it takes the arrays."""
+    """Decorator: call the engine's collective instead of `algorithm`, if `comm` has one that accepts these arrays."""
 
     @wraps(algorithm)
-    def step_in(comm: Any, *arguments: Any) -> Any:
+    def native_or_ours(comm: Any, *arguments: Any) -> Any:
         native = getattr(comm, "_native", None)
         if native is None or not all(map(_plain, arguments)):
             return algorithm(comm, *arguments)
         return native(algorithm.__name__, *arguments)
 
-    return step_in
+    return native_or_ours
 
 
 def _plain(argument: Any) -> bool:

@@ -3,6 +3,8 @@
 These algorithms need a power of two of ranks. For another number N = 2ᵏ + e, an all-reduce folds e ranks away first:
 each of the ranks 0, 2, ..., 2e − 2 sends its data to its right neighbour, takes no part, and receives the result.
 
+Invariant: after step s (from 0), a rank's result contains the parts of 2ˢ⁺¹ ranks. Each function says which ranks.
+
 Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH" (IJHPCA 2005).
 """
 
@@ -34,7 +36,7 @@ def recursive_doubling_all_reduce(comm: Any, x: Array, combine: Combine) -> Arra
 
 
 def recursive_doubling_all_reduce_cost(size: int, length: int, itemsize: int, link: Link) -> Cost:
-    """log₂N (α + nβ); with folding two steps more, and one message more for each folded pair's two ranks."""
+    """log₂N (α + nβ). Folding adds two steps, and each rank of a folded pair sends one message for it."""
     nbytes, core = length * itemsize, power_of_two_below(size)
     return _folded_cost(size, nbytes, cost_of_steps(core, [nbytes] * (core.bit_length() - 1), link), link)
 

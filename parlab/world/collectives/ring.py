@@ -3,6 +3,9 @@
 An array [n] is cut into N blocks, and block r belongs to rank r. In the reduce-scatter a block travels once around the
 ring; every rank adds its own part, and the sum arrives at the block's owner. In the all-gather the sums travel around.
 
+Invariant: after step s (from 0), the block that a rank received last combines the parts of s + 2 ranks
+(reduce-scatter), or a rank has s + 2 finished blocks (all-gather).
+
 Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (JPDC 2009).
 """
 
@@ -42,7 +45,8 @@ def ring_reduce_scatter(comm: Any, total: Array, blocks: list[slice], combine: C
         sent = (comm.rank - step - 1) % comm.size
         received = (comm.rank - step - 2) % comm.size
         own = total[blocks[received]]
-        total[blocks[received]] = combine(own, _shift(comm, total, blocks, "add", sent, received))  # which then dies
+        # The received block has no name, so its memory is freed here.
+        total[blocks[received]] = combine(own, _shift(comm, total, blocks, "add", sent, received))
 
 
 def ring_reduce_scatter_cost(nbytes: list[int], link: Link) -> Cost:

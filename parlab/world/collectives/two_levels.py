@@ -1,13 +1,14 @@
-"""Collectives in two levels, for nodes: what can stay inside a node does, and each block crosses between nodes once.
+"""Collectives in two levels. Messages stay inside a node where possible; a block enters each other node once.
 
 A rank of the group is (node, place): rank = node · g + place, with g ranks a node and k nodes. Inside a node the ranks
 of all places talk to each other; between nodes each rank talks only to the ranks of its own place.
 
-    all-gather       between, then inside    after the first level a rank has the blocks of its place, of all nodes
-    reduce-scatter   inside, then between    after the first level a rank has its node's sums of its place's blocks
-    all-to-all       inside, then between    after the first level a rank has all that its node sends to its place
+                     levels                  invariant: after the first level, a rank has
+    all-gather       between, then inside    the blocks of its place, from all nodes
+    reduce-scatter   inside, then between    its node's sums of the blocks of its place
+    all-to-all       inside, then between    all pieces that its node sends to its place
 
-The grid sends each piece directly, as a pairwise all-to-all does. But in each step all ranks cross, or none does.
+`grid_all_to_all` sends each piece directly to its owner. In each step all ranks send to other nodes, or none does.
 
 Sources: Karonis et al., "Exploiting hierarchy in parallel computer networks to optimize collective operation
 performance" (IPDPS 2000); the all-reduce: Jia et al., "Highly scalable deep learning training system with
@@ -62,7 +63,7 @@ def hierarchical_all_gather(comm: Any, total: Array, blocks: list[slice], ranks_
 
 
 def hierarchical_all_gather_cost(size: int, block_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
-    """(k − 1)(α' + pβ') + (g − 1)(α + kpβ), p the bytes of a block; (k − 1)p leave a node's rank, (g − 1)kp do not."""
+    """(k − 1)(α' + pβ') + (g − 1)(α + kpβ), p bytes a block: (k − 1)p to other nodes, (g − 1)kp inside its own."""
     nodes = size // ranks_per_node
     between = ring_all_gather_cost([block_nbytes] * nodes, inter)
     inside = ring_all_gather_cost([nodes * block_nbytes] * ranks_per_node, intra)
@@ -74,7 +75,7 @@ def hierarchical_reduce_scatter(
 ) -> None:
     """`total` [n], in equal blocks, in place: rank r's block r becomes the combination of all ranks' blocks r.
 
-    The node adds up first, so that of each block one sum a node crosses.
+    The ranks of a node add up first. So each node sends one sum of a block, and not one part from each rank.
     """
     xp = namespace(total)
     inside, between = levels(comm, ranks_per_node)
@@ -105,8 +106,8 @@ def hierarchical_reduce_scatter_cost(
 def hierarchical_all_to_all(comm: Any, pieces: list[Array], ranks_per_node: int) -> list[Array]:
     """The i-th piece goes to rank i; returns the pieces that came, by source.
 
-    A rank hands the pieces for place p of every node to place p of its own node, which sends them on, with those of
-    the whole node, in one message to each node.
+    First each rank gives its pieces for one place, in all nodes, to the rank of that place in its own node. Then that
+    rank sends the pieces of its whole node to its place in each other node, one message a node.
     """
     xp = namespace(pieces[0])
     inside, between = levels(comm, ranks_per_node)
@@ -121,7 +122,7 @@ def hierarchical_all_to_all(comm: Any, pieces: list[Array], ranks_per_node: int)
 
 
 def hierarchical_all_to_all_cost(size: int, piece_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
-    """(g − 1)(α + kpβ) + (k − 1)(α' + gpβ'), p the bytes of a piece."""
+    """(g − 1)(α + kpβ) + (k − 1)(α' + gpβ'), p bytes a piece."""
     nodes = size // ranks_per_node
     inside = pairwise_all_to_all_cost(ranks_per_node, nodes * piece_nbytes, intra)
     between = pairwise_all_to_all_cost(nodes, ranks_per_node * piece_nbytes, inter)
@@ -131,7 +132,7 @@ def hierarchical_all_to_all_cost(size: int, piece_nbytes: int, ranks_per_node: i
 def grid_all_to_all(comm: Any, pieces: list[Array], ranks_per_node: int) -> list[Array]:
     """The i-th piece goes to rank i; returns the pieces that came, by source.
 
-    In step (d, e) each rank sends to the rank d nodes and e places on: all cross between nodes, or none does.
+    In step (d, e) each rank sends to the rank d nodes and e places after it: all to other nodes, or none.
     """
     nodes, places = comm.size // ranks_per_node, ranks_per_node
     node, place = divmod(comm.rank, ranks_per_node)
@@ -148,7 +149,7 @@ def grid_all_to_all(comm: Any, pieces: list[Array], ranks_per_node: int) -> list
 
 
 def grid_all_to_all_cost(size: int, piece_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
-    """(g − 1)(α + pβ) + (N − g)(α' + pβ'), p the bytes of a piece."""
+    """(g − 1)(α + pβ) + (N − g)(α' + pβ'), p bytes a piece."""
     near, far = ranks_per_node - 1, size - ranks_per_node
     time = near * intra.picoseconds(piece_nbytes) + far * inter.picoseconds(piece_nbytes)
     return Cost([size - 1] * size, [(size - 1) * piece_nbytes] * size, time, [far * piece_nbytes] * size)
@@ -188,7 +189,7 @@ def hierarchical_all_reduce_cost(
 
 
 def _both_levels(size: int, inside: Cost, between: Cost) -> Cost:
-    """Every rank does both, and all ranks alike: blocks are equal."""
+    """The cost of two levels with equal blocks: every rank does both, and all ranks send the same."""
     return Cost(
         [inside.messages[0] + between.messages[0]] * size,
         [inside.nbytes[0] + between.nbytes[0]] * size,

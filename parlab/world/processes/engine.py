@@ -1,10 +1,10 @@
 """The engine of ranks as processes: one rank in this process, messages by a `Transport`.
 
-A task that waits polls: it moves on all messages of this process, then sleeps, longer and longer. So ranks that wait
+A task that waits polls: it progresses all messages of this process, then sleeps, longer and longer. So ranks that wait
 leave the cores to ranks that compute.
 
-A collective begins at rank 0 of its group. Each member tells it its call; it compares the calls, and tells the members
-to go on. `deadlock.py` says how the processes find out that no rank can move.
+A collective begins at rank 0 of its group. Each member sends its call to rank 0. Rank 0 compares the calls and releases
+the members. `deadlock.py` says how the processes find out that no rank can move.
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ class ProcessEngine(Engine):
         self.groups["world"] = self.world
         self.moving: list[MessageEnd] = []  # messages on the wire
         self.listening: dict[ProcessMailbox, None] = {}  # mailboxes with receives that wait for a header
-        self.calls: dict[tuple[str, int], CollectiveCall] = {}  # collectives that this rank lets begin
+        self.calls: dict[tuple[str, int], CollectiveCall] = {}  # collectives that this rank releases
         self.entered: dict[tuple[str, int], CollectiveCall] = {}  # collectives in which this rank waits
         self.serial = 0  # of the last split
-        self.splits = 0  # that this rank has let begin
+        self.splits = 0  # that this rank has released
         self.stuck_since = 0.0
         self.reported = False
         self.reports: dict[int, deadlock.Report] = {}  # on rank 0
@@ -149,7 +149,7 @@ class ProcessEngine(Engine):
         return message
 
     def _arrives(self, message: MessageEnd, header: bytes) -> None:
-        """The header has come: make room and receive. A message that does not fit is received too, and dropped."""
+        """The header has arrived: allocate memory and receive. A message that does not fit is received and dropped."""
         form, kinds, sizes, message.label = json.loads(header)
         expected = values.form(message.value)
         if (form, kinds) == (expected, _kinds(message.value)):
@@ -187,16 +187,18 @@ class ProcessEngine(Engine):
             task.log += (ENTER, collective)
             self.entered[collective.key] = collective
             self._block(task, collective, f"{name} of group {group.name}" if group is not self.world else name)
-            self._tell(group.members[0], "calls", [collective.key, group.members, task.rank, rank, name, call, detail])
+            self._notify(
+                group.members[0], "calls", [collective.key, group.members, task.rank, rank, name, call, detail]
+            )
         self._sleep(task)
         if collective.error is not None:
             raise MismatchError(collective.error)
         self.serial = collective.serial
         return collective.details
 
-    def _hear_calls(self, said: list[Any]) -> None:
-        """A member has entered a collective that this rank lets begin."""
-        (group, number), members, member, rank, name, call, detail = said
+    def _on_calls(self, payload: list[Any]) -> None:
+        """A member has entered a collective that this rank releases."""
+        (group, number), members, member, rank, name, call, detail = payload
         key = (group, number)
         collective = self.calls.setdefault(key, CollectiveCall(tuple(members), key))
         collective.names[member], collective.calls[rank], collective.details[rank] = name, call, detail
@@ -208,11 +210,11 @@ class ProcessEngine(Engine):
         error = difference(collective, Group(group, collective.members))
         details = [collective.details[rank] for rank in range(len(members))]
         for member in members:
-            self._tell(member, "begins", [key, serial, error, collective.names, details])
+            self._notify(member, "begins", [key, serial, error, collective.names, details])
 
-    def _hear_begins(self, said: list[Any]) -> None:
+    def _on_begins(self, payload: list[Any]) -> None:
         """A collective that this rank has entered begins."""
-        key, serial, error, names, details = said
+        key, serial, error, names, details = payload
         collective = self.entered.pop(tuple(key))
         collective.serial, collective.error = serial, error
         collective.names = {int(member): name for member, name in names.items()}
@@ -265,25 +267,26 @@ class ProcessEngine(Engine):
             raise Unwind
 
     def _poll(self, over: Callable[[], Any]) -> None:
-        """Move on the messages of this process until `over()`."""
+        """Progress the messages of this process until `over()`."""
         pause = Pause()
         while True:
             with self.mutex:
                 if over():
                     return
-                self._progress()
+                self._progress_or_abort()
                 self._report()
             pause()
 
-    def _progress(self) -> None:
-        """Move on all messages. If that fails, the other ranks would wait for ever, so all processes end."""
+    def _progress_or_abort(self) -> None:
+        """Progress all messages. If that fails, the other ranks would wait for ever, so all processes end."""
         try:
-            self._move_on()
+            self._progress()
         except Exception:
             traceback.print_exc()
             self.transport.abort()
 
-    def _move_on(self) -> None:
+    def _progress(self) -> None:
+        """Receive what has arrived, complete what has passed, and answer the notes of other ranks."""
         for box in list(self.listening):
             while box.coming and (header := box.coming[0].wire.header()) is not None:
                 self._arrives(box.coming.popleft(), header)
@@ -292,14 +295,15 @@ class ProcessEngine(Engine):
         if self.moving:
             self.moving = [message for message in self.moving if not self._passed(message)]
         for note in self.transport.heard():
-            what, said = json.loads(note)
-            getattr(self, f"_hear_{what}")(said)
+            kind, payload = json.loads(note)
+            getattr(self, f"_on_{kind}")(payload)
 
-    def _tell(self, rank: int, what: str, said: Any) -> None:
+    def _notify(self, rank: int, kind: str, payload: Any) -> None:
+        """Call `_on_<kind>(payload)` on the process of `rank`."""
         if rank == self.transport.rank:
-            getattr(self, f"_hear_{what}")(said)
+            getattr(self, f"_on_{kind}")(payload)
         else:
-            self.transport.tell(rank, json.dumps([what, said]).encode())
+            self.transport.tell(rank, json.dumps([kind, payload]).encode())
 
     @contextmanager
     def timed(self, task: Task, name: str) -> Iterator[None]:
@@ -320,16 +324,16 @@ class ProcessEngine(Engine):
             self.reported = True
             program = self.tasks[0]
             place = places_of(self.tasks).get(program.rank, "")
-            self._tell(0, "report", deadlock.report(program, place, self.groups))
+            self._notify(0, "report", deadlock.report(program, place, self.groups))
 
-    def _hear_report(self, said: deadlock.Report) -> None:
-        self.reports[said["rank"]] = said
+    def _on_report(self, report: deadlock.Report) -> None:
+        self.reports[report["rank"]] = report
         if len(self.reports) == self.transport.size and not deadlock.some_can_move(self.reports):
             reports = [self.reports[rank] for rank in range(self.transport.size)]
             for rank in reversed(range(self.transport.size)):
-                self._tell(rank, "over", reports)
+                self._notify(rank, "over", reports)
 
-    def _hear_over(self, reports: list[deadlock.Report]) -> None:
+    def _on_over(self, reports: list[deadlock.Report]) -> None:
         self.last_reports = reports
         self._unwind()
 

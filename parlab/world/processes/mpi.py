@@ -1,9 +1,9 @@
 """Messages by MPI, with mpi4py.
 
-On the wire a message is a head of 1024 bytes, sent synchronously on an even tag: the length of the header, the header,
-and the arrays too if they fit. Else what is left of the header, if there is any, and each array as bytes follow on the
-odd tag behind it. The head's receive is posted when the program asks for the message, so the synchronous send ends
-then, and never earlier. The receives on the odd tag are posted in the order of the heads, so they match.
+A message begins with its first packet (1024 bytes, even tag, `Issend`). The first packet holds the length of the
+header, the header, and the arrays if they fit. The rest follows on the next odd tag: the rest of the header, and each
+array. The receiver posts the receive of the first packet when its program asks for the message, so the synchronous send
+never ends before that. The receives on the odd tag are posted in the order of the first packets, so they match.
 
 Importing this module starts MPI.
 """
@@ -22,11 +22,11 @@ from mpi4py import MPI
 
 from parlab.world.processes.transport import Form, clock_ahead, fill, in_bytes, in_host_memory
 
-HEAD = 1024  # bytes
+FIRST_PACKET = 1024  # bytes
 
 
 def _bytes(x: np.ndarray) -> list[Any]:
-    """The memory of `x`, which is in C order, as MPI takes it: derived datatypes would be many times slower."""
+    """The memory of `x`, which is in C order, as bytes for MPI: its derived datatypes are many times slower."""
     return [in_bytes(x), MPI.BYTE]
 
 
@@ -38,8 +38,8 @@ class _Sent:
         if _fits(header, leaves):
             framed += b"".join(leaf.tobytes() for leaf in leaves)
             leaves = ()
-        head, rest = framed[:HEAD].ljust(HEAD), framed[HEAD:]
-        self._requests = [comm.Issend([head, MPI.BYTE], dst, 2 * tag)]
+        first, rest = framed[:FIRST_PACKET].ljust(FIRST_PACKET), framed[FIRST_PACKET:]
+        self._requests = [comm.Issend([first, MPI.BYTE], dst, 2 * tag)]
         if rest:
             self._requests.append(comm.Isend([rest, MPI.BYTE], dst, 2 * tag + 1))
         self._requests += [comm.Isend(_bytes(leaf), dst, 2 * tag + 1) for leaf in leaves if leaf.size]
@@ -49,7 +49,7 @@ class _Sent:
 
 
 def _fits(header: bytes, leaves: Sequence[np.ndarray]) -> bool:
-    return 4 + len(header) + sum(leaf.nbytes for leaf in leaves) <= HEAD
+    return 4 + len(header) + sum(leaf.nbytes for leaf in leaves) <= FIRST_PACKET
 
 
 class _Coming:
@@ -57,7 +57,7 @@ class _Coming:
 
     def __init__(self, comm: Any, src: int, tag: int):
         self._comm, self._src, self._tag = comm, src, 2 * tag + 1
-        self._framed = bytearray(HEAD)
+        self._framed = bytearray(FIRST_PACKET)
         self._requests = [comm.Irecv([self._framed, MPI.BYTE], src, 2 * tag)]
         self._header = b""
 
@@ -66,9 +66,10 @@ class _Coming:
             return None
         end = 4 + int.from_bytes(self._framed[:4], "big")
         if end > len(self._framed):
-            rest = bytearray(end - HEAD)
+            rest = bytearray(end - FIRST_PACKET)
             self._framed += rest
-            self._requests = [self._comm.Irecv([memoryview(self._framed)[HEAD:], MPI.BYTE], self._src, self._tag)]
+            buffer = memoryview(self._framed)[FIRST_PACKET:]
+            self._requests = [self._comm.Irecv([buffer, MPI.BYTE], self._src, self._tag)]
             return self.header()
         self._header = bytes(self._framed[4:end])
         return self._header
@@ -93,12 +94,13 @@ class MPITransport:
         self.rank, self.size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
         self.renew()
         self.ahead = clock_ahead(self.rank, self.size, self._ask, self._answer)
-        with suppress(OSError):  # all are here: MPICH's memory, 3 MB, needs no name that outlives ranks that are killed
+        # All ranks have mapped MPICH's shared memory (3 MB). Unlink its file, so that killed ranks leave none behind.
+        with suppress(OSError):
             for path in re.findall(r"/dev/shm/mpich\S+$", Path("/proc/self/maps").read_text("utf-8"), re.MULTILINE):
                 os.unlink(path)
 
     def renew(self) -> None:
-        """See `Transport`: duplicates, so that nothing of the program's own, or of a run that failed, is mistaken."""
+        """See `Transport`. Duplicates keep these messages apart from those of the program and of a failed run."""
         self._messages, self._notes = MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup()
         self._told: list[Any] = []
 
@@ -154,13 +156,13 @@ OPERATIONS = {"add": MPI.SUM, "multiply": MPI.PROD, "maximum": MPI.MAX, "minimum
 
 
 class _Started:
-    """A collective that MPI has started. It keeps the memory that MPI works on meanwhile; mpi4py does for some."""
+    """A collective that MPI has started. It keeps MPI's memory alive; mpi4py does so for some of them only."""
 
     def __init__(self, request: Any, *memory: Any, total: np.ndarray | None = None):
         self._request, self._memory, self._total = request, memory, total
 
     def done(self) -> bool:
-        """Whether this rank's part is over; then `total` holds what is in the first of the memory."""
+        """Whether this rank's part is over. Then the first array of the memory is copied into `total`."""
         if not self._request.Test():
             return False
         if self._total is not None:

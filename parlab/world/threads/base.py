@@ -53,14 +53,14 @@ class Engine(ABC):
     def post_send(
         self, task: Task, box: Mailbox, value: Value, nbytes: int, kept: int, name: str, label: Any, *, call: str = ""
     ) -> Message:
-        """Offer `value` in `box`; the receiver will own it. With a `call`, wait at once until it is taken.
+        """Offer `value` in `box`; the receiver will own it. If `call` is not empty, block until the receiver takes it.
 
         The sender holds `kept` of its `nbytes` until the request ends.
         """
 
     @abstractmethod
     def post_receive(self, task: Task, box: Mailbox, like: Value, name: str, label: Any, *, call: str = "") -> Message:
-        """Ask for the next value in `box`, which must have the form of `like`; with a `call`, wait for it at once."""
+        """Ask for the next value in `box`, of the form of `like`. If `call` is not empty, block until it comes."""
 
     @abstractmethod
     def enter(self, task: Task, group: Group, rank: int, name: str, call: str, detail: Any = None) -> dict[int, Any]:

@@ -137,13 +137,14 @@ class Task:
     def counts(self, array: Array) -> bool:
         """Whether the memory under `array` counts as held.
 
-        A background task ignores memory that the program holds: at which point that begins or ends is left to chance.
+        A background task does not count the program's memory: when the program allocates or frees it, relative to this
+        task, is not deterministic.
         """
         held = self.held.get(id(arrays.owning_buffer(array)))
         return held is not None and (held.task is self or not self.is_background)
 
-    def uncounted(self, value: Value) -> int:
-        """Bytes of `value` in memory that does not count as held."""
+    def kept_by_message(self, value: Value) -> int:
+        """Bytes that a message of `value` keeps: those in memory that does not count as held already."""
         if not self.held:
             return values.nbytes(value)
         leaves = (value,) if type(value) is np.ndarray else values.leaves(value)
