@@ -1,10 +1,10 @@
-"""Attention one tile at a time (FlashAttention): the score matrix never exists as a whole.
+"""Attention one strip of keys at a time (FlashAttention): the score matrix never exists as a whole.
 
-A *block* is a stretch of queries against a stretch of keys, which is attended tile by tile. It returns its own
-`(out, lse)`, and `merge` joins two such pairs over different keys exactly, because lse remembers how much each one was
-divided by. Ring attention needs no more than that.
+A *block* is some queries against some keys, which are attended strip by strip. It returns its own `(out, lse)`, and
+`merge` joins two such pairs over different keys exactly, because lse remembers how much each one was divided by. Ring
+attention needs no more than that.
 
-This page is the algorithm; `parlab.nn.tiles` says which tiles there are, and what makes them quick.
+This page is the algorithm; `parlab.nn.tiles` says which strips there are, and what makes them quick.
 
 Shapes: `B` batch, `H` query heads, `G` key/value heads (each serves H/G query heads), `S` queries, `T` keys, `D` head
 size. Inside a block H is two axes, `[B, G, H/G, S, D]` beside `[B, G, 1, T, D]`; a prime (`B'`) says: a few of them.
@@ -19,7 +19,7 @@ import math
 from parlab.arrays import Array, exp_, namespace, on_host
 from parlab.nn.attention_arguments import check_gradient, check_inputs
 from parlab.nn.sums import accumulator_dtype, row_dot, wide_zeros, widened
-from parlab.nn.tiles import Tiles, few_at_a_time, hide, product_of, row_sums, stretches_of, tile_buffer
+from parlab.nn.tiles import Strip, few_at_a_time, hide, product_of, row_sums, scores_buffer, stretches_of
 
 CAUSAL = 0  # `diagonal` of a block whose query i sees keys 0..i
 STRICT = -1  # ... keys 0..i−1: query 0 sees none
@@ -41,7 +41,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, scale: floa
         out `[B, H, S, D]` in q's dtype and lse `[B, H, S]` in float32 or wider.
 
     A key that is NaN makes out and lse NaN for each query that sees it. Under the causal mask it may do so for earlier
-    queries of its tile (of 256, more on a device) as well: −inf is added to a hidden score, and NaN − inf is NaN.
+    queries of its stretch (of 256, more on a device) as well: −inf is added to a hidden score, and NaN − inf is NaN.
 
     Raises:
         ValueError: shapes that do not fit.
@@ -54,7 +54,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, scale: floa
     >>> bool(np.allclose(np.exp(lse[0, 0] - 2), np.arange(1, 9)))  # each logit is 2; query i counts i + 1 keys
     True
     """
-    check_inputs(q, k, v, causal=causal, scale=scale)
+    check_inputs(q, k, v, same_length=causal, scale=scale)
     xp = namespace(q)
     out, lse = attend_block(q, k, v, diagonal=CAUSAL if causal else None, scale=scale)
     return xp.astype(out, q.dtype, copy=False), lse
@@ -73,12 +73,12 @@ def attention_backward(
 ) -> tuple[Array, Array, Array]:
     """Gradients `(dq, dk, dv)` of a loss from `dout`, its gradient with respect to `out`.
 
-    The weights are made again, tile by tile, from q, k and lse: nothing of size S × S was kept.
+    The weights are made again, strip by strip, from q, k and lse: nothing of size S × S was kept.
 
     Raises:
         ValueError: shapes that do not fit.
     """
-    check_inputs(q, k, v, causal=causal, scale=scale)
+    check_inputs(q, k, v, same_length=causal, scale=scale)
     check_gradient(dout, q, out, lse)
     xp = namespace(q)
     diagonal = CAUSAL if causal else None
@@ -98,7 +98,7 @@ def attend_block(
 ) -> tuple[Array, Array]:
     """One block's `(out [B, H, S, D], lse [B, H, S])`, both in float32 or wider; merged `into` these, if given.
 
-    For each stretch of queries the tiles of keys that it sees are attended one after the other (algorithm 1).
+    For each stretch of queries the strips of keys that it sees are attended one after the other (algorithm 1).
 
     `diagonal` None: every query sees every key; else query i sees keys 0..i + diagonal (`CAUSAL`, `STRICT`, or any
     offset between the first query's and the first key's position), with a `window` only the last `window` of them. A
@@ -107,22 +107,23 @@ def attend_block(
     xp, scale = namespace(q, k, v), default_scale(scale, q.shape[3])
     softmax = _gentle_softmax if _scores_are_small(q, k, scale) else _online_softmax
     sums = into or (wide_zeros(q), xp.full(q.shape[:-1], -xp.inf, dtype=accumulator_dtype(q), device=q.device))
-    begun = into and not (on_host(q) and xp.all(sums[1] == -xp.inf))  # else there is nothing to merge with
+    empty = on_host(q) and bool(xp.all(sums[1] == -xp.inf))  # no query has seen a key: nothing to merge with
+    begun = into is not None and not empty
     q, out, lse, k, v = _by_kv_head(q, *sums, k, v)  # twice [B, G, H/G, S, D], [B, G, H/G, S], twice [B, G, 1, T, D]
-    stretches, buffer = list(stretches_of(q, k, diagonal, window, out)), tile_buffer(out)
+    stretches, buffer = list(stretches_of(q, k, diagonal, window, out)), scores_buffer(out)
     for b, g, h in few_at_a_time(q, stretches):
         queries = widened(q[b, g, h, ...]) * scale  # [B', G', H', S, D]
         keys, values = widened(k[b, g, ...]), widened(v[b, g, ...])  # [B', G', 1, T, D]
-        for rows, tiles in stretches:
-            part = softmax(queries[..., rows, :], keys, values, tiles, buffer)
+        for rows, strips in stretches:
+            part = softmax(queries[..., rows, :], keys, values, strips, buffer)
             if begun:
                 part = merge(out[b, g, h, rows, :], lse[b, g, h, rows], *part)
             out[b, g, h, rows, :], lse[b, g, h, rows] = part
     return sums
 
 
-def _online_softmax(q: Array, k: Array, v: Array, tiles: Tiles, buffer: Array) -> tuple[Array, Array]:
-    """One stretch of queries against its tiles of keys: `(out, lse)`.
+def _online_softmax(q: Array, k: Array, v: Array, strips: list[Strip], buffer: Array) -> tuple[Array, Array]:
+    """One stretch of queries against its strips of keys: `(out, lse)`.
 
     `out` is Σ exp(score − largest) · v and `total` the sum of these weights. Both shrink when a larger score turns up.
     """
@@ -130,7 +131,7 @@ def _online_softmax(q: Array, k: Array, v: Array, tiles: Tiles, buffer: Array) -
     lowest = xp.finfo(q.dtype).min  # not −inf: a row that sees no key would have −inf − −inf
     largest = xp.full((*q.shape[:-1], 1), lowest, dtype=q.dtype, device=q.device)  # [B', G', H', rows, 1]
     total, out = xp.zeros_like(largest), None
-    for columns, hidden in tiles:
+    for columns, hidden in strips:
         scores = product_of(q, k[..., columns, :], buffer)  # [B', G', H', rows, columns]
         hide(scores, hidden)
         before, largest = largest, xp.maximum(largest, xp.max(scores, axis=-1, keepdims=True))
@@ -146,11 +147,11 @@ def _online_softmax(q: Array, k: Array, v: Array, tiles: Tiles, buffer: Array) -
     return out / total, xp.where(seen, largest + xp.log(total), -xp.inf)[..., 0]
 
 
-def _gentle_softmax(q: Array, k: Array, v: Array, tiles: Tiles, buffer: Array) -> tuple[Array, Array]:
+def _gentle_softmax(q: Array, k: Array, v: Array, strips: list[Strip], buffer: Array) -> tuple[Array, Array]:
     """The same where all scores are small: exp can neither overflow nor vanish, so no maximum is needed."""
     xp = namespace(q, k, v)
     total, out = xp.zeros((*q.shape[:-1], 1), dtype=q.dtype, device=q.device), None  # [B', G', H', rows, 1]
-    for columns, hidden in tiles:
+    for columns, hidden in strips:
         scores = product_of(q, k[..., columns, :], buffer)  # [B', G', H', rows, columns]
         hide(scores, hidden)
         weights = exp_(scores)
@@ -190,7 +191,7 @@ def attend_block_backward(
     totals = totals or (wide_zeros(q), wide_zeros(k), wide_zeros(v))
     q, dout, lse, delta, k, v = _by_kv_head(q, dout, lse, delta, k, v)
     dq, dk, dv = _by_kv_head(*totals)  # views: to part an axis moves nothing
-    scores_buffer, dscores_buffer = tile_buffer(dq), tile_buffer(dq)
+    for_scores, for_dscores = scores_buffer(dq), scores_buffer(dq)
     stretches = list(stretches_of(q, k, diagonal, window, dq))
     for b, g, h in few_at_a_time(q, stretches, share=4):  # dK/dV of all of them must stay in the cache too
         queries, douts = widened(q[b, g, h, ...]) * scale, widened(dout[b, g, h, ...])  # [B', G', H', S, D]
@@ -199,15 +200,15 @@ def attend_block_backward(
         ones = xp.ones_like(keys[..., 0])
         keys_one, values_one = _append(keys, ones), _append(values, ones)  # [B', G', 1, T, D+1]
         keys = keys * scale
-        for rows, tiles in stretches:
-            for columns, hidden in tiles:
-                scores = product_of(queries_lse[..., rows, :], keys_one[..., columns, :], scores_buffer)
+        for rows, strips in stretches:
+            for columns, hidden in strips:
+                scores = product_of(queries_lse[..., rows, :], keys_one[..., columns, :], for_scores)
                 if not gentle:
                     scores = xp.maximum(scores, LOWEST_EXPONENT)
                 hide(scores, hidden)
                 weights = exp_(scores)  # [B', G', H', rows, columns]
                 dv[b, g, :, columns, :] += _over_heads(xp.matrix_transpose(weights) @ douts[..., rows, :])
-                dscores = product_of(douts_delta[..., rows, :], values_one[..., columns, :], dscores_buffer)
+                dscores = product_of(douts_delta[..., rows, :], values_one[..., columns, :], for_dscores)
                 dscores *= weights
                 dk[b, g, :, columns, :] += _over_heads(xp.matrix_transpose(dscores) @ queries[..., rows, :])
                 dq[b, g, h, rows, :] += dscores @ keys[..., columns, :]

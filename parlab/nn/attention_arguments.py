@@ -7,7 +7,7 @@ from parlab.arrays import Array, is_array, namespace
 from parlab.nn.sums import accumulator_dtype
 
 
-def check_inputs(q: Array, k: Array, v: Array, *, causal: bool, scale: float | None) -> None:
+def check_inputs(q: Array, k: Array, v: Array, *, same_length: bool, scale: float | None) -> None:
     """Refuse what attention cannot mean, each with what would be right."""
     named = (("q", q), ("k", k), ("v", v))
     for name, x in named:
@@ -28,7 +28,7 @@ def check_inputs(q: Array, k: Array, v: Array, *, causal: bool, scale: float | N
         raise ValueError(f"k has batch {k.shape[0]} and head size {k.shape[3]}, q has {B} and {D}: they must be equal")
     if H % k.shape[1]:
         raise ValueError(f"{H} query heads do not divide among {k.shape[1]} key/value heads: use a multiple of them")
-    if causal and k.shape[2] != S:
+    if same_length and k.shape[2] != S:
         raise ValueError(f"q has sequence length {S} and k {k.shape[2]}: they must be equal")
     if scale is not None:
         finite("scale", scale)

@@ -29,7 +29,7 @@ def dense_attention(
     Raises:
         ValueError: shapes that do not fit.
     """
-    check_inputs(q, k, v, causal=causal, scale=scale)
+    check_inputs(q, k, v, same_length=causal, scale=scale)
     xp = namespace(q, k, v)
     scores = _scores(q, k, causal, scale, mask)  # [B, H, S, T]
     largest = xp.max(scores, axis=-1, keepdims=True)  # [B, H, S, 1]
@@ -58,7 +58,7 @@ def dense_attention_backward(
 
     With P = softmax(scores): dV = Pᵀ dO, dP = dO Vᵀ, and through the softmax dS = P ∘ (dP − rowsum(dO ∘ O)).
     """
-    check_inputs(q, k, v, causal=causal, scale=scale)
+    check_inputs(q, k, v, same_length=causal, scale=scale)
     xp = namespace(dout, q, k, v)
     check_gradient(dout, q, out, lse)
     B, H, S, D = q.shape

@@ -1,7 +1,7 @@
-"""Which tiles of queries × keys a block has, and what makes them quick: their size, their memory, how many at a time.
+"""How a block is cut into stretches of queries, each with strips of keys, and what makes that quick.
 
-A tile's scores are all that exists of the score matrix. On the host it is as large as the cache allows. On a device all
-heads are one operation, and tiles are larger.
+The scores of one stretch and one strip are all that exists of the score matrix. On the host they are as many as the
+cache allows. On a device all heads are one operation, and stretches and strips are longer.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from array_api_compat import is_numpy_array
 
 from parlab.arrays import Array, namespace, on_host
 
-TILE = 512  # queries × keys whose scores exist at one time
-TRIANGLE = 256  # queries of a tile on the diagonal, where half of the work is wasted
-DEVICE_SCORES = 2**25  # on a device a tile grows until the scores of all heads are so many
+SIDE = 512  # the most queries, and the most keys, whose scores exist at one time
+TRIANGLE = 256  # the most queries of a stretch on the diagonal, where half of the work is wasted
+DEVICE_SCORES = 2**25  # on a device both grow until the scores of all heads are so many
 
-Tiles = list[tuple[slice, Array | None]]  # which keys; what to add to the scores of the last: 0, or −inf where hidden
-Stretch = tuple[slice, Tiles]  # a stretch of queries, and the tiles of keys that it sees
+# (keys, mask). The mask covers the strip's last keys: 0 or −inf is added to their scores. None: no key is hidden.
+Strip = tuple[slice, Array | None]
+Stretch = tuple[slice, list[Strip]]  # a stretch of queries, and the strips of keys that it sees
 
 
 def stretches_of(q: Array, k: Array, diagonal: int | None, window: int | None, like: Array) -> Iterator[Stretch]:
-    """The stretches of queries `[..., S, D]` that see any of the keys `[..., T, D]`, each with its tiles of keys."""
+    """The stretches of queries `[..., S, D]` that see any of the keys `[..., T, D]`, each with its strips of keys."""
     if diagonal is None:
         yield from _full(q.shape[-2], k.shape[-2], like)
     else:
@@ -32,25 +33,34 @@ def stretches_of(q: Array, k: Array, diagonal: int | None, window: int | None, l
 
 def _full(num_queries: int, num_keys: int, like: Array) -> Iterator[Stretch]:
     """Every query sees every key."""
-    tile = _side(like)
-    for start in range(0, num_queries, tile):
-        tiles: Tiles = [(slice(left, min(left + tile, num_keys)), None) for left in range(0, num_keys, tile)]
-        yield slice(start, min(start + tile, num_queries)), tiles
+    side = _side(like)
+    for start in range(0, num_queries, side):
+        strips: list[Strip] = [(slice(left, min(left + side, num_keys)), None) for left in range(0, num_keys, side)]
+        yield slice(start, min(start + side, num_queries)), strips
 
 
 def _masked(num_queries: int, num_keys: int, diagonal: int, window: int | None, like: Array) -> Iterator[Stretch]:
     """Query i sees keys 0..i + diagonal, with a window the last `window` of them.
 
-    The first query of a stretch sees the keys up to `newest`, from `oldest` on, and each next query those one further.
-    So the keys inner..newest are seen by all of the stretch. Those before and behind form triangles with it, the same
-    in every stretch, which both lie in `band`. In a window shorter than the stretch the two are one. The keys before
-    are a tile of their own, those behind end the last tiles.
+    The first query of a stretch sees the keys oldest..newest, and each next query those one further. A stretch of four
+    queries, with a window of 7 (s: seen, .: hidden):
+
+        query 0   s s s s s s s . . .
+        query 1   . s s s s s s s . .
+        query 2   . . s s s s s s s .
+        query 3   . . . s s s s s s s
+                  before|  all  |after
+
+    Every query of the stretch sees the keys inner..newest. The keys before them have one triangular mask, the keys
+    after them another. Both masks are slices of `band`, which is the same for every stretch. The keys before are a
+    strip of their own; the keys after end the last strips. In a window shorter than the stretch no key is seen by all,
+    and one mask has both triangles.
     """
-    xp, tile = namespace(like), _side(like)
+    xp, side = namespace(like), _side(like)
     most = max(min(num_queries, window or num_queries) // 4, 64)  # else a short block is all triangle
     if not on_host(like):
         most = num_queries
-    height = min(TRIANGLE * tile // TILE, most, num_queries)
+    height = min(TRIANGLE * side // SIDE, most, num_queries)
     width = 1 if window is None else min(window, height)
     never = xp.full((height, height + width - 1), -xp.inf, dtype=like.dtype, device=like.device)
     band = xp.triu(never, k=width)  # row i sees the columns 0..i + width − 1
@@ -66,44 +76,44 @@ def _masked(num_queries: int, num_keys: int, diagonal: int, window: int | None, 
         column = newest - width + 1  # the key of the band's column 0; of the triangle before it is `oldest`
         if inner > full:
             inner, full, column = first, first, oldest
-        tiles: Tiles = []
+        strips: list[Strip] = []
         if first < inner:
-            tiles.append((slice(first, inner), band[: stop - start, first - oldest : inner - oldest]))
-        for left in range(inner, end, tile):
-            right, edge = min(left + tile, end), max(left, full)
+            strips.append((slice(first, inner), band[: stop - start, first - oldest : inner - oldest]))
+        for left in range(inner, end, side):
+            right, edge = min(left + side, end), max(left, full)
             hidden = band[: stop - start, edge - column : right - column] if edge < right else None
-            tiles.append((slice(left, right), hidden))
-        if tiles:
-            yield slice(start, stop), tiles
+            strips.append((slice(left, right), hidden))
+        if strips:
+            yield slice(start, stop), strips
 
 
 def _side(like: Array) -> int:
-    """How many keys a tile has, and queries where none is hidden."""
+    """The most keys of a strip; and the most queries of a stretch, where no key is hidden."""
     if on_host(like):
-        return TILE
-    return max(TILE, math.isqrt(DEVICE_SCORES // math.prod(like.shape[:-2])))
+        return SIDE
+    return max(SIDE, math.isqrt(DEVICE_SCORES // math.prod(like.shape[:-2])))
 
 
 def few_at_a_time(q: Array, stretches: list[Stretch], share: int = 1) -> Iterator[tuple[slice, ...]]:
     """Which sequences, K/V heads and query heads of each are attended together, of q `[B, G, H/G, S, D]`.
 
-    Small tiles cost more calls than computation. So on the host as many heads are taken together as have the scores of
-    one tile of `TILE` × `TILE`, or a `share` of it, and of sequences as many as keep their keys in the cache: a quarter
-    of a tile's numbers. On a device all are taken together.
+    Short strips cost more calls than computation. So on the host as many heads are taken together as have `SIDE` ×
+    `SIDE` scores, or a `share` of them, and of sequences as many as keep their keys in the cache: a quarter of as many
+    numbers. On a device all are taken together.
     """
     B, G, heads, _, D = q.shape
-    tiles = [(rows.stop - rows.start, keys.stop - keys.start) for rows, tiles in stretches for keys, _ in tiles]
+    sizes = [(rows.stop - rows.start, keys.stop - keys.start) for rows, strips in stretches for keys, _ in strips]
     fit = kept = B * G * heads
-    if on_host(q) and tiles:
-        fit = max(TILE * TILE // share // max(rows * keys for rows, keys in tiles), 1)
-        kept = TILE * TILE // 4 // (D * max(keys for _, keys in tiles))
+    if on_host(q) and sizes:
+        fit = max(SIDE * SIDE // share // max(rows * keys for rows, keys in sizes), 1)
+        kept = SIDE * SIDE // 4 // (D * max(keys for _, keys in sizes))
     each = (B, max(min(fit, kept) // (G * heads), 1)), (G, max(fit // heads, 1)), (heads, fit)
     return product(*([slice(at, min(at + few, size)) for at in range(0, size, few)] for size, few in each))
 
 
-def tile_buffer(like: Array) -> Array:
-    """Memory for the scores of a tile, on the host: a new array for each tile would cost more than its exp."""
-    return namespace(like).empty(TILE * TILE if on_host(like) else 0, dtype=like.dtype, device=like.device)
+def scores_buffer(like: Array) -> Array:
+    """Memory for the scores of one strip, on the host: a new array for each strip would cost more than its exp."""
+    return namespace(like).empty(SIDE * SIDE if on_host(like) else 0, dtype=like.dtype, device=like.device)
 
 
 def product_of(a: Array, b: Array, buffer: Array) -> Array:
@@ -117,7 +127,7 @@ def product_of(a: Array, b: Array, buffer: Array) -> Array:
 
 
 def hide(scores: Array, hidden: Array | None) -> None:
-    """Add to the scores of a tile what hides its last keys from some of the queries."""
+    """Add the mask to the scores of a strip's last keys."""
     if hidden is not None:
         scores[..., scores.shape[-1] - hidden.shape[-1] :] += hidden
 

@@ -1,6 +1,12 @@
 """The local work of every method: check the call, attend tiles of queries × keys, and finish the sums.
 
 The methods differ in which rank holds which q, k and v when. Between their messages they all do what stands here.
+
+Invariant: after each call of `attend`, out and lse are the attention over all keys that the queries have met so far;
+after each call of `attend_backward`, dq is its sum over these keys.
+
+Sources: Milakov and Gimelshein 2018 (online softmax); Liu et al. 2023, "Ring Attention", section 3 (tiles from other
+ranks).
 """
 
 from __future__ import annotations
@@ -45,7 +51,7 @@ def begin(
     The label names every argument, so that a rank that was called with other arguments is a MismatchError. `shards`: q
     is a shard of the queries, as k is of the keys.
     """
-    check_inputs(q, k, v, causal=shards, scale=scale)
+    check_inputs(q, k, v, same_length=shards, scale=scale)
     if shards:
         edges = checked_documents(documents, q.shape[2] * comm.size, comm.size, layout)
         documents = None if documents is None else edges

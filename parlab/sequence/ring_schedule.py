@@ -1,7 +1,7 @@
 """Which tiles of queries × keys each rank attends, and how far K/V must travel for that.
 
-A mask is never made. In every layout a rank's queries see a *tile* of the keys of another rank: in each document either
-a rectangle or a triangle.
+No S × S mask is made; only the keys on a tile's diagonal get one (`parlab.nn.tiles`). In every layout a rank's queries
+see a *tile* of the keys of another rank: in each document either a rectangle or a triangle.
 
 Sources: Liu et al. 2023, "Ring Attention", algorithm 1; striped: Brandon et al. 2023, "Striped Attention", section 3.
 """

@@ -1,4 +1,12 @@
-"""The ways of keys, values and gradients between ranks: around a ring, home again, or from every rank to every rank."""
+"""The ways of keys, values and gradients between ranks: around a ring, home again, or from every rank to every rank.
+
+Invariants, when hop t starts (from 0), s = (r − t) mod P, of `travel`: rank r holds the K/V of rank s; of `Homeward`:
+rank r sends the gradients of these K/V, summed over the ranks s, s + 1, ..., r; of `exchange`: rank r has the values
+from the ranks r, r − 1, ..., s + 1.
+
+Source: Liu et al. 2023, "Ring Attention", algorithm 1; `exchange`: the pairwise all-to-all of
+`parlab.world.collectives.shifts`.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +39,8 @@ def travel(comm: Comm, kv: KV, label: str) -> Iterator[tuple[int, KV]]:
 class Homeward:
     """dK/dV on their way home: they follow their K/V around the ring, one hop behind, and each rank adds its share.
 
-    Invariant: when hop t starts, the gradients of the K/V of rank s = (r − t) mod P are on their way from rank r − 1 to
-    rank r, summed over the ranks s, s + 1, ..., r − 1. After P hops they are at home.
+    Invariant: when hop t starts (from 0), rank r sends the gradients of the K/V of rank s = (r − t) mod P, summed over
+    the ranks s, s + 1, ..., r. After P hops they are at home.
     """
 
     def __init__(self, comm: Comm, label: str) -> None:
@@ -88,7 +96,7 @@ def swap(comm: Comm, x: Any, dst: int, form: Any, src: int, label: str) -> Any:
 
 
 def grid(comm: Comm, name: str, inside: int) -> tuple[Comm, Comm]:
-    """Two groups of this rank: `inside` consecutive ranks, and the ranks at its place in every such group.
+    """This rank's group of `inside` consecutive ranks; and the ranks with the same index in the other groups.
 
     Raises:
         ValueError: `inside`, the argument called `name`, does not divide the ranks.

@@ -44,8 +44,8 @@ def xp(request):
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    """Tiles of 4 × 4, and of 2 × 4 on the diagonal, so that short sequences cross their edges."""
-    monkeypatch.setattr(tiles, "TILE", 4)
+    """Strips of 4 keys for 4 queries, and for 2 on the diagonal, so that short sequences cross their edges."""
+    monkeypatch.setattr(tiles, "SIDE", 4)
     monkeypatch.setattr(tiles, "TRIANGLE", 2)
     monkeypatch.setattr(tiles, "DEVICE_SCORES", 0)
 
@@ -117,7 +117,7 @@ def test_attention_and_gradients_match_pytorch_to_1e_12(xp, pair, case):
 def test_tiled_block_matches_dense_to_1e_12(B, G, group, S, T, D, diagonal, window, gentle, library):
     inputs = draw_inputs(library, B, G * group, G, S, T, D)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiles, "TILE", 4)
+        patch.setattr(tiles, "SIDE", 4)
         patch.setattr(tiles, "TRIANGLE", 2)
         patch.setattr(tiles, "DEVICE_SCORES", 0)
         patch.setattr(tiled, "GENTLE", 1e9 if gentle else -1e9)

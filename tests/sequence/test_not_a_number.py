@@ -101,7 +101,7 @@ def test_with_tiles_of_one_pair_nan_reaches_the_rows_that_see_it_and_no_other(me
     size, S, how, inputs, token, place = data.draw(spoiled_cases(method))
     inputs = [np.where(np.isfinite(x), x, np.nan) for x in inputs]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiles, "TILE", 1)
+        patch.setattr(tiles, "SIDE", 1)
         patch.setattr(tiles, "TRIANGLE", 1)
         found = across_ranks(method, size, inputs, how)
     mask = mask_of(S, how)
