@@ -27,10 +27,11 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.costs import AttentionShape, RankCost
+from parlab.sequence.costs import AttentionShape, RankCost, checked_group
 from parlab.sequence.layouts import Documents
 from parlab.sequence.ring_schedule import RingSchedule, readers
 from parlab.sequence.travel import exchange
+from parlab.sequence.two_levels import TwoLevelGather
 from parlab.world import Comm
 
 
@@ -45,20 +46,23 @@ def allgather_attention(
     layout: str = "contiguous",
     documents: Documents = None,
     kv_heads: int | None = None,
+    ranks_per_node: int | None = None,
     scale: Scale = None,
 ) -> tuple[Array, Array]:
     """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and `kv_heads`:
     how many K/V heads are gathered at a time; None: 2, or 1 if there is one only.
 
-    K/V go straight to each rank that needs them: without documents, to all.
+    K/V go straight to each rank that needs them: without documents, to all. With `ranks_per_node`, how many consecutive
+    ranks share a node, they go to all, in two levels (`TwoLevelGather`).
     """
     dealt: Any = {"causal": causal, "layout": layout, "documents": documents}
-    label = begin(comm, "all-gather", q, k, v, kv_heads=kv_heads, scale=scale, **dealt)
+    told: Any = {"kv_heads": kv_heads, "ranks_per_node": ranks_per_node, "scale": scale, **dealt}
+    label = begin(comm, "all-gather", q, k, v, **told)
     out, lse = no_keys_yet(comm, q)
-    schedule, reads = RingSchedule(comm.rank, comm.size), readers(comm.size, k.shape[2], **dealt)
+    schedule, kv_exchange = RingSchedule(comm.rank, comm.size), gather_exchange(comm, k, label, ranks_per_node, **dealt)
     for h, g in a_few_at_a_time(q.shape[1], k.shape[1], kv_heads):
         few = k[:, g, ...], v[:, g, ...]  # twice [B, kv_heads, S/P, D]
-        gathered = gather(comm, few, reads, label)  # of every source
+        gathered = kv_exchange.gather(few)  # of every source
         for source, kv in gathered.items():
             tiles = schedule.tiles(source, k.shape[2], **dealt)
             attend(comm, tiles, q[:, h, ...], kv, (out[:, h, ...], lse[:, h, ...]), scale=scale)
@@ -82,30 +86,31 @@ def allgather_attention_backward(
     layout: str = "contiguous",
     documents: Documents = None,
     kv_heads: int | None = None,
+    ranks_per_node: int | None = None,
     scale: Scale = None,
 ) -> tuple[Array, Array, Array]:
-    """Gradients of this rank's shards; arguments as `ring_attention_backward`, and `kv_heads`.
+    """Gradients of this rank's shards; arguments as `ring_attention_backward`, `kv_heads` and `ranks_per_node`.
 
     K/V are gathered again. Their gradients, on each rank those of all tokens, are reduce-scattered: they go straight
     home and are summed there.
     """
     dealt: Any = {"causal": causal, "layout": layout, "documents": documents}
-    told: Any = {"kv_heads": kv_heads, "scale": scale, **dealt}
+    told: Any = {"kv_heads": kv_heads, "ranks_per_node": ranks_per_node, "scale": scale, **dealt}
     label, delta = begin_backward(comm, "all-gather", dout, q, k, v, out, lse, **told)
     dq, dk, dv = no_gradient_yet(comm, q), wide_zeros(k), wide_zeros(v)
     comm.hold(GRADIENTS, dk, dv)
-    schedule, reads = RingSchedule(comm.rank, comm.size), readers(comm.size, k.shape[2], **dealt)
+    schedule, kv_exchange = RingSchedule(comm.rank, comm.size), gather_exchange(comm, k, label, ranks_per_node, **dealt)
     for h, g in a_few_at_a_time(q.shape[1], k.shape[1], kv_heads):
         few = k[:, g, ...], v[:, g, ...]  # twice [B, kv_heads, S/P, D]
         few_dout, few_q, *few_rows = [x[:, h, ...] for x in (dout, q, lse, delta, dq)]
-        gathered = gather(comm, few, reads, label)  # of every source
+        gathered = kv_exchange.gather(few)  # of every source
         shares: dict[int, KV] = {}  # this rank's part of the gradients of each source
         for source, kv in gathered.items():
             tiles = schedule.tiles(source, k.shape[2], **dealt)
             shares[source] = attend_backward(comm, tiles, few_dout, few_q, kv, *few_rows, scale=scale)
             comm.hold(GRADIENTS, *shares[source])
         del gathered, kv  # no longer held when the gradients come
-        scatter_sum(comm, shares, (dk[:, g, ...], dv[:, g, ...]), reads, label)
+        kv_exchange.scatter_sum(shares, (dk[:, g, ...], dv[:, g, ...]))
         del shares
     comm.hold(GRADIENTS, dk, dv)
     dq = narrowed(dq, q)
@@ -113,18 +118,33 @@ def allgather_attention_backward(
     return dq, narrowed(dk, k), narrowed(dv, v)
 
 
-def gather(comm: Comm, few: KV, reads: list[list[bool]], label: str) -> dict[int, KV]:
-    """Give `few` to each rank that reads them, and take as many from each rank whose K/V this one reads: by source."""
-    to, of = reads[comm.rank], [source[comm.rank] for source in reads]
-    return dict(exchange(comm, [few if read else None for read in to], [few if read else None for read in of], label))
+class GatherExchange:
+    """K/V to the ranks that read them, and their gradients home, each straight. `reads[source][rank]`: who reads."""
+
+    def __init__(self, comm: Comm, reads: list[list[bool]], label: str) -> None:
+        self.comm, self.label = comm, label
+        self.to, self.of = reads[comm.rank], [source[comm.rank] for source in reads]
+
+    def gather(self, few: KV) -> dict[int, KV]:
+        """Give `few` to each rank that reads them, and take as many from each whose K/V this one reads: by source."""
+        gives, forms = [few if read else None for read in self.to], [few if read else None for read in self.of]
+        return dict(exchange(self.comm, gives, forms, self.label))
+
+    def scatter_sum(self, shares: dict[int, KV], mine: KV) -> None:
+        """Send each source the share of its gradients, and add to `mine` those that come from its readers."""
+        gives = [shares.get(source) for source in range(self.comm.size)]
+        for _, share in exchange(self.comm, gives, [mine if read else None for read in self.to], self.label):
+            add_to(mine, share)
+            del share  # no longer held when the next one comes
 
 
-def scatter_sum(comm: Comm, shares: dict[int, KV], mine: KV, reads: list[list[bool]], label: str) -> None:
-    """Send each source the share of its gradients, and add those of `mine` that come from the ranks that read them."""
-    gives = [shares.get(source) for source in range(comm.size)]
-    for _, share in exchange(comm, gives, [mine if read else None for read in reads[comm.rank]], label):
-        add_to(mine, share)
-        del share  # no longer held when the next one comes
+def gather_exchange(
+    comm: Comm, k: Array, label: str, ranks_per_node: int | None, **dealt: Any
+) -> GatherExchange | TwoLevelGather:
+    """The exchange of K/V in one level, or told the ranks of a node in two. `dealt`: causal, layout and documents."""
+    if ranks_per_node is None:
+        return GatherExchange(comm, readers(comm.size, k.shape[2], **dealt), label)
+    return TwoLevelGather(comm, label, ranks_per_node)
 
 
 def a_few_at_a_time(H: int, G: int, kv_heads: int | None = None) -> list[tuple[slice, slice]]:
@@ -138,11 +158,18 @@ def a_few_at_a_time(H: int, G: int, kv_heads: int | None = None) -> list[tuple[s
 
 @checked(RULES)
 def allgather_cost(
-    shape: AttentionShape, size: int, rank: int = 0, *, kv_heads: int | None = None, backward: bool = False, **how: Any
+    shape: AttentionShape,
+    size: int,
+    rank: int = 0,
+    *,
+    kv_heads: int | None = None,
+    ranks_per_node: int | None = None,
+    backward: bool = False,
+    **how: Any,
 ) -> RankCost:
     """The messages, bytes and held bytes of `rank`: it sends its K/V to each rank that reads them, P − 1 without
     documents, in G/kv_heads messages each; backward also dK/dV to each rank whose K/V it reads. `how`: causal, layout
-    and documents, as `allgather_attention`.
+    and documents, as `allgather_attention`. With `ranks_per_node` (g, in k nodes) k + g − 2 messages carry as much.
 
     >>> allgather_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4)[:2]
     (3, 786432)
@@ -150,9 +177,19 @@ def allgather_cost(
     c = shape.shard(size, rank)
     reads = readers(size, c, **how)
     goes, comes = sum(reads[rank]) - 1, sum(source[rank] for source in reads) - 1
+    there, back, column = (
+        goes,
+        comes,
+        min(goes, 1),
+    )  # messages, and how many sources' gradients the largest one home has
+    if ranks_per_node is not None:
+        nodes = size // checked_group("ranks_per_node", ranks_per_node, size)
+        goes = comes = size - 1
+        there = back = nodes + ranks_per_node - 2
+        column = nodes if ranks_per_node > 1 else column
     few = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G, kv_heads)]
     token = shape.token(backward=backward)
     kv, dkv = (few[0] * nbytes // shape.G for nbytes in (token.kv, token.dkv))  # of the heads of one turn
-    held = token.own + token.sums + token.dkv + (comes + 1) * dkv + max(comes * kv, min(goes, 1) * dkv)
-    back = comes * backward
-    return RankCost((goes + back) * len(few), c * (goes * token.kv + back * token.dkv), c * held)
+    held = token.own + token.sums + token.dkv + (comes + 1) * dkv + max(comes * kv, column * dkv)
+    messages = (there + back * backward) * len(few)
+    return RankCost(messages, c * (goes * token.kv + comes * backward * token.dkv), c * held)

@@ -6,11 +6,12 @@ Source: Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from parlab.arrays import Array, namespace
 from parlab.sequence.attend import ALL, Heads, add_to
+from parlab.sequence.costs import AttentionShape, Token
 from parlab.sequence.layouts import positions
 from parlab.sequence.travel import exchange
 from parlab.world import Comm
@@ -45,49 +46,45 @@ def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
     return shares
 
 
-def to_heads(
-    comm: Comm,
-    queries: Sequence[Array],
-    keys: Sequence[Array],
-    shares: list[HeadShare],
-    label: str,
-    layout: str = "contiguous",
-) -> tuple[list[Array], list[Array]]:
-    """All heads of this rank's tokens -> its heads of all tokens, in their order: `[B, H, S/P, ...]` -> `[B, H/P, S,
-    ...]`, and for keys G.
-    """
-    length = queries[0].shape[2]
-    tokens = places(comm.size, length, layout)
-    heads = [[share.queries for share in shares]] * len(queries) + [[share.keys for share in shares]] * len(keys)
-    arrays, mine = [*queries, *keys], [of_ranks[comm.rank] for of_ranks in heads]
-    made = [_zeros(x, h.stop - h.start, length * comm.size) for x, h in zip(arrays, mine, strict=True)]
-    comm.hold("heads", *made)
-    gives = [_of_shard(arrays, [h[rank] for h in heads], tokens[comm.rank]) for rank in range(comm.size)]
-    _deliver(comm, gives, [_of_whole(made, there) for there in tokens], label)
-    return made[: len(queries)], made[len(queries) :]
-
-
-def to_tokens(
-    comm: Comm,
-    queries: Sequence[Array],
-    keys: Sequence[Array],
-    shares: list[HeadShare],
-    label: str,
-    layout: str = "contiguous",
-) -> tuple[list[Array], list[Array]]:
-    """The inverse of `to_heads`. The values that several ranks have for one K/V head are summed."""
-    length = queries[0].shape[2] // comm.size
-    tokens = places(comm.size, length, layout)
-    heads = [[share.queries for share in shares]] * len(queries) + [[share.keys for share in shares]] * len(keys)
-    arrays = [*queries, *keys]
-    made = [_zeros(x, h[-1].stop, length) for x, h in zip(arrays, heads, strict=True)]
-    comm.hold("heads", *made)
-    targets = [_of_shard(made, [h[rank] for h in heads], tokens[comm.rank]) for rank in range(comm.size)]
-    _deliver(comm, [_of_whole(arrays, there) for there in tokens], targets, label)
-    return made[: len(queries)], made[len(queries) :]
-
-
 Places = list[tuple[slice, slice]]  # of a rank's runs of tokens: where in its shard, and where in the whole sequence
+
+
+class HeadExchange:
+    """The all-to-all between shards of the sequence and heads of all tokens, among the ranks of `comm`.
+
+    `shares` says which heads each rank gets, and `tokens` where its shard's tokens stand (`places`).
+    """
+
+    def __init__(self, comm: Comm, shares: list[HeadShare], tokens: list[Places], label: str) -> None:
+        self.comm, self.shares, self.tokens, self.label = comm, shares, tokens, label
+
+    def to_heads(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        """All heads of this rank's tokens -> its heads of all tokens, in their order: `[B, H, S/P, ...]` -> `[B, H/P,
+        S, ...]`, and for keys G.
+        """
+        comm, tokens, arrays = self.comm, self.tokens, [*queries, *keys]
+        heads, length = self._heads(queries, keys), queries[0].shape[2]
+        mine = [of_ranks[comm.rank] for of_ranks in heads]
+        made = [_zeros(x, h.stop - h.start, length * comm.size) for x, h in zip(arrays, mine, strict=True)]
+        comm.hold("heads", *made)
+        gives = [_of_shard(arrays, [h[rank] for h in heads], tokens[comm.rank]) for rank in range(comm.size)]
+        _deliver(comm, gives, [_of_whole(made, there) for there in tokens], self.label)
+        return made[: len(queries)], made[len(queries) :]
+
+    def to_tokens(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        """The inverse of `to_heads`. The values that several ranks have for one K/V head are summed."""
+        comm, tokens, arrays = self.comm, self.tokens, [*queries, *keys]
+        heads, length = self._heads(queries, keys), queries[0].shape[2] // comm.size
+        made = [_zeros(x, h[-1].stop, length) for x, h in zip(arrays, heads, strict=True)]
+        comm.hold("heads", *made)
+        targets = [_of_shard(made, [h[rank] for h in heads], tokens[comm.rank]) for rank in range(comm.size)]
+        _deliver(comm, [_of_whole(arrays, there) for there in tokens], targets, self.label)
+        return made[: len(queries)], made[len(queries) :]
+
+    def _heads(self, queries: Sequence[Array], keys: Sequence[Array]) -> list[list[slice]]:
+        """The heads of each rank, for each of these arrays."""
+        of_queries, of_keys = [share.queries for share in self.shares], [share.keys for share in self.shares]
+        return [of_queries] * len(queries) + [of_keys] * len(keys)
 
 
 def places(size: int, length: int, layout: str) -> list[Places]:
@@ -118,3 +115,39 @@ def _deliver(comm: Comm, gives: list[list[Array]], targets: list[list[Array]], l
     for src, pieces in exchange(comm, gives, targets, label):
         add_to(targets[src], pieces)
         del pieces  # no longer held when the next ones come
+
+
+class LevelCost(NamedTuple):
+    """The cost of one `HeadExchange`, in one direction, on one rank."""
+
+    messages: int
+    nbytes: int
+    made: int  # bytes of its results
+    arriving: int  # bytes of the largest message that comes
+
+
+def share_token(shape: AttentionShape, share: HeadShare, *, backward: bool) -> Token:
+    """Bytes of each token, of these heads."""
+    H, G = share.queries.stop - share.queries.start, share.keys.stop - share.keys.start
+    return shape.token(backward=backward, H=H, G=G)
+
+
+def to_heads_cost(tokens: list[Token], rank: int, length: int) -> LevelCost:
+    """`to_heads` of shards of `length` tokens; `tokens[rank]`: bytes of a token, of the heads of each rank."""
+    nbytes = [length * (token.rows + token.kv) for token in tokens]
+    mine, others = nbytes[rank], len(tokens) - 1
+    return LevelCost(others, sum(nbytes) - mine, made=len(tokens) * mine, arriving=mine * min(others, 1))
+
+
+def to_tokens_cost(all_heads: Token, tokens: list[Token], rank: int, length: int) -> LevelCost:
+    """The same of `to_tokens`; `all_heads`: bytes of a token, of the heads of all ranks."""
+    others = [length * token.result for token in tokens]
+    mine = others.pop(rank)
+    made = length * all_heads.result
+    return LevelCost(len(others), len(others) * mine, made, arriving=max(others, default=0))
+
+
+def most_held(levels: list[LevelCost]) -> int:
+    """The most bytes held while the results of one level become those of the next, beside the first one's inputs."""
+    made = accumulate(level.made for level in levels)
+    return max(so_far + level.arriving for so_far, level in zip(made, levels, strict=True))

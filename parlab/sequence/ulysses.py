@@ -22,33 +22,45 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.heads import head_shares, to_heads, to_tokens
+from parlab.sequence.heads import head_shares
 from parlab.sequence.layouts import Documents
 from parlab.sequence.ring_schedule import RingSchedule
+from parlab.sequence.two_levels import head_exchange, ranks_inside
 from parlab.world import Comm
 
 
 @checked(RULES)
 def ulysses_attention(
-    comm: Comm, q: Array, k: Array, v: Array, *, causal: bool = False, documents: Documents = None, scale: Scale = None
+    comm: Comm,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    causal: bool = False,
+    documents: Documents = None,
+    ranks_per_node: int | None = None,
+    scale: Scale = None,
 ) -> tuple[Array, Array]:
     """Attention over the whole sequence, some heads on every rank, from this rank's contiguous shards; arguments as
-    `ring_attention`.
+    `ring_attention`, and `ranks_per_node`: how many consecutive ranks share a node; the all-to-alls are then made in
+    two levels (`TwoLevelExchange`). None: each rank sends to each.
 
     Where P does not divide H the first ranks attend one head more: so every P up to H is of use, and the slowest rank
     has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`head_shares`).
     """
     dealt: Any = {"causal": causal, "documents": documents}
-    label = begin(comm, "Ulysses", q, k, v, scale=scale, **dealt)
+    label = begin(comm, "Ulysses", q, k, v, ranks_per_node=ranks_per_node, scale=scale, **dealt)
     shares = head_shares(q.shape[1], k.shape[1], comm.size)
-    (q,), (k, v) = to_heads(comm, [q], [k, v], shares, label)  # [B, H/P, S, D], twice [B, G/P, S, D]
+    inside = ranks_inside(comm.size, ranks_per_node, comm.size)
+    exchange = head_exchange(comm, shares, q.shape[2], label, ranks_per_node=inside)
+    (q,), (k, v) = exchange.to_heads([q], [k, v])  # [B, H/P, S, D], twice [B, G/P, S, D]
     out, lse = no_keys_yet(comm, q)
-    tiles = RingSchedule(0, 1).tiles(0, k.shape[2], **dealt)  # all keys
+    tiles = RingSchedule(0, 1).tiles(0, k.shape[2], **dealt)  # one shard holds the whole sequence
     attend(comm, tiles, q, (k, v), (out, lse), scale=scale, heads=shares[comm.rank].pairs)
     out = narrowed(out, q)
     comm.hold(SUMS, out)
     del q, k, v  # the heads are no longer held when the results come
-    (out, lse), _ = to_tokens(comm, [out, lse], [], shares, label)  # [B, H, S/P, D], [B, H, S/P]
+    (out, lse), _ = exchange.to_tokens([out, lse], [])  # [B, H, S/P, D], [B, H, S/P]
     return out, lse
 
 
@@ -64,25 +76,29 @@ def ulysses_attention_backward(
     *,
     causal: bool = False,
     documents: Documents = None,
+    ranks_per_node: int | None = None,
     scale: Scale = None,
 ) -> tuple[Array, Array, Array]:
-    """Gradients of this rank's shards; arguments as `ring_attention_backward`.
+    """Gradients of this rank's shards; arguments as `ring_attention_backward`, and `ranks_per_node` as the forward.
 
     q, k and v become heads once more; the authors' code keeps them from the forward. The gradients of a K/V head that
     several ranks read are summed at home.
     """
     dealt: Any = {"causal": causal, "documents": documents}
-    label, delta = begin_backward(comm, "Ulysses", dout, q, k, v, out, lse, scale=scale, **dealt)
+    told: Any = {"ranks_per_node": ranks_per_node, "scale": scale, **dealt}
+    label, delta = begin_backward(comm, "Ulysses", dout, q, k, v, out, lse, **told)
     shares = head_shares(q.shape[1], k.shape[1], comm.size)
-    rows, (k, v) = to_heads(comm, [q, dout, lse, delta], [k, v], shares, label)
+    inside = ranks_inside(comm.size, ranks_per_node, comm.size)
+    exchange = head_exchange(comm, shares, q.shape[2], label, ranks_per_node=inside)
+    rows, (k, v) = exchange.to_heads([q, dout, lse, delta], [k, v])
     q, dout, row_lse, row_delta = rows  # twice [B, H/P, S, D]; twice [B, H/P, S]
     dq = no_gradient_yet(comm, q)
-    tiles = RingSchedule(0, 1).tiles(0, k.shape[2], **dealt)  # all keys
+    tiles = RingSchedule(0, 1).tiles(0, k.shape[2], **dealt)  # one shard holds the whole sequence
     heads = shares[comm.rank].pairs
     dk, dv = attend_backward(comm, tiles, dout, q, (k, v), row_lse, row_delta, dq, scale=scale, heads=heads)
     comm.hold(GRADIENTS, dk, dv)
     dq = narrowed(dq, q)
     comm.hold(GRADIENTS, dq)
     del rows, q, dout, row_lse, row_delta, k, v  # the heads are no longer held when the gradients come
-    (dq,), (dk, dv) = to_tokens(comm, [dq], [dk, dv], shares, label)  # [B, H, S/P, D], twice [B, G, S/P, D]
-    return dq, narrowed(dk, dq), narrowed(dv, dq)
+    (dq,), (dk, dv) = exchange.to_tokens([dq], [dk, dv])  # [B, H, S/P, D], twice [B, G, S/P, D]
+    return dq, narrowed(dk, dq), narrowed(dv, dq)  # q, k and v share a dtype

@@ -25,10 +25,11 @@ from parlab.sequence.attend import (
     no_keys_yet,
 )
 from parlab.sequence.costs import AttentionShape, RankCost, checked_group
-from parlab.sequence.heads import head_shares, to_heads, to_tokens
+from parlab.sequence.heads import head_shares, most_held, share_token
 from parlab.sequence.ring import plain_ring_cost
 from parlab.sequence.ring_schedule import RingSchedule
 from parlab.sequence.travel import Homeward, grid, travel
+from parlab.sequence.two_levels import exchange_levels, head_exchange, ranks_inside
 from parlab.world import Comm
 
 
@@ -42,19 +43,25 @@ def usp_attention(
     ulysses: int,
     causal: bool = False,
     layout: str = "contiguous",
+    ranks_per_node: int | None = None,
     scale: Scale = None,
 ) -> tuple[Array, Array]:
     """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and `ulysses`:
-    how many consecutive ranks (U) share the heads. It divides P; U = P is Ulysses, U = 1 the ring.
+    how many consecutive ranks (U) share the heads. It divides P; U = P is Ulysses, U = 1 the ring. `ranks_per_node`:
+    how many consecutive ranks share a node. Groups that fill several nodes then make their all-to-alls in two levels
+    (`TwoLevelExchange`). None: each rank of a group sends to each.
 
-    Contiguous or zigzag: a group's tokens, in order, are the same layout's shard for a ring of P/U.
+    Contiguous or zigzag: a group's tokens, sorted, form one shard of the same layout on a ring of P/U.
     """
     refuse_stripes(layout)
-    label = begin(comm, "USP", q, k, v, causal=causal, layout=layout, ulysses=ulysses, scale=scale)
+    told: Any = {"causal": causal, "layout": layout, "ulysses": ulysses, "ranks_per_node": ranks_per_node}
+    label = begin(comm, "USP", q, k, v, scale=scale, **told)
+    inside = ranks_inside(ulysses, ranks_per_node, comm.size)
     group, ring = grid(comm, "ulysses", ulysses)
     shares = head_shares(q.shape[1], k.shape[1], ulysses)
     heads, schedule = shares[group.rank].pairs, RingSchedule(ring.rank, ring.size)
-    (q,), (k, v) = to_heads(group, [q], [k, v], shares, label, layout)  # [B, H/U, U·S/P, D], twice [B, G/U, U·S/P, D]
+    exchange = head_exchange(group, shares, q.shape[2], label, layout, ranks_per_node=inside)
+    (q,), (k, v) = exchange.to_heads([q], [k, v])  # [B, H/U, U·S/P, D], twice [B, G/U, U·S/P, D]
     out, lse = no_keys_yet(comm, q)
     for source, kv in travel(ring, (k, v), label):
         tiles = schedule.tiles(source, k.shape[2], layout, causal=causal)
@@ -63,7 +70,7 @@ def usp_attention(
     out = narrowed(out, q)
     comm.hold(SUMS, out)
     del q, k, v  # the heads are no longer held when the results come
-    (out, lse), _ = to_tokens(group, [out, lse], [], shares, label, layout)  # [B, H, S/P, D], [B, H, S/P]
+    (out, lse), _ = exchange.to_tokens([out, lse], [])  # [B, H, S/P, D], [B, H, S/P]
     return out, lse
 
 
@@ -80,16 +87,19 @@ def usp_attention_backward(
     ulysses: int,
     causal: bool = False,
     layout: str = "contiguous",
+    ranks_per_node: int | None = None,
     scale: Scale = None,
 ) -> tuple[Array, Array, Array]:
-    """Gradients of this rank's shards; arguments as `ring_attention_backward`, and `ulysses`."""
+    """Gradients of this rank's shards; arguments as `ring_attention_backward`, `ulysses` and `ranks_per_node`."""
     refuse_stripes(layout)
-    told: Any = {"causal": causal, "layout": layout, "ulysses": ulysses, "scale": scale}
-    label, delta = begin_backward(comm, "USP", dout, q, k, v, out, lse, **told)
+    told: Any = {"causal": causal, "layout": layout, "ulysses": ulysses, "ranks_per_node": ranks_per_node}
+    label, delta = begin_backward(comm, "USP", dout, q, k, v, out, lse, scale=scale, **told)
+    inside = ranks_inside(ulysses, ranks_per_node, comm.size)
     group, ring = grid(comm, "ulysses", ulysses)
     shares = head_shares(q.shape[1], k.shape[1], ulysses)
     heads, schedule = shares[group.rank].pairs, RingSchedule(ring.rank, ring.size)
-    rows, (k, v) = to_heads(group, [q, dout, lse, delta], [k, v], shares, label, layout)
+    exchange = head_exchange(group, shares, q.shape[2], label, layout, ranks_per_node=inside)
+    rows, (k, v) = exchange.to_heads([q, dout, lse, delta], [k, v])
     q, dout, row_lse, row_delta = rows  # twice [B, H/U, U·S/P, D]; twice [B, H/U, U·S/P]
     dq, home = no_gradient_yet(comm, q), Homeward(ring, label)
     for source, kv in travel(ring, (k, v), label):
@@ -101,7 +111,7 @@ def usp_attention_backward(
     dq = narrowed(dq, q)
     comm.hold(GRADIENTS, dq)
     del rows, q, dout, row_lse, row_delta, k, v  # the heads are no longer held when the gradients come
-    (dq,), (dk, dv) = to_tokens(group, [dq], [dk, dv], shares, label, layout)  # [B, H, S/P, D], twice [B, G, S/P, D]
+    (dq,), (dk, dv) = exchange.to_tokens([dq], [dk, dv])  # [B, H, S/P, D], twice [B, G, S/P, D]
     return dq, narrowed(dk, dq), narrowed(dv, dq)
 
 
@@ -112,19 +122,29 @@ def refuse_stripes(layout: str) -> None:
 
 
 @checked(RULES)
-def ulysses_cost(shape: AttentionShape, size: int, rank: int = 0, *, backward: bool = False) -> RankCost:
-    """The messages, bytes and held bytes of `rank`: two all-to-alls of P − 1 messages each.
+def ulysses_cost(
+    shape: AttentionShape, size: int, rank: int = 0, *, ranks_per_node: int | None = None, backward: bool = False
+) -> RankCost:
+    """The messages, bytes and held bytes of `rank`: two all-to-alls of P − 1 messages each, or in two levels k + g − 2.
 
     Forward, where P divides H = G: q, k, v and out, 4·S·E·(P − 1)/P² elements (E = H·D), and lse. Backward q, dout,
     lse, delta, k and v become heads, and dq, dk and dv come home.
     """
-    return usp_cost(shape, size, rank, ulysses=size, backward=backward)
+    return usp_cost(shape, size, rank, ulysses=size, ranks_per_node=ranks_per_node, backward=backward)
 
 
 @checked(RULES)
-def usp_cost(shape: AttentionShape, size: int, rank: int = 0, *, ulysses: int, backward: bool = False) -> RankCost:
+def usp_cost(
+    shape: AttentionShape,
+    size: int,
+    rank: int = 0,
+    *,
+    ulysses: int,
+    ranks_per_node: int | None = None,
+    backward: bool = False,
+) -> RankCost:
     """The messages, bytes and held bytes of `rank`: Ulysses on U ranks with their part of the sequence, and a ring of
-    P/U with its heads.
+    P/U with its heads. `ranks_per_node` as `usp_attention`.
 
     >>> shape = AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4)
     >>> usp_cost(shape, 4, ulysses=1)[:2], usp_cost(shape, 4, ulysses=2)[:2]
@@ -132,21 +152,16 @@ def usp_cost(shape: AttentionShape, size: int, rank: int = 0, *, ulysses: int, b
     """
     c = shape.shard(size, rank)
     tokens = c * checked_group("ulysses", ulysses, size)  # of a group
-    all_heads = shape.token(backward=backward)
-    others = [
-        shape.token(backward=backward, H=share.queries.stop - share.queries.start, G=share.keys.stop - share.keys.start)
-        for share in head_shares(shape.H, shape.G, ulysses)
-    ]
-    mine = others.pop(rank % ulysses)
+    inside = ranks_inside(ulysses, ranks_per_node, size)
+    shares = head_shares(shape.H, shape.G, ulysses)
+    mine = share_token(shape, shares[rank % ulysses], backward=backward)
+    to_heads, to_tokens = exchange_levels(shape, shares, rank % ulysses, c, inside, backward=backward)
     ring = plain_ring_cost(mine, tokens, size // ulysses, backward=backward)
 
-    messages = 2 * len(others) + ring.messages
-    to_heads = sum(token.rows + token.kv for token in others)
-    to_tokens = len(others) * mine.result
-    nbytes = c * (to_heads + to_tokens) + ring.nbytes
+    messages = sum(level.messages for level in to_heads + to_tokens) + ring.messages
+    nbytes = sum(level.nbytes for level in to_heads + to_tokens) + ring.nbytes
 
-    arrays = mine.rows + mine.kv  # of a token, once they are heads
-    coming = tokens * arrays + (c * arrays if others else 0)  # the heads so far, and a message that arrives
-    attending = tokens * (arrays - mine.own) + ring.held
-    going = tokens * mine.result + c * (all_heads.result + max((token.result for token in others), default=0))
-    return RankCost(messages, nbytes, c * all_heads.own + max(coming, attending, going))
+    attending = tokens * (mine.rows + mine.kv - mine.own) + ring.held
+    going = tokens * mine.result + most_held(to_tokens)
+    own = c * shape.token(backward=backward).own
+    return RankCost(messages, nbytes, own + max(most_held(to_heads), attending, going))

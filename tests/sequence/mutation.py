@@ -18,18 +18,19 @@ import parlab.sequence.ring
 import parlab.sequence.ring_schedule
 import parlab.sequence.travel
 import parlab.sequence.tree
+import parlab.sequence.two_levels
 import parlab.sequence.ulysses
 import parlab.sequence.usp
 import parlab.sequence.window
 
 TILES, ATTENTION, SCHEDULE = parlab.nn.tiles, parlab.nn.attention, parlab.sequence.ring_schedule
-ATTEND, HEADS = parlab.sequence.attend, parlab.sequence.heads
+ATTEND, HEADS, TWO_LEVELS = parlab.sequence.attend, parlab.sequence.heads, parlab.sequence.two_levels
 TRAVEL, RING, PACKED = parlab.sequence.travel, parlab.sequence.ring, parlab.sequence.packed_ring
 DOUBLE, ULYSSES, USP = parlab.sequence.double_ring, parlab.sequence.ulysses, parlab.sequence.usp
 ALLGATHER, TREE, WINDOW = parlab.sequence.allgather, parlab.sequence.tree, parlab.sequence.window
 MODULES = (  # each imports from earlier ones
     *(TILES, ATTENTION, SCHEDULE, ATTEND, TRAVEL, PACKED, RING, DOUBLE),
-    *(HEADS, ULYSSES, USP, ALLGATHER, TREE, WINDOW),
+    *(HEADS, TWO_LEVELS, ULYSSES, USP, ALLGATHER, TREE, WINDOW),
 )
 
 

@@ -18,17 +18,19 @@ from tests.sequence.mutation import (
     TILES,
     TRAVEL,
     TREE,
+    TWO_LEVELS,
     WINDOW,
     mutated,
 )
 
 DOCUMENTS = {"documents": [0, 2, 9, 16]}
+NODES = {"ulysses": 4, "ranks_per_node": 2, "layout": "zigzag"}
 ZIGZAG = {"layout": "zigzag", "documents": [0, 8, 16]}
 CASES: dict[str, list[dict[str, Any]]] = {  # on 4 ranks, 16 tokens, 6 query heads, 3 K/V heads
     "ring": [DOCUMENTS, DOCUMENTS | {"layout": "striped"}, ZIGZAG],
-    "ulysses": [{}, DOCUMENTS],
-    "allgather": [{}, DOCUMENTS, {"kv_heads": 2}],
-    "usp": [{"ulysses": 2}, {"ulysses": 2, "layout": "zigzag"}, {"ulysses": 4}],
+    "ulysses": [{}, DOCUMENTS, {"ranks_per_node": 2}],
+    "allgather": [{}, DOCUMENTS, {"kv_heads": 2}, {"ranks_per_node": 2}],
+    "usp": [{"ulysses": 2}, {"ulysses": 2, "layout": "zigzag"}, {"ulysses": 4}, NODES],
     "double_ring": [{"ranks_per_node": 2}],
     "tree": [{}],
     "window": [{"window": window} for window in (2, 5, 7, 16)],
@@ -118,7 +120,7 @@ MUTANTS = {
         "allgather",
         ALLGATHER,
         "add_to(mine, share)",
-        "add_to(mine, share) if _ == comm.rank else None",
+        "add_to(mine, share) if _ == self.comm.rank else None",
     ),
     "the next heads read the last K/V heads": ("allgather", ALLGATHER, "slice(g * H // G,", "slice(0 * H // G,"),
     "tiles of the wrong source": (
@@ -126,6 +128,37 @@ MUTANTS = {
         ALLGATHER,
         "schedule.tiles(source, ",
         "schedule.tiles((source - 1) % comm.size, ",
+    ),
+    "two levels gather the K/V of another node": (
+        "allgather",
+        TWO_LEVELS,
+        "[own_place[node] for node in range(nodes)]",
+        "[own_place[(node + 1) % nodes] for node in range(nodes)]",
+    ),
+    "dK/dV not summed inside a node": ("allgather", TWO_LEVELS, "add_to_each(sums, column)", "pass"),
+    "dK/dV not summed between nodes": (
+        "allgather",
+        TWO_LEVELS,
+        "            add_to(mine, share)",
+        "            add_to(mine, share) if _ == self.between.rank else None",
+    ),
+    "heads of a rank counted from the first of all": (
+        "ulysses",
+        TWO_LEVELS,
+        "shifted(share.keys, -heads.keys.start)",
+        "share.keys",
+    ),
+    "a node's last K/V head not sent": (
+        "ulysses",
+        TWO_LEVELS,
+        "slice(first.keys.start, last.keys.stop)",
+        "slice(first.keys.start, last.keys.start)",
+    ),
+    "tokens of a place joined by place": (
+        "usp",
+        TWO_LEVELS,
+        "tokens[node * ranks_per_node + place]",
+        "tokens[place * len(shards) + node]",
     ),
     "node forgotten in the double ring": ("double_ring", DOUBLE, "home * inside + local", "local"),
     "tree merges without rescaling": ("tree", ATTENTION, "out * xp.exp(lse - finite)[..., None]", "out"),

@@ -150,11 +150,18 @@ def test_decoding_on_8_ranks_takes_3_latencies():
 
 PACKED = {"documents": [0, 3, 10, 24, 30, 32]}
 PACKED_ZIGZAG = {"documents": [0, 16, 32], "layout": "zigzag"}
+NODES = [{"ranks_per_node": 1}, {"ranks_per_node": 2}, {"ranks_per_node": 4, "causal": True}]
 COSTS = {  # method: arguments of the method, and which of them its cost takes
     "ring": ([{}, {"causal": True}, {"layout": "zigzag"}], ["causal", "layout"]),
-    "ulysses": ([{}, {"causal": True}], []),
-    "allgather": ([{}, {"causal": True, "kv_heads": 2}], ["kv_heads"]),
-    "usp": ([{"ulysses": 1}, {"ulysses": 2}, {"ulysses": 4, "layout": "zigzag"}, {"ulysses": 8}], ["ulysses"]),
+    "ulysses": ([{}, {"causal": True}, *NODES], ["ranks_per_node"]),
+    "allgather": ([{}, {"causal": True, "kv_heads": 2}, *NODES], ["kv_heads", "ranks_per_node"]),
+    "usp": (
+        [
+            *({"ulysses": 1}, {"ulysses": 2}, {"ulysses": 4, "layout": "zigzag"}, {"ulysses": 8}),
+            *({"ulysses": 4, "ranks_per_node": 2}, {"ulysses": 8, "ranks_per_node": 4, "layout": "zigzag"}),
+        ],
+        ["ulysses", "ranks_per_node"],
+    ),
     "double_ring": ([{}, {"ranks_per_node": 1}, {"ranks_per_node": 2}, {"ranks_per_node": 4}], ["ranks_per_node"]),
     "tree": ([{}, {"causal": True}], []),
     "window": ([{"window": window} for window in (1, 3, 5, 6, 11, 16)], ["window"]),
@@ -268,6 +275,10 @@ BAD = [
     ),
     ("allgather", {"kv_heads": 5}, 4, "kv_heads=5: gather 1 to 4 key/value heads at a time"),
     ("allgather", {"layout": "spiral"}, 4, "layout='spiral': use one of contiguous, zigzag, striped"),
+    ("allgather", {"ranks_per_node": 3}, 4, "ranks_per_node=3: must divide the 4 ranks: use one of [1, 2, 4]"),
+    ("ulysses", {"ranks_per_node": 3}, 4, "ranks_per_node=3: must divide the 4 ranks: use one of [1, 2, 4]"),
+    ("ulysses", {"ranks_per_node": 0}, 4, "ranks_per_node=0: must divide the 4 ranks: use one of [1, 2, 4]"),
+    ("usp", {"ulysses": 2, "ranks_per_node": 3}, 4, "ranks_per_node=3: must divide the 4 ranks: use one of [1, 2, 4]"),
     ("usp", {"ulysses": 3}, 4, "ulysses=3: must divide the 4 ranks: use one of [1, 2, 4]"),
     ("usp", {"ulysses": 2, "layout": "striped"}, 4, "layout='striped': a group's tokens would be no stripe"),
     ("usp", {"ulysses": 8}, 8, "8 ranks share 4 query heads"),

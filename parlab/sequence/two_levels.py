@@ -1,0 +1,178 @@
+"""Exchanges in two levels, for ranks in nodes: a K/V head enters each other node once, whoever reads it there.
+
+A rank of the group is (node, place): rank = node · g + place, with g ranks a node and k nodes. Between nodes a rank
+sends only to the ranks of its own place, inside a node to the ranks of all places.
+
+    K/V -> all ranks       between, then inside    after level 1 a rank has the K/V of its place, of all nodes
+    dK/dV -> home          inside, then between    after level 1 a rank has its node's sums for its place, of all nodes
+    tokens -> heads        between, then inside    after level 1 a rank has its node's heads of the tokens of its place
+    heads -> tokens        inside, then between    after level 1 a rank has the same, summed over its node
+
+Sources: Karonis et al., "Exploiting hierarchy in parallel computer networks to optimize collective operation
+performance" (IPDPS 2000); Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.1; Llama 3 (2024), section 3.3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parlab.arrays import Array
+from parlab.sequence.attend import ALL, KV, add_to
+from parlab.sequence.costs import AttentionShape, checked_group
+from parlab.sequence.heads import (
+    HeadExchange,
+    HeadShare,
+    LevelCost,
+    Places,
+    places,
+    share_token,
+    to_heads_cost,
+    to_tokens_cost,
+)
+from parlab.sequence.travel import exchange, grid
+from parlab.world import Comm
+
+
+class TwoLevelGather:
+    """K/V to all ranks, and their gradients home: as `GatherExchange`, but a rank's K/V enter each other node once."""
+
+    def __init__(self, comm: Comm, label: str, ranks_per_node: int) -> None:
+        self.comm, self.label = comm, label
+        self.inside, self.between = grid(comm, "ranks_per_node", ranks_per_node)
+
+    def gather(self, few: KV) -> dict[int, KV]:
+        """Give `few` to every rank, and take as many from each: by source, in the order of `GatherExchange`."""
+        nodes, ranks = self.between.size, self.inside.size
+        own_place = dict(exchange(self.between, [few] * nodes, [few] * nodes, self.label))  # by node
+        column = [own_place[node] for node in range(nodes)]
+        by_place = dict(exchange(self.inside, [column] * ranks, [column] * ranks, self.label))
+        order = [(self.comm.rank - step) % self.comm.size for step in range(self.comm.size)]
+        return {source: by_place[source % ranks][source // ranks] for source in order}
+
+    def scatter_sum(self, shares: dict[int, KV], mine: KV) -> None:
+        """Send each source the sum of this node's shares of its gradients, and add to `mine` those that come."""
+        nodes, ranks = self.between.size, self.inside.size
+        by_place = [[shares[node * ranks + place] for node in range(nodes)] for place in range(ranks)]
+        sums = by_place[self.inside.rank]  # of the sources of our place, at first our own shares
+        for place, column in exchange(self.inside, by_place, [sums] * ranks, self.label):
+            if place != self.inside.rank:  # our own are the sums
+                add_to_each(sums, column)
+            del column  # no longer held when the next one comes
+        for _, share in exchange(self.between, sums, [mine] * nodes, self.label):
+            add_to(mine, share)
+            del share
+
+
+class TwoLevelExchange:
+    """`HeadExchange` twice: between the nodes the heads of whole nodes, and inside a node the heads of its ranks."""
+
+    def __init__(
+        self, comm: Comm, shares: list[HeadShare], tokens: list[Places], label: str, *, length: int, ranks_per_node: int
+    ) -> None:
+        inside, between = grid(comm, "ranks_per_node", ranks_per_node)
+        nodes = node_shares(shares, ranks_per_node)
+        shards = places(between.size, length, "contiguous")  # one after the other, by node
+        self.between = HeadExchange(between, nodes, shards, label)
+        own_heads = shares_inside(shares, nodes[between.rank], between.rank, ranks_per_node)
+        self.inside = HeadExchange(inside, own_heads, by_place(tokens, shards, ranks_per_node), label)
+
+    def to_heads(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        """As `HeadExchange.to_heads`."""
+        return self.inside.to_heads(*self.between.to_heads(queries, keys))
+
+    def to_tokens(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        """As `HeadExchange.to_tokens`. The values of a K/V head are summed inside each node first."""
+        return self.between.to_tokens(*self.inside.to_tokens(queries, keys))
+
+
+def head_exchange(
+    comm: Comm,
+    shares: list[HeadShare],
+    length: int,
+    label: str,
+    layout: str = "contiguous",
+    *,
+    ranks_per_node: int | None,
+) -> HeadExchange | TwoLevelExchange:
+    """The exchange of shards of `length` tokens: in one level, or told the ranks of a node in two."""
+    tokens = places(comm.size, length, layout)
+    if ranks_per_node is None:
+        return HeadExchange(comm, shares, tokens, label)
+    return TwoLevelExchange(comm, shares, tokens, label, length=length, ranks_per_node=ranks_per_node)
+
+
+def ranks_inside(group: int, ranks_per_node: int | None, size: int) -> int | None:
+    """How many ranks of a `group` of consecutive ranks share a node. None, for one level: nobody asked, all of them do,
+    or no two of them do.
+
+    Raises:
+        ValueError: the groups neither fill nodes nor divide one.
+    """
+    if ranks_per_node is None:
+        return None
+    checked_group("ranks_per_node", ranks_per_node, size)
+    if ranks_per_node % group and group % ranks_per_node:
+        right = f"must divide the group of {group} ranks, or be a multiple of it"
+        raise ValueError(f"ranks_per_node={ranks_per_node}: {right}")
+    return None if ranks_per_node == 1 or ranks_per_node % group == 0 else ranks_per_node
+
+
+def exchange_levels(
+    shape: AttentionShape, shares: list[HeadShare], rank: int, c: int, ranks_per_node: int | None, *, backward: bool
+) -> tuple[list[LevelCost], list[LevelCost]]:
+    """The costs of `to_heads` and `to_tokens`, level by level, for shards of c tokens; `rank` counts in the group."""
+    all_heads = shape.token(backward=backward)
+    if ranks_per_node is None:
+        tokens = [share_token(shape, share, backward=backward) for share in shares]
+        return [to_heads_cost(tokens, rank, c)], [to_tokens_cost(all_heads, tokens, rank, c)]
+    node, place = divmod(rank, ranks_per_node)
+    of_node = shares[node * ranks_per_node : (node + 1) * ranks_per_node]
+    ranks = [share_token(shape, share, backward=backward) for share in of_node]
+    nodes = [share_token(shape, share, backward=backward) for share in node_shares(shares, ranks_per_node)]
+    longer = c * len(nodes)  # the tokens of this place, of all nodes
+    return (
+        [to_heads_cost(nodes, node, c), to_heads_cost(ranks, place, longer)],
+        [to_tokens_cost(nodes[node], ranks, place, longer), to_tokens_cost(all_heads, nodes, node, c)],
+    )
+
+
+def node_shares(shares: list[HeadShare], ranks_per_node: int) -> list[HeadShare]:
+    """The heads of each node: those of its ranks, a K/V head that several of them read once."""
+    nodes = []
+    for start in range(0, len(shares), ranks_per_node):
+        first, last = shares[start], shares[start + ranks_per_node - 1]
+        queries, keys = slice(first.queries.start, last.queries.stop), slice(first.keys.start, last.keys.stop)
+        nodes.append(HeadShare(queries, keys, ALL))
+    return nodes
+
+
+def shares_inside(shares: list[HeadShare], heads: HeadShare, node: int, ranks_per_node: int) -> list[HeadShare]:
+    """The heads of each rank of a node, counted from the first of the node's `heads`."""
+    ranks = shares[node * ranks_per_node : (node + 1) * ranks_per_node]
+    return [
+        HeadShare(shifted(share.queries, -heads.queries.start), shifted(share.keys, -heads.keys.start), share.pairs)
+        for share in ranks
+    ]
+
+
+def by_place(tokens: list[Places], shards: list[Places], ranks_per_node: int) -> list[Places]:
+    """Where the tokens of each place stand: in its shards of all nodes, joined by node, and in the whole sequence."""
+    found: list[Places] = []
+    for place in range(ranks_per_node):
+        runs: Places = []
+        for node, ((_, shard),) in enumerate(shards):
+            of_rank = tokens[node * ranks_per_node + place]
+            runs += [(shifted(here, shard.start), there) for here, there in of_rank]
+        found.append(runs)
+    return found
+
+
+def add_to_each(totals: list[KV], parts: list[KV]) -> None:
+    """Add each pair to its total, in place."""
+    for total, part in zip(totals, parts, strict=True):
+        add_to(total, part)
+
+
+def shifted(part: slice, by: int) -> slice:
+    """The same elements, where `by` more stand before them."""
+    return slice(part.start + by, part.stop + by)

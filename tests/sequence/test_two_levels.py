@@ -1,0 +1,155 @@
+"""Attention that exchanges in two levels: the results of one level, the bytes between nodes, and the closed forms."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import array_api_strict
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import parlab.sequence
+from parlab import per_rank, run
+from parlab.sequence import AttentionShape, shard, usp_attention
+from parlab.world import CLASSROOM, DeadlockError, Link, MismatchError
+from tests.sequence.methods import draw_inputs, method_error, pair, run_method, runs, timelines
+
+METHODS = ("ulysses", "allgather", "usp")
+LESSON_03 = AttentionShape(S=1024, H=8, G=2, D=16, itemsize=4)
+TWO_NODES = replace(CLASSROOM, ranks_per_node=4, inter=Link(latency=5e-6, bandwidth=2.5e9))  # lesson 03's cluster
+
+
+@st.composite
+def cases(draw, method):
+    """A rank count, B, H, G, S, D, and arguments of the method, among them the ranks of a node."""
+    node, nodes = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    size, G = node * nodes, draw(st.integers(1, 4))
+    H = G * draw(st.integers(-(-size // G), -(-size // G) + 2))
+    how = {"ranks_per_node": node, "causal": draw(st.booleans())}
+    if method == "usp":
+        groups = [u for u in range(1, size + 1) if size % u == 0 and (u % node == 0 or node % u == 0)]
+        how["ulysses"] = draw(st.sampled_from(groups))
+    if method != "ulysses":
+        how["layout"] = draw(st.sampled_from(["contiguous", "zigzag"]))
+    if method == "allgather":
+        how["kv_heads"] = draw(st.integers(1, G))
+    return size, (draw(st.integers(1, 2)), H, G, 2 * size * draw(st.integers(1, 2)), draw(st.integers(1, 3))), how
+
+
+@pytest.mark.parametrize("method", METHODS)
+@settings(max_examples=12)
+@given(data=st.data(), library=st.sampled_from([np, array_api_strict]))
+def test_matches_dense_to_1e_12(method, data, library):
+    size, shape, how = data.draw(cases(method))
+    assert method_error(pair(method), size, shape, library, **how) <= 1e-12
+
+
+@pytest.mark.parametrize("method", METHODS)
+@settings(max_examples=8)
+@given(data=st.data())
+def test_out_lse_and_dq_are_those_of_one_level_to_the_bit(method, data):
+    """So are dk and dv where no sum is made of several nodes' shares."""
+    size, (B, H, _, S, D), how = data.draw(cases(method))
+    inputs = draw_inputs(B, H, H, S, D)
+    if method == "allgather":
+        how["kv_heads"] = None
+    two = run_method(pair(method), size, inputs, **how)
+    one = run_method(pair(method), size, inputs, **how | {"ranks_per_node": None})
+    same = 3 if method == "allgather" else 5
+    for found, expected in zip(two.results, one.results, strict=True):
+        assert all(np.array_equal(x, y) for x, y in zip(found[:same], expected[:same], strict=True))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@settings(max_examples=12)
+@given(data=st.data())
+def test_messages_bytes_and_peak_are_those_of_the_formulas(method, data):
+    size, (B, H, G, S, D), how = data.draw(cases(method))
+    shape = AttentionShape(S=S, H=H, G=G, D=D, itemsize=8, B=B)
+    takes = ("ranks_per_node", "ulysses", "kv_heads")
+    told = {name: how[name] for name in takes if name in how}
+    cost = getattr(parlab.sequence, f"{method}_cost")
+    slow = replace(TWO_NODES, ports=None, intra=Link(1, 1e30), inter=Link(1e3, 1e30))
+    for backward, done in enumerate(runs(method, size, shape, np.float64, **how)):
+        timeline = done.on(replace(slow, ranks_per_node=how["ranks_per_node"]))
+        for rank in range(size):
+            found = timeline.messages(rank), timeline.bytes_sent(rank), timeline.peak_bytes(rank)
+            assert found == tuple(cost(shape, size, rank, **told, backward=bool(backward))), (backward, rank)
+
+
+def span(method, **how):
+    """The makespan of the forward on lesson 03's cluster, in microseconds."""
+    layout = {} if method == "ulysses" else {"layout": "zigzag"}
+    forward, _ = runs(method, 8, LESSON_03, np.float32, causal=True, **layout, **how)
+    return forward.on(TWO_NODES).makespan / 1e6
+
+
+def test_on_the_two_nodes_of_lesson_03_all_gather_takes_at_most_76_microseconds_and_160_in_one_level():
+    assert span("allgather", ranks_per_node=4) <= 76
+    assert round(span("allgather")) == 160
+
+
+def test_on_the_two_nodes_of_lesson_03_ulysses_takes_at_most_124_microseconds_and_197_in_one_level():
+    assert span("ulysses", ranks_per_node=4) <= 124
+    assert round(span("ulysses")) == 197
+
+
+def test_usp_of_one_group_on_two_nodes_takes_at_most_124_microseconds_and_197_in_one_level():
+    assert span("usp", ulysses=8, ranks_per_node=4) <= 124
+    assert round(span("usp", ulysses=8)) == 197
+
+
+def crossing_bytes(timeline, rank, node):
+    """The bytes that a rank sends to other nodes."""
+    messages = [m for m in timeline.transfers if m.src == rank and m.dst // node != rank // node]
+    return len(messages), sum(m.nbytes for m in messages)
+
+
+def test_a_kv_head_that_4_ranks_of_a_node_read_crosses_once():
+    """8 ranks, 4 a node, H = 8, G = 2: a node has 4 query heads and one K/V head. c = 128 tokens of 64 bytes a head."""
+    c, head = 128, 16 * 4
+    one = timelines("ulysses", 8, LESSON_03, np.float32)[0]
+    two = timelines("ulysses", 8, LESSON_03, np.float32, ranks_per_node=4)[0]
+    out_and_lse = 4 * c * (head + 4)  # of 4 ranks, or of 4 query heads
+    for rank in range(8):
+        assert crossing_bytes(one, rank, 4) == (8, 4 * c * (head + 2 * head) + out_and_lse)
+        assert crossing_bytes(two, rank, 4) == (2, c * (4 * head + 2 * head) + out_and_lse)
+
+
+def test_gathered_kv_enter_the_other_node_once():
+    """Each rank sends one message a turn to the other node, not four."""
+    one = timelines("allgather", 8, LESSON_03, np.float32, causal=True)[0]
+    two = timelines("allgather", 8, LESSON_03, np.float32, causal=True, ranks_per_node=4)[0]
+    kv = 128 * 2 * 2 * 64
+    assert [crossing_bytes(one, rank, 4) for rank in range(8)] == [(4, 4 * kv)] * 8
+    assert [crossing_bytes(two, rank, 4) for rank in range(8)] == [(1, kv)] * 8
+
+
+def test_documents_are_kept_apart_in_two_levels():
+    documents = [0, 3, 13, 16]
+    for method in ("ulysses", "allgather"):
+        how = {"documents": documents, "ranks_per_node": 2, "causal": True}
+        assert method_error(pair(method), 4, (1, 4, 2, 16, 3), **how) <= 1e-12
+
+
+def test_a_group_of_4_on_nodes_of_6_is_refused():
+    x = np.zeros((1, 4, 2, 3))
+    with pytest.raises(
+        ValueError, match=re.escape("ranks_per_node=6: must divide the group of 4 ranks, or be a multiple")
+    ):
+        run(usp_attention, 12, x, x, x, ulysses=4, ranks_per_node=6)
+
+
+@pytest.mark.parametrize("method", ["ulysses", "allgather"])
+@pytest.mark.parametrize(("others", "error"), [(4, MismatchError), (None, DeadlockError)])
+def test_a_rank_with_another_ranks_per_node_is_an_error(method, others, error):
+    x = per_rank(shard(np.ones((1, 8, 8, 3)), 8))
+
+    def program(comm, x):
+        return pair(method)[0](comm, x, x, x, ranks_per_node=others if comm.rank else 2)
+
+    with pytest.raises(error):
+        run(program, 8, x)
