@@ -1,7 +1,10 @@
 """README's path through the code stays an afternoon's reading."""
 
+import ast
 import re
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -16,6 +19,13 @@ def test_the_path_has_at_most_16_files_of_at_most_200_lines_and_2500_together():
     assert 12 <= len(set(PATH)) == len(PATH) <= 16
     assert {file: lines(file) for file in PATH if lines(file) > 200} == {}
     assert sum(map(lines, PATH)) <= 2500
+
+
+@pytest.mark.parametrize("file", [file for file in PATH if "collectives" in file or "pipeline" in file])
+def test_each_collective_and_pipeline_file_of_the_path_states_its_invariant_at_the_top(file):
+    top = ast.get_docstring(ast.parse((ROOT / file).read_text(encoding="utf-8")))
+    assert "invariant" in top.lower()
+    assert "collectives" in file or "[b, s, E]" in top
 
 
 def test_every_strategy_stands_on_the_path_forward_and_backward():

@@ -1,4 +1,4 @@
-"""The rules for the arguments of this room, by name."""
+"""The rules for the arguments of this package, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one event loop of this room: ranks run until each has ended or waits for what will never come."""
+"""The one event loop of this package: ranks run until each has ended or waits for what will never come."""
 
 from __future__ import annotations
 

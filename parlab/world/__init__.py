@@ -4,7 +4,7 @@ A program talks to what stands in this folder. `run` starts it, and `Comm` is wh
 arrays, `isend` and `irecv` return `requests`, and `collectives` are built from messages. `Timeline` says what happened
 when, on the hardware of a `Cluster`. `errors` are what ranks can do wrong together.
 
-Below stand three rooms:
+Below stand three packages:
 
 - `clock`: a rank's `log`, the numbered `trace` of all ranks, and the `replay` that times it.
 - `threads`: the `tasks` of ranks, how they wait and are woken (`base`), and ranks as threads of this process
