@@ -1,4 +1,4 @@
-"""The layers of a Llama as stages: the pieces of this room together with their weights.
+"""The layers of a Llama as stages: the pieces of this package together with their weights.
 
 A layer takes its sizes from its weights. Given a shard of the weights (some heads, some columns) it computes that
 shard, so tensor parallelism only adds the messages.

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import parlab.sequence
 from parlab import per_rank, run
-from parlab.sequence import AttentionShape, shard, usp_attention
+from parlab.sequence import AttentionShape, allgather_cost, shard, ulysses_cost, usp_attention
 from parlab.world import CLASSROOM, DeadlockError, Link, MismatchError
 from tests.sequence.methods import draw_inputs, method_error, pair, run_method, runs, timelines
 
@@ -125,6 +125,22 @@ def test_gathered_kv_enter_the_other_node_once():
     kv = 128 * 2 * 2 * 64
     assert [crossing_bytes(one, rank, 4) for rank in range(8)] == [(4, 4 * kv)] * 8
     assert [crossing_bytes(two, rank, 4) for rank in range(8)] == [(1, kv)] * 8
+
+
+@pytest.mark.parametrize("ranks_per_node", [1, 8])
+def test_where_no_link_is_faster_than_another_ulysses_keeps_to_one_level(ranks_per_node):
+    assert ulysses_cost(LESSON_03, 8, ranks_per_node=ranks_per_node) == ulysses_cost(LESSON_03, 8)
+
+
+def test_two_levels_of_ulysses_hold_442368_bytes_not_364544_and_those_of_the_all_gather_no_more_than_one():
+    assert [ulysses_cost(LESSON_03, 8, ranks_per_node=node).held for node in (None, 4)] == [364_544, 442_368]
+    assert allgather_cost(LESSON_03, 8, ranks_per_node=4).held == allgather_cost(LESSON_03, 8).held
+
+
+def test_two_levels_send_k_plus_g_minus_2_messages_each_way():
+    """k = 2 nodes of g = 4: 4 messages, not 7; the all-gather in two turns of one K/V head each."""
+    assert [ulysses_cost(LESSON_03, 8, ranks_per_node=node).messages for node in (None, 4)] == [14, 8]
+    assert [allgather_cost(LESSON_03, 8, kv_heads=1, ranks_per_node=node).messages for node in (None, 4)] == [14, 8]
 
 
 def test_documents_are_kept_apart_in_two_levels():
