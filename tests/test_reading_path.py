@@ -21,6 +21,12 @@ def test_the_path_has_at_most_16_files_of_at_most_200_lines_and_2500_together():
     assert sum(map(lines, PATH)) <= 2500
 
 
+@pytest.mark.parametrize("file", PATH)
+def test_each_file_of_the_path_names_a_paper_with_its_year_at_the_top(file):
+    top = ast.get_docstring(ast.parse((ROOT / file).read_text(encoding="utf-8")))
+    assert re.search(r"\b(19|20)\d\d\b", top)
+
+
 @pytest.mark.parametrize("file", [file for file in PATH if "collectives" in file or "pipeline" in file])
 def test_each_collective_and_pipeline_file_of_the_path_states_its_invariant_at_the_top(file):
     top = ast.get_docstring(ast.parse((ROOT / file).read_text(encoding="utf-8")))
