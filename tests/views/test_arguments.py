@@ -8,12 +8,14 @@ import re
 import numpy as np
 import pytest
 
-from parlab import views
+from parlab import run, views
+from parlab.pipeline import gpipe
 from parlab.plan import LLAMA_8B, Layout, estimate, search
 from parlab.world import Cluster
 from tests.views.drawn import title
 
 FREE = Cluster.uniform(0, math.inf, flops=math.inf, memory_bandwidth=math.inf)
+TIMELINE = run(lambda comm: None, 2).timeline
 
 ROWS = [
     (lambda: views.tensor(S=0), "S=0: must be a whole number, at least 1"),
@@ -64,6 +66,11 @@ ROWS = [
     (lambda: views.kept_activations({"a": 1}, {"a": {1: 8}}), "counted['a']=1: must have one value or more, by name"),
     (lambda: views.kept_activations({"a": {1: 8}}, "a"), "formula='a': must have one value or more, by name"),
     (lambda: views.attention_cuts(None, {}), "lab=None: must be a LabAttention"),
+    (lambda: views.schedule(gpipe(2, 2), memory="no"), "memory='no': must be True or False"),
+    (lambda: views.schedule(gpipe(2, 2), critical_path="no"), "critical_path='no': must be True or False"),
+    (lambda: views.compare_schedules([gpipe(2, 2)], memory=1), "memory=1: must be True or False"),
+    (lambda: views.placements(None), "schedules=None: "),
+    (lambda: views.timeline(TIMELINE, end=True), "end=True: the time axis must end after 0"),
     (lambda: views.bills(None), "estimates=None: must be an Estimate"),
 ]
 

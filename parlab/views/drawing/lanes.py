@@ -67,7 +67,8 @@ def checked_ranks(ranks: Any, size: int) -> list[int]:
 
 def check_end(end: Any) -> None:
     """Raise a ValueError for a time at which no axis can end."""
-    if end is not None and not (isinstance(end, int | float) and 0 < end < math.inf):
+    a_number = isinstance(end, int | float) and not isinstance(end, bool)
+    if end is not None and not (a_number and 0 < end < math.inf):
         raise ValueError(f"end={end!r}: the time axis must end after 0; None ends it at the makespan")
 
 

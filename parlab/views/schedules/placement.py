@@ -50,7 +50,8 @@ def placements(schedules: Sequence[Schedule], *, headline: str | None = None) ->
     Raises:
         ValueError: none or more, something else, or other numbers of ranks.
     """
-    if not 1 <= len(schedules) <= MOST or not all(isinstance(one, Schedule) for one in schedules):
+    few = isinstance(schedules, Sequence) and 1 <= len(schedules) <= MOST
+    if not few or not all(isinstance(one, Schedule) for one in schedules):
         raise ValueError(f"schedules={schedules!r:.60}: give 1 to {MOST} schedules")
     if len({one.num_ranks for one in schedules}) > 1:
         raise ValueError(f"schedules of {[one.num_ranks for one in schedules]} ranks: give the same number of ranks")

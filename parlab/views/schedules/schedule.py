@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from parlab.arguments import checked, flag
 from parlab.pipeline import Costs, Schedule, ScheduleTimeline, simulate, validate
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import check_end, legend_of
@@ -14,8 +15,10 @@ from parlab.views.schedules.stuck import stuck
 from parlab.views.schedules.why import draw_critical_path, draw_idle, idle_slot, path_in_words
 
 MOST_ROWS = 16  # ranks that the text lists
+FLAGS = {"memory": flag, "critical_path": flag}
 
 
+@checked(FLAGS)
 def schedule(
     schedule: Schedule | ScheduleTimeline,
     costs: Costs | None = None,
@@ -65,6 +68,7 @@ def schedule(
     return figure
 
 
+@checked(FLAGS)
 def compare_schedules(
     schedules: Sequence[Schedule | ScheduleTimeline], *, memory: bool = True, headline: str | None = None
 ) -> Picture:
