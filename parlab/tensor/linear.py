@@ -1,12 +1,12 @@
 """Linear layers whose matrix is cut among t ranks: by columns, then by rows.
 
     y = f(x) W,  W = [W_1 | ... | W_t]           columns: rank r computes y_r = x W_r, its columns of y
-    z = f̄(y_r W_r),  W = [W_1; ...; W_t]         rows: rank r computes y_r W_r, a partial sum of z
+    z = f̄(y_r V_r),  V = [V_1; ...; V_t]         rows: rank r computes y_r V_r, a partial sum of z
 
 | layer   | forward                                | backward for the input                                   |
 |---------|----------------------------------------|----------------------------------------------------------|
 | columns | x ─ f: no message ─▶ x W_r = y_r       | dy_r W_rᵀ, a share of dx ─ f: all-reduce ─▶ dx           |
-| rows    | y_r W_r ─ f̄: all-reduce ─▶ z           | dz ─ f̄: no message ─▶ dz W_rᵀ = dy_r                     |
+| rows    | y_r V_r ─ f̄: all-reduce ─▶ z           | dz ─ f̄: no message ─▶ dz V_rᵀ = dy_r                     |
 
 Columns, then rows: the first layer computes what the second one reads, and nothing is sent in between. f and f̄ are the
 operators copy and reduce; with sequence parallelism gather (g) and scatter (ḡ) stand in their places.

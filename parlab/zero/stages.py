@@ -8,9 +8,9 @@
 | 2, P_os+g   | whole   | sharded | sharded |                           | each: reduce-scatter G    | all-gather W |
 | 3, P_os+g+p | sharded | sharded | sharded | all-gather W, free it     | each: reduce-scatter G    |              |
 
-An all-reduce is a reduce-scatter and then an all-gather. ZeRO puts the optimizer between the two, and so sends no byte
-more than plain data parallelism, until stage 3, which gathers the weights once for the forward pass and once more for
-the backward pass.
+An all-reduce is a reduce-scatter and then an all-gather. ZeRO puts the optimizer between the two. So with one microbatch
+stages 1 and 2 send as much as plain data parallelism. Stage 3 gathers the weights for each microbatch's forward pass and
+again for its backward pass.
 
 Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", section 5.
 """

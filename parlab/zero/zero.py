@@ -1,8 +1,9 @@
 """`Zero`: data parallelism whose ranks share the model's state instead of repeating it.
 
-The stages themselves are in `stages.py`. This file cuts the blocks, and runs a step over all of them.
+Weights: `stages.py`; gradients: `gradients.py`; the loop that calls them: `replica.py`. This file cuts the blocks, and runs
+a step over all of them.
 
-The memory of a rank for a block of n weights, of which it owns n_r:
+The memory of a rank for a block of n weights, which N ranks share; rank r owns n_r of them:
 
 | after                | stage 1                      | stage 2                      | stage 3                       |
 |----------------------|------------------------------|------------------------------|-------------------------------|
@@ -13,7 +14,7 @@ The memory of a rank for a block of n weights, of which it owns n_r:
 | `step()`             | n new weights, no gradients  | n new weights, no gradients  | n_r new weights, no gradients |
 
 and always n_r of the optimizer's state. During a step there are also at most 1 + `prefetch` gathered blocks (and a tied
-table beside the head), the gradients of one block on their way, and two messages of n/N.
+table beside the head), the gradients of one block on their way, and two messages of at most ⌈n/N⌉.
 
 Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", section 5.
 """
@@ -71,8 +72,9 @@ class Zero(Replica):
         keep_after_forward: stage 3 keeps a block gathered until its gradients have come.
         ranks_per_node: shard among this many consecutive ranks, and repeat the shards on each such node.
         offload: where the optimizer's state lives; None: on the device.
-        accumulate: stages 2 and 3 keep whole gradients, and reduce them once, with the last microbatch. That sends Ψ
-            and holds Ψ. Reducing after each of k microbatches sends kΨ and holds Ψ/N.
+        accumulate: stages 2 and 3 keep whole gradients, and reduce them once, with the last microbatch: each rank
+            holds n gradients of a block, and they are sent once. Reducing after each of k microbatches holds n_r, and
+            sends them k times.
         part: for a replica that is itself cut (`parlab.train`); None: the replica is whole.
 
     Raises:
