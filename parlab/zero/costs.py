@@ -62,7 +62,13 @@ def model_state_bytes(num_params: float, ranks: int, stage: int, *, state: State
 
 @checked(RULES)
 def elements_sent(
-    num_params: int, ranks: int, stage: int, *, microbatches: int = 1, keep_after_forward: bool = False
+    num_params: int,
+    ranks: int,
+    stage: int,
+    *,
+    microbatches: int = 1,
+    keep_after_forward: bool = False,
+    last_block: int = 0,
 ) -> int:
     """Elements that all ranks together send in a step: passes · (N − 1) · Ψ, where a pass is an all-gather or a
     reduce-scatter of everything. Exact, however uneven the shards; a rank sends 1/N of it on average.
@@ -76,17 +82,32 @@ def elements_sent(
     3      weights before forward and before backward, gradients: 3k (kept between: 2k)  3
     =====  ============================================================================  =====
 
-    A tied embedding is gathered for the head too, in stage 3: its table twice more a microbatch, unless it is kept.
+    Stage 3 with `keep_last_block` gathers the last block once a microbatch, not twice: it sends
+    (N − 1) · k · last_block less. A tied embedding is gathered for the head too, in stage 3: its table twice more a
+    microbatch, unless it is kept. `overlap_gather` sends the same messages, later.
+
+    Args:
+        num_params: Ψ.
+        ranks: N.
+        stage: 0 to 3.
+        microbatches: k.
+        keep_after_forward: stage 3 keeps every block gathered until its gradients have come.
+        last_block: parameters of the last block, if stage 3 keeps it at the turn; else 0.
 
     Raises:
-        ValueError: a bad number, as for `model_state_bytes`; no microbatches.
+        ValueError: a bad number, as for `model_state_bytes`; no microbatches; a last block that is larger than Ψ.
 
     >>> [elements_sent(1000, 4, stage) // (3 * 1000) for stage in range(4)]
     [2, 2, 2, 3]
+    >>> elements_sent(1000, 4, 3, last_block=100) // 3
+    2900
     """
     k = microbatches
+    if last_block > num_params:
+        raise ValueError(f"last_block={last_block!r}: must be at most num_params={num_params!r}")
     passes = [2, 2, k + 1, (2 if keep_after_forward else 3) * k][stage]
-    return passes * (ranks - 1) * num_params
+    not_gathered_again = k * last_block if stage == 3 and not keep_after_forward else 0
+    return (ranks - 1) * (passes * num_params - not_gathered_again)
 
 
 @checked(RULES)

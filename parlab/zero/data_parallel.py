@@ -86,7 +86,7 @@ class DataParallel(Replica):
             arrays = self._arrays(block)
             layout = FlatLayout(arrays, [sum(x.size for x in arrays.values())], rank=0)
             master = None if self.dtype == self.wide else layout.pack(arrays, self.wide)
-            weights = WholeWeights(comm, layout, self._home, self.dtype)
+            weights = WholeWeights(comm, layout, self._home, self.dtype, block=block)
             state = OptimizerShard(comm, weights.whole if master is None else master, self.dtype, offload=None)
             self._blocks[block] = ReplicatedBlock(layout, weights, state)
             del arrays, master

@@ -142,6 +142,7 @@ class Replica(ABC):
 
     def state(self) -> list[StatePiece]:
         """This rank's part of the optimizer's state, weight by weight. Call `restore` after it was written."""
+        self.finish()  # a write must not meet a gather of the same memory
         return [
             StatePiece(name, start, state.master[place], state.mean[place], state.square[place])
             for layout, state in ((of_block.layout, of_block.state) for of_block in self._blocks.values())
@@ -162,6 +163,10 @@ class Replica(ABC):
             self.guard.scale.value, self.guard.scale.good_steps = progress["loss_scale"], int(progress["good_steps"])
         for block, of_block in self._blocks.items():
             self._put(block, self._xp.astype(of_block.state.master, self.dtype, copy=False))
+        self.finish()
+
+    def finish(self) -> None:
+        """Wait for every gather of weights under way. A program needs it after a step with `overlap_gather` only."""
         for of_block in self._blocks.values():
             of_block.weights.finish()
 

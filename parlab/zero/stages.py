@@ -2,15 +2,18 @@
 
     W weights (this file)    G gradients (`gradients.py`)    M moments and masters, the optimizer's state (`state.py`)
 
-| stage       | W       | G       | M       | before and after use of W | after a backward pass     | step         |
+| stage       | W       | G       | M       | before and after use of W | after a backward pass     | step (*)     |
 |-------------|---------|---------|---------|---------------------------|---------------------------|--------------|
 | 1, P_os     | whole   | whole   | sharded |                           | last: reduce-scatter G    | all-gather W |
 | 2, P_os+g   | whole   | sharded | sharded |                           | each: reduce-scatter G    | all-gather W |
 | 3, P_os+g+p | sharded | sharded | sharded | all-gather W, free it     | each: reduce-scatter G    |              |
 
-An all-reduce is a reduce-scatter and then an all-gather. ZeRO puts the optimizer between the two. So with one microbatch
-stages 1 and 2 send as much as plain data parallelism. Stage 3 gathers the weights for each microbatch's forward pass and
-again for its backward pass.
+An all-reduce is a reduce-scatter and then an all-gather. ZeRO puts the optimizer between the two. So with one
+microbatch, stages 1 and 2 send as much as plain data parallelism. Stage 3 gathers the weights for each microbatch's
+forward pass and again for its backward pass.
+
+(*) The step starts the all-gathers of stages 1 and 2. It waits for them; with `overlap_gather`, the next forward pass
+does, block by block, while it computes with the blocks before (Megatron-LM's `--overlap-param-gather`).
 
 Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", section 5.
 """
@@ -32,15 +35,17 @@ class WholeWeights:
     Args:
         comm: the ranks among which the block is cut.
         layout: of the block.
-        params: the model's weights by name; those of this block become views of one flat array.
+        params: the model's weights by name; those of this block become views of one flat array. While an all-gather is
+            under way, each of them is a `Freed`.
         dtype: of that array.
+        block: its name.
 
     Attributes:
         shard: `[n_r]`, the part that this rank updates.
     """
 
-    def __init__(self, comm: Comm, layout: FlatLayout, params: dict[str, Array], dtype: Any) -> None:
-        self.comm, self.layout = comm, layout
+    def __init__(self, comm: Comm, layout: FlatLayout, params: dict[str, Array], dtype: Any, *, block: Any) -> None:
+        self.comm, self.layout, self.params, self.block = comm, layout, params, block
         self.whole = layout.pack({name: params[name] for name in layout.shapes}, dtype)  # [n]
         comm.hold(WEIGHTS, self.whole)
         self.shard = self.whole[layout.own]  # [n_r]
@@ -49,10 +54,11 @@ class WholeWeights:
         self.request: Request | None = None
 
     def start_gather(self) -> None:
-        """Do nothing: the weights are here."""
+        """Do nothing: the weights are here, or `update` has started their all-gather."""
 
     def open(self) -> dict[str, Array]:
-        """The block's weights by name."""
+        """The block's weights by name, as soon as all parts are new."""
+        self.finish()
         return self.views
 
     def close(self) -> None:
@@ -65,21 +71,23 @@ class WholeWeights:
         """Put this rank's new part in place, and start the all-gather of all new parts."""
         self.shard[...] = shard
         self.request = self.comm.iall_gather(self.shard, counts=self.layout.counts, out=self.whole)
+        for name in self.layout.shapes:
+            self.params[name] = Freed(name, self.block, "is being gathered after a step")
 
     def finish(self) -> None:
         """Wait until all parts are new."""
         if self.request is not None:
             self.request.wait()
             self.request = None
+            self.params.update(self.views)
 
 
 class ShardedWeights:
     """W of stage 3: the n_r weights that this rank owns; between `open` and `close` also all n, gathered.
 
     Args:
-        comm, layout, params, dtype: as for `WholeWeights`. While the block is not gathered, each of its weights in
-            `params` is a `Freed`, which says how to open it.
-        block: its name.
+        comm, layout, params, dtype, block: as for `WholeWeights`. While the block is not gathered, each of its weights
+            in `params` is a `Freed`, which says how to open it.
         keep: whether `close` leaves the weights gathered until `backward_done`.
     """
 

@@ -72,6 +72,7 @@ def train_replica(replica: Replica, model: Decoder, batches: Iterable[tuple[Arra
         losses.append(forward_backward(replica, model, tokens[own, :], targets[own, :]))
         if number % replica.microbatches == 0:
             replica.step()
+    replica.finish()
     return losses
 
 

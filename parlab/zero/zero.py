@@ -1,7 +1,7 @@
 """`Zero`: data parallelism whose ranks share the model's state instead of repeating it.
 
-Weights: `stages.py`; gradients: `gradients.py`; the loop that calls them: `replica.py`. This file cuts the blocks, and runs
-a step over all of them.
+Weights: `stages.py`; gradients: `gradients.py`; the loop that calls them: `replica.py`. This file cuts the blocks,
+and runs a step over all of them.
 
 The memory of a rank for a block of n weights, which N ranks share; rank r owns n_r of them:
 
@@ -70,6 +70,10 @@ class Zero(Replica):
         prefetch: how many blocks stage 3 gathers ahead of the one in use. A pass that stops half-way leaves them under
             way; `step()` ends them.
         keep_after_forward: stage 3 keeps a block gathered until its gradients have come.
+        keep_last_block: stage 3 keeps the last block so, the first one that the backward pass needs (FSDP's
+            `reshard_after_forward=False` on the last layer). With `prefetch`, no gather is waited for at the turn.
+        overlap_gather: stages 1 and 2 gather new weights beside the next forward pass: `step()` starts the all-gathers,
+            and `weights(block)` waits for this block's. A program that ends after a step calls `finish()`.
         ranks_per_node: shard among this many consecutive ranks, and repeat the shards on each such node.
         offload: where the optimizer's state lives; None: on the device.
         accumulate: stages 2 and 3 keep whole gradients, and reduce them once, with the last microbatch: each rank
@@ -107,6 +111,8 @@ class Zero(Replica):
         microbatches: int = 1,
         prefetch: int = 1,
         keep_after_forward: bool = False,
+        keep_last_block: bool = False,
+        overlap_gather: bool = False,
         ranks_per_node: int | None = None,
         offload: Offload | None = None,
         accumulate: bool = False,
@@ -114,7 +120,7 @@ class Zero(Replica):
     ) -> None:
         super().__init__(comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches, part)
         per_node = checked_ranks_per_node(ranks_per_node, comm.size)
-        self.stage = stage
+        self.stage, self.overlap_gather = stage, overlap_gather
         self.shards: Comm = comm  # the ranks that share the state
         self.replicas: Comm | None = None  # the ranks that have the same shard of it
         if per_node < comm.size:
@@ -129,9 +135,11 @@ class Zero(Replica):
             master = None if self.dtype == self.wide else layout.pack_own(self._arrays(block), self.wide)
             weights: WholeWeights | ShardedWeights
             if stage < 3:
-                weights = WholeWeights(shards, layout, self._home, self.dtype)
+                weights = WholeWeights(shards, layout, self._home, self.dtype, block=block)
             else:
-                weights = ShardedWeights(shards, layout, self._home, self.dtype, block=block, keep=keep_after_forward)
+                last = block == self.block_names[-1]
+                keep = keep_after_forward or (keep_last_block and last)
+                weights = ShardedWeights(shards, layout, self._home, self.dtype, block=block, keep=keep)
             gradients = (WholeGradients if stage == 1 or accumulate else ShardedGradients)(shards, layout, self.dtype)
             state = OptimizerShard(comm, weights.shard if master is None else master, self.dtype, offload)
             self._blocks[block] = ShardedBlock(layout, weights, gradients, state)
@@ -187,9 +195,11 @@ class Zero(Replica):
         factor = self._factor(gradients, self.shards)
         if factor is not None:
             for block, shard in zip(blocks, gradients, strict=True):
+                block.weights.finish()  # no gather sends the old part, which the optimizer changes in place
                 block.weights.update(block.state.update(self.optimizer, shard, factor, self.steps, lr))
         for block in blocks:
-            block.weights.finish()
+            if not self.overlap_gather:
+                block.weights.finish()
             block.gradients.free()
         self._reducing = None
         self._prefetch.begin(None)

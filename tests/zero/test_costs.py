@@ -84,6 +84,32 @@ def test_fact_stage_3_that_keeps_the_weights_after_the_forward_costs_2_psi():
     assert sent(timed(3, 4, keep_after_forward=True)) == 2 * PSI * 3 * ITEMSIZE
 
 
+@pytest.mark.parametrize("prefetch", [0, 1])
+@pytest.mark.parametrize("microbatches", [1, 3])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_fact_stage_3_that_keeps_the_last_block_at_the_turn_sends_3_psi_less_that_block_a_microbatch(
+    size, microbatches, prefetch
+):
+    """Two gathers of everything less one of the last block, and a reduction: N − 1 messages a rank each."""
+    start = model()
+    blocks = list(start.weight_blocks.values())
+    last = sum(start.weights[name].size for name in blocks[-1])
+    timeline = timed(3, size, microbatches=microbatches, prefetch=prefetch, keep_last_block=True)
+    expected = elements_sent(PSI, size, 3, microbatches=microbatches, last_block=last)
+    assert sent(timeline) == expected * ITEMSIZE
+    assert expected == microbatches * (3 * PSI - last) * (size - 1)
+    assert len(timeline.transfers) == microbatches * (3 * len(blocks) - 1) * size * (size - 1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("stage", [1, 2])
+def test_weights_gathered_in_the_next_forward_cost_the_same_2_psi_in_as_many_messages(stage, size):
+    blocks = len(model().weight_blocks)
+    timeline = timed(stage, size, steps=2, overlap_gather=True, after_step=lambda comm, replica: replica.finish())
+    assert sent(timeline) == 2 * elements_sent(PSI, size, stage) * ITEMSIZE
+    assert len(timeline.transfers) == 2 * 2 * blocks * size * (size - 1)
+
+
 def test_fact_all_reducing_first_and_gathering_after_costs_3_psi():
     """What the old system did in stage 1."""
 

@@ -12,8 +12,8 @@ import pytest
 
 from parlab import run
 from parlab.nn.optimizer import AdamW, clip_gradients
-from parlab.world import Comm, MismatchError, WorldError
-from parlab.zero import LossScale, Zero
+from parlab.world import Comm, MismatchError, RequestError, WorldError
+from parlab.zero import LossScale, Zero, elements_sent
 from parlab.zero.data_parallel import DataParallel
 from parlab.zero.flat import FlatLayout
 from parlab.zero.gradients import ShardedGradients, WholeGradients
@@ -21,7 +21,7 @@ from parlab.zero.precision import StepGuard
 from parlab.zero.stages import ShardedWeights, WholeWeights
 from parlab.zero.state import OptimizerShard
 from tests.nn.parity import worst_error
-from tests.zero.models import LR, STAGES, add_all, replica_of, toy
+from tests.zero.models import LR, NUM_PARAMS, STAGES, add_all, model, replica_of, timed, toy, trained
 
 SIZE, STEPS = 3, 4
 RANKS, SERIAL = "ranks differ", "not serial"
@@ -302,7 +302,55 @@ def test_weights_not_gathered_after_the_step_are_caught_by_ranks_that_differ(mon
     assert wrong(stage) == {RANKS, SERIAL}
 
 
-@pytest.mark.parametrize("options", [{}, {"keep_after_forward": True}, {"prefetch": 2}], ids=str)
+LATER = {"overlap_gather": True}
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("options", [{}, SCALED | {"bad": 1}], ids=str)
+def test_unbroken_steps_without_a_forward_between_wait_for_the_gathers_of_the_step_before(stage, options):
+    assert wrong(stage, **options, **LATER) == set()
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_forward_that_does_not_wait_for_a_blocks_new_weights_is_caught_by_their_stand_ins(monkeypatch, stage):
+    assert trained(stage, 2, 2, **LATER)
+    monkeypatch.setattr(WholeWeights, "open", lambda self: self.views)
+    with pytest.raises(RuntimeError, match="is being gathered after a step: use it inside"):
+        trained(stage, 2, 2, **LATER)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_gather_that_nobody_waits_for_is_caught_at_the_end_of_the_program(monkeypatch, stage):
+    def forgetting(self):
+        self.request = None
+        self.params.update(self.views)
+
+    monkeypatch.setattr(WholeWeights, "finish", forgetting)
+    with pytest.raises(RequestError, match="returned without waiting for iall_gather"):
+        wrong(stage, **LATER)
+
+
+def test_another_block_kept_than_the_last_is_caught_by_the_bytes(monkeypatch):
+    right, start = ShardedWeights.__init__, model()
+    last = sum(start.weights[name].size for name in start.weight_blocks["head"])
+
+    def keeping_the_first(self, *arguments, block, keep):
+        right(self, *arguments, block=block, keep=block == "embedding")
+
+    def sent():
+        timeline = timed(3, 3, keep_last_block=True)
+        return sum(timeline.bytes_sent(rank) for rank in range(3))
+
+    expected = 8 * elements_sent(NUM_PARAMS[False], 3, 3, last_block=last)
+    assert sent() == expected
+    monkeypatch.setattr(ShardedWeights, "__init__", keeping_the_first)
+    assert sent() != expected
+
+
+KEPT = [{}, {"keep_after_forward": True}, {"keep_last_block": True}, {"prefetch": 2}]
+
+
+@pytest.mark.parametrize("options", KEPT, ids=str)
 def test_gathered_weights_that_outlive_a_step_are_caught(monkeypatch, options):
     """What the evaluation gathered ahead and did not use."""
 
@@ -314,7 +362,7 @@ def test_gathered_weights_that_outlive_a_step_are_caught(monkeypatch, options):
     assert stale_weights(**options) == {SERIAL}
 
 
-@pytest.mark.parametrize("options", [{}, {"keep_after_forward": True}, {"prefetch": 2}], ids=str)
+@pytest.mark.parametrize("options", KEPT, ids=str)
 def test_unbroken_weights_are_gathered_anew_after_a_step(options):
     assert stale_weights(**options) == set()
 

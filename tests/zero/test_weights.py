@@ -142,6 +142,38 @@ def test_what_was_gathered_before_a_step_is_never_used_after_it(prefetch, keep):
         assert all(x == pytest.approx(np.full(3, -6.0), abs=1e-6) for x in weights.values())
 
 
+def test_a_weight_that_is_being_gathered_after_a_step_says_so_until_its_block_is_opened():
+    def program(comm):
+        params = toy(0)
+        zero = Zero(comm, params, 1, AdamW(), blocks={name: (name,) for name in params}, overlap_gather=True)
+        seen = dict(params)
+        add_all(zero, toy(1))
+        zero.step()
+        with pytest.raises(RuntimeError, match=re.escape("b is being gathered after a step: use it inside")):
+            params["b"].shape  # noqa: B018
+        with zero.weights("b") as weights:
+            assert weights["b"] is params["b"] is seen["b"]
+        zero.finish()
+        return all(params[name] is seen[name] for name in params)
+
+    assert run(program, 3).results == [True] * 3
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_state_written_and_restored_while_new_weights_are_being_gathered_is_what_every_rank_gets(stage):
+    def program(comm):
+        zero = Zero(comm, toy(0), stage, AdamW(), overlap_gather=True)
+        add_all(zero, toy(1))
+        zero.step()
+        for piece in zero.state():
+            piece.master[...] = 7.0
+        zero.restore(zero.progress)
+        return zero.full_weights()
+
+    for weights in run(program, 3).results:
+        assert all((x == 7.0).all() for x in weights.values())
+
+
 def test_gradients_of_a_block_whose_gather_is_still_under_way_leave_no_request_behind():
     def program(comm):
         zero = Zero(comm, toy(0), 3, AdamW())
