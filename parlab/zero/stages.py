@@ -155,3 +155,12 @@ class ShardedWeights:
     def _mark_freed(self) -> None:
         for name in self.layout.shapes:
             self.params[name] = Freed(name, self.block)
+
+
+def weights_in_stage(
+    stage: int, comm: Comm, layout: FlatLayout, params: dict[str, Array], dtype: Any, *, block: Any, keep: bool
+) -> WholeWeights | ShardedWeights:
+    """W of a block in `stage`, with the arguments of `ShardedWeights`."""
+    if stage < 3:
+        return WholeWeights(comm, layout, params, dtype, block=block)
+    return ShardedWeights(comm, layout, params, dtype, block=block, keep=keep)

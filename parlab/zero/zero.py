@@ -22,13 +22,14 @@ Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training tri
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 from parlab.arguments import checked
 from parlab.arrays import Array
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm
 from parlab.zero.arguments import RULES, checked_ranks_per_node, stage_from
+from parlab.zero.block import ShardedBlock
 from parlab.zero.flat import FlatLayout
 from parlab.zero.gradients import ShardedGradients, WholeGradients
 from parlab.zero.offload import Offload
@@ -37,17 +38,8 @@ from parlab.zero.precision import LossScale
 from parlab.zero.prefetch import Prefetch
 from parlab.zero.replica import Replica
 from parlab.zero.shards import cut
-from parlab.zero.stages import ShardedWeights, WholeWeights
+from parlab.zero.stages import weights_in_stage
 from parlab.zero.state import OptimizerShard
-
-
-class ShardedBlock(NamedTuple):
-    """The parts of a block's state. The stage says which of them are whole."""
-
-    layout: FlatLayout
-    weights: WholeWeights | ShardedWeights
-    gradients: WholeGradients | ShardedGradients
-    state: OptimizerShard
 
 
 class Zero(Replica):
@@ -133,13 +125,8 @@ class Zero(Replica):
             shards = self._sharers(block)
             layout = FlatLayout(self._arrays(block), of_ranks, shards.rank)
             master = None if self.dtype == self.wide else layout.pack_own(self._arrays(block), self.wide)
-            weights: WholeWeights | ShardedWeights
-            if stage < 3:
-                weights = WholeWeights(shards, layout, self._home, self.dtype, block=block)
-            else:
-                last = block == self.block_names[-1]
-                keep = keep_after_forward or (keep_last_block and last)
-                weights = ShardedWeights(shards, layout, self._home, self.dtype, block=block, keep=keep)
+            keep = keep_after_forward or (keep_last_block and block == self.block_names[-1])
+            weights = weights_in_stage(stage, shards, layout, self._home, self.dtype, block=block, keep=keep)
             gradients = (WholeGradients if stage == 1 or accumulate else ShardedGradients)(shards, layout, self.dtype)
             state = OptimizerShard(comm, weights.shard if master is None else master, self.dtype, offload)
             self._blocks[block] = ShardedBlock(layout, weights, gradients, state)
