@@ -321,7 +321,7 @@ def test_a_rank_that_does_not_end_by_itself_is_ended_and_leaves_no_memory_and_no
 ):
     def program(comm):
         atexit.register(time.sleep, 600)
-        print("of rank", comm.rank, end="; ")
+        sys.stdout.write(f"of rank {comm.rank}; ")  # in one piece: pieces of two ranks may come in turns
         mapped = Path("/proc/self/maps").read_text("utf-8").splitlines()
         return [line for line in mapped if "/dev/shm/mpich" in line and not line.endswith("(deleted)")]
 
