@@ -143,7 +143,8 @@ def exchange_rows(comm: Comm, rows: Array, sent: Sequence[int], received: Sequen
     In round d a rank sends to the one d ahead, and receives from the one d behind.
     """
     xp, E = namespace(rows), rows.shape[1]
-    leaving, arriving = parts_of(rows, sent), parts_of(rows, sent)
+    leaving = parts_of(rows, sent)
+    arriving = list(leaving)  # a rank's own rows stay
     for distance in range(1, comm.size):
         ahead, behind = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
         form = xp.empty((received[behind], E), dtype=rows.dtype, device=rows.device)

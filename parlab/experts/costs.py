@@ -118,12 +118,13 @@ def dropped_share(tokens: int, k: int, num_experts: int, capacity: int) -> float
     """The mean share of pairs beyond the capacity, if each of the T k pairs chooses an expert uniformly:
     N/(T k) Σ (j − C) P(j), j > C, where P is binomial of T k draws at 1/N.
     """
-    pairs = whole("tokens", tokens, 1) * whole("k", k, 1)
-    share = 1 / num_experts
-    probability = (1 - share) ** pairs  # of j = 0 rows
-    beyond = 0.0
-    for j in range(1, pairs + 1):
-        probability *= (pairs - j + 1) / j * share / (1 - share)
-        if j > capacity:
-            beyond += (j - capacity) * probability
-    return num_experts / pairs * beyond
+    pairs, N = whole("tokens", tokens, 1) * whole("k", k, 1), whole("num_experts", num_experts, 1)
+    if N == 1:
+        return max(0, pairs - capacity) / pairs
+
+    def log_probability(j: int) -> float:  # the powers themselves would underflow
+        ways = math.lgamma(pairs + 1) - math.lgamma(j + 1) - math.lgamma(pairs - j + 1)
+        return ways - j * math.log(N) + (pairs - j) * math.log1p(-1 / N)
+
+    beyond = sum((j - capacity) * math.exp(log_probability(j)) for j in range(capacity + 1, pairs + 1))
+    return N / pairs * beyond

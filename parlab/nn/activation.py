@@ -19,7 +19,7 @@ def swiglu(gate: Array, up: Array) -> tuple[Array, tuple[Array, Array]]:
     >>> [round(float(value), 4) for value in y]
     [0.0, 1.4621]
     """
-    silu = gate * _sigmoid(gate)
+    silu = gate * sigmoid(gate)
     return silu * up, (gate, up)
 
 
@@ -29,15 +29,22 @@ def swiglu_backward(dy: Array, cache: tuple[Array, Array]) -> tuple[Array, Array
     With σ = sigmoid(z): silu'(z) = σ + z σ (1 − σ) = (z − silu(z) + 1) σ.
     """
     gate, up = cache
-    sigmoid = _sigmoid(gate)
-    silu = gate * sigmoid
-    slope = (gate - silu + 1) * sigmoid
+    sigma = sigmoid(gate)
+    silu = gate * sigma
+    slope = (gate - silu + 1) * sigma
     return slope * up * dy, silu * dy
 
 
-def _sigmoid(z: Array) -> Array:
+def sigmoid(z: Array) -> Array:
     """1 / (1 + exp(−z)) = (1 + tanh(z/2)) / 2. The second form cannot overflow."""
     return (namespace(z).tanh(z * 0.5) + 1) * 0.5
+
+
+def softmax(scores: Array) -> Array:
+    """exp(scores), divided by its sum along the last axis, in the dtype of the scores."""
+    xp = namespace(scores)
+    weights = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
+    return weights / xp.sum(weights, axis=-1, keepdims=True)
 
 
 GELU_SLOPE = math.sqrt(2 / math.pi)

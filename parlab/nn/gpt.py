@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from parlab.arguments import amount
 from parlab.arrays import Array, asarray, generator, namespace
-from parlab.nn.activation import dropout, dropout_backward, gelu, gelu_backward
+from parlab.nn.activation import dropout, dropout_backward, gelu, gelu_backward, softmax
 from parlab.nn.layers import Block, merge_heads, split_heads
 from parlab.nn.linear import as_rows, linear, linear_backward_input, linear_backward_weight
 from parlab.nn.norm import layer_norm, layer_norm_backward_input, layer_norm_backward_weight
@@ -129,9 +129,9 @@ class SoftmaxAttention(AffineStage):
     def forward(self, x: Array) -> tuple[Array, SoftmaxAttentionCache]:
         """`(y, cache)`."""
         q, k, v = (split_heads(self.project(x, name), self.head_dim) for name in self.names[:3])  # [B, H, S, D]
-        softmax, dropped, keep = self.weigh(q, k)
+        weights, dropped, keep = self.weigh(q, k)
         merged = merge_heads(dropped @ v)  # [B, S, E]
-        kept = SoftmaxAttentionCache(x, q, k, v, softmax, None if keep is None else dropped, keep, merged)
+        kept = SoftmaxAttentionCache(x, q, k, v, weights, None if keep is None else dropped, keep, merged)
         return self.project(merged, "o_proj"), kept
 
     def weigh(self, q: Array, k: Array) -> tuple[Array, Array, Array | None]:
@@ -139,8 +139,8 @@ class SoftmaxAttention(AffineStage):
         xp = namespace(q)
         scores = (q @ xp.matrix_transpose(k)) * (1 / math.sqrt(self.head_dim))  # [B, H, S, S]
         seen = xp.tril(xp.ones(scores.shape[-2:], dtype=xp.bool, device=scores.device))
-        softmax = softmax_of(xp.where(seen, scores, -xp.inf))
-        return softmax, *self.dropout.forward(softmax)
+        weights = softmax(xp.where(seen, scores, -xp.inf))
+        return weights, *self.dropout.forward(weights)
 
     def backward_input(self, dy: Array, cache: SoftmaxAttentionCache) -> tuple[Array, dict[str, Any]]:
         """`(dx, pending)`."""
@@ -219,10 +219,3 @@ def gpt_weight_shapes(prefix: str, hidden_size: int) -> dict[str, tuple[int, ...
     for name, shape in {**matrices, "mlp.up_proj": (E, 4 * E), "mlp.down_proj": (4 * E, E)}.items():
         shapes |= {f"{prefix}.{name}.weight": shape, f"{prefix}.{name}.bias": shape[1:]}
     return shapes
-
-
-def softmax_of(scores: Array) -> Array:
-    """exp(scores), divided by its sum along the last axis, in the dtype of the scores."""
-    xp = namespace(scores)
-    weights = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
-    return weights / xp.sum(weights, axis=-1, keepdims=True)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from parlab.arguments import one_of, positive, whole
 from parlab.arrays import Array, add_at, namespace, to_host
+from parlab.nn.activation import sigmoid, softmax
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 
 SCORES = ("softmax_chosen", "softmax", "sigmoid")
@@ -152,18 +153,6 @@ def scattered(values: Array, chosen: Array, width: int) -> Array:
     return xp.reshape(add_at(flat, xp.reshape(first + chosen, (-1,)), xp.reshape(values, (-1,))), (T, width))
 
 
-def softmax(z: Array) -> Array:
-    """Over the last axis."""
-    xp = namespace(z)
-    e = xp.exp(z - xp.max(z, axis=-1, keepdims=True))
-    return e / xp.sum(e, axis=-1, keepdims=True)
-
-
-def sigmoid(z: Array) -> Array:
-    """1 / (1 + exp(−z)), by way of tanh, which cannot overflow."""
-    return 0.5 * (1 + namespace(z).tanh(0.5 * z))
-
-
 def _unchanged(logits: Array) -> Array:
     return logits
 
@@ -215,8 +204,8 @@ def balanced_bias(bias: Array, loads: Sequence[int], rate: float) -> Array:
     """
     xp = namespace(bias)
     mean = sum(loads) / len(loads)
-    signs = [math.copysign(1, mean - load) if load != mean else 0.0 for load in loads]
-    return bias + rate * xp.asarray(signs, dtype=bias.dtype, device=bias.device)
+    missing = xp.asarray([mean - load for load in loads], dtype=bias.dtype, device=bias.device)  # [N]
+    return bias + rate * xp.sign(missing)
 
 
 # Capacity

@@ -72,6 +72,15 @@ def test_the_dropped_share_without_a_limit_is_0_and_with_none_kept_is_1():
     assert dropped_share(64, 2, 8, 0) == pytest.approx(1, rel=1e-12)
 
 
+def test_the_dropped_share_of_65536_pairs_on_8_experts_does_not_underflow_and_of_1_expert_is_the_excess():
+    mean = 8192  # of a normal of variance 65536/8 · 7/8, beyond whose mean E[(x − mean)+] is σ/√(2π)
+    sigma = (65536 / 8 * 7 / 8) ** 0.5
+    assert dropped_share(32768, 2, 8, mean) == pytest.approx(
+        8 / 65536 * sigma / (2 * 3.141592653589793) ** 0.5, rel=1e-3
+    )
+    assert dropped_share(64, 2, 1, 100) == 28 / 128
+
+
 TABLE = {  # arXiv 2603.07685, table 7: 4096 tokens, E 7168, bf16; EP: us of a copy a node, of a copy an expert
     ("dispatch", 16): (1485, 5774),
     ("dispatch", 64): (4626, 9164),
