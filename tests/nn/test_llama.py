@@ -145,7 +145,7 @@ def test_gradients_of_random_models_give_the_slope_along_a_random_direction(head
     config = LlamaConfig(
         vocab_size=vocabulary, hidden_size=2 * heads[0], intermediate_size=middle, num_hidden_layers=layers,
         num_attention_heads=heads[0], num_key_value_heads=heads[1], head_dim=head_dim, tie_word_embeddings=tied,
-        initializer_range=0.5,
+        initializer_range=0.5, rms_norm_eps=1e-2,  # at 1e-6 a row near 0 bends the loss within a step of 1e-5
     )  # fmt: skip
     model = Llama.random(config, seed, dtype="float64")
     draw = np.random.default_rng(seed)
