@@ -15,7 +15,7 @@ from parlab.sequence.costs import AttentionShape, Token
 from parlab.sequence.layouts import positions
 from parlab.sequence.travel import exchange
 from parlab.world import Comm
-from parlab.world.collectives import block_sizes, blocks_of
+from parlab.world.collectives import piece_sizes, pieces_of
 
 
 class HeadShare(NamedTuple):
@@ -31,7 +31,7 @@ def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
     if size > H:
         raise ValueError(f"{size} ranks share {H} query heads: a rank needs at least one, so use at most {H} ranks")
     shares, group = [], H // G
-    for queries in blocks_of(block_sizes(H, size)):
+    for queries in pieces_of(piece_sizes(H, size)):
         first, last = queries.start, queries.stop
         keys = slice(first // group, (last - 1) // group + 1)
         edges = [
@@ -90,7 +90,7 @@ class HeadExchange:
 def places(size: int, length: int, layout: str) -> list[Places]:
     """Where the tokens of each rank stand in its shard, and where in the whole sequence, in its order."""
     chunks = 2 if layout == "zigzag" else 1  # a rank
-    where = blocks_of([length // chunks] * chunks * size)
+    where = pieces_of([length // chunks] * chunks * size)
     dealt = positions(chunks * size, size, layout)
     return [[(where[number], where[chunk]) for number, chunk in enumerate(owned)] for owned in dealt]
 

@@ -18,8 +18,8 @@ from parlab.world import Cluster, Link
 from parlab.world.cluster import picoseconds
 from parlab.world.collectives import (
     Cost,
-    block_sizes,
     hierarchical_all_reduce_cost,
+    piece_sizes,
     ring_all_gather_cost,
     ring_all_reduce_cost,
     ring_reduce_scatter_cost,
@@ -172,7 +172,7 @@ def traffic(collectives: Sequence[Collective], size: int) -> Traffic:
 def _cost(call: Collective, link: Link) -> Cost:
     if call.name == "all_reduce":
         return ring_all_reduce_cost(call.ranks, call.elements, call.itemsize, link)
-    blocks = [call.itemsize * block for block in block_sizes(call.elements, call.ranks)]
+    blocks = [call.itemsize * block for block in piece_sizes(call.elements, call.ranks)]
     return ring_all_gather_cost(blocks, link) if call.name == "all_gather" else ring_reduce_scatter_cost(blocks, link)
 
 

@@ -32,7 +32,7 @@ from parlab.tensor.layers import ParallelAttention, ParallelMLP, SequenceParalle
 from parlab.tensor.slices import WeightSlice, shard_weights, take, unshard_weights, weight_slices
 from parlab.tensor.vocabulary import ParallelHead, VocabParallelEmbedding
 from parlab.world import Comm, run
-from parlab.world.collectives import block_sizes, blocks_of
+from parlab.world.collectives import piece_sizes, pieces_of
 
 
 class ParallelLlama(Decoder):
@@ -133,7 +133,7 @@ class ParallelLlama(Decoder):
         Raises:
             ValueError: tokens of another shape or dtype, or outside the vocabulary.
         """
-        lengths = block_sizes(self.config.vocab_size, self.comm.size)
+        lengths = piece_sizes(self.config.vocab_size, self.comm.size)
         return self.comm.all_gather(super().logits(tokens), axis=2, counts=lengths)
 
     def clip_gradients(self, gradients: Gradients, max_norm: float) -> tuple[Gradients, float]:
@@ -185,7 +185,7 @@ def _joined(comm: Comm, x: Array, of_all: list[WeightSlice]) -> Array:
         return x
     lengths = [piece.stop - piece.start for piece in of_all]
     gathered = comm.all_gather(x, axis, counts=lengths)
-    firsts = blocks_of(lengths)[::owners]
+    firsts = pieces_of(lengths)[::owners]
     return namespace(x).concat([take(gathered, WeightSlice(axis, own.start, own.stop, 1)) for own in firsts], axis=axis)
 
 

@@ -20,7 +20,7 @@ from parlab.arguments import checked, checked_rank, whole
 from parlab.arrays import Array, namespace
 from parlab.nn.config import EMBEDDING, HEAD, LlamaConfig
 from parlab.tensor.arguments import RULES
-from parlab.world.collectives import block_sizes, blocks_of
+from parlab.world.collectives import piece_sizes, pieces_of
 
 COLUMNS, ROWS = 1, 0  # the axis of a matrix [in, out] that is cut
 
@@ -92,7 +92,7 @@ def owned_tokens(vocab_size: int, rank: int, size: int) -> slice:
     >>> owned_tokens(10, 0, 4), owned_tokens(10, 3, 4)
     (slice(0, 3, None), slice(8, 10, None))
     """
-    return blocks_of(block_sizes(vocab_size, size))[rank]
+    return pieces_of(piece_sizes(vocab_size, size))[rank]
 
 
 def take(x: Array, piece: WeightSlice) -> Array:

@@ -296,7 +296,7 @@ class Comm:
         return None if pieces is None else namespace(x).concat(pieces, axis=axis)
 
     def barrier(self) -> None:
-        """Wait until every rank of the group has called this (dissemination: ⌈log₂ N⌉ empty messages a rank)."""
+        """Wait until every rank of the group has called this (dissemination: ⌈log₂P⌉ empty messages a rank)."""
         collectives.dissemination_barrier(self._enter("barrier"))
 
     # Collectives in the background. They run in the order of their calls, on their own channel, while the rank

@@ -13,7 +13,7 @@ import pytest
 from parlab.arrays import asarray, to_numpy
 from parlab.world import CLASSROOM, Cluster, Link, MismatchError, WorldError, collectives, per_rank, run
 from parlab.world.collectives import circulant, rings, two_levels
-from parlab.world.collectives.common import blocks_of
+from parlab.world.collectives.common import pieces_of
 
 SIZES = range(1, 18)
 NODES = [(size, g) for size in SIZES for g in range(1, size + 1) if size % g == 0]
@@ -45,14 +45,14 @@ def assert_cost(done, g, cost):
 
 def gathered(comm, own, g):
     total = np.full(own.size * comm.size, np.nan)
-    blocks = blocks_of([own.size] * comm.size)
+    blocks = pieces_of([own.size] * comm.size)
     total[blocks[comm.rank]] = own
     two_levels.hierarchical_all_gather(comm, total, blocks, g)
     return total
 
 
 def scattered(comm, x, g, combine=np.add):
-    total, blocks = x.copy(), blocks_of([x.size // comm.size] * comm.size)
+    total, blocks = x.copy(), pieces_of([x.size // comm.size] * comm.size)
     two_levels.hierarchical_reduce_scatter(comm, total, blocks, combine, g)
     return total[blocks[comm.rank]]
 
@@ -81,7 +81,7 @@ def test_two_level_reduce_scatter_takes_k_plus_g_minus_2_messages_and_k_minus_1_
 
 
 def exchanged(comm, x, g, name):
-    pieces = [x[block] for block in blocks_of([x.size // comm.size] * comm.size)]
+    pieces = [x[block] for block in pieces_of([x.size // comm.size] * comm.size)]
     return getattr(two_levels, f"{name}_all_to_all")(comm, pieces, g)
 
 
@@ -159,15 +159,15 @@ def test_g_rings_of_uneven_blocks_send_what_their_cost_says_and_take_at_most_the
 def posted_at_once(comm, x, combine, g):
     """The rings with all turns of a step posted together, as NCCL's channels run."""
     total = x.copy()
-    parts = blocks_of([x.size // g] * g)
+    parts = pieces_of([x.size // g] * g)
     places = [rings.ring_place(comm.rank, comm.size, ring, part, g) for ring, part in enumerate(parts)]
     for phase in ("add", "take"):
         for step in range(comm.size - 1):
             back = 1 if phase == "add" else 0
             posts = []
             for place in places:
-                sent = place.blocks[(place.position - step - back) % comm.size]
-                received = place.blocks[(place.position - step - back - 1) % comm.size]
+                sent = place.pieces[(place.position - step - back) % comm.size]
+                received = place.pieces[(place.position - step - back - 1) % comm.size]
                 going = comm.isend(total[sent].copy(), place.after)
                 posts.append((received, going, comm.irecv(place.before, total[received])))
             for received, going, coming in posts:
@@ -278,7 +278,7 @@ def test_strict_arrays_go_through_every_exchange():
     own = per_rank([asarray(x, strict) for x in xs])
 
     def program(comm, x):
-        blocks = blocks_of([2] * 6)
+        blocks = pieces_of([2] * 6)
         gather, scatter = strict.zeros(12), strict.asarray(x, copy=True)
         gather[blocks[comm.rank]] = x[blocks[comm.rank]]
         two_levels.hierarchical_all_gather(comm, gather, blocks, 3)

@@ -55,13 +55,13 @@ def test_spans_of_a_relay_are_its_computes_both_ends_of_its_messages_and_its_wai
     ]
 
 
-def test_messages_of_a_collective_carry_its_name_and_their_block_and_others_their_label():
+def test_messages_of_a_collective_carry_its_name_and_their_piece_and_others_their_label():
     def labelled(comm):
         comm.all_reduce(np.ones(2))
         comm.sendrecv(np.ones(1), comm.right, comm.left, label=("F", 3))
 
     transfers = run(labelled, 2).timeline.transfers
-    ring = {("all_reduce", f"{how} block {block}") for how in ("add", "take") for block in range(2)}
+    ring = {("all_reduce", f"{how} piece {piece}") for how in ("add", "take") for piece in range(2)}
     assert {(t.name, t.label) for t in transfers} == ring | {("message", ("F", 3))}
 
 

@@ -11,7 +11,7 @@ import ipywidgets as widgets
 
 from parlab.pipeline import Costs, Schedule, ScheduleTimeline, Search
 from parlab.sequence import RingSchedule
-from parlab.views.all_reduce.blocks import all_reduce_film, drawable
+from parlab.views.all_reduce.pieces import all_reduce_film, drawable
 from parlab.views.attention.masks import ring_film
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import Film

@@ -17,7 +17,7 @@ from parlab.world.collectives.circulant import (
     circulant_reduce_scatter,
     circulant_reduce_scatter_cost,
 )
-from parlab.world.collectives.common import OPERATIONS, Cost, Subset, block_sizes, blocks_of, combiner
+from parlab.world.collectives.common import OPERATIONS, Cost, Subset, combiner, piece_sizes, pieces_of
 from parlab.world.collectives.doubling import (
     rabenseifner_all_reduce,
     rabenseifner_all_reduce_cost,

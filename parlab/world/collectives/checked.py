@@ -1,7 +1,7 @@
 """The collectives that can also run in the background. Each function checks the arguments of a call, and returns a
 function `(comm, x)` that runs the collective.
 
-The algorithms move flat blocks. These functions cut arrays of any shape into such blocks, and reshape the result.
+The algorithms move flat pieces. These functions cut arrays of any shape into such pieces, and reshape the result.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from parlab.arguments import checked_axis, whole
 from parlab.arrays import Array, is_array, namespace
 from parlab.world.collectives import chosen, combiner
-from parlab.world.collectives.common import blocks_of, cut, cut_at
+from parlab.world.collectives.common import cut, cut_at, pieces_of
 from parlab.world.collectives.doubling import power_of_two_below
 
 Collective = Callable[[Any, Array], Array]
@@ -80,14 +80,14 @@ def all_gather(
         inner = comm._enter("all_gather", x, shape=shown, **arguments)
         xp = namespace(x)
         shapes = [(*x.shape[:axis], length, *x.shape[axis + 1 :]) for length in lengths]
-        blocks = blocks_of([math.prod(shape) for shape in shapes])
+        places = pieces_of([math.prod(shape) for shape in shapes])
         # [n], one rank's elements after the other's
-        total = xp.empty((blocks[-1].stop,), dtype=x.dtype, device=x.device) if out is None else out
-        total[blocks[inner.rank]] = xp.reshape(x, (-1,))
-        run(inner, total, blocks)
+        total = xp.empty((places[-1].stop,), dtype=x.dtype, device=x.device) if out is None else out
+        total[places[inner.rank]] = xp.reshape(x, (-1,))
+        run(inner, total, places)
         if axis == 0:
             return xp.reshape(total, (sum(lengths), *x.shape[1:]))
-        parts = [xp.reshape(total[block], shape) for block, shape in zip(blocks, shapes, strict=True)]
+        parts = [xp.reshape(total[place], shape) for place, shape in zip(places, shapes, strict=True)]
         return xp.concat(parts, axis=axis)
 
     return join
@@ -120,10 +120,10 @@ def reduce_scatter(
         inner = comm._enter("reduce_scatter", x, **arguments)
         xp = namespace(x)
         pieces = cut_at(x, axis, lengths)
-        blocks = blocks_of([math.prod(piece.shape) for piece in pieces])
+        places = pieces_of([math.prod(piece.shape) for piece in pieces])
         total = xp.concat([xp.reshape(piece, (-1,)) for piece in pieces])  # [n], one piece after the other
-        run(inner, total, blocks, combine)
-        own = xp.asarray(total[blocks[inner.rank]], copy=True)  # so that the rest of `total` is freed
+        run(inner, total, places, combine)
+        own = xp.asarray(total[places[inner.rank]], copy=True)  # so that the rest of `total` is freed
         return xp.reshape(own, pieces[inner.rank].shape)
 
     return share_out

@@ -1,4 +1,4 @@
-"""Helpers of the algorithms: cutting an array into blocks, combining, and a ring or a power of two inside a group."""
+"""Helpers of the algorithms: cutting an array into pieces, combining, and a ring or a power of two inside a group."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ def combiner(op: str, x: Array) -> Combine:
     return dict(zip(OPERATIONS, (xp.add, xp.multiply, xp.maximum, xp.minimum), strict=True))[op]
 
 
-def block_sizes(length: int, parts: int) -> list[int]:
-    """How `length` elements are cut into `parts` blocks: the first (length mod parts) hold one more.
+def piece_sizes(length: int, parts: int) -> list[int]:
+    """How `length` elements are cut into `parts` pieces: the first (length mod parts) hold one more.
 
-    >>> block_sizes(10, 3)
+    >>> piece_sizes(10, 3)
     [4, 3, 3]
     """
     return [length // parts + (part < length % parts) for part in range(parts)]
 
 
-def blocks_of(sizes: Sequence[int]) -> list[slice]:
-    """Consecutive blocks of these sizes."""
+def pieces_of(sizes: Sequence[int]) -> list[slice]:
+    """Consecutive pieces of these sizes."""
     return [slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0))]
 
 
@@ -88,7 +88,7 @@ def cut(x: Array, axis: int, parts: int, name: str, otherwise: str = "") -> list
 
 def cut_at(x: Array, axis: int, sizes: Sequence[int]) -> list[Array]:
     """Pieces of `x` of these sizes along `axis`."""
-    return [x[(slice(None),) * axis + (block, ...)] for block in blocks_of(sizes)]
+    return [x[(slice(None),) * axis + (piece, ...)] for piece in pieces_of(sizes)]
 
 
 class Subset:

@@ -1,6 +1,6 @@
-"""Recursive doubling and halving: partners at distance 1, 2, 4, ..., so log₂N steps instead of N − 1.
+"""Recursive doubling and halving: partners at distance 1, 2, 4, ..., so log₂P steps instead of P − 1.
 
-These algorithms need a power of two of ranks. For another number N = 2ᵏ + e, an all-reduce folds e ranks away first:
+These algorithms need a power of two of ranks. For another number P = 2ᵏ + e, an all-reduce folds e ranks away first:
 each of the ranks 0, 2, ..., 2e − 2 sends its data to its right neighbour, takes no part, and receives the result.
 
 Invariant: after step s (from 0), a rank's result contains the parts of 2ˢ⁺¹ ranks. Each function says which ranks.
@@ -15,11 +15,11 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
-from parlab.world.collectives.common import Combine, Cost, Subset, block_sizes, blocks_of, cost_of_steps, flat_copy
+from parlab.world.collectives.common import Combine, Cost, Subset, cost_of_steps, flat_copy, piece_sizes, pieces_of
 
 
 def recursive_doubling_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:
-    """In each step two partners exchange all they have: log₂N steps, and the whole array travels in each.
+    """In each step two partners exchange all they have: log₂P steps, and the whole array travels in each.
 
     Invariant: after step s (from 0), every rank has the sum over its aligned group of 2ˢ⁺¹ ranks.
     """
@@ -36,82 +36,82 @@ def recursive_doubling_all_reduce(comm: Any, x: Array, combine: Combine) -> Arra
 
 
 def recursive_doubling_all_reduce_cost(size: int, length: int, itemsize: int, link: Link) -> Cost:
-    """log₂N (α + nβ). Folding adds two steps, and each rank of a folded pair sends one message for it."""
+    """log₂P (α + nβ). Folding adds two steps, and each rank of a folded pair sends one message for it."""
     nbytes, core = length * itemsize, power_of_two_below(size)
     return _folded_cost(size, nbytes, cost_of_steps(core, [nbytes] * (core.bit_length() - 1), link), link)
 
 
 def rabenseifner_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:
-    """A reduce-scatter by halving, then an all-gather by doubling: 2 log₂N steps, 2(N − 1)/N of the data."""
+    """A reduce-scatter by halving, then an all-gather by doubling: 2 log₂P steps, 2(P − 1)/P of the data."""
 
     def halve_and_double(core: Any, total: Array) -> Array:
         flat = flat_copy(total)  # [n]
-        blocks = blocks_of(block_sizes(flat.shape[0], core.size))
-        recursive_halving_reduce_scatter(core, flat, blocks, combine)
-        recursive_doubling_all_gather(core, flat, blocks)
+        pieces = pieces_of(piece_sizes(flat.shape[0], core.size))
+        recursive_halving_reduce_scatter(core, flat, pieces, combine)
+        recursive_doubling_all_gather(core, flat, pieces)
         return namespace(total).reshape(flat, total.shape)
 
     return _folded(comm, x, combine, halve_and_double)
 
 
 def rabenseifner_all_reduce_cost(size: int, length: int, itemsize: int, link: Link) -> Cost:
-    """2 log₂N α + 2(N − 1)/N · nβ where N is a power of two that divides the length."""
-    sizes = [itemsize * block for block in block_sizes(length, power_of_two_below(size))]
+    """2 log₂P α + 2(P − 1)/P · nβ where P is a power of two that divides the length."""
+    sizes = [itemsize * piece for piece in piece_sizes(length, power_of_two_below(size))]
     core = recursive_halving_reduce_scatter_cost(sizes, link) + recursive_doubling_all_gather_cost(sizes, link)
     return _folded_cost(size, sum(sizes), core, link)
 
 
-def recursive_halving_reduce_scatter(comm: Any, total: Array, blocks: list[slice], combine: Combine) -> None:
-    """`total` [n], in place: rank r's block r becomes the combination of all ranks' blocks r.
+def recursive_halving_reduce_scatter(comm: Any, total: Array, pieces: list[slice], combine: Combine) -> None:
+    """`total` [n], in place: rank r's piece r becomes the combination of all ranks' pieces r.
 
-    Invariant: before the step with distance d, rank r has, in the aligned window of 2d blocks around block r, the
+    Invariant: before the step with distance d, rank r has, in the aligned window of 2d pieces around piece r, the
     combination of all ranks that equal r modulo 2d. The step halves the window: a rank keeps the half with its own
-    block, and sends the other half to its partner.
+    piece, and sends the other half to its partner.
     """
     distance = comm.size // 2
     while distance:
         partner = comm.rank ^ distance
-        kept, given = _window(blocks, comm.rank, distance), _window(blocks, partner, distance)
+        kept, given = _window(pieces, comm.rank, distance), _window(pieces, partner, distance)
         arrived = comm.sendrecv(total[given], partner, partner, like=total[kept])
         total[kept] = combine(total[kept], arrived)
         distance //= 2
 
 
 def recursive_halving_reduce_scatter_cost(nbytes: list[int], link: Link) -> Cost:
-    """log₂N α + (N − 1)/N · nβ for equal blocks: in each step a rank sends its partner's half of the window."""
+    """log₂P α + (P − 1)/P · nβ for equal pieces: in each step a rank sends its partner's half of the window."""
     return _window_cost(nbytes, link, lambda rank, width: rank ^ width)
 
 
-def recursive_doubling_all_gather(comm: Any, total: Array, blocks: list[slice]) -> None:
-    """`total` [n], in place: rank r's block r goes to all others.
+def recursive_doubling_all_gather(comm: Any, total: Array, pieces: list[slice]) -> None:
+    """`total` [n], in place: rank r's piece r goes to all others.
 
-    Invariant: before the step with distance d, rank r has the finished blocks of its aligned window of d.
+    Invariant: before the step with distance d, rank r has the finished pieces of its aligned window of d.
     """
     distance = 1
     while distance < comm.size:
         partner = comm.rank ^ distance
-        mine, theirs = _window(blocks, comm.rank, distance), _window(blocks, partner, distance)
+        mine, theirs = _window(pieces, comm.rank, distance), _window(pieces, partner, distance)
         total[theirs] = comm.sendrecv(total[mine], partner, partner, like=total[theirs])
         distance *= 2
 
 
 def recursive_doubling_all_gather_cost(nbytes: list[int], link: Link) -> Cost:
-    """log₂N α + (N − 1)/N · nβ for equal blocks: the halving backwards; in each step a rank sends its own half."""
+    """log₂P α + (P − 1)/P · nβ for equal pieces: the halving backwards; in each step a rank sends its own half."""
     return _window_cost(nbytes, link, lambda rank, width: rank)
 
 
-def _window(blocks: list[slice], rank: int, width: int) -> slice:
-    """The elements of the aligned window of `width` blocks around block `rank`."""
+def _window(pieces: list[slice], rank: int, width: int) -> slice:
+    """The elements of the aligned window of `width` pieces around piece `rank`."""
     first = rank - rank % width
-    return slice(blocks[first].start, blocks[first + width - 1].stop)
+    return slice(pieces[first].start, pieces[first + width - 1].stop)
 
 
 def _window_cost(nbytes: list[int], link: Link, sent_around: Callable[[int, int], int]) -> Cost:
-    """In the step of width w a rank sends the w blocks around `sent_around(rank, w)`; the first w are the longest."""
+    """In the step of width w a rank sends the w pieces around `sent_around(rank, w)`; the first w are the longest."""
     size = len(nbytes)
-    blocks = blocks_of(nbytes)
+    pieces = pieces_of(nbytes)
     widths = [size >> step for step in range(1, size.bit_length())]
-    windows = [[_window(blocks, sent_around(rank, width), width) for width in widths] for rank in range(size)]
+    windows = [[_window(pieces, sent_around(rank, width), width) for width in widths] for rank in range(size)]
     sent = [sum(window.stop - window.start for window in of_rank) for of_rank in windows]
     return Cost([len(widths)] * size, sent, sum(link.picoseconds(sum(nbytes[:width])) for width in widths))
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
-from parlab.world.collectives.common import Combine, Cost, block_sizes, blocks_of, flat_copy
+from parlab.world.collectives.common import Combine, Cost, flat_copy, piece_sizes, pieces_of
 
 
 class RingPlace(NamedTuple):
@@ -26,28 +26,28 @@ class RingPlace(NamedTuple):
     position: int  # along the ring, from 0
     before: int  # the rank that it receives from
     after: int  # the rank that it sends to
-    blocks: list[slice]  # of the ring's part of the array, one a position
+    pieces: list[slice]  # of the ring's part of the array, one a position
 
 
 def rings_all_reduce(comm: Any, x: Array, combine: Combine, ranks_per_node: int) -> Array:
     """Each ring: a reduce-scatter, then an all-gather, of its part of the data.
 
-    Invariant, on each ring: after step s of the reduce-scatter, position q has the sum of s + 2 ranks' blocks in block
-    (q − s − 2) mod N; after step s of the all-gather it has the finished blocks q, q − 1, ..., q − s − 1.
+    Invariant, on each ring: after step s of the reduce-scatter, position q has the sum of s + 2 ranks' pieces in piece
+    (q − s − 2) mod P; after step s of the all-gather it has the finished pieces q, q − 1, ..., q − s − 1.
     """
     total = flat_copy(x)  # [n]
-    parts = blocks_of(block_sizes(total.shape[0], ranks_per_node))
+    parts = pieces_of(piece_sizes(total.shape[0], ranks_per_node))
     rings = [ring_place(comm.rank, comm.size, ring, part, ranks_per_node) for ring, part in enumerate(parts)]
     for step in range(comm.size - 1):
         for sending, receiving in _turns(comm.rank, rings):
-            sent = sending.blocks[(sending.position - step - 1) % comm.size]
-            received = receiving.blocks[(receiving.position - step - 2) % comm.size]
+            sent = sending.pieces[(sending.position - step - 1) % comm.size]
+            received = receiving.pieces[(receiving.position - step - 2) % comm.size]
             arrived = comm.sendrecv(total[sent], sending.after, receiving.before, total[received])
             total[received] = combine(total[received], arrived)
     for step in range(comm.size - 1):
         for sending, receiving in _turns(comm.rank, rings):
-            sent = sending.blocks[(sending.position - step) % comm.size]
-            received = receiving.blocks[(receiving.position - step - 1) % comm.size]
+            sent = sending.pieces[(sending.position - step) % comm.size]
+            received = receiving.pieces[(receiving.position - step - 1) % comm.size]
             total[received] = comm.sendrecv(total[sent], sending.after, receiving.before, total[received])
     return namespace(x).reshape(total, x.shape)
 
@@ -59,12 +59,12 @@ def ring_place(rank: int, size: int, ring: int, part: slice, ranks_per_node: int
     first, last = ring % ranks_per_node, (ring - 1) % ranks_per_node  # the places where the ring enters and leaves
     from_node = (node - 1) % nodes if place == first else node
     to_node = (node + 1) % nodes if place == last else node
-    lengths = block_sizes(part.stop - part.start, size)
+    lengths = piece_sizes(part.stop - part.start, size)
     return RingPlace(
         position=node * ranks_per_node + (place - ring) % ranks_per_node,
         before=from_node * ranks_per_node + (place - 1) % ranks_per_node,
         after=to_node * ranks_per_node + (place + 1) % ranks_per_node,
-        blocks=[slice(part.start + block.start, part.start + block.stop) for block in blocks_of(lengths)],
+        pieces=[slice(part.start + piece.start, part.start + piece.stop) for piece in pieces_of(lengths)],
     )
 
 
@@ -75,13 +75,13 @@ def _turns(rank: int, rings: list[RingPlace]) -> list[tuple[RingPlace, RingPlace
 
 
 def rings_all_reduce_cost(size: int, length: int, itemsize: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
-    """2(N − 1)(α' + mβ' + (g − 1)(α + mβ)), m = n/gN, where gN divides the length; else the longest block's time.
+    """2(P − 1)(α' + mβ' + (g − 1)(α + mβ)), m = n/gP, where gP divides the length; else the longest piece's time.
 
     That is the time on one port a rank. With a port a level a step's crossing runs beside its turns inside.
     """
     g = ranks_per_node
     crossing = inter if size > g else intra
-    parts = blocks_of(block_sizes(length, g))
+    parts = pieces_of(piece_sizes(length, g))
     messages, nbytes, between = [], [], []
     for rank in range(size):
         sent = [_sent(ring_place(rank, size, ring, part, g), itemsize) for ring, part in enumerate(parts)]
@@ -89,12 +89,12 @@ def rings_all_reduce_cost(size: int, length: int, itemsize: int, ranks_per_node:
         messages.append(2 * (size - 1) * g)
         nbytes.append(sum(sent))
         between.append(sent[crosses] if size > g else 0)
-    longest = itemsize * max(block.stop - block.start for block in ring_place(0, size, 0, parts[0], g).blocks)
+    longest = itemsize * max(piece.stop - piece.start for piece in ring_place(0, size, 0, parts[0], g).pieces)
     time = 2 * (size - 1) * (crossing.picoseconds(longest) + (g - 1) * intra.picoseconds(longest))
     return Cost(messages, nbytes, time, between)
 
 
 def _sent(place: RingPlace, itemsize: int) -> int:
-    """Bytes that a rank sends on one ring: all blocks but its own, then all but its successor's."""
-    sizes = [itemsize * (block.stop - block.start) for block in place.blocks]
+    """Bytes that a rank sends on one ring: all pieces but its own, then all but its successor's."""
+    sizes = [itemsize * (piece.stop - piece.start) for piece in place.pieces]
     return 2 * sum(sizes) - sizes[place.position] - sizes[(place.position + 1) % len(sizes)]

@@ -1,7 +1,7 @@
 """Collectives with a root: binomial trees for broadcast and reduce; for scatter and gather the root talks to each rank.
 
-In the binomial tree a rank has the number v = (rank − root) mod N. The parent of v is v without its lowest set bit. The
-children of v are v + 2ᵏ for every 2ᵏ below that bit. So the root has ⌈log₂N⌉ children.
+In the binomial tree a rank has the number v = (rank − root) mod P. The parent of v is v without its lowest set bit. The
+children of v are v + 2ᵏ for every 2ᵏ below that bit. So the root has ⌈log₂P⌉ children.
 
 Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH" (IJHPCA 2005).
 """
@@ -29,7 +29,7 @@ def binomial_broadcast(comm: Any, x: Array, root: int) -> Array:
 
 
 def binomial_broadcast_cost(size: int, nbytes: int, root: int, link: Link) -> Cost:
-    """⌈log₂N⌉(α + nβ); the root sends ⌈log₂N⌉ times."""
+    """⌈log₂P⌉(α + nβ); the root sends ⌈log₂P⌉ times."""
     children = [len(_family(rank, size, root)[1]) for rank in range(size)]
     return Cost(children, [nbytes * count for count in children], children[root] * link.picoseconds(nbytes))
 
@@ -51,7 +51,7 @@ def binomial_reduce(comm: Any, x: Array, root: int, combine: Combine) -> Array |
 
 
 def binomial_reduce_cost(size: int, nbytes: int, root: int, link: Link) -> Cost:
-    """⌈log₂N⌉(α + nβ); every rank but the root sends once."""
+    """⌈log₂P⌉(α + nβ); every rank but the root sends once."""
     messages = [int(rank != root) for rank in range(size)]
     time = (size - 1).bit_length() * link.picoseconds(nbytes)
     return Cost(messages, [nbytes * count for count in messages], time)
@@ -80,7 +80,7 @@ def linear_scatter(comm: Any, pieces: list[Array], root: int) -> Array:
 
 
 def linear_scatter_cost(size: int, piece_nbytes: int, root: int, link: Link) -> Cost:
-    """(N − 1)(α + nβ/N): the root's port is the bottleneck."""
+    """(P − 1)(α + nβ/P): the root's port is the bottleneck."""
     messages = [(size - 1) * (rank == root) for rank in range(size)]
     return Cost(messages, [piece_nbytes * count for count in messages], (size - 1) * link.picoseconds(piece_nbytes))
 
@@ -97,6 +97,6 @@ def linear_gather(comm: Any, x: Array, root: int) -> list[Array] | None:
 
 
 def linear_gather_cost(size: int, piece_nbytes: int, root: int, link: Link) -> Cost:
-    """(N − 1)(α + nβ/N): the root's port is the bottleneck."""
+    """(P − 1)(α + nβ/P): the root's port is the bottleneck."""
     messages = [int(rank != root) for rank in range(size)]
     return Cost(messages, [piece_nbytes * count for count in messages], (size - 1) * link.picoseconds(piece_nbytes))

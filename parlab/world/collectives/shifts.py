@@ -1,6 +1,6 @@
 """Collectives made of shifts: in each step every rank sends to the rank a distance d ahead, and receives from behind.
 
-With d = 1, 2, 3, ... there are N − 1 steps. With d = 1, 2, 4, ... there are ⌈log₂N⌉, for any number of ranks.
+With d = 1, 2, 3, ... there are P − 1 steps. With d = 1, 2, 4, ... there are ⌈log₂P⌉, for any number of ranks.
 
 Source: Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient algorithms for all-to-all communications in multiport
 message-passing systems" (IEEE TPDS 1997).
@@ -19,7 +19,7 @@ from parlab.world.collectives.common import Cost, cost_of_steps, may_be_native
 def pairwise_all_to_all(comm: Any, pieces: list[Array]) -> list[Array]:
     """The i-th piece goes to rank i; returns the pieces that came, by source.
 
-    Invariant: after step d, rank r has the pieces for r from the ranks r, r − 1, ..., r − d (mod N).
+    Invariant: after step d, rank r has the pieces for r from the ranks r, r − 1, ..., r − d (mod P).
     """
     received = list(pieces)
     received[comm.rank] = namespace(pieces[0]).asarray(pieces[comm.rank], copy=True)
@@ -30,19 +30,19 @@ def pairwise_all_to_all(comm: Any, pieces: list[Array]) -> list[Array]:
 
 
 def pairwise_all_to_all_cost(size: int, piece_nbytes: int, link: Link) -> Cost:
-    """(N − 1)(α + nβ/N), n the bytes of one rank's array."""
+    """(P − 1)(α + nβ/P), n the bytes of one rank's array."""
     return cost_of_steps(size, [piece_nbytes] * (size - 1), link)
 
 
 def bruck_all_to_all(comm: Any, pieces: list[Array]) -> list[Array]:
     """The i-th piece goes to rank i; returns the pieces that came, by source.
 
-    A piece that must travel i = (dst − src) mod N ranks travels 2ᵏ of them in step k, if bit k of i is set.
+    A piece that must travel i = (dst − src) mod P ranks travels 2ᵏ of them in step k, if bit k of i is set.
 
     Invariant: after step k, every piece with distance i has travelled i mod 2ᵏ⁺¹ ranks, and stands at number i there.
     """
     xp, size = namespace(pieces[0]), comm.size
-    by_distance = xp.stack([pieces[(comm.rank + distance) % size] for distance in range(size)])  # [N, piece]
+    by_distance = xp.stack([pieces[(comm.rank + distance) % size] for distance in range(size)])  # [P, piece]
     step = 1
     while step < size:
         moving = [distance for distance in range(size) if distance & step]
@@ -55,20 +55,20 @@ def bruck_all_to_all(comm: Any, pieces: list[Array]) -> list[Array]:
 
 
 def bruck_all_to_all_cost(size: int, piece_nbytes: int, link: Link) -> Cost:
-    """⌈log₂N⌉α + about n/2 · log₂N β: in step k the pieces travel whose distance has bit k set."""
+    """⌈log₂P⌉α + about n/2 · log₂P β: in step k the pieces travel whose distance has bit k set."""
     bits = range((size - 1).bit_length())
     sent = [sum(distance >> bit & 1 for distance in range(size)) * piece_nbytes for bit in bits]
     return cost_of_steps(size, sent, link)
 
 
-def bruck_all_gather(comm: Any, total: Array, blocks: list[slice]) -> None:
-    """`total` [n], in equal blocks, in place: rank r's block r goes to all others.
+def bruck_all_gather(comm: Any, total: Array, pieces: list[slice]) -> None:
+    """`total` [n], in equal pieces, in place: rank r's piece r goes to all others.
 
-    Invariant: before the step with distance d, rank r has the blocks r, r + 1, ..., r + d − 1 (mod N).
+    Invariant: before the step with distance d, rank r has the pieces r, r + 1, ..., r + d − 1 (mod P).
     """
     xp, size = namespace(total), comm.size
-    own = total[blocks[comm.rank]]
-    held = xp.reshape(own, (1, -1))  # [blocks held, n/N]
+    own = total[pieces[comm.rank]]
+    held = xp.reshape(own, (1, -1))  # [pieces held, n/P]
     distance = 1
     while distance < size:
         count = min(distance, size - distance)
@@ -76,22 +76,22 @@ def bruck_all_gather(comm: Any, total: Array, blocks: list[slice]) -> None:
         held = xp.concat([held, comm.sendrecv(held[:count, :], near, far)], axis=0)
         distance *= 2
     for number in range(size):
-        total[blocks[(comm.rank + number) % size]] = held[number, :]
+        total[pieces[(comm.rank + number) % size]] = held[number, :]
 
 
 def bruck_all_gather_cost(nbytes: list[int], link: Link) -> Cost:
-    """⌈log₂N⌉α + (N − 1)/N · nβ, for equal blocks."""
-    size, block = len(nbytes), nbytes[0]
+    """⌈log₂P⌉α + (P − 1)/P · nβ, for equal pieces."""
+    size, piece = len(nbytes), nbytes[0]
     sent, distance = [], 1
     while distance < size:
-        sent.append(min(distance, size - distance) * block)
+        sent.append(min(distance, size - distance) * piece)
         distance *= 2
     return cost_of_steps(size, sent, link)
 
 
 @may_be_native
 def dissemination_barrier(comm: Any) -> None:
-    """Return when every rank has entered: ⌈log₂N⌉ empty messages from each.
+    """Return when every rank has entered: ⌈log₂P⌉ empty messages from each.
 
     Invariant: after step s (from 0), every rank has heard, directly or through others, from the 2ˢ⁺¹ − 1 ranks behind.
 
@@ -104,5 +104,5 @@ def dissemination_barrier(comm: Any) -> None:
 
 
 def dissemination_barrier_cost(size: int, link: Link) -> Cost:
-    """⌈log₂N⌉α."""
+    """⌈log₂P⌉α."""
     return cost_of_steps(size, [0] * (size - 1).bit_length(), link)

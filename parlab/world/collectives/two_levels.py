@@ -1,11 +1,11 @@
-"""Collectives in two levels. Messages stay inside a node where possible; a block enters each other node once.
+"""Collectives in two levels. Messages stay inside a node where possible; a piece enters each other node once.
 
 A rank of the group is (node, place): rank = node · g + place, with g ranks a node and k nodes. Inside a node the ranks
 of all places talk to each other; between nodes each rank talks only to the ranks of its own place.
 
                      levels                  invariant: after the first level, a rank has
-    all-gather       between, then inside    the blocks of its place, from all nodes
-    reduce-scatter   inside, then between    its node's sums of the blocks of its place
+    all-gather       between, then inside    the pieces of its place, from all nodes
+    reduce-scatter   inside, then between    its node's sums of the pieces of its place
     all-to-all       inside, then between    all pieces that its node sends to its place
 
 `grid_all_to_all` sends each piece directly to its owner. In each step all ranks send to other nodes, or none does.
@@ -21,7 +21,7 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
-from parlab.world.collectives.common import Combine, Cost, Subset, block_sizes, blocks_of, flat_copy
+from parlab.world.collectives.common import Combine, Cost, Subset, flat_copy, piece_sizes, pieces_of
 from parlab.world.collectives.ring import (
     ring_all_gather,
     ring_all_gather_cost,
@@ -41,29 +41,29 @@ def levels(comm: Any, ranks_per_node: int) -> tuple[Subset, Subset]:
     return inside, between
 
 
-def hierarchical_all_gather(comm: Any, total: Array, blocks: list[slice], ranks_per_node: int) -> None:
-    """`total` [n], in equal blocks, in place: rank r's block r goes to all others.
+def hierarchical_all_gather(comm: Any, total: Array, pieces: list[slice], ranks_per_node: int) -> None:
+    """`total` [n], in equal pieces, in place: rank r's piece r goes to all others.
 
-    A block crosses to each other node once; inside the node it travels with the blocks of its place.
+    A piece crosses to each other node once; inside the node it travels with the pieces of its place.
     """
     xp = namespace(total)
     inside, between = levels(comm, ranks_per_node)
-    length = blocks[0].stop
+    length = pieces[0].stop
 
-    own_place = xp.concat([total[blocks[rank]] for rank in between.members])  # [k · n/N]; only our own block is there
-    ring_all_gather(between, own_place, blocks_of([length] * between.size))
+    own_place = xp.concat([total[pieces[rank]] for rank in between.members])  # [k · n/P]; only our own piece is there
+    ring_all_gather(between, own_place, pieces_of([length] * between.size))
 
-    by_place = xp.concat([own_place] * inside.size)  # [g · k · n/N]; only our place's part is right
-    ring_all_gather(inside, by_place, blocks_of([length * between.size] * inside.size))
+    by_place = xp.concat([own_place] * inside.size)  # [g · k · n/P]; only our place's part is right
+    ring_all_gather(inside, by_place, pieces_of([length * between.size] * inside.size))
 
-    arrived = blocks_of([length] * comm.size)
+    arrived = pieces_of([length] * comm.size)
     for rank in range(comm.size):
         node, place = divmod(rank, ranks_per_node)
-        total[blocks[rank]] = by_place[arrived[place * between.size + node]]
+        total[pieces[rank]] = by_place[arrived[place * between.size + node]]
 
 
 def hierarchical_all_gather_cost(size: int, block_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
-    """(k − 1)(α' + pβ') + (g − 1)(α + kpβ), p bytes a block: (k − 1)p to other nodes, (g − 1)kp inside its own."""
+    """(k − 1)(α' + bβ') + (g − 1)(α + kbβ), b bytes a piece: (k − 1)b to other nodes, (g − 1)kb inside its own."""
     nodes = size // ranks_per_node
     between = ring_all_gather_cost([block_nbytes] * nodes, inter)
     inside = ring_all_gather_cost([nodes * block_nbytes] * ranks_per_node, intra)
@@ -71,32 +71,32 @@ def hierarchical_all_gather_cost(size: int, block_nbytes: int, ranks_per_node: i
 
 
 def hierarchical_reduce_scatter(
-    comm: Any, total: Array, blocks: list[slice], combine: Combine, ranks_per_node: int
+    comm: Any, total: Array, pieces: list[slice], combine: Combine, ranks_per_node: int
 ) -> None:
-    """`total` [n], in equal blocks, in place: rank r's block r becomes the combination of all ranks' blocks r.
+    """`total` [n], in equal pieces, in place: rank r's piece r becomes the combination of all ranks' pieces r.
 
-    The ranks of a node add up first. So each node sends one sum of a block, and not one part from each rank.
+    The ranks of a node add up first. So each node sends one sum of a piece, and not one part from each rank.
     """
     xp = namespace(total)
     inside, between = levels(comm, ranks_per_node)
-    length = blocks[0].stop
+    length = pieces[0].stop
 
     by_place = xp.concat(
-        [total[blocks[rank]] for place in range(inside.size) for rank in range(place, comm.size, ranks_per_node)]
-    )  # [g · k · n/N]
-    places = blocks_of([length * between.size] * inside.size)
+        [total[pieces[rank]] for place in range(inside.size) for rank in range(place, comm.size, ranks_per_node)]
+    )  # [g · k · n/P]
+    places = pieces_of([length * between.size] * inside.size)
     ring_reduce_scatter(inside, by_place, places, combine)
 
-    own_place = by_place[places[inside.rank]]  # [k · n/N], the node's sums
-    nodes = blocks_of([length] * between.size)
+    own_place = by_place[places[inside.rank]]  # [k · n/P], the node's sums
+    nodes = pieces_of([length] * between.size)
     ring_reduce_scatter(between, own_place, nodes, combine)
-    total[blocks[comm.rank]] = own_place[nodes[between.rank]]
+    total[pieces[comm.rank]] = own_place[nodes[between.rank]]
 
 
 def hierarchical_reduce_scatter_cost(
     size: int, block_nbytes: int, ranks_per_node: int, intra: Link, inter: Link
 ) -> Cost:
-    """(g − 1)(α + kpβ) + (k − 1)(α' + pβ'): the all-gather, backwards."""
+    """(g − 1)(α + kbβ) + (k − 1)(α' + bβ'): the all-gather, backwards."""
     nodes = size // ranks_per_node
     inside = ring_reduce_scatter_cost([nodes * block_nbytes] * ranks_per_node, intra)
     between = ring_reduce_scatter_cost([block_nbytes] * nodes, inter)
@@ -122,7 +122,7 @@ def hierarchical_all_to_all(comm: Any, pieces: list[Array], ranks_per_node: int)
 
 
 def hierarchical_all_to_all_cost(size: int, piece_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
-    """(g − 1)(α + kpβ) + (k − 1)(α' + gpβ'), p bytes a piece."""
+    """(g − 1)(α + kbβ) + (k − 1)(α' + gbβ'), b bytes a piece."""
     nodes = size // ranks_per_node
     inside = pairwise_all_to_all_cost(ranks_per_node, nodes * piece_nbytes, intra)
     between = pairwise_all_to_all_cost(nodes, ranks_per_node * piece_nbytes, inter)
@@ -149,7 +149,7 @@ def grid_all_to_all(comm: Any, pieces: list[Array], ranks_per_node: int) -> list
 
 
 def grid_all_to_all_cost(size: int, piece_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
-    """(g − 1)(α + pβ) + (N − g)(α' + pβ'), p bytes a piece."""
+    """(g − 1)(α + bβ) + (P − g)(α' + bβ'), b bytes a piece."""
     near, far = ranks_per_node - 1, size - ranks_per_node
     time = near * intra.picoseconds(piece_nbytes) + far * inter.picoseconds(piece_nbytes)
     return Cost([size - 1] * size, [(size - 1) * piece_nbytes] * size, time, [far * piece_nbytes] * size)
@@ -158,16 +158,16 @@ def grid_all_to_all_cost(size: int, piece_nbytes: int, ranks_per_node: int, intr
 def hierarchical_all_reduce(comm: Any, x: Array, combine: Combine, ranks_per_node: int) -> Array:
     """Reduce inside each node first, so that only 1/g of the data crosses between nodes.
 
-    After the reduce-scatter inside, a rank has its node's sum of the block of its place. After the ring between the
-    ranks of its place it has the whole sum of that block. The all-gather inside spreads it.
+    After the reduce-scatter inside, a rank has its node's sum of the piece of its place. After the ring between the
+    ranks of its place it has the whole sum of that piece. The all-gather inside spreads it.
     """
     inside, between = levels(comm, ranks_per_node)
     total = flat_copy(x)  # [n]
-    blocks = blocks_of(block_sizes(total.shape[0], ranks_per_node))
-    ring_reduce_scatter(inside, total, blocks, combine)
-    own = blocks[inside.rank]
+    pieces = pieces_of(piece_sizes(total.shape[0], ranks_per_node))
+    ring_reduce_scatter(inside, total, pieces, combine)
+    own = pieces[inside.rank]
     total[own] = ring_all_reduce(between, total[own], combine)
-    ring_all_gather(inside, total, blocks)
+    ring_all_gather(inside, total, pieces)
     return namespace(x).reshape(total, x.shape)
 
 
@@ -176,8 +176,8 @@ def hierarchical_all_reduce_cost(
 ) -> Cost:
     """2(g − 1)(α + nβ/g) inside, and 2(k − 1)(α' + nβ'/gk) between."""
     inside = ring_all_reduce_cost(ranks_per_node, length, itemsize, intra)
-    blocks = block_sizes(length, ranks_per_node)
-    across = [ring_all_reduce_cost(size // ranks_per_node, block, itemsize, inter) for block in blocks]
+    pieces = piece_sizes(length, ranks_per_node)
+    across = [ring_all_reduce_cost(size // ranks_per_node, piece, itemsize, inter) for piece in pieces]
     places = [divmod(rank, ranks_per_node) for rank in range(size)]
     between = [across[place].nbytes[node] for node, place in places]
     return Cost(
@@ -189,7 +189,7 @@ def hierarchical_all_reduce_cost(
 
 
 def _both_levels(size: int, inside: Cost, between: Cost) -> Cost:
-    """The cost of two levels with equal blocks: every rank does both, and all ranks send the same."""
+    """The cost of two levels with equal pieces: every rank does both, and all ranks send the same."""
     return Cost(
         [inside.messages[0] + between.messages[0]] * size,
         [inside.nbytes[0] + between.nbytes[0]] * size,

@@ -188,16 +188,16 @@ class MPICollectives:
         total = np.empty_like(x)
         return _Started(self._comm.Iallreduce(x, total, OPERATIONS[combine.__name__]), x, total), total
 
-    def ring_all_gather(self, total: np.ndarray, blocks: list[slice]) -> tuple[_Started, None]:
+    def ring_all_gather(self, total: np.ndarray, pieces: list[slice]) -> tuple[_Started, None]:
         """MPI_Iallgatherv, in place."""
         size, buffer = total.itemsize, np.ascontiguousarray(total)  # which it is, unless it is the caller's `out`
-        counts, starts = [size * (b.stop - b.start) for b in blocks], [size * b.start for b in blocks]
+        counts, starts = [size * (b.stop - b.start) for b in pieces], [size * b.start for b in pieces]
         request = self._comm.Iallgatherv(MPI.IN_PLACE, [buffer, counts, starts, MPI.BYTE])
         return _Started(request, buffer, total=None if buffer is total else total), None
 
-    def ring_reduce_scatter(self, total: np.ndarray, blocks: list[slice], combine: Any) -> tuple[_Started, None]:
+    def ring_reduce_scatter(self, total: np.ndarray, pieces: list[slice], combine: Any) -> tuple[_Started, None]:
         """MPI_Ireduce_scatter."""
-        counts, own = [block.stop - block.start for block in blocks], total[blocks[self._comm.rank]]
+        counts, own = [piece.stop - piece.start for piece in pieces], total[pieces[self._comm.rank]]
         x = total.copy()
         return _Started(self._comm.Ireduce_scatter(x, own, counts, OPERATIONS[combine.__name__]), x, own), None
 
