@@ -143,7 +143,8 @@ def check_sizes(config: LlamaConfig, size: int) -> None:
     """
     whole("size", size, 1)
     check_heads(config.num_attention_heads, config.num_key_value_heads, size)
-    check_divides("intermediate_size", config.intermediate_size, size)
+    if "mlp.gate_proj" in config.mlp_shapes:  # an expert is whole on every rank
+        check_divides("intermediate_size", config.intermediate_size, size)
     if config.vocab_size < size:
         raise ValueError(
             f"vocab_size {config.vocab_size} does not reach for {size} tensor-parallel ranks: use {size} or more"
