@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from parlab.arguments import one_of, whole
-from parlab.arrays import Array
+from parlab.arrays import Array, namespace, to_host
 from parlab.experts.all_to_all import (
     Plan,
     bring_back,
@@ -20,7 +20,7 @@ from parlab.experts.all_to_all import (
 from parlab.experts.gathered import mix_gathered, mix_gathered_backward
 from parlab.experts.two_levels import mix_in_two_levels, mix_in_two_levels_backward
 from parlab.nn.formulas import linear_flops
-from parlab.nn.moe import MixtureOfExperts, sum_of_slots
+from parlab.nn.moe import MixtureOfExperts, asked_loads, sum_of_slots
 from parlab.nn.routing import Routing
 from parlab.nn.stage import Gradients, Weights
 from parlab.world import Comm
@@ -50,6 +50,8 @@ class ExpertParallel(MixtureOfExperts):
         exchange: `all_to_all`: a copy for each expert of a token. `hierarchical`: a copy for each node, and inside it
             one for each rank. `all_gather`: all tokens to all ranks.
         ranks_per_node: for `hierarchical`: how many consecutive ranks share a node; divides P.
+        together: the groups over which the auxiliary loss counts the pairs on each expert, one after the other; None:
+            over `comm`.
 
     Raises:
         ValueError: the experts do not divide among the ranks, another exchange, or ranks_per_node where it does not
@@ -66,11 +68,13 @@ class ExpertParallel(MixtureOfExperts):
         *,
         exchange: str = "all_to_all",
         ranks_per_node: int | None = None,
+        together: Sequence[Comm] | None = None,
         **options: Any,
     ) -> None:
         check_experts(num_experts, comm.size)
         one_of("exchange", exchange, EXCHANGES)
         self.comm, self.exchange = comm, exchange
+        self.together = (comm,) if together is None else together
         if exchange == "hierarchical":
             self.inside, self.between = node_groups(comm, ranks_per_node)
         elif ranks_per_node is not None:
@@ -90,6 +94,14 @@ class ExpertParallel(MixtureOfExperts):
     def own_experts(self) -> range:
         """The experts of this rank."""
         return experts_of(self.comm.rank, self.num_experts, self.comm.size)
+
+    def loads_together(self, routing: Routing) -> list[int]:
+        """Pairs on each expert, of the tokens of all ranks: an all-reduce of N whole numbers."""
+        xp, chosen = namespace(routing.chosen), routing.chosen
+        loads = xp.asarray(asked_loads(routing, self.num_experts), dtype=xp.int64, device=chosen.device)  # [N]
+        for group in self.together:
+            loads = group.all_reduce(loads)
+        return to_host(loads)
 
     def mix(self, x: Array, routing: Routing) -> tuple[Array, Any]:
         """The sum over each token's experts, on all ranks, of gate · answer: `[T, E]` -> `(y [T, E], cache)`."""

@@ -28,5 +28,5 @@ RULES: dict[str, Rule] = {
     "concentration": partial(positive, finite=True),
     **dict.fromkeys(("order", "batch_size", "length", "total_steps"), partial(whole, least=1)),
     **dict.fromkeys(("seed", "step", "context", "warmup_steps"), partial(whole, least=0)),
-    **dict.fromkeys(("peak", "floor"), amount),
+    **dict.fromkeys(("peak", "floor", "auxiliary", "bias_rate"), amount),
 }

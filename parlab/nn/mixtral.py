@@ -19,7 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from parlab.arguments import checked
 from parlab.arrays import Array
+from parlab.nn.arguments import RULES
 from parlab.nn.config import ONLY, REQUIRED, LlamaConfig
 from parlab.nn.layers import Block, Core
 from parlab.nn.llama import Llama, decoder_block, load_as
@@ -64,16 +66,46 @@ class MixtralConfig(LlamaConfig):
 
 
 class Mixtral(Llama):
-    """A configuration, its weights by Hugging Face name, and the layers that read them. Arguments as for `Llama`."""
+    """A configuration, its weights by Hugging Face name, and the layers that read them.
+
+    Args:
+        auxiliary: α. The gradients are those of the cross-entropy plus, of each layer, α N Σ f_i P_i over the tokens of
+            the call. (transformers takes f and P over all layers together, and f k times as large.)
+        bias_rate: γ of the bias that balances without a loss; `rebalance` moves it after a step.
+        the rest: as for `Llama`.
+
+    Raises:
+        ValueError: as `Llama`; a negative auxiliary or bias_rate.
+    """
 
     config: MixtralConfig
+
+    @checked(RULES)
+    def __init__(
+        self,
+        config: MixtralConfig,
+        weights: dict[str, Array],
+        *,
+        auxiliary: float = 0.0,
+        bias_rate: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        self.balance: dict[str, Any] = {"auxiliary": auxiliary, "bias_rate": bias_rate}
+        self.mixtures: list[MixtureOfExperts] = []  # of each layer
+        super().__init__(config, weights, **kwargs)
 
     def block(self, layer: int, config: LlamaConfig, weights: Mapping[str, Array], rotary: Rotary, core: Core) -> Block:
         """Layer number `layer`: a decoder block whose MLP is a mixture of experts, with a softmax over the chosen."""
         assert isinstance(config, MixtralConfig)
         prefix = f"model.layers.{layer}.block_sparse_moe"
-        mlp = MixtureOfExperts(weights, prefix, config.num_local_experts, config.num_experts_per_tok)
+        mlp = MixtureOfExperts(weights, prefix, config.num_local_experts, config.num_experts_per_tok, **self.balance)
+        self.mixtures.append(mlp)
         return decoder_block(config, weights, layer, rotary, core, mlp)
+
+    def rebalance(self) -> None:
+        """Move the bias of every layer by the loads of all backwards since the last call: once a step."""
+        for mixture in self.mixtures:
+            mixture.rebalance(mixture.counted)
 
 
 def load(folder: str | os.PathLike[str], *, xp: Any = None, dtype: str | None = None, **kwargs: Any) -> Mixtral:

@@ -8,6 +8,10 @@
 Backward takes the same steps: the gradient of a slot's gate is <row, dy>, that of its row is gate · dy; then each
 expert's backward; dx[token] is the sum of the experts' dx over the token's slots, plus the router's dx.
 
+The load is balanced in one of two ways. The gradient of an auxiliary loss is added to that of the logits, in backward;
+the loss itself is not added to y. Or a bias moves the choice: `rebalance` sets it after a step, from the counts of the
+whole batch.
+
 Letters: T tokens, N experts, k chosen, E hidden size, M intermediate size of an expert.
 
 Source: Jiang et al. 2024, "Mixtral of experts"; the shared expert: Dai et al. 2024, "DeepSeekMoE".
@@ -19,11 +23,13 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from parlab.arrays import Array, namespace
+from parlab.arrays import Array, default_namespace, namespace, to_host
 from parlab.nn.layers import GatedMLP
-from parlab.nn.linear import as_rows, linear_backward_input, linear_backward_weight
+from parlab.nn.linear import as_rows, linear, linear_backward_input, linear_backward_weight
 from parlab.nn.routing import (
     Routing,
+    auxiliary_loss,
+    balanced_bias,
     capacity_of,
     destinations,
     expert_loads,
@@ -89,6 +95,7 @@ class MoECache(NamedTuple):
 
     x: Array  # [T, E]
     routing: Routing
+    loads: list[int] | None  # pairs on each expert, of all tokens that the auxiliary loss sees together
     mixed: Any  # of `mix`
     shared: Any  # the shared expert's cache
 
@@ -111,7 +118,15 @@ class MixtureOfExperts(Stage):
         k: experts a token.
         shared: a stage that is applied to every token, without a gate (DeepSeek's shared expert); None: there is none.
         capacity_factor: each expert takes at most ⌈cf · T k / N⌉ pairs of a call, the first ones; None: it takes all.
+        auxiliary: α of the auxiliary loss whose gradient backward adds.
+        bias_rate: γ, by which `rebalance` moves the bias of each expert.
         options: `scores`, `bias`, `groups`, `group_limit` and `scale`, as for `route`.
+
+    Attributes:
+        bias: `[N]` numbers, 0 at first; used where bias_rate is not 0.
+        counted: pairs on each expert, of all backwards since the last `rebalance`; where bias_rate is not 0.
+        loss_weight: of this layer's mean over tokens in the number whose gradient is taken. It is 1 if that is the mean
+            loss of these tokens.
     """
 
     def __init__(
@@ -123,12 +138,16 @@ class MixtureOfExperts(Stage):
         *,
         shared: Stage | None = None,
         capacity_factor: float | None = None,
+        auxiliary: float = 0.0,
+        bias_rate: float = 0.0,
         **options: Any,
     ) -> None:
         self.weights, self.router, self.k = weights, f"{prefix}.gate.weight", k
         self.num_experts = num_experts
         self.experts = [Expert(weights, f"{prefix}.experts.{expert}") for expert in self.own_experts()]
         self.shared, self.capacity_factor, self.options = shared, capacity_factor, options
+        self.auxiliary, self.bias_rate, self.loss_weight = auxiliary, bias_rate, 1.0
+        self.bias, self.counted = [0.0] * num_experts, [0] * num_experts
         parts = [*self.experts, *([] if shared is None else [shared])]
         self.weight_names = (self.router, *(name for part in parts for name in part.weight_names))
 
@@ -140,19 +159,26 @@ class MixtureOfExperts(Stage):
         """`(y, cache)`."""
         shape, x = x.shape, as_rows(x)  # [T, E]
         routing = self.routed(x)
+        loads = self.loads_together(routing) if self.auxiliary else None
         y, mixed = self.mix(x, routing)
         of_shared = None
         if self.shared is not None:
             more, of_shared = self.shared.forward(x)
             y = y + more
-        return namespace(y).reshape(y, shape), MoECache(x, routing, mixed, of_shared)
+        return namespace(y).reshape(y, shape), MoECache(x, routing, loads, mixed, of_shared)
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
         """`(dx, pending)`."""
         shape, dy = dy.shape, as_rows(dy)  # [T, E]
-        x, routing, mixed, of_shared = cache
+        x, routing, loads, mixed, of_shared = cache
         dx, dgates, of_experts = self.mix_backward(dy, routing, mixed)
         dlogits = gates_backward(dgates, routing)  # [T, N]
+        if loads is not None:
+            logits, _ = linear(x, self.weights[self.router])
+            dlogits = dlogits + auxiliary_loss(logits, loads, self.k, self.auxiliary * self.loss_weight)[1]
+        if self.bias_rate:
+            of_call = asked_loads(routing, self.num_experts)
+            self.counted = [sum(both) for both in zip(self.counted, of_call, strict=True)]
         through_router, of_router = linear_backward_input(dlogits, x, self.weights[self.router])
         dx = dx + through_router
         shared_pending = None
@@ -186,11 +212,24 @@ class MixtureOfExperts(Stage):
 
     def routed(self, x: Array) -> Routing:
         """The routing of tokens `[T, E]`, within the experts' capacity."""
-        routing = route(x, self.weights[self.router], self.k, **self.options)
+        options = self.options
+        if self.bias_rate:
+            options = options | {"bias": namespace(x).asarray(self.bias, dtype=x.dtype, device=x.device)}
+        routing = route(x, self.weights[self.router], self.k, **options)
         if self.capacity_factor is None:
             return routing
         capacity = capacity_of(x.shape[0], self.k, self.num_experts, self.capacity_factor)
         return within_capacity(routing, self.num_experts, capacity)
+
+    def loads_together(self, routing: Routing) -> list[int]:
+        """Pairs on each expert, of the tokens that the auxiliary loss sees together: those of this call."""
+        return asked_loads(routing, self.num_experts)
+
+    def rebalance(self, loads: Sequence[int]) -> None:
+        """Move the bias after a step, and count anew. `loads`: pairs on each expert, of the whole batch."""
+        self.counted = [0] * self.num_experts
+        xp = default_namespace()
+        self.bias = to_host(balanced_bias(xp.asarray(self.bias, dtype=xp.float64), loads, self.bias_rate))
 
     def apply_experts(self, rows: Array, counts: Sequence[int]) -> tuple[Array, list[Any]]:
         """Each expert on its rows: `[Σ counts, E]` -> the same, and the caches."""
@@ -204,6 +243,11 @@ class MixtureOfExperts(Stage):
         parts = zip(self.experts, parts_of(drows, counts), caches, strict=True)
         done = [expert.backward_input(part, cache) for expert, part, cache in parts]
         return namespace(drows).concat([dx for dx, _ in done]), [pending for _, pending in done]
+
+
+def asked_loads(routing: Routing, num_experts: int) -> list[int]:
+    """Pairs on each expert by the router's choice, before a capacity drops any."""
+    return expert_loads(routing._replace(kept=None), num_experts)
 
 
 def parts_of(rows: Array, counts: Sequence[int]) -> list[Array]:

@@ -66,6 +66,8 @@ RULES: dict[str, Rule] = {
     "sequence_parallel": flag,
     "recompute": partial(one_of, choices=("none", "full")),
     "reduce": optional(partial(one_of, choices=("accumulate", "each"))),
+    "auxiliary": amount,
+    "bias_rate": amount,
     # a step
     "tokens": tokens,
     "targets": tokens,
@@ -116,6 +118,9 @@ def check_options(trainer: Any) -> None:
     validate(schedule)
     if trainer.reduce == "each" and zero < 2:
         raise ValueError(f"reduce='each' at zero={zero}: its gradients are whole, and reduced once; use zero=2 or 3")
+    for name, value in trainer.balance.items():
+        if value and not isinstance(trainer.config, MixtralConfig):
+            raise ValueError(f"{name}={value}: the model has no experts to balance; leave it out, or use a Mixtral")
     if trainer.attention == "ulysses":
         if trainer.layout != "contiguous":
             raise ValueError(f"layout={trainer.layout!r}: attention='ulysses' takes contiguous shards; leave it out")

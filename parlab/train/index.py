@@ -23,7 +23,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
-from parlab.arguments import Rule, checked, instance, one_of, optional, positive, text, whole
+from parlab.arguments import Rule, checked, finite, instance, one_of, optional, positive, text, whole
 from parlab.files import write_whole
 from parlab.nn import AdamW, Llama, LlamaConfig, Mixtral, MixtralConfig
 from parlab.nn.huggingface import read_json
@@ -160,7 +160,7 @@ FIELDS: dict[str, Rule] = {
     ),
     "progress": _record(
         {"samples": COUNT, "steps": COUNT, "skipped": COUNT},
-        {"loss_scale": partial(positive, finite=True), "good_steps": COUNT},
+        {"loss_scale": partial(positive, finite=True), "good_steps": COUNT, "biases": _list_of(_list_of(finite))},
     ),
     "notes": partial(instance, kind=dict),
     "files": _files,

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from parlab.arrays import Array, namespace, to_host
 from parlab.nn.stage import Gradients, add_gradients
 from parlab.pipeline import run_schedule
+from parlab.train.mixture import rebalance, set_loss_weight
 
 if TYPE_CHECKING:
     from parlab.train.trainer import Trainer
@@ -42,12 +43,14 @@ class TrainResult(NamedTuple):
 def train_step(trainer: Trainer, tokens: Array, targets: Array, lr: float | None) -> TrainResult:
     """Train on a batch `[B, S]`."""
     replica = trainer.replica
+    set_loss_weight(trainer)
     replica.begin(trainer.opened)  # ZeRO's stage 3 gathers each block ahead of its action
     with replica.overflow_expected():
         loss = forward_backward(trainer, microbatches(trainer, tokens), microbatches(trainer, targets))
         sum_shared_gradients(trainer)
     result = replica.step(lr)
     assert result.norm is not None  # a replica that is a part always has one
+    rebalance(trainer, result.skipped)
     trainer.samples += tokens.shape[0]
     return TrainResult(mean_loss(trainer, loss), result.norm, result.skipped)
 

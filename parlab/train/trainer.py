@@ -19,6 +19,7 @@ from typing import Any
 
 from parlab.arguments import checked
 from parlab.arrays import Array, asarray, namespace
+from parlab.experts import ExpertParallel
 from parlab.nn.config import FINAL_NORM
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
@@ -62,6 +63,8 @@ class Trainer:
         recompute: full: a block keeps its input alone, and the backward runs its forward again.
         reduce: at zero 2 and 3. each: every microbatch's gradients are reduced at once, mΨ elements sent and Ψ/N held.
             accumulate: their sum is reduced once, Ψ sent and Ψ held. None: each.
+        auxiliary: α of the auxiliary loss of a Mixtral's routers; the loss that is returned does not hold it.
+        bias_rate: γ of the bias that balances a Mixtral's experts without a loss.
 
     Raises:
         ValueError: an argument that is not as said, or does not fit the mesh; before any message.
@@ -96,6 +99,8 @@ class Trainer:
         loss_scale: LossScale | None = None,
         recompute: str = "none",
         reduce: str | None = None,
+        auxiliary: float = 0.0,
+        bias_rate: float = 0.0,
     ) -> None:
         check_model(mesh, model, optimizer)
         if schedule is None:
@@ -105,6 +110,9 @@ class Trainer:
         self.mesh, self.config, self.schedule, self.zero = mesh, model.config, schedule, zero
         self.attention, self.layout, self.sequence_parallel = attention, layout, sequence_parallel
         self.recompute, self.reduce = recompute, reduce
+        self.balance = {"auxiliary": auxiliary, "bias_rate": bias_rate}
+        self.mixtures: dict[int, ExpertParallel] = {}  # by layer
+        self.loads: list[list[int]] = []  # of each layer's experts in the last step, if there is a bias_rate
         self.xp, self.device = namespace(model.weights[FINAL_NORM]), model.weights[FINAL_NORM].device
         check_options(self)
 
@@ -194,11 +202,21 @@ class Trainer:
         return found
 
     @property
-    def progress(self) -> dict[str, float]:
-        """The numbers that a run needs beside its pieces to go on: samples, steps, skipped steps, the loss scale's."""
-        return {"samples": self.samples, **self.replica.progress}
+    def progress(self) -> dict[str, Any]:
+        """The numbers that a run needs beside its pieces to go on: samples, steps, skipped steps, the loss scale's, and
+        the biases of each layer's experts.
+        """
+        biases = {"biases": self.biases} if self.balance["bias_rate"] else {}
+        return {"samples": self.samples, **self.replica.progress, **biases}
 
-    def restore(self, progress: Mapping[str, float]) -> None:
+    @property
+    def biases(self) -> list[list[float]]:
+        """`[L][N]`: of each layer's experts, on every rank."""
+        return [self.mixtures[layer].bias for layer in sorted(self.mixtures)]
+
+    def restore(self, progress: Mapping[str, Any]) -> None:
         """Go on from `progress`, with the state that was written into `pieces()`."""
         self.samples = int(progress["samples"])
         self.replica.restore(progress)
+        for layer, bias in enumerate(progress.get("biases", [])):
+            self.mixtures[layer].bias = bias

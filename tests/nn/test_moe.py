@@ -121,3 +121,35 @@ def test_each_of_5_mutants_is_caught(monkeypatch, name):
     assert relative_error(made.forward(x)[0], expected) <= 1e-13
     monkeypatch.setattr(moe, *MUTANTS[name])
     assert relative_error(made.forward(x)[0], expected) > 1e-3
+
+
+def test_the_gradient_with_an_auxiliary_loss_is_that_of_the_sum_with_f_held():
+    made, x, dy = layer(np, "mixtral"), draw(np, 1, 7, E), draw(np, 1, 7, E, seed=1)
+    made.auxiliary, made.loss_weight = 0.5, 2.0
+    _, cache = made.forward(x)
+    dx, gradients = made.backward(dy, cache)
+    router = made.weights["m.gate.weight"]
+
+    def loss(x, router):
+        own = {**made.weights, "m.gate.weight": router}
+        plain = MixtureOfExperts(own, "m", N, 2)
+        logits = x.reshape(-1, E) @ router
+        p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        auxiliary = 0.5 * N * (np.array(cache.loads) / 14 * p.mean(axis=0)).sum()
+        return weighted(plain.forward(x)[0], dy) + 2.0 * auxiliary
+
+    assert_gradient(dx, lambda moved: loss(moved, router), x)
+    assert_gradient(gradients["m.gate.weight"], lambda moved: loss(x, moved), router)
+
+
+def test_a_capacity_drops_pairs_from_the_rows_and_not_from_the_loads_that_balance():
+    made = layer(np, "capacity 3 of 4")
+    made.auxiliary, made.bias_rate = 0.5, 0.1
+    x = draw(np, 1, 16, E)
+    _, cache = made.forward(x)
+    made.backward(x, cache)
+    assert sum(expert_loads(cache.routing, N)) < 32 == sum(cache.loads) == sum(made.counted)
+    before = made.counted
+    made.rebalance(before)
+    assert made.counted == [0] * N
+    assert made.bias == [0.1 * np.sign(4 - load) for load in before]

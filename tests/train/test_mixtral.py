@@ -15,7 +15,7 @@ from parlab.arrays import asarray, to_numpy
 from parlab.nn.mixtral import Mixtral, MixtralConfig
 from parlab.nn.mixtral import load as load_mixtral
 from parlab.nn.optimizer import AdamW, clip_gradients, gradient_norm
-from parlab.pipeline import dualpipe, zb_v
+from parlab.pipeline import dualpipe, one_f_one_b, zb_v
 from parlab.train import Mesh, Trainer, bytes_by_strategy, export, load, save, step_bytes
 from tests.nn.parity import worst_error
 from tests.train.models import LR, SIZES, batches, drawn, model
@@ -267,3 +267,138 @@ def test_a_checkpoint_of_one_ep_opens_under_any_other(zero, tmp_path):
             assert worst_error([found[n] for n in weights], list(weights.values())) <= 1e-8
     exported = load_mixtral(tmp_path / "model", xp=np)
     assert worst_error([exported.weights[n] for n in weights], list(weights.values())) <= 1e-8
+
+
+# Balance
+
+BALANCED = {"auxiliary": 0.3, "bias_rate": 0.02}
+
+
+def balanced_serial(m: int, dp: int, steps: int = 3) -> tuple[Any, ...]:
+    """Weights and biases of serial steps on m microbatches, and the last step's loads: [L][N]."""
+    start = mixtral()
+    trained = Mixtral(start.config, {n: x.copy() for n, x in start.weights.items()}, **BALANCED)
+    optimizer = AdamW(lr=LR)
+    for tokens, targets in batches(B, S, steps):
+        rows = np.arange(B).reshape(dp, m, -1)  # of each replica's microbatches
+        mean: dict[str, Any] = {}
+        for number in range(m):
+            own = rows[:, number].reshape(-1)
+            _, gradients = trained.loss_and_gradients(tokens[own], targets[own])
+            mean = {name: mean.get(name, 0) + x / m for name, x in gradients.items()}
+        optimizer.step(trained.weights, mean)
+        loads = [mixture.counted for mixture in trained.mixtures]
+        trained.rebalance()
+    return trained.weights, [mixture.bias for mixture in trained.mixtures], loads
+
+
+def wrong_balance(axes: dict[str, int], m: int = 1, change: Any = id, **options: Any) -> set[str]:
+    """Of `weights`, `biases` and `loads` those that differ from serial after three steps."""
+    weights, biases, loads = balanced_serial(m, axes.get("dp", 1))
+
+    def program(comm):
+        schedule = one_f_one_b(axes.get("pp", 1), m)
+        trainer = Trainer(Mesh(comm, **axes), mixtral(), AdamW(lr=LR), schedule=schedule, **BALANCED, **options)
+        change(trainer)
+        for batch in batches(B, S, 3):
+            trainer.step(*batch)
+        return trainer.full_weights(), trainer.biases, trainer.loads
+
+    found = set()
+    for own, own_biases, own_loads in run(
+        program, math.prod(size for axis, size in axes.items() if axis != "ep")
+    ).results:
+        if worst_error([own[n] for n in weights], list(weights.values())) > 1e-8:
+            found.add("weights")
+        found |= {"biases"} if own_biases != biases else set()
+        found |= {"loads"} if own_loads != loads else set()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("axes", "m", "options"),
+    [
+        ({"dp": 4, "ep": 2}, 1, {"zero": 1}),
+        ({"dp": 2, "ep": 2}, 2, {"zero": 3, "recompute": "full"}),
+        ({"dp": 2, "cp": 2, "ep": 4}, 1, {"zero": 2}),
+        ({"dp": 2, "pp": 2, "ep": 2}, 2, {"zero": 0}),
+        ({"dp": 2, "tp": 2, "ep": 2}, 1, {"zero": 1}),
+        ({"dp": 2, "tp": 2, "ep": 2}, 2, {"zero": 1, "sequence_parallel": True}),
+    ],
+)
+def test_steps_with_the_auxiliary_loss_and_the_bias_equal_serial_ones_and_the_loads_are_counted_globally(
+    axes, m, options
+):
+    assert wrong_balance(axes, m, **options) == set()
+
+
+@pytest.mark.parametrize("name", ["dp 4, ep 2, zero 3", "all, recomputed"])
+def test_the_first_gradients_with_an_auxiliary_loss_equal_serial_to_1e_12(name, monkeypatch):
+    axes, options = MESHES[name]
+    m = 2 * axes.get("pp", 1) if "pp" in axes else 1
+    start, (tokens, targets) = mixtral(), batches(B, S)[0]
+    rows = np.arange(B).reshape(axes["dp"], m, -1)
+    expected: dict[str, Any] = {}
+    trained = Mixtral(start.config, start.weights, auxiliary=0.3)
+    for number in range(m):
+        own = rows[:, number].reshape(-1)
+        gradients = trained.loss_and_gradients(tokens[own], targets[own])[1]
+        expected = {n: expected.get(n, 0) + x / m for n, x in gradients.items()}
+    plain = start.loss_and_gradients(tokens, targets)[1]
+    router = "model.layers.0.block_sparse_moe.gate.weight"
+    assert not np.allclose(expected[router], plain[router], rtol=1e-3)  # the auxiliary loss is there
+
+    def program(comm):
+        schedule = one_f_one_b(axes.get("pp", 1), m)
+        trainer = Trainer(Mesh(comm, **axes), start, AdamW(), auxiliary=0.3, schedule=schedule, **options)
+        trainer.step(tokens, targets)
+        return trainer.full_gradients()
+
+    for own in run(program, math.prod(size for axis, size in axes.items() if axis != "ep")).results:
+        assert worst_error([own[n] for n in expected], list(expected.values())) <= 1e-12
+
+
+def test_f_of_a_ranks_own_tokens_alone_trains_other_weights_and_a_bias_of_them_alone_differs_from_rank_to_rank():
+    def own_f(trainer):
+        for mixture in trainer.mixtures.values():
+            mixture.together = ()
+
+    assert "weights" in wrong_balance({"dp": 4, "ep": 2}, change=own_f)
+
+    def own_counts(trainer):
+        trainer.mesh.data = trainer.mesh.comm.split(trainer.mesh.comm.rank)
+
+    assert {"biases", "loads"} <= wrong_balance({"dp": 4, "ep": 2}, change=own_counts)
+
+
+def test_a_checkpoint_keeps_the_biases_of_all_layers(tmp_path):
+    text = batches(B, S, 3)
+    weights, biases, _ = balanced_serial(2, 2)
+
+    def begin(comm):
+        trainer = Trainer(Mesh(comm, dp=2, pp=2, ep=2), mixtral(), AdamW(lr=LR), **BALANCED)  # m = 2
+        for batch in text[:2]:
+            trainer.step(*batch)
+        save(trainer, tmp_path)
+
+    def go_on(comm):
+        trainer = load(tmp_path, Mesh(comm, dp=2, tp=2, ep=2), schedule=one_f_one_b(1, 2), xp=np, **BALANCED)
+        trainer.step(*text[2])
+        return trainer.full_weights(), trainer.biases
+
+    run(begin, 4)
+    for own, own_biases in run(go_on, 4).results:
+        assert own_biases == biases
+        assert worst_error([own[n] for n in weights], list(weights.values())) <= 1e-8
+
+
+def test_a_balance_of_a_model_without_experts_is_refused_by_name():
+    def program(comm):
+        with pytest.raises(ValueError, match=r"bias_rate=0.1: the model has no experts to balance"):
+            Trainer(Mesh(comm), model(), AdamW(), bias_rate=0.1)
+
+    run(program, 1)
+
+
+def test_a_tp_that_does_not_divide_an_experts_columns_trains_as_the_serial_mixtral():
+    assert wrong({"dp": 2, "tp": 4, "ep": 2}, sizes=(("intermediate_size", 6), ("num_attention_heads", 4))) == set()
