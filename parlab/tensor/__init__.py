@@ -35,6 +35,13 @@ from parlab.tensor.operators import (
     scatter,
     scatter_backward,
 )
+from parlab.tensor.overlapped import (
+    all_gather_matmul,
+    all_gather_matmul_backward,
+    matmul_reduce_scatter,
+    matmul_reduce_scatter_backward,
+    overlapped_time,
+)
 from parlab.tensor.recompute import Recompute
 from parlab.tensor.region import ParallelRegion, kept_items
 from parlab.tensor.slices import WeightSlice, shard_weights, unshard_weights, weight_slices

@@ -36,7 +36,7 @@ RULES: dict[str, Rule] = {
     "cluster": partial(instance, kind=Cluster),
     "weights": partial(instance, kind=Mapping),
     "weight": _matrix,
-    "logits": _array,
+    **dict.fromkeys(("x", "dy", "logits"), _array),
     "targets": _array,
     "tokens": _array,
     "name": text,
