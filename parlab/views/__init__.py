@@ -28,7 +28,7 @@ from parlab.views.timelines.measured import explore_measured_times, measured_tim
 from parlab.views.timelines.panels import bytes_in_and_out, compare_timelines, lanes_of, wall_clock
 from parlab.views.timelines.timeline import timeline
 from parlab.views.timelines.waits_for import deadlock
-from parlab.views.widgets.guess import predict, prediction
+from parlab.views.widgets.guess import predict
 from parlab.views.widgets.step_through import step_through
 from parlab.views.zero_redundancy.model_state import explore_zero, zero
 from parlab.views.zero_redundancy.overlap import gather_overlap

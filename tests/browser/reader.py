@@ -16,19 +16,23 @@ LOOKS = 20  # at a picture, 0.1 s apart, before a control to which the kernel ha
 FOLDED = "jp-MarkdownHeadingCollapsed"  # a heading whose cells are hidden when the notebook opens
 OUTPUT = ".jp-Cell-outputArea > .jp-OutputArea-child > .jp-OutputArea-output"
 BROKEN_WIDGET = ".jupyter-widgets-error-widget"
+GUESS = ".parlab-predict"
 ERROR = (
     '[data-mime-type="application/vnd.jupyter.error"], [data-mime-type="application/vnd.jupyter.stderr"], '
     + BROKEN_WIDGET
 )
 
-# One number a picture, from its pixels; icons are too small to count. An SVG is its text.
+# One number a picture, from its pixels; icons are too small to count. An SVG and a compared guess are their text.
 LOOK = """async output => {
     const hash = values => { let h = 0; for (const v of values) h = Math.imul(h ^ v, 16777619) + 1; return h; };
     const looks = [];
-    for (const picture of output.querySelectorAll("img, canvas, svg")) {
+    for (const picture of output.querySelectorAll("img, canvas, svg, .parlab-answer")) {
         const box = picture.getBoundingClientRect();
         if (box.width < 100 || box.height < 50) continue;
-        if (picture.tagName === "svg") { looks.push(hash(new TextEncoder().encode(picture.outerHTML))); continue; }
+        if (!["IMG", "CANVAS"].includes(picture.tagName)) {
+            looks.push(hash(new TextEncoder().encode(picture.outerHTML)));
+            continue;
+        }
         if (picture.tagName === "IMG") await picture.decode().catch(() => null);
         const copy = document.createElement("canvas");
         copy.width = picture.naturalWidth || picture.width;
@@ -97,6 +101,12 @@ def _play(film: Locator) -> None:
     button.evaluate("button => button.querySelector('.fa-pause') && button.click()")
 
 
+def _guess(button: Locator) -> None:
+    """Answer with a number, and compare."""
+    button.locator("xpath=ancestor::*[contains(@class, 'parlab-predict')]").locator("input").fill("3")
+    button.click()
+
+
 CONTROLS: dict[str, Callable[[Locator], None]] = {
     ".noUi-handle": _drag,
     "select": _select_another,
@@ -130,7 +140,9 @@ class Reader:
             if (ran := self._numbered()) != cells_to_run:
                 self.complaints.append(f"{ran} of {cells_to_run} cells ran")
             for output in self.page.locator(OUTPUT).filter(has=self.page.locator(", ".join(CONTROLS))).all():
-                for selector, move in CONTROLS.items():
+                guess = output.locator(GUESS)
+                controls = {"button >> nth=0": _guess} if guess.count() else CONTROLS
+                for selector, move in controls.items():
                     for control in output.locator(selector).all():
                         self._try(control, move, output)
             self._photograph(f"{notebook.stem}_moved.png")

@@ -1,127 +1,232 @@
-"""A question before the answer: the learner guesses, and then sees the guess beside the measured value."""
+"""A question before the answer: the learner guesses, and then sees the guess, the truth and the usual wrong guess."""
 
 from __future__ import annotations
 
 import math
-import textwrap
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from html import escape
 from typing import Any
 
 import ipywidgets as widgets
+from IPython.display import display
+from matplotlib.figure import Figure
 
-from parlab.arguments import finite
-from parlab.views.drawing import marks, theme
-from parlab.views.drawing.lanes import name_rows
-from parlab.views.drawing.marks import text_width
-from parlab.views.drawing.picture import Picture, plot, png, scale, write
+from parlab.arguments import Rule, checked, finite, one_of, optional, text
+from parlab.views.drawing import theme
+from parlab.views.drawing.picture import png
 
-LINE = 90  # letters in a line of a question
+LIVE = ("JPY_SESSION_NAME", "VSCODE_PID")  # set for the kernel of a notebook that somebody has open in an editor
 LONG = 1e21  # larger whole numbers are written with a power of ten
-GUESS, MEASURED = "#BBBBBB", "#0072B2"
+HOW = ("counted", "computed", "measured", "published")
+GUESS, TRUTH, USUAL = "#999999", "#0072B2", "#E69F00"
 
 
-def prediction(question: str, guess: float, measured: float, unit: str = "") -> Picture:
-    """Draw a guess beside the measured value. `predict` shows this after the answer.
+@dataclass(frozen=True)
+class Answer:
+    """A question, its true value, the usual wrong guess, and the learner's guess, if there was one."""
 
-    Args:
-        question: the question.
-        guess: the learner's answer.
-        measured: the measured value.
-        unit: the unit of both.
+    question: str
+    truth: float
+    unit: str = ""
+    how: str = "computed"
+    usual: tuple[float, str] | None = None
+    guess: float | None = None
 
-    Raises:
-        ValueError: no question, or a value that is not a finite number.
+    def _rows(self) -> list[tuple[str, float, str]]:
+        """Name, value and colour of each bar."""
+        guess = [] if self.guess is None else [("you said", self.guess, GUESS)]
+        usual = [] if self.usual is None else [("many say", self.usual[0], USUAL)]
+        return [*guess, (self.how, self.truth, TRUTH), *usual]
 
-    >>> prediction("How many messages?", 7, 14)
-    How many messages?
-    you said 7, measured 14: 2 times too low
-    """
-    _check_texts(question, unit)
-    finite("guess", guess)
-    finite("measured", measured)
-    guess, measured = float(guess), float(measured)
-    verdict = _verdict(guess, measured)
-    text = f"{question}\nyou said {_with_unit(guess, unit)}, measured {_with_unit(measured, unit)}: {verdict}"
-    values = [_with_unit(value, unit) for value in (guess, measured)]
-    lines = textwrap.wrap(question, LINE)
-    top = 0.85 + 0.22 * (len(lines) - 1)
-    right = 0.35 + max(text_width(value, theme.TEXT) for value in values) / 72
-    figure, axes = plot(text, top + 1.25, "\n".join(lines), left=1.3, right=right, top=top, bottom=0.2)
-    part = 1 if abs(guess - measured) < math.inf else 1e-9  # of both numbers: a longer axis cannot be drawn
-    drawn = [part * guess, part * measured]
-    low, high = min(0.0, *drawn), max(0.0, *drawn)
-    scale(axes.xaxis, ends=(low, high if high > low else 1), ticks=(), line=False)
-    name_rows(axes, 2, ["you said", "measured"])
-    marks.bars(axes, "bars", 0, drawn, [GUESS, MEASURED], half=0.35)
-    beside = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
-    for row, (value, shown) in enumerate(zip(drawn, values, strict=True)):
-        axes.annotate(shown, (max(value, 0), row), size=theme.TEXT, color=theme.INK, **beside)
-    write(figure, 0.15, top - 0.35, verdict, theme.TEXT)
-    return figure
+    def _verdict(self) -> str:
+        if self.guess is None:
+            return ""
+        said = _with_unit(self.guess, self.unit)
+        truth = _with_unit(self.truth, self.unit)
+        return f"you said {said}, {self.how} {truth}: {_verdict(self.guess, self.truth)}"
+
+    def _because(self) -> str:
+        return f"many say {_with_unit(self.usual[0], self.unit)}: {self.usual[1]}" if self.usual else ""
+
+    def __repr__(self) -> str:
+        first = self._verdict() or f"{self.how}: {_with_unit(self.truth, self.unit)}"
+        return "\n".join(filter(None, [self.question, first, self._because()]))
+
+    def _repr_html_(self) -> str:
+        rows = self._rows()
+        largest = max(abs(value) for _, value, _ in rows) or 1.0
+        drawn = [value / largest for _, value, _ in rows]  # from −1 to 1: no sum of them overflows
+        low = min(0.0, *drawn)
+        length = max(0.0, *drawn) - low
+        cells = []
+        for (name, value, color), part in zip(rows, drawn, strict=True):
+            left, width = (100 * (min(part, 0.0) - low) / length, 100 * abs(part) / length) if length else (0.0, 0.0)
+            bar = f"margin-left:{left:.2f}%;width:{width:.2f}%;background:{color};height:1.2em;min-width:1px"
+            shown = escape(_with_unit(value, self.unit))
+            cells.append(f"<span>{name}</span><div style='{bar}'></div><span>{shown}</span>")
+        grid = "display:grid;grid-template-columns:max-content 1fr max-content;gap:.3em .8em;align-items:center"
+        paragraph = "<p style='margin:.4em 0'>"
+        said = [f"{paragraph}{escape(line)}</p>" for line in (self._verdict(), self._because()) if line]
+        return (
+            f"<div class='parlab-answer' style='max-width:760px'>{paragraph}<b>{escape(self.question)}</b></p>"
+            f"<div style='{grid}'>{''.join(cells)}</div>{''.join(said)}</div>"
+        )
 
 
 class Prediction(widgets.VBox):
-    """The question with its field and button. The picture appears after the answer."""
+    """The question with a field. The truth, the usual guess and the figure appear after an answer, and only then.
 
-    def __init__(self, question: str, measured: float | Callable[[], float], unit: str):
-        self.question, self.measured, self.unit = question, measured, unit
-        self.field = widgets.FloatText(layout=widgets.Layout(width="10em"))
-        self.button = widgets.Button(description="Compare", button_style="primary")
-        self.picture = widgets.Image(format="png", layout=widgets.Layout(display="none", max_width=theme.ON_PAGE))
-        self.answer = widgets.Label()
-        self.button.on_click(self._answer)
-        row = [self.field, *([widgets.Label(unit)] if unit else []), self.button]
-        super().__init__([widgets.HTML(f"<b>{question}</b>"), widgets.HBox(row), self.picture, self.answer])
+    In a notebook that nobody has open, as under nbval and in the book, all of it is shown at once.
+    """
 
-    def _answer(self, _: Any) -> None:
-        measured = self.measured() if callable(self.measured) else self.measured
-        figure = prediction(self.question, self.field.value, measured, self.unit)
-        self.picture.value = png(figure)
-        self.answer.value = repr(figure).splitlines()[-1]
-        self.picture.layout.display = None
+    def __init__(self, asked: Answer, truth: Callable[[], float], then: Callable[[], Any] | None):
+        self.asked, self.truth, self.then = asked, truth, then
+        self.field = widgets.Text(placeholder="a number", layout=widgets.Layout(width="10em"))
+        self.compare = widgets.Button(description="Compare", button_style="primary")
+        self.pass_by = widgets.Button(description="I don't know")
+        self.note = widgets.Label()
+        self.compare.on_click(self._compare)
+        self.pass_by.on_click(lambda _: self._show(None))
+        unit = [widgets.Label(asked.unit)] if asked.unit else []
+        row = widgets.HBox([self.field, *unit, self.compare, self.pass_by])
+        super().__init__([widgets.HTML(f"<b>{escape(asked.question)}</b>"), row, self.note])
+        self.add_class("parlab-predict")
+
+    def _compare(self, _: Any) -> None:
+        guess = _number(self.field.value)
+        if guess is None:
+            self.note.value = "Write a number, such as 12 or 0.5. A guess is enough."
+        else:
+            self._show(guess)
+
+    def _show(self, guess: float | None) -> None:
+        """Draw the answer in the place of the field: there is one guess."""
+        self.note.value = "One moment: it is being drawn."
+        self.children = [self._drawn(lambda: self.answer(guess)), *([self._drawn(self.then)] if self.then else [])]
+
+    def answer(self, guess: float | None = None) -> Answer:
+        """The truth beside `guess`."""
+        truth = self.truth()
+        finite("truth", truth)
+        return replace(self.asked, truth=float(truth), guess=guess)
+
+    def _drawn(self, draw: Callable[[], Any]) -> widgets.Widget:
+        """The outcome of `draw` as a widget; an error is shown like one, since a button's own go unseen."""
+        try:
+            made = draw()
+            if isinstance(made, Figure):
+                return widgets.Image(value=png(made), format="png", layout=widgets.Layout(max_width=theme.ON_PAGE))
+            return widgets.HTML(made._repr_html_())
+        except Exception as error:
+            return widgets.HTML(f"<pre>{escape(f'{type(error).__name__}: {error}')}</pre>")
+
+    def _ipython_display_(self) -> None:
+        if any(name in os.environ for name in LIVE):
+            display(self._repr_mimebundle_(), raw=True)
+            return
+        display(self.answer())
+        if self.then:
+            display(self.then())
 
     def __repr__(self) -> str:
-        return f"{self.question} (answer with a number{', in ' + self.unit if self.unit else ''})"
+        unit = f", in {self.asked.unit}" if self.asked.unit else ""
+        return f"{self.asked.question} (answer with a number{unit})"
 
 
-def predict(question: str, measured: float | Callable[[], float], unit: str = "") -> Prediction:
-    """Ask the learner for a number. Then draw the guess beside the measured value.
+def _question(name: str, value: Any) -> None:
+    if not text(name, value).strip():
+        raise ValueError(f"{name}={value!r}: must be a text")
+
+
+def _truth(name: str, value: Any) -> None:
+    if not callable(value):
+        finite(name, value)
+
+
+def _function(name: str, value: Any) -> None:
+    if not callable(value):
+        raise ValueError(f"{name}={value!r:.60}: must be a function without arguments that returns a figure or a film")
+
+
+def _usual(name: str, value: Any) -> None:
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise ValueError(f"{name}={value!r:.60}: must be (value, the reasoning that leads there)")
+    finite(f"{name}[0]", value[0])
+    _question(f"{name}[1]", value[1])
+
+
+RULES: Mapping[str, Rule] = {
+    "question": _question,
+    "truth": _truth,
+    "unit": text,
+    "then": optional(_function),
+    "usual": optional(_usual),
+    "how": lambda name, value: one_of(name, value, HOW),
+}
+
+
+@checked(RULES)
+def predict(
+    question: str,
+    truth: float | Callable[[], float],
+    unit: str = "",
+    then: Callable[[], Any] | None = None,
+    usual: tuple[float, str] | None = None,
+    how: str = "computed",
+) -> Prediction:
+    """Ask the learner for a number, and hide the answer until one was given, or "I don't know".
+
+    Then the guess, the truth and the usual wrong guess stand side by side, above the figure or film of `then`. Under
+    nbval, in stored outputs and in the book nobody guesses: all of it is shown at once.
 
     Args:
         question: the text of the question.
-        measured: the measured value, or a function without arguments that measures it after the guess.
+        truth: the true value, or a function without arguments that finds it; it is called after the answer only.
         unit: the unit of the answer, such as "bytes" or "µs".
+        then: a function without arguments that returns a figure or a film; it is drawn after the answer only.
+        usual: the usual wrong guess, and the reasoning that leads there: (56, "a rank sends to each of the others").
+        how: the truth was "counted" (messages, bytes, FLOPs), "computed" (by the simulated clock or a formula),
+            "measured" (by a watch) or "published". A cell whose truth is measured is not compared: NBVAL_IGNORE_OUTPUT.
 
     Raises:
-        ValueError: no question, or an answer that is no number.
+        ValueError: no question, a truth that is no finite number, or another argument of the wrong kind.
+
+    >>> predict("How many messages?", 14, usual=(56, "a rank sends to each of the others"), how="counted").answer(7)
+    How many messages?
+    you said 7, counted 14: 2 times too low
+    many say 56: a rank sends to each of the others
     """
-    _check_texts(question, unit)
-    if not callable(measured):
-        finite("measured", measured)
-    return Prediction(question, measured, unit)
+    known = math.nan if callable(truth) else truth
+    found = truth if callable(truth) else lambda: known
+    usual = None if usual is None else (float(usual[0]), usual[1])
+    return Prediction(Answer(question, known, unit, how, usual), found, then)
 
 
-def _check_texts(question: Any, unit: Any) -> None:
-    if not isinstance(question, str) or not question.strip():
-        raise ValueError(f"question={question!r}: must be a text")
-    if not isinstance(unit, str):
-        raise ValueError(f"unit={unit!r}: must be a text, such as bytes")
+def _number(said: str) -> float | None:
+    """The number in a field: "1 750", "2.5", "1e6", "40 %"; None if there is none."""
+    try:
+        number = float("".join(said.split()).rstrip("%"))
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _with_unit(value: float, unit: str) -> str:
-    shown = f"{value:,.0f}".replace(",", " ") if value.is_integer() and abs(value) < LONG else f"{value:.4g}"
+    shown = f"{value:,.0f}".replace(",", " ") if float(value).is_integer() and abs(value) < LONG else f"{value:.4g}"
     return f"{shown} {unit}".rstrip()
 
 
-def _verdict(guess: float, measured: float) -> str:
-    if guess == measured:
+def _verdict(guess: float, truth: float) -> str:
+    if guess == truth:
         return "exactly right"
-    if min(guess, measured) <= 0 <= max(guess, measured):
-        return "too low" if guess < measured else "too high"
-    ratio = guess / measured
+    if min(guess, truth) <= 0 <= max(guess, truth):
+        return "too low" if guess < truth else "too high"
+    ratio = guess / truth
     if 0.99 < ratio < 1.01:
         return "right within 1 %"
-    times = ratio if ratio > 1 else measured / guess
+    times = ratio if ratio > 1 else truth / guess
     if times == math.inf:
         shown = "more than 1e308"
     else:

@@ -43,10 +43,6 @@ FIGURES = {
     "no time": lambda: views.timeline(run(nothing, 4)),
     "1F1B": lambda: views.timeline(simulate(one_f_one_b(8, 32))),
     "GPipe": lambda: views.timeline(simulate(gpipe(64, 4))),
-    "guess": lambda: views.prediction("How many bytes does each rank of a ring send?", 1, 123456789012, "bytes"),
-    "guess of 0": lambda: views.prediction("How many?", 0, 0),
-    "negative guess": lambda: views.prediction("How many?", -1e9, 0.25, "µs"),
-    "long question": lambda: views.prediction("How many bytes " * 12 + "?", 3, 4, "bytes"),
 }
 
 
@@ -95,7 +91,7 @@ def test_a_figure_drawn_twice_gives_the_same_pixels_and_keeps_its_size():
 
 
 def test_a_picture_written_quickly_has_the_pixels_of_one_that_is_stored():
-    figure = FIGURES["guess"]()
+    figure = FIGURES["no time"]()
     quick, stored = (Image.open(BytesIO(png(figure, compress_level=level))).convert("RGB") for level in (1, 6))
     assert np.array_equal(quick, stored)
 

@@ -4,7 +4,6 @@ import io
 from html import escape
 from itertools import product
 
-import ipywidgets
 import numpy as np
 import pytest
 from PIL import Image
@@ -16,7 +15,7 @@ from parlab.views.drawing.picture import png
 from parlab.views.timelines import exchange
 from parlab.views.widgets.explorer import BANDWIDTHS, LATENCIES, Explorer, steps
 from parlab.world import DGX_A100, Device, Link
-from tests.views.drawn import artists, boxes, check_text, title
+from tests.views.drawn import artists, title
 
 EXPLORERS = {
     "two ranks": views.explore_two_ranks,
@@ -168,84 +167,6 @@ def test_a_picture_in_a_widget_is_a_png_of_1000_pixels():
 
 
 def test_any_figure_function_becomes_an_explorer():
-    explorer = Explorer("explore_guess", {"guess": steps("guess", [("1", 1), ("2", 2)], 1)}, _guess)
-    explorer.controls["guess"].value = 2
-    assert repr(explorer) == "explore_guess: How many?\nyou said 2, measured 3: 1.5 times too low"
-
-
-def _guess(guess):
-    return views.prediction("How many?", guess, 3)
-
-
-# predict
-
-
-def answered(widget, guess):
-    widget.field.value = guess
-    widget.button.click()
-    return widget
-
-
-def test_the_measured_value_is_not_shown_before_the_guess():
-    widget = views.predict("How many bytes?", 1750, "bytes")
-    assert widget.picture.layout.display == "none"
-    assert not widget.picture.value
-    assert "1750" not in str(widget._repr_mimebundle_())
-    assert repr(widget) == "How many bytes? (answer with a number, in bytes)"
-
-
-def test_the_guess_is_drawn_beside_the_measured_value():
-    widget = answered(views.predict("How many bytes?", 1750, "bytes"), 875)
-    assert widget.picture.layout.display is None
-    assert widget.picture.value == png(views.prediction("How many bytes?", 875, 1750, "bytes"))
-    assert widget.answer.value == "you said 875 bytes, measured 1 750 bytes: 2 times too low"
-
-
-def test_a_function_measures_only_once_somebody_has_guessed():
-    calls = []
-
-    def measure():
-        calls.append(1)
-        return 3
-
-    widget = views.predict("How many?", measure)
-    assert not calls
-    answered(widget, 3)
-    assert len(calls) == 1
-    assert widget.answer.value.endswith("exactly right")
-
-
-def test_bars_are_as_long_as_the_values():
-    figure = views.prediction("?", 100, 1750)
-    assert [box[:2] for box in boxes(figure, "bars")] == [(0, 100), (0, 1750)]
-    assert figure.axes[0].get_xlim() == (0, 1750)
-
-
-@pytest.mark.parametrize(
-    ("guess", "measured", "verdict"),
-    [
-        (14, 14, "exactly right"),
-        (14.1, 14, "right within 1 %"),
-        (7, 14, "2 times too low"),
-        (30, 12, "2.5 times too high"),
-        (3, 123_456_789, "41 152 263 times too low"),
-        (0, 3, "too low"),
-        (2, 0, "too high"),
-        (0, 0, "exactly right"),
-        (np.int64(7), 14, "2 times too low"),
-        (1e300, 1e-300, "more than 1e308 times too high"),
-        (1e-320, 1e300, "more than 1e308 times too low"),
-        (5e-324, 1e-323, "2 times too low"),
-        (10**30, 1, "1e+30 times too high"),
-        (1e308, -1e308, "too high"),
-    ],
-)
-def test_the_verdict_compares(guess, measured, verdict):
-    figure = views.prediction("How many?", guess, measured)
-    assert repr(figure).endswith(f": {verdict}")
-    check_text(figure)
-
-
-def test_the_widgets_are_boxes():
-    assert isinstance(views.predict("How many?", 3), ipywidgets.VBox)
-    assert isinstance(views.explore_two_ranks(), ipywidgets.VBox)
+    explorer = Explorer("explore_rings", {"size": steps("ranks", [("2", 2), ("4", 4)], 2)}, views.all_reduce_times)
+    explorer.controls["size"].value = 4
+    assert repr(explorer) == f"explore_rings: {views.all_reduce_times(size=4)!r}"
