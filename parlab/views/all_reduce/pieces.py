@@ -8,10 +8,10 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.film import Film, chips, steps_of, wrapped
 from parlab.views.drawing.lanes import lane_height, name_lanes, timeline_of
 from parlab.views.drawing.marks import Interval
 from parlab.views.drawing.picture import Picture, plot, png, scale
+from parlab.views.drawing.png_film import Film, chips, steps_of, wrapped
 from parlab.world import Run, Timeline
 
 LABEL = re.compile(r"(add|take) piece (\d+)")

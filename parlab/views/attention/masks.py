@@ -15,10 +15,10 @@ from parlab.sequence import LAYOUTS, RingSchedule, Tile, load_ratio, positions, 
 from parlab.sequence.ring_schedule import journeys
 from parlab.views.arguments import RULES, within
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.film import Film, chips, steps_of, wrapped
 from parlab.views.drawing.lanes import legend_of, name_lanes, name_rows
 from parlab.views.drawing.marks import Interval
 from parlab.views.drawing.picture import Picture, panel, png, scale, sheet, write
+from parlab.views.drawing.png_film import Film, chips, steps_of, wrapped
 from parlab.views.widgets.explorer import Explorer, choice, steps
 
 MOST_TOKENS, MOST_RANKS = 1024, 16

@@ -1,82 +1,267 @@
-"""Films: one picture after the other shows a process. `views.step_through` plays them."""
+"""Films: a drawing that plays by itself, as inline SVG moved by CSS. No script, no kernel, no network.
+
+A film has stops: the times of a run at which something starts or ends. Its clock stands a moment at each, so that it
+can be read, and in between it passes in proportion to the run's time. What is drawn is given with times of the run:
+
+>>> film = Film("A message of 1 KiB takes 2 µs", [0, 2_000_000], height=80)
+>>> film.draw(word(60, 40, "rank 0") + word(580, 40, "rank 1"))
+>>> film.move(letter(100, 28, 80, 24, "1 KiB"), 0, 2_000_000, by=(360, 0))
+>>> film.tell(0, "rank 0 sends 1 KiB to rank 1")
+>>> film
+A message of 1 KiB takes 2 µs
+0 s: rank 0 sends 1 KiB to rank 1
+
+CSS animates one number, the share `--u` of the film that has passed. Two numbers follow from it: `--t`, the film's
+second, and `--c`, the share of the run's time. Each thing that comes, goes or moves is a formula of these two. So the
+film loops, pauses under the mouse, plays single steps and stands still by that one number. Where nothing moves (on
+paper, or if the reader wants less motion) it is 1, and the last picture is shown. Ink is `currentColor`, the
+background is transparent: both are right in light and dark pages.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import textwrap
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from functools import cached_property
+from html import escape
 from itertools import pairwise
-from typing import NamedTuple
-
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgba
+from typing import Any
 
 from parlab.views.drawing import theme
-from parlab.views.drawing.marks import Height, Interval, boxes
-from parlab.views.drawing.picture import Picture, pixels, png_of
+from parlab.world.units import format_time
 
-MOVING, RESTING = 6, 5  # pictures of a step: while things move, and while they rest
-EACH = 4  # pictures between two events on a clock
-FADED = 0.16  # the opacity of what comes after the shown time
-
-
-class Film(NamedTuple):
-    """A film, as `step_through` plays it."""
-
-    headline: str
-    lines: list[str]  # one a step
-    frames: list[tuple[int, float]]  # for each frame its step, and its place in the film
-    png: Callable[[float], bytes]  # from a place to its picture
-
-
-def steps_of(count: int) -> list[tuple[int, float]]:
-    """The frames of a start and of `count - 1` steps. In each step something moves and then rests."""
-    places = [(0, 0.0)] * RESTING
-    for step in range(1, count):
-        places += [(step, step - 1 + part / MOVING) for part in range(1, MOVING + 1)]
-        places += [(step, float(step))] * RESTING
-    return places
-
-
-def moments_of(times: Sequence[float], end: float) -> list[tuple[int, float]]:
-    """The frames of a clock that stops at each of `times`, ascending, and at `end`."""
-    stops = [*times, end]
-    return [
-        (step, start + (stop - start) * part / EACH)
-        for step, (start, stop) in enumerate(pairwise(stops))
-        for part in range(EACH)
-    ] + [(len(times) - 1, end)]
-
-
-def revealed(figure: Picture, axes: Sequence[Axes]) -> Callable[[float], bytes]:
-    """A function from a time to a PNG of `figure`, drawn once. In `axes`, what comes after the time is pale."""
-    sharp = pixels(figure)
-    pale = (255 - FADED * (255.0 - sharp)).astype(np.uint8)
-    windows = [(one, one.get_window_extent().extents.round().astype(int)) for one in axes]
-
-    def at(time: float) -> bytes:
-        picture = sharp.copy()
-        for one, (left, low, right, high) in windows:
-            now = round(min(max(one.transData.transform((time, 0))[0], left), right))
-            rows = slice(len(sharp) - high, len(sharp) - low)
-            picture[rows, now:right] = pale[rows, now:right]
-            picture[rows, max(now - 1, left) : now + 1] = np.round(np.multiply(to_rgba(theme.INK), 255))
-        return png_of(picture)
-
-    return at
+WIDTH = 640  # of the drawing, in its own units; a text of 16 is readable on a telephone
+LEFT, RIGHT = 40, WIDTH - 40  # of the clock
+LETTERS, LINES = 72, 2  # that a caption's line has room for, and lines
+MOST_BYTES = 60_000
+RATE = 20  # pictures a second: at 60, four films fill a processor core without a GPU
+BEFORE, AFTER = 0.3, 2.0  # seconds before the first stop's rest, and after the last one's
+CSS = f"""
+@property --t{{syntax:"<number>";inherits:true;initial-value:9999}}
+@property --c{{syntax:"<number>";inherits:true;initial-value:1}}
+@property --u{{syntax:"<number>";inherits:false;initial-value:1}}
+@keyframes film-0{{from{{--u:0}}to{{--u:1}}}}
+@keyframes film-1{{from{{--u:0}}to{{--u:1}}}}
+.film{{content-visibility:auto;contain-intrinsic-size:auto 600px}}
+.film svg{{display:block;width:100%;max-width:760px;font:16px system-ui,sans-serif;--from:-{BEFORE};--to:var(--end);
+--t:calc(var(--from) + var(--u,1)*(var(--to) - var(--from)))}}
+.film>div{{display:block!important}}
+.film rect{{rx:3px}}
+.film text{{fill:currentColor;text-anchor:middle;dominant-baseline:central}}
+.film .dark{{fill:{theme.INK}}}
+.film .light{{fill:{theme.PAPER}}}
+.film .small{{font-size:14px}}
+.film .arrow{{font-size:26px;opacity:.5}}
+.film .strong{{font-weight:700}}
+.film .left{{text-anchor:start}}
+.film .empty{{fill:currentColor;fill-opacity:.1}}
+.film .frame{{fill:none;stroke:currentColor;stroke-width:2.5}}
+.film .letter{{fill:var(--jp-layout-color0,var(--color-background-primary,Canvas));stroke:currentColor;
+stroke-width:2;stroke-dasharray:5 3}}
+.film .see,.film .go{{opacity:calc(clamp(0,(var(--t) - var(--a,-99))*40 + 1,1)*
+clamp(0,(var(--b,9999) - var(--t))*40,1))}}
+.film .go{{--part:clamp(0,(var(--t) - var(--a))/(var(--b) - var(--a)),1);--s:calc(4*var(--part)*(1 - var(--part)));
+transform:translate(calc((var(--x)*var(--part) + var(--v,0)*var(--s))*1px),
+calc((var(--y)*var(--part) + var(--w,0)*var(--s))*1px))}}
+.film .flow{{--part:clamp(0,(var(--c) - var(--f))/(var(--g) - var(--f)),1)}}
+.film .bare{{clip-path:inset(0 calc(100% - 100%*var(--c)) 0 0)}}
+.film .now{{transform:translate(calc(var(--x)*var(--c)*1px),0)}}
+.film label{{display:inline-block;margin:4px 14px 4px 0;cursor:pointer}}
+@media screen and (prefers-reduced-motion:no-preference){{
+.film svg{{animation:film-0 calc((var(--to) - var(--from))*1s) steps(var(--ticks)) infinite}}
+.film:has(.k:checked) svg{{animation-timing-function:linear;animation-iteration-count:1;animation-fill-mode:both}}
+.film svg:hover{{animation-play-state:paused}}}}
+@media print{{.film label{{display:none}}}}
+""".strip()
+STEP = ".film:has(.k{0}:checked) svg{{--from:var(--s{1});--to:var(--s{0});animation-name:film-{2}}}"
 
 
-def wrapped(lanes: Sequence[float], count: int) -> list[list[float]]:
-    """The places of things that move around `count` lanes. One that leaves below enters above: it has two places."""
-    return [[lane, lane - count] if lane > count - 1 else [lane] for lane in lanes]
+class Film:
+    """A drawing that plays by itself. `repr` is its story in words, one line a step.
+
+    Args:
+        headline: what the film shows, in one sentence.
+        times: the stops, ascending, two or more, in ticks of the run's clock.
+        height: of the drawing, which is 640 wide; the caption and the clock stand below it.
+        moving: seconds between stops, all together.
+        resting: seconds at each stop.
+        says: the words for a time.
+
+    Raises:
+        ValueError: stops that do not ascend, or fewer than two.
+    """
+
+    def __init__(
+        self,
+        headline: str,
+        times: Sequence[Any],
+        height: float,
+        *,
+        moving: float = 9.0,
+        resting: float = 0.7,
+        says: Callable[[Any], str] = format_time,
+    ):
+        if len(times) < 2 or any(later <= earlier for earlier, later in pairwise(times)):
+            raise ValueError(f"times={list(times)!r:.60}: a film needs two stops or more, in ascending order")
+        self.headline, self.times, self.height, self.says = headline, list(times), height, says
+        self.lines: list[str] = []
+        self._marks: list[str] = []
+        self._moving, self._resting = moving, resting
+
+    @property
+    def story(self) -> str:
+        """The headline and the line of each step."""
+        return "\n".join([self.headline, *self.lines])
+
+    def __repr__(self) -> str:
+        return self.story
+
+    def share(self, time: Any) -> float:
+        """The share of the run's time that has passed at `time`, from 0 to 1."""
+        return float((time - self.times[0]) / (self.times[-1] - self.times[0]))
+
+    def second(self, time: Any, *, leaves: bool = False) -> float:
+        """The film's second at which its clock comes to `time`; with `leaves`, at which it goes on from there."""
+        stops = (bisect_right if leaves else bisect_left)(self.times, time)
+        return round(self._moving * self.share(time) + self._resting * stops, 2)
+
+    def draw(self, mark: str, start: Any = None, end: Any = None) -> None:
+        """Add SVG, seen from when the clock comes to `start` until it goes on from `end`; None: always."""
+        if start is end is None:
+            self._marks.append(mark)
+            return
+        span = {"a": start if start is None else self.second(start)}
+        span["b"] = end if end is None else self.second(end, leaves=True)
+        self._add("see", span, mark, hidden=end is not None)
+
+    def move(self, mark: str, start: Any, end: Any, by: tuple[float, float], bow: tuple[float, float] = (0, 0)) -> None:
+        """Add SVG that travels `by` (x, y) from `start` to `end`, and is not seen before and after.
+
+        One that takes no time travels while the clock stands.
+
+        Args:
+            mark: the SVG at its place at `start`.
+            start, end: when it leaves and when it arrives.
+            by: how far to the right and down.
+            bow: how far aside it is half-way, so that it does not cross what lies between.
+        """
+        instant = start == end
+        span: dict[str, Any] = {"a": self.second(start, leaves=not instant), "b": self.second(end, leaves=instant)}
+        span |= {"x": by[0], "y": by[1], "v": bow[0] or None, "w": bow[1] or None}
+        stops_inside = bisect_left(self.times, end) > bisect_right(self.times, start)
+        if stops_inside:
+            span |= {"f": round(self.share(start), 4), "g": round(self.share(end), 4)}
+        self._add("go flow" if stops_inside else "go", span, mark, hidden=True)
+
+    def bare(self, mark: str, x: float, y: float, width: float, height: float) -> None:
+        """Add SVG over a time axis from `x` to `x + width`: it is laid bare from the left as the run's time passes.
+
+        The rectangle (x, y, width, height) must hold all of it.
+        """
+        self._add("bare", {}, f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="none"/>{mark}')
+
+    def ride(self, mark: str, width: float) -> None:
+        """Add SVG that moves to the right with the run's time, by `width` in all: the hand of a clock."""
+        self._add("now", {"x": width}, mark)
+
+    def _add(self, kind: str, span: dict[str, Any], mark: str, *, hidden: bool = False) -> None:
+        style = ";".join(f"--{name}:{value:g}" for name, value in span.items() if value is not None)
+        gone = ' opacity="0"' if hidden else ""  # for readers of SVG without our CSS
+        self._marks.append(f'<g class="{kind}"{f" style={chr(34)}{style}{chr(34)}" if style else ""}{gone}>{mark}</g>')
+
+    def tell(self, time: Any, line: str) -> None:
+        """A line below the drawing, from `time`, a stop but the last, to the next stop.
+
+        Raises:
+            ValueError: a line too long for its place, or `time` is no stop.
+        """
+        if time not in self.times[:-1]:
+            raise ValueError(f"time={time!r}: must be a stop of the film, and not its last")
+        step = self.times.index(time) + 1
+        rows = textwrap.wrap(f"{step} of {len(self.times) - 1}: {line}", LETTERS)
+        if len(rows) > LINES:
+            raise ValueError(f"line={line!r}: has {len(line)} letters, and {LINES} lines of {LETTERS} are its place")
+        self.lines.append(f"{self.says(time)}: {line}")
+        mark = "".join(word(WIDTH / 2, self.height + 18 + 20 * row, text) for row, text in enumerate(rows))
+        start = None if step == 1 else self.second(time, leaves=True)
+        end = None if step == len(self.times) - 1 else self.second(self.times[step], leaves=True)
+        self._add("see", {"a": start, "b": end}, mark, hidden=end is not None)
+
+    def _clock(self) -> str:
+        """The run's time along the bottom: filled as far as it has come."""
+        y, width = self.height + 62, RIGHT - LEFT
+        words, free = "", 0.0  # the place from which a word has room
+        for time in self.times:
+            x, text = LEFT + width * self.share(time), self.says(time)
+            if x - 4 * len(text) >= free:
+                words += word(x, y + 20, text, "small")
+                free = x + 4 * len(text) + 10
+        rail = f'<rect x="{LEFT}" y="{y:g}" width="{width}" height="6" class="empty"/>'
+        hand = f'<rect x="{LEFT}" y="{y:g}" width="{width}" height="6" fill="currentColor"/>'
+        return f'{words}{rail}<g class="bare">{hand}</g>'
+
+    @cached_property
+    def html(self) -> str:
+        """The film as it stands in a page.
+
+        Raises:
+            ValueError: it has more than 60 kB.
+        """
+        stops = [self.second(time) for time in self.times]
+        steps = range(1, len(stops))
+        rules = "\n".join(STEP.format(step, step - 1, step % 2) for step in steps)
+        end = stops[-1] + self._resting + AFTER
+        numbers = "".join(f"--s{step}:{stop:g};" for step, stop in enumerate(stops))
+        numbers += f"--end:{end:g};--ticks:{RATE * (end + BEFORE):.0f}"
+        between = [
+            (self.second(one, leaves=True), self.share(two) - self.share(one)) for one, two in pairwise(self.times)
+        ]
+        parts = [f"clamp(0,var(--t) - {leaves:g},{self._moving * share:.4g})" for leaves, share in between]
+        passed = f"--c:calc(({' + '.join(parts)})/{self._moving:g})"
+        keys = "".join(f'<label><input type="radio" name="step" class="k k{step}"/> {step}</label>' for step in steps)
+        words = "".join(f"<li>{escape(line)}</li>" for line in self.lines)
+        said = escape(self.headline)
+        html = f"""<form class="film" style="{numbers}"><style>{CSS}
+{rules}</style><div hidden="hidden">
+<svg viewBox="0 0 {WIDTH} {self.height + 94:g}" role="img" aria-label="{said}" style="{passed}">{"".join(self._marks)}
+{self._clock()}</svg>
+<label><input type="radio" name="step" checked="checked"/> play</label>{keys}</div>
+<details><summary>{said}, in words</summary><ol>{words}</ol></details></form>"""
+        if len(html.encode()) > MOST_BYTES:
+            raise ValueError(
+                f"{self.headline!r}: this film takes {len(html.encode()) / 1000:.0f} kB, and {MOST_BYTES // 1000} are "
+                "the most: film fewer ranks, steps or parts"
+            )
+        return html
+
+    def _repr_html_(self) -> str:
+        return self.html
 
 
-def chips(axes: Axes, name: str, placed: Sequence[tuple[Interval, float, int]], where: Height) -> None:
-    """Boxes with the number of a rank, in its colour. Each is (interval, lane, rank)."""
-    spans, lanes, ranks = zip(*placed, strict=True) if placed else ((), (), ())
-    boxes(axes, name, spans, lanes, where, [theme.rank_color(rank) for rank in ranks], [[str(rank)] for rank in ranks])
+def word(x: float, y: float, text: object, look: str = "") -> str:
+    """Text with its middle at (x, y). `look`: `small`, `strong`, `arrow` (large, pale), `left` (from x on)."""
+    return f'<text x="{x:g}" y="{y:g}"{f" class={chr(34)}{look}{chr(34)}" if look else ""}>{escape(str(text))}</text>'
 
 
-def step_at(times: Sequence[float], time: float) -> int:
-    """The index of the last of the ascending `times` that is not after `time`."""
-    return max(bisect_right(times, time) - 1, 0)
+def box(x: float, y: float, width: float, height: float, fill: str, text: object = "", look: str = "") -> str:
+    """A rectangle in a colour of the theme, with a word in its middle that can be read on it."""
+    ink = "dark" if theme.text_color(fill) == theme.INK else "light"
+    inside = word(x + width / 2, y + height / 2, text, f"{ink} {look}".strip()) if str(text) else ""
+    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}"/>{inside}'
+
+
+def outline(x: float, y: float, width: float, height: float, look: str) -> str:
+    """A rectangle that is `empty` (a place), a `frame` (something is complete), or a `letter` (it is on its way)."""
+    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" class="{look}"/>'
+
+
+def letter(x: float, y: float, width: float, height: float, text: object = "") -> str:
+    """A message: a dashed frame that hides what lies below it, with a word in its middle."""
+    inside = word(x + width / 2, y + height / 2, text) if str(text) else ""
+    return outline(x, y, width, height, "letter") + inside
+
+
+def chip(x: float, y: float, width: float, height: float, rank: int) -> str:
+    """A box with the number of a rank, in its colour."""
+    return box(x, y, width, height, theme.rank_color(rank), rank)

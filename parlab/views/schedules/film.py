@@ -9,9 +9,9 @@ from matplotlib.ticker import MaxNLocator
 
 from parlab.pipeline import Costs, Schedule, ScheduleTimeline, Search, simulate
 from parlab.views.drawing import theme
-from parlab.views.drawing.film import Film, moments_of, revealed, steps_of
 from parlab.views.drawing.lanes import LEFT, legend_of
 from parlab.views.drawing.picture import panel, png, scale, sheet
+from parlab.views.drawing.png_film import Film, moments_of, revealed, steps_of
 from parlab.views.schedules.panels import (
     BOTTOM,
     RIGHT,

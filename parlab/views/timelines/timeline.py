@@ -10,9 +10,9 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.film import Film, moments_of, revealed
 from parlab.views.drawing.lanes import check_end, checked_ranks, lanes, legend, timeline_of
 from parlab.views.drawing.picture import Picture, note, percent
+from parlab.views.drawing.png_film import Film, moments_of, revealed
 from parlab.world import Run, Timeline, Wait
 from parlab.world.units import format_bytes
 

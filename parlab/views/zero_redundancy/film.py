@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from parlab.views.drawing import marks
-from parlab.views.drawing.film import Film, moments_of, step_at
 from parlab.views.drawing.lanes import lane_height, legend_of, name_lanes
 from parlab.views.drawing.marks import Interval
 from parlab.views.drawing.picture import Picture, plot, png, scale, short_bytes
+from parlab.views.drawing.png_film import Film, moments_of, step_at
 from parlab.views.zero_redundancy.step_memory import LAYERS, Stack, byte_ticks, entries_of, stack_of
 from parlab.world import Timeline
 from parlab.world.units import format_bytes

@@ -10,7 +10,7 @@ from parlab import run, views
 from parlab.pipeline import Costs, one_f_one_b, simulate, zb_h1
 from parlab.sequence import RingSchedule, unmasked_pairs
 from parlab.views.attention.masks import _frame as ring_frame
-from parlab.views.drawing.film import Film, moments_of, steps_of
+from parlab.views.drawing.png_film import Film, moments_of, steps_of
 from parlab.views.widgets.step_through import Player
 from parlab.views.zero_redundancy.film import _frame as zero_frame
 from parlab.views.zero_redundancy.film import zero_film

@@ -1,0 +1,43 @@
+"""`views.film`: the film of a run, a schedule or a timeline, by what it is given."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from parlab.views.all_reduce.film import moves_of, ring_film
+from parlab.views.drawing.film import Film
+from parlab.world import Run, Timeline
+
+FILMS: list[tuple[Callable[[Any], bool], Callable[..., Film]]] = [
+    (lambda source: isinstance(source, Timeline) and bool(moves_of(source)), ring_film),
+]
+"""For each subject: whether a source is of this subject, and its film. The first that fits is taken."""
+
+
+def film(source: Any, **options: Any) -> Film:
+    """A film of `source` that plays by itself, in a notebook and in the book, without a kernel.
+
+    The film shows
+
+    - for the run of one ring `all_reduce`, `reduce_scatter` or `all_gather` on 2 to 6 ranks: the pieces that travel.
+
+    Args:
+        source: one of these.
+        options: what the subject's film takes besides.
+
+    Raises:
+        ValueError: a source that has no film, an option that its film does not take, or a film of more than 60 kB.
+    """
+    shown = source.timeline if isinstance(source, Run) else source
+    make = next((make for fits, make in FILMS if fits(shown)), None)
+    if make is None:
+        raise ValueError(f"source={source!r:.60}: there is no film of it; see help(views.film)")
+    known = list(inspect.signature(make).parameters)[1:]
+    for name in options:
+        if name not in known:
+            raise ValueError(f"{name}: the film of this source takes {', '.join(known) or 'no options'}")
+    made = make(shown, **options)
+    made.html  # noqa: B018  (a film that is too large is refused here)
+    return made

@@ -1,0 +1,58 @@
+"""The film of a ring collective: pieces travel to the right neighbour, and gather all ranks' numbers."""
+
+import numpy as np
+
+from parlab import Cluster, run, views
+from parlab.views.all_reduce.film import moves_of
+from tests.views.filmed import check_film, marks
+
+CLUSTER = Cluster.uniform(latency=1e-6, bandwidth=1.024e9)
+
+
+def collective(name, size, length=1024):
+    return run(lambda comm, x: getattr(comm, name)(x), size, np.ones(length), cluster=CLUSTER)
+
+
+def test_all_reduce_of_4_ranks_says_whose_numbers_rank_0_sends():
+    film = views.film(collective("all_reduce", 4))
+    check_film(film)
+    assert repr(film).splitlines() == [
+        "Ring all-reduce, 4 ranks: 18.0 µs",
+        "0 s: rank 0 sends piece 3 (0) to rank 1, which adds its own: 0+1",
+        "3.00 µs: rank 0 sends piece 2 (0+3) to rank 1, which adds its own: 0+1+3",
+        "6.00 µs: rank 0 sends piece 1 (0+2+3) to rank 1, which adds its own: 0+1+2+3",
+        "9.00 µs: rank 0 sends piece 0 (0+1+2+3) to rank 1, which keeps it",
+        "12.0 µs: rank 0 sends piece 3 (0+1+2+3) to rank 1, which keeps it",
+        "15.0 µs: rank 0 sends piece 2 (0+1+2+3) to rank 1, which keeps it",
+    ]
+
+
+def test_24_messages_travel_and_each_carries_the_numbers_that_its_sender_has():
+    messages = marks(views.film(collective("all_reduce", 4)), "go")
+    assert len(messages) == 2 * 3 * 4
+    by_start = sorted(messages, key=lambda mark: mark[0]["a"])
+    assert [sorted(len(words) for _, words in by_start[step * 4 : step * 4 + 4]) for step in range(6)] == [
+        [1] * 4, [2] * 4, [3] * 4, [4] * 4, [4] * 4, [4] * 4,
+    ]  # fmt: skip
+
+
+def test_down_a_column_a_message_goes_around_the_pieces_below():
+    sideways = [mark[0] for mark in marks(views.film(collective("all_reduce", 4)), "go") if mark[0]["x"] == 0]
+    assert len(sideways) == 12  # from rank 1 to 2, and from 3 to 0
+    assert {(numbers["y"] > 0, numbers["v"]) for numbers in sideways} == {(True, 142), (False, -142)}
+
+
+def test_its_halves_are_filmed_too_and_small_rings_of_2_to_5():
+    for name, first in (("reduce_scatter", "which adds its own"), ("all_gather", "which keeps it")):
+        film = views.film(collective(name, 4))
+        check_film(film)
+        assert len(film.lines) == 3
+        assert film.lines[0].endswith(first) or "adds its own: " in film.lines[0]
+    for size in (2, 3, 5):
+        check_film(views.film(collective("all_reduce", size, 60)))
+
+
+def test_other_programs_have_no_pieces():
+    assert not moves_of(run(lambda comm, x: comm.sendrecv(x, comm.right, comm.left), 4, np.ones(8)).timeline)
+    assert not moves_of(collective("all_reduce", 8).timeline)
+    assert not moves_of(run(lambda comm, x: x, 4, np.ones(8)).timeline)

@@ -1,0 +1,98 @@
+"""A film is SVG whose parts come, go and move at the run's times."""
+
+import pytest
+
+from parlab.views.drawing.film import Film, box, letter, word
+from tests.views.drawn import check_refused
+from tests.views.filmed import check_film, marks
+
+
+def a_film(times=(0, 1_000_000, 4_000_000)):
+    film = Film("Two steps", times, 60, moving=8, resting=0.5)
+    for time in times[:-1]:
+        film.tell(time, "it moves & waits <")
+    return film
+
+
+def test_the_clock_rests_half_a_second_at_each_stop_and_passes_in_proportion_between_them():
+    film = a_film()
+    assert [film.second(time) for time in film.times] == [0, 0.5 + 2, 1 + 8]
+    assert [film.second(time, leaves=True) for time in film.times] == [0.5, 1 + 2, 1.5 + 8]
+    assert film.second(2_500_000) == film.second(2_500_000, leaves=True) == 1 + 5
+    assert [film.share(time) for time in (0, 1_000_000, 2_500_000)] == [0, 0.25, 0.625]
+
+
+def test_a_message_leaves_when_the_clock_goes_on_and_arrives_when_it_stops():
+    film = a_film()
+    film.move(letter(0, 0, 40, 20, "x"), 0, 1_000_000, by=(300, 10))
+    assert marks(film, "go") == [({"a": 0.5, "b": 2.5, "x": 300, "y": 10}, ["x"])]
+    check_film(film)
+
+
+def test_a_message_that_passes_a_stop_stands_while_the_clock_stands():
+    film = a_film()
+    film.move(letter(0, 0, 40, 20), 0, 4_000_000, by=(300, 0))
+    assert marks(film, "go") == []
+    assert marks(film, "go flow") == [({"a": 0.5, "b": 9, "x": 300, "y": 0, "f": 0, "g": 1}, [])]
+
+
+def test_a_message_that_takes_no_time_travels_while_the_clock_stands():
+    film = a_film()
+    film.move(letter(0, 0, 40, 20), 1_000_000, 1_000_000, by=(0, 30), bow=(12, 0))
+    film.move(letter(0, 0, 40, 20), 4_000_000, 4_000_000, by=(0, 30))
+    first, last = marks(film, "go")
+    assert first[0] == {"a": 2.5, "b": 3, "x": 0, "y": 30, "v": 12}
+    assert (last[0]["a"], last[0]["b"]) == (9, 9.5)
+
+
+def test_a_thing_is_seen_from_when_the_clock_comes_until_it_goes_on():
+    film = a_film()
+    film.draw(box(0, 0, 30, 20, "#0072B2", 7), 1_000_000)
+    film.draw(box(0, 0, 30, 20, "#E69F00", 8), 0, 1_000_000)
+    film.draw(word(0, 0, 9))
+    seen = [mark for mark in marks(film, "see") if mark[1] in (["7"], ["8"], ["9"])]
+    assert seen == [({"a": 2.5}, ["7"]), ({"a": 0, "b": 3}, ["8"])]
+    assert 'fill="#0072B2"/><text x="15" y="10" class="light">7<' in film.html  # paper on blue, ink on orange
+    assert 'fill="#E69F00"/><text x="15" y="10" class="dark">8<' in film.html
+
+
+def test_each_step_has_its_line_its_button_and_its_place_in_the_story():
+    film = a_film()
+    check_film(film)
+    assert repr(film) == "Two steps\n0 s: it moves & waits <\n1.00 µs: it moves & waits <"
+    lines = [mark for mark in marks(film, "see") if "it moves" in mark[1][0]]
+    assert lines == [({"b": 3}, ["1 of 2: it moves & waits <"]), ({"a": 3}, ["2 of 2: it moves & waits <"])]
+    assert film.html.count('type="radio"') == 3
+    assert "--s0:0;--s1:2.5;--s2:9;" in film.html
+
+
+def test_the_clock_names_the_stops_that_have_room():
+    film = Film("Crowded", [0, 1_000_000, 1_010_000, 4_000_000], 60)
+    assert ">1.00 µs<" in film.html
+    assert ">1.01 µs<" not in film.html
+
+
+def test_no_animation_on_paper_or_for_a_reader_who_wants_less_motion():
+    css = a_film().html
+    moving = css.index("@media screen and (prefers-reduced-motion:no-preference)")
+    assert css.index("animation:film-0") > moving
+    assert css.index("animation:film-0") == css.rindex("animation:film-0")
+
+
+def test_a_film_above_60_kB_is_refused_by_name():
+    film = a_film()
+    for _ in range(600):
+        film.move(letter(0, 0, 40, 20, "x"), 0, 1_000_000, by=(300, 10))
+    check_refused(film._repr_html_, "Two steps", "60 are the most")
+
+
+@pytest.mark.parametrize("times", [[], [0], [0, 0], [3, 1]])
+def test_stops_must_ascend(times):
+    check_refused(lambda: Film("No film", times, 60), f"times={times}", "two")
+
+
+def test_a_line_that_has_no_place_is_refused():
+    film = a_film()
+    check_refused(lambda: film.tell(0, "word " * 40), "line=", "200 letters")
+    check_refused(lambda: film.tell(4_000_000, "too late"), "time=4000000", "last")
+    check_refused(lambda: film.tell(7, "never"), "time=7", "a stop")
