@@ -6,7 +6,7 @@ Times are integer picoseconds, so that sums are exact and every machine computes
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parlab.arguments import amount, instance, positive, text, whole
 
@@ -60,7 +60,7 @@ class Device:
 
     Args:
         name: as it is shown.
-        flops: floating-point operations a second.
+        flops: floating-point operations a second, at its peak. Kernels reach a part of it (`Cluster.reaching`).
         memory_bandwidth: bytes a second between the device and its memory.
         memory: bytes of memory.
     """
@@ -156,6 +156,24 @@ class Cluster:
         """The device of `rank`."""
         return self.device[rank] if isinstance(self.device, tuple) else self.device
 
+    def reaching(self, kernel: float) -> Cluster:
+        """The same cluster, whose devices compute with this fraction of their peak, above 0 and at most 1.
+
+        Published for H100: attention's forward at D 128 about 0.65 (648 of 989 TFLOP/s), as Shah et al. 2024,
+        "FlashAttention-3", figure 5.
+
+        >>> DGX_H100.reaching(0.5).device_of(0).flops
+        494500000000000.0
+        """
+        positive("kernel", kernel)
+        if kernel > 1:
+            raise ValueError(f"kernel={kernel!r}: must be at most 1, the peak")
+        if kernel == 1:
+            return self
+        devices = self.device if isinstance(self.device, tuple) else (self.device,)
+        slower = tuple(replace(device, flops=kernel * device.flops) for device in devices)
+        return replace(self, device=slower if isinstance(self.device, tuple) else slower[0])
+
     def link(self, src: int, dst: int) -> Link:
         """The link that a message from rank `src` to rank `dst` takes."""
         same_node = src // self.ranks_per_node == dst // self.ranks_per_node
@@ -171,6 +189,7 @@ CLASSROOM = Cluster(
     source="round numbers, chosen so that times can be worked out in the head",
 )
 
+PEAK = "peak of dense bf16 products; a port into the node and one to the network"
 NCCL = "latencies as NCCL's model of a ring with the Simple protocol has them (src/graph/tuning.cc)"
 
 DGX_A100 = Cluster(
@@ -179,7 +198,8 @@ DGX_A100 = Cluster(
     ranks_per_node=8,
     intra=Link(latency=3.4e-6, bandwidth=300e9),
     inter=Link(latency=9.6e-6, bandwidth=25e9),
-    source=f"NVIDIA A100 and DGX A100 data sheets (NVLink 600 GB/s both ways, one 200 Gb/s port a GPU); {NCCL}",
+    ports=A_LEVEL,
+    source=f"NVIDIA A100 and DGX A100 data sheets (NVLink 600 GB/s both ways, one 200 Gb/s port a GPU); {PEAK}; {NCCL}",
 )
 
 DGX_H100 = Cluster(
@@ -188,7 +208,8 @@ DGX_H100 = Cluster(
     ranks_per_node=8,
     intra=Link(latency=3.4e-6, bandwidth=450e9),
     inter=Link(latency=9.6e-6, bandwidth=50e9),
-    source=f"NVIDIA H100 and DGX H100 data sheets (NVLink 900 GB/s both ways, one 400 Gb/s port a GPU); {NCCL}",
+    ports=A_LEVEL,
+    source=f"NVIDIA H100 and DGX H100 data sheets (NVLink 900 GB/s both ways, one 400 Gb/s port a GPU); {PEAK}; {NCCL}",
 )
 
 CLUSTERS = {"dgx_h100": DGX_H100, "dgx_a100": DGX_A100, "classroom": CLASSROOM}  # by the names of a command line

@@ -23,12 +23,28 @@ def test_the_classroom_has_numbers_for_the_head():
 
 @pytest.mark.parametrize(("cluster", "flops"), [(DGX_A100, 312e12), (DGX_H100, 989e12)])
 def test_ready_made_clusters_carry_their_source_and_published_numbers(cluster, flops):
-    assert cluster.source
+    assert "peak" in cluster.source
+    assert cluster.ports == "a level"
     assert cluster.ranks_per_node == 8
     assert cluster.device_of(0).flops == flops
     assert cluster.device_of(0).memory == 80e9
     assert cluster.intra.bandwidth > cluster.inter.bandwidth
     assert cluster.intra.latency < cluster.inter.latency
+
+
+def test_a_cluster_that_reaches_half_of_its_peak_has_the_same_links_and_memory():
+    slower = DGX_H100.reaching(0.5)
+    assert slower.device == Device("H100 80GB, bf16", 494.5e12, 3.35e12, 80e9)
+    assert (slower.intra, slower.inter, slower.ports) == (DGX_H100.intra, DGX_H100.inter, DGX_H100.ports)
+    assert DGX_H100.reaching(1) == DGX_H100
+    mixed = Cluster("mixed", (Device("a", 1e9, 1e9), Device("b", 4e9, 1e9)), 2, Link(0, 1e9), Link(0, 1e9))
+    assert [mixed.reaching(0.25).device_of(rank).flops for rank in (0, 1)] == [0.25e9, 1e9]
+
+
+@pytest.mark.parametrize(("kernel", "said"), [(0, "greater than 0"), (-1, "greater than 0"), (1.01, "at most 1")])
+def test_a_fraction_of_the_peak_is_above_0_and_at_most_1(kernel, said):
+    with pytest.raises(ValueError, match=f"kernel={kernel}: must be .*{said}"):
+        DGX_H100.reaching(kernel)
 
 
 @given(st.integers(0, 10**15), st.integers(1, 10**13), st.integers(0, 10**9))
