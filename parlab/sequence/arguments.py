@@ -8,11 +8,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from parlab.arguments import Rule, flag, instance, optional, positive, text, whole
+from parlab.arguments import Rule, flag, instance, one_of, optional, positive, text, whole
 from parlab.arrays import is_array
 from parlab.world import Cluster, Run, Timeline
 
 count = partial(whole, least=1)
+HIERARCHICAL, GRID = EXCHANGES = ("hierarchical", "grid")  # of ranks told their node: two levels; one, links unmixed
 
 
 def several(name: str, value: Any) -> None:
@@ -73,9 +74,11 @@ RULES: dict[str, Rule] = {
     "kv_heads": optional(whole),
     "ulysses": whole,
     "ranks_per_node": optional(whole),
+    "exchange": partial(one_of, choices=EXCHANGES),
     # of measurements
     "cluster": partial(instance, kind=Cluster),
     "run": recorded,
+    "kernel": positive,
     "flops_per_second": positive,
     "bytes_per_second": positive,
     "kv_heads_per_query_head": positive,

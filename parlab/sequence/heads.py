@@ -52,11 +52,14 @@ Places = list[tuple[slice, slice]]  # of a rank's runs of tokens: where in its s
 class HeadExchange:
     """The all-to-all between shards of the sequence and heads of all tokens, among the ranks of `comm`.
 
-    `shares` says which heads each rank gets, and `tokens` where its shard's tokens stand (`places`).
+    `shares` says which heads each rank gets, and `tokens` where its shard's tokens stand (`places`). `per_node`: of
+    the ranks, for the order of the messages (`exchange`); None: all.
     """
 
-    def __init__(self, comm: Comm, shares: list[HeadShare], tokens: list[Places], label: str) -> None:
-        self.comm, self.shares, self.tokens, self.label = comm, shares, tokens, label
+    def __init__(
+        self, comm: Comm, shares: list[HeadShare], tokens: list[Places], label: str, per_node: int | None = None
+    ) -> None:
+        self.comm, self.shares, self.tokens, self.label, self.per_node = comm, shares, tokens, label, per_node
 
     def to_heads(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
         """All heads of this rank's tokens -> its heads of all tokens, in their order: `[B, H, S/P, ...]` -> `[B, H/P,
@@ -68,7 +71,7 @@ class HeadExchange:
         made = [_zeros(x, h.stop - h.start, length * comm.size) for x, h in zip(arrays, mine, strict=True)]
         comm.hold("heads", *made)
         gives = [_of_shard(arrays, [h[rank] for h in heads], tokens[comm.rank]) for rank in range(comm.size)]
-        _deliver(comm, gives, [_of_whole(made, there) for there in tokens], self.label)
+        self._deliver(gives, [_of_whole(made, there) for there in tokens])
         return made[: len(queries)], made[len(queries) :]
 
     def to_tokens(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
@@ -78,13 +81,19 @@ class HeadExchange:
         made = [_zeros(x, h[-1].stop, length) for x, h in zip(arrays, heads, strict=True)]
         comm.hold("heads", *made)
         targets = [_of_shard(made, [h[rank] for h in heads], tokens[comm.rank]) for rank in range(comm.size)]
-        _deliver(comm, [_of_whole(arrays, there) for there in tokens], targets, self.label)
+        self._deliver([_of_whole(arrays, there) for there in tokens], targets)
         return made[: len(queries)], made[len(queries) :]
 
     def _heads(self, queries: Sequence[Array], keys: Sequence[Array]) -> list[list[slice]]:
         """The heads of each rank, for each of these arrays."""
         of_queries, of_keys = [share.queries for share in self.shares], [share.keys for share in self.shares]
         return [of_queries] * len(queries) + [of_keys] * len(keys)
+
+    def _deliver(self, gives: list[list[Array]], targets: list[list[Array]]) -> None:
+        """The all-to-all: `gives[rank]` goes to each rank; what comes is added to `targets[source]`, 0 at first."""
+        for src, pieces in exchange(self.comm, gives, targets, self.label, self.per_node):
+            add_to(targets[src], pieces)
+            del pieces  # no longer held when the next ones come
 
 
 def places(size: int, length: int, layout: str) -> list[Places]:
@@ -108,13 +117,6 @@ def _of_shard(shards: Sequence[Array], heads: Sequence[slice], tokens: Places) -
 def _of_whole(wholes: Sequence[Array], tokens: Places) -> list[Array]:
     """Views of a rank's tokens in arrays of all tokens, one for each run of them."""
     return [x[:, :, there, ...] for x in wholes for _, there in tokens]
-
-
-def _deliver(comm: Comm, gives: list[list[Array]], targets: list[list[Array]], label: str) -> None:
-    """The all-to-all: `gives[rank]` goes to each rank; what comes is added to `targets[source]`, 0 at first."""
-    for src, pieces in exchange(comm, gives, targets, label):
-        add_to(targets[src], pieces)
-        del pieces  # no longer held when the next ones come
 
 
 class LevelCost(NamedTuple):

@@ -2,7 +2,7 @@
 
 Invariants, when hop t starts (from 0), s = (r − t) mod P, of `travel`: rank r holds the K/V of rank s; of `Homeward`:
 rank r sends the gradients of these K/V, summed over the ranks s, s + 1, ..., r; of `exchange`: rank r has the values
-from the ranks r, r − 1, ..., s + 1.
+from the ranks r, r − 1, ..., s + 1 (in a grid: from those of its node first).
 
 Source: Liu et al. 2023, "Ring Attention", algorithm 1; `exchange`: the pairwise all-to-all of
 `parlab.world.collectives.shifts`.
@@ -11,6 +11,7 @@ Source: Liu et al. 2023, "Ring Attention", algorithm 1; `exchange`: the pairwise
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
 from parlab.sequence.attend import GRADIENTS, KV, add_to
@@ -74,16 +75,23 @@ class Homeward:
         return arriving.wait()
 
 
-def exchange(comm: Comm, gives: Sequence[Any], forms: Sequence[Any], label: str) -> Iterator[tuple[int, Any]]:
+def exchange(
+    comm: Comm, gives: Sequence[Any], forms: Sequence[Any], label: str, ranks_per_node: int | None = None
+) -> Iterator[tuple[int, Any]]:
     """Every rank gives something to every rank: in step s, from 0, it sends `gives[rank + s]` and takes from rank − s
     a value of the form `forms[rank − s]`, which is yielded with its source. None: nothing is sent, or nothing comes.
+
+    With `ranks_per_node` in a grid: step (d, e) goes d nodes and e places on, so that no step mixes links.
     """
-    for step in range(comm.size):
-        dst, src = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
+    per_node = ranks_per_node or comm.size
+    node, place = divmod(comm.rank, per_node)
+    for nodes, places in product(range(comm.size // per_node), range(per_node)):
+        dst = (node + nodes) * per_node % comm.size + (place + places) % per_node
+        src = (node - nodes) * per_node % comm.size + (place - places) % per_node
         if forms[src] is None:
             swap(comm, gives[dst], dst, None, src, label)
         else:
-            yield src, gives[dst] if step == 0 else swap(comm, gives[dst], dst, forms[src], src, label)
+            yield src, gives[dst] if dst == comm.rank else swap(comm, gives[dst], dst, forms[src], src, label)
 
 
 def swap(comm: Comm, x: Any, dst: int, form: Any, src: int, label: str) -> Any:

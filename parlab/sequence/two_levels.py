@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parlab.arrays import Array
+from parlab.sequence.arguments import GRID
 from parlab.sequence.attend import ALL, KV, add_to
 from parlab.sequence.costs import AttentionShape, checked_group
 from parlab.sequence.heads import (
@@ -93,11 +94,12 @@ def head_exchange(
     layout: str = "contiguous",
     *,
     ranks_per_node: int | None,
+    order: str,
 ) -> HeadExchange | TwoLevelExchange:
-    """The exchange of shards of `length` tokens: in one level, or told the ranks of a node in two."""
+    """The exchange of shards of `length` tokens: in one level, or told the ranks of a node in two, or in a grid."""
     tokens = places(comm.size, length, layout)
-    if ranks_per_node is None:
-        return HeadExchange(comm, shares, tokens, label)
+    if ranks_per_node is None or order == GRID:
+        return HeadExchange(comm, shares, tokens, label, ranks_per_node)
     return TwoLevelExchange(comm, shares, tokens, label, length=length, ranks_per_node=ranks_per_node)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from parlab.arguments import checked
 from parlab.arrays import Array
-from parlab.sequence.arguments import RULES
+from parlab.sequence.arguments import HIERARCHICAL, RULES
 from parlab.sequence.attend import (
     GRADIENTS,
     SUMS,
@@ -39,28 +39,31 @@ def ulysses_attention(
     causal: bool = False,
     documents: Documents = None,
     ranks_per_node: int | None = None,
+    exchange: str = HIERARCHICAL,
     scale: Scale = None,
 ) -> tuple[Array, Array]:
     """Attention over the whole sequence, some heads on every rank, from this rank's contiguous shards; arguments as
     `ring_attention`, and `ranks_per_node`: how many consecutive ranks share a node; the all-to-alls are then made in
-    two levels (`TwoLevelExchange`). None: each rank sends to each.
+    two levels (`TwoLevelExchange`), or with `exchange="grid"` straight, no step mixing links, which is faster for large
+    messages. None: each rank sends to each.
 
     Where P does not divide H the first ranks attend one head more: so every P up to H is of use, and the slowest rank
     has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`head_shares`).
     """
     dealt: Any = {"causal": causal, "documents": documents}
-    label = begin(comm, "Ulysses", q, k, v, ranks_per_node=ranks_per_node, scale=scale, **dealt)
+    told: Any = {"ranks_per_node": ranks_per_node, "exchange": exchange, "scale": scale, **dealt}
+    label = begin(comm, "Ulysses", q, k, v, **told)
     shares = head_shares(q.shape[1], k.shape[1], comm.size)
     inside = ranks_inside(comm.size, ranks_per_node, comm.size)
-    exchange = head_exchange(comm, shares, q.shape[2], label, ranks_per_node=inside)
-    (q,), (k, v) = exchange.to_heads([q], [k, v])  # [B, H/P, S, D], twice [B, G/P, S, D]
+    turn = head_exchange(comm, shares, q.shape[2], label, ranks_per_node=inside, order=exchange)
+    (q,), (k, v) = turn.to_heads([q], [k, v])  # [B, H/P, S, D], twice [B, G/P, S, D]
     out, lse = no_keys_yet(comm, q)
     tiles = RingSchedule(0, 1).tiles(0, k.shape[2], **dealt)  # one shard holds the whole sequence
     attend(comm, tiles, q, (k, v), (out, lse), scale=scale, heads=shares[comm.rank].pairs)
     out = narrowed(out, q)
     comm.hold(SUMS, out)
     del q, k, v  # the heads are no longer held when the results come
-    (out, lse), _ = exchange.to_tokens([out, lse], [])  # [B, H, S/P, D], [B, H, S/P]
+    (out, lse), _ = turn.to_tokens([out, lse], [])  # [B, H, S/P, D], [B, H, S/P]
     return out, lse
 
 
@@ -77,6 +80,7 @@ def ulysses_attention_backward(
     causal: bool = False,
     documents: Documents = None,
     ranks_per_node: int | None = None,
+    exchange: str = HIERARCHICAL,
     scale: Scale = None,
 ) -> tuple[Array, Array, Array]:
     """Gradients of this rank's shards; arguments as `ring_attention_backward`, and `ranks_per_node` as the forward.
@@ -85,12 +89,12 @@ def ulysses_attention_backward(
     several ranks read are summed at home.
     """
     dealt: Any = {"causal": causal, "documents": documents}
-    told: Any = {"ranks_per_node": ranks_per_node, "scale": scale, **dealt}
+    told: Any = {"ranks_per_node": ranks_per_node, "exchange": exchange, "scale": scale, **dealt}
     label, delta = begin_backward(comm, "Ulysses", dout, q, k, v, out, lse, **told)
     shares = head_shares(q.shape[1], k.shape[1], comm.size)
     inside = ranks_inside(comm.size, ranks_per_node, comm.size)
-    exchange = head_exchange(comm, shares, q.shape[2], label, ranks_per_node=inside)
-    rows, (k, v) = exchange.to_heads([q, dout, lse, delta], [k, v])
+    turn = head_exchange(comm, shares, q.shape[2], label, ranks_per_node=inside, order=exchange)
+    rows, (k, v) = turn.to_heads([q, dout, lse, delta], [k, v])
     q, dout, row_lse, row_delta = rows  # twice [B, H/P, S, D]; twice [B, H/P, S]
     dq = no_gradient_yet(comm, q)
     tiles = RingSchedule(0, 1).tiles(0, k.shape[2], **dealt)  # one shard holds the whole sequence
@@ -100,5 +104,5 @@ def ulysses_attention_backward(
     dq = narrowed(dq, q)
     comm.hold(GRADIENTS, dq)
     del rows, q, dout, row_lse, row_delta, k, v  # the heads are no longer held when the gradients come
-    (dq,), (dk, dv) = exchange.to_tokens([dq], [dk, dv])  # [B, H, S/P, D], twice [B, G, S/P, D]
+    (dq,), (dk, dv) = turn.to_tokens([dq], [dk, dv])  # [B, H, S/P, D], twice [B, G, S/P, D]
     return dq, narrowed(dk, dq), narrowed(dv, dq)  # q, k and v share a dtype

@@ -11,7 +11,7 @@ from typing import Any
 
 from parlab.arguments import checked
 from parlab.arrays import Array
-from parlab.sequence.arguments import RULES
+from parlab.sequence.arguments import HIERARCHICAL, RULES
 from parlab.sequence.attend import (
     GRADIENTS,
     SUMS,
@@ -44,24 +44,32 @@ def usp_attention(
     causal: bool = False,
     layout: str = "contiguous",
     ranks_per_node: int | None = None,
+    exchange: str = HIERARCHICAL,
     scale: Scale = None,
 ) -> tuple[Array, Array]:
     """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and `ulysses`:
     how many consecutive ranks (U) share the heads. It divides P; U = P is Ulysses, U = 1 the ring. `ranks_per_node`:
     how many consecutive ranks share a node. Groups that fill several nodes then make their all-to-alls in two levels
-    (`TwoLevelExchange`). None: each rank of a group sends to each.
+    (`TwoLevelExchange`), or with `exchange="grid"` straight, no step mixing links. None: each rank of a group sends to
+    each.
 
     Contiguous or zigzag: a group's tokens, sorted, form one shard of the same layout on a ring of P/U.
     """
     refuse_stripes(layout)
-    told: Any = {"causal": causal, "layout": layout, "ulysses": ulysses, "ranks_per_node": ranks_per_node}
+    told: Any = {
+        "causal": causal,
+        "layout": layout,
+        "ulysses": ulysses,
+        "ranks_per_node": ranks_per_node,
+        "exchange": exchange,
+    }
     label = begin(comm, "USP", q, k, v, scale=scale, **told)
     inside = ranks_inside(ulysses, ranks_per_node, comm.size)
     group, ring = grid(comm, "ulysses", ulysses)
     shares = head_shares(q.shape[1], k.shape[1], ulysses)
     heads, schedule = shares[group.rank].pairs, RingSchedule(ring.rank, ring.size)
-    exchange = head_exchange(group, shares, q.shape[2], label, layout, ranks_per_node=inside)
-    (q,), (k, v) = exchange.to_heads([q], [k, v])  # [B, H/U, U·S/P, D], twice [B, G/U, U·S/P, D]
+    turn = head_exchange(group, shares, q.shape[2], label, layout, ranks_per_node=inside, order=exchange)
+    (q,), (k, v) = turn.to_heads([q], [k, v])  # [B, H/U, U·S/P, D], twice [B, G/U, U·S/P, D]
     out, lse = no_keys_yet(comm, q)
     for source, kv in travel(ring, (k, v), label):
         tiles = schedule.tiles(source, k.shape[2], layout, causal=causal)
@@ -70,7 +78,7 @@ def usp_attention(
     out = narrowed(out, q)
     comm.hold(SUMS, out)
     del q, k, v  # the heads are no longer held when the results come
-    (out, lse), _ = exchange.to_tokens([out, lse], [])  # [B, H, S/P, D], [B, H, S/P]
+    (out, lse), _ = turn.to_tokens([out, lse], [])  # [B, H, S/P, D], [B, H, S/P]
     return out, lse
 
 
@@ -88,18 +96,25 @@ def usp_attention_backward(
     causal: bool = False,
     layout: str = "contiguous",
     ranks_per_node: int | None = None,
+    exchange: str = HIERARCHICAL,
     scale: Scale = None,
 ) -> tuple[Array, Array, Array]:
     """Gradients of this rank's shards; arguments as `ring_attention_backward`, `ulysses` and `ranks_per_node`."""
     refuse_stripes(layout)
-    told: Any = {"causal": causal, "layout": layout, "ulysses": ulysses, "ranks_per_node": ranks_per_node}
+    told: Any = {
+        "causal": causal,
+        "layout": layout,
+        "ulysses": ulysses,
+        "ranks_per_node": ranks_per_node,
+        "exchange": exchange,
+    }
     label, delta = begin_backward(comm, "USP", dout, q, k, v, out, lse, scale=scale, **told)
     inside = ranks_inside(ulysses, ranks_per_node, comm.size)
     group, ring = grid(comm, "ulysses", ulysses)
     shares = head_shares(q.shape[1], k.shape[1], ulysses)
     heads, schedule = shares[group.rank].pairs, RingSchedule(ring.rank, ring.size)
-    exchange = head_exchange(group, shares, q.shape[2], label, layout, ranks_per_node=inside)
-    rows, (k, v) = exchange.to_heads([q, dout, lse, delta], [k, v])
+    turn = head_exchange(group, shares, q.shape[2], label, layout, ranks_per_node=inside, order=exchange)
+    rows, (k, v) = turn.to_heads([q, dout, lse, delta], [k, v])
     q, dout, row_lse, row_delta = rows  # twice [B, H/U, U·S/P, D]; twice [B, H/U, U·S/P]
     dq, home = no_gradient_yet(comm, q), Homeward(ring, label)
     for source, kv in travel(ring, (k, v), label):
@@ -111,7 +126,7 @@ def usp_attention_backward(
     dq = narrowed(dq, q)
     comm.hold(GRADIENTS, dq)
     del rows, q, dout, row_lse, row_delta, k, v  # the heads are no longer held when the gradients come
-    (dq,), (dk, dv) = exchange.to_tokens([dq], [dk, dv])  # [B, H, S/P, D], twice [B, G, S/P, D]
+    (dq,), (dk, dv) = turn.to_tokens([dq], [dk, dv])  # [B, H, S/P, D], twice [B, G, S/P, D]
     return dq, narrowed(dk, dq), narrowed(dv, dq)
 
 
