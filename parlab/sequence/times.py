@@ -1,7 +1,11 @@
 """The time of attention across ranks, by formula: the makespan of the simulated clock without a run, in picoseconds.
 
 Forward, causal, with zigzag shards where there is a ring. Ring and Ulysses are the two ends of one formula: U of P
-ranks share the heads, U = 1 is the ring and U = P is Ulysses.
+ranks share the heads, U = 1 is the ring and U = P is Ulysses. Every method is timed at its best exchange:
+
+    flat          a rank sends to the next ranks in their order, over whatever link leads there
+    grid          straight too, but no step mixes links inside a node with links between nodes
+    two levels    between the nodes once for all ranks of a node, and inside the nodes
 
 The formulas are exact, but for the clock's rounding, where S and P divide as the method asks, the ranks fill whole
 nodes or only one, and a group of U ranks fills nodes or divides one: then the slowest link sets the pace of each step.
@@ -10,26 +14,69 @@ nodes or only one, and a group of U ranks fills nodes or divides one: then the s
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
-from parlab.arguments import checked
+from parlab.arguments import checked, one_of
 from parlab.sequence.allgather import a_few_at_a_time
 from parlab.sequence.arguments import RULES
 from parlab.sequence.costs import AttentionShape, checked_group, pair_flops, unmasked_pairs
 from parlab.world import Cluster, Link
 from parlab.world.cluster import picoseconds
 
-METHODS = ("ring", "Ulysses", "USP", "all-gather")
+METHODS = ("ring", "double ring", "Ulysses", "USP", "all-gather")
+FLAT, GRID, TWO_LEVELS = WAYS = ("flat", "grid", "two levels")
+FLASH_ATTENTION_3 = 0.65  # of an H100's peak: 648 of 989 TFLOP/s forward, 16-bit, D 128, 16k tokens, no mask (figure 5)
+
+
+class MethodTime(NamedTuple):
+    """The time of a method, the exchange with which it takes that long, and how many ranks share the heads (U)."""
+
+    picoseconds: int
+    exchange: str
+    ulysses: int = 1
 
 
 @checked(RULES)
-def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int) -> int:
-    """The time of `usp_attention`.
+def method_times(shape: AttentionShape, size: int, cluster: Cluster, kernel: float = 1.0) -> dict[str, MethodTime]:
+    """The time of each of `METHODS` that gives all ranks equally many heads, at its best exchange; of USP with its best
+    U (1 < U < P). Several nodes are needed for the double ring: in one it is the ring.
 
-        (U − 1)(there + back) + max(own, hop) + (P/U − 2) max(half, hop) + half
+    `kernel` is the fraction of the device's peak that attention reaches (`Cluster.reaching`).
 
-    `there` is the time of a message with q, k and v of a rank's heads, `back` of one with out and lse. A hop brings the
-    K/V of a whole group of C = S·U/P tokens while the K/V that came before are attended: first the group's own, C(C +
-    1)/2 pairs, then those of each other group, C²/2 pairs.
+    >>> shape = AttentionShape(S=4096, H=8, G=2, D=64, itemsize=2)
+    >>> sorted(method_times(shape, 16, Cluster.uniform(1e-6, 1e9)))  # Ulysses has a head for 8 ranks at most
+    ['USP', 'all-gather', 'ring']
+    """
+    shape.shard(size)
+    cluster = cluster.reaching(kernel)
+    between = [u for u in range(2, size) if size % u == 0 and _in_nodes(u, cluster)]
+    groups = {"ring": [1], "Ulysses": [size], "USP": between}
+    found = {
+        name: [
+            MethodTime(usp_time(shape, size, cluster, ulysses=u, way=way), way, u)
+            for u in of_method
+            if _even(shape, u)
+            for way in _ways(shape, u, size, cluster)
+        ]
+        for name, of_method in groups.items()
+    }
+    several = _several_nodes(size, cluster)
+    found["double ring"] = [MethodTime(_double_ring_time(shape, size, cluster), TWO_LEVELS)] if several else []
+    ways = (FLAT, TWO_LEVELS) if several else (FLAT,)
+    found["all-gather"] = [MethodTime(_allgather_time(shape, size, cluster, way), way) for way in ways]
+    return {name: min(found[name]) for name in METHODS if found[name]}
+
+
+@checked(RULES | {"way": partial(one_of, choices=WAYS)})
+def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int, way: str = FLAT) -> int:
+    """The time of `usp_attention`, whose groups of U ranks exchange flat, in a grid or in two levels.
+
+        there + back + max(own, hop) + (P/U − 2) max(half, hop) + half
+
+    `there` is the all-to-all with q, k and v of a rank's heads, `back` the one with out and lse. A hop brings the K/V
+    of a whole group of C = S·U/P tokens while the K/V that came before are attended: first the group's own, C(C + 1)/2
+    pairs, then those of each other group, C²/2 pairs.
 
     Raises:
         ValueError: a rank would get other heads than its neighbours: U must divide H, and U and G one the other.
@@ -37,49 +84,85 @@ def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int
     checked_group("ulysses", ulysses, size)
     if not _even(shape, ulysses):
         raise ValueError(f"ulysses={ulysses}: must divide H={shape.H}, and divide G={shape.G} or be a multiple of it")
-    mine = replace(shape, H=shape.H // ulysses, G=max(shape.G // ulysses, 1))
-    token, c = mine.token(backward=False), shape.shard(size)
-    C, ring = c * ulysses, size // ulysses
-    inside, hop = _link(cluster, ulysses), _link(cluster, size).picoseconds(C * token.kv)
-    exchanges = inside.picoseconds(c * (token.rows + token.kv)) + inside.picoseconds(c * token.result)
+    if way not in _ways(shape, ulysses, size, cluster):
+        raise ValueError(f"way={way!r}: groups of {ulysses} ranks fill no nodes of {cluster.ranks_per_node} evenly")
+    mine = _heads_of(shape, ulysses)
+    C, ring = shape.shard(size) * ulysses, size // ulysses
+    hop = _link(cluster, size).picoseconds(C * mine.token(backward=False).kv)
     own, half = _attend(mine, C * (C + 1) // 2, cluster), _attend(mine, C * C // 2, cluster)
     turn = own if ring == 1 else max(own, hop) + (ring - 2) * max(half, hop) + half
-    return (ulysses - 1) * exchanges + turn
+    return _exchanges(shape, size, cluster, ulysses, way) + turn
 
 
-@checked(RULES)
-def best_ulysses(shape: AttentionShape, size: int, cluster: Cluster) -> int | None:
-    """The U between the ring and Ulysses (1 < U < P) with which USP is fastest. None: there is no such U."""
-    node = cluster.ranks_per_node
-    between = [u for u in range(2, size) if size % u == 0 and _even(shape, u) and (node % u == 0 or u % node == 0)]
-    return min(between, key=lambda u: usp_time(shape, size, cluster, ulysses=u), default=None)
+def _exchanges(shape: AttentionShape, size: int, cluster: Cluster, ulysses: int, way: str) -> int:
+    """The time of both all-to-alls of a group: there with q, k and v, and back with out and lse."""
+    c, token = shape.shard(size), _heads_of(shape, ulysses).token(backward=False)
+    pieces = c * (token.rows + token.kv), c * token.result
+    if way == FLAT:
+        return (ulysses - 1) * sum(map(_link(cluster, ulysses).picoseconds, pieces))
+    places, intra, inter = cluster.ranks_per_node, cluster.intra, cluster.inter
+    if way == GRID:
+        inside = (places - 1) * sum(map(intra.picoseconds, pieces))
+        return inside + (ulysses - places) * sum(map(inter.picoseconds, pieces))
+    nodes = ulysses // places
+    node = _heads_of(shape, nodes).token(backward=False)  # a K/V head that several ranks of the node read: once
+    inside = (places - 1) * sum(intra.picoseconds(nodes * piece) for piece in pieces)
+    return inside + (nodes - 1) * sum(map(inter.picoseconds, (c * (node.rows + node.kv), c * node.result)))
 
 
-@checked(RULES)
-def method_times(shape: AttentionShape, size: int, cluster: Cluster) -> dict[str, int]:
-    """The time of each of `METHODS` that gives all ranks equally many heads; of USP with its `best_ulysses`.
-
-    >>> shape = AttentionShape(S=4096, H=8, G=2, D=64, itemsize=2)
-    >>> sorted(method_times(shape, 16, Cluster.uniform(1e-6, 1e9)))  # Ulysses has a head for 8 ranks at most
-    ['USP', 'all-gather', 'ring']
+def _double_ring_time(shape: AttentionShape, size: int, cluster: Cluster) -> int:
+    """The time of `double_ring_attention`: a turn of the inner ring for each node, while the K/V of the next turn come.
+    With one port for all links the hops of the inner ring wait until these have passed.
     """
-    shape.shard(size)
-    groups = {"ring": 1, "Ulysses": size, "USP": best_ulysses(shape, size, cluster)}
-    even = {name: u for name, u in groups.items() if u is not None and _even(shape, u)}
-    times = {name: usp_time(shape, size, cluster, ulysses=u) for name, u in even.items()}
-    return times | {"all-gather": _allgather_time(shape, size, cluster)}
+    c, places = shape.shard(size), cluster.ranks_per_node
+    kv = c * shape.token(backward=False).kv
+    hop, between = cluster.intra.picoseconds(kv), cluster.inter.picoseconds(kv)
+    own, half = _attend(shape, c * (c + 1) // 2, cluster), _attend(shape, c * c // 2, cluster)
+    time = 0
+    for turns_left in reversed(range(size // places)):
+        comes = between if turns_left else 0
+        first_hop = hop + comes if cluster.ports == 1 else hop
+        turn = max(half if time else own, first_hop) + (places - 2) * max(half, hop) + half
+        time += max(turn, comes)
+    return time
 
 
-def _allgather_time(shape: AttentionShape, size: int, cluster: Cluster) -> int:
+def _allgather_time(shape: AttentionShape, size: int, cluster: Cluster, way: str) -> int:
     """The time of `allgather_attention` with zigzag shards: no message is hidden behind work."""
-    kv, link = shape.shard(size) * shape.token(backward=False).kv, _link(cluster, size)
     heads = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G)]  # of each turn
-    turns = [link.picoseconds(kv * few // shape.G) for few in heads]
-    return (size - 1) * sum(turns) + _attend(shape, unmasked_pairs(shape.S, size, "zigzag")[0], cluster)
+    turns = [shape.shard(size) * shape.token(backward=False).kv * few // shape.G for few in heads]
+    work = _attend(shape, unmasked_pairs(shape.S, size, "zigzag")[0], cluster)
+    if way == FLAT:
+        return (size - 1) * sum(map(_link(cluster, size).picoseconds, turns)) + work
+    places, nodes = cluster.ranks_per_node, size // cluster.ranks_per_node
+    inside = (places - 1) * sum(cluster.intra.picoseconds(nodes * kv) for kv in turns)
+    return (nodes - 1) * sum(map(cluster.inter.picoseconds, turns)) + inside + work
 
 
-def _even(shape: AttentionShape, ulysses: int) -> bool:
-    return shape.H % ulysses == 0 and (shape.G % ulysses == 0 or ulysses % shape.G == 0)
+def _ways(shape: AttentionShape, ulysses: int, size: int, cluster: Cluster) -> list[str]:
+    """How a group of U ranks can exchange. Two levels are timed where all nodes get equally many heads."""
+    if not (_several_nodes(size, cluster) and _several_nodes(ulysses, cluster)):
+        return [FLAT]
+    even = _even(shape, ulysses // cluster.ranks_per_node)
+    return [FLAT, GRID, TWO_LEVELS] if even else [FLAT, GRID]
+
+
+def _several_nodes(ranks: int, cluster: Cluster) -> bool:
+    """Whether the ranks fill several nodes, of two ranks or more."""
+    return 1 < cluster.ranks_per_node < ranks and ranks % cluster.ranks_per_node == 0
+
+
+def _in_nodes(ulysses: int, cluster: Cluster) -> bool:
+    return cluster.ranks_per_node % ulysses == 0 or ulysses % cluster.ranks_per_node == 0
+
+
+def _even(shape: AttentionShape, parts: int) -> bool:
+    return shape.H % parts == 0 and (shape.G % parts == 0 or parts % shape.G == 0)
+
+
+def _heads_of(shape: AttentionShape, parts: int) -> AttentionShape:
+    """The shape with the heads of one of so many parts."""
+    return replace(shape, H=shape.H // parts, G=max(shape.G // parts, 1))
 
 
 def _link(cluster: Cluster, ranks: int) -> Link:

@@ -53,6 +53,7 @@ RULES: dict[str, Rule] = {
     "causal": flag,
     "offload": flag,
     "sequence_parallel": flag,
+    "kernel": positive,
     "latency": amount,
     "bandwidth": positive,
     "memory": optional(positive),

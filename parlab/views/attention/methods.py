@@ -9,7 +9,16 @@ from math import inf, log2
 import numpy as np
 
 from parlab.arguments import checked, one_of
-from parlab.sequence import METHODS, AttentionShape, best_ulysses, method_times, usp_cost
+from parlab.sequence import (
+    FLASH_ATTENTION_3,
+    METHODS,
+    AttentionShape,
+    MethodTime,
+    double_ring_cost,
+    method_times,
+    usp_cost,
+)
+from parlab.sequence.times import TWO_LEVELS
 from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of
@@ -21,13 +30,14 @@ from parlab.world.units import format_bytes, format_time
 RANKS = tuple(2**k for k in range(1, 8))
 LENGTHS = tuple(2**k for k in range(10, 21))
 FASTEST = "fastest"
-COLORS = {"ring": "#E0D8C3", "Ulysses": "#FBD9A0", "USP": "#BFE6D8", "all-gather": "#EBCBDD"}
+COLORS = {"ring": "#E0D8C3", "double ring": "#BFD3EA", "Ulysses": "#FBD9A0", "USP": "#BFE6D8", "all-gather": "#EBCBDD"}
 SLOWER = ((1.1, "#FFFFFF"), (1.5, "#F3E3E3"), (3, "#E3BDBD"), (float("inf"), "#CF9090"))  # than the fastest, up to
 NONE = "#EEEEEE"
 LOST = "#B388FF"  # the colour of a transfer: no work hides it
 ITEMSIZE = 2  # bf16
 At = tuple[int, int]  # tokens and ranks
-Found = dict[At, dict[str, int]]  # picoseconds of each method
+Times = dict[str, MethodTime]  # of each method
+Found = dict[At, Times]
 LEFT, MAP, BARS, TOP, HIGH, HEIGHT = 0.95, 5.6, 2.75, 0.95, 3.4, 5.0  # inches
 
 
@@ -40,17 +50,19 @@ def attention_map(
     G: int = 8,
     D: int = 128,
     cluster: Cluster = DGX_H100,
+    kernel: float = FLASH_ATTENTION_3,
     method: str = FASTEST,
 ) -> Picture:
-    """Draw the fastest method for every length and number of ranks, and the four methods at the reader's point.
+    """Draw the fastest method for every length and number of ranks, and every method at the reader's point.
 
-    `method_times` computes each cell, for the causal forward in bf16 with batch 1. The number after USP is the number
-    of ranks in a Ulysses group.
+    `method_times` computes each cell, for the causal forward in bf16 with batch 1, each method at its best exchange on
+    this cluster. The number after USP is the number of ranks in a Ulysses group.
 
     Args:
         S, size: the reader's point: 1024 to 1048576 tokens on 2 to 128 ranks, both powers of two.
         H, G, D: query heads, key/value heads, head size.
         cluster: the hardware of the formulas.
+        kernel: the fraction of the device's peak that attention reaches, at most 1.
         method: "fastest", or one of `METHODS`: each cell then says how much longer this method takes than the fastest.
 
     Raises:
@@ -61,21 +73,27 @@ def attention_map(
             raise ValueError(f"{name}={value!r}: must be one of {', '.join(map(str, known))}")
     if H % G:
         raise ValueError(f"H={H}, G={G}: G must divide H")
-    found = _times(H, G, D, cluster)
+    found = _times(H, G, D, cluster, kernel)
     here = found[S, size]
     order = sorted(here, key=here.__getitem__)
     shape = AttentionShape(S, H, G, D, ITEMSIZE)
-    headline = f"{S} tokens on {size} ranks: {_named(order[0], shape, size, cluster)} is fastest"
-    headline += f", {order[1]} takes {_ratio(here[order[1]], here[order[0]]):.2f} × as long"
-    sent = {name: _sent(name, shape, size, cluster) for name in here}
-    rows = [f"{name:<10} {format_time(here[name]):>10}, sends {format_bytes(sent[name])} a rank" for name in order]
-    grid = {at: _cell_of(times, method, replace(shape, S=at[0]), at[1], cluster) for at, times in found.items()}
-    lines = [f"{'tokens':>8} | " + " ".join(f"{f'{p} ranks':>9}" for p in RANKS)]
-    lines += [f"{s:>8} | " + " ".join(f"{grid[s, p][0]:>9}" for p in RANKS) for s in reversed(LENGTHS)]
+    headline = f"{S} tokens on {size} ranks, attention at {100 * kernel:g} % of the peak: "
+    headline += (
+        f"{_named(order[0], here)} is fastest, {order[1]} {_ratio(here[order[1]], here[order[0]]):.2f} × as long"
+    )
+    sent = {name: _sent(name, time, shape, size, cluster) for name, time in here.items()}
+    rows = [
+        f"{_named(name, here):<11} {format_time(here[name].picoseconds):>10}, {here[name].exchange}, sends "
+        f"{format_bytes(sent[name])} a rank"
+        for name in order
+    ]
+    grid = {at: _cell_of(times, method) for at, times in found.items()}
+    lines = [f"{'tokens':>8} | " + " ".join(f"{f'{p} ranks':>11}" for p in RANKS)]
+    lines += [f"{s:>8} | " + " ".join(f"{grid[s, p][0]:>11}" for p in RANKS) for s in reversed(LENGTHS)]
     figure = sheet([headline, *rows, *lines], HEIGHT, headline)
     _draw_map(figure, grid, method, S, size)
-    compute = method_times(shape, size, replace(cluster, intra=FREE, inter=FREE))
-    _draw_bars(figure, here, sent, compute["ring"])
+    compute = method_times(shape, size, replace(cluster, intra=FREE, inter=FREE), kernel)["ring"]
+    _draw_bars(figure, here, sent, compute.picoseconds)
     return figure
 
 
@@ -83,40 +101,41 @@ FREE = Cluster.uniform(0, float("inf")).intra
 
 
 @lru_cache(maxsize=32)
-def _times(H: int, G: int, D: int, cluster: Cluster) -> Found:
-    return {(s, p): method_times(AttentionShape(s, H, G, D, ITEMSIZE), p, cluster) for s in LENGTHS for p in RANKS}
+def _times(H: int, G: int, D: int, cluster: Cluster, kernel: float) -> Found:
+    return {
+        (s, p): method_times(AttentionShape(s, H, G, D, ITEMSIZE), p, cluster, kernel) for s in LENGTHS for p in RANKS
+    }
 
 
-def _named(name: str, shape: AttentionShape, size: int, cluster: Cluster) -> str:
+def _named(name: str, times: Times) -> str:
     """The method's name; that of USP with the size of its group."""
-    return f"USP {best_ulysses(shape, size, cluster)}" if name == "USP" else name
+    return f"USP {times[name].ulysses}" if name == "USP" else name
 
 
-def _cell_of(times: dict[str, int], method: str, shape: AttentionShape, size: int, cluster: Cluster) -> tuple[str, str]:
+def _cell_of(times: Times, method: str) -> tuple[str, str]:
     """The text of a cell of the map, and its colour."""
     fastest = min(times, key=times.__getitem__)
     if method == FASTEST:
-        return _named(fastest, shape, size, cluster), COLORS[fastest]
+        return _named(fastest, times), COLORS[fastest]
     if method not in times:
         return "–", NONE
     ratio = _ratio(times[method], times[fastest])
     return f"{ratio:.1f} ×", next(color for most, color in SLOWER if ratio <= most)
 
 
-def _ratio(time: int, fastest: int) -> float:
+def _ratio(time: MethodTime, fastest: MethodTime) -> float:
     """The time over the fastest time; 1 where both take no time."""
-    if time == fastest:
+    if time.picoseconds == fastest.picoseconds:
         return 1.0
-    return time / fastest if fastest else inf
+    return time.picoseconds / fastest.picoseconds if fastest.picoseconds else inf
 
 
-def _sent(name: str, shape: AttentionShape, size: int, cluster: Cluster) -> int:
-    """Bytes that rank 0 sends."""
-    groups = {
-        "Ulysses": size,
-        "USP": best_ulysses(shape, size, cluster) or 1,
-    }  # the others send as a ring does
-    return usp_cost(shape, size, ulysses=groups.get(name, 1)).nbytes
+def _sent(name: str, time: MethodTime, shape: AttentionShape, size: int, cluster: Cluster) -> int:
+    """Bytes that rank 0 sends. All-gather, flat or in two levels, sends as many as a ring."""
+    per_node = cluster.ranks_per_node if time.exchange == TWO_LEVELS else None
+    if name == "double ring":
+        return double_ring_cost(shape, size, ranks_per_node=per_node).nbytes
+    return usp_cost(shape, size, ulysses=time.ulysses, ranks_per_node=per_node if time.ulysses > 1 else None).nbytes
 
 
 def _draw_map(figure: Picture, grid: dict[At, tuple[str, str]], method: str, S: int, size: int) -> None:
@@ -141,27 +160,29 @@ def _around(ranks: int) -> marks.Interval:
     return marks.Interval(log2(ranks) - 0.5, log2(ranks) + 0.5)
 
 
-def _draw_bars(figure: Picture, here: dict[str, int], sent: dict[str, int], compute: int) -> None:
+def _draw_bars(figure: Picture, here: Times, sent: dict[str, int], compute: int) -> None:
     """The times of each method at the framed point: of its work, and of its waiting for messages."""
-    names, most = [name for name in METHODS if name in here], max(here.values())
+    spans = {name: here[name].picoseconds for name in METHODS if name in here}
+    most = max(spans.values())
     left = LEFT + MAP + 0.4
     axes = panel(figure, left, TOP, BARS, HIGH)
     scale(axes.xaxis, ends=(0, most or 1), ticks=(), line=False)
     scale(axes.yaxis, ends=(len(METHODS) - 0.5, -0.75), ticks=())
-    lanes, work = np.arange(len(names)), theme.KINDS["compute"].color
+    lanes, work = np.arange(len(spans)), theme.KINDS["compute"].color
     marks.rectangles(axes, "work", 0, compute, lanes - 0.12, lanes + 0.25, work)
-    marks.rectangles(axes, "lost", compute, [here[name] for name in names], lanes - 0.12, lanes + 0.25, LOST)
-    for lane, name in enumerate(names):
-        text = f"{name}: {format_time(here[name])}, sends {format_bytes(sent[name])}"
+    marks.rectangles(axes, "lost", compute, list(spans.values()), lanes - 0.12, lanes + 0.25, LOST)
+    for lane, name in enumerate(spans):
+        text = f"{_named(name, here)}: {format_time(spans[name])}, {format_bytes(sent[name])}"
         marks.word(axes, 0.01 * most, lane - 0.2, text, va="bottom")
     legend_of(figure, [(work, "attend", ""), (LOST, "wait for messages", "")], left=left, below=HEIGHT - 0.35)
 
 
 def explore_long_sequences() -> Explorer:
-    """Sliders for `attention_map`: the method, the reader's point, the heads, the node, the cluster."""
+    """Sliders for `attention_map`: the method, the reader's point, the heads, the node, the cluster, the kernel."""
 
-    def draw(method: str, S: int, size: int, H: int, G: int, node: int, cluster: Cluster) -> Picture:
-        return attention_map(S, size, H=H, G=min(G, H), cluster=replace(cluster, ranks_per_node=node), method=method)
+    def draw(method: str, S: int, size: int, H: int, G: int, node: int, cluster: Cluster, kernel: float) -> Picture:
+        where = replace(cluster, ranks_per_node=node)
+        return attention_map(S, size, H=H, G=min(G, H), cluster=where, kernel=kernel, method=method)
 
     controls = {
         "method": choice("method", (FASTEST, *METHODS), FASTEST),
@@ -171,5 +192,6 @@ def explore_long_sequences() -> Explorer:
         "G": steps("K/V heads G", (1, 2, 4, 8, 16, 32), 8),
         "node": steps("ranks a node", (4, 8, 16, 64), 8),
         "cluster": choice("cluster", (DGX_H100, DGX_A100, CLASSROOM), DGX_H100, lambda one: one.name),
+        "kernel": steps("kernel, of the peak", (0.3, 0.4, 0.5, FLASH_ATTENTION_3, 0.8, 0.9, 1.0), FLASH_ATTENTION_3),
     }
     return Explorer("explore_long_sequences", controls, draw)

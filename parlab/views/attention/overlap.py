@@ -35,24 +35,26 @@ def _ran(layout: str, size: int, tokens: int, kv_heads: int) -> Run:
 
 
 @checked(RULES | {"size": partial(within, most=MOST_RANKS, least=2)})
-def ring_overlap(size: int = 4, kv_heads: int = 4, bandwidth: float = 50e9) -> Picture:
+def ring_overlap(size: int = 4, kv_heads: int = 4, bandwidth: float = 50e9, kernel: float = 1.0) -> Picture:
     """Draw the share of the time in which the ranks of a causal ring compute, against the tokens of a rank.
 
-    The simulated clock counts it for 4 heads of size 8 in float32, on ranks of 1 TFLOP/s. The vertical line is the
-    bound of zigzag and striped: from there on, half a block of work takes as long as the transfer of the next K/V.
+    The simulated clock counts it for 4 heads of size 8 in float32, on ranks with a peak of 1 TFLOP/s. The vertical line
+    is the bound of zigzag and striped: from there on, half a block of work takes as long as the transfer of the next
+    K/V.
 
     Args:
         size: ranks, 2 to 16.
         kv_heads: 1, 2 or 4.
         bandwidth: bytes a second; messages have no latency here.
+        kernel: the fraction of the peak that attention reaches, at most 1.
 
     Raises:
         ValueError: no such ring, or a bandwidth that `Cluster` refuses.
     """
     if kv_heads not in (1, 2, 4):
         raise ValueError(f"kv_heads={kv_heads!r}: 4 query heads share 1, 2 or 4")
-    cluster = Cluster.uniform(0, bandwidth, flops=FLOPS)
-    bound = overlap_tokens(FLOPS, bandwidth, 4, kv_heads / HEADS, half_masked=True)
+    cluster = Cluster.uniform(0, bandwidth, flops=FLOPS).reaching(kernel)
+    bound = overlap_tokens(kernel * FLOPS, bandwidth, 4, kv_heads / HEADS, half_masked=True)
     parts = {}
     for layout in LAYOUTS:
         timelines = [_ran(layout, size, c, kv_heads).on(cluster) for c in TOKENS]
@@ -76,5 +78,6 @@ def explore_ring_overlap() -> Explorer:
         "size": steps("ranks", (2, 3, 4, 8), 4),
         "kv_heads": steps("K/V heads, of 4", (1, 2, 4), 4),
         "bandwidth": steps("bandwidth", BANDWIDTHS[4:], 50e9),
+        "kernel": steps("kernel, of the peak", (0.4, 0.5, 0.65, 0.8, 1.0), 1.0),
     }
     return Explorer("explore_ring_overlap", controls, ring_overlap)

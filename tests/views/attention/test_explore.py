@@ -47,6 +47,12 @@ def test_1_tflops_over_50_gb_a_second_in_float32_needs_20_tokens_times_4_g_over_
     assert title(figure) == f"4 ranks: zigzag hides every transfer from {needed} tokens a rank on"
 
 
+def test_a_kernel_at_half_of_the_peak_halves_the_bound():
+    figure = views.ring_overlap(kernel=0.5)
+    assert bound(figure) == 40
+    assert title(figure) == "4 ranks: zigzag hides every transfer from 40 tokens a rank on"
+
+
 def test_a_dot_is_what_the_run_on_the_sliders_cluster_computed_of_its_time():
     done = explore_ring._ran("striped", 4, 32, 2).on(Cluster.uniform(0, 20e9, flops=FLOPS))
     busy = sum(span.end - span.start for span in done.computes)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from parlab import views
-from parlab.sequence import METHODS, AttentionShape, best_ulysses, method_times, ring_cost, ulysses_cost
+from parlab.sequence import FLASH_ATTENTION_3, METHODS, AttentionShape, method_times, ring_cost, ulysses_cost
 from parlab.views.attention.methods import COLORS, FASTEST, LENGTHS, NONE, RANKS
 from parlab.views.drawing.picture import png
 from parlab.world import CLASSROOM, DGX_H100
@@ -14,8 +14,8 @@ from tests.views.drawn import artists, boxes, check_text, title
 GRID = [(S, size) for S in LENGTHS for size in RANKS]
 
 
-def times(S, size, cluster=DGX_H100, G=8):
-    return method_times(AttentionShape(S=S, H=32, G=G, D=128, itemsize=2), size, cluster)
+def times(S, size, cluster=DGX_H100, G=8, kernel=FLASH_ATTENTION_3):
+    return method_times(AttentionShape(S=S, H=32, G=G, D=128, itemsize=2), size, cluster, kernel)
 
 
 def cells(figure):
@@ -36,25 +36,39 @@ def test_each_of_77_cells_has_the_colour_of_the_method_with_the_least_time():
 
 def test_the_text_names_every_cell_and_usp_with_its_best_group():
     rows = repr(views.attention_map(131072, 16)).splitlines()
-    row = next(line for line in rows if line.startswith("  131072 |"))
-    assert row.split("|")[1].split() == ["ring", "ring", "ring", *["USP", "2", "USP", "4", "USP", "8", "USP", "8"]]
-    assert best_ulysses(AttentionShape(131072, 32, 8, 128, 2), 16, DGX_H100) == 2
-    assert rows[0] == "131072 tokens on 16 ranks: USP 2 is fastest, ring takes 1.18 × as long"
+    row = next(line for line in rows if line.startswith("   32768 |"))
+    found = "ring ring ring double ring double ring USP 8 USP 16"
+    assert row.split("|")[1].split() == found.split()
+    assert rows[0].startswith("131072 tokens on 16 ranks, attention at 65 % of the peak: ring is fastest, double ring")
+
+
+def test_at_the_peak_the_double_ring_is_fastest_at_the_readers_point_and_the_rows_say_which_exchange():
+    rows = repr(views.attention_map(131072, 16, kernel=1.0)).splitlines()
+    assert "100 % of the peak: double ring is fastest, USP 1.02 × as long" in rows[0]
+    ways = {row[:11].strip(): row.split(", ")[1] for row in rows[1:6]}
+    assert ways == {
+        "double ring": "two levels",
+        "USP 2": "flat",
+        "all-gather": "two levels",
+        "ring": "flat",
+        "Ulysses": "two levels",
+    }
 
 
 def test_the_frame_and_the_bars_are_the_readers_point():
     figure = views.attention_map(4096, 64, G=1, cluster=CLASSROOM)
     assert boxes(figure, "you") == [(5.5, 6.5, 11.5, 12.5)]
     found = times(4096, 64, CLASSROOM, G=1)
-    assert sorted(right for _, right, *_ in boxes(figure, "lost")) == sorted(found.values())
-    assert title(figure).startswith("4096 tokens on 64 ranks: ")
+    ends = sorted(time.picoseconds for time in found.values())
+    assert sorted(right for _, right, *_ in boxes(figure, "lost")) == ends
+    assert title(figure).startswith("4096 tokens on 64 ranks, ")
 
 
 def test_the_bytes_are_the_closed_forms():
     text = repr(views.attention_map(131072, 16))
     shape = AttentionShape(S=131072, H=32, G=8, D=128, itemsize=2)
     assert f"sends {ring_cost(shape, 16).nbytes / 2**20:.0f} MiB a rank" in text
-    assert f"sends {ulysses_cost(shape, 16).nbytes / 2**20:.0f} MiB a rank" in text
+    assert f"sends {ulysses_cost(shape, 16, ranks_per_node=8).nbytes / 2**20:.0f} MiB a rank" in text
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -69,7 +83,7 @@ def test_one_method_is_shown_as_a_multiple_of_the_fastest_or_not_at_all(method):
     found = times(1024, 2)
     if method in found:
         row = next(line for line in repr(figure).splitlines() if line.startswith("    1024 |"))
-        assert f"{found[method] / min(found.values()):.1f} ×" in row
+        assert f"{found[method].picoseconds / min(found.values()).picoseconds:.1f} ×" in row
 
 
 @pytest.mark.parametrize(
@@ -79,6 +93,7 @@ def test_one_method_is_shown_as_a_multiple_of_the_fastest_or_not_at_all(method):
         ({"size": 3}, "size=3: must be one of 2, 4"),
         ({"method": "star"}, "method='star': use one of fastest, ring"),
         ({"G": 5}, "G must divide H"),
+        ({"kernel": 1.5}, "kernel=1.5: must be at most 1, the peak"),
     ],
 )
 def test_a_point_off_the_map_is_refused(values, said):
