@@ -18,10 +18,10 @@ from typing import Any, Self, TypeVar
 
 import parlab.arrays
 from parlab.arguments import checked, instance
-from parlab.arrays import Array, namespace
+from parlab.arrays import Array, namespace, on_host
 from parlab.nn.arguments import RULES
 from parlab.nn.config import EMBEDDING, FINAL_NORM, HEAD, LlamaConfig
-from parlab.nn.embedding import loss_to_host
+from parlab.nn.embedding import check_any_target, loss_to_host
 from parlab.nn.huggingface import read_config, read_weights, write_folder
 from parlab.nn.layers import CAUSAL_ATTENTION, Block, Core, Embedding, GatedMLP, Head, RMSNorm, SelfAttention
 from parlab.nn.rotary import Rotary
@@ -78,17 +78,20 @@ class Decoder:
         return self.chain.forward(tokens)[0]
 
     def loss_and_gradients(self, tokens: Array, targets: Array) -> tuple[float, Gradients]:
-        """The mean cross-entropy in nats a token, and its gradient with respect to every weight, by name.
+        """The mean cross-entropy in nats a target token, and its gradient with respect to every weight, by name.
 
         Args:
             tokens: `[B, S]`.
-            targets: `[B, S]`, the next token of each token; this function does not shift them.
+            targets: `[B, S]`, the next token of each token; this function does not shift them. `IGNORED`, −100, where a
+                token has none.
 
         Raises:
-            ValueError: tokens or targets of another shape or dtype, or outside the vocabulary.
+            ValueError: tokens or targets of another shape or dtype, or outside the vocabulary; no target at all.
         """
         _check_tokens("tokens", tokens)
         _check_tokens("targets", targets)
+        if on_host(targets):  # on a device `loss_to_host` looks, after all work
+            check_any_target(targets)
         loss, cache = self.chain.forward(tokens, targets)
         _, gradients = self.chain.backward(1.0, cache)
         loss = loss_to_host(loss, tokens, targets, self.config.vocab_size)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from parlab.arguments import checked, instance
 from parlab.arrays import Array, to_host
+from parlab.nn.embedding import IGNORED, number_of_targets
 from parlab.nn.stage import Gradients, Stage, add_gradients
 from parlab.pipeline.action_costs import Costs
 from parlab.pipeline.arguments import EXECUTION_RULES
@@ -29,10 +30,11 @@ def run_schedule(
     like: Array | None = None,
     on_gradients: OnGradients | None = None,
     loss_scale: float = 1.0,
+    target_tokens: float | None = None,
 ) -> tuple[float | None, Gradients]:
     """One training step: this rank's part of `schedule`.
 
-    Each microbatch counts by the size of its targets, so that loss and gradients are those of the whole batch at once.
+    Each microbatch counts by its target tokens, so that loss and gradients are those of the whole batch at once.
     The values that actions leave for each other are counted as held: `activation` and `gradient` (handed to a stage of
     the same rank; `received` from another), `cache` from F to B or I, `pending` from I to W. After its actions, a rank
     that shares stages with others exchanges its part of their gradients: the simulated timeline does not show that.
@@ -42,7 +44,7 @@ def run_schedule(
         stages: `stages[s]` is stage s: all of them, or a dict with those that this rank holds. The last one's
             `forward(x, targets)` gives the mean loss, and its `backward_input` takes the loss's weight in the whole.
         inputs: of the first stage, one a microbatch.
-        targets: of the last stage, one a microbatch.
+        targets: of the last stage, one a microbatch; a token whose target is `IGNORED` (`parlab.nn`) does not count.
         costs: how long each action takes on the simulated clock, in seconds; the cluster says how long a transfer
             takes. None: actions take no time.
         like: an array with the shape and dtype of the arrays that pass from stage to stage. None: this rank finds out:
@@ -50,6 +52,8 @@ def run_schedule(
         on_gradients: called with `(stage, microbatch, gradients)` after each B and W. These gradients are then neither
             summed nor exchanged nor returned; they are held, as `new gradients`, until they die. None: they are summed.
         loss_scale: the gradients, not the loss, are multiplied by this, so that small ones survive in float16.
+        target_tokens: the number by which the losses of all target tokens are divided; None: that of `targets`. Where
+            ranks have other rows of one batch, a mean over ranks needs the batch's target tokens / ranks.
 
     Returns:
         The loss, on the rank that has the last stage, else None (its part of the loss, where two ranks share that
@@ -58,13 +62,14 @@ def run_schedule(
         a part of its gradient on each.
 
     Raises:
-        ValueError: the schedule cannot run, or does not fit the ranks, the microbatches or the stages.
+        ValueError: the schedule cannot run, or does not fit the ranks, the microbatches or the stages; no target token.
     """
     table = action_table(schedule)
     _check(comm, schedule, stages, inputs, targets)
     atomic = costs is not None and costs.pair is not None
     seconds = None if costs is None else _seconds_of(costs, schedule.num_stages)
-    interpreter = Interpreter(comm, schedule, stages, inputs, targets, like, on_gradients, loss_scale)
+    shares = _shares(targets, target_tokens)
+    interpreter = Interpreter(comm, schedule, stages, inputs, targets, like, on_gradients, loss_scale, shares)
     to_post = deque(receives(table, comm.rank, atomic))
     for number, step in enumerate(steps_of(schedule.ranks[comm.rank], atomic)):
         while to_post and to_post[0].after == number:
@@ -81,6 +86,14 @@ def run_schedule(
         _sum_over_holders(interpreter)
     loss = None if interpreter.loss is None else to_host(interpreter.loss)
     return loss, interpreter.gradients
+
+
+def _shares(targets: Sequence[Array], target_tokens: float | None) -> list[float]:
+    """The part of each microbatch's mean loss in the loss of the whole batch: by its target tokens."""
+    counts = [number_of_targets(target) for target in targets]
+    if target_tokens is None and not any(counts):
+        raise ValueError(f"targets are all {IGNORED}, the ignored label: a mean needs at least one target token")
+    return [count / (target_tokens or sum(counts)) for count in counts]
 
 
 def _seconds_of(costs: Costs, num_stages: int) -> Callable[[Step], float]:

@@ -39,9 +39,11 @@ class Interpreter:
         like: Array | None,
         on_gradients: OnGradients | None,
         loss_scale: float,
+        shares: Sequence[float],
     ) -> None:
         self.comm, self.schedule, self.stages, self.like = comm, schedule, stages, like
         self.inputs, self.targets, self.loss_scale, self.on_gradients = inputs, targets, loss_scale, on_gradients
+        self.shares = shares  # of each microbatch's mean loss in the loss of the whole batch
         self.last = schedule.num_stages - 1
         self.loss: Any = None
         self.gradients: Gradients = {}
@@ -105,7 +107,7 @@ class Interpreter:
     def _backward_through(self, stage: int, microbatch: int, method: str) -> tuple[Array | None, Any]:
         """`(dx, pending)` of a stage, or `(dx, gradients)`. The gradient of its output and its cache are deleted."""
         cell = stage, microbatch
-        dy = self.received_gradients.pop(cell) if stage < self.last else self.loss_share(microbatch) * self.loss_scale
+        dy = self.received_gradients.pop(cell) if stage < self.last else self.shares[microbatch] * self.loss_scale
         cache = self.caches.pop(cell)
         dx, rest = getattr(self.stages[stage], method)(dy, cache)
         shape = self.input_shapes.pop(cell)
@@ -151,7 +153,7 @@ class Interpreter:
         if is_array(loss):
             xp = namespace(loss)
             loss = xp.astype(xp.asarray(loss), xp.float64)
-        self.loss = (0.0 if self.loss is None else self.loss) + self.loss_share(microbatch) * loss
+        self.loss = (0.0 if self.loss is None else self.loss) + self.shares[microbatch] * loss
 
     def _take(self, stage: int, microbatch: int, gradients: Gradients) -> None:
         if self.on_gradients is not None:
@@ -160,10 +162,6 @@ class Interpreter:
         else:
             self.names.setdefault(stage, set()).update(gradients)
             self.gradients = add_gradients(self.gradients, gradients)
-
-    def loss_share(self, microbatch: int) -> float:
-        """The part of a microbatch in the loss of the whole batch, by the size of its targets."""
-        return self.targets[microbatch].size / sum(target.size for target in self.targets)
 
     # Memory
 

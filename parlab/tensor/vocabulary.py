@@ -12,7 +12,15 @@ from typing import Any
 
 from parlab.arguments import checked
 from parlab.arrays import Array, namespace
-from parlab.nn.embedding import checked_range, embedding_backward, or_nan
+from parlab.nn.embedding import (
+    IGNORED,
+    checked_range,
+    checked_targets,
+    embedding_backward,
+    mean_of_counted,
+    or_nan,
+    share_of_counted,
+)
 from parlab.nn.stage import Gradients, Stage, Weights
 from parlab.tensor.arguments import RULES
 from parlab.tensor.linear import ColumnParallelLinear
@@ -20,7 +28,8 @@ from parlab.tensor.operators import Operator, pair
 from parlab.tensor.slices import ROWS, WeightSlice, owned_tokens, take
 from parlab.world import Comm
 
-LossCache = tuple[Array, Array, Array]  # probabilities [B, S, V/t], this rank's place of the target, is it here: [B, S]
+# probabilities [B, S, V/t]; this rank's place of the target (IGNORED: there is none), is it here: [B, S] each
+LossCache = tuple[Array, Array, Array]
 
 
 class VocabParallelEmbedding(Stage):
@@ -91,7 +100,7 @@ class VocabParallelEmbedding(Stage):
 def vocab_parallel_cross_entropy(
     comm: Comm, logits: Array, targets: Array, vocab_size: int | None = None
 ) -> tuple[Array, LossCache]:
-    """Mean over all tokens of −log softmax(logits)[target], where each rank has some of a token's logits.
+    """Mean over all target tokens of −log softmax(logits)[target], where each rank has some of a token's logits.
 
     Three all-reduces, of one number a token each: the largest logit, so that exp cannot overflow and all ranks subtract
     the same; the target's logit, which one rank has and the others put 0 for; the sum of exp.
@@ -99,7 +108,7 @@ def vocab_parallel_cross_entropy(
     Args:
         comm: the tensor-parallel group.
         logits: `[B, S, V/t]`, of this rank's part of the vocabulary.
-        targets: `[B, S]`, the same on every rank.
+        targets: `[B, S]`, the same on every rank; `IGNORED` (`parlab.nn`) where a token has none.
         vocab_size: V, whose first (V mod t) parts are one longer; None: all parts are as long as this rank's.
 
     Returns:
@@ -116,7 +125,7 @@ def vocab_parallel_cross_entropy(
     vocab_size = comm.size * logits.shape[-1] if vocab_size is None else vocab_size
     owned = owned_tokens(vocab_size, comm.rank, comm.size)
     _check_loss(comm, logits, targets, vocab_size, owned)
-    targets, inside = checked_range("targets", targets, vocab_size)
+    targets, counted, inside = checked_targets(targets, vocab_size)
     xp = namespace(logits)
     wide = xp.astype(logits, xp.result_type(logits.dtype, xp.float32), copy=False)
     largest = comm.all_reduce(xp.max(wide, axis=-1), op="max")  # [B, S]
@@ -126,15 +135,16 @@ def vocab_parallel_cross_entropy(
     probabilities = xp.exp(wide - largest[..., None])  # [B, S, V/t]
     total = comm.all_reduce(xp.sum(probabilities, axis=-1))  # [B, S]
     probabilities /= total[..., None]
-    loss = or_nan(xp.mean(largest + xp.log(total) - chosen), inside)
+    loss = or_nan(mean_of_counted(largest + xp.log(total) - chosen, counted), inside)
+    place = xp.where(counted, place, xp.full_like(place, IGNORED))
     return xp.asarray(loss), (xp.astype(probabilities, logits.dtype, copy=False), place, here)
 
 
 def vocab_parallel_cross_entropy_backward(dloss: float, cache: LossCache) -> Array:
-    """dlogits = dloss (softmax − one-hot target) / tokens, of this rank's logits `[B, S, V/t]`. No message."""
+    """dlogits = dloss (softmax − one-hot target) / target tokens, of this rank's logits `[B, S, V/t]`. No message."""
     probabilities, place, here = cache
     xp = namespace(probabilities)
-    share = float(dloss) / place.size
+    share = share_of_counted(dloss, place != IGNORED, probabilities.dtype)  # [B, S, 1]
     columns = xp.arange(probabilities.shape[-1], dtype=place.dtype, device=place.device)
     hit = (columns == place[..., None]) & here[..., None]
     dlogits = probabilities * share

@@ -13,7 +13,7 @@ import numpy as np
 
 from parlab.arguments import Rule, amount, flag, instance, one_of, optional, whole
 from parlab.arrays import Array, is_array, namespace, to_numpy
-from parlab.nn.embedding import checked_range
+from parlab.nn.embedding import check_any_target, checked_range, checked_targets
 from parlab.nn.llama import Llama
 from parlab.nn.mixtral import MixtralConfig
 from parlab.pipeline import Schedule, validate
@@ -130,14 +130,15 @@ def check_options(trainer: Any) -> None:
 
 
 def check_batch(trainer: Any, tokens: Array, targets: Array) -> None:
-    """Refuse a batch that the mesh cannot cut, that has no tokens of the vocabulary, or that differs between ranks."""
+    """Refuse a batch that the mesh cannot cut, without targets or outside the vocabulary, or that differs by rank."""
     contents = [to_numpy(tokens), to_numpy(targets)]  # from a device too: nothing has been launched yet
-    for name, x in zip(("tokens", "targets"), contents, strict=True):
-        checked_range(name, x, trainer.config.vocab_size)
+    checked_range("tokens", contents[0], trainer.config.vocab_size)
+    checked_targets(contents[1], trainer.config.vocab_size)
     B, S = shape = tuple(tokens.shape)
     of_targets = tuple(targets.shape)
     if of_targets != shape:
         raise ValueError(f"targets have shape {of_targets}, tokens {shape}: give one to each")
+    check_any_target(contents[1])
     m, (dp, _, cp, tp) = trainer.schedule.num_microbatches, trainer.mesh.sizes.values()
     if B % (dp * m):
         fewer = "" if B % dp else f", or a number of microbatches that divides {B // dp}"

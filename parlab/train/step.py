@@ -3,8 +3,8 @@
     microbatches             a rank's rows and columns of the batch
     forward and backward     by the pipeline's schedule; attention runs over cp, layers over tp
     shared gradients         summed over pp
-    ZeRO's step              the mean over dp × cp, one norm, clipping, AdamW
-    loss                     the mean over the whole batch
+    ZeRO's step              the mean over dp × cp, by target tokens; one norm, clipping, AdamW
+    loss                     the mean over the target tokens of the whole batch
 
 The gradient of a replicated weight is summed exactly once over each axis:
 
@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from parlab.arrays import Array, namespace, to_host
+from parlab.nn.embedding import number_of_targets
 from parlab.nn.stage import Gradients, add_gradients
 from parlab.pipeline import run_schedule
 from parlab.train.mixture import rebalance, set_loss_weight
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 class TrainResult(NamedTuple):
     """The result of a step, the same on every rank."""
 
-    loss: float  # the mean over all tokens of the batch, in nats
+    loss: float  # the mean over all target tokens of the batch, in nats
     norm: float  # of the gradient of all weights together, before clipping
     skipped: bool  # a gradient overflowed, and no weight changed
 
@@ -46,7 +47,8 @@ def train_step(trainer: Trainer, tokens: Array, targets: Array, lr: float | None
     set_loss_weight(trainer)
     replica.begin(trainer.opened)  # ZeRO's stage 3 gathers each block ahead of its action
     with replica.overflow_expected():
-        loss = forward_backward(trainer, microbatches(trainer, tokens), microbatches(trainer, targets))
+        own = microbatches(trainer, tokens), microbatches(trainer, targets)
+        loss = forward_backward(trainer, *own, number_of_targets(targets))
         sum_shared_gradients(trainer)
     result = replica.step(lr)
     assert result.norm is not None  # a replica that is a part always has one
@@ -65,8 +67,14 @@ def microbatches(trainer: Trainer, x: Array) -> list[Array]:
     return [x[start : start + rows, :] for start in starts]
 
 
-def forward_backward(trainer: Trainer, inputs: Sequence[Array], targets: Sequence[Array]) -> float | None:
+def forward_backward(
+    trainer: Trainer, inputs: Sequence[Array], targets: Sequence[Array], target_tokens: int
+) -> float | None:
     """Run the schedule; returns the loss, or this rank's part of it.
+
+    Rank r's n_r target tokens weigh N · n_r / T of the N ranks' T (`target_tokens`): the mean over ranks, which ZeRO
+    takes last, is then the mean over tokens. A mean of the ranks' own means would count each token of a rank with few
+    targets more than the others. Every rank has the whole batch, and counts T without a message.
 
     `GatheredStage` (`stages.py`) calls `take` after each B or W.
     """
@@ -83,6 +91,7 @@ def forward_backward(trainer: Trainer, inputs: Sequence[Array], targets: Sequenc
         like=trainer.xp.empty(shape, dtype=trainer.replica.dtype, device=trainer.device),
         loss_scale=trainer.replica.loss_scale,
         on_gradients=lambda *taken: None,  # `take` has them already
+        target_tokens=target_tokens / trainer.mesh.data.size,
     )
     return loss
 

@@ -143,12 +143,13 @@ class Trainer:
         """Train on a batch. Every rank is given the whole batch, and takes its rows and columns of it.
 
         Args:
-            tokens, targets: `[B, S]`; `targets[:, i]` is the token after `tokens[:, i]`.
+            tokens, targets: `[B, S]`; `targets[:, i]` is the token after `tokens[:, i]`, or `IGNORED` (−100, in
+                `parlab.nn`) where it has no target. Every target token weighs the same, whichever rank has it.
             lr: instead of the optimizer's.
 
         Raises:
-            ValueError: a batch that the mesh cannot cut, or that holds a number outside the vocabulary; before any
-                message.
+            ValueError: a batch that the mesh cannot cut, that holds a number outside the vocabulary, or no target at
+                all; before any message.
             MismatchError: the first batch is not the same on every rank.
         """
         check_batch(self, tokens, targets)

@@ -9,6 +9,7 @@ from typing import Any
 
 from parlab.arguments import Rule, amount, flag, instance, optional, positive, whole
 from parlab.arrays import Array, is_array, itemsize, namespace, to_numpy
+from parlab.nn.embedding import IGNORED, number_of_targets
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm, MismatchError, Timeline
 from parlab.zero.offload import Offload
@@ -182,7 +183,7 @@ def check_step(in_use: Sequence[Any], added: Mapping[Any, int], parts: Mapping[A
 
 
 def check_batch(tokens: Any, targets: Any) -> None:
-    """Refuse arrays that are no batch of tokens, or have no row.
+    """Refuse arrays that are no batch of tokens, or have no row, and targets that are ignored.
 
     Raises:
         ValueError: with the array's name, dtype and shape.
@@ -190,6 +191,11 @@ def check_batch(tokens: Any, targets: Any) -> None:
     for name, x in (("tokens", tokens), ("targets", targets)):
         if not is_array(x) or x.ndim != 2 or x.size == 0 or not namespace(x).isdtype(x.dtype, "integral"):
             raise ValueError(f"{name} is {_kind(x)}: whole numbers [batch, sequence] are needed, on every rank")
+    if number_of_targets(targets) < targets.size:
+        raise ValueError(
+            f"targets hold {IGNORED}, the ignored label: the mean over ranks would not be that over target tokens; "
+            "use parlab.train.Trainer, which weighs each rank by its targets"
+        )
 
 
 def _is_real_floating(x: Any) -> bool:

@@ -368,6 +368,7 @@ def test_bad_configurations_are_refused(changes, text):
         (lambda model, x: model.logits(x + 6), r"the vocabulary has 0..10"),
         (lambda model, x: model.loss_and_gradients(x, x[:, 1:]), r"one target a token is needed, \(2, 24\)"),
         (lambda model, x: model.loss_and_gradients(x, x - 1), r"targets hold -1..9"),
+        (lambda model, x: model.loss_and_gradients(x, 0 * x - 100), r"targets are all -100, the ignored label"),
         (lambda model, x: model.stages([]), "ranges that join to 0..2"),
         (lambda model, x: model.stages([range(2), range(1, 3)]), "ranges that join to 0..2"),
         (lambda model, x: model.stages(3), "layers=3: a list of ranges that join to 0..2"),

@@ -139,11 +139,21 @@ MUTANTS = {
         pieces("test_embedding_matches_finite_differences_and_adds_repeated_tokens"),
     ),
     "the loss's weight in the whole forgotten": (
-        embedding, "share = float(dloss) / targets.size", "share = 1 / targets.size",
+        embedding, "share = float(dloss) / _count", "share = 1 / _count",
         pieces("test_cross_entropy_matches_finite_differences_with_its_weight_in_the_whole"),
     ),
     "cross-entropy summed, not averaged": (
-        embedding, "share = float(dloss) / targets.size", "share = float(dloss)", fixture("grouped_query"),
+        embedding, "float(dloss) / _count(counted, xp.float64)", "xp.asarray(float(dloss))",
+        fixture("grouped_query"),
+    ),
+    "an ignored token's gradient left in": (
+        embedding, "xp.astype(xp.where(counted, share, xp.zeros_like(share)), dtype)",
+        "xp.astype(xp.broadcast_to(share, counted.shape), dtype)",
+        pieces("test_cross_entropy_of_two_targets_of_five_tokens_is_that_of_the_two_and_the_others_have_no_gradient"),
+    ),
+    "an ignored token counted in the mean": (
+        embedding, "xp.count_nonzero(counted), xp", "xp.asarray(counted.size), xp",
+        pieces("test_cross_entropy_of_two_targets_of_five_tokens_is_that_of_the_two_and_the_others_have_no_gradient"),
     ),
     "softmax without taking off the maximum": (
         embedding, "    largest = xp.max(wide, axis=-1, keepdims=True)", "    largest = xp.zeros_like(wide[..., :1])",

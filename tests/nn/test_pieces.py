@@ -8,7 +8,7 @@ import pytest
 
 from parlab.arrays import asarray
 from parlab.nn.activation import dropout, dropout_backward, gelu, gelu_backward, swiglu, swiglu_backward
-from parlab.nn.embedding import cross_entropy, cross_entropy_backward, embedding, embedding_backward
+from parlab.nn.embedding import IGNORED, cross_entropy, cross_entropy_backward, embedding, embedding_backward
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 from parlab.nn.norm import (
     layer_norm,
@@ -93,6 +93,29 @@ def test_cross_entropy_matches_finite_differences_with_its_weight_in_the_whole(x
     assert_gradient(dlogits, lambda logits: 0.25 * float(cross_entropy(logits, targets)[0]), logits)
 
 
+def test_cross_entropy_of_two_targets_of_five_tokens_is_that_of_the_two_and_the_others_have_no_gradient(xp):
+    logits, targets = draw(xp, 1, 5, 7), xp.asarray([[IGNORED, 3, IGNORED, IGNORED, 6]])
+    two = xp.take(logits, xp.asarray([1, 4]), axis=1)
+    loss, cache = cross_entropy(logits, targets)
+    expected, of_two = cross_entropy(two, xp.asarray([[3, 6]]))
+    assert float(loss) == pytest.approx(float(expected), rel=1e-15)
+    dlogits, wanted = cross_entropy_backward(1.0, cache), cross_entropy_backward(1.0, of_two)
+    assert bool(xp.all(xp.take(dlogits, xp.asarray([1, 4]), axis=1) == wanted))
+    assert not bool(xp.any(xp.take(dlogits, xp.asarray([0, 2, 3]), axis=1) != 0))
+
+
+def test_cross_entropy_of_no_target_is_0_and_has_no_gradient(xp):
+    loss, cache = cross_entropy(draw(xp, 1, 2, 7), xp.asarray([[IGNORED, IGNORED]]))
+    assert float(loss) == 0
+    assert not bool(xp.any(cross_entropy_backward(1.0, cache) != 0))
+
+
+def test_targets_of_an_unsigned_dtype_all_count(xp):
+    logits = draw(xp, 1, 2, 7)
+    losses = [float(cross_entropy(logits, xp.asarray([[6, 2]], dtype=dtype))[0]) for dtype in (xp.uint8, xp.int64)]
+    assert losses[0] == losses[1]
+
+
 def test_cross_entropy_of_a_uniform_guess_is_log_v_and_of_huge_logits_is_finite(xp):
     targets = xp.asarray([[0, 3]])
     assert float(cross_entropy(xp.zeros((1, 2, 4)), targets)[0]) == pytest.approx(np.log(4), rel=1e-15)
@@ -129,7 +152,7 @@ def test_rms_norm_does_not_feel_the_length_of_x(xp):
 def test_the_loss_of_float16_logits_is_that_of_float64_in_float32():
     logits = np.random.default_rng(0).normal(size=(2, 8, 300)).astype(np.float16)
     targets = np.random.default_rng(1).integers(300, size=(2, 8))
-    loss, (probabilities, _) = cross_entropy(logits, targets)
+    loss, (probabilities, *_) = cross_entropy(logits, targets)
     assert (loss.dtype, probabilities.dtype) == (np.float32, np.float16)
     assert float(loss) == pytest.approx(float(cross_entropy(logits.astype(float), targets)[0]), rel=1e-6)
 

@@ -6,7 +6,6 @@ from parlab.pipeline import (
     Costs,
     execute,
     gpipe,
-    interpreter,
     one_f_one_b,
     run_schedule,
     simulate,
@@ -30,7 +29,7 @@ def test_mutant_that_drops_a_microbatchs_weight_gradient_is_seen():
 
 
 def test_mutant_without_the_microbatchs_weight_in_the_loss_gives_m_times_the_gradients(monkeypatch):
-    monkeypatch.setattr(interpreter.Interpreter, "loss_share", lambda self, microbatch: 1.0)
+    monkeypatch.setattr(execute, "_shares", lambda targets, target_tokens: [1.0] * len(targets))
     model, batch, target, inputs, targets = tanh_model(3, 6)
     _, gradients = together(run(run_schedule, 3, one_f_one_b(3, 6), model, inputs, targets).results)
     _, expected = serial(model, batch, target)

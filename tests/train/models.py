@@ -11,7 +11,8 @@ import array_api_strict
 import numpy as np
 
 from parlab import run
-from parlab.arrays import to_numpy
+from parlab.arrays import asarray, namespace, to_numpy
+from parlab.nn import IGNORED
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW, clip_gradients, gradient_norm
 from parlab.pipeline import (
@@ -49,8 +50,20 @@ def model(xp: Any = np, dtype: str = "float64", **changes: Any) -> Llama:
     return random_llama(xp, dtype, **{**SIZES, **changes})
 
 
-def batches(B: int, S: int, steps: int = 1, xp: Any = np) -> list[tuple[Any, Any]]:
-    return random_batches(SIZES["vocab_size"], B, S, steps, xp)
+def batches(B: int, S: int, steps: int = 1, xp: Any = np, ignored: int | None = None) -> list[tuple[Any, Any]]:
+    """Tokens and targets; with a seed, `ignored`, of which some rows have few, and some no target."""
+    text = random_batches(SIZES["vocab_size"], B, S, steps, xp)
+    return text if ignored is None else [(tokens, masked(targets, ignored)) for tokens, targets in text]
+
+
+def masked(targets: Any, seed: int) -> Any:
+    """All, two thirds, a tenth or none of a row's targets, and at least one in all."""
+    draw, own = np.random.default_rng([7, seed]), to_numpy(targets).copy()
+    kept = draw.choice([1.0, 0.67, 0.1, 0.0], size=(own.shape[0], 1))
+    drop = draw.random(own.shape) >= kept
+    drop.flat[draw.integers(own.size)] = False
+    own[drop] = IGNORED
+    return asarray(own, namespace(targets))
 
 
 def serial_steps(start: Llama, text: list[tuple[Any, Any]], max_norm: float | None = None) -> list[tuple[Any, ...]]:
@@ -74,6 +87,7 @@ class Case(NamedTuple):
     S: int
     max_norm: float | None
     options: dict[str, Any]
+    ignored: int | None = None  # the seed that draws which targets are ignored; None: every token has one
 
 
 def drawn(seed: int, ranks: int = 16) -> Case:
@@ -126,13 +140,15 @@ def schedule_of(number: int, p: int) -> Schedule:
 
 
 @cache
-def _serial(model_key: tuple[Any, ...], B: int, S: int, steps: int, max_norm: float | None) -> list[tuple[Any, ...]]:
-    return serial_steps(model(**dict(model_key)), batches(B, S, steps), max_norm)
+def _serial(
+    model_key: tuple[Any, ...], B: int, S: int, steps: int, ignored: int | None, max_norm: float | None
+) -> list[tuple[Any, ...]]:
+    return serial_steps(model(**dict(model_key)), batches(B, S, steps, ignored=ignored), max_norm)
 
 
 def expected(case: Case, steps: int) -> list[tuple[Any, ...]]:
     """What serial training gives, made once for each model and batch."""
-    return _serial(tuple(sorted(case.model.items())), case.B, case.S, steps, case.max_norm)
+    return _serial(tuple(sorted(case.model.items())), case.B, case.S, steps, case.ignored, case.max_norm)
 
 
 class Found(NamedTuple):
@@ -146,7 +162,8 @@ class Found(NamedTuple):
 
 def found(case: Case, steps: int = 1, library: str = "numpy", change: Callable[[Trainer], object] = id) -> Found:
     """The steps of the case, on ranks; `change` may break their trainers."""
-    start, text = model(LIBRARIES[library], **case.model), batches(case.B, case.S, steps, LIBRARIES[library])
+    start = model(LIBRARIES[library], **case.model)
+    text = batches(case.B, case.S, steps, LIBRARIES[library], case.ignored)
 
     def program(comm: Any) -> tuple[Any, ...]:
         trainer = Trainer(Mesh(comm, **case.axes), start, AdamW(lr=LR), max_norm=case.max_norm, **case.options)

@@ -132,6 +132,7 @@ ROWS = [
     ("tokens", step({}, [[1]]), "tokens=[[1]]: an array [batch, sequence] of whole numbers is needed"),
     ("tokens", step({}, ONE + 17), "tokens hold 17..17: the vocabulary has 0..16"),
     ("targets", step({}, ONE, ONE - 1), "targets hold -1..-1: the vocabulary has 0..16"),
+    ("targets, none", step({}, ONE, ONE - 100), "targets are all -100, the ignored label: a mean needs at least one"),
     ("targets", step({}, ONE, EIGHT), "targets have shape (8, 8), tokens (1, 8): give one to each"),
     ("lr", step({}, ONE, lr=-1), "lr=-1: must be a number, at least 0 and finite"),
     (

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import parlab.pipeline.execute
+import parlab.train.step
 import parlab.zero.zero
 from parlab import run
 from parlab.nn.config import EMBEDDING
@@ -152,6 +154,29 @@ def test_blocks_cut_where_the_last_one_ended_drift_apart_by_bits_on_six_data_ran
     right = parlab.zero.zero.cut
     monkeypatch.setattr(parlab.zero.zero, "cut", lambda sizes, ranks, alike: right(sizes, ranks))
     assert faults(six) == {"copies"}
+
+
+def uneven(**axes):
+    return case(**axes)._replace(ignored=4)
+
+
+@pytest.mark.parametrize("axes", [{"dp": 2}, {"cp": 2}], ids=str)
+def test_a_mean_of_the_ranks_means_is_seen_by_loss_and_gradients_where_targets_are_uneven_alone(monkeypatch, axes):
+    assert faults(uneven(**axes), 2) == set()
+    right = parlab.train.step.run_schedule
+    monkeypatch.setattr(
+        parlab.train.step, "run_schedule", lambda *args, target_tokens, **options: right(*args, **options)
+    )
+    assert {"loss", "norm", "gradients"} <= faults(uneven(**axes), 2)
+    assert faults(case(**axes), 2) == set()
+
+
+def test_a_mean_of_the_microbatches_means_is_seen_by_loss_and_gradients_where_targets_are_uneven_alone(monkeypatch):
+    monkeypatch.setattr(
+        parlab.pipeline.execute, "_shares", lambda targets, target_tokens: [1 / len(targets)] * len(targets)
+    )
+    assert {"loss", "norm", "gradients"} <= faults(uneven(pp=2, dp=2), 2)
+    assert faults(case(pp=2, dp=2), 2) == set()
 
 
 def test_schedules_own_microbatches_are_weighted_once():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from parlab import run
+from parlab.nn import IGNORED
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW, warmup_cosine
 from parlab.pipeline import Costs, Schedule, dualpipe, interleaved_one_f_one_b, zb_auto, zb_v
@@ -76,6 +77,34 @@ def test_random_meshes_of_up_to_16_ranks_are_the_serial_model(seed):
 @pytest.mark.parametrize("seed", [100, 101])
 def test_random_meshes_are_the_serial_model_inside_the_array_standard(seed):
     assert faults(drawn(seed, ranks=2), library="strict") == set()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_meshes_with_uneven_targets_are_the_serial_model(seed):
+    assert faults(drawn(seed)._replace(ignored=seed), 2) == set()
+
+
+def test_random_meshes_with_uneven_targets_are_the_serial_model_inside_the_array_standard():
+    assert faults(drawn(100, ranks=4)._replace(ignored=100), library="strict") == set()
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("axes", [{"dp": 2, "cp": 2}, {"dp": 2, "pp": 2}, {"dp": 2, "tp": 2}, {"dp": 4}], ids=str)
+def test_a_rank_with_no_target_at_all_adds_nothing(axes, zero):
+    """The first replica's rows have no target, so that the ranks beside it must count for all."""
+    start, ((tokens, targets),) = model(), batches(8, 8)
+    targets = targets.copy()
+    targets[: 8 // axes["dp"]] = IGNORED
+    (loss, norm, gradients, _), *_ = serial_steps(start, [(tokens, targets)])
+
+    def program(comm):
+        trainer = Trainer(Mesh(comm, **axes), start, AdamW(lr=LR), zero=zero)
+        return trainer.step(tokens, targets), trainer.full_gradients()
+
+    for result, found in run(program, 4).results:
+        assert abs(result.loss / loss - 1) <= 1e-12
+        assert abs(result.norm / norm - 1) <= 1e-12
+        assert worst_error([found[name] for name in gradients], list(gradients.values())) <= 1e-12
 
 
 def test_every_pair_of_strategies_appears_among_the_300_meshes():

@@ -293,6 +293,7 @@ ROWS = [
     ("tokens", trained(tokens=TOKENS * 1.0), "tokens is float64 of shape (1, 4): whole numbers [batch, sequence]"),
     ("tokens", trained(tokens=TOKENS + 100), "tokens hold 10"),
     ("targets", trained(targets=[1, 2]), "targets is a list: whole numbers [batch, sequence] are needed"),
+    ("targets", trained(targets=TARGETS * 0 - 100), "targets hold -100, the ignored label: the mean over ranks would"),
     ("targets", trained(targets=TARGETS[:, :3]), "targets have shape (1, 3), logits (1, 4, 18): one target a token"),
     ("batches", trained_on(3), "batches=3: must be an Iterable"),
     ("batches", trained_on([1]), "batches: batch 0 is 1; a pair of tokens and targets is needed"),
