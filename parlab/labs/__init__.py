@@ -25,6 +25,7 @@ from parlab.labs import (
     zero_prefetch,
 )
 from parlab.labs.exercise import PASSED, Exercise, Review
+from parlab.labs.patient import in_turn, patient, posted_ahead
 from parlab.labs.session import Summary, load, save
 
 ROOMS = (
@@ -181,4 +182,19 @@ def _reviewed(name: str, answer: Callable[..., Any], seconds: float, seed: int |
     return review
 
 
-__all__ = ["EXERCISES", "Exercise", "Review", "check", "hint", "load", "require", "save", "score", "summary", "yours"]
+__all__ = [
+    "EXERCISES",
+    "Exercise",
+    "Review",
+    "check",
+    "hint",
+    "in_turn",
+    "load",
+    "patient",
+    "posted_ahead",
+    "require",
+    "save",
+    "score",
+    "summary",
+    "yours",
+]

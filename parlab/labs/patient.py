@@ -1,0 +1,69 @@
+"""A run to diagnose: eight ranks pass their pieces around a ring and work on each, and one of them stalls once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from parlab.arguments import amount, whole
+from parlab.world import Cluster, Comm, Run, per_rank, run
+
+RANKS = 8
+NBYTES = 1_000_000  # of a piece
+LINK = Cluster.uniform(latency=0, bandwidth=500e6)  # a piece takes 2 ms
+WORK, STALL = 8e-3, 6e-3  # seconds: of the work on a piece; more, where the rank stalls
+Work = Callable[[Comm, Any], Any]
+
+
+def in_turn(comm: Comm, x: Any, work: Work) -> Any:
+    """The sum of `work(comm, piece)` over the pieces x of all ranks: a message, then work, and so on."""
+    total, piece = work(comm, x), x
+    for _ in range(comm.size - 1):
+        piece = comm.sendrecv(piece, comm.right, comm.left)
+        total = total + work(comm, piece)
+    return total
+
+
+def posted_ahead(comm: Comm, x: Any, work: Work) -> Any:
+    """As `in_turn`, but the next piece travels while the rank works: the exercise 00.overlap."""
+    total, piece = 0, x
+    for _ in range(comm.size - 1):
+        sent, arriving = comm.isend(piece, comm.right), comm.irecv(comm.left, like=piece)
+        total = total + work(comm, piece)
+        sent.wait()
+        piece = arriving.wait()
+    return total + work(comm, piece)
+
+
+def patient(program: Callable[[Comm, Any, Work], Any] = in_turn, number: int = 0, stall: float = STALL) -> Run:
+    """Run `program(comm, x, work)` on eight ranks, of which one stalls in one of its works.
+
+    A piece x travels for 2 ms, and work on a piece takes 8 ms.
+
+    Args:
+        program: returns the sum of `work(comm, piece)` over the pieces of all ranks.
+        number: the patient's number. The patient 0 is that of lesson 00; each other number draws the rank that stalls,
+            and in which of its first four works.
+        stall: by how many seconds that work is longer.
+
+    Raises:
+        ValueError: a program that cannot be called, or a number or a stall below 0.
+    """
+    if not callable(program):
+        raise ValueError(f"program={program!r:.60}: must be a function program(comm, x, work)")
+    whole("number", number, 0)
+    amount("stall", stall, least=0)
+    draw = np.random.default_rng(number)
+    culprit, late = (5, 1) if number == 0 else (int(draw.integers(RANKS)), int(draw.integers(4)))
+    works = [count() for _ in range(RANKS)]
+
+    def work(comm: Comm, piece: Any) -> Any:
+        stalls = next(works[comm.rank]) == late and comm.rank == culprit
+        with comm.compute("work", seconds=WORK + stall * stalls):
+            return piece + 1
+
+    pieces = [np.full(NBYTES // 4, rank + 1, dtype=np.float32) for rank in range(RANKS)]
+    return run(program, RANKS, per_rank(pieces), work, cluster=LINK)

@@ -1,0 +1,69 @@
+"""The patient of lesson 00: one rank stalls, the stall travels both ways, and overlap swallows it."""
+
+import numpy as np
+import pytest
+
+from parlab import labs
+from parlab.labs import in_turn, posted_ahead
+from tests.labs.answers import refused, reviewed
+
+MS = 10**9  # picoseconds
+
+
+def waited(done):
+    return [done.timeline.waited(rank) / MS for rank in range(8)]
+
+
+def test_6_ms_of_stall_on_rank_5_are_42_ms_of_waiting_on_7_ranks():
+    done, well = labs.patient(), labs.patient(stall=0)
+    assert (done.timeline.makespan / MS, well.timeline.makespan / MS) == (84, 78)  # 8·8 + 7·2 + 6
+    assert waited(well) == [14] * 8
+    assert waited(done) == [20, 20, 20, 20, 20, 14, 20, 20]
+    assert sum(waited(done)) - sum(waited(well)) == 42
+
+
+def test_the_stall_reaches_one_rank_further_each_way_in_each_step():
+    first = {}
+    for wait in sorted(labs.patient().timeline.waits, key=lambda wait: wait.start):
+        if wait.came > wait.start:
+            first.setdefault(wait.rank, (wait.peer, wait.came / MS))
+    assert first == {4: (5, 24), 6: (5, 24), 3: (4, 34), 7: (6, 34), 2: (3, 44), 0: (7, 44), 1: (0, 54)}
+
+
+def test_posted_ahead_nobody_waits_and_the_stall_costs_6_ms_once():
+    done = labs.patient(posted_ahead)
+    assert waited(done) == [0] * 8
+    assert done.timeline.makespan / MS == 70  # 8·8 + 6
+    assert all((result == 36 + 8).all() for result in done.results)
+
+
+@pytest.mark.parametrize(("stall", "waits"), [(6e-3, 0), (6.001e-3, 0.001), (9e-3, 3)])
+def test_overlap_swallows_a_stall_as_long_as_work_less_message_and_no_longer(stall, waits):
+    """8 − 2 = 6 ms. For the rest of a longer stall its two neighbours wait, and their own neighbours do not."""
+    late = waited(labs.patient(posted_ahead, stall=stall))
+    assert late == pytest.approx([waits * (rank in (4, 6)) for rank in range(8)])
+
+
+def test_each_number_is_a_patient_of_its_own_and_the_same_each_time():
+    culprits = {waited(labs.patient(number=number)).index(14) for number in range(1, 31)}
+    assert culprits == set(range(8))
+    assert waited(labs.patient(number=7)) == waited(labs.patient(number=7))
+    for number in range(1, 9):
+        assert sorted(waited(labs.patient(number=number))) == [14] + [20] * 7
+
+
+def test_the_librarys_ways_are_what_the_exercise_refuses_and_takes():
+    assert reviewed("00.overlap", posted_ahead).status == "passed"
+    assert "a rank waits for a message before it works" in refused("00.overlap", in_turn)
+
+
+def test_a_program_that_is_none_and_a_stall_below_0_are_refused():
+    for given, said in (
+        ({"program": 3}, "program=3"),
+        ({"number": -1}, "number=-1"),
+        ({"number": 0.5}, "number=0.5"),
+        ({"stall": -1e-3}, "stall=-0.001"),
+        ({"stall": np.nan}, "stall=nan"),
+    ):
+        with pytest.raises(ValueError, match=f"^{said}"):
+            labs.patient(**given)
