@@ -28,6 +28,7 @@ from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
 from parlab.views.timelines.measured import explore_measured_times, measured_times
 from parlab.views.timelines.panels import bytes_in_and_out, compare_timelines, lanes_of, wall_clock
 from parlab.views.timelines.timeline import timeline
+from parlab.views.timelines.trace_back import trace_back
 from parlab.views.timelines.waits_for import deadlock
 from parlab.views.widgets.guess import predict
 from parlab.views.widgets.step_through import step_through

@@ -29,7 +29,7 @@ Colors = str | Sequence[str]  # one colour for all, or one for each
 Spans = Sequence[Any]  # of objects with a start and an end
 Texts = Sequence[Sequence[str]]  # for each box, from the longest to the shortest
 
-BEHIND, BETWEEN, ABOVE = 0.8, 0.9, 2.2  # drawing order: hatched boxes, arrows, boxes, words
+BELOW, BEHIND, ABOVE = 0.7, 0.8, 2.2  # drawing order: arrows, hatched boxes, boxes, words
 MANY = 500  # hatched boxes: more are drawn without outlines, which would hide the pattern
 NARROW = 2  # points of a box that keeps a white edge
 OUTLINE = 10.0  # points of the letters whose outlines are kept
@@ -164,19 +164,19 @@ def word(axes: Axes, x: float, y: float, text: str, size: float = theme.SMALL, *
     axes.text(x, y, text, size=size, **{"color": theme.INK, "va": "center", **style})
 
 
-def arrows(axes: Axes, tails: Points, heads: Points, color: str) -> None:
-    """Thin arrows from `tails` to `heads`."""
+def arrows(axes: Axes, tails: Points, heads: Points, color: str, zorder: float = BELOW) -> None:
+    """Thin arrows from `tails` to `heads`, below all boxes and words if `zorder` is not given."""
     if not tails:
         return
     ends = np.stack([np.array(tails, dtype=float), np.array(heads, dtype=float)], axis=1)  # [arrows, ends, x and y]
-    axes.add_collection(LineCollection(ends, colors=color, linewidths=1.1, zorder=BETWEEN, gid="arrows"), autolim=False)
+    axes.add_collection(LineCollection(ends, colors=color, linewidths=1.1, zorder=zorder, gid="arrows"), autolim=False)
     width, height = inches(axes)
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     run, rise = (ends[:, 1] - ends[:, 0]).T * [[width / (right - left)], [height / (high - low)]]  # in inches
     length = np.maximum(np.hypot(run, rise), 1e-9)
     turns = np.array([[run, rise], [-rise, run]]).transpose(2, 0, 1) / length[:, None, None]  # [arrows, 2, 2]
     tips = [Path(HEAD.vertices @ turn) for turn in turns]
-    _stamps(axes, tips, ends[:, 1], axes.transData, 1, facecolors=color, zorder=BETWEEN)
+    _stamps(axes, tips, ends[:, 1], axes.transData, 1, facecolors=color, zorder=zorder)
 
 
 @lru_cache(maxsize=4096)
