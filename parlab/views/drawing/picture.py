@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -199,6 +199,14 @@ def short(text: str) -> str:
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
 
+def decimal_bytes(nbytes: int) -> str:
+    """`200 kB` for 200 000, where the number is whole in units of 1000; else as `format_bytes`."""
+    for unit, size in (("MB", 10**6), ("kB", 10**3)):
+        if nbytes >= size and nbytes % size == 0:
+            return f"{nbytes // size} {unit}"
+    return format_bytes(nbytes)
+
+
 def short_bytes(nbytes: float) -> str:
     """Bytes for an axis, without decimals of zero."""
     return short(format_bytes(nbytes))
@@ -207,6 +215,16 @@ def short_bytes(nbytes: float) -> str:
 def short_time(picoseconds: float) -> str:
     """A time for an axis, without decimals of zero."""
     return short(format_time(picoseconds))
+
+
+def percents(parts: Mapping[str, float]) -> dict[str, str]:
+    """The parts of a whole in whole percent, which add up to 100: the largest rests are rounded up."""
+    whole = sum(parts.values())
+    exact = {name: 100 * part / whole for name, part in parts.items()}
+    down = {name: math.floor(part) for name, part in exact.items()}
+    for name in sorted(exact, key=lambda name: down[name] - exact[name])[: 100 - sum(down.values())]:
+        down[name] += 1
+    return {name: f"{part} %" for name, part in down.items()}
 
 
 def percent(part: float) -> str:

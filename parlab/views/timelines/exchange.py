@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parlab.arguments import one_of, whole
-from parlab.views.drawing.picture import Picture, short_bytes
+from parlab.views.drawing.picture import Picture, decimal_bytes
 from parlab.views.timelines.timeline import timeline
 from parlab.views.timelines.waits_for import deadlock
 from parlab.views.widgets.explorer import BANDWIDTHS, LATENCIES, Explorer, choice, steps
@@ -17,7 +17,9 @@ from parlab.world import Cluster, Comm, DeadlockError, Run, run
 from parlab.world.cluster import picoseconds
 from parlab.world.units import format_time
 
-COMPUTE = 20e-6  # seconds that each rank computes
+COMPUTE = 25e-6  # seconds that each rank computes
+AHEAD = "ahead: isend, irecv, compute, wait"
+SIZES = [step * decade for decade in (10**3, 10**4, 10**5, 10**6) for step in (1, 2, 5)]  # bytes
 
 
 def in_turn(comm: Comm, x: np.ndarray) -> None:
@@ -63,7 +65,7 @@ class Order(NamedTuple):
 ORDERS = {
     "in turn: send, recv": Order(in_turn, "2(α + n/bandwidth) + compute", lambda t, c: 2 * t + c),
     "at once: sendrecv": Order(both_at_once, "α + n/bandwidth + compute", lambda t, c: t + c),
-    "ahead: isend, irecv, compute, wait": Order(posted_ahead, "max(α + n/bandwidth, compute)", max),
+    AHEAD: Order(posted_ahead, "max(α + n/bandwidth, compute)", max),
     "both send first": Order(both_send_first, "never", lambda t, c: 0),
 }
 
@@ -76,10 +78,8 @@ def _ran(order: str, nbytes: int) -> Run | DeadlockError:
         return error
 
 
-def two_ranks(
-    order: str = "in turn: send, recv", nbytes: int = 65536, latency: float = 1e-6, bandwidth: float = 10e9
-) -> Picture:
-    """Draw two ranks that exchange `nbytes` and compute for 20 µs; what `explore_two_ranks` shows.
+def two_ranks(order: str = AHEAD, nbytes: int = 200_000, latency: float = 5e-6, bandwidth: float = 5e9) -> Picture:
+    """Draw two ranks that exchange `nbytes` and compute for 25 µs; what `explore_two_ranks` shows.
 
     Args:
         order: of the calls, one of `ORDERS`.
@@ -96,12 +96,12 @@ def two_ranks(
     ran = _ran(order, nbytes)
     if isinstance(ran, DeadlockError):
         return deadlock(ran)
-    measured = ran.on(cluster)
+    timed = ran.on(cluster)
     formula = ORDERS[order].duration(cluster.intra.picoseconds(nbytes), picoseconds(COMPUTE))
-    headline = f"{ORDERS[order].formula} = {format_time(formula)}, measured {format_time(measured.makespan)}"
-    decade = 10 ** (len(str(measured.makespan)) - 1)  # an axis that ends at 1, 2, 5, 10, ... stands still for a while
-    end = next(step * decade for step in (1, 2, 5, 10) if step * decade >= measured.makespan)
-    return timeline(measured, end=end, headline=headline)
+    headline = f"{ORDERS[order].formula} = {format_time(formula)}, by the clock {format_time(timed.makespan)}"
+    decade = 10 ** (len(str(timed.makespan)) - 1)  # an axis that ends at 1, 2, 5, 10, ... stands still for a while
+    end = next(step * decade for step in (1, 2, 5, 10) if step * decade >= timed.makespan)
+    return timeline(timed, end=end, headline=headline)
 
 
 def explore_two_ranks() -> Explorer:
@@ -110,9 +110,9 @@ def explore_two_ranks() -> Explorer:
     Latency and bandwidth only change the clock: the ranks run again when the size or the order changes.
     """
     controls = {
-        "order": choice("order of the calls", list(ORDERS), next(iter(ORDERS))),
-        "nbytes": steps("size of a message", [2**k for k in range(8, 23)], 2**16, short_bytes),
-        "latency": steps("latency α", LATENCIES, 1e-6),
-        "bandwidth": steps("bandwidth", BANDWIDTHS, 10e9),
+        "order": choice("order of the calls", list(ORDERS), AHEAD),
+        "nbytes": steps("size of a message", SIZES, 200_000, decimal_bytes),
+        "latency": steps("latency α", LATENCIES, 5e-6),
+        "bandwidth": steps("bandwidth", BANDWIDTHS, 5e9),
     }
     return Explorer("explore_two_ranks", controls, two_ranks)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 from matplotlib.axes import Axes
 
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import check_end, checked_ranks, lanes, legend, timeline_of
-from parlab.views.drawing.picture import Picture, note, percent
+from parlab.views.drawing.picture import Picture, decimal_bytes, note, percents
 from parlab.views.drawing.png_film import Film, moments_of, revealed
 from parlab.world import Run, Timeline, Wait
 from parlab.world.units import format_bytes
@@ -70,15 +71,19 @@ def timeline(
 
 
 def time_spent(shown: Timeline) -> str:
-    """The makespan, and how much of the time of all ranks goes into what."""
-    whole = shown.size * shown.makespan
+    """The makespan, and how much of the time of all ranks goes into what; the parts add up to 100 %."""
     spent = {
         "computing": sum(map(shown.busy, range(shown.size))),
         "waiting for a rank": sum(wait.came - wait.start for wait in shown.waits),
         "waiting for a transfer": sum(wait.end - wait.came for wait in shown.waits),
+        "done": 0,
     }
-    parts = [f"{percent(time / whole)} {what}" for what, time in spent.items() if time]
-    return ", ".join([shown.format(shown.makespan), *parts])
+    for rank in range(shown.size):
+        spans = chain(shown.computes, shown.waits)
+        spent["done"] += shown.makespan - max((span.end for span in spans if span.rank == rank), default=0)
+    spent["idle"] = max(0, shown.size * shown.makespan - sum(spent.values()))
+    parts = percents({name: time for name, time in spent.items() if time})
+    return ", ".join([shown.format(shown.makespan), *(f"{part} {name}" for name, part in parts.items())])
 
 
 def draw_computes(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
@@ -137,7 +142,7 @@ def _awaited(kind: str, wait: Wait) -> list[str]:
 
 
 ENDS: Any = (  # of a message: its kind, where it is drawn on whose lane, and with which texts, the longest first
-    ("send", SENDS, lambda t: t.src, lambda t: [f"{format_bytes(t.nbytes)} to rank {t.dst}", f"to {t.dst}"]),
+    ("send", SENDS, lambda t: t.src, lambda t: [f"{decimal_bytes(t.nbytes)} to rank {t.dst}", f"to {t.dst}"]),
     ("receive", RECEIVES, lambda t: t.dst, lambda t: [f"from rank {t.src}", f"from {t.src}"]),
 )
 

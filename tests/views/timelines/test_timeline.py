@@ -6,7 +6,9 @@ import pytest
 from parlab import Cluster, run, views
 from parlab.pipeline import Costs, one_f_one_b, simulate, zb_h1
 from parlab.views.drawing import marks, theme
+from parlab.views.drawing.picture import percents
 from parlab.views.timelines import timeline as module
+from parlab.views.timelines.timeline import time_spent
 from tests.views.drawn import artists, boxes, nothing, ring, title
 
 SIZES = (1, 2, 4, 8, 17, 64)
@@ -127,6 +129,30 @@ def test_the_title_says_what_the_time_goes_into():
         title(figure)
         == "2 ranks on uniform: 10.0 µs, 25 % computing, 25 % waiting for a rank, 50 % waiting for a transfer"
     )
+
+
+def test_four_messages_in_a_row_are_31_percent_for_a_rank_50_for_a_transfer_and_19_of_ranks_that_are_done():
+    """Of 4 · 4 µs: 5 for a rank, 8 for a transfer, 3 done. 31.25 + 50 + 18.75; all 100 % have a name."""
+
+    def one_receives_first(comm, x):
+        if comm.rank == 0:
+            found = comm.recv(comm.left, like=x)
+            comm.send(x, comm.right)
+            return found
+        comm.send(x, comm.right)
+        return comm.recv(comm.left, like=x)
+
+    done = run(one_receives_first, 4, np.ones(125, np.float32), cluster=Cluster.uniform(0.5e-6, 1e9))
+    said = "4.00 µs, 31 % waiting for a rank, 50 % waiting for a transfer, 19 % done"
+    assert time_spent(done.timeline) == said
+
+
+@pytest.mark.parametrize("parts", [(1, 1, 1), (1, 2, 4, 8, 16), (1, 999), (1, 1, 1, 1, 1, 1), (5,), (33.5, 33.5, 33)])
+def test_percents_are_whole_and_add_up_to_100(parts):
+    shown = percents({str(number): part for number, part in enumerate(parts)})
+    assert sum(int(text.removesuffix(" %")) for text in shown.values()) == 100
+    for text, part in zip(shown.values(), parts, strict=True):
+        assert abs(int(text.removesuffix(" %")) - 100 * part / sum(parts)) < 1
 
 
 def test_a_rank_that_waits_for_what_it_started_waits_for_its_own_collective():

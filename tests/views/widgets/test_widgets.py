@@ -13,6 +13,7 @@ from parlab.views.all_reduce import crossings
 from parlab.views.all_reduce.clock import all_reduce_time
 from parlab.views.drawing.picture import png
 from parlab.views.timelines import exchange
+from parlab.views.timelines.exchange import AHEAD, SIZES
 from parlab.views.widgets.explorer import BANDWIDTHS, LATENCIES, Explorer, steps
 from parlab.world import DGX_A100, Device, Link
 from tests.views.drawn import artists, title
@@ -64,7 +65,7 @@ def test_a_widget_starts_as_its_figure_function_draws_without_being_told(explore
 @pytest.mark.parametrize(
     ("explore", "draw", "values"),
     [
-        (views.explore_two_ranks, views.two_ranks, {"nbytes": 2**20, "latency": 5e-5, "order": list(views.ORDERS)[1]}),
+        (views.explore_two_ranks, views.two_ranks, {"nbytes": 10**6, "latency": 5e-5, "order": list(views.ORDERS)[1]}),
         (views.explore_collectives, views.collectives, {"nodes": 4, "ranks_per_node": 3, "algorithm": "hierarchical"}),
         (views.explore_tensor, views.tensor, {"S": 1024, "cluster": DGX_A100, "ranks_per_node": 32}),
         (views.explore_zero, views.zero, {"params": 70e9, "N": 512, "stage": 3, "offload": True}),
@@ -105,10 +106,10 @@ def test_every_algorithm_is_drawn_on_one_node_and_on_many(algorithm):
 @pytest.mark.parametrize("bandwidth", [BANDWIDTHS[0][1], BANDWIDTHS[-1][1]])
 @pytest.mark.parametrize("order", list(views.ORDERS)[:-1])
 @pytest.mark.parametrize("nbytes", [256, 2**22])
-def test_two_ranks_measure_what_their_formula_says(order, nbytes, latency, bandwidth):
+def test_two_ranks_take_as_long_as_their_formula_says(order, nbytes, latency, bandwidth):
     headline = title(views.two_ranks(order, nbytes, latency, bandwidth))
-    said, _, measured = headline.rpartition(" = ")[2].partition(", measured ")
-    assert said == measured
+    said, _, by_the_clock = headline.rpartition(" = ")[2].partition(", by the clock ")
+    assert said == by_the_clock
 
 
 def test_moving_latency_and_bandwidth_runs_no_rank_again(monkeypatch):
@@ -122,7 +123,7 @@ def test_moving_latency_and_bandwidth_runs_no_rank_again(monkeypatch):
     explorer.controls["latency"].value = 5e-5
     explorer.controls["bandwidth"].value = 1e9
     with pytest.raises(AssertionError, match="ran again"):
-        explorer.controls["nbytes"].value = 2**10
+        explorer.controls["nbytes"].value = 1000
 
 
 @pytest.mark.parametrize(("nodes", "inside"), [(1, 2), (2, 8), (3, 5)])
@@ -170,3 +171,12 @@ def test_any_figure_function_becomes_an_explorer():
     explorer = Explorer("explore_rings", {"size": steps("ranks", [("2", 2), ("4", 4)], 2)}, views.all_reduce_times)
     explorer.controls["size"].value = 4
     assert repr(explorer) == f"explore_rings: {views.all_reduce_times(size=4)!r}"
+
+
+@pytest.mark.parametrize(
+    ("latency", "bandwidth", "nbytes"), [(5e-6, 10e9, 200_000), (5e-6, 5e9, 100_000), (20e-6, 10e9, 50_000)]
+)
+def test_the_longest_message_that_25_microseconds_hide_is_a_stop_of_the_slider(latency, bandwidth, nbytes):
+    longer = SIZES[SIZES.index(nbytes) + 1]
+    for size, hidden in ((nbytes, True), (longer, False)):
+        assert title(views.two_ranks(AHEAD, size, latency, bandwidth)).endswith("by the clock 25.0 µs") == hidden
