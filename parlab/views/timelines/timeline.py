@@ -76,11 +76,11 @@ def time_spent(shown: Timeline) -> str:
         "computing": sum(map(shown.busy, range(shown.size))),
         "waiting for a rank": sum(wait.came - wait.start for wait in shown.waits),
         "waiting for a transfer": sum(wait.end - wait.came for wait in shown.waits),
-        "done": 0,
     }
-    for rank in range(shown.size):
-        spans = chain(shown.computes, shown.waits)
-        spent["done"] += shown.makespan - max((span.end for span in spans if span.rank == rank), default=0)
+    last = [0] * shown.size
+    for rank, end in chain(((s.rank, s.end) for s in shown.computes), ((w.rank, w.end) for w in shown.waits)):
+        last[rank] = max(last[rank], end)
+    spent["done"] = sum(shown.makespan - end for end in last)
     spent["idle"] = max(0, shown.size * shown.makespan - sum(spent.values()))
     parts = percents({name: time for name, time in spent.items() if time})
     return ", ".join([shown.format(shown.makespan), *(f"{part} {name}" for name, part in parts.items())])
