@@ -152,6 +152,29 @@ def exchange_rows(comm: Comm, rows: Array, sent: Sequence[int], received: Sequen
     return xp.concat(arriving)
 
 
+class Travelling:
+    """The same unequal all-to-all, all of it posted at once: it travels until `wait()` returns the rows."""
+
+    def __init__(self, comm: Comm, rows: Array, sent: Sequence[int], received: Sequence[int], label: str) -> None:
+        xp, E = namespace(rows), rows.shape[1]
+        leaving = parts_of(rows, sent)
+        self.arriving = list(leaving)
+        self.sends, self.receives = [], {}
+        for distance in range(1, comm.size):
+            ahead, behind = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
+            form = xp.empty((received[behind], E), dtype=rows.dtype, device=rows.device)
+            self.receives[behind] = comm.irecv(behind, form, label=label)
+            self.sends.append(comm.isend(leaving[ahead], ahead, label=label))
+
+    def wait(self) -> Array:
+        """`[Σ received, E]`, by source."""
+        for source, request in self.receives.items():
+            self.arriving[source] = request.wait()
+        for request in self.sends:
+            request.wait()
+        return namespace(self.arriving[0]).concat(self.arriving)
+
+
 def by_expert(rows: Array, blocks: Sequence[Sequence[int]]) -> Array:
     """Rows in the order (source, expert) -> in the order (expert, source); `blocks[source][expert]`: how many."""
     parts = parts_of(rows, [count for of_source in blocks for count in of_source])

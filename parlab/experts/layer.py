@@ -103,7 +103,7 @@ class ExpertParallel(MixtureOfExperts):
             loads = group.all_reduce(loads)
         return to_host(loads)
 
-    def mix(self, x: Array, routing: Routing) -> tuple[Array, Any]:
+    def mix(self, x: Array, routing: Routing, started: Any = None) -> tuple[Array, Any]:
         """The sum over each token's experts, on all ranks, of gate · answer: `[T, E]` -> `(y [T, E], cache)`."""
         if self.exchange == "hierarchical":
             return mix_in_two_levels(self, self.between, self.inside, x, routing)
@@ -111,7 +111,9 @@ class ExpertParallel(MixtureOfExperts):
             return mix_gathered(self, self.comm, x, routing)
         return self.mix_dispatched(x, routing)
 
-    def mix_backward(self, dy: Array, routing: Routing, cache: Any) -> tuple[Array, Array, list[Any]]:
+    def mix_backward(
+        self, dy: Array, routing: Routing, cache: Any, started: Any = None
+    ) -> tuple[Array, Array, list[Any]]:
         """`(dx [T, E], dgates [T, k], pending of the experts)`."""
         if self.exchange == "hierarchical":
             return mix_in_two_levels_backward(self, dy, cache)
@@ -151,6 +153,22 @@ class ExpertParallel(MixtureOfExperts):
         """As the serial layer's, on the clock."""
         with self.comm.compute("experts, backward for the input", flops=self.flops(sum(counts))):
             return super().apply_experts_backward(drows, counts, caches)
+
+    def apply_shared(self, x: Array) -> tuple[Array, Any]:
+        """As the serial layer's, on the clock."""
+        with self.comm.compute("shared expert", flops=self.shared_flops(x.shape[0])):
+            return super().apply_shared(x)
+
+    def apply_shared_backward(self, dy: Array, cache: Any) -> tuple[Array, Any]:
+        """As the serial layer's, on the clock."""
+        with self.comm.compute("shared expert, backward for the input", flops=self.shared_flops(dy.shape[0])):
+            return super().apply_shared_backward(dy, cache)
+
+    def shared_flops(self, tokens: int) -> int:
+        """Of the products with the shared expert's matrices, forward or for the input."""
+        assert self.shared is not None
+        matrices = (self.weights[name] for name in self.shared.weight_names if self.weights[name].ndim == 2)
+        return sum(linear_flops(tokens, *matrix.shape).forward for matrix in matrices)
 
     def backward_weight(self, pending: Any) -> Gradients:
         """As the serial layer's, on the clock."""

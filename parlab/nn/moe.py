@@ -160,30 +160,25 @@ class MixtureOfExperts(Stage):
         shape, x = x.shape, as_rows(x)  # [T, E]
         routing = self.routed(x)
         loads = self.loads_together(routing) if self.auxiliary else None
-        y, mixed = self.mix(x, routing)
-        of_shared = None
-        if self.shared is not None:
-            more, of_shared = self.shared.forward(x)
+        started = self.start(x, routing)
+        more, of_shared = (None, None) if self.shared is None else self.apply_shared(x)
+        y, mixed = self.mix(x, routing, started)
+        if more is not None:
             y = y + more
         return namespace(y).reshape(y, shape), MoECache(x, routing, loads, mixed, of_shared)
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
         """`(dx, pending)`."""
         shape, dy = dy.shape, as_rows(dy)  # [T, E]
-        x, routing, loads, mixed, of_shared = cache
-        dx, dgates, of_experts = self.mix_backward(dy, routing, mixed)
-        dlogits = gates_backward(dgates, routing)  # [T, N]
-        if loads is not None:
-            logits, _ = linear(x, self.weights[self.router])
-            dlogits = dlogits + auxiliary_loss(logits, loads, self.k, self.auxiliary * self.loss_weight)[1]
-        if self.bias_rate:
-            of_call = asked_loads(routing, self.num_experts)
-            self.counted = [sum(both) for both in zip(self.counted, of_call, strict=True)]
-        through_router, of_router = linear_backward_input(dlogits, x, self.weights[self.router])
-        dx = dx + through_router
-        shared_pending = None
+        _, routing, _, mixed, of_shared = cache
+        started = self.start_backward(dy, routing, mixed)
+        through_shared, shared_pending = (None, None)
         if self.shared is not None:
-            through_shared, shared_pending = self.shared.backward_input(dy, of_shared)
+            through_shared, shared_pending = self.apply_shared_backward(dy, of_shared)
+        dx, dgates, of_experts = self.mix_backward(dy, routing, mixed, started)
+        through_router, of_router = self.backward_of_router(dgates, cache)
+        dx = dx + through_router
+        if through_shared is not None:
             dx = dx + through_shared
         return namespace(dx).reshape(dx, shape), (of_router, of_experts, shared_pending)
 
@@ -195,14 +190,44 @@ class MixtureOfExperts(Stage):
             gradients |= expert.backward_weight(of_expert)
         return gradients if self.shared is None else gradients | self.shared.backward_weight(of_shared)
 
-    def mix(self, x: Array, routing: Routing) -> tuple[Array, Any]:
+    def backward_of_router(self, dgates: Array, cache: MoECache) -> tuple[Array, Any]:
+        """`(dx [T, E], pending)` from the gradient of the gates, and of the auxiliary loss; counts for the bias."""
+        x, routing, loads = cache.x, cache.routing, cache.loads
+        dlogits = gates_backward(dgates, routing)  # [T, N]
+        if loads is not None:
+            logits, _ = linear(x, self.weights[self.router])
+            dlogits = dlogits + auxiliary_loss(logits, loads, self.k, self.auxiliary * self.loss_weight)[1]
+        if self.bias_rate:
+            of_call = asked_loads(routing, self.num_experts)
+            self.counted = [sum(both) for both in zip(self.counted, of_call, strict=True)]
+        return linear_backward_input(dlogits, x, self.weights[self.router])
+
+    def start(self, x: Array, routing: Routing) -> Any:
+        """The first part of `mix`, before the shared expert runs: nothing, where no rows travel."""
+
+    def start_backward(self, dy: Array, routing: Routing, cache: Any) -> Any:
+        """The first part of `mix_backward`, before the shared expert's."""
+
+    def apply_shared(self, x: Array) -> tuple[Array, Any]:
+        """The shared expert on all tokens, `[T, E]`: `(y, cache)`."""
+        assert self.shared is not None
+        return self.shared.forward(x)
+
+    def apply_shared_backward(self, dy: Array, cache: Any) -> tuple[Array, Any]:
+        """Its `backward_input`."""
+        assert self.shared is not None
+        return self.shared.backward_input(dy, cache)
+
+    def mix(self, x: Array, routing: Routing, started: Any = None) -> tuple[Array, Any]:
         """The sum over each token's experts of gate · answer: `[T, E]` -> `(y [T, E], cache)`."""
         pairs = sort_by_expert(routing, len(self.experts))
         answers, caches = self.apply_experts(rows_of(x, pairs, self.k), pairs.counts)  # [Σ counts, E]
         slots = slots_of(answers, pairs, self.k)  # [T, k, E]
         return sum_of_slots(slots, routing.gates), MixCache(pairs, caches, slots)
 
-    def mix_backward(self, dy: Array, routing: Routing, cache: Any) -> tuple[Array, Array, list[Any]]:
+    def mix_backward(
+        self, dy: Array, routing: Routing, cache: Any, started: Any = None
+    ) -> tuple[Array, Array, list[Any]]:
         """`(dx [T, E], dgates [T, k], pending of the experts)`."""
         pairs, caches, slots = cache
         dgates = namespace(dy).sum(slots * dy[:, None, :], axis=2)

@@ -1,0 +1,176 @@
+"""Two lanes: the results of the plain layer to the bit, and the time of the closed form."""
+
+from __future__ import annotations
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from parlab import per_rank, run
+from parlab.arrays import asarray
+from parlab.experts import (
+    ExpertParallel,
+    OverlappedExperts,
+    hidden_share,
+    merged_pair,
+    merged_seconds,
+    own_weights,
+    shared_seconds,
+)
+from parlab.nn.layers import Block
+from parlab.nn.mixtral import Mixtral, MixtralConfig
+from parlab.nn.moe import Expert
+from parlab.world import Cluster
+
+SIZES = {"vocab_size": 11, "hidden_size": 8, "intermediate_size": 6, "num_hidden_layers": 1}
+PREFIX = "model.layers.0.block_sparse_moe"
+
+
+def model(N, k, seed=3):
+    sizes = {"num_attention_heads": 2, "num_local_experts": N, "num_experts_per_tok": k}
+    return Mixtral.random(MixtralConfig(**SIZES, **sizes, initializer_range=0.5), seed=seed, xp=np, dtype="float64")
+
+
+def arrays(size, tokens, xp=np):
+    draw = np.random.default_rng(5)
+    return [[asarray(draw.normal(size=(1, tokens, 8)), xp) for _ in range(size)] for _ in range(4)]
+
+
+def layer(comm, kind, serial, N, k, shared=None):
+    weights = own_weights(serial.weights, PREFIX, N, comm.rank, comm.size)
+    options = {"shared": Expert(shared, "shared")} if shared else {}
+    return kind(comm, {**weights, **(shared or {})}, PREFIX, N, k, **options)
+
+
+def one_rank(comm, kind, serial, x, dy, N, k, shared):
+    made = layer(comm, kind, serial, N, k, shared)
+    y, cache = made.forward(x)
+    dx, gradients = made.backward(dy, cache)
+    return [y, dx, *(gradients[name] for name in sorted(gradients))]
+
+
+def shared_weights(width=6, seed=8):
+    draw = np.random.default_rng(seed)
+    shapes = {"w1": (8, width), "w3": (8, width), "w2": (width, 8)}
+    return {f"shared.{name}.weight": draw.normal(size=shape) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize(("size", "N", "k"), [(2, 4, 2), (3, 6, 1), (4, 8, 3), (1, 2, 1)])
+@pytest.mark.parametrize("shared", [None, shared_weights()], ids=["alone", "shared"])
+def test_the_overlapped_layer_equals_the_plain_one_to_the_bit_and_sends_the_same(size, N, k, shared):
+    x, dy, *_ = arrays(size, 5)
+    runs = [
+        run(one_rank, size, kind, model(N, k), per_rank(x), per_rank(dy), N, k, shared)
+        for kind in (ExpertParallel, OverlappedExperts)
+    ]
+    for plain, overlapped in zip(*(done.results for done in runs), strict=True):
+        assert all((a == b).all() for a, b in zip(plain, overlapped, strict=True))
+    for rank in range(size):
+        assert len({(done.timeline.messages(rank), done.timeline.bytes_sent(rank)) for done in runs}) == 1
+
+
+def test_strict_arrays_overlap_too():
+    x, dy, *_ = arrays(2, 3, array_api_strict)
+    made = model(4, 2)
+    made = Mixtral(made.config, {n: asarray(w, array_api_strict) for n, w in made.weights.items()})
+    assert len(run(one_rank, 2, OverlappedExperts, made, per_rank(x), per_rank(dy), 4, 2, None).results[0]) > 5
+
+
+BANDWIDTH, FLOPS, T = 1e6, 1e6, 6
+ROWS = T * 8 * 8 / BANDWIDTH  # seconds of a row for each token, in float64
+EXPERT = 2 * T * 3 * 2 * 8 * 6 / FLOPS  # seconds of an expert on the tokens of both ranks
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 40])
+def test_a_dispatch_beside_the_shared_expert_takes_the_longer_of_both(width):
+    """Two ranks, two experts, k = 2: each token goes to both, so each rank sends as many rows as it has tokens."""
+    x, *_ = arrays(2, T)
+
+    def forward(comm, x):
+        made = layer(comm, OverlappedExperts, model(2, 2), 2, 2, shared_weights(width))
+        return made.forward(x)[0]
+
+    timeline = run(forward, 2, per_rank(x), cluster=Cluster.uniform(0, BANDWIDTH, flops=FLOPS)).timeline
+    plan, shared = 16 / BANDWIDTH, T * 3 * 2 * 8 * width / FLOPS
+    took = shared_seconds(plan, ROWS, shared, EXPERT, ROWS)
+    assert timeline.makespan * 1e-12 == pytest.approx(took, rel=1e-6)
+    assert hidden_share(timeline, 0) == pytest.approx(min(ROWS, shared) / (plan + 2 * ROWS), rel=1e-6)
+
+
+def block_of(comm, serial, N, k):
+    plain = serial.blocks[0]
+    return Block(plain.attention_norm, plain.attention, plain.mlp_norm, layer(comm, OverlappedExperts, serial, N, k))
+
+
+def pair(comm, serial, first, dy, x, N, k, seconds, merged):
+    block = block_of(comm, serial, N, k)
+    _, cache = block.forward(first)
+    comm.barrier()
+    if merged:
+        y, own, dx, gradients = merged_pair(block, x, dy, cache, seconds)
+    else:
+        y, own = block.forward(x)
+        dx, gradients = block.backward(dy, cache)
+    then, _ = block.backward(dy, own)  # the cache of the forward serves its backward
+    return [y, dx, then, *(gradients[name] for name in sorted(gradients))]
+
+
+@pytest.mark.parametrize(("size", "N", "k"), [(1, 2, 1), (2, 4, 2), (4, 8, 3)])
+def test_a_merged_pair_equals_a_forward_and_a_backward_to_the_bit(size, N, k):
+    first, dy, x, _ = (per_rank(each) for each in arrays(size, 5))
+    results = [run(pair, size, model(N, k), first, dy, x, N, k, None, merged).results for merged in (True, False)]
+    for merged, plain in zip(*results, strict=True):
+        assert all((a == b).all() for a, b in zip(merged, plain, strict=True))
+
+
+CASES = {  # seconds of ATTN(F), ATTN(B), ATTN(W), in units of a dispatch
+    "all travel hidden": (1.5, 1.5, 1.5),
+    "short attention": (0.2, 0.3, 0.1),
+    "no attention": (0, 0, 0),
+    "long backward": (0.5, 4, 1),
+}
+
+
+@pytest.mark.parametrize("flops", [0.2, 1, 5])
+@pytest.mark.parametrize("case", CASES)
+def test_a_merged_pair_takes_the_time_of_its_closed_form_on_two_lanes(case, flops):
+    first, dy, x, _ = (per_rank(each) for each in arrays(2, T))
+    seconds = {f"ATTN({letter})": n * ROWS for letter, n in zip("FBW", CASES[case], strict=True)}
+
+    def program(comm, first, dy, x):
+        block = block_of(comm, model(2, 2), 2, 2)
+        _, cache = block.forward(first)
+        merged_pair(block, x, dy, cache, seconds)
+
+    def alone(comm, first):
+        block_of(comm, model(2, 2), 2, 2).forward(first)
+
+    cluster = Cluster.uniform(0, BANDWIDTH, flops=flops * FLOPS)
+    before = run(alone, 2, first, cluster=cluster).timeline.makespan
+    both = run(program, 2, first, dy, x, cluster=cluster).timeline
+    mlp = dict.fromkeys(("MLP(F)", "MLP(B)", "MLP(W)"), EXPERT / flops)
+    travel = dict.fromkeys(("DISPATCH(F)", "COMBINE(F)", "DISPATCH(B)", "COMBINE(B)"), ROWS)
+    took = merged_seconds({**seconds, **mlp, **travel, "PLAN(F)": 16 / BANDWIDTH})
+    assert (both.makespan - before) * 1e-12 == pytest.approx(took, rel=1e-6)
+
+
+def test_merged_microbatches_of_unit_parts_take_6_instead_of_10_and_12_where_travel_takes_3_each():
+    parts = {"ATTN(F)": 1, "ATTN(B)": 1, "ATTN(W)": 1, "MLP(F)": 1, "MLP(B)": 1, "MLP(W)": 1, "PLAN(F)": 0}
+    travel = dict.fromkeys(("DISPATCH(F)", "COMBINE(F)", "DISPATCH(B)", "COMBINE(B)"), 1)
+    assert merged_seconds({**parts, **travel}) == 6  # all four are hidden behind six of work
+    assert merged_seconds({**parts, **dict.fromkeys(travel, 3)}) == 12  # the four of 3, one behind the other
+    assert sum({**parts, **travel}.values()) == 10
+
+
+def test_what_cannot_overlap_is_refused_by_name():
+    def program(comm):
+        serial = model(2, 1)
+        with pytest.raises(ValueError, match="exchange='all_gather': only all_to_all overlaps"):
+            OverlappedExperts(comm, serial.weights, PREFIX, 2, 1, exchange="all_gather")
+        x = np.ones((1, 2, 8))
+        with pytest.raises(ValueError, match=r"block\.mlp=.*: must be an OverlappedExperts"):
+            merged_pair(serial.blocks[0], x, x, {})
+
+    run(program, 1)
+    with pytest.raises(ValueError, match="rank=0: none of its messages takes time"):
+        hidden_share(run(program, 1).timeline, 0)
