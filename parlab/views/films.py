@@ -8,10 +8,12 @@ from typing import Any
 
 from parlab.views.all_reduce.film import moves_of, ring_film
 from parlab.views.drawing.film import Film
+from parlab.views.timelines.film import timeline_film
 from parlab.world import Run, Timeline
 
 FILMS: list[tuple[Callable[[Any], bool], Callable[..., Film]]] = [
     (lambda source: isinstance(source, Timeline) and bool(moves_of(source)), ring_film),
+    (lambda source: isinstance(source, Timeline), timeline_film),
 ]
 """For each subject: whether a source is of this subject, and its film. The first that fits is taken."""
 
@@ -21,7 +23,8 @@ def film(source: Any, **options: Any) -> Film:
 
     The film shows
 
-    - for the run of one ring `all_reduce`, `reduce_scatter` or `all_gather` on 2 to 6 ranks: the pieces that travel.
+    - for the run of one ring `all_reduce`, `reduce_scatter` or `all_gather` on 2 to 6 ranks: the pieces that travel;
+    - for any other run of at most 8 ranks, or the first `ranks` of it: what each rank does, and its messages.
 
     Args:
         source: one of these.

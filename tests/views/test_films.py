@@ -9,6 +9,7 @@ import numpy as np
 from parlab import run, views
 from tests.views.drawn import check_refused
 from tests.views.filmed import check_film
+from tests.views.timelines.test_film import stall
 
 SAME_BYTES = """
 import hashlib
@@ -24,6 +25,7 @@ def all_reduce(comm, x):
 
 
 SOURCES = {
+    "timeline": stall,
     "all-reduce": lambda: run(all_reduce, 4, np.ones(8)),
 }
 

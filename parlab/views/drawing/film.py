@@ -32,7 +32,6 @@ from parlab.views.drawing import theme
 from parlab.world.units import format_time
 
 WIDTH = 640  # of the drawing, in its own units; a text of 16 is readable on a telephone
-LEFT, RIGHT = 40, WIDTH - 40  # of the clock
 LETTERS, LINES = 72, 2  # that a caption's line has room for, and lines
 MOST_BYTES = 60_000
 RATE = 20  # pictures a second: at 60, four films fill a processor core without a GPU
@@ -57,6 +56,8 @@ CSS = f"""
 .film .left{{text-anchor:start}}
 .film .empty{{fill:currentColor;fill-opacity:.1}}
 .film .frame{{fill:none;stroke:currentColor;stroke-width:2.5}}
+.film .wait{{fill:none;stroke:currentColor;stroke-dasharray:2 3}}
+.film .trail{{fill:none;stroke:currentColor;opacity:.55}}
 .film .letter{{fill:var(--jp-layout-color0,var(--color-background-primary,Canvas));stroke:currentColor;
 stroke-width:2;stroke-dasharray:5 3}}
 .film .see,.film .go{{opacity:calc(clamp(0,(var(--t) - var(--a,-99))*40 + 1,1)*
@@ -86,6 +87,7 @@ class Film:
         height: of the drawing, which is 640 wide; the caption and the clock stand below it.
         moving: seconds between stops, all together.
         resting: seconds at each stop.
+        ends: the x at which the clock starts and ends.
         says: the words for a time.
 
     Raises:
@@ -100,6 +102,7 @@ class Film:
         *,
         moving: float = 9.0,
         resting: float = 0.7,
+        ends: tuple[float, float] = (40, WIDTH - 40),
         says: Callable[[Any], str] = format_time,
     ):
         if len(times) < 2 or any(later <= earlier for earlier, later in pairwise(times)):
@@ -107,7 +110,7 @@ class Film:
         self.headline, self.times, self.height, self.says = headline, list(times), height, says
         self.lines: list[str] = []
         self._marks: list[str] = []
-        self._moving, self._resting = moving, resting
+        self._moving, self._resting, self._ends = moving, resting, ends
 
     @property
     def story(self) -> str:
@@ -120,6 +123,11 @@ class Film:
     def share(self, time: Any) -> float:
         """The share of the run's time that has passed at `time`, from 0 to 1."""
         return float((time - self.times[0]) / (self.times[-1] - self.times[0]))
+
+    def x(self, time: Any) -> float:
+        """The place of `time` on the clock at the bottom, and on lanes above it."""
+        left, right = self._ends
+        return round(left + (right - left) * self.share(time), 1)
 
     def second(self, time: Any, *, leaves: bool = False) -> float:
         """The film's second at which its clock comes to `time`; with `leaves`, at which it goes on from there."""
@@ -154,16 +162,15 @@ class Film:
             span |= {"f": round(self.share(start), 4), "g": round(self.share(end), 4)}
         self._add("go flow" if stops_inside else "go", span, mark, hidden=True)
 
-    def bare(self, mark: str, x: float, y: float, width: float, height: float) -> None:
-        """Add SVG over a time axis from `x` to `x + width`: it is laid bare from the left as the run's time passes.
+    def bare(self, mark: str) -> None:
+        """Add SVG that is laid bare from the left as the run's time passes; it stands between the ends of the clock."""
+        left, right = self._ends
+        whole = f'<rect x="{left:g}" y="0" width="{right - left:g}" height="{self.height:g}" fill="none"/>'
+        self._add("bare", {}, whole + mark)
 
-        The rectangle (x, y, width, height) must hold all of it.
-        """
-        self._add("bare", {}, f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="none"/>{mark}')
-
-    def ride(self, mark: str, width: float) -> None:
-        """Add SVG that moves to the right with the run's time, by `width` in all: the hand of a clock."""
-        self._add("now", {"x": width}, mark)
+    def ride(self, mark: str) -> None:
+        """Add SVG that moves to the right with the run's time, from one end of the clock to the other."""
+        self._add("now", {"x": self._ends[1] - self._ends[0]}, mark)
 
     def _add(self, kind: str, span: dict[str, Any], mark: str, *, hidden: bool = False) -> None:
         style = ";".join(f"--{name}:{value:g}" for name, value in span.items() if value is not None)
@@ -190,16 +197,15 @@ class Film:
 
     def _clock(self) -> str:
         """The run's time along the bottom: filled as far as it has come."""
-        y, width = self.height + 62, RIGHT - LEFT
+        y, (left, right) = self.height + 62, self._ends
         words, free = "", 0.0  # the place from which a word has room
         for time in self.times:
-            x, text = LEFT + width * self.share(time), self.says(time)
+            x, text = self.x(time), self.says(time)
             if x - 4 * len(text) >= free:
                 words += word(x, y + 20, text, "small")
                 free = x + 4 * len(text) + 10
-        rail = f'<rect x="{LEFT}" y="{y:g}" width="{width}" height="6" class="empty"/>'
-        hand = f'<rect x="{LEFT}" y="{y:g}" width="{width}" height="6" fill="currentColor"/>'
-        return f'{words}{rail}<g class="bare">{hand}</g>'
+        filled = f'<rect x="{left:g}" y="{y:g}" width="{right - left:g}" height="6" fill="currentColor"/>'
+        return words + outline(left, y, right - left, 6, "empty") + f'<g class="bare">{filled}</g>'
 
     @cached_property
     def html(self) -> str:
@@ -252,13 +258,13 @@ def box(x: float, y: float, width: float, height: float, fill: str, text: object
 
 
 def outline(x: float, y: float, width: float, height: float, look: str) -> str:
-    """A rectangle that is `empty` (a place), a `frame` (something is complete), or a `letter` (it is on its way)."""
+    """A rectangle: `empty` (a place), `frame` (something is complete), `letter` (it is on its way), or `wait`."""
     return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" class="{look}"/>'
 
 
 def letter(x: float, y: float, width: float, height: float, text: object = "") -> str:
     """A message: a dashed frame that hides what lies below it, with a word in its middle."""
-    inside = word(x + width / 2, y + height / 2, text) if str(text) else ""
+    inside = word(x + width / 2, y + height / 2, text, "small") if str(text) else ""
     return outline(x, y, width, height, "letter") + inside
 
 

@@ -110,7 +110,7 @@ def draw_waits(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tupl
         spans = [wait for wait in part if wait.end > wait.start]
         marks.hatched_boxes(axes, f"{kind}s", spans, [lane_of[wait.rank] for wait in spans], where, theme.KINDS[kind])
         named = spans if len(spans) < marks.MANY else fused(spans, _goes_on)
-        texts = [_awaited(kind, wait) for wait in named]
+        texts = [awaited(kind, wait) for wait in named]
         marks.labels(axes, named, [lane_of[wait.rank] for wait in named], where, texts)
         drawn += [kind] * bool(spans)
     return drawn
@@ -131,7 +131,7 @@ def fused(spans: Iterable[Any], follows: Callable[[Any, Any], bool]) -> list[Any
     return found
 
 
-def _awaited(kind: str, wait: Wait) -> list[str]:
+def awaited(kind: str, wait: Wait) -> list[str]:
     """The rank or transfer that a wait needs, in full and in short. A background collective names its own rank."""
     if wait.peer == wait.rank:
         return ["waits for its own collective", "its own"]

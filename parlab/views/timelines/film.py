@@ -1,0 +1,164 @@
+"""The film of a run: a lane a rank, and messages that are posted, wait, travel and arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+from parlab.arguments import whole
+from parlab.views.drawing import theme
+from parlab.views.drawing.film import LETTERS, Film, box, letter, outline, word
+from parlab.views.timelines.timeline import ACTION, ACTION_KINDS, awaited, time_spent
+from parlab.world import Timeline, Transfer
+from parlab.world.units import format_bytes
+
+MOST_RANKS, MOST_STOPS = 8, 20
+ENDS = (78, 560)  # of the lanes; a message has room at the right of the end
+BAR, MESSAGE = 24, (66, 20)  # heights and widths
+APART = 11  # what leaves is drawn so far below the middle of its lane, what arrives so far above
+
+
+def timeline_film(shown: Timeline, ranks: int | None = None) -> Film:
+    """The film of a run of at most 8 ranks. At the right of the hand of the clock is what is posted now.
+
+    A dashed message waits on its sender's lane until the receiver has come; a solid one travels. An empty place waits
+    on the lane of a receiver. Where more than 20 times have events, those that are nearest to each other share a stop.
+
+    Args:
+        shown: the timeline.
+        ranks: only the lanes of ranks 0 to `ranks` - 1; None: all.
+
+    Raises:
+        ValueError: more than 8 ranks, or a run in which nothing takes time.
+    """
+    size = shown.size if ranks is None else min(shown.size, whole("ranks", ranks, 1))
+    if size > MOST_RANKS:
+        raise ValueError(
+            f"ranks={ranks}: the run has {shown.size} ranks, and a film has lanes for {MOST_RANKS} of them"
+        )
+    if not shown.makespan:
+        raise ValueError(f"source={shown!r:.60}: nothing takes any time")
+    messages = [t for t in shown.transfers if max(t.src, t.dst) < size and t.src != t.dst]
+    stops = _stops(shown, messages, size)
+    lane = 58 if size <= 4 else 46
+    film = Film(f"{size} ranks: {time_spent(shown)}", stops, lane * size + 6, says=shown.format, ends=ENDS)
+    middles = [lane * rank + lane / 2 for rank in range(size)]
+    for rank, y in enumerate(middles):
+        film.draw(word(36, y, f"rank {rank}") + box(66, y - BAR / 2, 5, BAR, theme.rank_color(rank)))
+    trails = "".join(_trail(film, t, middles) for t in messages if t.end > t.start)
+    film.bare(trails + "".join(_program(film, shown, rank, y) for rank, y in enumerate(middles)))
+    film.ride(f'<path class="trail" d="M{ENDS[0]} 0v{lane * size + 6}"/>')
+    for t in messages:
+        _message(film, shown, t, middles)
+    for start, end in pairwise(stops):
+        film.tell(start, _line(shown, messages, size, start, end))
+    return film
+
+
+def _stops(shown: Timeline, messages: list[Transfer], size: int) -> list[Any]:
+    """The times at which something starts or ends, at most 20."""
+    times = {0, shown.makespan}
+    times |= {time for t in messages for time in (t.start, t.end)}
+    times |= {time for span in shown.computes if span.rank < size for time in (span.start, span.end)}
+    times |= {wait.start for wait in shown.waits if wait.rank < size}
+    found = sorted(times)
+    while len(found) > MOST_STOPS:
+        gaps = [later - earlier for earlier, later in pairwise(found[:-1])]
+        del found[gaps.index(min(gaps)) + 1]
+    return found
+
+
+def _program(film: Film, shown: Timeline, rank: int, y: float) -> str:
+    """The bars of a rank: its work, and its waits for a rank and for a transfer."""
+    marks = ""
+    for span in shown.computes:
+        if span.rank == rank and span.end > span.start:
+            action = ACTION.fullmatch(span.name)
+            color = theme.KINDS[ACTION_KINDS[action[1]] if action else "compute"].color
+            text = action[2] if action else span.name
+            x, width = film.x(span.start), film.x(span.end) - film.x(span.start)
+            marks += box(x, y - BAR / 2, round(width, 1), BAR, color, _fitting(width, [text]), "small")
+    for wait in shown.waits:
+        if wait.rank != rank:
+            continue
+        for kind, start, end in (("wait", wait.start, wait.came), ("transfer", wait.came, wait.end)):
+            x, width = film.x(start), round(film.x(end) - film.x(start), 1)
+            text = _fitting(width, awaited(kind, wait))
+            if width > 0 and kind == "wait":
+                marks += outline(x, y - BAR / 2, width, BAR, "wait") + word(x + width / 2, y, text, "small")
+            elif width > 0:
+                marks += box(x, y - BAR / 2, width, BAR, theme.KINDS[kind].color, text, "small")
+    return marks
+
+
+def _fitting(width: float, texts: Iterable[str]) -> str:
+    """The first of the texts that has room."""
+    return next((text for text in texts if 7.5 * len(text) <= width), "")
+
+
+def _trail(film: Film, t: Transfer, middles: list[float]) -> str:
+    """The way that a message has taken."""
+    down = 1 if t.dst > t.src else -1
+    start = complex(film.x(t.start), middles[t.src] + down * BAR / 2)
+    tip = complex(film.x(t.end), middles[t.dst] - down * BAR / 2)
+    back = 8 * (start - tip) / abs(start - tip)
+    points = [start, tip, tip + back * (1 + 0.4j), tip, tip + back * (1 - 0.4j)]
+    return f'<path class="trail" d="M{"L".join(f"{point.real:.4g} {point.imag:.4g}" for point in points)}"/>'
+
+
+def _message(film: Film, shown: Timeline, t: Transfer, middles: list[float]) -> None:
+    """A message: posted by one, awaited by the other, on its way."""
+    width, height = MESSAGE
+    text = format_bytes(t.nbytes)
+    posted, awaits = (
+        min([w.start for w in shown.waits if (w.rank, w.peer) == pair and w.start <= t.ready <= w.end], default=t.ready)
+        for pair in ((t.src, t.dst), (t.dst, t.src))
+    )
+    below, above = middles[t.src] + APART - height / 2, middles[t.dst] - APART - height / 2
+    if posted < t.start:
+        way = film.x(t.start) - film.x(posted)
+        film.move(letter(film.x(posted) + 3, below, width, height, text), posted, t.start, (way, 0))
+    if awaits < t.end:
+        way = film.x(t.end) - film.x(awaits)
+        place = outline(film.x(awaits) + 3, above, width, height, "wait")
+        name = word(film.x(awaits) + 3 + width / 2, above + height / 2, f"from {t.src}", "small")
+        film.move(place + name, awaits, t.end, (way, 0))
+    sent = box(film.x(t.start) + 3, below, width, height, theme.KINDS["send"].color, text, "small")
+    film.move(sent, t.start, t.end, (film.x(t.end) - film.x(t.start), above - below))
+
+
+def _line(shown: Timeline, messages: list[Transfer], size: int, start: Any, end: Any) -> str:
+    """What begins from `start` on and before `end`."""
+    works: dict[str, list[int]] = {}
+    for span in shown.computes:
+        if span.rank < size and start <= span.start < end and span.end > span.start:
+            works.setdefault(span.name, []).append(span.rank)
+    said = [
+        f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, sorted(ranks)))} compute{'s' * (len(ranks) == 1)} {name}"
+        for name, ranks in works.items()
+    ]
+    ways: dict[int, list[str]] = {}
+    for t in messages:
+        if start <= t.start < end:
+            ways.setdefault(t.nbytes, []).append(f"from {t.src} to {t.dst}")
+    said += [f"{format_bytes(nbytes)} travel {', '.join(way)}" for nbytes, way in ways.items()]
+    said += [
+        f"rank {wait.rank} waits for rank {wait.peer}"
+        for wait in shown.waits
+        if wait.rank < size and start <= wait.start < end and wait.came > wait.start
+    ]
+    ends = [(max([s.end for s in shown.spans if s.rank == rank], default=0), rank) for rank in range(size)]
+    said += [f"rank {rank} is done" for done, rank in ends if start <= done < end]
+    came = sorted({t.dst for t in messages if start <= t.end < end})
+    return _joined(said or [f"the message{'s' * (len(came) > 1)} for {', '.join(map(str, came))} arrived"])
+
+
+def _joined(said: list[str]) -> str:
+    """As many of the sentences as two lines have room for."""
+    shown = "; ".join(said)
+    kept = len(said)
+    while len(shown) > 2 * LETTERS - 30 and kept > 1:
+        kept -= 1
+        shown = "; ".join([*said[:kept], f"and {len(said) - kept} more"])
+    return shown if len(shown) <= 2 * LETTERS - 20 else f"{shown[: 2 * LETTERS - 21]}…"

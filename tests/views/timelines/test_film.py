@@ -1,0 +1,96 @@
+"""The film of a run: messages are posted, wait for the other rank, travel along the hand of the clock, and arrive."""
+
+import numpy as np
+import pytest
+
+from parlab import Cluster, per_rank, run, views
+from tests.views.drawn import check_refused
+from tests.views.filmed import check_film, marks
+
+CLUSTER = Cluster.uniform(latency=1e-6, bandwidth=1.024e9)  # a message of 8 KiB takes 9 µs
+
+
+def late_receiver(comm, x):
+    if comm.rank == 0:
+        comm.send(x, 1)
+        comm.compute("work", seconds=3e-6)
+    else:
+        comm.compute("long work", seconds=6e-6)
+        comm.recv(0, like=x)
+
+
+def rendezvous():
+    return run(late_receiver, 2, np.ones(1024), cluster=CLUSTER)
+
+
+def chain(comm, x, seconds):
+    comm.compute("forward", seconds=seconds)
+    if comm.rank:
+        comm.recv(comm.left, like=x)
+    if comm.rank < comm.size - 1:
+        comm.send(x, comm.right)
+
+
+def stall(size=8):
+    times = [3e-6] * size
+    times[2] = 15e-6
+    return run(chain, size, np.ones(256), per_rank(times), cluster=CLUSTER)
+
+
+def test_the_story_of_a_rendezvous():
+    film = views.film(rendezvous())
+    check_film(film)
+    assert repr(film).splitlines() == [
+        "2 ranks: 18.0 µs, 25 % computing, 17 % waiting for a rank, 50 % waiting for a transfer",
+        "0 s: rank 1 computes long work; rank 0 waits for rank 1",
+        "6.00 µs: 8.00 KiB travel from 0 to 1",
+        "15.0 µs: rank 0 computes work; rank 1 is done",
+    ]
+
+
+def test_a_message_stands_with_its_sender_until_the_receiver_comes_and_then_travels():
+    film = views.film(rendezvous())
+    (posted, words), (place, name), (sent, said) = marks(film, "go") + marks(film, "go flow")
+    assert (words, name, said) == (["8.00 KiB"], ["from 0"], ["8.00 KiB"])
+    assert (posted["a"], posted["b"]) == (film.second(0, leaves=True), film.second(6_000_000))
+    assert posted["y"] == 0
+    for one in (place, sent):
+        assert (one["a"], one["b"]) == (film.second(6_000_000, leaves=True), film.second(15_000_000))
+    assert (place["y"], sent["y"]) == (0, 58 - 22)  # a lane, less what lies between the two places of a lane
+    assert sent["x"] == pytest.approx(482 * 9 / 18)  # at the hand of the clock
+
+
+def test_a_receiver_that_came_first_has_an_empty_place():
+    film = views.film(stall())
+    check_film(film)
+    places = [mark for mark in marks(film, "go flow") if mark[1] == ["from 3"]]
+    assert [place["a"] for place, _ in places] == [film.second(3_000_000, leaves=True)]
+    assert "15.0 µs: 2.00 KiB travel from 1 to 2" in film.lines
+
+
+def test_all_bars_are_laid_bare_by_the_clock():
+    film = views.film(rendezvous())
+    lanes, hand = [words for _, words in marks(film, "bare")]
+    assert lanes == ["work", "waits for rank 1", "transfer to rank 1", "long work", "transfer from rank 0"]
+    assert hand == []
+    assert [numbers for numbers, _ in marks(film, "now")] == [{"x": 482}]
+
+
+def test_a_run_with_many_events_has_20_stops_the_first_and_the_last_among_them():
+    def busy(comm):
+        for number in range(30):
+            comm.compute("work", seconds=(number + 1) * 1e-6)
+
+    film = views.film(run(busy, 2))
+    assert len(film.times) == 20
+    assert (film.times[0], film.times[-1]) == (0, 465_000_000)
+    check_film(film)
+
+
+def test_the_first_ranks_of_a_large_run():
+    check_refused(lambda: views.film(stall(12)), "12 ranks", "8")
+    film = views.film(stall(12), ranks=4)
+    check_film(film)
+    assert "rank 3" in film.html
+    assert "rank 4" not in film.html
+    check_refused(lambda: views.film(run(lambda comm: None, 2)), "source=", "nothing takes any time")
