@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tools.lessons import ROW, core_minutes, imported_names, sections, with_minutes
+from tools.lessons import ROW, imported_names, sections, summary, total
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 LESSONS = sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))
@@ -21,16 +21,34 @@ def lines(source):
     return [line for line in source.splitlines() if line.strip()]
 
 
-def test_the_map_names_every_section_with_its_counted_minutes(lesson):
+def test_the_map_is_folded_names_every_section_and_its_rows_add_up_to_its_summary(lesson):
+    found = sections(lesson)
     (the_map,) = [cell.source for cell in lesson.cells if ROW.search(cell.source)]
-    assert [row["title"] for row in ROW.finditer(the_map)] == [section.title for section in sections(lesson)][1:]
-    assert with_minutes(lesson, the_map) == the_map
+    folded = f"<details>\n{summary(found)}\n\n| section | minutes |\n|---|---|\n"
+    assert folded + "\n".join(section.row for section in found) + "\n\n</details>" in the_map
 
 
-def test_the_core_path_takes_at_most_50_minutes_and_holds_1_exercise(lesson):
-    core = [cell for section in sections(lesson) if not section.further for cell in section.cells]
-    assert core_minutes(lesson) <= 50
-    assert sum("labs.check(" in cell.source for cell in core if cell.cell_type == "code") == 1
+def test_every_part_has_minutes_and_every_exercise_its_own(lesson):
+    for section in sections(lesson):
+        assert section.minutes > section.exercise, section.title
+        assert (section.exercise > 0) == (section.exercises > 0), section.title
+
+
+def test_the_core_path_takes_at_most_50_minutes_and_holds_1_exercise_of_12_to_18(lesson):
+    core = [section for section in sections(lesson) if not section.further]
+    assert total(core) <= 50
+    assert sum(section.exercises for section in core) == 1
+    assert 12 <= sum(section.exercise for section in core) <= 18
+
+
+def test_a_section_without_a_row_has_no_minutes_and_a_wrong_sum_is_seen():
+    rows = "| first screen | 3 |\n| [A](#A) | 14, exercise 12 |\n| *further:* [B](#B) | 5 |"
+    cells = [nbformat.v4.new_markdown_cell(text) for text in (rows, "## A", "## B", "## C")]
+    cells[2].metadata["jp-MarkdownHeadingCollapsed"] = True
+    found = sections(nbformat.v4.new_notebook(cells=cells))
+    assert [section.minutes for section in found] == [3, 14, 5, 0]
+    assert summary(found) == "<summary>Core path: <b>17 minutes</b>. Further: 5 minutes.</summary>"
+    assert "\n".join(section.row for section in found[:3]) == rows
 
 
 def test_cells_of_the_core_path_have_at_most_15_lines(lesson):
