@@ -1,11 +1,12 @@
-"""One training step of a whole model under a schedule, to compare with the step of the serial model."""
+"""A whole model in a pipeline: a training step under a schedule, and the bytes that each stage keeps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from parlab.arrays import Array, namespace
+from parlab.arrays import Array, itemsize, namespace, nbytes, owning_buffer
+from parlab.nn.counting import arrays_in
 from parlab.nn.llama import Decoder
 from parlab.nn.stage import Gradients, Stage
 from parlab.pipeline.execute import run_schedule
@@ -65,3 +66,67 @@ def step_of_ranks(
     loss = sum(part for part, _ in done.results if part is not None)
     gradients = {name: gradient for _, own in done.results for name, gradient in own.items()}
     return Step(loss, gradients, done.timeline)
+
+
+class KeptBytes(NamedTuple):
+    """Bytes that a microbatch keeps, as `ScheduleTimeline.kept_bytes` takes them: one number a stage, and a message's.
+
+    Attributes:
+        activation: from its F to its I or B (M_B).
+        pending: from its I to its W (M_W). A weight gradient needs the inputs of the matrices and the gradients of
+            their outputs, so that this may be more than `activation`.
+        message: of an activation or gradient that passes between stages.
+    """
+
+    activation: list[int]
+    pending: list[int]
+    message: int
+
+
+def kept_bytes(model: Decoder, tokens: Array, targets: Array, num_stages: int) -> KeptBytes:
+    """Count what one microbatch keeps on each stage of a model that is cut evenly.
+
+    Args:
+        tokens, targets: `[B, S]`, one microbatch.
+
+    Raises:
+        ValueError: fewer layers than stages.
+
+    >>> from parlab import arrays
+    >>> from parlab.nn.llama import Llama
+    >>> from parlab.nn.config import LlamaConfig
+    >>> config = LlamaConfig(vocab_size=5, hidden_size=4, intermediate_size=8, num_hidden_layers=2,
+    ...                      num_attention_heads=1)
+    >>> model, tokens = Llama.random(config, dtype="float64"), arrays.generator(1).integers(5, size=(1, 3))
+    >>> kept_bytes(model, tokens, tokens, num_stages=2).message == 1 * 3 * 4 * 8  # [B, S, E] in float64
+    True
+    """
+    stages: list[Any] = model.stages(partition(model.config.num_hidden_layers, num_stages))
+    once, again = (_caches_and_pendings(stages, tokens, targets) for _ in range(2))
+    shared = _buffers(once).keys() & _buffers(again).keys()  # weights, tables, tokens
+    activation, pending = (
+        [sum(nbytes(buffer) for key, buffer in _buffers(cache).items() if key not in shared) for cache in of_stages]
+        for of_stages in once
+    )
+    B, S = tokens.shape
+    weight = next(iter(model.weights.values()))
+    return KeptBytes(activation, pending, B * S * model.config.hidden_size * itemsize(weight.dtype))
+
+
+def _caches_and_pendings(stages: list[Any], x: Array, targets: Array) -> tuple[list[Any], list[Any]]:
+    """For each stage, what one microbatch leaves after its F and after its I."""
+    caches: list[Any] = []
+    for stage in stages[:-1]:
+        x, cache = stage.forward(x)
+        caches.append(cache)
+    caches.append(stages[-1].forward(x, targets)[1])
+    dy, pendings = 1.0, []
+    for stage, cache in zip(reversed(stages), reversed(caches), strict=True):
+        dy, pending = stage.backward_input(dy, cache)
+        pendings.append(pending)
+    return caches, pendings[::-1]
+
+
+def _buffers(cache: Any) -> dict[int, Any]:
+    """The memory under the arrays of a cache, each once."""
+    return {id(buffer): buffer for buffer in map(owning_buffer, arrays_in(cache))}

@@ -21,6 +21,7 @@ from parlab.views.schedules.bubbles import bubble_and_memory, explore_interleavi
 from parlab.views.schedules.explore import explore_schedules, pipeline
 from parlab.views.schedules.frontier import explore_frontier, frontier
 from parlab.views.schedules.placement import placements
+from parlab.views.schedules.reorder import reorder
 from parlab.views.schedules.schedule import compare_schedules, schedule
 from parlab.views.sharding.block import sharded_block
 from parlab.views.sharding.price import explore_tensor, kept_activations, tensor

@@ -1,11 +1,13 @@
 """A whole model's step on ranks against the serial step."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from parlab.nn.config import LlamaConfig
 from parlab.nn.llama import Llama
-from parlab.pipeline import gpipe, interleaved_one_f_one_b, one_f_one_b, step_of_ranks, zb_h1
+from parlab.pipeline import gpipe, interleaved_one_f_one_b, kept_bytes, one_f_one_b, simulate, step_of_ranks, zb_h1
 from tests.pipeline.models import error, name_of
 
 CONFIG = LlamaConfig(
@@ -37,3 +39,25 @@ def test_what_change_returns_takes_a_stages_place():
 def test_microbatches_that_do_not_divide_the_batch_are_refused():
     with pytest.raises(ValueError, match="tokens: 8 sequences cannot be cut into 3 microbatches"):
         step_of_ranks(gpipe(2, 3), MODEL, TOKENS, TOKENS)
+
+
+def most_bytes_but_for_sent(timeline, rank):
+    return max(itertools.accumulate(nbytes for _, nbytes, name in timeline._held[rank] if name != "sent"))
+
+
+@pytest.mark.parametrize(
+    "schedule", [gpipe(4, 4), one_f_one_b(4, 8), interleaved_one_f_one_b(2, 2, 2), zb_h1(4, 8)], ids=name_of
+)
+def test_the_bytes_of_a_microbatch_add_up_to_those_that_a_run_of_the_schedule_holds(schedule):
+    rows = TOKENS.shape[0] // schedule.num_microbatches
+    kept = kept_bytes(MODEL, TOKENS[:rows], TOKENS[:rows], schedule.num_stages)
+    ran, shown = step_of_ranks(schedule, MODEL, TOKENS, TOKENS).timeline, simulate(schedule)
+    tables = 2 * 3 * 2 * 8  # cos and sin, [S, D] in float64: one for all microbatches
+    for rank in range(schedule.num_ranks):
+        assert most_bytes_but_for_sent(ran, rank) == tables + max(total for _, total in shown.kept_bytes(rank, *kept))
+
+
+def test_after_its_i_a_llama_block_keeps_more_bytes_than_before():
+    kept = kept_bytes(MODEL, TOKENS[:2], TOKENS[:2], 4)
+    assert kept.message == 2 * 3 * 4 * 8
+    assert all(after > before for before, after in zip(kept.activation, kept.pending, strict=True))

@@ -11,17 +11,17 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 
-from parlab.pipeline import Action, Schedule, ScheduleTimeline
+from parlab.pipeline import Action, KeptBytes, Schedule, ScheduleTimeline
 from parlab.pipeline.timeline import TimedStep
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import LEFT, lanes_at, legend_of
-from parlab.views.drawing.picture import Picture, inches, sheet, write
+from parlab.views.drawing.picture import Picture, inches, sheet, short_bytes, write
 from parlab.views.timelines.timeline import ACTION_KINDS
 
 WHOLE, UPPER, LOWER = (-0.42, 0.42), (-0.42, 0.0), (0.0, 0.42)  # of a lane; an overlapped pair has its forward on top
 PALEST = 0.55  # how much white the last chunk has
 STEEPNESS = 0.7  # below 1 the second chunk is soon pale: at medium brightness neither black nor white is read well
-RIGHT, TOP, BOTTOM = 0.8, 0.85, 0.6  # inches around the panels
+RIGHT, TOP, BOTTOM = 0.95, 0.85, 0.6  # inches around the panels
 GAP, LINE = 0.32, 0.24  # inches between bars and memory, and of a line of text
 STRIP = 0.6  # of a lane of bars: a lane of memory
 FLOOR, HEIGHT = 0.44, 0.88  # of a lane: where the areas stand, and how high the highest is
@@ -34,7 +34,7 @@ def color_of(kind: str, white: float = 0.0) -> str:
 
 KEPT = [
     (color_of("F"), "activations kept until their backward, one level for each microbatch and stage", ""),
-    (color_of("I"), "what is left of them until W", ""),
+    (color_of("I"), "from I to W: what the weight gradient needs", ""),
 ]
 
 
@@ -104,20 +104,27 @@ def panel_height(ranks: int, memory: bool) -> float:
 
 
 def draw_panels(
-    figure: Picture, top: float, shown: ScheduleTimeline, highest: int, end: float | None = None, *, clock: bool = True
+    figure: Picture,
+    top: float,
+    shown: ScheduleTimeline,
+    highest: float,
+    end: float | None = None,
+    *,
+    kept: KeptBytes | None = None,
+    clock: bool = True,
 ) -> Axes:
     """Bars, and memory below them, from `top` inches on; returns the axes of the bars.
 
-    A lane of memory is `highest` chunks high, for 0 there are bars only; the time axis goes to `end` (None: the
-    makespan), and names the times if `clock`, under whichever panel is the lower.
+    A lane of memory is `highest` high, in chunks or, with `kept`, in bytes; for 0 there are bars only. The time axis
+    goes to `end` (None: the makespan), and names the times if `clock`, under whichever panel is the lower.
     """
     height, strip = lanes_height(shown.size), lanes_height(shown.size, STRIP)
     below = top + height + GAP
     axes = lanes_at(figure, shown, end, top, height, right=RIGHT, clock=clock and not highest)
     draw_bars(axes, bars_of_all(shown), shown.schedule)
     if highest:
-        kept = lanes_at(figure, shown, end, below, strip, right=RIGHT, clock=clock, words=False)
-        legend_of(figure, _draw_kept(kept, shown, highest), left=LEFT, below=below - 0.1)
+        memory = lanes_at(figure, shown, end, below, strip, right=RIGHT, clock=clock, words=False)
+        legend_of(figure, _draw_kept(memory, shown, highest, kept), left=LEFT, below=below - 0.1)
     return axes
 
 
@@ -133,26 +140,35 @@ def remarked(
     return figure, top
 
 
-def _draw_kept(axes: Axes, shown: ScheduleTimeline, highest: int) -> list[tuple[str, str, str]]:
-    """A lane a rank, all `highest` chunks high: below, chunks that are kept whole; above, those left for their W."""
+def peaks(shown: ScheduleTimeline, kept: KeptBytes | None) -> list[float]:
+    """The most that each rank keeps: chunks, or bytes if `kept` says what a chunk is."""
+    if kept is None:
+        return list(shown.peak_activations)
+    return [max((total for _, total in shown.kept_bytes(rank, *kept[:2])), default=0) for rank in range(shown.size)]
+
+
+def _draw_kept(
+    axes: Axes, shown: ScheduleTimeline, highest: float, kept: KeptBytes | None
+) -> list[tuple[str, str, str]]:
+    """A lane a rank, all `highest` high: below, chunks that are kept whole; above, those left for their W."""
     layers = KEPT if any(action.kind == "W" for row in shown.schedule.actions for action in row) else KEPT[:1]
+    whole, rest = (1, 1) if kept is None else kept[:2]
     areas = []
     for rank in range(shown.size):
-        for pending in reversed(
-            range(len(layers))
-        ):  # 1: chunks left for their W count too; 0: whole ones only, drawn over them
-            steps = shown.kept_bytes(rank, activation=1, pending=pending)
+        for pending in (rest, 0)[-len(layers) :]:  # 0: chunks before their I alone, drawn over all of them
+            steps = shown.kept_bytes(rank, activation=whole, pending=pending)
             areas.append(_area(rank, steps, shown.makespan, highest))
     colors = [color for color, _, _ in reversed(layers)]
     axes.add_collection(PolyCollection(areas, facecolors=colors, linewidths=0, gid="kept"), autolim=False)
     size = min(theme.SMALL, 70 * inches(axes)[1] / shown.size)
-    marks.beside(axes, range(shown.size), [f"peak {peak}" for peak in shown.peak_activations], size)
+    said = [short_bytes(most) if kept else f"peak {most}" for most in peaks(shown, kept)]
+    marks.beside(axes, range(shown.size), said, size)
     floors = [rank + FLOOR for rank in range(shown.size)]
     axes.hlines(floors, 0, shown.makespan, color=theme.FAINT, linewidth=0.6)
     return layers
 
 
-def _area(lane: int, steps: list[tuple[Any, int]], end: Any, highest: int) -> np.ndarray:  # [corners, x and y]
+def _area(lane: int, steps: list[tuple[Any, int]], end: Any, highest: float) -> np.ndarray:  # [corners, x and y]
     last = dict(steps)  # of several changes at one time, the last
     times = np.array([0, *last, end], dtype=float)
     levels = np.array([0, *last.values(), 0], dtype=float)

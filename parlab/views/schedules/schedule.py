@@ -6,11 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from parlab.arguments import checked, flag
-from parlab.pipeline import Costs, Schedule, ScheduleTimeline, simulate, validate
+from parlab.pipeline import Costs, KeptBytes, Schedule, ScheduleTimeline, simulate, validate
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import check_end, legend_of
-from parlab.views.drawing.picture import Picture, sheet, write
-from parlab.views.schedules.panels import BOTTOM, LINE, TOP, draw_panels, legend_entries, panel_height, remarked
+from parlab.views.drawing.picture import Picture, sheet, short_bytes, write
+from parlab.views.schedules.panels import (
+    BOTTOM,
+    LINE,
+    TOP,
+    draw_panels,
+    legend_entries,
+    panel_height,
+    peaks,
+    remarked,
+)
 from parlab.views.schedules.stuck import stuck
 from parlab.views.schedules.why import draw_critical_path, draw_idle, idle_slot, path_in_words
 
@@ -27,6 +36,7 @@ def schedule(
     critical_path: bool = False,
     why: int | tuple[int, float] | None = None,
     end: float | None = None,
+    kept: KeptBytes | None = None,
     headline: str | None = None,
 ) -> Picture:
     """Draw the actions of every rank of a pipeline and, below them on the same clock, the activations that it keeps.
@@ -43,11 +53,12 @@ def schedule(
         critical_path: frame a chain of actions that the makespan depends on, and all actions without slack.
         why: explain an idle slot: (rank, a time within it), or a rank, whose longest wait is taken.
         end: where the time axis ends; None: at the makespan. With the same end two pictures can be compared.
+        kept: what a microbatch keeps on each stage: the memory is drawn in bytes. None: in chunks.
         headline: what stands above; None: name, makespan and bubble.
 
     Raises:
         ValueError: neither a schedule nor a simulated one, costs for one that is simulated already, a rank that is not
-            there or not idle then, an end that is not positive.
+            there or not idle then, an end that is not positive, `kept` of another number of stages.
     """
     if isinstance(schedule, Schedule):
         try:
@@ -58,9 +69,10 @@ def schedule(
     check_end(end)
     slot = None if why is None else idle_slot(shown, why)
     remarks = (path_in_words(shown) if critical_path else []) + ([str(slot)] if slot else [])
-    text, height = [describe(shown), *remarks], panel_height(shown.size, memory)
+    check_kept(kept, [shown])
+    text, height = [describe(shown, kept), *remarks], panel_height(shown.size, memory)
     figure, top = remarked(text, headline or _headline(shown), remarks, height, shown.schedule)
-    axes = draw_panels(figure, top, shown, max(shown.peak_activations) if memory else 0, end)
+    axes = draw_panels(figure, top, shown, max(peaks(shown, kept)) if memory else 0, end, kept=kept)
     if critical_path:
         draw_critical_path(axes, shown)
     if slot:
@@ -70,13 +82,18 @@ def schedule(
 
 @checked(FLAGS)
 def compare_schedules(
-    schedules: Sequence[Schedule | ScheduleTimeline], *, memory: bool = True, headline: str | None = None
+    schedules: Sequence[Schedule | ScheduleTimeline],
+    *,
+    memory: bool = True,
+    kept: KeptBytes | None = None,
+    headline: str | None = None,
 ) -> Picture:
     """Draw schedules below each other, on one clock and one scale of memory.
 
     Args:
         schedules: schedules that can run (F, I and W then take 1 each, transfers nothing), or what `simulate` returned.
-        memory: draw the activations kept on every rank, counted in chunks.
+        memory: draw the activations kept on every rank.
+        kept: what a microbatch keeps on each stage: the memory is drawn in bytes. None: in chunks.
         headline: what stands above; None: how many.
 
     Raises:
@@ -87,13 +104,15 @@ def compare_schedules(
     shown = [simulated(f"schedules[{number}]", one, None) for number, one in enumerate(schedules)]
     each = [2.2 * LINE + panel_height(one.size, memory) for one in shown]
     headline = headline or f"{len(shown)} schedules on one clock"
-    figure, top = sheet(map(describe, shown), TOP - LINE + sum(each) + BOTTOM, headline), TOP - LINE
+    check_kept(kept, shown)
+    text = [describe(one, kept) for one in shown]
+    figure, top = sheet(text, TOP - LINE + sum(each) + BOTTOM, headline), TOP - LINE
     legend_of(figure, legend_entries([one.schedule for one in shown]))
     end = max(one.makespan for one in shown)
-    highest = max(max(one.peak_activations) for one in shown) if memory else 0
+    highest = max(max(peaks(one, kept)) for one in shown) if memory else 0
     for one, height in zip(shown, each, strict=True):
         write(figure, 0.15, top + LINE, summary(one), theme.TEXT)
-        draw_panels(figure, top + 2.2 * LINE, one, highest, end, clock=one is shown[-1])
+        draw_panels(figure, top + 2.2 * LINE, one, highest, end, kept=kept, clock=one is shown[-1])
         top += height
     return figure
 
@@ -110,12 +129,21 @@ def _headline(shown: ScheduleTimeline) -> str:
     return f"{name}makespan {shown.makespan:g}, {100 * shown.bubble_fraction():.1f} % idle"
 
 
-def describe(shown: ScheduleTimeline) -> str:
-    """The numbers that the picture shows."""
-    rows = [f"{'rank':>4} {'busy':>9} {'idle':>9} {'peak kept':>9}"]
+def check_kept(kept: KeptBytes | None, shown: Sequence[ScheduleTimeline]) -> None:
+    """Raise a ValueError unless `kept` has a number for each stage of each schedule."""
+    for one in shown:
+        stages = one.schedule.num_stages
+        if kept is not None and not len(kept.activation) == len(kept.pending) == stages:
+            raise ValueError(f"kept={kept!r:.60}: must have a number for each of the {stages} stages")
+
+
+def describe(shown: ScheduleTimeline, kept: KeptBytes | None = None) -> str:
+    """The numbers that the picture shows; with `kept`, a column of bytes."""
+    rows = [f"{'rank':>4} {'busy':>9} {'idle':>9} {'peak kept':>9}" + (f" {'in bytes':>12}" if kept else "")]
+    of_ranks = [f" {short_bytes(most):>12}" if kept else "" for most in peaks(shown, kept)]
     for rank in range(min(shown.size, MOST_ROWS)):
         busy, peak = shown.busy(rank), shown.peak_activations[rank]
-        rows.append(f"{rank:>4} {busy:>9g} {shown.makespan - busy:>9g} {peak:>9}")
+        rows.append(f"{rank:>4} {busy:>9g} {shown.makespan - busy:>9g} {peak:>9}{of_ranks[rank]}")
     if shown.size > MOST_ROWS:
         rows.append(f"... and {shown.size - MOST_ROWS} more ranks")
     return "\n".join([summary(shown), *rows])

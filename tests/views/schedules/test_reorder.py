@@ -1,0 +1,105 @@
+"""The widget in which actions are moved: each move answers with the clock and the bytes, or with why it cannot run."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from parlab import views
+from parlab.nn.config import LlamaConfig
+from parlab.nn.llama import Llama
+from parlab.pipeline import KeptBytes, Schedule, kept_bytes, one_f_one_b, simulate, zb_h1
+from tests.views.drawn import check_refused
+
+KEPT = KeptBytes(activation=[10, 10, 12], pending=[14, 14, 16], message=1)
+
+
+def cut(schedule):
+    """With each backward as its I and, directly behind it, its W."""
+    rows = [[b for a in row for b in ([a._replace(kind="I"), a._replace(kind="W")] if a.kind == "B" else [a])]
+            for row in schedule.actions]  # fmt: skip
+    return Schedule(rows, name="yours")
+
+
+def said(widget):
+    return repr(widget).splitlines()[0]
+
+
+def test_1f1b_p3_m3_cut_in_two_takes_13_and_becomes_zb_h1_with_11_in_9_moves():
+    widget = views.reorder(cut(one_f_one_b(3, 3)), zb_h1(3, 3), kept=KEPT)
+    assert said(widget) == "reorder: yours: 13 units, 34 B on its fullest rank"
+    moves = 0
+    for rank, (row, goal) in enumerate(zip(widget.rows, zb_h1(3, 3).actions, strict=True)):
+        widget.rank.value = rank
+        for place, action in enumerate(goal):
+            while widget.rows[rank].index(action) > place:
+                widget.action.index = widget.rows[rank].index(action)
+                widget.buttons[0].click()
+                moves += 1
+        assert row == list(goal)
+    assert moves == 9
+    assert said(widget) == "reorder: yours: 11 units, 48 B on its fullest rank"
+    assert simulate(widget.schedule).makespan == 11
+
+
+def test_two_moves_win_a_unit_and_no_byte_more_on_the_fullest_rank():
+    widget = views.reorder(cut(one_f_one_b(3, 3)), zb_h1(3, 3), kept=KEPT)
+    start = max(total for rank in range(3) for _, total in simulate(widget.schedule).kept_bytes(rank, *KEPT[:2]))
+    widget.action.index = widget.rows[2].index(("W", 2, 1))
+    widget.later()
+    widget.later()
+    assert said(widget) == f"reorder: yours: 12 units, {start} B on its fullest rank"
+
+
+def test_a_move_that_cannot_run_is_answered_with_the_reason_and_the_first_action_stays():
+    widget = views.reorder(cut(one_f_one_b(2, 2)), zb_h1(2, 2))
+    widget.action.index = 1
+    widget.earlier()
+    assert "yours cannot run: " in said(widget)
+    widget.later()
+    assert said(widget) == "reorder: yours: 8 units, 2 activations on its fullest rank"
+    widget.action.index = 0
+    before = widget.picture.value
+    widget.earlier()
+    assert [str(a) for a in widget.rows[1]][:2] == ["1F0", "1I0"]
+    assert widget.picture.value != before  # it says that the first stays
+
+
+def test_start_again_brings_every_rank_back():
+    widget = views.reorder(cut(one_f_one_b(2, 2)), zb_h1(2, 2))
+    for rank in (0, 1):
+        widget.rank.value = rank
+        widget.later()
+    assert widget.schedule != cut(one_f_one_b(2, 2))
+    widget.again()
+    assert widget.schedule == cut(one_f_one_b(2, 2))
+
+
+def test_the_chosen_action_and_the_rank_change_the_picture():
+    widget = views.reorder(cut(one_f_one_b(2, 2)), zb_h1(2, 2), kept=KeptBytes([1, 1], [1, 1], 0))
+    pictures = {widget.picture.value}
+    for rank, index in product((0, 1), (0, 1)):
+        widget.rank.value = rank
+        widget.action.index = index
+        pictures.add(widget.picture.value)
+    assert len(pictures) == 5
+
+
+def test_other_things_than_schedules_of_as_many_ranks_are_refused():
+    check_refused(lambda: views.reorder("1F1B", zb_h1(2, 2)), "start='1F1B'", "must be a schedule")
+    check_refused(lambda: views.reorder(zb_h1(2, 2), zb_h1(3, 3)), "target has 3 ranks, start has 2", "the same")
+    check_refused(lambda: views.reorder(zb_h1(2, 2), zb_h1(2, 2), kept=KEPT), "kept=", "each of the 2 stages")
+
+
+def test_the_bytes_beside_the_strips_are_those_of_a_counted_microbatch():
+    config = LlamaConfig(vocab_size=5, hidden_size=4, intermediate_size=8, num_hidden_layers=2, num_attention_heads=1)
+    model, tokens = Llama.random(config, dtype="float64"), np.zeros((1, 3), dtype=int)
+    kept = kept_bytes(model, tokens, tokens, 2)
+    lines = repr(views.compare_schedules([one_f_one_b(2, 2)], kept=kept)).splitlines()
+    assert lines[1].split()[-2:] == ["in", "bytes"]
+    assert f"{2 * kept.activation[0] / 1024:.2f}".rstrip("0") in lines[2]
+
+
+@pytest.mark.parametrize("draw", [views.schedule, lambda one, kept: views.compare_schedules([one], kept=kept)])
+def test_bytes_for_another_number_of_stages_are_refused(draw):
+    check_refused(lambda: draw(one_f_one_b(2, 2), kept=KEPT), "kept=", "each of the 2 stages")
