@@ -15,10 +15,11 @@ from parlab.arguments import whole
 
 
 class ExpertCost(NamedTuple):
-    """The sent bytes of one rank in one direction of a layer: plan, dispatch and combine; backward has no plan."""
+    """One rank in one direction of a layer: plan, dispatch and combine; backward has no plan."""
 
     messages: int
-    nbytes: int
+    nbytes: int  # sent
+    held: int  # bytes of rows and of answers, kept from forward to backward; the experts' activations come on top
 
 
 def expert_cost(
@@ -35,10 +36,10 @@ def expert_cost(
 
     Forward: P − 1 messages of the plan's 8N bytes around the ring; P − 1 of dispatch, in all bE a row for other ranks'
     experts; P − 1 of combine, bE a row from other ranks. Forward and backward together 2(S + R)bE, for S rows sent and
-    R received in dispatch.
+    R received in dispatch. Kept are the rows of its experts, and an answer for each pair of its tokens.
 
     >>> expert_cost([[1, 2], [3, 4]], 0, hidden=10, itemsize=4)  # sends 2 rows, receives 3
-    ExpertCost(messages=3, nbytes=216)
+    ExpertCost(messages=3, nbytes=216, held=280)
     """
     P, N = len(counts), len(counts[0])
     m = N // P
@@ -46,15 +47,21 @@ def expert_cost(
     sent = sum(counts[rank]) - sum(counts[rank][expert] for expert in own)
     received = sum(counts[source][expert] for source in range(P) for expert in own if source != rank)
     plan = 0 if backward else P - 1
-    return ExpertCost(2 * (P - 1) + plan, (sent + received) * hidden * itemsize + plan * 8 * N)
+    kept = 0 if backward else sum(row[expert] for row in counts for expert in own) + sum(counts[rank])
+    moved = (sent + received) * hidden * itemsize
+    return ExpertCost(2 * (P - 1) + plan, moved + plan * 8 * N, kept * hidden * itemsize)
 
 
 def all_gather_cost(size: int, tokens: int, k: int, hidden: int, itemsize: int) -> ExpertCost:
     """Instead: every rank gathers all tokens, with the k experts (8 bytes each) and gates of each, and the partial sums
     are reduce-scattered. Fewer bytes than a copy an expert if and only if k ≥ P.
+
+    Kept, where the load is uniform: the T k rows of its experts, and k answers for each token of all ranks, most of
+    them zeros.
     """
     gathered = tokens * (hidden * itemsize + k * (8 + itemsize))
-    return ExpertCost(4 * (size - 1), (size - 1) * (gathered + tokens * hidden * itemsize))
+    kept = (size + 1) * tokens * k * hidden * itemsize
+    return ExpertCost(4 * (size - 1), (size - 1) * (gathered + tokens * hidden * itemsize), kept)
 
 
 def copies_to_experts(size: int, k: int) -> Fraction:

@@ -32,9 +32,9 @@ def mix_gathered(layer: MixtureOfExperts, comm: Comm, x: Array, routing: Routing
     xp = namespace(x)
     own = xp.reshape(destinations(routing, layer.num_experts), routing.chosen.shape)  # [T, k]; N: dropped
     tokens, chosen, gates = (comm.all_gather(part) for part in (x, own, routing.gates))  # [P·T, E], twice [P·T, k]
-    comm.hold("tokens", tokens)
     local = local_routing(chosen, gates, layer.own_experts())
     share, of_experts = MixtureOfExperts.mix(layer, tokens, local)  # [P·T, E]
+    comm.hold("slots", of_experts.slots)
     return comm.reduce_scatter(share), GatheredCache(local, of_experts)
 
 

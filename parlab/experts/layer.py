@@ -124,7 +124,6 @@ class ExpertParallel(MixtureOfExperts):
     def mix_dispatched(self, x: Array, routing: Routing) -> tuple[Array, DispatchCache]:
         """Dispatch, the experts, combine."""
         rows, plan = dispatch(self.comm, x, routing, self.num_experts)  # [R, E], by source, expert, token
-        self.comm.hold("rows", rows)
         loads = [sum(of_expert) for of_expert in zip(*plan.blocks, strict=True)]
         answers, caches = self.apply_experts(by_expert(rows, plan.blocks), loads)
         slots = bring_back(self.comm, by_source(answers, plan.blocks), plan, "combine")  # [T, k, E]
@@ -143,6 +142,7 @@ class ExpertParallel(MixtureOfExperts):
 
     def apply_experts(self, rows: Array, counts: Sequence[int]) -> tuple[Array, list[Any]]:
         """As the serial layer's, on the clock."""
+        self.comm.hold("rows", rows)
         self.sizes = self.weights[self.experts[0].weight_names[0]].shape  # (E, M); a later W may find no weights
         with self.comm.compute("experts", flops=self.flops(sum(counts))):
             return super().apply_experts(rows, counts)

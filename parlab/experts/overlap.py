@@ -78,7 +78,6 @@ class OverlappedExperts(ExpertParallel):
 
     def answers(self, rows: Array, plan: Plan) -> tuple[Array, list[int], list[Any]]:
         """This rank's experts on rows `[R, E]`, by source: their answers, loads and caches."""
-        self.comm.hold("rows", rows)
         loads = [sum(of_expert) for of_expert in zip(*plan.blocks, strict=True)]
         answers, caches = self.apply_experts(by_expert(rows, plan.blocks), loads)
         return by_source(answers, plan.blocks), loads, caches

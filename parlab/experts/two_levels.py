@@ -105,6 +105,7 @@ def mix_in_two_levels(
 
     local = local_routing(chosen, gates, layer.own_experts())
     sums, of_experts = MixtureOfExperts.mix(layer, rows, local)
+    inside.hold("slots", of_experts.slots)
     (sums,) = add_back(second, (sums,), at_node[0].shape[0], "combine inside")
     (y,) = add_back(first, (sums,), x.shape[0], "combine between nodes")
     return y, TwoLevelCache(first, second, (x.shape[0], at_node[0].shape[0]), local, of_experts)

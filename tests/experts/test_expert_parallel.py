@@ -295,3 +295,30 @@ def test_own_rows_through_the_network_are_seen_by_the_count(monkeypatch):
     done, _ = both(2, 4, 4, 3)  # k = N, so that both ranks' rows are equally many
     costs = [expert_cost(done.results[0][3], 0, E, 8, backward=backward).nbytes for backward in (False, True)]
     assert done.timeline.bytes_sent(0) > sum(costs)
+
+
+def kept(comm, weights, x, num_experts, k, options):
+    made = ExpertParallel.from_full(comm, weights, "m", num_experts, k, **options)
+    _, cache = made.forward(x)
+    comm.barrier()
+    return getattr(cache.mixed, "plan", None) and cache.mixed.plan.counts, cache  # held until the run ends
+
+
+def bytes_kept(size, num_experts, k, tokens, **options):
+    x = np.split(draw(np, size * tokens, E, seed=1), size)
+    done = run(kept, size, weights_of(num_experts), per_rank(x), num_experts, k, options)
+    ends = [sum(steps[-1][1] for steps in done.timeline.held_by_name(rank).values()) for rank in range(size)]
+    return done.results[0][0], ends
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_held_bytes_at_the_end_of_a_forward_equal_the_closed_form(name):
+    size, num_experts, k, tokens, options = CASES[name]
+    counts, ends = bytes_kept(size, num_experts, k, tokens, **options)
+    assert ends == [expert_cost(counts, rank, E, 8).held for rank in range(size)]
+    assert expert_cost(counts, 0, E, 8, backward=True).held == 0
+
+
+def test_an_all_gather_keeps_its_closed_form_where_all_experts_are_chosen():
+    _, ends = bytes_kept(4, 8, 8, 5, exchange="all_gather")
+    assert ends == [all_gather_cost(4, 5, 8, E, 8).held] * 4
