@@ -3,5 +3,6 @@
 from parlab.experts.all_to_all import Plan, combine, combine_backward, dispatch, dispatch_backward
 from parlab.experts.costs import ExpertCost, all_gather_cost, dropped_share, expert_cost
 from parlab.experts.layer import ExpertParallel, experts_of, own_weights
+from parlab.experts.memory import MixtureMemory, mixture_memory
 from parlab.experts.overlap import OverlappedExperts, hidden_share, merged_pair, merged_seconds, shared_seconds
 from parlab.experts.tensor_parallel import TensorParallelExperts

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from parlab.arguments import whole
+from parlab.arguments import positive, whole
 
 
 class ExpertCost(NamedTuple):
@@ -109,6 +109,25 @@ def copies_inside(num_experts: int, k: int, nodes: int, ranks_per_node: int, lim
         for j in range(limit)
     )
     return limit * (ranks_per_node - 1) * (1 - Fraction(without_the_rank, all_used))
+
+
+def row_bytes(hidden: int, itemsize: int, scales_of: int | None = None) -> int:
+    """Bytes of a token that travels: bE, and 4 for the scale of each `scales_of` elements (FP8 has one for 128).
+
+    >>> row_bytes(7168, 1, scales_of=128), row_bytes(7168, 2)
+    (7392, 14336)
+    """
+    return hidden * itemsize + (0 if scales_of is None else 4 * math.ceil(hidden / scales_of))
+
+
+def exchange_seconds(tokens: int, copies: float | Fraction, nbytes: int, bandwidth: float) -> float:
+    """The time of a dispatch or a combine that the link alone limits: each of `tokens` sends `copies` rows of `nbytes`.
+
+    >>> round(exchange_seconds(4096, copies_to_limited_nodes(8, 4), row_bytes(7168, 2), 44e9) * 1e6)  # microseconds
+    4671
+    """
+    positive("bandwidth", bandwidth)
+    return whole("tokens", tokens, 0) * float(copies) * nbytes / bandwidth
 
 
 def tensor_parallel_ratio(k: int, size: int) -> Fraction:

@@ -44,6 +44,28 @@ def parameters(config: Mapping[str, Any]) -> Parameters:
     >>> parameters(mixtral)
     Parameters(total=46702792704, active=12879925248)
     """
+    layer, fields = layer_parameters(config), _Fields(config)
+    L, dense_layers = fields["num_hidden_layers"], _dense_layers(fields)
+    embedding = fields["vocab_size"] * fields["hidden_size"]
+    embeddings = embedding if config.get("tie_word_embeddings") else 2 * embedding
+    total = embeddings + fields["hidden_size"] + L * layer.attention
+    total += dense_layers * layer.dense_mlp + (L - dense_layers) * (layer.beside_experts + layer.experts * layer.expert)
+    idle = (L - dense_layers) * (layer.experts - fields["num_experts_per_tok"]) * layer.expert
+    return Parameters(total, total - idle)
+
+
+class LayerParameters(NamedTuple):
+    """How many numbers the parts of a layer hold. A layer has its dense MLP or its mixture, not both."""
+
+    attention: int  # with the layer's two norms
+    dense_mlp: int  # 0 where no layer has one
+    beside_experts: int  # the router, its bias and the shared experts
+    expert: int  # one routed expert
+    experts: int  # how many there are
+
+
+def layer_parameters(config: Mapping[str, Any]) -> LayerParameters:
+    """Count the weights of a layer. Arguments and errors as for `parameters`."""
     kind = config.get("model_type")
     if kind not in EXPERTS:
         raise ValueError(f"model_type={kind!r}: use one of {', '.join(EXPERTS)}")
@@ -51,24 +73,13 @@ def parameters(config: Mapping[str, Any]) -> Parameters:
         raise ValueError("attention_bias=True: only weights without biases are counted")
     fields = _Fields(config)
     count, width = EXPERTS[kind]
-    E, L, V, N = (fields[name] for name in ("hidden_size", "num_hidden_layers", "vocab_size", count))
+    E, N = fields["hidden_size"], fields[count]
     expert = 3 * E * fields[width]  # gate, up and down
-
-    dense_layers = _dense_layers(kind, fields)
-    moe_layers = L - dense_layers
-    dense_mlp = 3 * E * fields["intermediate_size"] if dense_layers else 0
-    router = E * N
-    shared = 0
+    beside = E * N
     if kind == "deepseek_v3":
-        router += N  # the bias that balances the load
-        shared = fields["n_shared_experts"] * expert
-
-    norms = 2 * E
-    embeddings = V * E if config.get("tie_word_embeddings") else 2 * V * E
-    total = embeddings + E + L * (_attention(kind, fields) + norms)
-    total += dense_layers * dense_mlp + moe_layers * (router + shared + N * expert)
-    idle = moe_layers * (N - fields["num_experts_per_tok"]) * expert
-    return Parameters(total, total - idle)
+        beside += N + fields["n_shared_experts"] * expert  # N: the bias that balances the load
+    dense_mlp = 3 * E * fields["intermediate_size"] if _dense_layers(fields) else 0
+    return LayerParameters(_attention(kind, fields) + 2 * E, dense_mlp, beside, expert, N)
 
 
 def _attention(kind: str, fields: _Fields) -> int:
@@ -93,8 +104,9 @@ def _latent_attention(E: int, H: int, fields: _Fields) -> int:
     return q + kv + H * value * E
 
 
-def _dense_layers(kind: str, fields: _Fields) -> int:
+def _dense_layers(fields: _Fields) -> int:
     """Layers whose MLP is an ordinary one."""
+    kind = fields.config["model_type"]
     if kind == "deepseek_v3":
         return fields["first_k_dense_replace"]
     if kind == "qwen3_moe":

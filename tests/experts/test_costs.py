@@ -7,6 +7,7 @@ from itertools import combinations
 
 import pytest
 
+from parlab.experts import mixture_memory
 from parlab.experts.costs import (
     all_gather_cost,
     copies_inside,
@@ -14,9 +15,12 @@ from parlab.experts.costs import (
     copies_to_limited_nodes,
     copies_to_ranks,
     dropped_share,
+    exchange_seconds,
     padded_bytes,
+    row_bytes,
     tensor_parallel_ratio,
 )
+from parlab.nn.published_mixtures import MIXTURES
 
 
 @pytest.mark.parametrize(("N", "k", "P"), [(8, 2, 4), (6, 3, 2), (9, 1, 3), (8, 4, 8)])
@@ -59,8 +63,8 @@ def test_expert_parallel_bytes_over_tensor_parallel_bytes_are_k_over_P():
 
 
 def test_a_fp8_dispatch_with_a_bf16_combine_sends_0_758_of_bf16_both_ways():
-    E = 7168
-    assert round((E * (1 + 4 / 128) + 2 * E) / (4 * E), 3) == 0.758
+    fp8, bf16 = row_bytes(7168, 1, scales_of=128), row_bytes(7168, 2)
+    assert round((fp8 + bf16) / (2 * bf16), 3) == 0.758
 
 
 def test_the_padded_bytes_of_a_capacity_of_1_25_are_1_25_times_the_rows():
@@ -91,9 +95,9 @@ TABLE = {  # arXiv 2603.07685, table 7: 4096 tokens, E 7168, bf16; EP: us of a c
 
 @pytest.mark.parametrize(("way", "ep"), TABLE)
 def test_one_bandwidth_of_44_GB_a_second_gives_the_published_times_between_nodes_within_9_percent(way, ep):
-    nodes, row = ep // 8, 4096 * 7168 * 2
-    a_node = row * float(copies_to_limited_nodes(nodes, min(4, nodes))) / 44e9 * 1e6
-    an_expert = row * float(copies_to_experts(nodes, 8)) / 44e9 * 1e6
+    nodes, row = ep // 8, row_bytes(7168, 2)
+    a_node = exchange_seconds(4096, copies_to_limited_nodes(nodes, min(4, nodes)), row, 44e9) * 1e6
+    an_expert = exchange_seconds(4096, copies_to_experts(nodes, 8), row, 44e9) * 1e6
     hybrid, plain = TABLE[way, ep]
     assert an_expert == pytest.approx(plain, rel=0.09)
     if ep == 64:
@@ -102,18 +106,58 @@ def test_one_bandwidth_of_44_GB_a_second_gives_the_published_times_between_nodes
         assert 0.75 * hybrid < a_node < 0.91 * hybrid
 
 
+def test_within_a_node_the_published_all_to_all_moves_411_MB_at_325_GB_a_second():
+    nbytes = 4096 * row_bytes(7168, 2) * copies_to_experts(8, 8)
+    assert round(float(nbytes) / 1e6) == 411
+    for microseconds in (1265, 1277):  # dispatch and combine of EP 8
+        assert exchange_seconds(4096, copies_to_experts(8, 8), row_bytes(7168, 2), 325e9) * 1e6 == pytest.approx(
+            microseconds, rel=0.02
+        )
+
+
 LOW_LATENCY = {8: (77, 114, 98, 127), 16: (118, 195, 63, 74), 64: (173, 314, 43, 46), 256: (194, 360, 39, 40)}
 
 
 @pytest.mark.parametrize("ep", LOW_LATENCY)
 def test_low_latency_bandwidths_are_128_tokens_of_8_copies_over_the_published_time_within_1_8_GB_a_second(ep):
     dispatch_us, combine_us, dispatch_rate, combine_rate = LOW_LATENCY[ep]
-    rows = 128 * 8
-    assert rows * (7168 + 56 * 4) / dispatch_us * 1e-3 == pytest.approx(dispatch_rate, abs=1.85)
-    assert rows * 2 * 7168 / combine_us * 1e-3 == pytest.approx(combine_rate, abs=1.85)
+    assert 1024 * row_bytes(7168, 1, scales_of=128) / dispatch_us * 1e-3 == pytest.approx(dispatch_rate, abs=1.85)
+    assert 1024 * row_bytes(7168, 2) / combine_us * 1e-3 == pytest.approx(combine_rate, abs=1.85)
 
 
 def test_32_tokens_to_9_experts_at_50_GB_a_second_take_120_96_us_a_layer_and_allow_67_tokens_a_second():
-    microseconds = (1 + 2) * 32 * 9 * 7000 / 50e9 * 1e6
-    assert round(microseconds, 2) == 120.96
-    assert round(1 / (microseconds * 1e-6 * 2 * 61)) == 68  # printed as 67, of 14.76 ms
+    seconds = sum(exchange_seconds(32, 9, itemsize * 7000, 50e9) for itemsize in (1, 2))  # FP8 there, bf16 back
+    assert round(seconds * 1e6, 2) == 120.96
+    assert seconds * 2 * 61 == pytest.approx(14.76e-3, rel=1e-3)  # two microbatches; so 67.8 tokens a second
+    assert int(1 / (seconds * 2 * 61)) == 67
+
+
+V3 = MIXTURES["deepseek-v3"]
+GiB = 2**30
+
+
+def test_deepseek_v3_on_256_ranks_holds_36_58_GiB_of_weights_and_gradients_and_32_15_of_optimizer():
+    found = mixture_memory(V3, 16, dp=64, ep=64)  # PP 4: 16 layers of 4 experts each
+    assert found.dense + found.experts == 6_546_526_208
+    assert round(found.weights_and_gradients / GiB, 2) == 36.58  # printed 36.4
+    assert round(found.optimizer / GiB, 2) == 32.15  # printed 32.1
+
+
+def test_experts_cut_and_dealt_out_less_are_sharded_over_more():
+    whole, dealt, cut = (mixture_memory(V3, 16, dp=64, **how) for how in ({}, {"ep": 8}, {"ep": 8, "etp": 4}))
+    assert whole.experts == 8 * dealt.experts == 32 * cut.experts
+    assert whole.optimizer == dealt.optimizer == cut.optimizer  # all 64 ranks share it anyway
+    assert mixture_memory(V3, 0, dense_layers=3, tp=4).dense == 3 * (187107328 + 14336 + 3 * 7168 * 18432) // 4
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ({"ep": 3}, "ep=3: does not divide the 256 experts"),
+        ({"ep": 8, "etp": 2, "dp": 8}, "ep=8, etp=2: their product does not divide dp · cp · tp = 8"),
+        ({"tp": 0}, "tp=0: must be a whole number, at least 1"),
+    ],
+)
+def test_sizes_of_a_mixture_that_do_not_fit_are_refused_by_name(sizes, said):
+    with pytest.raises(ValueError, match=said):
+        mixture_memory(V3, 16, **sizes)
