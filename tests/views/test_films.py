@@ -7,6 +7,7 @@ import sys
 import numpy as np
 
 from parlab import run, views
+from parlab.pipeline import one_f_one_b
 from tests.views.drawn import check_refused
 from tests.views.filmed import check_film
 from tests.views.timelines.test_film import stall
@@ -25,6 +26,7 @@ def all_reduce(comm, x):
 
 
 SOURCES = {
+    "schedule": lambda: one_f_one_b(4, 8),
     "timeline": stall,
     "all-reduce": lambda: run(all_reduce, 4, np.ones(8)),
 }

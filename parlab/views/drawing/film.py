@@ -35,6 +35,7 @@ WIDTH = 640  # of the drawing, in its own units; a text of 16 is readable on a t
 LETTERS, LINES = 72, 2  # that a caption's line has room for, and lines
 MOST_BYTES = 60_000
 RATE = 20  # pictures a second: at 60, four films fill a processor core without a GPU
+SHORTEST = 0.2  # seconds of a way, if it takes no time and the clock does not stand
 BEFORE, AFTER = 0.3, 2.0  # seconds before the first stop's rest, and after the last one's
 CSS = f"""
 @property --t{{syntax:"<number>";inherits:true;initial-value:9999}}
@@ -155,7 +156,8 @@ class Film:
             bow: how far aside it is half-way, so that it does not cross what lies between.
         """
         instant = start == end
-        span: dict[str, Any] = {"a": self.second(start, leaves=not instant), "b": self.second(end, leaves=instant)}
+        leaves, arrives = self.second(start, leaves=not instant), self.second(end, leaves=instant)
+        span: dict[str, Any] = {"a": leaves, "b": max(arrives, round(leaves + SHORTEST, 2))}
         span |= {"x": by[0], "y": by[1], "v": bow[0] or None, "w": bow[1] or None}
         stops_inside = bisect_left(self.times, end) > bisect_right(self.times, start)
         if stops_inside:
@@ -198,12 +200,13 @@ class Film:
     def _clock(self) -> str:
         """The run's time along the bottom: filled as far as it has come."""
         y, (left, right) = self.height + 62, self._ends
-        words, free = "", 0.0  # the place from which a word has room
-        for time in self.times:
-            x, text = self.x(time), self.says(time)
-            if x - 4 * len(text) >= free:
-                words += word(x, y + 20, text, "small")
-                free = x + 4 * len(text) + 10
+        half = [4 * len(self.says(time)) for time in self.times]
+        words, free, last = "", 0.0, right - half[-1]  # free: the place from which a word has room
+        for time, wide in zip(self.times, half, strict=True):
+            x = self.x(time)
+            if time == self.times[-1] or (free <= x - wide and x + wide + 10 <= last):
+                words += word(x, y + 20, self.says(time), "small")
+                free = x + wide + 10
         filled = f'<rect x="{left:g}" y="{y:g}" width="{right - left:g}" height="6" fill="currentColor"/>'
         return words + outline(left, y, right - left, 6, "empty") + f'<g class="bare">{filled}</g>'
 

@@ -1,85 +1,120 @@
-"""A pipeline schedule as time goes by: who works on which microbatch, and the activations that fill and drain."""
+"""The film of a pipeline schedule: microbatches travel between ranks, and fill and free their memory."""
 
 from __future__ import annotations
 
-import math
+from itertools import pairwise
 from typing import Any
 
-from matplotlib.ticker import MaxNLocator
+from parlab.pipeline import Costs, Schedule, ScheduleTimeline
+from parlab.views.drawing.film import LETTERS, LINES, Film, box, outline, word
+from parlab.views.schedules.panels import WHOLE, Bar, bars_of_all, chunks_of, color_of, legend_entries
+from parlab.views.schedules.schedule import simulated, summary
+from parlab.views.timelines.timeline import ACTION
 
-from parlab.pipeline import Costs, Schedule, ScheduleTimeline, Search, simulate
-from parlab.views.drawing import theme
-from parlab.views.drawing.lanes import LEFT, legend_of
-from parlab.views.drawing.picture import panel, png, scale, sheet
-from parlab.views.drawing.png_film import Film, moments_of, revealed, steps_of
-from parlab.views.schedules.panels import (
-    BOTTOM,
-    RIGHT,
-    TOP,
-    bars_of,
-    bars_of_all,
-    draw_panels,
-    legend_entries,
-    panel_height,
-)
-from parlab.views.schedules.schedule import schedule, simulated, summary
-from parlab.views.timelines.timeline import ACTION_KINDS
-
-MOST_RANKS = 8  # that a line names
-CURVE, AXIS = 1.7, 0.75  # inches: the tries, and what stands below them
-BEST = "#0072B2"
+MOST_STOPS = 34
+ENDS = (70, 470)  # of the lanes; a message has room at the right of the end
+SLOTS = (500, 632)  # the memory of a rank, a slot for each chunk that it keeps
+LANE, BAR, TOP = 40, 26, 24
+CHIP = 20  # a message
 
 
-def schedule_film(source: Schedule | ScheduleTimeline, costs: Costs | None) -> Film:
-    """For `step_through`: `views.schedule`, in which the future is pale."""
+def schedule_film(source: Schedule | ScheduleTimeline, costs: Costs | None = None) -> Film:
+    """The film of a pipeline schedule.
+
+    Below the hand of the clock microbatches travel between lanes. At the right each rank fills a slot with each
+    microbatch whose activations it keeps: in the colour of F until the backward for the input, then paler until W. A
+    slot that was once needed keeps its outline.
+
+    Args:
+        source: a schedule, or what `simulate` returned.
+        costs: of a schedule; None: F, I and W take 1 each, transfers nothing.
+
+    Raises:
+        ValueError: a schedule that cannot run, or costs for one that is simulated already.
+    """
     shown = simulated("source", source, costs)
-    figure = schedule(shown)
-    times = sorted({bar.start for bar in bars_of_all(shown)})
-    lines = [_line(shown, time) for time in times]
-    return Film(summary(shown), lines, moments_of(times, shown.makespan), revealed(figure, figure.axes))
+    stops = _stops(shown)
+    height = TOP + LANE * shown.size
+    film = Film(summary(shown), stops, height, moving=12, resting=0.35, says=lambda time: f"{time:g}", ends=ENDS)
+    middles = [TOP + LANE * (rank + 0.5) for rank in range(shown.size)]
+    film.draw(word(sum(SLOTS) / 2, 10, "keeps", "strong"))
+    _legend(film, shown)
+    film.draw("".join(word(34, y, f"rank {rank}") for rank, y in enumerate(middles)))
+    paler = chunks_of(shown.schedule)
+    film.bare("".join(_bar(film, bar, paler, middles) for bar in bars_of_all(shown)))
+    film.ride(f'<path class="trail" d="M{ENDS[0]} {TOP}v{height - TOP}"/>')
+    _kept(film, shown, middles)
+    for t in shown.transfers:
+        action = ACTION.fullmatch(t.label)
+        assert action is not None, "a simulated message is labelled by the action that sends it"
+        x, y = film.x(t.start) + 3, middles[t.src] - CHIP / 2
+        mark = box(x, y, CHIP, CHIP, color_of(action[1]), action[2], "small")
+        film.move(mark, t.start, t.end, (film.x(t.end) - film.x(t.start), middles[t.dst] - middles[t.src]))
+    for start, end in pairwise(stops):
+        film.tell(start, _line(shown, start, end))
+    return film
 
 
-def _line(shown: ScheduleTimeline, time: Any) -> str:
-    ranks = range(min(shown.size, MOST_RANKS))
-    does = "; ".join(f"rank {rank} {_activity(shown, rank, time)}" for rank in ranks)
-    kept = [[0, *(chunks for at, chunks in shown.kept(rank) if at <= time)][-1] for rank in ranks]
-    return f"time {shown.format(time)}: {does}; activations kept: {', '.join(map(str, kept))}"
+def _stops(shown: ScheduleTimeline) -> list[Any]:
+    """The times at which an action starts or ends, at most 34: those that are nearest to the next share its stop."""
+    found = sorted({0, shown.makespan, *(time for bar in bars_of_all(shown) for time in (bar.start, bar.end))})
+    while len(found) > MOST_STOPS:
+        gaps = [later - earlier for earlier, later in pairwise(found[:-1])]
+        del found[gaps.index(min(gaps)) + 1]
+    return found
 
 
-def _activity(shown: ScheduleTimeline, rank: int, time: Any) -> str:
-    now = [bar.action for bar in bars_of(shown.steps(rank)) if bar.start <= time < bar.end]
-    named = [f"{theme.KINDS[ACTION_KINDS[action.kind]].name} of microbatch {action.microbatch}" for action in now]
-    return " and ".join(named) or "idle"
+def _legend(film: Film, shown: ScheduleTimeline) -> None:
+    """The colour of each kind of action, above the lanes."""
+    x = float(ENDS[0])
+    for color, name, _ in legend_entries([shown.schedule]):
+        film.draw(box(x, 3, 14, 14, color) + word(x + 20, 10, name, "small left"))
+        x += 34 + 7 * len(name)
 
 
-def search_film(search: Search, costs: Costs | None) -> Film:
-    """For `step_through`: a step each time that the search found something better."""
-    shown = [simulate(schedule, costs or Costs()) for _, schedule in search.better]
-    end, highest = max(one.makespan for one in shown), max(max(one.peak_activations) for one in shown)
-    tries = [number for number, _ in search.better]
-    found = [search.times[number] for number in tries]
-    seen = [time for time in search.times if time < math.inf]
+def _bar(film: Film, bar: Bar, paler: dict[tuple[int, int], float], middles: list[float]) -> str:
+    """An action; of a pair that overlaps, the forward is above."""
+    x, width = film.x(bar.start), round(film.x(bar.end) - film.x(bar.start), 1)
+    color = color_of(bar.action.kind, paler[bar.rank, bar.action.stage])
+    text = str(bar.action.microbatch)
+    low, high = (BAR * part / WHOLE[1] / 2 for part in bar.where)
+    return box(x, middles[bar.rank] + low, width, high - low, color, text if width > 8 * len(text) else "", "small")
 
-    def picture(place: float) -> bytes:
-        step = int(place)
-        until = tries[step] if place == step else tries[step] + (tries[step + 1] - tries[step]) * (place - step)
-        top = TOP + CURVE + AXIS
-        headline = f"Try {int(until)} of {len(search.times) - 1}: the best takes {found[step]:g}"
-        figure = sheet("", top + panel_height(shown[0].size, memory=True) + BOTTOM, headline)
-        axes = panel(figure, LEFT, TOP, theme.WIDTH - LEFT - RIGHT, CURVE)
-        tried = [(number, time) for number, time in enumerate(search.times) if number <= until and time < math.inf]
-        axes.plot(*zip(*tried, strict=True), linestyle="None", marker=".", color=theme.ARROW)
-        axes.step([*tries[: step + 1], until], [*found[: step + 1], found[step]], where="post", color=BEST, linewidth=2)
-        scale(axes.xaxis, "tries", ends=(0, len(search.times) - 1 or 1))
-        ends = min(found) - 1, min(max(seen), 1.25 * found[0]) + 1
-        scale(axes.yaxis, "time", ends=ends, ticks=MaxNLocator(4, integer=True))
-        draw_panels(figure, top, shown[step], highest, end)
-        legend_of(figure, legend_entries([shown[step].schedule]))
-        return png(figure)
 
-    lines = [
-        f"try {number}: {time:g}, {100 * one.bubble_fraction():.1f} % idle, keeps {max(one.peak_activations)}"
-        for number, time, one in zip(tries, found, shown, strict=True)
-    ]
-    headline = f"search from {found[0]:g} to {found[-1]:g} in {len(search.times) - 1} tries"
-    return Film(headline, lines, steps_of(len(tries)), picture)
+def _kept(film: Film, shown: ScheduleTimeline, middles: list[float]) -> None:
+    """The slots of each rank, from the F of a chunk to its B or W."""
+    width = round(min((SLOTS[1] - SLOTS[0]) / max(shown.peak_activations), 22), 1)
+    for rank, y in enumerate(middles):
+        slots: list[tuple[int, int] | None] = []  # the stage and the microbatch in each
+        begun: dict[tuple[int, int], Any] = {}
+        for step in shown.steps(rank):
+            for action in sorted(step.actions, key=lambda action: action.kind != "F"):
+                chunk = action.stage, action.microbatch
+                if action.kind == "F":
+                    if None not in slots:
+                        x = SLOTS[0] + width * len(slots)
+                        film.draw(outline(x, y - BAR / 2, width - 2, BAR, "wait"), step.start)
+                        slots.append(None)
+                    slots[slots.index(None)], begun[chunk] = chunk, step.start
+                    continue
+                x = SLOTS[0] + width * slots.index(chunk)
+                text = str(action.microbatch) if width > 9 * len(str(action.microbatch)) else ""
+                filled = box(
+                    x, y - BAR / 2, width - 2, BAR, color_of("I" if action.kind == "W" else "F"), text, "small"
+                )
+                film.draw(filled, begun[chunk], step.end)
+                begun[chunk] = step.end
+                if action.kind != "I":
+                    slots[slots.index(chunk)] = None
+
+
+def _line(shown: ScheduleTimeline, start: Any, end: Any) -> str:
+    """The actions that start from `start` on and before `end`, and the chunks that are then kept."""
+    starting: dict[str, list[str]] = {}
+    for bar in bars_of_all(shown):
+        if start <= bar.start < end:
+            starting.setdefault(f"rank {bar.rank}", []).append(f"{bar.action.kind}{bar.action.microbatch}")
+    said = ", ".join(f"{rank} {' '.join(actions)}" for rank, actions in starting.items()) or "nothing"
+    kept = [[0, *(chunks for time, chunks in shown.kept(rank) if time <= start)][-1] for rank in range(shown.size)]
+    told = f"{said} start{'s' * (len(starting) < 2)}; kept {', '.join(map(str, kept))}"
+    return told if len(told) < LINES * LETTERS - 20 else f"kept {', '.join(map(str, kept))}"

@@ -16,7 +16,7 @@ from parlab.views.attention.masks import ring_film
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import timeline_of
 from parlab.views.drawing.png_film import Film
-from parlab.views.schedules.film import schedule_film, search_film
+from parlab.views.schedules.png_film import schedule_film, search_film
 from parlab.views.timelines.timeline import timeline_film
 from parlab.views.zero_redundancy.film import sharded, zero_film
 from parlab.world import Run, Timeline

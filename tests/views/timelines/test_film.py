@@ -41,7 +41,7 @@ def test_the_story_of_a_rendezvous():
     film = views.film(rendezvous())
     check_film(film)
     assert repr(film).splitlines() == [
-        "2 ranks: 18.0 µs, 25 % computing, 17 % waiting for a rank, 50 % waiting for a transfer",
+        "2 ranks: 18.0 µs, 25 % computing, 17 % waiting for a rank, 50 % waiting for a transfer, 8 % done",
         "0 s: rank 1 computes long work; rank 0 waits for rank 1",
         "6.00 µs: 8.00 KiB travel from 0 to 1",
         "15.0 µs: rank 0 computes work; rank 1 is done",

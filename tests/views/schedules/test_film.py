@@ -1,0 +1,68 @@
+"""The film of a schedule: microbatches travel between lanes, and fill slots until their backward."""
+
+from parlab import views
+from parlab.pipeline import Costs, dualpipe, gpipe, one_f_one_b, simulate, zb_h1
+from parlab.views.schedules.film import ENDS, LANE, SLOTS
+from tests.views.drawn import check_refused
+from tests.views.filmed import check_film, marks
+
+
+def test_1f1b_p4_m8_is_below_60_kB_and_tells_its_33_units():
+    film = views.film(one_f_one_b(4, 8))
+    check_film(film)
+    assert film.headline == "1F1B, 4 ranks, 8 microbatches: makespan 33 units, 27.3 % of it idle"
+    assert film.lines[0] == "0: rank 0 F0 starts; kept 1, 0, 0, 0"
+    assert film.lines[3] == "3: rank 0 F3, rank 1 F2, rank 2 F1, rank 3 F0 start; kept 4, 3, 2, 1"
+    assert film.lines[9] == "10: rank 0 B0, rank 1 F3, rank 3 B2 start; kept 4, 3, 2, 1"
+    assert film.lines[-1] == "31: rank 0 B7 starts; kept 1, 0, 0, 0"
+
+
+def test_each_microbatch_travels_3_lanes_down_and_3_up():
+    for shown in (simulate(one_f_one_b(4, 8)), simulate(one_f_one_b(4, 8), Costs(transfer=0.5))):
+        film = views.film(shown)
+        moves = marks(film, "go") + marks(film, "go flow")
+        assert sorted(numbers["y"] for numbers, _ in moves) == [-LANE] * 24 + [LANE] * 24
+        assert sorted(words[0] for _, words in moves) == sorted(
+            str(microbatch) for microbatch in range(8) for _ in "123456"
+        )
+        assert all(numbers["b"] - numbers["a"] > 0.19 for numbers, _ in moves)
+
+
+def kept(film):
+    """Microbatch and place of what stands in the slots, with the seconds of its coming and going."""
+    return [mark for mark in marks(film, "see") if len(mark[1]) == 1 and mark[1][0].isdigit()]
+
+
+def test_a_slot_is_filled_from_the_forward_until_the_backward_has_ended():
+    film = views.film(gpipe(2, 3))  # rank 0: F at 0, 1, 2; B from 7 on, 2 each; rank 1: B of microbatch 0 from 4 to 6
+    first, second = (mark[0] for mark in kept(film) if mark[1] == ["0"])
+    assert (first["a"], first["b"]) == (film.second(0), film.second(8, leaves=True))
+    assert (second["a"], second["b"]) == (film.second(1), film.second(6, leaves=True))
+
+
+def test_a_rank_has_as_many_outlines_as_its_peak():
+    for schedule, peaks in ((one_f_one_b(4, 8), 4 + 3 + 2 + 1), (gpipe(4, 8), 4 * 8)):
+        assert views.film(schedule).html.count('class="wait"') == peaks
+
+
+def test_after_the_backward_for_the_input_a_slot_is_paler_until_w():
+    film = views.film(zb_h1(2, 2))
+    check_film(film)
+    assert len(kept(film)) == 2 * 2 * 2
+    assert 'fill="#F7D488"' in film.html
+
+
+def test_pairs_that_overlap_and_messages_that_take_time_are_filmed():
+    check_film(views.film(dualpipe(4, 8), costs=Costs(pair=2.5)))
+    check_film(views.film(zb_h1(4, 6), costs=Costs(1, 1, 1, 0.5)))
+    assert ENDS[1] < SLOTS[0]
+
+
+def test_many_times_share_34_stops():
+    film = views.film(one_f_one_b(3, 8), costs=Costs([1, 1.01, 1.05], [1.02, 1.03, 1], 1))
+    assert len(film.times) == 34
+    check_film(film)
+
+
+def test_costs_of_a_simulated_schedule_are_refused():
+    check_refused(lambda: views.film(simulate(gpipe(2, 2)), costs=Costs()), "costs=", "its schedule instead")
