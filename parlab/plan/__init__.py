@@ -4,6 +4,7 @@ from parlab.nn import GPTConfig
 from parlab.nn.published import GPT_22B, GPT_175B, LLAMA_7B, LLAMA_8B, LLAMA_70B, LLAMA_405B, MODELS
 from parlab.plan.estimate import Estimate, estimate
 from parlab.plan.layout import Layout
+from parlab.plan.machine import A100, CLOCK, H100, Hardware, hardware_of
 from parlab.plan.search import Neighbour, Plans, Why, search, why
-from parlab.plan.seconds import A100, CLOCK, H100, Hardware, hardware_of
+from parlab.plan.software import LLAMA_3, MEGATRON, OURS, PLAIN, TORCHTITAN, Software, software_of
 from parlab.plan.validation import Row, Validation, validation

@@ -7,14 +7,14 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 
-from parlab.arguments import Rule, flag, instance, optional, positive, text, whole
+from parlab.arguments import Rule, amount, flag, instance, optional, positive, text, whole
 from parlab.nn.config import Config
 from parlab.world import Cluster
 from parlab.zero import StateBytes
 
 MOST_RANKS = 2**20  # a search tries every way to multiply to this
 MOST_TOKENS = 10**12  # of a sequence, and sequences of a step: beyond, products of whole numbers overflow
-HIDDEN = ("tp", "cp", "pp", "dp")  # the traffic that a device may send while it computes
+HIDDEN = ("tp", "cp", "pp", "dp")  # the traffic that software may send while it computes
 
 
 def config(name: str, value: Any) -> None:
@@ -54,6 +54,12 @@ def hidden(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value!r:.60}: a set of some of {', '.join(HIDDEN)} is needed")
 
 
+def ordered(name: str, value: Any) -> None:
+    """Refuse what is no order of the four axes."""
+    if not isinstance(value, tuple) or len(value) != len(HIDDEN) or set(value) != set(HIDDEN):
+        raise ValueError(f"{name}={value!r:.60}: a tuple of {', '.join(HIDDEN)}, the innermost first, is needed")
+
+
 RULES: dict[str, Rule] = {  # of `estimate` and `search`
     "config": config,
     "cluster": partial(instance, kind=Cluster),
@@ -67,13 +73,28 @@ RULES: dict[str, Rule] = {  # of `estimate` and `search`
 }
 HARDWARE: dict[str, Rule] = {  # of the fields of a `Hardware`
     "products": fraction,
+    "attention": optional(fraction),
     "memory": fraction_or_free,
     "intra": fraction_or_free,
     "inter": fraction_or_free,
+    "processors": optional(partial(whole, least=1)),
     "exponentials": positive,
     "host_link": positive,
     "host_memory": positive,
-    "hides": hidden,
     "rails": flag,
+    "collective": amount,
+    "source": text,
+}
+SOFTWARE: dict[str, Rule] = {  # of the fields of a `Software`
+    "hides": hidden,
+    "order": ordered,
+    "gradient": optional(float_itemsize),
+    "joins_products": flag,
+    "gathers_again": flag,
+    "cuts_logits": flag,
+    "scatters_gradients": flag,
+    "scatters": flag,
+    "one_stream": flag,
+    "logit": partial(whole, least=0),
     "source": text,
 }

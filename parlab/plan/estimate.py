@@ -15,10 +15,14 @@ from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
 from parlab.pipeline.costs import Column, in_flight
 from parlab.plan.arguments import RULES
 from parlab.plan.layout import Case, Layout, Sizes, check_rules, joint_rules, layouts, own_rules
-from parlab.plan.seconds import Hardware, Machine, step_seconds
+from parlab.plan.machine import Hardware, Machine
+from parlab.plan.seconds import step_seconds
+from parlab.plan.software import Software, software_of
 from parlab.tensor.costs import SOFTMAX
 from parlab.world import Cluster
 from parlab.zero import MIXED, StateBytes
+
+PACES = {"hardware": optional(partial(instance, kind=Hardware)), "software": optional(partial(instance, kind=Software))}
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class Estimate:
         return Estimate(self.layout[chosen], seconds, nbytes, sent, self.flops, self.peak)
 
 
-@checked(RULES | {"layout": layouts, "hardware": optional(partial(instance, kind=Hardware))})
+@checked(RULES | PACES | {"layout": layouts})
 def estimate(
     config: Config,
     cluster: Cluster,
@@ -75,6 +79,7 @@ def estimate(
     state: StateBytes = MIXED,
     itemsize: int = 2,
     hardware: Hardware | None = None,
+    software: Software | None = None,
 ) -> Estimate:
     """Estimate a step of training from closed forms.
 
@@ -87,6 +92,7 @@ def estimate(
         state: bytes of the model's state a parameter.
         itemsize: bytes of an activation's element.
         hardware: the fractions of the data sheet that are reached. None: those of the cluster's device (`hardware_of`).
+        software: what it sends, when, and what it hides. None: `software_of` the cluster.
 
     Raises:
         ValueError: sizes that do not divide; the text names the field and the right values.
@@ -96,11 +102,12 @@ def estimate(
     >>> llama_3 = Layout(dp=128, pp=16, tp=8, chunks=8, zero=2, schedule="looped_bfs", sequence_parallel=True)
     >>> found = estimate(LLAMA_405B, DGX_H100, llama_3, batch=2048, sequence=8192)
     >>> f"{found.total_seconds:.1f} s, {found.mfu:.0%} of the peak, {found.total_bytes / 2**30:.0f} GiB"
-    '6.4 s, 41% of the peak, 71 GiB'
+    '6.6 s, 40% of the peak, 71 GiB'
     """
     check_rules(layout, own_rules(layout))
     check_rules(layout, joint_rules(Sizes(config), layout, batch, sequence))
-    found = evaluate(Case(config, layout, batch, sequence, state, itemsize), Machine(cluster, hardware), layout)
+    case = Case(config, layout, batch, sequence, state, itemsize, software or software_of(cluster))
+    found = evaluate(case, Machine(cluster, hardware), layout)
     return found[slice(None) if layout.shape else 0]
 
 
@@ -120,7 +127,9 @@ def kept_of_layer(case: Case, recompute: Column) -> Column:
     scores = sum(items.get(place, 0) for place in SOFTMAX)
     shared = (items["attention.k"] + items["attention.v"]) * (case.kv * case.t / case.G - 1)
     cut = sum(items.values()) - whole - scores + shared
-    kept = whole / case.between + (cut + np.where(recompute == "none", scores, 0)) / case.t
+    # Software that does not gather the inputs of column products again keeps them whole, and not its t-th of them
+    inputs = 0 if case.software.gathers_again else items["attention.x"] + items["mlp.x"]
+    kept = (whole - inputs) / case.between + inputs + (cut + np.where(recompute == "none", scores, 0)) / case.t
     return np.where(recompute == "full", case.x / case.between, case.b / case.c * kept)
 
 
@@ -136,7 +145,7 @@ def rank_bytes(case: Case) -> dict[str, Column]:
     kept, made = (kept_of_layer(case, recompute) for recompute in (case.recompute, np.array("none")))
     gathered = np.where(zero == 3, 2 * state.weight, 0) * case.layer_params
     working = case.item * case.n * (case.E + case.up / case.t) + (made - kept) + gathered
-    logits = case.n * case.V / case.t * (case.item + case.wide) + 2 * case.x / case.between
+    logits = case.n * case.loss_columns * (case.item + case.wide + case.software.logit) + 2 * case.x / case.between
     unscattered = np.where(zero >= 2, state.gradient, 0)
     over = [
         np.where(zero >= stage, case.data, 1) for stage in range(4)
@@ -166,22 +175,21 @@ def sent_bytes(case: Case) -> dict[str, Column]:
     again, turn = case.recompute == "full", (t - 1) * case.x
     shared = 2 * 2 * (t * case.kv / case.G - 1) * E * case.G * case.D * item  # dW of k and v, which t·kv/G ranks share
     norms = np.where(cut, 2 * (t - 1) * E * item, 0)
-    layer = turn * (4 * (1 + again) + np.where(cut, 6, 4)) + shared + 2 * norms
-    outside = turn * np.where(cut, 5, 4) + norms + 3 * 2 * (t - 1) * case.n * case.wide
+    layer = turn * (4 * (1 + again) + case.turns_back) + shared + 2 * norms
+    loss = 3 * 2 * case.n * case.wide if case.software.cuts_logits else case.logits
+    outside = turn * np.where(cut, 5, 4) + norms + (t - 1) * loss
     around = 2 * case.n * case.kv * case.D * t * ((c - 1) * item * (2 + again) + np.where(c > 1, c * case.wide, 0))
-    first, middle, last = (params for _, _, params in case.stages)
-    params = t * np.where(case.p == 1, first, first + (case.p - 2) * middle + last)
-    around_data = state.gradient * case.sums + state.weight * (case.gathers + case.regathers)
+    around_data = case.gradient * case.sums + state.weight * (case.gathers + case.regathers)
     # A tied table is gathered at both ends of the model, and has a gradient at both. One rank with both ends sends two
     # gradients, unless it keeps whole gradients. Two ranks with one end each first sum their two gradients, once a step
     table = case.V * E if case.tied else 0
-    opened = np.where(case.kept_whole, 0, state.gradient * case.passes) + 2 * state.weight * case.regathers
-    both = table * np.where(case.p == 1, opened, -2 * state.gradient * (case.passes - 1))
+    opened = np.where(case.kept_whole, 0, case.gradient * case.passes) + 2 * state.weight * case.regathers
+    both = table * np.where(case.p == 1, opened, -2 * case.gradient * (case.passes - 1))
     summed = np.where(case.p == 1, 0, 2 * table * item)
     microbatches = case.m * case.data  # all ranks of a tensor-parallel group send for each of them
     return {
         "tp": microbatches * (case.L * layer + outside),
         "cp": microbatches * case.L * around,
         "pp": microbatches * 2 * (case.p * case.v - 1) * case.x * t / case.between + case.data * summed,
-        "dp": (case.data - 1) * (params * around_data + both),
+        "dp": (case.data - 1) * (t * case.params * around_data + both),
     }

@@ -12,9 +12,8 @@ import numpy as np
 from parlab.arguments import instance
 from parlab.nn.config import Config, LlamaConfig
 from parlab.plan.arguments import MOST_RANKS
+from parlab.plan.software import MESH, OURS, Software
 from parlab.zero import MIXED, StateBytes
-
-MESH = ("tp", "cp", "pp", "dp")
 
 
 @dataclass(frozen=True)
@@ -152,8 +151,9 @@ def joint_rules(sizes: Sizes, layout: Layout, B: int, S: int) -> Rules:
     yield "chunks", "gpipe has one stage a rank", (v > 1) & (of["schedule"] == "gpipe")
     ragged = (v > 1) & (of["schedule"] == "1f1b") & (m % p != 0)
     yield "pp chunks", f"interleaving needs a batch ({B}) of whole groups of pp microbatches", ragged
+    yield "pp", f"{L} layers are fewer than so many stages: at most {L}", p > L
     right = f"pp·chunks must divide {L}, {L + 1} or {L + 2} (the last stage, or the first too, has a layer less)"
-    yield "pp chunks", f"{L} layers do not divide into so many stages: {right}", missing > 2
+    yield "pp chunks", f"{L} layers do not divide into so many stages: {right}", (v > 1) & (missing > 2)
 
 
 def possible(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> np.ndarray:
@@ -172,13 +172,21 @@ def check_rules(layout: Layout, rules: Rules) -> None:
 
 
 class Case(Sizes):
-    """A model, its data, and columns of possible layouts: everything that the formulas read, in float64."""
+    """A model, its data, columns of possible layouts, and the habits of the software: all that the formulas read."""
 
     def __init__(
-        self, config: Config, layout: Layout, batch: int, sequence: int, state: StateBytes = MIXED, item: int = 2
+        self,
+        config: Config,
+        layout: Layout,
+        batch: int,
+        sequence: int,
+        state: StateBytes = MIXED,
+        item: int = 2,
+        software: Software = OURS,
     ) -> None:
         super().__init__(config)
-        self.sequence, self.state = sequence, state
+        self.sequence, self.state, self.software = sequence, state, software
+        self.gradient = software.gradient or state.gradient  # bytes of a gradient that travels
         self.item, self.wide = item, max(item, 4)  # bytes of an activation; of one in float32 or wider
         of = {name: np.asarray(value) for name, value in vars(layout).items()}
         self.d, self.p, self.c, self.t, self.v, self.b, self.zero = (
@@ -205,18 +213,22 @@ class Case(Sizes):
         self.passes = np.where(self.kept_whole, 1, self.m)  # how often gradients travel
         # Passes of ZeRO, as `parlab.zero.elements_sent` counts them: of the gradients; of the weights before the
         # forward; of the weights before the backward
-        self.sums = np.where(self.zero == 0, 2, self.passes)
+        whole = self.zero <= (0 if software.scatters_gradients else 1)
+        self.sums = np.where(whole, 2, self.passes)
         self.gathers, self.regathers = (np.where(self.zero == 3, self.passes, least) for least in (self.zero > 0, 0))
-        # Layers of a chunk. Where p·v does not divide L, the last chunk has one less, and maybe the first one too
-        # (Llama 3, section 3.3.2)
-        missing = -self.L % (self.p * self.v)
-        self.layers = (self.L + missing) / (self.p * self.v)
-        self.fewer_first, self.fewer_last = missing // 2, np.minimum(missing, 1)
+        self.layers, self.fewer_first, self.fewer_last = self._dealt()
+        # Turns of a layer's backward: all-gathers and reduce-scatters of its input
+        sums = 2 if software.joins_products or not self.fused else 3  # gate and up may sum the gradient of x apart
+        self.turns_back = np.where(self.sequence_parallel, 6 if software.gathers_again else 4, 2 * sums)
+        self.logits = item * self.n * self.V  # bytes of all logits of a microbatch
+        self.loss_columns = self.V / self.t if software.cuts_logits else self.V
         # Parameters of a layer that a rank holds. Several ranks may share a key/value head, and then each holds it
         keys = 2 * self.E * self.D
         self.layer_params = (self.layer_cut - keys * self.G) / self.t + keys * self.kv + self.layer_whole
         after = (self.last - self.E) / self.t + self.E  # the final norm is whole on every rank
         tied = self.V * self.E / self.t if self.tied else 0  # a rank with both ends holds one table
+        outside = self.first / self.t + after - np.where(self.p == 1, tied, 0)
+        self.params = self.L * self.layer_params + outside  # of all ranks of a pipeline
         self.stages = []  # of the first, second and last rank of a pipeline: number, missing layers, parameters held
         for rank in (0, np.minimum(1, self.p - 1), self.p - 1):
             begins, ends = rank == 0, rank == self.p - 1
@@ -224,3 +236,30 @@ class Case(Sizes):
             params = self.layers * self.v * self.layer_params - fewer * self.layer_params
             params = params + np.where(begins, self.first / self.t, 0) + np.where(ends, after - begins * tied, 0)
             self.stages.append((rank, fewer, params))
+
+    def _dealt(self) -> tuple[Any, Any, Any]:
+        """Layers of a chunk, and how many fewer the first chunk and the last one have.
+
+        One chunk a rank: the last stage has so many layers less that with the head it is no slower than the others, of
+        which some may have a layer less. Megatron takes the number of the last stage's layers, DeepSpeed balances
+        parameters, picotron gives the first stages one more. Several chunks: where p·v does not divide L, the last
+        chunk has one less, and maybe the first one too (Llama 3, section 3.3.2).
+        """
+        p, v, L = self.p, self.v, self.L
+        head = self.E * self.V / self.layer_matrices  # in layers
+        most, others = np.ceil(L / p), np.maximum(p - 1, 1)
+        slowest, last = np.full_like(most, np.inf), most
+        for fewer in range(5):
+            tried = np.where(p == 1, L, np.maximum(most - fewer, 0))
+            time = np.maximum(np.ceil((L - tried) / others), tried + head)
+            last, slowest = np.where(time < slowest, tried, last), np.minimum(time, slowest)
+        uneven = np.where(p == 1, L, np.ceil((L - last) / others))
+        missing = -L % (p * v)
+        layers = np.where(v == 1, uneven, (L + missing) / (p * v))
+        return layers, np.where(v == 1, 0, missing // 2), np.where(v == 1, uneven - last, np.minimum(missing, 1))
+
+    def stride(self, axis: str) -> Any:
+        """How far apart the ranks of an axis are: the product of the axes inside it, in the software's order."""
+        sizes = {"tp": self.t, "cp": self.c, "pp": self.p, "dp": self.d}
+        inner = self.software.order[: self.software.order.index(axis)]
+        return reduce(np.multiply, (sizes[name] for name in inner), np.array(1.0))

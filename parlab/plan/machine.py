@@ -1,0 +1,117 @@
+"""A cluster at the pace that it reaches: the time of a product, of a ring, of a message."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, replace
+from functools import reduce
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from parlab.arguments import check_fields, checked
+from parlab.plan.arguments import HARDWARE, RULES
+from parlab.world import Cluster
+
+TILES = (256, 128), (128, 256), (128, 128)  # rows and columns of a product's result that a processor computes at once
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Fractions of the data sheet, and numbers that a `Cluster` lacks. `hardware.toml` explains each, with its source.
+
+    Raises:
+        ValueError: a fraction that is not greater than 0 and at most 1, or no number where one is needed.
+    """
+
+    products: float = 1.0
+    attention: float | None = None
+    memory: float = np.inf
+    intra: float = 1.0
+    inter: float = 1.0
+    processors: int | None = None
+    exponentials: float = np.inf
+    host_link: float = np.inf
+    host_memory: float = np.inf
+    rails: bool = False
+    collective: float = 0.0
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self, HARDWARE)
+
+    def but(self, **changes: Any) -> Hardware:
+        """The same hardware with other numbers: `H100.but(products=0.7)`."""
+        return replace(self, **changes)
+
+
+_devices = tomllib.loads((files("parlab.plan") / "hardware.toml").read_text(encoding="utf-8"))
+A100, H100 = Hardware(**_devices["A100"]), Hardware(**_devices["H100"])
+CLOCK = Hardware(source="the simulated clock of `parlab.world`: products and messages, one after the other")
+
+
+@checked(RULES)
+def hardware_of(cluster: Cluster) -> Hardware:
+    """The hardware of a cluster, by the name of its device: A100, H100, or `CLOCK` for any other."""
+    name = cluster.device_of(0).name
+    return A100 if "A100" in name else H100 if "H100" in name else CLOCK
+
+
+class Machine:
+    """A cluster at the pace that its hardware reaches. Its methods give seconds, for columns of sizes.
+
+    Args:
+        cluster: the devices and their links.
+        hardware: the fractions of the data sheet. None: those of the cluster's device.
+    """
+
+    def __init__(self, cluster: Cluster, hardware: Hardware | None) -> None:
+        self.hardware = hardware = hardware or hardware_of(cluster)
+        self.device, self.node = cluster.device_of(0), cluster.ranks_per_node
+        self.flops = self.device.flops * hardware.products
+        self.attention = self.device.flops * (hardware.attention or hardware.products)
+        self.memory = self.device.memory_bandwidth * hardware.memory
+        self.intra, self.inter = cluster.intra.bandwidth * hardware.intra, cluster.inter.bandwidth * hardware.inter
+        self.latencies = cluster.intra.latency, cluster.inter.latency
+
+    def product(self, m: Any, k: Any, n: Any, item: int) -> Any:
+        """Seconds of [m, k] × [k, n]: its FLOPs by the processors that have a tile, or its bytes through memory.
+
+        Source: NVIDIA, "Matrix Multiplication Background User's Guide", sections 2.3 (tiles), 3.1 and 3.2 (the result
+        is cut into tiles, whose last wave may leave processors idle).
+        """
+        flops, moved = 2 * m * k * n / self.flops, item * (m * k + k * n + m * n) / self.memory
+        return np.maximum(flops / self.used(m, n), moved)
+
+    def used(self, rows: Any, columns: Any) -> Any:
+        """The part of the processors' time that computes a result of rows × columns, at the best of `TILES`."""
+        count = self.hardware.processors
+        if count is None:
+            return 1.0
+        waves = [np.ceil(np.ceil(rows / a) * np.ceil(columns / b) / count) * a * b for a, b in TILES]
+        return rows * columns / count / reduce(np.minimum, waves)
+
+    def together(self, size: Any, stride: Any = 1) -> Any:
+        """The number of ranks in a node, of a group of `size` ranks that are `stride` apart."""
+        return np.clip(self.node // stride, 1, size)
+
+    def ring(self, nbytes: Any, size: Any, together: Any = None) -> Any:
+        """Seconds of an all-gather or a reduce-scatter of `nbytes` among `size` ranks; an all-reduce takes two.
+
+        `together` ranks of the group share a node (None: the ranks are neighbours). Where the ring leaves a node,
+        NCCL's channels use the ports of all of them, up to the pace inside. On the simulated clock a ring uses one
+        port. A collective starts in `Hardware.collective` seconds.
+        """
+        together = self.together(size) if together is None else together
+        ports = together if self.hardware.rails else 1
+        hop = self.hop(nbytes / size, together >= size, np.minimum(self.intra, self.inter * ports))
+        return (size - 1) * hop + np.where(size > 1, self.hardware.collective, 0)
+
+    def hop(self, nbytes: Any, inside: Any, across: Any = None) -> Any:
+        """Seconds of a message to the next rank: `inside` a node, or between nodes at the pace `across`.
+
+        `across` None: the pace of one port.
+        """
+        across = self.inter if across is None else across
+        return np.where(inside, *self.latencies) + nbytes / np.where(inside, self.intra, across)

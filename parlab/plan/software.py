@@ -1,0 +1,73 @@
+"""The habits of training software: what it sends, in which order it places its ranks, and what it hides behind work."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from typing import Any
+
+from parlab.arguments import check_fields, checked
+from parlab.plan.arguments import RULES, SOFTWARE
+from parlab.world import Cluster
+
+MESH = ("tp", "cp", "pp", "dp")  # our `Mesh`, Llama 3 and torchtitan: ranks that follow each other share a replica
+
+
+@dataclass(frozen=True)
+class Software:
+    """What software does with a layout. `software.toml` holds the public ones, each habit with its source.
+
+    Args:
+        hides: the traffic that it sends while it computes: some of tp, cp, pp, dp.
+        order: the axes of the mesh, the innermost one first.
+        gradient: bytes of a gradient that travels. None: as many as one that is held.
+        joins_products: gate and up are one product, so that their gradients of x are summed together.
+        gathers_again: with sequence parallelism the backward gathers x again; else it is kept gathered.
+        cuts_logits: the loss runs over a rank's part of the vocabulary; else the logits are gathered.
+        scatters_gradients: ZeRO-1 reduce-scatters gradients; else it all-reduces them.
+        scatters: t ranks send a t-th each to the next stage, where it is gathered.
+        one_stream: it computes and sends in one stream, and so waits for each message between stages.
+        logit: bytes a logit that its loss holds besides the logit and one copy in float32.
+        source: where the habits can be read.
+
+    Raises:
+        ValueError: a kind of traffic or an order of axes that does not exist, or no number where one is needed.
+    """
+
+    hides: Collection[str] = frozenset({"pp"})
+    order: tuple[str, ...] = MESH
+    gradient: int | None = None
+    joins_products: bool = True
+    gathers_again: bool = True
+    cuts_logits: bool = True
+    scatters_gradients: bool = True
+    scatters: bool = False
+    one_stream: bool = False
+    logit: int = 0
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self, SOFTWARE)
+
+    def but(self, **changes: Any) -> Software:
+        """The same software with other habits: `MEGATRON.but(hides=())`."""
+        return replace(self, **changes)
+
+
+def _read(habits: dict[str, Any]) -> Software:
+    return Software(**habits | {"hides": frozenset(habits["hides"]), "order": tuple(habits["order"])})
+
+
+_public = tomllib.loads((files("parlab.plan") / "software.toml").read_text(encoding="utf-8"))
+PROGRAMS = {name: _read(habits) for name, habits in _public.items()}
+MEGATRON, PLAIN, LLAMA_3, TORCHTITAN = (PROGRAMS[name] for name in ("megatron", "plain", "llama_3", "torchtitan"))
+OURS = Software(source="the programs of `parlab.train` on the simulated clock: nothing is hidden but between stages")
+
+
+@checked(RULES)
+def software_of(cluster: Cluster) -> Software:
+    """The software of the published runs on a cluster's device: `PLAIN` on A100s, `LLAMA_3` on H100s, else `OURS`."""
+    name = cluster.device_of(0).name
+    return PLAIN if "A100" in name else LLAMA_3 if "H100" in name else OURS
