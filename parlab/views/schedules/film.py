@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from parlab.pipeline import Costs, Schedule, ScheduleTimeline
-from parlab.views.drawing.film import LETTERS, LINES, Film, box, outline, word
+from parlab.views.drawing.film import LETTERS, LINES, WIDTH, Film, box, outline, word
 from parlab.views.schedules.panels import WHOLE, Bar, bars_of_all, chunks_of, color_of, legend_entries
 from parlab.views.schedules.schedule import simulated, summary
 from parlab.views.timelines.timeline import ACTION
@@ -14,7 +14,7 @@ from parlab.views.timelines.timeline import ACTION
 MOST_STOPS = 34
 ENDS = (70, 470)  # of the lanes; a message has room at the right of the end
 SLOTS = (500, 632)  # the memory of a rank, a slot for each chunk that it keeps
-LANE, BAR, TOP = 40, 26, 24
+LANE, BAR = 40, 26
 CHIP = 20  # a message
 
 
@@ -34,15 +34,15 @@ def schedule_film(source: Schedule | ScheduleTimeline, costs: Costs | None = Non
     """
     shown = simulated("source", source, costs)
     stops = _stops(shown)
-    height = TOP + LANE * shown.size
+    legend, top = _legend(shown)
+    height = top + LANE * shown.size
     film = Film(summary(shown), stops, height, moving=12, resting=0.35, says=lambda time: f"{time:g}", ends=ENDS)
-    middles = [TOP + LANE * (rank + 0.5) for rank in range(shown.size)]
-    film.draw(word(sum(SLOTS) / 2, 10, "keeps", "strong"))
-    _legend(film, shown)
+    middles = [top + LANE * (rank + 0.5) for rank in range(shown.size)]
+    film.draw(legend + word(sum(SLOTS) / 2, top - 12, "keeps", "strong"))
     film.draw("".join(word(34, y, f"rank {rank}") for rank, y in enumerate(middles)))
     paler = chunks_of(shown.schedule)
     film.bare("".join(_bar(film, bar, paler, middles) for bar in bars_of_all(shown)))
-    film.ride(f'<path class="trail" d="M{ENDS[0]} {TOP}v{height - TOP}"/>')
+    film.ride(f'<path class="trail" d="M{ENDS[0]} {top}v{height - top}"/>')
     _kept(film, shown, middles)
     for t in shown.transfers:
         action = ACTION.fullmatch(t.label)
@@ -64,12 +64,16 @@ def _stops(shown: ScheduleTimeline) -> list[Any]:
     return found
 
 
-def _legend(film: Film, shown: ScheduleTimeline) -> None:
-    """The colour of each kind of action, above the lanes."""
-    x = float(ENDS[0])
+def _legend(shown: ScheduleTimeline) -> tuple[str, int]:
+    """The colour of each kind of action, and the place from which the lanes have room below it."""
+    marks, x, y = "", 10, 10
     for color, name, _ in legend_entries([shown.schedule]):
-        film.draw(box(x, 3, 14, 14, color) + word(x + 20, 10, name, "small left"))
-        x += 34 + 7 * len(name)
+        width = 30 + 7 * len(name)
+        if x + width > WIDTH:
+            x, y = 10, y + 22
+        marks += box(x, y - 7, 14, 14, color) + word(x + 20, y, name, "small left")
+        x += width
+    return marks, y + 36
 
 
 def _bar(film: Film, bar: Bar, paler: dict[tuple[int, int], float], middles: list[float]) -> str:
