@@ -33,7 +33,7 @@ from parlab.sequence.double_ring import (
     double_ring_attention_backward,
     double_ring_cost,
 )
-from parlab.sequence.lab import LabAttention, lab_attention, words_of
+from parlab.sequence.lab import LabAttention, lab_attention, lab_loss, words_of
 from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
 from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, level_bytes, level_flops
 from parlab.sequence.ring import ring_attention, ring_attention_backward, ring_cost

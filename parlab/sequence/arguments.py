@@ -64,6 +64,7 @@ RULES: dict[str, Rule] = {
     "world": count,
     "overlap": whole,
     "layer": whole,
+    "seed": whole,
     # how attention is cut
     "causal": flag,
     "replicated": flag,

@@ -1,13 +1,15 @@
-"""The lab's own text, and the attention maps of a small Llama that was trained on it.
+"""The lab's own text, and small Llamas that were trained on it: their attention maps, and what a cut of the text costs.
 
-`tools/train_lab_attention.py` wrote the maps into a file, so that they are the same on every machine: the lower
-triangle of each, one byte a weight, its square root in 127 parts.
+`tools/train_lab_attention.py` trained five of them, which differ in their seed alone, and wrote their weights into a
+file. Maps and losses are computed from these.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import accumulate
@@ -15,12 +17,15 @@ from typing import Any, NamedTuple
 
 import parlab.arrays
 from parlab.arguments import checked
-from parlab.arrays import Array, namespace
+from parlab.arrays import Array, namespace, to_host
+from parlab.nn.config import EMBEDDING, LlamaConfig
+from parlab.nn.llama import Llama
 from parlab.sequence.arguments import RULES
+from parlab.sequence.chunks import Chunk
 from parlab.sequence.text_split import unit_ends
 
-TEXT, MAPS = "scribes.txt", "scribes_attention.safetensors.z"
-PARTS = 127
+TEXT, WEIGHTS = "scribes.txt", "scribes_weights.safetensors.z"
+SEEDS = (1, 2, 3, 4, 5)
 
 
 class LabAttention(NamedTuple):
@@ -33,20 +38,58 @@ class LabAttention(NamedTuple):
 
 
 @checked(RULES)
-def lab_attention(layer: int = 1, *, xp: Any = None) -> LabAttention:
-    """The lab's text, and its four attention maps in `layer` 0 or 1 of a Llama with two layers.
+def lab_attention(layer: int = 1, *, seed: int = 1, xp: Any = None) -> LabAttention:
+    """The lab's text, and the four attention maps in `layer` 0 or 1 of a Llama with two layers, one of five seeds.
 
     >>> lab_attention().words[:4]
     ['The ', 'abbot ', 'of ', 'Orrin ']
     """
     if layer not in (0, 1):
         raise ValueError(f"layer={layer!r}: the model has the layers 0 and 1")
-    text = (files("parlab.sequence") / "data" / TEXT).read_text(encoding="utf-8")
+    text = lab_text()
     words = words_of(text)
     xp = xp or parlab.arrays.default_namespace()
-    weights = parlab.arrays.asarray(_stored(len(words))[layer], xp, xp.float32)
+    weights = parlab.arrays.asarray(_maps(checked_seed(seed))[layer], xp, xp.float32)
     word_at = dict(zip(accumulate(map(len, words)), range(1, len(words) + 1), strict=True))  # by its last character
     return LabAttention(words, text, weights, [word_at[end] for end in unit_ends(text)])
+
+
+@checked(RULES)
+def lab_loss(chunks: Sequence[Chunk], *, seed: int = 1) -> float:
+    """The mean loss of a word of the lab's text (nats), if each of its chunks is read without the chunks before it.
+
+    The mask is cut in all layers: a word is predicted from the words of its chunk alone. The first word of a chunk is
+    predicted from the chunk before it, so that all cuts are measured on the same words.
+
+    Raises:
+        ValueError: chunks that are not the whole text, one after the other, without overlap; no such seed.
+
+    >>> whole = [Chunk(0, 0, 0, 475)]
+    >>> halves = [Chunk(0, 0, 0, 237), Chunk(1, 1, 237, 475)]
+    >>> lab_loss(whole) < lab_loss(halves)
+    True
+    """
+    words = words_of(lab_text())
+    edges = [chunk.start for chunk in chunks] + [chunk.stop for chunk in chunks[-1:]]
+    stops = [0] + [chunk.stop for chunk in chunks]
+    if edges != stops or stops[-1] != len(words):
+        raise ValueError(f"chunks={chunks!r:.60}: must follow one another from word 0 to word {len(words)}")
+    model = _model(checked_seed(seed))
+    tokens = _tokens(model)
+    losses = [_losses(model, tokens, chunk.start, chunk.stop) for chunk in chunks]
+    return to_host(namespace(tokens).mean(namespace(tokens).concat(losses)))
+
+
+def checked_seed(seed: int) -> int:
+    """`seed`, if a model was trained with it; else a ValueError."""
+    if seed not in SEEDS:
+        raise ValueError(f"seed={seed!r}: models were trained with the seeds {', '.join(map(str, SEEDS))}")
+    return seed
+
+
+def lab_text() -> str:
+    """The lab's text."""
+    return (files("parlab.sequence") / "data" / TEXT).read_text(encoding="utf-8")
 
 
 def words_of(text: str) -> list[str]:
@@ -58,17 +101,64 @@ def words_of(text: str) -> list[str]:
     return re.findall(r"(?:[\w'’]+|[^\w\s])\s*", text)
 
 
+def vocabulary_of(words: Sequence[str]) -> dict[str, int]:
+    """The number of each word, without case and spaces."""
+    return {word: number for number, word in enumerate(sorted({spelled(word) for word in words}))}
+
+
+def spelled(word: str) -> str:
+    """A word as the model reads it."""
+    return word.strip().lower()
+
+
+def config_of(vocabulary: dict[str, int]) -> LlamaConfig:
+    """The sizes of the lab's model. Its last token starts a row."""
+    return LlamaConfig(
+        vocab_size=len(vocabulary) + 1,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        tie_word_embeddings=True,
+        initializer_range=0.1,
+    )
+
+
+def _tokens(model: Llama) -> Array:
+    """The text, `[1, S]`."""
+    words, table = words_of(lab_text()), model.weights[EMBEDDING]
+    vocabulary = vocabulary_of(words)
+    return namespace(table).asarray([[vocabulary[spelled(word)] for word in words]])
+
+
 @cache
-def _stored(S: int) -> list[Array]:
-    """The maps `[H, S, S]` of each layer, as NumPy arrays."""
+def _model(seed: int) -> Llama:
+    """The model of a seed, in float64."""
     from safetensors.numpy import load
 
-    stored = load(zlib.decompress((files("parlab.sequence") / "data" / MAPS).read_bytes()))
-    maps = []
-    for layer in sorted(stored):
-        triangle = stored[layer]  # [H, S(S+1)/2]
-        xp = namespace(triangle)
-        weights = xp.zeros((triangle.shape[0], S, S))
-        weights[:, xp.tril(xp.ones((S, S))) > 0] = (triangle / PARTS) ** 2
-        maps.append(weights / xp.sum(weights, axis=-1, keepdims=True))
+    stored = load(zlib.decompress((files("parlab.sequence") / "data" / WEIGHTS).read_bytes()))
+    own = {name.partition("/")[2]: x for name, x in stored.items() if name.startswith(f"{seed}/")}
+    weights = {name: namespace(x).astype(x, namespace(x).float64) for name, x in own.items()}
+    return Llama(config_of(vocabulary_of(words_of(lab_text()))), weights)
+
+
+@cache
+def _maps(seed: int) -> list[Array]:
+    """`[H, S, S]` of each layer, from the q, k and lse that its attention kept."""
+    model, maps = _model(seed), []
+    for cache_of_layer in model.chain.forward(_tokens(model))[1][1:-1]:
+        kept = cache_of_layer["attention"]
+        q, k, lse = kept.q[0, ...], kept.k[0, ...], kept.lse[0, ...]
+        xp = namespace(q)
+        scores = q @ xp.matrix_transpose(k) / math.sqrt(q.shape[-1])  # [H, S, S]
+        maps.append(xp.tril(xp.exp(xp.clip(scores - lse[..., None], max=0.0))))
     return maps
+
+
+def _losses(model: Llama, tokens: Array, start: int, stop: int) -> Array:
+    """The loss of each word after one of the words `start` to `stop`, predicted from the words from `start` on."""
+    xp, targets = namespace(tokens), tokens[0, start + 1 : stop + 1]
+    logits = model.logits(tokens[:, start:stop])[0, : targets.shape[0], :]  # [c, V]
+    logits = logits - xp.max(logits, axis=-1, keepdims=True)
+    right = xp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
+    return xp.log(xp.sum(xp.exp(logits), axis=-1)) - right

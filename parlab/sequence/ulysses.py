@@ -51,7 +51,12 @@ def ulysses_attention(
     has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`head_shares`).
     """
     dealt: Any = {"causal": causal, "documents": documents}
-    told: Any = {"ranks_per_node": ranks_per_node, "exchange": exchange, "scale": scale, **dealt}
+    told: Any = {
+        "ranks_per_node": ranks_per_node,
+        "exchange": exchange if ranks_per_node else None,
+        "scale": scale,
+        **dealt,
+    }
     label = begin(comm, "Ulysses", q, k, v, **told)
     shares = head_shares(q.shape[1], k.shape[1], comm.size)
     inside = ranks_inside(comm.size, ranks_per_node, comm.size)
@@ -89,7 +94,12 @@ def ulysses_attention_backward(
     several ranks read are summed at home.
     """
     dealt: Any = {"causal": causal, "documents": documents}
-    told: Any = {"ranks_per_node": ranks_per_node, "exchange": exchange, "scale": scale, **dealt}
+    told: Any = {
+        "ranks_per_node": ranks_per_node,
+        "exchange": exchange if ranks_per_node else None,
+        "scale": scale,
+        **dealt,
+    }
     label, delta = begin_backward(comm, "Ulysses", dout, q, k, v, out, lse, **told)
     shares = head_shares(q.shape[1], k.shape[1], comm.size)
     inside = ranks_inside(comm.size, ranks_per_node, comm.size)

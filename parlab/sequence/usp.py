@@ -61,7 +61,7 @@ def usp_attention(
         "layout": layout,
         "ulysses": ulysses,
         "ranks_per_node": ranks_per_node,
-        "exchange": exchange,
+        "exchange": exchange if ranks_per_node else None,
     }
     label = begin(comm, "USP", q, k, v, scale=scale, **told)
     inside = ranks_inside(ulysses, ranks_per_node, comm.size)
@@ -106,7 +106,7 @@ def usp_attention_backward(
         "layout": layout,
         "ulysses": ulysses,
         "ranks_per_node": ranks_per_node,
-        "exchange": exchange,
+        "exchange": exchange if ranks_per_node else None,
     }
     label, delta = begin_backward(comm, "USP", dout, q, k, v, out, lse, scale=scale, **told)
     inside = ranks_inside(ulysses, ranks_per_node, comm.size)

@@ -1,31 +1,45 @@
-"""The lab's text and its maps, as they are stored."""
+"""The lab's text, the maps of the models that read it, and what cuts cost them."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import array_api_strict
 import numpy as np
 import pytest
 
 from parlab.arrays import to_numpy
-from parlab.sequence import analyse_attention, lab_attention, split_by_attention, split_by_text, split_equal, stem
+from parlab.nn.layers import Core
+from parlab.nn.llama import Llama
+from parlab.sequence import (
+    Chunk,
+    analyse_attention,
+    lab,
+    lab_attention,
+    lab_loss,
+    split_by_attention,
+    split_by_text,
+    split_equal,
+    stem,
+)
 from tests.sequence.maps import weight_cut
 
 
 @pytest.mark.parametrize("layer", [0, 1])
 def test_the_maps_are_four_causal_ones_of_rows_that_sum_to_1(layer):
-    lab = lab_attention(layer)
-    S = len(lab.words)
-    assert lab.weights.shape == (4, S, S)
-    assert np.abs(lab.weights.sum(axis=-1) - 1).max() < 1e-6
-    assert not np.triu(lab.weights, k=1).any()
+    read = lab_attention(layer)
+    S = len(read.words)
+    assert read.weights.shape == (4, S, S)
+    assert np.abs(read.weights.sum(axis=-1) - 1).max() < 1e-6
+    assert not np.triu(read.weights, k=1).any()
 
 
 def test_words_join_to_the_text_and_sentences_end_with_their_marks():
-    lab = lab_attention()
-    assert "".join(lab.words) == lab.text
-    assert lab.sentences[-1] == len(lab.words)
-    assert {lab.words[end - 1].strip() for end in lab.sentences} <= {".", "?", '"'}
-    assert 1500 < len(lab.text) < 5000  # a page or two
+    read = lab_attention()
+    assert "".join(read.words) == read.text
+    assert read.sentences[-1] == len(read.words)
+    assert {read.words[end - 1].strip() for end in read.sentences} <= {".", "?", '"'}
+    assert 1500 < len(read.text) < 5000  # a page or two
 
 
 def test_names_and_things_come_again_in_other_paragraphs():
@@ -45,9 +59,9 @@ def test_the_attention_split_cuts_less_weight_than_equal_chunks_by_a_factor_of_1
 
 def test_four_chunks_are_cut_one_mark_before_a_sentence_ends():
     """A full stop looks at its sentence no more, and the next sentence looks at it."""
-    lab = lab_attention()
-    cuts = [chunk.stop for chunk in split_by_attention(lab.weights, 4)][:-1]
-    assert {cut + 1 for cut in cuts} <= set(lab.sentences)
+    read = lab_attention()
+    cuts = [chunk.stop for chunk in split_by_attention(read.weights, 4)][:-1]
+    assert {cut + 1 for cut in cuts} <= set(read.sentences)
 
 
 def test_the_first_layer_looks_far_and_the_second_near():
@@ -56,9 +70,9 @@ def test_the_first_layer_looks_far_and_the_second_near():
 
 
 def test_text_cuts_are_word_cuts():
-    lab = lab_attention()
-    ends = np.cumsum([len(word.encode()) for word in lab.words]).tolist()
-    assert {chunk.stop for chunk in split_by_text(lab.text, 4, 1000)} <= {ends[end - 1] for end in lab.sentences}
+    read = lab_attention()
+    ends = np.cumsum([len(word.encode()) for word in read.words]).tolist()
+    assert {chunk.stop for chunk in split_by_text(read.text, 4, 1000)} <= {ends[end - 1] for end in read.sentences}
 
 
 def test_other_libraries_get_the_same_numbers():
@@ -68,3 +82,68 @@ def test_other_libraries_get_the_same_numbers():
 def test_a_third_layer_is_refused():
     with pytest.raises(ValueError, match="layer=2: the model has the layers 0 and 1"):
         lab_attention(2)
+
+
+WHOLE = [Chunk(0, 0, 0, 475)]
+RANKS = (2, 3, 4, 5, 6, 8)
+
+
+def in_words(read, chunks):
+    """Chunks of bytes, as `split_by_text` counts, in words."""
+    ends = np.cumsum([len(word.encode()) for word in read.words])
+    edges = [0, *(int(np.searchsorted(ends, chunk.stop)) + 1 for chunk in chunks)]
+    return [Chunk(i, i, start, stop) for i, (start, stop) in enumerate(pairwise(edges))]
+
+
+def costs(seed, ranks):
+    """The loss that equal chunks, whole sentences and the attention split add to all 474 words, in nats."""
+    read = lab_attention(seed=seed)
+    S = len(read.words)
+    ways = (
+        split_equal(S, -(-S // ranks), ranks=ranks),
+        in_words(read, split_by_text(read.text, ranks, limit=len(read.text.encode()))),
+        split_by_attention(read.weights, ranks),
+    )
+    return [(S - 1) * (lab_loss(chunks, seed=seed) - lab_loss(WHOLE, seed=seed)) for chunks in ways]
+
+
+def test_over_5_seeds_and_6_rank_counts_the_attention_split_costs_less_than_equal_chunks_in_29_and_sentences_in_21():
+    found = [costs(seed, ranks) for seed in range(1, 6) for ranks in RANKS]
+    assert len(found) == 30
+    assert sum(attention < equal for equal, _, attention in found) == 29
+    assert sum(sentences < equal for equal, sentences, _ in found) == 21
+    assert sum(attention < sentences for _, sentences, attention in found) == 28
+    assert min(min(cost) for cost in found) > 0
+
+
+def test_a_cut_costs_what_a_mask_without_the_keys_before_it_costs_in_all_layers():
+    """Each chunk read alone, against one dense attention over the whole text whose mask is cut at word 237."""
+    halves, mask = [Chunk(0, 0, 0, 237), Chunk(1, 1, 237, 475)], np.tril(np.ones((475, 475), bool))
+    mask[237:, :237] = False
+
+    def forward(q, k, v):
+        scores = np.where(mask, q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -np.inf)
+        lse = np.log(np.exp(scores).sum(axis=-1))
+        return np.exp(scores - lse[..., None]) @ v, lse
+
+    model = lab._model(1)
+    tokens = lab._tokens(model)
+    cut = Llama(model.config, model.weights, core=Core(forward, None))
+    loss = lab._losses(cut, tokens, 0, 475).mean()
+    assert loss == pytest.approx(lab_loss(halves), abs=1e-12)
+    assert round(474 * (loss - lab_loss(WHOLE)), 1) == 18.0
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: lab_loss([Chunk(0, 0, 0, 100)]), "must follow one another from word 0 to word 475"),
+        (lambda: lab_loss([Chunk(0, 0, 0, 100), Chunk(1, 1, 90, 475, 10)]), "must follow one another"),
+        (lambda: lab_loss([]), "must follow one another"),
+        (lambda: lab_loss(WHOLE, seed=6), "seed=6: models were trained with the seeds 1, 2, 3, 4, 5"),
+        (lambda: lab_attention(seed=0), "seed=0: models were trained with the seeds"),
+    ],
+)
+def test_other_chunks_and_seeds_are_refused(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()
