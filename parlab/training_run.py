@@ -23,7 +23,7 @@ import numpy as np
 from parlab import pipeline, run
 from parlab.arguments import Rule, amount, check_fields, checked, flag, instance, one_of, optional, positive, whole
 from parlab.arguments import text as check_text
-from parlab.nn import AdamW, Llama, LlamaConfig, MarkovSource, warmup_cosine
+from parlab.nn import AdamW, Llama, LlamaConfig, MarkovSource, Mixtral, MixtralConfig, warmup_cosine
 from parlab.nn.config import REQUIRED
 from parlab.pipeline import Schedule
 from parlab.train import Mesh, Samples, Trainer, load, read_index, save
@@ -36,12 +36,13 @@ SCHEDULES = (
     "gpipe", "one_f_one_b", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "one_f_one_b_v", "dualpipe", "dualpipe_v",
     *CHUNKED,
 )  # fmt: skip
-AXES = ("dp", "pp", "cp", "tp")
+AXES = ("dp", "pp", "cp", "tp", "ep")
+BUILT_IN = {"llama-pocket": "training_run.toml", "mixtral-pocket": "mixtral_pocket.toml"}  # beside this module
 CHECKSUM = "text_checksum"  # stands in the notes of a checkpoint, beside the settings
 TABLES = {  # of a file of settings, and the names in each
-    "model": tuple(field.name for field in fields(LlamaConfig) if field.name not in ("vocab_size", "other")),
+    "model": tuple(field.name for field in fields(MixtralConfig) if field.name not in ("vocab_size", "other")),
     "data": ("text", "characters", "length", "batch"),
-    "training": ("steps", "lr", "warmup_steps", "weight_decay", "max_norm", "dtype", "seed"),
+    "training": ("steps", "lr", "warmup_steps", "weight_decay", "max_norm", "dtype", "seed", "auxiliary", "bias_rate"),
 }
 
 COUNT = partial(whole, least=1)
@@ -58,6 +59,8 @@ SETTINGS: dict[str, Rule] = {
     "max_norm": optional(positive),
     "dtype": partial(one_of, choices=("float32", "float64")),
     "seed": partial(whole, least=0),
+    "auxiliary": amount,
+    "bias_rate": amount,
 }
 
 
@@ -85,6 +88,8 @@ class Settings:
     max_norm: float | None = 1.0
     dtype: str = "float32"
     seed: int = 0
+    auxiliary: float = 0.0
+    bias_rate: float = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self, SETTINGS)
@@ -95,17 +100,29 @@ class Settings:
             one_of("name in [model]", name, TABLES["model"])
         if missing := [name for name in REQUIRED if name in TABLES["model"] and name not in self.model]:
             raise ValueError(f"[model] lacks {', '.join(missing)}")
-        LlamaConfig(vocab_size=1, **self.model)  # which refuses wrong sizes
+        self.config(vocab_size=1)  # which refuses wrong sizes
+        if (self.auxiliary or self.bias_rate) and not self.has_experts:
+            raise ValueError(f"auxiliary={self.auxiliary}, bias_rate={self.bias_rate}: the model has no experts")
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether the model is a Mixtral."""
+        return "num_local_experts" in self.model
+
+    def config(self, vocab_size: int) -> LlamaConfig:
+        """The configuration of the model, a Mixtral's if it has experts."""
+        return (MixtralConfig if self.has_experts else LlamaConfig)(vocab_size=vocab_size, **self.model)
 
     @classmethod
-    def read(cls, path: Path | None = None) -> Settings:
-        """Read a file; None: the built-in one.
+    def read(cls, path: Path | None = None, model: str = "llama-pocket") -> Settings:
+        """Read a file; None: the built-in one of `model`, one of BUILT_IN.
 
         Raises:
-            ValueError: with the file's name: a table, a name or a value that is none of `Settings`.
+            ValueError: with the file's name: a table, a name or a value that is none of `Settings`; another model.
         """
+        one_of("model", model, tuple(BUILT_IN))
         try:
-            tables = tomllib.loads((path or files("parlab") / "training_run.toml").read_text(encoding="utf-8"))
+            tables = tomllib.loads((path or files("parlab") / BUILT_IN[model]).read_text(encoding="utf-8"))
             for table, values in tables.items():
                 one_of("table", table, tuple(TABLES))
                 if not isinstance(values, dict):
@@ -221,12 +238,13 @@ def train(
         raise ValueError("resume=True: needs a folder, with the checkpoint to go on from")
     text = settings.read_text()
     samples = Samples(text.tokens, settings.length, settings.seed)
-    serial = Llama.random(
-        LlamaConfig(vocab_size=text.vocab_size, **settings.model), seed=settings.seed, dtype=settings.dtype
-    )
+    kind = Mixtral if settings.has_experts else Llama
+    serial = kind.random(settings.config(text.vocab_size), seed=settings.seed, dtype=settings.dtype)
     optimizer = AdamW(lr=settings.lr, weight_decay=settings.weight_decay)
     notes = {**asdict(settings), CHECKSUM: text.checksum}
-    options = {"max_norm": settings.max_norm, **options}
+    settled = {name: getattr(settings, name) for name in ("max_norm", "auxiliary", "bias_rate")}
+    options = {**settled, **options}
+    ranks = math.prod(size for axis, size in axes.items() if axis != "ep")  # which deals out ranks of dp and cp
 
     def program(comm: Comm, done: int, last: int) -> list[float]:
         mesh = Mesh(comm, **axes)
@@ -247,7 +265,7 @@ def train(
     with locked(Path(folder), "training") if folder is not None else nullcontext():
         done = _steps_done(folder, settings, text) if folder is not None and resume else 0
         last = settings.steps if stop_after is None else min(settings.steps, done + stop_after)
-        return run(program, math.prod(axes.values()), done, last)
+        return run(program, ranks, done, last)
 
 
 def _steps_done(folder: Path, settings: Settings, text: Text) -> int:

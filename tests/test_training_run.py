@@ -218,7 +218,8 @@ def test_a_run_that_is_refused_leaves_no_folder(config, tmp_path, capsys):
     ("arguments", "words"),
     [
         (["--mesh", "dp=0"], "--mesh dp=0: dp=0: must be a whole number, at least 1"),
-        (["--mesh", "ep=2"], "--mesh ep=2: axes and sizes are needed"),
+        (["--mesh", "zp=2"], "--mesh zp=2: axes and sizes are needed"),
+        (["--mesh", "dp=2,ep=2"], "ep=2: the model has no experts; use ep=1, or a Mixtral"),
         (["--mesh", "dp=2,dp=4"], "--mesh dp=2,dp=4: dp is there twice; give it one size"),
         (["--mesh", "dp=²"], "--mesh dp=²: axes and sizes are needed"),
         (["--microbatches", "0"], "--microbatches=0: must be a whole number from 1 to 262144"),
@@ -303,3 +304,17 @@ def test_a_text_of_your_own_is_read_by_its_characters(tmp_path):
     assert vocab_size == 6
     assert checksum == hashlib.sha256("abba née".encode()).hexdigest()
     assert settings.entropy is None
+
+
+def test_the_built_in_mixtral_has_the_losses_of_one_rank_on_a_mesh_with_ep_and_starts_as_the_dense_model():
+    settings = Settings.read(model="mixtral-pocket")
+    one, mesh = (train(settings, axes, stop_after=4).results[0] for axes in ({}, {"dp": 4, "ep": 2}))
+    assert one == pytest.approx(mesh, rel=1e-5)
+    assert train(Settings.read(), {}, stop_after=4).results[0] == pytest.approx(one, rel=0.02)
+
+
+def test_a_balance_without_experts_and_a_model_that_is_not_built_in_are_refused():
+    with pytest.raises(ValueError, match=r"auxiliary=0.1, bias_rate=0.0: the model has no experts"):
+        Settings(Settings.read().model, auxiliary=0.1)
+    with pytest.raises(ValueError, match="model='gpt-pocket': use one of llama-pocket, mixtral-pocket"):
+        Settings.read(model="gpt-pocket")

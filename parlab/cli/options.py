@@ -75,6 +75,7 @@ _TRAINING: dict[str, Rule] = {  # of `train` and `trace`
     "--attention": partial(one_of, choices=("ring", "ulysses", "allgather")),
     "--recompute": partial(one_of, choices=("none", "full")),
     "--config": optional(old_file),
+    "--model": partial(one_of, choices=("llama-pocket", "mixtral-pocket")),
 }
 
 CHECKS: dict[str, dict[str, Rule]] = {  # by the command's word, and by the option

@@ -20,7 +20,7 @@ def trace(chosen: argparse.Namespace) -> int:
     """Run one training step on a mesh, and write its simulated timeline for Perfetto."""
     from parlab.training_run import Settings, train
 
-    settings = Settings.read(chosen.config)
+    settings = Settings.read(chosen.config, chosen.model)
     check_size(settings)
     mesh, options = layout(chosen)
     run = train(settings, mesh, stop_after=1, **options)

@@ -26,7 +26,7 @@ def add(words: Words) -> None:
 
 def add_layout(word: argparse.ArgumentParser) -> None:
     """Add the options that say how the model is cut, and what is trained."""
-    word.add_argument("--mesh", default="", help="dp=2,pp=2,cp=1,tp=2; what is not named is 1")
+    word.add_argument("--mesh", default="", help="dp=2,pp=2,cp=1,tp=2,ep=1; what is not named is 1")
     word.add_argument(
         "--schedule", default="one_f_one_b", help="of the pipeline: gpipe, zb_h1, interleaved_one_f_one_b, ..."
     )
@@ -37,16 +37,23 @@ def add_layout(word: argparse.ArgumentParser) -> None:
     word.add_argument("--sequence-parallel", action="store_true", help="divide the tokens between tp's regions")
     word.add_argument("--recompute", default="none", help="none or full")
     word.add_argument("--float16", action="store_true", help="train in float16, with a loss scale")
-    word.add_argument("--config", type=path, help="what to train, as TOML; else a model of 100 thousand weights")
+    word.add_argument("--config", type=path, help="what to train, as TOML; else --model")
+    word.add_argument(
+        "--model", default="llama-pocket", help="llama-pocket, of 100 thousand weights, or mixtral-pocket, with experts"
+    )
 
 
 def train(chosen: argparse.Namespace) -> int:
-    """Train a small Llama, cut along any axes; every mesh computes the losses of one rank, up to rounding."""
+    """Train a small Llama or Mixtral, cut along any axes; every mesh computes one rank's losses, up to rounding."""
     from parlab import training_run
 
     if chosen.resume and (chosen.folder is None or chosen.config is not None):
         raise ValueError("--resume needs --folder, which also says what is trained: leave --config out")
-    settings = training_run.Settings.of(chosen.folder) if chosen.resume else training_run.Settings.read(chosen.config)
+    settings = (
+        training_run.Settings.of(chosen.folder)
+        if chosen.resume
+        else training_run.Settings.read(chosen.config, chosen.model)
+    )
     check_size(settings)
     mesh, options = layout(chosen)
     live = sys.stdout.isatty()
@@ -96,25 +103,23 @@ def _mesh(text: str) -> dict[str, int]:
     mesh: dict[str, int] = {}
     for item in filter(None, text.split(",")):
         axis, _, size = item.partition("=")
-        if axis not in ("dp", "pp", "cp", "tp") or not size.isdecimal() or len(size) > 18:
+        if axis not in ("dp", "pp", "cp", "tp", "ep") or not size.isdecimal() or len(size) > 18:
             raise ValueError(f"--mesh {text:.60}: axes and sizes are needed, as in dp=2,tp=2")
         if axis in mesh:
             raise ValueError(f"--mesh {text:.60}: {axis} is there twice; give it one size")
         mesh[axis] = int(size)
         if mesh[axis] < 1:
             raise ValueError(f"--mesh {text:.60}: {axis}={mesh[axis]}: must be a whole number, at least 1")
-    if (ranks := math.prod(mesh.values())) > MESH_RANKS:
+    if (ranks := math.prod(n for axis, n in mesh.items() if axis != "ep")) > MESH_RANKS:
         raise ValueError(f"--mesh {text:.60}: these are {ranks} ranks, one thread each; use at most {MESH_RANKS}")
     return mesh
 
 
 def check_size(settings: Settings) -> None:
     """Refuse a model that is too large for threads on one machine, before it is made."""
-    from parlab.nn import LlamaConfig
-
     layers = settings.model["num_hidden_layers"]
     if layers > 1000:
         raise ValueError(f"num_hidden_layers={layers} in --config: use at most 1000")
-    weights = LlamaConfig(vocab_size=1, **settings.model).num_parameters
+    weights = settings.config(vocab_size=1).num_parameters
     if weights > 10**9:
         raise ValueError(f"--config: the model has {weights:.3g} weights; use a model of at most 1e9")
