@@ -1,4 +1,4 @@
-"""Run notebooks and store their outputs: `python tools/store_outputs.py notebooks`.
+"""Run notebooks, or all in a folder, and store their outputs: `python tools/store_outputs.py notebooks`.
 
 Times, Python's version and widgets' random names differ from run to run or from machine to machine, and are left out.
 So a change in a stored notebook is a change in its text or its figures.
@@ -41,8 +41,8 @@ def store_outputs(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    for folder in sys.argv[1:]:
-        for path in sorted(Path(folder).rglob("*.ipynb")):
+    for given in map(Path, sys.argv[1:]):
+        for path in [given] if given.is_file() else sorted(given.rglob("*.ipynb")):
             if ".ipynb_checkpoints" not in path.parts:
                 print(path, flush=True)
                 store_outputs(path)

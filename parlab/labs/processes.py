@@ -25,13 +25,13 @@ def _row(random: np.random.Generator, size: int, longest: int) -> tuple[int, ...
 
 
 def _try_all_reduce(trial: Trial, case: Case) -> list[str]:
-    N, random = case.size, np.random.default_rng([case.seed, case.size, *case.shape])
+    P, random = case.size, np.random.default_rng([case.seed, case.size, *case.shape])
     x = list(
-        random.uniform(1, 2, (N, *case.shape)).astype(case.dtype)
+        random.uniform(1, 2, (P, *case.shape)).astype(case.dtype)
     )  # the last bits of their sum depend on the order
-    done = trial.ran(trial.answer, N, per_rank(x))
+    done = trial.ran(trial.answer, P, per_rank(x))
     _added_again(done, x)
-    check_results(done, x, [sum(x)] * N, [x] * N)
+    check_results(done, x, [sum(x)] * P, [x] * P)
     bits = [np.asarray(result).tobytes() for result in done.results]
     return [
         Count("ranks whose sum has other bits than rank 0's", [sum(of_rank != bits[0] for of_rank in bits)]).check(
@@ -41,25 +41,25 @@ def _try_all_reduce(trial: Trial, case: Case) -> list[str]:
             "sum to all",
         ),
         bytes_sent(done).check(
-            "2(N − 1)⌈n/N⌉",
-            2 * (N - 1) * -(-case.elements // N) * case.itemsize,
-            "ranks send whole arrays where a piece of 1/N would do",
+            "2(P − 1)⌈n/P⌉",
+            2 * (P - 1) * -(-case.elements // P) * case.itemsize,
+            "ranks send whole arrays where a piece of 1/P would do",
         ),
     ]
 
 
 def _added_again(done: Run, x: list[Any]) -> None:
     """Raise `Wrong` if the second half added, too: some pieces are right, the others have contributions twice."""
-    N, total = len(x), sum(x)
+    P, total = len(x), sum(x)
     alike = [isinstance(result, np.ndarray) and result.shape == total.shape for result in done.results]
-    if N == 1 or not all(alike):
+    if P == 1 or not all(alike):
         return
     wrong = [rank for rank, result in enumerate(done.results) if difference(result, total)]
-    neighbours = [[x[(first + k) % N] for k in range(length)] for first in range(N) for length in range(1, N)]
+    neighbours = [[x[(first + k) % P] for k in range(length)] for first in range(P) for length in range(1, P)]
     complete = 0
     for rank in wrong:
-        for number, (mine, right) in enumerate(zip(_pieces(done.results[rank], N), _pieces(total, N), strict=True)):
-            twice = (right + sum(_pieces(one, N)[number] for one in some) for some in neighbours)
+        for number, (mine, right) in enumerate(zip(_pieces(done.results[rank], P), _pieces(total, P), strict=True)):
+            twice = (right + sum(_pieces(one, P)[number] for one in some) for some in neighbours)
             if not difference(mine, right):
                 complete += len(mine)
             elif all(difference(mine, added) for added in twice):
@@ -149,12 +149,12 @@ def _likely_link(case: TimesCase, latency: float, bandwidth: float) -> list[str]
         "the latency is in microseconds: α is wanted in seconds": _near(off, 1e6),
         "the latency is in nanoseconds: α is wanted in seconds": _near(off, 1e9),
         "the bandwidth is in gigabytes a second: bytes a second are wanted": _near(share, 1e-9),
-        "a ring takes 2(N − 1) messages one after the other; this is the latency of half of them": _near(off, 2),
-        "a ring takes 2(N − 1) messages one after the other; this is the latency of all of them": _near(off, steps),
+        "a ring takes 2(P − 1) messages one after the other; this is the latency of half of them": _near(off, 2),
+        "a ring takes 2(P − 1) messages one after the other; this is the latency of all of them": _near(off, steps),
         "in a plain least-squares line the largest times drown the small ones: let every size count the same, by its "
         "relative error": _near(share, 1),
-        "each of the 2(N − 1) messages carries n/N bytes, not n": _near(share, case.size),
-        "n divided by the time: a rank sends 2(N − 1)/N of n in that time": _near(share, case.size / steps),
+        "each of the 2(P − 1) messages carries n/P bytes, not n": _near(share, case.size),
+        "n divided by the time: a rank sends 2(P − 1)/P of n in that time": _near(share, case.size / steps),
         "the bandwidth counts one half of the ring's messages": _near(share, 0.5),
     }
     return likely(causes.items())
@@ -182,11 +182,11 @@ def _plate(random: np.random.Generator, size: int, longest: int) -> tuple[int, .
 
 
 def _try_buffering(trial: Trial, case: Case) -> list[str]:
-    x, N, (rows, columns) = case.inputs(), case.size, case.shape
-    done = trial.ran(trial.answer, N, per_rank(x))
+    x, P, (rows, columns) = case.inputs(), case.size, case.shape
+    done = trial.ran(trial.answer, P, per_rank(x))
     whole = np.concatenate(x)
-    check_results(done, x, [whole[max(0, rank * rows - 1) : (rank + 1) * rows + 1] for rank in range(N)])
-    neighbours = min(2, N - 1)
+    check_results(done, x, [whole[max(0, rank * rows - 1) : (rank + 1) * rows + 1] for rank in range(P)])
+    neighbours = min(2, P - 1)
     return [
         messages(done).check(
             "one to each neighbour", neighbours, "a rank needs one row of each neighbour, and nothing else", limit=True
@@ -194,7 +194,7 @@ def _try_buffering(trial: Trial, case: Case) -> list[str]:
         steps(done, NO_PORTS).check(
             "2",
             2,
-            "there is no deadlock, but a chain: each rank waits for the one before it, and N − 1 messages follow one "
+            "there is no deadlock, but a chain: each rank waits for the one before it, and P − 1 messages follow one "
             "another; let all ranks send to the right at the same time, then to the left",
             limit=True,
         ),

@@ -26,8 +26,8 @@ from parlab.views.schedules.schedule import compare_schedules, schedule
 from parlab.views.sharding.block import sharded_block
 from parlab.views.sharding.price import explore_tensor, kept_activations, tensor
 from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
-from parlab.views.timelines.measured import explore_measured_times, measured_times
-from parlab.views.timelines.panels import bytes_in_and_out, compare_timelines, lanes_of, wall_clock
+from parlab.views.timelines.measured import explore_measured_times, measured_times, wall_clock
+from parlab.views.timelines.panels import bytes_in_and_out, compare_timelines, lanes_of
 from parlab.views.timelines.timeline import timeline
 from parlab.views.timelines.trace_back import trace_back
 from parlab.views.timelines.waits_for import deadlock

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -43,11 +44,34 @@ def fit_cluster(engine: str, size: int, *, most_bytes: int = 2**20) -> Cluster:
     shifts = partial(_shifts, xp=default_namespace(), n=4096) if engine == "nccl" else _shifts
     measured = run(shifts, size, sizes, engine=engine).results
     seconds = [max(of_size) for of_size in zip(*(times for times, _, _ in measured), strict=True)]
-    slope, height = np.polyfit(sizes, seconds, 1, w=1 / np.asarray(seconds))  # every size counts the same
-    link = Link(max(float(height), 0.0), 1 / max(float(slope), 1e-15))
+    link = Link(*fit_line(sizes, seconds))
     flops, memory_bandwidth = (min(of_ranks) for of_ranks in zip(*((f, b) for _, f, b in measured), strict=True))
     device = Device(f"one of {size} ranks", flops, memory_bandwidth)
     return Cluster(f"{engine}, measured", device, 1, link, link, source=f"ring shifts of up to {most_bytes} bytes")
+
+
+def fit_line(nbytes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+    """`(latency in seconds, bytes a second)` of the straight line latency + n/bandwidth through the times of n bytes.
+
+    Every size counts by its relative error: in a plain least-squares line the largest times drown the small ones.
+
+    >>> latency, bandwidth = fit_line([0, 1000, 4000], [2e-6, 3e-6, 6e-6])
+    >>> f"{latency:.3g} {bandwidth:.3g}"
+    '2e-06 1e+09'
+    """
+    slope, height = np.polyfit(nbytes, seconds, 1, w=1 / np.asarray(seconds))
+    return max(float(height), 0.0), 1 / max(float(slope), 1e-15)
+
+
+def fit_ring(size: int, nbytes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+    """`(latency, bytes a second)` of a link, from the times of ring all-reduces: 2(P − 1)(latency + n/P/bandwidth).
+
+    >>> latency, bandwidth = fit_ring(4, [4000, 400_000], [12e-6, 606e-6])
+    >>> f"{latency:.3g} {bandwidth:.3g}"
+    '1e-06 1e+09'
+    """
+    steps = 2 * (size - 1)
+    return fit_line([n / size for n in nbytes], [time / steps for time in seconds])
 
 
 def _shifts(comm: Any, sizes: list[int], xp: Any = np, n: int = 256) -> tuple[list[float], float, float]:

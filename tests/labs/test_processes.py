@@ -12,7 +12,7 @@ def test_the_passing_texts_show_bits_bytes_and_steps():
     block = -(-case.elements // 8) * case.itemsize
     text = reviewed("09.all_reduce", all_reduce).text
     assert "ranks whose sum has other bits than rank 0's: 0; closed form: 0" in text
-    assert f"; at most 2(N − 1)⌈n/N⌉ = {14 * block}" in text
+    assert f"; at most 2(P − 1)⌈n/P⌉ = {14 * block}" in text
     assert "steps: 2; at most 2\n" in reviewed("09.buffering", borders).text
     assert reviewed("09.fit", fit).text.endswith("both within 5 %")
 
@@ -255,8 +255,8 @@ WRONG = [
     ("09.fit", the_slope, "seconds a byte"),
     ("09.fit", of_all_messages, "latency of"),
     ("09.fit", half_a_ring, "the latency of half of them"),
-    ("09.fit", whole_arrays, "carries n/N bytes"),
-    ("09.fit", largest_only, "2(N − 1)/N of n"),
+    ("09.fit", whole_arrays, "carries n/P bytes"),
+    ("09.fit", largest_only, "2(P − 1)/P of n"),
     ("09.fit", a_dict, "expected (latency, bandwidth)"),
     ("09.fit", only_the_latency, "expected (latency, bandwidth)"),
     ("09.fit", not_a_number, "expected (latency, bandwidth)"),

@@ -1,66 +1,182 @@
-"""The measured times of all-reduces, beside the computed ones. Only the picture shows the times: the text is the same
-on every machine and in every run.
+"""Clocks of real processes beside computed ones. Only the pictures show measured times: the texts are the same on every
+machine and in every run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 
+from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator
 
 from parlab.arguments import positive, whole
-from parlab.views.drawing import theme
+from parlab.views.drawing import marks, theme
+from parlab.views.drawing.lanes import timelines_of
 from parlab.views.drawing.picture import Picture, line_legend, plot, scale, short_bytes, short_time, write
+from parlab.views.timelines.panels import compare_timelines, lanes_of
+from parlab.views.timelines.timeline import WHOLE
 from parlab.views.widgets.explorer import Explorer, steps
-from parlab.world import Link
+from parlab.world import Link, Run, Timeline
+from parlab.world.timeline import Span, Transfer, columns_of
+from parlab.world.units import format_bytes
 
-POINT = {"marker": "o", "linestyle": "none", "markersize": 7, "markeredgecolor": theme.PAPER, "color": theme.ALARM}
 CURVE = {"color": theme.INK, "linewidth": 1.5}
-Measured = Mapping[int, Mapping[int, float]]
+POINTS = (
+    {"marker": "o", "linestyle": "none", "markersize": 7, "markeredgecolor": theme.PAPER, "color": theme.ALARM},
+    {"marker": "s", "linestyle": "none", "markersize": 6, "markeredgecolor": theme.RANKS[0], "color": "none"},
+)
+FORMULA = "2(P − 1)(α + n/P/bandwidth)"
+WALL_CLOCK, BY_HAND = "the wall clock", "message"  # the name of a real clock, and of a message of no collective
+SENDER, RECEIVER = 0, 1  # of a transfer
+Times = Mapping[str, Mapping[int, float]]  # by the name of a library: the seconds by the bytes of the array
 
 
-def measured_times(measured: Measured, link: Link, *, ranks: int, nbytes: int) -> Picture:
-    """Draw what all-reduces took on `ranks` ranks, beside 2(N − 1)(α + n/N/bandwidth), and look closer at one size.
+def wall_clock(runs: Mapping[str, Run | Timeline], *, headline: str, rank: int | None = None) -> Picture:
+    """As `compare_timelines`, or with a `rank` as `lanes_of`, where some of the clocks are real.
 
-    Below stands the same as a table: for each size what was computed, what was measured, and their ratio.
+    Each clock begins with its first computation, because processes do not start together. On a real clock a message
+    that the program posted by hand is hollow while one of its two ranks computes: nobody carries it then. The times are
+    in the picture alone: its text says what every machine and every run has in common.
 
     Args:
-        measured: by the number of ranks, the seconds by the bytes of the array.
-        link: α and the bandwidth.
+        runs: by the name that stands above each; `run.wallclock` is what was measured.
+        headline: what stands above.
+        rank: whose lanes; None: all ranks, without their messages.
+
+    Raises:
+        ValueError: something else.
+    """
+    whole_runs = timelines_of(runs)
+    shown = {name: from_first_computation(one) for name, one in whole_runs.items()}
+    if rank is None:
+        figure = compare_timelines(shown, headline=headline)
+    else:
+        figure = lanes_of({name: while_carried(one) for name, one in shown.items()}, rank, headline=headline)
+        for axes, one in zip(figure.axes, shown.values(), strict=True):
+            _frame_messages(axes, one, rank)
+    lines = [headline]
+    for name, one in whole_runs.items():
+        sent = sum(map(one.bytes_sent, range(one.size)))
+        lines.append(f"{name}: {one.size} ranks, {len(one.transfers)} messages, {format_bytes(sent)}")
+    figure.text_shown = "\n".join(lines)
+    return figure
+
+
+def from_first_computation(shown: Timeline) -> Timeline:
+    """`shown` from the moment on when a rank first computes. What ended before is left out."""
+    first = min((span.start for span in shown.computes), default=0)
+    computes = [(s.rank, s.start - first, s.end - first, s.name) for s in shown.computes if s.end > first]
+    transfers = [
+        (*t[:3], max(0, t.ready - first), max(0, t.start - first), t.end - first, t.name, t.label)
+        for t in shown.transfers
+        if t.end > first
+    ]
+    waits = [
+        (w.rank, max(0, w.start - first), w.end - first, w.peer, w.name, max(0, w.came - first))
+        for w in shown.waits
+        if w.end > first
+    ]
+    return Timeline(
+        shown.size,
+        shown.makespan - first,
+        computes=columns_of(computes, 4),
+        transfers=columns_of(transfers, 8),
+        waits=columns_of(waits, 6),
+        unit=shown.unit,
+        cluster=shown.cluster,
+    )
+
+
+def while_carried(shown: Timeline) -> Timeline:
+    """On a real clock: each message posted by hand passes only while neither of its ranks computes."""
+    if shown.cluster != WALL_CLOCK:
+        return shown
+    parts = []
+    for message in shown.transfers:
+        busy = [span for span in shown.computes if span.rank in (message.src, message.dst)]
+        for start, end in idle_parts(message, busy if message.name == BY_HAND else []):
+            parts.append(message._replace(start=start, end=end))
+    return Timeline(
+        shown.size,
+        shown.makespan,
+        computes=columns_of([(s.rank, s.start, s.end, s.name) for s in shown.computes], 4),
+        transfers=columns_of(parts, 8),
+        waits=columns_of(shown.waits, 6),
+        cluster=shown.cluster,
+    )
+
+
+def idle_parts(message: Transfer, busy: Iterable[Span]) -> list[tuple[int, int]]:
+    """The parts of the message's time that none of the spans `busy` covers."""
+    found, start = [], message.start
+    for span in sorted(busy, key=lambda span: span.start):
+        if start < span.start:
+            found.append((start, min(span.start, message.end)))
+        start = max(start, span.end)
+        if start >= message.end:
+            return found
+    return [*found, (start, message.end)]
+
+
+def _frame_messages(axes: Axes, shown: Timeline, rank: int) -> None:
+    """A frame around the whole time of each message, in the lanes of `lanes_of`."""
+    for lane, (kind, ranks) in enumerate((("send", SENDER), ("receive", RECEIVER)), start=1):
+        spans = [t for t in shown.transfers if t[ranks] == rank and t.end > t.start]
+        color = theme.KINDS[kind].color
+        marks.frames(axes, f"posted {kind}s", spans, [lane] * len(spans), WHOLE, color, linewidths=1.2)
+
+
+def measured_times(measured: Mapping[int, Times], links: Mapping[int, Link], *, ranks: int, nbytes: int) -> Picture:
+    """Draw how long all-reduces took on `ranks` ranks, beside 2(P − 1)(α + n/P/bandwidth), and look closer at one size.
+
+    Below stands the same as a table: for each size the computed and the measured times, and the first one's ratio.
+
+    Args:
+        measured: by the number of ranks, one or two libraries by name, the first with the sizes that are shown.
+        links: by the number of ranks, α and the bandwidth.
         ranks, nbytes: which of `measured`.
 
     Raises:
         ValueError: nothing was measured there, or a time that is not positive.
     """
     whole("ranks", ranks, 2)
-    if not isinstance(measured, Mapping) or nbytes not in measured.get(ranks, {}):
+    times = measured.get(ranks, {}) if isinstance(measured, Mapping) else {}
+    if not 1 <= len(times) <= len(POINTS) or not all(nbytes in of for of in times.values()):
         raise ValueError(f"ranks={ranks!r}, nbytes={nbytes!r}: nothing was measured there")
-    times = measured[ranks]
-    for n, seconds in times.items():
+    for n, seconds in (item for of_library in times.values() for item in of_library.items()):
         whole("nbytes", n, 1)
         positive("seconds", seconds, finite=True)
+    link = links.get(ranks) if isinstance(links, Mapping) else None
     if not isinstance(link, Link):
-        raise ValueError(f"link={link!r:.60}: must be a Link, such as cluster.intra")
+        raise ValueError(f"links={links!r:.60}: must have a Link for {ranks} ranks, such as {{{ranks}: cluster.intra}}")
 
     def model(n: float) -> float:
         return 2 * (ranks - 1) * (link.latency + n / ranks / link.bandwidth)
 
-    sizes = sorted(times)
-    every = [*times.values(), *map(model, sizes)]
+    first, *_ = times
+    sizes = sorted(times[first])
+    every = [*map(model, sizes), *(seconds for of_library in times.values() for seconds in of_library.values())]
     text = f"all-reduce on {ranks} ranks: {len(sizes)} sizes, {short_bytes(sizes[0])} to {short_bytes(sizes[-1])}"
-    text += f", measured\nand 2(N − 1)(α + n/N/bandwidth); marked: {short_bytes(nbytes)}"
-    off = f"measured {times[nbytes] / model(nbytes):.1f} times the computed time"
-    figure, axes = plot(text, 4.2, f"{ranks} ranks, {short_bytes(nbytes)}: {off}", top=0.85, bottom=0.95)
-    rows = [[short_bytes(n), _said(model(n)), _said(times[n]), f"{times[n] / model(n):.1f} ×"] for n in sizes]
+    text += f", {' and '.join(times)}, measured\nand {FORMULA}; marked: {short_bytes(nbytes)}"
+    off = f"{first}: measured {times[first][nbytes] / model(nbytes):.1f} times the computed time"
+    headline, below = f"{ranks} ranks, {short_bytes(nbytes)}. {off}", 0.5 + 0.18 * len(times)
+    figure, axes = plot(text, 4.4, headline, top=0.85, bottom=0.25 + below)
+    rows = [
+        [short_bytes(n), _said(model(n)), *(_said(of_library[n]) for of_library in times.values() if n in of_library)]
+        for n in sizes
+    ]
     scale(axes.xaxis, log=2, ticks=sizes, says=list(map("\n".join, rows)), size=theme.SMALL)
-    write(figure, 0.15, 3.33, "array\ncomputed\nmeasured\nratio")
+    write(figure, 0.15, 4.23 - below, "\n".join(["array", "computed", *times]))
     ends, ticks = (min(every) / 2, max(every) * 2), LogLocator(subs=(1, 2, 5), numticks=12)
     scale(axes.yaxis, ends=ends, log=10, ticks=ticks, says=_said)
     axes.plot(sizes, [model(n) for n in sizes], **CURVE, gid="computed")
-    axes.plot(sizes, [times[n] for n in sizes], **POINT, gid="measured")
-    axes.plot([nbytes] * 2, [model(nbytes), times[nbytes]], color=theme.ALARM, linewidth=4, alpha=0.4, zorder=0)
-    line_legend(figure, [("measured", POINT), ("2(N − 1)(α + n/N/bandwidth)", CURVE)])
+    looks = dict(zip(times, POINTS, strict=False))
+    for library, of_library in times.items():
+        axes.plot(*zip(*sorted(of_library.items()), strict=True), **looks[library], gid=f"measured {library}")
+    marked = [model(nbytes), times[first][nbytes]]
+    axes.plot([nbytes] * 2, marked, color=theme.ALARM, linewidth=4, alpha=0.4, zorder=0)
+    line_legend(figure, [*((f"{library}, measured", look) for library, look in looks.items()), (FORMULA, CURVE)])
     return figure
 
 
@@ -68,17 +184,18 @@ def _said(seconds: float) -> str:
     return short_time(round(seconds * 10**12))
 
 
-def explore_measured_times(measured: Measured, link: Link) -> Explorer:
+def explore_measured_times(measured: Mapping[int, Times], links: Mapping[int, Link]) -> Explorer:
     """Sliders for `measured_times`: the number of ranks, and the size of the array.
 
     Raises:
         ValueError: as `measured_times`.
     """
-    everywhere = sorted(set.intersection(*(set(times) for times in measured.values()))) if measured else []
+    sizes = [set(of_library) for times in measured.values() for of_library in times.values()] if measured else []
+    everywhere = sorted(set.intersection(*sizes)) if sizes else []
     if not everywhere:
         raise ValueError(f"measured={measured!r:.60}: must have a size that was measured on every number of ranks")
     controls = {
         "ranks": steps("ranks", sorted(measured), max(measured)),
         "nbytes": steps("bytes of the array", everywhere, everywhere[0], short_bytes),
     }
-    return Explorer("explore_measured_times", controls, partial(measured_times, measured, link))
+    return Explorer("explore_measured_times", controls, partial(measured_times, measured, links))

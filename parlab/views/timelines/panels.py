@@ -138,28 +138,6 @@ def _busy(spans: Iterable[Any]) -> list[Any]:
     return fused((marks.Interval(span.start, span.end) for span in spans), lambda last, span: span.start <= last.end)
 
 
-def wall_clock(runs: Mapping[str, Run | Timeline], *, headline: str, rank: int | None = None) -> Picture:
-    """As `compare_timelines`, or with a `rank` as `lanes_of`, where some of the clocks are real.
-
-    The times are in the picture alone: its text says what every machine and every run has in common.
-
-    Args:
-        runs: by the name that stands above each; `run.wallclock` is what was measured.
-        headline: what stands above.
-        rank: whose lanes; None: all ranks, without their messages.
-
-    Raises:
-        ValueError: something else.
-    """
-    figure = compare_timelines(runs, headline=headline) if rank is None else lanes_of(runs, rank, headline=headline)
-    lines = [headline]
-    for name, one in timelines_of(runs).items():
-        sent = sum(map(one.bytes_sent, range(one.size)))
-        lines.append(f"{name}: {one.size} ranks, {len(one.transfers)} messages, {format_bytes(sent)}")
-    figure.text_shown = "\n".join(lines)
-    return figure
-
-
 def bytes_in_and_out(runs: Mapping[str, Run | Timeline]) -> Picture:
     """Draw the bytes that each rank sent, and beside them those that it received; a panel a run, on one scale.
 

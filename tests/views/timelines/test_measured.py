@@ -4,15 +4,24 @@ import numpy as np
 import pytest
 
 from parlab import run, views
+from parlab.views.timelines.measured import from_first_computation, idle_parts, while_carried
 from parlab.world import Link, Timeline
+from parlab.world.timeline import Span, Transfer
 
 LINK = Link(latency=1e-3, bandwidth=1e6)
-MEASURED = {2: {1000: 0.006, 4000: 0.009}, 4: {1000: 0.0075, 4000: 0.03}}
+OURS = {2: {1000: 0.006, 4000: 0.009}, 4: {1000: 0.0075, 4000: 0.03}}
+MEASURED = {ranks: {"ours": times} for ranks, times in OURS.items()}
+LINKS = dict.fromkeys((2, 3, 4), LINK)
 
 
 def shifted(comm):
     with comm.compute("work", seconds=1e-3):
         return comm.sendrecv(np.ones(128), comm.right, comm.left)
+
+
+def real(**columns):
+    """A measured timeline of 2 ranks."""
+    return Timeline(2, 1000, cluster="the wall clock", **columns)
 
 
 def test_the_text_of_clocks_counts_messages_and_bytes_and_holds_no_time():
@@ -27,22 +36,78 @@ def test_the_text_of_clocks_counts_messages_and_bytes_and_holds_no_time():
         ]
 
 
+def test_a_clock_whose_first_computation_starts_at_120_begins_there():
+    shown = from_first_computation(
+        real(
+            computes=((0, 1), (120, 150), (200, 250), ("a", "b")),
+            transfers=((0, 1), (1, 0), (8, 8), (5, 90), (10, 100), (20, 130), ("barrier", "message"), (None, None)),
+            waits=((1, 0), (10, 100), (110, 140), (0, 1), ("barrier", "receive"), (60, 130)),
+        )
+    )
+    assert [(span.start, span.end) for span in shown.computes] == [(0, 80), (30, 130)]
+    assert [(t.ready, t.start, t.end) for t in shown.transfers] == [(0, 0, 10)]
+    assert [(w.start, w.came, w.end) for w in shown.waits] == [(0, 10, 20)]
+    assert shown.makespan == 880
+
+
+@pytest.mark.parametrize(
+    ("busy", "left"),
+    [
+        ([], [(100, 200)]),
+        ([(50, 120)], [(120, 200)]),
+        ([(150, 160), (110, 130)], [(100, 110), (130, 150), (160, 200)]),
+        ([(90, 150), (140, 300)], []),
+        ([(150, 300)], [(100, 150)]),
+        ([(200, 300)], [(100, 200)]),
+    ],
+)
+def test_of_the_time_from_100_to_200_the_parts_without_work_are_left(busy, left):
+    message = Transfer(0, 1, 8, 100, 100, 200, "message", None)
+    assert idle_parts(message, [Span(0, start, end, "compute", "work") for start, end in busy]) == left
+
+
+def test_a_message_posted_by_hand_passes_while_neither_rank_computes_and_a_collectives_any_time():
+    clock = real(
+        computes=((0, 1), (0, 0), (100, 160), ("work", "work")),
+        transfers=((0, 0), (1, 1), (8, 8), (0, 0), (10, 20), (200, 90), ("message", "all_reduce"), (None, None)),
+    )
+    passing = [(t.name, t.start, t.end) for t in while_carried(clock).transfers]
+    assert passing == [("all_reduce", 20, 90), ("message", 160, 200)]
+    figure = views.wall_clock({"measured": clock}, headline="x", rank=0)
+    frames = {c.get_gid(): len(c.get_paths()) for c in figure.axes[0].collections if "posted" in (c.get_gid() or "")}
+    assert frames == {"posted sends": 2}
+
+
+def test_on_a_computed_clock_a_message_passes_beside_the_work():
+    done = run(shifted, 2).timeline
+    assert while_carried(done) is done
+
+
 def test_4_ranks_1000_bytes_are_drawn_and_tabled_at_6_latencies_and_6_quarters_of_1000_bytes():
-    figure = views.measured_times(MEASURED, LINK, ranks=4, nbytes=1000)
+    figure = views.measured_times(MEASURED, LINKS, ranks=4, nbytes=1000)
     lines = {line.get_gid(): line.get_xydata().tolist() for line in figure.axes[0].lines}
-    assert lines["measured"] == [[1000, 0.0075], [4000, 0.03]]
+    assert lines["measured ours"] == [[1000, 0.0075], [4000, 0.03]]
     assert lines["computed"] == [[1000, pytest.approx(6 * 1.25e-3)], [4000, pytest.approx(6 * 2e-3)]]
     assert [tick.get_text().split("\n") for tick in figure.axes[0].get_xticklabels()] == [
-        ["1000 B", "7.5 ms", "7.5 ms", "1.0 ×"],
-        ["3.91 KiB", "12 ms", "30 ms", "2.5 ×"],
+        ["1000 B", "7.5 ms", "7.5 ms"],
+        ["3.91 KiB", "12 ms", "30 ms"],
     ]
     (said,) = [text.get_text() for text in figure.texts if text.get_gid() == "title"]
-    assert said == "4 ranks, 1000 B: measured 1.0 times the computed time"
+    assert said == "4 ranks, 1000 B. ours: measured 1.0 times the computed time"
     assert "ms" not in repr(figure)
 
 
+def test_a_second_librarys_times_are_squares_and_a_row_of_the_table():
+    both = {4: {"ours": OURS[4], "MPI's": {1000: 0.001, 4000: 0.002}}}
+    figure = views.measured_times(both, LINKS, ranks=4, nbytes=4000)
+    lines = {line.get_gid(): line for line in figure.axes[0].lines}
+    assert lines["measured MPI's"].get_ydata().tolist() == [0.001, 0.002]
+    assert lines["measured MPI's"].get_marker() == "s"
+    assert figure.axes[0].get_xticklabels()[1].get_text().split("\n") == ["3.91 KiB", "12 ms", "30 ms", "2 ms"]
+
+
 def test_the_sliders_hold_the_ranks_and_the_sizes_that_all_of_them_have():
-    explorer = views.explore_measured_times({**MEASURED, 3: {4000: 0.02}}, LINK)
+    explorer = views.explore_measured_times({**MEASURED, 3: {"ours": {4000: 0.02}}}, LINKS)
     assert [value for _, value in explorer.controls["ranks"].options] == [2, 3, 4]
     assert [value for _, value in explorer.controls["nbytes"].options] == [4000]
     explorer.controls["ranks"].value = 3
@@ -50,21 +115,22 @@ def test_the_sliders_hold_the_ranks_and_the_sizes_that_all_of_them_have():
 
 
 @pytest.mark.parametrize(
-    ("measured", "link", "ranks", "nbytes", "said"),
+    ("measured", "links", "ranks", "nbytes", "said"),
     [
-        (MEASURED, LINK, 3, 1000, "ranks=3, nbytes=1000: nothing was measured there"),
-        (MEASURED, LINK, 1, 1000, "ranks=1"),
-        (MEASURED, 5, 2, 1000, "link=5: must be a Link"),
-        ({2: {1000: 0.0}}, LINK, 2, 1000, "seconds=0.0: must be a number greater than 0"),
-        (None, LINK, 2, 1000, "nothing was measured there"),
+        (MEASURED, LINKS, 3, 1000, "ranks=3, nbytes=1000: nothing was measured there"),
+        (MEASURED, LINKS, 1, 1000, "ranks=1"),
+        (MEASURED, 5, 2, 1000, "links=5: must have a Link for 2 ranks"),
+        (MEASURED, {4: LINK}, 2, 1000, "must have a Link for 2 ranks"),
+        ({2: {"ours": {1000: 0.0}}}, LINKS, 2, 1000, "seconds=0.0: must be a number greater than 0"),
+        (None, LINKS, 2, 1000, "nothing was measured there"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(measured, link, ranks, nbytes, said):
+def test_what_cannot_be_drawn_is_refused(measured, links, ranks, nbytes, said):
     with pytest.raises(ValueError, match=said):
-        views.measured_times(measured, link, ranks=ranks, nbytes=nbytes)
+        views.measured_times(measured, links, ranks=ranks, nbytes=nbytes)
 
 
 def test_sliders_over_nothing_are_refused():
-    for nothing in ({}, {2: {8: 1.0}, 4: {16: 1.0}}):
+    for nothing in ({}, {2: {"ours": {8: 1.0}}, 4: {"ours": {16: 1.0}}}):
         with pytest.raises(ValueError, match="must have a size that was measured on every number of ranks"):
-            views.explore_measured_times(nothing, LINK)
+            views.explore_measured_times(nothing, LINKS)
