@@ -322,3 +322,32 @@ def test_held_bytes_at_the_end_of_a_forward_equal_the_closed_form(name):
 def test_an_all_gather_keeps_its_closed_form_where_all_experts_are_chosen():
     _, ends = bytes_kept(4, 8, 8, 5, exchange="all_gather")
     assert ends == [all_gather_cost(4, 5, 8, E, 8).held] * 4
+
+
+def own_plan_of_rank_1(comm, x, overlapped):
+    """Rank 1 expects a row more from rank 0 than rank 0 sends."""
+    routing = route(x, np.eye(2, 4), 1)
+    plan = all_to_all.make_plan(comm, x, routing, 4)
+    if comm.rank == 1:
+        plan.counts[0][2] += 1
+    rows = all_to_all.rows_of(x, plan.pairs, plan.slots)
+    if overlapped:
+        return all_to_all.Travelling(comm, rows, plan.sent, plan.received, "dispatch").wait()
+    return all_to_all.exchange_rows(comm, rows, plan.sent, plan.received, "dispatch")
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_a_plan_that_differs_on_one_rank_hangs_nothing_and_the_error_says_which_rank_expects_other_rows(overlapped):
+    said = r"from rank 0 to rank 1 \(dispatch\) holds float64\[0, 2\], but rank 1 expects float64\[1, 2\]"
+    with pytest.raises(MismatchError, match=said):
+        run(own_plan_of_rank_1, 2, np.ones((3, 2)), overlapped)
+
+
+def other_exchange(comm, weights, x):
+    how = {"exchange": "all_gather"} if comm.rank else {}
+    return ExpertParallel.from_full(comm, weights, "m", 4, 2, **how).forward(x)
+
+
+def test_an_exchange_that_differs_on_one_rank_is_shown_as_both_calls():
+    with pytest.raises(MismatchError, match=r"rank 0 calls all_gather\(int64\[4\].*rank 1 calls all_gather\(float64"):
+        run(other_exchange, 2, weights_of(4), np.ones((3, E)))
