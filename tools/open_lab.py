@@ -1,34 +1,47 @@
 """Open the laboratory on copies of the notebooks that are yours: `python -m tools.open_lab`.
 
-The folder `work` gets a copy of each. A new edition replaces a copy that nobody has changed. If the copy has changes,
-it stays as it is, and the new edition is written beside it as `NAME_2.ipynb`, with the answers of the old copy,
-exercise by exercise.
+The folder `work` gets a copy of each, without outputs, because they would give away what a lesson asks about. Only the
+first screen, above the first `##` heading, keeps its pictures. A new edition replaces a copy that nobody has changed.
+If the copy has changes, it stays as it is, and the new edition is written beside it as `NAME_2.ipynb`, with the answers
+of the old copy, exercise by exercise.
 """
 
 import argparse
 import hashlib
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
+from nbformat.sign import NotebookNotary
 
 from parlab.files import write_whole
 from tools.exercises import CHECK, NOTEBOOKS, exercises
 
+SHIPPED = Path(__file__).parent / "jupyterlab"
+LOOK = (  # options of our JupyterLab: no news, a column of text, figures for the dark theme
+    f"--LabApp.app_settings_dir={SHIPPED / 'settings'}",
+    f"--ServerApp.tornado_settings=static_custom_path={SHIPPED / 'custom'}",
+    "--LabApp.custom_css=True",
+)
 STUB = re.compile(r'"""\n +raise NotImplementedError\Z')  # the end of a cell that the student has not changed
 
 
-def update(notebooks: Path, work: Path) -> list[str]:
-    """Bring `work` up to date; returns a line for each new edition that was written beside an old copy."""
+def update(notebooks: Path, work: Path, sign: Callable[[NotebookNode], object] = bool) -> list[str]:
+    """Bring `work` up to date; returns a line for each new edition that was written beside an old copy.
+
+    `sign` is told of every copy before it is written: JupyterLab shows the films of notebooks that it trusts.
+    """
     said = []
     for path in sorted(notebooks.rglob("*.ipynb")):
         if ".ipynb_checkpoints" not in path.parts:
             new = nbformat.read(path, as_version=4)
             new.metadata["parlab"] = {"edition": edition(new)}
+            _clear_outputs(new)
             place = work / path.relative_to(notebooks)
-            said += _put(new, _copies(place)[-1:], place)
+            said += _put(new, _copies(place)[-1:], place, sign)
     return said
 
 
@@ -45,9 +58,17 @@ def carry_over(old: NotebookNode, new: NotebookNode) -> list[str]:
         check = CHECK.search(cell.source)
         if check and (text := _answer(old, check["function"])):
             cell.source = f"{text}\n\n\n{cell.source[check.start() :]}"
-            cell.outputs, cell.execution_count = [], None
             carried.append(name)
     return carried
+
+
+def _clear_outputs(notebook: NotebookNode) -> None:
+    """Drop every output below the first screen."""
+    first_screen = True
+    for cell in notebook.cells:
+        first_screen = first_screen and not cell.source.startswith("## ")
+        if cell.cell_type == "code" and not first_screen:
+            cell.outputs, cell.execution_count = [], None
 
 
 def _copies(place: Path) -> list[Path]:
@@ -59,10 +80,10 @@ def _copies(place: Path) -> list[Path]:
     return sorted((path for path in numbers if path.exists()), key=numbers.__getitem__)
 
 
-def _put(new: NotebookNode, newest: list[Path], place: Path) -> list[str]:
+def _put(new: NotebookNode, newest: list[Path], place: Path, sign: Callable[[NotebookNode], object]) -> list[str]:
     place.parent.mkdir(parents=True, exist_ok=True)
     if not newest:
-        write_whole(place, nbformat.writes(new))
+        _write(place, new, sign)
         return []
     (path,) = newest
     old = _read(path)
@@ -70,13 +91,18 @@ def _put(new: NotebookNode, newest: list[Path], place: Path) -> list[str]:
     if known == new.metadata["parlab"]["edition"]:
         return []
     if known == edition(old):  # as it was copied
-        write_whole(path, nbformat.writes(new))
+        _write(path, new, sign)
         return []
     carried = ", ".join(carry_over(old, new)) or "none"
     number = int(path.stem.removeprefix(place.stem).strip("_") or 1) + 1
     beside = place.with_stem(f"{place.stem}_{number}")
-    write_whole(beside, nbformat.writes(new))
+    _write(beside, new, sign)
     return [f"{beside}: a new edition; {path.name} stays as it is. Answers carried over: {carried}"]
+
+
+def _write(path: Path, notebook: NotebookNode, sign: Callable[[NotebookNode], object]) -> None:
+    sign(notebook)
+    write_whole(path, nbformat.writes(notebook))
 
 
 def _read(path: Path) -> NotebookNode:
@@ -99,7 +125,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=NOTEBOOKS.parent / "work", help="the folder of the copies")
     parser.add_argument("--only-copy", action="store_true", help="start no JupyterLab")
     options, rest = parser.parse_known_args()
-    for line in update(NOTEBOOKS, options.work):
+    sign = bool if options.only_copy else NotebookNotary().sign
+    for line in update(NOTEBOOKS, options.work, sign):
         print(line)
     if not options.only_copy:
         from jupyterlab.labapp import LabApp  # type: ignore[import-untyped]
@@ -107,7 +134,7 @@ def main() -> None:
         first = _copies(options.work / "00_ranks_and_messages.ipynb")[-1].name
         root = ["--allow-root"] if getattr(os, "geteuid", lambda: 1)() == 0 else []
         where = [f"--ServerApp.root_dir={options.work}", f"--LabApp.default_url=/lab/tree/{first}"]
-        LabApp.launch_instance(argv=["--ip=127.0.0.1", *root, *where, *rest])
+        LabApp.launch_instance(argv=["--ip=127.0.0.1", *root, *where, *LOOK, *rest])
 
 
 if __name__ == "__main__":

@@ -16,12 +16,10 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from tests.browser.reader import FAILED, Reader
+from tools.open_lab import LOOK
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-QUIET = {
-    "notebook-extension/tracker": {"windowingMode": "none"},  # every cell in the page, seen or not
-    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
-}
+SETTINGS = {"windowingMode": "none"}  # every cell in the page, seen or not
 
 
 @pytest.fixture(scope="session")
@@ -43,10 +41,9 @@ def jupyterlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, 
     home = tmp_path_factory.mktemp("jupyter")
     folder = home / "notebooks"
     folder.mkdir()
-    for name, setting in QUIET.items():
-        path = home / f"settings/@jupyterlab/{name}.jupyterlab-settings"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(setting), encoding="utf-8")
+    path = home / "settings/@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(SETTINGS), encoding="utf-8")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -61,7 +58,7 @@ def jupyterlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, 
         "IPYTHONDIR": str(home / "ipython"),
     }
     options = ["--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", "--port-retries=0"]
-    options += ["--expose-app-in-browser", f"--ServerApp.root_dir={folder}"]
+    options += ["--expose-app-in-browser", f"--ServerApp.root_dir={folder}", *LOOK]
     command = [sys.executable, "-m", "jupyterlab", *options]
     log = home / "server.log"
     with log.open("w") as output:

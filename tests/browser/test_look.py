@@ -1,0 +1,43 @@
+"""JupyterLab as `make lab` starts it: no news, a column of text, figures not wider, fit for the dark theme."""
+
+import nbformat
+import pytest
+
+PICTURE = """
+from matplotlib.figure import Figure
+from IPython.display import Image
+import io, ipywidgets
+
+stored = io.BytesIO()
+Figure(figsize=(20, 2)).savefig(stored, format="png")
+display(Image(stored.getvalue()))
+ipywidgets.Image(value=stored.getvalue())
+"""
+WIDTHS = "boxes => boxes.map(box => box.getBoundingClientRect().width)"
+FILTER = "picture => getComputedStyle(picture).filter"
+THEME = "theme => jupyterapp.commands.execute('apputils:change-theme', { theme }).then(() => true)"
+
+
+@pytest.mark.slow
+def test_text_and_figures_share_a_column_that_the_dark_theme_inverts(reader):
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    cells = [nbformat.v4.new_markdown_cell("word " * 100), nbformat.v4.new_code_cell(PICTURE.strip())]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), reader.folder / "look.ipynb")
+    page = reader.page
+    window = page.viewport_size
+    page.set_viewport_size({"width": 1920, "height": 1080})
+    reader.open("look.ipynb")
+    reader.run_all_cells()
+    assert page.get_by_text("news", exact=False).count() == 0
+    text = page.locator(".jp-RenderedMarkdown p").first
+    (width,) = text.evaluate_all(WIDTHS)
+    em = text.evaluate("p => parseFloat(getComputedStyle(p).fontSize)")
+    assert 80 < width / (0.55 * em) < 105  # a letter is 0.55 em wide, in the mean
+    pictures = page.locator(".jp-RenderedImage img, .widget-image")
+    assert pictures.count() == 2
+    assert max(pictures.evaluate_all(WIDTHS)) <= width + 30  # the margins of the text
+    assert [picture.evaluate(FILTER) for picture in pictures.all()] == ["none"] * 2
+    reader._await(THEME, "JupyterLab Dark")
+    assert ["invert" in picture.evaluate(FILTER) for picture in pictures.all()] == [True] * 2
+    reader._await(THEME, "JupyterLab Light")
+    page.set_viewport_size(window)
