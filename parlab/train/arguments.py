@@ -66,6 +66,8 @@ RULES: dict[str, Rule] = {
     "sequence_parallel": flag,
     "recompute": partial(one_of, choices=("none", "full")),
     "reduce": optional(partial(one_of, choices=("accumulate", "each"))),
+    "overlap_gather": flag,
+    "keep_last_block": flag,
     "auxiliary": amount,
     "bias_rate": amount,
     # a step
@@ -118,6 +120,10 @@ def check_options(trainer: Any) -> None:
     validate(schedule)
     if trainer.reduce == "each" and zero < 2:
         raise ValueError(f"reduce='each' at zero={zero}: its gradients are whole, and reduced once; use zero=2 or 3")
+    if trainer.overlap_gather and zero not in (1, 2):
+        raise ValueError(f"overlap_gather=True at zero={zero}: no weights are gathered after a step; use zero=1 or 2")
+    if trainer.keep_last_block and zero != 3:
+        raise ValueError(f"keep_last_block=True at zero={zero}: every block is always whole; use zero=3")
     for name, value in trainer.balance.items():
         if value and not isinstance(trainer.config, MixtralConfig):
             raise ValueError(f"{name}={value}: the model has no experts to balance; leave it out, or use a Mixtral")

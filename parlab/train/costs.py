@@ -10,7 +10,7 @@ from typing import Any
 
 from parlab import arrays
 from parlab.arguments import checked, instance
-from parlab.nn.config import EMBEDDING
+from parlab.nn.config import EMBEDDING, FINAL_NORM, HEAD
 from parlab.nn.mixtral import MixtralConfig
 from parlab.sequence import AttentionShape
 from parlab.tensor import block_collectives, model_collectives, traffic
@@ -68,15 +68,42 @@ def step_bytes(trainer: Trainer, B: int, S: int) -> dict[str, int]:
     }
 
 
-def _zero_bytes(trainer: Trainer) -> int:
-    """Of Ψ elements on N = dp · cp ranks, each reduce-scatter and each all-gather sends (N − 1)Ψ.
+def bytes_between_nodes(trainer: Trainer) -> int:
+    """The bytes of weights and gradients that ZeRO sends between nodes in a step, in closed form; all ranks together.
 
-    Zero 0, 1 and 2 gather once, zero 3 before each F and each backward: 2m times. Gradients are reduced once; at zero 2
-    and 3, unless they are accumulated, m times.
+    On k nodes each all-gather and each reduce-scatter of Ψ elements in two levels sends (k − 1)Ψ between them, and all
+    of (N − 1)Ψ in all.
+
+    Raises:
+        ValueError: the mesh does not say that ranks share nodes, or a mixture of experts.
+    """
+    instance("trainer", trainer, Trainer)
+    if (per_node := trainer.mesh.data_per_node) is None:
+        raise ValueError(
+            f"trainer: {trainer.mesh} exchanges in one ring; make it with ranks_per_node, for several nodes"
+        )
+    if isinstance(trainer.config, MixtralConfig):
+        raise ValueError("trainer: a mixture of experts; count with bytes_by_strategy()")
+    nodes = trainer.mesh.data.size // per_node
+    return (nodes - 1) * _zero_elements(trainer) * _itemsize(trainer)
+
+
+def _zero_bytes(trainer: Trainer) -> int:
+    """Of Ψ elements on N = dp · cp ranks, each reduce-scatter and each all-gather sends (N − 1)Ψ, in a ring or in two
+    levels. And the loss is all-reduced.
+    """
+    N = trainer.mesh.data.size
+    losses = 2 * math.prod(trainer.mesh.sizes.values()) // N  # an all-reduce of one number in each group of N
+    return (N - 1) * (_zero_elements(trainer) * _itemsize(trainer) + losses * NUMBER)
+
+
+def _zero_elements(trainer: Trainer) -> int:
+    """The elements of all gathers and reductions of a step.
+
+    Zero 0, 1 and 2 gather once, zero 3 before each F and each backward: 2m times, but for the last blocks that are
+    kept. Gradients are reduced once; at zero 2 and 3, unless they are accumulated, m times.
     """
     config, m = trainer.config, trainer.schedule.num_microbatches
-    ranks = math.prod(trainer.mesh.sizes.values())
-    N = trainer.mesh.data.size
     reduced = gathered = 0  # elements, on all ranks of pp and tp
     for name, elements in _elements(trainer).items():
         holders = len(trainer.holders[name])
@@ -87,8 +114,33 @@ def _zero_bytes(trainer: Trainer) -> int:
         else:  # a weight that several ranks of pp hold is summed there first
             reduced += elements * holders
         gathered += elements * (2 * ends * m if trainer.zero == 3 else holders)
-    losses = 2 * ranks // N  # an all-reduce of one number in each group of N
-    return (N - 1) * ((reduced + gathered) * _itemsize(trainer) + losses * NUMBER)
+    if trainer.keep_last_block:
+        gathered -= sum(_not_gathered_again(trainer, rank) for rank in range(trainer.mesh.sizes["pp"]))
+    return reduced + gathered
+
+
+def _not_gathered_again(trainer: Trainer, rank: int) -> int:
+    """The elements that a rank of the pipeline need not gather, because it keeps its last block from F to B or W."""
+    schedule, elements = trainer.schedule, _elements(trainer)
+    last = max(stage for stage in range(schedule.num_stages) if rank in schedule.holders(stage))
+    names = _last_block(trainer, rank)
+    shared = len(trainer.holders[names[0]]) > 1  # its gradients reach ZeRO after all microbatches
+    saved, here = 0, False
+    for kind, stage, _ in schedule.actions[rank]:
+        if stage == last:
+            saved += here and kind != "W"
+            here = shared or kind in ("F", "I")
+    return saved * sum(elements[name] for name in names)
+
+
+def _last_block(trainer: Trainer, rank: int) -> list[str]:
+    """The weights of the last block of a rank of the pipeline, as `parts.zero_blocks` orders them."""
+    own = [name for name, ranks in trainer.holders.items() if rank in ranks]
+    for name in (HEAD, FINAL_NORM):
+        if name in own:
+            return [name]
+    layers = [int(name.split(".")[2]) for name in own if name.startswith("model.layers.")]
+    return [name for name in own if name.startswith(f"model.layers.{max(layers)}.")]
 
 
 def _pipeline_bytes(trainer: Trainer, b: int, s: int) -> int:

@@ -13,6 +13,7 @@ Sources: Llama 3 (2024), "The Llama 3 Herd of Models", section 3.3.2; for ep and
 from __future__ import annotations
 
 import math
+from itertools import groupby, product
 from typing import Any
 
 from parlab.arguments import instance, whole
@@ -29,6 +30,8 @@ class Mesh:
         cp: the number of ranks that share a sequence, each with its tokens.
         tp: the number of ranks that share a layer, each with its heads and columns.
         ep: the number of ranks that deal out the experts of one copy of the model; divides dp · cp.
+        ranks_per_node: how many consecutive ranks of `comm` share a node (`Cluster.ranks_per_node`). ZeRO then gathers
+            and reduces in two levels, inside nodes and between them. None: nodes are not known, or there is one.
 
     Attributes:
         dp, pp, cp, tp: this rank's group along each axis, a `Comm`; errors and timelines show its name.
@@ -38,10 +41,12 @@ class Mesh:
         model: pp × ep × tp, the ranks that together have one replica.
         comm: all ranks.
         sizes: of the four axes, by their names.
+        data_per_node, edp_per_node: how many consecutive ranks of `data` and of `edp` share a node; None: one or all of
+            them, or not the same number everywhere. Then a group exchanges in one ring.
 
     Raises:
         ValueError: a size that is no whole number from 1; sizes of the axes whose product is not the number of ranks;
-            an ep that does not divide dp · cp.
+            an ep that does not divide dp · cp; ranks_per_node that do not divide the number of ranks.
         MismatchError: another rank makes another mesh.
 
     >>> from parlab import run
@@ -50,14 +55,28 @@ class Mesh:
     ...     return mesh.dp.rank, mesh.tp.rank, mesh.data.size, mesh.model.size
     >>> run(place, 6).results[4]
     (1, 1, 2, 3)
+    >>> run(lambda comm: Mesh(comm, dp=8, tp=2, ranks_per_node=8).data_per_node, 16).results[0]  # 4 of 8 on a node
+    4
     """
 
-    def __init__(self, comm: Comm, dp: int = 1, pp: int = 1, cp: int = 1, tp: int = 1, ep: int = 1) -> None:
+    def __init__(
+        self,
+        comm: Comm,
+        dp: int = 1,
+        pp: int = 1,
+        cp: int = 1,
+        tp: int = 1,
+        ep: int = 1,
+        *,
+        ranks_per_node: int | None = None,
+    ) -> None:
         instance("comm", comm, Comm)
         self.comm, axes = comm, {"dp": dp, "pp": pp, "cp": cp, "tp": tp}
         self.sizes = {axis: whole(axis, size, 1) for axis, size in axes.items()}
         _check_ranks(self.sizes, comm.size)
         _check_experts(dp, cp, ep)
+        if ranks_per_node is not None and comm.size % whole("ranks_per_node", ranks_per_node, 1):
+            raise ValueError(f"ranks_per_node={ranks_per_node}: it must divide the {comm.size} ranks")
         d, p, c, t = comm.rank // (pp * cp * tp), comm.rank // (cp * tp) % pp, comm.rank // tp % cp, comm.rank % tp
 
         def group(name: str, color: int) -> Any:
@@ -73,8 +92,22 @@ class Mesh:
         self.model: Comm = group("model", copy)
         self.ep: Comm = group("ep", (copy * pp + p) * tp + t)
         self.edp: Comm = group("edp", (place * pp + p) * tp + t)
+        self.data_per_node, self.edp_per_node = self._per_node(1, ranks_per_node), self._per_node(ep, ranks_per_node)
         if any(getattr(self, axis).size != size for axis, size in {**self.sizes, "ep": ep}.items()):
             raise MismatchError(f"rank {comm.rank} makes {self}, and another rank another mesh")
+
+    def _per_node(self, ep: int, ranks_per_node: int | None) -> int | None:
+        """How many ranks of each group of dp × cp share a node, if as many share every one; of edp, with its ep.
+
+        It is one number for all groups, so that all copies of a weight are summed in the same order.
+        """
+        dp, pp, cp, tp = self.sizes.values()
+        found = set()
+        for p, place, t in product(range(pp), range(ep), range(tp)):
+            ranks = [(d * pp + p) * cp * tp + c * tp + t for d, c in product(range(dp), range(cp))][place::ep]
+            found |= {len(list(shared)) for _, shared in groupby(rank // (ranks_per_node or 1) for rank in ranks)}
+        per_node = found.pop() if ranks_per_node is not None and len(found) == 1 else 1
+        return per_node if 1 < per_node < dp * cp // ep else None
 
     def __repr__(self) -> str:
         sizes = self.sizes if self.ep.size == 1 else {**self.sizes, "ep": self.ep.size}

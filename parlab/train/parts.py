@@ -118,14 +118,18 @@ def zero_replica(trainer: Trainer, optimizer: AdamW, made: Mapping[str, int], op
     copies = {name: model.slices[name].owners * len(trainer.holders[name]) for name in model.weights}
     if trainer.zero == 0:  # the norm is summed over a replica, whose ranks of ep repeat all but the experts
         copies = {name: n if is_expert(name) else n * mesh.ep.size for name, n in copies.items()}
+    experts = [block for block, names in trainer.blocks.items() if is_expert(names[0])]
     part = Part(
         comm=mesh.model if trainer.zero == 0 else mesh.comm,
         shares={name: 1 / number for name, number in copies.items()},
         parts={block: 1 if block in trainer.shared else made[block] for block in trainer.blocks},
-        groups={block: mesh.edp for block, names in trainer.blocks.items() if is_expert(names[0])},
+        groups=dict.fromkeys(experts, mesh.edp),
+        per_node=dict.fromkeys(experts, mesh.edp_per_node),
     )
+    options["ranks_per_node"] = mesh.data_per_node
     if trainer.zero == 0:
         options["bucket_bytes"] = 1  # a bucket a block: every copy of a weight is summed in the same order
     else:
         options["accumulate"] = trainer.reduce == "accumulate"
+        options |= {"overlap_gather": trainer.overlap_gather, "keep_last_block": trainer.keep_last_block}
     return replica_of(mesh.data, model, trainer.zero, optimizer, blocks=trainer.blocks, part=part, **options)

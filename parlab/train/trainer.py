@@ -63,6 +63,9 @@ class Trainer:
         recompute: full: a block keeps its input alone, and the backward runs its forward again.
         reduce: at zero 2 and 3. each: every microbatch's gradients are reduced at once, mΨ elements sent and Ψ/N held.
             accumulate: their sum is reduced once, Ψ sent and Ψ held. None: each.
+        overlap_gather: at zero 1 and 2. New weights are gathered beside the next step's forward; a program that ends
+            after a step calls `finish()`.
+        keep_last_block: at zero 3. Each rank keeps its last block gathered from its forward to its backward.
         auxiliary: α of the auxiliary loss of a Mixtral's routers; the loss that is returned does not hold it.
         bias_rate: γ of the bias that balances a Mixtral's experts without a loss.
 
@@ -99,6 +102,8 @@ class Trainer:
         loss_scale: LossScale | None = None,
         recompute: str = "none",
         reduce: str | None = None,
+        overlap_gather: bool = False,
+        keep_last_block: bool = False,
         auxiliary: float = 0.0,
         bias_rate: float = 0.0,
     ) -> None:
@@ -110,6 +115,7 @@ class Trainer:
         self.mesh, self.config, self.schedule, self.zero = mesh, model.config, schedule, zero
         self.attention, self.layout, self.sequence_parallel = attention, layout, sequence_parallel
         self.recompute, self.reduce = recompute, reduce
+        self.overlap_gather, self.keep_last_block = overlap_gather, keep_last_block
         self.balance = {"auxiliary": auxiliary, "bias_rate": bias_rate}
         self.mixtures: dict[int, ExpertParallel] = {}  # by layer
         self.loads: list[list[int]] = []  # of each layer's experts in the last step, if there is a bias_rate
@@ -154,6 +160,10 @@ class Trainer:
         """
         check_batch(self, tokens, targets)
         return train_step(self, tokens, targets, lr)
+
+    def finish(self) -> None:
+        """Wait until all new weights are gathered. A program needs it after its last step with `overlap_gather`."""
+        self.replica.finish()
 
     def positions(self, length: int) -> Array:
         """The positions of this rank's tokens in the whole sequence: `[S/cp]`."""

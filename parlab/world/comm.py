@@ -206,7 +206,7 @@ class Comm:
             axis: where to join.
             algorithm: ring (the default), bruck, circulant, recursive_doubling (a power of two of ranks), or
                 hierarchical.
-            counts: the length of each rank's array along `axis`, where they differ (ring only).
+            counts: the length of each rank's array along `axis`, where they differ (ring and hierarchical only).
             out: for arrays of one axis: the result is written into this array, which is then returned. `x` may be this
                 rank's part of it.
             ranks_per_node: for hierarchical, as in `all_reduce`.
@@ -232,7 +232,7 @@ class Comm:
             x, op: as in `all_reduce`.
             axis: where to cut. The group's size divides its length, unless `counts` gives the length of each piece.
             algorithm: ring (the default), circulant, recursive_halving (a power of two of ranks), or hierarchical.
-            counts: the length of each rank's piece (ring only). Their sum is the length of the axis.
+            counts: the length of each rank's piece (ring and hierarchical only). Their sum is the length of the axis.
             ranks_per_node: for hierarchical, as in `all_reduce`.
 
         Raises: as `all_reduce`, and ValueError where the axis does not divide.
@@ -300,24 +300,42 @@ class Comm:
         collectives.dissemination_barrier(self._enter("barrier"))
 
     # Collectives in the background. They run in the order of their calls, on their own channel, while the rank
-    # computes. They copy `x`, so the program may change it at once.
+    # computes. They copy `x`, so the program may change it at once. With `ranks_per_node` they are hierarchical.
 
-    def iall_reduce(self, x: Array, op: str = "sum", algorithm: str | None = None) -> Request:
+    def iall_reduce(
+        self, x: Array, op: str = "sum", algorithm: str | None = None, *, ranks_per_node: int | None = None
+    ) -> Request:
         """Start an `all_reduce` and go on; `wait()` returns its result."""
-        x = one_array(x)
-        return self._in_background("iall_reduce", x, checked.all_reduce(self, x, op, algorithm))
+        x, algorithm = one_array(x), algorithm if ranks_per_node is None else algorithm or "hierarchical"
+        return self._in_background("iall_reduce", x, checked.all_reduce(self, x, op, algorithm, ranks_per_node))
 
     def iall_gather(
-        self, x: Array, axis: int = 0, *, counts: list[int] | None = None, out: Array | None = None
+        self,
+        x: Array,
+        axis: int = 0,
+        *,
+        counts: list[int] | None = None,
+        out: Array | None = None,
+        ranks_per_node: int | None = None,
     ) -> Request:
         """Start an `all_gather` and go on; `wait()` returns its result. Do not touch `out` before that."""
-        x = one_array(x)
-        return self._in_background("iall_gather", x, checked.all_gather(self, x, axis, None, counts, out))
+        x, algorithm = one_array(x), None if ranks_per_node is None else "hierarchical"
+        gather = checked.all_gather(self, x, axis, algorithm, counts, out, ranks_per_node)
+        return self._in_background("iall_gather", x, gather)
 
-    def ireduce_scatter(self, x: Array, axis: int = 0, op: str = "sum", *, counts: list[int] | None = None) -> Request:
+    def ireduce_scatter(
+        self,
+        x: Array,
+        axis: int = 0,
+        op: str = "sum",
+        *,
+        counts: list[int] | None = None,
+        ranks_per_node: int | None = None,
+    ) -> Request:
         """Start a `reduce_scatter` and go on; `wait()` returns its result."""
-        x = one_array(x)
-        return self._in_background("ireduce_scatter", x, checked.reduce_scatter(self, x, axis, op, None, counts))
+        x, algorithm = one_array(x), None if ranks_per_node is None else "hierarchical"
+        reduce = checked.reduce_scatter(self, x, axis, op, algorithm, counts, ranks_per_node)
+        return self._in_background("ireduce_scatter", x, reduce)
 
     def _in_background(self, call: str, x: Array, collective: Collective) -> Request:
         cell = [values.copied(x)]

@@ -16,7 +16,7 @@ from parlab.arrays import Array, namespace, nbytes
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm, Request
 from parlab.zero.accounting import GRADIENTS
-from parlab.zero.arguments import RULES
+from parlab.zero.arguments import RULES, checked_ranks_per_node
 from parlab.zero.flat import FlatLayout
 from parlab.zero.part import Part
 from parlab.zero.precision import LossScale
@@ -48,6 +48,7 @@ class DataParallel(Replica):
         comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches, part: as for
             `Zero`.
         bucket_bytes: a bucket is sent when its gradients are at least so many bytes.
+        ranks_per_node: so many consecutive ranks share a node: gradients are all-reduced in two levels.
 
     Raises:
         ValueError: an argument that cannot be used.
@@ -77,16 +78,18 @@ class DataParallel(Replica):
         loss_scale: LossScale | None = None,
         max_norm: float | None = None,
         microbatches: int = 1,
+        ranks_per_node: int | None = None,
         part: Part | None = None,
     ) -> None:
         super().__init__(comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches, part)
-        self.bucket_bytes = bucket_bytes
+        checked_ranks_per_node(ranks_per_node, False, comm.size)
+        self.bucket_bytes, self.per_node = bucket_bytes, ranks_per_node
         self._blocks: dict[str, ReplicatedBlock] = {}
         for block in self.block_names:
             arrays = self._arrays(block)
             layout = FlatLayout(arrays, [sum(x.size for x in arrays.values())], rank=0)
             master = None if self.dtype == self.wide else layout.pack(arrays, self.wide)
-            weights = WholeWeights(comm, layout, self._home, self.dtype, block=block)
+            weights = WholeWeights(comm, layout, self._home, self.dtype, block, None)
             state = OptimizerShard(comm, weights.whole if master is None else master, self.dtype, offload=None)
             self._blocks[block] = ReplicatedBlock(layout, weights, state)
             del arrays, master
@@ -119,7 +122,8 @@ class DataParallel(Replica):
         del parts
         self.comm.hold(GRADIENTS, gradients)
         comm = self._group(self._waiting[0])  # of all in the bucket: a part has one block in each
-        self._buckets.append(Bucket(self._waiting, gradients, comm.iall_reduce(gradients)))
+        request = comm.iall_reduce(gradients, ranks_per_node=self._per_node(self._waiting[0]))
+        self._buckets.append(Bucket(self._waiting, gradients, request))
         self._waiting = []
 
     def _step(self, lr: float | None) -> float | None:

@@ -24,10 +24,12 @@ class WholeGradients:
         comm: the ranks among which the block is cut.
         layout: of the block.
         dtype: of the gradients.
+        per_node: so many consecutive ranks of `comm` share a node: they are reduced in two levels. None: in a ring.
     """
 
-    def __init__(self, comm: Comm, layout: FlatLayout, dtype: Any) -> None:
+    def __init__(self, comm: Comm, layout: FlatLayout, dtype: Any, per_node: int | None) -> None:
         self.comm, self.layout, self.dtype = comm, layout, dtype
+        self.how: dict[str, Any] = {"counts": layout.counts, "ranks_per_node": per_node}
         self.whole: Array | None = None  # [n]
         self.request: Request | None = None
 
@@ -40,7 +42,7 @@ class WholeGradients:
         else:
             self.whole += flat
         if complete:
-            self.request = self.comm.ireduce_scatter(self.whole, counts=self.layout.counts)
+            self.request = self.comm.ireduce_scatter(self.whole, **self.how)
 
     def finish(self) -> None:
         """Do nothing: whole gradients stay until the step."""
@@ -60,8 +62,9 @@ class WholeGradients:
 class ShardedGradients:
     """G of stages 2 and 3: the sum over ranks and microbatches of the n_r gradients that this rank owns."""
 
-    def __init__(self, comm: Comm, layout: FlatLayout, dtype: Any) -> None:
+    def __init__(self, comm: Comm, layout: FlatLayout, dtype: Any, per_node: int | None) -> None:
         self.comm, self.layout, self.dtype = comm, layout, dtype
+        self.how: dict[str, Any] = {"counts": layout.counts, "ranks_per_node": per_node}
         self.request: Request | None = None
         self.leaving: Array | None = None  # [n], on its way to the owners
         self.sum: Array | None = None  # [n_r]
@@ -71,7 +74,7 @@ class ShardedGradients:
         self.finish()
         self.leaving = self.layout.pack(gradients, self.dtype)  # [n]
         self.comm.hold(LEAVING, self.leaving)
-        self.request = self.comm.ireduce_scatter(self.leaving, counts=self.layout.counts)
+        self.request = self.comm.ireduce_scatter(self.leaving, **self.how)
 
     def finish(self) -> None:
         """Wait for the reduction, free the whole gradients, and keep this rank's part of their sum."""

@@ -22,12 +22,14 @@ class Part(NamedTuple):
         parts: how often gradients of each block come. They add up to this rank's mean.
         groups: of each block that other ranks hold than those of the replica's `comm` (experts), these ranks. Their
             summed gradients are still divided by the size of `comm`.
+        per_node: how many consecutive ranks of such a group share a node, by block, if it exchanges in two levels.
     """
 
     comm: Comm
     shares: Mapping[str, float]
     parts: Mapping[Any, int]
     groups: Mapping[Any, Comm] = MappingProxyType({})
+    per_node: Mapping[Any, int | None] = MappingProxyType({})
 
 
 class StatePiece(NamedTuple):

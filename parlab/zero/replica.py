@@ -42,6 +42,7 @@ class Replica(ABC):
     """
 
     _blocks: Mapping[str, Any]  # each with its layout, weights and state
+    per_node: int | None  # so many of the ranks that share a block share a node: exchanges have two levels
 
     def __init__(
         self,
@@ -187,6 +188,12 @@ class Replica(ABC):
     def _group(self, block: str) -> Comm:
         """The ranks that hold a block: all of `comm`, but for those that the part names."""
         return self.comm if self.part is None else self.part.groups.get(block, self.comm)
+
+    def _per_node(self, block: str) -> int | None:
+        """How many consecutive ranks of those that share a block share a node; None: it is exchanged in one ring."""
+        if self.part is None or block not in self.part.groups:
+            return self.per_node
+        return self.part.per_node.get(block)
 
     def _arrays(self, block: str) -> dict[str, Array]:
         """The weights of a block by name, as they are now."""

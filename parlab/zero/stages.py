@@ -39,13 +39,22 @@ class WholeWeights:
             under way, each of them is a `Freed`.
         dtype: of that array.
         block: its name.
+        per_node: so many consecutive ranks of `comm` share a node: weights are gathered in two levels. None: in a ring.
 
     Attributes:
         shard: `[n_r]`, the part that this rank updates.
     """
 
-    def __init__(self, comm: Comm, layout: FlatLayout, params: dict[str, Array], dtype: Any, *, block: Any) -> None:
-        self.comm, self.layout, self.params, self.block = comm, layout, params, block
+    def __init__(
+        self,
+        comm: Comm,
+        layout: FlatLayout,
+        params: dict[str, Array],
+        dtype: Any,
+        block: Any,
+        per_node: int | None,
+    ) -> None:
+        self.comm, self.layout, self.params, self.block, self.per_node = comm, layout, params, block, per_node
         self.whole = layout.pack({name: params[name] for name in layout.shapes}, dtype)  # [n]
         comm.hold(WEIGHTS, self.whole)
         self.shard = self.whole[layout.own]  # [n_r]
@@ -70,7 +79,9 @@ class WholeWeights:
     def update(self, shard: Array) -> None:
         """Put this rank's new part in place, and start the all-gather of all new parts."""
         self.shard[...] = shard
-        self.request = self.comm.iall_gather(self.shard, counts=self.layout.counts, out=self.whole)
+        self.request = self.comm.iall_gather(
+            self.shard, counts=self.layout.counts, out=self.whole, ranks_per_node=self.per_node
+        )
         for name in self.layout.shapes:
             self.params[name] = Freed(name, self.block, "is being gathered after a step")
 
@@ -86,15 +97,24 @@ class ShardedWeights:
     """W of stage 3: the n_r weights that this rank owns; between `open` and `close` also all n, gathered.
 
     Args:
-        comm, layout, params, dtype, block: as for `WholeWeights`. While the block is not gathered, each of its weights
-            in `params` is a `Freed`, which says how to open it.
+        comm, layout, params, dtype, block, per_node: as for `WholeWeights`. While the block is not gathered, each of
+            its weights in `params` is a `Freed`, which says how to open it.
         keep: whether `close` leaves the weights gathered until `backward_done`.
     """
 
     def __init__(
-        self, comm: Comm, layout: FlatLayout, params: dict[str, Array], dtype: Any, *, block: Any, keep: bool
+        self,
+        comm: Comm,
+        layout: FlatLayout,
+        params: dict[str, Array],
+        dtype: Any,
+        block: Any,
+        per_node: int | None,
+        *,
+        keep: bool,
     ) -> None:
-        self.comm, self.layout, self.params, self.block, self.keep = comm, layout, params, block, keep
+        self.comm, self.layout, self.params, self.block, self.per_node = comm, layout, params, block, per_node
+        self.keep = keep
         self.shard = layout.pack_own({name: params[name] for name in layout.shapes}, dtype)  # [n_r]
         comm.hold(WEIGHTS, self.shard)
         self.whole: Array | None = None
@@ -110,7 +130,9 @@ class ShardedWeights:
             xp = namespace(self.shard)
             self.whole = xp.empty((self.layout.size,), dtype=self.shard.dtype, device=self.shard.device)  # [n]
             self.comm.hold(GATHERED, self.whole)
-            self.request = self.comm.iall_gather(self.shard, counts=self.layout.counts, out=self.whole)
+            self.request = self.comm.iall_gather(
+                self.shard, counts=self.layout.counts, out=self.whole, ranks_per_node=self.per_node
+            )
 
     def open(self) -> dict[str, Array]:
         """Gather before use: the block's weights by name. The dictionary is emptied when they are freed."""
@@ -158,9 +180,17 @@ class ShardedWeights:
 
 
 def weights_in_stage(
-    stage: int, comm: Comm, layout: FlatLayout, params: dict[str, Array], dtype: Any, *, block: Any, keep: bool
+    stage: int,
+    comm: Comm,
+    layout: FlatLayout,
+    params: dict[str, Array],
+    dtype: Any,
+    block: Any,
+    per_node: int | None,
+    *,
+    keep: bool,
 ) -> WholeWeights | ShardedWeights:
     """W of a block in `stage`, with the arguments of `ShardedWeights`."""
     if stage < 3:
-        return WholeWeights(comm, layout, params, dtype, block=block)
-    return ShardedWeights(comm, layout, params, dtype, block=block, keep=keep)
+        return WholeWeights(comm, layout, params, dtype, block, per_node)
+    return ShardedWeights(comm, layout, params, dtype, block, per_node, keep=keep)

@@ -22,16 +22,16 @@ Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training tri
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 from parlab.arguments import checked
 from parlab.arrays import Array
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm
-from parlab.zero.arguments import RULES, checked_ranks_per_node, stage_from
+from parlab.zero.arguments import RULES, stage_from
 from parlab.zero.block import ShardedBlock
 from parlab.zero.flat import FlatLayout
 from parlab.zero.gradients import ShardedGradients, WholeGradients
+from parlab.zero.nodes import sharers
 from parlab.zero.offload import Offload
 from parlab.zero.part import Part
 from parlab.zero.precision import LossScale
@@ -66,7 +66,9 @@ class Zero(Replica):
             `reshard_after_forward=False` on the last layer). With `prefetch`, no gather is waited for at the turn.
         overlap_gather: stages 1 and 2 gather new weights beside the next forward pass: `step()` starts the all-gathers,
             and `weights(block)` waits for this block's. A program that ends after a step calls `finish()`.
-        ranks_per_node: shard among this many consecutive ranks, and repeat the shards on each such node.
+        ranks_per_node: so many consecutive ranks of `comm` share a node: weights are gathered and gradients reduced in
+            two levels, inside nodes and between them. None: in one ring.
+        repeat_on_nodes: shard among the ranks of a node, and repeat the shards on each node (hybrid sharding, HSDP).
         offload: where the optimizer's state lives; None: on the device.
         accumulate: stages 2 and 3 keep whole gradients, and reduce them once, with the last microbatch: each rank
             holds n gradients of a block, and they are sent once. Reducing after each of k microbatches holds n_r, and
@@ -106,28 +108,25 @@ class Zero(Replica):
         keep_last_block: bool = False,
         overlap_gather: bool = False,
         ranks_per_node: int | None = None,
+        repeat_on_nodes: bool = False,
         offload: Offload | None = None,
         accumulate: bool = False,
         part: Part | None = None,
     ) -> None:
         super().__init__(comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches, part)
-        per_node = checked_ranks_per_node(ranks_per_node, comm.size)
         self.stage, self.overlap_gather = stage, overlap_gather
-        self.shards: Comm = comm  # the ranks that share the state
-        self.replicas: Comm | None = None  # the ranks that have the same shard of it
-        if per_node < comm.size:
-            self.shards = cast(Comm, comm.split(comm.rank // per_node))
-            self.replicas = comm.split(comm.rank % per_node)
+        self.shards, self.replicas, self.per_node = sharers(comm, ranks_per_node, repeat_on_nodes)
 
         counts = self._cut()
         self._blocks: dict[str, ShardedBlock] = {}
         for block, of_ranks in zip(self.block_names, counts, strict=True):
-            shards = self._sharers(block)
+            shards, per_node = self._sharers(block), self._per_node(block)
             layout = FlatLayout(self._arrays(block), of_ranks, shards.rank)
             master = None if self.dtype == self.wide else layout.pack_own(self._arrays(block), self.wide)
             keep = keep_after_forward or (keep_last_block and block == self.block_names[-1])
-            weights = weights_in_stage(stage, shards, layout, self._home, self.dtype, block=block, keep=keep)
-            gradients = (WholeGradients if stage == 1 or accumulate else ShardedGradients)(shards, layout, self.dtype)
+            weights = weights_in_stage(stage, shards, layout, self._home, self.dtype, block, per_node, keep=keep)
+            gradients_of = WholeGradients if stage == 1 or accumulate else ShardedGradients
+            gradients = gradients_of(shards, layout, self.dtype, per_node)
             state = OptimizerShard(comm, weights.shard if master is None else master, self.dtype, offload)
             self._blocks[block] = ShardedBlock(layout, weights, gradients, state)
             del master

@@ -9,7 +9,7 @@ import pytest
 from parlab import run
 from parlab.nn.optimizer import AdamW
 from parlab.pipeline import dualpipe, interleaved_one_f_one_b, one_f_one_b, zb_h1, zb_v
-from parlab.train import Mesh, Trainer, bytes_by_strategy, step_bytes
+from parlab.train import Mesh, Trainer, bytes_between_nodes, bytes_by_strategy, step_bytes
 from tests.train.models import Case, batches, drawn, model
 
 FOUR = {"dp": 2, "pp": 2, "cp": 2, "tp": 2}
@@ -27,6 +27,7 @@ def one_step(case):
     def program(comm):
         trainer = Trainer(Mesh(comm, **case.axes), start, AdamW(), max_norm=case.max_norm, **case.options)
         trainer.step(*text)
+        trainer.finish()
         return step_bytes(trainer, case.B, case.S)
 
     done = run(program, math.prod(case.axes.values()))
@@ -58,6 +59,65 @@ def test_bytes_of_a_tied_table_and_of_stages_on_two_ranks_are_the_closed_forms(z
 @pytest.mark.parametrize("seed", range(6))
 def test_bytes_of_random_meshes_are_the_closed_forms(seed):
     timeline, expected = one_step(drawn(seed, ranks=8))
+    assert bytes_by_strategy(timeline) == expected
+
+
+NODES = [
+    ({"dp": 4}, 2),
+    ({"dp": 4, "tp": 2}, 4),
+    ({"dp": 2, "cp": 2, "tp": 2}, 4),
+    ({"dp": 4, "pp": 2}, 4),
+    ({"dp": 6}, 3),
+    ({"dp": 3, "cp": 2}, 2),
+]
+
+
+@pytest.mark.parametrize(("axes", "per_node"), NODES, ids=str)
+def test_bytes_between_nodes_are_the_closed_form_and_bytes_in_all_are_those_of_a_ring(axes, per_node):
+    start, (text,) = model(), batches(24, 8)
+    schedule = one_f_one_b(axes.get("pp", 1), 2)
+
+    def program(comm, zero):
+        mesh = Mesh(comm, **axes, ranks_per_node=per_node)
+        trainer = Trainer(mesh, start, AdamW(), zero=zero, schedule=schedule)
+        trainer.step(*text)
+        return step_bytes(trainer, 24, 8), bytes_between_nodes(trainer)
+
+    of_losses = 0  # all-reduced in a ring: at zero 1 nothing else is
+    for zero in (1, 2, 3, 0):
+        done = run(program, math.prod(axes.values()), zero)
+        expected, between = done.results[0]
+        assert bytes_by_strategy(done.timeline) == expected
+        crossing = dict.fromkeys(("all_gather", "reduce_scatter", "all_reduce"), 0)
+        for t in done.timeline.transfers:
+            if t.src // per_node != t.dst // per_node and t.name.startswith("data: "):
+                crossing[t.name.removeprefix("data: ")] += t.nbytes
+        of_losses = of_losses or crossing["all_reduce"]
+        assert sum(crossing.values()) - of_losses == between
+
+
+@pytest.mark.parametrize(
+    ("schedule", "pp"),
+    [
+        (one_f_one_b(1, 3), 1),
+        (one_f_one_b(2, 3), 2),
+        (interleaved_one_f_one_b(2, 4, 2), 2),
+        (zb_h1(2, 3), 2),
+        (zb_v(2, 2), 2),
+        (dualpipe(2, 4), 2),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_last_block_that_is_kept_is_gathered_once_between_its_forward_and_its_backward(schedule, pp, tied):
+    options = {"zero": 3, "schedule": schedule, "tied": tied, "B": 2 * schedule.num_microbatches, "S": 2}
+    plain, whole = (one_step(case({"dp": 2, "pp": pp}, keep_last_block=keep, **options)) for keep in (False, True))
+    assert bytes_by_strategy(whole[0]) == whole[1]
+    assert whole[1]["dp"] < plain[1]["dp"]
+
+
+def test_new_weights_gathered_in_the_next_forward_are_as_many_bytes():
+    timeline, expected = one_step(case({"dp": 2, "pp": 2}, zero=2, overlap_gather=True))
     assert bytes_by_strategy(timeline) == expected
 
 

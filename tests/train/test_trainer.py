@@ -79,6 +79,38 @@ def test_random_meshes_are_the_serial_model_inside_the_array_standard(seed):
     assert faults(drawn(seed, ranks=2), library="strict") == set()
 
 
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("axes", "per_node"),
+    [({"dp": 4}, 2), ({"dp": 2, "cp": 2, "tp": 2}, 4), ({"dp": 4, "pp": 2}, 4), ({"dp": 3, "cp": 2}, 3)],
+    ids=str,
+)
+def test_steps_whose_exchanges_have_two_levels_are_serial_and_their_copies_equal_to_the_bit(axes, per_node, zero):
+    tied = case(**axes, B=24, zero=zero, tied=True)._replace(per_node=per_node, max_norm=0.1)
+    assert faults(tied, 2) == set()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"zero": 1, "overlap_gather": True}, {"zero": 2, "overlap_gather": True}, {"zero": 3, "keep_last_block": True}],
+    ids=str,
+)
+@pytest.mark.parametrize("tied", [False, True])
+def test_gathers_in_the_next_forward_and_a_last_block_that_is_kept_change_no_bit(options, tied):
+    start, text = model(tie_word_embeddings=tied), batches(8, 8, 3)
+
+    def steps(**options):
+        def program(comm):
+            trainer = Trainer(Mesh(comm, dp=2, pp=2, tp=2), start, AdamW(lr=LR), **options)
+            losses = [trainer.step(*batch).loss for batch in text]
+            trainer.finish()
+            return losses, {name: x.tobytes() for name, x in trainer.full_weights().items()}
+
+        return run(program, 8).results
+
+    assert steps(**options) == steps(zero=options["zero"])
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_meshes_with_uneven_targets_are_the_serial_model(seed):
     assert faults(drawn(seed)._replace(ignored=seed), 2) == set()

@@ -264,7 +264,7 @@ ROWS = [
     (
         "counts of all_gather",
         comm(lambda c: c.all_gather(X, algorithm="bruck", counts=[4, 4])),
-        "counts=[4, 4]: algorithm='bruck' needs equal pieces; use ring",
+        "counts=[4, 4]: algorithm='bruck' needs equal pieces; use ring or hierarchical",
     ),
     (
         "out of all_gather",

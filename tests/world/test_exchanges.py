@@ -4,6 +4,7 @@ nodes, and picoseconds against the closed forms, written here again without look
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import ceil, log2
 
 import array_api_strict as strict
@@ -296,6 +297,38 @@ def test_strict_arrays_go_through_every_exchange():
         np.testing.assert_array_equal(to_numpy(last), xs[5][block])
         for total in sums:
             np.testing.assert_array_equal(to_numpy(total), np.sum(xs, axis=0))
+
+
+@pytest.mark.parametrize(("size", "g"), NODES)
+def test_uneven_pieces_cross_to_each_other_node_once_at_once_and_in_the_background(size, g):
+    """Pieces of 0, 1, 2, ... elements: all ranks together send N − 1 times all of them, (k − 1) times between nodes."""
+    counts = [(3 * rank) % 5 for rank in range(size)]
+    total, k = sum(counts), size // g
+    xs = draw(size, total)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    own = [np.arange(start, stop) for start, stop in pairwise(starts)]
+
+    def program(comm, x, mine, background):
+        how = {"counts": counts, "ranks_per_node": g}
+        if background:
+            return comm.iall_gather(mine, **how).wait(), comm.ireduce_scatter(x, **how).wait()
+        how["algorithm"] = "hierarchical"
+        return comm.all_gather(mine, **how), comm.reduce_scatter(x, **how)
+
+    for background in (False, True):
+        done = run(program, size, per_rank(xs), per_rank(own), background, cluster=nodes_of(g))
+        gathered, scattered = zip(*done.results, strict=True)
+        assert all(np.array_equal(x, np.arange(total)) for x in gathered)
+        assert np.array_equal(np.concatenate(scattered), np.sum(xs, axis=0))
+        _, sent, _, between = counted(done, g)
+        assert (sum(sent), sum(between)) == (2 * (size - 1) * total * 8, 2 * (k - 1) * total * 8)
+
+
+def test_an_all_reduce_in_the_background_is_hierarchical_with_ranks_per_node():
+    xs = draw(6, 7)
+    done = run(lambda comm, x: comm.iall_reduce(x, ranks_per_node=3).wait(), 6, per_rank(xs), cluster=nodes_of(3))
+    assert all(np.array_equal(x, np.sum(xs, axis=0)) for x in done.results)
+    assert_cost(done, 3, two_levels.hierarchical_all_reduce_cost(6, 7, 8, 3, INTRA, INTER))
 
 
 # Mutants: the usual mistakes, each applied alone; values, counts or the clock must tell

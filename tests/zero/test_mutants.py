@@ -189,7 +189,7 @@ class Done:
 
 @sharded
 def test_a_reduce_scatter_that_was_dropped_is_caught(monkeypatch, stage):
-    def own_part(comm, x, *, counts):
+    def own_part(comm, x, *, counts, ranks_per_node):
         start = sum(counts[: comm.rank])
         return Done(x[start : start + counts[comm.rank]].copy())
 
@@ -198,14 +198,14 @@ def test_a_reduce_scatter_that_was_dropped_is_caught(monkeypatch, stage):
 
 
 def test_an_all_reduce_that_was_dropped_is_caught_by_ranks_that_differ(monkeypatch):
-    monkeypatch.setattr(Comm, "iall_reduce", lambda comm, x: Done(x.copy()))
+    monkeypatch.setattr(Comm, "iall_reduce", lambda comm, x, **nodes: Done(x.copy()))
     assert wrong(0) == {RANKS, SERIAL}
 
 
 def test_shards_that_nodes_do_not_reduce_among_each_other_are_caught_by_ranks_that_differ(monkeypatch):
-    options = {"size": 4, "ranks_per_node": 2}
+    options = {"size": 4, "ranks_per_node": 2, "repeat_on_nodes": True}
     assert wrong(2, **options) == set()
-    monkeypatch.setattr(Comm, "iall_reduce", lambda comm, x: Done(x.copy()))
+    monkeypatch.setattr(Comm, "iall_reduce", lambda comm, x, **nodes: Done(x.copy()))
     assert wrong(2, **options) == {RANKS, SERIAL}
 
 
@@ -334,8 +334,8 @@ def test_another_block_kept_than_the_last_is_caught_by_the_bytes(monkeypatch):
     right, start = ShardedWeights.__init__, model()
     last = sum(start.weights[name].size for name in start.weight_blocks["head"])
 
-    def keeping_the_first(self, *arguments, block, keep):
-        right(self, *arguments, block=block, keep=block == "embedding")
+    def keeping_the_first(self, comm, layout, params, dtype, block, per_node, *, keep):
+        right(self, comm, layout, params, dtype, block, per_node, keep=block == "embedding")
 
     def sent():
         timeline = timed(3, 3, keep_last_block=True)

@@ -138,8 +138,8 @@ def _lengths(counts: Sequence[int] | None, size: int, algorithm: str | None) -> 
         lengths = []
     if len(lengths) != size:
         raise ValueError(f"counts={counts!r}: needs one length, at least 0, for each of the {size} ranks")
-    if algorithm is not None:
-        raise ValueError(f"counts={counts!r}: algorithm={algorithm!r} needs equal pieces; use ring")
+    if algorithm not in (None, "hierarchical"):
+        raise ValueError(f"counts={counts!r}: algorithm={algorithm!r} needs equal pieces; use ring or hierarchical")
     return lengths
 
 

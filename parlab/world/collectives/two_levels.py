@@ -17,6 +17,7 @@ mixed-precision" (2018), section 3.2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from parlab.arrays import Array, namespace
@@ -41,25 +42,34 @@ def levels(comm: Any, ranks_per_node: int) -> tuple[Subset, Subset]:
     return inside, between
 
 
+def _by_place(pieces: list[slice], ranks_per_node: int) -> tuple[list[int], list[slice]]:
+    """All ranks, place after place and in a place by node; and where each place's pieces stand in this order."""
+    ranks = [range(place, len(pieces), ranks_per_node) for place in range(ranks_per_node)]
+    lengths = [sum(pieces[rank].stop - pieces[rank].start for rank in of_place) for of_place in ranks]
+    return [rank for of_place in ranks for rank in of_place], pieces_of(lengths)
+
+
+def _joined(total: Array, pieces: list[slice], ranks: Sequence[int]) -> tuple[Array, list[slice]]:
+    """A copy of these ranks' pieces, one after the other; and where each stands in it."""
+    lengths = [pieces[rank].stop - pieces[rank].start for rank in ranks]
+    return namespace(total).concat([total[pieces[rank]] for rank in ranks]), pieces_of(lengths)
+
+
 def hierarchical_all_gather(comm: Any, total: Array, pieces: list[slice], ranks_per_node: int) -> None:
-    """`total` [n], in equal pieces, in place: rank r's piece r goes to all others.
+    """`total` [n], in place: rank r's piece r goes to all others.
 
     A piece crosses to each other node once; inside the node it travels with the pieces of its place.
     """
-    xp = namespace(total)
     inside, between = levels(comm, ranks_per_node)
-    length = pieces[0].stop
 
-    own_place = xp.concat([total[pieces[rank]] for rank in between.members])  # [k · n/P]; only our own piece is there
-    ring_all_gather(between, own_place, pieces_of([length] * between.size))
+    def gather(level: Subset, ranks: Sequence[int], of_level: list[slice] | None = None) -> None:
+        joined, each = _joined(total, pieces, ranks)  # only the pieces that this rank has are right
+        ring_all_gather(level, joined, of_level or each)
+        for rank, arrived in zip(ranks, each, strict=True):
+            total[pieces[rank]] = joined[arrived]
 
-    by_place = xp.concat([own_place] * inside.size)  # [g · k · n/P]; only our place's part is right
-    ring_all_gather(inside, by_place, pieces_of([length * between.size] * inside.size))
-
-    arrived = pieces_of([length] * comm.size)
-    for rank in range(comm.size):
-        node, place = divmod(rank, ranks_per_node)
-        total[pieces[rank]] = by_place[arrived[place * between.size + node]]
+    gather(between, between.members)
+    gather(inside, *_by_place(pieces, ranks_per_node))
 
 
 def hierarchical_all_gather_cost(size: int, block_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
@@ -73,24 +83,18 @@ def hierarchical_all_gather_cost(size: int, block_nbytes: int, ranks_per_node: i
 def hierarchical_reduce_scatter(
     comm: Any, total: Array, pieces: list[slice], combine: Combine, ranks_per_node: int
 ) -> None:
-    """`total` [n], in equal pieces, in place: rank r's piece r becomes the combination of all ranks' pieces r.
+    """`total` [n], in place: rank r's piece r becomes the combination of all ranks' pieces r.
 
     The ranks of a node add up first. So each node sends one sum of a piece, and not one part from each rank.
     """
-    xp = namespace(total)
     inside, between = levels(comm, ranks_per_node)
-    length = pieces[0].stop
-
-    by_place = xp.concat(
-        [total[pieces[rank]] for place in range(inside.size) for rank in range(place, comm.size, ranks_per_node)]
-    )  # [g · k · n/P]
-    places = pieces_of([length * between.size] * inside.size)
-    ring_reduce_scatter(inside, by_place, places, combine)
-
-    own_place = by_place[places[inside.rank]]  # [k · n/P], the node's sums
-    nodes = pieces_of([length] * between.size)
-    ring_reduce_scatter(between, own_place, nodes, combine)
-    total[pieces[comm.rank]] = own_place[nodes[between.rank]]
+    order, of_place = _by_place(pieces, ranks_per_node)
+    by_place, _ = _joined(total, pieces, order)  # [n]
+    ring_reduce_scatter(inside, by_place, of_place, combine)
+    own_place = by_place[of_place[inside.rank]]  # the node's sums of our place's pieces
+    _, each = _joined(total, pieces, between.members)
+    ring_reduce_scatter(between, own_place, each, combine)
+    total[pieces[comm.rank]] = own_place[each[between.rank]]
 
 
 def hierarchical_reduce_scatter_cost(
@@ -112,10 +116,8 @@ def hierarchical_all_to_all(comm: Any, pieces: list[Array], ranks_per_node: int)
     xp = namespace(pieces[0])
     inside, between = levels(comm, ranks_per_node)
     nodes, places = range(between.size), range(inside.size)
-
     for_place = [xp.stack([pieces[node * ranks_per_node + place] for node in nodes]) for place in places]
     from_place = pairwise_all_to_all(inside, for_place)  # of each place here [k, piece], for our place in each node
-
     for_node = [xp.stack([from_place[place][node, ...] for place in places]) for node in nodes]
     from_node = pairwise_all_to_all(between, for_node)  # of each node [g, piece], for us
     return [from_node[node][place, ...] for node in nodes for place in places]
