@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from parlab.pipeline import Schedule, ScheduleTimeline
-from parlab.views.all_reduce.film import moves_of, ring_film
+from parlab.views.all_reduce.film import moves_of, pieces_film
 from parlab.views.drawing.film import Film
 from parlab.views.schedules.film import schedule_film
 from parlab.views.timelines.film import timeline_film
 from parlab.world import Run, Timeline
 
 FILMS: list[tuple[Callable[[Any], bool], Callable[..., Film]]] = [
-    (lambda source: isinstance(source, Timeline) and bool(moves_of(source)), ring_film),
+    (lambda source: isinstance(source, Timeline) and bool(moves_of(source)), pieces_film),
     (lambda source: isinstance(source, Schedule | ScheduleTimeline), schedule_film),
     (lambda source: isinstance(source, Timeline), timeline_film),
 ]
@@ -26,7 +26,8 @@ def film(source: Any, **options: Any) -> Film:
 
     The film shows
 
-    - for the run of one ring `all_reduce`, `reduce_scatter` or `all_gather` on 2 to 6 ranks: the pieces that travel;
+    - for the run of one `all_reduce`, `reduce_scatter` or `all_gather` on 2 to 6 ranks (by ring, recursive doubling,
+      halving or circulant; not every number of ranks fits all of these): the pieces that travel;
     - for a pipeline schedule, at its `costs`: the microbatches that travel, and the activations that ranks keep;
     - for any other run of at most 8 ranks, or the first `ranks` of it: what each rank does, and its messages.
 

@@ -61,6 +61,7 @@ CSS = f"""
 .film .trail{{fill:none;stroke:currentColor;opacity:.55}}
 .film .letter{{fill:var(--jp-layout-color0,var(--color-background-primary,Canvas));stroke:currentColor;
 stroke-width:2;stroke-dasharray:5 3}}
+.film .open{{fill:none}}
 .film .see,.film .go{{opacity:calc(clamp(0,(var(--t) - var(--a,-99))*40 + 1,1)*
 clamp(0,(var(--b,9999) - var(--t))*40,1))}}
 .film .go{{--part:clamp(0,(var(--t) - var(--a))/(var(--b) - var(--a)),1);--s:calc(4*var(--part)*(1 - var(--part)));
@@ -261,7 +262,7 @@ def box(x: float, y: float, width: float, height: float, fill: str, text: object
 
 
 def outline(x: float, y: float, width: float, height: float, look: str) -> str:
-    """A rectangle: `empty` (a place), `frame` (something is complete), `letter` (it is on its way), or `wait`."""
+    """A rectangle: `empty` (a place), `frame` (it is complete), `letter` (on its way), `letter open`, or `wait`."""
     return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" class="{look}"/>'
 
 

@@ -65,6 +65,15 @@ def pieces_of(sizes: Sequence[int]) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0))]
 
 
+def label_of(how: str, first: int, count: int, parts: int) -> str:
+    """The label of a message of `count` pieces, from `first` on around the end of all `parts`. Figures read it.
+
+    >>> label_of("add", 2, 1, 4), label_of("take", 3, 2, 4)
+    ('add piece 2', 'take pieces 3-0')
+    """
+    return f"{how} piece {first}" if count == 1 else f"{how} pieces {first}-{(first + count - 1) % parts}"
+
+
 def flat_copy(x: Array) -> Array:
     """The elements of `x` in C order, in memory of their own."""  # [n]
     xp = namespace(x)

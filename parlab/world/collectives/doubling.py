@@ -15,7 +15,16 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
-from parlab.world.collectives.common import Combine, Cost, Subset, cost_of_steps, flat_copy, piece_sizes, pieces_of
+from parlab.world.collectives.common import (
+    Combine,
+    Cost,
+    Subset,
+    cost_of_steps,
+    flat_copy,
+    label_of,
+    piece_sizes,
+    pieces_of,
+)
 
 
 def recursive_doubling_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:
@@ -25,10 +34,10 @@ def recursive_doubling_all_reduce(comm: Any, x: Array, combine: Combine) -> Arra
     """
 
     def exchange_everything(core: Any, total: Array) -> Array:
-        distance = 1
+        distance, label = 1, label_of("add", 0, core.size, core.size)
         while distance < core.size:
             partner = core.rank ^ distance
-            total = combine(total, core.sendrecv(total, partner, partner))
+            total = combine(total, core.sendrecv(total, partner, partner, label=label))
             distance *= 2
         return total
 
@@ -72,7 +81,8 @@ def recursive_halving_reduce_scatter(comm: Any, total: Array, pieces: list[slice
     while distance:
         partner = comm.rank ^ distance
         kept, given = _window(pieces, comm.rank, distance), _window(pieces, partner, distance)
-        arrived = comm.sendrecv(total[given], partner, partner, like=total[kept])
+        labels = _labels("add", comm, distance, sent=partner, received=comm.rank)
+        arrived = comm.sendrecv(total[given], partner, partner, like=total[kept], **labels)
         total[kept] = combine(total[kept], arrived)
         distance //= 2
 
@@ -91,7 +101,8 @@ def recursive_doubling_all_gather(comm: Any, total: Array, pieces: list[slice]) 
     while distance < comm.size:
         partner = comm.rank ^ distance
         mine, theirs = _window(pieces, comm.rank, distance), _window(pieces, partner, distance)
-        total[theirs] = comm.sendrecv(total[mine], partner, partner, like=total[theirs])
+        labels = _labels("take", comm, distance, sent=comm.rank, received=partner)
+        total[theirs] = comm.sendrecv(total[mine], partner, partner, like=total[theirs], **labels)
         distance *= 2
 
 
@@ -104,6 +115,12 @@ def _window(pieces: list[slice], rank: int, width: int) -> slice:
     """The elements of the aligned window of `width` pieces around piece `rank`."""
     first = rank - rank % width
     return slice(pieces[first].start, pieces[first + width - 1].stop)
+
+
+def _labels(how: str, comm: Any, width: int, *, sent: int, received: int) -> dict[str, str]:
+    """The labels of the two messages of an exchange: each has the aligned window of pieces around a rank's own."""
+    out, back = (label_of(how, rank - rank % width, width, comm.size) for rank in (sent, received))
+    return {"label": out, "expected": back}
 
 
 def _window_cost(nbytes: list[int], link: Link, sent_around: Callable[[int, int], int]) -> Cost:
