@@ -105,7 +105,7 @@ def test_every_cell_stores_one_output_with_its_numbers_as_text(stored):
         text = output.data["text/plain"]
         assert "Figure" not in text, cell.source
         assert "children=" not in text, cell.source
-        assert ("image/png" in output.data) == ("explore" not in cell.source and "predict" not in cell.source)
+        assert ("image/png" in output.data) == ("predict" not in cell.source)
 
 
 def test_the_stored_outputs_pass_nbval(stored):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from html import escape
@@ -38,6 +39,12 @@ class Explorer(widgets.VBox):
         self.figure = self.draw(**{name: control.value for name, control in self.controls.items()})
         self.picture.value = png(self.figure)
         self.numbers.value = f"<pre>{escape(repr(self.figure))}</pre>"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Beside the sliders their picture, which is shown where no kernel moves them: in the book."""
+        drawn, shape = self.figure._repr_png_()
+        bundle = super()._repr_mimebundle_(**kwargs) | {"image/png": b64encode(drawn).decode()}
+        return bundle, {"image/png": shape}
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.figure.text_shown}"

@@ -1,6 +1,7 @@
 """Every control redraws its picture, which is the figure function's; the text is stable."""
 
 import io
+from base64 import b64decode
 from html import escape
 from itertools import product
 
@@ -154,11 +155,18 @@ def test_sliders_follow_the_hand():
 
 def test_the_text_of_a_widget_names_no_object_and_no_bytes():
     for explore in EXPLORERS.values():
-        bundle = explore()._repr_mimebundle_()
+        bundle, _ = explore()._repr_mimebundle_()
         assert bundle["text/plain"].startswith("explore_")
         assert "application/vnd.jupyter.widget-view+json" in bundle
         assert "children" not in bundle["text/plain"]
-        assert bundle["text/plain"] == explore()._repr_mimebundle_()["text/plain"]
+        assert bundle["text/plain"] == explore()._repr_mimebundle_()[0]["text/plain"]
+
+
+def test_where_no_kernel_is_a_widget_shows_its_picture_as_its_figure_does():
+    for explore in EXPLORERS.values():
+        explorer = explore()
+        bundle, described = explorer._repr_mimebundle_()
+        assert (b64decode(bundle["image/png"]), described["image/png"]) == explorer.figure._repr_png_()
 
 
 def test_a_picture_in_a_widget_is_a_png_of_1000_pixels():
