@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import pairwise
 from typing import Any
 
-from parlab.pipeline import Costs, Schedule, ScheduleTimeline
+from parlab.pipeline import Action, Costs, Schedule, ScheduleTimeline
 from parlab.views.drawing.film import LETTERS, LINES, WIDTH, Film, box, outline, word
 from parlab.views.schedules.panels import WHOLE, Bar, bars_of_all, chunks_of, color_of, legend_entries
 from parlab.views.schedules.schedule import simulated, summary
@@ -23,7 +24,8 @@ def schedule_film(source: Schedule | ScheduleTimeline, costs: Costs | None = Non
 
     Below the hand of the clock microbatches travel between lanes. At the right each rank fills a slot with each
     microbatch whose activations it keeps: in the colour of F until the backward for the input, then paler until W. A
-    slot that was once needed keeps its outline.
+    slot that was once needed keeps its outline. Where a backward ends and a forward takes its slot at once, an arrow
+    shows which slot that is.
 
     Args:
         source: a schedule, or what `simulate` returned.
@@ -43,7 +45,7 @@ def schedule_film(source: Schedule | ScheduleTimeline, costs: Costs | None = Non
     paler = chunks_of(shown.schedule)
     film.bare("".join(_bar(film, bar, paler, middles) for bar in bars_of_all(shown)))
     film.ride(f'<path class="trail" d="M{ENDS[0]} {top}v{height - top}"/>')
-    _kept(film, shown, middles)
+    before = _kept(film, shown, middles)
     for t in shown.transfers:
         action = ACTION.fullmatch(t.label)
         assert action is not None, "a simulated message is labelled by the action that sends it"
@@ -51,7 +53,7 @@ def schedule_film(source: Schedule | ScheduleTimeline, costs: Costs | None = Non
         mark = box(x, y, CHIP, CHIP, color_of(action[1]), action[2], "small")
         film.move(mark, t.start, t.end, (film.x(t.end) - film.x(t.start), middles[t.dst] - middles[t.src]))
     for start, end in pairwise(stops):
-        film.tell(start, _line(shown, start, end))
+        film.tell(start, _line(shown, start, end, before))
     return film
 
 
@@ -85,12 +87,15 @@ def _bar(film: Film, bar: Bar, paler: dict[tuple[int, int], float], middles: lis
     return box(x, middles[bar.rank] + low, width, high - low, color, text if width > 8 * len(text) else "", "small")
 
 
-def _kept(film: Film, shown: ScheduleTimeline, middles: list[float]) -> None:
-    """The slots of each rank, from the F of a chunk to its B or W."""
+def _kept(film: Film, shown: ScheduleTimeline, middles: list[float]) -> dict[Action, int]:
+    """The slots of each rank, from the F of a chunk to its B or W; for each F that starts when its slot was freed, the
+    microbatch that was there before."""
+    before: dict[Action, int] = {}
     width = round(min((SLOTS[1] - SLOTS[0]) / max(shown.peak_activations), 22), 1)
     for rank, y in enumerate(middles):
         slots: list[tuple[int, int] | None] = []  # the stage and the microbatch in each
         begun: dict[tuple[int, int], Any] = {}
+        freed: dict[int, tuple[Any, int]] = {}  # when each slot was, and by which microbatch
         for step in shown.steps(rank):
             for action in sorted(step.actions, key=lambda action: action.kind != "F"):
                 chunk = action.stage, action.microbatch
@@ -99,9 +104,16 @@ def _kept(film: Film, shown: ScheduleTimeline, middles: list[float]) -> None:
                         x = SLOTS[0] + width * len(slots)
                         film.draw(outline(x, y - BAR / 2, width - 2, BAR, "wait"), step.start)
                         slots.append(None)
-                    slots[slots.index(None)], begun[chunk] = chunk, step.start
+                    slot = slots.index(None)
+                    slots[slot], begun[chunk] = chunk, step.start
+                    time, microbatch = freed.get(slot, (None, 0))
+                    if time == step.start:
+                        before[action] = microbatch
+                        arrow = _arrow(film.x(time), SLOTS[0] + width * (slot + 0.5) - 1, y)
+                        film.draw(arrow, time, _next(film, time))
                     continue
-                x = SLOTS[0] + width * slots.index(chunk)
+                slot = slots.index(chunk)
+                x = SLOTS[0] + width * slot
                 text = str(action.microbatch) if width > 9 * len(str(action.microbatch)) else ""
                 filled = box(
                     x, y - BAR / 2, width - 2, BAR, color_of("I" if action.kind == "W" else "F"), text, "small"
@@ -109,15 +121,28 @@ def _kept(film: Film, shown: ScheduleTimeline, middles: list[float]) -> None:
                 film.draw(filled, begun[chunk], step.end)
                 begun[chunk] = step.end
                 if action.kind != "I":
-                    slots[slots.index(chunk)] = None
+                    slots[slot], freed[slot] = None, (step.end, action.microbatch)
+    return before
 
 
-def _line(shown: ScheduleTimeline, start: Any, end: Any) -> str:
-    """The actions that start from `start` on and before `end`, and the chunks that are then kept."""
+def _arrow(x: float, to: float, y: float) -> str:
+    """From the hand of the clock, below the lane, up to the slot that was freed."""
+    low, tip = y + BAR / 2 + 5, y + BAR / 2
+    return f'<path class="trail" d="M{x:g} {low:g}H{to:g}V{tip:g}l-4 4m4 -4l4 4"/>'
+
+
+def _next(film: Film, time: Any) -> Any:
+    """The stop after a time."""
+    return film.times[min(bisect_right(film.times, time), len(film.times) - 1)]
+
+
+def _line(shown: ScheduleTimeline, start: Any, end: Any, before: dict[Action, int]) -> str:
+    """The actions that start from `start` on and before `end`, in whose place, and the chunks that are then kept."""
     starting: dict[str, list[str]] = {}
     for bar in bars_of_all(shown):
         if start <= bar.start < end:
-            starting.setdefault(f"rank {bar.rank}", []).append(f"{bar.action.kind}{bar.action.microbatch}")
+            place = f" in the place of {before[bar.action]}" if bar.action in before else ""
+            starting.setdefault(f"rank {bar.rank}", []).append(f"{bar.action.kind}{bar.action.microbatch}{place}")
     said = ", ".join(f"{rank} {' '.join(actions)}" for rank, actions in starting.items()) or "nothing"
     kept = [[0, *(chunks for time, chunks in shown.kept(rank) if time <= start)][-1] for rank in range(shown.size)]
     told = f"{said} start{'s' * (len(starting) < 2)}; kept {', '.join(map(str, kept))}"

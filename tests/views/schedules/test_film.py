@@ -13,7 +13,7 @@ def test_1f1b_p4_m8_is_below_60_kB_and_tells_its_33_units():
     assert film.headline == "1F1B, 4 ranks, 8 microbatches: makespan 33 units, 27.3 % of it idle"
     assert film.lines[0] == "0: rank 0 F0 starts; kept 1, 0, 0, 0"
     assert film.lines[3] == "3: rank 0 F3, rank 1 F2, rank 2 F1, rank 3 F0 start; kept 4, 3, 2, 1"
-    assert film.lines[9] == "10: rank 0 B0, rank 1 F3, rank 3 B2 start; kept 4, 3, 2, 1"
+    assert film.lines[9] == "10: rank 0 B0, rank 1 F3 in the place of 0, rank 3 B2 start; kept 4, 3, 2, 1"
     assert film.lines[-1] == "31: rank 0 B7 starts; kept 1, 0, 0, 0"
 
 
@@ -66,3 +66,14 @@ def test_many_times_share_34_stops():
 
 def test_costs_of_a_simulated_schedule_are_refused():
     check_refused(lambda: views.film(simulate(gpipe(2, 2)), costs=Costs()), "costs=", "its schedule instead")
+
+
+def test_an_arrow_shows_what_makes_room_of_1f1b_4_ranks_8_microbatches_from_the_second_group_on():
+    film = views.film(one_f_one_b(4, 8))
+    arrows = [numbers for numbers, words in marks(film, "see") if not words and "a" in numbers]
+    assert film.html.count("m4 -4l4 4") == 4 + 5 + 6 + 7  # rank r's forwards after its first 4 - r
+    assert (
+        "12: rank 0 F4 in the place of 0, rank 2 B2, rank 3 F3 in the place of 2 start; kept 4, 3, 2, 1" in film.lines
+    )
+    assert film.second(12) in [numbers["a"] for numbers in arrows]
+    assert views.film(gpipe(2, 3)).html.count("m4 -4l4 4") == 0
