@@ -83,30 +83,59 @@ LISTING = Exercise(
 )
 
 
-def _try_place_weights(trial: Trial, case: Case) -> list[str]:
+def _try_one_f_one_b(trial: Trial, case: Case) -> list[str]:
     p, m = case.size, case.microbatches
-    given = [_without_weights(rank, p, m) for rank in range(p)]
-    rows = trial.called_each([(row, rank, p) for rank, row in enumerate(given)])
-    for rank, row in enumerate(rows):
-        check_row(row, given[rank], f"rank {rank}: ")
-    try:
-        schedule = Schedule(rows)
-    except ValueError as error:
-        raise Wrong(f"it cannot run: {error}") from None
+    schedule = _schedule(trial.called(p, m))
     _validated(schedule, case)
+    if any(action.kind in "IW" for row in schedule.actions for action in row):
+        raise Wrong("it runs, but cuts backwards in two, should have F and B alone", 'Action("B", stage, microbatch)')
     timeline = simulate(schedule)
+    most = list(timeline.peak_activations)
+    for rank, peak in enumerate(most):
+        if peak > p - rank:
+            raise Wrong(
+                f"it runs, but rank {rank} keeps {peak} microbatches, should be p − {rank} = {p - rank}",
+                f"likely cause: {_first_late_backward(timeline, rank)}",
+            )
     return [
-        _at_most("activations a rank keeps", max(timeline.peak_activations), p, "p", _keeps_more(timeline, p)),
+        f"activations kept on ranks 0 to {p - 1}: {', '.join(map(str, most))}; closed form: p − r",
         _at_most(
             "makespan",
             timeline.makespan,
-            3 * m + p - 1,
-            "m(F + I + W) + (p − 1)(F + I − W)",
-            "a W delays an I that another rank waits for, or leaves a gap empty that it could fill",
+            3 * (m + p - 1),
+            "(m + p − 1)(F + B)",
+            "a rank waits for its first backward, and could do one more forward meanwhile",
             timeline,
         ),
         *_executed(schedule, case),
     ]
+
+
+def _first_late_backward(timeline: ScheduleTimeline, rank: int) -> str:
+    """The first forward of a rank that starts although a backward could start by then."""
+    p = timeline.schedule.num_ranks
+    ends = {step.actions[0]: step.end for each in range(p) for step in timeline.steps(each)}
+    done: set[Action] = set()
+    for step in timeline.steps(rank):
+        action = step.actions[0]
+        backwards = (Action("B", rank, one.microbatch) for one in sorted(done) if one.kind == "F")
+        ready = [
+            b for b in backwards if b not in done and (rank == p - 1 or ends[b._replace(stage=rank + 1)] <= step.start)
+        ]
+        if action.kind == "F" and ready:
+            return f"it does {action} at {step.start:g}, when {ready[0]} could be done"
+        done.add(action)
+    return "it has more forwards before its first backward than it needs"
+
+
+ONE_F_ONE_B = Exercise(
+    "04.one_f_one_b",
+    "my_1f1b(p, m)",
+    GROWING,
+    _try_one_f_one_b,
+    _draw,
+    solved_by=("parlab.pipeline.one_f_one_b",),
+)
 
 
 def check_row(row: Any, given: Sequence[Action], where: str = "") -> None:
@@ -122,26 +151,6 @@ def _longest_idle(timeline: ScheduleTimeline) -> Any:
     of_ranks = [timeline.idle(rank) for rank in range(timeline.schedule.num_ranks)]
     worst = max(of_ranks, key=lambda slots: sum(slot.end - slot.start for slot in slots))
     return max(worst, key=lambda slot: slot.end - slot.start)
-
-
-def _without_weights(rank: int, p: int, m: int) -> list[Action]:
-    """The F's and I's of ZB-H1, which are those of 1F1B."""
-    return [action._replace(kind="I" if action.kind == "B" else "F") for action in one_f_one_b(p, m).actions[rank]]
-
-
-def _keeps_more(timeline: ScheduleTimeline, limit: int) -> str:
-    rank = next((r for r, peak in enumerate(timeline.peak_activations) if peak > limit), 0)
-    return f"rank {rank} puts off too many W's: an activation is kept until its W"
-
-
-PLACE_WEIGHTS = Exercise(
-    "04.place_weights",
-    "place_weights(row, rank, p)",
-    GROWING,
-    _try_place_weights,
-    _draw,
-    solved_by=("parlab.pipeline.zb_h1",),
-)
 
 
 @dataclass(frozen=True)
@@ -190,7 +199,12 @@ FASTER = Exercise("04.faster", "faster(costs)", [PUZZLE], try_puzzle)
 
 
 def _schedule(result: Any) -> Schedule:
-    """The schedule in `result`, which may be the text of a CSV."""
+    """The schedule in `result`, which may be the text of a CSV, or the rows of a schedule."""
+    if isinstance(result, list | tuple):
+        try:
+            return Schedule(result)
+        except ValueError as error:
+            raise Wrong(f"returned {brief(result)}, expected a Schedule: {error}") from None
     if isinstance(result, str):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "yours.csv"
@@ -260,4 +274,4 @@ def _model(stages: int, microbatches: int) -> Any:
     return cut, np.split(inputs, microbatches), np.split(targets, microbatches), loss, gradients
 
 
-EXERCISES = (LISTING, FASTER, PLACE_WEIGHTS)
+EXERCISES = (ONE_F_ONE_B, LISTING, FASTER)

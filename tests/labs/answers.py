@@ -3,7 +3,7 @@
 import numpy as np
 
 from parlab.labs import EXERCISES
-from parlab.pipeline import Schedule
+from parlab.pipeline import Action, Schedule
 from parlab.zero import shard_range
 
 SEED = 20260  # so that a test's drawn cases are the same each time
@@ -108,16 +108,17 @@ def repaired(listing):
     return Schedule([*others, [a._replace(microbatch=a.microbatch - (a.kind == "F")) for a in last]])
 
 
-def place_weights(row, rank, p):
-    """A W as soon as p activations would be exceeded without it, the rest at the end: ZB-H1."""
-    placed, weights = [], []
-    for action in row:
-        placed.append(action)
-        if action.kind == "I":
-            weights.append(action._replace(kind="W"))
-            if len(weights) > rank:
-                placed.append(weights.pop(0))
-    return placed + weights
+def my_1f1b(p, m):
+    rows = []
+    for rank in range(p):
+        warmup = p - rank - 1
+        row = [Action("F", rank, i) for i in range(warmup)]
+        for i in range(m):
+            if warmup + i < m:
+                row.append(Action("F", rank, warmup + i))
+            row.append(Action("B", rank, i))
+        rows.append(row)
+    return Schedule(rows)
 
 
 FOUND = """
@@ -373,9 +374,9 @@ SOLUTIONS = {
     "03.heads": heads,
     "03.hops": hops,
     "03.cuts": cuts,
+    "04.one_f_one_b": my_1f1b,
     "04.listing": repaired,
     "04.faster": faster,
-    "04.place_weights": place_weights,
     "04b.place_weights": place_weights_in_time,
     "04b.uneven": cut,
     "04b.beat_heuristic": beat,

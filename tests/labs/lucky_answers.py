@@ -5,7 +5,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from parlab.pipeline import Costs, Schedule, best_schedule, one_f_one_b, zb_auto, zb_h1
+from parlab.pipeline import Action, Costs, Schedule, best_schedule, one_f_one_b, zb_auto, zb_h1
 from parlab.zero import shard_range
 from tests.labs import answers
 
@@ -464,45 +464,44 @@ def that_sorts_the_last_rank(listing):
     return Schedule([*others, [*forwards, *backwards]])
 
 
-def w_after(row, wait):
-    placed, put_off = [], []
-    for action in row:
-        placed.append(action)
-        if action.kind == "I":
-            put_off.append(action._replace(kind="W"))
-            if len(put_off) > wait:
-                placed.append(put_off.pop(0))
-    return placed + put_off
+def with_warmup(p, m, warmup):
+    rows = []
+    for rank in range(p):
+        ahead = min(warmup(rank), m)
+        forwards, backwards = ([Action(kind, rank, i) for i in range(m)] for kind in "FB")
+        in_turn = [action for pair in zip(forwards[ahead:], backwards, strict=False) for action in pair]
+        rows.append(forwards[:ahead] + in_turn + backwards[m - ahead :])
+    return Schedule(rows)
 
 
-@of("04.place_weights")
-def after_each_i(row, rank, p):
-    return w_after(row, 0)
+@of("04.one_f_one_b")
+def with_at_most_two_ahead(p, m):
+    return with_warmup(p, m, lambda rank: min(p - rank - 1, 2))
 
 
-@of("04.place_weights")
-def one_later_everywhere(row, rank, p):
-    return w_after(row, 1)
+@of("04.one_f_one_b")
+def with_one_ahead_but_on_the_last(p, m):
+    return with_warmup(p, m, lambda rank: int(rank < p - 1))
 
 
-@of("04.place_weights")
-def later_on_late_ranks_by_one(row, rank, p):
-    return w_after(row, min(rank, 1))
+@of("04.one_f_one_b")
+def with_all_ranks_like_the_first(p, m):
+    return with_warmup(p, m, lambda rank: p - 1 if rank < p - 1 else 0)
 
 
-@of("04.place_weights")
-def later_by_half_the_rank(row, rank, p):
-    return w_after(row, (rank + 1) // 2)
+@of("04.one_f_one_b")
+def with_half_of_the_microbatches_ahead(p, m):
+    return with_warmup(p, m, lambda rank: min(m // 2, p - rank - 1))
 
 
-@of("04.place_weights")
-def later_by_one_too_many(row, rank, p):
-    return w_after(row, rank + 1)
+@of("04.one_f_one_b")
+def with_one_too_many_on_a_middle_rank(p, m):
+    return with_warmup(p, m, lambda rank: p - rank - 1 + (rank == p // 2 and rank < p - 1))
 
 
-@of("04.place_weights")
-def all_of_the_warmup_at_the_end(row, rank, p):
-    return w_after(row, p - 1 - rank)
+@of("04.one_f_one_b")
+def with_one_too_few_on_rank_0(p, m):
+    return with_warmup(p, m, lambda rank: p - rank - 1 - (rank == 0 and p > 2))
 
 
 @of("04.faster")

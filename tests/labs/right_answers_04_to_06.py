@@ -73,64 +73,75 @@ def with_idle_cells(costs):
     return FOUND.replace("2F0,", ",,2F0,").replace("1F0,", ",1F0,")
 
 
-@of("04.place_weights")
-def with_a_deque(row, rank, p):
-    waiting, placed = deque(), []
-    for action in row:
-        placed.append(action)
-        if action.kind == "I":
-            waiting.append(Action("W", action.stage, action.microbatch))
-            while len(waiting) > rank:
-                placed.append(waiting.popleft())
-    return (*placed, *waiting)
+@of("04.one_f_one_b")
+def as_rows(p, m):
+    return [list(row) for row in one_f_one_b(p, m).ranks]
 
 
-@of("04.place_weights")
-def inserted(row, rank, p):
-    backwards = [action for action in row if action.kind == "I"]
-    for action in reversed(backwards):
-        number = backwards.index(action) + rank
-        place = row.index(backwards[number]) + 1 if number < len(backwards) else None
-        weight = action._replace(kind="W")
-        if place is None:
-            tail = next((k for k, a in enumerate(row) if a.kind == "W" and k > row.index(backwards[-1])), len(row))
-            row.insert(tail, weight)
-        else:
-            row.insert(place, weight)
-    return row
+@of("04.one_f_one_b")
+def as_a_csv(p, m):
+    return "\n".join(",".join(map(str, row)) for row in one_f_one_b(p, m).ranks)
 
 
-@of("04.place_weights")
-def by_counting(row, rank, p):
-    done, placed = 0, []
-    for action in row:
-        placed.append(action)
-        done += action.kind == "I"
-        if action.kind == "I" and done > rank:
-            placed.append(Action("W", rank, done - rank - 1))
-    return placed + [Action("W", rank, m) for m in range(max(0, done - rank), done)]
+@of("04.one_f_one_b")
+def in_three_phases(p, m):
+    def row(rank):
+        ahead = p - 1 - rank
+        yield from (Action("F", rank, i) for i in range(ahead))
+        for i in range(ahead, m):
+            yield Action("F", rank, i)
+            yield Action("B", rank, i - ahead)
+        yield from (Action("B", rank, i) for i in range(m - ahead, m))
+
+    return Schedule(map(row, range(p)))
 
 
-@of("04.place_weights")
-def by_a_generator(row, rank, p):
-    def placed():
-        kept = []
-        for action in row:
-            yield action
-            kept += [action._replace(kind="W")] * (action.kind == "I")
-            if len(kept) > rank:
-                yield kept.pop(0)
-        yield from kept
+@of("04.one_f_one_b")
+def one_backward_one_forward(p, m):
+    """One forward more at first, and then the backward before the forward."""
+    rows = []
+    for rank in range(p):
+        forwards, row = deque(Action("F", rank, i) for i in range(m)), []
+        row += [forwards.popleft() for _ in range(p - rank)]
+        for i in range(m):
+            row.append(Action("B", rank, i))
+            row += [forwards.popleft()] if forwards else []
+        rows.append(row)
+    return Schedule(rows)
 
-    return list(placed())
+
+@of("04.one_f_one_b")
+def from_gpipes_rows_by_moving_each_backward(p, m):
+    rows = []
+    for rank in range(p):
+        row = [Action("F", rank, i) for i in range(m)]
+        for i in range(m):
+            at = row.index(Action("F", rank, p - rank + i)) if p - rank + i < m else len(row)
+            row.insert(at, Action("B", rank, i))
+        rows.append(row)
+    return Schedule(rows, name="moved")
 
 
-@of("04.place_weights")
-def oldest_first_by_index(row, rank, p):
-    order = [a for a in row if a.kind == "I"]
-    after = {order[k + rank]: a._replace(kind="W") for k, a in enumerate(order) if k + rank < len(order)}
-    rest = [a._replace(kind="W") for a in order[max(0, len(order) - rank) :]]
-    return [b for a in row for b in ([a, after[a]] if a in after else [a])] + rest
+@of("04.one_f_one_b")
+def by_a_clock(p, m):
+    """A rank does a backward as soon as one can be done, and else a forward, if it keeps fewer than p - rank."""
+    rows, free, end = [[] for _ in range(p)], [0] * p, {}
+    forwards, backwards = [0] * p, [0] * p
+    for time in range(3 * (m + p)):
+        for rank in range(p):
+            if free[rank] > time:
+                continue
+            f, b = forwards[rank], backwards[rank]
+            above = end.get(("B", rank + 1, b), 9999) if rank < p - 1 else 0
+            if b < f and above <= time:
+                rows[rank].append(Action("B", rank, b))
+                end["B", rank, b] = free[rank] = time + 2
+                backwards[rank] += 1
+            elif f < m and f - b < p - rank and (rank == 0 or end.get(("F", rank - 1, f), 9999) <= time):
+                rows[rank].append(Action("F", rank, f))
+                end["F", rank, f] = free[rank] = time + 1
+                forwards[rank] += 1
+    return Schedule(rows)
 
 
 def _block_by(comm, block, x, dy, summed, of_sharers):

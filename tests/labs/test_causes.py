@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from parlab.pipeline import gpipe, naive
 from parlab.zero import shard_range
 from tests.labs import answers
 from tests.labs.answers import refused
@@ -50,10 +51,6 @@ def overlap_by_gathering(comm, x, work):
     return sum(work(comm, block) for block in comm.all_gather(x[None]))
 
 
-def w_at_the_end(row, rank, p):
-    return row + [action._replace(kind="W") for action in row if action.kind == "I"]
-
-
 @pytest.mark.parametrize(
     ("name", "answer", "says", "says_not"),
     [
@@ -62,7 +59,8 @@ def w_at_the_end(row, rank, p):
         ("05.parallel_loss", without_the_maximum, "exp overflows", "each need all ranks"),
         ("00.exchange", exchange_in_two_halves, "post both sends and both receives", "waits for the one before"),
         ("00.overlap", overlap_by_gathering, "build it from comm.isend, comm.irecv", "comm.send,"),
-        ("04.place_weights", w_at_the_end, "where time goes: rank", ""),
+        ("04.one_f_one_b", naive, "could do one more forward meanwhile", "could be done"),
+        ("04.one_f_one_b", gpipe, "1F1 at 2, when 1B0 could be done", "where time goes"),
     ],
 )
 def test_causes_are_those_of_the_mistake(name, answer, says, says_not):
