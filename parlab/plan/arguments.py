@@ -54,6 +54,16 @@ def hidden(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value!r:.60}: a set of some of {', '.join(HIDDEN)} is needed")
 
 
+def band(name: str, value: Any) -> None:
+    """Refuse what is not two amounts of memory, the smaller one first."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise ValueError(f"{name}={value!r:.60}: must be two numbers of GiB, the least and the most")
+    for one in value:
+        positive(name, one)
+    if value[0] > value[1]:
+        raise ValueError(f"{name}={value!r}: the least comes first")
+
+
 def ordered(name: str, value: Any) -> None:
     """Refuse what is no order of the four axes."""
     if not isinstance(value, tuple) or len(value) != len(HIDDEN) or set(value) != set(HIDDEN):
@@ -78,6 +88,7 @@ HARDWARE: dict[str, Rule] = {  # of the fields of a `Hardware`
     "intra": fraction_or_free,
     "inter": fraction_or_free,
     "processors": optional(partial(whole, least=1)),
+    "usable": optional(band),
     "exponentials": positive,
     "host_link": positive,
     "host_memory": positive,

@@ -71,7 +71,10 @@ class Layout:
     def __str__(self) -> str:
         if self.shape:
             return f"columns of {len(self)} layouts"
-        text = f"d {self.dp}, p {self.pp}, c {self.cp}, t {self.tp}, v {self.chunks}, b {self.microbatch}"
+        text = f"dp {self.dp}, pp {self.pp}, cp {self.cp}, tp {self.tp}"
+        text += f", chunks {self.chunks}" * (self.chunks > 1) + f", microbatch {self.microbatch}" * (
+            self.microbatch > 1
+        )
         text += f", ZeRO-{self.zero}, {self.schedule}" + ", sequence parallel" * bool(self.sequence_parallel)
         return text + f", recompute {self.recompute}" * (self.recompute != "none") + ", offload" * bool(self.offload)
 

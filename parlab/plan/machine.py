@@ -21,6 +21,8 @@ TILES = (256, 128), (128, 256), (128, 128)  # rows and columns of a product's re
 class Hardware:
     """Fractions of the data sheet, and numbers that a `Cluster` lacks. `hardware.toml` explains each, with its source.
 
+    `usable`: the least and the most GiB of a device that tensors may fill.
+
     Raises:
         ValueError: a fraction that is not greater than 0 and at most 1, or no number where one is needed.
     """
@@ -31,6 +33,7 @@ class Hardware:
     intra: float = 1.0
     inter: float = 1.0
     processors: int | None = None
+    usable: tuple[float, float] | None = None
     exponentials: float = np.inf
     host_link: float = np.inf
     host_memory: float = np.inf
@@ -47,7 +50,7 @@ class Hardware:
 
 
 _devices = tomllib.loads((files("parlab.plan") / "hardware.toml").read_text(encoding="utf-8"))
-A100, H100 = Hardware(**_devices["A100"]), Hardware(**_devices["H100"])
+A100, H100 = (Hardware(**numbers | {"usable": tuple(numbers["usable"])}) for numbers in _devices.values())
 CLOCK = Hardware(source="the simulated clock of `parlab.world`: products and messages, one after the other")
 
 

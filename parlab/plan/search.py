@@ -15,7 +15,7 @@ from parlab.nn.config import Config
 from parlab.plan.arguments import RULES
 from parlab.plan.estimate import PACES, Estimate, estimate, evaluate
 from parlab.plan.layout import Case, Layout, Sizes, check_rules, layouts, own_rules, possible
-from parlab.plan.machine import Hardware, Machine
+from parlab.plan.machine import Hardware, Machine, hardware_of
 from parlab.plan.software import MESH, Software, software_of
 from parlab.world import Cluster
 from parlab.world.units import format_bytes
@@ -49,6 +49,12 @@ class Plans(Sequence[Estimate]):
         best = f"; the best: {self[0].layout}" if len(self) else ""
         return f"Plans: of {len(self.bytes)} layouts {len(self)} fit in {format_bytes(self.memory)}{best}"
 
+    @property
+    def band(self) -> tuple[float, float]:
+        """The least and the most bytes that are usable of the device; `memory` twice if nothing is published."""
+        usable = (self.asked["hardware"] or hardware_of(self.asked["cluster"])).usable
+        return (usable[0] * 2**30, usable[1] * 2**30) if usable else (self.memory, self.memory)
+
     def __len__(self) -> int:
         return len(self.order)
 
@@ -67,6 +73,23 @@ class Plans(Sequence[Estimate]):
         leanest, limit = self.grid[np.argmin(self.bytes)], format_bytes(self.memory)
         needed = f"the leanest needs {format_bytes(leanest.total_bytes)} ({leanest.layout})"
         raise ValueError(f"memory={self.memory:g}: none of {len(self.bytes)} layouts fits in {limit}; {needed}")
+
+    def flips(self, low: float | None = None, high: float | None = None) -> list[Estimate]:
+        """The best layout of `low` usable bytes, then each that takes over as they grow to `high`, at its own bytes.
+
+        None: the ends of `band`. The list begins later where nothing fits in `low`.
+
+        >>> from parlab.plan import LLAMA_405B
+        >>> from parlab.world import DGX_H100
+        >>> found = search(LLAMA_405B, DGX_H100, 16384, batch=2048, sequence=8192, cp=1).flips()
+        >>> [f"{e.total_bytes / 2**30:.1f} GiB, pp {e.layout.pp}: {e.total_seconds:.2f} s" for e in found]
+        ['71.0 GiB, pp 16: 6.61 s', '76.2 GiB, pp 16: 6.58 s', '77.0 GiB, pp 8: 6.25 s']
+        """
+        low, high = (end if asked is None else asked for end, asked in zip(self.band, (low, high), strict=True))
+        numbers = np.lexsort((self.seconds, np.maximum(self.bytes, low)))
+        numbers = numbers[self.bytes[numbers] <= high]
+        before = np.minimum.accumulate([np.inf, *self.seconds[numbers]])[:-1]
+        return [self.grid[number] for number in numbers[self.seconds[numbers] < before]]
 
     def front(self) -> list[Estimate]:
         """The layouts that fit and that no other one beats in both time and memory, the fastest first."""
@@ -89,11 +112,20 @@ class Why(list[Neighbour]):
     """The neighbours of the layout `base`. It prints as a table."""
 
     base: Estimate
+    flips: list[Estimate]  # the best of the least usable memory, then each that takes over
 
     def __str__(self) -> str:
         first = f"{self.base.layout}: {self.base.total_seconds:.3f} s, {format_bytes(self.base.total_bytes)}"
         rows = [f"  {n.turned:24} {n.change:+8.1%} {format_bytes(n.found.total_bytes):>9}  {n.binds}" for n in self]
-        return "\n".join([first, *rows])
+        return "\n".join([first, *rows, *self.verdict()])
+
+    def verdict(self) -> list[str]:
+        """Lines that say from which usable memory on another layout is the best; none if it stays the same."""
+        if len(self.flips) < 2:
+            return []
+        first, *later = self.flips
+        lines = [f"usable memory decides: up to {format_bytes(later[0].total_bytes)} the best is {first.layout}"]
+        return lines + [f"  from {format_bytes(e.total_bytes)} on {e.layout}: {e.total_seconds:.3f} s" for e in later]
 
 
 @checked(RULES | PACES)
@@ -126,7 +158,7 @@ def search(
     >>> from parlab.plan import LLAMA_405B
     >>> from parlab.world import DGX_H100
     >>> print(search(LLAMA_405B, DGX_H100, 16384, batch=2048, sequence=8192, cp=1).best.layout)
-    d 128, p 16, c 1, t 8, v 8, b 1, ZeRO-2, looped_bfs, sequence parallel
+    dp 128, pp 16, cp 1, tp 8, chunks 8, ZeRO-2, looped_bfs, sequence parallel
     """
     machine = Machine(cluster, hardware)
     memory = machine.device.memory if memory is None else memory
@@ -188,7 +220,8 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
 
     A neighbour differs in one field. A number takes the next lower and the next higher value, any other field each
     other value. If a size of the mesh changes, another size of the mesh takes or gives the ranks. Of several such
-    neighbours the fastest one that fits counts, or, if none fits, the one with the fewest bytes.
+    neighbours the fastest one that fits is listed; and of those that do not fit the fastest one, if it is faster than
+    the base. If there is neither, the one with the fewest bytes is listed. No layout is listed twice.
 
     Raises:
         ValueError: nothing fits, or the layout is not possible.
@@ -198,16 +231,23 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
     # One field differs, or two sizes of the mesh
     distance = sum((column != at[knob]) * (1 if knob in MESH else 2) for knob, column in columns.items())
     close = np.flatnonzero(distance <= 2)
-    time = np.where(plans.bytes[close] <= plans.memory, plans.seconds[close], np.inf)
-    fastest = close[np.lexsort((plans.bytes[close], time))]
-    found = Why()
-    found.base = base
+    fastest = close[np.lexsort((plans.bytes[close], plans.seconds[close]))]
+    fits = plans.bytes[fastest] <= plans.memory
+    found, listed = Why(), set()
+    found.base, found.flips = base, plans.flips()
     for knob in (*ORDERED, "schedule", "sequence_parallel", "recompute", "offload"):
         values = columns[knob][fastest]
         others = np.unique(values[values != at[knob]]).tolist()
         if knob in ORDERED:
             others = [*[x for x in others if x < at[knob]][-1:], *[x for x in others if x > at[knob]][:1]]
-        found += [_neighbour(knob, plans.grid[fastest[np.argmax(values == x)]], base, plans.memory) for x in others]
+        for x in others:
+            inside, outside = (fastest[(values == x) & part] for part in (fits, ~fits))
+            faster = outside[plans.seconds[outside] < base.total_seconds]
+            leanest = outside[np.argsort(plans.bytes[outside], kind="stable")]
+            forbidden = faster if len(inside) or len(faster) else leanest
+            chosen = [int(number) for number in (*inside[:1], *forbidden[:1]) if number not in listed]
+            found += [_neighbour(knob, plans.grid[number], base, plans.memory) for number in chosen]
+            listed.update(chosen)
     return found
 
 

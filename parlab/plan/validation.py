@@ -1,8 +1,9 @@
-"""The planner's predictions beside published measurements."""
+"""The planner's predictions beside published numbers, and what each of them can show."""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable, Mapping
 from functools import partial
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -14,40 +15,66 @@ from parlab.plan.estimate import estimate, kept_of_layer
 from parlab.plan.layout import Case, Layout
 from parlab.plan.machine import Hardware, Machine, hardware_of
 from parlab.plan.seconds import layer_seconds, total
-from parlab.plan.software import PROGRAMS
+from parlab.plan.software import PROGRAMS, Software
 from parlab.world.cluster import CLUSTERS
+
+KINDS = ("fitted", "formula", "unseen")
 
 
 class Row(NamedTuple):
-    """One published number and its prediction, both in `unit`."""
+    """One published number and its prediction, both in `unit`.
+
+    `kind` says what it can show. fitted: constants were chosen on it. formula: its paper evaluated a formula, and
+    nothing was measured. unseen: it was measured, and no constant was chosen on it.
+    """
 
     family: str
+    kind: str
     name: str
     unit: str
     predicted: float
-    measured: float
+    published: float
 
     @property
     def error(self) -> float:
-        """The relative error: predicted over measured, less 1."""
-        return self.predicted / self.measured - 1
+        """The relative error: predicted over published, less 1."""
+        return self.predicted / self.published - 1
 
 
 class Validation(list[Row]):
-    """All rows. It prints as a table, with the mean and the greatest error below each family."""
+    """All rows. It prints as a table, with the mean and the greatest error below each family.
+
+    Attributes:
+        habits: of each family, the software and the values that differ from its usual ones.
+    """
+
+    def __init__(self, rows: Iterable[Row] = (), habits: Mapping[str, str] | None = None) -> None:
+        super().__init__(rows)
+        self.habits = dict(habits or {})
 
     @property
     def errors(self) -> dict[str, tuple[float, float]]:
         """The mean and the greatest absolute error of each family."""
-        sizes = {row.family: [abs(x.error) for x in self if x.family == row.family] for row in self}
-        return {family: (sum(of) / len(of), max(of)) for family, of in sizes.items()}
+        return self._errors("family")
+
+    @property
+    def errors_of_kinds(self) -> dict[str, tuple[float, float]]:
+        """The mean and the greatest absolute error of all fitted rows, of all formulas, and of all unseen rows."""
+        return self._errors("kind")
+
+    def _errors(self, field: str) -> dict[str, tuple[float, float]]:
+        groups: dict[str, list[float]] = {}
+        for row in self:
+            groups.setdefault(getattr(row, field), []).append(abs(row.error))
+        return {name: (sum(of) / len(of), max(of)) for name, of in groups.items()}
 
     def __str__(self) -> str:
         lines = []
         for family, (mean, worst) in self.errors.items():
             rows = [row for row in self if row.family == family]
-            table = [f"  {x.name:34} {x.predicted:10.4g} {x.measured:10.4g} {x.unit:12} {x.error:+7.1%}" for x in rows]
-            lines += [family, *table, f"  {'mean, greatest':34} {mean:44.1%} {worst:7.1%}"]
+            table = [f"  {x.name:34} {x.predicted:10.4g} {x.published:10.4g} {x.unit:12} {x.error:+7.1%}" for x in rows]
+            title = f"{family} ({rows[0].kind}; {self.habits.get(family, 'software not said')})"
+            lines += [title, *table, f"  {'mean, greatest':34} {mean:44.1%} {worst:7.1%}"]
         return "\n".join(lines)
 
 
@@ -70,15 +97,25 @@ def validation(hardware: Hardware | None = None) -> Validation:
         for values in family["rows"]:
             of = family["every"] | dict(zip(family["columns"], values, strict=True))
             predicted = _predicted(family["unit"], of, hardware if of["cluster"] == "dgx_a100" else None)
-            found.append(Row(family["name"], of["name"], family["unit"], predicted, of["measured"]))
+            row = Row(family["name"], family["kind"], of["name"], family["unit"], predicted, of["published"])
+            found.append(row)
+        found.habits[family["name"]] = _habits(family["every"])
     return found
+
+
+def _habits(every: dict[str, Any]) -> str:
+    """The software of a family, and the values that differ from its usual ones."""
+    changed = {name: every[name] for name in vars(Software()) if name in every}
+    words = {name: ", ".join(x) or "nothing" if isinstance(x, list) else x for name, x in changed.items()}
+    said = [f"{name} {x}" for name, x in words.items()]
+    return ", ".join([every["software"], *said])
 
 
 def _predicted(unit: str, of: dict[str, Any], hardware: Hardware | None) -> float:
     """One row's prediction, by its unit.
 
-    s: seconds of a step; ms: one pass of one layer; MB: bytes that one layer keeps; GB: the model's state; else TFLOP/s
-    a GPU.
+    s: seconds of a step; ms: one pass of one layer; MB: bytes that one layer keeps; GB: the model's state; GiB: all
+    bytes of the fullest rank; else TFLOP/s a GPU.
     """
     config = MODELS[of["model"]] if isinstance(of["model"], str) else GPTConfig(*of["model"])
     cluster, batch, sequence = CLUSTERS[of["cluster"]], of["batch"], of["sequence"]
@@ -94,9 +131,11 @@ def _predicted(unit: str, of: dict[str, Any], hardware: Hardware | None) -> floa
     found = estimate(config, cluster, layout, batch=batch, sequence=sequence, hardware=hardware, software=software)
     if unit == "s":
         return found.total_seconds
+    if unit == "GiB":
+        return found.total_bytes / 2**30
     if unit == "GB":  # scaled to the 7.5 billion parameters of the paper, and rounded as printed there
         state = 7.5 / config.num_parameters * sum(found.bytes[kind] for kind in ("weights", "gradients", "optimizer"))
-        return round(state + 1e-9, len(f"{of['measured']}".partition(".")[2]))
+        return round(state + 1e-9, len(f"{of['published']}".partition(".")[2]))
     again = found.flops / 3 - 2 * batch * sequence * case.E * case.V  # the head is not made again
     flops = found.flops + (again if layout.recompute == "full" else 0)
     return flops / found.total_seconds / layout.ranks / 1e12

@@ -64,6 +64,9 @@ ROWS = [
     (hardware(attention=2), "attention=2: a fraction of the data sheet"),
     (hardware(processors=0.5), "processors=0.5: must be a whole number, at least 1"),
     (hardware(processors=0), "processors=0: must be a whole number, at least 1"),
+    (hardware(usable=80), "usable=80: must be two numbers of GiB, the least and the most"),
+    (hardware(usable=(80, 72)), "usable=(80, 72): the least comes first"),
+    (hardware(usable=(0, 72)), "usable=0: must be a number greater than 0"),
     (hardware(collective=-1), "collective=-1: must be"),
     # habits of software
     (software(hides={"everything"}), "hides={'everything'}: a set of some of tp, cp, pp, dp is needed"),

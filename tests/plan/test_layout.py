@@ -147,7 +147,8 @@ def test_when_nothing_fits_the_sentence_says_how_much_the_leanest_layout_needs()
 
 
 def test_a_layout_reads_as_text_and_as_columns():
-    assert str(Layout(2, 4, 1, 8)) == "d 2, p 4, c 1, t 8, v 1, b 1, ZeRO-1, 1f1b"
+    assert str(Layout(2, 4, 1, 8)) == "dp 2, pp 4, cp 1, tp 8, ZeRO-1, 1f1b"
+    assert str(Layout(pp=2, chunks=3, microbatch=2)) == "dp 1, pp 2, cp 1, tp 1, chunks 3, microbatch 2, ZeRO-1, 1f1b"
     columns = Layout(dp=np.array([1, 2]), tp=4, recompute="full", offload=True)
     assert len(columns) == 2
     assert columns[1] == Layout(2, 1, 1, 4, recompute="full", offload=True)

@@ -24,7 +24,7 @@ from parlab.plan import (
 from parlab.tensor.costs import llama_kept_by_place
 from parlab.world import CLASSROOM, DGX_H100
 from tests.pipeline import test_costs
-from tests.plan import test_counts, test_software, test_terms, test_validation
+from tests.plan import test_counts, test_search, test_software, test_terms, test_validation
 from tests.sequence.mutation import copy_of
 
 PLAN = {module.__name__.rpartition(".")[2]: module for module in (layout, machine, seconds, costs)}
@@ -94,6 +94,18 @@ def fits() -> None:
     assert (best.layout.tp, best.layout.pp) == (8, 16)
 
 
+def forbidden() -> None:
+    test_search.test_the_neighbour_with_dp_256_is_2_percent_faster_and_has_77_7_gib_and_stands_beside_the_one_that_fits()
+
+
+def once() -> None:
+    test_search.test_why_says_what_binds_beside_llama_3()
+
+
+def flips() -> None:
+    test_search.test_between_72_and_79_6_gib_of_an_h100_the_best_layout_changes_at_76_2_and_77_0()
+
+
 def batch() -> None:
     with pytest.raises(ValueError, match="batch 16 must be a multiple"):
         estimate(LLAMA_8B, CLASSROOM, Layout(dp=3), batch=16, sequence=4096)
@@ -120,6 +132,9 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[], None]]] = {
     "gradients travel in 16 bits": ("layout", "software.gradient or state", "state", traffic),
     "d that does not divide the batch": ("layout", "B % (d * b) != 0", "B % (d * b) < 0", batch),
     "GB for GiB": ("search", "self.bytes <= self.memory", "self.bytes <= self.memory * 1.073741824", fits),
+    "what memory forbids is not shown": ("search", "*forbidden[:1]", "*forbidden[:0]", forbidden),
+    "a layout twice": ("search", "listed.update(chosen)", "listed.update([])", once),
+    "the verdict of one limit": ("search", "<= high]", "<= low]", flips),
     "memory ignored": ("search", "self.bytes <= self.memory", "self.bytes > 0", fits),
 }  # fmt: skip
 
@@ -131,7 +146,7 @@ def use(copied: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         attribute: value for attribute, value in vars(original).items() if isinstance(value, type | Hardware | Software)
     }
     vars(copied).update({attribute: kept[attribute] for attribute in kept.keys() - {"Case", "Machine", "Plans"}})
-    for user in (*USERS.values(), *PLAN.values(), test_counts, test_costs, test_software, test_terms):
+    for user in (*USERS.values(), *PLAN.values(), test_counts, test_costs, test_software, test_terms, test_search):
         for attribute, value in vars(copied).items():
             if getattr(value, "__module__", "") == original.__name__ and hasattr(user, attribute):
                 monkeypatch.setattr(user, attribute, value)

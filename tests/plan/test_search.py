@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from parlab.nn import LlamaConfig
 from parlab.plan import LLAMA_8B, LLAMA_405B, GPTConfig, Layout, estimate, search, why
-from parlab.world import DGX_A100, DGX_H100
+from parlab.world import CLASSROOM, DGX_A100, DGX_H100
 
 LLAMA_3 = {"batch": 2048, "sequence": 8192}
 SMALL = LlamaConfig(256, 512, 1408, 6, 8, 4), GPTConfig(256, 512, 6, 8)
@@ -124,8 +124,61 @@ def test_why_says_what_binds_beside_llama_3():
     assert 0.3 < found["recompute", "full"].change < 0.4
     assert all(n.change >= 0 or n.binds.startswith("memory") for n in table)
     text = str(table)
-    assert text.startswith("d 128, p 16, c 1, t 8, v 8, b 1")
-    assert len(text.splitlines()) == 1 + len(list(table))
+    assert text.startswith("dp 128, pp 16, cp 1, tp 8, chunks 8, ZeRO-2")
+    assert len(text.splitlines()) == 1 + len(list(table)) + 3
+    layouts = [n.found.layout for n in table]
+    assert len(set(map(str, layouts))) == len(layouts)
+
+
+def test_the_neighbour_with_dp_256_is_2_percent_faster_and_has_77_7_gib_and_stands_beside_the_one_that_fits():
+    plans = search(LLAMA_405B, DGX_H100, 16384, cp=1, **LLAMA_3)
+    eight = [n for n in why(plans) if (n.knob, n.value) == ("pp", 8)]
+    assert [n.turned for n in eight] == ["pp 8, tp 16", "pp 8, dp 256"]
+    fits, forbidden = eight
+    assert fits.binds.startswith("tp")
+    assert forbidden.binds == "memory: 77.7 GiB of 74.5 GiB"
+    assert round(forbidden.change, 2) == -0.02
+
+
+def test_between_72_and_79_6_gib_of_an_h100_the_best_layout_changes_at_76_2_and_77_0():
+    """Up to 77.0 GiB it is Llama 3's mesh; from there on the pipeline is half as long, with twice the replicas."""
+    plans = search(LLAMA_405B, DGX_H100, 16384, cp=1, **LLAMA_3)
+    assert [round(end / 2**30, 1) for end in plans.band] == [72, 79.6]
+    flips = plans.flips()
+    assert [(round(e.total_bytes / 2**30, 1), e.layout.pp, e.layout.dp) for e in flips] == [
+        (71.0, 16, 128), (76.2, 16, 128), (77.0, 8, 256)
+    ]  # fmt: skip
+    assert flips[0] == plans.best
+    for e in flips:  # each is the best from its own bytes on
+        limit = max(e.total_bytes, plans.band[0])
+        assert replace(plans, memory=limit).best == e
+    assert replace(plans, memory=flips[2].total_bytes - 1).best == flips[1]
+    lines = why(plans).verdict()
+    assert lines[0].startswith("usable memory decides: up to 76.2 GiB the best is dp 128, pp 16")
+    assert lines[2].startswith("  from 77.0 GiB on dp 256, pp 8, cp 1, tp 8, chunks 16")
+
+
+def test_where_the_verdict_stays_the_same_why_says_nothing_of_memory():
+    plans = search(LLAMA_8B, DGX_H100, 8, batch=64, sequence=2048)
+    assert plans.flips() == [plans.best]
+    assert why(plans).verdict() == []
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.9, 1.1), (0.3, 2.0), (0.01, 0.02)])
+def test_flips_are_the_bests_of_plain_searches_at_every_limit(low, high):
+    plans = search(SMALL[0], DGX_A100, 4, batch=4, sequence=2048, memory=1e15)
+    middle = float(np.median(plans.bytes))
+    ends = low * middle, high * middle
+    limits = [ends[0], *sorted(x for x in plans.bytes if ends[0] < x <= ends[1])]
+    bests = [replace(plans, memory=limit) for limit in limits]
+    expected = list(dict.fromkeys((p.best.total_seconds, str(p.best.layout)) for p in bests if len(p)))
+    found = [(e.total_seconds, str(e.layout)) for e in plans.flips(*ends)]
+    assert [seconds for seconds, _ in found] == list(dict.fromkeys(seconds for seconds, _ in expected))
+
+
+def test_the_classroom_has_no_band():
+    plans = search(SMALL[0], CLASSROOM, 2, batch=2, sequence=64, memory=1e9)
+    assert plans.band == (1e9, 1e9)
 
 
 def test_why_of_a_layout_that_loses_names_what_is_faster():
@@ -170,13 +223,17 @@ def test_the_neighbours_are_those_of_plain_loops_over_all_layouts(place):
         groups |= {(knob, value): those for value, those in near.items()}
     assert len(groups) >= 7
     for memory in (half.memory, *{n.found.total_bytes for n in why(replace(plans, memory=1e15), base.layout)}):
-        expected = {}
-        for turned, those in groups.items():
+        expected = set()
+        for those in groups.values():
             fits = [e for e in those if e.total_bytes <= memory]
-            best = min(fits or those, key=lambda e: (e.total_seconds if fits else 0, e.total_bytes))
-            expected[turned] = best.total_seconds, best.total_bytes
+            forbidden = [e for e in those if e.total_bytes > memory]
+            faster = [e for e in forbidden if e.total_seconds < base.total_seconds]
+            lean = [] if fits or faster else forbidden
+            chosen = [min(group, key=lambda e: (e.total_seconds, e.total_bytes)) for group in (fits, faster) if group]
+            chosen += [min(lean, key=lambda e: (e.total_bytes, e.total_seconds))] if lean else []
+            expected |= {(e.total_seconds, e.total_bytes) for e in chosen}
         found = why(replace(plans, memory=memory), base.layout)
-        assert {(n.knob, n.value): (n.found.total_seconds, n.found.total_bytes) for n in found} == expected
+        assert {(n.found.total_seconds, n.found.total_bytes) for n in found} == expected
     for n in why(half, base.layout):
         assert n.change == n.found.total_seconds / base.total_seconds - 1
         now, before = vars(n.found.layout), vars(base.layout)

@@ -54,7 +54,7 @@ def bills(estimates: Estimate | Mapping[str, Estimate], memory: float | None = N
     >>> from parlab.world import DGX_H100
     >>> found = estimate(LLAMA_8B, DGX_H100, Layout(dp=4, tp=2, zero=3), batch=8, sequence=4096)
     >>> bills(found).text_shown.splitlines()[0]
-    't 2 c 1 p 1 d 4 v 1 b 1 ZeRO-3: 0.54 s, 27.7 GiB'
+    'dp 4 tp 2 ZeRO-3: 0.54 s, 27.7 GiB'
     """
     named = {short_name(estimates.layout): estimates} if isinstance(estimates, Estimate) else estimates
     if not isinstance(named, Mapping) or not named or not all(isinstance(e, Estimate) for e in named.values()):
@@ -70,7 +70,9 @@ def short_name(layout: Layout) -> str:
     """A layout in short, without the usual values of its fields. A ValueError for columns of layouts."""
     if layout.shape:
         raise ValueError("estimates: of columns; give one layout's, found[number]")
-    mesh = f"t {layout.tp} c {layout.cp} p {layout.pp} d {layout.dp} v {layout.chunks} b {layout.microbatch}"
+    sizes = {"dp": layout.dp, "pp": layout.pp, "cp": layout.cp, "tp": layout.tp, "chunks": layout.chunks}
+    sizes["microbatch"] = layout.microbatch
+    mesh = " ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or "one rank"
     words = [layout.schedule] * (layout.schedule != "1f1b") + [layout.recompute] * (layout.recompute != "none")
     return " ".join([mesh, f"ZeRO-{layout.zero}", *words])
 

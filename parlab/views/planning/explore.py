@@ -53,7 +53,7 @@ def plan(
         problem = "no layout is possible" if "possible" in str(error) else "nothing fits"
         headline = f"{model} on {gpus} GPUs, {batch} sequences of {sequence} tokens: {problem}"
         figure = sheet(str(error), height, headline)
-        said = str(error).replace("; ", ";\n").replace(" (d ", "\n(d ")
+        said = str(error).replace("; ", ";\n").replace(" (dp ", "\n(dp ")
         write(figure, 0.15, 0.2 * height, said, theme.TEXT, linespacing=1.5)
         return figure
     found = {short_name(entry.layout): entry for entry in islice(plans, FIRST)}
