@@ -99,7 +99,7 @@ def forbidden() -> None:
 
 
 def once() -> None:
-    test_search.test_why_says_what_binds_beside_llama_3()
+    test_search.test_no_layout_is_listed_twice_where_cp_gives_its_ranks_to_tp()
 
 
 def flips() -> None:

@@ -126,8 +126,11 @@ def test_why_says_what_binds_beside_llama_3():
     text = str(table)
     assert text.startswith("dp 128, pp 16, cp 1, tp 8, chunks 8, ZeRO-2")
     assert len(text.splitlines()) == 1 + len(list(table)) + 3
-    layouts = [n.found.layout for n in table]
-    assert len(set(map(str, layouts))) == len(layouts)
+
+
+def test_no_layout_is_listed_twice_where_cp_gives_its_ranks_to_tp():
+    layouts = [str(n.found.layout) for n in why(search(LLAMA_405B, DGX_H100, 16384, **LLAMA_3))]
+    assert len(set(layouts)) == len(layouts)
 
 
 def test_the_neighbour_with_dp_256_is_2_percent_faster_and_has_77_7_gib_and_stands_beside_the_one_that_fits():
