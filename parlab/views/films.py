@@ -8,6 +8,7 @@ from typing import Any
 
 from parlab.pipeline import Schedule, ScheduleTimeline
 from parlab.views.all_reduce.film import moves_of, pieces_film
+from parlab.views.attention.film import attention_film, plan_of
 from parlab.views.drawing.film import Film
 from parlab.views.schedules.film import schedule_film
 from parlab.views.timelines.film import timeline_film
@@ -16,6 +17,7 @@ from parlab.world import Run, Timeline
 FILMS: list[tuple[Callable[[Any], bool], Callable[..., Film]]] = [
     (lambda source: isinstance(source, Timeline) and bool(moves_of(source)), pieces_film),
     (lambda source: isinstance(source, Schedule | ScheduleTimeline), schedule_film),
+    (lambda source: isinstance(source, Timeline) and plan_of(source) is not None, attention_film),
     (lambda source: isinstance(source, Timeline), timeline_film),
 ]
 """For each subject: whether a source is of this subject, and its film. The first that fits is taken."""
@@ -28,6 +30,8 @@ def film(source: Any, **options: Any) -> Film:
 
     - for the run of one `all_reduce`, `reduce_scatter` or `all_gather` on 2 to 6 ranks (by ring, recursive doubling,
       halving or circulant; not every number of ranks fits all of these): the pieces that travel;
+    - for the run of one attention across 2 or 4 ranks, forward, without a mask, on contiguous shards: the K/V, queries
+      and outputs that travel between rectangles of tokens × heads (`ranks_per_node=` draws the nodes);
     - for a pipeline schedule, at its `costs`: the microbatches that travel, and the activations that ranks keep;
     - for any other run of at most 8 ranks, or the first `ranks` of it: what each rank does, and its messages.
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from parlab import run, views
 from parlab.pipeline import one_f_one_b
+from parlab.sequence import ring_attention
 from tests.views.drawn import check_refused
 from tests.views.filmed import check_film
 from tests.views.timelines.test_film import stall
@@ -25,7 +26,12 @@ def all_reduce(comm, x):
     return comm.all_reduce(x)
 
 
+def ring(comm, x):
+    return ring_attention(comm, x, x, x)
+
+
 SOURCES = {
+    "attention": lambda: run(ring, 4, np.ones((1, 4, 8, 2))),
     "schedule": lambda: one_f_one_b(4, 8),
     "timeline": stall,
     "all-reduce": lambda: run(all_reduce, 4, np.ones(8)),

@@ -1,0 +1,92 @@
+"""The films of attention: what each message carries, when it is here, and who attends it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import parlab.sequence
+from parlab import per_rank, run, views
+from parlab.sequence import shard
+from parlab.views.attention import film as attention
+from parlab.views.attention.film import KV, OUT, QKV, Q, plan_of
+from parlab.world import CLASSROOM, Link
+from tests.views.filmed import check_film, marks
+
+NODES = replace(CLASSROOM, ranks_per_node=2, inter=Link(latency=5e-6, bandwidth=2.5e9))
+METHODS = {
+    "ring": {},
+    "double_ring": {"ranks_per_node": 2},
+    "ulysses": {},
+    "ulysses, two levels": {"ranks_per_node": 2},
+    "usp": {"ulysses": 2},
+    "allgather": {"kv_heads": 4},
+    "allgather, two levels": {"kv_heads": 4, "ranks_per_node": 2},
+    "tree": {},
+}
+
+
+def ran(name, size=4, **more):
+    method = getattr(parlab.sequence, f"{name.partition(',')[0]}_attention")
+    x = [np.zeros((1, 4, 1024, 16), np.float32)] * 3
+    return run(method, size, *[per_rank(shard(y, size)) for y in x], cluster=NODES, **METHODS[name] | more)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_message_has_the_bytes_of_the_cells_that_it_carries(name):
+    shown = ran(name).timeline
+    cell = 256 * 16 * 4  # bytes of one of q, k, v, out for a shard of the tokens and a head
+    unit = {KV: 2 * cell, QKV: 3 * cell, Q: cell, OUT: cell + 256 * 4}
+    for t, part in attention._carried(shown):
+        assert t.nbytes == len(part.cells) * unit[part.kind], (t, part)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_rank_attends_all_tokens_of_its_heads_once_and_only_what_has_come(name):
+    shown = ran(name).timeline
+    plan, messages = plan_of(shown), attention._carried(shown)
+    for rank in range(4):
+        came = {(rank, head): 0 for head in range(4)}
+        for t, part in messages:
+            if t.dst == rank and part.kind in (KV, QKV):
+                came |= dict.fromkeys(part.cells, t.end)
+        attended = [cell for cells in plan.attends[rank] for cell in cells]
+        heads = {head for _, head in plan.queries[rank]}
+        tokens = {rank} if name == "tree" else set(range(4))
+        assert sorted(attended) == sorted((token, head) for token in tokens for head in heads)
+        for span, cells in zip(attention._attends(shown, rank), plan.attends[rank], strict=True):
+            assert all(came[cell] <= span.start for cell in cells)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_all_output_is_at_home_in_the_end(name):
+    film = views.film(ran(name), ranks_per_node=2)
+    check_film(film)
+    kept = [words for numbers, words in marks(film, "see") if "b" not in numbers and words and words[0].startswith("o")]
+    assert {word for words in kept for word in words} == {"o0", "o1", "o2", "o3"}
+
+
+def test_the_double_ring_of_4_ranks_says_what_rank_0_does():
+    assert repr(views.film(ran("double_ring"), ranks_per_node=2)).splitlines() == [
+        "Double ring, 4 ranks: 122 µs",
+        "0 s: rank 0 sends K/V of shard 0 to rank 2, attends K/V of shard 0",
+        "57.4 µs: rank 0 sends K/V of shard 0 to rank 1",
+        "71.5 µs: rank 0 attends K/V of shard 1",
+        "88.3 µs: rank 0 sends K/V of shard 2 to rank 1, attends K/V of shards 2, 3",
+    ]
+
+
+def test_usp_turns_in_the_node_and_rings_between_nodes():
+    story = repr(views.film(ran("usp"), ranks_per_node=2))
+    assert "10.8 µs: rank 0 sends K/V of shards 0, 1, heads 0, 1 to rank 2" in story
+    assert "rank 0 sends q, k, v of shard 0, heads 2, 3 to rank 1" in story
+
+
+def test_two_ranks_and_other_runs():
+    check_film(views.film(ran("ring", 2)))
+    check_film(views.film(ran("ulysses", 2)))
+    assert plan_of(ran("ring", causal=True).timeline) is None
+    assert plan_of(ran("ring", 8).timeline) is None
+    assert plan_of(ran("allgather", kv_heads=2).timeline) is None  # two turns
+    with pytest.raises(ValueError, match="ranks_per_node=3: must divide the 4 ranks"):
+        views.film(ran("ring"), ranks_per_node=3)
