@@ -1,7 +1,26 @@
 """Strategies that deal out the experts of a mixture: each rank has some of them, and tokens travel to their experts."""
 
-from parlab.experts.all_to_all import Plan, combine, combine_backward, dispatch, dispatch_backward
-from parlab.experts.costs import ExpertCost, all_gather_cost, dropped_share, expert_cost
+from parlab.experts.all_to_all import (
+    Plan,
+    combine,
+    combine_backward,
+    dispatch,
+    dispatch_backward,
+    exchange_rows,
+    mixed_rows,
+)
+from parlab.experts.costs import (
+    ExpertCost,
+    all_gather_cost,
+    copies_inside,
+    copies_to_experts,
+    copies_to_limited_nodes,
+    copies_to_ranks,
+    dropped_share,
+    exchange_seconds,
+    expert_cost,
+    row_bytes,
+)
 from parlab.experts.layer import ExpertParallel, experts_of, own_weights
 from parlab.experts.memory import MixtureMemory, mixture_memory
 from parlab.experts.overlap import OverlappedExperts, hidden_share, merged_pair, merged_seconds, shared_seconds

@@ -19,7 +19,7 @@ megatron/core/transformer/moe/token_dispatcher.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from parlab.arrays import Array, namespace, to_host
@@ -137,7 +137,7 @@ def bring_back(comm: Comm, rows: Array, plan: Plan, label: str) -> Array:
     return slots_of(returned, plan.pairs, plan.slots)
 
 
-def exchange_rows(comm: Comm, rows: Array, sent: Sequence[int], received: Sequence[int], label: str) -> Array:
+def exchange_rows(comm: Comm, rows: Array, sent: Sequence[int], received: Sequence[int], label: str = "rows") -> Array:
     """An unequal all-to-all: the first `sent[0]` rows go to rank 0, the next to rank 1, ...; by source they come.
 
     In round d a rank sends to the one d ahead, and receives from the one d behind.
@@ -173,6 +173,27 @@ class Travelling:
         for request in self.sends:
             request.wait()
         return namespace(self.arriving[0]).concat(self.arriving)
+
+
+def mixed_rows(
+    comm: Comm, x: Array, chosen: Array, gates: Array, num_experts: int, expert: Callable[[int, Array], Array]
+) -> Array:
+    """Σ gate · answer for each token, of experts that are any function: dispatch, `expert(number, rows)`, combine.
+
+    Args:
+        comm: the expert-parallel group, of P ranks.
+        x: `[T, E]`, this rank's tokens.
+        chosen, gates: `[T, k]`, of these tokens.
+        num_experts: N, a multiple of P.
+        expert: an expert of this rank on rows `[n, E]`, by its number from 0 to N − 1; it is called with 0 rows too.
+
+    Returns y `[T, E]`.
+    """
+    rows, plan = dispatch(comm, x, Routing(chosen, gates, gates, "softmax", 1.0), num_experts)
+    loads = [sum(of_expert) for of_expert in zip(*plan.blocks, strict=True)]
+    parts = enumerate(parts_of(by_expert(rows, plan.blocks), loads), comm.rank * plan.experts_per_rank)
+    answers = namespace(x).concat([expert(number, part) for number, part in parts])
+    return combine(comm, by_source(answers, plan.blocks), plan, gates)
 
 
 def by_expert(rows: Array, blocks: Sequence[Sequence[int]]) -> Array:

@@ -10,6 +10,7 @@ from typing import Any
 from parlab.arguments import Rule, amount, checked, optional, positive, whole
 from parlab.labs import (
     collectives,
+    experts,
     frontier,
     long_sequences,
     mesh,
@@ -41,6 +42,7 @@ ROOMS = (
     mesh,
     planning,
     processes,
+    experts,
 )
 EXERCISES = {exercise.name: exercise for room in ROOMS for exercise in room.EXERCISES}
 

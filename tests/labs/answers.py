@@ -1,7 +1,10 @@
 """The solutions, answers that no exercise takes, and what a checker says of one that is wrong."""
 
+import math
+
 import numpy as np
 
+from parlab.experts import exchange_rows
 from parlab.labs import EXERCISES
 from parlab.pipeline import Action, Schedule
 from parlab.zero import shard_range
@@ -361,6 +364,39 @@ def borders(comm, x):
     return np.concatenate([above, x, below])
 
 
+def mixture(comm, x, chosen, gates, num_experts, expert, gate=lambda gates: gates, order_of=None, back=None):
+    T, k = chosen.shape
+    flat = chosen.reshape(-1)
+    order = np.argsort(flat if order_of is None else order_of(flat), kind="stable")
+    counts = np.bincount(flat, minlength=num_experts)
+    table = comm.all_gather(counts).reshape(comm.size, comm.size, -1)
+    sent, received = table[comm.rank].sum(axis=1), table[:, comm.rank].sum(axis=1)
+    rows = exchange_rows(comm, x[order // k], sent, received)
+    own = num_experts // comm.size
+    numbers = np.arange(comm.rank * own, (comm.rank + 1) * own)
+    of_row = np.concatenate([np.repeat(numbers, of_source) for of_source in table[:, comm.rank]])
+    answered = np.empty_like(rows)
+    for number in numbers:
+        answered[of_row == number] = expert(number, rows[of_row == number])
+    returned = exchange_rows(comm, answered, received, sent)
+    slots = np.empty_like(returned)
+    slots[order] = returned
+    if back is not None:
+        slots = back(returned, order)
+    return (slots.reshape(T, k, -1) * gate(gates)[..., None]).sum(axis=1)
+
+
+def dropped(pairs, num_experts, capacity):
+    p = 1 / num_experts
+    chances = [math.comb(pairs, j) * p**j * (1 - p) ** (pairs - j) for j in range(pairs + 1)]
+    return num_experts / pairs * sum((j - capacity) * chances[j] for j in range(capacity + 1, pairs + 1))
+
+
+def mean_gradient(mesh, of_expert, gradient):
+    alike = mesh.edp if of_expert else mesh.data
+    return alike.all_reduce(gradient) / mesh.data.size
+
+
 SOLUTIONS = {
     "00.exchange": exchange,
     "00.tree_sum": tree_sum,
@@ -395,4 +431,7 @@ SOLUTIONS = {
     "09.all_reduce": all_reduce,
     "09.fit": fit,
     "09.buffering": borders,
+    "10.mixture": mixture,
+    "10.dropped": dropped,
+    "10.mean_gradient": mean_gradient,
 }

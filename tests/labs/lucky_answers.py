@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from itertools import accumulate, pairwise
+from math import comb
 
 import numpy as np
 
@@ -1129,3 +1130,58 @@ def by_even_and_odd(comm, x):
                 got = comm.recv(comm.rank - step, like=x[:1])
                 above, below = (got, below) if step > 0 else (above, got)
     return np.concatenate([above, x, below])
+
+
+# Experts
+
+
+@of("10.mixture")
+def sorted_by_rank_alone(comm, x, chosen, gates, num_experts, expert):
+    own = num_experts // comm.size
+    return answers.mixture(comm, x, chosen, gates, num_experts, expert, order_of=lambda flat: flat // own)
+
+
+@of("10.mixture")
+def with_the_gates_twice(comm, *given):
+    return answers.mixture(comm, *given, gate=lambda gates: gates**2)
+
+
+@of("10.mixture")
+def put_back_by_the_order_itself(comm, *given):
+    return answers.mixture(comm, *given, back=lambda returned, order: returned[order])
+
+
+@of("10.mixture")
+def sorted_by_an_unstable_sort_on_the_way_back(comm, x, chosen, gates, num_experts, expert):
+    """The pairs of one expert come back in another order than they left."""
+
+    def back(returned, order):
+        flat = chosen.reshape(-1)
+        other = np.lexsort((-np.arange(flat.size), flat))
+        slots = np.empty_like(returned)
+        slots[other] = returned
+        return slots
+
+    return answers.mixture(comm, x, chosen, gates, num_experts, expert, back=back)
+
+
+@of("10.dropped")
+def as_the_chance_of_an_overflow(pairs, num_experts, capacity):
+    p = 1 / num_experts
+    return sum(comb(pairs, j) * p**j * (1 - p) ** (pairs - j) for j in range(capacity + 1, pairs + 1))
+
+
+@of("10.dropped")
+def of_the_mean_load(pairs, num_experts, capacity):
+    return max(0.0, pairs / num_experts - capacity) * num_experts / pairs
+
+
+@of("10.mean_gradient")
+def ep_times_too_large(mesh, of_expert, gradient):
+    group = mesh.edp if of_expert else mesh.data
+    return group.all_reduce(gradient) / group.size
+
+
+@of("10.mean_gradient")
+def of_other_experts(mesh, of_expert, gradient):
+    return mesh.data.all_reduce(gradient) / mesh.data.size

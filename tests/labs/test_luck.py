@@ -72,6 +72,20 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
         "as_texts": "returned tuple ('1.50|expected (latency, bandwidth)",
         "as_the_keys_of_a_dict": "returned dict|expected (latency, bandwidth)",
     },
+    "10.mixture": {
+        "sorted_by_rank_alone": "with 2 ranks, 4 experts|rank 1 returned|sorted by rank and not by expert",
+        "with_the_gates_twice": "with 2 ranks, 4 experts, k = 2|the gates are in it twice",
+        "put_back_by_the_order_itself": "put back by answers[order]; the pair order[i]",
+        "sorted_by_an_unstable_sort_on_the_way_back": "another token of the same expert|sort once, stably",
+    },
+    "10.dropped": {
+        "as_the_chance_of_an_overflow": "dropped(4, 2, 2)|returned 0.3125, expected 0.1875|the chance that",
+        "of_the_mean_load": "dropped(2, 2, 1)|expected 0.25|single experts are above the mean",
+    },
+    "10.mean_gradient": {
+        "ep_times_too_large": "dp=2, cp=1, ep=2|gradient of an expert|2 times too large: the gradient holds the tokens",
+        "of_other_experts": "dp=2, cp=1, ep=2|summed over mesh.data: its ranks have other experts",
+    },
 }
 
 

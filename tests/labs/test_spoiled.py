@@ -232,4 +232,8 @@ def test_an_exercise_has_more_than_twelve_wrong_answers_here():
         kinds[name] += len(NUMBERS)
     kinds["02.merge"] += len(ARRAYS)
     kinds["02.zigzag_block"] += len(RULES)
-    assert all(kinds[name] >= 12 for name in kinds if not name.startswith(("04", "07", "08", "09.fit"))), kinds
+    assert all(
+        kinds[name] >= 12
+        for name in kinds
+        if not name.startswith(("04", "07", "08", "09.fit", "10.dropped", "10.mean"))
+    ), kinds

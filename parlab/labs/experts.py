@@ -1,0 +1,332 @@
+"""The exercises of notebook 10: dispatch and combine; the share that a capacity drops; an expert's mean gradient."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from parlab.experts.costs import dropped_share
+from parlab.labs.counts import ITEMSIZE, bytes_sent, messages, ranks_in_words
+from parlab.labs.difference import apart, brief, difference, likely
+from parlab.labs.exercise import Exercise
+from parlab.labs.trial import Trial
+from parlab.labs.wrong import Wrong, need_messages
+from parlab.train import Mesh
+from parlab.world import Comm
+
+TOLERANCE = 1e-12
+
+
+# Dispatch and combine
+
+
+@dataclass(frozen=True)
+class MixtureCase:
+    """Tokens on each of `size` ranks, of which each goes to k of the experts."""
+
+    size: int
+    num_experts: int
+    k: int
+    tokens: int
+    seed: int = 0
+
+    def __str__(self) -> str:
+        experts = "1 expert" if self.num_experts == 1 else f"{self.num_experts} experts"
+        tokens = "1 token" if self.tokens == 1 else f"{self.tokens} tokens"
+        return f"{ranks_in_words(self.size)}, {experts}, k = {self.k}, {tokens} a rank"
+
+    @property
+    def own(self) -> int:
+        """Experts of a rank."""
+        return self.num_experts // self.size
+
+
+HIDDEN = 3
+
+
+def _try_mixture(trial: Trial, case: MixtureCase) -> list[str]:
+    P, N, k, T = case.size, case.num_experts, case.k, case.tokens
+    draw = np.random.default_rng([case.seed, P, N, k, T])
+    x = draw.normal(size=(P, T, HIDDEN))
+    liked = draw.normal(size=N)  # some experts are chosen more often
+    chosen = np.argsort(-(liked + draw.normal(size=(P, T, N))), axis=-1)[..., :k]  # [P, T, k]
+    gates = draw.dirichlet(np.ones(k), size=(P, T))
+    weights = draw.normal(size=(N, HIDDEN, HIDDEN))
+
+    def program(comm: Comm) -> Any:
+        def expert(number: Any, rows: Any) -> Any:
+            if number not in range(comm.rank * case.own, (comm.rank + 1) * case.own):
+                own = f"{comm.rank * case.own} to {(comm.rank + 1) * case.own - 1}"
+                raise ValueError(f"expert({number}, rows) on rank {comm.rank}, which has the experts {own}")
+            return np.tanh(np.asarray(rows) @ weights[number])
+
+        given = x[comm.rank].copy(), chosen[comm.rank].copy(), gates[comm.rank].copy()
+        return trial.answer(comm, *given, N, expert)
+
+    done = trial.ran(program, P)
+    for rank, found in enumerate(done.results):
+        right = _mixed(x[rank], chosen[rank], gates[rank], weights)
+        if said := difference(found, right, rtol=TOLERANCE, atol=TOLERANCE):
+            same = isinstance(found, np.ndarray) and found.shape == right.shape and found.dtype == right.dtype
+            raise Wrong(
+                f"rank {rank} {said}", *(_likely_mixture(rank, found, case, x, chosen, gates, weights) if same else [])
+            )
+    need_messages(done)
+    ranks = chosen // case.own  # [P, T, k]
+    leaving = [int((ranks[rank] != rank).sum()) for rank in range(P)]
+    coming = [int((ranks == rank).sum() - (ranks[rank] == rank).sum()) for rank in range(P)]
+    allowed = [ITEMSIZE * (HIDDEN * (s + r) + (P - 1) * N) for s, r in zip(leaving, coming, strict=True)]
+    sent = bytes_sent(done)
+    worst = max(range(P), key=lambda rank: sent.numbers[rank] - allowed[rank])
+    return [
+        messages(done).check(
+            "3(P − 1)", 3 * (P - 1), "counts, rows and answers travel once each, and nothing to oneself"
+        ),
+        type(sent)(f"bytes that rank {worst} sends", [sent.numbers[worst]]).check(
+            "8E(S + R) + 8N(P − 1)",
+            allowed[worst],
+            "own rows, gates, or every pair's expert travel too: only rows of others' experts (S), answers (R) and N "
+            "counts need to",
+        ),
+    ]
+
+
+def _mixed(x: Any, chosen: Any, gates: Any, weights: Any) -> Any:
+    """The sum over slots, [T, E], with the experts `chosen` [T, k]."""
+    answers = np.tanh(np.einsum("te,tkef->tkf", x, weights[chosen]))
+    return (answers * gates[..., None]).sum(axis=1)
+
+
+def _likely_mixture(
+    rank: int, found: Any, case: MixtureCase, x: Any, chosen: Any, gates: Any, weights: Any
+) -> list[str]:
+    """The mistake that gives this result."""
+    own_x, own, gate = x[rank], chosen[rank], gates[rank]
+    k = case.k
+    flat = own.reshape(-1)
+    order = np.argsort(flat, kind="stable")
+    answers = np.tanh(np.einsum("pe,pef->pf", own_x[np.arange(flat.size) // k], weights[flat]))  # by pair
+    shape = (*own.shape, HIDDEN)
+    reversed_within = np.lexsort((-np.arange(flat.size), flat))
+    inverse_of_reversed = np.argsort(reversed_within)
+    by_rank = _experts_if_sorted_by_rank(own, case)
+    per_token = np.argsort(np.take_along_axis(own, np.argsort(own, axis=1), axis=1), axis=1)
+    mistakes = {
+        "the gates are in it twice: on the way there and on the way back": _mixed(own_x, own, gate**2, weights),
+        "the gates are missing": _mixed(own_x, own, np.ones_like(gate), weights),
+        "a mean over the slots is not weighted by the gates": _mixed(own_x, own, np.full_like(gate, 1 / k), weights),
+        "rows are sorted by rank and not by expert: an expert reads its neighbour's rows": _mixed(
+            own_x, by_rank, gate, weights
+        ),
+        "the answers come back sorted by expert, and were not put back at their tokens": (
+            answers[order].reshape(shape) * gate[..., None]
+        ).sum(axis=1),
+        "the answers are put back by answers[order]; the pair order[i] has answer i: slots[order] = answers": (
+            answers[order][order].reshape(shape) * gate[..., None]
+        ).sum(axis=1),
+        "answers go to another token of the same expert: the pairs were sorted twice, in different orders; sort once, "
+        "stably, and put back by that order": (
+            answers[order][inverse_of_reversed].reshape(shape) * gate[..., None]
+        ).sum(axis=1),
+        "the gate of the slot is not that of its expert: the slots of a token changed places": _mixed(
+            own_x, own, np.take_along_axis(gate, per_token, axis=1), weights
+        ),
+        "only the first slot of each token is in it": _mixed(own_x, own[:, :1], gate[:, :1], weights),
+        "only this rank's own experts are in it": _mixed(own_x, own, gate * (own // case.own == rank), weights),
+        "only other ranks' experts are in it: own rows stay, and count": _mixed(
+            own_x, own, gate * (own // case.own != rank), weights
+        ),
+    }
+    return likely((cause, np.allclose(found, y, rtol=1e-9, atol=1e-9)) for cause, y in mistakes.items())
+
+
+def _experts_if_sorted_by_rank(chosen: Any, case: MixtureCase) -> Any:
+    """The experts that rows meet if they are sorted by rank alone, and taken apart as if they were sorted by expert."""
+    flat = chosen.reshape(-1).copy()
+    for rank in range(case.size):
+        there = np.flatnonzero(flat // case.own == rank)
+        flat[there] = np.sort(flat[there])
+    return flat.reshape(chosen.shape)
+
+
+MIXTURE = Exercise(
+    "10.mixture",
+    "mixture(comm, x, chosen, gates, num_experts, expert)",
+    [
+        MixtureCase(*sizes)
+        for sizes in (
+            (2, 2, 1, 2),
+            (2, 4, 2, 3),
+            (1, 3, 2, 4),
+            (3, 3, 1, 5),
+            (3, 9, 4, 6),
+            (4, 8, 2, 1),
+            (5, 10, 3, 8),
+            (8, 16, 4, 12),
+        )
+    ],
+    _try_mixture,
+    lambda random, size: MixtureCase(
+        size, size * int(random.integers(1, 4)), int(random.integers(1, size)), int(random.integers(1, 20))
+    ),
+    on_ranks=True,
+    solved_by=(
+        "parlab.experts.mixed_rows",
+        "parlab.experts.dispatch",
+        "parlab.experts.combine",
+        "parlab.experts.ExpertParallel",
+    ),
+)
+
+
+# The share that a capacity drops
+
+
+@dataclass(frozen=True)
+class CapacityCase:
+    """Pairs that choose an expert each."""
+
+    pairs: int
+    num_experts: int
+    capacity: int
+
+    @property
+    def size(self) -> int:
+        """Its order among the cases: the number of experts."""
+        return self.num_experts
+
+    def __str__(self) -> str:
+        return f"dropped({self.pairs}, {self.num_experts}, {self.capacity})"
+
+
+def _try_dropped(trial: Trial, case: CapacityCase) -> list[str]:
+    n, N, C = case.pairs, case.num_experts, case.capacity
+    found: Any = trial.called(n, N, C)
+    right = float(dropped_share(n, 1, N, C))
+    if isinstance(found, bool) or not isinstance(found, float | int | np.floating):
+        raise Wrong(f"returned {brief(found)}, expected a number")
+    number: float = float(found)
+    if not abs(number - right) <= 1e-9 * max(right, 1e-6):
+        p: list[float] = [math.comb(n, j) * (N - 1) ** (n - j) / N**n for j in range(n + 1)]
+        beyond: float = sum((j - C) * p[j] for j in range(C + 1, n + 1))
+        causes: dict[str, float] = {
+            "this is how many pairs one expert drops on average: N experts drop, of all pairs": beyond,
+            "this is how many pairs all experts drop on average; a share is asked for": N * beyond,
+            "this is the chance that an expert is over its capacity, not how far": sum(p[C + 1 :]),
+            "this is the chance that an expert is full or over: j > C alone drops": sum(p[C:]),
+            "the mean load against the capacity: single experts are above the mean": max(0.0, n / N - C) * N / n,
+            "this is the share that is kept": 1 - right,
+            "counted from C − 1 on: an expert with C pairs drops none": N
+            / n
+            * sum((j - C + 1) * p[j] for j in range(C, n + 1)),
+        }
+        one, other = apart(number, right) if math.isfinite(number) else (str(number), f"{right:.6g}")
+        same = ((cause, math.isclose(number, value, rel_tol=1e-6, abs_tol=1e-12)) for cause, value in causes.items())
+        raise Wrong(f"returned {one}, expected {other}", *likely(same))
+    return [f"dropped: {right:.2%} of the pairs"]
+
+
+DROPPED = Exercise(
+    "10.dropped",
+    "dropped(pairs, num_experts, capacity)",
+    [
+        CapacityCase(*sizes)
+        for sizes in ((2, 2, 1), (4, 2, 2), (4, 2, 3), (3, 1, 2), (12, 4, 3), (12, 4, 12), (64, 8, 10), (128, 16, 12))
+    ],
+    _try_dropped,
+    lambda random, size: CapacityCase(16 * size, size, int(random.integers(12, 24))),
+    solved_by=("parlab.experts.dropped_share",),
+)
+
+
+# The mean of an expert's gradient
+
+
+@dataclass(frozen=True)
+class ExpertMeshCase:
+    """A mesh of dp × cp ranks, `ep` of which deal out the experts."""
+
+    dp: int
+    cp: int
+    ep: int
+    seed: int = 0
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return self.dp * self.cp
+
+    def __str__(self) -> str:
+        return f"{ranks_in_words(self.size)}, dp={self.dp}, cp={self.cp}, ep={self.ep}"
+
+
+def _try_mean_gradient(trial: Trial, case: ExpertMeshCase) -> list[str]:
+    draw = np.random.default_rng([case.seed, case.dp, case.cp, case.ep])
+    drawn = draw.integers(-9, 10, size=(2, case.size, 4)).astype(float)  # [expert or not, rank, 4]
+
+    def program(comm: Comm, of_expert: bool) -> Any:
+        mesh = Mesh(comm, dp=case.dp, cp=case.cp, ep=case.ep)
+        return trial.answer(mesh, of_expert, drawn[int(of_expert), comm.rank].copy())
+
+    for of_expert in (False, True):
+        done, own = trial.ran(program, case.size, of_expert), drawn[int(of_expert)]
+        for rank, found in enumerate(done.results):
+            alike = own[rank % case.ep :: case.ep].sum(axis=0)
+            right = (alike if of_expert else own.sum(axis=0)) / case.size
+            if said := difference(found, right, rtol=TOLERANCE, atol=TOLERANCE):
+                kind = "an expert" if of_expert else "a weight that every rank has"
+                raise Wrong(
+                    f"rank {rank}, gradient of {kind}: {said}", *_likely_mean(found, own, rank, of_expert, case)
+                )
+        if case.size > 1 and (not of_expert or case.ep < case.size):
+            need_messages(done)
+    return ["every weight: the mean over dp · cp ranks' losses"]
+
+
+def _likely_mean(found: Any, own: Any, rank: int, of_expert: bool, case: ExpertMeshCase) -> list[str]:
+    if not isinstance(found, np.ndarray) or found.shape != own[rank].shape:
+        return []
+    alike, everyone = own[rank % case.ep :: case.ep], own.sum(axis=0)
+    group = own[rank - rank % case.ep : rank - rank % case.ep + case.ep].sum(axis=0)
+    causes: dict[str, Any] = {}
+    if of_expert:
+        causes = {
+            f"{case.ep} times too large: the gradient holds the tokens of all {case.ep} ranks of ep already, so "
+            "divide by dp · cp, not by edp": alike.mean(axis=0),
+            "summed over mesh.data: its ranks have other experts; those with this one are mesh.edp": everyone
+            / case.size,
+            "summed over mesh.ep, whose ranks have other experts; those with this one: mesh.edp": group / case.size,
+        }
+    else:
+        causes = {
+            "summed over mesh.edp alone: every rank of mesh.data has this weight": alike.sum(axis=0) / case.size,
+            "the mean over mesh.edp alone: every rank of mesh.data has this weight": alike.mean(axis=0),
+        }
+    causes |= {
+        "nothing was summed": own[rank],
+        "the sum was made and not used: all_reduce returns it": own[rank] / case.size,
+        "divide by the number of ranks of dp and cp": alike.sum(axis=0) if of_expert else everyone,
+    }
+    same = np.array([bool(np.allclose(found, value)) for value in causes.values()])
+    return likely(zip(causes, same, strict=True))
+
+
+def _draw_mesh(random: np.random.Generator, size: int) -> ExpertMeshCase:
+    cp = int(random.choice([1, 2]))
+    dp = -(-size // cp)
+    return ExpertMeshCase(dp, cp, int(random.choice([n for n in range(1, dp * cp + 1) if dp * cp % n == 0])))
+
+
+MEAN_GRADIENT = Exercise(
+    "10.mean_gradient",
+    "mean_gradient(mesh, of_expert, gradient)",
+    [ExpertMeshCase(*sizes) for sizes in ((2, 1, 1), (2, 1, 2), (4, 1, 2), (2, 2, 2), (2, 3, 3), (4, 2, 8), (4, 2, 4))],
+    _try_mean_gradient,
+    _draw_mesh,
+    on_ranks=True,
+)
+
+EXERCISES = (MIXTURE, DROPPED, MEAN_GRADIENT)

@@ -1,0 +1,184 @@
+"""Right answers to the exercises of notebook 10, in six styles each."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from parlab.experts import combine, dispatch, exchange_rows, mixed_rows
+from parlab.nn.routing import Routing
+from tests.labs.right_answers import of
+from tests.labs.right_answers_09 import RIGHT
+
+__all__ = ["RIGHT"]
+
+
+@of("10.mixture")
+def the_librarys(comm, *given):
+    return mixed_rows(comm, *given)
+
+
+@of("10.mixture")
+def by_the_librarys_plan(comm, x, chosen, gates, num_experts, expert):
+    rows, plan = dispatch(comm, x, Routing(chosen, gates, gates, "softmax", 1.0), num_experts)
+    own, place = num_experts // comm.size, 0
+    answers = []
+    for of_source in plan.blocks:
+        for e, n in enumerate(of_source):
+            answers.append(expert(comm.rank * own + e, rows[place : place + n]))
+            place += n
+    return combine(comm, np.concatenate(answers), plan, gates)
+
+
+@of("10.mixture")
+def with_lists_and_loops(comm, x, chosen, gates, num_experts, expert):
+    """Every pair in a list of its expert's rank; a message to each other rank."""
+    own, E = num_experts // comm.size, x.shape[1]
+    pairs = sorted(((e, t, s) for t, row in enumerate(chosen) for s, e in enumerate(row)), key=lambda pair: pair[0])
+    counts = np.zeros(num_experts, dtype=int)
+    for e, _, _ in pairs:
+        counts[e] += 1
+    table = comm.all_gather(counts[None])
+    mine = slice(comm.rank * own, (comm.rank + 1) * own)
+    y, arrived = np.zeros_like(x), {}
+    to = {r: [pair for pair in pairs if pair[0] // own == r] for r in range(comm.size)}
+    for d in range(comm.size):
+        r, source = (comm.rank + d) % comm.size, (comm.rank - d) % comm.size
+        rows = np.array([x[t] for _, t, _ in to[r]]).reshape(-1, E)
+        if d:
+            rows = comm.sendrecv(rows, r, source, like=np.empty((table[source, mine].sum(), E)))
+        parts = np.split(rows, np.cumsum(table[source, mine])[:-1])
+        arrived[source] = np.concatenate([expert(mine.start + e, part) for e, part in enumerate(parts)])
+    for d in range(comm.size):
+        source, r = (comm.rank - d) % comm.size, (comm.rank + d) % comm.size
+        answers = arrived[source]
+        if d:
+            answers = comm.sendrecv(answers, source, r, like=np.empty((len(to[r]), E)))
+        for (_, t, s), answer in zip(to[r], answers, strict=True):
+            y[t] += gates[t, s] * answer
+    return y
+
+
+@of("10.mixture")
+def posted_ahead(comm, x, chosen, gates, num_experts, expert):
+    P, own, k = comm.size, num_experts // comm.size, chosen.shape[1]
+    order = np.argsort(chosen, axis=None, kind="mergesort")
+    flat = chosen.ravel()[order]
+    table = comm.all_gather(np.bincount(flat, minlength=num_experts)).reshape(P, P, own)
+    ends = np.cumsum(table[comm.rank].sum(axis=1))[:-1]
+
+    def swap(parts, lengths):
+        sends = [comm.isend(part, r) for r, part in enumerate(parts) if r != comm.rank]
+        empty = [np.empty((n, x.shape[1])) for n in lengths]
+        coming = {r: comm.irecv(r, like=form) for r, form in enumerate(empty) if r != comm.rank}
+        came = [parts[r] if r == comm.rank else coming[r].wait() for r in range(P)]
+        for send in sends:
+            send.wait()
+        return came
+
+    there = swap(np.split(x[order // k], ends), table[:, comm.rank].sum(axis=1))
+    answers = []
+    for source, rows in enumerate(there):
+        parts = np.split(rows, np.cumsum(table[source, comm.rank])[:-1])
+        answers.append(np.concatenate([expert(comm.rank * own + e, part) for e, part in enumerate(parts)]))
+    back = np.concatenate(swap(answers, table[comm.rank].sum(axis=1)))
+    y = np.zeros_like(x)
+    np.add.at(y, order // k, back * gates.ravel()[order][:, None])
+    return y
+
+
+@of("10.mixture")
+def by_expert_after_the_arrival(comm, x, chosen, gates, num_experts, expert):
+    """Arrivals are sorted by expert once more, and the answers put back by the inverse of that order."""
+    own, k = num_experts // comm.size, chosen.shape[1]
+    order = np.lexsort((np.arange(chosen.size), chosen.ravel()))
+    counts = np.bincount(chosen.ravel(), minlength=num_experts)
+    table = comm.all_gather(counts).reshape(comm.size, num_experts)[:, comm.rank * own : (comm.rank + 1) * own]
+    sent, received = counts.reshape(comm.size, own).sum(axis=1), table.sum(axis=1)
+    rows = exchange_rows(comm, x[order // k], sent, received)
+    numbers = np.concatenate([np.repeat(np.arange(own), n) for n in table])
+    again = np.argsort(numbers, kind="stable")
+    parts = np.split(rows[again], np.cumsum(table.sum(axis=0))[:-1])
+    answers = np.concatenate([expert(comm.rank * own + e, part) for e, part in enumerate(parts)])
+    back = exchange_rows(comm, answers[np.argsort(again)], received, sent)[np.argsort(order)]
+    return np.einsum("tke,tk->te", back.reshape(len(x), k, -1), gates)
+
+
+@of("10.dropped")
+def with_the_logarithm(pairs, num_experts, capacity):
+    if num_experts == 1:
+        return max(0, pairs - capacity) / pairs
+
+    def chance(j):
+        ways = math.lgamma(pairs + 1) - math.lgamma(j + 1) - math.lgamma(pairs - j + 1)
+        return math.exp(ways + j * math.log(1 / num_experts) + (pairs - j) * math.log(1 - 1 / num_experts))
+
+    return sum((j - capacity) * chance(j) for j in range(capacity + 1, pairs + 1)) * num_experts / pairs
+
+
+@of("10.dropped")
+def in_fractions(pairs, num_experts, capacity):
+    total = Fraction(0)
+    for j in range(pairs + 1):
+        total += (
+            max(0, j - capacity) * math.comb(pairs, j) * Fraction((num_experts - 1) ** (pairs - j), num_experts**pairs)
+        )
+    return float(total * num_experts / pairs)
+
+
+@of("10.dropped")
+def by_the_kept_ones(pairs, num_experts, capacity):
+    p = 1 / num_experts
+    kept = sum(min(j, capacity) * math.comb(pairs, j) * p**j * (1 - p) ** (pairs - j) for j in range(pairs + 1))
+    return 1 - kept * num_experts / pairs
+
+
+@of("10.dropped")
+def by_repeated_convolution(pairs, num_experts, capacity):
+    chances = np.ones(1)
+    for _ in range(pairs):
+        chances = np.convolve(chances, [1 - 1 / num_experts, 1 / num_experts])
+    over = np.maximum(np.arange(pairs + 1) - capacity, 0)
+    return num_experts / pairs * (chances @ over)
+
+
+@of("10.dropped")
+def by_tails(pairs, num_experts, capacity):
+    """The mean excess is the sum of the chances to be above C, C + 1, ..."""
+    p = 1 / num_experts
+    chance = [math.comb(pairs, j) * p**j * (1 - p) ** (pairs - j) for j in range(pairs + 1)]
+    return sum(sum(chance[j + 1 :]) for j in range(capacity, pairs)) * num_experts / pairs
+
+
+@of("10.mean_gradient")
+def by_the_sizes(mesh, of_expert, gradient):
+    group = {True: mesh.edp, False: mesh.data}[of_expert]
+    return group.all_reduce(gradient / (mesh.dp.size * mesh.cp.size))
+
+
+@of("10.mean_gradient")
+def edp_then_ep(mesh, of_expert, gradient):
+    total = mesh.edp.all_reduce(gradient)
+    if not of_expert:
+        total = mesh.ep.all_reduce(total)
+    return total / (mesh.edp.size * mesh.ep.size)
+
+
+@of("10.mean_gradient")
+def gathered_and_added(mesh, of_expert, gradient):
+    group = mesh.edp if of_expert else mesh.data
+    return group.all_gather(gradient[None]).sum(axis=0) / mesh.data.size
+
+
+@of("10.mean_gradient")
+def the_mean_over_edp_and_the_share_of_ep(mesh, of_expert, gradient):
+    if of_expert:
+        return mesh.edp.all_reduce(gradient) / mesh.edp.size / mesh.ep.size
+    return mesh.data.all_reduce(gradient) / mesh.data.size
+
+
+@of("10.mean_gradient")
+def reduced_and_told(mesh, of_expert, gradient):
+    group = mesh.edp if of_expert else mesh.data
+    total = group.reduce(gradient, root=0)
+    return group.broadcast(gradient if total is None else total, 0) / mesh.data.size

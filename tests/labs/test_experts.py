@@ -1,0 +1,101 @@
+"""The checkers of notebook 10's exercises accept the solutions and refuse mistakes, with the cause."""
+
+import numpy as np
+import pytest
+
+from parlab.experts import exchange_rows
+from tests.labs import answers, lucky_answers
+from tests.labs.answers import refused
+
+
+def rank_alone(comm, *given):
+    return lucky_answers.sorted_by_rank_alone(comm, *given)
+
+
+def gates_twice(comm, *given):
+    return answers.mixture(comm, *given, gate=lambda gates: gates**2)
+
+
+def own_rows_through_the_network(comm, x, chosen, gates, num_experts, expert):
+    """Each rank also sends its own rows once around."""
+    own = x[np.isin(chosen // (num_experts // comm.size), comm.rank).any(axis=1)]
+    sizes = comm.all_gather(np.array([len(own)]))
+    comm.sendrecv(own, comm.right, comm.left, like=np.empty((sizes[comm.left], x.shape[1])))
+    return answers.mixture(comm, x, chosen, gates, num_experts, expert)
+
+
+def every_pair_to_every_rank(comm, x, chosen, gates, num_experts, expert):
+    """Right, and nothing is dispatched."""
+    all_x, all_chosen = comm.all_gather(x), comm.all_gather(chosen)
+    own = num_experts // comm.size
+    y = np.zeros((*all_chosen.shape, x.shape[1]))
+    for number in range(comm.rank * own, (comm.rank + 1) * own):
+        there = np.argwhere(all_chosen == number)
+        y[there[:, 0], there[:, 1]] = expert(number, all_x[there[:, 0]])
+    return (comm.reduce_scatter(y) * gates[..., None]).sum(axis=1)
+
+
+def anothers_expert(comm, x, chosen, gates, num_experts, expert):
+    return sum(
+        gates[:, [s]] * np.concatenate([expert(e, x[[t]]) for t, e in enumerate(chosen[:, s])]) for s in range(2)
+    )
+
+
+def without_an_inverse(comm, *given):
+    return answers.mixture(comm, *given, back=lambda returned, order: returned)
+
+
+def without_gates(comm, *given):
+    return answers.mixture(comm, *given, gate=np.ones_like)
+
+
+def numbers_of_experts_travel(comm, x, chosen, gates, num_experts, expert):
+    comm.all_gather(chosen.reshape(-1))
+    return answers.mixture(comm, x, chosen, gates, num_experts, expert)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (rank_alone, "sorted by rank and not by expert"),
+        (gates_twice, "the gates are in it twice"),
+        (own_rows_through_the_network, "the results are right, but not what was counted"),
+        (every_pair_to_every_rank, "not what was counted"),
+        (anothers_expert, "which has the experts"),
+        (without_an_inverse, "were not put back at their tokens"),
+        (without_gates, "the gates are missing"),
+        (numbers_of_experts_travel, "counts, rows and answers travel once each"),
+    ],
+)
+def test_a_mistake_in_dispatch_and_combine_is_refused_with_its_cause(answer, said):
+    assert said in refused("10.mixture", answer)
+
+
+def test_own_rows_beside_those_of_others_are_seen_by_the_bytes_alone():
+    """As many messages as needed; the last one is longer."""
+
+    def longer(comm, x, chosen, gates, num_experts, expert):
+        k = chosen.shape[1]
+        order = np.argsort(chosen.reshape(-1), kind="stable")
+        table = comm.all_gather(np.bincount(chosen.reshape(-1), minlength=4 * num_experts))  # a table 4 times as wide
+        table = table.reshape(comm.size, -1)[:, :num_experts].reshape(comm.size, comm.size, -1)
+        sent, received = table[comm.rank].sum(axis=1), table[:, comm.rank].sum(axis=1)
+        rows = exchange_rows(comm, x[order // k], sent, received)
+        own = num_experts // comm.size
+        of_row = np.concatenate([np.repeat(np.arange(own), n) for n in table[:, comm.rank]])
+        answered = np.empty_like(rows)
+        for e in range(own):
+            answered[of_row == e] = expert(comm.rank * own + e, rows[of_row == e])
+        back = exchange_rows(comm, answered, received, sent)
+        slots = np.empty_like(back)
+        slots[order] = back
+        return (slots.reshape(*chosen.shape, -1) * gates[..., None]).sum(axis=1)
+
+    text = refused("10.mixture", longer)
+    assert "bytes that rank 0 sends" in text
+    assert "only rows of others' experts" in text
+
+
+def test_an_expert_gradient_that_is_ep_times_too_large_is_told_so():
+    text = refused("10.mean_gradient", lucky_answers.ep_times_too_large)
+    assert "2 times too large: the gradient holds the tokens of all 2 ranks of ep already" in text
