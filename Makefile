@@ -32,7 +32,7 @@ bench: $(VENV)/lab.stamp         ## Measure speed; ONLY=world runs one benchmark
 
 book: $(VENV)/test.stamp         ## Build the reading edition, to be opened in a browser without a server.
 	$(BIN)/python -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/book
-	@echo "Open build/book/docs/index.html"
+	@echo "Open build/book/docs/index.html; for excerpts in the search: python -m http.server --directory build/book"
 
 mutants: $(VENV)/mutants.stamp   ## Break a room at random places, and list what its tests do not see: ROOM=world SIZE=30.
 	$(BIN)/python tools/mutants.py $(ROOM) --size $(or $(SIZE),30)

@@ -6,13 +6,13 @@ project = "parlab"
 author = "the parlab authors"
 version = release = parlab.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "tools.book"]
 root_doc = "docs/index"
 include_patterns = ["docs/**", "notebooks/*.ipynb", "notebooks/solutions/*.ipynb"]
 exclude_patterns = [".*", "build", "**/.ipynb_checkpoints"]  # or it walks through all that is installed in .venv
 
 nb_execution_mode = "off"  # what is stored is what a test compares with a fresh run
-nb_ipywidgets_js = {}  # no kernel, no widgets: beside each stands its static figure
+nb_ipywidgets_js = {}  # no kernel, no widgets: each stored its picture
 myst_heading_anchors = 3
 myst_heading_slug_func = "tools.lessons.anchor"
 myst_enable_extensions = []  # no formulas that a script from the network would draw
