@@ -26,8 +26,8 @@ ROOT = Path(__file__).parent.parent
 GUIDE = (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
 TOLD = sorted(ROOT.glob("notebooks/0*_*.ipynb"))
 MISTAKES = [
-    ("00.exchange", test_ranks.exchange_with_two_sends_first),
-    ("00.exchange", test_ranks.exchange_swapped),
+    ("00.overlap", test_ranks.overlap_that_waits),
+    ("00.overlap", test_ranks.overlap_that_comes_home),
     ("01.reduce_scatter", test_collectives.without_adding),
     ("01.reduce_scatter", test_collectives.with_the_whole_array_travelling),
     ("02.merge", test_ring.mean),

@@ -12,8 +12,8 @@ from parlab.arguments import amount, whole
 from parlab.world import Cluster, Comm, Run, per_rank, run
 
 RANKS = 8
-NBYTES = 1_000_000  # of a piece
-LINK = Cluster.uniform(latency=0, bandwidth=500e6)  # a piece takes 2 ms
+NBYTES = 2**20  # of a piece
+LINK = Cluster.uniform(latency=0, bandwidth=500 * 2**20)  # a piece takes 2 ms
 WORK, STALL = 8e-3, 6e-3  # seconds: of the work on a piece; more, where the rank stalls
 Work = Callable[[Comm, Any], Any]
 

@@ -67,7 +67,7 @@ def _goes_on(wrong: Wrong) -> Wrong | None:
 TREE_SUM = on_arrays("00.tree_sum", "tree_sum(comm, x)", _try_tree_sum, some_shape, (2, 1, *range(3, 10), 16))
 
 LINK = Cluster.uniform(latency=1e-6, bandwidth=1e9)
-WORK = 10e-6  # seconds on one block: more than any block of these cases travels
+WORK = 10e-6  # seconds on one piece: more than any piece of these cases travels
 
 
 def _try_overlap(trial: Trial, case: Case) -> list[str]:
@@ -76,23 +76,23 @@ def _try_overlap(trial: Trial, case: Case) -> list[str]:
         np.random.default_rng([case.seed, N]).integers(2, 50)
     )  # drawn, so that nobody can guess what `work` does
 
-    def worked(block: Any) -> Any:
-        return block * (block + block.dtype.type(factor))
+    def worked(piece: Any) -> Any:
+        return piece * (piece + piece.dtype.type(factor))
 
-    def work(comm: Comm, block: Any) -> Any:
+    def work(comm: Comm, piece: Any) -> Any:
         with comm.compute(f"work {factor}", seconds=WORK):
-            return worked(block)
+            return worked(piece)
 
     done = trial.ran(trial.answer, N, per_rank(x), work, cluster=LINK)
     ranks = [span.rank for span in done.timeline.computes if span.name == f"work {factor}"]
     works = Count("works of a rank", [ranks.count(rank) for rank in range(N)])
-    cause = "work(comm, block) is not called exactly once with each block"
+    cause = "work(comm, piece) is not called exactly once with each piece"
     line = works.check("N", N, cause, exact=True, early=True)
-    pieces = [worked(block) for block in x]
-    check_results(done, x, [sum(pieces)] * N, [pieces] * N, tools=("isend", "irecv"))
+    terms = [worked(piece) for piece in x]
+    check_results(done, x, [sum(terms)] * N, [terms] * N, tools=("isend", "irecv"))
     return [
         line,
-        messages(done).check("N − 1", N - 1, "the last block is passed on, too"),
+        messages(done).check("N − 1", N - 1, "the last piece is passed on, too"),
         makespan(done).check(
             "N works",
             N * round(WORK * 10**12),
