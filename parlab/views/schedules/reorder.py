@@ -25,6 +25,7 @@ from parlab.views.schedules.panels import (
 from parlab.views.schedules.schedule import check_kept, describe
 from parlab.views.schedules.stuck import stuck
 from parlab.views.schedules.why import frame
+from parlab.views.widgets.explorer import Pictured
 
 
 def race(
@@ -69,7 +70,7 @@ def _most(shown: ScheduleTimeline, kept: KeptBytes | None) -> str:
     return short_bytes(most) if kept else f"{most:g} activations"
 
 
-class Reorder(widgets.VBox):
+class Reorder(Pictured):
     """Buttons for a rank's actions in their order; one that is chosen moves earlier or later. See `reorder`."""
 
     def __init__(self, start: Schedule, target: Schedule, costs: Costs, kept: KeptBytes | None):

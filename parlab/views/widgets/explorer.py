@@ -17,7 +17,19 @@ LATENCIES = [(f"{us:g} µs", us / 1e6) for us in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20
 BANDWIDTHS = [(f"{gb:g} GB/s", gb * 1e9) for gb in (0.5, 1, 2, 5, 10, 20, 50, 100, 200)]  # bytes a second
 
 
-class Explorer(widgets.VBox):
+class Pictured(widgets.VBox):
+    """Controls above the picture of `figure`."""
+
+    figure: Picture
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Beside the controls their picture, which is shown where no kernel moves them: in the book."""
+        drawn, shape = self.figure._repr_png_()
+        bundle = super()._repr_mimebundle_(**kwargs) | {"image/png": b64encode(drawn).decode()}
+        return bundle, {"image/png": shape}
+
+
+class Explorer(Pictured):
     """Sliders above the picture that `draw` makes of their values; it redraws when one moves.
 
     While a picture is drawn, the browser waits. Then it sends only the newest value of a slider. So the picture follows
@@ -39,12 +51,6 @@ class Explorer(widgets.VBox):
         self.figure = self.draw(**{name: control.value for name, control in self.controls.items()})
         self.picture.value = png(self.figure)
         self.numbers.value = f"<pre>{escape(repr(self.figure))}</pre>"
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Beside the sliders their picture, which is shown where no kernel moves them: in the book."""
-        drawn, shape = self.figure._repr_png_()
-        bundle = super()._repr_mimebundle_(**kwargs) | {"image/png": b64encode(drawn).decode()}
-        return bundle, {"image/png": shape}
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.figure.text_shown}"
