@@ -10,6 +10,9 @@ from parlab.views.attention.methods import attention_map, explore_long_sequences
 from parlab.views.attention.overlap import explore_ring_overlap, ring_overlap
 from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves
+from parlab.views.experts.copies import copies, dropped, explore_copies
+from parlab.views.experts.rows import rows_between
+from parlab.views.experts.way import token_way
 from parlab.views.films import film
 from parlab.views.mesh.explore import explore_mesh, mesh
 from parlab.views.mesh.strategies import step_by_strategy

@@ -1,0 +1,143 @@
+"""The film of one token: its copies travel over nodes and ranks to the experts, and the answers come back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parlab.arguments import checked, one_of, whole
+from parlab.experts import copies_to_experts, copies_to_ranks
+from parlab.views.arguments import numbers, within
+from parlab.views.drawing import theme
+from parlab.views.drawing.film import WIDTH, Film, box, letter, outline, word
+
+TOP, EDGE = 34, 6
+COPIES = ("expert", "node")
+RULES = {
+    "chosen": numbers,
+    "nodes": lambda name, value: within(name, value, 8),
+    "ranks_per_node": lambda name, value: within(name, value, 8),
+    "num_experts": lambda name, value: whole(name, value, 1),
+    "copy": lambda name, value: one_of(name, value, COPIES),
+}
+
+
+@checked(RULES)
+def token_way(
+    chosen: Sequence[int], num_experts: int = 256, nodes: int = 8, ranks_per_node: int = 8, *, copy: str = "node"
+) -> Film:
+    """The film of a token of rank 0, over a wall of nodes (columns) and ranks (cells).
+
+    Args:
+        chosen: its k experts.
+        num_experts: N, on nodes · ranks_per_node ranks, the first ones on rank 0.
+        nodes, ranks_per_node: at most 8 each.
+        copy: `expert`: a copy travels to the rank of each expert. `node`: one to each node, to the rank at the token's
+            place there, which hands it on inside.
+
+    Raises:
+        ValueError: an expert that there is not, or twice; experts that do not divide among the ranks.
+    """
+    ranks = nodes * ranks_per_node
+    if num_experts % ranks:
+        raise ValueError(f"num_experts={num_experts}: does not divide among {ranks} ranks")
+    if len(set(chosen)) != len(chosen) or not all(0 <= expert < num_experts for expert in chosen):
+        raise ValueError(f"chosen={list(chosen)!r:.60}: experts from 0 to {num_experts - 1} are needed, each once")
+    places: dict[int, list[int]] = {}  # the experts of the token, by rank
+    for expert in sorted(int(expert) for expert in chosen):
+        places.setdefault(expert // (num_experts // ranks), []).append(expert)
+    wall = _Wall(nodes, ranks_per_node)
+    reached = sorted({rank // ranks_per_node for rank in places})
+    between = [(0, node * ranks_per_node) for node in reached if node]
+    inside = [(rank - rank % ranks_per_node, rank) for rank in places if rank % ranks_per_node]
+    k = len(chosen)
+    if copy == "node":
+        mean = float(copies_to_ranks(num_experts, k, nodes))
+        hops = [(between, f"{_copies(len(between))} between nodes, one a node; the mean of any {k} is {mean:.2f}")]
+        hops += [(inside, f"{_copies(len(inside))} inside the nodes, to each rank with an expert of it")]
+        said = f"a copy a node: {len(between)} between nodes"
+    else:
+        direct = [(0, rank) for rank, experts in places.items() if rank for _ in experts]
+        out = sum(rank // ranks_per_node > 0 for _, rank in direct)
+        mean = float(copies_to_experts(nodes, k))
+        hops = [(direct, f"{_copies(out)} between nodes, one an expert; the mean of any {k} is {mean:.2f}")]
+        said = f"a copy an expert: {out} between nodes"
+    stops = list(range(2 * len(hops) + 2))
+    names = [*(["sent"] if len(hops) == 1 else ["at the nodes", "at the ranks"]), "answered"]
+    names = ["routed", *names, *(["back"] if len(hops) == 1 else ["summed", "back"])]
+    film = Film(f"{k} experts of {num_experts}, {said}", stops, wall.height, says=lambda stop: names[stop])
+    wall.draw(film)
+    _send(film, wall, places, hops)
+    return film
+
+
+def _send(film: Film, wall: _Wall, places: dict[int, list[int]], hops: list[tuple[list[tuple[int, int]], str]]) -> None:
+    """The copies there, the experts' answers, and the sums on their way back."""
+    film.draw(wall.letter(0, "t"), None, 0)
+    for stop, (ways, line) in enumerate(hops):
+        film.tell(stop, line)
+        _travel(film, wall, ways, stop, "t")
+    answered = len(hops)
+    for rank, experts in places.items():
+        film.draw(wall.experts(rank, experts), answered)
+    film.tell(answered, f"{len(places)} ranks apply their experts to the token, and multiply each answer by its gate")
+    for number, (ways, _) in enumerate(reversed(hops)):
+        stop = answered + 1 + number
+        lines = ["each node adds up the answers of its ranks", "one sum a node travels back, and is added"]
+        film.tell(stop, lines[number] if len(hops) == 2 else "the answers travel back, each by the way it came")
+        _travel(film, wall, [(there, here) for here, there in ways], stop, "y")
+    film.draw(wall.letter(0, "y"), film.times[-1])
+
+
+def _travel(film: Film, wall: _Wall, ways: list[tuple[int, int]], stop: int, text: str) -> None:
+    for here, there in ways:
+        (x, y), (to_x, to_y) = wall.corner(here), wall.corner(there)
+        film.move(wall.letter(here, text), stop, stop + 1, (to_x - x, to_y - y))
+        film.draw(wall.mark(there), stop + 1)
+
+
+def _copies(number: int) -> str:
+    return "1 copy" if number == 1 else f"{number} copies"
+
+
+class _Wall:
+    """Nodes are columns, and their ranks cells from top to bottom."""
+
+    def __init__(self, nodes: int, ranks_per_node: int) -> None:
+        self.nodes, self.ranks_per_node = nodes, ranks_per_node
+        self.column = (WIDTH - 2 * EDGE) / nodes
+        self.row = 27 if ranks_per_node > 4 else 44
+        self.height = TOP + self.row * ranks_per_node + 10
+
+    def corner(self, rank: int) -> tuple[float, float]:
+        """The top left of a rank's cell."""
+        node, place = divmod(rank, self.ranks_per_node)
+        return round(EDGE + self.column * node + 4, 1), TOP + self.row * place
+
+    def draw(self, film: Film) -> None:
+        """The empty wall."""
+        for node in range(self.nodes):
+            x, _ = self.corner(node * self.ranks_per_node)
+            film.draw(word(x + self.column / 2 - 4, 14, f"node {node}", "small"))
+        cells = (self.corner(rank) for rank in range(self.nodes * self.ranks_per_node))
+        film.draw("".join(outline(x, y, self.column - 8, self.row - 4, "empty") for x, y in cells))
+        for rank in range(self.nodes * self.ranks_per_node):
+            x, y = self.corner(rank)
+            film.draw(word(x + self.column - 22, y + self.row / 2 - 2, rank, "small"))
+
+    def letter(self, rank: int, text: str) -> str:
+        """A copy of the token, or an answer, in the left of a rank's cell."""
+        x, y = self.corner(rank)
+        return letter(x + 1, y + 1, 24, self.row - 6, text)
+
+    def mark(self, rank: int) -> str:
+        """A frame: a copy came here."""
+        x, y = self.corner(rank)
+        return outline(x, y, self.column - 8, self.row - 4, "frame")
+
+    def experts(self, rank: int, experts: Sequence[int]) -> str:
+        """The numbers of a rank's experts that the token chose, in its node's colour."""
+        x, y = self.corner(rank)
+        room = self.column - 8
+        numbers = " ".join(map(str, experts))
+        text = numbers if 9 * len(numbers) < room else f"{len(experts)} experts"
+        return box(x, y, room, self.row - 4, theme.rank_color(rank // self.ranks_per_node), text, "small")

@@ -1,0 +1,95 @@
+"""Figures of experts: their numbers are those of the closed forms and of what was given; bad input is refused."""
+
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from parlab import views
+from parlab.experts import dropped_share
+from parlab.nn.routing import capacity_of
+from tests.views.filmed import check_film
+
+EIGHT = [5, 40, 41, 77, 120, 121, 200, 250]  # on nodes 0, 1, 1, 2, 3, 3, 6, 7
+
+
+def test_a_copy_a_node_leaves_5_times_and_goes_on_to_6_ranks():
+    film = views.token_way(EIGHT)
+    check_film(film)
+    assert "5 copies between nodes, one a node; the mean of any 8 is 4.63" in film.story
+    assert "6 copies inside" in film.story
+    assert Counter(re.findall(r'class="go', film.html)) == {'class="go': 2 * (5 + 6)}  # there and back
+
+
+def test_a_copy_an_expert_leaves_7_times_with_mean_7():
+    film = views.token_way(EIGHT, copy="expert")
+    check_film(film)
+    assert "7 copies between nodes, one an expert; the mean of any 8 is 7.00" in film.story
+
+
+def test_a_token_whose_experts_are_all_at_home_travels_nowhere_and_one_copy_is_singular():
+    assert "0 copies between nodes" in views.token_way([0, 1], 16, 2, 2).story
+    assert "1 copy between nodes" in views.token_way([0, 15], 16, 2, 2).story
+
+
+def test_rows_between_ranks_add_up_experts_and_name_the_fullest_rank():
+    even, skewed = [[1, 1, 1, 1], [1, 1, 1, 1]], [[2, 1, 1, 0], [4, 0, 0, 0]]
+    said = str(views.rows_between({"even": even, "skewed": skewed}))
+    assert said.splitlines() == [
+        "The fullest rank has 1.00 times the mean in even, 1.75 times in skewed",
+        "even: rank 0 gets 4, rank 1 gets 4",
+        "skewed: rank 0 gets 7, rank 1 gets 1",
+    ]
+
+
+def words(figure):
+    return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
+def test_each_cell_of_the_matrix_shows_its_rows():
+    figure = views.rows_between({"one": [[3, 4], [5, 6]]})
+    assert {"3", "4", "5", "6", "from 0", "from 1"} <= set(words(figure)) or "3" in str(words(figure))
+
+
+def test_copies_are_7_and_4_63_and_3_5_and_a_token_with_one_expert_reaches_one_node():
+    assert "7.00 copies leave the node, one an expert; 4.63, one a node; 3.50, limited to 4" in str(views.copies())
+    assert "k = 1: 0.88 copies leave the node, one an expert; 0.88, one a node; 0.88" in str(views.copies(k=1))
+    assert "limited" not in str(views.copies(limit=None))
+
+
+def test_the_sliders_of_copies_stand_at_their_ends_without_an_error():
+    explorer = views.explore_copies()
+    for name, value in (("num_experts", 8), ("k", 16), ("nodes", 1), ("limit", 8), ("limit", 0), ("nodes", 8)):
+        explorer.controls[name].value = value
+    assert "8 experts on 8 nodes, k = 8: 7.00 copies" in repr(explorer)
+
+
+def test_dropped_says_the_least_factor_below_one_percent():
+    figure = views.dropped({1.0: 0.09, 2.0: 0.001}, 64, 2, 8)
+    least = float(re.search(r"a factor of ([\d.]+) drops", str(figure))[1])
+    assert dropped_share(64, 2, 8, capacity_of(64, 2, 8, least)) < 0.01
+    assert dropped_share(64, 2, 8, capacity_of(64, 2, 8, least - 0.05)) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("draw", "said"),
+    [
+        (lambda: views.token_way([]), "chosen=[]: a list of whole numbers is needed"),
+        (lambda: views.token_way([1, 1]), "chosen=[1, 1]: experts from 0 to 255 are needed, each once"),
+        (lambda: views.token_way([256]), "chosen=[256]: experts from 0 to 255"),
+        (lambda: views.token_way([1], nodes=9), "nodes=9: must be a whole number from 1 to 8"),
+        (lambda: views.token_way([1], 10), "num_experts=10: does not divide among 64 ranks"),
+        (lambda: views.token_way([1], copy="rank"), "copy='rank': use one of expert, node"),
+        (lambda: views.rows_between({}), "tables={}: must have one value or more, by name"),
+        (lambda: views.rows_between({"a": np.ones((2, 3), int)}), "tables['a'] has shape (2, 3): [P][N] is needed"),
+        (lambda: views.rows_between({n: [[1]] for n in "abcde"}), "tables: has 5, and 4 are the most"),
+        (lambda: views.copies(nodes=3), "nodes=3: must divide the 256 experts"),
+        (lambda: views.copies(k=300), "k=300: there are 256 experts"),
+        (lambda: views.copies(limit=9), "limit=9: there are 8 nodes"),
+        (lambda: views.dropped({}, 4, 1, 2), "counted={}: must have one value or more"),
+    ],
+)
+def test_bad_input_is_refused_by_name(draw, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        draw()
