@@ -8,3 +8,4 @@ from parlab.plan.machine import A100, CLOCK, H100, Hardware, hardware_of
 from parlab.plan.search import Neighbour, Plans, Why, search, why
 from parlab.plan.software import LLAMA_3, MEGATRON, OURS, PLAIN, TORCHTITAN, Software, software_of
 from parlab.plan.validation import Row, Validation, validation
+from parlab.plan.walk import Walk

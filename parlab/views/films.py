@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from parlab.pipeline import Schedule, ScheduleTimeline
+from parlab.plan import Walk
 from parlab.views.all_reduce.film import moves_of, pieces_film
 from parlab.views.attention.film import attention_film, plan_of
 from parlab.views.drawing.film import Film
+from parlab.views.planning.film import walk_film
 from parlab.views.schedules.film import schedule_film
 from parlab.views.timelines.film import timeline_film
 from parlab.world import Run, Timeline
@@ -18,6 +20,7 @@ FILMS: list[tuple[Callable[[Any], bool], Callable[..., Film]]] = [
     (lambda source: isinstance(source, Timeline) and bool(moves_of(source)), pieces_film),
     (lambda source: isinstance(source, Schedule | ScheduleTimeline), schedule_film),
     (lambda source: isinstance(source, Timeline) and plan_of(source) is not None, attention_film),
+    (lambda source: isinstance(source, Walk), walk_film),
     (lambda source: isinstance(source, Timeline), timeline_film),
 ]
 """For each subject: whether a source is of this subject, and its film. The first that fits is taken."""
@@ -33,6 +36,7 @@ def film(source: Any, **options: Any) -> Film:
     - for the run of one attention across 2 or 4 ranks, forward, without a mask, on contiguous shards: the K/V, queries
       and outputs that travel between rectangles of tokens × heads (`ranks_per_node=` draws the nodes);
     - for a pipeline schedule, at its `costs`: the microbatches that travel, and the activations that ranks keep;
+    - for a search by hand (`parlab.plan.Walk`): the two bills of each layout, and its way on the map;
     - for any other run of at most 8 ranks, or the first `ranks` of it: what each rank does, and its messages.
 
     Args:

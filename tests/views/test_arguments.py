@@ -85,7 +85,7 @@ def test_the_bill_of_a_step_that_takes_no_time_says_nothing_of_its_time():
     found = estimate(LLAMA_8B, FREE, Layout(tp=2), batch=1, sequence=64)
     figure = views.bills(found)
     assert repr(figure).splitlines()[1:3] == [
-        "t 2 c 1 p 1 d 1 v 1 b 1 ZeRO-1: 0.000 s, MFU 0.0%, 60.0 GiB",
+        "tp 2 ZeRO-1: 0.000 s, MFU 0.0%, 60.0 GiB",
         "  nothing",
     ]
     figure._repr_png_()

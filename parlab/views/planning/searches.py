@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -20,6 +20,7 @@ from parlab.world.units import format_bytes
 
 FRONT = {"color": theme.RANKS[5], "marker": "o", "markersize": 4, "linewidth": 1.6}
 BEST = {"color": theme.RANKS[5], "marker": "*", "markersize": 15, "linestyle": "none", "markeredgecolor": theme.INK}
+MARK = {"color": theme.INK, "marker": "D", "markersize": 8, "linestyle": "none", "markeredgecolor": theme.PAPER}
 MANY = ListedColormap([theme.paler("#56B4E9", 0.85 * (1 - part)) for part in np.linspace(0, 1, 64)])
 BINS = 110
 SHADES = {t: theme.paler("#0072B2", white) for t, white in ((1, 0.95), (2, 0.75), (4, 0.55), (8, 0.3), (16, 0))}
@@ -27,12 +28,17 @@ NOTHING = "#EEEEEE"
 KNOBS: dict[str, Any] = {"microbatch": [1, 2], "sequence_parallel": True, "zero": [1, 3], "schedule": "1f1b"}
 
 
-def all_layouts(plans: Plans, most: float = 10) -> Picture:
+def all_layouts(
+    plans: Plans, most: float = 10, marks: Mapping[str, Estimate] | None = None, best: bool = True, headline: str = ""
+) -> Picture:
     """Draw every possible layout by the memory of its fullest rank and its time. More layouts make a darker place.
 
     Args:
         plans: the result of `search`.
         most: slower layouts than `most` times the fastest one that fits are left out.
+        marks: estimates that are marked, by name.
+        best: draw the front and the best one, too.
+        headline: above the figure. Empty: how many fit.
 
     Raises:
         ValueError: nothing fits, no plans, or a bad number.
@@ -42,29 +48,41 @@ def all_layouts(plans: Plans, most: float = 10) -> Picture:
     finite("most", most)
     if most <= 1:
         raise ValueError(f"most={most!r:.60}: must be greater than 1")
-    best, front = plans.best, plans.front()
+    first, front = plans.best, plans.front() if best else []
     if not plans.seconds.min():
         raise ValueError("plans: a step takes no time on this cluster; search on one that computes at a finite pace")
-    near = plans.seconds <= most * best.total_seconds
-    fitting, faster = len(plans), int((plans.seconds < best.total_seconds).sum())
-    headline = f"{len(plans.seconds)} layouts, {fitting} fit; {faster} would be faster, but are too large"
-    lines = [f"  {e.total_seconds:8.3f} s {format_bytes(e.total_bytes):>9}  {e.layout}" for e in front]
-    figure, axes = plot([headline, f"The front, {len(front)} layouts:", *lines], 5.0, headline, top=0.85)
+    near = plans.seconds <= most * first.total_seconds
+    fitting, faster = len(plans), int((plans.seconds < first.total_seconds).sum())
+    counted = f"{len(plans.seconds)} layouts, {fitting} fit; {faster} would be faster, but are too large"
+    said = headline or counted
+    named = [f"{name}: {_line(e)}" for name, e in (marks or {}).items()]
+    near_front = [f"  {_line(e)}" for e in front if e.total_seconds <= most * first.total_seconds]
+    lines = [f"The front, {len(front)} layouts:", *near_front] * best
+    figure, axes = plot([said, counted, *named, *lines], 5.0, said, top=0.85)
     low, high = plans.bytes[near].min() / 2**30, plans.bytes[near].max() / 2**30
     if high < 1.01 * low:  # the ends of an axis must differ
         low, high = low / 2, 2 * high
-    edges = np.geomspace(low, high, BINS), np.geomspace(plans.seconds.min(), most * best.total_seconds, BINS)
+    edges = np.geomspace(low, high, BINS), np.geomspace(plans.seconds.min(), most * first.total_seconds, BINS)
     number, x, y = np.histogram2d(plans.bytes[near] / 2**30, plans.seconds[near], bins=edges)
-    ticks: Any = {"log": 10, "ticks": LogLocator(subs=(1, 2, 5)), "says": "{:g}".format}
+    ticks: Any = {"log": 10, "ticks": LogLocator(subs=(1, 2, 4, 6, 8)), "says": "{:g}".format}
     scale(axes.xaxis, "GiB of the fullest rank", ends=(low, high), **ticks)
     scale(axes.yaxis, "seconds a step", ends=(0.95 * edges[1][0], edges[1][-1]), **ticks)
     axes.pcolormesh(x, y, np.where(number.T > 0, number.T, np.nan), cmap=MANY, norm=LogNorm(1, number.max()), gid="all")
     axes.axvline(plans.memory / 2**30, gid="device", **BOUND)
-    axes.plot([e.total_bytes / 2**30 for e in front], [e.total_seconds for e in front], gid="front", **FRONT)
-    axes.plot([best.total_bytes / 2**30], [best.total_seconds], gid="best", **BEST)
-    layouts = {"color": "#56B4E9", **BAR}
-    line_legend(figure, [("layouts", layouts), ("the front", FRONT), ("the best", BEST), ("a device's memory", BOUND)])
+    entries = [("layouts", {"color": "#56B4E9", **BAR})]
+    if best:
+        axes.plot([e.total_bytes / 2**30 for e in front], [e.total_seconds for e in front], gid="front", **FRONT)
+        axes.plot([first.total_bytes / 2**30], [first.total_seconds], gid="best", **BEST)
+        entries += [("the front", FRONT), ("the best", BEST)]
+    for name, e in (marks or {}).items():
+        axes.plot([e.total_bytes / 2**30], [e.total_seconds], gid=name, zorder=6, **MARK)
+        entries.append((name, MARK))
+    line_legend(figure, [*entries, ("a device's memory", BOUND)])
     return figure
+
+
+def _line(found: Estimate) -> str:
+    return f"{found.total_seconds:8.3f} s {format_bytes(found.total_bytes):>9}  {found.layout}"
 
 
 @checked(RULES)
@@ -109,7 +127,7 @@ def winners(
         marks.rectangles(axes, f"{name} {ranks}", [x - 0.48], [x + 0.48], [y - 0.47], [y + 0.47], [color])
         marks.word(axes, x, y, _words(best), ha="center", color=theme.text_color(color), linespacing=1.3)
     figure.text_shown = "\n".join(lines)
-    line_legend(figure, [(f"t {t}" + " or more" * (t == 16), {"color": color, **BAR}) for t, color in SHADES.items()])
+    line_legend(figure, [(f"tp {t}" + " or more" * (t == 16), {"color": color, **BAR}) for t, color in SHADES.items()])
     return figure
 
 
@@ -129,4 +147,5 @@ def _words(best: Estimate | str) -> str:
         return best
     of = best.layout
     again = "" if of.recompute == "none" else f", {of.recompute}"
-    return f"t {of.tp} c {of.cp} p {of.pp} d {of.dp}\nv {of.chunks}, ZeRO-{of.zero}{again}\nMFU {best.mfu:.0%}"
+    sizes = f"tp {of.tp} cp {of.cp} pp {of.pp}\ndp {of.dp} chunks {of.chunks}"
+    return f"{sizes}\nZeRO-{of.zero}{again}, MFU {best.mfu:.0%}"

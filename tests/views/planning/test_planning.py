@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 
 from parlab import views
-from parlab.plan import LLAMA_8B, LLAMA_405B, Layout, Validation, estimate, search, validation, why
+from parlab.plan import LLAMA_8B, LLAMA_405B, Layout, Validation, Walk, estimate, search, validation, why
 from parlab.views.planning.bills import MEMORY, TIME, short_name
 from parlab.views.planning.explore import FIRST, KNOBS
+from parlab.views.planning.measured import COLORS
+from parlab.views.planning.verdict import META
 from parlab.world import CLASSROOM, DGX_H100
 from tests.views.drawn import artists, boxes, check_text, title
 
 ASKED = {"batch": 64, "sequence": 8192}
 PLANS = search(LLAMA_8B, DGX_H100, 16, **ASKED)
+SHORTER = META.but(dp=256, pp=8, chunks=16)
 
 
 def test_bills_are_as_long_as_the_seconds_and_bytes_of_each_kind():
@@ -76,6 +79,17 @@ def test_all_layouts_counts_them_and_draws_the_front_and_the_best():
     check_text(figure)
 
 
+def test_all_layouts_marks_estimates_by_name_and_may_leave_the_best_out():
+    marked = PLANS[7]
+    figure = views.all_layouts(PLANS, marks={"ours": marked}, best=False, headline="Where are we?")
+    (mark,) = artists(figure, "ours")
+    assert (mark.get_xdata()[0], mark.get_ydata()[0]) == (marked.total_bytes / 2**30, marked.total_seconds)
+    assert artists(figure, "front") == artists(figure, "best") == []
+    assert title(figure) == "Where are we?"
+    assert str(PLANS.best.layout) not in repr(figure)
+    check_text(figure)
+
+
 @pytest.mark.parametrize(("number", "fixed"), [(2, {}), (1, {"schedule": "1f1b"})])
 def test_layouts_that_all_use_the_same_memory_are_drawn(number, fixed):
     plans = search(LLAMA_8B, CLASSROOM, 1, batch=1, sequence=2048, recompute="none", **fixed)
@@ -110,7 +124,10 @@ def test_predicted_and_measured_draws_every_rows_error():
     figure = views.predicted_and_measured(table)
     for family in table.errors:
         (points,) = artists(figure, family)
-        assert points.get_xdata() == pytest.approx([100 * row.error for row in table if row.family == family])
+        rows = [row for row in table if row.family == family]
+        assert points.get_xdata() == pytest.approx([100 * row.error for row in rows])
+        assert points.get_color() == COLORS[rows[0].kind]
+    assert len({COLORS[row.kind] for row in table}) == 3
     assert str(table) in repr(figure)
     check_text(figure)
 
@@ -137,6 +154,89 @@ def test_the_widget_says_what_was_asked_where_no_layout_is_possible():
     check_text(figure)
 
 
+# ---- how sure a plan is
+
+
+@pytest.mark.parametrize(
+    ("usable", "winner", "seconds"),
+    [
+        (74.5, META, 6.61),
+        (77.5, META.but(dp=256, pp=8, chunks=16), 6.25),
+        (79.6, META.but(dp=256, pp=8, chunks=16), 6.25),
+    ],
+)
+def test_the_verdict_flips_between_74_5_and_77_5_usable_gib_from_6_61_to_6_25_s(usable, winner, seconds):
+    figure = views.verdict(usable=usable)
+    found = estimate(LLAMA_405B, DGX_H100, winner, batch=2048, sequence=8192)
+    assert round(found.total_seconds, 2) == seconds
+    assert title(figure).endswith(f"{short_name(winner)}, {seconds} s")
+    (star,), (mark,) = artists(figure, "winner"), artists(figure, "Llama 3")
+    assert star.get_xdata()[0] == found.total_bytes / 2**30
+    assert mark.get_ydata()[0] == pytest.approx(6.61, abs=0.01)
+    (line,) = artists(figure, "device")
+    assert line.get_xdata()[0] == usable
+    (fits,), (out,) = artists(figure, "fits"), artists(figure, "too large")
+    assert max(fits.get_xdata()) <= usable < min(out.get_xdata())
+    check_text(figure)
+
+
+def test_the_map_of_verdicts_has_2_winners_and_the_pace_of_products_never_changes_them():
+    figure = views.verdict_map()
+    assert title(figure) == "The pace of products never changes the best layout, the memory does"
+    rows = [line for line in repr(figure).splitlines() if line.startswith("products")]
+    numbers = [[cell.partition("(")[2][0] for cell in row.split(", ")] for row in rows]
+    assert numbers == [list("0000001111")] * 7
+    check_text(figure)
+
+
+def test_sliders_of_the_verdict_move_the_winner_and_reach_their_ends():
+    widget = views.explore_verdict()
+    first = title(widget.figure)
+    widget.controls["usable"].value = 90
+    assert title(widget.figure) != first
+    for name, control in widget.controls.items():
+        for _, value in (control.options[0], control.options[-1]):
+            control.value = value
+            assert title(widget.figure), name
+
+
+# ---- a search by hand, filmed
+
+
+def a_walk():
+    walk = Walk(PLANS, Layout(dp=16))
+    return walk.turn(pp=2).turn(chunks=2).turn(zero=3, chunks=1, pp=1)
+
+
+def test_the_film_of_a_walk_has_a_step_for_each_of_3_moves_and_says_whether_each_fits():
+    walk = a_walk()
+    film = views.film(walk, marks={"the best": PLANS.best})
+    assert len(film.times) == 4
+    assert film.headline == f"3 moves: from {walk[0].total_seconds:.2f} to {walk[-1].total_seconds:.2f} s a step"
+    assert film.lines[0].startswith(f"start: dp 8, pp 2: {walk[1].total_seconds:.2f} s, ")
+    assert [line.endswith(" fits") for line in film.lines] == [walk.fits(e) for e in walk[1:]]
+    assert len(film.html.encode()) < 40_000
+    assert ">the best<" in film.html
+
+
+def test_bills_of_the_film_are_as_long_as_the_seconds():
+    """The longest step fills the bar of 554 units."""
+    walk = a_walk()
+    film = views.film(walk)
+    each = 554 / max(e.total_seconds for e in walk)
+    for found in walk:
+        assert f'width="{round(found.seconds["products"] * each, 1):g}"' in film.html
+
+
+@pytest.mark.parametrize("number", [1, 13])
+def test_a_walk_of_1_or_of_13_layouts_is_not_filmed(number):
+    walk = Walk(PLANS, Layout(dp=16))
+    for _ in range(number - 1):
+        walk.turn()
+    with pytest.raises(ValueError, match=f"a walk of {number} layouts; 2 to 12 can be filmed"):
+        views.film(walk)
+
+
 def test_every_slider_changes_the_picture_and_memory_needs_no_new_search():
     widget = views.explore_plan()
     before = widget.picture.value
@@ -155,6 +255,11 @@ def test_every_slider_changes_the_picture_and_memory_needs_no_new_search():
         (lambda: views.all_layouts(PLANS, most=1), "most=1: must be greater than 1"),
         (lambda: views.all_layouts(PLANS, most=np.inf), "most=inf: must be a finite number"),
         (lambda: views.all_layouts(PLANS, most="1"), "most='1': must be a finite number"),
+        (lambda: views.verdict(usable=0), "usable=0"),
+        (lambda: views.verdict(usable=1e-3), "usable=0.001: nothing fits; the leanest needs"),
+        (lambda: views.verdict(products=2), "products=2: a fraction"),
+        (lambda: views.verdict_map(limits=[]), "limits=.*one number or more"),
+        (lambda: views.verdict_map(paces=[2]), "paces=2: a fraction"),
         (lambda: views.winners(["9b"]), "'9b': choose from"),
         (lambda: views.winners(tokens=100), "must be a multiple of sequence 8192"),
         (lambda: views.predicted_and_measured(3), "table=3"),

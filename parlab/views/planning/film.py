@@ -1,0 +1,158 @@
+"""The film of a search by hand: the two bills of each layout, and its way on the map of memory and time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+
+from parlab.plan import Estimate, Walk
+from parlab.views.drawing import theme
+from parlab.views.drawing.film import Film, box, outline, word
+from parlab.views.planning.bills import MEMORY, TIME
+from parlab.world.units import format_bytes
+
+BAR, LEFT, RIGHT, HALF = 30, 78, 632, 15  # of the bills
+TOP = {"time": 42, "memory": 112}
+MAP = (78, 176, 400, 150)  # left, top, width and height
+WORDS = 500  # the fields of the layout, beside the map
+GONE = 0.97  # of the way to the next stop: then the next layout's bills stand there
+GIB = 2**30
+MOST = 12
+
+
+def walk_film(source: Walk, marks: Mapping[str, Estimate] | None = None) -> Film:
+    """The film of a search by hand.
+
+    Above stand the two bills of the layout, seconds and bytes by kind, with the device's memory as a line. Below, a dot
+    goes over the map of memory and time, on which the front and `marks` stand.
+
+    Args:
+        source: the layouts.
+        marks: estimates that are marked on the map, by name.
+
+    Raises:
+        ValueError: fewer than two layouts, or more than 12.
+    """
+    if not 2 <= len(source) <= MOST:
+        raise ValueError(f"source: a walk of {len(source)} layouts; 2 to {MOST} can be filmed")
+    last = len(source) - 1
+    headline = f"{len(source) - 1} moves: from {source[0].total_seconds:.2f} to {source[-1].total_seconds:.2f} s a step"
+    film = Film(headline, list(range(last + 1)), 356, moving=1.2 * last, resting=1.6, says=_stop)
+    place = _Map(source, marks or {})
+    film.draw(_bill_frames(source) + place.drawn)
+    for number, found in enumerate(source):
+        end = None if number == last else number + GONE
+        film.draw(_bills(source, found) + _fields(source, number), number, end)
+        x, y = place.at(found)
+        film.draw(_dot(x, y, source.fits(found)), number, number if end else None)
+    for number, (one, two) in enumerate(pairwise(source)):
+        (x, y), (to_x, to_y) = place.at(one), place.at(two)
+        film.tell(number, _line(source, number + 1))
+        film.move(_dot(x, y, True), number, number + 1, (to_x - x, to_y - y))
+        film.draw(f'<path class="trail" d="M{x:g} {y:g}L{to_x:g} {to_y:g}"/>', number + 1)
+    return film
+
+
+def _stop(number: int) -> str:
+    return f"{number}" if number else "start"
+
+
+def _line(walk: Walk, number: int) -> str:
+    found, move = walk[number], walk.moves[number]
+    fits = "fits" if walk.fits(found) else "does not fit"
+    return f"{move[:80]}: {found.total_seconds:.2f} s, {format_bytes(found.total_bytes)} {fits}"
+
+
+def _scales(walk: Walk) -> dict[str, float]:
+    """Units of the drawing a second, and a byte."""
+    longest = max(found.total_seconds for found in walk)
+    largest = max(walk.plans.memory, *(found.total_bytes for found in walk))
+    return {"time": (RIGHT - LEFT) / longest, "memory": (RIGHT - LEFT) / largest}
+
+
+def _bill_frames(walk: Walk) -> str:
+    limit = LEFT + walk.plans.memory * _scales(walk)["memory"]
+    y = TOP["memory"]
+    line = f'<path class="trail" stroke-dasharray="5 3" d="M{limit:.1f} {y - 22}v44"/>'
+    names = "".join(word(4, top, name, "left") for name, top in TOP.items())
+    device = f"the device: {format_bytes(walk.plans.memory)}"
+    return names + line + word(min(limit, RIGHT - 90), y - 30, device, "small")
+
+
+def _bills(walk: Walk, found: Estimate) -> str:
+    """Both bills, their kinds in words where there is room, and their sums."""
+    marks = ""
+    for name, parts, colors in (("time", found.seconds, TIME), ("memory", found.bytes, MEMORY)):
+        each, x, y = _scales(walk)[name], float(LEFT), TOP[name]
+        for kind, color in colors.items():
+            width = parts[kind] * each
+            if width >= 1:
+                said = kind if width > 9 * len(kind) else ""
+                marks += box(round(x, 1), y - HALF, round(width, 1), BAR, color, said, "small")
+            x += width
+        total = f"{found.total_seconds:.2f} s" if name == "time" else format_bytes(found.total_bytes)
+        marks += word(LEFT, y - 25, total, "small left strong")
+    return marks
+
+
+def _fields(walk: Walk, number: int) -> str:
+    """The layout beside the map; what this move changed is strong."""
+    now = vars(walk[number].layout)
+    before = vars(walk[max(number - 1, 0)].layout)
+    said = {name: f"{name} {now[name]}" for name in ("dp", "pp", "cp", "tp", "chunks", "microbatch")}
+    said |= {"zero": f"ZeRO-{now['zero']}", "schedule": now["schedule"]}
+    said["sequence_parallel"] = "sequence parallel" if now["sequence_parallel"] else "whole sequences"
+    said["recompute"] = f"recompute {now['recompute']}"
+    looks = {name: "left small" + " strong" * (now[name] != before[name]) for name in said}
+    return "".join(word(WORDS, MAP[1] + 8 + 16 * row, said[name], looks[name]) for row, name in enumerate(said))
+
+
+def _dot(x: float, y: float, fits: bool) -> str:
+    fill = theme.RANKS[5] if fits else "none"
+    return f'<circle cx="{x:g}" cy="{y:g}" r="8" fill="{fill}" stroke="{theme.RANKS[5]}" stroke-width="3"/>'
+
+
+class _Map:
+    """Memory to the right and time up, both logarithmic; the front, the device, and the marks."""
+
+    def __init__(self, walk: Walk, marks: Mapping[str, Estimate]) -> None:
+        points = [*walk, *marks.values()]
+        slow = 1.15 * max(found.total_seconds for found in points)
+        front = [found for found in walk.plans.front() if found.total_seconds <= slow]
+        held = [found.total_bytes for found in (*points, *front)] + [walk.plans.memory]
+        self._bytes = math.log(min(held) / 1.2), math.log(1.15 * max(held))
+        self._seconds = math.log(min(found.total_seconds for found in (*points, *front)) / 1.08), math.log(slow)
+        left, top, width, height = MAP
+        way = "L".join("{:.1f} {:.1f}".format(*self.at(found)) for found in front)
+        limit = self._x(walk.plans.memory)
+        self.drawn = outline(left, top, width, height, "empty")
+        self.drawn += f'<path class="trail" stroke-dasharray="5 3" d="M{limit:.1f} {top}v{height}"/>'
+        self.drawn += f'<path fill="none" stroke="{theme.RANKS[0]}" stroke-width="2.5" d="M{way}"/>'
+        if front:
+            x, y = self.at(front[len(front) // 2])
+            self.drawn += word(x - 40, y + 14, "the front", "small")
+        for name, found in marks.items():
+            x, y = self.at(found)
+            self.drawn += f'<path d="M{x:.1f} {y - 8:.1f}l8 8l-8 8l-8-8z" fill="currentColor"/>'
+            self.drawn += word(x - 14 - 3.6 * len(name), y - 8, name, "small strong")
+        self.drawn += word(left + width / 2, top + height + 27, "GiB of the fullest rank →", "small")
+        self.drawn += word(4, top - 12, "seconds ↑", "small left")
+        for seconds in (4, 5, 6, 8, 10, 14, 20, 30, 50):
+            if self._seconds[0] <= math.log(seconds) <= self._seconds[1]:
+                self.drawn += word(left - 14, self._y(seconds), seconds, "small")
+        for gib in (10, 20, 40, 80, 160, 320, 640):
+            if self._bytes[0] <= math.log(gib * GIB) <= self._bytes[1]:
+                self.drawn += word(self._x(gib * GIB), top + height + 11, gib, "small")
+
+    def at(self, found: Estimate) -> tuple[float, float]:
+        """The place of a layout."""
+        return self._x(found.total_bytes), self._y(found.total_seconds)
+
+    def _x(self, nbytes: float) -> float:
+        low, high = self._bytes
+        return round(MAP[0] + MAP[2] * (math.log(nbytes) - low) / (high - low), 1)
+
+    def _y(self, seconds: float) -> float:
+        low, high = self._seconds
+        return round(MAP[1] + MAP[3] * (high - math.log(seconds)) / (high - low), 1)
