@@ -40,8 +40,9 @@ mutants: $(VENV)/mutants.stamp   ## Break a room at random places, and list what
 assignments: $(VENV)/lab.stamp   ## Write nbgrader's course into COURSE, or into build/course.
 	$(BIN)/python -m tools.assignments $(or $(COURSE),build/course)
 
-notebooks: $(VENV)/lab.stamp     ## Make the stubs from the solutions, run every notebook, store its outputs, draw README's picture.
+notebooks: $(VENV)/lab.stamp     ## Make stubs and glossary's links, run every notebook, store its outputs, draw README's picture.
 	$(BIN)/python -m tools.exercises
+	$(BIN)/python -m tools.glossary
 	$(BIN)/python tools/store_outputs.py notebooks
 	$(BIN)/python tools/draw_first_screen.py
 
