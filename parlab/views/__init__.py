@@ -28,7 +28,8 @@ from parlab.views.schedules.placement import placements
 from parlab.views.schedules.reorder import reorder
 from parlab.views.schedules.schedule import compare_schedules, schedule
 from parlab.views.sharding.block import sharded_block
-from parlab.views.sharding.price import explore_tensor, kept_activations, tensor
+from parlab.views.sharding.kept import kept_activations, kept_arrays
+from parlab.views.sharding.price import explore_tensor, tensor
 from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
 from parlab.views.timelines.measured import explore_measured_times, measured_times, wall_clock
 from parlab.views.timelines.panels import bytes_in_and_out, compare_timelines, lanes_of

@@ -19,6 +19,7 @@ TIMELINE = run(lambda comm: None, 2).timeline
 
 ROWS = [
     (lambda: views.tensor(S=0), "S=0: must be a whole number, at least 1"),
+    (lambda: views.tensor(products=2), "products=2: a fraction of the data sheet, greater than 0 and at most 1"),
     (lambda: views.tensor(S="no"), "S='no': must be a whole number, at least 1"),
     (lambda: views.tensor(S=10**19), "S=10000000000000000000: must be at most 2147483648"),
     (lambda: views.tensor(model=[]), "model=[]: use one of Llama 3 8B"),

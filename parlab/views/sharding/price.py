@@ -1,11 +1,9 @@
-"""Tensor parallelism against its number of ranks t: the bytes that a block keeps for its backward, and its time."""
+"""The time of a block on t ranks of tensor parallelism."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -14,30 +12,23 @@ from matplotlib.axes import Axes
 from parlab.arguments import checked, one_of, optional, whole
 from parlab.nn import LlamaConfig
 from parlab.nn.published import LLAMA_8B, LLAMA_70B, LLAMA_405B
+from parlab.plan.arguments import fraction
 from parlab.tensor import Time, block_time
-from parlab.views.arguments import RULES, mapping
+from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of
-from parlab.views.drawing.picture import Picture, curve, line_legend, plot, scale
+from parlab.views.drawing.picture import Picture, plot, scale
 from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.world import DGX_A100, DGX_H100, Cluster
-from parlab.world.units import format_bytes, format_time
+from parlab.world.units import format_time
 
 MODELS = {"Llama 3 8B": LLAMA_8B, "Llama 3 70B": LLAMA_70B, "Llama 3 405B": LLAMA_405B}
 SIZES = (1, 2, 4, 8, 16, 32)
 ALGORITHMS = RING, HIERARCHICAL = "ring", "hierarchical"
 ITEMSIZE = 2  # bytes of an element: 16 bits
+PRODUCTS = 0.79  # 780 of an H100's 989 TFLOP/s, a large product of bf16. Source: He, "H100 peak matmul FLOPS", a gist
 COMPUTE, MESSAGES = theme.KINDS["compute"].color, theme.KINDS["send"].color
-KEPT = ("#332288", "#AA4499", "#44AA99", "#999933", "#882255")  # unlike ranks'. Source: Tol, "Colour schemes" (2021)
 Bar = tuple[int, str]  # t, and one of ALGORITHMS
-Bytes = Mapping[str, Mapping[int, int]]  # way of keeping: t: bytes
-
-
-def bytes_by_ranks(name: str, value: Any) -> None:
-    """The rule of bytes by way of keeping and number of ranks."""
-    mapping(name, value)
-    for way, at in value.items():
-        mapping(f"{name}[{way!r}]", at)
 
 
 def whole_nodes(name: str, value: Any) -> None:
@@ -48,59 +39,36 @@ def whole_nodes(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value!r}: groups of {sizes} ranks must fill nodes; use one of these, or more")
 
 
-@checked(RULES | {"counted": bytes_by_ranks, "formula": bytes_by_ranks})
-def kept_activations(counted: Bytes, formula: Bytes, *, headline: str | None = None) -> Picture:
-    """Draw the bytes that a rank keeps of one block: closed forms as lines, counted bytes as dots.
-
-    Args:
-        counted: `{way: {t: bytes}}`, such as `{"tensor parallel": {1: 8192, 2: 5120}}`.
-        formula: the same from the closed form.
-        headline: above the figure. None: whether the two agree.
-
-    Raises:
-        ValueError: the two have different ways or numbers of ranks, or none.
-    """
-    if not counted or {way: set(at) for way, at in counted.items()} != {way: set(at) for way, at in formula.items()}:
-        raise ValueError("counted and formula must have the same ways of keeping and the same t, at least one")
-    sizes = sorted({t for at in counted.values() for t in at})
-    equal = all(counted[way][t] == formula[way][t] for way in counted for t in counted[way])
-    verdict = f"Kept by one rank of one block: {'counted = closed form everywhere' if equal else 'NOT the closed form'}"
-    width = max(map(len, counted))
-    lines = [verdict, f"{'':<{width}}" + "".join(f"{f't = {t}':>12}" for t in sizes)]
-    lines += [f"{way:<{width}}" + "".join(f"{at[t]:>12}" for t in sizes) for way, at in counted.items()]
-    figure, axes = plot(lines, 4.2, headline or verdict, left=1.0, top=1.0)
-    scale(axes.xaxis, log=2, ticks=sizes, says="t = {:g}".format)
-    scale(axes.yaxis, log=2, says=format_bytes, grid=True)
-    styles = dict(zip(formula, map(curve, cycle(KEPT), cycle(theme.DASHES)), strict=False))
-    for way, style in styles.items():
-        axes.plot(list(formula[way]), list(formula[way].values()), gid=f"formula {way}", **style)
-        axes.plot(list(counted[way]), list(counted[way].values()), "o", color=style["color"], gid=f"counted {way}")
-    line_legend(figure, list(styles.items()))
-    return figure
-
-
-@checked(RULES | {"model": partial(one_of, choices=tuple(MODELS)), "ranks_per_node": optional(whole_nodes)})
+@checked(
+    RULES
+    | {"model": partial(one_of, choices=tuple(MODELS)), "ranks_per_node": optional(whole_nodes), "products": fraction}
+)
 def tensor(
-    model: str = "Llama 3 405B", S: int = 8192, cluster: Cluster = DGX_H100, ranks_per_node: int | None = None
+    model: str = "Llama 3 405B",
+    S: int = 8192,
+    cluster: Cluster = DGX_H100,
+    ranks_per_node: int | None = None,
+    products: float = PRODUCTS,
 ) -> Picture:
     """Draw the time of one block of a Llama on t ranks, forward and backward. `explore_tensor` shows this.
 
     There is one sequence of 16-bit numbers without sequence parallelism. The times are those of the simulated clock,
-    from closed forms that tests compare with runs: products at the device's peak, computing and sending one after the
-    other. For more ranks than a node has, one bar has ring all-reduces and the other hierarchical ones. The efficiency
-    is the time of one rank over the time of t ranks together.
+    from closed forms that tests compare with runs, computing and sending one after the other. For more ranks than a
+    node has, one bar has ring all-reduces and the other hierarchical ones. The efficiency is the time of one rank over
+    the time of t ranks together.
 
     Args:
         model: one of `MODELS`.
         S: tokens.
         cluster: the hardware.
         ranks_per_node: instead of the cluster's. None: the cluster's.
+        products: the fraction of the device's peak that large products reach: `PRODUCTS` on an H100.
 
     Raises:
-        ValueError: an unknown model, no tokens, nodes that the groups do not fill, or a cluster on which a block takes
-            no time.
+        ValueError: an unknown model, no tokens, a fraction that is none, nodes that the groups do not fill, or a
+            cluster on which a block takes no time.
 
-    >>> tensor("Llama 3 8B", S=1024)
+    >>> tensor("Llama 3 8B", S=1024, products=1)
     Llama 3 8B, 1024 tokens, DGX H100: with rings, t = 8 is fastest
       t   computing     sending        both  efficiency  hierarchical  efficiency
       1     1.39 ms         0 s     1.39 ms        100%
@@ -113,12 +81,14 @@ def tensor(
     if ranks_per_node is not None:
         cluster = replace(cluster, ranks_per_node=ranks_per_node)
     whole_nodes("cluster.ranks_per_node", cluster.ranks_per_node)
+    cluster = cluster.reaching(products)
     times = {(t, way): _both_ways(MODELS[model], S, t, cluster, way) for t in SIZES for way in ALGORITHMS}
     if not all(sum(time) for time in times.values()):
         raise ValueError(f"cluster={cluster.name}: a block of {S} tokens takes no time on it; give it a finite pace")
     efficiency = {(t, way): f"{sum(times[1, way]) / (t * sum(time)):.0%}" for (t, way), time in times.items()}
     fastest = min(SIZES, key=lambda t: sum(times[t, RING]))
-    headline = f"{model}, {S} tokens, {cluster.name}: with rings, t = {fastest} is fastest"
+    pace = "" if products == 1 else f" at {products:.0%} of its peak"
+    headline = f"{model}, {S} tokens, {cluster.name}{pace}: with rings, t = {fastest} is fastest"
     lines = [headline, f"{'t':>3}   computing     sending        both  efficiency  hierarchical  efficiency"]
     for t in SIZES:
         compute, messages = ring = times[t, RING]
@@ -161,11 +131,12 @@ def _draw(axes: Axes, times: dict[Bar, Time], efficiency: dict[Bar, str], node: 
 
 
 def explore_tensor() -> Explorer:
-    """Sliders for `tensor`: the model, the tokens, the cluster, and the ranks of a node."""
+    """Sliders for `tensor`: the model, the tokens, the cluster, the ranks of a node, and what products reach."""
     controls = {
         "model": choice("model", MODELS, "Llama 3 405B"),
         "S": steps("tokens S", (512, 1024, 2048, 4096, 8192, 16384, 65536), 8192),
         "cluster": choice("cluster", (DGX_A100, DGX_H100), DGX_H100, lambda one: one.name),
         "ranks_per_node": steps("ranks of a node", (4, 8, 16, 32), 8),
+        "products": steps("products reach", (0.4, 0.6, PRODUCTS, 1.0), PRODUCTS, "{:.0%}".format),
     }
     return Explorer("explore_tensor", controls, tensor)

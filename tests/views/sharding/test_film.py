@@ -1,0 +1,95 @@
+"""The film of an MLP cut among ranks, and the arrays that a rank keeps."""
+
+import numpy as np
+import pytest
+
+from parlab import per_rank, run, views
+from parlab.views.sharding.film import STEPS, cut_mlp
+from tests.views.filmed import check_film, marks
+
+
+def relu(z):
+    return np.maximum(z, 0)
+
+
+def mlp_step(comm, x, A, C, dy, names=STEPS):
+    def work(step):
+        return comm.compute(names[step], flops=2 * x.shape[0] * A.size)
+
+    with work(0):
+        before = x @ A
+    with work(1):
+        share = relu(before) @ C
+    y = comm.all_reduce(share)
+    with work(2):
+        dbefore = (dy @ C.T) * (before > 0)
+    with work(3):
+        dshare = dbefore @ A.T
+    dx = comm.all_reduce(dshare)
+    with work(4):
+        return y, dx, x.T @ dbefore, relu(before).T @ dy
+
+
+def ran(size, **options):
+    x, A, C, dy = (np.ones(shape) for shape in ((6, 8), (8, 24), (24, 8), (6, 8)))
+    return run(mlp_step, size, x, per_rank(np.split(A, size, 1)), per_rank(np.split(C, size)), dy, **options)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_4_t_times_t_minus_1_pieces_travel_in_two_all_reduces(size):
+    film = views.film(ran(size))
+    check_film(film)
+    assert len(marks(film, "go")) == 4 * size * (size - 1)
+    assert film.headline.startswith(f"An MLP on {size} ranks, forward and backward: ")
+
+
+def test_shares_appear_when_they_are_computed_and_all_steps_are_told():
+    film = views.film(ran(2))
+    assert [line.partition(": ")[2][:24] for line in film.lines] == [
+        "each rank multiplies all",
+        "they meet the rows of C ",
+        "reduce: pieces of the sh",
+        "reduce: pieces of the sh",
+        "backward: dy is whole on",
+        "times its rows of Aᵀ: a ",
+        "copy, backward: pieces o",
+        "copy, backward: pieces o",
+        "dA and dC: each rank has",
+    ]
+
+
+def test_a_run_with_other_names_or_too_many_ranks_is_no_mlp():
+    assert cut_mlp(ran(2).timeline)
+    assert not cut_mlp(ran(2, names=STEPS[::-1]).timeline)
+    assert not cut_mlp(ran(6).timeline)
+
+
+WAYS = {"one": {"norm.x": 600, "mlp.gate": 400, "mlp.lse": 1}, "two": {"norm.x": 600, "mlp.gate": 200, "mlp.lse": 1}}
+
+
+def test_arrays_that_stay_whole_stand_first_and_grey_and_small_ones_are_one():
+    figure = views.kept_arrays(WAYS)
+    assert repr(figure).splitlines() == [
+        "one: 1001 B, two: 801 B",
+        "one: 1001 B, of these 601 B in mlp.lse, norm.x",
+        "two: 801 B, of these 601 B in mlp.lse, norm.x",
+    ]
+    ends = {
+        bars.get_gid(): [path.get_extents().x1 for path in bars.get_paths()]
+        for bars in figure.axes[0].collections
+        if (bars.get_gid() or "").startswith("arrays")
+    }
+    assert ends == {"arrays one": [600, 1000, 1001], "arrays two": [600, 800, 801]}
+
+
+@pytest.mark.parametrize(
+    ("ways", "said"),
+    [
+        ({}, "must have one value or more"),
+        ({"one": {"a": 1}, "two": {"b": 1}}, "each of one, two must have the same arrays"),
+        ({"one": {"a": -1}}, "must be a whole number, at least 0"),
+    ],
+)
+def test_arrays_that_cannot_be_compared_are_refused(ways, said):
+    with pytest.raises(ValueError, match=said):
+        views.kept_arrays(ways)
