@@ -3,7 +3,7 @@
 Every algorithm is a sequence of exchanges, in which a rank sends one message and receives one. A message starts when
 both its ranks are ready, and a rank continues when both its messages have passed. So one clock for each rank is enough.
 On equal links the times are the closed forms: ring 2(N − 1)(α + nβ/N), recursive doubling log₂N (α + nβ), Rabenseifner
-2 log₂N α + 2(N − 1)nβ/N.
+2 log₂N α + 2(N − 1)nβ/N, circulant 2⌈log₂N⌉α + 2(N − 1)nβ/N.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from parlab.world import Cluster
 from parlab.world.cluster import PICOSECONDS
+from parlab.world.collectives.circulant import halvings
 
 
 class RankClocks:
@@ -44,7 +45,7 @@ def _ring(clock: RankClocks) -> None:
 
 
 def _doubling(clock: RankClocks, halving: bool) -> None:
-    """Exchanges of all data over distances 1, 2, 4, ...; `halving`: first of ever smaller blocks, then of larger.
+    """Exchanges of all data over distances 1, 2, 4, ...; `halving`: first of ever smaller pieces, then of larger.
 
     The ranks beyond a power of two send their data to their right neighbours, and receive the result at the end.
     """
@@ -55,6 +56,13 @@ def _doubling(clock: RankClocks, halving: bool) -> None:
     for width in [*reversed(widths), *widths] if halving else widths:
         clock.exchange(core[np.arange(power) ^ width], width / power if halving else 1, core)
     clock.exchange(away, 1, away + 1)
+
+
+def _circulant(clock: RankClocks) -> None:
+    rank, steps = np.arange(clock.size), halvings(clock.size)
+    for direction, walk in ((1, steps), (-1, steps[::-1])):
+        for window, half in walk:
+            clock.exchange((rank + direction * half) % clock.size, (window - half) / clock.size)
 
 
 def _hierarchical(clock: RankClocks) -> None:
@@ -70,6 +78,7 @@ STEPS: dict[str, Callable[[RankClocks], None]] = {
     "ring": _ring,
     "recursive_doubling": lambda clock: _doubling(clock, halving=False),
     "rabenseifner": lambda clock: _doubling(clock, halving=True),
+    "circulant": _circulant,
     "hierarchical": _hierarchical,
 }
 
@@ -77,7 +86,7 @@ STEPS: dict[str, Callable[[RankClocks], None]] = {
 def all_reduce_time(algorithm: str, size: int, nbytes: np.ndarray, cluster: Cluster) -> np.ndarray:
     """Picoseconds of an all-reduce of `nbytes` [sizes] among `size` ranks, all of which enter at time 0.
 
-    It is exact where the blocks are equal and bytes over bandwidth is a whole number of picoseconds. The hierarchical
+    It is exact where the pieces are equal and bytes over bandwidth is a whole number of picoseconds. The hierarchical
     algorithm uses the cluster's nodes.
     """
     clock = RankClocks(size, np.asarray(nbytes, dtype=float), cluster)

@@ -1,4 +1,4 @@
-"""All-reduce algorithms against the message size: the fastest one at each size, and the crossings of their curves."""
+"""All-reduce algorithms against the size of the array: how much slower than the best each of them is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parlab.views.all_reduce.clock import STEPS, all_reduce_time, crossing
 from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.marks import text_width
-from parlab.views.drawing.picture import Picture, curve, inches, line_legend, plot, scale, short_bytes, short_time
+from parlab.views.drawing.picture import Picture, curve, inches, line_legend, plot, scale, short_bytes
 from parlab.views.widgets.explorer import BANDWIDTHS, LATENCIES, Explorer, choice, steps
 from parlab.world import CLASSROOM, Cluster, Comm, Link, Run, run
 from parlab.world.units import format_bytes, format_time
@@ -27,7 +27,7 @@ HEIGHT = 5.6  # inches
 ROUNDING = 1e-9  # relative: times that differ by less are equal
 POINTS = 81  # of a curve: four a doubling
 ALL = "all"
-MEASURED = 2**16  # bytes of the array that is really reduced
+RAN = 2**16  # bytes of the array that is really reduced
 Wins = list[tuple[float, str]]  # (bytes, algorithm): the fastest from these bytes on, ascending
 MOST_RANKS = 4096  # the time of a curve grows with the ranks
 MOST_RUN = 16  # ranks that really run: with more a slider would have to wait
@@ -48,10 +48,12 @@ def all_reduce_times(
     cluster: Cluster | None = None,
     algorithms: Sequence[str] | None = None,
 ) -> Picture:
-    """Draw the time of each all-reduce algorithm for messages of any size: formulas as curves, runs as dots.
+    """Draw the time of each all-reduce algorithm over the best one's, for arrays of any size: the best is at 1.
+
+    Curves are formulas, dots are runs.
 
     Args:
-        runs: measured runs, `{algorithm: {bytes of the array: run}}`; they are drawn as dots.
+        runs: `{algorithm: {bytes of the array: run}}`; they are drawn as dots.
         size: number of ranks. None: that of the runs, or 8.
         cluster: the hardware. None: that of the runs, or `CLASSROOM`. The runs are timed on it, not run again.
         algorithms: the ones to draw. None: those of the runs, or all that fit; hierarchical needs two or more whole
@@ -72,15 +74,13 @@ def all_reduce_times(
     chosen = ran if algorithms is None else checked_algorithms(algorithms, size, cluster)
     chosen += [name for name in runs if name not in chosen]
     dots = {
-        name: [(n, run.on(cluster).makespan) for n, run in sorted(measured.items())]
-        for name, measured in runs.items()
-        if measured
+        name: [(n, run.on(cluster).makespan) for n, run in sorted(ran.items())] for name, ran in runs.items() if ran
     }
     sizes = [n for points in dots.values() for n, _ in points]
     nbytes = np.geomspace(min([SMALLEST, *sizes]), max([LARGEST, *sizes]), POINTS)
     times = {name: all_reduce_time(name, size, nbytes, cluster) for name in chosen}
-    low, high = np.min(list(times.values())), np.max(list(times.values()))
-    if not low:
+    best = np.min(list(times.values()), axis=0)  # [sizes]
+    if not best.min():
         no_time = "messages take no time on it; give it a latency or a finite bandwidth"
         raise ValueError(f"cluster={cluster.name}: {no_time}")
     wins = fastest_by_size(times, nbytes, size, cluster)
@@ -90,18 +90,23 @@ def all_reduce_times(
     headline = f"All-reduce among {where}: the fastest depends on the size"
     figure, axes = plot(_table(where, wins, dots), HEIGHT, headline, left=1.0, right=0.6, top=1.25)
     of_bytes: Any = {"ends": (nbytes[0], nbytes[-1]), "ticks": [4 * 16**k for k in range(12)], "says": short_bytes}
-    decades = [10**k for k in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+    highest = max(float(np.max(time / best)) for time in times.values())
+    doublings = [2**k for k in range(math.ceil(math.log2(highest)) + 1)]
     scale(axes.xaxis, "bytes of the array, on every rank", log=2, grid=True, **of_bytes)
-    scale(axes.yaxis, "time", ends=(low / 1.6, high * 1.6), log=10, ticks=decades, says=short_time, grid=True)
+    over: Any = {"ends": (0.93, max(highest, 2) * 1.1), "ticks": doublings, "says": lambda ratio: f"{ratio:g}×"}
+    scale(axes.yaxis, "time, over the best", log=2, grid=True, **over)
     looks = {name: curve(color, dashes) for name, (color, dashes, _) in theme.ALGORITHMS.items()}
+    looks["circulant"] |= {"linewidth": 5, "zorder": 1.5}  # where halving is as fast, it lies on top and both are seen
     for name, time in times.items():
-        axes.plot(nbytes, time, gid=f"formula {name}", **looks[name])
+        axes.plot(nbytes, time / best, gid=f"formula {name}", **looks[name])
     for name, points in dots.items():
         dot = {"color": looks[name]["color"], "markersize": 8, "markeredgecolor": theme.PAPER}
-        axes.plot(*zip(*points, strict=True), "o", gid=f"measured {name}", **dot)
-    _mark_crossings(axes, [*wins, (float(nbytes[-1]), "")], size, cluster)
+        at = np.array([n for n, _ in points])
+        fastest = np.min([all_reduce_time(one, size, at, cluster) for one in chosen], axis=0)
+        axes.plot(at, np.array([time for _, time in points]) / fastest, "o", gid=f"run {name}", **dot)
+    _mark_crossings(axes, [*wins, (float(nbytes[-1]), "")])
     entries: list[tuple[str, dict[str, Any]]] = [(theme.ALGORITHMS[name].name, looks[name]) for name in chosen]
-    entries += [("measured run", {"color": theme.INK, "marker": "o"})] * bool(sizes)
+    entries += [("a run", {"color": theme.INK, "marker": "o"})] * bool(sizes)
     line_legend(figure, entries + [("equally fast", {"color": theme.INK, "marker": "D"})] * (len(wins) > 1))
     return figure
 
@@ -118,22 +123,22 @@ def fastest_by_size(times: Mapping[str, np.ndarray], nbytes: np.ndarray, size: i
 
 
 def _checked_world(runs: Any, size: Any, cluster: Any) -> tuple[int, Cluster]:
-    if not isinstance(runs, Mapping) or not all(isinstance(measured, Mapping) for measured in runs.values()):
+    if not isinstance(runs, Mapping) or not all(isinstance(by_size, Mapping) for by_size in runs.values()):
         raise ValueError(f"runs={runs!r}: must be {{algorithm: {{bytes: run}}}}")
-    for nbytes, done in (item for measured in runs.values() for item in measured.items()):
+    for nbytes, done in (item for by_size in runs.values() for item in by_size.items()):
         if not isinstance(nbytes, int) or nbytes < 1:
             raise ValueError(f"runs: {nbytes!r} must be the bytes of the array, at least 1")
         if not isinstance(done, Run):
             raise ValueError(f"runs: {done!r} must be what run() returned")
-    measured = [done for by_size in runs.values() for done in by_size.values()]
+    ran = [done for by_size in runs.values() for done in by_size.values()]
     if size is None:
-        size = measured[0].timeline.size if measured else 8
+        size = ran[0].timeline.size if ran else 8
     ranks("size", size)
-    for done in measured:
+    for done in ran:
         if done.timeline.size != size:
             raise ValueError(f"runs: one has {done.timeline.size} ranks, but size={size}")
     if cluster is None:
-        cluster = measured[0].cluster if measured else CLASSROOM
+        cluster = ran[0].cluster if ran else CLASSROOM
     return size, cluster
 
 
@@ -154,16 +159,16 @@ def checked_algorithms(algorithms: Sequence[str] | None, size: int, cluster: Clu
     return list(dict.fromkeys(algorithms))
 
 
-def _mark_crossings(axes: Axes, wins: Wins, size: int, cluster: Cluster) -> None:
+def _mark_crossings(axes: Axes, wins: Wins) -> None:
     """A diamond where the fastest algorithm changes, and a strip above with its name. `wins` ends at the last size."""
     above, doublings = axes.get_xaxis_transform(), math.log2(wins[-1][0] / wins[0][0])
     for number, ((start, name), (end, _)) in enumerate(pairwise(wins)):
         color, _, label = theme.ALGORITHMS[name]
         if number:
-            (time,) = all_reduce_time(name, size, np.array([start]), cluster)
-            axes.plot([start], [time], "D", color=theme.INK, markersize=7, gid="crossing")
-            text = {"xytext": (8, -14), "textcoords": "offset points", "size": theme.TEXT, "weight": "bold"}
-            axes.annotate(format_bytes(start), (start, time), color=theme.INK, **text)
+            axes.plot([start], [1], "D", color=theme.INK, markersize=7, gid="crossing")
+            above_last = 8 + 16 * (number % 2 == 0)  # two crossings may be near to each other
+            text = {"xytext": (8, above_last), "textcoords": "offset points", "size": theme.TEXT, "weight": "bold"}
+            axes.annotate(format_bytes(start), (start, 1), color=theme.INK, **text)
         strip = {"color": color, "linewidth": 0, "transform": above, "clip_on": False, "gid": f"fastest: {name}"}
         axes.fill_between([start, end], 1.0, 1.02, **strip)
         words = f"{label} is fastest"
@@ -177,14 +182,14 @@ def _table(where: str, wins: Wins, dots: Mapping[str, list[tuple[int, int]]]) ->
         since = f"from {format_bytes(start)} on" if number else "for small arrays"
         lines.append(f"{since}, {theme.ALGORITHMS[name].name} is fastest")
     for name, points in dots.items():
-        measured = ", ".join(f"{format_bytes(nbytes)} in {format_time(time)}" for nbytes, time in points)
-        lines.append(f"measured, {theme.ALGORITHMS[name].name}: {measured}")
+        computed = ", ".join(f"{format_bytes(nbytes)} in {format_time(time)}" for nbytes, time in points)
+        lines.append(f"computed, {theme.ALGORITHMS[name].name}: {computed}")
     return "\n".join(lines)
 
 
 @checked(RULES)
 def collectives(
-    nodes: int = 2, ranks_per_node: int = 8, latency: float = 1e-6, bandwidth: float = 10e9, algorithm: str = ALL
+    nodes: int = 1, ranks_per_node: int = 8, latency: float = 1e-6, bandwidth: float = 10e9, algorithm: str = ALL
 ) -> Picture:
     """Draw the all-reduce algorithms on a cluster. `explore_collectives` shows this.
 
@@ -207,7 +212,7 @@ def collectives(
         right = f"at least 2 ranks are needed, and at most {MOST_RANKS}"
         raise ValueError(f"nodes={nodes}, ranks_per_node={ranks_per_node}: they have {size}; {right}")
     names = checked_algorithms(None if algorithm == ALL else ["ring", algorithm], size, cluster)
-    runs = {name: {MEASURED: _ran(name, size, ranks_per_node)} for name in names} if size <= MOST_RUN else {}
+    runs = {name: {RAN: _ran(name, size, ranks_per_node)} for name in names} if size <= MOST_RUN else {}
     return all_reduce_times(runs, size=size, cluster=cluster, algorithms=names)
 
 
@@ -216,7 +221,7 @@ def _ran(algorithm: str, size: int, ranks_per_node: int) -> Run:
     """A run of an all-reduce of 64 KiB, which can be timed on any cluster."""
 
     def program(comm: Comm) -> None:
-        x = np.zeros(MEASURED, dtype=np.uint8)
+        x = np.zeros(RAN, dtype=np.uint8)
         comm.all_reduce(x, "max", algorithm, ranks_per_node=ranks_per_node if algorithm == "hierarchical" else None)
 
     return run(program, size)
@@ -229,8 +234,8 @@ def explore_collectives() -> Explorer:
     """
     beside = [(f"{line.name} beside ring", name) for name, line in list(theme.ALGORITHMS.items())[1:]]
     controls = {
-        "nodes": steps("nodes", (1, 2, 3, 4, 8), 2),
-        "ranks_per_node": steps("ranks a node", range(2, 9), 8),
+        "nodes": steps("nodes", (1, 2, 3, 4, 8), 1),
+        "ranks_per_node": steps("ranks a node", range(2, 17), 8),
         "latency": steps("latency α", LATENCIES, 1e-6),
         "bandwidth": steps("bandwidth 1/β", BANDWIDTHS, 10e9),
         "algorithm": choice("algorithm", [ALL, *beside], ALL),

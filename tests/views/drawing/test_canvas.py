@@ -153,9 +153,9 @@ assert matplotlib.rcParams.copy() == before
 def test_what_is_measured_stands_below_the_horizontal_axis_and_left_of_the_upright_one():
     figure = views.all_reduce_times(size=8)
     places, axes = dict(texts(figure)), figure.axes[0].get_window_extent()
-    below, beside = places["bytes of the array, on every rank"], places["time"]
+    below, beside = places["bytes of the array, on every rank"], places["time, over the best"]
     assert below.y1 < places["64 B"].y0 < axes.y0 < beside.y0
-    assert beside.x1 < places["1 ms"].x0 < axes.x0 < below.x0
+    assert beside.x1 < places["1×"].x0 < axes.x0 < below.x0
     assert beside.height > beside.width
 
 
