@@ -18,17 +18,17 @@ def _divisible_shape(random: np.random.Generator, size: int, longest: int) -> tu
 
 
 def _try_reduce_scatter(trial: Trial, case: Case) -> list[str]:
-    x, N = case.inputs(), case.size
-    done = trial.ran(trial.answer, N, per_rank(x))
-    blocks = [[np.split(one, N)[rank] for one in x] for rank in range(N)]
-    check_results(done, x, [sum(of_rank) for of_rank in blocks], blocks)
+    x, P = case.inputs(), case.size
+    done = trial.ran(trial.answer, P, per_rank(x))
+    pieces = [[np.split(one, P)[rank] for one in x] for rank in range(P)]
+    check_results(done, x, [sum(of_rank) for of_rank in pieces], pieces)
     return [
         bytes_sent(done).check(
-            "n(N − 1)/N",
-            case.nbytes * (N - 1) // N,
-            "a rank sends more than one block in a step, or makes one step too many",
+            "n(P − 1)/P",
+            case.nbytes * (P - 1) // P,
+            "a rank sends more than one piece in a step, or makes one step too many",
         ),
-        messages(done).check("N − 1", N - 1, "a rank sends a block in several messages"),
+        messages(done).check("P − 1", P - 1, "a rank sends a piece in several messages"),
     ]
 
 
@@ -40,25 +40,25 @@ def _one_axis(random: np.random.Generator, size: int, longest: int) -> tuple[int
 
 
 def _try_average_gradients(trial: Trial, case: Case) -> list[str]:
-    x, N, n = case.inputs(), case.size, case.elements
-    with explains("do not divide among", "fill x up with zeros, to a multiple of N"):
-        done = trial.ran(trial.answer, N, per_rank(x))
+    x, P, n = case.inputs(), case.size, case.elements
+    with explains("do not divide among", "fill x up with zeros, to a multiple of P"):
+        done = trial.ran(trial.answer, P, per_rank(x))
     mean = np.mean(x, axis=0, dtype=case.dtype)  # of whole numbers: exact but for one rounding
     mistakes = {
-        "the padding is left: cut the result to the length of x": [np.pad(mean, (0, -n % N))] * N,
-        "the last n mod N elements are left out: fill x up, and do not cut it": [mean[: n // N * N]] * N,
-        "the sum is divided by 2, and not by the number of ranks": [sum(x) / 2] * N,
+        "the padding is left: cut the result to the length of x": [np.pad(mean, (0, -n % P))] * P,
+        "the last n mod P elements are left out: fill x up, and do not cut it": [mean[: n // P * P]] * P,
+        "the sum is divided by 2, and not by the number of ranks": [sum(x) / 2] * P,
     }
     calls = ("reduce_scatter", "all_gather")
-    check_results(done, x, [mean] * N, [[one / N for one in x]] * N, calls, mistakes=mistakes)
+    check_results(done, x, [mean] * P, [[one / P for one in x]] * P, calls, mistakes=mistakes)
     sent = bytes_sent(done)
     return [
         sent.check(
-            "2n(N − 1)/N (n filled up to a multiple of N)",
-            2 * (N - 1) * -(-n // N) * case.itemsize,
-            "N zeros are added where N divides n already: -n % N are enough"
-            if set(sent.numbers) == {2 * (N - 1) * (n // N + 1) * case.itemsize} and n % N == 0
-            else "ranks send whole arrays where a piece of 1/N would do",
+            "2n(P − 1)/P (n filled up to a multiple of P)",
+            2 * (P - 1) * -(-n // P) * case.itemsize,
+            "P zeros are added where P divides n already: -n % P are enough"
+            if set(sent.numbers) == {2 * (P - 1) * (n // P + 1) * case.itemsize} and n % P == 0
+            else "ranks send whole arrays where a piece of 1/P would do",
         )
     ]
 
@@ -67,19 +67,19 @@ AVERAGE_GRADIENTS = on_arrays("01.average_gradients", "average_gradients(comm, x
 
 
 def _try_hierarchical_all_reduce(trial: Trial, case: Case) -> list[str]:
-    x, N, g = case.inputs(), case.size, case.ranks_per_node
-    done = trial.ran(trial.answer, N, per_rank(x), g)
-    check_results(done, x, [sum(x)] * N, [x] * N, calls=("reduce_scatter", "all_gather"))
-    between = [0] * N
+    x, P, g = case.inputs(), case.size, case.ranks_per_node
+    done = trial.ran(trial.answer, P, per_rank(x), g)
+    check_results(done, x, [sum(x)] * P, [x] * P, calls=("reduce_scatter", "all_gather"))
+    between = [0] * P
     for transfer in done.timeline.transfers:
         if transfer.src // g != transfer.dst // g:
             between[transfer.src] += transfer.nbytes
     inside = [sent - out for sent, out in zip(bytes_sent(done).numbers, between, strict=True)]
-    exchanged = set(inside) == {2 * (g - 1) * case.nbytes // N} and g < N
+    exchanged = set(inside) == {2 * (g - 1) * case.nbytes // P} and g < P
     return [
         Count("bytes a rank sends to other nodes", between).check(
             "2(k − 1)/k · n/g",
-            2 * (N // g - 1) * case.nbytes // N,
+            2 * (P // g - 1) * case.nbytes // P,
             "the groups are exchanged: rank // g is the same on all ranks of a node, rank % g on all at one place"
             if exchanged
             else "whole arrays go to other nodes; let each rank send its node's sum of one piece",
@@ -95,9 +95,9 @@ def _try_hierarchical_all_reduce(trial: Trial, case: Case) -> list[str]:
 def _in_nodes(*layouts: tuple[int, int]) -> list[Case]:
     """Two cases for each (nodes, ranks a node); their arrays divide among all ranks."""
     return [
-        Case(nodes * per_node, (nodes * per_node * blocks,), dtype, per_node)
+        Case(nodes * per_node, (nodes * per_node * pieces,), dtype, per_node)
         for nodes, per_node in layouts
-        for blocks, dtype in ((1, "float64"), (3, "float32"))
+        for pieces, dtype in ((1, "float64"), (3, "float32"))
     ]
 
 

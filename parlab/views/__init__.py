@@ -2,7 +2,6 @@
 
 from parlab.views import display
 from parlab.views.all_reduce.crossings import all_reduce_times, collectives, explore_collectives
-from parlab.views.all_reduce.pieces import all_reduce_steps
 from parlab.views.attention.cuts import attention_cuts
 from parlab.views.attention.levels import memory_levels
 from parlab.views.attention.masks import explore_ring_masks, packed_ring, ring_masks, work_loads

@@ -134,7 +134,7 @@ def where_the_ranks_call_in_different_orders(comm, x):
 
 
 def with_one_block_too_many(comm, x):
-    """One of 2(N − 1) more: less than the whole array."""
+    """One of 2(P − 1) more: less than the whole array."""
     padded = np.pad(x, (0, -len(x) % comm.size))
     own = comm.reduce_scatter(padded)
     comm.sendrecv(own, comm.right, comm.left)
@@ -180,9 +180,9 @@ def with_a_whole_sum_inside(comm, x, ranks_per_node):
         ("01.reduce_scatter", without_the_last_step, "this is the rank's own contribution; nothing was added to it"),
         ("01.reduce_scatter", with_one_step_too_many, "or makes one step too many"),
         ("01.reduce_scatter", without_adding, "rank 0's contribution is missing"),
-        ("01.reduce_scatter", with_the_whole_array_travelling, "n(N − 1)/N"),
-        ("01.reduce_scatter", with_the_whole_array_travelling, "a rank sends more than one block in a step"),
-        ("01.reduce_scatter", in_two_halves, "messages a rank sends: 2, should be N − 1 = 1"),
+        ("01.reduce_scatter", with_the_whole_array_travelling, "n(P − 1)/P"),
+        ("01.reduce_scatter", with_the_whole_array_travelling, "a rank sends more than one piece in a step"),
+        ("01.reduce_scatter", in_two_halves, "messages a rank sends: 2, should be P − 1 = 1"),
         ("01.reduce_scatter", only_on_rank_0, "right on ranks: 0; wrong on: 1"),
         ("01.reduce_scatter", that_returns_the_mean, "2 times too little"),
         ("01.reduce_scatter", where_rank_0_receives_first, "every rank receives first"),
@@ -200,8 +200,8 @@ def with_a_whole_sum_inside(comm, x, ranks_per_node):
         ("01.average_gradients", without_communication, "this is the rank's own contribution; nothing was added to it"),
         ("01.average_gradients", without_padding, "do not divide among"),
         ("01.average_gradients", with_the_padding_left_on, "expected float"),
-        ("01.average_gradients", with_everything_gathered, "ranks send whole arrays where a piece of 1/N would do"),
-        ("01.average_gradients", with_one_block_too_many, "ranks send whole arrays where a piece of 1/N would do"),
+        ("01.average_gradients", with_everything_gathered, "ranks send whole arrays where a piece of 1/P would do"),
+        ("01.average_gradients", with_one_block_too_many, "ranks send whole arrays where a piece of 1/P would do"),
         ("01.average_gradients", where_one_rank_skips_the_gather, "rank 0 has already returned from the program"),
         (
             "01.average_gradients",

@@ -168,7 +168,7 @@ def _mark_crossings(axes: Axes, wins: Wins) -> None:
             axes.plot([start], [1], "D", color=theme.INK, markersize=7, gid="crossing")
             above_last = 8 + 16 * (number % 2 == 0)  # two crossings may be near to each other
             text = {"xytext": (8, above_last), "textcoords": "offset points", "size": theme.TEXT, "weight": "bold"}
-            axes.annotate(format_bytes(start), (start, 1), color=theme.INK, **text)
+            axes.annotate(format_bytes(round(start)), (start, 1), color=theme.INK, **text)
         strip = {"color": color, "linewidth": 0, "transform": above, "clip_on": False, "gid": f"fastest: {name}"}
         axes.fill_between([start, end], 1.0, 1.02, **strip)
         words = f"{label} is fastest"
@@ -179,7 +179,7 @@ def _mark_crossings(axes: Axes, wins: Wins) -> None:
 def _table(where: str, wins: Wins, dots: Mapping[str, list[tuple[int, int]]]) -> str:
     lines = [f"All-reduce among {where}"]
     for number, (start, name) in enumerate(wins):
-        since = f"from {format_bytes(start)} on" if number else "for small arrays"
+        since = f"from {format_bytes(round(start))} on" if number else "for small arrays"
         lines.append(f"{since}, {theme.ALGORITHMS[name].name} is fastest")
     for name, points in dots.items():
         computed = ", ".join(f"{format_bytes(nbytes)} in {format_time(time)}" for nbytes, time in points)

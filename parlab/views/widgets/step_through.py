@@ -11,7 +11,6 @@ import ipywidgets as widgets
 
 from parlab.pipeline import Costs, Schedule, ScheduleTimeline, Search
 from parlab.sequence import RingSchedule
-from parlab.views.all_reduce.pieces import all_reduce_film, drawable
 from parlab.views.attention.masks import ring_film
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import timeline_of
@@ -22,7 +21,6 @@ from parlab.views.zero_redundancy.film import sharded, zero_film
 from parlab.world import Run, Timeline
 
 INTERVAL = 100  # milliseconds a frame
-RINGS = ({"all_reduce"}, {"reduce_scatter"}, {"all_gather"})  # the names of the messages of one collective
 
 
 class Player(widgets.VBox):
@@ -80,8 +78,6 @@ def step_through(
 
     The film shows
 
-    - for the run of one ring `all_reduce`, `reduce_scatter` or `all_gather` on up to 8 ranks: the ranks whose numbers
-      are summed in each block;
     - for the run of a ZeRO training step: the bytes that each rank holds, its work, and its messages;
     - for any other run: its timeline;
     - for a pipeline schedule: its actions, and the activations that ranks keep;
@@ -105,6 +101,4 @@ def step_through(
     if not isinstance(source, Run | Timeline):
         raise ValueError(f"source={source!r:.60}: must be a run, a schedule, a search, or a RingSchedule")
     shown = timeline_of(source)
-    if {transfer.name for transfer in shown.transfers} in RINGS and drawable(shown):
-        return Player(all_reduce_film(shown))
     return Player((zero_film if sharded(shown) else timeline_film)(shown))

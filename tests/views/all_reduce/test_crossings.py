@@ -115,11 +115,16 @@ def test_curves_and_dots_are_times_over_the_best_and_dots_lie_on_the_curves():
         assert min(curve.get_ydata()) >= 1
 
 
-def test_for_7_and_12_ranks_circulant_is_faster_than_the_ring_at_all_sizes():
+@pytest.mark.parametrize("size", range(2, 41))
+def test_the_ring_is_ahead_for_no_size_and_no_number_of_ranks(size):
     sizes = np.geomspace(64, 2**26, 60)
+    circulant, ring = (all_reduce_time(name, size, sizes, UNIFORM) for name in ("circulant", "ring"))
+    assert (ring >= circulant * (1 - 1e-12)).all()
+    assert (ring > circulant).all() == (size > 3)  # 2 and 3 ranks take as many steps by both
+
+
+def test_times_of_7_and_12_ranks_are_those_worked_out_by_hand():
     for size, times in ((7, (99.75, 105.75, 197.4)), (12, (179.875, 193.875, 359.56))):
-        ours = [all_reduce_time(name, size, sizes, UNIFORM) for name in ("circulant", "ring")]
-        assert (ours[0] < ours[1]).all()
         cluster = Cluster.uniform(1e-6, 1.024e9)  # pieces of 8000 bytes
         names = ("circulant", "ring", "rabenseifner")
         found = [all_reduce_time(name, size, np.array([8000 * size]), cluster)[0] / 1e6 for name in names]

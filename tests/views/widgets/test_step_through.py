@@ -19,7 +19,6 @@ from tests.views.drawn import boxes, check_refused, check_text
 from tests.views.zero_redundancy.zero_runs import step
 
 SOURCES = {
-    "collective": lambda: run(lambda comm, x: comm.all_reduce(x), 4, np.ones(8)),
     "ring attention": lambda: RingSchedule(0, 4),
     "schedule": lambda: one_f_one_b(2, 3),
     "simulated schedule": lambda: simulate(zb_h1(2, 3), Costs(1, 1, 1, 0.5)),
@@ -72,17 +71,17 @@ def test_a_picture_is_drawn_once_however_often_it_is_shown():
 
 
 def test_buttons_go_a_step_back_and_forth_and_stay_within_the_film():
-    player = views.step_through(SOURCES["collective"]())
+    player = views.step_through(SOURCES["ring attention"]())
     player.back.click()
     assert player.step == 0
     player.forward.click()
     player.forward.click()
-    assert (player.step, "step 2 of 6" in player.line.value) == (2, True)
+    assert player.step == 2
     player.back.click()
     assert player.step == 1
     for _ in range(9):
         player.forward.click()
-    assert player.step == 6
+    assert player.step == len(player.film.lines) - 1
 
 
 def test_buttons_lead_from_within_the_first_and_the_last_step_to_the_ends_of_the_film():
@@ -102,12 +101,6 @@ def test_a_step_pauses_a_film_that_plays():
         player.play.playing = True
         button.click()
         assert not player.play.playing
-
-
-def test_a_ring_of_more_ranks_than_blocks_can_be_drawn_for_plays_as_its_timeline():
-    rings = [run(lambda comm, x: comm.all_reduce(x), size, np.ones(size)) for size in (8, 9)]
-    assert views.step_through(rings[0]).film.headline.startswith("Ring all-reduce, 8 ranks")
-    assert views.step_through(rings[1]).film.headline.startswith("Timeline: 9 ranks")
 
 
 def test_moments_divide_each_span_of_a_clock_and_end_with_it():
