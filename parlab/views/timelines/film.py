@@ -129,7 +129,7 @@ def _message(film: Film, shown: Timeline, t: Transfer, middles: list[float]) -> 
 
 
 def _line(shown: Timeline, messages: list[Transfer], size: int, start: Any, end: Any) -> str:
-    """What begins from `start` on and before `end`."""
+    """The events that begin from `start` on and before `end`."""
     works: dict[str, list[int]] = {}
     for span in shown.computes:
         if span.rank < size and start <= span.start < end and span.end > span.start:
