@@ -3,7 +3,8 @@
 import nbformat
 import pytest
 
-from tools.open_lab import carry_over, edition, update
+from tools.open_lab import carry_over, edition, update, without_widgets
+from tools.store_outputs import WIDGET
 
 STUB = 'def exchange(comm, x):\n    """Return both."""\n    raise NotImplementedError'
 CHECK = '\n\n\nlabs.check("00.exchange", exchange)'
@@ -168,3 +169,16 @@ def test_an_edition_is_named_by_what_it_says_not_by_its_outputs():
     one.cells[0].outputs = [nbformat.v4.new_output("stream", text="2")]
     one.metadata["anything"] = 1
     assert edition(one) == edition(other) != edition(notebook("1 + 2"))
+
+
+def test_saving_drops_the_widget_and_keeps_its_picture_and_text():
+    made = notebook("views.explore_two_ranks()")
+    data = {WIDGET: {"model_id": "3"}, "image/png": "picture", "text/plain": "explore_two_ranks"}
+    made.cells[0].outputs = [
+        nbformat.v4.new_output("display_data", data=data),
+        nbformat.v4.new_output("stream", text="seen"),
+    ]
+    without_widgets({"type": "notebook", "content": made}, path="work/00.ipynb")
+    assert made.cells[0].outputs[0].data == {"image/png": "picture", "text/plain": "explore_two_ranks"}
+    without_widgets({"type": "file", "content": "text"}, path="work/answers.json")
+    without_widgets({"type": "notebook", "content": None}, path="work/00.ipynb")

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
@@ -19,9 +20,11 @@ from nbformat.sign import NotebookNotary
 
 from parlab.files import write_whole
 from tools.exercises import CHECK, NOTEBOOKS, exercises
+from tools.store_outputs import WIDGET
 
 SHIPPED = Path(__file__).parent / "jupyterlab"
-LOOK = (  # options of our JupyterLab: no news, a column of text, figures for the dark theme
+LOOK = (  # options of our JupyterLab: no news, a column of text, figures for the dark theme, pictures of widgets
+    "--ContentsManager.pre_save_hook=tools.open_lab.without_widgets",
     f"--LabApp.app_settings_dir={SHIPPED / 'settings'}",
     f"--ServerApp.tornado_settings=static_custom_path={SHIPPED / 'custom'}",
     "--LabApp.custom_css=True",
@@ -49,6 +52,14 @@ def edition(notebook: NotebookNode) -> str:
     """A short name for the text of a notebook, without its outputs."""
     said = "\0".join(f"{cell.cell_type} {cell.source}" for cell in notebook.cells)
     return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+def without_widgets(model: dict[str, Any], **_: Any) -> None:
+    """Save no widget, only its picture and text: when the notebook is opened again, no kernel knows the widget."""
+    if model["type"] == "notebook" and model["content"]:
+        for cell in model["content"]["cells"]:
+            for output in cell.get("outputs", []):
+                output.get("data", {}).pop(WIDGET, None)
 
 
 def carry_over(old: NotebookNode, new: NotebookNode) -> list[str]:

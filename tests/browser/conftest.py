@@ -49,6 +49,7 @@ def jupyterlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, 
         port = probe.getsockname()[1]
     token = secrets.token_hex()
     environment = os.environ | {
+        "PYTHONPATH": str(Path(__file__).parents[2]),  # for `tools`
         "JUPYTER_TOKEN": token,
         "JUPYTER_CONFIG_DIR": str(home / "config"),
         "JUPYTER_DATA_DIR": str(home / "data"),

@@ -3,6 +3,8 @@
 import nbformat
 import pytest
 
+from tests.browser.reader import OUTPUT
+
 PICTURE = """
 from matplotlib.figure import Figure
 from IPython.display import Image
@@ -15,6 +17,7 @@ ipywidgets.Image(value=stored.getvalue())
 """
 WIDTHS = "boxes => boxes.map(box => box.getBoundingClientRect().width)"
 FILTER = "picture => getComputedStyle(picture).filter"
+SAVE = "() => jupyterapp.commands.execute('docmanager:save').then(() => true)"
 THEME = "theme => jupyterapp.commands.execute('apputils:change-theme', { theme }).then(() => true)"
 
 
@@ -41,3 +44,23 @@ def test_text_and_figures_share_a_column_that_the_dark_theme_inverts(reader):
     assert ["invert" in picture.evaluate(FILTER) for picture in pictures.all()] == [True] * 2
     reader._await(THEME, "JupyterLab Light")
     page.set_viewport_size(window)
+
+
+@pytest.mark.slow
+def test_a_notebook_that_is_opened_again_shows_the_pictures_of_its_widgets(reader):
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    asks = ["from parlab import views\nviews.explore_two_ranks()", 'views.predict("How many messages?", 14)']
+    cells = [nbformat.v4.new_code_cell(cell) for cell in asks]
+    place = reader.folder / "again.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), place)
+    page = reader.page
+    reader.open(place.name)
+    reader.run_all_cells()
+    assert page.locator(".noUi-handle").count() > 0
+    reader._await(SAVE)
+    reader.close()
+    reader.open(place.name)
+    page.locator(".jp-RenderedImage img").wait_for()
+    shown = "\n".join(page.locator(OUTPUT).all_inner_texts())
+    assert "How many messages? (answer with a number)" in shown
+    assert "Error displaying widget" not in shown
