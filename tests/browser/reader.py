@@ -58,6 +58,8 @@ OPEN = """async path => {
     return true;
 }"""
 RUN = "() => jupyterapp.commands.execute('notebook:run-all-cells').then(() => true)"
+# An output keeps its number also when its question was answered and its buttons are gone.
+NUMBER = "outputs => outputs.forEach((output, number) => output.dataset.reader = number) || outputs.length"
 CLOSE = """async () => {
     for (const panel of [...jupyterapp.shell.widgets("main")]) panel.dispose();
     await jupyterapp.serviceManager.sessions.shutdownAll();
@@ -139,7 +141,9 @@ class Reader:
         if not self._errors():
             if (ran := self._numbered()) != cells_to_run:
                 self.complaints.append(f"{ran} of {cells_to_run} cells ran")
-            for output in self.page.locator(OUTPUT).filter(has=self.page.locator(", ".join(CONTROLS))).all():
+            moved = self.page.locator(OUTPUT).filter(has=self.page.locator(", ".join(CONTROLS)))
+            count = moved.evaluate_all(NUMBER)
+            for output in (self.page.locator(f'[data-reader="{number}"]') for number in range(count)):
                 guess = output.locator(GUESS)
                 controls = {"button >> nth=0": _guess} if guess.count() else CONTROLS
                 for selector, move in controls.items():
