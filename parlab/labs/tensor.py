@@ -15,35 +15,16 @@ from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong, need_messages
 from parlab.nn.embedding import cross_entropy, cross_entropy_backward
-from parlab.nn.layers import CAUSAL_ATTENTION, GatedMLP, RMSNorm, SelfAttention
+from parlab.nn.layers import CAUSAL_ATTENTION
 from parlab.nn.llama import Llama, LlamaConfig, decoder_block
 from parlab.nn.rotary import Rotary
-from parlab.nn.stage import Stage
-from parlab.tensor import Collective, block_collectives, shard_weights, traffic
-from parlab.tensor.layers import kv_sharers
+from parlab.tensor import Collective, bare_block, block_collectives, shard_weights, traffic
 from parlab.tensor.slices import owned_tokens
 from parlab.world import Comm, Run, per_rank
 
 PREFIX = "model.layers.0"
 TOLERANCE = 1e-10  # of the largest entry
 SMALL = 1e-6  # the least value of a largest entry: far from the largest logit a rank's softmax may be 0
-
-
-@dataclass
-class BareBlock:
-    """A decoder block on one rank's shards: four serial stages, which send nothing.
-
-    Attributes:
-        attention_norm, attention, mlp_norm, mlp: each with `forward(x) -> (y, cache)` and
-            `backward(dy, cache) -> (dx, gradients)`.
-        kv_sharers: a comm of the ranks that own the same key/value heads as this one; None where no other rank does.
-    """
-
-    attention_norm: Stage
-    attention: Stage
-    mlp_norm: Stage
-    mlp: Stage
-    kv_sharers: Comm | None
 
 
 @dataclass(frozen=True)
@@ -82,7 +63,7 @@ def _try_block(trial: Trial, case: BlockCase) -> list[str]:
     of_blocks = [{name: array.copy() for name, array in own.items()} for own in owned]  # each block's own weights
 
     def program(comm: Comm) -> Any:
-        return trial.answer(comm, _bare_block(comm, config, of_blocks[comm.rank]), x.copy(), dy.copy())
+        return trial.answer(comm, bare_block(comm, config, of_blocks[comm.rank]), x.copy(), dy.copy())
 
     done = trial.ran(program, case.size)
     of_block = {name: gradient for name, gradient in gradients.items() if name.startswith(PREFIX)}
@@ -106,16 +87,6 @@ def _try_block(trial: Trial, case: BlockCase) -> list[str]:
     ]
     sent = traffic(calls, case.size).nbytes
     return _counted(done, sent, "4 all-reduces of B·S·E, and those of k and v where G < t")
-
-
-def _bare_block(comm: Comm, config: LlamaConfig, own: dict[str, Any]) -> BareBlock:
-    return BareBlock(
-        RMSNorm(own, f"{PREFIX}.input_layernorm.weight", config.rms_norm_eps),
-        SelfAttention(own, f"{PREFIX}.self_attn", config.head_dim, Rotary(config.head_dim)),
-        RMSNorm(own, f"{PREFIX}.post_attention_layernorm.weight", config.rms_norm_eps),
-        GatedMLP(own, f"{PREFIX}.mlp"),
-        kv_sharers(comm, config.num_key_value_heads),
-    )
 
 
 @dataclass(frozen=True)
@@ -253,8 +224,6 @@ def _cause(what: str, found: Any, expected: Any, size: int) -> str:
         return "the largest logit, the target's logit (0 where it is elsewhere) and the sum of exp each need all ranks"
     if what == "dlogits":
         return "it is (softmax − one-hot) / (B·S): softmax over all ranks' logits, one-hot where targets − first hits"
-    if "k_proj" in what or "v_proj" in what:
-        return "several ranks own this head, and each has the share of its own query heads only: see block.kv_sharers"
     if what == "y":
         return "behind a row layer each rank has a partial sum"
     return "the gradient that comes back through the columns is one rank's share: sum the shares in front of them"

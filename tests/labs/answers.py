@@ -135,7 +135,7 @@ def faster(costs):
     return FOUND
 
 
-def block_step(comm, block, x, dy, without="", twice="", shares=True):
+def block_step(comm, block, x, dy, without="", twice=""):
     def summed(partial, place):
         if place == without:
             return partial
@@ -154,11 +154,6 @@ def block_step(comm, block, x, dy, without="", twice="", shares=True):
     gradients |= more
     dh = dy + dm
     da, more = block.attention.backward(dh, attention)
-    if block.kv_sharers is not None and shares:
-        more = {
-            name: block.kv_sharers.all_reduce(gradient) if "k_proj" in name or "v_proj" in name else gradient
-            for name, gradient in more.items()
-        }
     gradients |= more
     da, more = block.attention_norm.backward(summed(da, "attention backward"), first_norm)
     return y, dh + da, gradients | more

@@ -689,11 +689,6 @@ def the_rest_for_the_last(layers, p):
 
 
 @of("05.block_step")
-def without_kv_sharers(comm, block, x, dy):
-    return answers.block_step(comm, block, x, dy, shares=False)
-
-
-@of("05.block_step")
 def for_two_ranks(comm, block, x, dy):
     class Twice:
         @staticmethod

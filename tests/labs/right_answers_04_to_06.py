@@ -144,7 +144,7 @@ def by_a_clock(p, m):
     return Schedule(rows)
 
 
-def _block_by(comm, block, x, dy, summed, of_sharers):
+def _block_by(comm, block, x, dy, summed):
     a, norm_1 = block.attention_norm.forward(x)
     a, attention = block.attention.forward(a)
     h = x + summed(a)
@@ -156,26 +156,21 @@ def _block_by(comm, block, x, dy, summed, of_sharers):
     dh = dy + dm
     da, of_attention = block.attention.backward(dh, attention)
     da, of_norm_1 = block.attention_norm.backward(summed(da), norm_1)
-    return y, dh + da, {**gradients, **of_norm_1, **of_norm_2, **of_sharers(block.kv_sharers, of_attention)}
+    return y, dh + da, {**gradients, **of_norm_1, **of_norm_2, **of_attention}
 
 
-def _each(group, gradients):
-    shared = {name: g for name, g in gradients.items() if group and name.split(".")[-2] in ("k_proj", "v_proj")}
-    return gradients | {name: group.all_reduce(g) for name, g in shared.items()}
-
-
-def _at_once(group, gradients):
-    names = [name for name in sorted(gradients) if group and ("k_proj" in name or "v_proj" in name)]
-    whole = group.all_reduce(np.stack([gradients[name] for name in names])) if names else ()
-    return gradients | dict(zip(names, whole, strict=True))
+def _by_halves(comm, x):
+    """The sum of ranks, as a reduce-scatter and an all-gather of rows that are padded to the ranks' number."""
+    flat = np.pad(x.ravel(), (0, -x.size % comm.size))
+    return comm.all_gather(comm.reduce_scatter(flat))[: x.size].reshape(x.shape)
 
 
 RIGHT["05.block_step"] += [
-    lambda comm, *rest: _block_by(comm, *rest, comm.all_reduce, _each),
-    lambda comm, *rest: _block_by(comm, *rest, comm.all_reduce, _at_once),
-    lambda comm, *rest: _block_by(comm, *rest, lambda x: comm.all_reduce(x.ravel()).reshape(x.shape), _each),
-    lambda comm, *rest: _block_by(comm, *rest, lambda x: comm.iall_reduce(x).wait(), _at_once),
-    lambda comm, *rest: list(_block_by(comm, *rest, lambda x: comm.all_reduce(x, op="sum").copy(), _each)),
+    lambda comm, *rest: _block_by(comm, *rest, comm.all_reduce),
+    lambda comm, *rest: _block_by(comm, *rest, lambda x: comm.all_reduce(x.ravel()).reshape(x.shape)),
+    lambda comm, *rest: _block_by(comm, *rest, lambda x: comm.iall_reduce(x).wait()),
+    lambda comm, *rest: list(_block_by(comm, *rest, lambda x: comm.all_reduce(x, op="sum").copy())),
+    lambda comm, *rest: _block_by(comm, *rest, lambda x: _by_halves(comm, x)),
 ]
 
 

@@ -1,0 +1,84 @@
+"""A decoder block on one rank's shards, before anything is sent; and the step that sends: four all-reduces.
+
+Behind a row layer each rank has a partial sum of y, so forward ranks sum y (reduce). Each rank's columns read the same
+x, so backward ranks sum dx (copy). `ParallelLlama` does the same with operators around its stages.
+
+Source: Shoeybi et al. 2019, "Megatron-LM", section 3, figure 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from parlab.arrays import Array
+from parlab.nn.layers import GatedMLP, RMSNorm, SelfAttention
+from parlab.nn.llama import LlamaConfig
+from parlab.nn.rotary import Rotary
+from parlab.nn.stage import Gradients, Stage, Weights
+from parlab.tensor.layers import kv_sharers
+from parlab.world import Comm
+
+
+@dataclass
+class BareBlock:
+    """Four stages on one rank's shards: `forward(x) -> (y, cache)`, `backward(dy, cache) -> (dx, gradients)`.
+
+    They send nothing but the gradients of key/value heads that several ranks own: `attention` sums these.
+    """
+
+    attention_norm: Stage
+    attention: Stage
+    mlp_norm: Stage
+    mlp: Stage
+
+
+def bare_block(comm: Comm, config: LlamaConfig, weights: Weights, prefix: str = "model.layers.0") -> BareBlock:
+    """The block `prefix` from `weights`, this rank's shards (`shard_weights`). All ranks of `comm` call this."""
+    attention = SelfAttention(weights, f"{prefix}.self_attn", config.head_dim, Rotary(config.head_dim))
+    return BareBlock(
+        RMSNorm(weights, f"{prefix}.input_layernorm.weight", config.rms_norm_eps),
+        SharedHeads(attention, kv_sharers(comm, config.num_key_value_heads)),
+        RMSNorm(weights, f"{prefix}.post_attention_layernorm.weight", config.rms_norm_eps),
+        GatedMLP(weights, f"{prefix}.mlp"),
+    )
+
+
+def block_step(comm: Comm, block: BareBlock, x: Array, dy: Array) -> tuple[Array, Array, Gradients]:
+    """`(y, dx, gradients)` of a block. x, dy, y and dx `[B, S, E]` are whole on every rank."""
+    a, norm_1 = block.attention_norm.forward(x)
+    a, attention = block.attention.forward(a)
+    h = x + comm.all_reduce(a)
+    m, norm_2 = block.mlp_norm.forward(h)
+    m, mlp = block.mlp.forward(m)
+    y = h + comm.all_reduce(m)
+    dm, gradients = block.mlp.backward(dy, mlp)
+    dm, of_norm_2 = block.mlp_norm.backward(comm.all_reduce(dm), norm_2)
+    dh = dy + dm
+    da, of_attention = block.attention.backward(dh, attention)
+    da, of_norm_1 = block.attention_norm.backward(comm.all_reduce(da), norm_1)
+    return y, dh + da, gradients | of_norm_2 | of_attention | of_norm_1
+
+
+class SharedHeads(Stage):
+    """Attention whose key/value heads other ranks own, too: it sums their gradients over `sharers`; None: nobody."""
+
+    def __init__(self, inside: Stage, sharers: Comm | None) -> None:
+        self.inside, self.sharers = inside, sharers
+        self.weights, self.weight_names = inside.weights, inside.weight_names
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        """As `inside`."""
+        return self.inside.forward(x)
+
+    def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
+        """As `inside`."""
+        return self.inside.backward_input(dy, cache)
+
+    def backward_weight(self, pending: Any) -> Gradients:
+        """Each sharer has the share of its own query heads."""
+        gradients = self.inside.backward_weight(pending)
+        if self.sharers is not None:
+            for name in self.weight_names[1:3]:  # k and v
+                gradients[name] = self.sharers.all_reduce(gradients[name])
+        return gradients
