@@ -39,7 +39,7 @@ MISTAKES = [
     ("04b.place_weights", test_frontier.without_the_memory),
     ("04b.place_weights", test_frontier.as_in_lesson_04),
     ("05.block_step", lambda *given: block_step(*given, without="mlp backward")),
-    ("05.block_step", lambda *given: block_step(*given, shares=False)),
+    ("05.block_step", lambda *given: block_step(*given, twice="mlp backward")),
     ("06.zero_1", test_zero.all_reduce_first),
     ("06.zero_1", test_zero.whole_moments),
     ("07.who_sums", test_mesh.without_cp),
