@@ -44,6 +44,11 @@ def test_overlap_swallows_a_stall_as_long_as_work_less_message_and_no_longer(sta
     assert late == pytest.approx([waits * (rank in (4, 6)) for rank in range(8)])
 
 
+def test_each_rank_on_the_way_of_a_longer_stall_swallows_6_ms_more():
+    """15 ms: the neighbours wait for 15 − 6, theirs for 3, and theirs for nothing."""
+    assert waited(labs.patient(posted_ahead, stall=15e-3)) == [0, 0, 0, 3, 9, 0, 9, 3]
+
+
 def test_each_number_is_a_patient_of_its_own_and_the_same_each_time():
     culprits = {waited(labs.patient(number=number)).index(14) for number in range(1, 31)}
     assert culprits == set(range(8))

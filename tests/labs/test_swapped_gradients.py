@@ -1,0 +1,28 @@
+"""Lesson 00's bug that goes on: gradients received in the wrong order make it worse with each seed, not with one."""
+
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+
+from parlab import per_rank, run
+
+LESSON = Path(__file__).parents[2] / "notebooks" / "00_ranks_and_messages.ipynb"
+
+
+def cell(beginning):
+    (found,) = [c.source for c in nbformat.read(LESSON, as_version=4).cells if c.source.startswith(beginning)]
+    return found
+
+
+def test_swapped_gradients_end_at_1_9_to_6_3_times_the_loss_with_ten_seeds():
+    ratios = []
+    for seed in range(10):
+        names = {"np": np, "xp": np}
+        exec(cell("draw = ").replace("default_rng(0)", f"default_rng({seed})"), names)
+        exec(cell("def train").partition("\n\n\n")[0], names)
+        samples = per_rank(list(names["samples"]))
+        right, swapped = (run(names["train"], 2, samples, order).results[0][-1] for order in ((0, 1), (1, 0)))
+        ratios.append(swapped / right)
+    assert (min(ratios), max(ratios)) == (pytest.approx(1.9, abs=0.05), pytest.approx(6.3, abs=0.05))
