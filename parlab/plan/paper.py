@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from parlab.arguments import amount, checked, positive, whole
+from parlab.arguments import Rule, amount, checked, positive, whole
 
-RULES = {
+RULES: dict[str, Rule] = {
     **dict.fromkeys(("params", "kept", "work", "nbytes"), amount),
     "speed": positive,
     **dict.fromkeys(("d", "p", "t", "m", "v", "batch"), partial(whole, least=1)),
