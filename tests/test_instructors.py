@@ -9,6 +9,7 @@ import pytest
 
 from tests.labs import (
     test_collectives,
+    test_experts,
     test_frontier,
     test_long_sequences,
     test_mesh,
@@ -24,7 +25,7 @@ from tools.lessons import sections
 
 ROOT = Path(__file__).parent.parent
 GUIDE = (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
-TOLD = sorted(ROOT.glob("notebooks/0*_*.ipynb"))
+TOLD = sorted(ROOT.glob("notebooks/[0-9]*_*.ipynb"))
 MISTAKES = [
     ("00.overlap", test_ranks.overlap_that_waits),
     ("00.overlap", test_ranks.overlap_that_comes_home),
@@ -48,6 +49,8 @@ MISTAKES = [
     ("08.memory", partial(test_planning.held, cuts=lambda zero, stage: zero >= stage - 1)),
     ("09.fit", test_processes.plain_line),
     ("09.fit", test_processes.whole_arrays),
+    ("10.mixture", test_experts.rank_alone),
+    ("10.mixture", test_experts.every_pair_to_every_rank),
 ]
 
 

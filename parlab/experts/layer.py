@@ -151,7 +151,7 @@ class ExpertParallel(MixtureOfExperts):
         self, drows: Array, counts: Sequence[int], caches: Sequence[Any]
     ) -> tuple[Array, list[Any]]:
         """As the serial layer's, on the clock."""
-        with self.comm.compute("experts, backward for the input", flops=self.flops(sum(counts))):
+        with self.comm.compute("experts (B)", flops=self.flops(sum(counts))):
             return super().apply_experts_backward(drows, counts, caches)
 
     def apply_shared(self, x: Array) -> tuple[Array, Any]:
@@ -161,7 +161,7 @@ class ExpertParallel(MixtureOfExperts):
 
     def apply_shared_backward(self, dy: Array, cache: Any) -> tuple[Array, Any]:
         """As the serial layer's, on the clock."""
-        with self.comm.compute("shared expert, backward for the input", flops=self.shared_flops(dy.shape[0])):
+        with self.comm.compute("shared expert (B)", flops=self.shared_flops(dy.shape[0])):
             return super().apply_shared_backward(dy, cache)
 
     def shared_flops(self, tokens: int) -> int:
@@ -174,7 +174,7 @@ class ExpertParallel(MixtureOfExperts):
         """As the serial layer's, on the clock."""
         of_router, of_experts, _ = pending
         rows = sum(of_down[0].shape[0] for *_, of_down in of_experts)
-        with self.comm.compute("experts, backward for the weights", flops=self.flops(rows)):
+        with self.comm.compute("experts (W)", flops=self.flops(rows)):
             return super().backward_weight(pending)
 
     def flops(self, rows: int) -> int:

@@ -81,7 +81,7 @@ def copies(k: int = 8, num_experts: int = 256, nodes: int = 8, limit: int | None
 def explore_copies() -> Explorer:
     """Sliders for `copies`: k, the experts, the nodes and the limit."""
     controls = {
-        "k": steps("experts a token, k", (1, 2, 4, 6, 8, 16), 8),
+        "k": steps("experts a token, k", (1, 2, 3, 4, 6, 8, 12, 13, 14, 16), 8),
         "num_experts": steps("experts N", (8, 16, 64, 128, 256), 256),
         "nodes": steps("nodes", (1, 2, 4, 8), 8),
         "limit": steps("nodes a token may use", [("any", 0), *((str(n), n) for n in (1, 2, 4, 8))], 4),

@@ -1,0 +1,35 @@
+"""The bias of lesson 10, on other seeds of the weights than the one that the lesson shows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parlab import run
+from parlab.nn import AdamW, MarkovSource, Mixtral, MixtralConfig
+from parlab.train import Mesh, Trainer
+
+SOURCE = MarkovSource()
+SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+EXPERTS = {"num_local_experts": 8, "num_experts_per_tok": 2, "initializer_range": 0.3}
+CONFIG = MixtralConfig(vocab_size=SOURCE.vocab_size, **SIZES, **EXPERTS)
+
+
+def trained(comm, seed, bias_rate, steps=60):
+    model = Mixtral.random(CONFIG, seed=seed, dtype="float64", xp=np)
+    trainer = Trainer(Mesh(comm, dp=4, ep=4), model, AdamW(lr=1e-2), bias_rate=bias_rate)
+    batches = [SOURCE.batch(step, batch_size=8, length=32, xp=np) for step in range(steps)]
+    losses = [trainer.step(*batch).loss for batch in batches]
+    hidden, _ = trainer.model.embedding.forward(batches[-1][0][2 * comm.rank : 2 * comm.rank + 2])
+    counts = trainer.model.blocks[0].forward(hidden)[1]["mlp"].mixed.plan.counts
+    loads = np.reshape(counts, (4, 4, 2)).sum(axis=(0, 2))
+    return loads.max() / loads.mean(), np.mean(losses[-10:])
+
+
+@pytest.mark.parametrize(("seed", "without", "with_bias"), [(1, 1.27, 1.19), (2, 2.12, 1.16), (3, 1.45, 1.25)])
+def test_the_bias_lightens_the_fullest_rank_with_three_seeds_at_the_same_loss(seed, without, with_bias):
+    unguided, loss = run(trained, 4, seed, 0.0).results[0]
+    guided, loss_with_bias = run(trained, 4, seed, 0.05).results[0]
+    assert unguided == pytest.approx(without, abs=0.005)
+    assert guided == pytest.approx(with_bias, abs=0.005)
+    assert abs(loss_with_bias - loss) < 0.003
