@@ -6,6 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from matplotlib.ticker import LogLocator
+
+from parlab.arguments import flag
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, curve, line_legend, plot, scale
 
@@ -14,13 +17,14 @@ MOST_CURVES = 4
 COLORS = (theme.RIGHT, theme.ALARM, theme.INK, theme.RANKS[0])
 
 
-def loss_curves(losses: Mapping[str, Sequence[float]], *, headline: str | None = None) -> Picture:
+def loss_curves(losses: Mapping[str, Sequence[float]], *, headline: str | None = None, log: bool = False) -> Picture:
     """Draw the losses of several trainings over their steps. The first one is right, and the others are compared to it.
 
     Args:
         losses: the loss of every step, by the name of the training, such as `{"right": [...], "scale missing": [...]}`;
             all of the same length, 2 to 4 of them.
         headline: above the figure. None: the losses at the end.
+        log: a logarithmic axis, on which equal ratios of losses are equal distances; the losses must be above 0.
 
     Raises:
         ValueError: fewer or more, a training without steps, of another length, or with something else than numbers.
@@ -33,6 +37,9 @@ def loss_curves(losses: Mapping[str, Sequence[float]], *, headline: str | None =
     wrong and right part at step 2, by more than 1 %
     """
     curves = _checked(losses)
+    flag("log", log)
+    if log and min(map(min, curves.values())) <= 0:
+        raise ValueError("log=True: a loss of 0 or less has no place on a logarithmic axis")
     (right, expected), *others = curves.items()
     length = len(expected)
     findings = [_finding(name, curve[-1], right, expected[-1]) for name, curve in others]
@@ -46,7 +53,12 @@ def loss_curves(losses: Mapping[str, Sequence[float]], *, headline: str | None =
     for name, style in reversed(styles.items()):  # the right one above the others
         axes.plot(range(1, length + 1), curves[name], gid=f"losses {name}", **style)
     scale(axes.xaxis, "step", ends=(1, max(length, 2)))
-    scale(axes.yaxis, "loss", grid=True)
+    scale(
+        axes.yaxis,
+        "loss",
+        grid=True,
+        **({"log": 10, "ticks": LogLocator(subs=(1, 2, 5)), "says": "{:g}".format} if log else {}),
+    )
     line_legend(figure, list(styles.items()))
     return figure
 

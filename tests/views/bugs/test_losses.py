@@ -72,3 +72,13 @@ def test_losses_that_hardly_differ_are_named_whole():
     names = [float(text) for text, _ in texts(figure) if text.startswith("1000.00")]
     assert len(names) > 2
     assert all(low <= loss <= high for loss in names)
+
+
+def test_a_logarithmic_axis_is_one_where_equal_ratios_are_equal_distances():
+    figure = views.loss_curves({"right": [4.0, 2.0, 1.0], "wrong": [4.0, 3.0, 2.0]}, log=True)
+    (axes,) = figure.axes
+    assert axes.get_yscale() == "log"
+    assert views.loss_curves({"right": RIGHT, "wrong": RIGHT}).axes[0].get_yscale() == "linear"
+    check_text(figure)
+    check_refused(lambda: views.loss_curves({"a": [1.0, 0.0], "b": [1.0, 1.0]}, log=True), "log=True", "loss of 0")
+    check_refused(lambda: views.loss_curves({"a": [1.0], "b": [1.0]}, log="no"), "log='no'", "True or False")
