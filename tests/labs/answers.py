@@ -7,6 +7,7 @@ import numpy as np
 from parlab.experts import exchange_rows
 from parlab.labs import EXERCISES
 from parlab.pipeline import Action, Schedule
+from parlab.sequence import ring_attention
 from parlab.zero import shard_range
 
 SEED = 20260  # so that a test's drawn cases are the same each time
@@ -211,6 +212,13 @@ def prefetch(comm, uses, gather, work, x):
     return x
 
 
+def usp(comm, q, k, v, ulysses):
+    group, ring = comm.split(comm.rank // ulysses), comm.split(comm.rank % ulysses)
+    q, k, v = (group.all_to_all(x, 1, 2) for x in (q, k, v))
+    out, _ = ring_attention(ring, q, k, v, causal=True)
+    return group.all_to_all(out, 2, 1)
+
+
 def heads(rank, size, H, G):
     first = rank * (H // size) + min(rank, H % size)
     last = first + H // size + (rank < H % size) - 1
@@ -402,6 +410,7 @@ SOLUTIONS = {
     "02.zigzag_block": zigzag_block,
     "02.merge": merge,
     "02.bring_home": bring_home,
+    "03.usp": usp,
     "03.heads": heads,
     "03.hops": hops,
     "03.cuts": cuts,

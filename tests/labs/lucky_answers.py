@@ -265,6 +265,22 @@ def query_heads(rank, size, H):
     return answers.heads(rank, size, H, H)[0]
 
 
+@of("03.usp")
+def of_groups_of_two(comm, q, k, v, ulysses):
+    return answers.usp(comm, q, k, v, min(2, ulysses))
+
+
+@of("03.usp")
+def as_ulysses_where_it_can(comm, q, k, v, ulysses):
+    whole = all(x.shape[1] % comm.size == 0 for x in (q, k, v))
+    return answers.usp(comm, q, k, v, comm.size if whole else ulysses)
+
+
+@of("03.usp")
+def as_a_ring(comm, q, k, v, ulysses):
+    return answers.usp(comm, q, k, v, 1)
+
+
 @of("03.heads")
 def of_first_and_last(rank, size, H, G):
     own = query_heads(rank, size, H)

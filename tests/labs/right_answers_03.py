@@ -4,10 +4,80 @@ from functools import cache
 
 import numpy as np
 
+from parlab.nn.dense_attention import dense_attention
+from parlab.sequence import ring_attention
 from tests.labs import answers
 from tests.labs.right_answers import RIGHT, of
 
 __all__ = ["RIGHT", "of"]
+
+
+@of("03.usp")
+def in_one_message(comm, q, k, v, ulysses):
+    """q, k and v of a query-head group travel together."""
+    group, ring = comm.split(comm.rank // ulysses), comm.split(comm.rank % ulysses)
+    per = q.shape[1] // ulysses, k.shape[1] // ulysses
+    parts = [
+        np.concatenate([q[:, i * per[0] : (i + 1) * per[0]], *(x[:, i * per[1] : (i + 1) * per[1]] for x in (k, v))], 1)
+        for i in range(ulysses)
+    ]
+    together = group.all_to_all(np.concatenate(parts, axis=1), 1, 2)
+    q, k, v = np.split(together, [per[0], per[0] + per[1]], axis=1)
+    out, _ = ring_attention(ring, *(np.ascontiguousarray(x) for x in (q, k, v)), causal=True)
+    return group.all_to_all(out, 2, 1)
+
+
+@of("03.usp")
+def with_names_for_groups(comm, q, k, v, ulysses):
+    number, place = divmod(comm.rank, ulysses)
+    group, ring = comm.split(number, key=place), comm.split(place, key=number)
+    turned = [group.all_to_all(x, split_axis=1, concat_axis=2) for x in (q, k, v)]
+    return group.all_to_all(ring_attention(ring, *turned, causal=True)[0], split_axis=2, concat_axis=1)
+
+
+@of("03.usp")
+def step_by_step(comm, q, k, v, ulysses):
+    group = comm.split(comm.rank // ulysses)
+    q = group.all_to_all(q, 1, 2)
+    k = group.all_to_all(k, 1, 2)
+    v = group.all_to_all(v, 1, 2)
+    ring = comm.split(comm.rank % ulysses)
+    out, lse = ring_attention(ring, q, k, v, causal=True)
+    del lse
+    return group.all_to_all(out, 2, 1)
+
+
+@of("03.usp")
+def the_ends_apart(comm, q, k, v, ulysses):
+    if ulysses == 1:
+        return ring_attention(comm, q, k, v, causal=True)[0]
+    if ulysses == comm.size:
+        q, k, v = (comm.all_to_all(x, 1, 2) for x in (q, k, v))
+        return comm.all_to_all(dense_attention(q, k, v, causal=True)[0], 2, 1)
+    return answers.usp(comm, q, k, v, ulysses)
+
+
+@of("03.usp")
+def by_a_ring_of_ones_own(comm, q, k, v, ulysses):
+    """The K/V go around by hand, and a merge by lse is made of the tiles."""
+    group, ring = comm.split(comm.rank // ulysses), comm.split(comm.rank % ulysses)
+    q, k, v = (group.all_to_all(x, 1, 2) for x in (q, k, v))
+    out, lse = dense_attention(q, k, v, causal=True)
+    for hop in range(1, ring.size):
+        k, v = (ring.sendrecv(x, ring.right, ring.left) for x in (k, v))
+        if hop <= ring.rank:
+            part, of_part = dense_attention(q, k, v)
+            total = np.logaddexp(lse, of_part)
+            out = np.exp(lse - total)[..., None] * out + np.exp(of_part - total)[..., None] * part
+            lse = total
+    return group.all_to_all(out, 2, 1)
+
+
+@of("03.usp")
+def with_a_list(comm, q, k, v, ulysses):
+    group, ring = (comm.split(part) for part in divmod(comm.rank, ulysses))
+    heads = [group.all_to_all(x, 1, 2) for x in [q, k, v]]
+    return group.all_to_all(next(iter(ring_attention(ring, *heads, causal=True))), 2, 1)
 
 
 @of("03.heads")

@@ -1,9 +1,12 @@
 """The checkers of notebook 03 accept the solutions and refuse what learners write on the way there."""
 
+import numpy as np
 import pytest
 
 from parlab.labs import EXERCISES
-from tests.labs.answers import cuts, heads, hops, refused, reviewed
+from parlab.nn.dense_attention import dense_attention
+from parlab.sequence import ring_attention
+from tests.labs.answers import cuts, heads, hops, refused, reviewed, usp
 
 
 def test_the_passing_texts_count_16_kv_heads_11_of_42_hops_and_what_equal_chunks_would_cross():
@@ -15,8 +18,50 @@ def test_the_passing_texts_count_16_kv_heads_11_of_42_hops_and_what_equal_chunks
     assert said.endswith(
         f"16 K/V heads on all ranks together, of 8; rank 0 sends {sent} KiB for its 1024 tokens of size 64"
     )
+    turned = 3 * 16 * (2 * 4 + 2 * 4) // 2  # 8 ranks in groups of 2, 3 tokens each, 4 query and 4 K/V heads
+    assert f"bytes a rank sends: {turned + 3 * 3 * 16 * 2 * 4}; closed form: " in reviewed("03.usp", usp).text
     assert reviewed("03.hops", hops).text.endswith("K/V make 11 of 42 hops")  # 1 + 4 + 3 + 2 + 1
     assert reviewed("03.cuts", cuts).text.endswith(f"crossed by {case.least:.2f}; equal chunks: {equal:.2f}")
+
+
+def with_exchanged_groups(comm, q, k, v, ulysses):
+    rings = comm.size // ulysses
+    group, ring = comm.split(comm.rank % rings), comm.split(comm.rank // rings)
+    q, k, v = (group.all_to_all(x, 1, 2) for x in (q, k, v))
+    return group.all_to_all(ring_attention(ring, q, k, v, causal=True)[0], 2, 1)
+
+
+def split_the_other_way(comm, q, k, v, ulysses):
+    group, ring = comm.split(comm.rank % ulysses), comm.split(comm.rank // ulysses)
+    q, k, v = (group.all_to_all(x, 1, 2) for x in (q, k, v))
+    return group.all_to_all(ring_attention(ring, q, k, v, causal=True)[0], 2, 1)
+
+
+def without_a_mask(comm, q, k, v, ulysses):
+    group, ring = comm.split(comm.rank // ulysses), comm.split(comm.rank % ulysses)
+    q, k, v = (group.all_to_all(x, 1, 2) for x in (q, k, v))
+    return group.all_to_all(ring_attention(ring, q, k, v)[0], 2, 1)
+
+
+def without_a_ring(comm, q, k, v, ulysses):
+    group = comm.split(comm.rank // ulysses)
+    q, k, v = (group.all_to_all(x, 1, 2) for x in (q, k, v))
+    return group.all_to_all(dense_attention(q, k, v, causal=True)[0], 2, 1)
+
+
+def not_turned_back(comm, q, k, v, ulysses):
+    group, ring = comm.split(comm.rank // ulysses), comm.split(comm.rank % ulysses)
+    q, k, v = (group.all_to_all(x, 1, 2) for x in (q, k, v))
+    return ring_attention(ring, q, k, v, causal=True)[0]
+
+
+def with_lse(comm, q, k, v, ulysses):
+    return usp(comm, q, k, v, ulysses), q[..., 0]
+
+
+def with_a_kv_head_for_each_query_head(comm, q, k, v, ulysses):
+    more = q.shape[1] // k.shape[1]
+    return usp(comm, q, np.repeat(k, more, axis=1), np.repeat(v, more, axis=1), ulysses)
 
 
 def every_kv_head(rank, size, H, G):
@@ -130,6 +175,13 @@ def nothing_short(crossing, ranks, shortest):
 
 
 WRONG = [
+    ("03.usp", with_exchanged_groups, "the groups are exchanged: neighbours share the heads"),
+    ("03.usp", split_the_other_way, "with 2 ranks, ulysses=1"),
+    ("03.usp", without_a_mask, "the mask is missing"),
+    ("03.usp", without_a_ring, "each rank attends the tokens of its group alone"),
+    ("03.usp", not_turned_back, "with 2 ranks, ulysses=2"),
+    ("03.usp", with_lse, "returned tuple, expected float64[1, 2, 2, 2]"),
+    ("03.usp", with_a_kv_head_for_each_query_head, "bytes a rank sends: 128, should be"),
     ("03.heads", every_kv_head, "they need not travel"),
     ("03.heads", kv_heads_dealt_like_query_heads, "K/V heads are not dealt to the ranks"),
     ("03.heads", kv_head_of_the_first_only, "the K/V head of the first query head alone"),

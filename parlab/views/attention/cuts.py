@@ -39,7 +39,7 @@ def attention_cuts(lab: LabAttention, splits: Mapping[str, Sequence[Chunk]], cut
     if not 0 <= cut < len(stops[second]):
         raise ValueError(f"cut={cut!r}: there are the cuts 0 to {len(stops[second]) - 1}")
     lost = {name: weight_cut(lab.weights, chunks) / S for name, chunks in splits.items()}
-    headline = f"{len(splits[first])} chunks: {first} cuts {100 * lost[first]:.2f} % of the weight, {second} "
+    headline = f"{len(splits[first])} segments: {first} cuts {100 * lost[first]:.2f} % of the weight, {second} "
     headline += f"{100 * lost[second]:.2f} %: {lost[first] / lost[second]:.2f} × less"
     crossing = to_numpy(analyse_attention(lab.weights).crossing)  # [S+1]
     rows = [f"{name:<{max(map(len, splits))}} {_spoken(lab, crossing, at)}" for name in splits for at in stops[name]]
