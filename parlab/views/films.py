@@ -8,7 +8,7 @@ from typing import Any
 
 from parlab.pipeline import Schedule, ScheduleTimeline
 from parlab.plan import Walk
-from parlab.views.all_reduce.film import moves_of, pieces_film
+from parlab.views.all_reduce.film import moves_of, pieces_film, race_film, raceable
 from parlab.views.attention.film import attention_film, plan_of
 from parlab.views.drawing.film import Film
 from parlab.views.planning.film import walk_film
@@ -20,6 +20,7 @@ from parlab.world import Run, Timeline
 FILMS: list[tuple[Callable[[Any], bool], Callable[..., Film]]] = [
     (lambda source: isinstance(source, Timeline) and cut_mlp(source), mlp_film),
     (lambda source: isinstance(source, Timeline) and bool(moves_of(source)), pieces_film),
+    (raceable, race_film),
     (lambda source: isinstance(source, Schedule | ScheduleTimeline), schedule_film),
     (lambda source: isinstance(source, Timeline) and plan_of(source) is not None, attention_film),
     (lambda source: isinstance(source, Walk), walk_film),
@@ -35,6 +36,7 @@ def film(source: Any, **options: Any) -> Film:
 
     - for the run of one `all_reduce`, `reduce_scatter` or `all_gather` on 2 to 6 ranks (by ring, recursive doubling,
       halving or circulant; not every number of ranks fits all of these): the pieces that travel;
+    - for up to three such runs by name, {name: run}: the same side by side, on one clock;
     - for the run of one attention across 2 or 4 ranks, forward, without a mask, on contiguous shards: the K/V, queries
       and outputs that travel between rectangles of tokens × heads (`ranks_per_node=` draws the nodes);
     - for a step of an MLP that is cut among 2 to 4 ranks (`parlab.views.sharding.film` names its computations): the

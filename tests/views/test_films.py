@@ -35,6 +35,7 @@ SOURCES = {
     "schedule": lambda: one_f_one_b(4, 8),
     "timeline": stall,
     "all-reduce": lambda: run(all_reduce, 4, np.ones(8)),
+    "race": lambda: {name: run(all_reduce, 2, np.ones(8)) for name in ("one", "two")},
 }
 
 

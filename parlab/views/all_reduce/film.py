@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from parlab.views.drawing.film import WIDTH, Film, chip, outline, word
-from parlab.world import Timeline, Transfer
+from parlab.views.drawing import theme
+from parlab.views.drawing.film import WIDTH, Film, box, outline, word
+from parlab.world import Run, Timeline, Transfer
 
 LABEL = re.compile(r"(add|take) pieces? (\d+)(?:-(\d+))?")
 MOST_RANKS = 6
-COLUMNS, BAR, ROW, HEIGHT = (145, 365), 130, 30, 24  # two columns of ranks; a piece is a bar, in rows
-MIDDLE = WIDTH / 2
-RANK = 46  # between two ranks of a column, with their names
-INWARD = 45  # so far a whole array that goes up bows towards the middle
+MOST_PANELS = 3
+INWARD = 0.35  # of a bar: so far a whole array that goes up bows towards the middle
 
+
+class Grid(NamedTuple):
+    """Two columns of ranks. A rank has a row for each piece: a bar, with a place for each rank's numbers."""
+
+    columns: tuple[float, float]
+    top: float
+    bar: float  # its width
+    row: float  # from one bar to the next
+    height: float  # of a bar
+    gap: float  # between two ranks of a column, for their names
+    named: bool  # chips have the number of their rank
+
+
+WHOLE = Grid((145, 365), 40, 130, 30, 24, 46, named=True)
 Held = list[list[frozenset[int]]]  # for each rank and piece, the ranks whose numbers are in it
 
 
@@ -53,30 +66,87 @@ def pieces_film(shown: Timeline) -> Film:
     Each rank has a row for each piece, and in it a place for each rank: adding fills a gap.
     """
     moves, size = moves_of(shown), shown.size
-    adds = any(move.adds for move in moves)
-    ring = all(move.dst == (move.src + 1) % size for move in moves)
-    held: Held = [[frozenset({r} if adds or r == p else ()) for p in range(size)] for r in range(size)]
     times = sorted({0, *(move.end for move in moves)})
     headline = f"{_name(shown, moves)}, {size} ranks: {shown.format(times[-1])}"
-    film = Film(headline, times, 10 + (RANK + ROW * size) * ((size + 1) // 2))
-    places = [_place(rank, size, ring) for rank in range(size)]
+    film = Film(headline, times, 10 + _height(WHOLE, size))
+    middle = (sum(WHOLE.columns) + WHOLE.bar) / 2
+    for rank, (x, y) in enumerate(_places(WHOLE, moves, size)):
+        if x == WHOLE.columns[0]:
+            names = [word(middle, y + WHOLE.row * p + WHOLE.height / 2, f"piece {p}") for p in range(size)]
+            film.draw("".join(names))
+        if _ring(moves, size):
+            film.draw(_arrow(WHOLE, (x, y), _places(WHOLE, moves, size)[(rank + 1) % size]))
+    for at, line in _played(film, WHOLE, moves, size):
+        if at in times:
+            film.tell(at, line)
+    return film
+
+
+def raceable(source: Any) -> bool:
+    """Whether this is {name: run}, and each run is one of which `pieces_film` makes a film."""
+    if not isinstance(source, Mapping) or not source:
+        return False
+    shown = [run.timeline if isinstance(run, Run) else run for run in source.values()]
+    return all(isinstance(one, Timeline) and moves_of(one) for one in shown)
+
+
+def race_film(runs: Mapping[str, Run | Timeline]) -> Film:
+    """The films of up to three all-reduces side by side, on one clock.
+
+    Args:
+        runs: {name: run}, each as for `pieces_film`, all with the same number of ranks.
+
+    Raises:
+        ValueError: too many runs, or of several numbers of ranks.
+    """
+    shown = {name: run.timeline if isinstance(run, Run) else run for name, run in runs.items()}
+    sizes = {one.size for one in shown.values()}
+    if len(shown) > MOST_PANELS or len(sizes) > 1:
+        raise ValueError(
+            f"source: {len(shown)} runs of {sorted(sizes)} ranks; at most {MOST_PANELS}, of one number of ranks"
+        )
+    (size,) = sizes
+    ends = {name: sorted({move.end for move in moves_of(one)}) for name, one in shown.items()}
+    times = sorted({0, *(end for found in ends.values() for end in found)})
+    says = next(iter(shown.values())).format
+    headline = "; ".join(f"{name} {says(found[-1])}" for name, found in ends.items())
+    width = WIDTH / len(shown)
+    panels = [Grid((width * n + 22, width * n + 114), 62, 78, 18, 15, 30, named=False) for n in range(len(shown))]
+    film = Film(headline, times, 6 + _height(panels[0], size))
+    for grid, (name, one) in zip(panels, shown.items(), strict=True):
+        x, end = sum(grid.columns) / 2 + grid.bar / 2, ends[name][-1]
+        film.draw(word(x, 12, name, "strong"))
+        film.draw(word(x, 32, f"done: {says(end)}", "small"), end)
+        for _ in _played(film, grid, moves_of(one), size):
+            pass
+    for at in times[:-1]:
+        done = {name: sum(end <= at for end in found) for name, found in ends.items()}
+        steps = {name: f"step {done[name] + 1} of {len(ends[name])}" for name in shown if done[name] < len(ends[name])}
+        film.tell(at, ", ".join(f"{name}: {steps.get(name, 'done')}" for name in shown))
+    return film
+
+
+def _played(film: Film, grid: Grid, moves: list[Move], size: int) -> Iterator[tuple[int, str]]:
+    """Draw the ranks and their messages; yields each time at which messages leave, and a line on the first of them."""
+    adds = any(move.adds for move in moves)
+    held: Held = [[frozenset({r} if adds or r == p else ()) for p in range(size)] for r in range(size)]
+    places = _places(grid, moves, size)
     for rank, (x, y) in enumerate(places):
-        film.draw(word(x + BAR / 2, y - 16, f"rank {rank}", "strong"))
-        own = "".join(_bar(x, y, [piece], "empty") for piece in range(size))
-        film.draw(own + "".join(_chips(x, y, size, piece, held[rank][piece]) for piece in range(size)))
-        if x == COLUMNS[0]:
-            film.draw("".join(word(MIDDLE, y + ROW * p + HEIGHT / 2, f"piece {p}") for p in range(size)))
-        if ring:
-            film.draw(_arrow(places[rank], places[(rank + 1) % size]))
+        name = f"rank {rank}"
+        film.draw(word(x + grid.bar / 2, y - 0.35 * grid.gap, name, "strong" if grid.named else "small"))
+        own = "".join(_bar(grid, x, y, [piece], "empty") for piece in range(size))
+        film.draw(own + "".join(_chips(grid, x, y, size, piece, held[rank][piece]) for piece in range(size)))
     for at in sorted({move.start for move in moves}):
         now = [move for move in moves if move.start == at]
         sent = {move: [held[move.src][piece] for piece in move.pieces] for move in now}
         for move in now:
-            _travels(film, move, sent[move], places, size)
-            _arrives(film, move, sent[move], held, places[move.dst])
-        if at in times:
-            film.tell(at, _line(now[0], sent[now[0]], [held[now[0].dst][piece] for piece in now[0].pieces]))
-    return film
+            _travels(film, grid, move, sent[move], places, size)
+            _arrives(film, grid, move, sent[move], held, places[move.dst])
+        yield at, _line(now[0], sent[now[0]], [held[now[0].dst][piece] for piece in now[0].pieces])
+
+
+def _ring(moves: list[Move], size: int) -> bool:
+    return all(move.dst == (move.src + 1) % size for move in moves)
 
 
 def _name(shown: Timeline, moves: list[Move]) -> str:
@@ -92,56 +162,69 @@ def _name(shown: Timeline, moves: list[Move]) -> str:
     return f"{algorithm} {shown.transfers[0].name.replace('_', '-')}"
 
 
-def _place(rank: int, size: int, ring: bool) -> tuple[float, float]:
-    """The corner of a rank's pieces. A ring turns with the clock from the top left; else ranks are read in rows."""
-    column, row = rank % 2, rank // 2
-    if ring:
-        column, row = (1, rank - 1) if 1 <= rank <= size // 2 else (0, (size - rank) % size)
-    return COLUMNS[column], 40 + (RANK + ROW * size) * row
+def _places(grid: Grid, moves: list[Move], size: int) -> list[tuple[float, float]]:
+    """The corner of each rank's pieces. A ring turns with the clock from the top left; else ranks are read in rows."""
+    if _ring(moves, size):
+        at = [(1, rank - 1) if 1 <= rank <= size // 2 else (0, (size - rank) % size) for rank in range(size)]
+    else:
+        at = [(rank % 2, rank // 2) for rank in range(size)]
+    return [(grid.columns[column], grid.top + (grid.gap + grid.row * size) * row) for column, row in at]
 
 
-def _bar(x: float, y: float, pieces: Iterable[int], look: str) -> str:
+def _height(grid: Grid, size: int) -> float:
+    return grid.top - 40 + (grid.gap + grid.row * size) * ((size + 1) // 2)
+
+
+def _bar(grid: Grid, x: float, y: float, pieces: Iterable[int], look: str) -> str:
     """A frame around the rows of neighbouring pieces."""
-    rows = list(pieces)
-    return outline(x - 2, y + ROW * rows[0] - 2, BAR + 2, ROW * (rows[-1] - rows[0]) + HEIGHT + 4, look)
+    first, *_, last = [*pieces] * 2
+    return outline(x - 2, y + grid.row * first - 2, grid.bar + 2, grid.row * (last - first) + grid.height + 4, look)
 
 
-def _chips(x: float, y: float, size: int, piece: int, members: frozenset[int]) -> str:
-    cell = BAR / size
-    return "".join(chip(x + cell * who, y + ROW * piece, cell - 2, HEIGHT, who) for who in sorted(members))
+def _chips(grid: Grid, x: float, y: float, size: int, piece: int, members: frozenset[int]) -> str:
+    cell, top = grid.bar / size, y + grid.row * piece
+    return "".join(
+        box(x + cell * who, top, cell - 2, grid.height, theme.rank_color(who), who if grid.named else "")
+        for who in sorted(members)
+    )
 
 
-def _arrow(start: tuple[float, float], end: tuple[float, float]) -> str:
+def _arrow(grid: Grid, start: tuple[float, float], end: tuple[float, float]) -> str:
     """The way of the ring between two of its ranks."""
     (x, y), (to_x, to_y) = start, end
     way = "→←"[to_x < x] if to_y == y else ("↓↑"[to_y < y] if to_x == x else "↙")
-    at = (MIDDLE, y - 18) if to_x != x else (x + (0 if x == COLUMNS[0] else BAR), max(y, to_y) - 22)
-    return word(*at, way, "arrow")
+    if to_x != x:
+        return word((sum(grid.columns) + grid.bar) / 2, y - 18, way, "arrow")
+    return word(x + (0 if x == grid.columns[0] else grid.bar), max(y, to_y) - 22, way, "arrow")
 
 
-def _travels(film: Film, move: Move, sums: list[frozenset[int]], places: list[tuple[float, float]], size: int) -> None:
+def _travels(
+    film: Film, grid: Grid, move: Move, sums: list[frozenset[int]], places: list[tuple[float, float]], size: int
+) -> None:
     """Up and down, a message goes around the pieces that lie between. A whole array hides nothing: two swap places."""
     (x, y), (to_x, to_y) = places[move.src], places[move.dst]
     breaks = [0, *(n + 1 for n, (a, b) in enumerate(pairwise(move.pieces)) if b > a + 1), len(move.pieces)]
     whole = len(move.pieces) == size
     look = "letter open" if whole else "letter"
-    rows = "".join(_bar(x, y, move.pieces[first:stop], look) for first, stop in pairwise(breaks))
-    chips = "".join(_chips(x, y, size, piece, who) for piece, who in zip(move.pieces, sums, strict=True))
-    outward = 1 if x == COLUMNS[1] else -1
-    aside = -INWARD if whole and to_y < y else BAR + 12
+    rows = "".join(_bar(grid, x, y, move.pieces[first:stop], look) for first, stop in pairwise(breaks))
+    chips = "".join(_chips(grid, x, y, size, piece, who) for piece, who in zip(move.pieces, sums, strict=True))
+    outward = 1 if x == grid.columns[1] else -1
+    aside = -INWARD * grid.bar if whole and to_y < y else (grid.bar + 12 if grid.named else grid.bar / 4)
     bow = (outward * aside if to_x == x else 0, 0)
     film.move(rows + chips, move.start, move.end, (to_x - x, to_y - y), bow)
 
 
-def _arrives(film: Film, move: Move, sums: list[frozenset[int]], held: Held, place: tuple[float, float]) -> None:
+def _arrives(
+    film: Film, grid: Grid, move: Move, sums: list[frozenset[int]], held: Held, place: tuple[float, float]
+) -> None:
     """The numbers that are new, and a frame around what is complete now."""
     came, size = "", len(held)
     for piece, sent in zip(move.pieces, sums, strict=True):
         had = held[move.dst][piece]
         now = held[move.dst][piece] = sent | had if move.adds else sent
-        came += _chips(*place, size, piece, now - had)
+        came += _chips(grid, *place, size, piece, now - had)
         if len(now) == size > len(had):
-            came += _bar(*place, [piece], "frame")
+            came += _bar(grid, *place, [piece], "frame")
     film.draw(came, move.end)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from parlab import Cluster, run, views
 from parlab.views.all_reduce.film import moves_of
+from tests.views.drawn import check_refused
 from tests.views.filmed import check_film, marks
 
 CLUSTER = Cluster.uniform(latency=1e-6, bandwidth=1.024e9)
@@ -76,6 +77,30 @@ def test_circulant_films_5_ranks_with_windows_that_go_around_the_end():
     assert film.headline == "Circulant all-reduce, 5 ranks: 18.5 µs"
     assert film.lines[1] == "4.12 µs: rank 0 sends piece 2 (0) to rank 2, which adds its own: 0+2+4"
     assert len(film.lines) == 6
+
+
+def three(length):
+    algorithms = {"ring": "ring", "doubling": "recursive_doubling", "halving": "rabenseifner"}
+    return {name: collective("all_reduce", 4, length, algorithm) for name, algorithm in algorithms.items()}
+
+
+def test_three_algorithms_race_on_one_clock_and_the_size_decides():
+    small, large = views.film(three(128)), views.film(three(8192))  # 1 and 64 KiB; 1 µs a message and 1 µs a KiB
+    for film in (small, large):
+        check_film(film)
+        assert len(marks(film, "go")) + len(marks(film, "go flow")) == 24 + 8 + 16
+        assert film.html.count('class="frame"') == 3 * 4 * 4
+    assert small.headline == "ring 7.50 µs; doubling 4.00 µs; halving 5.50 µs"
+    assert large.headline == "ring 102 µs; doubling 130 µs; halving 100 µs"
+    assert large.lines[0] == "0 s: ring: step 1 of 6, doubling: step 1 of 2, halving: step 1 of 4"
+    assert large.lines[-1] == "102 µs: ring: done, doubling: step 2 of 2, halving: done"
+
+
+def test_a_race_of_several_numbers_of_ranks_or_of_other_programs_is_refused():
+    uneven = {"two": collective("all_reduce", 2), "four": collective("all_reduce", 4)}
+    check_refused(lambda: views.film(uneven), "[2, 4] ranks", "one number of ranks")
+    check_refused(lambda: views.film({}), "source={}", "no film")
+    check_refused(lambda: views.film({"this": 7}), "source={'this': 7}", "no film")
 
 
 def test_its_halves_are_filmed_too_and_small_rings_of_2_to_5():
