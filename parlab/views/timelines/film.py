@@ -16,7 +16,7 @@ from parlab.world.units import format_bytes
 MOST_RANKS, MOST_STOPS = 8, 20
 ENDS = (78, 560)  # of the lanes; a message has room at the right of the end
 BAR, MESSAGE = 24, (66, 20)  # heights and widths
-APART = 11  # what leaves is drawn so far below the middle of its lane, what arrives so far above
+APART = 11  # a message leaves so far below the middle of its lane, and arrives so far above the middle
 
 
 def timeline_film(shown: Timeline, ranks: int | None = None) -> Film:
