@@ -1,8 +1,9 @@
-"""Memory against bubble: the activations that each schedule keeps, its idle time, and the bound of both."""
+"""Memory against bubble: what each schedule keeps, its idle time, the best that is known, and the bound of both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from parlab import pipeline
-from parlab.arguments import whole
+from parlab.arguments import amount, whole
 from parlab.pipeline import Costs, Schedule, ScheduleTimeline, lower_bound, simulate
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import legend_of
@@ -32,24 +33,27 @@ KNOWN: dict[str, Callable[[int, int], Schedule]] = {
     "DualPipe": pipeline.dualpipe,
     "DualPipeV": pipeline.dualpipe_v,
 }
-SEARCHED = {"straight": "straight, by search", "V": "V, by search"}  # these placements have a bound that is drawn
-PLACED = {"straight": pipeline.gpipe, "V": pipeline.zb_v}  # a schedule of each, for any p and m
+SEARCHED = {"straight": "straight, by search", "V": "V, by search"}
+HEURISTIC = {"straight": "straight, heuristic", "V": "V, heuristic"}  # without the search behind it
 HEIGHT, LEFT, TOP, ACROSS, DOWN = 4.7, 0.9, 0.8, 5.6, 3.25  # inches
 LIST, ROW = 6.85, 0.265  # inches: where the list of schedules begins, and a row of it
 RATIOS = {"1 : 1 : 1": (1, 1, 1), "1 : 1 : ½": (1, 1, 0.5), "1 : 1.5 : ½": (1, 1.5, 0.5), "1 : 1 : 1.5": (1, 1, 1.5)}
 MEMORY = {"p / 2": 0.5, "p": 1, "3 p / 2": 1.5, "2 p": 2}  # activations a rank
 YOURS = "yours"
+YOUR_BOUND = {"color": "#0072B2", "linewidth": 5, "alpha": 0.35}
 STAR = {"marker": "*", "markersize": 26, "color": "#F0E442", "markeredgecolor": theme.INK, "zorder": 2.5}
 
 
 class Point(NamedTuple):
-    """A schedule with its timeline, and the most that a rank keeps, in activations of a whole rank's layers."""
+    """A schedule with its timeline, and the most that a rank keeps, in activations of a whole rank's layers; `copies`:
+    how often a rank has as many weights as on straight stages."""
 
     name: str
     placement: str
     timeline: ScheduleTimeline
     kept: float
     bound: Any
+    copies: float
 
     @property
     def idle(self) -> float:
@@ -57,40 +61,133 @@ class Point(NamedTuple):
         return 100 * self.timeline.bubble_fraction()
 
 
-def frontier(p: int = 4, m: int = 8, costs: Costs | None = None, *, own: Schedule | None = None) -> Picture:
-    """Draw every schedule as a point, the best of a search within each memory limit, and the lower bounds.
+Bound = Callable[[int, int, int, float, float, float, float], float]
+
+
+def frontier(
+    p: int = 4,
+    m: int = 8,
+    costs: Costs | None = None,
+    *,
+    schedules: Mapping[str, Schedule] | Sequence[str] | None = None,
+    own: Schedule | None = None,
+    bound: Bound | None = None,
+    weights: float = 0,
+    search: bool = True,
+    headline: str | None = None,
+) -> Picture:
+    """Draw schedules as points, the best that is known within each memory limit as steps, and the lower bounds below.
+
+    The best that is known is one of the points or, for straight stages and for a V, that of a search.
 
     Args:
         p: ranks.
-        m: microbatches. Schedules that do not exist for these numbers are left out.
+        m: microbatches.
         costs: of all layers of a rank, so that a chunk takes its share; None: F, I and W take 1, transfers nothing.
+        schedules: names of `KNOWN`, or {name: schedule}, such as a class's; None: all of `KNOWN` that exist for these
+            numbers.
         own: one more schedule, drawn as a star.
+        bound: a function `bound(p, m, limit, f, i, w, c)`, such as a learner's: it is drawn too.
+        weights: what the weights of a rank take, in activations of a microbatch; they count once for each copy.
+        search: count what the search finds; otherwise the points alone, such as a class's schedules.
+        headline: what stands above.
 
     Raises:
-        ValueError: costs that differ from stage to stage, or an `own` of another number of ranks or microbatches.
+        ValueError: costs that differ from stage to stage, an unknown name, or a schedule of another number of ranks or
+            microbatches.
     """
     whole("p", p, 2)
     whole("m", m, 1)
+    amount("weights", weights)
     costs = replace(costs or Costs(), pair=None, optimizer=None)
     if any(isinstance(cost, Sequence) for cost in vars(costs).values()):
         raise ValueError(f"costs={costs!r}: must be the same for all stages here")
-    points = [*known(p, m, costs)]
+    points = _chosen(schedules, p, m, costs)
     if own is not None:
-        if not isinstance(own, Schedule) or (own.num_ranks, own.num_microbatches) != (p, m):
-            raise ValueError(f"own={own!r:.60}: must be a schedule of {p} ranks and {m} microbatches")
-        points.append(point(YOURS, own, costs))
+        points.append(point(YOURS, _fitting("own", own, p, m), costs))
     limits = range(1, 2 * p + 1)
-    found = {placement: [searched(placement, p, m, costs, limit) for limit in limits] for placement in SEARCHED}
+    best = {placement: _best_known(placement, points, p, m, costs, search) for placement in _likes(points)}
     rows = [f"{'limit':<22}" + "".join(f"{limit:>7}" for limit in limits)]
-    for placement, of_placement in found.items():
-        rows.append(f"{SEARCHED[placement]:<22}" + "".join(f"{one.timeline.makespan:>7g}" for one in of_placement))
-        rows.append(f"{'  none is below':<22}" + "".join(f"{one.bound:>7g}" for one in of_placement))
-    figure = sheet([*table(points), *rows], HEIGHT, f"What memory buys: {p} ranks, {m} microbatches")
-    axes = draw(figure, points, p, m, costs, star=YOURS)
-    for placement, of_placement in found.items():
-        style = {"color": PLACEMENTS[placement]["color"], "linewidth": 1.2, "marker": ".", "alpha": 0.8}
-        axes.plot([one.kept for one in of_placement], [one.idle for one in of_placement], gid="searched", **style)
+    for placement, like in _likes(points).items():
+        known_spans, bounds = best[placement], [_bound(like, costs, limit) for limit in limits]
+        rows.append(f"{placement + ', best known':<22}" + "".join(f"{_or_dash(known_spans[x]):>7}" for x in limits))
+        rows.append(f"{'  none is below':<22}" + "".join(f"{span:>7g}" for span in bounds))
+    if bound is not None:
+        yours = [bound(p, m, limit, *_times(costs)) for limit in limits]
+        rows.append(f"{'  by your bound':<22}" + "".join(f"{span:>7g}" for span in yours))
+    headline = headline or f"What memory buys: {p} ranks, {m} microbatches"
+    figure = sheet([*table(points, weights), *rows], HEIGHT, headline)
+    axes = draw(figure, points, p, m, costs, star=YOURS, weights=weights, best=best, bounded=bound is not None)
+    for placement, like in _likes(points).items():
+        style = {"color": PLACEMENTS[placement]["color"], "linewidth": 1.6}
+        places = [limit + weights * _copies(like) for limit in best[placement]]
+        _steps(axes, places, [*best[placement].values()], _work(m, costs), "best known", style)
+    if bound is not None:
+        _steps(axes, [limit + weights for limit in limits], yours, _work(m, costs), "your bound", YOUR_BOUND)
     return figure
+
+
+def _chosen(schedules: Mapping[str, Schedule] | Sequence[str] | None, p: int, m: int, costs: Costs) -> list[Point]:
+    """The points of the argument `schedules`."""
+    if isinstance(schedules, Mapping):
+        return [point(str(name), _fitting(f"schedules[{name!r}]", one, p, m), costs) for name, one in schedules.items()]
+    unknown = [name for name in schedules or () if name not in KNOWN]
+    if unknown:
+        raise ValueError(f"schedules={unknown[0]!r}: choose from {', '.join(KNOWN)}, or give {{name: schedule}}")
+    return [one for one in known(p, m, costs) if schedules is None or one.name in schedules]
+
+
+def _fitting(name: str, given: Any, p: int, m: int) -> Schedule:
+    if not isinstance(given, Schedule) or (given.num_ranks, given.num_microbatches) != (p, m):
+        raise ValueError(f"{name}={given!r:.60}: must be a schedule of {p} ranks and {m} microbatches")
+    return given
+
+
+def _likes(points: Sequence[Point]) -> dict[str, Schedule]:
+    """A schedule of each placement."""
+    likes: dict[str, Schedule] = {}
+    for one in points:
+        likes.setdefault(one.placement, one.timeline.schedule)
+    return likes
+
+
+def _best_known(
+    placement: str, points: Sequence[Point], p: int, m: int, costs: Costs, search: bool
+) -> dict[float, Any]:
+    """The least makespan that is known within 1, 2, ... 2p activations and within what each point keeps. Infinite: none
+    is known.
+    """
+    own = [one for one in points if one.placement == placement]
+    best: dict[float, Any] = {}
+    least = math.inf
+    for limit in sorted({*range(1, 2 * p + 1), *(one.kept for one in own)}):
+        found = [one.timeline.makespan for one in own if one.kept <= limit]
+        if search and placement in SEARCHED and limit == int(limit) <= 2 * p:
+            found.append(searched(placement, p, m, costs, int(limit)).timeline.makespan)
+        best[limit] = least = min([least, *found])
+    return best
+
+
+def _or_dash(span: Any) -> str:
+    return f"{span:g}" if span < math.inf else "–"
+
+
+def _times(costs: Costs) -> tuple[Any, Any, Any, Any]:
+    """F, I, W and a transfer."""
+    return costs.forward, costs.backward_input, costs.backward_weight, costs.transfer
+
+
+def _work(m: int, costs: Costs) -> Any:
+    return m * sum(_times(costs)[:3])
+
+
+def _steps(axes: Axes, places: Sequence[float], spans: Sequence[Any], work: Any, gid: str, style: Any) -> None:
+    """From each place on, the idle part of a makespan, as steps."""
+    known = [
+        (x, 100 * (1 - work / span) if span else 0) for x, span in zip(places, spans, strict=True) if span < math.inf
+    ]
+    if known:
+        axes.step(*zip(*known, strict=True), where="post", gid=gid, **style)
 
 
 @lru_cache(maxsize=64)
@@ -122,11 +219,17 @@ def point(name: str, schedule: Schedule, costs: Costs, limit: int | None = None)
     chunks = schedule.num_stages / schedule.num_ranks
     timeline = simulate(schedule, of_chunk(costs, chunks))
     kept = max(timeline.peak_activations) / chunks
-    return Point(name, placement_of(schedule), timeline, kept, bound(schedule, costs, limit))
+    return Point(name, placement_of(schedule), timeline, kept, _bound(schedule, costs, limit), _copies(schedule))
+
+
+def _copies(schedule: Schedule) -> float:
+    """How often a rank has as many weights as on straight stages."""
+    most = max(len({action.stage for action in row}) for row in schedule.actions)
+    return most * schedule.num_ranks / schedule.num_stages
 
 
 @lru_cache(maxsize=1024)
-def bound(like: Schedule, costs: Costs, limit: float | None) -> Any:
+def _bound(like: Schedule, costs: Costs, limit: float | None) -> Any:
     """A makespan that no schedule of the same placement is below, within so many activations."""
     chunks = like.num_stages / like.num_ranks
     within = None if limit is None else chunks * limit
@@ -139,50 +242,77 @@ def of_chunk(costs: Costs, chunks: float) -> Costs:
     return costs if chunks == 1 else replace(costs, **{name: getattr(costs, name) / chunks for name in names})
 
 
-def table(points: Sequence[Point]) -> list[str]:
-    """The points in words."""
-    rows = [f"{'schedule':<22}{'keeps':>7}{'makespan':>10}{'% idle':>8}{'none below':>12}{'above it by':>13}"]
+def table(points: Sequence[Point], weights: float = 0) -> list[str]:
+    """The points in words; with `weights`, also what a rank keeps together with them."""
+    more = f"{'and weights':>13}" if weights else ""
+    rows = [f"{'schedule':<22}{'keeps':>7}{more}{'makespan':>10}{'% idle':>8}{'none below':>12}{'above it by':>13}"]
     for one in points:
         span, above = one.timeline.makespan, one.timeline.makespan / one.bound - 1 if one.bound else 0
-        rows.append(f"{one.name:<22}{one.kept:>7g}{span:>10g}{one.idle:>8.1f}{one.bound:>12g}{100 * above:>11.1f} %")
+        more = f"{_memory(one, weights):>13.4g}" if weights else ""
+        numbers = f"{span:>10g}{one.idle:>8.1f}{one.bound:>12g}{100 * above:>11.1f} %"
+        rows.append(f"{one.name:<22}{one.kept:>7g}{more}{numbers}")
     return rows
 
 
-def draw(figure: Picture, points: Sequence[Point], p: int, m: int, costs: Costs, star: str) -> Axes:
-    """Bounds as lines, schedules as numbered points, one of them on a star, and their list at the right."""
+def _memory(one: Point, weights: float) -> float:
+    return one.kept + weights * one.copies
+
+
+def draw(
+    figure: Picture,
+    points: Sequence[Point],
+    p: int,
+    m: int,
+    costs: Costs,
+    star: str,
+    weights: float = 0,
+    best: Mapping[str, Mapping[float, Any]] | None = None,
+    bounded: bool = False,
+) -> Axes:
+    """Bounds as dashed steps, schedules as numbered points, one of them on a star, and their list at the right.
+
+    There is room for the steps of the `best` that are known; if `bounded`, the legend names the learner's bound.
+    """
     axes = panel(figure, LEFT, TOP, ACROSS, DOWN)
-    work = m * (costs.forward + costs.backward_input + costs.backward_weight)  # type: ignore[operator]
-    for placement, make in PLACED.items():
-        like = make(p, m)
-        chunks = like.num_stages // p
+    for placement, like in _likes(points).items():
+        chunks, copies = like.num_stages // p, _copies(like)
         limits = [1 + k / chunks for k in range(2 * p * chunks)]
-        least = [bound(like, costs, limit) for limit in limits]
-        idle = [100 * (1 - work / one) if one else 0 for one in least]
+        least: list[Any] = []
+        for limit in limits:  # more memory than removes the limit changes nothing
+            done = least[-1:] == [_bound(like, costs, None)]
+            least.append(least[-1] if done else _bound(like, costs, limit))
         style = {"color": PLACEMENTS[placement]["color"], "linestyle": "dashed", "linewidth": 1.4}
-        axes.step(limits, idle, where="post", gid="bound", **style)
-    highest = 1.15 * (max(one.idle for one in points) or 1)
+        _steps(axes, [limit + weights * copies for limit in limits], least, _work(m, costs), "bound", style)
+    spans = [span for of in (best or {}).values() for span in of.values() if 0 < span < math.inf]
+    highest = 1.08 * (
+        max([*(one.idle for one in points), *(100 * (1 - _work(m, costs) / span) for span in spans)]) or 1
+    )
     close: dict[tuple[float, int], list[int]] = {}  # the numbers of those that cannot be named apart
     for number, one in enumerate(points, 1):
         if one.name == star:
-            axes.plot(one.kept, one.idle, gid="star", **STAR)
-        close.setdefault((one.kept, round(20 * one.idle / highest)), []).append(number)
-        row = f"{number:>2}  {one.name}: keeps {one.kept:g}, idle {one.idle:.1f} %"
+            axes.plot(_memory(one, weights), one.idle, gid="star", **STAR)
+        close.setdefault((_memory(one, weights), round(20 * one.idle / highest)), []).append(number)
+        more = f" + {weights * one.copies:.2g}" if weights else ""
+        row = f"{number:>2}  {one.name}: keeps {one.kept:g}{more}, idle {one.idle:.1f} %"
         write(figure, LIST, TOP + 0.1 + ROW * number, row, color=PLACEMENTS[one.placement]["color"], va="center")
     for placement in dict.fromkeys(one.placement for one in points):
-        those = [(one.kept, one.idle) for one in points if one.placement == placement]
+        those = [(_memory(one, weights), one.idle) for one in points if one.placement == placement]
         style = {**PLACEMENTS[placement], "markersize": 12, "markeredgecolor": theme.PAPER}
         axes.plot(*zip(*those, strict=True), linestyle="none", gid="points", zorder=3, **style)
     for numbers in close.values():
         one, named = points[numbers[0] - 1], ", ".join(map(str, numbers))
         style = {"textcoords": "offset points", "size": theme.SMALL, "color": theme.INK, "zorder": 4}
-        axes.annotate(named, (one.kept, one.idle), (6, 5), **style)
-    kept, whole = "activations that the fullest rank keeps", MaxNLocator(9, integer=True)
-    scale(axes.xaxis, kept, ends=(0.5, 2 * p + 0.5), ticks=whole, grid=True)
+        axes.annotate(named, (_memory(one, weights), one.idle), (6, 5), **style)
+    kept = "activations that the fullest rank keeps" + (", and its weights" if weights else "")
+    end = 2 * p + weights * max((one.copies for one in points), default=1) + 0.5
+    scale(axes.xaxis, kept, ends=(0.5, end), ticks=MaxNLocator(9, integer=True), grid=True)
     scale(axes.yaxis, "% of the makespan idle", ends=(0, highest), grid=True)
-    shown = dict.fromkeys([*SEARCHED, *(one.placement for one in points)])
+    shown = dict.fromkeys(one.placement for one in points)
     entries: list[tuple[str, dict[str, Any]]] = [(name, {**PLACEMENTS[name], "markersize": 7}) for name in shown]
-    line_legend(figure, [*entries, ("none is below", {"color": theme.INK, "linestyle": "dashed"})])
-    ratio = " : ".join(f"{cost:g}" for cost in (costs.forward, costs.backward_input, costs.backward_weight))
+    entries += [("best known", {"color": theme.INK, "linewidth": 1.6})] if best else []
+    entries.append(("none is below", {"color": theme.INK, "linestyle": "dashed"}))
+    line_legend(figure, entries + [("your bound", YOUR_BOUND)] * bounded)
+    ratio = " : ".join(f"{cost:g}" for cost in _times(costs)[:3])
     note(figure, f"F : I : W = {ratio}, c = {costs.transfer:g}")
     return axes
 
@@ -190,7 +320,9 @@ def draw(figure: Picture, points: Sequence[Point], p: int, m: int, costs: Costs,
 def chosen_on_the_frontier(schedule: str, p: int, m: int, ratio: str, transfer: float, memory: str) -> Picture:
     """Draw the frontier and, below it, one schedule; what `explore_frontier` shows."""
     costs, limit = Costs(*RATIOS[ratio], transfer), max(1, int(MEMORY[memory] * p))
-    found = [searched(placement, p, m, costs, limit, tries=0) for placement in SEARCHED]
+    found = [
+        searched(placement, p, m, costs, limit, tries=0)._replace(name=name) for placement, name in HEURISTIC.items()
+    ]
     points = [*known(p, m, costs), *found]
     one = next((one for one in points if one.name == schedule), None)
     fits = [other for other in points if other.kept <= limit]
@@ -214,7 +346,7 @@ def chosen_on_the_frontier(schedule: str, p: int, m: int, ratio: str, transfer: 
 def explore_frontier() -> Explorer:
     """Sliders for the frontier: schedule, p, m, F : I : W, the time of a transfer, and the memory of a rank."""
     controls = {
-        "schedule": choice("schedule", (*KNOWN, *SEARCHED.values()), SEARCHED["V"]),
+        "schedule": choice("schedule", (*KNOWN, *HEURISTIC.values()), HEURISTIC["V"]),
         "p": steps("ranks p", (2, 4, 6, 8), 4),
         "m": steps("microbatches m", (4, 8, 16, 24), 8),
         "ratio": steps("F : I : W", RATIOS, "1 : 1 : 1"),

@@ -15,7 +15,7 @@ from parlab.pipeline import (
     zb_h1,
     zb_v,
 )
-from parlab.views.schedules.frontier import KNOWN, SEARCHED
+from parlab.views.schedules.frontier import HEURISTIC, KNOWN
 from parlab.views.schedules.placement import paths_of, placement_of
 from tests.views.drawn import artists, boxes, check_refused, check_text, title
 
@@ -37,11 +37,48 @@ def test_p4_m8_has_every_schedule_where_the_papers_say_and_nothing_below_a_bound
     (star,) = artists(figure, "star")
     assert star.get_xydata().tolist()[0] == [8, pytest.approx(100 * 9 / 33)]
     lines = repr(figure).splitlines()
-    for name in SEARCHED.values():
-        number = next(i for i, line in enumerate(lines) if line.startswith(name))
-        found, none_below = ([float(x) for x in line[22:].split()] for line in lines[number : number + 2])
+    for name in ("straight", "V", "around", "both ends"):
+        number = next(i for i, line in enumerate(lines) if line.startswith(f"{name}, best known"))
+        found, none_below = (
+            [float(x.replace("–", "inf")) for x in line[22:].split()] for line in lines[number : number + 2]
+        )
         assert len(found) == 8
         assert all(a >= b for a, b in zip(found, none_below, strict=True))
+        assert found == sorted(found, reverse=True)
+
+
+def steps(figure, gid):
+    """The corners of each line of steps."""
+    assert {line.get_drawstyle() for line in artists(figure, gid)} == {"steps-post"}
+    return [line.get_xydata().tolist() for line in artists(figure, gid)]
+
+
+def test_no_step_of_the_best_known_lies_below_the_bound_of_its_placement():
+    figure = views.frontier(4, 8, Costs(transfer=0.5))
+    assert len(steps(figure, "bound")) == len(steps(figure, "best known")) == 4
+    for least, best in zip(steps(figure, "bound"), steps(figure, "best known"), strict=True):
+        for x, idle in best:
+            assert idle >= [y for at, y in least if at <= x][-1] - 1e-9
+
+
+def test_without_a_search_the_points_alone_are_the_best_known():
+    entries = {"slow": gpipe(3, 4), "ZB-H1": zb_h1(3, 4)}
+    said = repr(views.frontier(3, 4, schedules=entries, search=False)).splitlines()
+    assert said[1].split()[:3] == ["slow", "4", "18"]
+    assert said[4].split()[3:] == ["–", "–", "14", "14", "14", "14"]
+    searched = repr(views.frontier(3, 4, schedules=entries)).splitlines()
+    assert searched[4].split()[3:] == ["28", "17", "14", "14", "14", "14"]
+
+
+def test_a_learners_bound_is_drawn_and_told():
+    figure = views.frontier(3, 4, schedules=["ZB-H1"], bound=lambda p, m, limit, f, i, w, c: 100 * limit + m + w + c)
+    assert repr(figure).splitlines()[-1].split() == ["by", "your", "bound", *(str(100 * k + 5) for k in range(1, 7))]
+    assert len(steps(figure, "your bound")) == 1
+
+
+def test_weights_count_once_for_each_copy_dualpipe_has_two():
+    said = rows(views.frontier(4, 8, schedules=["ZB-H1", "ZB-V", "DualPipe"], weights=1.5))
+    assert [said[name][:2] for name in ("ZB-H1", "ZB-V", "DualPipe")] == [["4", "5.5"], ["4", "5.5"], ["5", "8"]]
 
 
 def test_schedules_that_want_other_numbers_are_left_out():
@@ -60,6 +97,9 @@ def test_where_nothing_takes_time_nothing_is_idle():
         (lambda: views.frontier(4, 8, own=gpipe(3, 8)), "own=", "a schedule of 4 ranks and 8 microbatches"),
         (lambda: views.frontier(2, 4, Costs(forward=[1, 2])), "costs=", "the same for all stages"),
         (lambda: views.frontier(1, 4), "p=1", "2"),
+        (lambda: views.frontier(4, 8, schedules=["1F1B", "1F2B"]), "schedules='1F2B'", "DualPipe"),
+        (lambda: views.frontier(4, 8, schedules={"Ada": gpipe(3, 8)}), "schedules['Ada']=", "4 ranks and 8"),
+        (lambda: views.frontier(4, 8, weights=-1), "weights=-1", "at least 0"),
         (lambda: views.placements([]), "schedules=[]", "1 to 4"),
         (lambda: views.placements([zb_v(2, 3), zb_v(3, 5)]), "[2, 3]", "the same number of ranks"),
     ],
@@ -101,7 +141,7 @@ def test_every_control_of_the_widget_changes_the_picture_and_a_limit_says_what_i
         assert explorer.picture.value != before, name
         control.value = default
         assert explorer.picture.value == before, name
-    assert {value for _, value in explorer.controls["schedule"].options} == {*KNOWN, *SEARCHED.values()}
+    assert {value for _, value in explorer.controls["schedule"].options} == {*KNOWN, *HEURISTIC.values()}
     explorer.controls["p"].value, explorer.controls["m"].value = 8, 4
     explorer.controls["schedule"].value = "DualPipe"
     assert title(explorer.figure).startswith("DualPipe does not exist for p = 8, m = 4; within 8 activations ")
