@@ -38,6 +38,8 @@ MISTAKES = [
     ("04.one_f_one_b", test_pipeline.one_at_a_time),
     ("04.one_f_one_b", test_pipeline.one_too_many),
     ("04.listing", test_pipeline.as_gpipe),
+    ("04b.lower_bound", test_frontier.as_1f1b_takes),
+    ("04b.lower_bound", test_frontier.the_last_rank_alone),
     ("04b.place_weights", test_frontier.without_the_memory),
     ("04b.place_weights", test_frontier.as_in_lesson_04),
     ("05.block_step", lambda *given: block_step(*given, without="mlp backward")),

@@ -1,4 +1,4 @@
-"""The exercises of notebook 04b, schedules at the frontier: the W's of a rank, stages of unequal layers, a puzzle."""
+"""The exercises of notebook 04b: a bound of all schedules, the W's of a rank, stages of unequal layers, a puzzle."""
 
 from __future__ import annotations
 
@@ -13,10 +13,100 @@ from parlab.labs.exercise import Exercise
 from parlab.labs.pipeline import Puzzle, check_row, try_puzzle
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong
-from parlab.pipeline import Action, Costs, balance, one_f_one_b, partition, simulate, zb_h2
+from parlab.pipeline import (
+    Action,
+    Costs,
+    balance,
+    best_schedule,
+    one_f_one_b,
+    partition,
+    simulate,
+    zb_auto,
+    zb_h2,
+)
 from parlab.pipeline.memory import change_of_kept
 
 SHOWN = 8  # inputs in a message
+SMALL = 3, 4  # ranks and microbatches up to which all orders can be tried
+EVIDENCE_ROWS = 3  # of a schedule in a message
+
+
+@dataclass(frozen=True)
+class BoundCase:
+    """A straight pipeline, the activations that a rank may keep, and the costs of F, I, W and of a transfer."""
+
+    size: int
+    microbatches: int
+    limit: int
+    costs: tuple[float, float, float, float]
+
+    def __str__(self) -> str:
+        f, i, w, c = self.costs
+        room = "1 activation" if self.limit == 1 else f"{self.limit} activations"
+        return (
+            f"{self.size} ranks, {self.microbatches} microbatches, room for {room}, f={f:g}, i={i:g}, w={w:g}, c={c:g}"
+        )
+
+
+BOUNDS = [
+    BoundCase(2, 2, 2, (1, 1, 1, 0)),
+    BoundCase(2, 3, 1, (1, 1, 1, 0)),
+    BoundCase(2, 4, 2, (2, 1, 3, 1)),
+    BoundCase(3, 4, 3, (1, 2, 1, 0)),
+    BoundCase(3, 4, 1, (1, 1, 2, 2)),
+    BoundCase(3, 4, 2, (1, 1, 1, 1)),
+    BoundCase(4, 8, 8, (2, 3, 1, 1)),
+    BoundCase(4, 5, 1, (3, 1, 2, 0.5)),
+    BoundCase(4, 7, 2, (1, 1, 1, 4)),
+    BoundCase(5, 9, 1, (1, 2, 3, 0)),
+    BoundCase(6, 12, 12, (1, 1, 1, 0.5)),
+    BoundCase(7, 7, 2, (2, 2, 1, 1)),
+]
+
+
+def _draw_bound(random: np.random.Generator, size: int) -> BoundCase:
+    size = min(size, 6)  # more ranks take the search long
+    m = int(random.integers(2, 2 * size + 2))
+    costs = *random.integers(1, 5, 3).tolist(), float(random.choice([0, 0.5, 1, 3]))
+    return BoundCase(size, m, int(random.choice([1, 2, size, 2 * size])), costs)
+
+
+def _try_bound(trial: Trial, case: BoundCase) -> list[str]:
+    p, m, limit = case.size, case.microbatches, case.limit
+    f, i, w, c = case.costs
+    said = trial.called(p, m, limit, *case.costs)
+    if isinstance(said, bool) or not isinstance(said, int | float | np.integer | np.floating) or not np.isfinite(said):
+        raise Wrong(f"returned {brief(said)}, expected a number of units")
+    costs = Costs(*case.costs)
+    small = p <= SMALL[0] and m <= SMALL[1]
+    schedule = best_schedule(p, m, costs, limit) if small else zb_auto(p, m, costs, limit, metric="makespan")
+    found = simulate(schedule, costs).makespan
+    if said > found + 1e-9:
+        rows = str(schedule).splitlines()
+        shown = [*rows[:EVIDENCE_ROWS], *["..."] * (len(rows) > EVIDENCE_ROWS)]
+        raise Wrong(f"it says that no schedule takes less than {said:g}, but this one takes {found:g}:", *shown)
+    last_rank = (p - 1) * (f + c) + m * (f + i + w)
+    of_a_place = p * (f + i) + 2 * (p - 1) * c + w
+    places = -(-m // limit) * of_a_place
+    if said < max(last_rank, places) - 1e-9:
+        cause = (
+            "the last rank alone needs longer: when does its first input come, and what has it to do then?"
+            if last_rank >= places
+            else "rank 0 alone needs longer: how long does it keep one microbatch, and how many must share a place?"
+        )
+        raise Wrong(f"{said:g} is true, but no schedule takes less than {max(last_rank, places):g}", cause)
+    best = "the best possible" if small else "found by search"
+    return [f"no schedule takes less than {said:g}; {best}: {found:g}"]
+
+
+LOWER_BOUND = Exercise(
+    "04b.lower_bound",
+    "none_is_below(p, m, limit, f, i, w, c)",
+    BOUNDS,
+    _try_bound,
+    _draw_bound,
+    solved_by=("parlab.pipeline.lower_bound",),
+)
 
 
 @dataclass(frozen=True)
@@ -227,4 +317,4 @@ BEAT_HEURISTIC = Exercise(
     solved_by=tuple(f"parlab.pipeline.{name}" for name in ("best_schedule", "zb_auto", "improve")),
 )
 
-EXERCISES = (PLACE_WEIGHTS, UNEVEN, BEAT_HEURISTIC)
+EXERCISES = (LOWER_BOUND, PLACE_WEIGHTS, UNEVEN, BEAT_HEURISTIC)

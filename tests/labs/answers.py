@@ -246,6 +246,13 @@ def cuts(crossing, ranks, shortest):
     return best[S][1][:-1]
 
 
+def none_is_below(p, m, limit, f, i, w, c):
+    last_rank = (p - 1) * (f + c) + m * (f + i + w)
+    a_place = p * (f + i) + 2 * (p - 1) * c + w
+    turns = -(-m // limit)
+    return max(last_rank, turns * a_place)
+
+
 def place_weights_in_time(row, arrivals, limit):
     placed, put_off, time, kept = [], [], 0, 0
     for action, arrival in zip(row, arrivals, strict=True):
@@ -417,6 +424,7 @@ SOLUTIONS = {
     "04.one_f_one_b": my_1f1b,
     "04.listing": repaired,
     "04.faster": faster,
+    "04b.lower_bound": none_is_below,
     "04b.place_weights": place_weights_in_time,
     "04b.uneven": cut,
     "04b.beat_heuristic": beat,

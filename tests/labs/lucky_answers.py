@@ -531,6 +531,40 @@ def as_zb_auto_finds_it(costs):
     return zb_auto(3, 5, costs, 3, metric="makespan")
 
 
+def bound_by(p, m, turns, down, trip, work):
+    return max(down + work, turns * trip)
+
+
+@of("04b.lower_bound")
+def without_transfers(p, m, limit, f, i, w, c):
+    return answers.none_is_below(p, m, limit, f, i, w, 0)
+
+
+@of("04b.lower_bound")
+def with_turns_not_rounded(p, m, limit, f, i, w, c):
+    return bound_by(p, m, m / limit, (p - 1) * (f + c), p * (f + i) + 2 * (p - 1) * c + w, m * (f + i + w))
+
+
+@of("04b.lower_bound")
+def of_the_last_rank_alone(p, m, limit, f, i, w, c):
+    return (p - 1) * (f + c) + m * (f + i + w)
+
+
+@of("04b.lower_bound")
+def with_every_ranks_w_on_the_way(p, m, limit, f, i, w, c):
+    return bound_by(p, m, -(-m // limit), (p - 1) * (f + c), p * (f + i + w) + 2 * (p - 1) * c, m * (f + i + w))
+
+
+@of("04b.lower_bound")
+def with_the_way_down_alone(p, m, limit, f, i, w, c):
+    return bound_by(p, m, -(-m // limit), (p - 1) * (f + c), p * (f + i) + (p - 1) * c + w, m * (f + i + w))
+
+
+@of("04b.lower_bound")
+def with_i_as_long_as_f(p, m, limit, f, i, w, c):
+    return answers.none_is_below(p, m, limit, f, f, w, c)
+
+
 @of("04b.beat_heuristic")
 def as_zb_auto_with_room_for_two(costs):
     return zb_auto(3, 4, costs, 2, tries=0, metric="makespan")

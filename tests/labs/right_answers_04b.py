@@ -1,16 +1,69 @@
 """Right answers to the exercises of notebook 04b, in six styles each."""
 
+import math
 import textwrap
 from collections import deque
 from itertools import accumulate, combinations, pairwise
 
 import numpy as np
 
-from parlab.pipeline import Action, Schedule, balance, best_schedule
+from parlab.pipeline import Action, Costs, Schedule, balance, best_schedule, lower_bound
 from tests.labs import answers
 from tests.labs.right_answers_04_to_06 import RIGHT, of
 
 __all__ = ["RIGHT"]
+
+
+@of("04b.lower_bound")
+def by_the_library(p, m, limit, f, i, w, c):
+    return lower_bound(p, m, Costs(f, i, w, c), limit)
+
+
+@of("04b.lower_bound")
+def with_the_last_is_way_back_too(p, m, limit, f, i, w, c):
+    down, back = (p - 1) * (f + c), (p - 1) * (c + i)
+    places = math.ceil(m / limit) * (down + f + i + back + w)
+    return max(down + m * (f + i) + max(m * w, back + w), places)
+
+
+@of("04b.lower_bound")
+def of_every_stage(p, m, limit, f, i, w, c):
+    """Of each rank: when its first input comes, its work, and what the last I has still to go."""
+    best = 0
+    for rank in range(p):
+        below = p - 1 - rank
+        work = rank * (f + c) + m * (f + i + w)
+        place = rank * (f + c) + math.ceil(m / limit) * ((below + 1) * (f + i) + 2 * below * c + w)
+        best = max(best, work, place)
+    return best
+
+
+@of("04b.lower_bound")
+def microbatch_by_microbatch(p, m, limit, f, i, w, c):
+    """Rank 0 starts a microbatch in the place that was free first."""
+    free, trip = [0.0] * limit, sum(f + i for _ in range(p)) + sum(2 * c for _ in range(p - 1)) + w
+    for _ in range(m):
+        place = free.index(min(free))
+        free[place] += trip
+    start = sum(f + c for _ in range(p - 1))
+    return max(*free, start + m * f + m * i + m * w)
+
+
+@of("04b.lower_bound")
+def as_numpys_number(p, m, limit, f, i, w, c):
+    return np.float64(answers.none_is_below(p, m, limit, f, i, w, c))
+
+
+@of("04b.lower_bound")
+def by_two_functions(p, m, limit, f, i, w, c):
+    def last_rank():
+        return p * f - f + p * c - c + m * f + m * i + m * w
+
+    def first_rank():
+        turns, rest = divmod(m, limit)
+        return (turns + bool(rest)) * (p * f + p * i + 2 * p * c - 2 * c + w)
+
+    return max((last_rank(), first_rank()))
 
 
 @of("04b.place_weights")
@@ -94,7 +147,7 @@ def recursive(row, arrivals, limit, time=0, kept=0, put_off=()):
 
 
 @of("04b.uneven")
-def by_the_library(layers, p):
+def by_the_librarys_balance(layers, p):
     return [len(stage) for stage in balance(layers, p)]
 
 

@@ -19,7 +19,7 @@ from parlab.pipeline import (
     zb_h1,
     zb_h2,
 )
-from tests.labs.answers import BEATEN, beat, cut, place_weights_in_time, refused, reviewed
+from tests.labs.answers import BEATEN, beat, cut, none_is_below, place_weights_in_time, refused, reviewed
 
 
 def test_the_passing_text_shows_what_was_counted():
@@ -68,6 +68,98 @@ def test_no_other_row_starts_any_f_or_i_sooner_or_ends_sooner(p, data):
             continue
         assert end >= soonest
         assert all(starts[action] >= at[action] for action in case.row)
+
+
+@pytest.mark.parametrize("transfer", [0, 0.5, 1])
+def test_room_below_p_buys_round_trips_and_above_it_hides_messages(transfer):
+    costs = Costs(transfer=transfer)
+    found = [simulate(zb_auto(4, 8, costs, limit, metric="makespan"), costs).makespan for limit in range(1, 7)]
+    assert found[0] == 8 * (4 * 2 + 2 * 3 * transfer + 1)  # one round trip after the other
+    assert found[0] > found[1] > found[2] > found[3]
+    assert (found[3] > found[4] > found[5]) if transfer else found[3:] == [27, 27, 27]
+
+
+# A bound of all schedules
+
+
+def the_work(p, m, limit, f, i, w, c):
+    return m * (f + i + w)
+
+
+def as_1f1b_takes(p, m, limit, f, i, w, c):
+    return (m + p - 1) * (f + i + w)
+
+
+def a_forward_too_many(p, m, limit, f, i, w, c):
+    return none_is_below(p, m, limit, f, i, w, c) + f
+
+
+def the_sum_of_both(p, m, limit, f, i, w, c):
+    return (p - 1) * (f + c) + m * (f + i + w) + -(-m // limit) * (p * (f + i) + 2 * (p - 1) * c + w)
+
+
+def the_smaller_of_both(p, m, limit, f, i, w, c):
+    return min((p - 1) * (f + c) + m * (f + i + w), -(-m // limit) * (p * (f + i) + 2 * (p - 1) * c + w))
+
+
+def the_last_rank_alone(p, m, limit, f, i, w, c):
+    return (p - 1) * (f + c) + m * (f + i + w)
+
+
+def the_places_alone(p, m, limit, f, i, w, c):
+    return -(-m // limit) * (p * (f + i) + 2 * (p - 1) * c + w)
+
+
+def with_all_ws_on_the_way(p, m, limit, f, i, w, c):
+    return max(the_last_rank_alone(p, m, limit, f, i, w, c), -(-m // limit) * (p * (f + i + w) + 2 * (p - 1) * c))
+
+
+def with_rounded_down_turns(p, m, limit, f, i, w, c):
+    return max(the_last_rank_alone(p, m, limit, f, i, w, c), m // limit * (p * (f + i) + 2 * (p - 1) * c + w))
+
+
+def with_a_transfer_too_many(p, m, limit, f, i, w, c):
+    return max(the_last_rank_alone(p, m, limit, f, i, w, c), -(-m // limit) * (p * (f + i) + 2 * p * c + w))
+
+
+def a_bound_as_text(p, m, limit, f, i, w, c):
+    return str(none_is_below(p, m, limit, f, i, w, c))
+
+
+def infinity(p, m, limit, f, i, w, c):
+    return float("inf")
+
+
+def nothing_at_all(p, m, limit, f, i, w, c):
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (the_work, "6 is true, but no schedule takes less than 7\n  the last rank alone needs longer"),
+        (as_1f1b_takes, "it says that no schedule takes less than 9, but this one takes 7:\n  rank 0: 0F0 "),
+        (a_forward_too_many, "it says that no schedule takes less than 8, but this one takes 7:"),
+        (the_sum_of_both, "it says that no schedule takes less than 12, but this one takes 7:"),
+        (the_smaller_of_both, "5 is true, but no schedule takes less than 7"),
+        (the_last_rank_alone, "10 is true, but no schedule takes less than 15\n  rank 0 alone needs longer"),
+        (the_places_alone, "5 is true, but no schedule takes less than 7\n  the last rank alone needs longer"),
+        (with_all_ws_on_the_way, "it says that no schedule takes less than 18, but this one takes 15:"),
+        (with_rounded_down_turns, "18 is true, but no schedule takes less than 20\n  rank 0 alone needs longer"),
+        (with_a_transfer_too_many, "it says that no schedule takes less than 80, but this one takes 64:"),
+        (a_bound_as_text, "returned str '7', expected a number of units"),
+        (infinity, "expected a number of units"),
+        (nothing_at_all, "0 is true, but no schedule takes less than 7"),
+    ],
+)
+def test_a_bound_that_is_not_true_or_too_low_is_refused_with_a_schedule_or_the_reason(answer, reason):
+    assert reason in refused("04b.lower_bound", answer)
+
+
+def test_the_bound_that_is_asked_for_is_never_above_the_librarys():
+    for case in frontier.BOUNDS:
+        proved = lower_bound(case.size, case.microbatches, Costs(*case.costs), case.limit)
+        assert none_is_below(case.size, case.microbatches, case.limit, *case.costs) <= proved + 1e-9
 
 
 # Place the W's
