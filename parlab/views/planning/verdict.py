@@ -23,7 +23,7 @@ META = Layout(dp=128, pp=16, tp=8, chunks=8, zero=2, schedule="looped_bfs", sequ
 FITS = {"color": theme.RANKS[4], "marker": "o", "markersize": 4, "linestyle": "none", "markeredgewidth": 0}
 OUT = {"color": "#BBBBBB", "marker": "o", "markersize": 4, "linestyle": "none", "markeredgewidth": 0}
 WINNER = {"color": theme.RANKS[5], "marker": "*", "markersize": 17, "linestyle": "none", "markeredgecolor": theme.INK}
-MARK = {"color": theme.INK, "marker": "D", "markersize": 7, "linestyle": "none"}
+MARK = {"color": theme.INK, "marker": "D", "markersize": 7, "linestyle": "none", "markeredgecolor": theme.PAPER}
 GIB = 2**30
 NEAR = (44.0, 92.0)  # GiB that are drawn
 SLOWEST = 1.45  # of the winner's time that is drawn
@@ -61,7 +61,7 @@ def verdict(usable: float = 74.5, products: float = 0.54, cut_sequences: bool = 
         axes.plot(x[near & part], y[near & part], gid=name, **look)
     axes.axvspan(72, 79.6, color=theme.paler("#E69F00", 0.8), zorder=0)
     axes.axvline(usable, gid="device", **BOUND)
-    axes.plot([meta.total_bytes / GIB], [meta.total_seconds], gid="Llama 3", zorder=5, **MARK)
+    axes.plot([meta.total_bytes / GIB], [meta.total_seconds], gid="Llama 3", zorder=7, **MARK)
     axes.plot([max(best.total_bytes / GIB, NEAR[0])], [best.total_seconds], gid="winner", zorder=6, **WINNER)
     band = {"color": theme.paler("#E69F00", 0.6), **BAR}
     entries = [("fits", FITS), ("does not", OUT), ("the best", WINNER), ("Llama 3's", MARK), ("usable", BOUND)]
