@@ -63,9 +63,9 @@ widgets.VBox([button, answer])
 
 A_FILM = """
 from parlab import views
-from parlab.pipeline import one_f_one_b
+from parlab.sequence import RingSchedule
 
-views.step_through(one_f_one_b(2, 3))
+views.step_through(RingSchedule(0, 4))
 """
 DEAD_FILM = "widgets.VBox([widgets.Play(), picture])"
 

@@ -1,4 +1,4 @@
-"""A film of a run or a schedule: play, pause, or step. Each step has a picture and a line of words."""
+"""A film of a run: play, pause, or step. Each step has a picture and a line of words."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from parlab.pipeline import Costs, Schedule, ScheduleTimeline, Search
 from parlab.sequence import RingSchedule
 from parlab.views.attention.masks import ring_film
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import timeline_of
 from parlab.views.drawing.png_film import Film
-from parlab.views.schedules.png_film import schedule_film, search_film
 from parlab.views.timelines.timeline import timeline_film
 from parlab.views.zero_redundancy.film import sharded, zero_film
 from parlab.world import Run, Timeline
@@ -67,8 +65,7 @@ class Player(widgets.VBox):
 
 
 def step_through(
-    source: Run | Timeline | Schedule | ScheduleTimeline | Search | RingSchedule,
-    costs: Costs | None = None,
+    source: Run | Timeline | RingSchedule,
     *,
     layout: str = "contiguous",
     S: int = 32,
@@ -80,25 +77,18 @@ def step_through(
 
     - for the run of a ZeRO training step: the bytes that each rank holds, its work, and its messages;
     - for any other run: its timeline;
-    - for a pipeline schedule: its actions, and the activations that ranks keep;
-    - for a `Search`: the time of each try, and the schedule as it improves;
     - for a `RingSchedule`: the K/V that each rank holds in ring attention, and the attended part of each block.
 
     Args:
         source: one of these.
-        costs: the costs of a schedule, or of the search. None: F, I and W take 1 each, transfers nothing.
         layout, S, causal: for ring attention: the layout of S tokens, and whether a token sees only earlier tokens.
 
     Raises:
         ValueError: another source, or an argument that the figure functions refuse.
     """
-    if isinstance(source, Schedule | ScheduleTimeline):
-        return Player(schedule_film(source, costs))
-    if isinstance(source, Search):
-        return Player(search_film(source, costs))
     if isinstance(source, RingSchedule):
         return Player(ring_film(source.size, layout, S, causal=causal))
     if not isinstance(source, Run | Timeline):
-        raise ValueError(f"source={source!r:.60}: must be a run, a schedule, a search, or a RingSchedule")
+        raise ValueError(f"source={source!r:.60}: must be a run, or a RingSchedule")
     shown = timeline_of(source)
     return Player((zero_film if sharded(shown) else timeline_film)(shown))

@@ -1,4 +1,4 @@
-"""The frontier, the placements and the film of a search show what was simulated, and refuse what they cannot draw."""
+"""The frontier and the placements show what was simulated, and refuse what they cannot draw."""
 
 import pytest
 
@@ -8,10 +8,8 @@ from parlab.pipeline import (
     Schedule,
     dualpipe,
     gpipe,
-    improve,
     interleaved_one_f_one_b,
     one_f_one_b,
-    simulate,
     zb_h1,
     zb_v,
 )
@@ -145,16 +143,3 @@ def test_every_control_of_the_widget_changes_the_picture_and_a_limit_says_what_i
     explorer.controls["p"].value, explorer.controls["m"].value = 8, 4
     explorer.controls["schedule"].value = "DualPipe"
     assert title(explorer.figure).startswith("DualPipe does not exist for p = 8, m = 4; within 8 activations ")
-
-
-def test_the_film_of_a_search_has_a_step_for_each_better_schedule_and_ends_at_the_best():
-    costs = Costs(2, 2, 2, transfer=1)
-    search = improve(zb_h1(3, 6), costs, memory_limit=4, metric="makespan", tries=60)
-    player = views.step_through(search, costs)
-    assert len(player.film.lines) == len(search.better) > 1
-    assert player.film.lines[-1].startswith(
-        f"try {search.better[-1][0]}: {simulate(search.schedule, costs).makespan:g}"
-    )
-    first = player.picture.value
-    player.go(len(search.better) - 1)
-    assert player.picture.value != first
