@@ -42,6 +42,7 @@ RULES: dict[str, Rule] = {
     "num_params": amount,
     "flops": positive,
     "bandwidth": positive,
+    "inside": optional(positive),
     "itemsize": positive,
     "optimizer": partial(instance, kind=AdamW),
     "max_norm": optional(positive),

@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from parlab.arguments import amount, checked, instance
-from parlab.zero.arguments import RULES
+from parlab.zero.arguments import RULES, checked_ranks_per_node
 
 
 class StateBytes(NamedTuple):
@@ -111,23 +111,45 @@ def elements_sent(
 
 
 @checked(RULES)
-def tokens_to_hide_a_gather(flops: float, bandwidth: float, ranks: int, *, itemsize: int = 2) -> float:
+def tokens_to_hide_a_gather(
+    flops: float,
+    bandwidth: float,
+    ranks: int,
+    *,
+    itemsize: int = 2,
+    ranks_per_node: int | None = None,
+    inside: float | None = None,
+) -> float:
     """Tokens a rank from which a block's forward lasts as long as the gather of the next block's weights.
 
     A forward computes 2 FLOPs a weight and token; a rank receives (N − 1)/N of the weights. The block's size cancels:
     2ψT/flops ≥ ψ · itemsize · (N − 1)/N / bandwidth. Latency, and attention's own FLOPs, apart. The backward computes
     twice as much and has a reduce-scatter of gradients to hide as well: the same number of tokens.
 
+    In two levels, k nodes of g ranks, (k − 1)/N of the weights come from other nodes, and then (g − 1)k/N inside.
+
     Args:
-        flops: of the device, in floating-point operations a second.
-        bandwidth: bytes a second of a rank's link.
+        flops: of the device, in floating-point operations a second: what its kernels reach.
+        bandwidth: bytes a second of a rank's link; in two levels of its link to other nodes.
         ranks: N.
         itemsize: bytes of a weight as it travels.
+        ranks_per_node: g, for a gather in two levels. None: in one.
+        inside: bytes a second of a rank's link inside its node, in two levels.
 
     Raises:
-        ValueError: a number that is not positive.
+        ValueError: a number that is not positive, nodes that N ranks do not fill, or one of the last two alone.
 
     >>> round(tokens_to_hide_a_gather(flops=312e12, bandwidth=300e9, ranks=8))  # A100s joined by NVLink, 16-bit weights
     910
+    >>> round(tokens_to_hide_a_gather(312e12, 25e9, 64)), round(  # 8 nodes on InfiniBand: in one level, and in two
+    ...     tokens_to_hide_a_gather(312e12, 25e9, 64, ranks_per_node=8, inside=300e9)
+    ... )
+    (12285, 2275)
     """
-    return itemsize * (ranks - 1) / ranks * flops / (2 * bandwidth)
+    if (ranks_per_node is None) != (inside is None):
+        raise ValueError(f"ranks_per_node={ranks_per_node!r}, inside={inside!r}: two levels need both")
+    if ranks_per_node is None or inside is None:
+        return itemsize * (ranks - 1) / ranks * flops / (2 * bandwidth)
+    nodes = ranks // checked_ranks_per_node(ranks_per_node, False, ranks)
+    between = tokens_to_hide_a_gather(flops, bandwidth, nodes, itemsize=itemsize) / ranks_per_node
+    return between + tokens_to_hide_a_gather(flops, inside, ranks_per_node, itemsize=itemsize)

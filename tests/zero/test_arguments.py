@@ -162,6 +162,12 @@ ROWS = [
     ("bandwidth", lambda: tokens_to_hide_a_gather(1, -1, 1), "bandwidth=-1: must be a number greater than 0"),
     ("bandwidth", lambda: tokens_to_hide_a_gather(1, "1", 1), "bandwidth='1': must be a number greater than 0"),
     ("ranks", lambda: tokens_to_hide_a_gather(1, 1, 0), "ranks=0: must be a whole number, at least 1"),
+    ("ranks_per_node", lambda: tokens_to_hide_a_gather(1, 1, 8, ranks_per_node=2), "two levels need both"),
+    (
+        "inside",
+        lambda: tokens_to_hide_a_gather(1, 1, 8, ranks_per_node=3, inside=1),
+        "ranks_per_node=3: a divisor of 8",
+    ),
     ("itemsize", lambda: tokens_to_hide_a_gather(1, 1, 1, itemsize=0), "itemsize=0: must be a number greater than 0"),
     # precision
     ("value", lambda: LossScale(0), "value=0: must be a number greater than 0"),

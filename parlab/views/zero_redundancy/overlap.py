@@ -15,7 +15,8 @@ from parlab.nn.formulas import flops_by_block
 from parlab.nn.llama import LlamaConfig
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import Picture, curve, line_legend, plot, scale, short_time
-from parlab.world import Cluster, Run, Timeline
+from parlab.world import Cluster, Link, Run, Timeline
+from parlab.world.collectives.two_levels import hierarchical_all_gather_cost
 from parlab.world.units import format_time
 from parlab.zero import tokens_to_hide_a_gather
 
@@ -50,33 +51,42 @@ class LayerTimes(NamedTuple):
         return self.gather / self.forward_a_token, 2 * self.gather / self.backward_a_token
 
 
-def gather_overlap(runs: Mapping[int, Mapping[int, Run]], config: LlamaConfig, S: int) -> Picture:
+def gather_overlap(
+    runs: Mapping[int, Mapping[int, Run]], config: LlamaConfig, S: int, ranks_per_node: int | None = None
+) -> Picture:
     """Draw the time that ZeRO-3 waits for a layer in a step, against the tokens of a rank, with prefetch and without.
 
     The formula is for a layer inside the model. Its gather takes g, the reduction of its gradients takes g, its forward
     takes f and its backward b. Without prefetch nothing overlaps, and the waiting is 3g. With prefetch it is
-    max(0, g − f) + max(0, 2g − b).
+    max(0, g − f) + max(0, 2g − b). It holds on clusters with one port for all links.
 
     Args:
-        runs: of a step with `forward_backward` at stage 3 and 16-bit weights, on ranks that are all joined alike:
-            `{prefetch: {tokens a rank: run}}`, for prefetch 0 and 1.
+        runs: of a step with `forward_backward` at stage 3 and 16-bit weights: `{prefetch: {tokens a rank: run}}`, for
+            prefetch 0 and 1. The FLOPs of their cluster's device are those that kernels reach (`Cluster.reaching`).
         config: of the model that ran, with 3 layers or more.
         S: tokens of a sequence; the tokens of a rank are a multiple.
+        ranks_per_node: as `Zero` was told: weights are gathered and gradients reduced in two levels.
 
     Raises:
-        ValueError: no runs, something else, other numbers of ranks, one rank, fewer layers, or messages that take no
-            time.
+        ValueError: nodes that the ranks do not fill, no runs, something else, other numbers of ranks, one rank, fewer
+            layers, or messages that take no time.
     """
     size, cluster = _checked(runs, config, S)
-    layer = _layer(config, S, size, cluster)
+    layer = _layer(config, S, size, cluster, ranks_per_node)
     if not layer.gather:
         raise ValueError(f"cluster={cluster.name}: messages take no time on it; give it a finite bandwidth")
     measured = {
         prefetch: {tokens: _waiting(run.timeline, config) for tokens, run in sorted(by_tokens.items())}
         for prefetch, by_tokens in sorted(runs.items())
     }
-    flops, link = cluster.device_of(0).flops, cluster.link(0, 1)
-    crossing = tokens_to_hide_a_gather(flops, link.bandwidth, size)
+    inside = cluster.intra.bandwidth if ranks_per_node else None
+    crossing = tokens_to_hide_a_gather(
+        cluster.device_of(0).flops,
+        _slowest(cluster, size).bandwidth,
+        size,
+        ranks_per_node=ranks_per_node,
+        inside=inside,
+    )
     hidden = f"hidden from {math.ceil(max(layer.corners))} tokens a rank on"
     headline = f"What stage 3 waits for a layer in a step, {size} ranks: {hidden}"
     figure, axes = plot(_table(headline, measured, layer, crossing), HEIGHT, headline, left=1.05, top=1.0)
@@ -89,7 +99,7 @@ def gather_overlap(runs: Mapping[int, Mapping[int, Run]], config: LlamaConfig, S
         style = {**POINT, "color": (WITH if prefetch else WITHOUT)["color"], "gid": f"measured {prefetch}"}
         axes.plot(list(points), list(points.values()), clip_on=False, zorder=3, **style)
     entries = [("no prefetch: 3g", WITHOUT), ("prefetch: max(0, g − f) + max(0, 2g − b)", WITH)]
-    line_legend(figure, [*entries, ("measured", {**POINT, "color": theme.FAINT})])
+    line_legend(figure, [*entries, ("on the clock", {**POINT, "color": theme.FAINT})])
     return figure
 
 
@@ -115,13 +125,22 @@ def _checked(runs: Any, config: Any, S: Any) -> tuple[int, Cluster]:
     return sizes.pop(), done[0].cluster
 
 
-def _layer(config: LlamaConfig, S: int, size: int, cluster: Cluster) -> LayerTimes:
+def _slowest(cluster: Cluster, size: int) -> Link:
+    """The slowest link among so many ranks, which sets the pace of a ring."""
+    return cluster.intra if size <= cluster.ranks_per_node else cluster.inter
+
+
+def _layer(config: LlamaConfig, S: int, size: int, cluster: Cluster, per_node: int | None) -> LayerTimes:
     own = [shape for name, shape in config.weight_shapes.items() if name.startswith("model.layers.0.")]
     weights = sum(map(math.prod, own))
     flops = flops_by_block(config, 1, S)["layers.0"]
+    shard = -(-weights // size) * ITEMSIZE
+    gather = (size - 1) * _slowest(cluster, size).picoseconds(shard)
+    if per_node is not None:
+        gather = hierarchical_all_gather_cost(size, shard, per_node, cluster.intra, cluster.inter).picoseconds
     picoseconds_a_token = 1e12 / cluster.device_of(0).flops / S
     return LayerTimes(
-        gather=(size - 1) * cluster.link(0, 1).picoseconds(-(-weights // size) * ITEMSIZE),
+        gather=gather,
         forward_a_token=flops.forward * picoseconds_a_token,
         backward_a_token=(flops.backward_input + flops.backward_weight) * picoseconds_a_token,
     )
@@ -155,7 +174,7 @@ def _table(headline: str, measured: Mapping[int, Mapping[int, float]], layer: La
             formula = layer.waiting(tokens, prefetch)
             lines.append(f"{prefetch:>8} {tokens:>7} {format_time(waited):>10} {format_time(formula):>10}")
             equal &= abs(waited - formula) <= ROUNDING * layer.gather
-    return "\n".join([*lines, f"measured = formula at every point: {equal}"])
+    return "\n".join([*lines, f"on the clock = formula at every point: {equal}"])
 
 
 def _draw_formula(axes: Axes, layer: LayerTimes, crossing: float, last: float) -> None:

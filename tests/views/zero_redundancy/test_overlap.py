@@ -7,6 +7,7 @@ import pytest
 
 from parlab import views
 from parlab.nn.llama import LlamaConfig
+from parlab.world import Cluster, Device, Link
 from parlab.zero import tokens_to_hide_a_gather
 from tests.views.drawn import artists, title
 from tests.views.zero_redundancy.zero_runs import CONFIG, WEIGHTS, S, step
@@ -47,7 +48,7 @@ def test_the_points_lie_on_the_lines(prefetch):
         (left, low), (right, high) = next(pair for pair in pairwise(corners) if pair[0][0] <= tokens <= pair[1][0])
         on_line = low + (high - low) * (tokens - left) / max(right - left, 1e-9)
         assert waited == pytest.approx(on_line, abs=1e-3 * GATHER)
-    assert repr(figure).endswith("measured = formula at every point: True")
+    assert repr(figure).endswith("on the clock = formula at every point: True")
 
 
 def test_the_dotted_line_is_at_75_tokens_and_attention_hides_the_rest_from_69_on():
@@ -60,7 +61,7 @@ def test_the_dotted_line_is_at_75_tokens_and_attention_hides_the_rest_from_69_on
 
 def test_runs_that_reduce_more_than_the_formula_knows_are_not_on_it():
     kept = {1: {S * rows: step(3, rows=rows, keep_after_forward=True) for rows in ROWS}}
-    assert repr(views.gather_overlap(kept, CONFIG, S)).endswith("measured = formula at every point: False")
+    assert repr(views.gather_overlap(kept, CONFIG, S)).endswith("on the clock = formula at every point: False")
 
 
 def test_a_model_of_other_layers_is_refused():
@@ -69,3 +70,16 @@ def test_a_model_of_other_layers_is_refused():
     )  # fmt: skip
     with pytest.raises(ValueError, match=r"did not compute .* 'forward layers.4'"):
         views.gather_overlap(RUNS, other, S)
+
+
+def test_across_nodes_a_gather_in_two_levels_is_the_formulas_and_in_one_level_the_slow_links():
+    nodes = Cluster("nodes", Device("d", 1e11, 1e12), 2, Link(0, 4e9), Link(0, 1e9))
+    for per_node, part in ((2, 1 / 2), (None, 1)):  # in quarters: 1 at 1 GB/s and 2 at 4 GB/s, of 3 at 1 GB/s
+        told = {} if per_node is None else {"ranks_per_node": per_node}
+        runs = {
+            at: {S * rows: step(3, rows=rows, prefetch=at, cluster=nodes, **told) for rows in ROWS} for at in (0, 1)
+        }
+        figure = views.gather_overlap(runs, CONFIG, S, per_node)
+        waited = points(figure, 0)[S]
+        assert repr(figure).endswith("on the clock = formula at every point: True"), per_node
+        assert waited == pytest.approx(3 * GATHER * part, rel=1e-3)
