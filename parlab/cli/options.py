@@ -117,6 +117,7 @@ NAMES: dict[str, dict[str, str]] = {
     "trace": {"p": "pp", "m": "--microbatches", "schedule": "--schedule", "chunks": "--chunks"},
     "plan": {
         "ranks": "--gpus",
+        "products": "--products",
         "batch": "--batch",
         "sequence": "--sequence",
         "model": "--model",

@@ -25,6 +25,7 @@ def add(words: Words) -> None:
     word.add_argument("--batch", type=int, required=True, help="sequences of a step, of all replicas together")
     word.add_argument("--sequence", type=int, required=True, help="tokens of each")
     word.add_argument("--memory", type=float, help="GiB a device; else the device's")
+    word.add_argument("--products", type=float, help="the part of the peak that products reach; else the device's")
     word.add_argument("--offload", action="store_true", help="also layouts whose optimizer is on the host")
     word.add_argument("--top", type=int, default=5, help="how many are listed")
     word.add_argument("--json", action="store_true", help="print the same as JSON")
@@ -33,7 +34,7 @@ def add(words: Words) -> None:
 
 def plan(chosen: argparse.Namespace) -> int:
     """Estimate every layout that is possible; print the best, what their time and memory go to, why the others lose."""
-    from parlab.plan import MODELS, search
+    from parlab.plan import MODELS, hardware_of, search
     from parlab.world.cluster import CLUSTERS
 
     names = [kind + chosen.model.lower() for kind in ("", "llama-", "gpt-")]
@@ -42,7 +43,9 @@ def plan(chosen: argparse.Namespace) -> int:
     one_of("--cluster", chosen.cluster, tuple(CLUSTERS))
     asked = {"batch": chosen.batch, "sequence": chosen.sequence, "offload": chosen.offload}
     memory = None if chosen.memory is None else chosen.memory * 2**30
-    plans = search(MODELS[model], CLUSTERS[chosen.cluster], chosen.gpus, memory=memory, **asked)
+    cluster = CLUSTERS[chosen.cluster]
+    hardware = None if chosen.products is None else hardware_of(cluster).but(products=chosen.products)
+    plans = search(MODELS[model], cluster, chosen.gpus, memory=memory, hardware=hardware, **asked)
     try:
         best = plans.best
     except ValueError as error:  # nothing fits; the planner's text has the memory in bytes, the option in GiB

@@ -40,6 +40,23 @@ def test_the_json_has_the_same(capsys):
     assert found["memory"] == 60 * 2**30
 
 
+def test_products_at_a_higher_pace_take_less_time(capsys):
+    seconds = []
+    for pace in ("0.5", "0.79"):
+        assert main([*ASKED, "--products", pace, "--json"]) == 0
+        seconds.append(json.loads(capsys.readouterr().out)["best"][0]["seconds"]["products"])
+    assert seconds[1] / seconds[0] == pytest.approx(0.5 / 0.79, rel=1e-6)
+
+
+def test_the_command_says_at_which_usable_memory_its_verdict_changes(capsys):
+    asked = ["plan", "--model", "405b", "--gpus", "16384", "--batch", "2048", "--sequence", "8192"]
+    assert main(asked) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-3].startswith("usable memory decides: up to 76.7 GiB the best is dp 64, pp 16, cp 4, tp 4")
+    assert lines[-2].startswith("  from 76.7 GiB on dp 128, pp 8, cp 2, tp 8")
+    assert lines[-1].startswith("  from 77.4 GiB on dp 64, pp 16, cp 4, tp 4")
+
+
 @pytest.mark.parametrize("model", ["175b", "GPT-175B"])
 def test_a_gpt_is_known_by_its_size_too_and_memory_without_end_is_null(model, capsys):
     assert main([*ASKED, "--model", model, "--sequence", "2048", "--cluster", "classroom", "--json"]) == 0
@@ -59,6 +76,7 @@ def test_the_command_plans_for_each_cluster_it_names_the_classroom_with_memory_w
         (["--cluster", "tpu"], "--cluster='tpu': use one of dgx_h100, dgx_a100, classroom"),
         (["--memory", "1"], "the leanest needs"),
         (["--memory", "-1"], "--memory=-1.0: must be"),
+        (["--products", "2"], "--products=2.0: a fraction"),
         (["--top", "0"], "--top=0: must be"),
         (["--gpus", "0"], "--gpus=0: must be"),
     ],

@@ -115,9 +115,8 @@ def verdict_map(
         said = "The pace of products and the memory both change the best layout"
     lines = [_row(pace, row, layouts) for pace, row in zip(paces, found, strict=True)]
     numbered = [f"{number}: {name}" for number, name in enumerate(layouts)]
-    figure, axes = plot(
-        [said, "usable GiB " + " ".join(f"{x:g}" for x in limits), *lines, *numbered], 4.2, said, top=1.35
-    )
+    text = [said, "usable GiB " + " ".join(f"{x:g}" for x in limits), *lines, *numbered]
+    figure, axes = plot(text, 3.0 + 0.22 * len(layouts), said, top=0.5 + 0.22 * len(layouts))
     ends = (-0.5, len(limits) - 0.5)
     scale(axes.xaxis, "usable GiB", ends=ends, ticks=range(len(limits)), says=[f"{x:g}" for x in limits], dashes=False)
     names = [f"{x:g}" for x in paces]
