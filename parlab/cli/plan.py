@@ -68,7 +68,7 @@ def _as_text(plans: Plans, best: Estimate, shown: Sequence[Estimate]) -> str:
     lines += [f"{x:10.3f} s  {x / best.total_seconds:6.1%}  {kind}" for kind, x in best.seconds.items() if x]
     lines.append("Memory of its fullest rank, by kind")
     lines += [f"{format_bytes(x):>12}  {x / best.total_bytes:6.1%}  {kind}" for kind, x in best.bytes.items() if x]
-    return "\n".join([*lines, "One knob turned", str(why(plans))])
+    return "\n".join([*lines, "One field turned", str(why(plans))])
 
 
 def _as_json(plans: Plans, shown: Sequence[Estimate]) -> str:

@@ -20,7 +20,7 @@ def test_the_command_prints_the_best_both_bills_and_why(capsys):
     assert [line for line in lines if line[0].isupper()] == [
         "Time of the first, by kind",
         "Memory of its fullest rank, by kind",
-        "One knob turned",
+        "One field turned",
     ]
     time, memory, turned = (place for place, line in enumerate(lines) if line[0].isupper())
     for bill in (lines[time + 1 : memory], lines[memory + 1 : turned]):

@@ -62,10 +62,10 @@ def plan(
     neighbours = why(plans)
     nearest = {n.knob: n for n in sorted(neighbours, key=lambda n: -abs(n.change))}
     fits = f"{len(plans)} of {len(plans.seconds)} layouts of microbatches of 1 fit"
-    text = [headline, fits, bills_table(found), "One knob turned:", *str(neighbours).splitlines()[1:]]
+    text = [headline, fits, bills_table(found), "One field turned:", *str(neighbours).splitlines()[1:]]
     figure = sheet(text, height, headline)
     draw_bills(figure, found, memory)
-    heading = "One knob of the best turned (microbatches of 1): the change in time, and what speaks against it"
+    heading = "One field of the best turned (microbatches of 1): the change in time, and what speaks against it"
     write(figure, 0.15, at, heading, weight="bold")
     shown = [nearest[knob] for knob in dict.fromkeys(n.knob for n in neighbours)]
     lines = "\n".join(f"{n.turned:20}{n.change:+8.1%}  {n.binds}" for n in shown[:LOSERS])
