@@ -133,6 +133,13 @@ def test_the_winner_at_the_peak_is_the_double_ring_and_below_82_percent_the_ring
     assert [first(kernel) for kernel in (1.0, 0.82, 0.81, 0.65)] == ["double ring", "double ring", "ring", "ring"]
 
 
+@pytest.mark.parametrize(("bandwidth", "hidden"), [(50e9, True), (40e9, True), (39e9, False), (25e9, False)])
+def test_at_65_percent_of_the_peak_the_ring_needs_40_of_the_networks_50_gb_a_second(bandwidth, hidden):
+    where = replace(DGX_H100, inter=replace(DGX_H100.inter, bandwidth=bandwidth))
+    found = method_times(PROMPT, 16, where, 0.65)
+    assert (found["ring"].picoseconds == found["double ring"].picoseconds) == hidden
+
+
 def test_one_port_for_both_links_costs_the_double_ring_the_time_in_which_the_network_has_it():
     """9.10 ms against 8.89: of the first turn's hops the first one waits until the other node's K/V have passed."""
     one, two = (method_times(PROMPT, 16, replace(DGX_H100, ports=ports))["double ring"] for ports in (1, "a level"))
