@@ -17,7 +17,7 @@ MESH = ("tp", "cp", "pp", "dp")  # our `Mesh`, Llama 3 and torchtitan: ranks tha
 
 @dataclass(frozen=True)
 class Software:
-    """What software does with a layout. `software.toml` holds the public ones, each habit with its source.
+    """The habits of software with a layout. `software.toml` holds the public ones, each habit with its source.
 
     Args:
         hides: the traffic that it sends while it computes: some of tp, cp, pp, dp.
