@@ -139,10 +139,12 @@ def _next(film: Film, time: Any) -> Any:
 def _line(shown: ScheduleTimeline, start: Any, end: Any, before: dict[Action, int]) -> str:
     """The actions that start from `start` on and before `end`, in whose place, and the chunks that are then kept."""
     starting: dict[str, list[str]] = {}
+    several = shown.schedule.num_stages > shown.size  # a microbatch passes a rank more than once
     for bar in bars_of_all(shown):
         if start <= bar.start < end:
+            name = str(bar.action) if several else f"{bar.action.kind}{bar.action.microbatch}"
             place = f" in the place of {before[bar.action]}" if bar.action in before else ""
-            starting.setdefault(f"rank {bar.rank}", []).append(f"{bar.action.kind}{bar.action.microbatch}{place}")
+            starting.setdefault(f"rank {bar.rank}", []).append(name + place)
     said = ", ".join(f"{rank} {' '.join(actions)}" for rank, actions in starting.items()) or "nothing"
     kept = [[0, *(chunks for time, chunks in shown.kept(rank) if time <= start)][-1] for rank in range(shown.size)]
     told = f"{said} start{'s' * (len(starting) < 2)}; kept {', '.join(map(str, kept))}"

@@ -1,7 +1,7 @@
 """The film of a schedule: microbatches travel between lanes, and fill slots until their backward."""
 
 from parlab import views
-from parlab.pipeline import Costs, dualpipe, gpipe, one_f_one_b, simulate, zb_h1
+from parlab.pipeline import Costs, dualpipe, gpipe, one_f_one_b, simulate, zb_h1, zb_v
 from parlab.views.schedules.film import ENDS, LANE, SLOTS
 from tests.views.drawn import check_refused
 from tests.views.filmed import check_film, marks
@@ -77,3 +77,9 @@ def test_an_arrow_shows_what_makes_room_of_1f1b_4_ranks_8_microbatches_from_the_
     )
     assert film.second(12) in [numbers["a"] for numbers in arrows]
     assert views.film(gpipe(2, 3)).html.count("m4 -4l4 4") == 0
+
+
+def test_where_a_microbatch_passes_a_rank_twice_the_stage_is_named():
+    lines = views.film(zb_v(2, 3)).lines
+    assert lines[0] == "0: rank 0 0F0 starts; kept 1, 0"
+    assert "rank 1 2F0" in lines[2]  # the turn of the V
