@@ -15,12 +15,9 @@ from parlab.pipeline.costs import Column, Pass, exposed_transfers, step
 from parlab.plan.layout import Case
 from parlab.plan.machine import Machine
 
-BACKWARD_ELEMENTWISE = (
-    1.8  # of the forward's bytes: inputs are read again, gains and biases summed. Fitted, as `memory`
-)
-OPTIMIZER_BYTES = (
-    64  # a parameter, through memory, counted: unscale, norm, clip, Adam's float32 state, new 16-bit weights
-)
+# Of the forward's bytes: inputs are read again, gradients of gains and biases are summed. Fitted, as `Hardware.memory`
+BACKWARD_ELEMENTWISE = 1.8
+OPTIMIZER_BYTES = 64  # a parameter, through memory, counted: unscale, norm, clip, Adam's state, 16-bit weights
 HOST_BYTES = 28  # a parameter, through the host's memory: gradient, master, moments, weight
 
 
