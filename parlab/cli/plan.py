@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def add(words: Words) -> None:
     """Add the word and its options."""
     word = words.add_parser("plan", help="choose a layout for a model on a cluster", description=plan.__doc__)
-    word.add_argument("--model", required=True, help="llama-405b or 405b, gpt-175b or 175b, ...")
+    word.add_argument("--model", required=True, help="llama-405b or 405b, gpt-175b or 175b, mixtral-8x7b or 8x7b, ...")
     word.add_argument("--cluster", default="dgx_h100", help="dgx_h100, dgx_a100 or classroom")
     word.add_argument("--gpus", type=int, required=True, help="all of them are used")
     word.add_argument("--batch", type=int, required=True, help="sequences of a step, of all replicas together")
@@ -34,18 +34,20 @@ def add(words: Words) -> None:
 
 def plan(chosen: argparse.Namespace) -> int:
     """Estimate every layout that is possible; print the best, what their time and memory go to, why the others lose."""
+    from parlab.nn.published_mixtures import MIXTRALS
     from parlab.plan import MODELS, hardware_of, search
     from parlab.world.cluster import CLUSTERS
 
-    names = [kind + chosen.model.lower() for kind in ("", "llama-", "gpt-")]
-    model = next((name for name in names if name in MODELS), chosen.model)
-    one_of("--model", model, tuple(MODELS))
+    models = {**MODELS, **MIXTRALS}
+    names = [kind + chosen.model.lower() for kind in ("", "llama-", "gpt-", "mixtral-")]
+    model = next((name for name in names if name in models), chosen.model)
+    one_of("--model", model, tuple(models))
     one_of("--cluster", chosen.cluster, tuple(CLUSTERS))
     asked = {"batch": chosen.batch, "sequence": chosen.sequence, "offload": chosen.offload}
     memory = None if chosen.memory is None else chosen.memory * 2**30
     cluster = CLUSTERS[chosen.cluster]
     hardware = None if chosen.products is None else hardware_of(cluster).but(products=chosen.products)
-    plans = search(MODELS[model], cluster, chosen.gpus, memory=memory, hardware=hardware, **asked)
+    plans = search(models[model], cluster, chosen.gpus, memory=memory, hardware=hardware, **asked)
     try:
         best = plans.best
     except ValueError as error:  # nothing fits; the planner's text has the memory in bytes, the option in GiB

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from parlab.nn.mixtral import MixtralConfig
+
 MIXTURES: dict[str, dict[str, Any]] = {
     "mixtral-8x7b": {
         "model_type": "mixtral",
@@ -65,3 +67,10 @@ MIXTURES: dict[str, dict[str, Any]] = {
         "v_head_dim": 128,
     },
 }
+
+MIXTRALS: dict[str, MixtralConfig] = {
+    name: MixtralConfig.from_dict({"architectures": ["MixtralForCausalLM"], **fields})
+    for name, fields in MIXTURES.items()
+    if fields["model_type"] == "mixtral"
+}
+"""Those that this package also trains and plans."""

@@ -32,9 +32,10 @@ class Estimate:
     Attributes:
         layout: the layout, or the columns, of which `estimate[number]` gives one.
         seconds: of a step, by kind. Of an average rank: products, attention, elementwise, recomputation; the waiting
-            for messages of tp, cp, pp and dp; imbalance, the additional work of the slowest rank; bubble; optimizer.
+            for messages of tp, cp, pp and dp, and of a mixture ep, at an even load; imbalance, the additional work of
+            the slowest rank; bubble; optimizer.
         bytes: of the fullest rank, by kind: weights, gradients, optimizer, activations, working.
-        sent: bytes that all ranks send in a step, by strategy: tp, cp, pp, dp.
+        sent: bytes that all ranks send in a step, by strategy: tp, cp, pp, dp, and of a mixture ep, at an even load.
         flops: of the model in a step, without recomputation; of causal attention only the half that is not masked.
         peak: FLOPs a second of a device.
     """
@@ -84,7 +85,7 @@ def estimate(
     """Estimate a step of training from closed forms.
 
     Args:
-        config: a `LlamaConfig` or a `GPTConfig`.
+        config: a `LlamaConfig`, a `MixtralConfig` or a `GPTConfig`.
         cluster: the devices and their links.
         layout: one, or columns, which give the same numbers to the bit.
         batch: sequences of a step, of all replicas together.
@@ -123,6 +124,8 @@ def kept_of_layer(case: Case, recompute: Column) -> Column:
         items = block_kept_bytes(case.config, 1, case.sequence, case.item)
     else:
         items = gpt_kept_bytes(case.sequence, 1, case.E, case.H, itemsize=case.item)
+    if case.experts:
+        items = {place: size for place, size in items.items() if place not in ("mlp.gate", "mlp.up", "mlp.hidden")}
     whole = sum(size for place, size in items.items() if "norm" in place or place.endswith((".x", "output_keep")))
     scores = sum(items.get(place, 0) for place in SOFTMAX)
     shared = (items["attention.k"] + items["attention.v"]) * (case.kv * case.t / case.G - 1)
@@ -130,7 +133,14 @@ def kept_of_layer(case: Case, recompute: Column) -> Column:
     # Software that does not gather the inputs of column products again keeps them whole, and not its t-th of them
     inputs = 0 if case.software.gathers_again else items["attention.x"] + items["mlp.x"]
     kept = (whole - inputs) / case.between + inputs + (cut + np.where(recompute == "none", scores, 0)) / case.t
-    return np.where(recompute == "full", case.x / case.between, case.b / case.c * kept)
+    kept = case.b / case.c * kept + kept_of_experts(case)
+    return np.where(recompute == "full", case.x / case.between, kept)
+
+
+def kept_of_experts(case: Case) -> Column:
+    """Of a mixture, at an even load: rows, answers, what each expert keeps, and the routing of each token."""
+    of_row = case.item * (2 * case.E + 3 * case.width) + 8 + 8 + case.item  # the pair's place, expert and gate
+    return case.pairs_of_rank * of_row + case.n / case.between * case.experts * case.item
 
 
 def rank_bytes(case: Case) -> dict[str, Column]:
@@ -143,20 +153,25 @@ def rank_bytes(case: Case) -> dict[str, Column]:
     """
     state, zero, layers = case.state, case.zero, case.layers * case.v
     kept, made = (kept_of_layer(case, recompute) for recompute in (case.recompute, np.array("none")))
-    gathered = np.where(zero == 3, 2 * state.weight, 0) * case.layer_params
-    working = case.item * case.n * (case.E + case.up / case.t) + (made - kept) + gathered
+    gathered = np.where(zero == 3, 2 * state.weight, 0) * (case.layer_params + case.layer_experts)
+    widest = case.n * case.up / case.t + case.pairs_of_rank * 2 * case.width
+    working = case.item * (case.n * case.E + widest) + (made - kept) + gathered
     logits = case.n * case.loss_columns * (case.item + case.wide + case.software.logit) + 2 * case.x / case.between
     unscattered = np.where(zero >= 2, state.gradient, 0)
     over = [
         np.where(zero >= stage, case.data, 1) for stage in range(4)
     ]  # ranks that share the state that a stage shards
+    over_experts = [np.where(zero >= stage, case.edp, 1) for stage in range(4)]
     fullest: dict[str, Column] = {}
     for rank, fewer, params in case.stages:
-        whole = np.where(case.passes > 1, case.layer_params, params / case.v)
+        experts = (layers - fewer) * case.layer_experts
+        of_layer = case.layer_params + case.layer_experts
+        whole = np.where(case.passes > 1, of_layer, (params + experts) / case.v)
+        weights, gradients, optimizer = (params / over[stage] + experts / over_experts[stage] for stage in (3, 2, 1))
         found = {
-            "weights": state.weight * params / over[3],
-            "gradients": state.gradient * params / over[2],
-            "optimizer": np.where(case.offload, 0, state.optimizer) * params / over[1],
+            "weights": state.weight * weights,
+            "gradients": state.gradient * gradients,
+            "optimizer": np.where(case.offload, 0, state.optimizer) * optimizer,
             "activations": in_flight(*case.pipeline, rank) / case.v * (layers - fewer) * kept,
             "working": working + unscattered * whole + np.where(rank == case.p - 1, logits, 0),
         }
@@ -175,7 +190,10 @@ def sent_bytes(case: Case) -> dict[str, Column]:
     again, turn = case.recompute == "full", (t - 1) * case.x
     shared = 2 * 2 * (t * case.kv / case.G - 1) * E * case.G * case.D * item  # dW of k and v, which t·kv/G ranks share
     norms = np.where(cut, 2 * (t - 1) * E * item, 0)
-    layer = turn * (4 * (1 + again) + case.turns_back) + shared + 2 * norms
+    layer = turn * (case.turns * (1 + again) + case.turns_back) + shared + 2 * norms
+    # Each rank of tp runs the experts on the tokens that it has; if these differ, gradients are summed over tp
+    mixture = np.where(cut, 2 * (t - 1) * (case.layer_experts + E * case.experts) * item, 0) if case.experts else 0
+    layer = layer + mixture
     loss = 3 * 2 * case.n * case.wide if case.software.cuts_logits else case.logits
     outside = turn * np.where(cut, 5, 4) + norms + (t - 1) * loss
     around = 2 * case.n * case.kv * case.D * t * ((c - 1) * item * (2 + again) + np.where(c > 1, c * case.wide, 0))
@@ -187,9 +205,14 @@ def sent_bytes(case: Case) -> dict[str, Column]:
     both = table * np.where(case.p == 1, opened, -2 * case.gradient * (case.passes - 1))
     summed = np.where(case.p == 1, 0, 2 * table * item)
     microbatches = case.m * case.data  # all ranks of a tensor-parallel group send for each of them
+    rows = case.pairs_of_rank * (1 - 1 / case.ep) * E * item  # of a dispatch or a combine; the plan has N numbers
+    exchanged = (4 + 2 * again) * rows + (1 + again) * 8 * case.experts * (case.ep - 1)
+    of_mixture = {"ep": microbatches * t * case.L * exchanged} if case.experts else {}
+    experts = (case.edp - 1) * case.ep * t * case.L * case.layer_experts * around_data
     return {
         "tp": microbatches * (case.L * layer + outside),
         "cp": microbatches * case.L * around,
         "pp": microbatches * 2 * (case.p * case.v - 1) * case.x * t / case.between + case.data * summed,
-        "dp": (case.data - 1) * (t * case.params * around_data + both),
+        "dp": (case.data - 1) * (t * case.params * around_data + both) + experts,
+        **of_mixture,
     }

@@ -11,6 +11,7 @@ import numpy as np
 
 from parlab.arguments import instance
 from parlab.nn.config import Config, LlamaConfig
+from parlab.nn.mixtral import MixtralConfig
 from parlab.plan.arguments import MOST_RANKS
 from parlab.plan.software import MESH, OURS, Software
 from parlab.zero import MIXED, StateBytes
@@ -29,6 +30,7 @@ class Layout:
         sequence_parallel: Megatron's sequence parallelism in the tensor-parallel group.
         recompute: none; selective: attention's S × S weights, where a model keeps them; full: all but a layer's input.
         offload: the optimizer's state is held and updated in the host's memory.
+        ep: ranks of dp × cp that deal out the experts of a mixture; it divides dp · cp.
     """
 
     dp: Any = 1
@@ -42,6 +44,7 @@ class Layout:
     sequence_parallel: Any = False
     recompute: Any = "none"
     offload: Any = False
+    ep: Any = 1
 
     @property
     def ranks(self) -> Any:
@@ -75,6 +78,7 @@ class Layout:
         text += f", chunks {self.chunks}" * (self.chunks > 1) + f", microbatch {self.microbatch}" * (
             self.microbatch > 1
         )
+        text += f", ep {self.ep}" * (self.ep > 1)
         text += f", ZeRO-{self.zero}, {self.schedule}" + ", sequence parallel" * bool(self.sequence_parallel)
         return text + f", recompute {self.recompute}" * (self.recompute != "none") + ", offload" * bool(self.offload)
 
@@ -99,17 +103,23 @@ class Sizes:
         self.config, self.V, self.L = config, config.vocab_size, config.num_hidden_layers
         self.E, self.H = E, H = config.hidden_size, config.num_attention_heads
         self.fused = isinstance(config, LlamaConfig)  # attention in tiles, without the masked half; else all of S × S
+        self.experts, self.chosen, self.width = 0, 0, 0  # of a mixture: N, k and the columns of an expert
         self.tied = not isinstance(config, LlamaConfig) or config.tie_word_embeddings  # a GPT's head is the embedding
         # Parameters of a layer beside its matrices. Tensor parallelism cuts the biases of column layers (cut). Norms
         # and the biases of row layers are on every rank (norm, whole)
         if isinstance(config, LlamaConfig):
             self.G, self.D, self.M = config.num_key_value_heads, config.head_dim, config.intermediate_size
             self.up, norm, cut, whole, positions = 2 * self.M, E, 0, 0, 0
+            if isinstance(config, MixtralConfig):  # its experts stand beside what tensor parallelism cuts
+                self.experts, self.chosen, self.width = config.num_local_experts, config.num_experts_per_tok, self.M
+                self.M, self.up, whole = 0, 0, E * config.num_local_experts  # the router
         else:
             self.G, self.D, self.M = H, E // H, 4 * E
             self.up, norm, cut, whole, positions = 4 * E, 2 * E, 7 * E, 2 * E, config.max_position_embeddings
         self.layer_matrices = 2 * E * (H + self.G) * self.D + E * (self.up + self.M)
         self.layer_cut, self.layer_whole = self.layer_matrices + cut, 2 * norm + whole
+        self.expert = 3 * E * self.width
+        self.active = self.layer_matrices + (whole if self.experts else 0) + self.chosen * self.expert  # of a token
         self.first, self.last = (self.V + positions) * E, self.V * E + norm  # a tied head is a copy on the last stage
 
 
@@ -119,7 +129,7 @@ Rules = Iterator[tuple[str, str, np.ndarray]]  # of each rule: its fields, the r
 def own_rules(layout: Layout) -> Rules:
     """The rules of each field alone. The first rule that is broken counts, so later rules may rely on earlier ones."""
     of = {name: np.asarray(value) for name, value in vars(layout).items()}
-    counts = ("dp", "pp", "cp", "tp", "chunks", "microbatch")
+    counts = ("dp", "pp", "cp", "tp", "chunks", "microbatch", "ep")
     for name in (*counts, "zero"):
         yield name, "whole numbers are needed", np.asarray(of[name].dtype.kind not in "iu")
     for name in counts:
@@ -139,9 +149,14 @@ def joint_rules(sizes: Sizes, layout: Layout, B: int, S: int) -> Rules:
     """The rules that join fields with each other, the model and the batch. Each field keeps its own rules already."""
     of = {name: np.asarray(value) for name, value in vars(layout).items()}
     d, p, c, t, v, b = (of[name].astype(np.int64) for name in ("dp", "pp", "cp", "tp", "chunks", "microbatch"))
-    L, H, G, M, V = sizes.L, sizes.H, sizes.G, sizes.M, sizes.V
+    L, H, G, M, V, e = sizes.L, sizes.H, sizes.G, sizes.M, sizes.V, of["ep"].astype(np.int64)
     m, missing = B // (d * b), -L % (p * v)
-    for name, size in (("num_attention_heads", H), ("intermediate_size", M)):
+    if sizes.experts:
+        yield "ep", f"use a divisor of num_local_experts {sizes.experts}", sizes.experts % e != 0
+        yield "dp cp ep", "ep must divide dp · cp", d * c % e != 0
+    else:
+        yield "ep", "the model has no experts: use 1", e > 1
+    for name, size in (("num_attention_heads", H), *([] if sizes.experts else [("intermediate_size", M)])):
         yield "tp", f"{name} {size} does not divide among so many: use a divisor of {size}", size % t != 0
     yield "tp", f"use a divisor or a multiple of num_key_value_heads {G}", (G % t != 0) & (t % G != 0)
     yield "tp", f"at most vocab_size {V}", t > V
@@ -207,9 +222,14 @@ class Case(Sizes):
         # layout gives each rank equally many
         pairs = sequence * (sequence + 1) / 2 if self.fused else sequence * sequence
         self.pairs = self.b * pairs * self.H / (self.t * self.c)
-        matrices = self.L * self.layer_matrices + self.E * self.V
+        matrices = self.L * self.active + self.E * self.V
         self.flops = 3.0 * batch * (2 * sequence * matrices + self.L * 4 * pairs * self.H * self.D)
         self.data = self.d * self.c  # ZeRO's ranks
+        self.ep = of["ep"].astype(float)
+        self.edp = self.data / self.ep  # ZeRO's ranks for experts
+        self.layer_experts = self.experts / self.ep * self.expert  # parameters of a layer's experts on a rank
+        self.pairs_of_rank = self.n / self.between * self.chosen  # rows to experts, and, at an even load, from others
+        self.turns = 2 if self.experts else 4  # all-gathers and reduce-scatters of a layer's forward: experts have none
         # ZeRO-2 and ZeRO-3 keep no whole gradients, and send those of each microbatch at once. But where all
         # microbatches go through a chunk one after the other, ZeRO-2 keeps its gradients whole, and sends them once
         self.kept_whole = (self.zero < 2) | ((self.zero == 2) & ~self.in_turn)
@@ -223,6 +243,8 @@ class Case(Sizes):
         # Turns of a layer's backward: all-gathers and reduce-scatters of its input
         sums = 2 if software.joins_products or not self.fused else 3  # gate and up may sum the gradient of x apart
         self.turns_back = np.where(self.sequence_parallel, 6 if software.gathers_again else 4, 2 * sums)
+        if self.experts:
+            self.turns_back = np.where(self.sequence_parallel, 3 if software.gathers_again else 2, 2)
         self.logits = item * self.n * self.V  # bytes of all logits of a microbatch
         self.loss_columns = self.V / self.t if software.cuts_logits else self.V
         # Parameters of a layer that a rank holds. Several ranks may share a key/value head, and then each holds it
@@ -232,7 +254,8 @@ class Case(Sizes):
         tied = self.V * self.E / self.t if self.tied else 0  # a rank with both ends holds one table
         outside = self.first / self.t + after - np.where(self.p == 1, tied, 0)
         self.params = self.L * self.layer_params + outside  # of all ranks of a pipeline
-        self.stages = []  # of the first, second and last rank of a pipeline: number, missing layers, parameters held
+        # Of the first, second and last rank of a pipeline: number, missing layers, parameters held but for experts
+        self.stages = []
         for rank in (0, np.minimum(1, self.p - 1), self.p - 1):
             begins, ends = rank == 0, rank == self.p - 1
             fewer = np.where(begins, self.fewer_first, ends * self.fewer_last)
@@ -249,7 +272,7 @@ class Case(Sizes):
         chunk has one less, and maybe the first one too (Llama 3, section 3.3.2).
         """
         p, v, L = self.p, self.v, self.L
-        head = self.E * self.V / self.layer_matrices  # in layers
+        head = self.E * self.V / self.active  # in layers
         most, others = np.ceil(L / p), np.maximum(p - 1, 1)
         slowest, last = np.full_like(most, np.inf), most
         for fewer in range(5):

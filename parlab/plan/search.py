@@ -20,7 +20,7 @@ from parlab.plan.software import MESH, Software, software_of
 from parlab.world import Cluster
 from parlab.world.units import format_bytes
 
-ORDERED = ("tp", "cp", "pp", "chunks", "microbatch", "zero")
+ORDERED = ("tp", "cp", "pp", "ep", "chunks", "microbatch", "zero")
 
 
 @dataclass(repr=False)
@@ -172,6 +172,7 @@ def search(
         "zero": [1, 2, 3],  # 0 is never faster nor smaller
         "schedule": ["1f1b", "looped_bfs"],
         "offload": [False, True] if offload else [False],
+        "ep": _divisors(sizes.experts) if sizes.experts else [1],
     }
     if unknown := set(fixed) - set(knobs):
         raise ValueError(f"{min(unknown)}={fixed[min(unknown)]!r}: the knobs are {', '.join(knobs)}")
@@ -187,7 +188,9 @@ def search(
     mesh = mesh[np.flatnonzero((mesh.ranks == ranks) & np.isin(mesh.dp, knobs["dp"]))]
     mesh = mesh[np.flatnonzero(possible(sizes, mesh, batch, sequence))]
     # With each mesh, the fields on which a layer's work depends, under the schedule with the fewest rules
-    ways = mesh.but(schedule="looped_bfs", **_axes(knobs, "chunks", "microbatch", "sequence_parallel", "recompute"))
+    ways = mesh.but(
+        schedule="looped_bfs", **_axes(knobs, "chunks", "microbatch", "sequence_parallel", "recompute", "ep")
+    )
     ways = ways[np.flatnonzero(possible(sizes, ways, batch, sequence))]
     grid = ways.but(**_axes(knobs, "offload", "schedule", "zero"))
     # ZeRO or sequence parallelism among one rank is the same as none: one layout of these is enough

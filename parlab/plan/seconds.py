@@ -41,15 +41,24 @@ def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
     first = chunk_of(case.layers - case.fewer_first, total(embedding))
     last = chunk_of(case.layers - case.fewer_last, total(head))
     found = {}
-    for kind in ("products", "attention", "elementwise", "recomputation", "tp", "cp"):
+    for kind in (
+        "products",
+        "attention",
+        "elementwise",
+        "recomputation",
+        "tp",
+        "cp",
+        *(["ep"] if case.experts else []),
+    ):
         outside = sum(part[kind].both for part in (embedding, head) if kind in part)
         found[kind] = case.m / case.p * (case.L * of_layer[kind].both + outside)
     params = reduce(np.maximum, (params for _, _, params in case.stages))
     found["pp"] = _between_stages(machine, case)
-    found["dp"] = _data_traffic(machine, case, params, chunk)
+    experts = case.layers * case.v * case.layer_experts
+    found["dp"] = _data_traffic(machine, case, params, experts, chunk)
     mean, more, found["bubble"] = step(*case.pipeline, chunk, first, last)
     found["imbalance"] = np.maximum(mean + more - case.m / case.p * _whole(case, of_layer, embedding, head), 0)
-    shard = params / np.where(case.zero > 0, case.data, 1)
+    shard = params / np.where(case.zero > 0, case.data, 1) + experts / np.where(case.zero > 0, case.edp, 1)
     on_host = 2 * case.item * shard / machine.hardware.host_link + HOST_BYTES * shard / machine.hardware.host_memory
     found["optimizer"] = np.where(case.offload, on_host, OPTIMIZER_BYTES * shard / machine.memory)
     return found
@@ -64,8 +73,10 @@ def layer_seconds(machine: Machine, case: Case) -> dict[str, Pass]:
     """Seconds of one layer by kind, forward and backward. The backward repeats each product for dX and for dW."""
     E, D, M, n, t = case.E, case.D, case.M, case.n, case.t
     queries, up = case.H * D / t, case.up / t
-    shapes = ((E, queries + 2 * case.kv * D), (queries, E), (E, up), (M / t, E))
+    shapes = ((E, queries + 2 * case.kv * D), (queries, E), *([] if case.experts else [(E, up), (M / t, E)]))
     products = [_products(machine, case, *shape) for shape in shapes]
+    if case.experts:
+        products += _mixture_products(machine, case)
     forward, inputs, weights = map(sum, zip(*products, strict=True))
     if case.fused:  # bytes: norms 4E, residuals 6E each; SwiGLU reads two columns and writes one; rotary of q and k
         touched = n * (20 * E / case.between + 6 * M / t + 4 * (queries + case.kv * D)) / machine.memory
@@ -75,15 +86,17 @@ def layer_seconds(machine: Machine, case: Case) -> dict[str, Pass]:
     # many bytes, and the backward has two more all-gathers (Korthikanti et al. 2022). Software that hides them sends dX
     # while it computes dW, and x while it computes dX. Nothing hides the two all-gathers of dY
     core, turn, hides = attention_seconds(machine, case), machine.ring(case.x, case.t), "tp" in case.software.hides
-    seen = np.where(case.sequence_parallel, 2, 0)
+    seen = np.where(case.sequence_parallel, 2, 0) * case.turns / 4
     waited = seen * turn + np.maximum((case.turns_back - seen) * turn - hides * weights, 0)
     found = {
         "products": Pass(forward, inputs + weights),
         "attention": core,
         "elementwise": Pass(touched, BACKWARD_ELEMENTWISE * touched),
-        "tp": Pass(4 * turn, waited),
+        "tp": Pass(case.turns * turn, waited),
         "cp": _ring(machine, case, core),
     }
+    if case.experts:
+        found = _with_mixture(machine, case, found)
     # Full: the whole forward again, with its messages. Selective: attention again; a fused kernel does so in any case
     selective = 0.0 if case.fused else np.where(case.recompute == "none", 0.0, core.forward)
     return found | {"recomputation": Pass(0.0, np.where(case.recompute == "full", total(found).forward, selective))}
@@ -93,6 +106,37 @@ def _products(machine: Machine, case: Case, k: Column, m: Column) -> tuple[Colum
     """Seconds of x [n, k] × W [k, m], of dX and of dW: as many FLOPs and bytes each, but other tiles."""
     n, item = case.n, case.item
     return machine.product(n, k, m, item), machine.product(n, m, k, item), machine.product(k, n, m, item)
+
+
+def _mixture_products(machine: Machine, case: Case) -> list[tuple[Column, Column, Column]]:
+    """Seconds of the router, and of a rank's experts at an even load: N/ep products, each with its share of rows."""
+    E, item, own = case.E, case.item, case.experts / case.ep
+    rows, tokens = case.pairs_of_rank / own, case.n / case.between
+    router = machine.product(tokens, E, case.experts, item)
+    found = [(router, router, router)]
+    for k, m in ((E, 2 * case.width), (case.width, E)):
+        back = machine.product(rows, m, k, item), machine.product(k, rows, m, item)
+        found.append((own * machine.product(rows, k, m, item), own * back[0], own * back[1]))
+    return found
+
+
+def _with_mixture(machine: Machine, case: Case, found: dict[str, Pass]) -> dict[str, Pass]:
+    """The kinds of a layer, with a mixture's copies of rows, its exchanges, and sums of gradients over tp.
+
+    Rows are copied in the order of the experts, answers put back and multiplied: 4 times E read and written. A copy of
+    a token travels to each of its experts; links inside a node and between nodes work at the same time.
+    """
+    rows, sent = case.pairs_of_rank, case.pairs_of_rank * case.E * case.item
+    touched = found["elementwise"].forward + rows * (8 * case.E + 6 * case.width) / machine.memory
+    near = machine.together(np.minimum(case.ep, case.c), case.stride("cp"))
+    near = near * machine.together(np.maximum(case.ep / case.c, 1), case.stride("dp"))
+    inside, between = sent * (near - 1) / case.ep / machine.intra, sent * (1 - near / case.ep) / machine.inter
+    exchange = np.maximum(inside, between) + np.where(case.ep > 1, machine.hardware.collective, 0)
+    gradients = case.layer_experts + case.E * case.experts
+    summed = np.where(case.sequence_parallel, 2 * machine.ring(gradients * case.item, case.t), 0)
+    tp = Pass(found["tp"].forward, found["tp"].backward + summed)
+    elementwise = Pass(touched, BACKWARD_ELEMENTWISE * touched)
+    return found | {"elementwise": elementwise, "tp": tp, "ep": Pass(2 * exchange, 2 * exchange)}
 
 
 def attention_seconds(machine: Machine, case: Case) -> Pass:
@@ -171,14 +215,20 @@ def _ring(machine: Machine, case: Case, core: Pass) -> Pass:
     return Pass(forward + merged * (item + 16), backward + merged * (3 * item + 16))
 
 
-def _data_traffic(machine: Machine, case: Case, params: Column, chunk: Pass) -> Column:
-    """Seconds that a step waits for ZeRO's traffic.
+def _data_traffic(machine: Machine, case: Case, params: Column, experts: Column, chunk: Pass) -> Column:
+    """Seconds that a step waits for ZeRO's traffic. `experts`: their parameters on a rank, which travel over edp.
 
     Gradients and weights travel in v pieces, behind the work on the other chunks. Nothing hides the last gradients and
     the first weights.
     """
     together = machine.together(case.c, case.stride("cp")) * machine.together(case.d, case.stride("dp"))
     gradient, weight = (machine.ring(x * params, case.data, together) for x in (case.gradient, case.state.weight))
+    if case.experts:
+        cp, dp = np.maximum(case.c / case.ep, 1), case.d / np.maximum(case.ep / case.c, 1)  # sizes of edp along both
+        near = machine.together(cp, case.stride("cp") * case.c / cp)
+        near = near * machine.together(dp, case.stride("dp") * case.d / dp)
+        gradient = gradient + machine.ring(case.gradient * experts, case.edp, near)
+        weight = weight + machine.ring(case.state.weight * experts, case.edp, near)
     before, after = weight * case.gathers, gradient * case.sums + weight * case.regathers
     if "dp" not in case.software.hides:
         return after + before

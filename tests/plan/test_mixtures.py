@@ -1,0 +1,137 @@
+"""The planner of mixtures: its bytes are those that runs send, keep and hold, where every expert has an even load."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parlab import run
+from parlab.experts import ExpertParallel, mixture_memory
+from parlab.nn.optimizer import AdamW
+from parlab.nn.published_mixtures import MIXTRALS, MIXTURES
+from parlab.pipeline import one_f_one_b
+from parlab.plan import LLAMA_8B, Layout, estimate, search
+from parlab.plan.estimate import kept_of_experts, kept_of_layer
+from parlab.plan.layout import Case
+from parlab.train import Mesh, Trainer, bytes_by_strategy
+from parlab.world import CLASSROOM, DGX_H100
+from parlab.zero import MIXED, StateBytes
+from tests.train.models import batches
+from tests.train.test_mixtral import mixtral
+
+B, S, NUMBER = 8, 8, 8
+ALL = (("num_experts_per_tok", 4),)  # of 4 experts: an even load, whatever the router says
+FLOAT64 = {"state": StateBytes(8, 8, 16), "itemsize": 8}
+MESHES = {
+    "dp, ep": ({"dp": 4}, 2, {}),
+    "ep over all": ({"dp": 2, "cp": 2}, 4, {}),
+    "ep 1": ({"dp": 4}, 1, {"zero": 2}),
+    "pp": ({"dp": 2, "pp": 2}, 2, {}),
+    "tp": ({"dp": 2, "tp": 2}, 2, {}),
+    "sequence parallel": ({"dp": 2, "tp": 2}, 2, {"sequence_parallel": True, "zero": 3}),
+    "recomputed": ({"dp": 4}, 2, {"recompute": "full", "zero": 3}),
+}
+
+
+@pytest.mark.parametrize("name", MESHES)
+def test_bytes_of_a_step_of_a_mixtral_are_those_that_are_counted(name):
+    axes, ep, knobs = MESHES[name]
+    pp, m = axes.get("pp", 1), axes.get("pp", 1)
+    options = {"zero": 1, **knobs}
+    if options["zero"] == 2:
+        options["reduce"] = "each"
+
+    def program(comm):
+        trainer = Trainer(Mesh(comm, **axes, ep=ep), mixtral(ALL), AdamW(), schedule=one_f_one_b(pp, m), **options)
+        trainer.step(*batches(B, S)[0])
+
+    ranks = int(np.prod(list(axes.values())))
+    counted = bytes_by_strategy(run(program, ranks).timeline)
+    data, rest = axes.get("dp", 1) * axes.get("cp", 1), pp * axes.get("tp", 1)
+    counted["dp"] -= (data - 1) * rest * 2 * NUMBER  # the loss, in a ring
+    counted["pp"] -= ranks // pp * (pp - 1) * 2 * NUMBER
+    layout = Layout(**axes, ep=ep, microbatch=B // (axes.get("dp", 1) * m), **{"zero": 1, **knobs})
+    found = estimate(mixtral(ALL).config, CLASSROOM, layout, batch=B, sequence=S, **FLOAT64).sent
+    assert found == pytest.approx({name: counted.get(name, 0) for name in found}, rel=1e-12)
+
+
+@pytest.mark.parametrize("ep", [1, 2, 4])
+def test_the_kept_bytes_of_the_experts_are_those_of_the_layers_cache(ep):
+    model = mixtral(ALL)
+
+    def program(comm):
+        prefix = "model.layers.0.block_sparse_moe"
+        layer = ExpertParallel.from_full(comm, model.weights, prefix, 4, 4)
+        x = np.random.default_rng(comm.rank).normal(size=(2, S, model.config.hidden_size))
+        cache = layer.forward(x)[1]
+        held = sum(x.nbytes for of_expert in cache.mixed.experts for x in of_expert)  # x, gate, up, hidden
+        held += cache.mixed.slots.nbytes + cache.routing.scores.nbytes
+        return held + cache.mixed.plan.pairs.order.nbytes + cache.routing.chosen.nbytes + cache.routing.gates.nbytes
+
+    case = Case(model.config, Layout(dp=ep, ep=ep, microbatch=2), 2 * ep, S, MIXED, 8)
+    assert run(program, ep).results == [kept_of_experts(case).item()] * ep
+    assert kept_of_layer(case, np.array("full")).item() == 2 * S * model.config.hidden_size * 8
+
+
+MIXTRAL = MIXTRALS["mixtral-8x7b"]
+
+
+@pytest.mark.parametrize(("ep", "tp"), [(1, 1), (8, 1), (4, 2)])
+def test_state_bytes_of_mixtral_8x7b_are_those_of_the_closed_form_beside_the_embeddings(ep, tp):
+    layout = Layout(dp=8, pp=4, tp=tp, ep=ep, zero=1)
+    found = estimate(MIXTRAL, DGX_H100, layout, batch=64, sequence=4096).bytes
+    case = Case(MIXTRAL, layout, 64, 4096)
+    rank, fewer, params = case.stages[1]  # in the middle: 8 layers
+    assert (int(rank), int(case.layers * case.v - fewer)) == (1, 8)
+    state = mixture_memory(MIXTURES["mixtral-8x7b"], 8, dp=8, ep=ep)
+    experts = 8 * case.layer_experts
+    assert experts == state.experts
+    if tp == 1:
+        assert params == state.dense
+        assert 12 * (params / 8 + experts * ep / 8) == state.optimizer
+    assert found["weights"] >= 2 * (params + experts)
+
+
+def test_more_ep_holds_less_and_sends_rows_and_the_search_weighs_both():
+    asked = {"batch": 64, "sequence": 4096}
+    one, eight = (estimate(MIXTRAL, DGX_H100, Layout(dp=64, ep=ep, zero=1), **asked) for ep in (1, 8))
+    assert eight.bytes["weights"] < one.bytes["weights"] / 5
+    assert one.seconds["ep"] == 0 < eight.seconds["ep"]
+    assert eight.seconds["dp"] < one.seconds["dp"]
+    plans = search(MIXTRAL, DGX_H100, 64, **asked)
+    assert plans.best.total_bytes <= plans.memory
+    assert set(np.unique(plans.layouts.ep)) == {1, 2, 4, 8}
+    assert ", ep " in str(max(plans, key=lambda found: found.layout.ep).layout)
+    assert pytest.approx(plans.best.flops, rel=0.05) == 6 * MIXTRAL_ACTIVE * 64 * 4096
+
+
+MIXTRAL_ACTIVE = 12_879_925_248 - 32000 * 4096  # without the table, which is looked up
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (Layout(dp=4, ep=3), "ep=3: use a divisor of num_local_experts 8"),
+        (Layout(dp=4, ep=8), "dp=4, cp=1, ep=8: ep must divide dp · cp"),
+        (Layout(dp=4, ep=0), "ep=0: must be at least 1"),
+        (Layout(dp=4, ep=True), "ep=True: whole numbers are needed"),
+    ],
+)
+def test_an_ep_that_does_not_fit_is_refused_by_name(layout, said):
+    with pytest.raises(ValueError, match=said):
+        estimate(MIXTRAL, DGX_H100, layout, batch=64, sequence=4096)
+
+
+def test_a_dense_model_takes_no_ep():
+    with pytest.raises(ValueError, match="ep=2: the model has no experts: use 1"):
+        estimate(LLAMA_8B, DGX_H100, Layout(dp=4, ep=2), batch=64, sequence=4096)
+    assert "ep" not in estimate(LLAMA_8B, DGX_H100, Layout(dp=4), batch=64, sequence=4096).seconds
+
+
+def test_the_command_plans_a_mixtral_by_its_short_name(capsys):
+    from parlab.cli import main
+
+    assert main(["plan", "--model", "8x7b", "--gpus", "64", "--batch", "256", "--sequence", "4096", "--top", "1"]) == 0
+    said = capsys.readouterr().out
+    assert ", ep " in said
+    assert "  ep\n" in said
