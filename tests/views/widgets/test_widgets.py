@@ -56,6 +56,7 @@ def test_every_value_of_every_control_changes_the_picture(name, control):
         (views.explore_zero, views.zero),
         (views.explore_mesh, views.mesh),
         (views.explore_plan, views.plan),
+        (views.explore_verdict, views.verdict),
     ],
 )
 def test_a_widget_starts_as_its_figure_function_draws_without_being_told(explore, draw):
