@@ -30,7 +30,7 @@ def plan(
     """Draw the five best layouts on H100s, and the neighbours of the best one. `explore_plan` shows this.
 
     To be quick it tries microbatches of one sequence, with sequence parallelism. At 101 random places of the sliders a
-    `search` of all layouts had the same best one 92 times, and one that is 3 % faster or more 4 times.
+    `search` of all layouts had the same best one 92 times, and never one that is 3 % faster or more.
 
     Args:
         model: a name in `MODELS`.
