@@ -112,7 +112,7 @@ def _message(film: Film, shown: Timeline, t: Transfer, middles: list[float]) -> 
     width, height = MESSAGE
     text = format_bytes(t.nbytes)
     posted, awaits = (
-        min([w.start for w in shown.waits if (w.rank, w.peer) == pair and w.start <= t.ready <= w.end], default=t.ready)
+        min([w.start for w in shown.waits if (w.rank, w.peer) == pair and w.start <= t.ready < w.end], default=t.ready)
         for pair in ((t.src, t.dst), (t.dst, t.src))
     )
     below, above = middles[t.src] + APART - height / 2, middles[t.dst] - APART - height / 2

@@ -68,6 +68,19 @@ def test_a_receiver_that_came_first_has_an_empty_place():
     assert "15.0 µs: 2.00 KiB travel from 1 to 2" in film.lines
 
 
+def ring(comm, x):
+    for _ in range(3):
+        comm.sendrecv(x, comm.right, comm.left)
+
+
+def test_a_place_belongs_to_its_own_message_and_not_to_the_one_before():
+    film = views.film(run(ring, 4, np.ones(256), cluster=CLUSTER))  # three steps of 3 µs
+    places = [numbers for numbers, words in marks(film, "go") if words == ["from 0"]]
+    assert [(numbers["a"], numbers["b"]) for numbers in places] == [
+        (film.second(start, leaves=True), film.second(start + 3_000_000)) for start in (0, 3_000_000, 6_000_000)
+    ]
+
+
 def test_all_bars_are_laid_bare_by_the_clock():
     film = views.film(rendezvous())
     lanes, hand = [words for _, words in marks(film, "bare")]
