@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 
-from tools.open_lab import carry_over, edition, update, without_widgets
+from tools.open_lab import ASKS, carry_over, edition, update, without_widgets
 from tools.store_outputs import WIDGET
 
 STUB = 'def exchange(comm, x):\n    """Return both."""\n    raise NotImplementedError'
@@ -104,6 +104,18 @@ def test_copies_have_no_outputs_but_those_of_the_first_screen(tmp_path):
     assert (screen.execution_count, screen.outputs) == (1, made.cells[0].outputs)
     assert (below.execution_count, below.outputs) == (None, [])
     assert (tmp_path / "work" / "00.ipynb").read_bytes() != (tmp_path / "shipped" / "00.ipynb").read_bytes()
+    assert update(tmp_path / "shipped", tmp_path / "work") == []
+
+
+def test_the_code_of_a_guess_is_folded_in_the_copies_for_it_names_the_usual_wrong_one(tmp_path):
+    write(tmp_path / "shipped" / "00.ipynb", notebook("late = 3", 'views.predict("When?", late, usual=(1, "no wait"))'))
+    update(tmp_path / "shipped", tmp_path / "work")
+    ran, asks = read(tmp_path / "work" / "00.ipynb").cells
+    assert (ran.source, ran.metadata) == ("late = 3", {})
+    assert asks.metadata.jupyter == {"source_hidden": True}
+    assert asks.source == f'{ASKS}\nviews.predict("When?", late, usual=(1, "no wait"))'
+    assert update(tmp_path / "shipped", tmp_path / "work") == []
+    new_edition(tmp_path / "shipped")  # the copy counts as one that nobody has changed
     assert update(tmp_path / "shipped", tmp_path / "work") == []
 
 

@@ -29,6 +29,7 @@ LOOK = (  # options of our JupyterLab: no news, a column of text, figures for th
     f"--ServerApp.tornado_settings=static_custom_path={SHIPPED / 'custom'}",
     "--LabApp.custom_css=True",
 )
+ASKS = "# A question: run this cell, and guess before you open it"
 STUB = re.compile(r'"""\n +raise NotImplementedError\Z')  # the end of a cell that the student has not changed
 
 
@@ -41,8 +42,8 @@ def update(notebooks: Path, work: Path, sign: Callable[[NotebookNode], object] =
     for path in sorted(notebooks.rglob("*.ipynb")):
         if ".ipynb_checkpoints" not in path.parts:
             new = nbformat.read(path, as_version=4)
+            _hide_answers(new)
             new.metadata["parlab"] = {"edition": edition(new)}
-            _clear_outputs(new)
             place = work / path.relative_to(notebooks)
             said += _put(new, _copies(place)[-1:], place, sign)
     return said
@@ -73,13 +74,16 @@ def carry_over(old: NotebookNode, new: NotebookNode) -> list[str]:
     return carried
 
 
-def _clear_outputs(notebook: NotebookNode) -> None:
-    """Drop every output below the first screen."""
+def _hide_answers(notebook: NotebookNode) -> None:
+    """Drop every output below the first screen, and fold the code of guesses: it names the usual wrong one."""
     first_screen = True
     for cell in notebook.cells:
         first_screen = first_screen and not cell.source.startswith("## ")
         if cell.cell_type == "code" and not first_screen:
             cell.outputs, cell.execution_count = [], None
+        if cell.cell_type == "code" and "views.predict(" in cell.source:
+            cell.source = f"{ASKS}\n{cell.source}"
+            cell.metadata["jupyter"] = {"source_hidden": True}  # of which JupyterLab shows the first line
 
 
 def _copies(place: Path) -> list[Path]:
