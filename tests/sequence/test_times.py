@@ -180,6 +180,15 @@ def test_12_query_heads_and_4_kv_heads_are_not_dealt_out_evenly_to_6_ranks():
         usp_time(shape, 6, where, ulysses=6)
 
 
+def test_nodes_that_get_unequal_heads_are_not_timed_in_two_levels():
+    """12 ranks in 6 nodes share 12 query and 4 K/V heads: a node's two ranks read one K/V head, or two."""
+    shape, where = AttentionShape(S=1152, H=12, G=4, D=64, itemsize=2), Cluster.uniform(1e-6, 1e9)
+    where = replace(where, ranks_per_node=2, inter=Link(1e-5, 1e8))
+    assert method_times(shape, 12, where)["Ulysses"].exchange == "grid"
+    with pytest.raises(ValueError, match="way='two levels': groups of 12 ranks fill no nodes of 2 evenly"):
+        usp_time(shape, 12, where, ulysses=12, way="two levels")
+
+
 @pytest.mark.parametrize(("ranks_per_node", "group"), [(1, 2), (2, 2), (4, 2), (3, None)])
 def test_a_group_of_2_fills_nodes_or_is_dealt_evenly_into_one(ranks_per_node, group):
     shape, where = AttentionShape(S=1152, H=2, G=2, D=64, itemsize=2), Cluster.uniform(1e-6, 1e9)

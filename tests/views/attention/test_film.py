@@ -59,6 +59,35 @@ def test_a_rank_attends_all_tokens_of_its_heads_once_and_only_what_has_come(name
 
 
 @pytest.mark.parametrize("name", METHODS)
+def test_a_rank_sends_only_what_it_has_and_all_output_of_its_tokens_comes_home(name):
+    shown = ran(name).timeline
+    plan, messages = plan_of(shown), attention._carried(shown)
+    own = [{(rank, head) for head in range(4)} for rank in range(4)]
+    has = {KV: [set(cells) for cells in own], Q: [set(cells) for cells in own], OUT: list(map(set, plan.queries))}
+    for t, part in sorted(messages, key=lambda message: message[0].start):
+        kind = KV if part.kind == QKV else part.kind
+        came = {
+            cell for m, p in messages if m.dst == t.src and m.end <= t.start and p.kind == part.kind for cell in p.cells
+        }
+        assert part.cells <= has[kind][t.src] | came | (has[KV][t.src] if kind == KV else set()), (t, part)
+        has[kind][t.dst] |= part.cells
+    home = [
+        {cell for t, part in messages if t.dst == rank and part.kind == OUT for cell in part.cells} for rank in range(4)
+    ]
+    for rank in range(4):
+        assert own[rank] <= home[rank] | set(plan.queries[rank])
+
+
+def test_k_and_v_that_a_rank_still_has_to_send_are_seen_until_then():
+    done = ran("double_ring")
+    film = views.film(done, ranks_per_node=2)
+    (sent,) = [t.start for t in done.timeline.transfers if (t.src, t.dst) == (0, 1)][:1]
+    ends = [numbers["b"] for numbers, words in marks(film, "see") if words == ["0"] and "a" not in numbers]
+    assert ends == [film.second(sent, leaves=True)]
+    assert sent > attention._attends(done.timeline, 0)[0].end
+
+
+@pytest.mark.parametrize("name", METHODS)
 def test_all_output_is_at_home_in_the_end(name):
     film = views.film(ran(name), ranks_per_node=2)
     check_film(film)
