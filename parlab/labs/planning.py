@@ -30,7 +30,7 @@ def _compare(result: Any, right: float, unit: str, mistakes: Iterable[tuple[str,
 class NamedCase:
     """A case whose fields are the answer's arguments, in their order, and are shown by name."""
 
-    p: int
+    pp: int
 
     def __str__(self) -> str:
         shown = {name: f"{value:g}" if isinstance(value, float) else value for name, value in vars(self).items()}
@@ -39,18 +39,18 @@ class NamedCase:
     @property
     def size(self) -> int:
         """The number of pipeline stages."""
-        return self.p
+        return self.pp
 
 
 @dataclass(frozen=True)
 class MemoryCase(NamedCase):
-    """A model of `params` parameters; a microbatch keeps `kept` bytes; d replicas of p stages of t ranks."""
+    """A model of `params` parameters; a microbatch keeps `kept` bytes; dp replicas of pp stages of tp ranks."""
 
     params: int
     kept: int
-    d: int
-    p: int
-    t: int
+    dp: int
+    pp: int
+    tp: int
     m: int
     zero: int
 
@@ -66,13 +66,13 @@ class MemoryCase(NamedCase):
 
         Args:
             flight: the microbatches that it keeps; None: as many as 1F1B.
-            among: the number of ranks over which ZeRO cuts; None: d.
+            among: the number of ranks over which ZeRO cuts; None: dp.
             cuts: says whether ZeRO stage `zero` cuts what stage 1, 2 or 3 cuts first.
             optimizer: bytes of optimizer state for each parameter.
-            cut: divisors of `params` and `activations`, if they are not p·t.
+            cut: divisors of `params` and `activations`, if they are not pp·tp.
         """
-        flight = min(self.p, self.m) if flight is None else flight
-        among, whole = among or self.d, self.p * self.t
+        flight = min(self.pp, self.m) if flight is None else flight
+        among, whole = among or self.dp, self.pp * self.tp
         weights, gradients, state = (
             size / (among if cuts(self.zero, stage) else 1) for size, stage in ((2, 3), (2, 2), (optimizer, 1))
         )
@@ -81,12 +81,12 @@ class MemoryCase(NamedCase):
 
     def mistakes(self) -> list[tuple[str, float]]:
         """Well-known mistakes, each with its result."""
-        d, p, t = self.d, self.p, self.t
+        d, p, t = self.dp, self.pp, self.tp
         stages = "ZeRO-1 cuts the optimizer's state, 2 the gradients too, 3 the weights too"
-        replicas = "ZeRO cuts what several ranks hold alike, and these are the d replicas"
+        replicas = "ZeRO cuts what several ranks hold alike, and these are the dp replicas"
         return [
             ("GPipe keeps all m; 1F1B goes back as soon as the first microbatch comes back", self.nbytes(self.m)),
-            ("p forwards go by before the first backward reaches the first stage", self.nbytes(1)),
+            ("pp forwards go by before the first backward reaches the first stage", self.nbytes(1)),
             ("there are not more than m microbatches to keep", self.nbytes(p)),
             ("activations are missing", self.nbytes(0)),
             ("compared by ==: a ZeRO stage cuts what the stages before it cut, too", self.nbytes(cuts=eq)),
@@ -122,7 +122,7 @@ def _draw_held(random: np.random.Generator, size: int) -> MemoryCase:
 
 MEMORY = Exercise(
     "08.memory",
-    "memory(params, kept, d, p, t, m, zero)",
+    "memory(params, kept, dp, pp, tp, m, zero)",
     [
         MemoryCase(1200, 600, 1, 2, 1, 3, 0),
         MemoryCase(1000, 400, 1, 1, 1, 1, 0),
@@ -146,38 +146,38 @@ class StepTimeCase(NamedCase):
     work: float
     nbytes: float
     speed: float
-    d: int
-    p: int
-    t: int
-    v: int
+    dp: int
+    pp: int
+    tp: int
+    chunks: int
     batch: int
 
     def seconds(self, work: float | None = None, traffic: float | None = None, **part: float) -> float:
         """Seconds of a step; `part` replaces the number of microbatches, of waits at both ends, and of stages."""
-        t, m = self.t, part.get("m", self.batch / self.d)
+        t, m = self.tp, part.get("m", self.batch / self.dp)
         work = self.work / t if work is None else work
         traffic = (t - 1) / t * self.nbytes / self.speed if traffic is None else traffic
-        return (work + traffic) / part.get("p", self.p) * (m + part.get("ends", (self.p - 1) / self.v))
+        return (work + traffic) / part.get("p", self.pp) * (m + part.get("ends", (self.pp - 1) / self.chunks))
 
     def mistakes(self) -> list[tuple[str, float]]:
         """Well-known mistakes, each with its result."""
-        p, t, v, turn = self.p, self.t, self.v, self.nbytes / self.speed
-        ring = "a turn around t ranks is t - 1 hops of a t-th of the bytes"
-        shared = "t ranks share it already: the bytes are of one rank's turns"
+        p, t, v, turn = self.pp, self.tp, self.chunks, self.nbytes / self.speed
+        ring = "a turn around tp ranks is tp - 1 hops of 1/tp of the bytes"
+        shared = "tp ranks share it already: the bytes are of one rank's turns"
         missing = "the bubble is missing: stages that wait for the first and after the last microbatch"
         bubble = self.work / t / p * (p - 1) / v
         return [
             (missing, self.seconds(ends=0)),
-            ("chunks make what is waited for v times shorter", self.seconds(ends=p - 1)),
-            ("beside a stage's own work there are p - 1 others'", self.seconds(ends=p / v)),
-            ("each of d replicas has batch / d of the microbatches", self.seconds(m=self.batch)),
+            ("chunks make what is waited for so many times shorter", self.seconds(ends=p - 1)),
+            ("beside a stage's own work there are pp - 1 others'", self.seconds(ends=p / v)),
+            ("each of dp replicas has batch / dp of the microbatches", self.seconds(m=self.batch)),
             ("tensor-parallel traffic is missing", self.seconds(traffic=0)),
             (ring, self.seconds(traffic=turn)),
             (ring, self.seconds(traffic=(t - 1) * turn)),
             (ring, self.seconds(traffic=turn / 2)),
             (ring, self.seconds(traffic=turn / t)),
-            ("t ranks share the work", self.seconds(work=self.work)),
-            ("a stage has a p-th of the layers", self.seconds(p=1)),
+            ("tp ranks share the work", self.seconds(work=self.work)),
+            ("a stage has 1/pp of the layers", self.seconds(p=1)),
             ("a stage waits for its traffic in the bubble too", self.seconds(ends=0) + bubble),
             ("nothing hides the traffic here", self.seconds(max(0, self.work / t - (t - 1) / t * turn))),
             (shared, self.seconds(traffic=(t - 1) / t**2 * turn)),
@@ -187,7 +187,7 @@ class StepTimeCase(NamedCase):
 def _try_step_time(trial: Trial, case: StepTimeCase) -> list[str]:
     result = trial.called(*vars(case).values())
     _compare(result, case.seconds(), "seconds", case.mistakes())
-    ideal = case.batch * case.work / (case.d * case.p * case.t)
+    ideal = case.batch * case.work / (case.dp * case.pp * case.tp)
     return [f"{case.seconds():.3f} s; {ideal:.3f} s if nobody waited"]
 
 
@@ -199,7 +199,7 @@ def _draw_timed(random: np.random.Generator, size: int) -> StepTimeCase:
 
 STEP_TIME = Exercise(
     "08.step_time",
-    "step_time(work, nbytes, speed, d, p, t, v, batch)",
+    "step_time(work, nbytes, speed, dp, pp, tp, chunks, batch)",
     [
         StepTimeCase(3.0, 0.0, 1.0, 1, 2, 1, 1, 4),
         StepTimeCase(3.0, 8.0, 2.0, 1, 1, 4, 1, 2),

@@ -9,48 +9,50 @@ from parlab.arguments import Rule, amount, checked, positive, whole
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("params", "kept", "work", "nbytes"), amount),
     "speed": positive,
-    **dict.fromkeys(("d", "p", "t", "m", "v", "batch"), partial(whole, least=1)),
+    **dict.fromkeys(("dp", "pp", "tp", "m", "chunks", "batch"), partial(whole, least=1)),
     "zero": partial(whole, least=0),
 }
 
 
 @checked(RULES)
-def memory_on_paper(params: float, kept: float, d: int, p: int, t: int, m: int, zero: int) -> float:
-    """Bytes of the fullest rank by 1F1B with one chunk a rank: its state, and activations of min(p, m) microbatches.
+def memory_on_paper(params: float, kept: float, dp: int, pp: int, tp: int, m: int, zero: int) -> float:
+    """Bytes of the fullest rank by 1F1B with one chunk a rank: its state, and activations of min(pp, m) microbatches.
 
     Args:
-        params: of the model, all cut evenly among p·t ranks; 2 + 2 + 12 bytes each, which ZeRO cuts among d.
+        params: of the model, all cut evenly among pp·tp ranks; 2 + 2 + 12 bytes each, which ZeRO cuts among dp.
         kept: bytes of activations that the whole model keeps for a microbatch.
-        d, p, t: replicas, pipeline stages, tensor-parallel ranks.
+        dp, pp, tp: replicas, pipeline stages, tensor-parallel ranks.
         m: microbatches of a replica.
         zero: the ZeRO stage: 1 cuts the optimizer's state, 2 the gradients too, 3 the weights too.
 
     Raises:
         ValueError: a negative amount, or no ranks.
 
-    >>> f"{memory_on_paper(405.9e9, 537e9, d=128, p=16, t=8, m=16, zero=1) / 2**30:.1f} GiB"
+    >>> f"{memory_on_paper(405.9e9, 537e9, dp=128, pp=16, tp=8, m=16, zero=1) / 2**30:.1f} GiB"
     '74.6 GiB'
     """
-    weights, gradients, optimizer = (size / (d if zero >= stage else 1) for size, stage in ((2, 3), (2, 2), (12, 1)))
-    return (params * (weights + gradients + optimizer) + min(p, m) * kept) / (p * t)
+    weights, gradients, optimizer = (size / (dp if zero >= stage else 1) for size, stage in ((2, 3), (2, 2), (12, 1)))
+    return (params * (weights + gradients + optimizer) + min(pp, m) * kept) / (pp * tp)
 
 
 @checked(RULES)
-def seconds_on_paper(work: float, nbytes: float, speed: float, d: int, p: int, t: int, v: int, batch: int) -> float:
-    """Seconds of a step by interleaved 1F1B: m + (p − 1)/v times what a stage needs for a microbatch.
+def seconds_on_paper(
+    work: float, nbytes: float, speed: float, dp: int, pp: int, tp: int, chunks: int, batch: int
+) -> float:
+    """Seconds of a step by interleaved 1F1B: m + (pp − 1)/chunks times what a stage needs for a microbatch.
 
     Args:
         work: seconds of a microbatch of one sequence on one device, forward and backward, all layers.
-        nbytes: of the tensor-parallel turns of a microbatch, of which (t − 1)/t pass a rank's port.
+        nbytes: of the tensor-parallel turns of a microbatch, of which (tp − 1)/tp pass a rank's port.
         speed: bytes a second of the port.
-        d, p, t, v: replicas, pipeline stages, tensor-parallel ranks, chunks a rank.
+        dp, pp, tp, chunks: replicas, pipeline stages, tensor-parallel ranks, chunks a rank.
         batch: sequences of a step.
 
     Raises:
         ValueError: a negative amount, or no ranks.
 
-    >>> seconds_on_paper(8.0, 4e9, 2e9, d=1, p=4, t=2, v=2, batch=8)
+    >>> seconds_on_paper(8.0, 4e9, 2e9, dp=1, pp=4, tp=2, chunks=2, batch=8)
     11.875
     """
-    stage = (work / t + (t - 1) / t * nbytes / speed) / p
-    return stage * (batch / d + (p - 1) / v)
+    stage = (work / tp + (tp - 1) / tp * nbytes / speed) / pp
+    return stage * (batch / dp + (pp - 1) / chunks)

@@ -48,9 +48,9 @@ def test_the_librarys_functions_pass_the_exercises_that_they_stand_in_for(name, 
     ("call", "text"),
     [
         (lambda: memory_on_paper(-1, 0, 1, 1, 1, 1, 0), "params=-1"),
-        (lambda: memory_on_paper(1, 0, 0, 1, 1, 1, 0), "d=0"),
+        (lambda: memory_on_paper(1, 0, 0, 1, 1, 1, 0), "dp=0"),
         (lambda: seconds_on_paper(1, 1, 0, 1, 1, 1, 1, 1), "speed=0"),
-        (lambda: seconds_on_paper(1, 1, 1, 1, 1, 1, 0, 1), "v=0"),
+        (lambda: seconds_on_paper(1, 1, 1, 1, 1, 1, 0, 1), "chunks=0"),
     ],
 )
 def test_bad_sizes_are_refused_by_name(call, text):
