@@ -36,7 +36,8 @@ def expert_cost(
 
     Forward: P − 1 messages of the plan's 8N bytes around the ring; P − 1 of dispatch, in all bE a row for other ranks'
     experts; P − 1 of combine, bE a row from other ranks. Forward and backward together 2(S + R)bE, for S rows sent and
-    R received in dispatch. Kept are the rows of its experts, and an answer for each pair of its tokens.
+    R received in dispatch. Kept are the rows of its experts, and an answer for each pair of its tokens, if a capacity
+    drops none.
 
     >>> expert_cost([[1, 2], [3, 4]], 0, hidden=10, itemsize=4)  # sends 2 rows, receives 3
     ExpertCost(messages=3, nbytes=216, held=280)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
 from parlab import run
-from parlab.experts import ExpertParallel, mixture_memory
+from parlab.experts import ExpertParallel, exchange_seconds, mixture_memory, row_bytes
+from parlab.nn.mixtral import MixtralConfig
 from parlab.nn.optimizer import AdamW
 from parlab.nn.published_mixtures import MIXTRALS, MIXTURES
 from parlab.pipeline import one_f_one_b
 from parlab.plan import LLAMA_8B, Layout, estimate, search
 from parlab.plan.estimate import kept_of_experts, kept_of_layer
 from parlab.plan.layout import Case
+from parlab.plan.machine import Machine
 from parlab.train import Mesh, Trainer, bytes_by_strategy
 from parlab.world import CLASSROOM, DGX_H100
 from parlab.zero import MIXED, StateBytes
@@ -89,7 +93,22 @@ def test_state_bytes_of_mixtral_8x7b_are_those_of_the_closed_form_beside_the_emb
     if tp == 1:
         assert params == state.dense
         assert 12 * (params / 8 + experts * ep / 8) == state.optimizer
-    assert found["weights"] >= 2 * (params + experts)
+    of_ranks = [
+        (params, (case.layers * case.v - fewer) * case.layer_experts) for _, fewer, params in case.stages
+    ]  # without experts, and experts
+    assert found["weights"] in [2 * (params + experts) for params, experts in of_ranks]
+    assert found["optimizer"] in [12 * (params / 8 + experts * ep / 8) for params, experts in of_ranks]
+
+
+@pytest.mark.parametrize(("ep", "tp", "near"), [(8, 1, 8), (32, 1, 8), (16, 2, 4)])
+def test_an_exchange_takes_the_longer_of_its_way_between_nodes_and_inside(ep, tp, near):
+    layout = Layout(dp=64 // tp, tp=tp, ep=ep, microbatch=1)
+    config = MixtralConfig.from_dict(MIXTRAL.to_dict() | {"num_local_experts": 32})
+    found = estimate(config, DGX_H100, layout, batch=64 // tp, sequence=4096).seconds["ep"]
+    machine = Machine(DGX_H100, None)
+    inside = exchange_seconds(4096, Fraction(2 * (near - 1), ep), row_bytes(4096, 2), machine.intra)
+    between = exchange_seconds(4096, 2 * (1 - Fraction(near, ep)), row_bytes(4096, 2), machine.inter)
+    assert found == pytest.approx(32 * 4 * (max(inside, between) + machine.hardware.collective))
 
 
 def test_more_ep_holds_less_and_sends_rows_and_the_search_weighs_both():

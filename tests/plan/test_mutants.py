@@ -24,7 +24,7 @@ from parlab.plan import (
 from parlab.tensor.costs import llama_kept_by_place
 from parlab.world import CLASSROOM, DGX_H100
 from tests.pipeline import test_costs
-from tests.plan import test_counts, test_search, test_software, test_terms, test_validation
+from tests.plan import test_counts, test_mixtures, test_search, test_software, test_terms, test_validation
 from tests.sequence.mutation import copy_of
 
 PLAN = {module.__name__.rpartition(".")[2]: module for module in (layout, machine, seconds, costs)}
@@ -111,6 +111,22 @@ def batch() -> None:
         estimate(LLAMA_8B, CLASSROOM, Layout(dp=3), batch=16, sequence=4096)
 
 
+def mixture(name: str) -> Callable[[], None]:
+    return lambda: test_mixtures.test_bytes_of_a_step_of_a_mixtral_are_those_that_are_counted(name)
+
+
+def mixture_kept() -> None:
+    test_mixtures.test_the_kept_bytes_of_the_experts_are_those_of_the_layers_cache(2)
+
+
+def mixture_state() -> None:
+    test_mixtures.test_state_bytes_of_mixtral_8x7b_are_those_of_the_closed_form_beside_the_embeddings(4, 2)
+
+
+def exchange() -> None:
+    test_mixtures.test_an_exchange_takes_the_longer_of_its_way_between_nodes_and_inside(16, 2, 4)
+
+
 MUTANTS: dict[str, tuple[str, str, str, Callable[[], None]]] = {
     "in flight 1": ("costs", "xp.minimum(m * v, ", "xp.minimum(1, ", in_flight),
     "in flight m": ("costs", "xp.minimum(m * v, ", "xp.maximum(m * v, ", in_flight),
@@ -135,6 +151,13 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[], None]]] = {
     "what memory forbids is not shown": ("search", "*forbidden[:1]", "*forbidden[:0]", forbidden),
     "a layout twice": ("search", "listed.update(chosen)", "listed.update([])", once),
     "the verdict of one limit": ("search", "<= high]", "<= low]", flips),
+    "experts sharded over all of dp · cp": ("layout", "self.data / self.ep", "self.data", mixture("dp, ep")),
+    "rows travel one way": ("estimate", "(4 + 2 * again)", "(2 + 2 * again)", mixture("ep over all")),
+    "experts cut by tp": ("layout", "/ self.ep * self.expert", "/ self.ep / self.t * self.expert", mixture_state),
+    "experts' gradients not summed over tp": ("estimate", "layer + mixture", "layer", mixture("sequence parallel")),
+    "answers not kept": ("estimate", "(2 * case.E + 3", "(case.E + 3", mixture_kept),
+    "the optimizer's experts whole": ("estimate", "experts / over_experts[stage]", "experts", mixture_state),
+    "all of ep in one node": ("seconds", "(1 - near / case.ep)", "0 * near", exchange),
     "memory ignored": ("search", "self.bytes <= self.memory", "self.bytes > 0", fits),
 }  # fmt: skip
 
@@ -146,7 +169,16 @@ def use(copied: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         attribute: value for attribute, value in vars(original).items() if isinstance(value, type | Hardware | Software)
     }
     vars(copied).update({attribute: kept[attribute] for attribute in kept.keys() - {"Case", "Machine", "Plans"}})
-    for user in (*USERS.values(), *PLAN.values(), test_counts, test_costs, test_software, test_terms, test_search):
+    for user in (
+        *USERS.values(),
+        *PLAN.values(),
+        test_counts,
+        test_costs,
+        test_mixtures,
+        test_software,
+        test_terms,
+        test_search,
+    ):
         for attribute, value in vars(copied).items():
             if getattr(value, "__module__", "") == original.__name__ and hasattr(user, attribute):
                 monkeypatch.setattr(user, attribute, value)
