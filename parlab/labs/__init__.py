@@ -9,6 +9,7 @@ from typing import Any
 
 from parlab.arguments import Rule, amount, checked, optional, positive, whole
 from parlab.labs import (
+    both_ways,
     collectives,
     experts,
     frontier,
@@ -33,6 +34,7 @@ ROOMS = (
     ranks,
     collectives,
     ring,
+    both_ways,
     long_sequences,
     pipeline,
     frontier,

@@ -1,4 +1,4 @@
-"""The exercises of notebook 03: both ways at once, heads in Ulysses, who needs what in a packed ring, where to cut."""
+"""The further exercises of notebook 03: heads in Ulysses, who needs what in a packed ring, and where to cut."""
 
 from __future__ import annotations
 
@@ -9,137 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from parlab.labs.counts import bytes_sent, ranks_in_words, right_and_wrong
-from parlab.labs.difference import brief, difference, likely
+from parlab.labs.counts import ranks_in_words
+from parlab.labs.difference import brief
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
-from parlab.labs.wrong import Wrong, need_messages
-from parlab.nn.dense_attention import dense_attention
-from parlab.sequence import AttentionShape, ring_attention, shard, ulysses_cost
+from parlab.labs.wrong import Wrong
+from parlab.sequence import AttentionShape, ulysses_cost
 from parlab.sequence.heads import head_shares
 from parlab.sequence.ring_schedule import journeys
-from parlab.world import Comm, WorldError, per_rank, run
-
-ROUNDING = 1e-9  # of the largest entry: merges in another order
-
-
-@dataclass(frozen=True)
-class UspCase:
-    """`size` ranks with c tokens each, in groups of `ulysses`; H query heads read G K/V heads; drawn from `seed`."""
-
-    size: int
-    ulysses: int
-    H: int
-    G: int
-    c: int = 2
-    seed: int = 0
-
-    def __str__(self) -> str:
-        groups = f"ulysses={self.ulysses}, {self.H} query heads, {self.G} K/V heads"
-        return f"{ranks_in_words(self.size)}, {groups}, {self.c} tokens on each"
-
-    def inputs(self) -> list[np.ndarray]:
-        """q, k and v, whole."""
-        random = np.random.default_rng([self.seed, self.size, self.ulysses, self.H])
-        return [random.standard_normal((1, heads, self.size * self.c, 2)) for heads in (self.H, self.G, self.G)]
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes that a rank sends: q, k, v and out to its group, and K/V around the ring."""
-        token, U = 2 * 8, self.ulysses  # bytes of a head
-        turned = (2 * self.H + 2 * self.G) * token * (U - 1) // U
-        return self.c * (turned + (self.size // U - 1) * 2 * self.G * token)
-
-
-def _turn(comm: Comm, given: Sequence[Any], group: int, ring: int, causal: bool = True) -> Any:
-    """USP with any groups: the ranks with the same `group` exchange heads, those with the same `ring` form a ring."""
-    groups: Any = comm.split(group)
-    rings: Any = comm.split(ring)
-    q, k, v = (groups.all_to_all(x, 1, 2) for x in given)
-    return groups.all_to_all(ring_attention(rings, q, k, v, causal=causal)[0], 2, 1)
-
-
-UspProgram = Callable[[Comm, Sequence[Any], int], Any]
-USP_MISTAKES: dict[str, UspProgram] = {
-    "the groups are exchanged: neighbours share the heads, and the ring goes from group to group": (
-        lambda comm, x, U: _turn(comm, x, comm.rank % (comm.size // U), comm.rank // (comm.size // U))
-    ),
-    "the mask is missing: the ring needs causal=True": (
-        lambda comm, x, U: _turn(comm, x, comm.rank // U, comm.rank % U, causal=False)
-    ),
-    "each rank attends the tokens of its group alone: the K/V of the other groups come around the ring": (
-        lambda comm, x, U: _turn(comm, x, comm.rank // U, comm.rank)
-    ),
-    "this is a rank's own shard alone: nothing came from other ranks": (
-        lambda comm, x, U: dense_attention(*x, causal=True)[0]
-    ),
-}
-
-
-def _try_usp(trial: Trial, case: UspCase) -> list[str]:
-    whole = case.inputs()
-    expected = shard(dense_attention(*whole, causal=True)[0], case.size)
-    own = [per_rank(shard(x, case.size)) for x in whole]
-
-    def program(comm: Comm, q: Any, k: Any, v: Any) -> Any:
-        return trial.answer(comm, q, k, v, case.ulysses)
-
-    done = trial.ran(program, case.size, *own)
-    largest = max(float(np.abs(x).max()) for x in expected)
-
-    def differs(found: Any, wanted: Any) -> str:
-        return difference(found, wanted, rtol=0.0, atol=ROUNDING * largest)
-
-    said = [differs(found, wanted) for found, wanted in zip(done.results, expected, strict=True)]
-    if wrong := [rank for rank, text in enumerate(said) if text]:
-        rank = wrong[0]
-        results = ((cause, _mistaken(mistake, case, own)) for cause, mistake in USP_MISTAKES.items())
-        causes = ((cause, not differs(done.results[rank], made[rank])) for cause, made in results if made)
-        right = [rank for rank, text in enumerate(said) if not text]
-        raise Wrong(f"rank {rank} {said[rank]}", *right_and_wrong(right, wrong), *likely(causes))
-    need_messages(done)
-    formula = "c(Q + KV + OUT)(U − 1)/U + (P/U − 1)·c·KV"
-    cause = (
-        "each array is turned once among U neighbours, and K/V of a rank's own heads alone go around the ring of P/U"
-    )
-    return [bytes_sent(done).check(formula, case.nbytes, cause, exact=True)]
-
-
-def _mistaken(mistake: UspProgram, case: UspCase, own: Sequence[Any]) -> list[Any]:
-    """The results of a program with a mistake; none where it cannot run."""
-    try:
-        return run(lambda comm, *x: mistake(comm, x, case.ulysses), case.size, *own).results
-    except (ValueError, WorldError):
-        return []
-
-
-def _draw_usp(random: np.random.Generator, size: int) -> UspCase:
-    U = int(random.choice([number for number in range(1, size + 1) if size % number == 0]))
-    G = U * int(random.integers(1, 3))
-    return UspCase(size, U, G * int(random.integers(1, 3)), G, int(random.integers(1, 4)), int(random.integers(100)))
-
-
-USP = Exercise(
-    "03.usp",
-    "usp(comm, q, k, v, ulysses)",
-    [
-        UspCase(2, 1, 2, 1),
-        UspCase(2, 2, 2, 2),
-        UspCase(1, 1, 2, 2),
-        UspCase(4, 2, 4, 2),
-        UspCase(4, 2, 4, 4),
-        UspCase(4, 2, 2, 2, 3),
-        UspCase(4, 4, 4, 4),
-        UspCase(6, 2, 4, 2),
-        UspCase(6, 3, 6, 3),
-        UspCase(8, 4, 8, 4, 1),
-        UspCase(8, 2, 4, 4, 3),
-    ],
-    _try_usp,
-    _draw_usp,
-    on_ranks=True,
-    solved_by=("parlab.sequence.usp_attention", "parlab.sequence.ulysses_attention"),
-)
 
 
 @dataclass(frozen=True)
@@ -421,4 +298,4 @@ CUTS = Exercise(
     _draw_boundaries,
 )
 
-EXERCISES = (USP, HEADS, HOPS, CUTS)
+EXERCISES = (HEADS, HOPS, CUTS)
