@@ -85,7 +85,11 @@ LISTING = Exercise(
 
 def _try_one_f_one_b(trial: Trial, case: Case) -> list[str]:
     p, m = case.size, case.microbatches
-    schedule = _schedule(trial.called(p, m))
+    schedule = trial.called(p, m)
+    if not isinstance(schedule, Schedule):  # the lesson goes on with it
+        raise Wrong(
+            f"returned {brief(schedule)}, expected a Schedule", "Schedule(rows) makes one of a list for each rank"
+        )
     _validated(schedule, case)
     if any(action.kind in "IW" for row in schedule.actions for action in row):
         raise Wrong("it runs, but cuts backwards in two, should have F and B alone", 'Action("B", stage, microbatch)')

@@ -74,13 +74,18 @@ def with_idle_cells(costs):
 
 
 @of("04.one_f_one_b")
-def as_rows(p, m):
-    return [list(row) for row in one_f_one_b(p, m).ranks]
+def with_idle_slots_in_it(p, m):
+    return Schedule([[*[None] * rank, *row, None] for rank, row in enumerate(one_f_one_b(p, m).ranks)])
 
 
 @of("04.one_f_one_b")
-def as_a_csv(p, m):
-    return "\n".join(",".join(map(str, row)) for row in one_f_one_b(p, m).ranks)
+def from_words(p, m):
+    def row(rank):
+        kinds = "F" * (p - rank - 1) + "FB" * (m - p + rank + 1) + "B" * (p - rank - 1)
+        for place, kind in enumerate(kinds):
+            yield Action(kind, rank, kinds[:place].count(kind))
+
+    return Schedule(row(rank) for rank in range(p))
 
 
 @of("04.one_f_one_b")

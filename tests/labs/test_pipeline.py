@@ -149,8 +149,12 @@ def one_row_alone(p, m):
     return Schedule(my_1f1b(p, m).ranks[:1])
 
 
-def with_text(p, m):
-    return [[str(a) for a in row] for row in my_1f1b(p, m).ranks]
+def as_text(p, m):
+    return "\n".join(",".join(map(str, row)) for row in my_1f1b(p, m).ranks)
+
+
+def as_rows(p, m):
+    return [list(row) for row in my_1f1b(p, m).ranks]
 
 
 def too_slow(costs):
@@ -209,7 +213,8 @@ def with_ranks_that_wait_for_each_other(costs):
         ("04.one_f_one_b", with_backwards_cut_in_two, "should have F and B alone"),
         ("04.one_f_one_b", of_stage_0_everywhere, "should have 2 of each"),
         ("04.one_f_one_b", one_row_alone, "it has 1 ranks and 1 stages, should have 2 of each"),
-        ("04.one_f_one_b", with_text, "expected a Schedule: ranks[0][0]='0F0': give an Action"),
+        ("04.one_f_one_b", as_text, "returned str"),
+        ("04.one_f_one_b", as_rows, "expected a Schedule\n  Schedule(rows) makes one of a list for each rank"),
         ("04.faster", too_slow, "it runs in 42, should be at most 38"),
         ("04.faster", keeping_too_much, "rank 0 keeps 5 activations, the limit is 4"),
         ("04.faster", too_few_microbatches, "it has 3 microbatches, should have 5"),

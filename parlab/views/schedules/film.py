@@ -70,7 +70,7 @@ def _legend(shown: ScheduleTimeline) -> tuple[str, int]:
     """The colour of each kind of action, and the place from which the lanes have room below it."""
     marks, x, y = "", 10, 10
     for color, name, _ in legend_entries([shown.schedule]):
-        width = 30 + 7 * len(name)
+        width = 32 + 8 * len(name)
         if x + width > WIDTH:
             x, y = 10, y + 22
         marks += box(x, y - 7, 14, 14, color) + word(x + 20, y, name, "small left")
