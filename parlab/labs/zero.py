@@ -85,10 +85,10 @@ def _try_zero_1(trial: Trial, case: StepCase) -> list[str]:
         need_messages(done)
         lines = [
             elements_sent(done, "elements that all ranks send in a step").check(
-                "2Ψ(N − 1)", 2 * n * (size - 1), _why_more(done, case)
+                "2Ψ(P − 1)", 2 * n * (size - 1), _why_more(done, case)
             ),
             _moments_held(done.timeline, states).check(
-                "2 moments · ⌈Ψ/N⌉ · 8",
+                "2 moments · ⌈Ψ/P⌉ · 8",
                 2 * -(-n // size) * ITEMSIZE,
                 "a moment is as long as the shard, not as the weights: a view of a whole array keeps all of it",
             ),
@@ -242,7 +242,7 @@ def _try_stage_2(trial: Trial, case: BlocksCase) -> list[str]:
     )
     return [
         elements_sent(done).check(
-            "k·Ψ(N − 1)",
+            "k·Ψ(P − 1)",
             case.microbatches * sum(case.blocks) * (case.size - 1),
             "an all_reduce gives every rank the whole sum, and each needs its shard only",
         ),
@@ -280,7 +280,7 @@ def _backward(
 
 
 def _check_shard(rank: int, block: int, found: Any, gradients: Any, case: BlocksCase) -> None:
-    """Compare a shard with the mean of `gradients` `[k, N, n]`, those of the block in all microbatches on all ranks."""
+    """Compare a shard with the mean of `gradients` `[k, P, n]`, those of the block in all microbatches on all ranks."""
     k, size, n = gradients.shape
     own = slice(shard_range(n, rank, size).start, shard_range(n, rank, size).stop)
     mean = gradients.mean(axis=(0, 1))

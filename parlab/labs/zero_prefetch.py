@@ -75,7 +75,7 @@ def _try_prefetch(trial: Trial, case: PrefetchCase) -> list[str]:
     need_messages(done)
     return [
         elements_sent(done).check(
-            "2Ψ(N − 1)", 2 * sum(case.blocks) * (case.size - 1), "a rank gathers weights that it does not use"
+            "2Ψ(P − 1)", 2 * sum(case.blocks) * (case.size - 1), "a rank gathers weights that it does not use"
         ),
         Count("bytes of gathered weights held", [peak_bytes(done.timeline, GATHERED)]).check(
             "two blocks",
@@ -108,7 +108,7 @@ def _check_uses(rank: int, used: list[tuple[int, str]], case: PrefetchCase) -> N
 
 
 def _gather_time(case: PrefetchCase, block: int) -> int:
-    """Picoseconds of a block's ring all-gather, N − 1 steps."""
+    """Picoseconds of a block's ring all-gather, P − 1 steps."""
     return (case.size - 1) * LINK.intra.picoseconds(ITEMSIZE * case.blocks[block] // case.size)
 
 

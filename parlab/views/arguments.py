@@ -43,7 +43,7 @@ def mapping(name: str, value: Any) -> None:
 
 size = partial(count, most=2**31)  # beyond, the products of several have no place on an axis
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(("S", "B", "H", "G", "D", "N", "size", "nodes", "tokens", "sequence", "kv_heads"), size),
+    **dict.fromkeys(("S", "B", "H", "G", "D", "P", "size", "nodes", "tokens", "sequence", "kv_heads"), size),
     "ranks_per_node": optional(size),
     "itemsize": float_itemsize,
     "documents": numbers,
@@ -57,7 +57,7 @@ RULES: dict[str, Rule] = {
     "latency": amount,
     "bandwidth": positive,
     "memory": optional(positive),
-    "measured_params": optional(positive),
+    "runs_params": optional(positive),
     "cluster": partial(instance, kind=Cluster),
     "config": partial(instance, kind=LlamaConfig),
     "state": partial(instance, kind=StateBytes),

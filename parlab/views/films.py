@@ -15,12 +15,14 @@ from parlab.views.planning.film import walk_film
 from parlab.views.schedules.film import schedule_film
 from parlab.views.sharding.film import cut_mlp, mlp_film
 from parlab.views.timelines.film import timeline_film
+from parlab.views.zero_redundancy.film import step_of, zero_film
 from parlab.world import Run, Timeline
 
 FILMS: list[tuple[Callable[[Any], bool], Callable[..., Film]]] = [
     (lambda source: isinstance(source, Timeline) and cut_mlp(source), mlp_film),
     (lambda source: isinstance(source, Timeline) and bool(moves_of(source)), pieces_film),
     (raceable, race_film),
+    (lambda source: isinstance(source, Timeline) and step_of(source) is not None, zero_film),
     (lambda source: isinstance(source, Schedule | ScheduleTimeline), schedule_film),
     (lambda source: isinstance(source, Timeline) and plan_of(source) is not None, attention_film),
     (lambda source: isinstance(source, Walk), walk_film),
@@ -41,6 +43,7 @@ def film(source: Any, **options: Any) -> Film:
       and outputs that travel between rectangles of tokens × heads (`ranks_per_node=` draws the nodes);
     - for a step of an MLP that is cut among 2 to 4 ranks (`parlab.views.sharding.film` names its computations): the
       columns, and the shares that add;
+    - for a step of ZeRO-3 on 2 to 4 ranks: shards that fly together before a block is used, and gradients that go home;
     - for a pipeline schedule, at its `costs`: the microbatches that travel, and the activations that ranks keep;
     - for a search by hand (`parlab.plan.Walk`): the two bills of each layout, and its way on the map;
     - for any other run of at most 8 ranks, or the first `ranks` of it: what each rank does, and its messages.

@@ -33,6 +33,18 @@ def _list(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value!r:.60}: a list of whole numbers is needed")
 
 
+def flat(name: str, value: Any) -> None:
+    """The rule of an array `[n]`."""
+    if not is_array(value) or value.ndim != 1:
+        raise ValueError(f"{name}={value!r:.60}: one flat array is needed")
+
+
+def callable_(name: str, value: Any) -> None:
+    """The rule of a function."""
+    if not callable(value):
+        raise ValueError(f"{name}={value!r:.60}: a function is needed")
+
+
 RULES: dict[str, Rule] = {
     "stage": stage_from(0),
     "total": partial(whole, least=0),

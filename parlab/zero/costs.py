@@ -1,6 +1,6 @@
 """The closed forms of ZeRO: bytes that a rank holds, elements that the ranks send, and when a gather is hidden.
 
-Letters: Ψ parameters, N ranks, k microbatches a step. Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations
+Letters: Ψ parameters, P ranks, k microbatches a step. Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations
 toward training trillion parameter models", sections 3.1 (16 bytes a parameter), 5 (memory) and 7 (traffic).
 """
 
@@ -36,13 +36,13 @@ MIXED = StateBytes()
 
 @checked({**RULES, "state": partial(instance, kind=StateBytes)})
 def model_state_bytes(num_params: float, ranks: int, stage: int, *, state: StateBytes = MIXED) -> float:
-    """Bytes of weights, gradients and optimizer state that a rank holds: 16Ψ, 4Ψ + 12Ψ/N, 2Ψ + 14Ψ/N, 16Ψ/N.
+    """Bytes of weights, gradients and optimizer state that a rank holds: 16Ψ, 4Ψ + 12Ψ/P, 2Ψ + 14Ψ/P, 16Ψ/P.
 
-    Where N does not divide Ψ it is the mean over ranks: the largest shard has at most one parameter more.
+    Where P does not divide Ψ it is the mean over ranks: the largest shard has at most one parameter more.
 
     Args:
         num_params: Ψ.
-        ranks: N, among which the state is sharded.
+        ranks: P, among which the state is sharded.
         stage: 0 plain data parallelism; 1 shards the optimizer's state, 2 the gradients too, 3 the weights too.
         state: bytes a parameter.
 
@@ -70,8 +70,8 @@ def elements_sent(
     keep_after_forward: bool = False,
     last_block: int = 0,
 ) -> int:
-    """Elements that all ranks together send in a step: passes · (N − 1) · Ψ, where a pass is an all-gather or a
-    reduce-scatter of everything. Exact, however uneven the shards; a rank sends 1/N of it on average.
+    """Elements that all ranks together send in a step: passes · (P − 1) · Ψ, where a pass is an all-gather or a
+    reduce-scatter of everything. Exact, however uneven the shards; a rank sends 1/P of it on average.
 
     =====  ============================================================================  =====
     stage  passes                                                                        k = 1
@@ -83,12 +83,12 @@ def elements_sent(
     =====  ============================================================================  =====
 
     Stage 3 with `keep_last_block` gathers the last block once a microbatch, not twice: it sends
-    (N − 1) · k · last_block less. A tied embedding is gathered for the head too, in stage 3: its table twice more a
+    (P − 1) · k · last_block less. A tied embedding is gathered for the head too, in stage 3: its table twice more a
     microbatch, unless it is kept. `overlap_gather` sends the same messages, later.
 
     Args:
         num_params: Ψ.
-        ranks: N.
+        ranks: P.
         stage: 0 to 3.
         microbatches: k.
         keep_after_forward: stage 3 keeps every block gathered until its gradients have come.
@@ -122,22 +122,22 @@ def tokens_to_hide_a_gather(
 ) -> float:
     """Tokens a rank from which a block's forward lasts as long as the gather of the next block's weights.
 
-    A forward computes 2 FLOPs a weight and token; a rank receives (N − 1)/N of the weights. The block's size cancels:
-    2ψT/flops ≥ ψ · itemsize · (N − 1)/N / bandwidth. Latency, and attention's own FLOPs, apart. The backward computes
+    A forward computes 2 FLOPs a weight and token; a rank receives (P − 1)/P of the weights. The block's size cancels:
+    2ψT/flops ≥ ψ · itemsize · (P − 1)/P / bandwidth. Latency, and attention's own FLOPs, apart. The backward computes
     twice as much and has a reduce-scatter of gradients to hide as well: the same number of tokens.
 
-    In two levels, k nodes of g ranks, (k − 1)/N of the weights come from other nodes, and then (g − 1)k/N inside.
+    In two levels, k nodes of g ranks, (k − 1)/P of the weights come from other nodes, and then (g − 1)k/P inside.
 
     Args:
         flops: of the device, in floating-point operations a second: what its kernels reach.
         bandwidth: bytes a second of a rank's link; in two levels of its link to other nodes.
-        ranks: N.
+        ranks: P.
         itemsize: bytes of a weight as it travels.
         ranks_per_node: g, for a gather in two levels. None: in one.
         inside: bytes a second of a rank's link inside its node, in two levels.
 
     Raises:
-        ValueError: a number that is not positive, nodes that N ranks do not fill, or one of the last two alone.
+        ValueError: a number that is not positive, nodes that P ranks do not fill, or one of the last two alone.
 
     >>> round(tokens_to_hide_a_gather(flops=312e12, bandwidth=300e9, ranks=8))  # A100s joined by NVLink, 16-bit weights
     910

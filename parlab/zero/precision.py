@@ -131,7 +131,7 @@ class StepGuard:
         if self.max_norm is None and self.scale is None and shares is None:
             self.steps += 1
             return mean
-        # One number from all ranks of a mesh: recursive doubling needs log₂N steps, a ring 2(N − 1)
+        # One number from all ranks of a mesh: recursive doubling needs log₂P steps, a ring 2(P − 1)
         algorithm = None if shares is None else "recursive_doubling"
         shares = [1.0] * len(gradients) if shares is None else shares
         squares = sum(share * sum_of_squares(x) for share, x in zip(shares, gradients, strict=True))

@@ -3,7 +3,7 @@
 Weights: `stages.py`; gradients: `gradients.py`; the loop that calls them: `replica.py`. This file cuts the blocks,
 and runs a step over all of them.
 
-The memory of a rank for a block of n weights, which N ranks share; rank r owns n_r of them:
+The memory of a rank for a block of n weights, which P ranks share; rank r owns n_r of them:
 
 | after                | stage 1                      | stage 2                      | stage 3                       |
 |----------------------|------------------------------|------------------------------|-------------------------------|
@@ -14,7 +14,7 @@ The memory of a rank for a block of n weights, which N ranks share; rank r owns 
 | `step()`             | n new weights, no gradients  | n new weights, no gradients  | n_r new weights, no gradients |
 
 and always n_r of the optimizer's state. During a step there are also at most 1 + `prefetch` gathered blocks (and a tied
-table beside the head), the gradients of one block on their way, and two messages of at most ⌈n/N⌉.
+table beside the head), the gradients of one block on their way, and two messages of at most ⌈n/P⌉.
 
 Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", section 5.
 """

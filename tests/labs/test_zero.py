@@ -51,7 +51,7 @@ def padded(comm, weights, gradient, state, update):
 
 
 def the_last_takes_the_rest(comm, weights, gradient, state, update):
-    """Disjoint and complete, and uneven: the last rank may have nearly N more than the others."""
+    """Disjoint and complete, and uneven: the last rank may have nearly P more than the others."""
     length = weights.size // comm.size
     counts = [length] * (comm.size - 1) + [weights.size - length * (comm.size - 1)]
     shard = weights[comm.rank * length :][: counts[comm.rank]]
@@ -62,7 +62,7 @@ def the_last_takes_the_rest(comm, weights, gradient, state, update):
 
 
 def divides_without_the_rest(comm, weights, gradient, state, update):
-    """The last Ψ mod N weights are nobody's."""
+    """The last Ψ mod P weights are nobody's."""
     length = weights.size // comm.size
     used = length * comm.size
     gradient = comm.reduce_scatter(gradient[:used]) / comm.size
@@ -196,8 +196,8 @@ def test_zero_1_shows_2_psi_times_6_and_15_elements_of_each_moment():
     assert reviewed("06.zero_1", zero_1).text == (
         "06.zero_1: passed, 8 cases and 4 drawn anew. With 7 ranks, Ψ = 100 weights:\n"
         "  weights after 3 steps equal the serial optimizer's, on every rank\n"
-        "  elements that all ranks send in a step: 1200; closed form: 2Ψ(N − 1) = 1200\n"
-        "  bytes of moments that a rank holds: 240; closed form: 2 moments · ⌈Ψ/N⌉ · 8 = 240"
+        "  elements that all ranks send in a step: 1200; closed form: 2Ψ(P − 1) = 1200\n"
+        "  bytes of moments that a rank holds: 240; closed form: 2 moments · ⌈Ψ/P⌉ · 8 = 240"
     )
 
 
@@ -205,7 +205,7 @@ def test_stage_2_shows_two_passes_of_156_elements_and_blocks_of_50_and_23():
     assert reviewed("06.stage_2", stage_2).text == (
         "06.stage_2: passed, 6 cases and 4 drawn anew. With 7 ranks, blocks of 30, 41, 12, 50 and 23 weights, "
         "2 microbatches:\n"
-        "  elements that all ranks send: 1872; closed form: k·Ψ(N − 1) = 1872\n"
+        "  elements that all ranks send: 1872; closed form: k·Ψ(P − 1) = 1872\n"
         "  bytes of whole gradients held: 584; closed form: two blocks = 584"
     )
 
@@ -238,13 +238,13 @@ def changed(answer, **options):
             "weight 4 belongs to rank 1, whose shard is 3 to 4\n  likely cause: no rank has updated it",
         ),
         (only_rank_0_right, "right on ranks: 0; wrong on: 1"),
-        (all_reduce_first, "elements that all ranks send in a step: 12, should be 2Ψ(N − 1) = 8"),
+        (all_reduce_first, "elements that all ranks send in a step: 12, should be 2Ψ(P − 1) = 8"),
         (all_reduce_first, "likely cause: an all_reduce is a reduce_scatter and an all_gather"),
         (
             padded,
-            "elements that all ranks send in a step: 12, should be 2Ψ(N − 1) = 10\n  likely cause: ranks send padding",
+            "elements that all ranks send in a step: 12, should be 2Ψ(P − 1) = 10\n  likely cause: ranks send padding",
         ),
-        (whole_moments, "bytes of moments that a rank holds: 64, should be 2 moments · ⌈Ψ/N⌉ · 8 = 32"),
+        (whole_moments, "bytes of moments that a rank holds: 64, should be 2 moments · ⌈Ψ/P⌉ · 8 = 32"),
         (whole_moments, "likely cause: a moment is as long as the shard"),
         (data_parallel, "bytes of moments that a rank holds: 64, should be"),
         (lambda comm, *arguments: zero_1(comm, *arguments)[:1], "rank 0 returned float64[1], expected float64[4]"),
@@ -274,7 +274,7 @@ def test_moments_that_start_again_are_missed_in_step_2():
 def test_an_uneven_cut_is_refused_where_the_last_rank_has_2_more():
     text = refused("06.zero_1", the_last_takes_the_rest)
     assert text.startswith("06.zero_1: not yet. It fails with 4 ranks, Ψ = 6 weights:")
-    assert "bytes of moments that a rank holds: 48, should be 2 moments · ⌈Ψ/N⌉ · 8 = 32" in text
+    assert "bytes of moments that a rank holds: 48, should be 2 moments · ⌈Ψ/P⌉ · 8 = 32" in text
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_an_uneven_cut_is_refused_where_the_last_rank_has_2_more():
         (changed(stage_2, forget=True), "the last element of the shard is missing"),
         (own_share, "this rank's own gradient: nothing was summed over ranks"),
         (whole_mean, "this is the whole mean gradient: a rank keeps its shard"),
-        (all_reduced, "elements that all ranks send: 24, should be k·Ψ(N − 1) = 12"),
+        (all_reduced, "elements that all ranks send: 24, should be k·Ψ(P − 1) = 12"),
         (lambda *arguments: [], "rank 0 returned list, expected a shard for each block, by block"),
         (lambda *arguments: {0: 1, 1: 2, "two": 3}, "rank 0 returned dict with the keys [0, 1, 'two']"),
         (

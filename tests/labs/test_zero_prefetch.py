@@ -110,7 +110,7 @@ def test_prefetch_shows_315_microseconds_as_computed_by_hand():
     gathers = [24, 18, 30, 12, 36, 36, 12, 30, 18, 24]  # six hops, each 1 µs and an element a µs
     assert gathers[0] + sum(map(max, work[:-1], gathers[1:])) + work[-1] == 315
     assert reviewed("06.prefetch", prefetch).text.endswith(
-        "  elements that all ranks send: 1260; closed form: 2Ψ(N − 1) = 1260\n"
+        "  elements that all ranks send: 1260; closed form: 2Ψ(P − 1) = 1260\n"
         "  bytes of gathered weights held: 560; closed form: two blocks = 560\n"
         "  makespan: 315 µs; closed form: first gather + Σ max(work, next gather) + last work = 315 µs"
     )
@@ -139,7 +139,7 @@ def test_stubs_are_not_written_yet(stub):
         (request_instead_of_weights, "was given a CollectiveRequest: wait() returns the weights"),
         (lambda *arguments: np.ones(2) * prefetch(*arguments), "rank 0 returned array([576., 576.])"),
         (forgotten_wait, "rank 0 returned without waiting for iall_gather: call wait() on every request"),
-        (one_gather_too_many, "elements that all ranks send: 20, should be 2Ψ(N − 1) = 16"),
+        (one_gather_too_many, "elements that all ranks send: 20, should be 2Ψ(P − 1) = 16"),
         (lambda comm, *rest: prefetch(comm, *rest) + (comm.rank > 0), "rank 1 returned"),
         (lambda comm, uses, *rest: None if comm.rank else prefetch(comm, uses, *rest), "rank"),
     ],

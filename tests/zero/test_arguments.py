@@ -32,6 +32,7 @@ from parlab.zero import (
     state_bytes_held,
     tokens_to_hide_a_gather,
     train_replica,
+    zero_1,
 )
 from tests.zero.models import STAGES, batches, model, replica_of, toy
 
@@ -89,6 +90,7 @@ def too_often(replica):
 MIXED_DTYPES = {"a": np.ones(2), "b": np.ones(2, np.float32)}
 DONE = run(lambda comm: None, 2).timeline
 
+FLAT = np.zeros(4)
 ROWS = [
     (
         "order",
@@ -169,6 +171,11 @@ ROWS = [
         "ranks_per_node=3: a divisor of 8",
     ),
     ("itemsize", lambda: tokens_to_hide_a_gather(1, 1, 1, itemsize=0), "itemsize=0: must be a number greater than 0"),
+    # the step on a flat array
+    ("weights", lambda: zero_1(None, [1.0], FLAT, {}, len), "weights=[1.0]: one flat array is needed"),
+    ("gradient", lambda: zero_1(None, FLAT, FLAT[:, None], {}, len), "gradient=array([[0.],"),
+    ("state", lambda: zero_1(None, FLAT, FLAT, [], len), "state=[]: must be a dict"),
+    ("update", lambda: zero_1(None, FLAT, FLAT, {}, 5), "update=5: a function is needed"),
     # precision
     ("value", lambda: LossScale(0), "value=0: must be a number greater than 0"),
     ("value", lambda: LossScale(math.nan), "value=nan: must be a number greater than 0"),

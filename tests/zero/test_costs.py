@@ -90,7 +90,7 @@ def test_fact_stage_3_that_keeps_the_weights_after_the_forward_costs_2_psi():
 def test_fact_stage_3_that_keeps_the_last_block_at_the_turn_sends_3_psi_less_that_block_a_microbatch(
     size, microbatches, prefetch
 ):
-    """Two gathers of everything less one of the last block, and a reduction: N − 1 messages a rank each."""
+    """Two gathers of everything less one of the last block, and a reduction: P − 1 messages a rank each."""
     start = model()
     blocks = list(start.weight_blocks.values())
     last = sum(start.weights[name].size for name in blocks[-1])

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from parlab import Cluster, run
+from parlab.labs import EXERCISES
 from parlab.nn.optimizer import AdamW, gradient_norm
 from parlab.world import Link
-from parlab.zero import DataParallel, Offload, Zero, tokens_to_hide_a_gather
+from parlab.zero import DataParallel, Offload, Zero, tokens_to_hide_a_gather, zero_1
 from tests.nn.parity import assert_parity
 from tests.zero.models import (
     NUM_PARAMS,
@@ -304,3 +305,8 @@ def test_the_backwards_double_work_hides_a_gather_and_a_reduction_from_the_same_
     assert exposed(3000) == exposed(4000) == 3 * GATHER
     a_token = 2 * N_BLOCK
     assert exposed(2999) == 3 * GATHER + (L - 1) * a_token + (L - 2) * 2 * a_token
+
+
+def test_the_step_of_stage_1_on_a_flat_array_passes_the_exercise():
+    review = EXERCISES["06.zero_1"].review(zero_1, 30.0)
+    assert review.status == "passed", review.text

@@ -15,7 +15,6 @@ from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import timeline_of
 from parlab.views.drawing.png_film import Film
 from parlab.views.timelines.timeline import timeline_film
-from parlab.views.zero_redundancy.film import sharded, zero_film
 from parlab.world import Run, Timeline
 
 INTERVAL = 100  # milliseconds a frame
@@ -91,4 +90,4 @@ def step_through(
     if not isinstance(source, Run | Timeline):
         raise ValueError(f"source={source!r:.60}: must be a run, or a RingSchedule")
     shown = timeline_of(source)
-    return Player((zero_film if sharded(shown) else timeline_film)(shown))
+    return Player(timeline_film(shown))

@@ -1,81 +1,187 @@
-"""A film of a training step of ZeRO: the bytes that each rank holds, its work, and its messages."""
+"""The film of a step of ZeRO-3, ranks × blocks: shards fly together, are used and drop, and gradients go home."""
 
 from __future__ import annotations
 
-from parlab.views.drawing import marks
-from parlab.views.drawing.lanes import lane_height, legend_of, name_lanes
-from parlab.views.drawing.marks import Interval
-from parlab.views.drawing.picture import Picture, plot, png, scale, short_bytes
-from parlab.views.drawing.png_film import Film, moments_of, step_at
-from parlab.views.zero_redundancy.step_memory import LAYERS, Stack, byte_ticks, entries_of, stack_of
+from itertools import groupby, pairwise
+from typing import NamedTuple
+
+from parlab.views.drawing import theme
+from parlab.views.drawing.film import Film, box, chip, outline, word
+from parlab.views.zero_redundancy.model_state import COLORS
 from parlab.world import Timeline
-from parlab.world.units import format_bytes
-from parlab.zero import accounting
 
-MOST_RANKS = 8
-MOST_MOMENTS = 100  # that have a line of their own
-BAR, WORDS = (-0.42, 0.12), (0.16, 0.42)  # of a lane
+MOST_RANKS, MOST_BLOCKS = 4, 6
+LEFT, RIGHT = 70, 630  # of the blocks
+TOP, ROW, HIGH = 44, 74, 22  # of the first rank; between two ranks; of a block's weights, and of its gradients
+FORWARD, BACKWARD = "forward ", "backward "
+GRADIENT = COLORS["gradients"]
+UPDATE = "the optimizer updates, on each rank, its own shards; no new weights travel"
 
 
-def sharded(shown: Timeline) -> bool:
-    """Whether a run holds a model's state as `parlab.zero` does."""
-    ranks = range(shown.size)
-    return shown.size <= MOST_RANKS and all(accounting.OPTIMIZER in shown.held_by_name(rank) for rank in ranks)
+class Use(NamedTuple):
+    """A rank computes with a block, from `start` to `end`."""
+
+    block: int
+    backward: bool
+    start: int
+    end: int
+
+
+class Trip(NamedTuple):
+    """A collective of all ranks for a block: its first message leaves at `start`, its last arrives at `end`."""
+
+    block: int
+    start: int
+    end: int
+
+
+class Step(NamedTuple):
+    """A step: the names of the blocks, their uses, the gathers before these, and the reductions of gradients."""
+
+    blocks: list[str]
+    uses: list[Use]
+    gathers: list[Trip]
+    reductions: list[Trip]
+
+
+def step_of(shown: Timeline) -> Step | None:
+    """The step of ZeRO-3 that was run on 2 to 4 ranks, or None: it gathers each block twice and reduces it once."""
+    spans = [span for span in shown.computes if span.rank == 0]
+    blocks = [span.name.removeprefix(FORWARD) for span in spans if span.name.startswith(FORWARD)]
+    there = [f"{FORWARD}{name}" for name in blocks] + [f"{BACKWARD}{name}" for name in reversed(blocks)]
+    if not 2 <= shown.size <= MOST_RANKS or not 1 <= len(blocks) <= MOST_BLOCKS:
+        return None
+    uses = [span for span in spans if span.name.startswith((FORWARD, BACKWARD))]
+    order = [*range(len(blocks)), *reversed(range(len(blocks)))]
+    gathers, reductions = _trips(shown, "all_gather"), _trips(shown, "reduce_scatter")
+    if [span.name for span in uses] != there or len(gathers) != len(order) or len(reductions) != len(blocks):
+        return None
+    return Step(
+        blocks,
+        [
+            Use(block, span.name.startswith(BACKWARD), span.start, span.end)
+            for block, span in zip(order, uses, strict=True)
+        ],
+        [Trip(block, *times) for block, times in zip(order, gathers, strict=True)],
+        [Trip(block, *times) for block, times in zip(reversed(range(len(blocks))), reductions, strict=True)],
+    )
+
+
+def _trips(shown: Timeline, name: str) -> list[tuple[int, int]]:
+    """Start and end of each ring of all ranks with this name: a rank sends P − 1 messages in each."""
+    hops = shown.size - 1
+    of_rank = [[t for t in shown.transfers if t.name == name and t.src == rank] for rank in range(shown.size)]
+    if not hops or len({len(sent) for sent in of_rank}) > 1 or len(of_rank[0]) % hops:
+        return []
+    rings = range(0, len(of_rank[0]), hops)
+    return [
+        (min(sent[first].start for sent in of_rank), max(sent[first + hops - 1].end for sent in of_rank))
+        for first in rings
+    ]
 
 
 def zero_film(shown: Timeline) -> Film:
-    """For `step_through`: for each rank a bar of the bytes that it holds, and below it its work or its wait."""
-    stacks = [stack_of(shown, rank, shown.makespan) for rank in range(shown.size)]
-    highest = max(int(layers.sum(axis=0).max()) for _, layers in stacks)
-    headline = f"{shown.size} ranks through a step: each holds at most {format_bytes(highest)}"
-    starts = sorted({0, *(span.start for span in shown.computes), *(t.start for t in shown.transfers)})
-    does = [_does(shown, time) for time in starts]
-    changes = [time for number, time in enumerate(starts) if not number or does[number] != does[number - 1]]
-    times = changes[:MOST_MOMENTS]
-    lines = [_line(shown, stacks, time) for time in times]
-    moments = moments_of(times, shown.makespan)
-    return Film(headline, lines, moments, lambda time: png(_frame(shown, stacks, headline, highest, time)))
+    """The film of one step of stage 3 (see `step_of`), each block gathered before its forward and its backward."""
+    step = step_of(shown)
+    assert step is not None  # `views.film` has asked
+    size, last = shown.size, max(trip.end for trip in step.reductions)
+    long = [use for use in step.uses if use.end > use.start]
+    times = [0, *(use.start for use in long), max(use.end for use in step.uses), last, shown.makespan]
+    times = [time for time, _ in groupby(sorted(times))]
+    film = Film(
+        f"A step of ZeRO-3, {size} ranks, weights above gradients: {shown.format(shown.makespan)}",
+        times,
+        TOP + ROW * size + 4,
+        moving=12.0,
+    )
+    for block, name in enumerate(step.blocks):
+        film.draw(word(_middle(step, block), 16, name.removeprefix("layers."), "strong"))
+    for rank in range(size):
+        film.draw(word(34, _y(rank) + HIGH, f"rank {rank}", "strong"))
+        for block in range(len(step.blocks)):
+            _draw_places(film, step, rank, block, size)
+    for use, trip in zip(step.uses, step.gathers, strict=True):
+        _draw_gather(film, step, trip, use.end, size)
+        _draw_use(film, step, use, size)
+    for trip in step.reductions:
+        (made,) = [use.end for use in step.uses if use.backward and use.block == trip.block]
+        _draw_reduction(film, step, trip, made, size)
+    for time, until in pairwise(times):
+        film.tell(time, UPDATE if time >= last else _told(step, time, until))
+    return film
 
 
-def _frame(shown: Timeline, stacks: list[Stack], headline: str, highest: int, time: float) -> Picture:
-    figure, axes = plot(headline, 1.75 + max(0.6, lane_height(shown.size)) * shown.size, headline, top=1.0, right=0.5)
-    label = f"bytes held, {shown.format(round(time))} after the start"
-    scale(axes.xaxis, label, ends=(0, 1.02 * highest), ticks=byte_ticks(highest / 6), says=short_bytes)
-    name_lanes(axes, list(range(shown.size)))
-    held = [_held(stack, time) for stack in stacks]
-    for number, layer in enumerate(LAYERS):
-        full = [rank for rank, parts in enumerate(held) if parts[number]]
-        spans = [Interval(sum(held[rank][:number]), sum(held[rank][: number + 1])) for rank in full]
-        marks.boxes(axes, layer.said, spans, full, BAR, layer.color)
-    for rank, words in enumerate(_does(shown, time)):
-        marks.word(axes, 0, rank + sum(WORDS) / 2, words)
-    legend_of(figure, entries_of(stacks))
-    return figure
+def _told(step: Step, time: int, until: int) -> str:
+    """One line for the time between two stops."""
+    now = [use for use in step.uses if use.start <= time < use.end]
+    gathered, going = (
+        [step.blocks[trip.block] for trip in trips if trip.start < until and trip.end > time]
+        for trips in (step.gathers, step.reductions)
+    )
+    parts = [f"{'backward' if use.backward else 'forward'} of {step.blocks[use.block]}" for use in now]
+    parts += [f"shards of {' and '.join(gathered)} fly together"] * bool(gathered)
+    parts += [f"gradients of {' and '.join(going)} go home"] * bool(going)
+    return "; ".join(parts)
 
 
-def _held(stack: Stack, time: float) -> list[int]:
-    """The bytes of each of LAYERS."""
-    times, layers = stack
-    return [int(nbytes) for nbytes in layers[:, step_at(times, time)]]
+def _wide(step: Step) -> float:
+    return (RIGHT - LEFT) / len(step.blocks)
 
 
-def _does(shown: Timeline, time: float) -> list[str]:
-    """The work of each rank, and the messages that it sends meanwhile."""
-    words = []
-    for rank in range(shown.size):
-        computes = [span.name for span in shown.computes if span.rank == rank and span.start <= time < span.end]
-        under_way = [t.name.replace("_", "-") for t in shown.transfers if t.src == rank and t.start <= time < t.end]
-        sends = [f"sends ({name})" for name in dict.fromkeys(under_way)]
-        words.append(" and ".join([*(f"computes {name}" for name in computes), *sends]) or "waits")
-    return words
+def _x(step: Step, block: int) -> float:
+    return LEFT + _wide(step) * block + 4
 
 
-def _line(shown: Timeline, stacks: list[Stack], time: int) -> str:
-    held = _held(stacks[0], time)
-    parts = [f"{layer.said} {format_bytes(nbytes)}" for layer, nbytes in zip(LAYERS, held, strict=True) if nbytes]
-    by_words: dict[str, list[str]] = {}
-    for rank, words in enumerate(_does(shown, time)):
-        by_words.setdefault(words, []).append(str(rank))
-    who = {words: "every rank" if len(of) == shown.size else f"rank {', '.join(of)}" for words, of in by_words.items()}
-    does = "; ".join(f"{of}: {words}" for words, of in who.items())
-    return f"{shown.format(time)}: {does}. Rank 0 holds {format_bytes(sum(held))}: {', '.join(parts)}"
+def _middle(step: Step, block: int) -> float:
+    return _x(step, block) + (_wide(step) - 8) / 2
+
+
+def _y(rank: int) -> float:
+    return TOP + ROW * rank
+
+
+def _shard(step: Step, rank: int, block: int, owner: int, size: int) -> tuple[float, float, float, float]:
+    """The place, in `rank`'s row, of the weights of `block` that `owner` owns."""
+    wide = (_wide(step) - 8) / size
+    return round(_x(step, block) + wide * owner, 1), _y(rank), round(wide - 1, 1), HIGH
+
+
+def _draw_places(film: Film, step: Step, rank: int, block: int, size: int) -> None:
+    x, y, wide = _x(step, block), _y(rank), _wide(step) - 8
+    film.draw(outline(x, y, wide - 1, HIGH, "empty") + outline(x, y + HIGH + 4, wide - 1, HIGH, "empty"))
+    film.draw(chip(*_shard(step, rank, block, rank, size), rank))
+
+
+def _draw_gather(film: Film, step: Step, trip: Trip, dropped: int, size: int) -> None:
+    """Each rank's shard flies to all others, and stays there until the block has been used."""
+    for rank in range(size):
+        there = ""
+        for owner in range(size):
+            if owner != rank:
+                color = theme.rank_color(owner)
+                there += box(*_shard(step, rank, trip.block, owner, size), color)
+                flying = box(*_shard(step, owner, trip.block, owner, size), color)
+                film.move(flying, trip.start, trip.end, (0, _y(rank) - _y(owner)))
+        film.draw(there, trip.end, dropped)
+
+
+def _draw_use(film: Film, step: Step, use: Use, size: int) -> None:
+    x, wide = _x(step, use.block), _wide(step) - 8
+    if use.end > use.start:
+        frames = "".join(outline(x - 2, _y(rank) - 2, wide + 3, HIGH + 4, "frame") for rank in range(size))
+        film.draw(frames, use.start, use.end)
+
+
+def _draw_reduction(film: Film, step: Step, trip: Trip, made: int, size: int) -> None:
+    """Each rank's gradient of a whole block goes, piece by piece, to the owners; a rank keeps the sum of its own."""
+    wide = _wide(step) - 8
+    for rank in range(size):
+        x, y = _x(step, trip.block), _y(rank) + HIGH + 4
+        film.draw(box(x, y, wide - 1, HIGH, GRADIENT), made, trip.end)
+        own = _shard(step, rank, trip.block, rank, size)
+        film.draw(box(own[0], y, own[2], HIGH, GRADIENT, "Σ"), trip.end)
+        for owner in range(size):
+            if owner != rank:
+                place = _shard(step, rank, trip.block, owner, size)
+                piece = box(place[0], y, place[2], HIGH, theme.paler(GRADIENT, 0.4))
+                film.move(piece, trip.start, trip.end, (0, _y(owner) - _y(rank)))

@@ -39,10 +39,10 @@ APART = "Activations, buffers and the blocks in use come on top: ZeRO shards the
 
 
 def state_formula(stage: int, state: StateBytes) -> str:
-    """The bytes of a device as a formula of the paper: `4Ψ + 12Ψ/N`."""
+    """The bytes of a device as a formula of the paper: `4Ψ + 12Ψ/P`."""
     whole = sum(state[: 3 - stage])
     sharded = state.total - whole
-    return " + ".join([f"{whole}Ψ"] * (whole > 0) + [f"{sharded}Ψ/N"] * (sharded > 0))
+    return " + ".join([f"{whole}Ψ"] * (whole > 0) + [f"{sharded}Ψ/P"] * (sharded > 0))
 
 
 def decimal_bytes(nbytes: float) -> str:
@@ -66,18 +66,18 @@ def spoken(number: float) -> str:
     return f"{number:g}"
 
 
-def measured_state(measured: Any, ranks: int, num_params: float) -> dict[int, Parts]:
+def state_of_runs(runs: Any, ranks: int, num_params: float) -> dict[int, Parts]:
     """Bytes of the three parts by stage, the mean over ranks, which equals the formula for uneven shards, too."""
-    if not isinstance(measured, Mapping):
-        raise ValueError(f"measured={measured!r:.60}: must be {{stage: run}}")
-    positive("measured_params", num_params)
+    if not isinstance(runs, Mapping):
+        raise ValueError(f"runs={runs!r:.60}: must be {{stage: run}}")
+    positive("runs_params", num_params)
     held = {}
-    for stage, run in measured.items():
+    for stage, run in runs.items():
         if stage not in STAGES:
-            raise ValueError(f"measured: {stage!r} is no stage, they are 0, 1, 2 and 3")
-        timeline = timeline_of(run, f"measured[{stage}]")
+            raise ValueError(f"runs: {stage!r} is no stage, they are 0, 1, 2 and 3")
+        timeline = timeline_of(run, f"runs[{stage}]")
         if timeline.size != ranks:
-            raise ValueError(f"measured[{stage}] has {timeline.size} ranks, but ranks={ranks}")
+            raise ValueError(f"runs[{stage}] has {timeline.size} ranks, but ranks={ranks}")
         by_rank = [state_bytes_held(timeline, rank) for rank in range(ranks)]
         held[stage] = [sum(of_rank[part] for of_rank in by_rank) / ranks for part in PARTS]
     return held
@@ -93,22 +93,22 @@ def _compared(stage: int, parts: Parts, formula: Parts) -> str:
 @checked(RULES)
 def zero(
     params: float = 7.5e9,
-    N: int = 64,
+    P: int = 64,
     stage: int = 2,
     state: StateBytes = MIXED,
     offload: bool = False,
     *,
-    measured: Mapping[int, Run | Timeline] | None = None,
-    measured_params: int | None = None,
+    runs: Mapping[int, Run | Timeline] | None = None,
+    runs_params: int | None = None,
 ) -> Picture:
     """Draw the model's state on a device at each stage, beside 80 GB. `explore_zero` shows this.
 
     Args:
-        params: Ψ. N: devices that share the state. stage: the stage in the headline. state: bytes a parameter. offload:
-        stages 1 to 3 keep the optimizer's state in the host's memory. measured: runs by stage, on N ranks. The mean
+        params: Ψ. P: devices that share the state. stage: the stage in the headline. state: bytes a parameter. offload:
+        stages 1 to 3 keep the optimizer's state in the host's memory. runs: runs by stage, on P ranks. The mean
         over ranks is drawn as a point. Every part is proportional to Ψ, so
             a small model shows the bytes of a large one.
-        measured_params: parameters of the model that ran. Its bytes are drawn times `params` over this. None: Ψ.
+        runs_params: parameters of the model that ran. Its bytes are drawn times `params` over this. None: Ψ.
 
     Raises:
         ValueError: an argument that `model_state_bytes` refuses, no parameters, or a run of no stage or on other ranks.
@@ -116,28 +116,28 @@ def zero(
     Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", figure 1.
 
     >>> zero(7.5e9, 64, stage=1)
-    Stage 1, Ψ = 7.5 billion, N = 64: 31.4 GB of model state, fits an 80 GB device
+    Stage 1, Ψ = 7.5 billion, P = 64: 31.4 GB of model state, fits an 80 GB device
     stage     weights   gradients   optimizer   on device  fits
         0       15 GB       15 GB       90 GB      120 GB  no
         1       15 GB       15 GB     1.41 GB     31.4 GB  yes
         2       15 GB      234 MB     1.41 GB     16.6 GB  yes
         3      234 MB      234 MB     1.41 GB     1.88 GB  yes
-    Stage 1 on 64 devices fits up to Ψ = 19.1 billion; Ψ = 7.5 billion fits from N = 2 on.
+    Stage 1 on 64 devices fits up to Ψ = 19.1 billion; Ψ = 7.5 billion fits from P = 2 on.
     Activations, buffers and the blocks in use come on top: ZeRO shards the model's state alone.
     """
-    if not model_state_bytes(params, N, stage, state=state) > 0:
+    if not model_state_bytes(params, P, stage, state=state) > 0:
         raise ValueError(f"num_params={params!r}, state={state!r}: a model has parameters, of a byte or more")
     on_device = [StateBytes(state.weight, state.gradient, 0) if offload and number else state for number in STAGES]
-    whole, held = ([_parts(params, N, at, states[at]) for at in STAGES] for states in ([state] * 4, on_device))
-    small = params if measured_params is None else measured_params
-    points = measured_state({} if measured is None else measured, N, small)
+    whole, held = ([_parts(params, P, at, states[at]) for at in STAGES] for states in ([state] * 4, on_device))
+    small = params if runs_params is None else runs_params
+    points = state_of_runs({} if runs is None else runs, P, small)
     total = sum(held[stage])
     verdict = "fits" if total <= DEVICE else "does not fit"
     said = f"{decimal_bytes(total)} of model state, {verdict} an 80 GB device"
-    headline = f"Stage {stage}, Ψ = {spoken(params)}, N = {N}: {said}"
-    limits = _limits(params, N, stage, on_device[stage])
-    runs = [_compared(at, parts, _parts(small, N, at, on_device[at])) for at, parts in points.items()]
-    text = [headline, *_table(whole, held, offload), *runs, limits, APART]
+    headline = f"Stage {stage}, Ψ = {spoken(params)}, P = {P}: {said}"
+    limits = _limits(params, P, stage, on_device[stage])
+    compared = [_compared(at, parts, _parts(small, P, at, on_device[at])) for at, parts in points.items()]
+    text = [headline, *_table(whole, held, offload), *compared, limits, APART]
     figure, axes = plot(text, 4.6, headline, left=1.45, right=2.75, top=1.0, bottom=1.15)
     ticks = MultipleLocator(40e9)
     scale(axes.xaxis, "model state on a device", ends=(0, END), ticks=ticks, says=decimal_bytes)
@@ -146,7 +146,7 @@ def zero(
     lengths = np.diff(np.minimum(np.cumsum(held, axis=1), END), axis=1, prepend=0)  # [stages, parts]
     marks.stacked(axes, dict(zip(PARTS, lengths.T, strict=True)), COLORS, half=0.32)
     for number, parts in points.items():
-        axes.plot([sum(parts) * params / small], [number], gid=f"measured {number}", zorder=3, **POINT)
+        axes.plot([sum(parts) * params / small], [number], gid=f"runs {number}", zorder=3, **POINT)
     axes.axvline(DEVICE, color=theme.PAPER, linewidth=4)  # white under the dashes, for dark bars
     axes.axvline(DEVICE, gid="device", **BOUND)
     _say_totals(axes, whole, held, stage, on_device)
@@ -157,21 +157,21 @@ def zero(
     return figure
 
 
-def _parts(params: float, N: int, stage: int, state: StateBytes) -> Parts:
+def _parts(params: float, P: int, stage: int, state: StateBytes) -> Parts:
     """The bytes of each part alone, by the formula."""
-    return [model_state_bytes(params, N, stage, state=StateBytes(*alone)) for alone in np.diag(state).tolist()]
+    return [model_state_bytes(params, P, stage, state=StateBytes(*alone)) for alone in np.diag(state).tolist()]
 
 
-def _limits(params: float, N: int, stage: int, on_device: StateBytes) -> str:
-    """A sentence: the largest model that fits N devices, and the number of devices that this one needs."""
-    most = DEVICE / model_state_bytes(1, N, stage, state=on_device)
+def _limits(params: float, P: int, stage: int, on_device: StateBytes) -> str:
+    """A sentence: the largest model that fits P devices, and the number of devices that this one needs."""
+    most = DEVICE / model_state_bytes(1, P, stage, state=on_device)
     replicated, sharded = params * sum(on_device[: 3 - stage]), params * sum(on_device[3 - stage :])
-    first = f"Stage {stage} on {N} device{'s' if N > 1 else ''} fits up to Ψ = {spoken(float(f'{most:.3g}'))}"
+    first = f"Stage {stage} on {P} device{'s' if P > 1 else ''} fits up to Ψ = {spoken(float(f'{most:.3g}'))}"
     if replicated > DEVICE or (replicated == DEVICE and sharded):
         every = f"{sum(on_device[: 3 - stage])}Ψ"
-        return f"{first}; for Ψ = {spoken(params)} no N is enough: {every} on each is {decimal_bytes(replicated)}."
+        return f"{first}; for Ψ = {spoken(params)} no P is enough: {every} on each is {decimal_bytes(replicated)}."
     needed = math.ceil(sharded / (DEVICE - replicated)) if sharded else 1
-    return f"{first}; Ψ = {spoken(params)} fits from N = {max(1, needed)} on."
+    return f"{first}; Ψ = {spoken(params)} fits from P = {max(1, needed)} on."
 
 
 def _table(whole: list[Parts], held: list[Parts], offload: bool) -> list[str]:
@@ -200,7 +200,7 @@ def explore_zero() -> Explorer:
     """Sliders for `zero`: parameters, devices, stage, bytes a parameter, and offloading."""
     controls = {
         "params": steps("parameters Ψ", SIZES, 7.5e9, spoken),
-        "N": steps("devices N", [2**k for k in range(11)], 64),
+        "P": steps("devices P", [2**k for k in range(11)], 64),
         "stage": steps("stage", STAGES, 2),
         "state": choice("bytes a parameter", list(BOOKS.items()), MIXED),
         "offload": choice("optimizer state", [("on the device", False), ("offloaded to the host", True)], False),

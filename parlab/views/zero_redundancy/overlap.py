@@ -75,7 +75,7 @@ def gather_overlap(
     layer = _layer(config, S, size, cluster, ranks_per_node)
     if not layer.gather:
         raise ValueError(f"cluster={cluster.name}: messages take no time on it; give it a finite bandwidth")
-    measured = {
+    computed = {
         prefetch: {tokens: _waiting(run.timeline, config) for tokens, run in sorted(by_tokens.items())}
         for prefetch, by_tokens in sorted(runs.items())
     }
@@ -89,14 +89,14 @@ def gather_overlap(
     )
     hidden = f"hidden from {math.ceil(max(layer.corners))} tokens a rank on"
     headline = f"What stage 3 waits for a layer in a step, {size} ranks: {hidden}"
-    figure, axes = plot(_table(headline, measured, layer, crossing), HEIGHT, headline, left=1.05, top=1.0)
-    last = 1.06 * max(crossing, *layer.corners, *(tokens for points in measured.values() for tokens in points))
+    figure, axes = plot(_table(headline, computed, layer, crossing), HEIGHT, headline, left=1.05, top=1.0)
+    last = 1.06 * max(crossing, *layer.corners, *(tokens for points in computed.values() for tokens in points))
     across, up = MaxNLocator(8, steps=[1, 2, 2.5, 5, 10], integer=True), MaxNLocator(6, steps=[1, 2, 5, 10])
     scale(axes.xaxis, "tokens a rank", ends=(0, last), ticks=across)
     scale(axes.yaxis, "waiting, a layer in a step", ends=(0, 3.4 * layer.gather), ticks=up, says=short_time)
     _draw_formula(axes, layer, crossing, last)
-    for prefetch, points in measured.items():
-        style = {**POINT, "color": (WITH if prefetch else WITHOUT)["color"], "gid": f"measured {prefetch}"}
+    for prefetch, points in computed.items():
+        style = {**POINT, "color": (WITH if prefetch else WITHOUT)["color"], "gid": f"computed {prefetch}"}
         axes.plot(list(points), list(points.values()), clip_on=False, zorder=3, **style)
     entries = [("no prefetch: 3g", WITHOUT), ("prefetch: max(0, g − f) + max(0, 2g − b)", WITH)]
     line_legend(figure, [*entries, ("on the clock", {**POINT, "color": theme.FAINT})])
@@ -162,14 +162,14 @@ def _waiting(timeline: Timeline, config: LlamaConfig) -> float:
         raise ValueError(f"runs: one did not compute {error}: {needed}") from None
 
 
-def _table(headline: str, measured: Mapping[int, Mapping[int, float]], layer: LayerTimes, crossing: float) -> str:
+def _table(headline: str, computed: Mapping[int, Mapping[int, float]], layer: LayerTimes, crossing: float) -> str:
     lines = [
         headline,
         f"a gather lasts {format_time(layer.gather)}; latency and attention's own FLOPs apart: from {crossing:.4g} on",
         f"{'prefetch':>8} {'tokens':>7} {'waits':>10} {'formula':>10}",
     ]
     equal = True
-    for prefetch, points in measured.items():
+    for prefetch, points in computed.items():
         for tokens, waited in points.items():
             formula = layer.waiting(tokens, prefetch)
             lines.append(f"{prefetch:>8} {tokens:>7} {format_time(waited):>10} {format_time(formula):>10}")

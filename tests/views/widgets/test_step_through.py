@@ -11,15 +11,10 @@ from parlab.sequence import RingSchedule, unmasked_pairs
 from parlab.views.attention.masks import _frame as ring_frame
 from parlab.views.drawing.png_film import Film, moments_of, steps_of
 from parlab.views.widgets.step_through import Player
-from parlab.views.zero_redundancy.film import _frame as zero_frame
-from parlab.views.zero_redundancy.film import zero_film
-from parlab.views.zero_redundancy.step_memory import stack_of
 from tests.views.drawn import boxes, check_refused, check_text
-from tests.views.zero_redundancy.zero_runs import step
 
 SOURCES = {
     "ring attention": lambda: RingSchedule(0, 4),
-    "ZeRO": lambda: step(3, size=2),
     "any run": lambda: run(exchange, 2),
 }
 
@@ -129,21 +124,6 @@ def test_what_is_to_come_is_pale_and_what_was_is_as_in_the_figure():
     rows = slice(len(now) - high, len(now) - low)
     assert np.array_equal(now[rows, left : middle - 1], whole[rows, left : middle - 1])
     assert now[rows, middle + 1 : right].min() > whole[rows, middle + 1 : right - 2].min()
-
-
-def test_the_bars_of_a_zero_step_are_the_held_bytes():
-    shown = step(3).timeline
-    stacks = [stack_of(shown, rank, shown.makespan) for rank in range(4)]
-    for _, time in zero_film(shown).frames[::40]:
-        figure = zero_frame(shown, stacks, "", max(map(shown.peak_bytes, range(4))), time)
-        held = [[0, *(total for at, total in shown.held(rank) if at <= time)][-1] for rank in range(4)]
-        names = [artist.get_gid() for artist in figure.axes[0].collections if artist.get_gid()]
-        ends = [
-            max(box[1] for name in names if name != "words" for box in boxes(figure, name) if box[2] < rank < box[3])
-            for rank in range(4)
-        ]
-        assert ends == pytest.approx(held)
-        check_text(figure)
 
 
 def test_an_unknown_source_and_a_ring_that_does_not_divide_are_refused():

@@ -70,7 +70,7 @@ def test_a_widget_starts_as_its_figure_function_draws_without_being_told(explore
         (views.explore_two_ranks, views.two_ranks, {"nbytes": 10**6, "latency": 5e-5, "order": list(views.ORDERS)[1]}),
         (views.explore_collectives, views.collectives, {"nodes": 4, "ranks_per_node": 3, "algorithm": "hierarchical"}),
         (views.explore_tensor, views.tensor, {"S": 1024, "cluster": DGX_A100, "ranks_per_node": 32}),
-        (views.explore_zero, views.zero, {"params": 70e9, "N": 512, "stage": 3, "offload": True}),
+        (views.explore_zero, views.zero, {"params": 70e9, "P": 512, "stage": 3, "offload": True}),
     ],
 )
 def test_the_picture_is_the_figure_functions_with_the_controls_values(explore, draw, values):

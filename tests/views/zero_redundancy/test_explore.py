@@ -10,9 +10,9 @@ from tests.views.drawn import artists, boxes, title
 SLIDERS = {name: [value for _, value in control.options] for name, control in views.explore_zero().controls.items()}
 
 
-def held(params, N, stage, state=MIXED, offload=False):
+def held(params, P, stage, state=MIXED, offload=False):
     on_device = StateBytes(state.weight, state.gradient, 0) if offload and stage else state
-    return model_state_bytes(params, N, stage, state=on_device)
+    return model_state_bytes(params, P, stage, state=on_device)
 
 
 @pytest.mark.parametrize("offload", [False, True])
@@ -37,12 +37,12 @@ def test_5_billion_parameters_at_16_bytes_are_80_gb_and_fit_and_one_more_does_no
 @pytest.mark.parametrize("params", [1e9, 7.5e9, 19e9, 20e9, 39e9, 40e9, 1e12])
 def test_the_fewest_devices_are_the_first_that_fit(params, stage, offload):
     said = repr(views.zero(params, 64, stage, offload=offload)).splitlines()[-2]
-    fitting = [N for N in range(1, 3000) if held(params, N, stage, offload=offload) <= DEVICE]
-    assert ("fits from N = " in said) == bool(fitting)
+    fitting = [P for P in range(1, 3000) if held(params, P, stage, offload=offload) <= DEVICE]
+    assert ("fits from P = " in said) == bool(fitting)
     if fitting:
-        assert said.endswith(f"fits from N = {fitting[0]} on.")
+        assert said.endswith(f"fits from P = {fitting[0]} on.")
     else:
-        assert "no N is enough" in said
+        assert "no P is enough" in said
 
 
 @pytest.mark.parametrize("stage", range(4))
@@ -66,8 +66,8 @@ def test_offloaded_state_is_in_the_text_but_not_in_the_bars():
     assert [text.get_text() for text in figure.axes[0].texts] == [
         "120 GB = 16Ψ\ndoes not fit",
         "30 GB = 4Ψ\nfits; 1.41 GB on the host",
-        "15.2 GB = 2Ψ + 2Ψ/N\nfits; 1.41 GB on the host",
-        "469 MB = 4Ψ/N\nfits; 1.41 GB on the host",
+        "15.2 GB = 2Ψ + 2Ψ/P\nfits; 1.41 GB on the host",
+        "469 MB = 4Ψ/P\nfits; 1.41 GB on the host",
     ]
 
 
@@ -81,11 +81,11 @@ def test_the_line_is_at_80_gb_and_the_axis_stands_still():
 
 def test_18_and_20_bytes_are_gradients_in_float32_and_in_both():
     assert [sum(state) for state in BOOKS.values()] == [16, 18, 20, 16]
-    assert "= 6Ψ + 12Ψ/N" in views.zero(stage=1, state=BOOKS["18: gradients in float32"]).axes[0].texts[1].get_text()
+    assert "= 6Ψ + 12Ψ/P" in views.zero(stage=1, state=BOOKS["18: gradients in float32"]).axes[0].texts[1].get_text()
 
 
 def test_all_corners_of_the_sliders_draw():
     for params in (SLIDERS["params"][0], SLIDERS["params"][-1]):
-        for N in (SLIDERS["N"][0], SLIDERS["N"][-1]):
+        for P in (SLIDERS["P"][0], SLIDERS["P"][-1]):
             for stage in range(4):
-                assert repr(views.zero(params, N, stage, offload=True)).startswith(f"Stage {stage}, Ψ = 1 ")
+                assert repr(views.zero(params, P, stage, offload=True)).startswith(f"Stage {stage}, Ψ = 1 ")

@@ -17,7 +17,7 @@ BOOKS = {"mixed": MIXED, "Megatron": StateBytes(gradient=4), "float32": StateByt
     [(4, ["120", "52.5", "41.3", "30"]), (64, ["120", "31.4", "16.6", "1.88"])],
 )
 def test_the_papers_figure_of_7p5_billion_on_4_and_64_devices(ranks, gigabytes):
-    formulas = ("16Ψ", "4Ψ + 12Ψ/N", "2Ψ + 14Ψ/N", "16Ψ/N")
+    formulas = ("16Ψ", "4Ψ + 12Ψ/P", "2Ψ + 14Ψ/P", "16Ψ/P")
     written = [text.get_text().partition("\n")[0] for text in views.zero(7.5e9, ranks).axes[0].texts]
     assert written == [f"{number} GB = {formula}" for number, formula in zip(gigabytes, formulas, strict=True)]
 
@@ -32,25 +32,25 @@ def test_the_parts_of_a_bar_follow_each_other(state, ranks):
 
 
 @pytest.mark.parametrize("size", [3, 4])
-def test_measured_points_are_the_ends_of_the_bars_even_where_3_ranks_do_not_divide(size):
-    measured = {stage: step(stage, size=size) for stage in range(4)}
-    figure = views.zero(7.5e9, size, measured=measured, measured_params=PSI)
-    points = [artists(figure, f"measured {stage}")[0].get_xdata()[0] for stage in range(4)]
+def test_counted_points_are_the_ends_of_the_bars_even_where_3_ranks_do_not_divide(size):
+    counted = {stage: step(stage, size=size) for stage in range(4)}
+    figure = views.zero(7.5e9, size, runs=counted, runs_params=PSI)
+    points = [artists(figure, f"runs {stage}")[0].get_xdata()[0] for stage in range(4)]
     assert points == pytest.approx([box[1] for box in boxes(figure, "optimizer")], rel=1e-12)
     assert repr(figure).count("bytes, = formula") == 4
 
 
 def test_a_run_in_float32_is_not_the_formula_of_mixed_precision():
-    measured = {1: step(1, dtype="float32")}
-    figure = views.zero(PSI, 4, measured=measured)
+    counted = {1: step(1, dtype="float32")}
+    figure = views.zero(PSI, 4, runs=counted)
     assert f"held by a run at stage 1: {8 * PSI + 8 * PSI // 4} bytes, NOT the formula's {7 * PSI}" in repr(figure)
-    right = views.zero(PSI, 4, state=StateBytes(4, 4, 8), measured=measured)
+    right = views.zero(PSI, 4, state=StateBytes(4, 4, 8), runs=counted)
     assert f"{10 * PSI} bytes, = formula" in repr(right)
 
 
-def test_without_runs_nothing_is_measured():
+def test_without_runs_nothing_is_counted():
     figure = views.zero(7.5e9, 64)
-    assert not [artist for stage in range(4) for artist in artists(figure, f"measured {stage}")]
+    assert not [artist for stage in range(4) for artist in artists(figure, f"runs {stage}")]
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(NAMES)
 
 
@@ -72,9 +72,9 @@ def test_bytes_in_powers_of_1000_to_three_digits(nbytes, said):
 
 def test_formulas_of_18_and_of_8_bytes():
     assert [state_formula(stage, StateBytes(gradient=4)) for stage in range(4)] == [
-        "18Ψ", "6Ψ + 12Ψ/N", "2Ψ + 16Ψ/N", "18Ψ/N",
+        "18Ψ", "6Ψ + 12Ψ/P", "2Ψ + 16Ψ/P", "18Ψ/P",
     ]  # fmt: skip
-    assert [state_formula(stage, StateBytes(2, 2, 0)) for stage in range(4)] == ["4Ψ", "4Ψ", "2Ψ + 2Ψ/N", "4Ψ/N"]
+    assert [state_formula(stage, StateBytes(2, 2, 0)) for stage in range(4)] == ["4Ψ", "4Ψ", "2Ψ + 2Ψ/P", "4Ψ/P"]
     assert spoken(1.75e11) == "175 billion"
 
 

@@ -20,7 +20,7 @@ FORWARD = 10 * (2 * LAYER + 4 * S * 16 - 4 * 16)  # ps a token: 10 a FLOP; 2 a w
 
 
 def points(figure, prefetch):
-    (line,) = artists(figure, f"measured {prefetch}")
+    (line,) = artists(figure, f"computed {prefetch}")
     return dict(zip(*line.get_data(), strict=True))
 
 

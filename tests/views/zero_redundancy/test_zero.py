@@ -23,15 +23,15 @@ FIGURES = {
     "memory of microbatches": lambda: views.step_memory(MICROBATCHES),
     "memory of five": lambda: views.step_memory(STAGES | {"a long name " * 9: step(3)}),
     "memory of nothing": lambda: views.step_memory({"nothing": run(lambda comm: None, 2)}),
-    "state of runs": lambda: views.zero(7.5e9, 4, 3, measured={s: step(s) for s in range(4)}, measured_params=PSI),
+    "state of runs": lambda: views.zero(7.5e9, 4, 3, runs={s: step(s) for s in range(4)}, runs_params=PSI),
     "overlap": lambda: views.gather_overlap(OVERLAP, CONFIG, S),
     "overlap of short ones": lambda: views.gather_overlap({1: {8: OVERLAP[1][8]}}, CONFIG, S),
     **{
-        f"paper {stage} {params:g} on {N}{' offloaded' * offload}": (
-            lambda stage=stage, params=params, N=N, offload=offload: views.zero(params, N, stage, offload=offload)
+        f"paper {stage} {params:g} on {P}{' offloaded' * offload}": (
+            lambda stage=stage, params=params, P=P, offload=offload: views.zero(params, P, stage, offload=offload)
         )
         for stage in range(4)
-        for params, N in ((1e9, 1), (175e9, 1024), (1e12, 1))
+        for params, P in ((1e9, 1), (175e9, 1024), (1e12, 1))
         for offload in (False, True)
     },
 }
@@ -63,13 +63,13 @@ REFUSED = [
     (lambda: views.step_memory({"one": DONE}, formula={"two": 3}), "formula['two']=3", "the runs are one"),
     (lambda: views.step_memory({"one": DONE}, formula={"one": "4Ψ"}), "formula['one']='4Ψ'", "must be a number"),
     (lambda: views.step_memory({"one": DONE}, formula=16), "formula=16", "{name: bytes}"),
-    (lambda: views.zero(7.5e9, 4, measured=DONE), "measured=Run", "{stage: run}"),
-    (lambda: views.zero(7.5e9, 4, measured={4: DONE}), "4 is no stage", "0, 1, 2 and 3"),
-    (lambda: views.zero(7.5e9, 4, measured={3: 5}), "measured[3]=5", "what run()"),
-    (lambda: views.zero(7.5e9, 4, measured={3: THREE}), "3 ranks", "ranks=4"),
+    (lambda: views.zero(7.5e9, 4, runs=DONE), "runs=Run", "{stage: run}"),
+    (lambda: views.zero(7.5e9, 4, runs={4: DONE}), "4 is no stage", "0, 1, 2 and 3"),
+    (lambda: views.zero(7.5e9, 4, runs={3: 5}), "runs[3]=5", "what run()"),
+    (lambda: views.zero(7.5e9, 4, runs={3: THREE}), "3 ranks", "ranks=4"),
     (
-        lambda: views.zero(7.5e9, 4, measured={3: DONE}, measured_params=-1),
-        "measured_params=-1",
+        lambda: views.zero(7.5e9, 4, runs={3: DONE}, runs_params=-1),
+        "runs_params=-1",
         "greater than 0",
     ),
     (lambda: views.gather_overlap({}, CONFIG, S), "[] ranks", "2 or more"),
@@ -87,7 +87,7 @@ REFUSED = [
     ),
     (lambda: views.zero(-1), "num_params=-1", "at least 0"),
     (lambda: views.zero(0), "params=0", "has parameters"),
-    (lambda: views.zero(N=0), "N=0", "at least 1"),
+    (lambda: views.zero(P=0), "P=0", "at least 1"),
     (lambda: views.zero(stage=4), "stage=4", "the stages are"),
     (lambda: views.zero(state=16), "state=16", "StateBytes"),
 ]

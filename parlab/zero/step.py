@@ -1,0 +1,38 @@
+"""One step of stage 1 on one flat array: an all-reduce with the optimizer in the middle. `Zero` does it block by block.
+
+Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", section 5.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from parlab.arguments import checked, instance
+from parlab.arrays import Array, namespace
+from parlab.zero.arguments import RULES, callable_, flat
+from parlab.zero.shards import shard_range
+
+Update = Callable[[Array, Array, Array, Array], Any]  # weights, gradient, mean, square: in place
+
+
+@checked({**RULES, "weights": flat, "gradient": flat, "state": partial(instance, kind=dict), "update": callable_})
+def zero_1(comm: Any, weights: Array, gradient: Array, state: dict[str, Array], update: Update) -> Array:
+    """All new weights `[Ψ]`, from weights `[Ψ]`, the same on all ranks, and the gradient `[Ψ]` of this rank's samples.
+
+    `state` keeps the two moments of this rank's shard; it is empty before the first step. `update(weights, gradient,
+    mean, square)` is the optimizer, in place, on four arrays of the shard's length.
+
+    Raises:
+        ValueError: an array that is not flat, or no dictionary or function where one is needed.
+    """
+    counts = [len(shard_range(weights.size, rank, comm.size)) for rank in range(comm.size)]
+    own = shard_range(weights.size, comm.rank, comm.size)
+    gradient = comm.reduce_scatter(gradient, counts=counts) / comm.size  # [n_r], the mean
+    shard = weights[own.start : own.stop]  # [n_r]
+    if not state:
+        xp = namespace(weights)
+        state["mean"], state["square"] = xp.zeros_like(shard), xp.zeros_like(shard)
+    update(shard, gradient, state["mean"], state["square"])
+    return comm.all_gather(shard, counts=counts)  # [Ψ]

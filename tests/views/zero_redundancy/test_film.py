@@ -1,0 +1,44 @@
+"""The film of a step of ZeRO-3: shards that fly together, and gradients that go home."""
+
+import pytest
+
+from parlab import views
+from parlab.views.zero_redundancy.film import UPDATE, step_of
+from tests.views.filmed import check_film, marks
+from tests.views.zero_redundancy.zero_runs import step
+
+
+def test_3_ranks_and_6_blocks_make_12_gathers_of_6_shards_and_6_reductions_of_6_pieces():
+    film = views.film(step(3, size=3))
+    check_film(film)
+    assert len(marks(film, "go")) + len(marks(film, "go flow")) == 12 * 6 + 6 * 6
+
+
+def test_each_block_is_gathered_before_its_forward_and_before_its_backward_and_reduced_after_it():
+    found = step_of(step(3, size=3).timeline)
+    order = [0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0]
+    assert [use.block for use in found.uses] == [trip.block for trip in found.gathers] == order
+    assert all(trip.end <= use.start for use, trip in zip(found.uses, found.gathers, strict=True))
+    made = {use.block: use.end for use in found.uses if use.backward}
+    assert [trip.block for trip in found.reductions] == [5, 4, 3, 2, 1, 0]
+    assert all(made[trip.block] <= trip.start for trip in found.reductions)
+
+
+def test_the_story_ends_with_the_optimizer_and_names_every_block():
+    film = views.film(step(3, size=3))
+    assert film.lines[-1].endswith(UPDATE)
+    assert all(name in film.story for name in step_of(step(3, size=3).timeline).blocks)
+
+
+def test_4_ranks_with_6_blocks_would_be_64_kb_and_are_refused():
+    with pytest.raises(ValueError, match="film fewer ranks"):
+        views.film(step(3))
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_step_of_another_stage_is_filmed_as_a_timeline(stage):
+    assert step_of(step(stage, size=3).timeline) is None
+
+
+def test_a_last_block_that_is_kept_is_gathered_11_times_in_all_and_filmed_as_a_timeline():
+    assert step_of(step(3, size=3, keep_last_block=True).timeline) is None
