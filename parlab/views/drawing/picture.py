@@ -169,13 +169,21 @@ def write(figure: Picture, left: float, top: float, text: str, size: float = the
 
 
 def line_legend(figure: Picture, entries: Sequence[tuple[str, dict[str, Any]]], y: float = 0.53) -> None:
-    """A legend of lines and marks under the title, each (name, look). A matplotlib legend takes far longer."""
+    """A legend of lines and marks under the title, each (name, look); one without room begins a second row.
+
+    A matplotlib legend takes far longer.
+    """
     (width, height), x = figure.get_size_inches(), 0.15
     for name, style in entries:
-        points = [x + 0.08] if "marker" in style else [x, x + 0.45]
+        sample = 0.08 if "marker" in style else 0.45
+        text = write(figure, x + sample + 0.1, y, name, va="center_baseline")
+        if text.get_window_extent().x1 > width * theme.DPI:
+            text.remove()
+            x, y = 0.15, y + 0.22
+            text = write(figure, x + sample + 0.1, y, name, va="center_baseline")
+        points = [x + sample] if "marker" in style else [x, x + sample]
         figure.add_artist(Line2D([at / width for at in points], [1 - y / height] * len(points), **style))
-        text = write(figure, points[-1] + 0.1, y, name, va="center_baseline")
-        x = points[-1] + 0.1 + text.get_window_extent().width / theme.DPI + 0.3
+        x += sample + 0.1 + text.get_window_extent().width / theme.DPI + 0.3
 
 
 def key(figure: Picture, left: float, middle: float, color: str, text: str) -> None:

@@ -18,6 +18,7 @@ from parlab.world.collectives import (
     recursive_doubling_all_reduce_cost,
     ring_all_reduce_cost,
 )
+from tests.views.drawn import check_text
 
 COSTS = {
     "ring": ring_all_reduce_cost,
@@ -162,6 +163,12 @@ def test_ring_and_rabenseifner_take_the_same_time_and_do_not_cross(size, cluster
 
 def test_on_nodes_hierarchical_beats_all_for_large_arrays():
     assert repr(views.all_reduce_times(size=16)).splitlines()[-1] == "from 15.6 KiB on, hierarchical is fastest"
+
+
+def test_the_legend_of_five_algorithms_with_runs_and_crossings_has_room():
+    runs = {name: {2**14: run(all_reduce, 16, 2**11, name)} for name in COSTS}
+    runs["hierarchical"] = {2**14: run(all_reduce, 16, 2**11, "hierarchical", 8)}
+    check_text(views.all_reduce_times(runs))
 
 
 def test_hierarchical_is_left_out_where_nodes_are_not_whole():
