@@ -5,6 +5,7 @@ No GPU is needed: `tests.device` stands in for one.
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,11 +26,15 @@ import parlab.world.values
 import parlab.zero.flat
 from parlab import per_rank, run
 from parlab.arrays import add_at, namespace, on_host, to_host, to_numpy
+from parlab.experts import ExpertParallel, OverlappedExperts, merged_pair
 from parlab.nn.attention import attention, attention_backward
 from parlab.nn.dense_attention import dense_attention, dense_attention_backward
-from parlab.nn.embedding import cross_entropy, embedding
+from parlab.nn.embedding import cross_entropy, embedding, number_of_targets
 from parlab.nn.gpt import gpt_block
+from parlab.nn.layers import Block
 from parlab.nn.llama import Llama
+from parlab.nn.mixtral import Mixtral
+from parlab.nn.moe import Expert
 from parlab.nn.optimizer import AdamW
 from parlab.nn.training import train
 from parlab.pipeline import dualpipe, one_f_one_b, run_schedule, zb_h1
@@ -59,10 +64,15 @@ from tests.sequence.methods import pair
 from tests.sequence.rings import both, draw_inputs
 from tests.tensor import models as small
 from tests.train import models as meshes
+from tests.train.test_mixtral import mixtral
 from tests.zero import models as replicas
 
 Move = Callable[[Any], Any]  # puts a NumPy array where the program is to run
 Program = Callable[[Move], Any]
+WEIGHTS = ("w1", "w2", "w3")  # of an expert
+_lines, _first = inspect.getsourcelines(number_of_targets)
+# a look a rank, after its program; and the number of target tokens, which are inputs
+FREE = "world/send_buffer.py", f"nn/embedding.py:{_first + len(_lines) - 1}"
 
 
 def model_of(move: Move, **changes: Any) -> Llama:
@@ -186,6 +196,53 @@ def mesh_step(move: Move, zero: int, **axes: int) -> Any:
     return run(program, 4).results
 
 
+def mixture(move: Move, kind: Any = ExpertParallel, size: int = 2, **options: Any) -> Any:
+    draw = np.random.default_rng(5)
+    sizes = {"gate": (8, 4)} | {f"experts.{e}.{w}": (6, 8) if w == "w2" else (8, 6) for e in range(4) for w in WEIGHTS}
+    sizes |= {f"shared.{w}": (6, 8) if w == "w2" else (8, 6) for w in WEIGHTS}
+    weights = {f"m.{name}.weight": move(draw.normal(size=shape)) for name, shape in sizes.items()}
+    x, dy = (per_rank([move(draw.normal(size=(1, 5, 8))) for _ in range(size)]) for _ in range(2))
+
+    def program(comm: Any, x: Any, dy: Any) -> Any:
+        own = {name: w for name, w in weights.items() if "shared" not in name}
+        shared = Expert(weights, "m.shared") if kind is OverlappedExperts else None
+        layer = kind.from_full(comm, own, "m", 4, 2, shared=shared, auxiliary=0.1, bias_rate=0.01, **options)
+        layer.weights = weights if shared else layer.weights
+        y, cache = layer.forward(x)
+        dx, gradients = layer.backward(dy, cache)
+        return y, dx, gradients
+
+    return run(program, size, x, dy).results
+
+
+def merged_block(move: Move) -> Any:
+    made = mixtral((("num_hidden_layers", 1),))
+    weights = {name: move(x) for name, x in made.weights.items()}
+    first, dy, x = (move(np.random.default_rng(n).normal(size=(1, 4, made.config.hidden_size))) for n in range(3))
+
+    def program(comm: Any) -> Any:
+        plain, prefix = Mixtral(made.config, weights).blocks[0], "model.layers.0.block_sparse_moe"
+        experts = OverlappedExperts.from_full(comm, weights, prefix, 4, 2)
+        block = Block(plain.attention_norm, plain.attention, plain.mlp_norm, experts)
+        y, _, dx, gradients = merged_pair(block, x, dy, block.forward(first)[1])
+        return y, dx, gradients
+
+    return run(program, 2).results
+
+
+def mixtral_step(move: Move) -> Any:
+    made = mixtral((("num_hidden_layers", 2),))
+    start = Mixtral(made.config, {name: move(x) for name, x in made.weights.items()})
+    batch = tuple(map(move, meshes.batches(4, 4)[0]))
+
+    def program(comm: Any) -> Any:
+        trainer = Trainer(Mesh(comm, dp=2, ep=2), start, AdamW(lr=0.1), auxiliary=0.1, bias_rate=0.01)
+        trainer.step(*batch)
+        return trainer.full_gradients(), trainer.full_weights(), np.asarray(trainer.biases)
+
+    return run(program, 2).results
+
+
 def pictures(move: Move) -> Any:
     lab = lab_attention(xp=np)
     lab = type(lab)(lab.words, lab.text, move(lab.weights), lab.sentences)
@@ -222,6 +279,14 @@ PROGRAMS: dict[str, tuple[Program, int | None]] = {  # what leaves the device in
     # where it is made
     "train: dp and cp": (partial(mesh_step, zero=3, dp=2, cp=2), 4 * 6),
     "train: pp and tp": (partial(mesh_step, zero=1, pp=2, tp=2), 4 * 5 + 2),
+    # each forward: its own loads for the plan, the plan, and the auxiliary loss's loads, own and of all; each backward:
+    # the loads for the bias
+    "experts: all-to-all": (mixture, 2 * 5),
+    "experts: beside a shared expert": (partial(mixture, kind=OverlappedExperts), 2 * 5),
+    "experts: two levels": (partial(mixture, size=4, exchange="hierarchical", ranks_per_node=2), None),
+    "experts: all-gather": (partial(mixture, exchange="all_gather"), None),
+    "experts: a merged pair": (merged_block, None),
+    "train: ep, with both balances": (mixtral_step, None),
     "views: what reads results": (pictures, None),
 }
 
@@ -232,9 +297,7 @@ def test_nothing_leaves_the_device_unasked_and_results_equal_numpys_to_1e_12(nam
     expected = list(each_array(program(lambda x: x)))
     with guarded() as seen:
         found = list(each_array(program(on_device)))
-    asked = [
-        place for place in seen.explicit if not place.startswith("world/send_buffer.py")
-    ]  # a look a rank, after its program
+    asked = [place for place in seen.explicit if not place.startswith(FREE)]
     assert allowed in (None, len(asked)), asked
     assert all(isinstance(x, np.ndarray) or x.device == DEVICE for x in found)
     assert any(not isinstance(x, np.ndarray) for x in found)

@@ -35,9 +35,11 @@ class Hop(NamedTuple):
 def make_hop(comm: Comm, goes: Array) -> Hop:
     """The hop of booleans `[rows, size]`. All ranks of the group call it, and all-gather their numbers of rows."""
     xp = namespace(goes)
-    leaving = [xp.nonzero(goes[:, rank])[0] for rank in range(comm.size)]
-    counts = xp.asarray([rows.shape[0] for rows in leaving], dtype=xp.int64, device=goes.device)
+    counts = xp.count_nonzero(goes, axis=0)
     table = to_host(xp.reshape(comm.all_gather(counts), (comm.size, comm.size)))
+    stays = xp.astype(~goes, xp.int8)
+    order = xp.argsort(stays, axis=0, stable=True)  # the rows that go, then those that stay; both ascending
+    leaving = [order[:count, rank] for rank, count in enumerate(table[comm.rank])]
     return Hop(comm, leaving, [table[source][comm.rank] for source in range(comm.size)])
 
 

@@ -98,7 +98,7 @@ def is_target(targets: Array) -> Array:
 
 def number_of_targets(targets: Array) -> int:
     """How many target tokens there are."""
-    return int(namespace(targets).count_nonzero(is_target(targets)))
+    return to_host(namespace(targets).count_nonzero(is_target(targets)))
 
 
 def mean_of_counted(losses: Array, counted: Array) -> Array:
