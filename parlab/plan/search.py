@@ -42,8 +42,7 @@ class Plans(Sequence[Estimate]):
 
     def __post_init__(self) -> None:
         self.layouts, self.seconds, self.bytes = self.grid.layout, self.grid.total_seconds, self.grid.total_bytes
-        fits = np.flatnonzero(self.bytes <= self.memory)
-        self.order = fits[np.lexsort((self.bytes[fits], self.seconds[fits]))]
+        self.order = _in_order(self.seconds, self.bytes, self.memory)
 
     def __repr__(self) -> str:
         best = f"; the best: {self[0].layout}" if len(self) else ""
@@ -93,8 +92,28 @@ class Plans(Sequence[Estimate]):
 
     def front(self) -> list[Estimate]:
         """The layouts that fit and that no other one beats in both time and memory, the fastest first."""
-        held = self.bytes[self.order]
-        return [self.grid[i] for i in self.order[held < np.minimum.accumulate([np.inf, *held])[:-1]]]
+        return [self.grid[number] for number in worth_having(self.seconds, self.bytes, self.memory)]
+
+
+def worth_having(seconds: np.ndarray, nbytes: np.ndarray, memory: float) -> list[int]:
+    """The numbers of the layouts that fit and that no other one beats in both, the fastest first.
+
+    Args:
+        seconds, nbytes: of each layout.
+        memory: bytes of a device; exactly full fits.
+
+    >>> worth_having(np.array([3.0, 1.0, 2.0, 2.5]), np.array([10, 90, 40, 50]), memory=80)
+    [2, 0]
+    """
+    order = _in_order(seconds, nbytes, memory)
+    held = nbytes[order]
+    return order[held < np.minimum.accumulate([np.inf, *held])[:-1]].tolist()
+
+
+def _in_order(seconds: np.ndarray, nbytes: np.ndarray, memory: float) -> np.ndarray:
+    """The numbers of the layouts that fit, the fastest first, of equally fast ones the leanest."""
+    fits = np.flatnonzero(nbytes <= memory)
+    return fits[np.lexsort((nbytes[fits], seconds[fits]))]
 
 
 class Neighbour(NamedTuple):

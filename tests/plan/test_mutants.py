@@ -106,6 +106,30 @@ def flips() -> None:
     test_search.test_between_72_and_79_6_gib_of_an_h100_the_best_layout_changes_at_76_2_and_77_0()
 
 
+def one_stream() -> None:
+    test_software.test_one_stream_waits_for_2m_messages_of_2_stages_and_4m_and_2_p_less_8_of_more_as_action_by_action(8)
+
+
+def start() -> None:
+    test_terms.test_one_chunk_a_rank_waits_for_its_first_weights_and_for_the_last_pass_of_its_gradients_whole()
+
+
+def strides() -> None:
+    test_software.test_ranks_of_dp_lie_t_c_apart_where_the_pipeline_is_outermost_and_t_c_p_where_data_is(
+        ("tp", "cp", "dp", "pp"), 4 * 3, 4, 2
+    )
+
+
+def logit() -> None:
+    test_software.test_a_loss_of_8_bytes_a_logit_more_is_held_on_the_last_stage()
+
+
+def three() -> None:
+    test_software.test_a_layers_backward_has_4_turns_6_with_sequence_parallelism_and_6_or_4_in_plain_software(
+        PLAIN, False, 6
+    )
+
+
 def batch() -> None:
     with pytest.raises(ValueError, match="batch 16 must be a multiple"):
         estimate(LLAMA_8B, CLASSROOM, Layout(dp=3), batch=16, sequence=4096)
@@ -147,7 +171,12 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[], None]]] = {
     "the mean of equal stages": ("seconds", "mean + more - case.m", "mean + more - mean + 0 * case.m", imbalance),
     "gradients travel in 16 bits": ("layout", "software.gradient or state", "state", traffic),
     "d that does not divide the batch": ("layout", "B % (d * b) != 0", "B % (d * b) < 0", batch),
-    "GB for GiB": ("search", "self.bytes <= self.memory", "self.bytes <= self.memory * 1.073741824", fits),
+    "a transfer a microbatch forgotten": ("seconds", "4 * m + 2 * (p - 4)", "4 * m", one_stream),
+    "a collective starts at each hop": ("machine", "+ np.where(size > 1", "+ (size - 1) * np.where(size > 1", start),
+    "the ranks of cp as those of tp": ("layout", '"cp": self.c, "pp"', '"cp": self.t, "pp"', strides),
+    "the loss holds no float32": ("estimate", " + case.software.logit)", ")", logit),
+    "each product sums with the others": ("layout", "else 3  #", "else 2  #", three),
+    "GB for GiB": ("search", "nbytes <= memory)", "nbytes <= memory * 1.073741824)", fits),
     "what memory forbids is not shown": ("search", "*forbidden[:1]", "*forbidden[:0]", forbidden),
     "a layout twice": ("search", "listed.update(chosen)", "listed.update([])", once),
     "the verdict of one limit": ("search", "<= high]", "<= low]", flips),
@@ -158,7 +187,7 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[], None]]] = {
     "answers not kept": ("estimate", "(2 * case.E + 3", "(case.E + 3", mixture_kept),
     "the optimizer's experts whole": ("estimate", "experts / over_experts[stage]", "experts", mixture_state),
     "all of ep in one node": ("seconds", "(1 - near / case.ep)", "0 * near", exchange),
-    "memory ignored": ("search", "self.bytes <= self.memory", "self.bytes > 0", fits),
+    "memory ignored": ("search", "nbytes <= memory)", "nbytes > 0)", fits),
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from parlab.labs import EXERCISES
 from parlab.nn import LlamaConfig
-from parlab.plan import Hardware, Layout, estimate, memory_on_paper, seconds_on_paper
+from parlab.plan import Hardware, Layout, estimate, memory_on_paper, seconds_on_paper, worth_having
 from parlab.tensor.costs import llama_kept_by_place
 from parlab.world import Cluster
 
@@ -39,7 +39,10 @@ def test_seconds_on_paper_are_work_and_turns_once_a_microbatch_and_p_minus_1_ove
     assert expected == pytest.approx(took, rel=0.02)
 
 
-@pytest.mark.parametrize(("name", "answer"), [("08.memory", memory_on_paper), ("08.step_time", seconds_on_paper)])
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [("08.memory", memory_on_paper), ("08.step_time", seconds_on_paper), ("08.fits_best", worth_having)],
+)
 def test_the_librarys_functions_pass_the_exercises_that_they_stand_in_for(name, answer):
     assert EXERCISES[name].review(lambda *given: answer(*given)).status == "passed"
 

@@ -115,12 +115,12 @@ def test_a_loss_of_8_bytes_a_logit_more_is_held_on_the_last_stage():
 
 @pytest.mark.parametrize(
     ("order", "pp", "dp", "together"),
-    [(MEGATRON.order, 2 * 2 * 3, 2 * 2, 2), (LLAMA_3.order, 2 * 2, 2 * 2 * 5, 1)],
+    [(MEGATRON.order, 4 * 3, 4, 2), (LLAMA_3.order, 4, 4 * 5, 1)],
     ids=["pipeline outermost", "data outermost"],
 )
 def test_ranks_of_dp_lie_t_c_apart_where_the_pipeline_is_outermost_and_t_c_p_where_data_is(order, pp, dp, together):
-    case = Case(LLAMA_8B, Layout(dp=3, pp=5, cp=2, tp=2), 15, 64, software=Software(order=order))
-    assert [case.stride(axis) for axis in ("tp", "cp", "pp", "dp")] == [1, 2, pp, dp]
+    case = Case(LLAMA_8B, Layout(dp=3, pp=5, tp=4), 15, 64, software=Software(order=order))
+    assert [case.stride(axis) for axis in ("tp", "cp", "pp", "dp")] == [1, 4, pp, dp]
     assert Machine(DGX_A100, None).together(case.d, case.stride("dp")) == together
 
 
