@@ -22,6 +22,7 @@ from parlab.labs import (
     recording,
     ring,
     session,
+    silent_bugs,
     tensor,
     zero,
     zero_prefetch,
@@ -29,6 +30,7 @@ from parlab.labs import (
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.patient import in_turn, patient, posted_ahead
 from parlab.labs.session import Summary, load, save
+from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, find_bug, suspect
 
 ROOMS = (
     ranks,
@@ -41,6 +43,7 @@ ROOMS = (
     tensor,
     zero,
     zero_prefetch,
+    silent_bugs,
     mesh,
     planning,
     processes,

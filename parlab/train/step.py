@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from parlab.arrays import Array, namespace, to_host
-from parlab.nn.embedding import number_of_targets
 from parlab.nn.stage import Gradients, add_gradients
 from parlab.pipeline import run_schedule
 from parlab.train.mixture import rebalance, set_loss_weight
@@ -48,7 +47,7 @@ def train_step(trainer: Trainer, tokens: Array, targets: Array, lr: float | None
     replica.begin(trainer.opened)  # ZeRO's stage 3 gathers each block ahead of its action
     with replica.overflow_expected():
         own = microbatches(trainer, tokens), microbatches(trainer, targets)
-        loss = forward_backward(trainer, *own, number_of_targets(targets))
+        loss = forward_backward(trainer, *own, trainer.target_tokens(targets))
         sum_shared_gradients(trainer)
     result = replica.step(lr)
     assert result.norm is not None  # a replica that is a part always has one
@@ -68,13 +67,9 @@ def microbatches(trainer: Trainer, x: Array) -> list[Array]:
 
 
 def forward_backward(
-    trainer: Trainer, inputs: Sequence[Array], targets: Sequence[Array], target_tokens: int
+    trainer: Trainer, inputs: Sequence[Array], targets: Sequence[Array], target_tokens: float
 ) -> float | None:
-    """Run the schedule; returns the loss, or this rank's part of it.
-
-    Rank r's n_r target tokens weigh N · n_r / T of the N ranks' T (`target_tokens`): the mean over ranks, which ZeRO
-    takes last, is then the mean over tokens. A mean of the ranks' own means would count each token of a rank with few
-    targets more than the others. Every rank has the whole batch, and counts T without a message.
+    """Run the schedule; returns the loss, or this rank's part of it, over `target_tokens`.
 
     `GatheredStage` (`stages.py`) calls `take` after each B or W.
     """
@@ -91,7 +86,7 @@ def forward_backward(
         like=trainer.xp.empty(shape, dtype=trainer.replica.dtype, device=trainer.device),
         loss_scale=trainer.replica.loss_scale,
         on_gradients=lambda *taken: None,  # `take` has them already
-        target_tokens=target_tokens / trainer.mesh.data.size,
+        target_tokens=target_tokens,
     )
     return loss
 

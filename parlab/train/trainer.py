@@ -21,6 +21,7 @@ from parlab.arguments import checked
 from parlab.arrays import Array, asarray, namespace
 from parlab.experts import ExpertParallel
 from parlab.nn.config import FINAL_NORM
+from parlab.nn.embedding import number_of_targets
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.nn.stage import Chain, Gradients
@@ -160,6 +161,15 @@ class Trainer:
         """
         check_batch(self, tokens, targets)
         return train_step(self, tokens, targets, lr)
+
+    def target_tokens(self, targets: Array) -> float:
+        """The number by which a rank divides the losses of its target tokens, from the whole batch's targets: T/N.
+
+        Rank r's n_r target tokens then weigh N · n_r / T of the N ranks' T: the mean over ranks, which ZeRO takes last,
+        is the mean over tokens. A mean of the ranks' own means would count each token of a rank with few targets more
+        than the others. Every rank has the whole batch, and counts T without a message.
+        """
+        return number_of_targets(targets) / self.mesh.data.size
 
     def finish(self) -> None:
         """Wait until all new weights are gathered. A program needs it after its last step with `overlap_gather`."""

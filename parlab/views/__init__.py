@@ -7,6 +7,7 @@ from parlab.views.attention.levels import memory_levels
 from parlab.views.attention.masks import explore_ring_masks, packed_ring, ring_masks, work_loads
 from parlab.views.attention.methods import attention_map, explore_long_sequences
 from parlab.views.attention.overlap import explore_ring_overlap, ring_overlap
+from parlab.views.bugs.differences import loss_differences
 from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves
 from parlab.views.experts.copies import copies, dropped, explore_copies
@@ -14,7 +15,9 @@ from parlab.views.experts.rows import rows_between
 from parlab.views.experts.way import token_way
 from parlab.views.films import film
 from parlab.views.mesh.explore import explore_mesh, mesh
+from parlab.views.mesh.scatter import all_meshes
 from parlab.views.mesh.strategies import step_by_strategy
+from parlab.views.mesh.sums import film_of_sums
 from parlab.views.planning.bills import bills
 from parlab.views.planning.explore import explore_plan, plan
 from parlab.views.planning.measured import predicted_and_measured

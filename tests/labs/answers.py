@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from parlab.experts import exchange_rows
-from parlab.labs import EXERCISES
+from parlab.labs import EXERCISES, find_bug
 from parlab.pipeline import Action, Schedule
 from parlab.sequence import ring_attention
 from parlab.zero import shard_range
@@ -433,6 +433,7 @@ SOLUTIONS = {
     "06.zero_1": zero_1,
     "06.stage_2": stage_2,
     "06.prefetch": prefetch,
+    "07.find_bug": find_bug,
     "07.who_sums": sum_gradient,
     "07.norm": norm,
     "07.cut_batch": cut_batch,

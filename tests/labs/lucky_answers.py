@@ -868,6 +868,28 @@ def two_ahead(comm, uses, gather, work, x):
 # A mesh
 
 
+@of("07.find_bug")
+def by_gradients_alone(ask):
+    wrong = [name for name, error in ask("gradients").items() if error]
+    return "none" if not wrong else "extra mean" if len(wrong) > 5 else "ends not summed"
+
+
+@of("07.find_bug")
+def by_the_norm_alone(ask):
+    return {1: "none", 0.5: "extra mean"}.get(ask("norm"), "copies counted")
+
+
+@of("07.find_bug")
+def with_every_check(ask):
+    ask("ten losses")
+    return answers.SOLUTIONS["07.find_bug"](ask)
+
+
+@of("07.find_bug")
+def always_the_same(ask):
+    return "ends not summed"
+
+
 @of("07.who_sums")
 def over_the_whole_pipeline(mesh, ends, kind, gradient):
     return answers.sum_gradient(mesh, mesh.pp, kind, gradient)

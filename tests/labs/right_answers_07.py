@@ -10,6 +10,84 @@ from tests.labs.right_answers_04b import RIGHT
 __all__ = ["RIGHT"]
 
 
+@of("07.find_bug")
+def copies_then_norm_then_loss(ask):
+    for name in ask("copies"):
+        for part, bug in {"norm": "norms not summed", "proj": "K/V heads not summed"}.items():
+            if part in name:
+                return bug
+        return "ends not summed"
+    ratio = ask("norm")
+    if ratio in (1, 0.5):
+        return "none" if ratio == 1 else "extra mean"
+    return "copies counted" if ask("loss") == 1.0 else "mean of means"
+
+
+@of("07.find_bug")
+def by_the_number_of_copies_apart(ask):
+    apart = ask("copies")  # the table; or k and v, and norms, of layers
+    if len(apart) == 1:
+        return "ends not summed"
+    return "K/V heads not summed" if apart[1:] and apart[0][-8] == "j" else "norms not summed" if apart else alike(ask)
+
+
+def alike(ask):
+    """No copies differ."""
+    if ask("loss") != 1:
+        return "mean of means"
+    norm = ask("norm")
+    return "none" if abs(norm - 1) < 1e-9 else "extra mean" if norm < 1 else "copies counted"
+
+
+@of("07.find_bug")
+def norm_first(ask):
+    norm = ask("norm")
+    if norm == 1:
+        return "none"
+    apart = ask("copies")
+    if any("embed" in name for name in apart):
+        return "ends not summed"
+    if apart:
+        return "norms not summed" if "layernorm" in apart[0] else "K/V heads not summed"
+    if abs(norm - 0.5) < 1e-6:
+        return "extra mean"
+    return "mean of means" if ask("loss") != 1 else "copies counted"
+
+
+@of("07.find_bug")
+def loss_in_the_middle(ask):
+    apart = set(ask("copies"))
+    known = {"k_proj": "K/V heads not summed", "layernorm": "norms not summed", "embed": "ends not summed"}
+    found = [bug for part, bug in known.items() if any(part in name for name in apart)]
+    return found[0] if found else alike(ask)
+
+
+@of("07.find_bug")
+def with_a_match(ask):
+    match sorted({name.split(".")[-2] for name in ask("copies")}):
+        case ["embed_tokens"]:
+            return "ends not summed"
+        case ["k_proj", "v_proj"]:
+            return "K/V heads not summed"
+        case []:
+            return alike(ask)
+    return "norms not summed"
+
+
+@of("07.find_bug")
+def from_a_table(ask):
+    apart = ask("copies")
+    if apart:
+        words = apart[0].split(".")
+        return {"model": "ends not summed"}.get(words[-3], "") or (
+            "K/V heads not summed" if words[-3] == "self_attn" else "norms not summed"
+        )
+    answers = {(True, 0): "none", (True, -1): "extra mean", (True, 1): "copies counted"}
+    loss, norm = ask("loss"), ask("norm")
+    sign = 0 if norm == 1 else (1 if norm > 1 else -1)
+    return answers.get((loss == 1, sign), "mean of means")
+
+
 @of("07.who_sums")
 def axis_after_axis(mesh, ends, kind, gradient):
     for group in (mesh.dp, mesh.cp):

@@ -26,13 +26,14 @@ def test_a_stub_is_not_written_yet(name, stub, capsys):
 
 
 PUZZLES = ("04.faster", "04b.beat_heuristic")  # one case, which is solved by hand
+DIAGNOSES = ("07.find_bug",)  # all cases have the same ranks, and another bug
 
 
 @pytest.mark.parametrize("name", labs.EXERCISES)
 def test_an_answer_that_returns_its_argument_is_refused(name, capsys):
     labs.check(name, lambda comm, x, *more: x)
     smallest = labs.EXERCISES[name].cases[0]
-    assert smallest.size == (3 if name in PUZZLES else 2)
+    assert smallest.size == (3 if name in PUZZLES else 1 if name in DIAGNOSES else 2)
     assert capsys.readouterr().out.startswith(f"{name}: not yet. It fails with {smallest}")
 
 
@@ -48,7 +49,7 @@ def test_an_answer_that_is_no_function_is_refused(capsys):
 
 def test_the_ranks_of_the_cases_grow():
     for exercise in labs.EXERCISES.values():
-        if exercise.name in PUZZLES:
+        if exercise.name in PUZZLES + DIAGNOSES:
             continue
         sizes = [case.size for case in exercise.cases if case.size > 1]
         assert sizes == sorted(sizes), exercise.name

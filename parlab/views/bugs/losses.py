@@ -36,7 +36,7 @@ def loss_curves(losses: Mapping[str, Sequence[float]], *, headline: str | None =
     wrong               4      3.5        3
     wrong and right part at step 2, by more than 1 %
     """
-    curves = _checked(losses)
+    curves = checked_losses(losses)
     flag("log", log)
     if log and min(map(min, curves.values())) <= 0:
         raise ValueError("log=True: a loss of 0 or less has no place on a logarithmic axis")
@@ -63,9 +63,14 @@ def loss_curves(losses: Mapping[str, Sequence[float]], *, headline: str | None =
     return figure
 
 
-def _checked(losses: Any) -> dict[str, list[float]]:
-    if not isinstance(losses, Mapping) or not 2 <= len(losses) <= MOST_CURVES:
-        raise ValueError(f"losses={losses!r:.60}: must be {{name: losses}}, the right ones first, 2 to {MOST_CURVES}")
+def checked_losses(losses: Any, most: int = MOST_CURVES) -> dict[str, list[float]]:
+    """The losses as numbers, by name.
+
+    Raises:
+        ValueError: see `loss_curves`.
+    """
+    if not isinstance(losses, Mapping) or not 2 <= len(losses) <= most:
+        raise ValueError(f"losses={losses!r:.60}: must be {{name: losses}}, the right ones first, 2 to {most}")
     try:
         curves = {str(name): [float(loss) for loss in of_step] for name, of_step in losses.items()}
     except (TypeError, ValueError):

@@ -1,0 +1,327 @@
+"""Lesson 07: a trainer with one silent bug of six, checks with a price, and the exercise to name the bug for little."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parlab.arguments import one_of, text
+from parlab.labs.exercise import Exercise
+from parlab.labs.trial import Trial
+from parlab.labs.wrong import Wrong
+from parlab.nn import IGNORED, AdamW, Llama, LlamaConfig, MarkovSource
+from parlab.nn.embedding import number_of_targets
+from parlab.nn.optimizer import clip_gradients, gradient_norm
+from parlab.tensor import SequenceParallelNorm
+from parlab.train import Mesh, Trainer
+from parlab.train.step import microbatches
+from parlab.world import Comm, run
+
+AXES = {"dp": 1, "pp": 2, "cp": 2, "tp": 2}
+SOURCE = MarkovSource()
+RANKS, STEPS = math.prod(AXES.values()), 10
+LR, MAX_NORM = 1e-2, 0.1
+RIGHT = 1e-12  # a relative difference up to this is none
+NONE = "none"
+
+
+def no_bug(trainer: Trainer) -> None:
+    """The trainer as it is."""
+
+
+def extra_mean(trainer: Trainer) -> None:
+    """Gradients are divided by cp once more."""
+    trainer.replica.guard.mean /= trainer.mesh.cp.size
+
+
+def mean_of_means(trainer: Trainer) -> None:
+    """Each rank takes the mean over its own target tokens, however few they are."""
+    trainer.target_tokens = lambda targets: sum(  # type: ignore[method-assign]
+        number_of_targets(own) for own in microbatches(trainer, targets)
+    )
+
+
+def norms_not_summed(trainer: Trainer) -> None:
+    """Under sequence parallelism, the gradient of a norm stays that of one rank's tokens."""
+    for block in trainer.model.blocks:
+        for name, part in block.parts.items():  # type: ignore[attr-defined]
+            if isinstance(part, SequenceParallelNorm):
+                block.parts[name] = part.norm  # type: ignore[attr-defined]
+                setattr(block, name, part.norm)
+
+
+def heads_not_summed(trainer: Trainer) -> None:
+    """The ranks that share a key/value head keep the gradients of their own query heads."""
+    for block in trainer.model.blocks:
+        block.attention.sharers = ALONE  # type: ignore[attr-defined]
+
+
+def ends_not_summed(trainer: Trainer) -> None:
+    """Each end of the pipeline updates its copy of the tied table by its own gradient."""
+    trainer.shared = dict.fromkeys(trainer.shared, ALONE)
+
+
+def copies_counted(trainer: Trainer) -> None:
+    """In the norm of all gradients, a weight counts once for each rank that has a copy."""
+    part = trainer.replica.part
+    assert part is not None
+    trainer.replica.part = part._replace(shares=dict.fromkeys(part.shares, 1.0))
+
+
+ALONE: Any = SimpleNamespace(all_reduce=lambda x: x)  # a group whose sum is one's own
+BUGS: dict[str, Callable[[Trainer], None]] = {
+    "extra mean": extra_mean,
+    "mean of means": mean_of_means,
+    "norms not summed": norms_not_summed,
+    "K/V heads not summed": heads_not_summed,
+    "ends not summed": ends_not_summed,
+    "copies counted": copies_counted,
+}
+PRICES = {"copies": 1, "loss": 2, "norm": 2, "gradients": 5, "ten losses": 20}
+MOST = 5  # the price of a diagnosis
+
+
+class Steps(NamedTuple):
+    """The losses of all steps, and of the first one the norm, the gradients by name, and names of unequal copies."""
+
+    losses: list[float]
+    norm: float
+    gradients: dict[str, Any]
+    apart: list[str]
+
+
+@cache
+def _model(seed: int) -> Llama:
+    config = LlamaConfig(
+        vocab_size=SOURCE.vocab_size,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+        tie_word_embeddings=True,
+        initializer_range=0.3,
+    )
+    return Llama.random(config, seed=seed, dtype="float64")
+
+
+@cache
+def _batch(seed: int) -> tuple[Any, Any]:
+    """Rows whose first tokens, a prompt, have no targets: up to half of a row. All steps train on this one batch."""
+    tokens, targets = SOURCE.batch(seed, batch_size=4, length=16)
+    prompt = np.random.default_rng(seed).integers(1, 8, size=(4, 1))
+    return tokens, np.where(np.arange(16) < prompt, IGNORED, targets)
+
+
+@cache
+def _serial(seed: int, steps: int) -> Steps:
+    """The steps of one rank, with the same clipping."""
+    start, optimizer = _model(seed), AdamW(lr=LR)
+    model = Llama(start.config, {name: x.copy() for name, x in start.weights.items()})
+    losses: list[float] = []
+    first: dict[str, Any] = {}
+    for _ in range(steps):
+        loss, gradients = model.loss_and_gradients(*_batch(seed))
+        losses.append(loss)
+        first = first or gradients
+        optimizer.step(model.weights, clip_gradients(gradients, MAX_NORM)[0])
+    return Steps(losses, gradient_norm(first), first, [])
+
+
+@cache
+def _trained(bug: str, seed: int, steps: int) -> Steps:
+    """The steps of the mesh."""
+
+    def program(comm: Comm) -> tuple[Any, ...]:
+        trainer = Trainer(Mesh(comm, **AXES), _model(seed), AdamW(lr=LR), sequence_parallel=True, max_norm=MAX_NORM)
+        BUGS.get(bug, no_bug)(trainer)
+        result = trainer.step(*_batch(seed))
+        gradients, slices = trainer.full_gradients(), trainer.model.slices
+        own = {(name, slices[name]): x.tobytes() for name, x in trainer.replica.full_weights().items()}
+        rest = [trainer.step(*_batch(seed)).loss for _ in range(steps - 1)]
+        return [result.loss, *rest], result.norm, gradients, own
+
+    results = run(program, RANKS).results
+    losses, norm, gradients, _ = results[0]
+    copies: dict[Any, set[bytes]] = {}
+    for *_, own in results:
+        for place, bits in own.items():
+            copies.setdefault(place, set()).add(bits)
+    apart = sorted({name for (name, _), bits in copies.items() if len(bits) > 1})
+    return Steps(losses, norm, gradients, apart)
+
+
+class Suspect:
+    """A trainer on eight ranks (pp 2, cp 2, tp 2), which may have one of six silent bugs; checks cost a price.
+
+    It trains with sequence parallelism, one key/value head, a tied table, clipping, and rows whose first tokens have no
+    target. One rank trains the same model beside it, and is right.
+
+    Args:
+        bug: its name, or "none".
+        seed: of the model and the batch.
+
+    Attributes:
+        price: of all checks that were asked for.
+    """
+
+    def __init__(self, bug: str, seed: int = 0):
+        one_of("bug", bug, (NONE, *BUGS))
+        self._bug, self._seed = bug, seed
+        self.price, self.asked = 0, []  # type: int, list[str]
+
+    def __repr__(self) -> str:
+        asked = ", ".join(f"{check} ({PRICES[check]})" for check in self.asked) or "nothing"
+        return f"a trainer on {RANKS} ranks; asked for {asked}: {self.price} in all"
+
+    def ask(self, check: str) -> Any:
+        """The result of a check, whose price is added.
+
+        Args:
+            check: "copies" (1): after one step, the names of the weights whose copies differ in bits. "loss" (2): the
+                first loss over the right one. "norm" (2): the norm of the first gradient over the right one.
+                "gradients" (5): of each weight by name, the largest error of its first gradient over its largest entry.
+                "ten losses" (20): the losses of ten steps over the right ones. What differs by 1e-12 or less is 1, or
+                0 for an error.
+
+        Raises:
+            ValueError: no such check.
+        """
+        one_of("check", check, tuple(PRICES))
+        self.price += PRICES[check]
+        self.asked.append(check)
+        steps = STEPS if check == "ten losses" else 1
+        found, right = _trained(self._bug, self._seed, steps), _serial(self._seed, steps)
+        if check == "copies":
+            return list(found.apart)
+        if check == "gradients":
+            return {name: _error(found.gradients[name], x) for name, x in right.gradients.items()}
+        if check == "norm":
+            return _ratio(found.norm, right.norm)
+        ratios = [_ratio(a, b) for a, b in zip(found.losses, right.losses, strict=True)]
+        return ratios if check == "ten losses" else ratios[0]
+
+    def sees(self, check: str) -> bool:
+        """Whether a check comes out wrong; for nothing."""
+        found = Suspect(self._bug, self._seed).ask(check)
+        if isinstance(found, dict):
+            return any(found.values())
+        return any(x != 1 for x in found) if isinstance(found, list) else found != 1
+
+    @property
+    def losses(self) -> dict[str, list[float]]:
+        """The losses of ten steps of one rank, and of this trainer."""
+        return {
+            "one rank": _serial(self._seed, STEPS).losses,
+            "eight ranks": _trained(self._bug, self._seed, STEPS).losses,
+        }
+
+
+def _ratio(found: float, right: float) -> float:
+    return round(found / right, 12)
+
+
+def _error(found: Any, right: Any) -> float:
+    error = float(np.max(np.abs(found - right)) / np.max(np.abs(right)))
+    return round(error, 12)
+
+
+def suspect(name: str) -> Suspect:
+    """A trainer with one of six silent bugs, drawn by your name: the same name gives the same bug."""
+    text("name", name)
+    return Suspect(list(BUGS)[zlib.crc32(name.strip().casefold().encode()) % len(BUGS)])
+
+
+def find_bug(ask: Callable[[str], Any]) -> str:
+    """The library's answer to the exercise: copies first, which need no second model; then the norm; then the loss."""
+    apart = " ".join(ask("copies"))
+    for part, bug in (("embed", "ends not summed"), ("layernorm", "norms not summed"), ("k_proj", HEADS)):
+        if part in apart:
+            return bug
+    norm = ask("norm")
+    if norm == 1:
+        return NONE
+    if abs(norm - 1 / AXES["cp"]) <= RIGHT:
+        return "extra mean"
+    return "copies counted" if ask("loss") == 1 else "mean of means"
+
+
+HEADS = "K/V heads not summed"
+
+
+# The exercise
+
+
+@dataclass(frozen=True)
+class BugCase:
+    """A suspect."""
+
+    bug: str
+    seed: int = 0
+    size: int = 1  # the answer is no rank program
+
+    def __str__(self) -> str:
+        return "a right trainer" if self.bug == NONE else f"a trainer whose bug is {self.bug!r}"
+
+
+def _try_find_bug(trial: Trial, case: BugCase) -> list[str]:
+    patient = Suspect(case.bug, case.seed % 3)
+    found = trial.called(lambda check: patient.ask(check))  # a copy of a method would ask a copy of the suspect
+    asked = ", ".join(f"{check} ({PRICES[check]})" for check in patient.asked) or "nothing"
+    if not isinstance(found, str) or found not in (NONE, *BUGS):
+        known = ", ".join(map(repr, (*BUGS, NONE)))
+        raise Wrong(f"returned {found!r:.60}, expected one of {known}")
+    if found != case.bug:
+        raise Wrong(f"returned {found!r} after asking for {asked}", *_likely(case.bug, found, patient.asked))
+    if patient.price > MOST:
+        dear = max(patient.asked, key=lambda check: PRICES[check])
+        raise Wrong(
+            f"found it, after asking for {asked}: {patient.price} in all, at most {MOST}",
+            f"likely cause: {dear!r} is asked for before checks that cost less and tell as much",
+        )
+    return [f"the last diagnosis asked for {asked}: {patient.price} of {MOST}"]
+
+
+SEES = {  # of each bug, the checks that see it
+    "extra mean": ("norm", "gradients"),
+    "mean of means": ("loss", "norm", "gradients", "ten losses"),
+    "norms not summed": ("copies", "norm", "gradients", "ten losses"),
+    HEADS: ("copies", "norm", "gradients", "ten losses"),
+    "ends not summed": ("copies", "norm", "gradients", "ten losses"),
+    "copies counted": ("norm", "ten losses"),
+}
+
+
+def _likely(bug: str, found: str, asked: list[str]) -> list[str]:
+    if bug == NONE:
+        return ["likely cause: all of its checks come out right; such a trainer has no bug: 'none'"]
+    if not asked:
+        return ["likely cause: nothing was asked, so it is a guess"]
+    if found == NONE and not set(asked) & set(SEES[bug]):
+        return [f"likely cause: {' and '.join(dict.fromkeys(asked))} cannot see this bug: another check can"]
+    told = [check for check in asked if check in SEES[bug]]
+    if found == NONE and told:
+        return [f"likely cause: {told[0]!r} saw it"]
+    return [f"likely cause: so far {found!r} gives the same answers: ask for a check that tells the two apart"]
+
+
+def _draw(random: np.random.Generator, size: int) -> BugCase:
+    return BugCase((NONE, *BUGS)[int(random.integers(len(BUGS) + 1))])
+
+
+FIND_BUG = Exercise(
+    "07.find_bug",
+    "find_bug(ask)",
+    [BugCase(bug) for bug in ("ends not summed", NONE, "norms not summed", HEADS, *list(BUGS)[:2], "copies counted")],
+    _try_find_bug,
+    _draw,
+    solved_by=("parlab.labs.find_bug",),
+)
+EXERCISES = (FIND_BUG,)

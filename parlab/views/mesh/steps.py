@@ -1,0 +1,146 @@
+"""One step of a small Llama on every mesh of 8 and of 16 ranks: its time, bytes and memory.
+
+The model stands for one whose arrays are 64 times longer on each side: hidden size 4096, 8 blocks, 16 384 tokens. Its
+machine is a DGX H100 made slower in proportion: products take 64³ times as many operations there, and messages 64²
+times as many elements of half the size. So its times are those of the large model.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from functools import cache
+from importlib.resources import files
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parlab import arrays, pipeline
+from parlab.nn import AdamW, Llama, LlamaConfig
+from parlab.train import Mesh, Trainer, bytes_by_strategy, step_bytes
+from parlab.views.zero_redundancy.step_memory import LAYERS, PLACES
+from parlab.world import DGX_H100, Cluster, Comm, Device, Link, Timeline, run
+from parlab.zero import accounting
+
+B, S = 16, 16  # rows of the batch, tokens of a row
+NAMES = ("dp", "pp", "cp", "tp")
+CONFIG = LlamaConfig(vocab_size=32, hidden_size=64, intermediate_size=128, num_hidden_layers=8, num_attention_heads=8)
+SCALE = 64
+KERNEL = 0.6  # of the peak: what products reach; published 0.79 for large ones, 0.60 fitted to Llama 3's rows
+STORED = "steps.json"
+OVERLAPPED = (1, 2)  # the ZeRO stages that gather new weights beside the next forward
+Axes = tuple[int, int, int, int]
+
+
+def scaled(cluster: Cluster, kernel: float) -> Cluster:
+    """The cluster for a model that is `SCALE` times smaller on each side, in float32 instead of bf16."""
+    device, fewer = cluster.device_of(0), SCALE**2 / 2
+    return Cluster(
+        f"{cluster.name}, for arrays {SCALE} times shorter",
+        Device(device.name, kernel * device.flops / SCALE**3, device.memory_bandwidth / fewer),
+        cluster.ranks_per_node,
+        Link(cluster.intra.latency, cluster.intra.bandwidth / fewer),
+        Link(cluster.inter.latency, cluster.inter.bandwidth / fewer),
+        cluster.ports,
+    )
+
+
+CLUSTER = scaled(DGX_H100, KERNEL)
+
+
+class StepCosts(NamedTuple):
+    """The costs of one step on a mesh."""
+
+    seconds: float
+    sent: dict[str, int]  # bytes of all ranks by strategy
+    formula: dict[str, int]  # the same in closed form
+    held: dict[str, int]  # bytes of the fullest rank at its peak, by kind
+
+
+def meshes(ranks: int) -> list[Axes]:
+    """All meshes of so many ranks, a power of two, that the small model divides among: dp, pp, cp and tp."""
+    few = [size for size in (8, 4, 2, 1) if size <= ranks]
+    return [(dp, pp, cp, tp) for dp, pp, cp, tp in product([16, *few], few, few, few) if dp * pp * cp * tp == ranks]
+
+
+def fitting(axes: Axes) -> list[int]:
+    """The numbers of microbatches: each replica has rows for them, and each rank of its pipeline has one."""
+    return [m for m in (1, 2, 4, 8, 16) if axes[1] <= m <= B // axes[0]]
+
+
+@cache
+def step_on(axes: Axes, microbatches: int, schedule: str, zero: int, rows: int = B) -> StepCosts:
+    """Run one step; at ZeRO 1 and 2 a second one, beside whose forward the new weights are gathered, is timed.
+
+    It runs once for each choice.
+    """
+    built, steps = getattr(pipeline, schedule)(axes[1], microbatches), 2 if zero in OVERLAPPED else 1
+    tokens = arrays.generator(0).integers(CONFIG.vocab_size, size=(rows, S + 1))
+    serial = Llama.random(CONFIG, xp=np, dtype="float32")
+
+    def program(comm: Comm) -> dict[str, int]:
+        mesh = Mesh(comm, *axes, ranks_per_node=min(comm.size, CLUSTER.ranks_per_node))
+        how: Any = {"overlap_gather": zero in OVERLAPPED, "keep_last_block": zero == 3}
+        trainer = Trainer(mesh, serial, AdamW(), schedule=built, zero=zero, **how)
+        for _ in range(steps):
+            trainer.step(tokens[:, :-1], tokens[:, 1:])
+        trainer.finish()
+        return step_bytes(trainer, rows, S)
+
+    done = run(program, math.prod(axes), cluster=CLUSTER)
+    timeline = done.timeline
+    fullest = max(range(timeline.size), key=timeline.peak_bytes)
+    held: Counter[str] = Counter()
+    for name, nbytes in timeline.peak_by_name(fullest).items():
+        held[LAYERS[PLACES.get(name, PLACES[accounting.ACTIVATIONS])].name] += nbytes
+    sent = {name: nbytes // steps for name, nbytes in bytes_by_strategy(timeline).items()}
+    return StepCosts(_period(timeline, steps) / 1e12, sent, done.results[0], dict(held))
+
+
+def _period(timeline: Timeline, steps: int) -> int:
+    """From the end of one step's optimizer to the end of the next one's; of a single step its makespan."""
+    if steps == 1:
+        return timeline.makespan
+    ends = []
+    for rank in range(timeline.size):
+        of_rank = [span.end for span in timeline.spans if span.rank == rank and span.name == "AdamW"]
+        ends.append((of_rank[len(of_rank) // 2 - 1], of_rank[-1]))
+    first, second = map(max, zip(*ends, strict=True))
+    return second - first
+
+
+class StoredStep(NamedTuple):
+    """The totals of one step under 1F1B, computed before: `python -m parlab.views.mesh.steps` writes them."""
+
+    axes: Axes
+    microbatches: int
+    zero: int
+    seconds: float
+    sent: int
+    held: int
+
+
+@cache
+def stored() -> list[StoredStep]:
+    """All meshes of 8 and 16 ranks, with each number of microbatches, at ZeRO 1 and 3."""
+    text = (files("parlab.views.mesh") / STORED).read_text(encoding="utf-8")
+    return [StoredStep(tuple(axes), *rest) for axes, *rest in json.loads(text)]
+
+
+def computed(axes: Axes, microbatches: int, zero: int) -> StoredStep:
+    """The same, computed now."""
+    costs = step_on(axes, microbatches, "one_f_one_b", zero)
+    return StoredStep(axes, microbatches, zero, costs.seconds, sum(costs.sent.values()), sum(costs.held.values()))
+
+
+def choices() -> list[tuple[Axes, int, int]]:
+    """Every mesh, number of microbatches and ZeRO stage that is stored."""
+    return [(axes, m, zero) for ranks in (8, 16) for axes in meshes(ranks) for m in fitting(axes) for zero in (1, 3)]
+
+
+if __name__ == "__main__":
+    rows = [json.dumps(computed(*choice)) for choice in choices()]
+    with open(str(files("parlab.views.mesh") / STORED), "w", encoding="utf-8") as file:
+        file.write("[" + ",\n".join(rows) + "]\n")

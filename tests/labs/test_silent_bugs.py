@@ -1,0 +1,97 @@
+"""Six silent bugs: what each check sees of them, their prices, and the checker of lesson 07's core exercise."""
+
+import pytest
+
+from parlab.labs import EXERCISES, Suspect, find_bug, suspect
+from parlab.labs.silent_bugs import BUGS, MOST, NONE, PRICES, SEES
+
+EXERCISE = EXERCISES["07.find_bug"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("bug", BUGS)
+def test_each_bug_is_seen_by_these_checks_and_the_others_are_blind_to_it(bug, seed):
+    assert {check for check in PRICES if Suspect(bug, seed).sees(check)} == set(SEES[bug])
+
+
+def test_a_right_trainer_is_right_for_every_check():
+    assert not any(Suspect(NONE).sees(check) for check in PRICES)
+
+
+def test_an_extra_mean_halves_the_norm_and_every_gradient_and_no_loss_of_ten():
+    patient = Suspect("extra mean")
+    assert patient.ask("norm") == 0.5
+    assert set(patient.ask("gradients").values()) == {0.5}
+    assert patient.ask("ten losses") == [1.0] * 10
+    assert patient.price == 2 + 5 + 20
+    assert repr(patient).endswith("asked for norm (2), gradients (5), ten losses (20): 27 in all")
+
+
+def test_copies_that_differ_name_the_weights_that_were_not_summed():
+    for bug, part in (("ends", "embed_tokens"), ("norms", "layernorm"), ("K/V heads", "_proj")):
+        names = Suspect(f"{bug} not summed").ask("copies")
+        assert names
+        assert all(part in name for name in names)
+
+
+def test_the_librarys_diagnosis_is_right_on_21_trainers_and_costs_1_3_3_5_5():
+    prices = {}
+    for bug in (NONE, *BUGS):
+        for seed in range(3):
+            patient = Suspect(bug, seed)
+            assert find_bug(patient.ask) == bug
+            prices[bug] = patient.price
+    assert list(prices.values()) == [3, 3, 5, 1, 1, 1, 5]
+    assert max(prices.values()) == MOST
+
+
+def test_a_name_draws_one_bug_whatever_its_case_and_a_class_has_all_six():
+    assert suspect("Ada Lovelace").ask("norm") == suspect(" ada lovelace").ask("norm")
+    assert len({suspect(f"student {number}")._bug for number in range(30)}) == 6
+    with pytest.raises(ValueError, match="name=7: must be a string"):
+        suspect(7)
+    with pytest.raises(ValueError, match="check='weights': use one of copies, loss"):
+        suspect("Ada").ask("weights")
+
+
+def said(answer):
+    review = EXERCISE.review(answer, seed=0, extra=0)
+    assert review.status == "not yet"
+    return review.text
+
+
+def by_the_loss(ask):
+    return "none" if ask("loss") == 1 else "mean of means"
+
+
+def gradients_first(ask):
+    ask("gradients")
+    return find_bug(ask)
+
+
+def test_a_check_that_is_blind_to_the_bug_is_named():
+    text = said(by_the_loss)
+    assert "It fails with a trainer whose bug is 'ends not summed'" in text
+    assert "returned 'none' after asking for loss (2)" in text
+    assert "likely cause: loss cannot see this bug: another check can" in text
+
+
+def test_a_diagnosis_that_costs_more_than_5_is_refused_with_the_dear_check():
+    text = said(gradients_first)
+    assert "found it, after asking for gradients (5), copies (1): 6 in all, at most 5" in text
+    assert "likely cause: 'gradients' is asked for before checks that cost less" in text
+
+
+def test_a_guess_a_right_trainer_accused_and_an_unknown_bug_are_told():
+    assert "likely cause: nothing was asked, so it is a guess" in said(lambda ask: "extra mean")
+    assert "expected one of 'extra mean'" in said(lambda ask: "cp")
+    accused = said(lambda ask: "ends not summed" if ask("copies") else "extra mean")
+    assert "with a right trainer" in accused
+    assert "all of its checks come out right; such a trainer has no bug: 'none'" in accused
+
+
+def test_two_bugs_that_answer_alike_are_told_so():
+    def without_loss(ask):
+        return find_bug(lambda check: 1.0 if check == "loss" else ask(check))
+
+    assert "so far 'copies counted' gives the same answers: ask for a check" in said(without_loss)

@@ -1,0 +1,33 @@
+"""Differences of losses, where rounding can be seen."""
+
+import math
+
+import pytest
+
+from parlab import views
+from tests.views.drawn import check_text
+
+
+def test_rounding_and_a_bug_are_told_apart_with_the_step_at_which_it_starts():
+    right = [4.0, 3.0, 2.0]
+    figure = views.loss_differences({"right": right, "rounded": [4.0, 3.0 * (1 + 1e-15), 2.0], "bug": [4.0, 3.0, 2.1]})
+    assert figure.text_shown.splitlines() == [
+        "1 of 2 differs by more than rounding",
+        "rounded: differs by 1e-12 or less",
+        "bug: differs by at most 5e-02; by more than 1e-12 from step 3 on",
+    ]
+    check_text(figure)
+
+
+def test_eight_curves_fit_and_a_lost_loss_counts_as_different():
+    curves = {"right": [1.0, 1.0]} | {f"training {n}": [1.0, 1 + 10.0**-n] for n in range(6)}
+    figure = views.loss_differences({**curves, "lost": [1.0, math.nan]})
+    assert "7 of 7 differ by more than rounding" in figure.text_shown
+    check_text(figure)
+
+
+def test_losses_of_other_lengths_and_nine_trainings_are_refused():
+    with pytest.raises(ValueError, match="need the same number"):
+        views.loss_differences({"a": [1.0], "b": [1.0, 2.0]})
+    with pytest.raises(ValueError, match="2 to 8"):
+        views.loss_differences({str(n): [1.0] for n in range(9)})

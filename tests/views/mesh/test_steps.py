@@ -1,0 +1,70 @@
+"""All meshes of 8 and 16 ranks: stored numbers are those of steps that run, and what lesson 07 concludes from them."""
+
+import math
+
+import pytest
+
+from parlab import views
+from parlab.views.mesh.scatter import fastest_of_each, steps_of
+from parlab.views.mesh.steps import CLUSTER, KERNEL, SCALE, choices, computed, fitting, meshes, step_on, stored
+from parlab.world import DGX_H100
+from tests.views.drawn import check_text
+
+
+def step(axes, microbatches, zero):
+    (found,) = [s for s in stored() if s[:3] == (axes, microbatches, zero)]
+    return found
+
+
+def test_every_mesh_of_8_and_of_16_ranks_is_stored_with_each_number_of_microbatches():
+    assert [s[:3] for s in stored()] == choices()
+    assert [len(meshes(ranks)) for ranks in (8, 16)] == [20, 32]
+    assert fitting((2, 4, 1, 1)) == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("axes", "microbatches", "zero"),
+    [((8, 1, 1, 1), 2, 1), ((1, 4, 1, 2), 4, 3), ((4, 1, 1, 4), 1, 3), ((2, 2, 2, 2), 2, 1)],
+)
+def test_a_stored_step_is_what_runs_to_the_last_digit(axes, microbatches, zero):
+    assert step(axes, microbatches, zero) == computed(axes, microbatches, zero)
+
+
+def test_a_second_step_sends_as_many_bytes_as_the_closed_form():
+    for zero in (1, 3):
+        costs = step_on((2, 2, 1, 2), 2, "one_f_one_b", zero)
+        assert costs.sent == costs.formula
+
+
+def test_a_product_and_a_message_of_the_large_model_take_on_h100s_as_long_as_the_small_ones_here():
+    flops, elements = 2 * 16 * 64 * 64, 16 * 64
+    h100 = DGX_H100.reaching(KERNEL).device_of(0).seconds(flops * SCALE**3, 0)
+    assert CLUSTER.device_of(0).seconds(flops, 0) == pytest.approx(h100, rel=1e-12)
+    for ours, theirs in ((CLUSTER.intra, DGX_H100.intra), (CLUSTER.inter, DGX_H100.inter)):
+        bf16 = theirs.picoseconds(2 * elements * SCALE**2)
+        assert ours.picoseconds(4 * elements) == pytest.approx(bf16, rel=1e-5)
+
+
+def test_microbatches_divide_the_activations_of_tp_8_as_those_of_pp_8():
+    one, sixteen = step((1, 1, 1, 8), 1, 1), step((1, 1, 1, 8), 16, 1)
+    assert (one.held, sixteen.held) == pytest.approx((3.45 * 2**20, 0.84 * 2**20), rel=1e-2)
+    assert sixteen.held < step((1, 8, 1, 1), 16, 1).held
+    assert sixteen.seconds > 1.5 * one.seconds
+
+
+def test_on_two_nodes_the_fastest_keeps_tp_inside_and_four_times_the_rows_turn_the_order():
+    best = min(fastest_of_each(16), key=lambda s: s.seconds)
+    assert best.axes == (4, 1, 1, 4)
+    few = [step_on(axes, 1, "one_f_one_b", 3).seconds for axes in ((4, 1, 1, 4), (16, 1, 1, 1))]
+    many = [step_on(axes, 1, "one_f_one_b", 3, 64).seconds for axes in ((4, 1, 1, 4), (16, 1, 1, 1))]
+    assert few[0] < few[1]
+    assert many[0] > many[1]
+
+
+def test_the_picture_names_the_extremes_and_its_words_are_free_of_each_other():
+    figure = views.all_meshes()
+    for ranks in (8, 16):
+        fastest = min(steps_of(ranks), key=lambda s: s.seconds)
+        assert f"{1e3 * fastest.seconds:6.1f} ms" in figure.text_shown
+        assert all(math.prod(s.axes) == ranks for s in steps_of(ranks))
+    check_text(figure)
