@@ -35,7 +35,7 @@ class Trip(NamedTuple):
     end: int
 
 
-class Step(NamedTuple):
+class ZeroStep(NamedTuple):
     """A step: the names of the blocks, their uses, the gathers before these, and the reductions of gradients."""
 
     blocks: list[str]
@@ -44,7 +44,7 @@ class Step(NamedTuple):
     reductions: list[Trip]
 
 
-def step_of(shown: Timeline) -> Step | None:
+def step_of(shown: Timeline) -> ZeroStep | None:
     """The step of ZeRO-3 that was run on 2 to 4 ranks, or None: it gathers each block twice and reduces it once."""
     spans = [span for span in shown.computes if span.rank == 0]
     blocks = [span.name.removeprefix(FORWARD) for span in spans if span.name.startswith(FORWARD)]
@@ -56,7 +56,7 @@ def step_of(shown: Timeline) -> Step | None:
     gathers, reductions = _trips(shown, "all_gather"), _trips(shown, "reduce_scatter")
     if [span.name for span in uses] != there or len(gathers) != len(order) or len(reductions) != len(blocks):
         return None
-    return Step(
+    return ZeroStep(
         blocks,
         [
             Use(block, span.name.startswith(BACKWARD), span.start, span.end)
@@ -111,7 +111,7 @@ def zero_film(shown: Timeline) -> Film:
     return film
 
 
-def _told(step: Step, time: int, until: int) -> str:
+def _told(step: ZeroStep, time: int, until: int) -> str:
     """One line for the time between two stops."""
     now = [use for use in step.uses if use.start <= time < use.end]
     gathered, going = (
@@ -124,15 +124,15 @@ def _told(step: Step, time: int, until: int) -> str:
     return "; ".join(parts)
 
 
-def _wide(step: Step) -> float:
+def _wide(step: ZeroStep) -> float:
     return (RIGHT - LEFT) / len(step.blocks)
 
 
-def _x(step: Step, block: int) -> float:
+def _x(step: ZeroStep, block: int) -> float:
     return LEFT + _wide(step) * block + 4
 
 
-def _middle(step: Step, block: int) -> float:
+def _middle(step: ZeroStep, block: int) -> float:
     return _x(step, block) + (_wide(step) - 8) / 2
 
 
@@ -140,19 +140,19 @@ def _y(rank: int) -> float:
     return TOP + ROW * rank
 
 
-def _shard(step: Step, rank: int, block: int, owner: int, size: int) -> tuple[float, float, float, float]:
+def _shard(step: ZeroStep, rank: int, block: int, owner: int, size: int) -> tuple[float, float, float, float]:
     """The place, in `rank`'s row, of the weights of `block` that `owner` owns."""
     wide = (_wide(step) - 8) / size
     return round(_x(step, block) + wide * owner, 1), _y(rank), round(wide - 1, 1), HIGH
 
 
-def _draw_places(film: Film, step: Step, rank: int, block: int, size: int) -> None:
+def _draw_places(film: Film, step: ZeroStep, rank: int, block: int, size: int) -> None:
     x, y, wide = _x(step, block), _y(rank), _wide(step) - 8
     film.draw(outline(x, y, wide - 1, HIGH, "empty") + outline(x, y + HIGH + 4, wide - 1, HIGH, "empty"))
     film.draw(chip(*_shard(step, rank, block, rank, size), rank))
 
 
-def _draw_gather(film: Film, step: Step, trip: Trip, dropped: int, size: int) -> None:
+def _draw_gather(film: Film, step: ZeroStep, trip: Trip, dropped: int, size: int) -> None:
     """Each rank's shard flies to all others, and stays there until the block has been used."""
     for rank in range(size):
         there = ""
@@ -165,14 +165,14 @@ def _draw_gather(film: Film, step: Step, trip: Trip, dropped: int, size: int) ->
         film.draw(there, trip.end, dropped)
 
 
-def _draw_use(film: Film, step: Step, use: Use, size: int) -> None:
+def _draw_use(film: Film, step: ZeroStep, use: Use, size: int) -> None:
     x, wide = _x(step, use.block), _wide(step) - 8
     if use.end > use.start:
         frames = "".join(outline(x - 2, _y(rank) - 2, wide + 3, HIGH + 4, "frame") for rank in range(size))
         film.draw(frames, use.start, use.end)
 
 
-def _draw_reduction(film: Film, step: Step, trip: Trip, made: int, size: int) -> None:
+def _draw_reduction(film: Film, step: ZeroStep, trip: Trip, made: int, size: int) -> None:
     """Each rank's gradient of a whole block goes, piece by piece, to the owners; a rank keeps the sum of its own."""
     wide = _wide(step) - 8
     for rank in range(size):
