@@ -41,7 +41,7 @@ def packed_work(documents: Sequence[int]) -> list[int]:
 def split_by_work(work: Sequence[float] | Array, ranks: int) -> list[Chunk]:
     """One chunk a rank, so that the largest work of a chunk is as small as contiguous chunks can make it.
 
-    `work` has one number a token, in any unit: `causal_work(S)`, `packed_work(documents)`, or measured times. With more
+    `work` has one number a token, in any unit: `causal_work(S)`, `packed_work(documents)`, or seconds. With more
     ranks than tokens the last ranks get no chunk.
 
     Raises:

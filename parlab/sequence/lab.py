@@ -59,7 +59,7 @@ def lab_loss(chunks: Sequence[Chunk], *, seed: int = 1) -> float:
     """The mean loss of a word of the lab's text (nats), if each of its chunks is read without the chunks before it.
 
     The mask is cut in all layers: a word is predicted from the words of its chunk alone. The first word of a chunk is
-    predicted from the chunk before it, so that all cuts are measured on the same words.
+    predicted from the chunk before it, so that all cuts are scored on the same words.
 
     Raises:
         ValueError: chunks that are not the whole text, one after the other, without overlap; no such seed.

@@ -1,4 +1,4 @@
-"""The GPT block of the older papers, tensor-parallel: so that their byte counts can be measured.
+"""The GPT block of the older papers, tensor-parallel: so that their bytes can be counted.
 
 Its dropout draws the masks of the whole activation, as the serial block does, and keeps this rank's slice: the parallel
 block then drops what the serial one drops, and can be held against it. (Megatron seeds each rank differently instead,
