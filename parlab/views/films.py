@@ -39,8 +39,9 @@ def film(source: Any, **options: Any) -> Film:
     - for the run of one `all_reduce`, `reduce_scatter` or `all_gather` on 2 to 6 ranks (by ring, recursive doubling,
       halving or circulant; not every number of ranks fits all of these): the pieces that travel;
     - for up to three such runs by name, {name: run}: the same side by side, on one clock;
-    - for the run of one attention across 2 or 4 ranks, forward, without a mask, on contiguous shards: the K/V, queries
-      and outputs that travel between rectangles of tokens × heads (`ranks_per_node=` draws the nodes);
+    - for the run of one attention across 2 or 4 ranks, forward, on contiguous shards, without a mask (USP, also one
+      composed of all-to-alls and a ring, with a causal one too): the K/V, queries and outputs that travel between
+      rectangles of tokens × heads (`ranks_per_node=` draws the nodes);
     - for a step of an MLP that is cut among 2 to 4 ranks (`parlab.views.sharding.film` names its computations): the
       columns, and the shares that add;
     - for a step of ZeRO-3 on 2 to 4 ranks: shards that fly together before a block is used, and gradients that go home;

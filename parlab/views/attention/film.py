@@ -13,13 +13,14 @@ from parlab.views.drawing import theme
 from parlab.views.drawing.film import WIDTH, Film, box, outline, word
 from parlab.world import Span, Timeline, Transfer
 
-LABEL = re.compile(r"(ring|double ring|Ulysses|USP|all-gather|tree), causal=False, layout=contiguous(.*)")
+LABEL = re.compile(r"(ring|double ring|Ulysses|USP|all-gather|tree), causal=(\w+), layout=contiguous(.*)")
 RANKS = (2, 4)  # how many a film has room for
 ACROSS, DOWN, TOP, PANEL = 27, 25, 96, 143  # of a cell, and of a rank's rectangle
 LANE, LANES = 15, 46  # below the rectangles
 WORK = theme.KINDS["compute"].color
 Cells = frozenset[tuple[int, int]]  # (shard of the tokens, part of the heads): as many of each as ranks
 KV, QKV, Q, OUT = "K/V", "q, k, v", "queries", "output"
+APART = ("q", "k", "v")  # where an all-to-all turns each by itself
 
 
 class Carried(NamedTuple):
@@ -38,19 +39,47 @@ class MethodPlan(NamedTuple):
 
 
 def plan_of(shown: Timeline) -> MethodPlan | None:
-    """The plan of the method that ran, if it is an attention without a mask whose messages are those of its plan."""
-    said = {str(t.label) for t in shown.transfers}
+    """The plan of the method that ran, if its messages are those of the plan: an attention without a mask, or USP with
+    a causal one, also if it is composed of all-to-alls and a ring.
+    """
+    said = {str(t.label) for t in shown.transfers if t.name != "all_to_all"}
     label = LABEL.fullmatch(said.pop()) if len(said) == 1 else None
     if label is None or shown.size not in RANKS:
         return None
-    told = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", label[2])}
-    plan = PLANS[label[1]](shown.size, **told)
+    told = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", label[3])}
+    neighbours = {t.dst for t in shown.transfers if t.name == "all_to_all" and t.src == 0}
+    if neighbours and label[1] == "ring":
+        plan = _apart(_usp(shown.size, 1 + len(neighbours)))
+    elif label[2] == "True" and label[1] != "USP":
+        return None
+    else:
+        plan = PLANS[label[1]](shown.size, **told)
+    if label[2] == "True":
+        plan = _causal(plan)
     sent: dict[tuple[int, int], int] = defaultdict(int)
     for t in shown.transfers:
         sent[t.src, t.dst] += 1
     spans = [len(_attends(shown, rank)) for rank in range(shown.size)]
     same = sent == {pair: len(parts) for pair, parts in plan.sends.items()} and spans == list(map(len, plan.attends))
     return plan if same else None
+
+
+def _apart(plan: MethodPlan) -> MethodPlan:
+    """The plan whose q, k and v travel in messages of their own."""
+    sends = {
+        pair: [Carried(kind, part.cells) for part in parts for kind in (APART if part.kind == QKV else (part.kind,))]
+        for pair, parts in plan.sends.items()
+    }
+    return plan._replace(sends=sends)
+
+
+def _causal(plan: MethodPlan) -> MethodPlan:
+    """The plan without the K/V of later tokens, which a causal mask hides."""
+    attends = [
+        [cells for cells in of_rank if min(cells)[0] <= max(queries)[0]]
+        for of_rank, queries in zip(plan.attends, plan.queries, strict=True)
+    ]
+    return plan._replace(attends=attends)
 
 
 def attention_film(shown: Timeline, ranks_per_node: int | None = None) -> Film:
@@ -67,7 +96,8 @@ def attention_film(shown: Timeline, ranks_per_node: int | None = None) -> Film:
         raise ValueError(f"ranks_per_node={ranks_per_node}: must divide the {size} ranks")
     plan, messages = plan_of(shown), _carried(shown)
     assert plan is not None
-    name = str(shown.transfers[0].label).partition(",")[0]
+    composed = shown.transfers[0].name == "all_to_all"
+    name = "USP, composed" if composed else str(shown.transfers[0].label).partition(",")[0]
     begins = {t.start for t, _ in messages if t.src == 0} | {span.start for span in _attends(shown, 0)}
     begins -= {span.end for span in _attends(shown, 0)} - {t.start for t, _ in messages if t.src == 0}
     headline = f"{name[0].upper()}{name[1:]}, {size} ranks: {shown.format(shown.makespan)}"
@@ -232,21 +262,21 @@ def _draw_held(
     """The cells of a rank: K/V from when they come until they were attended and sent on, then its output."""
     size, spans = shown.size, _attends(shown, rank)
     first, last = spans[0].start, spans[-1].end
-    came = dict.fromkeys(_rows([rank], size), 0)
+    home = _rows([rank], size)
+    came = dict.fromkeys(home, 0)
     for t, part in messages:
-        if t.dst == rank and part.kind in (KV, QKV):
-            came |= {cell: t.end for cell in part.cells if cell not in came}
+        if t.dst == rank and part.kind in (KV, QKV, *APART):
+            came |= dict.fromkeys(part.cells - home, t.end)
     gone = dict.fromkeys(came, first)
     for span, cells in zip(spans, plan.attends[rank], strict=True):
         gone |= dict.fromkeys(cells, span.end)
     for t, part in messages:
-        if t.src == rank and part.kind in (KV, QKV):
+        if t.src == rank and part.kind in (KV, QKV, *APART):
             gone |= {cell: max(gone[cell], t.start) for cell in part.cells}
     _draw_groups(film, rank, KV, came, gone, size)
     film.draw(_frame(rank, plan.queries[rank], size), first, last)
     asked = {cell: t.end for t, part in messages if t.dst == rank and part.kind == Q for cell in part.cells}
     _draw_groups(film, rank, Q, asked, dict.fromkeys(asked, first), size)
-    home = _rows([rank], size)
     made = dict.fromkeys(plan.queries[rank], last)
     leaves = max([last, *(t.end for t, part in messages if rank in (t.src, t.dst) and part.kind == OUT)])
     for t, part in messages:
@@ -295,7 +325,7 @@ def _cells(rank: int, part: Carried, size: int) -> str:
     """The cells on a rank, in the colour of the rank that owns the tokens, with its number."""
     x, marks = _left(rank, size), ""
     for token, first, stop in _runs(part.cells):
-        said = {KV: f"{token}", QKV: f"{token}", Q: f"q{token}", OUT: f"o{token}"}[part.kind]
+        said = {Q: "q", OUT: "o"}.get(part.kind, "") + str(token)
         place = x + ACROSS * first, TOP + DOWN * token, ACROSS * (stop - first) - 2, DOWN - 2
         marks += box(*place, theme.rank_color(token), said, "small")
     return marks

@@ -11,10 +11,20 @@ from parlab.sequence import shard
 from parlab.views.attention import film as attention
 from parlab.views.attention.film import KV, OUT, QKV, Q, plan_of
 from parlab.world import CLASSROOM, Link
+from tests.labs.answers import usp
 from tests.views.filmed import check_film, marks
 
 NODES = replace(CLASSROOM, ranks_per_node=2, inter=Link(latency=5e-6, bandwidth=2.5e9))
+
+
+def composed(comm, q, k, v):
+    """USP of groups of 2, as a student writes it."""
+    return usp(comm, q, k, v, 2), None
+
+
 METHODS = {
+    "composed": {},
+    "usp, causal": {"ulysses": 2, "causal": True},
     "ring": {},
     "double_ring": {"ranks_per_node": 2},
     "ulysses": {},
@@ -27,7 +37,7 @@ METHODS = {
 
 
 def ran(name, size=4, **more):
-    method = getattr(parlab.sequence, f"{name.partition(',')[0]}_attention")
+    method = composed if name == "composed" else getattr(parlab.sequence, f"{name.partition(',')[0]}_attention")
     x = [np.zeros((1, 4, 1024, 16), np.float32)] * 3
     return run(method, size, *[per_rank(shard(y, size)) for y in x], cluster=NODES, **METHODS[name] | more)
 
@@ -36,7 +46,8 @@ def ran(name, size=4, **more):
 def test_every_message_has_the_bytes_of_the_cells_that_it_carries(name):
     shown = ran(name).timeline
     cell = 256 * 16 * 4  # bytes of one of q, k, v, out for a shard of the tokens and a head
-    unit = {KV: 2 * cell, QKV: 3 * cell, Q: cell, OUT: cell + 256 * 4}
+    unit = {KV: 2 * cell, QKV: 3 * cell, Q: cell, OUT: cell + (256 * 4 if name != "composed" else 0)}
+    unit |= dict.fromkeys(attention.APART, cell)
     for t, part in attention._carried(shown):
         assert t.nbytes == len(part.cells) * unit[part.kind], (t, part)
 
@@ -48,11 +59,13 @@ def test_a_rank_attends_all_tokens_of_its_heads_once_and_only_what_has_come(name
     for rank in range(4):
         came = {(rank, head): 0 for head in range(4)}
         for t, part in messages:
-            if t.dst == rank and part.kind in (KV, QKV):
+            if t.dst == rank and part.kind in (KV, QKV, *attention.APART):
                 came |= dict.fromkeys(part.cells, t.end)
         attended = [cell for cells in plan.attends[rank] for cell in cells]
         heads = {head for _, head in plan.queries[rank]}
         tokens = {rank} if name == "tree" else set(range(4))
+        if name in ("composed", "usp, causal") and rank < 2:
+            tokens = {0, 1}  # a causal mask hides the other group's
         assert sorted(attended) == sorted((token, head) for token in tokens for head in heads)
         for span, cells in zip(attention._attends(shown, rank), plan.attends[rank], strict=True):
             assert all(came[cell] <= span.start for cell in cells)
@@ -65,7 +78,7 @@ def test_a_rank_sends_only_what_it_has_and_all_output_of_its_tokens_comes_home(n
     own = [{(rank, head) for head in range(4)} for rank in range(4)]
     has = {KV: [set(cells) for cells in own], Q: [set(cells) for cells in own], OUT: list(map(set, plan.queries))}
     for t, part in sorted(messages, key=lambda message: message[0].start):
-        kind = KV if part.kind == QKV else part.kind
+        kind = KV if part.kind in (QKV, *attention.APART) else part.kind
         came = {
             cell for m, p in messages if m.dst == t.src and m.end <= t.start and p.kind == part.kind for cell in p.cells
         }
@@ -115,6 +128,11 @@ def test_two_ranks_and_other_runs():
     check_film(views.film(ran("ring", 2)))
     check_film(views.film(ran("ulysses", 2)))
     assert plan_of(ran("ring", causal=True).timeline) is None
+    assert repr(views.film(ran("composed"), ranks_per_node=2)).splitlines()[:3] == [
+        "USP, composed, 4 ranks: 108 µs",
+        "0 s: rank 0 sends q of shard 0, heads 2, 3 to rank 1",
+        "4.28 µs: rank 0 sends k of shard 0, heads 2, 3 to rank 1",
+    ]
     assert plan_of(ran("ring", 8).timeline) is None
     assert plan_of(ran("allgather", kv_heads=2).timeline) is None  # two turns
     with pytest.raises(ValueError, match="ranks_per_node=3: must divide the 4 ranks"):
