@@ -16,7 +16,7 @@ SMALLEST = 1e-17  # the lower end of the axis: no difference at all
 
 
 def loss_differences(losses: Mapping[str, Sequence[float]], *, headline: str | None = None) -> Picture:
-    """Draw |loss / right loss − 1| of several trainings over their steps.
+    """Draw `|loss / right loss − 1|` of several trainings over their steps.
 
     Args:
         losses: as for `loss_curves`, up to 8: the first one is right, and is not drawn.
