@@ -6,7 +6,7 @@ from parlab import Cluster, arrays, run, views
 from parlab.nn import AdamW, Llama, LlamaConfig
 from parlab.train import Mesh, Trainer
 from parlab.views.mesh.steps import B, S, step_on
-from parlab.views.mesh.strategies import STRATEGIES
+from parlab.views.mesh.strategies import BACKWARD, FORWARD, STEP, STRATEGIES
 from parlab.zero import accounting
 from tests.views.drawn import check_text
 
@@ -42,8 +42,17 @@ def test_messages_have_the_colour_of_their_group_and_the_title_counts_them(step)
     assert "sent by all: dp " in figure.text_shown
     assert "tp " in figure.text_shown
     written = {text.get_text() for text in figure.texts}
-    assert {"tp: inside layers", "dp: weights, gradients"} <= written
+    assert {"tp: layers", "dp: weights, gradients"} <= written
     assert "cp: K/V" not in written
+
+
+def test_forward_backward_and_optimizer_have_colours_of_their_own(step):
+    figure = views.step_by_strategy(step)
+    (axes,) = figure.axes
+    wanted = {tuple(int(kind.color[at : at + 2], 16) for at in (1, 3, 5)) for kind in (FORWARD, BACKWARD, STEP)}
+    assert colors(axes, "computes") == wanted
+    assert {"forward", "backward", "AdamW"} <= {text.get_text() for text in figure.texts}
+    check_text(figure)
 
 
 def test_ranks_that_are_not_there_and_what_is_no_run_are_refused(step):
