@@ -46,13 +46,16 @@ class Plans(Sequence[Estimate]):
 
     def __repr__(self) -> str:
         best = f"; the best: {self[0].layout}" if len(self) else ""
-        return f"Plans: of {len(self.bytes)} layouts {len(self)} fit in {format_bytes(self.memory)}{best}"
+        later = " and ".join(format_bytes(e.total_bytes) for e in self.flips()[1:])
+        flips = f"; another one from {later} of usable memory on" if later else ""
+        return f"Plans: of {len(self.bytes)} layouts {len(self)} fit in {format_bytes(self.memory)}{best}{flips}"
 
     @property
     def band(self) -> tuple[float, float]:
-        """The least and the most bytes that are usable of the device; `memory` twice if nothing is published."""
+        """The least and the most bytes that are usable of the device; `memory` twice if it is not one of these."""
         usable = (self.asked["hardware"] or hardware_of(self.asked["cluster"])).usable
-        return (usable[0] * 2**30, usable[1] * 2**30) if usable else (self.memory, self.memory)
+        low, high = (end * 2**30 for end in usable or (math.inf, 0))
+        return (low, high) if low <= self.memory <= high else (self.memory, self.memory)
 
     def __len__(self) -> int:
         return len(self.order)

@@ -156,6 +156,7 @@ def test_between_72_and_79_6_gib_of_an_h100_the_best_layout_changes_at_76_2_and_
         limit = max(e.total_bytes, plans.band[0])
         assert replace(plans, memory=limit).best == e
     assert replace(plans, memory=flips[2].total_bytes - 1).best == flips[1]
+    assert repr(plans).endswith("; another one from 76.2 GiB and 77.0 GiB of usable memory on")
     lines = why(plans).verdict()
     assert lines[0].startswith("usable memory decides: up to 76.2 GiB the best is dp 128, pp 16")
     assert lines[2].startswith("  from 77.0 GiB on dp 256, pp 8, cp 1, tp 8, chunks 16")
@@ -179,9 +180,18 @@ def test_flips_are_the_bests_of_plain_searches_at_every_limit(low, high):
     assert [seconds for seconds, _ in found] == list(dict.fromkeys(seconds for seconds, _ in expected))
 
 
-def test_the_classroom_has_no_band():
-    plans = search(SMALL[0], CLASSROOM, 2, batch=2, sequence=64, memory=1e9)
-    assert plans.band == (1e9, 1e9)
+@pytest.mark.parametrize(
+    ("cluster", "memory", "band"),
+    [
+        (CLASSROOM, 1e9, (1e9, 1e9)),  # nothing is published
+        (DGX_H100, 24e9, (24e9, 24e9)),  # no device of 80 GB
+        (DGX_H100, 141e9, (141e9, 141e9)),
+        (DGX_H100, 72 * 2**30, (72 * 2**30, 79.6 * 2**30)),
+        (DGX_A100, None, (72 * 2**30, 79.3 * 2**30)),
+    ],
+)
+def test_the_band_is_the_devices_or_the_memory_that_was_asked_for(cluster, memory, band):
+    assert search(SMALL[0], cluster, 2, batch=2, sequence=64, memory=memory).band == band
 
 
 def test_why_of_a_layout_that_loses_names_what_is_faster():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice
+from textwrap import fill
 from typing import Any
 
 from parlab.arguments import checked, one_of, positive, whole
@@ -45,7 +46,7 @@ def plan(
     one_of("model", model, tuple(MODELS))
     positive("memory", memory)
     at = TOP + ROW * FIRST + BOTTOM
-    height = at + 0.25 + 0.16 * (LOSERS + 1)
+    height = at + 0.25 + 0.16 * (LOSERS + 4)
     try:
         plans = replace(_search(model, gpus, sequence, batch), memory=memory)
         best = plans.best
@@ -69,6 +70,8 @@ def plan(
     write(figure, 0.15, at, heading, weight="bold")
     shown = [nearest[knob] for knob in dict.fromkeys(n.knob for n in neighbours)]
     lines = "\n".join(f"{n.turned:20}{n.change:+8.1%}  {n.binds}" for n in shown[:LOSERS])
+    flips = [f"from {format_bytes(e.total_bytes)} on {short_name(e.layout)}" for e in neighbours.flips[1:]]
+    lines += "\n" + fill("with usable memory: " + ", ".join(flips), 110) if flips else ""
     write(figure, 0.15, at + 0.24, lines, 8.2, family="monospace", linespacing=1.35)
     return figure
 
