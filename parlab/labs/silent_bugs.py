@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parlab.arguments import one_of, text
+from parlab.arrays import to_numpy
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong
@@ -109,13 +110,13 @@ def _model(seed: int) -> Llama:
         tie_word_embeddings=True,
         initializer_range=0.3,
     )
-    return Llama.random(config, seed=seed, dtype="float64")
+    return Llama.random(config, seed=seed, xp=np, dtype="float64")
 
 
 @cache
 def _batch(seed: int) -> tuple[Any, Any]:
     """Rows whose first tokens, a prompt, have no targets: up to half of a row. All steps train on this one batch."""
-    tokens, targets = SOURCE.batch(seed, batch_size=4, length=16)
+    tokens, targets = map(to_numpy, SOURCE.batch(seed, batch_size=4, length=16))
     prompt = np.random.default_rng(seed).integers(1, 8, size=(4, 1))
     return tokens, np.where(np.arange(16) < prompt, IGNORED, targets)
 
