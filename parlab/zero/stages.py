@@ -46,13 +46,7 @@ class WholeWeights:
     """
 
     def __init__(
-        self,
-        comm: Comm,
-        layout: FlatLayout,
-        params: dict[str, Array],
-        dtype: Any,
-        block: Any,
-        per_node: int | None,
+        self, comm: Comm, layout: FlatLayout, params: dict[str, Array], dtype: Any, block: Any, per_node: int | None
     ) -> None:
         self.comm, self.layout, self.params, self.block, self.per_node = comm, layout, params, block, per_node
         self.whole = layout.pack({name: params[name] for name in layout.shapes}, dtype)  # [n]
@@ -179,18 +173,6 @@ class ShardedWeights:
             self.params[name] = Freed(name, self.block)
 
 
-def weights_in_stage(
-    stage: int,
-    comm: Comm,
-    layout: FlatLayout,
-    params: dict[str, Array],
-    dtype: Any,
-    block: Any,
-    per_node: int | None,
-    *,
-    keep: bool,
-) -> WholeWeights | ShardedWeights:
-    """W of a block in `stage`, with the arguments of `ShardedWeights`."""
-    if stage < 3:
-        return WholeWeights(comm, layout, params, dtype, block, per_node)
-    return ShardedWeights(comm, layout, params, dtype, block, per_node, keep=keep)
+def weights_in_stage(stage: int, keep: bool, *of_block: Any) -> WholeWeights | ShardedWeights:
+    """W of a block in `stage`; `of_block`: the arguments of `WholeWeights`."""
+    return WholeWeights(*of_block) if stage < 3 else ShardedWeights(*of_block, keep=keep)

@@ -124,7 +124,7 @@ class Zero(Replica):
             layout = FlatLayout(self._arrays(block), of_ranks, shards.rank)
             master = None if self.dtype == self.wide else layout.pack_own(self._arrays(block), self.wide)
             keep = keep_after_forward or (keep_last_block and block == self.block_names[-1])
-            weights = weights_in_stage(stage, shards, layout, self._home, self.dtype, block, per_node, keep=keep)
+            weights = weights_in_stage(stage, keep, shards, layout, self._home, self.dtype, block, per_node)
             gradients_of = WholeGradients if stage == 1 or accumulate else ShardedGradients
             gradients = gradients_of(shards, layout, self.dtype, per_node)
             state = OptimizerShard(comm, weights.shard if master is None else master, self.dtype, offload)
