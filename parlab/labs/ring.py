@@ -34,31 +34,31 @@ class RingCase:
         return f"{self.size} ranks, {self.length} tokens on each"
 
     @property
-    def blocks(self) -> list[tuple[int, int, int, int]]:
-        """The arguments of the rule for each block: (rank, source, size, length)."""
+    def tiles(self) -> list[tuple[int, int, int, int]]:
+        """The arguments of the rule for each tile: (rank, source, size, length)."""
         return [(rank, source, self.size, self.length) for rank in range(self.size) for source in range(self.size)]
 
 
 Rule = dict[tuple[int, int], tuple[slice, slice, bool]]  # of rank and source: queries, keys, whether causal
 
 
-def _try_zigzag_block(trial: Trial, case: RingCase) -> list[str]:
-    results = trial.called_each(case.blocks)
-    rule = {given[:2]: _checked_form(given, result) for given, result in zip(case.blocks, results, strict=True)}
-    load = [sum(_checked_block(rule, rank, source, case) for source in range(case.size)) for rank in range(case.size)]
+def _try_zigzag_tile(trial: Trial, case: RingCase) -> list[str]:
+    results = trial.called_each(case.tiles)
+    rule = {given[:2]: _checked_form(given, result) for given, result in zip(case.tiles, results, strict=True)}
+    load = [sum(_checked_tile(rule, rank, source, case) for source in range(case.size)) for rank in range(case.size)]
     right = unmasked_pairs(case.size * case.length, case.size, "zigzag")
     error = _gradient_error(rule, case) if case.seed == 0 else 0.0  # in the fixed cases: the pairs say the same
     if not error <= TOLERANCE:
         raise Wrong(f"the pairs are right, but attended by your rule dq, dk and dv are off by {error:.1e}")
     return [
-        f"pairs of the slowest rank: {max(load)}; closed form: c(c + 1)/2 + (N − 1)c²/2 = {max(right)}",
+        f"pairs of the slowest rank: {max(load)}; closed form: c(c + 1)/2 + (P − 1)c²/2 = {max(right)}",
         f"attended by your rule: dq, dk and dv equal dense attention's to {TOLERANCE:.0e}: True",
     ]
 
 
 def _checked_form(given: tuple[int, ...], result: Any) -> tuple[slice, slice, bool]:
     kinds = [type(part) for part in result] if isinstance(result, tuple | list) else []
-    call = f"zigzag_block{given}"
+    call = f"zigzag_tile{given}"
     if kinds[:2] != [slice, slice] or kinds[2:] not in ([bool], [np.bool_]):
         raise Wrong(f"{call} returned {brief(result)}, expected (slice of queries, slice of keys, whether causal)")
     for part in result[:2]:
@@ -72,14 +72,14 @@ def _checked_form(given: tuple[int, ...], result: Any) -> tuple[slice, slice, bo
     return result[0], result[1], bool(result[2])
 
 
-def _checked_block(rule: Rule, rank: int, source: int, case: RingCase) -> int:
-    """The number of pairs that the rule attends in one block; `Wrong` if a causal mask leaves other pairs."""
+def _checked_tile(rule: Rule, rank: int, source: int, case: RingCase) -> int:
+    """The number of pairs that the rule attends in one tile; `Wrong` if a causal mask leaves other pairs."""
     owned = [np.array(tokens) for tokens in positions(case.size * case.length, case.size, "zigzag")]
     wanted = owned[rank][:, None] >= owned[source][None, :]  # [c, c]
     queries, keys, causal = rule[rank, source]
     attended = np.zeros_like(wanted)
-    block = np.ones_like(wanted[queries, keys])
-    attended[queries, keys] = np.tril(block) if causal else block
+    selected = np.ones_like(wanted[queries, keys])
+    attended[queries, keys] = np.tril(selected) if causal else selected
     where = f"rank {rank}, K/V of rank {source}"
     for pairs, has, lacks in ((wanted & ~attended, "should see", "does"), (attended & ~wanted, "sees", "should")):
         if pairs.any():
@@ -111,13 +111,13 @@ def _attend(rule: Rule, rank: int, pieces: list[list[Any]], gradients: list[list
     """Attend with one rank's queries, forward and backward, and add to the gradients of all ranks."""
     (q, dout), size = (pieces[number][rank] for number in (0, 3)), len(pieces[0])
     out, lse = np.zeros_like(q), np.full(q.shape[:-1], -np.inf)
-    blocks = [(source, *rule[rank, source]) for source in range(size)]
-    for source, rows, columns, causal in blocks:
+    tiles = [(source, *rule[rank, source]) for source in range(size)]
+    for source, rows, columns, causal in tiles:
         k, v = (pieces[number][source][:, :, columns] for number in (1, 2))
         part = attend_block(q[:, :, rows], k, v, diagonal=CAUSAL if causal else None)
         out[:, :, rows], lse[:, :, rows] = merge(out[:, :, rows], lse[:, :, rows], *part)
     delta = row_dot(dout, out)
-    for source, rows, columns, causal in blocks:
+    for source, rows, columns, causal in tiles:
         k, v = (pieces[number][source][:, :, columns] for number in (1, 2))
         diagonal = CAUSAL if causal else None
         given = dout[:, :, rows], q[:, :, rows], k, v, lse[:, :, rows], delta[:, :, rows]
@@ -127,11 +127,11 @@ def _attend(rule: Rule, rank: int, pieces: list[list[Any]], gradients: list[list
         gradients[2][source][:, :, columns] += dv
 
 
-ZIGZAG_BLOCK = Exercise(
-    "02.zigzag_block",
-    "zigzag_block(rank, source, size, length)",
+ZIGZAG_TILE = Exercise(
+    "02.zigzag_tile",
+    "zigzag_tile(rank, source, P, length)",
     [RingCase(size, length) for size in (2, 1, 3, 4, 8) for length in (2, 6)],
-    _try_zigzag_block,
+    _try_zigzag_tile,
     lambda random, size: RingCase(size, 2 * int(random.integers(1, 16))),
 )
 
@@ -214,7 +214,7 @@ def _draw_rows(random: np.random.Generator, size: int) -> MergeCase:
 
 MERGE = Exercise(
     "02.merge",
-    "merge_two(out_a, lse_a, out_b, lse_b)",
+    "merge(out_a, lse_a, out_b, lse_b)",
     [
         MergeCase(2),
         MergeCase(4, empty="one"),
@@ -233,23 +233,23 @@ def _shares(random: np.random.Generator, size: int, longest: int) -> tuple[int, 
 
 
 def _try_bring_home(trial: Trial, case: Case) -> list[str]:
-    x, N = case.inputs(), case.size
-    done = trial.ran(trial.answer, N, per_rank(x))
-    shares = [[one[rank] for one in x] for rank in range(N)]
+    x, P = case.inputs(), case.size
+    done = trial.ran(trial.answer, P, per_rank(x))
+    shares = [[one[rank] for one in x] for rank in range(P)]
     check_results(done, x, [sum(of_rank) for of_rank in shares], shares)
     return [
         messages(done).check(
-            "N",
-            N if N > 1 else 0,
-            "a gradient starts where its K/V start, at home; after N − 1 hops it is one rank short of home",
+            "P",
+            P if P > 1 else 0,
+            "a gradient starts where its K/V start, at home; after P − 1 hops it is one rank short of home",
             exact=True,
         ),
         bytes_sent(done).check(
-            "N · n", case.nbytes if N > 1 else 0, "a rank holds one gradient at a time, and sends that one alone"
+            "P · n", case.nbytes if P > 1 else 0, "a rank holds one gradient at a time, and sends that one alone"
         ),
     ]
 
 
 BRING_HOME = on_arrays("02.bring_home", "bring_home(comm, x)", _try_bring_home, _shares)
 
-EXERCISES = (ZIGZAG_BLOCK, MERGE, BRING_HOME)
+EXERCISES = (ZIGZAG_TILE, MERGE, BRING_HOME)

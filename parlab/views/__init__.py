@@ -39,7 +39,6 @@ from parlab.views.timelines.timeline import timeline
 from parlab.views.timelines.trace_back import trace_back
 from parlab.views.timelines.waits_for import deadlock
 from parlab.views.widgets.guess import predict
-from parlab.views.widgets.step_through import step_through
 from parlab.views.zero_redundancy.model_state import explore_zero, zero
 from parlab.views.zero_redundancy.overlap import gather_overlap
 from parlab.views.zero_redundancy.step_memory import step_memory

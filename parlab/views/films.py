@@ -10,6 +10,7 @@ from parlab.pipeline import Schedule, ScheduleTimeline
 from parlab.plan import Walk
 from parlab.views.all_reduce.film import moves_of, pieces_film, race_film, raceable
 from parlab.views.attention.film import attention_film, plan_of
+from parlab.views.attention.ring_film import ring_film, ring_of
 from parlab.views.drawing.film import Film
 from parlab.views.planning.film import walk_film
 from parlab.views.schedules.film import schedule_film
@@ -25,6 +26,7 @@ FILMS: list[tuple[Callable[[Any], bool], Callable[..., Film]]] = [
     (lambda source: isinstance(source, Timeline) and step_of(source) is not None, zero_film),
     (lambda source: isinstance(source, Schedule | ScheduleTimeline), schedule_film),
     (lambda source: isinstance(source, Timeline) and plan_of(source) is not None, attention_film),
+    (lambda source: isinstance(source, Timeline) and ring_of(source) is not None, ring_film),
     (lambda source: isinstance(source, Walk), walk_film),
     (lambda source: isinstance(source, Timeline), timeline_film),
 ]
@@ -42,6 +44,8 @@ def film(source: Any, **options: Any) -> Film:
     - for the run of one attention across 2 or 4 ranks, forward, on contiguous shards, without a mask (USP, also one
       composed of all-to-alls and a ring, with a causal one too): the K/V, queries and outputs that travel between
       rectangles of tokens × heads (`ranks_per_node=` draws the nodes);
+    - for the run of any other ring attention on 2 to 4 ranks, forward or backward: the mask that fills tile by tile,
+      the K/V that go around, and each rank's work and ports;
     - for a step of an MLP that is cut among 2 to 4 ranks (`parlab.views.sharding.film` names its computations): the
       columns, and the shares that add;
     - for a step of ZeRO-3 on 2 to 4 ranks: shards that fly together before a block is used, and gradients that go home;

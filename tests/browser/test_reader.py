@@ -59,14 +59,6 @@ def show(_):
 button.on_click(show)
 widgets.VBox([button, answer])
 """
-
-
-A_FILM = """
-from parlab import views
-from parlab.sequence import RingSchedule
-
-views.step_through(RingSchedule(0, 4))
-"""
 DEAD_FILM = "widgets.VBox([widgets.Play(), picture])"
 
 
@@ -86,7 +78,7 @@ def complaints(tmp_path, reader):
 
 def test_a_sound_notebook_gets_no_complaint(complaints):
     live = "for control in controls:\n    control.observe(redraw, 'value')"
-    assert complaints(PICTURE, live, SHOW, "", IN_AN_OUTPUT_WIDGET, AFTER_A_CLICK, A_FILM) == []
+    assert complaints(PICTURE, live, SHOW, "", IN_AN_OUTPUT_WIDGET, AFTER_A_CLICK) == []
 
 
 def test_a_control_without_effect_and_one_without_a_picture_are_named(complaints):

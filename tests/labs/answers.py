@@ -87,7 +87,7 @@ def hierarchical_all_reduce(comm, x, ranks_per_node):
     return inside.all_gather(own)
 
 
-def zigzag_block(rank, source, size, length):
+def zigzag_tile(rank, source, size, length):
     whole, early, late = slice(0, length), slice(0, length // 2), slice(length // 2, length)
     if source == rank:
         return whole, whole, True
@@ -414,7 +414,7 @@ SOLUTIONS = {
     "01.reduce_scatter": reduce_scatter,
     "01.average_gradients": average_gradients,
     "01.hierarchical_all_reduce": hierarchical_all_reduce,
-    "02.zigzag_block": zigzag_block,
+    "02.zigzag_tile": zigzag_tile,
     "02.merge": merge,
     "02.bring_home": bring_home,
     "03.usp": usp,

@@ -196,15 +196,15 @@ def in_nodes_of_two(comm, x, ranks_per_node):
 # Ring attention
 
 
-@of("02.zigzag_block")
+@of("02.zigzag_tile")
 def of_two_tokens(rank, source, size, length):
-    queries, keys, causal = answers.zigzag_block(rank, source, size, 2)
+    queries, keys, causal = answers.zigzag_tile(rank, source, size, 2)
     return queries, keys, causal
 
 
-@of("02.zigzag_block")
+@of("02.zigzag_tile")
 def by_the_parity_of_the_ranks(rank, source, size, length):
-    return answers.zigzag_block(rank % 2, source % 2, 2, length)
+    return answers.zigzag_tile(rank % 2, source % 2, 2, length)
 
 
 @of("02.merge")

@@ -300,30 +300,30 @@ def with_counts_everywhere(comm, x, ranks_per_node):
     return inside.all_gather(between.all_gather(piece))
 
 
-@of("02.zigzag_block")
+@of("02.zigzag_tile")
 def with_open_ends(rank, source, size, length):
     if source == rank:
         return slice(None), slice(None), True
     return (slice(None), slice(length // 2), False) if source < rank else (slice(length // 2, None), slice(None), False)
 
 
-@of("02.zigzag_block")
+@of("02.zigzag_tile")
 def as_a_list(rank, source, size, length):
-    return list(answers.zigzag_block(rank, source, size, length))
+    return list(answers.zigzag_tile(rank, source, size, length))
 
 
-@of("02.zigzag_block")
+@of("02.zigzag_tile")
 def with_numbers_of_numpy(rank, source, size, length):
     half, kind = np.int64(length) // 2, np.sign(source - rank)
     return slice(half if kind > 0 else 0, length), slice(0, half if kind < 0 else length), kind == 0
 
 
-@of("02.zigzag_block")
+@of("02.zigzag_tile")
 def counted_from_the_end(rank, source, size, length):
     return slice(-length // 2 if source > rank else 0, None), slice(0, length // (1 + (source < rank))), rank == source
 
 
-@of("02.zigzag_block")
+@of("02.zigzag_tile")
 def from_a_dictionary(rank, source, size, length):
     whole, half = slice(0, length), length // 2
     rules = {0: (whole, whole, True), -1: (whole, slice(half), False), 1: (slice(half, length), whole, False)}

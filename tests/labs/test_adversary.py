@@ -65,7 +65,7 @@ def overlap_that_notes_its_additions(comm, x, work):
 
 
 def zigzag_with_numpys_bool(rank, source, size, length):
-    queries, keys, causal = answers.zigzag_block(rank, source, size, length)
+    queries, keys, causal = answers.zigzag_tile(rank, source, size, length)
     return queries, keys, np.bool_(causal)
 
 
@@ -85,7 +85,7 @@ RIGHT = [
     ("04.faster", faster_with_blank_lines),
     ("05.parallel_loss", two_sums_in_one),
     ("00.overlap", overlap_that_notes_its_additions),
-    ("02.zigzag_block", zigzag_with_numpys_bool),
+    ("02.zigzag_tile", zigzag_with_numpys_bool),
     ("00.exchange", exchange_that_keeps_a_log),
 ]
 
@@ -177,7 +177,7 @@ def weights_as_objects(comm, *arguments):
 
 
 def zigzag_from_a_table(rank, source, size, length):
-    return answers.zigzag_block(rank, source, size, 2 * {2: 1, 6: 3}[length])
+    return answers.zigzag_tile(rank, source, size, 2 * {2: 1, 6: 3}[length])
 
 
 def exchange_up_to_8_ranks(comm, x):
@@ -202,7 +202,7 @@ WRONG = [
     ("05.parallel_loss", loss_in_float32, "float32"),
     ("02.merge", merge_of_objects, "object"),
     ("06.zero_1", weights_as_objects, "object"),
-    ("02.zigzag_block", zigzag_from_a_table, "KeyError"),
+    ("02.zigzag_tile", zigzag_from_a_table, "KeyError"),
     ("00.exchange", exchange_up_to_8_ranks, "the two are swapped"),
     ("02.merge", merge_that_zeroes_its_inputs, "out: returned"),
 ]
@@ -218,7 +218,7 @@ def test_a_rule_whose_gradients_differ_is_refused(monkeypatch):
     from parlab.labs import ring
 
     monkeypatch.setattr(ring, "_gradient_error", lambda *given: 1e-3)
-    assert "dq, dk and dv are off by 1.0e-03" in refused("02.zigzag_block", answers.zigzag_block)
+    assert "dq, dk and dv are off by 1.0e-03" in refused("02.zigzag_tile", answers.zigzag_tile)
 
 
 # Hangs and escapes: a limit of a quarter of a second. Loops end with the test: on a busy machine some are left behind,
@@ -293,7 +293,7 @@ def endless_comparison(comm, *arguments):
         ("00.exchange", endless_after_two_lines, "what it printed:\n  rank 0: round\n  rank 0: and round\n"),
         ("00.exchange", endless_that_holds_on, "restart the kernel"),
         (
-            "02.zigzag_block",
+            "02.zigzag_tile",
             endless_rule,
             "still running after 0.25 s; at line 2 of endless_rule: `while not freed.is_set():`",
         ),
@@ -388,13 +388,13 @@ async def coroutine(comm, *arguments):
         ("00.exchange", ragged, "returned list"),
         ("05.parallel_loss", ragged, "the loss is a list"),
         ("06.prefetch", ragged, "worked on blocks []"),
-        ("02.zigzag_block", halves, "`/` gives a float"),
+        ("02.zigzag_tile", halves, "`/` gives a float"),
         ("00.exchange", error_that_cannot_be_shown, "raised Odd"),
         ("00.exchange", inside_numpy, "of inside_numpy: return np.concatenate"),
         ("00.exchange", one_branch_missing, "rank 1 raised NotImplementedError"),
         ("00.exchange", a_size_missing, "raised NotImplementedError"),
         ("00.exchange", without_return, "returned None"),
-        ("02.zigzag_block", rule_without_return, "returned None"),
+        ("02.zigzag_tile", rule_without_return, "returned None"),
         *[(name, yielding, "it holds a `yield`") for name in EXERCISES],
         ("00.exchange", coroutine, "it is an `async def`"),
         ("02.merge", 3, "answer=3: must be the function that you wrote"),

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from tests.labs.answers import bring_home, merge, refused, reviewed, zigzag_block
+from tests.labs.answers import bring_home, merge, refused, reviewed, zigzag_tile
 
 
 def test_the_passing_text_shows_the_load_of_zigzag_147_and_that_gradients_are_equal():
-    assert reviewed("02.zigzag_block", zigzag_block).text == (
-        "02.zigzag_block: passed, 10 cases and 4 drawn anew. With 8 ranks, 6 tokens on each:\n"
-        "  pairs of the slowest rank: 147; closed form: c(c + 1)/2 + (N − 1)c²/2 = 147\n"
+    assert reviewed("02.zigzag_tile", zigzag_tile).text == (
+        "02.zigzag_tile: passed, 10 cases and 4 drawn anew. With 8 ranks, 6 tokens on each:\n"
+        "  pairs of the slowest rank: 147; closed form: c(c + 1)/2 + (P − 1)c²/2 = 147\n"
         "  attended by your rule: dq, dk and dv equal dense attention's to 1e-12: True"
     )
 
@@ -20,28 +20,28 @@ def contiguous_rule(rank, source, size, length):
 
 
 def earlier_and_later_swapped(rank, source, size, length):
-    return zigzag_block(rank, source if source == rank else size - 1 - source, size, length)
+    return zigzag_tile(rank, source if source == rank else size - 1 - source, size, length)
 
 
-def own_block_without_a_mask(rank, source, size, length):
-    return *zigzag_block(rank, source, size, length)[:2], False
+def own_tile_without_a_mask(rank, source, size, length):
+    return *zigzag_tile(rank, source, size, length)[:2], False
 
 
 def causal_everywhere(rank, source, size, length):
-    return *zigzag_block(rank, source, size, length)[:2], True
+    return *zigzag_tile(rank, source, size, length)[:2], True
 
 
 def wrong_half_of_the_keys(rank, source, size, length):
-    queries, keys, causal = zigzag_block(rank, source, size, length)
+    queries, keys, causal = zigzag_tile(rank, source, size, length)
     return queries, slice(length // 2, length) if source < rank else keys, causal
 
 
 def right_for_two_ranks_only(rank, source, size, length):
-    return zigzag_block(rank, source, size, length) if size == 2 else contiguous_rule(rank, source, size, length)
+    return zigzag_tile(rank, source, size, length) if size == 2 else contiguous_rule(rank, source, size, length)
 
 
 def without_the_causal_flag(rank, source, size, length):
-    return zigzag_block(rank, source, size, length)[:2]
+    return zigzag_tile(rank, source, size, length)[:2]
 
 
 def mean(out_a, lse_a, out_b, lse_b):
@@ -108,13 +108,13 @@ def sends_first(comm, x):
 
 
 WRONG = [
-    ("02.zigzag_block", contiguous_rule, "token 3 should see token 1, but does not"),
-    ("02.zigzag_block", earlier_and_later_swapped, "pairs are wrong"),
-    ("02.zigzag_block", own_block_without_a_mask, "rank 0, K/V of rank 0"),
-    ("02.zigzag_block", causal_everywhere, "but does not"),
-    ("02.zigzag_block", wrong_half_of_the_keys, "rank 1, K/V of rank 0"),
-    ("02.zigzag_block", right_for_two_ranks_only, "It fails with 3 ranks"),
-    ("02.zigzag_block", without_the_causal_flag, "expected (slice of queries, slice of keys, whether causal)"),
+    ("02.zigzag_tile", contiguous_rule, "token 3 should see token 1, but does not"),
+    ("02.zigzag_tile", earlier_and_later_swapped, "pairs are wrong"),
+    ("02.zigzag_tile", own_tile_without_a_mask, "rank 0, K/V of rank 0"),
+    ("02.zigzag_tile", causal_everywhere, "but does not"),
+    ("02.zigzag_tile", wrong_half_of_the_keys, "rank 1, K/V of rank 0"),
+    ("02.zigzag_tile", right_for_two_ranks_only, "It fails with 3 ranks"),
+    ("02.zigzag_tile", without_the_causal_flag, "expected (slice of queries, slice of keys, whether causal)"),
     ("02.merge", mean, "a plain mean"),
     ("02.merge", without_rescaling, "without their weights"),
     ("02.merge", added_lse, "exp(lse) is"),

@@ -185,21 +185,21 @@ RULES = {
 @pytest.mark.parametrize("spoil", RULES)
 def test_a_changed_rule_is_refused_with_a_pair(spoil):
     def rule(*given):
-        return RULES[spoil](*answers.zigzag_block(*given))
+        return RULES[spoil](*answers.zigzag_tile(*given))
 
-    refused("02.zigzag_block", rule, ["but does not", "but should not"])
+    refused("02.zigzag_tile", rule, ["but does not", "but should not"])
 
 
 @pytest.mark.parametrize("step", [0, "0", None, 1.5])
 def test_a_rule_with_odd_steps_is_refused(step):
     def rule(*given):
-        queries, keys, causal = answers.zigzag_block(*given)
+        queries, keys, causal = answers.zigzag_tile(*given)
         return slice(queries.start, queries.stop, step if step != 0 else 0), keys, causal
 
     if step is None:
-        assert answers.reviewed("02.zigzag_block", rule).status == "passed"
+        assert answers.reviewed("02.zigzag_tile", rule).status == "passed"
     else:
-        refused("02.zigzag_block", rule, ["slice"])
+        refused("02.zigzag_tile", rule, ["slice"])
 
 
 NUMBERS = {
@@ -231,7 +231,7 @@ def test_an_exercise_has_more_than_twelve_wrong_answers_here():
     for name in ("03.heads", "03.hops", "03.cuts"):
         kinds[name] += len(NUMBERS)
     kinds["02.merge"] += len(ARRAYS)
-    kinds["02.zigzag_block"] += len(RULES)
+    kinds["02.zigzag_tile"] += len(RULES)
     assert all(
         kinds[name] >= 12
         for name in kinds

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
+from parlab import per_rank, run
 from parlab.sequence import (
+    FLASH_ATTENTION_3,
     LAYOUTS,
     AttentionShape,
     allgather_cost,
@@ -18,7 +21,10 @@ from parlab.sequence import (
     overlap_tokens,
     pair_flops,
     positions,
+    ring_attention,
+    ring_attention_backward,
     ring_cost,
+    shard,
     tree_cost,
     ulysses_cost,
     unmasked_pairs,
@@ -26,7 +32,7 @@ from parlab.sequence import (
     usp_time,
     window_cost,
 )
-from parlab.world import DGX_H100
+from parlab.world import DGX_H100, Cluster
 
 TWELVE = AttentionShape(S=12, H=12, G=12, D=2, itemsize=4)
 
@@ -93,6 +99,63 @@ def test_overlap_on_a100_bf16_needs_1040_tokens_on_nvlink_and_24960_on_infiniban
 def test_overlap_needs_twice_the_tokens_half_masked_and_an_eighth_with_8_query_heads_a_kv_head():
     assert overlap_tokens(312e12, 300e9, half_masked=True) == 2080
     assert overlap_tokens(312e12, 300e9, kv_heads_per_query_head=1 / 8) == 130
+
+
+def ring_of_zigzag(c, latency, backward):
+    """(makespan, work, bytes of a gradient hop) of 4 ranks: 1 TFLOP/s, 50 GB/s, 4 heads of size 8 in float32."""
+    x = [np.zeros((1, 4, 4 * c, 8), np.float32)] * 3
+    q, k, v = (per_rank(shard(y, 4, "zigzag")) for y in x)
+    lse = per_rank(shard(np.zeros((1, 4, 4 * c), np.float32), 4, "zigzag", axis=2))
+    how = {"causal": True, "layout": "zigzag", "cluster": Cluster.uniform(latency, 50e9, flops=1e12)}
+    if backward:
+        done = run(ring_attention_backward, 4, q, q, k, v, q, lse, **how)
+    else:
+        done = run(ring_attention, 4, q, k, v, **how)
+    return done.timeline.makespan, done.timeline.busy(0), latency * 1e12 + c * 2 * 4 * 8 * 4 / 50e9 * 1e12
+
+
+@pytest.mark.parametrize(
+    ("latency", "backward", "bound"),
+    [(0, False, 80.0), (0, True, 64.0), (1e-6, False, 171.24404748406687), (1e-6, True, 148.29273408085305)],
+)
+def test_zigzags_bound_on_the_clock_is_80_tokens_forward_64_backward_and_later_with_latency(latency, backward, bound):
+    late = {"latency": latency, "width": 4 * 8}
+    assert overlap_tokens(1e12, 50e9, 4, half_masked=True, backward=backward, **late) == pytest.approx(bound, rel=1e-12)
+    below, above = (2 * int(bound / 2) - 2, 2 * math.ceil(bound / 2))
+    for c, hidden in ((below, False), (above, True)):
+        makespan, work, home = ring_of_zigzag(c, latency, backward)
+        shows = makespan - work - (home if backward else 0)  # the last hop home has no work beside it
+        assert (shows < 10) == hidden, (c, shows)  # 10 ps: the clock rounds each hop
+
+
+def test_in_bf16_the_backward_needs_1_2_times_the_tokens_of_the_forward():
+    """K/V of 2 bytes and their gradients of 4, for 2.5 times the flops."""
+    assert overlap_tokens(312e12, 300e9, backward=True) == pytest.approx(1.2 * overlap_tokens(312e12, 300e9))
+
+
+def test_the_published_zigzag_rings_hide_their_messages():
+    """8 192 tokens a rank with the heads of Llama 3.1 8B: 8 H800 at 65 % of the peak, 8 A100 at their peak."""
+    needed = overlap_tokens(0.65 * 989e12, 200e9, 2, 8 / 32, half_masked=True)
+    assert needed == pytest.approx(1607, abs=1)
+    assert overlap_tokens(312e12, 300e9, 2, 8 / 32, half_masked=True) < needed < 8192
+
+
+@pytest.mark.parametrize(("speed", "bounds"), [(FLASH_ATTENTION_3, (25_743, 3_434)), (1.0, (39_590, 5_169))])
+def test_a_million_tokens_on_64_h100s_wait_with_32_kv_heads_and_not_with_4_at_650_of_989_and_at_the_peak(speed, bounds):
+    flops, link = speed * DGX_H100.device_of(0).flops, DGX_H100.inter
+    cluster = Cluster.uniform(link.latency, link.bandwidth, flops=flops)
+    for G, bound in zip((32, 4), bounds, strict=True):
+        late = {"latency": link.latency, "width": 32 * 128}
+        needed = overlap_tokens(flops, link.bandwidth, 2, G / 32, half_masked=True, **late)
+        shape = AttentionShape(S=2**20, H=32, G=G, D=128, itemsize=2)
+        work = pair_flops(unmasked_pairs(2**20, 64, "zigzag")[0], 1, 32, 128) / flops * 1e12
+        assert needed == pytest.approx(bound, abs=1)
+        assert (usp_time(shape, 64, cluster, ulysses=1) <= work * (1 + 1e-9)) == (needed <= 16_384) == (G == 4)
+
+
+def test_a_latency_needs_the_width():
+    with pytest.raises(ValueError, match="latency=1e-06: needs width="):
+        overlap_tokens(1e12, 1e9, latency=1e-6)
 
 
 def test_a_pair_costs_two_products_forward_and_five_backward():

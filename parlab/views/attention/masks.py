@@ -16,16 +16,14 @@ from parlab.sequence.ring_schedule import journeys
 from parlab.views.arguments import RULES, within
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of, name_lanes, name_rows
-from parlab.views.drawing.marks import Interval
-from parlab.views.drawing.picture import Picture, panel, png, scale, sheet, write
-from parlab.views.drawing.png_film import Film, chips, steps_of, wrapped
+from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
 from parlab.views.widgets.explorer import Explorer, choice, steps
 
 MOST_TOKENS, MOST_RANKS = 1024, 16
 DRAWN = RULES | {"S": partial(within, most=MOST_TOKENS), "size": partial(within, most=MOST_RANKS)}
 SKIPPED, MASKED = "#FFFFFF", "#E4E4E4"
-BARS, TOP = 2.6, 1.1  # inches: of the load on the right, and above the blocks
-LEFT, HOLDING = 0.9, 1.7  # inches: of the ranks' names, and of the K/V that they hold
+BARS, TOP = 2.6, 1.1  # inches: of the load on the right, and above the tiles
+LEFT = 0.9  # inches: of the ranks' names
 SIDE, LINE, LANE = 4.6, 0.45, 0.24  # inches: the square of packed documents; of work loads, a name and a rank
 MEAN = {"color": theme.INK, "linewidth": 1.2, "linestyle": (0, (4, 3)), "gid": "mean"}
 
@@ -34,7 +32,7 @@ MEAN = {"color": theme.INK, "linewidth": 1.2, "linestyle": (0, (4, 3)), "gid": "
 def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal: bool = True) -> Picture:
     """Draw, for each rank and step, the pairs of a query (down) and an arriving key (across) that the mask allows.
 
-    Allowed pairs ("seen") have the colour of the keys' rank. Masked pairs are grey. Blocks that no rank computes are
+    Allowed pairs ("seen") have the colour of the keys' rank. Masked pairs are grey. Tiles that no rank computes are
     white. The bars on the right count the seen pairs, which are the work of a rank.
 
     Args:
@@ -51,7 +49,7 @@ def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal
     words = [", ".join(_in_words(tile) for _, tile in row) for row in _tiles(size, 2, layout, causal)]
     rows = [f"rank {rank}: {pairs[rank]} pairs; {words[rank]}" for rank in range(size)]
     figure = sheet([headline, *rows], _height(size), headline)
-    _draw_ring(figure, LEFT, size, S, size, layout, causal)
+    _draw_ring(figure, S, size, layout, causal)
     return figure
 
 
@@ -97,7 +95,7 @@ def _in_words(tile: Tile | None) -> str:
 
 
 def _side(size: int) -> float:
-    """The side of the square of a ring's blocks, in inches."""
+    """The side of the square of a ring's tiles, in inches."""
     return min(5.2, max(2.2, 0.62 * size))
 
 
@@ -106,19 +104,19 @@ def _height(size: int) -> float:
 
 
 def _square(axes: Axes, image: np.ndarray, size: int, first: float, **edges: Any) -> None:
-    """An image of `size` × `size` blocks, a row for each rank. The columns begin at `first`."""
+    """An image of `size` × `size` tiles, a row for each rank. The columns begin at `first`."""
     axes.imshow(image, extent=(first, first + size, size - 0.5, -0.5), aspect="auto", interpolation="none")
     for edge in range(1, size):
         axes.axhline(edge - 0.5, **edges)
         axes.axvline(edge + first, **edges)
 
 
-def _draw_ring(figure: Picture, left: float, shown: int, S: int, size: int, layout: str, causal: bool) -> None:
-    """Draw the first `shown` columns of blocks, from `left` inches on, and beside them the work so far."""
+def _draw_ring(figure: Picture, S: int, size: int, layout: str, causal: bool) -> None:
+    """Draw a row of tiles for each rank, a column for each step, and beside them the work."""
     c, side = S // size, _side(size)
     owned = np.array(positions(S, size, layout))  # [P, c]
-    tiles = [row[:shown] for row in _tiles(size, c, layout, causal)]
-    image = np.full((S, S, 3), to_rgb(SKIPPED))  # a row of blocks for each rank, a column for each step
+    tiles = _tiles(size, c, layout, causal)
+    image = np.full((S, S, 3), to_rgb(SKIPPED))  # a row of tiles for each rank, a column for each step
     for rank, row in enumerate(tiles):
         for step, (source, tile) in enumerate(row):
             if tile is not None:
@@ -126,9 +124,9 @@ def _draw_ring(figure: Picture, left: float, shown: int, S: int, size: int, layo
                 pixels[tile.queries, tile.keys] = to_rgb(MASKED)
                 seen = owned[rank][:, None] >= owned[source][None, :] if causal else np.ones((c, c), dtype=bool)
                 pixels[seen] = to_rgb(theme.rank_color(source))
-    grid = panel(figure, left, TOP, theme.WIDTH - BARS - 1.35 - left, side)
+    grid = panel(figure, LEFT, TOP, theme.WIDTH - BARS - 1.35 - LEFT, side)
     _square(grid, image, size, 0, color=theme.PAPER, linewidth=3)
-    name_lanes(grid, list(range(size)), words=left == LEFT)
+    name_lanes(grid, list(range(size)))
     hops, places = ["own", *map(str, range(1, size))], [step + 0.5 for step in range(size)]
     scale(grid.xaxis, "K/V after this many hops", ticks=places, says=hops, line=False, dashes=False)
     load = [sum(tile.pairs for _, tile in row if tile) for row in tiles]
@@ -146,31 +144,6 @@ def _draw_load(axes: Axes, load: list[int], at_end: list[int]) -> None:
     axes.axvline(mean, **MEAN)
     for rank, pairs in enumerate(load):
         marks.word(axes, 0.02 * most, rank, f"{pairs}")
-
-
-@checked(DRAWN)
-def ring_film(size: int, layout: str, S: int, *, causal: bool) -> Film:
-    """A film for `step_through`: the K/V that each rank holds, and the blocks that are computed after each hop."""
-    headline = _headline(S, size, layout, causal)
-    lines = ["start: every rank has its own K/V", *(f"hop {step} of {size - 1}" for step in range(1, size))]
-    for rank, row in enumerate(_tiles(size, 2, layout, causal)):
-        for step, (source, tile) in enumerate(row):
-            lines[step] += f"; rank {rank} attends the K/V of rank {source}: {_in_words(tile)}"
-    return Film(headline, lines, steps_of(size), lambda place: png(_frame(headline, place, size, layout, S, causal)))
-
-
-def _frame(headline: str, place: float, size: int, layout: str, S: int, causal: bool) -> Picture:
-    step = int(place)
-    figure = sheet(headline, _height(size), headline)
-    _draw_ring(figure, LEFT + HOLDING + 0.4, step + 1, S, size, layout, causal)
-    axes = panel(figure, LEFT, TOP, HOLDING, _side(size))
-    name_lanes(axes, list(range(size)))
-    held = ["holds the K/V of rank"]
-    scale(axes.xaxis, ends=(-0.1, 1), ticks=[0.5], says=held, size=theme.SMALL, line=False, dashes=False)
-    moved = wrapped([rank + place - step for rank in range(size)], size)
-    placed = [(Interval(0, 1), lane, (rank - step) % size) for rank, both in enumerate(moved) for lane in both]
-    chips(axes, "K/V", placed, (-0.25, 0.25))
-    return figure
 
 
 @checked(DRAWN)

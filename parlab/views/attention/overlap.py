@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache, partial
 
 import numpy as np
@@ -14,6 +15,7 @@ from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, curve, line_legend, plot, scale
 from parlab.views.widgets.explorer import BANDWIDTHS, Explorer, steps
 from parlab.world import Cluster, Run, per_rank, run
+from parlab.world.units import format_time
 
 HEADS, HEAD_SIZE = 4, 8
 FLOPS = 1e12  # of each rank, a second
@@ -35,31 +37,36 @@ def _ran(layout: str, size: int, tokens: int, kv_heads: int) -> Run:
 
 
 @checked(RULES | {"size": partial(within, most=MOST_RANKS, least=2)})
-def ring_overlap(size: int = 4, kv_heads: int = 4, bandwidth: float = 50e9, kernel: float = 1.0) -> Picture:
+def ring_overlap(
+    size: int = 4, kv_heads: int = 4, bandwidth: float = 50e9, kernel: float = 1.0, latency: float = 0.0
+) -> Picture:
     """Draw the share of the time in which the ranks of a causal ring compute, against the tokens of a rank.
 
     The simulated clock counts it for 4 heads of size 8 in float32, on ranks with a peak of 1 TFLOP/s. The vertical line
-    is the bound of zigzag and striped: from there on, half a block of work takes as long as the transfer of the next
-    K/V.
+    is the bound of zigzag and striped: from there on, half a tile takes as long as the transfer of the next K/V.
 
     Args:
         size: ranks, 2 to 16.
         kv_heads: 1, 2 or 4.
-        bandwidth: bytes a second; messages have no latency here.
+        bandwidth: bytes a second.
         kernel: the fraction of the peak that attention reaches, at most 1.
+        latency: seconds of each message before its first byte.
 
     Raises:
-        ValueError: no such ring, or a bandwidth that `Cluster` refuses.
+        ValueError: no such ring, or a link that `Cluster` refuses.
     """
     if kv_heads not in (1, 2, 4):
         raise ValueError(f"kv_heads={kv_heads!r}: 4 query heads share 1, 2 or 4")
-    cluster = Cluster.uniform(0, bandwidth, flops=FLOPS).reaching(kernel)
-    bound = overlap_tokens(kernel * FLOPS, bandwidth, 4, kv_heads / HEADS, half_masked=True)
+    cluster = Cluster.uniform(latency, bandwidth, flops=FLOPS).reaching(kernel)
+    width = HEADS * HEAD_SIZE
+    bound = overlap_tokens(
+        kernel * FLOPS, bandwidth, 4, kv_heads / HEADS, half_masked=True, latency=latency, width=width
+    )
     parts = {}
     for layout in LAYOUTS:
         timelines = [_ran(layout, size, c, kv_heads).on(cluster) for c in TOKENS]
         parts[layout] = [sum(map(one.busy, range(size))) / (size * one.makespan) for one in timelines]
-    headline = f"{size} ranks: zigzag hides every transfer from {bound:g} tokens a rank on"
+    headline = f"{size} ranks: zigzag hides every transfer from {math.ceil(bound)} tokens a rank on"
     rows = [f"{'tokens a rank':<13}" + "".join(f"{c:>6}" for c in TOKENS)]
     rows += [f"{layout:<13}" + "".join(f"{part:>6.0%}" for part in computing) for layout, computing in parts.items()]
     figure, axes = plot([headline, *rows], 3.9, headline, left=0.95, top=0.8)
@@ -79,5 +86,8 @@ def explore_ring_overlap() -> Explorer:
         "kv_heads": steps("K/V heads, of 4", (1, 2, 4), 4),
         "bandwidth": steps("bandwidth", BANDWIDTHS[4:], 50e9),
         "kernel": steps("kernel, of the peak", (0.4, 0.5, 0.65, 0.8, 1.0), 1.0),
+        "latency": steps(
+            "latency", [(format_time(round(late * 1e12)), late) for late in (0.0, 0.5e-6, 1e-6, 2e-6)], 0.0
+        ),
     }
     return Explorer("explore_ring_overlap", controls, ring_overlap)

@@ -13,16 +13,12 @@ from matplotlib.axes import Axes
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import check_end, checked_ranks, lanes, legend, timeline_of
 from parlab.views.drawing.picture import Picture, decimal_bytes, note, percents
-from parlab.views.drawing.png_film import Film, moments_of, revealed
 from parlab.world import Run, Timeline, Wait
-from parlab.world.units import format_bytes
 
 MOST_ARROWS = 200
 RECEIVES, PROGRAM, SENDS, WHOLE = (-0.46, -0.29), (-0.23, 0.23), (0.29, 0.46), (-0.42, 0.42)  # of a lane
 ACTION = re.compile(r"\d+([FBIW])(\d+)")
 ACTION_KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
-MOST_MOMENTS = 60  # that get a line of their own
-MOST_EVENTS = 8  # that a line names
 
 
 def timeline(
@@ -145,20 +141,3 @@ ENDS: Any = (  # of a message: its kind, where it is drawn on whose lane, and wi
     ("send", SENDS, lambda t: t.src, lambda t: [f"{decimal_bytes(t.nbytes)} to rank {t.dst}", f"to {t.dst}"]),
     ("receive", RECEIVES, lambda t: t.dst, lambda t: [f"from rank {t.src}", f"from {t.src}"]),
 )
-
-
-def timeline_film(shown: Timeline) -> Film:
-    """For `step_through`: `views.timeline`, of which what is still to come is pale."""
-    events: list[tuple[Any, str]] = [(span, f"rank {span.rank} computes {span.name}") for span in shown.computes]
-    events += [(t, f"{format_bytes(t.nbytes)} leave rank {t.src} for rank {t.dst}") for t in shown.transfers]
-    begun: dict[int, list[str]] = {}
-    for start, event in sorted((one.start, event) for one, event in events if one.end > one.start):
-        begun.setdefault(start, []).append(event)
-    times = list(begun)[:MOST_MOMENTS] or [0]
-    lines = []
-    for time in times:
-        happens = begun.get(time, ["nothing takes any time"])
-        more = [f"and {len(happens) - MOST_EVENTS} more"] if len(happens) > MOST_EVENTS else []
-        lines.append(f"{shown.format(time)}: {'; '.join([*happens[:MOST_EVENTS], *more])}")
-    figure = timeline(shown)
-    return Film(repr(shown).splitlines()[0], lines, moments_of(times, shown.makespan), revealed(figure, figure.axes))

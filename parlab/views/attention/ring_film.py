@@ -1,0 +1,221 @@
+"""The film of ring attention: the mask fills tile by tile, K/V go around; each rank's work and ports."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from itertools import pairwise
+from typing import NamedTuple
+
+from parlab.sequence import LAYOUTS, RingSchedule, Tile
+from parlab.views.drawing import theme
+from parlab.views.drawing.film import Film, box, outline, word
+from parlab.world import Span, Timeline, Transfer
+
+LABEL = re.compile(rf"ring( backward)?(?:, causal=(True|False), layout=({'|'.join(LAYOUTS)})(?:, scale=.*)?)?")
+RANKS = (2, 3, 4)  # how many a film has room for
+LENGTH = 8  # tokens of a shard, for the shape of a tile
+TOP, SIDE, MASK = 46, 44, 52  # of the lowest row's top; a tile's side, where the mask begins
+CHIP, HERE, LANES = 26, (252, 288), (334, 600)  # K/V that are attended, and K/V that came; the ends of the lanes
+PORT, WORK = 8, 20  # heights of a lane's bars
+MOST_STOPS = 12
+
+
+class Hop(NamedTuple):
+    """A message of the ring: the K/V of rank `source`, or the gradients of these."""
+
+    t: Transfer
+    source: int
+    gradients: bool
+
+
+class Ring(NamedTuple):
+    """A run of ring attention: each rank's tiles, in their order with the times of their work, and all messages."""
+
+    tiles: list[list[tuple[Span, int, Tile]]]
+    hops: list[Hop]
+    backward: bool
+
+
+def ring_of(shown: Timeline) -> Ring | None:
+    """The ring that ran, if the labels, the messages and the work are those of ring attention on 2 to 4 ranks.
+
+    A label is `ring` (no mask) or the library's, as `ring, causal=True, layout=zigzag`; backward it begins with `ring
+    backward`. Work is any computation: one for each tile that a mask leaves.
+    """
+    size, said = shown.size, {str(t.label) for t in shown.transfers}
+    label = LABEL.fullmatch(said.pop()) if len(said) == 1 else None
+    if label is None or size not in RANKS:
+        return None
+    backward, causal, layout = bool(label[1]), label[2] == "True", label[3] or "contiguous"
+    tiles, hops = [], []
+    for rank in range(size):
+        ring, spans = RingSchedule(rank, size), [span for span in shown.computes if span.rank == rank]
+        found = [(s, ring.tile(s, LENGTH, layout, causal=causal)) for s in ((rank - hop) % size for hop in range(size))]
+        work = [(source, tile) for source, tile in found if tile is not None]
+        sent = sorted((t for t in shown.transfers if t.src == rank), key=lambda t: (t.start, -t.nbytes))
+        # at one time dK/dV leave, then the next K/V, which are no wider
+        order = [(hop // 2, bool(hop % 2)) for hop in range(2 * size - 2)] + [(size - 1, True)]
+        order = order if backward else [(hop, False) for hop in range(size - 1)]
+        if len(spans) != len(work) or len(sent) != len(order) or any(t.dst != (rank + 1) % size for t in sent):
+            return None
+        tiles.append([(span, *one) for span, one in zip(spans, work, strict=True)])
+        hops += [Hop(t, (rank - hop) % size, of_dkv) for t, (hop, of_dkv) in zip(sent, order, strict=True)]
+    return Ring(tiles, hops, backward)
+
+
+def ring_film(shown: Timeline) -> Film:
+    """The film of one ring attention on 2 to 4 ranks, with any layout and mask, forward or backward.
+
+    A row is a rank. On the left its row of the mask fills, a tile for each K/V that it attends, in the colour of the
+    rank that owns the keys. In the middle are the K/V that it attends and, beside them, those that came. On the right
+    are three bars: what comes by the in-port, the work, what leaves by the out-port. Gradients (`d`) are frames.
+    """
+    ring, size = ring_of(shown), shown.size
+    assert ring is not None
+    row = 94 if ring.backward else 72
+    pass_ = "backward" if ring.backward else "forward"
+    busy = sum(span.end - span.start for tiles in ring.tiles for span, _, _ in tiles)
+    headline = f"Ring attention {pass_}, {size} ranks: {shown.format(shown.makespan)}, "
+    headline += f"{busy / (size * shown.makespan):.0%} of it work"
+    film = Film(headline, _stops(shown, ring), TOP + row * size, says=shown.format, ends=LANES, moving=12)
+    _draw_places(film, size, row)
+    for rank, tiles in enumerate(ring.tiles):
+        y = TOP + row * rank
+        for span, source, tile in tiles:
+            _draw_tile(film, span, source, tile, y)
+        _draw_lane(film, ring, rank, y)
+        _draw_here(film, ring, rank, size, y)
+    for hop in ring.hops:
+        _travels(film, hop, size, row)
+    for start, end in pairwise(film.times):
+        film.tell(start, _line(ring, start, end))
+    return film
+
+
+def _stops(shown: Timeline, ring: Ring) -> list[int]:
+    """The times at which work or a message begins; those that lie closest to the one before share its stop."""
+    begins = {span.start for tiles in ring.tiles for span, _, _ in tiles} | {hop.t.start for hop in ring.hops}
+    found = sorted(begins | {0, shown.makespan})
+    while len(found) > MOST_STOPS:
+        gaps = [later - earlier for earlier, later in pairwise(found[:-1])]
+        del found[gaps.index(min(gaps)) + 1]
+    return found
+
+
+def _draw_places(film: Film, size: int, row: int) -> None:
+    """The still parts: names, the empty mask, and the words above the columns."""
+    film.draw(word(24, 28, "rank", "small"))
+    film.draw(word(MASK, 10, "its queries ×", "small left"))
+    film.draw(word(MASK, 28, "keys of rank 0, 1, …", "small left"))
+    film.draw(word(HERE[0] + CHIP / 2, 10, "K/V", "small") + word(HERE[0] + CHIP / 2, 28, "now", "small"))
+    film.draw(word(HERE[1] + CHIP / 2, 10, "K/V", "small") + word(HERE[1] + CHIP / 2, 28, "next", "small"))
+    film.draw(word(LANES[0], 28, "in-port, work, out-port", "small left"))
+    for rank in range(size):
+        y = TOP + row * rank
+        film.draw(word(24, y + SIDE / 2, rank, "strong"))
+        film.draw("".join(outline(MASK + SIDE * s, y, SIDE - 2, SIDE - 2, "empty") for s in range(size)))
+
+
+def _draw_tile(film: Film, span: Span, source: int, tile: Tile, y: float) -> None:
+    """A tile of the mask in the colour of its keys, from when its work begins; framed until the work ends."""
+    unit, (x, y) = (SIDE - 2) / LENGTH, (MASK + SIDE * source, y)
+    left, top = x + unit * tile.keys.start, y + unit * tile.queries.start
+    right, low = x + unit * tile.keys.stop, y + unit * tile.queries.stop
+    color = theme.rank_color(source)
+    if tile.diagonal is None:
+        shape = f'<path d="M{left:g} {top:g}H{right:g}V{low:g}H{left:g}Z" fill="{color}"/>'
+    else:
+        shape = f'<path d="M{left:g} {top:g}L{right:g} {low:g}H{left:g}Z" fill="{color}"/>'
+    film.draw(shape, span.start)
+    film.draw(outline(x - 1, y - 1, SIDE, SIDE, "frame"), span.start, span.end - 1)
+
+
+def _draw_lane(film: Film, ring: Ring, rank: int, y: float) -> None:
+    """Three bars over the time: the messages that come, the work, the messages that leave."""
+    marks = ""
+    for span, source, _ in ring.tiles[rank]:
+        width = film.x(span.end) - film.x(span.start)
+        text = source if width > 14 else ""
+        marks += box(film.x(span.start), y + 11, round(width - 1, 1), WORK, theme.rank_color(source), text, "small")
+    for hop in ring.hops:
+        for port, top in ((hop.t.dst, y), (hop.t.src, y + 34)):
+            if port == rank:
+                x, width = film.x(hop.t.start), film.x(hop.t.end) - film.x(hop.t.start) - 1
+                color = theme.rank_color(hop.source)
+                fill = f'fill="none" stroke="{color}" stroke-width="2"' if hop.gradients else f'fill="{color}"'
+                inset = 1 if hop.gradients else 0
+                marks += (
+                    f'<rect x="{x + inset:g}" y="{top + inset:g}" width="{max(width - 2 * inset, 1):.1f}" '
+                    f'height="{PORT - 2 * inset}" {fill}/>'
+                )
+    film.bare(marks)
+
+
+def _draw_here(film: Film, ring: Ring, rank: int, size: int, y: float) -> None:
+    """The K/V that a rank attends or passes on, then those that came and wait."""
+    came = {hop.source: hop.t.end for hop in ring.hops if hop.t.dst == rank and not hop.gradients} | {rank: 0}
+    left = {hop.source: hop.t for hop in ring.hops if hop.t.src == rank and not hop.gradients}
+    worked = {source: span for span, source, _ in ring.tiles[rank]}
+    order = [(rank - hop) % size for hop in range(size)]
+    now = 0
+    for number, source in enumerate(order):
+        begins = max(now, came[source], worked[source].start if source in worked else 0)
+        ends = max([begins, *(one[source].end for one in (worked, left) if source in one)])
+        if came[source] < begins:
+            film.draw(_chip(HERE[1], y + 9, source), came[source], begins - 1)
+        if ends > begins:
+            film.draw(_chip(HERE[0], y + 9, source), begins or None, ends - 1 if number < size - 1 else None)
+        now = ends
+
+
+def _travels(film: Film, hop: Hop, size: int, row: int) -> None:
+    """A message on its way to the next row, or around to the first."""
+    far = row if hop.t.dst > hop.t.src else -row * (size - 1)
+    y, bow = TOP + row * hop.t.src, (0, 0) if far > 0 else (-14, 0)
+    if hop.gradients:
+        film.move(_gradients(y, hop.source, "letter"), hop.t.start, hop.t.end, (0, far), bow)
+        if hop.t.dst == hop.source:  # at home
+            film.draw(_gradients(y + far, hop.source, "frame"), hop.t.end)
+        return
+    film.move(
+        outline(HERE[0] - 3, y + 6, CHIP + 6, CHIP + 6, "letter") + _chip(HERE[0], y + 9, hop.source),
+        hop.t.start,
+        hop.t.end,
+        (HERE[1] - HERE[0], far),
+        bow,
+    )
+
+
+def _gradients(y: float, source: int, look: str) -> str:
+    """The gradients of a rank's K/V, below the K/V that are here."""
+    wide = HERE[1] + CHIP - HERE[0]
+    return outline(HERE[0], y + 44, wide, CHIP - 4, look) + word(HERE[0] + wide / 2, y + 55, f"dK/dV {source}", "small")
+
+
+def _chip(x: float, y: float, source: int) -> str:
+    return box(x, y, CHIP, CHIP, theme.rank_color(source), source)
+
+
+def _line(ring: Ring, start: int, end: int) -> str:
+    """The work and the hops that begin from `start` on and before `end`, and ranks that see nothing of what came."""
+    works = {
+        rank: source for rank, tiles in enumerate(ring.tiles) for span, source, _ in tiles if start <= span.start < end
+    }
+    said = [f"{_ranks(works)} attend{'s' * (len(works) == 1)} K/V {_listed(works.values())}"] if works else []
+    for gradients, name in ((False, "K/V"), (True, "dK/dV")):
+        gone = sorted(hop.source for hop in ring.hops if hop.gradients == gradients and start <= hop.t.start < end)
+        if gone:
+            said.append(f"{name} {_listed(gone)} go{'es' * (len(gone) == 1)} to the next rank")
+    seen = {(rank, source) for rank, tiles in enumerate(ring.tiles) for _, source, _ in tiles}
+    came = {(hop.t.dst, hop.source) for hop in ring.hops if not hop.gradients and start <= hop.t.end < end}
+    skips = sorted({rank for rank, _ in came - seen})
+    return "; ".join([*said, *([f"{_ranks(skips)} may see nothing of what came"] if skips else [])])
+
+
+def _ranks(ranks: Collection[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {_listed(ranks)}"
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

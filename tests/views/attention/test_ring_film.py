@@ -1,0 +1,120 @@
+"""The film of ring attention: its tiles are the mask's, its K/V are where they are attended, its messages the run's."""
+
+import numpy as np
+import pytest
+
+from parlab import Cluster, per_rank, run, views
+from parlab.sequence import LAYOUTS, RingSchedule, ring_attention, ring_attention_backward, shard
+from parlab.views.attention.ring_film import LENGTH, ring_of
+from tests.views.filmed import check_film, marks, tree_of
+
+LINK = Cluster.uniform(latency=0, bandwidth=50e9, flops=1e12)
+
+
+def ran(size=4, layout="zigzag", causal=True, backward=False, c=64, cluster=LINK):
+    x = per_rank(shard(np.zeros((1, 4, c * size, 8), np.float32), size, layout))
+    lse = per_rank(shard(np.zeros((1, 4, c * size), np.float32), size, layout, axis=2))
+    how = {"causal": causal, "layout": layout, "cluster": cluster}
+    if backward:
+        return run(ring_attention_backward, size, x, x, x, x, x, lse, **how)
+    return run(ring_attention, size, x, x, x, **how)
+
+
+CASES = [(size, layout, True, backward) for size in (2, 3, 4) for layout in LAYOUTS for backward in (False, True)]
+CASES += [(3, "contiguous", False, False), (4, "contiguous", False, True)]
+
+
+@pytest.mark.parametrize(("size", "layout", "causal", "backward"), CASES)
+def test_every_rank_attends_every_tile_of_its_mask_once_and_only_k_and_v_that_came(size, layout, causal, backward):
+    shown = ran(size, layout, causal, backward).timeline
+    ring = ring_of(shown)
+    came = {(hop.t.dst, hop.source): hop.t.end for hop in ring.hops if not hop.gradients}
+    for rank, tiles in enumerate(ring.tiles):
+        rule = RingSchedule(rank, size)
+        wanted = {s: rule.tile(s, LENGTH, layout, causal=causal) for s in range(size)}
+        assert {source: tile for _, source, tile in tiles} == {s: tile for s, tile in wanted.items() if tile}
+        for span, source, _ in tiles:
+            assert source == rank or came[rank, source] <= span.start
+    check_film(views.film(shown))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_gradient_leaves_a_rank_after_its_share_was_made_there_and_ends_at_home(layout):
+    ring = ring_of(ran(4, layout, backward=True).timeline)
+    worked = {(rank, source): span.end for rank, tiles in enumerate(ring.tiles) for span, source, _ in tiles}
+    gradients = [hop for hop in ring.hops if hop.gradients]
+    assert len(gradients) == 4 * 4
+    assert sum(hop.t.dst == hop.source for hop in gradients) == 4
+    for hop in gradients:
+        assert worked.get((hop.t.src, hop.source), 0) <= hop.t.start
+    byte = {(hop.gradients, hop.t.nbytes) for hop in ring_of(ran(4, layout, backward=True).timeline).hops}
+    assert {nbytes for _, nbytes in byte} == {64 * 2 * 4 * 8 * 4}  # both in float32
+
+
+def test_a_k_and_v_and_its_gradient_are_told_apart_by_their_bytes():
+    """K/V in float16 have half of the bytes of their gradients, which are float32."""
+    x = per_rank(shard(np.zeros((1, 4, 256, 8), np.float16), 4, "zigzag"))
+    lse = per_rank(shard(np.zeros((1, 4, 256), np.float32), 4, "zigzag", axis=2))
+    for ports in (1, None):
+        cluster = Cluster.uniform(0, 50e9, flops=1e12, ports=ports)
+        shown = run(
+            ring_attention_backward, 4, x, x, x, x, x, lse, causal=True, layout="zigzag", cluster=cluster
+        ).timeline
+        sizes = {(hop.gradients, hop.t.nbytes) for hop in ring_of(shown).hops}
+        assert sizes == {(False, 64 * 2 * 4 * 8 * 2), (True, 64 * 2 * 4 * 8 * 4)}
+
+
+def test_the_bars_of_the_lanes_are_the_work_and_the_messages_of_both_ports():
+    shown = ran(4, "contiguous").timeline
+    bars = {8: 0, 20: 0}  # by their height: a port's, and of the work
+    (lanes,) = tree_of(views.film(shown)).iter("svg")
+    for group in lanes.iter("g"):
+        if group.get("class") == "bare":
+            for rect in group.findall("rect"):
+                if float(rect.get("height")) in bars:
+                    bars[float(rect.get("height"))] += 1
+    assert bars == {8: 2 * 12, 20: 10}
+
+
+def test_the_story_of_a_contiguous_ring_says_which_ranks_see_nothing():
+    assert repr(views.film(ran(4, "contiguous"))).splitlines() == [
+        "Ring attention forward, 4 ranks: 1.90 µs, 55% of it work",
+        "0 s: ranks 0, 1, 2, 3 attend K/V 0, 1, 2, 3; K/V 0, 1, 2, 3 go to the next rank",
+        "328 ns: ranks 1, 2, 3 attend K/V 0, 1, 2; K/V 0, 1, 2, 3 go to the next rank; "
+        "ranks 0, 1 may see nothing of what came",
+        "852 ns: ranks 2, 3 attend K/V 0, 1; K/V 0, 1, 2, 3 go to the next rank; "
+        "ranks 0, 1, 2 may see nothing of what came",
+        "1.38 µs: rank 3 attends K/V 0",
+    ]
+
+
+def test_k_and_v_travel_to_the_next_rank_while_the_run_says_so():
+    shown = ran(3, "contiguous", causal=False).timeline
+    film = views.film(shown)
+    letters = marks(film, "go")
+    assert len(letters) == len(shown.transfers) == 6
+    assert {words[0] for _, words in letters} == {"0", "1", "2"}
+
+
+def test_a_program_of_a_learner_is_a_ring_by_its_label():
+    def mine(comm, x):
+        for hop in range(comm.size):
+            comm.compute("attend", seconds=1e-6)
+            if hop < comm.size - 1:
+                x = comm.sendrecv(x, comm.right, comm.left, label="ring")
+
+    assert "Ring attention forward, 4 ranks" in repr(views.film(run(mine, 4, np.zeros(4))))
+
+
+@pytest.mark.parametrize("label", ["a ring", "ring, causal=True, layout=zigzag, documents=(0, 8, 16)"])
+def test_a_run_with_another_label_or_another_number_of_works_is_no_ring(label):
+    def other(comm, x, label, works):
+        for hop in range(comm.size):
+            if hop < works:
+                comm.compute("attend", seconds=1e-6)
+            if hop < comm.size - 1:
+                x = comm.sendrecv(x, comm.right, comm.left, label=label)
+
+    assert ring_of(run(other, 4, np.zeros(4), label, 4).timeline) is None
+    assert ring_of(run(other, 4, np.zeros(4), "ring", 3).timeline) is None
+    assert ring_of(run(other, 5, np.zeros(4), "ring", 5).timeline) is None
