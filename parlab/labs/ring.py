@@ -214,7 +214,7 @@ def _draw_rows(random: np.random.Generator, size: int) -> MergeCase:
 
 MERGE = Exercise(
     "02.merge",
-    "merge(out_a, lse_a, out_b, lse_b)",
+    "merge_two(out_a, lse_a, out_b, lse_b)",
     [
         MergeCase(2),
         MergeCase(4, empty="one"),

@@ -163,12 +163,12 @@ def test_each_submission_has_a_row_and_what_lies_beside_has_none(marked, class_r
     assert [path.relative_to(class_room).as_posix() for path in beside] == sorted(BESIDE)
 
 
-LIBRARY = "from parlab.nn.attention import merge as theirs\ndef merge(*given):\n    return theirs(*given)\n"
+LIBRARY = "from parlab.nn.attention import merge\ndef merge_two(*given):\n    return merge(*given)\n"
 SMALL_CLASS = {
     "a/UP.IPYNB": notebook(RIGHT_FIRST.replace("exchange)", "exchange, seed=1)")),
     "a/HELPERS.PY": "",
     "a/more.py": "",
-    "b/UP.PY": f"{IMPORTS}\n{RIGHT_SECOND}\n{LIBRARY}\nlabs.check('02.merge', merge)",
+    "b/UP.PY": f"{IMPORTS}\n{RIGHT_SECOND}\n{LIBRARY}\nlabs.check('02.merge', merge_two)",
     "b/UP.txt": "",
     "c.ipynb": "[",
 }
