@@ -154,6 +154,8 @@ ROWS = [
         lambda: Cluster.uniform(0, 1, ports=0),
         "ports=0: must be a whole number, at least 1, or None",
     ),
+    ("kernel", lambda: CLASSROOM.reaching(0), "kernel=0: must be a number greater than 0"),
+    ("kernel", lambda: CLASSROOM.reaching(1.01), "kernel=1.01: must be at most 1, the peak"),
     # messages
     ("x of send", comm(lambda c: c.send(3.0, c.right)), "x is 3.0 (float): a message carries arrays"),
     ("x of send", comm(lambda c: c.send(None, c.right)), "x is None (NoneType): a message carries arrays"),

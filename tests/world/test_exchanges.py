@@ -83,7 +83,7 @@ def test_two_level_reduce_scatter_takes_k_plus_g_minus_2_messages_and_k_minus_1_
 
 def exchanged(comm, x, g, name):
     pieces = [x[block] for block in pieces_of([x.size // comm.size] * comm.size)]
-    return getattr(two_levels, f"{name}_all_to_all")(comm, pieces, g)
+    return getattr(collectives, f"{name}_all_to_all")(comm, pieces, g)
 
 
 @pytest.mark.parametrize(("size", "g"), NODES)
@@ -107,7 +107,7 @@ def test_grid_all_to_all_takes_g_minus_1_steps_inside_and_N_minus_g_between_and_
     time = (g - 1) * INTRA.picoseconds(p) + (size - g) * INTER.picoseconds(p)
     between = (size - g) * p
     assert counted(done, g) == ([size - 1] * size, [(size - 1) * p] * size, time, [between] * size)
-    assert_cost(done, g, two_levels.grid_all_to_all_cost(size, p, g, INTRA, INTER))
+    assert_cost(done, g, collectives.grid_all_to_all_cost(size, p, g, INTRA, INTER))
     crossing = {}
     for t in done.timeline.transfers:
         crossing.setdefault(t.start, set()).add(t.src // g != t.dst // g)
@@ -121,7 +121,7 @@ TIMES = {(8, 4): (9.0, 10.2, 24.9), (15, 5): (16.0, 19.2, 58.4), (6, 3): (7.8, 8
 def test_microseconds_of_gather_all_to_all_and_grid_of_1000_bytes_on_two_links_as_tried_by_hand(size, g):
     links = Link(1e-6, 10e9), Link(5e-6, 2.5e9)  # of lesson 03
     costs = [
-        getattr(two_levels, f"{name}_cost")(size, 1000, g, *links).picoseconds / 1e6
+        getattr(collectives, f"{name}_cost")(size, 1000, g, *links).picoseconds / 1e6
         for name in ("hierarchical_all_gather", "hierarchical_all_to_all", "grid_all_to_all")
     ]
     assert [round(cost, 1) for cost in costs] == pytest.approx(TIMES[size, g], abs=0.1)

@@ -19,7 +19,7 @@ VALUES = np.arange(1.0, COUNT + 1)
 def gradients_of(comm, kind):
     (counts,) = cut([COUNT], comm.size)
     layout = FlatLayout({"w": VALUES}, counts, comm.rank)
-    return kind(comm, layout, np.float64), layout.own
+    return kind(comm, layout, np.float64, None), layout.own
 
 
 @pytest.mark.parametrize("kind", [WholeGradients, ShardedGradients])

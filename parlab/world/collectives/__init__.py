@@ -28,6 +28,7 @@ from parlab.world.collectives.doubling import (
     recursive_halving_reduce_scatter,
     recursive_halving_reduce_scatter_cost,
 )
+from parlab.world.collectives.grid import grid_all_to_all, grid_all_to_all_cost
 from parlab.world.collectives.ring import (
     ring_all_gather,
     ring_all_gather_cost,
@@ -58,8 +59,6 @@ from parlab.world.collectives.shifts import (
     pairwise_all_to_all_cost,
 )
 from parlab.world.collectives.two_levels import (
-    grid_all_to_all,
-    grid_all_to_all_cost,
     hierarchical_all_gather,
     hierarchical_all_gather_cost,
     hierarchical_all_reduce,

@@ -8,8 +8,6 @@ of all places talk to each other; between nodes each rank talks only to the rank
     reduce-scatter   inside, then between    its node's sums of the pieces of its place
     all-to-all       inside, then between    all pieces that its node sends to its place
 
-`grid_all_to_all` sends each piece directly to its owner. In each step all ranks send to other nodes, or none does.
-
 Sources: Karonis et al., "Exploiting hierarchy in parallel computer networks to optimize collective operation
 performance" (IPDPS 2000); the all-reduce: Jia et al., "Highly scalable deep learning training system with
 mixed-precision" (2018), section 3.2.
@@ -129,32 +127,6 @@ def hierarchical_all_to_all_cost(size: int, piece_nbytes: int, ranks_per_node: i
     inside = pairwise_all_to_all_cost(ranks_per_node, nodes * piece_nbytes, intra)
     between = pairwise_all_to_all_cost(nodes, ranks_per_node * piece_nbytes, inter)
     return _both_levels(size, inside, between)
-
-
-def grid_all_to_all(comm: Any, pieces: list[Array], ranks_per_node: int) -> list[Array]:
-    """The i-th piece goes to rank i; returns the pieces that came, by source.
-
-    In step (d, e) each rank sends to the rank d nodes and e places after it: all to other nodes, or none.
-    """
-    nodes, places = comm.size // ranks_per_node, ranks_per_node
-    node, place = divmod(comm.rank, ranks_per_node)
-    received = list(pieces)
-    received[comm.rank] = namespace(pieces[0]).asarray(pieces[comm.rank], copy=True)
-    for d in range(nodes):
-        for e in range(places):
-            if (d, e) == (0, 0):
-                continue
-            dst = (node + d) % nodes * places + (place + e) % places
-            src = (node - d) % nodes * places + (place - e) % places
-            received[src] = comm.sendrecv(pieces[dst], dst, src)
-    return received
-
-
-def grid_all_to_all_cost(size: int, piece_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
-    """(g − 1)(α + bβ) + (P − g)(α' + bβ'), b bytes a piece."""
-    near, far = ranks_per_node - 1, size - ranks_per_node
-    time = near * intra.picoseconds(piece_nbytes) + far * inter.picoseconds(piece_nbytes)
-    return Cost([size - 1] * size, [(size - 1) * piece_nbytes] * size, time, [far * piece_nbytes] * size)
 
 
 def hierarchical_all_reduce(comm: Any, x: Array, combine: Combine, ranks_per_node: int) -> Array:

@@ -90,10 +90,12 @@ def test_a_figure_drawn_twice_gives_the_same_pixels_and_keeps_its_size():
     assert png(figure) == before
 
 
-def test_a_picture_written_quickly_has_the_pixels_of_one_that_is_stored():
+def test_a_picture_written_quickly_has_the_pixels_of_one_that_is_stored_but_for_its_palette():
     figure = FIGURES["no time"]()
-    quick, stored = (Image.open(BytesIO(png(figure, compress_level=level))).convert("RGB") for level in (1, 6))
-    assert np.array_equal(quick, stored)
+    images = [Image.open(BytesIO(png(figure, compress_level=level))).convert("RGB") for level in (1, 6)]
+    quick, stored = (np.asarray(image, dtype=int) for image in images)
+    assert quick.shape == stored.shape
+    assert np.abs(quick - stored).max() <= 8  # see test_picture.py
 
 
 def on_white(renderer, text, prop, angle, x, y):

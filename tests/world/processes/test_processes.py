@@ -179,7 +179,8 @@ def test_standard_input_of_every_rank_ends_at_once():
 
 def test_standard_input_of_rank_1_of_a_script_under_mpiexec_ends_at_once(tmp_path):
     script = "import sys; from parlab import run\n"
-    script += "print(run(lambda comm: sys.stdin.read() if comm.rank else 'of rank 0', 2, engine='mpi').results)\n"
+    script += "found = run(lambda comm: sys.stdin.read() if comm.rank else 'of rank 0', 2, engine='mpi').results\n"
+    script += "sys.stdout.write(f'{found}\\n')\n"  # in one piece: two processes write to one pipe
     (tmp_path / "script.py").write_text(script)
     command = [MPIEXEC, "-n", "2", sys.executable, str(tmp_path / "script.py")]
     done = subprocess.run(command, env=environment(), stdin=subprocess.PIPE, capture_output=True, text=True, timeout=60)
