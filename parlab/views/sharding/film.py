@@ -26,6 +26,7 @@ MOST_RANKS = 4
 TOP, FORWARD, BACKWARD = 44, 30, 122  # of the first rank; of its two rows, below its name
 X, A, HIDDEN, C, Y = 70, 190, 310, 430, 550  # the middles of the five arrays
 WIDE, HIGH = 72, 56  # of an array
+GREY = "#BBBBBB"  # an array as large as the whole
 RANK = BACKWARD + HIGH + 28  # between two ranks
 
 
@@ -84,10 +85,11 @@ def _rows(rank: int, size: int, x: float, y: float) -> str:
     return box(x - WIDE / 2, y + high * rank, WIDE, high - 1, theme.rank_color(rank))
 
 
-def _piece(x: float, y: float, piece: int, size: int, members: frozenset[int]) -> str:
-    """A piece of a sum: a chip for each rank whose share is in it."""
-    wide, high = WIDE / size, HIGH / size
-    return "".join(chip(x - WIDE / 2 + wide * r, y + high * piece, wide - 1, high - 1, r) for r in sorted(members))
+def _chips(x: float, y: float, piece: int, size: int, members: frozenset[int]) -> str:
+    """On a piece of a sum, a chip for each rank whose share is in it."""
+    wide, high, edge = WIDE / size, HIGH / size, 10 / size
+    left, top = x - WIDE / 2 + edge, y + high * piece + edge
+    return "".join(chip(left + wide * r, top, wide - 2 * edge, high - 1 - 2 * edge, r) for r in sorted(members))
 
 
 def _draw_rank(film: Film, rank: int, size: int, ends: list[int]) -> None:
@@ -96,10 +98,10 @@ def _draw_rank(film: Film, rank: int, size: int, ends: list[int]) -> None:
     film.draw(word(X - WIDE / 2, _row(rank, 12), f"rank {rank}", "strong left"))
     for x in (X, A, HIDDEN, C, Y):
         film.draw(_whole(x, above, "empty") + _whole(x, below, "empty"))
-    film.draw(box(X - WIDE / 2, above, WIDE, HIGH, "#BBBBBB", "x"))
+    film.draw(box(X - WIDE / 2, above, WIDE, HIGH, GREY, "x"))
     film.draw(_columns(rank, size, A, above) + _rows(rank, size, C, above))
     film.draw(_columns(rank, size, HIDDEN, above), ends[0])
-    film.draw(box(Y - WIDE / 2, below, WIDE, HIGH, "#BBBBBB", "dy"), ends[1])
+    film.draw(box(Y - WIDE / 2, below, WIDE, HIGH, GREY, "dy"), ends[1])
     film.draw(_columns(rank, size, HIDDEN, below), ends[2])
     film.draw(_columns(rank, size, A, below) + _rows(rank, size, C, below), ends[4])
     for left, right in pairwise((X, A, HIDDEN, C, Y)):
@@ -110,16 +112,18 @@ def _draw_sum(film: Film, transfers: list[Transfer], size: int, row: int, x: flo
     """An all-reduce of shares that all ranks have at `begins`."""
     held = [[frozenset({rank}) for _ in range(size)] for rank in range(size)]
     for rank in range(size):
-        film.draw("".join(_piece(x, _row(rank, row), piece, size, held[rank][piece]) for piece in range(size)), begins)
+        y = _row(rank, row)
+        chips = "".join(_chips(x, y, piece, size, held[rank][piece]) for piece in range(size))
+        film.draw(box(x - WIDE / 2, y, WIDE, HIGH, GREY) + chips, begins)
     for t in transfers:
         match = LABEL.fullmatch(str(t.label))
         how, piece = (match[1], int(match[2])) if match else ("", 0)
         sent, had = held[t.src][piece], held[t.dst][piece]
         now = held[t.dst][piece] = sent | had if how == "add" else sent
         y, to_y, high = _row(t.src, row), _row(t.dst, row), HIGH / size
-        message = letter(x - WIDE / 2 - 3, y + high * piece - 3, WIDE + 6, high + 5) + _piece(x, y, piece, size, sent)
+        message = letter(x - WIDE / 2 - 3, y + high * piece - 3, WIDE + 6, high + 5) + _chips(x, y, piece, size, sent)
         aside = WIDE + 14 if x == X else -WIDE - 14
         film.move(message, t.start, t.end, (0, to_y - y), (aside, 0))
-        film.draw(_piece(x, to_y, piece, size, now - had), t.end)
+        film.draw(_chips(x, to_y, piece, size, now - had), t.end)
         if len(now) == size:
             film.draw(outline(x - WIDE / 2 - 1, to_y + high * piece - 1, WIDE + 1, high, "frame"), t.end)

@@ -99,7 +99,8 @@ def kept_arrays(ways: Mapping[str, Mapping[str, int]], *, headline: str | None =
         for array in sorted(large, key=lambda array: array not in stays):
             spans.append(Interval(start, start := start + arrays[array]))
             colors.append(WHOLE if array in stays and arrays[array] == first[array] else CUT)
-            texts.append([array, array.partition(".")[0] if array.endswith(".x") else array.partition(".")[2]])
+            short = array.partition(".")[0] if array.endswith(".x") else array.partition(".")[2]
+            texts.append([array, short, array.rpartition("_")[2].replace("attention", "attn")])
         spans.append(Interval(start, totals[way]))
         marks.boxes(axes, f"arrays {way}", spans, [row] * len(spans), (-0.36, 0.36), [*colors, CUT], [*texts, [""]])
     marks.beside(axes, list(range(len(ways))), [format_bytes(total) for total in totals.values()], theme.TEXT)

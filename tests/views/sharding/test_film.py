@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parlab import per_rank, run, views
-from parlab.views.sharding.film import STEPS, cut_mlp
+from parlab.views.sharding.film import GREY, HIGH, STEPS, WIDE, cut_mlp
 from tests.views.filmed import check_film, marks
 
 
@@ -41,6 +41,13 @@ def test_4_t_times_t_minus_1_pieces_travel_in_two_all_reduces(size):
     check_film(film)
     assert len(marks(film, "go")) == 4 * size * (size - 1)
     assert film.headline.startswith(f"An MLP on {size} ranks, forward and backward: ")
+
+
+def test_a_share_of_a_sum_is_drawn_as_large_as_the_whole_and_not_as_its_rank_s_columns():
+    drawn = views.film(ran(2)).html
+    whole = f'width="{WIDE}" height="{HIGH}" fill="{GREY}"'
+    assert drawn.count(whole) == 2 * 4  # on each rank x and dy, and its shares of y and of dx
+    assert f'width="{WIDE / 2 - 1:g}" height="{HIGH / 2 - 1:g}"' not in drawn
 
 
 def test_shares_appear_when_they_are_computed_and_all_steps_are_told():
