@@ -247,7 +247,7 @@ class CutsCase:
         object.__setattr__(self, "crossing", crossing)
 
     def __str__(self) -> str:
-        return f"{ranks_in_words(self.size)}, {self.S} words, at least {self.shortest} in a chunk (seed {self.seed})"
+        return f"{ranks_in_words(self.size)}, {self.S} words, at least {self.shortest} in a segment (seed {self.seed})"
 
     @property
     def least(self) -> float:
@@ -272,9 +272,9 @@ def _try_cuts(trial: Trial, case: CutsCase) -> list[str]:
     even = [case.S * rank // case.size for rank in range(1, case.size)]
     equal = float(sum(case.crossing[even])) if even else 0.0
     if not total <= least + 1e-9:
-        beaten = f"; equal chunks have {equal:.2f}" if total >= equal else ""
+        beaten = f"; equal segments have {equal:.2f}" if total >= equal else ""
         raise Wrong(f"cuts at {found} are crossed by {total:.2f}, and {least:.2f} is possible{beaten}")
-    return [f"crossed by {least:.2f}; equal chunks: {equal:.2f}"]
+    return [f"crossed by {least:.2f}; equal segments: {equal:.2f}"]
 
 
 def _draw_boundaries(random: np.random.Generator, size: int) -> CutsCase:

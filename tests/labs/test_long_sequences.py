@@ -21,7 +21,7 @@ def test_the_passing_texts_count_16_kv_heads_11_of_42_hops_and_what_equal_chunks
     turned = 3 * 16 * (2 * 4 + 2 * 4) // 2  # 8 ranks in groups of 2, 3 tokens each, 4 query and 4 K/V heads
     assert f"bytes a rank sends: {turned + 3 * 3 * 16 * 2 * 4}; closed form: " in reviewed("03.usp", usp).text
     assert reviewed("03.hops", hops).text.endswith("K/V make 11 of 42 hops")  # 1 + 4 + 3 + 2 + 1
-    assert reviewed("03.cuts", cuts).text.endswith(f"crossed by {case.least:.2f}; equal chunks: {equal:.2f}")
+    assert reviewed("03.cuts", cuts).text.endswith(f"crossed by {case.least:.2f}; equal segments: {equal:.2f}")
 
 
 def with_exchanged_groups(comm, q, k, v, ulysses):
@@ -206,7 +206,7 @@ WRONG = [
     ("03.hops", the_token_behind, "no later rank sees it"),
     ("03.hops", the_rank_and_not_the_hops, "for rank 1 it returned"),
     ("03.hops", as_float, "expected a whole number"),
-    ("03.cuts", equal_chunks, "equal chunks have"),
+    ("03.cuts", equal_chunks, "equal segments have"),
     ("03.cuts", the_smallest_ones, "make chunks of"),
     ("03.cuts", one_after_the_other, "is possible"),
     ("03.cuts", with_the_end, "expected 1 whole numbers, the places to cut"),
