@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.colors import ListedColormap, LogNorm
-from matplotlib.ticker import LogLocator
 
 from parlab.arguments import checked, finite
 from parlab.plan import MODELS, Estimate, Plans, search
@@ -64,7 +63,8 @@ def all_layouts(
         low, high = low / 2, 2 * high
     edges = np.geomspace(low, high, BINS), np.geomspace(plans.seconds.min(), most * first.total_seconds, BINS)
     number, x, y = np.histogram2d(plans.bytes[near] / 2**30, plans.seconds[near], bins=edges)
-    ticks: Any = {"log": 10, "ticks": LogLocator(subs=(1, 2, 4, 6, 8)), "says": "{:g}".format}
+    round_numbers = [d * 10.0**n for n in range(-9, 7) for d in (1, 2, 4, 6)]  # LogLocator ended at 80 of 2000 GiB
+    ticks: Any = {"log": 10, "ticks": round_numbers, "says": "{:g}".format}
     scale(axes.xaxis, "GiB of the fullest rank", ends=(low, high), **ticks)
     scale(axes.yaxis, "seconds a step", ends=(0.95 * edges[1][0], edges[1][-1]), **ticks)
     axes.pcolormesh(x, y, np.where(number.T > 0, number.T, np.nan), cmap=MANY, norm=LogNorm(1, number.max()), gid="all")
