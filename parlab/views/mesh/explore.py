@@ -51,7 +51,7 @@ def mesh(
         raise ValueError(f"microbatches={microbatches!r:.60}: a replica of {axes} can cut its rows into {fit}")
     step = step_on(axes, microbatches, schedule, zero)
     sent, held = sum(step.sent.values()), sum(step.held.values())
-    spelled = " · ".join(map("{} {}".format, NAMES, axes))
+    spelled = " ".join(map("{} {}".format, NAMES, axes))
     most = f"{format_bytes(held)} held by the fullest rank"
     many = f"{microbatches} microbatch{'es' if microbatches > 1 else ''}"
     headline = f"{spelled}, {many}: {1e3 * step.seconds:.3g} ms a step, {format_bytes(sent)} sent, {most}"
