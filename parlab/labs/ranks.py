@@ -14,9 +14,9 @@ from parlab.world import Cluster, Comm, per_rank
 
 
 def _try_exchange(trial: Trial, case: Case) -> list[str]:
-    x, N = case.inputs(), case.size
-    done = trial.ran(trial.answer, N, per_rank(x))
-    check_results(done, x, [(x[rank - 1], x[(rank + 1) % N]) for rank in range(N)])
+    x, P = case.inputs(), case.size
+    done = trial.ran(trial.answer, P, per_rank(x))
+    check_results(done, x, [(x[rank - 1], x[(rank + 1) % P]) for rank in range(P)])
     return [
         messages(done).check("2", 2, "ranks pass on arrays that the next rank does not need"),
         steps(done).check(
@@ -32,23 +32,23 @@ EXCHANGE = on_arrays("00.exchange", "exchange(comm, x)", _try_exchange, some_sha
 
 
 def _try_tree_sum(trial: Trial, case: Case) -> list[str]:
-    x, N = case.inputs(), case.size
+    x, P = case.inputs(), case.size
     try:
-        done = trial.ran(trial.answer, N, per_rank(x))
+        done = trial.ran(trial.answer, P, per_rank(x))
     except NotWritten:
         raise
     except Wrong as wrong:
         raise _goes_on(wrong) or wrong from None
-    check_results(done, x, [sum(x), *[None] * (N - 1)], [x] * N)
+    check_results(done, x, [sum(x), *[None] * (P - 1)], [x] * P)
     return [
-        Count("messages", [sum(messages(done).numbers)]).check("N − 1", N - 1, "a rank sends more than one sum"),
+        Count("messages", [sum(messages(done).numbers)]).check("P − 1", P - 1, "a rank sends more than one sum"),
         steps(done).check(
-            "⌈log₂ N⌉",
-            (N - 1).bit_length(),
+            "⌈log₂ P⌉",
+            (P - 1).bit_length(),
             "messages queue at one rank; let half of the ranks send to the other half, and so on",
         ),
         bytes_sent(done).check(
-            "n", case.nbytes if N > 1 else 0, "a rank sends arrays that it could add first: one sum is enough"
+            "n", case.nbytes if P > 1 else 0, "a rank sends arrays that it could add first: one sum is enough"
         ),
     ]
 
@@ -71,9 +71,9 @@ WORK = 10e-6  # seconds on one piece: more than any piece of these cases travels
 
 
 def _try_overlap(trial: Trial, case: Case) -> list[str]:
-    x, N = case.inputs(), case.size
+    x, P = case.inputs(), case.size
     factor = int(
-        np.random.default_rng([case.seed, N]).integers(2, 50)
+        np.random.default_rng([case.seed, P]).integers(2, 50)
     )  # drawn, so that nobody can guess what `work` does
 
     def worked(piece: Any) -> Any:
@@ -83,19 +83,19 @@ def _try_overlap(trial: Trial, case: Case) -> list[str]:
         with comm.compute(f"work {factor}", seconds=WORK):
             return worked(piece)
 
-    done = trial.ran(trial.answer, N, per_rank(x), work, cluster=LINK)
+    done = trial.ran(trial.answer, P, per_rank(x), work, cluster=LINK)
     ranks = [span.rank for span in done.timeline.computes if span.name == f"work {factor}"]
-    works = Count("works of a rank", [ranks.count(rank) for rank in range(N)])
+    works = Count("works of a rank", [ranks.count(rank) for rank in range(P)])
     cause = "work(comm, piece) is not called exactly once with each piece"
-    line = works.check("N", N, cause, exact=True, early=True)
+    line = works.check("P", P, cause, exact=True, early=True)
     terms = [worked(piece) for piece in x]
-    check_results(done, x, [sum(terms)] * N, [terms] * N, tools=("isend", "irecv"))
+    check_results(done, x, [sum(terms)] * P, [terms] * P, tools=("isend", "irecv"))
     return [
         line,
-        messages(done).check("N − 1", N - 1, "the last piece is passed on, too"),
+        messages(done).check("P − 1", P - 1, "the last piece is passed on, too"),
         makespan(done).check(
-            "N works",
-            N * round(WORK * 10**12),
+            "P works",
+            P * round(WORK * 10**12),
             "a rank waits for a message before it works; post isend and irecv, work, then wait",
         ),
     ]

@@ -26,9 +26,9 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
     },
     "01.average_gradients": {
         "with_the_padding_left": "with 3 ranks|returned float32[21], expected float32[20]|the padding is left",
-        "cut_to_a_multiple": "returned float32[18], expected float32[20]|the last n mod N elements are left out",
-        "padded_by_the_rest": "do not divide among 3 ranks|fill x up with zeros, to a multiple of N",
-        "padded_by_a_whole_turn": "bytes a rank sends: 32, should be|N zeros are added where N divides n already",
+        "cut_to_a_multiple": "returned float32[18], expected float32[20]|the last n mod P elements are left out",
+        "padded_by_the_rest": "do not divide among 3 ranks|fill x up with zeros, to a multiple of P",
+        "padded_by_a_whole_turn": "bytes a rank sends: 32, should be|P zeros are added where P divides n already",
         "halved": "with 1 rank|divided by 2, and not by the number of ranks",
     },
     "01.hierarchical_all_reduce": {"with_node_and_place_exchanged": "in nodes of 2|the groups are exchanged"},

@@ -21,7 +21,7 @@ PORT, WORK = 8, 20  # heights of a lane's bars
 MOST_STOPS = 12
 
 
-class Hop(NamedTuple):
+class RingHop(NamedTuple):
     """A message of the ring: the K/V of rank `source`, or the gradients of these."""
 
     t: Transfer
@@ -33,7 +33,7 @@ class Ring(NamedTuple):
     """A run of ring attention: each rank's tiles, in their order with the times of their work, and all messages."""
 
     tiles: list[list[tuple[Span, int, Tile]]]
-    hops: list[Hop]
+    hops: list[RingHop]
     backward: bool
 
 
@@ -60,7 +60,7 @@ def ring_of(shown: Timeline) -> Ring | None:
         if len(spans) != len(work) or len(sent) != len(order) or any(t.dst != (rank + 1) % size for t in sent):
             return None
         tiles.append([(span, *one) for span, one in zip(spans, work, strict=True)])
-        hops += [Hop(t, (rank - hop) % size, of_dkv) for t, (hop, of_dkv) in zip(sent, order, strict=True)]
+        hops += [RingHop(t, (rank - hop) % size, of_dkv) for t, (hop, of_dkv) in zip(sent, order, strict=True)]
     return Ring(tiles, hops, backward)
 
 
@@ -169,7 +169,7 @@ def _draw_here(film: Film, ring: Ring, rank: int, size: int, y: float) -> None:
         now = ends
 
 
-def _travels(film: Film, hop: Hop, size: int, row: int) -> None:
+def _travels(film: Film, hop: RingHop, size: int, row: int) -> None:
     """A message on its way to the next row, or around to the first."""
     far = row if hop.t.dst > hop.t.src else -row * (size - 1)
     y, bow = TOP + row * hop.t.src, (0, 0) if far > 0 else (-14, 0)
