@@ -16,7 +16,7 @@ from parlab.nn.layers import GatedMLP, RMSNorm, SelfAttention
 from parlab.nn.llama import LlamaConfig
 from parlab.nn.rotary import Rotary
 from parlab.nn.stage import Gradients, Stage, Weights
-from parlab.tensor.layers import kv_sharers
+from parlab.tensor.layers import kv_sharers, sum_over_sharers
 from parlab.world import Comm
 
 
@@ -76,9 +76,5 @@ class SharedHeads(Stage):
         return self.inside.backward_input(dy, cache)
 
     def backward_weight(self, pending: Any) -> Gradients:
-        """Each sharer has the share of its own query heads."""
-        gradients = self.inside.backward_weight(pending)
-        if self.sharers is not None:
-            for name in self.weight_names[1:3]:  # k and v
-                gradients[name] = self.sharers.all_reduce(gradients[name])
-        return gradients
+        """Those of k and v are summed over the sharers."""
+        return sum_over_sharers(self.inside.backward_weight(pending), self.weight_names, self.sharers)

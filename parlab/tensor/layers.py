@@ -84,11 +84,7 @@ class ParallelAttention(ParallelRegion):
         return cls(comm, own, prefix, head_dim, rotary, core, sharers=sharers, **options)
 
     def _weight_part(self, x: Array, entered: Array, pending: Any) -> Gradients:
-        gradients = super()._weight_part(x, entered, pending)
-        if self.sharers is not None:
-            for name in self.weight_names[1:3]:  # k and v
-                gradients[name] = self.sharers.all_reduce(gradients[name])
-        return gradients
+        return sum_over_sharers(super()._weight_part(x, entered, pending), self.weight_names, self.sharers)
 
     def core_flops(self, x: Array, *, backward: bool = False) -> int:
         """The FLOPs that the core reports; 0 if the core tells the clock itself."""
@@ -169,3 +165,14 @@ def kv_sharers(comm: Comm, num_key_value_heads: int) -> Comm | None:
     """The ranks that own the same key/value heads as this one, or None if no other rank does. All ranks call this."""
     sharing = owners(num_key_value_heads, comm.size)
     return comm.split(comm.rank // sharing) if sharing > 1 else None
+
+
+def sum_over_sharers(gradients: Gradients, weight_names: tuple[str, ...], sharers: Comm | None) -> Gradients:
+    """The gradients of attention's q, k, v and o, those of k and v summed over `sharers`, which own the same heads.
+
+    Each sharer has the share of its own query heads. None: nobody shares.
+    """
+    if sharers is not None:
+        for name in weight_names[1:3]:  # k and v
+            gradients[name] = sharers.all_reduce(gradients[name])
+    return gradients
