@@ -31,7 +31,7 @@ TIME = {  # work is blue (but not the blue of weights), traffic violet, lost tim
     "bubble": "#CFCFCF",
     "optimizer": STATE["optimizer"],
 }
-MEMORY = {**STATE, "activations": "#CC79A7", "working": "#777777"}
+MEMORY = {**STATE, "working": "#777777"}
 ROW, TOP, BOTTOM, LEFT, GAP = 0.36, 1.3, 0.55, 3.2, 0.45  # inches
 LETTER = 0.078  # inches, of the small text
 TINY = 2e-3  # seconds or GiB: on a smaller axis usual numbers would have too many zeros

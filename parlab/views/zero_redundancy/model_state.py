@@ -23,7 +23,12 @@ Parts = list[float]  # bytes of each of PARTS
 STAGES = range(4)
 NAMES = ("data parallel", "ZeRO stage 1", "ZeRO stage 2", "ZeRO stage 3")
 PARTS = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer state"}  # with their names in a legend
-COLORS = {"weights": "#0072B2", "gradients": "#E08214", "optimizer": "#0F5238"}  # as in the paper: blue, orange, green
+COLORS = {  # blue, orange and green as in the paper; all lessons draw memory in these
+    "weights": "#0072B2",
+    "gradients": "#E08214",
+    "optimizer": "#0F5238",
+    "activations": "#CC79A7",
+}
 POINT = {"marker": "o", "markersize": 6.5, "linestyle": "none", "color": theme.PAPER, "markeredgecolor": theme.INK}
 DEVICE = 80e9  # bytes of memory
 END = 2 * DEVICE  # of the axis; longer bars are cut there

@@ -42,7 +42,7 @@ LAYERS = (  # from the bottom to the top
     Area(accounting.LEAVING, "#F7D488", "gradients on their way"),
     Area(RECEIVED, theme.KINDS["receive"].color, "messages"),
     Area("", "#000000", "other"),  # held by the program itself
-    Area(accounting.ACTIVATIONS, "#DDDDDD", "activations"),
+    Area(accounting.ACTIVATIONS, COLORS["activations"], "activations"),
 )
 Stack = tuple[list[int], np.ndarray]  # times of changes, and from each on the bytes of LAYERS: [layers, times]
 PLACES = {layer.name: place for place, layer in enumerate(LAYERS)}
