@@ -417,7 +417,7 @@ def test_arrays_on_the_host_may_be_looked_at():
 PLANTED: dict[str, tuple[Any, str, Program]] = {
     "nn": (parlab.nn.layers, "rms_norm", training_step),
     "world": (parlab.world.values, "copied", mean_gradients),
-    "sequence": (parlab.sequence.attend, "attend_block", partial(method, "ring")),
+    "sequence": (parlab.sequence.attend, "attend_tile", partial(method, "ring")),
     "pipeline": (parlab.pipeline.execute, "add_gradients", tanh_pipeline),
     "tensor": (parlab.tensor.vocabulary, "_place", tensor_step),
     "zero": (parlab.zero.flat.FlatLayout, "pack", partial(zero, 1)),

@@ -13,7 +13,7 @@ from parlab.labs.exercise import Exercise
 from parlab.labs.rank_programs import Case, check_results, on_arrays
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong
-from parlab.nn.attention import CAUSAL, attend_block, attend_block_backward, merge
+from parlab.nn.attention import CAUSAL, attend_tile, attend_tile_backward, merge
 from parlab.nn.dense_attention import dense_attention, dense_attention_backward
 from parlab.nn.sums import row_dot
 from parlab.sequence import positions, shard, unmasked_pairs, unshard
@@ -99,29 +99,29 @@ def _gradient_error(rule: Rule, case: RingCase) -> float:
     k, v = random.standard_normal((2, 1, 1, S, 4))  # [B, G, S, D]
     out, lse = dense_attention(q, k, v, causal=True)
     right = dense_attention_backward(dout, q, k, v, out, lse, causal=True)
-    pieces = [shard(x, case.size, "zigzag") for x in (q, k, v, dout)]
-    gradients = [[np.zeros_like(piece) for piece in pieces[number]] for number in (0, 1, 2)]
+    shards = [shard(x, case.size, "zigzag") for x in (q, k, v, dout)]
+    gradients = [[np.zeros_like(one) for one in shards[number]] for number in (0, 1, 2)]
     for rank in range(case.size):
-        _attend(rule, rank, pieces, gradients)
-    made = [unshard(shards, "zigzag") for shards in gradients]
+        _attend(rule, rank, shards, gradients)
+    made = [unshard(of_all, "zigzag") for of_all in gradients]
     return max(float(np.max(np.abs(a - b)) / np.max(np.abs(b))) for a, b in zip(made, right, strict=True))
 
 
-def _attend(rule: Rule, rank: int, pieces: list[list[Any]], gradients: list[list[Any]]) -> None:
+def _attend(rule: Rule, rank: int, shards: list[list[Any]], gradients: list[list[Any]]) -> None:
     """Attend with one rank's queries, forward and backward, and add to the gradients of all ranks."""
-    (q, dout), size = (pieces[number][rank] for number in (0, 3)), len(pieces[0])
+    (q, dout), size = (shards[number][rank] for number in (0, 3)), len(shards[0])
     out, lse = np.zeros_like(q), np.full(q.shape[:-1], -np.inf)
     tiles = [(source, *rule[rank, source]) for source in range(size)]
     for source, rows, columns, causal in tiles:
-        k, v = (pieces[number][source][:, :, columns] for number in (1, 2))
-        part = attend_block(q[:, :, rows], k, v, diagonal=CAUSAL if causal else None)
+        k, v = (shards[number][source][:, :, columns] for number in (1, 2))
+        part = attend_tile(q[:, :, rows], k, v, diagonal=CAUSAL if causal else None)
         out[:, :, rows], lse[:, :, rows] = merge(out[:, :, rows], lse[:, :, rows], *part)
     delta = row_dot(dout, out)
     for source, rows, columns, causal in tiles:
-        k, v = (pieces[number][source][:, :, columns] for number in (1, 2))
+        k, v = (shards[number][source][:, :, columns] for number in (1, 2))
         diagonal = CAUSAL if causal else None
         given = dout[:, :, rows], q[:, :, rows], k, v, lse[:, :, rows], delta[:, :, rows]
-        dq, dk, dv = attend_block_backward(*given, diagonal=diagonal)
+        dq, dk, dv = attend_tile_backward(*given, diagonal=diagonal)
         gradients[0][rank][:, :, rows] += dq
         gradients[1][source][:, :, columns] += dk
         gradients[2][source][:, :, columns] += dv

@@ -1,13 +1,13 @@
 """Attention one strip of keys at a time (FlashAttention): the score matrix never exists as a whole.
 
-A *block* is some queries against some keys, which are attended strip by strip. It returns its own `(out, lse)`, and
+A *tile* is some queries against some keys, which are attended strip by strip. It returns its own `(out, lse)`, and
 `merge` joins two such pairs over different keys exactly, because lse remembers how much each one was divided by. Ring
 attention needs no more than that.
 
 This page is the algorithm; `parlab.nn.tiles` says which strips there are, and what makes them quick.
 
 Shapes: `B` batch, `H` query heads, `G` key/value heads (each serves H/G query heads), `S` queries, `T` keys, `D` head
-size. Inside a block H is two axes, `[B, G, H/G, S, D]` beside `[B, G, 1, T, D]`; a prime (`B'`) says: a few of them.
+size. Inside a tile H is two axes, `[B, G, H/G, S, D]` beside `[B, G, 1, T, D]`; a prime (`B'`) says: a few of them.
 
 Source: Milakov and Gimelshein 2018 (online softmax); Dao et al. 2022, "FlashAttention", algorithms 1, 2 and 4.
 """
@@ -21,7 +21,7 @@ from parlab.nn.attention_arguments import check_gradient, check_inputs
 from parlab.nn.sums import accumulator_dtype, row_dot, wide_zeros, widened
 from parlab.nn.tiles import Strip, few_at_a_time, hide, product_of, row_sums, scores_buffer, stretches_of
 
-CAUSAL = 0  # `diagonal` of a block whose query i sees keys 0..i
+CAUSAL = 0  # `diagonal` of a tile whose query i sees keys 0..i
 STRICT = -1  # ... keys 0..i−1: query 0 sees none
 
 LOWEST_EXPONENT = -60.0  # exp(−60) vanishes beside 1; below −87 float32 results are denormal, ten times slower
@@ -56,7 +56,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, scale: floa
     """
     check_inputs(q, k, v, same_length=causal, scale=scale)
     xp = namespace(q)
-    out, lse = attend_block(q, k, v, diagonal=CAUSAL if causal else None, scale=scale)
+    out, lse = attend_tile(q, k, v, diagonal=CAUSAL if causal else None, scale=scale)
     return xp.astype(out, q.dtype, copy=False), lse
 
 
@@ -82,11 +82,11 @@ def attention_backward(
     check_gradient(dout, q, out, lse)
     xp = namespace(q)
     diagonal = CAUSAL if causal else None
-    gradients = attend_block_backward(dout, q, k, v, lse, row_dot(dout, out), diagonal=diagonal, scale=scale)
+    gradients = attend_tile_backward(dout, q, k, v, lse, row_dot(dout, out), diagonal=diagonal, scale=scale)
     return tuple(xp.astype(d, x.dtype, copy=False) for d, x in zip(gradients, (q, k, v), strict=True))
 
 
-def attend_block(
+def attend_tile(
     q: Array,
     k: Array,
     v: Array,
@@ -96,7 +96,7 @@ def attend_block(
     scale: float | None = None,
     into: tuple[Array, Array] | None = None,
 ) -> tuple[Array, Array]:
-    """One block's `(out [B, H, S, D], lse [B, H, S])`, both in float32 or wider; merged `into` these, if given.
+    """One tile's `(out [B, H, S, D], lse [B, H, S])`, both in float32 or wider; merged `into` these, if given.
 
     For each stretch of queries the strips of keys that it sees are attended one after the other (algorithm 1).
 
@@ -163,7 +163,7 @@ def _gentle_softmax(q: Array, k: Array, v: Array, strips: list[Strip], buffer: A
     return out / total, xp.where(seen, xp.log(total), -xp.inf)[..., 0]
 
 
-def attend_block_backward(
+def attend_tile_backward(
     dout: Array,
     q: Array,
     k: Array,
@@ -176,10 +176,10 @@ def attend_block_backward(
     scale: float | None = None,
     totals: tuple[Array, Array, Array] | None = None,
 ) -> tuple[Array, Array, Array]:
-    """One block's share of `(dq, dk, dv)`, in float32 or wider; or the `totals` of all blocks, to which it is added.
+    """One tile's share of `(dq, dk, dv)`, in float32 or wider; or the `totals` of all tiles, to which it is added.
 
-    `lse` and `delta` = rowsum(dO ∘ O), both `[B, H, S]`, belong to the whole attention, over the keys of all blocks;
-    then the blocks' shares simply add up (algorithm 4). With P = exp(scores − lse):
+    `lse` and `delta` = rowsum(dO ∘ O), both `[B, H, S]`, belong to the whole attention, over the keys of all tiles;
+    then the tiles' shares simply add up (algorithm 4). With P = exp(scores − lse):
 
         dV = Pᵀ dO,   dS = P ∘ (dO Vᵀ − delta),   dQ = dS K,   dK = dSᵀ Q
 
@@ -215,7 +215,7 @@ def attend_block_backward(
     return totals
 
 
-def merge(out: Array, lse: Array, block_out: Array, block_lse: Array) -> tuple[Array, Array]:
+def merge(out: Array, lse: Array, tile_out: Array, tile_lse: Array) -> tuple[Array, Array]:
     """The `(out, lse)` over the keys of both pairs: a mean of the two outputs, weighted by exp(lse).
 
     Either side may have rows without keys (lse −inf, weight 0); a row without keys on both sides stays 0 and −inf.
@@ -224,11 +224,11 @@ def merge(out: Array, lse: Array, block_out: Array, block_lse: Array) -> tuple[A
     >>> merge(np.array([[1.0]]), np.array([0.0]), np.array([[4.0]]), np.array([np.log(2)]))[0]  # (1·1 + 2·4) / 3
     array([[3.]])
     """
-    xp = namespace(out, lse, block_out, block_lse)
-    merged = xp.logaddexp(lse, block_lse)
+    xp = namespace(out, lse, tile_out, tile_lse)
+    merged = xp.logaddexp(lse, tile_lse)
     finite = xp.where(merged == -xp.inf, 0.0, merged)  # −inf − −inf would be NaN
     out = out * xp.exp(lse - finite)[..., None]
-    out += block_out * xp.exp(block_lse - finite)[..., None]
+    out += tile_out * xp.exp(tile_lse - finite)[..., None]
     return out, merged
 
 

@@ -1,4 +1,4 @@
-"""How a block is cut into stretches of queries, each with strips of keys, and what makes that quick.
+"""How a tile is cut into stretches of queries, each with strips of keys, and what makes that quick.
 
 The scores of one stretch and one strip are all that exists of the score matrix. On the host they are as many as the
 cache allows. On a device all heads are one operation, and stretches and strips are longer.
@@ -57,7 +57,7 @@ def _masked(num_queries: int, num_keys: int, diagonal: int, window: int | None, 
     and one mask has both triangles.
     """
     xp, side = namespace(like), _side(like)
-    most = max(min(num_queries, window or num_queries) // 4, 64)  # else a short block is all triangle
+    most = max(min(num_queries, window or num_queries) // 4, 64)  # else a short tile is all triangle
     if not on_host(like):
         most = num_queries
     height = min(TRIANGLE * side // SIDE, most, num_queries)

@@ -16,7 +16,7 @@ from itertools import product
 from typing import Any
 
 from parlab.arrays import Array, namespace
-from parlab.nn.attention import attend_block, attend_block_backward
+from parlab.nn.attention import attend_tile, attend_tile_backward
 from parlab.nn.attention_arguments import check_gradient, check_inputs
 from parlab.nn.sums import row_dot, wide_zeros
 from parlab.sequence.costs import pair_flops
@@ -104,7 +104,7 @@ def attend(
         for tile, (h, g) in product(tiles, heads):
             rows, keys = (slice(None), h, tile.queries, ...), (slice(None), g, tile.keys, ...)
             how: Any = {"diagonal": tile.diagonal, "window": tile.window, "scale": scale}
-            attend_block(q[rows], k[keys], v[keys], into=(out[rows], lse[rows]), **how)
+            attend_tile(q[rows], k[keys], v[keys], into=(out[rows], lse[rows]), **how)
 
 
 def attend_backward(
@@ -130,7 +130,7 @@ def attend_backward(
             rows, keys = (slice(None), h, tile.queries, ...), (slice(None), g, tile.keys, ...)
             how: Any = {"diagonal": tile.diagonal, "window": tile.window, "scale": scale}
             totals = dq[rows], dk[keys], dv[keys]
-            attend_block_backward(dout[rows], q[rows], k[keys], v[keys], lse[rows], delta[rows], totals=totals, **how)
+            attend_tile_backward(dout[rows], q[rows], k[keys], v[keys], lse[rows], delta[rows], totals=totals, **how)
     return dk, dv
 
 

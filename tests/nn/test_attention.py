@@ -1,4 +1,4 @@
-"""Dense attention against finite differences and PyTorch; tiled attention, block by block, against dense."""
+"""Dense attention against finite differences and PyTorch; attention tile by tile, strip by strip, against dense."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from parlab.nn import tiles
 from parlab.nn.attention import (
     CAUSAL,
     STRICT,
-    attend_block,
-    attend_block_backward,
+    attend_tile,
+    attend_tile_backward,
     attention,
     attention_backward,
     merge,
@@ -63,13 +63,13 @@ def mask_of(diagonal, S, T, window=None):
     return (np.arange(T) <= newest) & (np.arange(T) > newest - (window or S + T + abs(diagonal)))
 
 
-def tiled_block(dout, q, k, v, diagonal=None, scale=None, window=None):
+def strips_of_tile(dout, q, k, v, diagonal=None, scale=None, window=None):
     how = {"diagonal": diagonal, "scale": scale, "window": window}
-    out, lse = attend_block(q, k, v, **how)
-    return out, lse, *attend_block_backward(dout, q, k, v, lse, row_dot(dout, out), **how)
+    out, lse = attend_tile(q, k, v, **how)
+    return out, lse, *attend_tile_backward(dout, q, k, v, lse, row_dot(dout, out), **how)
 
 
-def dense_block(dout, q, k, v, diagonal=None, scale=None, window=None):
+def dense_tile(dout, q, k, v, diagonal=None, scale=None, window=None):
     mask = mask_of(diagonal, q.shape[2], k.shape[2], window)
     out, lse = dense_attention(q, k, v, mask=mask, scale=scale)
     return out, lse, *dense_attention_backward(dout, q, k, v, out, lse, mask=mask, scale=scale)
@@ -114,7 +114,7 @@ def test_attention_and_gradients_match_pytorch_to_1e_12(xp, pair, case):
     gentle=st.booleans(),
     library=st.sampled_from([np, array_api_strict]),
 )
-def test_tiled_block_matches_dense_to_1e_12(B, G, group, S, T, D, diagonal, window, gentle, library):
+def test_strips_of_tile_matches_dense_to_1e_12(B, G, group, S, T, D, diagonal, window, gentle, library):
     inputs = draw_inputs(library, B, G * group, G, S, T, D)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiles, "SIDE", 4)
@@ -122,9 +122,9 @@ def test_tiled_block_matches_dense_to_1e_12(B, G, group, S, T, D, diagonal, wind
         patch.setattr(tiles, "DEVICE_SCORES", 0)
         patch.setattr(tiled, "GENTLE", 1e9 if gentle else -1e9)
         window = None if diagonal is None else window
-        expected = dense_block(*(to_numpy(x) for x in inputs), diagonal, window=window)
+        expected = dense_tile(*(to_numpy(x) for x in inputs), diagonal, window=window)
         assert_parity(
-            tiled_block(*inputs, diagonal, window=window), expected, floor=0.1
+            strips_of_tile(*inputs, diagonal, window=window), expected, floor=0.1
         )  # with one key dq and dk are 0 and noise
 
 
@@ -132,14 +132,14 @@ def test_tiled_block_matches_dense_to_1e_12(B, G, group, S, T, D, diagonal, wind
 @pytest.mark.parametrize("S", [256, 257, 1100])
 def test_tiles_of_512_and_256_match_dense_at_their_edges(S, diagonal):
     inputs = draw_inputs(np, 1, 2, 1, S, S, 4)
-    assert_parity(tiled_block(*inputs, diagonal), dense_block(*inputs, diagonal))
+    assert_parity(strips_of_tile(*inputs, diagonal), dense_tile(*inputs, diagonal))
 
 
 @pytest.mark.parametrize(("diagonal", "window"), [(0, 1), (0, 255), (0, 256), (0, 257), (-3, 600), (700, 300)])
 def test_windows_match_dense_at_the_edges_of_the_tiles(diagonal, window):
     inputs = draw_inputs(np, 1, 1, 1, 700, 1100, 2)
-    expected = dense_block(*inputs, diagonal, window=window)
-    assert_parity(tiled_block(*inputs, diagonal, window=window), expected, floor=0.1)
+    expected = dense_tile(*inputs, diagonal, window=window)
+    assert_parity(strips_of_tile(*inputs, diagonal, window=window), expected, floor=0.1)
 
 
 @pytest.mark.usefixtures("small_tiles")
@@ -147,8 +147,8 @@ def test_windows_match_dense_at_the_edges_of_the_tiles(diagonal, window):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_huge_and_tiny_logits_stay_finite_and_right(dtype, factor):
     dout, q, k, v = draw_inputs(np, 1, 2, 1, 9, 9, 4)
-    expected = dense_block(dout, q * factor, k, v, CAUSAL)
-    found = tiled_block(dout.astype(dtype), (q * factor).astype(dtype), k.astype(dtype), v.astype(dtype), CAUSAL)
+    expected = dense_tile(dout, q * factor, k, v, CAUSAL)
+    found = strips_of_tile(dout.astype(dtype), (q * factor).astype(dtype), k.astype(dtype), v.astype(dtype), CAUSAL)
     assert all(np.all(np.isfinite(x)) for x in found)
     tolerance = 200 * np.finfo(dtype).eps * max(factor, 1)  # a logit's rounding grows with it
     assert_parity(found[:2], expected[:2], tolerance)
@@ -159,8 +159,8 @@ def test_the_backward_of_peaked_logits_is_exact_and_makes_no_denormal_numbers():
     """Of logits 0 and −95: exp(−95) is denormal in float32, and a product with such numbers takes ten times as long."""
     dout, q = (np.ones((1, 1, 1, 1), dtype=np.float32) for _ in range(2))
     k, v = (np.array(x, dtype=np.float32).reshape(1, 1, 2, 1) for x in ([0, -95], [0, 1]))
-    found = tiled_block(dout, q, k, v, None)
-    assert_parity(found, dense_block(*(x.astype(np.float64) for x in (dout, q, k, v)), None), 1e-7, floor=1.0)
+    found = strips_of_tile(dout, q, k, v, None)
+    assert_parity(found, dense_tile(*(x.astype(np.float64) for x in (dout, q, k, v)), None), 1e-7, floor=1.0)
     tiny = np.finfo(np.float32).tiny
     assert all(np.all((x == 0) | (np.abs(x) >= tiny)) for x in found)
 
@@ -169,7 +169,7 @@ def test_the_backward_of_peaked_logits_is_exact_and_makes_no_denormal_numbers():
 @pytest.mark.parametrize("factor", [1.0, 1e3])
 def test_queries_without_keys_get_0_and_minus_infinity_and_no_gradient(xp, factor):
     dout, q, k, v = draw_inputs(xp, 1, 1, 1, 5, 5, 3)
-    out, lse, dq, dk, dv = map(to_numpy, tiled_block(dout, q * factor, k, v, STRICT))
+    out, lse, dq, dk, dv = map(to_numpy, strips_of_tile(dout, q * factor, k, v, STRICT))
     assert np.array_equal(out[0, 0, 0], np.zeros(3))
     assert lse[0, 0, 0] == -np.inf
     assert np.array_equal(dq[0, 0, 0], np.zeros(3))
@@ -249,13 +249,13 @@ def test_float16_inputs_are_summed_in_float32():
 
 @settings(max_examples=40)
 @given(cuts=st.lists(st.integers(1, 9), max_size=4, unique=True), diagonal=st.none() | st.integers(-3, 3))
-def test_merging_blocks_of_keys_matches_attention_over_all_of_them(cuts, diagonal):
+def test_merging_tiles_matches_attention_over_all_of_them(cuts, diagonal):
     _, q, k, v = draw_inputs(np, 1, 2, 1, 6, 10, 3)
     out, lse = np.zeros(q.shape), np.full(q.shape[:-1], -np.inf)
     edges = [0, *sorted(cuts), 10]
     for first, last in pairwise(edges):
         offset = None if diagonal is None else diagonal - first
-        out, lse = merge(out, lse, *attend_block(q, k[:, :, first:last], v[:, :, first:last], diagonal=offset))
+        out, lse = merge(out, lse, *attend_tile(q, k[:, :, first:last], v[:, :, first:last], diagonal=offset))
     assert_parity((out, lse), dense_attention(q, k, v, mask=mask_of(diagonal, 6, 10)))
 
 
@@ -267,7 +267,7 @@ def test_merge_with_a_side_without_keys_is_the_other_side_without_nan(xp):
     assert_parity(merge(nothing, never, nothing, never), (nothing, never))
 
 
-def test_merging_far_apart_blocks_does_not_overflow():
+def test_merging_far_apart_tiles_does_not_overflow():
     out, lse = merge(np.array([[1.0]]), np.array([-1e4]), np.array([[2.0]]), np.array([1e4]))
     assert out.tolist() == [[2.0]]
     assert lse.tolist() == [1e4]
