@@ -65,8 +65,18 @@ def all_gather_cost(size: int, tokens: int, k: int, hidden: int, itemsize: int) 
     return ExpertCost(4 * (size - 1), (size - 1) * (gathered + tokens * hidden * itemsize), kept)
 
 
-def copies_to_experts(size: int, k: int) -> Fraction:
-    """Mean rows of a token that leave its rank, one for each expert: k(1 − 1/P)."""
+def copies_to_experts(num_experts: int, k: int, size: int) -> Fraction:
+    """Mean rows of a token that leave its rank, one for each expert: k(1 − 1/P), however many experts a rank has.
+
+    For nodes, give their number G as `size`, here and in the next two.
+
+    Raises:
+        ValueError: a size that does not divide the experts, or k above their number.
+
+    >>> copies_to_experts(256, 8, 8)
+    Fraction(7, 1)
+    """
+    _checked_choice(num_experts, k, size)
     return k * (1 - Fraction(1, size))
 
 
@@ -74,22 +84,37 @@ def copies_to_ranks(num_experts: int, k: int, size: int) -> Fraction:
     """Mean rows of a token that leave its rank, one for each other rank with an expert of it:
     (P − 1)(1 − C(N − m, k)/C(N, k)).
 
-    The same for nodes, with G in place of P.
+    Raises:
+        ValueError: as `copies_to_experts`.
 
     >>> round(float(copies_to_ranks(256, 8, 8)), 2)  # between 8 nodes, DeepSeek-V3's numbers without its limit
     4.63
     """
+    _checked_choice(num_experts, k, size)
     m = num_experts // size
     return (size - 1) * (1 - Fraction(math.comb(num_experts - m, k), math.comb(num_experts, k)))
 
 
-def copies_to_limited_nodes(nodes: int, limit: int) -> Fraction:
-    """Mean rows of a token that leave its node, if it goes to exactly `limit` of the nodes: M(1 − 1/G).
+def copies_to_limited_nodes(num_experts: int, k: int, size: int, limit: int) -> Fraction:
+    """Mean rows of a token that leave its node, if it goes to exactly M = `limit` of G = `size` nodes: M(1 − 1/G).
 
-    >>> copies_to_limited_nodes(8, 4)
+    Raises:
+        ValueError: as `copies_to_experts`, or a limit above k or above the nodes: so many cannot all be used.
+
+    >>> copies_to_limited_nodes(256, 8, 8, limit=4)
     Fraction(7, 2)
     """
-    return limit * (1 - Fraction(1, nodes))
+    _checked_choice(num_experts, k, size)
+    if whole("limit", limit, 1) > min(k, size):
+        raise ValueError(f"limit={limit}: {k} experts on {size} nodes use at most {min(k, size)}")
+    return limit * (1 - Fraction(1, size))
+
+
+def _checked_choice(num_experts: int, k: int, size: int) -> None:
+    if whole("num_experts", num_experts, 1) % whole("size", size, 1):
+        raise ValueError(f"size={size}: must divide the {num_experts} experts")
+    if whole("k", k, 1) > num_experts:
+        raise ValueError(f"k={k}: there are {num_experts} experts")
 
 
 def copies_inside(num_experts: int, k: int, nodes: int, ranks_per_node: int, limit: int) -> Fraction:
@@ -124,7 +149,7 @@ def row_bytes(hidden: int, itemsize: int, scales_of: int | None = None) -> int:
 def exchange_seconds(tokens: int, copies: float | Fraction, nbytes: int, bandwidth: float) -> float:
     """The time of a dispatch or a combine that the link alone limits: each of `tokens` sends `copies` rows of `nbytes`.
 
-    >>> round(exchange_seconds(4096, copies_to_limited_nodes(8, 4), row_bytes(7168, 2), 44e9) * 1e6)  # microseconds
+    >>> round(exchange_seconds(4096, copies_to_limited_nodes(256, 8, 8, 4), row_bytes(7168, 2), 44e9) * 1e6)  # µs
     4671
     """
     positive("bandwidth", bandwidth)

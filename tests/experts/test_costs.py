@@ -29,7 +29,7 @@ def test_copies_to_other_ranks_equal_the_mean_over_all_choices_of_k_of_N(N, k, P
     reached = [len({expert // m for expert in chosen} - {0}) for chosen in choices]
     assert copies_to_ranks(N, k, P) == Fraction(sum(reached), len(choices))
     to_experts = [sum(expert // m != 0 for expert in chosen) for chosen in choices]
-    assert copies_to_experts(P, k) == Fraction(sum(to_experts), len(choices))
+    assert copies_to_experts(N, k, P) == Fraction(sum(to_experts), len(choices))
 
 
 @pytest.mark.parametrize(("N", "k", "G", "g", "M"), [(8, 3, 2, 2, 2), (12, 4, 3, 2, 2), (16, 3, 4, 2, 3)])
@@ -41,7 +41,7 @@ def test_copies_inside_equal_the_mean_over_all_choices_that_use_each_reached_nod
 
 
 def test_deepseek_v3_sends_3_5_copies_between_nodes_and_6_5277_inside():
-    assert copies_to_limited_nodes(8, 4) == Fraction(7, 2)
+    assert copies_to_limited_nodes(256, 8, 8, 4) == Fraction(7, 2)
     assert copies_inside(256, 8, 8, 8, 4) == Fraction(61477381, 9417862)
 
 
@@ -49,10 +49,26 @@ def test_without_the_limit_a_token_goes_to_4_6_other_nodes_of_8():
     assert float(copies_to_ranks(256, 8, 8)) == pytest.approx(4.63, abs=0.005)
 
 
+@pytest.mark.parametrize("copies", [copies_to_experts, copies_to_ranks, lambda *of: copies_to_limited_nodes(*of, 1)])
+@pytest.mark.parametrize(
+    ("N", "k", "size", "said"),
+    [(256, 8, 3, "size=3: must divide the 256 experts"), (8, 9, 2, "k=9: there are 8 experts"), (8, 2, 0, "size=0")],
+)
+def test_copies_of_a_choice_that_cannot_be_are_refused_by_name(copies, N, k, size, said):
+    with pytest.raises(ValueError, match=said):
+        copies(N, k, size)
+
+
+@pytest.mark.parametrize(("k", "limit"), [(2, 4), (8, 9)])
+def test_a_limit_above_k_or_above_the_nodes_is_refused_since_so_many_nodes_cannot_all_be_used(k, limit):
+    with pytest.raises(ValueError, match=f"limit={limit}: {k} experts on 8 nodes use at most {min(k, 8)}"):
+        copies_to_limited_nodes(256, k, 8, limit)
+
+
 def test_an_all_gather_sends_fewer_bytes_if_and_only_if_k_is_at_least_P_routing_apart():
     for P in range(2, 9):
         for k in range(1, 17):
-            copy_an_expert = copies_to_experts(P, k) * 100  # bE = 100, T = 1
+            copy_an_expert = copies_to_experts(16 * P, k, P) * 100  # bE = 100, T = 1
             gathered = (P - 1) * 100
             assert (gathered <= copy_an_expert) == (k >= P)
     assert all_gather_cost(4, 10, 2, 8, 4).nbytes == 3 * (10 * (32 + 24) + 320)
@@ -96,8 +112,8 @@ TABLE = {  # arXiv 2603.07685, table 7: 4096 tokens, E 7168, bf16; EP: us of a c
 @pytest.mark.parametrize(("way", "ep"), TABLE)
 def test_one_bandwidth_of_44_GB_a_second_gives_the_published_times_between_nodes_within_9_percent(way, ep):
     nodes, row = ep // 8, row_bytes(7168, 2)
-    a_node = exchange_seconds(4096, copies_to_limited_nodes(nodes, min(4, nodes)), row, 44e9) * 1e6
-    an_expert = exchange_seconds(4096, copies_to_experts(nodes, 8), row, 44e9) * 1e6
+    a_node = exchange_seconds(4096, copies_to_limited_nodes(256, 8, nodes, min(4, nodes)), row, 44e9) * 1e6
+    an_expert = exchange_seconds(4096, copies_to_experts(256, 8, nodes), row, 44e9) * 1e6
     hybrid, plain = TABLE[way, ep]
     assert an_expert == pytest.approx(plain, rel=0.09)
     if ep == 64:
@@ -107,10 +123,10 @@ def test_one_bandwidth_of_44_GB_a_second_gives_the_published_times_between_nodes
 
 
 def test_within_a_node_the_published_all_to_all_moves_411_MB_at_325_GB_a_second():
-    nbytes = 4096 * row_bytes(7168, 2) * copies_to_experts(8, 8)
+    nbytes = 4096 * row_bytes(7168, 2) * copies_to_experts(256, 8, 8)
     assert round(float(nbytes) / 1e6) == 411
     for microseconds in (1265, 1277):  # dispatch and combine of EP 8
-        assert exchange_seconds(4096, copies_to_experts(8, 8), row_bytes(7168, 2), 325e9) * 1e6 == pytest.approx(
+        assert exchange_seconds(4096, copies_to_experts(256, 8, 8), row_bytes(7168, 2), 325e9) * 1e6 == pytest.approx(
             microseconds, rel=0.02
         )
 

@@ -45,12 +45,14 @@ def copies(k: int = 8, num_experts: int = 256, nodes: int = 8, limit: int | None
     if limit is not None and limit > nodes:
         raise ValueError(f"limit={limit}: there are {nodes} nodes")
     ks = range(1, min(num_experts, 32) + 1)
-    ways: dict[str, Callable[[int], float]] = {"a copy an expert": lambda n: float(copies_to_experts(nodes, n))}
+    ways: dict[str, Callable[[int], float]] = {
+        "a copy an expert": lambda n: float(copies_to_experts(num_experts, n, nodes))
+    }
     ways["a copy a node"] = lambda n: float(copies_to_ranks(num_experts, n, nodes))
     if limit is not None:  # a token with fewer experts than that uses a node for each at most
         most = limit
         ways["limited"] = lambda n: float(
-            min(copies_to_limited_nodes(nodes, min(most, n)), copies_to_ranks(num_experts, n, nodes))
+            min(copies_to_limited_nodes(num_experts, n, nodes, min(most, n)), copies_to_ranks(num_experts, n, nodes))
         )
     here = {name: way(k) for name, way in ways.items()}
     said = (

@@ -58,7 +58,7 @@ def token_way(
     else:
         direct = [(0, rank) for rank, experts in places.items() if rank for _ in experts]
         out = sum(rank // ranks_per_node > 0 for _, rank in direct)
-        mean = float(copies_to_experts(nodes, k))
+        mean = float(copies_to_experts(num_experts, k, nodes))
         hops = [(direct, f"{_copies(out)} between nodes, one an expert; the mean of any {k} is {mean:.2f}")]
         said = f"a copy an expert: {out} between nodes"
     stops = list(range(2 * len(hops) + 2))
