@@ -15,6 +15,8 @@ from parlab.world import Cluster, Run, Timeline
 count = partial(whole, least=1)
 HIERARCHICAL, GRID = EXCHANGES = ("hierarchical", "grid")  # of ranks told their node: two levels; one, links unmixed
 
+EARLY, LATE = CROSSINGS = ("early", "late")  # with the first hop of a turn inside the node, or with the last
+
 
 def several(name: str, value: Any) -> None:
     """Refuse what is no list, tuple, range or array.
@@ -76,6 +78,7 @@ RULES: dict[str, Rule] = {
     "ulysses": whole,
     "ranks_per_node": optional(whole),
     "exchange": partial(one_of, choices=EXCHANGES),
+    "crossing": partial(one_of, choices=CROSSINGS),
     # of measurements
     "cluster": partial(instance, kind=Cluster),
     "run": recorded,

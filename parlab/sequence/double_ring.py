@@ -3,6 +3,10 @@
 A plain ring crosses the slow link between two nodes in every hop. Here that link has a whole turn of the inner ring's
 time for each transfer, and all ranks of a node use their links to the next node at once.
 
+When should the K/V for the next node leave? Early, behind the first hop of the turn, where each level has a port of its
+own, as in the paper: the whole turn hides them. Late, behind the last hop, where both levels share one port: every hop
+that is posted after them would wait until they have passed.
+
 Source: Gu et al. 2024, "LoongTrain: Efficient Training of Long-Sequence LLMs with Head-Context Parallelism", section 4.
 """
 
@@ -12,9 +16,10 @@ from typing import Any
 
 from parlab.arguments import checked
 from parlab.arrays import Array
-from parlab.sequence.arguments import RULES
+from parlab.sequence.arguments import EARLY, RULES
 from parlab.sequence.attend import (
     GRADIENTS,
+    KV,
     SUMS,
     Scale,
     attend,
@@ -40,25 +45,34 @@ def double_ring_attention(
     v: Array,
     *,
     ranks_per_node: int | None = None,
+    crossing: str = EARLY,
     causal: bool = False,
     layout: str = "contiguous",
     scale: Scale = None,
 ) -> tuple[Array, Array]:
     """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and
-    `ranks_per_node`: how many consecutive ranks share a node. It divides P; None: all do.
+    `ranks_per_node`: how many consecutive ranks share a node. It divides P; None: all do. `crossing`: the K/V for the
+    next node leave early or late in each turn.
     """
     inside = comm.size if ranks_per_node is None else ranks_per_node
-    told: Any = {"causal": causal, "layout": layout, "ranks_per_node": inside, "scale": scale}
+    told: Any = {"causal": causal, "layout": layout, "ranks_per_node": inside, "crossing": crossing, "scale": scale}
     label = begin(comm, "double ring", q, k, v, **told)
     node, between = grid(comm, "ranks_per_node", inside)
     out, lse = no_keys_yet(comm, q)
-    ring = RingSchedule(comm.rank, comm.size)
-    for home, from_node in travel(between, (k, v), label):  # a turn with the K/V of the node `home`
+    ring, crosses_beside = RingSchedule(comm.rank, comm.size), _crosses_beside(node, crossing)
+    from_node = k, v
+    for turn in range(between.size):  # with the K/V of the node `home`
+        home, last = (between.rank - turn) % between.size, turn == between.size - 1
         for local, kv in travel(node, from_node, label):  # twice [B, G, S/P, D], of its rank `local`
+            if local == crosses_beside and not last:
+                leaving = between.isend(from_node, between.right, label=label)
+                arriving = between.irecv(between.left, from_node, label=label)
             tiles = ring.tiles(home * inside + local, k.shape[2], layout, causal=causal)
             attend(comm, tiles, q, kv, (out, lse), scale=scale)
             del kv  # no longer held when the next hop begins
-        del from_node
+        if not last:
+            from_node = arriving.wait()
+            leaving.wait()
     out = narrowed(out, q)
     comm.hold(SUMS, out)
     return out, lse
@@ -75,6 +89,7 @@ def double_ring_attention_backward(
     lse: Array,
     *,
     ranks_per_node: int | None = None,
+    crossing: str = EARLY,
     causal: bool = False,
     layout: str = "contiguous",
     scale: Scale = None,
@@ -84,24 +99,45 @@ def double_ring_attention_backward(
     In each turn dK/dV of one node's K/V are summed over this node, and over the nodes on their way home.
     """
     inside = comm.size if ranks_per_node is None else ranks_per_node
-    told: Any = {"causal": causal, "layout": layout, "ranks_per_node": inside, "scale": scale}
+    told: Any = {"causal": causal, "layout": layout, "ranks_per_node": inside, "crossing": crossing, "scale": scale}
     label, delta = begin_backward(comm, "double ring", dout, q, k, v, out, lse, **told)
     node, between = grid(comm, "ranks_per_node", inside)
     dq = no_gradient_yet(comm, q)
-    ring, to_our_node = RingSchedule(comm.rank, comm.size), Homeward(between, label)
-    for home, from_node in travel(between, (k, v), label):
+    ring, crosses_beside = RingSchedule(comm.rank, comm.size), _crosses_beside(node, crossing)
+    to_our_node = Homeward(between, label)
+    share: KV | None = None  # of the turn before
+    from_node = k, v
+    for turn in range(between.size):
+        home, last = (between.rank - turn) % between.size, turn == between.size - 1
         to_our_place = Homeward(node, label)
         for local, kv in travel(node, from_node, label):
+            if local == crosses_beside and share:
+                to_our_node.add(share)
+                share = None
+            if local == crosses_beside and not last:
+                leaving = between.isend(from_node, between.right, label=label)
+                arriving = between.irecv(between.left, from_node, label=label)
             tiles = ring.tiles(home * inside + local, k.shape[2], layout, causal=causal)
             to_our_place.add(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale))
             del kv  # no longer held when the next hop begins
-        to_our_node.add(to_our_place.wait())  # the whole node's share
-        del from_node
+        share = to_our_place.wait()  # the whole node's
+        if not last:
+            from_node = arriving.wait()
+            leaving.wait()
+    assert share is not None
+    to_our_node.add(share)
+    del share
     dk, dv = to_our_node.wait()
     comm.hold(GRADIENTS, dk, dv)
     dq = narrowed(dq, q)
     comm.hold(GRADIENTS, dq)
     return dq, narrowed(dk, k), narrowed(dv, v)
+
+
+def _crosses_beside(node: Comm, crossing: str) -> int:
+    """The rank beside whose K/V the transfers between nodes are posted: behind a turn's first hop, or its last."""
+    hop = 0 if crossing == EARLY else max(node.size - 2, 0)
+    return (node.rank - hop) % node.size
 
 
 @checked(RULES)

@@ -1,11 +1,12 @@
 """The time of attention across ranks, by formula: the makespan of the simulated clock without a run, in picoseconds.
 
 Forward, causal, with zigzag shards where there is a ring. Ring and Ulysses are the two ends of one formula: U of P
-ranks share the heads, U = 1 is the ring and U = P is Ulysses. Every method is timed at its best exchange:
+ranks share the heads, U = 1 is the ring and U = P is Ulysses. Each has the fastest of its exchanges:
 
     flat          a rank sends to the next ranks in their order, over whatever link leads there
     grid          straight too, but no step mixes links inside a node with links between nodes
     two levels    between the nodes once for all ranks of a node, and inside the nodes
+    early, late   two levels of the double ring: when in a turn the K/V for the next node leave
 
 The formulas are exact, but for the clock's rounding, where S and P divide as the method asks, the ranks fill whole
 nodes or only one, and a group of U ranks fills nodes or divides one: then the slowest link sets the pace of each step.
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 from parlab.arguments import checked, one_of
 from parlab.sequence.allgather import a_few_at_a_time
-from parlab.sequence.arguments import RULES
+from parlab.sequence.arguments import EARLY, LATE, RULES
 from parlab.sequence.costs import AttentionShape, checked_group, pair_flops, unmasked_pairs
 from parlab.world import Cluster, Link
 from parlab.world.cluster import picoseconds
@@ -39,8 +40,8 @@ class MethodTime(NamedTuple):
 
 @checked(RULES)
 def method_times(shape: AttentionShape, size: int, cluster: Cluster, kernel: float = 1.0) -> dict[str, MethodTime]:
-    """The time of each of `METHODS` that gives all ranks equally many heads, at its best exchange; of USP with its best
-    U (1 < U < P). Several nodes are needed for the double ring: in one it is the ring.
+    """The time of each of `METHODS` that gives all ranks equally many heads, with the fastest of its
+    exchanges; of USP with its best U (1 < U < P). Several nodes are needed for the double ring: in one it is the ring.
 
     `kernel` is the fraction of the device's peak that attention reaches (`Cluster.reaching`).
 
@@ -62,7 +63,7 @@ def method_times(shape: AttentionShape, size: int, cluster: Cluster, kernel: flo
         for name, of_method in groups.items()
     }
     several = _several_nodes(size, cluster)
-    found["double ring"] = [MethodTime(_double_ring_time(shape, size, cluster), TWO_LEVELS)] if several else []
+    found["double ring"] = [_double_ring_time(shape, size, cluster)] if several else []
     ways = (FLAT, TWO_LEVELS) if several else (FLAT,)
     found["all-gather"] = [MethodTime(_allgather_time(shape, size, cluster, way), way) for way in ways]
     return {name: min(found[name]) for name in METHODS if found[name]}
@@ -110,21 +111,23 @@ def _exchanges(shape: AttentionShape, size: int, cluster: Cluster, ulysses: int,
     return inside + (nodes - 1) * sum(map(inter.picoseconds, (c * (node.rows + node.kv), c * node.result)))
 
 
-def _double_ring_time(shape: AttentionShape, size: int, cluster: Cluster) -> int:
+def _double_ring_time(shape: AttentionShape, size: int, cluster: Cluster) -> MethodTime:
     """The time of `double_ring_attention`: a turn of the inner ring for each node, while the K/V of the next turn come.
-    With one port for all links the hops of the inner ring wait until these have passed.
+
+    With a port for each level these leave early, and the whole turn hides them. With one port for both they leave late:
+    the last two tiles hide them and the last hop.
     """
-    c, places = shape.shard(size), cluster.ranks_per_node
+    c, places, one_port = shape.shard(size), cluster.ranks_per_node, cluster.ports == 1
     kv = c * shape.token(backward=False).kv
     hop, between = cluster.intra.picoseconds(kv), cluster.inter.picoseconds(kv)
     own, half = _attend(shape, c * (c + 1) // 2, cluster), _attend(shape, c * c // 2, cluster)
     time = 0
     for turns_left in reversed(range(size // places)):
-        comes = between if turns_left else 0
-        first_hop = hop + comes if cluster.ports == 1 else hop
-        turn = max(half if time else own, first_hop) + (places - 2) * max(half, hop) + half
-        time += max(turn, comes)
-    return time
+        hops = [max(half if time else own, hop)] + [max(half, hop)] * (places - 2)  # each beside a tile
+        turn = sum(hops) + half
+        crossing = sum(hops[:-1]) + hop + between if one_port else between
+        time += max(turn, crossing) if turns_left else turn
+    return MethodTime(time, LATE if one_port else EARLY)
 
 
 def _allgather_time(shape: AttentionShape, size: int, cluster: Cluster, way: str) -> int:

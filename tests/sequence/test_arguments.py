@@ -81,6 +81,7 @@ ROWS = [
     (attended(ring_attention, documents=8), "documents=8: must be a list"),
     (attended(ring_attention, documents="08"), "documents='08': must be a list"),
     (attended(allgather_attention, kv_heads=1.0), "kv_heads=1.0: must be a whole number"),
+    (attended(double_ring_attention, crossing="first"), "crossing='first': use one of early, late"),
     (attended(double_ring_attention, ranks_per_node=1.0), "ranks_per_node=1.0: must be a whole number"),
     # who has which tokens
     (lambda: RingSchedule(0.0, 2), "rank=0.0: must be a whole number"),

@@ -160,6 +160,12 @@ MUTANTS = {
         "tokens[node * ranks_per_node + place]",
         "tokens[place * len(shards) + node]",
     ),
+    "sums of the second turn forgotten": (
+        "double_ring",
+        DOUBLE,
+        "crosses_beside and share:",
+        "crosses_beside and turn > 1:",
+    ),
     "node forgotten in the double ring": ("double_ring", DOUBLE, "home * inside + local", "local"),
     "tree merges without rescaling": ("tree", ATTENTION, "out * xp.exp(lse - finite)[..., None]", "out"),
     "tree takes what comes": ("tree", TREE, "_put(ours, combine(*ours, *came))", "_put(ours, came)"),

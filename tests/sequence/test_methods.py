@@ -56,6 +56,7 @@ def cases(draw, method):
         how["ulysses"] = draw(st.sampled_from([d for d in divisors(size) if d <= H]))
     if method == "double_ring":
         how["ranks_per_node"] = draw(st.sampled_from(divisors(size)))
+        how["crossing"] = draw(st.sampled_from(["early", "late"]))
     if method == "allgather":
         how["kv_heads"] = draw(st.integers(1, G))
     if method == "window":
@@ -162,7 +163,7 @@ COSTS = {  # method: arguments of the method, and which of them its cost takes
         ],
         ["ulysses", "ranks_per_node"],
     ),
-    "double_ring": ([{}, {"ranks_per_node": 1}, {"ranks_per_node": 2}, {"ranks_per_node": 4}], ["ranks_per_node"]),
+    "double_ring": ([{}, *NODES, {"ranks_per_node": 4, "crossing": "late"}], ["ranks_per_node"]),
     "tree": ([{}, {"causal": True}], []),
     "window": ([{"window": window} for window in (1, 3, 5, 6, 11, 16)], ["window"]),
 }
