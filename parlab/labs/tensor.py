@@ -18,9 +18,10 @@ from parlab.nn.embedding import cross_entropy, cross_entropy_backward
 from parlab.nn.layers import CAUSAL_ATTENTION
 from parlab.nn.llama import Llama, LlamaConfig, decoder_block
 from parlab.nn.rotary import Rotary
+from parlab.nn.stage import Weights
 from parlab.tensor import Collective, bare_block, block_collectives, shard_weights, traffic
 from parlab.tensor.slices import owned_tokens
-from parlab.world import Comm, Run, per_rank
+from parlab.world import Comm, Run, per_rank, run
 
 PREFIX = "model.layers.0"
 TOLERANCE = 1e-10  # of the largest entry
@@ -67,11 +68,12 @@ def _try_block(trial: Trial, case: BlockCase) -> list[str]:
 
     done = trial.ran(program, case.size)
     of_block = {name: gradient for name, gradient in gradients.items() if name.startswith(PREFIX)}
+    summed_too = _residuals_summed_too(config, weights, x, case.size)
     for rank, result in enumerate(done.results):
         _check_form(rank, result, 3, "(y, dx, gradients)")
         found_y, found_dx, found = result
         own = shard_weights(config, {**weights, **of_block}, rank, case.size)
-        _compare(rank, "y", found_y, y, case.size)
+        _compare(rank, "y", found_y, y, case.size, summed_too)
         for name in reversed(of_block):
             if not isinstance(found, dict) or name not in found:
                 raise Wrong(f"rank {rank} returned no gradient of {name}")
@@ -87,6 +89,20 @@ def _try_block(trial: Trial, case: BlockCase) -> list[str]:
     ]
     sent = traffic(calls, case.size).nbytes
     return _counted(done, sent, "4 all-reduces of B·S·E, and those of k and v where G < t")
+
+
+def _residuals_summed_too(config: LlamaConfig, weights: Weights, x: Any, size: int) -> dict[str, Any]:
+    """y where a residual is summed together with the share, by cause: `size` ranks add it `size` times."""
+
+    def one_rank(comm: Comm, of_x: int, of_h: int) -> Any:
+        block = bare_block(comm, config, weights)
+        h = of_x * x + block.attention.forward(block.attention_norm.forward(x)[0])[0]
+        return of_h * h + block.mlp.forward(block.mlp_norm.forward(h)[0])[0]
+
+    of_x = f"x is summed, too: x is whole on every rank, so S(x + a) = {size}·x + S(a); sum a alone"
+    of_h = f"h is summed, too: h is whole on every rank, so S(h + m) = {size}·h + S(m); sum m alone"
+    times = {of_x: (size, 1), of_h: (1, size), f"{of_x}, and m": (size, size)}
+    return {cause: run(one_rank, 1, *both).results[0] for cause, both in times.items()}
 
 
 @dataclass(frozen=True)
@@ -225,7 +241,7 @@ def _cause(what: str, found: Any, expected: Any, size: int) -> str:
     if what == "dlogits":
         return "it is (softmax − one-hot) / (B·S): softmax over all ranks' logits, one-hot where targets − first hits"
     if what == "y":
-        return "behind a row layer each rank has a partial sum"
+        return "behind the rows each rank has a share of every entry: sum the shares"
     return "the gradient that comes back through the columns is one rank's share: sum the shares in front of them"
 
 

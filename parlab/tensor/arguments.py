@@ -48,7 +48,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("backward", "sequence_parallel", "overlap", "dropout"), flag),
     "recompute": partial(one_of, choices=("none", "selective", "full")),
     "algorithm": partial(one_of, choices=("ring", "hierarchical")),
-    "change": _function,
+    **dict.fromkeys(("change", "step"), _function),
 }
 
 

@@ -1,6 +1,6 @@
 """A decoder block on one rank's shards, before anything is sent; and the step that sends: four all-reduces.
 
-Behind a row layer each rank has a partial sum of y, so forward ranks sum y (reduce). Each rank's columns read the same
+Behind the rows each rank has a share of all of y, so forward ranks sum y (reduce). Each rank's columns read the same
 x, so backward ranks sum dx (copy). `ParallelLlama` does the same with operators around its stages.
 
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3, figure 4.
@@ -8,14 +8,17 @@ Source: Shoeybi et al. 2019, "Megatron-LM", section 3, figure 4.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
+from parlab.arguments import checked
 from parlab.arrays import Array
 from parlab.nn.layers import GatedMLP, RMSNorm, SelfAttention
 from parlab.nn.llama import LlamaConfig
 from parlab.nn.rotary import Rotary
 from parlab.nn.stage import Gradients, Stage, Weights
+from parlab.tensor.arguments import RULES
 from parlab.tensor.layers import kv_sharers, sum_over_sharers
 from parlab.world import Comm
 
@@ -58,6 +61,54 @@ def block_step(comm: Comm, block: BareBlock, x: Array, dy: Array) -> tuple[Array
     da, of_attention = block.attention.backward(dh, attention)
     da, of_norm_1 = block.attention_norm.backward(comm.all_reduce(da), norm_1)
     return y, dh + da, gradients | of_norm_2 | of_attention | of_norm_1
+
+
+@checked(RULES)
+def arrays_of_step(comm: Comm, block: BareBlock, step: Callable[..., Any], x: Array, dy: Array) -> dict[str, Array]:
+    """This rank's a, m, y, dm, dh and da `[B, S, E]` in `step(comm, block, x, dy)`, written like `block_step`.
+
+    a, m, dm and da are as the stages return them: before a message. dh is as the attention's backward gets it.
+
+    Raises:
+        ValueError: no function, no array, or a step that leaves out a pass through attention or MLP.
+    """
+    seen: dict[str, Array] = {}
+    attention = Watched(block.attention, seen, {"y": "a", "dy": "dh", "dx": "da"})
+    mlp = Watched(block.mlp, seen, {"y": "m", "dx": "dm"})
+    seen["y"] = step(comm, replace(block, attention=attention, mlp=mlp), x, dy)[0]
+    names = ("a", "m", "y", "dm", "dh", "da")
+    if missing := [name for name in names if name not in seen]:
+        raise ValueError(f"step: it makes no {missing[0]}; it needs attention and MLP, forward and backward")
+    return {name: seen[name] for name in names}
+
+
+class Watched(Stage):
+    """A stage whose y, dy and dx are copied into `seen`, under the names that `names` has for them."""
+
+    def __init__(self, inside: Stage, seen: dict[str, Array], names: dict[str, str]) -> None:
+        self.inside, self.seen, self.names = inside, seen, names
+        self.weights, self.weight_names = inside.weights, inside.weight_names
+
+    def _see(self, name: str, array: Array) -> None:
+        if name in self.names:
+            self.seen[self.names[name]] = array + 0  # a copy, before the step changes it
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        """As `inside`."""
+        y, cache = self.inside.forward(x)
+        self._see("y", y)
+        return y, cache
+
+    def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
+        """As `inside`."""
+        self._see("dy", dy)
+        dx, pending = self.inside.backward_input(dy, cache)
+        self._see("dx", dx)
+        return dx, pending
+
+    def backward_weight(self, pending: Any) -> Gradients:
+        """As `inside`."""
+        return self.inside.backward_weight(pending)
 
 
 class SharedHeads(Stage):

@@ -52,7 +52,7 @@ def test_stubs_are_not_written_yet(name, answer):
 
 def test_the_step_of_one_rank_pasted_unchanged_has_a_partial_y():
     assert "y is wrong" in (said := reviewed("05.block_step", bare).text)
-    assert "behind a row layer each rank has a partial sum" in said
+    assert "behind the rows each rank has a share of every entry" in said
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,21 @@ def test_each_omission_and_each_message_too_many_is_refused_and_named(options, s
     review = reviewed("05.block_step", lambda *args: block_step(*args, **options))
     assert review.status == "not yet"
     assert says in review.text
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [("a", "S(x + a) = 2·x + S(a); sum a alone\n"), ("m", "S(h + m) = 2·h + S(m)"), ("am", "sum a alone, and m")],
+)
+def test_a_residual_that_is_summed_with_the_share_counts_t_times_and_is_named(where, says):
+    def answer(comm, block, x, dy):
+        a, _ = block.attention.forward(block.attention_norm.forward(x)[0])
+        h = comm.all_reduce(x + a) if "a" in where else x + comm.all_reduce(a)
+        m, _ = block.mlp.forward(block.mlp_norm.forward(h)[0])
+        y = comm.all_reduce(h + m) if "m" in where else h + comm.all_reduce(m)
+        return y, *block_step(comm, block, x, dy)[1:]
+
+    assert says in refused("05.block_step", answer) + "\n"
 
 
 def test_of_drawn_blocks_t_and_g_divide_h_and_one_the_other_and_g_is_less_than_t_or_t_or_more():

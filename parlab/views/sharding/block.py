@@ -91,7 +91,7 @@ def _row(
     operator = (theme.WIDTH - LEFT - RIGHT - 3 * across - columns - BEFORE) / 2
     first = LEFT + across + operator
     second = first + columns + BEFORE
-    marks.word(axes, 0.15, middle, part, theme.TEXT, ha="center", rotation=90)
+    marks.word(axes, 0.15, middle, {"mlp": "MLP"}.get(part, part), theme.TEXT, ha="center", rotation=90)
     cut, said, groups = None, "whole on each", [range(size)]
     operators = [("copy", "nothing", "all-reduce"), ("reduce", "all-reduce", "nothing")]
     if cut_tokens:

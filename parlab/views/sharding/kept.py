@@ -12,7 +12,7 @@ from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of, name_rows
 from parlab.views.drawing.marks import Interval
 from parlab.views.drawing.picture import Picture, curve, line_legend, plot, scale
-from parlab.world.units import format_bytes
+from parlab.world.units import SIZES, format_bytes
 
 KEPT = ("#332288", "#AA4499", "#44AA99", "#999933", "#882255")  # unlike ranks'. Source: Tol, "Colour schemes" (2021)
 WHOLE, CUT = "#BBBBBB", KEPT[2]
@@ -85,10 +85,11 @@ def kept_arrays(ways: Mapping[str, Mapping[str, int]], *, headline: str | None =
     first, *later = ways.values()
     totals = {way: sum(arrays.values()) for way, arrays in ways.items()}
     stays = {array for array in first if any(arrays[array] == first[array] for arrays in later)}
-    lines = [headline or ", ".join(f"{way}: {format_bytes(total)}" for way, total in totals.items())]
+    said = _in_one_unit(totals)
+    lines = [headline or ", ".join(f"{way}: {total}" for way, total in said.items())]
     for way, arrays in ways.items():
         left = sum(nbytes for array, nbytes in arrays.items() if array in stays)
-        lines.append(f"{way}: {format_bytes(totals[way])}, of these {format_bytes(left)} in {', '.join(sorted(stays))}")
+        lines.append(f"{way}: {said[way]}, of these {format_bytes(left)} in {', '.join(sorted(stays))}")
     figure, axes = plot(lines, 1.5 + 0.62 * len(ways), lines[0], left=2.2, right=1.0, top=1.0, bottom=0.3)
     longest = max(totals.values())
     scale(axes.xaxis, ends=(0, longest), ticks=(), line=False)
@@ -103,6 +104,13 @@ def kept_arrays(ways: Mapping[str, Mapping[str, int]], *, headline: str | None =
             texts.append([array, short, array.rpartition("_")[2].replace("attention", "attn")])
         spans.append(Interval(start, totals[way]))
         marks.boxes(axes, f"arrays {way}", spans, [row] * len(spans), (-0.36, 0.36), [*colors, CUT], [*texts, [""]])
-    marks.beside(axes, list(range(len(ways))), [format_bytes(total) for total in totals.values()], theme.TEXT)
+    marks.beside(axes, list(range(len(ways))), list(said.values()), theme.TEXT)
     legend_of(figure, [(WHOLE, "whole on every rank", ""), (CUT, "cut among the ranks", "")])
     return figure
+
+
+def _in_one_unit(totals: Mapping[str, int]) -> dict[str, str]:
+    """Bytes in the unit of the most, so that they can be compared: `3.97 GiB` and `0.50 GiB`."""
+    unit = format_bytes(max(totals.values())).rpartition(" ")[2]
+    size = SIZES.get(unit)
+    return {name: f"{nbytes / size:.2f} {unit}" if size else f"{nbytes} B" for name, nbytes in totals.items()}
