@@ -23,7 +23,8 @@ def timeline_film(shown: Timeline, ranks: int | None = None) -> Film:
     """The film of a run of at most 8 ranks. At the right of the hand of the clock is what is posted now.
 
     A dashed message waits on its sender's lane until the receiver has come; a solid one travels. An empty place waits
-    on the lane of a receiver. Where more than 20 times have events, those that are nearest to each other share a stop.
+    on the lane of a receiver. Messages of no bytes, such as a barrier's, are not drawn. Where more than 20 times have
+    events, those that are nearest to each other share a stop.
 
     Args:
         shown: the timeline.
@@ -39,7 +40,7 @@ def timeline_film(shown: Timeline, ranks: int | None = None) -> Film:
         )
     if not shown.makespan:
         raise ValueError(f"source={shown!r:.60}: nothing takes any time")
-    messages = [t for t in shown.transfers if max(t.src, t.dst) < size and t.src != t.dst]
+    messages = [t for t in shown.transfers if max(t.src, t.dst) < size and t.src != t.dst and t.nbytes]
     stops = _stops(shown, messages, size)
     lane = 58 if size <= 4 else 46
     film = Film(f"{size} ranks: {time_spent(shown)}", stops, lane * size + 6, says=shown.format, ends=ENDS)
@@ -47,7 +48,7 @@ def timeline_film(shown: Timeline, ranks: int | None = None) -> Film:
     for rank, y in enumerate(middles):
         film.draw(word(36, y, f"rank {rank}") + box(66, y - BAR / 2, 5, BAR, theme.rank_color(rank)))
     trails = "".join(_trail(film, t, middles) for t in messages if t.end > t.start)
-    film.bare(trails + "".join(_program(film, shown, rank, y) for rank, y in enumerate(middles)))
+    film.bare(trails + "".join(program(film, shown, rank, y) for rank, y in enumerate(middles)))
     film.ride(f'<path class="trail" d="M{ENDS[0]} 0v{lane * size + 6}"/>')
     for t in messages:
         _message(film, shown, t, middles)
@@ -69,8 +70,8 @@ def _stops(shown: Timeline, messages: list[Transfer], size: int) -> list[Any]:
     return found
 
 
-def _program(film: Film, shown: Timeline, rank: int, y: float) -> str:
-    """The bars of a rank: its work, and its waits for a rank and for a transfer."""
+def program(film: Film, shown: Timeline, rank: int, y: float, bar: float = BAR) -> str:
+    """The bars of a rank, laid around `y`: its work, and its waits for a rank and for a transfer."""
     marks = ""
     for span in shown.computes:
         if span.rank == rank and span.end > span.start:
@@ -78,7 +79,7 @@ def _program(film: Film, shown: Timeline, rank: int, y: float) -> str:
             color = theme.KINDS[ACTION_KINDS[action[1]] if action else "compute"].color
             text = action[2] if action else span.name
             x, width = film.x(span.start), film.x(span.end) - film.x(span.start)
-            marks += box(x, y - BAR / 2, round(width, 1), BAR, color, _fitting(width, [text]), "small")
+            marks += box(x, y - bar / 2, round(width, 1), bar, color, _fitting(width, [text]), "small")
     for wait in shown.waits:
         if wait.rank != rank:
             continue
@@ -86,9 +87,9 @@ def _program(film: Film, shown: Timeline, rank: int, y: float) -> str:
             x, width = film.x(start), round(film.x(end) - film.x(start), 1)
             text = _fitting(width, awaited(kind, wait))
             if width > 0 and kind == "wait":
-                marks += outline(x, y - BAR / 2, width, BAR, "wait") + word(x + width / 2, y, text, "small")
+                marks += outline(x, y - bar / 2, width, bar, "wait") + word(x + width / 2, y, text, "small")
             elif width > 0:
-                marks += box(x, y - BAR / 2, width, BAR, theme.KINDS[kind].color, text, "small")
+                marks += box(x, y - bar / 2, width, bar, theme.KINDS[kind].color, text, "small")
     return marks
 
 
