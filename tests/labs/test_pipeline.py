@@ -161,6 +161,15 @@ def too_slow(costs):
     return zb_h1(3, 5)
 
 
+def with_every_gap_filled(costs):
+    """ZB-H1 after eight moves, each of which the checker named."""
+    return """
+        0F0,0F1,0F2,0F3,0I0,0W0,0I1,0W1,0F4,0I2,0W2,0I3,0W3,0I4,0W4
+        1F0,1F1,1F2,1F3,1I0,1W0,1I1,1W1,1I2,1W2,1F4,1I3,1W3,1I4,1W4
+        2F0,2I0,2F1,2I1,2F2,2I2,2W0,2F3,2I3,2W1,2W2,2F4,2I4,2W3,2W4
+    """
+
+
 def keeping_too_much(costs):
     return zb_h2(3, 5)
 
@@ -216,6 +225,13 @@ def with_ranks_that_wait_for_each_other(costs):
         ("04.one_f_one_b", as_text, "returned str"),
         ("04.one_f_one_b", as_rows, "expected a Schedule\n  Schedule(rows) makes one of a list for each rank"),
         ("04.faster", too_slow, "it runs in 42, should be at most 38"),
+        ("04.faster", too_slow, "rank 0 is idle from 6 to 14: 0I0 needs 1I0, which rank 1 ends at 13, and travels"),
+        ("04.faster", too_slow, "it could do 0F3 meanwhile"),
+        (
+            "04.faster",
+            with_every_gap_filled,
+            "it runs in 40, should be at most 38\n  where time goes: no rank could do a",
+        ),
         ("04.faster", keeping_too_much, "rank 0 keeps 5 activations, the limit is 4"),
         ("04.faster", too_few_microbatches, "it has 3 microbatches, should have 5"),
         ("04.faster", too_few_ranks, "it has 2 ranks and 2 stages, should have 3 of each"),

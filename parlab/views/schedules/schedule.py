@@ -21,10 +21,17 @@ from parlab.views.schedules.panels import (
     remarked,
 )
 from parlab.views.schedules.stuck import stuck
-from parlab.views.schedules.why import draw_critical_path, draw_idle, idle_slot, path_in_words
+from parlab.views.schedules.why import (
+    draw_critical_path,
+    draw_idle,
+    draw_journeys,
+    idle_slot,
+    messages_in_words,
+    path_in_words,
+)
 
 MOST_ROWS = 16  # ranks that the text lists
-FLAGS = {"memory": flag, "critical_path": flag}
+FLAGS = {"memory": flag, "critical_path": flag, "journeys": flag}
 
 
 @checked(FLAGS)
@@ -85,6 +92,7 @@ def compare_schedules(
     schedules: Sequence[Schedule | ScheduleTimeline],
     *,
     memory: bool = True,
+    journeys: bool = False,
     kept: KeptBytes | None = None,
     headline: str | None = None,
 ) -> Picture:
@@ -93,6 +101,7 @@ def compare_schedules(
     Args:
         schedules: schedules that can run (F, I and W then take 1 each, transfers nothing), or what `simulate` returned.
         memory: draw the activations kept on every rank.
+        journeys: frame a critical path, with an arrow for each of its messages, and their number.
         kept: what a microbatch keeps on each stage: the memory is drawn in bytes. None: in chunks.
         headline: what stands above; None: how many.
 
@@ -105,14 +114,17 @@ def compare_schedules(
     each = [2.2 * LINE + panel_height(one.size, memory) for one in shown]
     headline = headline or f"{len(shown)} schedules on one clock"
     check_kept(kept, shown)
-    text = [describe(one, kept) for one in shown]
+    lines = [summary(one) + (f"; {messages_in_words(one)}" if journeys else "") for one in shown]
+    text = [describe(one, kept, line) for one, line in zip(shown, lines, strict=True)]
     figure, top = sheet(text, TOP - LINE + sum(each) + BOTTOM, headline), TOP - LINE
     legend_of(figure, legend_entries([one.schedule for one in shown]))
     end = max(one.makespan for one in shown)
     highest = max(max(peaks(one, kept)) for one in shown) if memory else 0
-    for one, height in zip(shown, each, strict=True):
-        write(figure, 0.15, top + LINE, summary(one), theme.TEXT)
-        draw_panels(figure, top + 2.2 * LINE, one, highest, end, kept=kept, clock=one is shown[-1])
+    for one, height, line in zip(shown, each, lines, strict=True):
+        write(figure, 0.15, top + LINE, line, theme.TEXT)
+        axes = draw_panels(figure, top + 2.2 * LINE, one, highest, end, kept=kept, clock=one is shown[-1])
+        if journeys:
+            draw_journeys(axes, one)
         top += height
     return figure
 
@@ -137,8 +149,8 @@ def check_kept(kept: KeptBytes | None, shown: Sequence[ScheduleTimeline]) -> Non
             raise ValueError(f"kept={kept!r:.60}: must have a number for each of the {stages} stages")
 
 
-def describe(shown: ScheduleTimeline, kept: KeptBytes | None = None) -> str:
-    """The numbers that the picture shows; with `kept`, a column of bytes."""
+def describe(shown: ScheduleTimeline, kept: KeptBytes | None = None, first: str = "") -> str:
+    """The numbers that the picture shows, under the line `first` or the summary; with `kept`, a column of bytes."""
     rows = [f"{'rank':>4} {'busy':>9} {'idle':>9} {'peak kept':>9}" + (f" {'in bytes':>12}" if kept else "")]
     of_ranks = [f" {short_bytes(most):>12}" if kept else "" for most in peaks(shown, kept)]
     for rank in range(min(shown.size, MOST_ROWS)):
@@ -146,7 +158,7 @@ def describe(shown: ScheduleTimeline, kept: KeptBytes | None = None) -> str:
         rows.append(f"{rank:>4} {busy:>9g} {shown.makespan - busy:>9g} {peak:>9}{of_ranks[rank]}")
     if shown.size > MOST_ROWS:
         rows.append(f"... and {shown.size - MOST_ROWS} more ranks")
-    return "\n".join([summary(shown), *rows])
+    return "\n".join([first or summary(shown), *rows])
 
 
 def simulated(name: str, source: Any, costs: Costs | None) -> ScheduleTimeline:

@@ -1,6 +1,6 @@
 """The widget in which actions are moved: each move answers with the clock and the bytes, or with why it cannot run."""
 
-from itertools import product
+from itertools import accumulate, product
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from parlab import views
 from parlab.nn.config import LlamaConfig
 from parlab.nn.llama import Llama
-from parlab.pipeline import KeptBytes, Schedule, kept_bytes, one_f_one_b, simulate, zb_h1
+from parlab.pipeline import Action, KeptBytes, Schedule, kept_bytes, one_f_one_b, simulate, zb_h1
 from tests.views.drawn import check_refused
 
 KEPT = KeptBytes(activation=[10, 10, 12], pending=[14, 14, 16], message=1)
@@ -103,3 +103,62 @@ def test_the_bytes_beside_the_strips_are_those_of_a_counted_microbatch():
 @pytest.mark.parametrize("draw", [views.schedule, lambda one, kept: views.compare_schedules([one], kept=kept)])
 def test_bytes_for_another_number_of_stages_are_refused(draw):
     check_refused(lambda: draw(one_f_one_b(2, 2), kept=KEPT), "kept=", "each of the 2 stages")
+
+
+GOALS = [(12, 34), (11, 48)]
+
+
+def test_goals_are_asked_for_one_after_the_other_until_all_are_reached():
+    widget = views.reorder(cut(one_f_one_b(3, 3)), GOALS, kept=KEPT)
+    lines = repr(widget).splitlines()
+    assert lines[:2] == ["reorder: yours: 13 units, 34 B on its fullest rank", "goal: 12 units, at most 34 B"]
+    widget.action.index = widget.rows[2].index(("W", 2, 1))
+    widget.later()
+    widget.later()
+    assert repr(widget).splitlines()[1] == "goal: 11 units, at most 48 B"
+    widget.later()  # a goal once reached stays so
+    assert repr(widget).splitlines()[1] == "goal: 11 units, at most 48 B"
+    widget.rows = [list(row) for row in zb_h1(3, 3).actions]
+    widget.rank.value = 0
+    assert repr(widget).splitlines()[1] == "goal: 11 units, at most 48 B, reached"
+    assert "ZB-H1" not in repr(widget)
+
+
+def test_a_goal_is_not_reached_with_a_byte_too_many_and_its_limit_is_drawn():
+    widget = views.reorder(zb_h1(3, 3), [(11, 47)], kept=KEPT)
+    assert said(widget) == "reorder: yours: 11 units, 48 B on its fullest rank (too much)"
+    lines = {made.get_gid(): made for axes in widget.figure.axes for made in [*axes.lines, *axes.collections]}
+    assert list(lines["goal"].get_xdata()) == [11, 11]
+    assert len(lines["limit"].get_segments()) == 3
+
+
+def test_12_units_need_no_more_than_1f1bs_fullest_rank_and_11_need_all_that_zb_h1_keeps():
+    """All orders on 3 ranks in which the F's, the I's and the W's of a rank each stand in order."""
+
+    def orders(rank, f=0, i=0, w=0):
+        """Each order of a rank with f, i and w of its actions done."""
+        if f == i == w == 3:
+            yield ()
+        for kind, done, ready in (("F", f, 3), ("I", i, f), ("W", w, i)):
+            if done < ready:
+                for rest in orders(rank, f + (kind == "F"), i + (kind == "I"), w + (kind == "W")):
+                    yield (Action(kind, rank, done), *rest)
+
+    def most(row, rank):
+        change = {"F": KEPT.activation[rank], "I": KEPT.pending[rank] - KEPT.activation[rank], "W": -KEPT.pending[rank]}
+        return max(accumulate(change[action.kind] for action in row))
+
+    least: dict[int, int] = {}
+    for rows in product(*(list(orders(rank)) for rank in range(3))):
+        try:
+            makespan = simulate(Schedule(rows)).makespan
+        except ValueError:
+            continue
+        fullest = max(most(row, rank) for rank, row in enumerate(rows))
+        least[makespan] = min(fullest, least.get(makespan, fullest))
+    assert sorted(least.items())[:2] == [(11, 48), (12, 34)]
+
+
+@pytest.mark.parametrize("goals", [[], 11, [(11,)], [(0, 1)], [(11, "much")], [(True, 3)]])
+def test_other_things_than_goals_are_refused(goals):
+    check_refused(lambda: views.reorder(zb_h1(2, 2), goals), "target=", "or goals: (makespan, most kept) each")

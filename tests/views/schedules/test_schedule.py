@@ -364,3 +364,13 @@ def test_schedules_below_each_other_give_all_their_numbers():
 def test_a_schedule_that_cannot_run_is_not_compared():
     with pytest.raises(ValueError, match="0B0"):
         views.compare_schedules([Schedule([[Action("B", 0, 0), Action("F", 0, 0)]])])
+
+
+def test_with_slow_messages_gpipe_pays_for_6_on_4_ranks_and_1f1b_for_16():
+    shown = [simulate(make(4, 8), Costs(transfer=0.5)) for make in (gpipe, one_f_one_b)]
+    figure = views.compare_schedules(shown, memory=False, journeys=True)
+    arrows = [made for axes in figure.axes for made in axes.collections if made.get_gid() == "arrows"]
+    assert [len(made.get_segments()) for made in arrows] == [6, 16]
+    first = [line for line in repr(figure).splitlines() if "makespan" in line]
+    assert [line.split("; ")[1] for line in first] == ["6 messages in the red chain", "16 messages in the red chain"]
+    assert [one.makespan - 33 for one in shown] == [6 * 0.5, 16 * 0.5]
