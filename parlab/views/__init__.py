@@ -7,6 +7,8 @@ from parlab.views.attention.levels import memory_levels
 from parlab.views.attention.masks import explore_ring_masks, packed_ring, ring_masks, work_loads
 from parlab.views.attention.methods import attention_map, explore_long_sequences
 from parlab.views.attention.overlap import explore_ring_overlap, ring_overlap
+from parlab.views.attention.ring_lanes import compare_rings
+from parlab.views.attention.ring_seconds import explore_ring_seconds, ring_seconds
 from parlab.views.bugs.differences import loss_differences
 from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves

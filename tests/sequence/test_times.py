@@ -14,6 +14,8 @@ from parlab.sequence import (
     double_ring_attention,
     method_times,
     ring_attention,
+    ring_attention_backward,
+    ring_time,
     shard,
     times,
     ulysses_attention,
@@ -281,3 +283,23 @@ def test_a_formula_with_a_usual_mistake_is_not_the_clocks_time(mistake, monkeypa
     monkeypatch.setattr(times, "usp_time", MISTAKES[mistake](usp_time))
     wrong = method_times(shape, 4, where)["ring"].picoseconds
     assert wrong != pytest.approx(simulated(shape, 4, 1)["ring", "flat", 1].on(where).makespan, abs=64)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_rings_time_is_the_clocks_forward_and_backward_to_a_picosecond_or_two_a_hop(seed):
+    random = np.random.default_rng(seed)
+    shape, size = problem(random)
+    size = int(random.choice([size, size // 2, 1]))
+    kind = f"float{8 * shape.itemsize}"
+    link = Link(float(random.choice([0, 1e-7, 1e-5])), 10 ** random.uniform(8, 11.5))
+    cluster = Cluster.uniform(link.latency, link.bandwidth, flops=1e12)
+    x = [np.zeros((1, heads, shape.S, shape.D), kind) for heads in (shape.H, shape.G, shape.G)]
+    q, k, v = (per_rank(shard(y, size, "zigzag")) for y in x)
+    lse = per_rank(
+        shard(np.zeros((1, shape.H, shape.S), "float64" if shape.itemsize == 8 else "float32"), size, "zigzag", axis=2)
+    )
+    how = {"causal": True, "layout": "zigzag", "cluster": cluster}
+    there = run(ring_attention, size, q, k, v, **how).timeline.makespan
+    back = run(ring_attention_backward, size, q, q, k, v, q, lse, **how).timeline.makespan
+    assert abs(ring_time(shape, size, cluster) - there) <= 2 * size
+    assert abs(ring_time(shape, size, cluster, backward=True) - back) <= 4 * size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -13,10 +14,12 @@ from parlab.views.drawing.film import Film, box, outline, word
 from parlab.world import Span, Timeline, Transfer
 
 LABEL = re.compile(rf"ring( backward)?(?:, causal=(True|False), layout=({'|'.join(LAYOUTS)})(?:, scale=.*)?)?")
-RANKS = (2, 3, 4)  # how many a film has room for
+MOST_RANKS = 4  # that a film has room for
 LENGTH = 8  # tokens of a shard, for the shape of a tile
-TOP, SIDE, MASK = 46, 44, 52  # of the lowest row's top; a tile's side, where the mask begins
-CHIP, HERE, LANES = 26, (252, 288), (334, 600)  # K/V that are attended, and K/V that came; the ends of the lanes
+TOP, ROW, SIDE, MASK = 46, 72, 38, 52  # the first row's top, a row's height; a tile's side, where the mask begins
+CHIP, HERE, HOME = 26, (236, 272), 314  # K/V that are attended, and K/V that came; gradients
+LANES, END = {False: 322, True: 394}, 600  # where the lanes begin, forward and backward, and their end
+DOWN, UP = 12, 50  # how far aside K/V travel, so that they pass beside what lies there: to the next row, to the first
 PORT, WORK = 8, 20  # heights of a lane's bars
 MOST_STOPS = 12
 
@@ -37,15 +40,15 @@ class Ring(NamedTuple):
     backward: bool
 
 
-def ring_of(shown: Timeline) -> Ring | None:
-    """The ring that ran, if the labels, the messages and the work are those of ring attention on 2 to 4 ranks.
+def ring_of(shown: Timeline, most: int = MOST_RANKS) -> Ring | None:
+    """The ring that ran, if the labels, the messages and the work are those of ring attention on 2 to `most` ranks.
 
     A label is `ring` (no mask) or the library's, as `ring, causal=True, layout=zigzag`; backward it begins with `ring
     backward`. Work is any computation: one for each tile that a mask leaves.
     """
     size, said = shown.size, {str(t.label) for t in shown.transfers}
     label = LABEL.fullmatch(said.pop()) if len(said) == 1 else None
-    if label is None or size not in RANKS:
+    if label is None or not 2 <= size <= most:
         return None
     backward, causal, layout = bool(label[1]), label[2] == "True", label[3] or "contiguous"
     tiles, hops = [], []
@@ -69,25 +72,28 @@ def ring_film(shown: Timeline) -> Film:
 
     A row is a rank. On the left its row of the mask fills, a tile for each K/V that it attends, in the colour of the
     rank that owns the keys. In the middle are the K/V that it attends and, beside them, those that came. On the right
-    are three bars: what comes by the in-port, the work, what leaves by the out-port. Gradients (`d`) are frames.
+    are three bars: what comes by the in-port, the work, what leaves by the out-port. Gradients are frames.
     """
     ring, size = ring_of(shown), shown.size
     assert ring is not None
-    row = 94 if ring.backward else 72
     pass_ = "backward" if ring.backward else "forward"
     busy = sum(span.end - span.start for tiles in ring.tiles for span, _, _ in tiles)
     headline = f"Ring attention {pass_}, {size} ranks: {shown.format(shown.makespan)}, "
     headline += f"{busy / (size * shown.makespan):.0%} of it work"
-    film = Film(headline, _stops(shown, ring), TOP + row * size, says=shown.format, ends=LANES, moving=12)
-    _draw_places(film, size, row)
+    film = Film(
+        headline, _stops(shown, ring), TOP + ROW * size, says=shown.format, ends=(LANES[ring.backward], END), moving=12
+    )
+    _draw_places(film, size, ring.backward)
     for rank, tiles in enumerate(ring.tiles):
-        y = TOP + row * rank
+        y = TOP + ROW * rank
         for span, source, tile in tiles:
             _draw_tile(film, span, source, tile, y)
         _draw_lane(film, ring, rank, y)
         _draw_here(film, ring, rank, size, y)
     for hop in ring.hops:
-        _travels(film, hop, size, row)
+        _travels(film, hop, size)
+    if ring.backward:
+        _draw_gradients(film, ring)
     for start, end in pairwise(film.times):
         film.tell(start, _line(ring, start, end))
     return film
@@ -103,16 +109,18 @@ def _stops(shown: Timeline, ring: Ring) -> list[int]:
     return found
 
 
-def _draw_places(film: Film, size: int, row: int) -> None:
+def _draw_places(film: Film, size: int, backward: bool) -> None:
     """The still parts: names, the empty mask, and the words above the columns."""
     film.draw(word(24, 28, "rank", "small"))
     film.draw(word(MASK, 10, "its queries ×", "small left"))
     film.draw(word(MASK, 28, "keys of rank 0, 1, …", "small left"))
     film.draw(word(HERE[0] + CHIP / 2, 10, "K/V", "small") + word(HERE[0] + CHIP / 2, 28, "now", "small"))
     film.draw(word(HERE[1] + CHIP / 2, 10, "K/V", "small") + word(HERE[1] + CHIP / 2, 28, "next", "small"))
-    film.draw(word(LANES[0], 28, "in-port, work, out-port", "small left"))
+    if backward:
+        film.draw(word(HOME + CHIP / 2, 28, "dK/dV", "small"))
+    film.draw(word(LANES[backward], 28, "in-port, work, out-port", "small left"))
     for rank in range(size):
-        y = TOP + row * rank
+        y = TOP + ROW * rank
         film.draw(word(24, y + SIDE / 2, rank, "strong"))
         film.draw("".join(outline(MASK + SIDE * s, y, SIDE - 2, SIDE - 2, "empty") for s in range(size)))
 
@@ -169,28 +177,34 @@ def _draw_here(film: Film, ring: Ring, rank: int, size: int, y: float) -> None:
         now = ends
 
 
-def _travels(film: Film, hop: RingHop, size: int, row: int) -> None:
-    """A message on its way to the next row, or around to the first."""
-    far = row if hop.t.dst > hop.t.src else -row * (size - 1)
-    y, bow = TOP + row * hop.t.src, (0, 0) if far > 0 else (-14, 0)
-    if hop.gradients:
-        film.move(_gradients(y, hop.source, "letter"), hop.t.start, hop.t.end, (0, far), bow)
-        if hop.t.dst == hop.source:  # at home
-            film.draw(_gradients(y + far, hop.source, "frame"), hop.t.end)
-        return
-    film.move(
-        outline(HERE[0] - 3, y + 6, CHIP + 6, CHIP + 6, "letter") + _chip(HERE[0], y + 9, hop.source),
-        hop.t.start,
-        hop.t.end,
-        (HERE[1] - HERE[0], far),
-        bow,
-    )
+def _draw_gradients(film: Film, ring: Ring) -> None:
+    """The gradients that rest at a rank: until they leave it with its share, and at home."""
+    leaves = {(hop.t.src, hop.source): hop.t.start for hop in ring.hops if hop.gradients}
+    made = [(rank, rank, span.end) for rank, tiles in enumerate(ring.tiles) for span, s, _ in tiles if s == rank]
+    came = [(hop.t.dst, hop.source, hop.t.end) for hop in ring.hops if hop.gradients]
+    for rank, source, start in made + came:
+        y = TOP + ROW * rank + 9
+        complete = rank == source and (rank, source, start) in came
+        frame = outline(HOME - 4, y - 4, CHIP + 8, CHIP + 8, "frame") if complete else ""
+        film.draw(_gradient(y, source) + frame, start, None if complete else leaves[rank, source])
 
 
-def _gradients(y: float, source: int, look: str) -> str:
-    """The gradients of a rank's K/V, below the K/V that are here."""
-    wide = HERE[1] + CHIP - HERE[0]
-    return outline(HERE[0], y + 44, wide, CHIP - 4, look) + word(HERE[0] + wide / 2, y + 55, f"dK/dV {source}", "small")
+def _travels(film: Film, hop: RingHop, size: int) -> None:
+    """A message on its way to the next row; or around to the first, beside what lies between."""
+    up = hop.t.dst < hop.t.src
+    far, y = (-ROW * (size - 1) if up else ROW), TOP + ROW * hop.t.src + 9
+    x, across = (HOME, 0) if hop.gradients else (HERE[0], HERE[1] - HERE[0])
+    aside = (UP if hop.gradients else -UP) if up else 0 if hop.gradients else DOWN
+    inside = (_gradient if hop.gradients else partial(_chip, HERE[0]))(y, hop.source)
+    mark = outline(x - 3, y - 3, CHIP + 6, CHIP + 6, "letter") + inside
+    film.move(mark, hop.t.start, hop.t.end, (across, far), (aside, 0))
+
+
+def _gradient(y: float, source: int) -> str:
+    """The gradients of a rank's K/V: a frame in its colour."""
+    frame = f'<rect x="{HOME + 1.5:g}" y="{y + 1.5:g}" width="{CHIP - 3}" height="{CHIP - 3}" fill="none" '
+    frame += f'stroke="{theme.rank_color(source)}" stroke-width="3"/>'
+    return frame + word(HOME + CHIP / 2, y + CHIP / 2, source)
 
 
 def _chip(x: float, y: float, source: int) -> str:

@@ -75,7 +75,7 @@ def test_moving_the_bandwidth_runs_no_rank_again(monkeypatch):
     assert len(started) == len(LAYOUTS) * len(TOKENS)
 
 
-@pytest.mark.parametrize("explore", [views.explore_ring_masks, views.explore_ring_overlap])
+@pytest.mark.parametrize("explore", [views.explore_ring_masks, views.explore_ring_overlap, views.explore_ring_seconds])
 def test_every_value_of_every_control_changes_the_picture(explore):
     for name, control in explore().controls.items():
         explorer, seen = explore(), set()

@@ -1,11 +1,14 @@
 """The film of ring attention: its tiles are the mask's, its K/V are where they are attended, its messages the run's."""
 
+import re
+from itertools import product
+
 import numpy as np
 import pytest
 
 from parlab import Cluster, per_rank, run, views
 from parlab.sequence import LAYOUTS, RingSchedule, ring_attention, ring_attention_backward, shard
-from parlab.views.attention.ring_film import LENGTH, ring_of
+from parlab.views.attention.ring_film import CHIP, LENGTH, ring_of
 from tests.views.filmed import check_film, marks, tree_of
 
 LINK = Cluster.uniform(latency=0, bandwidth=50e9, flops=1e12)
@@ -118,3 +121,41 @@ def test_a_run_with_another_label_or_another_number_of_works_is_no_ring(label):
     assert ring_of(run(other, 4, np.zeros(4), label, 4).timeline) is None
     assert ring_of(run(other, 4, np.zeros(4), "ring", 3).timeline) is None
     assert ring_of(run(other, 5, np.zeros(4), "ring", 5).timeline) is None
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_no_letter_that_goes_back_to_rank_0_covers_one_that_goes_down(size):
+    tree, ways = tree_of(views.film(ran(size, backward=True))), {}
+    for part in tree.iter("g"):
+        if part.get("class") == "go":
+            numbers = dict(re.findall(r"--(\w+):([-\d.e]+)", part.get("style")))
+            dx, dy, aside = (float(numbers.get(name, 0)) for name in "xyv")
+            frame = part.find("rect")  # the first is the letter's
+            x, y = float(frame.get("x")), float(frame.get("y"))
+            ways.setdefault(numbers["a"], []).append((x, y, dx, dy, aside))
+    assert len(ways) == 2 * size - 1  # hops
+    for letters in ways.values():
+        (up,), downs = ([one for one in letters if (one[3] < 0) == way] for way in (True, False))
+        assert len(downs) == size - 1
+        for part, down in product(np.linspace(0, 1, 101), downs):
+            (left, top), (x, y) = (place(one, part) for one in (up, down))
+            assert max(abs(left - x), abs(top - y)) >= CHIP, (part, up, down)
+
+
+def place(way, part):
+    x, y, dx, dy, aside = way
+    return x + dx * part + 4 * part * (1 - part) * aside, y + dy * part
+
+
+def test_gradients_rest_at_a_rank_until_they_leave_and_stand_framed_at_home():
+    seen = [part for part in tree_of(views.film(ran(3, backward=True))).iter("g") if part.get("class") == "see"]
+    rests = [part for part in seen if part.find("rect") is not None and part.find("rect").get("stroke")]
+    home = [part for part in rests if len(part.findall("rect")) == 2]
+    assert len(rests) == 3 * 4  # where it is made, and after each of 3 hops
+    assert [part.find("text").text for part in sorted(home, key=lambda part: float(part.find("text").get("y")))] == [
+        "0",
+        "1",
+        "2",
+    ]
+    assert all("--b" not in part.get("style") for part in home)
+    assert all("--b" in part.get("style") for part in rests if part not in home)

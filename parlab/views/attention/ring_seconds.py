@@ -1,0 +1,119 @@
+"""The seconds that a ring of H100s takes for a million tokens, beside its work alone and its messages alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from parlab.arguments import Rule, checked, flag, whole
+from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, overlap_tokens, ring_time
+from parlab.views.arguments import RULES
+from parlab.views.drawing import theme
+from parlab.views.drawing.picture import BOUND, Picture, curve, line_legend, plot, scale
+from parlab.views.widgets.explorer import Explorer, choice, steps
+from parlab.world import DGX_H100, Cluster, Link
+
+S, H, D, LAYERS, ITEMSIZE = 2**20, 32, 128, 32, 2  # the model of lesson 02's first screen, in bf16
+RANKS = (8, 16, 32, 64, 128, 256, 512, 1024)
+KV_HEADS = (32, 8, 4, 1)
+LINKS = {"NVLink": DGX_H100.intra, "InfiniBand": DGX_H100.inter}
+LINES = {  # the wider one below: where both take the same time, both are seen
+    "InfiniBand": curve("#D55E00", "solid") | {"linewidth": 6, "markersize": 10},
+    "NVLink": curve("#0072B2", "solid") | {"markersize": 5},
+}
+FREE = Link(0.0, 1e30)
+
+
+def _among(name: str, value: Any, choices: Sequence[int]) -> None:
+    if whole(name, value) not in choices:
+        raise ValueError(f"{name}={value!r:.60}: use one of {', '.join(map(str, choices))}")
+
+
+RING_RULES: dict[str, Rule] = {
+    "ranks": partial(_among, choices=RANKS),
+    "kv_heads": partial(_among, choices=KV_HEADS),
+    "backward": flag,
+}
+
+
+@checked(RULES | RING_RULES)
+def ring_seconds(
+    ranks: int = 64, kv_heads: int = 32, kernel: float = FLASH_ATTENTION_3, backward: bool = False
+) -> Picture:
+    """Draw the time of all 32 layers of a causal zigzag ring over 2²⁰ tokens, against the ranks, on two links.
+
+    All hops go over the one link or the other, as a DGX H100 has them. The dashed line is the work alone, the dotted
+    ones are the messages alone: all K/V (and backward their gradients) through one port.
+
+    Args:
+        ranks: marked; a power of two from 8 to 1024.
+        kv_heads: 32, 8, 4 or 1, for 32 query heads of size 128.
+        kernel: the fraction of the peak that attention reaches, at most 1.
+        backward: the backward pass, whose gradients travel in float32.
+
+    Raises:
+        ValueError: ranks or heads that are not among these, or a kernel above the peak.
+    """
+    work = {P: _seconds(P, kv_heads, FREE, kernel, backward) for P in RANKS}
+    takes = {name: {P: _seconds(P, kv_heads, link, kernel, backward) for P in RANKS} for name, link in LINKS.items()}
+    said = ", ".join(f"{of[ranks]:.2f} s over {name}" for name, of in takes.items())
+    headline = f"{ranks} ranks, {work[ranks]:.2f} s of work: {said}"
+    figure, axes = plot([headline, *_table(work, takes), _bounds(kv_heads, kernel, backward)], 4.4, headline, top=0.85)
+    scale(axes.xaxis, "ranks", ends=(7, 1500), log=2, ticks=RANKS, says="{:g}".format)
+    scale(axes.yaxis, "seconds", ends=(0.05, 400), log=10, ticks=(0.1, 1, 10, 100), says="{:g}".format, grid=True)
+    axes.axvline(ranks, color=theme.GRID, linewidth=6, zorder=0, gid="marked")
+    for name, look in LINES.items():
+        alone, dots = [_messages(P, kv_heads, LINKS[name], backward) for P in RANKS], curve(look["color"], "dotted")
+        axes.plot(RANKS, alone, gid=f"messages {name}", **dots)
+        axes.plot(RANKS, list(takes[name].values()), gid=name, marker="o", **look)
+        here = 1.7 * look["markersize"]
+        axes.plot([ranks], [takes[name][ranks]], "o", markersize=here, color=look["color"], gid=f"here {name}")
+    axes.plot(RANKS, list(work.values()), gid="work", **BOUND)
+    rings = [(f"ring, {name}", look | {"markersize": 0}) for name, look in reversed(LINES.items())]
+    port = "K/V and dK/dV through one port" if backward else "all K/V through one port"
+    line_legend(figure, [*rings, ("work alone", BOUND), (port, curve(theme.INK, "dotted"))])
+    return figure
+
+
+def explore_ring_seconds() -> Explorer:
+    """Sliders for `ring_seconds`: the ranks, the K/V heads, the kernel's speed; and forward or backward."""
+    controls = {
+        "ranks": steps("ranks", RANKS, 64),
+        "kv_heads": steps("K/V heads, of 32", KV_HEADS, 32),
+        "kernel": steps("kernel, of the peak", (0.4, 0.5, FLASH_ATTENTION_3, 0.8, 1.0), FLASH_ATTENTION_3),
+        "backward": choice("pass", [("forward", False), ("backward", True)], False),
+    }
+    return Explorer("explore_ring_seconds", controls, ring_seconds)
+
+
+def _seconds(P: int, G: int, link: Link, kernel: float, backward: bool) -> float:
+    """The time of all layers."""
+    cluster = Cluster.uniform(link.latency, link.bandwidth, flops=DGX_H100.device_of(0).flops).reaching(kernel)
+    return LAYERS * ring_time(AttentionShape(S, H, G, D, ITEMSIZE), P, cluster, backward=backward) / 1e12
+
+
+def _messages(P: int, G: int, link: Link, backward: bool) -> float:
+    """The time of all messages of all layers through one port."""
+    token, c = AttentionShape(S, H, G, D, ITEMSIZE).token(backward=backward), S // P
+    hop, home = link.picoseconds(c * token.kv), link.picoseconds(c * token.dkv)
+    return LAYERS * ((P - 1) * hop + (P * home if backward else 0)) / 1e12
+
+
+def _table(work: dict[int, float], takes: dict[str, dict[int, float]]) -> list[str]:
+    """A line for each number of ranks: tokens and inputs of a rank, and its times."""
+    rows = [f"ranks  tokens each  GB each{'work':>10}" + "".join(f"{f'{name}, × work':>20}" for name in takes)]
+    for P, alone in work.items():
+        cells = "".join(f"{f'{of[P]:.2f} s, {of[P] / alone:.2f} ×':>20}" for of in takes.values())
+        kept = LAYERS * S * H * D * ITEMSIZE / P / 1e9  # the inputs of its layers
+        rows.append(f"{P:5}{S // P:13}{kept:9.1f}{f'{alone:.2f} s':>10}{cells}")
+    return rows
+
+
+def _bounds(G: int, kernel: float, backward: bool) -> str:
+    flops = kernel * DGX_H100.device_of(0).flops
+    bounds = partial(overlap_tokens, flops, half_masked=True, backward=backward, width=H * D)
+    found = [bounds(link.bandwidth, ITEMSIZE, G / H, latency=link.latency) for link in LINKS.values()]
+    return "hidden from, tokens each: " + ", ".join(
+        f"{bound:.0f} ({name})" for name, bound in zip(LINKS, found, strict=True)
+    )

@@ -1,0 +1,28 @@
+"""Rings on one clock: each work has the number of the K/V that it attends."""
+
+import numpy as np
+import pytest
+
+from parlab import run, views
+from tests.views.attention.test_ring_film import ran
+
+
+def test_each_work_of_8_ranks_is_named_by_its_k_and_v_in_their_order(monkeypatch):
+    drawn = {}
+    monkeypatch.setattr("parlab.views.attention.ring_lanes.compare_timelines", lambda runs, **_: drawn.update(runs))
+    done = ran(8, "contiguous", c=8)
+    views.compare_rings({"contiguous": done})
+    for rank in range(8):
+        names = [span.name for span in drawn["contiguous"].computes if span.rank == rank]
+        assert names == [f"K/V {source}" for source in range(rank, -1, -1)]
+    assert {span.name for span in done.timeline.computes} == {"attend"}  # the run's own keep their names
+
+
+def test_the_picture_is_that_of_the_timelines():
+    done = ran(4, "zigzag", c=8)
+    assert repr(views.compare_rings({"zigzag": done})) == repr(views.compare_timelines({"zigzag": done}))
+
+
+def test_a_run_that_is_no_ring_is_refused_by_its_name():
+    with pytest.raises(ValueError, match=r"runs\['sums'\]: must be ring attention on 2 to 16 ranks"):
+        views.compare_rings({"sums": run(lambda comm, x: comm.all_reduce(x), 4, np.zeros(4))})
