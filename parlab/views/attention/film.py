@@ -351,20 +351,21 @@ def _frame(rank: int, cells: Cells, size: int) -> str:
 def _told(shown: Timeline, plan: MethodPlan, messages: list[tuple[Transfer, Carried]], time: int, later: int) -> str:
     """In words: rank 0 begins this between two stops."""
     size = shown.size
-    goes = [
-        f"sends {_said(part, size)} to rank {t.dst}" for t, part in messages if t.src == 0 and time <= t.start < later
-    ]
+    goes = [(_said(part, size), t.dst) for t, part in messages if t.src == 0 and time <= t.start < later]
+    told = [f"sends {part} to rank {dst}" for part, dst in goes]
     spans = zip(_attends(shown, 0), plan.attends[0], strict=True)
     seen = frozenset[tuple[int, int]]().union(*(cells for span, cells in spans if time <= span.start < later))
-    works = [f"attends {_said(Carried(KV, seen), size)}"] if seen else []
-    return f"rank 0 {', '.join([*goes, *works])}"
+    if seen:
+        attended = _said(Carried(KV, seen), size)
+        told.append("attends " + ("them" if [part for part, _ in goes] == [attended] else attended))
+    return f"rank 0 {', '.join(told)}"
 
 
 def _said(part: Carried, size: int) -> str:
-    """The cells in words, in the shortest way."""
+    """The cells in words, in the shortest way: their kind, the shards, the heads if not all."""
     _, _, first, stop = _bounds(part.cells)
     tokens, heads = sorted({token for token, _ in part.cells}), range(first, stop)
-    shards = f"shard{'s' * (len(tokens) > 1)} {', '.join(map(str, tokens))}" if len(tokens) < size else "all tokens"
+    shards = ", ".join(map(str, tokens)) if len(tokens) < size else "of all tokens"
     if len(heads) == size:
-        return f"{part.kind} of {shards}"
-    return f"{part.kind} of {shards}, head{'s' * (len(heads) > 1)} {', '.join(map(str, heads))}"
+        return f"{part.kind} {shards}"
+    return f"{part.kind} {shards} (head{'s' * (len(heads) > 1)} {', '.join(map(str, heads))})"

@@ -33,6 +33,7 @@ FASTEST = "fastest"
 COLORS = {"ring": "#E0D8C3", "double ring": "#BFD3EA", "Ulysses": "#FBD9A0", "USP": "#BFE6D8", "all-gather": "#EBCBDD"}
 SLOWER = ((1.1, "#FFFFFF"), (1.5, "#F3E3E3"), (3, "#E3BDBD"), (float("inf"), "#CF9090"))  # than the fastest, up to
 NONE = "#EEEEEE"
+TIE = "#00000038"  # the lines of a cell in which two methods are as fast
 LOST = "#B388FF"  # the colour of a transfer: no work hides it
 ITEMSIZE = 2  # bf16
 At = tuple[int, int]  # tokens and ranks
@@ -53,7 +54,8 @@ def attention_map(
     kernel: float = FLASH_ATTENTION_3,
     method: str = FASTEST,
 ) -> Picture:
-    """Draw the fastest method for every length and number of ranks, and every method at the reader's point.
+    """Draw the fastest method for every length and number of ranks, and every method at the reader's point. A cell is
+    hatched where another method takes at most 1 % longer.
 
     `method_times` computes each cell, for the causal forward in bf16 with batch 1, each method with the fastest of its
     exchanges on this cluster. The number after USP is the number of ranks in a Ulysses group.
@@ -77,10 +79,7 @@ def attention_map(
     here = found[S, size]
     order = sorted(here, key=lambda name: here[name].picoseconds)
     shape = AttentionShape(S, H, G, D, ITEMSIZE)
-    headline = f"{S} tokens on {size} ranks, attention at {100 * kernel:g} % of the peak: "
-    headline += (
-        f"{_named(order[0], here)} is fastest, {order[1]} {_ratio(here[order[1]], here[order[0]]):.2f} × as long"
-    )
+    headline = f"{_verdict(here, order)}: {S} tokens on {size} ranks, at {100 * kernel:g} % of the peak"
     sent = {name: _sent(name, time, shape, size, cluster) for name, time in here.items()}
     rows = [
         f"{_named(name, here):<11} {format_time(here[name].picoseconds):>10}, {here[name].exchange}, sends "
@@ -88,10 +87,15 @@ def attention_map(
         for name in order
     ]
     grid = {at: _cell_of(times, method) for at, times in found.items()}
-    lines = [f"{'tokens':>8} | " + " ".join(f"{f'{p} ranks':>11}" for p in RANKS)]
-    lines += [f"{s:>8} | " + " ".join(f"{grid[s, p][0]:>11}" for p in RANKS) for s in reversed(LENGTHS)]
+    ties = {at for at, times in found.items() if len(_tied(times)) > 1} if method == FASTEST else set()
+    lines = [f"{'tokens':>8} | " + " ".join(f"{f'{p} ranks':>12}" for p in RANKS)]
+    for s in reversed(LENGTHS):
+        cells = [grid[s, p][0] + ("=" if (s, p) in ties else " ") for p in RANKS]
+        lines.append(f"{s:>8} | " + " ".join(f"{cell:>12}" for cell in cells).rstrip())
+    if ties:
+        lines.append("=: another method is within 1 %")
     figure = sheet([headline, *rows, *lines], HEIGHT, headline)
-    _draw_map(figure, grid, method, S, size)
+    _draw_map(figure, grid, ties, method, S, size)
     compute = method_times(shape, size, replace(cluster, intra=FREE, inter=FREE), kernel)["ring"]
     _draw_bars(figure, here, sent, compute.picoseconds)
     return figure
@@ -110,6 +114,26 @@ def _times(H: int, G: int, D: int, cluster: Cluster, kernel: float) -> Found:
 def _named(name: str, times: Times) -> str:
     """The method's name; that of USP with the size of its group."""
     return f"USP {times[name].ulysses}" if name == "USP" else name
+
+
+def _tied(times: Times) -> list[str]:
+    """The methods that take at most 1 % longer than the fastest, the fastest first."""
+    least = min(time.picoseconds for time in times.values())
+    tied = [name for name, time in times.items() if 100 * time.picoseconds <= 101 * least]
+    return sorted(tied, key=lambda name: times[name].picoseconds)
+
+
+def _verdict(times: Times, order: list[str]) -> str:
+    """The fastest method, and how much longer the next one takes; or those within 1 % of it."""
+    first, *others = [_named(name, times) for name in _tied(times)]
+    if others:
+        said = f"{', '.join([first, *others[:-1]])} and {others[-1]} tie"
+    else:
+        said = f"{first} is fastest"
+        if len(order) > 1:
+            longer = 100 * (_ratio(times[order[1]], times[order[0]]) - 1)
+            said += f", {_named(order[1], times)} takes {longer:.0f} % longer"
+    return said[0].upper() + said[1:]
 
 
 def _cell_of(times: Times, method: str) -> tuple[str, str]:
@@ -138,7 +162,7 @@ def _sent(name: str, time: MethodTime, shape: AttentionShape, size: int, cluster
     return usp_cost(shape, size, ulysses=time.ulysses, ranks_per_node=per_node if time.ulysses > 1 else None).nbytes
 
 
-def _draw_map(figure: Picture, grid: dict[At, tuple[str, str]], method: str, S: int, size: int) -> None:
+def _draw_map(figure: Picture, grid: dict[At, tuple[str, str]], ties: set[At], method: str, S: int, size: int) -> None:
     axes = panel(figure, LEFT, TOP, MAP, HIGH)
     ranks, lengths = list(map(log2, RANKS)), list(map(log2, LENGTHS))
     sizes = [f"{s // 1024}k" for s in LENGTHS]
@@ -147,13 +171,16 @@ def _draw_map(figure: Picture, grid: dict[At, tuple[str, str]], method: str, S: 
     cells, lanes = [_around(p) for _, p in grid], [log2(s) for s, _ in grid]
     colors, texts = [color for _, color in grid.values()], [[text] for text, _ in grid.values()]
     marks.boxes(axes, "cells", cells, lanes, (-0.5, 0.5), colors, texts)
+    between = [_around(p) for _, p in ties], [log2(s) for s, _ in ties]
+    marks.frames(axes, "ties", *between, (-0.5, 0.5), TIE, hatch="//", linewidths=0, hatch_linewidth=0.7)
     marks.frames(axes, "you", [_around(size)], [log2(S)], (-0.5, 0.5))
     names = COLORS
     if method != FASTEST:
         limits = [f"up to {most:g} ×" for most, _ in SLOWER[:-1]]
         said = [f"{method} against the fastest: {limits[0]}", *limits[1:], "longer", "heads do not share evenly"]
         names = dict(zip(said, [*(color for _, color in SLOWER), NONE], strict=True))
-    legend_of(figure, [(color, name, "") for name, color in names.items()])
+    said_of_ties = [(theme.PAPER, "another is within 1 %", "//")] if ties else []
+    legend_of(figure, [*((color, name, "") for name, color in names.items()), *said_of_ties])
 
 
 def _around(ranks: int) -> marks.Interval:

@@ -111,16 +111,22 @@ def test_all_output_is_at_home_in_the_end(name):
 def test_the_double_ring_of_4_ranks_says_what_rank_0_does():
     assert repr(views.film(ran("double_ring"), ranks_per_node=2)).splitlines() == [
         "Double ring, 4 ranks: 105 µs",
-        "0 s: rank 0 sends K/V of shard 0 to rank 1, attends K/V of shard 0",
-        "14.1 µs: rank 0 sends K/V of shard 0 to rank 2, attends K/V of shard 1",
-        "71.5 µs: rank 0 sends K/V of shard 2 to rank 1, attends K/V of shards 2, 3",
+        "0 s: rank 0 sends K/V 0 to rank 1, attends them",
+        "14.1 µs: rank 0 sends K/V 0 to rank 2, attends K/V 1",
+        "71.5 µs: rank 0 sends K/V 2 to rank 1, attends K/V 2, 3",
     ]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_caption_has_at_most_60_letters(name):
+    lines = repr(views.film(ran(name), ranks_per_node=2)).splitlines()[1:]
+    assert all(len(line.partition(": ")[2]) <= 60 for line in lines)
 
 
 def test_usp_turns_in_the_node_and_rings_between_nodes():
     story = repr(views.film(ran("usp"), ranks_per_node=2))
-    assert "10.8 µs: rank 0 sends K/V of shards 0, 1, heads 0, 1 to rank 2" in story
-    assert "rank 0 sends q, k, v of shard 0, heads 2, 3 to rank 1" in story
+    assert "10.8 µs: rank 0 sends K/V 0, 1 (heads 0, 1) to rank 2, attends them" in story
+    assert "rank 0 sends q, k, v 0 (heads 2, 3) to rank 1" in story
 
 
 def test_two_ranks_and_other_runs():
@@ -129,8 +135,8 @@ def test_two_ranks_and_other_runs():
     assert plan_of(ran("ring", causal=True).timeline) is None
     assert repr(views.film(ran("composed"), ranks_per_node=2)).splitlines()[:3] == [
         "USP, composed, 4 ranks: 108 µs",
-        "0 s: rank 0 sends q of shard 0, heads 2, 3 to rank 1",
-        "4.28 µs: rank 0 sends k of shard 0, heads 2, 3 to rank 1",
+        "0 s: rank 0 sends q 0 (heads 2, 3) to rank 1",
+        "4.28 µs: rank 0 sends k 0 (heads 2, 3) to rank 1",
     ]
     assert plan_of(ran("ring", 8).timeline) is None
     assert plan_of(ran("allgather", kv_heads=2).timeline) is None  # two turns
