@@ -30,7 +30,7 @@ from parlab.labs import (
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.patient import in_turn, patient, posted_ahead
 from parlab.labs.session import Summary, load, save
-from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, find_bug, suspect
+from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
 
 ROOMS = (
     ranks,

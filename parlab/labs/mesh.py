@@ -56,8 +56,8 @@ def _draw(random: np.random.Generator, size: int, in_parts: bool = False) -> Mes
 
 # Sums of gradients over groups
 
-CUT, NORM, TIED = "cut", "norm", "tied"
-SUMMED = {CUT: "", NORM: "t", TIED: "p"}  # the coordinate to sum over, before the mean over d and c
+CUT, NORM, HEAD, TIED = "cut", "norm", "K/V", "tied"
+SUMMED = {CUT: "", NORM: "t", HEAD: "t", TIED: "p"}  # the coordinate to sum over, before the mean over d and c
 
 
 def _sums(drawn: dict[Axes, Any], over: str, mean: str = "dc") -> dict[Axes, Any]:
@@ -103,7 +103,7 @@ def _try_who_sums(trial: Trial, case: MeshCase) -> list[str]:
                 raise Wrong(f"rank {rank} {_at(place)}, kind {kind!r}: {said}", *causes)
     if not any(done.timeline.transfers for done in runs.values()):
         need_messages(runs[CUT])
-    return ["cut: dp and cp sum; norm: tp, too; tied: the two ends of the pipeline, too"]
+    return ["cut: dp and cp sum; norm and K/V: tp, too; tied: the two ends of the pipeline, too"]
 
 
 def _met(done: Run, case: MeshCase, rank: int) -> str:
@@ -121,7 +121,7 @@ def _likely_sum(kind: str, drawn: dict[Axes, Any], place: Axes, found: Any, met:
     if not isinstance(found, np.ndarray) or found.shape != right.shape or _close(found, right):
         return []
     for text, kinds, *sums in (
-        (THROWN_AWAY.format("tp"), (NORM,) if "t" in met else (), ("", "dc")),
+        (THROWN_AWAY.format("tp"), (NORM, HEAD) if "t" in met else (), ("", "dc")),
         (THROWN_AWAY.format("the two ends"), (TIED,) if "p" in met else (), ("", "dc")),
         (THROWN_AWAY.format("cp"), every if "c" in met else (), (over, "d")),
         (THROWN_AWAY.format("dp"), every if "d" in met else (), (over, "c")),
@@ -130,11 +130,13 @@ def _likely_sum(kind: str, drawn: dict[Axes, Any], place: Axes, found: Any, met:
             NORM,
             ("", "dc"),
         ),
+        ("each rank of tp has the gradient of its own query heads: sum over tp", (HEAD,), ("", "dc")),
         ("the two ends use the same table: their gradients add up", TIED, ("", "dc")),
         ("the sum over tp became a mean: each rank's tokens add to the gradient", NORM, ("", "dct")),
+        ("the sum over tp became a mean: each rank's query heads add to the gradient", (HEAD,), ("", "dct")),
         ("the sum over the ends became a mean: both uses add to the gradient", TIED, ("", "dcp")),
         ("tp is in it, whose ranks have other columns of the weight", (CUT, TIED), (over + "t", "dc"), (over, "dct")),
-        ("all of pp is in it, whose ranks have other layers", (CUT, NORM), (over + "p", "dc"), (over, "dcp")),
+        ("all of pp is in it, whose ranks have other layers", (CUT, NORM, HEAD), (over + "p", "dc"), (over, "dcp")),
         (
             "it is a sum over dp and cp; each rank's loss is a mean over its own tokens, so a mean is needed",
             every,

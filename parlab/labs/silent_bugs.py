@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
@@ -255,6 +255,58 @@ def find_bug(ask: Callable[[str], Any]) -> str:
 
 
 HEADS = "K/V heads not summed"
+
+
+class Contest(NamedTuple):
+    """What each diagnosis paid for each bug: [name][bug]. None: it named another bug."""
+
+    prices: dict[str, dict[str, int | None]]
+
+    def mean(self, name: str) -> float | None:
+        """The mean price of a diagnosis over all bugs and a right trainer. None: it is wrong once or more."""
+        paid = [price for price in self.prices[name].values() if price is not None]
+        return sum(paid) / len(paid) if len(paid) == len(self.prices[name]) else None
+
+    def __repr__(self) -> str:
+        widths = {name: max(8, len(name)) + 2 for name in self.prices}
+        lines = [f"{'':>20}" + "".join(f"{name:>{width}}" for name, width in widths.items())]
+        for bug in (*BUGS, NONE):
+            paid = {name: self.prices[name][bug] for name in widths}
+            lines.append(f"{bug:>20}" + "".join(f"{_or_wrong(paid[name]):>{widths[name]}}" for name in widths))
+        means = {name: self.mean(name) for name in widths}
+        said = {name: None if mean is None else f"{mean:.2f}" for name, mean in means.items()}
+        return "\n".join([*lines, f"{'mean':>20}" + "".join(f"{_or_wrong(said[n]):>{widths[n]}}" for n in widths)])
+
+
+def _or_wrong(price: Any) -> str:
+    return "wrong" if price is None else str(price)
+
+
+def compete(diagnoses: Mapping[str, Callable[[Callable[[str], Any]], str]]) -> Contest:
+    """Let several answers to the exercise diagnose every bug and a right trainer, and compare what they pay.
+
+    Args:
+        diagnoses: by name, functions `find_bug(ask)`, up to 6.
+
+    Raises:
+        ValueError: none, more than 6, or something that cannot be called.
+
+    >>> compete({"library": find_bug}).mean("library")  # (3 + 5 + 1 + 1 + 1 + 5 + 3) / 7
+    2.7142857142857144
+    """
+    if not isinstance(diagnoses, Mapping) or not 1 <= len(diagnoses) <= 6:
+        raise ValueError(f"diagnoses={diagnoses!r:.60}: must be {{name: find_bug}}, 1 to 6 of them")
+    for name, diagnose in diagnoses.items():
+        if not callable(diagnose):
+            raise ValueError(f"diagnoses[{name!r}]={diagnose!r:.60}: must be a function find_bug(ask)")
+    return Contest(
+        {str(name): {bug: _paid(diagnose, bug) for bug in (*BUGS, NONE)} for name, diagnose in diagnoses.items()}
+    )
+
+
+def _paid(diagnose: Callable[[Callable[[str], Any]], str], bug: str) -> int | None:
+    patient = Suspect(bug)
+    return patient.price if diagnose(patient.ask) == bug else None
 
 
 # The exercise

@@ -13,6 +13,7 @@ from parlab.views.bugs.differences import loss_differences
 from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves
 from parlab.views.experts.copies import copies, dropped, explore_copies
+from parlab.views.experts.loads import explore_bias, load_over_steps
 from parlab.views.experts.rows import rows_between
 from parlab.views.experts.way import token_way
 from parlab.views.films import film

@@ -295,7 +295,7 @@ def beat(costs):
 
 
 def sum_gradient(mesh, ends, kind, gradient):
-    if kind == "norm":
+    if kind in ("norm", "K/V"):
         gradient = mesh.tp.all_reduce(gradient)
     if kind == "tied":
         gradient = ends.all_reduce(gradient)

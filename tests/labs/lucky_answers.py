@@ -907,12 +907,12 @@ def over_the_whole_pipeline(mesh, ends, kind, gradient):
 
 @of("07.who_sums")
 def without_tp(mesh, ends, kind, gradient):
-    return answers.sum_gradient(mesh, ends, "cut" if kind == "norm" else kind, gradient)
+    return answers.sum_gradient(mesh, ends, "cut" if kind in ("norm", "K/V") else kind, gradient)
 
 
 @of("07.who_sums")
 def over_dp_alone(mesh, ends, kind, gradient):
-    gradient = mesh.tp.all_reduce(gradient) if kind == "norm" else gradient
+    gradient = mesh.tp.all_reduce(gradient) if kind in ("norm", "K/V") else gradient
     gradient = ends.all_reduce(gradient) if kind == "tied" else gradient
     return mesh.dp.all_reduce(gradient) / mesh.dp.size
 
@@ -929,7 +929,7 @@ def with_a_mean_over_dp_alone(mesh, ends, kind, gradient):
 
 @of("07.who_sums")
 def with_the_sum_thrown_away(mesh, ends, kind, gradient):
-    if kind == "norm":
+    if kind in ("norm", "K/V"):
         mesh.tp.all_reduce(gradient)
     if kind == "tied":
         gradient = ends.all_reduce(gradient)

@@ -92,7 +92,7 @@ def from_a_table(ask):
 def axis_after_axis(mesh, ends, kind, gradient):
     for group in (mesh.dp, mesh.cp):
         gradient = group.all_reduce(gradient) / group.size
-    if kind == "norm":
+    if kind in ("norm", "K/V"):
         return mesh.tp.all_reduce(gradient)
     return ends.all_reduce(gradient) if kind == "tied" else gradient
 
@@ -100,7 +100,7 @@ def axis_after_axis(mesh, ends, kind, gradient):
 @of("07.who_sums")
 def divided_first(mesh, ends, kind, gradient):
     x = mesh.data.all_reduce(gradient / (mesh.sizes["dp"] * mesh.sizes["cp"]))
-    others = {"cut": [], "norm": [mesh.tp], "tied": [ends]}[kind]
+    others = {"cut": [], "norm": [mesh.tp], "K/V": [mesh.tp], "tied": [ends]}[kind]
     for group in others:
         x = group.all_reduce(x)
     return x
@@ -110,7 +110,7 @@ def divided_first(mesh, ends, kind, gradient):
 def gathered_and_averaged(mesh, ends, kind, gradient):
     x = mesh.data.all_gather(gradient[None]).mean(axis=0)
     match kind:
-        case "norm":
+        case "norm" | "K/V":
             return np.sum(mesh.tp.all_gather(x[None]), axis=0)
         case "tied":
             return np.sum(ends.all_gather(x[None]), axis=0)
@@ -120,7 +120,7 @@ def gathered_and_averaged(mesh, ends, kind, gradient):
 @of("07.who_sums")
 def in_place(mesh, ends, kind, gradient):
     if kind != "cut":
-        gradient[:] = (mesh.tp if kind == "norm" else ends).all_reduce(gradient)
+        gradient[:] = (mesh.tp if kind in ("norm", "K/V") else ends).all_reduce(gradient)
     gradient[:] = mesh.data.all_reduce(gradient)
     gradient /= mesh.data.size
     return gradient
@@ -135,7 +135,7 @@ def around_a_ring(mesh, ends, kind, gradient):
             result += block
         return result
 
-    groups = [mesh.dp, mesh.cp, *([mesh.tp] if kind == "norm" else []), *([ends] if kind == "tied" else [])]
+    groups = [mesh.dp, mesh.cp, *([mesh.tp] if kind in ("norm", "K/V") else []), *([ends] if kind == "tied" else [])]
     for group in groups:
         gradient = total(group, gradient)
     return gradient / (mesh.dp.size * mesh.cp.size)
@@ -143,7 +143,7 @@ def around_a_ring(mesh, ends, kind, gradient):
 
 @of("07.who_sums")
 def reduced_and_broadcast(mesh, ends, kind, gradient):
-    groups = [*{"norm": [mesh.tp], "tied": [ends]}.get(kind, []), mesh.data]
+    groups = [*{"norm": [mesh.tp], "K/V": [mesh.tp], "tied": [ends]}.get(kind, []), mesh.data]
     for group in groups:
         x = group.reduce(gradient)
         gradient = group.broadcast(gradient if x is None else x)

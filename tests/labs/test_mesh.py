@@ -13,7 +13,10 @@ from tests.labs.right_answers_07 import RIGHT
 
 
 def test_the_passing_texts_say_what_was_counted_on_16_and_8_ranks():
-    assert "With 16 ranks, dp=2, pp=2, cp=2, tp=2:\n  cut: dp and cp sum" in reviewed("07.who_sums", sum_gradient).text
+    assert (
+        "With 16 ranks, dp=2, pp=2, cp=2, tp=2:\n  cut: dp and cp sum; norm and K/V: tp, too"
+        in reviewed("07.who_sums", sum_gradient).text
+    )
     assert "on every rank; counted with its copies it would be larger" in reviewed("07.norm", norm).text
     assert reviewed("07.cut_batch", cut_batch).text.endswith(
         "4 rows of 8 tokens: each rank has 2 rows and 4 tokens of each"
@@ -63,8 +66,16 @@ def divided_by_two(mesh, ends, kind, gradient):
     return sum_gradient(mesh, ends, kind, gradient) * mesh.data.size / min(mesh.data.size, 2)
 
 
+def heads_as_cut(mesh, ends, kind, gradient):
+    return sum_gradient(mesh, ends, "cut" if kind == "K/V" else kind, gradient)
+
+
+def mean_over_heads(mesh, ends, kind, gradient):
+    return sum_gradient(mesh, ends, kind, gradient) / (mesh.tp.size if kind == "K/V" else 1)
+
+
 def norms_as_cut(mesh, ends, kind, gradient):
-    return sum_gradient(mesh, ends, "cut" if kind == "norm" else kind, gradient)
+    return sum_gradient(mesh, ends, "cut" if kind in ("norm", "K/V") else kind, gradient)
 
 
 def ends_not_summed(mesh, ends, kind, gradient):
@@ -72,7 +83,7 @@ def ends_not_summed(mesh, ends, kind, gradient):
 
 
 def mean_over_tp(mesh, ends, kind, gradient):
-    return sum_gradient(mesh, ends, kind, gradient) / (mesh.tp.size if kind == "norm" else 1)
+    return sum_gradient(mesh, ends, kind, gradient) / (mesh.tp.size if kind in ("norm", "K/V") else 1)
 
 
 def mean_over_ends(mesh, ends, kind, gradient):
@@ -81,7 +92,7 @@ def mean_over_ends(mesh, ends, kind, gradient):
 
 def tp_for_all(mesh, ends, kind, gradient):
     found = sum_gradient(mesh, ends, kind, gradient)
-    return found if kind == "norm" else mesh.tp.all_reduce(found)
+    return found if kind in ("norm", "K/V") else mesh.tp.all_reduce(found)
 
 
 def tp_for_tied_too(mesh, ends, kind, gradient):
@@ -96,7 +107,7 @@ def mean_over_all_ranks(mesh, ends, kind, gradient):
 
 
 def model_for_norms(mesh, ends, kind, gradient):
-    if kind == "norm":
+    if kind in ("norm", "K/V"):
         return mesh.data.all_reduce(mesh.model.all_reduce(gradient)) / mesh.data.size
     return sum_gradient(mesh, ends, kind, gradient)
 

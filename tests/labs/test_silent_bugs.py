@@ -2,7 +2,7 @@
 
 import pytest
 
-from parlab.labs import EXERCISES, Suspect, find_bug, suspect
+from parlab.labs import EXERCISES, Suspect, compete, find_bug, suspect
 from parlab.labs.silent_bugs import BUGS, MOST, NONE, PRICES, SEES
 
 EXERCISE = EXERCISES["07.find_bug"]
@@ -95,3 +95,40 @@ def test_two_bugs_that_answer_alike_are_told_so():
         return find_bug(lambda check: 1.0 if check == "loss" else ask(check))
 
     assert "so far 'copies counted' gives the same answers: ask for a check" in said(without_loss)
+
+
+def norm_first(ask):
+    norm = ask("norm")
+    if norm in (1, 0.5):
+        return "none" if norm == 1 else "extra mean"
+    apart = " ".join(ask("copies"))
+    parts = {"embed": "ends not summed", "layernorm": "norms not summed", "k_proj": "K/V heads not summed"}
+    for part, bug in parts.items():
+        if part in apart:
+            return bug
+    return "copies counted" if ask("loss") == 1 else "mean of means"
+
+
+def test_copies_first_pay_2_71_on_average_and_the_norm_first_3_29_though_both_pay_5_at_most():
+    contest = compete({"copies first": find_bug, "norm first": norm_first, "guess": lambda ask: "none"})
+    assert contest.mean("copies first") == 19 / 7
+    assert contest.mean("norm first") == 23 / 7
+    assert contest.mean("guess") is None
+    assert max(contest.prices["copies first"].values()) == max(contest.prices["norm first"].values()) == MOST
+    assert repr(contest).splitlines() == [
+        "                      copies first  norm first     guess",
+        "          extra mean             3           2     wrong",
+        "       mean of means             5           5     wrong",
+        "    norms not summed             1           3     wrong",
+        "K/V heads not summed             1           3     wrong",
+        "     ends not summed             1           3     wrong",
+        "      copies counted             5           5     wrong",
+        "                none             3           2         0",
+        "                mean          2.71        3.29     wrong",
+    ]
+
+
+@pytest.mark.parametrize(("diagnoses", "said"), [({}, "diagnoses={}: must be"), ({"a": 1}, "'a'.*must be a function")])
+def test_a_contest_of_nobody_and_of_no_function_is_refused(diagnoses, said):
+    with pytest.raises(ValueError, match=said):
+        compete(diagnoses)

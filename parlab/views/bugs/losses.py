@@ -50,7 +50,7 @@ def loss_curves(losses: Mapping[str, Sequence[float]], *, headline: str | None =
     parting = [_parting(name, curve, right, expected) for name, curve in others]
     figure, axes = plot([*findings, *rows, *parting], 3.9, headline or "; ".join(findings), top=0.8)
     styles = dict(zip(curves, map(curve, COLORS, theme.DASHES), strict=False))
-    for name, style in reversed(styles.items()):  # the right one above the others
+    for name, style in styles.items():  # dashes above the solid line of the right one, which shows in their gaps
         axes.plot(range(1, length + 1), curves[name], gid=f"losses {name}", **style)
     scale(axes.xaxis, "step", ends=(1, max(length, 2)))
     scale(

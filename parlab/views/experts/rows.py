@@ -10,23 +10,26 @@ import numpy as np
 from parlab.arguments import checked
 from parlab.views.arguments import mapping
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.picture import Picture, panel, sheet
+from parlab.views.drawing.picture import Picture, panel, sheet, write
 
 Table = Sequence[Sequence[int]]
 MOST_RANKS, MOST_TABLES = 16, 4
 ROWS = "#0072B2"
+WORDS = 24  # rows of a rank, up to which each has the number of its expert
 
 
 @checked({"tables": mapping})
 def rows_between(tables: Mapping[str, Table], *, headline: str | None = None) -> Picture:
     """Draw rows from each rank to each rank, one matrix a table, and below it the rows that each rank receives.
 
+    Beside a single table stand the rows of each rank as they lie after the exchange: by source, and then by expert.
+
     Args:
         tables: by name `counts [P][N]`, rows that each of P ranks sends for each of N experts: `Plan.counts`.
         headline: above the figure. None: the largest load over the mean, of the first and of the last table.
 
     Raises:
-        ValueError: more than 4 tables, more than 16 ranks, or experts that do not divide among them.
+        ValueError: more than 4 tables, more than 16 ranks, experts that do not divide among them, or no rows.
 
     >>> rows_between({"even": [[1, 1], [1, 1]], "uneven": [[2, 0], [2, 0]]})
     The fullest rank has 1.00 times the mean in even, 2.00 times in uneven
@@ -47,6 +50,8 @@ def rows_between(tables: Mapping[str, Table], *, headline: str | None = None) ->
         for name, load in loads.items()
     ]
     height, room = 4.3, (theme.WIDTH - 0.9) / len(matrices)
+    if len(matrices) == 1:
+        room = 3.2
     figure = sheet(lines, height, headline or verdict)
     most, highest = max(matrix.max() for matrix in matrices.values()), max(load.max() for load in loads.values())
     for number, (name, matrix) in enumerate(matrices.items()):
@@ -76,7 +81,38 @@ def rows_between(tables: Mapping[str, Table], *, headline: str | None = None) ->
             below, f"load {name}", ranks + 0.1, ranks + 0.9, 0, loads[name], [theme.rank_color(int(r)) for r in ranks]
         )
         below.axhline(loads[name].mean(), color=theme.INK, linestyle="dashed", linewidth=1.4)
+    if len(tables) == 1:
+        _received(figure, np.asarray(next(iter(tables.values()))), 0.75 + room)
     return figure
+
+
+def _received(figure: Picture, counts: np.ndarray, left: float) -> None:
+    """The rows of each rank after the exchange, `counts` [P, N], a lane a rank: colour of the source, number of the
+    expert."""
+    P, N = counts.shape
+    m = N // P
+    write(
+        figure,
+        left,
+        0.55,
+        "after the exchange: a row has the colour of its source and the number of its expert",
+        va="baseline",
+    )
+    axes = panel(figure, left + 0.65, 0.95, theme.WIDTH - left - 1.0, 2.35)
+    most = counts.reshape(P, P, m).sum(axis=(0, 2)).max()
+    axes.set_xlim(0, most)
+    axes.set_ylim(P, 0)
+    for rank in range(P):
+        marks.word(axes, -0.1, rank + 0.5, f"rank {rank}", ha="right", va="center")
+        of_rank = counts[:, rank * m : (rank + 1) * m]  # [P, m]
+        source, expert = (np.repeat(index.reshape(-1), of_rank.reshape(-1)) for index in np.indices(of_rank.shape))
+        start = np.arange(len(source))
+        colors = [theme.rank_color(int(s)) for s in source]
+        marks.rectangles(axes, f"received {rank}", start, start + 1, rank + 0.15, rank + 0.85, colors)
+        if most <= WORDS:
+            for x, number, color in zip(start, expert, colors, strict=True):
+                look: Any = {"ha": "center", "va": "center", "color": theme.text_color(color)}
+                marks.word(axes, x + 0.5, rank + 0.5, str(rank * m + number), **look)
 
 
 def _by_rank(name: str, table: Table) -> np.ndarray:
@@ -86,4 +122,6 @@ def _by_rank(name: str, table: Table) -> np.ndarray:
         raise ValueError(
             f"tables[{name!r}] has shape {counts.shape}: [P][N] is needed, N a multiple of P, P at most {MOST_RANKS}"
         )
+    if not counts.sum():
+        raise ValueError(f"tables[{name!r}]: no rank sends a row")
     return counts.reshape(len(counts), len(counts), -1).sum(axis=2)

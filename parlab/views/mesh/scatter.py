@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 from parlab.views.drawing import theme
+from parlab.views.drawing.marks import text_width
 from parlab.views.drawing.picture import Picture, line_legend, panel, scale, sheet, short_bytes
 from parlab.views.mesh.steps import NAMES, StoredStep, stored
 from parlab.world.units import format_bytes
@@ -16,7 +17,8 @@ COLORS = {"dp": "#1B4F9C", "pp": "#444444", "cp": "#C51B7D", "tp": "#A6761D"}  #
 MARKERS = {1: "o", 3: "s"}  # of ZeRO's stages
 LEFT, RIGHT, TOP, BOTTOM, BETWEEN, HEIGHT = 0.9, 0.3, 1.05, 0.65, 0.75, 4.6  # inches
 BACKING = {"facecolor": theme.PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 1}
-NAMED = {"textcoords": "offset points", "size": theme.SMALL, "color": theme.INK, "weight": "bold", "bbox": BACKING}
+NAMED: Any = {"ha": "right", "va": "center", "size": theme.SMALL, "color": theme.INK, "weight": "bold", "bbox": BACKING}
+LEAD: Any = {"arrowstyle": "-", "color": theme.FAINT, "linewidth": 1, "shrinkA": 0, "shrinkB": 6}
 
 
 def all_meshes() -> Picture:
@@ -45,9 +47,12 @@ def all_meshes() -> Picture:
                 own = [step for step in steps if step.zero == zero and _longest(step) == axis]
                 shape: Any = {"marker": MARKERS[zero], "color": COLORS[axis], "linewidths": 0.6, **look}
                 axes.scatter([s.held for s in own], [1e3 * s.seconds for s in own], edgecolors=theme.PAPER, **shape)
-        for step, (said, left) in _named(every).items():
-            at: Any = {"xytext": (-8 if left else 8, -13), "ha": "right" if left else "left", **NAMED}
-            axes.annotate(said, (step.held, 1e3 * step.seconds), **at)
+        for place, (step, said) in enumerate(_named(every).items()):
+            at = step.held, 1e3 * step.seconds
+            axes.scatter(*zip(at, strict=True), s=130, facecolors="none", edgecolors=theme.INK, linewidths=1.6)
+            below, long = 0.97 - 0.085 * place, 1.12 * text_width(said) / 72 / width  # bold letters are wider
+            axes.annotate("", at, (0.99 - long, below), textcoords="axes fraction", arrowprops=LEAD)
+            axes.text(0.99, below, said, transform=axes.transAxes, **NAMED)
     keys: list[tuple[str, dict[str, Any]]] = [
         (f"mostly {axis}", {"color": color, "marker": "o", "markersize": 7, "linestyle": "none"})
         for axis, color in COLORS.items()
@@ -85,24 +90,23 @@ def spelled(step: StoredStep) -> str:
     return f"{axes}, ZeRO {step.zero}{many}"
 
 
-def _named(every: Sequence[StoredStep]) -> dict[StoredStep, tuple[str, bool]]:
-    """The extremes with their names, and whether the name stands to the left of the dot."""
+def _named(every: Sequence[StoredStep]) -> dict[StoredStep, str]:
+    """The extremes with their names, from the slowest to the fastest: so their lines do not cross."""
     extremes = {
         "fastest": min(every, key=lambda step: step.seconds),
         "sends least": min(every, key=lambda step: (step.sent, step.seconds)),
         "holds least": min(every, key=lambda step: step.held),
     }
-    middle = (min(step.held for step in every) * max(step.held for step in every)) ** 0.5
     words: dict[StoredStep, str] = {}
-    for said, step in extremes.items():
+    for said, step in sorted(extremes.items(), key=lambda pair: -pair[1].seconds):
         words[step] = f"{words[step]}, {said}" if step in words else said
-    return {step: (f"{said}: {spelled(step).partition(', ')[0]}", step.held > middle) for step, said in words.items()}
+    return {step: f"{said}: {spelled(step).partition(', ')[0]}" for step, said in words.items()}
 
 
 def _said(ranks: int, every: Sequence[StoredStep], best: Sequence[StoredStep]) -> list[str]:
     """The five fastest meshes, and the extremes, with their numbers."""
     fastest = sorted(best, key=lambda step: step.seconds)[:5]
-    least = list(_named(every))[1:]
+    least = list(_named(every))[-2::-1]  # all but the fastest
     names = [f"{place}." for place in range(1, 6)] + ["sends least", "holds least"]
     return [
         f"{ranks} ranks, {len(best)} meshes and ZeRO stages, {len(every)} steps:",

@@ -9,6 +9,8 @@ import pytest
 from parlab import views
 from parlab.experts import dropped_share
 from parlab.nn.routing import capacity_of
+from parlab.views.experts.loads import RATES, SEEDS, fullest_over_steps, stored
+from tests.views.drawn import check_text
 from tests.views.filmed import check_film
 
 EIGHT = [5, 40, 41, 77, 120, 121, 200, 250]  # on nodes 0, 1, 1, 2, 3, 3, 6, 7
@@ -84,6 +86,7 @@ def test_dropped_says_the_least_factor_below_one_percent():
         (lambda: views.rows_between({}), "tables={}: must have one value or more, by name"),
         (lambda: views.rows_between({"a": np.ones((2, 3), int)}), "tables['a'] has shape (2, 3): [P][N] is needed"),
         (lambda: views.rows_between({n: [[1]] for n in "abcde"}), "tables: has 5, and 4 are the most"),
+        (lambda: views.rows_between({"a": [[0, 0], [0, 0]]}), "tables['a']: no rank sends a row"),
         (lambda: views.copies(nodes=3), "nodes=3: must divide the 256 experts"),
         (lambda: views.copies(k=300), "k=300: there are 256 experts"),
         (lambda: views.copies(limit=9), "limit=9: there are 8 nodes"),
@@ -93,3 +96,58 @@ def test_dropped_says_the_least_factor_below_one_percent():
 def test_bad_input_is_refused_by_name(draw, said):
     with pytest.raises(ValueError, match=re.escape(said)):
         draw()
+
+
+def test_a_single_table_shows_the_rows_as_they_lie_by_source_and_then_by_expert():
+    figure = views.rows_between({"one": [[3, 0, 1, 1], [1, 2, 0, 1]]})  # 2 ranks of 2 experts
+    check_text(figure)
+    lanes = figure.axes[-1]
+    said = [(round(t.get_position()[1] - 0.5), t.get_text()) for t in lanes.texts if t.get_text().isdigit()]
+    assert [text for rank, text in said if rank == 0] == ["0", "0", "0", "0", "1", "1"]
+    assert [text for rank, text in said if rank == 1] == ["2", "3", "3"]
+
+
+def test_a_single_table_of_many_rows_is_drawn_without_a_number_on_each():
+    figure = views.rows_between({"one": [[400, 3], [5, 6]]})
+    check_text(figure)
+    assert [text.get_text() for text in figure.axes[-1].texts] == ["rank 0", "rank 1"]
+
+
+def test_a_stored_load_is_that_of_a_training_that_runs_now():
+    for rate in (0.0, 0.05):
+        assert stored()[rate][2] == pytest.approx(fullest_over_steps(2, rate), abs=0.002)
+    assert stored()[0.0][2][60] == pytest.approx(2.12, abs=0.005)
+    assert stored()[0.05][2][60] == pytest.approx(1.16, abs=0.005)
+
+
+def last_ten(rate):
+    return [float(np.mean(stored()[rate][seed][-10:])) for seed in SEEDS]
+
+
+def test_of_the_stored_rates_005_holds_the_fullest_rank_lowest_and_020_overshoots():
+    means = {rate: np.mean(last_ten(rate)) for rate in RATES}
+    assert {rate: round(float(mean), 2) for rate, mean in means.items()} == {
+        0.0: 1.6,
+        0.002: 1.62,
+        0.01: 1.58,
+        0.05: 1.18,
+        0.2: 1.25,
+    }
+    assert min(means, key=means.get) == 0.05
+    assert max(last_ten(0.05)) < 1.25
+    assert max(last_ten(0.2)) > 1.3
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_the_words_of_each_rate_are_on_the_canvas_and_say_its_five_seeds(rate):
+    figure = views.load_over_steps(rate)
+    check_text(figure)
+    assert str(figure).count("seed ") == 5
+
+
+def test_a_rate_that_is_not_stored_is_refused_and_the_slider_says_its_rate():
+    with pytest.raises(ValueError, match=r"rate=0\.1: stored are 0, 0\.002, 0\.01, 0\.05, 0\.2"):
+        views.load_over_steps(0.1)
+    explorer = views.explore_bias()
+    explorer.controls["rate"].value = 0.2
+    assert "γ = 0.2" in repr(explorer)
