@@ -42,7 +42,7 @@ def film(source: Any, **options: Any) -> Film:
 
     - for the run of one `all_reduce`, `reduce_scatter` or `all_gather` on 2 to 6 ranks (by ring, recursive doubling,
       halving or circulant; not every number of ranks fits all of these): the pieces that travel;
-    - for up to three such runs by name, {name: run}: the same side by side, on one clock;
+    - for up to three such runs by name, {name: run}: the same below each other, on one clock;
     - for up to three other runs by name, {name: run}: what the ranks of each do, on one clock (`run.wallclock` is a
       watch's);
     - for the run of one attention across 2 or 4 ranks, forward, on contiguous shards, without a mask (USP, also one

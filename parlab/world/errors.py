@@ -135,7 +135,7 @@ def _cause(blocked: list[WaitsFor], path: list[int], waiting: dict[int, WaitsFor
     if all(call in ("recv", "irecv") for call in calls):
         who = "every rank receives" if everyone else f"ranks {ranks} receive"
         return f"{who} first, so nobody sends; let one send first, or use sendrecv"
-    return "the ranks' calls do not pair up; compare their order on both sides"
+    return "the ranks' calls do not pair up; compare their order and direction on both sides"
 
 
 class Unwind(SystemExit):

@@ -171,8 +171,9 @@ def _mark_crossings(axes: Axes, wins: Wins) -> None:
             axes.annotate(format_bytes(round(start)), (start, 1), color=theme.INK, **text)
         strip = {"color": color, "linewidth": 0, "transform": above, "clip_on": False, "gid": f"fastest: {name}"}
         axes.fill_between([start, end], 1.0, 1.02, **strip)
-        words = f"{label} is fastest"
-        if text_width(words) / 72 < inches(axes)[0] * math.log2(end / start) / doublings:
+        room = 72 * inches(axes)[0] * math.log2(end / start) / doublings  # points
+        words = next((text for text in (f"{label} is fastest", label) if text_width(text) < room), "")
+        if words:
             marks.word(axes, math.sqrt(start * end), 1.03, words, transform=above, ha="center", va="baseline")
 
 

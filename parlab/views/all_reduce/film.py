@@ -13,14 +13,15 @@ from parlab.world import Run, Timeline, Transfer
 
 LABEL = re.compile(r"(add|take) pieces? (\d+)(?:-(\d+))?")
 MOST_RANKS = 6
-MOST_PANELS = 3
-INWARD = 0.35  # of a bar: so far a whole array that goes up bows towards the middle
+MOST_PANELS = 3  # of a race
+NAMES = 92  # for the names of pieces or of panels, left of a line of ranks
+BETWEEN = 12  # two ranks of a line
 
 
 class Grid(NamedTuple):
-    """Two columns of ranks. A rank has a row for each piece: a bar, with a place for each rank's numbers."""
+    """Columns of ranks. A rank has a row for each piece: a bar, with a place for each rank's numbers."""
 
-    columns: tuple[float, float]
+    columns: tuple[float, ...]
     top: float
     bar: float  # its width
     row: float  # from one bar to the next
@@ -29,7 +30,7 @@ class Grid(NamedTuple):
     named: bool  # chips have the number of their rank
 
 
-WHOLE = Grid((145, 365), 40, 130, 30, 24, 46, named=True)
+RING = Grid((145, 365), 40, 130, 30, 24, 46, named=True)
 Held = list[list[frozenset[int]]]  # for each rank and piece, the ranks whose numbers are in it
 
 
@@ -63,20 +64,24 @@ def _move(t: Transfer, size: int) -> Move | None:
 def pieces_film(shown: Timeline) -> Film:
     """The film of one all-reduce, reduce-scatter or all-gather on 2 to 6 ranks whose messages name their pieces.
 
-    Each rank has a row for each piece, and in it a place for each rank: adding fills a gap.
+    Each rank has a row for each piece, and in it a place for each rank: adding fills a gap. A ring turns with the
+    clock. In the other algorithms the ranks stand in a line, so that every piece travels in its own row.
     """
     moves, size = moves_of(shown), shown.size
     times = sorted({0, *(move.end for move in moves)})
     headline = f"{_name(shown, moves)}, {size} ranks: {shown.format(times[-1])}"
-    film = Film(headline, times, 10 + _height(WHOLE, size))
-    middle = (sum(WHOLE.columns) + WHOLE.bar) / 2
-    for rank, (x, y) in enumerate(_places(WHOLE, moves, size)):
-        if x == WHOLE.columns[0]:
-            names = [word(middle, y + WHOLE.row * p + WHOLE.height / 2, f"piece {p}") for p in range(size)]
+    turns = _ring(moves, size)
+    grid = RING if turns else _line_of(size, RING.top, RING.row, RING.height, named=True)
+    film = Film(headline, times, 10 + _height(grid, size))
+    places = _places(grid, size)
+    middle = (sum(RING.columns) + RING.bar) / 2 if turns else NAMES / 2
+    for x, y in places:
+        if x == grid.columns[0]:
+            names = [word(middle, y + grid.row * p + grid.height / 2, f"piece {p}") for p in range(size)]
             film.draw("".join(names))
-        if _ring(moves, size):
-            film.draw(_arrow(WHOLE, (x, y), _places(WHOLE, moves, size)[(rank + 1) % size]))
-    for at, line in _played(film, WHOLE, moves, size):
+    for rank, place in enumerate(places if turns else ()):
+        film.draw(_arrow(grid, place, places[(rank + 1) % size]))
+    for at, line in _played(film, grid, moves, size):
         if at in times:
             film.tell(at, line)
     return film
@@ -91,7 +96,7 @@ def raceable(source: Any) -> bool:
 
 
 def race_film(runs: Mapping[str, Run | Timeline]) -> Film:
-    """The films of up to three all-reduces side by side, on one clock.
+    """The films of up to three all-reduces below each other, on one clock.
 
     Args:
         runs: {name: run}, each as for `pieces_film`, all with the same number of ranks.
@@ -110,19 +115,18 @@ def race_film(runs: Mapping[str, Run | Timeline]) -> Film:
     times = sorted({0, *(end for found in ends.values() for end in found)})
     says = next(iter(shown.values())).format
     headline = "; ".join(f"{name} {says(found[-1])}" for name, found in ends.items())
-    width = WIDTH / len(shown)
-    panels = [Grid((width * n + 22, width * n + 114), 62, 78, 18, 15, 30, named=False) for n in range(len(shown))]
-    film = Film(headline, times, 6 + _height(panels[0], size))
-    for grid, (name, one) in zip(panels, shown.items(), strict=True):
-        x, end = sum(grid.columns) / 2 + grid.bar / 2, ends[name][-1]
-        film.draw(word(x, 12, name, "strong"))
-        film.draw(word(x, 32, f"done: {says(end)}", "small"), end)
+    panel = 18 * size + 34
+    film = Film(headline, times, panel * len(shown))
+    for number, (name, one) in enumerate(shown.items()):
+        grid, end = _line_of(size, panel * number + 24, 18, 15, named=False), ends[name][-1]
+        film.draw(word(NAMES / 2, grid.top + 18, name, "strong"))
+        film.draw(word(NAMES / 2, grid.top + 40, says(end), "small"), end)
         for _ in _played(film, grid, moves_of(one), size):
             pass
     for at in times[:-1]:
         done = {name: sum(end <= at for end in found) for name, found in ends.items()}
-        steps = {name: f"step {done[name] + 1} of {len(ends[name])}" for name in shown if done[name] < len(ends[name])}
-        film.tell(at, ", ".join(f"{name}: {steps.get(name, 'done')}" for name in shown))
+        steps = {name: f"{done[name] + 1} of {len(ends[name])}" for name in shown if done[name] < len(ends[name])}
+        film.tell(at, "steps: " + ", ".join(f"{name} {steps.get(name, 'done')}" for name in shown))
     return film
 
 
@@ -130,7 +134,7 @@ def _played(film: Film, grid: Grid, moves: list[Move], size: int) -> Iterator[tu
     """Draw the ranks and their messages; yields each time at which messages leave, and a line on the first of them."""
     adds = any(move.adds for move in moves)
     held: Held = [[frozenset({r} if adds or r == p else ()) for p in range(size)] for r in range(size)]
-    places = _places(grid, moves, size)
+    places = _places(grid, size)
     for rank, (x, y) in enumerate(places):
         name = f"rank {rank}"
         film.draw(word(x + grid.bar / 2, y - 0.35 * grid.gap, name, "strong" if grid.named else "small"))
@@ -140,7 +144,7 @@ def _played(film: Film, grid: Grid, moves: list[Move], size: int) -> Iterator[tu
         now = [move for move in moves if move.start == at]
         sent = {move: [held[move.src][piece] for piece in move.pieces] for move in now}
         for move in now:
-            _travels(film, grid, move, sent[move], places, size)
+            _travels(film, grid, move, sent[move], places)
             _arrives(film, grid, move, sent[move], held, places[move.dst])
         yield at, _line(now[0], sent[now[0]], [held[now[0].dst][piece] for piece in now[0].pieces])
 
@@ -162,17 +166,23 @@ def _name(shown: Timeline, moves: list[Move]) -> str:
     return f"{algorithm} {shown.transfers[0].name.replace('_', '-')}"
 
 
-def _places(grid: Grid, moves: list[Move], size: int) -> list[tuple[float, float]]:
-    """The corner of each rank's pieces. A ring turns with the clock from the top left; else ranks are read in rows."""
-    if _ring(moves, size):
-        at = [(1, rank - 1) if 1 <= rank <= size // 2 else (0, (size - rank) % size) for rank in range(size)]
-    else:
-        at = [(rank % 2, rank // 2) for rank in range(size)]
+def _line_of(size: int, top: float, row: float, height: float, *, named: bool) -> Grid:
+    """All ranks beside each other."""
+    bar = (WIDTH - NAMES) / size - BETWEEN
+    return Grid(tuple(NAMES + (bar + BETWEEN) * rank for rank in range(size)), top, bar, row, height, 46, named)
+
+
+def _places(grid: Grid, size: int) -> list[tuple[float, float]]:
+    """The corner of each rank's pieces. A ring in two columns turns with the clock from the top left."""
+    if grid is not RING:
+        return [(x, grid.top) for x in grid.columns]
+    at = [(1, rank - 1) if 1 <= rank <= size // 2 else (0, (size - rank) % size) for rank in range(size)]
     return [(grid.columns[column], grid.top + (grid.gap + grid.row * size) * row) for column, row in at]
 
 
 def _height(grid: Grid, size: int) -> float:
-    return grid.top - 40 + (grid.gap + grid.row * size) * ((size + 1) // 2)
+    lines = (size + 1) // 2 if grid is RING else 1
+    return grid.top - 40 + (grid.gap + grid.row * size) * lines
 
 
 def _bar(grid: Grid, x: float, y: float, pieces: Iterable[int], look: str) -> str:
@@ -198,19 +208,16 @@ def _arrow(grid: Grid, start: tuple[float, float], end: tuple[float, float]) -> 
     return word(x + (0 if x == grid.columns[0] else grid.bar), max(y, to_y) - 22, way, "arrow")
 
 
-def _travels(
-    film: Film, grid: Grid, move: Move, sums: list[frozenset[int]], places: list[tuple[float, float]], size: int
-) -> None:
+def _travels(film: Film, grid: Grid, move: Move, sums: list[frozenset[int]], places: list[tuple[float, float]]) -> None:
     """Up and down, a message goes around the pieces that lie between. A whole array hides nothing: two swap places."""
     (x, y), (to_x, to_y) = places[move.src], places[move.dst]
     breaks = [0, *(n + 1 for n, (a, b) in enumerate(pairwise(move.pieces)) if b > a + 1), len(move.pieces)]
-    whole = len(move.pieces) == size
-    look = "letter open" if whole else "letter"
+    size = len(places)
+    look = "letter open" if len(move.pieces) == size else "letter"
     rows = "".join(_bar(grid, x, y, move.pieces[first:stop], look) for first, stop in pairwise(breaks))
     chips = "".join(_chips(grid, x, y, size, piece, who) for piece, who in zip(move.pieces, sums, strict=True))
     outward = 1 if x == grid.columns[1] else -1
-    aside = -INWARD * grid.bar if whole and to_y < y else (grid.bar + 12 if grid.named else grid.bar / 4)
-    bow = (outward * aside if to_x == x else 0, 0)
+    bow = (outward * (grid.bar + 12) if to_x == x else 0, 0)
     film.move(rows + chips, move.start, move.end, (to_x - x, to_y - y), bow)
 
 

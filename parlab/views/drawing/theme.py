@@ -15,7 +15,6 @@ INK = "#222222"  # text and axes
 FAINT = "#666666"  # less important text
 GRID = "#DDDDDD"
 PATTERN = "#BBBBBB"  # the lines of a hatched bar
-ARROW = "#8A8A8A"  # pale, so that words on it can be read
 ALARM = "#B30000"  # an error: a deadlock's cycle, a count that is not the formula's, a loss that is too high
 RIGHT = "#009E73"  # a right result beside a wrong one
 

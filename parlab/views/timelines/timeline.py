@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable
 from itertools import chain
@@ -15,7 +14,6 @@ from parlab.views.drawing.lanes import check_end, checked_ranks, lanes, legend, 
 from parlab.views.drawing.picture import Picture, decimal_bytes, note, percents
 from parlab.world import Run, Timeline, Wait
 
-MOST_ARROWS = 200
 RECEIVES, PROGRAM, SENDS, WHOLE = (-0.46, -0.29), (-0.23, 0.23), (0.29, 0.46), (-0.42, 0.42)  # of a lane
 ACTION = re.compile(r"\d+([FBIW])(\d+)")
 ACTION_KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
@@ -27,8 +25,8 @@ def timeline(
     """Draw what every rank did when: rank 0 on top, time to the right.
 
     In each lane, the bar in the middle is the program: computing, waiting for a rank that has not come, or waiting for
-    a transfer that is under way. The strip above shows what the rank receives, the strip below what it sends. Arrows
-    are messages. A run of `run_schedule` is drawn as it was executed; `views.schedule` draws the simulated schedule.
+    a transfer that is under way. The strip above shows what the rank receives, the strip below what it sends. A run of
+    `run_schedule` is drawn as it was executed; `views.schedule` draws the simulated schedule.
 
     Args:
         run: what `run` or `simulate` returned, or a timeline.
@@ -54,12 +52,6 @@ def timeline(
         lane, texts = [lane_of[rank_of(t)] for t in own], list(map(texts_of, own))
         marks.boxes(axes, f"{kind}s", own, lane, where, theme.KINDS[kind].color, texts)
         kinds += [kind] * bool(own)
-    inside = [t for t in messages if t.src in lane_of and t.dst in lane_of and t.start < (end or math.inf)]
-    if len(inside) <= MOST_ARROWS:
-        tails = [(t.start, lane_of[t.src] + SENDS[1]) for t in inside]
-        marks.arrows(axes, tails, [(t.end, lane_of[t.dst] + RECEIVES[0]) for t in inside], theme.ARROW)
-    else:
-        note(figure, f"{len(inside)} messages, without arrows")
     if not shown.makespan:
         note(figure, "nothing took any time")
     legend(figure, kinds)

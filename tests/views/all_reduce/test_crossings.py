@@ -98,6 +98,13 @@ def test_the_diamond_stands_on_the_crossing_24000_bytes_and_the_strip_changes_co
     assert ends[1][::2] == ("fastest: rabenseifner", 2**26)
 
 
+def test_a_strip_too_narrow_for_the_sentence_has_the_name_alone():
+    links = Cluster.uniform(latency=1e-6, bandwidth=1.024e9)
+    (axes,) = views.all_reduce_times(size=12, cluster=links).axes  # doubling up to 970 of 64 B to 64 MiB
+    words = [text.get_text() for text in axes.texts]
+    assert words == ["recursive doubling", "970 B", "circulant is fastest"]
+
+
 def test_curves_and_dots_are_times_over_the_best_and_dots_lie_on_the_curves():
     lengths = (64, 4096, 65536)
     runs = {name: {8 * n: run(all_reduce, 8, n, name) for n in lengths} for name in COSTS}

@@ -79,6 +79,13 @@ def test_circulant_films_5_ranks_with_windows_that_go_around_the_end():
     assert len(film.lines) == 6
 
 
+def test_in_a_line_every_message_stays_in_its_rows_so_that_no_name_is_covered():
+    for algorithm, size in (("circulant", 5), ("recursive_doubling", 4), ("rabenseifner", 4)):
+        ways = [numbers for numbers, _ in marks(views.film(collective("all_reduce", size, 960, algorithm)), "go")]
+        assert {numbers["y"] for numbers in ways} == {0}
+        assert all("v" not in numbers and "w" not in numbers for numbers in ways)
+
+
 def three(length):
     algorithms = {"ring": "ring", "doubling": "recursive_doubling", "halving": "rabenseifner"}
     return {name: collective("all_reduce", 4, length, algorithm) for name, algorithm in algorithms.items()}
@@ -92,8 +99,8 @@ def test_three_algorithms_race_on_one_clock_and_the_size_decides():
         assert film.html.count('class="frame"') == 3 * 4 * 4
     assert small.headline == "ring 7.50 µs; doubling 4.00 µs; halving 5.50 µs"
     assert large.headline == "ring 102 µs; doubling 130 µs; halving 100 µs"
-    assert large.lines[0] == "0 s: ring: step 1 of 6, doubling: step 1 of 2, halving: step 1 of 4"
-    assert large.lines[-1] == "102 µs: ring: done, doubling: step 2 of 2, halving: done"
+    assert large.lines[0] == "0 s: steps: ring 1 of 6, doubling 1 of 2, halving 1 of 4"
+    assert large.lines[-1] == "102 µs: steps: ring done, doubling 2 of 2, halving done"
 
 
 def test_a_race_of_several_numbers_of_ranks_or_of_other_programs_is_refused():

@@ -188,7 +188,7 @@ CASES = [
         3,
         {r: (f"sendrecv(to {(r + 1) % 3}, from {(r + 1) % 3})", ((r + 1) % 3,)) for r in range(3)},
         [0, 1, 2, 0],
-        "the ranks' calls do not pair up; compare their order on both sides",
+        "the ranks' calls do not pair up; compare their order and direction on both sides",
     ),
     (
         rank_2_returns_early,
