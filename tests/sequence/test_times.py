@@ -171,6 +171,7 @@ def test_of_two_sends_with_one_port_the_hop_inside_goes_first_and_the_crossing_l
         found = double_ring(8, SMALL, LESSON, crossing=crossing) / 1e6
         assert found == pytest.approx(first_turn + 3 * hop + tile, abs=0.05), crossing
         assert round(found, 1) == {"late": 48.0, "early": 52.2}[crossing]
+    assert late + 3 * hop + tile == pytest.approx(6 * hop + between + tile)  # the port never rests: no order is faster
 
 
 def test_with_two_ranks_a_node_early_and_late_are_the_same_and_the_film_of_lesson_03_takes_105_us():
