@@ -104,7 +104,7 @@ def pipelines() -> Iterator[tuple[str, Any]]:
     for name, schedule in schedules().items():
         yield f"simulate {name}", simulate(schedule, costs)
     yield "simulate zb_auto", simulate(pipeline.zb_auto(3, 6, costs, 4), costs)
-    yield "simulate v_controlled", simulate(pipeline.v_controlled(3, 6, costs, 5), costs)
+    yield "simulate v_controlled", simulate(pipeline.v_controlled(3, 6, costs, 5, tries=250), costs)
     yield "simulate best_schedule", simulate(pipeline.best_schedule(2, 3, costs, 2), costs)
 
 

@@ -63,7 +63,7 @@ def zb_auto(
 
     Args:
         memory_limit: chunks a rank, or a `MemoryLimit` in bytes. None: no limit.
-        tries: of the local search. None: as many as the seconds allow, or up to 250, fewer the longer each takes.
+        tries: of the local search. None: as many as the seconds allow, or up to 5000, fewer the longer each takes.
         seconds: after which no further try begins, which makes the result depend on the machine. None: no limit.
         metric: the time that is to be short, `longest_stage` or `makespan` (see `ScheduleTimeline.bubble_fraction`).
 
@@ -163,7 +163,7 @@ def improve(
     current = Filled(rows, math.inf, math.inf)
     eager: list[float] = [2] * len(rows)
     if tries is None:
-        tries = min(250, 60_000 // len(filler.timed)) if seconds is None else sys.maxsize - 1
+        tries = min(MOST_TRIES, TRIED_ACTIONS // len(filler.timed)) if seconds is None else sys.maxsize - 1
     stop = math.inf if seconds is None else time.monotonic() + seconds
     sizes = len(rows), schedule.num_microbatches
     least = lower_bound(*sizes, costs, memory_limit, like=schedule, metric=metric) if tries else math.inf
@@ -191,6 +191,8 @@ def improve(
 
 
 MOST_EAGER = 8
+MOST_TRIES = 5000  # with 4 ranks and 8 microbatches six seeds of six end at the same makespan
+TRIED_ACTIONS = 320_000  # F's and I's in all tries together: about half a second
 REACH = (-3, -2, -1, -1, 1, 1, 2, 3)
 
 
