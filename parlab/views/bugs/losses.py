@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from parlab.arguments import flag
 from parlab.views.drawing import theme
@@ -52,7 +52,8 @@ def loss_curves(losses: Mapping[str, Sequence[float]], *, headline: str | None =
     styles = dict(zip(curves, map(curve, COLORS, theme.DASHES), strict=False))
     for name, style in styles.items():  # dashes above the solid line of the right one, which shows in their gaps
         axes.plot(range(1, length + 1), curves[name], gid=f"losses {name}", **style)
-    scale(axes.xaxis, "step", ends=(1, max(length, 2)))
+    whole = MaxNLocator(8, steps=[1, 2, 5, 10], integer=True)
+    scale(axes.xaxis, "step", ends=(1, max(length, 2)), ticks=whole)
     scale(
         axes.yaxis,
         "loss",
