@@ -371,7 +371,7 @@ def _likely(mine: str, wanted: str, before: dict[str, float], after: dict[str, f
 
 WHY = Exercise(
     "08.why",
-    "why(before, after, nbytes, memory)",
+    "binds(before, after, nbytes, memory)",
     [
         NeighboursCase(2),
         NeighboursCase(1),

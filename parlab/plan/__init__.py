@@ -6,7 +6,7 @@ from parlab.plan.estimate import Estimate, estimate
 from parlab.plan.layout import Layout
 from parlab.plan.machine import A100, CLOCK, H100, Hardware, hardware_of
 from parlab.plan.paper import memory_on_paper, seconds_on_paper
-from parlab.plan.search import Neighbour, Plans, Why, search, why, worth_having
+from parlab.plan.search import Neighbour, Plans, Why, binding, search, why, worth_having
 from parlab.plan.software import LLAMA_3, MEGATRON, OURS, PLAIN, TORCHTITAN, Software, software_of
 from parlab.plan.validation import Row, Validation, validation
 from parlab.plan.walk import Walk

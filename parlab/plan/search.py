@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -113,6 +113,24 @@ def worth_having(seconds: np.ndarray, nbytes: np.ndarray, memory: float) -> list
     return order[held < np.minimum.accumulate([np.inf, *held])[:-1]].tolist()
 
 
+def binding(before: Mapping[str, float], after: Mapping[str, float], nbytes: float, memory: float) -> str:
+    """The reason against a neighbour: "memory", "nothing" if its step is shorter, or the kind that grew most.
+
+    Args:
+        before, after: seconds by kind of a layout, and of its neighbour.
+        nbytes: bytes that the neighbour holds; exactly `memory` fits.
+        memory: bytes of a device.
+
+    >>> binding({"tp": 1.0, "bubble": 3.0}, {"tp": 2.5, "bubble": 2.0}, nbytes=70, memory=80)
+    'tp'
+    """
+    if nbytes > memory:
+        return "memory"
+    if sum(after.values()) < sum(before.values()):
+        return "nothing"
+    return max(after, key=lambda kind: after[kind] - before[kind])
+
+
 def _in_order(seconds: np.ndarray, nbytes: np.ndarray, memory: float) -> np.ndarray:
     """The numbers of the layouts that fit, the fastest first, of equally fast ones the leanest."""
     fits = np.flatnonzero(nbytes <= memory)
@@ -134,6 +152,7 @@ class Why(list[Neighbour]):
     """The neighbours of the layout `base`. It prints as a table."""
 
     base: Estimate
+    memory: float  # bytes of a device
     flips: list[Estimate]  # the best of the least usable memory, then each that takes over
 
     def __str__(self) -> str:
@@ -259,7 +278,7 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
     fastest = close[np.lexsort((plans.bytes[close], plans.seconds[close]))]
     fits = plans.bytes[fastest] <= plans.memory
     found, listed = Why(), set()
-    found.base, found.flips = base, plans.flips()
+    found.base, found.memory, found.flips = base, plans.memory, plans.flips()
     for knob in (*ORDERED, "schedule", "sequence_parallel", "recompute", "offload"):
         values = columns[knob][fastest]
         others = np.unique(values[values != at[knob]]).tolist()
@@ -287,11 +306,12 @@ def _neighbour(knob: str, found: Estimate, base: Estimate, memory: float) -> Nei
     now, before = vars(found.layout), vars(base.layout)
     turned = [knob, *(name for name in MESH if name != knob and now[name] != before[name])]
     change = _change(found.total_seconds, base.total_seconds)
-    grown, kind = max((x - base.seconds[kind], kind) for kind, x in found.seconds.items())
-    if found.total_bytes > memory:
+    kind = binding(base.seconds, found.seconds, found.total_bytes, memory)
+    if kind == "memory":
         binds = f"memory: {format_bytes(found.total_bytes)} of {format_bytes(memory)}"
-    elif change < 0:
+    elif kind == "nothing":
         binds = "nothing: it is faster"
     else:
+        grown = found.seconds[kind] - base.seconds[kind]
         binds = f"{kind}: {grown:+.3f} s" if grown > 0 else "nothing: it takes as long"
     return Neighbour(knob, now[knob], ", ".join(f"{name} {now[name]}" for name in turned), found, change, binds)

@@ -24,8 +24,9 @@ from parlab.views.mesh.sums import film_of_sums
 from parlab.views.planning.bills import bills
 from parlab.views.planning.explore import explore_plan, plan
 from parlab.views.planning.measured import predicted_and_measured
+from parlab.views.planning.neighbours import neighbours
 from parlab.views.planning.searches import all_layouts, winners
-from parlab.views.planning.verdict import explore_verdict, verdict, verdict_map
+from parlab.views.planning.verdict import explore_verdict, verdict, verdict_map, verdict_shares
 from parlab.views.schedules.bubbles import bubble_and_memory, explore_interleaving, interleaving
 from parlab.views.schedules.explore import explore_schedules, pipeline
 from parlab.views.schedules.frontier import explore_frontier, frontier

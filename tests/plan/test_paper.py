@@ -6,7 +6,7 @@ import pytest
 
 from parlab.labs import EXERCISES
 from parlab.nn import LlamaConfig
-from parlab.plan import Hardware, Layout, estimate, memory_on_paper, seconds_on_paper, worth_having
+from parlab.plan import Hardware, Layout, binding, estimate, memory_on_paper, seconds_on_paper, worth_having
 from parlab.tensor.costs import llama_kept_by_place
 from parlab.world import Cluster
 
@@ -41,7 +41,12 @@ def test_seconds_on_paper_are_work_and_turns_once_a_microbatch_and_p_minus_1_ove
 
 @pytest.mark.parametrize(
     ("name", "answer"),
-    [("08.memory", memory_on_paper), ("08.step_time", seconds_on_paper), ("08.fits_best", worth_having)],
+    [
+        ("08.memory", memory_on_paper),
+        ("08.step_time", seconds_on_paper),
+        ("08.fits_best", worth_having),
+        ("08.why", binding),
+    ],
 )
 def test_the_librarys_functions_pass_the_exercises_that_they_stand_in_for(name, answer):
     assert EXERCISES[name].review(lambda *given: answer(*given)).status == "passed"

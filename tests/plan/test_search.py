@@ -252,3 +252,19 @@ def test_the_neighbours_are_those_of_plain_loops_over_all_layouts(place):
         now, before = vars(n.found.layout), vars(base.layout)
         moved = [f"{name} {now[name]}" for name in mesh if name != n.knob and now[name] != before[name]]
         assert n.turned == ", ".join([f"{n.knob} {n.value}", *moved])
+
+
+def test_whole_sequences_feed_llama_3s_pipeline_only_if_tp_is_8_or_more():
+    """2048 sequences on 16 384 GPUs are pp · tp/8 microbatches a replica, and each of pp stages needs one."""
+    with pytest.raises(ValueError, match="tp=4: no layout is possible"):
+        search(LLAMA_405B, DGX_H100, 16384, batch=2048, sequence=8192, cp=1, tp=4)
+    found = search(LLAMA_405B, DGX_H100, 16384, batch=2048, sequence=8192, cp=1)
+    assert found.layouts.tp.min() == 8
+
+
+def test_in_a_rack_of_72_tp_8_stays_the_best_of_whole_sequences():
+    rack = replace(DGX_H100, ranks_per_node=72)
+    seconds = {}
+    for tp in (8, 16, 32, 64):
+        seconds[tp] = search(LLAMA_405B, rack, 16384, batch=2048, sequence=8192, cp=1, tp=tp).best.total_seconds
+    assert [round(x, 2) for x in seconds.values()] == [5.66, 6.32, 7.64, 11.94]

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from textwrap import fill
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from parlab.arguments import checked
+from parlab.arguments import checked, optional, positive
 from parlab.plan import Estimate, Layout
 from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
@@ -31,21 +32,28 @@ TIME = {  # work is blue (but not the blue of weights), traffic violet, lost tim
     "bubble": "#CFCFCF",
     "optimizer": STATE["optimizer"],
 }
-MEMORY = {**STATE, "working": "#777777"}
-ROW, TOP, BOTTOM, LEFT, GAP = 0.36, 1.3, 0.55, 3.2, 0.45  # inches
+MEMORY = {**STATE, "working": "#999933"}
+ROW, TOP, BOTTOM, LEFT, GAP = 0.36, 1.3, 0.55, 3.2, 0.45  # inches; LEFT: at most, of the names
 LETTER = 0.078  # inches, of the small text
 TINY = 2e-3  # seconds or GiB: on a smaller axis usual numbers would have too many zeros
+CUT = {"facecolor": theme.PAPER, "edgecolor": "none", "pad": 1.5}  # behind the sum of a bill that is cut
 SEEN = 0.0005  # of a bill: smaller parts are neither drawn nor named
 
 
-@checked(RULES)
-def bills(estimates: Estimate | Mapping[str, Estimate], memory: float | None = None, headline: str = "") -> Picture:
+@checked(RULES | {"longest": optional(positive)})
+def bills(
+    estimates: Estimate | Mapping[str, Estimate],
+    memory: float | None = None,
+    headline: str = "",
+    longest: float | None = None,
+) -> Picture:
     """Draw a row for each layout: its seconds by kind, and its bytes by kind.
 
     Args:
         estimates: the estimate of one layout, or several by name; of single layouts, not of columns.
         memory: bytes of a device, drawn as a line if they are finite.
         headline: above the figure. Empty: the seconds and the bytes of the first layout.
+        longest: seconds at which a bill is cut, with its sum in words. None: no bill is cut.
 
     Raises:
         ValueError: no estimates of single layouts.
@@ -62,7 +70,7 @@ def bills(estimates: Estimate | Mapping[str, Estimate], memory: float | None = N
     name, first = next(iter(named.items()))
     said = headline or f"{name}: {first.total_seconds:.2f} s, {format_bytes(first.total_bytes)}"
     figure = sheet([said, bills_table(named)], TOP + ROW * len(named) + BOTTOM, said)
-    draw_bills(figure, named, memory)
+    draw_bills(figure, named, memory, longest)
     return figure
 
 
@@ -93,22 +101,38 @@ def _seen(part: float, total: float) -> bool:
     return total > 0 and part >= SEEN * total
 
 
-def draw_bills(figure: Picture, named: Mapping[str, Estimate], memory: float | None) -> None:
-    """Both bills, with their legends above them."""
-    width = (theme.WIDTH - LEFT - GAP - 0.25) / 2
+def draw_bills(
+    figure: Picture,
+    named: Mapping[str, Estimate],
+    memory: float | None,
+    longest: float | None = None,
+    largest: float | None = None,
+) -> tuple[Axes, Axes]:
+    """Both bills, with their legends above them; those of more than `longest` seconds or `largest` GiB are cut."""
+    letters = max(map(len, named))
+    side = min(LEFT, max(0.6, 0.25 + LETTER * letters))
+    width = (theme.WIDTH - side - GAP - 0.25) / 2
     times = [found.seconds for found in named.values()]
     held = [{kind: x / 2**30 for kind, x in found.bytes.items()} for found in named.values()]
-    for place, (rows, colors, unit) in enumerate(((times, TIME, "seconds a step"), (held, MEMORY, "GiB a device"))):
-        left = LEFT + place * (width + GAP)
+    drawn = []
+    for place, (rows, colors, unit, cut) in enumerate(
+        ((times, TIME, "seconds a step", longest), (held, MEMORY, "GiB a device", largest))
+    ):
+        left = side + place * (width + GAP)
         axes = panel(figure, left, TOP, width, ROW * len(named))
         names = [fill(name, int(LEFT / LETTER)) for name in named] if not place else []
         name_rows(axes, len(named), names, size=theme.SMALL)
         limit = memory / 2**30 if memory and place and math.isfinite(memory) else 0
-        most = max(limit, *(sum(row.values()) for row in rows))
+        sums = [sum(row.values()) for row in rows]
+        most = max(limit, *(min(total, cut or total) for total in sums))
         few: Any = {"ticks": MaxNLocator(4), "says": "{:g}".format} if most < TINY else {}
         scale(axes.xaxis, unit, ends=(0, 1.04 * most or 1), size=theme.SMALL, **few)
         shown = [kind for kind in colors if any(_seen(row[kind], sum(row.values())) for row in rows)]
         marks.stacked(axes, {kind: [row[kind] for row in rows] for kind in shown}, colors)
+        for row, total in enumerate(sums):
+            if cut and total > cut:
+                words = f"{total:.1f} s ▸" if not place else f"{total:.0f} GiB ▸"
+                marks.word(axes, 1.03 * most, row, words, ha="right", gid="cut", bbox=CUT)
         if limit:
             axes.axvline(limit, gid="device", **BOUND)
         x, y = left, TOP - 0.52
@@ -118,3 +142,5 @@ def draw_bills(figure: Picture, named: Mapping[str, Estimate], memory: float | N
                 x, y = left, y + 0.19
             key(figure, x, y, colors[kind], kind)
             x += needed
+        drawn.append(axes)
+    return drawn[0], drawn[1]

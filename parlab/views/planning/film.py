@@ -24,8 +24,9 @@ MOST = 12
 def walk_film(source: Walk, marks: Mapping[str, Estimate] | None = None) -> Film:
     """The film of a search by hand.
 
-    Above stand the two bills of the layout, seconds and bytes by kind, with the device's memory as a line. Below, a dot
-    goes over the map of memory and time, on which the front and `marks` stand.
+    Above stand the two bills of the layout, seconds and bytes by kind, with the device's memory as a line. A frame
+    marks the part that the next move makes smaller, and a dashed box how long the bill was before. Below, a dot goes
+    over the map of memory and time, on which the front and `marks` stand.
 
     Args:
         source: the layouts.
@@ -46,9 +47,12 @@ def walk_film(source: Walk, marks: Mapping[str, Estimate] | None = None) -> Film
         film.draw(_bills(source, found) + _fields(source, number), number, end)
         x, y = place.at(found)
         film.draw(_dot(x, y, source.fits(found)), number, number if end else None)
+    film.draw(f'<path class="trail" stroke-dasharray="5 3" d="M{_limit(source):.1f} {TOP["memory"] - 22}v44"/>')
     for number, (one, two) in enumerate(pairwise(source)):
         (x, y), (to_x, to_y) = place.at(one), place.at(two)
         film.tell(number, _line(source, number + 1))
+        film.draw(_aim(source, one, two), number, number + GONE)
+        film.draw(_saved(source, one, two), number + 1, number + 1 + GONE if number + 1 < last else None)
         film.move(_dot(x, y, True), number, number + 1, (to_x - x, to_y - y))
         film.draw(f'<path class="trail" d="M{x:g} {y:g}L{to_x:g} {to_y:g}"/>', number + 1)
     return film
@@ -72,18 +76,19 @@ def _scales(walk: Walk) -> dict[str, float]:
 
 
 def _bill_frames(walk: Walk) -> str:
-    limit = LEFT + walk.plans.memory * _scales(walk)["memory"]
-    y = TOP["memory"]
-    line = f'<path class="trail" stroke-dasharray="5 3" d="M{limit:.1f} {y - 22}v44"/>'
     names = "".join(word(4, top, name, "left") for name, top in TOP.items())
     device = f"the device: {format_bytes(walk.plans.memory)}"
-    return names + line + word(min(limit, RIGHT - 90), y - 30, device, "small")
+    return names + word(min(_limit(walk), RIGHT - 90), TOP["memory"] - 30, device, "small")
+
+
+def _limit(walk: Walk) -> float:
+    return LEFT + walk.plans.memory * _scales(walk)["memory"]
 
 
 def _bills(walk: Walk, found: Estimate) -> str:
     """Both bills, their kinds in words where there is room, and their sums."""
     marks = ""
-    for name, parts, colors in (("time", found.seconds, TIME), ("memory", found.bytes, MEMORY)):
+    for name, parts, colors in _bills_of(found):
         each, x, y = _scales(walk)[name], float(LEFT), TOP[name]
         for kind, color in colors.items():
             width = parts[kind] * each
@@ -93,6 +98,41 @@ def _bills(walk: Walk, found: Estimate) -> str:
             x += width
         total = f"{found.total_seconds:.2f} s" if name == "time" else format_bytes(found.total_bytes)
         marks += word(LEFT, y - 25, total, "small left strong")
+    return marks
+
+
+def _bills_of(found: Estimate) -> tuple[tuple[str, dict[str, float], dict[str, str]], ...]:
+    return ("time", found.seconds, TIME), ("memory", found.bytes, MEMORY)
+
+
+def _aim(walk: Walk, found: Estimate, after: Estimate) -> str:
+    """A frame around the part of a bill that the next move shortens most on the page; nothing if it shortens none."""
+    shrinks = [
+        ((parts[kind] - later[kind]) * _scales(walk)[name], name, kind)
+        for (name, parts, colors), (_, later, _) in zip(_bills_of(found), _bills_of(after), strict=True)
+        for kind in colors
+    ]
+    most, name, kind = max(shrinks)
+    if most < 1:
+        return ""
+    each = _scales(walk)[name]
+    parts, colors = next((parts, colors) for bill, parts, colors in _bills_of(found) if bill == name)
+    start = LEFT + each * sum(parts[before] for before in list(colors)[: list(colors).index(kind)])
+    place = f'x="{start:.1f}" y="{TOP[name] - HALF}" width="{parts[kind] * each:.1f}" height="{BAR}"'
+    return f'<rect {place} fill="none" stroke="currentColor" stroke-width="3"/>'
+
+
+def _saved(walk: Walk, found: Estimate, after: Estimate) -> str:
+    """Dashed boxes from the end of a bill to where it ended before the move."""
+    marks = ""
+    for name, was, now in (
+        ("time", found.total_seconds, after.total_seconds),
+        ("memory", found.total_bytes, after.total_bytes),
+    ):
+        each = _scales(walk)[name]
+        if (was - now) * each >= 1:
+            way = f"M{LEFT + now * each:.1f} {TOP[name] - HALF}h{(was - now) * each:.1f}v{BAR}h{(now - was) * each:.1f}"
+            marks += f'<path class="trail" stroke-dasharray="4 3" d="{way}"/>'
     return marks
 
 

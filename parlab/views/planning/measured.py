@@ -7,9 +7,19 @@ from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import name_rows
 from parlab.views.drawing.picture import Picture, line_legend, plot, scale
 
-COLORS = {"fitted": "#BBBBBB", "formula": theme.RANKS[4], "unseen": theme.RANKS[5]}
+COLORS = {"fitted": theme.PAPER, "formula": theme.RANKS[4], "unseen": theme.RANKS[5]}
+EDGES = {"fitted": theme.FAINT, "formula": theme.PAPER, "unseen": theme.PAPER}  # fitted ones are hollow
+MARKS = {"fitted": "o", "formula": "D", "unseen": "o"}
 MEAN = {"color": theme.GRID, "linewidth": 12, "solid_capstyle": "butt", "zorder": 1}
-POINT = {"marker": "o", "linestyle": "none", "markersize": 7, "markeredgecolor": theme.PAPER}
+LOOKS = {
+    kind: {"marker": MARKS[kind], "color": COLORS[kind], "markeredgecolor": EDGES[kind], "linestyle": "none"}
+    | {"markersize": 8 if kind == "unseen" else 6}
+    for kind in COLORS
+}
+
+
+def _signed(percents: float) -> str:
+    return f"{percents:+g}".replace("-", "−") if percents else "0"
 
 
 def predicted_and_measured(table: Validation, headline: str = "") -> Picture:
@@ -34,7 +44,7 @@ def predicted_and_measured(table: Validation, headline: str = "") -> Picture:
     figure, axes = plot([said, str(table)], 1.55 + 0.5 * len(errors), said, left=2.6, top=0.85)
     widest = max(6.0, 100 * abs(worst.error) * 1.1)
     off = "error in percent: predicted over published, less 1; the grey bar: the mean error"
-    scale(axes.xaxis, off, ends=(-widest, widest), size=theme.SMALL)
+    scale(axes.xaxis, off, ends=(-widest, widest), says=_signed, size=theme.SMALL)
     means = [f"{name}\nmean {mean:.1%}" for name, (mean, _) in errors.items()]
     name_rows(axes, len(errors), means, size=theme.SMALL)
     axes.axvline(0, color=theme.FAINT, linewidth=1)
@@ -42,7 +52,7 @@ def predicted_and_measured(table: Validation, headline: str = "") -> Picture:
         axes.plot([-100 * mean, 100 * mean], [line, line], **MEAN)
         found = [row for row in rows if row.family == family]
         errors_here = [100 * row.error for row in found]
-        axes.plot(errors_here, [line] * len(found), gid=family, color=COLORS[found[0].kind], zorder=2, **POINT)
-    entries = [(f"{kind}: {number} rows", {"color": COLORS[kind], **POINT}) for kind, number in kinds.items() if number]
+        axes.plot(errors_here, [line] * len(found), gid=family, zorder=2, **LOOKS[found[0].kind])
+    entries = [(f"{kind}: {number} rows", LOOKS[kind]) for kind, number in kinds.items() if number]
     line_legend(figure, entries)
     return figure

@@ -13,7 +13,7 @@ from parlab.arguments import checked, finite
 from parlab.plan import MODELS, Estimate, Plans, search
 from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.picture import BAR, BOUND, Picture, line_legend, plot, scale
+from parlab.views.drawing.picture import BAR, BOUND, Picture, line_legend, note, plot, scale
 from parlab.world import DGX_H100, Cluster
 from parlab.world.units import format_bytes
 
@@ -57,7 +57,8 @@ def all_layouts(
     named = [f"{name}: {_line(e)}" for name, e in (marks or {}).items()]
     near_front = [f"  {_line(e)}" for e in front if e.total_seconds <= most * first.total_seconds]
     lines = [f"The front, {len(front)} layouts:", *near_front] * best
-    figure, axes = plot([said, counted, *named, *lines], 5.0, said, top=0.85)
+    slow = f"not drawn: {(~near).sum():,} slower than {most:g} × the best".replace(",", " ")
+    figure, axes = plot([said, counted, slow, *named, *lines], 5.0, said, top=0.85)
     low, high = plans.bytes[near].min() / 2**30, plans.bytes[near].max() / 2**30
     if high < 1.01 * low:  # the ends of an axis must differ
         low, high = low / 2, 2 * high
@@ -78,6 +79,8 @@ def all_layouts(
         axes.plot([e.total_bytes / 2**30], [e.total_seconds], gid=name, zorder=6, **MARK)
         entries.append((name, MARK))
     line_legend(figure, [*entries, ("a device's memory", BOUND)])
+    if not near.all():
+        note(figure, slow)
     return figure
 
 

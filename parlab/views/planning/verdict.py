@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from parlab.arguments import checked, flag, positive
-from parlab.plan import H100, LLAMA_405B, Estimate, Layout, Plans, estimate, search
+from parlab.plan import H100, LLAMA_405B, Estimate, Layout, Plans, estimate, search, validation
 from parlab.plan.arguments import fraction
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.picture import BAR, BOUND, Picture, line_legend, plot, scale
+from parlab.views.drawing.picture import BAR, BOUND, Picture, line_legend, percent, plot, scale, write
 from parlab.views.planning.bills import short_name
 from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.world import DGX_H100
@@ -20,53 +21,102 @@ from parlab.world import DGX_H100
 STEP: dict[str, Any] = {"batch": 2048, "sequence": 8192}
 RANKS = 16384
 META = Layout(dp=128, pp=16, tp=8, chunks=8, zero=2, schedule="looped_bfs", sequence_parallel=True)
-FITS = {"color": theme.RANKS[4], "marker": "o", "markersize": 4, "linestyle": "none", "markeredgewidth": 0}
-OUT = {"color": "#BBBBBB", "marker": "o", "markersize": 4, "linestyle": "none", "markeredgewidth": 0}
+FITS = {"color": theme.RANKS[0], "marker": "o", "markersize": 4, "linestyle": "none", "markeredgewidth": 0}
+OUT = {"color": "#808080", "marker": "o", "markersize": 4, "linestyle": "none", "markeredgewidth": 0}
 WINNER = {"color": theme.RANKS[5], "marker": "*", "markersize": 17, "linestyle": "none", "markeredgecolor": theme.INK}
 MARK = {"color": theme.INK, "marker": "D", "markersize": 7, "linestyle": "none", "markeredgecolor": theme.PAPER}
 GIB = 2**30
 NEAR = (44.0, 92.0)  # GiB that are drawn
 SLOWEST = 1.45  # of the winner's time that is drawn
+BAND = H100.usable or (72.0, 79.6)
 LIMITS = (72.0, 73.0, 74.0, 74.5, 75.0, 76.0, 77.0, 78.0, 79.0, 79.6)
-PACES = (0.5, 0.54, 0.6, 0.65, 0.7, 0.75, 0.79)
+MESHES = {  # the best ones, with the number of their colours; others have the seventh
+    "dp 128 pp 16 tp 8": 0,
+    "dp 256 pp 8 tp 8": 1,
+    "dp 256 pp 4 tp 16": 2,
+    "dp 64 pp 16 cp 4 tp 4": 5,
+    "dp 128 pp 8 cp 2 tp 8": 3,
+    "dp 128 pp 8 cp 4 tp 4": 7,
+}
+MEASURED_MEMORY = "torchtitan, memory"  # the family of the published rows
+ROWS = 201  # of the map
+SMALL = 0.08  # of the map: smaller areas have no words
+MEASURED = {"color": theme.RANKS[5], "marker": "<", "markersize": 8, "linestyle": "none", "markeredgewidth": 0}
 
 
-@checked({"usable": positive, "products": fraction, "cut_sequences": flag})
-def verdict(usable: float = 74.5, products: float = 0.54, cut_sequences: bool = False) -> Picture:
+@checked({"usable": positive, "products": fraction, "planned": positive, "cut_sequences": flag})
+def verdict(usable: float = 74.5, products: float = 0.54, planned: float = 1.0, cut_sequences: bool = False) -> Picture:
     """Draw the layouts of Llama 3 405B near the limit, and the best of those that fit. `explore_verdict` shows this.
+
+    The band of usable memory has a colour for each layout that is the best somewhere in it.
 
     Args:
         usable: GiB of a device that tensors may fill.
         products: the part of the peak that products reach.
+        planned: all layouts hold so many times the bytes of their plans.
         cut_sequences: layouts with context parallelism, too.
 
     Raises:
         ValueError: a number that is not greater than 0, or a part of more than 1.
     """
     plans = _plans(products, cut_sequences)
-    first = plans.flips(usable * GIB, usable * GIB)
+    first = plans.flips(usable / planned * GIB, usable / planned * GIB)
     if not first:
-        raise ValueError(f"usable={usable!r}: nothing fits; the leanest needs {plans.bytes.min() / GIB:.1f} GiB")
+        least = planned * plans.bytes.min() / GIB
+        raise ValueError(f"usable={usable!r}: nothing fits; the leanest needs {least:.1f} GiB")
     best, meta = first[0], estimate(LLAMA_405B, DGX_H100, META, **STEP, hardware=H100.but(products=products))
-    headline = f"{usable:g} GiB usable, products at {products:g}: {short_name(best.layout)}, {best.total_seconds:.2f} s"
-    flips = [f"  from {e.total_bytes / GIB:.1f} GiB on {e.total_seconds:.2f} s  {e.layout}" for e in plans.flips()]
-    text = [headline, f"Llama 3's layout: {meta.total_seconds:.2f} s", "the best of 72 to 79.6 GiB:", *flips]
-    figure, axes = plot(text, 4.6, headline, top=0.85)
-    x, y = plans.bytes / GIB, plans.seconds
+    spans = _spans(plans, planned)
+    won = _shares([spans]).get(mesh_name(best.layout), 0.0)
+    headline = f"{usable:g} GiB usable: {mesh_name(best.layout)}, {best.total_seconds:.2f} s"
+    headline += f", the best mesh in {percent(won)} of {BAND[0]:g} to {BAND[1]:g} GiB"
+    told = [f"  {s.start:.1f} to {s.stop:.1f} GiB {s.best.total_seconds:.2f} s  {s.best.layout}" for s in spans]
+    asked = f"products at {products:g}, {planned:g} × the planned memory"
+    text = [headline, asked, str(best.layout), f"Llama 3's layout: {meta.total_seconds:.2f} s", "in the band:", *told]
+    figure, axes = plot(text, 4.8, headline, top=1.05)
+    x, y = planned * plans.bytes / GIB, plans.seconds
     least, most = 0.97 * min(y[x <= NEAR[1]].min(), best.total_seconds), SLOWEST * best.total_seconds
     scale(axes.xaxis, "GiB of the fullest rank", ends=NEAR, ticks=range(45, 95, 5))
     scale(axes.yaxis, "seconds a step", ends=(least, most))
     near = (x >= NEAR[0]) & (x <= NEAR[1]) & (y <= most)
     for name, part, look in (("fits", x <= usable, FITS), ("too large", x > usable, OUT)):
         axes.plot(x[near & part], y[near & part], gid=name, **look)
-    axes.axvspan(72, 79.6, color=theme.paler("#E69F00", 0.8), zorder=0)
+    for number, span in enumerate(spans):
+        axes.axvspan(span.start, span.stop, color=_pale(span.best), linewidth=0, zorder=0, gid=f"span {number}")
     axes.axvline(usable, gid="device", **BOUND)
-    axes.plot([meta.total_bytes / GIB], [meta.total_seconds], gid="Llama 3", zorder=7, **MARK)
-    axes.plot([max(best.total_bytes / GIB, NEAR[0])], [best.total_seconds], gid="winner", zorder=6, **WINNER)
-    band = {"color": theme.paler("#E69F00", 0.6), **BAR}
+    axes.plot([planned * meta.total_bytes / GIB], [meta.total_seconds], gid="Llama 3", zorder=7, **MARK)
+    at = planned * best.total_bytes / GIB
+    axes.plot([max(at, NEAR[0])], [best.total_seconds], gid="winner", zorder=6, **WINNER)
     entries = [("fits", FITS), ("does not", OUT), ("the best", WINNER), ("Llama 3's", MARK), ("usable", BOUND)]
-    line_legend(figure, [*entries, ("72 to 79.6 GiB", band)])
+    line_legend(figure, entries)
+    here = {mesh_name(span.best.layout): _pale(span.best) for span in spans}
+    line_legend(figure, [(f"best: {name}", {"color": color, **BAR}) for name, color in here.items()], 0.77)
     return figure
+
+
+class _Part(NamedTuple):
+    """GiB of usable memory from `start` to `stop`, in which one layout is the best."""
+
+    start: float
+    stop: float
+    best: Estimate
+
+
+def _spans(plans: Plans, planned: float = 1.0) -> list[_Part]:
+    """The band of usable memory in parts, one for each best layout, if all hold `planned` times their plans."""
+    low, high = BAND
+    found = plans.flips(low / planned * GIB, high / planned * GIB)
+    starts = [low, *(planned * e.total_bytes / GIB for e in found[1:])]
+    return [_Part(start, stop, best) for start, stop, best in zip(starts, [*starts[1:], high], found, strict=True)]
+
+
+def mesh_name(layout: Layout) -> str:
+    """The sizes of a layout's mesh in short."""
+    return short_name(layout.but(chunks=1, zero=1, schedule="1f1b")).removesuffix(" ZeRO-1")
+
+
+def _pale(found: Estimate) -> str:
+    """The colour of a mesh in the band. Llama 3's is blue."""
+    return theme.paler(theme.rank_color(MESHES.get(mesh_name(found.layout), 6)), 0.65)
 
 
 @lru_cache(maxsize=64)
@@ -78,61 +128,100 @@ def _plans(products: float, cut_sequences: bool) -> Plans:
 
 
 def explore_verdict() -> Explorer:
-    """Sliders for `verdict`: usable memory, the part of the peak that products reach, and whether sequences are cut."""
+    """Sliders for `verdict`: usable memory, the planner's error of memory, the pace of products, and cut sequences."""
     controls = {
         "usable": steps("usable GiB", [64, 68, 70, *LIMITS, 82, 86, 90], 74.5),
+        "planned": steps("held / planned", [0.9, 0.92, 0.94, 0.96, 0.98, 1.0, 1.02, 1.04, 1.06, 1.08, 1.1], 1.0),
         "products": steps("products reach", [0.5, 0.54, 0.58, 0.6, 0.65, 0.7, 0.75, 0.79], 0.54),
         "cut_sequences": choice("context parallelism", [("no", False), ("yes", True)], False),
     }
     return Explorer("explore_verdict", controls, verdict)
 
 
-@checked({"cut_sequences": flag})
-def verdict_map(
-    limits: Sequence[float] = LIMITS, paces: Sequence[float] = PACES, cut_sequences: bool = False
-) -> Picture:
-    """Draw which layout is the best at each usable memory and each pace of products, in a colour a layout.
+@checked({"products": fraction, "least": positive, "most": positive, "cut_sequences": flag})
+def verdict_shares(
+    products: float = 0.54, least: float = 0.9, most: float = 1.1, cut_sequences: bool = False
+) -> dict[str, float]:
+    """The part of `verdict_map` in which each mesh is the best, the largest first. It has the map's arguments.
+
+    >>> {mesh: f"{share:.0%}" for mesh, share in verdict_shares().items()}
+    {'dp 256 pp 8 tp 8': '43%', 'dp 128 pp 16 tp 8': '40%', 'dp 256 pp 4 tp 16': '17%'}
+    """
+    _, rows = _rows(_plans(products, cut_sequences), least, most)
+    return _shares(rows)
+
+
+@checked({"products": fraction, "least": positive, "most": positive, "cut_sequences": flag})
+def verdict_map(products: float = 0.54, least: float = 0.9, most: float = 1.1, cut_sequences: bool = False) -> Picture:
+    """Draw which mesh is the best at each usable memory, if layouts hold `least` to `most` times their plans.
+
+    At the right stand the published measurements of memory over their plans, which no constant was chosen on.
 
     Args:
-        limits: GiB of a device that tensors may fill.
-        paces: parts of the peak that products reach.
+        products: the part of the peak that products reach.
+        least, most: bytes held over bytes planned, the ends of the axis.
         cut_sequences: layouts with context parallelism, too.
 
     Raises:
-        ValueError: no limits or no paces, or a bad number among them.
+        ValueError: a bad number, or ends in the wrong order.
     """
-    for name, values, rule in (("limits", limits, positive), ("paces", paces, fraction)):
-        if not len(values):
-            raise ValueError(f"{name}={values!r}: one number or more is needed")
-        for value in values:
-            rule(name, value)
-    found = [[_plans(pace, cut_sequences).flips(limit * GIB, limit * GIB)[0] for limit in limits] for pace in paces]
-    layouts = list(dict.fromkeys(short_name(e.layout) for row in found for e in row))
-    colors = {name: theme.paler(theme.rank_color(number), 0.35) for number, name in enumerate(layouts)}
-    columns = [{short_name(row[place].layout) for row in found} for place in range(len(limits))]
-    said = "The pace of products never changes the best layout, the memory does"
-    if any(len(column) > 1 for column in columns):
-        said = "The pace of products and the memory both change the best layout"
-    lines = [_row(pace, row, layouts) for pace, row in zip(paces, found, strict=True)]
-    numbered = [f"{number}: {name}" for number, name in enumerate(layouts)]
-    text = [said, "usable GiB " + " ".join(f"{x:g}" for x in limits), *lines, *numbered]
-    figure, axes = plot(text, 3.0 + 0.22 * len(layouts), said, top=0.5 + 0.22 * len(layouts))
-    ends = (-0.5, len(limits) - 0.5)
-    scale(axes.xaxis, "usable GiB", ends=ends, ticks=range(len(limits)), says=[f"{x:g}" for x in limits], dashes=False)
-    names = [f"{x:g}" for x in paces]
-    ends = (-0.5, len(paces) - 0.5)
-    scale(axes.yaxis, "products reach", ends=ends, ticks=range(len(paces)), says=names, dashes=False)
-    for (y, x), _ in np.ndenumerate(np.zeros((len(paces), len(limits)))):
-        best = found[y][x]
-        color = colors[short_name(best.layout)]
-        marks.rectangles(axes, f"{y} {x}", [x - 0.48], [x + 0.48], [y - 0.47], [y + 0.47], [color])
-        words = f"{best.total_seconds:.2f} s"
-        marks.word(axes, x, y, words, ha="center", color=theme.text_color(color))
-    for number, (name, color) in enumerate(colors.items()):
-        line_legend(figure, [(name, {"color": color, **BAR})], 0.5 + 0.22 * number)
+    plans = _plans(products, cut_sequences)
+    errors, rows = _rows(plans, least, most)
+    shares, colors = _shares(rows), {mesh_name(s.best.layout): _pale(s.best) for row in rows for s in row}
+    said = f"Llama 3's mesh is the best in {percent(shares.get(mesh_name(META), 0.0))} of the map"
+    told = [f"{percent(share):>5} {name}" for name, share in shares.items()]
+    at = [f"held {error:g} × planned: " + _told(_spans(plans, error)) for error in (least, (least + most) / 2, most)]
+    measured = sorted(row.published / row.predicted for row in validation() if row.family == MEASURED_MEMORY)
+    dots = "measured over planned: " + ", ".join(f"{x:.2f}" for x in measured)
+    figure, axes = plot([said, *told, *at, dots], 4.6, said, left=1.0, right=1.9, top=0.85)
+    label = f"usable GiB, {BAND[0]:g} to {BAND[1]:g}"
+    scale(axes.xaxis, label, ends=BAND, ticks=range(73, 80), says="{:g}".format, dashes=False)
+    ticks = np.linspace(least, most, 5)
+    scale(axes.yaxis, "bytes held / bytes planned", ends=(least, most), ticks=ticks, says="{:g}".format, dashes=False)
+    for name, share in shares.items():
+        _draw_mesh(axes, name, colors[name], errors, rows, share)
+    shown = [x for x in measured if least <= x <= most]
+    axes.plot([BAND[1] + 0.2] * len(shown), shown, gid="measured", clip_on=False, **MEASURED)
+    entries = [(f"{name}: best in {percent(share)}", {"color": colors[name], **BAR}) for name, share in shares.items()]
+    line_legend(figure, entries)
+    written = "◂ measured memory\n(torchtitan): 8B\nfour times, 70B once"
+    write(figure, theme.WIDTH - 1.55, 1.0, written, theme.SMALL, color=theme.RANKS[5], linespacing=1.3)
     return figure
 
 
-def _row(pace: float, row: Sequence[Estimate], layouts: Sequence[str]) -> str:
-    cells = [f"{e.total_seconds:.2f} s ({layouts.index(short_name(e.layout))})" for e in row]
-    return f"products {pace:g}: " + ", ".join(cells)
+def _rows(plans: Plans, least: float, most: float) -> tuple[np.ndarray, list[list[_Part]]]:
+    """Errors of the planner's memory from `least` to `most`, and for each the band of usable memory."""
+    if least >= most:
+        raise ValueError(f"least={least!r}: must be less than most={most!r}")
+    errors = np.linspace(least, most, ROWS)
+    return errors, [_spans(plans, error) for error in errors]
+
+
+def _told(spans: Sequence[_Part]) -> str:
+    return ", ".join(f"{mesh_name(s.best.layout)} from {s.start:.1f} GiB ({s.best.total_seconds:.2f} s)" for s in spans)
+
+
+def _shares(rows: Sequence[Sequence[_Part]]) -> dict[str, float]:
+    """The part of the map in which each mesh is the best, the largest first."""
+    widths: dict[str, float] = {}
+    for row in rows:
+        for span in row:
+            name = mesh_name(span.best.layout)
+            widths[name] = widths.get(name, 0.0) + (span.stop - span.start) / (BAND[1] - BAND[0]) / len(rows)
+    return dict(sorted(widths.items(), key=lambda item: -item[1]))
+
+
+def _draw_mesh(
+    axes: Axes, name: str, color: str, errors: np.ndarray, rows: Sequence[Sequence[_Part]], share: float
+) -> None:
+    """The area in which a mesh is the best, and its step's seconds in the middle."""
+    ends = [[(s.start, s.stop) for s in row if mesh_name(s.best.layout) == name] for row in rows]
+    left, right = np.array([(row[0][0], row[-1][1]) if row else (np.nan, np.nan) for row in ends]).T
+    axes.fill_betweenx(errors, left, right, color=color, linewidth=0, gid=name)
+    if share < SMALL:
+        return
+    width = np.nan_to_num(right - left)
+    row = int(np.abs(errors - np.average(errors, weights=width)).argmin())  # of the centre of the area
+    best = max((s for s in rows[row] if mesh_name(s.best.layout) == name), key=lambda s: s.stop - s.start).best
+    words = f"{name}\n{best.total_seconds:.2f} s"
+    marks.word(axes, float(left[row] + right[row]) / 2, errors[row], words, ha="center", linespacing=1.3)

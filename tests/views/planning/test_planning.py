@@ -10,7 +10,7 @@ from parlab.plan import LLAMA_8B, LLAMA_405B, Layout, Validation, Walk, estimate
 from parlab.views.planning.bills import MEMORY, TIME, short_name
 from parlab.views.planning.explore import FIRST, KNOBS
 from parlab.views.planning.measured import COLORS
-from parlab.views.planning.verdict import META
+from parlab.views.planning.verdict import META, mesh_name
 from parlab.world import CLASSROOM, DGX_H100
 from tests.views.drawn import artists, boxes, check_text, title
 
@@ -158,21 +158,25 @@ def test_the_widget_says_what_was_asked_where_no_layout_is_possible():
 
 
 @pytest.mark.parametrize(
-    ("usable", "winner", "seconds"),
+    ("asked", "winner", "seconds", "share"),
     [
-        (74.5, META, 6.61),
-        (77.5, META.but(dp=256, pp=8, chunks=16), 6.25),
-        (79.6, META.but(dp=256, pp=8, chunks=16), 6.25),
+        ({}, META, 6.61, 65),
+        ({"usable": 77.5}, SHORTER, 6.25, 35),
+        ({"usable": 79.6}, SHORTER, 6.25, 35),
+        ({"planned": 0.92}, SHORTER, 6.25, 100),
+        ({"planned": 1.06}, META.but(dp=256, pp=4, tp=16, chunks=32, zero=1, schedule="1f1b"), 7.24, 43),
+        ({"products": 0.79}, META, 4.94, 65),
     ],
 )
-def test_the_verdict_flips_between_74_5_and_77_5_usable_gib_from_6_61_to_6_25_s(usable, winner, seconds):
-    figure = views.verdict(usable=usable)
+def test_the_verdict_flips_with_usable_and_with_planned_memory_and_not_with_the_pace(asked, winner, seconds, share):
+    figure = views.verdict(**asked)
+    usable, planned = asked.get("usable", 74.5), asked.get("planned", 1)
     found = estimate(LLAMA_405B, DGX_H100, winner, batch=2048, sequence=8192)
-    assert round(found.total_seconds, 2) == seconds
-    assert title(figure).endswith(f"{short_name(winner)}, {seconds} s")
+    assert f"usable: {mesh_name(winner)}, {seconds} s, the best mesh in {share} % of 72 to 79.6 GiB" in title(figure)
+    assert str(winner) in repr(figure).splitlines()[2]
     (star,), (mark,) = artists(figure, "winner"), artists(figure, "Llama 3")
-    assert star.get_xdata()[0] == found.total_bytes / 2**30
-    assert mark.get_ydata()[0] == pytest.approx(6.61, abs=0.01)
+    assert star.get_xdata()[0] == planned * found.total_bytes / 2**30
+    assert mark.get_ydata()[0] == pytest.approx(6.61 if "products" not in asked else 4.94, abs=0.01)
     (line,) = artists(figure, "device")
     assert line.get_xdata()[0] == usable
     (fits,), (out,) = artists(figure, "fits"), artists(figure, "too large")
@@ -180,13 +184,35 @@ def test_the_verdict_flips_between_74_5_and_77_5_usable_gib_from_6_61_to_6_25_s(
     check_text(figure)
 
 
-def test_the_map_of_verdicts_has_2_winners_and_the_pace_of_products_never_changes_them():
+def test_the_map_gives_llama_3s_mesh_40_of_100_and_half_the_pipeline_43():
+    """The borders are straight: where a layout's planned bytes, times the error, are the usable ones."""
     figure = views.verdict_map()
-    assert title(figure) == "The pace of products never changes the best layout, the memory does"
-    rows = [line for line in repr(figure).splitlines() if line.startswith("products")]
-    numbers = [[cell.partition("(")[2][0] for cell in row.split(", ")] for row in rows]
-    assert numbers == [list("0000001111")] * 7
+    assert title(figure) == "Llama 3's mesh is the best in 40 % of the map"
+    assert "measured over planned: 0.91, 0.91, 0.91, 0.92, 0.99" in repr(figure)
+    both = (META, SHORTER)
+    needed = [estimate(LLAMA_405B, DGX_H100, layout, batch=2048, sequence=8192).total_bytes for layout in both]
+    errors, usable = np.meshgrid(np.linspace(0.9, 1.1, 300), np.linspace(72, 79.6, 300))
+    fits = [(usable * 2**30 >= errors * nbytes).mean() for nbytes in needed]
+    assert fits[1] == pytest.approx(views.verdict_shares()[mesh_name(SHORTER)], abs=0.005)
+    assert fits[0] - fits[1] == pytest.approx(views.verdict_shares()[mesh_name(META)], abs=0.005)
     check_text(figure)
+
+
+@pytest.mark.parametrize("pace", [0.5, 0.65, 0.79])
+def test_the_pace_of_products_leaves_both_shares_as_they_are(pace):
+    shares, paced = views.verdict_shares(), views.verdict_shares(products=pace)
+    for layout in (META, SHORTER):
+        assert paced[mesh_name(layout)] == pytest.approx(shares[mesh_name(layout)], abs=1e-9)
+
+
+def test_with_cut_sequences_llama_3s_mesh_is_best_nowhere():
+    figure = views.verdict_map(cut_sequences=True)
+    assert title(figure) == "Llama 3's mesh is the best in 0 % of the map"
+    check_text(figure)
+
+
+def test_at_0_92_of_the_plans_the_whole_band_has_one_winner():
+    assert set(views.verdict_shares(least=0.9199, most=0.92)) == {mesh_name(SHORTER)}
 
 
 def test_sliders_of_the_verdict_move_the_winner_and_reach_their_ends():
@@ -198,6 +224,51 @@ def test_sliders_of_the_verdict_move_the_winner_and_reach_their_ends():
         for _, value in (control.options[0], control.options[-1]):
             control.value = value
             assert title(widget.figure), name
+
+
+# ---- what binds
+
+
+def test_the_neighbours_of_llama_3s_layout_are_framed_where_they_bind():
+    found = why(search(LLAMA_405B, DGX_H100, 16384, batch=2048, sequence=8192, cp=1))
+    figure = views.neighbours(found)
+    assert title(figure) == "9 neighbours: 3 do not fit, 1 would be faster"
+    framed = [[c for c in axes.collections if c.get_gid() == "binds"] for axes in figure.axes[:2]]
+    assert [len(frames) for frames in framed] == [6, 3]
+    first, over = (frames[0].get_paths()[0].vertices[:, 0] for frames in framed)
+    assert np.ptp(first) == pytest.approx(found[0].found.seconds["tp"])
+    assert (over.min(), over.max()) == pytest.approx((80e9 / 2**30, 77.7), abs=0.05)
+    assert "pp 8, dp 256                -1.6%  77.7 GiB  memory" in repr(figure)
+    check_text(figure)
+
+
+def test_the_frames_of_neighbours_are_those_of_the_function_that_is_given():
+    found = why(PLANS)
+    figure = views.neighbours(found, lambda before, after, nbytes, memory: "bubble", headline="mine")
+    assert [line.split()[-1] for line in repr(figure).splitlines()[2:]] == ["bubble"] * len(found)
+    check_text(figure)
+
+
+@pytest.mark.parametrize("said", ["time", None])
+def test_an_answer_that_is_no_kind_of_seconds_is_refused(said):
+    with pytest.raises(ValueError, match=r"binds returned .*: must be memory, nothing, or a kind of seconds"):
+        views.neighbours(why(PLANS), lambda *given: said)
+
+
+def test_a_bill_that_is_cut_has_its_sum_in_words():
+    fast, slow = PLANS[0], PLANS[len(PLANS) // 2]
+    figure = views.bills({"fast": fast, "slow": slow}, longest=1.1 * fast.total_seconds)
+    (words,) = artists(figure, "cut")
+    assert words.get_text() == f"{slow.total_seconds:.1f} s ▸"
+    check_text(figure)
+
+
+def test_the_picture_of_all_layouts_says_how_many_are_too_slow_to_be_drawn():
+    slow = int((PLANS.seconds > 1.5 * PLANS.best.total_seconds).sum())
+    assert slow > 0
+    figure = views.all_layouts(PLANS, most=1.5)
+    assert f"not drawn: {slow:,} slower than 1.5 × the best".replace(",", " ") in repr(figure)
+    check_text(figure)
 
 
 # ---- a search by hand, filmed
@@ -226,6 +297,20 @@ def test_bills_of_the_film_are_as_long_as_the_seconds():
     each = 554 / max(e.total_seconds for e in walk)
     for found in walk:
         assert f'width="{round(found.seconds["products"] * each, 1):g}"' in film.html
+
+
+def test_a_frame_stands_around_the_part_that_the_next_move_shortens_most():
+    walk = a_walk()
+    film = views.film(walk)
+    each = 554 / max(e.total_seconds for e in walk)
+    shrunk = max(walk[1].seconds, key=lambda kind: walk[1].seconds[kind] - walk[2].seconds[kind])
+    frames = [
+        line
+        for line in film.html.replace("/>", "/>\n").splitlines()
+        if 'stroke-width="3"/>' in line and "<rect" in line
+    ]
+    assert len(frames) == 3
+    assert any(f'width="{walk[1].seconds[shrunk] * each:.1f}"' in frame for frame in frames)
 
 
 @pytest.mark.parametrize("number", [1, 13])
@@ -258,8 +343,12 @@ def test_every_slider_changes_the_picture_and_memory_needs_no_new_search():
         (lambda: views.verdict(usable=0), "usable=0"),
         (lambda: views.verdict(usable=1e-3), "usable=0.001: nothing fits; the leanest needs"),
         (lambda: views.verdict(products=2), "products=2: a fraction"),
-        (lambda: views.verdict_map(limits=[]), "limits=.*one number or more"),
-        (lambda: views.verdict_map(paces=[2]), "paces=2: a fraction"),
+        (lambda: views.verdict(planned=0), "planned=0"),
+        (lambda: views.verdict_map(products=2), "products=2: a fraction"),
+        (lambda: views.verdict_map(least=1, most=1), "least=1: must be less than most=1"),
+        (lambda: views.verdict_shares(least=2), "least=2: must be less than most=1.1"),
+        (lambda: views.bills(PLANS.best, longest=0), "longest=0"),
+        (lambda: views.neighbours([]), "must be what why"),
         (lambda: views.winners(["9b"]), "'9b': choose from"),
         (lambda: views.winners(tokens=100), "must be a multiple of sequence 8192"),
         (lambda: views.predicted_and_measured(3), "table=3"),
