@@ -133,6 +133,27 @@ def test_in_bf16_the_backward_needs_1_2_times_the_tokens_of_the_forward():
     assert overlap_tokens(312e12, 300e9, backward=True) == pytest.approx(1.2 * overlap_tokens(312e12, 300e9))
 
 
+@pytest.mark.parametrize(
+    ("itemsize", "backward", "moved", "operations", "tokens"),
+    [(4, False, 8, 4, 80), (4, True, 8 + 8, 10, 64), (2, False, 4, 4, 40), (2, True, 4 + 8, 10, 48)],
+)
+def test_the_table_of_the_way_back_is_80_64_40_and_48_tokens(itemsize, backward, moved, operations, tokens):
+    """1 TFLOP/s, 50 GB/s, as many K/V heads as query heads: the bytes over the operations, times F/W = 20, times 2."""
+    token = AttentionShape(S=1, H=1, G=1, D=1, itemsize=itemsize).token(backward=backward)
+    assert (token.kv + token.dkv, pair_flops(1, 1, 1, 1, backward=backward)) == (moved, operations)
+    bound = overlap_tokens(1e12, 50e9, itemsize, half_masked=True, backward=backward)
+    assert bound == pytest.approx(tokens) == 2 * 20 * moved / operations
+
+
+def test_a_latency_of_9_6_us_moves_the_bound_of_the_million_tokens_by_a_thousandth():
+    flops, link = FLASH_ATTENTION_3 * DGX_H100.device_of(0).flops, DGX_H100.inter
+    none, late = (
+        overlap_tokens(flops, link.bandwidth, 2, half_masked=True, latency=latency, width=32 * 128)
+        for latency in (0.0, link.latency)
+    )
+    assert late / none == pytest.approx(1.001, abs=2e-4)
+
+
 def test_the_published_zigzag_rings_hide_their_messages():
     """8 192 tokens a rank with the heads of Llama 3.1 8B: 8 H800 at 65 % of the peak, 8 A100 at their peak."""
     needed = overlap_tokens(0.65 * 989e12, 200e9, 2, 8 / 32, half_masked=True)

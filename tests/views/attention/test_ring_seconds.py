@@ -30,6 +30,12 @@ def test_with_4_kv_heads_256_ranks_take_1_75_s_over_infiniband():
     assert title(views.ring_seconds(256, 4)) == "256 ranks, 1.75 s of work: 1.75 s over NVLink, 1.75 s over InfiniBand"
 
 
+def test_backward_64_ranks_take_33_s_over_infiniband_and_need_30876_tokens():
+    figure = views.ring_seconds(backward=True)
+    assert title(figure) == "64 ranks, 17.51 s of work: 17.55 s over NVLink, 32.95 s over InfiniBand"
+    assert repr(figure).endswith("hidden from, tokens each: 3490 (NVLink), 30876 (InfiniBand)")
+
+
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("G", KV_HEADS)
 def test_a_ring_takes_the_longer_of_its_work_and_its_messages_or_a_hop_more(G, backward):
