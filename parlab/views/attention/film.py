@@ -16,8 +16,8 @@ from parlab.world import Span, Timeline, Transfer
 LABEL = re.compile(r"(ring|double ring|Ulysses|USP|all-gather|tree), causal=(\w+), layout=contiguous(.*)")
 RANKS = (2, 4)  # how many a film has room for
 ACROSS, DOWN, TOP, PANEL = 27, 25, 96, 143  # of a cell, and of a rank's rectangle
-LANE, LANES = 15, 46  # below the rectangles
-WORK = theme.KINDS["compute"].color
+LANE, LANES = 15, 50  # below the rectangles
+WORK, ARRIVES = theme.KINDS["compute"].color, theme.KINDS["receive"].color
 Cells = frozenset[tuple[int, int]]  # (shard of the tokens, part of the heads): as many of each as ranks
 KV, QKV, Q, OUT = "K/V", "q, k, v", "queries", "output"
 APART = ("q", "k", "v")  # where an all-to-all turns each by itself
@@ -86,7 +86,8 @@ def attention_film(shown: Timeline, ranks_per_node: int | None = None) -> Film:
     """The film of one forward on 2 or 4 ranks: each has a rectangle, down the tokens in shards, across the heads.
 
     A coloured cell is K/V that are here now, in the colour of the rank that owns the tokens. The frame holds the
-    queries that this rank attends. Below, bars are the times in which a rank attends.
+    queries that this rank attends. Below, bars are the times in which a rank attends, lines those in which a message
+    arrives.
 
     Raises:
         ValueError: `ranks_per_node` does not divide the ranks.
@@ -297,17 +298,19 @@ def _draw_groups(film: Film, rank: int, kind: str, came: dict, gone: dict, size:
 
 
 def _draw_work(film: Film, shown: Timeline, rank: int) -> None:
-    """The lane of a rank: a bar for each time in which it attends."""
+    """The lane of a rank: a bar for each time in which it attends, a line below for each message that arrives."""
     y = TOP + DOWN * shown.size + LANES + LANE * rank - 14
     film.draw(word(film.x(0) - 14, y + LANE / 2 - 2, rank, "small"))
     if rank == 0:
-        film.draw(word(film.x(0), y - 12, "a bar: this rank attends", "small left"))
-    bars = "".join(
-        f'<rect x="{film.x(span.start):g}" y="{y:g}" width="{film.x(span.end) - film.x(span.start):.1f}" '
-        f'height="{LANE - 4}" fill="{WORK}"/>'
-        for span in _attends(shown, rank)
-    )
-    film.bare(bars)
+        film.draw(word(film.x(0), y - 12, "bar: this rank attends; line below it: a message arrives", "small left"))
+    arrives = [t for t in shown.transfers if t.dst == rank and t.end > t.start]
+    marks = "".join(_bar(film, span, y, LANE - 7, WORK) for span in _attends(shown, rank))
+    film.bare(marks + "".join(_bar(film, t, y + LANE - 6, 3, ARRIVES) for t in arrives))
+
+
+def _bar(film: Film, span: Span | Transfer, y: float, height: float, color: str) -> str:
+    width = film.x(span.end) - film.x(span.start) - 0.5  # a gap between neighbours
+    return f'<rect x="{film.x(span.start):g}" y="{y:g}" width="{width:.1f}" height="{height:g}" fill="{color}"/>'
 
 
 def _runs(cells: Cells) -> list[tuple[int, int, int]]:

@@ -117,6 +117,13 @@ def test_the_double_ring_of_4_ranks_says_what_rank_0_does():
     ]
 
 
+def test_below_a_ranks_work_a_line_shows_each_message_that_arrives():
+    """The hop inside, the crossing, the hop of the second turn: three a rank, beside four tiles."""
+    drawn = views.film(ran("double_ring"), ranks_per_node=2)._repr_html_()
+    assert drawn.count(f'height="3" fill="{attention.ARRIVES}"') == 4 * 3
+    assert drawn.count(f'fill="{attention.WORK}"') == 4 * 4
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_caption_has_at_most_60_letters(name):
     lines = repr(views.film(ran(name), ranks_per_node=2)).splitlines()[1:]
