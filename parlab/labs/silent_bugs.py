@@ -87,6 +87,7 @@ BUGS: dict[str, Callable[[Trainer], None]] = {
 }
 PRICES = {"copies": 1, "loss": 2, "norm": 2, "gradients": 5, "ten losses": 20}
 MOST = 5  # the price of a diagnosis
+MODELS = 3  # seeds of the model and the batch
 
 
 class Steps(NamedTuple):
@@ -258,9 +259,9 @@ HEADS = "K/V heads not summed"
 
 
 class Contest(NamedTuple):
-    """What each diagnosis paid for each bug: [name][bug]. None: it named another bug."""
+    """What each diagnosis paid for each bug, on average over three models: [name][bug]. None: it named another bug."""
 
-    prices: dict[str, dict[str, int | None]]
+    prices: dict[str, dict[str, float | None]]
 
     def mean(self, name: str) -> float | None:
         """The mean price of a diagnosis over all bugs and a right trainer. None: it is wrong once or more."""
@@ -274,16 +275,15 @@ class Contest(NamedTuple):
             paid = {name: self.prices[name][bug] for name in widths}
             lines.append(f"{bug:>20}" + "".join(f"{_or_wrong(paid[name]):>{widths[name]}}" for name in widths))
         means = {name: self.mean(name) for name in widths}
-        said = {name: None if mean is None else f"{mean:.2f}" for name, mean in means.items()}
-        return "\n".join([*lines, f"{'mean':>20}" + "".join(f"{_or_wrong(said[n]):>{widths[n]}}" for n in widths)])
+        return "\n".join([*lines, f"{'mean':>20}" + "".join(f"{_or_wrong(means[n]):>{widths[n]}}" for n in widths)])
 
 
 def _or_wrong(price: Any) -> str:
-    return "wrong" if price is None else str(price)
+    return "wrong" if price is None else f"{price:.3g}"
 
 
 def compete(diagnoses: Mapping[str, Callable[[Callable[[str], Any]], str]]) -> Contest:
-    """Let several answers to the exercise diagnose every bug and a right trainer, and compare what they pay.
+    """Let several answers to the exercise diagnose each bug and a right trainer, on three models: what do they pay?
 
     Args:
         diagnoses: by name, functions `find_bug(ask)`, up to 6.
@@ -304,9 +304,10 @@ def compete(diagnoses: Mapping[str, Callable[[Callable[[str], Any]], str]]) -> C
     )
 
 
-def _paid(diagnose: Callable[[Callable[[str], Any]], str], bug: str) -> int | None:
-    patient = Suspect(bug)
-    return patient.price if diagnose(patient.ask) == bug else None
+def _paid(diagnose: Callable[[Callable[[str], Any]], str], bug: str) -> float | None:
+    patients = [Suspect(bug, seed) for seed in range(MODELS)]
+    right = all([diagnose(patient.ask) == bug for patient in patients])
+    return sum(patient.price for patient in patients) / MODELS if right else None
 
 
 # The exercise
@@ -325,7 +326,7 @@ class BugCase:
 
 
 def _try_find_bug(trial: Trial, case: BugCase) -> list[str]:
-    patient = Suspect(case.bug, case.seed % 3)
+    patient = Suspect(case.bug, case.seed % MODELS)
     found = trial.called(lambda check: patient.ask(check))  # a copy of a method would ask a copy of the suspect
     asked = ", ".join(f"{check} ({PRICES[check]})" for check in patient.asked) or "nothing"
     if not isinstance(found, str) or found not in (NONE, *BUGS):

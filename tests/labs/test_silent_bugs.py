@@ -109,22 +109,39 @@ def norm_first(ask):
     return "copies counted" if ask("loss") == 1 else "mean of means"
 
 
-def test_copies_first_pay_2_71_on_average_and_the_norm_first_3_29_though_both_pay_5_at_most():
-    contest = compete({"copies first": find_bug, "norm first": norm_first, "guess": lambda ask: "none"})
+def by_the_sign(ask):
+    """A weight that counts twice makes the norm larger: below 1 it is the other bug, and the loss need not be asked."""
+    found = []
+    answer = find_bug(lambda check: found.append(ask(check)) or found[-1] if check != "loss" else UNASKED)
+    if answer not in ("copies counted", "mean of means"):
+        return answer
+    return "mean of means" if found[-1] < 1 or ask("loss") != 1 else "copies counted"
+
+
+UNASKED = 1
+
+
+def guess(ask):
+    return "none"
+
+
+def test_copies_first_pay_2_71_on_average_the_norm_first_3_29_and_the_sign_of_the_change_2_52():
+    contest = compete({"copies first": find_bug, "norm first": norm_first, "by the sign": by_the_sign, "guess": guess})
     assert contest.mean("copies first") == 19 / 7
     assert contest.mean("norm first") == 23 / 7
+    assert contest.mean("by the sign") == pytest.approx((3 + 11 / 3 + 1 + 1 + 1 + 5 + 3) / 7, rel=1e-12)
     assert contest.mean("guess") is None
     assert max(contest.prices["copies first"].values()) == max(contest.prices["norm first"].values()) == MOST
-    assert repr(contest).splitlines() == [
-        "                      copies first  norm first     guess",
-        "          extra mean             3           2     wrong",
-        "       mean of means             5           5     wrong",
-        "    norms not summed             1           3     wrong",
-        "K/V heads not summed             1           3     wrong",
-        "     ends not summed             1           3     wrong",
-        "      copies counted             5           5     wrong",
-        "                none             3           2         0",
-        "                mean          2.71        3.29     wrong",
+    assert repr(compete({"copies first": find_bug, "guess": guess})).splitlines() == [
+        "                      copies first     guess",
+        "          extra mean             3     wrong",
+        "       mean of means             5     wrong",
+        "    norms not summed             1     wrong",
+        "K/V heads not summed             1     wrong",
+        "     ends not summed             1     wrong",
+        "      copies counted             5     wrong",
+        "                none             3         0",
+        "                mean          2.71     wrong",
     ]
 
 
