@@ -47,7 +47,7 @@ def timeline_film(shown: Timeline, ranks: int | None = None) -> Film:
     middles = [lane * rank + lane / 2 for rank in range(size)]
     for rank, y in enumerate(middles):
         film.draw(word(36, y, f"rank {rank}") + box(66, y - BAR / 2, 5, BAR, theme.rank_color(rank)))
-    trails = "".join(_trail(film, t, middles) for t in messages if t.end > t.start)
+    trails = "".join(_trail(film, t, middles) for t in messages if t.end > t.start and abs(t.src - t.dst) == 1)
     film.bare(trails + "".join(program(film, shown, rank, y) for rank, y in enumerate(middles)))
     film.ride(f'<path class="trail" d="M{ENDS[0]} 0v{lane * size + 6}"/>')
     for t in messages:
@@ -99,7 +99,7 @@ def _fitting(width: float, texts: Iterable[str]) -> str:
 
 
 def _trail(film: Film, t: Transfer, middles: list[float]) -> str:
-    """The way that a message has taken."""
+    """The way that a message has taken to the next lane; a longer one would run behind the bars of others."""
     down = 1 if t.dst > t.src else -1
     start = complex(film.x(t.start), middles[t.src] + down * BAR / 2)
     tip = complex(film.x(t.end), middles[t.dst] - down * BAR / 2)
@@ -136,14 +136,14 @@ def _line(shown: Timeline, messages: list[Transfer], size: int, start: Any, end:
         if span.rank < size and start <= span.start < end and span.end > span.start:
             works.setdefault(span.name, []).append(span.rank)
     said = [
-        f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, sorted(ranks)))} compute{'s' * (len(ranks) == 1)} {name}"
+        f"rank{'s' * (len(ranks) > 1)} {_listed(ranks)} compute{'s' * (len(ranks) == 1)} {name}"
         for name, ranks in works.items()
     ]
-    ways: dict[int, list[str]] = {}
+    ways: dict[int, list[tuple[int, int]]] = {}
     for t in messages:
         if start <= t.start < end:
-            ways.setdefault(t.nbytes, []).append(f"from {t.src} to {t.dst}")
-    said += [f"{format_bytes(nbytes)} travel {', '.join(way)}" for nbytes, way in ways.items()]
+            ways.setdefault(t.nbytes, []).append((t.src, t.dst))
+    said += [_travel(format_bytes(nbytes), way, shown.size) for nbytes, way in ways.items()]
     said += [
         f"rank {wait.rank} waits for rank {wait.peer}"
         for wait in shown.waits
@@ -155,11 +155,27 @@ def _line(shown: Timeline, messages: list[Transfer], size: int, start: Any, end:
     return _joined(said or [f"the message{'s' * (len(came) > 1)} for {', '.join(map(str, came))} arrived"])
 
 
+def _travel(size: str, ways: list[tuple[int, int]], ranks: int) -> str:
+    if len(ways) > 2 and all(dst == (src + 1) % ranks for src, dst in ways):
+        return f"ranks {_listed(src for src, _ in ways)} send {size} to the right"
+    return f"{size} travel {', '.join(f'from {src} to {dst}' for src, dst in ways)}"
+
+
+def _listed(ranks: Iterable[int]) -> str:
+    """Ranks in their order; three or more that follow each other by the first and the last."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
 def _joined(said: list[str]) -> str:
     """As many of the sentences as two lines have room for."""
-    shown = "; ".join(said)
-    kept = len(said)
-    while len(shown) > 2 * LETTERS - 30 and kept > 1:
+    most, kept = 2 * LETTERS - 20, len(said)
+    while kept > 1 and len("; ".join(said[:kept])) > most:
         kept -= 1
-        shown = "; ".join([*said[:kept], f"and {len(said) - kept} more"])
-    return shown if len(shown) <= 2 * LETTERS - 20 else f"{shown[: 2 * LETTERS - 21]}…"
+    shown = "; ".join(said[:kept])
+    return shown if len(shown) <= most else f"{shown[: most - 1]}…"

@@ -100,6 +100,23 @@ def test_a_run_with_many_events_has_20_stops_the_first_and_the_last_among_them()
     check_film(film)
 
 
+def shift(comm, x):
+    comm.compute("work", seconds=1e-6)
+    comm.sendrecv(x, comm.right, comm.left)
+
+
+def test_a_caption_says_all_that_begins_and_names_many_ranks_by_the_first_and_the_last():
+    film = views.film(run(shift, 8, np.ones(1024), cluster=CLUSTER))
+    assert film.lines == ["0 s: ranks 0 to 7 compute work", "1.00 µs: ranks 0 to 7 send 8.00 KiB to the right"]
+    late = views.film(stall())
+    assert not [line for line in late.lines if "more" in line or "…" in line]
+
+
+def test_a_way_is_drawn_only_to_the_next_lane():
+    film = views.film(run(shift, 8, np.ones(1024), cluster=CLUSTER))
+    assert film.html.count('class="trail" d="M') == 7 + 1  # from 0 to 1, ..., 6 to 7, not from 7 to 0; and the hand
+
+
 def test_the_first_ranks_of_a_large_run():
     check_refused(lambda: views.film(stall(12)), "12 ranks", "8")
     film = views.film(stall(12), ranks=4)
