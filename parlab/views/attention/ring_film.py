@@ -216,19 +216,22 @@ def _line(ring: Ring, start: int, end: int) -> str:
     works = {
         rank: source for rank, tiles in enumerate(ring.tiles) for span, source, _ in tiles if start <= span.start < end
     }
-    said = [f"{_ranks(works)} attend{'s' * (len(works) == 1)} K/V {_listed(works.values())}"] if works else []
+    size = len(ring.tiles)
+    said = [f"{_ranks(works, size)} attend{'s' * (len(works) == 1)} K/V {_listed(works.values())}"] if works else []
     for gradients, name in ((False, "K/V"), (True, "dK/dV")):
-        gone = sorted(hop.source for hop in ring.hops if hop.gradients == gradients and start <= hop.t.start < end)
+        gone = [hop for hop in ring.hops if hop.gradients == gradients and start <= hop.t.start < end]
+        home = all(hop.gradients and hop.t.dst == hop.source for hop in gone)
         if gone:
-            said.append(f"{name} {_listed(gone)} go{'es' * (len(gone) == 1)} to the next rank")
+            which = f"all {name}" if len(gone) == size else f"{name} {_listed(sorted(hop.source for hop in gone))}"
+            said.append(f"{which} {'come home' if home else 'go to the next rank'}")
     seen = {(rank, source) for rank, tiles in enumerate(ring.tiles) for _, source, _ in tiles}
     came = {(hop.t.dst, hop.source) for hop in ring.hops if not hop.gradients and start <= hop.t.end < end}
     skips = sorted({rank for rank, _ in came - seen})
-    return "; ".join([*said, *([f"{_ranks(skips)} may see nothing of what came"] if skips else [])])
+    return "; ".join([*said, *([f"{_ranks(skips, size)} may see nothing of what came"] if skips else [])])
 
 
-def _ranks(ranks: Collection[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {_listed(ranks)}"
+def _ranks(ranks: Collection[int], size: int) -> str:
+    return "all ranks" if len(ranks) == size else f"rank{'s' * (len(ranks) > 1)} {_listed(ranks)}"
 
 
 def _listed(numbers: Iterable[int]) -> str:

@@ -33,5 +33,6 @@ def _named(name: str, shown: Timeline) -> Timeline:
     if ring is None:
         raise ValueError(f"runs[{name!r}]: must be ring attention on 2 to {MOST_RANKS} ranks")
     named = copy(shown)
-    named.computes = [span._replace(name=f"K/V {source}") for tiles in ring.tiles for span, source, _ in tiles]
+    works = [span._replace(name=f"K/V {source}") for tiles in ring.tiles for span, source, _ in tiles]
+    named.computes = sorted(works, key=lambda span: span.start)
     return named

@@ -82,11 +82,10 @@ def test_the_bars_of_the_lanes_are_the_work_and_the_messages_of_both_ports():
 def test_the_story_of_a_contiguous_ring_says_which_ranks_see_nothing():
     assert repr(views.film(ran(4, "contiguous"))).splitlines() == [
         "Ring attention forward, 4 ranks: 1.90 µs, 55% of it work",
-        "0 s: ranks 0, 1, 2, 3 attend K/V 0, 1, 2, 3; K/V 0, 1, 2, 3 go to the next rank",
-        "328 ns: ranks 1, 2, 3 attend K/V 0, 1, 2; K/V 0, 1, 2, 3 go to the next rank; "
+        "0 s: all ranks attend K/V 0, 1, 2, 3; all K/V go to the next rank",
+        "328 ns: ranks 1, 2, 3 attend K/V 0, 1, 2; all K/V go to the next rank; "
         "ranks 0, 1 may see nothing of what came",
-        "852 ns: ranks 2, 3 attend K/V 0, 1; K/V 0, 1, 2, 3 go to the next rank; "
-        "ranks 0, 1, 2 may see nothing of what came",
+        "852 ns: ranks 2, 3 attend K/V 0, 1; all K/V go to the next rank; ranks 0, 1, 2 may see nothing of what came",
         "1.38 µs: rank 3 attends K/V 0",
     ]
 
@@ -159,3 +158,11 @@ def test_gradients_rest_at_a_rank_until_they_leave_and_stand_framed_at_home():
     ]
     assert all("--b" not in part.get("style") for part in home)
     assert all("--b" in part.get("style") for part in rests if part not in home)
+
+
+def test_the_story_of_a_backward_ends_when_all_gradients_come_home():
+    assert repr(views.film(ran(4, backward=True))).splitlines()[-3:] == [
+        "1.65 µs: all K/V go to the next rank",
+        "1.98 µs: all ranks attend K/V 1, 2, 3, 0; all dK/dV go to the next rank",
+        "2.63 µs: all dK/dV come home",
+    ]
