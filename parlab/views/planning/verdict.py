@@ -86,7 +86,13 @@ def verdict(usable: float = 74.5, products: float = 0.54, planned: float = 1.0, 
     axes.plot([planned * meta.total_bytes / GIB], [meta.total_seconds], gid="Llama 3", zorder=7, **MARK)
     at = planned * best.total_bytes / GIB
     axes.plot([max(at, NEAR[0])], [best.total_seconds], gid="winner", zorder=6, **WINNER)
-    entries = [("fits", FITS), ("does not", OUT), ("the best", WINNER), ("Llama 3's", MARK), ("usable", BOUND)]
+    entries = [
+        ("fits", FITS),
+        ("does not", OUT),
+        ("the best", WINNER | {"markersize": 11}),
+        ("Llama 3's", MARK),
+        ("usable", BOUND),
+    ]
     line_legend(figure, entries)
     here = {mesh_name(span.best.layout): _pale(span.best) for span in spans}
     line_legend(figure, [(f"best: {name}", {"color": color, **BAR}) for name, color in here.items()], 0.77)
