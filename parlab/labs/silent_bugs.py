@@ -259,7 +259,7 @@ HEADS = "K/V heads not summed"
 
 
 class Contest(NamedTuple):
-    """What each diagnosis paid for each bug, on average over three models: [name][bug]. None: it named another bug."""
+    """The price of each bug for each diagnosis, the mean of three models: [name][bug]. None: it named another bug."""
 
     prices: dict[str, dict[str, float | None]]
 
