@@ -1,4 +1,4 @@
-"""Memory against bubble: what each schedule keeps, its idle time, the best that is known, and the bound of both."""
+"""Memory against time: what each schedule keeps, its makespan, the best that is known, and the bound of both."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
 from parlab import pipeline
-from parlab.arguments import amount, whole
+from parlab.arguments import whole
 from parlab.pipeline import Costs, Schedule, ScheduleTimeline, lower_bound, simulate
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import legend_of
@@ -40,25 +39,31 @@ LIST, ROW = 6.85, 0.265  # inches: where the list of schedules begins, and a row
 RATIOS = {"1 : 1 : 1": (1, 1, 1), "1 : 1 : ½": (1, 1, 0.5), "1 : 1.5 : ½": (1, 1.5, 0.5), "1 : 1 : 1.5": (1, 1, 1.5)}
 MEMORY = {"p / 2": 0.5, "p": 1, "3 p / 2": 1.5, "2 p": 2}  # activations a rank
 YOURS = "yours"
+FEW = 6  # points that have their names beside them
+UNKNOWN = "#FBE3B0"  # between what is proved and what is known
+SQUARE = {"marker": "s", "markersize": 9}
 YOUR_BOUND = {"color": "#0072B2", "linewidth": 5, "alpha": 0.35}
 STAR = {"marker": "*", "markersize": 26, "color": "#F0E442", "markeredgecolor": theme.INK, "zorder": 2.5}
 
 
 class Point(NamedTuple):
-    """A schedule with its timeline, and the most that a rank keeps, in activations of a whole rank's layers; `copies`:
-    how often a rank has as many weights as on straight stages."""
+    """A schedule with its timeline, and the most that a rank keeps, in activations of a whole rank's layers."""
 
     name: str
     placement: str
     timeline: ScheduleTimeline
     kept: float
     bound: Any
-    copies: float
 
     @property
     def idle(self) -> float:
         """Per cent of the makespan."""
         return 100 * self.timeline.bubble_fraction()
+
+    @property
+    def place(self) -> tuple[float, Any]:
+        """Where it is drawn."""
+        return self.kept, self.timeline.makespan
 
 
 Bound = Callable[[int, int, int, float, float, float, float], float]
@@ -72,13 +77,14 @@ def frontier(
     schedules: Mapping[str, Schedule] | Sequence[str] | None = None,
     own: Schedule | None = None,
     bound: Bound | None = None,
-    weights: float = 0,
     search: bool = True,
     headline: str | None = None,
 ) -> Picture:
     """Draw schedules as points, the best that is known within each memory limit as steps, and the lower bounds below.
 
-    The best that is known is one of the points or, for straight stages and for a V, that of a search.
+    Where all stages are placed in one way, what the bound excludes is grey, and the gap from there to the best known is
+    yellow: whether a schedule is there, nobody here knows. The best that is known is one of the points or, for straight
+    stages and for a V, that of a search.
 
     Args:
         p: ranks.
@@ -88,7 +94,6 @@ def frontier(
             numbers.
         own: one more schedule, drawn as a star.
         bound: a function `bound(p, m, limit, f, i, w, c)`, such as a learner's: it is drawn too.
-        weights: what the weights of a rank take, in activations of a microbatch; they count once for each copy.
         search: count what the search finds; otherwise the points alone, such as a class's schedules.
         headline: what stands above.
 
@@ -98,7 +103,6 @@ def frontier(
     """
     whole("p", p, 2)
     whole("m", m, 1)
-    amount("weights", weights)
     costs = replace(costs or Costs(), pair=None, optimizer=None)
     if any(isinstance(cost, Sequence) for cost in vars(costs).values()):
         raise ValueError(f"costs={costs!r}: must be the same for all stages here")
@@ -116,14 +120,15 @@ def frontier(
         yours = [bound(p, m, limit, *_times(costs)) for limit in limits]
         rows.append(f"{'  by your bound':<22}" + "".join(f"{span:>7g}" for span in yours))
     headline = headline or f"What memory buys: {p} ranks, {m} microbatches"
-    figure = sheet([*table(points, weights), *rows], HEIGHT, headline)
-    axes = draw(figure, points, p, m, costs, star=YOURS, weights=weights, best=best, bounded=bound is not None)
-    for placement, like in _likes(points).items():
-        style = {"color": PLACEMENTS[placement]["color"], "linewidth": 1.6}
-        places = [limit + weights * _copies(like) for limit in best[placement]]
-        _steps(axes, places, [*best[placement].values()], _work(m, costs), "best known", style)
+    figure = sheet([*table(points), *rows], HEIGHT, headline)
+    axes = draw(figure, points, p, m, costs, star=YOURS, best=best, bounded=bound is not None)
+    for placement in _likes(points):
+        style = {"color": PLACEMENTS[placement]["color"], "linewidth": 2}
+        _steps(axes, [*best[placement]], [*best[placement].values()], "best known", style)
+        if len(best) == 1:
+            _name_steps(axes, best[placement], points)
     if bound is not None:
-        _steps(axes, [limit + weights for limit in limits], yours, _work(m, costs), "your bound", YOUR_BOUND)
+        _steps(axes, [*limits], yours, "your bound", YOUR_BOUND)
     return figure
 
 
@@ -177,15 +182,9 @@ def _times(costs: Costs) -> tuple[Any, Any, Any, Any]:
     return costs.forward, costs.backward_input, costs.backward_weight, costs.transfer
 
 
-def _work(m: int, costs: Costs) -> Any:
-    return m * sum(_times(costs)[:3])
-
-
-def _steps(axes: Axes, places: Sequence[float], spans: Sequence[Any], work: Any, gid: str, style: Any) -> None:
-    """From each place on, the idle part of a makespan, as steps."""
-    known = [
-        (x, 100 * (1 - work / span) if span else 0) for x, span in zip(places, spans, strict=True) if span < math.inf
-    ]
+def _steps(axes: Axes, places: Sequence[float], spans: Sequence[Any], gid: str, style: Any) -> None:
+    """From each place on a makespan, as steps."""
+    known = [(x, span) for x, span in zip(places, spans, strict=True) if span < math.inf]
     if known:
         axes.step(*zip(*known, strict=True), where="post", gid=gid, **style)
 
@@ -219,13 +218,7 @@ def point(name: str, schedule: Schedule, costs: Costs, limit: int | None = None)
     chunks = schedule.num_stages / schedule.num_ranks
     timeline = simulate(schedule, of_chunk(costs, chunks))
     kept = max(timeline.peak_activations) / chunks
-    return Point(name, placement_of(schedule), timeline, kept, _bound(schedule, costs, limit), _copies(schedule))
-
-
-def _copies(schedule: Schedule) -> float:
-    """How often a rank has as many weights as on straight stages."""
-    most = max(len({action.stage for action in row}) for row in schedule.actions)
-    return most * schedule.num_ranks / schedule.num_stages
+    return Point(name, placement_of(schedule), timeline, kept, _bound(schedule, costs, limit))
 
 
 @lru_cache(maxsize=1024)
@@ -242,20 +235,14 @@ def of_chunk(costs: Costs, chunks: float) -> Costs:
     return costs if chunks == 1 else replace(costs, **{name: getattr(costs, name) / chunks for name in names})
 
 
-def table(points: Sequence[Point], weights: float = 0) -> list[str]:
-    """The points in words; with `weights`, also what a rank keeps together with them."""
-    more = f"{'and weights':>13}" if weights else ""
-    rows = [f"{'schedule':<22}{'keeps':>7}{more}{'makespan':>10}{'% idle':>8}{'none below':>12}{'above it by':>13}"]
+def table(points: Sequence[Point]) -> list[str]:
+    """The points in words."""
+    rows = [f"{'schedule':<22}{'keeps':>7}{'makespan':>10}{'% idle':>8}{'none below':>12}{'above it by':>13}"]
     for one in points:
         span, above = one.timeline.makespan, one.timeline.makespan / one.bound - 1 if one.bound else 0
-        more = f"{_memory(one, weights):>13.4g}" if weights else ""
         numbers = f"{span:>10g}{one.idle:>8.1f}{one.bound:>12g}{100 * above:>11.1f} %"
-        rows.append(f"{one.name:<22}{one.kept:>7g}{more}{numbers}")
+        rows.append(f"{one.name:<22}{one.kept:>7g}{numbers}")
     return rows
-
-
-def _memory(one: Point, weights: float) -> float:
-    return one.kept + weights * one.copies
 
 
 def draw(
@@ -265,56 +252,92 @@ def draw(
     m: int,
     costs: Costs,
     star: str,
-    weights: float = 0,
     best: Mapping[str, Mapping[float, Any]] | None = None,
     bounded: bool = False,
 ) -> Axes:
-    """Bounds as dashed steps, schedules as numbered points, one of them on a star, and their list at the right.
+    """Bounds as dashed steps, and schedules as points, one of them on a star. Few have their names beside them, more
+    have numbers, and a list at the right.
 
     There is room for the steps of the `best` that are known; if `bounded`, the legend names the learner's bound.
     """
-    axes = panel(figure, LEFT, TOP, ACROSS, DOWN)
-    for placement, like in _likes(points).items():
-        chunks, copies = like.num_stages // p, _copies(like)
-        limits = [1 + k / chunks for k in range(2 * p * chunks)]
-        least: list[Any] = []
-        for limit in limits:  # more memory than removes the limit changes nothing
-            done = least[-1:] == [_bound(like, costs, None)]
-            least.append(least[-1] if done else _bound(like, costs, limit))
-        style = {"color": PLACEMENTS[placement]["color"], "linestyle": "dashed", "linewidth": 1.4}
-        _steps(axes, [limit + weights * copies for limit in limits], least, _work(m, costs), "bound", style)
+    few = len({one.name for one in points}) <= FEW
+    axes = panel(figure, LEFT, TOP, theme.WIDTH - LEFT - 0.4 if few else ACROSS, DOWN)
+    likes = _likes(points)
     spans = [span for of in (best or {}).values() for span in of.values() if 0 < span < math.inf]
-    highest = 1.08 * (
-        max([*(one.idle for one in points), *(100 * (1 - _work(m, costs) / span) for span in spans)]) or 1
-    )
-    close: dict[tuple[float, int], list[int]] = {}  # the numbers of those that cannot be named apart
-    for number, one in enumerate(points, 1):
+    spans += [one.timeline.makespan for one in points]
+    work = m * sum(_times(costs)[:3])
+    lowest, highest = 0.75 * work, 1.05 * max(spans) or 1
+    for placement, like in likes.items():
+        limits, least = _bounds(like, costs, p)
+        style = {"color": PLACEMENTS[placement]["color"], "linestyle": "dashed", "linewidth": 1.4}
+        _steps(axes, limits, least, "bound", style)
+        if best and len(likes) == 1:
+            _fill(axes, limits, [min(span, highest) for span in least], best[placement], lowest)
+    for one in points:
         if one.name == star:
-            axes.plot(_memory(one, weights), one.idle, gid="star", **STAR)
-        close.setdefault((_memory(one, weights), round(20 * one.idle / highest)), []).append(number)
-        more = f" + {weights * one.copies:.2g}" if weights else ""
-        row = f"{number:>2}  {one.name}: keeps {one.kept:g}{more}, idle {one.idle:.1f} %"
-        write(figure, LIST, TOP + 0.1 + ROW * number, row, color=PLACEMENTS[one.placement]["color"], va="center")
-    for placement in dict.fromkeys(one.placement for one in points):
-        those = [(_memory(one, weights), one.idle) for one in points if one.placement == placement]
+            axes.plot(*one.place, gid="star", **STAR)
+    for placement in likes:
+        those = [one.place for one in points if one.placement == placement]
         style = {**PLACEMENTS[placement], "markersize": 12, "markeredgecolor": theme.PAPER}
         axes.plot(*zip(*those, strict=True), linestyle="none", gid="points", zorder=3, **style)
-    for numbers in close.values():
-        one, named = points[numbers[0] - 1], ", ".join(map(str, numbers))
-        style = {"textcoords": "offset points", "size": theme.SMALL, "color": theme.INK, "zorder": 4}
-        axes.annotate(named, (_memory(one, weights), one.idle), (6, 5), **style)
-    kept = "activations that the fullest rank keeps" + (", and its weights" if weights else "")
-    end = 2 * p + weights * max((one.copies for one in points), default=1) + 0.5
-    scale(axes.xaxis, kept, ends=(0.5, end), ticks=MaxNLocator(9, integer=True), grid=True)
-    scale(axes.yaxis, "% of the makespan idle", ends=(0, highest), grid=True)
-    shown = dict.fromkeys(one.placement for one in points)
-    entries: list[tuple[str, dict[str, Any]]] = [(name, {**PLACEMENTS[name], "markersize": 7}) for name in shown]
-    entries += [("best known", {"color": theme.INK, "linewidth": 1.6})] if best else []
-    entries.append(("none is below", {"color": theme.INK, "linestyle": "dashed"}))
-    line_legend(figure, entries + [("your bound", YOUR_BOUND)] * bounded)
+    close: dict[tuple[float, int], list[tuple[str, Point]]] = {}  # those that cannot be named apart
+    for number, one in enumerate(points, 1):
+        named = (one.name if few else str(number), one)
+        close.setdefault((one.kept, round(20 * one.timeline.makespan / highest)), []).append(named)
+        if not few:
+            row = f"{number:>2}  {one.name}: keeps {one.kept:g}, {one.timeline.makespan:g} units"
+            write(figure, LIST, TOP + 0.1 + ROW * number, row, color=PLACEMENTS[one.placement]["color"], va="center")
+    for names in close.values():
+        style = {"textcoords": "offset points", "color": theme.INK, "zorder": 4}
+        said = ", ".join(name for name, _ in names)
+        axes.annotate(said, names[0][1].place, (9, 6), size=theme.TEXT if few else theme.SMALL, **style)
+    scale(axes.xaxis, "activations that the fullest rank keeps", ends=(0.5, 2 * p + 0.5), ticks=range(1, 2 * p + 1))
+    scale(axes.yaxis, "makespan (units)", ends=(lowest, highest) if work else None, grid=True)
+    alone = bool(best) and len(likes) == 1
+    entries: list[tuple[str, dict[str, Any]]] = [(name, {**PLACEMENTS[name], "markersize": 7}) for name in likes]
+    entries = [] if alone else entries
+    entries += [("best known", {"color": theme.INK, "linewidth": 2})] if best else []
+    if alone:
+        proved = ("proved: no schedule is here", {**SQUARE, "color": theme.GRID})
+        entries += [("nobody knows", {**SQUARE, "color": UNKNOWN}), proved]
+    else:
+        entries.append(("none is below", {"color": theme.INK, "linestyle": "dashed"}))
+    entries += [("your bound", YOUR_BOUND)] * bounded
+    line_legend(figure, entries)
     ratio = " : ".join(f"{cost:g}" for cost in _times(costs)[:3])
     note(figure, f"F : I : W = {ratio}, c = {costs.transfer:g}")
     return axes
+
+
+def _name_steps(axes: Axes, best: Mapping[float, Any], points: Sequence[Point]) -> None:
+    """The makespan above each step that is lower than the one before, where no point that has a name says it."""
+    before = math.inf
+    for limit, span in best.items():
+        named = any(one.place == (limit, span) for one in points)
+        if span < before and limit == int(limit) and not named:
+            style = {"textcoords": "offset points", "ha": "center", "size": theme.TEXT, "color": theme.INK}
+            axes.annotate(f"{span:g}", (limit + 0.5, span), (0, 4), **style)
+        before = span
+
+
+def _bounds(like: Schedule, costs: Costs, p: int) -> tuple[list[float], list[Any]]:
+    """The limits of memory, in chunks, and for each the makespan that no schedule is below."""
+    chunks = like.num_stages // p
+    limits = [1 + k / chunks for k in range(2 * p * chunks)]
+    least: list[Any] = []
+    for limit in limits:  # more memory than removes the limit changes nothing
+        done = least[-1:] == [_bound(like, costs, None)]
+        least.append(least[-1] if done else _bound(like, costs, limit))
+    return limits, least
+
+
+def _fill(axes: Axes, limits: Sequence[float], least: Sequence[Any], best: Mapping[float, Any], lowest: float) -> None:
+    """Grey below the bound, yellow from there to the best known."""
+    axes.fill_between(limits, lowest, least, step="post", color=theme.GRID, linewidth=0, gid="impossible")
+    whole_limits = [limit for limit in limits if best.get(limit, math.inf) < math.inf]
+    low = [least[limits.index(limit)] for limit in whole_limits]
+    high = [best[limit] for limit in whole_limits]
+    axes.fill_between(whole_limits, low, high, step="post", color=UNKNOWN, linewidth=0, gid="unknown")
 
 
 def chosen_on_the_frontier(schedule: str, p: int, m: int, ratio: str, transfer: float, memory: str) -> Picture:
@@ -327,12 +350,12 @@ def chosen_on_the_frontier(schedule: str, p: int, m: int, ratio: str, transfer: 
     one = next((one for one in points if one.name == schedule), None)
     fits = [other for other in points if other.kept <= limit]
     best = min(fits, key=lambda other: other.timeline.makespan)
-    said = f"within {limit} activations {best.name} is best: {best.timeline.makespan:g}"
+    said = f"of these {best.name} is shortest within {limit} activations: {best.timeline.makespan:g}"
     if one is None:
         headline = f"{schedule} does not exist for p = {p}, m = {m}; {said}"
     else:
-        misfit = " (does not fit)" if one.kept > limit else ""
-        headline = f"{schedule}: {one.timeline.makespan:g}{misfit}; {said}"
+        misfit = f" keeps {one.kept:g}, which does not fit" if one.kept > limit else f" takes {one.timeline.makespan:g}"
+        headline = f"{schedule}{misfit}; {said}" if one is not best else f"{said[0].upper()}{said[1:]}"
     shown = one or best
     below = panel_height(p, memory=False) + 0.75
     figure = sheet([headline, *table(points)], HEIGHT + below + BOTTOM - 0.5, headline)
@@ -346,7 +369,7 @@ def chosen_on_the_frontier(schedule: str, p: int, m: int, ratio: str, transfer: 
 def explore_frontier() -> Explorer:
     """Sliders for the frontier: schedule, p, m, F : I : W, the time of a transfer, and the memory of a rank."""
     controls = {
-        "schedule": choice("schedule", (*KNOWN, *HEURISTIC.values()), HEURISTIC["V"]),
+        "schedule": choice("schedule", (*KNOWN, *HEURISTIC.values()), "ZB-V"),
         "p": steps("ranks p", (2, 4, 6, 8), 4),
         "m": steps("microbatches m", (4, 8, 16, 24), 8),
         "ratio": steps("F : I : W", RATIOS, "1 : 1 : 1"),
