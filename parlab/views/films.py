@@ -14,6 +14,7 @@ from parlab.views.attention.ring_film import ring_film, ring_of
 from parlab.views.drawing.film import Film
 from parlab.views.planning.film import walk_film
 from parlab.views.schedules.film import schedule_film
+from parlab.views.schedules.moves_film import moves_film, schedules
 from parlab.views.sharding.film import cut_mlp, mlp_film
 from parlab.views.timelines.film import timeline_film
 from parlab.views.timelines.race import clock_race_film, clocks
@@ -27,6 +28,7 @@ FILMS: list[tuple[Callable[[Any], bool], Callable[..., Film]]] = [
     (clocks, clock_race_film),
     (lambda source: isinstance(source, Timeline) and step_of(source) is not None, zero_film),
     (lambda source: isinstance(source, Schedule | ScheduleTimeline), schedule_film),
+    (schedules, moves_film),
     (lambda source: isinstance(source, Timeline) and plan_of(source) is not None, attention_film),
     (lambda source: isinstance(source, Timeline) and ring_of(source) is not None, ring_film),
     (lambda source: isinstance(source, Walk), walk_film),
@@ -54,6 +56,7 @@ def film(source: Any, **options: Any) -> Film:
       columns, and the shares that add;
     - for a step of ZeRO-3 on 2 to 4 ranks: shards that fly together before a block is used, and gradients that go home;
     - for a pipeline schedule, at its `costs`: the microbatches that travel, and the activations that ranks keep;
+    - for a list of schedules of the same actions: the actions that glide to their new times;
     - for a search by hand (`parlab.plan.Walk`): the two bills of each layout, and its way on the map;
     - for any other run of at most 8 ranks, or the first `ranks` of it: what each rank does, and its messages.
 
