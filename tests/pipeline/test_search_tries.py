@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from parlab.pipeline import Costs, improve, lower_bound, simulate, v_min, zb_auto, zb_h1, zb_v
+from parlab.pipeline import Costs, improve, lower_bound, simulate, v_controlled, v_min, zb_auto, zb_h1, zb_v
 
 
 def units(limit, costs, tries=None):
@@ -37,7 +37,8 @@ def test_v_min_is_ahead_of_the_straight_search_on_free_messages_and_behind_at_a_
     costs = Costs(transfer=transfer)
     found = simulate(v_min(4, 8), Costs(0.5, 0.5, 0.5, transfer=transfer)).makespan
     assert found == folded
-    assert (found < lower_bound(4, 8, memory_limit=2)) if transfer == 0 else True
+    if transfer == 0:
+        assert found < lower_bound(4, 8, memory_limit=2) == 38
     assert (found > units(2, costs)) == (transfer == 1)
 
 
@@ -45,3 +46,10 @@ def test_v_min_is_ahead_of_the_straight_search_on_free_messages_and_behind_at_a_
 def test_zb_v_is_1_5_units_ahead_of_zb_h1_on_free_messages_and_half_a_unit_behind_at_1(transfer, ahead):
     folded = simulate(zb_v(4, 8), Costs(0.5, 0.5, 0.5, transfer=transfer)).makespan
     assert folded - simulate(zb_h1(4, 8), Costs(transfer=transfer)).makespan == ahead
+
+
+def test_a_search_on_a_v_with_room_for_2_is_about_even_with_the_straight_one_at_a_transfer_of_1():
+    costs = Costs(0.5, 0.5, 0.5, 1)
+    folded = simulate(v_controlled(4, 8, costs, 4, tries=8000), costs).makespan
+    assert lower_bound(4, 8, costs, memory_limit=4, like=v_min(4, 8)) <= folded <= 62.5
+    assert lower_bound(4, 8, Costs(transfer=1), memory_limit=2) == 62
