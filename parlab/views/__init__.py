@@ -46,6 +46,7 @@ from parlab.views.timelines.waits_for import deadlock
 from parlab.views.widgets.guess import predict
 from parlab.views.zero_redundancy.model_state import explore_zero, zero
 from parlab.views.zero_redundancy.overlap import gather_overlap
+from parlab.views.zero_redundancy.price_tag import explore_price_tag, price_tag
 from parlab.views.zero_redundancy.step_memory import step_memory
 
 display.register()

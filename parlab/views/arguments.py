@@ -52,6 +52,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("found", "expected", "counted", "formula"), mapping),
     "causal": flag,
     "offload": flag,
+    "formulas": flag,
     "sequence_parallel": flag,
     "kernel": positive,
     "latency": amount,

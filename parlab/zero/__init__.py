@@ -6,6 +6,7 @@ from parlab.zero.costs import (
     StateBytes,
     elements_sent,
     model_state_bytes,
+    step_waiting,
     tokens_to_hide_a_gather,
 )
 from parlab.zero.data_parallel import DataParallel

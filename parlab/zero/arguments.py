@@ -54,6 +54,7 @@ RULES: dict[str, Rule] = {
     "num_params": amount,
     "flops": positive,
     "bandwidth": positive,
+    **dict.fromkeys(("forward", "backward", "gather", "reduction"), amount),
     "inside": optional(positive),
     "itemsize": positive,
     "optimizer": partial(instance, kind=AdamW),

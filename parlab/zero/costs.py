@@ -153,3 +153,39 @@ def tokens_to_hide_a_gather(
     nodes = ranks // checked_ranks_per_node(ranks_per_node, False, ranks)
     between = tokens_to_hide_a_gather(flops, bandwidth, nodes, itemsize=itemsize) / ranks_per_node
     return between + tokens_to_hide_a_gather(flops, inside, ranks_per_node, itemsize=itemsize)
+
+
+@checked(RULES)
+def step_waiting(stage: int, forward: float, backward: float, gather: float, reduction: float) -> float:
+    """Seconds that the ranks of a step wait for messages, each sent beside the work of another block.
+
+    Beside the backward gradients are reduced; in stage 3 weights are gathered, too, and in stage 0 gradients are: the
+    second half of its all-reduce. Stages 1 and 2 gather new weights beside the next forward (`overlap_gather`), stage 3
+    gathers beside its own. One microbatch. Latency, the first gather, the last reduction, and the turn of stage 3
+    apart: these are of one block, and the times here of all.
+
+    =====  =========================================================================
+    stage  waiting, of f = forward, b = backward, g = gather and r = reduction
+    =====  =========================================================================
+    0      max(0, 2r − b)
+    1, 2   max(0, g − f) + max(0, r − b)
+    3      max(0, g − f) + max(0, g + r − b)
+    =====  =========================================================================
+
+    Args:
+        stage: 0 to 3.
+        forward: seconds of the forward through all blocks.
+        backward: seconds of the backward, usually twice those of the forward.
+        gather: seconds of an all-gather of all weights.
+        reduction: seconds of a reduce-scatter of all gradients; an all-gather of them takes as long.
+
+    Raises:
+        ValueError: another stage, or a time that is none.
+
+    >>> [step_waiting(stage, forward=1.0, backward=2.0, gather=1.5, reduction=1.5) for stage in range(4)]
+    [1.0, 0.5, 0.5, 1.5]
+    """
+    if stage == 0:
+        return max(0.0, 2 * reduction - backward)
+    again = gather if stage == 3 else 0.0
+    return max(0.0, gather - forward) + max(0.0, again + reduction - backward)

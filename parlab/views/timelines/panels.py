@@ -20,6 +20,7 @@ from parlab.world.units import format_bytes
 TOP, BOTTOM = 0.6, 0.6  # inches above and below the panels
 LINE = 0.5  # inches above each panel, for its text
 PORTS, MOST_BESIDE = 4.0, 3  # inches of a picture of bytes, and panels beside each other
+SHORT = {"all_gather": ["gather"], "reduce_scatter": ["reduce"], "all_reduce": ["all-reduce", "reduce"]}  # in a lane
 LEFT, RIGHT, LANE = 1.2, 0.35, 0.4  # inches beside one rank's three lanes, and of each
 
 
@@ -100,8 +101,7 @@ def _draw(axes: Axes, shown: Timeline, rank: int) -> list[str]:
     kinds = draw_computes(axes, shown, {rank: 0}, WHOLE) + draw_waits(axes, shown, {rank: 0}, WHOLE)
     for lane, (kind, _, rank_of, _) in enumerate(ENDS, start=1):
         busy = joined([t for t in shown.transfers if rank_of(t) == rank and t.end > t.start])
-        names = [one.name.replace("_", "-") for one in busy]
-        texts = [[name, name.removeprefix("all-").removesuffix("-scatter")] for name in names]
+        texts = [SHORT.get(one.name, [one.name.replace("_", "-")]) for one in busy]
         marks.boxes(axes, f"{kind}s", busy, [lane] * len(busy), WHOLE, theme.KINDS[kind].color, texts)
         kinds += [kind] * bool(busy)
     return kinds

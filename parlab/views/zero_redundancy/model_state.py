@@ -105,6 +105,7 @@ def zero(
     *,
     runs: Mapping[int, Run | Timeline] | None = None,
     runs_params: int | None = None,
+    formulas: bool = True,
 ) -> Picture:
     """Draw the model's state on a device at each stage, beside 80 GB. `explore_zero` shows this.
 
@@ -114,6 +115,7 @@ def zero(
         over ranks is drawn as a point. Every part is proportional to Ψ, so
             a small model shows the bytes of a large one.
         runs_params: parameters of the model that ran. Its bytes are drawn times `params` over this. None: Ψ.
+        formulas: beside the bars, too. False: before they are asked for.
 
     Raises:
         ValueError: an argument that `model_state_bytes` refuses, no parameters, or a run of no stage or on other ranks.
@@ -154,7 +156,7 @@ def zero(
         axes.plot([sum(parts) * params / small], [number], gid=f"runs {number}", zorder=3, **POINT)
     axes.axvline(DEVICE, color=theme.PAPER, linewidth=4)  # white under the dashes, for dark bars
     axes.axvline(DEVICE, gid="device", **BOUND)
-    _say_totals(axes, whole, held, stage, on_device)
+    _say_totals(axes, whole, held, stage, on_device if formulas else None)
     for top, words in ((4.24, limits), (4.46, APART)):
         write(figure, 0.15, top, words, va="baseline")
     entries = [(name, {"color": COLORS[part], **BAR}) for part, name in PARTS.items()] + [("80 GB", BOUND)]
@@ -188,14 +190,17 @@ def _table(whole: list[Parts], held: list[Parts], offload: bool) -> list[str]:
     return lines + ["The optimizer's state of stages 1 to 3 is in the host's memory."] * offload
 
 
-def _say_totals(axes: Axes, whole: list[Parts], held: list[Parts], chosen: int, on_device: list[StateBytes]) -> None:
+def _say_totals(
+    axes: Axes, whole: list[Parts], held: list[Parts], chosen: int, states: list[StateBytes] | None
+) -> None:
     """Beside each bar: its bytes, the formula, whether it fits, and the bytes on the host."""
     for stage, parts in enumerate(held):
         total, away = sum(parts), parts[2] < whole[stage][2]
         host = f"; {decimal_bytes(whole[stage][2])} on the host" if away else ""
         fits = "fits" if total <= DEVICE else "does not fit"
         weight = "bold" if stage == chosen else "normal"
-        words = f"{decimal_bytes(total)} = {state_formula(stage, on_device[stage])}\n{fits}{host}"
+        formula = f" = {state_formula(stage, states[stage])}" if states else ""
+        words = f"{decimal_bytes(total)}{formula}\n{fits}{host}"
         marks.word(axes, 1.02, stage, words, transform=axes.get_yaxis_transform(), weight=weight)
         if total > END:
             axes.plot([0.985 * END], [stage], ">", color=theme.PAPER, markersize=8, gid="longer")

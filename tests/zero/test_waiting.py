@@ -1,0 +1,85 @@
+"""What each stage waits for in a step: the closed form, and the clock."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from parlab import Cluster, run
+from parlab.nn import AdamW, Llama, LlamaConfig
+from parlab.zero import replica_of, step_waiting, tokens_to_hide_a_gather, train_replica
+
+S, P, BANDWIDTH = 8, 4, 1e9
+BEST = {0: {"bucket_bytes": 1}, 1: {"overlap_gather": True}, 2: {"overlap_gather": True}, 3: {}}
+
+
+def config(layers):
+    return LlamaConfig(
+        vocab_size=4, hidden_size=16, intermediate_size=32, num_hidden_layers=layers, num_attention_heads=2
+    )
+
+
+def train(layers, steps, stage, rows):
+    weights = Llama.random(config(layers), seed=1, dtype="float64").weights
+    drawn = [np.random.default_rng(number).integers(4, size=(2, P * rows, S)) for number in range(steps)]
+    text = [(tokens, targets) for tokens, targets in drawn]
+
+    def program(comm):
+        model = Llama(config(layers), dict(weights))
+        replica = replica_of(comm, model, stage, AdamW(lr=1e-2), max_norm=None, **BEST[stage])
+        train_replica(replica, model, text)
+
+    cluster = Cluster.uniform(latency=0, bandwidth=BANDWIDTH, flops=1e10)
+    return run(program, P, cluster=cluster).timeline
+
+
+def waits(layers, steps, stage, rows):
+    """Picoseconds in which rank 0 computes nothing."""
+    shown = train(layers, steps, stage, rows)
+    return shown.makespan - sum(span.end - span.start for span in shown.computes if span.rank == 0)
+
+
+def of_one_layer(stage, rows):
+    """Of one more layer in one more step: the ends of a step, and those of the run, are in all four numbers."""
+    w = {(layers, steps): waits(layers, steps, stage, rows) for layers, steps in product((3, 6), (2, 3))}
+    return (w[6, 3] - w[6, 2] - w[3, 3] + w[3, 2]) / 3
+
+
+@pytest.mark.parametrize(("stage", "rows"), list(product(range(4), (1, 3, 12))))
+def test_on_the_clock_one_more_layer_waits_as_the_closed_form_says(stage, rows):
+    shown = train(3, 2, stage, rows)
+    last = {kind: lasts(shown, f"{kind} layers.1") for kind in ("forward", "backward")}
+    elements = sum(n for name, n in sizes().items() if ".layers.1." in name)
+    message = 1e12 * 8 * 3 * elements / 4 / BANDWIDTH  # picoseconds of three quarters of a layer, 8 bytes each
+    expected = step_waiting(stage, last["forward"], last["backward"], message, message)
+    if stage in (1, 2):  # new weights travel beside the update of the next layer, too: the optimizer's work is apart
+        expected -= max(span.end - span.start for span in shown.computes if span.rank == 0 and span.name == "AdamW")
+    assert of_one_layer(stage, rows) == pytest.approx(expected, abs=10)
+
+
+def sizes():
+    return {name: int(np.prod(shape)) for name, shape in config(3).weight_shapes.items()}
+
+
+def lasts(shown, name):
+    return next(span.end - span.start for span in shown.computes if span.rank == 0 and span.name == name)
+
+
+def test_in_16_bits_all_stages_wait_below_one_number_of_tokens_and_none_above():
+    """From 2275 tokens on 64 A100s: forward and gather take 1 there."""
+    bound = tokens_to_hide_a_gather(312e12, 25e9, 64, ranks_per_node=8, inside=300e9)
+    assert round(bound) == 2275
+    for stage in range(4):
+        assert step_waiting(stage, 1.0, 2.0, 1.0, 1.0) == 0
+        assert step_waiting(stage, 0.99, 1.98, 1.0, 1.0) > 0
+
+
+def test_gradients_in_float32_take_twice_as_long_and_cost_stage_0_most():
+    assert [step_waiting(stage, 1.0, 2.0, 1.0, 2.0) for stage in range(4)] == [2.0, 0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("forward", [0.1, 0.5, 0.9, 1.0, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("reduction", [1.0, 2.0])
+def test_stage_1_never_waits_longer_than_stage_0(forward, reduction):
+    waits = [step_waiting(stage, forward, 2 * forward, 1.0, reduction) for stage in (0, 1)]
+    assert waits[1] <= waits[0]
