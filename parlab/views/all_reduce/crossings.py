@@ -87,7 +87,7 @@ def all_reduce_times(
     nodes = -(-size // cluster.ranks_per_node)
     several = f", {nodes} nodes" if nodes > 1 and cluster.intra != cluster.inter else ""
     where = f"{size} ranks on {cluster.name}{several}"
-    headline = f"All-reduce among {where}: the fastest depends on the size"
+    headline = _headline(where, wins)
     figure, axes = plot(_table(where, wins, dots), HEIGHT, headline, left=1.0, right=0.6, top=1.25)
     of_bytes: Any = {"ends": (nbytes[0], nbytes[-1]), "ticks": [4 * 16**k for k in range(12)], "says": short_bytes}
     highest = max(float(np.max(time / best)) for time in times.values())
@@ -157,6 +157,19 @@ def checked_algorithms(algorithms: Sequence[str] | None, size: int, cluster: Clu
             has = f"size={size} is no multiple of the cluster's {inside} ranks a node"
             raise ValueError(f"algorithms: hierarchical needs whole nodes, but {has}")
     return list(dict.fromkeys(algorithms))
+
+
+def _headline(where: str, wins: Wins) -> str:
+    (_, first), *later = wins
+    if len(later) != 1:
+        return (
+            f"{where}: the fastest depends on the size"
+            if later
+            else f"{where}: {theme.ALGORITHMS[first].name} is fastest"
+        )
+    ((start, then),) = later
+    names = [theme.ALGORITHMS[name].name for name in (first, then)]
+    return f"{where}: {names[0]} wins up to {format_bytes(round(start))}, then {names[1]}"
 
 
 def _mark_crossings(axes: Axes, wins: Wins) -> None:

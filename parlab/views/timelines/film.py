@@ -152,7 +152,8 @@ def _line(shown: Timeline, messages: list[Transfer], size: int, start: Any, end:
     ends = [(max([s.end for s in shown.spans if s.rank == rank], default=0), rank) for rank in range(size)]
     said += [f"rank {rank} is done" for done, rank in ends if start <= done < end]
     came = sorted({t.dst for t in messages if start <= t.end < end})
-    return _joined(said or [f"the message{'s' * (len(came) > 1)} for {', '.join(map(str, came))} arrived"])
+    arrived = f"the message{'s' * (len(came) > 1)} for {', '.join(map(str, came))} arrived"
+    return _joined(said or [arrived if came else "only messages without bytes travel"])
 
 
 def _travel(size: str, ways: list[tuple[int, int]], ranks: int) -> str:

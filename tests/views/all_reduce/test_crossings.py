@@ -105,6 +105,12 @@ def test_a_strip_too_narrow_for_the_sentence_has_the_name_alone():
     assert words == ["recursive doubling", "970 B", "circulant is fastest"]
 
 
+def test_the_headline_says_which_is_fastest_up_to_which_size():
+    links = Cluster.uniform(latency=1e-6, bandwidth=1.024e9)
+    headline = views.all_reduce_times(size=12, cluster=links).texts[0].get_text()
+    assert headline == "12 ranks on uniform: recursive doubling wins up to 970 B, then circulant"
+
+
 def test_curves_and_dots_are_times_over_the_best_and_dots_lie_on_the_curves():
     lengths = (64, 4096, 65536)
     runs = {name: {8 * n: run(all_reduce, 8, n, name) for n in lengths} for name in COSTS}
