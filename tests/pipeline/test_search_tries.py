@@ -48,8 +48,8 @@ def test_zb_v_is_1_5_units_ahead_of_zb_h1_on_free_messages_and_half_a_unit_behin
     assert folded - simulate(zb_h1(4, 8), Costs(transfer=transfer)).makespan == ahead
 
 
-def test_a_search_on_a_v_with_room_for_2_is_about_even_with_the_straight_one_at_a_transfer_of_1():
+def test_with_room_for_2_a_search_on_a_v_is_below_every_straight_schedule_also_at_a_transfer_of_1():
     costs = Costs(0.5, 0.5, 0.5, 1)
-    folded = simulate(v_controlled(4, 8, costs, 4, tries=8000), costs).makespan
-    assert lower_bound(4, 8, costs, memory_limit=4, like=v_min(4, 8)) <= folded <= 62.5
+    folded = simulate(v_controlled(4, 8, costs, 4, tries=30_000), costs).makespan
+    assert lower_bound(4, 8, costs, memory_limit=4, like=v_min(4, 8)) <= folded <= 60.5
     assert lower_bound(4, 8, Costs(transfer=1), memory_limit=2) == 62
