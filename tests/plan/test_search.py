@@ -268,3 +268,20 @@ def test_in_a_rack_of_72_tp_8_stays_the_best_of_whole_sequences():
     for tp in (8, 16, 32, 64):
         seconds[tp] = search(LLAMA_405B, rack, 16384, batch=2048, sequence=8192, cp=1, tp=tp).best.total_seconds
     assert [round(x, 2) for x in seconds.values()] == [5.66, 6.32, 7.64, 11.94]
+
+
+def test_on_paper_tp_4_starves_a_long_pipeline_and_a_short_one_does_not_fit():
+    """The planner refuses fewer microbatches than stages, so lesson 08 prices tp 4 by its own two formulas."""
+    from parlab.plan import memory_on_paper, seconds_on_paper
+
+    work, turns = 6 * 405_853_388_800 * 8192 / (0.54 * 989e12), 6 * 126 * 8192 * 16384 * 2
+
+    def bills(dp, pp, tp, chunks):
+        seconds = seconds_on_paper(work, turns, 0.78 * 450e9, dp, pp, tp, chunks, 2048)
+        nbytes = memory_on_paper(405_853_388_800, 537_474_760_704, dp, pp, tp, 2048 // dp, 2)
+        return round(seconds, 2), round(nbytes / 2**30, 1)
+
+    assert bills(128, 16, 8, 8) == (5.78, 68.8)
+    assert bills(256, 16, 4, 8) == (6.03, 74.7)
+    assert bills(128, 32, 4, 4) == (7.25, 68.8)
+    assert bills(512, 8, 4, 16) == (5.42, 86.5)
