@@ -365,6 +365,8 @@ WRONG = [
     ("07.who_sums", divided_by_dp, "it is a sum over dp and cp"),
     ("07.who_sums", an_extra_mean, "it is 0.5 times what it should be: divide once"),
     ("07.who_sums", divided_by_two, "it is 1.5 times what it should be: divide once"),
+    ("07.who_sums", heads_as_cut, "each rank of tp has the gradient of its own query heads: sum over tp"),
+    ("07.who_sums", mean_over_heads, "the sum over tp became a mean: each rank's query heads add to the gradient"),
     ("07.who_sums", norms_as_cut, "the gradient of a norm is only of this rank's tokens: sum over tp"),
     ("07.who_sums", ends_not_summed, "the two ends use the same table: their gradients add up"),
     ("07.who_sums", mean_over_tp, "the sum over tp became a mean"),

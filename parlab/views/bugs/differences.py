@@ -5,18 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from matplotlib.axes import Axes
+
 from parlab.views.bugs.losses import APART, checked_losses
 from parlab.views.drawing import theme
-from parlab.views.drawing.picture import BOUND, Picture, curve, line_legend, plot, scale
+from parlab.views.drawing.marks import text_width, word
+from parlab.views.drawing.picture import BOUND, Picture, curve, inches, plot, scale
 
 RIGHT = 1e-12  # a difference up to this is rounding
 MOST = 8  # trainings
-ROW = 5  # entries of the legend in a row
 SMALLEST = 1e-17  # the lower end of the axis: no difference at all
+LEAD, LINE = 0.4, 0.19  # inches, from the last step to the names; from one name to the next
 
 
 def loss_differences(losses: Mapping[str, Sequence[float]], *, headline: str | None = None) -> Picture:
-    """Draw `|loss / right loss − 1|` of several trainings over their steps.
+    """Draw `|loss / right loss − 1|` of several trainings over their steps. A name stands at the end of each curve.
+
+    Trainings that differ by rounding alone are gray, and their names stand together.
 
     Args:
         losses: as for `loss_curves`, up to 8: the first one is right, and is not drawn.
@@ -32,23 +37,44 @@ def loss_differences(losses: Mapping[str, Sequence[float]], *, headline: str | N
     (_, right), *others = checked_losses(losses, MOST).items()
     apart = {name: [abs(a / b - 1) for a, b in zip(own, right, strict=True)] for name, own in others}
     findings = [_finding(name, own) for name, own in apart.items()]
-    wrong = sum(not all(x <= RIGHT for x in own) for own in apart.values())
+    rounded = [name for name, own in apart.items() if all(x <= RIGHT for x in own)]
+    wrong = len(apart) - len(rounded)
     headline = headline or f"{wrong} of {len(apart)} {'differs' if wrong == 1 else 'differ'} by more than rounding"
-    figure, axes = plot([headline, *findings], 4.0, headline, top=1.2)
-    styles = dict(zip(apart, map(curve, theme.RANKS, 2 * theme.DASHES), strict=False))
-    for name, style in styles.items():
+    colors = dict.fromkeys(rounded, theme.FAINT)
+    colors |= dict(zip((name for name in apart if name not in colors), theme.RANKS, strict=False))
+    names = {name: name for name in apart if name not in rounded}
+    if rounded:
+        names[rounded[-1]] = ", ".join(rounded)
+    room = LEAD + max(map(text_width, names.values())) / 72 + 0.2
+    figure, axes = plot([headline, *findings], 4.0, headline, top=0.6, right=room)
+    for name, color in colors.items():
         drawn = [max(x, SMALLEST) for x in apart[name]]
-        axes.plot(range(1, len(drawn) + 1), drawn, gid=f"differences {name}", **style)
+        axes.plot(range(1, len(drawn) + 1), drawn, gid=f"differences {name}", **curve(color, "solid"))
     says = {1e-16: "10⁻¹⁶", 1e-12: "10⁻¹²", 1e-8: "10⁻⁸", 1e-4: "10⁻⁴", 1.0: "1"}
-    scale(axes.xaxis, "step", ends=(1, max(len(right), 2)))
+    last = max(len(right), 2)
+    scale(axes.xaxis, "step", ends=(1, last))
     scale(axes.yaxis, "difference of the loss", ends=(SMALLEST, 1), log=10, ticks=list(says), says=list(says.values()))
     axes.axhline(RIGHT, gid="rounding", **BOUND)
     axes.axhline(APART, gid="seen", color=theme.FAINT, linestyle="dotted", linewidth=1.2)
-    seen = {"color": theme.FAINT, "linestyle": "dotted", "linewidth": 1.2}
-    lines = [*styles.items(), ("rounding ends", BOUND), ("an eye sees it", seen)]
-    line_legend(figure, lines[:ROW])
-    line_legend(figure, lines[ROW:], y=0.83)
+    word(axes, 1 + 0.6 * (last - 1), 10 * RIGHT, "rounding is below", ha="center")
+    word(axes, 1 + 0.01 * (last - 1), 10 * APART, "the eye sees a curve part", color=theme.FAINT)
+    _name_curves(axes, {said: (apart[name], colors[name]) for name, said in names.items()})
     return figure
+
+
+def _name_curves(axes: Axes, curves: Mapping[str, tuple[Sequence[float], str]]) -> None:
+    """Write the names to the right of the last step, from the largest difference down, each a line below the other."""
+    width, height = inches(axes)
+    ends = {}
+    for name, (apart, _) in curves.items():
+        seen = [min(x, 1.0) for x in apart if math.isfinite(x)] or [1.0]
+        ends[name] = 1 - math.log10(max(seen[-1], SMALLEST)) / math.log10(SMALLEST)
+    at = 1 + 2 * LINE / height
+    for name, end in sorted(ends.items(), key=lambda pair: -pair[1]):
+        at = min(end + LINE / 2 / height, at - LINE / height)
+        lead = [1, 1 + 0.85 * LEAD / width], [end, at]
+        axes.plot(*lead, color=curves[name][1], linewidth=1.1, transform=axes.transAxes, clip_on=False)
+        word(axes, 1 + LEAD / width, at, name, transform=axes.transAxes)
 
 
 def _finding(name: str, apart: Sequence[float]) -> str:

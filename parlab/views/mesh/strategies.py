@@ -34,7 +34,7 @@ def step_by_strategy(run: Run | Timeline, *, ranks: Any = None, headline: str | 
     Args:
         run: of a program that called `Trainer.step`.
         ranks: the ranks to show. None: all.
-        headline: above the figure. None: the bytes that each strategy sends.
+        headline: above the figure. None: the part of the step in which the first of these ranks computes.
 
     Raises:
         ValueError: something else than a run, or ranks that are not there.
@@ -43,8 +43,9 @@ def step_by_strategy(run: Run | Timeline, *, ranks: Any = None, headline: str | 
     chosen = checked_ranks(ranks, shown.size)
     counted = bytes_by_strategy(shown)
     said = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in counted.items() if nbytes)
-    headline = headline or f"{shown.format(shown.makespan)}; sent by all: {said}"
-    figure, axes = lanes(f"{headline}\n{shown!r}", shown, chosen, headline)
+    busy, all_of_it = shown.format(shown.busy(chosen[0])), shown.format(shown.makespan)
+    headline = headline or f"Of {all_of_it} rank {chosen[0]} computes {busy}: the rest is messages, and waiting"
+    figure, axes = lanes(f"{headline}\nsent by all: {said}\n{shown!r}", shown, chosen, headline)
     lane_of = {rank: lane for lane, rank in enumerate(chosen)}
     works = [span for span in shown.computes if span.rank in lane_of and span.end > span.start]
     phases = [_phase(span) for span in works]

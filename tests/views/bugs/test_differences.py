@@ -5,7 +5,8 @@ import math
 import pytest
 
 from parlab import views
-from tests.views.drawn import check_text
+from parlab.views.drawing import theme
+from tests.views.drawn import artists, check_text
 
 
 def test_rounding_and_a_bug_are_told_apart_with_the_step_at_which_it_starts():
@@ -23,6 +24,17 @@ def test_eight_curves_fit_and_a_lost_loss_counts_as_different():
     curves = {"right": [1.0, 1.0]} | {f"training {n}": [1.0, 1 + 10.0**-n] for n in range(6)}
     figure = views.loss_differences({**curves, "lost": [1.0, math.nan]})
     assert "7 of 7 differ by more than rounding" in figure.text_shown
+    check_text(figure)
+
+
+def test_names_stand_at_the_curves_from_the_largest_down_and_those_of_rounding_together():
+    curves = {"right": [1.0, 1.0], "none": [1.0, 1.0], "small": [1.0, 1.001], "large": [1.0, 1.002], "mean": [1.0, 1.0]}
+    figure = views.loss_differences(curves)
+    (axes,) = figure.axes
+    heights = {text.get_text(): text.get_position()[1] for text in axes.texts}
+    assert heights["large"] > heights["small"] > heights["none, mean"]
+    gray = {artists(figure, f"differences {name}")[0].get_color() for name in ("none", "mean")}
+    assert gray == {theme.FAINT}
     check_text(figure)
 
 

@@ -8,7 +8,7 @@ from parlab.train import Mesh, Trainer
 from parlab.views.mesh.steps import B, S, step_on
 from parlab.views.mesh.strategies import BACKWARD, FORWARD, STEP, STRATEGIES
 from parlab.zero import accounting
-from tests.views.drawn import check_text
+from tests.views.drawn import check_text, title
 
 CLUSTER = Cluster.uniform(latency=1e-6, bandwidth=1e10, flops=1e11)
 CONFIG = LlamaConfig(vocab_size=9, hidden_size=8, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2)
@@ -33,12 +33,14 @@ def rgb(name):
     return tuple(int(STRATEGIES[name].color[start : start + 2], 16) for start in (1, 3, 5))
 
 
-def test_messages_have_the_colour_of_their_group_and_the_title_counts_them(step):
+def test_messages_have_the_colour_of_their_group_and_the_text_counts_them(step):
     figure = views.step_by_strategy(step)
     (axes,) = figure.axes
     for gid in ("sends", "receives"):
         assert {rgb("dp"), rgb("tp")} <= colors(axes, gid)
         assert not {rgb("pp"), rgb("cp")} & colors(axes, gid)
+    busy, all_of_it = step.timeline.format(step.timeline.busy(0)), step.timeline.format(step.timeline.makespan)
+    assert title(figure) == f"Of {all_of_it} rank 0 computes {busy}: the rest is messages, and waiting"
     assert "sent by all: dp " in figure.text_shown
     assert "tp " in figure.text_shown
     written = {text.get_text() for text in figure.texts}
