@@ -19,7 +19,7 @@ from parlab.world.units import format_time
 
 HEADS, HEAD_SIZE = 4, 8
 FLOPS = 1e12  # of each rank, a second
-TOKENS = (8, 16, 32, 64, 128, 256)  # of each rank
+TOKENS = (8, 16, 32, 64, 80, 128, 256)  # of each rank
 LINES = {
     "contiguous": curve("#D55E00", "dotted"),
     "zigzag": curve("#0072B2", "solid"),

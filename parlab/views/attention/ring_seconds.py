@@ -61,7 +61,7 @@ def ring_seconds(
     headline = f"{ranks} ranks, {work[ranks]:.2f} s of work: {said}"
     figure, axes = plot([headline, *_table(work, takes), _bounds(kv_heads, kernel, backward)], 4.4, headline, top=0.85)
     scale(axes.xaxis, "ranks", ends=(7, 1500), log=2, ticks=RANKS, says="{:g}".format)
-    scale(axes.yaxis, "seconds", ends=(0.02, 400), log=10, ticks=(0.1, 1, 10, 100), says="{:g}".format, grid=True)
+    scale(axes.yaxis, "seconds", ends=(0.08, 400), log=10, ticks=(0.1, 1, 10, 100), says="{:g}".format, grid=True)
     axes.axvline(ranks, color=theme.GRID, linewidth=6, zorder=0, gid="marked")
     for name, look in LINES.items():
         alone, dots = [_messages(P, kv_heads, LINKS[name], backward) for P in RANKS], curve(look["color"], "dotted")
