@@ -6,7 +6,7 @@ import pytest
 
 from parlab import views
 from parlab.views.mesh.scatter import fastest_of_each, steps_of
-from parlab.views.mesh.steps import CLUSTER, KERNEL, SCALE, choices, computed, fitting, meshes, step_on, stored
+from parlab.views.mesh.steps import CLUSTER, KERNEL, SCALE, choices, computed, fitting, meshes, scaled, step_on, stored
 from parlab.world import DGX_H100
 from tests.views.drawn import check_text
 
@@ -68,3 +68,13 @@ def test_the_picture_names_the_extremes_and_its_words_are_free_of_each_other():
         assert f"{1e3 * fastest.seconds:6.1f} ms" in figure.text_shown
         assert all(math.prod(s.axes) == ranks for s in steps_of(ranks))
     check_text(figure)
+
+
+def test_where_products_reach_45_percent_of_the_peak_dp_8_tp_2_is_faster_than_dp_4_tp_4(monkeypatch):
+    slow = scaled(DGX_H100, 0.45)
+    monkeypatch.setitem(step_on.__wrapped__.__globals__, "CLUSTER", slow)
+    took = [
+        1e3 * step_on.__wrapped__(axes, 1, "one_f_one_b", zero).seconds
+        for axes, zero in (((8, 1, 1, 2), 3), ((4, 1, 1, 4), 1), ((4, 1, 1, 4), 3))
+    ]
+    assert took == pytest.approx([22.8, 24.0, 24.2], abs=0.05)
