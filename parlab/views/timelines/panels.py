@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -100,7 +101,7 @@ def _draw(axes: Axes, shown: Timeline, rank: int) -> list[str]:
     name_rows(axes, 3, ["computes", "sends", "receives"])
     kinds = draw_computes(axes, shown, {rank: 0}, WHOLE) + draw_waits(axes, shown, {rank: 0}, WHOLE)
     for lane, (kind, _, rank_of, _) in enumerate(ENDS, start=1):
-        busy = joined([t for t in shown.transfers if rank_of(t) == rank and t.end > t.start])
+        busy = joined(t for t in shown.transfers if rank_of(t) == rank)
         texts = [SHORT.get(one.name, [one.name.replace("_", "-")]) for one in busy]
         marks.boxes(axes, f"{kind}s", busy, [lane] * len(busy), WHOLE, theme.KINDS[kind].color, texts)
         kinds += [kind] * bool(busy)
@@ -108,20 +109,25 @@ def _draw(axes: Axes, shown: Timeline, rank: int) -> list[str]:
 
 
 def joined(transfers: Iterable[Transfer]) -> list[Transfer]:
-    """Messages by the time when they pass, those of one collective that follow each other at once made one.
+    """Messages by the time when they pass, empty ones left out, those of one collective that follow each other at once
+    made one.
 
-    A label that comes again is another collective's.
+    Between two ranks, the second message with a label is of the second collective. Empty ones count, too.
     """
     found: list[Transfer] = []
-    seen: set[str] = set()
+    seen: Counter[tuple[Any, ...]] = Counter()
+    last = 0  # the collective of the box found last
     for t in sorted(transfers, key=lambda t: (t.start, t.end)):
-        another = t.label is not None and str(t.label) in seen
-        if found and found[-1].name == t.name and t.start <= found[-1].end and not another:
+        key = (t.name, str(t.label), t.src, t.dst)
+        number = seen[key] if t.label is not None else 0
+        seen[key] += 1
+        if t.end == t.start:
+            continue
+        if found and found[-1].name == t.name and t.start <= found[-1].end and number == last:
             found[-1] = found[-1]._replace(end=max(t.end, found[-1].end))
         else:
             found.append(t)
-            seen = set()
-        seen.add(str(t.label))
+        last = number
     return found
 
 

@@ -37,6 +37,21 @@ def test_two_collectives_of_three_messages_each_are_two_boxes():
     assert [(box.start, box.end) for box in joined(sent)] == [(0, 3 * 10**6), (3 * 10**6, 6 * 10**6)]
 
 
+def test_an_empty_piece_of_one_collective_does_not_shift_the_boxes_of_the_next():
+    def twice(comm):
+        comm.all_gather(np.zeros(125 if comm.rank < 3 else 0), counts=[125, 125, 125, 0])
+        comm.all_gather(np.zeros(125))
+
+    received = [t for t in run(twice, 4, cluster=TICKS).timeline.transfers if t.dst == 0]
+    assert [t.nbytes for t in received] == [0, 1000, 1000, 1000, 1000, 1000]  # pieces 3, 2, 1, twice
+    first, second = received[:3], received[3:]
+    assert first[-1].end == second[0].start
+    assert [(box.start, box.end) for box in joined(received)] == [
+        (first[1].start, first[-1].end),
+        (second[0].start, second[-1].end),
+    ]
+
+
 @pytest.mark.parametrize("rank", [0, 3])
 def test_with_prefetch_more_is_hidden_and_both_runs_have_one_clock(rank):
     runs = {"on": step(3), "off": step(3, prefetch=0)}
