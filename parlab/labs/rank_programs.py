@@ -127,7 +127,7 @@ def _mistakes(
     wanted, size = expected[rank], len(expected)
     yield "a path through the program without a return", None
     for other, array in enumerate(expected):
-        yield f"this is what rank {other} should return; check which block ends where", array
+        yield f"this is what rank {other} should return; check which piece ends where", array
     if isinstance(wanted, tuple):
         yield "the two are swapped", wanted[::-1]
         return
