@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from parlab.arguments import checked
 from parlab.pipeline.actions import Action, Pair, Slot
 from parlab.pipeline.arguments import RULES
-from parlab.pipeline.schedule import Schedule
+from parlab.pipeline.schedule import Schedule, title
 
 
 @checked(RULES)
@@ -36,7 +36,7 @@ def dualpipe(p: int, m: int) -> Schedule:
     ranks = [_eight_phases(r, p // 2, down, up) for r in half] + [
         _eight_phases(r, p // 2, up, down) for r in half[::-1]
     ]
-    return Schedule(ranks, name=f"DualPipe, {p} ranks, {m} microbatches")
+    return Schedule(ranks, name=title("DualPipe", p, m))
 
 
 @checked(RULES)
@@ -54,9 +54,7 @@ def dualpipe_v(p: int, m: int) -> Schedule:
     """
     if m < 2 * p:
         raise ValueError(f"m={m}: needs two microbatches a rank, m ≥ 2p={2 * p}")
-    return Schedule(
-        [_eight_phases(r, p, range(m), range(m)) for r in range(p)], name=f"DualPipeV, {p} ranks, {m} microbatches"
-    )
+    return Schedule([_eight_phases(r, p, range(m), range(m)) for r in range(p)], name=title("DualPipeV", p, m))
 
 
 def _eight_phases(r: int, p: int, first: Sequence[int], second: Sequence[int]) -> list[Slot]:

@@ -10,7 +10,7 @@ from parlab.pipeline.actions import Action
 from parlab.pipeline.arguments import RULES
 from parlab.pipeline.bounds import lower_bound, rank_tasks
 from parlab.pipeline.memory import Limit, changes_of_kept, limit_tables
-from parlab.pipeline.schedule import Schedule
+from parlab.pipeline.schedule import Schedule, title
 from parlab.pipeline.search import zb_auto
 from parlab.pipeline.simulate import simulate
 
@@ -68,7 +68,7 @@ def best_schedule(p: int, m: int, costs: Costs = UNIT_COSTS, memory_limit: Limit
         if not branches:
             best, shortest = state.rows, max(state.free)
         stack += sorted(branches, key=search.bound, reverse=True)
-    return Schedule(best, name=f"best possible, {p} ranks, {m} microbatches")
+    return Schedule(best, name=title("best possible", p, m))
 
 
 class _BranchAndBound:

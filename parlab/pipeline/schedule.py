@@ -176,3 +176,13 @@ def _check_slot(slot: Slot, rank: int, position: int) -> None:
 
 def _from_0(number: Any) -> bool:
     return (type(number) is int or (isinstance(number, Integral) and not isinstance(number, bool))) and int(number) >= 0
+
+
+def title(kind: str, p: int, m: int) -> str:
+    """The name of a schedule of this kind, with its sizes.
+
+    >>> title("ZB-V", 4, 1)
+    'ZB-V, 4 ranks, 1 microbatch'
+    """
+    ranks, microbatches = "rank" if p == 1 else "ranks", "microbatch" if m == 1 else "microbatches"
+    return f"{kind}, {p} {ranks}, {m} {microbatches}"

@@ -23,7 +23,7 @@ from itertools import chain
 from parlab.arguments import checked
 from parlab.pipeline.actions import Action
 from parlab.pipeline.arguments import RULES, enough_microbatches
-from parlab.pipeline.schedule import Schedule
+from parlab.pipeline.schedule import Schedule, title
 
 
 @checked(RULES)
@@ -38,7 +38,7 @@ def naive(p: int, m: int) -> Schedule:
     def rank(r: int) -> list[Action]:
         return one_forward_one_backward(each("F", r, m), each("B", r, m), warmup=0)
 
-    return Schedule(map(rank, range(p)), name=f"naive, {p} ranks, {m} microbatches")
+    return Schedule(map(rank, range(p)), name=title("naive", p, m))
 
 
 @checked(RULES)
@@ -55,7 +55,7 @@ def gpipe(p: int, m: int) -> Schedule:
     def rank(r: int) -> list[Action]:
         return each("F", r, m) + each("B", r, m)
 
-    return Schedule(map(rank, range(p)), name=f"GPipe, {p} ranks, {m} microbatches")
+    return Schedule(map(rank, range(p)), name=title("GPipe", p, m))
 
 
 @checked(RULES)
@@ -75,7 +75,7 @@ def one_f_one_b(p: int, m: int) -> Schedule:
     def rank(r: int) -> list[Action]:
         return one_forward_one_backward(each("F", r, m), each("B", r, m), warmup=p - r - 1)
 
-    return Schedule(map(rank, range(p)), name=f"1F1B, {p} ranks, {m} microbatches")
+    return Schedule(map(rank, range(p)), name=title("1F1B", p, m))
 
 
 @checked(RULES)
@@ -93,7 +93,7 @@ def looped_bfs(p: int, m: int, chunks: int) -> Schedule:
         forwards = [action for stage in stages_of(r, p, chunks) for action in each("F", stage, m)]
         return forwards + [Action("B", stage, microbatch) for _, stage, microbatch in reversed(forwards)]
 
-    return Schedule(map(rank, range(p)), name=f"looped breadth-first, {p} ranks, {m} microbatches, {chunks} chunks")
+    return Schedule(map(rank, range(p)), name=f"{title('looped breadth-first', p, m)}, {chunks} chunks")
 
 
 @checked(RULES)
@@ -122,7 +122,7 @@ def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = Non
         backwards = [Action("B", stage, i) for own in groups for stage in reversed(stages) for i in own]
         return one_forward_one_backward(forwards, backwards, warmup=2 * (p - r - 1) + (chunks - 1) * group)
 
-    return Schedule(map(rank, range(p)), name=f"interleaved 1F1B, {p} ranks, {m} microbatches, {chunks} chunks")
+    return Schedule(map(rank, range(p)), name=f"{title('interleaved 1F1B', p, m)}, {chunks} chunks")
 
 
 @checked(RULES)
@@ -141,7 +141,7 @@ def zb_h1(p: int, m: int) -> Schedule:
     def rank(r: int) -> list[Action]:
         return split_backward(r, m, warmup=p - r - 1, delay=r)
 
-    return Schedule(map(rank, range(p)), name=f"ZB-H1, {p} ranks, {m} microbatches")
+    return Schedule(map(rank, range(p)), name=title("ZB-H1", p, m))
 
 
 @checked(RULES)
@@ -160,7 +160,7 @@ def zb_h2(p: int, m: int) -> Schedule:
     def rank(r: int) -> list[Action]:
         return split_backward(r, m, warmup=2 * (p - r - 1), delay=2 * r)
 
-    return Schedule(map(rank, range(p)), name=f"ZB-H2, {p} ranks, {m} microbatches")
+    return Schedule(map(rank, range(p)), name=title("ZB-H2", p, m))
 
 
 def one_forward_one_backward(forwards: Sequence[Action], backwards: Sequence[Action], warmup: int) -> list[Action]:

@@ -15,7 +15,7 @@ from parlab.pipeline.actions import Action
 from parlab.pipeline.arguments import RULES
 from parlab.pipeline.bounds import lower_bound
 from parlab.pipeline.memory import Limit, limit_tables, number_that_fits
-from parlab.pipeline.schedule import Schedule
+from parlab.pipeline.schedule import Schedule, title
 from parlab.pipeline.schedules import zb_h1, zb_h2
 from parlab.pipeline.simulate import simulate
 from parlab.pipeline.validate import validate
@@ -91,7 +91,7 @@ def zb_auto(
     filled = best_filled(Filler(skeletons[0], costs, memory_limit), skeletons, metric)
     known = [make(p, m) for make, keeps in ((zb_h1, p), (zb_h2, 2 * p - 1)) if m >= p and min(fits) >= min(keeps, m)]
     best = min([Schedule(filled.rows), *known], key=lambda schedule: getattr(simulate(schedule, costs), metric))
-    start = Schedule(best.ranks, name=f"ZB by search, {p} ranks, {m} microbatches")
+    start = Schedule(best.ranks, name=title("ZB by search", p, m))
     return improve(start, costs, memory_limit, tries=tries, seconds=seconds, metric=metric).schedule
 
 
@@ -191,7 +191,7 @@ def improve(
 
 
 MOST_EAGER = 8
-MOST_TRIES = 5000  # with 4 ranks and 8 microbatches six seeds of six end at the same makespan
+MOST_TRIES = 5000  # with 4 ranks, 8 microbatches and room for 2 six seeds of six end at the same makespan
 TRIED_ACTIONS = 320_000  # F's and I's in all tries together: about half a second
 REACH = (-3, -2, -1, -1, 1, 1, 2, 3)
 

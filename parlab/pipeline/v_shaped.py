@@ -13,7 +13,7 @@ from parlab.pipeline.action_costs import UNIT_COSTS, Costs
 from parlab.pipeline.actions import Action
 from parlab.pipeline.arguments import RULES
 from parlab.pipeline.memory import Limit, limit_tables, number_that_fits
-from parlab.pipeline.schedule import Schedule
+from parlab.pipeline.schedule import Schedule, title
 from parlab.pipeline.search import improve
 from parlab.pipeline.slots import LENGTH, Offsets, Slots
 from parlab.pipeline.weights import Filler, Rows, best_filled, order_of, skeleton_of
@@ -30,7 +30,7 @@ def zb_v(p: int, m: int) -> Schedule:
     rank 0: 0F0 1F0 1I0 1W0 0F1 0I0 0W0 1F1 1I1 1W1 0I1 0W1
     """
     ranks = [[action for action in _zb_v_rank(r, p, max(m, 2 * p - 1)) if action.microbatch < m] for r in range(p)]
-    return Schedule(ranks, name=f"ZB-V, {p} ranks, {m} microbatches")
+    return Schedule(ranks, name=title("ZB-V", p, m))
 
 
 def _zb_v_rank(r: int, p: int, m: int) -> list[Action]:
@@ -67,7 +67,7 @@ def v_half(p: int, m: int) -> Schedule:
     rank 0: 0F0 0F1 3F0 3I0 3F1 3I1 0I0 3W0 0I1 3W1 0W0 0W1
     rank 1: 1F0 2F0 1F1 2F1 2I0 1I0 2I1 1I1 2W0 1W0 2W1 1W1
     """
-    return Schedule(_timed(Slots(_v_half_block(p), "FFII", m)), name=f"V-Half, {p} ranks, {m} microbatches")
+    return Schedule(_timed(Slots(_v_half_block(p), "FFII", m)), name=title("V-Half", p, m))
 
 
 @checked(RULES)
@@ -80,7 +80,7 @@ def v_min(p: int, m: int) -> Schedule:
     rank 0: 0F0 0F1 3F0 3I0 3F1 3W0 0I0 3I1 0W0 3W1 0I1 0W1
     rank 1: 1F0 2F0 1F1 2F1 2I0 1I0 2W0 1W0 2I1 1I1 2W1 1W1
     """
-    return Schedule(_timed(Slots(_first_free("FFII", p), "FFII", m)), name=f"V-Min, {p} ranks, {m} microbatches")
+    return Schedule(_timed(Slots(_first_free("FFII", p), "FFII", m)), name=title("V-Min", p, m))
 
 
 @checked(RULES)
@@ -95,7 +95,7 @@ def one_f_one_b_v(p: int, m: int) -> Schedule:
     """
     slots = Slots(_first_free("FFBB", p), "FFBB", m)
     slots.squeeze(slots.peak)
-    return Schedule(slots.rows(), name=f"1F1B-V, {p} ranks, {m} microbatches")
+    return Schedule(slots.rows(), name=title("1F1B-V", p, m))
 
 
 @checked(RULES)
@@ -132,7 +132,7 @@ def v_controlled(
             f"memory_limit={memory_limit!r}: a rank must be able to keep two chunks, one of each of its stages"
         )
     filled = [best_filled(Filler(rows, costs, memory_limit), [rows], metric) for rows in _blocks_within(p, m, fits)]
-    start = Schedule(min(filled, key=order_of(metric)).rows, name=f"V by search, {p} ranks, {m} microbatches")
+    start = Schedule(min(filled, key=order_of(metric)).rows, name=title("V by search", p, m))
     return improve(start, costs, memory_limit, tries=tries, seconds=seconds, metric=metric).schedule
 
 
