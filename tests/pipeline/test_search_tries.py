@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 
 import pytest
@@ -53,3 +54,23 @@ def test_with_room_for_2_a_search_on_a_v_is_below_every_straight_schedule_also_a
     folded = simulate(v_controlled(4, 8, costs, 4, tries=30_000), costs).makespan
     assert lower_bound(4, 8, costs, memory_limit=4, like=v_min(4, 8)) <= folded <= 60.5
     assert lower_bound(4, 8, Costs(transfer=1), memory_limit=2) == 62
+
+
+@pytest.mark.parametrize(("transfer", "units_of_all"), [(0, 41), (1, 63)])
+def test_six_seeds_of_the_search_end_at_the_same_makespan(monkeypatch, transfer, units_of_all):
+    numbers = random.Random
+    found = set()
+    for seed in range(6):
+        monkeypatch.setattr("parlab.pipeline.search.random.Random", lambda _, seed=seed: numbers(seed))
+        found.add(units(2, Costs(transfer=transfer)))
+    assert found == {units_of_all}
+
+
+@pytest.mark.parametrize(
+    ("times", "room_for_4", "room_for_8"),
+    [((1, 2, 1), 38, 35), ((1, 1, 0.5), 24.5, 23), ((1, 1, 2), 35, 35), ((2, 1, 1), 38, 38)],
+)
+def test_on_free_messages_room_above_p_buys_time_where_i_takes_longer_than_w(times, room_for_4, room_for_8):
+    costs = Costs(*times)
+    assert lower_bound(4, 8, costs, memory_limit=4) == units(4, costs) == room_for_4
+    assert lower_bound(4, 8, costs, memory_limit=8) == units(8, costs) == room_for_8
