@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -117,7 +118,8 @@ def dropped(counted: Mapping[float, float], tokens: int, k: int, num_experts: in
     scale(axes.yaxis, "share of pairs dropped", ends=(0, top), grid=True, says="{:.0%}".format)
     style = curve("#0072B2", "solid")
     axes.plot(factors, form, gid="formula", drawstyle="steps-post", **style)
-    axes.plot(list(counted), list(counted.values()), "o", color="#D55E00", gid="counted")
+    dot: Any = {"marker": "o", "linestyle": "none", "color": "#D55E00"}
+    axes.plot(list(counted), list(counted.values()), gid="counted", **dot)
     axes.axhline(bound, gid="bound", **BOUND)
-    line_legend(figure, [("closed form", style), (f"{bound:.0%}", BOUND)])
+    line_legend(figure, [("closed form", style), ("counted", dot), (f"{bound:.0%}", BOUND)])
     return figure
