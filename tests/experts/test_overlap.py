@@ -17,10 +17,12 @@ from parlab.experts import (
     own_weights,
     shared_seconds,
 )
+from parlab.nn import MarkovSource
 from parlab.nn.layers import Block
 from parlab.nn.mixtral import Mixtral, MixtralConfig
 from parlab.nn.moe import Expert
 from parlab.world import Cluster
+from parlab.world.timeline import Timeline
 
 SIZES = {"vocab_size": 11, "hidden_size": 8, "intermediate_size": 6, "num_hidden_layers": 1}
 PREFIX = "model.layers.0.block_sparse_moe"
@@ -174,3 +176,32 @@ def test_what_cannot_overlap_is_refused_by_name():
     run(program, 1)
     with pytest.raises(ValueError, match="rank=0: none of its messages takes time"):
         hidden_share(run(program, 1).timeline, 0)
+
+
+@pytest.mark.parametrize(("bandwidth", "shares"), [(1e9, (0.96, 0.96, 0.96, 0.96)), (0.25e9, (0.62, 0.55, 0.70, 0.64))])
+def test_the_merged_pair_of_lesson_10_hides_96_percent_of_its_own_messages_and_62_on_a_quarter_of_the_link(
+    bandwidth, shares
+):
+    """The first forward is not merged with anything: the lesson's 65 % count its messages too, this share does not."""
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    experts = {"num_local_experts": 8, "num_experts_per_tok": 2, "initializer_range": 0.3}
+    config = MixtralConfig(vocab_size=MarkovSource().vocab_size, **sizes, **experts)
+    full = Mixtral.random(config, seed=2, dtype="float64", xp=np)
+    prefix, hidden = "model.layers.0.block_sparse_moe", np.random.default_rng(7).normal(size=(3, 4, 2, 32, 16))
+
+    def pair(comm):
+        mlp = OverlappedExperts(comm, own_weights(full.weights, prefix, 8, comm.rank, comm.size), prefix, 8, 2)
+        plain = full.blocks[0]
+        block = Block(plain.attention_norm, plain.attention, plain.mlp_norm, mlp)
+        first, dy, x = hidden[:, comm.rank]
+        _, cache = block.forward(first)
+        comm.barrier()
+        merged_pair(block, x, dy, cache, {"ATTN(F)": 30e-6, "ATTN(B)": 30e-6, "ATTN(W)": 20e-6})
+
+    timeline = run(pair, 4, cluster=Cluster.uniform(latency=1e-6, bandwidth=bandwidth, flops=1e10)).timeline
+    begins = min(span.start for span in timeline.computes if span.name == "ATTN(F)")
+    spans = zip(*[(c.rank, c.start, c.end, c.name) for c in timeline.computes], strict=True)
+    late = [t for t in timeline.transfers if t.start >= begins]
+    own = zip(*[(t.src, t.dst, t.nbytes, t.ready, t.start, t.end, t.name, t.label) for t in late], strict=True)
+    alone = Timeline(4, timeline.makespan, computes=tuple(spans), transfers=tuple(own))
+    assert [round(hidden_share(alone, rank), 2) for rank in range(4)] == list(shares)
