@@ -53,7 +53,9 @@ FEW = 2  # panels that stand below each other, as wide as the page
 HEADROOM = 1.16  # of the highest stack: the phases are named above it
 
 
-def step_memory(runs: Mapping[str, Run | Timeline], *, formula: Mapping[str, float] | None = None) -> Picture:
+def step_memory(
+    runs: Mapping[str, Run | Timeline], *, formula: Mapping[str, float] | None = None, headline: str | None = None
+) -> Picture:
     """Draw the bytes that rank 0 holds on its device through a training step, stacked by kind, a panel a run.
 
     All panels have the same scales. Offloaded optimizer state is not on the device, and is not drawn.
@@ -61,6 +63,7 @@ def step_memory(runs: Mapping[str, Run | Timeline], *, formula: Mapping[str, flo
     Args:
         runs: runs or timelines by the names of their panels, such as `"stage 1"`, all with the same number of ranks.
         formula: bytes of the model's state by the same names, from `model_state_bytes`: a dashed line.
+        headline: the sentence above; None: the largest and the smallest peak.
 
     Raises:
         ValueError: no runs, something else, another number of ranks, or a formula for what did not run.
@@ -75,7 +78,7 @@ def step_memory(runs: Mapping[str, Run | Timeline], *, formula: Mapping[str, flo
     if len(peaks) > 1:
         fewest, largest = min(peaks, key=lambda name: peaks[name]), max(peaks, key=lambda name: peaks[name])
         most = f"most in {largest}, {format_bytes(peaks[largest])}, least in {fewest}, {format_bytes(peaks[fewest])}"
-    headline = f"A step on rank 0 of {next(iter(shown.values())).size}: {most}"
+    headline = headline or f"A step on rank 0 of {next(iter(shown.values())).size}: {most}"
     columns = 1 if len(shown) <= FEW else 2
     figure = sheet(_table(headline, rows, levels), ABOVE + ROW * -(-len(shown) // columns) + BELOW, headline)
     wide = (theme.WIDTH - LEFT - RIGHT - BETWEEN * (columns - 1)) / columns

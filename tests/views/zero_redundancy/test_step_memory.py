@@ -172,3 +172,9 @@ def test_a_name_that_comes_later_starts_at_0():
     times, layers = levels_at_changes({"a": [(0, 8)], "b": [(5, 4), (7, 0)]}, 10)
     assert times == [0, 5, 7, 10]
     assert layers == [[8, 8, 8, 8], [0, 4, 0, 0]]
+
+
+def test_a_headline_of_its_own_stands_above_and_in_the_text():
+    figure = views.step_memory(stages(), headline="The peak hardly falls")
+    assert title(figure) == "The peak hardly falls"
+    assert repr(figure).startswith("The peak hardly falls; peaks in bytes\n")
