@@ -19,12 +19,14 @@ from parlab.views.sharding.film import cut_mlp, mlp_film
 from parlab.views.timelines.film import timeline_film
 from parlab.views.timelines.race import clock_race_film, clocks
 from parlab.views.zero_redundancy.film import step_of, zero_film
+from parlab.views.zero_redundancy.gather_film import gather_film, gathers
 from parlab.world import Run, Timeline
 
 FILMS: list[tuple[Callable[[Any], bool], Callable[..., Film]]] = [
     (lambda source: isinstance(source, Timeline) and cut_mlp(source), mlp_film),
     (lambda source: isinstance(source, Timeline) and bool(moves_of(source)), pieces_film),
     (raceable, race_film),
+    (gathers, gather_film),
     (clocks, clock_race_film),
     (lambda source: isinstance(source, Timeline) and step_of(source) is not None, zero_film),
     (lambda source: isinstance(source, Schedule | ScheduleTimeline), schedule_film),
@@ -45,6 +47,7 @@ def film(source: Any, **options: Any) -> Film:
     - for the run of one `all_reduce`, `reduce_scatter` or `all_gather` on 2 to 6 ranks (by ring, recursive doubling,
       halving or circulant; not every number of ranks fits all of these): the pieces that travel;
     - for up to three such runs by name, {name: run}: the same below each other, on one clock;
+    - for one or two steps of ZeRO-3 by name, {name: run}: gathers beside the work, and the waiting that they leave;
     - for up to three other runs by name, {name: run}: what the ranks of each do, on one clock (`run.wallclock` is a
       watch's);
     - for the run of one attention across 2 or 4 ranks, forward, on contiguous shards, without a mask (USP, also one

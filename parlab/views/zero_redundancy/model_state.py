@@ -106,6 +106,7 @@ def zero(
     runs: Mapping[int, Run | Timeline] | None = None,
     runs_params: int | None = None,
     formulas: bool = True,
+    headline: str | None = None,
 ) -> Picture:
     """Draw the model's state on a device at each stage, beside 80 GB. `explore_zero` shows this.
 
@@ -116,6 +117,7 @@ def zero(
             a small model shows the bytes of a large one.
         runs_params: parameters of the model that ran. Its bytes are drawn times `params` over this. None: Ψ.
         formulas: beside the bars, too. False: before they are asked for.
+        headline: above the figure. None: the bytes of `stage`.
 
     Raises:
         ValueError: an argument that `model_state_bytes` refuses, no parameters, or a run of no stage or on other ranks.
@@ -141,7 +143,7 @@ def zero(
     total = sum(held[stage])
     verdict = "fits" if total <= DEVICE else "does not fit"
     said = f"{decimal_bytes(total)} of model state, {verdict} an 80 GB device"
-    headline = f"Stage {stage}, Ψ = {spoken(params)}, P = {P}: {said}"
+    headline = headline or f"Stage {stage}, Ψ = {spoken(params)}, P = {P}: {said}"
     limits = _limits(params, P, stage, on_device[stage])
     compared = [_compared(at, parts, _parts(small, P, at, on_device[at])) for at, parts in points.items()]
     text = [headline, *_table(whole, held, offload), *compared, limits, APART]

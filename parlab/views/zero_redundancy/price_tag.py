@@ -208,9 +208,9 @@ def _draw_time(axes: Axes, prices: Sequence[Price]) -> None:
 def explore_price_tag() -> Explorer:
     """Sliders for `price_tag`: parameters, ranks, tokens, the gradients' dtype, the cluster, what products reach."""
     controls = {
-        "params": steps("parameters Ψ", SIZES, 70e9, spoken),
+        "params": steps("parameters Ψ", SIZES, 7.5e9, spoken),
         "P": steps("GPUs P", [2**k for k in range(11)], 64),
-        "tokens": steps("tokens a GPU", [2**k for k in range(8, 16)], 8192),
+        "tokens": steps("tokens a GPU", [2**k for k in range(8, 16)], 1024),
         "state": choice("gradients", list(GRADIENTS.items()), MIXED),
         "cluster": choice("cluster", (DGX_A100, DGX_H100), DGX_A100, lambda one: one.name),
         "products": steps("products reach", (0.4, 0.6, 0.8, 1.0), 1.0, "{:.0%}".format),

@@ -1,0 +1,57 @@
+"""The film of gathers: a block's weights travel beside the work of the block before, and the waiting is told."""
+
+import re
+
+import pytest
+
+from parlab import views
+from parlab.views.zero_redundancy.film import step_of
+from parlab.views.zero_redundancy.gather_film import gathers
+from tests.views.filmed import check_film, tree_of
+from tests.views.zero_redundancy.zero_runs import step
+
+FEW, MANY = step(3, rows=1), step(3, rows=20)  # 8 and 160 tokens a rank
+BOTH = {"few": FEW, "many": MANY}
+
+
+def drawn(film, look):
+    return [part for part in tree_of(film).iter() if part.get("class") == look]
+
+
+def test_two_steps_of_stage_3_are_12_gathers_and_6_reductions_each_with_a_line_to_each_work():
+    film = views.film(BOTH)
+    check_film(film)
+    uses = [use for run in BOTH.values() for use in step_of(run.timeline).uses if use.end > use.start]
+    assert len(drawn(film, "trail")) == len(uses) + 1  # and the hand of the clock
+    for color, count in (("#0072B2", 12), ("#E08214", 6)):
+        assert len([part for part in tree_of(film).iter("rect") if part.get("fill") == color]) == 2 * count + 1
+
+
+def test_the_waiting_that_is_told_is_the_time_in_which_rank_0_does_not_work():
+    film = views.film({"many": MANY})
+    shown = step_of(MANY.timeline)
+    last = max(trip.end for trip in shown.reductions)
+    idle = last - sum(use.end - use.start for use in shown.uses)
+    assert film.headline == f"Waiting, of a step of ZeRO-3: many {idle / MANY.timeline.makespan:.0%}"
+    assert "forward: waits 0 s" in film.story
+    assert "backward: waits 0 s" in film.story
+
+
+def test_with_few_tokens_the_forward_waits():
+    assert "forward: waits 0 s" not in views.film({"few": FEW}).story
+
+
+def test_with_many_tokens_each_inner_layer_is_gathered_while_the_one_before_works():
+    found = step_of(MANY.timeline)
+    before, trips = found.uses[1:4], found.gathers[2:5]
+    assert all(use.start <= trip.start and trip.end <= use.end for use, trip in zip(before, trips, strict=True))
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_step_of_another_stage_is_no_film_of_gathers(stage):
+    assert not gathers({"few": FEW, "other": step(stage)})
+
+
+def test_three_steps_are_refused():
+    with pytest.raises(ValueError, match=re.escape("with 1 to 2 of them")):
+        views.film(BOTH | {"third": FEW})
