@@ -194,8 +194,8 @@ def _try_buffering(trial: Trial, case: Case) -> list[str]:
         steps(done, NO_PORTS).check(
             "2",
             2,
-            "there is no deadlock, but a chain: each rank waits for the one before it, and P − 1 messages follow one "
-            "another; let all ranks send to the right at the same time, then to the left",
+            "there is no deadlock, but a chain: each rank waits for the one before it, so the chain grows with P; "
+            "let all ranks send to the right at the same time, then to the left",
             limit=True,
         ),
         bytes_sent(done).check(

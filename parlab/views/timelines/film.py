@@ -9,7 +9,7 @@ from typing import Any
 from parlab.arguments import whole
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import LETTERS, Film, box, letter, outline, word
-from parlab.views.timelines.timeline import ACTION, ACTION_KINDS, awaited, time_spent
+from parlab.views.timelines.timeline import ACTION, awaited, kind_of, time_spent
 from parlab.world import Timeline, Transfer
 from parlab.world.units import format_bytes
 
@@ -76,7 +76,7 @@ def program(film: Film, shown: Timeline, rank: int, y: float, bar: float = BAR) 
     for span in shown.computes:
         if span.rank == rank and span.end > span.start:
             action = ACTION.fullmatch(span.name)
-            color = theme.KINDS[ACTION_KINDS[action[1]] if action else "compute"].color
+            color = theme.KINDS[kind_of(span.name)].color
             text = action[2] if action else span.name
             x, width = film.x(span.start), film.x(span.end) - film.x(span.start)
             marks += box(x, y - bar / 2, round(width, 1), bar, color, _fitting(width, [text]), "small")

@@ -74,6 +74,12 @@ def time_spent(shown: Timeline) -> str:
     return ", ".join([shown.format(shown.makespan), *(f"{part} {name}" for name, part in parts.items())])
 
 
+def kind_of(name: str) -> str:
+    """The kind of a computation, by its name: one of a pipeline's, or "compute"."""
+    action = ACTION.fullmatch(name)
+    return ACTION_KINDS[action[1]] if action else "compute"
+
+
 def draw_computes(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
     """The computations of the ranks in `lane_of`, between two heights of their lanes; the kinds that were drawn.
 
@@ -81,7 +87,7 @@ def draw_computes(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: t
     """
     spans = [span for span in shown.computes if span.rank in lane_of and span.end > span.start]
     actions = [ACTION.fullmatch(span.name) for span in spans]
-    kinds = [ACTION_KINDS[action[1]] if action else "compute" for action in actions]
+    kinds = [kind_of(span.name) for span in spans]
     texts = [[action[2] if action else span.name] for span, action in zip(spans, actions, strict=True)]
     colors = [theme.KINDS[kind].color for kind in kinds]
     marks.boxes(axes, "computes", spans, [lane_of[span.rank] for span in spans], where, colors, texts)

@@ -37,6 +37,17 @@ def test_the_words_done_come_at_each_clocks_own_end():
     }
 
 
+def test_the_legend_names_the_kinds_of_work_in_both_runs_and_the_wait_once_each():
+    def program(comm):
+        comm.compute("0F0", seconds=1e-6)
+        comm.compute("0B0", seconds=1e-6)
+
+    film = views.film({"told": run(program, 2, cluster=CLUSTER), "paid": works(1e-6)})
+    shown = film.html
+    assert [shown.count(f">{name}<") for name in ("forward", "backward", "waits")] == [1, 1, 1]
+    assert ">backward for the input<" not in shown
+
+
 def test_a_clock_starts_with_its_first_computation():
     def program(comm):
         comm.compute("0F0", seconds=3e-6)
