@@ -31,13 +31,16 @@ Groups = Sequence[Sequence[int]]  # the ranks that have each slice, along the ax
 
 
 @checked(RULES)
-def sharded_block(config: LlamaConfig, size: int, *, sequence_parallel: bool = False) -> Picture:
+def sharded_block(
+    config: LlamaConfig, size: int, *, sequence_parallel: bool = False, headline: str | None = None
+) -> Picture:
     """Draw one decoder block: matrices in proportion, each slice in the colour of its rank, and the four operators.
 
     Args:
         config: the model's sizes.
         size: t, the tensor-parallel ranks.
         sequence_parallel: every rank has S/t tokens between attention and MLP.
+        headline: above the figure. None: how it is cut.
 
     Raises:
         ValueError: no LlamaConfig, or heads or columns do not divide among the ranks.
@@ -47,7 +50,7 @@ def sharded_block(config: LlamaConfig, size: int, *, sequence_parallel: bool = F
     unit = min(TALLEST / M, WIDEST / (M + 3 * E), LARGEST / E)  # inches
     heights = {"attention": E * unit + WORDS + TOKENS, "mlp": max(M * unit, 2 * (E * unit + WORDS) + TOKENS) + 8 * CUT}
     height = TOP + sum(heights.values()) + 2 * WORDS + 0.55
-    figure = sheet(text, height, text.partition("\n")[0])
+    figure = sheet(text, height, headline or text.partition("\n")[0])
     axes = panel(figure, 0, 0, theme.WIDTH, height)  # in inches; one pair of axes for all, because each costs 20 ms
     axes.set(xlim=(0, theme.WIDTH), ylim=(0, height))
     line_legend(figure, [(f"rank {rank}", {"color": theme.rank_color(rank), **BAR}) for rank in range(min(size, 8))])

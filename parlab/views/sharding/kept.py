@@ -11,7 +11,7 @@ from parlab.views.arguments import RULES, mapping
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of, name_rows
 from parlab.views.drawing.marks import Interval
-from parlab.views.drawing.picture import Picture, curve, line_legend, plot, scale
+from parlab.views.drawing.picture import Picture, curve, line_legend, plot, scale, write
 from parlab.world.units import SIZES, format_bytes
 
 KEPT = ("#332288", "#AA4499", "#44AA99", "#999933", "#882255")  # unlike ranks'. Source: Tol, "Colour schemes" (2021)
@@ -71,7 +71,7 @@ def bytes_by_array(name: str, value: Any) -> None:
 
 @checked(RULES | {"ways": bytes_by_array})
 def kept_arrays(ways: Mapping[str, Mapping[str, int]], *, headline: str | None = None) -> Picture:
-    """Draw the bytes that one rank keeps of one block, a bar a way and a piece of it an array.
+    """Draw the bytes that one rank keeps of one block, a bar a way and a piece of it an array; names stand below.
 
     An array that some later way keeps as large as the first one does stands first: there it is whole on every rank.
 
@@ -90,21 +90,31 @@ def kept_arrays(ways: Mapping[str, Mapping[str, int]], *, headline: str | None =
     for way, arrays in ways.items():
         left = sum(nbytes for array, nbytes in arrays.items() if array in stays)
         lines.append(f"{way}: {said[way]}, of these {format_bytes(left)} in {', '.join(sorted(stays))}")
-    figure, axes = plot(lines, 1.5 + 0.62 * len(ways), lines[0], left=2.2, right=1.0, top=1.0, bottom=0.3)
+    figure, axes = plot(lines, 2.0 + 0.62 * len(ways), lines[0], left=2.2, right=1.0, top=1.0, bottom=0.8)
     longest = max(totals.values())
     scale(axes.xaxis, ends=(0, longest), ticks=(), line=False)
     name_rows(axes, len(ways), list(ways))
+    large = {way: [array for array in arrays if arrays[array] >= SMALLEST * longest] for way, arrays in ways.items()}
     for row, (way, arrays) in enumerate(ways.items()):
-        large = [array for array in arrays if arrays[array] >= SMALLEST * longest]
-        start, spans, colors, texts = 0, [], [], []
-        for array in sorted(large, key=lambda array: array not in stays):
+        uncut = [array for array in large[way] if array in stays and arrays[array] == first[array]]
+        start, spans = 0, []
+        for array in uncut + [array for array in large[way] if array not in uncut]:
             spans.append(Interval(start, start := start + arrays[array]))
-            colors.append(WHOLE if array in stays and arrays[array] == first[array] else CUT)
-            short = array.partition(".")[0] if array.endswith(".x") else array.partition(".")[2]
-            texts.append([array, short, array.rpartition("_")[2].replace("attention", "attn")])
         spans.append(Interval(start, totals[way]))
-        marks.boxes(axes, f"arrays {way}", spans, [row] * len(spans), (-0.36, 0.36), [*colors, CUT], [*texts, [""]])
+        colors = [WHOLE] * len(uncut) + [CUT] * (len(spans) - len(uncut))
+        marks.boxes(axes, f"arrays {way}", spans, [row] * len(spans), (-0.36, 0.36), colors)
+        edge = sum(arrays[array] for array in uncut)
+        groups = [Interval(0, edge), Interval(edge, totals[way])]
+        parts = _in_one_unit({"all": longest, "whole": edge, "cut": totals[way] - edge})
+        texts = [[f"{len(uncut)} arrays: {parts['whole']}", parts["whole"]] if uncut else [""], [parts["cut"]]]
+        inks = [theme.text_color(color) for color in (WHOLE, CUT)]
+        marks.labels(axes, groups, [row] * 2, (-0.36, 0.36), texts, inks)
     marks.beside(axes, list(range(len(ways))), list(said.values()), theme.TEXT)
+    for line, group in enumerate((True, False)):
+        named = ", ".join(array for array in large[next(iter(ways))] if (array in stays) == group)
+        small = " and smaller ones" if len(large[next(iter(ways))]) < len(first) and not group else ""
+        words = f"{'whole' if group else 'cut'}: {named}{small}" if named else ""
+        write(figure, 0.15, 1.3 + 0.62 * len(ways) + 0.26 * line, words)
     legend_of(figure, [(WHOLE, "whole on every rank", ""), (CUT, "cut among the ranks", "")])
     return figure
 

@@ -17,7 +17,7 @@ from parlab.tensor import Time, block_time
 from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of
-from parlab.views.drawing.picture import Picture, plot, scale
+from parlab.views.drawing.picture import Picture, plot, scale, write
 from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.world import DGX_A100, DGX_H100, Cluster
 from parlab.world.units import format_time
@@ -69,7 +69,8 @@ def tensor(
             cluster on which a block takes no time.
 
     >>> tensor("Llama 3 8B", S=1024, products=1)
-    Llama 3 8B, 1024 tokens, DGX H100: with rings, t = 8 is fastest
+    Llama 3 8B: t = 8 is fastest, by rings or hierarchically
+    1024 tokens, DGX H100
       t   computing     sending        both  efficiency  hierarchical  efficiency
       1     1.39 ms         0 s     1.39 ms        100%
       2      693 µs      102 µs      794 µs         87%
@@ -86,10 +87,13 @@ def tensor(
     if not all(sum(time) for time in times.values()):
         raise ValueError(f"cluster={cluster.name}: a block of {S} tokens takes no time on it; give it a finite pace")
     efficiency = {(t, way): f"{sum(times[1, way]) / (t * sum(time)):.0%}" for (t, way), time in times.items()}
-    fastest = min(SIZES, key=lambda t: sum(times[t, RING]))
+    rings = min(SIZES, key=lambda t: sum(times[t, RING]))
+    levels = min(SIZES, key=lambda t: sum(times[t, HIERARCHICAL]))
+    verdict = f"t = {rings} is fastest with rings, {levels} with hierarchical all-reduces"
+    headline = f"{model}: " + (f"t = {rings} is fastest, by rings or hierarchically" if rings == levels else verdict)
     pace = "" if products == 1 else f" at {products:.0%} of its peak"
-    headline = f"{model}, {S} tokens, {cluster.name}{pace}: with rings, t = {fastest} is fastest"
-    lines = [headline, f"{'t':>3}   computing     sending        both  efficiency  hierarchical  efficiency"]
+    setting = f"{S} tokens, {cluster.name}{pace}"
+    lines = [headline, setting, f"{'t':>3}   computing     sending        both  efficiency  hierarchical  efficiency"]
     for t in SIZES:
         compute, messages = ring = times[t, RING]
         shown = "".join(f"{format_time(time):>12}" for time in (compute, messages, compute + messages))
@@ -99,6 +103,7 @@ def tensor(
     figure, axes = plot(lines, 4.4, headline, left=0.5, right=0.3, top=0.85, bottom=0.65)
     _draw(axes, times, efficiency, cluster.ranks_per_node)
     legend_of(figure, [(COMPUTE, "computing", ""), (MESSAGES, "sending", "")])
+    write(figure, 2.75, 0.475, setting)
     return figure
 
 

@@ -163,7 +163,7 @@ def test_a_count_that_is_not_the_closed_form_is_said():
 
 def test_405b_on_8192_tokens_is_fastest_at_8_with_rings_and_loses_4_fifths_of_16_devices_over_the_edge():
     """Peak 989 TFLOP/s. 4 all-reduces of 256 MiB send 2 · 7/8 of it at 450 GB/s, or 2 · 15/16 at 50."""
-    rows = {row.split()[0]: row.split() for row in repr(views.tensor(products=1)).splitlines()[2:]}
+    rows = {row.split()[0]: row.split() for row in repr(views.tensor(products=1)).splitlines()[3:]}
     n = 8192 * 16384 * 2
     inside, across = (
         4 * (2 * n * (t - 1) / t / bandwidth + 2 * (t - 1) * latency)
@@ -171,17 +171,24 @@ def test_405b_on_8192_tokens_is_fastest_at_8_with_rings_and_loses_4_fifths_of_16
     )
     assert rows["8"][3:5] == [f"{1e3 * inside:.2f}", "ms"]
     assert abs(float(rows["16"][3]) - 1e3 * across) < 0.2  # and the gradients of shared key/value heads
-    assert repr(views.tensor(products=1)).startswith(
-        "Llama 3 405B, 8192 tokens, DGX H100: with rings, t = 8 is fastest"
-    )
+    assert repr(views.tensor(products=1)).splitlines()[:2] == [
+        "Llama 3 405B: t = 8 is fastest with rings, 32 with hierarchical all-reduces",
+        "8192 tokens, DGX H100",
+    ]
     assert rows["16"][7] == "20%"
 
 
 def test_at_79_percent_of_the_peak_computing_takes_1_over_0_79_as_long_and_sending_as_long():
-    peak, reached = ([row.split() for row in repr(views.tensor(products=p)).splitlines()[2:]] for p in (1, 0.79))
+    peak, reached = ([row.split() for row in repr(views.tensor(products=p)).splitlines()[3:]] for p in (1, 0.79))
     assert [row[3:5] for row in peak] == [row[3:5] for row in reached]
     assert [float(row[1]) / 0.79 for row in peak] == pytest.approx([float(row[1]) for row in reached], rel=0.01)
     assert "DGX H100 at 79% of its peak" in repr(views.tensor())
+
+
+def test_where_both_exchanges_are_fastest_at_the_same_t_the_headline_says_it_once():
+    assert title(views.tensor("Llama 3 8B", S=1024, products=1)) == (
+        "Llama 3 8B: t = 8 is fastest, by rings or hierarchically"
+    )
 
 
 @pytest.mark.parametrize(("node", "bars"), [(4, 9), (8, 8), (16, 7), (32, 6)])
@@ -205,4 +212,6 @@ def test_all_corners_of_the_sliders_draw():
     ends = [(control.options[0][1], control.options[-1][1]) for control in controls.values()]
     for values in product(*ends):
         chosen = dict(zip(controls, values, strict=True))
-        assert repr(views.tensor(**chosen)).startswith(f"{chosen['model']}, {chosen['S']} tokens, ")
+        headline, setting, *_ = repr(views.tensor(**chosen)).splitlines()
+        assert headline.startswith(f"{chosen['model']}: t = ")
+        assert setting.startswith(f"{chosen['S']} tokens, {chosen['cluster'].name}")

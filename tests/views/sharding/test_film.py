@@ -89,6 +89,12 @@ def test_arrays_that_stay_whole_stand_first_and_grey_and_small_ones_are_one():
     assert ends == {"arrays one": [600, 1000, 1001], "arrays two": [600, 800, 801]}
 
 
+def test_each_name_of_an_array_stands_once_below_whole_and_cut_apart():
+    said = [text.get_text() for text in views.kept_arrays(WAYS).texts]
+    assert "whole: norm.x" in said
+    assert "cut: mlp.gate and smaller ones" in said
+
+
 def test_the_bytes_of_all_ways_have_the_unit_of_the_most():
     figure = views.kept_arrays({"one": {"a": 4 * 2**30}, "two": {"a": 2**29}})
     assert repr(figure).splitlines()[0] == "one: 4.00 GiB, two: 0.50 GiB"
