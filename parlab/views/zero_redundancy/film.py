@@ -169,7 +169,7 @@ def _draw_use(film: Film, step: ZeroStep, use: Use, size: int) -> None:
     x, wide = _x(step, use.block), _wide(step) - 8
     if use.end > use.start:
         frames = "".join(outline(x - 2, _y(rank) - 2, wide + 3, HIGH + 4, "frame") for rank in range(size))
-        film.draw(frames, use.start, use.end)
+        film.draw(frames, use.start, use.end - 1)
 
 
 def _draw_reduction(film: Film, step: ZeroStep, trip: Trip, made: int, size: int) -> None:

@@ -1,10 +1,13 @@
 """The film of a step of ZeRO-3: shards that fly together, and gradients that go home."""
 
+import re
+from itertools import pairwise
+
 import pytest
 
 from parlab import views
 from parlab.views.zero_redundancy.film import UPDATE, step_of
-from tests.views.filmed import check_film, marks
+from tests.views.filmed import check_film, marks, tree_of
 from tests.views.zero_redundancy.zero_runs import step
 
 
@@ -28,6 +31,15 @@ def test_the_story_ends_with_the_optimizer_and_names_every_block():
     film = views.film(step(3, size=3))
     assert film.lines[-1].endswith(UPDATE)
     assert all(name in film.story for name in step_of(step(3, size=3).timeline).blocks)
+
+
+def test_the_frame_of_a_block_is_gone_when_the_next_one_is_framed():
+    """A reader who stops the film between two blocks must see one in use."""
+    film = views.film(step(3, size=3))
+    framed = [part for part in tree_of(film).iter("g") if part.find("rect[@class='frame']") is not None]
+    spans = [[float(n) for n in re.findall(r"--[ab]:([-\d.e]+)", part.get("style"))] for part in framed]
+    assert len(spans) == len([use for use in step_of(step(3, size=3).timeline).uses if use.end > use.start])
+    assert all(before[1] <= after[0] for before, after in pairwise(sorted(spans)))
 
 
 def test_4_ranks_with_6_blocks_would_be_64_kb_and_are_refused():
