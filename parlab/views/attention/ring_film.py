@@ -17,9 +17,9 @@ LABEL = re.compile(rf"ring( backward)?(?:, causal=(True|False), layout=({'|'.joi
 MOST_RANKS = 4  # that a film has room for
 LENGTH = 8  # tokens of a shard, for the shape of a tile
 TOP, ROW, SIDE, MASK = 46, 72, 38, 52  # the first row's top, a row's height; a tile's side, where the mask begins
-CHIP, HERE, HOME = 26, (236, 272), 314  # K/V that are attended, and K/V that came; gradients
-LANES, END = {False: 322, True: 394}, 600  # where the lanes begin, forward and backward, and their end
-DOWN, UP = 12, 50  # how far aside K/V travel, so that they pass beside what lies there: to the next row, to the first
+CHIP, HERE, HOME = 26, (236, 272), 350  # K/V that are attended, and K/V that came; gradients
+LANES, END = {False: 352, True: 434}, 604  # where the lanes begin, forward and backward, and their end
+DOWN, UP = 12, (62, 50)  # how far aside K/V go to the next row; K/V and gradients to the first, beside what lies there
 PORT, WORK = 8, 20  # heights of a lane's bars
 MOST_STOPS = 12
 
@@ -194,7 +194,7 @@ def _travels(film: Film, hop: RingHop, size: int) -> None:
     up = hop.t.dst < hop.t.src
     far, y = (-ROW * (size - 1) if up else ROW), TOP + ROW * hop.t.src + 9
     x, across = (HOME, 0) if hop.gradients else (HERE[0], HERE[1] - HERE[0])
-    aside = (UP if hop.gradients else -UP) if up else 0 if hop.gradients else DOWN
+    aside = UP[hop.gradients] if up else 0 if hop.gradients else DOWN
     inside = (_gradient if hop.gradients else partial(_chip, HERE[0]))(y, hop.source)
     mark = outline(x - 3, y - 3, CHIP + 6, CHIP + 6, "letter") + inside
     film.move(mark, hop.t.start, hop.t.end, (across, far), (aside, 0))

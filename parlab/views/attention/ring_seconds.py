@@ -57,8 +57,8 @@ def ring_seconds(
     """
     work = {P: _seconds(P, kv_heads, FREE, kernel, backward) for P in RANKS}
     takes = {name: {P: _seconds(P, kv_heads, link, kernel, backward) for P in RANKS} for name, link in LINKS.items()}
-    said = ", ".join(f"{of[ranks]:.2f} s over {name}" for name, of in takes.items())
-    headline = f"{ranks} ranks, {work[ranks]:.2f} s of work: {said}"
+    near, far = (f"{100 * (1 - work[ranks] / of[ranks]):.0f} %" for of in takes.values())
+    headline = f"{ranks} ranks wait {near} of the time over NVLink, {far} over InfiniBand"
     figure, axes = plot([headline, *_table(work, takes), _bounds(kv_heads, kernel, backward)], 4.4, headline, top=0.85)
     scale(axes.xaxis, "ranks", ends=(7, 1500), log=2, ticks=RANKS, says="{:g}".format)
     scale(axes.yaxis, "seconds", ends=(0.08, 400), log=10, ticks=(0.1, 1, 10, 100), says="{:g}".format, grid=True)

@@ -12,7 +12,6 @@ import numpy as np
 from parlab import arrays
 from parlab.nn import AdamW, MarkovSource, Mixtral, MixtralConfig
 from parlab.train import Mesh, Trainer
-from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, line_legend, plot, scale
 from parlab.views.widgets.explorer import Explorer
 from parlab.views.widgets.explorer import steps as slider
@@ -92,17 +91,15 @@ def load_over_steps(rate: float = 0.05) -> Picture:
     figure, axes = plot(lines, 4.0, headline, left=0.9, top=1.0)
     steps = range(STEPS + 1)
     drawn = {"without a bias": (without, PLAIN)} | ({"with it": (with_bias, BIASED)} if rate else {})
-    keys = []
+    keys: list[tuple[str, dict[str, Any]]] = []
     for name, (of_seed, color) in drawn.items():
+        look: dict[str, Any] = {"color": color, "linewidth": 1.6}
         for seed, loads in of_seed.items():
-            axes.plot(steps, loads, "o", markersize=3.4, alpha=0.5, color=color, gid=f"{name}, seed {seed}")
-        look: Any = {"color": color, "linewidth": 2.6, "linestyle": "dashed" if of_seed is without else "solid"}
-        axes.plot(steps, np.mean(list(of_seed.values()), axis=0), gid=f"{name}, mean", **look)
-        keys.append((f"{name}: mean of five seeds", look))
-    dot: Any = {"marker": "o", "markersize": 4, "linestyle": "none", "color": theme.FAINT}
+            axes.plot(steps, loads, gid=f"{name}, seed {seed}", **look)
+        keys.append((f"{name}: a line for each of five seeds", look))
     scale(axes.xaxis, "steps trained", ends=(0, STEPS))
     scale(axes.yaxis, "fullest rank, times the mean", ends=(0.9, 2.8), grid=True)
-    line_legend(figure, [*keys, ("one seed", dot)])
+    line_legend(figure, keys)
     return figure
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from parlab import Cluster, per_rank, run, views
 from parlab.sequence import LAYOUTS, RingSchedule, ring_attention, ring_attention_backward, shard
-from parlab.views.attention.ring_film import CHIP, LENGTH, ring_of
+from parlab.views.attention.ring_film import CHIP, HERE, LENGTH, ROW, ring_of
 from tests.views.filmed import check_film, marks, tree_of
 
 LINK = Cluster.uniform(latency=0, bandwidth=50e9, flops=1e12)
@@ -123,7 +123,7 @@ def test_a_run_with_another_label_or_another_number_of_works_is_no_ring(label):
 
 
 @pytest.mark.parametrize("size", [3, 4])
-def test_no_letter_that_goes_back_to_rank_0_covers_one_that_goes_down(size):
+def test_no_letter_that_goes_back_to_rank_0_covers_one_that_goes_down_or_kv_attended_now(size):
     tree, ways = tree_of(views.film(ran(size, backward=True))), {}
     for part in tree.iter("g"):
         if part.get("class") == "go":
@@ -139,6 +139,10 @@ def test_no_letter_that_goes_back_to_rank_0_covers_one_that_goes_down(size):
         for part, down in product(np.linspace(0, 1, 101), downs):
             (left, top), (x, y) = (place(one, part) for one in (up, down))
             assert max(abs(left - x), abs(top - y)) >= CHIP, (part, up, down)
+        if up[0] + 3 == HERE[0]:  # K/V: the rows above have K/V of their own, which they attend now
+            for part, row in product(np.linspace(0, 1, 101), range(1, size)):
+                left, top = place(up, part)
+                assert max(abs(left - up[0]), abs(top - (up[1] - ROW * row))) >= CHIP, (part, row)
 
 
 def place(way, part):

@@ -19,7 +19,7 @@ def line(figure, name):
 
 def test_64_ranks_take_10_95_s_over_infiniband_and_256_no_less():
     figure = views.ring_seconds()
-    assert title(figure) == "64 ranks, 7.01 s of work: 7.01 s over NVLink, 10.95 s over InfiniBand"
+    assert title(figure) == "64 ranks wait 0 % of the time over NVLink, 36 % over InfiniBand"
     rows = repr(figure).splitlines()
     assert "   64        16384      4.3    7.01 s      7.01 s, 1.00 ×     10.95 s, 1.56 ×" in rows
     assert "  256         4096      1.1    1.75 s      1.75 s, 1.00 ×     11.04 s, 6.30 ×" in rows
@@ -27,12 +27,12 @@ def test_64_ranks_take_10_95_s_over_infiniband_and_256_no_less():
 
 
 def test_with_4_kv_heads_256_ranks_take_1_75_s_over_infiniband():
-    assert title(views.ring_seconds(256, 4)) == "256 ranks, 1.75 s of work: 1.75 s over NVLink, 1.75 s over InfiniBand"
+    assert title(views.ring_seconds(256, 4)) == "256 ranks wait 0 % of the time over NVLink, 0 % over InfiniBand"
 
 
 def test_backward_64_ranks_take_33_s_over_infiniband_and_need_30876_tokens():
     figure = views.ring_seconds(backward=True)
-    assert title(figure) == "64 ranks, 17.51 s of work: 17.55 s over NVLink, 32.95 s over InfiniBand"
+    assert title(figure) == "64 ranks wait 0 % of the time over NVLink, 47 % over InfiniBand"
     assert repr(figure).endswith("hidden from, tokens each: 3490 (NVLink), 30876 (InfiniBand)")
 
 
