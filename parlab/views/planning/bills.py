@@ -15,9 +15,9 @@ from parlab.plan import Estimate, Layout
 from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_rows
-from parlab.views.drawing.picture import BOUND, Picture, key, panel, scale, sheet
+from parlab.views.drawing.picture import BOUND, Picture, key, panel, scale, sheet, write
 from parlab.views.zero_redundancy.model_state import COLORS as STATE
-from parlab.world.units import format_bytes
+from parlab.world.units import format_bytes, format_time
 
 TIME = {  # work is blue (but not the blue of weights), traffic violet, lost time grey
     "products": theme.KINDS["compute"].color,
@@ -37,6 +37,9 @@ ROW, TOP, BOTTOM, LEFT, GAP = 0.36, 1.3, 0.55, 3.2, 0.45  # inches; LEFT: at mos
 LETTER = 0.078  # inches, of the small text
 TINY = 2e-3  # seconds or GiB: on a smaller axis usual numbers would have too many zeros
 CUT = {"facecolor": theme.PAPER, "edgecolor": "none", "pad": 1.5}  # behind the sum of a bill that is cut
+ROOM = 1.2  # of the longest bill: with room for sums
+BESIDE = 0.75  # of the device's memory: a longer bill has its sum beyond the line
+PROMISED = {"color": theme.INK, "marker": "|", "markersize": 18, "markeredgewidth": 3, "linestyle": "none"}
 SEEN = 0.0005  # of a bill: smaller parts are neither drawn nor named
 
 
@@ -46,14 +49,16 @@ def bills(
     memory: float | None = None,
     headline: str = "",
     longest: float | None = None,
+    promised: Mapping[str, float] | None = None,
 ) -> Picture:
-    """Draw a row for each layout: its seconds by kind, and its bytes by kind.
+    """Draw a row for each layout: its seconds by kind, and its bytes by kind; each sum stands beside its bar.
 
     Args:
         estimates: the estimate of one layout, or several by name; of single layouts, not of columns.
         memory: bytes of a device, drawn as a line if they are finite.
         headline: above the figure. Empty: the seconds and the bytes of the first layout.
         longest: seconds at which a bill is cut, with its sum in words. None: no bill is cut.
+        promised: by the same names, the seconds that somebody promised, each a black mark on its bar.
 
     Raises:
         ValueError: no estimates of single layouts.
@@ -65,12 +70,17 @@ def bills(
     'dp 4 tp 2 ZeRO-3: 0.54 s, 27.7 GiB'
     """
     named = {short_name(estimates.layout): estimates} if isinstance(estimates, Estimate) else estimates
+    if promised and set(promised) != set(named):
+        raise ValueError(f"promised={promised!r:.60}: must have the names of the estimates")
     if not isinstance(named, Mapping) or not named or not all(isinstance(e, Estimate) for e in named.values()):
         raise ValueError(f"estimates={estimates!r:.60}: must be an Estimate, or several by name")
     name, first = next(iter(named.items()))
     said = headline or f"{name}: {first.total_seconds:.2f} s, {format_bytes(first.total_bytes)}"
     figure = sheet([said, bills_table(named)], TOP + ROW * len(named) + BOTTOM, said)
-    draw_bills(figure, named, memory, longest)
+    axes, _ = draw_bills(figure, named, memory, longest, sums=True)
+    if promised:
+        axes.plot([promised[name] for name in named], range(len(named)), gid="promised", **PROMISED)
+        write(figure, 0.15, TOP - 0.2, "▎promised", theme.SMALL)
     return figure
 
 
@@ -107,8 +117,12 @@ def draw_bills(
     memory: float | None,
     longest: float | None = None,
     largest: float | None = None,
+    sums: bool = False,
 ) -> tuple[Axes, Axes]:
-    """Both bills, with their legends above them; those of more than `longest` seconds or `largest` GiB are cut."""
+    """Both bills, with their legends above them; those of more than `longest` seconds or `largest` GiB are cut.
+
+    With `sums` the sum of each bill stands beside its bar, or at the right of the device's line if that is near.
+    """
     letters = max(map(len, named))
     side = min(LEFT, max(0.6, 0.25 + LETTER * letters))
     width = (theme.WIDTH - side - GAP - 0.25) / 2
@@ -123,16 +137,20 @@ def draw_bills(
         names = [fill(name, int(LEFT / LETTER)) for name in named] if not place else []
         name_rows(axes, len(named), names, size=theme.SMALL)
         limit = memory / 2**30 if memory and place and math.isfinite(memory) else 0
-        sums = [sum(row.values()) for row in rows]
-        most = max(limit, *(min(total, cut or total) for total in sums))
+        totals = [sum(row.values()) for row in rows]
+        most = max(limit, *(min(total, cut or total) for total in totals))
         few: Any = {"ticks": MaxNLocator(4), "says": "{:g}".format} if most < TINY else {}
-        scale(axes.xaxis, unit, ends=(0, 1.04 * most or 1), size=theme.SMALL, **few)
+        scale(axes.xaxis, unit, ends=(0, (ROOM if sums else 1.04) * most or 1), size=theme.SMALL, **few)
         shown = [kind for kind in colors if any(_seen(row[kind], sum(row.values())) for row in rows)]
         marks.stacked(axes, {kind: [row[kind] for row in rows] for kind in shown}, colors)
-        for row, total in enumerate(sums):
+        for row, total in enumerate(totals):
             if cut and total > cut:
                 words = f"{total:.1f} s ▸" if not place else f"{total:.0f} GiB ▸"
                 marks.word(axes, 1.03 * most, row, words, ha="right", gid="cut", bbox=CUT)
+            elif sums and total:
+                words = format_time(total * 10**12) if not place else format_bytes(total * 2**30)
+                end = limit if BESIDE * limit < total <= limit else total
+                marks.word(axes, end + 0.015 * most, row, words, gid="sum")
         if limit:
             axes.axvline(limit, gid="device", **BOUND)
         x, y = left, TOP - 0.52

@@ -50,7 +50,7 @@ def walk_film(source: Walk, marks: Mapping[str, Estimate] | None = None) -> Film
     film.draw(f'<path class="trail" stroke-dasharray="5 3" d="M{_limit(source):.1f} {TOP["memory"] - 22}v44"/>')
     for number, (one, two) in enumerate(pairwise(source)):
         (x, y), (to_x, to_y) = place.at(one), place.at(two)
-        film.tell(number, _line(source, number + 1))
+        film.tell(number, _line(source, number))
         film.draw(_aim(source, one, two), number, number + GONE)
         film.draw(_saved(source, one, two), number + 1, number + 1 + GONE if number + 1 < last else None)
         film.move(_dot(x, y, True), number, number + 1, (to_x - x, to_y - y))
@@ -63,9 +63,14 @@ def _stop(number: int) -> str:
 
 
 def _line(walk: Walk, number: int) -> str:
-    found, move = walk[number], walk.moves[number]
+    """The bills that stand there, and the move that comes; the last move's bills too, because no stop follows."""
+    said = f"{_said(walk, walk[number])}; now {walk.moves[number + 1][:80]}"
+    return said + (f": {_said(walk, walk[-1])}" if number + 2 == len(walk) else "")
+
+
+def _said(walk: Walk, found: Estimate) -> str:
     fits = "fits" if walk.fits(found) else "does not fit"
-    return f"{move[:80]}: {found.total_seconds:.2f} s, {format_bytes(found.total_bytes)} {fits}"
+    return f"{found.total_seconds:.2f} s, {format_bytes(found.total_bytes)} {fits}"
 
 
 def _scales(walk: Walk) -> dict[str, float]:
@@ -149,8 +154,9 @@ def _fields(walk: Walk, number: int) -> str:
 
 
 def _dot(x: float, y: float, fits: bool) -> str:
-    fill = theme.RANKS[5] if fits else "none"
-    return f'<circle cx="{x:g}" cy="{y:g}" r="8" fill="{fill}" stroke="{theme.RANKS[5]}" stroke-width="3"/>'
+    color = theme.RANKS[5]
+    fill = f'fill="{color}" fill-opacity="0.55"' if fits else 'fill="none"'  # a mark below it is seen
+    return f'<circle cx="{x:g}" cy="{y:g}" r="7" {fill} stroke="{color}" stroke-width="3"/>'
 
 
 class _Map:

@@ -29,6 +29,7 @@ GIB = 2**30
 NEAR = (44.0, 92.0)  # GiB that are drawn
 SLOWEST = 1.45  # of the winner's time that is drawn
 BAND = H100.usable or (72.0, 79.6)
+USABLE = 74.5  # GiB: 80 GB
 LIMITS = (72.0, 73.0, 74.0, 74.5, 75.0, 76.0, 77.0, 78.0, 79.0, 79.6)
 MESHES = {  # the best ones, with the number of their colours; others have the seventh
     "dp 128 pp 16 tp 8": 0,
@@ -45,7 +46,9 @@ MEASURED = {"color": theme.RANKS[5], "marker": "<", "markersize": 8, "linestyle"
 
 
 @checked({"usable": positive, "products": fraction, "planned": positive, "cut_sequences": flag})
-def verdict(usable: float = 74.5, products: float = 0.54, planned: float = 1.0, cut_sequences: bool = False) -> Picture:
+def verdict(
+    usable: float = USABLE, products: float = 0.54, planned: float = 1.0, cut_sequences: bool = False
+) -> Picture:
     """Draw the layouts of Llama 3 405B near the limit, and the best of those that fit. `explore_verdict` shows this.
 
     The band of usable memory has a colour for each layout that is the best somewhere in it.
@@ -136,7 +139,7 @@ def _plans(products: float, cut_sequences: bool) -> Plans:
 def explore_verdict() -> Explorer:
     """Sliders for `verdict`: usable memory, the planner's error of memory, the pace of products, and cut sequences."""
     controls = {
-        "usable": steps("usable GiB", [64, 68, 70, *LIMITS, 82, 86, 90], 74.5),
+        "usable": steps("usable GiB", [64, 68, 70, *LIMITS, 82, 86, 90], USABLE),
         "planned": steps("held / planned", [0.9, 0.92, 0.94, 0.96, 0.98, 1.0, 1.02, 1.04, 1.06, 1.08, 1.1], 1.0),
         "products": steps("products reach", [0.5, 0.54, 0.58, 0.6, 0.65, 0.7, 0.75, 0.79], 0.54),
         "cut_sequences": choice("context parallelism", [("no", False), ("yes", True)], False),
@@ -161,7 +164,8 @@ def verdict_shares(
 def verdict_map(products: float = 0.54, least: float = 0.9, most: float = 1.1, cut_sequences: bool = False) -> Picture:
     """Draw which mesh is the best at each usable memory, if layouts hold `least` to `most` times their plans.
 
-    At the right stand the published measurements of memory over their plans, which no constant was chosen on.
+    A diamond stands where 74.5 GiB are usable and layouts hold what was planned. At the right stand the published
+    measurements of memory over their plans, which no constant was chosen on.
 
     Args:
         products: the part of the peak that products reach.
@@ -186,6 +190,9 @@ def verdict_map(products: float = 0.54, least: float = 0.9, most: float = 1.1, c
     scale(axes.yaxis, "bytes held / bytes planned", ends=(least, most), ticks=ticks, says="{:g}".format, dashes=False)
     for name, share in shares.items():
         _draw_mesh(axes, name, colors[name], errors, rows, share)
+    if least <= 1 <= most:
+        axes.plot([USABLE], [1], gid="asked", zorder=7, **MARK)
+        marks.word(axes, USABLE + 0.12, 1, f"as planned, {USABLE:g} GiB", ha="left", zorder=7)
     shown = [x for x in measured if least <= x <= most]
     axes.plot([BAND[1] + 0.2] * len(shown), shown, gid="measured", clip_on=False, **MEASURED)
     entries = [(f"{name}: best in {percent(share)}", {"color": colors[name], **BAR}) for name, share in shares.items()]

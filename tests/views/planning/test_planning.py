@@ -12,6 +12,7 @@ from parlab.views.planning.explore import FIRST, KNOBS
 from parlab.views.planning.measured import COLORS
 from parlab.views.planning.verdict import META, mesh_name
 from parlab.world import CLASSROOM, DGX_H100
+from parlab.world.units import format_bytes
 from tests.views.drawn import artists, boxes, check_text, title
 
 ASKED = {"batch": 64, "sequence": 8192}
@@ -263,6 +264,29 @@ def test_a_bill_that_is_cut_has_its_sum_in_words():
     check_text(figure)
 
 
+def test_each_bill_has_its_sum_beside_it_and_beyond_the_line_of_a_device_that_it_nearly_fills():
+    fast, slow = PLANS[0], PLANS[len(PLANS) // 2]
+    figure = views.bills({"fast": fast, "slow": slow}, memory=1.1 * fast.total_bytes)
+    words = artists(figure, "sum")
+    assert [word.get_text() for word in words][2:] == [format_bytes(e.total_bytes) for e in (fast, slow)]
+    assert words[2].get_position()[0] > 1.1 * fast.total_bytes / 2**30
+    check_text(figure)
+
+
+def test_a_promise_is_a_mark_on_its_own_bar_at_its_seconds():
+    fast, slow = PLANS[0], PLANS[len(PLANS) // 2]
+    figure = views.bills({"fast": fast, "slow": slow}, promised={"slow": 2.0, "fast": 1.0})
+    (marks,) = artists(figure, "promised")
+    assert list(marks.get_xdata()) == [1.0, 2.0]
+    with pytest.raises(ValueError, match=r"promised=.*: must have the names of the estimates"):
+        views.bills({"fast": fast}, promised={"slow": 1.0})
+
+
+def test_the_map_of_verdicts_marks_74_5_GiB_as_planned():
+    (mark,) = artists(views.verdict_map(), "asked")
+    assert (mark.get_xdata()[0], mark.get_ydata()[0]) == (74.5, 1)
+
+
 def test_the_picture_of_all_layouts_says_how_many_are_too_slow_to_be_drawn():
     slow = int((PLANS.seconds > 1.5 * PLANS.best.total_seconds).sum())
     assert slow > 0
@@ -284,8 +308,10 @@ def test_the_film_of_a_walk_has_a_step_for_each_of_3_moves_and_says_whether_each
     film = views.film(walk, marks={"the best": PLANS.best})
     assert len(film.times) == 4
     assert film.headline == f"3 moves: from {walk[0].total_seconds:.2f} to {walk[-1].total_seconds:.2f} s a step"
-    assert film.lines[0].startswith(f"start: dp 8, pp 2: {walk[1].total_seconds:.2f} s, ")
-    assert [line.endswith(" fits") for line in film.lines] == [walk.fits(e) for e in walk[1:]]
+    assert film.lines[0].startswith(f"start: {walk[0].total_seconds:.2f} s, ")
+    assert film.lines[0].endswith("; now dp 8, pp 2")
+    assert [" does not fit; now " in line for line in film.lines] == [not walk.fits(walk[stop]) for stop in range(3)]
+    assert f": {walk[3].total_seconds:.2f} s, " in film.lines[-1]
     assert len(film.html.encode()) < 40_000
     assert ">the best<" in film.html
 
