@@ -294,12 +294,12 @@ def _likely_rows(mine: Any, tokens: Any, dp: int) -> list[str]:
 def _likely_cut(name: str, mine: Any, tokens: Any, right: Any, c: int, cp: int) -> list[str]:
     S, places = tokens.shape[1] - 1, right[2]
     n, half = S // cp, S // (2 * cp)
-    chunks = np.arange(S).reshape(2 * cp, half)
+    pieces = np.arange(S).reshape(2 * cp, half)
     other = {
-        "the columns are contiguous: zigzag gives rank c the chunks c and 2·cp − 1 − c of 2·cp": np.arange(n) + c * n,
+        "the columns are contiguous: zigzag gives rank c the pieces c and 2·cp − 1 − c of 2·cp": np.arange(n) + c * n,
         "these columns are striped": np.arange(c, S, cp),
-        "chunks c and c + cp of 2·cp: zigzag takes the second from the end, 2·cp − 1 − c": chunks[[c, c + cp]].ravel(),
-        "the late chunk stands before the early one": np.roll(places, half),
+        "pieces c and c + cp of 2·cp: zigzag takes the second from the end, 2·cp − 1 − c": pieces[[c, c + cp]].ravel(),
+        "the late piece stands before the early one": np.roll(places, half),
         "the row has S + 1 tokens, and S of them are inputs": places + 1,
     }
     order = np.argsort(tokens.ravel())  # the place of each token
@@ -315,7 +315,7 @@ def _likely_cut(name: str, mine: Any, tokens: Any, right: Any, c: int, cp: int) 
         causes = {
             "the targets are the inputs: take the tokens that follow": places - 1,
             "these are the tokens before: take those that follow": places - 2,
-            "the targets were shifted after the cut: the token behind a chunk's last one lies on another rank": (
+            "the targets were shifted after the cut: the token behind a piece's last one lies on another rank": (
                 np.roll(places, -1) - 1
             ),
         }

@@ -407,10 +407,10 @@ WRONG = [
     ("07.norm", on_one_rank, "rank 1 (dp 0, pp 0, cp 0, tp 1): returned None, expected the norm"),
     ("07.norm", as_an_array, "returned array(["),
     ("07.norm", as_text, "as a float"),
-    ("07.cut_batch", contiguous, "the columns are contiguous: zigzag gives rank c the chunks c and 2·cp − 1 − c"),
+    ("07.cut_batch", contiguous, "the columns are contiguous: zigzag gives rank c the pieces c and 2·cp − 1 − c"),
     ("07.cut_batch", striped, "these columns are striped"),
     ("07.cut_batch", second_from_the_middle, "zigzag takes the second from the end"),
-    ("07.cut_batch", late_before_early, "the late chunk stands before the early one"),
+    ("07.cut_batch", late_before_early, "the late piece stands before the early one"),
     (
         "07.cut_batch",
         late_chunk_backwards,
