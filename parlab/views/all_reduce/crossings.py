@@ -87,7 +87,7 @@ def all_reduce_times(
     nodes = -(-size // cluster.ranks_per_node)
     several = f", {nodes} nodes" if nodes > 1 and cluster.intra != cluster.inter else ""
     where = f"{size} ranks on {cluster.name}{several}"
-    headline = _headline(where, wins)
+    headline = _headline(where, wins, _equals(times, wins))
     figure, axes = plot(_table(where, wins, dots), HEIGHT, headline, left=1.0, right=0.6, top=1.25)
     of_bytes: Any = {"ends": (nbytes[0], nbytes[-1]), "ticks": [4 * 16**k for k in range(12)], "says": short_bytes}
     highest = max(float(np.max(time / best)) for time in times.values())
@@ -159,17 +159,29 @@ def checked_algorithms(algorithms: Sequence[str] | None, size: int, cluster: Clu
     return list(dict.fromkeys(algorithms))
 
 
-def _headline(where: str, wins: Wins) -> str:
-    (_, first), *later = wins
-    if len(later) != 1:
-        return (
-            f"{where}: the fastest depends on the size"
-            if later
-            else f"{where}: {theme.ALGORITHMS[first].name} is fastest"
+def _equals(times: Mapping[str, np.ndarray], wins: Wins) -> dict[str, str]:
+    """The name of each winner, with those that are as fast as it at every size."""
+    return {
+        winner: " = ".join(
+            [theme.ALGORITHMS[winner].name]
+            + [
+                theme.ALGORITHMS[name].name
+                for name, time in times.items()
+                if name != winner and np.allclose(time, times[winner], rtol=ROUNDING, atol=0)
+            ]
         )
+        for _, winner in wins
+    }
+
+
+def _headline(where: str, wins: Wins, names: Mapping[str, str]) -> str:
+    (_, first), *later = wins
+    if not later:
+        return f"{where}: {names[first]} is fastest"
+    if len(later) > 1:
+        return f"{where}: the fastest depends on the size"
     ((start, then),) = later
-    names = [theme.ALGORITHMS[name].name for name in (first, then)]
-    return f"{where}: {names[0]} wins up to {format_bytes(round(start))}, then {names[1]}"
+    return f"{where}: {names[first]} wins up to {format_bytes(round(start))}, then {names[then]}"
 
 
 def _mark_crossings(axes: Axes, wins: Wins) -> None:

@@ -15,6 +15,7 @@ LABEL = re.compile(r"(add|take) pieces? (\d+)(?:-(\d+))?")
 MOST_RANKS = 6
 MOST_PANELS = 3  # of a race
 NAMES = 92  # for the names of pieces or of panels, left of a line of ranks
+SIDE = 34  # the middle of the names of pieces, beside a ring
 BETWEEN = 12  # two ranks of a line
 
 
@@ -30,7 +31,7 @@ class Grid(NamedTuple):
     named: bool  # chips have the number of their rank
 
 
-RING = Grid((145, 365), 40, 130, 30, 24, 46, named=True)
+RING = Grid((70, 454), 40, 116, 30, 24, 46, named=True)
 Held = list[list[frozenset[int]]]  # for each rank and piece, the ranks whose numbers are in it
 
 
@@ -74,11 +75,10 @@ def pieces_film(shown: Timeline) -> Film:
     grid = RING if turns else _line_of(size, RING.top, RING.row, RING.height, named=True)
     film = Film(headline, times, 10 + _height(grid, size))
     places = _places(grid, size)
-    middle = (sum(RING.columns) + RING.bar) / 2 if turns else NAMES / 2
-    for x, y in places:
-        if x == grid.columns[0]:
-            names = [word(middle, y + grid.row * p + grid.height / 2, f"piece {p}") for p in range(size)]
-            film.draw("".join(names))
+    for x, y in places if turns else places[:1]:
+        middle = NAMES / 2 if not turns else SIDE if x == grid.columns[0] else WIDTH - SIDE
+        names = [word(middle, y + grid.row * p + grid.height / 2, f"piece {p}") for p in range(size)]
+        film.draw("".join(names))
     for rank, place in enumerate(places if turns else ()):
         film.draw(_arrow(grid, place, places[(rank + 1) % size]))
     for at, line in _played(film, grid, moves, size):
@@ -98,6 +98,8 @@ def raceable(source: Any) -> bool:
 def race_film(runs: Mapping[str, Run | Timeline]) -> Film:
     """The films of up to three all-reduces below each other, on one clock.
 
+    It stops where one of them ends, and after each step of the one with the fewest.
+
     Args:
         runs: {name: run}, each as for `pieces_film`, all with the same number of ranks.
 
@@ -112,7 +114,7 @@ def race_film(runs: Mapping[str, Run | Timeline]) -> Film:
         )
     (size,) = sizes
     ends = {name: sorted({move.end for move in moves_of(one)}) for name, one in shown.items()}
-    times = sorted({0, *(end for found in ends.values() for end in found)})
+    times = sorted({0, *min(ends.values(), key=len), *(found[-1] for found in ends.values())})
     says = next(iter(shown.values())).format
     headline = "; ".join(f"{name} {says(found[-1])}" for name, found in ends.items())
     panel = 18 * size + 34
@@ -124,9 +126,8 @@ def race_film(runs: Mapping[str, Run | Timeline]) -> Film:
         for _ in _played(film, grid, moves_of(one), size):
             pass
     for at in times[:-1]:
-        done = {name: sum(end <= at for end in found) for name, found in ends.items()}
-        steps = {name: f"{done[name] + 1} of {len(ends[name])}" for name in shown if done[name] < len(ends[name])}
-        film.tell(at, "steps: " + ", ".join(f"{name} {steps.get(name, 'done')}" for name in shown))
+        done = [f"{name} {sum(end <= at for end in found)} of {len(found)}" for name, found in ends.items()]
+        film.tell(at, f"steps done: {', '.join(done)}")
     return film
 
 
@@ -214,10 +215,15 @@ def _travels(film: Film, grid: Grid, move: Move, sums: list[frozenset[int]], pla
     breaks = [0, *(n + 1 for n, (a, b) in enumerate(pairwise(move.pieces)) if b > a + 1), len(move.pieces)]
     size = len(places)
     look = "letter open" if len(move.pieces) == size else "letter"
+    if not grid.named:  # in the small rows of a race what goes right passes above what goes left
+        breaks, look = list(range(len(move.pieces) + 1)), "letter"
+        lane = 0.4 * grid.height
+        y += 0 if to_x > x else grid.height - lane
+        grid = grid._replace(height=lane)
     rows = "".join(_bar(grid, x, y, move.pieces[first:stop], look) for first, stop in pairwise(breaks))
     chips = "".join(_chips(grid, x, y, size, piece, who) for piece, who in zip(move.pieces, sums, strict=True))
-    outward = 1 if x == grid.columns[1] else -1
-    bow = (outward * (grid.bar + 12) if to_x == x else 0, 0)
+    inward = -1 if x == grid.columns[1] else 1
+    bow = (inward * (grid.bar + 12) if to_x == x else 0, 0)
     film.move(rows + chips, move.start, move.end, (to_x - x, to_y - y), bow)
 
 

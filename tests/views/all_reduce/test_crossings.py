@@ -111,6 +111,12 @@ def test_the_headline_says_which_is_fastest_up_to_which_size():
     assert headline == "12 ranks on uniform: recursive doubling wins up to 970 B, then circulant"
 
 
+def test_the_headline_names_both_where_two_are_equally_fast():
+    links = Cluster.uniform(latency=1e-6, bandwidth=10e9)
+    headline = views.all_reduce_times(size=8, cluster=links).texts[0].get_text()
+    assert headline.endswith("KiB, then halving and doubling = circulant")
+
+
 def test_curves_and_dots_are_times_over_the_best_and_dots_lie_on_the_curves():
     lengths = (64, 4096, 65536)
     runs = {name: {8 * n: run(all_reduce, 8, n, name) for n in lengths} for name in COSTS}

@@ -5,7 +5,7 @@ import numpy as np
 from parlab import Cluster, run, views
 from parlab.views.all_reduce.film import moves_of
 from tests.views.drawn import check_refused
-from tests.views.filmed import check_film, marks
+from tests.views.filmed import check_film, marks, tree_of
 
 CLUSTER = Cluster.uniform(latency=1e-6, bandwidth=1.024e9)
 
@@ -37,10 +37,13 @@ def test_24_messages_travel_and_each_carries_the_numbers_that_its_sender_has():
     ]  # fmt: skip
 
 
-def test_down_a_column_a_message_goes_around_the_pieces_below():
-    sideways = [mark[0] for mark in marks(views.film(collective("all_reduce", 4)), "go") if mark[0]["x"] == 0]
-    assert len(sideways) == 12  # from rank 1 to 2, and from 3 to 0
-    assert {(numbers["y"] > 0, numbers["v"]) for numbers in sideways} == {(True, 142), (False, -142)}
+def test_down_a_column_a_message_goes_through_the_middle_where_no_names_are():
+    film = views.film(collective("all_reduce", 4))
+    inward = [mark[0] for mark in marks(film, "go") if mark[0]["x"] == 0]
+    assert len(inward) == 12  # from rank 1 to 2, and from 3 to 0
+    assert {(numbers["y"] > 0, numbers["v"]) for numbers in inward} == {(True, -128), (False, 128)}
+    names = [float(part.get("x")) for part in tree_of(film).iter("text") if part.text.startswith("piece ")]
+    assert sorted(names) == [34] * 8 + [606] * 8  # beside the columns, which lie from 70 to 570
 
 
 def test_doubling_sends_all_pieces_twice_and_halving_fewer_in_4_steps():
@@ -99,8 +102,23 @@ def test_three_algorithms_race_on_one_clock_and_the_size_decides():
         assert film.html.count('class="frame"') == 3 * 4 * 4
     assert small.headline == "ring 7.50 µs; doubling 4.00 µs; halving 5.50 µs"
     assert large.headline == "ring 102 µs; doubling 130 µs; halving 100 µs"
-    assert large.lines[0] == "0 s: steps: ring 1 of 6, doubling 1 of 2, halving 1 of 4"
-    assert large.lines[-1] == "102 µs: steps: ring done, doubling 2 of 2, halving done"
+    assert large.lines == [
+        "0 s: steps done: ring 0 of 6, doubling 0 of 2, halving 0 of 4",
+        "65.0 µs: steps done: ring 3 of 6, doubling 1 of 2, halving 2 of 4",
+        "100 µs: steps done: ring 5 of 6, doubling 1 of 2, halving 4 of 4",
+        "102 µs: steps done: ring 6 of 6, doubling 1 of 2, halving 4 of 4",
+    ]
+
+
+def test_in_a_race_what_goes_right_passes_above_what_goes_left():
+    """Two that swap a piece never cross: the rows of one are full 2 above those of the other."""
+    for film in (views.film(three(128)), views.film(three(8192))):
+        flying = [part for part in tree_of(film).iter("g") if part.get("class") in ("go", "go flow")]
+        for part in flying:
+            right = "--x:-" not in part.get("style")
+            boxes = [box for box in part.iter("rect") if box.get("class") is None]
+            assert {(float(box.get("y")) - 24) % 106 % 18 for box in boxes} == {0 if right else 9}
+            assert {float(box.get("height")) for box in boxes} == {6}
 
 
 def test_a_race_of_several_numbers_of_ranks_or_of_other_programs_is_refused():
