@@ -143,6 +143,21 @@ def test_the_ring_is_ahead_for_no_size_and_no_number_of_ranks(size):
     assert (ring > circulant).all() == (size > 3)  # 2 and 3 ranks take as many steps by both
 
 
+def circulants_in_nodes(comm, x):
+    node, peers = comm.split(comm.rank // 8), comm.split(comm.rank % 8)
+    piece = node.reduce_scatter(x, algorithm="circulant")
+    return node.all_gather(peers.all_reduce(piece), algorithm="circulant")
+
+
+def test_two_levels_with_circulants_inside_nodes_pass_recursive_doubling_between_7_5_and_8_KiB():
+    for kib, ahead in ((7.5, False), (8, True)):
+        x = np.ones(int(kib * 128))
+        done = run(circulants_in_nodes, 16, x, cluster=CLASSROOM)
+        assert (done.results[0] == 16).all()
+        doubling = all_reduce_time("recursive_doubling", 16, np.array([x.nbytes]), CLASSROOM)[0]
+        assert (done.timeline.makespan < doubling) == ahead
+
+
 def test_times_of_7_and_12_ranks_are_those_worked_out_by_hand():
     for size, times in ((7, (99.75, 105.75, 197.4)), (12, (179.875, 193.875, 359.56))):
         cluster = Cluster.uniform(1e-6, 1.024e9)  # pieces of 8000 bytes
