@@ -40,6 +40,8 @@ CUT = {"facecolor": theme.PAPER, "edgecolor": "none", "pad": 1.5}  # behind the 
 ROOM = 1.2  # of the longest bill: with room for sums
 BESIDE = 0.75  # of the device's memory: a longer bill has its sum beyond the line
 PROMISED = {"color": theme.INK, "marker": "|", "markersize": 18, "markeredgewidth": 3, "linestyle": "none"}
+SLIVER = 0.02  # of every bill: kinds that are smaller in all are drawn as one, the rest
+REST = "#C9B99A"
 SEEN = 0.0005  # of a bill: smaller parts are neither drawn nor named
 
 
@@ -52,6 +54,8 @@ def bills(
     promised: Mapping[str, float] | None = None,
 ) -> Picture:
     """Draw a row for each layout: its seconds by kind, and its bytes by kind; each sum stands beside its bar.
+
+    Kinds that are less than 2 % of every bill are one part, the rest.
 
     Args:
         estimates: the estimate of one layout, or several by name; of single layouts, not of columns.
@@ -111,6 +115,15 @@ def _seen(part: float, total: float) -> bool:
     return total > 0 and part >= SEEN * total
 
 
+def _with_rest(rows: list[dict[str, float]]) -> list[dict[str, float]]:
+    """The bills, with the kinds that are slivers of all of them summed as the rest, if they are two or more."""
+    small = [kind for kind in rows[0] if all(row[kind] < SLIVER * sum(row.values()) for row in rows)]
+    if sum(any(_seen(row[kind], sum(row.values())) for row in rows) for kind in small) < 2:
+        return rows
+    kept = [{kind: x for kind, x in row.items() if kind not in small} for row in rows]
+    return [one | {"rest": sum(row[kind] for kind in small)} for one, row in zip(kept, rows, strict=True)]
+
+
 def draw_bills(
     figure: Picture,
     named: Mapping[str, Estimate],
@@ -121,7 +134,8 @@ def draw_bills(
 ) -> tuple[Axes, Axes]:
     """Both bills, with their legends above them; those of more than `longest` seconds or `largest` GiB are cut.
 
-    With `sums` the sum of each bill stands beside its bar, or at the right of the device's line if that is near.
+    With `sums` small kinds are one, and the sum of each bill stands beside its bar, or at the right of the device's
+    line if that is near.
     """
     letters = max(map(len, named))
     side = min(LEFT, max(0.6, 0.25 + LETTER * letters))
@@ -132,6 +146,8 @@ def draw_bills(
     for place, (rows, colors, unit, cut) in enumerate(
         ((times, TIME, "seconds a step", longest), (held, MEMORY, "GiB a device", largest))
     ):
+        if sums:
+            rows, colors = _with_rest(rows), colors | {"rest": REST}
         left = side + place * (width + GAP)
         axes = panel(figure, left, TOP, width, ROW * len(named))
         names = [fill(name, int(LEFT / LETTER)) for name in named] if not place else []
@@ -139,14 +155,15 @@ def draw_bills(
         limit = memory / 2**30 if memory and place and math.isfinite(memory) else 0
         totals = [sum(row.values()) for row in rows]
         most = max(limit, *(min(total, cut or total) for total in totals))
+        room = ROOM if sums else 1.04
         few: Any = {"ticks": MaxNLocator(4), "says": "{:g}".format} if most < TINY else {}
-        scale(axes.xaxis, unit, ends=(0, (ROOM if sums else 1.04) * most or 1), size=theme.SMALL, **few)
-        shown = [kind for kind in colors if any(_seen(row[kind], sum(row.values())) for row in rows)]
+        scale(axes.xaxis, unit, ends=(0, room * most or 1), size=theme.SMALL, **few)
+        shown = [kind for kind in colors if any(_seen(row.get(kind, 0), sum(row.values())) for row in rows)]
         marks.stacked(axes, {kind: [row[kind] for row in rows] for kind in shown}, colors)
         for row, total in enumerate(totals):
             if cut and total > cut:
                 words = f"{total:.1f} s ▸" if not place else f"{total:.0f} GiB ▸"
-                marks.word(axes, 1.03 * most, row, words, ha="right", gid="cut", bbox=CUT)
+                marks.word(axes, (room - 0.01) * most, row, words, ha="right", gid="cut", bbox=CUT)
             elif sums and total:
                 words = format_time(total * 10**12) if not place else format_bytes(total * 2**30)
                 end = limit if BESIDE * limit < total <= limit else total

@@ -96,6 +96,7 @@ def winners(
     tokens: int = 2**24,
     sequence: int = 8192,
     cluster: Cluster = DGX_H100,
+    headline: str = "",
 ) -> Picture:
     """Draw a map: the best layout's tensor parallelism as a shade, and all of its mesh in words.
 
@@ -105,6 +106,7 @@ def winners(
         tokens: of a step, the same for all.
         sequence: tokens of a sequence.
         cluster: the hardware.
+        headline: above the figure. Empty: the setting.
 
     Raises:
         ValueError: an unknown model, or tokens that are not whole sequences.
@@ -113,7 +115,8 @@ def winners(
         raise ValueError(f"models: {unknown[0]!r}: choose from {', '.join(MODELS)}")
     if tokens % sequence:
         raise ValueError(f"tokens={tokens}: must be a multiple of sequence {sequence}")
-    headline = f"The best layouts of {tokens / 2**20:g} Mi tokens a step, {sequence} in a sequence, on {cluster.name}"
+    setting = f"The best layouts of {tokens / 2**20:g} Mi tokens a step, {sequence} in a sequence, on {cluster.name}"
+    headline = headline or setting
     figure, axes = plot("", 1.5 + 0.95 * len(models), headline, left=1.15, top=0.85, bottom=0.65)
     says = [str(ranks) for ranks in gpus]
     scale(axes.xaxis, "GPUs", ends=(-0.5, len(gpus) - 0.5), ticks=range(len(gpus)), says=says, dashes=False)

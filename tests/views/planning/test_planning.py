@@ -273,6 +273,16 @@ def test_each_bill_has_its_sum_beside_it_and_beyond_the_line_of_a_device_that_it
     check_text(figure)
 
 
+def test_kinds_below_2_percent_of_every_bill_are_drawn_as_one_rest_of_the_same_seconds():
+    found = estimate(LLAMA_405B, DGX_H100, META, batch=2048, sequence=8192)
+    figure = views.bills({"Llama 3": found})
+    ((left, right, _, _),) = [box for box in boxes(figure, "rest") if box[1] < 8]  # seconds; the other is of bytes
+    small = [x for x in found.seconds.values() if x < 0.02 * found.total_seconds]
+    assert right - left == pytest.approx(sum(small))
+    assert len([x for x in small if x]) > 2
+    check_text(figure)
+
+
 def test_a_promise_is_a_mark_on_its_own_bar_at_its_seconds():
     fast, slow = PLANS[0], PLANS[len(PLANS) // 2]
     figure = views.bills({"fast": fast, "slow": slow}, promised={"slow": 2.0, "fast": 1.0})
