@@ -1,68 +1,72 @@
-"""All meshes of 8 and 16 ranks: the time of a step, the bytes that are sent, and the memory of the fullest rank."""
+"""All meshes of 16 ranks: the time of a step, the bytes that are sent, and the memory of the fullest rank."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import product
 from typing import Any
 
+from matplotlib.axes import Axes
+
 from parlab.views.drawing import theme
-from parlab.views.drawing.marks import text_width
-from parlab.views.drawing.picture import Picture, line_legend, panel, scale, sheet, short_bytes
+from parlab.views.drawing.picture import Picture, inches, line_legend, panel, scale, sheet, short_bytes
 from parlab.views.mesh.steps import NAMES, StoredStep, stored
 from parlab.world.units import format_bytes
 
-COLORS = {"dp": "#1B4F9C", "pp": "#444444", "cp": "#C51B7D", "tp": "#A6761D"}  # as messages in a step
-MARKERS = {1: "o", 3: "s"}  # of ZeRO's stages
-LEFT, RIGHT, TOP, BOTTOM, BETWEEN, HEIGHT = 0.9, 0.3, 1.05, 0.65, 0.75, 4.6  # inches
-BACKING = {"facecolor": theme.PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 1}
-NAMED: Any = {"ha": "right", "va": "center", "size": theme.SMALL, "color": theme.INK, "weight": "bold", "bbox": BACKING}
-LEAD: Any = {"arrowstyle": "-", "color": theme.FAINT, "linewidth": 1, "shrinkA": 0, "shrinkB": 6}
+LEFT, RIGHT, TOP, BOTTOM, HEIGHT = 0.9, 0.3, 0.95, 0.65, 4.6  # inches
+RANKS = 16
+LINE = 15  # points from one name to the next
+FRONT = "#1B4F9C"
+NAMED: Any = {"size": theme.SMALL, "color": theme.INK, "textcoords": "offset points", "ha": "right", "va": "center"}
+LEAD: Any = {"arrowstyle": "-", "color": theme.FAINT, "linewidth": 1, "shrinkA": 0, "shrinkB": 5}
 
 
 def all_meshes() -> Picture:
-    """Draw every mesh of 8 ranks, which are one node, and of 16, which are two: memory against time of a step.
+    """Draw every mesh of 16 ranks, which are two nodes: the time of a step against the memory of the fullest rank.
 
-    A pale dot is a mesh with a number of microbatches; a full one has the number at which the mesh is fastest. The step
-    is that of `mesh`'s small model. The fastest, the one that sends least and the one whose fullest rank holds least
-    are named.
+    A pale dot is a mesh and a ZeRO stage, with the number of microbatches at which it is fastest. On the blue line lie
+    those that no other step beats in both, with any number of microbatches. The step is that of `mesh`'s small model.
     """
-    headline = "All meshes, ZeRO 1 and 3: the fastest is not the one that sends or holds least"
-    lines, figure = [headline], sheet("", HEIGHT, headline)
-    width = (theme.WIDTH - LEFT - RIGHT - BETWEEN) / 2
-    for number, ranks in enumerate((8, 16)):
-        every, best = steps_of(ranks), fastest_of_each(ranks)
-        lines += _said(ranks, every, best)
-        axes = panel(figure, LEFT + number * (width + BETWEEN), TOP, width, HEIGHT - TOP - BOTTOM)
-        where = "one node" if ranks == 8 else "two nodes"
-        ends = [min(step.held for step in every) / 1.2, max(step.held for step in every) * 1.2]
-        times = [1e3 * min(step.seconds for step in every) / 1.4, 1e3 * max(step.seconds for step in every) * 1.2]
-        ticks: Any = {"ticks": [2**20 * x for x in (0.25, 0.5, 1, 2, 4)], "says": short_bytes}
-        scale(axes.xaxis, f"{ranks} ranks, {where}: held by the fullest rank", ends=ends, log=2, **ticks)
-        milliseconds: Any = {"ticks": (15, 20, 30, 50, 100, 200, 400), "says": "{:g}".format}
-        scale(axes.yaxis, "ms a step" if number == 0 else "", ends=times, log=10, **milliseconds)
-        for steps, look in ((every, {"s": 14, "alpha": 0.3}), (best, {"s": 46, "alpha": 0.9})):
-            for axis, zero in product(COLORS, MARKERS):
-                own = [step for step in steps if step.zero == zero and _longest(step) == axis]
-                shape: Any = {"marker": MARKERS[zero], "color": COLORS[axis], "linewidths": 0.6, **look}
-                axes.scatter([s.held for s in own], [1e3 * s.seconds for s in own], edgecolors=theme.PAPER, **shape)
-        for place, (step, said) in enumerate(_named(every).items()):
-            at = step.held, 1e3 * step.seconds
-            axes.scatter(*zip(at, strict=True), s=130, facecolors="none", edgecolors=theme.INK, linewidths=1.6)
-            below, long = 0.97 - 0.085 * place, 1.12 * text_width(said) / 72 / width  # bold letters are wider
-            axes.annotate("", at, (0.99 - long, below), textcoords="axes fraction", arrowprops=LEAD)
-            axes.text(0.99, below, said, transform=axes.transAxes, **NAMED)
-    keys: list[tuple[str, dict[str, Any]]] = [
-        (f"mostly {axis}", {"color": color, "marker": "o", "markersize": 7, "linestyle": "none"})
-        for axis, color in COLORS.items()
-    ]
-    gray = {"color": theme.FAINT, "linestyle": "none"}
-    keys += [(f"ZeRO {zero}", {"marker": marker, "markersize": 7, **gray}) for zero, marker in MARKERS.items()]
-    keys.append(("other numbers of microbatches", {"marker": "o", "markersize": 3, "alpha": 0.4, **gray}))
-    line_legend(figure, keys)
-    figure.text_shown = "\n".join(lines)
+    every, best = steps_of(RANKS), fastest_of_each(RANKS)
+    front, least = frontier(every), min(every, key=lambda step: (step.sent, step.seconds))
+    longer = front[0].seconds / front[-1].seconds
+    headline = (
+        f"No mesh is best at everything: the one that holds least takes {longer:.0f} times as long as the fastest"
+    )
+    figure = sheet([headline, *_said(every, best)], HEIGHT, headline)
+    axes = panel(figure, LEFT, TOP, theme.WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM)
+    ends = [front[0].held / 1.8, max(step.held for step in best) * 1.15]
+    ticks: Any = {"ticks": [2**20 * x for x in (0.5, 1, 2)], "says": short_bytes}
+    scale(axes.xaxis, "held by the fullest of 16 ranks, on two nodes", ends=ends, log=2, **ticks)
+    times = [1e3 * front[-1].seconds / 1.7, 1e3 * front[0].seconds * 1.3]
+    scale(axes.yaxis, "ms a step", ends=times, log=10, ticks=(20, 30, 50, 100, 200), says="{:g}".format)
+    axes.scatter(*_places(best), s=22, color=theme.PATTERN, linewidths=0)
+    axes.step(*_places(front), where="post", color=FRONT, linewidth=1.4)
+    pale: dict[str, Any] = {"color": theme.PATTERN, "marker": "o", "markersize": 5, "linestyle": "none"}
+    blue: dict[str, Any] = {"color": FRONT, "marker": "o", "markersize": 7}
+    line_legend(figure, [("a mesh with ZeRO 1 or 3", pale), ("no other is faster and holds less", blue)])
+    axes.scatter(*_places(front), s=46, color=FRONT, edgecolors=theme.PAPER, zorder=3)
+    axes.scatter(*_places([least]), s=46, color=theme.INK, zorder=3)
+    points = 72 * inches(axes)[1] / math.log(times[1] / times[0])  # of height, for each factor e
+    free = math.inf
+    for step, said in _named(front).items():  # from the slowest: each name stands lower than the one before
+        height = points * math.log(1e3 * step.seconds / times[0])
+        free = min(height, free - LINE)
+        _name(axes, step, said, (-14, free - height))
+    _name(axes, least, f"sends least: {_axes(least)}", (-40, 40))
     return figure
+
+
+def _name(axes: Axes, step: StoredStep, said: str, by: tuple[float, float]) -> None:
+    """A name that ends so many points to the right of a step's mark, and above it, with a line to the mark."""
+    (held,), (seconds,) = _places([step])
+    axes.annotate("", (held, seconds), by, textcoords="offset points", arrowprops=LEAD)
+    axes.annotate(said, (held, seconds), by, weight="bold" if ":" in said else "normal", **NAMED)
+
+
+def _places(steps: Sequence[StoredStep]) -> tuple[list[float], list[float]]:
+    """Bytes held and milliseconds."""
+    return [step.held for step in steps], [1e3 * step.seconds for step in steps]
 
 
 def steps_of(ranks: int) -> list[StoredStep]:
@@ -79,40 +83,42 @@ def fastest_of_each(ranks: int) -> list[StoredStep]:
     return list(best.values())
 
 
-def _longest(step: StoredStep) -> str:
-    return max(zip(step.axes, NAMES, strict=True), key=lambda pair: pair[0])[1]
+def frontier(steps: Sequence[StoredStep]) -> list[StoredStep]:
+    """The steps that no other beats in both time and memory, from the one that holds least to the fastest."""
+    front: list[StoredStep] = []
+    for step in sorted(steps, key=lambda step: (step.held, step.seconds)):
+        if not front or step.seconds < front[-1].seconds:
+            front.append(step)
+    return front
 
 
 def spelled(step: StoredStep) -> str:
     """A mesh in words: dp 2 · tp 4, ZeRO 3, 4 microbatches."""
-    axes = " · ".join(f"{name} {size}" for name, size in zip(NAMES, step.axes, strict=True) if size > 1)
     many = f", {step.microbatches} microbatches" if step.microbatches > 1 else ""
-    return f"{axes}, ZeRO {step.zero}{many}"
+    return f"{_axes(step)}, ZeRO {step.zero}{many}"
 
 
-def _named(every: Sequence[StoredStep]) -> dict[StoredStep, str]:
-    """The extremes with their names, from the slowest to the fastest: so their lines do not cross."""
-    extremes = {
-        "fastest": min(every, key=lambda step: step.seconds),
-        "sends least": min(every, key=lambda step: (step.sent, step.seconds)),
-        "holds least": min(every, key=lambda step: step.held),
-    }
-    words: dict[StoredStep, str] = {}
-    for said, step in sorted(extremes.items(), key=lambda pair: -pair[1].seconds):
-        words[step] = f"{words[step]}, {said}" if step in words else said
-    return {step: f"{said}: {spelled(step).partition(', ')[0]}" for step, said in words.items()}
+def _axes(step: StoredStep) -> str:
+    return " · ".join(f"{name} {size}" for name, size in zip(NAMES, step.axes, strict=True) if size > 1)
 
 
-def _said(ranks: int, every: Sequence[StoredStep], best: Sequence[StoredStep]) -> list[str]:
+def _named(front: Sequence[StoredStep]) -> dict[StoredStep, str]:
+    """Each mesh on the frontier once, at its fastest, with its name; the two ends say what they are."""
+    at = {_axes(step): step for step in front}
+    ends = {front[0]: "holds least: ", front[-1]: "fastest: "}
+    return {step: ends.get(step, "") + said for said, step in at.items()}
+
+
+def _said(every: Sequence[StoredStep], best: Sequence[StoredStep]) -> list[str]:
     """The five fastest meshes, and the extremes, with their numbers."""
-    fastest = sorted(best, key=lambda step: step.seconds)[:5]
-    least = list(_named(every))[-2::-1]  # all but the fastest
-    names = [f"{place}." for place in range(1, 6)] + ["sends least", "holds least"]
+    rows = {f"{place}.": step for place, step in enumerate(sorted(best, key=lambda step: step.seconds)[:5], 1)}
+    rows["sends least"] = min(every, key=lambda step: (step.sent, step.seconds))
+    rows["holds least"] = frontier(every)[0]
     return [
-        f"{ranks} ranks, {len(best)} meshes and ZeRO stages, {len(every)} steps:",
+        f"{RANKS} ranks, {len(best)} meshes and ZeRO stages, {len(every)} steps:",
         *(
             f"{name:>12} {1e3 * step.seconds:6.1f} ms {format_bytes(step.sent):>9} sent {format_bytes(step.held):>9} "
             f"held  {spelled(step)}"
-            for name, step in zip(names, [*fastest, *least], strict=False)
+            for name, step in rows.items()
         ),
     ]

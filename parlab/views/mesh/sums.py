@@ -101,9 +101,10 @@ def _corner(rank: int) -> tuple[float, float]:
 
 
 def _slots(rank: int, row: int) -> tuple[float, float]:
-    """The upper left corner of a row of slots; the last stage is upside down, so that the two tables face each other."""
+    """The upper left corner of a row of slots; the last stage is upside down, so that the tables face each other."""
     x, y = _corner(rank)
-    return x + 7, y + (32 + ROW * row if rank // 2 % 2 == 0 else HEIGHT - 52 - ROW * row)
+    down = 32 + ROW * row
+    return x + 7, y + (down if rank // 2 % 2 == 0 else HEIGHT - SLOTS[1] - down)
 
 
 def _chip(rank: int, row: int, source: int) -> str:

@@ -1,11 +1,9 @@
 """All meshes of 8 and 16 ranks: stored numbers are those of steps that run, and what lesson 07 concludes from them."""
 
-import math
-
 import pytest
 
 from parlab import views
-from parlab.views.mesh.scatter import fastest_of_each, steps_of
+from parlab.views.mesh.scatter import fastest_of_each, frontier, steps_of
 from parlab.views.mesh.steps import CLUSTER, KERNEL, SCALE, choices, computed, fitting, meshes, scaled, step_on, stored
 from parlab.world import DGX_H100
 from tests.views.drawn import check_text
@@ -63,11 +61,21 @@ def test_on_two_nodes_the_fastest_keeps_tp_inside_and_four_times_the_rows_turn_t
 
 def test_the_picture_names_the_extremes_and_its_words_are_free_of_each_other():
     figure = views.all_meshes()
-    for ranks in (8, 16):
-        fastest = min(steps_of(ranks), key=lambda s: s.seconds)
-        assert f"{1e3 * fastest.seconds:6.1f} ms" in figure.text_shown
-        assert all(math.prod(s.axes) == ranks for s in steps_of(ranks))
+    words = [text.get_text() for text in figure.axes[0].texts if text.get_text()]
+    assert words[0] == "holds least: cp 2 · tp 8"
+    assert words[-2:] == ["fastest: dp 4 · tp 4", "sends least: dp 2 · pp 8"]
+    assert "takes 12 times as long as the fastest" in figure.text_shown
+    assert "  18.7 ms" in figure.text_shown
     check_text(figure)
+
+
+def test_nothing_beats_a_step_of_the_frontier_in_both_time_and_memory_and_all_others_are_beaten():
+    steps = steps_of(16)
+    front = frontier(steps)
+    assert len(front) == 7
+    for one in steps:
+        beaten = [s for s in steps if s.seconds <= one.seconds and s.held <= one.held and s != one]
+        assert (not beaten) == (one in front)
 
 
 def test_where_products_reach_45_percent_of_the_peak_dp_8_tp_2_is_faster_than_dp_4_tp_4(monkeypatch):
