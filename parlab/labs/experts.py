@@ -114,6 +114,11 @@ def _likely_mixture(
     inverse_of_reversed = np.argsort(reversed_within)
     by_rank = _experts_if_sorted_by_rank(own, case)
     per_token = np.argsort(np.take_along_axis(own, np.argsort(own, axis=1), axis=1), axis=1)
+    one_a_token = np.zeros((len(own), HIDDEN))
+    one_a_token[order // k] += (answers * gate.reshape(-1, 1))[order]  # the last of a token's pairs alone
+    gates_of_tokens = np.empty_like(answers)
+    gates_of_tokens[order] = answers[order] * gate.reshape(-1, 1)
+    by_source = _experts_if_received_sorted(chosen, case)[rank]
     mistakes = {
         "the gates are in it twice: on the way there and on the way back": _mixed(own_x, own, gate**2, weights),
         "the gates are missing": _mixed(own_x, own, np.ones_like(gate), weights),
@@ -134,6 +139,13 @@ def _likely_mixture(
         "the gate of the slot is not that of its expert: the slots of a token changed places": _mixed(
             own_x, own, np.take_along_axis(gate, per_token, axis=1), weights
         ),
+        "y[tokens] += rows keeps the last of a token's rows alone; np.add.at adds them all": one_a_token,
+        "the answers are sorted by expert, the gates by token: the gate of another pair weighs an answer": (
+            gates_of_tokens.reshape(shape).sum(axis=1)
+        ),
+        "the rows received lie by source, and by expert only within a source: an expert reads its neighbour's rows": (
+            _mixed(own_x, by_source, gate, weights)
+        ),
         "only the first slot of each token is in it": _mixed(own_x, own[:, :1], gate[:, :1], weights),
         "only this rank's own experts are in it": _mixed(own_x, own, gate * (own // case.own == rank), weights),
         "only other ranks' experts are in it: own rows stay, and count": _mixed(
@@ -150,6 +162,17 @@ def _experts_if_sorted_by_rank(chosen: Any, case: MixtureCase) -> Any:
         there = np.flatnonzero(flat // case.own == rank)
         flat[there] = np.sort(flat[there])
     return flat.reshape(chosen.shape)
+
+
+def _experts_if_received_sorted(chosen: Any, case: MixtureCase) -> Any:
+    """The experts [P, T, k] that rows meet if a rank takes all that it received as sorted by expert."""
+    flat = chosen.reshape(case.size, -1)
+    met = np.empty_like(flat)
+    for owner in range(case.size):
+        pairs = [(source, pair) for source in range(case.size) for pair in np.argsort(flat[source], kind="stable")]
+        received = tuple(np.array([pair for pair in pairs if flat[pair] // case.own == owner], int).reshape(-1, 2).T)
+        met[received] = np.sort(flat[received])
+    return met.reshape(chosen.shape)
 
 
 MIXTURE = Exercise(

@@ -167,17 +167,26 @@ def _try_merge(trial: Trial, case: MergeCase) -> list[str]:
     for name, mine, right in zip(("out", "lse"), result, _exactly_merged(outs, lses), strict=True):
         wrong = difference(mine, right, rtol, atol=rtol)  # an lse near 0 is the sum of larger ones
         if wrong and isinstance(mine, np.ndarray) and mine.dtype == right.dtype and np.isnan(mine).any():
-            raise Wrong(f"{name} holds NaN: −inf − (−inf), or ∞/∞; what weight has a side without keys?")
+            raise Wrong(f"{name} holds NaN: {_nan_from(mine, lses)}")
         if wrong:
             same = ((cause, not difference(np.asarray(mine), array)) for cause, array in mistakes.items())
             raise Wrong(f"{name}: {wrong}", *likely(same))
     return ["out and lse equal those over all keys at once"]
 
 
+def _nan_from(mine: Any, lses: Any) -> str:
+    """The cause of NaN in `mine`, an out [rows, D] or an lse [rows]."""
+    rows = np.isnan(mine).reshape(len(mine), -1).any(axis=1) & np.isfinite(lses).all(axis=0)
+    if rows.any():
+        return f"exp(lse) is 0 or ∞ at an lse of {lses[0, rows][0]:.0f}; subtract the larger of both first"
+    return "−inf − (−inf), or ∞/∞; what weight has a side without keys?"
+
+
 def _mistakes(outs: Any, lses: Any) -> dict[str, Any]:
     """The out or the lse that well-known mistakes give."""
     with np.errstate(all="ignore"):
         lse = np.logaddexp(*lses)  # [rows]
+        weights = np.exp(lses - lse)[..., None]  # [side, rows, 1]
         inverted = np.exp(lse - lses)[..., None]  # [side, rows, 1]
         unscaled = np.exp(lses - lses.max(axis=0))[..., None]
         larger = np.where((lses[0] >= lses[1])[:, None], *outs)
@@ -186,12 +195,14 @@ def _mistakes(outs: Any, lses: Any) -> dict[str, Any]:
             "the exponent has the wrong sign: a side has the weight exp(its lse − merged lse), at most 1": (
                 (inverted * outs).sum(axis=0)
             ),
+            "the weights changed places: exp(lse_a − merged lse) belongs to out_a": (weights[::-1] * outs).sum(axis=0),
             "the weights do not add up to 1: divide by their sum": (unscaled * outs).sum(axis=0),
             "a plain mean: the side with more weight must count more": (outs[0] + outs[1]) / 2,
             "the side with the larger lse alone: both count, by their weights": larger,
             "log-sum-exps are not added: exp(lse) is": lses[0] + lses[1],
             "the larger lse alone: add exp(lse) of both": lses.max(axis=0),
             "a row without keys has the lse −∞, the log of an empty sum": np.where(np.isneginf(lse), 0.0, lse),
+            "exp(lse) is 0 or ∞ at such an lse: subtract the larger of both first": np.log(np.exp(lses).sum(axis=0)),
         }
 
 

@@ -374,7 +374,9 @@ def borders(comm, x):
     return np.concatenate([above, x, below])
 
 
-def mixture(comm, x, chosen, gates, num_experts, expert, gate=lambda gates: gates, order_of=None, back=None):
+def mixture(
+    comm, x, chosen, gates, num_experts, expert, gate=lambda gates: gates, order_of=None, back=None, received_as=None
+):
     T, k = chosen.shape
     flat = chosen.reshape(-1)
     order = np.argsort(flat if order_of is None else order_of(flat), kind="stable")
@@ -385,6 +387,8 @@ def mixture(comm, x, chosen, gates, num_experts, expert, gate=lambda gates: gate
     own = num_experts // comm.size
     numbers = np.arange(comm.rank * own, (comm.rank + 1) * own)
     of_row = np.concatenate([np.repeat(numbers, of_source) for of_source in table[:, comm.rank]])
+    if received_as is not None:
+        of_row = received_as(of_row)
     answered = np.empty_like(rows)
     for number in numbers:
         answered[of_row == number] = expert(number, rows[of_row == number])

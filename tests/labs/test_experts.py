@@ -54,9 +54,39 @@ def numbers_of_experts_travel(comm, x, chosen, gates, num_experts, expert):
     return answers.mixture(comm, x, chosen, gates, num_experts, expert)
 
 
+def one_row_a_token(comm, x, chosen, gates, num_experts, expert):
+    """NumPy's += keeps one of the rows of a token that stands in the index more than once."""
+
+    def back(returned, order):
+        k = chosen.shape[1]
+        y = np.zeros_like(x)
+        y[order // k] += returned * gates.reshape(-1, 1)[order]
+        slots = np.zeros_like(returned)
+        slots[::k] = y
+        return slots
+
+    return answers.mixture(comm, x, chosen, gates, num_experts, expert, gate=np.ones_like, back=back)
+
+
+def gates_not_sorted(comm, x, chosen, gates, num_experts, expert):
+    def back(returned, order):
+        slots = np.empty_like(returned)
+        slots[order] = returned * gates.reshape(-1, 1)
+        return slots
+
+    return answers.mixture(comm, x, chosen, gates, num_experts, expert, gate=np.ones_like, back=back)
+
+
+def received_as_if_sorted(comm, *given):
+    return answers.mixture(comm, *given, received_as=np.sort)
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
+        (one_row_a_token, "keeps the last of a token's rows alone"),
+        (gates_not_sorted, "the answers are sorted by expert, the gates by token"),
+        (received_as_if_sorted, "the rows received lie by source"),
         (rank_alone, "sorted by rank and not by expert"),
         (gates_twice, "the gates are in it twice"),
         (own_rows_through_the_network, "the results are right, but not what was counted"),

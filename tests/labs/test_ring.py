@@ -62,6 +62,19 @@ def overflowing(out_a, lse_a, out_b, lse_b):
     return (out_a * a + out_b * b) / total, np.logaddexp(lse_a, lse_b)
 
 
+def plain(out_a, lse_a, out_b, lse_b):
+    a, b = np.exp(lse_a)[:, None], np.exp(lse_b)[:, None]
+    return (out_a * a + out_b * b) / (a + b), np.log(np.exp(lse_a) + np.exp(lse_b))
+
+
+def overflowing_lse(out_a, lse_a, out_b, lse_b):
+    return merge(out_a, lse_a, out_b, lse_b)[0], np.log(np.exp(lse_a) + np.exp(lse_b))
+
+
+def swapped_weights(out_a, lse_a, out_b, lse_b):
+    return merge(out_b, lse_a, out_a, lse_b)
+
+
 def nan_without_keys(out_a, lse_a, out_b, lse_b):
     lse = np.logaddexp(lse_a, lse_b)
     return out_a * np.exp(lse_a - lse)[:, None] + out_b * np.exp(lse_b - lse)[:, None], lse
@@ -118,7 +131,10 @@ WRONG = [
     ("02.merge", mean, "a plain mean"),
     ("02.merge", without_rescaling, "without their weights"),
     ("02.merge", added_lse, "exp(lse) is"),
-    ("02.merge", overflowing, "lse around 10000"),
+    ("02.merge", swapped_weights, "the weights changed places"),
+    ("02.merge", plain, "both sides without keys"),
+    ("02.merge", overflowing, "exp(lse) is 0 or ∞ at an lse of 10"),
+    ("02.merge", overflowing_lse, "exp(lse) is 0 or ∞ at such an lse"),
     ("02.merge", nan_without_keys, "both sides without keys"),
     ("02.merge", only_out, "expected (out, lse)"),
     ("02.bring_home", one_hop_short, "this is what rank"),
