@@ -1,7 +1,9 @@
 """The film of sums is drawn from what the groups of a mesh add."""
 
-from parlab import run, views
-from parlab.views.mesh.sums import contributions
+import pytest
+
+from parlab import labs, run, views
+from parlab.views.mesh.sums import BROKEN, WHOLE, contributions
 from tests.views.filmed import check_film, marks
 
 
@@ -25,3 +27,23 @@ def test_the_film_says_each_sum_and_is_small():
     assert len(film.html.encode()) < 30_000
     assert len(marks(film, "go")) == 8 + 8 + 8 + 16 + 16  # chips that travel: of norms, of tables, then of all
     check_film(film)
+
+
+def test_without_the_sum_over_both_ends_each_end_of_a_table_keeps_its_own_two_gradients():
+    last = [steps[-1] for steps in run(contributions, 8, 1).results]
+    assert [last[rank]["tied"] for rank in (0, 2)] == [[0, 4], [2, 6]]
+    assert last[0]["norm"] == [0, 1, 4, 5]
+
+
+@pytest.mark.parametrize("bug", labs.BUGS)
+def test_a_bug_that_the_copies_show_loses_8_chips_and_the_others_none(bug):
+    film, sees = views.film_of_sums(bug), labs.Suspect(bug).sees("copies")
+    assert len(marks(film, "go")) == 56 - (8 + 8) * sees  # of its own sum, and of the mean, which has half of it
+    assert film.headline.endswith("sees it" if sees else "is blind")
+    check_film(film)
+
+
+def test_the_film_knows_the_labs_bugs_and_refuses_another():
+    assert {*BROKEN, *WHOLE} == {"none", *labs.BUGS}
+    with pytest.raises(ValueError, match="bug='norm': "):
+        views.film_of_sums("norm")
