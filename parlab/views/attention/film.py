@@ -15,8 +15,9 @@ from parlab.world import Span, Timeline, Transfer
 
 LABEL = re.compile(r"(ring|double ring|Ulysses|USP|all-gather|tree), causal=(\w+), layout=contiguous(.*)")
 RANKS = (2, 4)  # how many a film has room for
-ACROSS, DOWN, TOP, PANEL = 27, 25, 96, 143  # of a cell, and of a rank's rectangle
-LANE, LANES = 15, 50  # below the rectangles
+ACROSS, DOWN, TOP, PANEL = 27, 25, 122, 143  # of a cell, and of a rank's rectangle
+ABOVE, BELOW = -42, 34  # the way past the ranks between
+LANE, LANES = 15, 78  # below the rectangles
 WORK, ARRIVES = theme.KINDS["compute"].color, theme.KINDS["receive"].color
 Cells = frozenset[tuple[int, int]]  # (shard of the tokens, part of the heads): as many of each as ranks
 KV, QKV, Q, OUT = "K/V", "q, k, v", "queries", "output"
@@ -108,7 +109,7 @@ def attention_film(shown: Timeline, ranks_per_node: int | None = None) -> Film:
         _draw_held(film, shown, plan, messages, rank)
         _draw_work(film, shown, rank)
     for t, part in messages:
-        far = 0 if abs(t.dst - t.src) == 1 else (-42 if t.dst > t.src else 34)
+        far = 0 if abs(t.dst - t.src) == 1 else (ABOVE if t.dst > t.src else BELOW)
         moving = _letter(t.src, part.cells, size) + _cells(t.src, part, size)
         film.move(moving, t.start, t.end, (_left(t.dst, size) - _left(t.src, size), 0), (0, far))
     for time, later in zip(film.times, film.times[1:], strict=False):
@@ -143,9 +144,9 @@ def _usp(P: int, ulysses: int | None = None, ranks_per_node: int | None = None) 
     for r in range(P):
         group, place = divmod(r, U)
         mine = range(place * each, (place + 1) * each)
-        queries.append(_block(range(group * U, (group + 1) * U), mine))
+        queries.append(_rectangle(range(group * U, (group + 1) * U), mine))
         homes = [(group - hop) % each for hop in range(each)]
-        attends.append([_block(range(home * U, (home + 1) * U), mine) for home in homes])
+        attends.append([_rectangle(range(home * U, (home + 1) * U), mine) for home in homes])
         for way, part in ((_there, Carried(QKV, frozenset())), (_back, Carried(OUT, frozenset()))):
             for dst, cells in way(r, U, P, ranks_per_node):
                 sends[r, dst].append(part._replace(cells=cells))
@@ -159,12 +160,12 @@ def _there(r: int, U: int, P: int, per_node: int | None) -> Iterable[tuple[int, 
     first, each = r - r % U, P // U
     if per_node is None or per_node >= U:
         for dst in range(first, first + U):
-            yield dst, _block([r], range((dst - first) * each, (dst - first + 1) * each))
+            yield dst, _rectangle([r], range((dst - first) * each, (dst - first + 1) * each))
         return
     for node in range(P // per_node):  # U = P
-        yield node * per_node + r % per_node, _block([r], range(node * per_node, (node + 1) * per_node))
+        yield node * per_node + r % per_node, _rectangle([r], range(node * per_node, (node + 1) * per_node))
     for dst in range(r - r % per_node, r - r % per_node + per_node):
-        yield dst, _block(range(r % per_node, P, per_node), [dst])
+        yield dst, _rectangle(range(r % per_node, P, per_node), [dst])
 
 
 def _back(r: int, U: int, P: int, per_node: int | None) -> Iterable[tuple[int, Cells]]:
@@ -172,13 +173,13 @@ def _back(r: int, U: int, P: int, per_node: int | None) -> Iterable[tuple[int, C
     first, each = r - r % U, P // U
     if per_node is None or per_node >= U:
         for dst in range(first, first + U):
-            yield dst, _block([dst], range((r - first) * each, (r - first + 1) * each))
+            yield dst, _rectangle([dst], range((r - first) * each, (r - first + 1) * each))
         return
     for dst in range(r - r % per_node, r - r % per_node + per_node):
-        yield dst, _block(range(dst % per_node, P, per_node), [r])
+        yield dst, _rectangle(range(dst % per_node, P, per_node), [r])
     for node in range(P // per_node):
         dst = node * per_node + r % per_node
-        yield dst, _block([dst], range(r - r % per_node, r - r % per_node + per_node))
+        yield dst, _rectangle([dst], range(r - r % per_node, r - r % per_node + per_node))
 
 
 def _allgather(P: int, ranks_per_node: int | None = None, kv_heads: int | None = None) -> MethodPlan:
@@ -213,12 +214,12 @@ PLANS: dict[str, Callable[..., MethodPlan]] = {
 }
 
 
-def _block(tokens: Iterable[int], heads: Iterable[int]) -> Cells:
+def _rectangle(tokens: Iterable[int], heads: Iterable[int]) -> Cells:
     return frozenset(product(tokens, heads))
 
 
 def _rows(tokens: Iterable[int], size: int) -> Cells:
-    return _block(tokens, range(size))
+    return _rectangle(tokens, range(size))
 
 
 def _some(sends: dict[tuple[int, int], list[Carried]]) -> dict[tuple[int, int], list[Carried]]:
@@ -247,14 +248,13 @@ def _draw_places(film: Film, size: int, per_node: int) -> None:
     for node in range(size // per_node):
         first = _left(node * per_node, size) - 14
         wide = _left(node * per_node + per_node - 1, size) + ACROSS * size + 14 - first
-        film.draw(outline(first, TOP - 66, wide, DOWN * size + 80, "empty"))
-        film.draw(word(first + wide / 2, TOP - 78, f"node {node}"))
+        film.draw(outline(first, TOP - 92, wide, DOWN * size + 106, "empty"))
+        film.draw(word(first + wide / 2, TOP - 104, f"node {node}"))
     for rank in range(size):
         x = _left(rank, size)
-        film.draw(word(x + ACROSS * size / 2, TOP - 46, f"rank {rank}", "strong"))
+        film.draw(word(x + ACROSS * size / 2, TOP - 72, f"rank {rank}", "strong"))
         film.draw(outline(x - 1, TOP - 1, ACROSS * size, DOWN * size, "empty"))
-    film.draw(word(_left(0, size) + ACROSS * size / 2, TOP - 24, "heads →", "small"))
-    film.draw(word(_left(1, size) + ACROSS * size / 2, TOP - 24, "tokens ↓", "small"))
+    film.draw(word(_left(0, size) + ACROSS * size / 2, TOP - 50, "heads →, tokens ↓", "small"))
 
 
 def _draw_held(
