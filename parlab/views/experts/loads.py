@@ -12,7 +12,8 @@ import numpy as np
 from parlab import arrays
 from parlab.nn import AdamW, MarkovSource, Mixtral, MixtralConfig
 from parlab.train import Mesh, Trainer
-from parlab.views.drawing.picture import Picture, line_legend, plot, scale
+from parlab.views.drawing import theme
+from parlab.views.drawing.picture import Picture, line_legend, panel, scale, sheet
 from parlab.views.widgets.explorer import Explorer
 from parlab.views.widgets.explorer import steps as slider
 from parlab.world import Comm, run
@@ -23,6 +24,7 @@ SEEDS = (1, 2, 3, 4, 5)  # of the weights
 LAST = 10  # steps, whose mean is said
 STORED = "loads.json"
 BIASED, PLAIN = "#0072B2", "#D55E00"
+LEFT, RIGHT, GAP = 0.8, 0.1, 0.3  # of the five panels, in inches
 
 
 def fullest_over_steps(seed: int, rate: float, learning_rate: float = 1e-2) -> list[float]:
@@ -88,18 +90,16 @@ def load_over_steps(rate: float = 0.05) -> Picture:
         headline,
         *(f"seed {seed}: {load:.2f} times the mean in the last {LAST} steps" for seed, load in ends.items()),
     ]
-    figure, axes = plot(lines, 4.0, headline, left=0.9, top=1.0)
-    steps = range(STEPS + 1)
-    drawn = {"without a bias": (without, PLAIN)} | ({"with it": (with_bias, BIASED)} if rate else {})
-    keys: list[tuple[str, dict[str, Any]]] = []
-    for name, (of_seed, color) in drawn.items():
-        look: dict[str, Any] = {"color": color, "linewidth": 1.6}
-        for seed, loads in of_seed.items():
-            axes.plot(steps, loads, gid=f"{name}, seed {seed}", **look)
-        keys.append((f"{name}: a line for each of five seeds", look))
-    scale(axes.xaxis, "steps trained", ends=(0, STEPS))
-    scale(axes.yaxis, "fullest rank, times the mean", ends=(0.9, 2.8), grid=True)
-    line_legend(figure, keys)
+    figure = sheet(lines, 3.2, headline)
+    wide = (theme.WIDTH - LEFT - RIGHT) / len(SEEDS) - GAP
+    drawn = [("without a bias", without, PLAIN)] + ([("with it", with_bias, BIASED)] if rate else [])
+    for number, seed in enumerate(SEEDS):
+        axes = panel(figure, LEFT + number * (wide + GAP), 1.15, wide, 1.4)
+        for name, of_seed, color in drawn:
+            axes.plot(range(STEPS + 1), of_seed[seed], color=color, linewidth=1.6, gid=f"{name}, seed {seed}")
+        scale(axes.xaxis, f"steps, seed {seed}", ends=(0, STEPS), ticks=(0, 30, 60))
+        scale(axes.yaxis, "" if number else "fullest, × mean", ends=(0.9, 2.8), ticks=(1, 2), grid=True)
+    line_legend(figure, [(name, {"color": color, "linewidth": 1.6}) for name, _, color in drawn])
     return figure
 
 

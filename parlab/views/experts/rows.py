@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from parlab.arguments import checked
 from parlab.views.arguments import mapping
@@ -15,6 +16,7 @@ from parlab.views.drawing.picture import Picture, panel, sheet, write
 Table = Sequence[Sequence[int]]
 MOST_RANKS, MOST_TABLES = 16, 4
 ROWS = "#0072B2"
+NUMBERED = 4  # ranks, up to which each bar has room for its number
 WORDS = 24  # rows of a rank, up to which each has the number of its expert
 
 
@@ -73,17 +75,30 @@ def rows_between(tables: Mapping[str, Table], *, headline: str | None = None) ->
             if number == 0:
                 marks.word(axes, -0.1, r + 0.5, f"from {r}", ha="right", va="center")
         marks.word(axes, P / 2, -0.5 * P / 4, f"{name}: rows to rank", ha="center", va="bottom")
-        below = panel(figure, left, 0.95 + side + 0.08, side, 0.6)
-        below.set_xlim(0, P)
-        below.set_ylim(highest, 0)
-        ranks = np.arange(P)
-        marks.rectangles(
-            below, f"load {name}", ranks + 0.1, ranks + 0.9, 0, loads[name], [theme.rank_color(int(r)) for r in ranks]
-        )
-        below.axhline(loads[name].mean(), color=theme.INK, linestyle="dashed", linewidth=1.4)
+        _loads(panel(figure, left, 0.95 + side + 0.08, side, 0.75), name, loads[name], highest)
+    write(
+        figure,
+        left + side + 0.06,
+        0.95 + side + 0.08 + 0.75 * loads[name].mean() / (1.4 * highest),
+        "mean",
+        va="center",
+    )
     if len(tables) == 1:
         _received(figure, np.asarray(next(iter(tables.values()))), 0.75 + room)
     return figure
+
+
+def _loads(axes: Axes, name: str, load: np.ndarray, highest: int) -> None:
+    """Bars that hang down: the rows that come to each rank; a dashed line is their mean."""
+    P = len(load)
+    axes.set_xlim(0, P)
+    axes.set_ylim(1.4 * highest, 0)
+    ranks = np.arange(P)
+    marks.rectangles(axes, f"load {name}", ranks + 0.1, ranks + 0.9, 0, load, [theme.PATTERN] * P)
+    axes.axhline(load.mean(), color=theme.INK, linestyle="dashed", linewidth=1.4)
+    if P <= NUMBERED:
+        for rank, rows in enumerate(load):
+            marks.word(axes, rank + 0.5, 1.35 * highest, str(rows), ha="center", va="bottom")
 
 
 def _received(figure: Picture, counts: np.ndarray, left: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from parlab.arguments import checked, one_of, whole
@@ -10,7 +11,7 @@ from parlab.views.arguments import numbers, within
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import WIDTH, Film, box, letter, outline, word
 
-TOP, EDGE = 34, 6
+TOP, EDGE, LETTER = 34, 6, 24
 COPIES = ("expert", "node")
 RULES = {
     "chosen": numbers,
@@ -72,6 +73,8 @@ def token_way(
 
 def _send(film: Film, wall: _Wall, places: dict[int, list[int]], hops: list[tuple[list[tuple[int, int]], str]]) -> None:
     """The copies there, the experts' answers, and the sums on their way back."""
+    for rank in places:
+        film.draw(wall.wanted(rank))
     film.draw(wall.letter(0, "t"), None, 0)
     for stop, (ways, line) in enumerate(hops):
         film.tell(stop, line)
@@ -89,9 +92,15 @@ def _send(film: Film, wall: _Wall, places: dict[int, list[int]], hops: list[tupl
 
 
 def _travel(film: Film, wall: _Wall, ways: list[tuple[int, int]], stop: int, text: str) -> None:
+    """Letters on their ways; those to one rank, or from one, lie side by side there."""
+    far = Counter(max(way) for way in ways)  # how many have the same rank at their far end
+    nth: Counter[int] = Counter()
     for here, there in ways:
-        (x, y), (to_x, to_y) = wall.corner(here), wall.corner(there)
-        film.move(wall.letter(here, text), stop, stop + 1, (to_x - x, to_y - y))
+        (x, y), (to_x, to_y), end = wall.corner(here), wall.corner(there), max(here, there)
+        aside = wall.aside(nth[end], far[end])
+        nth[end] += 1
+        start, stays = (0, aside) if end == there else (aside, -aside)
+        film.move(wall.letter(here, text, start), stop, stop + 1, (to_x - x + stays, to_y - y))
         film.draw(wall.mark(there), stop + 1)
 
 
@@ -124,10 +133,19 @@ class _Wall:
             x, y = self.corner(rank)
             film.draw(word(x + self.column - 22, y + self.row / 2 - 2, rank, "small"))
 
-    def letter(self, rank: int, text: str) -> str:
-        """A copy of the token, or an answer, in the left of a rank's cell."""
+    def letter(self, rank: int, text: str, aside: float = 0) -> str:
+        """A copy of the token, or an answer, in the left of a rank's cell, or `aside` of that."""
         x, y = self.corner(rank)
-        return letter(x + 1, y + 1, 24, self.row - 6, text)
+        return letter(x + 1 + aside, y + 1, LETTER, self.row - 6, text)
+
+    def aside(self, nth: int, of: int) -> float:
+        """How far to the right the nth of some letters lies in a cell."""
+        return round(nth * min(LETTER + 3, (self.column - 10 - LETTER) / max(1, of - 1)), 1)
+
+    def wanted(self, rank: int) -> str:
+        """The lower edge of a cell, in the colour of its node: this rank has an expert that the token chose."""
+        x, y = self.corner(rank)
+        return box(x, y + self.row - 7, self.column - 8, 3, theme.rank_color(rank // self.ranks_per_node))
 
     def mark(self, rank: int) -> str:
         """A frame: a copy came here."""

@@ -30,6 +30,13 @@ def test_a_copy_an_expert_leaves_7_times_with_mean_7():
     assert "7 copies between nodes, one an expert; the mean of any 8 is 7.00" in film.story
 
 
+def test_two_copies_to_one_rank_lie_side_by_side_27_apart_and_7_ranks_are_marked_from_the_start():
+    html = views.token_way(EIGHT, copy="expert").html
+    there = re.findall(r'class="go" style="--a:0.7;[^"]*--x:([\d.]+);--y:54"', html)[:2]  # to rank 10, for 40 and 41
+    assert [float(x) for x in there] == [78.5, 78.5 + 27]
+    assert html.count('height="3"') == 7
+
+
 def test_a_token_whose_experts_are_all_at_home_travels_nowhere_and_one_copy_is_singular():
     assert "0 copies between nodes" in views.token_way([0, 1], 16, 2, 2).story
     assert "1 copy between nodes" in views.token_way([0, 15], 16, 2, 2).story
