@@ -27,9 +27,10 @@ from parlab.views.planning.measured import predicted_and_measured
 from parlab.views.planning.neighbours import neighbours
 from parlab.views.planning.searches import all_layouts, winners
 from parlab.views.planning.verdict import explore_verdict, verdict, verdict_map, verdict_shares
-from parlab.views.schedules.bubbles import bubble_and_memory, explore_interleaving, interleaving
+from parlab.views.schedules.bubbles import bubble_and_memory, explore_interleaving, interleaving, won_back
 from parlab.views.schedules.explore import explore_schedules, pipeline
 from parlab.views.schedules.frontier import explore_frontier, frontier
+from parlab.views.schedules.held import bytes_held
 from parlab.views.schedules.placement import placements
 from parlab.views.schedules.reorder import reorder
 from parlab.views.schedules.schedule import compare_schedules, schedule

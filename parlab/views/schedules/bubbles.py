@@ -3,15 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from parlab.arguments import amount, whole
-from parlab.pipeline import Costs, Schedule, gpipe, interleaved_one_f_one_b, one_f_one_b, simulate, zb_h1, zb_h2
-from parlab.views.drawing import theme
-from parlab.views.drawing.picture import Picture, curve, line_legend, note, panel, plot, scale, sheet
+from parlab.pipeline import (
+    Costs,
+    KeptBytes,
+    Schedule,
+    gpipe,
+    interleaved_one_f_one_b,
+    one_f_one_b,
+    simulate,
+    zb_h1,
+    zb_h2,
+)
+from parlab.views.drawing import marks, theme
+from parlab.views.drawing.lanes import name_rows
+from parlab.views.drawing.picture import (
+    Picture,
+    curve,
+    line_legend,
+    note,
+    panel,
+    plot,
+    scale,
+    sheet,
+    short_bytes,
+    write,
+)
+from parlab.views.schedules.panels import peaks
+from parlab.views.schedules.schedule import check_kept
 from parlab.views.widgets.explorer import Explorer, steps
 
 HEIGHT = 4.4  # inches
@@ -149,3 +173,58 @@ def explore_interleaving() -> Explorer:
         "backward": steps("backward B", (1, 1.5, 2, 3), 2, "{:g} F".format),
     }
     return Explorer("explore_interleaving", controls, lambda p, k, backward: interleaving(p, k * p, backward))
+
+
+Maker = Callable[[int, int], Schedule]
+ROW, NAMES, PLACE = 0.36, 2.9, 0.3  # inches: a row of squares, the names beside it, the place of a square
+
+
+def won_back(
+    makers: Mapping[str, Maker], p: int, across: Sequence[int], kept: KeptBytes, *, headline: str | None = None
+) -> Picture:
+    """Draw how many of p GPUs' worth of work a schedule does, as squares, with the bytes of its fullest rank.
+
+    F, I and W take the same time, transfers none.
+
+    Args:
+        makers: `{name: make}`, where `make(p, m)` is a schedule; the first has one row, with the first m.
+        p: ranks.
+        across: the numbers of microbatches m.
+        kept: what a microbatch keeps on each of the p stages.
+        headline: above the figure. None: the most work.
+
+    Raises:
+        ValueError: no schedule, no m, a headline that is no text, or `kept` of another number of stages.
+    """
+    if not makers or not across:
+        raise ValueError("makers, across: give at least one schedule and one m")
+    first, *others = makers
+    rows = [(first, across[0]), *((name, m) for name in others for m in across)]
+    ran = [simulate(makers[name](p, m)) for name, m in rows]
+    check_kept(kept, ran)
+    busy = [p * (1 - one.bubble_fraction()) for one in ran]
+    most = [short_bytes(max(peaks(one, kept))) for one in ran]
+    names = [first, *(f"{name}, {m} microbatches" for name, m in rows[1:])]
+    lines = [
+        f"{name:<28}{work:5.2f} of {p} GPUs  {held:>9}" for name, work, held in zip(names, busy, most, strict=True)
+    ]
+    headline = headline or f"GPUs' worth of work of {p}: {max(busy):.1f} at most"
+    height = 0.95 + ROW * len(rows)
+    figure = sheet([headline, *lines], height, headline)
+    axes = panel(figure, NAMES, 0.85, PLACE * p, ROW * len(rows))
+    axes.set_xlim(0, p)
+    name_rows(axes, len(rows), names)
+    for row, work in enumerate(busy):
+        color = CURVES[rows[row][0]].color if rows[row][0] in CURVES else theme.FAINT
+        left = [gpu + 0.08 for gpu in range(p)]
+        filled = [gpu + 0.08 + 0.84 * min(max(work - gpu, 0), 1) for gpu in range(p)]
+        marks.rectangles(axes, "places", left, [gpu + 0.92 for gpu in range(p)], row - 0.37, row + 0.37, theme.GRID)
+        marks.rectangles(axes, f"work of row {row}", left, filled, row - 0.37, row + 0.37, color)
+    right = NAMES + PLACE * p + 0.15
+    write(figure, right, 0.56, f"of {p}", theme.SMALL)
+    write(figure, right + 0.7, 0.56, "fullest rank keeps", theme.SMALL)
+    for row, (work, held) in enumerate(zip(busy, most, strict=True)):
+        middle = 0.85 + ROW * (row + 0.5)
+        write(figure, right, middle, f"{work:.1f}", theme.TEXT, va="center", weight="bold")
+        write(figure, right + 0.7, middle, held, theme.TEXT, va="center")
+    return figure

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from itertools import pairwise
 from typing import Any
 
+from parlab.arguments import flag
 from parlab.pipeline import Action, Costs, Schedule, ScheduleTimeline
 from parlab.views.drawing.film import LETTERS, LINES, WIDTH, Film, box, outline, word
 from parlab.views.schedules.panels import WHOLE, Bar, bars_of_all, chunks_of, color_of, legend_entries
@@ -19,7 +20,7 @@ LANE, BAR = 40, 26
 CHIP = 20  # a message
 
 
-def schedule_film(source: Schedule | ScheduleTimeline, costs: Costs | None = None) -> Film:
+def schedule_film(source: Schedule | ScheduleTimeline, costs: Costs | None = None, *, phases: bool = False) -> Film:
     """The film of a pipeline schedule.
 
     Below the hand of the clock microbatches travel between lanes. At the right each rank fills a slot with each
@@ -30,22 +31,28 @@ def schedule_film(source: Schedule | ScheduleTimeline, costs: Costs | None = Non
     Args:
         source: a schedule, or what `simulate` returned.
         costs: of a schedule; None: F, I and W take 1 each, transfers nothing.
+        phases: stop only where rank 0 goes from one phase to the next: it fills its memory, waits for the first
+            gradient, does forwards and backwards in turn, and empties its memory.
 
     Raises:
-        ValueError: a schedule that cannot run, or costs for one that is simulated already.
+        ValueError: a schedule that cannot run, costs for one that is simulated already, or phases of one in which
+            rank 0 has no forward.
     """
     shown = simulated("source", source, costs)
-    stops = _stops(shown)
+    flag("phases", phases)
+    told = _phases(shown) if phases else {}
+    stops = [*told, shown.makespan] if phases else _stops(shown)
     legend, top = _legend(shown)
     height = top + LANE * shown.size
-    film = Film(summary(shown), stops, height, moving=12, resting=0.35, says=lambda time: f"{time:g}", ends=ENDS)
+    resting = 1.5 if phases else 0.35
+    film = Film(summary(shown), stops, height, moving=12, resting=resting, says=lambda time: f"{time:g}", ends=ENDS)
     middles = [top + LANE * (rank + 0.5) for rank in range(shown.size)]
     film.draw(legend + word(sum(SLOTS) / 2, top - 12, "keeps", "strong"))
     film.draw("".join(word(34, y, f"rank {rank}") for rank, y in enumerate(middles)))
     paler = chunks_of(shown.schedule)
     film.bare("".join(_bar(film, bar, paler, middles) for bar in bars_of_all(shown)))
     film.ride(f'<path class="trail" d="M{ENDS[0]} {top}v{height - top}"/>')
-    before = _kept(film, shown, middles)
+    before = _kept(film, shown, middles, _events(shown) if phases else stops)
     for t in shown.transfers:
         action = ACTION.fullmatch(t.label)
         assert action is not None, "a simulated message is labelled by the action that sends it"
@@ -53,13 +60,36 @@ def schedule_film(source: Schedule | ScheduleTimeline, costs: Costs | None = Non
         mark = box(x, y, CHIP, CHIP, color_of(action[1]), action[2], "small")
         film.move(mark, t.start, t.end, (film.x(t.end) - film.x(t.start), middles[t.dst] - middles[t.src]))
     for start, end in pairwise(stops):
-        film.tell(start, _line(shown, start, end, before))
+        film.tell(start, told[start] if phases else _line(shown, start, end, before))
     return film
+
+
+def _phases(shown: ScheduleTimeline) -> dict[Any, str]:
+    """When each phase of rank 0 begins, and a line about it; phases that take no time are left out."""
+    bars = [bar for bar in bars_of_all(shown) if bar.rank == 0]
+    forwards = [bar for bar in bars if bar.action.kind == "F"]
+    others = [bar for bar in bars if bar.action.kind != "F"]
+    if not forwards:
+        raise ValueError("phases=True: rank 0 has no forward")
+    first = others[0]
+    warm_up = [bar for bar in forwards if bar.start < first.start]
+    found = {
+        0: f"rank 0 does {len(warm_up)} forward{'s' * (len(warm_up) > 1)}, and keeps as many activations",
+        warm_up[-1].end: "rank 0 waits until the first gradient has come up, and its backward has freed a place",
+        first.end: "in turn: each forward goes into the place that a backward has just freed (the arrow)",
+        forwards[-1].end: "no forward is left for rank 0: backwards empty the places",
+    }
+    return {time: line for time, line in sorted(found.items()) if time < shown.makespan}
+
+
+def _events(shown: ScheduleTimeline) -> list[Any]:
+    """The times at which an action starts or ends."""
+    return sorted({0, shown.makespan, *(time for bar in bars_of_all(shown) for time in (bar.start, bar.end))})
 
 
 def _stops(shown: ScheduleTimeline) -> list[Any]:
     """The times at which an action starts or ends, at most 34: those that are nearest to the next share its stop."""
-    found = sorted({0, shown.makespan, *(time for bar in bars_of_all(shown) for time in (bar.start, bar.end))})
+    found = _events(shown)
     while len(found) > MOST_STOPS:
         gaps = [later - earlier for earlier, later in pairwise(found[:-1])]
         del found[gaps.index(min(gaps)) + 1]
@@ -87,9 +117,9 @@ def _bar(film: Film, bar: Bar, paler: dict[tuple[int, int], float], middles: lis
     return box(x, middles[bar.rank] + low, width, high - low, color, text if width > 8 * len(text) else "", "small")
 
 
-def _kept(film: Film, shown: ScheduleTimeline, middles: list[float]) -> dict[Action, int]:
+def _kept(film: Film, shown: ScheduleTimeline, middles: list[float], until: list[Any]) -> dict[Action, int]:
     """The slots of each rank, from the F of a chunk to its B or W; for each F that starts when its slot was freed, the
-    microbatch that was there before."""
+    microbatch that was there before. An arrow stays to the next of the times `until`."""
     before: dict[Action, int] = {}
     width = round(min((SLOTS[1] - SLOTS[0]) / max(shown.peak_activations), 22), 1)
     for rank, y in enumerate(middles):
@@ -110,7 +140,7 @@ def _kept(film: Film, shown: ScheduleTimeline, middles: list[float]) -> dict[Act
                     if time == step.start:
                         before[action] = microbatch
                         arrow = _arrow(film.x(time), SLOTS[0] + width * (slot + 0.5) - 1, y)
-                        film.draw(arrow, time, _next(film, time))
+                        film.draw(arrow, time, until[bisect_right(until, time)])
                     continue
                 slot = slots.index(chunk)
                 x = SLOTS[0] + width * slot
@@ -129,11 +159,6 @@ def _arrow(x: float, to: float, y: float) -> str:
     """From the hand of the clock, below the lane, up to the slot that was freed."""
     low, tip = y + BAR / 2 + 5, y + BAR / 2
     return f'<path class="trail" d="M{x:g} {low:g}H{to:g}V{tip:g}l-4 4m4 -4l4 4"/>'
-
-
-def _next(film: Film, time: Any) -> Any:
-    """The stop after a time."""
-    return film.times[min(bisect_right(film.times, time), len(film.times) - 1)]
 
 
 def _line(shown: ScheduleTimeline, start: Any, end: Any, before: dict[Action, int]) -> str:

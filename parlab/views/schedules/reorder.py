@@ -9,107 +9,12 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from parlab.pipeline import Action, Costs, KeptBytes, Schedule, ScheduleTimeline, simulate, validate
-from parlab.views.drawing import theme
-from parlab.views.drawing.lanes import legend_of
-from parlab.views.drawing.marks import word
-from parlab.views.drawing.picture import Picture, png, sheet, short_bytes, write
-from parlab.views.schedules.panels import (
-    BOTTOM,
-    FLOOR,
-    HEIGHT,
-    LINE,
-    TOP,
-    bars_of_all,
-    draw_panels,
-    legend_entries,
-    panel_height,
-    peaks,
-)
-from parlab.views.schedules.schedule import check_kept, describe
-from parlab.views.schedules.stuck import stuck
-from parlab.views.schedules.why import frame
-from parlab.views.widgets.explorer import Pictured
-
-Goal = tuple[float, float]  # a makespan, and the most that a rank may keep: chunks, or bytes
+from parlab.pipeline import Action, Costs, KeptBytes, Schedule, simulate, validate
+from parlab.views.schedules.board import Goal, board, reaches
+from parlab.views.schedules.schedule import check_kept
 
 
-def race(
-    own: Schedule,
-    target: Schedule | Goal,
-    costs: Costs,
-    kept: KeptBytes | None = None,
-    chosen: Action | None = None,
-    remark: str = "",
-) -> Picture:
-    """Draw `own` above `target` on one clock, or alone with a goal, with `chosen` framed and a `remark` in the
-    headline's place; where `own` cannot run, where it stops and why.
-    """
-    try:
-        validate(own)
-    except ValueError as error:
-        return stuck(own, str(error))
-    if not isinstance(target, Schedule):
-        return _to_goal(simulate(own, costs), target, kept, chosen, remark)
-    both = [simulate(one, costs) for one in (own, target)]
-    check_kept(kept, both)
-    said = [f"{_name(one)}: {one.makespan:g} units, {_most(one, kept)} on its fullest rank" for one in both]
-    each = 2.2 * LINE + panel_height(own.num_ranks, memory=True)
-    text = [said[0], *describe(both[0], kept).splitlines()[1:], said[1], *describe(both[1], kept).splitlines()[1:]]
-    figure, top = sheet(text, TOP + 2 * each - LINE + BOTTOM, remark or "; ".join(said)), TOP - LINE
-    legend_of(figure, legend_entries([own, target]))
-    end = max(one.makespan for one in both)
-    highest = max(max(peaks(one, kept)) for one in both)
-    for one in both:
-        write(figure, 0.15, top + LINE, _name(one), theme.TEXT)
-        axes = draw_panels(figure, top + 2.2 * LINE, one, highest, end, kept=kept, clock=one is both[-1])
-        if one is both[0]:
-            frame(axes, "chosen", [bar for bar in bars_of_all(one) if bar.action == chosen])
-        top += each
-    return figure
-
-
-def reaches(shown: ScheduleTimeline, goal: Goal, kept: KeptBytes | None) -> bool:
-    """Whether a schedule ends in time, and no rank keeps too much."""
-    return shown.makespan <= goal[0] and max(peaks(shown, kept)) <= goal[1]
-
-
-def _to_goal(
-    shown: ScheduleTimeline, goal: Goal, kept: KeptBytes | None, chosen: Action | None, remark: str
-) -> Picture:
-    """A schedule with dashes where it must end, and at the most that each rank may keep."""
-    check_kept(kept, [shown])
-    (end, limit), most = goal, max(peaks(shown, kept))
-    over = " (too much)" if most > limit else ""
-    said = f"{_name(shown)}: {shown.makespan:g} units, {_kept(most, kept)} on its fullest rank{over}"
-    wanted = f"goal: {end:g} units, at most {_kept(limit, kept)}" + (", reached" if reaches(shown, goal, kept) else "")
-    text = [said, wanted, *describe(shown, kept).splitlines()[1:]]
-    figure = sheet(text, TOP + panel_height(shown.size, memory=True) + BOTTOM, remark or f"{said}; {wanted}")
-    legend_of(figure, legend_entries([shown.schedule]))
-    width, highest = max(shown.makespan, end), max(most, limit)
-    axes = draw_panels(figure, TOP, shown, highest, width, kept=kept)
-    frame(axes, "chosen", [bar for bar in bars_of_all(shown) if bar.action == chosen])
-    dashes = {"color": theme.INK, "linewidth": 1.2, "linestyle": "dashed"}
-    axes.axvline(end, gid="goal", **dashes)
-    word(axes, end, -0.68, f"goal {end:g}", ha="center")
-    limits = [rank + FLOOR - HEIGHT * limit / highest for rank in range(shown.size)]
-    figure.axes[-1].hlines(limits, 0, width, gid="limit", **dashes)
-    return figure
-
-
-def _kept(amount: float, kept: KeptBytes | None) -> str:
-    return short_bytes(amount) if kept else f"{amount:g} activations"
-
-
-def _name(shown: ScheduleTimeline) -> str:
-    return shown.schedule.name.split(",")[0]
-
-
-def _most(shown: ScheduleTimeline, kept: KeptBytes | None) -> str:
-    return _kept(max(peaks(shown, kept)), kept)
-
-
-class Reorder(Pictured):
+class Reorder(widgets.VBox):
     """Buttons for a rank's actions in their order; one that is chosen moves earlier or later. See `reorder`."""
 
     def __init__(self, start: Schedule, target: Schedule | Sequence[Goal], costs: Costs, kept: KeptBytes | None):
@@ -124,13 +29,14 @@ class Reorder(Pictured):
         self.buttons = [widgets.Button(description=name, layout=widgets.Layout(width="8em")) for name, _ in moves]
         for button, (_, move) in zip(self.buttons, moves, strict=True):
             button.on_click(move)
-        self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width=theme.ON_PAGE))
+        self.picture = widgets.HTML()
         self.numbers = widgets.HTML()
+        wraps = widgets.Layout(display="flex", flex_flow="row wrap")
         self.rank.observe(self._show_rank, "value")
         self.action.observe(self._redraw, "index")
         self._redraw()
         below = widgets.Accordion([self.numbers], titles=("In words and numbers",), selected_index=None)
-        super().__init__([self.rank, self.action, widgets.HBox(self.buttons), self.picture, below])
+        super().__init__([self.rank, self.action, widgets.Box(self.buttons, layout=wraps), self.picture, below])
 
     @property
     def schedule(self) -> Schedule:
@@ -157,18 +63,17 @@ class Reorder(Pictured):
         """The chosen action behind the one that stands behind it; the last stays."""
         self._move(1)
 
-    def _next_target(self) -> Schedule | Goal:
-        """The target, or the goal that comes next: a goal once reached stays so, and the last one stays in sight."""
+    def _count_goals(self) -> None:
+        """How many goals are reached; one that once was stays so."""
         if isinstance(self.target, Schedule):
-            return self.target
+            return
         try:
             shown = simulate(self.schedule, self.costs)
         except ValueError:
-            return self.target[min(self.reached, len(self.target) - 1)]
+            return
         check_kept(self.kept, [shown])
         while self.reached < len(self.target) and reaches(shown, self.target[self.reached], self.kept):
             self.reached += 1
-        return self.target[min(self.reached, len(self.target) - 1)]
 
     def _move(self, by: int) -> None:
         row, at = self._row, self.action.index
@@ -197,9 +102,14 @@ class Reorder(Pictured):
 
     def _redraw(self, _: Any = None, remark: str = "") -> None:
         chosen = self._row[self.action.index]
-        self.figure = race(self.schedule, self._next_target(), self.costs, self.kept, chosen, remark)
-        self.picture.value = png(self.figure)
+        self._count_goals()
+        self.figure = board(self.schedule, self.target, self.costs, self.kept, chosen, remark, self.reached)
+        self.picture.value = self.figure._repr_html_()
         self.numbers.value = f"<pre>{escape(repr(self.figure))}</pre>"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        """Beside the controls the board alone, which is shown where no kernel moves them: in the book."""
+        return super()._repr_mimebundle_(**kwargs) | {"text/html": self.figure._repr_html_()}
 
     def __repr__(self) -> str:
         return f"reorder: {self.figure.text_shown}"

@@ -53,7 +53,7 @@ def draw_journeys(axes: Axes, shown: ScheduleTimeline) -> None:
 
 def messages_in_words(shown: ScheduleTimeline) -> str:
     """The number of moves to another rank on the critical path that is framed."""
-    return f"{len(_moves(shown))} messages in the red chain"
+    return f"{len(_moves(shown))} messages in the framed chain"
 
 
 def _moves(shown: ScheduleTimeline) -> list[tuple[Span, Span]]:

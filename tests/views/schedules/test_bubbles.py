@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from parlab import views
-from parlab.pipeline import Costs, interleaved_one_f_one_b, one_f_one_b, simulate
+from parlab.nn.config import LlamaConfig
+from parlab.nn.llama import Llama
+from parlab.pipeline import Costs, interleaved_one_f_one_b, kept_bytes, naive, one_f_one_b, simulate, zb_h1
 from parlab.views.schedules import bubbles
+from tests.views.drawn import boxes, check_refused, check_text
 
 
 def curves(figure):
@@ -83,3 +86,40 @@ def test_every_control_of_the_widget_changes_the_picture():
             assert (explorer.picture.value != before) == (value != default), name
             assert all(np.isfinite(line.get_ydata()).all() for line in explorer.figure.axes[0].lines)
             control.value = default
+
+
+# GPUs won back
+
+ONE_AT_A_TIME = {"one at a time": naive, "1F1B": one_f_one_b, "ZB-H1": zb_h1}
+
+
+def kept_by(stages):
+    config = LlamaConfig(vocab_size=8, hidden_size=16, intermediate_size=32, num_hidden_layers=stages,
+                         num_attention_heads=4)  # fmt: skip
+    tokens = np.zeros((1, 8), dtype=int)
+    return kept_bytes(Llama.random(config, dtype="float64"), tokens, tokens, stages)
+
+
+def test_of_16_gpus_1f1b_wins_8_26_10_89_14_32_and_zb_h1_12_19_13_84_15_40_back_for_1_5_times_the_bytes():
+    figure = views.won_back(ONE_AT_A_TIME, p=16, across=(16, 32, 128), kept=kept_by(16))
+    rows = [line.split() for line in repr(figure).splitlines()[1:]]
+    assert [row[-6] for row in rows] == ["1.00", "8.26", "10.89", "14.32", "12.19", "13.84", "15.40"]
+    most = [float(row[-2]) for row in rows]
+    assert len(set(most[1:4])) == len(set(most[4:])) == 1
+    assert most[4] / most[1] == pytest.approx(1.5, abs=0.02)
+    for row, work in enumerate((1, 16 * 16 / 31, 16 * 32 / 47)):
+        squares = boxes(figure, f"work of row {row}")
+        assert sum(right - left for left, right, *_ in squares) == pytest.approx(0.84 * work)
+    check_text(figure)
+
+
+def test_won_back_refuses_nothing_to_draw_and_bytes_of_other_stages():
+    check_refused(
+        lambda: views.won_back({}, 4, (4,), kept_by(4)), "makers, across", "give at least one schedule and one m"
+    )
+    check_refused(
+        lambda: views.won_back(ONE_AT_A_TIME, 4, (), kept_by(4)),
+        "makers, across",
+        "give at least one schedule and one m",
+    )
+    check_refused(lambda: views.won_back(ONE_AT_A_TIME, 4, (4,), kept_by(2)), "kept=", "each of the 4 stages")

@@ -1,7 +1,7 @@
 """The film of a schedule: microbatches travel between lanes, and fill slots until their backward."""
 
 from parlab import views
-from parlab.pipeline import Costs, dualpipe, gpipe, one_f_one_b, simulate, zb_h1, zb_v
+from parlab.pipeline import Action, Costs, Schedule, dualpipe, gpipe, one_f_one_b, simulate, zb_h1, zb_v
 from parlab.views.schedules.film import ENDS, LANE, SLOTS
 from tests.views.drawn import check_refused
 from tests.views.filmed import check_film, marks
@@ -83,3 +83,22 @@ def test_where_a_microbatch_passes_a_rank_twice_the_stage_is_named():
     lines = views.film(zb_v(2, 3)).lines
     assert lines[0] == "0: rank 0 0F0 starts; kept 1, 0"
     assert "rank 1 2F0" in lines[2]  # the turn of the V
+
+
+def test_1f1b_p4_m6_has_4_phases_and_an_arrow_stays_until_the_next_action():
+    film = views.film(one_f_one_b(4, 6), phases=True)
+    check_film(film)
+    assert film.times == [0, 4, 12, 16, 27]
+    assert film.lines[0] == "0: rank 0 does 4 forwards, and keeps as many activations"
+    assert film.lines[2].startswith("12: in turn: each forward goes into the place")
+    arrows = [numbers for numbers, words in marks(film, "see") if not words and "a" in numbers and "b" in numbers]
+    assert {(film.second(12), film.second(13, leaves=True)), (film.second(15), film.second(16, leaves=True))} <= {
+        (numbers["a"], numbers["b"]) for numbers in arrows
+    }
+
+
+def test_gpipe_has_no_phase_in_turn_and_phases_of_an_empty_rank_0_are_refused():
+    assert views.film(gpipe(4, 4), phases=True).times == [0, 4, 15, 21]
+    empty = Schedule([[], [Action("F", 0, 0), Action("B", 0, 0)]])
+    check_refused(lambda: views.film(empty, phases=True), "phases=True", "rank 0 has no forward")
+    check_refused(lambda: views.film(gpipe(2, 2), phases=1), "phases=1", "must be True or False")

@@ -1,5 +1,6 @@
 """The widget in which actions are moved: each move answers with the clock and the bytes, or with why it cannot run."""
 
+import re
 from itertools import accumulate, product
 
 import numpy as np
@@ -9,6 +10,7 @@ from parlab import views
 from parlab.nn.config import LlamaConfig
 from parlab.nn.llama import Llama
 from parlab.pipeline import Action, KeptBytes, Schedule, kept_bytes, one_f_one_b, simulate, zb_h1
+from parlab.views.schedules.board import BAR, LEVEL, STRIP
 from tests.views.drawn import check_refused
 
 KEPT = KeptBytes(activation=[10, 10, 12], pending=[14, 14, 16], message=1)
@@ -105,31 +107,54 @@ def test_bytes_for_another_number_of_stages_are_refused(draw):
     check_refused(lambda: draw(one_f_one_b(2, 2), kept=KEPT), "kept=", "each of the 2 stages")
 
 
+def test_the_board_has_a_box_an_action_at_its_time_and_frames_the_chosen_one():
+    html = views.reorder(zb_h1(3, 3), [(11, 48)], kept=KEPT).figure._repr_html_()
+    boxes = re.findall(rf"<rect x='([\d.]+)%' width='([\d.]+)%' y='[\d.]+' height='{BAR}' fill='#", html)
+    starts = sorted(100 * step.start / 11 for rank in range(3) for step in simulate(zb_h1(3, 3)).steps(rank))
+    assert sorted(float(x) for x, _ in boxes) == pytest.approx(starts, abs=0.01)
+    assert {width for _, width in boxes} == {"9.09"}
+    assert html.count("class='chosen'") == 1
+    assert "image/png" not in views.reorder(zb_h1(3, 3), [(11, 48)])._repr_mimebundle_()
+
+
+def test_the_board_of_a_schedule_that_cannot_run_names_what_each_rank_needs():
+    widget = views.reorder(cut(one_f_one_b(2, 2)), zb_h1(2, 2))
+    widget.action.index = 1
+    widget.earlier()
+    html = widget.figure._repr_html_()
+    assert "1I0 needs 1F0" in html
+    assert "0I0 needs 1I0" in html
+
+
 GOALS = [(12, 34), (11, 48)]
 
 
 def test_goals_are_asked_for_one_after_the_other_until_all_are_reached():
     widget = views.reorder(cut(one_f_one_b(3, 3)), GOALS, kept=KEPT)
     lines = repr(widget).splitlines()
-    assert lines[:2] == ["reorder: yours: 13 units, 34 B on its fullest rank", "goal: 12 units, at most 34 B"]
+    assert lines[:2] == ["reorder: yours: 13 units, 34 B on its fullest rank", "goal 1 of 2: 12 units, at most 34 B"]
+    assert not lines[2].startswith("goal")
     widget.action.index = widget.rows[2].index(("W", 2, 1))
     widget.later()
     widget.later()
-    assert repr(widget).splitlines()[1] == "goal: 11 units, at most 48 B"
+    both = ["goal 1 of 2: 12 units, at most 34 B: reached ✓", "goal 2 of 2: 11 units, at most 48 B"]
+    assert repr(widget).splitlines()[1:3] == both
+    assert all(f"{goal}</p>" in widget.picture.value for goal in both)
     widget.later()  # a goal once reached stays so
-    assert repr(widget).splitlines()[1] == "goal: 11 units, at most 48 B"
+    assert repr(widget).splitlines()[1:3] == both
     widget.rows = [list(row) for row in zb_h1(3, 3).actions]
     widget.rank.value = 0
-    assert repr(widget).splitlines()[1] == "goal: 11 units, at most 48 B, reached"
+    assert repr(widget).splitlines()[1:3] == [both[0], f"{both[1]}: reached ✓"]
     assert "ZB-H1" not in repr(widget)
 
 
 def test_a_goal_is_not_reached_with_a_byte_too_many_and_its_limit_is_drawn():
     widget = views.reorder(zb_h1(3, 3), [(11, 47)], kept=KEPT)
     assert said(widget) == "reorder: yours: 11 units, 48 B on its fullest rank (too much)"
-    lines = {made.get_gid(): made for axes in widget.figure.axes for made in [*axes.lines, *axes.collections]}
-    assert list(lines["goal"].get_xdata()) == [11, 11]
-    assert len(lines["limit"].get_segments()) == 3
+    html = widget.figure._repr_html_()
+    assert "class='goal' x1='100.00%' x2='100.00%'" in html
+    limits = [float(y) for y in re.findall(r"class='limit' x1='0' x2='100%' y1='([\d.]+)'", html)]
+    assert limits == pytest.approx([STRIP * rank - LEVEL * 47 / 48 for rank in (1, 2, 3)], abs=0.1)
 
 
 def test_12_units_need_no_more_than_1f1bs_fullest_rank_and_11_need_all_that_zb_h1_keeps():

@@ -372,5 +372,8 @@ def test_with_slow_messages_gpipe_pays_for_6_on_4_ranks_and_1f1b_for_16():
     arrows = [made for axes in figure.axes for made in axes.collections if made.get_gid() == "arrows"]
     assert [len(made.get_segments()) for made in arrows] == [6, 16]
     first = [line for line in repr(figure).splitlines() if "makespan" in line]
-    assert [line.split("; ")[1] for line in first] == ["6 messages in the red chain", "16 messages in the red chain"]
+    assert [line.split("; ")[1] for line in first] == [
+        "6 messages in the framed chain",
+        "16 messages in the framed chain",
+    ]
     assert [one.makespan - 33 for one in shown] == [6 * 0.5, 16 * 0.5]
