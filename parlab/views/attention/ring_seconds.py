@@ -9,7 +9,7 @@ from typing import Any
 from parlab.arguments import Rule, checked, flag, whole
 from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, overlap_tokens, ring_time
 from parlab.views.arguments import RULES
-from parlab.views.drawing import theme
+from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import BOUND, Picture, curve, line_legend, plot, scale
 from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.world import DGX_H100, Cluster, Link
@@ -22,6 +22,7 @@ LINES = {  # the wider one below: where both take the same time, both are seen
     "InfiniBand": curve("#D55E00", "solid") | {"linewidth": 6, "markersize": 10},
     "NVLink": curve("#0072B2", "solid") | {"markersize": 5},
 }
+FLOOR = curve(theme.INK, "dotted") | {"linewidth": 1.4, "zorder": 4}  # seen on the widest line too
 FREE = Link(0.0, 1e30)
 
 
@@ -61,18 +62,20 @@ def ring_seconds(
     headline = f"{ranks} ranks wait {near} of the time over NVLink, {far} over InfiniBand"
     figure, axes = plot([headline, *_table(work, takes), _bounds(kv_heads, kernel, backward)], 4.4, headline, top=0.85)
     scale(axes.xaxis, "ranks", ends=(7, 1500), log=2, ticks=RANKS, says="{:g}".format)
-    scale(axes.yaxis, "seconds", ends=(0.08, 400), log=10, ticks=(0.1, 1, 10, 100), says="{:g}".format, grid=True)
+    scale(axes.yaxis, "seconds", ends=(0.2, 300), log=10, ticks=(1, 10, 100), says="{:g}".format, grid=True)
     axes.axvline(ranks, color=theme.GRID, linewidth=6, zorder=0, gid="marked")
     for name, look in LINES.items():
-        alone, dots = [_messages(P, kv_heads, LINKS[name], backward) for P in RANKS], curve(look["color"], "dotted")
-        axes.plot(RANKS, alone, gid=f"messages {name}", **dots)
+        alone = [_messages(P, kv_heads, LINKS[name], backward) for P in RANKS]
+        axes.plot(RANKS, alone, gid=f"messages {name}", **FLOOR)
         axes.plot(RANKS, list(takes[name].values()), gid=name, marker="o", **look)
         here = 1.7 * look["markersize"]
         axes.plot([ranks], [takes[name][ranks]], "o", markersize=here, color=look["color"], gid=f"here {name}")
+        way, va = (1.5, "bottom") if name == "InfiniBand" else (1 / 1.4, "top")
+        marks.word(axes, ranks, takes[name][ranks] * way, f"{takes[name][ranks]:.2f} s", ha="center", va=va)
     axes.plot(RANKS, list(work.values()), gid="work", **BOUND)
     rings = [(f"ring, {name}", look | {"markersize": 0}) for name, look in reversed(LINES.items())]
     port = "K/V and dK/dV through one port" if backward else "all K/V through one port"
-    line_legend(figure, [*rings, ("work alone", BOUND), (port, curve(theme.INK, "dotted"))])
+    line_legend(figure, [*rings, ("work alone", BOUND), (port, FLOOR)])
     return figure
 
 
