@@ -13,7 +13,7 @@ from parlab.views.timelines.timeline import ACTION, awaited, kind_of, time_spent
 from parlab.world import Timeline, Transfer
 from parlab.world.units import format_bytes
 
-MOST_RANKS, MOST_STOPS = 8, 20
+MOST_RANKS, MOST_STOPS = 8, 12
 ENDS = (78, 560)  # of the lanes; a message has room at the right of the end
 BAR, MESSAGE = 24, (66, 20)  # heights and widths
 APART = 11  # a message leaves so far below the middle of its lane, and arrives so far above the middle
@@ -23,7 +23,7 @@ def timeline_film(shown: Timeline, ranks: int | None = None) -> Film:
     """The film of a run of at most 8 ranks. At the right of the hand of the clock is what is posted now.
 
     A dashed message waits on its sender's lane until the receiver has come; a solid one travels. An empty place waits
-    on the lane of a receiver. Messages of no bytes, such as a barrier's, are not drawn. Where more than 20 times have
+    on the lane of a receiver. Messages of no bytes, such as a barrier's, are not drawn. Where more than 12 times have
     events, those that are nearest to each other share a stop.
 
     Args:
@@ -58,7 +58,7 @@ def timeline_film(shown: Timeline, ranks: int | None = None) -> Film:
 
 
 def _stops(shown: Timeline, messages: list[Transfer], size: int) -> list[Any]:
-    """The times at which something starts or ends, at most 20."""
+    """The times at which something starts or ends, at most 12."""
     times = {0, shown.makespan}
     times |= {time for t in messages for time in (t.start, t.end)}
     times |= {time for span in shown.computes if span.rank < size for time in (span.start, span.end)}
