@@ -21,7 +21,8 @@ from parlab.views.schedules.schedule import check_kept, describe
 Goal = tuple[float, float]  # a makespan, and the most that a rank may keep: chunks, or bytes
 LANE, BAR, STRIP, LEVEL, AXIS = 36, 28, 30, 24, 24  # pixels: a lane, its bars; a strip of memory, the highest level
 PAGE = "var(--jp-layout-color0,var(--color-background-primary,Canvas))"
-GRID = "display:grid;grid-template-columns:max-content 1fr max-content;column-gap:8px;font-size:14px"
+NARROWEST = 17  # pixels of a lane for its shortest action: on a narrower page the lanes move sideways under the names
+NAMES = f"position:sticky;left:0;z-index:1;background:{PAGE};text-align:right;padding-right:8px"
 LINE = "<p style='margin:.3em 0'>"
 
 
@@ -85,7 +86,7 @@ def reaches(shown: ScheduleTimeline, goal: Goal, kept: KeptBytes | None) -> bool
 def _made(text: Iterable[str], remark: str, parts: Sequence[str]) -> Board:
     said = "\n".join(text)
     inside = (_bold(remark) if remark else "") + "".join(parts)
-    return Board(said, f"<div class='parlab-answer' style='max-width:760px;padding:2px'>{inside}</div>")
+    return Board(said, f"<div class='parlab-answer' style='width:100%;max-width:760px;line-height:1.4'>{inside}</div>")
 
 
 def _bold(line: str) -> str:
@@ -124,9 +125,10 @@ def _stopped(own: Schedule, reason: str, chosen: Action | None) -> Board:
     """A schedule that cannot run, up to where it stops, with what each rank needs then."""
     done, stops = until_stuck(own)
     end = 1.8 * (1 + max((step.end for step in done), default=0))
-    lanes = _lanes(own, bars_of(done), end, chosen) + "".join(_needs(stop, end) for stop in stops)
+    bars = bars_of(done)
+    lanes = _lanes(own, bars, end, chosen) + "".join(_needs(stop, end) for stop in stops)
     text = f"{own.name} cannot run: {reason}"
-    drawn = f"<div style='{GRID}'>{_names(own.num_ranks, LANE)}{_svg(lanes, LANE * own.num_ranks)}<div></div></div>"
+    drawn = _grid([_ranks(own)], [_svg(lanes, LANE * own.num_ranks)], bars, end)
     return _made([text], "", [*map(_bold, text.splitlines()), _legend([own]), drawn])
 
 
@@ -149,9 +151,12 @@ def _panel(
     (end, highest), ranks = scales, shown.size
     height = LANE * ranks
     ticks = [tick for tick in MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values(0, end) if tick <= end]
-    ticks = [tick for tick in ticks if goal is None or abs(tick - goal[0]) > end / 8]  # room for its word
-    lanes = _lanes(shown.schedule, bars_of_all(shown), end, chosen)
-    lanes += "".join(f"<text x='{_percent(tick, end)}' y='{height + AXIS / 2:g}'>{tick:g}</text>" for tick in ticks)
+    ticks = [tick for tick in ticks if goal is None or abs(tick - goal[0]) > end / 6]  # room for its word
+    bars = bars_of_all(shown)
+    lanes = _lanes(shown.schedule, bars, end, chosen)
+    for tick in ticks:  # the first would be half under the names
+        look = "" if tick else " style='text-anchor:start'"
+        lanes += f"<text x='{_percent(tick, end)}' y='{height + AXIS / 2:g}'{look}>{tick:g}</text>"
     strips = "".join(_strip(shown, rank, kept, scales) for rank in range(ranks))
     if goal:
         x = _percent(goal[0], end)
@@ -159,22 +164,30 @@ def _panel(
         lanes += f"<text x='{x}' y='{height + AXIS / 2:g}' font-weight='700'>goal {goal[0]:g}</text>"
         tops = [STRIP * (rank + 1) - LEVEL * goal[1] / highest for rank in range(ranks)]
         strips += "".join(f"<line class='limit' x1='0' x2='100%' y1='{y:.1f}' y2='{y:.1f}' {_DASHES}/>" for y in tops)
-    amounts = "".join(_row(_kept(most, kept) if kept else f"peak {most:g}", STRIP) for most in peaks(shown, kept))
-    cells = [_names(ranks, LANE), _svg(lanes, height + AXIS), "<div></div>"]
-    cells += [_names(ranks, STRIP, "keeps"), _svg(strips, STRIP * ranks), f"<div>{amounts}</div>"]
-    return f"<div style='{GRID}'>{''.join(cells)}</div>"
+    most = [_kept(amount, kept) if kept else f"keeps {amount:g}" for amount in peaks(shown, kept)]
+    names = [_ranks(shown.schedule), _rows((f"{rank}: {amount}" for rank, amount in enumerate(most)), STRIP)]
+    return _grid(names, [_svg(lanes, height + AXIS), _svg(strips, STRIP * ranks)], bars, end)
 
 
 _DASHES = "stroke='currentColor' stroke-width='1.5' stroke-dasharray='5 3'"
 
 
-def _row(text: str, height: float) -> str:
-    return f"<div style='height:{height}px;line-height:{height}px'>{escape(text)}</div>"
+def _grid(names: Sequence[str], drawn: Sequence[str], bars: Sequence[Bar], end: float) -> str:
+    """Names at the left, which stay where they are, and what is drawn beside them."""
+    shortest = min((bar.end - bar.start for bar in bars), default=1)
+    columns = f"max-content minmax({NARROWEST * float(end) / float(shortest):.0f}px,1fr)"
+    cells = "".join(f"<div style='{NAMES}'>{name}</div>{svg}" for name, svg in zip(names, drawn, strict=True))
+    grid = f"display:grid;grid-template-columns:{columns};padding-right:28px;font-size:14px"
+    return f"<div style='overflow-x:auto;contain:inline-size'><div style='{grid}'>{cells}</div></div>"
 
 
-def _names(ranks: int, height: float, verb: str = "") -> str:
-    rows = [_row(f"{rank} {verb}" if verb else f"rank {rank}", height) for rank in range(ranks)]
-    return f"<div style='text-align:right'>{''.join(rows)}</div>"
+def _rows(names: Iterable[str], height: float) -> str:
+    """Lines of words, each as high as a lane."""
+    return "".join(f"<div style='height:{height}px;line-height:{height}px'>{escape(name)}</div>" for name in names)
+
+
+def _ranks(schedule: Schedule) -> str:
+    return _rows((f"rank {rank}" for rank in range(schedule.num_ranks)), LANE)
 
 
 def _svg(inside: str, height: float) -> str:

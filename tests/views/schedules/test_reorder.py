@@ -10,7 +10,7 @@ from parlab import views
 from parlab.nn.config import LlamaConfig
 from parlab.nn.llama import Llama
 from parlab.pipeline import Action, KeptBytes, Schedule, kept_bytes, one_f_one_b, simulate, zb_h1
-from parlab.views.schedules.board import BAR, LEVEL, STRIP
+from parlab.views.schedules.board import BAR, LEVEL, NARROWEST, STRIP
 from tests.views.drawn import check_refused
 
 KEPT = KeptBytes(activation=[10, 10, 12], pending=[14, 14, 16], message=1)
@@ -114,6 +114,8 @@ def test_the_board_has_a_box_an_action_at_its_time_and_frames_the_chosen_one():
     assert sorted(float(x) for x, _ in boxes) == pytest.approx(starts, abs=0.01)
     assert {width for _, width in boxes} == {"9.09"}
     assert html.count("class='chosen'") == 1
+    assert f"minmax({11 * NARROWEST}px,1fr)" in html  # narrower lanes move sideways under the names
+    assert html.count("position:sticky") == 2
     assert "image/png" not in views.reorder(zb_h1(3, 3), [(11, 48)])._repr_mimebundle_()
 
 
